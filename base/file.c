@@ -25,7 +25,7 @@ static enum status read_all(int fd, const char *path, size_t most, struct text *
         text_add_bytes(out, chunk, (size_t)got);
         if (out->length > most) { // the file has grown, or does not report its size, as in /proc
             close(fd);
-            return fail(IO_ERROR, "%s: is larger than the %zu bytes that are read of it", path, most);
+            return fail(IO_ERROR, "%s: is larger than the limit of %zu bytes", path, most);
         }
     }
     close(fd);
@@ -52,14 +52,14 @@ enum status file_read_small(const char *path, size_t most, struct text *out)
     }
     if (!S_ISREG(info.st_mode)) {
         close(fd);
-        return fail(IO_ERROR, "%s: is a %s; a file works", path,
+        return fail(IO_ERROR, "%s: is a %s; use a regular file", path,
                     S_ISDIR(info.st_mode)    ? "folder"
                     : S_ISFIFO(info.st_mode) ? "pipe"
                                              : "device");
     }
     if ((uint64_t)info.st_size > most) {
         close(fd);
-        return fail(IO_ERROR, "%s: has %lld bytes; up to %zu work", path, (long long)info.st_size, most);
+        return fail(IO_ERROR, "%s: has %lld bytes; the limit is %zu", path, (long long)info.st_size, most);
     }
     return read_all(fd, path, most, out);
 }
@@ -72,9 +72,9 @@ const char *file_place_fault(const char *path)
     text_add_bytes(&folder, slash != NULL ? path : "./", slash != NULL ? (size_t)(slash - path) + 1 : 2);
     bool there = lstat(path, &info) == 0;
     if (there && S_ISLNK(info.st_mode))
-        fault = "is a link; the name of the file itself works";
+        fault = "is a symbolic link; use the name of the file itself";
     else if (there && !S_ISREG(info.st_mode))
-        fault = "not a file; the name of a new one works";
+        fault = "not a file; use the name of a new file";
     else if (*path == 0 || (slash != NULL && slash[1] == 0) || access(folder.chars, F_OK) != 0)
         fault = "there is no such folder";
     else if (access(folder.chars, W_OK | X_OK) != 0)

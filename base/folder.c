@@ -110,7 +110,7 @@ enum status folder_remove(const char *path, bool (*is_ours)(const char *name))
     enum status status =
         rmdir(path) == 0 ? OK : fail(IO_ERROR, "%s: cannot be removed: %s", path, strerror(errno));
     if (status != OK && stranger.length > 0)
-        status = fail(IO_ERROR, "%s: is not removed: it also holds %s", path, stranger.chars);
+        status = fail(IO_ERROR, "%s: not removed: it also contains %s", path, stranger.chars);
     text_free(&stranger);
     return status;
 }

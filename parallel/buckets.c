@@ -35,7 +35,7 @@ static enum status check_config(const struct buckets_config *config)
     const struct bucket_plan *plan = config->plan;
     tensor_text(gradients, text);
     if (gradients.dtype != F32 || gradients.ndim != 1 || !tensor_is_dense(gradients))
-        return fail(BAD_ARGUMENT, "buckets want flat f32 gradients, not %s", text);
+        return fail(BAD_ARGUMENT, "buckets need flat f32 gradients, not %s", text);
     if (plan->count > 0 && plan->buckets[plan->count - 1].end > tensor_count(gradients))
         return fail(BAD_ARGUMENT, "buckets end with element %lld of %s",
                     (long long)plan->buckets[plan->count - 1].end, text);

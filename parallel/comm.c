@@ -142,7 +142,7 @@ enum status launcher_find(struct launcher *out)
     int64_t nodes = first_known(environment("SLURM_JOB_NUM_NODES"), environment("SLURM_NNODES"));
     if (!in_step && nodes > 1)
         return fail(BAD_USAGE,
-                    "this shell sits on one of the %lld nodes of a Slurm allocation; start cuboid with "
+                    "this shell runs on one of the %lld nodes of a Slurm allocation; start cuboid with "
                     "srun --mpi=pmix or mpirun, or allocate one node",
                     (long long)nodes);
     *out = (struct launcher){.name = "none", .size = 0, .rank = -1};
@@ -191,16 +191,14 @@ enum status world_run_as(const struct world_options *options,
             "%s started %d processes, and with transport %s each would run alone; start it without %s",
             launcher.name, launcher.size, transport, launcher.name);
     if (size < 0)
-        return fail(BAD_ARGUMENT, "a world of %d ranks", size);
+        return fail(BAD_ARGUMENT, "invalid world size %d", size);
     int launched = launcher.size > 0 ? launcher.size : 1;
     bool threads = one_process || (ops->device != NULL && launcher.size == 0); // without a launcher
     if (!threads && size > 0 && size != launched && launcher.size > 0)
-        return fail(BAD_USAGE,
-                    "the layout wants %d ranks, and %s started %d processes; start it with %s -n %d", size,
+        return fail(BAD_USAGE, "the layout needs %d ranks, but %s started %d processes; use %s -n %d", size,
                     launcher.name, launched, launcher.name, size);
     if (!threads && size > launched)
-        return fail(BAD_USAGE,
-                    "transport %s wants a launcher that starts the layout's %d ranks: mpirun -n %d",
+        return fail(BAD_USAGE, "transport %s needs a launcher for the layout's %d ranks: use mpirun -n %d",
                     transport, size, size);
     struct world_options sized = *options;
     sized.transport = transport;
@@ -253,17 +251,17 @@ static enum status check_ranks(const struct world *world, const char *name, cons
             return fail(BAD_ARGUMENT, "comm %s: there is no rank %d in a world of %d", name, ranks[i],
                         world->size);
         if (seen[ranks[i]])
-            return fail(BAD_ARGUMENT, "comm %s: rank %d is in it twice", name, ranks[i]);
+            return fail(BAD_ARGUMENT, "comm %s: rank %d is listed twice", name, ranks[i]);
         seen[ranks[i]] = true;
     }
-    return seen[world->rank] ? OK : fail(BAD_ARGUMENT, "comm %s: rank %d is not in it", name, world->rank);
+    return seen[world->rank] ? OK : fail(BAD_ARGUMENT, "comm %s: rank %d is not a member", name, world->rank);
 }
 
 enum status comm_create(struct world *world, const char *name, int64_t id, const int *ranks, int count,
                         struct comm **out)
 {
     if (count < 2)
-        return fail(BAD_ARGUMENT, "comm %s: %d ranks have nothing to say to each other", name, count);
+        return fail(BAD_ARGUMENT, "comm %s: %d ranks; a comm needs at least 2", name, count);
     bool *seen = calloc((size_t)world->size, sizeof *seen);
     if (seen == NULL)
         return fail(NO_MEMORY, "no memory for the comm %s", name);

@@ -60,7 +60,7 @@ static enum status check_call(const struct group *group, enum call call, const s
     const struct transport_ops *ops = group->comm->ops;
     if (ops->moves_data != device_computes(device) ||
         (ops->device != NULL && strcmp(ops->device, device_name(device)) != 0))
-        return fail(BAD_ARGUMENT, "%s %s: transport %s does not go with device %s", call_name(call),
+        return fail(BAD_ARGUMENT, "%s %s: transport %s does not support device %s", call_name(call),
                     group->name, group->comm->ops->name, device_name(device));
     return OK;
 }
@@ -175,7 +175,7 @@ static enum status check_counts(const struct group *group, enum call call, const
         sum += counts[r];
     }
     if (sum != all)
-        return fail(BAD_ARGUMENT, "%s %s: the %scounts are %lld in all, and there are %lld elements",
+        return fail(BAD_ARGUMENT, "%s %s: the %scounts add up to %lld, but there are %lld elements",
                     call_name(call), group->name, side, (long long)sum, (long long)all);
     return OK;
 }
@@ -235,7 +235,7 @@ enum status group_all_to_all(struct group *group, struct stream *stream, struct 
     TRY(check_counts(group, CALL_ALL_TO_ALL, "in ", in, in_counts, &own));
     TRY(check_counts(group, CALL_ALL_TO_ALL, "out ", out, out_counts, &own));
     if (in.dtype != out.dtype || in_counts[group->rank] != out_counts[group->rank])
-        return fail(BAD_ARGUMENT, "all_to_all %s: in and out differ in type, or in what stays here",
+        return fail(BAD_ARGUMENT, "all_to_all %s: in and out differ in type, or in this rank's own count",
                     group->name);
     if (group->size == 1)
         return copy_alone(stream, in, out);
@@ -257,7 +257,7 @@ enum status group_exchange(struct group *group, struct stream *stream, const str
                         group->rank, group->size, m->send ? "send to" : "receive from", m->peer);
         for (int j = 0; j < i; j++)
             if ((!m->send || !messages[j].send) && overlap(m->data, messages[j].data))
-                return fail(BAD_ARGUMENT, "exchange %s: what is received in message %d overlaps message %d",
+                return fail(BAD_ARGUMENT, "exchange %s: message %d receives into the memory of message %d",
                             group->name, m->send ? j : i, m->send ? i : j);
     }
     if (count == 0)

@@ -26,7 +26,7 @@ static enum status make_kv(struct world *world, struct groups *g, int replicas, 
 enum status groups_create(struct world *world, const struct mesh *mesh, int kv_replicas, struct groups **out)
 {
     if (mesh->world != world->size)
-        return fail(BAD_RECIPE, "the mesh has %d places, and the world %d ranks", mesh->world, world->size);
+        return fail(BAD_RECIPE, "the mesh has %d ranks, but the world has %d", mesh->world, world->size);
     struct groups *g = calloc(1, sizeof *g);
     int *ranks = malloc((size_t)world->size * sizeof *ranks);
     enum status status = g != NULL && ranks != NULL ? OK : fail(NO_MEMORY, "no memory for the groups");
@@ -74,7 +74,7 @@ enum status groups_add_replicas(struct world *world, struct groups *g)
 {
     int stages = g->mesh.degrees.pp, mine = g->place.pp, other = stages - 1 - mine;
     if (stages % 2 != 0)
-        return fail(BAD_ARGUMENT, "a pipeline of %d ranks has one that is its own mirror image", stages);
+        return fail(BAD_ARGUMENT, "replicas of stages need an even number of pipeline ranks, not %d", stages);
     return make_pair(world, g, "stage replicas", GROUP_ID_REPLICAS, mine < other ? mine : other,
                      mine < other ? other : mine, &g->stage_replicas);
 }

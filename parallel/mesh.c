@@ -118,13 +118,13 @@ static enum status order_parse(const char *text, int order[AXIS_COUNT])
         size_t length = strcspn(at, "-");
         int axis = axis_named(at, length);
         if (axis < 0)
-            return fail(
-                BAD_RECIPE,
-                "parallel.rank_order \"%s\": \"%.*s\" is no axis; the five are joined by -, for example %s",
-                text, (int)(length < 20 ? length : 20), at, default_order);
+            return fail(BAD_RECIPE,
+                        "parallel.rank_order \"%s\": \"%.*s\" is not an axis; join the five axes with -, for "
+                        "example %s",
+                        text, (int)(length < 20 ? length : 20), at, default_order);
         if (seen[axis])
             return fail(BAD_RECIPE,
-                        "parallel.rank_order \"%s\": %s is there twice; each axis comes once, as in %s", text,
+                        "parallel.rank_order \"%s\": %s is listed twice; list each axis once, as in %s", text,
                         axis_names[axis], default_order);
         seen[axis] = true;
         order[count++] = axis;
@@ -134,7 +134,7 @@ static enum status order_parse(const char *text, int order[AXIS_COUNT])
     for (int axis = 0; axis < AXIS_COUNT; axis++)
         if (!seen[axis])
             return fail(BAD_RECIPE,
-                        "parallel.rank_order \"%s\": %s is missing; each axis comes once, as in %s", text,
+                        "parallel.rank_order \"%s\": %s is missing; list each axis once, as in %s", text,
                         axis_names[axis], default_order);
     return OK;
 }
@@ -150,7 +150,7 @@ static enum status degrees_check(struct degrees d, int *world)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].degree < 1)
-            return fail(BAD_RECIPE, "parallel.%s is %d; the least is 1", rows[i].key, rows[i].degree);
+            return fail(BAD_RECIPE, "parallel.%s is %d; the minimum is 1", rows[i].key, rows[i].degree);
 
     int64_t ranks = 1;
     const int factors[] = {d.tp, d.cp, d.dp, d.pp};
@@ -158,7 +158,7 @@ static enum status degrees_check(struct degrees d, int *world)
         ranks *= factors[i];
         if (ranks > INT_MAX)
             return fail(BAD_RECIPE,
-                        "parallel: tp %d x cp %d x dp %d x pp %d is more ranks than can be counted (%d)",
+                        "parallel: tp %d x cp %d x dp %d x pp %d exceeds the largest number of ranks (%d)",
                         d.tp, d.cp, d.dp, d.pp, INT_MAX);
     }
     *world = (int)ranks;
@@ -194,8 +194,8 @@ enum status mesh_create(struct degrees degrees, const char *rank_order, struct m
         pipeline_stride(&mesh, MESH_DENSE) != pipeline_stride(&mesh, MESH_EXPERT))
         return fail(
             BAD_RECIPE,
-            "parallel.rank_order \"%s\": with expert_parallel_size %d a pipeline stage of the experts would "
-            "hold other ranks than one of the dense layers; put pp last, as in %s",
+            "parallel.rank_order \"%s\": with expert_parallel_size %d the expert and dense meshes would "
+            "disagree on the ranks of a pipeline stage; put pp last, as in %s",
             rank_order, degrees.ep, default_order);
     *out = mesh;
     return OK;

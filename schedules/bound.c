@@ -139,14 +139,14 @@ static double by_rest(const struct trip *t, int rank)
 enum status schedule_bound(const struct schedule *s, const struct cost_table *costs, int limit, double *out)
 {
     if (s->chunks != s->v)
-        return fail(NOT_SUPPORTED, "no bound is known where a stage has two holders");
+        return fail(NOT_SUPPORTED, "no lower bound for schedules with replicas of stages");
     size_t stages = (size_t)s->stages;
     double *times = calloc(3 * stages + (size_t)s->v, sizeof *times);
     struct trip t = {.s = s, .cost = calloc(stages, sizeof *t.cost)};
     if (times == NULL || t.cost == NULL) {
         free(times);
         free(t.cost);
-        return fail(NO_MEMORY, "the bound of %d stages", s->stages);
+        return fail(NO_MEMORY, "no memory for the bound of %d stages", s->stages);
     }
     t.forward = times;
     t.backward = times + stages;

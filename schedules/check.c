@@ -126,7 +126,7 @@ static enum status check_transfer(const struct checker *c, int rank, int positio
     struct action a = s->ranks[rank].actions[position];
     char text[ACTION_CHARS];
     if (!s->has_transfers)
-        return complain(c, rank, position, "%s stands in a list that has no transfers yet",
+        return complain(c, rank, position, "%s is a transfer, but transfers have not been added yet",
                         action_text(a, text));
     if ((required(s, a.stage, a.microbatch) & rules[a.kind].sets) == 0)
         return complain(c, rank, position, "%s crosses no boundary between ranks", action_text(a, text));
@@ -134,7 +134,7 @@ static enum status check_transfer(const struct checker *c, int rank, int positio
     int other = fact->sends ? transfer_receiver(a) : stage_before(a.stage, fact->gradient);
     int peer = schedule_rank(s, other, a.microbatch);
     if (a.peer != peer)
-        return complain(c, rank, position, "%s names rank %d as its other end, but stage %d is on rank %d",
+        return complain(c, rank, position, "%s names rank %d as its peer, but stage %d is on rank %d",
                         action_text(a, text), a.peer, other, peer);
     return OK;
 }
@@ -146,7 +146,7 @@ static enum status check_overlap(const struct checker *c, int rank, int position
     struct action a = list->actions[position];
     char text[ACTION_CHARS];
     if (position + 1 == list->count)
-        return complain(c, rank, position, "%s overlaps the next action, and there is none",
+        return complain(c, rank, position, "%s overlaps the next action, but there is none",
                         action_text(a, text));
     struct action next = list->actions[position + 1];
     bool known = next.kind >= 0 && next.kind < ACTION_KIND_COUNT;
@@ -179,7 +179,7 @@ static enum status complain_missing(const struct checker *c, int stage, int micr
     char text[ACTION_CHARS];
     struct action a = {.kind = BACKWARD, .stage = stage, .microbatch = microbatch};
     if ((missing & DONE_F) == 0 && (missing & DONE_I) != 0 && (missing & DONE_W) != 0)
-        return complain(c, rank, -1, "%s is missing, and so are its halves", action_text(a, text));
+        return complain(c, rank, -1, "%s is missing, and so are its I and W", action_text(a, text));
     for (int i = 0; i < NAME_COUNT; i++)
         if ((missing & names[i].bit) != 0)
             return complain(c, rank, -1, "%s is missing", sibling(a, names[i].kind, text));
@@ -196,7 +196,7 @@ static enum status check_each_once(const struct checker *c)
             unsigned char *done = &c->done[cell(s, a.stage, a.microbatch)];
             unsigned twice = *done & rules[a.kind].sets;
             if (twice != 0)
-                return complain(c, rank, i, "%s comes a second time%s", action_text(a, text),
+                return complain(c, rank, i, "%s is listed twice%s", action_text(a, text),
                                 a.kind == BACKWARD && twice != (DONE_I | DONE_W) ? ", as one half" : "");
             *done = (unsigned char)(*done | rules[a.kind].sets);
         }
@@ -245,7 +245,7 @@ static enum status check_weight_order(const struct checker *c, int rank, int pos
     int chunk = schedule_chunk(c->s, a.stage, a.microbatch);
     if (a.microbatch < latest[chunk])
         return complain(c, rank, position,
-                        "%s runs after microbatch %d: gradients add up in microbatch order",
+                        "%s runs after microbatch %d: gradients must be accumulated in microbatch order",
                         action_text(a, text), latest[chunk]);
     latest[chunk] = a.microbatch;
     return OK;
@@ -303,7 +303,7 @@ static enum status check_edge_order(const struct checker *c)
     int *count = calloc((size_t)edges->count + 1, sizeof *count);
     int *number = calloc(2 * (size_t)c->s->stages * (size_t)c->s->m, sizeof *number);
     enum status status = count != NULL && number != NULL ? check_edges(c, edges, count, number)
-                                                         : fail(NO_MEMORY, "checking a schedule");
+                                                         : fail(NO_MEMORY, "no memory to check a schedule");
     free(number);
     free(count);
     edges_destroy(edges);
@@ -342,7 +342,8 @@ enum status schedule_check(const struct schedule *s, struct complaint *why)
     *c.why = (struct complaint){.rank = -1, .position = -1};
     c.done = calloc(cells, 1);
     int *latest = calloc((size_t)s->chunks, sizeof *latest);
-    enum status status = c.done != NULL && latest != NULL ? OK : fail(NO_MEMORY, "checking a schedule");
+    enum status status =
+        c.done != NULL && latest != NULL ? OK : fail(NO_MEMORY, "no memory to check a schedule");
     if (status == OK)
         status = check_single_actions(&c);
     if (status == OK)

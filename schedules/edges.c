@@ -70,7 +70,7 @@ enum status edges_create(const struct schedule *s, struct edges **out)
 {
     struct edges *e = calloc(1, sizeof *e);
     if (e == NULL)
-        return fail(NO_MEMORY, "the edges of a schedule");
+        return fail(NO_MEMORY, "no memory for the edges of a schedule");
     e->edge = calloc(4 * (size_t)s->stages, sizeof *e->edge);
     bool good = e->edge != NULL;
     for (int i = 0; i < 4; i++) {
@@ -79,7 +79,7 @@ enum status edges_create(const struct schedule *s, struct edges **out)
     }
     if (!good) {
         edges_destroy(e);
-        return fail(NO_MEMORY, "the edges of %d stages", s->stages);
+        return fail(NO_MEMORY, "no memory for the edges of %d stages", s->stages);
     }
     number_edges(s, e);
     *out = e;

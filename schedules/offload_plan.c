@@ -115,7 +115,7 @@ enum status offload_plan_create(const struct schedule *s, int rank, struct offlo
     size_t things = (size_t)s->chunks * (size_t)s->m;
     struct offload_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL)
-        return fail(NO_MEMORY, "a plan of absences");
+        return fail(NO_MEMORY, "no memory for an offload plan");
     *plan = (struct offload_plan){.m = s->m, .chunks = s->chunks};
     struct absence absence = {.leaves = malloc(things * sizeof(int))};
     struct slot_life *room = malloc(4 * things * sizeof *room);
@@ -123,7 +123,7 @@ enum status offload_plan_create(const struct schedule *s, int rank, struct offlo
     struct slot_lives whole = {.of = {NULL}};
     enum status status = allocate(plan, things) && absence.leaves != NULL && room != NULL && taken != NULL
                              ? slot_lives_create(s, rank, 0, &whole)
-                             : fail(NO_MEMORY, "the absences of %zu microbatches", things);
+                             : fail(NO_MEMORY, "no memory for the offload plan of %zu microbatches", things);
     if (status == OK) {
         find_absence(s, rank, plan, &absence);
         give(plan, &whole, &absence, room, taken);

@@ -180,7 +180,7 @@ static enum status plan_create(const struct schedule *s, struct slot_plan **out)
 {
     struct slot_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL)
-        return fail(NO_MEMORY, "a slot plan");
+        return fail(NO_MEMORY, "no memory for a slot plan");
     plan->m = s->m;
     plan->chunks = s->chunks;
     size_t things = (size_t)s->chunks * (size_t)s->m;
@@ -195,7 +195,7 @@ static enum status plan_create(const struct schedule *s, struct slot_plan **out)
     }
     if (!good) {
         slot_plan_destroy(plan);
-        return fail(NO_MEMORY, "the slots of %zu microbatches", things);
+        return fail(NO_MEMORY, "no memory for the slots of %zu microbatches", things);
     }
     *out = plan;
     return OK;
@@ -219,7 +219,7 @@ enum status slot_lives_create(const struct schedule *s, int rank, int slack, str
     size_t things = (size_t)s->chunks * (size_t)s->m;
     struct slot_life *all = malloc(SLOT_CLASS_COUNT * things * sizeof *all);
     if (all == NULL)
-        return fail(NO_MEMORY, "the slots of rank %d", rank);
+        return fail(NO_MEMORY, "no memory for the slots of rank %d", rank);
     for (size_t i = 0; i < SLOT_CLASS_COUNT * things; i++)
         all[i] = (struct slot_life){.begin = -1, .thing = (int)(i % things)};
     for (int class = 0; class < SLOT_CLASS_COUNT; class ++)
@@ -244,8 +244,9 @@ enum status slot_plan_create(const struct schedule *s, int rank, int slack, stru
     TRY(slot_lives_create(s, rank, slack, &lives));
     struct slot_life *scratch = malloc(things * sizeof *scratch);
     bool *taken = malloc(things * sizeof *taken);
-    enum status status = scratch != NULL && taken != NULL ? plan_create(s, &plan)
-                                                          : fail(NO_MEMORY, "the slots of rank %d", rank);
+    enum status status = scratch != NULL && taken != NULL
+                             ? plan_create(s, &plan)
+                             : fail(NO_MEMORY, "no memory for the slots of rank %d", rank);
     for (int class = 0; status == OK && class < SLOT_CLASS_COUNT; class ++)
         plan_class(plan, (enum slot_class) class, lives.of[class], scratch, taken);
     free(taken);

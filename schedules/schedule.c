@@ -93,7 +93,7 @@ static enum status allocate(const struct schedule *shape, struct schedule **out)
 {
     struct schedule *s = calloc(1, sizeof *s);
     if (s == NULL)
-        return fail(NO_MEMORY, "a schedule");
+        return fail(NO_MEMORY, "no memory for a schedule");
     *s = *shape;
     size_t stages = (size_t)s->stages;
     bool good = true;
@@ -107,7 +107,7 @@ static enum status allocate(const struct schedule *shape, struct schedule **out)
     if (!good || s->stage_of == NULL || s->ranks == NULL) {
         int p = s->p;
         schedule_destroy(s);
-        return fail(NO_MEMORY, "a schedule of %d ranks", p);
+        return fail(NO_MEMORY, "no memory for a schedule of %d ranks", p);
     }
     *out = s;
     return OK;
@@ -141,7 +141,7 @@ enum status schedule_create_given(const struct placement_given *given, struct sc
     shape.chunks = two_way ? 2 * shape.v : shape.v;
     shape.second_from = given->second_from;
     int *held = calloc((size_t)given->p, sizeof *held);
-    enum status status = held != NULL ? allocate(&shape, &s) : fail(NO_MEMORY, "a schedule");
+    enum status status = held != NULL ? allocate(&shape, &s) : fail(NO_MEMORY, "no memory for a schedule");
 
     // The chunks of a rank are its stages in ascending order; those of two directions alternate.
     for (int direction = 0; status == OK && direction < 2; direction++) {

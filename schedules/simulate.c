@@ -262,7 +262,7 @@ static enum status stopped(const struct machine *x, int rank, struct complaint *
     add_standing(x, rank, &text);
     for (int i = 0, from = rank; i < 4; i++) {
         int on = waits_for(x, from, &missing);
-        text_add(&text, i == 0 ? " waits for ever for" : ", which waits for");
+        text_add(&text, i == 0 ? " waits forever for" : ", which waits for");
         if (on == from) {
             text_add(&text, " its own %s", action_text(missing, own));
             break;
@@ -364,7 +364,7 @@ enum status simulation_create(const struct schedule *s, struct simulation **out)
 {
     struct simulation *sim = calloc(1, sizeof *sim);
     if (sim == NULL)
-        return fail(NO_MEMORY, "a simulation");
+        return fail(NO_MEMORY, "no memory for a simulation");
     sim->p = s->p;
     sim->last = -1;
     sim->ranks = calloc((size_t)s->p, sizeof *sim->ranks);
@@ -376,7 +376,7 @@ enum status simulation_create(const struct schedule *s, struct simulation **out)
     }
     if (sim->ranks == NULL || sim->times == NULL) {
         simulation_destroy(sim);
-        return fail(NO_MEMORY, "a simulation of %d ranks", s->p);
+        return fail(NO_MEMORY, "no memory for a simulation of %d ranks", s->p);
     }
     for (int rank = 0; rank < s->p; rank++)
         sim->ranks[rank].first_start = -1.0;
@@ -432,7 +432,7 @@ static enum status machine_init(struct machine *x)
             x->messages[gradient][i] = (struct message){.sent = -1.0, .posted = -1.0, .arrives = -1.0};
     }
     if (!good)
-        return fail(NO_MEMORY, "the simulation of %zu cells", cells);
+        return fail(NO_MEMORY, "no memory for the simulation of %zu cells", cells);
     for (size_t rank = 0; rank < p; rank++) {
         x->clock[rank].by = -1;
         x->last[rank].by = -1;

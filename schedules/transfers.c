@@ -161,7 +161,7 @@ static enum status merge_into(struct schedule *s, const struct simulation *sim, 
     }
     free(x.lists);
     s->has_transfers = !x.out_of_memory;
-    return x.out_of_memory ? fail(NO_MEMORY, "the transfers of a schedule") : OK;
+    return x.out_of_memory ? fail(NO_MEMORY, "no memory for the transfers of a schedule") : OK;
 }
 
 enum status schedule_add_transfers(struct schedule *s)
@@ -179,7 +179,8 @@ enum status schedule_add_transfers_by(struct schedule *s, const struct cost_tabl
     size_t cells = (size_t)s->stages * (size_t)s->m;
     struct event *events = malloc(2 * cells * sizeof *events);
     double *ends = calloc(2 * cells, sizeof *ends);
-    enum status status = events != NULL && ends != NULL ? OK : fail(NO_MEMORY, "the transfers of a schedule");
+    enum status status =
+        events != NULL && ends != NULL ? OK : fail(NO_MEMORY, "no memory for the transfers of a schedule");
     if (status == OK) {
         double *const end[2] = {ends, ends + cells};
         note_ends(s, sim, end);

@@ -89,7 +89,7 @@ enum status sharded_create(struct weights *weights, const struct weights_config 
     struct sharded *s = calloc(1, sizeof *s);
     weights->sharded = s; // set first, so that weights_destroy() frees it after an error
     if (s == NULL)
-        return fail(NO_MEMORY, "no memory for what is sharded");
+        return fail(NO_MEMORY, "no memory for sharded parameters");
     *s = (struct sharded){.weights = weights,
                           .data = config->groups->data,
                           .stage_replicas = config->groups->stage_replicas,

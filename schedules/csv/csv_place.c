@@ -24,7 +24,7 @@ static enum status complain_missing(const struct csv *csv, int stage, int microb
         for (int i = 0; i < csv->ranks[rank].count; i++)
             if (csv->ranks[rank].actions[i].stage == stage)
                 return csv_complain(csv, rank, -1, "%dF%d is missing", stage, microbatch);
-    return fail(BAD_SCHEDULE, "%s: stage %d is on no line, and stage %d is", csv->name, stage,
+    return fail(BAD_SCHEDULE, "%s: stage %d is missing, but there is a stage %d", csv->name, stage,
                 csv->stages - 1);
 }
 
@@ -124,18 +124,20 @@ static enum status check_turn(const struct map *map, int stage, int expected)
     if (turn == expected)
         return OK;
     if (expected == m)
-        snprintf(words, sizeof words,
-                 "stage %d is on line %d too, and stage 0 on one line only: every stage has two holders, or "
-                 "none has",
-                 stage, *holder_of(map, stage, 0) + 1);
+        snprintf(
+            words, sizeof words,
+            "stage %d is on line %d too, but stage 0 is on one line only: either all stages have replicas, "
+            "or none",
+            stage, *holder_of(map, stage, 0) + 1);
     else if (turn == m)
-        snprintf(words, sizeof words,
-                 "all of stage %d is on this line, and stage 0 is on two: every stage has two holders, or "
-                 "none has",
-                 stage);
+        snprintf(
+            words, sizeof words,
+            "all of stage %d is on this line, but stage 0 is on two: either all stages have replicas, or "
+            "none",
+            stage);
     else
-        snprintf(words, sizeof words, "stage %d changes its line with microbatch %d, and stage 0 with %d",
-                 stage, turn, expected);
+        snprintf(words, sizeof words, "stage %d changes lines at microbatch %d, but stage 0 at %d", stage,
+                 turn, expected);
     return complain_place(map, stage, turn < expected ? turn : expected, words);
 }
 
@@ -148,7 +150,7 @@ static enum status check_behind(const struct map *map, int stage, int turn)
         if (*holder_of(map, stage, k) == holder)
             continue;
         snprintf(words, sizeof words,
-                 "stage %d of microbatches %d to %d belongs on one line; %dF%d is on line %d", stage, turn,
+                 "stage %d of microbatches %d to %d must be on one line; %dF%d is on line %d", stage, turn,
                  map->csv->m - 1, stage, turn, holder + 1);
         return complain_place(map, stage, k, words);
     }
@@ -164,10 +166,11 @@ static enum status check_shares(const struct map *map, int microbatch, int *held
     for (int stage = 0; stage < csv->stages; stage++)
         held[*holder_of(map, stage, microbatch)]++;
     if (csv->stages % csv->p != 0)
-        return fail(BAD_SCHEDULE,
-                    "%s: %d stages on %d lines; every rank holds as many as the others, so "
-                    "the lines must divide the stages",
-                    csv->name, csv->stages, csv->p);
+        return fail(
+            BAD_SCHEDULE,
+            "%s: %d stages on %d lines; every rank must hold the same number, so the lines must divide the "
+            "stages",
+            csv->name, csv->stages, csv->p);
     for (int rank = 0; rank < csv->p; rank++)
         if (held[rank] != csv->stages / csv->p)
             return csv_complain(
@@ -186,11 +189,11 @@ static enum status check_mirror(const struct map *map, int second_from)
         int first = *holder_of(map, stage, 0), second = *holder_of(map, stage, second_from);
         if (p % 2 != 0)
             snprintf(words, sizeof words,
-                     "a second holder; with two directions the number of lines is even, not %d", p);
+                     "a second replica; with two directions the number of lines must be even, not %d", p);
         else if (first + second != p - 1)
             snprintf(words, sizeof words,
-                     "the other holder of a stage on line %d is line %d, its mirror image", first + 1,
-                     p - first);
+                     "the other replica of a stage on line %d must be on line %d, its mirror image",
+                     first + 1, p - first);
         if (words[0] != 0)
             return complain_place(map, stage, second_from, words);
     }

@@ -177,14 +177,13 @@ static enum status complain_unknown(const struct csv *csv, int rank, int number,
     static const struct {
         const char *letters, *reason;
     } others[] = {
-        {"BW", "a whole backward is written B, and its halves I and W"},
-        {"UNSHARD", "weights are gathered as parallel.zero_stage says, a schedule file does not"},
-        {"RESHARD", "weights are gathered as parallel.zero_stage says, a schedule file does not"},
-        {"REDUCE_GRAD",
-         "gradients are reduced behind their last microbatch, a schedule file does not say it"},
+        {"BW", "use B for a whole backward, I and W for its halves"},
+        {"UNSHARD", "remove it: parallel.zero_stage determines when weights are gathered"},
+        {"RESHARD", "remove it: parallel.zero_stage determines when weights are gathered"},
+        {"REDUCE_GRAD", "remove it: gradients are reduced after their last microbatch"},
     };
     const char *reason =
-        "is no action; 0F3, 0B3, 0I3 and 0W3 are, (0F3;1B2) is a pair, and an empty cell is idle";
+        "is not an action; use 0F3, 0B3, 0I3 or 0W3, (0F3;1B2) for a pair, or an empty cell for idle time";
     struct span rest = unquoted(cell), letters;
     struct text shown = {0};
     int stage;
@@ -195,7 +194,7 @@ static enum status complain_unknown(const struct csv *csv, int rank, int number,
             memcmp(others[i].letters, letters.at, letters.length) == 0)
             reason = others[i].reason;
     if (what == HUGE_NUMBER)
-        reason = "no file has so many stages or microbatches";
+        reason = "too large for a stage or microbatch";
     text_add(&shown, "%s %s", strncmp(reason, "is no", 5) == 0 ? "" : ":", reason);
     enum status status = complain_cell(csv, rank, number, shown.chars);
     text_free(&shown);
@@ -219,12 +218,12 @@ static enum status split_lines(struct csv *csv, const char *bytes, size_t length
     for (size_t i = 0; i < length; i++)
         lines += bytes[i] == '\n' ? 1 : 0;
     if (length > MOST_BYTES || lines > MOST_LINES)
-        return fail(BAD_SCHEDULE, "%s: %zu bytes in %d lines; no schedule is that large", csv->name, length,
+        return fail(BAD_SCHEDULE, "%s: %zu bytes in %d lines; too large for a schedule", csv->name, length,
                     lines);
     csv->lines = calloc((size_t)lines, sizeof *csv->lines);
     csv->ranks = calloc((size_t)lines, sizeof *csv->ranks);
     if (csv->lines == NULL || csv->ranks == NULL)
-        return fail(NO_MEMORY, "the %d lines of %s", lines, csv->name);
+        return fail(NO_MEMORY, "no memory for the %d lines of %s", lines, csv->name);
     for (csv->p = 0; csv->p < lines; csv->p++) {
         const char *end = memchr(bytes, '\n', length);
         size_t whole = end != NULL ? (size_t)(end - bytes) : length;
@@ -246,7 +245,7 @@ static enum status parse_line(struct csv *csv, int rank)
             return complain_unknown(csv, rank, number, cell, count);
         for (int i = 0; i < count; i++) {
             if (!action_list_add(&csv->ranks[rank], actions[i]))
-                return fail(NO_MEMORY, "the actions of %s", csv->name);
+                return fail(NO_MEMORY, "no memory for the actions of %s", csv->name);
             const struct action_fact *fact = action_fact(actions[i].kind);
             csv->actions++;
             csv->forwards += fact->forwards ? 1 : 0;
@@ -272,11 +271,9 @@ static enum status check_notation(const struct csv *csv)
     if (rank_of_w < 0)
         return OK;
     char text[ACTION_CHARS];
-    return csv_complain(
-        csv, rank_of_w, position_of_w,
-        "%s stands in a file that has no I; if its B are backwards for the input alone, they are "
-        "written I",
-        action_text(csv->ranks[rank_of_w].actions[position_of_w], text));
+    return csv_complain(csv, rank_of_w, position_of_w,
+                        "%s is in a file without I; write I instead of B for input gradients",
+                        action_text(csv->ranks[rank_of_w].actions[position_of_w], text));
 }
 
 /* Counts stages and microbatches. */

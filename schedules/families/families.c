@@ -45,8 +45,8 @@ static enum status find_family(const char *name, const struct family **out)
     const char *near = nearest_name(name, names, FAMILY_COUNT);
     struct text all = {0};
     schedule_names(&all);
-    enum status status = fail(BAD_SCHEDULE, "no schedule is called %.80s%s%s%s; there are %s", name,
-                              near != NULL ? " (is it " : "", near != NULL ? near : "",
+    enum status status = fail(BAD_SCHEDULE, "unknown schedule %.80s%s%s%s; available: %s", name,
+                              near != NULL ? " (did you mean " : "", near != NULL ? near : "",
                               near != NULL ? "?)" : "", text_chars(&all));
     text_free(&all);
     return status;
@@ -56,15 +56,15 @@ static enum status find_family(const char *name, const struct family **out)
 static const char *refusal(const struct family *family, const struct schedule_options *o)
 {
     if (o->p < 1 || o->m < 1 || o->v < 1)
-        return "p, m and v are at least 1";
+        return "p, m and v must be at least 1";
     if (o->microbatch_group_size < 0)
-        return "microbatch_group_size is at least 1";
+        return "microbatch_group_size must be at least 1";
     if (o->microbatch_group_size > 0 && !family->groups)
-        return "it has no microbatch_group_size";
+        return "it does not support microbatch_group_size";
     if (o->microbatch_group_size > 0 && o->microbatch_group_size < o->p && o->microbatch_group_size < o->m)
-        return "a microbatch_group_size below p leaves the ranks waiting for each other";
+        return "a microbatch_group_size below p causes a deadlock";
     if (o->m > schedule_most_microbatches(o->p, o->v))
-        return "that many actions do not fit in memory";
+        return "the actions do not fit in memory";
     return family->refuses(o);
 }
 
@@ -85,7 +85,7 @@ const char *schedule_refusal(const struct schedule_options *options)
     const struct family *family = family_named(options->name);
     struct schedule_options o = *options;
     if (family == NULL)
-        return "there is no such schedule";
+        return "unknown schedule";
     if (o.v == 0)
         o.v = family->default_v;
     return refusal(family, &o);
@@ -109,7 +109,7 @@ static enum status refuse_size(const struct family *family, const struct schedul
                                                                   : SCHEDULE_MOST_RANKS;
     }
     return fail(BAD_SCHEDULE,
-                "%s of p %d, m %d, v %d has more actions than fit in memory; %s %lld or less works",
+                "%s of p %d, m %d, v %d has more actions than fit in memory; use %s %lld or less",
                 family->about.name, o->p, o->m, o->v, what, (long long)most);
 }
 
@@ -120,8 +120,8 @@ static enum status refuse(const struct family *family, const struct schedule_opt
         return OK;
     if (o->p >= 1 && o->v >= 1 && o->m > schedule_most_microbatches(o->p, o->v))
         return refuse_size(family, o);
-    return fail(BAD_SCHEDULE, "%s cannot take p %d, m %d, v %d: %s; it takes %s", family->about.name, o->p,
-                o->m, o->v, why, family->about.takes);
+    return fail(BAD_SCHEDULE, "%s does not support p %d, m %d, v %d: %s; it supports %s", family->about.name,
+                o->p, o->m, o->v, why, family->about.takes);
 }
 
 enum status schedule_complete(struct schedule *s, const struct schedule_options *o)
@@ -130,7 +130,7 @@ enum status schedule_complete(struct schedule *s, const struct schedule_options 
     tell(o->progress, searched ? SEARCHED_PERCENT : GENERATED_PERCENT);
     enum status status = OK;
     if (s->out_of_memory)
-        status = fail(NO_MEMORY, "the actions of %s", s->family->about.name);
+        status = fail(NO_MEMORY, "no memory for the actions of %s", s->family->about.name);
     if (status == OK && !o->without_transfers && !searched) {
         status = schedule_add_transfers(s);
         tell(o->progress, TRANSFERRED_PERCENT);

@@ -162,7 +162,7 @@ static enum status try_family(struct search *h, const struct schedule_options *o
     struct schedule *s = NULL;
     bool hopeless = true;
     TRY(schedule_generate(o, &s));
-    enum status status = s->out_of_memory ? fail(NO_MEMORY, "the actions of %s", o->name) : OK;
+    enum status status = s->out_of_memory ? fail(NO_MEMORY, "no memory for the actions of %s", o->name) : OK;
     if (status == OK && !schedule_has_replicas(s)) { // a second copy of the weights was not asked for
         learn(h, s);
         status = is_hopeless(h, s, &hopeless);
@@ -197,7 +197,7 @@ static enum status add_transfers(const struct pipe *x, struct schedule *s)
 {
     struct stage_cost *of_stage = calloc((size_t)x->stages, sizeof *of_stage);
     if (of_stage == NULL)
-        return fail(NO_MEMORY, "the times of %d stages", x->stages);
+        return fail(NO_MEMORY, "no memory for the times of %d stages", x->stages);
     for (int stage = 0; stage < x->stages; stage++) {
         const struct part *q = &x->part[x->of_stage[stage]];
         of_stage[stage].f = (double)q->time + 1.0;
@@ -216,8 +216,8 @@ static enum status offer_steps(struct search *h, int place, const pipe_step *ste
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
     TRY(schedule_create(placements[place], &o, &s));
     steps_into_schedule(h->pipes[place], steps, fuse, s);
-    enum status status =
-        s->out_of_memory ? fail(NO_MEMORY, "the actions of auto") : add_transfers(h->pipes[place], s);
+    enum status status = s->out_of_memory ? fail(NO_MEMORY, "no memory for the actions of auto")
+                                          : add_transfers(h->pipes[place], s);
     if (status != OK) {
         schedule_destroy(s);
         return status;
@@ -268,7 +268,7 @@ static enum status find_block(struct search *h, int place, enum block_rule rule,
     int64_t effort = rule == WITH_SPARES ? BLOCKS : RESERVED;
     int goal = rule == WITH_RESERVE_AND_DRAIN ? (int)ceil(bound * (1.0 - 1e-9)) : 0;
     bool found = v_limited_lists(s, h->limit, rule, goal, effort);
-    enum status status = s->out_of_memory ? fail(NO_MEMORY, "the actions of auto") : OK;
+    enum status status = s->out_of_memory ? fail(NO_MEMORY, "no memory for the actions of auto") : OK;
     if (status == OK && found)
         steps_of_schedule(h->pipes[place], s, steps);
     schedule_destroy(s);
@@ -344,7 +344,7 @@ static enum status search_place(struct search *h, int place)
         return search_within(h, place, h->limit, goal, h->known[place], h->steps[place]);
     pipe_step *reserved = calloc((size_t)x->actions, sizeof *reserved);
     enum status status = reserved != NULL ? search_limited(h, place, bound, goal, reserved)
-                                          : fail(NO_MEMORY, "a search for a schedule");
+                                          : fail(NO_MEMORY, "no memory for a search for a schedule");
     free(reserved);
     return status;
 }
@@ -359,7 +359,7 @@ static enum status set_costs(struct search *h)
     int stages = h->o->p * h->v, parts = h->o->v == 0 ? h->v : 1;
     h->of_stage = calloc((size_t)stages, sizeof *h->of_stage);
     if (h->of_stage == NULL)
-        return fail(NO_MEMORY, "the times of %d stages", stages);
+        return fail(NO_MEMORY, "no memory for the times of %d stages", stages);
     for (int stage = 0; stage < stages; stage++) {
         struct stage_cost c = given->of_stage != NULL ? given->of_stage[stage / parts] : given->chunk;
         h->of_stage[stage] = (struct stage_cost){c.f / parts, c.i / parts, c.w / parts};
@@ -379,7 +379,9 @@ static enum status set_place(struct search *h, int place)
     h->steps[place] = calloc(actions, sizeof *h->steps[place]);
     if (h->other == NULL)
         h->other = calloc(actions, sizeof *h->other);
-    return h->steps[place] != NULL && h->other != NULL ? OK : fail(NO_MEMORY, "a search for a schedule");
+    return h->steps[place] != NULL && h->other != NULL
+               ? OK
+               : fail(NO_MEMORY, "no memory for a search for a schedule");
 }
 
 static enum status search_with(struct search *h)

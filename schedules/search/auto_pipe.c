@@ -75,7 +75,7 @@ enum status pipe_create(const struct schedule *s, const struct cost_table *costs
     struct edges *edges = NULL;
     struct pipe *x = calloc(1, sizeof *x);
     if (x == NULL)
-        return fail(NO_MEMORY, "a search for a schedule");
+        return fail(NO_MEMORY, "no memory for a search for a schedule");
     *x = (struct pipe){
         .p = s->p, .m = s->m, .v = s->v, .stages = s->stages, .parts = 3 * s->v, .limit = limit};
     x->length = x->parts * x->m;
@@ -87,7 +87,9 @@ enum status pipe_create(const struct schedule *s, const struct cost_table *costs
     enum status status = edges_create(s, &edges);
     if (status == OK) {
         x->edges = edges->count;
-        status = allocate(x) ? OK : fail(NO_MEMORY, "a search for a schedule of %d stages", s->stages);
+        status = allocate(x)
+                     ? OK
+                     : fail(NO_MEMORY, "no memory for a search for a schedule of %d stages", s->stages);
     }
     if (status == OK)
         set_parts(x, s, edges, costs);

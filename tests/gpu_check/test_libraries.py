@@ -22,7 +22,8 @@ FILES = {"libcublasLt.so.13": CUBLASLT, "libcudnn.so.9": CUDNN, "libnccl.so.2": 
 WANTED = {"libcublasLt.so.13": ["cluster.device cuda: ", "it requires cuBLASLt 13.0 or newer", "cluster.device cpu"],
           "libcudnn.so.9": ["model.attention_backend cudnn: ", "it requires cuDNN 9.15.1 or newer",
                             "use model.attention_backend own"],
-          "libnccl.so.2": ["cluster.transport nccl: ", "it wants NCCL 2.26 or newer", "one rank takes none"]}
+          "libnccl.so.2": ["cluster.transport nccl: ", "NCCL 2.26 or newer is required",
+                           "a single rank does not need it"]}
 
 
 def interpreter():

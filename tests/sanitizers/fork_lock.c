@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Criterion forks for each test while a thread of its own allocates. The C library holds its allocator's
  * locks through a fork, but AddressSanitizer's allocator of clang 14 does not: where the other thread has one
- * of them just then, it stays locked in the child, whose next malloc waits for ever. So they are taken here
+ * of them just then, it stays locked in the child, whose next malloc waits forever. So they are taken here
  * before a fork, and given back behind it, by the functions that LeakSanitizer stops the world with. */
 #include <pthread.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Forks while another thread allocates, and allocates in each child: without fork_lock.c a child among the
- * first ones waits for ever, and its alarm ends it. */
+ * first ones waits forever, and its alarm ends it. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

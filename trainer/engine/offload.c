@@ -40,7 +40,7 @@ static enum status allocate_tables(struct offload *o, int positions)
     o->first_at = malloc((size_t)positions * sizeof *o->first_at);
     o->next = malloc(cells * sizeof *o->next);
     good = good && o->back != NULL && o->first_at != NULL && o->next != NULL;
-    return good ? OK : fail(NO_MEMORY, "no memory for the absences of %zu microbatches", cells);
+    return good ? OK : fail(NO_MEMORY, "no memory for the offload plan of %zu microbatches", cells);
 }
 
 static void list_returns(struct offload *o, int positions)

@@ -154,7 +154,7 @@ static enum status run_dry(const struct world_options *options,
 
 const struct transport_ops transport_dry = {
     .name = "dry",
-    .what = "no messages: every rank runs alone, and what it would say is counted",
+    .what = "no communication: ranks run one at a time, and messages are only counted",
     .moves_data = false,
     .run = run_dry,
     .comm_create = comm_create_dry,

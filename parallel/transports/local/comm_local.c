@@ -70,8 +70,7 @@ static enum status hub_enter(struct local_world *world, const char *name, int64_
 {
     struct hub **at = hub_expecting(world, id, rank), *hub = *at;
     if (hub != NULL && (hub->size != count || memcmp(hub->ranks, ranks, (size_t)count * sizeof *ranks) != 0))
-        return fail(BAD_ARGUMENT, "comm %s: rank %d and another rank disagree about who is in it", name,
-                    rank);
+        return fail(BAD_ARGUMENT, "comm %s: rank %d and another rank disagree about its members", name, rank);
     if (hub == NULL) {
         TRY(hub_create(id, name, ranks, count, &hub));
         for (int i = 0; i < count; i++)
@@ -451,7 +450,7 @@ static enum status job_run(struct job *job)
     for (int r = 0; r < started; r++)
         pthread_join(job->ranks[r].thread, NULL);
     if (started < size)
-        return fail(NO_MEMORY, "the system gives no more than %d of %d threads", started, size);
+        return fail(NO_MEMORY, "cannot create more than %d of %d threads", started, size);
     const struct rank_thread *failed = first_failure(job, true);
     if (failed == NULL)
         return OK;
@@ -465,7 +464,7 @@ static enum status run_local(const struct world_options *options,
 {
     int size = options->size;
     if (size < 1)
-        return fail(BAD_ARGUMENT, "a local world wants a size, not %d", size);
+        return fail(BAD_ARGUMENT, "a local world needs a size, not %d", size);
     struct job job = {.world = {.size = size}, .body = body, .argument = argument};
     job.ranks = calloc((size_t)size, sizeof *job.ranks);
     job.world.notifications =

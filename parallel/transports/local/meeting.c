@@ -306,13 +306,13 @@ static void help(struct hub *hub, struct meeting *m, int rank)
 static const char *disagreement(const struct operation *a, const struct operation *b)
 {
     if (a->kind != b->kind)
-        return "another call";
+        return "a different call";
     if (a->dtype != b->dtype)
-        return "another type";
+        return "a different type";
     if (a->count != b->count)
-        return "another count";
+        return "a different count";
     if (a->how != b->how || a->root != b->root)
-        return "another reduction or root";
+        return "a different reduction or root";
     return NULL;
 }
 
@@ -378,8 +378,8 @@ static enum status slices_check(const struct hub *hub, const struct meeting *m)
         for (int r = 0; r < m->participants; r++)
             if (m->participant[s].in_counts[r] != m->participant[0].in_counts[r])
                 return fail(BAD_ARGUMENT,
-                            "%s %s: rank %d takes the slice of rank %d for %lld elements, and rank %d for "
-                            "%lld",
+                            "%s %s: rank %d expects the slice of rank %d to have %lld elements, but rank %d "
+                            "expects %lld",
                             operation_names[m->operation.kind], hub->name, hub->ranks[0], hub->ranks[r],
                             (long long)m->participant[0].in_counts[r], hub->ranks[s],
                             (long long)m->participant[s].in_counts[r]);
@@ -432,8 +432,8 @@ enum status meeting_join(struct hub *hub, struct operation operation, struct par
         return fail(NO_MEMORY, "no memory for a message on %s", hub->name);
     if (wrong != NULL)
         return fail(BAD_ARGUMENT,
-                    "%s %s, message %llu: rank %d comes with %lld elements, and another rank with %s: "
-                    "the ranks have lost step with each other",
+                    "%s %s, message %llu: rank %d passes %lld elements, another rank passes %s: "
+                    "the ranks are out of sync",
                     operation_names[operation.kind], hub->name, (unsigned long long)operation.sequence,
                     hub->ranks[participant.rank], (long long)operation.count, wrong);
     *out = m;

@@ -177,8 +177,7 @@ static enum status pending_done(struct request *r, bool *done)
         check(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count", r->name, p->peer);
         if (bytes != p->bytes)
             return fail(BAD_ARGUMENT,
-                        "%s: %d bytes came from rank %d, and %d were expected: the ranks have lost step with "
-                        "each other",
+                        "%s: %d bytes came from rank %d, and %d were expected: the ranks are out of sync",
                         r->name, bytes, p->peer, p->bytes);
     }
     *done = r->left == 0;
@@ -473,7 +472,7 @@ static enum status run_mpi(const struct world_options *options,
 {
     int size = options->size, provided = 0;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
-        return fail(NOT_SUPPORTED, "MPI does not start");
+        return fail(NOT_SUPPORTED, "MPI initialization failed");
     struct mpi_world w = {0};
     struct world world = {.ops = &transport_mpi, .state = &w};
     check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", "world", -1);
@@ -493,9 +492,10 @@ static enum status run_mpi(const struct world_options *options,
 
     enum status status = OK;
     if (world.size != size)
-        status = fail(NOT_SUPPORTED,
-                      "the launcher says %d processes and MPI %d: is this program built with another MPI?",
-                      size, world.size);
+        status = fail(
+            NOT_SUPPORTED,
+            "the launcher started %d processes, but MPI reports %d: is this program built with another MPI?",
+            size, world.size);
     if (status == OK)
         status = body(&world, argument);
     world_close(&world);

@@ -107,7 +107,7 @@ static enum status begin(struct comm *comm, struct stream *stream, enum call cal
     struct nccl_comm *c = nccl_of(comm);
     *out = (struct call_of){.c = c, .nccl = library_of(c), .name = c->names[call]};
     if (c->nccl == NULL)
-        return fail(PEER_LOST, "%s: the comm is no more, for another rank has failed", out->name);
+        return fail(PEER_LOST, "%s: the comm was aborted because another rank has failed", out->name);
     if (stream->device->replaying != NULL) {
         stream->device->not_replayable = "a message";
         return BAD_ARGUMENT;
@@ -415,11 +415,11 @@ static enum status register_nccl(struct comm *comm, void *data, size_t bytes, vo
     struct nccl_comm *c = nccl_of(comm);
     *handle = NULL;
     if (c->nccl == NULL)
-        return fail(PEER_LOST, "comm %s is no more, for another rank has failed", comm->name);
+        return fail(PEER_LOST, "comm %s was aborted because another rank has failed", comm->name);
     if (!c->world->job->options->any_order)
         return OK;
     return nccl_check(library_of(c), c, library_of(c)->ncclCommRegister(c->nccl, data, bytes, handle),
-                      "ncclCommRegister (parallel.nccl_ub false does without)", comm->name);
+                      "ncclCommRegister (set parallel.nccl_ub=false to avoid it)", comm->name);
 }
 
 static void unregister_nccl(struct comm *comm, void *handle)
@@ -456,7 +456,7 @@ static enum status invite(struct nccl_world *w, const char *name, int64_t id, co
     carrier->ops->comm_destroy(carrier);
     TRY(status);
     TRY(sent);
-    return out->status == OK ? OK : fail(PEER_LOST, "comm %s: rank %d could not begin it", name, ranks[0]);
+    return out->status == OK ? OK : fail(PEER_LOST, "comm %s: rank %d could not create it", name, ranks[0]);
 }
 
 /* Returns when `stream` has finished, or with an error. */

@@ -34,7 +34,7 @@ enum status nccl_library_open(struct nccl_library *out)
     snprintf(why, sizeof why, "%s", fail_text());
     return fail(
         NOT_SUPPORTED,
-        "cluster.transport nccl: %s; it wants NCCL 2.26 or newer: put its folder on LD_LIBRARY_PATH; one "
-        "rank takes none",
+        "cluster.transport nccl: %s; NCCL 2.26 or newer is required: add its directory to LD_LIBRARY_PATH; "
+        "a single rank does not need it",
         why);
 }

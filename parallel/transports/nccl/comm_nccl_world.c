@@ -49,8 +49,7 @@ static enum status choose(const struct nccl_world *w, struct participant *partic
     if (*index >= count)
         return fail(NOT_SUPPORTED,
                     "cluster.device cuda: %d ranks on this machine, and %d GPU%s: room for %d "
-                    "(cluster.ranks_per_gpu %d); "
-                    "more nodes, or smaller degrees",
+                    "(cluster.ranks_per_gpu %d); use more nodes or smaller degrees",
                     w->carrier->local_size, count, count == 1 ? "" : "s", share * count, share);
     TRY(cuda_gpu_choose(*index, &gpu));
     snprintf(participant->bus_id, sizeof participant->bus_id, "%s", gpu.bus_id);
@@ -70,8 +69,8 @@ static enum status compare(const struct nccl_world *w, const struct participant 
         if (strcmp(participants[r].name, participants[0].name) != 0)
             return fail(
                 NOT_SUPPORTED,
-                "cluster.device cuda: mixed GPU types: rank 0 has %s (%s), rank %d %s (%s); a run takes "
-                "GPUs of one type, for its bits and its speed (CUDA_VISIBLE_DEVICES, cluster.partition)",
+                "cluster.device cuda: mixed GPU types: rank 0 has %s (%s), rank %d %s (%s); use GPUs of "
+                "one type in a run (CUDA_VISIBLE_DEVICES, cluster.partition)",
                 participants[0].name, participants[0].host, r, participants[r].name, participants[r].host);
     for (int r = 0; r < size; r++) {
         int sharing = 0, other = r;
@@ -256,14 +255,14 @@ enum status nccl_run(const struct world_options *options,
     if (carrier == NULL)
         return fail(
             NOT_SUPPORTED,
-            "cluster.transport nccl: %s started %d processes, which find each other over MPI, and this "
-            "build has none; meson setup -Dmpi=enabled, or one process without a launcher",
+            "cluster.transport nccl: %s started %d processes, which need MPI, and this build has none; use "
+            "meson setup -Dmpi=enabled, or start one process without a launcher",
             launcher.name, launcher.size);
     if (options->ranks_per_gpu > 1 && options->size > 1 && launcher.size == 0)
         return fail(
             BAD_USAGE,
-            "cluster.ranks_per_gpu %d: NCCL takes ranks on one GPU from several processes only; start "
-            "it with mpirun -n %d",
+            "cluster.ranks_per_gpu %d: NCCL supports several ranks on one GPU only in separate processes; "
+            "use mpirun -n %d",
             options->ranks_per_gpu, options->size);
     struct nccl_job job = {.options = options, .body = body, .argument = argument};
     if (options->size > 1) {

@@ -427,7 +427,7 @@ static const struct expectation {
     {"local", "all_fail", "rank #: no tokens for rank #", 0, NULL},
     {"local", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
     {"local", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1, NULL},
-    {"local", "one_lost_step", "lost step", 1, NULL},
+    {"local", "one_lost_step", "out of sync", 1, NULL},
     {"local", "all_hang", ": no progress for 0.2 s, waits for no message\n", 1,
      "no rank of this process has made progress"},
     {"local", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 1,

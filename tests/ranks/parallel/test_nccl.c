@@ -238,11 +238,11 @@ static int bad_machines(void)
 {
     return refuses("EMULATOR_GPUS", "3", 1,
                    "cluster.device cuda: 4 ranks on this machine, and 3 GPUs: room for 3 "
-                   "(cluster.ranks_per_gpu 1); more nodes, or smaller degrees (rank 3, ") +
+                   "(cluster.ranks_per_gpu 1); use more nodes or smaller degrees (rank 3, ") +
            refuses("EMULATOR_FAIL", "cudaGetDeviceCount", 1, "cluster.device cuda: no GPU here") +
            refuses("EMULATOR_GPUS", "4", 2,
-                   "cluster.ranks_per_gpu 2: NCCL takes ranks on one GPU from several "
-                   "processes only; start it with mpirun -n 4");
+                   "cluster.ranks_per_gpu 2: NCCL supports several ranks on one GPU only in separate "
+                   "processes; use mpirun -n 4");
 }
 
 /* The last GPU of four is of another type. */

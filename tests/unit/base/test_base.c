@@ -169,19 +169,19 @@ Test(file, reads_small_files_and_nothing_else)
     cr_assert_not_null(mkdtemp(folder));
     struct text path = {0}, back = {0};
     cr_assert_eq(file_read_small("/dev/zero", 10, &back), IO_ERROR);
-    cr_assert_str_eq(fail_text(), "/dev/zero: is a device; a file works");
+    cr_assert_str_eq(fail_text(), "/dev/zero: is a device; use a regular file");
     cr_assert_eq(file_read_small(folder, 10, &back), IO_ERROR);
-    cr_assert_not_null(strstr(fail_text(), ": is a folder; a file works"));
+    cr_assert_not_null(strstr(fail_text(), ": is a folder; use a regular file"));
     text_add(&path, "%s/file", folder);
     cr_assert_eq(mkfifo(path.chars, 0600), 0);
     cr_assert_eq(file_read_small(path.chars, 10, &back), IO_ERROR);
-    cr_assert_not_null(strstr(fail_text(), ": is a pipe; a file works"));
+    cr_assert_not_null(strstr(fail_text(), ": is a pipe; use a regular file"));
     cr_assert_eq(file_read(path.chars, &back), IO_ERROR);
-    cr_assert_not_null(strstr(fail_text(), ": is a pipe; a file works"));
+    cr_assert_not_null(strstr(fail_text(), ": is a pipe; use a regular file"));
     cr_assert_eq(unlink(path.chars), 0);
     cr_assert_eq(file_write_atomic(path.chars, "0123456789", 10), OK);
     cr_assert_eq(file_read_small(path.chars, 9, &back), IO_ERROR);
-    cr_assert_not_null(strstr(fail_text(), ": has 10 bytes; up to 9 work"), "%s", fail_text());
+    cr_assert_not_null(strstr(fail_text(), ": has 10 bytes; the limit is 9"), "%s", fail_text());
     cr_assert_eq(file_read_small(path.chars, 10, &back), OK);
     cr_assert_str_eq(back.chars, "0123456789");
     text_free(&back);
@@ -205,11 +205,12 @@ Test(file, only_a_file_gives_way_to_one)
         struct stat before, after;
         cr_assert_eq(lstat(names[i], &before), 0);
         cr_assert_eq(file_write_atomic(names[i], "a", 1), IO_ERROR, "%s", names[i]);
-        cr_assert_not_null(strstr(fail_text(), i == 1 ? "is a link" : "not a file; "), "%s", fail_text());
+        cr_assert_not_null(strstr(fail_text(), i == 1 ? "is a symbolic link" : "not a file; "), "%s",
+                           fail_text());
         cr_assert(lstat(names[i], &after) == 0 && after.st_ino == before.st_ino, "%s", names[i]);
     }
     cr_assert_str_eq(file_place_fault("folder/none/new"), "there is no such folder");
-    cr_assert_str_eq(file_place_fault("folder/"), "not a file; the name of a new one works");
+    cr_assert_str_eq(file_place_fault("folder/"), "not a file; use the name of a new file");
     cr_assert_str_eq(file_place_fault("new/"), "there is no such folder");
     cr_assert_str_eq(file_place_fault(""), "there is no such folder");
     cr_assert_null(file_place_fault("folder/new"));

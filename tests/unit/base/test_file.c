@@ -238,12 +238,12 @@ Test(file, what_is_not_ours_stays)
     put("ours/a", "x");
     put("ours/keep", "x");
     cr_expect_eq(folder_remove("ours", any_file), IO_ERROR);
-    cr_expect_str_eq(fail_text(), "ours: is not removed: it also holds keep");
+    cr_expect_str_eq(fail_text(), "ours: not removed: it also contains keep");
     cr_expect_not(there("ours/a"));
     expect_text("ours/keep", "x");
     cr_assert_eq(rename("ours/keep", "keep"), 0);
     cr_assert_eq(mkdir("ours/folder", 0700), 0);
     cr_expect_eq(folder_remove("ours", any_file), IO_ERROR);
-    cr_expect_str_eq(fail_text(), "ours: is not removed: it also holds folder");
+    cr_expect_str_eq(fail_text(), "ours: not removed: it also contains folder");
     leave(folder);
 }

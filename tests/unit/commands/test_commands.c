@@ -303,14 +303,15 @@ Test(schedule_command, refuses, .init = cr_redirect_stderr)
         "--cost has f twice\ncuboid: schedule: --cost \"\" is invalid; use f=1,i=1,w=1,b=2,comm=0 or a "
         "part of it\ncuboid: schedule: -p 65537 is invalid; use an integer from 1 to 65536\ncuboid: "
         "schedule: -p is given twice (4 and 8); remove one of them\ncuboid: schedule: --cost f=0,i=0,w=0: "
-        "all times are 0; set at least one\ncuboid: no schedule is called 1f2b (is it 1f1b?); there are "
+        "all times are 0; set at least one\ncuboid: unknown schedule 1f2b (did you mean 1f1b?); available: "
         "gpipe, looped-bfs, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, "
-        "auto\ncuboid: 1f1b cannot take p 4, m 4, v 2: each rank holds one stage; it takes any p, any m, "
+        "auto\ncuboid: 1f1b does not support p 4, m 4, v 2: each rank holds one stage; it supports any p, "
+        "any m, "
         "v = 1\ncuboid: schedule: --critical needs --svg FILE; a chart prints the critical path in its "
         "last line\ncuboid: schedule: compare prints a table or --json; --svg applies to one "
         "schedule\ncuboid: schedule: -m, the number of microbatches, is missing; use cuboid schedule "
-        "compare -p 4 -m 8\ncuboid: schedule: --svg /dev/null: not a file; the name of a new one "
-        "works\ncuboid: ./nothing.csv: No such file or directory\ncuboid: schedule: compare prints a "
+        "compare -p 4 -m 8\ncuboid: schedule: --svg /dev/null: not a file; use the name of a new "
+        "file\ncuboid: ./nothing.csv: No such file or directory\ncuboid: schedule: compare prints a "
         "table or --json; --csv applies to one schedule\ncuboid: schedule: --memory-limit 0.5: use a "
         "number of microbatches from 1 to 1e9, or 0 for no limit\ncuboid: schedule: --memory-limit "
         "applies to auto and compare, not to 1f1b\n");
@@ -453,13 +454,14 @@ Test(schedule_command, keeps_the_files_that_are_there, .init = cr_redirect_stder
     cr_assert_stderr_eq_str(
         "cuboid: schedule: --svg a.csv would overwrite the schedule; use another name\ncuboid: schedule: "
         "--trace ./a.csv would overwrite the schedule; use another name\ncuboid: schedule: --svg soft: is "
-        "a link; the name of the file itself works\ncuboid: schedule: --svg new and --trace ../here/new "
+        "a symbolic link; use the name of the file itself\ncuboid: schedule: --svg new and --trace "
+        "../here/new "
         "are the same file; use two names\ncuboid: schedule: --svg - and --trace - both write to standard "
         "output; use a file for one of them\ncuboid: schedule: --csv and --svg - both write to standard "
         "output; use --svg FILE\ncuboid: schedule: --svg has an empty name; use a file name, or - for "
         "standard output\ncuboid: schedule: --trace there/new: there is no such folder\ncuboid: schedule: "
         "--svg is given twice (new and new); remove one of them\ncuboid: schedule: --svg ../here: not a "
-        "file; the name of a new one works\ncuboid: ../here/: is a folder; a file works\n");
+        "file; use the name of a new file\ncuboid: ../here/: is a folder; use a regular file\n");
 }
 
 /* What a file is called, and what is in it, reaches the terminal as text. */
@@ -469,7 +471,7 @@ Test(schedule_command, shows_no_control_characters, .init = cr_redirect_stderr)
     cr_assert_eq(run(cmd_schedule, "schedule 1f1b\007 -p 1 -m 1"), 2);
     cr_assert_stderr_eq_str(
         "cuboid: /tmp/\\x1b[2J\\xc2\\x9b.csv: No such file or directory\n"
-        "cuboid: no schedule is called 1f1b\\x07 (is it 1f1b?); there are gpipe, looped-bfs, 1f1b, "
+        "cuboid: unknown schedule 1f1b\\x07 (did you mean 1f1b?); available: gpipe, looped-bfs, 1f1b, "
         "interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, auto\n");
 }
 

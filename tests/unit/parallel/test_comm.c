@@ -130,7 +130,7 @@ Test(launcher, mpirun, .init = no_launcher)
     says("each would run alone; start it without mpirun");
     if (strcmp(transport_at(1)->name, "mpi") == 0) { // if it is built
         cr_assert_eq(world_run("auto", 4, nothing, &seen), BAD_USAGE);
-        says("wants 4 ranks, and mpirun started 8");
+        says("needs 4 ranks, but mpirun started 8");
     }
     cr_assert_eq(seen, 0);
 }
@@ -254,10 +254,10 @@ Test(dry, does_not_mix, .init = no_launcher)
 {
     char cpu[] = "cpu", dry[] = "dry";
     cr_assert_eq(world_run_dry(2, 0, mix, cpu), BAD_ARGUMENT);
-    says("transport dry does not go with device cpu");
+    says("transport dry does not support device cpu");
     cr_assert_eq(world_run_dry(2, 0, mix, dry), OK);
     cr_assert_eq(world_run("local", 2, mix, dry), BAD_ARGUMENT);
-    says("rank 0: all_reduce all: transport local does not go with device dry");
+    says("rank 0: all_reduce all: transport local does not support device dry");
 }
 
 static enum status bad_groups(struct world *world, void *argument)
@@ -266,11 +266,11 @@ static enum status bad_groups(struct world *world, void *argument)
         int ranks[2], count;
         const char *words;
     } bad[] = {
-        {{1, 1}, 2, "comm bad: rank 1 is in it twice"},
+        {{1, 1}, 2, "comm bad: rank 1 is listed twice"},
         {{1, 4}, 2, "comm bad: there is no rank 4 in a world of 4"},
         {{-1, 1}, 2, "comm bad: there is no rank -1"},
-        {{2, 3}, 2, "comm bad: rank 1 is not in it"},
-        {{1, 1}, 1, "comm bad: 1 ranks have nothing to say to each other"},
+        {{2, 3}, 2, "comm bad: rank 1 is not a member"},
+        {{1, 1}, 1, "comm bad: 1 ranks; a comm needs at least 2"},
     };
     (void)argument;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -124,13 +124,14 @@ Test(mesh, refuses_what_cannot_be)
 {
     struct degrees good = {.tp = 2, .cp = 1, .ep = 1, .dp = 2, .pp = 2};
     refuses(good, "tp-cp-ep-dp", "pp is missing");
-    refuses(good, "tp-cp-ep-dp-pp-tp", "tp is there twice");
-    refuses(good, "tp-cp-ep-dp-xp", "\"xp\" is no axis");
-    refuses(good, "", "\"\" is no axis");
-    refuses(good, "tp-cp-ep-dp-pp-", "\"\" is no axis");
+    refuses(good, "tp-cp-ep-dp-pp-tp", "tp is listed twice");
+    refuses(good, "tp-cp-ep-dp-xp", "\"xp\" is not an axis");
+    refuses(good, "", "\"\" is not an axis");
+    refuses(good, "tp-cp-ep-dp-pp-", "\"\" is not an axis");
     refuses((struct degrees){.tp = 0, .cp = 1, .ep = 1, .dp = 1, .pp = 1}, NULL, "tensor_parallel_size is 0");
     refuses((struct degrees){.tp = 1, .cp = 2, .ep = 4, .dp = 3, .pp = 1}, NULL, "3 does");
-    refuses((struct degrees){.tp = 65536, .cp = 1, .ep = 1, .dp = 65536, .pp = 65536}, NULL, "more ranks");
+    refuses((struct degrees){.tp = 65536, .cp = 1, .ep = 1, .dp = 65536, .pp = 65536}, NULL,
+            "largest number of ranks");
     refuses((struct degrees){.tp = 2, .cp = 2, .ep = 8, .dp = 8, .pp = 2}, "tp-cp-ep-pp-dp", "put pp last");
 }
 

@@ -167,13 +167,14 @@ Test(recipe_check, schedules)
          "zb-h1, zb-h2, dualpipe, auto; use pipeline.virtual_stages=2\n",
          "pp=2", "pipeline.schedule=zb-v", "pipeline.virtual_stages=1");
     WITH("command line: pipeline.schedule 1f1b does not support parallel.pipeline_parallel_size 1, 8 "
-         "microbatches and pipeline.virtual_stages 1 with pipeline.microbatch_group_size 4: it has no "
-         "microbatch_group_size; it supports any p, any m, v = 1; schedules that support it: interleaved, "
+         "microbatches and pipeline.virtual_stages 1 with pipeline.microbatch_group_size 4: it does not "
+         "support microbatch_group_size; it supports any p, any m, v = 1; schedules that support it: "
+         "interleaved, "
          "zb-h1; use pipeline.microbatch_group_size=0\n",
          "pipeline.microbatch_group_size=4");
     WITH("command line: pipeline.schedule zb-h1 does not support parallel.pipeline_parallel_size 4, 8 "
          "microbatches and pipeline.virtual_stages 1 with pipeline.microbatch_group_size 3: a "
-         "microbatch_group_size below p leaves the ranks waiting for each other; it supports any p, any m, "
+         "microbatch_group_size below p causes a deadlock; it supports any p, any m, "
          "any v; use pipeline.microbatch_group_size=0 or 4\n",
          "pp=4", "pipeline.schedule=zb-h1", "pipeline.microbatch_group_size=3");
 }
@@ -262,7 +263,7 @@ Test(recipe_check, schedule_files)
          "pipeline.microbatch_group_size=3");
     WITH("command line: pipeline.schedule_file: /nowhere.csv: No such file or directory\n",
          "pipeline.schedule_file=/nowhere.csv");
-    WITH("command line: pipeline.schedule_file: /dev/null: is a device; a file works\n", "pp=2",
+    WITH("command line: pipeline.schedule_file: /dev/null: is a device; use a regular file\n", "pp=2",
          "pipeline.schedule_file=/dev/null");
 }
 

@@ -166,26 +166,26 @@ static void expect_refusal(struct schedule_options options, const char *words)
 
 Test(schedule, refusals_say_why_and_what_would_work)
 {
-    expect_refusal((struct schedule_options){.name = "1f2b", .p = 2, .m = 2}, "is it 1f1b?");
+    expect_refusal((struct schedule_options){.name = "1f2b", .p = 2, .m = 2}, "did you mean 1f1b?");
     expect_refusal((struct schedule_options){.name = "nothing", .p = 2, .m = 2},
-                   "there are gpipe, looped-bfs, 1f1b");
+                   "available: gpipe, looped-bfs, 1f1b");
     expect_refusal((struct schedule_options){.name = "", .p = 2, .m = 2},
-                   "there are gpipe, looped-bfs, 1f1b");
+                   "available: gpipe, looped-bfs, 1f1b");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = 2, .v = 2},
-                   "it takes any p, any m, v = 1");
+                   "it supports any p, any m, v = 1");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 0, .m = 2}, "at least 1");
     expect_refusal(
         (struct schedule_options){.name = "1f1b", .p = 4, .m = 100000000},
-        "1f1b of p 4, m 100000000, v 1 has more actions than fit in memory; m 16777216 or less works");
-    expect_refusal((struct schedule_options){.name = "gpipe", .p = 100000, .m = 1}, "p 65536 or less works");
+        "1f1b of p 4, m 100000000, v 1 has more actions than fit in memory; use m 16777216 or less");
+    expect_refusal((struct schedule_options){.name = "gpipe", .p = 100000, .m = 1}, "use p 65536 or less");
     expect_refusal((struct schedule_options){.name = "interleaved", .p = 2, .m = 1, .v = 2000000000},
-                   "v 33554432 or less works");
+                   "use v 33554432 or less");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = -1}, "at least 1");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = 2, .v = -1}, "at least 1");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 2, .m = 2, .microbatch_group_size = -3},
                    "microbatch_group_size");
     expect_refusal((struct schedule_options){.name = "1f1b", .p = 4, .m = 8, .microbatch_group_size = 4},
-                   "it has no microbatch_group_size");
+                   "it does not support microbatch_group_size");
     expect_refusal(
         (struct schedule_options){.name = "interleaved", .p = 4, .m = 8, .microbatch_group_size = 3},
         "below p");

@@ -66,16 +66,16 @@ Test(check, names_what_comes_twice)
 {
     struct schedule *s = build_lists("1f1b", 2, 2, 0);
     at(s, 0, 1)->microbatch = 0;
-    expect_complaint(s, "rank 0, action 1: 0F0 comes a second time");
+    expect_complaint(s, "rank 0, action 1: 0F0 is listed twice");
     s = build_lists("zb-h1", 2, 2, 0);
     at(s, 0, find(s, 0, BACKWARD_WEIGHT, 0, 1))->kind = BACKWARD;
-    expect_complaint(s, "rank 0, action 5: 0B1 comes a second time, as one half");
+    expect_complaint(s, "rank 0, action 5: 0B1 is listed twice, as one half");
     s = build_lists("1f1b", 2, 2, 0);
     at(s, 0, find(s, 0, BACKWARD, 0, 1))->microbatch = 0;
-    expect_complaint(s, "rank 0, action 3: 0B0 comes a second time");
+    expect_complaint(s, "rank 0, action 3: 0B0 is listed twice");
     s = build("1f1b", 2, 2, 1);
     at(s, 0, find(s, 0, SEND_ACTIVATION, 0, 1))->microbatch = 0;
-    expect_complaint(s, "rank 0, action 3: 0SEND_F0 comes a second time");
+    expect_complaint(s, "rank 0, action 3: 0SEND_F0 is listed twice");
 }
 
 Test(check, names_what_is_missing)
@@ -85,7 +85,7 @@ Test(check, names_what_is_missing)
     expect_complaint(s, "rank 1: 1F1 is missing");
     s = build_lists("1f1b", 2, 2, 0);
     remove_at(s, 1, find(s, 1, BACKWARD, 1, 1));
-    expect_complaint(s, "rank 1: 1B1 is missing, and so are its halves");
+    expect_complaint(s, "rank 1: 1B1 is missing, and so are its I and W");
     s = build_lists("zb-h1", 2, 2, 0);
     remove_at(s, 0, find(s, 0, BACKWARD_WEIGHT, 0, 1));
     expect_complaint(s, "rank 0: 0W1 is missing");
@@ -136,19 +136,21 @@ Test(check, names_weights_out_of_microbatch_order)
 {
     struct schedule *s = build_lists("zb-h1", 2, 2, 0);
     move(s, 1, find(s, 1, BACKWARD_WEIGHT, 1, 1), find(s, 1, BACKWARD_WEIGHT, 1, 0));
-    expect_complaint(s,
-                     "rank 1, action 5: 1W0 runs after microbatch 1: gradients add up in microbatch order");
+    expect_complaint(
+        s,
+        "rank 1, action 5: 1W0 runs after microbatch 1: gradients must be accumulated in microbatch order");
     s = build_lists("gpipe", 1, 2, 0);
     move(s, 0, 2, 3);
-    expect_complaint(s,
-                     "rank 0, action 3: 0B0 runs after microbatch 1: gradients add up in microbatch order");
+    expect_complaint(
+        s,
+        "rank 0, action 3: 0B0 runs after microbatch 1: gradients must be accumulated in microbatch order");
 }
 
 Test(check, names_a_transfer_that_should_not_be)
 {
     struct schedule *s = build("1f1b", 2, 2, 1);
     s->has_transfers = false;
-    expect_complaint(s, "rank 0, action 1: 0SEND_F0 stands in a list that has no transfers yet");
+    expect_complaint(s, "rank 0, action 1: 0SEND_F0 is a transfer, but transfers have not been added yet");
     s = build("1f1b", 2, 2, 1);
     at(s, 0, 1)->kind = RECV_ACTIVATION;
     expect_complaint(s, "rank 0, action 1: 0RECV_F0 crosses no boundary between ranks");
@@ -157,11 +159,10 @@ Test(check, names_a_transfer_that_should_not_be)
     expect_complaint(s, "rank 0, action 1: 0SEND_B0 crosses no boundary between ranks");
     s = build("1f1b", 3, 2, 1);
     at(s, 0, 1)->peer = 2;
-    expect_complaint(s, "rank 0, action 1: 0SEND_F0 names rank 2 as its other end, but stage 1 is on rank 1");
+    expect_complaint(s, "rank 0, action 1: 0SEND_F0 names rank 2 as its peer, but stage 1 is on rank 1");
     s = build("1f1b", 3, 2, 1);
     at(s, 1, find(s, 1, RECV_GRADIENT, 1, 0))->peer = -1;
-    expect_complaint(s,
-                     "rank 1, action 6: 1RECV_B0 names rank -1 as its other end, but stage 2 is on rank 2");
+    expect_complaint(s, "rank 1, action 6: 1RECV_B0 names rank -1 as its peer, but stage 2 is on rank 2");
 }
 
 Test(check, names_an_edge_whose_ends_disagree)
@@ -178,7 +179,7 @@ Test(check, names_a_circle_of_waiting)
     move(s, 1, find(s, 1, BACKWARD, 1, 0), 2);
     move(s, 0, find(s, 0, BACKWARD, 0, 0), 1);
     expect_complaint(s,
-                     "rank 0, action 1: 0B0 waits for ever for rank 1 at 1F1, which waits for rank 0 at 0B0");
+                     "rank 0, action 1: 0B0 waits forever for rank 1 at 1F1, which waits for rank 0 at 0B0");
 }
 
 /* Valid while transfers overlap computation, and a deadlock where they block. */
@@ -188,7 +189,7 @@ Test(check, names_a_deadlock_of_blocking_transfers)
     move(s, 1, find(s, 1, RECV_ACTIVATION, 1, 1), find(s, 1, SEND_GRADIENT, 1, 0));
     struct simulation *sim = simulated(s, (struct cost_table){.chunk = {1, 1, 1}});
     simulation_destroy(sim);
-    expect_complaint(s, "rank 0, action 3: 0SEND_F1 waits for ever for rank 1 at 1SEND_B0, which waits for "
+    expect_complaint(s, "rank 0, action 3: 0SEND_F1 waits forever for rank 1 at 1SEND_B0, which waits for "
                         "rank 0 at 0SEND_F1");
 }
 
@@ -204,7 +205,7 @@ Test(check, names_an_overlap_that_cannot_be)
 {
     struct schedule *s = build_lists("1f1b", 2, 2, 0);
     at(s, 0, 3)->overlaps_next = true;
-    expect_complaint(s, "rank 0, action 3: 0B1 overlaps the next action, and there is none");
+    expect_complaint(s, "rank 0, action 3: 0B1 overlaps the next action, but there is none");
     s = build("1f1b", 2, 2, 1);
     at(s, 0, 0)->overlaps_next = true;
     expect_complaint(s, "rank 0, action 0: 0F0 cannot overlap the next action: both must compute");
@@ -217,14 +218,14 @@ Test(check, names_an_overlap_that_cannot_be)
     expect_complaint(s, "rank 1, action 1: 1B0 overlaps an action that overlaps another one");
     s = build_lists("1f1b", 2, 2, 0);
     at(s, 1, 0)->overlaps_next = true; // 1F0 with 1B0, which needs it
-    expect_complaint(s, "rank 0, action 2: 0B0 waits for ever for rank 1 at (1F0;1B0), which waits for its "
+    expect_complaint(s, "rank 0, action 2: 0B0 waits forever for rank 1 at (1F0;1B0), which waits for its "
                         "own 1F0");
     s = build_lists("1f1b", 2, 2, 0);
     at(s, 0, 1)->overlaps_next = true; // 0F1 with 0B0, for which rank 1 is too late with its 1F1
     move(s, 1, 1, 2);
-    expect_complaint(
-        s, "rank 0, action 1: (0F1;0B0) waits for ever for rank 1 at 1F1, which waits for rank 0 at "
-           "(0F1;0B0)");
+    expect_complaint(s,
+                     "rank 0, action 1: (0F1;0B0) waits forever for rank 1 at 1F1, which waits for rank 0 at "
+                     "(0F1;0B0)");
 }
 
 /* A V: rank 1 holds stages 1 and 2, so nothing is sent between them, and only the order can be wrong. */

@@ -107,7 +107,7 @@ Test(csv, reads_transfers)
     expect_refusal(
         "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
         "1RECV_F0,1F0,,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
-        "x.csv, line 1 (rank 0), cell 4: 0SEND_F1 waits for ever for rank 1 at 1SEND_B0, which waits "
+        "x.csv, line 1 (rank 0), cell 4: 0SEND_F1 waits forever for rank 1 at 1SEND_B0, which waits "
         "for rank 0 at 0SEND_F1");
     expect_refusal(
         "0F0,(0SEND_F0;0RECV_B0),0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
@@ -132,7 +132,7 @@ Test(csv, any_placement_that_is_one)
 Test(csv, names_the_cell_that_is_no_action)
 {
     const char *const reason =
-        "is no action; 0F3, 0B3, 0I3 and 0W3 are, (0F3;1B2) is a pair, and an empty cell is idle";
+        "is not an action; use 0F3, 0B3, 0I3 or 0W3, (0F3;1B2) for a pair, or an empty cell for idle time";
     const struct {
         const char *cell, *shown;
     } rows[] = {
@@ -163,19 +163,20 @@ Test(csv, names_the_cell_that_is_no_action)
     for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
         char words[200];
         snprintf(words, sizeof words,
-                 "x.csv, line 1 (rank 0), cell 1: \"%s\": no file has so many stages or microbatches",
-                 huge[i]);
+                 "x.csv, line 1 (rank 0), cell 1: \"%s\": too large for a stage or microbatch", huge[i]);
         expect_refusal(huge[i], words);
     }
-    expect_refusal("0F0,0BW0",
-                   "x.csv, line 1 (rank 0), cell 2: \"0BW0\": a whole backward is written B, and its "
-                   "halves I and W");
-    expect_refusal("0UNSHARD,0F0,0B0",
-                   "x.csv, line 1 (rank 0), cell 1: \"0UNSHARD\": weights are gathered as "
-                   "parallel.zero_stage says, a schedule file does not");
-    expect_refusal("0F0,0B0,0W0,",
-                   "x.csv, line 1 (rank 0), cell 3: 0W0 stands in a file that has no I; if its B "
-                   "are backwards for the input alone, they are written I");
+    expect_refusal(
+        "0F0,0BW0",
+        "x.csv, line 1 (rank 0), cell 2: \"0BW0\": use B for a whole backward, I and W for its halves");
+    expect_refusal(
+        "0UNSHARD,0F0,0B0",
+        "x.csv, line 1 (rank 0), cell 1: \"0UNSHARD\": remove it: parallel.zero_stage determines when "
+        "weights are gathered");
+    expect_refusal(
+        "0F0,0B0,0W0,",
+        "x.csv, line 1 (rank 0), cell 3: 0W0 is in a file without I; write I instead of B for input "
+        "gradients");
 }
 
 Test(csv, names_what_is_missing_double_or_too_early)
@@ -183,26 +184,27 @@ Test(csv, names_what_is_missing_double_or_too_early)
     expect_refusal("0F0,0F1,,0B0,0F2,0B1,,0B2\n,1F0,1B0,1F1,1B1,1B2\n",
                    "x.csv, line 2 (rank 1): 1F2 is missing");
     expect_refusal("0F0,0F1,,0B0,0F2,0B1,,0B2\n,1F0,1B0,1F1,1B1,1F2\n",
-                   "x.csv, line 2 (rank 1): 1B2 is missing, and so are its halves");
+                   "x.csv, line 2 (rank 1): 1B2 is missing, and so are its I and W");
     expect_refusal("0F0,0I0\n1F0,1I0,1W0\n", "x.csv, line 1 (rank 0): 0W0 is missing");
-    expect_refusal("0F0,0B0\n2F0,2B0\n", "x.csv: stage 1 is on no line, and stage 2 is");
-    expect_refusal("0F0,,0F0,0B0\n1F0,1B0\n", "x.csv, line 1 (rank 0), cell 3: 0F0 comes a second time");
+    expect_refusal("0F0,0B0\n2F0,2B0\n", "x.csv: stage 1 is missing, but there is a stage 2");
+    expect_refusal("0F0,,0F0,0B0\n1F0,1B0\n", "x.csv, line 1 (rank 0), cell 3: 0F0 is listed twice");
     expect_refusal("0F0,0F0,0B0,0B1\n1F0,1F1,1B0,1B1", "x.csv, line 1 (rank 0): 0F1 is missing");
     expect_refusal("0F0,0F0,0B0,0B1,0F0\n1F0,1F1,1B0,1B1", "x.csv, line 1 (rank 0): 0F1 is missing");
-    expect_refusal("0F0,0I0,0W0,,0B0", "x.csv, line 1 (rank 0), cell 5: 0B0 comes a second time");
+    expect_refusal("0F0,0I0,0W0,,0B0", "x.csv, line 1 (rank 0), cell 5: 0B0 is listed twice");
     expect_refusal("0F0,,0B0\n1B0,1F0\n", "x.csv, line 2 (rank 1), cell 1: 1B0 runs before 1F0");
     expect_refusal("0F0,0W0,0I0", "x.csv, line 1 (rank 0), cell 2: 0W0 runs before 0I0");
-    expect_refusal("0F0,0F1,,0B1,0B0",
-                   "x.csv, line 1 (rank 0), cell 5: 0B0 runs after microbatch 1: gradients "
-                   "add up in microbatch order");
+    expect_refusal(
+        "0F0,0F1,,0B1,0B0",
+        "x.csv, line 1 (rank 0), cell 5: 0B0 runs after microbatch 1: gradients must be accumulated in "
+        "microbatch order");
     expect_refusal(
         "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1",
-        "x.csv, line 1 (rank 0), cell 2: 0B0 waits for ever for rank 1 at 1F1, which waits for rank 0 "
+        "x.csv, line 1 (rank 0), cell 2: 0B0 waits forever for rank 1 at 1F1, which waits for rank 0 "
         "at 0B0");
     expect_refusal(
         "0F0,(0F1;0B0),0B1\n1F0,(1F1;1B1),1B0",
-        "x.csv, line 2 (rank 1), cell 3: 1B0 runs after microbatch 1: gradients add up in microbatch "
-        "order");
+        "x.csv, line 2 (rank 1), cell 3: 1B0 runs after microbatch 1: gradients must be accumulated in "
+        "microbatch order");
 }
 
 Test(csv, names_a_placement_that_cannot_be)
@@ -216,32 +218,32 @@ Test(csv, names_a_placement_that_cannot_be)
     expect_refusal("0F0,0B0\n1F0,1B0,0F0\n",
                    "x.csv, line 2 (rank 1), cell 3: 0F0: stage 0 of microbatch 0 is on "
                    "line 1 (rank 0)");
-    expect_refusal("0F0,0B0,1F0,1B0\n2F0,2B0\n",
-                   "x.csv: 3 stages on 2 lines; every rank holds as many as the "
-                   "others, so the lines must divide the stages");
+    expect_refusal(
+        "0F0,0B0,1F0,1B0\n2F0,2B0\n",
+        "x.csv: 3 stages on 2 lines; every rank must hold the same number, so the lines must divide the "
+        "stages");
     expect_refusal(
         "0F0,1F0,2F0,2B0,1B0,0B0\n3F0,3B0\n",
         "x.csv, line 1 (rank 0): holds 3 of the 4 stages for microbatch 0; each of the 2 ranks must "
         "hold 2");
     expect_refusal(
         "0F0,0B0,1F1,1B1\n1F0,1B0\n0F1,0B1\n",
-        "x.csv: 2 stages on 3 lines; every rank holds as many as the others, so the lines must divide "
-        "the stages");
+        "x.csv: 2 stages on 3 lines; every rank must hold the same number, so the lines must divide the "
+        "stages");
     expect_refusal(
         "0F0,0B0,0F1,0B1,1F1,1B1\n1F0,1B0\n",
-        "x.csv, line 1 (rank 0), cell 5: 1F1: stage 1 is on line 2 too, and stage 0 on one line only: "
-        "every stage has two holders, or none has");
+        "x.csv, line 1 (rank 0), cell 5: 1F1: stage 1 is on line 2 too, but stage 0 is on one line only: "
+        "either all stages have replicas, or none");
     expect_refusal(
         "0F0,0B0\n1F0,1B0,0F1,0B1,1F1,1B1\n",
-        "x.csv, line 2 (rank 1), cell 5: 1F1: all of stage 1 is on this line, and stage 0 is on two: "
-        "every stage has two holders, or none has");
+        "x.csv, line 2 (rank 1), cell 5: 1F1: all of stage 1 is on this line, but stage 0 is on two: "
+        "either all stages have replicas, or none");
     expect_refusal(
         "0F0,0B0,0F1,0B1,1F2,1B2\n1F0,1B0,0F2,0B2\n1F1,1B1",
-        "x.csv, line 3 (rank 2), cell 1: 1F1: stage 1 changes its line with microbatch 1, and stage 0 "
-        "with 2");
+        "x.csv, line 3 (rank 2), cell 1: 1F1: stage 1 changes lines at microbatch 1, but stage 0 at 2");
     expect_refusal(
         "0F0,0B0,1F1,1B1,0F2,0B2\n1F0,1B0,0F1,0B1,1F2,1B2\n",
-        "x.csv, line 1 (rank 0), cell 5: 0F2: stage 0 of microbatches 1 to 2 belongs on one line; 0F1 "
+        "x.csv, line 1 (rank 0), cell 5: 0F2: stage 0 of microbatches 1 to 2 must be on one line; 0F1 "
         "is on line 2");
 }
 
@@ -250,12 +252,12 @@ Test(csv, names_holders_that_are_no_mirror_images)
 {
     expect_refusal(
         "0F0,0B0,2F1,2B1\n1F0,1B0,3F1,3B1\n2F0,2B0,0F1,0B1\n3F0,3B0,1F1,1B1",
-        "x.csv, line 3 (rank 2), cell 3: 0F1: the other holder of a stage on line 1 is line 4, its "
-        "mirror image");
+        "x.csv, line 3 (rank 2), cell 3: 0F1: the other replica of a stage on line 1 must be on line 4, "
+        "its mirror image");
     expect_refusal(
         "0F0,0B0,1F1,1B1\n1F0,1B0,2F1,2B1\n2F0,2B0,0F1,0B1",
-        "x.csv, line 3 (rank 2), cell 3: 0F1: a second holder; with two directions the number of lines "
-        "is even, not 3");
+        "x.csv, line 3 (rank 2), cell 3: 0F1: a second replica; with two directions the number of lines "
+        "must be even, not 3");
 }
 
 /* Huge numbers without the data to justify them. */
@@ -275,7 +277,7 @@ Test(csv, needs_no_more_memory_than_the_file_has)
     text_free(&text);
     for (int i = 0; i < 70000; i++)
         text_add_bytes(&text, "0\n", 2);
-    expect_refusal(text_chars(&text), "x.csv: 139999 bytes in 70000 lines; no schedule is that large");
+    expect_refusal(text_chars(&text), "x.csv: 139999 bytes in 70000 lines; too large for a schedule");
     text_free(&text);
 }
 
@@ -366,7 +368,7 @@ Test(csv, a_file_that_is_not_there)
     cr_assert_eq(schedule_read_csv("/nowhere/x.csv", &s), IO_ERROR);
     cr_assert_str_eq(fail_text(), "/nowhere/x.csv: No such file or directory");
     cr_assert_eq(schedule_read_csv("/dev/zero", &s), IO_ERROR);
-    cr_assert_str_eq(fail_text(), "/dev/zero: is a device; a file works");
+    cr_assert_str_eq(fail_text(), "/dev/zero: is a device; use a regular file");
     char path[] = "/tmp/cuboid-csv-XXXXXX";
     int fd = mkstemp(path);
     cr_assert(fd >= 0);

@@ -102,7 +102,7 @@ static bool missing(struct fault *x)
     struct action a = get(x->s, rank, i);
     remove_at(x->s, rank, i);
     return expect(x, rank, -1, "%s is missing%s", action_text(a, text),
-                  a.kind == BACKWARD ? ", and so are its halves" : "");
+                  a.kind == BACKWARD ? ", and so are its I and W" : "");
 }
 
 static bool doubled(struct fault *x)
@@ -113,7 +113,7 @@ static bool doubled(struct fault *x)
         return false;
     struct action a = get(x->s, rank, i);
     cr_assert(action_list_add(&x->s->ranks[rank], a));
-    return expect(x, rank, x->s->ranks[rank].count - 1, "%s comes a second time", action_text(a, text));
+    return expect(x, rank, x->s->ranks[rank].count - 1, "%s is listed twice", action_text(a, text));
 }
 
 /* I and B and W of one cell, mixed. */
@@ -126,7 +126,7 @@ static bool input_as_whole(struct fault *x)
     struct action *a = at(x->s, rank, i);
     a->kind = BACKWARD;
     int w = place_of(x->s, rank, BACKWARD_WEIGHT, a->stage, a->microbatch);
-    return expect(x, rank, w, "%s comes a second time", action_text(get(x->s, rank, w), text));
+    return expect(x, rank, w, "%s is listed twice", action_text(get(x->s, rank, w), text));
 }
 
 static bool weight_as_whole(struct fault *x)
@@ -136,7 +136,7 @@ static bool weight_as_whole(struct fault *x)
     if (!choose(x, is_weight, &rank, &i))
         return false;
     at(x->s, rank, i)->kind = BACKWARD;
-    return expect(x, rank, i, "%s comes a second time, as one half", action_text(get(x->s, rank, i), text));
+    return expect(x, rank, i, "%s is listed twice, as one half", action_text(get(x->s, rank, i), text));
 }
 
 static bool whole_as_half(struct fault *x)
@@ -275,7 +275,8 @@ static bool weights_out_of_order(struct fault *x)
     int whole = place_of(x->s, rank, BACKWARD, a.stage, a.microbatch + 1);
     int to = whole >= 0 ? whole : place_of(x->s, rank, BACKWARD_WEIGHT, a.stage, a.microbatch + 1);
     move(x->s, rank, i, to);
-    return expect(x, rank, to, "%s runs after microbatch %d: gradients add up in microbatch order",
+    return expect(x, rank, to,
+                  "%s runs after microbatch %d: gradients must be accumulated in microbatch order",
                   action_text(a, text), a.microbatch + 1);
 }
 
@@ -290,7 +291,7 @@ static bool transfer_too_soon(struct fault *x)
     x->s->has_transfers = false;
     for (rank = 0, i = 0; computes(x->s, rank, i); i++)
         continue; // the first of all is found
-    return expect(x, rank, i, "%s stands in a list that has no transfers yet",
+    return expect(x, rank, i, "%s is a transfer, but transfers have not been added yet",
                   action_text(get(x->s, rank, i), text));
 }
 
@@ -305,7 +306,7 @@ static bool wrong_peer(struct fault *x)
     int right = a->peer, other = fact->sends ? transfer_receiver(*a) : stage_before(a->stage, fact->gradient);
     a->peer = (right + 1) % (x->s->p + 1) - (right + 1 == x->s->p ? 1 : 0);
     a->peer = a->peer == right ? -1 : a->peer;
-    return expect(x, rank, i, "%s names rank %d as its other end, but stage %d is on rank %d",
+    return expect(x, rank, i, "%s names rank %d as its peer, but stage %d is on rank %d",
                   action_text(*a, text), a->peer, other, right);
 }
 
@@ -376,7 +377,7 @@ static bool blocks_if_transfers_do(struct fault *x)
     move(x->s, rank, i, i + 1);
     simulation_destroy(
         simulated(x->s, (struct cost_table){.chunk = {1, 1, 1}})); // valid where transfers do not block
-    text_add(&x->expected, "waits for ever for rank");
+    text_add(&x->expected, "waits forever for rank");
     return true;
 }
 
@@ -396,7 +397,7 @@ static bool circle(struct fault *x)
             move(s, bottom, weight - 1, second);
     }
     move(s, top, place_of(s, top, kind, 0, 0), place_of(s, top, FORWARD, 0, 1));
-    text_add(&x->expected, "waits for ever for rank");
+    text_add(&x->expected, "waits forever for rank");
     return true;
 }
 
@@ -420,7 +421,7 @@ static bool pair_without_second(struct fault *x)
     char text[ACTION_CHARS];
     int rank = throw_dice(&x->dice, 0, x->s->p - 1), i = x->s->ranks[rank].count - 1;
     at(x->s, rank, i)->overlaps_next = true;
-    return expect(x, rank, i, "%s overlaps the next action, and there is none",
+    return expect(x, rank, i, "%s overlaps the next action, but there is none",
                   action_text(get(x->s, rank, i), text));
 }
 
@@ -474,7 +475,7 @@ static bool pair_that_waits_for_itself(struct fault *x)
     if (!choose(x, feeds_next, &rank, &i))
         return false;
     at(x->s, rank, i)->overlaps_next = true;
-    text_add(&x->expected, "waits for ever");
+    text_add(&x->expected, "waits forever");
     return true;
 }
 

@@ -234,7 +234,7 @@ static enum status settle_v(struct arguments *a)
         a->v = own;
     return own == 0 ? OK
                     : check_stages(a, (int)a->p,
-                                   a->v > 0 ? (int)a->v : own); // there is no such schedule: said later
+                                   a->v > 0 ? (int)a->v : own); // unknown schedule: said later
 }
 
 /* Playing it once more, and drawing it, takes the rest of the time. */
