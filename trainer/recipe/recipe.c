@@ -2,9 +2,9 @@
 /* Loading: files and command line, key by key, into one struct.
  *
  * quickstart.yaml -> base: common.yaml -> base: ...   read first to last, applied last to first; then the
- * command line; then defaults, derived values, and the checks. Every step adds what is wrong to one list
- * and continues, so that all problems are reported at once. A row that was refused is `bad`: what depends on it
- * is not checked, because a second sentence about the same mistake helps nobody. */
+ * command line; then defaults, derived values, and the checks. Every step adds its problems to one list and
+ * continues, so that all are reported at once. A refused row is `bad`: nothing that depends on it is checked,
+ * so that one mistake is reported once. */
 #include "trainer/recipe/recipe.h"
 
 #include "trainer/recipe/recipe_table.h"
