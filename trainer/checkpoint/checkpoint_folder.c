@@ -77,10 +77,10 @@ static int newest_first(const void *a, const void *b)
     const struct entry *x = a, *y = b;
     if (x->step != y->step)
         return x->step > y->step ? -1 : 1;
-    return strcmp(x->suffix, y->suffix); // the one with the plain name first
+    return strcmp(x->suffix, y->suffix); // the complete checkpoint first
 }
 
-/* A folder that is not there has no entries. */
+/* A missing folder has no entries. */
 static enum status entries_read(const char *save, struct entries *out)
 {
     *out = (struct entries){0};
@@ -116,7 +116,7 @@ static enum status move(const char *from, const char *to)
     return rename(from, to) == 0 ? OK : fail(IO_ERROR, "%s: cannot become %s: %s", from, to, strerror(errno));
 }
 
-/* step-00000100.old, or .old-2 and so on: the first that nothing has. */
+/* step-00000100.old, or .old-2 and so on: the first unused name. */
 static void free_name(const char *save, int64_t step, const char *suffix, struct text *out)
 {
     struct stat info;
@@ -140,7 +140,7 @@ static void path_of(const char *save, const char *name, struct text *out)
 
 /* ---- removing ---- */
 
-/* The files that a save makes, under their final or their temporary names. */
+/* Files created by a save, under their final or temporary names. */
 static bool is_part(const char *name)
 {
     static const char *const fixed[] = {"manifest.json", "recipe.yaml", "data.json"};
@@ -161,7 +161,7 @@ static void remove_or_warn(const char *path)
         print_line(stderr, "warning: %s", fail_text());
 }
 
-/* A complete checkpoint of this run and this step. */
+/* True for a complete checkpoint of this run and this step. */
 static bool is_own(const char *path, const char *run, int64_t step)
 {
     struct manifest manifest;
@@ -171,8 +171,8 @@ static bool is_own(const char *path, const char *run, int64_t step)
     return own;
 }
 
-/* Ends a replacement that was interrupted. The replaced checkpoint is removed only if the step has another
- * complete one; otherwise it gets its name back. */
+/* Completes an interrupted replacement. The replaced checkpoint is removed only if the step has another
+ * complete one; otherwise it is renamed back. */
 static enum status settle_replaced(const char *save, const struct record *record)
 {
     struct text replaced = {0}, final = {0};
@@ -215,7 +215,7 @@ enum status folder_clean(const char *save)
 
 /* ---- one save ---- */
 
-/* A link of that name goes. Another folder is not this run's, and stays. */
+/* Removes a symbolic link of that name. Another folder is not this run's, and is kept. */
 static enum status choose_partial(const char *save, struct save_ticket *out, struct text *path)
 {
     struct stat info;
@@ -256,8 +256,8 @@ enum status folder_begin(const char *save, int64_t step, struct save_ticket *out
     return random_hex(out->identity.save, SAVE_CHARS - 1);
 }
 
-/* Without RENAME_EXCHANGE: two renames, and the first is recorded before it is made. Between them the
- * replaced checkpoint is found by its record, and folder_clean() gives it its name back. */
+/* Without RENAME_EXCHANGE: two renames, recorded before the first. Between them the replaced checkpoint is
+ * found through its record, and folder_clean() renames it back. */
 static enum status replace(const char *save, const struct save_ticket *ticket, const char *partial,
                            const char *final)
 {
@@ -270,7 +270,7 @@ static enum status replace(const char *save, const struct save_ticket *ticket, c
     if (moved)
         status = move(partial, final);
     if (moved && status != OK)
-        (void)rename(replaced.chars, final); // if this fails too, folder_clean() does it
+        (void)rename(replaced.chars, final); // if this fails too, folder_clean() retries
     text_free(&replaced);
     return status;
 }
@@ -287,8 +287,9 @@ static enum status keep_as_old(const char *save, const struct save_ticket *ticke
     return status;
 }
 
-/* Gives the new checkpoint its name. A link of that name is removed. This run's own checkpoint is replaced,
- * and is then recorded as unfinished or replaced. Anything else is kept under another name. */
+/* Renames the new checkpoint to its final name. A symbolic link of that name is removed. This run's own
+ * checkpoint is replaced, and is then recorded as unfinished or replaced. Anything else is kept under another
+ * name. */
 static enum status take_name(const char *save, const struct save_ticket *ticket, const char *partial,
                              const char *final, bool *replaced)
 {
@@ -380,7 +381,7 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
 
 /* ---- finding ---- */
 
-/* A link is valid if it leads to a checkpoint of this run, such as one moved to another disk. */
+/* A symbolic link is valid if it leads to a checkpoint of this run, for example one moved to another disk. */
 static enum status check_link(const char *save, const char *path, const struct manifest *manifest)
 {
     struct record record;
@@ -396,7 +397,7 @@ static enum status check_link(const char *save, const char *path, const struct m
                       path, path);
 }
 
-/* Whether the entry of this step is a complete checkpoint of it. */
+/* Checks that the entry of this step is a complete checkpoint of it. */
 static enum status check_complete(const char *save, const char *path, int64_t step)
 {
     struct manifest manifest;
@@ -410,14 +411,15 @@ static enum status check_complete(const char *save, const char *path, int64_t st
     return status;
 }
 
-/* Whether the run's record has this name; a user's folder with such a suffix is no checkpoint of the run. */
+/* Whether the run's record lists this name; a user's folder with such a suffix is not a checkpoint of the
+ * run. */
 static bool is_replaced(const char *save, const char *name)
 {
     struct record record;
     return record_read(save, &record) == OK && strcmp(name, record.replaced) == 0;
 }
 
-/* folder_newest() with the path. */
+/* folder_newest() that also returns the path. */
 static enum status find_newest(const char *save, int64_t below, int64_t *step, struct text *where,
                                struct text *skipped)
 {
@@ -470,7 +472,7 @@ enum status checkpoint_find(const char *save_folder, char **out)
     return status;
 }
 
-/* As .broken, or .broken-2 and so on where the same step has been broken before. */
+/* Renames to .broken, or .broken-2 and so on if the same step was broken before. */
 static void set_aside(const char *save, int64_t step)
 {
     struct text path = {0}, broken = {0};
@@ -490,7 +492,7 @@ void folder_set_aside(const char *save, int64_t step)
     if (entries_read(save, &entries) != OK)
         entries.count = 0;
     for (size_t i = 0; i < entries.count && entries.list[i].step > step; i++)
-        if (entries.list[i].suffix[0] == 0) // others are on their way in or out
+        if (entries.list[i].suffix[0] == 0) // the others are being written or removed
             set_aside(save, entries.list[i].step);
     free(entries.list);
 }
