@@ -114,7 +114,7 @@ def test_killed_before_its_first_checkpoint():
     says("and again", done, 0, out="nothing to do: step 2 is done")
     expect("no summary of 0 steps", "done: 0 steps" not in done.stdout, done)
     says("afresh over a checkpoint", train("early", "checkpoint.load=none"), 2,
-         err="early holds an earlier run, saved up to step 2, and checkpoint.load=none starts afresh")
+         err="early holds an earlier run, saved up to step 2, and checkpoint.load=none starts from scratch")
     says("saved elsewhere", train("early", "checkpoint.save=elsewhere"), 2, err="use checkpoint.save=auto to continue")
 
 

@@ -58,7 +58,7 @@ class Machines(unittest.TestCase):
                      "this build requires 13.0")
         self.refused(self.cuboid(CAPABILITY="7.5"), "cluster.device cuda: GPU 0, emulated GPU, has compute capability "
                      "7.5, and this build requires 8.0 or newer")
-        self.refused(self.cuboid(FAIL="cudaMalloc"), "cudaMalloc of ", "out of memory", "less is taken with ",
+        self.refused(self.cuboid(FAIL="cudaMalloc"), "cudaMalloc of ", "out of memory", "reduce it with ",
                      "memory.offload_optimizer true")
 
     def test_no_memory_of_the_host(self):
@@ -103,7 +103,7 @@ class Machines(unittest.TestCase):
                 said = done.stderr.strip().splitlines()
                 self.assertEqual((done.returncode, len(said)), (1, 1), done.stderr)
                 for word in [f"step {at}, ", " of the GPU's 1.00 GiB are free", f"; rank {gpu} has ",
-                             f" of GPU {gpu} (", "less is taken with ", "memory.offload_optimizer true", *words]:
+                             f" of GPU {gpu} (", "reduce it with ", "memory.offload_optimizer true", *words]:
                     self.assertIn(word, said[0])
                 self.assertEqual(self.saved(), [f"step-{step:08}" for step in range(1, at)])
                 done = self.cuboid(*keys, *overrides, GPUS="2", run_dir=self.run_dir)
@@ -119,7 +119,7 @@ class Machines(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         said = [line for line in done.stderr.splitlines() if "CUBLAS_STATUS_ALLOC_FAILED" in line]
         self.assertEqual(len(said), 1, done.stderr)
-        for word in "rank 1: step 3, ", "are free", "; rank 1 has ", "less is taken with ":
+        for word in "rank 1: step 3, ", "are free", "; rank 1 has ", "reduce it with ":
             self.assertIn(word, said[0])
         self.assertEqual(self.saved(), ["step-00000001", "step-00000002"])
 
@@ -138,7 +138,7 @@ class Machines(unittest.TestCase):
                                   check=False, env={**os.environ, "EMULATOR_FAIL": call})
             said = done.stderr.strip().splitlines()
             self.assertEqual((done.returncode, len(said)), (1, 1), done.stderr)
-            for word in words, "are free", "cluster.device cpu takes none of it":
+            for word in words, "are free", "use cluster.device=cpu to avoid GPU memory":
                 self.assertIn(word, said[0])
 
     @unittest.skipUnless(MPIRUN, "no mpirun")

@@ -91,7 +91,7 @@ static enum status job_create(struct rank_state *w, struct job *job)
     job->sources = calloc(most, sizeof *job->sources);
     job->in_host = calloc(most, sizeof *job->in_host);
     if (!job->pieces || !job->slices || !job->sources || !job->in_host)
-        return fail(NO_MEMORY, "no memory for the list of what a checkpoint holds");
+        return fail(NO_MEMORY, "no memory for the list of checkpoint tensors");
     for (int i = 0; i < w->weights.owned_count; i++) {
         const struct owned *owned = &w->weights.owned[i];
         struct slice slice;
@@ -313,10 +313,10 @@ static void explain(const struct rank_state *w, enum status status, struct text 
     int64_t kept = w->run->recipe->checkpoint.keep_last;
     text_add(out, "%s%s", status == IO_ERROR ? "checkpoint.save: " : "", fail_text());
     if (status == IO_ERROR && kept > 0)
-        text_add(out, "; checkpoint.keep_last %lld, and one more is there while it is written",
+        text_add(out, "; checkpoint.keep_last=%lld needs space for one more checkpoint during a save",
                  (long long)kept);
     else if (status == IO_ERROR)
-        text_add(out, "; checkpoint.keep_last 0 keeps all of them");
+        text_add(out, "; checkpoint.keep_last=0 keeps all checkpoints");
 }
 
 /* Called when no rank is writing any more; keeps the reason of the failure. */

@@ -113,7 +113,9 @@ static enum status entries_read(const char *save, struct entries *out)
 
 static enum status move(const char *from, const char *to)
 {
-    return rename(from, to) == 0 ? OK : fail(IO_ERROR, "%s: cannot become %s: %s", from, to, strerror(errno));
+    return rename(from, to) == 0
+               ? OK
+               : fail(IO_ERROR, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
 }
 
 /* step-00000100.old, or .old-2 and so on: the first unused name. */

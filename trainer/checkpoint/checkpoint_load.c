@@ -29,7 +29,7 @@ static enum status assemble(struct source *s, const struct param *row, enum stat
     state_name(state, row->name, name);
     const struct piece *pieces = manifest_find(&s->manifest, name, &count);
     if (pieces == NULL && state != STATE_VALUE)
-        return fail(BAD_CHECKPOINT, "%s: holds no %s: training cannot go on from weights alone", s->folder,
+        return fail(BAD_CHECKPOINT, "%s: holds no %s: cannot resume training from weights alone", s->folder,
                     name);
     if (pieces == NULL)
         return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
@@ -122,8 +122,7 @@ static void warn_of_changes(const struct rank_state *w, const struct source *s)
         recipe_changes(then, w->run->recipe, s->folder, &changes);
         warn_of_learning_rate(&then->optimizer, &w->run->recipe->optimizer, s, &changes);
     } else
-        problems_warn(&changes, "%s cannot be read: it is not known whether this recipe continues it",
-                      path.chars);
+        problems_warn(&changes, "%s cannot be read: changes of the recipe are not reported", path.chars);
     problems_print(&changes, stderr);
     recipe_destroy(then);
     problems_free(&changes);
@@ -238,8 +237,8 @@ enum status checkpoint_continue(struct rank_state *w, char **out)
         TRY(find_together(w, below, &step));
         if (step < 0 && status != OK)
             return fail(BAD_CHECKPOINT,
-                        "%s: none of its checkpoints can be loaded; another logging.run_dir begins anew, and "
-                        "checkpoint.load takes one from elsewhere",
+                        "%s: none of its checkpoints can be loaded; start a new run with another "
+                        "logging.run_dir, or set checkpoint.load to a checkpoint in another folder",
                         save);
         if (step < 0)
             return OK;

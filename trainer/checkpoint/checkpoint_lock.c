@@ -79,7 +79,7 @@ static enum status wait_for_expiry(const struct checkpoint_lock *l, const struct
         return OK;
     owner_describe(owner, &who);
     fprintf(stderr,
-            "%s: last used by %s, which has not released it; waiting up to %lld s to see whether it lives\n",
+            "%s: last used by %s, which has not released it; waiting up to %lld s for its lease to expire\n",
             l->save.chars, who.chars, (long long)((left_ms + 999) / 1000));
     text_free(&who);
     for (; waited_ms < left_ms; waited_ms += POLL_MS) {
@@ -214,7 +214,7 @@ static enum status start_renewing(struct checkpoint_lock *l)
     int why = pthread_create(&l->thread, NULL, renew_loop, l);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     l->renews = why == 0;
-    return why == 0 ? OK : fail(NO_MEMORY, "a thread cannot be started: %s", strerror(why));
+    return why == 0 ? OK : fail(NO_MEMORY, "cannot start a thread: %s", strerror(why));
 }
 
 /* ---- the run ---- */

@@ -90,7 +90,7 @@ bool owner_is_alive(const struct owner *owner)
 void owner_describe(const struct owner *owner, struct text *out)
 {
     if (owner->token[0] == 0) {
-        text_add(out, "a process that is not known");
+        text_add(out, "an unknown process");
         return;
     }
     text_add(out, "pid %" PRId64 " on ", owner->pid);

@@ -86,14 +86,14 @@ static enum status tensor_of(struct source *s, const struct piece *piece, struct
     const struct safetensors_tensor *tensor = safetensors_find(checkpoint_file_tensors(*file), piece->name);
     const char *name = s->manifest.files[piece->file].name;
     if (tensor == NULL)
-        return fail(BAD_CHECKPOINT, "%s/%s: no tensor %s, which the manifest places there", s->folder, name,
+        return fail(BAD_CHECKPOINT, "%s/%s: no tensor %s, but the manifest lists it", s->folder, name,
                     piece->name);
     bool same = tensor->ndim == piece->ndim && (s->manifest.version == 1 || tensor->dtype == piece->dtype);
     for (int d = 0; same && d < piece->ndim; d++)
         same = tensor->dim[d] == piece->count[d];
     if (!same)
-        return fail(BAD_CHECKPOINT, "%s/%s: %s has not the shape and dtype that the manifest gives",
-                    s->folder, name, piece->name);
+        return fail(BAD_CHECKPOINT, "%s/%s: shape or dtype of %s differs from the manifest", s->folder, name,
+                    piece->name);
     *out = tensor;
     return OK;
 }
@@ -101,7 +101,7 @@ static enum status tensor_of(struct source *s, const struct piece *piece, struct
 static enum status wrong_dtype(const struct source *s, const struct piece *piece,
                                const struct safetensors_tensor *tensor, const char *works)
 {
-    return fail(BAD_CHECKPOINT, "%s/%s: %s is %s; %s is what is read", s->folder,
+    return fail(BAD_CHECKPOINT, "%s/%s: %s is %s; expected %s", s->folder,
                 s->manifest.files[piece->file].name, piece->name, safetensors_dtype_name(tensor->dtype),
                 works);
 }

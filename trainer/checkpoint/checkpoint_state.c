@@ -33,7 +33,7 @@ enum status state_list(const struct rank_state *w, struct state_tensor **out, in
     *count = 0;
     *out = calloc((size_t)w->params.count + 1, sizeof **out);
     if (*out == NULL)
-        return fail(NO_MEMORY, "no memory for the list of what a checkpoint holds");
+        return fail(NO_MEMORY, "no memory for the list of checkpoint tensors");
     for (int row = 0; row < w->params.count; row++) {
         int64_t columns = 0;
         const float *history = amax_history_of(w->amax, row, &columns);
@@ -90,11 +90,10 @@ enum status state_load_amax(struct rank_state *w, struct source *s)
         TRY(status);
     }
     if (missing > 0 && w->world->rank == 0)
-        print_line(
-            stderr,
-            "warning: %s has no history of magnitudes for %d weights: precision.scaling delayed begins "
-            "with scales of 1",
-            s->folder, missing);
+        print_line(stderr,
+                   "warning: %s has no amax history for %d weights: precision.scaling delayed starts "
+                   "with scales of 1",
+                   s->folder, missing);
     return amax_history_settle(w->amax);
 }
 

@@ -203,7 +203,7 @@ static enum status compare(const struct data *data, const char *path, const stru
     json_t *root = json_read(text_chars(file), file->length, 0, &why);
     enum status status = OK;
     if (strcmp(string_of(root, "format"), "cuboid data") != 0 || integer_of(root, "version") != 1) {
-        text_add(changes, "%s: not a record of datasets, version 1: whether the data changed is not known",
+        text_add(changes, "%s: not a record of datasets, version 1: cannot tell whether the data changed",
                  path);
     } else {
         void *room = malloc(FINGERPRINT_BLOCK_BYTES);
@@ -227,7 +227,7 @@ enum status data_fingerprint_compare(struct data *data, const char *folder, stru
         if (file_read_small(path.chars, MOST_FILE_BYTES, &file) == OK)
             status = compare(data, path.chars, &file, changes);
         else
-            text_add(changes, "%s: whether the data changed is not known", fail_text());
+            text_add(changes, "%s: cannot tell whether the data changed", fail_text());
     }
     text_free(&path);
     text_free(&file);

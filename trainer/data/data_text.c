@@ -110,7 +110,7 @@ static enum status read_plain(struct reader *r, const char *bytes, int64_t lengt
     case TEXT_DOCUMENTS_COUNT:
         break;
     }
-    return fail(BAD_ARGUMENT, "%s: no rule cuts it into documents", r->name);
+    return fail(BAD_ARGUMENT, "%s: no rule to split it into documents", r->name);
 }
 
 /* Emits the text of a parsed JSON line. */

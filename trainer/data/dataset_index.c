@@ -75,7 +75,7 @@ static enum status read_header(struct reader *r, struct dataset_index *d)
     if (r->bytes < HEADER_BYTES)
         return fail(BAD_DATA,
                     "%s: %" PRId64
-                    " bytes; the header alone has %d, so the file is cut short or not an index",
+                    " bytes; the header alone has %d, so the file is truncated or not an index",
                     r->path, r->bytes, HEADER_BYTES);
     TRY(take(r, header, sizeof header));
     if (memcmp(header, "MMIDIDX\0\0", VERSION_AT) != 0)
@@ -97,13 +97,13 @@ static enum status read_header(struct reader *r, struct dataset_index *d)
     if (sequences > room / 12)
         return fail(BAD_DATA,
                     "%s, byte %d: %" PRIu64 " sequences; a file of %" PRId64 " bytes has room for %" PRIu64
-                    ": cut short or corrupt",
+                    ": truncated or corrupt",
                     r->path, SEQUENCES_AT, sequences, r->bytes, room / 12);
     room -= sequences * 12;
     if (boundaries > room / 8 || (boundaries * 8 != room && boundaries * 8 + sequences != room))
         return fail(BAD_DATA,
                     "%s, byte %d: %" PRIu64 " document boundaries after %" PRIu64
-                    " sequences do not fill the file's %" PRId64 " bytes: cut short or corrupt",
+                    " sequences do not fill the file's %" PRId64 " bytes: truncated or corrupt",
                     r->path, BOUNDARIES_AT, boundaries, sequences, r->bytes);
     if (sequences == 0 || boundaries < 2)
         return fail(BAD_DATA,
@@ -136,7 +136,7 @@ static enum status check_sequence(const struct reader *r, const struct dataset_i
     if (*end > r->bin_bytes)
         return fail(BAD_DATA,
                     "%s: %" PRId64 " bytes, but sequence %" PRId64 " of %s ends at byte %" PRId64
-                    ": one of the two is cut short or corrupt",
+                    ": one of the two is truncated or corrupt",
                     r->bin_path, r->bin_bytes, i, r->path, *end);
     return OK;
 }

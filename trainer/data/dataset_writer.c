@@ -171,7 +171,7 @@ enum status dataset_writer_finish(struct dataset_writer *writer)
 {
     CHECK(writer->length == 0); // the last document was ended
     if (writer->tokens == 0)
-        return fail(BAD_DATA, "%s: there is no text to write, not one token", writer->bin_path.chars);
+        return fail(BAD_DATA, "%s: there are no tokens to write", writer->bin_path.chars);
     TRY(write_index(writer));
     TRY(close_file(&writer->bin, &writer->bin_path));
     TRY(close_file(&writer->idx, &writer->idx_path));

@@ -94,7 +94,7 @@ static enum status find_ahead(struct executor *e)
 {
     int *count = calloc((size_t)e->config.schedule->p, sizeof *count);
     if (count == NULL)
-        return fail(NO_MEMORY, "no memory to look ahead on %d ranks", e->config.schedule->p);
+        return fail(NO_MEMORY, "no memory for the look-ahead of %d ranks", e->config.schedule->p);
     enum status status = schedule_look_ahead(e->config.schedule, count);
     e->ahead = count[e->pp_rank];
     free(count);
@@ -519,7 +519,7 @@ enum status executor_evaluate(struct executor *executor, const struct batch *bat
     const struct action_list *list = &schedule->ranks[executor->pp_rank];
     struct event *sent = calloc((size_t)schedule->chunks, sizeof *sent);
     if (sent == NULL)
-        return fail(NO_MEMORY, "no memory to evaluate");
+        return fail(NO_MEMORY, "no memory for the evaluation");
     enum status status = OK;
     executor->batches = batches;
     executor->evaluating = true;

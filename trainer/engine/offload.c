@@ -75,7 +75,7 @@ enum status offload_create(struct stash *stash, struct stream *compute, const st
         return OK;
     struct offload *o = calloc(1, sizeof *o);
     if (o == NULL)
-        return fail(NO_MEMORY, "no memory to keep activations in the host's");
+        return fail(NO_MEMORY, "no host memory for offloaded activations");
     o->stash = stash;
     o->compute = compute;
     enum status status = allocate_tables(o, list->count);

@@ -63,7 +63,7 @@ static enum status open_device(const struct run *run, const struct world *world,
         return status;
     char size[NUMBER_CHARS];
     struct text why = {0};
-    text_add(&why, "%s; rank %d will take %s of GPU %d (", fail_text(), world->rank,
+    text_add(&why, "%s; rank %d needs %s of GPU %d (", fail_text(), world->rank,
              bytes_text((int64_t)plan.pool_bytes, size), options.index);
     memory_plan_largest(plan.use.peak_bytes, &why);
     text_add(&why, "); ");
@@ -502,13 +502,13 @@ static enum status overflows_still(const struct rank_state *w, const struct step
     if (scale->fixed)
         return fail(
             NOT_FINITE,
-            "step %lld: the gradient of %s is not finite on rank %d, and %d steps have been skipped one "
-            "after the other: precision.loss_scale %g is too large; a smaller one works, or 0",
+            "step %lld: the gradient of %s is not finite on rank %d, after %d consecutive skipped steps: "
+            "precision.loss_scale %g is too large; use a smaller one, or 0 for dynamic loss scaling",
             (long long)w->step, name, rank, (int)scale->skipped, scale->scale);
     return fail(
         NOT_FINITE,
-        "step %lld: the gradient of %s is not finite on rank %d (loss %g), with the least loss scale, "
-        "precision.min_loss_scale %g; precision.params_dtype bf16 has the range of fp32",
+        "step %lld: the gradient of %s is not finite on rank %d (loss %g) at the smallest loss scale, "
+        "precision.min_loss_scale %g; use precision.params_dtype=bf16, which has the range of fp32",
         (long long)w->step, name, rank, result->loss, scale->least);
 }
 

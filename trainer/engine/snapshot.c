@@ -130,7 +130,7 @@ static enum status read_local(struct rank_state *state, struct tensor tensor, fl
     int64_t count = tensor_count(tensor);
     *out = malloc((size_t)count * sizeof **out + 1);
     if (*out == NULL)
-        return fail(NO_MEMORY, "no memory to read %lld numbers", (long long)count);
+        return fail(NO_MEMORY, "no memory to read %lld elements", (long long)count);
     return floats_from_device(state->compute, tensor, *out);
 }
 
@@ -221,7 +221,7 @@ enum status snapshot_take_amax(struct snapshot *snapshot, const struct rank_stat
         if (snapshot->amax[row] == NULL)
             snapshot->amax[row] = malloc(bytes);
         if (snapshot->amax[row] == NULL)
-            return fail(NO_MEMORY, "no memory for a copy of what scales follow from");
+            return fail(NO_MEMORY, "no memory for a copy of the amax history");
         memcpy(snapshot->amax[row], history, bytes);
         snapshot->amax_steps = steps;
     }

@@ -20,7 +20,7 @@ static enum status put(void *context)
     case ACTION_KIND_COUNT:
         break;
     }
-    return fail(BAD_SCHEDULE, "action %d computes nothing", (int)ops->kind);
+    return fail(BAD_SCHEDULE, "action %d is not a compute action", (int)ops->kind);
 }
 
 enum status stage_layers_done(const struct stage *stage, struct layer_done done)

@@ -13,7 +13,7 @@ static const enum slot_class class_of[LIFETIME_COUNT] = {
 
 _Static_assert((int)SLOT_INPUT == (int)KEEP_INPUT && (int)SLOT_INPUT_TO_WEIGHT == (int)KEEP_INPUT_TO_WEIGHT &&
                    (int)SLOT_GRADIENT == (int)KEEP_INPUT_TO_WEIGHT + 1,
-               "a kind of slots is its home");
+               "slot kinds are lifetimes");
 
 const char *slot_kind_name(enum slot_kind kind)
 {

@@ -143,7 +143,7 @@ enum status stop_create(const struct recipe_names *signals, bool is_primary, str
         return OK;
     }
     enum status status =
-        fail(NO_MEMORY, "resilience.exit_signal: no thread to receive signals: %s", strerror(why));
+        fail(NO_MEMORY, "resilience.exit_signal: cannot start the signal thread: %s", strerror(why));
     if (stop->signals >= 0)
         close(stop->signals);
     if (stop->wake >= 0)

@@ -145,7 +145,7 @@ enum status watchdog_start(const struct watchdog_config *config, struct watchdog
         pthread_cond_destroy(&dog->stopping);
         pthread_mutex_destroy(&dog->lock);
         free(dog);
-        return fail(NO_MEMORY, "the system gives no thread for a watchdog");
+        return fail(NO_MEMORY, "cannot start the watchdog thread");
     }
     *out = dog;
     return OK;

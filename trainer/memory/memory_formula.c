@@ -263,8 +263,7 @@ static enum status put_moments(struct estimate *s, const struct memory_states *s
     int64_t moment = states->moments * s->shape.assume.moment;
     TRY(put_buffer(s, offload ? PART_HOST : PART_MOMENTS, "first moments", moment));
     TRY(put_buffer(s, offload ? PART_HOST : PART_MOMENTS, "second moments", moment));
-    return offload ? put_buffer(s, PART_MOMENTS, "window of the moments", 4 * (int64_t)sizeof(float) << 16)
-                   : OK;
+    return offload ? put_buffer(s, PART_MOMENTS, "moment window", 4 * (int64_t)sizeof(float) << 16) : OK;
 }
 
 /* Adds the report, the scalars and the rank statistics of a step. */
@@ -278,7 +277,7 @@ static enum status put_step(struct estimate *s, const struct memory_states *stat
         TRY(put_buffer(s, PART_DATA, "loss scale", (int64_t)sizeof(float)));
     TRY(put_buffer(s, PART_DATA, "step statistics", STAT_COUNT * word));
     if (s->run->recipe->precision.scaling == SCALE_DELAYED)
-        TRY(put_buffer(s, PART_DATA, "magnitudes for delayed scaling",
+        TRY(put_buffer(s, PART_DATA, "amax of delayed scaling",
                        2 * (int64_t)s->params.count * OPERAND_COUNT * (int64_t)sizeof(float)));
     return put_buffer(s, PART_WORKSPACE, "squares of blocks", states->blocks * word);
 }
@@ -297,7 +296,7 @@ static enum status put_validation(struct estimate *s, const struct memory_states
     TRY(put_buffer(s, PART_DATA, "validation: whole report", travelling));
     TRY(put_buffer(s, PART_MOMENTS, "copy of first moments", moment));
     TRY(put_buffer(s, PART_MOMENTS, "copy of second moments", moment));
-    return put_weights(s, "copy of weights", "copy of masters", states);
+    return put_weights(s, "copy of weights", "copy of master weights", states);
 }
 
 static enum status put_states(struct estimate *s, const struct memory_states *states)
@@ -309,7 +308,7 @@ static enum status put_states(struct estimate *s, const struct memory_states *st
     if (states->gathered > 0)
         TRY(put_buffer(s, PART_BUCKETS, "gathered weights", states->gathered * assume->weight));
     if (states->opened > 0)
-        TRY(put_buffer(s, PART_BUCKETS, "gradients of a layer, before they are shared out",
+        TRY(put_buffer(s, PART_BUCKETS, "gradients of a layer, before the reduce-scatter",
                        states->opened * assume->gradient));
     if (states->packed > 0)
         TRY(put_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
@@ -452,10 +451,10 @@ static enum status put_all(struct estimate *s)
     TRY(put_states(s, &states));
     TRY(put_activations(s));
     TRY(put(s, PART_WORKSPACE, "recomputed activations", s->recomputed));
-    TRY(put(s, PART_WORKSPACE, "temporary memory of the layers", s->scratch));
+    TRY(put(s, PART_WORKSPACE, "scratch memory of the layers", s->scratch));
     int64_t kernels = of_kernels(s);
     if (kernels > 0)
-        TRY(put_buffer(s, PART_WORKSPACE, "temporary memory of the kernels", kernels));
+        TRY(put_buffer(s, PART_WORKSPACE, "scratch memory of the kernels", kernels));
     return put_data(s);
 }
 

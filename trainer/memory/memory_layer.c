@@ -175,14 +175,14 @@ static void add_quantized(const struct memory_shape *s, struct memory_items *ite
     if (!s->quantized)
         return;
     int64_t wider = outputs > inputs ? outputs : inputs;
-    add_statistic(s, items, SCRATCH, 0, "lowered input", tokens_of(s) * inputs);
-    add_statistic(s, items, SCRATCH, 0, "lowered weights", outputs * inputs);
-    add_statistic(s, items, SCRATCH, 0, "lowered gradient", tokens_of(s) * outputs);
-    add_statistic(s, items, SCRATCH, 0, "magnitudes", tokens_of(s));
+    add_statistic(s, items, SCRATCH, 0, "quantized input", tokens_of(s) * inputs);
+    add_statistic(s, items, SCRATCH, 0, "quantized weights", outputs * inputs);
+    add_statistic(s, items, SCRATCH, 0, "quantized gradient", tokens_of(s) * outputs);
+    add_statistic(s, items, SCRATCH, 0, "amax values", tokens_of(s));
     if (s->assume.activation == s->assume.statistic)
         return;
-    add_statistic(s, items, SCRATCH, 0, "product before it is rounded", tokens_of(s) * wider);
-    add_statistic(s, items, SCRATCH, 0, "bias, likewise", outputs);
+    add_statistic(s, items, SCRATCH, 0, "matmul result before rounding", tokens_of(s) * wider);
+    add_statistic(s, items, SCRATCH, 0, "bias before rounding", outputs);
 }
 
 int64_t memory_block_scratch(const struct memory_shape *s)

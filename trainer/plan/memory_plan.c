@@ -50,7 +50,7 @@ void memory_plan_advise(const struct recipe *recipe, struct text *out)
         recipe->cluster.matmul_algorithms != NULL ? "cluster.matmul_algorithms none" : NULL,
         "more ranks in parallel.tensor_parallel_size or parallel.pipeline_parallel_size",
     };
-    const char *before = "less is taken with ";
+    const char *before = "reduce it with ";
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (keys[i] != NULL) {
             text_add(out, "%s%s", before, keys[i]);
@@ -77,13 +77,13 @@ void memory_plan_largest(const int64_t *bytes, struct text *out)
 /* Pinned memory and other host memory of a rank. */
 static void advise_of_host(const struct recipe *recipe, struct text *out)
 {
-    text_add(out, "; less of it is taken with ");
+    text_add(out, "; reduce it with ");
     if (recipe->memory.offload_optimizer)
         text_add(out, "memory.offload_optimizer false; ");
     if (recipe->memory.offload_activations)
         text_add(out, "memory.offload_activations false; ");
-    text_add(out, "fewer ranks on a machine; what else runs here, or a limit (a container's, srun --mem), "
-                  "has the rest");
+    text_add(out, "fewer ranks on a machine; other processes or a limit (container, srun --mem) "
+                  "account for the rest");
 }
 
 /* Memory outside the plan's pool is allocated from CUDA, in competition with other users of the GPU. */

@@ -21,7 +21,7 @@ struct memory_plan {
 MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots,
                                       struct memory_plan *out);
 
-/* Appends the keys that reduce the device memory of this recipe: "less is taken with
+/* Appends the keys that reduce the device memory of this recipe: "reduce it with
  * memory.recompute_granularity full, ...". */
 void memory_plan_advise(const struct recipe *recipe, struct text *out);
 

@@ -185,7 +185,7 @@ enum status report_offload(const struct run *run, FILE *to)
         print_line(to,
                    "warning: memory.offload_activations has no effect: in this schedule every backward pass "
                    "follows its forward at once, or nearly; a pipeline of three or more ranks, or of more "
-                   "microbatches at once, would have something to send away");
+                   "microbatches at once, has activations to offload");
     return OK;
 }
 

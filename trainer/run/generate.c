@@ -194,7 +194,7 @@ static enum status explain(enum status status)
     if (status != NO_DEVICE_MEMORY)
         return status;
     snprintf(why, sizeof why, "%s", fail_text());
-    return fail(status, "%s; cluster.device cpu takes none of it", why);
+    return fail(status, "%s; use cluster.device=cpu to avoid GPU memory", why);
 }
 
 static enum status rank_main(struct world *world, void *argument)
@@ -205,8 +205,7 @@ static enum status rank_main(struct world *world, void *argument)
     enum status status = rank_create(&job->run, world, false, &state);
     if (status == OK && !device_computes(state.device))
         status = fail(BAD_RECIPE,
-                      "cluster.device %s computes nothing, so there is no text to come from it; "
-                      "cluster.device cpu works",
+                      "cluster.device %s computes nothing and cannot generate text; use cluster.device=cpu",
                       job->recipe.cluster.device);
     if (status == OK)
         status = checkpoint_load(&state, job->options->checkpoint, false);

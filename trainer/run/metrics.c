@@ -225,7 +225,7 @@ void metrics_summary(struct metrics *m, const char *why)
             printf(", best validation loss %.4f", m->best_valid);
     }
     if (m->last.has_rollbacks)
-        printf("\noptimizer post-validation: %lld of %lld steps were taken back and made again",
+        printf("\noptimizer post-validation: %lld of %lld steps were rolled back and repeated",
                (long long)m->rolled_back, (long long)m->steps);
     if (m->last.loss_scale > 0.0)
         printf("\nloss scale %.9g; %lld of %lld steps overflowed and were skipped", m->last.loss_scale,

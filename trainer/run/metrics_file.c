@@ -142,8 +142,8 @@ static enum status put_aside(const struct metrics_file *file, int64_t first_step
     free_name(file->run_dir.chars, &kept);
     enum status status = bytes == 0 || rename(file->path.chars, kept.chars) == 0
                              ? OK
-                             : fail(IO_ERROR, "logging.run_dir: %s: cannot become %s: %s", file->path.chars,
-                                    kept.chars, strerror(errno));
+                             : fail(IO_ERROR, "logging.run_dir: %s: cannot be renamed to %s: %s",
+                                    file->path.chars, kept.chars, strerror(errno));
     if (status == OK)
         print_line(stdout, "%s has no complete checkpoint of its own: restarting from step %lld%s%s",
                    file->run_dir.chars, (long long)first_step,

@@ -11,7 +11,7 @@
 enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out)
 {
     if (recipe->tokenizer.tokenizer_type == TOKENIZER_NONE)
-        return fail(BAD_RECIPE, "tokenizer.tokenizer_type is none: there is nothing to turn text into ids");
+        return fail(BAD_RECIPE, "tokenizer.tokenizer_type is none: there is no tokenizer to encode text");
     struct tokenizer_config config = {
         .type = recipe->tokenizer.tokenizer_type == TOKENIZER_BYTE ? "byte" : "GPT2BPE",
         .vocab_file = recipe->tokenizer.vocab_file,

@@ -174,11 +174,12 @@ static enum status check_earlier(const struct recipe *recipe, int64_t newest)
     if (!is_used(folder))
         return OK;
     if (recipe->checkpoint.load == NULL && newest >= 0)
-        return fail(BAD_RECIPE,
-                    "logging.run_dir: %s holds an earlier run, saved up to step %lld, and "
-                    "checkpoint.load=none starts afresh; use checkpoint.load=auto to continue it, or another "
-                    "folder: logging.run_dir=%s-2",
-                    folder, (long long)newest, folder);
+        return fail(
+            BAD_RECIPE,
+            "logging.run_dir: %s holds an earlier run, saved up to step %lld, and "
+            "checkpoint.load=none starts from scratch; use checkpoint.load=auto to continue it, or another "
+            "folder: logging.run_dir=%s-2",
+            folder, (long long)newest, folder);
     return newest < 0 && (recipe->checkpoint.load == NULL || is_auto(recipe)) ? refuse_other_place(recipe)
                                                                               : OK;
 }

@@ -52,7 +52,7 @@ static enum status load_named(struct session *s, const char *path)
     struct text why = {0};
     text_add(&why, "%s", fail_text());
     status = fail(BAD_CHECKPOINT,
-                  "checkpoint.load: %s; an older one can be named: checkpoint.load=FOLDER/step-N", why.chars);
+                  "checkpoint.load: %s; to load an older one set checkpoint.load=FOLDER/step-N", why.chars);
     text_free(&why);
     return status;
 }

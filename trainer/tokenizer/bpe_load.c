@@ -119,7 +119,7 @@ static enum status spell_tokens(struct loader *l, const char *const *tokens, int
         int64_t count = token_bytes(l, tokens[id], bytes);
         if (count < 1)
             return fail(BAD_DATA, "%s: token \"%s\", id %" PRId64 ", %s", l->vocab_file, tokens[id], id,
-                        count == 0 ? "is empty" : "has a character that stands for no byte");
+                        count == 0 ? "is empty" : "has a character that represents no byte");
         if (count == 1)
             bpe->byte_ids[(unsigned char)bytes[0]] = (int32_t)id;
         bpe->starts[id + 1] = bpe->starts[id] + count;
@@ -172,11 +172,11 @@ static enum status add_merge(struct loader *l, const char *pair, const char *lef
         return fail(BAD_DATA, "%s, line %" PRId64 ": \"%.80s\": %s is not in %s", l->merge_file, number, pair,
                     left_id < 0    ? "the first token"
                     : right_id < 0 ? "the second token"
-                                   : "what they make together",
+                                   : "their concatenation",
                     l->vocab_file);
     if (bpe_find(l->bpe, left_id, right_id) != NULL)
-        return fail(BAD_DATA, "%s, line %" PRId64 ": \"%.80s\" stands on an earlier line too", l->merge_file,
-                    number, pair);
+        return fail(BAD_DATA, "%s, line %" PRId64 ": \"%.80s\" is a duplicate of an earlier line",
+                    l->merge_file, number, pair);
     uint64_t key = (uint64_t)left_id << 32 | (uint64_t)right_id, at = bpe_mix(key);
     while (l->bpe->merges[at & l->bpe->merge_mask].pair != BPE_NO_PAIR)
         at++;
@@ -240,7 +240,7 @@ static enum status parse_merges(struct loader *l, const struct text *file)
             TRY(parse_merge(l, line, length, number, rank++));
         line = next;
     }
-    return rank > 0 ? OK : fail(BAD_DATA, "%s: not one merge in it", l->merge_file);
+    return rank > 0 ? OK : fail(BAD_DATA, "%s: contains no merges", l->merge_file);
 }
 
 static enum status load_merges(struct loader *l)

@@ -104,7 +104,7 @@ static enum status places_add(struct places *places, struct place place)
         int64_t capacity = places->capacity < 1024 ? 1024 : places->capacity * 2;
         struct place *list = realloc(places->list, (size_t)capacity * sizeof *list);
         if (list == NULL)
-            return fail(NO_MEMORY, "no memory to merge a word of %" PRId64 " places", capacity);
+            return fail(NO_MEMORY, "no memory to merge a word of %" PRId64 " entries", capacity);
         places->list = list;
         places->capacity = capacity;
     }

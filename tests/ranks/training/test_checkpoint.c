@@ -333,7 +333,7 @@ static enum status full_disk(struct rank_state *w)
     enum status status = checkpoint_save(w);
     limit_files(w->world, w, 0);
     const char *said = "checkpoint.save: saves/step-00000002.partial/rank-00001.safetensors: File too large; "
-                       "checkpoint.keep_last 1, plus one while it is being written";
+                       "checkpoint.keep_last=1 needs space for one more checkpoint during a save";
     if (status != IO_ERROR || strcmp(fail_text(), said) != 0)
         return fail(OUT_OF_BOUND, "rank %d reported \"%s\", expected \"%s\"", w->world->rank, fail_text(),
                     said);

@@ -191,8 +191,8 @@ static enum status refuses(struct scene *s)
     run(s, "run", 7, "");
     TRY(ended(s, BAD_CHECKPOINT));
     TRY(says(s, "%s/run/checkpoints: %s",
-             "none of its checkpoints can be loaded; another logging.run_dir begins anew, "
-             "and checkpoint.load takes one from elsewhere"));
+             "none of its checkpoints can be loaded; start a new run with another "
+             "logging.run_dir, or set checkpoint.load to a checkpoint in another folder"));
     return is_there(s, "step-00000006.broken", false);
 }
 

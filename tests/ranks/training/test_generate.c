@@ -225,7 +225,7 @@ static void refuses(struct fixture *fixture)
     };
     static const char *const why[] = {
         "the prompt has 49 tokens, and the model sees model.seq_length 48 at once", "step-00000299",
-        "cluster.device dry computes nothing, so there is no text to come from it; cluster.device cpu works",
+        "cluster.device dry computes nothing and cannot generate text; use cluster.device=cpu",
         "model.hidden_size 64, and the recipe says 32"};
     const enum status expected[] = {BAD_USAGE, BAD_CHECKPOINT, BAD_RECIPE, BAD_CHECKPOINT};
     for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {

@@ -175,7 +175,7 @@ Test(checkpoint_replace, a_rename_that_fails_leaves_the_old_one, .init = silence
     struct save_ticket other;
     cr_expect_eq(folder_begin("s", 3, &other), IO_ERROR);
     cr_expect_str_eq(fail_text(),
-                     "s/step-00000002.replaced-2: cannot become s/step-00000002: Input/output error");
+                     "s/step-00000002.replaced-2: cannot be renamed to s/step-00000002: Input/output error");
     file_system->fails = NULL;
     expect_step_2(-1);
     cr_assert_eq(folder_clean("s"), OK, "%s", fail_text());
@@ -199,7 +199,7 @@ Test(checkpoint_replace, the_replaced_one_stays_while_the_other_is_not_complete,
     expect_step_2(-1);
     cr_expect_eq(folder_clean("s"), IO_ERROR);
     cr_expect_str_eq(fail_text(),
-                     "s/step-00000002.replaced-2: cannot become s/step-00000002: Directory not empty");
+                     "s/step-00000002.replaced-2: cannot be renamed to s/step-00000002: Directory not empty");
     expect_step_2(-1);
     cr_expect_str_eq(list("s/step-00000002", &names), "mine");
     text_free(&names);

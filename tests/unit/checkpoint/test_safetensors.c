@@ -172,7 +172,7 @@ static const struct {
     {"{\"a\\n\":{}}", 0, "entry 1 of the header: a name is"},
     {"{\"a\\u0000\":{}}", 0, "the header is not JSON"},
     {"{\"a\":{}}", 0, "tensor a has no dtype"},
-    {"{\"a\":{\"dtype\":\"F33\"}}", 0, "tensor a has dtype \"F33\", which is not known; F32 is what is read"},
+    {"{\"a\":{\"dtype\":\"F33\"}}", 0, "tensor a has the unknown dtype \"F33\"; expected F32"},
     {"{\"a\":{\"dtype\":\"F32\"}}", 0, "tensor a needs a shape of at most 8 dimensions"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1]}}", 0, "tensor a needs a shape of at most 8"},
     {"{" TENSOR("a", "[-1]", 0, 0) "}", 0, "dimension 0 of tensor a is not a size that fits"},
@@ -184,10 +184,10 @@ static const struct {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4,
      "tensor a needs data_offsets [begin, end]"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4.0]}}", 4, "tensor a needs data_offsets"},
-    {"{" TENSOR("a", "[1]", -4, 0) "}", 4, "tensor a lies from byte -4 to 0 of 4"},
-    {"{" TENSOR("a", "[1]", 4, 0) "}", 4, "tensor a lies from byte 4 to 0 of 4"},
+    {"{" TENSOR("a", "[1]", -4, 0) "}", 4, "tensor a occupies bytes -4 to 0 of 4"},
+    {"{" TENSOR("a", "[1]", 4, 0) "}", 4, "tensor a occupies bytes 4 to 0 of 4"},
     {"{" TENSOR("a", "[2]", 0, 8) "}", 7,
-     "tensor a lies from byte 0 to 8 of 7: the file is cut short or corrupt"},
+     "tensor a occupies bytes 0 to 8 of 7: the file is truncated or corrupt"},
     {"{" TENSOR("a", "[2]", 0, 4) "}", 4, "tensor a has 4 bytes, and its shape takes 8: corrupt"},
     {"{" TENSOR("a", "[1]", 0, 4) "," TENSOR("a", "[1]", 4, 8) "}", 8, "the header has a name twice"},
     {"{" TENSOR("a", "[2]", 0, 8) "," TENSOR("b", "[2]", 4, 12) "}", 12,
@@ -225,7 +225,7 @@ Test(safetensors, a_length_is_not_believed)
         memcpy(bytes, &lengths[i], 8);
         put_file("a", bytes, sizeof bytes);
         cr_expect_eq(safetensors_open("a", &file), BAD_CHECKPOINT);
-        cr_expect_not_null(strstr(fail_text(), "in a file of 24: cut short, corrupt"), "%s", fail_text());
+        cr_expect_not_null(strstr(fail_text(), "in a file of 24: truncated, corrupt"), "%s", fail_text());
     }
     leave(folder);
 }

@@ -135,7 +135,7 @@ Test(data_fingerprint, a_replaced_dataset_is_described)
     write_dataset(&f, 3, 20, 0);
     says(&f, "");
     cr_assert_eq(file_write_atomic(f.record.chars, "{\"format\": 1", 12), OK);
-    says(&f, "whether the data changed is not known");
+    says(&f, "cannot tell whether the data changed");
     fixture_free(&f);
 }
 

@@ -353,8 +353,8 @@ Test(bpe, malformed_files_are_named)
         {true, "\"!\": 0", "\"!\": \"0\"", "token \"!\" has something that is no whole number"},
         {true, "\"!\": 0", "\"!!!\": 0", "no token is the single byte 0x21"},
         {true, "\"!\": 0", "\"\": 0", "is empty"},
-        {true, "\"!\": 0", "\"\\u4e2d\": 0", "stands for no byte"},
-        {true, "\"!\": 0", "\"\\u0200\": 0", "stands for no byte"},
+        {true, "\"!\": 0", "\"\\u4e2d\": 0", "represents no byte"},
+        {true, "\"!\": 0", "\"\\u0200\": 0", "represents no byte"},
         {true, "<|endoftext|>", "<|end|>", "no token is \"<|endoftext|>\""},
         {false, "\n", "\nxyz\n", "merges.txt, line 2: \"xyz\" is not two tokens"},
         {false, "\n", "\na b c\n", "merges.txt, line 2: \"a b c\" is not two tokens"},
@@ -362,7 +362,7 @@ Test(bpe, malformed_files_are_named)
         {false, "\n", "\na \n", "merges.txt, line 2: \"a \" is not two tokens"},
         {false, "\n", "\nqq q\n", "merges.txt, line 2: \"qq q\": the first token is not in "},
         {false, "\n", "\nq qq\n", "merges.txt, line 2: \"q qq\": the second token is not in "},
-        {false, "\n", "\nq z\n", "merges.txt, line 2: \"q z\": what they make together is not in "},
+        {false, "\n", "\nq z\n", "merges.txt, line 2: \"q z\": their concatenation is not in "},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct text text = {0};
@@ -391,7 +391,7 @@ Test(bpe, files_that_are_something_else_are_named)
     put(f.vocab, fixture_vocab, strlen(fixture_vocab));
     put(f.merges, "#version: 0.2\n", 14);
     cr_assert_eq(load(&f, &t), BAD_DATA);
-    cr_assert(strstr(fail_text(), "merges.txt: not one merge") != NULL, "%s", fail_text());
+    cr_assert(strstr(fail_text(), "merges.txt: contains no merges") != NULL, "%s", fail_text());
     put(f.merges, "#version: 0.2\r\nh e\r\n\r\n", 22); // written on Windows
     cr_assert_eq(load(&f, &t), OK, "%s", fail_text());
     tokenizer_destroy(t);
@@ -404,7 +404,8 @@ Test(bpe, files_that_are_something_else_are_named)
     text_free(&marked);
     put(f.merges, "h e\nh e\n", 8);
     cr_assert_eq(load(&f, &t), BAD_DATA);
-    cr_assert(strstr(fail_text(), "line 2: \"h e\" stands on an earlier line") != NULL, "%s", fail_text());
+    cr_assert(strstr(fail_text(), "line 2: \"h e\" is a duplicate of an earlier line") != NULL, "%s",
+              fail_text());
     unlink(f.merges);
     cr_assert_eq(load(&f, &t), IO_ERROR);
     cr_assert_eq(tokenizer_create(&(struct tokenizer_config){.type = "GPT2BPE", .vocab_file = f.vocab}, &t),

@@ -256,7 +256,7 @@ static enum status check_own_checksum(const char *path, const struct text *text)
     const size_t tail = sizeof key - 1 + HEX_CHARS - 1 + sizeof end - 1;
     const char *at = text->length >= tail ? text->chars + text->length - tail : NULL;
     if (at == NULL || memcmp(at, key, sizeof key - 1) != 0 || strcmp(at + tail - (sizeof end - 1), end) != 0)
-        return fail(BAD_CHECKPOINT, "%s: does not end as a manifest does: cut short, or changed by hand",
+        return fail(BAD_CHECKPOINT, "%s: does not end as a manifest does: truncated, or changed by hand",
                     path);
     char hex[HEX_CHARS] = {0};
     uint64_t sum;

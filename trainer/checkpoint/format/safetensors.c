@@ -77,8 +77,8 @@ static enum status parse_dtype(const char *path, const json_t *entry, struct saf
         return fail(BAD_CHECKPOINT, "%s: tensor %s has no dtype", path, tensor->name);
     if (safetensors_dtype_parse(name, &tensor->dtype))
         return OK;
-    return fail(BAD_CHECKPOINT, "%s: tensor %s has dtype \"%s\", which is not known; F32 is what is read",
-                path, tensor->name, name_is_plain(name) ? name : "?");
+    return fail(BAD_CHECKPOINT, "%s: tensor %s has the unknown dtype \"%s\"; expected F32", path,
+                tensor->name, name_is_plain(name) ? name : "?");
 }
 
 /* Parses the shape and computes its size in bytes. */
@@ -113,7 +113,7 @@ static enum status parse_offsets(const struct safetensors *f, const json_t *entr
     int64_t room = f->file_bytes - f->header_bytes;
     if (from < 0 || to < from || to > room)
         return fail(BAD_CHECKPOINT,
-                    "%s: tensor %s lies from byte %lld to %lld of %lld: the file is cut short or corrupt",
+                    "%s: tensor %s occupies bytes %lld to %lld of %lld: the file is truncated or corrupt",
                     f->path.chars, tensor->name, (long long)from, (long long)to, (long long)room);
     if (to - from != tensor->bytes)
         return fail(BAD_CHECKPOINT, "%s: tensor %s has %lld bytes, and its shape takes %lld: corrupt",
@@ -233,13 +233,13 @@ static enum status read_header(struct safetensors *f)
     const uint64_t most = 100000000;
     uint64_t length = 0;
     if (f->file_bytes < 8)
-        return fail(BAD_CHECKPOINT, "%s: %lld bytes: cut short, or not a safetensors file", f->path.chars,
+        return fail(BAD_CHECKPOINT, "%s: %lld bytes: truncated, or not a safetensors file", f->path.chars,
                     (long long)f->file_bytes);
     TRY(read_at(f, &length, sizeof length, 0));
     if (length > most || length > (uint64_t)f->file_bytes - 8)
         return fail(
             BAD_CHECKPOINT,
-            "%s: a header of %llu bytes in a file of %lld: cut short, corrupt, or not a safetensors file",
+            "%s: a header of %llu bytes in a file of %lld: truncated, corrupt, or not a safetensors file",
             f->path.chars, (unsigned long long)length, (long long)f->file_bytes);
     f->header_bytes = 8 + (int64_t)length;
     char *bytes = malloc((size_t)f->header_bytes);
