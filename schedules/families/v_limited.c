@@ -245,14 +245,14 @@ static bool candidate(int index, int together, struct block *b)
     return true;
 }
 
-/* The makespan in this pipe with a bubble that no block was seen to beat. */
+/* Returns the makespan with a bubble that no block was observed to beat. */
 static int goal_of(const struct player *x)
 {
     return PERIOD * x->m + 6 * x->p - 3 * x->limit - 1;
 }
 
-/* Finds the block with the shortest play and returns its makespan; NEVER when all plays stop. Whoever
- * reaches the goal ends the search, and in long pipes so does its cost, behind FEWEST blocks. */
+/* Finds the block with the shortest play and returns its makespan; NEVER if all plays stop. The search ends
+ * at the goal and, in long pipes, when its budget is spent, after at least FEWEST blocks. */
 static int find_block(struct player *x, int together, struct block *best)
 {
     int shortest = NEVER, goal = goal_of(x);

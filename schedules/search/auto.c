@@ -124,7 +124,7 @@ static bool same_places(const struct schedule *a, const struct schedule *b)
     return memcmp(a->rank_of[0], b->rank_of[0], (size_t)a->stages * sizeof *a->rank_of[0]) == 0;
 }
 
-/* Takes over the lists of a named schedule where they are the shortest of its placement. */
+/* Keeps the lists of a named schedule if they are the shortest of its placement. */
 static void learn(struct search *h, const struct schedule *s)
 {
     for (int place = 0; place < PLACEMENTS; place++) {
@@ -143,8 +143,8 @@ static void learn(struct search *h, const struct schedule *s)
     }
 }
 
-/* True for one that holds too much, or is longer than what was found even where messages do not wait for each
- * other: its transfers need not be added. */
+/* Returns true for a schedule that holds too much, or is longer than the best one even if messages never wait
+ * for each other: its transfers need not be added. */
 static enum status is_hopeless(const struct search *h, const struct schedule *s, bool *out)
 {
     struct simulation *sim = NULL;
@@ -175,7 +175,8 @@ static enum status try_family(struct search *h, const struct schedule_options *o
     return status;
 }
 
-/* From the last of the table to the first: those that are mostly short come first, and spare the others. */
+/* From the last row of the table to the first: families that are usually short come first and make the others
+ * unnecessary. */
 static enum status try_named(struct search *h)
 {
     int count = 0;
@@ -291,7 +292,7 @@ static enum status improve_block(struct search *h, int place, int64_t goal, int6
     return offer_steps(h, place, steps, false);
 }
 
-/* True where nothing is left to find: as short as can be, in no more than `limit` chunks. */
+/* Returns true if no better schedule exists: as short as the bound, in at most `limit` chunks. */
 static bool done(const struct search *h, double bound, int limit)
 {
     const struct found *f = h->found;
@@ -327,7 +328,7 @@ static enum status search_limited(struct search *h, int place, double bound, int
     return done(h, bound, h->limit) ? OK : improve_block(h, place, goal, with_drain, reserved);
 }
 
-/* Where there is no limit, what can be had with the memory of a full pipe, or of two, is looked for first. */
+/* Without a limit, first searches within the memory of one full pipe, then of two. */
 static enum status search_place(struct search *h, int place)
 {
     struct pipe *x = h->pipes[place];
