@@ -9,7 +9,7 @@ long a file or a function may be, which calls are banned, and no state that rank
 Comments and string literals are blanked first, column for column, so a word in a comment is never taken
 for code. It reads text and not types: a rule here must be one that text can decide.
 
-A rule is one function below with @rule, and one planted fault in tests/check_source. Where a file must
+A rule is one function below with @rule, and one injected fault in tests/check_source. Where a file must
 break a rule, EXEMPT says so with its reason; an exemption that nothing needs any more is a complaint too."""
 import ast
 import fnmatch

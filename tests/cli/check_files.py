@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds what `cuboid schedule` draws against the times that it prints: every picture is XML with each action as one
+"""Checks the pictures of `cuboid schedule` against its printed times: every picture is XML with each action as one
 rectangle at its rank and time, every trace is JSON with each action as one slice and each message as one arrow
 from the slice that makes its value to the one that takes it, and the comparison is what each schedule says alone.
 
@@ -87,7 +87,7 @@ def check_svg(path, told, critical):
 
 
 def check_threads(slices, names):
-    """Slices of one thread lie apart, or share their time as an overlapped pair does."""
+    """Slices of one thread do not overlap, except for overlapped pairs."""
     for thread in {s["tid"] for s in slices}:
         expect(thread in names, "thread", thread, "has no name")
         mine = sorted((s["ts"], s["ts"] + s["dur"]) for s in slices if s["tid"] == thread)
@@ -131,9 +131,9 @@ def check_trace(path, told):
 
 
 def check_printed(cuboid, case, told, svg, trace):
-    """What is asked for is alone on standard output, also where files are written beside it."""
-    beside = json.loads(run(cuboid, case, "--json", "--trace", trace))
-    expect(beside == told, "--json with --trace is something else")
+    """Standard output has only the requested format, also if files are written too."""
+    traced = json.loads(run(cuboid, case, "--json", "--trace", trace))
+    expect(traced == told, "--json with --trace is something else")
     for option, path, other in (("--trace", trace, "--svg"), ("--svg", svg, "--trace")):
         printed = run(cuboid, case, option, "-", other, svg if other == "--svg" else trace)
         if option == "--svg":
@@ -143,7 +143,7 @@ def check_printed(cuboid, case, told, svg, trace):
 
 
 def check_name(cuboid, folder):
-    """A schedule file's name is a picture's title, and may have anything in it."""
+    """A schedule file's name is a picture's title, and may contain any bytes."""
     name, svg = os.path.join(folder, "\033[1m<&]]>\1\u009b\uffff \u00e9.csv"), os.path.join(folder, "a.svg")
     for path in (name, os.fsencode(name) + b"\xff.csv"):
         with open(path, "w", encoding="ascii") as file:

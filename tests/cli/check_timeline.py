@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a tiny model for three steps and reads the timelines that it leaves: on every rank every action of the list
+"""Trains a tiny model for three steps and reads its timelines: on every rank every action of the list
 once, in the order of the list, none before the last has ended, no value used before it was made; the bubble that
 metrics.jsonl says; and beside it the same lists with the mean times that were measured.
 
@@ -94,7 +94,7 @@ def check_lists(title, ranks, lists):
 
 
 def check_measured(title, ranks):
-    """Apart from each other, and each behind what it takes."""
+    """Actions do not overlap, and each follows its inputs."""
     for rank, slices in ranks.items():
         for a, b in zip(slices, slices[1:]):
             expect(a["dur"] >= 0 and b["ts"] >= a["ts"] + a["dur"] - NANOSECONDS, title, "rank", rank, "does", b,
@@ -196,7 +196,7 @@ def check(cuboid, mpirun, case, text):
 
 
 def check_late(cuboid, text):
-    """Where a call returns before its work is done, nobody knows the bubble."""
+    """The bubble is unknown on devices with asynchronous calls."""
     with tempfile.TemporaryDirectory() as folder:
         recipe, runs = os.path.join(folder, "tiny.yaml"), os.path.join(folder, "run")
         with open(recipe, "w", encoding="utf-8") as file:

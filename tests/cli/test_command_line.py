@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The executable as a shell has it: where help comes from, what a typing mistake gets, and that nothing is
+"""The executable as seen from a shell: help, messages for typing mistakes, and that nothing is
 done when its output went nowhere. Nothing here has a limit of time: what hangs is ended by the test's own (meson).
 
     test_command_line.py CUBOID SOURCE_ROOT VERSION"""
@@ -20,7 +20,7 @@ from fixtures import no_file_beyond  # noqa: E402
 CUBOID, ROOT, VERSION = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3]
 QUICKSTART = os.path.join(ROOT, "recipes", "quickstart.yaml")
 COMMANDS = ["train", "verify", "generate", "schedule", "data", "recipe", "doctor"]
-# A model of which a step takes no time, on one rank.
+# A tiny model whose steps take almost no time, on one rank.
 TINY = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=2", "train.eval_interval=0",
         "model.hidden_size=16", "model.kv_channels=8", "model.num_attention_heads=2", "model.num_query_groups=2",
         "model.num_layers=2", "model.ffn_hidden_size=16", "model.seq_length=8", "train.global_batch_size=2",
@@ -67,7 +67,7 @@ def test_help():
         says("the overview has " + command, overview, 0, out=f"cuboid {command}")
     done = run()
     expect("no argument", done.returncode == 2 and done.stderr == overview.stdout, done)
-    # What stands behind an equals sign is a value, whatever it looks like.
+    # Text after an equals sign is a value, whatever it looks like.
     says("a value that is --help", run("generate", "nothing.yaml", "--prompt=--help"), 2, err="nothing.yaml")
 
 
@@ -158,12 +158,12 @@ def test_output_that_breaks():
                line[0].startswith("cuboid: ") and "standard output cannot be written" in line[0], done)
         done = run(*arguments, stdout=None, preexec_fn=lambda: os.close(1))
         expect(" ".join(arguments) + " >&-", done.returncode == 1 and len(errors(done)) == 1, done)
-    # What is no success stays what it is.
+    # Other exit statuses are unchanged.
     with open("/dev/full", "w", encoding="ascii") as full:
         says("an error > /dev/full", run("recipe", "nothing.yaml", stdout=full), 2, err="nothing.yaml")
 
 
-def test_closed_output_is_nobody_elses_file():
+def test_closed_output_is_not_reused():
     """With standard output closed its number is free: a dataset that got it would have the summary inside."""
     with tempfile.TemporaryDirectory() as folder:
         text, prefix = os.path.join(folder, "a.txt"), os.path.join(folder, "out")
@@ -175,7 +175,7 @@ def test_closed_output_is_nobody_elses_file():
 
 
 def test_more_than_the_machine_has():
-    # 25 T parameters: said before anything is made, and the rehearsal is none of the machine's business.
+    # 25 T parameters: rejected before any allocation; a dry run does not depend on the machine's memory.
     big = ["model.hidden_size=49152", "model.num_attention_heads=384", "model.num_layers=5000"]
     with tempfile.TemporaryDirectory() as folder:
         run("data", "prepare", QUICKSTART, "-o", os.path.join(folder, "text"))
@@ -263,7 +263,7 @@ def test_input_that_will_not_do():
         refused("no dataset", train("fourth", "nothing"), "nothing.idx")
         os.mkfifo(f"{folder}/pipe.idx")
         os.link(f"{folder}/text.bin", f"{folder}/pipe.bin")
-        refused("a pipe that nobody writes to", train("fifth", "pipe"), "pipe.idx: not a regular file")
+        refused("a pipe without a writer", train("fifth", "pipe"), "pipe.idx: not a regular file")
 
 
 def begin(arguments, metrics, **options):
@@ -300,8 +300,8 @@ def test_an_evaluation_is_broken_off():
             expect("its step", saved(f"{folder}/{ranks}") == ["step-00000001"], done)
 
 
-def test_nobody_reads():
-    """train | head -1: it goes on to its last step, saves, and ends with 1 as with any output that breaks."""
+def test_closed_pipe():
+    """train | head -1: training continues to its last step, saves, and exits with 1 as with any output error."""
     with tempfile.TemporaryDirectory() as folder:
         run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
         reads, writes = os.pipe()
@@ -313,7 +313,7 @@ def test_nobody_reads():
 
 
 def test_full_disk():
-    """A file that may not grow stands for a disk that is full: of metrics, then of checkpoints."""
+    """A file size limit simulates a full disk: of metrics, then of checkpoints."""
     with tempfile.TemporaryDirectory() as folder:
         run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
         done = run(*tiny(folder, "run", "dp=2", "train.train_iters=1000"),
@@ -367,7 +367,7 @@ def test_memory_runs_out():
 
 
 def test_dry_run():
-    """The work of a rehearsal grows as the layers do: with every look-up a search, eight times the layers took fifty
+    """The cost of a dry run is linear in the layers: with linear look-ups, eight times the layers took fifty
     times as long. In processor time, of which other programs take nothing."""
     def seconds(layers):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -383,8 +383,8 @@ def test_dry_run():
 
 
 for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_numbers, test_output_that_breaks,
-             test_closed_output_is_nobody_elses_file, test_more_than_the_machine_has,
-             test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_nobody_reads,
+             test_closed_output_is_not_reused, test_more_than_the_machine_has,
+             test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_closed_pipe,
              test_full_disk, test_prompt, test_recipe_warns_of_missing_files, test_recipe_resolves_threads,
              test_settings_as_other_programs_have_them, test_verify_has_steps_of_its_own,
              test_memory_runs_out, test_dry_run]:

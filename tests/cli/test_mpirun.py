@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""cuboid under mpirun, as a shell has it: what all processes know is said once, what one knows is said too and
+"""cuboid under mpirun, as seen from a shell: common errors are printed once, an error of one rank is printed too and
 nobody hangs, and the signal that mpirun forwards ends with a checkpoint and 75.
 
 Nothing here has a limit of time: what hangs is ended by the test's own (meson).
@@ -37,7 +37,7 @@ def expect(what, truth, status, text):
 
 
 def mpirun(*programs):
-    """Each of `programs` is (processes, arguments of cuboid train). Returns the status and all that was said."""
+    """Each of `programs` is (processes, arguments of cuboid train). Returns the status and the output."""
     words = [MPIRUN]
     for count, arguments in programs:
         words += [*([":"] if len(words) > 1 else []), "-n", str(count), CUBOID, "train", *arguments]
@@ -57,11 +57,11 @@ def test_said_once():
     status, text = mpirun((4, ["a.yaml", "data.train=nothing"]))
     expect("no data", status == 2 and count(text, "error: ") == 1 and "nothing.idx" in text, status, text)
     status, text = mpirun((4, ["a.yaml", "cluster.device=dry"]))
-    expect("a rehearsal", status == 0 and text.count("Nothing was computed") == 1, status, text)
+    expect("a dry run", status == 0 and text.count("Nothing was computed") == 1, status, text)
 
 
 def test_said_by_one():
-    """A file that is missing on one node: its rank says so, and the others, who wait for it, end."""
+    """A file that is missing on one node: its rank reports it, and the others, which wait for it, exit."""
     status, text = mpirun((3, ["a.yaml"]), (1, ["nothing.yaml"]))
     expect("one without its recipe", status == 2 and "rank 3: nothing.yaml: No such file" in text, status, text)
     status, text = mpirun((1, ["a.yaml", "tp=3", "dp=1"]), (3, ["a.yaml"]))

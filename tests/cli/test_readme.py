@@ -3,8 +3,8 @@
 """The tour of README.md, from a clean state: every command of its ```sh and ```console blocks runs in order in one
 shell, ends with status 0 (or with the one that `echo $?` shows), and prints the lines that the README shows.
 
-A directory with the recipes and pages of the source tree stands for the fresh clone. In shown lines every number
-stands for any number, and `...` for any lines. What differs from the README:
+A directory with the recipes and pages of the source tree simulates a fresh clone. In shown lines every number
+matches any number, and `...` for any lines. What differs from the README:
 
   - tools/quickstart prepares its dataset from another, short text, as the script does, and trains nothing;
   - tools/test, tools/setup, meson and ninja are not run: the build that runs this test takes their place;
@@ -72,7 +72,7 @@ def script(tour):
 
 
 def prepare(folder):
-    """What a clone and `tools/quickstart` leave: recipes, pages, the executable, a text."""
+    """The files of a clone after `tools/quickstart`: recipes, pages, the executable, a text."""
     os.mkdir("build")
     os.symlink(CUBOID, "build/cuboid")
     for name in ["recipes", "docs", "README.md"]:

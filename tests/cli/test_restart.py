@@ -89,7 +89,7 @@ def saved(name):
 
 
 def whole(name):
-    """Those that are complete, and are not on their way in or out."""
+    """Complete checkpoints, except those being written or removed."""
     return sorted(os.path.basename(os.path.dirname(path)) for path in
                   glob.glob(f"{name}/checkpoints/step-????????/manifest.json"))
 
@@ -203,7 +203,7 @@ def test_damaged_metrics():
 
 
 def test_full_disk():
-    """Of the metrics: the lines that found no room are there after the next start."""
+    """Metrics lines lost to a full disk are written after the next start."""
     done = train("full", preexec_fn=no_file_beyond(300000))
     last = int(saved("full")[-1][5:])
     says("metrics on a full disk", done, 1, err=f"; step {last} is saved in full/checkpoints")
@@ -250,7 +250,7 @@ def test_named_checkpoint():
 
 
 def test_saved_recipe():
-    """A run that is made again from the recipe that another one has written."""
+    """A run repeated from the saved recipe of another run."""
     train("base", "train.train_iters=4", "checkpoint.save_interval=1", "checkpoint.keep_last=0")
     before = saved("base")
     done = subprocess.run([CUBOID, "train", "base/recipe.yaml", "logging.run_dir=again", "checkpoint.keep_last=1"],
@@ -273,7 +273,7 @@ def test_weights_before_step_1():
 
 
 def test_masked_batch():
-    """Ends of documents only: nothing to predict that counts."""
+    """End-of-document tokens only: every label is masked."""
     write_dataset("ends", [256] * 64)
     done = train("masked", "data.train=ends", "data.eod_mask_loss=true", "train.train_iters=3")
     says("a batch that is masked entirely", done, 0, err="warning: step 1: no token of the batch counts in the loss")

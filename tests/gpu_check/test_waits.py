@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each step asks of CUDA, as count_calls.c sees it, on the emulator: nothing that waits, unless it
-was planted; and that there is no call which it does not know.
+was injected; and that there is no call which it does not know.
 
-    test_waits.py CUBOID_COUNTED PLANTED_WAITS SOURCE_ROOT"""
+    test_waits.py CUBOID_COUNTED INJECTED_WAITS SOURCE_ROOT"""
 import os
 import re
 import subprocess
@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 
-COUNTED, PLANTED, ROOT = (os.path.abspath(word) for word in sys.argv[1:4])
+COUNTED, INJECTED, ROOT = (os.path.abspath(word) for word in sys.argv[1:4])
 sys.path.insert(0, f"{ROOT}/tools/gpu")
 sys.dont_write_bytecode = True
 import gpu_report  # noqa: E402
@@ -43,18 +43,18 @@ class Steps(unittest.TestCase):
     def tearDownClass(cls):
         cls.temporary.cleanup()
 
-    def steps(self, program, *overrides, hold_s="0", plant="none"):
+    def steps(self, program, *overrides, hold_s="0", inject="none"):
         run = tempfile.mkdtemp() + "/run"
         out = subprocess.run([program, "train", f"{ROOT}/recipes/quickstart.yaml", f"data.train={self.folder}/text",
                               f"logging.run_dir={run}", *SMALL, *overrides], capture_output=True, text=True, check=True,
                              env={**os.environ, "EMULATOR_STREAMS": "late", "COUNT_HOLD_S": hold_s,
-                                              "PLANT": plant}).stdout
+                                              "INJECT": inject}).stdout
         steps = step_calls(out)
         self.assertEqual([step["step"] for step in steps], [1, 2, 3, 4], out)
         return steps
 
     def test_what_is_meant(self):
-        for program in (COUNTED, PLANTED):
+        for program in (COUNTED, INJECTED):
             for graphs, count in (("false", 0), ("true", 4)):  # two microbatches, there and back
                 steps = self.steps(program, f"cluster.cuda_graphs={graphs}", hold_s="5")
                 for step in steps[2:]:
@@ -63,17 +63,17 @@ class Steps(unittest.TestCase):
                 self.assertEqual(steps[1]["inside"], {"cudaGraphInstantiate": (count, "0F0")} if count else {})
                 self.assertEqual(steps[0]["free"] - steps[3]["free"], count << 20)  # the emulator's take a MiB
 
-    def test_what_is_planted(self):
-        for plant, seen in (("wait", ["cudaStreamSynchronize"]), ("poll", ["cudaEventQuery"]),
+    def test_injected_waits(self):
+        for inject, seen in (("wait", ["cudaStreamSynchronize"]), ("poll", ["cudaEventQuery"]),
                             ("memory", ["cudaFree", "cudaMalloc"]), ("pinned", ["cudaFreeHost", "cudaMallocHost"]),
                             ("copy", ["cudaMemcpyAsync with memory that is not pinned"]), ("unseen", [])):
-            for step in self.steps(PLANTED, plant=plant)[1:]:
+            for step in self.steps(INJECTED, inject=inject)[1:]:
                 self.assertEqual(sorted(step["inside"]), seen)
                 self.assertEqual({place for _, place in step["inside"].values()}, {"update"} if seen else set())
                 self.assertEqual(waits_as_meant(step), not seen)
 
-    def test_a_wait_that_nobody_calls(self):
-        steps = self.steps(PLANTED, plant="unseen", hold_s="0.1")
+    def test_a_wait_without_a_call(self):
+        steps = self.steps(INJECTED, inject="unseen", hold_s="0.1")
         for step in steps[2:]:
             self.assertEqual(step["inside"], {"a wait of others": (1, "update")})
             self.assertFalse(waits_as_meant(step))
@@ -81,11 +81,11 @@ class Steps(unittest.TestCase):
     def test_the_report_follows(self):
         """The part of tools/gpu_check, over a program that waits and over one that does not."""
         os.environ["EMULATOR_STREAMS"], gpu_report.HOLD_S = "late", 0.3
-        for plant, state, said in (("none", "reached", "all 4"), ("wait", "not reached", "cudaStreamSynchronize 1")):
-            os.environ["PLANT"] = plant
+        for inject, state, said in (("none", "reached", "all 4"), ("wait", "not reached", "cudaStreamSynchronize 1")):
+            os.environ["INJECT"] = inject
             folder = tempfile.mkdtemp()
             os.mkdir(f"{folder}/bin")
-            os.symlink(PLANTED, f"{folder}/bin/cuboid_counted")
+            os.symlink(INJECTED, f"{folder}/bin/cuboid_counted")
             os.symlink(f"{ROOT}/recipes", f"{folder}/recipes")
             report = gpu_report.Report(f"{folder}/report.md", "GPU check", "the emulator")
             session = Session(folder, report, 100, tiny=True)

@@ -3,7 +3,7 @@
 
 Derivatives against finite differences; packed documents against the same documents apart; Philox against
 its published answers; AdamW against a step worked by hand. Each comparison is also given a
-planted fault and must refuse it: a check that cannot fail says nothing.
+injected fault and must reject it: a check that cannot fail proves nothing.
 """
 
 import math

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the golden figures that Cuboid is compared with, from the reference in reference_gpt.py.
 
-    make_golden.py            writes golden_*.txt beside this file
+    make_golden.py            writes golden_*.txt next to this file
     make_golden.py --check    computes them anew and compares; exit status 1 when a file is not current
 
 A golden file is words between blanks and line ends, so that `fscanf("%s")` and `strtod` read it all.

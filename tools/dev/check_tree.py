@@ -40,7 +40,7 @@ GRAPH = {
     },
 }
 
-# Folders without a README: nothing in them is read on its own.
+# Folders that need no README.
 NO_README = ["", ".ci", "docs/schedules", "docs/gpu", "tests/emulator/include/*", "tests/checkpoint/version-1"]
 
 # The map of the source, and the headers that it need not name: private to a device's folder, tools, tests.
@@ -49,7 +49,7 @@ NOT_ON_MAP = ["kernels/*/*", "tools/*", "tests/*"]
 
 
 def node_of(path, nodes):
-    """The folder of the graph that a path belongs to: the longest that contains it."""
+    """The folder of the graph that contains a path: the longest match."""
     found = [node for node in nodes if path.startswith(node + "/")]
     return max(found, key=len, default=None)
 
@@ -112,7 +112,7 @@ def length_complaints(lines):
 
 
 def link_complaints(root, path, lines):
-    """(line, sentence) of relative links that lead nowhere; code is not read."""
+    """(line, sentence) of broken relative links; code is skipped."""
     code = False
     for number, line in enumerate(lines, 1):
         code ^= line.lstrip().startswith("```")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the pictures and tables in the documentation what the program says.
+"""Checks that pictures and tables in the documentation match the program's output.
 
 A page names a command in a comment, and behind it stands what the command prints, or the picture that it writes:
 
@@ -10,7 +10,7 @@ A page names a command in a comment, and behind it stands what the command print
     ```
 
     tools/dev/docs_run.py CUBOID           says which of them are not current; exit status 1 if any
-    tools/dev/docs_run.py CUBOID --write   makes them current"""
+    tools/dev/docs_run.py CUBOID --write   updates them"""
 import glob
 import os
 import re
@@ -42,7 +42,7 @@ def read(path):
 
 
 def make(cuboid, command, old_block, files):
-    """The block that belongs behind the command; the file that it writes goes into `files`."""
+    """The block that follows the command; the file that it writes is added to `files`."""
     words = shlex.split(command)
     if "--svg" not in words:
         return f"```text\n{run(cuboid, words)}```\n"
@@ -56,7 +56,7 @@ def make(cuboid, command, old_block, files):
 
 
 def illegible(path):
-    """Why text of this SVG cannot be read in a README column; None if it can."""
+    """Why text of this SVG is illegible in a README column; None if it is legible."""
     text = read(os.path.join(ROOT, path))
     width = float(re.search(r'<svg\b[^>]*?(?:viewBox="\S+ \S+ | width=")([\d.]+)', text).group(1))
     sizes = [float(n) for n in re.findall(r"font(?:-size)?[=:]\s*\"?(\d+(?:\.\d+)?)", text)]
@@ -83,9 +83,9 @@ def main():
             file.write(files[path])
     unused |= set(glob.glob("docs/schedules/*.svg", root_dir=ROOT)) - set(files)
     for path in stale:
-        print(f"{path}: {'written' if write else 'is not what the program says; run docs_run.py CUBOID --write'}")
+        print(f"{path}: {'written' if write else 'differs from the program output; run docs_run.py CUBOID --write'}")
     for path in unused:
-        print(f"{path}: no page shows it")
+        print(f"{path}: not used in any page")
     small = {path: why for path in sorted(glob.glob("docs/**/*.svg", root_dir=ROOT, recursive=True))
              if (why := illegible(path)) is not None}
     for path, why in small.items():

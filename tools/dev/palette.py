@@ -38,7 +38,7 @@ def linear(colour):
 
 
 def seen(colour, vision):
-    """Linear RGB as a reader with this vision sees it."""
+    """Linear RGB as perceived with this vision."""
     rgb = linear(colour)
     return [min(max(sum(m * c for m, c in zip(row, rgb)), 0.0), 1.0) for row in VISIONS[vision]]
 
@@ -130,7 +130,7 @@ def text_table():
 
 
 def closest(groups, minimum, say):
-    """Complains of each pair of groups with colours nearer than this; the smallest difference of each vision."""
+    """Reports each pair of groups with closer colours; returns the smallest difference for each vision."""
     least = {}
     for vision in VISIONS:
         labs = {name: [lab(seen(c, vision)) for c in colours] for name, colours in groups.items()}
@@ -156,7 +156,7 @@ def check_cells(kinds, bars, number, say):
 
 
 def check_method():
-    """The formula gives the differences of Sharma's test data, and a known bad pair is refused."""
+    """The formula gives the differences of Sharma's test data, and a known bad pair is rejected."""
     data = (((50, 2.6772, -79.7751), (50, 0, -82.7485), 2.0425), ((50, 2.5, 0), (73, 25, -18), 27.1492),
             ((50, 2.5, 0), (50, 0, -2.5), 4.3065), ((50, 2.5, 0), (50, 3.2592, 0.3350), 1.0000),
             ((6.7747, -0.2908, -2.4247), (5.8714, -0.0985, -2.2286), 0.6377),

@@ -9,7 +9,7 @@ The upper panel has the losses, the lower one their distance from the first run'
 evaluated steps are plotted: lines of metrics.jsonl with a valid_loss. Lines differ in colour (Okabe and Ito's), marker
 and dashes, so they can be told apart without hue; a media query inside the SVG serves dark pages.
 
-Needs matplotlib (pip install matplotlib), which nothing else in Cuboid does."""
+Needs matplotlib (pip install matplotlib), the only script here that does."""
 import argparse
 import csv
 import json
@@ -61,7 +61,7 @@ def draw(runs, path):
         sys.exit("plot_losses.py needs matplotlib: pip install matplotlib")
     matplotlib.use("svg")
     from matplotlib import pyplot
-    # Text stays text, and the file is the same each time.
+    # Keep text as text, and the output deterministic.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "cuboid", "font.family": "sans-serif",
                                 "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"], "font.size": 10})
     for key in ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"):
@@ -90,7 +90,7 @@ def draw(runs, path):
 
 
 def read_arguments(parser, words):
-    """The runs that the command line names."""
+    """The runs named on the command line."""
     if len(words) == 1 and words[0].endswith(".csv"):
         return read_csv(words[0])
     runs = []
@@ -109,7 +109,7 @@ def main():
     arguments = parser.parse_args()
     runs = read_arguments(parser, arguments.runs)
     if len(runs) > len(LINES):
-        parser.error(f"{len(runs)} runs, and {len(LINES)} lines that can be told apart; use two figures")
+        parser.error(f"{len(runs)} runs, and {len(LINES)} distinguishable line styles; use two figures")
     draw(runs, arguments.o)
     if not arguments.runs[0].endswith(".csv"):
         write_csv(os.path.splitext(arguments.o)[0] + ".csv", runs)

@@ -26,7 +26,7 @@ def introspect(build, what):
 
 @contextlib.contextmanager
 def busy(processes):
-    """Keeps so many cores busy, at the same priority as the tests."""
+    """Keeps `processes` cores busy, at the same priority as the tests."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield

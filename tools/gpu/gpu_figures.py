@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures from what Cuboid's programs print and write: for tools/gpu/gpu_report.py, and held to canned texts by
+"""Figures from what Cuboid's programs print and write: for tools/gpu/gpu_report.py, tested with canned texts by
 tests/gpu_check."""
 import array
 import json
@@ -28,7 +28,7 @@ def read_metrics(folder):
 
 
 def training_figures(records, warm=3):
-    """Medians over the steps behind the first `warm`, whose kernels are chosen and memory is found."""
+    """Medians over the steps after the first `warm`, which choose kernels and allocate memory."""
     kept = records[warm:] or records[-1:]
 
     def middle(key):
@@ -45,7 +45,7 @@ def bytes_text(number):
 
 
 def dry_bytes(out):
-    """What a dry run, or a run that is planned by one, says that rank 0 allocates in all."""
+    """The total bytes allocated by rank 0, as reported by a dry run or a planned run."""
     match = re.search(r"^ +0 +0 .* ([0-9.]+ [KMGT]?i?B)$", out, re.MULTILINE)
     return to_bytes(match.group(1)) if match else None
 
@@ -63,7 +63,7 @@ def step_calls(out):
 
 
 def waits_as_meant(step):
-    """Nothing inside a step; at its end one wait, for loss, norm and what ranks tell each other."""
+    """No waits inside a step; at its end one, for loss, norm and the step statistics of the ranks."""
     return not step["inside"] and set(step["end"]) == {"cudaEventSynchronize"} and \
         step["end"]["cudaEventSynchronize"][0] == 1
 
@@ -80,7 +80,7 @@ def copy_shares(out):
 
 
 def attention_share(line):
-    """The lower of forward's and back's share of cuDNN's rate, in per cent: 'own attention: 91.0 % of ...'."""
+    """The lower share, of forward and backward, of cuDNN's rate, in per cent: 'own attention: 91.0 % of ...'."""
     return min(float(share) for share in re.findall(r"([0-9.]+) %(?! is wanted)", line))
 
 
@@ -91,14 +91,14 @@ def loss_bound(out):
 
 
 def same_steps(a, b, first=1):
-    """Whether the steps from `first` on have the same losses and gradient norms, to the bit, and there are any."""
+    """Whether the steps from `first` on have the same losses and gradient norms, bitwise, and there are any."""
     keys = ("step", "loss", "grad_norm")
     x, y = ([[r[k] for k in keys] for r in records if r["step"] >= first] for records in (a, b))
     return bool(x) and x == y
 
 
 def write_ids(prefix, vocabulary, documents=1000, length=1000):
-    """Random ids as a Megatron dataset: the work does not depend on what they say."""
+    """Random ids as a Megatron dataset: the work does not depend on the ids."""
     code, size = (8, 2) if vocabulary <= 65536 else (4, 4)
     ids = array.array("H" if size == 2 else "i", random.Random(1).choices(range(vocabulary), k=10 * length))
     ids *= -(-documents // 10)

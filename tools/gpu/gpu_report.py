@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What only a GPU can show, in parts, into one dated report. tools/gpu_check builds or packs, and calls this.
+"""Tests and measurements that need a GPU, in one dated report. tools/gpu_check builds or packs, and calls this.
 
     gpu_report.py FOLDER REPORT      FOLDER: bin/ lib/ mpi/ reference/ recipes/ text gpu_torch.py commit
 
@@ -47,7 +47,7 @@ from gpu_tests import (part_again, part_attention, part_doctor, part_gemm, part_
 from gpu_training import part_first, part_rates, part_torch, part_train
 from gpu_wanted import FIGURES
 
-# In the order of what they tell; with a limit in seconds.
+# Most informative first; with a limit in seconds.
 PARTS = {"doctor": (part_doctor, 45), "attention": (part_attention, 150), "gemm": (part_gemm, 60),
          "golden": (part_golden, 60), "first": (part_first, 60), "ops": (part_ops, 90), "bits": (part_bits, 90),
          "waits": (part_waits, 60), "train": (part_train, 200), "torch": (part_torch, 180), "rates": (part_rates, 120),
@@ -69,7 +69,7 @@ def run_parts(s, chosen):
         s.report.state = f"not finished; in part {name}"
         try:
             part(s)
-        except Exception as error:  # one part's surprise must not cost the others
+        except Exception as error:  # an unexpected error in one part must not stop the others
             s.report.failed(f"part {name}", f"{type(error).__name__}: {error}")
     s.report.state = f"{len(s.report.failures)} failed, {len(s.report.missed)} below their targets"
     s.report.save()

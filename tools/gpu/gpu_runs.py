@@ -9,12 +9,12 @@ from gpu_training import MODELS, train_overrides, write_ids_once
 
 SCHEDULES = ["1f1b", "zb-v", "dualpipev", "gpipe", "looped-bfs", "interleaved", "zb-h1", "zb-h2", "v-half", "v-min",
              "dualpipe"]
-HOLD_S = 2  # a wait inside a step that is held takes so long
-SETTLED = 3  # the step from which nothing is chosen, found or captured any more
+HOLD_S = 2  # duration of a wait inside a held step
+SETTLED = 3  # the first step after all autotuning, allocation and capture
 
 
 def part_golden(s):
-    for what, which in (("one microbatch, planted faults", "0"), ("four microbatches", "1")):
+    for what, which in (("one microbatch, injected faults", "0"), ("four microbatches", "1")):
         s.check(f"golden figures, one rank, {what}",
                 [s.path("bin", "test_golden"), s.path("reference"), s.device, which], 120)
     figures = {}
@@ -81,7 +81,7 @@ def resume(s, bf16, runs):
 
 
 def variants(s, bf16, runs):
-    """The same 6 steps in other ways; the last two have other products than the first, and the same as each other."""
+    """The same 6 steps with other options; the last two use other GEMMs than the first, and the same as each other."""
     kept = [f"cluster.matmul_algorithms={s.work}/algorithms"]
     ways = [("activations and moments away and back", "once",
              ["pipeline.schedule=gpipe", "memory.offload_activations=true", "memory.offload_optimizer=true"]),
@@ -121,7 +121,7 @@ def part_waits(s):
 
 
 def count_calls(s, name, recipe, overrides, hold_s):
-    """A row and a sight of the steps that are settled -> what the run said; nothing when it failed."""
+    """Reports a row and a result for the settled steps -> the run's output; None if it failed."""
     command, _ = s.train("waits-" + re.sub(r"\W+", "-", name), recipe, *overrides)
     command[0] = s.path("bin", "cuboid_counted")
     outcome = s.check(f"calls of a step, {name}", command, 60, {"COUNT_HOLD_S": str(hold_s)})

@@ -20,7 +20,7 @@ QUIET = ["train.eval_interval=0", "checkpoint.load=none", "checkpoint.save=none"
          "checkpoint.keep_last=0"]
 LOG_BYTES = 12 << 20  # of all commands together
 COMMAND_BYTES = 200000  # of one command, at most
-OUTPUT_BYTES = 8 << 20  # of one command's output that is looked at
+OUTPUT_BYTES = 8 << 20  # of one command's output that is parsed
 LINE_CHARS = 400  # of a line in the report
 TINY = ["model.hidden_size=24", "model.kv_channels=8", "model.ffn_hidden_size=32", "model.seq_length=16"]
 CUDNN = "model.attention_backend=cudnn"
@@ -29,7 +29,7 @@ CUDNN = "model.attention_backend=cudnn"
 # ---- the report ----
 
 class Report:
-    """Rows of one table, then sections, then the last lines of what failed. The file is complete at every moment."""
+    """Rows of one table, then sections, then the last lines of failed commands. The file is complete at all times."""
 
     def __init__(self, path, title, machine):
         self.path, self.title, self.machine = path, title, machine
@@ -77,7 +77,7 @@ class Report:
 
 
 class Log:
-    """Head and tail of what every command printed. Each takes a small share of what the others left, so hundreds of
+    """Head and tail of every command's output. Each takes a small share of the remaining room, so hundreds of
     long outputs leave some room for the last one."""
 
     def __init__(self, path, limit=LOG_BYTES):
@@ -105,7 +105,7 @@ def cut(output, room):
 
 
 def read_ends(file):
-    """What a command wrote, as text; of a very long output the two ends."""
+    """A command's output as text; of a very long output the two ends."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     if size <= OUTPUT_BYTES:
@@ -117,7 +117,7 @@ def read_ends(file):
 
 
 def last_of_each(overrides):
-    """One override for each key, the last one said: cuboid refuses a key that is given twice."""
+    """One override for each key, the last one given: cuboid rejects duplicate keys."""
     return list({override.split("=")[0]: override for override in overrides}.values())
 
 
@@ -208,7 +208,7 @@ class Session:
         return os.path.join(self.folder, *names)
 
     def libraries(self):
-        """Where a program that came along finds its libraries."""
+        """The library path of a packed program."""
         folders = [os.environ.get(name, "") for name in ("GPU_CHECK_LIBRARIES", "LD_LIBRARY_PATH")]
         known = ":".join(folder for folder in folders if folder)
         return {"LD_LIBRARY_PATH": known} if known else {}
@@ -223,7 +223,7 @@ class Session:
         return next((path for path in found if path and os.access(path, os.X_OK)), None)
 
     def mpi_environment(self):
-        """For mpirun: as root, on this machine alone, and with its own parts where it came along."""
+        """Environment of mpirun: as root, on this machine alone, and with its own plugins if it was packed."""
         mpi = self.path("mpi")
         here = {"OPAL_PREFIX": mpi, "OPAL_PKGLIBDIR": f"{mpi}/components", "OPAL_PKGDATADIR": f"{mpi}/share",
                 "OPAL_SYSCONFDIR": f"{mpi}/etc"} if os.path.isdir(mpi) else {}
@@ -233,7 +233,7 @@ class Session:
                 "OMPI_MCA_btl_vader_single_copy_mechanism": "none", **self.libraries(), **here}
 
     def launch(self, ranks):
-        """The words before cuboid, and overrides: threads with a GPU each, or processes that share; None: neither."""
+        """The command prefix and overrides: threads with a GPU each, or processes that share one; None: neither."""
         gpus = len(re.findall(r"^GPU \d+:", self.run(["nvidia-smi", "-L"], 20).out, re.MULTILINE))
         if gpus >= ranks:
             return [], []
@@ -270,7 +270,7 @@ class Session:
         return Outcome(status, text, time.monotonic() - begin, gone)
 
     def stop(self):
-        """The end of what runs now, when this program is told to end."""
+        """Ends the running command when this program is terminated."""
         if self.running is not None and self.running.poll() is None:
             end_session(self.running, 1.0)
 

@@ -13,7 +13,7 @@ MEMCHECK = [("ops_rows", "*/norm_*ward"), ("attention_narrow", "*/bits*"), ("ops
             ("ops_attention", "*/*"), ("ops_bits", "*/*")]
 RACECHECK = [("ops_rows", "*/norm_*ward"), ("attention_narrow", "*/bits*"), ("ops_sums", "*/*"),
              ("ops_attention", "*/forward_and*")]
-ONE_TEST_S = 45  # of attention: one that hangs costs no more
+ONE_TEST_S = 45  # of attention: limits a test that hangs
 
 
 def part_doctor(s):
@@ -27,14 +27,14 @@ def test_environment(s):
 
 
 def test_names(s, program):
-    """The tests of a program, as it lists them; every one of them in one run when it does not."""
+    """The tests listed by a program; a single run of all if it cannot list them."""
     listed = re.findall(r"^\W+ (\w+)$", s.run([s.path("bin", "test_" + program), "--list"], 20).out, re.MULTILINE)
     return listed or ["*"]
 
 
 def part_attention(s):
     """Each test in a process of its own, with a limit of its own: a kernel that hangs costs one test. After a failure
-    of our own tensor-core kernels later parts take cuDNN's, which tells more about everything else."""
+    of our own tensor-core kernels later parts use cuDNN's, so that the rest can still be tested."""
     failed = {}
     for program in ATTENTION_TESTS:
         bad = []
@@ -63,7 +63,7 @@ def part_attention(s):
 
 def run_tests(s, names, limit):
     for name in names:
-        # Which bits a matrix product has is cuBLASLt's choice, and alignment is part of it.
+        # cuBLASLt's algorithm determines the bits of a GEMM, and depends on alignment.
         which = f"{name}/!(*bits)" if name in ("gemm", "gemm_narrow") else "*/*"
         good = s.check(f"{name} on the GPU", [s.path("bin", "test_" + name), "--filter", which], limit,
                        test_environment(s)).good
@@ -83,7 +83,7 @@ def sanitize(s, tool, plan):
     if sanitizer is None:
         s.report.row(tool, "not run: compute-sanitizer is not installed")
         return
-    # Our libraries are for our program, which `env` starts, and not for the sanitizer.
+    # LD_LIBRARY_PATH is set for our program, which `env` starts, and not for the sanitizer.
     ours = ["env", *(f"{key}={value}" for key, value in s.libraries().items())]
     for name, which in plan:
         if s.left() < 5:
@@ -104,7 +104,7 @@ def part_racecheck(s):
 
 
 def part_again(s):
-    """What failed, once more and one launch after the other: a failure that does not come again is one of timing."""
+    """Reruns failed checks with blocking launches: a failure that does not reproduce depends on timing."""
     for name, command, limit, env in list(s.broken):
         if s.left() < 5:
             s.report.row(f"again: {name}", "not run: no time left")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's training step on one GPU: what Cuboid's step is measured against by tools/gpu_check.
+"""PyTorch's training step on one GPU: the baseline of Cuboid's step in tools/gpu_check.
 
 As PyTorch users write it to be fast: torch.compile, F.scaled_dot_product_attention (flash), bf16 by autocast over fp32
 weights, AdamW as one fused kernel, gradients clipped, microbatches accumulated; random ids, no dropout.
@@ -43,7 +43,7 @@ class RMSNorm(nn.Module):
 
 
 def rotate(x, turn):
-    """Halves of each head turned by the angles of their places: turn [S, D / 2] of (cos, sin)."""
+    """Halves of each head rotated by the angles of their positions: turn [S, D / 2] of (cos, sin)."""
     cos, sin = turn
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
@@ -54,7 +54,7 @@ def attend(q, k, v):
         k, v = (y.repeat_interleave(q.size(1) // y.size(1), dim=1) for y in (k, v))
     if hasattr(F, "scaled_dot_product_attention"):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # PyTorch 1: right, and slow
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # PyTorch 1: correct, but slow
     hidden = torch.ones(q.size(2), q.size(2), dtype=torch.bool, device=q.device).triu(1)
     return F.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1) @ v
 

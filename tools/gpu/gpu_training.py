@@ -8,7 +8,7 @@ import sys
 from gpu_figures import attention_share, copy_shares, dry_bytes, peak_of, read_metrics, training_figures, write_ids
 from gpu_session import ONE_RANK, TINY, as_code
 
-COPY_SHARE = 85.0  # per cent that a memory-bound op is to reach
+COPY_SHARE = 85.0  # target of a memory-bound op, in per cent
 ATTENTION_SHARE = 80.0  # of cuDNN's rate
 
 
@@ -33,7 +33,7 @@ GRAPHS = ("graphs", WAYS[-1][1] + ["cluster.cuda_graphs=true"])
 
 
 def shape_overrides(s, model):
-    """What makes the recipe this measurement's work."""
+    """The overrides of the recipe for this measurement."""
     overrides = [f"model.seq_length={model.seq}", *model.overrides]
     if model.layers is not None:
         overrides.append(f"model.num_layers={model.layers}")
@@ -58,7 +58,7 @@ def train_overrides(s, model, *more):
 
 
 def layers_that_fit(s, model, room):
-    """The most layers of 4, 8, 12 ... whose allocations, as a dry run counts them, fit; None: it could not say."""
+    """The most layers of 4, 8, 12 ... whose allocations, as a dry run counts them, fit; None: unknown."""
     best = None
     for layers in range(4, 33, 4):
         model.layers = layers
@@ -72,7 +72,7 @@ def layers_that_fit(s, model, room):
 
 
 def torch_figures(s, model, layers):
-    """PyTorch's step of the same work, or why there is none."""
+    """PyTorch's step of the same work, or the reason why there is none."""
     batch, microbatches = (2, 2) if s.tiny else (model.batch, model.microbatches)
     command = [sys.executable, s.path("gpu_torch.py"), "--model", model.name, "--batch", str(batch),
                "--microbatches", str(microbatches), "--seq", str(model.seq)]
@@ -106,13 +106,13 @@ def figures_of(s, model, way, overrides, peak):
 
 
 def our_figures(s, model, peak, ways=WAYS):
-    """Those of the fastest way to train it; None: all ways failed."""
+    """training_figures() of the fastest configuration; None: all failed."""
     found = [figures_of(s, model, way, overrides, peak) for way, overrides in ways]
     return max((figures for figures in found if figures), key=lambda f: f["tokens_per_s"], default=None)
 
 
 def compare_with_torch(s, model, ours, peak):
-    """-> both. Where PyTorch has no room for as many layers, both are measured with fewer."""
+    """-> both. If PyTorch runs out of memory, both are measured with fewer layers."""
     theirs, why = torch_figures(s, model, model.layers)
     if theirs is None and "out of memory" in why.lower() and model.layers and model.layers > 8:
         model.layers -= 8
@@ -128,7 +128,7 @@ def compare_with_torch(s, model, ours, peak):
 
 
 def part_first(s):
-    """One training run, before anything that takes long: does it train, and at what rate?"""
+    """One training run, before any long measurement: checks that it trains, and at what rate."""
     write_ids_once(s, MODELS[0])
     way, overrides = WAYS[0]
     figures_of(s, MODELS[0], way, overrides, peak_of(s.gpu_name))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU is to show, one line each: reached, not reached, not measured. The parts of gpu_report.py say what
-they see of it; a figure that is made of several is reached when all of them have been seen, and were good."""
+"""Targets of the GPU report, one line each: reached, not reached, not measured. The parts of gpu_report.py add
+results; a target made of several results is reached when all of them have been added, and passed."""
 
-FIGURES = {  # name: (what is to be shown, how many sights make it whole)
+FIGURES = {  # name: (target, number of results that it consists of)
     "ops": ("every op against double precision: all types, odd shapes, poisoned outputs", 15),
     "memcheck": ("compute-sanitizer memcheck finds nothing in the op suite", 6),
     "racecheck": ("compute-sanitizer racecheck finds nothing in the op suite", 4),
@@ -34,7 +34,7 @@ class Wanted:
         self.seen[name].append((good, said))
 
     def state(self, name):
-        """-> the word, and what was seen: of a figure of several, what was not good, or how many were."""
+        """-> the state and its details: for a target of several results, those that failed, or the number so far."""
         seen, count = self.seen[name], FIGURES[name][1]
         bad = [said for good, said in seen if not good]
         if not seen:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What count_calls.c has to find: the environment variable PLANT says what the host does once in
+/* Waits that count_calls.c must detect: the environment variable INJECT names what the host does once in
  * each step, in the range "update". */
 #include "kernels/cuda/runtime/cuda.h"
 
@@ -21,7 +21,7 @@ static bool ask(cudaStream_t stream)
     return error == cudaSuccess && cudaEventDestroy(event) == cudaSuccess;
 }
 
-static bool plant(const char *what, cudaStream_t stream)
+static bool inject(const char *what, cudaStream_t stream)
 {
     void *data = NULL;
     char to[8], from[8] = {0};
@@ -43,8 +43,8 @@ static bool plant(const char *what, cudaStream_t stream)
 
 enum status injected_run(struct cuda_queue *queue, const struct op *op)
 {
-    const char *what = getenv("PLANT");
+    const char *what = getenv("INJECT");
     if (op->kind == OP_CLIP)
-        CHECK(plant(what != NULL ? what : "none", queue->stream));
+        CHECK(inject(what != NULL ? what : "none", queue->stream));
     return real_run(queue, op);
 }
