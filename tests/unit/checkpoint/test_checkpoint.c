@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The folder of checkpoints, with checkpoints made by hand: which are complete, and which files a save may
- * remove and when. What ranks do together is in tests/ranks/training/test_checkpoint.c. */
+/* The checkpoint folder, with checkpoints made by hand: which are complete, and which files a save may
+ * remove and when. Collective saves and loads are tested in tests/ranks/training/test_checkpoint.c. */
 #include "trainer/checkpoint/checkpoint.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
@@ -32,7 +32,7 @@ Test(checkpoint, the_newest_complete_one_is_found, .init = silence)
     save_one("s", 123456789);
     expect_found("s", "s/step-123456789");
 
-    // Each way of not being complete.
+    // Each way of being incomplete.
     cr_assert_eq(unlink("s/step-123456789/manifest.json"), 0);
     expect_found("s", "s/step-00000100");
     save_one("s", 200);
@@ -47,7 +47,7 @@ Test(checkpoint, the_newest_complete_one_is_found, .init = silence)
     begin("s", 500);
     expect_found("s", "s/step-00000100");
 
-    // Names that are no checkpoint's.
+    // Names that are not those of checkpoints.
     const char *const names[] = {"s/step-",          "s/step-1",        "s/step-00000600x",
                                  "s/step-000000700", "s/Step-00000800", "s/step-9999999999999999999"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -72,7 +72,7 @@ Test(checkpoint, leftovers_of_this_run_are_removed_and_nothing_else, .init = sil
     enter(folder);
     save_one("s", 1);
     begin("s", 2); // killed here
-    // Copies of the user's, each of them a whole checkpoint of this run.
+    // The user's copies, each of them a complete checkpoint of this run.
     for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) {
         struct save_ticket ticket = {.identity = {.step = 1}};
         struct record record;
@@ -88,7 +88,7 @@ Test(checkpoint, leftovers_of_this_run_are_removed_and_nothing_else, .init = sil
     }
     cr_assert_eq(folder_clean("s"), OK);
     cr_expect_str_eq(list("s", &names), all);
-    struct save_ticket ticket = begin("s", 6); // whose usual name is taken
+    struct save_ticket ticket = begin("s", 6); // whose default name is in use
     cr_expect_eq(ticket.attempt, 2);
     folder_abandon("s", &ticket);
     cr_expect_str_eq(list("s", &names), all);
@@ -100,7 +100,7 @@ Test(checkpoint, leftovers_of_this_run_are_removed_and_nothing_else, .init = sil
     leave(folder);
 }
 
-/* Killed while it removes a checkpoint, at each file of it. */
+/* Killed while removing a checkpoint, at each file of it. */
 Test(checkpoint, a_removal_that_was_interrupted_is_finished)
 {
     static const char *const gone[] = {"manifest.json", "recipe.yaml", "rank-00000.safetensors"};
@@ -153,7 +153,7 @@ Test(checkpoint, a_save_of_the_same_step_replaces_it, .init = silence)
     enter(folder);
     save_one("s", 1);
     cr_assert_eq(manifest_read("s/step-00000001", &first), OK);
-    cr_assert_eq(mkdir("s/step-00000002", 0777), 0); // not complete, and so not known to be ours
+    cr_assert_eq(mkdir("s/step-00000002", 0777), 0); // incomplete, and so of unknown origin
     save_one("s", 1);
     save_one("s", 2);
     cr_expect_str_eq(list("s", &names), "run.json step-00000001 step-00000002 step-00000002.old");
@@ -183,7 +183,7 @@ Test(checkpoint, older_ones_are_removed_and_nothing_else, .init = silence)
     save_and_keep("s", 5, 1);
     cr_expect_str_eq(list("s", &names), "run.json step-00000002 step-00000003 step-00000004.partial "
                                         "step-00000005 step-00000012");
-    save_and_keep("s", 4, 1); // 5 is newer than what was saved
+    save_and_keep("s", 4, 1); // 5 is newer than the saved step
     cr_expect_str_eq(list("s", &names), "run.json step-00000002 step-00000003 step-00000004 "
                                         "step-00000004.partial step-00000005 step-00000012");
     cr_assert_eq(rmdir("s/step-00000004.partial"), 0);
@@ -204,7 +204,7 @@ Test(checkpoint, links_are_removed_and_what_they_point_to_stays, .init = silence
     snprintf(foreign.run, sizeof foreign.run, "%032d", 0);
     snprintf(foreign.save, sizeof foreign.save, "%016d", 0);
     write_tensors("precious/rank-00000.safetensors", &foreign);
-    // Moved away by the user, who left a link.
+    // Moved away by the user, leaving a link.
     cr_assert_eq(rename("s/step-00000001", "archive/step-00000001"), 0);
     cr_assert_eq(symlink("../archive/step-00000001", "s/step-00000001"), 0);
     cr_assert_eq(symlink("../foreign/step-00000002", "s/step-00000002"), 0);
@@ -238,7 +238,7 @@ Test(checkpoint, what_is_not_this_runs_is_passed_over, .init = silence)
     expect_found("s", "s/step-00000004");
     cr_assert_eq(rename("s/step-00000003", "s/step-00000009"), 0);
     expect_found("s", "s/step-00000004");
-    // Moved to another disk by the user, who left a link.
+    // Moved to another disk by the user, leaving a link.
     cr_assert_eq(mkdir("archive", 0777) || rename("s/step-00000004", "archive/four") ||
                      symlink("../archive/four", "s/step-00000004"),
                  0);
@@ -246,7 +246,7 @@ Test(checkpoint, what_is_not_this_runs_is_passed_over, .init = silence)
     leave(folder);
 }
 
-/* Two processes that make the same step of the same run, each of which thinks that it is alone. */
+/* Two processes that save the same step of the same run, each unaware of the other. */
 Test(checkpoint, files_of_two_saves_are_not_mixed, .init = silence)
 {
     char folder[32];

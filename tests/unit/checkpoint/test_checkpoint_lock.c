@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who may write in a folder of checkpoints: with flock() and without, after kills, and after machines that do
- * not answer. Leases of other machines are made by hand. */
+/* Write access to a checkpoint folder: with flock() and without, after kills, and after machines stop
+ * responding. Leases of other machines are made by hand. */
 #include "trainer/checkpoint/checkpoint_lock.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
@@ -108,7 +108,7 @@ Test(checkpoint_lock, a_killed_run_can_be_started_again_at_once)
     }
 }
 
-/* Another process has the number of the one that is gone. */
+/* Another process has the pid of the exited one. */
 Test(checkpoint_lock, a_pid_may_be_used_again)
 {
     char folder[32];
@@ -120,7 +120,7 @@ Test(checkpoint_lock, a_pid_may_be_used_again)
     expect_taken(&kinds[1]);
     put_owner("here", self.machine, self.pid, self.started);
     expect_refused(&kinds[1], "on here, SLURM_JOB_ID 55; wait for it");
-    expect_taken(&kinds[0]); // the lock says that it does not live
+    expect_taken(&kinds[0]); // the lock shows that it is not running
     leave(folder);
 }
 
@@ -133,7 +133,7 @@ Test(checkpoint_lock, the_lease_of_another_machine_expires_unless_it_is_renewed,
         patient.expires_ms = 60000;
         int64_t before = now_ms();
         put_owner("node7", "elsewhere", 1, 1);
-        expect_taken(&kinds[kind]); // waits for what is left of 400 ms
+        expect_taken(&kinds[kind]); // waits for the rest of 400 ms
         cr_expect_geq(now_ms() - before, 300);
 
         put_owner("node7", "elsewhere", 1, 1);
@@ -155,7 +155,7 @@ Test(checkpoint_lock, the_lease_of_another_machine_expires_unless_it_is_renewed,
     }
 }
 
-/* Several at once, without flock, some of them where a dead process has left its lease. */
+/* Several at once, without flock, some of them where a killed process has left its lease. */
 Test(checkpoint_lock, one_of_many_gets_it, .timeout = 60)
 {
     enum { ROUNDS = 12, MANY = 6 };
@@ -246,7 +246,7 @@ Test(checkpoint_lock, a_folder_belongs_to_one_run, .init = silence)
     leave(folder);
 }
 
-/* What a killed run left is removed when the next one takes the folder. */
+/* Files left by a killed run are removed when the next one takes the folder. */
 Test(checkpoint_lock, what_was_unfinished_is_removed)
 {
     char folder[32];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The manifest, in which anything may be wrong. */
+/* The manifest, in which any field may be invalid. */
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
@@ -71,7 +71,7 @@ Test(checkpoint_manifest, the_first_key_of_the_model_that_differs_is_named)
     leave(folder);
 }
 
-/* The sample's manifest, changed, with or without a checksum that fits. */
+/* The sample manifest, modified, with or without a matching checksum. */
 static enum status read_changed(const struct text *bytes, bool sign)
 {
     static const char key[] = "\"checksum\": \"", path[] = "s/step-00000012/manifest.json";
@@ -232,7 +232,7 @@ Test(checkpoint_manifest, a_manifest_that_was_written_wrong_is_refused_for_its_r
 
 /* ---- the header of a file ---- */
 
-/* One wrong thing in the metadata, of the same length as the right one. */
+/* One invalid field in the metadata, of the same length as the valid one. */
 Test(checkpoint_manifest, a_file_says_what_it_is)
 {
     static const char *const cases[][3] = {
@@ -260,7 +260,7 @@ Test(checkpoint_manifest, a_file_says_what_it_is)
         text_add_bytes(&changed, good.chars, good.length);
         char *at = memmem(changed.chars, changed.length, cases[i][0], strlen(cases[i][0]));
         cr_assert_not_null(at);
-        memcpy(at, cases[i][1], strlen(cases[i][1])); // over what follows
+        memcpy(at, cases[i][1], strlen(cases[i][1])); // over the rest of the file
         write_in("s/step-00000012", "rank-00000.safetensors", changed.chars, changed.length);
         cr_expect_eq(checkpoint_file_open(path, CHECKPOINT_VERSION, &file), BAD_CHECKPOINT, "%s",
                      cases[i][1]);
@@ -268,7 +268,7 @@ Test(checkpoint_manifest, a_file_says_what_it_is)
                   "%s", fail_text());
         text_free(&changed);
     }
-    // A wrong byte of the data is found when its block is read, whichever tensor is wanted.
+    // A corrupted byte of the data is detected when its block is read, whichever tensor is requested.
     struct checkpoint_file *file = NULL;
     float numbers[4];
     good.chars[good.length - 1] ^= 1;
@@ -290,7 +290,7 @@ static struct piece rectangle(int64_t row, int64_t column, int64_t rows, int64_t
         .name = "a", .ndim = 2, .dim = {size, size}, .begin = {row, column}, .count = {rows, columns}};
 }
 
-/* Cuts a rectangle in two, and those again, as long as there is room in the list. */
+/* Cuts a rectangle in two, and the parts again, as long as the list has room. */
 static void cut(struct piece *list, int *count, int most, uint32_t *random)
 {
     while (*count < most) {
@@ -323,7 +323,8 @@ static bool tiles(const struct piece *list, int count, int64_t size)
     return good;
 }
 
-/* Against a count of each element: random tilings, and the same with one rectangle moved or stretched. */
+/* Checked against a count of each element: random tilings, and the same with one rectangle moved or
+ * stretched. */
 Test(checkpoint_manifest, pieces_cover_a_tensor_once_or_are_refused)
 {
     uint32_t random = 3;
@@ -350,7 +351,7 @@ Test(checkpoint_manifest, pieces_cover_a_tensor_once_or_are_refused)
     cr_expect(accepted > 5000 && refused > 5000, "%d, %d", accepted, refused);
 }
 
-/* In n log n: comparing every two of so many would take minutes. Of the processor: others may use it, too. */
+/* In n log n: comparing all pairs would take minutes. In processor time, as the machine may be busy. */
 Test(checkpoint_manifest, many_pieces_take_no_time)
 {
     enum { MANY = 200000, LIMIT_S = 20 };

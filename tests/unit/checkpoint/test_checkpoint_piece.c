@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Pieces, without files: every tensor of a model is a function of name, state and global index. It is cut
- * into pieces on one layout and put together on another, for all pairs of layouts, and each element must be
- * the function's value again; so a row and a column exchanged, or a piece left out, cannot cancel. */
+ * into pieces on one layout and reassembled on another, for all pairs of layouts, and each element must
+ * equal the function's value; so swapped rows and columns, or a missing piece, cannot cancel. */
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
 #include "schedules/schedule.h"
@@ -92,7 +92,7 @@ static float element(int row, int state, int64_t i, int64_t j)
     return (float)(((row * STATE_COUNT + state) * 64 + i) * 64 + j);
 }
 
-/* Does the pipeline rank hold the layer, as one of its chunks? */
+/* Whether the pipeline rank holds the layer, as one of its chunks. */
 static bool holds(const struct run *run, int pp, int layer)
 {
     const struct schedule *schedule = run->schedule;
@@ -106,7 +106,7 @@ static bool holds(const struct run *run, int pp, int layer)
     return false;
 }
 
-/* All pieces of all ranks, and the numbers of each. */
+/* All pieces of all ranks, and the elements of each. */
 struct stock {
     struct manifest manifest;
     float **values; // by piece.file: here its own index
@@ -152,7 +152,7 @@ static void stock_free(struct stock *stock)
     manifest_free(&stock->manifest);
 }
 
-/* The slice of one rank from the pieces, handed over in chunks of all lengths. */
+/* Assembles the slice of one rank from the pieces, passed in chunks of all lengths. */
 static void check_slice(const struct stock *stock, const struct plan *plan, int r, enum state state, int rank)
 {
     const struct param *row = &plan->params.rows[r];
@@ -210,7 +210,7 @@ Test(checkpoint_piece, any_layout_loads_on_any_other)
                 check_pair(&models[m], &layouts[from], &layouts[to]);
 }
 
-/* Rows that no model has yet: cut in either dimension, unevenly, padded, shares empty. */
+/* Rows that no model has yet: split in either dimension, unevenly, padded, with empty shards. */
 static struct param random_row(uint32_t *random, int tp)
 {
     int dice[5];
@@ -226,7 +226,7 @@ static struct param random_row(uint32_t *random, int tp)
     return row;
 }
 
-/* What a rank has in memory, with noise where padding is, as a piece. */
+/* A rank's memory, with noise in the padding, as a piece. */
 static void stock_add(struct stock *stock, const struct param *row, const struct slice *slice)
 {
     struct piece *piece = &stock->manifest.pieces[stock->manifest.piece_count];
@@ -293,12 +293,12 @@ Test(checkpoint_piece, the_cover_is_checked)
             "here: a piece of layers.1.mlp.fc2.weight does not fit into it",
         };
         switch (fault) {
-        case 0: // nobody wrote it
+        case 0: // written by no rank
             snprintf(cut[1].name, sizeof cut[1].name, "%s", "z");
             cut[1].begin[1] = cut[1].dim[1] = 0;
             cut[1].dim[1] = cut[1].count[1];
             break;
-        case 1: // two wrote the same
+        case 1: // written by two
             cut[1].begin[1] = 0;
             break;
         case 2: // one element too far
@@ -310,7 +310,7 @@ Test(checkpoint_piece, the_cover_is_checked)
         case 4: // of another shape
             cut[1].dim[0]++;
             break;
-        case 5: // and what overflows
+        case 5: // and an overflow
             cut[1].begin[1] = INT64_MAX;
             cut[1].count[1] = INT64_MAX;
             break;

@@ -16,7 +16,7 @@
 
 /* ---- calls ---- */
 
-/* calls_left: the process is killed before the call that finds it at 0; below 0 it lives. */
+/* calls_left: the process is killed before the call that finds it at 0; below 0 it is not killed. */
 struct file_system {
     int errno_of_exchange; // 0: supported
     int calls_left;
@@ -92,7 +92,7 @@ static void expect_step_2(int calls)
     free(found);
 }
 
-/* Publishes in a process that is killed after this many calls; false: it ended before. */
+/* Publishes in a process that is killed after this many calls; false: it finished before. */
 static bool publish_and_kill(const struct save_ticket *ticket, int calls)
 {
     int how = 0;
@@ -138,7 +138,7 @@ Test(checkpoint_replace, a_kill_at_any_call_loses_no_checkpoint_and_leaves_no_li
     }
 }
 
-/* The old one goes, and nothing is said of it. */
+/* The old one is removed, without a message. */
 Test(checkpoint_replace, the_new_checkpoint_has_the_name)
 {
     char folder[32], said[8];
@@ -185,7 +185,7 @@ Test(checkpoint_replace, a_rename_that_fails_leaves_the_old_one, .init = silence
     leave(folder);
 }
 
-/* What stands in the place of the replaced checkpoint is no checkpoint: neither is removed. */
+/* The entry in place of the replaced checkpoint is no checkpoint: neither is removed. */
 Test(checkpoint_replace, the_replaced_one_stays_while_the_other_is_not_complete, .init = silence)
 {
     char folder[32];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The file format: what is written reads back, and any other file is refused in one line.
+/* The file format: written files read back, and any other file is rejected with a one-line error.
  *
- * A file by hand is its header as text with the numbers behind it, so that each complaint has the header that
- * earns it. Then every byte of a small file is changed in many ways, and the file is cut at every length: it
- * must be refused, or be read to the end without harm (the sanitizers' builds run this too). */
+ * A handmade file is its header as text followed by the data, so that each error message has a header that
+ * causes it. Then every byte of a small file is changed in many ways, and the file is truncated at every
+ * length: it must be rejected, or be read to the end safely (the sanitizer builds run this too). */
 #include "trainer/checkpoint/format/safetensors.h"
 
 #include "trainer/files/checksum.h"
@@ -55,7 +55,7 @@ static void put_file(const char *path, const void *bytes, size_t length)
     close(file);
 }
 
-/* A file of this header and so many bytes of numbers. */
+/* A file with this header and so many bytes of data. */
 static void put_header(const char *path, const char *header, size_t numbers)
 {
     struct text file = {0};
@@ -68,7 +68,7 @@ static void put_header(const char *path, const char *header, size_t numbers)
     text_free(&file);
 }
 
-/* ---- what is written reads back ---- */
+/* ---- written files read back ---- */
 
 static const struct safetensors_tensor sample[] = {
     {.name = "norm.weight", .dtype = SAFETENSORS_F32, .ndim = 1, .dim = {5}},
@@ -150,7 +150,7 @@ Test(safetensors, the_order_of_names_in_the_header_is_not_that_of_the_numbers)
     leave(folder);
 }
 
-/* ---- what is refused ---- */
+/* ---- rejected files ---- */
 
 #define TENSOR(name, shape, from, to) \
     "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
@@ -260,7 +260,7 @@ Test(safetensors, a_file_that_shrinks_while_it_is_read_is_an_error)
     leave(folder);
 }
 
-/* Refused, or read whole. Returns true when it opened. */
+/* Rejected, or read completely. Returns true if it opened. */
 static bool open_and_read(const char *path)
 {
     struct safetensors *file = NULL;
@@ -337,7 +337,7 @@ Test(safetensors, a_full_disk_leaves_nothing)
     cr_expect_eq(safetensors_create("no/a.st", &large, 1, 0, &writer), IO_ERROR);
     cr_expect_str_eq(fail_text(), "no/a.st: No such file or directory");
 
-    // An older file of the name stays until the new one is whole.
+    // An older file of the name stays until the new one is complete.
     write_sample("a.st");
     cr_assert_eq(safetensors_create("a.st", &large, 1, 0, &writer), OK);
     cr_assert_eq(safetensors_append(writer, numbers, 100), OK);
@@ -349,8 +349,7 @@ Test(safetensors, a_full_disk_leaves_nothing)
 
 /* ---- checksums ---- */
 
-/* What `xxhsum -H3` says of the same bytes: of none, of a few, of more than one stripe, of more than one
- * block. */
+/* The output of `xxhsum -H3` for the same bytes: none, a few, more than one stripe, more than one block. */
 Test(checksum, is_xxh3)
 {
     unsigned char bytes[5000];
@@ -418,7 +417,7 @@ Test(checksum_v1, sees_lengths_and_every_change_of_one_or_two_bits)
 
 Test(checksum_v1, stays_what_it_was)
 {
-    // Checkpoints carry it. The value is from a program written apart from this one, from the description
+    // Stored in checkpoints. The value is from an independent implementation, written from the description
     // alone.
     const char text[] = "the quick brown fox jumps over the lazy dog 0123456789";
     cr_assert_eq(checksum_v1_of(text, sizeof text - 1), 0xfa9208b880d941fcU);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A dataset whose ids count up from `first`, so that a token says where it comes from. */
+/* A dataset whose ids count up from `first`, so that a token identifies its origin. */
 struct fixture {
     char folder[32];
     char prefix[2][64];
@@ -116,7 +116,7 @@ Test(data, an_epoch_shows_every_token_once)
     fixture_free(&f);
 }
 
-/* The same by the plainest code: lay the documents of an epoch end to end and cut. */
+/* The same with the simplest code: concatenate the documents of an epoch and cut. */
 Test(data, a_sample_is_a_cut_of_the_shuffled_documents)
 {
     enum { S = 23 };
@@ -173,7 +173,7 @@ Test(data, the_seed_and_the_number_decide_and_nothing_else)
 
     struct data *data = open_data(&config), *again = open_data(&config);
     read_all(data, DATA_TRAIN, S, COUNT, false, a);
-    read_all(again, DATA_TRAIN, S, COUNT, true, b); // several epochs, walked backwards
+    read_all(again, DATA_TRAIN, S, COUNT, true, b); // several epochs, in reverse order
     cr_assert_eq(memcmp(a, b, bytes), 0);
     read_all(data, DATA_VALID, S, COUNT, false, a);
     data_close(data);
@@ -225,7 +225,7 @@ Test(data, threads_may_share_it)
     struct reader readers[THREADS];
     pthread_t threads[THREADS];
     for (int t = 0; t < THREADS; t++) {
-        // Blocks and strides, so that threads stand in different epochs and fight for the two places.
+        // Blocks and strides, so that threads are in different epochs and compete for the two cache slots.
         readers[t] = (struct reader){data, a, t, THREADS, COUNT, S, OK};
         cr_assert_eq(pthread_create(&threads[t], NULL, read_some, &readers[t]), 0);
     }
@@ -243,7 +243,7 @@ Test(data, threads_may_share_it)
     fixture_free(&f);
 }
 
-/* The documents of the three parts are disjoint, in file order, and all of them, with Megatron's bounds. */
+/* The documents of the three splits are disjoint, in file order, and complete, with Megatron's bounds. */
 Test(data, a_split_cuts_documents)
 {
     enum { S = 4 };
@@ -272,7 +272,7 @@ Test(data, a_split_cuts_documents)
     cr_assert(strstr(fail_text(), "gives test 0 of its 40 documents") != NULL, "%s", fail_text());
     data_close(data);
 
-    // A list of its own: all of the first trains, all of the second validates.
+    // Separate lists: all of the first trains, all of the second validates.
     const struct data_source_config other = {f.prefix[1], 1.0};
     config.split = NULL;
     config.valid = &other;
@@ -303,7 +303,7 @@ Test(data, splits_are_parsed_or_refused)
     }
 }
 
-/* Whatever the layout, a step shows the same samples, and rows are in Megatron's order. */
+/* In any layout, a step has the same samples, and rows are in Megatron's order. */
 Test(data, layouts_share_out_the_same_samples)
 {
     enum { S = 8, G = 24, STEP = 3 };
@@ -342,7 +342,7 @@ Test(data, layouts_share_out_the_same_samples)
     fixture_free(&f);
 }
 
-/* One document of 12 tokens in which 9 ends documents, by hand. */
+/* One document of 12 tokens in which 9 is the end-of-document token, by hand. */
 Test(data, packed_documents_are_marked_as_megatron_marks_them)
 {
     struct fixture f = fixture_make((const int[]){1}, 1);
@@ -378,7 +378,7 @@ Test(data, packed_documents_are_marked_as_megatron_marks_them)
     }
     batch_free(&batch);
 
-    // Without an id that ends documents there is nothing to mark.
+    // Without an end-of-document id there is nothing to mask.
     struct data *data = NULL;
     config.end_of_document = -1;
     cr_assert_eq(data_open(&config, &data), BAD_RECIPE);

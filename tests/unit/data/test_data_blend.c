@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* What Megatron-LM's build_blending_indices gives for 0.7 and 0.3, and for 0.5, 0.25, 0.25. */
+/* The result of Megatron-LM's build_blending_indices for 0.7 and 0.3, and for 0.5, 0.25, 0.25. */
 Test(data_blend, chooses_as_megatron)
 {
     const int seven[20] = {0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0};
@@ -30,7 +30,7 @@ Test(data_blend, chooses_as_megatron)
     blend_destroy(b);
 }
 
-/* Each source's samples are counted without gaps, and its share is never off by more than a few. */
+/* Each source's samples are counted without gaps, and its share deviates by a few at most. */
 static void check_blend(const double *weights, int count, int64_t samples)
 {
     struct blend *b = NULL;

@@ -62,7 +62,7 @@ static void record(const struct fixture *f)
     data_close(data);
 }
 
-/* What is different now; the text is the caller's. */
+/* The reported difference; the caller frees the text. */
 static struct text changes_of(const struct fixture *f)
 {
     struct text changes = {0};
@@ -82,7 +82,7 @@ static void says(const struct fixture *f, const char *expected)
     text_free(&changes);
 }
 
-/* One byte of the file, in place: the name, the size and the index stay. */
+/* Changes one byte of the file in place: name, size and index stay the same. */
 static void change_byte(const char *path, off_t at)
 {
     char byte;
@@ -110,7 +110,7 @@ Test(data_fingerprint, every_byte_of_a_small_dataset_counts)
 {
     struct fixture f = fixture_make();
     write_dataset(&f, 3, 20, 0);
-    says(&f, ""); // nothing was recorded
+    says(&f, ""); // no fingerprint was recorded
     record(&f);
     says(&f, "");
     for (off_t at = 0; at < 3 * 20 * 2; at++) {
@@ -139,7 +139,8 @@ Test(data_fingerprint, a_replaced_dataset_is_described)
     fixture_free(&f);
 }
 
-/* 40 MiB: blocks are sampled, the first and the last among them, and each that is hit is noticed. */
+/* 40 MiB: blocks are sampled, including the first and the last, and a change in any sampled block is
+ * detected. */
 Test(data_fingerprint, a_large_dataset_is_sampled)
 {
     enum { DOCUMENTS = 20, LENGTH = 1 << 20 };

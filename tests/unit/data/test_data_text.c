@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What came out: documents with a "|" after each. */
+/* The extracted text: documents with a "|" after each. */
 struct seen {
     struct text all;
     int64_t documents, progress;
-    enum status answer; // what end_document says
+    enum status answer; // the return value of end_document
 };
 
 static enum status take_piece(void *context, const char *bytes, int64_t length)
@@ -111,7 +111,7 @@ Test(data_text, a_bad_line_is_named)
         cr_assert(strstr(fail_text(), bad[i].named) != NULL, "%s", fail_text());
         text_free(&seen.all);
     }
-    struct seen seen = {.answer = STOPPED}; // a sink that has had enough ends the reading
+    struct seen seen = {.answer = STOPPED}; // a sink that is full ends the reading
     cr_assert_eq(
         read_bytes("a\nb\n", 4, ".txt", &(struct text_options){.documents = TEXT_LINES, .lines = 1}, &seen),
         STOPPED);
@@ -122,7 +122,7 @@ Test(data_text, a_bad_line_is_named)
     cr_assert_eq(text_read("/tmp", &(struct text_options){0}, &sink), IO_ERROR);
 }
 
-/* Files are read in chunks; whatever stands at their edges, no byte is lost and no rule misses its place. */
+/* Files are read in chunks; whatever is at their edges, no byte is lost and every rule applies. */
 Test(data_text, edges_of_chunks_are_no_edges)
 {
     enum { LENGTH = 3 << 20 };
@@ -139,7 +139,7 @@ Test(data_text, edges_of_chunks_are_no_edges)
         struct seen seen = {0};
         cr_assert_eq(read_bytes(bytes, LENGTH, ".txt", &options, &seen), OK);
 
-        // The same by looking at the whole at once.
+        // The same on the whole text at once.
         struct text whole = {0};
         int line_ends = 0, lines = 0, begun = 0;
         for (int i = 0; i < LENGTH; i++) {

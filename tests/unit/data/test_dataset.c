@@ -82,7 +82,7 @@ static struct dataset *open_both(const struct fixture *f)
     return d;
 }
 
-/* Opens, and reads every id when it opens. A failure must name one of the two files. */
+/* Opens the dataset, and reads every id if it opens. A failure must name one of the two files. */
 static enum status open_and_read(const struct fixture *f)
 {
     struct dataset *d = NULL;
@@ -129,7 +129,7 @@ Test(dataset, reads_what_megatron_wrote)
     struct fixture f = fixture_make();
     put_both(&f);
     check_tiny(f.prefix.chars, "uint16");
-    check_tiny(f.bin.chars, "uint16"); // a name of either file is as good
+    check_tiny(f.bin.chars, "uint16"); // the name of either file is accepted
     check_tiny(f.idx.chars, "uint16");
     fixture_free(&f);
 }
@@ -256,7 +256,7 @@ Test(dataset, every_changed_byte_is_refused_or_read)
             put(f.idx.chars, idx, sizeof idx);
             enum status status = open_and_read(&f);
             cr_assert(status == OK || status == BAD_DATA, "byte %zu: %s", at, fail_text());
-            // Everything before the boundaries is redundant, but for the sign of a type.
+            // Everything before the boundaries is redundant, except for the sign of a type.
             cr_assert(status != OK || at == 17 || at >= 70, "byte %zu as %d went unnoticed", at, idx[at]);
             *(status == OK ? &read : &refused) += 1;
         }
@@ -285,7 +285,7 @@ Test(dataset, every_cut_is_refused)
     fixture_free(&f);
 }
 
-/* Both files are truncated while they are open, as by a copy of another dataset over them. */
+/* Both files are truncated while they are open, as when another dataset is copied over them. */
 Test(dataset, a_truncation_while_it_is_open_is_an_error_of_the_read)
 {
     struct fixture f = fixture_make();
@@ -321,7 +321,7 @@ Test(dataset, noise_is_refused)
     fixture_free(&f);
 }
 
-/* A limit on the size of files stands for the full disk: write() fails half-way, as it would there. */
+/* A file size limit simulates the full disk: write() fails half-way, as it would there. */
 Test(dataset_writer, a_full_disk_leaves_nothing)
 {
     struct fixture f = fixture_make();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Against jansson: the same lines are JSON, and the same string is found, for random mutants of lines of many
- * kinds. */
+/* Compared with jansson: the same lines are JSON, and the same string is found, for random mutants of
+ * lines of many kinds. */
 #include "base/text.h"
 #include "trainer/files/json_line.h"
 
@@ -27,7 +27,7 @@ static void compare(const char *bytes, size_t length)
     json_t *tree = json_loadb(bytes, length, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     enum json_error_code code = tree == NULL ? json_error_code(&why) : json_error_unknown;
     if (code == json_error_numeric_overflow || code == json_error_null_byte_in_key)
-        return; // a matter of jansson's types
+        return; // specific to jansson's types
     cr_assert_eq(good, tree != NULL, "%.*s: %s, and jansson: %s", (int)length, bytes,
                  good ? "good" : line.problem, why.text);
     if (good) {
@@ -38,7 +38,7 @@ static void compare(const char *bytes, size_t length)
                                                            : LINE_NO_STRING;
         cr_assert_eq(line.found, expected, "%.*s", (int)length, bytes);
         struct text decoded = {0};
-        char piece[7]; // so that escapes and characters meet its end
+        char piece[7]; // so that escapes and characters cross its end
         int64_t at = line.begin, got;
         while ((got = json_line_decode(&line, &at, piece, sizeof piece)) > 0)
             text_add_bytes(&decoded, piece, (size_t)got);

@@ -27,7 +27,7 @@ static void limit_memory(size_t more)
     cr_assert_eq(setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes}), 0);
 }
 
-/* Sound JSON: without memory for it the program ends, and does not return NULL. */
+/* Valid JSON: without memory for it the program exits, and does not return NULL. */
 Test(json_read, out_of_memory_is_not_invalid_json, .exit_code = 1)
 {
     if (UNDER_ASAN || UNDER_TSAN) // these reserve their own address space

@@ -33,7 +33,7 @@ Test(tokenizer, bytes_are_their_own_ids)
     cr_assert_eq(tokenizer_decode(t, ids.ids, ids.count, &back), OK);
     cr_assert(back.length == 256 && memcmp(back.chars, all, 256) == 0);
 
-    // The end of a document has no bytes; an id beyond it is refused.
+    // The end-of-document token has no bytes; an id beyond it is rejected.
     const int32_t end[2] = {256, 257};
     cr_assert_eq(tokenizer_decode(t, end, 1, &back), OK);
     cr_assert_eq(back.length, 256);

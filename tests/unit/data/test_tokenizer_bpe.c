@@ -80,7 +80,7 @@ Test(bpe, gives_the_ids_of_an_independent_implementation)
     files_free(&f);
 }
 
-/* More words than are remembered, twice: what is forgotten is found again. */
+/* More words than the cache holds, twice: evicted words are encoded again. */
 Test(bpe, forgetting_words_changes_nothing)
 {
     enum { WORDS = 150000 };
@@ -111,7 +111,7 @@ Test(bpe, forgetting_words_changes_nothing)
     files_free(&f);
 }
 
-/* Texts in random pieces, with every kind of space, mark and broken byte at the edges. */
+/* Random pieces of text, with every kind of space, mark and invalid byte at the edges. */
 Test(bpe, a_cut_changes_nothing)
 {
     static const char *const parts[] = {
@@ -157,7 +157,7 @@ Test(bpe, a_cut_changes_nothing)
 
 enum { PAIRS = 60, PART_BYTES = 16 };
 
-/* Merges over a, b and c in any order, so that a merge may need what only a later one makes, and two may
+/* Merges over a, b and c in any order, so that a merge may need the result of a later one, and two may
  * make the same token. */
 struct wild {
     char left[PAIRS][PART_BYTES], right[PAIRS][PART_BYTES];
@@ -200,7 +200,7 @@ static void make_wild(struct wild *w, unsigned seed)
     }
 }
 
-/* The fixture's single bytes, then what the merges make, then the end of text. */
+/* The fixture's single bytes, then the results of the merges, then the end of text. */
 static struct files wild_files(const struct wild *w)
 {
     struct text vocab = {0}, merges = {0};

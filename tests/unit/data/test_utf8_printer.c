@@ -7,7 +7,7 @@
 
 #define NOT_TEXT "\xEF\xBF\xBD"
 
-/* What is printed when the bytes come `piece` at a time. Nothing half is ever seen on the way. */
+/* The output when the bytes come `piece` at a time. Incomplete sequences are never printed. */
 static char *print_in_pieces(const char *bytes, size_t length, size_t piece)
 {
     char *memory = NULL;

@@ -38,7 +38,7 @@ Test(learning_rate, constant_stays)
 {
     struct recipe_optimizer o = plain(LR_CONSTANT);
     is_at(&o, 11, 1.0);
-    is_at(&o, 1000000, 1.0); // also behind the decay
+    is_at(&o, 1000000, 1.0); // also after the decay
     o.lr_warmup_iters = 0;
     is_at(&o, 1, 1.0);
 }
@@ -65,7 +65,7 @@ Test(learning_rate, inverse_square_root_is_whole_behind_the_warm_up)
     struct recipe_optimizer o = plain(LR_INVERSE_SQUARE_ROOT);
     is_at(&o, 40, 0.5); // sqrt(10 / 40)
     is_at(&o, 110, sqrt(10.0 / 110.0));
-    is_at(&o, 111, 0.1); // the decay is over
+    is_at(&o, 111, 0.1); // the decay has ended
     o.lr_decay_iters = 5000;
     is_at(&o, 250, 0.2);
     is_at(&o, 999, 0.100050037531277357);
@@ -83,7 +83,7 @@ Test(learning_rate, wsd_is_stable_and_then_decays)
     o.lr_wsd_decay_iters = 20;
     const struct {
         enum wsd_decay style;
-        double quarter, half; // of the way, as a share of lr - min_lr
+        double quarter, half; // progress of the decay, as a fraction of lr - min_lr
     } shapes[] = {
         {WSD_EXPONENTIAL, 0.681792830507429087, 0.414213562373095049}, // 2 * 2^-x - 1
         {WSD_LINEAR, 0.75, 0.5},
@@ -122,7 +122,7 @@ Test(learning_rate, never_leaves_its_range_or_rises_behind_the_warm_up)
             }
 }
 
-/* A warm-up as long as the whole decay leaves nothing to divide by. */
+/* A warm-up as long as the whole decay must not divide by zero. */
 Test(learning_rate, takes_a_decay_that_is_all_warm_up)
 {
     for (int style = LR_CONSTANT; style <= LR_COSINE; style++) {

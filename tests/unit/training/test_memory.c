@@ -151,9 +151,8 @@ Test(memory, of_papers_in_a_recipe)
     cr_expect_eq(table.bytes, 16 * parameters + table.part_bytes[PART_ACTIVATIONS],
                  "nothing else is counted");
     memory_table_free(&table);
-    SAYS(SMALL "assume: papers\n",
-         "R:5: assume papers only counts memory, but cluster.device is cpu; "
-         "use cluster.device=dry or assume=program\n");
+    SAYS(SMALL "assume: papers\n", "R:5: assume papers only counts memory, but cluster.device is cpu; "
+                                   "use cluster.device=dry or assume=program\n");
 }
 
 /* What this program keeps in fp32: no masks, no scores, and the small things. docs/memory.md says the same.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Away and back, without layers: what a "forward" wrote is what its "backward" reads, in the order of real
- * schedules on the strict device, whose streams run as late as they may. The copies' stream is also made to
- * run as early as it may, since a copy that forgot to wait would be right when it comes late. */
+/* Activation offload, without layers: the values that a "forward" wrote are those that its "backward"
+ * reads, in the order of real schedules on the strict device, whose streams run as late as possible. The
+ * copy stream is also made to run as early as possible, since a copy with a missing wait would be correct
+ * when it runs late. */
 #include "trainer/engine/offload.h"
 #include "trainer/optimizer/moment_window.h"
 
@@ -121,7 +122,7 @@ static void check_seen(struct field *f, const char *name)
     free(seen);
 }
 
-/* Two steps: slots have users of the step before, too. Returns whether anything went away. */
+/* Two steps: slots have users of the previous step, too. Returns whether anything was offloaded. */
 static bool play(const char *name, int p, int m, int rank, bool early)
 {
     struct field f;
@@ -135,7 +136,7 @@ static bool play(const char *name, int p, int m, int rank, bool early)
             hurry(&f);
             if (a.kind == FORWARD)
                 run_forward(&f, chunk, a.microbatch, cell);
-            else if (action_fact(a.kind)->backs_weight) // all homes are read where the last of them is
+            else if (action_fact(a.kind)->backs_weight) // all lifetimes are read where the last of them ends
                 run_backward(&f, chunk, a.microbatch, cell);
         }
     check_seen(&f, name);
@@ -146,7 +147,7 @@ static bool play(const char *name, int p, int m, int rank, bool early)
 
 Test(offload, offloaded_activations_return)
 {
-    // Those that split B end the life of two homes with I, where this test does not look.
+    // Those that split B end two lifetimes with I, which this test does not check.
     static const char *const names[] = {"gpipe", "looped-bfs", "1f1b", "interleaved"};
     int offloaded = 0;
     for (size_t k = 0; k < sizeof names / sizeof *names; k++)
@@ -157,7 +158,8 @@ Test(offload, offloaded_activations_return)
     cr_assert(!play("1f1b", 1, 8, 0, true), "each backward follows its forward");
 }
 
-/* The first of eight 1F1B ranks at the end of its warm-up: 6 leaves while 0F7 runs, and 0 comes for 0B0. */
+/* The first of eight 1F1B ranks at the end of its warm-up: 6 is offloaded while 0F7 runs, and 0 is
+ * reloaded for 0B0. */
 Test(offload, slots)
 {
     struct schedule *schedule = NULL;
@@ -212,7 +214,7 @@ static void take_steps(struct stream *stream, const struct adamw *whole, const s
     for (int step = 0; step < 2; step++) {
         cr_assert_eq(adamw(stream, *whole), OK);
         cr_assert_eq(moment_window_begin(&window), OK);
-        for (int i = 0; i < 2; i++) // two tensors, one after the other: the second half is whole and a part
+        for (int i = 0; i < 2; i++) // two tensors in sequence: the second half is a whole tensor and a part
             cr_assert_eq(moment_window_step(&window, *pieces), OK);
         cr_assert_eq(adamw(stream, *whole), OK);
         cr_assert_eq(stream_wait(stream, stream_record(window.copies)), OK);
@@ -254,15 +256,14 @@ static void moments_in_pieces(enum dtype weight)
     device_close(device);
 }
 
-/* Of fp32 weights; and of bf16 ones without masters (here whatever numbers fp32's halves are), which are
- * rounded by their number in the whole. */
+/* For fp32 weights; and for bf16 weights without master weights, which are rounded by their global index. */
 Test(offload, moments_in_pieces)
 {
     moments_in_pieces(F32);
     moments_in_pieces(BF16);
 }
 
-/* The host's memory of a device is not the device's, and is what was written there also after a rest. */
+/* A device's host memory is not device memory, and keeps its contents while it is unused. */
 Test(offload, host_memory)
 {
     struct device *device = NULL;

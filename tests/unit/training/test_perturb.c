@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Perturbed arithmetic (perturb.h) on every device: each element of an op's result is changed by the
- * stated amount, up or down, and nothing beside it. The memory of the emulated GPU is out of the host's
- * reach, so that a perturbation that follows a device's address ends the test. */
+/* Perturbed arithmetic (perturb.h) on every device: each element of an op's result is changed by the given
+ * amount, up or down, and nothing next to it. The host cannot access the emulated GPU's memory, so that a
+ * perturbation that dereferences a device address ends the test. */
 #include "kernels/ops.h"
 #include "tests/support/narrow_numbers.h"
 #include "trainer/verify/perturb.h"
@@ -13,7 +13,7 @@
 
 /* The result is COLUMNS of a matrix that is WIDE. */
 enum { ROWS = 6, COLUMNS = 40, WIDE = 56, FIRST = 8, COUNT = ROWS * WIDE };
-#define BESIDE 3.0F   // what lies beside the result
+#define BESIDE 3.0F   // the memory next to the result
 #define TERMS  0x1p16 // so that an f32 element is off by 2^-16
 
 static const char *const devices[] = {"cpu", "strict", "cuda"};

@@ -48,7 +48,7 @@ Test(run_folder, has_one_run_at_a_time)
     close(second);
 }
 
-/* Its lines are there, and no checkpoint yet: when it has ended it begins again, and not before. */
+/* Its lines exist, and no checkpoint yet: when it has ended it starts again, and not before. */
 Test(run_folder, a_run_that_is_alive_is_not_begun_again)
 {
     char folder[32], automatic[] = "auto";
@@ -96,7 +96,7 @@ Test(run_folder, an_earlier_run_without_a_checkpoint_begins_again)
     cr_assert_eq(check(&recipe), OK);
 }
 
-/* Before the first step, not when the first checkpoint is to be written. */
+/* Before the first step, not at the first checkpoint. */
 Test(run_folder, checkpoints_that_could_not_be_written_or_read_name_their_key)
 {
     char folder[32], path[64], automatic[] = "auto", nothing[] = "/nowhere";

@@ -19,7 +19,7 @@ static int32_t draw(struct sampling sampling, const float *logits, int64_t count
     return id;
 }
 
-/* How often each id of the example came in DRAWS draws. */
+/* How often each id of the example is sampled in DRAWS draws. */
 static void count_draws(struct sampling sampling, int counts[IDS])
 {
     struct sampler *sampler = NULL;
@@ -34,8 +34,8 @@ static void count_draws(struct sampling sampling, int counts[IDS])
     sampler_destroy(sampler);
 }
 
-/* Counts are binomial: six standard deviations, which a right sampler leaves once in 10^9 tests. An id of
- * probability 0 must never come. */
+/* Counts are binomial: six standard deviations, exceeded by a correct sampler once in 10^9 tests. An id of
+ * probability 0 must never occur. */
 static void expect_shares(struct sampling sampling, const double shares[IDS])
 {
     int counts[IDS];
@@ -124,7 +124,7 @@ Test(sampler, a_draw_is_a_function_of_seed_and_index)
     struct sampler *sampler = NULL;
     int differ = 0, moved = 0;
     cr_assert_eq(sampler_create(&a, IDS, &sampler), OK);
-    for (int64_t i = 199; i >= 0; i--) { // backwards: what was drawn before does not matter
+    for (int64_t i = 199; i >= 0; i--) { // in reverse: earlier draws do not matter
         int32_t id = -1;
         cr_assert_eq(sampler_draw(sampler, example, i, &id), OK);
         cr_assert_eq(id, draw(a, example, IDS, i));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Clocks that are not the same, and costs read back from a timeline. */
+/* Unsynchronized clocks, and costs computed from a timeline. */
 #include "tests/unit/schedules/schedule_tools.h"
 #include "tools/cli/schedule/cmd_schedule_print.h"
 #include "trainer/engine/timeline.h"
@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Two ranks at barriers: nobody leaves before both have come, some time passes until each wakes, and the
- * second one's clock is ahead. */
+/* Two ranks at barriers: neither leaves before both have arrived, some time passes until each wakes, and
+ * the second one's clock is ahead. */
 static void meet(struct dice *dice, double ahead, struct barrier_times out[2])
 {
     double now = 1000.0;
@@ -57,9 +57,8 @@ Test(timeline, keeps_what_is_noted_apart_from_what_is_whole)
     timeline_destroy(&t);
 }
 
-/* A schedule simulated with random costs for each stage, and simulated again with the costs that are read
- * from it: the same makespan. Times are sums of eighths, so they are exact; means are too, of equal numbers.
- */
+/* A schedule simulated with random costs for each stage, and simulated again with the costs computed from
+ * it: the same makespan. Times are sums of eighths, so they are exact; so are means of equal numbers. */
 static void comes_back(struct dice *dice, struct schedule_options options)
 {
     struct schedule *s = build_with(options);
@@ -155,8 +154,7 @@ Test(timeline, a_message_takes_the_shortest_time_from_making_to_taking)
 }
 
 /* Rank 0 waits 4 of 10, rank 1 waits 2 of 3: the bubble is that of rank 0, though rank 1 has the greater
- * part. What the ranks of a run say of themselves comes to what the simulator's table says of the same times.
- */
+ * part. The statistics reported by the ranks of a run equal the simulator's for the same times. */
 Test(timeline, the_bubble_is_that_of_the_rank_that_waits_longest)
 {
     struct schedule *s = build("1f1b", 2, 1, 1);
