@@ -19,7 +19,7 @@ enum text_format {
     TEXT_BY_NAME,
     TEXT_PLAIN,
     TEXT_JSON_LINES
-};  // by name: JSON Lines for .jsonl, .ndjson and
+}; // by name: JSON Lines for .jsonl, .ndjson and
     // .json
 
 enum text_documents {
