@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A checker that has never refused anything is decoration: every rule of tools/check_source.py gets a file
-with one planted fault and must name its line, and a file of innocent look-alikes that it must leave alone."""
+with one injected fault and must name its line, and a file of innocent look-alikes that it must leave alone."""
 import os
 import subprocess
 import sys
@@ -76,6 +76,8 @@ FAULTS = [
     ("whitespace", "base/a.c", "int f(void);", 2),
     ("whitespace", "base/a.c", "int f(void);\n\n", 3),
     ("line-length", "base/a.c", "// " + "x" * 108 + "\n", 2),
+    ("private-word", "layers/a.c", "// recompute what HOME_" + "AGAIN holds\n", 2),
+    ("private-word", "docs/a.md", "Equal to the" + " bit.\n", 1),
     ("prose-length", "docs/a.md", "| " + "a cell " * 20 + "|\n\n" + "word " * 24 + "end\n", 3),
     ("prose-length", "docs/a.md", "```\n" + "x" * 130 + "\n```\n" + "word " * 24 + "[end](a.md)\n", 4),
     ("broken-link", "docs/a.md", "[a](a.md), [b](../base/text.h#b)\n[c](c.md)\n", 2),
@@ -204,11 +206,11 @@ def main():
             failures.append(f"innocent: the checker said {place} {name}")
 
     for name in sorted(set(check_source.RULES) - {fault[0] for fault in FAULTS}):
-        failures.append(f"{name}: a rule without a planted fault")
+        failures.append(f"{name}: a rule without a injected fault")
 
     for failure in failures:
         print(failure)
-    print(f"{len(FAULTS)} planted faults, {len(failures)} failures")
+    print(f"{len(FAULTS)} injected faults, {len(failures)} failures")
     return 1 if failures else 0
 
 

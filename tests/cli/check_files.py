@@ -168,7 +168,7 @@ def check_comparison(cuboid, line):
     expect(min(s["makespan"] for s in once) == next(s["makespan"] for s in once if s["schedule"] == "auto"),
            "auto is not the shortest of those that hold weights once")
     expect([s["schedule"] for s in played if s["weight_copies"] == 2] ==
-           [s["schedule"] for s in played if s["schedule"] == "dualpipe"], "whoever holds weights twice")
+           [s["schedule"] for s in played if s["schedule"] == "dualpipe"], "only dualpipe has two weight copies")
     size = re.match(r"-p \d+ -m \d+", line).group()
     for s in played:
         cost = ",".join(f"{k}={told['cost'][k]!r}" for k in ("f", "i", "w", "comm"))

@@ -142,7 +142,7 @@ def test_numbers():
 
 
 def test_output_that_breaks():
-    """A full disk, and a standard output that is closed: one line says so, and the status is 1."""
+    """A full disk, and a standard output that is closed: one line reports it, and the status is 1."""
     dry = ["train", QUICKSTART, "cluster.device=dry", "model.num_layers=2", "tp=1", "pp=1", "dp=1",
            "parallel.sequence_parallel=false"]
 

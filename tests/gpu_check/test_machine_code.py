@@ -33,7 +33,7 @@ def kernels(cubin):
 
 
 def story(code):
-    """What matters, in order: ("wait", groups left under way), "product", "exponential", "memory"."""
+    """What matters, in order: ("wait", groups still in flight), "product", "exponential", "memory"."""
     out = []
     for low, high in code:
         op = low & 0xFFF

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules of tools/check_source.py about folders and prose: which folder may include which, how many files a folder may
-hold, its README, the length of a line of Markdown, its links, and the map of the source in docs/reading.md."""
+hold, its README, the length of a line of Markdown, its links, the map of the source in docs/reading.md, and private
+words that have a standard term."""
 import fnmatch
 import os
 import re
@@ -47,6 +48,31 @@ NO_README = ["", ".ci", "docs/schedules", "docs/gpu", "tests/emulator/include/*"
 MAP = "docs/reading.md"
 NOT_ON_MAP = ["kernels/*/*", "tools/*", "tests/*"]
 
+
+# Private words that were replaced, and the term to use. Words with an everyday meaning are not here.
+WORDS = {
+    r"\bHOME_(?:INPUT|UNTIL|AGAIN|SCRATCH)\w*": "activation lifetimes are KEEP_..., RECOMPUTE and SCRATCH",
+    r"\bstruct worker\b": "struct rank_state",
+    r"\btwins\b": "stage replicas",
+    r"\berrands?\b|\bagenda\b": "operation",
+    r"\bremarks\b": "step statistics",
+    r"\blowerings?\b": "quantization",
+    r"\bquantis\w+": "quantize, quantization",
+    r"\bcomputed again\b|\bdone again\b": "recomputed",
+    r"\bback pass\b|\bway back\b": "backward pass",
+    r"\bto the bit\b": "bitwise, bit-identical",
+    r"\bheld to\b": "checked against",
+    r"\bin vain\b": "time out, never completes",
+    r"\bplanted fault": "injected fault",
+    r"\bstands still\b": "is stalled, hangs",
+    r"\blet go\b": "release",
+    r"\bat hand\b": "available, resident",
+    r"\bunder way\b": "in flight",
+    r"\bsmall number formats?\b": "low-precision formats",
+    r"\bspeaks\b": "is primary, reports",
+    r"\bwhoever\b": "name the caller or the rank",
+    r"\bsays so\b": "reports",
+}
 
 def node_of(path, nodes):
     """The folder of the graph that contains a path: the longest match."""
@@ -132,3 +158,12 @@ def map_complaints(root, paths):
         on_map = path.endswith(".h") and not any(fnmatch.fnmatch(path, pattern) for pattern in NOT_ON_MAP)
         if on_map and f"(../{path})" not in text:
             yield MAP, 1, "reading-map", f"{path} is missing: add it to the table of its folder"
+
+
+def word_complaints(lines):
+    """(line, sentence) of each private word."""
+    for number, line in enumerate(lines, 1):
+        for pattern, instead in WORDS.items():
+            match = re.search(pattern, line)
+            if match:
+                yield number, f'"{match.group()}": {instead}'

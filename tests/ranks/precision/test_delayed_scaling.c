@@ -236,8 +236,8 @@ static const struct alike {
     bool differs;
 } runs[] = {
     {"a deep pipeline, late streams", DEEP, false, NOTHING, false},
-    {"two chunks, all computed again", ROUND, false, NOTHING, false},
-    {"zb-v, some computed again", TURN, false, NOTHING, false},
+    {"two chunks, all recomputed", ROUND, false, NOTHING, false},
+    {"zb-v, some recomputed", TURN, false, NOTHING, false},
     {"evaluations between the steps", "", true, NOTHING, false},
     {"injected: amax of a step not recorded", "", false, BLIND_STEP, true},
     {"injected: a lost history", "", false, LOST_HISTORY, true},

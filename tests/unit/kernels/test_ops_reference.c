@@ -82,7 +82,7 @@ static void check_norm(enum norm_kind kind)
         cr_expect_lt(gradient_error(f, b, COLUMNS, db), TOLERANCE);
     for (int i = 0; i < ROWS * COLUMNS; i++)
         dx[i] *= 1.0001;
-    cr_expect_gt(gradient_error(f, x, ROWS * COLUMNS, dx), TOLERANCE, "a planted fault was not seen");
+    cr_expect_gt(gradient_error(f, x, ROWS * COLUMNS, dx), TOLERANCE, "a injected fault was not seen");
     fixture_close(&fixture);
 }
 
@@ -122,7 +122,7 @@ Test(reference, activations)
         reference_activation_backward(kinds[k], ROWS, COLUMNS, x, c, dx);
         cr_expect_lt(gradient_error(f, x, count, dx), TOLERANCE, "kind %d", kinds[k]);
         dx[3] += 1e-4;
-        cr_expect_gt(gradient_error(f, x, count, dx), TOLERANCE, "a planted fault was not seen");
+        cr_expect_gt(gradient_error(f, x, count, dx), TOLERANCE, "a injected fault was not seen");
     }
     fixture_close(&fixture);
 }
@@ -179,7 +179,7 @@ Test(reference, attention)
         cr_expect_lt(gradient_error(f, k, TOKENS * G * D, dk), TOLERANCE);
         cr_expect_lt(gradient_error(f, v, TOKENS * G * D, dv), TOLERANCE);
         dk[0] += 1e-4;
-        cr_expect_gt(gradient_error(f, k, TOKENS * G * D, dk), TOLERANCE, "a planted fault was not seen");
+        cr_expect_gt(gradient_error(f, k, TOKENS * G * D, dk), TOLERANCE, "a injected fault was not seen");
     }
     fixture_close(&fixture);
 }
@@ -208,7 +208,7 @@ Test(reference, loss)
     cr_expect_lt(gradient_error(f, logits, ROWS * COLUMNS, dlogits), TOLERANCE);
     dlogits[2] *= 1.0001;
     cr_expect_gt(gradient_error(f, logits, ROWS * COLUMNS, dlogits), TOLERANCE,
-                 "a planted fault was not seen");
+                 "a injected fault was not seen");
     fixture_close(&fixture);
 }
 

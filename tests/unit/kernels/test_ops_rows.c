@@ -321,7 +321,7 @@ Test(ops_rows, activations)
         }
         int64_t forward, backward;
         check_activation((enum activation_kind)kind, 33, 100, 1e-5, &forward, &backward);
-        cr_expect(forward > 0 && backward > 0, "a planted fault was not seen");
+        cr_expect(forward > 0 && backward > 0, "a injected fault was not seen");
     }
 }
 

@@ -133,7 +133,7 @@ Test(ops_sums, rope)
                          inverse);
             cr_expect(fixture_is_guarded(x, count));
             reference_rope(rows, heads, dim, position, 1.0001, false, want);
-            cr_expect_gt(count_outside(x, want, bound, count, NULL), 0, "a planted fault was not seen");
+            cr_expect_gt(count_outside(x, want, bound, count, NULL), 0, "a injected fault was not seen");
             fixture_close(&fixture);
         }
     }
@@ -331,7 +331,7 @@ Test(ops_sums, loss_forward)
                 tokens += (double)c.mask[t];
             cr_expect_lt(fabs(sample_loss[b] - want[b]), bound[b], "cut %ld", (long)cut);
             cr_expect_gt(fabs(sample_loss[b] * (1.0 + 1e-5) - want[b]), bound[b],
-                         "a planted fault was not seen");
+                         "a injected fault was not seen");
             cr_expect_eq(sample_tokens[b], tokens);
         }
         fixture_close(&c.fixture);
@@ -428,7 +428,7 @@ Test(ops_sums, loss_backward)
             cr_expect_eq(c.logits[t * V_PADDED + i], 0.0F);
     }
     cr_expect_eq(outside, 0);
-    cr_expect_gt(outside_without_label, 0, "a planted fault was not seen");
+    cr_expect_gt(outside_without_label, 0, "a injected fault was not seen");
     fixture_close(&c.fixture);
 }
 

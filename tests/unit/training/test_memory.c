@@ -177,7 +177,7 @@ Test(memory, of_this_program)
     cr_assert_eq(memory_kept_of_block(&shape, RECOMPUTE_LAYER), stream);
 }
 
-/* ---- which layers are computed again together ---- */
+/* ---- which layers are recomputed together ---- */
 
 static void check_runs(struct recompute recompute, int layers, const char *expected)
 {
