@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A recipe from a string: written to a file, loaded, and what was said about it in one text, in which the
- * file is called R. */
+/* A recipe from a string: written to a file, loaded, and its messages in one text, in which the file is
+ * called R. */
 #pragma once
 
 #include "trainer/recipe/recipe.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What every recipe must say; the smallest that loads. */
+/* The required keys; the smallest valid recipe. */
 #define MODEL     "model: {num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32}\n"
 #define TRAIN     "train: {global_batch_size: 8, train_iters: 10}\n"
 #define OPTIMIZER "optimizer: {lr: 1e-3}\n"
@@ -18,12 +18,12 @@
 #define SMALL     MODEL TRAIN OPTIMIZER DATA
 
 struct loaded {
-    struct recipe *recipe; // NULL when it was refused
+    struct recipe *recipe; // NULL if it was rejected
     struct text said;      // one line for each problem
     size_t errors;
 };
 
-/* All `from` in the text become `to`. */
+/* Replaces all `from` in the text by `to`. */
 static inline void text_replace(struct text *text, const char *from, const char *to)
 {
     struct text out = {0};
@@ -75,9 +75,9 @@ static inline void loaded_free(struct loaded *loaded)
     text_free(&loaded->said);
 }
 
-/* What is said about `yaml`, and nothing else is. */
+/* Expects exactly these messages for `yaml`. */
 #define SAYS(yaml, ...)         says(yaml, NULL, 0, __VA_ARGS__, __LINE__)
-/* The same about the smallest recipe with one override. */
+/* The same for the smallest recipe with one override. */
 #define OVERRIDE_SAYS(one, ...) says(SMALL, (const char *const[]){one, NULL}, 0, __VA_ARGS__, __LINE__)
 
 static inline void says(const char *yaml, const char *const *overrides, int world, const char *expected,

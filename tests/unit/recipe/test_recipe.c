@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Reading a recipe: YAML, values, sections, bases, the command line. Every refusal is compared whole. */
+/* Reading a recipe: YAML, values, sections, bases, the command line. Every error message is compared in
+ * full. */
 #include "tests/unit/recipe/recipe_case.h"
 
 #include <sys/stat.h>
@@ -241,7 +242,8 @@ Test(recipe, numbers_out_of_range)
                   "0.0001 to 1000000; use 1000000\n");
 }
 
-/* A range holds for what is computed with: fp32. What is below 1 stays so, and what is above 0. */
+/* A range applies to the fp32 value used in computation. Values below 1 stay below 1, and values above 0
+ * above 0. */
 Test(recipe, numbers_out_of_range_in_fp32)
 {
     static const char below[] =
@@ -281,7 +283,7 @@ Test(recipe, numbers_out_of_range_in_fp32)
                                            "a number, 1 or more; use 1\n");
 }
 
-/* One to three shares; those that are left out are 0. */
+/* One to three weights; omitted ones are 0. */
 Test(recipe, splits)
 {
     OVERRIDE_SAYS("data.split=-1, 2",
@@ -311,7 +313,7 @@ Test(recipe, what_is_not_built_is_refused_by_name)
                   "command line: checkpoint.async_save true is not implemented yet; use false\n");
     OVERRIDE_SAYS("logging.tensorboard_dir=tb",
                   "command line: logging.tensorboard_dir tb is not implemented yet; use none\n");
-    // Its default may be said, and a value out of range is told first.
+    // Its default may be given, and a value out of range is reported first.
     OVERRIDE_SAYS("ep=1", "");
     OVERRIDE_SAYS("ep=0", "command line: parallel.expert_parallel_size 0 is out of range; expected an "
                           "integer from 1 to 65536; use 1\n");
@@ -325,7 +327,7 @@ Test(recipe, zero_has_four_stages)
                   "use 3\n");
 }
 
-/* Editors put one in front of UTF-8; lines and columns are counted behind it. */
+/* Some editors write one before UTF-8; lines and columns are counted after it. */
 Test(recipe, a_byte_order_mark_is_skipped)
 {
     SAYS("\xEF\xBB\xBF" SMALL, "");
@@ -425,7 +427,7 @@ Test(recipe, huge_and_deep_input_is_refused)
 
 /* ---- files ---- */
 
-/* Writes folder/name, loads folder/load, and says what was said, the folder called F. */
+/* Writes folder/name, loads folder/load, and returns the messages, with the folder called F. */
 static struct loaded load_files(const char *const (*files)[2], const char *which,
                                 const char *const *overrides)
 {
@@ -478,7 +480,7 @@ Test(recipe, a_base_is_merged_first)
     cr_assert_eq(r->data.train.count, 1);
     cr_assert_str_eq(r->data.train.list[0].path, "mine");
     cr_assert_str_eq(r->name, "a");
-    // Each value knows which of the files it is from.
+    // Each value records the file it is from.
     struct text resolved = {0};
     recipe_resolved_text(r, &resolved);
     cr_assert_not_null(strstr(resolved.chars, "a.yaml:2\n"));

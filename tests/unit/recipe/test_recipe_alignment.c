@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Matrices whose leading dimension is no multiple of 8 on a GPU: each is named once, with a fix that works.
- */
+/* Matrices whose leading dimension is not a multiple of 8 on a GPU: each is named once, with a valid fix. */
 #include "tests/unit/recipe/recipe_case.h"
 
 #define ON_CUDA             "cluster.device=dry", "cluster.dry_device=cuda"

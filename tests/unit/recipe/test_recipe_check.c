@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rules across keys: each sentence whole, and every suggestion taken at its word. */
+/* Rules across keys: each message in full, and every suggestion is tried. */
 #include "tests/unit/recipe/recipe_case.h"
 
 #include "base/philox.h"
@@ -46,14 +46,14 @@ Test(recipe_check, tensor_parallel_cuts)
          "use parallel.tensor_parallel_size=4 or 6\ncommand line: model.ffn_hidden_size 3072 is not "
          "divisible by parallel.tensor_parallel_size 5; use parallel.tensor_parallel_size=4 or 6\n",
          model[0], model[1], "tp=5");
-    // 6 divides the heads and not the MLP, so 6 is not proposed; nor is it accepted.
+    // 6 divides the heads and not the MLP, so 6 is neither suggested nor accepted.
     WITH("command line: model.ffn_hidden_size 1000 is not divisible by parallel.tensor_parallel_size 6; "
          "use parallel.tensor_parallel_size=4\n",
          model[0], model[1], "tp=6", "model.ffn_hidden_size=1000");
     WITH("command line: model.num_query_groups 2 and parallel.tensor_parallel_size 3: neither is "
          "divisible by the other; use parallel.tensor_parallel_size=2 or 4\n",
          model[0], model[1], "tp=3", "model.num_query_groups=2");
-    // However far away.
+    // However far from the given value.
     WITH("command line: model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size "
          "65536; use parallel.tensor_parallel_size=12\ncommand line: model.ffn_hidden_size 3072 is not "
          "divisible by parallel.tensor_parallel_size 65536; use parallel.tensor_parallel_size=12\n",
@@ -107,7 +107,7 @@ Test(recipe_check, recomputation)
     WITH("", "memory.recompute_granularity=selective", "memory.recompute_modules=[layernorm, core_attn]");
     WITH("command line: memory.recompute_modules entry 2: \"softmax\" is not core_attn, norm or activation\n",
          "memory.recompute_granularity=selective", "memory.recompute_modules=[norm, softmax]");
-    // What works, and is pointless.
+    // Valid, but without effect.
     WITH("warning: command line: memory.recompute_num_layers has no effect: memory.recompute_granularity "
          "is none, and only full uses it\n",
          "memory.recompute_num_layers=2");
@@ -181,7 +181,7 @@ Test(recipe_check, schedules)
 
 #define ZB_V SOURCE_ROOT "/tests/fixtures/zb_v_p2_m4.csv"
 
-/* As Megatron says it. */
+/* As in Megatron. */
 Test(recipe_check, layers_of_a_virtual_stage)
 {
     const char *const twelve[] = {"model.num_layers=12", "pp=2", "pipeline.schedule=interleaved",
@@ -239,7 +239,7 @@ Test(recipe_check, schedule_files)
     WITH("command line: pipeline.schedule zb-v and pipeline.schedule_file " ZB_V
          " are mutually exclusive; use pipeline.schedule_file=none or pipeline.schedule=file\n",
          "pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, "pipeline.schedule=zb-v");
-    WITH("command line: pipeline.schedule 1f1b and pipeline.schedule_file " ZB_V // whose sizes, nobody knows
+    WITH("command line: pipeline.schedule 1f1b and pipeline.schedule_file " ZB_V // whose sizes are unknown
          " are mutually exclusive; use pipeline.schedule_file=none or pipeline.schedule=file\n",
          "pipeline.schedule_file=" ZB_V, "pipeline.schedule=1f1b");
     WITH("command line: pipeline.schedule_file " ZB_V " is made for parallel.pipeline_parallel_size 2, 4 "
@@ -397,16 +397,16 @@ Test(recipe_check, profiled_steps)
     WITH("", short_run[0], short_run[1], "profile.profile_step_start=5", "profile.profile_step_end=5");
     WITH("warning: command line: profile.profile_step_start has no effect: profile.timeline is false, and no "
          "timeline is written\n",
-         short_run[0], "profile.profile_step_start=50"); // no timeline, no rule
+         short_run[0], "profile.profile_step_start=50"); // without a timeline the rule does not apply
     WITH("command line: profile.timeline measures actions with the host's clock, but cluster.device strict "
          "is asynchronous; use profile.timeline=false or cluster.device=cpu\n",
          short_run[0], short_run[1], "cluster.device=strict");
-    WITH("", short_run[0], short_run[1], "cluster.device=dry"); // a rehearsal writes none
+    WITH("", short_run[0], short_run[1], "cluster.device=dry"); // a dry run writes none
 }
 
-/* ---- suggestions taken at their word ---- */
+/* ---- every suggestion is tried ---- */
 
-/* Keys with values that fit or clash by turns; the first value is the common one. */
+/* Keys with values that fit or conflict; the first value is the common one. */
 static const struct {
     const char *key;
     const char *values[8];
@@ -455,7 +455,7 @@ static const struct {
 };
 enum { KEYS = sizeof keys / sizeof *keys };
 
-/* Everything on the command line, so that a suggestion can take the place of what it mends. */
+/* Everything on the command line, so that a suggestion can replace the value it fixes. */
 static struct loaded load_values(const char *const values[KEYS], int world)
 {
     struct text texts[KEYS] = {0};
@@ -503,7 +503,7 @@ static int read_suggestion(char *line, int *key, const char *out[2])
     return or != NULL && strchr(out[1], '=') == NULL ? 2 : 1; // another key's is not tried
 }
 
-/* Each value that a line of `said` proposes makes at least this problem go away and brings no other. */
+/* Each value suggested by a line of `said` must fix at least this problem and cause no other. */
 static void try_suggestions(struct loaded *loaded, const char *const values[KEYS], int world, int *lines,
                             int *tried)
 {
@@ -521,7 +521,7 @@ static void try_suggestions(struct loaded *loaded, const char *const values[KEYS
             memcpy(changed, values, sizeof changed);
             changed[key] = proposed[i];
             struct loaded after = load_values(changed, world);
-            // A rule that waited for this key may speak now; so either fewer problems, or this one is gone.
+            // A rule that depended on this key may now apply; so either fewer problems, or this one is gone.
             cr_assert(after.errors < loaded->errors || strstr(text_chars(&after.said), whole) == NULL,
                       "%s=%s does not help:\n%s\nstill says\n%s", keys[key].key, proposed[i], whole,
                       text_chars(&after.said));

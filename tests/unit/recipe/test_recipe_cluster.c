@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Devices and transports of a recipe, as far as this build has them. */
+/* Devices and transports of a recipe, as supported by this build. */
 #include "tests/unit/recipe/recipe_case.h"
 
 #include "kernels/device.h"
@@ -8,7 +8,7 @@
 /* SMALL with these overrides, alone. */
 #define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
 
-/* Whether there is a GPU, the run itself says. */
+/* The run itself checks whether there is a GPU. */
 Test(recipe_check, the_device_of_a_gpu)
 {
     if (device_is_built("cuda")) {
@@ -38,7 +38,7 @@ Test(recipe_check, the_device_of_a_gpu)
     }
 }
 
-/* What a file says of a GPU is rehearsed for a GPU, also where this build has none. */
+/* A recipe for a GPU is planned for a GPU, also in builds without CUDA. */
 Test(recipe_check, whose_memory_a_dry_device_counts)
 {
     static const struct {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The files of a recipe: itself, where that is no regular file, and those that it names. */
+/* The files of a recipe: the recipe itself, if it is not a regular file, and the files that it names. */
 #include "tests/unit/recipe/recipe_case.h"
 
 #include <sys/stat.h>
@@ -37,7 +37,7 @@ Test(recipe_files, a_pipe_of_a_shell_is_read)
     problems_free(&problems);
 }
 
-/* All that is missing at once, each with its key and where it was given. */
+/* All missing files in one report, each with its key and location. */
 Test(recipe_files, files_that_are_not_there_are_reported_together)
 {
     const char *const overrides[] = {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The precision keys: what a format can take, which layers there are, and where tensors may be cut. */
+/* The precision keys: options of a format, valid layers, and valid tensor splits. */
 #include "tests/unit/recipe/recipe_case.h"
 
 #include <stdio.h>
 
-/* What is said of the smallest recipe with these overrides. */
+/* The messages for the smallest recipe with these overrides. */
 #define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
 #define HYBRID              "precision.matmul_format=hybrid"
 
@@ -77,7 +77,7 @@ Test(recipe_precision, a_loss_scale_is_for_fp16)
     WITH("", "precision.params_dtype=fp16", "precision.loss_scale=1024");
     WITH("", "precision.params_dtype=fp16", "precision.initial_loss_scale=65536",
          "precision.min_loss_scale=0.5", "precision.loss_scale_window=200", "precision.hysteresis=1");
-    WITH("", "precision.initial_loss_scale=4294967296"); // what it is anyway
+    WITH("", "precision.initial_loss_scale=4294967296"); // the default
     WITH("warning: command line: precision.loss_scale has no effect: precision.params_dtype is bf16, and "
          "only fp16 scales the loss\n",
          "precision.params_dtype=bf16", "precision.loss_scale=1024");
@@ -100,7 +100,7 @@ Test(recipe_precision, a_loss_scale_is_for_fp16)
     WITH("", "precision.params_dtype=fp16", "dp=2", "parallel.zero_stage=3");
 }
 
-/* Masters are fp32, or there are none. */
+/* Master weights are fp32, or disabled. */
 Test(recipe_precision, main_params_dtype_is_the_layers_own_or_fp32)
 {
     WITH("", "precision.params_dtype=bf16", "precision.main_params_dtype=bf16");

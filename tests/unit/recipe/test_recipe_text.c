@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a recipe is written as: the resolved text, the reference page, the recipes of the repository; and
- * random bytes, which must never do more harm than a sentence. */
+/* Recipes as text: the resolved recipe, the reference page, the recipes of the repository; and random
+ * bytes, which must be handled safely. */
 #include "tests/unit/recipe/recipe_case.h"
 
 #include "base/philox.h"
@@ -16,7 +16,7 @@ static struct text resolved(const struct recipe *recipe)
     return text;
 }
 
-/* The text without its comments, which say where a value came from and so differ. */
+/* The text without its comments, which contain the origin of a value and so differ. */
 static struct text without_comments(const struct text *text)
 {
     struct text out = {0};
@@ -46,7 +46,7 @@ static void loads_back(const struct recipe *recipe)
     loaded_free(&again);
 }
 
-/* What is said of going on with `now` after `then`, both the smallest recipe with overrides. */
+/* The messages when `now` resumes a run of `then`, both the smallest recipe with overrides. */
 static void changes(const char *const *then, const char *const *now, const char *expected)
 {
     struct loaded a = load(SMALL, then, 0), b = load(SMALL, now, 0);
@@ -78,7 +78,7 @@ Test(recipe_text, what_changes_the_mathematics_is_said)
                                    "data.train=[{path: d, weight: 1}, {path: e, weight: 2}]",
                                    "model.make_vocab_size_divisible_by=128", NULL};
     changes(nothing, nothing, "");
-    changes(constant, elsewhere, ""); // and a constant rate does not read when the decay ends
+    changes(constant, elsewhere, ""); // and a constant schedule does not read the end of the decay
     changes(nothing, weights,
             "it: optimizer.weight_decay changed from 0.01 to 0.5\n"
             "it: data.train changed from [{path: d, weight: 1}] to [{path: d, weight: 1}, "
@@ -145,7 +145,7 @@ Test(recipe_text, a_saved_recipe_writes_into_no_other_run)
     starts_in(old, renamed, "runs/again", "runs/again/checkpoints",
               "logging.run_dir runs/base is derived from the name of that file");
     starts_in(old, kept, "runs/again", "runs/base/checkpoints", "");
-    // A folder of its own stays.
+    // An explicit folder is kept.
     static const char own[] = "name: base\n" SMALL "logging: {run_dir: runs/base}\n"
                               "checkpoint: {save: elsewhere}\n";
     starts_in(own, again, "runs/again", "elsewhere", "");
@@ -182,7 +182,7 @@ Test(recipe_text, every_key_says_where_it_came_from)
     cr_assert_not_null(strstr(layers, "# /tmp/cuboid-recipe-"));
     cr_assert_eq(strstr(strstr(layers, "# /tmp/cuboid-recipe-"), ":2\n") - strstr(layers, "# /tmp"),
                  (long)strlen("# /tmp/cuboid-recipe-XXXXXX"));
-    // As many lines as the sections of the page have rows, less `base`.
+    // As many lines as the sections of the page have rows, except for `base`.
     size_t keys = 0, rows = 0;
     for (const char *at = text.chars; (at = strstr(at, " # ")) != NULL; at++)
         keys++;
@@ -207,7 +207,7 @@ Test(recipe_text, the_reference_page_is_current)
     text_free(&file);
 }
 
-/* Keys that nothing implements have a table of their own, after all sections. */
+/* Keys that are not implemented have a table of their own, after all sections. */
 Test(recipe_text, the_reference_page_has_common_keys_first_and_reserved_ones_last)
 {
     struct text page = {0};
@@ -250,7 +250,7 @@ Test(recipe_text, every_recipe_of_the_repository_loads)
     globfree(&found);
 }
 
-/* Parameters by the published shapes: what a wrong digit in a recipe would change. */
+/* Parameter counts of the published shapes, which a wrong digit in a recipe would change. */
 static double parameters(const struct recipe *recipe)
 {
     const struct model_config *m = &recipe->model;
@@ -297,10 +297,10 @@ Test(recipe_text, the_table_is_sound)
         cr_assert_eq(row_of(row->key), i, "%s is there twice", row->key);
         cr_assert(strlen(row->help) > 0 && row->help[strlen(row->help) - 1] == '.', "%s", row->key);
         cr_assert_eq(strchr(row->help, '|'), NULL, "%s would break the page's table", row->key);
-        // A key is given, derived or has a default; one that nothing implements has the only value it takes.
+        // A key is given, derived or has a default; one that is not implemented has the only valid value.
         cr_assert(row->fallback != NULL || row->derived != NULL || row->example != NULL, "%s", row->key);
         cr_assert(!row->unbuilt || row->fallback != NULL, "%s", row->key);
-        // An alias leads here and nowhere else.
+        // An alias maps to this key only.
         for (const char *at = row->aliases; at != NULL && *at != 0; at += strspn(at, " ")) {
             char alias[64], section[32];
             size_t length = strcspn(at, " ");
@@ -330,7 +330,7 @@ Test(recipe_text, random_changes_of_a_recipe_never_crash)
     struct philox random = philox_named(11, "mutations");
     struct text original = {0};
     cr_assert_eq(file_read(SOURCE_ROOT "/recipes/quickstart.yaml", &original), OK);
-    // Bytes that mean something to YAML come more often than chance would bring them.
+    // Bytes with a meaning in YAML are more frequent than in random text.
     static const char special[] = "\0\t\n\r :#-?[]{},&*!|>'\"%@`<~0\x7f\x80\xc2\xe2\xff\xfe.e+_";
     for (uint64_t n = 0; n < 2000; n++) {
         char *bytes = malloc(original.length * 2 + 1);
@@ -344,17 +344,17 @@ Test(recipe_text, random_changes_of_a_recipe_never_crash)
                 bytes[at] = (char)(value >> 8);
             else if (kind == 1)
                 bytes[at] = special[value % (sizeof special - 1)];
-            else if (kind == 2 && at + size < length) { // a piece goes
+            else if (kind == 2 && at + size < length) { // a piece is removed
                 memmove(bytes + at, bytes + at + size, length - at - size);
                 length -= size;
             } else if (kind == 3 && at + size < length &&
-                       length + size < original.length * 2) { // or comes twice
+                       length + size < original.length * 2) { // or repeated
                 memmove(bytes + at + size, bytes + at, length - at);
                 length += size;
             }
         }
         if (philox_word(random, n, 100) % 8 == 0)
-            length = philox_word(random, n, 101) % length; // torn off
+            length = philox_word(random, n, 101) % length; // truncated
         survive(bytes, length);
         free(bytes);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a recipe says to no effect: each key is named once, with the reason, and none where it is read. */
+/* Keys without effect: each key is reported once, with the reason, and never if it is read. */
 #include "tests/unit/recipe/recipe_case.h"
 
 #define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
@@ -15,7 +15,7 @@ Test(recipe_unread, a_schedule_that_is_not_searched_for)
 {
     WITH(SEARCHED("f") SEARCHED("i") SEARCHED("w") SEARCHED("comm") SEARCHED("memory_limit"), TIMES);
     WITH("", TIMES, "pipeline.schedule=auto", "pp=2");
-    WITH("", "pipeline.auto_f=1", "pipeline.auto_comm=0"); // the defaults are nobody's wish
+    WITH("", "pipeline.auto_f=1", "pipeline.auto_comm=0"); // values equal to the default are never reported
 }
 
 #define NO_FORMAT      "precision.matmul_format is none, and no matrix multiplication is quantized"
@@ -34,7 +34,7 @@ Test(recipe_unread, formats_that_are_not_there)
               "it"),
          "precision.matmul_format=e4m3", "precision.amax_history_len=4");
     WITH("", "precision.matmul_format=e4m3", "precision.amax_history_len=4", "precision.scaling=delayed");
-    // Of three products one may have a format where matmul_format is none.
+    // One of three matmuls may have a format although matmul_format is none.
     WITH("", "precision.forward_format=ternary", HIGH);
 }
 

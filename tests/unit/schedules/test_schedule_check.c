@@ -367,7 +367,7 @@ static bool judge_runs(struct judge *j)
     return left == 0;
 }
 
-static bool judged_sound(const struct schedule *s)
+static bool judged_valid(const struct schedule *s)
 {
     struct judge j = {.s = s};
     j.done = calloc((size_t)ACTION_KIND_COUNT * (size_t)s->stages * (size_t)s->m, sizeof *j.done);
@@ -414,7 +414,7 @@ static void damage(struct schedule *s, struct dice *dice)
     }
 }
 
-Test(check, agrees_with_a_naive_judge)
+Test(check, agrees_with_a_naive_checker)
 {
     struct dice dice = {.generator = philox_named(3, "schedules")};
     int sound = 0, unsound = 0;
@@ -426,7 +426,7 @@ Test(check, agrees_with_a_naive_judge)
         forget_pairs(s); // which the naive checker does not cover
         for (int change = throw_dice(&dice, 1, 3); change > 0; change--)
             damage(s, &dice);
-        bool expected = judged_sound(s);
+        bool expected = judged_valid(s);
         struct complaint why;
         cr_assert_eq(schedule_check(s, &why) == OK, expected, "case %d, %s p %d m %d: %s", i, options.name,
                      options.p, options.m, why.text);
@@ -434,5 +434,5 @@ Test(check, agrees_with_a_naive_judge)
         unsound += expected ? 0 : 1;
         schedule_destroy(s);
     }
-    cr_assert(sound > cases(1000) && unsound > cases(5000), "%d sound, %d not", sound, unsound);
+    cr_assert(sound > cases(1000) && unsound > cases(5000), "%d valid, %d not", sound, unsound);
 }

@@ -486,7 +486,7 @@ static bool pair_that_waits_for_itself(struct fault *x)
 
 static const struct rule {
     const char *name;
-    bool (*plant)(struct fault *fault);
+    bool (*inject)(struct fault *fault);
     enum { LISTS, TRANSFERS, EITHER } on; // without transfers, with them, or alternating
     const char *not_for;                  // families that cannot violate it
 } rules[] = {
@@ -504,11 +504,11 @@ static const struct rule {
     {"weights out of order", weights_out_of_order, LISTS, ""},
     {"transfer too soon", transfer_too_soon, TRANSFERS, ""},
     {"wrong peer", wrong_peer, TRANSFERS, ""},
-    {"transfer to nobody", transfer_to_nobody, TRANSFERS, ""},
+    {"transfer without a peer", transfer_to_nobody, TRANSFERS, ""},
     {"edge out of order", edge_out_of_order, TRANSFERS, ""},
     {"blocking transfers", blocks_if_transfers_do, TRANSFERS, "gpipe"},
     {"circle", circle, LISTS, ""},
-    {"too much held", too_much_held, LISTS, "gpipe looped-bfs"}, // their limit is all microbatches
+    {"memory limit exceeded", too_much_held, LISTS, "gpipe looped-bfs"}, // their limit is all microbatches
     {"pair without second", pair_without_second, LISTS, ""},
     {"pair with transfer", pair_with_transfer, TRANSFERS, ""},
     {"pair of three", pair_of_three, LISTS, ""},
@@ -537,7 +537,7 @@ static bool check_fault(const struct rule *rule, const char *family, uint64_t se
         .without_transfers = rule->on == LISTS || (rule->on == EITHER && throw_dice(&x.dice, 0, 1) == 0)});
     forget_pairs(x.s);
     cr_assert_eq(schedule_check(x.s, NULL), OK, "%s", fail_text());
-    bool injected = rule->plant(&x);
+    bool injected = rule->inject(&x);
     if (injected) {
         struct complaint why;
         enum status status = schedule_check(x.s, &why);
