@@ -124,7 +124,7 @@ def test_doctor():
                done.stdout and "transport: local, ranks: 2" in rows["link"], done)
         expect("doctor's rates", 1e8 < rate < 1e18 and 1e7 < copied < 1e15 and "latency_s" in rows["link"], done)
         os.mkfifo(os.path.join(folder, "pipe"))
-        for name, why in [("no/profile.yaml", "there is no such folder"), ("pipe", "not a file; the name of a new")]:
+        for name, why in [("no/profile.yaml", "there is no such folder"), ("pipe", "not a file; use the name of")]:
             path = os.path.join(folder, name)
             done = run("doctor", "--profile", path)
             says(f"doctor into {name}", done, 2, err=f'--profile "{path}": {why}')

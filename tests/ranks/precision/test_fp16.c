@@ -223,7 +223,7 @@ static enum status check_end(const struct tiny *tiny, const char *common, float 
 
 static const char *const at_the_least[] = {"step 2: the gradient of ", " is not finite on rank ",
                                            "precision.min_loss_scale 512", NULL};
-static const char *const without_patience[] = {"step 20: the gradient of ", "20 steps have been skipped",
+static const char *const without_patience[] = {"step 20: the gradient of ", "20 consecutive skipped steps",
                                                "precision.loss_scale 1024 is too large", NULL};
 static const char *const in_the_loss[] = {"step 1: the gradient of ", "(loss ", NULL};
 static const char *const in_bf16[] = {"step 1: the gradient of ", "(loss ", NULL};

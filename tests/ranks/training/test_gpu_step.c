@@ -179,9 +179,9 @@ static int same_bits(const char *layout, const struct trace *reference, const st
 /* An out-of-memory configuration is rejected before the first step, with the requested bytes and a fix. */
 static int refuses_a_small_gpu(const struct tiny *tiny)
 {
-    static const char *const said[] = {"cudaMalloc of ",    "1.00 GiB of the GPU's 1.00 GiB are free",
-                                       "rank 0 will take ", " of GPU 0 (",
-                                       "activations ",      "memory.recompute_granularity full"};
+    static const char *const said[] = {"cudaMalloc of ", "1.00 GiB of the GPU's 1.00 GiB are free",
+                                       "rank 0 needs ",  " of GPU 0 (",
+                                       "activations ",   "memory.recompute_granularity full"};
     struct trace ignored;
     int failures = 0;
     setenv("EMULATOR_FAIL", "cudaMalloc", 1);
