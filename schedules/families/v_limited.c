@@ -447,9 +447,11 @@ static bool set_block(int index, struct block *b)
         return true;
     }
     index -= b->reserve ? ALIKE : 0;
+    if (index >= STEPS * STEPS * STEPS * STEPS)
+        return false;
     set_steps(index % (STEPS * STEPS), b->step[b->drains ? 1 : 0]);
     set_steps(index / (STEPS * STEPS), b->step[b->drains ? 0 : 1]);
-    return index < STEPS * STEPS * STEPS * STEPS;
+    return true;
 }
 
 /* For any limit, also an odd one: the blocks of v-half and v-min, and blocks whose steps change at one rank.
