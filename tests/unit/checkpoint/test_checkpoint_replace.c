@@ -16,11 +16,12 @@
 
 /* ---- calls ---- */
 
-/* calls_left: the process is killed before the call that finds it at 0; below 0 it is not killed. */
+/* calls_left: the process is killed before the call that finds it at 0; below 0 it is not killed.
+ * volatile: clang 14 replaces reads of a compound literal at file scope by its initializer. */
 struct file_system {
-    int errno_of_exchange; // 0: supported
-    int calls_left;
-    const char *fails; // the new name of a rename that fails
+    volatile int errno_of_exchange; // 0: supported
+    volatile int calls_left;
+    const char *volatile fails; // the new name of a rename that fails
 };
 static struct file_system *const file_system = &(struct file_system){ENOSYS, -1, NULL};
 
