@@ -9,7 +9,7 @@
  * can still be in flight. strict defers everything for as long as permitted and fills fresh memory with NaN,
  * so a missing wait reads NaN. A correct program cannot tell them apart.
  *
- * The trap: a buffer submitted to a stream must not be accessed by another stream, or freed, before an event
+ * Caution: a buffer submitted to a stream must not be accessed by another stream, or freed, before an event
  * has ordered it. */
 #pragma once
 

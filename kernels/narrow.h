@@ -8,7 +8,7 @@
  * Conversion rounds to nearest, ties to even. It is branch-free, so that loops vectorize, and uses no bf16
  * instructions of the processor, which flush numbers below 2^-126 to 0.
  *
- * The trap: double rounding. Accumulate in fp32 and store once, at the end. */
+ * Caution: double rounding. Accumulate in fp32 and store once, at the end. */
 #pragma once
 
 #include "kernels/float_bits.h"

@@ -4,7 +4,7 @@
  * float arithmetic (|x| + c) - c with c = 2^(e - m + 23) rounds |x| to those multiples, ties to even, because
  * the unit in the last place of c has that value. int8 is e = 6 and ternary e = 0 throughout.
  *
- * The trap: the sum must be rounded to float. A compiler that may reassociate (-ffast-math) deletes it. */
+ * Caution: the sum must be rounded to float. A compiler that may reassociate (-ffast-math) deletes it. */
 #pragma once
 
 #include "kernels/float_bits.h"

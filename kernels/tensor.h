@@ -2,7 +2,7 @@
 /* A tensor is a non-owning view of elements in memory. Row-major, up to four dimensions, with a stride (in
  * elements) per dimension, so that q, k and v can be columns of one fused matrix.
  *
- * The trap: a view does not extend lifetimes. Its buffer must stay allocated until every stream that received
+ * Caution: a view does not extend lifetimes. Its buffer must stay allocated until every stream that received
  * the view is past its last use. */
 #pragma once
 

@@ -9,7 +9,7 @@
  * work into tasks by *shape* only, never by the number of threads, and no two tasks accumulate into the same
  * element. One thread, three threads and a busy machine then give the same bits.
  *
- * The trap: a task must not call cpu_parallel(). */
+ * Caution: a task must not call cpu_parallel(). */
 #pragma once
 
 #include "base/status.h"

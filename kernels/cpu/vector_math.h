@@ -15,7 +15,7 @@
  *                        with x*x/2, as the rounding of the exponent does)
  *     vecd_sincos        2^-40 absolute for angles up to 2^20; with FMA, to 2^31
  *
- * The trap: the number of lanes and the rounding of vec_fma depend on the processor. Two builds may differ in
+ * Caution: the number of lanes and the rounding of vec_fma depend on the processor. Two builds may differ in
  * the last bits; one build never does. */
 #pragma once
 

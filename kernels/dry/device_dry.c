@@ -5,7 +5,7 @@
  * streams, or the cuda device's per stream, and that of its message reductions. Addresses follow the
  * allocation rule of the cuda device's pool, so the high-water mark is the required pool size.
  *
- * The trap: an address from here can be offset (a view of rows), but never dereferenced. They begin in a
+ * Caution: an address from here can be offset (a view of rows), but never dereferenced. They begin in a
  * range that no processor maps, so dereferencing one ends the program at once. */
 #include "kernels/dry/device_dry.h"
 

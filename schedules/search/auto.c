@@ -14,7 +14,7 @@
  * Transfers of what was found are placed by the given times, not by units, so that a RECV is posted where
  * its message will really come.
  *
- * The trap: every rank builds its own copy, so nothing here may depend on the time it takes, on addresses, or
+ * Caution: every rank builds its own copy, so nothing here may depend on the time it takes, on addresses, or
  * on how a sum was rounded. The search counts what it does, and its times are whole ticks. */
 #include "schedules/bound.h"
 #include "schedules/families/family.h"

@@ -16,7 +16,7 @@ Every forward step has its `_backward` below it, which takes the gradient of the
 gives the gradients for the inputs. `--self-check` (check_reference.py) compares them with finite
 differences, and make_golden.py writes the figures that Cuboid is compared with.
 
-The trap: only the *initial* weights are single precision. They are drawn exactly as Cuboid draws them,
+Caution: only the *initial* weights are single precision. They are drawn exactly as Cuboid draws them,
 rounded to fp32 where Cuboid rounds, and everything after that is fp64.
 """
 

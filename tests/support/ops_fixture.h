@@ -8,7 +8,7 @@
  *
  *     [ NaN NaN NaN | x0 x1 ... xn | NaN NaN NaN ]     an array: accesses out of bounds show
  *
- * The trap: an error bound is derived from rounding (so many operations, each off by half a unit), next to
+ * Caution: an error bound is derived from rounding (so many operations, each off by half a unit), next to
  * the test. A bound found by trial and error is not a bound. */
 #pragma once
 

@@ -10,7 +10,7 @@
  * Contents are random normals, unless the caller gives them: a GPU draws less power and runs faster on zeros
  * and patterns.
  *
- * The trap: arguments are read as words, and a word that is an address in one of the buffers is moved.
+ * Caution: arguments are read as words, and a word that is an address in one of the buffers is moved.
  * Structs may not point to memory that holds further pointers into the buffers. */
 #pragma once
 

@@ -4,7 +4,7 @@
  *     bench_gemm [TOKENS [THREADS [REPETITIONS]]]
  *
  * The candidates take turns, and the best of all rounds counts, so that a busy machine hurts them alike.
- * The trap: after "alone" OpenMP's threads spin for some 10 ms in case more work comes, and take a core from
+ * Caution: after "alone" OpenMP's threads spin for some 10 ms in case more work comes, and take a core from
  * the next measurement. So there is a pause before each, and a call that only wakes its own threads.
  * "wall" is GFLOP/s by the clock; "cpu" is GFLOP/s per second of processor time, which other programs disturb
  * less but which does not see threads that stand idle. */

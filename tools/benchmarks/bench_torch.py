@@ -8,7 +8,7 @@ microbatches accumulated before the optimizer's step. No dropout, and no clippin
 
     tools/benchmarks/bench_torch.py --micro-batches 8 --threads 2
 
-On Debian 12, `apt install python3-torch` gives version 1.13. The trap: that one multiplies with OpenBLAS,
+On Debian 12, `apt install python3-torch` gives version 1.13. Caution: that one multiplies with OpenBLAS,
 which takes a processor newer than itself for one without AVX (an Emerald Rapids for a "Prescott", a fifth of
 its speed), and obeys an OPENBLAS_CORETYPE left in the environment (Haswell: half). A slow rival
 proves nothing, so the core is chosen here from the processor's flags, and the result names the one in use.

@@ -2,7 +2,7 @@
 """The base of tools/gpu/gpu_report.py: a report that is complete on disk after every line, a log of bounded size, and
 programs that run with a time limit.
 
-The trap: libraries that come along in an archive are for Cuboid's programs only. PyTorch, nvidia-smi and compilers of
+Caution: libraries that come along in an archive are for Cuboid's programs only. PyTorch, nvidia-smi and compilers of
 the machine would fail with an older libstdc++, so LD_LIBRARY_PATH is set for our programs alone."""
 import glob
 import os

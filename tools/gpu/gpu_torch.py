@@ -8,7 +8,7 @@ weights, AdamW as one fused kernel, gradients clipped, microbatches accumulated;
     gpu_torch.py --model gpt3-1.3b --batch 4 --microbatches 8 --seq 2048
 
 The last line is one JSON object. Blocks are compiled one by one, for they share what is compiled (--compile whole:
-the model at once, which takes minutes for deep ones). The trap: the first steps compile, and the loss must not be
+the model at once, which takes minutes for deep ones). Caution: the first steps compile, and the loss must not be
 read before the last of them, or the host waits in every microbatch.
 """
 import argparse

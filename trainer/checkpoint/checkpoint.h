@@ -14,7 +14,7 @@
  * on the steps skipped by fp16, which the manifest counts, next to the loss scale and its counters.
  * Loading needs nothing of the old layout, and padding is never written.
  *
- * The trap: these calls are collective, and a disk may fail on one rank only. Ranks agree on every
+ * Caution: these calls are collective, and a disk may fail on one rank only. Ranks agree on every
  * outcome. */
 #pragma once
 

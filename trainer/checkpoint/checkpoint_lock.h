@@ -11,7 +11,7 @@
  * machine that has exited loses its lease at once; for another machine that cannot be known, so its lease
  * expires after 60 s without renewal.
  *
- * The trap: a process that was stopped for longer than that (SIGSTOP, a suspended machine) may have lost its
+ * Caution: a process that was stopped for longer than that (SIGSTOP, a suspended machine) may have lost its
  * lease when it resumes. It checks the lease before each save, and before publishing a checkpoint. */
 #pragma once
 

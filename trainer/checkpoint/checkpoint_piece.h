@@ -10,7 +10,7 @@
  * With ZeRO the piece of a data rank is the part that it owns (layers/parameters/weights.h): some rows of
  * that rectangle.
  *
- * The trap: every element has exactly one writer. Replicas (over data without ZeRO, of replicated key/value
+ * Caution: every element has exactly one writer. Replicas (over data without ZeRO, of replicated key/value
  * heads, of a stage in a bidirectional pipeline, second uses of a tied weight) write nothing. */
 #pragma once
 

@@ -14,7 +14,7 @@
  * input exactly once, except the last ones, at most S, which do not fill a sample; they differ from epoch to
  * epoch, because the documents are in another order.
  *
- * The trap: anything that depends on dp, tp, pp or the microbatch size must stay out of this file, except
+ * Caution: anything that depends on dp, tp, pp or the microbatch size must stay out of this file, except
  * batch_first_sample(), which is pure arithmetic. */
 #pragma once
 

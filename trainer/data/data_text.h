@@ -5,7 +5,7 @@
  *     JSON Lines   one object per line, whose key "text" (or another) is a document; a byte order mark before
  *                  the first line is skipped
  *
- * The trap: a piece may end anywhere, even inside a character; a caller that tokenizes pieces must hold back
+ * Caution: a piece may end anywhere, even inside a character; a caller that tokenizes pieces must hold back
  * the end of each one (encoder_cut() in tokenizer.h). */
 #pragma once
 

@@ -19,7 +19,7 @@
  * actual sizes of both files, so that later reads need no bounds checks.
  *
  * The index is read into memory when a dataset is opened, and ids are read from the open .bin file with
- * pread: a truncated file or a failing disk is an error of that read, not a signal. The trap: a file that is
+ * pread: a truncated file or a failing disk is an error of that read, not a signal. Caution: a file that is
  * rewritten in place while it is open returns other ids without an error; write a new dataset under a new
  * name, or with dataset_writer, which renames. */
 #pragma once

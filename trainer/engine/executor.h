@@ -12,7 +12,7 @@
  * An action waits only for its own inputs. A stage boundary within one rank is a copy. Activations with a
  * long wait for their backward pass may be offloaded to host memory (offload.h).
  *
- * The trap: slots are reused. The list fixes the last reader of a slot (slot_plan), except for messages,
+ * Caution: slots are reused. The list fixes the last reader of a slot (slot_plan), except for messages,
  * which may still be reading: the events in `busy` mark their completion. */
 #pragma once
 

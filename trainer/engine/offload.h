@@ -8,7 +8,7 @@
  * must be acquired before it is written: this waits for readers that no action of the list waits for (a copy
  * to the host, a message to the next stage) and poisons the old contents with NaN on the strict device.
  *
- * The trap: an offloaded activation has two slots. F and its messages use the forward slot; I, B and W use
+ * Caution: an offloaded activation has two slots. F and its messages use the forward slot; I, B and W use
  * the backward slot (stash_bases()). */
 #pragma once
 

@@ -7,7 +7,7 @@
  *                           agree on it in the all-reduce of the step, save, and exit with 75
  *   a second SIGINT         the process exits at once with 1, without saving
  *
- * Signals are blocked in every thread, so that they never interrupt a system call of a rank. The trap: a
+ * Signals are blocked in every thread, so that they never interrupt a system call of a rank. Caution: a
  * blocked signal that is not in the list would have no effect at all; stop_create() unblocks it. */
 #pragma once
 

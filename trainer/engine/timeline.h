@@ -5,7 +5,7 @@
  *     position 0 (0F0)  12.0310 s .. 12.0345 s      host clock; ranks need not share it
  *     position 1 (0F1)  12.0346 s .. 12.0380 s
  *
- * An action begins when its inputs are available, so the gaps between actions are the bubble. The trap:
+ * An action begins when its inputs are available, so the gaps between actions are the bubble. Caution:
  * actions of the next step may be recorded before this step is written, so the step in progress and the last
  * complete step are stored separately. */
 #pragma once

@@ -17,7 +17,7 @@
  * defers SIGTERM until the end of the step, which is then never reached; so the watchdog prints once which
  * messages the ranks wait for.
  *
- * The trap: no progress does not imply a hang. The limit must exceed the longest wait of a rank: the longest
+ * Caution: no progress does not imply a hang. The limit must exceed the longest wait of a rank: the longest
  * single action, and with one process per rank, the save of the largest shard. */
 #pragma once
 

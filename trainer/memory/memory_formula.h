@@ -7,7 +7,7 @@
  *     activations  0      3145728   3      4      q, k, v           of 3 layers; 4 slots of 1F1B
  *     workspace           9437184   1      1      scratch memory of the layers
  *
- * The dry device counts the same bytes by a dry run of the program; this formula explains them. The trap: a
+ * The dry device counts the same bytes by a dry run of the program; this formula explains them. Caution: a
  * term written down as the program computes it proves nothing. Sizes are derived from the model's dimensions
  * and lifetimes from the schedule, not from the declarations in layers/. */
 #pragma once

@@ -17,7 +17,7 @@
  * next one (a gradient overflow, a layer without gradients). A step skipped by fp16 is not recorded: it used
  * another loss scale.
  *
- * The trap: the history is training state. Without it a resumed run starts with scales of 1. */
+ * Caution: the history is training state. Without it a resumed run starts with scales of 1. */
 #pragma once
 
 #include "layers/pass.h"

@@ -13,7 +13,7 @@
  * The next state is a function of the state and the overflow flag, the same on every rank; no communication
  * is needed, and a checkpoint stores three values.
  *
- * The trap: a value that overflows at any scale would be skipped forever. `stuck` reports it. */
+ * Caution: a value that overflows at any scale would be skipped forever. `stuck` reports it. */
 #pragma once
 
 #include "trainer/recipe/recipe.h"

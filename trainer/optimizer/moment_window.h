@@ -5,7 +5,7 @@
  *     copies    in 0   in 1          out 0  in 2          out 1 ...      one stream
  *     compute          AdamW 0              AdamW 1                      two halves of the window, in turn
  *
- * AdamW is elementwise, so the result is bit-identical. The trap: moments must be read on the compute stream
+ * AdamW is elementwise, so the result is bit-identical. Caution: moments must be read on the compute stream
  * (as a checkpoint does), which waits after a step for the last copy to the host. */
 #pragma once
 

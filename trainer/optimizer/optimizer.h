@@ -17,7 +17,7 @@
  * The host reads nothing before the end of the step. Losses, tokens and squares are summed in index order
  * (sample, parameter, share), so the norm is bit-identical on every pipeline layout.
  *
- * The trap: an entry with two contributors is counted twice, which only shows in training. */
+ * Caution: an entry with two contributors is counted twice, which only shows in training. */
 #pragma once
 
 #include "kernels/ops.h"

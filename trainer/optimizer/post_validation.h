@@ -37,7 +37,7 @@
  * tied embedding on two ranks there is no gain: its gradients are added before either of them updates, so the
  * first and the last rank still wait for each other (zb-v has both uses on rank 0).
  *
- * The trap: the gradients of the step must survive until the verdict, while the forwards of the next step
+ * Caution: the gradients of the step must survive until the verdict, while the forwards of the next step
  * must not touch them: gradients are zeroed after the verdict, and the report has its own buffers, since the
  * forwards write losses. */
 #pragma once

@@ -2,7 +2,7 @@
 /* Rules across the keys of a recipe: what one key promises another. For recipe_check.c and recipe_rules_*.c.
  *
  * A rule is a pure predicate with the list of keys that it reads, so a suggestion can be tried, not
- * guessed (recipe_check.c). The trap: a rule that reads a key which is missing in `reads` lets
+ * guessed (recipe_check.c). Caution: a rule that reads a key which is missing in `reads` lets
  * suggestions pass that do not work; the tests take every suggestion at its word. */
 #pragma once
 

@@ -4,7 +4,7 @@
  *     warning: R:9: optimizer.lr_wsd_decay_iters has no effect: optimizer.lr_decay_style is cosine, and only
  * WSD looks at it
  *
- * A row has the keys, when they are not read, the key that decides it, and what would read them. The trap: a
+ * A row has the keys, when they are not read, the key that decides it, and what would read them. Caution: a
  * default is nobody's wish, and neither is what says the same, so neither is warned of. */
 #include "trainer/recipe/recipe_table.h"
 

@@ -3,7 +3,7 @@
  *
  * A refusal is the rest of a sentence that begins with the key: `model.num_layers` `1.5 is not a whole
  * number; use 1 or 2`. What it proposes is inside the row's range; whether it also fits the other keys
- * is for recipe_check.c. The trap: a value is stored only when all of it is good, so that a list with one
+ * is for recipe_check.c. Caution: a value is stored only when all of it is good, so that a list with one
  * bad entry leaves the field as it was. */
 #include "trainer/recipe/recipe_table.h"
 

@@ -8,7 +8,7 @@
  * Temperature 0 is greedy. The random number of token i is a function of the seed and i, so the same model,
  * prompt and seed reproduce the text.
  *
- * The trap: equal logits. They are ordered by id; otherwise the text would depend on the sort algorithm. */
+ * Caution: equal logits. They are ordered by id; otherwise the text would depend on the sort algorithm. */
 #pragma once
 
 #include "base/status.h"

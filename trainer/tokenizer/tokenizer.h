@@ -8,7 +8,7 @@
  * A tokenizer is immutable, and threads may share it. Mutable state of encoding (a cache of words) belongs to
  * an encoder; each thread has its own.
  *
- * The trap: encoding a text in two parts differs from encoding it whole if the cut is inside a word.
+ * Caution: encoding a text in two parts differs from encoding it whole if the cut is inside a word.
  * encoder_cut() returns a safe position. */
 #pragma once
 

@@ -10,7 +10,7 @@
  * attention_choice.c selects the implementation of each call; both leave out and lse in one layout, so
  * forward and backward may use different ones.
  *
- * The trap: before 9.26 cuDNN silently assumes a packed lse, [batch, heads, sequence], whatever its strides
+ * Caution: before 9.26 cuDNN silently assumes a packed lse, [batch, heads, sequence], whatever its strides
  * (cudnn-frontend's pull request 304). Ours has that layout for a single sequence; for several, our own
  * kernel packs it. Workspace comes from cuda_library_scratch(), in the size that the plan reports. */
 #pragma once

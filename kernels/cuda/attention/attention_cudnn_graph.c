@@ -10,7 +10,7 @@
  * Both are tables of operations with their input and output tensors. No S x S tensor is materialized: such
  * tensors are virtual, and the engine keeps their tiles in registers.
  *
- * The trap: engines match a pattern, not its meaning. The order, the transposition (k and, in the backward
+ * Caution: engines match a pattern, not its meaning. The order, the transposition (k and, in the backward
  * pass, v are passed as transposes; a reshape transposes) and the types of the intermediates are part of it
  * (the patterns are those of NVIDIA's cudnn-frontend, 1.x).
  *

@@ -16,7 +16,7 @@
  * Each recomputes s and dp, seven matmuls instead of five. In return there is no reduction across blocks and
  * no atomics, and every sum has the order of heads and columns.
  *
- * The trap: all lanes of a warp must execute every mma; a warp may skip a tile, but no barrier. */
+ * Caution: all lanes of a warp must execute every mma; a warp may skip a tile, but no barrier. */
 #include "kernels/cuda/attention/attention_pairs.h"
 #include "kernels/cuda/tensor_core/tile.h"
 

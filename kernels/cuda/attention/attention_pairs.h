@@ -3,7 +3,7 @@
  * warp has 16 rows of scores, and a lane holds s[n][i] in the accumulator layout of mma and wgmma (mma.h):
  * row g + 8 (i / 2), column 8 n + 2 t + i % 2, with g = lane / 4 and t = lane % 4. Rows are queries, or keys.
  *
- * The trap: kept_weights() shuffles between lanes, so all lanes of the warp must call it. */
+ * Caution: kept_weights() shuffles between lanes, so all lanes of the warp must call it. */
 #pragma once
 
 #include "kernels/cuda/attention/attention.h"

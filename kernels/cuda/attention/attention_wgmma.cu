@@ -19,7 +19,7 @@
  * the exponentials also overlap the other consumers' matmuls. Scores, weights and sums are in registers, in
  * the layout of attention_pairs.h.
  *
- * The trap: consumers must take the same number of turns, so all of them process all column tiles of a work
+ * Caution: consumers must take the same number of turns, so all of them process all column tiles of a work
  * tile, including tiles that are fully masked for them. */
 #include "kernels/cuda/attention/attention_order.h"
 #include "kernels/cuda/attention/attention_pairs.h"

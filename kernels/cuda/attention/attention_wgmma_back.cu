@@ -24,7 +24,7 @@
  * Weights and their gradients stay in registers from one wgmma to the next. s and dp read u and w along their
  * rows (K-major), the sums read the same tiles across them (MN-major).
  *
- * The trap: every warp must arrive at empty once per column tile, also for tiles that its warpgroup skips. */
+ * Caution: every warp must arrive at empty once per column tile, also for tiles that its warpgroup skips. */
 #include "kernels/cuda/attention/attention_wgmma_back.h"
 
 /* Dropout mask of the weights: bit 4 n + i of word n / 8 for [n][i]. */

@@ -4,7 +4,7 @@
  *
  *     x and y of both consumers | stage: u, w, lse, delta | stage | ... | barriers
  *
- * The trap: the base must be 1024-byte aligned, which CUDA does not guarantee; back_smem aligns it. */
+ * Caution: the base must be 1024-byte aligned, which CUDA does not guarantee; back_smem aligns it. */
 #pragma once
 
 #include "kernels/cuda/attention/attention_order.h"

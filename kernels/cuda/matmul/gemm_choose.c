@@ -5,7 +5,7 @@
  *     key of the shape ─ in the file? ─ yes: that one, if the library accepts it
  *                                     └ no: time CANDIDATES, cache the fastest
  *
- * The trap: trials must have no side effects. Their result goes to a separate buffer, also when c is
+ * Caution: trials must have no side effects. Their result goes to a separate buffer, also when c is
  * accumulated into. */
 #include "kernels/cuda/matmul/cublaslt.h"
 

@@ -10,7 +10,7 @@
  * overwritten. The heuristic rejects any other unsupported case. There is no rounding between the matmul and
  * its epilogue.
  *
- * The trap: trials must not change accumulated outputs. They may write outputs that are only overwritten,
+ * Caution: trials must not change accumulated outputs. They may write outputs that are only overwritten,
  * since the real call follows the trials. */
 #include "kernels/cuda/matmul/cublaslt.h"
 #include "kernels/cuda/runtime/scratch.h"

@@ -9,7 +9,7 @@
  * after not-ready, and copying from or to memory that CUDA did not allocate in this program, also count as
  * blocking.
  *
- * The trap: waits inside cuBLASLt, cuDNN and the driver are not calls of ours. With COUNT_HOLD_S=2, all
+ * Caution: waits inside cuBLASLt, cuDNN and the driver are not calls of ours. With COUNT_HOLD_S=2, all
  * streams are therefore held from the third step on, until the host has submitted the whole step: a wait
  * for them inside the step blocks until the hold times out after so many seconds, which is reported. (A
  * GPU queues about a thousand launches, beyond which the host blocks anyway: use it only for steps with

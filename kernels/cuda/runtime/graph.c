@@ -13,7 +13,7 @@
  * Capture is thread-local (cudaStreamCaptureModeThreadLocal), because other threads are other ranks, which
  * allocate and wait meanwhile.
  *
- * The trap: a replay cannot detect that the body would now submit something else. On the emulator every
+ * Caution: a replay cannot detect that the body would now submit something else. On the emulator every
  * replay therefore captures the body again and compares the two graphs, call by call, byte by byte. */
 #include "kernels/cuda/runtime/graph.h"
 

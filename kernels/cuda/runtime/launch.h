@@ -8,7 +8,7 @@
  * (tests/emulator/), where a launch runs the kernel thread by thread on the CPU; therefore kernels declare
  * shared memory with SHARED and DYNAMIC_SHARED, and inline PTX is confined to mma.h and wgmma.h.
  *
- * The trap: all threads of a block must reach the same barriers and shuffles. Return early only if no barrier
+ * Caution: all threads of a block must reach the same barriers and shuffles. Return early only if no barrier
  * follows. */
 #pragma once
 

@@ -4,7 +4,7 @@
  *     dlopen("libnccl.so.2")     LD_LIBRARY_PATH, the system's folders
  *     FOLDER/libnccl.so.2        of the CUDA toolkit of this build
  *
- * The trap: a library that exists but cannot be loaded, truncated or built for another machine, is a
+ * Caution: a library that exists but cannot be loaded, truncated or built for another machine, is a
  * different error from "not found"; and only the path tells which of several was loaded. */
 #pragma once
 

@@ -6,7 +6,7 @@
  *     ncclSend(..., queue->stream);
  *     return cuda_message_end(queue, "exchange pp 0>1", guard);
  *
- * The trap: a message whose peer has failed never completes and stalls the stream. The device therefore
+ * Caution: a message whose peer has failed never completes and stalls the stream. The device therefore
  * tracks incomplete messages; a waiting host polls their guards for errors and reports the message that it
  * waits for. */
 #pragma once

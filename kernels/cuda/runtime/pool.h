@@ -3,7 +3,7 @@
  * synchronizes the device and takes a fraction of a millisecond, so a step must not call it. A planned run
  * has one segment of the planned size; further segments are allocated on demand.
  *
- * The trap: freed memory is reused at once. This is correct only because a buffer must not be freed while a
+ * Caution: freed memory is reused at once. This is correct only because a buffer must not be freed while a
  * stream still uses it (kernels/device.h). */
 #pragma once
 

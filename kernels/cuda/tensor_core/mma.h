@@ -15,7 +15,7 @@
  * movement between lanes. ldmatrix loads four 8 x 8 matrices, lane 8 i + r supplying the address of row r of
  * matrix i, 16 bytes; out[i] is (g, 2t..) of matrix i, or transposed, (2t.., g).
  *
- * The trap: all lanes of the warp must execute ldmatrix and mma; and a wait makes a copy visible only to the
+ * Caution: all lanes of the warp must execute ldmatrix and mma; and a wait makes a copy visible only to the
  * waiting thread, so a barrier must follow. */
 #pragma once
 

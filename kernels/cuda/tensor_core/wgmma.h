@@ -25,7 +25,7 @@
  *     columns_operand(tile):  the rows are k; rows of a, or columns of b, run along them. MN-major,
  *                             TRANSPOSE_A or TRANSPOSE_B of wgmma
  *
- * The traps: instructions in flight read registers and shared memory until they are waited for, so their
+ * Caution: instructions in flight read registers and shared memory until they are waited for, so their
  * arrays must stay alive and untouched until then; wgmma_fence() is required between any other access to
  * registers and the wgmma that uses them; data written by threads (generic proxy), and not by a copy, is
  * visible to wgmma and TMA only after the writer's async_fence() and then a barrier. All lanes of a warp, and

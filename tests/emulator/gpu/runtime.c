@@ -2,7 +2,7 @@
 /* The CUDA runtime for the emulated GPU: a stream is a queue. It runs at once, or with EMULATOR_STREAMS=late
  * when it is synchronized, queried, or blocked on itself.
  *
- * The trap: a GPU belongs to one thread, and so does everything here. Other GPUs are reached by messages only
+ * Caution: a GPU belongs to one thread, and so does everything here. Other GPUs are reached by messages only
  * (NCCL's), so a waiting thread runs any ready work of its own, and sleeps until there is news. */
 #include "tests/emulator/include/cuda_runtime_api.h"
 

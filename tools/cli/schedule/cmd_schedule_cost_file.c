@@ -5,8 +5,8 @@
  *     0,1.5,1.4,1.1        (the one with the embedding, say)
  *     1,1,1,1
  *
- * The trap is a stage that is not there: its times would be those of nobody. So stages are 0 to one less than
- * there are lines, each once. */
+ * Caution: times of a stage that does not exist must be refused, so stages are 0 to one less than
+ * the number of lines, each once. */
 #include "tools/cli/schedule/cmd_schedule_costs.h"
 
 #include <stdlib.h>

@@ -12,7 +12,7 @@
  * A file is read with pread, not mapped: a failing disk or a file truncated by another program is then an
  * error with a file name instead of a signal, and the data read does not count towards the memory of the run.
  *
- * The trap: no header can be trusted before it agrees with the size of the file. No length is allocated and
+ * Caution: no header can be trusted before it agrees with the size of the file. No length is allocated and
  * no offset is followed unchecked. */
 #pragma once
 
