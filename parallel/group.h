@@ -19,7 +19,7 @@ struct group {
 /* All groups of a training rank, created eagerly and in the same order on every rank. */
 struct groups {
     struct mesh mesh;
-    struct place place;  // this rank's coordinates, on the dense mesh
+    struct mesh_coord coord;  // this rank's coordinates, on the dense mesh
     struct group *world; // all ranks
     struct group *tp;    // AXIS_TP
     struct group *data;  // AXIS_DP | AXIS_CP: same weights, different tokens

@@ -19,7 +19,7 @@ static enum status make_kv(struct world *world, struct groups *g, int replicas, 
     if (replicas < 1 || tp % replicas != 0)
         return fail(BAD_ARGUMENT, "%d tensor-parallel ranks cannot hold each key/value head %d times", tp,
                     replicas);
-    int first = g->place.tp / replicas * replicas;
+    int first = g->coord.tp / replicas * replicas;
     return group_create(world, "kv", GROUP_ID_KV, ranks + first, replicas, &g->kv);
 }
 
@@ -32,7 +32,7 @@ enum status groups_create(struct world *world, const struct mesh *mesh, int kv_r
     enum status status = g != NULL && ranks != NULL ? OK : fail(NO_MEMORY, "no memory for the groups");
     if (status == OK) {
         g->mesh = *mesh;
-        g->place = mesh_place(mesh, MESH_DENSE, world->rank);
+        g->coord = mesh_coord(mesh, MESH_DENSE, world->rank);
         for (int rank = 0; rank < world->size; rank++)
             ranks[rank] = rank;
         status = group_create(world, "world", GROUP_ID_AXES, ranks, world->size, &g->world);
@@ -58,7 +58,7 @@ enum status groups_create(struct world *world, const struct mesh *mesh, int kv_r
 static enum status make_pair(struct world *world, struct groups *g, const char *name, int64_t id,
                              int first_pp, int second_pp, struct group **out)
 {
-    struct place ends[2] = {g->place, g->place};
+    struct mesh_coord ends[2] = {g->coord, g->coord};
     ends[0].pp = first_pp;
     ends[1].pp = second_pp;
     int ranks[2] = {mesh_rank(&g->mesh, MESH_DENSE, ends[0]), mesh_rank(&g->mesh, MESH_DENSE, ends[1])};
@@ -72,7 +72,7 @@ enum status groups_add_ties(struct world *world, struct groups *g, int first_pp,
 
 enum status groups_add_replicas(struct world *world, struct groups *g)
 {
-    int stages = g->mesh.degrees.pp, mine = g->place.pp, other = stages - 1 - mine;
+    int stages = g->mesh.degrees.pp, mine = g->coord.pp, other = stages - 1 - mine;
     if (stages % 2 != 0)
         return fail(BAD_ARGUMENT, "replicas of stages need an even number of pipeline ranks, not %d", stages);
     return make_pair(world, g, "stage replicas", GROUP_ID_REPLICAS, mine < other ? mine : other,
@@ -81,7 +81,7 @@ enum status groups_add_replicas(struct world *world, struct groups *g)
 
 bool groups_is_primary(const struct groups *g)
 {
-    return g->place.dp == 0 && g->place.cp == 0 &&
+    return g->coord.dp == 0 && g->coord.cp == 0 &&
            (g->stage_replicas == NULL || g->stage_replicas->rank == 0);
 }
 

@@ -29,18 +29,18 @@ static struct digits radices(const struct mesh *mesh, enum mesh_kind kind)
     return (struct digits){{d.tp, d.cp, 1, d.dp, d.pp}};
 }
 
-static struct digits digits_of(struct place place)
+static struct digits digits_of(struct mesh_coord coord)
 {
-    return (struct digits){{place.tp, place.cp, place.ep, place.dp, place.pp}};
+    return (struct digits){{coord.tp, coord.cp, coord.ep, coord.dp, coord.pp}};
 }
 
-static struct place place_of(struct digits digits)
+static struct mesh_coord coord_of(struct digits digits)
 {
     const int *d = digits.of;
-    return (struct place){.tp = d[0], .cp = d[1], .ep = d[2], .dp = d[3], .pp = d[4]};
+    return (struct mesh_coord){.tp = d[0], .cp = d[1], .ep = d[2], .dp = d[3], .pp = d[4]};
 }
 
-struct place mesh_place(const struct mesh *mesh, enum mesh_kind kind, int rank)
+struct mesh_coord mesh_coord(const struct mesh *mesh, enum mesh_kind kind, int rank)
 {
     CHECK(rank >= 0 && rank < mesh->world);
     struct digits radix = radices(mesh, kind), digit;
@@ -49,12 +49,12 @@ struct place mesh_place(const struct mesh *mesh, enum mesh_kind kind, int rank)
         digit.of[axis] = rank % radix.of[axis];
         rank /= radix.of[axis];
     }
-    return place_of(digit);
+    return coord_of(digit);
 }
 
-int mesh_rank(const struct mesh *mesh, enum mesh_kind kind, struct place place)
+int mesh_rank(const struct mesh *mesh, enum mesh_kind kind, struct mesh_coord coord)
 {
-    struct digits radix = radices(mesh, kind), digit = digits_of(place);
+    struct digits radix = radices(mesh, kind), digit = digits_of(coord);
     int rank = 0;
     for (int i = AXIS_COUNT - 1; i >= 0; i--) {
         int axis = mesh->order[i];
@@ -67,7 +67,7 @@ int mesh_rank(const struct mesh *mesh, enum mesh_kind kind, struct place place)
 int mesh_group(const struct mesh *mesh, enum mesh_kind kind, int axes, int rank, int *out)
 {
     struct digits radix = radices(mesh, kind);
-    struct digits digit = digits_of(mesh_place(mesh, kind, rank));
+    struct digits digit = digits_of(mesh_coord(mesh, kind, rank));
     int count = 1;
     for (int axis = 0; axis < AXIS_COUNT; axis++)
         if ((axes & (1 << axis)) != 0)
@@ -81,7 +81,7 @@ int mesh_group(const struct mesh *mesh, enum mesh_kind kind, int axes, int rank,
             digit.of[axis] = rest % radix.of[axis];
             rest /= radix.of[axis];
         }
-        out[member] = mesh_rank(mesh, kind, place_of(digit));
+        out[member] = mesh_rank(mesh, kind, coord_of(digit));
     }
     return count;
 }

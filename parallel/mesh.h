@@ -32,7 +32,7 @@ struct mesh {
 };
 
 /* Coordinates of a rank: on every axis an index below the degree. The expert mesh has its own dp. */
-struct place {
+struct mesh_coord {
     int tp, cp, ep, dp, pp;
 };
 
@@ -40,8 +40,8 @@ struct place {
  * invalid, or the two meshes would not share pp (ep > 1 needs pp last, or strides that agree). */
 MUST_USE enum status mesh_create(struct degrees degrees, const char *rank_order, struct mesh *out);
 
-struct place mesh_place(const struct mesh *mesh, enum mesh_kind kind, int rank);
-int mesh_rank(const struct mesh *mesh, enum mesh_kind kind, struct place place); // inverse of mesh_place
+struct mesh_coord mesh_coord(const struct mesh *mesh, enum mesh_kind kind, int rank);
+int mesh_rank(const struct mesh *mesh, enum mesh_kind kind, struct mesh_coord coord); // inverse of mesh_coord
 
 /* Lists the ranks that differ from `rank` only along `axes`, in coordinate order, including `rank`; out has
  * `world` elements. Returns the number of ranks. */

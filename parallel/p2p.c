@@ -35,7 +35,7 @@ static enum status channel_create(struct world *world, const struct groups *grou
                                   struct p2p_edge edge, int index, struct channel *out)
 {
     out->edge = edge;
-    struct place ends[2] = {groups->place, groups->place};
+    struct mesh_coord ends[2] = {groups->coord, groups->coord};
     ends[0].pp = edge.from_pp;
     ends[1].pp = edge.to_pp;
     int ranks[2] = {mesh_rank(&groups->mesh, MESH_DENSE, ends[0]),
@@ -55,7 +55,7 @@ enum status p2p_create(struct world *world, const struct groups *groups, struct 
     struct p2p *p2p = calloc(1, sizeof *p2p + (size_t)count * sizeof p2p->channels[0]);
     if (p2p == NULL)
         return fail(NO_MEMORY, "no memory for %d pipeline edges", count);
-    p2p->pp = groups->place.pp;
+    p2p->pp = groups->coord.pp;
     p2p->blocking = world->synchronous;
     p2p->count = count;
     enum status status = OK;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/shard.h"
 
-static int coordinate(struct place place, int axis)
+static int coordinate(struct mesh_coord coord, int axis)
 {
     switch (axis) {
     case AXIS_TP:
-        return place.tp;
+        return coord.tp;
     case AXIS_CP:
-        return place.cp;
+        return coord.cp;
     case AXIS_EP:
-        return place.ep;
+        return coord.ep;
     case AXIS_DP:
-        return place.dp;
+        return coord.dp;
     case AXIS_PP:
-        return place.pp;
+        return coord.pp;
     }
     die(__FILE__, __LINE__, "cut", "a cut names one axis, not %d", axis);
 }
@@ -24,7 +24,7 @@ static int64_t round_up(int64_t value, int64_t multiple)
 }
 
 struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, int cut_count,
-                         struct place place)
+                         struct mesh_coord coord)
 {
     CHECK(ndim >= 1 && ndim <= SHARD_MAX_DIMS);
     struct slice slice = {.ndim = ndim, .first = true};
@@ -34,7 +34,7 @@ struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, i
     bool tp_seen = false;
     for (int c = 0; c < cut_count; c++) {
         const struct cut *cut = &cuts[c];
-        int index = coordinate(place, cut->axes), part = index / cut->replicas;
+        int index = coordinate(coord, cut->axes), part = index / cut->replicas;
         CHECK(part < cut->parts && cut->dim < ndim);
         int64_t whole = dim[cut->dim];
         int64_t share = (whole + cut->parts - 1) / cut->parts;
@@ -47,7 +47,7 @@ struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, i
         tp_seen = tp_seen || cut->axes == AXIS_TP;
     }
     // A tensor that tp does not cut is replicated over tp; the first tp rank is its primary.
-    slice.first = slice.first && (tp_seen || place.tp == 0);
+    slice.first = slice.first && (tp_seen || coord.tp == 0);
     return slice;
 }
 

@@ -35,7 +35,7 @@ struct slice {
 };
 
 struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, int cut_count,
-                         struct place place);
+                         struct mesh_coord coord);
 
 int64_t slice_count(const struct slice *slice);  // elements without padding
 int64_t slice_padded(const struct slice *slice); // elements in memory

@@ -260,7 +260,7 @@ static enum status list_held(struct weights *w, const struct weights_config *con
             w->list[w->count++] = (struct held){
                 .row = row,
                 .index = i,
-                .slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, config->place),
+                .slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, config->coord),
             };
         }
     }

@@ -82,7 +82,7 @@ struct weights {
 struct weights_config {
     struct device *device;
     const struct params *params;
-    struct place place;
+    struct mesh_coord coord;
     /* Layers on this rank, in the order in which their gradients become ready; including LAYER_EMBEDDING and
      * num_layers (final norm and head) if it holds them. */
     const int *layers;

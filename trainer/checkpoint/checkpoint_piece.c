@@ -59,11 +59,11 @@ static int pipeline_writer(const struct run *run, int layer)
 
 bool piece_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out)
 {
-    struct place place = mesh_place(&run->mesh, row->mesh, rank);
-    bool copy = run->recipe->parallel.zero_stage == 0 && (place.dp != 0 || place.cp != 0);
-    if (row->tie >= 0 || copy || place.pp != pipeline_writer(run, row->layer))
+    struct mesh_coord coord = mesh_coord(&run->mesh, row->mesh, rank);
+    bool copy = run->recipe->parallel.zero_stage == 0 && (coord.dp != 0 || coord.cp != 0);
+    if (row->tie >= 0 || copy || coord.pp != pipeline_writer(run, row->layer))
         return false;
-    *out = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, place);
+    *out = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
     return out->first && slice_count(out) > 0;
 }
 

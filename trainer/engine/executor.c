@@ -118,7 +118,7 @@ static enum status create_stash(struct executor *e)
 static enum status fill_executor(struct executor *e)
 {
     const struct executor_config *config = &e->config;
-    e->pp_rank = config->groups->place.pp;
+    e->pp_rank = config->groups->coord.pp;
     if (config->tp_comm_overlap && config->sequence_parallel)
         TRY(stream_create(config->weights->device, "beside", &e->comm_stream));
     e->env = (struct env){

@@ -104,12 +104,12 @@ static enum status create_weights(struct rank_state *w, bool training)
     int *layers = calloc((size_t)run->recipe->model.num_layers + 2, sizeof *layers);
     if (layers == NULL)
         return fail(NO_MEMORY, "no memory for the list of layers");
-    int count = layers_held(run, w->groups->place.pp, layers);
+    int count = layers_held(run, w->groups->coord.pp, layers);
     const struct recipe_parallel *parallel = &run->recipe->parallel;
     struct weights_config config = {
         .device = w->device,
         .params = &w->params,
-        .place = w->groups->place,
+        .coord = w->groups->coord,
         .layers = layers,
         .layer_count = count,
         .working = recipe_working_dtype(w->run->recipe),
@@ -186,7 +186,7 @@ static enum status create_validation(struct rank_state *w)
 static enum status add_ties(struct rank_state *w)
 {
     const struct schedule *schedule = w->run->schedule;
-    int last = schedule->stages - 1, mine = w->groups->place.pp;
+    int last = schedule->stages - 1, mine = w->groups->coord.pp;
     const int *second = schedule->rank_of[1];
     const int *rank_of = schedule->rank_of[second[0] == mine || second[last] == mine ? 1 : 0];
     return rank_of[0] != rank_of[last] ? groups_add_ties(w->world, w->groups, rank_of[0], rank_of[last]) : OK;
@@ -238,8 +238,8 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
     // The device comes first: some transports use it while connecting.
     TRY(open_device(run, world, training, &out->device));
     struct who *me = who_am_i();
-    struct place place = mesh_place(&run->mesh, MESH_DENSE, world->rank);
-    *me = (struct who){.rank = world->rank, .pp = place.pp, .dp = place.dp, .tp = place.tp};
+    struct mesh_coord coord = mesh_coord(&run->mesh, MESH_DENSE, world->rank);
+    *me = (struct who){.rank = world->rank, .pp = coord.pp, .dp = coord.dp, .tp = coord.tp};
     who_does("start");
 
     TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &out->params));
@@ -293,7 +293,7 @@ static struct batch_place place_of(const struct rank_state *w, uint64_t step)
         .global_batch_size = recipe->train.global_batch_size,
         .micro_batch_size = recipe->train.micro_batch_size,
         .dp_size = w->mesh.degrees.dp,
-        .dp_rank = w->groups->place.dp,
+        .dp_rank = w->groups->coord.dp,
     };
 }
 
@@ -489,8 +489,8 @@ static int rank_of_row(const struct rank_state *w, int row, int share)
     int layer = w->params.rows[row].layer, stage = 0;
     while (stage + 1 < run->schedule->stages && layer >= run->stage_first_layer[stage + 1])
         stage++;
-    struct place place = {.tp = share, .pp = schedule_rank(run->schedule, stage, 0)};
-    return mesh_rank(&run->mesh, MESH_DENSE, place);
+    struct mesh_coord coord = {.tp = share, .pp = schedule_rank(run->schedule, stage, 0)};
+    return mesh_rank(&run->mesh, MESH_DENSE, coord);
 }
 
 /* Reports a gradient overflow that a smaller loss scale would avoid. */

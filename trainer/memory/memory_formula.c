@@ -10,7 +10,7 @@
 struct estimate {
     const struct run *run;
     struct memory_table *table;
-    struct place place;
+    struct mesh_coord coord;
     struct params params;
     struct memory_shape shape;
     struct recompute recompute;
@@ -203,7 +203,7 @@ static enum status put_chunks(struct estimate *s)
     const struct run *run = s->run;
     const struct schedule *schedule = run->schedule;
     for (int index = 0; index < schedule->chunks; index++) {
-        int stage = schedule_stage(schedule, s->place.pp, index);
+        int stage = schedule_stage(schedule, s->coord.pp, index);
         struct chunk c = {
             .index = index,
             .stage = stage,
@@ -230,7 +230,7 @@ static enum status put_activations(struct estimate *s)
     s->part = PART_ACTIVATIONS;
     TRY(put_chunks(s));
     struct gradient_plan gradients = {.count = 0};
-    TRY(gradient_plan_create(s->run->schedule, s->place.pp, &gradients));
+    TRY(gradient_plan_create(s->run->schedule, s->coord.pp, &gradients));
     struct slot_use use = {gradients.count, memory_stream_bytes(&s->shape)};
     gradient_plan_destroy(&gradients);
     s->table->slots[SLOT_GRADIENT] = use;
@@ -291,7 +291,7 @@ static enum status put_validation(struct estimate *s, const struct memory_states
     int64_t travelling = (2 * samples + squares + p * (1 + STAT_COUNT)) * word;
     TRY(put_buffer(s, PART_DATA, "validation: own report", samples * word + travelling));
     TRY(put_buffer(s, PART_DATA, "validation: report so far", travelling));
-    if (s->place.pp == p - 1)
+    if (s->coord.pp == p - 1)
         return OK;
     TRY(put_buffer(s, PART_DATA, "validation: whole report", travelling));
     TRY(put_buffer(s, PART_MOMENTS, "copy of first moments", moment));
@@ -360,7 +360,7 @@ static bool is_plain(const struct estimate *s, enum product product, const char 
     if (linear == NULL || precision.format[product] == PRODUCT_AS_IT_IS)
         return true;
     for (int chunk = 0; chunk < run->schedule->chunks; chunk++) {
-        int stage = schedule_stage(run->schedule, s->place.pp, chunk);
+        int stage = schedule_stage(run->schedule, s->coord.pp, chunk);
         for (int layer = run->stage_first_layer[stage]; layer < run->stage_first_layer[stage + 1]; layer++)
             if (linear_is_high(&precision, layer, linear))
                 return true;
@@ -405,14 +405,14 @@ static int64_t of_kernels(const struct estimate *s)
     const struct model_config *model = s->shape.model;
     int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
     int64_t local = s->shape.sequence_parallel ? tokens / s->shape.tp : tokens;
-    bool has_head = schedule_holds(s->run->schedule, s->place.pp, s->run->schedule->stages - 1);
+    bool has_head = schedule_holds(s->run->schedule, s->coord.pp, s->run->schedule->stages - 1);
     struct op norm = {.kind = OP_NORM_BACKWARD,
                       .norm_backward = {.x = shape_2d(s, local, model->hidden_size)}};
     if (s->has_layers || has_head)
         raise_to(&most, (int64_t)op_scratch_bytes(&norm, &s->device));
     struct op embedding = {.kind = OP_EMBEDDING_BACKWARD,
                            .embedding_backward = {.dout = shape_2d(s, tokens, model->hidden_size)}};
-    if (schedule_holds(s->run->schedule, s->place.pp, 0))
+    if (schedule_holds(s->run->schedule, s->coord.pp, 0))
         raise_to(&most, (int64_t)op_scratch_bytes(&embedding, &s->device));
     if (has_head)
         raise_to(&most, of_products(s, NULL, model->hidden_size, memory_head_rows(&s->shape), false));
@@ -447,7 +447,7 @@ static enum status put_data(struct estimate *s)
 static enum status put_all(struct estimate *s)
 {
     struct memory_states states;
-    TRY(memory_states_of(s->run, &s->params, s->place, &states));
+    TRY(memory_states_of(s->run, &s->params, s->coord, &states));
     TRY(put_states(s, &states));
     TRY(put_activations(s));
     TRY(put(s, PART_WORKSPACE, "recomputed activations", s->recomputed));
@@ -466,7 +466,7 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
     struct estimate s = {
         .run = run,
         .table = out,
-        .place = mesh_place(&run->mesh, MESH_DENSE, rank),
+        .coord = mesh_coord(&run->mesh, MESH_DENSE, rank),
         .shape = {.model = &recipe->model,
                   .quantized = linear_precision_quantizes(&precision),
                   .tp = run->mesh.degrees.tp,
@@ -481,16 +481,16 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
         .device = run_device_options(run, threads),
     };
     s.on_gpu = device_named_is_gpu(s.device.stands_for != NULL ? s.device.stands_for : s.device.name);
-    s.split = schedule_rank_has_kind(run->schedule, s.place.pp, BACKWARD_WEIGHT);
+    s.split = schedule_rank_has_kind(run->schedule, s.coord.pp, BACKWARD_WEIGHT);
     out->slots = calloc((size_t)run->schedule->chunks * SLOT_KINDS, sizeof *out->slots);
     if (out->slots == NULL)
         return fail(NO_MEMORY, "no memory for the slots of %d chunks", run->schedule->chunks);
     enum status status =
         params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &s.params);
     if (status == OK)
-        status = slot_plan_create(run->schedule, s.place.pp, 0, &s.slots);
+        status = slot_plan_create(run->schedule, s.coord.pp, 0, &s.slots);
     if (status == OK && recipe->memory.offload_activations)
-        status = offload_plan_create(run->schedule, s.place.pp, &s.offloaded);
+        status = offload_plan_create(run->schedule, s.coord.pp, &s.offloaded);
     if (status == OK)
         status = put_all(&s);
     slot_plan_destroy(s.slots);

@@ -7,7 +7,7 @@
 struct flat {
     const struct run *run;
     const struct params *params;
-    struct place place;
+    struct mesh_coord coord;
     struct bucket_range *ranges;
     const struct param **rows;
     int count;
@@ -22,7 +22,7 @@ static int64_t lines(int64_t elements)
 
 static bool holds_stage(const struct flat *f, int stage)
 {
-    return schedule_holds(f->run->schedule, f->place.pp, stage);
+    return schedule_holds(f->run->schedule, f->coord.pp, stage);
 }
 
 /* A second use of the embedding, whose values this rank already holds. */
@@ -41,7 +41,7 @@ static bool is_tied(const struct flat *f, int index)
 static void add_row(struct flat *f, int index)
 {
     const struct param *row = &f->params->rows[index];
-    struct slice slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, f->place);
+    struct slice slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, f->coord);
     int64_t columns = row->ndim == 1 ? 1 : slice.padded[1], elements = slice_padded(&slice);
     int64_t rows = columns < SQUARES_BLOCK ? SQUARES_BLOCK / columns : 1; // of a block
     if (row->fuse == index) {
@@ -96,7 +96,7 @@ static int64_t common(int64_t a_begin, int64_t a_end, int64_t b_begin, int64_t b
 static void add_slices(struct flat *f, const struct bucket_plan *plan, int64_t *gradients)
 {
     int64_t slices = 0;
-    int mine = plan->ranks > 1 ? f->place.dp : 0;
+    int mine = plan->ranks > 1 ? f->coord.dp : 0;
     for (int b = 0; b < plan->count; b++) {
         const struct bucket *bucket = &plan->buckets[b];
         int64_t begin = bucket_cut(bucket, mine), end = bucket_cut(bucket, mine + 1);
@@ -126,11 +126,11 @@ static int64_t neighbours(const struct flat *f, bool overlap)
     return most;
 }
 
-enum status memory_states_of(const struct run *run, const struct params *params, struct place place,
+enum status memory_states_of(const struct run *run, const struct params *params, struct mesh_coord coord,
                              struct memory_states *out)
 {
     const struct recipe_parallel *parallel = &run->recipe->parallel;
-    struct flat f = {.run = run, .params = params, .place = place, .sum = out};
+    struct flat f = {.run = run, .params = params, .coord = coord, .sum = out};
     struct bucket_plan plan = {0};
     int zero = parallel->zero_stage, ranks = zero > 0 ? parallel->data_parallel_size : 1;
     double bytes = zero >= 2 ? 0x1p62 : parallel->bucket_size_mb * 1048576.0;

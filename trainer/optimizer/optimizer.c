@@ -134,7 +134,7 @@ enum status optimizer_begin(struct optimizer *o)
 void optimizer_loss_place(struct optimizer *o, int64_t index, int64_t count, struct tensor *loss,
                           struct tensor *tokens)
 {
-    bool is_primary = o->config.groups->place.tp == 0;
+    bool is_primary = o->config.groups->coord.tp == 0;
     int64_t unread = 2 * o->loss_count + o->squares;
     *loss = report_part(o, is_primary ? index : unread + index, count);
     *tokens = report_part(o, (is_primary ? index : unread + index) + o->loss_count, count);
@@ -250,7 +250,7 @@ static enum status put_squares(struct optimizer *o)
     for (int i = 0; i < weights->count && groups_is_primary(groups); i++) {
         const struct held *held = &weights->list[i];
         int64_t count = blocks_of(held);
-        int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + groups->place.tp;
+        int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + groups->coord.tp;
         if (is_counted(held))
             o->held_sums[list.count++] =
                 (struct sum){.x = blocks_view(o, first, count), .out = report_part(o, at, 1)};

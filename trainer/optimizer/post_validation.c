@@ -72,7 +72,7 @@ enum status post_validation_create(const struct post_validation_config *config, 
     if (v == NULL)
         return fail(NO_MEMORY, "no memory for the validation of steps");
     v->config = *config;
-    v->pp = config->groups->place.pp;
+    v->pp = config->groups->coord.pp;
     v->last = config->groups->mesh.degrees.pp - 1;
     v->samples = config->global_batch_size;
     v->entries = tensor_count(optimizer_report(config->optimizer));
@@ -106,8 +106,8 @@ void post_validation_destroy(struct post_validation *validation)
 
 double *post_validation_tokens(struct post_validation *v)
 {
-    const struct place place = v->config.groups->place;
-    return place.tp == 0 && place.cp == 0 ? v->tokens : NULL;
+    const struct mesh_coord coord = v->config.groups->coord;
+    return coord.tp == 0 && coord.cp == 0 ? v->tokens : NULL;
 }
 
 /* ---- the copy ---- */

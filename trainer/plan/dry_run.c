@@ -11,7 +11,7 @@
 static enum status plan_rows(const struct run *run, struct part_row *rows, struct slot_use *slots)
 {
     for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
-        rows[pp] = (struct part_row){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct place){.pp = pp}),
+        rows[pp] = (struct part_row){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp}),
                                      .pp = pp,
                                      .slots = slots + pp * run->schedule->chunks * SLOT_KINDS};
         struct memory_plan memory_plan;

@@ -15,7 +15,7 @@ static void add_ranks(const struct run *run, int pp_rank, struct text *out)
 {
     int first = -1, previous = -1;
     for (int rank = 0; rank <= run->mesh.world; rank++) {
-        bool here = rank < run->mesh.world && mesh_place(&run->mesh, MESH_DENSE, rank).pp == pp_rank;
+        bool here = rank < run->mesh.world && mesh_coord(&run->mesh, MESH_DENSE, rank).pp == pp_rank;
         if (here && (first < 0 || rank != previous + 1)) {
             if (first >= 0)
                 text_add(out, previous > first ? "-%d " : " ", previous);
@@ -61,7 +61,7 @@ static void print_zero(const struct run *run, FILE *to)
     enum status status =
         params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &params);
     if (status == OK)
-        status = memory_states_of(run, &params, (struct place){0}, &states);
+        status = memory_states_of(run, &params, (struct mesh_coord){0}, &states);
     params_free(&params);
     if (status != OK)
         return; // a run reports it anyway
@@ -193,7 +193,7 @@ static enum status evaluate_rows(const struct run *run, struct memory_table *tab
 {
     int threads = run_threads(run, run->mesh.world);
     for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
-        int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct place){.pp = pp});
+        int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp});
         TRY(memory_formula(run, rank, threads, &tables[pp]));
         rows[pp] =
             (struct part_row){.rank = rank, .pp = pp, .bytes = tables[pp].bytes, .slots = tables[pp].slots};

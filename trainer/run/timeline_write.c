@@ -93,20 +93,20 @@ static double after_origin(double time_s)
     return time_s > 0.0 ? time_s * MILLISECONDS : 0.0;
 }
 
-/* Timelines of the pipeline that contains `place`, on the clock of rank 0, in milliseconds since
+/* Timelines of the pipeline that contains `coord`, on the clock of rank 0, in milliseconds since
  * `origin_s`. */
-static enum status pipeline_times(const struct rank_state *w, const struct gathered *g, struct place place,
+static enum status pipeline_times(const struct rank_state *w, const struct gathered *g, struct mesh_coord coord,
                                   double origin_s, struct simulation **out)
 {
     const struct schedule *s = w->run->schedule;
     struct simulation *sim = NULL;
     TRY(simulation_create(s, &sim));
-    for (place.pp = 0; place.pp < s->p; place.pp++) {
-        int rank = mesh_rank(&w->mesh, MESH_DENSE, place);
+    for (coord.pp = 0; coord.pp < s->p; coord.pp++) {
+        int rank = mesh_rank(&w->mesh, MESH_DENSE, coord);
         const double *times = g->rows + rank * g->columns + BARRIER_COLUMNS;
         double shift_s = clock_ahead(g, rank) + origin_s;
-        for (int i = 0; i < s->ranks[place.pp].count; i++)
-            sim->times[sim->first[place.pp] + i] = (struct action_time){
+        for (int i = 0; i < s->ranks[coord.pp].count; i++)
+            sim->times[sim->first[coord.pp] + i] = (struct action_time){
                 .start = after_origin(times[2 * i] - shift_s),
                 .end = after_origin(times[2 * i + 1] - shift_s),
                 .because = -1,
@@ -122,7 +122,7 @@ static double origin_of(const struct rank_state *w, const struct gathered *g)
 {
     double origin = 0.0;
     for (int rank = 0; rank < w->world->size; rank++) {
-        const struct action_list *list = &w->run->schedule->ranks[mesh_place(&w->mesh, MESH_DENSE, rank).pp];
+        const struct action_list *list = &w->run->schedule->ranks[mesh_coord(&w->mesh, MESH_DENSE, rank).pp];
         int first = 0;
         while (first < list->count - 1 && !action_fact(list->actions[first].kind)->computes)
             first++;
@@ -203,18 +203,18 @@ static enum status fill_pages(const struct rank_state *w, const struct gathered 
     double origin_s = origin_of(w, g);
     pages->count = 1;
     for (int rank = 0; rank < w->world->size; rank++) {
-        struct place place = mesh_place(&w->mesh, MESH_DENSE, rank);
+        struct mesh_coord coord = mesh_coord(&w->mesh, MESH_DENSE, rank);
         struct simulation *sim = NULL;
-        if (place.pp != 0)
+        if (coord.pp != 0)
             continue;
-        TRY(pipeline_times(w, g, place, origin_s, &sim));
+        TRY(pipeline_times(w, g, coord, origin_s, &sim));
         if (degrees->tp * degrees->cp * degrees->dp == 1)
             snprintf(pages->titles[pages->count], sizeof *pages->titles, "step %lld, measured: %s",
                      (long long)w->step, schedule);
         else
             snprintf(pages->titles[pages->count], sizeof *pages->titles,
-                     "step %lld, measured, tp %d cp %d dp %d: %s", (long long)w->step, place.tp, place.cp,
-                     place.dp, schedule);
+                     "step %lld, measured, tp %d cp %d dp %d: %s", (long long)w->step, coord.tp, coord.cp,
+                     coord.dp, schedule);
         add_page(w, pages, sim);
     }
     struct simulation *predicted = NULL;

@@ -169,7 +169,7 @@ static enum status make_weights(struct bench *b)
     static const int layers[] = {LAYERS, 1, 0, LAYER_EMBEDDING};
     struct weights_config config = {.device = b->device,
                                     .params = &b->params,
-                                    .place = b->groups->place,
+                                    .coord = b->groups->coord,
                                     .layers = layers,
                                     .layer_count = LAYERS + 2,
                                     .training = true};

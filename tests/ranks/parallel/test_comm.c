@@ -433,7 +433,7 @@ static void groups_of_a_mesh(struct env *env)
     struct group *all[] = {g->world, g->tp, g->data, g->pp, g->kv, g->ties};
     for (int i = 0; i < 6; i++) {
         if (all[i] == NULL) {
-            expect(env, i == 5 && (g->place.pp > 0 || degrees.pp == 1) && g->place.pp < degrees.pp,
+            expect(env, i == 5 && (g->coord.pp > 0 || degrees.pp == 1) && g->coord.pp < degrees.pp,
                    "group %d", i);
             continue;
         }
@@ -447,7 +447,7 @@ static void groups_of_a_mesh(struct env *env)
                (long long)want);
         buffer_free(&x);
     }
-    bool at_end = g->place.pp == 0 || g->place.pp == degrees.pp - 1;
+    bool at_end = g->coord.pp == 0 || g->coord.pp == degrees.pp - 1;
     expect(env, (g->ties != NULL) == (degrees.pp > 1 && at_end), "ties");
     groups_destroy(g);
 }

@@ -42,7 +42,7 @@ static void relay_create(struct env *env, struct relay *r, const struct groups *
 {
     float host[ELEMENTS];
     for (int i = 0; i < ELEMENTS; i++)
-        host[i] = (float)(groups->place.pp + 1);
+        host[i] = (float)(groups->coord.pp + 1);
     *r = (struct relay){0};
     EXPECT_OK(env, p2p_create(env->world, groups, env->device, edges, count, &r->p2p));
     EXPECT_OK(env, stream_create(env->device, "compute", &r->compute));
@@ -95,7 +95,7 @@ static void pass_on(struct env *env, struct relay *r, int m, int from, int to, b
 static void relays(struct env *env)
 {
     struct groups *groups = mesh_groups(env, true);
-    int stages = groups->mesh.degrees.pp, pp = groups->place.pp, count = 0;
+    int stages = groups->mesh.degrees.pp, pp = groups->coord.pp, count = 0;
     struct p2p_edge edges[32];
     for (int s = 0; s + 1 < stages; s++) {
         edges[count++] = (struct p2p_edge){.from_pp = s, .to_pp = s + 1};

@@ -94,7 +94,7 @@ static enum status open_stage(struct world *world, const char *device, struct st
     TRY(stream_create(s->device, "test", &s->stream));
     struct weights_config config = {.device = s->device,
                                     .params = &s->params,
-                                    .place = s->groups->place,
+                                    .coord = s->groups->coord,
                                     .layers = layers,
                                     .layer_count = 3,
                                     .working = BF16,

@@ -58,9 +58,9 @@ struct scene {
 static enum status inject(void *context, struct rank_state *w, int64_t step)
 {
     const struct scene *scene = context;
-    const struct place place = w->groups->place;
+    const struct mesh_coord coord = w->groups->coord;
     const struct degrees *d = &w->mesh.degrees;
-    if (step < scene->from || step > scene->to || place.tp != d->tp - 1 || place.dp != d->dp - 1)
+    if (step < scene->from || step > scene->to || coord.tp != d->tp - 1 || coord.dp != d->dp - 1)
         return OK;
     TRY(copy_to_device(w->compute, (void *)(uintptr_t)w->batches.list[0].loss_mask, &scene->weight,
                        sizeof scene->weight));

@@ -132,7 +132,7 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
     TRY(stream_create(r->device, "test", &r->stream));
     struct weights_config config = {.device = r->device,
                                     .params = &r->params,
-                                    .place = r->groups->place,
+                                    .coord = r->groups->coord,
                                     .layers = layers,
                                     .layer_count = 4,
                                     .training = true};

@@ -132,7 +132,7 @@ static enum status fill_microbatch(const struct flight *flight, struct rank_stat
     struct batch_place place = {.global_batch_size = flight->golden->rows,
                                 .micro_batch_size = rows,
                                 .dp_size = w->mesh.degrees.dp,
-                                .dp_rank = w->groups->place.dp,
+                                .dp_rank = w->groups->coord.dp,
                                 .microbatch = j};
     float *mask = (float *)host + 4 * tokens;
     for (int64_t b = 0; b < rows; b++) {

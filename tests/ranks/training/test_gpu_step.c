@@ -102,7 +102,7 @@ static enum status reduced(void *context, struct rank_state *w, int64_t step)
 static void check_ranges(struct watch *watch, const struct rank_state *w)
 {
     struct text expected = {0};
-    const struct action_list *list = &w->run->schedule->ranks[w->groups->place.pp];
+    const struct action_list *list = &w->run->schedule->ranks[w->groups->coord.pp];
     text_add(&expected, "<load>");
     for (int i = 0; i < list->count; i++) {
         char name[ACTION_CHARS];

@@ -65,8 +65,8 @@ static enum status read_again(struct rank_state *w, int dp_rank, int64_t step)
 /* Two tp ranks swap their data coordinates. */
 enum status data_swapped(void *context, struct rank_state *w, int64_t step)
 {
-    const struct place place = w->groups->place;
-    return place.tp == 1 ? read_again(w, w->mesh.degrees.dp - 1 - place.dp, step) : OK;
+    const struct mesh_coord coord = w->groups->coord;
+    return coord.tp == 1 ? read_again(w, w->mesh.degrees.dp - 1 - coord.dp, step) : OK;
 }
 
 /* The groups follow one rank order, the data another. */
@@ -74,13 +74,13 @@ enum status order_swapped(void *context, struct rank_state *w, int64_t step)
 {
     struct mesh other;
     TRY(mesh_create(w->mesh.degrees, "dp-tp-cp-ep-pp", &other));
-    return read_again(w, mesh_place(&other, MESH_DENSE, w->world->rank).dp, step);
+    return read_again(w, mesh_coord(&other, MESH_DENSE, w->world->rank).dp, step);
 }
 
 /* One microbatch is used twice, its neighbor never. */
 enum status microbatch_lost(void *context, struct rank_state *w, int64_t step)
 {
-    if (w->groups->place.dp == 0)
+    if (w->groups->coord.dp == 0)
         return OK;
     TRY(stream_sync(w->compute));
     char *images = w->batches.device.data;
@@ -100,7 +100,7 @@ enum status labels_of_another(void *context, struct rank_state *w, int64_t step)
 
 enum status labels_shifted(void *context, struct rank_state *w, int64_t step)
 {
-    if (w->groups->place.tp != 1)
+    if (w->groups->coord.tp != 1)
         return OK;
     TRY(stream_sync(w->compute));
     for (int j = 0; j < w->batches.count; j++) {
@@ -128,7 +128,7 @@ enum status positions_go_on(void *context, struct rank_state *w, int64_t step)
 
 enum status mask_forgotten(void *context, struct rank_state *w, int64_t step)
 {
-    if (w->groups->place.dp == 0)
+    if (w->groups->coord.dp == 0)
         return OK;
     TRY(stream_sync(w->compute));
     for (int j = 0; j < w->batches.count; j++)
@@ -140,5 +140,5 @@ enum status mask_forgotten(void *context, struct rank_state *w, int64_t step)
 /* All data ranks read the samples of the first. */
 enum status data_of_first(void *context, struct rank_state *w, int64_t step)
 {
-    return w->groups->place.dp > 0 ? read_again(w, 0, step) : OK;
+    return w->groups->coord.dp > 0 ? read_again(w, 0, step) : OK;
 }

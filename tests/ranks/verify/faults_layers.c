@@ -19,7 +19,7 @@ enum status numbered_from_zero(void *context, struct rank_state *w)
 
 enum status numbered_again(void *context, struct rank_state *w, int64_t step)
 {
-    w->groups->tp->rank = w->groups->place.tp;
+    w->groups->tp->rank = w->groups->coord.tp;
     return OK;
 }
 
@@ -102,7 +102,7 @@ struct late_run {
 /* The second stage warms up one step longer than the recipe says. */
 enum status rate_of_another_step(void *context, struct rank_state *w)
 {
-    if (mesh_place(&w->mesh, MESH_DENSE, w->world->rank).pp != 1)
+    if (mesh_coord(&w->mesh, MESH_DENSE, w->world->rank).pp != 1)
         return OK;
     struct late_run *late = malloc(sizeof *late);
     CHECK(late != NULL);
@@ -116,7 +116,7 @@ enum status rate_of_another_step(void *context, struct rank_state *w)
 enum status rate_of_this_step(void *context, struct rank_state *w, int64_t step,
                               const struct step_result *result)
 {
-    if (w->groups->place.pp != 1)
+    if (w->groups->coord.pp != 1)
         return OK;
     struct late_run *late = (struct late_run *)(uintptr_t)w->run;
     w->run = late->original;

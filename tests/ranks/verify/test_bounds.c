@@ -155,7 +155,7 @@ static enum status counts_right_again(void *context, struct rank_state *w, int64
     struct held *held = weights_held(&w->weights, params_find(&w->params, rounded_locally));
     if (held != NULL)
         held->slice = shard_slice(held->row->ndim, held->row->dim, held->row->cuts, held->row->cut_count,
-                                  w->groups->place);
+                                  w->groups->coord);
     return OK;
 }
 

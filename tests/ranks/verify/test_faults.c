@@ -86,7 +86,7 @@ static enum status padding_built(void *context, struct rank_state *w)
     row->dim[0]--;
     struct held *held = held_named(w, "head.weight");
     if (held != NULL)
-        held->slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, w->groups->place);
+        held->slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, w->groups->coord);
     return OK;
 }
 
@@ -178,7 +178,7 @@ static const char lost_bucket[] = "layers.2.mlp.fc2.weight";
 static enum status bucket_elsewhere(void *context, struct rank_state *w)
 {
     struct held *held = held_named(w, lost_bucket);
-    if (held == NULL || w->groups->place.dp == 0)
+    if (held == NULL || w->groups->coord.dp == 0)
         return OK;
     held->gradient.data = calloc((size_t)slice_padded(&held->slice), sizeof(float));
     return held->gradient.data != NULL ? OK : fail(NO_MEMORY, "no memory for a lost gradient");
@@ -187,7 +187,7 @@ static enum status bucket_elsewhere(void *context, struct rank_state *w)
 static enum status bucket_lost(void *context, struct rank_state *w, int64_t step)
 {
     struct held *held = held_named(w, lost_bucket);
-    if (held == NULL || w->groups->place.dp == 0)
+    if (held == NULL || w->groups->coord.dp == 0)
         return OK;
     TRY(stream_sync(w->compute));
     free(held->gradient.data);
@@ -200,7 +200,7 @@ static enum status bucket_lost(void *context, struct rank_state *w, int64_t step
 static enum status speak(struct rank_state *w, const char *name, int tp, bool first)
 {
     struct held *held = held_named(w, name);
-    if (held != NULL && w->groups->place.tp == tp)
+    if (held != NULL && w->groups->coord.tp == tp)
         held->slice.first = first;
     return OK;
 }

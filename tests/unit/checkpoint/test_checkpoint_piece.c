@@ -126,7 +126,7 @@ static void stock_take(const struct plan *plan, struct stock *out)
                 struct slice slice;
                 if (!piece_of_rank(&plan->run, row, rank, &slice))
                     continue;
-                cr_assert(holds(&plan->run, mesh_place(&plan->run.mesh, row->mesh, rank).pp, row->layer));
+                cr_assert(holds(&plan->run, mesh_coord(&plan->run.mesh, row->mesh, rank).pp, row->layer));
                 struct piece *piece = &m->pieces[m->piece_count];
                 *piece = (struct piece){.file = m->piece_count, .ndim = row->ndim};
                 state_name(state, row->name, piece->name);
@@ -157,8 +157,8 @@ static void check_slice(const struct stock *stock, const struct plan *plan, int 
 {
     const struct param *row = &plan->params.rows[r];
     int original = row->tie >= 0 ? row->tie : r;
-    struct place place = mesh_place(&plan->run.mesh, row->mesh, rank);
-    struct slice want = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, place);
+    struct mesh_coord coord = mesh_coord(&plan->run.mesh, row->mesh, rank);
+    struct slice want = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
     float *local = calloc((size_t)slice_padded(&want) + 1, sizeof *local);
     char name[PIECE_NAME_CHARS];
     int count;

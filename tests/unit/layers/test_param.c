@@ -177,9 +177,9 @@ Test(param, rows_of_a_layer_stand_together)
 
 /* ---- cuts ---- */
 
-static struct slice slice_at(const struct param *row, struct place place)
+static struct slice slice_at(const struct param *row, struct mesh_coord coord)
 {
-    return shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, place);
+    return shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
 }
 
 /* Counts how often the primary ranks of shards cover each element, and checks each rank's rectangle. */
@@ -188,7 +188,7 @@ static void covers_once(const struct param *row, int tp, int64_t multiple)
     int64_t rows = row->dim[0], columns = row->dim[1];
     unsigned char *times = calloc((size_t)(rows * columns), 1);
     for (int r = 0; r < tp; r++) {
-        struct slice s = slice_at(row, (struct place){.tp = r});
+        struct slice s = slice_at(row, (struct mesh_coord){.tp = r});
         for (int d = 0; d < 2; d++)
             cr_assert(s.begin[d] >= 0 && s.count[d] >= 0 && s.begin[d] + s.count[d] <= row->dim[d] &&
                           s.padded[d] >= s.count[d],
@@ -212,9 +212,9 @@ Test(param, padding_moves_no_row)
             for (int64_t rows = 1; rows < 300; rows += 37) {
                 const int64_t dim[] = {rows, 4};
                 struct cut cut = {.axes = AXIS_TP, .parts = tp, .replicas = 1, .multiple = 1};
-                const struct slice tight = shard_slice(2, dim, &cut, 1, (struct place){.tp = r});
+                const struct slice tight = shard_slice(2, dim, &cut, 1, (struct mesh_coord){.tp = r});
                 cut.multiple = 128;
-                const struct slice padded = shard_slice(2, dim, &cut, 1, (struct place){.tp = r});
+                const struct slice padded = shard_slice(2, dim, &cut, 1, (struct mesh_coord){.tp = r});
                 cr_assert(tight.begin[0] == padded.begin[0] && tight.count[0] == padded.count[0] &&
                               padded.padded[0] % 128 == 0 && padded.padded[0] >= tight.padded[0],
                           "%lld rows, tp %d/%d", (long long)rows, r, tp);
@@ -224,9 +224,9 @@ Test(param, padding_moves_no_row)
 /* All ranks must have shards of one size: messages require it. */
 static void shares_are_equal(const struct param *row, int tp)
 {
-    struct slice first = slice_at(row, (struct place){0});
+    struct slice first = slice_at(row, (struct mesh_coord){0});
     for (int r = 1; r < tp; r++) {
-        struct slice s = slice_at(row, (struct place){.tp = r});
+        struct slice s = slice_at(row, (struct mesh_coord){.tp = r});
         cr_assert(s.padded[0] == first.padded[0] && s.padded[1] == first.padded[1], "%s", row->name);
     }
 }
@@ -278,8 +278,8 @@ Test(param, query_heads_lie_with_their_groups)
             const struct param *q = &params.rows[params_find(&params, "layers.0.attention.q.weight")],
                                *k = &params.rows[params_find(&params, "layers.0.attention.k.weight")];
             for (int r = 0; r < tp; r++) {
-                struct slice a = slice_at(q, (struct place){.tp = r}),
-                             b = slice_at(k, (struct place){.tp = r});
+                struct slice a = slice_at(q, (struct mesh_coord){.tp = r}),
+                             b = slice_at(k, (struct mesh_coord){.tp = r});
                 int64_t d = m.kv_channels, per_group = 8 / groups;
                 int64_t first = a.begin[0] / d / per_group,
                         last = ((a.begin[0] + a.count[0]) / d - 1) / per_group;

@@ -48,10 +48,10 @@ static void fixture_open(struct fixture *s, bool llama, int tp, int rank, const 
     cr_assert_eq(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &s->device), OK);
     cr_assert_eq(stream_create(s->device, "test", &s->stream), OK);
     cr_assert_eq(params_declare(&model, &degrees, false, &s->params), OK);
-    struct place place = {.tp = rank};
+    struct mesh_coord coord = {.tp = rank};
     struct weights_config config = {.device = s->device,
                                     .params = &s->params,
-                                    .place = place,
+                                    .coord = coord,
                                     .layers = layers,
                                     .layer_count = count,
                                     .training = true};
@@ -276,7 +276,7 @@ Test(weights, bf16_is_the_value_rounded)
         const struct groups groups = {.data = &data};
         struct weights_config config = {.device = s.device,
                                         .params = &s.params,
-                                        .place = {.tp = 1},
+                                        .coord = {.tp = 1},
                                         .layers = whole_model,
                                         .layer_count = WHOLE,
                                         .working = BF16,

@@ -228,7 +228,7 @@ Test(dry, counts_what_one_rank_of_a_thousand_says)
     struct mesh mesh;
     cr_assert_eq(mesh_create((struct degrees){.tp = 8, .cp = 1, .ep = 1, .dp = 16, .pp = 8}, NULL, &mesh),
                  OK);
-    int rank = mesh_rank(&mesh, MESH_DENSE, (struct place){.tp = 5, .dp = 9, .pp = 3});
+    int rank = mesh_rank(&mesh, MESH_DENSE, (struct mesh_coord){.tp = 5, .dp = 9, .pp = 3});
     cr_assert_eq(world_run_dry(1024, rank, talk, NULL), OK, "%s", fail_text());
 }
 

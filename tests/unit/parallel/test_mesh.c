@@ -27,8 +27,8 @@ Test(mesh, has_the_places_of_the_picture)
 {
     struct mesh mesh = made((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 2, .pp = 2}, NULL);
     cr_assert_eq(mesh.world, 8);
-    struct place place = mesh_place(&mesh, MESH_DENSE, 5);
-    cr_assert(place.tp == 1 && place.dp == 0 && place.pp == 1 && place.cp == 0 && place.ep == 0);
+    struct mesh_coord coord = mesh_coord(&mesh, MESH_DENSE, 5);
+    cr_assert(coord.tp == 1 && coord.dp == 0 && coord.pp == 1 && coord.cp == 0 && coord.ep == 0);
 }
 
 /* Groups of Megatron-LM's RankGenerator for the same degrees and order. */
@@ -60,7 +60,7 @@ Test(mesh, has_the_groups_of_megatron)
 static void check_one(const struct mesh *mesh, enum mesh_kind kind)
 {
     for (int rank = 0; rank < mesh->world; rank++)
-        cr_assert_eq(mesh_rank(mesh, kind, mesh_place(mesh, kind, rank)), rank);
+        cr_assert_eq(mesh_rank(mesh, kind, mesh_coord(mesh, kind, rank)), rank);
     for (int axes = 0; axes < 1 << AXIS_COUNT; axes++) {
         int mine[64], theirs[64];
         for (int rank = 0; rank < mesh->world; rank++) {
@@ -107,8 +107,8 @@ Test(mesh, orders_a_group_by_coordinates_whatever_rank_order_says)
         int ranks[24];
         cr_assert_eq(mesh_group(&mesh, MESH_DENSE, AXIS_CP | AXIS_DP, 7, ranks), 6);
         for (int member = 0; member < 6; member++) {
-            struct place place = mesh_place(&mesh, MESH_DENSE, ranks[member]);
-            cr_assert(place.cp == member % 2 && place.dp == member / 2);
+            struct mesh_coord coord = mesh_coord(&mesh, MESH_DENSE, ranks[member]);
+            cr_assert(coord.cp == member % 2 && coord.dp == member / 2);
         }
     }
 }
