@@ -19,12 +19,12 @@ struct group {
 /* All groups of a training rank, created eagerly and in the same order on every rank. */
 struct groups {
     struct mesh mesh;
-    struct mesh_coord coord;  // this rank's coordinates, on the dense mesh
-    struct group *world; // all ranks
-    struct group *tp;    // AXIS_TP
-    struct group *data;  // AXIS_DP | AXIS_CP: same weights, different tokens
-    struct group *pp;    // AXIS_PP
-    struct group *kv;    // tp ranks with the same key/value heads (size kv_replicas)
+    struct mesh_coord coord; // this rank's coordinates, on the dense mesh
+    struct group *world;     // all ranks
+    struct group *tp;        // AXIS_TP
+    struct group *data;      // AXIS_DP | AXIS_CP: same weights, different tokens
+    struct group *pp;        // AXIS_PP
+    struct group *kv;        // tp ranks with the same key/value heads (size kv_replicas)
     /* Holders of a tied weight: first and last pipeline stage; NULL on other ranks, and if one rank holds
      * both. */
     struct group *ties;

@@ -74,7 +74,7 @@ static enum status multiply_wide(const struct quantization *quantization, const 
 {
     struct stream *compute = pass->env->compute;
     struct tensor narrow = args.c, bias = args.bias;
-    args.c = tensor_2d(pass_tensor(pass, quantization->product).data, F32, narrow.dim[0], narrow.dim[1]);
+    args.c = tensor_2d(pass_tensor(pass, quantization->output).data, F32, narrow.dim[0], narrow.dim[1]);
     if (bias.data != NULL) {
         args.bias = tensor_1d(pass_tensor(pass, quantization->bias).data, F32, bias.dim[0]);
         TRY(cast(compute, (struct cast){.in = bias, .out = args.bias}));
@@ -86,10 +86,10 @@ static enum status multiply_wide(const struct quantization *quantization, const 
 /* One of the layer's three matmuls, with quantized operands where configured. The epilogue sees unquantized
  * tensors. */
 static enum status multiply(const struct quantization *quantization, const struct pass *pass,
-                            enum product product, struct gemm args)
+                            enum matmul matmul, struct gemm args)
 {
     struct operands operands = {args.a, args.b};
-    TRY(quantize_operand(quantization, pass, product, &operands));
+    TRY(quantize_operand(quantization, pass, matmul, &operands));
     if (operands.first.data == args.a.data && operands.second.data == args.b.data)
         return gemm(pass->env->compute, args);
     struct gemm alone = args;
@@ -106,33 +106,33 @@ static enum status multiply(const struct quantization *quantization, const struc
 /* Returns true if communication overlaps the matmul. A quantized matmul needs whole operands for the scales.
  * */
 static bool goes_in_pieces(const struct quantization *quantization, const struct pass *pass,
-                           enum product product)
+                           enum matmul matmul)
 {
-    return pass->env->comm_stream != NULL && quantization->precision.format[product] == PRODUCT_AS_IT_IS;
+    return pass->env->comm_stream != NULL && quantization->precision.format[matmul] == MATMUL_FORMAT_NONE;
 }
 
 /* Multiplies all tokens, of which a holds the local ones. */
 static enum status gather_and_multiply(const struct quantization *quantization, const struct pass *pass,
-                                       enum product product, struct region into, struct gemm args)
+                                       enum matmul matmul, struct region into, struct gemm args)
 {
-    if (goes_in_pieces(quantization, pass, product)) {
+    if (goes_in_pieces(quantization, pass, matmul)) {
         struct gemm alone = args;
         alone.epilogue = (struct epilogue){0};
         TRY(multiply_gathered(pass->env, args.a, pass_tensor(pass, into), alone));
         return gemm_epilogue(pass->env->compute, args);
     }
     TRY(gather_tokens(pass, args.a, into, &args.a));
-    return multiply(quantization, pass, product, args);
+    return multiply(quantization, pass, matmul, args);
 }
 
 /* Sums a matmul over ranks; this rank's partial result is in c. parts: buffer for those of the other ranks.
  * */
 static enum status multiply_and_reduce(const struct quantization *quantization, const struct pass *pass,
-                                       enum product product, struct region parts, struct region into,
+                                       enum matmul matmul, struct region parts, struct region into,
                                        struct gemm args, struct tensor *sum)
 {
-    if (!goes_in_pieces(quantization, pass, product)) {
-        TRY(multiply(quantization, pass, product, args));
+    if (!goes_in_pieces(quantization, pass, matmul)) {
+        TRY(multiply(quantization, pass, matmul, args));
         return reduce_tokens(pass, args.c, into, sum);
     }
     *sum = pass_tensor(pass, into);
@@ -143,7 +143,7 @@ enum status column_linear_forward(const struct column_linear *layer, const struc
                                   struct tensor y, struct epilogue epilogue)
 {
     const struct env *env = pass->env;
-    return gather_and_multiply(&layer->quantization, pass, PRODUCT_FORWARD, layer->gathered,
+    return gather_and_multiply(&layer->quantization, pass, MATMUL_FORWARD, layer->gathered,
                                (struct gemm){
                                    .a = x,
                                    .b = weights_fused_value(env->weights, layer->weight),
@@ -160,7 +160,7 @@ enum status column_linear_backward_input(const struct column_linear *layer, cons
     // Each rank has only its slice of the outputs, so it computes a partial dx.
     struct tensor partial = pass_tensor(pass, layer->partial);
     struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
-    return multiply_and_reduce(&layer->quantization, pass, PRODUCT_GRAD_INPUT, layer->gathered,
+    return multiply_and_reduce(&layer->quantization, pass, MATMUL_GRAD_INPUT, layer->gathered,
                                layer->scattered, (struct gemm){.a = dy, .b = weight, .c = partial}, dx);
 }
 
@@ -182,7 +182,7 @@ enum status column_linear_backward_weight(const struct column_linear *layer, con
     struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : x;
     struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
     TRY(stream_wait(env->compute, gathered));
-    return multiply(&layer->quantization, pass, PRODUCT_GRAD_WEIGHT,
+    return multiply(&layer->quantization, pass, MATMUL_GRAD_WEIGHT,
                     (struct gemm){.a = dy,
                                   .transpose_a = true,
                                   .b = whole,
@@ -196,7 +196,7 @@ enum status row_linear_forward(const struct row_linear *layer, const struct pass
 {
     struct tensor partial = pass_tensor(pass, layer->partial);
     struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
-    return multiply_and_reduce(&layer->quantization, pass, PRODUCT_FORWARD, layer->parts, layer->scattered,
+    return multiply_and_reduce(&layer->quantization, pass, MATMUL_FORWARD, layer->parts, layer->scattered,
                                (struct gemm){.a = x, .b = weight, .transpose_b = true, .c = partial}, y);
 }
 
@@ -205,7 +205,7 @@ enum status row_linear_backward_input(const struct row_linear *layer, const stru
 {
     struct tensor dy = pass_tensor(pass, layer->dy);
     struct tensor weight = weights_fused_value(pass->env->weights, layer->weight);
-    return gather_and_multiply(&layer->quantization, pass, PRODUCT_GRAD_INPUT, layer->gathered,
+    return gather_and_multiply(&layer->quantization, pass, MATMUL_GRAD_INPUT, layer->gathered,
                                (struct gemm){.a = dy, .b = weight, .c = dx, .epilogue = epilogue});
 }
 
@@ -221,7 +221,7 @@ enum status row_linear_backward_weight(const struct row_linear *layer, const str
     struct gemm args = {.a = whole, .transpose_a = true, .b = x, .c = gradient, .accumulate = true};
     if (!env->sequence_parallel)
         args.epilogue.bias_gradient = of_bias.out;
-    TRY(multiply(&layer->quantization, pass, PRODUCT_GRAD_WEIGHT, args));
+    TRY(multiply(&layer->quantization, pass, MATMUL_GRAD_WEIGHT, args));
     return env->sequence_parallel && layer->bias >= 0 ? column_sum(env->compute, of_bias) : OK;
 }
 

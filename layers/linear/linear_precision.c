@@ -8,8 +8,8 @@ const char *const linear_names[LINEARS_OF_LAYER] = {"attention.qkv", "attention.
 
 bool linear_precision_quantizes(const struct linear_precision *precision)
 {
-    for (int p = 0; p < PRODUCT_COUNT; p++)
-        if (precision->format[p] != PRODUCT_AS_IT_IS)
+    for (int p = 0; p < MATMUL_COUNT; p++)
+        if (precision->format[p] != MATMUL_FORMAT_NONE)
             return true;
     return false;
 }
@@ -42,20 +42,20 @@ bool linear_is_high(const struct linear_precision *precision, int64_t layer, con
     return high;
 }
 
-int64_t product_block(enum product_format format, enum scaling scaling)
+int64_t matmul_block(enum matmul_format format, enum scaling scaling)
 {
     switch (format) {
-    case PRODUCT_E4M3:
-    case PRODUCT_E5M2:
-    case PRODUCT_HYBRID:
+    case MATMUL_E4M3:
+    case MATMUL_E5M2:
+    case MATMUL_HYBRID:
         return scaling == SCALING_BLOCKWISE ? 128 : 1;
-    case PRODUCT_MXFP8:
+    case MATMUL_MXFP8:
         return 32;
-    case PRODUCT_NVFP4:
+    case MATMUL_NVFP4:
         return 16;
-    case PRODUCT_AS_IT_IS:
-    case PRODUCT_TERNARY:
-    case PRODUCT_FORMAT_COUNT:
+    case MATMUL_FORMAT_NONE:
+    case MATMUL_TERNARY:
+    case MATMUL_FORMAT_COUNT:
         break;
     }
     return 1;

@@ -7,21 +7,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum product { PRODUCT_FORWARD, PRODUCT_GRAD_INPUT, PRODUCT_GRAD_WEIGHT, PRODUCT_COUNT };
+enum matmul { MATMUL_FORWARD, MATMUL_GRAD_INPUT, MATMUL_GRAD_WEIGHT, MATMUL_COUNT };
 
 /* Operands of a linear layer's matmuls: its input, its weight, the gradient of its output. */
 enum operand { OPERAND_X, OPERAND_W, OPERAND_DY, OPERAND_COUNT };
 
 /* Defined in layers/linear/low_precision.h. */
-enum product_format {
-    PRODUCT_AS_IT_IS,
-    PRODUCT_E4M3,
-    PRODUCT_E5M2,
-    PRODUCT_HYBRID,
-    PRODUCT_MXFP8,
-    PRODUCT_NVFP4,
-    PRODUCT_TERNARY,
-    PRODUCT_FORMAT_COUNT
+enum matmul_format {
+    MATMUL_FORMAT_NONE,
+    MATMUL_E4M3,
+    MATMUL_E5M2,
+    MATMUL_HYBRID,
+    MATMUL_MXFP8,
+    MATMUL_NVFP4,
+    MATMUL_TERNARY,
+    MATMUL_FORMAT_COUNT
 };
 
 /* Source of the largest magnitude (amax) behind a scale of e4m3, e5m2 or hybrid: the current tensor, the
@@ -33,7 +33,7 @@ enum scaling { SCALING_TENSORWISE, SCALING_DELAYED, SCALING_BLOCKWISE };
 enum scale_rounding { SCALE_ROUNDS_UP, SCALE_ROUNDS_DOWN };
 
 struct linear_precision {
-    enum product_format format[PRODUCT_COUNT];
+    enum matmul_format format[MATMUL_COUNT];
     enum scaling scaling;
     enum scale_rounding mxfp8_scale_rounding;
     int64_t num_layers, high_first, high_last; // this many layers at either end stay in high precision,
@@ -56,4 +56,4 @@ bool linear_is_named(const char *name, int64_t num_layers, int64_t layer, const 
 bool linear_is_high(const struct linear_precision *precision, int64_t layer, const char *linear);
 
 /* Number of elements along the sum that share a scale: tensors must not be cut within them. 1: any cut. */
-int64_t product_block(enum product_format format, enum scaling scaling);
+int64_t matmul_block(enum matmul_format format, enum scaling scaling);

@@ -27,31 +27,30 @@ struct rule {
 #define FP4(across_, ...) \
     TO(E2M1, .scale = SCALE_E4M3, .magnitude = OF_TENSOR, .along = 16, .across = (across_), __VA_ARGS__)
 
-static const struct rule own_rules[PRODUCT_FORMAT_COUNT][OPERAND_COUNT] = {
-    [PRODUCT_E4M3] = {TO(E4M3, .along = 0), TO(E4M3, .along = 0), TO(E4M3, .along = 0)},
-    [PRODUCT_E5M2] = {TO(E5M2, .along = 0), TO(E5M2, .along = 0), TO(E5M2, .along = 0)},
-    [PRODUCT_HYBRID] = {TO(E4M3, .along = 0), TO(E4M3, .along = 0), TO(E5M2, .along = 0)},
-    [PRODUCT_MXFP8] = {MX, MX, MX},
-    [PRODUCT_NVFP4] = {FP4(1, .transformed = true), FP4(16, .transformed = false),
-                       FP4(1, .transformed = true, .stochastic = true)},
-    [PRODUCT_TERNARY] = {TO(INT8, .scale = SCALE_FULL, .magnitude = OF_ROW),
-                         TO(TERNARY, .scale = SCALE_FULL, .magnitude = OF_MEAN),
-                         {.quantizes = false}},
+static const struct rule own_rules[MATMUL_FORMAT_COUNT][OPERAND_COUNT] = {
+    [MATMUL_E4M3] = {TO(E4M3, .along = 0), TO(E4M3, .along = 0), TO(E4M3, .along = 0)},
+    [MATMUL_E5M2] = {TO(E5M2, .along = 0), TO(E5M2, .along = 0), TO(E5M2, .along = 0)},
+    [MATMUL_HYBRID] = {TO(E4M3, .along = 0), TO(E4M3, .along = 0), TO(E5M2, .along = 0)},
+    [MATMUL_MXFP8] = {MX, MX, MX},
+    [MATMUL_NVFP4] = {FP4(1, .transformed = true), FP4(16, .transformed = false),
+                      FP4(1, .transformed = true, .stochastic = true)},
+    [MATMUL_TERNARY] = {TO(INT8, .scale = SCALE_FULL, .magnitude = OF_ROW),
+                        TO(TERNARY, .scale = SCALE_FULL, .magnitude = OF_MEAN),
+                        {.quantizes = false}},
 };
 
 /* Returns true for e4m3, e5m2 and hybrid, whose scaling is configurable. */
-static bool is_told(enum product_format format)
+static bool is_told(enum matmul_format format)
 {
-    return format == PRODUCT_E4M3 || format == PRODUCT_E5M2 || format == PRODUCT_HYBRID;
+    return format == MATMUL_E4M3 || format == MATMUL_E5M2 || format == MATMUL_HYBRID;
 }
 
-static struct rule rule_of(const struct linear_precision *precision, enum product product,
-                           enum operand operand)
+static struct rule rule_of(const struct linear_precision *precision, enum matmul matmul, enum operand operand)
 {
-    enum product_format format = precision->format[product];
+    enum matmul_format format = precision->format[matmul];
     struct rule rule = own_rules[format][operand];
-    rule.transformed = rule.transformed && product == PRODUCT_GRAD_WEIGHT;
-    if (format == PRODUCT_MXFP8 && precision->mxfp8_scale_rounding == SCALE_ROUNDS_DOWN)
+    rule.transformed = rule.transformed && matmul == MATMUL_GRAD_WEIGHT;
+    if (format == MATMUL_MXFP8 && precision->mxfp8_scale_rounding == SCALE_ROUNDS_DOWN)
         rule.scale = SCALE_E8M0_DOWN;
     if (!is_told(format))
         return rule;
@@ -70,13 +69,13 @@ static struct rule rule_of(const struct linear_precision *precision, enum produc
 }
 
 /* Operands of each matmul, in order. */
-static const enum operand operands_of[PRODUCT_COUNT][2] = {
+static const enum operand operands_of[MATMUL_COUNT][2] = {
     {OPERAND_X, OPERAND_W}, {OPERAND_DY, OPERAND_W}, {OPERAND_DY, OPERAND_X}};
 
 /* Each operand occurs in two matmuls; its amax is recorded in the first one that uses delayed scaling. */
-static bool is_seen_in(const struct linear_precision *precision, enum product product, enum operand operand)
+static bool is_seen_in(const struct linear_precision *precision, enum matmul matmul, enum operand operand)
 {
-    for (int p = 0; p < (int)product; p++)
+    for (int p = 0; p < (int)matmul; p++)
         if (is_told(precision->format[p]) && (operands_of[p][0] == operand || operands_of[p][1] == operand))
             return false;
     return true;
@@ -110,7 +109,7 @@ static int parts_of(const struct weights *weights, int weight)
 struct quantization quantization_declare(const struct env *env, struct layout *layout, int weight,
                                          int cut_dim)
 {
-    static const char *const products[PRODUCT_COUNT] = {"forward", "grad_input", "grad_weight"};
+    static const char *const matmuls[MATMUL_COUNT] = {"forward", "grad_input", "grad_weight"};
     const struct param *rows = env->weights->params->rows;
     const char *linear = linear_of(rows[weight].name);
     struct quantization quantization = {.weight = weight, .cut_inputs = cut_dim == 1};
@@ -122,9 +121,9 @@ struct quantization quantization_declare(const struct env *env, struct layout *l
     int64_t outputs = 0, inputs = weights_held(env->weights, weight)->slice.padded[1];
     for (int i = 0; i < parts_of(env->weights, weight); i++) {
         outputs += weights_held(env->weights, weight + i)->slice.padded[0];
-        for (int p = 0; p < PRODUCT_COUNT; p++) {
+        for (int p = 0; p < MATMUL_COUNT; p++) {
             char name[2 * PARAM_NAME_CHARS];
-            snprintf(name, sizeof name, "%s.%s.rounding", rows[weight + i].name, products[p]);
+            snprintf(name, sizeof name, "%s.%s.rounding", rows[weight + i].name, matmuls[p]);
             quantization.dither[i][p] = philox_named(env->seed, name);
         }
     }
@@ -135,7 +134,7 @@ struct quantization quantization_declare(const struct env *env, struct layout *l
     quantization.magnitudes = layout_add_f32(layout, 0, SCRATCH, 1, env_tokens(env));
     if (env->working == F32)
         return quantization;
-    quantization.product =
+    quantization.output =
         layout_add_f32(layout, 0, SCRATCH, env_tokens(env), outputs > inputs ? outputs : inputs);
     quantization.bias = layout_add_f32(layout, 0, SCRATCH, 1, outputs);
     return quantization;
@@ -147,7 +146,7 @@ struct quantization quantization_declare(const struct env *env, struct layout *l
 struct task {
     const struct quantization *quantization;
     const struct pass *pass;
-    enum product product;
+    enum matmul matmul;
     enum operand operand;
     struct rule rule;
     int parts; // logical tensors along its outputs; x has none
@@ -213,7 +212,7 @@ static enum status find_magnitudes(const struct task *task, struct tensor in)
 static enum status see_magnitudes(const struct task *task, struct tensor in)
 {
     const struct env *env = task->pass->env;
-    if (!task->pass->training || !is_seen_in(&task->quantization->precision, task->product, task->operand))
+    if (!task->pass->training || !is_seen_in(&task->quantization->precision, task->matmul, task->operand))
         return OK;
     for (int i = 0; i < task->parts; i++)
         TRY(magnitude(env->compute, (struct magnitude){.kind = MAGNITUDE_LARGEST,
@@ -229,8 +228,8 @@ static enum status quantize_part(const struct task *task, struct tensor in, stru
     const struct quantization *quantization = task->quantization;
     const struct rule *rule = &task->rule;
     // The sum runs over columns of x and w in forward and of dy in grad_input, else over rows.
-    bool columns = task->product == PRODUCT_FORWARD ||
-                   (task->product == PRODUCT_GRAD_INPUT && task->operand == OPERAND_DY);
+    bool columns =
+        task->matmul == MATMUL_FORWARD || (task->matmul == MATMUL_GRAD_INPUT && task->operand == OPERAND_DY);
     struct quantize args = {
         .in = part_of(task, in, part),
         .out = part_of(task, out, part),
@@ -246,7 +245,7 @@ static enum status quantize_part(const struct task *task, struct tensor in, stru
         args.divisor = (double)tensor_count(args.in) * env->groups->tp->size;
     if (rule->stochastic) {
         const struct held *held = weights_held(env->weights, quantization->weight + part);
-        args.generator = quantization->dither[part][task->product];
+        args.generator = quantization->dither[part][task->matmul];
         args.sample = task->pass->batch->sample;
         args.place = task->pass->batch->place;
         args.columns = held->row->dim[0];
@@ -256,11 +255,11 @@ static enum status quantize_part(const struct task *task, struct tensor in, stru
 }
 
 static enum status quantize_one(const struct quantization *quantization, const struct pass *pass,
-                                enum product product, enum operand operand, struct tensor *tensor)
+                                enum matmul matmul, enum operand operand, struct tensor *tensor)
 {
     const struct region *regions[] = {&quantization->x, &quantization->w, &quantization->dy};
-    struct task task = {.quantization = quantization, .pass = pass, .product = product, .operand = operand};
-    task.rule = rule_of(&quantization->precision, product, operand);
+    struct task task = {.quantization = quantization, .pass = pass, .matmul = matmul, .operand = operand};
+    task.rule = rule_of(&quantization->precision, matmul, operand);
     if (!task.rule.quantizes && tensor->dtype == F32)
         return OK;
     if (!task.rule.quantizes) { // unquantized; the other operand is f32
@@ -287,10 +286,10 @@ static enum status quantize_one(const struct quantization *quantization, const s
 }
 
 enum status quantize_operand(const struct quantization *quantization, const struct pass *pass,
-                             enum product product, struct operands *operands)
+                             enum matmul matmul, struct operands *operands)
 {
-    if (quantization->precision.format[product] == PRODUCT_AS_IT_IS)
+    if (quantization->precision.format[matmul] == MATMUL_FORMAT_NONE)
         return OK;
-    TRY(quantize_one(quantization, pass, product, operands_of[product][0], &operands->first));
-    return quantize_one(quantization, pass, product, operands_of[product][1], &operands->second);
+    TRY(quantize_one(quantization, pass, matmul, operands_of[matmul][0], &operands->first));
+    return quantize_one(quantization, pass, matmul, operands_of[matmul][1], &operands->second);
 }

@@ -51,9 +51,9 @@ struct quantization {
     bool cut_inputs;                   // tp cuts K, not N
     struct region x, w, dy;            // SCRATCH, quantized copies: f32[T, K], [N, K], [T, N] of this rank
     struct region magnitudes;          // SCRATCH
-    struct region product, bias;       // SCRATCH, if activations are not f32: f32[T, K or N], [1, N]
+    struct region output, bias;        // SCRATCH, if activations are not f32: f32[T, K or N], [1, N]
     struct philox signs;               // of the Hadamard transform: one for the whole run
-    struct philox dither[QUANTIZED_PARTS][PRODUCT_COUNT];
+    struct philox dither[QUANTIZED_PARTS][MATMUL_COUNT];
 };
 
 /* cut_dim: dimension of the weight that tp cuts. */
@@ -68,4 +68,4 @@ struct operands {
 /* Replaces the operands with their quantized f32 copies if the matmul is quantized. The copies are valid
  * until the next call for this layer. */
 MUST_USE enum status quantize_operand(const struct quantization *quantization, const struct pass *pass,
-                                      enum product product, struct operands *operands);
+                                      enum matmul matmul, struct operands *operands);

@@ -353,11 +353,11 @@ static int64_t of_attention(const struct estimate *s)
 
 /* True if a layer of this rank runs this matmul in the working dtype. `linear` NULL: the head, which always
  * does. */
-static bool is_plain(const struct estimate *s, enum product product, const char *linear)
+static bool is_plain(const struct estimate *s, enum matmul matmul, const char *linear)
 {
     const struct run *run = s->run;
     struct linear_precision precision = recipe_linear_precision(run->recipe);
-    if (linear == NULL || precision.format[product] == PRODUCT_AS_IT_IS)
+    if (linear == NULL || precision.format[matmul] == MATMUL_FORMAT_NONE)
         return true;
     for (int chunk = 0; chunk < run->schedule->chunks; chunk++) {
         int stage = schedule_stage(run->schedule, s->coord.pp, chunk);
@@ -371,8 +371,8 @@ static bool is_plain(const struct estimate *s, enum product product, const char 
 /* Matmul workspace of a linear layer with K inputs and N outputs: of the library, or copies of operands in
  * dtypes that it does not support. With tp_comm_overlap tokens are split into pieces, except for the weight
  * gradient. */
-static int64_t of_products(const struct estimate *s, const char *linear, int64_t inputs, int64_t outputs,
-                           bool bias)
+static int64_t of_matmuls(const struct estimate *s, const char *linear, int64_t inputs, int64_t outputs,
+                          bool bias)
 {
     float somewhere = 0.0f; // operands without data are ignored
     enum dtype dtype = recipe_working_dtype(s->run->recipe);
@@ -390,10 +390,10 @@ static int64_t of_products(const struct estimate *s, const char *linear, int64_t
                             .c = tensor_2d(&somewhere, F32, outputs, inputs)};
     if (bias)
         forward.bias = tensor_1d(&somewhere, dtype, outputs);
-    const struct gemm all[PRODUCT_COUNT] = {forward, input, gradient};
-    for (enum product product = 0; product < PRODUCT_COUNT; product++) {
-        struct op op = {.kind = OP_GEMM, .gemm = all[product]};
-        if (is_plain(s, product, linear) || s->on_gpu) // the operands of the others are fp32
+    const struct gemm all[MATMUL_COUNT] = {forward, input, gradient};
+    for (enum matmul matmul = 0; matmul < MATMUL_COUNT; matmul++) {
+        struct op op = {.kind = OP_GEMM, .gemm = all[matmul]};
+        if (is_plain(s, matmul, linear) || s->on_gpu) // the operands of the others are fp32
             raise_to(&most, (int64_t)op_scratch_bytes(&op, &s->device));
     }
     return most;
@@ -415,7 +415,7 @@ static int64_t of_kernels(const struct estimate *s)
     if (schedule_holds(s->run->schedule, s->coord.pp, 0))
         raise_to(&most, (int64_t)op_scratch_bytes(&embedding, &s->device));
     if (has_head)
-        raise_to(&most, of_products(s, NULL, model->hidden_size, memory_head_rows(&s->shape), false));
+        raise_to(&most, of_matmuls(s, NULL, model->hidden_size, memory_head_rows(&s->shape), false));
     if (!s->has_layers)
         return most;
     raise_to(&most, of_attention(s));
@@ -424,10 +424,10 @@ static int64_t of_kernels(const struct estimate *s)
     int64_t fused = (heads + 2 * groups) * model->kv_channels,
             features = model->ffn_hidden_size / s->shape.tp;
     int64_t before = features * (model->activation == SWIGLU ? 2 : 1);
-    raise_to(&most, of_products(s, linear_names[0], hidden, fused, model->add_bias_linear));
-    raise_to(&most, of_products(s, linear_names[1], heads * model->kv_channels, hidden, false));
-    raise_to(&most, of_products(s, linear_names[2], hidden, before, model->add_bias_linear));
-    raise_to(&most, of_products(s, linear_names[3], features, hidden, false));
+    raise_to(&most, of_matmuls(s, linear_names[0], hidden, fused, model->add_bias_linear));
+    raise_to(&most, of_matmuls(s, linear_names[1], heads * model->kv_channels, hidden, false));
+    raise_to(&most, of_matmuls(s, linear_names[2], hidden, before, model->add_bias_linear));
+    raise_to(&most, of_matmuls(s, linear_names[3], features, hidden, false));
     if (!model->add_bias_linear)
         return most;
     raise_to(&most, of_sum(s, tokens, fused));

@@ -17,5 +17,5 @@ struct memory_states {
     int64_t blocks;            // f64: blocks for the squares of the norm
 };
 
-MUST_USE enum status memory_states_of(const struct run *run, const struct params *params, struct mesh_coord coord,
-                                      struct memory_states *out);
+MUST_USE enum status memory_states_of(const struct run *run, const struct params *params,
+                                      struct mesh_coord coord, struct memory_states *out);

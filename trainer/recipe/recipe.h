@@ -32,7 +32,7 @@ enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
 enum optimizer_kind { OPTIMIZER_ADAMW };
 enum lr_decay { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_INVERSE_SQUARE_ROOT, LR_WSD };
 enum wsd_decay { WSD_EXPONENTIAL, WSD_LINEAR, WSD_COSINE, WSD_MINUS_SQUARE_ROOT };
-enum { PRODUCT_SAME = PRODUCT_FORMAT_COUNT }; // as precision.matmul_format
+enum { MATMUL_FORMAT_SAME = MATMUL_FORMAT_COUNT }; // as precision.matmul_format
 enum recipe_scaling { SCALE_AUTO, SCALE_TENSORWISE, SCALE_DELAYED, SCALE_BLOCKWISE };
 enum amax_algorithm { AMAX_MAX, AMAX_MOST_RECENT };
 enum tokenizer_type {
@@ -135,8 +135,8 @@ struct recipe_precision {
     double initial_loss_scale; // >= min_loss_scale
     double min_loss_scale;
     int64_t loss_scale_window, hysteresis;
-    enum product_format matmul_format;
-    int forward_format, grad_input_format, grad_weight_format; // enum product_format, or PRODUCT_SAME
+    enum matmul_format matmul_format;
+    int forward_format, grad_input_format, grad_weight_format; // enum matmul_format, or MATMUL_FORMAT_SAME
     enum recipe_scaling scaling;
     enum scale_rounding mxfp8_scale_rounding;
     int64_t amax_history_len; // of SCALE_DELAYED, in steps

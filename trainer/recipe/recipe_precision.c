@@ -3,15 +3,15 @@
 #include "kernels/ops.h"
 #include "trainer/recipe/recipe_rules.h"
 
-static const char *const product_keys[PRODUCT_COUNT] = {
+static const char *const matmul_keys[MATMUL_COUNT] = {
     "precision.forward_format", "precision.grad_input_format", "precision.grad_weight_format"};
-static const char *const format_names[PRODUCT_FORMAT_COUNT] = {"none",  "e4m3",  "e5m2",   "hybrid",
-                                                               "mxfp8", "nvfp4", "ternary"};
+static const char *const format_names[MATMUL_FORMAT_COUNT] = {"none",  "e4m3",  "e5m2",   "hybrid",
+                                                              "mxfp8", "nvfp4", "ternary"};
 
 struct linear_precision recipe_linear_precision(const struct recipe *recipe)
 {
     const struct recipe_precision *p = &recipe->precision;
-    const int said[PRODUCT_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
+    const int said[MATMUL_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
     static const enum scaling scalings[] = {
         [SCALE_AUTO] = SCALING_TENSORWISE,
         [SCALE_TENSORWISE] = SCALING_TENSORWISE,
@@ -27,24 +27,24 @@ struct linear_precision recipe_linear_precision(const struct recipe *recipe)
         .high = p->high_precision_layers.list,
         .high_count = p->high_precision_layers.count,
     };
-    for (int i = 0; i < PRODUCT_COUNT; i++)
-        precision.format[i] = said[i] == PRODUCT_SAME ? p->matmul_format : (enum product_format)said[i];
+    for (int i = 0; i < MATMUL_COUNT; i++)
+        precision.format[i] = said[i] == MATMUL_FORMAT_SAME ? p->matmul_format : (enum matmul_format)said[i];
     return precision;
 }
 
-/* The key that gives a product its format. */
-static const char *key_of(const struct recipe *r, int product)
+/* The key that gives a matmul its format. */
+static const char *key_of(const struct recipe *r, int matmul)
 {
     const struct recipe_precision *p = &r->precision;
-    const int said[PRODUCT_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
-    return said[product] == PRODUCT_SAME ? "precision.matmul_format" : product_keys[product];
+    const int said[MATMUL_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
+    return said[matmul] == MATMUL_FORMAT_SAME ? "precision.matmul_format" : matmul_keys[matmul];
 }
 
 const char *recipe_quantized_format(const struct recipe *recipe, const char **key)
 {
     struct linear_precision precision = recipe_linear_precision(recipe);
-    for (int i = 0; i < PRODUCT_COUNT; i++)
-        if (precision.format[i] != PRODUCT_AS_IT_IS) {
+    for (int i = 0; i < MATMUL_COUNT; i++)
+        if (precision.format[i] != MATMUL_FORMAT_NONE) {
             *key = key_of(recipe, i);
             return format_names[precision.format[i]];
         }
@@ -53,11 +53,11 @@ const char *recipe_quantized_format(const struct recipe *recipe, const char **ke
 
 /* ---- scaling ---- */
 
-/* The first product whose format brings its own scales; -1 when none does. */
+/* The first matmul whose format brings its own scales; -1 when none does. */
 static int with_own_scales(const struct linear_precision *precision)
 {
-    for (int i = 0; i < PRODUCT_COUNT; i++)
-        if (precision->format[i] >= PRODUCT_MXFP8)
+    for (int i = 0; i < MATMUL_COUNT; i++)
+        if (precision->format[i] >= MATMUL_MXFP8)
             return i;
     return -1;
 }
@@ -72,12 +72,12 @@ static void scaling_say(const struct view *v, struct text *out)
 {
     static const char *const names[] = {"auto", "tensorwise", "delayed", "blockwise"};
     struct linear_precision precision = recipe_linear_precision(v->recipe);
-    int product = with_own_scales(&precision);
+    int matmul = with_own_scales(&precision);
     text_add(out,
              "precision.scaling %s applies to e4m3, e5m2 and hybrid, but %s %s has its own scales; use "
              "precision.scaling=auto",
-             names[v->recipe->precision.scaling], key_of(v->recipe, product),
-             format_names[precision.format[product]]);
+             names[v->recipe->precision.scaling], key_of(v->recipe, matmul),
+             format_names[precision.format[matmul]]);
 }
 
 /* Ranks would run on into a step whose scales the others have not brought yet. */
@@ -133,15 +133,15 @@ static void names_say(const struct view *v, struct text *out)
 
 /* ---- where tensor parallelism cuts ---- */
 
-static int64_t largest_block(const struct recipe *r, int *product)
+static int64_t largest_block(const struct recipe *r, int *matmul)
 {
     struct linear_precision precision = recipe_linear_precision(r);
     int64_t largest = 1;
-    for (int i = 0; i < PRODUCT_COUNT; i++) {
-        int64_t block = product_block(precision.format[i], precision.scaling);
+    for (int i = 0; i < MATMUL_COUNT; i++) {
+        int64_t block = matmul_block(precision.format[i], precision.scaling);
         if (block > largest) {
             largest = block;
-            *product = i;
+            *matmul = i;
         }
     }
     return largest;
@@ -165,9 +165,9 @@ static void shares_of(const struct recipe *r, struct share out[SHARES])
     out[2] = (struct share){"MLP", m->ffn_hidden_size / tp};
 }
 
-static const struct share *first_cut_inside(const struct recipe *r, struct share shares[SHARES], int *product)
+static const struct share *first_cut_inside(const struct recipe *r, struct share shares[SHARES], int *matmul)
 {
-    int64_t block = largest_block(r, product);
+    int64_t block = largest_block(r, matmul);
     shares_of(r, shares);
     for (int i = 0; i < SHARES && r->parallel.tensor_parallel_size > 1; i++)
         if (shares[i].size % block != 0)
@@ -178,31 +178,31 @@ static const struct share *first_cut_inside(const struct recipe *r, struct share
 static bool cuts_hold(const struct view *v)
 {
     struct share shares[SHARES];
-    int product = 0;
-    return first_cut_inside(v->recipe, shares, &product) == NULL;
+    int matmul = 0;
+    return first_cut_inside(v->recipe, shares, &matmul) == NULL;
 }
 
 static void cuts_say(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     struct share shares[SHARES];
-    int product = 0;
-    const struct share *share = first_cut_inside(r, shares, &product);
+    int matmul = 0;
+    const struct share *share = first_cut_inside(r, shares, &matmul);
     struct linear_precision precision = recipe_linear_precision(r);
     text_add(
         out,
         "parallel.tensor_parallel_size %d gives each rank %lld channels of the %s, not a multiple of the "
         "%lld that share a scale in %s %s%s",
         r->parallel.tensor_parallel_size, (long long)share->size, share->what,
-        (long long)largest_block(r, &product), key_of(r, product), format_names[precision.format[product]],
-        precision.format[product] < PRODUCT_MXFP8 ? " with precision.scaling blockwise" : "");
+        (long long)largest_block(r, &matmul), key_of(r, matmul), format_names[precision.format[matmul]],
+        precision.format[matmul] < MATMUL_MXFP8 ? " with precision.scaling blockwise" : "");
 }
 
 /* ---- what a format needs ---- */
 
 static bool transforms(const struct recipe *r)
 {
-    return recipe_linear_precision(r).format[PRODUCT_GRAD_WEIGHT] == PRODUCT_NVFP4;
+    return recipe_linear_precision(r).format[MATMUL_GRAD_WEIGHT] == MATMUL_NVFP4;
 }
 
 static bool tokens_hold(const struct view *v)
@@ -214,7 +214,7 @@ static void tokens_say(const struct view *v, struct text *out)
 {
     text_add(
         out, "model.seq_length %lld is not divisible by %d, the tokens of a Hadamard transform in %s nvfp4",
-        (long long)v->recipe->model.seq_length, (int)HADAMARD_ROWS, key_of(v->recipe, PRODUCT_GRAD_WEIGHT));
+        (long long)v->recipe->model.seq_length, (int)HADAMARD_ROWS, key_of(v->recipe, MATMUL_GRAD_WEIGHT));
 }
 
 static int64_t transformed_tokens(const struct recipe *r)

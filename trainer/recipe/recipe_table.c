@@ -76,12 +76,12 @@ static const struct choice modules[] = {IS("core_attn", RECOMPUTE_CORE_ATTENTION
                                         IS("activation", RECOMPUTE_ACTIVATION),
                                         ALSO("layernorm", RECOMPUTE_NORM),
                                         {0}};
-#define PRODUCT_FORMATS                                                                       \
-    IS("none", PRODUCT_AS_IT_IS), IS("e4m3", PRODUCT_E4M3), IS("e5m2", PRODUCT_E5M2),         \
-        IS("hybrid", PRODUCT_HYBRID), IS("mxfp8", PRODUCT_MXFP8), IS("nvfp4", PRODUCT_NVFP4), \
-        IS("ternary", PRODUCT_TERNARY)
-static const struct choice matmul_formats[] = {PRODUCT_FORMATS, {0}};
-static const struct choice product_formats[] = {IS("same", PRODUCT_SAME), PRODUCT_FORMATS, {0}};
+#define MATMUL_FORMATS                                                                     \
+    IS("none", MATMUL_FORMAT_NONE), IS("e4m3", MATMUL_E4M3), IS("e5m2", MATMUL_E5M2),      \
+        IS("hybrid", MATMUL_HYBRID), IS("mxfp8", MATMUL_MXFP8), IS("nvfp4", MATMUL_NVFP4), \
+        IS("ternary", MATMUL_TERNARY)
+static const struct choice matmul_formats[] = {MATMUL_FORMATS, {0}};
+static const struct choice matmul_formats_or_same[] = {IS("same", MATMUL_FORMAT_SAME), MATMUL_FORMATS, {0}};
 static const struct choice scalings[] = {IS("auto", SCALE_AUTO),
                                          IS("tensorwise", SCALE_TENSORWISE),
                                          IS("delayed", SCALE_DELAYED),
@@ -354,11 +354,11 @@ const struct recipe_row recipe_rows[] = {
         "bit-exactly (docs/precision.md). Embedding, output head and attention core are not affected.",
         .choices = matmul_formats, .aliases = "fp8_format"),
     ROW("precision.forward_format", CHOICE, precision.forward_format, "same",
-        "The same for the forward matrix multiplication only.", .choices = product_formats),
+        "The same for the forward matrix multiplication only.", .choices = matmul_formats_or_same),
     ROW("precision.grad_input_format", CHOICE, precision.grad_input_format, "same",
-        "The same for the gradient of the input (dgrad).", .choices = product_formats),
+        "The same for the gradient of the input (dgrad).", .choices = matmul_formats_or_same),
     ROW("precision.grad_weight_format", CHOICE, precision.grad_weight_format, "same",
-        "The same for the gradient of the weights (wgrad).", .choices = product_formats),
+        "The same for the gradient of the weights (wgrad).", .choices = matmul_formats_or_same),
     ROW("precision.scaling", CHOICE, precision.scaling, "auto",
         "Scaling of e4m3, e5m2 and hybrid: `tensorwise` by the current tensor, `delayed` by the amax "
         "history, `blockwise` per 128 elements. `auto`: tensorwise. mxfp8, nvfp4 and ternary have their "

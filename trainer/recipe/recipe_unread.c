@@ -34,8 +34,8 @@ static bool not_quantized(const struct recipe *r)
 static bool not_mxfp8(const struct recipe *r)
 {
     struct linear_precision precision = recipe_linear_precision(r);
-    for (int i = 0; i < PRODUCT_COUNT; i++)
-        if (precision.format[i] == PRODUCT_MXFP8)
+    for (int i = 0; i < MATMUL_COUNT; i++)
+        if (precision.format[i] == MATMUL_MXFP8)
             return false;
     return true;
 }

@@ -95,8 +95,8 @@ static double after_origin(double time_s)
 
 /* Timelines of the pipeline that contains `coord`, on the clock of rank 0, in milliseconds since
  * `origin_s`. */
-static enum status pipeline_times(const struct rank_state *w, const struct gathered *g, struct mesh_coord coord,
-                                  double origin_s, struct simulation **out)
+static enum status pipeline_times(const struct rank_state *w, const struct gathered *g,
+                                  struct mesh_coord coord, double origin_s, struct simulation **out)
 {
     const struct schedule *s = w->run->schedule;
     struct simulation *sim = NULL;

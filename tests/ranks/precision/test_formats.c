@@ -102,15 +102,14 @@ static enum status open_stage(struct world *world, const char *device, struct st
     TRY(weights_create(&config, &s->weights));
     TRY(weights_initialise(&s->weights, s->stream, 3));
     TRY(weights_zero_gradients(&s->weights, s->stream));
-    s->env =
-        (struct env){.model = &model,
-                     .groups = s->groups,
-                     .weights = &s->weights,
-                     .compute = s->stream,
-                     .batch = B,
-                     .sequence = S,
-                     .working = BF16,
-                     .precision = {.format = {PRODUCT_E4M3, PRODUCT_E4M3, PRODUCT_E4M3}, .num_layers = 1}};
+    s->env = (struct env){.model = &model,
+                          .groups = s->groups,
+                          .weights = &s->weights,
+                          .compute = s->stream,
+                          .batch = B,
+                          .sequence = S,
+                          .working = BF16,
+                          .precision = {.format = {MATMUL_E4M3, MATMUL_E4M3, MATMUL_E4M3}, .num_layers = 1}};
     struct layout layout = {.working = BF16};
     s->up = column_linear_declare(&s->env, &layout, param_row(&s->env, 0, "mlp.fc1.weight"),
                                   param_row(&s->env, 0, "mlp.fc1.bias"));

@@ -32,7 +32,7 @@ enum { OF_X, OF_W, OF_DY, OPERANDS };
 /* The quantized x, w and dy of each matmul, by global index; for the QKV layer (0), which is
  * column-parallel, and the projection (1), which is row-parallel. */
 struct quantized {
-    float of[2][PRODUCT_COUNT][OPERANDS][MOST];
+    float of[2][MATMUL_COUNT][OPERANDS][MOST];
 };
 
 /* Global x and dy of both layers. Sizes differ from token to token. */
@@ -232,9 +232,9 @@ static struct tensor make(const struct rank *r, int layer, int operand, float *s
     return t;
 }
 
-static void keep(const struct rank *r, int layer, enum product product, int operand, struct tensor t)
+static void keep(const struct rank *r, int layer, enum matmul matmul, int operand, struct tensor t)
 {
-    float *whole = r->trial->out->of[layer][product][operand];
+    float *whole = r->trial->out->of[layer][matmul][operand];
     int64_t columns = columns_of(layer, operand);
     bool cut = operand == OF_W || (operand == OF_X) == (layer == 1);
     if (cut)
@@ -246,17 +246,17 @@ static void keep(const struct rank *r, int layer, enum product product, int oper
 static enum status quantize_all(struct rank *r, int layer)
 {
     const struct quantization *q = layer == 0 ? &r->qkv.quantization : &r->proj.quantization;
-    static const int operands[PRODUCT_COUNT][2] = {{OF_X, OF_W}, {OF_DY, OF_W}, {OF_DY, OF_X}};
+    static const int operands[MATMUL_COUNT][2] = {{OF_X, OF_W}, {OF_DY, OF_W}, {OF_DY, OF_X}};
     float *x = malloc(MOST * sizeof *x), *dy = malloc(MOST * sizeof *dy);
     CHECK(x != NULL && dy != NULL);
     struct tensor in[OPERANDS] = {make(r, layer, OF_X, x), weights_fused_value(&r->weights, q->weight),
                                   make(r, layer, OF_DY, dy)};
-    for (int product = 0; product < PRODUCT_COUNT; product++) {
-        struct operands pair = {in[operands[product][0]], in[operands[product][1]]};
-        TRY(quantize_operand(q, &r->pass, (enum product)product, &pair));
+    for (int matmul = 0; matmul < MATMUL_COUNT; matmul++) {
+        struct operands pair = {in[operands[matmul][0]], in[operands[matmul][1]]};
+        TRY(quantize_operand(q, &r->pass, (enum matmul)matmul, &pair));
         TRY(stream_sync(r->stream));
-        keep(r, layer, (enum product)product, operands[product][0], pair.first);
-        keep(r, layer, (enum product)product, operands[product][1], pair.second);
+        keep(r, layer, (enum matmul)matmul, operands[matmul][0], pair.first);
+        keep(r, layer, (enum matmul)matmul, operands[matmul][1], pair.second);
     }
     free(x);
     free(dy);
@@ -283,36 +283,36 @@ static enum status rank_main(struct world *world, void *argument)
     return status;
 }
 
-static struct linear_precision all_products(enum product_format format, enum scaling scaling)
+static struct linear_precision all_matmuls(enum matmul_format format, enum scaling scaling)
 {
     return (struct linear_precision){.format = {format, format, format}, .scaling = scaling, .num_layers = 2};
 }
 
 /* ---- an independent implementation of each format ---- */
 
-static struct quantize expected(const struct linear_precision *precision, enum product product, int operand)
+static struct quantize expected(const struct linear_precision *precision, enum matmul matmul, int operand)
 {
-    const enum product_format format = precision->format[product];
+    const enum matmul_format format = precision->format[matmul];
     static const enum number_format of_gradients[] = {
-        [PRODUCT_E4M3] = NUMBER_E4M3, [PRODUCT_E5M2] = NUMBER_E5M2, [PRODUCT_HYBRID] = NUMBER_E5M2};
-    bool rows = product == PRODUCT_GRAD_WEIGHT || (product == PRODUCT_GRAD_INPUT && operand == OF_W);
+        [MATMUL_E4M3] = NUMBER_E4M3, [MATMUL_E5M2] = NUMBER_E5M2, [MATMUL_HYBRID] = NUMBER_E5M2};
+    bool rows = matmul == MATMUL_GRAD_WEIGHT || (matmul == MATMUL_GRAD_INPUT && operand == OF_W);
     struct quantize q = {.format = NUMBER_E4M3, .scale = SCALE_POWER_OF_TWO};
     int64_t along = 0, across = 1;
-    if (format == PRODUCT_MXFP8) {
+    if (format == MATMUL_MXFP8) {
         q.scale = precision->mxfp8_scale_rounding == SCALE_ROUNDS_UP ? SCALE_E8M0_UP : SCALE_E8M0_DOWN;
         along = 32;
-    } else if (format == PRODUCT_NVFP4) {
+    } else if (format == MATMUL_NVFP4) {
         q.format = NUMBER_E2M1;
         q.scale = SCALE_E4M3;
         along = 16;
         across = operand == OF_W ? 16 : 1;
-    } else if (format == PRODUCT_TERNARY) {
+    } else if (format == MATMUL_TERNARY) {
         q.format = operand == OF_W ? NUMBER_TERNARY : NUMBER_INT8;
         q.scale = SCALE_FULL;
     } else {
-        q.format = operand == OF_DY         ? of_gradients[format]
-                   : format == PRODUCT_E5M2 ? NUMBER_E5M2
-                                            : NUMBER_E4M3;
+        q.format = operand == OF_DY        ? of_gradients[format]
+                   : format == MATMUL_E5M2 ? NUMBER_E5M2
+                                           : NUMBER_E4M3;
         along = precision->scaling == SCALING_BLOCKWISE ? 128 : 0;
         across = operand == OF_W ? 128 : 1;
     }
@@ -332,16 +332,15 @@ struct judge {
 
 /* x of the first layer, or the weights or gradients of v alone: the number of elements that differ from the
  * reference. */
-static int64_t mistakes(const struct judge *j, enum product product, int operand, const float *in,
-                        int64_t rows, int64_t columns, int64_t row_begin, int64_t column_begin,
-                        int64_t stride)
+static int64_t mistakes(const struct judge *j, enum matmul matmul, int operand, const float *in, int64_t rows,
+                        int64_t columns, int64_t row_begin, int64_t column_begin, int64_t stride)
 {
     float *out = malloc((size_t)(rows * columns) * sizeof *out), row_largest[T], largest = 0.0F;
     double sum = 0.0;
     int64_t wrong = 0;
     CHECK(out != NULL);
     struct tensor source = tensor_2d((float *)(uintptr_t)in, F32, rows, columns);
-    struct quantize q = expected(&j->precision, product, operand);
+    struct quantize q = expected(&j->precision, matmul, operand);
     q.in = source;
     q.out = tensor_2d(out, F32, rows, columns);
     for (int64_t i = 0; i < rows * columns; i++) {
@@ -370,7 +369,7 @@ static int64_t mistakes(const struct judge *j, enum product product, int operand
     MUST(stream_sync(j->stream));
     for (int64_t r = 0; r < rows; r++)
         wrong += memcmp(out + r * columns,
-                        j->got->of[0][product][operand] + (row_begin + r) * stride + column_begin,
+                        j->got->of[0][matmul][operand] + (row_begin + r) * stride + column_begin,
                         (size_t)columns * sizeof *out) != 0;
     free(out);
     return wrong;
@@ -388,14 +387,14 @@ static int64_t judge_format(const struct judge *j)
     philox_normal(philox_named(3, "layers.1.attention.v.weight"), 0, 0, KV * HIDDEN, w);
     for (int64_t i = 0; i < KV * HIDDEN; i++)
         w[i] *= 0.02F;
-    enum product_format format = j->precision.format[0];
-    bool fp4 = format == PRODUCT_NVFP4, has_dy = !fp4 && format != PRODUCT_TERNARY;
-    wrong += mistakes(j, PRODUCT_FORWARD, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
-    wrong += fp4 ? 0 : mistakes(j, PRODUCT_GRAD_WEIGHT, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
-    wrong += mistakes(j, PRODUCT_FORWARD, OF_W, w, KV, HIDDEN, Q + KV, 0, HIDDEN);
-    wrong += mistakes(j, PRODUCT_GRAD_INPUT, OF_W, w, KV, HIDDEN, Q + KV, 0, HIDDEN);
-    wrong += has_dy ? mistakes(j, PRODUCT_GRAD_INPUT, OF_DY, dy, T, KV, 0, Q + KV, FUSED) : 0;
-    wrong += has_dy ? mistakes(j, PRODUCT_GRAD_WEIGHT, OF_DY, dy, T, KV, 0, Q + KV, FUSED) : 0;
+    enum matmul_format format = j->precision.format[0];
+    bool fp4 = format == MATMUL_NVFP4, has_dy = !fp4 && format != MATMUL_TERNARY;
+    wrong += mistakes(j, MATMUL_FORWARD, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
+    wrong += fp4 ? 0 : mistakes(j, MATMUL_GRAD_WEIGHT, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
+    wrong += mistakes(j, MATMUL_FORWARD, OF_W, w, KV, HIDDEN, Q + KV, 0, HIDDEN);
+    wrong += mistakes(j, MATMUL_GRAD_INPUT, OF_W, w, KV, HIDDEN, Q + KV, 0, HIDDEN);
+    wrong += has_dy ? mistakes(j, MATMUL_GRAD_INPUT, OF_DY, dy, T, KV, 0, Q + KV, FUSED) : 0;
+    wrong += has_dy ? mistakes(j, MATMUL_GRAD_WEIGHT, OF_DY, dy, T, KV, 0, Q + KV, FUSED) : 0;
     free(w);
     free(dy);
     return wrong;
@@ -403,19 +402,19 @@ static int64_t judge_format(const struct judge *j)
 
 static const struct {
     const char *name;
-    enum product_format format;
+    enum matmul_format format;
     enum scaling scaling;
     enum scale_rounding rounding;
-} formats[] = {{"e4m3", PRODUCT_E4M3, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
-               {"e5m2", PRODUCT_E5M2, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
-               {"hybrid", PRODUCT_HYBRID, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
-               {"hybrid, blockwise", PRODUCT_HYBRID, SCALING_BLOCKWISE, SCALE_ROUNDS_UP},
-               {"e4m3, delayed", PRODUCT_E4M3, SCALING_DELAYED, SCALE_ROUNDS_UP},
-               {"hybrid, delayed", PRODUCT_HYBRID, SCALING_DELAYED, SCALE_ROUNDS_UP},
-               {"mxfp8", PRODUCT_MXFP8, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
-               {"mxfp8, down", PRODUCT_MXFP8, SCALING_TENSORWISE, SCALE_ROUNDS_DOWN},
-               {"nvfp4", PRODUCT_NVFP4, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
-               {"ternary", PRODUCT_TERNARY, SCALING_TENSORWISE, SCALE_ROUNDS_UP}};
+} formats[] = {{"e4m3", MATMUL_E4M3, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"e5m2", MATMUL_E5M2, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"hybrid", MATMUL_HYBRID, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"hybrid, blockwise", MATMUL_HYBRID, SCALING_BLOCKWISE, SCALE_ROUNDS_UP},
+               {"e4m3, delayed", MATMUL_E4M3, SCALING_DELAYED, SCALE_ROUNDS_UP},
+               {"hybrid, delayed", MATMUL_HYBRID, SCALING_DELAYED, SCALE_ROUNDS_UP},
+               {"mxfp8", MATMUL_MXFP8, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"mxfp8, down", MATMUL_MXFP8, SCALING_TENSORWISE, SCALE_ROUNDS_DOWN},
+               {"nvfp4", MATMUL_NVFP4, SCALING_TENSORWISE, SCALE_ROUNDS_UP},
+               {"ternary", MATMUL_TERNARY, SCALING_TENSORWISE, SCALE_ROUNDS_UP}};
 enum { FORMATS = sizeof formats / sizeof *formats };
 
 static int check_layer(void)
@@ -431,7 +430,7 @@ static int check_layer(void)
     MUST(stream_create(device, "judge", &judge.stream));
     for (int f = 0; f < FORMATS; f++) {
         struct trial trial = {
-            .precision = all_products(formats[f].format, formats[f].scaling), .numbers = numbers, .out = one};
+            .precision = all_matmuls(formats[f].format, formats[f].scaling), .numbers = numbers, .out = one};
         trial.precision.mxfp8_scale_rounding = formats[f].rounding;
         judge.precision = trial.precision;
         MUST(world_run_threads(1, rank_main, &trial));
