@@ -258,7 +258,7 @@ enum status buffer_alloc(struct device *device, enum part part, size_t bytes, st
     if (possible && part == PART_HOST)
         TRY(status = device->ops->host_alloc(device, rounded(bytes), &data));
     else if (possible)
-        status = device->ops->alloc(device, rounded(bytes), &data);
+        status = device->ops->alloc(device, part, rounded(bytes), &data);
     if (status != OK) {
         char why[400] = "";
         if (status == NO_DEVICE_MEMORY)
@@ -277,8 +277,10 @@ void buffer_free(struct buffer *buffer)
         return;
     count_memory(buffer->device, buffer->part, -(int64_t)rounded(buffer->bytes));
     const struct device_ops *ops = buffer->device->ops;
-    (buffer->part == PART_HOST ? ops->host_free : ops->free)(buffer->device, buffer->data,
-                                                             rounded(buffer->bytes));
+    if (buffer->part == PART_HOST)
+        ops->host_free(buffer->device, buffer->data, rounded(buffer->bytes));
+    else
+        ops->free(buffer->device, buffer->part, buffer->data, rounded(buffer->bytes));
     *buffer = (struct buffer){0};
 }
 
@@ -297,13 +299,13 @@ void device_choices(const struct device *device, struct text *out)
 void device_range_begin(struct device *device, const char *name)
 {
     if (device->ops->range != NULL)
-        device->ops->range(name);
+        device->ops->range(device, name);
 }
 
 void device_range_end(struct device *device)
 {
     if (device->ops->range != NULL)
-        device->ops->range(NULL);
+        device->ops->range(device, NULL);
 }
 
 enum status stream_create(struct device *device, const char *name, struct stream **out)

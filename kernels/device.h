@@ -216,8 +216,9 @@ struct device_ops {
     bool reserves;           // reads device_options.reserve_bytes
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
-    enum status (*alloc)(struct device *device, size_t bytes, void **out); // NO_DEVICE_MEMORY: reports why
-    void (*free)(struct device *device, void *data, size_t bytes);
+    // NO_DEVICE_MEMORY: reports why
+    enum status (*alloc)(struct device *device, enum part part, size_t bytes, void **out);
+    void (*free)(struct device *device, enum part part, void *data, size_t bytes);
     enum status (*host_alloc)(struct device *device, size_t bytes, void **out); // reports its own errors
     void (*host_free)(struct device *device, void *data, size_t bytes);
     void (*host_rest)(void *data, size_t bytes); // buffer_rest()
@@ -230,7 +231,8 @@ struct device_ops {
     enum status (*sync)(struct event event);
     enum status (*check_algorithms)(const char *path);              // NULL: none
     void (*choices)(const struct device *device, struct text *out); // NULL: none
-    void (*range)(const char *name); // begins a range, or ends it with NULL. NULL: no profiler ranges
+    // Begins a range, or ends it with NULL. NULL: no profiler ranges.
+    void (*range)(struct device *device, const char *name);
     // stream_replay() from the second time on; *state belongs to the backend, NULL at first. NULL: body is
     // called every time.
     enum status (*replay)(struct stream *stream, void **state, enum status (*body)(void *context),
@@ -244,7 +246,8 @@ MUST_USE enum status device_open_with(const struct device_ops *ops, const struct
 
 /* Internals, visible to backends. */
 struct device {
-    const struct device_ops *ops;
+    const struct device_ops *ops;     // replaced while the device is observed (observe.h)
+    struct observed_device *observed; // NULL: no observer
     int threads;
     int streams;        // currently open
     bool has_epilogues; // runs a gemm with its epilogue as one op; else it is split into two

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "parallel/observe_world.h"
 #include "parallel/transports/transports.h"
 
 #include <limits.h>
@@ -224,6 +225,7 @@ void world_close(struct world *world)
         free(row);
     }
     world->traffic = NULL;
+    world_stop_observing(world);
 }
 
 /* ---- comms ---- */

@@ -116,14 +116,17 @@ struct world {
      * needs no buffering. With mpi, messages longer than piece_bytes are split into pieces of that size. */
     bool synchronous;
     size_t piece_bytes;
-    struct traffic *traffic; // owned
-    void *state;             // private to the transport
+    struct traffic *traffic;         // owned
+    struct observed_world *observed; // NULL: no observer (observe_world.h), which replaces `ops`
+    void *state;                     // private to the transport
 };
 struct comm {
     const struct transport_ops *ops;
     struct world *world;
     char name[32]; // "tp", "dp|cp", "pp 0>1"
     int rank, size;
+    const int *ranks;       // world ranks, in group order; of the group that owns this comm, NULL without one
+    int64_t observed_calls; // reported to observers
     struct traffic *traffic; // its entry in the world's list
     void *state;             // private to the transport
 };

@@ -32,6 +32,8 @@ enum status group_create(struct world *world, const char *name, int64_t id, cons
         memcpy(group->ranks, ranks, (size_t)count * sizeof *ranks);
     if (status == OK && count > 1)
         status = comm_create(world, name, id, ranks, count, &group->comm);
+    if (status == OK && group->comm != NULL)
+        group->comm->ranks = group->ranks;
     if (status == OK)
         *out = group;
     else

@@ -36,15 +36,17 @@ static struct cpu_device *device_of(struct stream *stream)
 
 /* No huge pages: on a virtual machine that returns free memory to its host they have to be faulted in again
  * (3 s for the first touch of 1 GiB, against 0.5 s with small pages), which delays the start of a run. */
-static enum status cpu_alloc(struct device *device, size_t bytes, void **out)
+static enum status cpu_alloc(struct device *device, enum part part, size_t bytes, void **out)
 {
+    (void)part;
     (void)device;
     *out = aligned_alloc(64, bytes); // already a multiple of 64
     return *out != NULL ? OK : NO_MEMORY;
 }
 
-static void cpu_free(struct device *device, void *data, size_t bytes)
+static void cpu_free(struct device *device, enum part part, void *data, size_t bytes)
 {
+    (void)part;
     (void)device;
     (void)bytes;
     free(data);

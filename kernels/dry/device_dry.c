@@ -37,9 +37,17 @@ static struct dry_device *dry_of(const struct device *device)
     return device->state;
 }
 
+static enum status dry_open(struct device *device, const struct device_options *options);
+
+/* An observer replaces the ops table, but not this entry. */
+static bool is_dry(const struct device *device)
+{
+    return device->ops->open == dry_open;
+}
+
 const struct dry_counts *dry_counts(const struct device *device)
 {
-    if (device->ops != &device_dry)
+    if (!is_dry(device))
         return NULL;
     return &dry_of(device)->counts;
 }
@@ -51,7 +59,7 @@ const char *device_that_plans(void)
 
 size_t device_planned_bytes(const struct device *device)
 {
-    return device->ops != &device_dry ? 0 : first_fit_reached(dry_of(device)->memory);
+    return !is_dry(device) ? 0 : first_fit_reached(dry_of(device)->memory);
 }
 
 static void close_state(struct dry_device *state)
@@ -89,14 +97,16 @@ static void dry_close(struct device *device)
     close_state(device->state);
 }
 
-static enum status dry_alloc(struct device *device, size_t bytes, void **out)
+static enum status dry_alloc(struct device *device, enum part part, size_t bytes, void **out)
 {
+    (void)part;
     TRY(first_fit_take(dry_of(device)->memory, bytes, out));
     return *out != NULL ? OK : NO_MEMORY;
 }
 
-static void dry_free(struct device *device, void *data, size_t bytes)
+static void dry_free(struct device *device, enum part part, void *data, size_t bytes)
 {
+    (void)part;
     (void)bytes;
     first_fit_give(dry_of(device)->memory, data);
 }
@@ -169,13 +179,13 @@ static enum status count_scratch(struct stream *stream, const struct op *op)
 bool stream_plans_sums(const struct stream *stream)
 {
     const struct dry_device *state = dry_of(stream->device);
-    return stream->device->ops == &device_dry && state->is_gpu && !state->options.any_order;
+    return is_dry(stream->device) && state->is_gpu && !state->options.any_order;
 }
 
 enum status stream_plan_message(struct stream *stream, size_t bytes)
 {
     struct dry_stream *s = stream->state;
-    if (stream->device->ops != &device_dry || !dry_of(stream->device)->is_gpu)
+    if (!is_dry(stream->device) || !dry_of(stream->device)->is_gpu)
         return OK;
     return grow(stream->device, PART_COMMUNICATION, bytes, &s->message);
 }

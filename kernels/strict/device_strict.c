@@ -273,8 +273,9 @@ static void strict_close(struct device *device)
     free(state);
 }
 
-static enum status strict_alloc(struct device *device, size_t bytes, void **out)
+static enum status strict_alloc(struct device *device, enum part part, size_t bytes, void **out)
 {
+    (void)part;
     (void)device;
     void *data = aligned_alloc(64, bytes); // already a multiple of 64
     if (data == NULL)
@@ -284,8 +285,9 @@ static enum status strict_alloc(struct device *device, size_t bytes, void **out)
     return OK;
 }
 
-static void strict_free(struct device *device, void *data, size_t bytes)
+static void strict_free(struct device *device, enum part part, void *data, size_t bytes)
 {
+    (void)part;
     struct strict_device *state = device->state;
     make_nan(data, bytes);
     if (all_streams_empty(state)) {

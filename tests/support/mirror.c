@@ -101,6 +101,18 @@ static void host_free(struct device *device, void *data, size_t bytes)
     free(data);
 }
 
+static enum status alloc_part(struct device *device, enum part part, size_t bytes, void **out)
+{
+    (void)part;
+    return host_alloc(device, bytes, out);
+}
+
+static void free_part(struct device *device, enum part part, void *data, size_t bytes)
+{
+    (void)part;
+    host_free(device, data, bytes);
+}
+
 static enum status open_stream(struct stream *stream)
 {
     (void)stream;
@@ -190,8 +202,8 @@ static const struct device_ops mirror = {
     .of_host = true,
     .open = open_nothing,
     .close = close_all,
-    .alloc = host_alloc,
-    .free = host_free,
+    .alloc = alloc_part,
+    .free = free_part,
     .host_alloc = host_alloc,
     .host_free = host_free,
     .host_rest = no_rest,

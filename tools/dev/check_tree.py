@@ -12,11 +12,13 @@ FOLDER_FILES, PROSE_CHARS = 25, 120
 GRAPH = {
     "trainer": {
         "trainer/files": [],
+        "trainer/trace": [],
         "trainer/recipe": [],
         "trainer/tokenizer": ["trainer/files"],
         "trainer/data": ["trainer/files", "trainer/recipe", "trainer/tokenizer"],
         "trainer/optimizer": ["trainer/recipe", "trainer/engine/stash.h"],
-        "trainer/engine": ["trainer/recipe", "trainer/data", "trainer/optimizer", "trainer/plan/memory_plan.h"],
+        "trainer/engine": ["trainer/recipe", "trainer/data", "trainer/optimizer", "trainer/trace",
+                           "trainer/plan/memory_plan.h"],
         "trainer/memory": ["trainer/recipe", "trainer/engine"],
         "trainer/plan": ["trainer/recipe", "trainer/engine", "trainer/memory", "trainer/run/metrics.h"],
         "trainer/checkpoint": ["trainer/recipe", "trainer/files", "trainer/data", "trainer/engine",

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/machine.h"
 #include "kernels/device_plan.h"
+#include "parallel/observe_world.h"
 #include "trainer/engine/agree.h"
 #include "trainer/plan/memory_plan.h"
 
@@ -241,6 +242,7 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
     struct mesh_coord coord = mesh_coord(&run->mesh, MESH_DENSE, world->rank);
     *me = (struct who){.rank = world->rank, .pp = coord.pp, .dp = coord.dp, .tp = coord.tp};
     who_does("start");
+    TRY(tracer_create(&run->tracing, out->device, world, &out->tracer));
 
     TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &out->params));
     TRY(call_hook(run->hooks.declared, run, out));
@@ -274,6 +276,9 @@ void rank_destroy(struct rank_state *state)
     stream_destroy(state->compute);
     groups_destroy(state->groups);
     device_close(state->device);
+    if (state->world != NULL)
+        world_stop_observing(state->world);
+    tracer_destroy(state->tracer);
     params_free(&state->params);
     *state = (struct rank_state){0};
 }

@@ -16,6 +16,7 @@
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/optimizer/post_validation.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/trace/tracer.h"
 
 struct checkpoint_lock;
 struct rank_state;
@@ -46,6 +47,7 @@ struct run {
     struct checkpoint_lock *checkpoint_lock; // of checkpoint.save; NULL: this process does not write there
     bool is_planning;                        // dry run: use the planning device, whatever the recipe says
     struct stop *stop;                       // NULL: signals are not handled
+    struct tracing tracing;                  // CUBOID_TRACE
 };
 
 /* Opens the data and builds the schedule. Reports all errors before any rank starts. */
@@ -69,6 +71,7 @@ struct rank_state {
     struct mesh mesh;
     struct groups *groups;
     struct device *device;
+    struct tracer *tracer; // NULL: nothing is traced
     struct stream *compute;
     struct params params;
     struct weights weights;

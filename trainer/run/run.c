@@ -125,6 +125,7 @@ enum status run_create(const struct recipe *recipe, bool with_data, struct run *
 {
     const struct recipe_parallel *parallel = &recipe->parallel;
     *out = (struct run){.recipe = recipe};
+    TRY(tracing_parse(getenv("CUBOID_TRACE"), getenv("CUBOID_TRACE_FILE"), &out->tracing));
     struct degrees degrees = {
         .tp = parallel->tensor_parallel_size,
         .cp = parallel->context_parallel_size,

@@ -191,15 +191,23 @@ static void cuda_choices(const struct device *device, struct text *out)
     cuda_library_choices(d->library, out);
 }
 
-static enum status cuda_alloc(struct device *device, size_t bytes, void **out)
+static enum status cuda_alloc(struct device *device, enum part part, size_t bytes, void **out)
 {
+    (void)part;
     return cuda_pool_take(((struct cuda_device *)device->state)->pool, bytes, out);
 }
 
-static void cuda_free(struct device *device, void *data, size_t bytes)
+static void cuda_free(struct device *device, enum part part, void *data, size_t bytes)
 {
+    (void)part;
     (void)bytes;
     cuda_pool_give(((struct cuda_device *)device->state)->pool, data);
+}
+
+static void range(struct device *device, const char *name)
+{
+    (void)device;
+    cuda_range(name);
 }
 
 /* Offload memory: pinned, so that copies need no host (staging.h). */
@@ -542,7 +550,7 @@ const struct device_ops device_cuda = {
     .sync = cuda_sync,
     .check_algorithms = cuda_library_check,
     .choices = cuda_choices,
-    .range = cuda_range,
+    .range = range,
     .replay = cuda_replay,
     .replay_end = cuda_replay_end,
 };

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/observe.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+
+struct observed_device {
+    struct device_ops ops; // the table of the device while it is observed
+    const struct device_ops *inner;
+    struct observers observers;
+    int depth; // of ops that enqueue others: only the outermost was enqueued by the program
+};
+
+/* ---- lists of observers ---- */
+
+enum status observers_add(struct observers *observers, struct observer observer)
+{
+    if (observers->count == OBSERVERS)
+        return fail(BAD_ARGUMENT, "there are %d observers already", OBSERVERS);
+    observers->list[observers->count++] = observer;
+    return OK;
+}
+
+void observers_see(const struct observers *observers, struct observation seen)
+{
+    seen.who = who_am_i();
+    seen.at_ns = clock_ns();
+    for (int i = 0; i < observers->count; i++)
+        observers->list[i].see(observers->list[i].context, &seen);
+}
+
+/* ---- the observed table ---- */
+
+static const struct device_ops *inner_of(const struct device *device)
+{
+    return device->observed->inner;
+}
+
+static void see_stream(const struct stream *stream, struct observation seen)
+{
+    seen.stream = stream;
+    observers_see(&stream->device->observed->observers, seen);
+}
+
+static void see_memory(const struct device *device, enum observed what, struct observed_memory memory)
+{
+    observers_see(&device->observed->observers, (struct observation){.what = what, .memory = memory});
+}
+
+static enum status observed_submit(struct stream *stream, const struct op *op)
+{
+    struct observed_device *observed = stream->device->observed;
+    if (observed->depth == 0)
+        see_stream(stream, (struct observation){.what = OBSERVED_OP, .op = op});
+    observed->depth++;
+    enum status status = observed->inner->submit(stream, op);
+    observed->depth--;
+    return status;
+}
+
+static uint64_t observed_record(struct stream *stream)
+{
+    uint64_t at = inner_of(stream->device)->record(stream);
+    struct event event = {.stream = stream, .at = at};
+    see_stream(stream, (struct observation){.what = OBSERVED_RECORD, .event = event});
+    return at;
+}
+
+static enum status observed_wait(struct stream *stream, struct event event)
+{
+    see_stream(stream, (struct observation){.what = OBSERVED_WAIT, .event = event});
+    return inner_of(stream->device)->wait(stream, event);
+}
+
+static enum status observed_alloc(struct device *device, enum part part, size_t bytes, void **out)
+{
+    // The reason for a failure may be in fail_text(): nothing is called after it.
+    enum status status = inner_of(device)->alloc(device, part, bytes, out);
+    if (status == OK)
+        see_memory(device, OBSERVED_ALLOC, (struct observed_memory){part, bytes, *out});
+    return status;
+}
+
+static void observed_free(struct device *device, enum part part, void *data, size_t bytes)
+{
+    see_memory(device, OBSERVED_FREE, (struct observed_memory){part, bytes, data});
+    inner_of(device)->free(device, part, data, bytes);
+}
+
+static enum status observed_host_alloc(struct device *device, size_t bytes, void **out)
+{
+    enum status status = inner_of(device)->host_alloc(device, bytes, out);
+    if (status == OK)
+        see_memory(device, OBSERVED_ALLOC, (struct observed_memory){PART_HOST, bytes, *out});
+    return status;
+}
+
+static void observed_host_free(struct device *device, void *data, size_t bytes)
+{
+    see_memory(device, OBSERVED_FREE, (struct observed_memory){PART_HOST, bytes, data});
+    inner_of(device)->host_free(device, data, bytes);
+}
+
+static void observed_range(struct device *device, const char *name)
+{
+    observers_see(&device->observed->observers, (struct observation){.what = OBSERVED_RANGE, .range = name});
+    if (inner_of(device)->range != NULL)
+        inner_of(device)->range(device, name);
+}
+
+/* Frees the memory of the backend last: closing may free buffers, which is reported. */
+static void observed_close(struct device *device)
+{
+    struct observed_device *observed = device->observed;
+    observed->inner->close(device);
+    device->ops = observed->inner;
+    device->observed = NULL;
+    free(observed);
+}
+
+/* ---- attaching ---- */
+
+static enum status wrap(struct device *device)
+{
+    struct observed_device *observed = calloc(1, sizeof *observed);
+    if (observed == NULL)
+        return fail(NO_MEMORY, "no memory for the observers of a device");
+    observed->inner = device->ops;
+    observed->ops = *device->ops;
+    observed->ops.close = observed_close;
+    observed->ops.alloc = observed_alloc;
+    observed->ops.free = observed_free;
+    observed->ops.host_alloc = observed_host_alloc;
+    observed->ops.host_free = observed_host_free;
+    observed->ops.submit = observed_submit;
+    observed->ops.record = observed_record;
+    observed->ops.wait = observed_wait;
+    observed->ops.range = observed_range;
+    device->observed = observed;
+    device->ops = &observed->ops;
+    return OK;
+}
+
+enum status device_observe(struct device *device, struct observer observer)
+{
+    if (device->observed == NULL)
+        TRY(wrap(device));
+    return observers_add(&device->observed->observers, observer);
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+/* An observer of a device sees what is enqueued and allocated, in order; without one, nothing is replaced. */
+#include "kernels/device_plan.h"
+#include "kernels/observe.h"
+#include "kernels/ops.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What was seen, one word for each observation. */
+struct notes {
+    char text[1000];
+    int64_t last_ns;
+};
+
+static void note(void *context, const struct observation *seen)
+{
+    struct notes *notes = context;
+    const size_t length = strlen(notes->text), left = sizeof notes->text - length;
+    char *end = notes->text + length;
+    cr_assert(seen->who == who_am_i() && seen->at_ns >= notes->last_ns);
+    notes->last_ns = seen->at_ns;
+    switch (seen->what) {
+    case OBSERVED_RANGE:
+        snprintf(end, left, "%s ", seen->range != NULL ? seen->range : "end");
+        break;
+    case OBSERVED_OP:
+        snprintf(end, left, "%s@%s ", op_name(seen->op->kind), seen->stream->name);
+        break;
+    case OBSERVED_RECORD:
+    case OBSERVED_WAIT:
+        snprintf(end, left, "%s %s@%s ", seen->what == OBSERVED_WAIT ? "wait" : "record",
+                 seen->event.stream->name, seen->stream->name);
+        break;
+    case OBSERVED_ALLOC:
+    case OBSERVED_FREE:
+        cr_assert_not_null(seen->memory.data);
+        snprintf(end, left, "%s %s %zu ", seen->what == OBSERVED_ALLOC ? "alloc" : "free",
+                 part_name(seen->memory.part), seen->memory.bytes);
+        break;
+    case OBSERVED_MESSAGE:
+    case OBSERVED_COUNT:
+        cr_assert_fail("no message was sent");
+    }
+}
+
+static struct device *open_device(const char *name)
+{
+    struct device *device = NULL;
+    cr_assert_eq(device_open(&(struct device_options){.name = name, .threads = 1}, &device), OK);
+    return device;
+}
+
+/* Uses two streams, memory of both kinds and a range. */
+static void use(struct device *device)
+{
+    struct stream *one = NULL, *two = NULL;
+    struct buffer x = {0}, host = {0};
+    cr_assert_eq(stream_create(device, "one", &one), OK);
+    cr_assert_eq(stream_create(device, "two", &two), OK);
+    cr_assert_eq(buffer_alloc(device, PART_WEIGHTS, 100, &x), OK);
+    cr_assert_eq(buffer_alloc(device, PART_HOST, 64, &host), OK);
+    device_range_begin(device, "0F0");
+    cr_assert_eq(fill(one, (struct fill){.out = tensor_1d(x.data, F32, 25)}), OK);
+    cr_assert_eq(stream_wait(two, stream_record(one)), OK);
+    cr_assert_eq(copy_to_host(two, host.data, x.data, 64), OK);
+    device_range_end(device);
+    cr_assert_eq(stream_sync(two), OK);
+    buffer_free(&host);
+    buffer_free(&x);
+    stream_destroy(one);
+    stream_destroy(two);
+}
+
+static const char expected[] =
+    "alloc weights 128 alloc host 64 0F0 fill@one record one@one wait one@two copy_to_host@two end "
+    "record two@two free host 64 free weights 128 record one@one record two@two ";
+
+Test(observe, sees_everything_in_order)
+{
+    for (const char *const *name = (const char *const[]){"cpu", "strict", "dry", NULL}; *name != NULL;
+         name++) {
+        struct notes notes = {.text = ""}, others = {.text = ""};
+        struct device *device = open_device(*name);
+        cr_assert_eq(device_observe(device, (struct observer){note, &notes}), OK);
+        cr_assert_eq(device_observe(device, (struct observer){note, &others}), OK);
+        use(device);
+        device_close(device);
+        // The fill on the dry device needs no scratch memory, so all devices allocate the same.
+        cr_expect_str_eq(notes.text, expected, "%s: %s", *name, notes.text);
+        cr_expect_str_eq(others.text, expected, "%s: %s", *name, others.text);
+    }
+}
+
+Test(observe, without_an_observer_the_table_is_the_devices_own)
+{
+    struct device *device = open_device("cpu");
+    cr_assert_eq(device->ops, device_kind(0));
+    use(device);
+    cr_assert_eq(device->ops, device_kind(0));
+    device_close(device);
+}
+
+Test(observe, an_observed_dry_device_still_plans)
+{
+    struct notes notes = {.text = ""};
+    struct device *device = open_device("dry");
+    struct buffer x = {0};
+    cr_assert_eq(device_observe(device, (struct observer){note, &notes}), OK);
+    cr_assert_eq(buffer_alloc(device, PART_WEIGHTS, 1000, &x), OK);
+    cr_assert_geq(device_planned_bytes(device), 1000);
+    buffer_free(&x);
+    device_close(device);
+}
+
+Test(observe, the_list_has_an_end)
+{
+    struct notes notes = {.text = ""};
+    struct device *device = open_device("cpu");
+    for (int i = 0; i < OBSERVERS; i++)
+        cr_assert_eq(device_observe(device, (struct observer){note, &notes}), OK);
+    cr_assert_eq(device_observe(device, (struct observer){note, &notes}), BAD_ARGUMENT);
+    cr_assert_str_eq(fail_text(), "there are 4 observers already");
+    device_close(device);
+}
+
+/* A failure is reported with the reason of the device. */
+Test(observe, a_failed_allocation_is_not_seen)
+{
+    struct notes notes = {.text = ""};
+    struct device *device = open_device("cpu");
+    struct buffer x = {0};
+    cr_assert_eq(device_observe(device, (struct observer){note, &notes}), OK);
+    cr_assert_eq(buffer_alloc(device, PART_WEIGHTS, (size_t)1 << 62, &x), NO_MEMORY);
+    cr_assert_str_eq(notes.text, "");
+    device_close(device);
+}
