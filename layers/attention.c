@@ -21,6 +21,29 @@ static struct heads split_heads(const struct attention *attention, const struct 
     };
 }
 
+void attention_declare_params(struct declaration *d)
+{
+    const struct model_config *m = d->model;
+    int64_t query = m->num_attention_heads * m->kv_channels, kv = m->num_query_groups * m->kv_channels;
+    int first = d->out->count;
+    declare_matrix(d, "attention.q.weight", query, m->hidden_size, 0, m->init_method_std);
+    declare_kv_replicas(d,
+                        declare_matrix(d, "attention.k.weight", kv, m->hidden_size, 0, m->init_method_std));
+    declare_kv_replicas(d,
+                        declare_matrix(d, "attention.v.weight", kv, m->hidden_size, 0, m->init_method_std));
+    declare_fused(d, first);
+    if (m->add_bias_linear) {
+        first = d->out->count;
+        declare_cut_bias(d, "attention.q.bias", query);
+        declare_kv_replicas(d, declare_cut_bias(d, "attention.k.bias", kv));
+        declare_kv_replicas(d, declare_cut_bias(d, "attention.v.bias", kv));
+        declare_fused(d, first);
+    }
+    declare_matrix(d, "attention.proj.weight", m->hidden_size, query, 1, declare_branch_std(d));
+    if (m->add_bias_linear)
+        declare_hidden_vector(d, "attention.proj.bias", INIT_ZERO);
+}
+
 struct attention attention_declare(const struct env *env, struct layout *layout, int layer)
 {
     const struct model_config *model = env->model;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "layers/linear/linear.h"
+#include "layers/parameters/declare.h"
 
 struct attention {
     struct column_linear qkv;
@@ -18,6 +19,7 @@ struct attention {
     struct region dout;    // SCRATCH, same shape as out
 };
 
+void attention_declare_params(struct declaration *d);
 struct attention attention_declare(const struct env *env, struct layout *layout, int layer);
 
 /* x and *y: [T or T/tp, H]. *y is in scratch memory and excludes the projection bias. */

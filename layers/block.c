@@ -1,7 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/block.h"
+/* One pre-norm transformer block (GPT-2, Llama):
+ *
+ *   x ──norm1──attention──dropout──(+)── middle ──norm2──mlp──dropout──(+)── out
+ *    └──────────────────────────────┘        └───────────────────────────┘
+ *
+ * The residual stream, the norms and the hidden dropout process the local tokens of this rank: all T, or T/tp
+ * under sequence parallelism. */
+#include "layers/attention.h"
+#include "layers/mlp.h"
+#include "layers/model.h"
+#include "layers/norm.h"
 
 #include <stdio.h>
+
+struct block {
+    struct norm norm1, norm2;
+    struct attention attention;
+    struct mlp mlp;
+    struct philox attention_site, mlp_site; // random streams of the hidden dropout after each branch
+    unsigned recomputed;                    // recomputed modules (enum recompute_module)
+    struct region x;                        // [T or T/tp, H]: the input
+    struct region middle;                   // KEEP_UNTIL_BACKWARD_INPUT
+    struct region normed1, normed2;         // KEEP_UNTIL_BACKWARD_WEIGHT
+};
 
 static struct philox site(const struct env *env, int layer, const char *branch)
 {
@@ -10,11 +31,18 @@ static struct philox site(const struct env *env, int layer, const char *branch)
     return philox_named(env->seed, name);
 }
 
-struct block block_declare(const struct env *env, struct layout *layout, int layer, struct region x)
+static void declare_params(struct declaration *d)
+{
+    norm_declare_params(d, "norm1");
+    attention_declare_params(d);
+    norm_declare_params(d, "norm2");
+    mlp_declare_params(d);
+}
+
+static void declare(const struct env *env, struct layout *layout, int layer, struct region x, void *self)
 {
     int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
     struct block block = {
-        .layer = layer,
         .recomputed = layout->recomputed,
         .x = x,
         .attention_site = site(env, layer, "attention"),
@@ -37,7 +65,7 @@ struct block block_declare(const struct env *env, struct layout *layout, int lay
     block.mlp = mlp_declare(env, layout, layer);
     if (layout->bytes[SCRATCH] < most)
         layout->bytes[SCRATCH] = most;
-    return block;
+    *(struct block *)self = block;
 }
 
 /* out = residual + dropout(branch + bias of the branch's last layer) */
@@ -82,8 +110,9 @@ static enum status forward_features(const struct block *block, const struct pass
     return mlp_forward_features(&block->mlp, pass, pass_tensor(pass, block->normed2));
 }
 
-enum status block_forward(const struct block *block, const struct pass *pass, struct tensor out)
+static enum status forward(const void *self, const struct pass *pass, struct tensor out)
 {
+    const struct block *block = self;
     struct tensor branch;
     TRY(forward_features(block, pass));
     TRY(mlp_forward_out(&block->mlp, pass, &branch));
@@ -91,10 +120,11 @@ enum status block_forward(const struct block *block, const struct pass *pass, st
                                                            pass_tensor(pass, block->middle), out));
 }
 
-enum status block_forward_again(const struct block *block, const struct pass *pass, struct tensor out)
+static enum status recompute(const void *self, const struct pass *pass, struct tensor out)
 {
+    const struct block *block = self;
     if ((block->recomputed & RECOMPUTE_LAYER) != 0)
-        return out.data != NULL ? block_forward(block, pass, out) : forward_features(block, pass);
+        return out.data != NULL ? forward(block, pass, out) : forward_features(block, pass);
     if ((block->recomputed & RECOMPUTE_NORM) != 0) {
         TRY(norm_forward(pass->env->compute, first_norm(block, pass)));
         TRY(norm_forward(pass->env->compute, second_norm(block, pass)));
@@ -118,8 +148,9 @@ static struct residual_backward enter_branch(const struct pass *pass, const stru
 /* dx is the gradient of the residual stream; each branch adds its part. Without dropout the gradient of
  * `middle` equals that of the attention projection's output, which W reads: it is written to proj->dy and
  * used from there. */
-enum status block_backward_input(const struct block *block, const struct pass *pass, struct tensor dx)
+static enum status backward_input(const void *self, const struct pass *pass, struct tensor dx)
 {
+    const struct block *block = self;
     struct stream *compute = pass->env->compute;
     const struct row_linear *proj = &block->attention.proj;
     struct tensor dnormed;
@@ -138,10 +169,24 @@ enum status block_backward_input(const struct block *block, const struct pass *p
                                                             pass_tensor(pass, block->x), dmiddle, dx));
 }
 
-enum status block_backward_weight(const struct block *block, const struct pass *pass)
+static enum status backward_weight(const void *self, const struct pass *pass)
 {
+    const struct block *block = self;
     TRY(mlp_backward_weight(&block->mlp, pass, pass_tensor(pass, block->normed2)));
     TRY(norm_layer_backward_weight(&block->norm2, pass));
     TRY(attention_layer_backward_weight(&block->attention, pass, pass_tensor(pass, block->normed1)));
     return norm_layer_backward_weight(&block->norm1, pass);
 }
+
+const struct layer_kind layer_kind_block = {
+    .name = "block",
+    .bytes = sizeof(struct block),
+    .has_input = true,
+    .has_output = true,
+    .declare_params = declare_params,
+    .declare = declare,
+    .forward = forward,
+    .recompute = recompute,
+    .backward_input = backward_input,
+    .backward_weight = backward_weight,
+};

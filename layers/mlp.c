@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/mlp.h"
 
+#include <stdio.h>
+
 static enum activation_kind kind_of(const struct env *env)
 {
     switch (env->model->activation) {
@@ -12,6 +14,29 @@ static enum activation_kind kind_of(const struct env *env)
         return ACTIVATION_SWIGLU;
     }
     die(__FILE__, __LINE__, "activation", "unknown kind %d", (int)env->model->activation);
+}
+
+void mlp_declare_params(struct declaration *d)
+{
+    const struct model_config *m = d->model;
+    static const char *const gated[] = {"mlp.gate", "mlp.up"}, *const plain[] = {"mlp.fc1"};
+    const char *const *names = m->activation == SWIGLU ? gated : plain;
+    int count = m->activation == SWIGLU ? 2 : 1;
+    for (int bias = 0; bias <= (m->add_bias_linear ? 1 : 0); bias++) {
+        int first = d->out->count;
+        for (int i = 0; i < count; i++) {
+            char name[PARAM_NAME_CHARS];
+            snprintf(name, sizeof name, "%s.%s", names[i], bias ? "bias" : "weight");
+            if (bias)
+                declare_cut_bias(d, name, m->ffn_hidden_size);
+            else
+                declare_matrix(d, name, m->ffn_hidden_size, m->hidden_size, 0, m->init_method_std);
+        }
+        declare_fused(d, first);
+    }
+    declare_matrix(d, "mlp.fc2.weight", m->hidden_size, m->ffn_hidden_size, 1, declare_branch_std(d));
+    if (m->add_bias_linear)
+        declare_hidden_vector(d, "mlp.fc2.bias", INIT_ZERO);
 }
 
 struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "layers/linear/linear.h"
+#include "layers/parameters/declare.h"
 
 struct mlp {
     struct column_linear in;
@@ -14,6 +15,7 @@ struct mlp {
     struct region dafter;  // SCRATCH [T, F/tp] with SwiGLU; otherwise dbefore is used
 };
 
+void mlp_declare_params(struct declaration *d);
 struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer);
 
 /* x and *y: [T or T/tp, H]. *y is in scratch memory and excludes the bias of the second layer. */

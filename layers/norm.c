@@ -3,6 +3,17 @@
 
 #include <stdio.h>
 
+void norm_declare_params(struct declaration *d, const char *name)
+{
+    char full[PARAM_NAME_CHARS];
+    snprintf(full, sizeof full, "%s.weight", name);
+    declare_hidden_vector(d, full, INIT_ONE);
+    if (d->model->normalization != LAYER_NORM)
+        return;
+    snprintf(full, sizeof full, "%s.bias", name);
+    declare_hidden_vector(d, full, INIT_ZERO);
+}
+
 struct norm norm_declare(const struct env *env, struct layout *layout, const char *name)
 {
     char row[2 * PARAM_NAME_CHARS];

@@ -5,6 +5,7 @@
  * accumulate in microbatch order without x and dy being kept until then. */
 #pragma once
 
+#include "layers/parameters/declare.h"
 #include "layers/pass.h"
 
 struct norm {
@@ -12,6 +13,9 @@ struct norm {
     struct region mean, rstd;     // KEEP_UNTIL_BACKWARD_INPUT f32[1, T or T/tp]
     struct region dweight, dbias; // KEEP_INPUT_TO_WEIGHT f32[1, H]
 };
+
+/* Declares its parameters: a weight, and a bias with LayerNorm. */
+void norm_declare_params(struct declaration *d, const char *name);
 
 /* name: parameter name without ".weight", e.g. "layers.0.norm1". */
 struct norm norm_declare(const struct env *env, struct layout *layout, const char *name);

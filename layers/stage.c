@@ -25,18 +25,27 @@ static void end_layer(struct layout *so_far, const struct layout *layout)
             so_far->bytes[lifetime] = layout->bytes[lifetime];
 }
 
-/* Declares a layer. *recomputed: its offset in RECOMPUTE, advanced past the layer. */
-static struct block declare_view(struct stage *stage, int i, struct region x, unsigned modules,
-                                 enum lifetime until_weight, size_t *recomputed)
+/* Declares a layer in `self`. *recomputed: its offset in RECOMPUTE, advanced past the layer. */
+static void declare_view(struct stage *stage, const struct stage_layer *layer, unsigned modules,
+                         enum lifetime until_weight, size_t *recomputed, void *self)
 {
     struct layout layout = begin_layer(stage->env, &stage->layout);
     layout.bytes[RECOMPUTE] = *recomputed;
     layout.recomputed = modules;
     layout.until_weight = until_weight;
-    struct block block = block_declare(stage->env, &layout, stage->first_layer + i, x);
+    layer->kind->declare(stage->env, &layout, layer->layer, layer->x, self);
     *recomputed = layout.bytes[RECOMPUTE];
     end_layer(&stage->layout, &layout);
-    return block;
+}
+
+/* Lifetime of the input of layer i, or of the output of the stage for i = count: the first of them is the
+ * input of the stage. */
+static enum lifetime input_lifetime(const struct stage *stage, int i)
+{
+    for (int j = 0; j < i; j++)
+        if (stage->layers[j].kind->has_input)
+            return KEEP_UNTIL_BACKWARD_INPUT;
+    return KEEP_INPUT;
 }
 
 /* During recomputation the layers of a run are adjacent in RECOMPUTE. F needs room for one of them, and for
@@ -47,9 +56,9 @@ static void declare_run(struct stage *stage, struct recompute_run run)
     int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
     struct layout inputs = begin_layer(env, &stage->layout);
     for (int i = run.first; i < run.first + run.count; i++) {
-        enum lifetime lifetime = i == 0 ? KEEP_INPUT : i == run.first ? KEEP_UNTIL_BACKWARD_INPUT : RECOMPUTE;
-        stage->layers[i].forward.x = layout_add(&inputs, lifetime, tokens, hidden);
-        stage->layers[i].again_from = -1;
+        enum lifetime lifetime = i == run.first ? input_lifetime(stage, i) : RECOMPUTE;
+        if (stage->layers[i].kind->has_input)
+            stage->layers[i].x = layout_add(&inputs, lifetime, tokens, hidden);
     }
     end_layer(&stage->layout, &inputs);
     size_t lying = inputs.bytes[RECOMPUTE];
@@ -57,146 +66,160 @@ static void declare_run(struct stage *stage, struct recompute_run run)
     enum lifetime until_weight = env->split_weight ? KEEP_INPUT_TO_WEIGHT : RECOMPUTE;
     for (int i = run.first; i < run.first + run.count; i++) {
         struct stage_layer *layer = &stage->layers[i];
-        struct region x = layer->forward.x;
         size_t passing = inputs.bytes[RECOMPUTE];
         struct layout before = stage->layout;
-        layer->forward = declare_view(stage, i, x, run.modules, RECOMPUTE, &passing);
+        declare_view(stage, layer, run.modules, RECOMPUTE, &passing, layer->forward);
         struct layout after = stage->layout;
         stage->layout = before; // kept tensors are identical in both declarations
-        layer->backward = declare_view(stage, i, x, run.modules, until_weight, &lying);
+        declare_view(stage, layer, run.modules, until_weight, &lying, layer->backward);
         end_layer(&stage->layout, &after);
     }
     if (run.modules != 0)
-        stage->layers[run.first + run.count - 1].again_from = run.first;
+        stage->layers[run.first + run.count - 1].recompute_from = run.first;
+}
+
+/* Returns the run of layer i, in layers of the stage. Only layers that can be recomputed count for the
+ * recipe's run lengths. */
+static struct recompute_run run_of(const struct stage *stage, int i)
+{
+    int count = 0, before = 0;
+    if (stage->layers[i].kind->recompute == NULL)
+        return (struct recompute_run){.first = i, .count = 1};
+    for (int j = 0; j < stage->count; j++) {
+        int can = stage->layers[j].kind->recompute != NULL ? 1 : 0;
+        count += can;
+        before += j < i ? can : 0;
+    }
+    struct recompute_run run = recompute_run_of(&stage->env->recompute, count, before);
+    run.first += i - before;
+    for (int j = run.first; j < run.first + run.count; j++)
+        CHECK(stage->layers[j].kind->recompute != NULL);
+    return run;
+}
+
+/* Lists the layers, with memory for their declarations. */
+static enum status create_layers(struct stage *stage, struct stage_span span)
+{
+    stage->layers = calloc((size_t)span.count + 1, sizeof *stage->layers);
+    if (stage->layers == NULL)
+        return fail(NO_MEMORY, "no memory for %d layers", span.count);
+    stage->count = span.count;
+    for (int i = 0; i < span.count; i++) {
+        struct stage_layer *layer = &stage->layers[i];
+        layer->layer = span.first + i;
+        layer->kind = model_layer_kind(stage->env->model, layer->layer);
+        layer->recompute_from = -1;
+        layer->forward = calloc(1, layer->kind->bytes);
+        layer->backward = calloc(1, layer->kind->bytes);
+        if (layer->forward == NULL || layer->backward == NULL)
+            return fail(NO_MEMORY, "no memory for a layer of kind %s", layer->kind->name);
+    }
+    stage->has_input = span.count == 0 || stage->layers[0].kind->has_input;
+    stage->has_output = span.count == 0 || stage->layers[span.count - 1].kind->has_output;
+    return OK;
 }
 
 enum status stage_create(const struct env *env, struct stage_span span, struct stage *out)
 {
-    *out = (struct stage){
-        .env = env,
-        .first_layer = span.first_layer,
-        .layer_count = span.layer_count,
-        .has_embedding = span.has_embedding,
-        .has_head = span.has_head,
-        .layout.working = env->working,
-    };
-    int layer_count = span.layer_count;
-    out->layers = calloc((size_t)layer_count + 1, sizeof *out->layers);
-    if (out->layers == NULL)
-        return fail(NO_MEMORY, "no memory for %d layers", layer_count);
-
-    if (out->has_embedding) {
-        struct layout layout = begin_layer(env, &out->layout);
-        out->embedding = embedding_declare(env, &layout);
-        end_layer(&out->layout, &layout);
-    }
-    for (int i = 0; i < layer_count;) {
-        struct recompute_run run = recompute_run_of(&env->recompute, layer_count, i);
+    *out = (struct stage){.env = env, .layout.working = env->working};
+    TRY(create_layers(out, span));
+    for (int i = 0; i < out->count;) {
+        struct recompute_run run = run_of(out, i);
         declare_run(out, run);
         i += run.count;
     }
-    if (out->has_head) {
-        struct layout layout = begin_layer(env, &out->layout);
-        out->head = head_declare(env, &layout, layer_count == 0 ? KEEP_INPUT : KEEP_UNTIL_BACKWARD_INPUT);
-        end_layer(&out->layout, &layout);
-    } else {
-        out->through = layout_add(&out->layout, layer_count == 0 ? KEEP_INPUT : KEEP_UNTIL_BACKWARD_INPUT,
-                                  env_local_tokens(env), env->model->hidden_size);
-    }
+    if (out->has_output)
+        out->through = layout_add(&out->layout, input_lifetime(out, out->count), env_local_tokens(env),
+                                  env->model->hidden_size);
     return OK;
 }
 
 void stage_destroy(struct stage *stage)
 {
+    for (int i = 0; i < stage->count; i++) {
+        free(stage->layers[i].forward);
+        free(stage->layers[i].backward);
+    }
     free(stage->layers);
     *stage = (struct stage){0};
 }
 
-/* Returns the input of block i; after the last block, that of the head or of the next stage. */
+/* Returns the input of layer i; after the last layer, that of the next stage. {0} without. */
 static struct tensor input_of(const struct stage *stage, const struct pass *pass, int i)
 {
-    if (i < stage->layer_count)
-        return pass_tensor(pass, stage->layers[i].forward.x);
-    return pass_tensor(pass, stage->has_head ? stage->head.x : stage->through);
+    bool inside = i < stage->count, there = inside ? stage->layers[i].kind->has_input : stage->has_output;
+    if (!there)
+        return (struct tensor){0};
+    return pass_tensor(pass, inside ? stage->layers[i].x : stage->through);
 }
 
 struct tensor stage_input(const struct stage *stage, const struct pass *pass)
 {
-    return stage->has_embedding ? (struct tensor){0} : input_of(stage, pass, 0);
+    return input_of(stage, pass, 0);
 }
 
 struct tensor stage_output(const struct stage *stage, const struct pass *pass)
 {
-    return stage->has_head ? (struct tensor){0} : pass_tensor(pass, stage->through);
+    return input_of(stage, pass, stage->count);
 }
 
-/* ---- one layer: -1 is the embedding, layer_count the head ---- */
-
-static int first_of(const struct stage *stage)
+struct tensor stage_logits(const struct stage *stage, const struct pass *pass)
 {
-    return stage->has_embedding ? -1 : 0;
+    for (int i = 0; i < stage->count; i++)
+        if (stage->layers[i].kind->logits != NULL)
+            return stage->layers[i].kind->logits(stage->layers[i].forward, pass);
+    return (struct tensor){0};
 }
 
-static int last_of(const struct stage *stage)
-{
-    return stage->has_head ? stage->layer_count : stage->layer_count - 1;
-}
-
-/* Layer index as in struct param. */
-static int layer_of(const struct stage *stage, int i)
-{
-    return i < 0                     ? LAYER_EMBEDDING
-           : i == stage->layer_count ? (int)stage->env->model->num_layers
-                                     : stage->first_layer + i;
-}
+/* ---- one layer ---- */
 
 /* Acquires the values of layer i and prefetches those of layer i + step. */
 static enum status acquire(const struct stage *stage, int i, int step)
 {
     int next = i + step;
-    bool ends = next < first_of(stage) || next > last_of(stage);
-    return weights_acquire(stage->env->weights, stage->env->compute, layer_of(stage, i),
-                           layer_of(stage, ends ? i : next));
+    bool ends = next < 0 || next >= stage->count;
+    return weights_acquire(stage->env->weights, stage->env->compute, stage->layers[i].layer,
+                           stage->layers[ends ? i : next].layer);
 }
 
 static enum status let_go(const struct stage *stage, int i)
 {
-    return weights_release(stage->env->weights, stage->env->compute, layer_of(stage, i));
+    return weights_release(stage->env->weights, stage->env->compute, stage->layers[i].layer);
 }
 
 static enum status layer_forward(const struct stage *stage, const struct pass *pass, int i)
 {
-    if (i < 0)
-        return embedding_layer_forward(&stage->embedding, pass, input_of(stage, pass, 0));
-    if (i == stage->layer_count)
-        return head_forward(&stage->head, pass);
-    return block_forward(&stage->layers[i].forward, pass, input_of(stage, pass, i + 1));
+    const struct stage_layer *layer = &stage->layers[i];
+    return layer->kind->forward(layer->forward, pass, input_of(stage, pass, i + 1));
+}
+
+static enum status layer_recompute(const struct stage *stage, const struct pass *pass, int i,
+                                   struct tensor out)
+{
+    const struct stage_layer *layer = &stage->layers[i];
+    return layer->kind->recompute(layer->backward, pass, out);
 }
 
 /* Recomputes the dropped activations of the run that ends with layer i, and acquires the values of layer i.
  * */
-static enum status forward_again(const struct stage *stage, const struct pass *pass, int i)
+static enum status recompute_run(const struct stage *stage, const struct pass *pass, int i)
 {
-    int first = i >= 0 && i < stage->layer_count ? stage->layers[i].again_from : -1;
+    int first = stage->layers[i].recompute_from;
     for (int j = first; first >= 0 && j < i; j++) {
         TRY(acquire(stage, j, 1));
-        TRY(block_forward_again(&stage->layers[j].backward, pass, input_of(stage, pass, j + 1)));
+        TRY(layer_recompute(stage, pass, j, input_of(stage, pass, j + 1)));
         TRY(let_go(stage, j));
     }
     TRY(acquire(stage, i, -1));
-    return first >= 0 ? block_forward_again(&stage->layers[i].backward, pass, (struct tensor){0}) : OK;
+    return first >= 0 ? layer_recompute(stage, pass, i, (struct tensor){0}) : OK;
 }
 
 static enum status layer_backward_input(const struct stage *stage, const struct pass *pass, int i,
                                         struct tensor dx)
 {
-    TRY(forward_again(stage, pass, i));
-    if (i < 0)
-        TRY(embedding_layer_backward_input(&stage->embedding, pass, dx));
-    else if (i == stage->layer_count)
-        TRY(head_backward_input(&stage->head, pass, dx));
-    else
-        TRY(block_backward_input(&stage->layers[i].backward, pass, dx));
+    const struct stage_layer *layer = &stage->layers[i];
+    TRY(recompute_run(stage, pass, i));
+    TRY(layer->kind->backward_input(layer->backward, pass, dx));
     return let_go(stage, i);
 }
 
@@ -205,23 +228,18 @@ static enum status layer_backward_weight(const struct stage *stage, const struct
                                          struct layer_done done)
 {
     const struct env *env = stage->env;
-    int layer = layer_of(stage, i);
-    TRY(weights_open_gradients(env->weights, env->compute, layer));
-    if (i < 0)
-        TRY(embedding_layer_backward_weight(&stage->embedding, pass));
-    else if (i == stage->layer_count)
-        TRY(head_backward_weight(&stage->head, pass));
-    else
-        TRY(block_backward_weight(&stage->layers[i].backward, pass));
-    TRY(weights_close_gradients(env->weights, env->compute, layer));
-    return done.call != NULL ? done.call(done.context, layer) : OK;
+    const struct stage_layer *layer = &stage->layers[i];
+    TRY(weights_open_gradients(env->weights, env->compute, layer->layer));
+    TRY(layer->kind->backward_weight(layer->backward, pass));
+    TRY(weights_close_gradients(env->weights, env->compute, layer->layer));
+    return done.call != NULL ? done.call(done.context, layer->layer) : OK;
 }
 
 /* ---- a pass ---- */
 
 enum status stage_forward(const struct stage *stage, const struct pass *pass)
 {
-    for (int i = first_of(stage); i <= last_of(stage); i++) {
+    for (int i = 0; i < stage->count; i++) {
         TRY(acquire(stage, i, 1));
         TRY(layer_forward(stage, pass, i));
         TRY(let_go(stage, i));
@@ -231,7 +249,7 @@ enum status stage_forward(const struct stage *stage, const struct pass *pass)
 
 enum status stage_backward_input(const struct stage *stage, const struct pass *pass, struct tensor dx)
 {
-    for (int i = last_of(stage); i >= first_of(stage); i--)
+    for (int i = stage->count - 1; i >= 0; i--)
         TRY(layer_backward_input(stage, pass, i, dx));
     return OK;
 }
@@ -239,7 +257,7 @@ enum status stage_backward_input(const struct stage *stage, const struct pass *p
 enum status stage_backward_weight(const struct stage *stage, const struct pass *pass, struct layer_done done)
 {
     CHECK(stage->env->split_weight);
-    for (int i = last_of(stage); i >= first_of(stage); i--)
+    for (int i = stage->count - 1; i >= 0; i--)
         TRY(layer_backward_weight(stage, pass, i, done));
     return OK;
 }
@@ -247,7 +265,7 @@ enum status stage_backward_weight(const struct stage *stage, const struct pass *
 enum status stage_backward(const struct stage *stage, const struct pass *pass, struct tensor dx,
                            struct layer_done done)
 {
-    for (int i = last_of(stage); i >= first_of(stage); i--) {
+    for (int i = stage->count - 1; i >= 0; i--) {
         TRY(layer_backward_input(stage, pass, i, dx));
         TRY(layer_backward_weight(stage, pass, i, done));
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A pipeline stage: consecutive transformer blocks, with the embedding before the model's first block and the
- * head after its last. A rank has one stage per chunk. A stage may have no blocks: its output is then its
- * input.
+/* A pipeline stage: consecutive layers of the model (layers/model.h). A rank has one stage per chunk. A stage
+ * may have no layers: its output is then its input.
  *
  *   x received into stage_input  ──> forward ──> stage_output is sent   (slots of the microbatch)
  *   dx in a gradient buffer ──> backward_input, in place ──> is sent
@@ -9,36 +8,33 @@
  * Pipeline schedules use three actions: F, I, W; and B = I and W layer by layer. */
 #pragma once
 
-#include "layers/block.h"
-#include "layers/vocab.h"
+#include "layers/model.h"
 
-/* Part of the model. Embedding and head are given explicitly, since a stage without blocks at either end may
- * have one. */
+/* Layers [first, first + count) of the model, numbered as in struct param. */
 struct stage_span {
-    int first_layer, layer_count;
-    bool has_embedding, has_head;
+    int first, count;
 };
 
-/* The declarations of a layer for F and for the backward pass: different where activations are recomputed. */
 struct stage_layer {
-    struct block forward, backward;
-    int again_from; // layers [again_from, this one] of the stage are recomputed before this layer's backward
-                    // pass; -1: none
+    const struct layer_kind *kind;
+    int layer;                // in the model
+    struct region x;          // its input, if the kind has one
+    void *forward, *backward; // its declarations for F and for the backward pass: different where activations
+                              // are recomputed
+    int recompute_from; // layers [recompute_from, this one] of the stage are recomputed before this layer's
+                        // backward pass; -1: none
 };
 
 struct stage {
     const struct env *env;
-    int first_layer, layer_count;
-    bool has_embedding, has_head;
-    struct stage_layer *layers; // [layer_count]
-    struct embedding embedding; // valid if has_embedding
-    struct head head;           // valid if has_head
-    struct region through; // KEEP_UNTIL_BACKWARD_INPUT [T or T/tp, H]: the output of a stage without a head
-    struct layout layout;  // size of one slot of each lifetime
+    struct stage_layer *layers; // [count]
+    int count;
+    bool has_input, has_output; // not {0} where the stage begins with an embedding or ends with a head
+    struct region through;      // KEEP_UNTIL_BACKWARD_INPUT [T or T/tp, H]: the output, if there is one
+    struct layout layout;       // size of one slot of each lifetime
 };
 
-/* Called when the last gradient of a layer (LAYER_EMBEDDING, a block, num_layers) has been enqueued on the
- * compute stream. */
+/* Called when the last gradient of a layer of the model has been enqueued on the compute stream. */
 struct layer_done {
     enum status (*call)(void *context, int layer);
     void *context;
@@ -47,13 +43,14 @@ struct layer_done {
 MUST_USE enum status stage_create(const struct env *env, struct stage_span span, struct stage *out);
 void stage_destroy(struct stage *stage);
 
-/* Input and output of this stage in the slots of `pass`; {0} if it has the embedding or the head,
- * respectively. */
+/* Input and output of this stage in the slots of `pass`; {0} without. */
 struct tensor stage_input(const struct stage *stage, const struct pass *pass);
 struct tensor stage_output(const struct stage *stage, const struct pass *pass);
+/* Logits of the last forward pass; {0} if no layer of the stage computes them. */
+struct tensor stage_logits(const struct stage *stage, const struct pass *pass);
 
 MUST_USE enum status stage_forward(const struct stage *stage, const struct pass *pass);
-/* dx: [T or T/tp, H], gradient of the output on entry (ignored if the stage has the head), gradient of the
+/* dx: [T or T/tp, H], gradient of the output on entry (ignored without output), gradient of the
  * input on return. */
 MUST_USE enum status stage_backward_input(const struct stage *stage, const struct pass *pass,
                                           struct tensor dx);

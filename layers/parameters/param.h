@@ -44,15 +44,20 @@ struct param {
     int fuse; // index of the first parameter of the fused matrix; its own index: not fused, or the first
 };
 
+/* The parameters of a model, layer by layer; layers may differ. */
 struct params {
     struct param *rows;
-    int count;
-    int before_layers, in_layer; // parameters before layer 0; parameters per layer
+    int count, capacity;
+    int layer_count; // including embedding and head
+    int *begin;      // [layer_count + 1]: first parameter of layer i - 1; begin[layer_count] is `count`
 };
 
-/* Declares all parameters of the model for these degrees. The recipe has checked divisibility. */
+/* Declares all parameters of the model for these degrees, layer by layer (layers/model.c). The recipe has
+ * checked divisibility. */
 MUST_USE enum status params_declare(const struct model_config *model, const struct degrees *degrees,
                                     bool sequence_parallel, struct params *out);
+/* An empty list for layers LAYER_EMBEDDING .. layer_count - 2, to be filled through declare.h. */
+MUST_USE enum status params_create(int layer_count, struct params *out);
 void params_free(struct params *params);
 
 /* Returns the number of parameters of a layer (numbered as in struct param); *first: the first of them. They

@@ -44,14 +44,10 @@ static enum status create_stages(struct executor *e)
         return fail(NO_MEMORY, "no memory for %d stages", schedule->chunks);
     for (int chunk = 0; chunk < schedule->chunks; chunk++) {
         int stage = schedule_stage(schedule, e->pp_rank, chunk);
-        int first = e->config.stage_first_layer[stage];
-        TRY(stage_create(&e->env,
-                         (struct stage_span){
-                             .first_layer = first,
-                             .layer_count = e->config.stage_first_layer[stage + 1] - first,
-                             .has_embedding = stage == 0,
-                             .has_head = stage == schedule->stages - 1,
-                         },
+        // The embedding comes before the first block, and the head after the last.
+        int first = stage == 0 ? LAYER_EMBEDDING : e->config.stage_first_layer[stage];
+        int end = e->config.stage_first_layer[stage + 1] + (stage == schedule->stages - 1 ? 1 : 0);
+        TRY(stage_create(&e->env, (struct stage_span){.first = first, .count = end - first},
                          &e->stages[chunk]));
     }
     return OK;
@@ -536,12 +532,11 @@ enum status executor_evaluate(struct executor *executor, const struct batch *bat
 struct tensor executor_logits(const struct executor *executor)
 {
     for (int chunk = 0; chunk < executor->config.schedule->chunks; chunk++) {
-        const struct stage *stage = &executor->stages[chunk];
-        if (!stage->has_head)
-            continue;
         struct pass pass = {.env = &executor->env};
         stash_bases(&executor->stash, chunk, 0, false, pass.base);
-        return pass_tensor(&pass, stage->head.logits);
+        struct tensor logits = stage_logits(&executor->stages[chunk], &pass);
+        if (logits.data != NULL)
+            return logits;
     }
     return (struct tensor){0};
 }

@@ -25,11 +25,9 @@ static enum status put(void *context)
 
 enum status stage_layers_done(const struct stage *stage, struct layer_done done)
 {
-    if (stage->has_head)
-        TRY(done.call(done.context, (int)stage->env->model->num_layers));
-    for (int i = stage->layer_count - 1; i >= 0; i--)
-        TRY(done.call(done.context, stage->first_layer + i));
-    return stage->has_embedding ? done.call(done.context, LAYER_EMBEDDING) : OK;
+    for (int i = stage->count - 1; i >= 0; i--)
+        TRY(done.call(done.context, stage->layers[i].layer));
+    return OK;
 }
 
 enum status stage_ops_run(const struct stage_ops *ops, struct graph **graph)

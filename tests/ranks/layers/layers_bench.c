@@ -83,6 +83,20 @@ enum status bench_put(struct bench *b, const struct window *w, const double *who
     return status;
 }
 
+static enum status declare_kind(struct bench *b, struct layout *layout, int layer)
+{
+    const struct env *env = &b->env;
+    struct layer *l = &b->layer;
+    l->kind = model_layer_kind(env->model, layer);
+    l->self = calloc(1, l->kind->bytes);
+    if (l->self == NULL)
+        return fail(NO_MEMORY, "no memory for a layer");
+    if (l->kind->has_input)
+        l->x = layout_add(layout, KEEP_INPUT, env_local_tokens(env), env->model->hidden_size);
+    l->kind->declare(env, layout, layer, l->x, l->self);
+    return OK;
+}
+
 static enum status declare(struct bench *b, struct layout *layout)
 {
     const struct env *env = &b->env;
@@ -106,17 +120,13 @@ static enum status declare(struct bench *b, struct layout *layout)
         l->mlp = mlp_declare(env, layout, 0);
         break;
     case BLOCK:
-        l->block = block_declare(
-            env, layout, 0, layout_add(layout, KEEP_INPUT, env_local_tokens(env), env->model->hidden_size));
-        break;
+        return declare_kind(b, layout, 0);
     case EMBEDDING:
-        l->embedding = embedding_declare(env, layout);
-        break;
+        return declare_kind(b, layout, LAYER_EMBEDDING);
     case HEAD:
-        l->head = head_declare(env, layout, KEEP_INPUT);
-        break;
+        return declare_kind(b, layout, LAYERS);
     case WHOLE:
-        TRY(stage_create(env, (struct stage_span){0, LAYERS, true, true}, &l->stage));
+        TRY(stage_create(env, (struct stage_span){LAYER_EMBEDDING, LAYERS + 2}, &l->stage));
         *layout = l->stage.layout;
         break;
     case SUBJECTS:
@@ -229,6 +239,7 @@ void bench_close(struct bench *b)
         buffer_free(all[i]);
     for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++)
         buffer_free(&b->lifetime[lifetime]);
+    free(b->layer.self);
     stage_destroy(&b->layer.stage);
     weights_destroy(&b->weights);
     stream_destroy(b->comm_stream);
@@ -256,13 +267,11 @@ enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y)
     case MLP:
         return mlp_forward(&l->mlp, pass, x, y);
     case BLOCK:
-        TRY(copy(b->stream, (struct copy){.in = x, .out = pass_tensor(pass, l->block.x)}));
-        return block_forward(&l->block, pass, *y);
-    case EMBEDDING:
-        return embedding_layer_forward(&l->embedding, pass, *y);
     case HEAD:
-        TRY(copy(b->stream, (struct copy){.in = x, .out = pass_tensor(pass, l->head.x)}));
-        return head_forward(&l->head, pass);
+        TRY(copy(b->stream, (struct copy){.in = x, .out = pass_tensor(pass, l->x)}));
+        return l->kind->forward(l->self, pass, b->subject == HEAD ? (struct tensor){0} : *y);
+    case EMBEDDING:
+        return l->kind->forward(l->self, pass, *y);
     case WHOLE:
         return stage_forward(&l->stage, pass);
     case SUBJECTS:
@@ -298,11 +307,11 @@ enum status bench_backward_input(struct bench *b, struct tensor x, struct tensor
         return mlp_backward_input(&l->mlp, pass, dx);
     case BLOCK:
         TRY(copy(b->stream, (struct copy){.in = dy, .out = *dx}));
-        return block_backward_input(&l->block, pass, *dx);
+        return l->kind->backward_input(l->self, pass, *dx);
     case EMBEDDING:
-        return embedding_layer_backward_input(&l->embedding, pass, dy);
+        return l->kind->backward_input(l->self, pass, dy);
     case HEAD:
-        return head_backward_input(&l->head, pass, *dx);
+        return l->kind->backward_input(l->self, pass, *dx);
     case WHOLE:
         return stage_backward_input(&l->stage, pass, *dx);
     case SUBJECTS:
@@ -329,11 +338,9 @@ enum status bench_backward_weight(struct bench *b, struct tensor x, struct tenso
     case MLP:
         return mlp_backward_weight(&l->mlp, pass, x);
     case BLOCK:
-        return block_backward_weight(&l->block, pass);
     case EMBEDDING:
-        return embedding_layer_backward_weight(&l->embedding, pass);
     case HEAD:
-        return head_backward_weight(&l->head, pass);
+        return l->kind->backward_weight(l->self, pass);
     case WHOLE:
         return stage_backward_weight(&l->stage, pass, (struct layer_done){0});
     case SUBJECTS:

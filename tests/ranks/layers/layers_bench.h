@@ -3,6 +3,9 @@
  * gradients of weights. */
 #pragma once
 
+#include "layers/attention.h"
+#include "layers/mlp.h"
+#include "layers/norm.h"
 #include "layers/stage.h"
 #include "tests/ranks/layers/layers_expected.h"
 
@@ -29,9 +32,9 @@ struct layer {
     struct norm norm;
     struct attention attention;
     struct mlp mlp;
-    struct block block;
-    struct embedding embedding;
-    struct head head;
+    const struct layer_kind *kind; // with its declarations, and input if it has one
+    void *self;
+    struct region x;
     struct stage stage;
 };
 

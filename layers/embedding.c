@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The vocabulary-parallel embedding (1909.08053). Each tp rank holds ceil(V/tp) rows. A token's embedding is
+ * on one rank and zero on the others, so the sum over tp is exact. */
+#include "layers/model.h"
+
+struct embedding {
+    int table, position;    // parameter indices; position: -1 without learned positions
+    struct philox site;     // random stream of the dropout after the embedding
+    struct region partial;  // SCRATCH [T, H]
+    struct region dx;       // KEEP_INPUT_TO_WEIGHT [T or T/tp, H]
+    struct region gathered; // KEEP_INPUT_TO_WEIGHT [T, H], under sequence parallelism
+};
+
+static void declare_params(struct declaration *d)
+{
+    const struct model_config *m = d->model;
+    declare_vocabulary(d, "embedding.weight");
+    if (m->position_embedding != LEARNED_ABSOLUTE)
+        return;
+    struct param *row = declare_param(d, "position.weight", m->seq_length, m->hidden_size);
+    row->init = INIT_NORMAL;
+    row->std = (float)m->init_method_std;
+    row->decay = true;
+    row->partial = d->sequence_parallel ? PARTIAL_TP : PARTIAL_NONE;
+}
+
+static void declare(const struct env *env, struct layout *layout, int layer, struct region x, void *self)
+{
+    (void)layer;
+    (void)x;
+    int64_t hidden = env->model->hidden_size;
+    struct embedding embedding = {
+        .table = params_find(env->weights->params, "embedding.weight"),
+        .position = params_find(env->weights->params, "position.weight"),
+        .site = philox_named(env->seed, "embedding.dropout"),
+    };
+    embedding.partial = layout_add(layout, SCRATCH, env_tokens(env), hidden);
+    embedding.dx = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), hidden);
+    if (env->sequence_parallel)
+        embedding.gathered = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_tokens(env), hidden);
+    *(struct embedding *)self = embedding;
+}
+
+/* Adds the learned position embeddings of the local tokens. */
+static enum status add_positions(const struct embedding *embedding, const struct pass *pass,
+                                 struct tensor out)
+{
+    const struct env *env = pass->env;
+    if (embedding->position < 0)
+        return OK;
+    struct tensor table = weights_held(env->weights, embedding->position)->weight;
+    return embedding_forward(env->compute, (struct embedding_forward){
+                                               .table = table,
+                                               .id = pass->batch->position + env_local_begin(env),
+                                               .rows = table.dim[0],
+                                               .out = out,
+                                               .accumulate = true,
+                                           });
+}
+
+static enum status forward(const void *self, const struct pass *pass, struct tensor out)
+{
+    const struct embedding *embedding = self;
+    const struct env *env = pass->env;
+    const struct held *held = weights_held(env->weights, embedding->table);
+    struct group *tp = env->groups->tp;
+    // Without sequence parallelism the sum is accumulated in `out` itself.
+    struct tensor partial = env->sequence_parallel ? pass_tensor(pass, embedding->partial) : out;
+    TRY(embedding_forward(env->compute, (struct embedding_forward){
+                                            .table = held->weight,
+                                            .id = pass->batch->token,
+                                            .begin = held->slice.begin[0],
+                                            .rows = held->slice.count[0],
+                                            .out = partial,
+                                        }));
+    if (env->sequence_parallel)
+        TRY(group_reduce_scatter(tp, env->compute, partial, out));
+    else
+        TRY(group_all_reduce(tp, env->compute, out, REDUCE_SUM));
+    TRY(add_positions(embedding, pass, out));
+
+    struct dropout dropout = pass_hidden_dropout(pass, embedding->site);
+    if (!(dropout.probability > 0.0F))
+        return OK;
+    return residual_forward(env->compute,
+                            (struct residual_forward){.x = out, .out = out, .dropout = dropout});
+}
+
+/* The embedding has no input gradient; the tensors read by W are kept. */
+static enum status backward_input(const void *self, const struct pass *pass, struct tensor dx)
+{
+    const struct embedding *embedding = self;
+    const struct env *env = pass->env;
+    struct tensor local = pass_tensor(pass, embedding->dx);
+    TRY(residual_backward(env->compute, (struct residual_backward){
+                                            .dout = dx,
+                                            .dx = local,
+                                            .dropout = pass_hidden_dropout(pass, embedding->site),
+                                        }));
+    if (!env->sequence_parallel)
+        return OK;
+    return group_all_gather(env->groups->tp, env->compute, local, pass_tensor(pass, embedding->gathered));
+}
+
+static enum status backward_weight(const void *self, const struct pass *pass)
+{
+    const struct embedding *embedding = self;
+    const struct env *env = pass->env;
+    const struct held *held = weights_held(env->weights, embedding->table);
+    struct tensor local = pass_tensor(pass, embedding->dx);
+    struct tensor whole = env->sequence_parallel ? pass_tensor(pass, embedding->gathered) : local;
+    TRY(embedding_backward(env->compute, (struct embedding_backward){
+                                             .id = pass->batch->token,
+                                             .begin = held->slice.begin[0],
+                                             .rows = held->slice.count[0],
+                                             .dout = whole,
+                                             .dtable = held->gradient,
+                                         }));
+    if (embedding->position < 0)
+        return OK;
+    struct tensor gradient = weights_held(env->weights, embedding->position)->gradient;
+    return embedding_backward(env->compute, (struct embedding_backward){
+                                                .id = pass->batch->position + env_local_begin(env),
+                                                .rows = gradient.dim[0],
+                                                .dout = local,
+                                                .dtable = gradient,
+                                            });
+}
+
+const struct layer_kind layer_kind_embedding = {
+    .name = "embedding",
+    .bytes = sizeof(struct embedding),
+    .has_input = false,
+    .has_output = true,
+    .declare_params = declare_params,
+    .declare = declare,
+    .forward = forward,
+    .recompute = NULL,
+    .backward_input = backward_input,
+    .backward_weight = backward_weight,
+};

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Appends parameter descriptors (param.h): the calls with which a layer kind declares its parameters, in the
+ * order of the global list.
+ *
+ *     declare_norm(d, "norm1");
+ *     struct param *row = declare_matrix(d, "mlp.fc1.weight", F, H, 0, std);    [F, H], rows cut over tp
+ *
+ * Names are relative to the layer: "layers.3." is prepended in layer 3. The returned descriptor may be
+ * changed further until the next call. Out of memory is reported once, in `status`. */
+#pragma once
+
+#include "layers/parameters/param.h"
+
+struct declaration {
+    const struct model_config *model;
+    const struct degrees *degrees;
+    bool sequence_parallel;
+    int layer;          // the current one
+    struct params *out; // created by params_create()
+    enum status status; // of the first call that failed
+    struct param spare; // returned after a failure
+};
+
+/* Starts the parameters of a layer. Layers follow each other from LAYER_EMBEDDING. */
+void declare_layer(struct declaration *d, int layer);
+
+/* A replicated parameter [rows, columns], or a vector [rows] for columns 0; initialized to zero. */
+struct param *declare_param(struct declaration *d, const char *name, int64_t rows, int64_t columns);
+/* A matrix [outputs, inputs] with normal initialization and weight decay. tp cuts dimension cut_dim. */
+struct param *declare_matrix(struct declaration *d, const char *name, int64_t outputs, int64_t inputs,
+                             int cut_dim, double std);
+/* The bias of output features, cut like the rows of a matrix. */
+struct param *declare_cut_bias(struct declaration *d, const char *name, int64_t outputs);
+/* A vector along the hidden dimension: replicated, but its gradient covers the local tokens only. */
+struct param *declare_hidden_vector(struct declaration *d, const char *name, enum param_init init);
+/* Embeddings of the vocabulary, or the head: [V, H], cut by rows, which are padded in memory to a round
+ * number for efficient matmuls. */
+struct param *declare_vocabulary(struct declaration *d, const char *name);
+
+/* Cuts a key/value parameter over the tp ranks. With fewer key/value heads than ranks, each head is held by
+ * several ranks, and each rank's gradient covers its own query heads only. */
+void declare_kv_replicas(const struct declaration *d, struct param *row);
+/* Fuses the parameters from index `first` to the last one: they are adjacent in memory. */
+void declare_fused(struct declaration *d, int first);
+
+/* Std of the last matrix of a residual branch: smaller, so that the variance of the residual stream does not
+ * grow with depth (GPT-2). */
+double declare_branch_std(const struct declaration *d);
