@@ -14,7 +14,7 @@
 
 enum tiny_family { TINY_GPT, TINY_LLAMA };
 
-enum { TINY_FOLDER_CHARS = 200, TINY_STEPS = UNDER_SANITIZER ? 4 : 12 };
+enum { TINY_FOLDER_CHARS = 200, TINY_STEPS = UNDER_SANITIZER ? 4 : 6 };
 
 struct tiny {
     char folder[TINY_FOLDER_CHARS];

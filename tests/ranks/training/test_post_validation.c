@@ -39,7 +39,7 @@ static const struct clipping {
     {CLIP("1000"), RUNS_AHEAD, false},
     {CLIP("0.01"), HOLDS, false},
     {CLIP("2") SLOW, TAKES_BACK, true},
-    {CLIP("1.5"), UNDER_SANITIZER ? ANY : BOTH, true},
+    {CLIP("3"), UNDER_SANITIZER ? ANY : BOTH, true},
 };
 enum { CLIPPINGS = sizeof clippings / sizeof *clippings };
 
