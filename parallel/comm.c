@@ -220,29 +220,10 @@ int64_t spin_ns(int ranks)
 
 void world_close(struct world *world)
 {
-    for (struct traffic *row = world->traffic, *next; row != NULL; row = next) {
-        next = row->next;
-        free(row);
-    }
-    world->traffic = NULL;
     world_stop_observing(world);
 }
 
 /* ---- comms ---- */
-
-/* Returns the traffic statistics of this name; comms of the same name share them. */
-static struct traffic *traffic_row(struct world *world, const char *name)
-{
-    struct traffic **at = &world->traffic;
-    while (*at != NULL && strcmp((*at)->name, name) != 0)
-        at = &(*at)->next;
-    if (*at == NULL) {
-        *at = calloc(1, sizeof **at);
-        if (*at != NULL)
-            snprintf((*at)->name, sizeof(*at)->name, "%s", name);
-    }
-    return *at;
-}
 
 /* seen: [world->size], initially false. */
 static enum status check_ranks(const struct world *world, const char *name, const int *ranks, int count,
@@ -270,13 +251,7 @@ enum status comm_create(struct world *world, const char *name, int64_t id, const
     enum status status = check_ranks(world, name, ranks, count, seen);
     free(seen);
     TRY(status);
-
-    struct traffic *row = traffic_row(world, name);
-    if (row == NULL)
-        return fail(NO_MEMORY, "no memory for the comm %s", name);
-    TRY(world->ops->comm_create(world, name, id, ranks, count, out));
-    (*out)->traffic = row;
-    return OK;
+    return world->ops->comm_create(world, name, id, ranks, count, out);
 }
 
 void comm_destroy(struct comm *comm)

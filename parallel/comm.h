@@ -25,9 +25,7 @@
 struct comm;
 struct world;
 
-/* Statistics of one comm on this rank: number of calls, and bytes of the tensors passed (for reduce_scatter
- * and all_gather the large one), not of the transport's traffic on the wire. Counted by the API of group.h,
- * so all transports count alike. */
+/* What a comm can be called for. */
 enum call {
     CALL_ALL_REDUCE,
     CALL_REDUCE_SCATTER,
@@ -40,12 +38,6 @@ enum call {
     CALL_COUNT
 };
 const char *call_name(enum call call);
-
-struct traffic {
-    struct traffic *next; // list of the world; comms of the same name share an entry
-    char name[32];
-    int64_t calls[CALL_COUNT], bytes[CALL_COUNT];
-};
 
 enum reduction { REDUCE_SUM, REDUCE_MAX };
 
@@ -116,7 +108,6 @@ struct world {
      * needs no buffering. With mpi, messages longer than piece_bytes are split into pieces of that size. */
     bool synchronous;
     size_t piece_bytes;
-    struct traffic *traffic;         // owned
     struct observed_world *observed; // NULL: no observer (observe_world.h), which replaces `ops`
     void *state;                     // private to the transport
 };
@@ -127,8 +118,7 @@ struct comm {
     int rank, size;
     const int *ranks;       // world ranks, in group order; of the group that owns this comm, NULL without one
     int64_t observed_calls; // reported to observers
-    struct traffic *traffic; // its entry in the world's list
-    void *state;             // private to the transport
+    void *state;            // private to the transport
 };
 
 /* Returns BAD_ARGUMENT naming the missing entry of a table. */

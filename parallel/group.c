@@ -98,12 +98,6 @@ static enum status check_shares(const struct group *group, enum call call, struc
     return OK;
 }
 
-static void count_call(const struct group *group, enum call call, int64_t bytes)
-{
-    group->comm->traffic->calls[call]++;
-    group->comm->traffic->bytes[call] += bytes;
-}
-
 /* For a group of one: copies if in and out differ. */
 static enum status copy_alone(struct stream *stream, struct tensor in, struct tensor out)
 {
@@ -126,7 +120,6 @@ enum status group_all_reduce(struct group *group, struct stream *stream, struct 
                     (int)how);
     if (group->size == 1 || tensor_count(data) == 0)
         return OK;
-    count_call(group, CALL_ALL_REDUCE, (int64_t)tensor_bytes(data));
     return group->comm->ops->all_reduce(group->comm, stream, data, how);
 }
 
@@ -143,7 +136,6 @@ enum status group_reduce_scatter(struct group *group, struct stream *stream, str
                     group->name);
     if (tensor_count(out) == 0)
         return OK;
-    count_call(group, CALL_REDUCE_SCATTER, (int64_t)tensor_bytes(in));
     return group->comm->ops->reduce_scatter(group->comm, stream, in, NULL, out);
 }
 
@@ -159,7 +151,6 @@ enum status group_all_gather(struct group *group, struct stream *stream, struct 
                     group->name);
     if (tensor_count(in) == 0)
         return OK;
-    count_call(group, CALL_ALL_GATHER, (int64_t)tensor_bytes(out));
     return group->comm->ops->all_gather(group->comm, stream, in, NULL, out);
 }
 
@@ -189,8 +180,6 @@ static enum status enter_uneven(struct group *group, enum call call, struct stre
     TRY(check_call(group, call, stream));
     TRY(check_tensor(group, call, data));
     TRY(check_counts(group, call, "", data, counts, own));
-    if (group->size > 1 && tensor_count(data) > 0)
-        count_call(group, call, (int64_t)tensor_bytes(data));
     return OK;
 }
 
@@ -223,7 +212,6 @@ enum status group_broadcast(struct group *group, struct stream *stream, struct t
                     group->size);
     if (group->size == 1 || tensor_count(data) == 0)
         return OK;
-    count_call(group, CALL_BROADCAST, (int64_t)tensor_bytes(data));
     return group->comm->ops->broadcast(group->comm, stream, data, root);
 }
 
@@ -243,7 +231,6 @@ enum status group_all_to_all(struct group *group, struct stream *stream, struct 
         return copy_alone(stream, in, out);
     if (overlap(in, out))
         return fail(BAD_ARGUMENT, "all_to_all %s: in and out overlap", group->name);
-    count_call(group, CALL_ALL_TO_ALL, (int64_t)tensor_bytes(in));
     return group->comm->ops->all_to_all(group->comm, stream, in, in_counts, out, out_counts);
 }
 
@@ -264,9 +251,6 @@ enum status group_exchange(struct group *group, struct stream *stream, const str
     }
     if (count == 0)
         return OK;
-    for (int i = 0; i < count; i++)
-        count_call(group, messages[i].send ? CALL_SEND : CALL_RECEIVE,
-                   (int64_t)tensor_bytes(messages[i].data));
     return group->comm->ops->exchange(group->comm, stream, messages, count);
 }
 
@@ -287,9 +271,7 @@ void group_unregister(struct group *group, void *handle)
 enum status group_barrier(struct group *group, struct stream *stream)
 {
     TRY(check_call(group, CALL_BARRIER, stream));
-    if (group->size > 1) {
-        count_call(group, CALL_BARRIER, 0);
+    if (group->size > 1)
         TRY(group->comm->ops->barrier(group->comm, stream));
-    }
     return stream_sync(stream);
 }

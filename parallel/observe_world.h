@@ -22,7 +22,7 @@ struct observed_message {
     int peer;                           // of send and receive; the root of a broadcast; else -1
 };
 
-/* Bytes of the whole tensor, as statistics count them (parallel/traffic.h). */
+/* Bytes of the whole tensor: for all_to_all, of what this rank sends. */
 int64_t message_bytes(const struct observed_message *message);
 
 /* Bytes that reach another rank of the comm from this one, and the reverse. `peer` is a rank of the comm. */

@@ -210,7 +210,7 @@ static enum status rank_main(struct world *carrier, void *argument)
     struct nccl_world w = {.guard = {check_world}, .job = job, .carrier = carrier};
     struct world world = *carrier;
     world.ops = &transport_nccl;
-    world.traffic = NULL;
+    world.observed = NULL;
     world.state = &w;
 
     enum status status = open_carrier(&w);

@@ -9,6 +9,7 @@
  * Pitfall: no rank speculates on the last step of a run, so of n steps n - 1 count. */
 #include "schedules/schedule.h"
 #include "tests/support/launched.h"
+#include "tests/support/traffic.h"
 #include "trainer/run/train.h"
 
 #include <fcntl.h>
@@ -469,18 +470,16 @@ static enum status count_messages(struct world *world, void *argument)
     struct messages *messages = argument;
     struct rank_state state;
     struct step_result result;
+    struct traffic traffic = {.count = 0};
+    TRY(world_observe(world, traffic_observer(&traffic)));
     TRY(rank_create(&messages->run, world, true, &state));
     TRY(rank_step(&state, &result));
-    for (const struct traffic *row = world->traffic; row != NULL; row = row->next) {
-        if (strcmp(row->name, "pp") == 0) {
-            messages->sent[world->rank] = row->calls[CALL_SEND];
-            messages->received[world->rank] = row->calls[CALL_RECEIVE];
-            if (world->rank == 0)
-                messages->bytes = row->bytes[CALL_SEND];
-        }
-        if (strcmp(row->name, "world") == 0)
-            messages->all_reduces[world->rank] = row->calls[CALL_ALL_REDUCE];
-    }
+    const struct traffic_row pp = traffic_of(&traffic, "pp");
+    messages->sent[world->rank] = pp.calls[CALL_SEND];
+    messages->received[world->rank] = pp.calls[CALL_RECEIVE];
+    if (world->rank == 0)
+        messages->bytes = pp.bytes[CALL_SEND];
+    messages->all_reduces[world->rank] = traffic_of(&traffic, "world").calls[CALL_ALL_REDUCE];
     rank_destroy(&state);
     return OK;
 }

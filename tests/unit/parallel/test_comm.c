@@ -2,6 +2,7 @@
 /* The registry, the launchers, and the dry world. Communication between ranks is tested in tests/ranks. */
 #include "parallel/group.h"
 #include "parallel/p2p.h"
+#include "tests/support/traffic.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -175,18 +176,11 @@ Test(launcher, a_shell_in_an_allocation_is_alone, .init = no_launcher)
 
 /* ---- the dry world ---- */
 
-static const struct traffic *row(const struct world *world, const char *name)
-{
-    const struct traffic *at = world->traffic;
-    while (at != NULL && strcmp(at->name, name) != 0)
-        at = at->next;
-    return at;
-}
-
 static enum status talk(struct world *world, void *argument)
 {
     (void)argument;
     struct mesh mesh;
+    struct traffic traffic = {.count = 0};
     struct groups *groups = NULL;
     struct device *device = NULL;
     struct stream *stream = NULL;
@@ -194,6 +188,7 @@ static enum status talk(struct world *world, void *argument)
     struct p2p *p2p = NULL;
     struct event sent;
     TRY(mesh_create((struct degrees){.tp = 8, .cp = 1, .ep = 1, .dp = 16, .pp = 8}, NULL, &mesh));
+    TRY(world_observe(world, traffic_observer(&traffic)));
     TRY(groups_create(world, &mesh, 2, &groups));
     TRY(device_open(&(struct device_options){.name = "dry", .threads = 1}, &device));
     TRY(stream_create(device, "dry", &stream));
@@ -209,12 +204,13 @@ static enum status talk(struct world *world, void *argument)
     TRY(p2p_send(p2p, 4, false, whole, stream_record(stream), &sent));
     TRY(event_sync(sent));
 
-    const struct traffic *tp = row(world, "tp"), *edge = row(world, "pp 3>4");
-    bool right = tp != NULL && tp->calls[CALL_ALL_REDUCE] == 2 && tp->bytes[CALL_ALL_REDUCE] == 8000 &&
-                 tp->bytes[CALL_ALL_GATHER] == 4000 && tp->calls[CALL_BROADCAST] == 0 && edge != NULL &&
-                 edge->calls[CALL_SEND] == 1 && edge->bytes[CALL_SEND] == 4000 &&
-                 edge->calls[CALL_RECEIVE] == 0 && row(world, "cp|dp")->bytes[CALL_BROADCAST] == 500 &&
-                 row(world, "world")->calls[CALL_BARRIER] == 1;
+    const struct traffic_row tp = traffic_of(&traffic, "tp"), edge = traffic_of(&traffic, "pp 3>4");
+    bool right = tp.calls[CALL_ALL_REDUCE] == 2 && tp.bytes[CALL_ALL_REDUCE] == 8000 &&
+                 tp.bytes[CALL_ALL_GATHER] == 4000 && tp.calls[CALL_BROADCAST] == 0 &&
+                 edge.calls[CALL_SEND] == 1 && edge.bytes[CALL_SEND] == 4000 &&
+                 edge.calls[CALL_RECEIVE] == 0 &&
+                 traffic_of(&traffic, "cp|dp").bytes[CALL_BROADCAST] == 500 &&
+                 traffic_of(&traffic, "world").calls[CALL_BARRIER] == 1;
     p2p_destroy(p2p);
     buffer_free(&x);
     stream_destroy(stream);
