@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The device registry, memory accounting, and the validated functions of device.h. Computation is in the
- * device's ops table. */
+/* Opening devices, memory accounting, and the validated functions of device.h. Computation is in the device's
+ * ops table. */
 #include "kernels/device.h"
 
 #include "base/text.h"
@@ -15,16 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const struct device_ops *const kinds[] = {
-    &device_cpu,
-    &device_strict,
-    &device_dry,
-#ifdef HAVE_CUDA
-    &device_cuda,
-#endif
-};
-enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static const char *const part_names[] = {
     [PART_WEIGHTS] = "weights",
@@ -45,11 +35,6 @@ const char *part_name(enum part part)
     return (int)part >= 0 && part < PART_COUNT ? part_names[part] : "?";
 }
 
-const struct device_ops *device_kind(size_t index)
-{
-    return index < KINDS ? kinds[index] : NULL;
-}
-
 /* Rejects incomplete backends: a missing function would otherwise fail in the middle of a run. */
 static enum status check_table(const struct device_ops *ops)
 {
@@ -57,8 +42,7 @@ static enum status check_table(const struct device_ops *ops)
         const char *name;
         bool there;
     } entries[] = {
-        {"name", ops->name != NULL},
-        {"what", ops->what != NULL},
+        {"traits", ops->traits != NULL && ops->traits->name != NULL && ops->traits->what != NULL},
         {"open", ops->open != NULL},
         {"close", ops->close != NULL},
         {"alloc", ops->alloc != NULL},
@@ -77,7 +61,8 @@ static enum status check_table(const struct device_ops *ops)
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         if (!entries[i].there)
             return fail(BAD_ARGUMENT, "device \"%s\" does not provide %s",
-                        ops->name != NULL ? ops->name : "?", entries[i].name);
+                        ops->traits != NULL && ops->traits->name != NULL ? ops->traits->name : "?",
+                        entries[i].name);
     }
     return OK;
 }
@@ -87,7 +72,7 @@ enum status device_open_with(const struct device_ops *ops, const struct device_o
 {
     TRY(check_table(ops));
     if (options->threads < 1)
-        return fail(BAD_ARGUMENT, "device \"%s\" needs at least one thread, not %d", ops->name,
+        return fail(BAD_ARGUMENT, "device \"%s\" needs at least one thread, not %d", ops->traits->name,
                     options->threads);
     struct device *device = calloc(1, sizeof *device);
     if (device == NULL)
@@ -104,17 +89,18 @@ enum status device_open_with(const struct device_ops *ops, const struct device_o
 
 enum status device_open(const struct device_options *options, struct device **out)
 {
+    if (device_is_built(options->name))
+        return device_open_with(device_traits(options->name)->ops, options, out);
     struct text known = {0};
-    const char *names[KINDS];
-    for (size_t i = 0; i < KINDS; i++) {
-        if (strcmp(kinds[i]->name, options->name) == 0) {
-            text_free(&known);
-            return device_open_with(kinds[i], options, out);
+    const char *names[MOST_DEVICES];
+    size_t count = 0;
+    for (size_t i = 0; device_at(i) != NULL && count < MOST_DEVICES; i++)
+        if (device_at(i)->ops != NULL) {
+            names[count] = device_at(i)->name;
+            text_add(&known, "%s%s", count > 0 ? ", " : "", names[count]);
+            count++;
         }
-        names[i] = kinds[i]->name;
-        text_add(&known, "%s%s", i > 0 ? ", " : "", names[i]);
-    }
-    const char *nearest = nearest_name(options->name, names, KINDS);
+    const char *nearest = nearest_name(options->name, names, count);
     enum status status =
         fail(NOT_SUPPORTED, "this build has no device \"%s\"%s%s%s; it has %s", options->name,
              nearest != NULL ? " (did you mean \"" : "", nearest != NULL ? nearest : "",
@@ -123,76 +109,16 @@ enum status device_open(const struct device_options *options, struct device **ou
     return status;
 }
 
-static const struct device_ops *kind_named(const char *name)
+enum status device_check_algorithms(const char *name, const char *path)
 {
-    for (size_t i = 0; i < KINDS; i++)
-        if (strcmp(kinds[i]->name, name) == 0)
-            return kinds[i];
-    return NULL;
-}
-
-bool device_named_computes(const char *name)
-{
-    const struct device_ops *kind = kind_named(name);
-    return kind == NULL || kind->computes;
-}
-
-bool device_is_built(const char *name)
-{
-    return kind_named(name) != NULL;
-}
-
-bool device_named_is_of_host(const char *name)
-{
-    const struct device_ops *kind = kind_named(name);
-    return kind == NULL || kind->of_host;
-}
-
-bool device_named_runs_at_once(const char *name)
-{
-    const struct device_ops *kind = kind_named(name);
-    return kind == NULL || kind->runs_at_once;
-}
-
-bool device_named_has_matmul_options(const char *name)
-{
-    const struct device_ops *kind = kind_named(name);
-    return kind == NULL || kind->has_matmul_options;
-}
-
-enum status device_named_check_algorithms(const char *name, const char *path)
-{
-    const struct device_ops *kind = kind_named(name);
-    return kind == NULL || kind->check_algorithms == NULL ? OK : kind->check_algorithms(path);
-}
-
-bool device_named_takes_cudnn(const char *name)
-{
-    const struct device_ops *kind = kind_named(name);
-    return kind == NULL || kind->takes_cudnn;
-}
-
-bool device_named_keeps_graphs(const char *name)
-{
-    const struct device_ops *kind = kind_named(name);
-    return kind != NULL && kind->replay != NULL;
-}
-
-bool device_named_is_gpu(const char *name)
-{
-    return strcmp(name, "cuda") == 0;
-}
-
-bool device_named_reserves(const char *name)
-{
-    const struct device_ops *kind = kind_named(name);
-    return kind != NULL && kind->reserves;
+    const struct device_ops *ops = device_traits(name)->ops;
+    return ops == NULL || ops->check_algorithms == NULL ? OK : ops->check_algorithms(path);
 }
 
 size_t op_scratch_bytes(const struct op *op, const struct device_options *options)
 {
     const char *kernels = options->stands_for != NULL ? options->stands_for : options->name;
-    if (device_named_is_gpu(kernels))
+    if (device_traits(kernels)->is_gpu)
         return cuda_planned_scratch_bytes(op, options->attention, options->any_order);
     return cpu_scratch_bytes(op, options->threads);
 }
@@ -214,12 +140,12 @@ void device_close(struct device *device)
 
 const char *device_name(const struct device *device)
 {
-    return device->ops->name;
+    return device->ops->traits->name;
 }
 
 bool device_computes(const struct device *device)
 {
-    return device->ops->computes;
+    return device->ops->traits->computes;
 }
 
 struct memory_use device_memory(const struct device *device)
@@ -263,7 +189,7 @@ enum status buffer_alloc(struct device *device, enum part part, size_t bytes, st
         char why[400] = "";
         if (status == NO_DEVICE_MEMORY)
             snprintf(why, sizeof why, ": %s", fail_text());
-        return fail(status, "device \"%s\" has no memory for %s of %s%s", device->ops->name,
+        return fail(status, "device \"%s\" has no memory for %s of %s%s", device->ops->traits->name,
                     bytes_text(bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes, size), part_name(part), why);
     }
     count_memory(device, part, (int64_t)rounded(bytes));

@@ -13,6 +13,7 @@
  * has ordered it. */
 #pragma once
 
+#include "kernels/device_traits.h"
 #include "kernels/tensor.h"
 
 struct device;
@@ -60,7 +61,7 @@ struct device_options {
                             // by timing
     const char *stands_for; // dry only: the device whose scratch memory it counts; NULL: the CPU
     size_t reserve_bytes;   // pooled memory: size of the first segment, allocated at once; 0: on demand
-    // Matmul options, for devices with has_matmul_options:
+    // Matmul options, for devices with traits->has_matmul_options:
     bool tf32;                     // fp32 matmuls may round their operands to TF32 (10-bit mantissa)
     const char *matmul_algorithms; // a file that records the fastest algorithms; "auto"; NULL: none
     enum matmul_epilogues epilogues;
@@ -74,37 +75,9 @@ struct device_options {
 MUST_USE enum status device_open(const struct device_options *options, struct device **out);
 void device_close(struct device *device); // takes NULL; all buffers and streams must be gone
 
-/* The devices of this build, for help and doctor: index 0, 1, ... ; NULL past the last. */
-const struct device_ops *device_kind(size_t index);
-
-/* Whether the device of this name computes; true for an unknown name, which device_open() rejects. */
-bool device_named_computes(const char *name);
-
-/* Whether this build has a device of this name. */
-bool device_is_built(const char *name);
-
-/* Whether this device's buffers are host-addressable, as CPU transports require; true for an unknown name. */
-bool device_named_is_of_host(const char *name);
-
-/* Whether ops of this device are synchronous, so that the host's clock can time them; true for an unknown
- * name. */
-bool device_named_runs_at_once(const char *name);
-
-/* Whether the device reads the matmul options; true for an unknown name. */
-bool device_named_has_matmul_options(const char *name);
-
-/* Whether it is a GPU, also if this build lacks it. */
-bool device_named_is_gpu(const char *name);
-
-/* Whether the device reads reserve_bytes; false for an unknown name. */
-bool device_named_reserves(const char *name);
-
-/* OK if `path` is valid for device_options.matmul_algorithms, as far as can be checked before the device is
- * open; else an error that names the recipe's key. OK for an unknown name. */
-MUST_USE enum status device_named_check_algorithms(const char *name, const char *path);
-
-/* Whether the device supports ATTENTION_CUDNN; true for an unknown name. */
-bool device_named_takes_cudnn(const char *name);
+/* OK if `path` is valid for device_options.matmul_algorithms of the named device, as far as can be checked
+ * before it is open; else an error that names the recipe's key. */
+MUST_USE enum status device_check_algorithms(const char *name, const char *path);
 
 const char *device_name(const struct device *device);
 /* False on dry: its buffers cannot be read. */
@@ -200,20 +173,10 @@ MUST_USE enum status stream_replay(struct stream *stream, struct graph **graph,
                                    enum status (*body)(void *context), void *context);
 void graph_destroy(struct graph *graph); // takes NULL; the launched graph may still be in flight
 
-/* Whether the device captures graphs; false for an unknown name. */
-bool device_named_keeps_graphs(const char *name);
-
 /* The interface of a backend; opening rejects a table with a NULL entry by name. Callers use the functions
  * above and kernels/ops.h, which validate first: a backend may rely on that. */
 struct device_ops {
-    const char *name;
-    const char *what; // one sentence for help and doctor
-    bool computes;
-    bool of_host;            // its buffers are host memory
-    bool runs_at_once;       // synchronous: an op is complete when its call returns
-    bool has_matmul_options; // reads device_options.tf32 and matmul_algorithms
-    bool takes_cudnn;        // supports ATTENTION_CUDNN
-    bool reserves;           // reads device_options.reserve_bytes
+    const struct device_traits *traits; // its row of the registry
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
     // NO_DEVICE_MEMORY: reports why

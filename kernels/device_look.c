@@ -44,7 +44,7 @@ static void add_processor(struct text *out)
 
 enum status device_look_count(const char *name, int *out)
 {
-    if (strcmp(name, "cuda") == 0)
+    if (device_traits(name)->is_gpu)
         return cuda_look_count(out);
     *out = 1;
     return OK;
@@ -52,7 +52,7 @@ enum status device_look_count(const char *name, int *out)
 
 enum status device_look(const char *name, int index, struct text *out)
 {
-    if (strcmp(name, "cuda") == 0)
+    if (device_traits(name)->is_gpu)
         return cuda_look(index, out);
     char memory[NUMBER_CHARS];
     double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -64,6 +64,6 @@ enum status device_look(const char *name, int index, struct text *out)
 
 void device_look_libraries(const char *name, struct text *out)
 {
-    if (strcmp(name, "cuda") == 0)
+    if (device_traits(name)->is_gpu)
         cuda_look_libraries(out);
 }

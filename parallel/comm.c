@@ -14,15 +14,24 @@
 #include <time.h>
 #include <unistd.h>
 
-static const struct transport_ops *const transports[] = {
-    &transport_local,
+/* All transports, in the order of help; ops is NULL if this build lacks it. */
+static const struct {
+    const char *name;
+    const struct transport_ops *ops;
+    bool selectable; // false: only chosen by the program itself
+} transports[] = {
+    {"local", &transport_local, true},
 #ifdef HAVE_MPI
-    &transport_mpi,
+    {"mpi", &transport_mpi, true},
+#else
+    {"mpi", NULL, true},
 #endif
 #ifdef HAVE_NCCL
-    &transport_nccl,
+    {"nccl", &transport_nccl, true},
+#else
+    {"nccl", NULL, true},
 #endif
-    &transport_dry,
+    {"dry", &transport_dry, false},
 };
 enum { TRANSPORT_COUNT = sizeof transports / sizeof *transports };
 
@@ -41,14 +50,25 @@ const char *call_name(enum call call)
 
 const struct transport_ops *transport_at(size_t index)
 {
-    return index < TRANSPORT_COUNT ? transports[index] : NULL;
+    for (size_t i = 0; i < TRANSPORT_COUNT; i++)
+        if (transports[i].ops != NULL && index-- == 0)
+            return transports[i].ops;
+    return NULL;
+}
+
+const char *transport_name(size_t index)
+{
+    for (size_t i = 0; i < TRANSPORT_COUNT; i++)
+        if (transports[i].selectable && index-- == 0)
+            return transports[i].name;
+    return NULL;
 }
 
 static const struct transport_ops *find(const char *name)
 {
     for (size_t i = 0; i < TRANSPORT_COUNT; i++)
-        if (strcmp(transports[i]->name, name) == 0)
-            return transports[i];
+        if (strcmp(transports[i].name, name) == 0)
+            return transports[i].ops;
     return NULL;
 }
 
@@ -59,9 +79,9 @@ bool transport_is_built(const char *name)
 
 static bool reaches(const struct transport_ops *ops, const char *device)
 {
-    if (!ops->moves_data || !device_named_computes(device))
-        return ops->moves_data == device_named_computes(device);
-    return ops->device != NULL ? strcmp(ops->device, device) == 0 : device_named_is_of_host(device);
+    if (!ops->moves_data || !device_traits(device)->computes)
+        return ops->moves_data == device_traits(device)->computes;
+    return ops->device != NULL ? strcmp(ops->device, device) == 0 : device_traits(device)->of_host;
 }
 
 bool transport_reaches(const char *transport, const char *device)
@@ -154,18 +174,17 @@ enum status launcher_find(struct launcher *out)
 
 static enum status transport_named(const char *name, const struct transport_ops **out)
 {
+    *out = find(name);
+    if (*out != NULL)
+        return transport_check(*out);
     struct text known = {0};
     const char *names[TRANSPORT_COUNT];
-    for (size_t i = 0; i < TRANSPORT_COUNT; i++) {
-        names[i] = transports[i]->name;
-        text_add(&known, "%s%s", i > 0 ? ", " : "", names[i]);
-        if (strcmp(names[i], name) == 0) {
-            text_free(&known);
-            *out = transports[i];
-            return transport_check(transports[i]);
-        }
+    size_t count = 0;
+    for (; transport_at(count) != NULL; count++) {
+        names[count] = transport_at(count)->name;
+        text_add(&known, "%s%s", count > 0 ? ", " : "", names[count]);
     }
-    const char *nearest = nearest_name(name, names, TRANSPORT_COUNT);
+    const char *nearest = nearest_name(name, names, count);
     enum status status = fail(NOT_SUPPORTED, "this build has no transport \"%s\"%s%s%s; it has %s", name,
                               nearest != NULL ? " (did you mean \"" : "", nearest != NULL ? nearest : "",
                               nearest != NULL ? "\"?)" : "", text_chars(&known));

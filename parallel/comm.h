@@ -127,6 +127,10 @@ MUST_USE enum status transport_check(const struct transport_ops *ops);
 /* Returns the transports of this build, for help and doctor: index 0, 1, ...; NULL after the last. */
 const struct transport_ops *transport_at(size_t index);
 
+/* Returns the names that a user may select, also of transports that this build lacks: index 0, 1, ...; NULL
+ * after the last. */
+const char *transport_name(size_t index);
+
 /* Returns whether this build has a transport of this name ("auto" is none), and whether it can transfer
  * memory of the named device; true if either name is unknown, which is rejected elsewhere. */
 bool transport_is_built(const char *name);

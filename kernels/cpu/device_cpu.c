@@ -199,11 +199,7 @@ static enum status cpu_submit_work(struct stream *stream, struct work *work)
 }
 
 const struct device_ops device_cpu = {
-    .name = "cpu",
-    .what = "the processor: BLAS and own kernels, synchronous streams",
-    .computes = true,
-    .of_host = true,
-    .runs_at_once = true,
+    .traits = &device_traits_cpu,
     .open = cpu_open,
     .close = cpu_close,
     .alloc = cpu_alloc,

@@ -54,7 +54,7 @@ const struct dry_counts *dry_counts(const struct device *device)
 
 const char *device_that_plans(void)
 {
-    return device_dry.name;
+    return device_traits_dry.name;
 }
 
 size_t device_planned_bytes(const struct device *device)
@@ -75,7 +75,7 @@ static enum status dry_open(struct device *device, const struct device_options *
     if (state == NULL)
         return fail(NO_MEMORY, "no memory for a dry device");
     state->options = *options;
-    state->is_gpu = options->stands_for != NULL && device_named_is_gpu(options->stands_for);
+    state->is_gpu = options->stands_for != NULL && device_traits(options->stands_for)->is_gpu;
     enum status status = first_fit_create(&state->memory);
     if (status == OK)
         status = first_fit_create(&state->host);
@@ -248,11 +248,7 @@ static enum status dry_sync(struct event event)
 }
 
 const struct device_ops device_dry = {
-    .name = "dry",
-    .what = "computes nothing: counts every op, byte and message, for planning",
-    .computes = false,
-    .takes_cudnn = true,
-    .has_matmul_options = true, // as the simulated device
+    .traits = &device_traits_dry,
     .open = dry_open,
     .close = dry_close,
     .alloc = dry_alloc,

@@ -369,10 +369,7 @@ static enum status strict_sync(struct event event)
 }
 
 const struct device_ops device_strict = {
-    .name = "strict",
-    .what = "the cpu for debugging: fresh memory is NaN and streams run as late as permitted",
-    .computes = true,
-    .of_host = true,
+    .traits = &device_traits_strict,
     .open = strict_open,
     .close = strict_close,
     .alloc = strict_alloc,

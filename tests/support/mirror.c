@@ -195,11 +195,15 @@ static void no_rest(void *data, size_t bytes)
     (void)bytes;
 }
 
-static const struct device_ops mirror = {
+static const struct device_traits traits = {
     .name = "mirror",
     .what = "another device, whose memory looks like the host's",
     .computes = true,
     .of_host = true,
+};
+
+static const struct device_ops mirror = {
+    .traits = &traits,
     .open = open_nothing,
     .close = close_all,
     .alloc = alloc_part,

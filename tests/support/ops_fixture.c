@@ -61,7 +61,7 @@ struct device *fixture_tf32_device(void)
     MUST(device_open_with(&device_cuda, &options, &device));
 #else
     options.name = getenv("CUBOID_TEST_DEVICE");
-    if (options.name != NULL && device_named_has_matmul_options(options.name))
+    if (options.name != NULL && device_traits(options.name)->has_matmul_options)
         MUST(mirror_open(&options, &device));
 #endif
     return device;

@@ -556,7 +556,7 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    bool at_once = device_named_runs_at_once(options.name);
+    bool at_once = device_traits(options.name)->runs_at_once;
     b.tokens = b.batch * b.sequence;
     b.size = (double)dtype_bytes(b.dtype);
     b.calls = at_once ? 1 : 10;
@@ -569,7 +569,7 @@ int main(int argc, char **argv)
     b.memory.rotate_bytes = (size_t)b.rotate_mb * 1000000;
     printf("%s, %s, %s, %lld x %lld tokens\n", options.name, dtype_name(b.dtype), b.model.name,
            (long long)b.batch, (long long)b.sequence);
-    if (device_named_computes(options.name) && !device_named_is_of_host(options.name)) {
+    if (device_traits(options.name)->computes && !device_traits(options.name)->of_host) {
         if (b.own_attention) {
             cudnn = open_other(options, ATTENTION_CUDNN, EPILOGUES_APART, &b.cudnn);
             mma = open_other(options, ATTENTION_OWN_MMA, EPILOGUES_APART, &b.mma);

@@ -23,8 +23,9 @@ enum { NAME_CHARS = 64 };
 static void print_built(void)
 {
     printf("devices     ");
-    for (size_t i = 0; device_kind(i) != NULL; i++)
-        printf("%s%s", i > 0 ? ", " : "", device_kind(i)->name);
+    for (size_t i = 0, shown = 0; device_at(i) != NULL; i++)
+        if (device_at(i)->ops != NULL)
+            printf("%s%s", shown++ > 0 ? ", " : "", device_at(i)->name);
     printf("\ntransports  ");
     for (size_t i = 0; transport_at(i) != NULL; i++)
         printf("%s%s", i > 0 ? ", " : "", transport_at(i)->name);

@@ -55,7 +55,7 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
     struct verify_options options = {
         .layout = layout, .one_rank = one_rank, .steps = (int)arguments->steps, .progress = stdout};
     struct verify_report report = {0};
-    if (!device_named_computes(layout->cluster.device))
+    if (!device_traits(layout->cluster.device)->computes)
         return exit_status(fail(BAD_RECIPE,
                                 "cluster.device %s computes nothing to compare; use cluster.device=cpu",
                                 layout->cluster.device));
@@ -78,7 +78,7 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
     int status = exit_status(verify(&options, &report));
     if (status == 0) {
         verify_print(&report, arguments->all, stdout);
-        verify_print_hints(layout, options.steps, stdout);
+        verify_print_hints(layout, one_rank, options.steps, stdout);
         verify_print_verdict(&report, stdout);
         status = report.outside == 0 ? 0 : 1;
     }

@@ -150,7 +150,7 @@ static enum status measure_rate(const struct device_options *options, enum rate 
     struct stream *stream = NULL;
     struct device_options mine = *options;
     mine.tf32 = rates[rate].tf32;
-    if (mine.tf32 && !device_named_is_gpu(mine.name))
+    if (mine.tf32 && !device_traits(mine.name)->is_gpu)
         return fail(NOT_SUPPORTED, "n/a (GPU only)");
     TRY(device_open(&mine, &device));
     enum status status = stream_create(device, "doctor", &stream);

@@ -52,12 +52,7 @@ static void print_help(FILE *to)
 /* Whether a transport or a device of this name is in this build. */
 static const char *has(const char *name)
 {
-    bool found = false;
-    for (size_t i = 0; transport_at(i) != NULL; i++)
-        found = found || strcmp(transport_at(i)->name, name) == 0;
-    for (size_t i = 0; device_kind(i) != NULL; i++)
-        found = found || strcmp(device_kind(i)->name, name) == 0;
-    return found ? "yes" : "no";
+    return transport_is_built(name) || device_is_built(name) ? "yes" : "no";
 }
 
 static void print_version(void)

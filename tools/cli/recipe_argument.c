@@ -67,31 +67,30 @@ int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, i
     return load_argument(argc, argv, alone, true, recipe, size);
 }
 
-/* What a layout is: with these every degree is one. */
-static const char *const one_rank_overrides[] = {
-    "tp=1",
-    "pp=1",
-    "dp=1",
-    "cp=1",
-    "ep=1",
-    "parallel.sequence_parallel=false",
-    "parallel.tp_comm_overlap=false",
-    "parallel.zero_stage=0",
-    "parallel.overlap_param_gather=false",
-    "pipeline.schedule=1f1b",
-    "pipeline.schedule_file=none",
-    "pipeline.virtual_stages=1",
-    "pipeline.num_layers_per_virtual_pipeline_stage=0",
-    "pipeline.microbatch_group_size=0",
-    "pipeline.layout=[]",
-    "pipeline.optimizer_post_validation=false",
-    "pipeline.auto_f=1",
-    "pipeline.auto_i=1",
-    "pipeline.auto_w=1",
-    "pipeline.auto_comm=0",
-    "pipeline.auto_memory_limit=0",
+enum { MOST_OVERRIDES = 128 }; // of a layout's keys
+
+struct overrides {
+    char *list[MOST_OVERRIDES];
+    int count;
 };
-enum { ONE_RANK_OVERRIDES = sizeof one_rank_overrides / sizeof *one_rank_overrides };
+
+/* Those that make a layout one rank. */
+static void overrides_of_one_rank(struct overrides *out)
+{
+    struct text override = {0};
+    *out = (struct overrides){0};
+    while (recipe_one_rank_override(out->count, &override)) {
+        CHECK(out->count < MOST_OVERRIDES);
+        out->list[out->count++] = override.chars;
+        override = (struct text){0};
+    }
+}
+
+static void overrides_free(struct overrides *overrides)
+{
+    for (int i = 0; i < overrides->count; i++)
+        free(overrides->list[i]);
+}
 
 /* Both name one key: "pp=4" and "parallel.pipeline_parallel_size=1" do. */
 static bool same_key(const char *override, const char *other)
@@ -120,19 +119,21 @@ static bool says_any(const char *override, char *const *keys, int count)
 int recipe_argument_one_rank(int argc, char **argv, const char *const *more, struct recipe **recipe)
 {
     int extra = 0, size;
+    struct overrides layout;
     while (more != NULL && more[extra] != NULL)
         extra++;
-    char **all = calloc((size_t)argc + ONE_RANK_OVERRIDES + (size_t)extra, sizeof *all);
+    char **all = calloc((size_t)argc + MOST_OVERRIDES + (size_t)extra, sizeof *all);
     if (all == NULL)
         return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
     // The command, the recipe, ours, and those of the caller's that ours do not replace.
     int first = argc < 2 ? argc : 2, ours = 0, count;
+    overrides_of_one_rank(&layout);
     memcpy(all, argv, (size_t)first * sizeof *all);
     for (int i = 0; i < extra; i++)
         all[first + ours++] = (char *)(uintptr_t)more[i];
-    for (int i = 0; i < ONE_RANK_OVERRIDES; i++)
-        if (!says_any(one_rank_overrides[i], all + first, extra))
-            all[first + ours++] = (char *)(uintptr_t)one_rank_overrides[i];
+    for (int i = 0; i < layout.count; i++)
+        if (!says_any(layout.list[i], all + first, extra))
+            all[first + ours++] = layout.list[i];
     count = first + ours;
     for (int i = first; i < argc; i++)
         if (!says_any(argv[i], all + first, ours))
@@ -140,6 +141,7 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
     // Of what has no effect on one rank nobody has asked, or heard before.
     int status = load_argument(argc < 2 ? argc : count, all, true, false, recipe, &size);
     free(all);
+    overrides_free(&layout);
     return status;
 }
 

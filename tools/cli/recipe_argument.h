@@ -9,9 +9,9 @@
  * for the launcher's. */
 int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size);
 
-/* The same recipe on one rank: every degree is 1, but for what `more` says otherwise. more: further
- * overrides, the last one NULL; or NULL. What argv says of the same keys, by any of their names, gives way.
- */
+/* The same recipe on one rank: every key of the sections parallel, pipeline and memory has its value of one
+ * rank, except those in `more`: further overrides, the last one NULL; or NULL. Overrides of the same keys in
+ * argv, by any of their names, are dropped. */
 int recipe_argument_one_rank(int argc, char **argv, const char *const *more, struct recipe **recipe);
 
 /* The exit status that a status ends a command with, after its one line on standard error. */

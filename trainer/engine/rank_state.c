@@ -32,15 +32,15 @@ struct device_options run_device_options(const struct run *run, int threads)
 {
     const struct recipe *recipe = run->recipe;
     const char *device = recipe->cluster.device;
-    bool plans = run->is_planning || !device_named_computes(device);
+    bool plans = run->is_planning || !device_traits(device)->computes;
     return (struct device_options){
         .name = plans ? device_that_plans() : device,
         .threads = threads,
         .attention = recipe->attention_backend,
         .any_order = !recipe->deterministic,
-        .stands_for = !plans                          ? NULL
-                      : device_named_computes(device) ? device
-                                                      : recipe->cluster.dry_device,
+        .stands_for = !plans                            ? NULL
+                      : device_traits(device)->computes ? device
+                                                        : recipe->cluster.dry_device,
         .tf32 = recipe->precision.allow_tf32,
         .matmul_algorithms = recipe->cluster.matmul_algorithms,
         .epilogues = recipe->cluster.matmul_epilogues,
@@ -54,7 +54,7 @@ static enum status open_device(const struct run *run, const struct world *world,
 {
     struct device_options options = run_device_options(run, run_threads(run, world->size));
     options.index = world->device_index;
-    if (!training || !device_named_reserves(options.name))
+    if (!training || !device_traits(options.name)->reserves)
         return device_open(&options, out);
     struct memory_plan plan;
     TRY(memory_plan_make(run, world->rank, NULL, &plan));

@@ -480,7 +480,7 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
         .recompute = recipe_recompute(recipe),
         .device = run_device_options(run, threads),
     };
-    s.on_gpu = device_named_is_gpu(s.device.stands_for != NULL ? s.device.stands_for : s.device.name);
+    s.on_gpu = device_traits(s.device.stands_for != NULL ? s.device.stands_for : s.device.name)->is_gpu;
     s.split = schedule_rank_has_kind(run->schedule, s.coord.pp, BACKWARD_WEIGHT);
     out->slots = calloc((size_t)run->schedule->chunks * SLOT_KINDS, sizeof *out->slots);
     if (out->slots == NULL)

@@ -46,7 +46,7 @@ static enum status count_for_papers(const struct run *run, FILE *to)
 
 static void print_notes(const struct run *run, FILE *to)
 {
-    if (device_named_is_gpu(run->recipe->cluster.dry_device))
+    if (device_traits(run->recipe->cluster.dry_device)->is_gpu)
         fprintf(to,
                 "Nothing was computed: these are the allocations of a run of this recipe, on a GPU for each "
                 "rank. Beside\nthem CUDA, NCCL and cuDNN keep memory of their own. The terms leave out the "

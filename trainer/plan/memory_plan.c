@@ -104,7 +104,7 @@ enum status memory_plan_explain(const struct recipe *recipe, const struct rank_s
                                 enum status status)
 {
     const bool of_gpu = status == NO_DEVICE_MEMORY && state->device != NULL;
-    const bool of_host = status == NO_MEMORY && device_named_is_gpu(recipe->cluster.device);
+    const bool of_host = status == NO_MEMORY && device_traits(recipe->cluster.device)->is_gpu;
     const struct who *who = who_am_i();
     struct text why = {0};
     if (!of_gpu && !of_host)

@@ -18,7 +18,7 @@ enum { MAX_FILES = 16, SHOWN = 60 };
 struct loader {
     struct recipe *recipe;
     struct problems *problems;
-    bool bad[RECIPE_ROWS];
+    bool bad[RECIPE_MOST_ROWS];
 };
 
 /* One file of the chain of bases. */
@@ -88,7 +88,7 @@ void problems_free(struct problems *problems)
 /* The row, of any section, that is called `name`; -1 when there is none. */
 static int row_called(const char *name)
 {
-    for (int s = 0; s < RECIPE_SECTIONS; s++) {
+    for (int s = 0; s < recipe_section_count; s++) {
         int row = row_find(recipe_sections[s].name, name);
         if (row >= 0)
             return row;
@@ -99,24 +99,24 @@ static int row_called(const char *name)
 /* The row, of any section, with the nearest name. */
 static int row_near(const char *name)
 {
-    const char *names[RECIPE_ROWS];
-    for (int i = 0; i < RECIPE_ROWS; i++)
+    const char *names[RECIPE_MOST_ROWS] = {NULL};
+    for (int i = 0; i < recipe_row_count; i++)
         names[i] = row_name(&recipe_rows[i]);
-    const char *near = nearest_name(name, names, RECIPE_ROWS);
-    for (int i = 0; i < RECIPE_ROWS && near != NULL; i++)
+    const char *near = nearest_name(name, names, (size_t)recipe_row_count);
+    for (int i = 0; i < recipe_row_count && near != NULL; i++)
         if (names[i] == near)
             return i;
     return -1;
 }
 
 /* The names of a section's keys, and at the top those of the sections. */
-static size_t names_of(const char *section, const char *names[RECIPE_ROWS + RECIPE_SECTIONS])
+static size_t names_of(const char *section, const char *names[RECIPE_MOST_ROWS + RECIPE_MOST_SECTIONS])
 {
     size_t count = 0;
-    for (int i = 0; i < RECIPE_ROWS; i++)
+    for (int i = 0; i < recipe_row_count; i++)
         if (row_in_section(&recipe_rows[i], section))
             names[count++] = row_name(&recipe_rows[i]);
-    for (int i = 1; i < RECIPE_SECTIONS && *section == 0; i++)
+    for (int i = 1; i < recipe_section_count && *section == 0; i++)
         names[count++] = recipe_sections[i].name;
     return count;
 }
@@ -124,7 +124,7 @@ static size_t names_of(const char *section, const char *names[RECIPE_ROWS + RECI
 /* "; the keys of tokenizer are tokenizer_type, vocab_file, merge_file" */
 static void add_keys_of(const char *section, struct text *out)
 {
-    const char *names[RECIPE_ROWS + RECIPE_SECTIONS];
+    const char *names[RECIPE_MOST_ROWS + RECIPE_MOST_SECTIONS] = {NULL};
     size_t count = names_of(section, names);
     text_add(out, "; the keys of %s are", section);
     for (size_t i = 0; i < count; i++)
@@ -134,7 +134,7 @@ static void add_keys_of(const char *section, struct text *out)
 /* "WHERE: unknown key train.lr; optimizer.lr is meant?" */
 static void refuse_key(struct loader *loader, const char *where, const char *section, const char *name)
 {
-    const char *names[RECIPE_ROWS + RECIPE_SECTIONS];
+    const char *names[RECIPE_MOST_ROWS + RECIPE_MOST_SECTIONS] = {NULL};
     const char *dot = *section != 0 ? "." : "";
     if (strcmp(section, name) == 0) { // `model: {model: ...}`
         problems_add(loader->problems, "%s: unknown key %s.%s; the keys of %s are not nested", where, section,
@@ -184,7 +184,7 @@ static void set_row(struct loader *loader, int row, const struct node *value, st
 
 static bool is_section_name(const char *name)
 {
-    for (int s = 1; s < RECIPE_SECTIONS; s++)
+    for (int s = 1; s < recipe_section_count; s++)
         if (strcmp(recipe_sections[s].name, name) == 0)
             return true;
     return false;
@@ -193,7 +193,7 @@ static bool is_section_name(const char *name)
 /* The keys of one section (or of the top): each once, by whatever name. */
 static void apply_keys(struct loader *loader, const char *file, const char *section, const struct node *map)
 {
-    int first_line[RECIPE_ROWS] = {0};
+    int first_line[RECIPE_MOST_ROWS] = {0};
     for (size_t i = 0; i < map->count; i += 2) {
         const struct node *key = map->child[i], *value = map->child[i + 1];
         char where[300];
@@ -254,7 +254,7 @@ static bool apply_layer(struct loader *loader, const struct layer *layer)
         return false;
     }
     apply_keys(loader, layer->path, "", layer->root);
-    for (int s = 1; s < RECIPE_SECTIONS; s++)
+    for (int s = 1; s < recipe_section_count; s++)
         apply_section(loader, layer->path, layer->root, recipe_sections[s].name);
     return true;
 }
@@ -393,7 +393,8 @@ static bool refuse_option(struct loader *loader, const char *override, const cha
     return true;
 }
 
-static void apply_override(struct loader *loader, const char *override, int first[RECIPE_ROWS], int index)
+static void apply_override(struct loader *loader, const char *override, int first[RECIPE_MOST_ROWS],
+                           int index)
 {
     const char *equals = strchr(override, '=');
     if (equals == NULL || equals == override) {
@@ -410,7 +411,7 @@ static void apply_override(struct loader *loader, const char *override, int firs
         // "model.num_layer": the section is told apart from the name, so that its own keys are nearest.
         char *dot = strchr(key, '.');
         bool known = false;
-        for (int s = 1; dot != NULL && s < RECIPE_SECTIONS; s++)
+        for (int s = 1; dot != NULL && s < recipe_section_count; s++)
             known = known || (strncmp(key, recipe_sections[s].name, (size_t)(dot - key)) == 0 &&
                               strlen(recipe_sections[s].name) == (size_t)(dot - key));
         if (known)
@@ -436,14 +437,14 @@ static void apply_override(struct loader *loader, const char *override, int firs
 
 static void set_defaults(struct recipe *recipe)
 {
-    for (int i = 0; i < RECIPE_ROWS; i++)
+    for (int i = 0; i < recipe_row_count; i++)
         if (recipe_rows[i].fallback != NULL && recipe_rows[i].type != ROW_BASE)
             value_set_default(recipe, &recipe_rows[i]);
 }
 
 static void find_missing(struct loader *loader, const char *path)
 {
-    for (int i = 0; i < RECIPE_ROWS; i++) {
+    for (int i = 0; i < recipe_row_count; i++) {
         const struct recipe_row *row = &recipe_rows[i];
         bool given = loader->recipe->origin[i].kind != FROM_DEFAULT;
         bool empty = row->type == ROW_SOURCES && loader->recipe->data.train.count == 0;
@@ -472,7 +473,7 @@ static void settle(struct loader *loader)
 {
     struct recipe *recipe = loader->recipe;
     struct recipe_parallel *parallel = &recipe->parallel;
-    for (int i = 0; i < RECIPE_ROWS; i++)
+    for (int i = 0; i < recipe_row_count; i++)
         if (recipe_rows[i].derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
             recipe->origin[i].kind = FROM_DERIVED;
     recipe_warn_unread(recipe, loader->problems);
@@ -488,14 +489,15 @@ static void settle(struct loader *loader)
     }
 }
 
-/* A memory plan for a described GPU counts the memory of that GPU. */
-static void derive_dry_device(struct recipe *recipe, bool on_gpu)
+/* A memory plan for a described GPU counts the memory of that GPU. `described`: the device of the files. */
+static void derive_dry_device(struct recipe *recipe, const struct device_traits *described)
 {
     int row = row_of("cluster.dry_device");
-    if (!on_gpu || strcmp(recipe->cluster.device, "dry") != 0 || recipe->origin[row].kind != FROM_DEFAULT)
+    if (!described->is_gpu || device_traits(recipe->cluster.device)->computes ||
+        recipe->origin[row].kind != FROM_DEFAULT)
         return;
     free(recipe->cluster.dry_device);
-    recipe->cluster.dry_device = text_copy("cuda");
+    recipe->cluster.dry_device = text_copy(described->name);
     recipe->origin[row].kind = FROM_DERIVED;
 }
 
@@ -503,13 +505,13 @@ static enum status load(const char *path, const char *const *overrides, size_t o
                         bool files, struct recipe **out, struct problems *problems)
 {
     size_t before = problems->errors;
-    int first[RECIPE_ROWS] = {0};
+    int first[RECIPE_MOST_ROWS] = {0};
     struct loader loader = {.recipe = calloc(1, sizeof *loader.recipe), .problems = problems};
     if (loader.recipe == NULL)
         return fail(NO_MEMORY, "a recipe");
     set_defaults(loader.recipe);
     bool complete = load_files(&loader, path);
-    bool on_gpu = strcmp(loader.recipe->cluster.device, "cuda") == 0;
+    const struct device_traits *described = device_traits(loader.recipe->cluster.device);
     struct recipe_paths in_files = recipe_paths_of(loader.recipe);
     bool takes_next = false;
     for (size_t i = 0; i < override_count; i++)
@@ -518,7 +520,7 @@ static enum status load(const char *path, const char *const *overrides, size_t o
             i += takes_next ? 1 : 0;
         else
             apply_override(&loader, overrides[i], first, (int)i);
-    derive_dry_device(loader.recipe, on_gpu);
+    derive_dry_device(loader.recipe, described);
 
     // Half a recipe would make whole sentences about keys that stand in the other half.
     if (complete) {
@@ -556,43 +558,10 @@ void recipe_destroy(struct recipe *recipe)
 {
     if (recipe == NULL)
         return;
-    for (int i = 0; i < RECIPE_ROWS; i++)
+    for (int i = 0; i < recipe_row_count; i++)
         value_free(recipe, &recipe_rows[i]);
     for (size_t i = 0; i < recipe->files.count; i++)
         free(recipe->files.list[i]);
     free(recipe->files.list);
     free(recipe);
-}
-
-/* ---- arithmetic of a loaded recipe ---- */
-
-int recipe_world_size(const struct recipe *recipe)
-{
-    const struct recipe_parallel *p = &recipe->parallel;
-    return p->tensor_parallel_size * p->context_parallel_size * p->data_parallel_size *
-           p->pipeline_parallel_size;
-}
-
-int64_t recipe_microbatches(const struct recipe *recipe)
-{
-    return recipe->train.global_batch_size /
-           (recipe->train.micro_batch_size * recipe->parallel.data_parallel_size);
-}
-
-int64_t recipe_stage_layers(const struct recipe *recipe, int stage)
-{
-    int64_t stages = (int64_t)recipe->parallel.pipeline_parallel_size * recipe->pipeline.virtual_stages;
-    int64_t layers = recipe->model.num_layers;
-    CHECK(stage >= 0 && stage < stages);
-    if (recipe->pipeline.layout.count > 0)
-        return recipe->pipeline.layout.list[stage];
-    return layers / stages + (stage < layers % stages ? 1 : 0);
-}
-
-int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage)
-{
-    int64_t first = 0;
-    for (int s = 0; s < stage; s++)
-        first += recipe_stage_layers(recipe, s);
-    return first;
 }

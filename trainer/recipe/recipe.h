@@ -224,7 +224,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_ROWS = 135 }; // rows of the table: an origin for each
+enum { RECIPE_MOST_ROWS = 256 }; // room for an origin of each row of the table
 
 struct recipe {
     char *name;
@@ -248,7 +248,7 @@ struct recipe {
     struct recipe_cluster cluster;
 
     struct recipe_names files; // the recipe, and what it is based on
-    struct recipe_origin origin[RECIPE_ROWS];
+    struct recipe_origin origin[RECIPE_MOST_ROWS];
 };
 
 /* What is wrong with a recipe: a growing list of lines, each naming file and line (or the command line),
@@ -340,6 +340,12 @@ void recipe_key_text(const struct recipe *recipe, const char *key, struct text *
  * may differ. The global batch is the data's own business: see checkpoint_load(). */
 void recipe_changes(const struct recipe *then, const struct recipe *now, const char *what,
                     struct problems *problems);
+
+/* The overrides that make a layout one rank: appends "key=value" for layout key `index` (the sections
+ * parallel, pipeline and memory); false past the last. */
+bool recipe_one_rank_override(int index, struct text *out);
+/* Whether any layout key differs. */
+bool recipe_layouts_differ(const struct recipe *a, const struct recipe *b);
 
 /* The reference page: every key, its type, default, range and help, as Markdown. */
 void recipe_reference(struct text *out);

@@ -78,9 +78,9 @@ void recipe_warn_alignment(const struct recipe *recipe, struct problems *problem
 {
     const char *device = recipe->cluster.device;
     struct width widths[WIDTHS];
-    if (!device_named_computes(device))
+    if (!device_traits(device)->computes)
         device = recipe->cluster.dry_device;
-    if (!device_named_is_gpu(device))
+    if (!device_traits(device)->is_gpu)
         return;
     widths_of(&recipe->model, recipe->parallel.tensor_parallel_size, widths);
     for (int i = 0; i < WIDTHS; i++) {

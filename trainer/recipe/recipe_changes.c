@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What two recipes say differently about the mathematics. Where it runs is left out: a layout, a bucket size
- * or the number of steps changes nothing of what is computed. Sections count as a whole, so that a new key of
- * theirs is compared until somebody says here why it need not be. */
+/* Differences between two recipes. In the mathematics: a layout, a bucket size or the number of steps changes
+ * nothing of what is computed. In the layout: the keys that one rank does without. Sections count as a whole,
+ * so a new key is compared unless it is listed here. */
 #include "trainer/recipe/recipe_table.h"
 
 #include <string.h>
 
-static const char *const sections[] = {"model", "optimizer", "data", "precision"};
 static const char *const single_keys[] = {"seed", "tokenizer.tokenizer_type"};
 /* Padding, the choice of a kernel, and what only a beginning looks at. */
 static const char *const idle_keys[] = {"model.make_vocab_size_divisible_by", "model.attention_backend",
@@ -26,9 +25,8 @@ static bool is_one_of(const char *key, const char *const *list, size_t count)
 
 static bool is_mathematics(const struct recipe_row *row)
 {
-    for (size_t i = 0; i < COUNT(sections); i++)
-        if (row_in_section(row, sections[i]))
-            return !is_one_of(row->key, idle_keys, COUNT(idle_keys));
+    if (row_kind(row) == SECTION_MATHEMATICS)
+        return !is_one_of(row->key, idle_keys, COUNT(idle_keys));
     return is_one_of(row->key, single_keys, COUNT(single_keys));
 }
 
@@ -43,20 +41,52 @@ static bool is_read(const struct recipe_row *row, const struct recipe *then, con
     return true;
 }
 
+/* Whether the values differ; `before` and `after` are empty on entry. */
+static bool differs(const struct recipe *then, const struct recipe *now, const struct recipe_row *row,
+                    struct text *before, struct text *after)
+{
+    value_text(then, row, before);
+    value_text(now, row, after);
+    return strcmp(text_chars(before), text_chars(after)) != 0;
+}
+
 void recipe_changes(const struct recipe *then, const struct recipe *now, const char *what,
                     struct problems *problems)
 {
-    for (int i = 0; i < RECIPE_ROWS; i++) {
+    for (int i = 0; i < recipe_row_count; i++) {
         const struct recipe_row *row = &recipe_rows[i];
         if (!is_mathematics(row) || !is_read(row, then, now))
             continue;
         struct text before = {0}, after = {0};
-        value_text(then, row, &before);
-        value_text(now, row, &after);
-        if (strcmp(text_chars(&before), text_chars(&after)) != 0)
+        if (differs(then, now, row, &before, &after))
             problems_warn(problems, "%s: %s changed from %s to %s", what, row->key, text_chars(&before),
                           text_chars(&after));
         text_free(&before);
         text_free(&after);
     }
+}
+
+bool recipe_one_rank_override(int index, struct text *out)
+{
+    for (int i = 0; i < recipe_row_count; i++) {
+        const struct recipe_row *row = &recipe_rows[i];
+        if (row_kind(row) != SECTION_LAYOUT || index-- > 0)
+            continue;
+        text_add(out, "%s=%s", row->key, row->one_rank != NULL ? row->one_rank : row->fallback);
+        return true;
+    }
+    return false;
+}
+
+bool recipe_layouts_differ(const struct recipe *a, const struct recipe *b)
+{
+    bool differ = false;
+    for (int i = 0; i < recipe_row_count; i++) {
+        struct text one = {0}, other = {0};
+        if (row_kind(&recipe_rows[i]) == SECTION_LAYOUT)
+            differ = differs(a, b, &recipe_rows[i], &one, &other) || differ;
+        text_free(&one);
+        text_free(&other);
+    }
+    return differ;
 }

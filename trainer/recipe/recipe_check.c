@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RULES = LAYOUT_RULES + RUN_RULES + PRECISION_RULES, WALK = 4096 };
+enum { MOST_RULES = 128, WALK = 4096 };
 
 static const char *const said_keys[SAID_COUNT] = {
     [SAID_GROUPS] = "model.num_query_groups",
@@ -145,17 +145,29 @@ bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
 struct check {
     struct view view;
     int said_row[SAID_COUNT];
-    bool reads[RULES][RECIPE_ROWS];
-    bool applies[RULES];
-    bool held[RULES];
+    bool reads[MOST_RULES][RECIPE_MOST_ROWS];
+    bool applies[MOST_RULES];
+    bool held[MOST_RULES];
 };
+
+static const struct rules *const tables[] = {&recipe_layout_rules, &recipe_run_rules,
+                                             &recipe_precision_rules};
+
+static int rule_count(void)
+{
+    int count = 0;
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+        count += tables[t]->count;
+    CHECK(count <= MOST_RULES);
+    return count;
+}
 
 static const struct rule *rule_at(int i)
 {
-    if (i < LAYOUT_RULES)
-        return &recipe_layout_rules[i];
-    i -= LAYOUT_RULES;
-    return i < RUN_RULES ? &recipe_run_rules[i] : &recipe_precision_rules[i - RUN_RULES];
+    size_t table = 0;
+    while (i >= tables[table]->count)
+        i -= tables[table++]->count;
+    return &tables[table]->list[i];
 }
 
 /* The rows of a rule, in its order; returns how many. */
@@ -175,9 +187,9 @@ static int rule_rows(const struct rule *rule, int rows[16])
     return count;
 }
 
-static void check_begin(struct check *check, const bool bad[RECIPE_ROWS])
+static void check_begin(struct check *check, const bool bad[RECIPE_MOST_ROWS])
 {
-    for (int i = 0; i < RULES; i++) {
+    for (int i = 0; i < rule_count(); i++) {
         int rows[16];
         int count = rule_rows(rule_at(i), rows);
         check->applies[i] = true;
@@ -189,7 +201,7 @@ static void check_begin(struct check *check, const bool bad[RECIPE_ROWS])
     for (int i = 0; i < SAID_COUNT; i++)
         check->said_row[i] = row_of(said_keys[i]);
     read_said(check->view.recipe, check->view.said);
-    for (int i = 0; i < RULES; i++)
+    for (int i = 0; i < rule_count(); i++)
         check->held[i] = !check->applies[i] || rule_at(i)->holds(&check->view);
 }
 
@@ -207,7 +219,7 @@ static bool candidate_works(const struct check *check, int broken, int row, int6
     for (int i = 0; i < SAID_COUNT; i++)
         view.said[i] = view.said[i] || check->said_row[i] == row;
     derive(&copy, view.world, view.said);
-    for (int i = 0; i < RULES; i++) {
+    for (int i = 0; i < rule_count(); i++) {
         bool must = i == broken || check->held[i] || (strict && check->reads[i][row]);
         if (check->applies[i] && must && !rule_at(i)->holds(&view))
             return false;
@@ -257,12 +269,12 @@ static void add_place(const struct check *check, const struct rule *rule, struct
     origin_text(recipe, chosen, out);
 }
 
-void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_ROWS],
+void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_MOST_ROWS],
                   struct problems *problems)
 {
     struct check check = {.view = {.recipe = recipe, .world = world_size}};
     check_begin(&check, bad);
-    for (int i = 0; i < RULES; i++) {
+    for (int i = 0; i < rule_count(); i++) {
         const struct rule *rule = rule_at(i);
         if (check.held[i])
             continue;

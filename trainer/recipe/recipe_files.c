@@ -116,7 +116,7 @@ void recipe_check_files(const struct recipe *recipe, bool schedule, struct probl
     const char *load = recipe->checkpoint.load, *vocab = recipe->tokenizer.vocab_file;
     if (schedule && recipe->pipeline.schedule_file != NULL)
         check_path(recipe, "pipeline.schedule_file", recipe->pipeline.schedule_file, problems);
-    if (recipe->cluster.device == NULL || !device_named_computes(recipe->cluster.device))
+    if (recipe->cluster.device == NULL || !device_traits(recipe->cluster.device)->computes)
         return; // planning opens none of them
     check_sources(recipe, "data.train", &recipe->data.train, problems);
     check_sources(recipe, "data.valid", &recipe->data.valid, problems);

@@ -260,7 +260,7 @@ static void main_say(const struct view *v, struct text *out)
     "precision.matmul_format precision.forward_format precision.grad_input_format " \
     "precision.grad_weight_format"
 
-const struct rule recipe_precision_rules[] = {
+static const struct rule rules[] = {
     {"precision.scaling " FORMATS, scaling_holds, scaling_say, {{0}}},
     {"precision.scaling pipeline.optimizer_post_validation", delay_holds, delay_say, {{0}}},
     {"precision.high_precision_layers model.num_layers", names_hold, names_say, {{0}}},
@@ -276,3 +276,4 @@ const struct rule recipe_precision_rules[] = {
     {"precision.min_loss_scale precision.initial_loss_scale", least_scale_holds, least_scale_say, {{0}}},
     {"precision.main_params_dtype precision.params_dtype", main_holds, main_say, {{0}}},
 };
+const struct rules recipe_precision_rules = RULES_OF(rules);

@@ -22,6 +22,44 @@ bool row_in_section(const struct recipe_row *row, const char *section)
     return strlen(section) == length && strncmp(row->key, section, length) == 0;
 }
 
+enum section_kind row_kind(const struct recipe_row *row)
+{
+    int section = 0;
+    while (section < recipe_section_count && !row_in_section(row, recipe_sections[section].name))
+        section++;
+    CHECK(section < recipe_section_count);
+    return recipe_sections[section].kind;
+}
+
+bool row_choice(const struct recipe_row *row, size_t index, struct choice *out)
+{
+    if (row->names != NULL)
+        *out = (struct choice){.name = row->names(index)};
+    else
+        *out = row->choices != NULL ? row->choices[index] : (struct choice){0};
+    return out->name != NULL;
+}
+
+bool row_has_choices(const struct recipe_row *row)
+{
+    return row->choices != NULL || row->names != NULL;
+}
+
+void row_choices_text(const struct recipe_row *row, struct text *out)
+{
+    const char *last = NULL;
+    size_t shown = 0;
+    struct choice c;
+    for (size_t i = 0; row_choice(row, i, &c); i++)
+        if (!c.alias && !c.unbuilt) {
+            if (last != NULL)
+                text_add(out, "%s%s", shown++ > 0 ? ", " : "", last);
+            last = c.name;
+        }
+    if (last != NULL)
+        text_add(out, "%s%s", shown > 0 ? " or " : "", last);
+}
+
 /* Whether `word` is one of those in `list`, which are separated by spaces. */
 static bool list_has(const char *list, const char *word)
 {
@@ -37,7 +75,7 @@ static bool list_has(const char *list, const char *word)
 
 int row_find(const char *section, const char *name)
 {
-    for (int i = 0; i < RECIPE_ROWS; i++)
+    for (int i = 0; i < recipe_row_count; i++)
         if (row_in_section(&recipe_rows[i], section) &&
             (strcmp(row_name(&recipe_rows[i]), name) == 0 || list_has(recipe_rows[i].aliases, name)))
             return i;

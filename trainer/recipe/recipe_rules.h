@@ -45,10 +45,22 @@ struct rule {
     struct fix fix[RULE_FIXES];    // in the order in which they are tried
 };
 
-enum { LAYOUT_RULES = 21, RUN_RULES = 23, PRECISION_RULES = 7, RULE_MAX_WORLD = 1 << 20 };
-extern const struct rule recipe_layout_rules[LAYOUT_RULES]; // the model, and how it is cut
-extern const struct rule recipe_run_rules[RUN_RULES];       // learning rate, data, tokenizer, files
-extern const struct rule recipe_precision_rules[PRECISION_RULES];
+enum { RULE_MAX_WORLD = 1 << 20 };
+
+struct rules {
+    const struct rule *list;
+    int count;
+};
+#define RULES_OF(table)                                           \
+    {                                                             \
+        .list = (table), .count = sizeof(table) / sizeof *(table) \
+    }
+extern const struct rules recipe_layout_rules; // the model, and how it is cut
+extern const struct rules recipe_run_rules;    // learning rate, data, tokenizer, files
+extern const struct rules recipe_precision_rules;
+
+/* Like recipe_world_size(), for degrees that are not checked yet: their product may exceed an int. */
+int64_t recipe_ranks(const struct recipe *recipe);
 
 /* How many ids the recipe's tokenizer has; 0 when it cannot know. */
 int64_t rule_tokenizer_vocab(const struct recipe *recipe);

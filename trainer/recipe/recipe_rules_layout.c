@@ -494,7 +494,7 @@ static void graphs_say(const struct view *v, struct text *out)
              v->recipe->memory.offload_activations ? "true" : "false");
 }
 
-const struct rule recipe_layout_rules[] = {
+static const struct rule rules[] = {
     {WIDTH " " HEADS " model.kv_channels",
      head_width_holds,
      head_width_say,
@@ -580,3 +580,4 @@ const struct rule recipe_layout_rules[] = {
      graphs_say,
      {{0}}},
 };
+const struct rules recipe_layout_rules = RULES_OF(rules);

@@ -230,8 +230,8 @@ static void profile_say(const struct view *v, struct text *out)
 static bool timed_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
-    return !r->profile.timeline || !device_named_computes(r->cluster.device) ||
-           device_named_runs_at_once(r->cluster.device);
+    return !r->profile.timeline || !device_traits(r->cluster.device)->computes ||
+           device_traits(r->cluster.device)->runs_at_once;
 }
 
 static void timed_say(const struct view *v, struct text *out)
@@ -240,7 +240,7 @@ static void timed_say(const struct view *v, struct text *out)
         out,
         "profile.timeline measures actions with the host's clock, but cluster.device %s is asynchronous; "
         "use profile.timeline=false or cluster.device=%s",
-        v->recipe->cluster.device, device_kind(0)->name);
+        v->recipe->cluster.device, device_at(0)->name);
 }
 
 static int64_t profile_start_of(const struct recipe *r)
@@ -300,41 +300,11 @@ static bool built_holds(const struct view *v)
 static void built_say(const struct view *v, struct text *out)
 {
     text_add(out, "cluster.device %s is not in this build, which has", v->recipe->cluster.device);
-    for (size_t i = 0; device_kind(i) != NULL; i++)
-        text_add(out, "%s %s", i > 0 ? "," : "", device_kind(i)->name);
+    for (size_t i = 0, shown = 0; device_at(i) != NULL; i++)
+        if (device_at(i)->ops != NULL)
+            text_add(out, "%s %s", shown++ > 0 ? "," : "", device_at(i)->name);
     text_add(out, "; build cuda with meson setup -Dcuda=enabled (needs nvcc), or use cluster.device=%s",
-             device_kind(0)->name);
-}
-
-static int64_t ranks_of(const struct recipe *r)
-{
-    const struct recipe_parallel *p = &r->parallel;
-    return (int64_t)p->tensor_parallel_size * p->pipeline_parallel_size * p->data_parallel_size *
-           p->context_parallel_size;
-}
-
-const char *recipe_transport(const struct recipe *r)
-{
-    const char *device = r->cluster.device;
-    bool host = !device_named_computes(device) || device_named_is_of_host(device);
-    bool is_auto = strcmp(r->cluster.transport, "auto") == 0;
-    return is_auto && !host && ranks_of(r) > 1 ? "nccl" : r->cluster.transport;
-}
-
-struct world_options recipe_world(const struct recipe *r, int size)
-{
-    return (struct world_options){.transport = recipe_transport(r),
-                                  .size = size,
-                                  .any_order = !r->deterministic,
-                                  .ranks_per_gpu = r->cluster.ranks_per_gpu};
-}
-
-struct world_options recipe_world_of_threads(const struct recipe *r, int size)
-{
-    struct world_options options = recipe_world(r, size);
-    if (strcmp(options.transport, "nccl") != 0)
-        options.transport = "local";
-    return options;
+             device_at(0)->name);
 }
 
 /* What is built, and moves this device's memory; a device that does not compute needs none. */
@@ -346,16 +316,16 @@ static bool goes_with(const char *transport, const char *device)
 static bool transport_holds(const struct view *v)
 {
     const char *device = v->recipe->cluster.device, *transport = recipe_transport(v->recipe);
-    if (!device_is_built(device) || !device_named_computes(device))
+    if (!device_is_built(device) || !device_traits(device)->computes)
         return true;
-    bool alone = ranks_of(v->recipe) <= 1 && strcmp(v->recipe->cluster.transport, "nccl") != 0;
+    bool alone = recipe_ranks(v->recipe) <= 1 && strcmp(v->recipe->cluster.transport, "nccl") != 0;
     return alone || strcmp(transport, "auto") == 0 || goes_with(transport, device);
 }
 
 static void transport_say(const struct view *v, struct text *out)
 {
     const char *device = v->recipe->cluster.device, *transport = recipe_transport(v->recipe);
-    long long ranks = (long long)ranks_of(v->recipe);
+    long long ranks = (long long)recipe_ranks(v->recipe);
     int others = 0;
     if (transport_is_built(transport))
         text_add(out, "cluster.transport %s does not support cluster.device %s; use", transport, device);
@@ -364,12 +334,12 @@ static void transport_say(const struct view *v, struct text *out)
                  "%s %s: %lld rank%s, but cluster.transport %s is not in this build (meson setup "
                  "-Dcuda=enabled -Dmpi=enabled; needs nvcc, nccl.h and MPI); use",
                  "cluster.device", device, ranks, ranks == 1 ? "" : "s", transport);
-    for (size_t i = 0; transport_at(i) != NULL; i++)
-        if (goes_with(transport_at(i)->name, device))
+    for (size_t i = 0; transport_name(i) != NULL; i++)
+        if (goes_with(transport_name(i), device))
             text_add(out, "%s%s",
-                     others++ > 0 ? " or cluster.transport=" : " cluster.transport=", transport_at(i)->name);
+                     others++ > 0 ? " or cluster.transport=" : " cluster.transport=", transport_name(i));
     if (others == 0)
-        text_add(out, " one rank, or cluster.device=%s", device_kind(0)->name);
+        text_add(out, " one rank, or cluster.device=%s", device_at(0)->name);
 }
 
 static bool sharing_holds(const struct view *v)
@@ -403,13 +373,13 @@ static bool tf32_holds(const struct view *v)
 {
     const struct recipe_precision *p = &v->recipe->precision;
     return !p->allow_tf32 ||
-           (p->params_dtype == RECIPE_FP32 && device_named_has_matmul_options(v->recipe->cluster.device));
+           (p->params_dtype == RECIPE_FP32 && device_traits(v->recipe->cluster.device)->has_matmul_options);
 }
 
 static void tf32_say(const struct view *v, struct text *out)
 {
     text_add(out, "precision.allow_tf32 true needs fp32 on a GPU:");
-    if (!device_named_has_matmul_options(v->recipe->cluster.device))
+    if (!device_traits(v->recipe->cluster.device)->has_matmul_options)
         text_add(out, " cluster.device %s has no TF32;", v->recipe->cluster.device);
     if (v->recipe->precision.params_dtype != RECIPE_FP32)
         text_add(out, " precision.params_dtype is %s;", recipe_dtype_name(v->recipe));
@@ -419,7 +389,7 @@ static void tf32_say(const struct view *v, struct text *out)
 static bool algorithms_hold(const struct view *v)
 {
     const struct recipe_cluster *cluster = &v->recipe->cluster;
-    return cluster->matmul_algorithms == NULL || device_named_has_matmul_options(cluster->device);
+    return cluster->matmul_algorithms == NULL || device_traits(cluster->device)->has_matmul_options;
 }
 
 static void algorithms_say(const struct view *v, struct text *out)
@@ -434,7 +404,7 @@ static bool kept_holds(const struct view *v)
 {
     const struct recipe_cluster *cluster = &v->recipe->cluster;
     return cluster->matmul_algorithms == NULL ||
-           device_named_check_algorithms(cluster->device, cluster->matmul_algorithms) == OK;
+           device_check_algorithms(cluster->device, cluster->matmul_algorithms) == OK;
 }
 
 static void kept_say(const struct view *v, struct text *out)
@@ -446,7 +416,7 @@ static void kept_say(const struct view *v, struct text *out)
 static bool epilogues_hold(const struct view *v)
 {
     const struct recipe_cluster *cluster = &v->recipe->cluster;
-    return cluster->matmul_epilogues == EPILOGUES_APART || device_named_has_matmul_options(cluster->device);
+    return cluster->matmul_epilogues == EPILOGUES_APART || device_traits(cluster->device)->has_matmul_options;
 }
 
 static void epilogues_say(const struct view *v, struct text *out)
@@ -460,7 +430,7 @@ static void epilogues_say(const struct view *v, struct text *out)
 /* Adds why cuDNN's attention cannot be had, each reason with its fix; false: it can. */
 static bool cudnn_obstacles(const struct recipe *r, struct text *out)
 {
-    bool takes = device_named_takes_cudnn(r->cluster.device);
+    bool takes = device_traits(r->cluster.device)->takes_cudnn;
     bool fits = r->model.kv_channels % 8 == 0 && r->model.kv_channels <= 128;
     const struct {
         bool there;
@@ -498,7 +468,7 @@ static void backend_say(const struct view *v, struct text *out)
 
 static bool assumption_holds(const struct view *v)
 {
-    return v->recipe->assume == ASSUME_PROGRAM || !device_named_computes(v->recipe->cluster.device);
+    return v->recipe->assume == ASSUME_PROGRAM || !device_traits(v->recipe->cluster.device)->computes;
 }
 
 static void assumption_say(const struct view *v, struct text *out)
@@ -519,7 +489,7 @@ static void assumption_say(const struct view *v, struct text *out)
     "parallel.tensor_parallel_size parallel.pipeline_parallel_size parallel.data_parallel_size " \
     "parallel.context_parallel_size"
 
-const struct rule recipe_run_rules[] = {
+static const struct rule rules[] = {
     {WARMUP " " DECAY " train.train_iters",
      warmup_holds,
      warmup_say,
@@ -566,3 +536,4 @@ const struct rule recipe_run_rules[] = {
     {"profile.timeline cluster.device", timed_holds, timed_say, {{0}}},
     {"assume cluster.device", assumption_holds, assumption_say, {{0}}},
 };
+const struct rules recipe_run_rules = RULES_OF(rules);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What a recipe can say: one row for each key, in the order of the reference page.
  *
- * To add a key: a field in recipe.h, a row here, RECIPE_ROWS one up, and the page again with
- * `cuboid recipe --reference > docs/recipe.md`. To build a key that was refused: take `.unbuilt` away,
- * from the row or from the choice. Key names are Megatron-LM's where it has one. */
+ * To add a key: a field in the struct of the folder that reads it, a row here, and the page again with
+ * `cuboid recipe --reference > docs/recipe.md` (docs/extending.md). To build a key that was refused: remove
+ * `.unbuilt` from the row or from the choice. Key names are Megatron-LM's where it has one. */
 #include "trainer/recipe/recipe_table.h"
+#include "parallel/comm.h"
+#include "schedules/schedule.h"
 
 #include <math.h>
 #include <signal.h>
@@ -23,17 +25,34 @@
         .name = (name_), .value = (value_), .alias = true \
     }
 
-static const struct choice schedules[] = {IS("gpipe", 0),     IS("looped-bfs", 0),
-                                          IS("1f1b", 0),      IS("interleaved", 0),
-                                          IS("zb-h1", 0),     IS("zb-h2", 0),
-                                          IS("zb-v", 0),      IS("v-half", 0),
-                                          IS("v-min", 0),     IS("dualpipe", 0),
-                                          IS("dualpipev", 0), IS("file", 0),
-                                          IS("auto", 0),      {0}};
+/* The names of registries, for keys of type WORD: choice 0, 1, ...; NULL after the last. */
+static const char *schedule_choice(size_t index)
+{
+    const struct schedule_about *about = schedule_about((int)index);
+    if (about != NULL)
+        return about->name;
+    return schedule_about((int)index - 1) != NULL ? "file" : NULL; // index 0 has a family
+}
+
+static const char *device_choice(size_t index)
+{
+    return device_at(index) != NULL ? device_at(index)->name : NULL;
+}
+
+static const char *planned_device_choice(size_t index)
+{
+    for (size_t i = 0; device_at(i) != NULL; i++)
+        if (device_at(i)->can_be_planned && index-- == 0)
+            return device_at(i)->name;
+    return NULL;
+}
+
+static const char *transport_choice(size_t index)
+{
+    return index == 0 ? "auto" : transport_name(index - 1);
+}
+
 static const struct choice assumptions[] = {IS("program", ASSUME_PROGRAM), IS("papers", ASSUME_PAPERS), {0}};
-static const struct choice dry_devices[] = {IS("cpu", 0), IS("cuda", 0), {0}};
-static const struct choice devices[] = {IS("cpu", 0), IS("strict", 0), IS("dry", 0), IS("cuda", 0), {0}};
-static const struct choice transports[] = {IS("auto", 0), IS("local", 0), IS("mpi", 0), IS("nccl", 0), {0}};
 static const struct choice positions[] = {IS("learned_absolute", LEARNED_ABSOLUTE), IS("rope", ROPE), {0}};
 static const struct choice normalizations[] = {IS("LayerNorm", LAYER_NORM), IS("RMSNorm", RMS_NORM), {0}};
 static const struct choice activations[] = {IS("gelu", GELU),
@@ -111,7 +130,6 @@ static const struct choice signals[] = {
 #define STEPS             BETWEEN(0, 1e12)
 #define UNITS             BETWEEN(0, 1e12)
 
-// Without its size, so that one row more or less than recipe.h says does not compile.
 const struct recipe_row recipe_rows[] = {
     ROW("name", TEXT, name, NULL, "Name of the run; its folder is `runs/NAME`.",
         .derived = "the recipe's file name"),
@@ -197,7 +215,7 @@ const struct recipe_row recipe_rows[] = {
         BETWEEN(1, 65536), .aliases = "pp pipeline_model_parallel_size"),
     ROW("parallel.data_parallel_size", INT, parallel.data_parallel_size, NULL,
         "d, the data-parallel degree: divides the global batch.", BETWEEN(1, 65536),
-        .derived = "ranks / (tp x pp x cp); 1 without a launcher", .aliases = "dp"),
+        .derived = "ranks / (tp x pp x cp); 1 without a launcher", .aliases = "dp", .one_rank = "1"),
     ROW("parallel.context_parallel_size", INT, parallel.context_parallel_size, "1",
         "c, the context-parallel degree: divides each sequence.", BETWEEN(1, 65536), .aliases = "cp",
         .unbuilt = true),
@@ -236,12 +254,13 @@ const struct recipe_row recipe_rows[] = {
         "Data type of gradient reductions.", .choices = dtypes),
 
     ROW("pipeline.schedule", WORD, pipeline.schedule, "1f1b", "Pipeline schedule (docs/schedules.md).",
-        .choices = schedules),
+        .names = schedule_choice),
     ROW("pipeline.virtual_stages", INT, pipeline.virtual_stages, NULL,
         "v, the number of virtual stages (model chunks) per rank.", BETWEEN(1, 1024),
         .derived = "from num_layers_per_virtual_pipeline_stage; else the schedule's own: 1, or 2 where it "
                    "needs several",
-        .aliases = "virtual_pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank"),
+        .aliases = "virtual_pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank",
+        .one_rank = "1"),
     ROW("pipeline.num_layers_per_virtual_pipeline_stage", INT, pipeline.layers_per_stage, "0",
         "Layers per virtual stage, instead of virtual_stages: v = num_layers / (pipeline_parallel_size x "
         "this). 0: unset.",
@@ -491,15 +510,15 @@ const struct recipe_row recipe_rows[] = {
     ROW("cluster.device", WORD, cluster.device, "cpu",
         "`cpu`; `cuda`: one NVIDIA GPU per rank (docs/cuda.md); `strict`: a CPU with adversarial "
         "asynchrony that exposes missing waits; `dry`: computes nothing and reports memory.",
-        .choices = devices),
+        .names = device_choice),
     ROW("cluster.dry_device", WORD, cluster.dry_device, "cpu",
         "Device whose kernels' memory `cluster.device: dry` reports; `cuda` if the command line overrides "
         "a file's `cluster.device: cuda` with dry.",
-        .choices = dry_devices),
+        .names = planned_device_choice),
     ROW("cluster.transport", WORD, cluster.transport, "auto",
         "`local`: ranks are threads of one process. `mpi`: processes. `nccl`: either, with one GPU each. "
         "`auto`: nccl between GPUs, else mpi under a launcher, else local.",
-        .choices = transports),
+        .names = transport_choice),
     ROW("cluster.ranks_per_gpu", INT, cluster.ranks_per_gpu, "1",
         "Number of ranks that share a GPU, to test a large layout on a small machine; they must be "
         "processes (mpirun). Slow: NCCL communicates over loopback.",
@@ -533,20 +552,26 @@ const struct recipe_row recipe_rows[] = {
         .optional = true, .unbuilt = true),
 };
 
+const int recipe_row_count = sizeof recipe_rows / sizeof *recipe_rows;
+_Static_assert(sizeof recipe_rows / sizeof *recipe_rows <= RECIPE_MOST_ROWS, "raise RECIPE_MOST_ROWS");
+
 const struct recipe_section recipe_sections[] = {
-    {"", "General keys."},
-    {"model", "Model architecture. Hugging Face names are accepted too."},
-    {"parallel", "Parallel layout. No key of this section changes what is computed."},
-    {"pipeline", "Pipeline schedule and assignment of layers to stages."},
-    {"train", "Batch sizes and steps."},
-    {"optimizer", "AdamW and the learning rate schedule."},
-    {"precision", "Data types and low-precision formats."},
-    {"memory", "Activation recomputation and offloading."},
-    {"data", "Datasets."},
-    {"tokenizer", "Tokenizer."},
-    {"checkpoint", "Saving and resuming."},
-    {"logging", "Logs and metrics."},
-    {"profile", "Timelines."},
-    {"resilience", "Fault handling."},
-    {"cluster", "Devices, transports and machines."},
+    {"", SECTION_RUN, "General keys."},
+    {"model", SECTION_MATHEMATICS, "Model architecture. Hugging Face names are accepted too."},
+    {"parallel", SECTION_LAYOUT, "Parallel layout. No key of this section changes what is computed."},
+    {"pipeline", SECTION_LAYOUT, "Pipeline schedule and assignment of layers to stages."},
+    {"train", SECTION_RUN, "Batch sizes and steps."},
+    {"optimizer", SECTION_MATHEMATICS, "AdamW and the learning rate schedule."},
+    {"precision", SECTION_MATHEMATICS, "Data types and low-precision formats."},
+    {"memory", SECTION_LAYOUT, "Activation recomputation and offloading."},
+    {"data", SECTION_MATHEMATICS, "Datasets."},
+    {"tokenizer", SECTION_RUN, "Tokenizer."},
+    {"checkpoint", SECTION_RUN, "Saving and resuming."},
+    {"logging", SECTION_RUN, "Logs and metrics."},
+    {"profile", SECTION_RUN, "Timelines."},
+    {"resilience", SECTION_RUN, "Fault handling."},
+    {"cluster", SECTION_RUN, "Devices, transports and machines."},
 };
+const int recipe_section_count = sizeof recipe_sections / sizeof *recipe_sections;
+_Static_assert(sizeof recipe_sections / sizeof *recipe_sections <= RECIPE_MOST_SECTIONS,
+               "raise RECIPE_MOST_SECTIONS");

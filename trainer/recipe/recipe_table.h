@@ -43,8 +43,11 @@ struct recipe_row {
     const char *derived;  // how the default is computed, in words; such a key also takes `auto`
     const char *aliases;  // other names inside the section, separated by spaces
     const char *example;  // for a key that must be given, or whose range has an open end
+    const char *one_rank; // of a layout key: its value on one rank; NULL: the default
     const char *help;
     const struct choice *choices;
+    const char *(*names)(
+        size_t index); // of ROW_WORD, instead of choices: those of a registry; NULL past the last
     double low, high;  // of numbers, both included ...
     bool above, below; // ... or excluded
     enum row_type type;
@@ -53,15 +56,25 @@ struct recipe_row {
     size_t offset;
 };
 
-extern const struct recipe_row recipe_rows[RECIPE_ROWS];
+extern const struct recipe_row recipe_rows[];
+extern const int recipe_row_count; // at most RECIPE_MOST_ROWS
+
+/* What the keys of a section decide. */
+enum section_kind {
+    SECTION_MATHEMATICS, // what is computed
+    SECTION_LAYOUT,      // where it is computed, which changes no result: one rank uses row->one_rank
+    SECTION_RUN          // everything else
+};
 
 struct recipe_section {
     const char *name; // "" for the top
+    enum section_kind kind;
     const char *help;
 };
 
-enum { RECIPE_SECTIONS = 15 };
-extern const struct recipe_section recipe_sections[RECIPE_SECTIONS];
+enum { RECIPE_MOST_SECTIONS = 32 };
+extern const struct recipe_section recipe_sections[];
+extern const int recipe_section_count; // at most RECIPE_MOST_SECTIONS
 
 /* ---- finding rows: recipe_row.c ---- */
 
@@ -69,6 +82,14 @@ extern const struct recipe_section recipe_sections[RECIPE_SECTIONS];
 size_t row_section_length(const struct recipe_row *row);
 const char *row_name(const struct recipe_row *row);
 bool row_in_section(const struct recipe_row *row, const char *section);
+/* The kind of its section. */
+enum section_kind row_kind(const struct recipe_row *row);
+
+/* Choice `index`, of either kind; false past the last, and for a row without choices. */
+bool row_choice(const struct recipe_row *row, size_t index, struct choice *out);
+bool row_has_choices(const struct recipe_row *row);
+/* "gpipe, 1f1b or zb-h1": the choices that are built. */
+void row_choices_text(const struct recipe_row *row, struct text *out);
 
 /* By name or alias inside a section; -1 when there is none. */
 int row_find(const char *section, const char *name);
@@ -125,7 +146,7 @@ void recipe_derive_paths(struct recipe *recipe, const char *path, const struct r
                          struct problems *problems);
 
 /* Adds a problem for each rule that does not hold; rules that read a row in `bad` are left out. */
-void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_ROWS],
+void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_MOST_ROWS],
                   struct problems *problems);
 
 /* Why `path`, a recipe, cannot be read; NULL when it was, up to one byte more than a recipe may have. It is a

@@ -184,11 +184,11 @@ static void add_resolved_row(const struct recipe *recipe, int row, struct text *
 void recipe_resolved_text(const struct recipe *recipe, struct text *out)
 {
     text_add(out, "# The resolved recipe: every key, its value and its origin.\n");
-    for (int s = 0; s < RECIPE_SECTIONS; s++) {
+    for (int s = 0; s < recipe_section_count; s++) {
         const char *section = recipe_sections[s].name;
         if (*section != 0)
             text_add(out, "\n%s:\n", section);
-        for (int row = 0; row < RECIPE_ROWS; row++)
+        for (int row = 0; row < recipe_row_count; row++)
             if (row_in_section(&recipe_rows[row], section) && recipe_rows[row].type != ROW_BASE)
                 add_resolved_row(recipe, row, out);
     }
@@ -267,12 +267,13 @@ static void add_default_cell(const struct recipe_row *row, struct text *out)
 /* "`gpipe`, `1f1b`" or "integer from 1 to 65536", without the article. */
 static void add_value_cell(const struct recipe_row *row, struct text *out)
 {
-    if (row->choices != NULL) {
+    if (row_has_choices(row)) {
         size_t shown = 0;
+        struct choice c;
         text_add(out, "%s", row->type == ROW_NAMES ? "list of " : "");
-        for (const struct choice *c = row->choices; c->name != NULL; c++)
-            if (!c->alias && !c->unbuilt)
-                text_add(out, "%s`%s`", shown++ > 0 ? ", " : "", c->name);
+        for (size_t i = 0; row_choice(row, i, &c); i++)
+            if (!c.alias && !c.unbuilt)
+                text_add(out, "%s`%s`", shown++ > 0 ? ", " : "", c.name);
         return;
     }
     struct text expected = {0};
@@ -330,7 +331,7 @@ static void add_not_implemented(struct text *out)
 {
     text_add(out, "\n## Not implemented yet\n\nReserved keys, of which only the default is accepted.\n\n%s",
              table_head);
-    for (int row = 0; row < RECIPE_ROWS; row++)
+    for (int row = 0; row < recipe_row_count; row++)
         if (recipe_rows[row].unbuilt)
             add_reference_row(&recipe_rows[row], recipe_rows[row].key, out);
 }
@@ -340,11 +341,11 @@ void recipe_reference(struct text *out)
 {
     text_add(out, "%s", intro);
     add_common(out);
-    for (int s = 0; s < RECIPE_SECTIONS; s++) {
+    for (int s = 0; s < recipe_section_count; s++) {
         const struct recipe_section *section = &recipe_sections[s];
         text_add(out, "\n## %s%s\n\n%s\n\n%s", section->name, *section->name == 0 ? "Top level" : "",
                  section->help, table_head);
-        for (int row = 0; row < RECIPE_ROWS; row++)
+        for (int row = 0; row < recipe_row_count; row++)
             if (row_in_section(&recipe_rows[row], section->name) && !recipe_rows[row].unbuilt)
                 add_reference_row(&recipe_rows[row], row_name(&recipe_rows[row]), out);
     }

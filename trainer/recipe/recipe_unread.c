@@ -12,12 +12,12 @@
 
 static bool keeps_no_graphs(const struct recipe *r)
 {
-    return device_named_computes(r->cluster.device) && !device_named_keeps_graphs(r->cluster.device);
+    return device_traits(r->cluster.device)->computes && !device_traits(r->cluster.device)->keeps_graphs;
 }
 
 static bool device_computes_itself(const struct recipe *r)
 {
-    return device_named_computes(r->cluster.device);
+    return device_traits(r->cluster.device)->computes;
 }
 
 static bool not_searched(const struct recipe *r)
@@ -82,7 +82,7 @@ static bool no_messages_to_hide(const struct recipe *r)
 
 static bool not_on_gpus(const struct recipe *r)
 {
-    return strcmp(r->cluster.device, "cuda") != 0;
+    return !device_traits(r->cluster.device)->is_gpu;
 }
 
 static bool layers_are_buckets(const struct recipe *r)

@@ -46,21 +46,6 @@ static void add_range(const struct recipe_row *row, const char *noun, struct tex
         text_add(out, row->above ? "%s above %s" : "%s, %s or more", noun, low);
 }
 
-/* "gpipe, 1f1b or zb-h1": those that are accepted, or all of a row that nothing implements. */
-static void add_choices(const struct recipe_row *row, struct text *out)
-{
-    const struct choice *last = NULL;
-    size_t shown = 0;
-    for (const struct choice *c = row->choices; c->name != NULL; c++)
-        if (!c->alias && !c->unbuilt) {
-            if (last != NULL)
-                text_add(out, "%s%s", shown++ > 0 ? ", " : "", last->name);
-            last = c;
-        }
-    if (last != NULL)
-        text_add(out, "%s%s", shown > 0 ? " or " : "", last->name);
-}
-
 void value_expected(const struct recipe_row *row, struct text *out)
 {
     switch (row->type) {
@@ -80,7 +65,7 @@ void value_expected(const struct recipe_row *row, struct text *out)
         break;
     case ROW_WORD:
     case ROW_CHOICE:
-        add_choices(row, out);
+        row_choices_text(row, out);
         break;
     case ROW_LAYERS:
         text_add(out, "a list of integers, like [3, 3, 2]");
@@ -89,7 +74,7 @@ void value_expected(const struct recipe_row *row, struct text *out)
         text_add(out, "a list of names");
         if (row->choices != NULL) {
             text_add(out, ": ");
-            add_choices(row, out);
+            row_choices_text(row, out);
         }
         break;
     case ROW_SOURCES:
@@ -241,23 +226,24 @@ static bool parse_text(const struct recipe_row *row, const struct node *node, ch
     return true;
 }
 
-static bool parse_choice(const struct recipe_row *row, const struct node *node, const struct choice **out,
+static bool parse_choice(const struct recipe_row *row, const struct node *node, struct choice *out,
                          struct text *why)
 {
     const char *names[32];
     size_t count = 0;
-    for (const struct choice *c = row->choices; c->name != NULL; c++) {
-        if (node->kind == NODE_SCALAR && strcmp(node->text, c->name) == 0) {
-            if (c->unbuilt) {
-                text_add(why, "%s is not implemented yet; use ", c->name);
-                add_choices(row, why);
+    struct choice c;
+    for (size_t i = 0; row_choice(row, i, &c); i++) {
+        if (node->kind == NODE_SCALAR && strcmp(node->text, c.name) == 0) {
+            if (c.unbuilt) {
+                text_add(why, "%s is not implemented yet; use ", c.name);
+                row_choices_text(row, why);
                 return false;
             }
             *out = c;
             return true;
         }
-        if (!c->unbuilt && count < sizeof names / sizeof *names)
-            names[count++] = c->name;
+        if (!c.unbuilt && count < sizeof names / sizeof *names)
+            names[count++] = c.name;
     }
     refuse(row, node, why);
     const char *near = node->kind == NODE_SCALAR ? recipe_near_choice(node->text, names, count) : NULL;
@@ -299,11 +285,11 @@ static bool parse_name(const struct recipe_row *row, const struct node *node, ch
         return parse_text(row, node, out, why);
     struct recipe_row entry = *row;
     entry.type = ROW_CHOICE;
-    const struct choice *choice = NULL;
+    struct choice choice;
     if (!parse_choice(&entry, node, &choice, why))
         return false;
     const struct choice *own = row->choices;
-    while (own->alias || own->value != choice->value)
+    while (own->alias || own->value != choice.value)
         own++;
     *out = text_copy(own->name);
     return true;
@@ -476,7 +462,7 @@ static bool parse_field(struct recipe *recipe, const struct recipe_row *row, con
 {
     void *field = field_of(recipe, row);
     int64_t integer = 0;
-    const struct choice *choice = NULL;
+    struct choice choice;
     bool list = row->type == ROW_LAYERS || row->type == ROW_NAMES || row->type == ROW_SOURCES;
     if ((row->optional || list) && (is_null(node) || is_word(node, "none")))
         return true;
@@ -497,12 +483,12 @@ static bool parse_field(struct recipe *recipe, const struct recipe_row *row, con
     case ROW_WORD:
         if (!parse_choice(row, node, &choice, why))
             return false;
-        *(char **)field = text_copy(choice->name);
+        *(char **)field = text_copy(choice.name);
         return true;
     case ROW_CHOICE:
         if (!parse_choice(row, node, &choice, why))
             return false;
-        *(int *)field = choice->value;
+        *(int *)field = choice.value;
         return true;
     case ROW_LAYERS:
         return parse_layers(row, node, field, why);

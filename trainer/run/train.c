@@ -229,7 +229,7 @@ static struct step_record record_of(const struct rank_state *w, const struct ste
         .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
         .loss_tokens = (int64_t)result->tokens,
         .step_time_s = time_s,
-        .bubble_fraction = device_named_runs_at_once(recipe->cluster.device)
+        .bubble_fraction = device_traits(recipe->cluster.device)->runs_at_once
                                ? timeline_bubble_fraction(w->stats[STAT_BUBBLE])
                                : NAN,
         .memory_peak_bytes = (int64_t)w->stats[STAT_MEMORY],
@@ -413,7 +413,7 @@ static enum status check_memory(const struct recipe *recipe)
     machine_look(&machine);
     double there = (double)machine.memory_bytes; // or the limit of its cgroup
     char count[NUMBER_CHARS], most[NUMBER_CHARS];
-    if (!device_named_is_of_host(recipe->cluster.device) || needed <= there)
+    if (!device_traits(recipe->cluster.device)->of_host || needed <= there)
         return OK;
     count_text(parameters, count);
     count_text(parameters * there / needed, most);
@@ -462,8 +462,8 @@ static enum status prepare(struct job *job, const struct recipe *recipe, struct 
     report_layout(&job->run, stdout);
     TRY(report_offload(&job->run, stderr));
     // Between GPUs the transport also allocates memory, which the formula does not include.
-    return device_named_reserves(recipe->cluster.device) ? dry_run_table(&job->run, stdout)
-                                                         : report_formula(&job->run, stdout);
+    return device_traits(recipe->cluster.device)->reserves ? dry_run_table(&job->run, stdout)
+                                                           : report_formula(&job->run, stdout);
 }
 
 static enum status train_until_stopped(const struct recipe *recipe, int size, const struct launcher *launcher,
@@ -496,7 +496,7 @@ enum status train(const struct recipe *recipe, int size)
     TRY(stop_create(&recipe->resilience.exit_signal, launcher.rank <= 0, &stop));
     outlive_readers();
     enum status status = OK;
-    if (device_named_computes(recipe->cluster.device))
+    if (device_traits(recipe->cluster.device)->computes)
         status = train_until_stopped(recipe, size, &launcher, stop);
     else if (launcher.rank <= 0)
         status = plan_run(recipe);

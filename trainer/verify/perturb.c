@@ -193,7 +193,7 @@ static enum status perturb(struct perturbation *p, struct stream *stream, const 
     size_t stride = (t.ndim == 2 ? (size_t)t.stride[0] : 0) * dtype_bytes(t.dtype);
     size_t bytes = stride * (size_t)(rows - 1) + (size_t)columns * dtype_bytes(t.dtype);
     char *data = t.data;
-    if (device_named_is_gpu(p->inner->name)) { // also when the emulator replaces it
+    if (p->inner->traits->is_gpu) { // also when the emulator replaces it
         TRY(reserve(p, bytes));
         TRY(move(p, stream, OP_TO_HOST, p->host, t.data, bytes));
         data = p->host;

@@ -66,4 +66,4 @@ void verify_print(const struct verify_report *report, bool all, FILE *to);
 /* One line: "PASS: ..." or "FAIL: ...". */
 void verify_print_verdict(const struct verify_report *report, FILE *to);
 /* Lists the faults that this layout and this number of steps cannot expose. */
-void verify_print_hints(const struct recipe *layout, int steps, FILE *to);
+void verify_print_hints(const struct recipe *layout, const struct recipe *one_rank, int steps, FILE *to);

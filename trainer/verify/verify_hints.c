@@ -31,11 +31,11 @@ static void print_absent(const struct recipe *r, FILE *to)
         fputc('\n', to);
 }
 
-void verify_print_hints(const struct recipe *layout, int steps, FILE *to)
+void verify_print_hints(const struct recipe *layout, const struct recipe *one_rank, int steps, FILE *to)
 {
     int64_t batch = layout->train.micro_batch_size;
     int tp = layout->parallel.tensor_parallel_size;
-    if (recipe_world_size(layout) == 1) {
+    if (recipe_world_size(layout) == 1 && !recipe_layouts_differ(layout, one_rank)) {
         fputs("hint: this layout is one rank, compared with itself; set tp, pp or dp\n", to);
         return;
     }

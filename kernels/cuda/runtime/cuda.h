@@ -126,5 +126,5 @@ MUST_USE enum status cuda_library_open(const struct cuda_gpu *gpu, const struct 
 bool cuda_library_has_epilogues(const struct cuda_library *library);
 void cuda_library_close(struct cuda_library *library);                           // takes NULL
 void cuda_library_choices(const struct cuda_library *library, struct text *out); // device_choices()
-/* device_named_check_algorithms() */
+/* device_check_algorithms() */
 MUST_USE enum status cuda_library_check(const char *algorithms);

@@ -527,13 +527,7 @@ enum status cuda_message_scratch(struct cuda_queue *queue, size_t bytes, void **
 }
 
 const struct device_ops device_cuda = {
-    .name = "cuda",
-    .what = "an NVIDIA GPU: cuBLASLt and own kernels, asynchronous streams",
-    .computes = true,
-    .of_host = CUDA_IS_EMULATED,
-    .takes_cudnn = true,
-    .has_matmul_options = true,
-    .reserves = true,
+    .traits = &device_traits_cuda,
     .open = cuda_open,
     .close = cuda_close,
     .alloc = cuda_alloc,

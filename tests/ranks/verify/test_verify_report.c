@@ -111,21 +111,30 @@ static void check_outside(struct test *test)
 
 /* ---- hints ---- */
 
-static void check_hint(struct test *test, const char *layout, int steps, const char *wanted, bool is_there)
+/* one_rank: the keys of the run that the layout is compared with. */
+static void check_hint_against(struct test *test, const char *layout, const char *one_rank, int steps,
+                               const char *wanted, bool is_there)
 {
-    struct recipe *recipe = NULL;
+    struct recipe *recipe = NULL, *reference = NULL;
     char *text = NULL;
     size_t length = 0;
     MUST(tiny_recipe(&test->tiny, TINY_GPT, "train.global_batch_size=8", layout, 0, &recipe));
+    MUST(tiny_recipe(&test->tiny, TINY_GPT, "train.global_batch_size=8", one_rank, 0, &reference));
     FILE *to = open_memstream(&text, &length);
     CHECK(to != NULL);
-    verify_print_hints(recipe, steps, to);
+    verify_print_hints(recipe, reference, steps, to);
     fclose(to);
     char what[200];
     snprintf(what, sizeof what, "%s, %d steps: %s\"%s\"", layout, steps, is_there ? "" : "no ", wanted);
     expect(test, (strstr(text, wanted) != NULL) == is_there, what, text);
     free(text);
     recipe_destroy(recipe);
+    recipe_destroy(reference);
+}
+
+static void check_hint(struct test *test, const char *layout, int steps, const char *wanted, bool is_there)
+{
+    check_hint_against(test, layout, "tp=1", steps, wanted, is_there);
 }
 
 static void check_hints(struct test *test)
@@ -138,6 +147,7 @@ static void check_hints(struct test *test)
     check_hint(test, "tp=2", 1, "--steps 2", true);
     check_hint(test, "tp=2", 2, "--steps 2", false);
     check_hint(test, "tp=1", 2, "compared with itself", true);
+    check_hint_against(test, "memory.recompute_granularity=full", "tp=1", 2, "compared with itself", false);
     check_hint(test, "tp=2", 2, "(dp=1)", true);
     check_hint(test, "dp=2", 2, "(dp=1)", false);
     check_hint(test, "dp=2 train.micro_batch_size=4", 2, "a rank has one", true);

@@ -567,3 +567,27 @@ Test(recipe, on_one_rank)
     cr_assert_eq(recipe_world_size(recipe), 2);
     recipe_destroy(recipe);
 }
+
+/* Not only the degrees: a layout key that one rank keeps would be compared with itself. */
+Test(recipe, one_rank_keeps_no_layout_key)
+{
+    char words[] = "verify|" SOURCE_ROOT "/recipes/quickstart.yaml|memory.recompute_granularity=full|"
+                   "memory.offload_activations=true|parallel.bucket_size_mb=1|dp=2|parallel.zero_stage=1";
+    char *argv[8], *rest = words;
+    int argc = 0;
+    struct recipe *recipe = NULL;
+    while (argc < 8 && (argv[argc] = strsep(&rest, "|")) != NULL)
+        argc++;
+    cr_assert_eq(recipe_argument_one_rank(argc, argv, NULL, &recipe), 0);
+    struct text override = {0};
+    for (int i = 0; recipe_one_rank_override(i, &override); i++) {
+        char *value = strchr(override.chars, '=');
+        struct text text = {0};
+        *value++ = 0;
+        recipe_key_text(recipe, override.chars, &text);
+        cr_assert_str_eq(text_chars(&text), value, "%s", override.chars);
+        text_free(&text);
+        text_free(&override);
+    }
+    recipe_destroy(recipe);
+}

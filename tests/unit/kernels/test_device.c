@@ -57,25 +57,45 @@ Test(device, an_unknown_name_lists_what_there_is)
     cr_assert_not_null(strstr(fail_text(), "cpu, strict, dry"), "%s", fail_text());
     cr_assert_eq(device_open(&(struct device_options){.name = "cpu", .threads = 0}, &device), BAD_ARGUMENT);
     cr_assert_null(device);
-    cr_assert_str_eq(device_kind(0)->name, "cpu");
-    cr_assert_null(device_kind(100));
+    cr_assert_str_eq(device_at(0)->name, "cpu");
+    cr_assert_null(device_at(100));
 }
 
 Test(device, an_incomplete_table_is_refused)
 {
     struct device *device = NULL;
-    struct device_ops table = *device_kind(0);
-    table.name = "half";
+    struct device_ops table = *device_at(0)->ops;
+    const struct device_traits half = {.name = "half", .what = "a part of a device"};
+    table.traits = &half;
     table.wait = NULL;
     cr_assert_eq(device_open_with(&table, &(struct device_options){.name = "half", .threads = 1}, &device),
                  BAD_ARGUMENT);
     cr_assert_str_eq(fail_text(), "device \"half\" does not provide wait");
 
-    table.wait = device_kind(0)->wait;
+    table.wait = device_at(0)->ops->wait;
     cr_assert_eq(device_open_with(&table, &(struct device_options){.name = "half", .threads = 1}, &device),
                  OK);
     cr_assert_str_eq(device_name(device), "half");
     device_close(device);
+}
+
+/* Recipes, rules and plans name devices that this build may lack. */
+Test(device, every_device_has_its_traits_in_every_build)
+{
+    const char *const names[] = {"cpu", "strict", "dry", "cuda"};
+    for (size_t i = 0; i < 4; i++) {
+        const struct device_traits *traits = device_at(i);
+        cr_assert_str_eq(traits->name, names[i]);
+        cr_assert_eq(device_traits(names[i]), traits);
+        cr_assert_eq(device_is_built(names[i]), traits->ops != NULL);
+        cr_assert(traits->ops == NULL || traits->ops->traits == traits, "%s", names[i]);
+        cr_assert(traits->ops == NULL || traits->keeps_graphs == (traits->ops->replay != NULL), "%s",
+                  names[i]);
+    }
+    cr_assert_null(device_at(4));
+    cr_assert(device_traits("cuda")->is_gpu && device_traits("cuda")->computes);
+    cr_assert_eq(device_traits("no such device"), device_at(0));
+    cr_assert(!device_is_built("no such device"));
 }
 
 Test(device, the_ledger_knows_now_and_peak_by_part)

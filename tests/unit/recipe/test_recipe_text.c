@@ -190,7 +190,7 @@ Test(recipe_text, every_key_says_where_it_came_from)
     recipe_reference(&page);
     for (const char *at = strstr(page.chars, "\n## Top level\n"); (at = strstr(at, "\n| `")) != NULL; at++)
         rows++;
-    cr_assert(rows == RECIPE_ROWS && keys == RECIPE_ROWS - 1, "%zu rows, %zu keys", rows, keys);
+    cr_assert(rows == (size_t)recipe_row_count && keys == rows - 1, "%zu rows, %zu keys", rows, keys);
     text_free(&page);
     text_free(&text);
     loaded_free(&l);
@@ -219,7 +219,7 @@ Test(recipe_text, the_reference_page_has_common_keys_first_and_reserved_ones_las
     cr_assert(strstr(page.chars, "\n## cluster\n") < reserved);
     cr_assert(strstr(page.chars, "\n| `optimizer.lr` |") < top && strstr(top, "\n| `lr` |") < reserved);
     size_t count = 0;
-    for (int row = 0; row < RECIPE_ROWS; row++)
+    for (int row = 0; row < recipe_row_count; row++)
         if (recipe_rows[row].unbuilt) {
             char cell[128];
             snprintf(cell, sizeof cell, "\n| `%s` |", recipe_rows[row].key);
@@ -288,11 +288,11 @@ Test(recipe_text, real_models_have_their_published_sizes)
 Test(recipe_text, the_table_is_sound)
 {
     size_t in_sections = 0;
-    for (int s = 0; s < RECIPE_SECTIONS; s++)
-        for (int i = 0; i < RECIPE_ROWS; i++)
+    for (int s = 0; s < recipe_section_count; s++)
+        for (int i = 0; i < recipe_row_count; i++)
             in_sections += row_in_section(&recipe_rows[i], recipe_sections[s].name) ? 1 : 0;
-    cr_assert_eq(in_sections, RECIPE_ROWS, "every row is in one section");
-    for (int i = 0; i < RECIPE_ROWS; i++) {
+    cr_assert_eq(in_sections, recipe_row_count, "every row is in one section");
+    for (int i = 0; i < recipe_row_count; i++) {
         const struct recipe_row *row = &recipe_rows[i];
         cr_assert_eq(row_of(row->key), i, "%s is there twice", row->key);
         cr_assert(strlen(row->help) > 0 && row->help[strlen(row->help) - 1] == '.', "%s", row->key);
@@ -309,6 +309,49 @@ Test(recipe_text, the_table_is_sound)
             cr_assert_eq(row_find(section, alias), i, "%s is also an alias of another key", alias);
             at += length;
         }
+    }
+}
+
+/* verify compares a layout with one rank, so every key of a layout needs its value there. */
+Test(recipe_text, every_layout_key_has_a_value_on_one_rank)
+{
+    static const char *const sections[] = {"parallel", "pipeline", "memory"};
+    int layout_keys = 0;
+    for (int i = 0; i < recipe_row_count; i++) {
+        const struct recipe_row *row = &recipe_rows[i];
+        bool layout = false;
+        for (size_t s = 0; s < sizeof sections / sizeof *sections; s++)
+            layout = layout || row_in_section(row, sections[s]);
+        cr_assert_eq(row_kind(row) == SECTION_LAYOUT, layout, "%s", row->key);
+        cr_assert(layout ? row->one_rank != NULL || row->fallback != NULL : row->one_rank == NULL, "%s",
+                  row->key);
+        struct text override = {0}, key = {0};
+        if (layout) {
+            cr_assert(recipe_one_rank_override(layout_keys++, &override));
+            text_add(&key, "%s=", row->key);
+            cr_assert_eq(strncmp(override.chars, key.chars, key.length), 0, "%s", override.chars);
+        }
+        text_free(&override);
+        text_free(&key);
+    }
+    struct text none = {0};
+    cr_assert(!recipe_one_rank_override(layout_keys, &none));
+}
+
+/* What a user may select, also where this build lacks it. */
+Test(recipe_text, names_come_from_the_registries)
+{
+    static const char *const keys[] = {"pipeline.schedule", "cluster.device", "cluster.dry_device",
+                                       "cluster.transport"};
+    static const char *const names[] = {
+        "gpipe, looped-bfs, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, auto "
+        "or file",
+        "cpu, strict, dry or cuda", "cpu or cuda", "auto, local, mpi or nccl"};
+    for (int i = 0; i < 4; i++) {
+        struct text choices = {0};
+        row_choices_text(&recipe_rows[row_of(keys[i])], &choices);
+        cr_assert_str_eq(choices.chars, names[i]);
+        text_free(&choices);
     }
 }
 
