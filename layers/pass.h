@@ -120,6 +120,7 @@ struct pass {
     const struct batch *batch;
     char *base[LIFETIME_COUNT]; // the slots of this microbatch
     bool training;              // enables dropout
+    bool is_last;               // of the microbatches that add to the gradients of this stage in a step
 };
 
 struct tensor pass_tensor(const struct pass *pass, struct region region);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/stage.h"
 
+#include "layers/parameters/gradients.h"
 #include "layers/parameters/sharded.h"
 
 #include <stdlib.h>
@@ -224,15 +225,13 @@ static enum status layer_backward_input(const struct stage *stage, const struct 
 }
 
 /* Weight gradients do not read weights: no weights_acquire(). */
-static enum status layer_backward_weight(const struct stage *stage, const struct pass *pass, int i,
-                                         struct layer_done done)
+static enum status layer_backward_weight(const struct stage *stage, const struct pass *pass, int i)
 {
     const struct env *env = stage->env;
     const struct stage_layer *layer = &stage->layers[i];
-    TRY(weights_open_gradients(env->weights, env->compute, layer->layer));
+    TRY(gradients_begin(env->weights->gradients, env->compute, layer->layer));
     TRY(layer->kind->backward_weight(layer->backward, pass));
-    TRY(weights_close_gradients(env->weights, env->compute, layer->layer));
-    return done.call != NULL ? done.call(done.context, layer->layer) : OK;
+    return gradients_finished(env->weights->gradients, env->compute, layer->layer, pass->is_last);
 }
 
 /* ---- a pass ---- */
@@ -254,20 +253,27 @@ enum status stage_backward_input(const struct stage *stage, const struct pass *p
     return OK;
 }
 
-enum status stage_backward_weight(const struct stage *stage, const struct pass *pass, struct layer_done done)
+enum status stage_backward_weight(const struct stage *stage, const struct pass *pass)
 {
     CHECK(stage->env->split_weight);
     for (int i = stage->count - 1; i >= 0; i--)
-        TRY(layer_backward_weight(stage, pass, i, done));
+        TRY(layer_backward_weight(stage, pass, i));
     return OK;
 }
 
-enum status stage_backward(const struct stage *stage, const struct pass *pass, struct tensor dx,
-                           struct layer_done done)
+enum status stage_backward(const struct stage *stage, const struct pass *pass, struct tensor dx)
 {
     for (int i = stage->count - 1; i >= 0; i--) {
         TRY(layer_backward_input(stage, pass, i, dx));
-        TRY(layer_backward_weight(stage, pass, i, done));
+        TRY(layer_backward_weight(stage, pass, i));
     }
+    return OK;
+}
+
+enum status stage_gradients_complete(const struct stage *stage)
+{
+    const struct env *env = stage->env;
+    for (int i = stage->count - 1; i >= 0; i--)
+        TRY(gradients_complete(env->weights->gradients, env->compute, stage->layers[i].layer));
     return OK;
 }

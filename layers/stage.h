@@ -34,12 +34,6 @@ struct stage {
     struct layout layout;       // size of one slot of each lifetime
 };
 
-/* Called when the last gradient of a layer of the model has been enqueued on the compute stream. */
-struct layer_done {
-    enum status (*call)(void *context, int layer);
-    void *context;
-};
-
 MUST_USE enum status stage_create(const struct env *env, struct stage_span span, struct stage *out);
 void stage_destroy(struct stage *stage);
 
@@ -54,8 +48,11 @@ MUST_USE enum status stage_forward(const struct stage *stage, const struct pass 
  * input on return. */
 MUST_USE enum status stage_backward_input(const struct stage *stage, const struct pass *pass,
                                           struct tensor dx);
-MUST_USE enum status stage_backward_weight(const struct stage *stage, const struct pass *pass,
-                                           struct layer_done done);
+/* Accumulates gradients through layers/parameters/gradients.h. */
+MUST_USE enum status stage_backward_weight(const struct stage *stage, const struct pass *pass);
 /* backward_input and backward_weight, layer by layer. */
-MUST_USE enum status stage_backward(const struct stage *stage, const struct pass *pass, struct tensor dx,
-                                    struct layer_done done);
+MUST_USE enum status stage_backward(const struct stage *stage, const struct pass *pass, struct tensor dx);
+
+/* The gradients of all layers are complete, in the order of a backward pass: for a stage without
+ * microbatches, and after the replay of a CUDA graph. */
+MUST_USE enum status stage_gradients_complete(const struct stage *stage);

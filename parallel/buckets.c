@@ -13,9 +13,10 @@ struct pending {
 struct buckets {
     struct buckets_config config;
     struct stream *stream;
-    void *known[2];          // registrations with the transport, for the data group and the stage replicas
-    int started;             // buckets started in this step
-    bool *ready;             // [ranges]
+    void **known; // [buckets + 1] registrations with the transport: one for each group, at its first
+                  // bucket; the last one for the stage replicas
+    int started;  // buckets started in this step
+    bool *ready;  // [ranges]
     struct pending *pending; // [buckets]
 };
 
@@ -39,19 +40,39 @@ static enum status check_config(const struct buckets_config *config)
     if (plan->count > 0 && plan->buckets[plan->count - 1].end > tensor_count(gradients))
         return fail(BAD_ARGUMENT, "buckets end with element %lld of %s",
                     (long long)plan->buckets[plan->count - 1].end, text);
-    if (config->scatter && plan->ranks != config->data->size)
-        return fail(BAD_ARGUMENT, "buckets with slices for %d ranks, and %d data ranks", plan->ranks,
-                    config->data->size);
+    for (int b = 0; config->scatter && b < plan->count; b++)
+        if (plan->ranks != config->group_of[b]->size)
+            return fail(BAD_ARGUMENT, "buckets with slices for %d ranks, and %d data ranks", plan->ranks,
+                        config->group_of[b]->size);
     return OK;
+}
+
+static bool is_first_of_group(const struct buckets *b, int bucket)
+{
+    for (int earlier = 0; earlier < bucket; earlier++)
+        if (b->config.group_of[earlier] == b->config.group_of[bucket])
+            return false;
+    return true;
 }
 
 static enum status register_gradients(struct buckets *b)
 {
-    struct group *groups[] = {b->config.data, b->config.stage_replicas};
-    for (int i = 0; i < 2; i++)
-        if (groups[i] != NULL)
-            TRY(group_register(groups[i], b->config.gradients, &b->known[i]));
-    return OK;
+    const struct buckets_config *config = &b->config;
+    for (int i = 0; i < config->plan->count; i++)
+        if (is_first_of_group(b, i))
+            TRY(group_register(config->group_of[i], config->gradients, &b->known[i]));
+    if (config->stage_replicas == NULL)
+        return OK;
+    return group_register(config->stage_replicas, config->gradients, &b->known[config->plan->count]);
+}
+
+static void unregister_gradients(struct buckets *b)
+{
+    const struct buckets_config *config = &b->config;
+    for (int i = 0; b->known != NULL && i < config->plan->count; i++)
+        group_unregister(config->group_of[i], b->known[i]);
+    if (b->known != NULL)
+        group_unregister(config->stage_replicas, b->known[config->plan->count]);
 }
 
 enum status buckets_create(const struct buckets_config *config, struct buckets **out)
@@ -63,8 +84,9 @@ enum status buckets_create(const struct buckets_config *config, struct buckets *
     b->config = *config;
     b->ready = calloc((size_t)config->plan->range_count + 1, sizeof *b->ready);
     b->pending = calloc((size_t)config->plan->count + 1, sizeof *b->pending);
+    b->known = calloc((size_t)config->plan->count + 1, sizeof *b->known);
     enum status status = OK;
-    if (b->ready == NULL || b->pending == NULL)
+    if (b->ready == NULL || b->pending == NULL || b->known == NULL)
         status = fail(NO_MEMORY, "no memory for %d buckets", config->plan->count);
     if (status == OK)
         status = stream_create(config->device, "buckets", &b->stream);
@@ -85,18 +107,19 @@ void buckets_destroy(struct buckets *buckets)
     if (buckets == NULL)
         return;
     stream_destroy(buckets->stream);
-    group_unregister(buckets->config.data, buckets->known[0]);
-    group_unregister(buckets->config.stage_replicas, buckets->known[1]);
+    unregister_gradients(buckets);
+    free(buckets->known);
     free(buckets->ready);
     free(buckets->pending);
     free(buckets);
 }
 
-/* Reduces over the data ranks: the whole bucket, or this rank's slice. *summed: the view that holds the sum.
- * */
-static enum status sum_over_data(const struct buckets *b, const struct bucket *bucket, struct tensor *summed)
+/* Reduces over the ranks of a bucket's group: the whole bucket, or this rank's slice. *summed: the view that
+ * holds the sum. */
+static enum status sum_over_group(const struct buckets *b, int index, struct tensor *summed)
 {
-    struct group *data = b->config.data;
+    const struct bucket *bucket = &b->config.plan->buckets[index];
+    struct group *data = b->config.group_of[index];
     float *gradients = b->config.gradients.data;
     struct tensor whole = tensor_1d(gradients + bucket->begin, F32, bucket->end - bucket->begin);
     *summed = whole;
@@ -113,7 +136,7 @@ static enum status start(struct buckets *b)
     for (; b->started < plan->count && b->pending[b->started].missing == 0; b->started++) {
         struct tensor summed;
         TRY(stream_wait(b->stream, b->pending[b->started].after));
-        TRY(sum_over_data(b, &plan->buckets[b->started], &summed));
+        TRY(sum_over_group(b, b->started, &summed));
         if (b->config.stage_replicas != NULL)
             TRY(group_all_reduce(b->config.stage_replicas, b->stream, summed, REDUCE_SUM));
     }

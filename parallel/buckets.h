@@ -5,6 +5,9 @@
  * have started: every rank thus starts them in the same order, and collectives match. Sums are elementwise in
  * rank order, so the bucket size does not change results.
  *
+ * A bucket has one reduction group: dense and expert parameters are in different buckets. Buckets start in
+ * flat order whatever their groups are, so collectives of different groups match, too.
+ *
  * With ZeRO each data rank needs the sum of its slice only: a reduce-scatter, half the traffic of an
  * all-reduce. The other slices are undefined afterwards.
  *
@@ -18,7 +21,8 @@
 
 /* Everything pointed to must outlive the buckets. */
 struct buckets_config {
-    struct group *data, *stage_replicas; // stage_replicas: NULL if each stage has one copy
+    struct group *const *group_of; // [plan->count] the group that sums each bucket
+    struct group *stage_replicas;  // NULL if each stage has one copy
     struct device *device;
     struct tensor gradients;        // f32[N]
     const struct bucket_plan *plan; // one range per parameter

@@ -48,6 +48,10 @@ MUST_USE enum status groups_add_replicas(struct world *world, struct groups *gro
  * stage replicas): the rank that reports for them. */
 bool groups_is_primary(const struct groups *groups);
 
+/* The group that sums the gradients of the parameters of a mesh: ranks with the same weights and different
+ * tokens. */
+struct group *groups_reducing(const struct groups *groups, enum mesh_kind mesh);
+
 /* Ids of the comms of struct groups (plus its axes) and of p2p (plus the index of the edge); ids of other
  * groups are smaller. */
 #define GROUP_ID_AXES     ((int64_t)1 << 32)

@@ -85,6 +85,12 @@ bool groups_is_primary(const struct groups *g)
            (g->stage_replicas == NULL || g->stage_replicas->rank == 0);
 }
 
+struct group *groups_reducing(const struct groups *g, enum mesh_kind mesh)
+{
+    CHECK(mesh == MESH_DENSE); // groups_create() creates no group of the expert mesh yet
+    return g->data;
+}
+
 void groups_destroy(struct groups *groups)
 {
     if (groups == NULL)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/parameters/weights.h"
 
+#include "layers/parameters/gradients.h"
 #include "layers/parameters/sharded.h"
 
 #include <stdio.h>
@@ -51,6 +52,26 @@ static int64_t columns_of(const struct held *held)
     return held->slice.ndim == 1 ? 1 : held->slice.padded[1];
 }
 
+/* The reduction group of a parameter follows from its mesh, and is that of its bucket. */
+static enum status find_groups(struct weights *w, const struct groups *groups)
+{
+    if (groups == NULL)
+        return OK;
+    w->group_of = calloc((size_t)w->plan.count + 1, sizeof(struct group *));
+    if (w->group_of == NULL)
+        return fail(NO_MEMORY, "no memory for the groups of %d buckets", w->plan.count);
+    for (int b = 0; b < w->plan.count; b++)
+        w->group_of[b] = groups_reducing(groups, w->list[w->plan.buckets[b].first].row->mesh);
+    return OK;
+}
+
+/* A bucket contains parameters of one mesh, and in stage 2 and 3 of one layer. */
+static int unit_of(const struct weights *w, const struct param *row)
+{
+    enum { MESHES = 2 };
+    return (w->zero_stage >= 2 ? MESHES * row->layer : 0) + (int)row->mesh;
+}
+
 static enum status plan_buckets(struct weights *w, const struct weights_config *config)
 {
     struct bucket_range *ranges = calloc((size_t)w->count + 1, sizeof *ranges);
@@ -62,16 +83,37 @@ static enum status plan_buckets(struct weights *w, const struct weights_config *
             .begin = held->gradient_offset,
             .end = held->gradient_offset + slice_padded(&held->slice),
             .block = squares_block_rows(columns_of(held)) * columns_of(held),
-            .unit = w->zero_stage >= 2 ? held->row->layer : 0,
+            .unit = unit_of(w, held->row),
             .alone = w->zero_stage > 0 && is_tied(w->params, held),
         };
     }
     bool by_layer = w->zero_stage >= 2 || config->bucket_bytes == 0;
     int64_t bytes = by_layer ? INT64_MAX : config->bucket_bytes;
-    int ranks = w->zero_stage > 0 ? w->data->size : 1;
+    int ranks = w->zero_stage > 0 ? config->groups->data->size : 1;
     enum status status = bucket_plan_create(ranges, w->count, bytes, ranks, &w->plan);
     free(ranges);
-    return status;
+    return status == OK ? find_groups(w, config->groups) : status;
+}
+
+static enum status list_layers(struct weights *w)
+{
+    w->layers = calloc((size_t)w->count + 1, sizeof *w->layers);
+    if (w->layers == NULL)
+        return fail(NO_MEMORY, "no memory for the table of %d layers", w->count);
+    for (int i = 0; i < w->count; i++) {
+        const struct held *held = &w->list[i];
+        int bucket = w->plan.bucket_of[i];
+        if (i == 0 || held->row->layer != w->layers[w->layer_count - 1].layer)
+            w->layers[w->layer_count++] = (struct held_layer){.layer = held->row->layer,
+                                                              .first = i,
+                                                              .first_bucket = bucket,
+                                                              .begin = held->gradient_offset};
+        struct held_layer *layer = &w->layers[w->layer_count - 1];
+        layer->count++;
+        layer->buckets = bucket - layer->first_bucket + 1;
+        layer->elements = aligned(held->gradient_offset + slice_padded(&held->slice) - layer->begin);
+    }
+    return OK;
 }
 
 /* Finds the part of a held parameter in this rank's slice of its bucket; returns false if there is none. */
@@ -281,23 +323,25 @@ enum status weights_create(const struct weights_config *config, struct weights *
         .working = config->working,
         .main = config->main,
         .zero_stage = stage,
-        .data = stage > 0 ? config->groups->data : NULL,
         .rank = stage > 0 ? config->groups->data->rank : 0,
     };
     int64_t values, gradients;
     TRY(list_held(out, config));
     assign_offsets(out, &values, &gradients);
     TRY(plan_buckets(out, config));
+    TRY(list_layers(out));
     TRY(allocate(out, values, gradients, config));
     TRY(list_owned(out));
     point_held(out, training);
     point_owned(out, training);
-    return stage >= 2 ? sharded_create(out, config) : OK;
+    TRY(training ? gradients_create(out, config) : OK);
+    return stage >= 3 ? sharded_create(out, config) : OK;
 }
 
 void weights_destroy(struct weights *weights)
 {
     sharded_destroy(weights->sharded);
+    gradients_destroy(weights->gradients);
     buffer_free(&weights->value);
     buffer_free(&weights->gradient);
     buffer_free(&weights->m);
@@ -306,6 +350,8 @@ void weights_destroy(struct weights *weights)
     bucket_plan_destroy(&weights->plan);
     free(weights->list);
     free(weights->held_of_row);
+    free(weights->layers);
+    free(weights->group_of);
     free(weights->owned);
     *weights = (struct weights){0};
 }
@@ -417,11 +463,6 @@ enum status weights_put(struct weights *w, struct stream *stream, const struct h
     return status;
 }
 
-enum status weights_zero_gradients(struct weights *weights, struct stream *stream)
-{
-    return fill(stream, (struct fill){.out = weights->flat_gradient, .value = 0.0F});
-}
-
 enum status weights_gather(struct weights *w, struct stream *stream)
 {
     bool whole_values = w->zero_stage == 1 || w->zero_stage == 2;
@@ -430,10 +471,18 @@ enum status weights_gather(struct weights *w, struct stream *stream)
         char *begin = (char *)w->value.data + (size_t)values_begin(w, bucket) * dtype_bytes(w->working);
         struct tensor values = tensor_1d(begin, w->working, bucket->end - bucket->begin);
         if (has_values(w, bucket))
-            TRY(group_all_gather_v(w->data, stream, values, bucket->counts));
+            TRY(group_all_gather_v(w->group_of[b], stream, values, bucket->counts));
     }
     w->updated = stream_record(stream);
     return OK;
+}
+
+const struct held_layer *weights_layer(const struct weights *weights, int layer)
+{
+    for (int i = 0; i < weights->layer_count; i++)
+        if (weights->layers[i].layer == layer)
+            return &weights->layers[i];
+    return NULL;
 }
 
 struct owned *weights_owned(const struct weights *weights, int row)

@@ -16,7 +16,8 @@
  *     stage 2     whole       slices         slices
  *     stage 3     slices      slices         slices
  *
- * Sharded tensors are gathered while a layer uses them (layers/parameters/sharded.h).
+ * Sharded values are gathered while a layer uses them (layers/parameters/sharded.h). Gradients are reduced
+ * through layers/parameters/gradients.h.
  *
  * With bf16 or f16 layers the held values have that type, and the owned values are fp32 master weights
  * (1710.03740): AdamW updates them and writes the rounded result to the held values. With fp32 the owned
@@ -58,25 +59,37 @@ struct owned {
     struct tensor working;               // the same rows of held->weight, if separate from value
 };
 
+/* The parameters of a layer: neighbours in flat order. */
+struct held_layer {
+    int layer;                 // as in struct param
+    int first, count;          // in `list`
+    int64_t begin, elements;   // their gradients, with padding at the end
+    int first_bucket, buckets; // that contain them; with ZeRO stage 2 and 3 they contain nothing else
+};
+
 struct weights {
     const struct params *params;
     struct device *device;
     struct held *list; // in flat order
     int count;
-    int *held_of_row;   // index into list, or -1
+    int *held_of_row;          // index into list, or -1
+    struct held_layer *layers; // in flat order
+    int layer_count;
     enum dtype working; // type of the held values
     enum dtype main;    // type of the owned values
     int zero_stage;
     struct bucket_plan plan;
-    struct group *data;  // group that shards; NULL: no sharding
-    int rank;            // index of this rank's slices
-    struct owned *owned; // in flat order
+    struct group **group_of; // [plan.count]: the group that reduces each bucket, and shares its slices; NULL
+                             // without groups
+    int rank;                // index of this rank's slices
+    struct owned *owned;     // in flat order
     int owned_count;
     struct buffer value, gradient, m, v;
     struct buffer master;        // f32 master weights, if the held values have another type than `main`
     struct tensor flat_gradient; // f32[all gradients], or all of their slices
     struct event updated;        // recorded after the last update of the values
-    struct sharded *sharded;     // NULL with ZeRO stage 0 and 1
+    struct gradients *gradients; // NULL without training
+    struct sharded *sharded;     // NULL except with ZeRO stage 3
 };
 
 struct weights_config {
@@ -88,13 +101,14 @@ struct weights_config {
     const int *layers;
     int layer_count;
     enum dtype working;
-    enum dtype main;      // f32, or the working type (no master weights)
-    bool training;        // false: held->weight only, not sharded
-    bool offload_moments; // to host memory (PART_HOST)
-    int zero_stage;       // ZeRO stage over the data ranks; if above 0 the next three fields are used
-    const struct groups *groups;
+    enum dtype main;             // f32, or the working type (no master weights)
+    bool training;               // false: held->weight only, not sharded
+    bool offload_moments;        // to host memory (PART_HOST)
+    int zero_stage;              // ZeRO stage over the data ranks
+    const struct groups *groups; // may be NULL without training
     bool overlap_grad_reduce, overlap_param_gather;
-    int64_t bucket_bytes; // 0: one bucket. With stage 2 and 3 each layer is a bucket
+    bool register_gradients; // with the transport
+    int64_t bucket_bytes;    // 0: one bucket. With stage 2 and 3 each layer is a bucket
 };
 
 MUST_USE enum status weights_create(const struct weights_config *config, struct weights *out);
@@ -106,9 +120,11 @@ MUST_USE enum status weights_initialise(struct weights *weights, struct stream *
  * to its owned part. Synchronous. */
 MUST_USE enum status weights_put(struct weights *weights, struct stream *stream, const struct held *held,
                                  const float *host);
-MUST_USE enum status weights_zero_gradients(struct weights *weights, struct stream *stream);
 /* After an update: all-gathers the owned values into the held values, where both exist. */
 MUST_USE enum status weights_gather(struct weights *weights, struct stream *stream);
+
+/* Returns NULL if this rank does not hold the layer. */
+const struct held_layer *weights_layer(const struct weights *weights, int layer);
 
 /* Returns NULL if this rank does not hold the parameter. */
 struct held *weights_held(const struct weights *weights, int row);

@@ -2,7 +2,7 @@
 #include "trainer/engine/executor.h"
 
 #include "base/clock.h"
-#include "layers/parameters/sharded.h"
+#include "layers/parameters/gradients.h"
 #include "schedules/edges.h"
 #include "schedules/look_ahead.h"
 #include "trainer/engine/offload.h"
@@ -19,7 +19,6 @@ struct executor {
     struct stash stash;
     struct offload *offload; // NULL: no offload
     struct p2p *p2p;
-    struct buckets *buckets;  // NULL if not training, or if gradients are reduced after every microbatch
     struct event *activation; // [chunks][m] arrival of the input of this microbatch
     struct event *gradient;   // [chunks][m] arrival of the gradient of its output
     const struct batch *batches;
@@ -67,23 +66,6 @@ static enum status create_p2p(struct executor *e)
     free(list);
     edges_destroy(edges);
     return status;
-}
-
-/* In flat order: the order in which gradients become ready. */
-static enum status create_buckets(struct executor *e)
-{
-    const struct weights *weights = e->config.weights;
-    struct buckets_config config = {
-        .data = e->config.groups->data,
-        .stage_replicas = e->config.groups->stage_replicas,
-        .device = weights->device,
-        .gradients = weights->flat_gradient,
-        .plan = &weights->plan,
-        .scatter = weights->zero_stage > 0,
-        .registered = e->config.nccl_ub,
-        .overlap = e->config.overlap_grad_reduce,
-    };
-    return buckets_create(&config, &e->buckets);
 }
 
 static enum status find_ahead(struct executor *e)
@@ -138,8 +120,6 @@ static enum status fill_executor(struct executor *e)
     TRY(create_stages(e));
     TRY(create_p2p(e));
     TRY(find_ahead(e));
-    if (config->training && config->weights->sharded == NULL)
-        TRY(create_buckets(e));
     TRY(create_stash(e));
     if (config->training && config->cuda_graphs) {
         e->graphs = calloc((size_t)config->schedule->ranks[e->pp_rank].count, sizeof(struct graph *));
@@ -180,7 +160,6 @@ void executor_destroy(struct executor *executor)
         graph_destroy(executor->graphs[i]);
     free(executor->graphs);
     stream_destroy(executor->comm_stream);
-    buckets_destroy(executor->buckets);
     p2p_destroy(executor->p2p);
     offload_destroy(executor->offload);
     stash_destroy(&executor->stash);
@@ -211,8 +190,10 @@ static struct job job_of(struct executor *e, struct action action)
     struct job job = {.action = action, .chunk = schedule_chunk(schedule, action.stage, action.microbatch)};
     job.cell = job.chunk * schedule->m + action.microbatch;
     job.stage = &e->stages[job.chunk];
-    job.pass =
-        (struct pass){.env = &e->env, .batch = &e->batches[action.microbatch], .training = !e->evaluating};
+    job.pass = (struct pass){.env = &e->env,
+                             .batch = &e->batches[action.microbatch],
+                             .training = !e->evaluating,
+                             .is_last = schedule_is_last(schedule, action.microbatch)};
     const struct action_fact *fact = action_fact(action.kind);
     bool back = fact->backs_input || fact->backs_weight;
     stash_bases(&e->stash, job.chunk, action.microbatch, back, job.pass.base);
@@ -256,19 +237,10 @@ static enum status take_input(struct executor *e, const struct job *job)
     return copy(e->env.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)});
 }
 
-/* Without data parallelism and stage replicas, no layer needs its own notification: there is nothing to
- * reduce. */
-static enum status run_ops(struct executor *e, const struct job *job, struct tensor dx,
-                           struct layer_done done)
+static enum status run_ops(struct executor *e, const struct job *job, struct tensor dx)
 {
-    const struct groups *groups = e->config.groups;
-    const struct stage_ops ops = {.kind = job->action.kind,
-                                  .stage = job->stage,
-                                  .pass = &job->pass,
-                                  .dx = dx,
-                                  .done = done,
-                                  .done_at_the_end =
-                                      groups->data->size == 1 && groups->stage_replicas == NULL};
+    const struct stage_ops ops = {
+        .kind = job->action.kind, .stage = job->stage, .pass = &job->pass, .dx = dx};
     return stage_ops_run(&ops, e->graph);
 }
 
@@ -277,7 +249,7 @@ static enum status run_forward(struct executor *e, const struct job *job)
     TRY(take_input(e, job));
     TRY(acquire(e, job, KEEP_UNTIL_BACKWARD_INPUT));
     TRY(acquire(e, job, KEEP_UNTIL_BACKWARD_WEIGHT));
-    TRY(run_ops(e, job, (struct tensor){0}, (struct layer_done){0}));
+    TRY(run_ops(e, job, (struct tensor){0}));
     return e->evaluating ? OK : offload_leave(e->offload, job->chunk, job->action.microbatch);
 }
 
@@ -292,24 +264,9 @@ static enum status take_gradient(struct executor *e, const struct job *job, stru
     return await(e, made_here ? e->stash.gradient_busy[index] : e->gradient[job->cell]);
 }
 
-static enum status layer_done(void *context, int layer)
-{
-    struct executor *e = context;
-    const struct weights *weights = e->config.weights;
-    int row, count = params_of_layer(weights->params, layer, &row);
-    return buckets_ready(e->buckets, weights->held_of_row[row], count, stream_record(e->env.compute));
-}
-
-/* A layer's gradients are complete after the last microbatch: a chunk's microbatches accumulate in order. */
-static struct layer_done done_of(struct executor *e, const struct job *job)
-{
-    bool last = schedule_is_last(e->config.schedule, job->action.microbatch);
-    return last && e->buckets != NULL ? (struct layer_done){layer_done, e} : (struct layer_done){0};
-}
-
 /* A chunk without microbatches has its gradients at once: zeros. With a single microbatch this is the second
  * direction. */
-static enum status idle_chunks_done(struct executor *e)
+static enum status complete_idle_chunks(struct executor *e)
 {
     const struct schedule *schedule = e->config.schedule;
     for (int chunk = 0; chunk < schedule->chunks; chunk++) {
@@ -317,7 +274,7 @@ static enum status idle_chunks_done(struct executor *e)
         if (schedule_rank(schedule, id, 0) == e->pp_rank ||
             schedule_rank(schedule, id, schedule->m - 1) == e->pp_rank)
             continue;
-        TRY(stage_layers_done(&e->stages[chunk], (struct layer_done){layer_done, e}));
+        TRY(stage_gradients_complete(&e->stages[chunk]));
     }
     return OK;
 }
@@ -331,14 +288,14 @@ static enum status run_backward_input(struct executor *e, const struct job *job)
 {
     struct tensor dx;
     TRY(take_gradient(e, job, &dx));
-    TRY(run_ops(e, job, dx, (struct layer_done){0}));
+    TRY(run_ops(e, job, dx));
     TRY(release(e, job, KEEP_INPUT));
     return release(e, job, KEEP_UNTIL_BACKWARD_INPUT);
 }
 
 static enum status run_backward_weight(struct executor *e, const struct job *job)
 {
-    TRY(run_ops(e, job, (struct tensor){0}, done_of(e, job)));
+    TRY(run_ops(e, job, (struct tensor){0}));
     TRY(release(e, job, KEEP_UNTIL_BACKWARD_WEIGHT));
     return release(e, job, KEEP_INPUT_TO_WEIGHT);
 }
@@ -347,7 +304,7 @@ static enum status run_backward(struct executor *e, const struct job *job)
 {
     struct tensor dx;
     TRY(take_gradient(e, job, &dx));
-    TRY(run_ops(e, job, dx, done_of(e, job)));
+    TRY(run_ops(e, job, dx));
     TRY(release(e, job, KEEP_INPUT));
     TRY(release(e, job, KEEP_UNTIL_BACKWARD_INPUT));
     TRY(release(e, job, KEEP_UNTIL_BACKWARD_WEIGHT));
@@ -451,18 +408,16 @@ static enum status run_until(struct executor *e, const struct batch *batches, in
 
 enum status executor_step(struct executor *executor, const struct batch *batches)
 {
+    struct gradients *gradients = executor->config.weights->gradients;
     if (executor->done == 0 && !executor->again)
         executor->times = (struct step_times){0};
     executor->again = false;
-    TRY(weights_zero_gradients(executor->config.weights, executor->env.compute));
-    if (executor->buckets != NULL)
-        TRY(idle_chunks_done(executor));
+    TRY(gradients_zero(gradients, executor->env.compute));
+    TRY(complete_idle_chunks(executor));
     TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
     executor->done = 0;
     timeline_close(&executor->timeline);
-    if (executor->buckets == NULL)
-        return weights_finish_gradients(executor->config.weights, executor->env.compute);
-    return buckets_wait(executor->buckets, executor->env.compute);
+    return gradients_reduced(gradients, executor->env.compute);
 }
 
 /* ---- look-ahead ---- */

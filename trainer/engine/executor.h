@@ -7,7 +7,7 @@
  *   RECV_GRADIENT    post the receive into a gradient buffer
  *   I, B             wait for the gradient; the buffer becomes the gradient of the input, in place
  *   SEND_GRADIENT    post the send; the buffer is free when the send has completed
- *   W, B             accumulate gradients; after the last microbatch a layer's bucket may be reduced
+ *   W, B             accumulate gradients, which layers/parameters/gradients.h reduces
  *
  * An action waits only for its own inputs. A stage boundary within one rank is a copy. Activations with a
  * long wait for their backward pass may be offloaded to host memory (offload.h).
@@ -17,7 +17,6 @@
 #pragma once
 
 #include "layers/stage.h"
-#include "parallel/buckets.h"
 #include "parallel/p2p.h"
 #include "schedules/peak.h"
 #include "trainer/engine/batches.h"
@@ -40,7 +39,6 @@ struct executor_config {
     struct delayed_scaling delayed;
     const float *loss_scale; // on the device; NULL without loss scaling
     uint64_t seed;
-    bool overlap_grad_reduce, nccl_ub;
     bool cuda_graphs; // replay F, I, W and B as CUDA graphs (kernels/device.h) if they contain no
                       // communication
     bool training;    // false: forward passes only, no gradient buffers

@@ -121,6 +121,7 @@ static enum status create_weights(struct rank_state *w, bool training)
         .groups = w->groups,
         .overlap_grad_reduce = parallel->overlap_grad_reduce,
         .overlap_param_gather = parallel->overlap_param_gather,
+        .register_gradients = parallel->nccl_ub,
         .bucket_bytes = (int64_t)(parallel->bucket_size_mb * 1048576.0),
     };
     enum status status = weights_create(&config, &w->weights);
@@ -161,9 +162,7 @@ static enum status create_executor(struct rank_state *w, bool training)
         .delayed = amax_history_scaling(w->amax),
         .loss_scale = w->scale_buffer.data,
         .seed = recipe->seed,
-        .overlap_grad_reduce = recipe->parallel.overlap_grad_reduce,
         .cuda_graphs = recipe->cluster.cuda_graphs,
-        .nccl_ub = recipe->parallel.nccl_ub,
         .training = training,
     };
     return executor_create(&config, &w->executor);

@@ -11,14 +11,9 @@ struct stage_ops {
     enum action_kind kind; // a compute action
     const struct stage *stage;
     const struct pass *pass;
-    struct tensor dx;       // for I and B
-    struct layer_done done; // for W and B; {0}: no notification
-    bool done_at_the_end;   // one notification for all layers at the end is enough
+    struct tensor dx; // for I and B
 };
 
-/* graph NULL: enqueues the ops. They are also enqueued if `done` must be notified after each layer: the
- * notification starts communication, which a graph replay would not do. */
+/* graph NULL: enqueues the ops. They are also enqueued if the gradients of a layer are reduced as soon as
+ * they are finished: a graph replay would not start that communication. */
 MUST_USE enum status stage_ops_run(const struct stage_ops *ops, struct graph **graph);
-
-/* Notifies `done` of every layer of the stage, in the order of a backward pass. */
-MUST_USE enum status stage_layers_done(const struct stage *stage, struct layer_done done);

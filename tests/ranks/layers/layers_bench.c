@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/ranks/layers/layers_bench.h"
 
+#include "layers/parameters/gradients.h"
+
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -182,10 +184,11 @@ static enum status make_weights(struct bench *b)
                                     .coord = b->groups->coord,
                                     .layers = layers,
                                     .layer_count = LAYERS + 2,
+                                    .groups = b->groups,
                                     .training = true};
     TRY(weights_create(&config, &b->weights));
     TRY(weights_initialise(&b->weights, b->stream, SEED));
-    TRY(weights_zero_gradients(&b->weights, b->stream));
+    TRY(gradients_zero(b->weights.gradients, b->stream));
     for (int i = 0; i < b->weights.count; i++) {
         const struct held *held = &b->weights.list[i];
         struct window w = window_of_slice(held);
@@ -342,7 +345,7 @@ enum status bench_backward_weight(struct bench *b, struct tensor x, struct tenso
     case HEAD:
         return l->kind->backward_weight(l->self, pass);
     case WHOLE:
-        return stage_backward_weight(&l->stage, pass, (struct layer_done){0});
+        return stage_backward_weight(&l->stage, pass);
     case SUBJECTS:
         break;
     }

@@ -3,6 +3,7 @@
  * as the microbatches' weight gradients are accumulated in order. And a backward pass reports finished
  * layers in the order of the weights, the last layer first.
  *     test_layer_order DEVICE */
+#include "layers/parameters/gradients.h"
 #include "tests/ranks/layers/layers_bench.h"
 
 #include <stdio.h>
@@ -45,13 +46,23 @@ struct slots {
     struct pass pass;
 };
 
-static enum status note_done(void *context, int layer)
+/* Records which layers are finished, in front of the bench's gradients. */
+struct recorder {
+    struct gradients base;
+    struct result *result;
+};
+
+static enum status note_finished(struct gradients *gradients, struct stream *compute,
+                                 const struct held_layer *layer)
 {
-    struct result *result = context;
+    struct result *result = ((struct recorder *)gradients)->result;
+    (void)compute;
     if (result->done_count < MOST_DONE)
-        result->done[result->done_count++] = layer;
+        result->done[result->done_count++] = layer->layer;
     return OK;
 }
+
+static const struct gradients_ops recording = {.finished = note_finished};
 
 /* Another microbatch of the same shape: other tokens and samples, by shifting the starts of the arrays. */
 static enum status slots_open(struct bench *b, int microbatch, struct slots *s)
@@ -81,20 +92,19 @@ static void slots_close(struct slots *s)
     buffer_free(&s->dx);
 }
 
-static enum status run_action(struct bench *b, struct slots *s, char kind, struct result *result)
+static enum status run_action(struct bench *b, struct slots *s, char kind)
 {
     const struct stage *stage = &b->layer.stage;
     struct tensor dx = tensor_2d(s->dx.data, F32, env_local_tokens(&b->env), b->env.model->hidden_size);
-    struct layer_done done = {note_done, result};
     switch (kind) {
     case 'F':
         return stage_forward(stage, &s->pass);
     case 'B':
-        return stage_backward(stage, &s->pass, dx, done);
+        return stage_backward(stage, &s->pass, dx);
     case 'I':
         return stage_backward_input(stage, &s->pass, dx);
     case 'W':
-        return stage_backward_weight(stage, &s->pass, done);
+        return stage_backward_weight(stage, &s->pass);
     default:
         return fail(BAD_ARGUMENT, "unknown action '%c'", kind);
     }
@@ -103,8 +113,14 @@ static enum status run_action(struct bench *b, struct slots *s, char kind, struc
 static enum status run_actions(struct bench *b, struct slots *slots, const char *actions,
                                struct result *result)
 {
-    for (const char *at = actions; *at != '\0'; at += at[2] == ' ' ? 3 : 2)
-        TRY(run_action(b, &slots[at[1] - '0'], at[0], result));
+    struct gradients *gradients = b->weights.gradients;
+    struct recorder recorder = {.base = {.ops = &recording, .weights = &b->weights}, .result = result};
+    enum status status = OK;
+    b->weights.gradients = &recorder.base;
+    for (const char *at = actions; status == OK && *at != '\0'; at += at[2] == ' ' ? 3 : 2)
+        status = run_action(b, &slots[at[1] - '0'], at[0]);
+    b->weights.gradients = gradients;
+    TRY(status);
     result->bytes = tensor_bytes(b->weights.flat_gradient);
     result->gradient = malloc(result->bytes);
     if (result->gradient == NULL)

@@ -264,7 +264,10 @@ static void bucket_sums(struct env *env)
         bool scatter = c >= 8;
         MUST(buffer_alloc(env->device, PART_GRADIENTS, (size_t)count * sizeof *host, &flat));
         EXPECT_OK(env, bucket_plan_create(ranges, RANGES, bucket_bytes[c % 4], data->size, &plan));
-        struct buckets_config config = {.data = data,
+        struct group *group_of[RANGES];
+        for (int i = 0; i < plan.count; i++)
+            group_of[i] = data;
+        struct buckets_config config = {.group_of = group_of,
                                         .device = env->device,
                                         .gradients = tensor_1d(flat.data, F32, count),
                                         .plan = &plan,
@@ -308,8 +311,9 @@ static void buckets_refuse(struct env *env)
     struct tensor t = tensor_1d(flat.data, F32, 100);
     struct buckets *b = NULL;
     struct bucket_plan plan;
+    struct group *const group_of[] = {env->all, env->all};
     struct buckets_config config = {
-        .data = env->all, .device = env->device, .gradients = t, .plan = &plan, .overlap = true};
+        .group_of = group_of, .device = env->device, .gradients = t, .plan = &plan, .overlap = true};
     expect(env, bucket_plan_create(crossed, 2, 8, 1, &plan) == BAD_ARGUMENT, "crossed");
     expect(env, bucket_plan_create(good, 2, 0, 1, &plan) == BAD_ARGUMENT, "0 bytes");
     expect(env, bucket_plan_create(good, 2, 8, 0, &plan) == BAD_ARGUMENT, "0 ranks");

@@ -5,6 +5,7 @@
  * Three faults are injected. A bucket cut at the wrong element, and a missing acquire, are detected on any
  * device. Reads before the all-gather has completed, or after the release, are NaN on `strict`, whose
  * streams run as late as possible. */
+#include "layers/parameters/gradients.h"
 #include "layers/parameters/sharded.h"
 #include "tests/ranks/parallel/ranks.h"
 
@@ -139,18 +140,19 @@ static struct buffer *make_sources(struct fixture *s)
 }
 
 /* The host never waits here: streams may run as late as they like. */
-static void backward(struct fixture *s, const struct buffer *sources)
+static void backward(struct fixture *s, const struct buffer *sources, bool is_last)
 {
     struct env *env = s->env;
+    struct gradients *gradients = s->sharded.gradients;
     for (int k = 0; k < UNITS; k++) {
         int first, count = params_of_layer(&s->params, layers[k], &first);
-        EXPECT_OK(env, weights_open_gradients(&s->sharded, env->stream, layers[k]));
+        EXPECT_OK(env, gradients_begin(gradients, env->stream, layers[k]));
         for (int i = first; i < first + count; i++) {
             struct tensor gradient = weights_held(&s->sharded, i)->gradient, source = gradient;
             source.data = sources[i].data;
             EXPECT_OK(env, copy(env->stream, (struct copy){.in = source, .out = gradient}));
         }
-        EXPECT_OK(env, weights_close_gradients(&s->sharded, env->stream, layers[k]));
+        EXPECT_OK(env, gradients_finished(gradients, env->stream, layers[k], is_last));
     }
 }
 
@@ -185,10 +187,10 @@ static int64_t step(struct fixture *s)
 {
     struct env *env = s->env;
     struct buffer *sources = make_sources(s);
-    EXPECT_OK(env, weights_zero_gradients(&s->sharded, env->stream));
+    EXPECT_OK(env, gradients_zero(s->sharded.gradients, env->stream));
     for (int m = 0; m < MICROBATCHES; m++)
-        backward(s, sources + m * (ptrdiff_t)s->params.count);
-    EXPECT_OK(env, weights_finish_gradients(&s->sharded, env->stream));
+        backward(s, sources + m * (ptrdiff_t)s->params.count, m == MICROBATCHES - 1);
+    EXPECT_OK(env, gradients_reduced(s->sharded.gradients, env->stream));
     int64_t wrong = wrong_gradients(s);
     for (int i = 0; i < s->params.count * MICROBATCHES; i++)
         buffer_free(&sources[i]);
@@ -255,6 +257,33 @@ static void wrong_cut(struct env *env)
     fixture_close(&s);
 }
 
+/* Each layer is complete exactly once in a step, whatever the ZeRO stage. */
+static void complete_once(struct env *env)
+{
+    struct fixture s;
+    fixture_open(&s, env, true);
+    struct gradients *both[] = {s.whole.gradients, s.sharded.gradients};
+    for (int k = 0; k < 2; k++) {
+        EXPECT_OK(env, gradients_check(both[k]));
+        EXPECT_OK(env, gradients_zero(both[k], env->stream));
+        for (int i = 1; i < UNITS; i++)
+            EXPECT_OK(env, gradients_complete(both[k], env->stream, layers[i]));
+        expect(env, gradients_complete(both[k], env->stream, layers[1]) == BAD_ARGUMENT, "complete twice");
+        expect(env, gradients_reduced(both[k], env->stream) == BAD_ARGUMENT, "never complete");
+        EXPECT_OK(env, gradients_complete(both[k], env->stream, layers[0]));
+        EXPECT_OK(env, gradients_reduced(both[k], env->stream));
+    }
+    s.whole.layers[1].first++;
+    expect(env, gradients_check(both[0]) == BAD_ARGUMENT, "a parameter without a layer");
+    s.whole.layers[1].first--;
+    struct param *row = (struct param *)(uintptr_t)s.sharded.list[1].row;
+    row->mesh = MESH_EXPERT;
+    expect(env, gradients_check(both[1]) == BAD_ARGUMENT, "two meshes in one bucket");
+    row->mesh = MESH_DENSE;
+    EXPECT_OK(env, stream_sync(env->stream));
+    fixture_close(&s);
+}
+
 /* Acquired on one stream and read on another; read after the release; not acquired at all. */
 static void read_at_the_wrong_time(struct env *env, bool strict)
 {
@@ -290,6 +319,7 @@ static enum status body(struct world *world, void *argument)
     works(&env, BF16, true);
     works(&env, F16, false);
     wrong_cut(&env);
+    complete_once(&env);
     read_at_the_wrong_time(&env, strcmp(run->device, "strict") == 0);
     return env_close(&env);
 }

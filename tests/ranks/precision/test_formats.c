@@ -5,6 +5,7 @@
  * whose sums have another order than the cpu's, bit-identical on every layout.
  *     test_formats DEVICE */
 #include "layers/linear/linear.h"
+#include "layers/parameters/gradients.h"
 #include "tests/support/narrow_numbers.h"
 #include "tests/support/tiny.h"
 #include "tests/support/trace.h"
@@ -97,11 +98,12 @@ static enum status open_stage(struct world *world, const char *device, struct st
                                     .coord = s->groups->coord,
                                     .layers = layers,
                                     .layer_count = 3,
+                                    .groups = s->groups,
                                     .working = BF16,
                                     .training = true};
     TRY(weights_create(&config, &s->weights));
     TRY(weights_initialise(&s->weights, s->stream, 3));
-    TRY(weights_zero_gradients(&s->weights, s->stream));
+    TRY(gradients_zero(s->weights.gradients, s->stream));
     s->env = (struct env){.model = &model,
                           .groups = s->groups,
                           .weights = &s->weights,

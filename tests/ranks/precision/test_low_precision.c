@@ -121,7 +121,6 @@ static enum status keep_seen(struct rank *r)
 
 static enum status open_rank(struct world *world, struct trial *trial, struct rank *r)
 {
-    static const int layers[] = {2, 1, 0, LAYER_EMBEDDING};
     struct degrees degrees = {.tp = world->size, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
     struct mesh mesh;
     r->trial = trial;
@@ -133,8 +132,9 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
     struct weights_config config = {.device = r->device,
                                     .params = &r->params,
                                     .coord = r->groups->coord,
-                                    .layers = layers,
+                                    .layers = (const int[]){2, 1, 0, LAYER_EMBEDDING},
                                     .layer_count = 4,
+                                    .groups = r->groups,
                                     .training = true};
     TRY(weights_create(&config, &r->weights));
     TRY(weights_initialise(&r->weights, r->stream, 3));

@@ -15,6 +15,8 @@ struct fixture {
     struct device *device;
     struct stream *stream;
     struct params params;
+    struct group data; // this rank alone
+    struct groups groups;
     struct weights weights;
 };
 
@@ -42,7 +44,7 @@ static struct model_config model_of(bool llama)
 /* The weights point at the neighboring rows, so a fixture must not move after it is opened. */
 static void fixture_open(struct fixture *s, bool llama, int tp, int rank, const int *layers, int count)
 {
-    *s = (struct fixture){0};
+    *s = (struct fixture){.data = {.name = "dp", .size = 1}, .groups = {.data = &s->data}};
     struct model_config model = model_of(llama);
     struct degrees degrees = {.tp = tp, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
     cr_assert_eq(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &s->device), OK);
@@ -54,6 +56,7 @@ static void fixture_open(struct fixture *s, bool llama, int tp, int rank, const 
                                     .coord = coord,
                                     .layers = layers,
                                     .layer_count = count,
+                                    .groups = &s->groups,
                                     .training = true};
     cr_assert_eq(weights_create(&config, &s->weights), OK, "%s", fail_text());
     cr_assert_eq(weights_initialise(&s->weights, s->stream, 7), OK, "%s", fail_text());

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/parameters/gradients.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum status gradients_create(struct weights *weights, const struct weights_config *config)
+{
+    const struct gradients_ops *ops = weights->zero_stage >= 2 ? &gradients_sharded : &gradients_bucketed;
+    if (config->groups == NULL)
+        return fail(BAD_ARGUMENT, "gradients need the groups that reduce them");
+    struct gradients *g = calloc(1, ops->bytes);
+    if (g == NULL)
+        return fail(NO_MEMORY, "no memory for gradients");
+    weights->gradients = g; // set first, so that weights_destroy() frees it after an error
+    g->ops = ops;
+    g->weights = weights;
+    g->stage_replicas = config->groups->stage_replicas;
+    g->complete = calloc((size_t)weights->layer_count + 1, sizeof *g->complete);
+    if (g->complete == NULL)
+        return fail(NO_MEMORY, "no memory for the gradients of %d layers", weights->layer_count);
+    TRY(gradients_check(g));
+    return ops->open(g, config);
+}
+
+void gradients_destroy(struct gradients *gradients)
+{
+    if (gradients == NULL)
+        return;
+    gradients->ops->close(gradients);
+    free(gradients->complete);
+    free(gradients);
+}
+
+/* ---- promises ---- */
+
+static enum status check_layers(const struct weights *w)
+{
+    int next = 0;
+    int64_t end = 0;
+    for (int l = 0; l < w->layer_count; l++) {
+        const struct held_layer *layer = &w->layers[l];
+        if (layer->first != next || layer->begin < end || weights_layer(w, layer->layer) != layer)
+            return fail(BAD_ARGUMENT, "gradients of layer %d: not the neighbours of those before them",
+                        layer->layer);
+        next = layer->first + layer->count;
+        end = layer->begin + layer->elements;
+    }
+    return next == w->count ? OK : fail(BAD_ARGUMENT, "gradients: %d of %d have a layer", next, w->count);
+}
+
+static enum status check_buckets(const struct weights *w)
+{
+    for (int b = 0; b < w->plan.count; b++) {
+        const struct bucket *bucket = &w->plan.buckets[b];
+        const struct param *first = w->list[bucket->first].row;
+        for (int i = bucket->first; i < bucket->first + bucket->count; i++) {
+            const struct param *row = w->list[i].row;
+            if (row->mesh != first->mesh || (w->zero_stage >= 2 && row->layer != first->layer))
+                return fail(BAD_ARGUMENT, "gradients of %s and %s share a bucket, but not a reduction",
+                            first->name, row->name);
+        }
+        if (w->group_of[b] == NULL)
+            return fail(BAD_ARGUMENT, "gradient of %s: no group reduces it", first->name);
+    }
+    return OK;
+}
+
+enum status gradients_check(const struct gradients *g)
+{
+    TRY(check_layers(g->weights));
+    return check_buckets(g->weights);
+}
+
+/* ---- a step ---- */
+
+static const struct held_layer *layer_of(const struct gradients *g, int layer)
+{
+    const struct held_layer *held = weights_layer(g->weights, layer);
+    CHECK(held != NULL);
+    return held;
+}
+
+enum status gradients_zero(struct gradients *g, struct stream *compute)
+{
+    memset(g->complete, 0, (size_t)g->weights->layer_count * sizeof *g->complete);
+    return fill(compute, (struct fill){.out = g->weights->flat_gradient, .value = 0.0F});
+}
+
+enum status gradients_begin(struct gradients *g, struct stream *compute, int layer)
+{
+    return g->ops->begin != NULL ? g->ops->begin(g, compute, layer_of(g, layer)) : OK;
+}
+
+enum status gradients_finished(struct gradients *g, struct stream *compute, int layer, bool is_last)
+{
+    if (g->ops->finished != NULL)
+        TRY(g->ops->finished(g, compute, layer_of(g, layer)));
+    return is_last ? gradients_complete(g, compute, layer) : OK;
+}
+
+enum status gradients_complete(struct gradients *g, struct stream *compute, int layer)
+{
+    const struct held_layer *held = layer_of(g, layer);
+    bool *complete = &g->complete[held - g->weights->layers];
+    if (*complete)
+        return fail(BAD_ARGUMENT, "gradients of layer %d: complete twice in one step", layer);
+    *complete = true;
+    return g->ops->complete != NULL ? g->ops->complete(g, compute, held) : OK;
+}
+
+enum status gradients_reduced(struct gradients *g, struct stream *compute)
+{
+    for (int l = 0; l < g->weights->layer_count; l++)
+        if (!g->complete[l])
+            return fail(BAD_ARGUMENT, "gradients of layer %d: never complete in this step",
+                        g->weights->layers[l].layer);
+    return g->ops->reduced(g, compute);
+}
+
+bool gradients_communicates(const struct gradients *g, bool is_last)
+{
+    return g->ops->communicates(g, is_last);
+}
