@@ -49,7 +49,7 @@ enum { NAME_COUNT = sizeof names / sizeof *names };
 
 struct checker {
     const struct schedule *s;
-    struct complaint *why;
+    struct schedule_error *why;
     unsigned char *done; // [stages][m] of enum bits
 };
 
@@ -334,12 +334,12 @@ static enum status check_peak(const struct checker *c)
     return OK;
 }
 
-enum status schedule_check(const struct schedule *s, struct complaint *why)
+enum status schedule_check(const struct schedule *s, struct schedule_error *why)
 {
-    struct complaint unused;
+    struct schedule_error unused;
     struct checker c = {.s = s, .why = why != NULL ? why : &unused};
     size_t cells = (size_t)s->stages * (size_t)s->m;
-    *c.why = (struct complaint){.rank = -1, .position = -1};
+    *c.why = (struct schedule_error){.rank = -1, .position = -1};
     c.done = calloc(cells, 1);
     int *latest = calloc((size_t)s->chunks, sizeof *latest);
     enum status status =

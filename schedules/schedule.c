@@ -77,12 +77,12 @@ void schedule_add_overlapping(struct schedule *s, enum action_kind kind, int sta
 /* Sets the rank of a stage for one direction, and the index of the chunk on that rank. */
 static void place(struct schedule *s, enum placement placement, int direction, int stage)
 {
-    int turn = stage / s->p, at = stage % s->p;
-    bool backwards = placement == PLACE_V         ? turn % 2 == 1
+    int round = stage / s->p, at = stage % s->p;
+    bool backwards = placement == PLACE_V         ? round % 2 == 1
                      : placement == PLACE_TWO_WAY ? direction == 1
                                                   : false;
     int rank = backwards ? s->p - 1 - at : at;
-    int chunk = placement == PLACE_TWO_WAY ? 2 * turn + direction : turn;
+    int chunk = placement == PLACE_TWO_WAY ? 2 * round + direction : round;
     s->rank_of[direction][stage] = rank;
     s->chunk_of[direction][stage] = chunk;
     s->stage_of[(size_t)rank * (size_t)s->chunks + (size_t)chunk] = stage;
@@ -130,13 +130,13 @@ enum status schedule_create(const struct family *family, const struct schedule_o
     return OK;
 }
 
-static const struct family family_given = {.about = {.name = "file"}, .placement = PLACE_GIVEN};
+static const struct family family_file = {.about = {.name = "file"}, .placement = PLACE_CUSTOM};
 
-enum status schedule_create_given(const struct placement_given *given, struct schedule **out)
+enum status schedule_create_custom(const struct custom_placement *given, struct schedule **out)
 {
     struct schedule *s = NULL;
     bool two_way = given->second_from < given->m;
-    struct schedule shape = {.family = &family_given, .p = given->p, .m = given->m, .stages = given->stages};
+    struct schedule shape = {.family = &family_file, .p = given->p, .m = given->m, .stages = given->stages};
     shape.v = given->stages / given->p;
     shape.chunks = two_way ? 2 * shape.v : shape.v;
     shape.second_from = given->second_from;

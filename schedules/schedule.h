@@ -5,7 +5,7 @@
  *     rank 0:  0F0 0F1 0B0 0F2 0B1 0B2
  *     rank 1:  1F0 1B0 1F1 1B1 1F2 1B2
  *
- * Steps: the generator of a family, a pure function of (p, m, v) schedule_build()
+ * Steps:  the generator of a family, a pure function of (p, m, v)    schedule_build()
  *         insertion of transfers, common to all families             schedule_add_transfers()
  *         the checker, which accepts exactly the valid schedules     schedule_check()
  *         users: executor, simulator, drawings, slots (peak.h)
@@ -54,7 +54,7 @@ struct schedule {
 
 /* Callback with the progress of long searches, in percent. */
 struct progress {
-    void (*tell)(void *context, double percent);
+    void (*report)(void *context, double percent);
     void *context;
 };
 
@@ -81,8 +81,8 @@ void schedule_destroy(struct schedule *schedule);
 /* Returns name, description and supported sizes of family `index`; NULL after the last. */
 struct schedule_about {
     const char *name;
-    const char *idea;  // one sentence
-    const char *takes; // "any p, any m, v = 1"
+    const char *summary;  // one sentence
+    const char *supports; // "any p, any m, v = 1"
 };
 const struct schedule_about *schedule_about(int index);
 /* "gpipe, 1f1b, zb-h1" */
@@ -91,17 +91,17 @@ void schedule_names(struct text *out);
 /* Larger schedules have more actions than fit into memory: an input error. */
 enum {
     SCHEDULE_MOST_RANKS = 1 << 16,
-    SCHEDULE_MOST_CELLS = 1 << 26
-}; // cells: p·v stages times m microbatches
+    SCHEDULE_MOST_CELLS = 1 << 26 // p·v stages times m microbatches
+};
 
 /* Returns the default v of a family; 0 for an unknown name. */
 int schedule_default_v(const char *name);
 /* Returns the reason why the family in `options` does not support its p, m and v; NULL if it does. */
-const char *schedule_refusal(const struct schedule_options *options);
+const char *schedule_unsupported(const struct schedule_options *options);
 /* Returns the largest m for p >= 1 and v >= 1; 0 if these alone are too large. */
 int64_t schedule_most_microbatches(int p, int v);
 /* Returns the supported sizes of a family; NULL for an unknown name. */
-const char *schedule_takes(const char *name);
+const char *schedule_supported_sizes(const char *name);
 
 /* Returns 1 for a microbatch of the second direction of a two-way schedule, else 0. */
 static inline int schedule_direction(const struct schedule *s, int microbatch)
@@ -140,7 +140,7 @@ static inline int schedule_stage(const struct schedule *s, int rank, int chunk)
 MUST_USE enum status schedule_add_transfers(struct schedule *schedule);
 
 /* The first error in a schedule. */
-struct complaint {
+struct schedule_error {
     int rank;     // -1: not a single rank
     int position; // in that rank's list; -1: an action is missing
     char text[512];
@@ -153,4 +153,4 @@ struct complaint {
  *   same order at both ends of an edge; no deadlock even if every transfer blocks;
  *   no more activations at once than the family claims.
  * Else BAD_SCHEDULE, fail_text(), and `why` (may be NULL): "rank 3, action 0: 3B0 runs before 3F0". */
-MUST_USE enum status schedule_check(const struct schedule *schedule, struct complaint *why);
+MUST_USE enum status schedule_check(const struct schedule *schedule, struct schedule_error *why);

@@ -251,7 +251,7 @@ static void add_standing(const struct machine *x, int rank, struct text *out)
 }
 
 /* Reports the cycle of waiting ranks, starting with the first rank that does not finish. */
-static enum status stopped(const struct machine *x, int rank, struct complaint *why)
+static enum status stopped(const struct machine *x, int rank, struct schedule_error *why)
 {
     char own[ACTION_CHARS];
     struct text text = {0};
@@ -283,7 +283,7 @@ static enum status stopped(const struct machine *x, int rank, struct complaint *
     return fail(BAD_SCHEDULE, "%s", why->text);
 }
 
-static enum status run(struct machine *x, struct complaint *why)
+static enum status run(struct machine *x, struct schedule_error *why)
 {
     for (int rank = 0; rank < x->s->p; rank++)
         wake(x, rank);
@@ -442,10 +442,10 @@ static enum status machine_init(struct machine *x)
     return OK;
 }
 
-enum status simulate(const struct schedule *s, const struct cost_table *costs, struct complaint *why,
+enum status simulate(const struct schedule *s, const struct cost_table *costs, struct schedule_error *why,
                      struct simulation **out)
 {
-    struct complaint unused;
+    struct schedule_error unused;
     struct machine x = {.s = s, .costs = costs};
     enum status status = simulation_create(s, &x.sim);
     if (status == OK)

@@ -60,7 +60,7 @@ struct simulation {
 /* BAD_SCHEDULE for a deadlock, listing the waiting ranks and actions; `why` may be NULL. Actions must be in
  * range, as after schedule_check(). */
 MUST_USE enum status simulate(const struct schedule *schedule, const struct cost_table *costs,
-                              struct complaint *why, struct simulation **out);
+                              struct schedule_error *why, struct simulation **out);
 void simulation_destroy(struct simulation *simulation); // accepts NULL
 
 /* For measured times: allocates them, initially 0; then, when start and end of each action are set, computes

@@ -200,7 +200,7 @@ static enum status check_mirror(const struct map *map, int second_from)
     return OK;
 }
 
-static enum status find_placement(const struct map *map, struct placement_given *out, int *held)
+static enum status find_placement(const struct map *map, struct custom_placement *out, int *held)
 {
     const struct csv *csv = map->csv;
     out->second_from = turn_of(map, 0);
@@ -226,14 +226,14 @@ static enum status create(struct csv *csv, struct schedule **out)
     int *ranks = calloc(2 * stages + (size_t)csv->p, sizeof *ranks);
     if (ranks == NULL)
         return fail(NO_MEMORY, "reading %s", csv->name);
-    struct placement_given given = {.p = csv->p, .m = csv->m, .stages = csv->stages};
+    struct custom_placement given = {.p = csv->p, .m = csv->m, .stages = csv->stages};
     given.rank_of[0] = ranks;
     given.rank_of[1] = ranks + stages;
     enum status status = map_init(&map);
     if (status == OK)
         status = find_placement(&map, &given, ranks + 2 * stages);
     if (status == OK)
-        status = schedule_create_given(&given, out);
+        status = schedule_create_custom(&given, out);
     free(map.holder);
     free(ranks);
     return status;
@@ -254,7 +254,7 @@ static void find_peers(struct schedule *s)
 
 static enum status check(const struct csv *csv, const struct schedule *s)
 {
-    struct complaint why;
+    struct schedule_error why;
     enum status status = schedule_check(s, &why);
     if (status != BAD_SCHEDULE)
         return status;

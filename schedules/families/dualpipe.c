@@ -4,7 +4,7 @@
  * communication of one is hidden by the computation of the other (overlaps_next).
  *
  *     DualPipe, p 4:   down: 0 1 2 3      every stage twice, on ranks s and p-1-s; half of the
- *                      up:   3 2 1 0      microbatches feed from either end
+ *                      up:   3 2 1 0      microbatches enter at either end
  *     DualPipeV, p 2:  rank 0: 0 3        DualPipe cut in the middle: the second stream has the same
  *                      rank 1: 1 2        microbatches, in the opposite direction
  *
@@ -18,10 +18,10 @@
 struct streams {
     struct schedule *s;
     int stage[2];
-    int first[2], count[2];  // the microbatches of each stream
-    int f[2], b[2];          // forwards and backwards done
-    struct action_list late; // W of microbatches whose I ran separately, oldest first
-    int done;                // of `late`
+    int first[2], count[2];      // the microbatches of each stream
+    int f[2], b[2];              // forwards and backwards done
+    struct action_list deferred; // W of microbatches whose I ran separately, oldest first
+    int done;                    // of `deferred`
 };
 
 static struct action next(struct streams *x, enum action_kind kind, int stream)
@@ -44,20 +44,20 @@ static void forward(struct streams *x, int stream)
     add(x, next(x, FORWARD, stream));
 }
 
-/* Both halves at once, or I now and W in a later weight(). */
+/* Appends a B; with `split` an I, whose W a later weight() appends. */
 static void backward(struct streams *x, int stream, bool split)
 {
     struct action a = next(x, split ? BACKWARD_INPUT : BACKWARD, stream);
     add(x, a);
     a.kind = BACKWARD_WEIGHT;
-    if (split && !action_list_add(&x->late, a))
+    if (split && !action_list_add(&x->deferred, a))
         x->s->out_of_memory = true;
 }
 
 static void weight(struct streams *x)
 {
-    if (x->done < x->late.count)
-        add(x, x->late.actions[x->done++]);
+    if (x->done < x->deferred.count)
+        add(x, x->deferred.actions[x->done++]);
 }
 
 static void forward_with_backward(struct streams *x, int stream)
@@ -70,7 +70,8 @@ static void forward_with_backward(struct streams *x, int stream)
     add(x, b);
 }
 
-/* The last backwards of both streams: split from the middle one on, since the previous ranks wait for I. */
+/* The last backwards of both streams. From the middle on they are split, since the previous ranks wait for I.
+ */
 static void drain_both(struct streams *x, int count)
 {
     bool split = false;
@@ -123,9 +124,9 @@ static void two_streams(struct streams *x, int half, int from_middle)
         weight(x);
         backward(x, 0, true);
     }
-    while (x->done < x->late.count)
+    while (x->done < x->deferred.count)
         weight(x);
-    free(x->late.actions);
+    free(x->deferred.actions);
 }
 
 static void dualpipev(struct schedule *s)
@@ -165,31 +166,32 @@ static int dualpipe_peak(const struct schedule *s, int rank)
     return s->p + 1 < s->m ? s->p + 1 : s->m;
 }
 
-static const char *refuses_odd_pipes(const struct schedule_options *o)
+static const char *restriction_even_p(const struct schedule_options *o)
 {
     if (o->v != 1)
-        return "each rank holds one stage for each direction";
-    return o->p % 2 == 0 ? NULL : "the two directions meet between two ranks";
+        return "each rank holds one stage per direction";
+    return o->p % 2 == 0 ? NULL : "the two directions must meet between two ranks";
 }
 
 const struct family family_dualpipev = {
     .about = {.name = "dualpipev",
-              .idea = "Forwards overlap backwards of earlier microbatches, two chunks in a V.",
-              .takes = "any p, any m, v = 2"},
+              .summary = "Forwards overlap backwards of earlier microbatches, two chunks in a V.",
+              .supports = "any p, any m, v = 2"},
     .placement = PLACE_V,
     .default_v = 2,
-    .refuses = refuses_other_than_two_chunks,
+    .restriction = restriction_two_chunks,
     .generate = dualpipev,
     .peak_claim = dualpipev_peak,
 };
 
 const struct family family_dualpipe = {
     .about = {.name = "dualpipe",
-              .idea = "Microbatches feed from both ends and overlap where they meet; weights are held twice.",
-              .takes = "an even p, any m, v = 1"},
+              .summary =
+                  "Microbatches enter at both ends and overlap where they meet; weights are held twice.",
+              .supports = "an even p, any m, v = 1"},
     .placement = PLACE_TWO_WAY,
     .default_v = 1,
-    .refuses = refuses_odd_pipes,
+    .restriction = restriction_even_p,
     .generate = dualpipe,
     .peak_claim = dualpipe_peak,
 };

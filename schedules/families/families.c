@@ -21,7 +21,7 @@ void schedule_names(struct text *out)
         text_add(out, "%s%s", i > 0 ? ", " : "", families[i]->about.name);
 }
 
-const char *refuses_many_chunks(const struct schedule_options *o)
+const char *restriction_one_chunk(const struct schedule_options *o)
 {
     return o->v == 1 ? NULL : "each rank holds one stage";
 }
@@ -52,8 +52,8 @@ static enum status find_family(const char *name, const struct family **out)
     return status;
 }
 
-/* Returns why no family, or this one, supports the options. */
-static const char *refusal(const struct family *family, const struct schedule_options *o)
+/* Returns the reason why this family, or any family, does not support the options; NULL if it does. */
+static const char *unsupported(const struct family *family, const struct schedule_options *o)
 {
     if (o->p < 1 || o->m < 1 || o->v < 1)
         return "p, m and v must be at least 1";
@@ -65,7 +65,7 @@ static const char *refusal(const struct family *family, const struct schedule_op
         return "a microbatch_group_size below p causes a deadlock";
     if (o->m > schedule_most_microbatches(o->p, o->v))
         return "the actions do not fit in memory";
-    return family->refuses(o);
+    return family->restriction(o);
 }
 
 int schedule_default_v(const char *name)
@@ -74,13 +74,13 @@ int schedule_default_v(const char *name)
     return family != NULL ? family->default_v : 0;
 }
 
-const char *schedule_takes(const char *name)
+const char *schedule_supported_sizes(const char *name)
 {
     const struct family *family = family_named(name);
-    return family != NULL ? family->about.takes : NULL;
+    return family != NULL ? family->about.supports : NULL;
 }
 
-const char *schedule_refusal(const struct schedule_options *options)
+const char *schedule_unsupported(const struct schedule_options *options)
 {
     const struct family *family = family_named(options->name);
     struct schedule_options o = *options;
@@ -88,7 +88,7 @@ const char *schedule_refusal(const struct schedule_options *options)
         return "unknown schedule";
     if (o.v == 0)
         o.v = family->default_v;
-    return refusal(family, &o);
+    return unsupported(family, &o);
 }
 
 int64_t schedule_most_microbatches(int p, int v)
@@ -96,8 +96,8 @@ int64_t schedule_most_microbatches(int p, int v)
     return p > SCHEDULE_MOST_RANKS ? 0 : SCHEDULE_MOST_CELLS / ((int64_t)p * v);
 }
 
-/* Suggests the nearest valid p and m, or v if even one rank would hold too much. */
-static enum status refuse_size(const struct family *family, const struct schedule_options *o)
+/* Suggests the largest valid m, or p, or v if even one rank would have too many actions. */
+static enum status fail_size(const struct family *family, const struct schedule_options *o)
 {
     int64_t most = schedule_most_microbatches(o->p, o->v),
             ranks = o->p < SCHEDULE_MOST_RANKS ? o->p : SCHEDULE_MOST_RANKS;
@@ -113,31 +113,31 @@ static enum status refuse_size(const struct family *family, const struct schedul
                 family->about.name, o->p, o->m, o->v, what, (long long)most);
 }
 
-static enum status refuse(const struct family *family, const struct schedule_options *o)
+static enum status check_options(const struct family *family, const struct schedule_options *o)
 {
-    const char *why = refusal(family, o);
+    const char *why = unsupported(family, o);
     if (why == NULL)
         return OK;
     if (o->p >= 1 && o->v >= 1 && o->m > schedule_most_microbatches(o->p, o->v))
-        return refuse_size(family, o);
+        return fail_size(family, o);
     return fail(BAD_SCHEDULE, "%s does not support p %d, m %d, v %d: %s; it supports %s", family->about.name,
-                o->p, o->m, o->v, why, family->about.takes);
+                o->p, o->m, o->v, why, family->about.supports);
 }
 
 enum status schedule_complete(struct schedule *s, const struct schedule_options *o)
 {
-    bool searched = s->has_transfers; // then most of the work is done
-    tell(o->progress, searched ? SEARCHED_PERCENT : GENERATED_PERCENT);
+    bool searched = s->has_transfers; // most of the work is then done
+    report_progress(o->progress, searched ? SEARCHED_PERCENT : GENERATED_PERCENT);
     enum status status = OK;
     if (s->out_of_memory)
         status = fail(NO_MEMORY, "no memory for the actions of %s", s->family->about.name);
     if (status == OK && !o->without_transfers && !searched) {
         status = schedule_add_transfers(s);
-        tell(o->progress, TRANSFERRED_PERCENT);
+        report_progress(o->progress, TRANSFERRED_PERCENT);
     }
     if (status == OK)
         status = schedule_check(s, NULL);
-    tell(o->progress, 100.0);
+    report_progress(o->progress, 100.0);
     if (status != OK)
         schedule_destroy(s);
     return status;
@@ -150,7 +150,7 @@ enum status schedule_generate(const struct schedule_options *options, struct sch
     struct schedule_options o = *options;
     if (o.v == 0)
         o.v = family->default_v;
-    TRY(refuse(family, &o));
+    TRY(check_options(family, &o));
 
     if (family->search != NULL)
         return family->search(options, out);

@@ -10,16 +10,16 @@ enum placement {
     PLACE_LOOPED,  // stage s on rank s mod p
     PLACE_V,       // down the ranks and up again, alternating: stage p is on the same rank as stage p-1
     PLACE_TWO_WAY, // stage s on rank s for direction 0, on rank p-1-s for direction 1
-    PLACE_GIVEN,   // per stage, as in a file
+    PLACE_CUSTOM,  // per stage, as in a file
 };
 
 struct family {
     struct schedule_about about;
     enum placement placement;
     int default_v;
-    bool groups; // microbatch_group_size applies
+    bool groups; // supports microbatch_group_size
     /* Returns NULL if the family supports these options, else the reason: "it has one chunk per rank". */
-    const char *(*refuses)(const struct schedule_options *options);
+    const char *(*restriction)(const struct schedule_options *options);
     void (*generate)(struct schedule *schedule);
     /* Replaces `generate` for families that create the complete schedule, including transfers. v may be 0. */
     enum status (*search)(const struct schedule_options *options, struct schedule **out);
@@ -39,30 +39,30 @@ MUST_USE enum status schedule_create(const struct family *family, const struct s
                                      struct schedule **out);
 
 /* A custom placement: every rank holds stages / p stages of each direction. */
-struct placement_given {
+struct custom_placement {
     int p, m, stages;
     int second_from; // the first microbatch of direction 1; m if there is one direction
     int *rank_of[2]; // [stages] per direction; both are read
 };
 
 /* Creates an empty schedule of family "file" with a copy of this placement. */
-MUST_USE enum status schedule_create_given(const struct placement_given *given, struct schedule **out);
+MUST_USE enum status schedule_create_custom(const struct custom_placement *given, struct schedule **out);
 
 /* Measured progress, in percent, after the generator, the transfers, a search. */
 enum { GENERATED_PERCENT = 10, TRANSFERRED_PERCENT = 60, SEARCHED_PERCENT = 90 };
 
-static inline void tell(const struct progress *progress, double percent)
+static inline void report_progress(const struct progress *progress, double percent)
 {
     if (progress != NULL)
-        progress->tell(progress->context, percent);
+        progress->report(progress->context, percent);
 }
 
 /* Creates the lists of a family: without transfers (unless it has a search) and unchecked. Same errors as
  * schedule_build(). */
 MUST_USE enum status schedule_generate(const struct schedule_options *options, struct schedule **out);
 
-/* Completes full lists: adds transfers if the options want them and it has none, and checks it. Destroys the
- * schedule on errors. */
+/* Completes a schedule: adds transfers if the options request them and it has none, and checks it. Destroys
+ * the schedule on errors. */
 MUST_USE enum status schedule_complete(struct schedule *schedule, const struct schedule_options *options);
 
 /* schedule_add_transfers(), with every RECV placed as if the actions took these times: greater than 0 each,
@@ -76,17 +76,18 @@ bool action_list_add(struct action_list *list, struct action action);
  * unit. */
 void zb_v_lists(struct schedule *schedule);
 int64_t zb_v_units(int p, int m);
-/* Creates the lists of the shortest building block found on the V placement in which no rank holds more than
- * `limit` chunks, if every action takes one unit; the search simulates about `units` actions, and stops at a
- * makespan of `goal`. Reserve: ranks keep memory for chunk 1 during the fill, later ranks more of it.
- * Drain: ranks leave the order of the block during the drain. Returns false if none was found. */
-enum block_rule { WITH_SPARES, WITH_RESERVE, WITH_RESERVE_AND_DRAIN };
+/* Creates the lists of the shortest building block found for the V placement in which no rank holds more
+ * than `limit` chunks, if every action takes one unit. The search simulates about `units` actions and stops
+ * at a makespan of `goal`. Headroom: actions that run out of order leave some activations free. Reserve:
+ * during the fill ranks keep memory free for chunk 1, later ranks more of it. Drain: during the drain ranks
+ * abandon the order of the block. Returns false if none was found. */
+enum block_rule { WITH_HEADROOM, WITH_RESERVE, WITH_RESERVE_AND_DRAIN };
 bool v_limited_lists(struct schedule *schedule, int limit, enum block_rule rule, int goal, int64_t units);
 
-/* Reasons shared by several families. */
-const char *refuses_nothing(const struct schedule_options *options);
-const char *refuses_many_chunks(const struct schedule_options *options);
-const char *refuses_other_than_two_chunks(const struct schedule_options *options);
+/* Restrictions shared by several families. */
+const char *restriction_none(const struct schedule_options *options);
+const char *restriction_one_chunk(const struct schedule_options *options);
+const char *restriction_two_chunks(const struct schedule_options *options);
 
 /* Order of a rank's chunks in looped placements: a group of microbatches through the first chunk, the same
  * group through the next, and so on; for backwards from the last chunk to the first. */

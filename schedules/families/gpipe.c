@@ -26,10 +26,12 @@ static int gpipe_peak(const struct schedule *s, int rank)
 }
 
 const struct family family_gpipe = {
-    .about = {.name = "gpipe", .idea = "All forwards, then all backwards.", .takes = "any p, any m, v = 1"},
+    .about = {.name = "gpipe",
+              .summary = "All forwards, then all backwards.",
+              .supports = "any p, any m, v = 1"},
     .placement = PLACE_LOOPED,
     .default_v = 1,
-    .refuses = refuses_many_chunks,
+    .restriction = restriction_one_chunk,
     .generate = gpipe,
     .peak_claim = gpipe_peak,
 };

@@ -7,13 +7,13 @@
  *
  *     p 2, v 2, rank 0:  0F0 0F1 2F0 2F1 . 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ...     groups (0 1) (2 3)
  *
- * A group must have at least p microbatches; otherwise the first one is not back when the chunk changes. So m
- * microbatches are cut into m/p groups of nearly equal size. With microbatch_group_size the groups have that
- * size and the last one has the remainder. Caution: a small last group can deadlock. Rank 0 is 2(p-1)
- * forwards ahead of rank p-1, and a round trip (of an activation within the last group, of a gradient within
- * the previous one) must not be shorter, or both ranks wait for each other. In that case m is cut evenly into
- * m/microbatch_group_size groups. A larger group must not follow a smaller one either: it needs forwards that
- * the warm-up, computed for the first group, did not run.
+ * A group must have at least p microbatches; otherwise the first one has not returned when the chunk
+ * changes. So m microbatches are cut into m/p groups of nearly equal size. With microbatch_group_size the
+ * groups have that size and the last one has the remainder. Caution: a small last group can deadlock. Rank
+ * 0 is 2(p-1) forwards ahead of rank p-1, and a round trip (of an activation within the last group, of a
+ * gradient within the previous one) must not be shorter, or both ranks wait for each other. In that case m
+ * is cut evenly into m/microbatch_group_size groups. A larger group must not follow a smaller one either:
+ * it needs forwards that the warm-up, computed for the first group, did not run.
  *
  * Breadth-first (Lamy-Poirier, 2211.05953) has one group: GPipe in every chunk. Most memory and fewest
  * changes of chunk, so sharded weights are gathered once per chunk and direction. */
@@ -102,7 +102,7 @@ static int looped_bfs_peak(const struct schedule *s, int rank)
     return s->m * s->v;
 }
 
-const char *refuses_nothing(const struct schedule_options *o)
+const char *restriction_none(const struct schedule_options *o)
 {
     (void)o;
     return NULL;
@@ -110,23 +110,24 @@ const char *refuses_nothing(const struct schedule_options *o)
 
 const struct family family_interleaved = {
     .about = {.name = "interleaved",
-              .idea = "1F1B with v chunks per rank: the pipe fills v times faster, for more messages.",
-              .takes = "any p, any m, any v"},
+              .summary =
+                  "1F1B with v chunks per rank: a bubble v times smaller, for v times as many messages.",
+              .supports = "any p, any m, any v"},
     .placement = PLACE_LOOPED,
     .default_v = 2,
     .groups = true,
-    .refuses = refuses_nothing,
+    .restriction = restriction_none,
     .generate = interleaved,
     .peak_claim = interleaved_peak,
 };
 
 const struct family family_looped_bfs = {
     .about = {.name = "looped-bfs",
-              .idea = "GPipe chunk by chunk: the fewest changes of chunk, for sharded weights.",
-              .takes = "any p, any m, any v"},
+              .summary = "GPipe chunk by chunk: the fewest weight gathers if weights are sharded.",
+              .supports = "any p, any m, any v"},
     .placement = PLACE_LOOPED,
     .default_v = 2,
-    .refuses = refuses_nothing,
+    .restriction = restriction_none,
     .generate = looped_bfs,
     .peak_claim = looped_bfs_peak,
 };

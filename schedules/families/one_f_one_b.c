@@ -27,11 +27,11 @@ static int one_f_one_b_peak(const struct schedule *s, int rank)
 
 const struct family family_1f1b = {
     .about = {.name = "1f1b",
-              .idea = "Fill the pipe, then one forward and one backward in turn, then drain.",
-              .takes = "any p, any m, v = 1"},
+              .summary = "Fill the pipeline, then alternate one forward and one backward, then drain.",
+              .supports = "any p, any m, v = 1"},
     .placement = PLACE_LOOPED,
     .default_v = 1,
-    .refuses = refuses_many_chunks,
+    .restriction = restriction_one_chunk,
     .generate = one_f_one_b,
     .peak_claim = one_f_one_b_peak,
 };

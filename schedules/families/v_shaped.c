@@ -93,7 +93,7 @@ static void zb_v_rank(struct schedule *s, int rank, bool without_w)
         weight(s, &down);
 }
 
-/* ---- W in the gaps ---- */
+/* ---- inserting W into the bubbles ---- */
 
 enum { NEVER = INT_MAX };
 
@@ -108,21 +108,22 @@ struct rank_clock {
 struct clock {
     struct schedule *s;
     struct rank_clock *ranks;
-    int *made[2]; // [2p][m] time of the activation, of the gradient of a stage
-    int limit;    // chunks that a rank may hold
+    int *available[2]; // [2p][m] time of the activation, of the gradient of a stage
+    int limit;         // chunks that a rank may hold
 };
 
-static int *made(const struct clock *x, int which, int stage, int microbatch)
+static int *available_at(const struct clock *x, int which, int stage, int microbatch)
 {
-    return &x->made[which][(size_t)stage * (size_t)x->s->m + (size_t)microbatch];
+    return &x->available[which][(size_t)stage * (size_t)x->s->m + (size_t)microbatch];
 }
 
 static bool ready(const struct clock *x, const struct rank_clock *r, struct action a, int now)
 {
     int last = x->s->stages - 1, k = a.microbatch;
     if (a.kind == FORWARD)
-        return r->held < x->limit && (a.stage == 0 || *made(x, 0, a.stage - 1, k) <= now);
-    return *made(x, 0, a.stage, k) <= now && (a.stage == last || *made(x, 1, a.stage + 1, k) <= now);
+        return r->held < x->limit && (a.stage == 0 || *available_at(x, 0, a.stage - 1, k) <= now);
+    return *available_at(x, 0, a.stage, k) <= now &&
+           (a.stage == last || *available_at(x, 1, a.stage + 1, k) <= now);
 }
 
 /* Runs a rank for one unit: the next F or I, else the oldest W; returns false if neither is possible. */
@@ -131,7 +132,7 @@ static bool run_unit(const struct clock *x, struct rank_clock *r, int now)
     const struct action *order = r->order.actions;
     if (r->next < r->order.count && ready(x, r, order[r->next], now)) {
         struct action a = order[r->next++];
-        *made(x, a.kind == FORWARD ? 0 : 1, a.stage, a.microbatch) = now + 1;
+        *available_at(x, a.kind == FORWARD ? 0 : 1, a.stage, a.microbatch) = now + 1;
         r->held += a.kind == FORWARD ? 1 : 0;
         schedule_add(x->s, a.kind, a.stage, a.microbatch);
         return true;
@@ -167,8 +168,8 @@ static void insert_weights(struct schedule *s, int limit)
     } else {
         for (size_t i = 0; i < 2 * cells; i++)
             times[i] = NEVER;
-        x.made[0] = times;
-        x.made[1] = times + cells;
+        x.available[0] = times;
+        x.available[1] = times + cells;
         for (int rank = 0; rank < s->p; rank++) {
             x.ranks[rank].order = s->ranks[rank];
             s->ranks[rank] = (struct action_list){.actions = NULL};
@@ -204,18 +205,18 @@ static int zb_v_peak(const struct schedule *s, int rank)
     return 2 * (s->p < s->m ? s->p : s->m);
 }
 
-const char *refuses_other_than_two_chunks(const struct schedule_options *o)
+const char *restriction_two_chunks(const struct schedule_options *o)
 {
-    return o->v == 2 ? NULL : "each rank holds two stages, the ends of a V";
+    return o->v == 2 ? NULL : "each rank holds two stages, the two ends of a V";
 }
 
 const struct family family_zb_v = {
     .about = {.name = "zb-v",
-              .idea = "No bubble where F, I and W take equal times, in 1F1B's memory: two chunks in a V.",
-              .takes = "any p, any m, v = 2"},
+              .summary = "No bubble if F, I and W take equal times, with 1F1B's memory: two chunks in a V.",
+              .supports = "any p, any m, v = 2"},
     .placement = PLACE_V,
     .default_v = 2,
-    .refuses = refuses_other_than_two_chunks,
+    .restriction = restriction_two_chunks,
     .generate = zb_v_lists,
     .peak_claim = zb_v_peak,
 };

@@ -15,14 +15,14 @@
  *     rank 0:  F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3         peak min(2p-1, m)
  *     rank 1:  . F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
  *
- * With m < 2p-1 a rank runs out of F while an I still arrives only every other unit: its W start right after
- * its last F, in between. For f = i = w = 1 the makespan is the larger of 3m + p-1 and 2m + 2p-1, and no
+ * With m < 2p-1 a rank runs out of F while I still arrive only every other unit: its W start right after its
+ * last F, in between. For f = i = w = 1 the makespan is the larger of 3m + p-1 and 2m + 2p-1, and no
  * schedule is shorter: the last rank starts after p-1 units, and rank 0 has its first I after 2p-1.
  *
  *     p 3, m 4, rank 1:  . F0 F1 F2 I0 F3 I1 W0 I2 W1 I3 W2 W3
  *
  * With v chunks ZB-H1 is looped like the interleaved schedule (PyTorch's InterleavedZeroBubble); its forwards
- * are further ahead by the number that the loop needs. */
+ * are ahead by the additional number that the loop needs. */
 #include "schedules/families/family.h"
 
 static int least(int a, int b)
@@ -74,23 +74,23 @@ static int zb_h2_peak(const struct schedule *s, int rank)
 
 const struct family family_zb_h1 = {
     .about = {.name = "zb-h1",
-              .idea = "1F1B whose weight gradients fill the bubble, with 1F1B's memory.",
-              .takes = "any p, any m, any v"},
+              .summary = "1F1B with weight gradients in the bubble, with 1F1B's memory.",
+              .supports = "any p, any m, any v"},
     .placement = PLACE_LOOPED,
     .default_v = 1,
     .groups = true,
-    .refuses = refuses_nothing,
+    .restriction = restriction_none,
     .generate = zb_h1,
     .peak_claim = zb_h1_peak,
 };
 
 const struct family family_zb_h2 = {
     .about = {.name = "zb-h2",
-              .idea = "No bubble where F, I and W take equal times, for twice the memory of 1F1B.",
-              .takes = "any p, any m, v = 1"},
+              .summary = "No bubble if F, I and W take equal times, for twice the memory of 1F1B.",
+              .supports = "any p, any m, v = 1"},
     .placement = PLACE_LOOPED,
     .default_v = 1,
-    .refuses = refuses_many_chunks,
+    .restriction = restriction_one_chunk,
     .generate = zb_h2,
     .peak_claim = zb_h2_peak,
 };

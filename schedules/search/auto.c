@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A schedule for the given times (the automatic scheduler of Qi et al., 2401.10241, section 3, and on from
- * there). Given what F, I, W and a message take, and how many activations a rank may hold:
+/* Searches for a schedule for the given times of F, I, W and a message and a limit of activations per rank
+ * (an extension of the automatic scheduler of Qi et al., 2401.10241, section 3). Candidates:
  *
- *     1. every named family that keeps to the limit, as it is, so that the outcome is never longer than any
- * of them (but for the one that holds weights twice);
- *     2. for each placement, the pipe played on a clock under many rules (auto_play.c), and the best of all
- * so far improved step by step (auto_improve.c), unless it is as short as any schedule can be (bound.h); on
- * the V with two chunks and a limit below 2p chunks, first the building blocks of v_limited.c that drain
- * out of order, which end the search where they reach the bound, and last those that do not;
- *     3. whatever simulate() finds shortest, transfers included; of equals the one that holds least, then the
- *        one with the least bubble.
+ *     1. Every named family within the limit, unchanged: the result is never longer than any of them (except
+ *        the one that holds weights twice).
+ *     2. For each placement, greedy simulations under many rules (auto_greedy.c), then a local search from
+ *        the best schedule so far (auto_improve.c), unless that has reached the lower bound (bound.h). For
+ *        the V with two chunks and a limit below 2p chunks, also the building blocks of v_limited.c: first
+ *        those with a drain, which end the search if they reach the bound, and last the others.
  *
- * Transfers of what was found are placed by the given times, not by units, so that a RECV is posted where
- * its message will really come.
+ * The result is the candidate with the shortest makespan according to simulate(), including transfers; among
+ * equals the one with the lower peak, then the one with the smaller bubble. Transfers are placed by the given
+ * times, not by units, so that a RECV is posted when its message is expected.
  *
- * Caution: every rank builds its own copy, so nothing here may depend on the time it takes, on addresses, or
- * on how a sum was rounded. The search counts what it does, and its times are whole ticks. */
+ * Caution: every rank builds its own copy, so nothing here may depend on elapsed time, addresses or rounding.
+ * Budgets therefore count simulated actions, and times are integer ticks. */
 #include "schedules/bound.h"
 #include "schedules/families/family.h"
 #include "schedules/search/auto_pipe.h"
@@ -24,29 +23,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many actions are run, of either kind of search, for each placement. */
+/* Budgets of the searches for each placement, in simulated actions: in all, and per action of the
+ * schedule. */
 enum {
-    BLOCKS = 4000000,
+    BLOCKS = 4000000, // building blocks with headroom
     BLOCKS_LEAST = 400,
-    RESERVED = 8000000,
-    PLAYED = 3000000,
-    PLAYED_EACH = 3000,
-    MOVED = 12000000,
-    MOVED_EACH = 12000
+    RESERVED = 8000000, // building blocks with a reserve
+    GREEDY = 3000000,
+    GREEDY_EACH = 3000,
+    LOCAL = 12000000,
+    LOCAL_EACH = 12000
 };
-/* What a named family costs, as measured. */
+/* Cost of generating a named family, measured in simulated actions per action of the schedule. */
 enum { NAMED_EACH = 10 };
 enum { PLACEMENTS = 2, FULL_PIPES = 2 };
 
 struct found {
     struct schedule *schedule;
     double makespan, bubble;
-    int peak; // chunks, of the rank that holds most; with different v, compared as whole ranks
+    int peak; // chunks, largest of all ranks; for different v, compared as fractions of a rank
 };
 
-/* In actions that are played once. */
+/* In simulated actions. */
 struct effort {
-    double spent, of_all;
+    double spent, total;
 };
 
 struct search {
@@ -54,12 +54,12 @@ struct search {
     struct effort *effort;
     int v, limit; // in chunks
     struct cost_table costs;
-    struct stage_cost *of_stage; // [p·v], what costs.of_stage points to
-    struct schedule *places[PLACEMENTS];
+    struct stage_cost *of_stage; // [p·v], used by costs.of_stage
+    struct schedule *placed[PLACEMENTS];
     struct pipe *pipes[PLACEMENTS];
-    pipe_step *steps[PLACEMENTS]; // the shortest so far
-    int64_t known[PLACEMENTS];    // its time
-    pipe_step *other;
+    pipe_step *steps[PLACEMENTS];  // of the shortest schedule so far
+    int64_t best_time[PLACEMENTS]; // its makespan
+    pipe_step *other;              // of another schedule
     struct found *found;
 };
 
@@ -87,10 +87,11 @@ static int peak_of(const struct schedule *s)
 static void spend(struct search *h, int64_t actions)
 {
     h->effort->spent += (double)actions;
-    tell(h->o->progress, SEARCHED_PERCENT * h->effort->spent / h->effort->of_all);
+    report_progress(h->o->progress, SEARCHED_PERCENT * h->effort->spent / h->effort->total);
 }
 
-/* Keeps a schedule if it is shorter by more than `margin`, or no longer and smaller; owns it either way. */
+/* Keeps the schedule if it is shorter by more than `margin`, or no longer and has a lower peak. Takes
+ * ownership. */
 static enum status offer(struct search *h, struct schedule *s, double margin)
 {
     struct found offered = {.schedule = s};
@@ -114,38 +115,38 @@ static enum status offer(struct search *h, struct schedule *s, double margin)
 
 static int64_t actions_of(const struct schedule_options *o, int v)
 {
-    return (int64_t)PART_KINDS * v * o->p * o->m;
+    return (int64_t)TASK_KINDS * v * o->p * o->m;
 }
 
 /* ---- the named families ---- */
 
-static bool same_places(const struct schedule *a, const struct schedule *b)
+static bool same_placement(const struct schedule *a, const struct schedule *b)
 {
     return memcmp(a->rank_of[0], b->rank_of[0], (size_t)a->stages * sizeof *a->rank_of[0]) == 0;
 }
 
-/* Keeps the lists of a named schedule if they are the shortest of its placement. */
-static void learn(struct search *h, const struct schedule *s)
+/* Keeps the steps of a named schedule if it is the shortest with its placement. */
+static void keep_steps(struct search *h, const struct schedule *s)
 {
     for (int place = 0; place < PLACEMENTS; place++) {
         struct pipe *x = h->pipes[place];
-        if (x == NULL || !same_places(s, h->places[place]))
+        if (x == NULL || !same_placement(s, h->placed[place]))
             continue;
         steps_of_schedule(x, s, h->other);
         for (int rank = 0; rank < x->p; rank++)
             if (!steps_allowed(x, rank, rank_steps(x, h->other, rank)))
                 return;
         int64_t time = pipe_time(x, h->other, NULL);
-        if (time < h->known[place]) {
-            h->known[place] = time;
+        if (time < h->best_time[place]) {
+            h->best_time[place] = time;
             memcpy(h->steps[place], h->other, (size_t)x->actions * sizeof *h->other);
         }
     }
 }
 
-/* Returns true for a schedule that holds too much, or is longer than the best one even if messages never wait
- * for each other: its transfers need not be added. */
-static enum status is_hopeless(const struct search *h, const struct schedule *s, bool *out)
+/* Returns true for a schedule that exceeds the limit, or is longer than the best one even if messages never
+ * wait for each other: adding its transfers is unnecessary. */
+static enum status is_dominated(const struct search *h, const struct schedule *s, bool *out)
 {
     struct simulation *sim = NULL;
     *out = peak_of(s) > h->limit;
@@ -160,23 +161,23 @@ static enum status is_hopeless(const struct search *h, const struct schedule *s,
 static enum status try_family(struct search *h, const struct schedule_options *o)
 {
     struct schedule *s = NULL;
-    bool hopeless = true;
+    bool dominated = true;
     TRY(schedule_generate(o, &s));
     enum status status = s->out_of_memory ? fail(NO_MEMORY, "no memory for the actions of %s", o->name) : OK;
-    if (status == OK && !schedule_has_replicas(s)) { // a second copy of the weights was not asked for
-        learn(h, s);
-        status = is_hopeless(h, s, &hopeless);
+    if (status == OK && !schedule_has_replicas(s)) { // weights must not be held twice
+        keep_steps(h, s);
+        status = is_dominated(h, s, &dominated);
     }
-    if (status == OK && !hopeless)
+    if (status == OK && !dominated)
         status = schedule_add_transfers(s);
-    if (status == OK && !hopeless)
+    if (status == OK && !dominated)
         return offer(h, s, 0.0);
     schedule_destroy(s);
     return status;
 }
 
-/* From the last row of the table to the first: families that are usually short come first and make the others
- * unnecessary. */
+/* From the last row of the table to the first: families that are usually short come first, and dominate the
+ * others. */
 static enum status try_named(struct search *h)
 {
     int count = 0;
@@ -184,7 +185,7 @@ static enum status try_named(struct search *h)
         count++;
     for (int i = count - 1; i >= 0; i--) {
         struct schedule_options o = {.name = schedule_about(i)->name, .p = h->o->p, .m = h->o->m, .v = h->v};
-        if (strcmp(o.name, family_auto.about.name) != 0 && schedule_refusal(&o) == NULL)
+        if (strcmp(o.name, family_auto.about.name) != 0 && schedule_unsupported(&o) == NULL)
             TRY(try_family(h, &o));
         spend(h, actions_of(h->o, h->v) * NAMED_EACH);
     }
@@ -193,14 +194,15 @@ static enum status try_named(struct search *h)
 
 /* ---- the search ---- */
 
-/* The transfers, by ticks: all sums are exact. An action of no time would start with what follows it. */
+/* Adds the transfers, with times in ticks, so that all sums are exact. One tick more per action: with a time
+ * of 0 an action would start at the same time as its successor. */
 static enum status add_transfers(const struct pipe *x, struct schedule *s)
 {
     struct stage_cost *of_stage = calloc((size_t)x->stages, sizeof *of_stage);
     if (of_stage == NULL)
         return fail(NO_MEMORY, "no memory for the times of %d stages", x->stages);
     for (int stage = 0; stage < x->stages; stage++) {
-        const struct part *q = &x->part[x->of_stage[stage]];
+        const struct task *q = &x->task[x->of_stage[stage]];
         of_stage[stage].f = (double)q->time + 1.0;
         of_stage[stage].i = (double)q[x->v].time + 1.0;
         of_stage[stage].w = (double)q[2 * (ptrdiff_t)x->v].time + 1.0;
@@ -231,23 +233,22 @@ static int64_t budget(int64_t actions, int most, int each)
     return actions < most / each ? actions * each : most;
 }
 
-/* Searches within `limit` chunks. `known` is the time of what `steps` holds: PIPE_NEVER where that is
- * nothing. */
+/* Searches within `limit` chunks. `known` is the makespan of `steps`; PIPE_NEVER if these are not set. */
 static enum status search_within(struct search *h, int place, int limit, int64_t goal, int64_t known,
                                  pipe_step *steps)
 {
     struct pipe *x = h->pipes[place];
-    int64_t played = budget(x->actions, PLAYED, PLAYED_EACH), moved = budget(x->actions, MOVED, MOVED_EACH);
+    int64_t greedy = budget(x->actions, GREEDY, GREEDY_EACH), local = budget(x->actions, LOCAL, LOCAL_EACH);
     x->limit = limit;
-    known = play_many(x, known, goal, played, steps);
-    spend(h, played);
-    known = improve(x, known, goal, moved, steps);
-    spend(h, moved);
+    known = greedy_search(x, known, goal, greedy, steps);
+    spend(h, greedy);
+    known = local_search(x, known, goal, local, steps);
+    spend(h, local);
     x->limit = h->limit;
     if (steps == h->steps[place])
-        h->known[place] = known;
-    bool fuse = h->costs.b > 0.0 && h->costs.b < 1.0; // then it is shorter than its steps
-    double least = (double)known / x->second;
+        h->best_time[place] = known;
+    bool fuse = h->costs.b > 0.0 && h->costs.b < 1.0; // a B is then shorter than I and W
+    double least = (double)known / x->ticks_per_unit;
     if (known == PIPE_NEVER ||
         (!fuse && h->found->schedule != NULL && least > h->found->makespan * (1.0 + 1e-6)))
         return OK;
@@ -255,8 +256,9 @@ static enum status search_within(struct search *h, int place, int limit, int64_t
     return fuse ? offer_steps(h, place, steps, true) : OK;
 }
 
-/* Finds the shortest building block of v_limited.c at this limit; `out` is its time, PIPE_NEVER where there
- * is none. Blocks are played with actions of one unit, so the first search ends at the bound for these. */
+/* Finds the shortest building block of v_limited.c at this limit; `out` is its makespan, PIPE_NEVER if
+ * there is none. Blocks are simulated with actions of one unit, so the search with a drain ends at the
+ * bound for these times. */
 static enum status find_block(struct search *h, int place, enum block_rule rule, pipe_step *steps,
                               int64_t *out)
 {
@@ -264,9 +266,9 @@ static enum status find_block(struct search *h, int place, enum block_rule rule,
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
     struct schedule *s = NULL;
     double bound = 0.0;
-    TRY(schedule_bound(h->places[place], &units, h->limit, &bound));
+    TRY(schedule_bound(h->placed[place], &units, h->limit, &bound));
     TRY(schedule_create(placements[place], &o, &s));
-    int64_t effort = rule == WITH_SPARES ? BLOCKS : RESERVED;
+    int64_t effort = rule == WITH_HEADROOM ? BLOCKS : RESERVED;
     int goal = rule == WITH_RESERVE_AND_DRAIN ? (int)ceil(bound * (1.0 - 1e-9)) : 0;
     bool found = v_limited_lists(s, h->limit, rule, goal, effort);
     enum status status = s->out_of_memory ? fail(NO_MEMORY, "no memory for the actions of auto") : OK;
@@ -278,21 +280,21 @@ static enum status find_block(struct search *h, int place, enum block_rule rule,
     return status;
 }
 
-/* A block that is shorter than the steps found so far is improved too, and only replaces what was found where
- * it is better. */
+/* Improves a block that is shorter than the best steps so far; it replaces the best schedule only if it is
+ * better. */
 static enum status improve_block(struct search *h, int place, int64_t goal, int64_t time, pipe_step *steps)
 {
     struct pipe *x = h->pipes[place];
-    if (time >= h->known[place])
+    if (time >= h->best_time[place])
         return OK;
-    int64_t moved = budget(x->actions, MOVED, MOVED_EACH);
-    time = improve(x, time, goal, moved, steps);
-    spend(h, moved);
-    h->known[place] = time;
+    int64_t local = budget(x->actions, LOCAL, LOCAL_EACH);
+    time = local_search(x, time, goal, local, steps);
+    spend(h, local);
+    h->best_time[place] = time;
     return offer_steps(h, place, steps, false);
 }
 
-/* Returns true if no better schedule exists: as short as the bound, in at most `limit` chunks. */
+/* Returns true if the best schedule is optimal: as short as the bound, with at most `limit` chunks. */
 static bool done(const struct search *h, double bound, int limit)
 {
     const struct found *f = h->found;
@@ -300,13 +302,14 @@ static bool done(const struct search *h, double bound, int limit)
            (int64_t)f->peak * h->v <= (int64_t)limit * f->schedule->v;
 }
 
-/* The search on the V with two chunks and a limit below 2p chunks. Blocks with a drain come first: where
- * times are equal they mostly reach the bound, and the search ends. `reserved` has room for their steps. */
+/* The search on the V with two chunks and a limit below 2p chunks. Blocks with a drain come first: if
+ * all times are equal they mostly reach the bound, and the search ends. `reserved` is a buffer for their
+ * steps. */
 static enum status search_limited(struct search *h, int place, double bound, int64_t goal,
                                   pipe_step *reserved)
 {
     struct pipe *x = h->pipes[place];
-    // They are chosen in a pipe of few microbatches, so only their play grows with m.
+    // They are selected with few microbatches, so only the final simulation grows with m.
     bool affordable =
         (int64_t)6 * x->p * (x->p + 1) <= RESERVED / BLOCKS_LEAST && x->actions <= RESERVED / 40;
     int64_t with_drain = PIPE_NEVER, time = PIPE_NEVER;
@@ -316,9 +319,9 @@ static enum status search_limited(struct search *h, int place, double bound, int
         TRY(offer_steps(h, place, reserved, false));
     if (done(h, bound, h->limit))
         return OK;
-    TRY(search_within(h, place, h->limit, goal, h->known[place], h->steps[place]));
+    TRY(search_within(h, place, h->limit, goal, h->best_time[place], h->steps[place]));
     if (x->actions <= BLOCKS / BLOCKS_LEAST && !done(h, bound, h->limit)) {
-        TRY(find_block(h, place, WITH_SPARES, h->other, &time));
+        TRY(find_block(h, place, WITH_HEADROOM, h->other, &time));
         TRY(improve_block(h, place, goal, time, h->other));
     }
     if (affordable && !done(h, bound, h->limit)) {
@@ -333,8 +336,8 @@ static enum status search_place(struct search *h, int place)
 {
     struct pipe *x = h->pipes[place];
     double bound = 0.0;
-    TRY(schedule_bound(h->places[place], &h->costs, h->limit, &bound));
-    int64_t goal = (int64_t)ceil(bound * x->second * (1.0 + 1e-9));
+    TRY(schedule_bound(h->placed[place], &h->costs, h->limit, &bound));
+    int64_t goal = (int64_t)ceil(bound * x->ticks_per_unit * (1.0 + 1e-9));
     int64_t full = (int64_t)x->p * x->v;
     for (int pipes = 1; h->o->memory_limit == 0.0 && pipes <= FULL_PIPES; pipes++)
         if (pipes * full < h->limit && !done(h, bound, (int)(pipes * full)))
@@ -342,7 +345,7 @@ static enum status search_place(struct search *h, int place)
     if (done(h, bound, h->limit))
         return OK;
     if (place == 0 || h->v != 2 || h->limit >= 2 * x->p)
-        return search_within(h, place, h->limit, goal, h->known[place], h->steps[place]);
+        return search_within(h, place, h->limit, goal, h->best_time[place], h->steps[place]);
     pipe_step *reserved = calloc((size_t)x->actions, sizeof *reserved);
     enum status status = reserved != NULL ? search_limited(h, place, bound, goal, reserved)
                                           : fail(NO_MEMORY, "no memory for a search for a schedule");
@@ -352,7 +355,7 @@ static enum status search_place(struct search *h, int place)
 
 /* ---- one v ---- */
 
-/* The costs of this v's stages; where v is left open, half of what is given for a whole rank, and so on. */
+/* Sets the costs of the stages; if v is not given, those of v 1 are divided by v. */
 static enum status set_costs(struct search *h)
 {
     static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}};
@@ -373,10 +376,10 @@ static enum status set_costs(struct search *h)
 static enum status set_place(struct search *h, int place)
 {
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
-    TRY(schedule_create(placements[place], &o, &h->places[place]));
-    TRY(pipe_create(h->places[place], &h->costs, h->limit, &h->pipes[place]));
+    TRY(schedule_create(placements[place], &o, &h->placed[place]));
+    TRY(pipe_create(h->placed[place], &h->costs, h->limit, &h->pipes[place]));
     size_t actions = (size_t)h->pipes[place]->actions;
-    h->known[place] = PIPE_NEVER;
+    h->best_time[place] = PIPE_NEVER;
     h->steps[place] = calloc(actions, sizeof *h->steps[place]);
     if (h->other == NULL)
         h->other = calloc(actions, sizeof *h->other);
@@ -405,7 +408,7 @@ static int limit_of(const struct schedule_options *o, int v)
     return (int)(o->memory_limit > 0.0 && limit < all ? limit : all);
 }
 
-/* What a search with this v may take at most. */
+/* Returns the upper limit of the effort of a search with this v. */
 static double effort_of(const struct schedule_options *o, int v)
 {
     int64_t actions = actions_of(o, v), families = 0;
@@ -413,20 +416,20 @@ static double effort_of(const struct schedule_options *o, int v)
     while (schedule_about((int)families) != NULL)
         families++;
     double blocks =
-        v == 2 && o->p > 1 ? BLOCKS + 2.0 * RESERVED + 3.0 * (double)budget(actions, MOVED, MOVED_EACH) : 0.0;
+        v == 2 && o->p > 1 ? BLOCKS + 2.0 * RESERVED + 3.0 * (double)budget(actions, LOCAL, LOCAL_EACH) : 0.0;
     return blocks + (double)(families * NAMED_EACH * actions) +
-           searches * (double)(budget(actions, PLAYED, PLAYED_EACH) + budget(actions, MOVED, MOVED_EACH));
+           searches * (double)(budget(actions, GREEDY, GREEDY_EACH) + budget(actions, LOCAL, LOCAL_EACH));
 }
 
 static enum status search_v(const struct schedule_options *o, int v, struct effort *effort,
                             struct found *found)
 {
     struct search h = {.o = o, .effort = effort, .v = v, .limit = limit_of(o, v), .found = found};
-    double spent = effort->spent + effort_of(o, v); // also where it ended early
+    double spent = effort->spent + effort_of(o, v); // also if it ends early
     enum status status = search_with(&h);
     effort->spent = spent;
     for (int place = 0; place < PLACEMENTS; place++) {
-        schedule_destroy(h.places[place]);
+        schedule_destroy(h.placed[place]);
         pipe_destroy(h.pipes[place]);
         free(h.steps[place]);
     }
@@ -451,15 +454,16 @@ static void drop_transfers(struct schedule *s)
 static enum status search(const struct schedule_options *o, struct schedule **out)
 {
     struct found found = {.schedule = NULL};
-    struct effort effort = {.of_all = 0.0};
+    struct effort effort = {.total = 0.0};
     int from = o->v == 0 ? 1 : o->v, to = o->v == 0 ? 2 : o->v;
     enum status status = OK;
     for (int v = from; v <= to; v++)
-        effort.of_all += effort_of(o, v);
+        effort.total += effort_of(o, v);
     for (int v = from; status == OK && v <= to; v++)
         status = search_v(o, v, &effort, &found);
     if (status == OK && found.schedule == NULL)
-        status = fail(BAD_SCHEDULE, "auto found no schedule that holds %g microbatches", o->memory_limit);
+        status =
+            fail(BAD_SCHEDULE, "auto found no schedule for memory_limit %g; increase it", o->memory_limit);
     if (status != OK) {
         schedule_destroy(found.schedule);
         return status;
@@ -487,15 +491,15 @@ static bool are_times(const struct schedule_options *o)
     return good;
 }
 
-static const char *refuses_bad_costs(const struct schedule_options *o)
+static const char *restriction_costs(const struct schedule_options *o)
 {
-    if (o->v > UINT16_MAX / 3) // a step of the search is one of 3v parts, in 16 bits
-        return "its search knows no chunk beyond 21845";
+    if (o->v > UINT16_MAX / 3) // a pipe_step, one of 3v tasks, has 16 bits
+        return "auto supports at most 21845 chunks per rank";
     if (o->costs != NULL && !are_times(o))
-        return "its costs are times of 0 or more";
+        return "costs must be finite and 0 or more";
     if (o->memory_limit == 0.0 || o->memory_limit >= 1.0)
         return NULL;
-    return "a rank must hold a whole microbatch's activations: memory_limit 1 or more, or 0 for no limit";
+    return "memory_limit must be 1 or more, since a rank holds a whole microbatch, or 0 for no limit";
 }
 
 static int peak(const struct schedule *s, int rank)
@@ -506,13 +510,12 @@ static int peak(const struct schedule *s, int rank)
 
 const struct family family_auto = {
     .about = {.name = "auto",
-              .idea =
-                  "Searched for: the shortest for given times of F, I, W and a message, within given memory; "
-                  "holds weights once.",
-              .takes = "any p, any m, v up to 21845"},
+              .summary =
+                  "Shortest schedule found for given times of F, I, W and a message, within a memory limit.",
+              .supports = "any p, any m, v up to 21845"},
     .placement = PLACE_LOOPED,
     .default_v = 1,
-    .refuses = refuses_bad_costs,
+    .restriction = restriction_costs,
     .search = search,
     .peak_claim = peak,
 };

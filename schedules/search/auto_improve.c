@@ -14,84 +14,84 @@
 #include <string.h>
 
 /* A step of the path that started when the previous step of its rank ended. */
-struct pressed {
+struct path_step {
     int rank, at;
 };
 
 struct search {
     struct pipe *pipe;
-    pipe_step *steps;   // [p][length]
-    int64_t *starts;    // [p][length] of `steps`
-    int64_t *tried;     // [p][length] of the tried move
-    int *place[2];      // [stages][m] index of F, I in its rank's string
-    int *microbatch;    // [p][length]
-    struct pressed *on; // critical path
-    int on_count;
-    struct philox dice;
-    uint64_t thrown;
+    pipe_step *steps;       // [p][length]
+    int64_t *starts;        // [p][length] of `steps`
+    int64_t *trial_starts;  // [p][length] after the tried move
+    int *index[2];          // [stages][m] index of F, I in its rank's string
+    int *microbatch;        // [p][length]
+    struct path_step *path; // the critical path, without steps that waited for another rank
+    int path_count;
+    struct philox rng;
+    uint64_t draws;
 };
 
-static int dice(struct search *z, int sides)
+static int random_below(struct search *z, int bound)
 {
-    return (int)(philox_word(z->dice, 0, z->thrown++) % (uint32_t)sides);
+    return (int)(philox_word(z->rng, 0, z->draws++) % (uint32_t)bound);
 }
 
 /* Records the index of every F and I, and finds the step that ends last. */
-static void note_places(struct search *z, struct pressed *last)
+static void index_steps(struct search *z, struct path_step *last)
 {
     struct pipe *x = z->pipe;
     int64_t latest = -1;
-    memset(x->done, 0, (size_t)x->p * (size_t)x->parts * sizeof *x->done);
+    memset(x->done, 0, (size_t)x->p * (size_t)x->tasks * sizeof *x->done);
     for (int rank = 0; rank < x->p; rank++) {
         const pipe_step *list = rank_steps(x, z->steps, rank);
-        int *done = x->done + (size_t)rank * (size_t)x->parts;
+        int *done = x->done + (size_t)rank * (size_t)x->tasks;
         for (int at = 0; at < x->length; at++) {
-            const struct part *q = pipe_part(x, rank, list[at]);
+            const struct task *q = pipe_task(x, rank, list[at]);
             int k = done[list[at]]++;
             z->microbatch[(size_t)rank * (size_t)x->length + (size_t)at] = k;
-            if (q->kind != PART_W)
-                z->place[q->kind][(size_t)q->stage * (size_t)x->m + (size_t)k] = at;
+            if (q->kind != TASK_W)
+                z->index[q->kind][(size_t)q->stage * (size_t)x->m + (size_t)k] = at;
         }
         size_t end = (size_t)(rank + 1) * (size_t)x->length - 1;
-        int64_t time = z->starts[end] + pipe_part(x, rank, list[x->length - 1])->time;
+        int64_t time = z->starts[end] + pipe_task(x, rank, list[x->length - 1])->time;
         if (time > latest) {
             latest = time;
-            *last = (struct pressed){rank, x->length - 1};
+            *last = (struct path_step){rank, x->length - 1};
         }
     }
 }
 
 /* Finds the producer of the input that determined the step's start; returns false if there is none. */
-static bool maker_of(const struct search *z, const struct pressed *of, struct pressed *out)
+static bool producer_of(const struct search *z, const struct path_step *of, struct path_step *out)
 {
     const struct pipe *x = z->pipe;
     size_t at = (size_t)of->rank * (size_t)x->length + (size_t)of->at;
-    const struct part *q = pipe_part(x, of->rank, z->steps[at]);
-    bool turns = q->kind == PART_I && q->stage == x->stages - 1;
-    int stage = turns ? q->stage : q->kind == PART_F ? q->stage - 1 : q->stage + 1;
-    if (q->kind == PART_W || stage < 0)
+    const struct task *q = pipe_task(x, of->rank, z->steps[at]);
+    bool turns = q->kind == TASK_I && q->stage == x->stages - 1;
+    int stage = turns ? q->stage : q->kind == TASK_F ? q->stage - 1 : q->stage + 1;
+    if (q->kind == TASK_W || stage < 0)
         return false;
-    int kind = turns ? PART_F : (int)q->kind;
-    out->rank = x->part[x->of_stage[stage]].rank;
-    out->at = z->place[kind][(size_t)stage * (size_t)x->m + (size_t)z->microbatch[at]];
+    int kind = turns ? TASK_F : (int)q->kind;
+    out->rank = x->task[x->of_stage[stage]].rank;
+    out->at = z->index[kind][(size_t)stage * (size_t)x->m + (size_t)z->microbatch[at]];
     return true;
 }
 
-/* Walks back from the step that ends last, and records steps that waited for their own rank. */
+/* Walks back from the step that ends last, and records the steps that waited for their own rank. */
 static void find_path(struct search *z)
 {
     const struct pipe *x = z->pipe;
-    struct pressed here;
-    note_places(z, &here);
-    z->on_count = 0;
+    struct path_step here;
+    index_steps(z, &here);
+    z->path_count = 0;
     for (bool more = true; more;) {
         size_t at = (size_t)here.rank * (size_t)x->length + (size_t)here.at;
         if (here.at > 0 &&
-            z->starts[at] == z->starts[at - 1] + pipe_part(x, here.rank, z->steps[at - 1])->time) {
-            z->on[z->on_count++] = here;
+            z->starts[at] == z->starts[at - 1] + pipe_task(x, here.rank, z->steps[at - 1])->time) {
+            z->path[z->path_count++] = here;
             here.at--;
         } else {
-            more = maker_of(z, &here, &here);
+            more = producer_of(z, &here, &here);
         }
     }
 }
@@ -108,10 +108,10 @@ static void move(pipe_step *list, int from, int to)
 }
 
 /* Picks a random move of a step on the path, or of its predecessor. */
-static void throw_move(struct search *z, struct pressed of, int *from, int *to)
+static void random_move(struct search *z, struct path_step of, int *from, int *to)
 {
-    int length = z->pipe->length, far = dice(z, 1 << (1 + dice(z, 6)));
-    if (dice(z, 2) == 0) {
+    int length = z->pipe->length, far = random_below(z, 1 << (1 + random_below(z, 6)));
+    if (random_below(z, 2) == 0) {
         *from = of.at - 1;
         *to = of.at + far < length ? of.at + far : length - 1;
     } else {
@@ -124,21 +124,21 @@ static int64_t descend(struct search *z, int64_t time, int64_t goal, int64_t bud
 {
     struct pipe *x = z->pipe;
     find_path(z);
-    for (int64_t left = budget / x->actions; left > 0 && time > goal && z->on_count > 0; left--) {
-        struct pressed of = z->on[dice(z, z->on_count)];
+    for (int64_t left = budget / x->actions; left > 0 && time > goal && z->path_count > 0; left--) {
+        struct path_step of = z->path[random_below(z, z->path_count)];
         pipe_step *list = rank_steps(x, z->steps, of.rank);
         int from, to;
-        throw_move(z, of, &from, &to);
+        random_move(z, of, &from, &to);
         move(list, from, to);
-        int64_t now = steps_allowed(x, of.rank, list) ? pipe_time(x, z->steps, z->tried) : PIPE_NEVER;
+        int64_t now = steps_allowed(x, of.rank, list) ? pipe_time(x, z->steps, z->trial_starts) : PIPE_NEVER;
         if (now > time) {
             move(list, to, from);
             continue;
         }
         time = now;
         int64_t *starts = z->starts;
-        z->starts = z->tried;
-        z->tried = starts;
+        z->starts = z->trial_starts;
+        z->trial_starts = starts;
         find_path(z);
     }
     return time;
@@ -149,24 +149,24 @@ static bool search_init(struct search *z)
     const struct pipe *x = z->pipe;
     size_t cells = (size_t)x->stages * (size_t)x->m, all = (size_t)x->actions;
     z->starts = calloc(all, sizeof *z->starts);
-    z->tried = calloc(all, sizeof *z->tried);
-    z->place[0] = calloc(cells, sizeof *z->place[0]);
-    z->place[1] = calloc(cells, sizeof *z->place[1]);
+    z->trial_starts = calloc(all, sizeof *z->trial_starts);
+    z->index[0] = calloc(cells, sizeof *z->index[0]);
+    z->index[1] = calloc(cells, sizeof *z->index[1]);
     z->microbatch = calloc(all, sizeof *z->microbatch);
-    z->on = calloc(all, sizeof *z->on);
-    return z->starts && z->tried && z->place[0] && z->place[1] && z->microbatch && z->on;
+    z->path = calloc(all, sizeof *z->path);
+    return z->starts && z->trial_starts && z->index[0] && z->index[1] && z->microbatch && z->path;
 }
 
-int64_t improve(struct pipe *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
+int64_t local_search(struct pipe *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
 {
-    struct search z = {.pipe = x, .steps = steps, .dice = philox_named(1, "auto.improve")};
+    struct search z = {.pipe = x, .steps = steps, .rng = philox_named(1, "auto.improve")};
     if (search_init(&z) && pipe_time(x, steps, z.starts) == known)
         known = descend(&z, known, goal, budget);
     free(z.starts);
-    free(z.tried);
-    free(z.place[0]);
-    free(z.place[1]);
+    free(z.trial_starts);
+    free(z.index[0]);
+    free(z.index[1]);
     free(z.microbatch);
-    free(z.on);
+    free(z.path);
     return known;
 }

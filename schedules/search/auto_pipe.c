@@ -18,36 +18,36 @@ static double longest_time(const struct schedule *s, const struct cost_table *co
     return longest;
 }
 
-static void set_part(struct pipe *x, const struct schedule *s, const struct edges *edges, struct part *q)
+static void set_task(struct pipe *x, const struct schedule *s, const struct edges *edges, struct task *q)
 {
     int last = x->stages - 1;
-    bool forward = q->kind == PART_F;
+    bool forward = q->kind == TASK_F;
     q->rank = s->rank_of[0][q->stage];
-    q->feeds = q->edge = NOBODY;
-    if (q->kind == PART_W || (q->kind == PART_I && q->stage == 0))
+    q->consumer = q->edge = NONE;
+    if (q->kind == TASK_W || (q->kind == TASK_I && q->stage == 0))
         return;
     bool turns = forward && q->stage == last; // the loss: F of the last stage is followed by its own I
-    q->feeds_kind = forward && !turns ? PART_F : PART_I;
-    q->feeds_stage = turns ? last : forward ? q->stage + 1 : q->stage - 1;
-    q->feeds = s->rank_of[0][q->feeds_stage];
-    if (q->feeds != q->rank)
-        q->edge = edges->into[!forward][0][q->feeds_stage];
+    q->consumer_kind = forward && !turns ? TASK_F : TASK_I;
+    q->consumer_stage = turns ? last : forward ? q->stage + 1 : q->stage - 1;
+    q->consumer = s->rank_of[0][q->consumer_stage];
+    if (q->consumer != q->rank)
+        q->edge = edges->into[!forward][0][q->consumer_stage];
 }
 
-static void set_parts(struct pipe *x, const struct schedule *s, const struct edges *edges,
+static void set_tasks(struct pipe *x, const struct schedule *s, const struct edges *edges,
                       const struct cost_table *costs)
 {
     for (int rank = 0; rank < x->p; rank++)
         for (int chunk = 0; chunk < x->v; chunk++) {
             int stage = schedule_stage(s, rank, chunk);
             struct stage_cost cost = costs->of_stage != NULL ? costs->of_stage[stage] : costs->chunk;
-            const double time[PART_KINDS] = {cost.f, cost.i, cost.w};
-            x->of_stage[stage] = rank * x->parts + chunk;
-            for (int kind = 0; kind < PART_KINDS; kind++) {
-                struct part *q = &x->part[(size_t)rank * (size_t)x->parts + (size_t)(kind * x->v + chunk)];
-                *q = (struct part){.kind = (enum part_kind)kind, .chunk = chunk, .stage = stage};
-                q->time = llround(time[kind] * x->second);
-                set_part(x, s, edges, q);
+            const double time[TASK_KINDS] = {cost.f, cost.i, cost.w};
+            x->of_stage[stage] = rank * x->tasks + chunk;
+            for (int kind = 0; kind < TASK_KINDS; kind++) {
+                struct task *q = &x->task[(size_t)rank * (size_t)x->tasks + (size_t)(kind * x->v + chunk)];
+                *q = (struct task){.kind = (enum task_kind)kind, .chunk = chunk, .stage = stage};
+                q->time = llround(time[kind] * x->ticks_per_unit);
+                set_task(x, s, edges, q);
             }
         }
 }
@@ -55,17 +55,17 @@ static void set_parts(struct pipe *x, const struct schedule *s, const struct edg
 static bool allocate(struct pipe *x)
 {
     size_t cells = (size_t)x->stages * (size_t)x->m, p = (size_t)x->p;
-    x->part = calloc(p * (size_t)x->parts, sizeof *x->part);
-    x->done = calloc(p * (size_t)x->parts, sizeof *x->done);
+    x->task = calloc(p * (size_t)x->tasks, sizeof *x->task);
+    x->done = calloc(p * (size_t)x->tasks, sizeof *x->done);
     x->of_stage = calloc((size_t)x->stages, sizeof *x->of_stage);
-    x->there[0] = calloc(cells, sizeof *x->there[0]);
-    x->there[1] = calloc(cells, sizeof *x->there[1]);
+    x->arrival[0] = calloc(cells, sizeof *x->arrival[0]);
+    x->arrival[1] = calloc(cells, sizeof *x->arrival[1]);
     x->edge_free = calloc((size_t)x->edges + 1, sizeof *x->edge_free);
     x->clock = calloc(p, sizeof *x->clock);
     x->at = calloc(p, sizeof *x->at);
     x->waits = calloc(p, sizeof *x->waits);
     x->ready = calloc(p, sizeof *x->ready);
-    return x->part && x->done && x->of_stage && x->there[0] && x->there[1] && x->edge_free && x->clock &&
+    return x->task && x->done && x->of_stage && x->arrival[0] && x->arrival[1] && x->edge_free && x->clock &&
            x->at && x->waits && x->ready;
 }
 
@@ -77,13 +77,13 @@ enum status pipe_create(const struct schedule *s, const struct cost_table *costs
     if (x == NULL)
         return fail(NO_MEMORY, "no memory for a search for a schedule");
     *x = (struct pipe){
-        .p = s->p, .m = s->m, .v = s->v, .stages = s->stages, .parts = 3 * s->v, .limit = limit};
-    x->length = x->parts * x->m;
+        .p = s->p, .m = s->m, .v = s->v, .stages = s->stages, .tasks = 3 * s->v, .limit = limit};
+    x->length = x->tasks * x->m;
     x->actions = (int64_t)x->p * x->length;
     double longest = longest_time(s, costs);
-    x->second = longest > 0.0 ? 0x1p24 / longest : 0.0;
-    x->wire = llround(costs->wire * x->second);
-    x->latency = llround(costs->latency * x->second);
+    x->ticks_per_unit = longest > 0.0 ? 0x1p24 / longest : 0.0;
+    x->wire = llround(costs->wire * x->ticks_per_unit);
+    x->latency = llround(costs->latency * x->ticks_per_unit);
     enum status status = edges_create(s, &edges);
     if (status == OK) {
         x->edges = edges->count;
@@ -92,7 +92,7 @@ enum status pipe_create(const struct schedule *s, const struct cost_table *costs
                      : fail(NO_MEMORY, "no memory for a search for a schedule of %d stages", s->stages);
     }
     if (status == OK)
-        set_parts(x, s, edges, costs);
+        set_tasks(x, s, edges, costs);
     edges_destroy(edges);
     if (status == OK)
         *out = x;
@@ -105,11 +105,11 @@ void pipe_destroy(struct pipe *x)
 {
     if (x == NULL)
         return;
-    free(x->part);
+    free(x->task);
     free(x->done);
     free(x->of_stage);
-    free(x->there[0]);
-    free(x->there[1]);
+    free(x->arrival[0]);
+    free(x->arrival[1]);
     free(x->edge_free);
     free(x->clock);
     free(x->at);
@@ -122,58 +122,58 @@ void pipe_reset(struct pipe *x)
 {
     size_t cells = (size_t)x->stages * (size_t)x->m;
     for (int kind = 0; kind < 2; kind++)
-        memset(x->there[kind], 0xff, cells * sizeof *x->there[kind]); // all bits of -1
+        memset(x->arrival[kind], 0xff, cells * sizeof *x->arrival[kind]); // all bits of -1
     for (int k = 0; k < x->m; k++)
-        x->there[PART_F][k] = 0;
+        x->arrival[TASK_F][k] = 0;
     for (int edge = 0; edge < x->edges; edge++)
         x->edge_free[edge] = 0;
-    memset(x->done, 0, (size_t)x->p * (size_t)x->parts * sizeof *x->done);
+    memset(x->done, 0, (size_t)x->p * (size_t)x->tasks * sizeof *x->done);
     for (int rank = 0; rank < x->p; rank++) {
         x->clock[rank] = 0;
         x->at[rank] = 0;
-        x->waits[rank] = NOBODY;
+        x->waits[rank] = NONE;
     }
 }
 
-int64_t pipe_deliver(struct pipe *x, const struct part *q, int microbatch, int64_t end)
+int64_t pipe_deliver(struct pipe *x, const struct task *q, int microbatch, int64_t end)
 {
-    if (q->edge != NOBODY) {
+    if (q->edge != NONE) {
         int64_t start = end > x->edge_free[q->edge] ? end : x->edge_free[q->edge];
         x->edge_free[q->edge] = start + x->wire;
         end = start + x->wire + x->latency;
     }
-    x->there[q->feeds_kind][(size_t)q->feeds_stage * (size_t)x->m + (size_t)microbatch] = end;
+    x->arrival[q->consumer_kind][(size_t)q->consumer_stage * (size_t)x->m + (size_t)microbatch] = end;
     return end;
 }
 
 /* Runs a rank until it finishes or waits, and wakes the consumers of its results. */
 static void run_rank(struct pipe *x, int rank, const pipe_step *list, int64_t *starts)
 {
-    int *done = x->done + (size_t)rank * (size_t)x->parts;
+    int *done = x->done + (size_t)rank * (size_t)x->tasks;
     int64_t clock = x->clock[rank];
     int at = x->at[rank];
     for (; at < x->length; at++) {
-        const struct part *q = pipe_part(x, rank, list[at]);
+        const struct task *q = pipe_task(x, rank, list[at]);
         int k = done[list[at]];
-        if (q->kind != PART_W) {
+        if (q->kind != TASK_W) {
             int cell = q->stage * x->m + k;
-            int64_t there = x->there[q->kind][cell];
-            if (there < 0) {
+            int64_t arrival = x->arrival[q->kind][cell];
+            if (arrival < 0) {
                 x->waits[rank] = 2 * cell + (int)q->kind;
                 break;
             }
-            clock = there > clock ? there : clock;
+            clock = arrival > clock ? arrival : clock;
         }
         if (starts != NULL)
             starts[at] = clock;
         clock += q->time;
         done[list[at]]++;
-        if (q->feeds == NOBODY)
+        if (q->consumer == NONE)
             continue;
         pipe_deliver(x, q, k, clock);
-        if (x->waits[q->feeds] == 2 * (q->feeds_stage * x->m + k) + (int)q->feeds_kind) {
-            x->waits[q->feeds] = NOBODY;
-            x->ready[x->ready_count++] = q->feeds;
+        if (x->waits[q->consumer] == 2 * (q->consumer_stage * x->m + k) + (int)q->consumer_kind) {
+            x->waits[q->consumer] = NONE;
+            x->ready[x->ready_count++] = q->consumer;
         }
     }
     x->clock[rank] = clock;
@@ -205,14 +205,14 @@ int64_t pipe_time(struct pipe *x, const pipe_step *steps, int64_t *starts)
 static int walk(const struct pipe *x, int rank, const pipe_step *list, int *done)
 {
     int held = 0, peak = 0;
-    memset(done, 0, (size_t)x->parts * sizeof *done);
+    memset(done, 0, (size_t)x->tasks * sizeof *done);
     for (int at = 0; at < x->length; at++) {
-        const struct part *q = pipe_part(x, rank, list[at]);
+        const struct task *q = pipe_task(x, rank, list[at]);
         int k = done[list[at]]++;
-        held += q->kind == PART_F ? 1 : 0;
+        held += q->kind == TASK_F ? 1 : 0;
         peak = held > peak ? held : peak;
-        held -= q->kind == PART_W ? 1 : 0;
-        if (q->kind != PART_F && done[list[at] - x->v] <= k)
+        held -= q->kind == TASK_W ? 1 : 0;
+        if (q->kind != TASK_F && done[list[at] - x->v] <= k)
             return -1;
     }
     return peak;
@@ -235,26 +235,26 @@ void steps_of_schedule(const struct pipe *x, const struct schedule *s, pipe_step
             const struct action_fact *fact = action_fact(a.kind);
             int chunk = schedule_chunk(s, a.stage, a.microbatch);
             if (fact->forwards)
-                *to++ = (pipe_step)(PART_F * x->v + chunk);
+                *to++ = (pipe_step)(TASK_F * x->v + chunk);
             if (fact->backs_input)
-                *to++ = (pipe_step)(PART_I * x->v + chunk);
+                *to++ = (pipe_step)(TASK_I * x->v + chunk);
             if (fact->backs_weight)
-                *to++ = (pipe_step)(PART_W * x->v + chunk);
+                *to++ = (pipe_step)(TASK_W * x->v + chunk);
         }
     }
 }
 
 void steps_into_schedule(struct pipe *x, const pipe_step *steps, bool fuse, struct schedule *out)
 {
-    static const enum action_kind kinds[PART_KINDS] = {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT};
-    memset(x->done, 0, (size_t)x->p * (size_t)x->parts * sizeof *x->done);
+    static const enum action_kind kinds[TASK_KINDS] = {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT};
+    memset(x->done, 0, (size_t)x->p * (size_t)x->tasks * sizeof *x->done);
     for (int rank = 0; rank < x->p; rank++) {
         const pipe_step *list = steps + (size_t)rank * (size_t)x->length;
-        int *done = x->done + (size_t)rank * (size_t)x->parts;
+        int *done = x->done + (size_t)rank * (size_t)x->tasks;
         for (int at = 0; at < x->length; at++) {
-            const struct part *q = pipe_part(x, rank, list[at]);
+            const struct task *q = pipe_task(x, rank, list[at]);
             int k = done[list[at]]++, weight = list[at] + x->v;
-            bool both = fuse && q->kind == PART_I && at + 1 < x->length && list[at + 1] == weight &&
+            bool both = fuse && q->kind == TASK_I && at + 1 < x->length && list[at + 1] == weight &&
                         done[weight] == k;
             schedule_add(out, both ? BACKWARD : kinds[q->kind], q->stage, k);
             if (both) {

@@ -16,43 +16,43 @@
 
 #include <stdint.h>
 
-enum part_kind { PART_F, PART_I, PART_W, PART_KINDS };
-enum { NOBODY = -1 };
+enum task_kind { TASK_F, TASK_I, TASK_W, TASK_KINDS };
+enum { NONE = -1 };
 #define PIPE_NEVER INT64_MAX
 
-/* One of a rank's 3v actions per microbatch. A step is the index of a part, kind·v + chunk. */
-struct part {
-    enum part_kind kind;
+/* One of a rank's 3v actions per microbatch. A step is the index of a task, kind·v + chunk. */
+struct task {
+    enum task_kind kind;
     int chunk, stage;
     int64_t time;
-    int rank;       // the rank that runs it
-    int feeds;      // the rank that consumes its result; NOBODY for W and the last I
-    int feeds_kind; // the consumer: F or I
-    int feeds_stage;
-    int edge; // edge of the result; NOBODY within a rank
+    int rank;          // the rank that runs it
+    int consumer;      // the rank that consumes its result; NONE for W and the last I
+    int consumer_kind; // the consumer: F or I
+    int consumer_stage;
+    int edge; // edge of the result; NONE within a rank
 };
 
 typedef uint16_t pipe_step;
 
 struct pipe {
     int p, m, v, stages;
-    int parts;  // 3v
+    int tasks;  // 3v
     int length; // of a rank's string: 3·v·m
     int limit;  // chunks that a rank may hold from F to W
     int edges;
     int64_t wire, latency;
-    int64_t actions;   // of all ranks
-    double second;     // ticks in one unit of the cost table
-    struct part *part; // [p][3v]
-    int *of_stage;     // [stages] index in part[] of its F; its I is v further, its W 2v
+    int64_t actions;       // of all ranks
+    double ticks_per_unit; // ticks in one unit of the cost table
+    struct task *task;     // [p][3v]
+    int *of_stage;         // [stages] index in task[] of its F; its I is v further, its W 2v
     // State of a running clock.
-    int64_t *there[2];  // [stages][m] time when the input of F, of I is on its rank; < 0: not yet
-    int64_t *edge_free; // [edges]
-    int64_t *clock;     // [p]
-    int *at;            // [p] index of the next step
-    int *waits;         // [p] the value a rank waits for, or NOBODY
-    int *done;          // [p][3v]
-    int *ready;         // [p] stack of ranks that may continue
+    int64_t *arrival[2]; // [stages][m] time when the input of F, of I is on its rank; < 0: not yet
+    int64_t *edge_free;  // [edges]
+    int64_t *clock;      // [p]
+    int *at;             // [p] index of the next step
+    int *waits;          // [p] input that a rank waits for, or NONE
+    int *done;           // [p][3v]
+    int *ready;          // [p] stack of ranks that may continue
     int ready_count;
 };
 
@@ -61,15 +61,15 @@ MUST_USE enum status pipe_create(const struct schedule *placed, const struct cos
                                  struct pipe **out);
 void pipe_destroy(struct pipe *pipe);
 
-static inline const struct part *pipe_part(const struct pipe *x, int rank, int step)
+static inline const struct task *pipe_task(const struct pipe *x, int rank, int step)
 {
-    return &x->part[(size_t)rank * (size_t)x->parts + (size_t)step];
+    return &x->task[(size_t)rank * (size_t)x->tasks + (size_t)step];
 }
 
 /* Resets the clock: nothing is done, and the input of the first stage is available. */
 void pipe_reset(struct pipe *pipe);
-/* Delivers the result of a part, which ended at `end`, to its consumer; returns the arrival time. */
-int64_t pipe_deliver(struct pipe *pipe, const struct part *part, int microbatch, int64_t end);
+/* Delivers the result of a task, which ended at `end`, to its consumer; returns the arrival time. */
+int64_t pipe_deliver(struct pipe *pipe, const struct task *task, int microbatch, int64_t end);
 
 static inline pipe_step *rank_steps(const struct pipe *x, pipe_step *steps, int rank)
 {
@@ -89,9 +89,10 @@ void steps_of_schedule(const struct pipe *pipe, const struct schedule *schedule,
 /* Converts back, into empty lists; with `fuse` an I directly followed by its W becomes a B. */
 void steps_into_schedule(struct pipe *pipe, const pipe_step *steps, bool fuse, struct schedule *out);
 
-/* Simulates the pipe under many rules and writes the shortest result to `steps`; returns its time, at most
- * `known`, the time of the initial contents of `steps`. Simulates about `budget` actions; stops at `goal`. */
-int64_t play_many(struct pipe *pipe, int64_t known, int64_t goal, int64_t budget, pipe_step *steps);
+/* Simulates the pipe under many rules and writes the shortest result to `steps`; returns its makespan, at
+ * most `known`, the makespan of the initial contents of `steps`. Simulates about `budget` actions; stops at
+ * `goal`. */
+int64_t greedy_search(struct pipe *pipe, int64_t known, int64_t goal, int64_t budget, pipe_step *steps);
 
 /* Local search: moves single steps as long as that does not increase the makespan; same arguments. */
-int64_t improve(struct pipe *pipe, int64_t known, int64_t goal, int64_t budget, pipe_step *steps);
+int64_t local_search(struct pipe *pipe, int64_t known, int64_t goal, int64_t budget, pipe_step *steps);

@@ -62,7 +62,7 @@ static enum status measure(const struct table *t, const struct schedule_options 
     struct schedule *s = NULL;
     struct simulation *sim = NULL;
     *makespan = 0.0;
-    if (schedule_refusal(options) != NULL)
+    if (schedule_unsupported(options) != NULL)
         return OK;
     TRY(schedule_build(options, &s));
     enum status status = simulate(s, &t->costs[s->v], NULL, &sim);

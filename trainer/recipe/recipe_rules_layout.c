@@ -339,7 +339,7 @@ static bool takes_holds(const struct view *v)
     if (!fits_holds(v))
         return true; // fits_say() says it
     return says_file(v->recipe) || options.m < 1 ||
-           schedule_refusal(&options) == NULL; // no whole microbatch: batch_say() says it
+           schedule_unsupported(&options) == NULL; // no whole microbatch: batch_say() says it
 }
 
 static void takes_say(const struct view *v, struct text *out)
@@ -352,11 +352,12 @@ static void takes_say(const struct view *v, struct text *out)
              options.name, options.p, options.m, options.v);
     if (options.microbatch_group_size > 0)
         text_add(out, " with pipeline.microbatch_group_size %d", options.microbatch_group_size);
-    text_add(out, ": %s; it supports %s", schedule_refusal(&options), schedule_takes(options.name));
+    text_add(out, ": %s; it supports %s", schedule_unsupported(&options),
+             schedule_supported_sizes(options.name));
     int others = 0;
     for (int i = 0; schedule_about(i) != NULL; i++) {
         options.name = schedule_about(i)->name;
-        if (schedule_refusal(&options) == NULL)
+        if (schedule_unsupported(&options) == NULL)
             text_add(out, "%s%s", others++ == 0 ? "; schedules that support it: " : ", ", options.name);
     }
 }

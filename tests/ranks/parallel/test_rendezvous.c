@@ -92,7 +92,7 @@ static enum status body(struct world *world, void *argument)
                 struct schedule_options options = {
                     .name = schedule_about(i)->name, .p = test->p, .m = m, .v = v};
                 struct step_result result;
-                if (schedule_refusal(&options) != NULL)
+                if (schedule_unsupported(&options) != NULL)
                     continue;
                 if (world->rank == 0) {
                     printf("%s p %d m %d v %d\n", options.name, options.p, options.m, options.v);

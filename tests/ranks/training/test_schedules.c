@@ -165,7 +165,7 @@ static void check_stages(struct test *test, int layers, int m)
             int p = ranks[r], v = layers / p;
             struct schedule_options options = {.name = name, .p = p, .m = m, .v = v};
             if (layers % p != 0 || v > MOST_V || (test->only != NULL && strcmp(name, test->only) != 0) ||
-                schedule_refusal(&options) != NULL)
+                schedule_unsupported(&options) != NULL)
                 continue;
             check_case(test, (struct point){.name = name, .p = p, .m = m, .v = v, .layers = layers});
         }
@@ -194,7 +194,7 @@ static void check_command(struct test *test, const char *name)
     // An alias of the key that the command overrides.
     char *words[] = {"verify", recipe, schedule, "parallel.pipeline_model_parallel_size=2", "--steps", "1"};
     struct schedule_options options = {.name = name, .p = x.p, .m = x.m};
-    if (schedule_refusal(&options) == NULL)
+    if (schedule_unsupported(&options) == NULL)
         judge(test, &x, cmd_verify(6, words) == 0, "cuboid verify says otherwise");
 }
 

@@ -483,13 +483,13 @@ Test(schedule_command, says_how_long_it_takes, .init = cr_redirect_stderr)
         reporter_begin(&r, "compare");
         cr_assert(!r.terminal);
         r.terminal = terminal == 1;
-        r.progress.tell(r.progress.context, 50.0); // within the first second
+        r.progress.report(r.progress.context, 50.0); // within the first second
         r.begun -= 600.0;
         reporter_part(&r, "auto", 0.0, 50.0);
-        r.progress.tell(r.progress.context, 50.0);
-        r.progress.tell(r.progress.context, 60.0); // at once behind the one before
+        r.progress.report(r.progress.context, 50.0);
+        r.progress.report(r.progress.context, 60.0); // at once behind the one before
         reporter_end(&r);
-        r.progress.tell(r.progress.context, 70.0);
+        r.progress.report(r.progress.context, 70.0);
     }
     fflush(stderr);
     cr_assert_stderr_eq_str("\r\033[Kauto: 25 %, about 30 min 00 s left\r\033[K");

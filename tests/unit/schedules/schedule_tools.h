@@ -109,9 +109,9 @@ static inline struct schedule_options throw_options(struct dice *dice, int index
     const struct schedule_about *about = schedule_about(index);
     struct schedule_options options = {
         .name = about->name, .p = throw_dice(dice, 1, most_p), .m = throw_dice(dice, 1, most_m)};
-    bool many_chunks = strstr(about->takes, "any v") != NULL;
+    bool many_chunks = strstr(about->supports, "any v") != NULL;
     options.v = many_chunks ? throw_dice(dice, 1, 4) : 0;
-    if (strstr(about->takes, "even p") != NULL)
+    if (strstr(about->supports, "even p") != NULL)
         options.p += options.p % 2;
     bool groups = strcmp(about->name, "interleaved") == 0 || strcmp(about->name, "zb-h1") == 0;
     if (groups && throw_dice(dice, 0, 2) == 0)

@@ -284,16 +284,16 @@ static void note_percent(void *context, double percent)
     latest[1]++;
 }
 
-Test(schedule_auto, tells_how_far_it_is)
+Test(schedule_auto, reports_progress)
 {
     static const char *const names[] = {"auto", "v-min", "1f1b"};
     for (int v = 0; v <= 2; v++)
         for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
             double latest[2] = {0.0, 0.0};
-            struct progress progress = {.tell = note_percent, .context = latest};
+            struct progress progress = {.report = note_percent, .context = latest};
             struct schedule_options options = {
                 .name = names[i], .p = 3, .m = 5, .v = v, .memory_limit = v, .progress = &progress};
-            if (schedule_refusal(&options) != NULL)
+            if (schedule_unsupported(&options) != NULL)
                 continue;
             schedule_destroy(build_with(options));
             cr_assert(latest[0] >= 100.0 && latest[1] >= (i == 0 ? 12.0 : 3.0), "%s v %d: %g in %g", names[i],
@@ -308,13 +308,13 @@ Test(schedule_auto, refuses_what_cannot_be)
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         struct schedule_options options = {.name = "auto", .p = 4, .m = 8, .memory_limit = limits[i]};
         cr_assert_eq(schedule_build(&options, &s), BAD_SCHEDULE);
-        cr_assert_not_null(strstr(fail_text(), "memory_limit 1 or more"), "%s", fail_text());
+        cr_assert_not_null(strstr(fail_text(), "memory_limit must be 1 or more"), "%s", fail_text());
     }
     const struct cost_table tables[] = {
         {.chunk = {-1.0, 1.0, 1.0}}, {.chunk = {1.0, NAN, 1.0}}, {.wire = INFINITY}};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         struct schedule_options options = {.name = "auto", .p = 4, .m = 8, .costs = &tables[i]};
         cr_assert_eq(schedule_build(&options, &s), BAD_SCHEDULE);
-        cr_assert_not_null(strstr(fail_text(), "times of 0 or more"), "%s", fail_text());
+        cr_assert_not_null(strstr(fail_text(), "finite and 0 or more"), "%s", fail_text());
     }
 }

@@ -16,7 +16,7 @@ static int find(const struct schedule *s, int rank, enum action_kind kind, int s
 
 static void expect_complaint(struct schedule *s, const char *text)
 {
-    struct complaint why;
+    struct schedule_error why;
     cr_assert_eq(schedule_check(s, &why), BAD_SCHEDULE, "accepted, instead of: %s", text);
     cr_assert_str_eq(why.text, text);
     cr_assert_str_eq(fail_text(), text);
@@ -26,7 +26,7 @@ static void expect_complaint(struct schedule *s, const char *text)
 Test(check, names_a_backward_that_precedes_its_forward)
 {
     struct schedule *s = build_lists("1f1b", 4, 8, 0);
-    struct complaint why;
+    struct schedule_error why;
     move(s, 3, 0, 1);
     cr_assert_eq(schedule_check(s, &why), BAD_SCHEDULE);
     cr_assert(why.rank == 3 && why.position == 0);
@@ -427,7 +427,7 @@ Test(check, agrees_with_a_naive_checker)
         for (int change = throw_dice(&dice, 1, 3); change > 0; change--)
             damage(s, &dice);
         bool expected = judged_valid(s);
-        struct complaint why;
+        struct schedule_error why;
         cr_assert_eq(schedule_check(s, &why) == OK, expected, "case %d, %s p %d m %d: %s", i, options.name,
                      options.p, options.m, why.text);
         sound += expected ? 1 : 0;

@@ -539,7 +539,7 @@ static bool check_fault(const struct rule *rule, const char *family, uint64_t se
     cr_assert_eq(schedule_check(x.s, NULL), OK, "%s", fail_text());
     bool injected = rule->inject(&x);
     if (injected) {
-        struct complaint why;
+        struct schedule_error why;
         enum status status = schedule_check(x.s, &why);
         cr_assert_eq(status, BAD_SCHEDULE, "%s, %s: accepted, not: %s", rule->name, family, x.expected.chars);
         bool exact = strncmp(x.expected.chars, "rank", 4) == 0;

@@ -159,7 +159,7 @@ Test(forms, nobody_waits_less_than_the_round_trip)
         options.v = 1;
         options.microbatch_group_size = 0;
         options.without_transfers = true;
-        if (schedule_refusal(&options) != NULL || strcmp(options.name, "dualpipe") == 0)
+        if (schedule_unsupported(&options) != NULL || strcmp(options.name, "dualpipe") == 0)
             continue;
         struct schedule *s = build_with(options);
         struct simulation *sim = simulated(s, (struct cost_table){.chunk = c});

@@ -15,7 +15,7 @@ void print_schedule_list(void)
 {
     const struct schedule_about *about;
     for (int i = 0; (about = schedule_about(i)) != NULL; i++)
-        printf("%-12s %s\n%-12s takes %s\n", about->name, about->idea, "", about->takes);
+        printf("%-12s %s\n%-12s supports %s\n", about->name, about->summary, "", about->supports);
 }
 
 /* The rank whose bubble is the schedule's. */

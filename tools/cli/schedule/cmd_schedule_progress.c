@@ -22,7 +22,7 @@ static void show(void *context, double percent)
 void reporter_begin(struct reporter *r, const char *what)
 {
     *r = (struct reporter){
-        .progress = {.tell = show, .context = r}, .what = what, .to = 100.0, .begun = clock_s()};
+        .progress = {.report = show, .context = r}, .what = what, .to = 100.0, .begun = clock_s()};
     r->terminal = isatty(STDERR_FILENO) == 1;
 }
 

@@ -2,7 +2,7 @@
 /* Greedy simulation of the pipeline. Whenever a rank is free it runs an I or an F whose input is available.
  * Otherwise it runs a W, if that ends before the next input arrives (as far as known), or if only a W
  * releases the memory for an F. So W fills the bubbles and is delayed otherwise: the heuristic of 2401.10241.
- * The free parameters form a rule: how many F a rank may be ahead of its I, how much it holds until its W,
+ * The free parameters form a rule: how many F a rank may be ahead of its I, how many it holds until their W,
  * the priority if both F and I are available, and how much of a W must fit. First some rules that suit the
  * round trip through the pipeline are tried, then the best one is mutated until the budget is spent.
  *
@@ -25,85 +25,86 @@ struct rule {
     int fit; // fraction of a W that must fit before the next input arrives, in percent
 };
 
-struct game {
+struct greedy {
     struct pipe *pipe;
     struct rule rule;
     int *ahead, *held; // [p]
     int64_t *next;     // [p] time of a rank's next decision
-    int *soonest;      // tournament tree of ranks, each node the earlier of its two children: the root is
-                       // soonest[1]
+    int *earliest;     // tournament tree of ranks, each node the earlier of its two children: the root is
+                       // earliest[1]
     int leaves;
-    pipe_step *steps; // [p][length]
-    int64_t *turn;    // [p] time from a rank's first F to its first I
-    int64_t *work;    // [p] for one microbatch
-    struct philox dice;
-    uint64_t thrown;
+    pipe_step *steps;    // [p][length]
+    int64_t *round_trip; // [p] time from a rank's first F to its first I
+    int64_t *work;       // [p] for one microbatch
+    struct philox rng;
+    uint64_t draws;
 };
 
-static void decide_at(struct game *g, int rank, int64_t when)
+static void decide_at(struct greedy *g, int rank, int64_t when)
 {
     g->next[rank] = when;
     for (int node = (rank + g->leaves) / 2; node >= 1; node /= 2) {
-        int a = g->soonest[2 * node], b = g->soonest[2 * node + 1];
-        g->soonest[node] = g->next[b] < g->next[a] ? b : a;
+        int a = g->earliest[2 * node], b = g->earliest[2 * node + 1];
+        g->earliest[node] = g->next[b] < g->next[a] ? b : a;
     }
 }
 
-static void set_board(struct game *g)
+static void reset_run(struct greedy *g)
 {
     struct pipe *x = g->pipe;
     pipe_reset(x);
     for (int rank = 0; rank < g->leaves; rank++) {
-        g->soonest[g->leaves + rank] = rank;
+        g->earliest[g->leaves + rank] = rank;
         g->next[rank] = rank < x->p ? 0 : PIPE_NEVER;
     }
     for (int node = g->leaves - 1; node >= 1; node--)
-        g->soonest[node] = g->soonest[2 * node];
+        g->earliest[node] = g->earliest[2 * node];
     for (int rank = 0; rank < x->p; rank++)
         g->ahead[rank] = g->held[rank] = 0;
 }
 
 /* State visible to a rank when it decides. */
 struct view {
-    int forward, backward, weight; // candidate step, or NOBODY
+    int forward, backward, weight; // candidate step, or NONE
     bool wants_memory;             // an F is available, and only memory is missing
     int64_t soon;                  // arrival time of the next input that it could use
 };
 
-static void look_at_input(const struct game *g, const struct part *q, int step, int64_t now, struct view *out)
+static void observe_input(const struct greedy *g, const struct task *q, int step, int64_t now,
+                          struct view *out)
 {
     const struct pipe *x = g->pipe;
     const struct rule *rule = &g->rule;
-    int k = x->done[(size_t)q->rank * (size_t)x->parts + (size_t)step], after = x->v - 1 - q->chunk;
-    int64_t there = k < x->m ? x->there[q->kind][(size_t)q->stage * (size_t)x->m + (size_t)k] : -1;
-    if (there < 0)
+    int k = x->done[(size_t)q->rank * (size_t)x->tasks + (size_t)step], after = x->v - 1 - q->chunk;
+    int64_t arrival = k < x->m ? x->arrival[q->kind][(size_t)q->stage * (size_t)x->m + (size_t)k] : -1;
+    if (arrival < 0)
         return;
-    bool forward = q->kind == PART_F;
+    bool forward = q->kind == TASK_F;
     if (forward && g->ahead[q->rank] + after >= rule->ahead[q->rank])
         return;
     if (forward && g->held[q->rank] + after >= rule->hold[q->rank]) {
-        out->wants_memory = out->wants_memory || there <= now;
+        out->wants_memory = out->wants_memory || arrival <= now;
         return;
     }
-    if (there > now) {
-        out->soon = there < out->soon ? there : out->soon;
+    if (arrival > now) {
+        out->soon = arrival < out->soon ? arrival : out->soon;
         return;
     }
     int *chosen = forward ? &out->forward : &out->backward;
     bool deep = forward ? rule->deep_forward : rule->deep_backward;
-    if (*chosen == NOBODY || deep)
+    if (*chosen == NONE || deep)
         *chosen = step;
 }
 
-static struct view look(const struct game *g, int rank, int64_t now)
+static struct view observe(const struct greedy *g, int rank, int64_t now)
 {
     const struct pipe *x = g->pipe;
-    const int *done = x->done + (size_t)rank * (size_t)x->parts;
-    struct view view = {.forward = NOBODY, .backward = NOBODY, .weight = NOBODY, .soon = PIPE_NEVER};
+    const int *done = x->done + (size_t)rank * (size_t)x->tasks;
+    struct view view = {.forward = NONE, .backward = NONE, .weight = NONE, .soon = PIPE_NEVER};
     int most = 0;
     for (int step = 0; step < 2 * x->v; step++)
-        look_at_input(g, pipe_part(x, rank, step), step, now, &view);
-    for (int step = 2 * x->v; step < x->parts; step++)
+        observe_input(g, pipe_task(x, rank, step), step, now, &view);
+    for (int step = 2 * x->v; step < x->tasks; step++)
         if (done[step - x->v] - done[step] > most) {
             most = done[step - x->v] - done[step];
             view.weight = step;
@@ -111,58 +112,59 @@ static struct view look(const struct game *g, int rank, int64_t now)
     return view;
 }
 
-/* Returns the step that a rank runs now, or NOBODY, and then the time of the next decision. */
-static int choose(const struct game *g, int rank, int64_t now, int64_t *again)
+/* Returns the step that a rank runs now; NONE if it waits, with the time of the next decision in
+ * `retry_at`. */
+static int choose_step(const struct greedy *g, int rank, int64_t now, int64_t *retry_at)
 {
-    struct view view = look(g, rank, now);
-    if (view.forward != NOBODY && (g->rule.forward_first || view.backward == NOBODY))
+    struct view view = observe(g, rank, now);
+    if (view.forward != NONE && (g->rule.forward_first || view.backward == NONE))
         return view.forward;
-    if (view.backward != NOBODY)
+    if (view.backward != NONE)
         return view.backward;
-    *again = view.soon;
-    if (view.weight == NOBODY)
-        return NOBODY;
-    int64_t fits = pipe_part(g->pipe, rank, view.weight)->time / 100 * g->rule.fit;
-    return view.wants_memory || view.soon == PIPE_NEVER || now + fits <= view.soon ? view.weight : NOBODY;
+    *retry_at = view.soon;
+    if (view.weight == NONE)
+        return NONE;
+    int64_t fits = pipe_task(g->pipe, rank, view.weight)->time / 100 * g->rule.fit;
+    return view.wants_memory || view.soon == PIPE_NEVER || now + fits <= view.soon ? view.weight : NONE;
 }
 
-static void take(struct game *g, int rank, int step, int64_t now)
+static void run_step(struct greedy *g, int rank, int step, int64_t now)
 {
     struct pipe *x = g->pipe;
-    const struct part *q = pipe_part(x, rank, step);
-    int k = x->done[(size_t)rank * (size_t)x->parts + (size_t)step]++;
+    const struct task *q = pipe_task(x, rank, step);
+    int k = x->done[(size_t)rank * (size_t)x->tasks + (size_t)step]++;
     rank_steps(x, g->steps, rank)[x->at[rank]++] = (pipe_step)step;
-    g->ahead[rank] += q->kind == PART_F ? 1 : q->kind == PART_I ? -1 : 0;
-    g->held[rank] += q->kind == PART_F ? 1 : q->kind == PART_W ? -1 : 0;
+    g->ahead[rank] += q->kind == TASK_F ? 1 : q->kind == TASK_I ? -1 : 0;
+    g->held[rank] += q->kind == TASK_F ? 1 : q->kind == TASK_W ? -1 : 0;
     x->clock[rank] = now + q->time;
     decide_at(g, rank, x->at[rank] < x->length ? x->clock[rank] : PIPE_NEVER);
-    if (q->feeds == NOBODY)
+    if (q->consumer == NONE)
         return;
-    int64_t there = pipe_deliver(x, q, k, x->clock[rank]);
-    if (there < x->clock[q->feeds])
-        there = x->clock[q->feeds];
-    if (there < g->next[q->feeds] && x->at[q->feeds] < x->length)
-        decide_at(g, q->feeds, there);
+    int64_t arrival = pipe_deliver(x, q, k, x->clock[rank]);
+    if (arrival < x->clock[q->consumer])
+        arrival = x->clock[q->consumer];
+    if (arrival < g->next[q->consumer] && x->at[q->consumer] < x->length)
+        decide_at(g, q->consumer, arrival);
 }
 
-/* Returns the makespan of one simulation, its steps in g->steps; PIPE_NEVER as soon as it exceeds `longest`.
- * */
-static int64_t play(struct game *g, int64_t longest)
+/* Returns the makespan under g->rule, and its steps in g->steps; PIPE_NEVER as soon as it exceeds
+ * `longest`. */
+static int64_t run_rule(struct greedy *g, int64_t longest)
 {
     struct pipe *x = g->pipe;
     int64_t latest = 0, left = x->actions;
-    set_board(g);
+    reset_run(g);
     while (left > 0) {
-        int rank = g->soonest[1];
-        int64_t now = g->next[rank], again = PIPE_NEVER;
+        int rank = g->earliest[1];
+        int64_t now = g->next[rank], retry_at = PIPE_NEVER;
         if (now == PIPE_NEVER)
             return PIPE_NEVER;
-        int step = choose(g, rank, now, &again);
-        if (step == NOBODY) {
-            decide_at(g, rank, again);
+        int step = choose_step(g, rank, now, &retry_at);
+        if (step == NONE) {
+            decide_at(g, rank, retry_at);
             continue;
         }
-        take(g, rank, step, now);
+        run_step(g, rank, step, now);
         latest = x->clock[rank] > latest ? x->clock[rank] : latest;
         if (latest > longest)
             return PIPE_NEVER;
@@ -173,77 +175,79 @@ static int64_t play(struct game *g, int64_t longest)
 
 /* ---- rules ---- */
 
-static int between(int64_t value, int low, int high)
+static int clamp(int64_t value, int low, int high)
 {
     return value < low ? low : value > high ? high : (int)value;
 }
 
-static int dice(struct game *g, int sides)
+static int random_below(struct greedy *g, int bound)
 {
-    return (int)(philox_word(g->dice, 0, g->thrown++) % (uint32_t)sides);
+    return (int)(philox_word(g->rng, 0, g->draws++) % (uint32_t)bound);
 }
 
 /* Measures round trip and work of every rank, for a single microbatch. */
-static void measure(struct game *g)
+static void measure(struct greedy *g)
 {
     const struct pipe *x = g->pipe;
     int64_t now = 0;
     for (int rank = 0; rank < x->p; rank++)
-        g->turn[rank] = g->work[rank] = 0;
+        g->round_trip[rank] = g->work[rank] = 0;
     for (int n = 0; n < 2 * x->stages; n++) {
         bool forward = n < x->stages;
-        const struct part *q =
-            &x->part[x->of_stage[forward ? n : 2 * x->stages - 1 - n] + (forward ? 0 : x->v)];
+        const struct task *q =
+            &x->task[x->of_stage[forward ? n : 2 * x->stages - 1 - n] + (forward ? 0 : x->v)];
         if (forward && q->chunk == 0)
-            g->turn[q->rank] = -now;
+            g->round_trip[q->rank] = -now;
         if (!forward && q->chunk == x->v - 1)
-            g->turn[q->rank] += now;
+            g->round_trip[q->rank] += now;
         g->work[q->rank] += q->time + (forward ? 0 : q[x->v].time);
-        now += q->time + (q->edge != NOBODY ? x->wire + x->latency : 0);
+        now += q->time + (q->edge != NONE ? x->wire + x->latency : 0);
     }
 }
 
-/* As many F ahead as the round trip takes, times `percent`; all available memory. */
-static void set_rule(struct game *g, int percent, int more)
+/* Sets the number of F ahead to what fills `percent` of the round trip, plus `more`; uses all memory. */
+static void set_rule(struct greedy *g, int percent, int more)
 {
     const struct pipe *x = g->pipe;
     for (int rank = 0; rank < x->p; rank++) {
         int64_t work = g->work[rank] / x->v + 1;
-        int64_t ahead = percent == 0 ? x->limit : (g->turn[rank] / 100 * percent + work - 1) / work + more;
-        g->rule.ahead[rank] = between(ahead, x->v, x->limit);
+        int64_t ahead =
+            percent == 0 ? x->limit : (g->round_trip[rank] / 100 * percent + work - 1) / work + more;
+        g->rule.ahead[rank] = clamp(ahead, x->v, x->limit);
         g->rule.hold[rank] = x->limit;
     }
 }
 
-/* Rule `index` of the initial rules, the most promising first; returns false after the last. */
-static bool first_rule(struct game *g, int index)
+/* Sets rule `index` of the initial rules, the most promising first; returns false after the last. */
+static bool initial_rule(struct greedy *g, int index)
 {
     static const int percents[] = {0, 100, 150, 200, 300, 125};
     static const int fits[] = {100, 60, 20};
     enum { PERCENTS = sizeof percents / sizeof *percents, FITS = sizeof fits / sizeof *fits };
-    int way = index, many = g->pipe->v > 1;
-    g->rule.forward_first = way % 2 == 1;
-    way /= 2;
-    g->rule.deep_forward = many ? way % 2 == 0 : true;
-    way /= many ? 2 : 1;
-    g->rule.deep_backward = many ? way % 2 == 1 : true;
-    way /= many ? 2 : 1;
-    g->rule.fit = fits[way % FITS];
-    way /= FITS;
-    int more = way / PERCENTS;
-    set_rule(g, percents[way % PERCENTS], more);
+    int variant = index, several_chunks = g->pipe->v > 1;
+    g->rule.forward_first = variant % 2 == 1;
+    variant /= 2;
+    g->rule.deep_forward = several_chunks ? variant % 2 == 0 : true;
+    variant /= several_chunks ? 2 : 1;
+    g->rule.deep_backward = several_chunks ? variant % 2 == 1 : true;
+    variant /= several_chunks ? 2 : 1;
+    g->rule.fit = fits[variant % FITS];
+    variant /= FITS;
+    int more = variant / PERCENTS;
+    set_rule(g, percents[variant % PERCENTS], more);
     return more < 2;
 }
 
 /* Mutates one parameter of the rule, or one parameter of several ranks. */
-static void change_rule(struct game *g)
+static void mutate_rule(struct greedy *g)
 {
     const struct pipe *x = g->pipe;
     struct rule *rule = &g->rule;
-    int what = dice(g, 8), from = dice(g, x->p), to = from + 1, by = dice(g, 2) == 0 ? 1 : -1;
-    if (dice(g, 2) == 0)
+    int what = random_below(g, 8), from = random_below(g, x->p), to = from + 1,
+        by = random_below(g, 2) == 0 ? 1 : -1;
+    if (random_below(g, 2) == 0)
         to = x->p;
-    if (dice(g, 4) == 0)
+    if (random_below(g, 4) == 0)
         from = 0;
     switch (what) {
     case 0:
@@ -256,12 +260,12 @@ static void change_rule(struct game *g)
         rule->deep_backward = !rule->deep_backward;
         return;
     case 3:
-        rule->fit = 10 * dice(g, 14);
+        rule->fit = 10 * random_below(g, 14);
         return;
     default:
         for (int rank = from; rank < to; rank++) {
             int *value = what < 7 ? &rule->ahead[rank] : &rule->hold[rank];
-            *value = between((int64_t)*value + by, x->v, x->limit);
+            *value = clamp((int64_t)*value + by, x->v, x->limit);
         }
     }
 }
@@ -276,19 +280,19 @@ static void copy_rule(struct rule *to, const struct rule *from, int p)
     to->hold = hold;
 }
 
-static int64_t search(struct game *g, struct rule *best_rule, int64_t known, int64_t goal, int64_t budget,
+static int64_t search(struct greedy *g, struct rule *best_rule, int64_t known, int64_t goal, int64_t budget,
                       pipe_step *steps)
 {
     struct pipe *x = g->pipe;
-    int64_t best = known, of_rule = PIPE_NEVER, plays = budget / x->actions + 1;
+    int64_t best = known, of_rule = PIPE_NEVER, runs = budget / x->actions + 1;
     bool first = true;
-    for (int64_t n = 0; n < plays && best > goal; n++) {
-        first = first && first_rule(g, (int)n);
+    for (int64_t n = 0; n < runs && best > goal; n++) {
+        first = first && initial_rule(g, (int)n);
         if (!first) {
             copy_rule(&g->rule, best_rule, x->p);
-            change_rule(g);
+            mutate_rule(g);
         }
-        int64_t time = play(g, of_rule);
+        int64_t time = run_rule(g, of_rule);
         if (time > of_rule || time == PIPE_NEVER)
             continue;
         of_rule = time;
@@ -301,7 +305,7 @@ static int64_t search(struct game *g, struct rule *best_rule, int64_t known, int
     return best;
 }
 
-static bool game_init(struct game *g, struct rule *best)
+static bool greedy_init(struct greedy *g, struct rule *best)
 {
     size_t p = (size_t)g->pipe->p;
     g->leaves = 1;
@@ -310,32 +314,32 @@ static bool game_init(struct game *g, struct rule *best)
     g->rule.ahead = calloc(4 * p, sizeof *g->rule.ahead);
     g->ahead = calloc(2 * p, sizeof *g->ahead);
     g->next = calloc((size_t)g->leaves, sizeof *g->next);
-    g->soonest = calloc(2 * (size_t)g->leaves, sizeof *g->soonest);
+    g->earliest = calloc(2 * (size_t)g->leaves, sizeof *g->earliest);
     g->steps = calloc((size_t)g->pipe->actions, sizeof *g->steps);
-    g->turn = calloc(2 * p, sizeof *g->turn);
-    if (!g->rule.ahead || !g->ahead || !g->next || !g->soonest || !g->steps || !g->turn)
+    g->round_trip = calloc(2 * p, sizeof *g->round_trip);
+    if (!g->rule.ahead || !g->ahead || !g->next || !g->earliest || !g->steps || !g->round_trip)
         return false;
     g->rule.hold = g->rule.ahead + p;
     best->ahead = g->rule.ahead + 2 * p;
     best->hold = g->rule.ahead + 3 * p;
     g->held = g->ahead + p;
-    g->work = g->turn + p;
+    g->work = g->round_trip + p;
     return true;
 }
 
-int64_t play_many(struct pipe *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
+int64_t greedy_search(struct pipe *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
 {
-    struct game g = {.pipe = x, .dice = philox_named(1, "auto.play")};
+    struct greedy g = {.pipe = x, .rng = philox_named(1, "auto.play")};
     struct rule best = {0};
-    if (game_init(&g, &best)) {
+    if (greedy_init(&g, &best)) {
         measure(&g);
         known = search(&g, &best, known, goal, budget, steps);
     }
     free(g.rule.ahead);
     free(g.ahead);
     free(g.next);
-    free(g.soonest);
+    free(g.earliest);
     free(g.steps);
-    free(g.turn);
+    free(g.round_trip);
     return known;
 }
