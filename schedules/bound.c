@@ -35,7 +35,7 @@ static struct range range_of(const struct cost_table *costs, int stage)
                           .most_both = fmax(halves, whole)};
 }
 
-static void take_trip(struct trip *t, const struct cost_table *costs)
+static void compute_trip(struct trip *t, const struct cost_table *costs)
 {
     const struct schedule *s = t->s;
     double message = costs->latency + costs->wire;
@@ -100,12 +100,12 @@ static double by_work(const struct trip *t, int rank, int limit)
     return t->forward[a] + work + (limit < (int64_t)s->m * s->v ? fill + drain : fmax(fill, drain));
 }
 
-static double by_turns(const struct trip *t, int rank, int limit)
+static double by_round_trips(const struct trip *t, int rank, int limit)
 {
     const struct schedule *s = t->s;
     int a = schedule_stage(s, rank, 0), z = schedule_stage(s, rank, s->v - 1), n = limit - s->v + 1;
-    double turn = t->backward[z] + t->cost[z].both - t->forward[a];
-    return (s->m - 1) % n * t->cost[a].f + (s->m - 1) / n * turn + t->backward[a] + t->end[a];
+    double round_trip = t->backward[z] + t->cost[z].both - t->forward[a];
+    return (s->m - 1) % n * t->cost[a].f + (s->m - 1) / n * round_trip + t->backward[a] + t->end[a];
 }
 
 static double by_area(const struct trip *t, int rank, int limit)
@@ -152,12 +152,12 @@ enum status schedule_bound(const struct schedule *s, const struct cost_table *co
     t.backward = times + stages;
     t.end = times + 2 * stages;
     t.fillers = times + 3 * stages;
-    take_trip(&t, costs);
+    compute_trip(&t, costs);
     if (limit > (int64_t)s->m * s->v)
         limit = s->m * s->v;
     double bound = 0.0;
     for (int rank = 0; rank < s->p; rank++) {
-        bound = fmax(bound, fmax(by_work(&t, rank, limit), by_turns(&t, rank, limit)));
+        bound = fmax(bound, fmax(by_work(&t, rank, limit), by_round_trips(&t, rank, limit)));
         bound = fmax(bound, fmax(by_area(&t, rank, limit), by_rest(&t, rank)));
     }
     free(times);

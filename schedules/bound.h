@@ -19,8 +19,8 @@
  *
  *     bound 1 = F(a) + work + fill + drain
  *
- *   turns   Between F of a and W of z a microbatch has not returned, and none of its memory is released. At
- *           most n = L-v+1 microbatches can be in this state: with more, none could get the v chunks that it
+ *   round   Between F of a and W of z a microbatch has not returned, and none of its memory is released. At
+ *   trips   most n = L-v+1 microbatches can be in this state: with more, none could get the v chunks that it
  *           needs. So the k+n-th F of a starts no earlier than I(z) - F(a) + i + w after the k-th, and F of a
  *           are at least f apart.
  *

@@ -54,19 +54,19 @@ struct checker {
 };
 
 static PRINTF_LIKE(4, 5) enum status
-    complain(const struct checker *c, int rank, int position, const char *format, ...)
+    report_error(const struct checker *c, int rank, int position, const char *format, ...)
 {
-    char words[400];
+    char message[400];
     va_list args;
     va_start(args, format);
-    vsnprintf(words, sizeof words, format, args);
+    vsnprintf(message, sizeof message, format, args);
     va_end(args);
     c->why->rank = rank;
     c->why->position = position;
     if (position >= 0)
-        snprintf(c->why->text, sizeof c->why->text, "rank %d, action %d: %s", rank, position, words);
+        snprintf(c->why->text, sizeof c->why->text, "rank %d, action %d: %s", rank, position, message);
     else
-        snprintf(c->why->text, sizeof c->why->text, "rank %d: %s", rank, words);
+        snprintf(c->why->text, sizeof c->why->text, "rank %d: %s", rank, message);
     return fail(BAD_SCHEDULE, "%s", c->why->text);
 }
 
@@ -100,22 +100,22 @@ static unsigned required(const struct schedule *s, int stage, int microbatch)
 }
 
 /* The kind, stage and microbatch exist, and the rank holds the stage. */
-static enum status check_place(const struct checker *c, int rank, int position)
+static enum status check_range(const struct checker *c, int rank, int position)
 {
     const struct schedule *s = c->s;
     struct action a = s->ranks[rank].actions[position];
     char text[ACTION_CHARS];
     if (a.kind < 0 || a.kind >= ACTION_KIND_COUNT)
-        return complain(c, rank, position, "no action has the kind %d", (int)a.kind);
+        return report_error(c, rank, position, "no action has the kind %d", (int)a.kind);
     if (a.stage < 0 || a.stage >= s->stages)
-        return complain(c, rank, position, "%s: there are stages 0 to %d", action_text(a, text),
-                        s->stages - 1);
+        return report_error(c, rank, position, "%s: there are stages 0 to %d", action_text(a, text),
+                            s->stages - 1);
     if (a.microbatch < 0 || a.microbatch >= s->m)
-        return complain(c, rank, position, "%s: there are microbatches 0 to %d", action_text(a, text),
-                        s->m - 1);
-    int holder = schedule_rank(s, a.stage, a.microbatch);
-    if (holder != rank)
-        return complain(c, rank, position, "%s belongs to rank %d", action_text(a, text), holder);
+        return report_error(c, rank, position, "%s: there are microbatches 0 to %d", action_text(a, text),
+                            s->m - 1);
+    int owner = schedule_rank(s, a.stage, a.microbatch);
+    if (owner != rank)
+        return report_error(c, rank, position, "%s belongs to rank %d", action_text(a, text), owner);
     return OK;
 }
 
@@ -126,16 +126,16 @@ static enum status check_transfer(const struct checker *c, int rank, int positio
     struct action a = s->ranks[rank].actions[position];
     char text[ACTION_CHARS];
     if (!s->has_transfers)
-        return complain(c, rank, position, "%s is a transfer, but transfers have not been added yet",
-                        action_text(a, text));
+        return report_error(c, rank, position, "%s is a transfer, but transfers have not been added yet",
+                            action_text(a, text));
     if ((required(s, a.stage, a.microbatch) & rules[a.kind].sets) == 0)
-        return complain(c, rank, position, "%s crosses no boundary between ranks", action_text(a, text));
+        return report_error(c, rank, position, "%s crosses no boundary between ranks", action_text(a, text));
     const struct action_fact *fact = action_fact(a.kind);
     int other = fact->sends ? transfer_receiver(a) : stage_before(a.stage, fact->gradient);
     int peer = schedule_rank(s, other, a.microbatch);
     if (a.peer != peer)
-        return complain(c, rank, position, "%s names rank %d as its peer, but stage %d is on rank %d",
-                        action_text(a, text), a.peer, other, peer);
+        return report_error(c, rank, position, "%s has peer rank %d, but stage %d is on rank %d",
+                            action_text(a, text), a.peer, other, peer);
     return OK;
 }
 
@@ -146,16 +146,16 @@ static enum status check_overlap(const struct checker *c, int rank, int position
     struct action a = list->actions[position];
     char text[ACTION_CHARS];
     if (position + 1 == list->count)
-        return complain(c, rank, position, "%s overlaps the next action, but there is none",
-                        action_text(a, text));
+        return report_error(c, rank, position, "%s overlaps the next action, but there is none",
+                            action_text(a, text));
     struct action next = list->actions[position + 1];
     bool known = next.kind >= 0 && next.kind < ACTION_KIND_COUNT;
     if (!action_fact(a.kind)->computes || (known && !action_fact(next.kind)->computes))
-        return complain(c, rank, position, "%s cannot overlap the next action: both must compute",
-                        action_text(a, text));
+        return report_error(c, rank, position, "%s cannot overlap the next action: both must compute",
+                            action_text(a, text));
     if (next.overlaps_next)
-        return complain(c, rank, position, "%s overlaps an action that overlaps another one",
-                        action_text(a, text));
+        return report_error(c, rank, position, "%s overlaps an action that overlaps another one",
+                            action_text(a, text));
     return OK;
 }
 
@@ -164,7 +164,7 @@ static enum status check_single_actions(const struct checker *c)
     for (int rank = 0; rank < c->s->p; rank++)
         for (int i = 0; i < c->s->ranks[rank].count; i++) {
             struct action a = c->s->ranks[rank].actions[i];
-            TRY(check_place(c, rank, i));
+            TRY(check_range(c, rank, i));
             if (!action_fact(a.kind)->computes)
                 TRY(check_transfer(c, rank, i));
             if (a.overlaps_next)
@@ -173,16 +173,16 @@ static enum status check_single_actions(const struct checker *c)
     return OK;
 }
 
-static enum status complain_missing(const struct checker *c, int stage, int microbatch, unsigned missing)
+static enum status fail_missing(const struct checker *c, int stage, int microbatch, unsigned missing)
 {
     int rank = schedule_rank(c->s, stage, microbatch);
     char text[ACTION_CHARS];
     struct action a = {.kind = BACKWARD, .stage = stage, .microbatch = microbatch};
     if ((missing & DONE_F) == 0 && (missing & DONE_I) != 0 && (missing & DONE_W) != 0)
-        return complain(c, rank, -1, "%s is missing, and so are its I and W", action_text(a, text));
+        return report_error(c, rank, -1, "%s is missing, and so are its I and W", action_text(a, text));
     for (int i = 0; i < NAME_COUNT; i++)
         if ((missing & names[i].bit) != 0)
-            return complain(c, rank, -1, "%s is missing", sibling(a, names[i].kind, text));
+            return report_error(c, rank, -1, "%s is missing", sibling(a, names[i].kind, text));
     return OK;
 }
 
@@ -196,15 +196,15 @@ static enum status check_each_once(const struct checker *c)
             unsigned char *done = &c->done[cell(s, a.stage, a.microbatch)];
             unsigned twice = *done & rules[a.kind].sets;
             if (twice != 0)
-                return complain(c, rank, i, "%s is listed twice%s", action_text(a, text),
-                                a.kind == BACKWARD && twice != (DONE_I | DONE_W) ? ", as one half" : "");
+                return report_error(c, rank, i, "%s is listed twice%s", action_text(a, text),
+                                    a.kind == BACKWARD && twice != (DONE_I | DONE_W) ? ", as one half" : "");
             *done = (unsigned char)(*done | rules[a.kind].sets);
         }
     for (int stage = 0; stage < s->stages; stage++)
         for (int k = 0; k < s->m; k++) {
             unsigned missing = required(s, stage, k) & ~(unsigned)c->done[cell(s, stage, k)];
             if (missing != 0)
-                return complain_missing(c, stage, k, missing);
+                return fail_missing(c, stage, k, missing);
         }
     return OK;
 }
@@ -220,8 +220,8 @@ static enum status check_needs(const struct checker *c, int rank, int position)
     unsigned missing = needs & ~(unsigned)c->done[cell(s, a.stage, a.microbatch)];
     for (int i = 0; i < NAME_COUNT; i++)
         if ((missing & names[i].bit) != 0)
-            return complain(c, rank, position, "%s runs before %s", action_text(a, text),
-                            sibling(a, names[i].kind, other));
+            return report_error(c, rank, position, "%s runs before %s", action_text(a, text),
+                                sibling(a, names[i].kind, other));
 
     // If the stage that produces the input is on this rank too, there is no receive.
     bool gradient = fact->backs_input;
@@ -232,8 +232,8 @@ static enum status check_needs(const struct checker *c, int rank, int position)
     struct action maker = {
         .kind = gradient ? BACKWARD_INPUT : FORWARD, .stage = from, .microbatch = a.microbatch};
     if ((c->done[cell(s, from, a.microbatch)] & rules[maker.kind].sets) == 0)
-        return complain(c, rank, position, "%s runs before %s", action_text(a, text),
-                        action_text(maker, other));
+        return report_error(c, rank, position, "%s runs before %s", action_text(a, text),
+                            action_text(maker, other));
     return OK;
 }
 
@@ -244,9 +244,9 @@ static enum status check_weight_order(const struct checker *c, int rank, int pos
     char text[ACTION_CHARS];
     int chunk = schedule_chunk(c->s, a.stage, a.microbatch);
     if (a.microbatch < latest[chunk])
-        return complain(c, rank, position,
-                        "%s runs after microbatch %d: gradients must be accumulated in microbatch order",
-                        action_text(a, text), latest[chunk]);
+        return report_error(c, rank, position,
+                            "%s runs after microbatch %d: gradients must be accumulated in microbatch order",
+                            action_text(a, text), latest[chunk]);
     latest[chunk] = a.microbatch;
     return OK;
 }
@@ -284,13 +284,14 @@ static enum status check_edges(const struct checker *c, const struct edges *edge
                 if (fact->computes || fact->receives != (receiving != 0))
                     continue;
                 size_t at = (fact->gradient ? cells : 0) + cell(s, transfer_receiver(a), a.microbatch);
-                int turn = count[edge_of(edges, s, a)]++;
+                int sequence = count[edge_of(edges, s, a)]++;
                 char text[ACTION_CHARS];
                 if (receiving == 0)
-                    number[at] = turn;
-                else if (number[at] != turn)
-                    return complain(c, rank, i, "%s is number %d from rank %d, which sends it as number %d",
-                                    action_text(a, text), turn, a.peer, number[at]);
+                    number[at] = sequence;
+                else if (number[at] != sequence)
+                    return report_error(c, rank, i,
+                                        "%s is number %d from rank %d, which sends it as number %d",
+                                        action_text(a, text), sequence, a.peer, number[at]);
             }
     }
     return OK;
@@ -327,9 +328,9 @@ static enum status check_peak(const struct checker *c)
     for (int rank = 0; rank < s->p; rank++) {
         int peak = schedule_peak(s, rank), claim = s->family->peak_claim(s, rank);
         if (peak > claim)
-            return complain(c, rank, -1,
-                            "holds the activations of %d microbatches at once; %s claims at most %d", peak,
-                            s->family->about.name, claim);
+            return report_error(c, rank, -1,
+                                "holds the activations of %d microbatches at once; %s claims at most %d",
+                                peak, s->family->about.name, claim);
     }
     return OK;
 }

@@ -18,123 +18,123 @@ static int neighbour(const struct action_list *list, int position, int direction
     return position;
 }
 
-/* When each tensor of a rank may be offloaded, and when it must be back. */
-struct absence {
-    int *leaves, *returns; // [chunks][m] indices in the list
+/* When the offload of each tensor of a rank may begin, and when it must return. */
+struct offload_window {
+    int *begins, *returns; // [chunks][m] indices in the list
 };
 
-static void look_at(const struct schedule *s, int rank, int position, struct absence *out)
+static void add_action(const struct schedule *s, int rank, int position, struct offload_window *out)
 {
     const struct action_list *list = &s->ranks[rank];
     struct action a = list->actions[position];
     const struct action_fact *fact = action_fact(a.kind);
     int cell = schedule_chunk(s, a.stage, a.microbatch) * s->m + a.microbatch;
-    int *leaves = &out->leaves[cell];
+    int *begins = &out->begins[cell];
     if (a.kind == FORWARD) {
-        *leaves = neighbour(list, position, +1);
+        *begins = neighbour(list, position, +1);
         if (a.stage > 0 && !crosses_ranks(s, a.stage, a.microbatch, false)) {
             int before = schedule_chunk(s, a.stage - 1, a.microbatch) * s->m + a.microbatch;
-            if (out->leaves[before] < position)
-                out->leaves[before] = position;
+            if (out->begins[before] < position)
+                out->begins[before] = position;
         }
-    } else if (a.kind == SEND_ACTIVATION && *leaves < position) {
-        *leaves = position;
+    } else if (a.kind == SEND_ACTIVATION && *begins < position) {
+        *begins = position;
     } else if (fact->backs_input) {
         out->returns[cell] = neighbour(list, position, -1);
     }
 }
 
 /* Splits each lifetime in two; the second one is unset if the tensor is not offloaded. */
-static void split_lives(const struct slot_life *whole, const struct absence *absence, int chunks, int m,
-                        struct slot_life *out)
+static void split_lifetimes(const struct slot_lifetime *whole, const struct offload_window *window,
+                            int chunks, int m, struct slot_lifetime *out)
 {
     for (int cell = 0; cell < chunks * m; cell++) {
         int chunk = cell / m, at = (2 * chunk) * m + cell % m;
-        out[at] = (struct slot_life){whole[cell].begin, whole[cell].end, at};
-        out[at + m] = (struct slot_life){-1, -1, at + m};
-        if (whole[cell].begin < 0 || absence->returns[cell] < 0)
+        out[at] = (struct slot_lifetime){whole[cell].begin, whole[cell].end, at};
+        out[at + m] = (struct slot_lifetime){-1, -1, at + m};
+        if (whole[cell].begin < 0 || window->returns[cell] < 0)
             continue;
-        out[at].end = absence->leaves[cell];
-        out[at + m].begin = absence->returns[cell];
+        out[at].end = window->begins[cell];
+        out[at + m].begin = window->returns[cell];
         out[at + m].end = whole[cell].end;
     }
 }
 
-static void give(struct offload_plan *plan, const struct slot_lives *whole, const struct absence *absence,
-                 struct slot_life *room, bool *taken)
+static void assign_slots(struct offload_plan *plan, const struct slot_lifetimes *whole,
+                         const struct offload_window *window, struct slot_lifetime *buffer, bool *used)
 {
     int m = plan->m;
-    struct slot_life *lives = room, *scratch = room + 2 * plan->chunks * m;
+    struct slot_lifetime *lifetimes = buffer, *scratch = buffer + 2 * plan->chunks * m;
     for (int k = 0; k < CLASSES; k++) {
         enum slot_class class = classes[k];
-        split_lives(whole->of[class], absence, plan->chunks, m, lives);
+        split_lifetimes(whole->of[class], window, plan->chunks, m, lifetimes);
         for (int chunk = 0; chunk < plan->chunks; chunk++)
             plan->peak[class][chunk] =
-                slots_give(lives + 2 * chunk * m, 2 * m, scratch, taken, plan->slot[class]);
+                slots_assign(lifetimes + 2 * chunk * m, 2 * m, scratch, used, plan->slot[class]);
         for (int cell = 0; cell < plan->chunks * m; cell++) {
             int at = 2 * (cell / m) * m + cell % m;
-            if (absence->returns[cell] < 0)
+            if (window->returns[cell] < 0)
                 plan->slot[class][at + m] = plan->slot[class][at];
         }
     }
 }
 
-static bool allocate(struct offload_plan *plan, size_t things)
+static bool allocate(struct offload_plan *plan, size_t tensors)
 {
     bool good = true;
     for (int k = 0; k < CLASSES; k++) {
-        plan->slot[classes[k]] = malloc(2 * things * sizeof(int));
+        plan->slot[classes[k]] = malloc(2 * tensors * sizeof(int));
         plan->peak[classes[k]] = calloc((size_t)plan->chunks, sizeof(int));
         good = good && plan->slot[classes[k]] != NULL && plan->peak[classes[k]] != NULL;
-        for (size_t i = 0; good && i < 2 * things; i++)
+        for (size_t i = 0; good && i < 2 * tensors; i++)
             plan->slot[classes[k]][i] = -1;
     }
-    plan->returns = malloc(things * sizeof(int));
+    plan->returns = malloc(tensors * sizeof(int));
     return good && plan->returns != NULL;
 }
 
-static void find_absence(const struct schedule *s, int rank, struct offload_plan *plan,
-                         struct absence *absence)
+static void find_windows(const struct schedule *s, int rank, struct offload_plan *plan,
+                         struct offload_window *window)
 {
-    size_t things = (size_t)s->chunks * (size_t)s->m;
-    absence->returns = plan->returns;
-    for (size_t i = 0; i < things; i++)
-        absence->leaves[i] = absence->returns[i] = -1;
+    size_t tensors = (size_t)s->chunks * (size_t)s->m;
+    window->returns = plan->returns;
+    for (size_t i = 0; i < tensors; i++)
+        window->begins[i] = window->returns[i] = -1;
     for (int i = 0; i < s->ranks[rank].count; i++)
-        look_at(s, rank, i, absence);
-    for (size_t i = 0; i < things; i++) {
-        if (absence->returns[i] <= absence->leaves[i])
-            absence->returns[i] = -1;
-        plan->any = plan->any || absence->returns[i] >= 0;
+        add_action(s, rank, i, window);
+    for (size_t i = 0; i < tensors; i++) {
+        if (window->returns[i] <= window->begins[i])
+            window->returns[i] = -1;
+        plan->any = plan->any || window->returns[i] >= 0;
     }
 }
 
 enum status offload_plan_create(const struct schedule *s, int rank, struct offload_plan **out)
 {
     CHECK(s->has_transfers && rank >= 0 && rank < s->p);
-    size_t things = (size_t)s->chunks * (size_t)s->m;
+    size_t tensors = (size_t)s->chunks * (size_t)s->m;
     struct offload_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL)
         return fail(NO_MEMORY, "no memory for an offload plan");
     *plan = (struct offload_plan){.m = s->m, .chunks = s->chunks};
-    struct absence absence = {.leaves = malloc(things * sizeof(int))};
-    struct slot_life *room = malloc(4 * things * sizeof *room);
-    bool *taken = malloc(2 * things * sizeof *taken);
-    struct slot_lives whole = {.of = {NULL}};
-    enum status status = allocate(plan, things) && absence.leaves != NULL && room != NULL && taken != NULL
-                             ? slot_lives_create(s, rank, 0, &whole)
-                             : fail(NO_MEMORY, "no memory for the offload plan of %zu microbatches", things);
+    struct offload_window window = {.begins = malloc(tensors * sizeof(int))};
+    struct slot_lifetime *buffer = malloc(4 * tensors * sizeof *buffer);
+    bool *used = malloc(2 * tensors * sizeof *used);
+    struct slot_lifetimes whole = {.of = {NULL}};
+    enum status status = allocate(plan, tensors) && window.begins != NULL && buffer != NULL && used != NULL
+                             ? slot_lifetimes_create(s, rank, 0, &whole)
+                             : fail(NO_MEMORY, "no memory for the offload plan of %zu microbatches", tensors);
     if (status == OK) {
-        find_absence(s, rank, plan, &absence);
-        give(plan, &whole, &absence, room, taken);
+        find_windows(s, rank, plan, &window);
+        assign_slots(plan, &whole, &window, buffer, used);
         *out = plan;
     } else {
         offload_plan_destroy(plan);
     }
-    slot_lives_destroy(&whole);
-    free(absence.leaves);
-    free(room);
-    free(taken);
+    slot_lifetimes_destroy(&whole);
+    free(window.begins);
+    free(buffer);
+    free(used);
     return status;
 }
 

@@ -3,7 +3,7 @@
  * return just before their backward; another microbatch uses their slot in between. Each tensor thus has two
  * lifetimes on the device, with a slot each. 1F1B, the first of four ranks:
  *
- *     0F0  0F1  0F2  0F3  0B0 ...     microbatch 0: slot 0 from 0F0 to 0F1, and some slot again from 0F3 on
+ *     0F0  0F1  0F2  0F3  0B0 ...     microbatch 0: slot 0 from 0F0 to 0F1, and another slot from 0F3 on
  *
  * A transfer to the host overlaps the next action, and a transfer from the host the previous one. The first
  * lifetime therefore ends with the action after F (and not before its output was sent, or read by the next

@@ -8,28 +8,28 @@
 struct walk {
     const struct schedule *s;
     int rank, slack;
-    struct slot_life **lives; // [SLOT_CLASS_COUNT]; begin < 0: not alive yet
+    struct slot_lifetime **lifetimes; // [SLOT_CLASS_COUNT]; begin < 0: not alive yet
 };
 
-static int thing_of(const struct walk *w, int stage, int microbatch)
+static int tensor_index(const struct walk *w, int stage, int microbatch)
 {
     return schedule_chunk(w->s, stage, microbatch) * w->s->m + microbatch;
 }
 
-static void begin(struct walk *w, enum slot_class class, int thing, int position)
+static void begin(struct walk *w, enum slot_class class, int tensor, int position)
 {
-    if (w->lives[class][thing].begin < 0)
-        w->lives[class][thing].begin = position;
+    if (w->lifetimes[class][tensor].begin < 0)
+        w->lifetimes[class][tensor].begin = position;
 }
 
-static void end(struct walk *w, enum slot_class class, int thing, int position)
+static void end(struct walk *w, enum slot_class class, int tensor, int position)
 {
-    w->lives[class][thing].end = position;
+    w->lifetimes[class][tensor].end = position;
 }
 
 /* Returns the position of the computing action `slack` before (direction -1) or after (+1) `position`; a pair
  * counts once. Returns `position` itself if slack is 0. */
-static int slacken(const struct walk *w, int position, int direction)
+static int extend(const struct walk *w, int position, int direction)
 {
     const struct action_list *list = &w->s->ranks[w->rank];
     int left = w->slack, reached = position;
@@ -46,78 +46,78 @@ static int slacken(const struct walk *w, int position, int direction)
 }
 
 /* F reads its input and keeps it for the backward pass; its output may be the next chunk's input. */
-static void live_forward(struct walk *w, struct action a, int i)
+static void record_forward(struct walk *w, struct action a, int i)
 {
     const struct schedule *s = w->s;
-    int thing = thing_of(w, a.stage, a.microbatch);
-    begin(w, UNTIL_INPUT, thing, i); // only if it was neither received nor produced on this rank
-    begin(w, UNTIL_WEIGHT, thing, i);
-    begin(w, STASH_UNTIL_INPUT, thing, i);
-    begin(w, STASH_UNTIL_WEIGHT, thing, i);
+    int tensor = tensor_index(w, a.stage, a.microbatch);
+    begin(w, UNTIL_INPUT, tensor, i); // only if it was neither received nor produced on this rank
+    begin(w, UNTIL_WEIGHT, tensor, i);
+    begin(w, STASH_UNTIL_INPUT, tensor, i);
+    begin(w, STASH_UNTIL_WEIGHT, tensor, i);
     if (a.stage + 1 == s->stages)
         return;
     if (crosses_ranks(s, a.stage + 1, a.microbatch, false)) {
-        begin(w, ACTIVATION_OUT, thing, i);
+        begin(w, ACTIVATION_OUT, tensor, i);
         return;
     }
-    int next = thing_of(w, a.stage + 1, a.microbatch);
+    int next = tensor_index(w, a.stage + 1, a.microbatch);
     begin(w, UNTIL_INPUT, next, i);
     begin(w, UNTIL_WEIGHT, next, i);
 }
 
-static void live_backward_input(struct walk *w, struct action a, int i)
+static void record_backward_input(struct walk *w, struct action a, int i)
 {
-    int thing = thing_of(w, a.stage, a.microbatch);
-    begin(w, GRADIENT_IN, thing, i);
-    end(w, GRADIENT_IN, thing, i);
-    end(w, UNTIL_INPUT, thing, i);
-    end(w, STASH_UNTIL_INPUT, thing, i);
-    begin(w, INPUT_TO_WEIGHT, thing, i);
+    int tensor = tensor_index(w, a.stage, a.microbatch);
+    begin(w, GRADIENT_IN, tensor, i);
+    end(w, GRADIENT_IN, tensor, i);
+    end(w, UNTIL_INPUT, tensor, i);
+    end(w, STASH_UNTIL_INPUT, tensor, i);
+    begin(w, INPUT_TO_WEIGHT, tensor, i);
     if (a.stage == 0)
         return;
     if (crosses_ranks(w->s, a.stage - 1, a.microbatch, true))
-        begin(w, GRADIENT_OUT, thing, i);
+        begin(w, GRADIENT_OUT, tensor, i);
     else
-        begin(w, GRADIENT_IN, thing_of(w, a.stage - 1, a.microbatch), i);
+        begin(w, GRADIENT_IN, tensor_index(w, a.stage - 1, a.microbatch), i);
 }
 
-static void live_backward_weight(struct walk *w, struct action a, int i)
+static void record_backward_weight(struct walk *w, struct action a, int i)
 {
-    int thing = thing_of(w, a.stage, a.microbatch);
-    end(w, UNTIL_WEIGHT, thing, i);
-    end(w, STASH_UNTIL_WEIGHT, thing, i);
-    end(w, INPUT_TO_WEIGHT, thing, i);
+    int tensor = tensor_index(w, a.stage, a.microbatch);
+    end(w, UNTIL_WEIGHT, tensor, i);
+    end(w, STASH_UNTIL_WEIGHT, tensor, i);
+    end(w, INPUT_TO_WEIGHT, tensor, i);
 }
 
-static void live(struct walk *w, struct action a, int i)
+static void record(struct walk *w, struct action a, int i)
 {
-    int thing = thing_of(w, a.stage, a.microbatch);
+    int tensor = tensor_index(w, a.stage, a.microbatch);
     switch (a.kind) {
     case FORWARD:
-        live_forward(w, a, i);
+        record_forward(w, a, i);
         return;
     case BACKWARD:
-        live_backward_input(w, a, i);
-        live_backward_weight(w, a, i);
+        record_backward_input(w, a, i);
+        record_backward_weight(w, a, i);
         return;
     case BACKWARD_INPUT:
-        live_backward_input(w, a, i);
+        record_backward_input(w, a, i);
         return;
     case BACKWARD_WEIGHT:
-        live_backward_weight(w, a, i);
+        record_backward_weight(w, a, i);
         return;
     case RECV_ACTIVATION:
-        begin(w, UNTIL_INPUT, thing, slacken(w, i, -1));
-        begin(w, UNTIL_WEIGHT, thing, slacken(w, i, -1));
+        begin(w, UNTIL_INPUT, tensor, extend(w, i, -1));
+        begin(w, UNTIL_WEIGHT, tensor, extend(w, i, -1));
         return;
     case RECV_GRADIENT:
-        begin(w, GRADIENT_IN, thing, slacken(w, i, -1));
+        begin(w, GRADIENT_IN, tensor, extend(w, i, -1));
         return;
     case SEND_ACTIVATION:
-        end(w, ACTIVATION_OUT, thing, slacken(w, i, +1));
+        end(w, ACTIVATION_OUT, tensor, extend(w, i, +1));
         return;
     case SEND_GRADIENT:
-        end(w, GRADIENT_OUT, thing, slacken(w, i, +1));
+        end(w, GRADIENT_OUT, tensor, extend(w, i, +1));
         return;
     case ACTION_KIND_COUNT:
         return;
@@ -126,54 +126,55 @@ static void live(struct walk *w, struct action a, int i)
 
 static int compare_begin(const void *a, const void *b)
 {
-    const struct slot_life *x = a, *y = b;
+    const struct slot_lifetime *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    return x->end != y->end ? (x->end < y->end ? -1 : 1) : x->thing - y->thing;
+    return x->end != y->end ? (x->end < y->end ? -1 : 1) : x->tensor - y->tensor;
 }
 
 static int compare_end(const void *a, const void *b)
 {
-    const struct slot_life *x = a, *y = b;
-    return x->end != y->end ? (x->end < y->end ? -1 : 1) : x->thing - y->thing;
+    const struct slot_lifetime *x = a, *y = b;
+    return x->end != y->end ? (x->end < y->end ? -1 : 1) : x->tensor - y->tensor;
 }
 
-int slots_give(struct slot_life *lives, int count, struct slot_life *scratch, bool *taken, int *slot)
+int slots_assign(struct slot_lifetime *lifetimes, int count, struct slot_lifetime *scratch, bool *used,
+                 int *slot)
 {
     for (int i = 0; i < count; i++) {
-        scratch[i] = lives[i];
-        taken[i] = false;
+        scratch[i] = lifetimes[i];
+        used[i] = false;
     }
-    qsort(lives, (size_t)count, sizeof *lives, compare_begin);
+    qsort(lifetimes, (size_t)count, sizeof *lifetimes, compare_begin);
     qsort(scratch, (size_t)count, sizeof *scratch, compare_end);
     int peak = 0, lowest = 0, ended = 0;
     for (int i = 0; i < count; i++) {
-        if (lives[i].begin < 0)
+        if (lifetimes[i].begin < 0)
             continue;
-        for (; ended < count && scratch[ended].end < lives[i].begin; ended++) {
+        for (; ended < count && scratch[ended].end < lifetimes[i].begin; ended++) {
             if (scratch[ended].begin < 0)
                 continue;
-            int free_slot = slot[scratch[ended].thing];
-            taken[free_slot] = false;
+            int free_slot = slot[scratch[ended].tensor];
+            used[free_slot] = false;
             lowest = free_slot < lowest ? free_slot : lowest;
         }
-        while (taken[lowest])
+        while (used[lowest])
             lowest++;
-        taken[lowest] = true;
-        slot[lives[i].thing] = lowest;
+        used[lowest] = true;
+        slot[lifetimes[i].tensor] = lowest;
         peak = lowest + 1 > peak ? lowest + 1 : peak;
     }
     return peak;
 }
 
-static void plan_class(struct slot_plan *plan, enum slot_class class, struct slot_life *lives,
-                       struct slot_life *scratch, bool *taken)
+static void plan_class(struct slot_plan *plan, enum slot_class class, struct slot_lifetime *lifetimes,
+                       struct slot_lifetime *scratch, bool *used)
 {
     for (int chunk = 0; chunk < plan->chunks; chunk++)
-        plan->peak[class][chunk] =
-            slots_give(lives + (size_t)chunk * (size_t)plan->m, plan->m, scratch, taken, plan->slot[class]);
+        plan->peak[class][chunk] = slots_assign(lifetimes + (size_t)chunk * (size_t)plan->m, plan->m, scratch,
+                                                used, plan->slot[class]);
     plan->rank_peak[class] =
-        slots_give(lives, plan->chunks * plan->m, scratch, taken, plan->rank_slot[class]);
+        slots_assign(lifetimes, plan->chunks * plan->m, scratch, used, plan->rank_slot[class]);
 }
 
 static enum status plan_create(const struct schedule *s, struct slot_plan **out)
@@ -183,19 +184,19 @@ static enum status plan_create(const struct schedule *s, struct slot_plan **out)
         return fail(NO_MEMORY, "no memory for a slot plan");
     plan->m = s->m;
     plan->chunks = s->chunks;
-    size_t things = (size_t)s->chunks * (size_t)s->m;
+    size_t tensors = (size_t)s->chunks * (size_t)s->m;
     bool good = true;
     for (int class = 0; class < SLOT_CLASS_COUNT; class ++) {
-        plan->slot[class] = malloc(things * sizeof *plan->slot[class]);
-        plan->rank_slot[class] = malloc(things * sizeof *plan->rank_slot[class]);
+        plan->slot[class] = malloc(tensors * sizeof *plan->slot[class]);
+        plan->rank_slot[class] = malloc(tensors * sizeof *plan->rank_slot[class]);
         plan->peak[class] = calloc((size_t)s->chunks, sizeof *plan->peak[class]);
         good = good && plan->slot[class] && plan->rank_slot[class] && plan->peak[class];
-        for (size_t i = 0; good && i < things; i++)
+        for (size_t i = 0; good && i < tensors; i++)
             plan->slot[class][i] = plan->rank_slot[class][i] = -1;
     }
     if (!good) {
         slot_plan_destroy(plan);
-        return fail(NO_MEMORY, "no memory for the slots of %zu microbatches", things);
+        return fail(NO_MEMORY, "no memory for the slots of %zu microbatches", tensors);
     }
     *out = plan;
     return OK;
@@ -213,45 +214,45 @@ void slot_plan_destroy(struct slot_plan *plan)
     free(plan);
 }
 
-enum status slot_lives_create(const struct schedule *s, int rank, int slack, struct slot_lives *out)
+enum status slot_lifetimes_create(const struct schedule *s, int rank, int slack, struct slot_lifetimes *out)
 {
     CHECK(s->has_transfers && rank >= 0 && rank < s->p && slack >= 0);
-    size_t things = (size_t)s->chunks * (size_t)s->m;
-    struct slot_life *all = malloc(SLOT_CLASS_COUNT * things * sizeof *all);
+    size_t tensors = (size_t)s->chunks * (size_t)s->m;
+    struct slot_lifetime *all = malloc(SLOT_CLASS_COUNT * tensors * sizeof *all);
     if (all == NULL)
         return fail(NO_MEMORY, "no memory for the slots of rank %d", rank);
-    for (size_t i = 0; i < SLOT_CLASS_COUNT * things; i++)
-        all[i] = (struct slot_life){.begin = -1, .thing = (int)(i % things)};
+    for (size_t i = 0; i < SLOT_CLASS_COUNT * tensors; i++)
+        all[i] = (struct slot_lifetime){.begin = -1, .tensor = (int)(i % tensors)};
     for (int class = 0; class < SLOT_CLASS_COUNT; class ++)
-        out->of[class] = all + (size_t) class * things;
-    struct walk w = {.s = s, .rank = rank, .slack = slack, .lives = out->of};
+        out->of[class] = all + (size_t) class * tensors;
+    struct walk w = {.s = s, .rank = rank, .slack = slack, .lifetimes = out->of};
     for (int i = 0; i < s->ranks[rank].count; i++)
-        live(&w, s->ranks[rank].actions[i], i);
+        record(&w, s->ranks[rank].actions[i], i);
     return OK;
 }
 
-void slot_lives_destroy(struct slot_lives *lives)
+void slot_lifetimes_destroy(struct slot_lifetimes *lifetimes)
 {
-    free(lives->of[0]);
-    *lives = (struct slot_lives){.of = {NULL}};
+    free(lifetimes->of[0]);
+    *lifetimes = (struct slot_lifetimes){.of = {NULL}};
 }
 
 enum status slot_plan_create(const struct schedule *s, int rank, int slack, struct slot_plan **out)
 {
     struct slot_plan *plan = NULL;
-    struct slot_lives lives;
-    size_t things = (size_t)s->chunks * (size_t)s->m;
-    TRY(slot_lives_create(s, rank, slack, &lives));
-    struct slot_life *scratch = malloc(things * sizeof *scratch);
-    bool *taken = malloc(things * sizeof *taken);
-    enum status status = scratch != NULL && taken != NULL
+    struct slot_lifetimes lifetimes;
+    size_t tensors = (size_t)s->chunks * (size_t)s->m;
+    TRY(slot_lifetimes_create(s, rank, slack, &lifetimes));
+    struct slot_lifetime *scratch = malloc(tensors * sizeof *scratch);
+    bool *used = malloc(tensors * sizeof *used);
+    enum status status = scratch != NULL && used != NULL
                              ? plan_create(s, &plan)
                              : fail(NO_MEMORY, "no memory for the slots of rank %d", rank);
     for (int class = 0; status == OK && class < SLOT_CLASS_COUNT; class ++)
-        plan_class(plan, (enum slot_class) class, lives.of[class], scratch, taken);
-    free(taken);
+        plan_class(plan, (enum slot_class) class, lifetimes.of[class], scratch, used);
+    free(used);
     free(scratch);
-    slot_lives_destroy(&lives);
+    slot_lifetimes_destroy(&lifetimes);
     if (status == OK)
         *out = plan;
     return status;

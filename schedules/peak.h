@@ -33,21 +33,22 @@ enum slot_class {
 };
 
 /* Lifetime of a tensor: from action `begin` to action `end` of the list, inclusive. */
-struct slot_life {
+struct slot_lifetime {
     int begin, end; // begin < 0: does not exist on this rank
-    int thing;      // chunk·m + microbatch
+    int tensor;     // chunk·m + microbatch
 };
-struct slot_lives {
-    struct slot_life *of[SLOT_CLASS_COUNT]; // [chunks·m]
+struct slot_lifetimes {
+    struct slot_lifetime *of[SLOT_CLASS_COUNT]; // [chunks·m]
 };
-MUST_USE enum status slot_lives_create(const struct schedule *schedule, int rank, int slack,
-                                       struct slot_lives *out);
-void slot_lives_destroy(struct slot_lives *lives);
+MUST_USE enum status slot_lifetimes_create(const struct schedule *schedule, int rank, int slack,
+                                           struct slot_lifetimes *out);
+void slot_lifetimes_destroy(struct slot_lifetimes *lifetimes);
 
-/* Assigns slot[life.thing] to `count` lifetimes in order of their begin, the lowest free slot to each, and
- * returns the number of slots. Sorts `lives`; `scratch` has room for a copy of them, `taken` one flag each.
- * */
-int slots_give(struct slot_life *lives, int count, struct slot_life *scratch, bool *taken, int *slot);
+/* Assigns slot[lifetime.tensor] to `count` lifetimes in order of their begin, the lowest free slot to each,
+ * and returns the number of slots. Sorts `lifetimes`; `scratch` has room for a copy of them, `used` one
+ * flag each. */
+int slots_assign(struct slot_lifetime *lifetimes, int count, struct slot_lifetime *scratch, bool *used,
+                 int *slot);
 
 struct slot_plan {
     int m, chunks;

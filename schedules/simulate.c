@@ -5,31 +5,31 @@
 
 #include <stdlib.h>
 
-/* A value, and the time when it was produced; at < 0: not yet. */
-struct made {
+/* When a value was produced, and by which action; at < 0: not yet. */
+struct timestamp {
     double at;
     int64_t by; // index of the producer in times[]
 };
 
-/* State of a message: when each end reached it (< 0: not yet), and the index of that action. */
+/* State of a message: when each end reached it (< 0: not yet), and the indices of these actions. */
 struct message {
     double sent, posted, arrives;
     int64_t send, recv;
-    int64_t sent_by, posted_by; // what these two times waited for
+    int64_t sent_by, posted_by; // actions that determined these two times
 };
 
-struct machine {
+struct simulator {
     const struct schedule *s;
     const struct cost_table *costs;
     struct simulation *sim;
     struct edges *edges;
-    int *at;                     // [p] index of the next action of each rank
-    struct made *clock;          // [p] end of the rank's current action, and its index
-    struct made *last;           // [p] start of its latest computing action, and what it waited for
-    struct made *edge_free;      // [edges]
-    struct made *made[2];        // [stages][m] end of F; end of I or B
-    struct message *messages[2]; // [stages][m] by receiving stage
-    int *queue;                  // [p] ring buffer of ranks that may continue
+    int *at;                 // [p] index of the next action of each rank
+    struct timestamp *clock; // [p] end of the rank's current action, and its index
+    struct timestamp *last;  // [p] start of its latest computing action, and the action that determined it
+    struct timestamp *edge_free;   // [edges]
+    struct timestamp *produced[2]; // [stages][m] end of F; end of I or B
+    struct message *messages[2];   // [stages][m] by receiving stage
+    int *queue;                    // [p] ring buffer of ranks that may continue
     bool *queued;
     int queue_first, queue_count;
 };
@@ -39,7 +39,7 @@ static size_t cell(const struct schedule *s, int stage, int microbatch)
     return (size_t)stage * (size_t)s->m + (size_t)microbatch;
 }
 
-static void wake(struct machine *x, int rank)
+static void wake(struct simulator *x, int rank)
 {
     if (x->queued[rank])
         return;
@@ -47,24 +47,24 @@ static void wake(struct machine *x, int rank)
     x->queue[(x->queue_first + x->queue_count++) % x->s->p] = rank;
 }
 
-static int64_t index_of(const struct machine *x, int rank, int position)
+static int64_t index_of(const struct simulator *x, int rank, int position)
 {
     return x->sim->first[rank] + position;
 }
 
 /* Returns when the activation (or gradient) consumed by `a` arrives on its rank; at < 0: not yet known. */
-static struct made input_of(const struct machine *x, struct action a, bool gradient)
+static struct timestamp input_of(const struct simulator *x, struct action a, bool gradient)
 {
     const struct schedule *s = x->s;
     int from = stage_before(a.stage, gradient);
     if (from < 0 || from >= s->stages)
-        return (struct made){.at = 0.0, .by = -1};
-    struct made source = x->made[gradient][cell(s, from, a.microbatch)];
+        return (struct timestamp){.at = 0.0, .by = -1};
+    struct timestamp source = x->produced[gradient][cell(s, from, a.microbatch)];
     if (!crosses_ranks(s, a.stage, a.microbatch, gradient))
         return source;
     if (s->has_transfers) {
         const struct message *message = &x->messages[gradient][cell(s, a.stage, a.microbatch)];
-        return (struct made){.at = message->arrives, .by = message->recv};
+        return (struct timestamp){.at = message->arrives, .by = message->recv};
     }
     if (source.at >= 0.0)
         source.at += x->costs->latency + x->costs->wire;
@@ -72,27 +72,27 @@ static struct made input_of(const struct machine *x, struct action a, bool gradi
 }
 
 /* Raises `start` to the time of `need`; returns false if that is not known yet. */
-static bool wait_for(struct made *start, struct made need)
+static bool wait_until(struct timestamp *start, struct timestamp need)
 {
     if (need.at > start->at)
         *start = need;
     return need.at >= 0.0;
 }
 
-static bool inputs_ready(const struct machine *x, struct action a, struct made *start)
+static bool inputs_ready(const struct simulator *x, struct action a, struct timestamp *start)
 {
     const struct action_fact *fact = action_fact(a.kind);
     size_t at = cell(x->s, a.stage, a.microbatch);
     if (fact->forwards)
-        return wait_for(start, input_of(x, a, false));
-    if (!wait_for(start, x->made[false][at]))
+        return wait_until(start, input_of(x, a, false));
+    if (!wait_until(start, x->produced[false][at]))
         return false;
     if (fact->backs_input)
-        return wait_for(start, input_of(x, a, true));
-    return wait_for(start, x->made[true][at]);
+        return wait_until(start, input_of(x, a, true));
+    return wait_until(start, x->produced[true][at]);
 }
 
-static double duration(const struct machine *x, struct action a)
+static double duration(const struct simulator *x, struct action a)
 {
     const struct action_fact *fact = action_fact(a.kind);
     const struct cost_table *costs = x->costs;
@@ -105,13 +105,13 @@ static double duration(const struct machine *x, struct action a)
 }
 
 /* Records the result of an action, and wakes the rank that may be waiting for it. */
-static void finish(struct machine *x, struct action a, struct made end)
+static void finish(struct simulator *x, struct action a, struct timestamp end)
 {
     const struct action_fact *fact = action_fact(a.kind);
     bool gradient = !fact->forwards;
     if (!fact->forwards && !fact->backs_input)
         return;
-    x->made[gradient][cell(x->s, a.stage, a.microbatch)] = end;
+    x->produced[gradient][cell(x->s, a.stage, a.microbatch)] = end;
     int next = gradient ? a.stage - 1 : a.stage + 1;
     if (next >= 0 && next < x->s->stages)
         wake(x, schedule_rank(x->s, next, a.microbatch));
@@ -119,13 +119,13 @@ static void finish(struct machine *x, struct action a, struct made end)
 
 /* Runs the computing action at `position`, and its partner if it overlaps the next; returns false if an input
  * is missing. */
-static bool compute(struct machine *x, int rank, int position)
+static bool compute(struct simulator *x, int rank, int position)
 {
     const struct action_list *list = &x->s->ranks[rank];
     struct action a = list->actions[position];
     bool pair = a.overlaps_next && position + 1 < list->count &&
                 action_fact(list->actions[position + 1].kind)->computes;
-    struct made start = x->clock[rank];
+    struct timestamp start = x->clock[rank];
     if (!inputs_ready(x, a, &start) || (pair && !inputs_ready(x, list->actions[position + 1], &start)))
         return false;
 
@@ -135,7 +135,7 @@ static bool compute(struct machine *x, int rank, int position)
         double less = other < time ? other : time;
         time = time + other - x->costs->pair_overlap * less;
     }
-    struct made end = {.at = start.at + time, .by = index_of(x, rank, position)};
+    struct timestamp end = {.at = start.at + time, .by = index_of(x, rank, position)};
     struct rank_time *totals = &x->sim->ranks[rank];
     totals->busy += time;
     if (totals->first_start < 0.0)
@@ -144,7 +144,7 @@ static bool compute(struct machine *x, int rank, int position)
 
     for (int i = position; i <= position + (pair ? 1 : 0); i++) {
         end.by = index_of(x, rank, i);
-        x->sim->times[end.by] = (struct action_time){.start = start.at, .end = end.at, .because = start.by};
+        x->sim->times[end.by] = (struct action_time){.start = start.at, .end = end.at, .cause = start.by};
         finish(x, list->actions[i], end);
     }
     x->last[rank] = start;
@@ -153,25 +153,25 @@ static bool compute(struct machine *x, int rank, int position)
     return true;
 }
 
-/* Both ends have reached the message: computes its transfer time. */
-static void travel(struct machine *x, struct action a, struct message *message)
+/* Computes the transfer time of a message that both ends have reached. */
+static void send_message(struct simulator *x, struct action a, struct message *message)
 {
     const struct cost_table *costs = x->costs;
-    struct made start = {.at = message->sent, .by = message->sent_by};
-    wait_for(&start, (struct made){.at = message->posted, .by = message->posted_by});
+    struct timestamp start = {.at = message->sent, .by = message->sent_by};
+    wait_until(&start, (struct timestamp){.at = message->posted, .by = message->posted_by});
     int edge = edge_of(x->edges, x->s, a);
     if (!costs->blocking && edge >= 0)
-        wait_for(&start, x->edge_free[edge]);
+        wait_until(&start, x->edge_free[edge]);
     message->arrives = start.at + costs->latency + costs->wire;
-    struct action_time time = {.start = start.at, .end = message->arrives, .because = start.by};
+    struct action_time time = {.start = start.at, .end = message->arrives, .cause = start.by};
     x->sim->times[message->send] = time;
     x->sim->times[message->recv] = time;
     if (edge >= 0)
-        x->edge_free[edge] = (struct made){.at = start.at + costs->wire, .by = message->recv};
+        x->edge_free[edge] = (struct timestamp){.at = start.at + costs->wire, .by = message->recv};
 }
 
 /* Processes the transfer at `position`; returns false if it blocks and its peer has not reached it. */
-static bool transfer(struct machine *x, int rank, int position)
+static bool transfer(struct simulator *x, int rank, int position)
 {
     struct action a = x->s->ranks[rank].actions[position];
     const struct action_fact *fact = action_fact(a.kind);
@@ -190,18 +190,18 @@ static bool transfer(struct machine *x, int rank, int position)
     }
     if (message->sent >= 0.0 && message->posted >= 0.0) {
         if (message->arrives < 0.0)
-            travel(x, a, message);
+            send_message(x, a, message);
         wake(x, a.peer);
     } else if (blocking) {
         return false;
     }
     if (blocking)
-        x->clock[rank] = (struct made){.at = message->arrives, .by = index_of(x, rank, position)};
+        x->clock[rank] = (struct timestamp){.at = message->arrives, .by = index_of(x, rank, position)};
     x->at[rank] = position + 1;
     return true;
 }
 
-static bool step(struct machine *x, int rank)
+static bool step(struct simulator *x, int rank)
 {
     int position = x->at[rank];
     if (position == x->s->ranks[rank].count)
@@ -212,11 +212,11 @@ static bool step(struct machine *x, int rank)
 }
 
 /* Returns the missing input of a computing action, as the action that produces it. */
-static struct action missing_input(const struct machine *x, struct action a)
+static struct action missing_input(const struct simulator *x, struct action a)
 {
     const struct action_fact *fact = action_fact(a.kind);
     struct action missing = {.kind = FORWARD, .stage = a.stage, .microbatch = a.microbatch};
-    if (!fact->forwards && x->made[false][cell(x->s, a.stage, a.microbatch)].at < 0.0)
+    if (!fact->forwards && x->produced[false][cell(x->s, a.stage, a.microbatch)].at < 0.0)
         return missing;
     missing.kind = fact->forwards ? FORWARD : BACKWARD_INPUT;
     if (fact->forwards || fact->backs_input)
@@ -226,10 +226,10 @@ static struct action missing_input(const struct machine *x, struct action a)
 
 /* Returns the rank that a stalled rank waits for; the rank itself if its own list should have produced
  * `missing`. Either action of an overlapped pair may be waiting. */
-static int waits_for(const struct machine *x, int rank, struct action *missing)
+static int waits_for(const struct simulator *x, int rank, struct action *missing)
 {
     const struct action *a = &x->s->ranks[rank].actions[x->at[rank]];
-    struct made unused = {.at = 0.0};
+    struct timestamp unused = {.at = 0.0};
     if (!action_fact(a->kind)->computes)
         return a->peer;
     if (a->overlaps_next && inputs_ready(x, *a, &unused))
@@ -239,7 +239,7 @@ static int waits_for(const struct machine *x, int rank, struct action *missing)
 }
 
 /* Formats the current action of a rank, or an overlapped pair, as in a file: "(0F3;1B2)". */
-static void add_standing(const struct machine *x, int rank, struct text *out)
+static void add_current_action(const struct simulator *x, int rank, struct text *out)
 {
     const struct action_list *list = &x->s->ranks[rank];
     int position = x->at[rank];
@@ -251,7 +251,7 @@ static void add_standing(const struct machine *x, int rank, struct text *out)
 }
 
 /* Reports the cycle of waiting ranks, starting with the first rank that does not finish. */
-static enum status stopped(const struct machine *x, int rank, struct schedule_error *why)
+static enum status report_deadlock(const struct simulator *x, int rank, struct schedule_error *why)
 {
     char own[ACTION_CHARS];
     struct text text = {0};
@@ -259,7 +259,7 @@ static enum status stopped(const struct machine *x, int rank, struct schedule_er
     why->rank = rank;
     why->position = x->at[rank];
     text_add(&text, "rank %d, action %d: ", rank, x->at[rank]);
-    add_standing(x, rank, &text);
+    add_current_action(x, rank, &text);
     for (int i = 0, from = rank; i < 4; i++) {
         int on = waits_for(x, from, &missing);
         text_add(&text, i == 0 ? " waits forever for" : ", which waits for");
@@ -269,11 +269,11 @@ static enum status stopped(const struct machine *x, int rank, struct schedule_er
         }
         text_add(&text, " rank %d", on);
         if (x->at[on] >= x->s->ranks[on].count) {
-            text_add(&text, ", which has nothing left to do");
+            text_add(&text, ", which has finished");
             break;
         }
         text_add(&text, " at ");
-        add_standing(x, on, &text);
+        add_current_action(x, on, &text);
         if (on == rank)
             break;
         from = on;
@@ -283,7 +283,7 @@ static enum status stopped(const struct machine *x, int rank, struct schedule_er
     return fail(BAD_SCHEDULE, "%s", why->text);
 }
 
-static enum status run(struct machine *x, struct schedule_error *why)
+static enum status run(struct simulator *x, struct schedule_error *why)
 {
     for (int rank = 0; rank < x->s->p; rank++)
         wake(x, rank);
@@ -297,11 +297,11 @@ static enum status run(struct machine *x, struct schedule_error *why)
     }
     for (int rank = 0; rank < x->s->p; rank++)
         if (x->at[rank] < x->s->ranks[rank].count)
-            return stopped(x, rank, why);
+            return report_deadlock(x, rank, why);
     return OK;
 }
 
-static void summarise(const struct schedule *s, struct simulation *sim)
+static void summarize(const struct schedule *s, struct simulation *sim)
 {
     for (int rank = 0; rank < s->p; rank++) {
         struct rank_time *r = &sim->ranks[rank];
@@ -327,7 +327,7 @@ static void mark_path(const struct schedule *s, struct simulation *sim)
     for (int64_t i = 0; i < sim->first[s->p]; i++)
         if (sim->last < 0 || sim->times[i].end > sim->times[sim->last].end)
             sim->last = i;
-    for (int64_t i = sim->last; i >= 0 && !sim->times[i].critical; i = sim->times[i].because)
+    for (int64_t i = sim->last; i >= 0 && !sim->times[i].critical; i = sim->times[i].cause)
         sim->times[i].critical = true;
 }
 
@@ -345,7 +345,7 @@ void simulation_total(const struct schedule *s, struct simulation *sim)
             r->last_end = time->end;
         }
     }
-    summarise(s, sim);
+    summarize(s, sim);
 }
 
 int schedule_peak(const struct schedule *s, int rank)
@@ -394,7 +394,7 @@ void simulation_destroy(struct simulation *sim)
     free(sim);
 }
 
-static void machine_fini(struct machine *x)
+static void simulator_fini(struct simulator *x)
 {
     edges_destroy(x->edges);
     free(x->at);
@@ -404,12 +404,12 @@ static void machine_fini(struct machine *x)
     free(x->queue);
     free(x->queued);
     for (int gradient = 0; gradient < 2; gradient++) {
-        free(x->made[gradient]);
+        free(x->produced[gradient]);
         free(x->messages[gradient]);
     }
 }
 
-static enum status machine_init(struct machine *x)
+static enum status simulator_init(struct simulator *x)
 {
     const struct schedule *s = x->s;
     size_t cells = (size_t)s->stages * (size_t)s->m, p = (size_t)s->p;
@@ -423,11 +423,11 @@ static enum status machine_init(struct machine *x)
     bool good = x->at && x->clock && x->last && x->queue && x->queued && x->edge_free;
     for (int gradient = 0; gradient < 2; gradient++) {
         size_t messages = s->has_transfers ? cells : 0;
-        x->made[gradient] = malloc(cells * sizeof *x->made[gradient]);
+        x->produced[gradient] = malloc(cells * sizeof *x->produced[gradient]);
         x->messages[gradient] = malloc((messages + 1) * sizeof *x->messages[gradient]);
-        good = good && x->made[gradient] && x->messages[gradient];
+        good = good && x->produced[gradient] && x->messages[gradient];
         for (size_t i = 0; good && i < cells; i++)
-            x->made[gradient][i] = (struct made){.at = -1.0, .by = -1};
+            x->produced[gradient][i] = (struct timestamp){.at = -1.0, .by = -1};
         for (size_t i = 0; good && i < messages; i++)
             x->messages[gradient][i] = (struct message){.sent = -1.0, .posted = -1.0, .arrives = -1.0};
     }
@@ -446,19 +446,19 @@ enum status simulate(const struct schedule *s, const struct cost_table *costs, s
                      struct simulation **out)
 {
     struct schedule_error unused;
-    struct machine x = {.s = s, .costs = costs};
+    struct simulator x = {.s = s, .costs = costs};
     enum status status = simulation_create(s, &x.sim);
     if (status == OK)
-        status = machine_init(&x);
+        status = simulator_init(&x);
     if (status == OK)
         status = run(&x, why != NULL ? why : &unused);
     if (status == OK) {
-        summarise(s, x.sim);
+        summarize(s, x.sim);
         mark_path(s, x.sim);
         *out = x.sim;
     } else {
         simulation_destroy(x.sim);
     }
-    machine_fini(&x);
+    simulator_fini(&x);
     return status;
 }

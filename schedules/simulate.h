@@ -25,9 +25,9 @@ static inline struct stage_cost cost_of_part(struct stage_cost whole, int v)
 struct cost_table {
     struct stage_cost chunk;           // F, I and W of every stage, unless of_stage is set
     const struct stage_cost *of_stage; // [stages], or NULL
-    double b;                          // of a B, as a multiple of i + w; 0: 1
+    double b;                          // a B takes b·(i + w); 0: i + w
     const double *b_of_stage;          // [stages] of a B, overrides b; NULL: none
-    bool b_alone;                      // only f and B are known: i and w are half of B each
+    bool b_alone;                      // only f and the time of a B are known; i and w are half of it each
     double latency;                    // of a message, in flight
     double wire;                       // of a message, occupying its edge, which transfers one at a time
     double pair_overlap;               // duration of two overlapped actions: 0: the sum, 1: the maximum
@@ -36,8 +36,8 @@ struct cost_table {
 
 struct action_time {
     double start, end;
-    bool critical;   // on the critical path
-    int64_t because; // index in times[] of the action that determined this start; -1: started at 0
+    bool critical; // on the critical path
+    int64_t cause; // index in times[] of the action that determined this start; -1: started at 0
 };
 
 struct rank_time {
@@ -50,11 +50,11 @@ struct rank_time {
 struct simulation {
     int p;
     double makespan;
-    double bubble; // of the rank with the largest
+    double bubble; // largest of all ranks
     struct rank_time *ranks;
     int64_t *first; // [p+1]: the actions of rank r are times[first[r]] .. times[first[r+1]-1]
     struct action_time *times;
-    int64_t last; // end of the critical path: follow `because` backwards; -1: none
+    int64_t last; // end of the critical path: follow `cause` backwards; -1: none
 };
 
 /* BAD_SCHEDULE for a deadlock, listing the waiting ranks and actions; `why` may be NULL. Actions must be in

@@ -30,8 +30,8 @@
 
 struct event {
     double time;
-    int from, to;     // ranks
-    int maker, taker; // stages
+    int from, to;           // ranks
+    int producer, consumer; // stages
     int microbatch;
     bool gradient;
 };
@@ -67,8 +67,8 @@ static int compare_events(const void *a, const void *b)
         return x_low < y_low ? -1 : 1;
     if (x->gradient != y->gradient)
         return x->gradient ? 1 : -1;
-    if (x->taker != y->taker)
-        return x->taker < y->taker ? -1 : 1;
+    if (x->consumer != y->consumer)
+        return x->consumer < y->consumer ? -1 : 1;
     return x->microbatch < y->microbatch ? -1 : x->microbatch > y->microbatch ? 1 : 0;
 }
 
@@ -76,16 +76,16 @@ static size_t find_events(const struct schedule *s, double *const end[2], struct
 {
     size_t count = 0;
     for (int gradient = 0; gradient < 2; gradient++)
-        for (int taker = 0; taker < s->stages; taker++)
+        for (int consumer = 0; consumer < s->stages; consumer++)
             for (int k = 0; k < s->m; k++) {
-                if (!crosses_ranks(s, taker, k, gradient != 0))
+                if (!crosses_ranks(s, consumer, k, gradient != 0))
                     continue;
-                int maker = stage_before(taker, gradient != 0);
-                events[count++] = (struct event){.time = end[gradient][cell(s, maker, k)],
-                                                 .from = schedule_rank(s, maker, k),
-                                                 .to = schedule_rank(s, taker, k),
-                                                 .maker = maker,
-                                                 .taker = taker,
+                int producer = stage_before(consumer, gradient != 0);
+                events[count++] = (struct event){.time = end[gradient][cell(s, producer, k)],
+                                                 .from = schedule_rank(s, producer, k),
+                                                 .to = schedule_rank(s, consumer, k),
+                                                 .producer = producer,
+                                                 .consumer = consumer,
                                                  .microbatch = k,
                                                  .gradient = gradient != 0};
             }
@@ -93,7 +93,7 @@ static size_t find_events(const struct schedule *s, double *const end[2], struct
     return count;
 }
 
-/* The new lists, while the old ones are read. */
+/* The new lists; the old ones are only read. */
 struct merge {
     const struct schedule *s;
     const struct simulation *sim;
@@ -109,7 +109,7 @@ static void append(struct merge *x, int rank, struct action action)
 }
 
 /* Moves the actions that `rank` starts before `time`. */
-static void take_until(struct merge *x, int rank, double time)
+static void merge_until(struct merge *x, int rank, double time)
 {
     const struct action_list *old = &x->s->ranks[rank];
     for (; x->at[rank] < old->count; x->at[rank]++) {
@@ -125,20 +125,20 @@ static void merge_events(struct merge *x, const struct event *events, size_t cou
     for (size_t i = 0; i < count; i++) {
         const struct event *e = &events[i];
         struct action send = {.kind = e->gradient ? SEND_GRADIENT : SEND_ACTIVATION,
-                              .stage = e->maker,
+                              .stage = e->producer,
                               .microbatch = e->microbatch,
                               .peer = e->to};
         struct action receive = {.kind = e->gradient ? RECV_GRADIENT : RECV_ACTIVATION,
-                                 .stage = e->taker,
+                                 .stage = e->consumer,
                                  .microbatch = e->microbatch,
                                  .peer = e->from};
-        take_until(x, e->from, e->time);
+        merge_until(x, e->from, e->time);
         append(x, e->from, send);
-        take_until(x, e->to, e->time);
+        merge_until(x, e->to, e->time);
         append(x, e->to, receive);
     }
     for (int rank = 0; rank < x->s->p; rank++)
-        take_until(x, rank, x->sim->makespan + 1.0);
+        merge_until(x, rank, x->sim->makespan + 1.0);
 }
 
 static enum status merge_into(struct schedule *s, const struct simulation *sim, const struct event *events,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reads a file in three steps: cells to actions, one list per line; the number of stages and microbatches;
- * placement (csv_place.c).
+ * placement (csv_placement.c).
  *
  * Caution: a large number in a short file, such as "1999999999F0", must not cause a large allocation. Table
  * sizes are therefore bounded by the number of actions in the file. */
@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { MOST_LINES = SCHEDULE_MOST_RANKS, MOST_BYTES = 1 << 30, SHOWN_BYTES = 32, TOO_LARGE = INT_MAX };
-/* Results of parsing a cell other than a number of actions. */
+/* Error codes of parse_cell(). */
 enum { NO_ACTION = -1, HUGE_NUMBER = -2 };
 
 /* ---- cells ---- */
@@ -133,7 +133,7 @@ static int parse_cell(struct span cell, struct action out[2])
 /* ---- errors ---- */
 
 /* cell 0: the whole line; cells are counted from 1. */
-static enum status complain_cell(const struct csv *csv, int rank, int cell, const char *words)
+static enum status fail_cell(const struct csv *csv, int rank, int cell, const char *words)
 {
     char where[32] = "";
     if (cell > 0)
@@ -154,14 +154,14 @@ static int cell_of(const struct csv *csv, int rank, int position)
     return 0;
 }
 
-enum status csv_complain(const struct csv *csv, int rank, int position, const char *format, ...)
+enum status csv_fail(const struct csv *csv, int rank, int position, const char *format, ...)
 {
     char words[600];
     va_list args;
     va_start(args, format);
     vsnprintf(words, sizeof words, format, args);
     va_end(args);
-    return complain_cell(csv, rank, position >= 0 ? cell_of(csv, rank, position) : 0, words);
+    return fail_cell(csv, rank, position >= 0 ? cell_of(csv, rank, position) : 0, words);
 }
 
 /* Formats a cell for printing. */
@@ -172,7 +172,7 @@ static void show(struct span cell, struct text *out)
     text_add(out, "%s\"", cell.length > SHOWN_BYTES ? "..." : "");
 }
 
-static enum status complain_unknown(const struct csv *csv, int rank, int number, struct span cell, int what)
+static enum status fail_unknown(const struct csv *csv, int rank, int number, struct span cell, int what)
 {
     static const struct {
         const char *letters, *reason;
@@ -196,7 +196,7 @@ static enum status complain_unknown(const struct csv *csv, int rank, int number,
     if (what == HUGE_NUMBER)
         reason = "too large for a stage or microbatch";
     text_add(&shown, "%s %s", strncmp(reason, "is no", 5) == 0 ? "" : ":", reason);
-    enum status status = complain_cell(csv, rank, number, shown.chars);
+    enum status status = fail_cell(csv, rank, number, shown.chars);
     text_free(&shown);
     return status;
 }
@@ -242,7 +242,7 @@ static enum status parse_line(struct csv *csv, int rank)
     for (int number = 1; take_cell(&rest, &cell); number++) {
         int count = parse_cell(cell, actions);
         if (count < 0)
-            return complain_unknown(csv, rank, number, cell, count);
+            return fail_unknown(csv, rank, number, cell, count);
         for (int i = 0; i < count; i++) {
             if (!action_list_add(&csv->ranks[rank], actions[i]))
                 return fail(NO_MEMORY, "no memory for the actions of %s", csv->name);
@@ -255,7 +255,7 @@ static enum status parse_line(struct csv *csv, int rank)
     return OK;
 }
 
-/* Some programs write B for I if there are W. */
+/* Some programs write B instead of I if the file has W. */
 static enum status check_notation(const struct csv *csv)
 {
     int rank_of_w = -1, position_of_w = -1;
@@ -271,9 +271,9 @@ static enum status check_notation(const struct csv *csv)
     if (rank_of_w < 0)
         return OK;
     char text[ACTION_CHARS];
-    return csv_complain(csv, rank_of_w, position_of_w,
-                        "%s is in a file without I; write I instead of B for input gradients",
-                        action_text(csv->ranks[rank_of_w].actions[position_of_w], text));
+    return csv_fail(csv, rank_of_w, position_of_w,
+                    "%s is in a file without I; write I instead of B for input gradients",
+                    action_text(csv->ranks[rank_of_w].actions[position_of_w], text));
 }
 
 /* Counts stages and microbatches. */
@@ -283,14 +283,13 @@ static enum status measure(struct csv *csv)
     for (int rank = 0; rank < csv->p; rank++) {
         const struct action_list *list = &csv->ranks[rank];
         if (list->count == 0)
-            return csv_complain(csv, rank, -1, "has no actions; every rank runs a stage");
+            return csv_fail(csv, rank, -1, "has no actions; every rank must run a stage");
         for (int i = 0; i < list->count; i++) {
             struct action a = list->actions[i];
             if (a.stage >= csv->actions || a.microbatch >= csv->actions)
-                return csv_complain(csv, rank, i, "%s: a file with %d actions has no %s %d",
-                                    action_text(a, text), csv->actions,
-                                    a.stage >= csv->actions ? "stage" : "microbatch",
-                                    a.stage >= csv->actions ? a.stage : a.microbatch);
+                return csv_fail(csv, rank, i, "%s: a file with %d actions has no %s %d", action_text(a, text),
+                                csv->actions, a.stage >= csv->actions ? "stage" : "microbatch",
+                                a.stage >= csv->actions ? a.stage : a.microbatch);
             csv->stages = a.stage >= csv->stages ? a.stage + 1 : csv->stages;
             csv->m = a.microbatch >= csv->m ? a.microbatch + 1 : csv->m;
         }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* All sizes are pixels of an SVG shown at its natural size. A README shows at most about 800 pixels
- * and scales a wider picture down, so a chart is no wider than PAGE_WIDTH unless its cells would be
- * too narrow for their numbers; text is then at least 9 pixels high on the page.
+/* All sizes are pixels of an SVG shown at its natural size. A README is about 800 pixels wide and scales a
+ * wider picture down, so a chart is at most PAGE_WIDTH wide, unless its cells would be too narrow for their
+ * numbers; text is then at least 9 pixels high on the page.
  *
- * One file serves light and dark pages: a media query inside it switches the text and the background,
- * and the background is part of the picture, so it stays legible where a page and the reader's setting
- * disagree. Cells have the same colours on both, light enough for dark text. */
+ * One file supports light and dark pages: a media query switches the text and the background. The
+ * background is part of the picture, so that it is legible even if the page ignores the reader's setting.
+ * Cells have the same colours in both modes, light enough for dark text. */
 #include "schedules/draw/draw.h"
 
 #include <math.h>
@@ -31,9 +31,9 @@ struct colour {
     int red, green, blue;
 };
 
-/* Fill of a rank's first chunk and of its last; those of other chunks lie between. Where a kind has a
- * bar, it is near the top edge for I and near the bottom edge for W; B, which is both, has both. Bars tell
- * kinds apart without hue. tools/dev/palette.py checks this table for colour-blind readers. */
+/* Fills of a rank's first and last chunk; other chunks are interpolated. I has a bar near the top edge, W
+ * near the bottom edge, and B both, so that kinds are distinguishable without hue. tools/dev/palette.py
+ * checks this table for colour-blind readers. */
 static const struct {
     struct colour dark, light, bar;
     bool bar_above, bar_below;
@@ -63,7 +63,7 @@ struct picture {
     struct text *out;
 };
 
-/* Rounded to a hundredth of a pixel, so that the file is the same on every machine. */
+/* Rounds to a hundredth of a pixel, so that the file is the same on every machine. */
 static double fine(double pixels)
 {
     return floor(pixels * 100.0 + 0.5) / 100.0;
@@ -85,8 +85,8 @@ static void add_stops(struct text *out, double from, double to, struct colour c)
                  (unsigned)c.red, (unsigned)c.green, (unsigned)c.blue);
 }
 
-/* A cell with bars is filled by a gradient of hard steps, so that it is one rectangle like any other. A bar
- * is inset: at the edge it could not be seen on a dark page. */
+/* Bars are hard steps of a gradient fill, so that every cell is one rectangle. They are inset: at the edge
+ * they would be invisible on a dark page. */
 static void add_fill(struct picture *x, enum action_kind kind, int chunk)
 {
     const double edge = 0.06, bar = 0.12; // of the cell's height
@@ -203,9 +203,9 @@ static void draw_rank(struct picture *x, int rank)
              (double)total->peak / x->drawing->schedule->v);
 }
 
-/* ---- around them ---- */
+/* ---- axis, title, legend ---- */
 
-/* Distance of ticks: 1, 2 or 5 times a power of ten, at least 60 pixels. */
+/* Returns the distance of ticks: 1, 2 or 5 times a power of ten, at least 60 pixels. */
 static double tick_step(double scale)
 {
     double step = pow(10.0, floor(log10(60.0 / scale)));
@@ -320,7 +320,8 @@ static void draw_legend(struct picture *x, double y)
                  fine(y + 22), x->chunks - 1);
 }
 
-/* The scale at which the number fits a cell of the kind that is shortest on average, at most MAX_WIDTH. */
+/* Chooses the scale at which numbers fit the cells of the kind that is shortest on average, up to
+ * MAX_WIDTH. */
 static void choose_scale(struct picture *x, const struct drawing *drawings, int count)
 {
     double sum[ACTION_KIND_COUNT] = {0.0}, makespan = 0.0, shortest = INFINITY;

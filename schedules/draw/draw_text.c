@@ -32,12 +32,12 @@ struct chart {
     const struct schedule *s;
     const struct simulation *sim;
     bool colour;
-    int width;    // columns of the time axis
-    double scale; // columns per unit of time
-    bool crowded; // an action has no column of its own
-    int *room;    // [ACTION_KIND_COUNT][stages] columns of the narrowest cell of a kind and stage
-    char *glyph;  // [width] the row being drawn
-    int *style;   // [width]
+    int width;        // columns of the time axis
+    double scale;     // columns per unit of time
+    bool crowded;     // an action has no column of its own
+    int *min_columns; // [ACTION_KIND_COUNT][stages] columns of the narrowest cell of a kind and stage
+    char *glyph;      // [width] the row being drawn
+    int *style;       // [width]
 };
 
 static int style_of(const struct schedule *s, struct action a)
@@ -60,9 +60,9 @@ static int digits(int number)
     return count;
 }
 
-static int *room_of(const struct chart *c, struct action a)
+static int *min_columns_of(const struct chart *c, struct action a)
 {
-    return &c->room[(size_t)a.kind * (size_t)c->s->stages + (size_t)a.stage];
+    return &c->min_columns[(size_t)a.kind * (size_t)c->s->stages + (size_t)a.stage];
 }
 
 /* Writes the first of "7F10", "F10", then "10" (with colours, which show the kind) or "F" (without) that fits
@@ -71,15 +71,15 @@ static int *room_of(const struct chart *c, struct action a)
  * colours all microbatches have the form of the last one. */
 static void label(const struct chart *c, struct action a, char out[ACTION_CHARS])
 {
-    int room = *room_of(c, a), number = digits(c->colour ? c->s->m - 1 : a.microbatch);
+    int columns = *min_columns_of(c, a), number = digits(c->colour ? c->s->m - 1 : a.microbatch);
     int stage = c->s->chunks > 1 ? digits(a.stage) : 0;
     const char *kind = action_fact(a.kind)->text;
     out[0] = 0;
-    if (stage > 0 && stage + 1 + number <= room)
+    if (stage > 0 && stage + 1 + number <= columns)
         action_text(a, out);
-    else if (1 + number <= room)
+    else if (1 + number <= columns)
         snprintf(out, ACTION_CHARS, "%s%d", kind, a.microbatch);
-    else if (c->colour && number <= room)
+    else if (c->colour && number <= columns)
         snprintf(out, ACTION_CHARS, "%d", a.microbatch);
     else if (!c->colour)
         snprintf(out, ACTION_CHARS, "%s", kind);
@@ -92,7 +92,7 @@ static int column(const struct chart *c, double time)
 }
 
 struct cell {
-    int first, room; // columns
+    int first, columns;
 };
 
 /* The columns of action `index` of a rank. Each action of an overlapped pair gets half of its time. */
@@ -109,13 +109,14 @@ static struct cell cell_of(const struct chart *c, int rank, int index)
 static void measure_cells(struct chart *c)
 {
     for (int i = 0; i < ACTION_KIND_COUNT * c->s->stages; i++)
-        c->room[i] = INT_MAX;
+        c->min_columns[i] = INT_MAX;
     for (int rank = 0; rank < c->s->p; rank++)
         for (int i = 0; i < c->s->ranks[rank].count; i++) {
-            int room = cell_of(c, rank, i).room, *least = room_of(c, c->s->ranks[rank].actions[i]);
-            *least = room < *least ? room : *least;
+            int columns = cell_of(c, rank, i).columns,
+                *least = min_columns_of(c, c->s->ranks[rank].actions[i]);
+            *least = columns < *least ? columns : *least;
             c->crowded =
-                c->crowded || (room == 0 && action_fact(c->s->ranks[rank].actions[i].kind)->computes);
+                c->crowded || (columns == 0 && action_fact(c->s->ranks[rank].actions[i].kind)->computes);
         }
 }
 
@@ -129,8 +130,8 @@ static void draw_cell(const struct chart *c, int rank, int index)
     char text[ACTION_CHARS];
     label(c, a, text);
     int length = (int)strlen(text);
-    for (int i = 0; i < cell.room; i++) {
-        bool gap = !c->colour && i == cell.room - 1 && cell.room > length && !c->crowded;
+    for (int i = 0; i < cell.columns; i++) {
+        bool gap = !c->colour && i == cell.columns - 1 && cell.columns > length && !c->crowded;
         char fill = c->colour || gap ? ' ' : c->crowded ? text[0] : '-';
         c->glyph[cell.first + i] = i < length ? text[i] : fill;
         c->style[cell.first + i] = style_of(c->s, a) | (critical ? STYLE_CRITICAL : 0);
@@ -175,7 +176,7 @@ static void draw_rank(const struct chart *c, int rank, struct text *out)
              (double)total->peak / c->s->v);
 }
 
-/* Round times under the chart, at least twelve columns apart. */
+/* Draws round times below the chart, at least twelve columns apart. */
 static void draw_axis(const struct chart *c, struct text *out)
 {
     double step = pow(10.0, floor(log10(12.0 / c->scale)));
@@ -257,16 +258,16 @@ void draw_text(const struct schedule *s, const struct simulation *sim, const str
     choose_scale(&c, options->columns > 0 ? options->columns : 120);
     c.glyph = malloc((size_t)c.width + 1);
     c.style = calloc((size_t)c.width + 1, sizeof *c.style);
-    c.room = calloc(ACTION_KIND_COUNT * (size_t)s->stages, sizeof *c.room);
-    CHECK(c.glyph != NULL && c.style != NULL && c.room != NULL);
+    c.min_columns = calloc(ACTION_KIND_COUNT * (size_t)s->stages, sizeof *c.min_columns);
+    CHECK(c.glyph != NULL && c.style != NULL && c.min_columns != NULL);
     measure_cells(&c);
     draw_title(&c, out);
     for (int rank = 0; rank < s->p; rank++)
         draw_rank(&c, rank, out);
     draw_axis(&c, out);
     if (c.crowded)
-        text_add(out, "too narrow for every action: use a wider terminal, or --svg FILE\n");
-    free(c.room);
+        text_add(out, "some actions are too short to draw: use a wider terminal, or --svg FILE\n");
+    free(c.min_columns);
     free(c.style);
     free(c.glyph);
 }
@@ -293,7 +294,7 @@ static struct action action_at(const struct schedule *s, const struct simulation
 static int64_t path_of(const struct schedule *s, const struct simulation *sim, int64_t *path)
 {
     int64_t count = 0;
-    for (int64_t i = sim->last; i >= 0; i = sim->times[i].because)
+    for (int64_t i = sim->last; i >= 0; i = sim->times[i].cause)
         if (action_fact(action_at(s, sim, i).kind)->computes)
             path[count++] = i;
     for (int64_t i = 0; i < count / 2; i++) {
@@ -305,7 +306,7 @@ static int64_t path_of(const struct schedule *s, const struct simulation *sim, i
 }
 
 /* Prints actions path[0 .. count), all of one rank. */
-static void add_stretch(const struct schedule *s, const struct simulation *sim, const int64_t *path,
+static void add_section(const struct schedule *s, const struct simulation *sim, const int64_t *path,
                         int64_t count, struct text *out)
 {
     char first[ACTION_CHARS], last[ACTION_CHARS];
@@ -320,22 +321,22 @@ static void add_stretch(const struct schedule *s, const struct simulation *sim, 
 
 void draw_path(const struct schedule *s, const struct simulation *sim, struct text *out)
 {
-    enum { SHOWN = 5 }; // stretches at either end
+    enum { SHOWN = 5 }; // sections at either end
     int64_t *path = malloc(((size_t)sim->first[s->p] + 1) * sizeof *path);
     int64_t *begin = malloc(((size_t)sim->first[s->p] + 2) * sizeof *begin);
     CHECK(path != NULL && begin != NULL);
-    int64_t count = path_of(s, sim, path), stretches = 0;
+    int64_t count = path_of(s, sim, path), sections = 0;
     for (int64_t i = 0; i < count; i++)
         if (i == 0 || rank_of(sim, path[i]) != rank_of(sim, path[i - 1]))
-            begin[stretches++] = i;
-    begin[stretches] = count;
-    for (int64_t k = 0; k < stretches; k++) {
-        if (k == SHOWN && stretches > 2 * SHOWN + 1) {
-            k = stretches - SHOWN;
+            begin[sections++] = i;
+    begin[sections] = count;
+    for (int64_t k = 0; k < sections; k++) {
+        if (k == SHOWN && sections > 2 * SHOWN + 1) {
+            k = sections - SHOWN;
             text_add(out, "; %lld more", (long long)(k - SHOWN));
         }
         text_add(out, "%s", k > 0 ? "; " : "");
-        add_stretch(s, sim, path + begin[k], begin[k + 1] - begin[k], out);
+        add_section(s, sim, path + begin[k], begin[k + 1] - begin[k], out);
     }
     free(begin);
     free(path);

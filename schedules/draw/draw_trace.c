@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* "Trace Event Format" (Chromium's catapult project): an array of events, each with a phase `ph`. X: a
  * slice with a start and a length; M: the name of a process or a thread; s and f: the two ends of an arrow.
- * Three traps. Slices of one thread must nest or be disjoint, so overlapping messages are distributed over
+ *
+ * Caution: slices of one thread must nest or be disjoint, so overlapping messages are distributed over
  * several threads. A viewer drops a slice that begins before the previous one's end because of rounding, so
  * starts and ends are whole nanoseconds. The end of an arrow belongs to the slice that is open at its time,
  * so an arrow begins a nanosecond before its slice ends. */
@@ -12,7 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Thread ids within a rank, and how many are reserved for each. */
+/* Thread ids within a rank, and the number reserved for each rank. */
 enum { COMPUTE = 0, MESSAGES = 1, THREADS = 100 };
 
 struct tracer {
@@ -20,10 +21,10 @@ struct tracer {
     int first_pid;       // of rank 0; counted from 1, 0 means the idle process
     int64_t first_arrow; // ids are unique in the file
     double scale;
-    int64_t *maker[2]; // [stages][m] the action that produces the activation; the gradient of the input
-    int *lane;         // [actions] thread of a transfer
-    int lanes;         // of the current rank
-    bool *begun;       // the file's first event has been written
+    int64_t *producer[2]; // [stages][m] the action that produces the activation; the gradient of the input
+    int *lane;            // [actions] thread of a transfer
+    int lanes;            // of the current rank
+    bool *started;        // the file's first event has been written
     struct text *out;
 };
 
@@ -45,12 +46,12 @@ static double nanoseconds(const struct tracer *t, double time)
 
 static void event(struct tracer *t, const char *phase, int rank, int thread)
 {
-    text_add(t->out, "%s\n{\"ph\": \"%s\", \"pid\": %d, \"tid\": %d", *t->begun ? "," : "", phase,
+    text_add(t->out, "%s\n{\"ph\": \"%s\", \"pid\": %d, \"tid\": %d", *t->started ? "," : "", phase,
              pid(t, rank), THREADS * pid(t, rank) + thread);
-    *t->begun = true;
+    *t->started = true;
 }
 
-static void name_of(struct tracer *t, const char *what, int rank, int thread, const char *name)
+static void add_name(struct tracer *t, const char *what, int rank, int thread, const char *name)
 {
     event(t, "M", rank, thread);
     text_add(t->out, ", \"name\": \"%s\", \"args\": {\"name\": ", what);
@@ -74,7 +75,7 @@ static int by_start(const void *left, const void *right)
 }
 
 /* Assigns each transfer of the rank, in the order of their starts, to the first free thread. */
-static void deal_out(struct tracer *t, int rank, struct start *starts)
+static void assign_threads(struct tracer *t, int rank, struct start *starts)
 {
     const struct schedule *s = t->drawing->schedule;
     const struct simulation *sim = t->drawing->simulation;
@@ -131,9 +132,9 @@ static void arrow(struct tracer *t, int rank, struct action receive)
     bool gradient = action_fact(receive.kind)->gradient;
     int from = stage_before(receive.stage, gradient);
     int64_t id = t->first_arrow + (int64_t)(2 * cell(s, receive.stage, receive.microbatch)) + gradient;
-    const struct action_time *made = &sim->times[t->maker[gradient][cell(s, from, receive.microbatch)]];
+    const struct action_time *made = &sim->times[t->producer[gradient][cell(s, from, receive.microbatch)]];
     const struct action_time *used =
-        &sim->times[t->maker[gradient][cell(s, receive.stage, receive.microbatch)]];
+        &sim->times[t->producer[gradient][cell(s, receive.stage, receive.microbatch)]];
     enum { SHORTEST = 2 }; // nanoseconds: an arrow needs a slice of this length at both ends
     double end = nanoseconds(t, made->end), start = nanoseconds(t, used->start);
     if (end - nanoseconds(t, made->start) < SHORTEST || nanoseconds(t, used->end) - start < SHORTEST)
@@ -142,7 +143,7 @@ static void arrow(struct tracer *t, int rank, struct action receive)
     arrow_end(t, "f", rank, start, id);
 }
 
-static void find_makers(struct tracer *t)
+static void find_producers(struct tracer *t)
 {
     const struct schedule *s = t->drawing->schedule;
     for (int rank = 0; rank < s->p; rank++)
@@ -150,7 +151,7 @@ static void find_makers(struct tracer *t)
             struct action a = s->ranks[rank].actions[i];
             const struct action_fact *fact = action_fact(a.kind);
             if (fact->forwards || fact->backs_input)
-                t->maker[!fact->forwards][cell(s, a.stage, a.microbatch)] =
+                t->producer[!fact->forwards][cell(s, a.stage, a.microbatch)] =
                     t->drawing->simulation->first[rank] + i;
         }
 }
@@ -160,14 +161,14 @@ static void trace_rank(struct tracer *t, int rank, struct start *starts)
     const struct action_list *list = &t->drawing->schedule->ranks[rank];
     struct text name = {0};
     text_add(&name, "%s: rank %d", t->drawing->title, rank);
-    name_of(t, "process_name", rank, COMPUTE, name.chars);
+    add_name(t, "process_name", rank, COMPUTE, name.chars);
     event(t, "M", rank, COMPUTE);
     text_add(t->out, ", \"name\": \"process_sort_index\", \"args\": {\"sort_index\": %d}}", pid(t, rank));
-    name_of(t, "thread_name", rank, COMPUTE, "compute");
+    add_name(t, "thread_name", rank, COMPUTE, "compute");
     text_free(&name);
-    deal_out(t, rank, starts);
+    assign_threads(t, rank, starts);
     for (int lane = 0; lane < t->lanes; lane++)
-        name_of(t, "thread_name", rank, MESSAGES + lane, "messages");
+        add_name(t, "thread_name", rank, MESSAGES + lane, "messages");
     for (int i = 0; i < list->count; i++)
         slice(t, rank, i);
 }
@@ -182,9 +183,9 @@ static void trace_drawing(struct tracer *t)
     struct start *starts = malloc(((size_t)longest + 1) * sizeof *starts);
     t->lane = malloc(((size_t)longest + 1) * sizeof *t->lane);
     for (int gradient = 0; gradient < 2; gradient++)
-        t->maker[gradient] = calloc(cells, sizeof *t->maker[gradient]);
-    CHECK(starts != NULL && t->lane != NULL && t->maker[0] != NULL && t->maker[1] != NULL);
-    find_makers(t);
+        t->producer[gradient] = calloc(cells, sizeof *t->producer[gradient]);
+    CHECK(starts != NULL && t->lane != NULL && t->producer[0] != NULL && t->producer[1] != NULL);
+    find_producers(t);
     for (int rank = 0; rank < s->p; rank++)
         trace_rank(t, rank, starts);
     // After all slices, so that the end of an arrow finds its slice open.
@@ -194,15 +195,15 @@ static void trace_drawing(struct tracer *t)
                 arrow(t, rank, s->ranks[rank].actions[i]);
     free(starts);
     free(t->lane);
-    free(t->maker[0]);
-    free(t->maker[1]);
+    free(t->producer[0]);
+    free(t->producer[1]);
 }
 
 void draw_trace(const struct drawing *drawings, int count, double microseconds, struct text *out)
 {
     int first_pid = 1;
     int64_t first_arrow = 1;
-    bool begun = false;
+    bool started = false;
     text_add(out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
     for (int i = 0; i < count; i++) {
         const struct schedule *s = drawings[i].schedule;
@@ -210,7 +211,7 @@ void draw_trace(const struct drawing *drawings, int count, double microseconds, 
                            .first_pid = first_pid,
                            .first_arrow = first_arrow,
                            .scale = microseconds,
-                           .begun = &begun,
+                           .started = &started,
                            .out = out};
         trace_drawing(&t);
         first_pid += s->p;

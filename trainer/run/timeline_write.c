@@ -109,7 +109,7 @@ static enum status pipeline_times(const struct rank_state *w, const struct gathe
             sim->times[sim->first[coord.pp] + i] = (struct action_time){
                 .start = after_origin(times[2 * i] - shift_s),
                 .end = after_origin(times[2 * i + 1] - shift_s),
-                .because = -1,
+                .cause = -1,
             };
     }
     simulation_total(s, sim);

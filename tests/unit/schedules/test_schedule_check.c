@@ -159,10 +159,10 @@ Test(check, names_a_transfer_that_should_not_be)
     expect_complaint(s, "rank 0, action 1: 0SEND_B0 crosses no boundary between ranks");
     s = build("1f1b", 3, 2, 1);
     at(s, 0, 1)->peer = 2;
-    expect_complaint(s, "rank 0, action 1: 0SEND_F0 names rank 2 as its peer, but stage 1 is on rank 1");
+    expect_complaint(s, "rank 0, action 1: 0SEND_F0 has peer rank 2, but stage 1 is on rank 1");
     s = build("1f1b", 3, 2, 1);
     at(s, 1, find(s, 1, RECV_GRADIENT, 1, 0))->peer = -1;
-    expect_complaint(s, "rank 1, action 6: 1RECV_B0 names rank -1 as its peer, but stage 2 is on rank 2");
+    expect_complaint(s, "rank 1, action 6: 1RECV_B0 has peer rank -1, but stage 2 is on rank 2");
 }
 
 Test(check, names_an_edge_whose_ends_disagree)

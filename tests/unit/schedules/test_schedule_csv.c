@@ -211,7 +211,8 @@ Test(csv, names_a_placement_that_cannot_be)
 {
     expect_refusal("", "x.csv: is empty; a schedule has a line of actions for every rank");
     expect_refusal(" \n\r\n", "x.csv: is empty; a schedule has a line of actions for every rank");
-    expect_refusal("0F0,0B0\n\n1F0,1B0\n", "x.csv, line 2 (rank 1): has no actions; every rank runs a stage");
+    expect_refusal("0F0,0B0\n\n1F0,1B0\n",
+                   "x.csv, line 2 (rank 1): has no actions; every rank must run a stage");
     expect_refusal("0F0\n1F0,1B0,0B0\n",
                    "x.csv, line 2 (rank 1), cell 3: 0B0: stage 0 of microbatch 0 is on line "
                    "1 (rank 0)");

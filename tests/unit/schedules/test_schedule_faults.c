@@ -306,8 +306,8 @@ static bool wrong_peer(struct fault *x)
     int right = a->peer, other = fact->sends ? transfer_receiver(*a) : stage_before(a->stage, fact->gradient);
     a->peer = (right + 1) % (x->s->p + 1) - (right + 1 == x->s->p ? 1 : 0);
     a->peer = a->peer == right ? -1 : a->peer;
-    return expect(x, rank, i, "%s names rank %d as its peer, but stage %d is on rank %d",
-                  action_text(*a, text), a->peer, other, right);
+    return expect(x, rank, i, "%s has peer rank %d, but stage %d is on rank %d", action_text(*a, text),
+                  a->peer, other, right);
 }
 
 /* At the ends of the pipeline, and where a V turns, there is no peer to send to. */

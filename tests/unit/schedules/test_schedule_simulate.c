@@ -198,13 +198,13 @@ Test(simulate, the_critical_path_is_unbroken)
         int ends = 0, begins = 0;
         for (int64_t j = 0; j < sim->first[s->p]; j++) {
             struct action_time t = sim->times[j];
-            cr_assert(t.because < 0
+            cr_assert(t.cause < 0
                           ? t.start == 0.0
-                          : sim->times[t.because].end <= t.start || sim->times[t.because].start <= t.start);
+                          : sim->times[t.cause].end <= t.start || sim->times[t.cause].start <= t.start);
             if (!t.critical)
                 continue;
             sum += t.end - t.start;
-            begins += t.because < 0 ? 1 : 0;
+            begins += t.cause < 0 ? 1 : 0;
             ends += t.end == sim->makespan ? 1 : 0;
         }
         cr_assert(begins == 1 && ends >= 1);
@@ -380,7 +380,7 @@ Test(draw, a_busy_column_of_a_crowded_chart_has_a_letter)
     size_t busy = strspn(row, "FIW");
     cr_expect(row[busy] == '|' && busy > 40, "%s", text.chars);
     cr_expect_not_null(
-        strstr(text.chars, "too narrow for every action: use a wider terminal, or --svg FILE"));
+        strstr(text.chars, "some actions are too short to draw: use a wider terminal, or --svg FILE"));
     text_free(&text);
     simulation_destroy(sim);
     schedule_destroy(s);

@@ -119,7 +119,7 @@ static struct simulation *by_hand(const struct schedule *s, const struct ran tim
                 char name[ACTION_CHARS];
                 if (strcmp(action_text(s->ranks[rank].actions[i], name), times[k].action) == 0)
                     sim->times[sim->first[rank] + i] =
-                        (struct action_time){.start = times[k].start, .end = times[k].end, .because = -1};
+                        (struct action_time){.start = times[k].start, .end = times[k].end, .cause = -1};
             }
     simulation_total(s, sim);
     return sim;
