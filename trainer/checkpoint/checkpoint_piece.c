@@ -45,23 +45,11 @@ int64_t piece_elements(const struct piece *piece)
 
 /* ---- the writer of each piece ---- */
 
-/* The pipeline rank that writes a layer: of its replicas, the one that processes the first microbatch. */
-static int pipeline_writer(const struct run *run, int layer)
-{
-    int stage = 0, stages = run->schedule->stages;
-    if (layer == run->stage_first_layer[stages])
-        stage = stages - 1; // the final norm and the head
-    else
-        while (layer != LAYER_EMBEDDING && layer >= run->stage_first_layer[stage + 1])
-            stage++;
-    return schedule_rank(run->schedule, stage, 0);
-}
-
 bool piece_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out)
 {
     struct mesh_coord coord = mesh_coord(&run->mesh, row->mesh, rank);
     bool copy = run->recipe->parallel.zero_stage == 0 && (coord.dp != 0 || coord.cp != 0);
-    if (row->tie >= 0 || copy || coord.pp != pipeline_writer(run, row->layer))
+    if (row->tie >= 0 || copy || coord.pp != run_rank_of_layer(run, row->layer))
         return false;
     *out = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
     return out->first && slice_count(out) > 0;

@@ -490,11 +490,8 @@ enum status rank_step_and_on(struct rank_state *w, struct step_result *out)
 static int rank_of_row(const struct rank_state *w, int row, int share)
 {
     const struct run *run = w->run;
-    int layer = w->params.rows[row].layer, stage = 0;
-    while (stage + 1 < run->schedule->stages && layer >= run->stage_first_layer[stage + 1])
-        stage++;
-    struct mesh_coord coord = {.tp = share, .pp = schedule_rank(run->schedule, stage, 0)};
-    return mesh_rank(&run->mesh, MESH_DENSE, coord);
+    struct mesh_coord coord = {.tp = share, .pp = run_rank_of_layer(run, w->params.rows[row].layer)};
+    return mesh_rank(&run->mesh, w->params.rows[row].mesh, coord);
 }
 
 /* Reports a gradient overflow that a smaller loss scale would avoid. */

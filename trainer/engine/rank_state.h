@@ -54,6 +54,12 @@ struct run {
 MUST_USE enum status run_create(const struct recipe *recipe, bool with_data, struct run *out);
 void run_destroy(struct run *run);
 
+/* The stage that contains a layer, numbered as in struct param. */
+int run_stage_of_layer(const struct run *run, int layer);
+/* The pipeline rank that represents a layer, for example in checkpoints and messages: of its replicas, the
+ * one that runs the first microbatch. */
+int run_rank_of_layer(const struct run *run, int layer);
+
 /* Device options of a rank, except for the device index and the memory to reserve. */
 struct device_options run_device_options(const struct run *run, int threads);
 

@@ -121,6 +121,19 @@ static enum status table_of_layers(const struct recipe *recipe, int stages, int 
     return OK;
 }
 
+int run_stage_of_layer(const struct run *run, int layer)
+{
+    int stage = 0, last = run->schedule->stages - 1;
+    while (stage < last && layer >= run->stage_first_layer[stage + 1])
+        stage++;
+    return stage;
+}
+
+int run_rank_of_layer(const struct run *run, int layer)
+{
+    return schedule_rank(run->schedule, run_stage_of_layer(run, layer), 0);
+}
+
 enum status run_create(const struct recipe *recipe, bool with_data, struct run *out)
 {
     const struct recipe_parallel *parallel = &recipe->parallel;
