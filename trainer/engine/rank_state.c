@@ -356,7 +356,8 @@ static enum status run_step(struct rank_state *w)
     TRY(call_step_hook(hooks->executed, w, step));
     who_does("optimizer");
     device_range_begin(w->device, "reduce");
-    TRY(optimizer_reduce(w->optimizer));
+    TRY(optimizer_complete_gradients(w->optimizer));
+    TRY(optimizer_report_squares(w->optimizer));
     device_range_end(w->device);
     return call_step_hook(hooks->reduced, w, step);
 }
@@ -552,7 +553,7 @@ enum status rank_evaluate(struct rank_state *w, double *loss, bool *stop)
         TRY(load(w, DATA_VALID, (uint64_t)i));
         TRY(call_step_hook(w->run->hooks.loaded, w, 0));
         TRY(executor_evaluate(w->executor, w->batches.list, w->batches.count));
-        TRY(optimizer_reduce_losses(w->optimizer));
+        TRY(optimizer_reduce_report(w->optimizer));
         TRY(optimizer_finish(w->optimizer, &result));
         sum += result.loss * result.tokens;
         tokens += result.tokens;

@@ -236,7 +236,7 @@ static enum status find_blocks(struct optimizer *o)
 }
 
 /* Writes one entry per row and share, on the rank that reports it. */
-static enum status put_squares(struct optimizer *o)
+enum status optimizer_report_squares(struct optimizer *o)
 {
     const struct groups *groups = o->config.groups;
     const struct weights *weights = o->config.weights;
@@ -264,7 +264,7 @@ struct tensor optimizer_report(const struct optimizer *o)
     return report_part(o, 0, 2 * o->loss_count + o->squares);
 }
 
-enum status optimizer_set_scale(struct optimizer *o, struct tensor report, struct tensor tokens)
+enum status optimizer_compute_result(struct optimizer *o, struct tensor report, struct tensor tokens)
 {
     double *at = report.data;
     return clip(o->config.compute, (struct clip){
@@ -278,18 +278,17 @@ enum status optimizer_set_scale(struct optimizer *o, struct tensor report, struc
                                    });
 }
 
-enum status optimizer_reduce_losses(struct optimizer *o)
+enum status optimizer_reduce_report(struct optimizer *o)
 {
     struct tensor everyones = optimizer_report(o);
     TRY(group_all_reduce(o->config.groups->world, o->config.compute, everyones, REDUCE_SUM));
-    return optimizer_set_scale(o, everyones, report_part(o, o->loss_count, o->loss_count));
+    return optimizer_compute_result(o, everyones, report_part(o, o->loss_count, o->loss_count));
 }
 
-enum status optimizer_reduce(struct optimizer *o)
+enum status optimizer_complete_gradients(struct optimizer *o)
 {
     TRY(add_partials(o));
-    TRY(add_ties(o));
-    return put_squares(o);
+    return add_ties(o);
 }
 
 struct adamw_hyper optimizer_hyper(const struct recipe_optimizer *recipe, int64_t step)
@@ -355,7 +354,7 @@ enum status optimizer_apply(struct optimizer *o)
 enum status optimizer_update(struct optimizer *o, int64_t step)
 {
     TRY(optimizer_set_hyper(o, step));
-    TRY(optimizer_reduce_losses(o)); // also reduces the squares and sets the gradient scale
+    TRY(optimizer_reduce_report(o));
     return optimizer_apply(o);
 }
 

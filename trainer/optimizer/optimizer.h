@@ -59,16 +59,21 @@ MUST_USE enum status optimizer_begin(struct optimizer *optimizer);
 void optimizer_loss_place(struct optimizer *optimizer, int64_t index, int64_t count, struct tensor *loss,
                           struct tensor *tokens);
 
-/* Gradient reduction: afterwards the gradients are sums over all tokens of the global batch, on every
- * owner. */
-MUST_USE enum status optimizer_reduce(struct optimizer *optimizer);
-/* The weight update. `step` counts the updates, from 1. */
+/* Adds partial sums over tp and the gradients of tied weights: afterwards the gradients are sums over all
+ * tokens of the global batch, on every owner. */
+MUST_USE enum status optimizer_complete_gradients(struct optimizer *optimizer);
+/* Writes the squares of the gradients into this rank's report. */
+MUST_USE enum status optimizer_report_squares(struct optimizer *optimizer);
+/* Reduces the report over the world, sets the gradient scale, and updates the weights. `step` counts the
+ * updates, from 1. */
 MUST_USE enum status optimizer_update(struct optimizer *optimizer, int64_t step);
 /* Synchronises at the end of the step, and reads its result. */
 MUST_USE enum status optimizer_finish(struct optimizer *optimizer, struct step_result *out);
 
-/* Sums losses and tokens only: for evaluation, between optimizer_begin() and optimizer_finish(). */
-MUST_USE enum status optimizer_reduce_losses(struct optimizer *optimizer);
+/* Reduces the report over the world and computes the result: all of an evaluation, between
+ * optimizer_begin() and optimizer_finish(). The squares are those of the report, zeros without
+ * optimizer_report_squares(). */
+MUST_USE enum status optimizer_reduce_report(struct optimizer *optimizer);
 
 /* The scalars of AdamW at `step`, computed in double precision and rounded to fp32 once; gradient_scale and
  * skip are 0, since they depend on the gradients. */
@@ -79,10 +84,10 @@ struct adamw_hyper optimizer_hyper(const struct recipe_optimizer *recipe, int64_
 struct tensor optimizer_report(const struct optimizer *optimizer);
 MUST_USE enum status optimizer_set_hyper(struct optimizer *optimizer,
                                          int64_t step); // all except the gradient scale
-/* Sets the gradient scale that follows from a report. tokens: f64[G], those of the report, or known without
- * it. */
-MUST_USE enum status optimizer_set_scale(struct optimizer *optimizer, struct tensor report,
-                                         struct tensor tokens);
+/* Computes loss, norm and gradient scale from a report, on the device. tokens: f64[G], those of the report,
+ * or known without it. */
+MUST_USE enum status optimizer_compute_result(struct optimizer *optimizer, struct tensor report,
+                                              struct tensor tokens);
 MUST_USE enum status optimizer_apply(struct optimizer *optimizer); // AdamW, gather
 /* Synchronises, and reads the result that belongs to the last gradient scale; `report` locates a non-finite
  * gradient. */

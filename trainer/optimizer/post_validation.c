@@ -182,7 +182,7 @@ static enum status find_guess(struct post_validation *v, double *out)
     struct optimizer *optimizer = v->config.optimizer;
     struct tensor report = part(v, v->samples, v->entries);
     struct step_result known;
-    TRY(optimizer_set_scale(optimizer, report, part(v, 0, v->samples)));
+    TRY(optimizer_compute_result(optimizer, report, part(v, 0, v->samples)));
     TRY(optimizer_read(optimizer, report, &known));
     float unclipped = (float)(1.0 / (known.tokens > 0.0 ? known.tokens : 1.0) / known.loss_scale);
     bool may = isfinite(known.grad_norm) && known.gradient_scale >= unclipped && unclipped > 0.0F;
@@ -238,7 +238,7 @@ enum status post_validation_conclude(struct post_validation *v, struct verdict *
     struct tensor report = tensor_1d(whole, F64, v->entries),
                   tokens = tensor_1d(whole + v->samples, F64, v->samples);
     TRY(stream_wait(compute, v->arrived));
-    TRY(optimizer_set_scale(v->config.optimizer, report, tokens));
+    TRY(optimizer_compute_result(v->config.optimizer, report, tokens));
     TRY(copy_to_host(compute, v->host, whole + v->entries, (size_t)tail_count(v) * sizeof *v->host));
     TRY(optimizer_read(v->config.optimizer, report, out));
 

@@ -77,7 +77,7 @@ void post_validation_destroy(struct post_validation *validation); // accepts NUL
  * before post_validation_hand_on(). NULL if another rank of the stage counts the same samples. */
 double *post_validation_tokens(struct post_validation *validation);
 
-/* Call it after the gradients of `step` are reduced (optimizer_reduce()): passes the report down the
+/* Call it after optimizer_report_squares() of `step`: passes the report down the
  * pipeline. Waits for the ranks above, not for those below. may_guess must be the same on every rank.
  * *guessed: the update was made, and the rank may start the next step. */
 MUST_USE enum status post_validation_hand_on(struct post_validation *validation, int64_t step, bool may_guess,
