@@ -6,14 +6,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* PROGRAM FOLDER FAMILY COMMON LAYOUT HOW OUT; HOW contains g if the run is resumed, s if it is
- * synchronous. */
-enum { PROGRAM, FOLDER, FAMILY, COMMON, LAYOUT, HOW, OUT, WORDS };
+/* PROGRAM --rank FOLDER, then for each run FAMILY COMMON LAYOUT HOW; HOW contains g for goes_on, s for
+ * synchronous. The trace of run n is written to FOLDER/trace-n. */
+enum { PROGRAM, MARK, FOLDER, HEAD };
+enum { FAMILY, COMMON, LAYOUT, HOW, WORDS };
+enum { MOST_RUNS = 64, PATH_CHARS = TINY_FOLDER_CHARS + 40 };
+static const char mark[] = "--rank";
 
-static enum status world_of(const struct launch *what, int *ranks)
+static enum status world_of(const struct tiny *tiny, const struct launch *run, int *ranks)
 {
     struct recipe *recipe = NULL;
-    TRY(tiny_recipe(what->tiny, what->family, what->common, what->layout, 0, &recipe));
+    TRY(tiny_recipe(tiny, run->family, run->common, run->layout, 0, &recipe));
     *ranks = recipe_world_size(recipe);
     recipe_destroy(recipe);
     return OK;
@@ -37,61 +40,118 @@ static enum status run_words(const char *const *words, int ranks, const char *fo
     return OK;
 }
 
-enum status launch(const struct launch *what, struct trace *out)
+static void trace_path(const char *folder, int number, char path[PATH_CHARS])
 {
-    char count[16], family[12], how[3] = "", path[TINY_FOLDER_CHARS + 20];
-    int ranks;
-    TRY(world_of(what, &ranks));
-    snprintf(count, sizeof count, "%d", ranks);
-    snprintf(family, sizeof family, "%d", (int)what->family);
-    snprintf(how, sizeof how, "%s%s", what->goes_on ? "g" : "", what->synchronous ? "s" : "");
-    snprintf(path, sizeof path, "%s/trace", what->tiny->folder);
-    const char *words[3 + WORDS + 1] = {what->mpirun, "-n", count};
+    snprintf(path, PATH_CHARS, "%s/trace-%d", folder, number);
+}
+
+/* Starts those that need this number of ranks. */
+static enum status launch_ranks(const struct mpirun *mpirun, const struct launch *runs, const int *ranks,
+                                int count, int number, struct trace *out)
+{
+    static const char *const family[] = {[TINY_GPT] = "0", [TINY_LLAMA] = "1"};
+    static const char *const how[] = {"", "g", "s", "gs"};
+    char digits[16], path[PATH_CHARS];
+    snprintf(digits, sizeof digits, "%d", number);
+    const char *words[3 + HEAD + MOST_RUNS * WORDS + 1] = {mpirun->path, "-n", digits};
     const char **ours = words + 3;
-    ours[PROGRAM] = what->program;
-    ours[FOLDER] = what->tiny->folder;
-    ours[FAMILY] = family;
-    ours[COMMON] = what->common;
-    ours[LAYOUT] = what->layout;
-    ours[HOW] = how;
-    ours[OUT] = path;
-    enum status status = run_words(words, ranks, what->tiny->folder);
-    if (status == OK)
-        status = trace_read(path, out);
-    unlink(path);
+    ours[PROGRAM] = mpirun->program;
+    ours[MARK] = mark;
+    ours[FOLDER] = mpirun->tiny->folder;
+    const char **word = ours + HEAD;
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] != number)
+            continue;
+        word[FAMILY] = family[runs[i].family];
+        word[COMMON] = runs[i].common;
+        word[LAYOUT] = runs[i].layout;
+        word[HOW] = how[runs[i].goes_on + 2 * runs[i].synchronous];
+        word += WORDS;
+    }
+    enum status status = run_words(words, number, mpirun->tiny->folder);
+    for (int i = 0, n = 0; i < count; i++) {
+        if (ranks[i] != number)
+            continue;
+        trace_path(mpirun->tiny->folder, n++, path);
+        if (status == OK)
+            status = trace_read(path, &out[i]);
+        unlink(path);
+    }
     return status;
 }
 
-bool launched_is_rank(int argc)
+enum status launch(const struct mpirun *mpirun, const struct launch *runs, int count, struct trace *out)
 {
-    return argc == WORDS;
+    int ranks[MOST_RUNS];
+    CHECK(count <= MOST_RUNS);
+    for (int i = 0; i < count; i++)
+        TRY(world_of(mpirun->tiny, &runs[i], &ranks[i]));
+    for (int i = 0; i < count; i++) {
+        bool started = false;
+        for (int k = 0; k < i; k++)
+            started = started || ranks[k] == ranks[i];
+        if (!started)
+            TRY(launch_ranks(mpirun, runs, ranks, count, ranks[i], out));
+    }
+    return OK;
 }
 
-int launched_rank(char **argv)
+/* ---- in a rank ---- */
+
+bool launched_is_rank(int argc, char **argv)
+{
+    return argc > MARK && strcmp(argv[MARK], mark) == 0;
+}
+
+static enum status read_run(const struct tiny *tiny, char **words, int ranks, struct recipe **recipe,
+                            struct trace_options *options)
+{
+    int64_t family = 0;
+    if (!integer_parse(words[FAMILY], &family))
+        return fail(BAD_USAGE, "%s is no family", words[FAMILY]);
+    TRY(tiny_recipe(tiny, (enum tiny_family)family, words[COMMON], words[LAYOUT], ranks, recipe));
+    *options = (struct trace_options){
+        .transport = strcmp((*recipe)->cluster.transport, "nccl") == 0 ? "nccl" : "mpi",
+        .goes_on = strchr(words[HOW], 'g') != NULL,
+        .synchronous = strchr(words[HOW], 's') != NULL,
+    };
+    return OK;
+}
+
+static enum status run_all(const struct tiny *tiny, char **words, int count)
+{
+    const struct recipe *recipes[MOST_RUNS] = {NULL};
+    struct trace_options options[MOST_RUNS];
+    struct launcher launcher;
+    char path[PATH_CHARS];
+    TRY(launcher_find(&launcher));
+    struct trace *traces = calloc((size_t)count, sizeof *traces);
+    enum status status = traces != NULL ? OK : fail(NO_MEMORY, "no memory for %d traces", count);
+    for (int i = 0; status == OK && i < count; i++) {
+        struct recipe *recipe = NULL;
+        status = read_run(tiny, words + (ptrdiff_t)i * WORDS, launcher.size, &recipe, &options[i]);
+        recipes[i] = recipe;
+    }
+    if (status == OK)
+        status = trace_run_all(recipes, options, count, traces);
+    for (int i = 0; status == OK && launcher.rank == 0 && i < count; i++) {
+        trace_path(tiny->folder, i, path);
+        status = trace_write(&traces[i], path);
+    }
+    for (int i = 0; i < count; i++)
+        recipe_destroy((struct recipe *)(uintptr_t)recipes[i]);
+    free(traces);
+    return status;
+}
+
+int launched_rank(int argc, char **argv)
 {
     struct tiny tiny;
-    struct recipe *recipe = NULL;
-    struct launcher launcher;
-    struct trace trace = {.steps = 0};
-    struct trace_options options = {.transport = "mpi",
-                                    .goes_on = strchr(argv[HOW], 'g') != NULL,
-                                    .synchronous = strchr(argv[HOW], 's') != NULL};
-    int64_t family = 0;
+    int count = (argc - HEAD) / WORDS;
+    CHECK(count > 0 && count <= MOST_RUNS && (argc - HEAD) % WORDS == 0);
     snprintf(tiny.folder, sizeof tiny.folder, "%s", argv[FOLDER]);
-    enum status status = launcher_find(&launcher);
-    if (status == OK && !integer_parse(argv[FAMILY], &family))
-        status = fail(BAD_USAGE, "%s is no family", argv[FAMILY]);
-    if (status == OK)
-        status =
-            tiny_recipe(&tiny, (enum tiny_family)family, argv[COMMON], argv[LAYOUT], launcher.size, &recipe);
-    if (status == OK && strcmp(recipe->cluster.transport, "nccl") == 0)
-        options.transport = "nccl";
-    if (status == OK)
-        status = trace_run(recipe, &options, &trace);
-    if (status == OK && launcher.rank == 0)
-        status = trace_write(&trace, argv[OUT]);
+    enum status status = run_all(&tiny, argv + HEAD, count);
     if (status != OK)
         fprintf(stderr, "%s\n", fail_text());
-    recipe_destroy(recipe);
     return status == OK ? 0 : 1;
 }

@@ -114,9 +114,8 @@ static enum status train_steps(struct rank_state *w, const struct trace_options 
     return hash_weights(w, trace->hash);
 }
 
-static enum status rank_main(struct world *world, void *argument)
+static enum status rank_run(struct world *world, const struct job *job)
 {
-    const struct job *job = argument;
     struct rank_state state;
     struct trace trace = *job->out;
     world->synchronous = job->options->synchronous;
@@ -139,17 +138,43 @@ static enum status rank_main(struct world *world, void *argument)
     return status;
 }
 
+struct jobs {
+    struct job *list;
+    int count;
+};
+
+static enum status rank_main(struct world *world, void *argument)
+{
+    const struct jobs *jobs = argument;
+    for (int i = 0; i < jobs->count; i++)
+        TRY(rank_run(world, &jobs->list[i]));
+    return OK;
+}
+
+enum status trace_run_all(const struct recipe *const *recipes, const struct trace_options *options, int count,
+                          struct trace *out)
+{
+    struct jobs jobs = {calloc((size_t)count, sizeof *jobs.list), 0};
+    struct world_options world = recipe_world(recipes[0], recipe_world_size(recipes[0]));
+    world.transport = options[0].transport;
+    enum status status = jobs.list != NULL ? OK : fail(NO_MEMORY, "no memory for %d runs", count);
+    for (; status == OK && jobs.count < count; jobs.count++) {
+        struct job *job = &jobs.list[jobs.count];
+        *job = (struct job){.options = &options[jobs.count], .out = &out[jobs.count]};
+        status = run_create(recipes[jobs.count], true, &job->run);
+        job->run.hooks = job->options->hooks;
+    }
+    if (status == OK)
+        status = world_run_as(&world, rank_main, &jobs);
+    for (int i = 0; i < jobs.count; i++)
+        run_destroy(&jobs.list[i].run);
+    free(jobs.list);
+    return status;
+}
+
 enum status trace_run(const struct recipe *recipe, const struct trace_options *options, struct trace *out)
 {
-    struct job job = {.options = options, .out = out};
-    struct world_options world = recipe_world(recipe, recipe_world_size(recipe));
-    world.transport = options->transport;
-    enum status status = run_create(recipe, true, &job.run);
-    job.run.hooks = options->hooks;
-    if (status == OK)
-        status = world_run_as(&world, rank_main, &job);
-    run_destroy(&job.run);
-    return status;
+    return trace_run_all(&recipe, options, 1, out);
 }
 
 /* ---- comparing ---- */

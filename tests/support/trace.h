@@ -33,6 +33,10 @@ struct trace_options {
 MUST_USE enum status trace_run(const struct recipe *recipe, const struct trace_options *options,
                                struct trace *out);
 
+/* Runs `count` recipes one after the other on the same ranks; they need the same number of ranks. */
+MUST_USE enum status trace_run_all(const struct recipe *const *recipes, const struct trace_options *options,
+                                   int count, struct trace *out);
+
 /* Describes the first difference of two traces; false if there is none. */
 bool trace_differs(const struct trace *a, const struct trace *b, struct text *why);
 

@@ -193,15 +193,13 @@ static int same_bits_of_processes(const struct tiny *tiny, char **argv, const st
 {
     struct trace trace = {0};
     struct text why = {0};
-    struct launch what = {.mpirun = argv[1],
-                          .program = argv[0],
-                          .tiny = tiny,
-                          .family = TINY_GPT,
+    struct mpirun mpirun = {argv[1], argv[0], tiny};
+    struct launch what = {.family = TINY_GPT,
                           .common = COMMON TINY_DROPOUT,
                           .layout = "tp=1 dp=4 pp=1 cluster.transport=nccl",
                           .goes_on = true};
     int failures = 0;
-    if (launch(&what, &trace) != OK)
+    if (launch(&mpirun, &what, 1, &trace) != OK)
         failures += complain("mpirun", fail_text());
     else if (trace_differs(reference, &trace, &why))
         failures += complain("mpirun", text_chars(&why));
@@ -357,8 +355,8 @@ static int shared_gpu(const char *share)
 
 int main(int argc, char **argv)
 {
-    if (launched_is_rank(argc))
-        return launched_rank(argv);
+    if (launched_is_rank(argc, argv))
+        return launched_rank(argc, argv);
     if (argc == 3)
         return shared_gpu(argv[2]);
     struct tiny tiny;

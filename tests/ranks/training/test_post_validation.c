@@ -516,36 +516,34 @@ static void check_messages(struct test *test, bool dry)
 
 /* ---- under mpirun ---- */
 
-static void check_processes(struct test *test, const struct subject *subject, bool synchronous)
+static void check_processes(struct test *test, const struct subject *subject)
 {
+    static const char *const names[] = {"mpirun", "mpirun, sends that block"};
     const struct clipping *clipping = &clippings[CLIPPINGS - 1];
-    struct trace reference = {.steps = 0}, trace = {.steps = 0};
-    struct text why = {0};
+    struct trace reference = {.steps = 0}, traces[2] = {{.steps = 0}, {.steps = 0}};
     char layout[WORDS_CHARS], all[WORDS_CHARS];
     snprintf(all, sizeof all, "%s %s", subject->common, clipping->common);
     snprintf(layout, sizeof layout, "%s%s", subject->layouts[0], ON);
+    const struct launch runs[] = {
+        {.family = subject->family, .common = all, .layout = layout, .goes_on = true},
+        {.family = subject->family, .common = all, .layout = layout, .goes_on = true, .synchronous = true},
+    };
     enum status status = run(test, subject, clipping->common, "", &as_one, &reference);
     if (status == OK)
-        status = launch(&(struct launch){.mpirun = test->mpirun,
-                                         .program = test->program,
-                                         .tiny = &test->tiny,
-                                         .family = subject->family,
-                                         .common = all,
-                                         .layout = layout,
-                                         .goes_on = true,
-                                         .synchronous = synchronous},
-                        &trace);
-    bool good =
-        status == OK && !trace_differs(&reference, &trace, &why) && came_out(clipping->outcome, &trace, &why);
-    judge(test, synchronous ? "mpirun, sends that block" : "mpirun", layout, good,
-          status == OK ? text_chars(&why) : fail_text());
-    text_free(&why);
+        status = launch(&(struct mpirun){test->mpirun, test->program, &test->tiny}, runs, 2, traces);
+    for (int i = 0; i < 2; i++) {
+        struct text why = {0};
+        bool good = status == OK && !trace_differs(&reference, &traces[i], &why) &&
+                    came_out(clipping->outcome, &traces[i], &why);
+        judge(test, names[i], layout, good, status == OK ? text_chars(&why) : fail_text());
+        text_free(&why);
+    }
 }
 
 int main(int argc, char **argv)
 {
-    if (launched_is_rank(argc))
-        return launched_rank(argv);
+    if (launched_is_rank(argc, argv))
+        return launched_rank(argc, argv);
     struct test test = {.program = argv[0], .mpirun = argc > 1 ? argv[1] : NULL};
     MUST(tiny_create(&test.tiny));
     for (int s = 0; s < SUBJECTS; s++) {
@@ -559,8 +557,8 @@ int main(int argc, char **argv)
             check_whole_runs(&test, &subjects[s], CLIP("0"), false);
             check_whole_runs(&test, &subjects[s], CLIP("2") SLOW, true);
         }
-        for (int synchronous = 0; test.mpirun != NULL && synchronous < 2; synchronous++)
-            check_processes(&test, &subjects[s], synchronous == 1);
+        if (test.mpirun != NULL)
+            check_processes(&test, &subjects[s]);
         printf("%s: %d runs, %d failures so far\n", subjects[s].name, test.runs, test.failures);
         fflush(stdout);
     }
