@@ -26,27 +26,29 @@ void attention_declare_params(struct declaration *d)
     const struct model_config *m = d->model;
     int64_t query = m->num_attention_heads * m->kv_channels, kv = m->num_query_groups * m->kv_channels;
     int first = d->out->count;
-    declare_matrix(d, "attention.q.weight", query, m->hidden_size, 0, m->init_method_std);
-    declare_kv_replicas(d,
-                        declare_matrix(d, "attention.k.weight", kv, m->hidden_size, 0, m->init_method_std));
-    declare_kv_replicas(d,
-                        declare_matrix(d, "attention.v.weight", kv, m->hidden_size, 0, m->init_method_std));
+    declare_matrix(d, ROLE_QUERY, "attention.q.weight", query, m->hidden_size, 0, m->init_method_std);
+    declare_kv_replicas(
+        d, declare_matrix(d, ROLE_KEY, "attention.k.weight", kv, m->hidden_size, 0, m->init_method_std));
+    declare_kv_replicas(
+        d, declare_matrix(d, ROLE_VALUE, "attention.v.weight", kv, m->hidden_size, 0, m->init_method_std));
     declare_fused(d, first);
     if (m->add_bias_linear) {
         first = d->out->count;
-        declare_cut_bias(d, "attention.q.bias", query);
-        declare_kv_replicas(d, declare_cut_bias(d, "attention.k.bias", kv));
-        declare_kv_replicas(d, declare_cut_bias(d, "attention.v.bias", kv));
+        declare_cut_bias(d, ROLE_QUERY, "attention.q.bias", query);
+        declare_kv_replicas(d, declare_cut_bias(d, ROLE_KEY, "attention.k.bias", kv));
+        declare_kv_replicas(d, declare_cut_bias(d, ROLE_VALUE, "attention.v.bias", kv));
         declare_fused(d, first);
     }
-    declare_matrix(d, "attention.proj.weight", m->hidden_size, query, 1, declare_branch_std(d));
+    declare_matrix(d, ROLE_ATTENTION_OUT, "attention.proj.weight", m->hidden_size, query, 1,
+                   declare_branch_std(d));
     if (m->add_bias_linear)
-        declare_hidden_vector(d, "attention.proj.bias", INIT_ZERO);
+        declare_hidden_bias(d, ROLE_ATTENTION_OUT, "attention.proj.bias");
 }
 
 struct attention attention_declare(const struct env *env, struct layout *layout, int layer)
 {
     const struct model_config *model = env->model;
+    const struct params *params = env->weights->params;
     int tp = env->groups->tp->size;
     int64_t tokens = env_tokens(env), d = model->kv_channels;
     char site[PARAM_NAME_CHARS];
@@ -56,10 +58,10 @@ struct attention attention_declare(const struct env *env, struct layout *layout,
         .groups = model->num_query_groups * params_kv_replicas(model, tp) / tp,
         .site = philox_named(env->seed, site),
     };
-    attention.qkv = column_linear_declare(env, layout, param_row(env, layer, "attention.q.weight"),
-                                          param_row(env, layer, "attention.q.bias"));
-    attention.proj = row_linear_declare(env, layout, param_row(env, layer, "attention.proj.weight"),
-                                        param_row(env, layer, "attention.proj.bias"));
+    attention.qkv = column_linear_declare(env, layout, params_weight(params, layer, ROLE_QUERY),
+                                          params_bias(params, layer, ROLE_QUERY));
+    attention.proj = row_linear_declare(env, layout, params_weight(params, layer, ROLE_ATTENTION_OUT),
+                                        params_bias(params, layer, ROLE_ATTENTION_OUT));
     int64_t fused = (attention.heads + 2 * attention.groups) * d;
     attention.fused = layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, fused);
     attention.lse =

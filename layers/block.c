@@ -33,9 +33,9 @@ static struct philox site(const struct env *env, int layer, const char *branch)
 
 static void declare_params(struct declaration *d)
 {
-    norm_declare_params(d, "norm1");
+    norm_declare_params(d, ROLE_ATTENTION_NORM, "norm1");
     attention_declare_params(d);
-    norm_declare_params(d, "norm2");
+    norm_declare_params(d, ROLE_MLP_NORM, "norm2");
     mlp_declare_params(d);
 }
 
@@ -48,9 +48,7 @@ static void declare(const struct env *env, struct layout *layout, int layer, str
         .attention_site = site(env, layer, "attention"),
         .mlp_site = site(env, layer, "mlp"),
     };
-    char name[PARAM_NAME_CHARS];
-    snprintf(name, sizeof name, "layers.%d.norm1", layer);
-    block.norm1 = norm_declare(env, layout, name);
+    block.norm1 = norm_declare(env, layout, layer, ROLE_ATTENTION_NORM);
     block.normed1 = layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
     // The branches never run at the same time: they share scratch memory.
     size_t scratch = layout->bytes[SCRATCH];
@@ -59,8 +57,7 @@ static void declare(const struct env *env, struct layout *layout, int layer, str
     layout->bytes[SCRATCH] = scratch;
 
     block.middle = layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, hidden);
-    snprintf(name, sizeof name, "layers.%d.norm2", layer);
-    block.norm2 = norm_declare(env, layout, name);
+    block.norm2 = norm_declare(env, layout, layer, ROLE_MLP_NORM);
     block.normed2 = layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
     block.mlp = mlp_declare(env, layout, layer);
     if (layout->bytes[SCRATCH] < most)

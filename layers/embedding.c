@@ -14,10 +14,11 @@ struct embedding {
 static void declare_params(struct declaration *d)
 {
     const struct model_config *m = d->model;
-    declare_vocabulary(d, "embedding.weight");
+    declare_vocabulary(d, ROLE_TOKEN_EMBEDDING, "embedding.weight");
     if (m->position_embedding != LEARNED_ABSOLUTE)
         return;
-    struct param *row = declare_param(d, "position.weight", m->seq_length, m->hidden_size);
+    struct param *row =
+        declare_param(d, ROLE_POSITION_EMBEDDING, "position.weight", m->seq_length, m->hidden_size);
     row->init = INIT_NORMAL;
     row->std = (float)m->init_method_std;
     row->decay = true;
@@ -26,12 +27,11 @@ static void declare_params(struct declaration *d)
 
 static void declare(const struct env *env, struct layout *layout, int layer, struct region x, void *self)
 {
-    (void)layer;
     (void)x;
     int64_t hidden = env->model->hidden_size;
     struct embedding embedding = {
-        .table = params_find(env->weights->params, "embedding.weight"),
-        .position = params_find(env->weights->params, "position.weight"),
+        .table = params_weight(env->weights->params, layer, ROLE_TOKEN_EMBEDDING),
+        .position = params_weight(env->weights->params, layer, ROLE_POSITION_EMBEDDING),
         .site = philox_named(env->seed, "embedding.dropout"),
     };
     embedding.partial = layout_add(layout, SCRATCH, env_tokens(env), hidden);

@@ -22,20 +22,19 @@ struct head {
 
 static void declare_params(struct declaration *d)
 {
-    norm_declare_params(d, "norm");
-    struct param *weight = declare_vocabulary(d, "head.weight");
+    norm_declare_params(d, ROLE_FINAL_NORM, "norm");
+    struct param *weight = declare_vocabulary(d, ROLE_HEAD, "head.weight");
     if (d->model->tie_word_embeddings)
-        weight->tie = 0;
+        declare_tie(d, weight, ROLE_TOKEN_EMBEDDING);
 }
 
 static void declare(const struct env *env, struct layout *layout, int layer, struct region x, void *self)
 {
-    (void)layer;
     int64_t tokens = env_tokens(env), local = env_local_tokens(env), hidden = env->model->hidden_size;
-    int weight = params_find(env->weights->params, "head.weight");
+    int weight = params_weight(env->weights->params, layer, ROLE_HEAD);
     const struct slice *slice = &weights_held(env->weights, weight)->slice;
     struct head head = {.begin = slice->begin[0], .columns = slice->count[0], .x = x};
-    head.norm = norm_declare(env, layout, "norm");
+    head.norm = norm_declare(env, layout, layer, ROLE_FINAL_NORM);
     head.normed = layout_add(layout, KEEP_UNTIL_BACKWARD_WEIGHT, local, hidden);
     head.linear = column_linear_declare(env, layout, weight, -1);
     head.logits = layout_add(layout, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, slice->padded[0]);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/mlp.h"
 
-#include <stdio.h>
-
 static enum activation_kind kind_of(const struct env *env)
 {
     switch (env->model->activation) {
@@ -19,37 +17,37 @@ static enum activation_kind kind_of(const struct env *env)
 void mlp_declare_params(struct declaration *d)
 {
     const struct model_config *m = d->model;
-    static const char *const gated[] = {"mlp.gate", "mlp.up"}, *const plain[] = {"mlp.fc1"};
-    const char *const *names = m->activation == SWIGLU ? gated : plain;
-    int count = m->activation == SWIGLU ? 2 : 1;
-    for (int bias = 0; bias <= (m->add_bias_linear ? 1 : 0); bias++) {
-        int first = d->out->count;
-        for (int i = 0; i < count; i++) {
-            char name[PARAM_NAME_CHARS];
-            snprintf(name, sizeof name, "%s.%s", names[i], bias ? "bias" : "weight");
-            if (bias)
-                declare_cut_bias(d, name, m->ffn_hidden_size);
-            else
-                declare_matrix(d, name, m->ffn_hidden_size, m->hidden_size, 0, m->init_method_std);
-        }
-        declare_fused(d, first);
-    }
-    declare_matrix(d, "mlp.fc2.weight", m->hidden_size, m->ffn_hidden_size, 1, declare_branch_std(d));
+    int64_t features = m->ffn_hidden_size, hidden = m->hidden_size;
+    bool gated = m->activation == SWIGLU;
+    int first = d->out->count;
+    if (gated)
+        declare_matrix(d, ROLE_MLP_GATE, "mlp.gate.weight", features, hidden, 0, m->init_method_std);
+    declare_matrix(d, ROLE_MLP_UP, gated ? "mlp.up.weight" : "mlp.fc1.weight", features, hidden, 0,
+                   m->init_method_std);
+    declare_fused(d, first);
+    first = d->out->count;
+    if (gated && m->add_bias_linear)
+        declare_cut_bias(d, ROLE_MLP_GATE, "mlp.gate.bias", features);
     if (m->add_bias_linear)
-        declare_hidden_vector(d, "mlp.fc2.bias", INIT_ZERO);
+        declare_cut_bias(d, ROLE_MLP_UP, gated ? "mlp.up.bias" : "mlp.fc1.bias", features);
+    declare_fused(d, first);
+    declare_matrix(d, ROLE_MLP_DOWN, "mlp.fc2.weight", hidden, features, 1, declare_branch_std(d));
+    if (m->add_bias_linear)
+        declare_hidden_bias(d, ROLE_MLP_DOWN, "mlp.fc2.bias");
 }
 
 struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer)
 {
+    const struct params *params = env->weights->params;
     bool gated = env->model->activation == SWIGLU;
+    enum param_role first = gated ? ROLE_MLP_GATE : ROLE_MLP_UP; // of the fused matrix
     int64_t tokens = env_tokens(env), features = env->model->ffn_hidden_size / env->groups->tp->size;
     int64_t before = gated ? 2 * features : features;
     struct mlp mlp = {.dafter = {0}};
-    mlp.in = column_linear_declare(env, layout,
-                                   param_row(env, layer, gated ? "mlp.gate.weight" : "mlp.fc1.weight"),
-                                   param_row(env, layer, gated ? "mlp.gate.bias" : "mlp.fc1.bias"));
-    mlp.out = row_linear_declare(env, layout, param_row(env, layer, "mlp.fc2.weight"),
-                                 param_row(env, layer, "mlp.fc2.bias"));
+    mlp.in = column_linear_declare(env, layout, params_weight(params, layer, first),
+                                   params_bias(params, layer, first));
+    mlp.out = row_linear_declare(env, layout, params_weight(params, layer, ROLE_MLP_DOWN),
+                                 params_bias(params, layer, ROLE_MLP_DOWN));
     mlp.before = layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, before);
     mlp.after = layout_add_of(layout, RECOMPUTE_ACTIVATION, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, features);
     mlp.dbefore = layout_add(layout, KEEP_INPUT_TO_WEIGHT, tokens, before);

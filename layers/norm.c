@@ -3,26 +3,24 @@
 
 #include <stdio.h>
 
-void norm_declare_params(struct declaration *d, const char *name)
+void norm_declare_params(struct declaration *d, enum param_role role, const char *name)
 {
     char full[PARAM_NAME_CHARS];
     snprintf(full, sizeof full, "%s.weight", name);
-    declare_hidden_vector(d, full, INIT_ONE);
+    declare_hidden_weight(d, role, full);
     if (d->model->normalization != LAYER_NORM)
         return;
     snprintf(full, sizeof full, "%s.bias", name);
-    declare_hidden_vector(d, full, INIT_ZERO);
+    declare_hidden_bias(d, role, full);
 }
 
-struct norm norm_declare(const struct env *env, struct layout *layout, const char *name)
+struct norm norm_declare(const struct env *env, struct layout *layout, int layer, enum param_role role)
 {
-    char row[2 * PARAM_NAME_CHARS];
     int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
-    struct norm norm = {0};
-    snprintf(row, sizeof row, "%s.weight", name);
-    norm.weight = params_find(env->weights->params, row);
-    snprintf(row, sizeof row, "%s.bias", name);
-    norm.bias = params_find(env->weights->params, row);
+    struct norm norm = {
+        .weight = params_weight(env->weights->params, layer, role),
+        .bias = params_bias(env->weights->params, layer, role),
+    };
     CHECK(norm.weight >= 0);
     norm.mean = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
     norm.rstd = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);

@@ -14,11 +14,10 @@ struct norm {
     struct region dweight, dbias; // KEEP_INPUT_TO_WEIGHT f32[1, H]
 };
 
-/* Declares its parameters: a weight, and a bias with LayerNorm. */
-void norm_declare_params(struct declaration *d, const char *name);
+/* Declares its parameters: a weight, and a bias with LayerNorm. name: without ".weight". */
+void norm_declare_params(struct declaration *d, enum param_role role, const char *name);
 
-/* name: parameter name without ".weight", e.g. "layers.0.norm1". */
-struct norm norm_declare(const struct env *env, struct layout *layout, const char *name);
+struct norm norm_declare(const struct env *env, struct layout *layout, int layer, enum param_role role);
 
 /* Return the op for the caller to enqueue, alone or fused with the residual op next to it. */
 struct norm_forward norm_layer_forward(const struct norm *norm, const struct pass *pass, struct tensor x,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/pass.h"
 
-#include <stdio.h>
-
 static enum lifetime lifetime_of(const struct layout *layout, unsigned module, enum lifetime lifetime)
 {
     if ((layout->recomputed & (module | RECOMPUTE_LAYER)) == 0)
@@ -71,11 +69,4 @@ struct dropout pass_hidden_dropout(const struct pass *pass, struct philox site)
         .place = pass->batch->place + env_local_begin(env),
         .columns = env->model->hidden_size,
     };
-}
-
-int param_row(const struct env *env, int layer, const char *name)
-{
-    char full[2 * PARAM_NAME_CHARS];
-    snprintf(full, sizeof full, "layers.%d.%s", layer, name);
-    return params_find(env->weights->params, full);
 }

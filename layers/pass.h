@@ -127,6 +127,3 @@ struct tensor pass_tensor(const struct pass *pass, struct region region);
 
 /* Hidden dropout of one site (a generator seeded by name) for the local tokens. */
 struct dropout pass_hidden_dropout(const struct pass *pass, struct philox site);
-
-/* Returns the index of parameter "layers.LAYER.NAME", or -1 if the model has none. */
-int param_row(const struct env *env, int layer, const char *name);

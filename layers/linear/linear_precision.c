@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const linear_names[LINEARS_OF_LAYER] = {"attention.qkv", "attention.proj", "mlp.fc1", "mlp.fc2"};
+const char *const linear_names[LINEARS_OF_LAYER] = {[LINEAR_QKV] = "attention.qkv",
+                                                    [LINEAR_PROJ] = "attention.proj",
+                                                    [LINEAR_FC1] = "mlp.fc1",
+                                                    [LINEAR_FC2] = "mlp.fc2"};
 
 bool linear_precision_quantizes(const struct linear_precision *precision)
 {

@@ -45,7 +45,7 @@ struct linear_precision {
 bool linear_precision_quantizes(const struct linear_precision *precision);
 
 /* Linear layers of a block: "attention.qkv", "attention.proj", "mlp.fc1" (also gate and up), "mlp.fc2". */
-enum { LINEARS_OF_LAYER = 4 };
+enum linear { LINEAR_QKV, LINEAR_PROJ, LINEAR_FC1, LINEAR_FC2, LINEARS_OF_LAYER };
 extern const char *const linear_names[LINEARS_OF_LAYER];
 
 /* Returns true if `name` selects the linear layer: "layers.3" (all of layer 3; -1: the last),

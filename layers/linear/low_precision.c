@@ -2,7 +2,6 @@
 #include "layers/linear/low_precision.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* Source of the magnitude for a scale that is not per block. */
 enum magnitude_of { OF_NOTHING, OF_TENSOR, OF_ROW, OF_MEAN, OF_HISTORY };
@@ -83,18 +82,32 @@ static bool is_seen_in(const struct linear_precision *precision, enum matmul mat
 
 /* ---- creation ---- */
 
-/* Returns the name of the linear layer of a parameter: a fused layer is named by its first weight. */
-static const char *linear_of(const char *row)
+/* Returns the name of the linear layer that a parameter belongs to; NULL: none, or the head, which is never
+ * quantized. */
+static const char *linear_of(enum param_role role)
 {
-    static const char *const first[LINEARS_OF_LAYER][2] = {{".attention.q.", NULL},
-                                                           {".attention.proj.", NULL},
-                                                           {".mlp.fc1.", ".mlp.gate."},
-                                                           {".mlp.fc2.", NULL}};
-    for (int i = 0; i < LINEARS_OF_LAYER; i++)
-        for (int k = 0; k < 2; k++)
-            if (first[i][k] != NULL && strstr(row, first[i][k]) != NULL)
-                return linear_names[i];
-    return NULL; // the head
+    switch (role) { // no default: a new role is a compile error here
+    case ROLE_QUERY:
+    case ROLE_KEY:
+    case ROLE_VALUE:
+        return linear_names[LINEAR_QKV];
+    case ROLE_ATTENTION_OUT:
+        return linear_names[LINEAR_PROJ];
+    case ROLE_MLP_GATE:
+    case ROLE_MLP_UP:
+        return linear_names[LINEAR_FC1];
+    case ROLE_MLP_DOWN:
+        return linear_names[LINEAR_FC2];
+    case ROLE_TOKEN_EMBEDDING:
+    case ROLE_POSITION_EMBEDDING:
+    case ROLE_ATTENTION_NORM:
+    case ROLE_MLP_NORM:
+    case ROLE_FINAL_NORM:
+    case ROLE_HEAD:
+    case ROLE_COUNT:
+        break;
+    }
+    return NULL;
 }
 
 static int parts_of(const struct weights *weights, int weight)
@@ -111,7 +124,7 @@ struct quantization quantization_declare(const struct env *env, struct layout *l
 {
     static const char *const matmuls[MATMUL_COUNT] = {"forward", "grad_input", "grad_weight"};
     const struct param *rows = env->weights->params->rows;
-    const char *linear = linear_of(rows[weight].name);
+    const char *linear = linear_of(rows[weight].role);
     struct quantization quantization = {.weight = weight, .cut_inputs = cut_dim == 1};
     if (linear == NULL || !linear_precision_quantizes(&env->precision))
         return quantization;

@@ -32,11 +32,13 @@ static struct param *append(struct declaration *d)
     return &out->rows[out->count++];
 }
 
-struct param *declare_param(struct declaration *d, const char *name, int64_t rows, int64_t columns)
+struct param *declare_param(struct declaration *d, enum param_role role, const char *name, int64_t rows,
+                            int64_t columns)
 {
     int index = d->out->count;
     struct param *row = append(d);
     *row = (struct param){
+        .role = role,
         .ndim = columns > 0 ? 2 : 1,
         .dim = {rows, columns > 0 ? columns : 1},
         .mesh = MESH_DENSE,
@@ -58,10 +60,10 @@ static void cut_over_tp(const struct declaration *d, struct param *row, int dim)
         (struct cut){.dim = dim, .axes = AXIS_TP, .parts = d->degrees->tp, .replicas = 1, .multiple = 1};
 }
 
-struct param *declare_matrix(struct declaration *d, const char *name, int64_t outputs, int64_t inputs,
-                             int cut_dim, double std)
+struct param *declare_matrix(struct declaration *d, enum param_role role, const char *name, int64_t outputs,
+                             int64_t inputs, int cut_dim, double std)
 {
-    struct param *row = declare_param(d, name, outputs, inputs);
+    struct param *row = declare_param(d, role, name, outputs, inputs);
     cut_over_tp(d, row, cut_dim);
     row->init = INIT_NORMAL;
     row->std = (float)std;
@@ -69,25 +71,34 @@ struct param *declare_matrix(struct declaration *d, const char *name, int64_t ou
     return row;
 }
 
-struct param *declare_cut_bias(struct declaration *d, const char *name, int64_t outputs)
+struct param *declare_cut_bias(struct declaration *d, enum param_role role, const char *name, int64_t outputs)
 {
-    struct param *row = declare_param(d, name, outputs, 0);
+    struct param *row = declare_param(d, role, name, outputs, 0);
     cut_over_tp(d, row, 0);
+    row->is_bias = true;
     return row;
 }
 
-struct param *declare_hidden_vector(struct declaration *d, const char *name, enum param_init init)
+struct param *declare_hidden_weight(struct declaration *d, enum param_role role, const char *name)
 {
-    struct param *row = declare_param(d, name, d->model->hidden_size, 0);
-    row->init = init;
+    struct param *row = declare_param(d, role, name, d->model->hidden_size, 0);
+    row->init = INIT_ONE;
     row->partial = d->sequence_parallel ? PARTIAL_TP : PARTIAL_NONE;
     return row;
 }
 
-struct param *declare_vocabulary(struct declaration *d, const char *name)
+struct param *declare_hidden_bias(struct declaration *d, enum param_role role, const char *name)
+{
+    struct param *row = declare_hidden_weight(d, role, name);
+    row->init = INIT_ZERO;
+    row->is_bias = true;
+    return row;
+}
+
+struct param *declare_vocabulary(struct declaration *d, enum param_role role, const char *name)
 {
     const struct model_config *m = d->model;
-    struct param *row = declare_matrix(d, name, m->vocab_size, m->hidden_size, 0, m->init_method_std);
+    struct param *row = declare_matrix(d, role, name, m->vocab_size, m->hidden_size, 0, m->init_method_std);
     row->cuts[0].multiple = m->make_vocab_size_divisible_by;
     return row;
 }
@@ -98,6 +109,15 @@ void declare_kv_replicas(const struct declaration *d, struct param *row)
     row->cuts[0].parts = d->degrees->tp / replicas;
     row->cuts[0].replicas = replicas;
     row->partial = replicas > 1 ? PARTIAL_KV : PARTIAL_NONE;
+}
+
+void declare_tie(const struct declaration *d, struct param *row, enum param_role role)
+{
+    row->tie = params_weight(d->out, LAYER_EMBEDDING, role);
+    if (d->status != OK)
+        return;
+    CHECK(row->tie >= 0);
+    row->tied = d->out->rows[row->tie].tied = true;
 }
 
 void declare_fused(struct declaration *d, int first)

@@ -2,8 +2,8 @@
 /* Appends parameter descriptors (param.h): the calls with which a layer kind declares its parameters, in the
  * order of the global list.
  *
- *     declare_norm(d, "norm1");
- *     struct param *row = declare_matrix(d, "mlp.fc1.weight", F, H, 0, std);    [F, H], rows cut over tp
+ *     norm_declare_params(d, ROLE_MLP_NORM, "norm2");
+ *     declare_matrix(d, ROLE_MLP_UP, "mlp.fc1.weight", F, H, 0, std);    [F, H], rows cut over tp
  *
  * Names are relative to the layer: "layers.3." is prepended in layer 3. The returned descriptor may be
  * changed further until the next call. Out of memory is reported once, in `status`. */
@@ -25,21 +25,27 @@ struct declaration {
 void declare_layer(struct declaration *d, int layer);
 
 /* A replicated parameter [rows, columns], or a vector [rows] for columns 0; initialized to zero. */
-struct param *declare_param(struct declaration *d, const char *name, int64_t rows, int64_t columns);
+struct param *declare_param(struct declaration *d, enum param_role role, const char *name, int64_t rows,
+                            int64_t columns);
 /* A matrix [outputs, inputs] with normal initialization and weight decay. tp cuts dimension cut_dim. */
-struct param *declare_matrix(struct declaration *d, const char *name, int64_t outputs, int64_t inputs,
-                             int cut_dim, double std);
+struct param *declare_matrix(struct declaration *d, enum param_role role, const char *name, int64_t outputs,
+                             int64_t inputs, int cut_dim, double std);
 /* The bias of output features, cut like the rows of a matrix. */
-struct param *declare_cut_bias(struct declaration *d, const char *name, int64_t outputs);
-/* A vector along the hidden dimension: replicated, but its gradient covers the local tokens only. */
-struct param *declare_hidden_vector(struct declaration *d, const char *name, enum param_init init);
+struct param *declare_cut_bias(struct declaration *d, enum param_role role, const char *name,
+                               int64_t outputs);
+/* A vector along the hidden dimension: replicated, but its gradient covers the local tokens only. Weights are
+ * initialized to one, biases to zero. */
+struct param *declare_hidden_weight(struct declaration *d, enum param_role role, const char *name);
+struct param *declare_hidden_bias(struct declaration *d, enum param_role role, const char *name);
 /* Embeddings of the vocabulary, or the head: [V, H], cut by rows, which are padded in memory to a round
  * number for efficient matmuls. */
-struct param *declare_vocabulary(struct declaration *d, const char *name);
+struct param *declare_vocabulary(struct declaration *d, enum param_role role, const char *name);
 
 /* Cuts a key/value parameter over the tp ranks. With fewer key/value heads than ranks, each head is held by
  * several ranks, and each rank's gradient covers its own query heads only. */
 void declare_kv_replicas(const struct declaration *d, struct param *row);
+/* Lets a parameter share the value of the embedding's weight with this role, which has the same shape. */
+void declare_tie(const struct declaration *d, struct param *row, enum param_role role);
 /* Fuses the parameters from index `first` to the last one: they are adjacent in memory. */
 void declare_fused(struct declaration *d, int first);
 

@@ -32,6 +32,25 @@ int params_of_layer(const struct params *params, int layer, int *first)
     return params->begin[i + 1] - params->begin[i];
 }
 
+static int find_role(const struct params *params, int layer, enum param_role role, bool is_bias)
+{
+    int first, count = params_of_layer(params, layer, &first);
+    for (int i = first; i < first + count; i++)
+        if (params->rows[i].role == role && params->rows[i].is_bias == is_bias)
+            return i;
+    return -1;
+}
+
+int params_weight(const struct params *params, int layer, enum param_role role)
+{
+    return find_role(params, layer, role, false);
+}
+
+int params_bias(const struct params *params, int layer, enum param_role role)
+{
+    return find_role(params, layer, role, true);
+}
+
 /* Returns the parameter of this layer with the full name, or -1. */
 static int find_in_layer(const struct params *params, int layer, const char *name)
 {

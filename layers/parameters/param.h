@@ -23,6 +23,26 @@
 
 enum { LAYER_EMBEDDING = -1, PARAM_NAME_CHARS = 64, PARAM_MAX_CUTS = 2 };
 
+/* What a parameter is to its layer; the bias of a matrix has the role of the matrix. Code that treats some
+ * parameters differently reads the role, never the name. A layer has at most one weight and one bias of each
+ * role. */
+enum param_role {
+    ROLE_TOKEN_EMBEDDING,
+    ROLE_POSITION_EMBEDDING,
+    ROLE_ATTENTION_NORM, // before the attention branch
+    ROLE_QUERY,
+    ROLE_KEY,
+    ROLE_VALUE,
+    ROLE_ATTENTION_OUT,
+    ROLE_MLP_NORM, // before the MLP branch
+    ROLE_MLP_GATE,
+    ROLE_MLP_UP, // also the first matrix of an MLP without gate
+    ROLE_MLP_DOWN,
+    ROLE_FINAL_NORM,
+    ROLE_HEAD,
+    ROLE_COUNT
+};
+
 enum param_init { INIT_NORMAL, INIT_ONE, INIT_ZERO };
 
 /* The tp ranks whose partial gradients must be summed. */
@@ -30,6 +50,8 @@ enum partial { PARTIAL_NONE, PARTIAL_TP, PARTIAL_KV };
 
 struct param {
     char name[PARAM_NAME_CHARS];
+    enum param_role role;
+    bool is_bias; // of a matrix or a norm
     int ndim;
     int64_t dim[SHARD_MAX_DIMS];
     enum mesh_kind mesh;
@@ -40,8 +62,9 @@ struct param {
     enum param_init init;
     float std; // with INIT_NORMAL
     bool decay;
-    int tie;  // index of the parameter whose value this one shares; -1: none
-    int fuse; // index of the first parameter of the fused matrix; its own index: not fused, or the first
+    int tie;   // index of the parameter whose value this one shares; -1: none
+    bool tied; // shares its value with another parameter: it has a tie, or is the original of one
+    int fuse;  // index of the first parameter of the fused matrix; its own index: not fused, or the first
 };
 
 /* The parameters of a model, layer by layer; layers may differ. */
@@ -63,6 +86,10 @@ void params_free(struct params *params);
 /* Returns the number of parameters of a layer (numbered as in struct param); *first: the first of them. They
  * are consecutive. */
 int params_of_layer(const struct params *params, int layer, int *first);
+
+/* Return the index of the layer's weight or bias with this role; -1 if there is none. */
+int params_weight(const struct params *params, int layer, enum param_role role);
+int params_bias(const struct params *params, int layer, enum param_role role);
 
 /* Returns the index of a parameter by name; -1 if there is none. */
 int params_find(const struct params *params, const char *name);

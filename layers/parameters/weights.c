@@ -40,13 +40,6 @@ static void assign_offsets(struct weights *w, int64_t *values, int64_t *gradient
 
 /* ---- buckets, and the owned part of them ---- */
 
-/* Uses of a tied weight get buckets of their own, so that they are cut identically wherever they are held. */
-static bool is_tied(const struct params *params, const struct held *held)
-{
-    const struct param *last = &params->rows[params->count - 1]; // the head, if embeddings are tied
-    return last->tie >= 0 && (held->row == last || held->index == last->tie);
-}
-
 static int64_t columns_of(const struct held *held)
 {
     return held->slice.ndim == 1 ? 1 : held->slice.padded[1];
@@ -84,7 +77,8 @@ static enum status plan_buckets(struct weights *w, const struct weights_config *
             .end = held->gradient_offset + slice_padded(&held->slice),
             .block = squares_block_rows(columns_of(held)) * columns_of(held),
             .unit = unit_of(w, held->row),
-            .alone = w->zero_stage > 0 && is_tied(w->params, held),
+            // Uses of a tied weight are cut identically wherever they are held.
+            .alone = w->zero_stage > 0 && held->row->tied,
         };
     }
     bool by_layer = w->zero_stage >= 2 || config->bucket_bytes == 0;

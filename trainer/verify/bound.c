@@ -6,47 +6,77 @@
 #include "trainer/optimizer/learning_rate.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const double unit_roundoff = 0x1p-24, lambda = 8.0, lambda_single = 3.0;
 
-/* Terms of the sums of one block, in one direction. */
-static double block_terms(const struct model_config *m)
+/* What the weights of a layer add to a path through it: terms of sums in one direction, and rounded tensors
+ * forward and backward. */
+struct path {
+    double terms, forward, backward;
+};
+
+static struct path path_of_weight(const struct param *row, const struct model_config *m)
 {
-    double query = (double)(m->num_attention_heads * m->kv_channels);
-    return 2.0 * (double)m->hidden_size + (double)m->seq_length + query + (double)m->ffn_hidden_size +
-           2.0 * (double)m->hidden_size; // sums of the norms
+    double inputs = (double)row->dim[1];
+    // A branch ends with a partial result, its sum over tp, and the residual stream after it; its backward
+    // pass has the gradients of its output, of its inner tensor and of its operand, a partial result and its
+    // sum over tp, and the gradient of the residual stream.
+    enum { BRANCH_FORWARD = 3, BRANCH_BACKWARD = 3 + 3 };
+    switch (row->role) { // no default: a new role is a compile error here
+    case ROLE_ATTENTION_NORM:
+    case ROLE_MLP_NORM:
+        return (struct path){(double)row->dim[0], 1.0, 0.0};
+    case ROLE_QUERY: // for k and v too: q, k and v, the rotated ones, scores, attention output
+        return (struct path){inputs + (double)m->seq_length, 3.0, 1.0};
+    case ROLE_MLP_UP: // for the gate too: operand and result of the activation function
+        return (struct path){inputs, 2.0, 0.0};
+    case ROLE_ATTENTION_OUT:
+    case ROLE_MLP_DOWN:
+        return (struct path){inputs, BRANCH_FORWARD, BRANCH_BACKWARD};
+    case ROLE_KEY:
+    case ROLE_VALUE:
+    case ROLE_MLP_GATE:
+    case ROLE_TOKEN_EMBEDDING: // both ends of the model are counted once, not for each path
+    case ROLE_POSITION_EMBEDDING:
+    case ROLE_FINAL_NORM:
+    case ROLE_HEAD:
+    case ROLE_COUNT:
+        break;
+    }
+    return (struct path){0};
 }
 
-double bound_terms(const struct model_config *m, int layer, double tokens)
+/* The sum over layers `first` and later. */
+static struct path path_from(const struct params *params, const struct model_config *m, int first)
 {
-    double forward = (double)m->num_layers * block_terms(m) + (double)(m->hidden_size + m->vocab_size);
+    struct path sum = {0};
+    for (int i = 0; i < params->count; i++) {
+        if (params->rows[i].layer < first || params->rows[i].is_bias)
+            continue;
+        struct path one = path_of_weight(&params->rows[i], m);
+        sum.terms += one.terms;
+        sum.forward += one.forward;
+        sum.backward += one.backward;
+    }
+    return sum;
+}
+
+double bound_terms(const struct params *params, const struct model_config *m, int layer, double tokens)
+{
+    double forward = path_from(params, m, LAYER_EMBEDDING).terms + (double)(m->hidden_size + m->vocab_size);
     if (layer > m->num_layers)
         return forward;
-    double below = (double)m->num_layers - (layer < 0 ? 0.0 : (double)layer);
-    double backward = (double)m->vocab_size + below * block_terms(m);
+    double backward = (double)m->vocab_size + path_from(params, m, layer).terms;
     return forward + backward + tokens;
 }
 
-double bound_roundings(const struct model_config *m, int layer)
+double bound_roundings(const struct params *params, const struct model_config *m, int layer)
 {
-    // Results of both norms; q, k and v, and the rotated q, k and v; the attention output; operand and result
-    // of the activation function; for both branches a partial result, its sum over tp, and the residual
-    // stream after it.
-    enum { OF_BLOCK_FORWARD = 2 + 2 + 1 + 2 + 2 * 3 };
-    // For both branches the gradients of its output, of its inner tensor and of its operand, and of the
-    // rotated operand; a partial result and its sum over tp, and the gradient of the residual stream.
-    enum { OF_BLOCK_BACKWARD = 2 * 3 + 1 + 2 * 3 };
-    enum {
-        OF_ENDS = 6
-    }; // the embedding and its sum; the result of the final norm, logits, their gradient and its sum
-    double forward = (double)m->num_layers * OF_BLOCK_FORWARD + OF_ENDS;
-    if (layer > m->num_layers)
-        return forward;
-    double below = (double)m->num_layers - (layer < 0 ? 0.0 : (double)layer);
-    return forward + below * OF_BLOCK_BACKWARD;
+    // The embedding and its sum; the result of the final norm, logits, their gradient and its sum.
+    enum { OF_ENDS = 6 };
+    double forward = path_from(params, m, LAYER_EMBEDDING).forward + OF_ENDS;
+    return layer > m->num_layers ? forward : forward + path_from(params, m, layer).backward;
 }
 
 /* Half a unit in the last place of 1; for TF32 a whole unit, since tensor cores may truncate. */
@@ -62,24 +92,25 @@ double bound_longest_sum(const struct model_config *m)
     return fmax(fmax((double)m->hidden_size, (double)m->ffn_hidden_size), fmax(query, (double)m->seq_length));
 }
 
-double bound_spread(const struct model_config *m, double roundoff, int layer, double tokens)
+double bound_spread(const struct params *params, const struct model_config *m, double roundoff, int layer,
+                    double tokens)
 {
     double u = unit_roundoff, w = roundoff;
-    return sqrt(bound_terms(m, layer, tokens) * u * u + bound_roundings(m, layer) * w * w);
+    return sqrt(bound_terms(params, m, layer, tokens) * u * u + bound_roundings(params, m, layer) * w * w);
 }
 
 double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size)
 {
-    int head = params_find(params, "head.weight");
+    int head = params_weight(params, params->layer_count - 2, ROLE_HEAD); // in the last layer
     head = params->rows[head].tie >= 0 ? params->rows[head].tie : head;
     const int64_t *dim = params->rows[head].dim;
     return bound_rms(weights[head], dim[0] * dim[1], 1) * sqrt((double)hidden_size);
 }
 
-double bound_loss(const struct model_config *m, double roundoff, double tokens, double loss, double logit,
-                  double response)
+double bound_loss(const struct params *params, const struct model_config *m, double roundoff, double tokens,
+                  double loss, double logit, double response)
 {
-    double spread = bound_spread(m, roundoff, (int)m->num_layers + 1, tokens);
+    double spread = bound_spread(params, m, roundoff, (int)m->num_layers + 1, tokens);
     return fmax(lambda_single * (unit_roundoff * fabs(loss) + spread * logit) / sqrt(tokens),
                 lambda * response);
 }
@@ -110,7 +141,8 @@ double bound_rms(const float *x, int64_t count, int64_t stride)
 /* True if each row belongs to a token or a position: errors of other rows then do not contribute. */
 static bool has_row_per_token(const struct param *row)
 {
-    return row->layer == LAYER_EMBEDDING || strcmp(row->name, "head.weight") == 0;
+    return row->role == ROLE_TOKEN_EMBEDDING || row->role == ROLE_POSITION_EMBEDDING ||
+           row->role == ROLE_HEAD;
 }
 
 static double size_of_terms(const struct param *row, double of_row, double of_column, double all)
@@ -123,13 +155,8 @@ static double size_of_terms(const struct param *row, double of_row, double of_co
 
 int bound_companion(const struct params *params, int row)
 {
-    char name[PARAM_NAME_CHARS];
-    snprintf(name, sizeof name, "%s", params->rows[row].name);
-    char *suffix = strstr(name, ".bias");
-    if (suffix == NULL)
-        return -1;
-    snprintf(suffix, sizeof name - (size_t)(suffix - name), ".weight");
-    int matrix = params_find(params, name);
+    const struct param *param = &params->rows[row];
+    int matrix = param->is_bias ? params_weight(params, param->layer, param->role) : -1;
     return matrix >= 0 && params->rows[matrix].ndim == 2 ? matrix : -1;
 }
 

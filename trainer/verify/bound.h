@@ -68,19 +68,20 @@
 
 /* Number of terms of all sums on the path to the gradient of a row of `layer`; to the loss for `layer` =
  * num_layers + 1. */
-double bound_terms(const struct model_config *model, int layer, double tokens);
+double bound_terms(const struct params *params, const struct model_config *model, int layer, double tokens);
 
 /* The matrix whose rows give the size of the terms of a bias; -1 for every other row. */
 int bound_companion(const struct params *params, int row);
 
 /* Number of rounded activation tensors on that path. */
-double bound_roundings(const struct model_config *model, int layer);
+double bound_roundings(const struct params *params, const struct model_config *model, int layer);
 /* u_w; 0 if nothing is rounded beyond fp32. */
 double bound_roundoff(enum dtype working, bool tf32);
 /* Terms of the longest sum of any op, except sums over the vocabulary or over tokens. */
 double bound_longest_sum(const struct model_config *model);
 /* sqrt(N u^2 + R u_w^2): the relative standard deviation of an element. */
-double bound_spread(const struct model_config *model, double roundoff, int layer, double tokens);
+double bound_spread(const struct params *params, const struct model_config *model, double roundoff, int layer,
+                    double tokens);
 
 /* Lower bound on the terms of a gradient under a loss scale: fp16 rounds values below 2^-14 like 2^-14, in
  * steps of 2^-24, once for each token, times an input of about 1. 0 for other types. */
@@ -100,8 +101,8 @@ double bound_rms(const float *x, int64_t count, int64_t stride);
 double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size);
 
 /* logit: rms of the logits, or an estimate. response: difference of the loss in perturbed runs. */
-double bound_loss(const struct model_config *model, double roundoff, double tokens, double loss, double logit,
-                  double response);
+double bound_loss(const struct params *params, const struct model_config *model, double roundoff,
+                  double tokens, double loss, double logit, double response);
 
 /* Bound of a norm relative to the norm computed from the same gradients. */
 double bound_norm(double norm, double elements);

@@ -97,19 +97,11 @@ static double rms_of(const struct snapshot *s, enum snapshot_kind kind, int row)
     return bound_rms(s->tensor[kind][row], s->count[row], 1);
 }
 
-static int row_of_layer(const struct comparison *c, int layer, const char *name)
+/* The size of a channel of q, k or v: hidden_size normalised inputs times weights. */
+static double channel_size(const struct comparison *c, int layer, enum param_role which)
 {
-    char full[2 * PARAM_NAME_CHARS];
-    snprintf(full, sizeof full, "layers.%d.%s", layer, name);
-    return params_find(c->params, full);
-}
-
-/* The size of a channel of q, k or v ("q"): hidden_size normalised inputs times weights. */
-static double channel_size(const struct comparison *c, int layer, const char *which)
-{
-    char name[PARAM_NAME_CHARS];
-    snprintf(name, sizeof name, "attention.%s.weight", which);
-    int matrix = row_of_layer(c, layer, name), norm = row_of_layer(c, layer, "norm1.weight");
+    int matrix = params_weight(c->params, layer, which);
+    int norm = params_weight(c->params, layer, ROLE_ATTENTION_NORM);
     return rms_of(c->begin, SNAPSHOT_WEIGHT, matrix) * rms_of(c->begin, SNAPSHOT_WEIGHT, norm) *
            sqrt((double)c->recipe->model.hidden_size);
 }
@@ -118,12 +110,11 @@ static double channel_size(const struct comparison *c, int layer, const char *wh
  * k for q, and times q for k. dout is taken from the gradient of v's weights. 0 for other rows. */
 static double size_before_softmax(const struct comparison *c, const struct param *row)
 {
-    bool of_q = strstr(row->name, ".attention.q.") != NULL, of_k = strstr(row->name, ".attention.k.") != NULL;
-    if (!of_q && !of_k)
+    if (row->role != ROLE_QUERY && row->role != ROLE_KEY)
         return 0.0;
-    int v = row_of_layer(c, row->layer, "attention.v.weight");
-    return rms_of(c->one, SNAPSHOT_GRADIENT, v) * channel_size(c, row->layer, "v") *
-           channel_size(c, row->layer, of_q ? "k" : "q");
+    int v = params_weight(c->params, row->layer, ROLE_VALUE);
+    return rms_of(c->one, SNAPSHOT_GRADIENT, v) * channel_size(c, row->layer, ROLE_VALUE) *
+           channel_size(c, row->layer, row->role == ROLE_QUERY ? ROLE_KEY : ROLE_QUERY);
 }
 
 /* Divisor from the summed gradients to those of the mean loss. */
@@ -198,7 +189,8 @@ static enum status bounds_of_row(const struct comparison *c, int row, float **ou
     double least = fmax(size_before_softmax(c, param), bound_least(working, c->one->tokens));
     return bound_gradient(
         c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], c->response->gradient[row], least,
-        bound_spread(&c->recipe->model, roundoff_of(c->recipe), param->layer, c->one->tokens), *out);
+        bound_spread(c->params, &c->recipe->model, roundoff_of(c->recipe), param->layer, c->one->tokens),
+        *out);
 }
 
 static enum status compare_rows(const struct comparison *c, bool state, double norm_share)
@@ -242,8 +234,8 @@ static enum status compare_step(const struct comparison *c)
     double logit = bound_logit(c->params, c->begin->tensor[SNAPSHOT_WEIGHT], c->recipe->model.hidden_size);
     c->report->step[c->step - 1] = (struct verify_step){
         .loss = {c->layout->loss, c->one->loss},
-        .loss_bound = bound_loss(&c->recipe->model, roundoff_of(c->recipe), c->one->tokens, c->one->loss,
-                                 logit, c->response->loss),
+        .loss_bound = bound_loss(c->params, &c->recipe->model, roundoff_of(c->recipe), c->one->tokens,
+                                 c->one->loss, logit, c->response->loss),
         .norm = {c->layout->grad_norm, norm},
         .norm_bound = bound_norm(norm, elements),
     };

@@ -105,15 +105,15 @@ static enum status declare(struct bench *b, struct layout *layout)
     struct layer *l = &b->layer;
     switch (b->subject) {
     case COLUMN:
-        l->column = column_linear_declare(env, layout, param_row(env, 0, "attention.q.weight"),
-                                          param_row(env, 0, "attention.q.bias"));
+        l->column = column_linear_declare(env, layout, params_weight(&b->params, 0, ROLE_QUERY),
+                                          params_bias(&b->params, 0, ROLE_QUERY));
         break;
     case ROW:
-        l->row = row_linear_declare(env, layout, param_row(env, 0, "mlp.fc2.weight"),
-                                    param_row(env, 0, "mlp.fc2.bias"));
+        l->row = row_linear_declare(env, layout, params_weight(&b->params, 0, ROLE_MLP_DOWN),
+                                    params_bias(&b->params, 0, ROLE_MLP_DOWN));
         break;
     case NORM:
-        l->norm = norm_declare(env, layout, "layers.0.norm1");
+        l->norm = norm_declare(env, layout, 0, ROLE_ATTENTION_NORM);
         break;
     case ATTENTION:
         l->attention = attention_declare(env, layout, 0);

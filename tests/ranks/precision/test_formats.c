@@ -113,9 +113,9 @@ static enum status open_stage(struct world *world, const char *device, struct st
                           .working = BF16,
                           .precision = {.format = {MATMUL_E4M3, MATMUL_E4M3, MATMUL_E4M3}, .num_layers = 1}};
     struct layout layout = {.working = BF16};
-    s->up = column_linear_declare(&s->env, &layout, param_row(&s->env, 0, "mlp.fc1.weight"),
-                                  param_row(&s->env, 0, "mlp.fc1.bias"));
-    s->down = row_linear_declare(&s->env, &layout, param_row(&s->env, 0, "mlp.fc2.weight"), -1);
+    s->up = column_linear_declare(&s->env, &layout, params_weight(&s->params, 0, ROLE_MLP_UP),
+                                  params_bias(&s->params, 0, ROLE_MLP_UP));
+    s->down = row_linear_declare(&s->env, &layout, params_weight(&s->params, 0, ROLE_MLP_DOWN), -1);
     s->pass = (struct pass){.env = &s->env, .training = true};
     for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
         s->pass.base[lifetime] = s->slots[lifetime] = aligned_alloc(64, layout.bytes[lifetime] + 64);
@@ -138,7 +138,9 @@ static void close_stage(struct stage_of_one *s)
 /* Fills a row with test values, and returns its bf16 values. */
 static enum status put(struct stage_of_one *s, const char *name, struct matrix *m)
 {
-    int row = param_row(&s->env, 0, name);
+    char full[2 * PARAM_NAME_CHARS];
+    snprintf(full, sizeof full, "layers.0.%s", name);
+    int row = params_find(&s->params, full);
     const int64_t *dim = s->params.rows[row].dim;
     float values[HIDDEN * FFN];
     fill_matrix(m, name, dim[0], dim[1]);

@@ -91,8 +91,7 @@ static void fill_numbers(struct numbers *out)
 
 static int64_t amax_slot(const struct rank *r, int operand)
 {
-    return (int64_t)param_row(&r->env, 1, operand == OF_X ? "attention.q.weight" : "attention.v.weight") *
-               OPERANDS +
+    return (int64_t)params_weight(&r->params, 1, operand == OF_X ? ROLE_QUERY : ROLE_VALUE) * OPERANDS +
            operand;
 }
 
@@ -153,8 +152,8 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
                           .seed = 3};
     delay_scaling(r);
     struct layout layout = {0};
-    r->qkv = column_linear_declare(&r->env, &layout, param_row(&r->env, 1, "attention.q.weight"), -1);
-    r->proj = row_linear_declare(&r->env, &layout, param_row(&r->env, 1, "attention.proj.weight"), -1);
+    r->qkv = column_linear_declare(&r->env, &layout, params_weight(&r->params, 1, ROLE_QUERY), -1);
+    r->proj = row_linear_declare(&r->env, &layout, params_weight(&r->params, 1, ROLE_ATTENTION_OUT), -1);
     r->pass = (struct pass){.env = &r->env, .batch = &r->batch, .training = true};
     for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
         r->pass.base[lifetime] = r->slots[lifetime] = aligned_alloc(64, layout.bytes[lifetime] + 64);

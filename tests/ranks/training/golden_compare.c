@@ -61,11 +61,12 @@ static double clip_factor(const struct recipe_optimizer *o, double norm)
 
 /* Where the gradient is zero in exact arithmetic, the terms that cancel are one row of scores and one sum
  * over tokens; earlier rounding errors do not affect the cancellation. */
-static double terms_of(const struct model_config *model, const struct param *row, double tokens)
+static double terms_of(const struct model_config *model, const struct params *params, const struct param *row,
+                       double tokens)
 {
-    if (model->position_embedding != ROPE && strstr(row->name, ".attention.k.bias") != NULL)
+    if (model->position_embedding != ROPE && row->role == ROLE_KEY && row->is_bias)
         return tokens + (double)(model->seq_length + model->kv_channels);
-    return bound_terms(model, row->layer, tokens);
+    return bound_terms(params, model, row->layer, tokens);
 }
 
 enum status golden_gradient_bound(const struct model_config *model, const struct params *params,
@@ -75,7 +76,7 @@ enum status golden_gradient_bound(const struct model_config *model, const struct
     if (*out == NULL)
         return fail(NO_MEMORY, "no memory for bounds");
     return bound_gradient(params, row, now->tensor[SNAPSHOT_GRADIENT], NULL, 0.0,
-                          unit * sqrt(terms_of(model, &params->rows[row], tokens)), *out);
+                          unit * sqrt(terms_of(model, params, &params->rows[row], tokens)), *out);
 }
 
 /* ---- comparing ---- */
@@ -176,9 +177,10 @@ static void compare_numbers(struct comparison *c, int step)
     double loss = c->golden->loss[step - 1], norm = c->golden->norm[step - 1];
     double logit = bound_logit(c->params, c->record->initial.tensor[SNAPSHOT_WEIGHT], model->hidden_size);
     note(c->out, GOLDEN_LOSS, where, fabs(now->loss - loss),
-         bound_loss(model, 0.0, now->tokens, loss, logit, 0.0) + c->spread->loss[step - 1]);
+         bound_loss(c->params, model, 0.0, now->tokens, loss, logit, 0.0) + c->spread->loss[step - 1]);
     // A scalar, three standard deviations: as in the loss, the errors of the tokens are independent.
-    double rounding = 3.0 * unit * sqrt(bound_terms(model, LAYER_EMBEDDING, now->tokens) / now->tokens);
+    double rounding =
+        3.0 * unit * sqrt(bound_terms(c->params, model, LAYER_EMBEDDING, now->tokens) / now->tokens);
     note(c->out, GOLDEN_NORM, where, fabs(now->grad_norm - norm),
          norm * rounding + c->spread->norm[step - 1]);
 }

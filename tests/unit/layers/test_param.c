@@ -158,6 +158,44 @@ Test(param, finds_rows_by_name)
     params_free(&params);
 }
 
+/* What code used to read from names; and a role is unique within its layer. */
+Test(param, roles_are_unique_and_agree_with_names)
+{
+    static const struct {
+        const char *part;
+        enum param_role role;
+    } table[] = {{"embedding.", ROLE_TOKEN_EMBEDDING}, {"position.", ROLE_POSITION_EMBEDDING},
+                 {".norm1.", ROLE_ATTENTION_NORM},     {".norm2.", ROLE_MLP_NORM},
+                 {".attention.q.", ROLE_QUERY},        {".attention.k.", ROLE_KEY},
+                 {".attention.v.", ROLE_VALUE},        {".attention.proj.", ROLE_ATTENTION_OUT},
+                 {".mlp.gate.", ROLE_MLP_GATE},        {".mlp.up.", ROLE_MLP_UP},
+                 {".mlp.fc1.", ROLE_MLP_UP},           {".mlp.fc2.", ROLE_MLP_DOWN},
+                 {"norm.", ROLE_FINAL_NORM},           {"head.", ROLE_HEAD}};
+    for (int family = 0; family < 3; family++) {
+        struct model_config m = family == 0 ? tiny_gpt2() : tiny_llama();
+        m.num_layers = 3;
+        m.add_bias_linear = family != 1;
+        struct params params = rows_of(&m, &alone, false);
+        for (int i = 0; i < params.count; i++) {
+            const struct param *row = &params.rows[i];
+            enum param_role role = ROLE_COUNT;
+            for (size_t k = 0; k < sizeof table / sizeof *table && role == ROLE_COUNT; k++)
+                if (strstr(row->name, table[k].part) != NULL)
+                    role = table[k].role;
+            bool is_bias = strstr(row->name, ".bias") != NULL;
+            cr_expect_eq(row->role, role, "%s", row->name);
+            cr_expect_eq(row->is_bias, is_bias, "%s", row->name);
+            cr_expect_eq((is_bias ? params_bias : params_weight)(&params, row->layer, role), i, "%s",
+                         row->name);
+            bool tied = m.tie_word_embeddings && (role == ROLE_TOKEN_EMBEDDING || role == ROLE_HEAD);
+            cr_expect_eq(row->tied, tied, "%s", row->name);
+        }
+        cr_expect_eq(params_weight(&params, 1, ROLE_HEAD), -1);
+        cr_expect_eq(params_bias(&params, LAYER_EMBEDDING, ROLE_TOKEN_EMBEDDING), -1);
+        params_free(&params);
+    }
+}
+
 Test(param, rows_of_a_layer_stand_together)
 {
     struct model_config m = tiny_gpt2();
