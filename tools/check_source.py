@@ -111,6 +111,7 @@ EXEMPT = {
     ("state", "kernels/cuda/runtime/count_calls.c"):
         "a call of CUDA has no place for who counts it; not of the program itself",
     ("state", "tests/support/mirror.c"): "a GPU is opened once in a process, however many tests use it",
+    ("state", "tests/cli/lost_call.c"): "an injected fault counts the calls of its rank",
     ("state", "tests/emulator/cudnn/cudnn.c"): "the last refusal belongs to the thread, as in the real library",
     ("state", "tests/emulator/gpu/emulator.c"): "threadIdx is the running thread's, on a GPU as well",
     ("state", "tests/emulator/gpu/graph.c"): "a capture is its thread's, as cudaStreamCaptureModeThreadLocal has it",

@@ -45,7 +45,9 @@ static void print_help(FILE *to)
         "\n'cuboid COMMAND --help' for details; 'cuboid --version' for build options.\n"
         "key=value sets any recipe key by its dotted name (parallel.tensor_parallel_size=2, or tp=2).\n"
         "Exit status: 0 success; 1 runtime failure; 2 invalid usage, recipe or input; 75 stopped on request\n"
-        "with a complete checkpoint.\n",
+        "with a complete checkpoint.\n"
+        "CUBOID_TRACE=comm,action,memory (or all) traces messages, actions and allocations to standard\n"
+        "error, or to the file CUBOID_TRACE_FILE, with the rank for %r (docs/debugging.md).\n",
         to);
 }
 
