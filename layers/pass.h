@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* One pass of one microbatch through one stage, and its memory.
  *
- * Every tensor of a layer is declared when the stage is created, as a region with a lifetime; its offset
- * never changes. The schedule determines the number of slots of each lifetime, and the executor passes the
- * slots of the microbatch to each action.
- *
- *     KEEP_INPUT                    the stage's input, from its receive to I
- *     KEEP_UNTIL_BACKWARD_INPUT     written by F, read by I    q k v of attention, inputs of norms
- *     KEEP_UNTIL_BACKWARD_WEIGHT    written by F, read by W    inputs of matmuls
- *     KEEP_INPUT_TO_WEIGHT          written by I, read by W    gradients of outputs of matmuls
- *     RECOMPUTE                     within one action          dropped by F and recomputed by I
- *     SCRATCH                       within one action          everything else
+ * Every tensor of a layer is declared when the stage is created, as a region with a lifetime
+ * (base/lifetime.h); its offset never changes. The schedule determines the number of slots of each
+ * lifetime, and the executor passes the slots of the microbatch to each action.
  *
  * RECOMPUTE and SCRATCH have one slot per rank. A schedule that splits B into I and W therefore needs no
  * special handling: B is I and W of one layer after the other.
@@ -25,27 +18,12 @@
  * then follows its I immediately (env.split_weight). */
 #pragma once
 
+#include "base/lifetime.h"
 #include "kernels/ops.h"
 #include "layers/linear/linear_precision.h"
 #include "layers/parameters/weights.h"
 #include "layers/recompute.h"
 #include "parallel/group.h"
-
-enum lifetime {
-    KEEP_INPUT,
-    KEEP_UNTIL_BACKWARD_INPUT,
-    KEEP_UNTIL_BACKWARD_WEIGHT,
-    KEEP_INPUT_TO_WEIGHT,
-    RECOMPUTE,
-    SCRATCH,
-    LIFETIME_COUNT
-};
-
-/* True for lifetimes with one slot per rank; the others have one slot per microbatch. */
-static inline bool lifetime_is_shared(enum lifetime lifetime)
-{
-    return lifetime == RECOMPUTE || lifetime == SCRATCH;
-}
 
 struct region {
     enum lifetime lifetime;

@@ -5,9 +5,6 @@
 
 #include <stdlib.h>
 
-static const enum slot_class classes[] = {UNTIL_INPUT, STASH_UNTIL_INPUT, STASH_UNTIL_WEIGHT};
-enum { CLASSES = sizeof classes / sizeof *classes };
-
 /* Returns the next computing action from `position` in one direction; `position` itself at the ends of the
  * list. */
 static int neighbour(const struct action_list *list, int position, int direction)
@@ -65,16 +62,15 @@ static void assign_slots(struct offload_plan *plan, const struct slot_lifetimes 
 {
     int m = plan->m;
     struct slot_lifetime *lifetimes = buffer, *scratch = buffer + 2 * plan->chunks * m;
-    for (int k = 0; k < CLASSES; k++) {
-        enum slot_class class = classes[k];
-        split_lifetimes(whole->of[class], window, plan->chunks, m, lifetimes);
+    for (int lifetime = 0; lifetime < OFFLOAD_LIFETIMES; lifetime++) {
+        split_lifetimes(whole->of[lifetime], window, plan->chunks, m, lifetimes);
         for (int chunk = 0; chunk < plan->chunks; chunk++)
-            plan->peak[class][chunk] =
-                slots_assign(lifetimes + 2 * chunk * m, 2 * m, scratch, used, plan->slot[class]);
+            plan->peak[lifetime][chunk] =
+                slots_assign(lifetimes + 2 * chunk * m, 2 * m, scratch, used, plan->slot[lifetime]);
         for (int cell = 0; cell < plan->chunks * m; cell++) {
             int at = 2 * (cell / m) * m + cell % m;
             if (window->returns[cell] < 0)
-                plan->slot[class][at + m] = plan->slot[class][at];
+                plan->slot[lifetime][at + m] = plan->slot[lifetime][at];
         }
     }
 }
@@ -82,12 +78,12 @@ static void assign_slots(struct offload_plan *plan, const struct slot_lifetimes 
 static bool allocate(struct offload_plan *plan, size_t tensors)
 {
     bool good = true;
-    for (int k = 0; k < CLASSES; k++) {
-        plan->slot[classes[k]] = malloc(2 * tensors * sizeof(int));
-        plan->peak[classes[k]] = calloc((size_t)plan->chunks, sizeof(int));
-        good = good && plan->slot[classes[k]] != NULL && plan->peak[classes[k]] != NULL;
+    for (int lifetime = 0; lifetime < OFFLOAD_LIFETIMES; lifetime++) {
+        plan->slot[lifetime] = malloc(2 * tensors * sizeof(int));
+        plan->peak[lifetime] = calloc((size_t)plan->chunks, sizeof(int));
+        good = good && plan->slot[lifetime] != NULL && plan->peak[lifetime] != NULL;
         for (size_t i = 0; good && i < 2 * tensors; i++)
-            plan->slot[classes[k]][i] = -1;
+            plan->slot[lifetime][i] = -1;
     }
     plan->returns = malloc(tensors * sizeof(int));
     return good && plan->returns != NULL;
@@ -122,7 +118,7 @@ enum status offload_plan_create(const struct schedule *s, int rank, struct offlo
     bool *used = malloc(2 * tensors * sizeof *used);
     struct slot_lifetimes whole = {.of = {NULL}};
     enum status status = allocate(plan, tensors) && window.begins != NULL && buffer != NULL && used != NULL
-                             ? slot_lifetimes_create(s, rank, 0, &whole)
+                             ? slot_lifetimes_create(s, rank, &whole)
                              : fail(NO_MEMORY, "no memory for the offload plan of %zu microbatches", tensors);
     if (status == OK) {
         find_windows(s, rank, plan, &window);
@@ -142,9 +138,9 @@ void offload_plan_destroy(struct offload_plan *plan)
 {
     if (plan == NULL)
         return;
-    for (int class = 0; class < SLOT_CLASS_COUNT; class ++) {
-        free(plan->slot[class]);
-        free(plan->peak[class]);
+    for (int lifetime = 0; lifetime < OFFLOAD_LIFETIMES; lifetime++) {
+        free(plan->slot[lifetime]);
+        free(plan->peak[lifetime]);
     }
     free(plan->returns);
     free(plan);

@@ -13,14 +13,16 @@
 
 #include "schedules/peak.h"
 
+/* The lifetimes that are offloaded: what F reads and writes. */
+enum { OFFLOAD_LIFETIMES = KEEP_UNTIL_BACKWARD_WEIGHT + 1 };
+
 struct offload_plan {
     int m, chunks;
     int *returns; // [chunks][m] index in the list of the action before which the transfer back starts; -1:
                   // not offloaded
-    /* UNTIL_INPUT, STASH_UNTIL_INPUT and STASH_UNTIL_WEIGHT only. */
-    int *slot[SLOT_CLASS_COUNT]; // [chunks][2][m] in the first and second lifetime; equal if not offloaded
-    int *peak[SLOT_CLASS_COUNT]; // [chunks] slots of the chunk
-    bool any;                    // true if anything is offloaded
+    int *slot[OFFLOAD_LIFETIMES]; // [chunks][2][m] in the first and second lifetime; equal if not offloaded
+    int *peak[OFFLOAD_LIFETIMES]; // [chunks] slots of the chunk
+    bool any;                     // true if anything is offloaded
 };
 
 /* Creates the plan of `rank` for a schedule with transfers. */
@@ -28,8 +30,8 @@ MUST_USE enum status offload_plan_create(const struct schedule *schedule, int ra
                                          struct offload_plan **out);
 void offload_plan_destroy(struct offload_plan *plan);
 
-static inline int offload_slot(const struct offload_plan *plan, enum slot_class class, int chunk,
+static inline int offload_slot(const struct offload_plan *plan, enum lifetime lifetime, int chunk,
                                int microbatch, bool back)
 {
-    return plan->slot[class][(2 * chunk + back) * plan->m + microbatch];
+    return plan->slot[lifetime][(2 * chunk + back) * plan->m + microbatch];
 }

@@ -7,8 +7,8 @@
 
 struct walk {
     const struct schedule *s;
-    int rank, slack;
-    struct slot_lifetime **lifetimes; // [SLOT_CLASS_COUNT]; begin < 0: not alive yet
+    int rank;
+    struct slot_lifetime **lifetimes; // [PLANNED_LIFETIMES]; begin < 0: not alive yet
 };
 
 static int tensor_index(const struct walk *w, int stage, int microbatch)
@@ -16,33 +16,15 @@ static int tensor_index(const struct walk *w, int stage, int microbatch)
     return schedule_chunk(w->s, stage, microbatch) * w->s->m + microbatch;
 }
 
-static void begin(struct walk *w, enum slot_class class, int tensor, int position)
+static void begin(struct walk *w, enum lifetime lifetime, int tensor, int position)
 {
-    if (w->lifetimes[class][tensor].begin < 0)
-        w->lifetimes[class][tensor].begin = position;
+    if (w->lifetimes[lifetime][tensor].begin < 0)
+        w->lifetimes[lifetime][tensor].begin = position;
 }
 
-static void end(struct walk *w, enum slot_class class, int tensor, int position)
+static void end(struct walk *w, enum lifetime lifetime, int tensor, int position)
 {
-    w->lifetimes[class][tensor].end = position;
-}
-
-/* Returns the position of the computing action `slack` before (direction -1) or after (+1) `position`; a pair
- * counts once. Returns `position` itself if slack is 0. */
-static int extend(const struct walk *w, int position, int direction)
-{
-    const struct action_list *list = &w->s->ranks[w->rank];
-    int left = w->slack, reached = position;
-    for (int i = position + direction; i >= 0 && i < list->count; i += direction) {
-        if (!action_fact(list->actions[i].kind)->computes)
-            continue;
-        bool within_pair = direction < 0 ? list->actions[i].overlaps_next && i + 1 == reached
-                                         : list->actions[i - 1].overlaps_next && i - 1 == reached;
-        if (!within_pair && left-- == 0)
-            break;
-        reached = i;
-    }
-    return reached;
+    w->lifetimes[lifetime][tensor].end = position;
 }
 
 /* F reads its input and keeps it for the backward pass; its output may be the next chunk's input. */
@@ -50,48 +32,30 @@ static void record_forward(struct walk *w, struct action a, int i)
 {
     const struct schedule *s = w->s;
     int tensor = tensor_index(w, a.stage, a.microbatch);
-    begin(w, UNTIL_INPUT, tensor, i); // only if it was neither received nor produced on this rank
-    begin(w, UNTIL_WEIGHT, tensor, i);
-    begin(w, STASH_UNTIL_INPUT, tensor, i);
-    begin(w, STASH_UNTIL_WEIGHT, tensor, i);
-    if (a.stage + 1 == s->stages)
-        return;
-    if (crosses_ranks(s, a.stage + 1, a.microbatch, false)) {
-        begin(w, ACTIVATION_OUT, tensor, i);
-        return;
-    }
-    int next = tensor_index(w, a.stage + 1, a.microbatch);
-    begin(w, UNTIL_INPUT, next, i);
-    begin(w, UNTIL_WEIGHT, next, i);
+    begin(w, KEEP_INPUT, tensor, i); // only if it was neither received nor produced on this rank
+    begin(w, KEEP_UNTIL_BACKWARD_INPUT, tensor, i);
+    begin(w, KEEP_UNTIL_BACKWARD_WEIGHT, tensor, i);
+    if (a.stage + 1 < s->stages && !crosses_ranks(s, a.stage + 1, a.microbatch, false))
+        begin(w, KEEP_INPUT, tensor_index(w, a.stage + 1, a.microbatch), i);
 }
 
 static void record_backward_input(struct walk *w, struct action a, int i)
 {
     int tensor = tensor_index(w, a.stage, a.microbatch);
-    begin(w, GRADIENT_IN, tensor, i);
-    end(w, GRADIENT_IN, tensor, i);
-    end(w, UNTIL_INPUT, tensor, i);
-    end(w, STASH_UNTIL_INPUT, tensor, i);
-    begin(w, INPUT_TO_WEIGHT, tensor, i);
-    if (a.stage == 0)
-        return;
-    if (crosses_ranks(w->s, a.stage - 1, a.microbatch, true))
-        begin(w, GRADIENT_OUT, tensor, i);
-    else
-        begin(w, GRADIENT_IN, tensor_index(w, a.stage - 1, a.microbatch), i);
+    end(w, KEEP_INPUT, tensor, i);
+    end(w, KEEP_UNTIL_BACKWARD_INPUT, tensor, i);
+    begin(w, KEEP_INPUT_TO_WEIGHT, tensor, i);
 }
 
 static void record_backward_weight(struct walk *w, struct action a, int i)
 {
     int tensor = tensor_index(w, a.stage, a.microbatch);
-    end(w, UNTIL_WEIGHT, tensor, i);
-    end(w, STASH_UNTIL_WEIGHT, tensor, i);
-    end(w, INPUT_TO_WEIGHT, tensor, i);
+    end(w, KEEP_UNTIL_BACKWARD_WEIGHT, tensor, i);
+    end(w, KEEP_INPUT_TO_WEIGHT, tensor, i);
 }
 
 static void record(struct walk *w, struct action a, int i)
 {
-    int tensor = tensor_index(w, a.stage, a.microbatch);
     switch (a.kind) {
     case FORWARD:
         record_forward(w, a, i);
@@ -107,18 +71,11 @@ static void record(struct walk *w, struct action a, int i)
         record_backward_weight(w, a, i);
         return;
     case RECV_ACTIVATION:
-        begin(w, UNTIL_INPUT, tensor, extend(w, i, -1));
-        begin(w, UNTIL_WEIGHT, tensor, extend(w, i, -1));
-        return;
-    case RECV_GRADIENT:
-        begin(w, GRADIENT_IN, tensor, extend(w, i, -1));
+        begin(w, KEEP_INPUT, tensor_index(w, a.stage, a.microbatch), i);
         return;
     case SEND_ACTIVATION:
-        end(w, ACTIVATION_OUT, tensor, extend(w, i, +1));
-        return;
+    case RECV_GRADIENT:
     case SEND_GRADIENT:
-        end(w, GRADIENT_OUT, tensor, extend(w, i, +1));
-        return;
     case ACTION_KIND_COUNT:
         return;
     }
@@ -167,14 +124,12 @@ int slots_assign(struct slot_lifetime *lifetimes, int count, struct slot_lifetim
     return peak;
 }
 
-static void plan_class(struct slot_plan *plan, enum slot_class class, struct slot_lifetime *lifetimes,
-                       struct slot_lifetime *scratch, bool *used)
+static void plan_lifetime(struct slot_plan *plan, enum lifetime lifetime, struct slot_lifetime *lifetimes,
+                          struct slot_lifetime *scratch, bool *used)
 {
     for (int chunk = 0; chunk < plan->chunks; chunk++)
-        plan->peak[class][chunk] = slots_assign(lifetimes + (size_t)chunk * (size_t)plan->m, plan->m, scratch,
-                                                used, plan->slot[class]);
-    plan->rank_peak[class] =
-        slots_assign(lifetimes, plan->chunks * plan->m, scratch, used, plan->rank_slot[class]);
+        plan->peak[lifetime][chunk] = slots_assign(lifetimes + (size_t)chunk * (size_t)plan->m, plan->m,
+                                                   scratch, used, plan->slot[lifetime]);
 }
 
 static enum status plan_create(const struct schedule *s, struct slot_plan **out)
@@ -186,13 +141,12 @@ static enum status plan_create(const struct schedule *s, struct slot_plan **out)
     plan->chunks = s->chunks;
     size_t tensors = (size_t)s->chunks * (size_t)s->m;
     bool good = true;
-    for (int class = 0; class < SLOT_CLASS_COUNT; class ++) {
-        plan->slot[class] = malloc(tensors * sizeof *plan->slot[class]);
-        plan->rank_slot[class] = malloc(tensors * sizeof *plan->rank_slot[class]);
-        plan->peak[class] = calloc((size_t)s->chunks, sizeof *plan->peak[class]);
-        good = good && plan->slot[class] && plan->rank_slot[class] && plan->peak[class];
+    for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++) {
+        plan->slot[lifetime] = malloc(tensors * sizeof *plan->slot[lifetime]);
+        plan->peak[lifetime] = calloc((size_t)s->chunks, sizeof *plan->peak[lifetime]);
+        good = good && plan->slot[lifetime] && plan->peak[lifetime];
         for (size_t i = 0; good && i < tensors; i++)
-            plan->slot[class][i] = plan->rank_slot[class][i] = -1;
+            plan->slot[lifetime][i] = -1;
     }
     if (!good) {
         slot_plan_destroy(plan);
@@ -206,26 +160,25 @@ void slot_plan_destroy(struct slot_plan *plan)
 {
     if (plan == NULL)
         return;
-    for (int class = 0; class < SLOT_CLASS_COUNT; class ++) {
-        free(plan->slot[class]);
-        free(plan->rank_slot[class]);
-        free(plan->peak[class]);
+    for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++) {
+        free(plan->slot[lifetime]);
+        free(plan->peak[lifetime]);
     }
     free(plan);
 }
 
-enum status slot_lifetimes_create(const struct schedule *s, int rank, int slack, struct slot_lifetimes *out)
+enum status slot_lifetimes_create(const struct schedule *s, int rank, struct slot_lifetimes *out)
 {
-    CHECK(s->has_transfers && rank >= 0 && rank < s->p && slack >= 0);
+    CHECK(s->has_transfers && rank >= 0 && rank < s->p);
     size_t tensors = (size_t)s->chunks * (size_t)s->m;
-    struct slot_lifetime *all = malloc(SLOT_CLASS_COUNT * tensors * sizeof *all);
+    struct slot_lifetime *all = malloc(PLANNED_LIFETIMES * tensors * sizeof *all);
     if (all == NULL)
         return fail(NO_MEMORY, "no memory for the slots of rank %d", rank);
-    for (size_t i = 0; i < SLOT_CLASS_COUNT * tensors; i++)
+    for (size_t i = 0; i < PLANNED_LIFETIMES * tensors; i++)
         all[i] = (struct slot_lifetime){.begin = -1, .tensor = (int)(i % tensors)};
-    for (int class = 0; class < SLOT_CLASS_COUNT; class ++)
-        out->of[class] = all + (size_t) class * tensors;
-    struct walk w = {.s = s, .rank = rank, .slack = slack, .lifetimes = out->of};
+    for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++)
+        out->of[lifetime] = all + (size_t)lifetime * tensors;
+    struct walk w = {.s = s, .rank = rank, .lifetimes = out->of};
     for (int i = 0; i < s->ranks[rank].count; i++)
         record(&w, s->ranks[rank].actions[i], i);
     return OK;
@@ -237,19 +190,19 @@ void slot_lifetimes_destroy(struct slot_lifetimes *lifetimes)
     *lifetimes = (struct slot_lifetimes){.of = {NULL}};
 }
 
-enum status slot_plan_create(const struct schedule *s, int rank, int slack, struct slot_plan **out)
+enum status slot_plan_create(const struct schedule *s, int rank, struct slot_plan **out)
 {
     struct slot_plan *plan = NULL;
     struct slot_lifetimes lifetimes;
     size_t tensors = (size_t)s->chunks * (size_t)s->m;
-    TRY(slot_lifetimes_create(s, rank, slack, &lifetimes));
+    TRY(slot_lifetimes_create(s, rank, &lifetimes));
     struct slot_lifetime *scratch = malloc(tensors * sizeof *scratch);
     bool *used = malloc(tensors * sizeof *used);
     enum status status = scratch != NULL && used != NULL
                              ? plan_create(s, &plan)
                              : fail(NO_MEMORY, "no memory for the slots of rank %d", rank);
-    for (int class = 0; status == OK && class < SLOT_CLASS_COUNT; class ++)
-        plan_class(plan, (enum slot_class) class, lifetimes.of[class], scratch, used);
+    for (int lifetime = 0; status == OK && lifetime < PLANNED_LIFETIMES; lifetime++)
+        plan_lifetime(plan, (enum lifetime)lifetime, lifetimes.of[lifetime], scratch, used);
     free(used);
     free(scratch);
     slot_lifetimes_destroy(&lifetimes);

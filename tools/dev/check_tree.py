@@ -16,7 +16,7 @@ GRAPH = {
         "trainer/recipe": [],
         "trainer/tokenizer": ["trainer/files"],
         "trainer/data": ["trainer/files", "trainer/recipe", "trainer/tokenizer"],
-        "trainer/optimizer": ["trainer/recipe", "trainer/engine/stash.h"],
+        "trainer/optimizer": ["trainer/recipe"],
         "trainer/engine": ["trainer/recipe", "trainer/data", "trainer/optimizer", "trainer/trace",
                            "trainer/plan/memory_plan.h"],
         "trainer/memory": ["trainer/recipe", "trainer/engine"],

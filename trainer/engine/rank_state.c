@@ -377,12 +377,12 @@ static enum request request_of(const struct rank_state *w)
 /* Sums over all chunks. */
 static void collect_slot_stats(const struct rank_state *w, double stats[STAT_COUNT])
 {
-    for (int kind = 0; kind < 2 * SLOT_KINDS; kind++)
+    for (int kind = 0; kind < 2 * SLOT_LIFETIMES; kind++)
         stats[STAT_SLOTS + kind] = 0.0;
     for (int chunk = 0; chunk < w->run->schedule->chunks; chunk++) {
-        struct slot_use slots[SLOT_KINDS];
+        struct slot_use slots[SLOT_LIFETIMES];
         stash_slots(executor_stash(w->executor), chunk, slots);
-        for (int kind = 0; kind < SLOT_KINDS; kind++) {
+        for (int kind = 0; kind < SLOT_LIFETIMES; kind++) {
             stats[STAT_SLOTS + kind] += (double)slots[kind].slots;
             stats[STAT_SLOT_BYTES + kind] += (double)(slots[kind].slots * slots[kind].bytes);
         }

@@ -4,29 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const enum slot_class class_of[LIFETIME_COUNT] = {
-    [KEEP_INPUT] = UNTIL_INPUT,
-    [KEEP_UNTIL_BACKWARD_INPUT] = STASH_UNTIL_INPUT,
-    [KEEP_UNTIL_BACKWARD_WEIGHT] = STASH_UNTIL_WEIGHT,
-    [KEEP_INPUT_TO_WEIGHT] = INPUT_TO_WEIGHT,
-};
-
-_Static_assert((int)SLOT_INPUT == (int)KEEP_INPUT && (int)SLOT_INPUT_TO_WEIGHT == (int)KEEP_INPUT_TO_WEIGHT &&
-                   (int)SLOT_GRADIENT == (int)KEEP_INPUT_TO_WEIGHT + 1,
-               "slot kinds are lifetimes");
-
-const char *slot_kind_name(enum slot_kind kind)
-{
-    static const char *const names[SLOT_KINDS] = {
-        [SLOT_INPUT] = "input",
-        [SLOT_UNTIL_INPUT] = "until_input",
-        [SLOT_UNTIL_WEIGHT] = "until_weight",
-        [SLOT_INPUT_TO_WEIGHT] = "input_to_weight",
-        [SLOT_GRADIENT] = "gradient",
-    };
-    return names[kind];
-}
-
 /* Free buffers while the list is walked, in a queue: the buffer that has been free longest is reused
  * first. One buffer always stays in reserve, since the last message may still read it when the next action
  * starts. */
@@ -91,28 +68,27 @@ static bool is_offloaded(const struct stash *stash, enum lifetime lifetime)
 
 int stash_whole_slots(const struct stash *stash, enum lifetime lifetime, int chunk)
 {
-    return stash->plan->peak[class_of[lifetime]][chunk];
+    return stash->plan->peak[lifetime][chunk];
 }
 
 int stash_whole_slot(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch)
 {
-    return slot_of(stash->plan, class_of[lifetime], chunk, microbatch);
+    return slot_of(stash->plan, lifetime, chunk, microbatch);
 }
 
 int stash_slot(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch, bool back)
 {
-    return is_offloaded(stash, lifetime)
-               ? offload_slot(stash->offloaded, class_of[lifetime], chunk, microbatch, back)
-               : stash_whole_slot(stash, lifetime, chunk, microbatch);
+    return is_offloaded(stash, lifetime) ? offload_slot(stash->offloaded, lifetime, chunk, microbatch, back)
+                                         : stash_whole_slot(stash, lifetime, chunk, microbatch);
 }
 
 static int slots_of_lifetime(const struct stash *stash, enum lifetime lifetime, int chunk)
 {
     if (lifetime_is_shared(lifetime))
         return chunk == 0 ? 1 : 0;
-    if (lifetime == KEEP_INPUT_TO_WEIGHT && !stash->backward)
+    if (lifetime == STAGE_GRADIENT || (lifetime == KEEP_INPUT_TO_WEIGHT && !stash->backward))
         return 0;
-    return is_offloaded(stash, lifetime) ? stash->offloaded->peak[class_of[lifetime]][chunk]
+    return is_offloaded(stash, lifetime) ? stash->offloaded->peak[lifetime][chunk]
                                          : stash_whole_slots(stash, lifetime, chunk);
 }
 
@@ -123,14 +99,14 @@ static struct slot_use gradient_slots(const struct stash *stash)
     return (struct slot_use){stash->gradients.count, bytes};
 }
 
-void stash_slots(const struct stash *stash, int chunk, struct slot_use out[SLOT_KINDS])
+void stash_slots(const struct stash *stash, int chunk, struct slot_use out[SLOT_LIFETIMES])
 {
     for (int lifetime = KEEP_INPUT; lifetime <= KEEP_INPUT_TO_WEIGHT; lifetime++) {
         struct slot_use use = {slots_of_lifetime(stash, (enum lifetime)lifetime, chunk),
                                (int64_t)stash->stages[chunk].layout.bytes[lifetime]};
         out[lifetime] = use.slots > 0 && use.bytes > 0 ? use : (struct slot_use){0};
     }
-    out[SLOT_GRADIENT] = chunk == 0 && stash->backward ? gradient_slots(stash) : (struct slot_use){0};
+    out[STAGE_GRADIENT] = chunk == 0 && stash->backward ? gradient_slots(stash) : (struct slot_use){0};
 }
 
 static enum status allocate_slots(struct device *device, struct stash *stash)
@@ -186,7 +162,7 @@ enum status stash_create(struct device *device, const struct stash_config *confi
         if (out->lifetime[lifetime] == NULL)
             return fail(NO_MEMORY, "no memory for the slots of %d chunks", out->chunks);
     }
-    TRY(slot_plan_create(schedule, config->pp_rank, 0, &out->plan));
+    TRY(slot_plan_create(schedule, config->pp_rank, &out->plan));
     TRY(plan_absences(config, out));
     if (config->backward) {
         TRY(gradient_plan_create(schedule, config->pp_rank, &out->gradients));
@@ -217,10 +193,13 @@ void stash_bases(const struct stash *stash, int chunk, int microbatch, bool back
             base[lifetime] = stash->lifetime[lifetime][0].data;
             continue;
         }
-        size_t bytes = stash->stages[chunk].layout.bytes[lifetime];
         char *data = stash->lifetime[lifetime][chunk].data;
+        base[lifetime] = NULL;
+        if (data == NULL)
+            continue;
+        size_t bytes = stash->stages[chunk].layout.bytes[lifetime];
         int slot = stash_slot(stash, (enum lifetime)lifetime, chunk, microbatch, back);
-        base[lifetime] = data == NULL ? NULL : data + bytes * (size_t)slot;
+        base[lifetime] = data + bytes * (size_t)slot;
     }
 }
 

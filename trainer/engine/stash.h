@@ -21,18 +21,6 @@ MUST_USE enum status gradient_plan_create(const struct schedule *schedule, int p
                                           struct gradient_plan *out);
 void gradient_plan_destroy(struct gradient_plan *plan);
 
-/* Slots in device memory: the per-microbatch lifetimes in order, then the gradients in transit between
- * stages. */
-enum slot_kind {
-    SLOT_INPUT,
-    SLOT_UNTIL_INPUT,
-    SLOT_UNTIL_WEIGHT,
-    SLOT_INPUT_TO_WEIGHT,
-    SLOT_GRADIENT,
-    SLOT_KINDS
-};
-const char *slot_kind_name(enum slot_kind kind);
-
 /* Number of slots, and bytes of each. */
 struct slot_use {
     int64_t slots, bytes;
@@ -73,7 +61,7 @@ int stash_whole_slots(const struct stash *stash, enum lifetime lifetime, int chu
 
 /* Slots of a chunk: all activation memory on the device. Gradient buffers serve all chunks and are counted
  * with the first. */
-void stash_slots(const struct stash *stash, int chunk, struct slot_use out[SLOT_KINDS]);
+void stash_slots(const struct stash *stash, int chunk, struct slot_use out[SLOT_LIFETIMES]);
 
 /* Index of the gradient buffer of a microbatch, and its view as a tensor. */
 int stash_gradient(const struct stash *stash, int chunk, int microbatch);

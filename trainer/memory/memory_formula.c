@@ -97,7 +97,7 @@ static enum status put_slots(struct estimate *s, const struct chunk *c, enum lif
                                .bytes = bytes,
                                .count = count,
                                .slots = c->slots[lifetime]};
-    struct slot_use *use = &s->table->slots[c->index * SLOT_KINDS + (int)lifetime];
+    struct slot_use *use = &s->table->slots[c->index * SLOT_LIFETIMES + (int)lifetime];
     if (s->part == PART_ACTIVATIONS && bytes * count * term.slots > 0) {
         use->slots = term.slots;
         use->bytes += bytes * count;
@@ -192,10 +192,10 @@ static enum status put_chunk(struct estimate *s, const struct chunk *c)
 }
 
 /* With offload, each activation briefly has two slots on the device, and one on the host all the time. */
-static int64_t slots_of(const struct estimate *s, enum slot_class class, int chunk)
+static int64_t slots_of(const struct estimate *s, enum lifetime lifetime, int chunk)
 {
     bool offloaded = s->part == PART_ACTIVATIONS && s->offloaded != NULL && s->offloaded->any;
-    return offloaded ? s->offloaded->peak[class][chunk] : s->slots->peak[class][chunk];
+    return offloaded ? s->offloaded->peak[lifetime][chunk] : s->slots->peak[lifetime][chunk];
 }
 
 static enum status put_chunks(struct estimate *s)
@@ -210,12 +210,12 @@ static enum status put_chunks(struct estimate *s)
             .layers = run->stage_first_layer[stage + 1] - run->stage_first_layer[stage],
             .has_embedding = stage == 0,
             .has_head = stage == schedule->stages - 1,
-            .slots = {[KEEP_INPUT] = slots_of(s, UNTIL_INPUT, index),
-                      [KEEP_UNTIL_BACKWARD_INPUT] = slots_of(s, STASH_UNTIL_INPUT, index),
-                      [KEEP_UNTIL_BACKWARD_WEIGHT] = slots_of(s, STASH_UNTIL_WEIGHT, index)},
+            .slots = {[KEEP_INPUT] = slots_of(s, KEEP_INPUT, index),
+                      [KEEP_UNTIL_BACKWARD_INPUT] = slots_of(s, KEEP_UNTIL_BACKWARD_INPUT, index),
+                      [KEEP_UNTIL_BACKWARD_WEIGHT] = slots_of(s, KEEP_UNTIL_BACKWARD_WEIGHT, index)},
         };
         if (s->part == PART_ACTIVATIONS)
-            c.slots[KEEP_INPUT_TO_WEIGHT] = s->slots->peak[INPUT_TO_WEIGHT][index];
+            c.slots[KEEP_INPUT_TO_WEIGHT] = s->slots->peak[KEEP_INPUT_TO_WEIGHT][index];
         s->has_layers |= c.layers > 0;
         TRY(put_chunk(s, &c));
     }
@@ -233,7 +233,7 @@ static enum status put_activations(struct estimate *s)
     TRY(gradient_plan_create(s->run->schedule, s->coord.pp, &gradients));
     struct slot_use use = {gradients.count, memory_stream_bytes(&s->shape)};
     gradient_plan_destroy(&gradients);
-    s->table->slots[SLOT_GRADIENT] = use;
+    s->table->slots[STAGE_GRADIENT] = use;
     return put_buffer(s, PART_ACTIVATIONS, "gradients between stages", use.slots * use.bytes);
 }
 
@@ -482,13 +482,13 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
     };
     s.on_gpu = device_traits(s.device.stands_for != NULL ? s.device.stands_for : s.device.name)->is_gpu;
     s.split = schedule_rank_has_kind(run->schedule, s.coord.pp, BACKWARD_WEIGHT);
-    out->slots = calloc((size_t)run->schedule->chunks * SLOT_KINDS, sizeof *out->slots);
+    out->slots = calloc((size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *out->slots);
     if (out->slots == NULL)
         return fail(NO_MEMORY, "no memory for the slots of %d chunks", run->schedule->chunks);
     enum status status =
         params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &s.params);
     if (status == OK)
-        status = slot_plan_create(run->schedule, s.coord.pp, 0, &s.slots);
+        status = slot_plan_create(run->schedule, s.coord.pp, &s.slots);
     if (status == OK && recipe->memory.offload_activations)
         status = offload_plan_create(run->schedule, s.coord.pp, &s.offloaded);
     if (status == OK)

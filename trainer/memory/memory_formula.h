@@ -27,7 +27,7 @@ struct memory_table {
     struct memory_term *list;
     int count, room;
     int64_t part_bytes[PART_COUNT], bytes; // sums; bytes: without PART_HOST
-    struct slot_use *slots;                // [chunks][SLOT_KINDS], as from stash_slots()
+    struct slot_use *slots;                // [chunks][SLOT_LIFETIMES], as from stash_slots()
 };
 
 /* Computes the terms of a rank with `threads` compute threads; ranks are threads of one process. Excludes the

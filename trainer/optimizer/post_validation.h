@@ -42,18 +42,18 @@
  * forwards write losses. */
 #pragma once
 
-#include "trainer/engine/stash.h"
+#include "base/lifetime.h"
 #include "trainer/optimizer/optimizer.h"
 
 /* Rank statistics at the end of the list; all ranks receive the maximum of each. */
 enum collect_stats {
     STAT_REQUEST, // enum request
     STAT_BUBBLE,
-    STAT_MEMORY,                               // peak bytes
-    STAT_PARTS,                                // peak bytes of each part
-    STAT_SLOTS = STAT_PARTS + PART_COUNT,      // of activations: number of slots of each kind ...
-    STAT_SLOT_BYTES = STAT_SLOTS + SLOT_KINDS, // ... and the bytes of all slots of the kind
-    STAT_COUNT = STAT_SLOT_BYTES + SLOT_KINDS
+    STAT_MEMORY,                                   // peak bytes
+    STAT_PARTS,                                    // peak bytes of each part
+    STAT_SLOTS = STAT_PARTS + PART_COUNT,          // of activations: number of slots of each kind ...
+    STAT_SLOT_BYTES = STAT_SLOTS + SLOT_LIFETIMES, // ... and the bytes of all slots of the kind
+    STAT_COUNT = STAT_SLOT_BYTES + SLOT_LIFETIMES
 };
 /* Requests to all ranks, in ascending order: the highest one of any rank is executed. */
 enum request { REQUEST_NOTHING, REQUEST_SAVE, REQUEST_STOP };

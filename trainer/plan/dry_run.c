@@ -13,9 +13,9 @@ static enum status plan_rows(const struct run *run, struct part_row *rows, struc
     for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
         rows[pp] = (struct part_row){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp}),
                                      .pp = pp,
-                                     .slots = slots + pp * run->schedule->chunks * SLOT_KINDS};
+                                     .slots = slots + pp * run->schedule->chunks * SLOT_LIFETIMES};
         struct memory_plan memory_plan;
-        TRY(memory_plan_make(run, rows[pp].rank, slots + pp * run->schedule->chunks * SLOT_KINDS,
+        TRY(memory_plan_make(run, rows[pp].rank, slots + pp * run->schedule->chunks * SLOT_LIFETIMES,
                              &memory_plan));
         memcpy(rows[pp].part_bytes, memory_plan.use.peak_bytes, sizeof rows[pp].part_bytes);
         rows[pp].bytes = memory_plan.use.peak_total_bytes;
@@ -77,7 +77,7 @@ static enum status plan_and_report(const struct run *run, bool whole, FILE *to)
     int count = run->mesh.degrees.pp;
     struct part_row *rows = calloc((size_t)count, sizeof *rows);
     struct slot_use *slots =
-        calloc((size_t)count * (size_t)run->schedule->chunks * SLOT_KINDS, sizeof *slots);
+        calloc((size_t)count * (size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *slots);
     enum status status = rows != NULL && slots != NULL ? plan_rows(run, rows, slots)
                                                        : fail(NO_MEMORY, "no memory for %d rows", count);
     if (status == OK)

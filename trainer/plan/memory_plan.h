@@ -16,8 +16,9 @@ struct memory_plan {
     size_t pool_bytes; // sufficient for every buffer and the gaps between them
 };
 
-/* Plans a rank of the run's world. slots: [chunks][SLOT_KINDS], or NULL. If the recipe's device computes, its
- * dry counterpart is used, without hooks. Returns the errors that a run would return (BAD_RECIPE, ...). */
+/* Plans a rank of the run's world. slots: [chunks][SLOT_LIFETIMES], or NULL. If the recipe's device
+ * computes, its dry counterpart is used, without hooks. Returns the errors that a run would return
+ * (BAD_RECIPE, ...). */
 MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots,
                                       struct memory_plan *out);
 

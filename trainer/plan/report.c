@@ -139,14 +139,14 @@ static void print_parts(const struct part_row *rows, int count, FILE *to)
 static void print_slots(const struct run *run, const struct part_row *rows, int count, FILE *to)
 {
     fprintf(to, "activations, slots x bytes of a microbatch:\n%5s %6s %6s", "rank", "pp", "stage");
-    for (int kind = 0; kind < SLOT_KINDS; kind++)
-        fprintf(to, "  %15s", slot_kind_name((enum slot_kind)kind));
+    for (int kind = 0; kind < SLOT_LIFETIMES; kind++)
+        fprintf(to, "  %15s", lifetime_name((enum lifetime)kind));
     for (int i = 0; i < count * run->schedule->chunks; i++) {
         const struct part_row *row = &rows[i / run->schedule->chunks];
         int chunk = i % run->schedule->chunks;
         fprintf(to, "\n%5d %6d %6d", row->rank, row->pp, schedule_stage(run->schedule, row->pp, chunk));
-        for (int kind = 0; kind < SLOT_KINDS; kind++) {
-            const struct slot_use *use = &row->slots[chunk * SLOT_KINDS + kind];
+        for (int kind = 0; kind < SLOT_LIFETIMES; kind++) {
+            const struct slot_use *use = &row->slots[chunk * SLOT_LIFETIMES + kind];
             char bytes[NUMBER_CHARS], cell[2 * NUMBER_CHARS + 4] = "-";
             if (use->slots > 0)
                 snprintf(cell, sizeof cell, "%lld x %s", (long long)use->slots,

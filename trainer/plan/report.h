@@ -17,7 +17,7 @@ MUST_USE enum status report_terms(const struct run *run, int rank, FILE *to);
 struct part_row {
     int rank, pp;
     int64_t part_bytes[PART_COUNT], bytes;
-    struct slot_use *slots; // [chunks][SLOT_KINDS]
+    struct slot_use *slots; // [chunks][SLOT_LIFETIMES]
 };
 /* Prints the table, then for each stage the number of activation slots and the bytes per microbatch. */
 void report_parts(const struct run *run, const struct part_row *rows, int count, FILE *to);

@@ -106,9 +106,9 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
         text_add(&line, "%s\"%s\": %lld", part > 0 ? ", " : "", part_name((enum part)part),
                  (long long)r->part_peak_bytes[part]);
     text_add(&line, "}, \"activation_slots\": {");
-    for (int kind = 0; kind < SLOT_KINDS; kind++)
+    for (int kind = 0; kind < SLOT_LIFETIMES; kind++)
         text_add(&line, "%s\"%s\": {\"slots\": %lld, \"bytes\": %lld}", kind > 0 ? ", " : "",
-                 slot_kind_name((enum slot_kind)kind), (long long)r->slots[kind].slots,
+                 lifetime_name((enum lifetime)kind), (long long)r->slots[kind].slots,
                  (long long)r->slots[kind].bytes);
     text_add(&line, "}");
     if (r->has_rollbacks)

@@ -241,7 +241,7 @@ static struct step_record record_of(const struct rank_state *w, const struct ste
     };
     for (int part = 0; part < PART_COUNT; part++)
         record.part_peak_bytes[part] = (int64_t)w->stats[STAT_PARTS + part];
-    for (int kind = 0; kind < SLOT_KINDS; kind++)
+    for (int kind = 0; kind < SLOT_LIFETIMES; kind++)
         record.slots[kind] = (struct slot_use){(int64_t)w->stats[STAT_SLOTS + kind],
                                                (int64_t)w->stats[STAT_SLOT_BYTES + kind]};
     return record;

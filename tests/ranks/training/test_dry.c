@@ -28,7 +28,7 @@ struct job {
     struct run run;
     int steps, chunks;
     struct memory_use use[MOST_RANKS];
-    struct slot_use slots[MOST_RANKS][MOST_CHUNKS][SLOT_KINDS];
+    struct slot_use slots[MOST_RANKS][MOST_CHUNKS][SLOT_LIFETIMES];
     struct memory_table formula[MOST_RANKS]; // of the dry run
 };
 
@@ -84,10 +84,10 @@ static enum status compare_slots(const struct job *real, const struct job *dry, 
 {
     int64_t bytes = 0;
     for (int chunk = 0; chunk < real->chunks; chunk++)
-        for (int kind = 0; kind < SLOT_KINDS; kind++) {
+        for (int kind = 0; kind < SLOT_LIFETIMES; kind++) {
             const struct slot_use *use = &real->slots[rank][chunk][kind],
                                   *planned = &dry->slots[rank][chunk][kind],
-                                  *formula = &dry->formula[rank].slots[chunk * SLOT_KINDS + kind];
+                                  *formula = &dry->formula[rank].slots[chunk * SLOT_LIFETIMES + kind];
             bytes += use->slots * use->bytes;
             if (use->slots != planned->slots || use->bytes != planned->bytes ||
                 use->slots != formula->slots || use->bytes != formula->bytes)
@@ -95,7 +95,7 @@ static enum status compare_slots(const struct job *real, const struct job *dry, 
                             "rank %d, chunk %d: %lld slots of %lld bytes of %s; %lld of %lld were planned, "
                             "and the formula says %lld of %lld",
                             rank, chunk, (long long)use->slots, (long long)use->bytes,
-                            slot_kind_name((enum slot_kind)kind), (long long)planned->slots,
+                            lifetime_name((enum lifetime)kind), (long long)planned->slots,
                             (long long)planned->bytes, (long long)formula->slots, (long long)formula->bytes);
         }
     int64_t rounded = (bytes + 63) / 64 * 64, all = real->use[rank].peak_bytes[PART_ACTIVATIONS];
