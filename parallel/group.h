@@ -24,7 +24,9 @@ struct groups {
     struct group *tp;        // AXIS_TP
     struct group *data;      // AXIS_DP | AXIS_CP: same weights, different tokens
     struct group *pp;        // AXIS_PP
-    struct group *kv;        // tp ranks with the same key/value heads (size kv_replicas)
+    /* Of the expert mesh: etp and edp. NULL where the meshes coincide: then they are tp and data. */
+    struct group *expert_tp, *expert_data;
+    struct group *kv; // tp ranks with the same key/value heads (size kv_replicas)
     /* Holders of a tied weight: first and last pipeline stage; NULL on other ranks, and if one rank holds
      * both. */
     struct group *ties;
@@ -48,17 +50,21 @@ MUST_USE enum status groups_add_replicas(struct world *world, struct groups *gro
  * stage replicas): the rank that reports for them. */
 bool groups_is_primary(const struct groups *groups);
 
-/* The group that sums the gradients of the parameters of a mesh: ranks with the same weights and different
- * tokens. */
-struct group *groups_reducing(const struct groups *groups, enum mesh_kind mesh);
+/* The groups of the parameters of a mesh (param.mesh). */
+struct mesh_groups {
+    struct group *tp;   // AXIS_TP: shards of the same parameter
+    struct group *data; // same weights, different tokens: sums gradients, and shards with ZeRO
+};
+struct mesh_groups groups_of(const struct groups *groups, enum mesh_kind mesh);
 
-/* Ids of the comms of struct groups (plus its axes) and of p2p (plus the index of the edge); ids of other
- * groups are smaller. */
+/* Ids of the comms of struct groups (plus its axes, on both meshes) and of p2p (plus the index of the edge);
+ * ids of other groups are smaller. */
 #define GROUP_ID_AXES     ((int64_t)1 << 32)
 #define GROUP_ID_KV       ((int64_t)2 << 32)
 #define GROUP_ID_TIES     ((int64_t)3 << 32)
 #define GROUP_ID_P2P      ((int64_t)4 << 32)
 #define GROUP_ID_REPLICAS ((int64_t)5 << 32)
+#define GROUP_ID_EXPERT   ((int64_t)6 << 32)
 
 /* Creates a group of any other ranks. Every rank of the world calls it in the same order; ranks not listed
  * get NULL. `id` is below 2^32 and, for the life of the group, unique among groups that share a rank. */

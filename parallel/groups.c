@@ -12,6 +12,13 @@ static enum status make(struct world *world, struct groups *g, int axes, int *ra
     return group_create(world, axes_text(axes, name), GROUP_ID_AXES + axes, ranks, count, out);
 }
 
+static enum status make_expert(struct world *world, struct groups *g, const char *name, int axes, int *ranks,
+                               struct group **out)
+{
+    int count = mesh_group(&g->mesh, MESH_EXPERT, axes, world->rank, ranks);
+    return group_create(world, name, GROUP_ID_EXPERT + axes, ranks, count, out);
+}
+
 /* Neighbouring tp ranks with the same key/value heads. */
 static enum status make_kv(struct world *world, struct groups *g, int replicas, int *ranks)
 {
@@ -45,6 +52,10 @@ enum status groups_create(struct world *world, const struct mesh *mesh, int kv_r
         status = make(world, g, AXIS_PP, ranks, &g->pp);
     if (status == OK)
         status = make_kv(world, g, kv_replicas, ranks);
+    if (status == OK && !mesh_coincide(mesh))
+        status = make_expert(world, g, "etp", AXIS_TP, ranks, &g->expert_tp);
+    if (status == OK && !mesh_coincide(mesh))
+        status = make_expert(world, g, "edp", AXIS_DP, ranks, &g->expert_data);
 
     free(ranks);
     if (status == OK)
@@ -85,18 +96,20 @@ bool groups_is_primary(const struct groups *g)
            (g->stage_replicas == NULL || g->stage_replicas->rank == 0);
 }
 
-struct group *groups_reducing(const struct groups *g, enum mesh_kind mesh)
+struct mesh_groups groups_of(const struct groups *g, enum mesh_kind mesh)
 {
-    CHECK(mesh == MESH_DENSE); // groups_create() creates no group of the expert mesh yet
-    return g->data;
+    if (mesh == MESH_EXPERT && !mesh_coincide(&g->mesh))
+        return (struct mesh_groups){.tp = g->expert_tp, .data = g->expert_data};
+    return (struct mesh_groups){.tp = g->tp, .data = g->data};
 }
 
 void groups_destroy(struct groups *groups)
 {
     if (groups == NULL)
         return;
-    struct group *all[] = {groups->world, groups->tp,   groups->data,          groups->pp,
-                           groups->kv,    groups->ties, groups->stage_replicas};
+    struct group *all[] = {groups->world,      groups->tp,   groups->data,           groups->pp,
+                           groups->kv,         groups->ties, groups->stage_replicas, groups->expert_tp,
+                           groups->expert_data};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         group_destroy(all[i]);
     free(groups);

@@ -2,8 +2,8 @@
 /* A rank is a mixed-radix number whose digits are the coordinates; the fastest axis is the least significant
  * digit. Both meshes use the same number and axis order with different radices:
  *
- *     dense   (tp, cp, 1,  dp,           pp)
- *     expert  (tp, 1,  ep, dp * cp / ep, pp)
+ *     dense   (tp,  cp, 1,  dp,  pp)
+ *     expert  (etp, 1,  ep, edp, pp)      edp = tp * cp * dp / (etp * ep)
  *
  * Caution: the pp digit is the same in both only if the radices of the axes faster than pp have the same
  * product in both. This is checked, not assumed. */
@@ -25,7 +25,7 @@ static struct digits radices(const struct mesh *mesh, enum mesh_kind kind)
 {
     struct degrees d = mesh->degrees;
     if (kind == MESH_EXPERT)
-        return (struct digits){{d.tp, 1, d.ep, d.dp * d.cp / d.ep, d.pp}};
+        return (struct digits){{d.etp, 1, d.ep, mesh->world / d.pp / d.etp / d.ep, d.pp}};
     return (struct digits){{d.tp, d.cp, 1, d.dp, d.pp}};
 }
 
@@ -62,6 +62,11 @@ int mesh_rank(const struct mesh *mesh, enum mesh_kind kind, struct mesh_coord co
         rank = rank * radix.of[axis] + digit.of[axis];
     }
     return rank;
+}
+
+bool mesh_coincide(const struct mesh *mesh)
+{
+    return mesh->degrees.ep == 1 && mesh->degrees.etp == mesh->degrees.tp;
 }
 
 int mesh_group(const struct mesh *mesh, enum mesh_kind kind, int axes, int rank, int *out)
@@ -139,6 +144,30 @@ static enum status order_parse(const char *text, int order[AXIS_COUNT])
     return OK;
 }
 
+/* Returns the largest divisor of n up to `most`. */
+static int divisor_below(int n, int most)
+{
+    int below = most < n ? most : n;
+    while (n % below != 0)
+        below--;
+    return below;
+}
+
+static enum status experts_check(struct degrees d)
+{
+    int ranks = d.tp * d.dp * d.cp, replicas = ranks / d.etp;
+    if (d.etp < 1 || ranks % d.etp != 0)
+        return fail(
+            BAD_RECIPE,
+            "the expert tensor-parallel degree %d does not divide tp %d x dp %d x cp %d = %d; %d does", d.etp,
+            d.tp, d.dp, d.cp, ranks, divisor_below(ranks, d.etp < 1 ? 1 : d.etp));
+    if (replicas % d.ep != 0)
+        return fail(BAD_RECIPE,
+                    "parallel.expert_parallel_size %d does not divide the %d ranks of dp x cp%s; %d does",
+                    d.ep, replicas, d.etp != d.tp ? " x tp / expert tp" : "", divisor_below(replicas, d.ep));
+    return OK;
+}
+
 static enum status degrees_check(struct degrees d, int *world)
 {
     const struct {
@@ -163,16 +192,7 @@ static enum status degrees_check(struct degrees d, int *world)
     }
     *world = (int)ranks;
 
-    int replicas = d.dp * d.cp;
-    if (replicas % d.ep != 0) {
-        int below = d.ep < replicas ? d.ep : replicas;
-        while (replicas % below != 0)
-            below--;
-        return fail(BAD_RECIPE,
-                    "parallel.expert_parallel_size %d does not divide dp %d x cp %d = %d; %d does", d.ep,
-                    d.dp, d.cp, replicas, below);
-    }
-    return OK;
+    return experts_check(d);
 }
 
 /* Returns the product of the radices of the axes faster than pp. */
@@ -187,10 +207,12 @@ static int pipeline_stride(const struct mesh *mesh, enum mesh_kind kind)
 
 enum status mesh_create(struct degrees degrees, const char *rank_order, struct mesh *out)
 {
+    if (degrees.etp == 0)
+        degrees.etp = degrees.tp;
     struct mesh mesh = {.degrees = degrees};
     TRY(degrees_check(degrees, &mesh.world));
     TRY(order_parse(rank_order != NULL ? rank_order : default_order, mesh.order));
-    if (degrees.ep > 1 && degrees.pp > 1 &&
+    if (!mesh_coincide(&mesh) && degrees.pp > 1 &&
         pipeline_stride(&mesh, MESH_DENSE) != pipeline_stride(&mesh, MESH_EXPERT))
         return fail(
             BAD_RECIPE,

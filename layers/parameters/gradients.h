@@ -10,7 +10,7 @@
  *       with is_last            the layer's buckets may start        -
  *     gradients_reduced         waits for all buckets                waits; sums stage replicas
  *
- * The group that reduces a gradient follows from the mesh of its parameter (groups_reducing()). A bucket
+ * The group that reduces a gradient follows from the mesh of its parameter (groups_of()). A bucket
  * has one group, and a layer may have several buckets, so its parameters may be of different meshes
  * (weights->group_of).
  *

@@ -54,15 +54,14 @@ static enum status find_groups(struct weights *w, const struct groups *groups)
     if (w->group_of == NULL)
         return fail(NO_MEMORY, "no memory for the groups of %d buckets", w->plan.count);
     for (int b = 0; b < w->plan.count; b++)
-        w->group_of[b] = groups_reducing(groups, w->list[w->plan.buckets[b].first].row->mesh);
+        w->group_of[b] = groups_of(groups, w->list[w->plan.buckets[b].first].row->mesh).data;
     return OK;
 }
 
 /* A bucket contains parameters of one mesh, and in stage 2 and 3 of one layer. */
 static int unit_of(const struct weights *w, const struct param *row)
 {
-    enum { MESHES = 2 };
-    return (w->zero_stage >= 2 ? MESHES * row->layer : 0) + (int)row->mesh;
+    return (w->zero_stage >= 2 ? MESH_COUNT * row->layer : 0) + (int)row->mesh;
 }
 
 static enum status plan_buckets(struct weights *w, const struct weights_config *config)

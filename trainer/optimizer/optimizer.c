@@ -167,14 +167,35 @@ static enum status pack(struct optimizer *o, bool back)
     return OK;
 }
 
+/* Sums the packed gradients over tp: one all-reduce for consecutive rows of one mesh. */
+static enum status reduce_packed(struct optimizer *o)
+{
+    int64_t begin = 0, end = 0;
+    enum mesh_kind mesh = MESH_DENSE;
+    for (int i = 0; i <= o->config.weights->owned_count; i++) {
+        const struct owned *owned = i < o->config.weights->owned_count ? &o->config.weights->owned[i] : NULL;
+        if (owned != NULL && !is_partial(owned, PARTIAL_TP))
+            continue;
+        if (end > begin && (owned == NULL || owned->held->row->mesh != mesh)) {
+            TRY(group_all_reduce(groups_of(o->config.groups, mesh).tp, o->config.compute,
+                                 tensor_1d((float *)o->packed.data + begin, F32, end - begin), REDUCE_SUM));
+            begin = end;
+        }
+        if (owned != NULL) {
+            mesh = owned->held->row->mesh;
+            end += tensor_count(owned->gradient);
+        }
+    }
+    return OK;
+}
+
 static enum status add_partials(struct optimizer *o)
 {
     const struct groups *groups = o->config.groups;
     struct stream *compute = o->config.compute;
     if (o->packed_count > 0) {
         TRY(pack(o, false));
-        TRY(group_all_reduce(groups->tp, compute, tensor_1d(o->packed.data, F32, o->packed_count),
-                             REDUCE_SUM));
+        TRY(reduce_packed(o));
         TRY(pack(o, true));
     }
     for (int i = 0; i < o->config.weights->owned_count; i++) {
@@ -210,6 +231,23 @@ static struct tensor blocks_view(const struct optimizer *o, int64_t begin, int64
     return tensor_1d((double *)o->blocks.data + begin, F64, count);
 }
 
+/* One all-reduce over data ranks for the blocks of consecutive weights of one mesh. */
+static enum status sum_blocks(struct optimizer *o)
+{
+    const struct weights *weights = o->config.weights;
+    int64_t begin = 0, end = 0;
+    for (int i = 0; i < weights->count; i++) {
+        enum mesh_kind mesh = weights->list[i].row->mesh;
+        end += blocks_of(&weights->list[i]);
+        if (i + 1 < weights->count && weights->list[i + 1].row->mesh == mesh)
+            continue;
+        TRY(group_all_reduce(groups_of(o->config.groups, mesh).data, o->config.compute,
+                             blocks_view(o, begin, end - begin), REDUCE_SUM));
+        begin = end;
+    }
+    return OK;
+}
+
 /* Computes the squares of every block on its owner, then all-reduces over the data ranks: adding zeros to a
  * value is exact. */
 static enum status find_blocks(struct optimizer *o)
@@ -230,9 +268,7 @@ static enum status find_blocks(struct optimizer *o)
             o->owned_squares[list.count++] = (struct squares){.x = gradient, .out = out};
     }
     TRY(squares_each(o->config.compute, list));
-    if (weights->zero_stage == 0)
-        return OK;
-    return group_all_reduce(o->config.groups->data, o->config.compute, all, REDUCE_SUM);
+    return weights->zero_stage == 0 ? OK : sum_blocks(o);
 }
 
 /* Writes one entry per row and share, on the rank that reports it. */

@@ -423,7 +423,7 @@ static enum status verify_steps(const struct verify_options *options, const stru
 enum status verify(const struct verify_options *options, struct verify_report *out)
 {
     struct params params = {0};
-    struct degrees one_each = {1, 1, 1, 1, 1};
+    struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
     struct copies copies = {0};
     enum status status = params_declare(&options->layout->model, &one_each, false, &params);
     if (status == OK)

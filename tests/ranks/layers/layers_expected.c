@@ -236,7 +236,7 @@ static double **make_weights(const struct params *params)
 void expected_create(const struct family *family, enum subject subject, struct expected *e)
 {
     const struct model_config *m = &family->model;
-    struct degrees one_each = {1, 1, 1, 1, 1};
+    struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
     *e = (struct expected){.subject = subject, .family = family, .numbers = numbers_of(family)};
     e->batch = batch_of(family, &e->numbers);
     MUST(params_declare(m, &one_each, false, &e->params));

@@ -107,7 +107,7 @@ static enum status history_rank(struct world *world, void *argument)
     struct params params;
     struct device *device;
     struct stream *stream;
-    struct degrees one_each = {1, 1, 1, 1, 1};
+    struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
     TRY(params_declare(&model, &one_each, false, &params));
     TRY(device_open(&(struct device_options){.name = "strict", .threads = 1}, &device));
     TRY(stream_create(device, "test", &stream));

@@ -86,7 +86,7 @@ static void quantize_matrix(const struct matrix *m, double *out)
 static enum status open_stage(struct world *world, const char *device, struct stage_of_one *s)
 {
     static const int layers[] = {1, 0, LAYER_EMBEDDING};
-    struct degrees degrees = {1, 1, 1, 1, 1};
+    struct degrees degrees = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
     struct mesh mesh;
     TRY(mesh_create(degrees, NULL, &mesh));
     TRY(params_declare(&model, &degrees, false, &s->params));

@@ -373,7 +373,7 @@ static enum status fixture_create(const char *folder, const char *name, const ch
     char path[1024];
     snprintf(path, sizeof path, "%s/golden_%s.txt", folder, name);
     TRY(golden_read(path, &out->golden));
-    struct degrees one_each = {1, 1, 1, 1, 1};
+    struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
     struct recipe *recipe = NULL;
     TRY(load_recipe(&out->golden, &mesh_cases[0], device, NULL, &recipe));
     enum status status = params_declare(&recipe->model, &one_each, false, &out->params);

@@ -81,7 +81,8 @@ static inline void write_manifest(const char *folder, const struct save_identity
     struct text text = {0}, recipe = {0};
     text_add(&recipe, "%s", "name: by hand\n");
     write_in(folder, "recipe.yaml", recipe.chars, recipe.length);
-    cr_assert_eq(mesh_create((struct degrees){2, 1, 1, 1, 1}, NULL, &state.mesh), OK);
+    cr_assert_eq(
+        mesh_create((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 1, .pp = 1}, NULL, &state.mesh), OK);
     cr_assert_eq(manifest_begin(&state, identity, &manifest), OK);
     manifest_set_recipe(&manifest, "recipe.yaml", &recipe);
     cr_assert_eq(manifest_add_file(&manifest, folder, "rank-00000.safetensors"), OK, "%s", fail_text());

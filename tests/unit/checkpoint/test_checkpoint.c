@@ -264,7 +264,8 @@ Test(checkpoint, files_of_two_saves_are_not_mixed, .init = silence)
     struct loaded loaded = load(SMALL, NULL, 0);
     struct run run = {.recipe = loaded.recipe};
     struct rank_state state = {.run = &run, .step = 12};
-    cr_assert_eq(mesh_create((struct degrees){2, 1, 1, 1, 1}, NULL, &state.mesh), OK);
+    cr_assert_eq(
+        mesh_create((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 1, .pp = 1}, NULL, &state.mesh), OK);
     for (int i = 0; i < 3; i++) {
         write_tensors("s/step-00000012/rank-00001.safetensors", &others[i]);
         cr_assert_eq(manifest_begin(&state, &identity, &manifest), OK);

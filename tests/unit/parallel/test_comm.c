@@ -228,6 +228,40 @@ Test(dry, counts_what_one_rank_of_a_thousand_says)
     cr_assert_eq(world_run_dry(1024, rank, talk, NULL), OK, "%s", fail_text());
 }
 
+static bool has_ranks(const struct group *group, int count, const int *ranks)
+{
+    return group->size == count && memcmp(group->ranks, ranks, (size_t)count * sizeof *ranks) == 0;
+}
+
+/* The groups of a parameter follow from its mesh: here rank 5 of tp 4 x dp 2, with etp 1 and ep 2. */
+static enum status find_groups(struct world *world, void *argument)
+{
+    bool experts = *(bool *)argument;
+    struct mesh mesh;
+    struct groups *groups = NULL;
+    struct degrees degrees = {.tp = 4, .cp = 1, .ep = experts ? 2 : 1, .dp = 2, .pp = 1, .etp = experts};
+    TRY(mesh_create(degrees, NULL, &mesh));
+    TRY(groups_create(world, &mesh, 1, &groups));
+    struct mesh_groups dense = groups_of(groups, MESH_DENSE), expert = groups_of(groups, MESH_EXPERT);
+    bool right = has_ranks(dense.tp, 4, (const int[]){4, 5, 6, 7}) &&
+                 has_ranks(dense.data, 2, (const int[]){1, 5}) && dense.tp == groups->tp;
+    if (experts)
+        right = right && has_ranks(expert.tp, 1, (const int[]){5}) &&
+                has_ranks(expert.data, 4, (const int[]){1, 3, 5, 7}) && expert.data != dense.data;
+    else
+        right = right && expert.tp == dense.tp && expert.data == dense.data;
+    groups_destroy(groups);
+    return right ? OK : fail(OUT_OF_BOUND, "the groups of a mesh have other ranks");
+}
+
+Test(dry, finds_the_groups_of_each_mesh, .init = no_launcher)
+{
+    for (int experts = 0; experts <= 1; experts++) {
+        bool with = experts == 1;
+        cr_assert_eq(world_run_dry(8, 5, find_groups, &with), OK, "%s", fail_text());
+    }
+}
+
 /* A device that computes would wait for data that never arrives; one that does not has no data to send. */
 static enum status mix(struct world *world, void *argument)
 {

@@ -55,6 +55,30 @@ Test(mesh, has_the_groups_of_megatron)
     cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_DP, 16, text), "16 20 24 28");
 }
 
+/* Experts with a tensor degree of their own: etp 1, ep 4, edp 2 of tp 4 x dp 2. Groups of Megatron-LM's
+ * RankGenerator for expert_tensor_parallel_size 1. */
+Test(mesh, has_an_expert_tensor_degree)
+{
+    char text[256];
+    struct degrees degrees = {.tp = 4, .cp = 1, .ep = 4, .dp = 2, .pp = 2, .etp = 1};
+    struct mesh m = made(degrees, NULL);
+    cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_TP, 5, text), "4 5 6 7");
+    cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_TP, 5, text), "5");
+    cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_EP, 5, text), "4 5 6 7");
+    cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_DP, 5, text), "1 5");
+    cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_PP, 5, text), "5 13");
+    cr_assert(!mesh_coincide(&m));
+    degrees.ep = 1;
+    degrees.etp = 0; // tp
+    m = made(degrees, NULL);
+    cr_assert(mesh_coincide(&m));
+    for (int rank = 0; rank < m.world; rank++) {
+        struct mesh_coord dense = mesh_coord(&m, MESH_DENSE, rank),
+                          expert = mesh_coord(&m, MESH_EXPERT, rank);
+        cr_assert(dense.tp == expert.tp && dense.dp == expert.dp && dense.pp == expert.pp);
+    }
+}
+
 /* All 120 orders: coordinate and rank are inverse, every group contains its rank exactly once, and is the
  * same list for each of its members. */
 static void check_one(const struct mesh *mesh, enum mesh_kind kind)
@@ -96,6 +120,8 @@ Test(mesh, takes_any_order)
     struct mesh experts =
         made((struct degrees){.tp = 2, .cp = 1, .ep = 2, .dp = 4, .pp = 2}, "ep-tp-dp-cp-pp");
     check_one(&experts, MESH_EXPERT);
+    experts = made((struct degrees){.tp = 4, .cp = 1, .ep = 2, .dp = 3, .pp = 2, .etp = 2}, NULL);
+    check_one(&experts, MESH_EXPERT);
 }
 
 /* Sums are in group order, so the placement of a group's ranks must not change their order. */
@@ -130,6 +156,10 @@ Test(mesh, refuses_what_cannot_be)
     refuses(good, "tp-cp-ep-dp-pp-", "\"\" is not an axis");
     refuses((struct degrees){.tp = 0, .cp = 1, .ep = 1, .dp = 1, .pp = 1}, NULL, "tensor_parallel_size is 0");
     refuses((struct degrees){.tp = 1, .cp = 2, .ep = 4, .dp = 3, .pp = 1}, NULL, "3 does");
+    refuses((struct degrees){.tp = 4, .cp = 1, .ep = 1, .dp = 2, .pp = 1, .etp = 3}, NULL, "2 does");
+    refuses((struct degrees){.tp = 4, .cp = 1, .ep = 2, .dp = 2, .pp = 1, .etp = 8}, NULL, "1 does");
+    refuses((struct degrees){.tp = 4, .cp = 1, .ep = 1, .dp = 2, .pp = 2, .etp = 2}, "tp-pp-dp-cp-ep",
+            "put pp last");
     refuses((struct degrees){.tp = 65536, .cp = 1, .ep = 1, .dp = 65536, .pp = 65536}, NULL,
             "largest number of ranks");
     refuses((struct degrees){.tp = 2, .cp = 2, .ep = 8, .dp = 8, .pp = 2}, "tp-cp-ep-pp-dp", "put pp last");
