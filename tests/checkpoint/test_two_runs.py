@@ -87,7 +87,7 @@ def main():
         kill(first)
     with open("a.log", encoding="utf-8") as log:
         text = log.read()
-    assert text.count("continues from saves/step-") == 3, text
+    assert text.count("resumes from saves/step-") == 3, text
     refused("c", "checkpoint.save: saves belongs to another run than logging.run_dir c")
     assert len(complete()) <= 3 + 1 and all(os.path.isdir(name + "/folder") for name in mine), os.listdir("saves")
     assert sorted(os.listdir("precious")) == ["manifest.json", "rank-00000.safetensors", "thesis"]

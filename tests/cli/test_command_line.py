@@ -247,15 +247,15 @@ def test_input_that_will_not_do():
         checkpoint = f"{folder}/run/checkpoints/step-00000002"
         os.mkdir(f"{folder}/empty")
         refused("the folder of a run", train("other", "text", f"checkpoint.load={folder}/run"),
-                f"checkpoint.load: {folder}/run: no checkpoint: it holds no manifest.json, and no complete step-... "
-                f"folder; {folder}/run/checkpoints works")
+                f"checkpoint.load: {folder}/run: not a checkpoint: contains neither manifest.json nor a complete "
+                f"step-... directory; use {folder}/run/checkpoints")
         done = train("other", "text", f"checkpoint.load={folder}/empty")
-        refused("a folder without a checkpoint", done, f"checkpoint.load: {folder}/empty: no checkpoint: it holds no "
-                "manifest.json, and no complete step-... folder; auto, none, or a folder that holds a checkpoint works")
+        refused("a folder without a checkpoint", done, f"checkpoint.load: {folder}/empty: not a checkpoint: contains "
+                "neither manifest.json nor a complete step-... directory; use auto, none or a checkpoint directory")
         expect("nothing has begun", done.stdout == "" and not os.path.exists(f"{folder}/other"), done)
         done = train("other", "text", f"checkpoint.load={checkpoint}", "model.ffn_hidden_size=24")
-        refused("a checkpoint of another model", done, "model.ffn_hidden_size 16, and the recipe says 24; "
-                "model.ffn_hidden_size 16 works, or another logging.run_dir or checkpoint.load")
+        refused("a checkpoint of another model", done, "model.ffn_hidden_size 16, but the recipe has 24; "
+                "set model.ffn_hidden_size=16, or another logging.run_dir or checkpoint.load")
         os.truncate(f"{checkpoint}/rank-00000.safetensors", 100)
         refused("a torn checkpoint", train("another", "text", f"checkpoint.load={checkpoint}"), "rank-00000.safeten")
         os.truncate(f"{folder}/text.bin", 100)
@@ -294,7 +294,7 @@ def test_an_evaluation_is_broken_off():
             says("a second run", run(*words), 2, err=f"another run is writing in {folder}/{ranks}: pid {child.pid} on ")
             child.send_signal(signal.SIGTERM)
             done = end(child)
-            says("SIGTERM in an evaluation", done, 75, err="asked to stop: step 1 is saved")
+            says("SIGTERM in an evaluation", done, 75, err="stop requested: saved step 1")
             with open(f"{folder}/{ranks}/metrics.jsonl", encoding="ascii") as lines:
                 expect("its loss", [("loss" in line, "valid" in line) for line in lines] == [(True, False)], done)
             expect("its step", saved(f"{folder}/{ranks}") == ["step-00000001"], done)
@@ -321,9 +321,9 @@ def test_full_disk():
         says("metrics on a full disk", done, 1, err=f"logging.run_dir: {folder}/run/metrics.jsonl: ")
         steps = saved(f"{folder}/run")
         expect("the step is saved", len(steps) == 1 and 10 < int(steps[0][5:]) < 1000 and
-               f"; step {int(steps[0][5:])} is saved in {folder}/run/checkpoints" in done.stderr, done)
+               f"; saved step {int(steps[0][5:])} in {folder}/run/checkpoints" in done.stderr, done)
         done = run(*tiny(folder, "run", "dp=2", "train.train_iters=" + str(int(steps[0][5:]) + 1)))
-        says("it goes on", done, 0, out="continues from")
+        says("it resumes", done, 0, out="resumes from")
         done = run(*tiny(folder, "full", "checkpoint.keep_last=3"), stdout=subprocess.DEVNULL,
                    preexec_fn=no_file_beyond(20000))
         says("checkpoints on a full disk", done, 1, err=f"checkpoint.save: {folder}/full/checkpoints/step-")

@@ -86,7 +86,7 @@ def test_forwarded_signal():
             time.sleep(0.05)
         run.send_signal(signal.SIGUSR1)
         text = run.communicate()[0]
-    expect("SIGUSR1", run.returncode == 75 and count(text, "cuboid: ") == 1 and "asked to stop: step" in text and
+    expect("SIGUSR1", run.returncode == 75 and count(text, "cuboid: ") == 1 and "stop requested: saved step" in text and
            len(glob.glob("runs/c/checkpoints/step-????????/manifest.json")) == 1, run.returncode, text)
     with open("runs/c/metrics.jsonl", encoding="ascii") as lines:
         step = json.loads(next(lines))

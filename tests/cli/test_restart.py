@@ -111,11 +111,11 @@ def test_killed_before_its_first_checkpoint():
          "step 1; the earlier metrics are kept as early/metrics-3.jsonl\n")
     expect("its metrics", steps("early") == [1, 2] and saved("early") == ["step-00000002"])
     done = train("early", "train.train_iters=2")
-    says("and again", done, 0, out="nothing to do: step 2 is done")
+    says("and again", done, 0, out="training is complete: step 2")
     expect("no summary of 0 steps", "done: 0 steps" not in done.stdout, done)
     says("afresh over a checkpoint", train("early", "checkpoint.load=none"), 2,
          err="early holds an earlier run, saved up to step 2, and checkpoint.load=none starts from scratch")
-    says("saved elsewhere", train("early", "checkpoint.save=elsewhere"), 2, err="use checkpoint.save=auto to continue")
+    says("saved elsewhere", train("early", "checkpoint.save=elsewhere"), 2, err="use checkpoint.save=auto to resume")
 
 
 def test_saves_by_time():
@@ -139,12 +139,12 @@ def test_signals():
                          (signal.SIGUSR2, ["resilience.exit_signal=[SIGUSR2, SIGTERM]"]),
                          (signal.SIGUSR1, ["resilience.exit_signal=SIGUSR1"])]:
         name = number.name
-        says(name, end(begin(name, *keys), number), 75, err="asked to stop: step ")
+        says(name, end(begin(name, *keys), number), 75, err="stop requested: saved step ")
         expect(f"{name}: saved", saved(name) and int(saved(name)[0][5:]) == len(steps(name)) and is_whole(name))
     done = end(begin("unlisted"), signal.SIGUSR1)
     says("a signal that is not in the list", done, -signal.SIGUSR1)
     done = end(begin("unsaved", "checkpoint.save=none"), signal.SIGINT)
-    says("nothing is saved", done, 1, err="and checkpoint.save is none: nothing is saved")
+    says("nothing is saved", done, 1, err="nothing is saved, since checkpoint.save is none")
     # A step that takes minutes. Two signals of a kind that are pending at once are one, so the second is sent when
     # the first has been announced; one that comes before the first step ends the run, which then starts again.
     said = "before the first step"
@@ -165,7 +165,7 @@ def test_signal_during_start():
     """The report of the layout goes to a pipe that is full, so the start takes as long as it likes."""
     train("saved", "train.train_iters=2")
     for name, status, line in [("new", 1, "nothing was trained; there is no checkpoint yet"),
-                               ("saved", 75, "nothing was trained; step 2 is saved in saved/checkpoints")]:
+                               ("saved", 75, "nothing was trained; saved step 2 in saved/checkpoints")]:
         for number in signal.SIGTERM, signal.SIGINT:
             reads, writes = os.pipe()
             os.set_blocking(writes, False)
@@ -193,8 +193,8 @@ def test_damaged_metrics():
         file.writelines([*lines, b'{"step": 7, "lo'])
     before = b"".join([*lines, b'{"step": 7, "lo'])
     done = train("torn", "train.train_iters=8", *keys)
-    says("a torn line", done, 0, err="warning: torn/metrics.jsonl: line 3 is torn or damaged (2 in all) and is "
-         "left out; the file as it was is kept as torn/metrics-1.jsonl\n")
+    says("a torn line", done, 0, err="warning: torn/metrics.jsonl: line 3 is incomplete or corrupt (2 such lines in "
+         "total) and is dropped; the original file is kept as torn/metrics-1.jsonl\n")
     expect("a missing line", "torn/metrics.jsonl lacks 1 of the steps up to 6; the first is step 3" in
            done.stderr, done)
     with open("torn/metrics-1.jsonl", "rb") as file:
@@ -206,7 +206,7 @@ def test_full_disk():
     """Metrics lines lost to a full disk are written after the next start."""
     done = train("full", preexec_fn=no_file_beyond(300000))
     last = int(saved("full")[-1][5:])
-    says("metrics on a full disk", done, 1, err=f"; step {last} is saved in full/checkpoints")
+    says("metrics on a full disk", done, 1, err=f"; saved step {last} in full/checkpoints")
     with open("full/metrics.jsonl", "rb") as file:
         expect("no torn line", file.read().endswith(b"}\n"))
     done = train("full", f"train.train_iters={last + 2}")
@@ -225,7 +225,7 @@ def test_folder_is_removed():
     shutil.rmtree("gone")
     done = end(child)
     says("checkpoints elsewhere", done, 1, err="gone was removed or renamed")
-    expect("they are kept", len(saved_in("kept")) == 1 and "is saved in kept" in done.stderr, done)
+    expect("they are kept", len(saved_in("kept")) == 1 and "in kept" in done.stderr, done)
 
 
 def saved_in(folder):
@@ -236,15 +236,15 @@ def test_named_checkpoint():
     train("first", "train.train_iters=6", "checkpoint.save_interval=2", "checkpoint.keep_last=0")
     load = "checkpoint.load=first/checkpoints/step-00000004"
     says("from a named one", train("second", load, "train.train_iters=8"), 0,
-         out="continues from first/checkpoints/step-00000004, step 4\n")
+         out="resumes from first/checkpoints/step-00000004, step 4\n")
     expect("its metrics", steps("second") == [5, 6, 7, 8])
     done = train("second", load, "train.train_iters=10")
-    says("the same again", done, 0, out="continues from second/checkpoints/step-00000008, step 8, which is newer than "
+    says("the same again", done, 0, out="resumes from second/checkpoints/step-00000008, step 8, which is newer than "
          "checkpoint.load first/checkpoints/step-00000004\n")
     expect("all its metrics", steps("second") == list(range(5, 11)))
     os.rename("first", "gone")
     says("what it began with is gone", train("second", load, "train.train_iters=12"), 0,
-         out="continues from second/checkpoints/step-00000010")
+         out="resumes from second/checkpoints/step-00000010")
     says("a first start without it", train("third", load), 2,
          err="checkpoint.load: first/checkpoints/step-00000004: No such file or directory")
 
@@ -276,8 +276,8 @@ def test_masked_batch():
     """End-of-document tokens only: every label is masked."""
     write_dataset("ends", [256] * 64)
     done = train("masked", "data.train=ends", "data.eod_mask_loss=true", "train.train_iters=3")
-    says("a batch that is masked entirely", done, 0, err="warning: step 1: no token of the batch counts in the loss")
-    expect("said once", done.stderr.count("counts in the loss") == 1, done)
+    says("a batch that is masked entirely", done, 0, err="warning: step 1: all tokens of the batch are masked")
+    expect("said once", done.stderr.count("of the batch are masked") == 1, done)
     with open("masked/metrics.jsonl", encoding="ascii") as lines:
         rows = [json.loads(line) for line in lines]
     expect("its metrics", all((row["loss"], row["tokens"], row["loss_tokens"]) == (None, 16, 0) for row in rows), rows)

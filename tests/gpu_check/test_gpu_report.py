@@ -40,7 +40,7 @@ VERIFY = """\
   loss                                          1.000e-06  4.000e-05     0.025  step 1
   gradient norm                                 1.000e-06  4.000e-05     0.025  step 1
 """
-COLUMNS = ["weights", "gradients", "optimizer", "activations", "communication", "workspace", "data", "host", "in all"]
+COLUMNS = ["weights", "gradients", "optimizer", "activations", "communication", "workspace", "data", "host", "total"]
 DRY = "".join(f" {word:>13}" for word in COLUMNS) + "\n    0      0" + "      64.0 MiB" * 8 + "      {all}\n"
 # Trains by saying so. FAKE_LOSS: of the first step; FAKE_FAIL: fails when a word of the arguments is this.
 PROGRAM = r"""#!/bin/sh

@@ -344,7 +344,7 @@ enum status checkpoint_save(struct rank_state *w)
     if (!device_computes(w->device))
         return OK;
     if (recipe->checkpoint.save == NULL)
-        return fail(BAD_ARGUMENT, "checkpoint.save is none: there is no folder to save in");
+        return fail(BAD_ARGUMENT, "checkpoint.save is none: there is no directory to save to");
     struct save_ticket ticket = {.attempt = 0};
     enum status status = rank_agree(w, first ? begin_save(w, &ticket) : OK);
     if (status == OK)

@@ -394,8 +394,8 @@ static enum status check_link(const char *save, const char *path, const struct m
     bool own = record.run[0] != 0 && strcmp(record.run, manifest->identity.run) == 0;
     return own ? OK
                : fail(BAD_CHECKPOINT,
-                      "%s: a symbolic link, and not to a checkpoint of this run; to begin with it use "
-                      "checkpoint.load=%s",
+                      "%s: a symbolic link to something other than a checkpoint of this run; to "
+                      "start from it use checkpoint.load=%s",
                       path, path);
 }
 
@@ -405,8 +405,8 @@ static enum status check_complete(const char *save, const char *path, int64_t st
     struct manifest manifest;
     enum status status = manifest_read(path, &manifest);
     if (status == OK && manifest.identity.step != step)
-        status = fail(BAD_CHECKPOINT, "%s: holds step %lld, not the step of its name; rename it", path,
-                      (long long)manifest.identity.step);
+        status = fail(BAD_CHECKPOINT, "%s: contains step %lld, which is not the step in its name; rename it",
+                      path, (long long)manifest.identity.step);
     if (status == OK)
         status = check_link(save, path, &manifest);
     manifest_free(&manifest);
@@ -515,7 +515,9 @@ enum status checkpoint_resolve(const char *path, char **out)
         TRY(checkpoint_find(path, &found));
     if (found == NULL)
         return fail(BAD_CHECKPOINT,
-                    "%s: no checkpoint: it holds no manifest.json, and no complete step-... folder", path);
+                    "%s: not a checkpoint: contains neither manifest.json nor a complete step-... "
+                    "directory",
+                    path);
     *out = found;
     return OK;
 }

@@ -15,7 +15,7 @@
 
 static enum status shape_differs(const struct source *s, const struct param *row, const struct piece *piece)
 {
-    return fail(BAD_CHECKPOINT, "%s: %s is %lld x %lld, and the recipe's is %lld x %lld", s->folder,
+    return fail(BAD_CHECKPOINT, "%s: %s has shape %lld x %lld, but the recipe needs %lld x %lld", s->folder,
                 piece->name, (long long)piece->dim[0], (long long)piece->dim[1], (long long)row->dim[0],
                 (long long)row->dim[1]);
 }
@@ -29,8 +29,8 @@ static enum status assemble(struct source *s, const struct param *row, enum stat
     state_name(state, row->name, name);
     const struct piece *pieces = manifest_find(&s->manifest, name, &count);
     if (pieces == NULL && state != STATE_VALUE)
-        return fail(BAD_CHECKPOINT, "%s: holds no %s: cannot resume training from weights alone", s->folder,
-                    name);
+        return fail(BAD_CHECKPOINT, "%s: contains no %s: cannot resume training from weights alone",
+                    s->folder, name);
     if (pieces == NULL)
         return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
     if (pieces->ndim != row->ndim || pieces->dim[0] != row->dim[0] || pieces->dim[1] != row->dim[1])
@@ -88,8 +88,8 @@ static void warn_of_samples(const struct rank_state *w, const struct source *s)
     int64_t step = s->manifest.identity.step;
     if (step > 0 && (samples % batch != 0 || samples / batch != step))
         print_line(stderr,
-                   "warning: %s: train.global_batch_size changed from %lld to %lld; the data does not "
-                   "continue after sample %lld, where it stopped",
+                   "warning: %s: train.global_batch_size changed from %lld to %lld; samples do "
+                   "not continue after sample %lld",
                    s->folder, (long long)(samples / step), (long long)batch, (long long)samples);
 }
 

@@ -40,11 +40,10 @@ static enum status taken_by(const struct checkpoint_lock *l, const struct owner 
 {
     struct text who = {0};
     owner_describe(owner, &who);
-    enum status status =
-        fail(BAD_RECIPE,
-             "checkpoint.save: another run is writing in %s: %s; wait for it, or give this run a "
-             "folder of its own: checkpoint.save=%s-2",
-             l->save.chars, who.chars, l->save.chars);
+    enum status status = fail(BAD_RECIPE,
+                              "checkpoint.save: another run is writing in %s: %s; wait for it, or use "
+                              "another directory, such as checkpoint.save=%s-2",
+                              l->save.chars, who.chars, l->save.chars);
     text_free(&who);
     return status;
 }
@@ -314,11 +313,10 @@ enum status checkpoint_lock_check(const struct checkpoint_lock *l)
     TRY(owner_read(l->path.chars, &owner));
     struct text who = {0};
     owner_describe(&owner, &who);
-    enum status status =
-        fail(IO_ERROR,
-             "%s has been taken by another run, %s, while this process was stopped or its file "
-             "system did not answer; this run must not write there any more",
-             l->save.chars, who.chars);
+    enum status status = fail(IO_ERROR,
+                              "%s has been taken by another run, %s, while this process was stopped or its "
+                              "file system did not answer; this run no longer writes there",
+                              l->save.chars, who.chars);
     text_free(&who);
     return status;
 }

@@ -60,11 +60,10 @@ enum status record_read(const char *save, struct record *out)
     else if (errno != ENOENT)
         status = fail(IO_ERROR, "%s: %s", path.chars, strerror(errno));
     if (status == OK && text.length > 0 && !parse(&text, out))
-        print_line(
-            stderr,
-            "warning: %s is not the record of a run; it is written anew, and checkpoints of before are "
-            "kept",
-            path.chars);
+        print_line(stderr,
+                   "warning: %s is not a valid run record; it is replaced, and existing "
+                   "checkpoints are kept",
+                   path.chars);
     text_free(&path);
     text_free(&text);
     return status;

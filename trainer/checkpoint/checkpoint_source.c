@@ -50,12 +50,12 @@ static enum status check_header(const struct manifest *m, const struct manifest_
     uint64_t sum =
         m->version == 1 ? safetensors_header_checksum_v1(tensors) : safetensors_header_checksum(tensors);
     if (m->version > 1 && !identity_equal(checkpoint_file_identity(file), &m->identity))
-        return fail(BAD_CHECKPOINT, "%s: step %lld of run %s, and the manifest is of step %lld of run %s",
+        return fail(BAD_CHECKPOINT, "%s: step %lld of run %s, but the manifest is of step %lld of run %s",
                     path, (long long)checkpoint_file_identity(file)->step,
                     checkpoint_file_identity(file)->run, (long long)m->identity.step, m->identity.run);
     if (safetensors_file_bytes(tensors) == entry->bytes && sum == entry->checksum)
         return OK;
-    return fail(BAD_CHECKPOINT, "%s: the header's checksum is not the manifest's: corrupt", path);
+    return fail(BAD_CHECKPOINT, "%s: the checksum of the header differs from the manifest: corrupt", path);
 }
 
 /* Keeps only a few files open: a checkpoint of a thousand ranks must not need a thousand descriptors per
@@ -134,7 +134,7 @@ enum status source_read(struct source *s, const struct piece *piece, bool may_be
         *given += piece_give(piece, at, count, s->chunk, want, local);
     }
     if (s->manifest.version == 1 && checksum_v1_end(&sum) != piece->checksum)
-        return fail(BAD_CHECKPOINT, "%s/%s: the checksum of %s is not the manifest's: corrupt", s->folder,
+        return fail(BAD_CHECKPOINT, "%s/%s: the checksum of %s differs from the manifest: corrupt", s->folder,
                     s->manifest.files[piece->file].name, piece->name);
     return OK;
 }

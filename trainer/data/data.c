@@ -46,8 +46,9 @@ enum status data_split_parse(const char *split, double share[DATA_SPLITS])
         parts[i] = strtod(at, &end);
         if (end == at || !isfinite(parts[i]) || parts[i] < 0.0)
             return fail(BAD_RECIPE,
-                        "data.split: \"%s\": part %d is not a number of 0 or more; \"%s\" would work", split,
-                        i + 1, DATA_SPLIT_DEFAULT);
+                        "data.split: \"%s\": weight %d is not a number of 0 or more; use, for example, "
+                        "\"%s\"",
+                        split, i + 1, DATA_SPLIT_DEFAULT);
         sum += parts[i];
         at = end + strspn(end, " ");
         if (*at != ',')
@@ -55,12 +56,12 @@ enum status data_split_parse(const char *split, double share[DATA_SPLITS])
         at++;
     }
     if (*at != 0 || (at > split && at[-1] == ','))
-        return fail(
-            BAD_RECIPE,
-            "data.split: \"%s\" is not one to three numbers with commas between them; \"%s\" would work",
-            split, DATA_SPLIT_DEFAULT);
+        return fail(BAD_RECIPE,
+                    "data.split: \"%s\" is not one to three comma-separated numbers; use, for "
+                    "example, \"%s\"",
+                    split, DATA_SPLIT_DEFAULT);
     if (!(sum > 0.0) || !isfinite(sum))
-        return fail(BAD_RECIPE, "data.split: \"%s\": the parts add up to %s; \"%s\" would work", split,
+        return fail(BAD_RECIPE, "data.split: \"%s\": the weights sum to %s; use, for example, \"%s\"", split,
                     number_text(sum, number), DATA_SPLIT_DEFAULT);
     for (int i = 0; i < DATA_SPLITS; i++)
         share[i] = parts[i] / sum;
@@ -70,23 +71,24 @@ enum status data_split_parse(const char *split, double share[DATA_SPLITS])
 static enum status check_config(const struct data_config *c)
 {
     if (c->train_count < 1)
-        return fail(BAD_RECIPE, "data.train: no source is named; it takes a list of {path, weight}");
+        return fail(BAD_RECIPE, "data.train: no sources; use a list of {path, weight}");
     if (c->train_count > SOURCES_MAX || c->valid_count > SOURCES_MAX)
-        return fail(BAD_RECIPE, "data.%s: %d sources; at most %d work",
+        return fail(BAD_RECIPE, "data.%s: %d sources; use at most %d",
                     c->train_count > SOURCES_MAX ? "train" : "valid",
                     c->train_count > SOURCES_MAX ? c->train_count : c->valid_count, SOURCES_MAX);
     if (c->valid_count > 0 && c->split != NULL)
         return fail(BAD_RECIPE,
-                    "data.split and data.valid exclude each other: with a list for validation, all of "
-                    "data.train trains");
+                    "data.split and data.valid are mutually exclusive: with a validation list, all "
+                    "of data.train is for training");
     if (c->seq_length < 1 || c->seq_length > INT32_MAX - 1)
-        return fail(BAD_RECIPE, "model.seq_length: %" PRId64 "; 1 to %d work", c->seq_length, INT32_MAX - 1);
+        return fail(BAD_RECIPE, "model.seq_length %" PRId64 ": use 1 to %d", c->seq_length, INT32_MAX - 1);
     if (c->vocab_size < 1)
-        return fail(BAD_RECIPE, "model.vocab_size: %" PRId64 "; 1 and more work", c->vocab_size);
+        return fail(BAD_RECIPE, "model.vocab_size %" PRId64 ": use 1 or more", c->vocab_size);
     bool wants_end = c->reset_position_ids || c->reset_attention_mask || c->eod_mask_loss;
     if (wants_end && (c->end_of_document < 0 || c->end_of_document >= c->vocab_size))
         return fail(BAD_RECIPE,
-                    "data.%s needs an id that ends a document below model.vocab_size %" PRId64 "; it is %d",
+                    "data.%s needs an end-of-document id below model.vocab_size %" PRId64 "; the "
+                    "tokenizer has %d",
                     c->reset_position_ids     ? "reset_position_ids"
                     : c->reset_attention_mask ? "reset_attention_mask"
                                               : "eod_mask_loss",
@@ -109,10 +111,10 @@ static enum status open_list(const struct data_source_config *sources, int count
         const char *between = wrong->length > 0 ? "; " : "";
         out->weights[i] = weight;
         if (!isfinite(weight) || weight <= 0.0) {
-            text_add(
-                wrong,
-                "%sdata.%s source %d (%s): weight %s; it must be above 0 (left out, it gives no samples)",
-                between, key, i + 1, sources[i].path, number_text(weight, number));
+            text_add(wrong,
+                     "%sdata.%s source %d (%s): weight %s must be greater than 0; to use no samples "
+                     "of it, remove the source",
+                     between, key, i + 1, sources[i].path, number_text(weight, number));
             continue;
         }
         enum status status = dataset_open(sources[i].path, &out->datasets[i]);
@@ -245,15 +247,17 @@ static enum status refuse_part(const struct data *d, enum data_split split, int 
                  split_names[split], part->documents, documents);
     else
         text_add(&what, ": %" PRId64 " documents,", documents);
-    text_add(&what, " %" PRId64 " tokens; a sample of model.seq_length %" PRId64 " takes %" PRId64 "; ",
+    text_add(&what,
+             " %" PRId64 " tokens; a sample of model.seq_length %" PRId64 " needs %" PRId64 "; "
+             "use ",
              part->tokens, d->seq_length, d->seq_length + 1);
     if (part->tokens >= 2)
-        text_add(&what, "a seq_length of %" PRId64 " or less works, or ", part->tokens - 1);
+        text_add(&what, "a seq_length of %" PRId64 " or less, or ", part->tokens - 1);
     text_add(&what, "%s",
              d->split[0] == 0 || part->documents == documents ? "more text"
-             : documents < 3
-                 ? "text cut into more documents (data prepare --documents), or a list for data.valid"
-                 : "a larger part, or more text");
+             : documents < 3 ? "text split into more documents (cuboid data prepare --documents), or a list "
+                               "for data.valid"
+                             : "a larger share, or more text");
     enum status status = fail(BAD_RECIPE, "%s", what.chars);
     text_free(&what);
     return status;
@@ -263,8 +267,7 @@ enum status data_require(const struct data *data, enum data_split split)
 {
     const struct data_mix *mix = &data->mixes[split];
     if (mix->count == 0)
-        return fail(BAD_RECIPE, "data.%s: nothing is left for it when data.valid is a list",
-                    split_names[split]);
+        return fail(BAD_RECIPE, "data.%s: has no documents if data.valid is a list", split_names[split]);
     for (int i = 0; i < mix->count; i++)
         if (mix->parts[i].samples == 0)
             return refuse_part(data, split, i);
@@ -301,7 +304,8 @@ void data_describe(const struct data *data, struct text *out)
             char tokens[NUMBER_CHARS];
             int64_t period, share = blend_share(mix->blend, i, &period);
             text_add(out,
-                     "%-5s  %s  %" PRId64 " documents  %s tokens  %" PRId64 " samples an epoch  share %.4g\n",
+                     "%-5s  %s  %" PRId64 " documents  %s tokens  %" PRId64 " samples per epoch  share "
+                     "%.4g\n",
                      split_names[split], dataset_prefix(part->dataset), part->documents,
                      count_text((double)part->tokens, tokens), part->samples, (double)share / (double)period);
         }

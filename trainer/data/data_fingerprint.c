@@ -131,7 +131,8 @@ static bool is_sum(const json_t *object, const char *key, uint64_t sum)
 static void add_number(const char *what, int64_t then, int64_t now, struct text *out)
 {
     if (then != now)
-        text_add(out, "%s%s %" PRId64 " then, %" PRId64 " now", out->length > 0 ? ", " : "", what, then, now);
+        text_add(out, "%s%s changed from %" PRId64 " to %" PRId64, out->length > 0 ? ", " : "", what, then,
+                 now);
 }
 
 /* Compares the blocks that exist in both files; sizes are compared elsewhere. */
@@ -166,7 +167,7 @@ static enum status compare_source(const struct dataset *source, const json_t *th
 {
     const char *type = string_of(then, "dtype");
     if (strcmp(type, dataset_type_name(source)) != 0)
-        text_add(out, "type %s then, %s now", type, dataset_type_name(source));
+        text_add(out, "type changed from %s to %s", type, dataset_type_name(source));
     add_number("documents", integer_of(then, "documents"), dataset_documents(source), out);
     add_number("sequences", integer_of(then, "sequences"), dataset_sequences(source), out);
     add_number("tokens", integer_of(then, "tokens"), dataset_tokens(source), out);
@@ -181,8 +182,8 @@ static enum status compare_list(const struct data *data, enum data_split list, c
 {
     int count = source_count(data, list), before = (int)json_array_size(then);
     if (count != before)
-        text_add(changes, "%sdata.%s: sources %d then, %d now", changes->length > 0 ? "\n" : "", lists[list],
-                 before, count);
+        text_add(changes, "%sdata.%s: number of sources changed from %d to %d",
+                 changes->length > 0 ? "\n" : "", lists[list], before, count);
     for (int i = 0; i < count && i < before; i++) {
         struct text why = {0};
         const struct dataset *source = data_source(data, list, i);
@@ -203,7 +204,7 @@ static enum status compare(const struct data *data, const char *path, const stru
     json_t *root = json_read(text_chars(file), file->length, 0, &why);
     enum status status = OK;
     if (strcmp(string_of(root, "format"), "cuboid data") != 0 || integer_of(root, "version") != 1) {
-        text_add(changes, "%s: not a record of datasets, version 1: cannot tell whether the data changed",
+        text_add(changes, "%s: not a dataset record of version 1: changes of the data cannot be detected",
                  path);
     } else {
         void *room = malloc(FINGERPRINT_BLOCK_BYTES);
@@ -227,7 +228,7 @@ enum status data_fingerprint_compare(struct data *data, const char *folder, stru
         if (file_read_small(path.chars, MOST_FILE_BYTES, &file) == OK)
             status = compare(data, path.chars, &file, changes);
         else
-            text_add(changes, "%s: cannot tell whether the data changed", fail_text());
+            text_add(changes, "%s: changes of the data cannot be detected", fail_text());
     }
     text_free(&path);
     text_free(&file);
@@ -242,17 +243,16 @@ enum status data_fingerprint_check(struct data *data, const char *folder, bool s
     for (const char *line = changes.chars; status == OK && line != NULL && !strict;
          line = *end != 0 ? end + 1 : NULL) {
         end = line + strcspn(line, "\n");
-        print_line(
-            stderr,
-            "warning: the data is not what made %s: %.*s; restore it to continue with the same samples "
-            "(data.strict=true refuses)",
-            folder, (int)(end - line), line);
+        print_line(stderr,
+                   "warning: the data changed since %s: %.*s; restore it to resume with the same "
+                   "samples (data.strict=true makes this an error)",
+                   folder, (int)(end - line), line);
     }
     if (status == OK && strict && changes.length > 0) {
         for (char *c = changes.chars; *c != 0; c++)
             *c = *c == '\n' ? ';' : *c;
         status = fail(BAD_DATA,
-                      "data.strict: the data is not what made %s: %s; restore it, or continue with "
+                      "data.strict: the data changed since %s: %s; restore it, or set "
                       "data.strict=false",
                       folder, changes.chars);
     }

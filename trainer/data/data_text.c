@@ -118,13 +118,13 @@ static enum status take_object(struct reader *r, const struct json_line *line)
 {
     if (line->found == LINE_NO_OBJECT)
         return fail(BAD_DATA,
-                    "%s, line %" PRId64
-                    ": not a JSON object; JSON Lines wants {\"%s\": \"...\"} on each line",
+                    "%s, line %" PRId64 ": not a JSON object; JSON Lines needs {\"%s\": \"...\"} on "
+                    "each line",
                     r->name, r->line_number, r->options->json_key);
     if (line->found != LINE_STRING)
         return fail(BAD_DATA,
-                    "%s, line %" PRId64
-                    ": the object has no %s\"%s\"; --json-key names the key that holds the text",
+                    "%s, line %" PRId64 ": the object has no %s\"%s\"; set --json-key to the key of "
+                    "the text",
                     r->name, r->line_number, line->found == LINE_NO_STRING ? "string under " : "",
                     r->options->json_key);
     char decoded[1 << 14];
@@ -149,8 +149,8 @@ static enum status read_json_line(struct reader *r, const char *bytes, int64_t l
     struct json_line line;
     if (!json_line_parse(bytes, length, r->options->json_key, &line))
         return fail(BAD_DATA,
-                    "%s, line %" PRId64 ", column %" PRId64
-                    ": %s; JSON Lines wants one whole object on each line",
+                    "%s, line %" PRId64 ", column %" PRId64 ": %s; JSON Lines needs one complete "
+                    "object on each line",
                     r->name, r->line_number, line.at + 1, line.problem);
     return take_object(r, &line);
 }
@@ -160,9 +160,8 @@ static enum status keep_line(struct reader *r, const char *bytes, size_t length)
 {
     if (length > TEXT_MOST_LINE_BYTES - r->line.length)
         return fail(BAD_DATA,
-                    "%s, line %" PRId64
-                    ": longer than %d MiB, the most that a line of JSON may have; split the "
-                    "document, or give it as plain text",
+                    "%s, line %" PRId64 ": longer than the limit of %d MiB; split the document, or "
+                    "use plain text",
                     r->name, r->line_number + 1, TEXT_MOST_LINE_BYTES >> 20);
     text_add_bytes(&r->line, bytes, length);
     return OK;

@@ -167,9 +167,8 @@ enum status dataset_read_bytes(const struct dataset *dataset, int64_t at, size_t
                         strerror(errno));
         if (got == 0)
             return fail(IO_ERROR,
-                        "%s.bin: ends at or before byte %" PRId64 ", and had %" PRId64
-                        " bytes when it was opened: the file was truncated while in use; restore it and "
-                        "start again",
+                        "%s.bin: ends at or before byte %" PRId64 ", and had %" PRId64 " bytes when it was "
+                        "opened: the file was truncated while in use; restore it and restart",
                         dataset->prefix, at + (int64_t)have, dataset->bin_bytes);
         have += (size_t)got;
     }

@@ -73,22 +73,21 @@ static enum status read_header(struct reader *r, struct dataset_index *d)
 {
     unsigned char header[HEADER_BYTES];
     if (r->bytes < HEADER_BYTES)
-        return fail(BAD_DATA,
-                    "%s: %" PRId64
-                    " bytes; the header alone has %d, so the file is truncated or not an index",
-                    r->path, r->bytes, HEADER_BYTES);
+        return fail(BAD_DATA, "%s: %" PRId64 " bytes; the header has %d: truncated, or not an index", r->path,
+                    r->bytes, HEADER_BYTES);
     TRY(take(r, header, sizeof header));
     if (memcmp(header, "MMIDIDX\0\0", VERSION_AT) != 0)
         return fail(BAD_DATA, "%s: does not begin with MMIDIDX: not the index of a Megatron dataset",
                     r->path);
     uint64_t version = (uint64_t)load_i64(header + VERSION_AT, 0);
     if (version != 1)
-        return fail(BAD_DATA, "%s, byte %d: version %" PRIu64 "; only version 1 is known", r->path,
+        return fail(BAD_DATA, "%s, byte %d: version %" PRIu64 "; only version 1 is supported", r->path,
                     VERSION_AT, version);
     int code = header[TYPE_AT];
     if (code >= (int)(sizeof types / sizeof *types) || types[code].bytes == 0)
         return fail(BAD_DATA,
-                    "%s, byte %d: type code %d%s%s is not a type of ids; 8 (uint16) and 4 (int32) are usual",
+                    "%s, byte %d: type code %d%s%s is not an integer type; expected 8 (uint16) or "
+                    "4 (int32)",
                     r->path, TYPE_AT, code, code == 6 || code == 7 ? ", " : "",
                     code == 6 || code == 7 ? types[code].name : "");
     uint64_t sequences = (uint64_t)load_i64(header + SEQUENCES_AT, 0);
@@ -96,8 +95,8 @@ static enum status read_header(struct reader *r, struct dataset_index *d)
     uint64_t room = (uint64_t)(r->bytes - HEADER_BYTES);
     if (sequences > room / 12)
         return fail(BAD_DATA,
-                    "%s, byte %d: %" PRIu64 " sequences; a file of %" PRId64 " bytes has room for %" PRIu64
-                    ": truncated or corrupt",
+                    "%s, byte %d: %" PRIu64 " sequences; a file of %" PRId64 " bytes can contain at "
+                    "most %" PRIu64 ": truncated or corrupt",
                     r->path, SEQUENCES_AT, sequences, r->bytes, room / 12);
     room -= sequences * 12;
     if (boundaries > room / 8 || (boundaries * 8 != room && boundaries * 8 + sequences != room))
@@ -191,7 +190,8 @@ static enum status read_boundaries(struct reader *r, struct dataset_index *d, co
             if (at < before || at > d->sequences || wrong)
                 return fail(BAD_DATA,
                             "%s, byte %" PRId64 ": document boundary %" PRId64 " of %" PRId64 " is %" PRId64
-                            "; they go from 0 up to %" PRId64 ": corrupt",
+                            "; "
+                            "boundaries must ascend from 0 to %" PRId64 ": corrupt",
                             r->path, boundaries_at + i * 8, i, d->documents + 1, at, d->sequences);
             if (i > 0)
                 TRY(add_document(r, d, i - 1, lengths, before, at));

@@ -27,7 +27,7 @@ static enum status io_failure(const struct text *path)
 {
     int why = errno;
     return fail(IO_ERROR, "%s: %s%s", path->chars, strerror(why),
-                why == ENOSPC || why == EDQUOT ? "; nothing was kept under the final name" : "");
+                why == ENOSPC || why == EDQUOT ? "; no dataset was created" : "");
 }
 
 /* Syncs and closes; only the sync guarantees that all bytes are on disk. */
@@ -120,8 +120,8 @@ enum status dataset_writer_add(struct dataset_writer *writer, const int32_t *ids
 {
     if (count > INT32_MAX - writer->length)
         return fail(BAD_DATA,
-                    "%s: document %" PRId64 " has more than %d tokens, the most that the format holds; "
-                    "cut the text into smaller documents",
+                    "%s: document %" PRId64 " has more than %d tokens, the limit of the format; "
+                    "split the text into smaller documents",
                     writer->bin_path.chars, writer->documents, INT32_MAX);
     for (int64_t i = 0; i < count; i += CHUNK)
         TRY(write_chunk(writer, ids + i, count - i < CHUNK ? count - i : CHUNK));
@@ -171,7 +171,7 @@ enum status dataset_writer_finish(struct dataset_writer *writer)
 {
     CHECK(writer->length == 0); // the last document was ended
     if (writer->tokens == 0)
-        return fail(BAD_DATA, "%s: there are no tokens to write", writer->bin_path.chars);
+        return fail(BAD_DATA, "%s: no tokens to write", writer->bin_path.chars);
     TRY(write_index(writer));
     TRY(close_file(&writer->bin, &writer->bin_path));
     TRY(close_file(&writer->idx, &writer->idx_path));

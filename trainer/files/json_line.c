@@ -91,16 +91,16 @@ static bool scan_string(struct scanner *s, const char **begin, const char **end)
         unsigned char c = (unsigned char)*s->at;
         int length = 1;
         if (c == '\\' && escape(s->at, s->end, &length) < 0)
-            return refuse(s, s->at, "not an escape sequence of JSON");
+            return refuse(s, s->at, "invalid escape sequence");
         if (c < 0x20)
-            return refuse(s, s->at, "a control character in a string; JSON writes it as an escape sequence");
+            return refuse(s, s->at, "unescaped control character in a string");
         if (c >= 0x80 && (length = sequence_length(s->at, s->end)) == 0)
-            return refuse(s, s->at, "a byte that is not UTF-8");
+            return refuse(s, s->at, "invalid UTF-8");
         s->at += length;
     }
     *end = s->at;
     if (s->at == s->end)
-        return refuse(s, quote, "a string without its closing quote");
+        return refuse(s, quote, "unterminated string");
     s->at++;
     return true;
 }

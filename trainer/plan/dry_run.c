@@ -29,7 +29,7 @@ static void print_others(const struct run *run, FILE *to)
     if (others > 0)
         fprintf(to, "One rank of each stage is shown; the %d other%s of a stage ha%s the same%s.\n", others,
                 others == 1 ? "" : "s", others == 1 ? "s" : "ve",
-                run->recipe->parallel.zero_stage > 0 ? ", but for a block of each bucket" : "");
+                run->recipe->parallel.zero_stage > 0 ? ", except for one block of each bucket" : "");
 }
 
 static enum status count_for_papers(const struct run *run, FILE *to)
@@ -37,23 +37,22 @@ static enum status count_for_papers(const struct run *run, FILE *to)
     TRY(report_formula(run, to));
     TRY(report_terms(run, 0, to));
     print_others(run, to);
-    fprintf(
-        to,
-        "Nothing was computed, and nothing of this is allocated: assume papers counts what the programs of\n"
-        "ZeRO (1910.02054) and Korthikanti et al. (2205.05198) stored.\n");
+    fprintf(to, "Nothing was computed. These are not allocations of Cuboid: assume=papers "
+                "counts what the\nimplementations of ZeRO (1910.02054) and Korthikanti et al. "
+                "(2205.05198) store.\n");
     return OK;
 }
 
 static void print_notes(const struct run *run, FILE *to)
 {
     if (device_traits(run->recipe->cluster.dry_device)->is_gpu)
-        fprintf(to,
-                "Nothing was computed: these are the allocations of a run of this recipe, on a GPU for each "
-                "rank. Beside\nthem CUDA, NCCL and cuDNN keep memory of their own. The terms leave out the "
-                "communication memory in\nwhich sums between GPUs are added up.\n");
+        fprintf(to, "Nothing was computed: these are the allocations of this recipe with one GPU "
+                    "per rank. CUDA, NCCL and\ncuDNN allocate additional memory. The terms do not "
+                    "include the buffers of reductions between GPUs.\n");
     else
-        fprintf(to, "Nothing was computed: these are the allocations of a run of this recipe, its ranks as "
-                    "threads. As\nprocesses, each group's sums take up to 2 MiB of communication more.\n");
+        fprintf(to, "Nothing was computed: these are the allocations of this recipe with ranks as "
+                    "threads. Ranks as\nprocesses need up to 2 MiB more per group, for "
+                    "reductions.\n");
 }
 
 static enum status report_rows(const struct run *run, const struct part_row *rows, int count, bool whole,

@@ -66,11 +66,10 @@ static void print_zero(const struct run *run, FILE *to)
     if (status != OK)
         return; // a run reports it anyway
     bytes_text(states.whole * (int64_t)sizeof(float), bytes);
-    fprintf(
-        to,
-        "ZeRO %d: for each of %d microbatch%s rank 0 reduce-scatters %s of gradients in %d messages, which "
-        "stages 0 and 1 do once a step",
-        stage, m, m == 1 ? "" : "es", bytes, states.messages);
+    fprintf(to,
+            "ZeRO %d: for each of %d microbatch%s rank 0 reduce-scatters %s of gradients "
+            "in %d messages; ZeRO 0 and 1 do this once per step",
+            stage, m, m == 1 ? "" : "es", bytes, states.messages);
     bytes_text(states.whole * (int64_t)dtype_bytes(recipe_working_dtype(recipe)), bytes);
     if (stage == 3)
         fprintf(to, "; and gathers %s of weights for F, and again for B or I", bytes);
@@ -124,7 +123,7 @@ static void print_parts(const struct part_row *rows, int count, FILE *to)
     for (int part = 0; part < PART_COUNT; part++)
         if (part_width(rows, count, part) > 0)
             fprintf(to, "  %*s", part_width(rows, count, part), part_name((enum part)part));
-    fprintf(to, "  %10s\n", "in all");
+    fprintf(to, "  %10s\n", "total");
     for (int i = 0; i < count; i++) {
         fprintf(to, "%5d %6d", rows[i].rank, rows[i].pp);
         for (int part = 0; part < PART_COUNT; part++)
@@ -182,10 +181,9 @@ enum status report_offload(const struct run *run, FILE *to)
     if (run->recipe->memory.offload_activations)
         TRY(anything_leaves(run, &any));
     if (!any)
-        print_line(to,
-                   "warning: memory.offload_activations has no effect: in this schedule every backward pass "
-                   "follows its forward at once, or nearly; a pipeline of three or more ranks, or of more "
-                   "microbatches at once, has activations to offload");
+        print_line(to, "warning: memory.offload_activations has no effect: in this schedule backward "
+                       "passes follow their forward (almost) immediately; use three or more pipeline "
+                       "ranks, or more microbatches in flight");
     return OK;
 }
 
@@ -261,9 +259,8 @@ void report_resident(int ranks, int64_t allocated_bytes, FILE *to)
     bytes_text((int64_t)usage.ru_maxrss * 1024, resident);
     bytes_text(allocated_bytes, allocated);
     if (ranks == 1)
-        fprintf(to, "memory: this process's rank allocated %s at most; the process, %s resident at most\n",
-                allocated, resident);
+        fprintf(to, "peak memory: %s allocated by this rank, %s resident (process)\n", allocated, resident);
     else
-        fprintf(to, "memory: %d ranks allocated %s at most; their process, %s resident at most\n", ranks,
-                allocated, resident);
+        fprintf(to, "peak memory: %s allocated by %d ranks, %s resident (process)\n", allocated, ranks,
+                resident);
 }

@@ -44,14 +44,14 @@ static enum status check_prompt(const struct job *job)
     const struct model_config *model = &job->options->recipe->model;
     if (job->ids.count > model->seq_length)
         return fail(BAD_USAGE,
-                    "the prompt has %lld tokens, and the model sees model.seq_length %lld at once; a prompt "
-                    "of at most %lld works",
+                    "the prompt has %lld tokens, but the model has model.seq_length %lld; use a "
+                    "prompt of at most %lld tokens",
                     (long long)job->ids.count, (long long)model->seq_length, (long long)model->seq_length);
     for (int64_t i = 0; i < job->ids.count; i++)
         if (job->ids.ids[i] >= model->vocab_size)
             return fail(BAD_USAGE,
-                        "token %lld of the prompt has the id %d, and model.vocab_size is %lld: is tokenizer "
-                        "%s the one that the model was trained with?",
+                        "token %lld of the prompt has the id %d, but model.vocab_size is %lld: was the "
+                        "model trained with tokenizer %s?",
                         (long long)i, job->ids.ids[i], (long long)model->vocab_size,
                         tokenizer_name(job->tokenizer));
     return OK;

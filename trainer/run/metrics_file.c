@@ -93,11 +93,10 @@ static enum status report_damage(const struct metrics_file *file, const struct k
         free_name(file->run_dir.chars, &copy);
         enum status status = file_write_atomic(copy.chars, all->chars, all->length);
         if (status == OK)
-            print_line(
-                stderr,
-                "warning: %s: line %d is torn or damaged (%d in all) and is left out; the file as it was "
-                "is kept as %s",
-                file->path.chars, kept->first_bad, kept->bad, copy.chars);
+            print_line(stderr,
+                       "warning: %s: line %d is incomplete or corrupt (%d such lines in total) and is "
+                       "dropped; the original file is kept as %s",
+                       file->path.chars, kept->first_bad, kept->bad, copy.chars);
         text_free(&copy);
         TRY(status);
     }

@@ -86,8 +86,7 @@ static enum status read_schedule(const struct recipe *recipe, struct schedule **
         return OK;
     }
     schedule_destroy(s);
-    return fail(BAD_SCHEDULE, "%s is another schedule than it was when the recipe was read",
-                pipeline->schedule_file);
+    return fail(BAD_SCHEDULE, "%s changed after the recipe was read", pipeline->schedule_file);
 }
 
 static enum status build_schedule(const struct recipe *recipe, struct schedule **out)

@@ -67,11 +67,10 @@ static enum status refuse_empty(const char *load)
     text_add(&inside, "%s/checkpoints", load);
     enum status status = stat(inside.chars, &info) == 0 ? find_in(inside.chars, &found) : OK;
     if (status == OK)
-        status = fail(
-            BAD_RECIPE,
-            "checkpoint.load: %s: no checkpoint: it holds no manifest.json, and no complete step-... folder; "
-            "%s works",
-            load, found ? inside.chars : "auto, none, or a folder that holds a checkpoint");
+        status = fail(BAD_RECIPE,
+                      "checkpoint.load: %s: not a checkpoint: contains neither manifest.json nor a "
+                      "complete step-... directory; use %s",
+                      load, found ? inside.chars : "auto, none or a checkpoint directory");
     text_free(&inside);
     return status;
 }
@@ -88,8 +87,7 @@ static enum status check_named(const char *load)
         TRY(find_in(load, &found));
     if (why == NULL)
         return found ? OK : refuse_empty(load);
-    return fail(BAD_RECIPE, "checkpoint.load: %s: %s; auto, none, or a folder that holds a checkpoint works",
-                load, why);
+    return fail(BAD_RECIPE, "checkpoint.load: %s: %s; use auto, none or a checkpoint directory", load, why);
 }
 
 static enum status taken(const char *folder)
@@ -102,8 +100,8 @@ static enum status taken(const char *folder)
         owner_describe(&owner, &who);
     }
     enum status status = fail(BAD_RECIPE,
-                              "logging.run_dir: another run is writing in %s%s; wait for it, or choose "
-                              "another folder: logging.run_dir=%s-2",
+                              "logging.run_dir: another run is writing in %s%s; wait for it, or use another "
+                              "directory, such as logging.run_dir=%s-2",
                               folder, text_chars(&who), folder);
     text_free(&path);
     text_free(&who);
@@ -157,9 +155,9 @@ static enum status refuse_other_place(const struct recipe *recipe)
     if (status == OK && step >= 0)
         status =
             fail(BAD_RECIPE,
-                 "logging.run_dir: %s holds an earlier run with a checkpoint of step %lld in %s, and "
-                 "checkpoint.save is %s; use checkpoint.save=auto to continue it, or another folder: "
-                 "logging.run_dir=%s-2",
+                 "logging.run_dir: %s holds an earlier run with a checkpoint of step %lld in "
+                 "%s, and checkpoint.save is %s; use checkpoint.save=auto to resume it, or "
+                 "another directory, such as logging.run_dir=%s-2",
                  recipe->logging.run_dir, (long long)step, usual.chars,
                  recipe->checkpoint.save != NULL ? recipe->checkpoint.save : "none", recipe->logging.run_dir);
     text_free(&usual);
@@ -174,12 +172,11 @@ static enum status check_earlier(const struct recipe *recipe, int64_t newest)
     if (!is_used(folder))
         return OK;
     if (recipe->checkpoint.load == NULL && newest >= 0)
-        return fail(
-            BAD_RECIPE,
-            "logging.run_dir: %s holds an earlier run, saved up to step %lld, and "
-            "checkpoint.load=none starts from scratch; use checkpoint.load=auto to continue it, or another "
-            "folder: logging.run_dir=%s-2",
-            folder, (long long)newest, folder);
+        return fail(BAD_RECIPE,
+                    "logging.run_dir: %s holds an earlier run, saved up to step %lld, and "
+                    "checkpoint.load=none starts from scratch; use checkpoint.load=auto to resume "
+                    "it, or another directory, such as logging.run_dir=%s-2",
+                    folder, (long long)newest, folder);
     return newest < 0 && (recipe->checkpoint.load == NULL || is_auto(recipe)) ? refuse_other_place(recipe)
                                                                               : OK;
 }
@@ -221,9 +218,9 @@ enum status run_folder_check(const struct recipe *recipe, struct run_folder *out
     if (status == OK)
         status = check_earlier(recipe, out->newest);
     if (status == OK && out->continues)
-        text_add(&out->from, "step %lld is saved in %s", (long long)out->newest, recipe->checkpoint.save);
+        text_add(&out->from, "saved step %lld in %s", (long long)out->newest, recipe->checkpoint.save);
     else if (status == OK && named)
-        text_add(&out->from, "step %lld is saved in %s", (long long)step_of(load), load);
+        text_add(&out->from, "saved step %lld in %s", (long long)step_of(load), load);
     // Before its first checkpoint, an active run looks like one that has ended.
     return status != OK && is_taken(folder) ? taken(folder) : status;
 }

@@ -23,7 +23,8 @@ enum status sampler_create(const struct sampling *sampling, int64_t count, struc
     bool valid = isfinite(sampling->temperature) && sampling->temperature >= 0.0 && sampling->top_k >= 0 &&
                  sampling->top_p > 0.0 && sampling->top_p <= 1.0 && count >= 1 && count <= INT32_MAX;
     if (!valid)
-        return fail(BAD_ARGUMENT, "no sampling: temperature %g, top-k %lld, top-p %g, of %lld ids",
+        return fail(BAD_ARGUMENT,
+                    "invalid sampling options: temperature %g, top-k %lld, top-p %g, of %lld ids",
                     sampling->temperature, (long long)sampling->top_k, sampling->top_p, (long long)count);
     struct sampler *s = calloc(1, sizeof *s);
     if (s == NULL)

@@ -77,7 +77,7 @@ static enum status load_checkpoint(struct session *s, bool *own)
         TRY(load_named(s, load));
     if (is_primary(s) && (*own || !is_auto))
         print_line(
-            stdout, "continues from %s, step %lld%s%s", *own ? path : load, (long long)s->rank_state.step,
+            stdout, "resumes from %s, step %lld%s%s", *own ? path : load, (long long)s->rank_state.step,
             *own && !is_auto ? ", which is newer than checkpoint.load " : "", *own && !is_auto ? load : "");
     free(path);
     return OK;
@@ -93,8 +93,8 @@ static enum status begin(struct session *s)
     TRY(run_folder_write_recipe(recipe));
     s->complete = s->rank_state.step >= recipe->train.train_iters && (s->rank_state.step > 0 || own);
     if (s->complete)
-        printf("nothing to do: step %lld is done, and train.train_iters is %lld\n",
-               (long long)s->rank_state.step, (long long)recipe->train.train_iters);
+        printf("training is complete: step %lld, train.train_iters %lld\n", (long long)s->rank_state.step,
+               (long long)recipe->train.train_iters);
     struct launcher launcher;
     TRY(launcher_find(&launcher));
     struct metrics_config config = {
@@ -194,11 +194,11 @@ static void warn_of_no_loss(struct session *s, const struct step_record *record)
 {
     if (record->loss_tokens > 0 || s->warned)
         return;
-    print_line(
-        stderr,
-        "warning: step %lld: no token of the batch counts in the loss (data.eod_mask_loss, or masked data): "
-        "loss null, gradients 0; metrics.jsonl has \"loss_tokens\" for each step",
-        (long long)record->step);
+    print_line(stderr,
+               "warning: step %lld: all tokens of the batch are masked (data.eod_mask_loss, "
+               "or masked data): loss null, gradients 0; metrics.jsonl has \"loss_tokens\" "
+               "for each step",
+               (long long)record->step);
     s->warned = true;
 }
 
@@ -280,13 +280,15 @@ static enum status outcome(const struct session *s, bool stop)
     const struct recipe *recipe = s->rank_state.run->recipe;
     long long step = (long long)s->rank_state.step;
     if (s->broken.length > 0)
-        return fail(IO_ERROR, "%s; step %lld is saved in %s", s->broken.chars, step, recipe->checkpoint.save);
+        return fail(IO_ERROR, "%s; saved step %lld in %s", s->broken.chars, step, recipe->checkpoint.save);
     if (!stop || s->rank_state.step >= recipe->train.train_iters)
         return OK;
     if (recipe->checkpoint.save == NULL)
         return fail(INTERRUPTED,
-                    "asked to stop after step %lld, and checkpoint.save is none: nothing is saved", step);
-    return fail(STOPPED, "asked to stop: step %lld is saved in %s", step, recipe->checkpoint.save);
+                    "stop requested after step %lld; nothing is saved, since checkpoint.save is "
+                    "none",
+                    step);
+    return fail(STOPPED, "stop requested: saved step %lld in %s", step, recipe->checkpoint.save);
 }
 
 static enum status loop(struct session *s)
@@ -418,11 +420,10 @@ static enum status check_memory(const struct recipe *recipe)
     count_text(parameters, count);
     count_text(parameters * there / needed, most);
     return fail(BAD_RECIPE,
-                "the model has %s parameters; with parallel.data_parallel_size %d%s their values, gradients "
-                "and moments (%d bytes) take %.1f GiB, and this machine has %.1f GiB for them; at most %s "
-                "parameters fit, "
-                "or ranks on several machines (mpirun, srun)",
-                count, data, data > 1 && once < bytes ? " (a larger parallel.zero_stage takes less)" : "",
+                "the model has %s parameters; with parallel.data_parallel_size %d%s their "
+                "values, gradients and moments (%d bytes each) need %.1f GiB, but this machine "
+                "has %.1f GiB; use at most %s parameters, or several machines (mpirun, srun)",
+                count, data, data > 1 && once < bytes ? " (a larger parallel.zero_stage reduces this)" : "",
                 bytes, needed / 0x1p30, there / 0x1p30, most);
 }
 

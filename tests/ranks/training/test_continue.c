@@ -151,7 +151,7 @@ static enum status passes_over_a_wrong_byte(struct scene *s)
     TRY(says(s, "warning: %s/run/checkpoints/step-00000004/rank-%s.safetensors: the checksum of ", "00003"));
     TRY(says(s, "step-00000004 cannot be loaded; it is kept as %s/run/checkpoints/%s.broken\n",
              "step-00000004"));
-    TRY(says(s, "continues from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
+    TRY(says(s, "resumes from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
     TRY(is_there(s, "step-00000004.broken/manifest.json", true));
     TRY(is_there(s, "step-00000004/manifest.json", true)); // saved again
     return same_losses(s, "run", 5);
@@ -166,7 +166,7 @@ static enum status passes_over_two(struct scene *s)
     TRY(ended(s, OK));
     TRY(says(s, "skipped: %s/run/checkpoints/%s", "step-00000005/rank-00000.safetensors: "));
     TRY(says(s, "warning: %s/run/checkpoints/%s", "step-00000004/rank-00001.safetensors: the checksum of "));
-    TRY(says(s, "continues from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
+    TRY(says(s, "resumes from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
     TRY(is_there(s, "step-00000005.broken", true));
     TRY(is_there(s, "step-00000004.broken-2", true));
     return same_losses(s, "run", 6);
@@ -184,7 +184,7 @@ static enum status refuses(struct scene *s)
     TRY(is_there(s, "step-00000006.broken", false));
     run(s, "run", 7, "model.ffn_hidden_size=36");
     TRY(ended(s, BAD_CHECKPOINT));
-    TRY(says(s, "%s/run/checkpoints/step-00000006: made with model.ffn_hidden_size %s, and", "48"));
+    TRY(says(s, "%s/run/checkpoints/step-00000006: trained with model.ffn_hidden_size %s, but", "48"));
     TRY(is_there(s, "step-00000006.broken", false));
     for (int step = 1; step < 6; step++)
         damage(s, step, 0, step == 2);
@@ -229,16 +229,12 @@ static enum status says_what_changed(struct scene *s)
     snprintf(keys, sizeof keys,
              "seed=77 optimizer.lr=0.004 model.hidden_dropout=0.1 data.eod_mask_loss=true "
              "train.global_batch_size=16 optimizer.lr_decay_style=linear");
-    snprintf(
-        lines, sizeof lines, "%s",
-        "train.global_batch_size changed from 8 to 16; the data does not continue after sample 24, where it "
-        "stopped\n"
-        "seed changed from 11 to 77\n"
-        "model.hidden_dropout changed from 0 to 0.1\n"
-        "optimizer.lr changed from 0.005 to 0.004\n"
-        "optimizer.lr_decay_style changed from cosine to linear\n"
-        "data.eod_mask_loss changed from false to true\n"
-        "the learning rate of step 4 changes from 0.00457 to 0.0033\n");
+    snprintf(lines, sizeof lines, "%s",
+             "train.global_batch_size changed from 8 to 16; samples do not continue after "
+             "sample 24\nseed changed from 11 to 77\nmodel.hidden_dropout changed from 0 to "
+             "0.1\noptimizer.lr changed from 0.005 to 0.004\noptimizer.lr_decay_style "
+             "changed from cosine to linear\ndata.eod_mask_loss changed from false to "
+             "true\nthe learning rate of step 4 changes from 0.00457 to 0.0033\n");
     TRY(warns_of(s, "other", keys, lines));
     run(s, "longer", 3, "");
     TRY(ended(s, OK));

@@ -224,9 +224,9 @@ static void refuses(struct fixture *fixture)
         {.step = 300, .tokens = 3, .prompt = "Of", .device = "model.hidden_size=32"},
     };
     static const char *const why[] = {
-        "the prompt has 49 tokens, and the model sees model.seq_length 48 at once", "step-00000299",
+        "the prompt has 49 tokens, but the model has model.seq_length 48", "step-00000299",
         "cluster.device dry computes nothing and cannot generate text; use cluster.device=cpu",
-        "model.hidden_size 64, and the recipe says 32"};
+        "model.hidden_size 64, but the recipe has 32"};
     const enum status expected[] = {BAD_USAGE, BAD_CHECKPOINT, BAD_RECIPE, BAD_CHECKPOINT};
     for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
         enum status status = say(fixture, &wishes[i], &result, &said);

@@ -273,7 +273,7 @@ Test(checkpoint, files_of_two_saves_are_not_mixed, .init = silence)
                      BAD_CHECKPOINT);
         cr_expect_str_eq(fail_text(),
                          "s/step-00000012/rank-00001.safetensors: another run wrote it at the same "
-                         "time; each run needs a checkpoint.save of its own");
+                         "time; set a different checkpoint.save for each run");
         manifest_free(&manifest);
     }
     loaded_free(&loaded);
@@ -329,6 +329,7 @@ Test(checkpoint, a_path_is_a_checkpoint_or_a_folder_of_them, .init = silence)
     cr_expect_str_eq(fail_text(), "t: No such file or directory");
     cr_expect_eq(checkpoint_resolve("/", &found), BAD_CHECKPOINT);
     cr_expect_str_eq(fail_text(),
-                     "/: no checkpoint: it holds no manifest.json, and no complete step-... folder");
+                     "/: not a checkpoint: contains neither manifest.json nor a complete step-... "
+                     "directory");
     leave(folder);
 }

@@ -45,13 +45,13 @@ Test(checkpoint_manifest, the_first_key_of_the_model_that_differs_is_named)
     save_one("s", 12);
     cr_assert_eq(manifest_read("s/step-00000012", &m), OK);
     static const char *const cases[][2] = {
-        {"model.num_layers=5", "here: made with model.num_layers 4, and the recipe says 5"},
-        {"model.num_query_groups=2", "here: made with model.num_query_groups 4, and the recipe says 2"},
-        {"model.activation=swiglu", "here: made with model.ffn_hidden_size"},
-        {"model.norm_epsilon=1e-6", "here: made with model.norm_epsilon"},
-        {"model.seq_length=16", "here: made with model.seq_length 32, and the recipe says 16"},
+        {"model.num_layers=5", "here: trained with model.num_layers 4, but the recipe has 5"},
+        {"model.num_query_groups=2", "here: trained with model.num_query_groups 4, but the recipe has 2"},
+        {"model.activation=swiglu", "here: trained with model.ffn_hidden_size"},
+        {"model.norm_epsilon=1e-6", "here: trained with model.norm_epsilon"},
+        {"model.seq_length=16", "here: trained with model.seq_length 32, but the recipe has 16"},
         {"model.tie_word_embeddings=false",
-         "here: made with model.tie_word_embeddings true, and the recipe says false"},
+         "here: trained with model.tie_word_embeddings true, but the recipe has false"},
         {"model.hidden_dropout=0.5", NULL},
         {"model.init_method_std=0.5", NULL},
         {"model.make_vocab_size_divisible_by=64", NULL},
@@ -184,33 +184,33 @@ Test(checkpoint_manifest, a_manifest_that_was_written_wrong_is_refused_for_its_r
     static const char *const cases[][3] = {
         {"cuboid checkpoint", "a checkpoint", "not the manifest of a checkpoint"},
         {"\"version\": 2", "\"version\": 3",
-         "version 3 of the format; this program reads versions 1 to 2, use a newer one"},
-        {"\"version\": 2", "\"version\": 0", "version 0 of the format"},
+         "format version 3 is not supported; this cuboid reads 1 to 2, use a newer one"},
+        {"\"version\": 2", "\"version\": 0", "format version 0 is not supported"},
         {"\"step\": 12", "\"step\": 9223372036854775807",
-         "step is 9223372036854775807; at most 1000000000000 works"},
+         "step 9223372036854775807 is too large; the maximum is 1000000000000"},
         {"\"step\": 12", "\"step\": 92233720368547758070", "not JSON: corrupt"},
-        {"\"run\": \"", "\"run\": \"x", "run is missing or of another kind"},
-        {"\"save\": \"", "\"other\": \"", "save is missing or of another kind"},
-        {"\"model\": {", "\"model\": {}, \"other\": {", "model is missing or of another kind"},
-        {"\"layout\": {", "\"layout\": {}, \"other\": {", "layout is missing or of another kind"},
-        {"\"tp\": 2", "\"t p\": 2", "an axis of layout is missing or of another kind"},
-        {"\"xxh3\": \"", "\"xxh3\": \"x", "xxh3 is missing or of another kind"},
+        {"\"run\": \"", "\"run\": \"x", "run is missing or has the wrong type"},
+        {"\"save\": \"", "\"other\": \"", "save is missing or has the wrong type"},
+        {"\"model\": {", "\"model\": {}, \"other\": {", "model is missing or has the wrong type"},
+        {"\"layout\": {", "\"layout\": {}, \"other\": {", "layout is missing or has the wrong type"},
+        {"\"tp\": 2", "\"t p\": 2", "an axis of layout is missing or has the wrong type"},
+        {"\"xxh3\": \"", "\"xxh3\": \"x", "xxh3 is missing or has the wrong type"},
         {"recipe.yaml", "../s.yaml", "name of a file is missing"},
         {"recipe.yaml", "other.yaml", "other.yaml: No such file or directory"},
-        {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "dtype is missing or of another kind"},
-        {"\"step\": 12", "\"step\": -12", "step is missing or of another kind"},
-        {"\"seed\": \"1234\"", "\"seed\": 1234", "seed is missing or of another kind"},
-        {"\"pp\": 1", "\"pp\": 0", "pp is missing or of another kind"},
+        {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "dtype is missing or has the wrong type"},
+        {"\"step\": 12", "\"step\": -12", "step is missing or has the wrong type"},
+        {"\"seed\": \"1234\"", "\"seed\": 1234", "seed is missing or has the wrong type"},
+        {"\"pp\": 1", "\"pp\": 0", "pp is missing or has the wrong type"},
         {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"../rank-00000.safetensor\"",
          "name of a file is missing"},
-        {"\"name\": \"norm.weight\"", "\"name\": \"norm\\nweight\"", "name is missing or of another kind"},
-        {"\"shape\": [4]", "\"shape\": [5]", "the pieces of norm.weight have 4 of its 5 elements"},
-        {"\"shape\": [4]", "\"shape\": [4, 1, 1]", "shape is missing or of another kind"},
-        {"\"begin\": [0]", "\"begin\": [9223372036854775807]", "a piece of norm.weight does not fit into it"},
-        {"\"count\": [4]", "\"count\": []", "count is missing or of another kind"},
+        {"\"name\": \"norm.weight\"", "\"name\": \"norm\\nweight\"", "name is missing or has the wrong type"},
+        {"\"shape\": [4]", "\"shape\": [5]", "the shards of norm.weight contain 4 of its 5 elements"},
+        {"\"shape\": [4]", "\"shape\": [4, 1, 1]", "shape is missing or has the wrong type"},
+        {"\"begin\": [0]", "\"begin\": [9223372036854775807]", "a shard of norm.weight exceeds its shape"},
+        {"\"count\": [4]", "\"count\": []", "count is missing or has the wrong type"},
         {"\"name\": \"head.weight\"", "\"name\": \"norm.weight\"",
-         "a piece of norm.weight does not fit into it"},
-        {"\"bytes\": ", "\"bytes\": 1", "bytes, and the manifest says"},
+         "a shard of norm.weight exceeds its shape"},
+        {"\"bytes\": ", "\"bytes\": 1", "bytes, but the manifest has"},
     };
     char folder[32];
     struct text good = {0};
@@ -237,16 +237,16 @@ Test(checkpoint_manifest, a_file_says_what_it_is)
 {
     static const char *const cases[][3] = {
         {"\"cuboid.version\":\"2\"", "\"cuboid.version\":\"3\"",
-         "cuboid.version in its metadata is missing or wrong"},
-        {"\"cuboid.version\"", "\"cuboid.Version\"", "cuboid.version in its metadata is missing or wrong"},
-        {"\"cuboid.run\":\"", "\"cuboid.run\":\"x", "cuboid.run in its metadata is missing or wrong"},
-        {"\"cuboid.save\":\"", "\"cuboid.save\":\"-", "cuboid.save in its metadata is missing or wrong"},
+         "metadata field cuboid.version is missing or invalid"},
+        {"\"cuboid.version\"", "\"cuboid.Version\"", "metadata field cuboid.version is missing or invalid"},
+        {"\"cuboid.run\":\"", "\"cuboid.run\":\"x", "metadata field cuboid.run is missing or invalid"},
+        {"\"cuboid.save\":\"", "\"cuboid.save\":\"-", "metadata field cuboid.save is missing or invalid"},
         {"\"cuboid.step\":\"12\"", "\"cuboid.step\":\"-2\"",
-         "cuboid.step in its metadata is missing or wrong"},
+         "metadata field cuboid.step is missing or invalid"},
         {"\"cuboid.step\":\"12\"", "\"cuboid.step\":\"1e\"",
-         "cuboid.step in its metadata is missing or wrong"},
-        {"\"cuboid.xxh3\":\"", "\"cuboid.xxh3\":\"g", "cuboid.xxh3 in its metadata is missing or wrong"},
-        {"\"cuboid.xxh3\"", "\"cuboid.xxh4\"", "cuboid.xxh3 in its metadata is missing or wrong"},
+         "metadata field cuboid.step is missing or invalid"},
+        {"\"cuboid.xxh3\":\"", "\"cuboid.xxh3\":\"g", "metadata field cuboid.xxh3 is missing or invalid"},
+        {"\"cuboid.xxh3\"", "\"cuboid.xxh4\"", "metadata field cuboid.xxh3 is missing or invalid"},
     };
     static const char path[] = "s/step-00000012/rank-00000.safetensors";
     char folder[32];
@@ -363,7 +363,7 @@ Test(checkpoint_manifest, many_pieces_take_no_time)
     cr_expect_eq(manifest_complete(&m, "here"), OK, "%s", fail_text());
     m.pieces[MANY / 2].begin[1]--;
     cr_expect_eq(manifest_complete(&m, "here"), BAD_CHECKPOINT);
-    cr_expect_str_eq(fail_text(), "here: two pieces of a overlap");
+    cr_expect_str_eq(fail_text(), "here: two shards of a overlap");
     cr_expect((double)(clock() - begin) < (double)LIMIT_S * CLOCKS_PER_SEC);
     free(m.pieces);
 }

@@ -285,12 +285,12 @@ Test(checkpoint_piece, the_cover_is_checked)
         struct piece *cut = (struct piece *)(uintptr_t)manifest_find(m, "layers.1.mlp.fc2.weight", &count);
         cr_assert_eq(count, 2); // columns 0..18 and 18..36
         const char *expected[] = {
-            "here: the pieces of layers.1.mlp.fc2.weight have 432 of its 864 elements",
-            "here: two pieces of layers.1.mlp.fc2.weight overlap",
-            "here: two pieces of layers.1.mlp.fc2.weight overlap",
-            "here: a piece of layers.1.mlp.fc2.weight does not fit into it",
-            "here: a piece of layers.1.mlp.fc2.weight does not fit into it",
-            "here: a piece of layers.1.mlp.fc2.weight does not fit into it",
+            "here: the shards of layers.1.mlp.fc2.weight contain 432 of its 864 elements",
+            "here: two shards of layers.1.mlp.fc2.weight overlap",
+            "here: two shards of layers.1.mlp.fc2.weight overlap",
+            "here: a shard of layers.1.mlp.fc2.weight exceeds its shape",
+            "here: a shard of layers.1.mlp.fc2.weight exceeds its shape",
+            "here: a shard of layers.1.mlp.fc2.weight exceeds its shape",
         };
         switch (fault) {
         case 0: // written by no rank

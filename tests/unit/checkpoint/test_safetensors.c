@@ -188,14 +188,14 @@ static const struct {
     {"{" TENSOR("a", "[1]", 4, 0) "}", 4, "tensor a occupies bytes 4 to 0 of 4"},
     {"{" TENSOR("a", "[2]", 0, 8) "}", 7,
      "tensor a occupies bytes 0 to 8 of 7: the file is truncated or corrupt"},
-    {"{" TENSOR("a", "[2]", 0, 4) "}", 4, "tensor a has 4 bytes, and its shape takes 8: corrupt"},
-    {"{" TENSOR("a", "[1]", 0, 4) "," TENSOR("a", "[1]", 4, 8) "}", 8, "the header has a name twice"},
+    {"{" TENSOR("a", "[2]", 0, 4) "}", 4, "tensor a has 4 bytes, but its shape needs 8: corrupt"},
+    {"{" TENSOR("a", "[1]", 0, 4) "," TENSOR("a", "[1]", 4, 8) "}", 8, "duplicate name in the header"},
     {"{" TENSOR("a", "[2]", 0, 8) "," TENSOR("b", "[2]", 4, 12) "}", 12,
-     "tensor b begins at byte 4; the one before it ended at 8: corrupt"},
+     "tensor b begins at byte 4, but the previous one ended at 8: corrupt"},
     {"{" TENSOR("a", "[1]", 0, 4) "," TENSOR("b", "[1]", 8, 12) "}", 12,
-     "tensor b begins at byte 8; the one before it ended at 4: corrupt"},
-    {"{" TENSOR("a", "[1]", 0, 4) "}", 5, "the tensors end at byte 4, and the file has 5: corrupt"},
-    {"{}", 1, "the tensors end at byte 0, and the file has 1: corrupt"},
+     "tensor b begins at byte 8, but the previous one ended at 4: corrupt"},
+    {"{" TENSOR("a", "[1]", 0, 4) "}", 5, "the tensors end at byte 4, but the file has 5 bytes: corrupt"},
+    {"{}", 1, "the tensors end at byte 0, but the file has 1 bytes: corrupt"},
 };
 
 Test(safetensors, each_wrong_header_is_refused_for_its_reason)
@@ -255,7 +255,7 @@ Test(safetensors, a_file_that_shrinks_while_it_is_read_is_an_error)
     cr_assert_eq(safetensors_open("a", &file), OK);
     cr_assert_eq(truncate("a", safetensors_file_bytes(file) - SAMPLE_BYTES + 8), 0);
     cr_expect_eq(safetensors_read(file, safetensors_at(file, 0), 0, sizeof numbers, numbers), BAD_CHECKPOINT);
-    cr_expect_str_eq(fail_text(), "a: the file became shorter while it was read");
+    cr_expect_str_eq(fail_text(), "a: the file was truncated while it was read");
     safetensors_close(file);
     leave(folder);
 }

@@ -393,11 +393,10 @@ Test(data, impossible_requests_say_what_would_work)
     struct data_config config = config_of(&source, 1, 25);
     struct data *data = NULL;
     cr_assert_eq(data_open(&config, &data), BAD_RECIPE);
-    cr_assert(
-        strstr(fail_text(),
-               "25 tokens; a sample of model.seq_length 25 takes 26; a seq_length of 24 or less works") !=
-            NULL,
-        "%s", fail_text());
+    cr_assert(strstr(fail_text(),
+                     "25 tokens; a sample of model.seq_length 25 needs 26; use a seq_length of 24 or less") !=
+                  NULL,
+              "%s", fail_text());
     config.seq_length = 24;
     cr_assert_eq(data_open(&config, &data), OK, "%s", fail_text());
     data_close(data);
@@ -434,8 +433,9 @@ Test(data, impossible_requests_say_what_would_work)
     const char *why = "No such file or directory (a dataset is two files, PREFIX.bin and PREFIX.idx)";
     text_add(
         &expected,
-        "data.train: /nowhere/at/all.idx: %s; data.train source 2 (%s): weight 0; it must be above 0 (left "
-        "out, it gives no samples); data.train: /nowhere/else.idx: %s; data.valid: /nowhere/else.idx: %s",
+        "data.train: /nowhere/at/all.idx: %s; data.train source 2 (%s): weight 0 must be greater than 0; to "
+        "use no samples of it, remove the source; data.train: /nowhere/else.idx: %s; data.valid: "
+        "/nowhere/else.idx: %s",
         why, f.prefix[0], why, why);
     cr_assert_str_eq(fail_text(), text_chars(&expected));
     text_free(&expected);

@@ -128,14 +128,14 @@ Test(data_fingerprint, a_replaced_dataset_is_described)
     write_dataset(&f, 3, 20, 0);
     record(&f);
     write_dataset(&f, 4, 20, 0);
-    says(&f, "documents 3 then, 4 now");
+    says(&f, "documents changed from 3 to 4");
     says(&f, "data.train source 1 (");
     write_dataset(&f, 3, 21, 0);
-    says(&f, "tokens 60 then, 63 now");
+    says(&f, "tokens changed from 60 to 63");
     write_dataset(&f, 3, 20, 0);
     says(&f, "");
     cr_assert_eq(file_write_atomic(f.record.chars, "{\"format\": 1", 12), OK);
-    says(&f, "cannot tell whether the data changed");
+    says(&f, "changes of the data cannot be detected");
     fixture_free(&f);
 }
 

@@ -90,8 +90,9 @@ Test(run_folder, an_earlier_run_without_a_checkpoint_begins_again)
     cr_assert_eq(check(&recipe), OK);
     recipe.checkpoint.load = folder;
     cr_assert_eq(check(&recipe), BAD_RECIPE);
-    cr_assert_not_null(strstr(fail_text(), ": no checkpoint: it holds no manifest.json, and no complete step-"
-                                           "... folder; auto, none, or a folder that holds a checkpoint"));
+    cr_assert_not_null(strstr(fail_text(),
+                              ": not a checkpoint: contains neither manifest.json nor a complete step-... "
+                              "directory; use auto, none or a checkpoint directory"));
     leave(folder, "manifest.json"); // it is one itself
     cr_assert_eq(check(&recipe), OK);
 }
@@ -114,10 +115,9 @@ Test(run_folder, checkpoints_that_could_not_be_written_or_read_name_their_key)
     recipe.checkpoint.save = NULL;
     recipe.checkpoint.load = nothing;
     cr_assert_eq(check(&recipe), BAD_RECIPE);
-    cr_assert_str_eq(fail_text(),
-                     "checkpoint.load: /nowhere: No such file or directory; auto, none, or a folder that "
-                     "holds a checkpoint works");
+    cr_assert_str_eq(fail_text(), "checkpoint.load: /nowhere: No such file or directory; use auto, none "
+                                  "or a checkpoint directory");
     recipe.checkpoint.load = path;
     cr_assert_eq(check(&recipe), BAD_RECIPE);
-    cr_assert_not_null(strstr(fail_text(), "metrics.jsonl: not a folder; auto, none, or"), "%s", fail_text());
+    cr_assert_not_null(strstr(fail_text(), "metrics.jsonl: not a folder; use auto, none or"), "%s", fail_text());
 }

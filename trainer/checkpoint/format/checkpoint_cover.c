@@ -59,20 +59,20 @@ enum status pieces_tile(const struct piece *pieces, int count, const char *path)
     int64_t whole = 0, covered = 0;
     for (int i = 0; i < count; i++)
         if (!is_sound(&pieces[i], &whole) || !same_whole(&pieces[i], &pieces[0]))
-            return fail(BAD_CHECKPOINT, "%s: a piece of %s does not fit into it", path, pieces[i].name);
+            return fail(BAD_CHECKPOINT, "%s: a shard of %s exceeds its shape", path, pieces[i].name);
     for (int i = 0; i < count; i++)
         if (__builtin_add_overflow(covered, piece_elements(&pieces[i]), &covered) || covered > whole)
-            return fail(BAD_CHECKPOINT, "%s: two pieces of %s overlap", path, pieces[0].name);
+            return fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, pieces[0].name);
     if (covered != whole)
-        return fail(BAD_CHECKPOINT, "%s: the pieces of %s have %lld of its %lld elements", path,
+        return fail(BAD_CHECKPOINT, "%s: the shards of %s contain %lld of its %lld elements", path,
                     pieces[0].name, (long long)covered, (long long)whole);
     struct corner *corners = calloc((size_t)count + 1, 4 * sizeof *corners);
     if (corners == NULL)
-        return fail(NO_MEMORY, "%s: no memory for the pieces of %s", path, pieces[0].name);
+        return fail(NO_MEMORY, "%s: no memory for the shards of %s", path, pieces[0].name);
     add_corners(corners, origin, pieces[0].dim);
     for (int i = 0; i < count; i++)
         add_corners(corners + 4 * ((int64_t)i + 1), pieces[i].begin, pieces[i].count);
     bool agree = corners_agree(corners, 4 * ((int64_t)count + 1));
     free(corners);
-    return agree ? OK : fail(BAD_CHECKPOINT, "%s: two pieces of %s overlap", path, pieces[0].name);
+    return agree ? OK : fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, pieces[0].name);
 }

@@ -158,7 +158,7 @@ struct checkpoint_file {
 
 static enum status lacks(const struct checkpoint_file *f, const char *key)
 {
-    return fail(BAD_CHECKPOINT, "%s: %s in its metadata is missing or wrong: not a file of a checkpoint",
+    return fail(BAD_CHECKPOINT, "%s: metadata field %s is missing or invalid: not a checkpoint file",
                 f->path.chars, key);
 }
 
@@ -232,8 +232,7 @@ enum status checkpoint_file_piece(const struct checkpoint_file *f, const struct 
     bool fits =
         tensor->ndim >= 1 && tensor->ndim <= SHARD_MAX_DIMS && strlen(tensor->name) < PIECE_NAME_CHARS;
     if (!fits || text == NULL || !piece_parse(text, tensor->ndim, out))
-        return fail(BAD_CHECKPOINT, "%s: tensor %s does not say what part of which whole it is",
-                    f->path.chars, tensor->name);
+        return fail(BAD_CHECKPOINT, "%s: tensor %s has no valid shard metadata", f->path.chars, tensor->name);
     snprintf(out->name, sizeof out->name, "%s", tensor->name);
     for (int d = 0; d < tensor->ndim; d++)
         out->count[d] = tensor->dim[d];
@@ -258,7 +257,7 @@ static enum status load_block(struct checkpoint_file *f, int64_t index)
     hex_text(checksum_of(f->block, bytes), found);
     if (strcmp(expected, found) != 0)
         return fail(BAD_CHECKPOINT,
-                    "%s: the checksum of MiB %lld of its data is %s, and the header says %s: corrupt",
+                    "%s: the checksum of MiB %lld of its data is %s, but the header has %s: corrupt",
                     f->path.chars, (long long)index, found, expected);
     f->block_at = index;
     return OK;

@@ -80,10 +80,10 @@ enum status manifest_check_model(const struct manifest *m, const struct recipe *
         if (!must_agree(recipe, key))
             continue;
         if (theirs == NULL)
-            return fail(BAD_CHECKPOINT, "%s: its manifest does not give model.%s", path, ours.name);
+            return fail(BAD_CHECKPOINT, "%s: its manifest has no model.%s", path, ours.name);
         if (strcmp(ours.value, theirs->value) != 0)
             return fail(BAD_CHECKPOINT,
-                        "%s: made with model.%s %s, and the recipe says %s; model.%s %s works, or "
+                        "%s: trained with model.%s %s, but the recipe has %s; set model.%s=%s, or "
                         "another logging.run_dir or checkpoint.load",
                         path, ours.name, theirs->value, ours.value, ours.name, theirs->value);
     }
@@ -162,7 +162,8 @@ static enum status add_open_file(struct manifest *m, const struct checkpoint_fil
     const struct safetensors *tensors = checkpoint_file_tensors(file);
     if (!identity_equal(checkpoint_file_identity(file), &m->identity))
         return fail(BAD_CHECKPOINT,
-                    "%s: another run wrote it at the same time; each run needs a checkpoint.save of its own",
+                    "%s: another run wrote it at the same time; set a different checkpoint.save "
+                    "for each run",
                     path);
     size_t pieces = (size_t)m->piece_count + (size_t)safetensors_count(tensors) + 1;
     void *files = realloc(m->files, ((size_t)m->file_count + 1) * sizeof *m->files);

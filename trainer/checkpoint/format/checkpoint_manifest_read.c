@@ -19,7 +19,7 @@ struct reader {
 
 static enum status lacks(const struct reader *r, const char *what)
 {
-    return fail(BAD_CHECKPOINT, "%s: %s is missing or of another kind", r->path, what);
+    return fail(BAD_CHECKPOINT, "%s: %s is missing or has the wrong type", r->path, what);
 }
 
 static enum status take_count(const struct reader *r, const json_t *from, const char *key, int64_t *out)
@@ -202,7 +202,7 @@ static enum status take_files(const struct reader *r, const json_t *root)
     r->out->files = calloc(count, sizeof *r->out->files);
     r->out->pieces = calloc(pieces + 1, sizeof *r->out->pieces);
     if (r->out->files == NULL || r->out->pieces == NULL || pieces > INT32_MAX)
-        return fail(NO_MEMORY, "%s: no memory for %zu files and %zu pieces", r->path, count, pieces);
+        return fail(NO_MEMORY, "%s: no memory for %zu files and %zu shards", r->path, count, pieces);
     for (size_t i = 0; i < count; i++)
         TRY(take_file(r, json_array_get(files, i)));
     return OK;
@@ -213,7 +213,7 @@ static enum status take_identity(const struct reader *r, const json_t *root)
     struct save_identity *identity = &r->out->identity;
     TRY(take_count(r, root, "step", &identity->step));
     if (identity->step > MANIFEST_MOST_STEPS)
-        return fail(BAD_CHECKPOINT, "%s: step is %lld; at most %lld works", r->path,
+        return fail(BAD_CHECKPOINT, "%s: step %lld is too large; the maximum is %lld", r->path,
                     (long long)identity->step, (long long)MANIFEST_MOST_STEPS);
     if (r->out->version == 1)
         return OK;
@@ -233,7 +233,8 @@ static enum status take_all(const struct reader *r, const json_t *root)
     TRY(take_count(r, root, "version", &version));
     if (version < 1 || version > CHECKPOINT_VERSION)
         return fail(BAD_CHECKPOINT,
-                    "%s: version %lld of the format; this program reads versions 1 to %d, use a newer one",
+                    "%s: format version %lld is not supported; this cuboid reads 1 to %d, use a "
+                    "newer one",
                     r->path, (long long)version, CHECKPOINT_VERSION);
     r->out->version = (int)version;
     TRY(take_identity(r, root));
@@ -256,8 +257,7 @@ static enum status check_own_checksum(const char *path, const struct text *text)
     const size_t tail = sizeof key - 1 + HEX_CHARS - 1 + sizeof end - 1;
     const char *at = text->length >= tail ? text->chars + text->length - tail : NULL;
     if (at == NULL || memcmp(at, key, sizeof key - 1) != 0 || strcmp(at + tail - (sizeof end - 1), end) != 0)
-        return fail(BAD_CHECKPOINT, "%s: does not end as a manifest does: truncated, or changed by hand",
-                    path);
+        return fail(BAD_CHECKPOINT, "%s: has no valid end: truncated, or edited by hand", path);
     char hex[HEX_CHARS] = {0};
     uint64_t sum;
     size_t length = (size_t)(at - text->chars);
@@ -265,7 +265,7 @@ static enum status check_own_checksum(const char *path, const struct text *text)
     bool fits = hex_parse(hex, &sum) &&
                 (sum == checksum_of(text->chars, length) || sum == checksum_v1_of(text->chars, length));
     return fits ? OK
-                : fail(BAD_CHECKPOINT, "%s: its checksum does not fit: corrupt, or changed by hand", path);
+                : fail(BAD_CHECKPOINT, "%s: its checksum does not match: corrupt, or edited by hand", path);
 }
 
 static enum status check_size(const char *path, int64_t bytes)
@@ -274,7 +274,7 @@ static enum status check_size(const char *path, int64_t bytes)
     if (stat(path, &info) != 0)
         return fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
     if (info.st_size != bytes)
-        return fail(BAD_CHECKPOINT, "%s: %lld bytes, and the manifest says %lld", path,
+        return fail(BAD_CHECKPOINT, "%s: %lld bytes, but the manifest has %lld", path,
                     (long long)info.st_size, (long long)bytes);
     return OK;
 }
@@ -285,8 +285,8 @@ static enum status check_recipe(const struct manifest *m, const char *path)
     TRY(check_size(path, m->recipe.bytes));
     enum status status = file_read_small(path, (size_t)m->recipe.bytes, &recipe);
     if (status == OK && checksum_of(text_chars(&recipe), recipe.length) != m->recipe.checksum)
-        status =
-            fail(BAD_CHECKPOINT, "%s: its checksum is not the manifest's: corrupt, or changed by hand", path);
+        status = fail(BAD_CHECKPOINT,
+                      "%s: its checksum differs from the manifest: corrupt, or edited by hand", path);
     text_free(&recipe);
     return status == IO_ERROR ? BAD_CHECKPOINT : status; // the reason is kept
 }

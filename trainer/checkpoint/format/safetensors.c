@@ -116,7 +116,7 @@ static enum status parse_offsets(const struct safetensors *f, const json_t *entr
                     "%s: tensor %s occupies bytes %lld to %lld of %lld: the file is truncated or corrupt",
                     f->path.chars, tensor->name, (long long)from, (long long)to, (long long)room);
     if (to - from != tensor->bytes)
-        return fail(BAD_CHECKPOINT, "%s: tensor %s has %lld bytes, and its shape takes %lld: corrupt",
+        return fail(BAD_CHECKPOINT, "%s: tensor %s has %lld bytes, but its shape needs %lld: corrupt",
                     f->path.chars, tensor->name, (long long)(to - from), (long long)tensor->bytes);
     tensor->offset_bytes = from;
     return OK;
@@ -140,13 +140,13 @@ static enum status check_no_holes(const struct safetensors *f)
         const struct safetensors_tensor *tensor = &f->list[i];
         if (tensor->offset_bytes != end)
             return fail(BAD_CHECKPOINT,
-                        "%s: tensor %s begins at byte %lld; the one before it ended at %lld: corrupt",
+                        "%s: tensor %s begins at byte %lld, but the previous one ended at %lld: corrupt",
                         f->path.chars, tensor->name, (long long)tensor->offset_bytes, (long long)end);
         end += tensor->bytes;
     }
     int64_t room = f->file_bytes - f->header_bytes;
     if (end != room)
-        return fail(BAD_CHECKPOINT, "%s: the tensors end at byte %lld, and the file has %lld: corrupt",
+        return fail(BAD_CHECKPOINT, "%s: the tensors end at byte %lld, but the file has %lld bytes: corrupt",
                     f->path.chars, (long long)end, (long long)room);
     return OK;
 }
@@ -204,7 +204,7 @@ static enum status read_at(const struct safetensors *f, void *out, size_t length
         if (got < 0)
             return fail(IO_ERROR, "%s: %s", f->path.chars, strerror(errno));
         if (got == 0)
-            return fail(BAD_CHECKPOINT, "%s: the file became shorter while it was read", f->path.chars);
+            return fail(BAD_CHECKPOINT, "%s: the file was truncated while it was read", f->path.chars);
         at += got;
         length -= (size_t)got;
         offset += got;
@@ -217,7 +217,7 @@ static enum status parse_header(struct safetensors *f, const char *bytes, size_t
     json_error_t error;
     f->header = json_read(bytes, length, JSON_REJECT_DUPLICATES, &error);
     if (f->header == NULL && json_error_code(&error) == json_error_duplicate_key)
-        return fail(BAD_CHECKPOINT, "%s, byte %d: the header has a name twice", f->path.chars,
+        return fail(BAD_CHECKPOINT, "%s, byte %d: duplicate name in the header", f->path.chars,
                     error.position + 8);
     if (f->header == NULL)
         return fail(BAD_CHECKPOINT, "%s, byte %d: the header is not JSON: corrupt, or not a safetensors file",
