@@ -256,16 +256,12 @@ static enum status check_detection(const struct lines *lines)
 static enum status run_layout(const struct tiny *tiny, const struct traced_layout *layout, char **argv,
                               bool processes, struct trace *trace)
 {
-    const struct launch launched = {.mpirun = argv[1],
-                                    .program = argv[0],
-                                    .tiny = tiny,
-                                    .family = TINY_GPT,
-                                    .common = EVEN,
-                                    .layout = layout->overrides};
+    const struct mpirun mpirun = {argv[1], argv[0], tiny};
+    const struct launch launched = {.family = TINY_GPT, .common = EVEN, .layout = layout->overrides};
     const struct trace_options threads = {.transport = "local"};
     struct recipe *recipe = NULL;
     if (processes)
-        return launch(&launched, trace);
+        return launch(&mpirun, &launched, 1, trace);
     TRY(tiny_recipe(tiny, TINY_GPT, EVEN, layout->overrides, 0, &recipe));
     enum status status = trace_run(recipe, &threads, trace);
     recipe_destroy(recipe);
@@ -303,8 +299,8 @@ int main(int argc, char **argv)
     struct tiny tiny;
     char path[TINY_FOLDER_CHARS + 20];
     int failures = 0;
-    if (launched_is_rank(argc))
-        return launched_rank(argv);
+    if (launched_is_rank(argc, argv))
+        return launched_rank(argc, argv);
     MUST(tiny_create(&tiny));
     snprintf(path, sizeof path, "%s/lines", tiny.folder);
     setenv("CUBOID_TRACE_FILE", path, 1);
