@@ -107,3 +107,11 @@ _Noreturn void exit_silently(enum status status);
         if ((call) != OK)                                      \
             die(__FILE__, __LINE__, #call, "%s", fail_text()); \
     } while (0)
+
+/* MUST() of a thing_check() where an object is used, in debug builds: meson setup -Dbuildtype=debug, or with
+ * a sanitizer. Not evaluated in other builds. Where an object is made, its check is called in every build. */
+#ifdef CHECK_USES
+#define CHECK_USE(check) MUST(check)
+#else
+#define CHECK_USE(check) ((void)sizeof(check))
+#endif

@@ -12,6 +12,8 @@ enum status params_declare(const struct model_config *model, const struct degree
         model_layer_kind(model, layer)->declare_params(&d);
         status = d.status;
     }
+    if (status == OK)
+        status = params_check(out);
     if (status != OK)
         params_free(out);
     return status;

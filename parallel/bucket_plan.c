@@ -72,6 +72,45 @@ static void cut(struct bucket_plan *plan, const struct bucket_range *ranges)
     }
 }
 
+static enum status check_slices(const struct bucket_plan *plan, int index)
+{
+    const struct bucket *bucket = &plan->buckets[index];
+    int64_t left = bucket->end - bucket->begin;
+    for (int r = 0; r < plan->ranks; r++) {
+        if (bucket->counts[r] < 0 || bucket->counts[r] > left)
+            return fail(BAD_ARGUMENT, "bucket %d: %lld elements for rank %d, of which %lld are left", index,
+                        (long long)bucket->counts[r], r, (long long)left);
+        left -= bucket->counts[r];
+    }
+    return left == 0 ? OK
+                     : fail(BAD_ARGUMENT, "bucket %d: %lld elements are of no rank", index, (long long)left);
+}
+
+enum status bucket_plan_check(const struct bucket_plan *plan)
+{
+    int ranges = 0;
+    int64_t at = 0;
+    for (int b = 0; b < plan->count; b++) {
+        const struct bucket *bucket = &plan->buckets[b];
+        if (bucket->first != ranges || bucket->count < 1 || bucket->count > plan->range_count - ranges)
+            return fail(BAD_ARGUMENT, "bucket %d: ranges [%d, %d) do not follow the first %d of %d", b,
+                        bucket->first, bucket->first + bucket->count, ranges, plan->range_count);
+        for (int i = ranges; i < ranges + bucket->count; i++)
+            if (plan->bucket_of[i] != b)
+                return fail(BAD_ARGUMENT, "bucket %d: its range %d is noted as of bucket %d", b, i,
+                            plan->bucket_of[i]);
+        if (bucket->begin < at || bucket->end < bucket->begin)
+            return fail(BAD_ARGUMENT, "bucket %d: [%lld, %lld) does not follow element %lld", b,
+                        (long long)bucket->begin, (long long)bucket->end, (long long)at);
+        TRY(check_slices(plan, b));
+        ranges += bucket->count;
+        at = bucket->end;
+    }
+    return ranges == plan->range_count
+               ? OK
+               : fail(BAD_ARGUMENT, "buckets: %d of %d ranges are in a bucket", ranges, plan->range_count);
+}
+
 enum status bucket_plan_create(const struct bucket_range *ranges, int count, int64_t bucket_bytes, int ranks,
                                struct bucket_plan *out)
 {
@@ -95,8 +134,12 @@ enum status bucket_plan_create(const struct bucket_range *ranges, int count, int
         return fail(NO_MEMORY, "no memory for %d gradient ranges", count);
     }
     cut(&plan, ranges);
-    *out = plan;
-    return OK;
+    enum status status = bucket_plan_check(&plan);
+    if (status == OK)
+        *out = plan;
+    else
+        bucket_plan_destroy(&plan);
+    return status;
 }
 
 void bucket_plan_destroy(struct bucket_plan *plan)

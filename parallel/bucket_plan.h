@@ -47,6 +47,10 @@ MUST_USE enum status bucket_plan_create(const struct bucket_range *ranges, int c
                                         int ranks, struct bucket_plan *out);
 void bucket_plan_destroy(struct bucket_plan *plan); // accepts {0}
 
+/* BAD_ARGUMENT names the broken promise: buckets contain all ranges, in order and once, they do not overlap,
+ * and the slices of the ranks make up each. */
+MUST_USE enum status bucket_plan_check(const struct bucket_plan *plan);
+
 /* Returns the start of the slice of `rank` in the flat buffer; for rank == ranks the end of the last slice.
  * */
 int64_t bucket_cut(const struct bucket *bucket, int rank);

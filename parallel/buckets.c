@@ -164,6 +164,7 @@ enum status buckets_ready(struct buckets *b, int first, int count, struct event 
 
 enum status buckets_wait(struct buckets *b, struct stream *stream)
 {
+    CHECK_USE(bucket_plan_check(b->config.plan));
     for (int i = 0; i < b->config.plan->range_count; i++)
         if (!b->ready[i])
             return fail(BAD_ARGUMENT, "buckets: gradient range %d was never ready in this step", i);

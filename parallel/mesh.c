@@ -42,6 +42,7 @@ static struct mesh_coord coord_of(struct digits digits)
 
 struct mesh_coord mesh_coord(const struct mesh *mesh, enum mesh_kind kind, int rank)
 {
+    CHECK_USE(mesh_check(mesh));
     CHECK(rank >= 0 && rank < mesh->world);
     struct digits radix = radices(mesh, kind), digit;
     for (int i = 0; i < AXIS_COUNT; i++) {
@@ -205,6 +206,31 @@ static int pipeline_stride(const struct mesh *mesh, enum mesh_kind kind)
     return stride;
 }
 
+enum status mesh_check(const struct mesh *mesh)
+{
+    const struct degrees *d = &mesh->degrees;
+    bool seen[AXIS_COUNT] = {false};
+    if (d->tp < 1 || d->cp < 1 || d->ep < 1 || d->dp < 1 || d->pp < 1 || d->etp < 1)
+        return fail(BAD_ARGUMENT, "mesh: a degree of tp %d cp %d ep %d dp %d pp %d etp %d is below 1", d->tp,
+                    d->cp, d->ep, d->dp, d->pp, d->etp);
+    if ((int64_t)d->tp * d->cp * d->dp * d->pp != mesh->world)
+        return fail(BAD_ARGUMENT, "mesh: tp %d x cp %d x dp %d x pp %d is not %d ranks", d->tp, d->cp, d->dp,
+                    d->pp, mesh->world);
+    if (mesh->world / d->pp % ((int64_t)d->etp * d->ep) != 0)
+        return fail(BAD_ARGUMENT, "mesh: etp %d x ep %d does not divide tp %d x dp %d x cp %d", d->etp, d->ep,
+                    d->tp, d->dp, d->cp);
+    for (int i = 0; i < AXIS_COUNT; i++) {
+        int axis = mesh->order[i];
+        if (axis < 0 || axis >= AXIS_COUNT || seen[axis])
+            return fail(BAD_ARGUMENT, "mesh: axis %d is invalid or twice in the order of ranks", axis);
+        seen[axis] = true;
+    }
+    if (!mesh_coincide(mesh) && d->pp > 1 &&
+        pipeline_stride(mesh, MESH_DENSE) != pipeline_stride(mesh, MESH_EXPERT))
+        return fail(BAD_ARGUMENT, "mesh: a rank has other pipeline coordinates on the expert mesh");
+    return OK;
+}
+
 enum status mesh_create(struct degrees degrees, const char *rank_order, struct mesh *out)
 {
     if (degrees.etp == 0)
@@ -219,6 +245,7 @@ enum status mesh_create(struct degrees degrees, const char *rank_order, struct m
             "parallel.rank_order \"%s\": with expert_parallel_size %d the expert and dense meshes would "
             "disagree on the ranks of a pipeline stage; put pp last, as in %s",
             rank_order, degrees.ep, default_order);
+    TRY(mesh_check(&mesh));
     *out = mesh;
     return OK;
 }

@@ -43,6 +43,11 @@ struct mesh_coord {
  * invalid, or the two meshes would not share pp (experts need pp last, or strides that agree). */
 MUST_USE enum status mesh_create(struct degrees degrees, const char *rank_order, struct mesh *out);
 
+/* BAD_ARGUMENT names the broken promise: degrees of at least 1 whose product is the world, etp * ep
+ * divides tp * dp * cp, an order with each axis once, and the same pipeline coordinate of each rank on both
+ * meshes. */
+MUST_USE enum status mesh_check(const struct mesh *mesh);
+
 struct mesh_coord mesh_coord(const struct mesh *mesh, enum mesh_kind kind, int rank);
 int mesh_rank(const struct mesh *mesh, enum mesh_kind kind, struct mesh_coord coord); // inverse of mesh_coord
 

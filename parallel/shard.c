@@ -23,6 +23,38 @@ static int64_t round_up(int64_t value, int64_t multiple)
     return (value + multiple - 1) / multiple * multiple;
 }
 
+enum status cut_check(const struct cut *cut, int ndim)
+{
+    if (cut->dim < 0 || cut->dim >= ndim)
+        return fail(BAD_ARGUMENT, "cut: there is no dimension %d of %d", cut->dim, ndim);
+    if (cut->axes != AXIS_TP && cut->axes != AXIS_CP && cut->axes != AXIS_EP && cut->axes != AXIS_DP &&
+        cut->axes != AXIS_PP)
+        return fail(BAD_ARGUMENT, "cut: a cut is along one axis of the mesh, not %d", cut->axes);
+    if (cut->parts < 1 || cut->replicas < 1 || cut->multiple < 1)
+        return fail(BAD_ARGUMENT, "cut: %d parts, %d replicas, multiples of %lld; each is at least 1",
+                    cut->parts, cut->replicas, (long long)cut->multiple);
+    return OK;
+}
+
+enum status slice_check(const struct slice *slice, const int64_t *dim)
+{
+    if (slice->ndim < 1 || slice->ndim > SHARD_MAX_DIMS)
+        return fail(BAD_ARGUMENT, "slice: %d dimensions; the maximum is %d", slice->ndim, SHARD_MAX_DIMS);
+    for (int i = 0; i < SHARD_MAX_DIMS; i++) {
+        int64_t begin = slice->begin[i], count = slice->count[i], whole = i < slice->ndim ? dim[i] : 1;
+        if (begin < 0 || count < 0 || begin > whole || count > whole - begin)
+            return fail(BAD_ARGUMENT, "slice: [%lld, %lld) of dimension %d is not within %lld indices",
+                        (long long)begin, (long long)(begin + count), i, (long long)whole);
+        if (slice->padded[i] < count)
+            return fail(BAD_ARGUMENT, "slice: %lld indices of dimension %d have memory for %lld",
+                        (long long)count, i, (long long)slice->padded[i]);
+        if (i >= slice->ndim && (count != 1 || slice->padded[i] != 1))
+            return fail(BAD_ARGUMENT, "slice: the unused dimension %d has %lld indices", i,
+                        (long long)slice->padded[i]);
+    }
+    return OK;
+}
+
 struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, int cut_count,
                          struct mesh_coord coord)
 {
@@ -34,8 +66,9 @@ struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, i
     bool tp_seen = false;
     for (int c = 0; c < cut_count; c++) {
         const struct cut *cut = &cuts[c];
+        MUST(cut_check(cut, ndim));
         int index = coordinate(coord, cut->axes), part = index / cut->replicas;
-        CHECK(part < cut->parts && cut->dim < ndim);
+        CHECK(part < cut->parts);
         int64_t whole = dim[cut->dim];
         int64_t share = (whole + cut->parts - 1) / cut->parts;
         int64_t begin = share * part < whole ? share * part : whole;
@@ -48,6 +81,7 @@ struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, i
     }
     // A tensor that tp does not cut is replicated over tp; the first tp rank is its primary.
     slice.first = slice.first && (tp_seen || coord.tp == 0);
+    MUST(slice_check(&slice, dim));
     return slice;
 }
 

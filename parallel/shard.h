@@ -37,5 +37,11 @@ struct slice {
 struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, int cut_count,
                          struct mesh_coord coord);
 
+/* BAD_ARGUMENT names the broken promise. Of a cut of a tensor with `ndim` dimensions: an existing dimension,
+ * one axis, at least one part, replica and multiple. Of a slice of a tensor with `dim`: within the tensor, as
+ * many indices in memory as it has, and one index in unused dimensions. */
+MUST_USE enum status cut_check(const struct cut *cut, int ndim);
+MUST_USE enum status slice_check(const struct slice *slice, const int64_t *dim);
+
 int64_t slice_count(const struct slice *slice);  // elements without padding
 int64_t slice_padded(const struct slice *slice); // elements in memory

@@ -123,10 +123,12 @@ enum status offload_plan_create(const struct schedule *s, int rank, struct offlo
     if (status == OK) {
         find_windows(s, rank, plan, &window);
         assign_slots(plan, &whole, &window, buffer, used);
-        *out = plan;
-    } else {
-        offload_plan_destroy(plan);
+        status = offload_plan_check(plan, s, rank);
     }
+    if (status == OK)
+        *out = plan;
+    else
+        offload_plan_destroy(plan);
     slot_lifetimes_destroy(&whole);
     free(window.begins);
     free(buffer);

@@ -82,6 +82,10 @@ MUST_USE enum status params_declare(const struct model_config *model, const stru
 /* An empty list for layers LAYER_EMBEDDING .. layer_count - 2, to be filled through declare.h. */
 MUST_USE enum status params_create(int layer_count, struct params *out);
 void params_free(struct params *params);
+/* BAD_ARGUMENT names the parameter and the broken promise: layers are consecutive; within a layer each role
+ * and name occurs once; shapes and cuts are valid; a tie has the shape of its original, which has no tie; a
+ * fused matrix consists of consecutive parameters of one layer. */
+MUST_USE enum status params_check(const struct params *params);
 
 /* Returns the number of parameters of a layer (numbered as in struct param); *first: the first of them. They
  * are consecutive. */

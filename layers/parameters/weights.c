@@ -308,6 +308,7 @@ static enum status list_held(struct weights *w, const struct weights_config *con
 
 enum status weights_create(const struct weights_config *config, struct weights *out)
 {
+    CHECK_USE(params_check(config->params));
     bool training = config->training;
     int stage = training ? config->zero_stage : 0;
     *out = (struct weights){
@@ -438,6 +439,7 @@ enum status weights_put(struct weights *w, struct stream *stream, const struct h
     enum { STAGING_ELEMENTS = 1 << 20 };
     int64_t rows = held->slice.padded[0], columns = columns_of(held);
     CHECK(w->zero_stage < 3);
+    CHECK_USE(slice_check(&held->slice, held->row->dim));
     if (w->working == F32) {
         TRY(copy_to_device(stream, held->weight.data, host, tensor_bytes(held->weight)));
         return stream_sync(stream);

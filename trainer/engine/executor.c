@@ -136,6 +136,7 @@ static enum status fill_executor(struct executor *e)
 
 enum status executor_create(const struct executor_config *config, struct executor **out)
 {
+    CHECK_USE(schedule_check(config->schedule, NULL));
     struct executor *e = calloc(1, sizeof *e);
     if (e == NULL)
         return fail(NO_MEMORY, "no memory for the executor");

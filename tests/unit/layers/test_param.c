@@ -352,3 +352,73 @@ Test(param, says_which_gradients_are_partial)
         params_free(&params);
     }
 }
+
+/* ---- promises ---- */
+
+/* A model with tied weights and fused matrices; one field at a time is changed, and restored. */
+#define BREAK(field, value, words)                                                 \
+    do {                                                                           \
+        __typeof__(field) kept_ = (field);                                         \
+        (field) = (value);                                                         \
+        cr_expect_eq(params_check(&params), BAD_ARGUMENT, "%s: not found", words); \
+        cr_expect_str_eq(fail_text(), words);                                      \
+        (field) = kept_;                                                           \
+        cr_assert_eq(params_check(&params), OK);                                   \
+    } while (0)
+
+Test(param, a_broken_table_is_found)
+{
+    const struct model_config m = tiny_gpt2();
+    struct degrees degrees = alone;
+    degrees.tp = 2;
+    struct params params = rows_of(&m, &degrees, false);
+    struct param *q = &params.rows[params_find(&params, "layers.0.attention.q.weight")],
+                 *k = &params.rows[params_find(&params, "layers.0.attention.k.weight")],
+                 *v = &params.rows[params_find(&params, "layers.0.attention.v.weight")],
+                 *head = &params.rows[params_find(&params, "head.weight")],
+                 *embedding = &params.rows[params_find(&params, "embedding.weight")];
+    const int last = params.count - 1, first = (int)(q - params.rows);
+    char words[200];
+    // Layers.
+    snprintf(words, sizeof words, "parameters: the layers do not contain all %d of them", params.count);
+    BREAK(params.begin[0], 1, words);
+    BREAK(params.begin[params.layer_count], last, words);
+    snprintf(words, sizeof words, "parameters: layer 0 has parameters [2, 1) of %d", params.count);
+    BREAK(params.begin[2], 1, words);
+    BREAK(q->layer, 1, "layers.0.attention.q.weight: is listed in layer 0, but belongs to layer 1");
+    // Shapes.
+    BREAK(q->name[0], 0, "a parameter of role 3 has the name \"\"");
+    BREAK(q->role, ROLE_COUNT, "a parameter of role 13 has the name \"layers.0.attention.q.weight\"");
+    BREAK(q->ndim, 3, "layers.0.attention.q.weight: 3 dimensions; the maximum is 2");
+    BREAK(q->dim[1], 0, "layers.0.attention.q.weight: dimension 1 is 0");
+    BREAK(q->cut_count, 3, "layers.0.attention.q.weight: 3 cuts; the maximum is 2");
+    BREAK(q->cuts[0].parts, 0, "cut: 0 parts, 1 replicas, multiples of 1; each is at least 1");
+    q->cuts[1] = q->cuts[0];
+    BREAK(q->cut_count, 2, "layers.0.attention.q.weight: two cuts along axis 1");
+    BREAK(q->std, -1.0F, "layers.0.attention.q.weight: a standard deviation of -1");
+    // Names and roles.
+    BREAK(k->role, ROLE_QUERY,
+          "layers.0.attention.k.weight: has the name or the role of layers.0.attention.q.weight");
+    BREAK(k->name[19], 'q',
+          "layers.0.attention.q.weight: has the name or the role of layers.0.attention.q.weight");
+    // Ties.
+    snprintf(words, sizeof words, "head.weight: shares the value of parameter %d of %d", params.count,
+             params.count);
+    BREAK(head->tie, params.count, words);
+    BREAK(head->tie, last, "head.weight: cannot share the value of head.weight: another shape, or a tie");
+    BREAK(head->tie, first,
+          "head.weight: cannot share the value of layers.0.attention.q.weight: another shape, or a tie");
+    BREAK(head->dim[0], 38,
+          "head.weight: cannot share the value of embedding.weight: another shape, or a tie");
+    BREAK(head->tied, false, "head.weight: shares a value, but is not marked as tied");
+    BREAK(embedding->tied, false, "embedding.weight: shares a value, but is not marked as tied");
+    // Fused matrices.
+    snprintf(words, sizeof words,
+             "layers.0.attention.v.weight: is fused with parameter %d, but not with all in between", first);
+    BREAK(k->fuse, (int)(k - params.rows), words);
+    snprintf(words, sizeof words,
+             "layers.0.attention.v.weight: is fused with parameter %d, but not with all in between", last);
+    BREAK(v->fuse, last, words);
+    BREAK(q->fuse, 0, "layers.0.attention.q.weight: is fused with parameter 0, but not with all in between");
+    params_free(&params);
+}

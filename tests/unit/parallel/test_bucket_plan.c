@@ -110,3 +110,44 @@ Test(bucket_plan, what_is_alone_is_cut_alike)
         bucket_plan_destroy(&b);
     }
 }
+
+/* ---- promises ---- */
+
+static void broken(const struct bucket_plan *plan, const char *words)
+{
+    cr_expect_eq(bucket_plan_check(plan), BAD_ARGUMENT, "%s was not found", words);
+    cr_expect_str_eq(fail_text(), words);
+}
+
+/* One field is changed, and restored. */
+#define BREAK(field, value, words)                  \
+    do {                                            \
+        __typeof__(field) kept_ = (field);          \
+        (field) = (value);                          \
+        broken(&plan, words);                       \
+        (field) = kept_;                            \
+        cr_assert_eq(bucket_plan_check(&plan), OK); \
+    } while (0)
+
+Test(bucket_plan, a_broken_plan_is_found)
+{
+    const struct bucket_range ranges[] = {{.end = 100, .block = 10},
+                                          {.begin = 104, .end = 200, .block = 8},
+                                          {.begin = 200, .end = 260, .block = 1}};
+    struct bucket_plan plan;
+    cr_assert_eq(bucket_plan_create(ranges, 3, 4 * 150, 2, &plan), OK);
+    cr_assert(plan.count == 2 && plan.buckets[1].first == 2 && bucket_plan_check(&plan) == OK);
+    BREAK(plan.buckets[1].first, 1, "bucket 1: ranges [1, 2) do not follow the first 2 of 3");
+    BREAK(plan.buckets[1].count, 2, "bucket 1: ranges [2, 4) do not follow the first 2 of 3");
+    BREAK(plan.buckets[0].count, 0, "bucket 0: ranges [0, 0) do not follow the first 0 of 3");
+    BREAK(plan.count, 1, "buckets: 2 of 3 ranges are in a bucket");
+    BREAK(plan.bucket_of[1], 1, "bucket 0: its range 1 is noted as of bucket 1");
+    BREAK(plan.buckets[1].begin, 199, "bucket 1: [199, 260) does not follow element 200");
+    BREAK(plan.buckets[1].end, 199, "bucket 1: [200, 199) does not follow element 200");
+    int64_t *counts = plan.buckets[0].counts;
+    cr_assert_eq(counts[0] + counts[1], 200);
+    BREAK(counts[1], counts[1] - 10, "bucket 0: 10 elements are of no rank");
+    BREAK(counts[0], 201, "bucket 0: 201 elements for rank 0, of which 200 are left");
+    BREAK(counts[0], -1, "bucket 0: -1 elements for rank 0, of which 200 are left");
+    bucket_plan_destroy(&plan);
+}

@@ -173,3 +173,34 @@ Test(mesh, writes_sets_of_axes)
     cr_assert_str_eq(axes_text(31, text), "tp|cp|ep|dp|pp");
     cr_assert_str_eq(axes_text(0, text), "");
 }
+
+/* ---- promises ---- */
+
+static void broken(const struct mesh *mesh, const char *words)
+{
+    cr_expect_eq(mesh_check(mesh), BAD_ARGUMENT, "%s was not found", words);
+    cr_expect_str_eq(fail_text(), words);
+}
+
+Test(mesh, a_broken_mesh_is_found)
+{
+    const struct mesh good = made((struct degrees){.tp = 2, .cp = 1, .ep = 2, .dp = 4, .pp = 2}, NULL);
+    cr_assert_eq(mesh_check(&good), OK);
+    struct mesh bad = good;
+    bad.degrees.cp = 0;
+    broken(&bad, "mesh: a degree of tp 2 cp 0 ep 2 dp 4 pp 2 etp 2 is below 1");
+    bad = good;
+    bad.world = 8;
+    broken(&bad, "mesh: tp 2 x cp 1 x dp 4 x pp 2 is not 8 ranks");
+    bad = good;
+    bad.degrees.ep = 3;
+    broken(&bad, "mesh: etp 2 x ep 3 does not divide tp 2 x dp 4 x cp 1");
+    bad = good;
+    bad.order[1] = bad.order[0];
+    broken(&bad, "mesh: axis 0 is invalid or twice in the order of ranks");
+    bad.order[1] = AXIS_COUNT;
+    broken(&bad, "mesh: axis 5 is invalid or twice in the order of ranks");
+    bad = made((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 4, .pp = 2}, "ep-pp-dp-tp-cp");
+    bad.degrees.ep = 2; // before pp on the expert mesh only
+    broken(&bad, "mesh: a rank has other pipeline coordinates on the expert mesh");
+}
