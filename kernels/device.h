@@ -27,7 +27,7 @@ enum part {
     PART_MASTERS, // fp32 master weights, if the working weights are narrower
     PART_GRADIENTS,
     PART_MOMENTS,       // Adam's; if they are offloaded to the host, the window through which they are staged
-    PART_ACTIVATIONS,   // of microbatches in flight, each in its slots (trainer/engine/stash.h)
+    PART_ACTIVATIONS,   // of microbatches in flight, each in its slots (trainer/engine/activations/stash.h)
     PART_BUCKETS,       // full weights and gradients of a layer, if sharded over data-parallel ranks
     PART_COMMUNICATION, // buffers of the transports, and packed messages
     PART_WORKSPACE,     // of layers and kernels, within one action

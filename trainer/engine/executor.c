@@ -5,10 +5,10 @@
 #include "layers/parameters/gradients.h"
 #include "schedules/edges.h"
 #include "schedules/look_ahead.h"
-#include "trainer/engine/offload.h"
 #include "trainer/engine/stage_ops.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct executor {
     struct executor_config config;
@@ -16,11 +16,11 @@ struct executor {
     struct stream *comm_stream; // owned by env
     int pp_rank;
     struct stage *stages; // [chunks]
-    struct stash stash;
-    struct offload *offload; // NULL: no offload
+    struct activation_store store;
     struct p2p *p2p;
     struct event *activation; // [chunks][m] arrival of the input of this microbatch
     struct event *gradient;   // [chunks][m] arrival of the gradient of its output
+    struct event *sent;       // [chunks] completion of the last message with an output
     const struct batch *batches;
     bool evaluating;
     int ahead;  // number of actions that may run before the step is confirmed
@@ -79,18 +79,17 @@ static enum status find_ahead(struct executor *e)
     return status;
 }
 
-static enum status create_stash(struct executor *e)
+static enum status create_store(struct executor *e)
 {
-    const struct executor_config *config = &e->config;
-    struct stash_config stash = {
-        .schedule = config->schedule,
+    const struct activation_store_config config = {
+        .schedule = e->config.schedule,
         .pp_rank = e->pp_rank,
         .stages = e->stages,
-        .backward = config->training,
-        .offload = config->offload_activations,
+        .compute = e->config.compute,
+        .training = e->config.training,
+        .offload = e->config.offload_activations,
     };
-    TRY(stash_create(config->weights->device, &stash, &e->stash));
-    return offload_create(&e->stash, config->compute, &config->schedule->ranks[e->pp_rank], &e->offload);
+    return activation_store_create(&config, &e->store);
 }
 
 static enum status fill_executor(struct executor *e)
@@ -120,7 +119,7 @@ static enum status fill_executor(struct executor *e)
     TRY(create_stages(e));
     TRY(create_p2p(e));
     TRY(find_ahead(e));
-    TRY(create_stash(e));
+    TRY(create_store(e));
     if (config->training && config->cuda_graphs) {
         e->graphs = calloc((size_t)config->schedule->ranks[e->pp_rank].count, sizeof(struct graph *));
         if (e->graphs == NULL)
@@ -129,7 +128,8 @@ static enum status fill_executor(struct executor *e)
     size_t cells = (size_t)config->schedule->chunks * (size_t)config->schedule->m;
     e->activation = calloc(cells, sizeof *e->activation);
     e->gradient = calloc(cells, sizeof *e->gradient);
-    if (e->activation == NULL || e->gradient == NULL)
+    e->sent = calloc((size_t)config->schedule->chunks, sizeof *e->sent);
+    if (e->activation == NULL || e->gradient == NULL || e->sent == NULL)
         return fail(NO_MEMORY, "no memory for the events of %d microbatches", config->schedule->m);
     return OK;
 }
@@ -162,17 +162,17 @@ void executor_destroy(struct executor *executor)
     free(executor->graphs);
     stream_destroy(executor->comm_stream);
     p2p_destroy(executor->p2p);
-    offload_destroy(executor->offload);
-    stash_destroy(&executor->stash);
+    activation_store_destroy(&executor->store);
     timeline_destroy(&executor->timeline);
     free(executor->activation);
     free(executor->gradient);
+    free(executor->sent);
     free(executor);
 }
 
-const struct stash *executor_stash(const struct executor *executor)
+const struct activation_store *executor_store(const struct executor *executor)
 {
-    return &executor->stash;
+    return &executor->store;
 }
 
 /* ---- execution ---- */
@@ -182,7 +182,7 @@ struct job {
     struct action action;
     int chunk, cell; // cell: index of (chunk, microbatch)
     const struct stage *stage;
-    struct pass pass;
+    struct pass pass; // without addresses
 };
 
 static struct job job_of(struct executor *e, struct action action)
@@ -195,9 +195,6 @@ static struct job job_of(struct executor *e, struct action action)
                              .batch = &e->batches[action.microbatch],
                              .training = !e->evaluating,
                              .is_last = schedule_is_last(schedule, action.microbatch)};
-    const struct action_fact *fact = action_fact(action.kind);
-    bool back = fact->backs_input || fact->backs_weight;
-    stash_bases(&e->stash, job.chunk, action.microbatch, back, job.pass.base);
     return job;
 }
 
@@ -216,159 +213,85 @@ static enum status await(struct executor *e, struct event event)
     return OK;
 }
 
-static enum status acquire(struct executor *e, const struct job *job, enum lifetime lifetime)
-{
-    return offload_acquire(e->offload, e->env.compute, lifetime, job->chunk, job->action.microbatch);
-}
-
 /* Provides the input: a received message, or the output of the previous stage on this rank. The first stage
  * computes its own. */
-static enum status take_input(struct executor *e, const struct job *job)
+static enum status provide_input(struct executor *e, const struct job *job)
 {
-    struct action action = job->action;
-    bool made_here = is_here(e, action.stage - 1, action.microbatch);
-    if (action.stage > 0 && !made_here)
-        return await(e, e->activation[job->cell]);
-    TRY(acquire(e, job, KEEP_INPUT));
-    if (!made_here)
+    struct action before = job->action;
+    before.stage--;
+    if (job->action.stage == 0)
         return OK;
-    action.stage--;
-    struct job before = job_of(e, action);
-    struct tensor made = stage_output(before.stage, &before.pass);
+    if (!is_here(e, before.stage, before.microbatch))
+        return await(e, e->activation[job->cell]);
+    struct job producer = job_of(e, before);
+    activation_store_addresses(&e->store, before, producer.pass.base);
+    struct tensor made = stage_output(producer.stage, &producer.pass);
     return copy(e->env.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)});
 }
 
-static enum status run_ops(struct executor *e, const struct job *job, struct tensor dx)
+/* Waits for the gradient of the output, unless the stage computes it. */
+static enum status await_gradient(struct executor *e, const struct job *job)
+{
+    bool made_here = job->action.stage == e->config.schedule->stages - 1;
+    return made_here ? OK : await(e, e->gradient[job->cell]);
+}
+
+/* `gradient` of the output becomes that of the input. */
+static enum status run_ops(struct executor *e, const struct job *job, struct tensor gradient)
 {
     const struct stage_ops ops = {
-        .kind = job->action.kind, .stage = job->stage, .pass = &job->pass, .dx = dx};
+        .kind = job->action.kind, .stage = job->stage, .pass = &job->pass, .dx = gradient};
     return stage_ops_run(&ops, e->graph);
 }
 
-static enum status run_forward(struct executor *e, const struct job *job)
-{
-    TRY(take_input(e, job));
-    TRY(acquire(e, job, KEEP_UNTIL_BACKWARD_INPUT));
-    TRY(acquire(e, job, KEEP_UNTIL_BACKWARD_WEIGHT));
-    TRY(run_ops(e, job, (struct tensor){0}));
-    return e->evaluating ? OK : offload_leave(e->offload, job->chunk, job->action.microbatch);
-}
-
-/* Returns the gradient buffer of this microbatch after waiting for the message that fills it, or in the last
- * stage for the message that last read it. */
-static enum status take_gradient(struct executor *e, const struct job *job, struct tensor *out)
-{
-    TRY(offload_await(e->offload, job->chunk, job->action.microbatch));
-    int index = stash_gradient(&e->stash, job->chunk, job->action.microbatch);
-    *out = stash_gradient_tensor(&e->stash, index);
-    bool made_here = job->action.stage == e->config.schedule->stages - 1;
-    return await(e, made_here ? e->stash.gradient_busy[index] : e->gradient[job->cell]);
-}
-
-/* A chunk without microbatches has its gradients at once: zeros. With a single microbatch this is the second
- * direction. */
-static enum status complete_idle_chunks(struct executor *e)
-{
-    const struct schedule *schedule = e->config.schedule;
-    for (int chunk = 0; chunk < schedule->chunks; chunk++) {
-        int id = schedule_stage(schedule, e->pp_rank, chunk);
-        if (schedule_rank(schedule, id, 0) == e->pp_rank ||
-            schedule_rank(schedule, id, schedule->m - 1) == e->pp_rank)
-            continue;
-        TRY(stage_gradients_complete(&e->stages[chunk]));
-    }
-    return OK;
-}
-
-static enum status release(struct executor *e, const struct job *job, enum lifetime lifetime)
-{
-    return stash_poison(&e->stash, e->env.compute, lifetime, job->chunk, job->action.microbatch, true);
-}
-
-static enum status run_backward_input(struct executor *e, const struct job *job)
-{
-    struct tensor dx;
-    TRY(take_gradient(e, job, &dx));
-    TRY(run_ops(e, job, dx));
-    TRY(release(e, job, KEEP_INPUT));
-    return release(e, job, KEEP_UNTIL_BACKWARD_INPUT);
-}
-
-static enum status run_backward_weight(struct executor *e, const struct job *job)
-{
-    TRY(run_ops(e, job, (struct tensor){0}));
-    TRY(release(e, job, KEEP_UNTIL_BACKWARD_WEIGHT));
-    return release(e, job, KEEP_INPUT_TO_WEIGHT);
-}
-
-static enum status run_backward(struct executor *e, const struct job *job)
-{
-    struct tensor dx;
-    TRY(take_gradient(e, job, &dx));
-    TRY(run_ops(e, job, dx));
-    TRY(release(e, job, KEEP_INPUT));
-    TRY(release(e, job, KEEP_UNTIL_BACKWARD_INPUT));
-    TRY(release(e, job, KEEP_UNTIL_BACKWARD_WEIGHT));
-    return release(e, job, KEEP_INPUT_TO_WEIGHT);
-}
-
-static enum status receive_gradient(struct executor *e, const struct job *job)
-{
-    int index = stash_gradient(&e->stash, job->chunk, job->action.microbatch);
-    TRY(stream_wait(e->env.compute, e->stash.gradient_busy[index]));
-    return p2p_recv(e->p2p, job->action.peer, true, stash_gradient_tensor(&e->stash, index),
-                    stream_record(e->env.compute), &e->gradient[job->cell]);
-}
-
-static enum status send_gradient(struct executor *e, const struct job *job)
-{
-    int index = stash_gradient(&e->stash, job->chunk, job->action.microbatch);
-    return p2p_send(e->p2p, job->action.peer, true, stash_gradient_tensor(&e->stash, index),
-                    stream_record(e->env.compute), &e->stash.gradient_busy[index]);
-}
-
-static enum status receive_activation(struct executor *e, const struct job *job)
-{
-    TRY(acquire(e, job, KEEP_INPUT));
-    return p2p_recv(e->p2p, job->action.peer, false, stage_input(job->stage, &job->pass),
-                    stream_record(e->env.compute), &e->activation[job->cell]);
-}
-
-/* Without offload the output is not overwritten before its gradient has arrived, which implies that the
- * message was received. */
-static enum status send_activation(struct executor *e, const struct job *job, struct event *sent)
+static enum status send_activation(struct executor *e, const struct job *job)
 {
     TRY(p2p_send(e->p2p, job->action.peer, false, stage_output(job->stage, &job->pass),
-                 stream_record(e->env.compute), sent));
-    offload_sent(e->offload, job->stage->through.lifetime, job->chunk, job->action.microbatch, *sent);
+                 stream_record(e->env.compute), &e->sent[job->chunk]));
+    activation_store_sent(&e->store, job->action, e->sent[job->chunk]);
     return OK;
+}
+
+/* Everything that an action does, between acquire and release of its activations. */
+static enum status run_job(struct executor *e, const struct job *job)
+{
+    struct stream *compute = e->env.compute;
+    const struct action action = job->action;
+    struct stage_gradient gradient = {.sent = NULL};
+    if (e->config.training)
+        gradient = activation_store_gradient(&e->store, action);
+    switch (action.kind) { // no default: a new kind is a compile error here
+    case FORWARD:
+        TRY(provide_input(e, job));
+        return run_ops(e, job, (struct tensor){0});
+    case BACKWARD:
+    case BACKWARD_INPUT:
+        TRY(await_gradient(e, job));
+        return run_ops(e, job, gradient.data);
+    case BACKWARD_WEIGHT:
+        return run_ops(e, job, (struct tensor){0});
+    case RECV_ACTIVATION:
+        return p2p_recv(e->p2p, action.peer, false, stage_input(job->stage, &job->pass),
+                        stream_record(compute), &e->activation[job->cell]);
+    case SEND_ACTIVATION:
+        return send_activation(e, job);
+    case RECV_GRADIENT:
+        return p2p_recv(e->p2p, action.peer, true, gradient.data, stream_record(compute),
+                        &e->gradient[job->cell]);
+    case SEND_GRADIENT:
+        return p2p_send(e->p2p, action.peer, true, gradient.data, stream_record(compute), gradient.sent);
+    case ACTION_KIND_COUNT:
+        break;
+    }
+    return fail(BAD_SCHEDULE, "unknown kind of action %d", (int)action.kind);
 }
 
 static enum status run_action(struct executor *e, struct action action)
 {
     struct job job = job_of(e, action);
-    struct event sent;
-    switch (action.kind) { // no default: a new kind is a compile error here
-    case FORWARD:
-        return run_forward(e, &job);
-    case BACKWARD:
-        return run_backward(e, &job);
-    case BACKWARD_INPUT:
-        return run_backward_input(e, &job);
-    case BACKWARD_WEIGHT:
-        return run_backward_weight(e, &job);
-    case RECV_ACTIVATION:
-        return receive_activation(e, &job);
-    case SEND_ACTIVATION:
-        return send_activation(e, &job, &sent);
-    case RECV_GRADIENT:
-        return receive_gradient(e, &job);
-    case SEND_GRADIENT:
-        return send_gradient(e, &job);
-    case ACTION_KIND_COUNT:
-        break;
-    }
-    return fail(BAD_SCHEDULE, "unknown kind of action %d", (int)action.kind);
+    TRY(activation_store_acquire(&e->store, action, job.pass.base));
+    e->start_s = clock_s();
+    return run_job(e, &job);
 }
 
 static enum status run_timed(struct executor *e, int position)
@@ -378,18 +301,15 @@ static enum status run_timed(struct executor *e, int position)
     action_text(action, text);
     who_does(text);
     device_range_begin(e->config.weights->device, text);
-    TRY(offload_return(e->offload, position));
-    e->start_s = clock_s();
+    TRY(activation_store_prefetch(&e->store, position));
     e->graph = e->graphs != NULL ? &e->graphs[position] : NULL;
     TRY(run_action(e, action));
     e->graph = NULL;
     device_range_end(e->config.weights->device);
-    bool computes = action_fact(action.kind)->computes;
-    if (computes)
-        TRY(stash_release_shared(&e->stash, e->env.compute));
+    TRY(activation_store_release(&e->store, action));
     double end = clock_s();
     timeline_note(&e->timeline, position, e->start_s, end);
-    if (!computes)
+    if (!action_fact(action.kind)->computes)
         return OK;
     if (!(e->times.first_start_s > 0.0))
         e->times.first_start_s = e->start_s;
@@ -404,6 +324,21 @@ static enum status run_until(struct executor *e, const struct batch *batches, in
     e->batches = batches;
     for (; e->done < end; e->done++)
         TRY(run_timed(e, e->done));
+    return OK;
+}
+
+/* A chunk without microbatches has its gradients at once: zeros. With a single microbatch this is the second
+ * direction. */
+static enum status complete_idle_chunks(struct executor *e)
+{
+    const struct schedule *schedule = e->config.schedule;
+    for (int chunk = 0; chunk < schedule->chunks; chunk++) {
+        int id = schedule_stage(schedule, e->pp_rank, chunk);
+        if (schedule_rank(schedule, id, 0) == e->pp_rank ||
+            schedule_rank(schedule, id, schedule->m - 1) == e->pp_rank)
+            continue;
+        TRY(stage_gradients_complete(&e->stages[chunk]));
+    }
     return OK;
 }
 
@@ -450,13 +385,12 @@ enum status executor_drop_ahead(struct executor *executor)
 /* ---- evaluation ---- */
 
 /* Without a backward pass, only the message itself guarantees that an output was sent before its slot is
- * overwritten: `sent` holds the last message of each chunk. */
-static enum status evaluate_action(struct executor *e, struct action action, struct event *sent)
+ * overwritten. */
+static enum status evaluate_action(struct executor *e, struct action action)
 {
-    struct job job = job_of(e, action);
-    if (action.kind == SEND_ACTIVATION)
-        return send_activation(e, &job, &sent[job.chunk]);
-    TRY(stream_wait(e->env.compute, sent[job.chunk]));
+    if (action.kind != SEND_ACTIVATION)
+        TRY(stream_wait(e->env.compute,
+                        e->sent[schedule_chunk(e->config.schedule, action.stage, action.microbatch)]));
     return run_action(e, action);
 }
 
@@ -469,19 +403,16 @@ enum status executor_evaluate(struct executor *executor, const struct batch *bat
 {
     const struct schedule *schedule = executor->config.schedule;
     const struct action_list *list = &schedule->ranks[executor->pp_rank];
-    struct event *sent = calloc((size_t)schedule->chunks, sizeof *sent);
-    if (sent == NULL)
-        return fail(NO_MEMORY, "no memory for the evaluation");
     enum status status = OK;
     executor->batches = batches;
     executor->evaluating = true;
+    memset(executor->sent, 0, (size_t)schedule->chunks * sizeof *executor->sent);
     for (int i = 0; status == OK && i < list->count; i++)
         if (is_forward(list->actions[i].kind) && list->actions[i].microbatch < count)
-            status = evaluate_action(executor, list->actions[i], sent);
+            status = evaluate_action(executor, list->actions[i]);
     executor->evaluating = false;
     for (int chunk = 0; status == OK && chunk < schedule->chunks; chunk++)
-        status = stream_wait(executor->env.compute, sent[chunk]);
-    free(sent);
+        status = stream_wait(executor->env.compute, executor->sent[chunk]);
     return status;
 }
 
@@ -489,7 +420,7 @@ struct tensor executor_logits(const struct executor *executor)
 {
     for (int chunk = 0; chunk < executor->config.schedule->chunks; chunk++) {
         struct pass pass = {.env = &executor->env};
-        stash_bases(&executor->stash, chunk, 0, false, pass.base);
+        stash_bases(&executor->store.stash, chunk, 0, false, pass.base);
         struct tensor logits = stage_logits(&executor->stages[chunk], &pass);
         if (logits.data != NULL)
             return logits;

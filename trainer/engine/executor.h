@@ -10,17 +10,18 @@
  *   W, B             accumulate gradients, which layers/parameters/gradients.h reduces
  *
  * An action waits only for its own inputs. A stage boundary within one rank is a copy. Activations with a
- * long wait for their backward pass may be offloaded to host memory (offload.h).
+ * long wait for their backward pass may be offloaded to host memory. Each action acquires its activations,
+ * and releases those that it reads last (activation_store.h).
  *
- * Caution: slots are reused. The list fixes the last reader of a slot (slot_plan), except for messages,
- * which may still be reading: the events in `busy` mark their completion. */
+ * Caution: slots are reused. The list fixes the last reader of a slot (slot_plan), except for messages, which
+ * may still be reading: the activation store keeps the events of their completion. */
 #pragma once
 
 #include "layers/stage.h"
 #include "parallel/p2p.h"
 #include "schedules/peak.h"
+#include "trainer/engine/activations/activation_store.h"
 #include "trainer/engine/batches.h"
-#include "trainer/engine/stash.h"
 #include "trainer/engine/timeline.h"
 
 struct executor_config {
@@ -69,8 +70,8 @@ MUST_USE enum status executor_evaluate(struct executor *executor, const struct b
  * on ranks with the head. */
 struct tensor executor_logits(const struct executor *executor);
 
-/* The activation slots of this rank's microbatches. */
-const struct stash *executor_stash(const struct executor *executor);
+/* The activations of this rank's microbatches. */
+const struct activation_store *executor_store(const struct executor *executor);
 
 /* Timing of the last step: seconds spent in F, B, I and W, excluding waits for messages; the start of the
  * first and the end of the last of these actions. */

@@ -381,7 +381,7 @@ static void collect_slot_stats(const struct rank_state *w, double stats[STAT_COU
         stats[STAT_SLOTS + kind] = 0.0;
     for (int chunk = 0; chunk < w->run->schedule->chunks; chunk++) {
         struct slot_use slots[SLOT_LIFETIMES];
-        stash_slots(executor_stash(w->executor), chunk, slots);
+        stash_slots(&executor_store(w->executor)->stash, chunk, slots);
         for (int kind = 0; kind < SLOT_LIFETIMES; kind++) {
             stats[STAT_SLOTS + kind] += (double)slots[kind].slots;
             stats[STAT_SLOT_BYTES + kind] += (double)(slots[kind].slots * slots[kind].bytes);

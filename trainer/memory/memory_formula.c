@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/memory/memory_formula.h"
 
-#include "trainer/engine/stash.h"
+#include "trainer/engine/activations/stash.h"
 #include "trainer/memory/memory_states.h"
 
 #include <stdlib.h>

@@ -12,8 +12,8 @@
  * and lifetimes from the schedule, not from the declarations in layers/. */
 #pragma once
 
+#include "trainer/engine/activations/stash.h"
 #include "trainer/engine/rank_state.h"
-#include "trainer/engine/stash.h"
 #include "trainer/memory/memory_layer.h"
 
 struct memory_term {

@@ -20,7 +20,7 @@ static enum status play(struct world *world, void *argument)
     s->out->use = device_memory(state.device);
     s->out->pool_bytes = device_planned_bytes(state.device);
     for (int chunk = 0; s->slots != NULL && chunk < s->run.schedule->chunks; chunk++)
-        stash_slots(executor_stash(state.executor), chunk, &s->slots[chunk * SLOT_LIFETIMES]);
+        stash_slots(&executor_store(state.executor)->stash, chunk, &s->slots[chunk * SLOT_LIFETIMES]);
     rank_destroy(&state);
     return OK;
 }

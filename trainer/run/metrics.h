@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/device.h"
-#include "trainer/engine/stash.h"
+#include "trainer/engine/activations/stash.h"
 #include "trainer/recipe/recipe.h"
 
 struct metrics;

@@ -49,7 +49,7 @@ static enum status rank_main(struct world *world, void *argument)
     job->use[world->rank] = device_memory(state.device);
     CHECK(job->run.schedule->chunks <= MOST_CHUNKS);
     for (int chunk = 0; chunk < job->run.schedule->chunks; chunk++)
-        stash_slots(executor_stash(state.executor), chunk, job->slots[world->rank][chunk]);
+        stash_slots(&executor_store(state.executor)->stash, chunk, job->slots[world->rank][chunk]);
     rank_destroy(&state);
     return OK;
 }

@@ -3,7 +3,7 @@
  * learning rate of a stage. */
 #include "tests/ranks/verify/faults.h"
 
-#include "trainer/engine/stash.h"
+#include "trainer/engine/activations/stash.h"
 
 #include <stdlib.h>
 
@@ -82,7 +82,7 @@ enum status row_sum_found(void *context, struct rank_state *w, int64_t step)
 /* A slot of activations begins before the end of the previous one. */
 enum status slots_overlap(void *context, struct rank_state *w)
 {
-    const struct stash *stash = executor_stash(w->executor);
+    const struct stash *stash = &executor_store(w->executor)->stash;
     for (int chunk = 0; chunk < stash->chunks; chunk++) {
         struct stage *stage = (struct stage *)(uintptr_t)&stash->stages[chunk];
         CHECK(stage->layout.bytes[KEEP_UNTIL_BACKWARD_WEIGHT] > 256);

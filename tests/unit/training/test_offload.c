@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Activation offload, without layers: the values that a "forward" wrote are those that its "backward"
- * reads, in the order of real schedules on the strict device, whose streams run as late as possible. The
- * copy stream is also made to run as early as possible, since a copy with a missing wait would be correct
- * when it runs late. */
-#include "trainer/engine/offload.h"
+/* The activation store without layers: the values that a "forward" wrote are those that its "backward"
+ * reads, with offload, in the order of real schedules on the strict device, whose streams run as late as
+ * possible. The copy stream is also made to run as early as possible, since a copy with a missing wait
+ * would be correct when it runs late. And the store's promises: wrong slots are found. */
+#include "trainer/engine/activations/activation_store.h"
+#include "trainer/engine/activations/offload.h"
 #include "trainer/optimizer/moment_window.h"
 
 #include <criterion/criterion.h>
@@ -19,14 +20,13 @@ struct field {
     struct model_config model;
     struct env env;
     struct stage stages[4];
-    struct stash stash;
-    struct offload *offload;
+    struct activation_store store;
     struct buffer seen; // [chunks · m][LIFETIMES][FLOATS]
     int rank;
     bool early;
 };
 
-static void open_field(struct field *f, const char *name, int p, int m, int rank, bool early)
+static void open_field(struct field *f, const char *name, int p, int m, int rank, bool offload, bool early)
 {
     struct device_options options = {.name = "strict", .threads = 1};
     struct schedule_options schedule = {.name = name, .p = p, .m = m};
@@ -40,10 +40,13 @@ static void open_field(struct field *f, const char *name, int p, int m, int rank
         for (int lifetime = 0; lifetime < LIFETIMES; lifetime++)
             f->stages[chunk].layout.bytes[lifetime] = FLOATS * sizeof(float);
     }
-    struct stash_config config = {
-        .schedule = f->schedule, .pp_rank = rank, .stages = f->stages, .backward = true, .offload = true};
-    cr_assert_eq(stash_create(f->device, &config, &f->stash), OK);
-    cr_assert_eq(offload_create(&f->stash, f->compute, &f->schedule->ranks[rank], &f->offload), OK);
+    struct activation_store_config config = {.schedule = f->schedule,
+                                             .pp_rank = rank,
+                                             .stages = f->stages,
+                                             .compute = f->compute,
+                                             .training = true,
+                                             .offload = offload};
+    cr_assert_eq(activation_store_create(&config, &f->store), OK, "%s", fail_text());
     size_t cells = (size_t)f->schedule->chunks * (size_t)m;
     cr_assert_eq(buffer_alloc(f->device, PART_DATA, cells * LIFETIMES * FLOATS * sizeof(float), &f->seen),
                  OK);
@@ -52,8 +55,7 @@ static void open_field(struct field *f, const char *name, int p, int m, int rank
 static void close_field(struct field *f)
 {
     buffer_free(&f->seen);
-    offload_destroy(f->offload);
-    stash_destroy(&f->stash);
+    activation_store_destroy(&f->store);
     stream_destroy(f->compute);
     device_close(f->device);
     schedule_destroy(f->schedule);
@@ -61,8 +63,8 @@ static void close_field(struct field *f)
 
 static void hurry(struct field *f)
 {
-    if (f->early && f->offload != NULL)
-        cr_assert_eq(stream_sync(offload_stream(f->offload)), OK);
+    if (f->early && f->store.offload != NULL)
+        cr_assert_eq(stream_sync(offload_stream(f->store.offload)), OK);
 }
 
 static struct tensor view(char *data)
@@ -75,31 +77,33 @@ static float value_of(int cell, int lifetime)
     return (float)(1 + cell * LIFETIMES + lifetime);
 }
 
-static void run_forward(struct field *f, int chunk, int microbatch, int cell)
+static void write_values(struct field *f, char *const base[LIFETIME_COUNT], int cell)
 {
-    char *base[LIFETIME_COUNT];
-    stash_bases(&f->stash, chunk, microbatch, false, base);
-    for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
-        cr_assert_eq(offload_acquire(f->offload, f->compute, (enum lifetime)lifetime, chunk, microbatch), OK);
+    for (int lifetime = 0; lifetime < LIFETIMES; lifetime++)
         cr_assert_eq(
             fill(f->compute, (struct fill){.out = view(base[lifetime]), .value = value_of(cell, lifetime)}),
             OK);
-    }
-    cr_assert_eq(offload_leave(f->offload, chunk, microbatch), OK);
-    hurry(f);
 }
 
-static void run_backward(struct field *f, int chunk, int microbatch, int cell)
+static void read_values(struct field *f, char *const base[LIFETIME_COUNT], int cell)
 {
-    char *base[LIFETIME_COUNT];
-    stash_bases(&f->stash, chunk, microbatch, true, base);
-    cr_assert_eq(offload_await(f->offload, chunk, microbatch), OK);
     for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
         char *seen = (char *)f->seen.data + (size_t)(cell * LIFETIMES + lifetime) * FLOATS * sizeof(float);
         cr_assert_eq(copy(f->compute, (struct copy){.in = view(base[lifetime]), .out = view(seen)}), OK);
-        cr_assert_eq(stash_poison(&f->stash, f->compute, (enum lifetime)lifetime, chunk, microbatch, true),
-                     OK);
     }
+}
+
+/* An action of a list whose transfers carry nothing. All lifetimes are read where the last of them ends. */
+static enum status run_action(struct field *f, struct action a)
+{
+    char *base[LIFETIME_COUNT];
+    int cell = schedule_chunk(f->schedule, a.stage, a.microbatch) * f->schedule->m + a.microbatch;
+    TRY(activation_store_acquire(&f->store, a, base));
+    if (a.kind == FORWARD)
+        write_values(f, base, cell);
+    else if (action_fact(a.kind)->backs_weight)
+        read_values(f, base, cell);
+    return activation_store_release(&f->store, a);
 }
 
 static void check_seen(struct field *f, const char *name)
@@ -115,7 +119,7 @@ static void check_seen(struct field *f, const char *name)
             if (schedule_rank(f->schedule, stage, (int)cell % f->schedule->m) != f->rank)
                 continue; // of the other direction
             cr_assert_eq(seen[cell * LIFETIMES * FLOATS + (size_t)i], value_of((int)cell, i / FLOATS),
-                         "%s, rank %d%s: chunk %d, microbatch %d, home %d: %g", name, f->rank,
+                         "%s, rank %d%s: chunk %d, microbatch %d, lifetime %d: %g", name, f->rank,
                          f->early ? ", copies early" : "", chunk, (int)cell % f->schedule->m, i / FLOATS,
                          (double)seen[cell * LIFETIMES * FLOATS + (size_t)i]);
         }
@@ -126,21 +130,17 @@ static void check_seen(struct field *f, const char *name)
 static bool play(const char *name, int p, int m, int rank, bool early)
 {
     struct field f;
-    open_field(&f, name, p, m, rank, early);
+    open_field(&f, name, p, m, rank, true, early);
     const struct action_list *list = &f.schedule->ranks[rank];
     for (int step = 0; step < 2; step++)
         for (int i = 0; i < list->count; i++) {
-            struct action a = list->actions[i];
-            int chunk = schedule_chunk(f.schedule, a.stage, a.microbatch), cell = chunk * m + a.microbatch;
-            cr_assert_eq(offload_return(f.offload, i), OK);
+            cr_assert_eq(activation_store_prefetch(&f.store, i), OK);
             hurry(&f);
-            if (a.kind == FORWARD)
-                run_forward(&f, chunk, a.microbatch, cell);
-            else if (action_fact(a.kind)->backs_weight) // all lifetimes are read where the last of them ends
-                run_backward(&f, chunk, a.microbatch, cell);
+            cr_assert_eq(run_action(&f, list->actions[i]), OK, "%s", fail_text());
+            hurry(&f);
         }
     check_seen(&f, name);
-    bool offloaded = f.offload != NULL;
+    bool offloaded = f.store.offload != NULL;
     close_field(&f);
     return offloaded;
 }
@@ -156,6 +156,36 @@ Test(offload, offloaded_activations_return)
                 offloaded += play(names[k], 4, 8, rank, early);
     cr_assert_geq(offloaded, 20);
     cr_assert(!play("1f1b", 1, 8, 0, true), "each backward follows its forward");
+}
+
+/* Slots outside of the memory; and a slot shared by two microbatches, which the first backward pass
+     * finds. */
+Test(offload, wrong_slots_are_found)
+{
+    struct field f;
+    open_field(&f, "1f1b", 4, 8, 0, false, false);
+    int *slots = f.store.stash.plan->slot[KEEP_UNTIL_BACKWARD_WEIGHT], good = slots[1];
+    cr_assert_eq(activation_store_check(&f.store), OK);
+    slots[1] = 4;
+    cr_assert_eq(activation_store_check(&f.store), BAD_SCHEDULE);
+    cr_assert_str_eq(fail_text(), "chunk 0, microbatch 1: slot 4 of until_weight is outside of 512 bytes");
+    slots[1] = -1;
+    cr_assert_eq(activation_store_check(&f.store), BAD_SCHEDULE);
+    slots[1] = good;
+    f.store.stash.gradients.of[2] = f.store.stash.gradients.count;
+    cr_assert_eq(activation_store_check(&f.store), BAD_SCHEDULE);
+    f.store.stash.gradients.of[2] = 0;
+
+    slots[1] = slots[0];
+    const struct action_list *list = &f.schedule->ranks[0];
+    enum status status = OK;
+    int i = 0;
+    for (; status == OK && i < list->count; i++)
+        status = run_action(&f, list->actions[i]);
+    cr_assert_eq(status, BAD_SCHEDULE);
+    cr_assert(list->actions[i - 1].kind == BACKWARD && list->actions[i - 1].microbatch == 0);
+    cr_assert_str_eq(fail_text(), "chunk 0, microbatch 0: its slot of until_weight holds microbatch 1");
+    close_field(&f);
 }
 
 /* The first of eight 1F1B ranks at the end of its warm-up: 6 is offloaded while 0F7 runs, and 0 is
@@ -256,7 +286,8 @@ static void moments_in_pieces(enum dtype weight)
     device_close(device);
 }
 
-/* For fp32 weights; and for bf16 weights without master weights, which are rounded by their global index. */
+/* For fp32 weights; and for bf16 weights without master weights, which are rounded by their global
+     * index. */
 Test(offload, moments_in_pieces)
 {
     moments_in_pieces(F32);

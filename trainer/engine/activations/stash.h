@@ -1,25 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Activation memory of a rank: the slots counted by peak.h. Every chunk has its own slots, since chunks
- * differ in size.
- *
- * Gradients of activations have separate buffers. A buffer is in use from RECV_GRADIENT (or from the I or
- * B of the last stage), through I or B, which replaces the gradient of the output by that of the input in
- * place, to SEND_GRADIENT; if the previous stage is on the same rank, it is passed on to that stage's I or
- * B. */
+/* The slots of a rank's activations (schedules/peak.h) and the buffers of its stage gradients
+ * (schedules/gradient_plan.h), in device memory. Every chunk has its own slots, since chunks differ in
+ * size. Part of the activation store: actions use activation_store.h. */
 #pragma once
 
 #include "layers/stage.h"
+#include "schedules/gradient_plan.h"
 #include "schedules/offload_plan.h"
-
-struct gradient_plan {
-    int count; // buffers
-    int *of;   // [chunks][m]: index of the buffer used by I or B of this chunk and microbatch
-};
-
-/* Computes the number of gradient buffers of one rank, and the assignment of actions to them. */
-MUST_USE enum status gradient_plan_create(const struct schedule *schedule, int pp_rank,
-                                          struct gradient_plan *out);
-void gradient_plan_destroy(struct gradient_plan *plan);
 
 /* Number of slots, and bytes of each. */
 struct slot_use {
@@ -38,6 +25,8 @@ struct stash {
     int64_t gradient_rows, gradient_columns; // of each
     enum dtype gradient_dtype;
     struct event *gradient_busy; // [count] completion of the message that still reads the buffer
+    int *owner
+        [PLANNED_LIFETIMES]; // [chunks][2m] of each slot: the microbatch it was last acquired for; -1: none
 };
 
 struct stash_config {
@@ -58,6 +47,10 @@ void stash_bases(const struct stash *stash, int chunk, int microbatch, bool back
 int stash_slot(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch, bool back);
 int stash_whole_slot(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch);
 int stash_whole_slots(const struct stash *stash, enum lifetime lifetime, int chunk);
+
+/* The microbatch for which the slot of `microbatch` was last acquired. */
+void stash_set_owner(struct stash *stash, enum lifetime lifetime, int chunk, int microbatch, bool back);
+int stash_owner(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch, bool back);
 
 /* Slots of a chunk: all activation memory on the device. Gradient buffers serve all chunks and are counted
  * with the first. */

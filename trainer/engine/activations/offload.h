@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Activation offload to host memory between forward and backward (schedules/offload_plan.h):
+/* Part of the activation store (activation_store.h): offload to host memory between forward and backward
+ * (schedules/offload_plan.h):
  *
  *     compute   F0            F1                ...  F3            B0
  *     offload      out 0 ────┘ slot 0 is free              in 0 ─┘ into the backward slot
@@ -12,7 +13,7 @@
  * the backward slot (stash_bases()). */
 #pragma once
 
-#include "trainer/engine/stash.h"
+#include "trainer/engine/activations/stash.h"
 
 struct offload;
 

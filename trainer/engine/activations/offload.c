@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/engine/offload.h"
+#include "trainer/engine/activations/offload.h"
 
 #include <stdlib.h>
 
@@ -168,6 +168,7 @@ static enum status bring_back(struct offload *o, int chunk, int microbatch)
     for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
         size_t offset = host_offset(o, lifetime, chunk, microbatch), bytes = slot_bytes(o, lifetime, chunk);
         TRY(acquire(o, o->stream, lifetime, chunk, microbatch, true));
+        stash_set_owner(o->stash, (enum lifetime)lifetime, chunk, microbatch, true);
         TRY(copy_to_device(o->stream, base[lifetime], (char *)o->host.data + offset, bytes));
         buffer_rest(&o->host, offset, bytes);
     }

@@ -1,65 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/engine/stash.h"
+#include "trainer/engine/activations/stash.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Free buffers while the list is walked, in a queue: the buffer that has been free longest is reused
- * first. One buffer always stays in reserve, since the last message may still read it when the next action
- * starts. */
-struct pool {
-    int *queue; // each index is queued once per use
-    int begin, end, made;
-};
-
-static int pool_take(struct pool *pool)
-{
-    return pool->end - pool->begin >= 2 ? pool->queue[pool->begin++] : pool->made++;
-}
-
-static void pool_give(struct pool *pool, int index)
-{
-    pool->queue[pool->end++] = index;
-}
-
-/* Walks the rank's list once. */
-enum status gradient_plan_create(const struct schedule *schedule, int rank, struct gradient_plan *out)
-{
-    const struct action_list *list = &schedule->ranks[rank];
-    int m = schedule->m;
-    size_t cells = (size_t)schedule->chunks * (size_t)m;
-    struct pool pool = {.queue = malloc((cells + 1) * sizeof *pool.queue)};
-    out->of = malloc(cells * sizeof *out->of);
-    if (pool.queue == NULL || out->of == NULL) {
-        free(pool.queue);
-        return fail(NO_MEMORY, "no memory for the gradient buffers of %d microbatches", m);
-    }
-    memset(out->of, 0xff, cells * sizeof *out->of);
-    for (int i = 0; i < list->count; i++) {
-        struct action action = list->actions[i];
-        const struct action_fact *fact = action_fact(action.kind);
-        int *cell =
-            &out->of[schedule_chunk(schedule, action.stage, action.microbatch) * m + action.microbatch];
-        if ((action.kind == RECV_GRADIENT || fact->backs_input) && *cell < 0)
-            *cell = pool_take(&pool);
-        if (action.kind == SEND_GRADIENT || (fact->backs_input && action.stage == 0))
-            pool_give(&pool, *cell);
-        bool goes_on = fact->backs_input && action.stage > 0 &&
-                       schedule_rank(schedule, action.stage - 1, action.microbatch) == rank;
-        if (goes_on)
-            out->of[schedule_chunk(schedule, action.stage - 1, action.microbatch) * m + action.microbatch] =
-                *cell;
-    }
-    out->count = pool.made;
-    free(pool.queue);
-    return OK;
-}
-
-void gradient_plan_destroy(struct gradient_plan *plan)
-{
-    free(plan->of);
-    *plan = (struct gradient_plan){0};
-}
 
 static bool is_offloaded(const struct stash *stash, enum lifetime lifetime)
 {
@@ -80,6 +23,22 @@ int stash_slot(const struct stash *stash, enum lifetime lifetime, int chunk, int
 {
     return is_offloaded(stash, lifetime) ? offload_slot(stash->offloaded, lifetime, chunk, microbatch, back)
                                          : stash_whole_slot(stash, lifetime, chunk, microbatch);
+}
+
+static int *owner_of(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch, bool back)
+{
+    int slot = stash_slot(stash, lifetime, chunk, microbatch, back);
+    return &stash->owner[lifetime][2 * chunk * stash->m + slot];
+}
+
+void stash_set_owner(struct stash *stash, enum lifetime lifetime, int chunk, int microbatch, bool back)
+{
+    *owner_of(stash, lifetime, chunk, microbatch, back) = microbatch;
+}
+
+int stash_owner(const struct stash *stash, enum lifetime lifetime, int chunk, int microbatch, bool back)
+{
+    return *owner_of(stash, lifetime, chunk, microbatch, back);
 }
 
 static int slots_of_lifetime(const struct stash *stash, enum lifetime lifetime, int chunk)
@@ -152,6 +111,18 @@ static enum status plan_absences(const struct stash_config *config, struct stash
     return OK;
 }
 
+static enum status allocate_owners(struct stash *stash)
+{
+    size_t slots = 2 * (size_t)stash->chunks * (size_t)stash->m;
+    for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++) {
+        stash->owner[lifetime] = malloc(slots * sizeof(int));
+        if (stash->owner[lifetime] == NULL)
+            return fail(NO_MEMORY, "no memory for the owners of %zu slots", slots);
+        memset(stash->owner[lifetime], 0xff, slots * sizeof(int));
+    }
+    return OK;
+}
+
 enum status stash_create(struct device *device, const struct stash_config *config, struct stash *out)
 {
     const struct schedule *schedule = config->schedule;
@@ -162,6 +133,7 @@ enum status stash_create(struct device *device, const struct stash_config *confi
         if (out->lifetime[lifetime] == NULL)
             return fail(NO_MEMORY, "no memory for the slots of %d chunks", out->chunks);
     }
+    TRY(allocate_owners(out));
     TRY(slot_plan_create(schedule, config->pp_rank, &out->plan));
     TRY(plan_absences(config, out));
     if (config->backward) {
@@ -178,6 +150,8 @@ void stash_destroy(struct stash *stash)
             buffer_free(&stash->lifetime[lifetime][chunk]);
         free(stash->lifetime[lifetime]);
     }
+    for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++)
+        free(stash->owner[lifetime]);
     buffer_free(&stash->gradient);
     free(stash->gradient_busy);
     gradient_plan_destroy(&stash->gradients);

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedules/gradient_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Free buffers while the list is walked, in a queue: the buffer that has been free longest is reused
+ * first. One buffer always stays in reserve, since the last message may still read it when the next action
+ * starts. */
+struct pool {
+    int *queue; // each index is queued once per use
+    int begin, end, made;
+};
+
+static int pool_take(struct pool *pool)
+{
+    return pool->end - pool->begin >= 2 ? pool->queue[pool->begin++] : pool->made++;
+}
+
+static void pool_give(struct pool *pool, int index)
+{
+    pool->queue[pool->end++] = index;
+}
+
+/* Walks the rank's list once. */
+enum status gradient_plan_create(const struct schedule *schedule, int rank, struct gradient_plan *out)
+{
+    const struct action_list *list = &schedule->ranks[rank];
+    int m = schedule->m;
+    size_t cells = (size_t)schedule->chunks * (size_t)m;
+    struct pool pool = {.queue = malloc((cells + 1) * sizeof *pool.queue)};
+    out->of = malloc(cells * sizeof *out->of);
+    if (pool.queue == NULL || out->of == NULL) {
+        free(pool.queue);
+        return fail(NO_MEMORY, "no memory for the gradient buffers of %d microbatches", m);
+    }
+    memset(out->of, 0xff, cells * sizeof *out->of);
+    for (int i = 0; i < list->count; i++) {
+        struct action action = list->actions[i];
+        const struct action_fact *fact = action_fact(action.kind);
+        int *cell =
+            &out->of[schedule_chunk(schedule, action.stage, action.microbatch) * m + action.microbatch];
+        if ((action.kind == RECV_GRADIENT || fact->backs_input) && *cell < 0)
+            *cell = pool_take(&pool);
+        if (action.kind == SEND_GRADIENT || (fact->backs_input && action.stage == 0))
+            pool_give(&pool, *cell);
+        bool passed_on = fact->backs_input && action.stage > 0 &&
+                         schedule_rank(schedule, action.stage - 1, action.microbatch) == rank;
+        if (passed_on)
+            out->of[schedule_chunk(schedule, action.stage - 1, action.microbatch) * m + action.microbatch] =
+                *cell;
+    }
+    out->count = pool.made;
+    free(pool.queue);
+    return OK;
+}
+
+void gradient_plan_destroy(struct gradient_plan *plan)
+{
+    free(plan->of);
+    *plan = (struct gradient_plan){0};
+}
