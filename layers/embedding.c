@@ -36,7 +36,7 @@ static void declare(const struct env *env, struct layout *layout, int layer, str
     };
     embedding.partial = layout_add(layout, SCRATCH, env_tokens(env), hidden);
     embedding.dx = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), hidden);
-    if (env->sequence_parallel)
+    if (env->options->sequence_parallel)
         embedding.gathered = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_tokens(env), hidden);
     *(struct embedding *)self = embedding;
 }
@@ -65,7 +65,7 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
     const struct held *held = weights_held(env->weights, embedding->table);
     struct group *tp = env->groups->tp;
     // Without sequence parallelism the sum is accumulated in `out` itself.
-    struct tensor partial = env->sequence_parallel ? pass_tensor(pass, embedding->partial) : out;
+    struct tensor partial = env->options->sequence_parallel ? pass_tensor(pass, embedding->partial) : out;
     TRY(embedding_forward(env->compute, (struct embedding_forward){
                                             .table = held->weight,
                                             .id = pass->batch->token,
@@ -73,7 +73,7 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
                                             .rows = held->slice.count[0],
                                             .out = partial,
                                         }));
-    if (env->sequence_parallel)
+    if (env->options->sequence_parallel)
         TRY(group_reduce_scatter(tp, env->compute, partial, out));
     else
         TRY(group_all_reduce(tp, env->compute, out, REDUCE_SUM));
@@ -97,7 +97,7 @@ static enum status backward_input(const void *self, const struct pass *pass, str
                                             .dx = local,
                                             .dropout = pass_hidden_dropout(pass, embedding->site),
                                         }));
-    if (!env->sequence_parallel)
+    if (!env->options->sequence_parallel)
         return OK;
     return group_all_gather(env->groups->tp, env->compute, local, pass_tensor(pass, embedding->gathered));
 }
@@ -108,7 +108,7 @@ static enum status backward_weight(const void *self, const struct pass *pass)
     const struct env *env = pass->env;
     const struct held *held = weights_held(env->weights, embedding->table);
     struct tensor local = pass_tensor(pass, embedding->dx);
-    struct tensor whole = env->sequence_parallel ? pass_tensor(pass, embedding->gathered) : local;
+    struct tensor whole = env->options->sequence_parallel ? pass_tensor(pass, embedding->gathered) : local;
     TRY(embedding_backward(env->compute, (struct embedding_backward){
                                              .id = pass->batch->token,
                                              .begin = held->slice.begin[0],

@@ -68,7 +68,7 @@ enum status mlp_activate(const struct mlp *mlp, const struct pass *pass)
  * bit-identical results. */
 static bool activates_behind_product(const struct env *env)
 {
-    const struct recompute *r = &env->recompute;
+    const struct recompute *r = &env->options->recompute;
     return env->model->activation != SWIGLU &&
            !(r->granularity == RECOMPUTE_SELECTIVE && (r->modules & RECOMPUTE_ACTIVATION) != 0);
 }

@@ -44,12 +44,12 @@ int64_t env_tokens(const struct env *env)
 
 int64_t env_local_tokens(const struct env *env)
 {
-    return env->sequence_parallel ? env_tokens(env) / env->groups->tp->size : env_tokens(env);
+    return env->options->sequence_parallel ? env_tokens(env) / env->groups->tp->size : env_tokens(env);
 }
 
 int64_t env_local_begin(const struct env *env)
 {
-    return env->sequence_parallel ? env_local_tokens(env) * env->groups->tp->rank : 0;
+    return env->options->sequence_parallel ? env_local_tokens(env) * env->groups->tp->rank : 0;
 }
 
 struct tensor pass_tensor(const struct pass *pass, struct region region)

@@ -20,9 +20,9 @@
 
 #include "base/lifetime.h"
 #include "kernels/ops.h"
-#include "layers/linear/linear_precision.h"
+#include "layers/layer_options.h"
+#include "layers/model_config.h"
 #include "layers/parameters/weights.h"
-#include "layers/recompute.h"
 #include "parallel/group.h"
 
 struct region {
@@ -72,17 +72,15 @@ struct delayed_scaling {
 /* State shared by the layers of a rank. */
 struct env {
     const struct model_config *model;
+    const struct layer_options *options;
     const struct groups *groups;
     struct weights *weights;
     struct stream *compute;
     struct stream *comm_stream; // tp collectives concurrent with matmuls; NULL: everything runs on `compute`
     int64_t batch, sequence;    // B and S of a microbatch
-    bool sequence_parallel;     // outside the matmuls each tp rank holds T/tp tokens
     bool split_weight;          // the schedule has I or W actions: KEEP_INPUT_TO_WEIGHT holds all layers of a
                                 // stage
-    struct recompute recompute;
-    enum dtype working; // of activations, their gradients and weights: f32, bf16 or f16
-    struct linear_precision precision;
+    enum dtype working;         // of activations, their gradients and weights: f32, bf16 or f16
     struct delayed_scaling delayed;
     const float *loss_scale; // device pointer: factor of all gradients; NULL: none
     uint64_t seed;

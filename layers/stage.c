@@ -91,7 +91,7 @@ static struct recompute_run run_of(const struct stage *stage, int i)
         count += can;
         before += j < i ? can : 0;
     }
-    struct recompute_run run = recompute_run_of(&stage->env->recompute, count, before);
+    struct recompute_run run = recompute_run_of(&stage->env->options->recompute, count, before);
     run.first += i - before;
     for (int j = run.first; j < run.first + run.count; j++)
         CHECK(stage->layers[j].kind->recompute != NULL);

@@ -90,8 +90,8 @@ enum status buckets_create(const struct buckets_config *config, struct buckets *
         status = fail(NO_MEMORY, "no memory for %d buckets", config->plan->count);
     if (status == OK)
         status = stream_create(config->device, "buckets", &b->stream);
-    if (status == OK && config->registered && !config->scatter) // slices of different sizes go through
-                                                                // scratch memory
+    // A reduce-scatter into slices of different sizes goes through scratch memory.
+    if (status == OK && config->options->nccl_ub && !config->scatter)
         status = register_gradients(b);
     if (status == OK) {
         begin_step(b);
@@ -159,7 +159,7 @@ enum status buckets_ready(struct buckets *b, int first, int count, struct event 
         pending->after = after;
         pending->missing--;
     }
-    return b->config.overlap ? start(b) : OK;
+    return b->config.options->overlap_grad_reduce ? start(b) : OK;
 }
 
 enum status buckets_wait(struct buckets *b, struct stream *stream)

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "parallel/bucket_plan.h"
+#include "parallel/data_parallel_options.h"
 #include "parallel/group.h"
 
 /* Everything pointed to must outlive the buckets. */
@@ -28,8 +29,8 @@ struct buckets_config {
     const struct bucket_plan *plan; // one range per parameter
     bool scatter;                   // reduce-scatter: each data rank gets the sum of its slice; else
                                     // all-reduce
-    bool registered;                // registers the gradient memory with the transport
-    bool overlap;                   // false: every bucket starts in buckets_wait
+    const struct data_parallel_options *options; // without overlap_grad_reduce every bucket starts in
+                                                 // buckets_wait
 };
 
 struct buckets;

@@ -15,6 +15,11 @@ bool schedule_rank_has_kind(const struct schedule *s, int rank, enum action_kind
     return false;
 }
 
+bool schedule_splits_backward(const struct schedule *schedule, int rank)
+{
+    return schedule_rank_has_kind(schedule, rank, BACKWARD_WEIGHT);
+}
+
 bool schedule_has_kind(const struct schedule *s, enum action_kind kind)
 {
     for (int rank = 0; rank < s->p; rank++)

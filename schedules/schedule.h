@@ -125,6 +125,8 @@ bool schedule_has_replicas(const struct schedule *schedule);
 /* Returns true if any rank, or the given rank, has an action of this kind. */
 bool schedule_has_kind(const struct schedule *schedule, enum action_kind kind);
 bool schedule_rank_has_kind(const struct schedule *schedule, int rank, enum action_kind kind);
+/* Returns true if `rank` has actions I and W instead of B: gradients of outputs then live from I to W. */
+bool schedule_splits_backward(const struct schedule *schedule, int rank);
 /* Returns true if `rank` holds `stage`, for either direction. */
 bool schedule_holds(const struct schedule *schedule, int rank, int stage);
 /* Returns true for the last microbatch of a direction: after it, a chunk's weights get no more gradients. */

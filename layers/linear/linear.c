@@ -13,7 +13,7 @@ struct column_linear column_linear_declare(const struct env *env, struct layout 
     int64_t in = global_shape(env, weight)[1];
     struct column_linear layer = {.weight = weight, .bias = bias};
     layer.partial = layout_add(layout, SCRATCH, env_tokens(env), in);
-    if (env->sequence_parallel) {
+    if (env->options->sequence_parallel) {
         layer.gathered = layout_add(layout, SCRATCH, env_tokens(env), in);
         layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), in);
     }
@@ -27,7 +27,7 @@ struct row_linear row_linear_declare(const struct env *env, struct layout *layou
     struct row_linear layer = {.weight = weight, .bias = bias};
     layer.partial = layout_add(layout, SCRATCH, env_tokens(env), out);
     layer.dy = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), out);
-    if (env->sequence_parallel) {
+    if (env->options->sequence_parallel) {
         layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), out);
         if (env->comm_stream != NULL)
             layer.parts = layout_add(layout, SCRATCH, env_tokens(env), out);
@@ -43,7 +43,7 @@ static enum status gather_tokens(const struct pass *pass, struct tensor local, s
 {
     const struct env *env = pass->env;
     *whole = local;
-    if (!env->sequence_parallel)
+    if (!env->options->sequence_parallel)
         return OK;
     *whole = pass_tensor(pass, into);
     return group_all_gather(env->groups->tp, env->compute, local, *whole);
@@ -55,7 +55,7 @@ static enum status reduce_tokens(const struct pass *pass, struct tensor partial,
 {
     const struct env *env = pass->env;
     *sum = partial;
-    if (!env->sequence_parallel)
+    if (!env->options->sequence_parallel)
         return group_all_reduce(env->groups->tp, env->compute, partial, REDUCE_SUM);
     *sum = pass_tensor(pass, into);
     return group_reduce_scatter(env->groups->tp, env->compute, partial, *sum);
@@ -179,7 +179,7 @@ enum status column_linear_backward_weight(const struct column_linear *layer, con
                                           struct tensor x, struct event gathered, struct tensor dy)
 {
     const struct env *env = pass->env;
-    struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : x;
+    struct tensor whole = env->options->sequence_parallel ? pass_tensor(pass, layer->gathered) : x;
     struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
     TRY(stream_wait(env->compute, gathered));
     return multiply(&layer->quantization, pass, MATMUL_GRAD_WEIGHT,
@@ -214,15 +214,15 @@ enum status row_linear_backward_weight(const struct row_linear *layer, const str
 {
     const struct env *env = pass->env;
     struct tensor local = pass_tensor(pass, layer->dy);
-    struct tensor whole = env->sequence_parallel ? pass_tensor(pass, layer->gathered) : local;
+    struct tensor whole = env->options->sequence_parallel ? pass_tensor(pass, layer->gathered) : local;
     struct tensor gradient = weights_fused_gradient(env->weights, layer->weight);
     // Of the local tokens only: the parameter descriptor marks this gradient as partial over tp.
     struct column_sum of_bias = {.in = local, .out = fused_or_none(env, layer->bias, true)};
     struct gemm args = {.a = whole, .transpose_a = true, .b = x, .c = gradient, .accumulate = true};
-    if (!env->sequence_parallel)
+    if (!env->options->sequence_parallel)
         args.epilogue.bias_gradient = of_bias.out;
     TRY(multiply(&layer->quantization, pass, MATMUL_GRAD_WEIGHT, args));
-    return env->sequence_parallel && layer->bias >= 0 ? column_sum(env->compute, of_bias) : OK;
+    return env->options->sequence_parallel && layer->bias >= 0 ? column_sum(env->compute, of_bias) : OK;
 }
 
 struct tensor row_linear_bias(const struct row_linear *layer, const struct pass *pass)

@@ -126,11 +126,11 @@ struct quantization quantization_declare(const struct env *env, struct layout *l
     const struct param *rows = env->weights->params->rows;
     const char *linear = linear_of(rows[weight].role);
     struct quantization quantization = {.weight = weight, .cut_inputs = cut_dim == 1};
-    if (linear == NULL || !linear_precision_quantizes(&env->precision))
+    if (linear == NULL || !linear_precision_quantizes(&env->options->precision))
         return quantization;
     // Memory does not depend on the layers kept in high precision.
-    if (!linear_is_high(&env->precision, rows[weight].layer, linear))
-        quantization.precision = env->precision;
+    if (!linear_is_high(&env->options->precision, rows[weight].layer, linear))
+        quantization.precision = env->options->precision;
     int64_t outputs = 0, inputs = weights_held(env->weights, weight)->slice.padded[1];
     for (int i = 0; i < parts_of(env->weights, weight); i++) {
         outputs += weights_held(env->weights, weight + i)->slice.padded[0];

@@ -19,8 +19,7 @@ static enum status open_bucketed(struct gradients *g, const struct weights_confi
         .gradients = weights->flat_gradient,
         .plan = &weights->plan,
         .scatter = weights->zero_stage > 0,
-        .registered = config->register_gradients,
-        .overlap = config->overlap_grad_reduce,
+        .options = config->options,
     };
     return buckets_create(&buckets, &((struct bucketed *)g)->buckets);
 }

@@ -19,7 +19,7 @@ static enum status open_sharded(struct gradients *g, const struct weights_config
 {
     struct sharded_gradients *s = (struct sharded_gradients *)g;
     TRY(stream_create(g->weights->device, "reduce", &s->reduce));
-    return layer_arena_create(g->weights, F32, config->overlap_grad_reduce, &s->arena);
+    return layer_arena_create(g->weights, F32, config->options->overlap_grad_reduce, &s->arena);
 }
 
 static void close_sharded(struct gradients *g)

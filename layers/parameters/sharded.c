@@ -19,7 +19,7 @@ enum status sharded_create(struct weights *weights, const struct weights_config 
         return fail(NO_MEMORY, "no memory for sharded parameters");
     s->weights = weights;
     TRY(stream_create(weights->device, "gather", &s->gather));
-    return layer_arena_create(weights, weights->working, config->overlap_param_gather, &s->arena);
+    return layer_arena_create(weights, weights->working, config->options->overlap_param_gather, &s->arena);
 }
 
 void sharded_destroy(struct sharded *sharded)

@@ -80,8 +80,9 @@ static enum status plan_buckets(struct weights *w, const struct weights_config *
             .alone = w->zero_stage > 0 && held->row->tied,
         };
     }
-    bool by_layer = w->zero_stage >= 2 || config->bucket_bytes == 0;
-    int64_t bytes = by_layer ? INT64_MAX : config->bucket_bytes;
+    int64_t bucket_bytes = (int64_t)(config->options->bucket_size_mb * 1048576.0);
+    bool by_layer = w->zero_stage >= 2 || bucket_bytes == 0;
+    int64_t bytes = by_layer ? INT64_MAX : bucket_bytes;
     int ranks = w->zero_stage > 0 ? config->groups->data->size : 1;
     enum status status = bucket_plan_create(ranges, w->count, bytes, ranks, &w->plan);
     free(ranges);
@@ -306,11 +307,11 @@ static enum status list_held(struct weights *w, const struct weights_config *con
     return OK;
 }
 
-enum status weights_create(const struct weights_config *config, struct weights *out)
+static enum status create(const struct weights_config *config, struct weights *out)
 {
     CHECK_USE(params_check(config->params));
     bool training = config->training;
-    int stage = training ? config->zero_stage : 0;
+    int stage = training ? config->options->zero_stage : 0;
     *out = (struct weights){
         .params = config->params,
         .device = config->device,
@@ -330,6 +331,15 @@ enum status weights_create(const struct weights_config *config, struct weights *
     point_owned(out, training);
     TRY(training ? gradients_create(out, config) : OK);
     return stage >= 3 ? sharded_create(out, config) : OK;
+}
+
+enum status weights_create(const struct weights_config *config, struct weights *out)
+{
+    static const struct data_parallel_options none = {.zero_stage = 0};
+    struct weights_config with_options = *config;
+    if (config->options == NULL)
+        with_options.options = &none;
+    return create(&with_options, out);
 }
 
 void weights_destroy(struct weights *weights)

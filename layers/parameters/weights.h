@@ -37,6 +37,7 @@
 #include "kernels/ops.h"
 #include "layers/parameters/param.h"
 #include "parallel/bucket_plan.h"
+#include "parallel/data_parallel_options.h"
 #include "parallel/group.h"
 
 struct held {
@@ -101,14 +102,11 @@ struct weights_config {
     const int *layers;
     int layer_count;
     enum dtype working;
-    enum dtype main;             // f32, or the working type (no master weights)
-    bool training;               // false: held->weight only, not sharded
-    bool offload_moments;        // to host memory (PART_HOST)
-    int zero_stage;              // ZeRO stage over the data ranks
-    const struct groups *groups; // may be NULL without training
-    bool overlap_grad_reduce, overlap_param_gather;
-    bool register_gradients; // with the transport
-    int64_t bucket_bytes;    // 0: one bucket. With stage 2 and 3 each layer is a bucket
+    enum dtype main;                             // f32, or the working type (no master weights)
+    bool training;                               // false: held->weight only, not sharded
+    bool offload_moments;                        // to host memory (PART_HOST)
+    const struct groups *groups;                 // may be NULL without training
+    const struct data_parallel_options *options; // NULL: no sharding, no overlap, one bucket
 };
 
 MUST_USE enum status weights_create(const struct weights_config *config, struct weights *out);

@@ -90,11 +90,11 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
 static int load_reference(const struct arguments *a, char **words, const struct recipe *layout,
                           struct recipe **out)
 {
-    struct linear_precision precision = recipe_linear_precision(layout);
+    const struct linear_precision *precision = &layout->layers.precision;
     char degree[32];
-    const char *sequence = layout->parallel.sequence_parallel ? "parallel.sequence_parallel=true" : NULL;
+    const char *sequence = layout->layers.sequence_parallel ? "parallel.sequence_parallel=true" : NULL;
     const char *const kept[] = {degree, sequence, NULL};
-    bool keeps = linear_precision_quantizes(&precision) && layout->parallel.tensor_parallel_size > 1;
+    bool keeps = linear_precision_quantizes(precision) && layout->parallel.tensor_parallel_size > 1;
     snprintf(degree, sizeof degree, "tp=%d", layout->parallel.tensor_parallel_size);
     return recipe_argument_one_rank(a->recipe_count, words, keeps ? kept : NULL, out);
 }

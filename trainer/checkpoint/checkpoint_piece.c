@@ -48,7 +48,7 @@ int64_t piece_elements(const struct piece *piece)
 bool piece_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out)
 {
     struct mesh_coord coord = mesh_coord(&run->mesh, row->mesh, rank);
-    bool copy = run->recipe->parallel.zero_stage == 0 && (coord.dp != 0 || coord.cp != 0);
+    bool copy = run->recipe->data_parallel.zero_stage == 0 && (coord.dp != 0 || coord.cp != 0);
     if (row->tie >= 0 || copy || coord.pp != run_rank_of_layer(run, row->layer))
         return false;
     *out = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);

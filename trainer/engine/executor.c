@@ -6,6 +6,7 @@
 #include "schedules/edges.h"
 #include "schedules/look_ahead.h"
 #include "trainer/engine/stage_ops.h"
+#include "trainer/recipe/recipe.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 struct executor {
     struct executor_config config;
     struct env env;
-    struct stream *comm_stream; // owned by env
+    struct stream *comm_stream; // of env; owned
     int pp_rank;
     struct stage *stages; // [chunks]
     struct activation_store store;
@@ -61,8 +62,8 @@ static enum status create_p2p(struct executor *e)
     for (int i = 0; status == OK && i < edges->count; i++)
         list[i] = (struct p2p_edge){edges->edge[i].from, edges->edge[i].to, edges->edge[i].gradient};
     if (status == OK)
-        status = p2p_create(e->config.world, e->config.groups, e->env.weights->device, list, edges->count,
-                            &e->p2p);
+        status =
+            p2p_create(e->config.world, e->env.groups, e->env.weights->device, list, edges->count, &e->p2p);
     free(list);
     edges_destroy(edges);
     return status;
@@ -85,9 +86,9 @@ static enum status create_store(struct executor *e)
         .schedule = e->config.schedule,
         .pp_rank = e->pp_rank,
         .stages = e->stages,
-        .compute = e->config.compute,
+        .compute = e->env.compute,
         .training = e->config.training,
-        .offload = e->config.offload_activations,
+        .offload = e->config.recipe->memory.offload_activations,
     };
     return activation_store_create(&config, &e->store);
 }
@@ -95,32 +96,19 @@ static enum status create_store(struct executor *e)
 static enum status fill_executor(struct executor *e)
 {
     const struct executor_config *config = &e->config;
-    e->pp_rank = config->groups->coord.pp;
-    if (config->tp_comm_overlap && config->sequence_parallel)
-        TRY(stream_create(config->weights->device, "beside", &e->comm_stream));
-    e->env = (struct env){
-        .model = config->model,
-        .groups = config->groups,
-        .weights = config->weights,
-        .compute = config->compute,
-        .comm_stream = e->comm_stream,
-        .batch = config->batch,
-        .sequence = config->sequence,
-        .sequence_parallel = config->sequence_parallel,
-        .split_weight = schedule_rank_has_kind(config->schedule, e->pp_rank, BACKWARD_WEIGHT),
-        .recompute = config->recompute,
-        .precision = config->precision,
-        .delayed = config->delayed,
-        .working = config->weights->working,
-        .loss_scale = config->loss_scale,
-        .seed = config->seed,
-    };
+    const struct layer_options *options = config->env.options;
+    e->env = config->env;
+    e->pp_rank = e->env.groups->coord.pp;
+    e->env.split_weight = schedule_splits_backward(config->schedule, e->pp_rank);
+    if (options->tp_comm_overlap && options->sequence_parallel)
+        TRY(stream_create(e->env.weights->device, "beside", &e->comm_stream));
+    e->env.comm_stream = e->comm_stream;
     TRY(timeline_create(config->schedule->ranks[e->pp_rank].count, &e->timeline));
     TRY(create_stages(e));
     TRY(create_p2p(e));
     TRY(find_ahead(e));
     TRY(create_store(e));
-    if (config->training && config->cuda_graphs) {
+    if (config->training && config->recipe->cluster.cuda_graphs) {
         e->graphs = calloc((size_t)config->schedule->ranks[e->pp_rank].count, sizeof(struct graph *));
         if (e->graphs == NULL)
             return fail(NO_MEMORY, "no memory for the graphs of a list of actions");
@@ -300,12 +288,12 @@ static enum status run_timed(struct executor *e, int position)
     char text[sizeof who_am_i()->action];
     action_text(action, text);
     who_does(text);
-    device_range_begin(e->config.weights->device, text);
+    device_range_begin(e->env.weights->device, text);
     TRY(activation_store_prefetch(&e->store, position));
     e->graph = e->graphs != NULL ? &e->graphs[position] : NULL;
     TRY(run_action(e, action));
     e->graph = NULL;
-    device_range_end(e->config.weights->device);
+    device_range_end(e->env.weights->device);
     TRY(activation_store_release(&e->store, action));
     double end = clock_s();
     timeline_note(&e->timeline, position, e->start_s, end);
@@ -344,7 +332,7 @@ static enum status complete_idle_chunks(struct executor *e)
 
 enum status executor_step(struct executor *executor, const struct batch *batches)
 {
-    struct gradients *gradients = executor->config.weights->gradients;
+    struct gradients *gradients = executor->env.weights->gradients;
     if (executor->done == 0 && !executor->again)
         executor->times = (struct step_times){0};
     executor->again = false;

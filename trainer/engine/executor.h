@@ -24,25 +24,15 @@
 #include "trainer/engine/batches.h"
 #include "trainer/engine/timeline.h"
 
+struct recipe;
+
 struct executor_config {
+    const struct recipe *recipe;
     struct world *world;
-    const struct groups *groups;
-    struct weights *weights;
-    struct stream *compute;
+    struct env env;                  // shared by the layers; the executor sets comm_stream and split_weight
     const struct schedule *schedule; // with transfers; must outlive the executor
     const int *stage_first_layer;    // [stages + 1]
-    const struct model_config *model;
-    int64_t batch, sequence;                 // B and S
-    bool sequence_parallel, tp_comm_overlap; // tp_comm_overlap requires sequence_parallel
-    struct recompute recompute;
-    bool offload_activations; // to host memory, between forward and backward
-    struct linear_precision precision;
-    struct delayed_scaling delayed;
-    const float *loss_scale; // on the device; NULL without loss scaling
-    uint64_t seed;
-    bool cuda_graphs; // replay F, I, W and B as CUDA graphs (kernels/device.h) if they contain no
-                      // communication
-    bool training;    // false: forward passes only, no gradient buffers
+    bool training;                   // false: forward passes only, no gradient buffers
 };
 
 struct executor;

@@ -106,7 +106,6 @@ static enum status create_weights(struct rank_state *w, bool training)
     if (layers == NULL)
         return fail(NO_MEMORY, "no memory for the list of layers");
     int count = layers_held(run, w->groups->coord.pp, layers);
-    const struct recipe_parallel *parallel = &run->recipe->parallel;
     struct weights_config config = {
         .device = w->device,
         .params = &w->params,
@@ -116,13 +115,9 @@ static enum status create_weights(struct rank_state *w, bool training)
         .working = recipe_working_dtype(w->run->recipe),
         .main = recipe_main_dtype(w->run->recipe),
         .training = training,
-        .zero_stage = parallel->zero_stage,
         .offload_moments = w->run->recipe->memory.offload_optimizer,
         .groups = w->groups,
-        .overlap_grad_reduce = parallel->overlap_grad_reduce,
-        .overlap_param_gather = parallel->overlap_param_gather,
-        .register_gradients = parallel->nccl_ub,
-        .bucket_bytes = (int64_t)(parallel->bucket_size_mb * 1048576.0),
+        .options = &run->recipe->data_parallel,
     };
     enum status status = weights_create(&config, &w->weights);
     free(layers);
@@ -145,24 +140,21 @@ static enum status create_executor(struct rank_state *w, bool training)
 {
     const struct recipe *recipe = w->run->recipe;
     struct executor_config config = {
+        .recipe = recipe,
         .world = w->world,
-        .groups = w->groups,
-        .weights = &w->weights,
-        .compute = w->compute,
+        .env = {.model = &recipe->model,
+                .options = &recipe->layers,
+                .groups = w->groups,
+                .weights = &w->weights,
+                .compute = w->compute,
+                .batch = recipe->train.micro_batch_size,
+                .sequence = recipe->model.seq_length,
+                .working = w->weights.working,
+                .delayed = amax_history_scaling(w->amax),
+                .loss_scale = w->scale_buffer.data,
+                .seed = recipe->seed},
         .schedule = w->run->schedule,
         .stage_first_layer = w->run->stage_first_layer,
-        .model = &recipe->model,
-        .batch = recipe->train.micro_batch_size,
-        .sequence = recipe->model.seq_length,
-        .sequence_parallel = recipe->parallel.sequence_parallel,
-        .tp_comm_overlap = recipe->parallel.tp_comm_overlap,
-        .recompute = recipe_recompute(recipe),
-        .offload_activations = recipe->memory.offload_activations,
-        .precision = recipe_linear_precision(recipe),
-        .delayed = amax_history_scaling(w->amax),
-        .loss_scale = w->scale_buffer.data,
-        .seed = recipe->seed,
-        .cuda_graphs = recipe->cluster.cuda_graphs,
         .training = training,
     };
     return executor_create(&config, &w->executor);
@@ -243,7 +235,7 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
     who_does("start");
     TRY(tracer_create(&run->tracing, out->device, world, &out->tracer));
 
-    TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &out->params));
+    TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->layers.sequence_parallel, &out->params));
     TRY(call_hook(run->hooks.declared, run, out));
     int kv_replicas = params_kv_replicas(&recipe->model, run->mesh.degrees.tp);
     TRY(groups_create(world, &out->mesh, kv_replicas, &out->groups));

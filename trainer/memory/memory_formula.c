@@ -243,7 +243,8 @@ static enum status put_activations(struct estimate *s)
 static bool slices_are_masters(const struct estimate *s)
 {
     const struct recipe *recipe = s->run->recipe;
-    return recipe->parallel.zero_stage >= 3 && s->shape.assume.master > 0 && recipe->assume == ASSUME_PROGRAM;
+    return recipe->data_parallel.zero_stage >= 3 && s->shape.assume.master > 0 &&
+           recipe->assume == ASSUME_PROGRAM;
 }
 
 /* Adds the stored weights under the given name. */
@@ -356,13 +357,13 @@ static int64_t of_attention(const struct estimate *s)
 static bool is_plain(const struct estimate *s, enum matmul matmul, const char *linear)
 {
     const struct run *run = s->run;
-    struct linear_precision precision = recipe_linear_precision(run->recipe);
-    if (linear == NULL || precision.format[matmul] == MATMUL_FORMAT_NONE)
+    const struct linear_precision *precision = &run->recipe->layers.precision;
+    if (linear == NULL || precision->format[matmul] == MATMUL_FORMAT_NONE)
         return true;
     for (int chunk = 0; chunk < run->schedule->chunks; chunk++) {
         int stage = schedule_stage(run->schedule, s->coord.pp, chunk);
         for (int layer = run->stage_first_layer[stage]; layer < run->stage_first_layer[stage + 1]; layer++)
-            if (linear_is_high(&precision, layer, linear))
+            if (linear_is_high(precision, layer, linear))
                 return true;
     }
     return false;
@@ -461,32 +462,32 @@ static enum status put_all(struct estimate *s)
 enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out)
 {
     const struct recipe *recipe = run->recipe;
-    struct linear_precision precision = recipe_linear_precision(recipe);
+    const struct linear_precision *precision = &recipe->layers.precision;
     *out = (struct memory_table){.count = 0};
     struct estimate s = {
         .run = run,
         .table = out,
         .coord = mesh_coord(&run->mesh, MESH_DENSE, rank),
         .shape = {.model = &recipe->model,
-                  .quantized = linear_precision_quantizes(&precision),
+                  .quantized = linear_precision_quantizes(precision),
                   .tp = run->mesh.degrees.tp,
-                  .sequence_parallel = recipe->parallel.sequence_parallel,
-                  .tp_comm_overlap = recipe->parallel.tp_comm_overlap && recipe->parallel.sequence_parallel,
+                  .sequence_parallel = recipe->layers.sequence_parallel,
+                  .tp_comm_overlap = recipe->layers.tp_comm_overlap && recipe->layers.sequence_parallel,
                   .batch = recipe->train.micro_batch_size,
                   .sequence = recipe->model.seq_length,
                   .assume = recipe->assume == ASSUME_PAPERS
                                 ? memory_of_papers
                                 : memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe))},
-        .recompute = recipe_recompute(recipe),
+        .recompute = recipe->layers.recompute,
         .device = run_device_options(run, threads),
     };
     s.on_gpu = device_traits(s.device.stands_for != NULL ? s.device.stands_for : s.device.name)->is_gpu;
-    s.split = schedule_rank_has_kind(run->schedule, s.coord.pp, BACKWARD_WEIGHT);
+    s.split = schedule_splits_backward(run->schedule, s.coord.pp);
     out->slots = calloc((size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *out->slots);
     if (out->slots == NULL)
         return fail(NO_MEMORY, "no memory for the slots of %d chunks", run->schedule->chunks);
     enum status status =
-        params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &s.params);
+        params_declare(&recipe->model, &run->mesh.degrees, recipe->layers.sequence_parallel, &s.params);
     if (status == OK)
         status = slot_plan_create(run->schedule, s.coord.pp, &s.slots);
     if (status == OK && recipe->memory.offload_activations)

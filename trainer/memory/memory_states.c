@@ -52,8 +52,8 @@ static void add_row(struct flat *f, int index)
         .begin = f->end,
         .end = f->end + elements,
         .block = rows * columns,
-        .unit = f->run->recipe->parallel.zero_stage >= 2 ? row->layer : 0,
-        .alone = f->run->recipe->parallel.zero_stage > 0 && is_tied(f, index),
+        .unit = f->run->recipe->data_parallel.zero_stage >= 2 ? row->layer : 0,
+        .alone = f->run->recipe->data_parallel.zero_stage > 0 && is_tied(f, index),
     };
     f->rows[f->count++] = row;
     f->end += elements;
@@ -129,11 +129,11 @@ static int64_t neighbours(const struct flat *f, bool overlap)
 enum status memory_states_of(const struct run *run, const struct params *params, struct mesh_coord coord,
                              struct memory_states *out)
 {
-    const struct recipe_parallel *parallel = &run->recipe->parallel;
+    const struct data_parallel_options *options = &run->recipe->data_parallel;
     struct flat f = {.run = run, .params = params, .coord = coord, .sum = out};
     struct bucket_plan plan = {0};
-    int zero = parallel->zero_stage, ranks = zero > 0 ? parallel->data_parallel_size : 1;
-    double bytes = zero >= 2 ? 0x1p62 : parallel->bucket_size_mb * 1048576.0;
+    int zero = options->zero_stage, ranks = zero > 0 ? run->recipe->parallel.data_parallel_size : 1;
+    double bytes = zero >= 2 ? 0x1p62 : options->bucket_size_mb * 1048576.0;
     *out = (struct memory_states){0};
     f.ranges = calloc((size_t)params->count, sizeof *f.ranges);
     f.rows = calloc((size_t)params->count, sizeof *f.rows);
@@ -152,8 +152,8 @@ enum status memory_states_of(const struct run *run, const struct params *params,
         out->gradients = zero >= 2 ? slices : lines(f.end);
         out->whole = f.end;
         out->messages = plan.count;
-        out->opened = zero >= 2 ? neighbours(&f, parallel->overlap_grad_reduce) : 0;
-        out->gathered = zero >= 3 ? neighbours(&f, parallel->overlap_param_gather) : 0;
+        out->opened = zero >= 2 ? neighbours(&f, options->overlap_grad_reduce) : 0;
+        out->gathered = zero >= 3 ? neighbours(&f, options->overlap_param_gather) : 0;
     }
     bucket_plan_destroy(&plan);
     free(f.ranges);

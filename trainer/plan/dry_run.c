@@ -29,7 +29,7 @@ static void print_others(const struct run *run, FILE *to)
     if (others > 0)
         fprintf(to, "One rank of each stage is shown; the %d other%s of a stage ha%s the same%s.\n", others,
                 others == 1 ? "" : "s", others == 1 ? "s" : "ve",
-                run->recipe->parallel.zero_stage > 0 ? ", except for one block of each bucket" : "");
+                run->recipe->data_parallel.zero_stage > 0 ? ", except for one block of each bucket" : "");
 }
 
 static enum status count_for_papers(const struct run *run, FILE *to)

@@ -40,12 +40,14 @@ enum status memory_plan_make(const struct run *run, int rank, struct slot_use *s
 void memory_plan_advise(const struct recipe *recipe, struct text *out)
 {
     const struct recipe_parallel *parallel = &recipe->parallel;
-    const struct recompute recompute = recipe_recompute(recipe);
+    const struct recompute *recompute = &recipe->layers.recompute;
     const char *const keys[] = {
         recipe->train.micro_batch_size > 1 ? "a smaller train.micro_batch_size" : NULL,
-        recompute.granularity != RECOMPUTE_FULL ? "memory.recompute_granularity full" : NULL,
+        recompute->granularity != RECOMPUTE_FULL ? "memory.recompute_granularity full" : NULL,
         recipe->precision.params_dtype == RECIPE_FP32 ? "precision.params_dtype bf16" : NULL,
-        parallel->data_parallel_size > 1 && parallel->zero_stage < 3 ? "a larger parallel.zero_stage" : NULL,
+        parallel->data_parallel_size > 1 && recipe->data_parallel.zero_stage < 3
+            ? "a larger parallel.zero_stage"
+            : NULL,
         !recipe->memory.offload_optimizer ? "memory.offload_optimizer true" : NULL,
         recipe->cluster.matmul_algorithms != NULL ? "cluster.matmul_algorithms none" : NULL,
         "more ranks in parallel.tensor_parallel_size or parallel.pipeline_parallel_size",

@@ -54,12 +54,12 @@ static void print_stage(const struct run *run, int stage, FILE *to)
 static void print_zero(const struct run *run, FILE *to)
 {
     const struct recipe *recipe = run->recipe;
-    int stage = recipe->parallel.zero_stage, m = run->schedule->m;
+    int stage = recipe->data_parallel.zero_stage, m = run->schedule->m;
     struct params params = {0};
     struct memory_states states = {.messages = 0};
     char bytes[NUMBER_CHARS];
     enum status status =
-        params_declare(&recipe->model, &run->mesh.degrees, recipe->parallel.sequence_parallel, &params);
+        params_declare(&recipe->model, &run->mesh.degrees, recipe->layers.sequence_parallel, &params);
     if (status == OK)
         status = memory_states_of(run, &params, (struct mesh_coord){0}, &states);
     params_free(&params);
@@ -81,8 +81,8 @@ void report_layout(const struct run *run, FILE *to)
     const struct recipe *recipe = run->recipe;
     const struct degrees *d = &run->mesh.degrees;
     char parameters[NUMBER_CHARS], tokens[NUMBER_CHARS], chunks[32] = "", zero[32] = "";
-    if (recipe->parallel.zero_stage > 0)
-        snprintf(zero, sizeof zero, ", ZeRO %d", recipe->parallel.zero_stage);
+    if (recipe->data_parallel.zero_stage > 0)
+        snprintf(zero, sizeof zero, ", ZeRO %d", recipe->data_parallel.zero_stage);
     if (run->schedule->v > 1)
         snprintf(chunks, sizeof chunks, " with %d stages a rank", run->schedule->v);
     count_text((double)model_parameters(&recipe->model), parameters);
@@ -94,14 +94,14 @@ void report_layout(const struct run *run, FILE *to)
             "%d rank%s: dp %d x tp %d x pp %d%s%s, %s%s, %d microbatch%s of %lld per step and data rank, "
             "device %s\n",
             run->mesh.world, run->mesh.world == 1 ? "" : "s", d->dp, d->tp, d->pp,
-            recipe->parallel.sequence_parallel ? ", sequence parallel" : "", zero,
+            recipe->layers.sequence_parallel ? ", sequence parallel" : "", zero,
             recipe->pipeline.schedule_file != NULL ? recipe->pipeline.schedule_file
                                                    : recipe->pipeline.schedule,
             chunks, run->schedule->m, run->schedule->m == 1 ? "" : "es",
             (long long)recipe->train.micro_batch_size, recipe->cluster.device);
     for (int stage = 0; stage < run->schedule->stages; stage++)
         print_stage(run, stage, to);
-    if (recipe->parallel.zero_stage >= 2)
+    if (recipe->data_parallel.zero_stage >= 2)
         print_zero(run, to);
     fflush(to);
 }

@@ -478,14 +478,14 @@ static void settle(struct loader *loader)
             recipe->origin[i].kind = FROM_DERIVED;
     recipe_warn_unread(recipe, loader->problems);
     recipe_warn_alignment(recipe, loader->problems);
-    if (parallel->sequence_parallel && parallel->tensor_parallel_size == 1) {
+    if (recipe->layers.sequence_parallel && parallel->tensor_parallel_size == 1) {
         turn_off(loader, "parallel.sequence_parallel", "it needs parallel.tensor_parallel_size 2 or more");
-        parallel->sequence_parallel = false;
+        recipe->layers.sequence_parallel = false;
     }
-    if (parallel->zero_stage > 0 && parallel->data_parallel_size == 1) {
+    if (recipe->data_parallel.zero_stage > 0 && parallel->data_parallel_size == 1) {
         turn_off(loader, "parallel.zero_stage",
                  "parallel.data_parallel_size is 1, so there is nothing to shard");
-        parallel->zero_stage = 0;
+        recipe->data_parallel.zero_stage = 0;
     }
 }
 

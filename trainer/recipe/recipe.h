@@ -12,6 +12,9 @@
  *   ...
  *   recipe_destroy(recipe);
  *
+ * A key that another folder reads is a field of a struct of that folder, which is embedded here; the table
+ * has the field of each key.
+ *
  * A loaded recipe is complete (defaults and derived values filled in), within every range, consistent
  * across keys, and asks for nothing that is not built: readers check nothing again. It is not changed
  * after loading, so ranks that are threads may share it.
@@ -22,9 +25,9 @@
 
 #include "base/text.h"
 #include "kernels/device.h"
-#include "layers/linear/linear_precision.h"
+#include "layers/layer_options.h"
 #include "layers/model_config.h"
-#include "layers/recompute.h"
+#include "parallel/data_parallel_options.h"
 
 enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS }; // whose memory a plan counts
 enum context_method { CONTEXT_RING, CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL };
@@ -71,14 +74,7 @@ struct recipe_parallel {
     int context_parallel_size;
     int expert_parallel_size;
     enum context_method context_parallel_method;
-    bool sequence_parallel; // only with tp > 1, and then tp divides micro_batch_size * seq_length
-    int zero_stage;
     char *rank_order; // a permutation of "tp-cp-ep-dp-pp", fastest axis first
-    bool overlap_grad_reduce;
-    bool overlap_param_gather;
-    bool tp_comm_overlap;
-    bool nccl_ub;
-    double bucket_size_mb; // MiB
     enum recipe_dtype gradient_reduce_dtype;
 };
 
@@ -138,19 +134,14 @@ struct recipe_precision {
     enum matmul_format matmul_format;
     int forward_format, grad_input_format, grad_weight_format; // enum matmul_format, or MATMUL_FORMAT_SAME
     enum recipe_scaling scaling;
-    enum scale_rounding mxfp8_scale_rounding;
     int64_t amax_history_len; // of SCALE_DELAYED, in steps
     enum amax_algorithm amax_compute_algo;
     int64_t margin;
     struct recipe_names high_precision_layers;
-    int64_t high_precision_first_layers, high_precision_last_layers;
 };
 
 struct recipe_memory {
-    enum recompute_granularity recompute_granularity;
-    enum recompute_method recompute_method;
-    int64_t recompute_num_layers;
-    struct recipe_names recompute_modules;
+    struct recipe_names recompute_modules; // read layers.recompute.modules instead
     bool offload_activations;
     bool offload_optimizer;
 };
@@ -232,8 +223,10 @@ struct recipe {
     bool deterministic;
     enum memory_assumption assume; // papers only with a device that computes nothing
     struct model_config model;
+    struct layer_options layers;              // keys of the sections parallel, precision and memory
     enum attention_backend attention_backend; // of the section `model`, but no mathematics
     struct recipe_parallel parallel;
+    struct data_parallel_options data_parallel; // keys of the section parallel
     struct recipe_pipeline pipeline;
     struct recipe_train train;
     struct recipe_optimizer optimizer;
@@ -307,16 +300,11 @@ int64_t recipe_microbatches(const struct recipe *recipe);
  * layer is ever dropped. */
 int64_t recipe_stage_layers(const struct recipe *recipe, int stage);
 
-/* What the precision keys say about the linear layers. The names belong to the recipe. */
-struct linear_precision recipe_linear_precision(const struct recipe *recipe);
 /* The name of the first format other than none, and the key that sets it; NULL where there is none. */
 const char *recipe_quantized_format(const struct recipe *recipe, const char **key);
 
 /* The layers on all stages before `stage`: the index of its first. */
 int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);
-
-/* What section `memory` says of recomputation. */
-struct recompute recipe_recompute(const struct recipe *recipe);
 
 /* precision.params_dtype, as it is written and as the kernels know it. */
 const char *recipe_dtype_name(const struct recipe *recipe);
@@ -334,6 +322,12 @@ const char *recipe_key(const char *name);
 
 /* The value of a key ("model.norm_epsilon"), as that text has it. The key is one of the table's. */
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out);
+
+/* Its default, in the same form; false if it has none, or a derived one. */
+bool recipe_default_text(const char *key, struct text *out);
+
+/* Key `index` of the section model: "model.norm_epsilon"; NULL past the last. */
+const char *recipe_model_key(int index);
 
 /* A warning for each key of the mathematics (model, optimizer, data, precision, seed) whose value differs,
  * with both: "WHAT: optimizer.lr changed from 0.001 to 0.002". Keys that only say where it runs

@@ -96,6 +96,7 @@ static void derive(struct recipe *r, int world_size, const bool said[SAID_COUNT]
     }
     if (!said[SAID_VIRTUAL])
         r->pipeline.virtual_stages = default_virtual_stages(r);
+    recipe_derive_layers(r);
     if (!said[SAID_SPLIT]) {
         bool own_valid = r->data.valid.count > 0;
         r->data.split[0] = own_valid ? 1 : 969;

@@ -15,15 +15,30 @@ static unsigned modules_of(const struct recipe_names *names)
     return modules;
 }
 
-struct recompute recipe_recompute(const struct recipe *recipe)
+/* format, scaling, num_layers and high: the other fields are rows of the table. */
+static void derive_precision(struct recipe *recipe)
 {
-    const struct recipe_memory *memory = &recipe->memory;
-    return (struct recompute){
-        .granularity = memory->recompute_granularity,
-        .method = memory->recompute_method,
-        .num_layers = memory->recompute_num_layers,
-        .modules = modules_of(&memory->recompute_modules),
+    const struct recipe_precision *p = &recipe->precision;
+    struct linear_precision *precision = &recipe->layers.precision;
+    const int said[MATMUL_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
+    static const enum scaling scalings[] = {
+        [SCALE_AUTO] = SCALING_TENSORWISE,
+        [SCALE_TENSORWISE] = SCALING_TENSORWISE,
+        [SCALE_DELAYED] = SCALING_DELAYED,
+        [SCALE_BLOCKWISE] = SCALING_BLOCKWISE,
     };
+    precision->scaling = scalings[p->scaling];
+    precision->num_layers = recipe->model.num_layers;
+    precision->high = p->high_precision_layers.list;
+    precision->high_count = p->high_precision_layers.count;
+    for (int i = 0; i < MATMUL_COUNT; i++)
+        precision->format[i] = said[i] == MATMUL_FORMAT_SAME ? p->matmul_format : (enum matmul_format)said[i];
+}
+
+void recipe_derive_layers(struct recipe *recipe)
+{
+    recipe->layers.recompute.modules = modules_of(&recipe->memory.recompute_modules);
+    derive_precision(recipe);
 }
 
 static enum dtype dtype_of(enum recipe_dtype dtype)

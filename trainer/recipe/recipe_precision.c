@@ -8,30 +8,6 @@ static const char *const matmul_keys[MATMUL_COUNT] = {
 static const char *const format_names[MATMUL_FORMAT_COUNT] = {"none",  "e4m3",  "e5m2",   "hybrid",
                                                               "mxfp8", "nvfp4", "ternary"};
 
-struct linear_precision recipe_linear_precision(const struct recipe *recipe)
-{
-    const struct recipe_precision *p = &recipe->precision;
-    const int said[MATMUL_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
-    static const enum scaling scalings[] = {
-        [SCALE_AUTO] = SCALING_TENSORWISE,
-        [SCALE_TENSORWISE] = SCALING_TENSORWISE,
-        [SCALE_DELAYED] = SCALING_DELAYED,
-        [SCALE_BLOCKWISE] = SCALING_BLOCKWISE,
-    };
-    struct linear_precision precision = {
-        .scaling = scalings[p->scaling],
-        .mxfp8_scale_rounding = p->mxfp8_scale_rounding,
-        .num_layers = recipe->model.num_layers,
-        .high_first = p->high_precision_first_layers,
-        .high_last = p->high_precision_last_layers,
-        .high = p->high_precision_layers.list,
-        .high_count = p->high_precision_layers.count,
-    };
-    for (int i = 0; i < MATMUL_COUNT; i++)
-        precision.format[i] = said[i] == MATMUL_FORMAT_SAME ? p->matmul_format : (enum matmul_format)said[i];
-    return precision;
-}
-
 /* The key that gives a matmul its format. */
 static const char *key_of(const struct recipe *r, int matmul)
 {
@@ -42,11 +18,11 @@ static const char *key_of(const struct recipe *r, int matmul)
 
 const char *recipe_quantized_format(const struct recipe *recipe, const char **key)
 {
-    struct linear_precision precision = recipe_linear_precision(recipe);
+    const struct linear_precision *precision = &recipe->layers.precision;
     for (int i = 0; i < MATMUL_COUNT; i++)
-        if (precision.format[i] != MATMUL_FORMAT_NONE) {
+        if (precision->format[i] != MATMUL_FORMAT_NONE) {
             *key = key_of(recipe, i);
-            return format_names[precision.format[i]];
+            return format_names[precision->format[i]];
         }
     return NULL;
 }
@@ -64,20 +40,20 @@ static int with_own_scales(const struct linear_precision *precision)
 
 static bool scaling_holds(const struct view *v)
 {
-    struct linear_precision precision = recipe_linear_precision(v->recipe);
-    return v->recipe->precision.scaling == SCALE_AUTO || with_own_scales(&precision) < 0;
+    const struct linear_precision *precision = &v->recipe->layers.precision;
+    return v->recipe->precision.scaling == SCALE_AUTO || with_own_scales(precision) < 0;
 }
 
 static void scaling_say(const struct view *v, struct text *out)
 {
     static const char *const names[] = {"auto", "tensorwise", "delayed", "blockwise"};
-    struct linear_precision precision = recipe_linear_precision(v->recipe);
-    int matmul = with_own_scales(&precision);
+    const struct linear_precision *precision = &v->recipe->layers.precision;
+    int matmul = with_own_scales(precision);
     text_add(out,
              "precision.scaling %s applies to e4m3, e5m2 and hybrid, but %s %s has its own scales; use "
              "precision.scaling=auto",
              names[v->recipe->precision.scaling], key_of(v->recipe, matmul),
-             format_names[precision.format[matmul]]);
+             format_names[precision->format[matmul]]);
 }
 
 /* Ranks would run on into a step whose scales the others have not brought yet. */
@@ -135,10 +111,10 @@ static void names_say(const struct view *v, struct text *out)
 
 static int64_t largest_block(const struct recipe *r, int *matmul)
 {
-    struct linear_precision precision = recipe_linear_precision(r);
+    const struct linear_precision *precision = &r->layers.precision;
     int64_t largest = 1;
     for (int i = 0; i < MATMUL_COUNT; i++) {
-        int64_t block = matmul_block(precision.format[i], precision.scaling);
+        int64_t block = matmul_block(precision->format[i], precision->scaling);
         if (block > largest) {
             largest = block;
             *matmul = i;
@@ -188,21 +164,21 @@ static void cuts_say(const struct view *v, struct text *out)
     struct share shares[SHARES];
     int matmul = 0;
     const struct share *share = first_cut_inside(r, shares, &matmul);
-    struct linear_precision precision = recipe_linear_precision(r);
+    const struct linear_precision *precision = &r->layers.precision;
     text_add(
         out,
         "parallel.tensor_parallel_size %d gives each rank %lld channels of the %s, not a multiple of the "
         "%lld that share a scale in %s %s%s",
         r->parallel.tensor_parallel_size, (long long)share->size, share->what,
-        (long long)largest_block(r, &matmul), key_of(r, matmul), format_names[precision.format[matmul]],
-        precision.format[matmul] < MATMUL_MXFP8 ? " with precision.scaling blockwise" : "");
+        (long long)largest_block(r, &matmul), key_of(r, matmul), format_names[precision->format[matmul]],
+        precision->format[matmul] < MATMUL_MXFP8 ? " with precision.scaling blockwise" : "");
 }
 
 /* ---- what a format needs ---- */
 
 static bool transforms(const struct recipe *r)
 {
-    return recipe_linear_precision(r).format[MATMUL_GRAD_WEIGHT] == MATMUL_NVFP4;
+    return r->layers.precision.format[MATMUL_GRAD_WEIGHT] == MATMUL_NVFP4;
 }
 
 static bool tokens_hold(const struct view *v)

@@ -105,6 +105,14 @@ const char *recipe_key(const char *name)
     return row >= 0 ? recipe_rows[row].key : NULL;
 }
 
+const char *recipe_model_key(int index)
+{
+    for (int i = 0; i < recipe_row_count; i++)
+        if (row_in_section(&recipe_rows[i], "model") && index-- == 0)
+            return recipe_rows[i].key;
+    return NULL;
+}
+
 int row_of(const char *key)
 {
     int row = row_find_dotted(key);

@@ -118,7 +118,7 @@ static void ffn_tp_say(const struct view *v, struct text *out)
 static bool sequence_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
-    return !r->parallel.sequence_parallel || r->train.micro_batch_size * r->model.seq_length % tp_of(r) == 0;
+    return !r->layers.sequence_parallel || r->train.micro_batch_size * r->model.seq_length % tp_of(r) == 0;
 }
 
 static void sequence_say(const struct view *v, struct text *out)
@@ -480,7 +480,8 @@ static bool graphs_hold(const struct view *v)
 {
     const struct recipe_parallel *p = &v->recipe->parallel;
     return !v->recipe->cluster.cuda_graphs ||
-           (p->tensor_parallel_size == 1 && (p->zero_stage <= 1 || p->data_parallel_size == 1) &&
+           (p->tensor_parallel_size == 1 &&
+            (v->recipe->data_parallel.zero_stage <= 1 || p->data_parallel_size == 1) &&
             !v->recipe->memory.offload_activations);
 }
 
@@ -491,7 +492,7 @@ static void graphs_say(const struct view *v, struct text *out)
              "cluster.cuda_graphs true does not support messages or copies inside layers: "
              "parallel.tensor_parallel_size is %d, parallel.zero_stage %d and memory.offload_activations "
              "%s; use 1, at most 1, and false, or cluster.cuda_graphs=false",
-             p->tensor_parallel_size, p->zero_stage,
+             p->tensor_parallel_size, v->recipe->data_parallel.zero_stage,
              v->recipe->memory.offload_activations ? "true" : "false");
 }
 

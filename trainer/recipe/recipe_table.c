@@ -225,28 +225,28 @@ const struct recipe_row recipe_rows[] = {
     ROW("parallel.expert_parallel_size", INT, parallel.expert_parallel_size, "1",
         "e, the expert-parallel degree: distributes the experts.", BETWEEN(1, 65536),
         .aliases = "ep expert_model_parallel_size", .unbuilt = true),
-    ROW("parallel.sequence_parallel", BOOL, parallel.sequence_parallel, "false",
+    ROW("parallel.sequence_parallel", BOOL, layers.sequence_parallel, "false",
         "Sequence parallelism: norms, dropout and the residual stream are sharded along the sequence over "
         "the tensor-parallel ranks."),
-    ROW("parallel.zero_stage", INT, parallel.zero_stage, "0",
+    ROW("parallel.zero_stage", INT, data_parallel.zero_stage, "0",
         "ZeRO stage, sharding over data-parallel ranks: 1 optimizer state, 2 also gradients, 3 also "
         "weights. With 2 and 3, gradients are reduced after each microbatch, layer by layer.",
         BETWEEN(0, 3)),
     ROW("parallel.rank_order", TEXT, parallel.rank_order, "tp-cp-ep-dp-pp",
         "Order of the mesh axes from fastest to slowest: neighboring ranks differ in the first."),
-    ROW("parallel.overlap_grad_reduce", BOOL, parallel.overlap_grad_reduce, "true",
+    ROW("parallel.overlap_grad_reduce", BOOL, data_parallel.overlap_grad_reduce, "true",
         "Start the reduction of a bucket when its last gradient is ready, overlapping the backward pass. "
         "`false`: reduce after the backward pass."),
-    ROW("parallel.overlap_param_gather", BOOL, parallel.overlap_param_gather, "false",
+    ROW("parallel.overlap_param_gather", BOOL, data_parallel.overlap_param_gather, "false",
         "With zero_stage 3: all-gather the next layer's weights while a layer computes. Needs memory for "
         "two layers."),
-    ROW("parallel.tp_comm_overlap", BOOL, parallel.tp_comm_overlap, "false",
+    ROW("parallel.tp_comm_overlap", BOOL, layers.tp_comm_overlap, "false",
         "With sequence_parallel: overlap all-gather and reduce-scatter with the matrix multiplications "
         "that consume or produce their data, in chunks of one rank's tokens."),
-    ROW("parallel.nccl_ub", BOOL, parallel.nccl_ub, "false",
+    ROW("parallel.nccl_ub", BOOL, data_parallel.nccl_ub, "false",
         "Register gradient buffers with NCCL (ncclCommRegister), which can then reduce in place. On GPUs, "
         "with zero_stage 0 and deterministic false."),
-    ROW("parallel.bucket_size_mb", REAL, parallel.bucket_size_mb, "25",
+    ROW("parallel.bucket_size_mb", REAL, data_parallel.bucket_size_mb, "25",
         "Size of gradient buckets in MiB, with zero_stage 0 and 1. Results are bit-identical for any "
         "value.",
         BETWEEN(1e-4, 1e6)),
@@ -383,7 +383,7 @@ const struct recipe_row recipe_rows[] = {
         "history, `blockwise` per 128 elements. `auto`: tensorwise. mxfp8, nvfp4 and ternary have their "
         "own scales.",
         .choices = scalings, .aliases = "fp8_recipe"),
-    ROW("precision.mxfp8_scale_rounding", CHOICE, precision.mxfp8_scale_rounding, "up",
+    ROW("precision.mxfp8_scale_rounding", CHOICE, layers.precision.mxfp8_scale_rounding, "up",
         "Rounding of mxfp8's scales to powers of two: `up`, so that no element saturates (2506.08027), or "
         "`down`, as in the OCP Microscaling specification, with which training can diverge.",
         .choices = scale_roundings),
@@ -401,23 +401,23 @@ const struct recipe_row recipe_rows[] = {
         "Linear layers that matmul_format does not affect: `layers.3`, `layers.-1` (the last), "
         "`layers.0.mlp.fc2`, or in every layer `attention`, `attention.qkv`, `attention.proj`, `mlp`, "
         "`mlp.fc1` (gate and up), `mlp.fc2`."),
-    ROW("precision.high_precision_first_layers", COUNT, precision.high_precision_first_layers, "0",
+    ROW("precision.high_precision_first_layers", COUNT, layers.precision.high_first, "0",
         "Number of layers at the beginning that matmul_format does not affect.", BETWEEN(0, 1e5),
         .aliases = "num_layers_at_start_in_bf16"),
-    ROW("precision.high_precision_last_layers", COUNT, precision.high_precision_last_layers, "0",
+    ROW("precision.high_precision_last_layers", COUNT, layers.precision.high_last, "0",
         "Number of layers at the end that matmul_format does not affect.", BETWEEN(0, 1e5),
         .aliases = "num_layers_at_end_in_bf16"),
 
-    ROW("memory.recompute_granularity", CHOICE, memory.recompute_granularity, "none",
+    ROW("memory.recompute_granularity", CHOICE, layers.recompute.granularity, "none",
         "Activation recomputation: `full` recomputes whole layers in the backward pass, `selective` parts "
         "of every layer. Results are bit-identical (docs/memory.md).",
         .choices = granularities),
-    ROW("memory.recompute_method", CHOICE, memory.recompute_method, "uniform",
+    ROW("memory.recompute_method", CHOICE, layers.recompute.method, "uniform",
         "With full: `uniform` divides all layers of a stage into groups of recompute_num_layers and keeps "
         "only each group's input; `block` recomputes the first recompute_num_layers layers of each "
         "(virtual) stage one by one and keeps the activations of the others.",
         .choices = methods),
-    ROW("memory.recompute_num_layers", COUNT, memory.recompute_num_layers, "1",
+    ROW("memory.recompute_num_layers", COUNT, layers.recompute.num_layers, "1",
         "With full: layers per group (uniform), or number of layers (block).", BETWEEN(1, 1e5)),
     ROW("memory.recompute_modules", NAMES, memory.recompute_modules, "[core_attn]",
         "With selective: modules to recompute. `core_attn`: attention from q, k and v; `norm`: the output "

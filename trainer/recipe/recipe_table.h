@@ -129,6 +129,8 @@ void text_add_real(struct text *out, double value);
 
 /* Fills every value that is derived from others and was not given. world_size 0: alone. */
 void recipe_derive(struct recipe *recipe, int world_size);
+/* The fields of recipe->layers that are no rows: recipe_memory.c. */
+void recipe_derive_layers(struct recipe *recipe);
 /* Notes what pipeline.schedule_file is made for, if there is one, so that rules can hold it against the rest;
  * false with a problem when it cannot be used. */
 bool recipe_read_schedule(struct recipe *recipe, struct problems *problems);

@@ -27,15 +27,15 @@ static bool not_searched(const struct recipe *r)
 
 static bool not_quantized(const struct recipe *r)
 {
-    struct linear_precision precision = recipe_linear_precision(r);
-    return !linear_precision_quantizes(&precision);
+    const struct linear_precision *precision = &r->layers.precision;
+    return !linear_precision_quantizes(precision);
 }
 
 static bool not_mxfp8(const struct recipe *r)
 {
-    struct linear_precision precision = recipe_linear_precision(r);
+    const struct linear_precision *precision = &r->layers.precision;
     for (int i = 0; i < MATMUL_COUNT; i++)
-        if (precision.format[i] == MATMUL_MXFP8)
+        if (precision->format[i] == MATMUL_MXFP8)
             return false;
     return true;
 }
@@ -77,7 +77,7 @@ static bool not_timed(const struct recipe *r)
 
 static bool no_messages_to_hide(const struct recipe *r)
 {
-    return !r->parallel.sequence_parallel;
+    return !r->layers.sequence_parallel;
 }
 
 static bool not_on_gpus(const struct recipe *r)
@@ -87,12 +87,12 @@ static bool not_on_gpus(const struct recipe *r)
 
 static bool layers_are_buckets(const struct recipe *r)
 {
-    return r->parallel.zero_stage >= 2;
+    return r->data_parallel.zero_stage >= 2;
 }
 
 static bool slices_are_kept(const struct recipe *r)
 {
-    return r->parallel.zero_stage >= 1;
+    return r->data_parallel.zero_stage >= 1;
 }
 
 static bool adds_in_order(const struct recipe *r)
@@ -108,7 +108,7 @@ static bool never_timed(const struct recipe *r)
 
 static bool weights_are_whole(const struct recipe *r)
 {
-    return r->parallel.zero_stage < 3;
+    return r->data_parallel.zero_stage < 3;
 }
 
 static bool never_saved(const struct recipe *r)
@@ -118,12 +118,12 @@ static bool never_saved(const struct recipe *r)
 
 static bool not_full(const struct recipe *r)
 {
-    return r->memory.recompute_granularity != RECOMPUTE_FULL;
+    return r->layers.recompute.granularity != RECOMPUTE_FULL;
 }
 
 static bool not_selective(const struct recipe *r)
 {
-    return r->memory.recompute_granularity != RECOMPUTE_SELECTIVE;
+    return r->layers.recompute.granularity != RECOMPUTE_SELECTIVE;
 }
 
 #define DYNAMIC_SCALE                                                                    \
@@ -213,17 +213,17 @@ static void warn_at(const struct recipe *recipe, const char *key, const char *wh
 
 static void warn_too_many(const struct recipe *recipe, struct problems *problems)
 {
-    const struct recipe_memory *memory = &recipe->memory;
+    const struct recompute *recompute = &recipe->layers.recompute;
     int stages = recipe->parallel.pipeline_parallel_size * recipe->pipeline.virtual_stages;
     int64_t most = 0;
     for (int stage = 0; stage < stages; stage++) {
         int64_t layers = recipe_stage_layers(recipe, stage);
         most = layers > most ? layers : most;
     }
-    if (memory->recompute_granularity != RECOMPUTE_FULL || memory->recompute_num_layers <= most)
+    if (recompute->granularity != RECOMPUTE_FULL || recompute->num_layers <= most)
         return;
     struct text what = {0};
-    text_add(&what, "%lld is more than the %lld layers of any stage", (long long)memory->recompute_num_layers,
+    text_add(&what, "%lld is more than the %lld layers of any stage", (long long)recompute->num_layers,
              (long long)most);
     warn_at(recipe, "memory.recompute_num_layers", text_chars(&what), problems);
     text_free(&what);

@@ -505,17 +505,25 @@ static bool parse_field(struct recipe *recipe, const struct recipe_row *row, con
     return true;
 }
 
+bool recipe_default_text(const char *key, struct text *out)
+{
+    const struct recipe_row *row = &recipe_rows[row_of(key)];
+    if (row->fallback == NULL)
+        return false;
+    struct recipe *fallback = allocate(1, sizeof *fallback);
+    value_set_default(fallback, row);
+    value_text(fallback, row, out);
+    value_free(fallback, row);
+    free(fallback);
+    return true;
+}
+
 /* Whether `scratch` holds the row's default. */
 static bool is_default(const struct recipe *scratch, const struct recipe_row *row)
 {
-    struct recipe *fallback = allocate(1, sizeof *fallback);
     struct text here = {0}, there = {0};
-    value_set_default(fallback, row);
     value_text(scratch, row, &here);
-    value_text(fallback, row, &there);
-    bool same = strcmp(text_chars(&here), text_chars(&there)) == 0;
-    value_free(fallback, row);
-    free(fallback);
+    bool same = recipe_default_text(row->key, &there) && strcmp(text_chars(&here), text_chars(&there)) == 0;
     text_free(&here);
     text_free(&there);
     return same;

@@ -404,12 +404,12 @@ static enum status check_memory(const struct recipe *recipe)
     enum dtype working = recipe_working_dtype(recipe);
     const bool masters = working != recipe_main_dtype(recipe);
     const int state = (masters ? 3 : 2) * FLOAT;
-    const int value = masters && recipe->parallel.zero_stage >= 3 ? 0 : (int)dtype_bytes(working);
+    const int value = masters && recipe->data_parallel.zero_stage >= 3 ? 0 : (int)dtype_bytes(working);
     const int bytes = value + FLOAT + state;
     // The sharded bytes exist once over all data ranks, the others once per data rank.
     const int shared[] = {0, state, state + FLOAT, bytes}; // indexed by ZeRO stage
     double parameters = (double)model_parameters(&recipe->model);
-    int once = shared[recipe->parallel.zero_stage], data = recipe->parallel.data_parallel_size;
+    int once = shared[recipe->data_parallel.zero_stage], data = recipe->parallel.data_parallel_size;
     double needed = parameters * (once + (double)(bytes - once) * data);
     struct machine machine;
     machine_look(&machine);

@@ -333,8 +333,8 @@ struct runs {
  * measure these jumps, which changes of the pipeline or data degree do not cause. */
 static bool is_perturbed(const struct recipe *recipe)
 {
-    struct linear_precision precision = recipe_linear_precision(recipe);
-    return !linear_precision_quantizes(&precision);
+    const struct linear_precision *precision = &recipe->layers.precision;
+    return !linear_precision_quantizes(precision);
 }
 
 static enum status play_perturbed(const struct verify_options *options, struct runs *runs,

@@ -39,7 +39,7 @@ void verify_print_hints(const struct recipe *layout, const struct recipe *one_ra
         fputs("hint: this layout is one rank, compared with itself; set tp, pp or dp\n", to);
         return;
     }
-    if (layout->parallel.sequence_parallel && batch % tp == 0)
+    if (layout->layers.sequence_parallel && batch % tp == 0)
         fprintf(to,
                 "hint: train.micro_batch_size=%lld is a multiple of tp=%d, so with sequence_parallel each "
                 "rank has "

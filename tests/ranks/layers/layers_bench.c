@@ -212,6 +212,7 @@ enum status bench_open(struct trial *trial, struct world *world, struct bench *b
         TRY(stream_create(b->device, "comm", &b->comm_stream));
     TRY(make_weights(b));
     TRY(put_batch(b));
+    b->options = (struct layer_options){.sequence_parallel = trial->sequence_parallel};
     b->env = (struct env){.model = model,
                           .groups = b->groups,
                           .weights = &b->weights,
@@ -219,7 +220,7 @@ enum status bench_open(struct trial *trial, struct world *world, struct bench *b
                           .comm_stream = b->comm_stream,
                           .batch = B,
                           .sequence = S,
-                          .sequence_parallel = trial->sequence_parallel,
+                          .options = &b->options,
                           .split_weight = !trial->fused,
                           .seed = SEED};
     struct layout layout = {0};

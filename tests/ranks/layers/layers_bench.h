@@ -48,6 +48,7 @@ struct bench {
     struct stream *stream, *comm_stream;
     struct params params;
     struct weights weights;
+    struct layer_options options;
     struct env env;
     struct batch batch;
     struct layer layer;

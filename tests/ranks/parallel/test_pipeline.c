@@ -267,12 +267,13 @@ static void bucket_sums(struct env *env)
         struct group *group_of[RANGES];
         for (int i = 0; i < plan.count; i++)
             group_of[i] = data;
+        const struct data_parallel_options options = {.overlap_grad_reduce = c / 4 != 1};
         struct buckets_config config = {.group_of = group_of,
                                         .device = env->device,
                                         .gradients = tensor_1d(flat.data, F32, count),
                                         .plan = &plan,
                                         .scatter = scatter,
-                                        .overlap = c / 4 != 1};
+                                        .options = &options};
         EXPECT_OK(env, buckets_create(&config, &b));
         expect(env, plan.count == want_buckets[c % 4], "%d buckets of %lld bytes", plan.count,
                (long long)bucket_bytes[c % 4]);
@@ -312,8 +313,9 @@ static void buckets_refuse(struct env *env)
     struct buckets *b = NULL;
     struct bucket_plan plan;
     struct group *const group_of[] = {env->all, env->all};
+    const struct data_parallel_options options = {.overlap_grad_reduce = true};
     struct buckets_config config = {
-        .group_of = group_of, .device = env->device, .gradients = t, .plan = &plan, .overlap = true};
+        .group_of = group_of, .device = env->device, .gradients = t, .plan = &plan, .options = &options};
     expect(env, bucket_plan_create(crossed, 2, 8, 1, &plan) == BAD_ARGUMENT, "crossed");
     expect(env, bucket_plan_create(good, 2, 0, 1, &plan) == BAD_ARGUMENT, "0 bytes");
     expect(env, bucket_plan_create(good, 2, 8, 0, &plan) == BAD_ARGUMENT, "0 ranks");

@@ -20,6 +20,7 @@ struct fixture {
     struct env *env;
     struct params params;
     struct groups groups;
+    struct data_parallel_options options;
     struct weights whole, sharded;
 };
 
@@ -45,6 +46,8 @@ static void fixture_open_in(struct fixture *s, struct env *env, enum dtype worki
     };
     struct degrees degrees = {.tp = 1, .cp = 1, .ep = 1, .dp = env->all->size, .pp = 1};
     MUST(params_declare(&model, &degrees, false, &s->params));
+    s->options =
+        (struct data_parallel_options){.overlap_grad_reduce = overlap, .overlap_param_gather = overlap};
     struct weights_config config = {.device = env->device,
                                     .params = &s->params,
                                     .layers = layers,
@@ -52,10 +55,9 @@ static void fixture_open_in(struct fixture *s, struct env *env, enum dtype worki
                                     .working = working,
                                     .training = true,
                                     .groups = &s->groups,
-                                    .overlap_grad_reduce = overlap,
-                                    .overlap_param_gather = overlap};
+                                    .options = &s->options};
     MUST(weights_create(&config, &s->whole));
-    config.zero_stage = 3;
+    s->options.zero_stage = 3;
     MUST(weights_create(&config, &s->sharded));
     MUST(weights_initialise(&s->whole, env->stream, 7));
     MUST(weights_initialise(&s->sharded, env->stream, 7));

@@ -104,6 +104,8 @@ static enum status open_stage(struct world *world, const char *device, struct st
     TRY(weights_create(&config, &s->weights));
     TRY(weights_initialise(&s->weights, s->stream, 3));
     TRY(gradients_zero(s->weights.gradients, s->stream));
+    static const struct layer_options options = {
+        .precision = {.format = {MATMUL_E4M3, MATMUL_E4M3, MATMUL_E4M3}, .num_layers = 1}};
     s->env = (struct env){.model = &model,
                           .groups = s->groups,
                           .weights = &s->weights,
@@ -111,7 +113,7 @@ static enum status open_stage(struct world *world, const char *device, struct st
                           .batch = B,
                           .sequence = S,
                           .working = BF16,
-                          .precision = {.format = {MATMUL_E4M3, MATMUL_E4M3, MATMUL_E4M3}, .num_layers = 1}};
+                          .options = &options};
     struct layout layout = {.working = BF16};
     s->up = column_linear_declare(&s->env, &layout, params_weight(&s->params, 0, ROLE_MLP_UP),
                                   params_bias(&s->params, 0, ROLE_MLP_UP));

@@ -55,6 +55,7 @@ struct rank {
     struct stream *stream;
     struct params params;
     struct weights weights;
+    struct layer_options options;
     struct env env;
     struct batch batch;
     struct pass pass;
@@ -142,13 +143,14 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
         r->place[t] = t % S;
     }
     r->batch = (struct batch){.sample = r->sample, .place = r->place};
+    r->options = (struct layer_options){.precision = trial->precision};
     r->env = (struct env){.model = &model,
                           .groups = r->groups,
                           .weights = &r->weights,
                           .compute = r->stream,
                           .batch = B,
                           .sequence = S,
-                          .precision = trial->precision,
+                          .options = &r->options,
                           .seed = 3};
     delay_scaling(r);
     struct layout layout = {0};

@@ -71,6 +71,37 @@ Test(checkpoint_manifest, the_first_key_of_the_model_that_differs_is_named)
     leave(folder);
 }
 
+/* A key that a later version adds has a default that changes nothing. */
+Test(checkpoint_manifest, a_key_that_it_lacks_had_its_default)
+{
+    static const struct {
+        const char *lacks, *override, *said;
+    } cases[] = {
+        {"norm_epsilon", "seed=1", NULL},
+        {"norm_epsilon", "model.norm_epsilon=1e-6",
+         "here: trained with model.norm_epsilon 1e-05, but the recipe has"},
+        {"num_layers", "seed=1", "here: its manifest has no model.num_layers"},
+    };
+    char folder[32];
+    enter(folder);
+    save_one("s", 12);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct manifest m;
+        struct loaded loaded = load(SMALL, (const char *const[]){cases[i].override, NULL}, 0);
+        cr_assert_eq(manifest_read("s/step-00000012", &m), OK);
+        for (int key = 0; key < m.model_count; key++)
+            if (strcmp(m.model[key].name, cases[i].lacks) == 0)
+                m.model[key].name[0] = '?';
+        cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here"),
+                     cases[i].said == NULL ? OK : BAD_CHECKPOINT, "%s: %s", cases[i].override, fail_text());
+        if (cases[i].said != NULL)
+            cr_expect_eq(strncmp(fail_text(), cases[i].said, strlen(cases[i].said)), 0, "%s", fail_text());
+        loaded_free(&loaded);
+        manifest_free(&m);
+    }
+    leave(folder);
+}
+
 /* The sample manifest, modified, with or without a matching checksum. */
 static enum status read_changed(const struct text *bytes, bool sign)
 {

@@ -277,6 +277,7 @@ Test(weights, bf16_is_the_value_rounded)
         struct weights narrow;
         struct group data = {.rank = rank, .size = 2};
         const struct groups groups = {.data = &data};
+        const struct data_parallel_options options = {.zero_stage = 1};
         struct weights_config config = {.device = s.device,
                                         .params = &s.params,
                                         .coord = {.tp = 1},
@@ -284,7 +285,7 @@ Test(weights, bf16_is_the_value_rounded)
                                         .layer_count = WHOLE,
                                         .working = BF16,
                                         .training = true,
-                                        .zero_stage = 1,
+                                        .options = &options,
                                         .groups = &groups};
         cr_assert_eq(weights_create(&config, &narrow), OK, "%s", fail_text());
         cr_assert_eq(weights_initialise(&narrow, s.stream, 7), OK, "%s", fail_text());

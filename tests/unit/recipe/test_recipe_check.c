@@ -72,7 +72,7 @@ Test(recipe_check, sequence_parallel)
     struct loaded l = load(SMALL "parallel: {sequence_parallel: true}\n", NULL, 0);
     cr_assert_str_eq(text_chars(&l.said), "warning: R:5: parallel.sequence_parallel is disabled: it needs "
                                           "parallel.tensor_parallel_size 2 or more\n");
-    cr_assert(l.errors == 0 && !l.recipe->parallel.sequence_parallel);
+    cr_assert(l.errors == 0 && !l.recipe->layers.sequence_parallel);
     loaded_free(&l);
     WITH("", "tp=2", "parallel.sequence_parallel=true", "parallel.tp_comm_overlap=true");
     l = load(SMALL "parallel: {tensor_parallel_size: 2, tp_comm_overlap: true}\n", NULL, 0);
@@ -88,7 +88,7 @@ Test(recipe_check, sequence_parallel)
     cr_assert_str_eq(text_chars(&l.said),
                      "warning: R:5: parallel.zero_stage is disabled: parallel.data_parallel_size is 1, so "
                      "there is nothing to shard\n");
-    cr_assert(l.errors == 0 && l.recipe->parallel.zero_stage == 0);
+    cr_assert(l.errors == 0 && l.recipe->data_parallel.zero_stage == 0);
     loaded_free(&l);
     WITH("", "dp=2", "parallel.zero_stage=3", "parallel.overlap_param_gather=true");
     WITH("", "dp=2", "parallel.zero_stage=1");
@@ -162,7 +162,7 @@ Test(recipe_check, schedules)
          "pipeline.virtual_stages 2 is 4 stages; use pipeline.layout=[1, 1, 1, 1]\n",
          "pp=2", "pipeline.schedule=zb-v", "pipeline.layout=[2, 2]");
     WITH("command line: pipeline.schedule zb-v does not support parallel.pipeline_parallel_size 2, 8 "
-         "microbatches and pipeline.virtual_stages 1: each rank holds two stages, the ends of a V; it "
+         "microbatches and pipeline.virtual_stages 1: each rank holds two stages, the two ends of a V; it "
          "supports any p, any m, v = 2; schedules that support it: gpipe, looped-bfs, 1f1b, interleaved, "
          "zb-h1, zb-h2, dualpipe, auto; use pipeline.virtual_stages=2\n",
          "pp=2", "pipeline.schedule=zb-v", "pipeline.virtual_stages=1");

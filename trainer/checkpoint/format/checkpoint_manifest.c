@@ -10,57 +10,26 @@
 
 /* ---- the model ---- */
 
-enum must { FREE, MUST_AGREE, MUST_AGREE_IF_LEARNED };
+/* Keys of the recipe's section `model` that may differ on loading: they change no weight and no value of the
+ * model. All others must agree, so that a new key of the model is compared unless it is listed here. */
+static const char *const free_keys[] = {"make_vocab_size_divisible_by", "hidden_dropout", "attention_dropout",
+                                        "init_method_std", "attention_backend"};
 
-/* The keys of the recipe's section `model` in the manifest, and which of them must match on loading. */
-static const struct {
-    const char *key;
-    enum must must;
-} model_keys[] = {
-    {"num_layers", MUST_AGREE},
-    {"hidden_size", MUST_AGREE},
-    {"num_attention_heads", MUST_AGREE},
-    {"num_query_groups", MUST_AGREE},
-    {"ffn_hidden_size", MUST_AGREE},
-    {"kv_channels", MUST_AGREE},
-    {"seq_length", MUST_AGREE_IF_LEARNED},
-    {"vocab_size", MUST_AGREE},
-    {"position_embedding_type", MUST_AGREE},
-    {"rotary_base", MUST_AGREE},
-    {"normalization", MUST_AGREE},
-    {"norm_epsilon", MUST_AGREE},
-    {"activation", MUST_AGREE},
-    {"add_bias_linear", MUST_AGREE},
-    {"tie_word_embeddings", MUST_AGREE},
-    {"make_vocab_size_divisible_by", FREE},
-    {"hidden_dropout", FREE},
-    {"attention_dropout", FREE},
-    {"init_method_std", FREE},
-};
-enum { MODEL_KEYS = sizeof model_keys / sizeof *model_keys };
-
-static void model_value(const struct recipe *recipe, int key, struct manifest_key *out)
+static void model_value(const struct recipe *recipe, const char *dotted, struct manifest_key *out)
 {
-    char dotted[MANIFEST_TEXT_CHARS];
     struct text value = {0};
-    snprintf(dotted, sizeof dotted, "model.%s", model_keys[key].key);
     recipe_key_text(recipe, dotted, &value);
-    snprintf(out->name, sizeof out->name, "%s", model_keys[key].key);
+    snprintf(out->name, sizeof out->name, "%s", strchr(dotted, '.') + 1);
     snprintf(out->value, sizeof out->value, "%s", text_chars(&value));
     text_free(&value);
 }
 
-static bool must_agree(const struct recipe *recipe, int key)
+static bool must_agree(const struct recipe *recipe, const char *name)
 {
-    switch (model_keys[key].must) {
-    case FREE:
-        return false;
-    case MUST_AGREE:
-        return true;
-    case MUST_AGREE_IF_LEARNED:
-        break;
-    }
-    return recipe->model.position_embedding == LEARNED_ABSOLUTE;
+    for (size_t i = 0; i < sizeof free_keys / sizeof *free_keys; i++)
+        if (strcmp(free_keys[i], name) == 0)
+            return false;
+    return strcmp(name, "seq_length") != 0 || recipe->model.position_embedding == LEARNED_ABSOLUTE;
 }
 
 static const struct manifest_key *find_key(const struct manifest *m, const char *name)
@@ -71,22 +40,42 @@ static const struct manifest_key *find_key(const struct manifest *m, const char 
     return NULL;
 }
 
+/* A checkpoint that is older than a key was made with its default. */
+static bool value_in_manifest(const struct manifest *m, const char *dotted, struct text *out)
+{
+    const struct manifest_key *found = find_key(m, strchr(dotted, '.') + 1);
+    if (found == NULL)
+        return recipe_default_text(dotted, out);
+    text_add(out, "%s", found->value);
+    return true;
+}
+
+static enum status check_key(const struct manifest *m, const struct recipe *recipe, const char *dotted,
+                             const char *path)
+{
+    struct manifest_key ours;
+    struct text theirs = {0};
+    enum status status = OK;
+    model_value(recipe, dotted, &ours);
+    if (!must_agree(recipe, ours.name))
+        return OK;
+    if (!value_in_manifest(m, dotted, &theirs))
+        status = fail(BAD_CHECKPOINT, "%s: its manifest has no %s", path, dotted);
+    else if (strcmp(ours.value, text_chars(&theirs)) != 0)
+        status =
+            fail(BAD_CHECKPOINT,
+                 "%s: trained with %s %s, but the recipe has %s; set %s=%s, or another logging.run_dir or "
+                 "checkpoint.load",
+                 path, dotted, theirs.chars, ours.value, dotted, theirs.chars);
+    text_free(&theirs);
+    return status;
+}
+
 enum status manifest_check_model(const struct manifest *m, const struct recipe *recipe, const char *path)
 {
-    for (int key = 0; key < MODEL_KEYS; key++) {
-        struct manifest_key ours;
-        model_value(recipe, key, &ours);
-        const struct manifest_key *theirs = find_key(m, ours.name);
-        if (!must_agree(recipe, key))
-            continue;
-        if (theirs == NULL)
-            return fail(BAD_CHECKPOINT, "%s: its manifest has no model.%s", path, ours.name);
-        if (strcmp(ours.value, theirs->value) != 0)
-            return fail(BAD_CHECKPOINT,
-                        "%s: trained with model.%s %s, but the recipe has %s; set model.%s=%s, or "
-                        "another logging.run_dir or checkpoint.load",
-                        path, ours.name, theirs->value, ours.value, ours.name, theirs->value);
-    }
+    const char *key;
+    for (int i = 0; (key = recipe_model_key(i)) != NULL; i++)
+        TRY(check_key(m, recipe, key, path));
     return OK;
 }
 
@@ -128,6 +117,14 @@ int manifest_degree(const struct manifest *m, const char *axis)
     return 0;
 }
 
+static int model_keys(void)
+{
+    int count = 0;
+    while (recipe_model_key(count) != NULL)
+        count++;
+    return count;
+}
+
 enum status manifest_begin(const struct rank_state *state, const struct save_identity *identity,
                            struct manifest *out)
 {
@@ -138,14 +135,14 @@ enum status manifest_begin(const struct rank_state *state, const struct save_ide
         .consumed_samples = state->step * recipe->train.global_batch_size,
         .skipped_steps = state->skipped,
         .seed = recipe->seed,
-        .model = calloc(MODEL_KEYS, sizeof *out->model),
+        .model = calloc((size_t)model_keys(), sizeof *out->model),
     };
     if (out->model == NULL)
         return fail(NO_MEMORY, "no memory for the manifest of a checkpoint");
     layout_of(&state->mesh.degrees, out);
     order_text(&state->mesh, out->rank_order);
-    for (int key = 0; key < MODEL_KEYS; key++)
-        model_value(recipe, key, &out->model[out->model_count++]);
+    for (int key = 0; key < model_keys(); key++)
+        model_value(recipe, recipe_model_key(key), &out->model[out->model_count++]);
     return OK;
 }
 
