@@ -119,5 +119,6 @@ Test(run_folder, checkpoints_that_could_not_be_written_or_read_name_their_key)
                                   "or a checkpoint directory");
     recipe.checkpoint.load = path;
     cr_assert_eq(check(&recipe), BAD_RECIPE);
-    cr_assert_not_null(strstr(fail_text(), "metrics.jsonl: not a folder; use auto, none or"), "%s", fail_text());
+    cr_assert_not_null(strstr(fail_text(), "metrics.jsonl: not a folder; use auto, none or"), "%s",
+                       fail_text());
 }
