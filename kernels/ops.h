@@ -191,18 +191,35 @@ struct rope {
 };
 
 /* Causal attention with blockwise softmax (2205.14135): memory grows with S, never S*S. Query head h reads
- * group h / (A/G). Token s attends to token r of its sequence when r <= s and, with documents, document[s] ==
- * document[r]. Dropout keys: (sample, head, s, r) is element (head * S + s) * S + r of the sample, with the
- * *global* head. */
+ * group h / (A/G). Each of B sequences has S query rows and K key rows. Query row s is the token of key row
+ * s + query_begin; it attends to key row r when r <= s + query_begin and, with documents, both tokens have
+ * the same document. Self-attention has K = S and query_begin 0. A rank with some tokens of a sequence has
+ * fewer query rows than key rows, or keys that all precede the queries (query_begin >= K); partial results
+ * for other keys are combined through lse. Heads of q and k have D columns, those of v and out E columns.
+ *
+ * Dropout keys: with s a position in the sequence, (sample, head, s, r) is element (head * K + s) * K + r of
+ * the sample, with the *global* head.
+ *
+ * Caution: cuda implements K = S, query_begin 0 and E = D, and returns NOT_SUPPORTED for the rest. */
 struct attention_forward {
-    struct tensor q, k, v; // [T, A*D], [T, G*D], [T, G*D]: may be columns of one fused matrix
-    int64_t batch, sequence, head_dim;
+    struct tensor q, k, v; // [B*S, A*D], [B*K, G*D], [B*K, G*E]: may be columns of one fused matrix
+    int64_t batch, sequence, head_dim; // B, S, D
+    int64_t query_begin;               // documents and dropout need query_begin + S <= K
     float scale;
-    const int32_t *document; // [T] or NULL
-    struct dropout dropout;  // sample [T]; place unused; columns = S; column_begin = this rank's first head
-    struct tensor out;       // [T, A*D]
-    struct tensor lse;       // f32[A, T]: log-sum-exp, for the backward pass
+    const int32_t *document; // [B*K] or NULL
+    struct dropout dropout;  // sample [B*S]; place unused; columns = K; column_begin = this rank's first head
+    struct tensor out;       // [B*S, A*E]
+    struct tensor lse;       // f32[A, B*S]: log-sum-exp, for the backward pass
 };
+/* K and E. */
+static inline int64_t attention_keys(const struct attention_forward *op)
+{
+    return op->batch > 0 ? op->k.dim[0] / op->batch : 0;
+}
+static inline int64_t attention_value_dim(const struct attention_forward *op)
+{
+    return op->v.dim[1] / (op->k.dim[1] / op->head_dim);
+}
 struct attention_backward {
     struct attention_forward forward; // including its results
     struct tensor dout;

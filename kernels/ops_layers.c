@@ -116,36 +116,55 @@ enum status rope(struct stream *stream, struct rope args)
     return submit_op(stream, &(struct op){.kind = OP_ROPE, .rope = args});
 }
 
-static enum status check_attention(enum op_kind kind, const struct attention_forward *args)
+/* Checks q and k, which determine the other shapes. */
+static enum status check_heads(enum op_kind kind, const struct attention_forward *args)
 {
     enum dtype type = working_type(args->q);
     const struct want qk[] = {matrix("q", args->q, type, ANY_SIZE, ANY_SIZE),
-                              matrix("k", args->k, type, ANY_SIZE, ANY_SIZE)};
+                              matrix("k", args->k, type, ANY_SIZE, ANY_SIZE),
+                              matrix("v", args->v, type, args->k.dim[0], ANY_SIZE)};
     CHECK_WANTS(kind, qk);
-    int64_t rows = args->q.dim[0], columns = args->q.dim[1], shared = args->k.dim[1];
+    int64_t rows = args->q.dim[0], columns = args->q.dim[1], shared = args->k.dim[1], keys = args->k.dim[0];
     if (args->batch < 0 || args->sequence < 0 || args->batch * args->sequence != rows)
         return fail(BAD_ARGUMENT, "%s: batch %lld x sequence %lld is not the %lld rows of q", op_name(kind),
                     (long long)args->batch, (long long)args->sequence, (long long)rows);
+    if (rows > 0 ? keys % args->batch != 0 || keys == 0 : keys != 0)
+        return fail(BAD_ARGUMENT, "%s: the %lld rows of k are not %lld sequences", op_name(kind),
+                    (long long)keys, (long long)args->batch);
     if (args->head_dim < 1 || columns % args->head_dim != 0 || shared % args->head_dim != 0 || shared == 0 ||
         columns % shared != 0)
         return fail(BAD_ARGUMENT,
                     "%s: %lld columns of q and %lld of k are not heads of size %lld in whole groups",
                     op_name(kind), (long long)columns, (long long)shared, (long long)args->head_dim);
-    int64_t heads = columns / args->head_dim;
+    if (args->v.dim[1] == 0 || args->v.dim[1] % (shared / args->head_dim) != 0)
+        return fail(BAD_ARGUMENT, "%s: %lld columns of v are not %lld heads", op_name(kind),
+                    (long long)args->v.dim[1], (long long)(shared / args->head_dim));
+    return OK;
+}
+
+static enum status check_attention(enum op_kind kind, const struct attention_forward *args)
+{
+    TRY(check_heads(kind, args));
+    int64_t rows = args->q.dim[0], heads = args->q.dim[1] / args->head_dim, keys = attention_keys(args);
     const struct want wants[] = {
-        matrix("q", args->q, type, rows, columns),  matrix("k", args->k, type, rows, shared),
-        matrix("v", args->v, type, rows, shared),   matrix("out", args->out, type, rows, columns),
+        matrix("out", args->out, args->q.dtype, rows, heads * attention_value_dim(args)),
         matrix("lse", args->lse, F32, heads, rows),
     };
     CHECK_WANTS(kind, wants);
+    bool inside = args->query_begin + args->sequence <= keys;
+    bool drops = args->dropout.probability > 0.0F;
+    if (args->query_begin < 0 || (rows > 0 && !inside && (args->document != NULL || drops)))
+        return fail(BAD_ARGUMENT, "%s: %lld queries from key row %lld on, and %lld keys%s", op_name(kind),
+                    (long long)args->sequence, (long long)args->query_begin, (long long)keys,
+                    args->query_begin < 0 ? "" : ": documents and dropout need the queries among the keys");
 
     // The columns of this dropout's matrix are the keys; column_begin counts heads.
     struct dropout dropout = args->dropout;
     dropout.column_begin = 0;
-    if (args->dropout.probability > 0.0F && args->dropout.column_begin < 0)
+    if (drops && args->dropout.column_begin < 0)
         return fail(BAD_ARGUMENT, "%s: dropout of head %lld", op_name(kind),
                     (long long)args->dropout.column_begin);
-    return check_dropout(kind, &dropout, rows, args->sequence, false);
+    return check_dropout(kind, &dropout, rows, keys, false);
 }
 
 enum status attention_forward(struct stream *stream, struct attention_forward args)
@@ -160,12 +179,13 @@ enum status attention_backward(struct stream *stream, struct attention_backward 
 {
     TRY(check_attention(OP_ATTENTION_BACKWARD, &args.forward));
     enum dtype type = args.forward.q.dtype;
-    int64_t rows = args.forward.q.dim[0], columns = args.forward.q.dim[1], shared = args.forward.k.dim[1];
+    const struct attention_forward *f = &args.forward;
+    int64_t rows = f->q.dim[0], keys = f->k.dim[0];
     const struct want wants[] = {
-        matrix("dout", args.dout, type, rows, columns),
-        matrix("dq", args.dq, type, rows, columns),
-        matrix("dk", args.dk, type, rows, shared),
-        matrix("dv", args.dv, type, rows, shared),
+        matrix("dout", args.dout, type, rows, f->out.dim[1]),
+        matrix("dq", args.dq, type, rows, f->q.dim[1]),
+        matrix("dk", args.dk, type, keys, f->k.dim[1]),
+        matrix("dv", args.dv, type, keys, f->v.dim[1]),
     };
     CHECK_WANTS(OP_ATTENTION_BACKWARD, wants);
     if (rows == 0)

@@ -25,8 +25,12 @@ static struct op_cost gemm_cost(const struct gemm *g)
 /* Unmasked pairs of query and key, over all heads; documents are not known here. */
 static double attention_pairs(const struct attention_forward *a)
 {
-    double heads = (double)(a->q.dim[1] / a->head_dim), sequence = (double)a->sequence;
-    return (double)a->batch * heads * sequence * (sequence + 1.0) / 2.0;
+    double heads = (double)(a->q.dim[1] / a->head_dim), rows = (double)a->sequence;
+    double keys = (double)attention_keys(a), before = (double)a->query_begin;
+    double inside = keys - before < rows ? keys - before : rows; // queries that do not see all keys
+    inside = inside > 0.0 ? inside : 0.0;
+    return (double)a->batch * heads *
+           (inside * before + inside * (inside + 1.0) / 2.0 + (rows - inside) * keys);
 }
 
 static double attention_bytes(const struct attention_forward *a)
@@ -141,11 +145,14 @@ struct op_cost op_cost(const struct op *op)
         return elementwise(op->rope.x, 3.0, 2.0 * bytes(op->rope.x));
     case OP_ATTENTION_FORWARD: // q k^T and p v
         return (struct op_cost){.flops = attention_pairs(&op->attention_forward) *
-                                         (4.0 * (double)op->attention_forward.head_dim + 4.0),
+                                         (2.0 * (double)op->attention_forward.head_dim +
+                                          2.0 * (double)attention_value_dim(&op->attention_forward) + 4.0),
                                 .bytes = attention_bytes(&op->attention_forward)};
     case OP_ATTENTION_BACKWARD: // q k^T recomputed, dout v^T, and dq, dk, dv
         return (struct op_cost){.flops = attention_pairs(&op->attention_backward.forward) *
-                                         (10.0 * (double)op->attention_backward.forward.head_dim + 8.0),
+                                         (6.0 * (double)op->attention_backward.forward.head_dim +
+                                          4.0 * (double)attention_value_dim(&op->attention_backward.forward) +
+                                          8.0),
                                 .bytes = 2.0 * attention_bytes(&op->attention_backward.forward)};
     case OP_EMBEDDING_FORWARD:
         return elementwise(op->embedding_forward.out, op->embedding_forward.accumulate ? 1.0 : 0.0,

@@ -11,42 +11,44 @@
 struct backward {
     const struct attention_backward *op;
     struct slots slots;
-    int64_t heads, groups, width; // width: D rounded up to full vectors
+    int64_t heads, groups, width, value_width; // D and E rounded up to full vectors
 };
 
-/* One task's scratch memory. Rows of `width` floats, except for the transposed blocks. */
+/* One task's scratch memory. Rows of `width` floats, or value_width, except for the transposed blocks. */
 struct task_scratch {
-    float *key, *dkey, *dvalue;        // [S][width]: this group's
-    float *query_turned, *dout_turned; // [width][64]; queries scaled
-    float *query, *dout, *dquery;      // [64][width]
+    float *key, *dkey, *dvalue;        // [K][width], and value_width: this group's
+    float *query_turned, *dout_turned; // [width][64], and value_width; queries scaled
+    float *query, *dout, *dquery;      // [64][width], and value_width of dout
     float *p, *ds, *factor;            // [64 keys][64 queries]
-    float *room;                       // [64][D] for operands other than fp32: one of them, converted to fp32
+    float *room; // [64][D or E] for operands other than fp32: one of them, converted to fp32
     float lse[ATTENTION_BLOCK], delta[ATTENTION_BLOCK];
 };
 
-static int64_t task_scratch_floats(const struct attention_forward *op, int64_t width)
+static int64_t task_scratch_floats(const struct attention_forward *op)
 {
-    int64_t block = ATTENTION_BLOCK * width;
-    return 3 * op->sequence * width + 5 * block + 3 * ATTENTION_BLOCK * ATTENTION_BLOCK +
-           block_room(op->q, block);
+    int64_t width = attention_width(op), value_width = attention_value_width(op);
+    int64_t widest = width > value_width ? width : value_width;
+    return attention_keys(op) * (2 * width + value_width) + ATTENTION_BLOCK * (3 * width + 2 * value_width) +
+           3 * ATTENTION_BLOCK * ATTENTION_BLOCK + block_room(op->q, ATTENTION_BLOCK * widest);
 }
 
-static void task_scratch_init(struct task_scratch *scratch, float *memory, int64_t sequence, int64_t width)
+static void task_scratch_init(struct task_scratch *scratch, float *memory, const struct attention_forward *op)
 {
-    const int64_t block = ATTENTION_BLOCK * width, square = ATTENTION_BLOCK * ATTENTION_BLOCK;
+    const int64_t keys = attention_keys(op), width = attention_width(op), value = attention_value_width(op);
+    const int64_t square = ATTENTION_BLOCK * ATTENTION_BLOCK;
     scratch->key = memory;
-    scratch->dkey = scratch->key + sequence * width;
-    scratch->dvalue = scratch->dkey + sequence * width;
-    scratch->query_turned = scratch->dvalue + sequence * width;
-    scratch->dout_turned = scratch->query_turned + block;
-    scratch->query = scratch->dout_turned + block;
-    scratch->dout = scratch->query + block;
-    scratch->dquery = scratch->dout + block;
-    scratch->p = scratch->dquery + block;
+    scratch->dkey = scratch->key + keys * width;
+    scratch->dvalue = scratch->dkey + keys * width;
+    scratch->query_turned = scratch->dvalue + keys * value;
+    scratch->dout_turned = scratch->query_turned + ATTENTION_BLOCK * width;
+    scratch->query = scratch->dout_turned + ATTENTION_BLOCK * value;
+    scratch->dout = scratch->query + ATTENTION_BLOCK * width;
+    scratch->dquery = scratch->dout + ATTENTION_BLOCK * value;
+    scratch->p = scratch->dquery + ATTENTION_BLOCK * width;
     scratch->ds = scratch->p + square;
     scratch->factor = scratch->ds + square;
     scratch->room = scratch->factor + square;
-    memset(scratch->dkey, 0, (size_t)(2 * sequence * width) * sizeof(float));
+    memset(scratch->dkey, 0, (size_t)(keys * (width + value)) * sizeof(float));
 }
 
 /* Converts p and dp of the queries of vector v to dropout(p) and ds. */
@@ -73,15 +75,13 @@ static void softmax_lanes(const struct attention_tile *t, struct task_scratch *s
 }
 
 /* scores[keys][queries] = rows of k or v times the transposed queries or dout. */
-static void score_product(const struct attention_tile *t, struct tensor rows, int64_t group,
+static void score_product(const struct attention_tile *t, struct tensor rows, int64_t group, int64_t head_dim,
                           const float *turned, float *room, float *score)
 {
-    const struct attention_forward *op = t->op;
-    struct block_rows keys = block_rows(rows, t->sequence * op->sequence + t->key, group * op->head_dim,
-                                        t->keys, op->head_dim, room);
+    struct block_rows keys = block_rows(rows, t->key_row, group * head_dim, t->keys, head_dim, room);
     block_product(&(struct block_product){.rows = t->keys,
                                           .columns = blocks_of(t->queries, LANES) * LANES,
-                                          .terms = op->head_dim,
+                                          .terms = head_dim,
                                           .a = keys.data,
                                           .a_row = keys.stride,
                                           .a_term = 1,
@@ -114,14 +114,15 @@ static void backward_tile(const struct backward *job, const struct attention_til
                           struct task_scratch *scratch)
 {
     int64_t group = t->head / (job->heads / job->groups), width = job->width;
-    score_product(t, t->op->k, group, scratch->query_turned, scratch->room, scratch->p);
-    score_product(t, t->op->v, group, scratch->dout_turned, scratch->room, scratch->ds);
+    score_product(t, t->op->k, group, t->op->head_dim, scratch->query_turned, scratch->room, scratch->p);
+    score_product(t, t->op->v, group, attention_value_dim(t->op), scratch->dout_turned, scratch->room,
+                  scratch->ds);
     if (t->op->dropout.probability > 0.0F)
         attention_tile_dropout(t, scratch->factor);
     for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++)
         softmax_lanes(t, scratch, v);
 
-    key_product(t, scratch->p, scratch->dout, width, scratch->dvalue);
+    key_product(t, scratch->p, scratch->dout, job->value_width, scratch->dvalue);
     key_product(t, scratch->ds, scratch->query, width, scratch->dkey);
     block_product(&(struct block_product){.rows = t->queries,
                                           .columns = width,
@@ -142,24 +143,25 @@ static void load_queries(const struct backward *job, const struct attention_tile
                          struct task_scratch *scratch)
 {
     const struct attention_forward *op = t->op;
-    int64_t first = t->sequence * op->sequence + t->query, column = t->head * op->head_dim, d = op->head_dim;
-    struct block_rows q = block_rows(op->q, first, column, t->queries, d, scratch->room);
+    int64_t first = t->sequence * op->sequence + t->query, d = op->head_dim, e = attention_value_dim(op);
+    struct block_rows q = block_rows(op->q, first, t->head * d, t->queries, d, scratch->room);
     block_transpose(q, t->queries, d, op->scale, scratch->query_turned);
     block_pad(q, t->queries, d, scratch->query, job->width);
-    struct block_rows dout = block_rows(job->op->dout, first, column, t->queries, d, scratch->room);
-    block_transpose(dout, t->queries, d, 1.0F, scratch->dout_turned);
-    block_pad(dout, t->queries, d, scratch->dout, job->width);
-    struct block_rows outs = block_rows(op->out, first, column, t->queries, d, scratch->room);
+    struct block_rows dout = block_rows(job->op->dout, first, t->head * e, t->queries, e, scratch->room);
+    block_transpose(dout, t->queries, e, 1.0F, scratch->dout_turned);
+    block_pad(dout, t->queries, e, scratch->dout, job->value_width);
+    struct block_rows outs = block_rows(op->out, first, t->head * e, t->queries, e, scratch->room);
     memset(scratch->dquery, 0, (size_t)(t->queries * job->width) * sizeof(float));
 
     for (int64_t q_index = 0; q_index < ATTENTION_BLOCK; q_index++) {
         scratch->lse[q_index] = scratch->delta[q_index] = 0.0F;
         if (q_index >= t->queries)
             continue;
-        const float *out = outs.data + q_index * outs.stride, *line = scratch->dout + q_index * job->width;
+        const float *out = outs.data + q_index * outs.stride,
+                    *line = scratch->dout + q_index * job->value_width;
         vec sum = {0};
-        for (int64_t i = 0; i < d; i += LANES)
-            sum = vec_fma(vec_load_part(out + i, min_i64(LANES, d - i)), vec_load(line + i), sum);
+        for (int64_t i = 0; i < e; i += LANES)
+            sum = vec_fma(vec_load_part(out + i, min_i64(LANES, e - i)), vec_load(line + i), sum);
         scratch->delta[q_index] = vec_sum(sum);
         scratch->lse[q_index] = f32_row(op->lse, t->head)[first + q_index];
     }
@@ -172,7 +174,8 @@ static void backward_head(const struct backward *job, int64_t sequence, int64_t 
     for (int64_t query = 0; query < op->sequence; query += ATTENTION_BLOCK) {
         struct attention_tile t = attention_tile(op, sequence, head, query, query);
         load_queries(job, &t, scratch);
-        for (int64_t key = 0; key <= query; key += ATTENTION_BLOCK) {
+        const int64_t end = attention_tile_end(&t);
+        for (int64_t key = 0; key < end; key += ATTENTION_BLOCK) {
             t = attention_tile(op, sequence, head, query, key);
             if (!attention_tile_is_empty(&t))
                 backward_tile(job, &t, scratch);
@@ -187,31 +190,26 @@ static void group_task(void *context, int64_t task)
     const struct backward *job = context;
     const struct attention_forward *op = &job->op->forward;
     int64_t sequence = task / job->groups, group = task % job->groups, each = job->heads / job->groups;
-    int64_t row = sequence * op->sequence, column = group * op->head_dim;
+    const int64_t keys = attention_keys(op), row = sequence * keys, d = op->head_dim;
+    const int64_t e = attention_value_dim(op);
     int which;
     struct task_scratch scratch;
-    task_scratch_init(&scratch, slot_take(&job->slots, &which), op->sequence, job->width);
-    for (int64_t key = 0; key < op->sequence; key += ATTENTION_BLOCK) {
-        int64_t keys = min_i64(ATTENTION_BLOCK, op->sequence - key);
-        block_pad(block_rows(op->k, row + key, column, keys, op->head_dim, scratch.room), keys, op->head_dim,
+    task_scratch_init(&scratch, slot_take(&job->slots, &which), op);
+    for (int64_t key = 0; key < keys; key += ATTENTION_BLOCK) {
+        int64_t count = min_i64(ATTENTION_BLOCK, keys - key);
+        block_pad(block_rows(op->k, row + key, group * d, count, d, scratch.room), count, d,
                   scratch.key + key * job->width, job->width);
     }
     for (int64_t head = group * each; head < (group + 1) * each; head++)
         backward_head(job, sequence, head, &scratch);
-    block_store(job->op->dk, row, column, scratch.dkey, job->width, op->sequence, op->head_dim);
-    block_store(job->op->dv, row, column, scratch.dvalue, job->width, op->sequence, op->head_dim);
+    block_store(job->op->dk, row, group * d, scratch.dkey, job->width, keys, d);
+    block_store(job->op->dv, row, group * e, scratch.dvalue, job->value_width, keys, e);
     slot_give(&job->slots, which);
-}
-
-/* Floats per row of a head, in full vectors. */
-static int64_t head_width(const struct attention_backward *op)
-{
-    return blocks_of(op->forward.head_dim, LANES) * LANES;
 }
 
 size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads)
 {
-    return slots_bytes(threads, task_scratch_floats(&op->forward, head_width(op)));
+    return slots_bytes(threads, task_scratch_floats(&op->forward));
 }
 
 void cpu_attention_backward(struct device *device, const struct attention_backward *op)
@@ -219,7 +217,8 @@ void cpu_attention_backward(struct device *device, const struct attention_backwa
     struct backward job = {.op = op,
                            .heads = op->forward.q.dim[1] / op->forward.head_dim,
                            .groups = op->forward.k.dim[1] / op->forward.head_dim,
-                           .width = head_width(op)};
-    job.slots = slots_create(device, task_scratch_floats(&op->forward, job.width));
+                           .width = attention_width(&op->forward),
+                           .value_width = attention_value_width(&op->forward)};
+    job.slots = slots_create(device, task_scratch_floats(&op->forward));
     cpu_parallel(device, op->forward.batch * job.groups, group_task, &job);
 }

@@ -141,24 +141,27 @@ void block_pad(struct block_rows from, int64_t rows, int64_t columns, float *to,
 struct attention_tile attention_tile(const struct attention_forward *op, int64_t sequence, int64_t head,
                                      int64_t query, int64_t key)
 {
+    const int64_t all = attention_keys(op), token = op->query_begin + query;
     return (struct attention_tile){.op = op,
                                    .sequence = sequence,
                                    .head = head,
                                    .query = query,
                                    .queries = min_i64(ATTENTION_BLOCK, op->sequence - query),
                                    .key = key,
-                                   .keys = min_i64(ATTENTION_BLOCK, op->sequence - key),
-                                   .diagonal = query == key,
-                                   .masked = query == key || op->document != NULL};
+                                   .keys = min_i64(ATTENTION_BLOCK, all - key),
+                                   .token = token,
+                                   .key_row = sequence * all + key,
+                                   .diagonal = token == key,
+                                   .masked = key + ATTENTION_BLOCK > token || op->document != NULL};
 }
 
 bool attention_tile_is_empty(const struct attention_tile *t)
 {
     if (t->op->document == NULL)
         return false;
-    const int32_t *document = t->op->document + t->sequence * t->op->sequence;
+    const int32_t *document = t->op->document + t->key_row - t->key;
     int32_t query_least = INT32_MAX, query_most = INT32_MIN, key_least = INT32_MAX, key_most = INT32_MIN;
-    for (int64_t q = t->query; q < t->query + t->queries; q++) {
+    for (int64_t q = t->token; q < t->token + t->queries; q++) {
         query_least = document[q] < query_least ? document[q] : query_least;
         query_most = document[q] > query_most ? document[q] : query_most;
     }
@@ -172,8 +175,9 @@ bool attention_tile_is_empty(const struct attention_tile *t)
 veci attention_tile_documents(const struct attention_tile *t, int64_t v)
 {
     int32_t lane[LANES] = {0};
+    const int64_t first = t->key_row - t->key + t->token;
     for (int64_t l = 0; t->op->document != NULL && l < LANES && v * LANES + l < t->queries; l++)
-        lane[l] = t->op->document[t->sequence * t->op->sequence + t->query + v * LANES + l];
+        lane[l] = t->op->document[first + v * LANES + l];
     veci document;
     memcpy(&document, lane, sizeof document);
     return document;
@@ -192,19 +196,19 @@ VECTOR_INLINE void mask_counters(const uint64_t index[LANES], uint64_t sample, v
 }
 
 /* One counter serves four neighbouring keys of a query if the query's elements begin at a counter, that is if
- * S is a multiple of 4. Otherwise each key computes its own. */
+ * K is a multiple of 4. Otherwise each key computes its own. */
 void attention_tile_dropout(const struct attention_tile *t, float *factor)
 {
     const struct attention_forward *op = t->op;
     struct dropout_rule rule = dropout_rule(&op->dropout);
     int64_t first = t->sequence * op->sequence + t->query;
-    uint64_t head = (uint64_t)(op->dropout.column_begin + t->head), s = (uint64_t)op->sequence;
+    uint64_t head = (uint64_t)(op->dropout.column_begin + t->head), s = (uint64_t)attention_keys(op);
     int step = s % 4 == 0 ? 4 : 1;
     for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++) {
         for (int64_t k = 0; k < attention_tile_keys(t, v); k += step) {
             uint64_t index[LANES];
             for (uint64_t l = 0; l < LANES; l++)
-                index[l] = (head * s + (uint64_t)(t->query + v * LANES) + l) * s + (uint64_t)(t->key + k);
+                index[l] = (head * s + (uint64_t)(t->token + v * LANES) + l) * s + (uint64_t)(t->key + k);
             vecu c[4], word;
             mask_counters(index, (uint64_t)op->dropout.sample[first], c, &word);
             philox_words_vec(rule.generator, c);

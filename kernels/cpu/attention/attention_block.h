@@ -63,20 +63,37 @@ void block_transpose(struct block_rows from, int64_t rows, int64_t columns, floa
 /* to[row] = from[row], zero-padded to `width` columns. */
 void block_pad(struct block_rows from, int64_t rows, int64_t columns, float *to, int64_t width);
 
-/* One block of one head of one sequence: queries [query, query + queries) of the sequence against keys
- * [key, key + keys). */
+/* One block of one head of one sequence: query rows [query, query + queries) against key rows [key, key +
+ * keys). */
 struct attention_tile {
     const struct attention_forward *op;
     int64_t sequence, head; // index in the batch; index among this rank's heads
     int64_t query, queries, key, keys;
-    bool diagonal; // query == key
-    bool masked;   // some pairs are masked
+    int64_t token, key_row; // key row of the first query in its sequence; row of the first key in k and v
+    bool diagonal;          // the first query is the token of the first key
+    bool masked;            // some pairs are masked
 };
 struct attention_tile attention_tile(const struct attention_forward *op, int64_t sequence, int64_t head,
                                      int64_t query, int64_t key);
 
+/* Number of key rows that the queries of a tile may see: those of the whole tile end here. */
+static inline int64_t attention_tile_end(const struct attention_tile *tile)
+{
+    return min_i64(attention_keys(tile->op), tile->token + tile->queries);
+}
+
 /* Whether documents mask all pairs of the tile. */
 bool attention_tile_is_empty(const struct attention_tile *tile);
+
+/* Floats per row of a head of q and k, and of v, in full vectors. */
+static inline int64_t attention_width(const struct attention_forward *op)
+{
+    return blocks_of(op->head_dim, LANES) * LANES;
+}
+static inline int64_t attention_value_width(const struct attention_forward *op)
+{
+    return blocks_of(attention_value_dim(op), LANES) * LANES;
+}
 
 /* The number of keys to process for vector v of the queries: on the diagonal, none after its last query. */
 static inline int64_t attention_tile_keys(const struct attention_tile *tile, int64_t v)
@@ -87,10 +104,11 @@ static inline int64_t attention_tile_keys(const struct attention_tile *tile, int
 /* The queries of vector v that attend to key k of the tile. `document` holds their ids, 0 in unused lanes. */
 static inline veci attention_tile_sees(const struct attention_tile *tile, int64_t v, int64_t k, veci document)
 {
-    int32_t ahead = (int32_t)(tile->key + k - tile->query - v * LANES);
+    int32_t ahead = (int32_t)(tile->key + k - tile->token - v * LANES);
     veci sees = veci_lanes() >= veci_all(ahead);
     if (tile->op->document != NULL)
-        sees &= document == veci_all(tile->op->document[tile->sequence * tile->op->sequence + tile->key + k]);
+        sees &= document ==
+                veci_all(tile->op->document[tile->sequence * attention_keys(tile->op) + tile->key + k]);
     return sees;
 }
 veci attention_tile_documents(const struct attention_tile *tile, int64_t v);

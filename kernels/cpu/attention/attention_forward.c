@@ -15,7 +15,7 @@
 struct forward {
     const struct attention_forward *op;
     struct slots slots;
-    int64_t heads, query_blocks, width; // width: D rounded up to full vectors
+    int64_t heads, query_blocks, width, value_width; // D and E rounded up to full vectors
 };
 
 /* One task's scratch memory. */
@@ -23,25 +23,27 @@ struct task_scratch {
     float *query; // [width][64], transposed and scaled
     float *score; // [64 keys][64 queries]: s, then p
     float *value, *out, *factor;
-    float *room; // [64][D] for operands other than fp32: one of them, converted to fp32
+    float *room; // [64][D or E] for operands other than fp32: one of them, converted to fp32
     float most[ATTENTION_BLOCK], sum[ATTENTION_BLOCK], shrink[ATTENTION_BLOCK]; // m, l, e^(m - m')
 };
 
-static int64_t task_scratch_floats(const struct attention_forward *op, int64_t width)
+static int64_t task_scratch_floats(const struct attention_forward *op)
 {
-    return 3 * width * ATTENTION_BLOCK + 2 * ATTENTION_BLOCK * ATTENTION_BLOCK +
-           block_room(op->q, width * ATTENTION_BLOCK);
+    int64_t width = attention_width(op), value_width = attention_value_width(op);
+    int64_t widest = width > value_width ? width : value_width;
+    return (width + 2 * value_width) * ATTENTION_BLOCK + 2 * ATTENTION_BLOCK * ATTENTION_BLOCK +
+           block_room(op->q, widest * ATTENTION_BLOCK);
 }
 
-static void task_scratch_init(struct task_scratch *scratch, float *memory, int64_t width)
+static void task_scratch_init(struct task_scratch *scratch, float *memory, int64_t width, int64_t value_width)
 {
     scratch->query = memory;
     scratch->value = scratch->query + width * ATTENTION_BLOCK;
-    scratch->out = scratch->value + width * ATTENTION_BLOCK;
-    scratch->score = scratch->out + width * ATTENTION_BLOCK;
+    scratch->out = scratch->value + value_width * ATTENTION_BLOCK;
+    scratch->score = scratch->out + value_width * ATTENTION_BLOCK;
     scratch->factor = scratch->score + ATTENTION_BLOCK * ATTENTION_BLOCK;
     scratch->room = scratch->factor + ATTENTION_BLOCK * ATTENTION_BLOCK;
-    memset(scratch->out, 0, (size_t)(width * ATTENTION_BLOCK) * sizeof(float));
+    memset(scratch->out, 0, (size_t)(value_width * ATTENTION_BLOCK) * sizeof(float));
     for (int q = 0; q < ATTENTION_BLOCK; q++) {
         scratch->most[q] = -INFINITY;
         scratch->sum[q] = 0.0F;
@@ -92,9 +94,8 @@ static void forward_tile(const struct forward *job, const struct attention_tile 
                          struct task_scratch *scratch)
 {
     const struct attention_forward *op = job->op;
-    int64_t group = t->head / (job->heads / (op->k.dim[1] / op->head_dim)),
-            row = t->sequence * op->sequence + t->key;
-    int64_t vectors = blocks_of(t->queries, LANES), d = op->head_dim;
+    int64_t group = t->head / (job->heads / (op->k.dim[1] / op->head_dim)), row = t->key_row;
+    int64_t vectors = blocks_of(t->queries, LANES), d = op->head_dim, e = attention_value_dim(op);
     struct block_rows keys = block_rows(op->k, row, group * d, t->keys, d, scratch->room);
     block_product(&(struct block_product){.rows = t->keys,
                                           .columns = vectors * LANES,
@@ -112,21 +113,21 @@ static void forward_tile(const struct forward *job, const struct attention_tile 
     if (op->dropout.probability > 0.0F)
         drop_scores(t, scratch);
 
-    block_pad(block_rows(op->v, row, group * d, t->keys, d, scratch->room), t->keys, d, scratch->value,
-              job->width);
+    block_pad(block_rows(op->v, row, group * e, t->keys, e, scratch->room), t->keys, e, scratch->value,
+              job->value_width);
     for (int64_t q = 0; q < t->queries; q++)
-        for (int64_t i = 0; i < job->width; i++)
-            scratch->out[q * job->width + i] *= scratch->shrink[q];
+        for (int64_t i = 0; i < job->value_width; i++)
+            scratch->out[q * job->value_width + i] *= scratch->shrink[q];
     block_product(&(struct block_product){.rows = t->queries,
-                                          .columns = job->width,
+                                          .columns = job->value_width,
                                           .terms = t->keys,
                                           .a = scratch->score,
                                           .a_row = 1,
                                           .a_term = ATTENTION_BLOCK,
                                           .b = scratch->value,
-                                          .b_row = job->width,
+                                          .b_row = job->value_width,
                                           .c = scratch->out,
-                                          .c_row = job->width,
+                                          .c_row = job->value_width,
                                           .accumulate = true,
                                           .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
 }
@@ -135,14 +136,15 @@ static void write_results(const struct forward *job, const struct attention_tile
                           struct task_scratch *scratch)
 {
     const struct attention_forward *op = job->op;
+    const int64_t e = attention_value_dim(op);
     int64_t first = t->sequence * op->sequence + t->query;
     for (int64_t q = 0; q < t->queries; q++) {
-        float *out = scratch->out + q * job->width, share = 1.0F / scratch->sum[q];
-        for (int64_t i = 0; i < op->head_dim; i++)
+        float *out = scratch->out + q * job->value_width, share = 1.0F / scratch->sum[q];
+        for (int64_t i = 0; i < e; i++)
             out[i] *= share;
         f32_row(op->lse, t->head)[first + q] = scratch->most[q] + logf(scratch->sum[q]);
     }
-    block_store(op->out, first, t->head * op->head_dim, scratch->out, job->width, t->queries, op->head_dim);
+    block_store(op->out, first, t->head * e, scratch->out, job->value_width, t->queries, e);
 }
 
 static void forward_task(void *context, int64_t task)
@@ -151,7 +153,7 @@ static void forward_task(void *context, int64_t task)
     const struct attention_forward *op = job->op;
     int which;
     struct task_scratch scratch;
-    task_scratch_init(&scratch, slot_take(&job->slots, &which), job->width);
+    task_scratch_init(&scratch, slot_take(&job->slots, &which), job->width, job->value_width);
 
     // Later queries attend to more keys: long tasks are scheduled first, for load balance at the end.
     int64_t pairs = op->batch * job->heads, query_block = job->query_blocks - 1 - task / pairs;
@@ -161,7 +163,8 @@ static void forward_task(void *context, int64_t task)
     struct block_rows queries = block_rows(op->q, sequence * op->sequence + query, head * op->head_dim,
                                            t.queries, op->head_dim, scratch.room);
     block_transpose(queries, t.queries, op->head_dim, op->scale, scratch.query);
-    for (int64_t key = 0; key <= query; key += ATTENTION_BLOCK) {
+    const int64_t end = attention_tile_end(&t);
+    for (int64_t key = 0; key < end; key += ATTENTION_BLOCK) {
         t = attention_tile(op, sequence, head, query, key);
         if (!attention_tile_is_empty(&t))
             forward_tile(job, &t, &scratch);
@@ -170,15 +173,9 @@ static void forward_task(void *context, int64_t task)
     slot_give(&job->slots, which);
 }
 
-/* Floats per row of a head, in full vectors. */
-static int64_t head_width(const struct attention_forward *op)
-{
-    return blocks_of(op->head_dim, LANES) * LANES;
-}
-
 size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads)
 {
-    return slots_bytes(threads, task_scratch_floats(op, head_width(op)));
+    return slots_bytes(threads, task_scratch_floats(op));
 }
 
 void cpu_attention_forward(struct device *device, const struct attention_forward *op)
@@ -186,7 +183,8 @@ void cpu_attention_forward(struct device *device, const struct attention_forward
     struct forward job = {.op = op,
                           .heads = op->q.dim[1] / op->head_dim,
                           .query_blocks = blocks_of(op->sequence, ATTENTION_BLOCK),
-                          .width = head_width(op)};
-    job.slots = slots_create(device, task_scratch_floats(op, job.width));
+                          .width = attention_width(op),
+                          .value_width = attention_value_width(op)};
+    job.slots = slots_create(device, task_scratch_floats(op));
     cpu_parallel(device, job.query_blocks * op->batch * job.heads, forward_task, &job);
 }

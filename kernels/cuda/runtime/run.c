@@ -157,6 +157,21 @@ enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out)
     return cuda_library_scratch(queue, bytes, out);
 }
 
+/* The kernels assume self-attention with heads of one size. */
+static enum status check_attention(const struct attention_forward *op)
+{
+    const int64_t keys = attention_keys(op), value_dim = attention_value_dim(op);
+    if (keys == op->sequence && op->query_begin == 0 && value_dim == op->head_dim)
+        return OK;
+    return fail(
+        NOT_SUPPORTED,
+        "cuda: attention of %lld queries from key row %lld on to %lld keys, with heads of %lld (q, k) "
+        "and %lld (v): only equal numbers from row 0 on, and equal sizes, are implemented; use "
+        "cluster.device=cpu",
+        (long long)op->sequence, (long long)op->query_begin, (long long)keys, (long long)op->head_dim,
+        (long long)value_dim);
+}
+
 enum status cuda_run(struct cuda_queue *queue, const struct op *op)
 {
     switch (op->kind) {
@@ -189,8 +204,10 @@ enum status cuda_run(struct cuda_queue *queue, const struct op *op)
     case OP_ROPE:
         return cuda_rope(queue, &op->rope);
     case OP_ATTENTION_FORWARD:
+        TRY(check_attention(&op->attention_forward));
         return cuda_attention_forward(queue, &op->attention_forward);
     case OP_ATTENTION_BACKWARD:
+        TRY(check_attention(&op->attention_backward.forward));
         return cuda_attention_backward(queue, &op->attention_backward);
     case OP_EMBEDDING_FORWARD:
         return cuda_embedding_forward(queue, &op->embedding_forward);

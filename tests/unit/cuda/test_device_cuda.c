@@ -131,6 +131,15 @@ Test(device_cuda, an_error_names_the_call_the_op_and_its_shape)
     cr_assert_eq(attention_forward(stream, op), NOT_SUPPORTED);
     cr_expect_str_eq(fail_text(),
                      "cuda: attention supports head dimensions up to 256, not 300 (model.kv_channels)");
+    op.q = op.k = op.v = op.out = tensor_2d(wide, F32, 1, 64);
+    op.head_dim = 64;
+    op.query_begin = 1;
+    cr_assert_eq(attention_forward(stream, op), NOT_SUPPORTED);
+    cr_expect_not_null(strstr(fail_text(), "1 queries from key row 1 on to 1 keys"), "%s", fail_text());
+    op.query_begin = 0;
+    op.v = op.out = tensor_2d(wide, F32, 1, 32);
+    cr_assert_eq(attention_forward(stream, op), NOT_SUPPORTED);
+    cr_expect_not_null(strstr(fail_text(), "heads of 64 (q, k) and 32 (v)"), "%s", fail_text());
     buffer_free(&buffer);
     stream_destroy(stream);
     device_close(device);

@@ -299,8 +299,30 @@ Test(checks, attention)
     bad.sequence = 5;
     REFUSES(attention_forward(d.stream, bad), "batch 3 x sequence 5");
     bad = good;
-    bad.v = f32(12, 8);
-    REFUSES(attention_forward(d.stream, bad), "v is f32[12, 8]");
+    bad.v = f32(11, 16);
+    REFUSES(attention_forward(d.stream, bad), "v is f32[11, 16]");
+    bad.v = f32(12, 9);
+    REFUSES(attention_forward(d.stream, bad), "9 columns of v are not 2 heads");
+    bad.v = f32(12, 8); // heads of v have 4 columns, and so have those of out
+    REFUSES(attention_forward(d.stream, bad), "out is f32[12, 32]");
+    bad.out = f32(12, 16);
+    LETS_IN(attention_forward(d.stream, bad));
+    bad = good;
+    bad.k = f32(13, 16);
+    bad.v = f32(13, 16);
+    REFUSES(attention_forward(d.stream, bad), "13 rows of k are not 3 sequences");
+    bad.k = bad.v = f32(21, 16); // 7 keys of each sequence
+    bad.query_begin = -1;
+    REFUSES(attention_forward(d.stream, bad), "4 queries from key row -1 on");
+    bad.query_begin = 5; // the last two queries follow the keys
+    LETS_IN(attention_forward(d.stream, bad));
+    int32_t document[21];
+    bad.document = document;
+    REFUSES(attention_forward(d.stream, bad), "documents and dropout need the queries among the keys");
+    bad.query_begin = 3;
+    double before = dry_counts(d.device)->op[OP_ATTENTION_FORWARD].flops;
+    LETS_IN(attention_forward(d.stream, bad)); // 3 sequences of 4 heads: 4 + 5 + 6 + 7 pairs
+    cr_assert_eq(dry_counts(d.device)->op[OP_ATTENTION_FORWARD].flops - before, 3.0 * 4 * 22 * (4 * 8 + 4));
     bad = good;
     bad.k = f32(12, 24);
     REFUSES(attention_forward(d.stream, bad), "whole groups");
