@@ -16,6 +16,8 @@
     "train.eval_interval=0 train.eval_iters=1 cluster.threads_per_rank=1 cluster.device=cuda "
 #define GELU_SMALL SMALL "model.activation=gelu_tanh model.attention_backend=own "
 
+static const struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
+
 static enum status run_of(const struct tiny *tiny, enum tiny_family family, const char *common,
                           const char *layout, struct trace *out, double *bound)
 {
@@ -26,7 +28,14 @@ static enum status run_of(const struct tiny *tiny, enum tiny_family family, cons
     const double tokens = (double)(recipe->train.global_batch_size * recipe->model.seq_length);
     // Logits begin as sums of normalized inputs times the head's initial weights.
     const double logit = sqrt((double)recipe->model.hidden_size) * recipe->model.init_method_std;
-    *bound = bound_loss(&recipe->model, bound_roundoff(BF16, false), tokens, out->loss[0], logit, 0.0);
+    struct params params;
+    if (status == OK)
+        status = params_declare(&recipe->model, &one_each, false, &params);
+    if (status == OK) {
+        *bound = bound_loss(&params, &recipe->model, bound_roundoff(BF16, false), tokens, out->loss[0], logit,
+                            0.0);
+        params_free(&params);
+    }
     recipe_destroy(recipe);
     return status;
 }
