@@ -15,12 +15,12 @@
 
 enum { BAND_ELEMENTS = 1 << 20 };
 
-/* The pieces that this rank writes. */
+/* The shards that this rank writes. */
 struct job {
     struct rank_state *rank_state;
-    struct piece *pieces;
+    struct shard *shards;
     struct slice *slices;
-    struct tensor *sources;     // device tensor of each piece, padded
+    struct tensor *sources;     // device tensor of each shard, padded
     const void **in_host;       // or its host memory; else NULL
     struct state_tensor *state; // state other than parameters
     int state_count, count;
@@ -29,7 +29,7 @@ struct job {
 
 static void job_free(struct job *job)
 {
-    free(job->pieces);
+    free(job->shards);
     free(job->slices);
     free(job->sources);
     free(job->in_host);
@@ -38,18 +38,18 @@ static void job_free(struct job *job)
 }
 
 /* Adds `slice` of a tensor of these dimensions. The caller sets its source and its name. */
-static struct piece *job_add(struct job *job, int ndim, const int64_t *dim, const struct slice *slice)
+static struct shard *job_add(struct job *job, int ndim, const int64_t *dim, const struct slice *slice)
 {
-    struct piece *piece = &job->pieces[job->count];
+    struct shard *shard = &job->shards[job->count];
     const bool is_narrow = job->sources[job->count].dtype == BF16;
-    *piece = (struct piece){.ndim = ndim, .dtype = is_narrow ? SAFETENSORS_BF16 : SAFETENSORS_F32};
+    *shard = (struct shard){.ndim = ndim, .dtype = is_narrow ? SAFETENSORS_BF16 : SAFETENSORS_F32};
     for (int d = 0; d < SHARD_MAX_DIMS; d++) {
-        piece->dim[d] = dim[d];
-        piece->begin[d] = slice->begin[d];
-        piece->count[d] = slice->count[d];
+        shard->dim[d] = dim[d];
+        shard->begin[d] = slice->begin[d];
+        shard->count[d] = slice->count[d];
     }
     job->slices[job->count++] = *slice;
-    return piece;
+    return shard;
 }
 
 static void job_add_states(struct job *job, const struct owned *owned, const struct slice *slice)
@@ -59,8 +59,8 @@ static void job_add_states(struct job *job, const struct owned *owned, const str
         if (state_tensor(owned, state).data == NULL)
             continue;
         job->sources[job->count] = state_tensor(owned, state);
-        struct piece *piece = job_add(job, row->ndim, row->dim, slice);
-        state_name(state, row->name, piece->name);
+        struct shard *shard = job_add(job, row->ndim, row->dim, slice);
+        state_name(state, row->name, shard->name);
     }
 }
 
@@ -69,7 +69,7 @@ static void job_add_state_tensors(struct job *job)
 {
     for (int i = 0; i < job->state_count && job->rank_state->world->rank == 0; i++) {
         job->in_host[job->count] = job->state[i].bytes;
-        job->pieces[job->count++] = job->state[i].piece;
+        job->shards[job->count++] = job->state[i].shard;
     }
 }
 
@@ -86,16 +86,16 @@ static enum status job_create(struct rank_state *w, struct job *job)
     *job = (struct job){.rank_state = w};
     TRY(state_list(w, &job->state, &job->state_count));
     size_t most = (size_t)w->weights.owned_count * STATE_COUNT + (size_t)job->state_count + 1;
-    job->pieces = calloc(most, sizeof *job->pieces);
+    job->shards = calloc(most, sizeof *job->shards);
     job->slices = calloc(most, sizeof *job->slices);
     job->sources = calloc(most, sizeof *job->sources);
     job->in_host = calloc(most, sizeof *job->in_host);
-    if (!job->pieces || !job->slices || !job->sources || !job->in_host)
+    if (!job->shards || !job->slices || !job->sources || !job->in_host)
         return fail(NO_MEMORY, "no memory for the list of checkpoint tensors");
     for (int i = 0; i < w->weights.owned_count; i++) {
         const struct owned *owned = &w->weights.owned[i];
         struct slice slice;
-        if (!piece_of_rank(w->run, owned->held->row, w->world->rank, &slice))
+        if (!shard_of_rank(w->run, owned->held->row, w->world->rank, &slice))
             continue;
         slice = owned_slice(owned);
         if (slice_count(&slice) == 0)
@@ -109,16 +109,16 @@ static enum status job_create(struct rank_state *w, struct job *job)
     return job->host != NULL ? OK : fail(NO_MEMORY, "no memory to read %lld elements", (long long)largest);
 }
 
-/* Writes the elements of one piece without padding, a band of rows at a time. */
-static enum status write_piece(struct job *job, int index, struct checkpoint_writer *writer)
+/* Writes the elements of one shard without padding, a band of rows at a time. */
+static enum status write_shard(struct job *job, int index, struct checkpoint_writer *writer)
 {
-    const struct piece *piece = &job->pieces[index];
+    const struct shard *shard = &job->shards[index];
     const struct slice *slice = &job->slices[index];
     const char *source = job->sources[index].data; // device address: used for arithmetic only
-    const size_t each = safetensors_dtype_bytes(piece->dtype);
+    const size_t each = safetensors_dtype_bytes(shard->dtype);
     struct stream *stream = job->rank_state->compute;
     if (job->in_host[index] != NULL)
-        return checkpoint_writer_append(writer, job->in_host[index], (size_t)piece_elements(piece) * each);
+        return checkpoint_writer_append(writer, job->in_host[index], (size_t)shard_elements(shard) * each);
     for (int64_t row = 0, rows = rows_at_once(slice); row < slice->count[0]; row += rows) {
         struct slice band = *slice;
         who_does("save");
@@ -126,7 +126,7 @@ static enum status write_piece(struct job *job, int index, struct checkpoint_wri
         size_t padded_bytes = (size_t)(band.count[0] * band.padded[1]) * each;
         TRY(copy_to_host(stream, job->host, source + (size_t)(row * band.padded[1]) * each, padded_bytes));
         TRY(stream_sync(stream));
-        piece_close_gaps(&band, job->host, each);
+        shard_remove_padding(&band, job->host, each);
         TRY(checkpoint_writer_append(writer, job->host, (size_t)slice_count(&band) * each));
     }
     return OK;
@@ -135,10 +135,10 @@ static enum status write_piece(struct job *job, int index, struct checkpoint_wri
 static enum status write_all(struct job *job, const struct save_identity *identity, const char *path)
 {
     struct checkpoint_writer *writer = NULL;
-    TRY(checkpoint_writer_create(path, identity, job->pieces, job->count, &writer));
+    TRY(checkpoint_writer_create(path, identity, job->shards, job->count, &writer));
     enum status status = OK;
     for (int i = 0; status == OK && i < job->count; i++)
-        status = write_piece(job, i, writer);
+        status = write_shard(job, i, writer);
     if (status == OK)
         status = checkpoint_writer_finish(writer);
     checkpoint_writer_destroy(writer);
@@ -175,7 +175,7 @@ static enum status check_all_there(const struct rank_state *w, const struct mani
     enum state states = w->weights.m.data != NULL ? STATE_COUNT : STATE_VALUE + 1;
     for (int i = 0; i < w->params.count; i++)
         for (enum state state = 0; state < states && w->params.rows[i].tie < 0; state++) {
-            char name[PIECE_NAME_CHARS];
+            char name[SHARD_NAME_CHARS];
             int count;
             state_name(state, w->params.rows[i].name, name);
             if (manifest_find(manifest, name, &count) == NULL)
@@ -191,19 +191,19 @@ static enum status check_state_there(const struct rank_state *w, const struct ma
     int state_count, count;
     enum status status = state_list(w, &state, &state_count);
     for (int i = 0; status == OK && i < state_count; i++) {
-        if (manifest_find(manifest, state[i].piece.name, &count) == NULL)
-            status = fail(BAD_CHECKPOINT, "%s: no rank wrote %s", folder, state[i].piece.name);
+        if (manifest_find(manifest, state[i].shard.name, &count) == NULL)
+            status = fail(BAD_CHECKPOINT, "%s: no rank wrote %s", folder, state[i].shard.name);
     }
     free(state);
     return status;
 }
 
 /* With ZeRO a rank may own no elements and has then written no file. A file that was lost is still detected,
- * because the pieces then do not tile their tensors. */
+ * because the shards then do not tile their tensors. */
 static bool has_written(const struct rank_state *w, const char *folder, const char *name, int rank)
 {
-    if (rank > 0 && (!piece_of_rank_any(w->run, &w->params, rank) || w->weights.zero_stage == 0))
-        return piece_of_rank_any(w->run, &w->params, rank);
+    if (rank > 0 && (!shard_of_rank_any(w->run, &w->params, rank) || w->weights.zero_stage == 0))
+        return shard_of_rank_any(w->run, &w->params, rank);
     struct text path = {0};
     text_add(&path, "%s/%s", folder, name);
     bool there = access(path.chars, F_OK) == 0;

@@ -5,10 +5,10 @@
  *     checkpoints/step-00000100/rank-00000.safetensors     written by rank 0: values and Adam moments
  *                               rank-00001.safetensors     ...
  *                               recipe.yaml                the resolved recipe
- *                               manifest.json              written last: all pieces, and their checksums
+ *                               manifest.json              written last: all shards, and their checksums
  *
- *   save   every rank: its pieces -> its file;   rank 0: manifest, then the name (checkpoint_folder.h)
- *   load   every rank: manifest -> the pieces that overlap its slices, checksums verified, -> device
+ *   save   every rank: its shards -> its file;   rank 0: manifest, then the name (checkpoint_folder.h)
+ *   load   every rank: manifest -> the shards that overlap its slices, checksums verified, -> device
  *
  * The step determines the rest: data order and dropout are functions of it; the learning rate also depends
  * on the steps skipped by fp16, which the manifest counts, next to the loss scale and its counters.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Loading. Each slice is assembled in host memory from the overlapping pieces and copied to the device whole,
+/* Loading. Each slice is assembled in host memory from the overlapping shards and copied to the device whole,
  * with zero padding. */
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status shape_differs(const struct source *s, const struct param *row, const struct piece *piece)
+static enum status shape_differs(const struct source *s, const struct param *row, const struct shard *shard)
 {
     return fail(BAD_CHECKPOINT, "%s: %s has shape %lld x %lld, but the recipe needs %lld x %lld", s->folder,
-                piece->name, (long long)piece->dim[0], (long long)piece->dim[1], (long long)row->dim[0],
+                shard->name, (long long)shard->dim[0], (long long)shard->dim[1], (long long)row->dim[0],
                 (long long)row->dim[1]);
 }
 
@@ -24,22 +24,22 @@ static enum status shape_differs(const struct source *s, const struct param *row
 static enum status assemble(struct source *s, const struct param *row, enum state state,
                             const struct slice *want, float *local)
 {
-    char name[PIECE_NAME_CHARS];
+    char name[SHARD_NAME_CHARS];
     int count;
     state_name(state, row->name, name);
-    const struct piece *pieces = manifest_find(&s->manifest, name, &count);
-    if (pieces == NULL && state != STATE_VALUE)
+    const struct shard *shards = manifest_find(&s->manifest, name, &count);
+    if (shards == NULL && state != STATE_VALUE)
         return fail(BAD_CHECKPOINT, "%s: contains no %s: cannot resume training from weights alone",
                     s->folder, name);
-    if (pieces == NULL)
+    if (shards == NULL)
         return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
-    if (pieces->ndim != row->ndim || pieces->dim[0] != row->dim[0] || pieces->dim[1] != row->dim[1])
-        return shape_differs(s, row, pieces);
+    if (shards->ndim != row->ndim || shards->dim[0] != row->dim[0] || shards->dim[1] != row->dim[1])
+        return shape_differs(s, row, shards);
     int64_t given = 0;
     for (int i = 0; i < count; i++)
-        if (piece_meets(&pieces[i], want))
-            TRY(source_read(s, &pieces[i], state == STATE_VALUE, want, local, &given));
-    CHECK(given == slice_count(want)); // the manifest's pieces cover each tensor, every element once
+        if (shard_overlaps(&shards[i], want))
+            TRY(source_read(s, &shards[i], state == STATE_VALUE, want, local, &given));
+    CHECK(given == slice_count(want)); // the manifest's shards cover each tensor, every element once
     return OK;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* In version 2 files are verified with the checksums in their headers while they are read. In version 1 a
- * piece is always read in full, since only the whole piece has a checksum. */
+ * shard is always read in full, since only the whole shard has a checksum. */
 #include "trainer/checkpoint/checkpoint_source.h"
 
 #include "kernels/narrow.h"
@@ -79,46 +79,46 @@ static enum status file_of(struct source *s, int index, struct checkpoint_file *
     return OK;
 }
 
-static enum status tensor_of(struct source *s, const struct piece *piece, struct checkpoint_file **file,
+static enum status tensor_of(struct source *s, const struct shard *shard, struct checkpoint_file **file,
                              const struct safetensors_tensor **out)
 {
-    TRY(file_of(s, piece->file, file));
-    const struct safetensors_tensor *tensor = safetensors_find(checkpoint_file_tensors(*file), piece->name);
-    const char *name = s->manifest.files[piece->file].name;
+    TRY(file_of(s, shard->file, file));
+    const struct safetensors_tensor *tensor = safetensors_find(checkpoint_file_tensors(*file), shard->name);
+    const char *name = s->manifest.files[shard->file].name;
     if (tensor == NULL)
         return fail(BAD_CHECKPOINT, "%s/%s: no tensor %s, but the manifest lists it", s->folder, name,
-                    piece->name);
-    bool same = tensor->ndim == piece->ndim && (s->manifest.version == 1 || tensor->dtype == piece->dtype);
-    for (int d = 0; same && d < piece->ndim; d++)
-        same = tensor->dim[d] == piece->count[d];
+                    shard->name);
+    bool same = tensor->ndim == shard->ndim && (s->manifest.version == 1 || tensor->dtype == shard->dtype);
+    for (int d = 0; same && d < shard->ndim; d++)
+        same = tensor->dim[d] == shard->count[d];
     if (!same)
         return fail(BAD_CHECKPOINT, "%s/%s: shape or dtype of %s differs from the manifest", s->folder, name,
-                    piece->name);
+                    shard->name);
     *out = tensor;
     return OK;
 }
 
-static enum status wrong_dtype(const struct source *s, const struct piece *piece,
+static enum status wrong_dtype(const struct source *s, const struct shard *shard,
                                const struct safetensors_tensor *tensor, const char *works)
 {
     return fail(BAD_CHECKPOINT, "%s/%s: %s is %s; expected %s", s->folder,
-                s->manifest.files[piece->file].name, piece->name, safetensors_dtype_name(tensor->dtype),
+                s->manifest.files[shard->file].name, shard->name, safetensors_dtype_name(tensor->dtype),
                 works);
 }
 
-/* ---- pieces ---- */
+/* ---- shards ---- */
 
-enum status source_read(struct source *s, const struct piece *piece, bool may_be_narrow,
+enum status source_read(struct source *s, const struct shard *shard, bool may_be_narrow,
                         const struct slice *want, float *local, int64_t *given)
 {
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
     struct checksum_v1 sum;
-    int64_t elements = piece_elements(piece);
-    TRY(tensor_of(s, piece, &file, &tensor));
+    int64_t elements = shard_elements(shard);
+    TRY(tensor_of(s, shard, &file, &tensor));
     bool is_narrow = tensor->dtype == SAFETENSORS_BF16;
     if (tensor->dtype != SAFETENSORS_F32 && !(may_be_narrow && is_narrow))
-        return wrong_dtype(s, piece, tensor, may_be_narrow ? "F32 or BF16" : "F32");
+        return wrong_dtype(s, shard, tensor, may_be_narrow ? "F32 or BF16" : "F32");
     void *read = is_narrow ? (void *)s->narrow : s->chunk;
     size_t each = safetensors_dtype_bytes(tensor->dtype);
     checksum_v1_begin(&sum);
@@ -131,28 +131,28 @@ enum status source_read(struct source *s, const struct piece *piece, bool may_be
             checksum_v1_add(&sum, read, bytes);
         if (is_narrow)
             widen_floats(BF16, s->narrow, s->chunk, count);
-        *given += piece_give(piece, at, count, s->chunk, want, local);
+        *given += shard_copy(shard, at, count, s->chunk, want, local);
     }
-    if (s->manifest.version == 1 && checksum_v1_end(&sum) != piece->checksum)
+    if (s->manifest.version == 1 && checksum_v1_end(&sum) != shard->checksum)
         return fail(BAD_CHECKPOINT, "%s/%s: the checksum of %s differs from the manifest: corrupt", s->folder,
-                    s->manifest.files[piece->file].name, piece->name);
+                    s->manifest.files[shard->file].name, shard->name);
     return OK;
 }
 
 enum status source_read_f64(struct source *s, const char *name, double *out, int count, bool *found)
 {
-    int pieces;
+    int shards;
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
-    const struct piece *piece = manifest_find(&s->manifest, name, &pieces);
-    *found = piece != NULL;
-    if (piece == NULL)
+    const struct shard *shard = manifest_find(&s->manifest, name, &shards);
+    *found = shard != NULL;
+    if (shard == NULL)
         return OK;
-    if (pieces != 1 || piece_elements(piece) != count)
+    if (shards != 1 || shard_elements(shard) != count)
         return fail(BAD_CHECKPOINT, "%s: %s has %lld elements, not %d", s->folder, name,
-                    (long long)(piece->dim[0] * piece->dim[1]), count);
-    TRY(tensor_of(s, piece, &file, &tensor));
+                    (long long)(shard->dim[0] * shard->dim[1]), count);
+    TRY(tensor_of(s, shard, &file, &tensor));
     if (tensor->dtype != SAFETENSORS_F64)
-        return wrong_dtype(s, piece, tensor, "F64");
+        return wrong_dtype(s, shard, tensor, "F64");
     return checkpoint_file_read(file, tensor, 0, (size_t)count * sizeof *out, out);
 }

@@ -15,13 +15,13 @@ static void add_tensor(struct state_tensor *out, enum safetensors_dtype dtype, i
                        int64_t columns)
 {
     *out = (struct state_tensor){
-        .piece = {.dtype = dtype, .ndim = ndim, .dim = {rows, columns}, .count = {rows, columns}}};
+        .shard = {.dtype = dtype, .ndim = ndim, .dim = {rows, columns}, .count = {rows, columns}}};
 }
 
 static void add_loss_scale(const struct loss_scale *scale, struct state_tensor *out)
 {
     add_tensor(out, SAFETENSORS_F64, 1, SCALE_NUMBERS, 1);
-    snprintf(out->piece.name, sizeof out->piece.name, "%s", loss_scale_name);
+    snprintf(out->shard.name, sizeof out->shard.name, "%s", loss_scale_name);
     out->room[0] = scale->scale;
     out->room[1] = (double)scale->good_steps;
     out->room[2] = (double)scale->hysteresis;
@@ -41,7 +41,7 @@ enum status state_list(const struct rank_state *w, struct state_tensor **out, in
             continue;
         struct state_tensor *state = &(*out)[(*count)++];
         add_tensor(state, SAFETENSORS_F32, 2, OPERAND_COUNT, columns);
-        amax_name(w->params.rows[row].name, state->piece.name);
+        amax_name(w->params.rows[row].name, state->shard.name);
         state->bytes = history;
     }
     if (w->loss_scale.scale > 0.0 && !w->loss_scale.fixed)
@@ -52,20 +52,20 @@ enum status state_list(const struct rank_state *w, struct state_tensor **out, in
 /* ---- delayed scaling ---- */
 
 /* Reads the history of one row, with as many steps as were saved; the caller frees it. */
-static enum status read_amax(struct source *s, const struct piece *pieces, int count, float **out)
+static enum status read_amax(struct source *s, const struct shard *shards, int count, float **out)
 {
     int64_t given = 0;
     struct slice whole = {.ndim = 2};
-    if (pieces->ndim != 2 || pieces->dim[0] != OPERAND_COUNT)
-        return fail(BAD_CHECKPOINT, "%s: %s has %lld lines, not %d", s->folder, pieces->name,
-                    (long long)pieces->dim[0], (int)OPERAND_COUNT);
+    if (shards->ndim != 2 || shards->dim[0] != OPERAND_COUNT)
+        return fail(BAD_CHECKPOINT, "%s: %s has %lld lines, not %d", s->folder, shards->name,
+                    (long long)shards->dim[0], (int)OPERAND_COUNT);
     for (int d = 0; d < 2; d++)
-        whole.count[d] = whole.padded[d] = pieces->dim[d];
+        whole.count[d] = whole.padded[d] = shards->dim[d];
     *out = calloc((size_t)slice_padded(&whole) + 1, sizeof **out);
     if (*out == NULL)
-        return fail(NO_MEMORY, "no memory for %s", pieces->name);
+        return fail(NO_MEMORY, "no memory for %s", shards->name);
     for (int i = 0; i < count; i++)
-        TRY(source_read(s, &pieces[i], false, &whole, *out, &given));
+        TRY(source_read(s, &shards[i], false, &whole, *out, &given));
     return OK;
 }
 
@@ -74,18 +74,18 @@ enum status state_load_amax(struct rank_state *w, struct source *s)
 {
     int missing = 0;
     for (int row = 0; row < w->params.count && w->amax != NULL; row++) {
-        char name[PIECE_NAME_CHARS];
+        char name[SHARD_NAME_CHARS];
         int count;
         int64_t steps;
         float *values = NULL;
         amax_name(w->params.rows[row].name, name);
-        const struct piece *pieces = manifest_find(&s->manifest, name, &count);
+        const struct shard *shards = manifest_find(&s->manifest, name, &count);
         if (amax_history_of(w->amax, row, &steps) == NULL)
             continue;
-        enum status status = pieces != NULL ? read_amax(s, pieces, count, &values) : OK;
-        if (status == OK && pieces != NULL)
-            amax_history_put(w->amax, row, values, pieces->dim[1]);
-        missing += pieces == NULL;
+        enum status status = shards != NULL ? read_amax(s, shards, count, &values) : OK;
+        if (status == OK && shards != NULL)
+            amax_history_put(w->amax, row, values, shards->dim[1]);
+        missing += shards == NULL;
         free(values);
         TRY(status);
     }

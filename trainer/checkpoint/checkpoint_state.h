@@ -12,7 +12,7 @@
 #include "trainer/checkpoint/checkpoint_source.h"
 
 struct state_tensor {
-    struct piece piece; // the whole tensor
+    struct shard shard; // the whole tensor
     const void *bytes;  // owned by the rank state, or by `room`
     double room[3];
 };

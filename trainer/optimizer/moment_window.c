@@ -28,71 +28,71 @@ enum status moment_window_end(struct moment_window *window, const struct weights
 }
 
 /* Elements [begin, begin + count) of the vectors. */
-struct piece {
+struct shard {
     int64_t begin, count;
     int half;
 };
 
-static struct piece piece_at(int64_t elements, int64_t i)
+static struct shard shard_at(int64_t elements, int64_t i)
 {
     int64_t begin = i * MOMENT_PIECE, left = elements - begin;
-    return (struct piece){
+    return (struct shard){
         .begin = begin, .count = left < MOMENT_PIECE ? left : MOMENT_PIECE, .half = (int)(i % 2)};
 }
 
-static struct tensor part_of(struct tensor vector, struct piece piece)
+static struct tensor part_of(struct tensor vector, struct shard shard)
 {
-    char *begin = (char *)vector.data + (size_t)piece.begin * dtype_bytes(vector.dtype);
-    return tensor_1d(begin, vector.dtype, piece.count);
+    char *begin = (char *)vector.data + (size_t)shard.begin * dtype_bytes(vector.dtype);
+    return tensor_1d(begin, vector.dtype, shard.count);
 }
 
 /* Its buffer in the window; moment 0 is m, 1 is v. */
-static struct tensor room_of(const struct moment_window *window, struct piece piece, int moment)
+static struct tensor room_of(const struct moment_window *window, struct shard shard, int moment)
 {
     float *room = window->room.data;
-    return tensor_1d(room + (2 * piece.half + moment) * MOMENT_PIECE, F32, piece.count);
+    return tensor_1d(room + (2 * shard.half + moment) * MOMENT_PIECE, F32, shard.count);
 }
 
-static enum status fetch(struct moment_window *window, const struct adamw *args, struct piece piece)
+static enum status fetch(struct moment_window *window, const struct adamw *args, struct shard shard)
 {
-    const struct tensor from[2] = {part_of(args->m, piece), part_of(args->v, piece)};
+    const struct tensor from[2] = {part_of(args->m, shard), part_of(args->v, shard)};
     for (int moment = 0; moment < 2; moment++)
-        TRY(copy_to_device(window->copies, room_of(window, piece, moment).data, from[moment].data,
+        TRY(copy_to_device(window->copies, room_of(window, shard, moment).data, from[moment].data,
                            tensor_bytes(from[moment])));
-    window->arrived[piece.half] = stream_record(window->copies);
+    window->arrived[shard.half] = stream_record(window->copies);
     return OK;
 }
 
-static enum status put_back(struct moment_window *window, const struct adamw *args, struct piece piece)
+static enum status put_back(struct moment_window *window, const struct adamw *args, struct shard shard)
 {
-    const struct tensor to[2] = {part_of(args->m, piece), part_of(args->v, piece)};
+    const struct tensor to[2] = {part_of(args->m, shard), part_of(args->v, shard)};
     TRY(stream_wait(window->copies, stream_record(window->compute)));
     for (int moment = 0; moment < 2; moment++)
-        TRY(copy_to_host(window->copies, to[moment].data, room_of(window, piece, moment).data,
+        TRY(copy_to_host(window->copies, to[moment].data, room_of(window, shard, moment).data,
                          tensor_bytes(to[moment])));
     return OK;
 }
 
 enum status moment_window_step(struct moment_window *window, struct adamw args)
 {
-    int64_t elements = args.m.dim[0], pieces = (elements + MOMENT_PIECE - 1) / MOMENT_PIECE;
-    if (pieces > 0)
-        TRY(fetch(window, &args, piece_at(elements, 0)));
-    for (int64_t i = 0; i < pieces; i++) {
-        struct piece piece = piece_at(elements, i);
-        if (i + 1 < pieces)
-            TRY(fetch(window, &args, piece_at(elements, i + 1)));
-        TRY(stream_wait(window->compute, window->arrived[piece.half]));
+    int64_t elements = args.m.dim[0], shards = (elements + MOMENT_PIECE - 1) / MOMENT_PIECE;
+    if (shards > 0)
+        TRY(fetch(window, &args, shard_at(elements, 0)));
+    for (int64_t i = 0; i < shards; i++) {
+        struct shard shard = shard_at(elements, i);
+        if (i + 1 < shards)
+            TRY(fetch(window, &args, shard_at(elements, i + 1)));
+        TRY(stream_wait(window->compute, window->arrived[shard.half]));
         struct adamw step = args;
-        step.weight = part_of(args.weight, piece);
-        step.gradient = part_of(args.gradient, piece);
+        step.weight = part_of(args.weight, shard);
+        step.gradient = part_of(args.gradient, shard);
         if (args.working.data != NULL)
-            step.working = part_of(args.working, piece);
-        step.stochastic.first += piece.begin;
-        step.m = room_of(window, piece, 0);
-        step.v = room_of(window, piece, 1);
+            step.working = part_of(args.working, shard);
+        step.stochastic.first += shard.begin;
+        step.m = room_of(window, shard, 0);
+        step.v = room_of(window, shard, 1);
         TRY(adamw(window->compute, step));
-        TRY(put_back(window, &args, piece));
+        TRY(put_back(window, &args, shard));
     }
     return OK;
 }

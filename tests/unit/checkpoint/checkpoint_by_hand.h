@@ -53,12 +53,12 @@ static inline const char *list(const char *save, struct text *out)
 
 static inline void write_tensors(const char *path, const struct save_identity *identity)
 {
-    const struct piece pieces[] = {
+    const struct shard shards[] = {
         {.name = "norm.weight", .ndim = 1, .dim = {4, 1}, .count = {4, 1}},
         {.name = "head.weight", .dtype = SAFETENSORS_F32, .ndim = 2, .dim = {2, 4}, .count = {2, 4}}};
     float numbers[12] = {0};
     struct checkpoint_writer *writer = NULL;
-    cr_assert_eq(checkpoint_writer_create(path, identity, pieces, 2, &writer), OK, "%s", fail_text());
+    cr_assert_eq(checkpoint_writer_create(path, identity, shards, 2, &writer), OK, "%s", fail_text());
     cr_assert_eq(checkpoint_writer_append(writer, numbers, sizeof numbers), OK);
     cr_assert_eq(checkpoint_writer_finish(writer), OK, "%s", fail_text());
     checkpoint_writer_destroy(writer);

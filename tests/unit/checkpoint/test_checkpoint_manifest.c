@@ -21,10 +21,10 @@ Test(checkpoint_manifest, a_manifest_reads_back)
     cr_expect(manifest_degree(&m, "tp") == 2 && manifest_degree(&m, "pp") == 1 && m.axis_count == 5);
     cr_expect_eq(manifest_degree(&m, "xp"), 0);
     cr_expect_str_eq(m.rank_order, "tp-cp-ep-dp-pp");
-    cr_expect(m.file_count == 1 && m.piece_count == 2);
-    const struct piece *piece = manifest_find(&m, "head.weight", &count);
-    cr_assert(piece != NULL && count == 1);
-    cr_expect(piece->ndim == 2 && piece->dim[1] == 4 && piece->count[0] == 2);
+    cr_expect(m.file_count == 1 && m.shard_count == 2);
+    const struct shard *shard = manifest_find(&m, "head.weight", &count);
+    cr_assert(shard != NULL && count == 1);
+    cr_expect(shard->ndim == 2 && shard->dim[1] == 4 && shard->count[0] == 2);
     cr_expect_null(manifest_find(&m, "head", &count));
     cr_expect_eq(count, 0);
     struct text again = {0}, file = {0};
@@ -313,20 +313,20 @@ Test(checkpoint_manifest, a_file_says_what_it_is)
     leave(folder);
 }
 
-/* ---- pieces that tile a tensor ---- */
+/* ---- shards that tile a tensor ---- */
 
-static struct piece rectangle(int64_t row, int64_t column, int64_t rows, int64_t columns, int64_t size)
+static struct shard rectangle(int64_t row, int64_t column, int64_t rows, int64_t columns, int64_t size)
 {
-    return (struct piece){
+    return (struct shard){
         .name = "a", .ndim = 2, .dim = {size, size}, .begin = {row, column}, .count = {rows, columns}};
 }
 
 /* Cuts a rectangle in two, and the parts again, as long as the list has room. */
-static void cut(struct piece *list, int *count, int most, uint32_t *random)
+static void cut(struct shard *list, int *count, int most, uint32_t *random)
 {
     while (*count < most) {
         *random = *random * 1664525U + 1013904223U;
-        struct piece *one = &list[*random % (uint32_t)*count], *other = &list[*count];
+        struct shard *one = &list[*random % (uint32_t)*count], *other = &list[*count];
         int d = *random >> 20 & 1;
         if (one->count[d] < 2)
             d = 1 - d;
@@ -341,7 +341,7 @@ static void cut(struct piece *list, int *count, int most, uint32_t *random)
     }
 }
 
-static bool tiles(const struct piece *list, int count, int64_t size)
+static bool tiles(const struct shard *list, int count, int64_t size)
 {
     int over[12][12] = {{0}};
     for (int i = 0; i < count; i++)
@@ -356,18 +356,18 @@ static bool tiles(const struct piece *list, int count, int64_t size)
 
 /* Checked against a count of each element: random tilings, and the same with one rectangle moved or
  * stretched. */
-Test(checkpoint_manifest, pieces_cover_a_tensor_once_or_are_refused)
+Test(checkpoint_manifest, shards_must_cover_a_tensor_exactly_once)
 {
     uint32_t random = 3;
     int accepted = 0, refused = 0;
     for (int round = 0; round < 20000; round++) {
         int64_t size = 1 + round % 12;
-        struct piece list[20] = {rectangle(0, 0, size, size, size)};
+        struct shard list[20] = {rectangle(0, 0, size, size, size)};
         int count = 1;
         cut(list, &count, 1 + round % 20, &random);
         for (int changes = round % 3; changes > 0; changes--) {
             random = random * 1664525U + 1013904223U;
-            struct piece *one = &list[random % (uint32_t)count];
+            struct shard *one = &list[random % (uint32_t)count];
             int d = random >> 16 & 1;
             int64_t *what = random >> 17 & 1 ? one->begin : one->count;
             what[d] += random >> 18 & 1 ? 1 : -1;
@@ -375,7 +375,7 @@ Test(checkpoint_manifest, pieces_cover_a_tensor_once_or_are_refused)
                 what[d] += random >> 18 & 1 ? -1 : 1;
         }
         bool good = tiles(list, count, size);
-        cr_assert_eq(pieces_tile(list, count, "here"), good ? OK : BAD_CHECKPOINT, "round %d", round);
+        cr_assert_eq(shards_tile(list, count, "here"), good ? OK : BAD_CHECKPOINT, "round %d", round);
         accepted += good;
         refused += !good;
     }
@@ -383,18 +383,18 @@ Test(checkpoint_manifest, pieces_cover_a_tensor_once_or_are_refused)
 }
 
 /* In n log n: comparing all pairs would take minutes. In processor time, as the machine may be busy. */
-Test(checkpoint_manifest, many_pieces_take_no_time)
+Test(checkpoint_manifest, many_shards_are_checked_quickly)
 {
     enum { MANY = 200000, LIMIT_S = 20 };
     const clock_t begin = clock();
-    struct manifest m = {.pieces = calloc(MANY, sizeof *m.pieces), .piece_count = MANY};
-    cr_assert_not_null(m.pieces);
+    struct manifest m = {.shards = calloc(MANY, sizeof *m.shards), .shard_count = MANY};
+    cr_assert_not_null(m.shards);
     for (int i = 0; i < MANY; i++)
-        m.pieces[i] = rectangle(0, i, MANY, 1, MANY);
+        m.shards[i] = rectangle(0, i, MANY, 1, MANY);
     cr_expect_eq(manifest_complete(&m, "here"), OK, "%s", fail_text());
-    m.pieces[MANY / 2].begin[1]--;
+    m.shards[MANY / 2].begin[1]--;
     cr_expect_eq(manifest_complete(&m, "here"), BAD_CHECKPOINT);
     cr_expect_str_eq(fail_text(), "here: two shards of a overlap");
     cr_expect((double)(clock() - begin) < (double)LIMIT_S * CLOCKS_PER_SEC);
-    free(m.pieces);
+    free(m.shards);
 }

@@ -363,7 +363,7 @@ Test(checksum, is_xxh3)
 
 /* ---- checksums of version 1 ---- */
 
-Test(checksum_v1, is_of_the_bytes_and_not_of_the_pieces)
+Test(checksum_v1, is_of_the_bytes_and_not_of_the_shards)
 {
     unsigned char bytes[300];
     for (size_t i = 0; i < sizeof bytes; i++)
@@ -374,9 +374,9 @@ Test(checksum_v1, is_of_the_bytes_and_not_of_the_pieces)
         checksum_v1_begin(&sum);
         for (size_t at = 0; at < length;) {
             random = random * 1664525U + 1013904223U;
-            size_t piece = random >> 26 < length - at ? random >> 26 : length - at;
-            checksum_v1_add(&sum, bytes + at, piece);
-            at += piece;
+            size_t shard = random >> 26 < length - at ? random >> 26 : length - at;
+            checksum_v1_add(&sum, bytes + at, shard);
+            at += shard;
         }
         cr_assert_eq(checksum_v1_end(&sum), checksum_v1_of(bytes, length), "%zu bytes", length);
     }

@@ -18,17 +18,17 @@ static int by_place(const void *a, const void *b)
     return order != 0 ? order : (x->column > y->column) - (x->column < y->column);
 }
 
-/* True if the piece is non-empty and inside its tensor; *elements: of the whole tensor. */
-static bool is_sound(const struct piece *piece, int64_t *elements)
+/* True if the shard is non-empty and inside its tensor; *elements: of the whole tensor. */
+static bool is_sound(const struct shard *shard, int64_t *elements)
 {
     for (int d = 0; d < SHARD_MAX_DIMS; d++)
-        if (piece->begin[d] < 0 || piece->count[d] < 1 || piece->begin[d] > piece->dim[d] ||
-            piece->count[d] > piece->dim[d] - piece->begin[d])
+        if (shard->begin[d] < 0 || shard->count[d] < 1 || shard->begin[d] > shard->dim[d] ||
+            shard->count[d] > shard->dim[d] - shard->begin[d])
             return false;
-    return !__builtin_mul_overflow(piece->dim[0], piece->dim[1], elements);
+    return !__builtin_mul_overflow(shard->dim[0], shard->dim[1], elements);
 }
 
-static bool same_whole(const struct piece *a, const struct piece *b)
+static bool same_whole(const struct shard *a, const struct shard *b)
 {
     return a->ndim == b->ndim && a->dtype == b->dtype && a->dim[0] == b->dim[0] && a->dim[1] == b->dim[1];
 }
@@ -53,26 +53,26 @@ static void add_corners(struct corner *out, const int64_t *begin, const int64_t 
         out[i] = (struct corner){begin[0] + i / 2 * count[0], begin[1] + i % 2 * count[1]};
 }
 
-enum status pieces_tile(const struct piece *pieces, int count, const char *path)
+enum status shards_tile(const struct shard *shards, int count, const char *path)
 {
     static const int64_t origin[SHARD_MAX_DIMS] = {0};
     int64_t whole = 0, covered = 0;
     for (int i = 0; i < count; i++)
-        if (!is_sound(&pieces[i], &whole) || !same_whole(&pieces[i], &pieces[0]))
-            return fail(BAD_CHECKPOINT, "%s: a shard of %s exceeds its shape", path, pieces[i].name);
+        if (!is_sound(&shards[i], &whole) || !same_whole(&shards[i], &shards[0]))
+            return fail(BAD_CHECKPOINT, "%s: a shard of %s exceeds its shape", path, shards[i].name);
     for (int i = 0; i < count; i++)
-        if (__builtin_add_overflow(covered, piece_elements(&pieces[i]), &covered) || covered > whole)
-            return fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, pieces[0].name);
+        if (__builtin_add_overflow(covered, shard_elements(&shards[i]), &covered) || covered > whole)
+            return fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, shards[0].name);
     if (covered != whole)
         return fail(BAD_CHECKPOINT, "%s: the shards of %s contain %lld of its %lld elements", path,
-                    pieces[0].name, (long long)covered, (long long)whole);
+                    shards[0].name, (long long)covered, (long long)whole);
     struct corner *corners = calloc((size_t)count + 1, 4 * sizeof *corners);
     if (corners == NULL)
-        return fail(NO_MEMORY, "%s: no memory for the shards of %s", path, pieces[0].name);
-    add_corners(corners, origin, pieces[0].dim);
+        return fail(NO_MEMORY, "%s: no memory for the shards of %s", path, shards[0].name);
+    add_corners(corners, origin, shards[0].dim);
     for (int i = 0; i < count; i++)
-        add_corners(corners + 4 * ((int64_t)i + 1), pieces[i].begin, pieces[i].count);
+        add_corners(corners + 4 * ((int64_t)i + 1), shards[i].begin, shards[i].count);
     bool agree = corners_agree(corners, 4 * ((int64_t)count + 1));
     free(corners);
-    return agree ? OK : fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, pieces[0].name);
+    return agree ? OK : fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, shards[0].name);
 }

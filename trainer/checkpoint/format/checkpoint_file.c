@@ -31,7 +31,7 @@ static int64_t blocks_of(int64_t bytes)
 struct checkpoint_writer {
     struct safetensors_writer *file;
     struct save_identity identity;
-    const struct piece *pieces;
+    const struct shard *shards;
     int count;
     struct text sums;     // of all complete blocks
     unsigned char *block; // [CHECKPOINT_BLOCK_BYTES]
@@ -49,13 +49,13 @@ static enum status create_file(struct checkpoint_writer *w, const char *path)
         return fail(NO_MEMORY, "%s: no memory to write it", path);
     }
     for (int i = 0; i < w->count; i++) {
-        const struct piece *piece = &w->pieces[i];
-        char text[PIECE_TEXT_CHARS];
+        const struct shard *shard = &w->shards[i];
+        char text[SHARD_TEXT_CHARS];
         list[i] =
-            (struct safetensors_tensor){.name = piece->name, .dtype = piece->dtype, .ndim = piece->ndim};
-        memcpy(list[i].dim, piece->count, sizeof piece->count);
-        data += piece_elements(piece) * (int64_t)safetensors_dtype_bytes(piece->dtype);
-        metadata += strlen(piece->name) + strlen(piece_text(piece, text)) + 6;
+            (struct safetensors_tensor){.name = shard->name, .dtype = shard->dtype, .ndim = shard->ndim};
+        memcpy(list[i].dim, shard->count, sizeof shard->count);
+        data += shard_elements(shard) * (int64_t)safetensors_dtype_bytes(shard->dtype);
+        metadata += strlen(shard->name) + strlen(shard_text(shard, text)) + 6;
     }
     metadata += (size_t)blocks_of(data) * SUM_CHARS + 6;
     enum status status = safetensors_create(path, list, w->count, metadata, &w->file);
@@ -64,13 +64,13 @@ static enum status create_file(struct checkpoint_writer *w, const char *path)
 }
 
 enum status checkpoint_writer_create(const char *path, const struct save_identity *identity,
-                                     const struct piece *pieces, int count, struct checkpoint_writer **out)
+                                     const struct shard *shards, int count, struct checkpoint_writer **out)
 {
     struct checkpoint_writer *w = calloc(1, sizeof *w);
     if (w == NULL)
         return fail(NO_MEMORY, "%s: no memory to write it", path);
     w->identity = *identity;
-    w->pieces = pieces;
+    w->shards = shards;
     w->count = count;
     text_add(&w->sums, "%s", "");
     enum status status = create_file(w, path);
@@ -112,7 +112,7 @@ enum status checkpoint_writer_finish(struct checkpoint_writer *w)
     char step[32], version[8];
     TRY(flush_block(w));
     struct safetensors_pair *pairs = calloc((size_t)w->count + OWN_KEYS, sizeof *pairs);
-    char(*texts)[PIECE_TEXT_CHARS] = calloc((size_t)w->count + 1, sizeof *texts);
+    char(*texts)[SHARD_TEXT_CHARS] = calloc((size_t)w->count + 1, sizeof *texts);
     enum status status = OK;
     if (pairs == NULL || texts == NULL)
         status = fail(NO_MEMORY, "no memory for the header of a checkpoint's file");
@@ -126,7 +126,7 @@ enum status checkpoint_writer_finish(struct checkpoint_writer *w)
         pairs[4] = (struct safetensors_pair){key_sums, w->sums.chars};
         for (int i = 0; i < w->count; i++)
             pairs[OWN_KEYS + i] =
-                (struct safetensors_pair){w->pieces[i].name, piece_text(&w->pieces[i], texts[i])};
+                (struct safetensors_pair){w->shards[i].name, shard_text(&w->shards[i], texts[i])};
         status = safetensors_finish(w->file, pairs, OWN_KEYS + w->count);
     }
     free(pairs);
@@ -224,14 +224,14 @@ const struct save_identity *checkpoint_file_identity(const struct checkpoint_fil
     return &f->identity;
 }
 
-enum status checkpoint_file_piece(const struct checkpoint_file *f, const struct safetensors_tensor *tensor,
-                                  struct piece *out)
+enum status checkpoint_file_shard(const struct checkpoint_file *f, const struct safetensors_tensor *tensor,
+                                  struct shard *out)
 {
     const char *text = safetensors_metadata(f->tensors, tensor->name);
-    *out = (struct piece){.ndim = tensor->ndim, .dtype = tensor->dtype, .dim = {1, 1}, .count = {1, 1}};
+    *out = (struct shard){.ndim = tensor->ndim, .dtype = tensor->dtype, .dim = {1, 1}, .count = {1, 1}};
     bool fits =
-        tensor->ndim >= 1 && tensor->ndim <= SHARD_MAX_DIMS && strlen(tensor->name) < PIECE_NAME_CHARS;
-    if (!fits || text == NULL || !piece_parse(text, tensor->ndim, out))
+        tensor->ndim >= 1 && tensor->ndim <= SHARD_MAX_DIMS && strlen(tensor->name) < SHARD_NAME_CHARS;
+    if (!fits || text == NULL || !shard_parse(text, tensor->ndim, out))
         return fail(BAD_CHECKPOINT, "%s: tensor %s has no valid shard metadata", f->path.chars, tensor->name);
     snprintf(out->name, sizeof out->name, "%s", tensor->name);
     for (int d = 0; d < tensor->ndim; d++)

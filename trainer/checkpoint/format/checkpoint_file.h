@@ -16,7 +16,7 @@
  * Data is read in blocks of one MiB; each is verified before any of its bytes is used. */
 #pragma once
 
-#include "trainer/checkpoint/checkpoint_piece.h"
+#include "trainer/checkpoint/checkpoint_shard.h"
 
 enum { CHECKPOINT_VERSION = 2, CHECKPOINT_BLOCK_BYTES = 1 << 20 };
 enum { RUN_CHARS = 33, SAVE_CHARS = 17 };
@@ -35,10 +35,10 @@ bool is_hex(const char *text, size_t digits);
 
 struct checkpoint_writer;
 
-/* Creates PATH under a temporary name. `pieces` (name, dtype, rectangle) are stored in this order and must
+/* Creates PATH under a temporary name. `shards` (name, dtype, rectangle) are stored in this order and must
  * outlive the writer. */
 MUST_USE enum status checkpoint_writer_create(const char *path, const struct save_identity *identity,
-                                              const struct piece *pieces, int count,
+                                              const struct shard *shards, int count,
                                               struct checkpoint_writer **out);
 /* Appends the next bytes of the data. */
 MUST_USE enum status checkpoint_writer_append(struct checkpoint_writer *writer, const void *bytes,
@@ -58,9 +58,9 @@ void checkpoint_file_close(struct checkpoint_file *file); // accepts NULL
 
 const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *file);
 const struct save_identity *checkpoint_file_identity(const struct checkpoint_file *file);
-/* Returns the piece stored in a tensor of the file, except for its file index. */
-MUST_USE enum status checkpoint_file_piece(const struct checkpoint_file *file,
-                                           const struct safetensors_tensor *tensor, struct piece *out);
+/* Returns the shard stored in a tensor of the file, except for its file index. */
+MUST_USE enum status checkpoint_file_shard(const struct checkpoint_file *file,
+                                           const struct safetensors_tensor *tensor, struct shard *out);
 /* Reads `length` bytes of the tensor starting at byte `from`. */
 MUST_USE enum status checkpoint_file_read(struct checkpoint_file *file,
                                           const struct safetensors_tensor *tensor, int64_t from,

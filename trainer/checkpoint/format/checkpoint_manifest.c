@@ -162,11 +162,11 @@ static enum status add_open_file(struct manifest *m, const struct checkpoint_fil
                     "%s: another run wrote it at the same time; set a different checkpoint.save "
                     "for each run",
                     path);
-    size_t pieces = (size_t)m->piece_count + (size_t)safetensors_count(tensors) + 1;
+    size_t shards = (size_t)m->shard_count + (size_t)safetensors_count(tensors) + 1;
     void *files = realloc(m->files, ((size_t)m->file_count + 1) * sizeof *m->files);
     m->files = files != NULL ? files : m->files;
-    void *list = realloc(m->pieces, pieces * sizeof *m->pieces);
-    m->pieces = list != NULL ? list : m->pieces;
+    void *list = realloc(m->shards, shards * sizeof *m->shards);
+    m->shards = list != NULL ? list : m->shards;
     if (files == NULL || list == NULL)
         return fail(NO_MEMORY, "%s: no memory for the manifest of a checkpoint", path);
     struct manifest_file *entry = &m->files[m->file_count];
@@ -174,10 +174,10 @@ static enum status add_open_file(struct manifest *m, const struct checkpoint_fil
                                     .checksum = safetensors_header_checksum(tensors)};
     snprintf(entry->name, sizeof entry->name, "%s", name);
     for (int i = 0; i < safetensors_count(tensors); i++) {
-        struct piece *piece = &m->pieces[m->piece_count];
-        TRY(checkpoint_file_piece(file, safetensors_at(tensors, i), piece));
-        piece->file = m->file_count;
-        m->piece_count++;
+        struct shard *shard = &m->shards[m->shard_count];
+        TRY(checkpoint_file_shard(file, safetensors_at(tensors, i), shard));
+        shard->file = m->file_count;
+        m->shard_count++;
     }
     m->file_count++;
     return OK;
@@ -200,7 +200,7 @@ void manifest_free(struct manifest *m)
 {
     free(m->model);
     free(m->files);
-    free(m->pieces);
+    free(m->shards);
     *m = (struct manifest){0};
 }
 
@@ -208,7 +208,7 @@ void manifest_free(struct manifest *m)
 
 static int by_name_and_begin(const void *a, const void *b)
 {
-    const struct piece *x = a, *y = b;
+    const struct shard *x = a, *y = b;
     int order = strcmp(x->name, y->name);
     for (int d = 0; order == 0 && d < SHARD_MAX_DIMS; d++)
         order = (x->begin[d] > y->begin[d]) - (x->begin[d] < y->begin[d]);
@@ -217,35 +217,35 @@ static int by_name_and_begin(const void *a, const void *b)
 
 enum status manifest_complete(struct manifest *m, const char *path)
 {
-    if (m->piece_count > 0)
-        qsort(m->pieces, (size_t)m->piece_count, sizeof *m->pieces, by_name_and_begin);
-    for (int i = 0; i < m->piece_count;) {
+    if (m->shard_count > 0)
+        qsort(m->shards, (size_t)m->shard_count, sizeof *m->shards, by_name_and_begin);
+    for (int i = 0; i < m->shard_count;) {
         int count = 1;
-        while (i + count < m->piece_count && strcmp(m->pieces[i].name, m->pieces[i + count].name) == 0)
+        while (i + count < m->shard_count && strcmp(m->shards[i].name, m->shards[i + count].name) == 0)
             count++;
-        TRY(pieces_tile(&m->pieces[i], count, path));
+        TRY(shards_tile(&m->shards[i], count, path));
         i += count;
     }
     return OK;
 }
 
-static int compare_name(const void *name, const void *piece)
+static int compare_name(const void *name, const void *shard)
 {
-    return strcmp(name, ((const struct piece *)piece)->name);
+    return strcmp(name, ((const struct shard *)shard)->name);
 }
 
-const struct piece *manifest_find(const struct manifest *m, const char *name, int *count)
+const struct shard *manifest_find(const struct manifest *m, const char *name, int *count)
 {
     *count = 0;
-    if (m->piece_count == 0)
+    if (m->shard_count == 0)
         return NULL;
-    const struct piece *found =
-        bsearch(name, m->pieces, (size_t)m->piece_count, sizeof *m->pieces, compare_name);
+    const struct shard *found =
+        bsearch(name, m->shards, (size_t)m->shard_count, sizeof *m->shards, compare_name);
     if (found == NULL)
         return NULL;
-    while (found > m->pieces && strcmp(found[-1].name, name) == 0)
+    while (found > m->shards && strcmp(found[-1].name, name) == 0)
         found--;
-    while (found + *count < m->pieces + m->piece_count && strcmp(found[*count].name, name) == 0)
+    while (found + *count < m->shards + m->shard_count && strcmp(found[*count].name, name) == 0)
         (*count)++;
     return found;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The manifest describes a checkpoint and the file of each of its pieces. It is written last and ends with a
+/* The manifest describes a checkpoint and the file of each of its shards. It is written last and ends with a
  * checksum of itself: a folder without a whole manifest is not a checkpoint. Version 2:
  *
  *   {"format": "cuboid checkpoint", "version": 2,
@@ -55,8 +55,8 @@ struct manifest {
     struct manifest_file recipe; // name "" in version 1
     struct manifest_key *model;
     struct manifest_file *files;
-    struct piece *pieces; // sorted by name, then by begin
-    int axis_count, model_count, file_count, piece_count;
+    struct shard *shards; // sorted by name, then by begin
+    int axis_count, model_count, file_count, shard_count;
 };
 
 /* Fills in the step, the model and the layout; no recipe and no files yet. */
@@ -64,9 +64,9 @@ MUST_USE enum status manifest_begin(const struct rank_state *state, const struct
                                     struct manifest *out);
 /* Sets the resolved recipe that is stored next to the manifest. */
 void manifest_set_recipe(struct manifest *manifest, const char *name, const struct text *recipe);
-/* Adds FOLDER/NAME with the pieces listed in its header; BAD_CHECKPOINT if it is of another run or save. */
+/* Adds FOLDER/NAME with the shards listed in its header; BAD_CHECKPOINT if it is of another run or save. */
 MUST_USE enum status manifest_add_file(struct manifest *manifest, const char *folder, const char *name);
-/* Sorts the pieces and checks that they tile each tensor exactly. `path` is for error messages. */
+/* Sorts the shards and checks that they tile each tensor exactly. `path` is for error messages. */
 MUST_USE enum status manifest_complete(struct manifest *manifest, const char *path);
 void manifest_text(const struct manifest *manifest, struct text *out);
 
@@ -75,8 +75,8 @@ void manifest_text(const struct manifest *manifest, struct text *out);
 MUST_USE enum status manifest_read(const char *folder, struct manifest *out);
 void manifest_free(struct manifest *manifest); // accepts {0}
 
-/* Returns the first of the *count consecutive pieces of a tensor; NULL and 0 if there are none. */
-const struct piece *manifest_find(const struct manifest *manifest, const char *name, int *count);
+/* Returns the first of the *count consecutive shards of a tensor; NULL and 0 if there are none. */
+const struct shard *manifest_find(const struct manifest *manifest, const char *name, int *count);
 
 /* The degree of an axis of the layout; 0 if it is not listed. */
 int manifest_degree(const struct manifest *manifest, const char *axis);

@@ -143,26 +143,26 @@ static enum status take_layout(const struct reader *r, const json_t *root)
     return take_text(r, m->version == 1 ? layout : root, "rank_order", m->rank_order, sizeof m->rank_order);
 }
 
-static enum status take_dtype(const struct reader *r, const json_t *tensor, struct piece *piece)
+static enum status take_dtype(const struct reader *r, const json_t *tensor, struct shard *shard)
 {
     char text[16];
     TRY(take_text(r, tensor, "dtype", text, sizeof text));
-    return safetensors_dtype_parse(text, &piece->dtype) ? OK : lacks(r, "dtype");
+    return safetensors_dtype_parse(text, &shard->dtype) ? OK : lacks(r, "dtype");
 }
 
-static enum status take_piece(const struct reader *r, const json_t *tensor, int file, struct piece *piece)
+static enum status take_shard(const struct reader *r, const json_t *tensor, int file, struct shard *shard)
 {
-    *piece = (struct piece){.file = file, .dim = {1, 1}, .count = {1, 1}};
-    TRY(take_text(r, tensor, "name", piece->name, sizeof piece->name));
+    *shard = (struct shard){.file = file, .dim = {1, 1}, .count = {1, 1}};
+    TRY(take_text(r, tensor, "name", shard->name, sizeof shard->name));
     size_t ndim = json_array_size(json_object_get(tensor, "shape"));
     if (ndim < 1 || ndim > SHARD_MAX_DIMS)
         return lacks(r, "shape");
-    piece->ndim = (int)ndim;
-    TRY(take_numbers(r, tensor, "shape", piece->ndim, piece->dim));
-    TRY(take_numbers(r, tensor, "begin", piece->ndim, piece->begin));
-    TRY(take_numbers(r, tensor, "count", piece->ndim, piece->count));
-    return r->out->version == 1 ? take_checksum(r, tensor, "checksum", &piece->checksum)
-                                : take_dtype(r, tensor, piece);
+    shard->ndim = (int)ndim;
+    TRY(take_numbers(r, tensor, "shape", shard->ndim, shard->dim));
+    TRY(take_numbers(r, tensor, "begin", shard->ndim, shard->begin));
+    TRY(take_numbers(r, tensor, "count", shard->ndim, shard->count));
+    return r->out->version == 1 ? take_checksum(r, tensor, "checksum", &shard->checksum)
+                                : take_dtype(r, tensor, shard);
 }
 
 static enum status take_entry(const struct reader *r, const json_t *entry, const char *checksum,
@@ -184,8 +184,8 @@ static enum status take_file(const struct reader *r, const json_t *entry)
     if (!json_is_array(tensors))
         return lacks(r, "tensors");
     for (size_t i = 0; i < json_array_size(tensors); i++) {
-        TRY(take_piece(r, json_array_get(tensors, i), m->file_count, &m->pieces[m->piece_count]));
-        m->piece_count++;
+        TRY(take_shard(r, json_array_get(tensors, i), m->file_count, &m->shards[m->shard_count]));
+        m->shard_count++;
     }
     m->file_count++;
     return OK;
@@ -194,15 +194,15 @@ static enum status take_file(const struct reader *r, const json_t *entry)
 static enum status take_files(const struct reader *r, const json_t *root)
 {
     const json_t *files = json_object_get(root, "files");
-    size_t pieces = 0, count = json_array_size(files);
+    size_t shards = 0, count = json_array_size(files);
     if (count == 0 || count > 1 << 24)
         return lacks(r, "files");
     for (size_t i = 0; i < count; i++)
-        pieces += json_array_size(json_object_get(json_array_get(files, i), "tensors"));
+        shards += json_array_size(json_object_get(json_array_get(files, i), "tensors"));
     r->out->files = calloc(count, sizeof *r->out->files);
-    r->out->pieces = calloc(pieces + 1, sizeof *r->out->pieces);
-    if (r->out->files == NULL || r->out->pieces == NULL || pieces > INT32_MAX)
-        return fail(NO_MEMORY, "%s: no memory for %zu files and %zu shards", r->path, count, pieces);
+    r->out->shards = calloc(shards + 1, sizeof *r->out->shards);
+    if (r->out->files == NULL || r->out->shards == NULL || shards > INT32_MAX)
+        return fail(NO_MEMORY, "%s: no memory for %zu files and %zu shards", r->path, count, shards);
     for (size_t i = 0; i < count; i++)
         TRY(take_file(r, json_array_get(files, i)));
     return OK;

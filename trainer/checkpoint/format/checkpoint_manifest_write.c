@@ -12,28 +12,28 @@ static void add_numbers(struct text *out, const char *key, const int64_t *list, 
     text_add(out, "]");
 }
 
-static void add_piece(struct text *out, const struct piece *piece)
+static void add_shard(struct text *out, const struct shard *shard)
 {
-    text_add(out, "\n  {\"name\": \"%s\", \"dtype\": \"%s\"", piece->name,
-             safetensors_dtype_name(piece->dtype));
-    add_numbers(out, "shape", piece->dim, piece->ndim);
-    add_numbers(out, "begin", piece->begin, piece->ndim);
-    add_numbers(out, "count", piece->count, piece->ndim);
+    text_add(out, "\n  {\"name\": \"%s\", \"dtype\": \"%s\"", shard->name,
+             safetensors_dtype_name(shard->dtype));
+    add_numbers(out, "shape", shard->dim, shard->ndim);
+    add_numbers(out, "begin", shard->begin, shard->ndim);
+    add_numbers(out, "count", shard->count, shard->ndim);
     text_add(out, "}");
 }
 
-/* Groups the pieces by file, in their order otherwise. */
+/* Groups the shards by file, in their order otherwise. */
 static int *by_file(const struct manifest *m)
 {
     int *first = calloc((size_t)m->file_count + 1, sizeof *first);
-    int *order = calloc((size_t)m->piece_count + 1, sizeof *order);
+    int *order = calloc((size_t)m->shard_count + 1, sizeof *order);
     CHECK(first != NULL && order != NULL); // out of memory: growing text also ends the program
-    for (int i = 0; i < m->piece_count; i++)
-        first[m->pieces[i].file + 1]++;
+    for (int i = 0; i < m->shard_count; i++)
+        first[m->shards[i].file + 1]++;
     for (int file = 0; file < m->file_count; file++)
         first[file + 1] += first[file];
-    for (int i = 0; i < m->piece_count; i++)
-        order[first[m->pieces[i].file]++] = i;
+    for (int i = 0; i < m->shard_count; i++)
+        order[first[m->shards[i].file]++] = i;
     free(first);
     return order;
 }
@@ -47,9 +47,9 @@ static void add_files(struct text *out, const struct manifest *m)
         const struct manifest_file *f = &m->files[file];
         text_add(out, "%s\n{\"name\": \"%s\", \"bytes\": %lld, \"header\": \"%s\", \"tensors\": [",
                  file > 0 ? "," : "", f->name, (long long)f->bytes, hex_text(f->checksum, hex));
-        for (int i = 0; next < m->piece_count && m->pieces[order[next]].file == file; i++) {
+        for (int i = 0; next < m->shard_count && m->shards[order[next]].file == file; i++) {
             text_add(out, i > 0 ? "," : "");
-            add_piece(out, &m->pieces[order[next++]]);
+            add_shard(out, &m->shards[order[next++]]);
         }
         text_add(out, "]}");
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Pieces, without files: every tensor of a model is a function of name, state and global index. It is cut
- * into pieces on one layout and reassembled on another, for all pairs of layouts, and each element must
- * equal the function's value; so swapped rows and columns, or a missing piece, cannot cancel. */
+/* Shards, without files: every tensor of a model is a function of name, state and global index. It is cut
+ * into shards on one layout and reassembled on another, for all pairs of layouts, and each element must
+ * equal the function's value; so swapped rows and columns, or a missing shard, cannot cancel. */
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
 #include "schedules/schedule.h"
@@ -106,10 +106,10 @@ static bool holds(const struct run *run, int pp, int layer)
     return false;
 }
 
-/* All pieces of all ranks, and the elements of each. */
+/* All shards of all ranks, and the elements of each. */
 struct stock {
     struct manifest manifest;
-    float **values; // by piece.file: here its own index
+    float **values; // by shard.file: here its own index
 };
 
 static void stock_take(const struct plan *plan, struct stock *out)
@@ -117,42 +117,42 @@ static void stock_take(const struct plan *plan, struct stock *out)
     size_t most = (size_t)plan->params.count * STATE_COUNT * (size_t)plan->run.mesh.world;
     *out = (struct stock){.values = calloc(most, sizeof *out->values)};
     struct manifest *m = &out->manifest;
-    m->pieces = calloc(most, sizeof *m->pieces);
+    m->shards = calloc(most, sizeof *m->shards);
     for (int rank = 0; rank < plan->run.mesh.world; rank++) {
         bool any = false;
         for (int r = 0; r < plan->params.count; r++)
             for (enum state state = 0; state < STATE_COUNT; state++) {
                 const struct param *row = &plan->params.rows[r];
                 struct slice slice;
-                if (!piece_of_rank(&plan->run, row, rank, &slice))
+                if (!shard_of_rank(&plan->run, row, rank, &slice))
                     continue;
                 cr_assert(holds(&plan->run, mesh_coord(&plan->run.mesh, row->mesh, rank).pp, row->layer));
-                struct piece *piece = &m->pieces[m->piece_count];
-                *piece = (struct piece){.file = m->piece_count, .ndim = row->ndim};
-                state_name(state, row->name, piece->name);
-                memcpy(piece->dim, row->dim, sizeof piece->dim);
-                memcpy(piece->begin, slice.begin, sizeof piece->begin);
-                memcpy(piece->count, slice.count, sizeof piece->count);
-                float *values = calloc((size_t)piece_elements(piece), sizeof *values);
-                for (int64_t i = 0; i < piece_elements(piece); i++)
-                    values[i] = element(r, state, piece->begin[0] + i / piece->count[1],
-                                        piece->begin[1] + i % piece->count[1]);
-                out->values[m->piece_count++] = values;
+                struct shard *shard = &m->shards[m->shard_count];
+                *shard = (struct shard){.file = m->shard_count, .ndim = row->ndim};
+                state_name(state, row->name, shard->name);
+                memcpy(shard->dim, row->dim, sizeof shard->dim);
+                memcpy(shard->begin, slice.begin, sizeof shard->begin);
+                memcpy(shard->count, slice.count, sizeof shard->count);
+                float *values = calloc((size_t)shard_elements(shard), sizeof *values);
+                for (int64_t i = 0; i < shard_elements(shard); i++)
+                    values[i] = element(r, state, shard->begin[0] + i / shard->count[1],
+                                        shard->begin[1] + i % shard->count[1]);
+                out->values[m->shard_count++] = values;
                 any = true;
             }
-        cr_assert_eq(any, piece_of_rank_any(&plan->run, &plan->params, rank));
+        cr_assert_eq(any, shard_of_rank_any(&plan->run, &plan->params, rank));
     }
 }
 
 static void stock_free(struct stock *stock)
 {
-    for (int i = 0; i < stock->manifest.piece_count; i++)
+    for (int i = 0; i < stock->manifest.shard_count; i++)
         free(stock->values[i]);
     free(stock->values);
     manifest_free(&stock->manifest);
 }
 
-/* Assembles the slice of one rank from the pieces, passed in chunks of all lengths. */
+/* Assembles the slice of one rank from the shards, passed in chunks of all lengths. */
 static void check_slice(const struct stock *stock, const struct plan *plan, int r, enum state state, int rank)
 {
     const struct param *row = &plan->params.rows[r];
@@ -160,18 +160,18 @@ static void check_slice(const struct stock *stock, const struct plan *plan, int 
     struct mesh_coord coord = mesh_coord(&plan->run.mesh, row->mesh, rank);
     struct slice want = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
     float *local = calloc((size_t)slice_padded(&want) + 1, sizeof *local);
-    char name[PIECE_NAME_CHARS];
+    char name[SHARD_NAME_CHARS];
     int count;
     state_name(state, plan->params.rows[original].name, name);
-    const struct piece *pieces = manifest_find(&stock->manifest, name, &count);
-    cr_assert(pieces != NULL && count >= 1, "%s", name);
+    const struct shard *shards = manifest_find(&stock->manifest, name, &count);
+    cr_assert(shards != NULL && count >= 1, "%s", name);
     int64_t given = 0, chunk = 1 + (r + rank) % 11;
     for (int p = 0; p < count; p++) {
-        int64_t here = 0, elements = piece_elements(&pieces[p]);
+        int64_t here = 0, elements = shard_elements(&shards[p]);
         for (int64_t at = 0; at < elements; at += chunk)
-            here += piece_give(&pieces[p], at, elements - at < chunk ? elements - at : chunk,
-                               stock->values[pieces[p].file] + at, &want, local);
-        cr_assert_eq(here > 0, piece_meets(&pieces[p], &want));
+            here += shard_copy(&shards[p], at, elements - at < chunk ? elements - at : chunk,
+                               stock->values[shards[p].file] + at, &want, local);
+        cr_assert_eq(here > 0, shard_overlaps(&shards[p], &want));
         given += here;
     }
     cr_assert_eq(given, slice_count(&want));
@@ -202,7 +202,7 @@ static void check_pair(const struct model_config *model, const struct where *fro
     plan_close(&reader);
 }
 
-Test(checkpoint_piece, any_layout_loads_on_any_other)
+Test(checkpoint_shard, any_layout_loads_on_any_other)
 {
     for (int m = 0; m < MODELS; m++)
         for (int from = 0; from < LAYOUTS; from++)
@@ -226,25 +226,25 @@ static struct param random_row(uint32_t *random, int tp)
     return row;
 }
 
-/* A rank's memory, with noise in the padding, as a piece. */
+/* A rank's memory, with noise in the padding, as a shard. */
 static void stock_add(struct stock *stock, const struct param *row, const struct slice *slice)
 {
-    struct piece *piece = &stock->manifest.pieces[stock->manifest.piece_count];
-    *piece = (struct piece){.file = stock->manifest.piece_count, .ndim = row->ndim, .name = "random"};
-    memcpy(piece->dim, row->dim, sizeof piece->dim);
-    memcpy(piece->begin, slice->begin, sizeof piece->begin);
-    memcpy(piece->count, slice->count, sizeof piece->count);
+    struct shard *shard = &stock->manifest.shards[stock->manifest.shard_count];
+    *shard = (struct shard){.file = stock->manifest.shard_count, .ndim = row->ndim, .name = "random"};
+    memcpy(shard->dim, row->dim, sizeof shard->dim);
+    memcpy(shard->begin, slice->begin, sizeof shard->begin);
+    memcpy(shard->count, slice->count, sizeof shard->count);
     float *local = calloc((size_t)slice_padded(slice) + 1, sizeof *local);
     for (int64_t i = 0; i < slice->padded[0]; i++)
         for (int64_t j = 0; j < slice->padded[1]; j++)
             local[i * slice->padded[1] + j] = i < slice->count[0] && j < slice->count[1]
                                                   ? element(0, 0, slice->begin[0] + i, slice->begin[1] + j)
                                                   : -1.0F;
-    piece_close_gaps(slice, local, sizeof *local);
-    stock->values[stock->manifest.piece_count++] = local;
+    shard_remove_padding(slice, local, sizeof *local);
+    stock->values[stock->manifest.shard_count++] = local;
 }
 
-Test(checkpoint_piece, any_cut_of_any_dimension)
+Test(checkpoint_shard, any_cut_of_any_dimension)
 {
     uint32_t random = 9;
     for (int round = 0; round < 500; round++) {
@@ -252,13 +252,13 @@ Test(checkpoint_piece, any_cut_of_any_dimension)
         plan_open(&models[0], &layouts[round % 2 == 0 ? 2 : 1], &writer);
         plan_open(&models[0], &layouts[round % 3 == 0 ? 3 : 1], &reader);
         struct stock stock = {.values = calloc(8, sizeof *stock.values)};
-        stock.manifest.pieces = calloc(8, sizeof *stock.manifest.pieces);
+        stock.manifest.shards = calloc(8, sizeof *stock.manifest.shards);
         uint32_t same = random;
         struct param row = random_row(&same, writer.run.mesh.degrees.tp);
         for (int rank = 0; rank < writer.run.mesh.world; rank++) {
             struct slice slice;
             row.layer = 0;
-            if (piece_of_rank(&writer.run, &row, rank, &slice))
+            if (shard_of_rank(&writer.run, &row, rank, &slice))
                 stock_add(&stock, &row, &slice);
         }
         cr_assert_eq(manifest_complete(&stock.manifest, "here"), OK, "%s", fail_text());
@@ -272,7 +272,7 @@ Test(checkpoint_piece, any_cut_of_any_dimension)
     }
 }
 
-Test(checkpoint_piece, the_cover_is_checked)
+Test(checkpoint_shard, the_cover_is_checked)
 {
     struct plan plan;
     plan_open(&models[0], &layouts[1], &plan);
@@ -282,7 +282,7 @@ Test(checkpoint_piece, the_cover_is_checked)
         struct manifest *m = &stock.manifest;
         cr_assert_eq(manifest_complete(m, "here"), OK);
         int count;
-        struct piece *cut = (struct piece *)(uintptr_t)manifest_find(m, "layers.1.mlp.fc2.weight", &count);
+        struct shard *cut = (struct shard *)(uintptr_t)manifest_find(m, "layers.1.mlp.fc2.weight", &count);
         cr_assert_eq(count, 2); // columns 0..18 and 18..36
         const char *expected[] = {
             "here: the shards of layers.1.mlp.fc2.weight contain 432 of its 864 elements",
@@ -322,17 +322,17 @@ Test(checkpoint_piece, the_cover_is_checked)
     plan_close(&plan);
 }
 
-Test(checkpoint_piece, text_reads_back_and_nothing_else_does)
+Test(checkpoint_shard, text_reads_back_and_nothing_else_does)
 {
-    struct piece piece = {.ndim = 2, .dim = {257, INT64_MAX}, .begin = {129, 0}}, back = {0};
-    char text[PIECE_TEXT_CHARS];
-    cr_assert_str_eq(piece_text(&piece, text), "129,0 257,9223372036854775807");
-    cr_assert(piece_parse(text, 2, &back));
+    struct shard shard = {.ndim = 2, .dim = {257, INT64_MAX}, .begin = {129, 0}}, back = {0};
+    char text[SHARD_TEXT_CHARS];
+    cr_assert_str_eq(shard_text(&shard, text), "129,0 257,9223372036854775807");
+    cr_assert(shard_parse(text, 2, &back));
     cr_assert(back.begin[0] == 129 && back.begin[1] == 0 && back.dim[0] == 257 && back.dim[1] == INT64_MAX);
-    piece.ndim = 1;
-    cr_assert_str_eq(piece_text(&piece, text), "129 257");
-    cr_assert(piece_parse(text, 1, &back));
-    cr_assert_not(piece_parse(text, 2, &back));
+    shard.ndim = 1;
+    cr_assert_str_eq(shard_text(&shard, text), "129 257");
+    cr_assert(shard_parse(text, 1, &back));
+    cr_assert_not(shard_parse(text, 2, &back));
     const char *const wrong[] = {"",
                                  "1",
                                  "1,2",
@@ -347,5 +347,5 @@ Test(checkpoint_piece, text_reads_back_and_nothing_else_does)
                                  "1,2 3,4,5",
                                  "1,99999999999999999999 3,4"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        cr_expect_not(piece_parse(wrong[i], 2, &back), "%s", wrong[i]);
+        cr_expect_not(shard_parse(wrong[i], 2, &back), "%s", wrong[i]);
 }

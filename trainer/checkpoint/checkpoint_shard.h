@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A piece is the part of a global tensor that one rank writes: a rectangle, under the global tensor name.
+/* A checkpoint shard is the part of a global tensor that one rank writes: a rectangle, under the global
+ * tensor name.
  *
  *     embedding.weight [257, 192], tp 2       rank 0: rows 0..129      rank 1: rows 129..257 (no padding)
  *     optimizer.m.embedding.weight            the same rectangles
  *
- * On another layout, a slice is assembled from the overlapping parts of the pieces; the two layouts share
+ * On another layout, a slice is assembled from the overlapping parts of the shards; the two layouts share
  * only names and rectangles. This file accesses neither files nor devices.
  *
- * With ZeRO the piece of a data rank is the part that it owns (layers/parameters/weights.h): some rows of
+ * With ZeRO the shard of a data rank is the part that it owns (layers/parameters/weights.h): some rows of
  * that rectangle.
  *
  * Caution: every element has exactly one writer. Replicas (over data without ZeRO, of replicated key/value
@@ -21,18 +22,18 @@
 /* The saved states of a parameter. */
 enum state { STATE_VALUE, STATE_M, STATE_V, STATE_COUNT };
 
-enum { PIECE_NAME_CHARS = PARAM_NAME_CHARS + 16 };
+enum { SHARD_NAME_CHARS = PARAM_NAME_CHARS + 16 };
 
 /* "optimizer.m.norm.weight". */
-void state_name(enum state state, const char *param_name, char out[PIECE_NAME_CHARS]);
+void state_name(enum state state, const char *param_name, char out[SHARD_NAME_CHARS]);
 /* "precision.amax.layers.0.mlp.fc1.weight", [OPERAND_COUNT, steps], newest first: the history of delayed
  * scaling, the same on every rank (amax_history.h). Rank 0 writes it. */
-void amax_name(const char *param_name, char out[PIECE_NAME_CHARS]);
+void amax_name(const char *param_name, char out[SHARD_NAME_CHARS]);
 /* View of the owned part; data is NULL if nothing is owned. */
 struct tensor state_tensor(const struct owned *owned, enum state state);
 
-struct piece {
-    char name[PIECE_NAME_CHARS];
+struct shard {
+    char name[SHARD_NAME_CHARS];
     int file; // index of its file
     enum safetensors_dtype dtype;
     int ndim;
@@ -41,20 +42,20 @@ struct piece {
     uint64_t checksum;                                    // of its bytes; version 1 only
 };
 
-int64_t piece_elements(const struct piece *piece);
+int64_t shard_elements(const struct shard *shard);
 
 /* Computes the rectangle of `row` that `rank` writes, the same for all states; returns false if it writes
  * none. With ZeRO: the owned part of this rectangle, possibly empty. A function of the layout alone, so every
  * rank can compute it for every other. */
-bool piece_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out);
+bool shard_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out);
 /* True if the rank writes anything at all; with ZeRO, if it may. */
-bool piece_of_rank_any(const struct run *run, const struct params *params, int rank);
+bool shard_of_rank_any(const struct run *run, const struct params *params, int rank);
 
 /* Formats "129,0 257,192": begin and global shape. The counts are the shape of the tensor in the file. */
-enum { PIECE_TEXT_CHARS = 128 };
-const char *piece_text(const struct piece *piece, char out[PIECE_TEXT_CHARS]);
+enum { SHARD_TEXT_CHARS = 128 };
+const char *shard_text(const struct shard *shard, char out[SHARD_TEXT_CHARS]);
 /* Parses it; returns false if `text` is malformed. Leaves ndim and count unchanged. */
-bool piece_parse(const char *text, int ndim, struct piece *out);
+bool shard_parse(const char *text, int ndim, struct shard *out);
 
 /* Formats and parses 16 hexadecimal digits. */
 enum { HEX_CHARS = 17 };
@@ -62,11 +63,11 @@ const char *hex_text(uint64_t value, char out[HEX_CHARS]);
 bool hex_parse(const char *text, uint64_t *out);
 
 /* Removes the padding between rows in place: [padded[0], padded[1]] becomes [count[0], count[1]]. */
-void piece_close_gaps(const struct slice *slice, void *local, size_t element_bytes);
+void shard_remove_padding(const struct slice *slice, void *local, size_t element_bytes);
 
-/* Copies elements [first, first + count) of the piece, in row-major order, to their offsets in `local`,
+/* Copies elements [first, first + count) of the shard, in row-major order, to their offsets in `local`,
  * f32[padded[0], padded[1]], if they are in `want`. Returns the number of copied elements. */
-int64_t piece_give(const struct piece *piece, int64_t first, int64_t count, const float *values,
+int64_t shard_copy(const struct shard *shard, int64_t first, int64_t count, const float *values,
                    const struct slice *want, float *local);
-/* True if piece and slice overlap. */
-bool piece_meets(const struct piece *piece, const struct slice *want);
+/* True if shard and slice overlap. */
+bool shard_overlaps(const struct shard *shard, const struct slice *want);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/checkpoint_piece.h"
+#include "trainer/checkpoint/checkpoint_shard.h"
 
 #include "schedules/schedule.h"
 
@@ -13,14 +13,14 @@ static const char *const prefixes[] = {
     [STATE_VALUE] = "", [STATE_M] = "optimizer.m.", [STATE_V] = "optimizer.v."};
 _Static_assert(sizeof prefixes / sizeof *prefixes == STATE_COUNT, "one prefix for each state");
 
-void state_name(enum state state, const char *param_name, char out[PIECE_NAME_CHARS])
+void state_name(enum state state, const char *param_name, char out[SHARD_NAME_CHARS])
 {
-    snprintf(out, PIECE_NAME_CHARS, "%s%s", prefixes[state], param_name);
+    snprintf(out, SHARD_NAME_CHARS, "%s%s", prefixes[state], param_name);
 }
 
-void amax_name(const char *param_name, char out[PIECE_NAME_CHARS])
+void amax_name(const char *param_name, char out[SHARD_NAME_CHARS])
 {
-    snprintf(out, PIECE_NAME_CHARS, "precision.amax.%s", param_name);
+    snprintf(out, SHARD_NAME_CHARS, "precision.amax.%s", param_name);
 }
 
 struct tensor state_tensor(const struct owned *owned, enum state state)
@@ -38,14 +38,14 @@ struct tensor state_tensor(const struct owned *owned, enum state state)
     return (struct tensor){0};
 }
 
-int64_t piece_elements(const struct piece *piece)
+int64_t shard_elements(const struct shard *shard)
 {
-    return piece->count[0] * piece->count[1];
+    return shard->count[0] * shard->count[1];
 }
 
-/* ---- the writer of each piece ---- */
+/* ---- the writer of each shard ---- */
 
-bool piece_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out)
+bool shard_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out)
 {
     struct mesh_coord coord = mesh_coord(&run->mesh, row->mesh, rank);
     bool copy = run->recipe->data_parallel.zero_stage == 0 && (coord.dp != 0 || coord.cp != 0);
@@ -55,11 +55,11 @@ bool piece_of_rank(const struct run *run, const struct param *row, int rank, str
     return out->first && slice_count(out) > 0;
 }
 
-bool piece_of_rank_any(const struct run *run, const struct params *params, int rank)
+bool shard_of_rank_any(const struct run *run, const struct params *params, int rank)
 {
     struct slice slice;
     for (int i = 0; i < params->count; i++)
-        if (piece_of_rank(run, &params->rows[i], rank, &slice))
+        if (shard_of_rank(run, &params->rows[i], rank, &slice))
             return true;
     return false;
 }
@@ -80,13 +80,13 @@ bool hex_parse(const char *text, uint64_t *out)
     return true;
 }
 
-const char *piece_text(const struct piece *piece, char out[PIECE_TEXT_CHARS])
+const char *shard_text(const struct shard *shard, char out[SHARD_TEXT_CHARS])
 {
-    if (piece->ndim == 1)
-        snprintf(out, PIECE_TEXT_CHARS, "%lld %lld", (long long)piece->begin[0], (long long)piece->dim[0]);
+    if (shard->ndim == 1)
+        snprintf(out, SHARD_TEXT_CHARS, "%lld %lld", (long long)shard->begin[0], (long long)shard->dim[0]);
     else
-        snprintf(out, PIECE_TEXT_CHARS, "%lld,%lld %lld,%lld", (long long)piece->begin[0],
-                 (long long)piece->begin[1], (long long)piece->dim[0], (long long)piece->dim[1]);
+        snprintf(out, SHARD_TEXT_CHARS, "%lld,%lld %lld,%lld", (long long)shard->begin[0],
+                 (long long)shard->begin[1], (long long)shard->dim[0], (long long)shard->dim[1]);
     return out;
 }
 
@@ -104,7 +104,7 @@ static bool take_number(const char **at, char after, int64_t *out)
     return true;
 }
 
-bool piece_parse(const char *text, int ndim, struct piece *out)
+bool shard_parse(const char *text, int ndim, struct shard *out)
 {
     const char *at = text;
     const char after[] = {' ', 0};
@@ -116,7 +116,7 @@ bool piece_parse(const char *text, int ndim, struct piece *out)
     return true;
 }
 
-/* ---- copying pieces to a slice ---- */
+/* ---- copying shards to a slice ---- */
 
 static int64_t max_of(int64_t a, int64_t b)
 {
@@ -128,16 +128,16 @@ static int64_t min_of(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-bool piece_meets(const struct piece *piece, const struct slice *want)
+bool shard_overlaps(const struct shard *shard, const struct slice *want)
 {
     for (int d = 0; d < SHARD_MAX_DIMS; d++)
-        if (max_of(piece->begin[d], want->begin[d]) >=
-            min_of(piece->begin[d] + piece->count[d], want->begin[d] + want->count[d]))
+        if (max_of(shard->begin[d], want->begin[d]) >=
+            min_of(shard->begin[d] + shard->count[d], want->begin[d] + want->count[d]))
             return false;
     return true;
 }
 
-void piece_close_gaps(const struct slice *slice, void *local, size_t element_bytes)
+void shard_remove_padding(const struct slice *slice, void *local, size_t element_bytes)
 {
     size_t columns = (size_t)slice->count[1] * element_bytes,
            padded = (size_t)slice->padded[1] * element_bytes;
@@ -146,20 +146,20 @@ void piece_close_gaps(const struct slice *slice, void *local, size_t element_byt
         memmove(bytes + row * columns, bytes + row * padded, columns);
 }
 
-int64_t piece_give(const struct piece *piece, int64_t first, int64_t count, const float *values,
+int64_t shard_copy(const struct shard *shard, int64_t first, int64_t count, const float *values,
                    const struct slice *want, float *local)
 {
-    int64_t columns = piece->count[1], given = 0;
+    int64_t columns = shard->count[1], given = 0;
     for (int64_t at = first; at < first + count;) {
-        // The part of one row of the piece in this range: columns [from, to).
+        // The part of one row of the shard in this range: columns [from, to).
         int64_t row = at / columns, from = at % columns;
         int64_t to = min_of(columns, from + first + count - at);
-        int64_t local_row = piece->begin[0] + row - want->begin[0];
-        int64_t left = max_of(piece->begin[1] + from, want->begin[1]);
-        int64_t right = min_of(piece->begin[1] + to, want->begin[1] + want->count[1]);
+        int64_t local_row = shard->begin[0] + row - want->begin[0];
+        int64_t left = max_of(shard->begin[1] + from, want->begin[1]);
+        int64_t right = min_of(shard->begin[1] + to, want->begin[1] + want->count[1]);
         if (local_row >= 0 && local_row < want->count[0] && left < right) {
             memcpy(local + local_row * want->padded[1] + left - want->begin[1],
-                   values + at - first + left - piece->begin[1] - from,
+                   values + at - first + left - shard->begin[1] - from,
                    (size_t)(right - left) * sizeof *local);
             given += right - left;
         }
