@@ -83,6 +83,7 @@ static const struct held_layer *layer_of(const struct gradients *g, int layer)
 
 enum status gradients_zero(struct gradients *g, struct stream *compute)
 {
+    CHECK_USE(gradients_check(g));
     memset(g->complete, 0, (size_t)g->weights->layer_count * sizeof *g->complete);
     return fill(compute, (struct fill){.out = g->weights->flat_gradient, .value = 0.0F});
 }

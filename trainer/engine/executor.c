@@ -336,6 +336,7 @@ enum status executor_step(struct executor *executor, const struct batch *batches
     if (executor->done == 0 && !executor->again)
         executor->times = (struct step_times){0};
     executor->again = false;
+    CHECK_USE(activation_store_check(&executor->store));
     TRY(gradients_zero(gradients, executor->env.compute));
     TRY(complete_idle_chunks(executor));
     TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Values and gradients of ZeRO 3, layer by layer, on every transport: acquired values are bitwise those of
  * one rank, in fp32 and rounded to bf16, and reduced gradients are the sum over ranks, then microbatches.
+ * And the gradients of a layer on two meshes, each summed over its own ranks.
  *
  * Three faults are injected. A bucket cut at the wrong element, and a missing acquire, are detected on any
  * device. Reads before the all-gather has completed, or after the release, are NaN on `strict`, whose
@@ -24,9 +25,8 @@ struct fixture {
     struct weights whole, sharded;
 };
 
-static void fixture_open_in(struct fixture *s, struct env *env, enum dtype working, bool overlap)
+static void declare(const struct env *env, struct params *out)
 {
-    *s = (struct fixture){.env = env, .groups = {.data = env->all}};
     struct model_config model = {
         .num_layers = LAYERS,
         .hidden_size = 40,
@@ -45,7 +45,13 @@ static void fixture_open_in(struct fixture *s, struct env *env, enum dtype worki
         .init_method_std = 0.02,
     };
     struct degrees degrees = {.tp = 1, .cp = 1, .ep = 1, .dp = env->all->size, .pp = 1};
-    MUST(params_declare(&model, &degrees, false, &s->params));
+    MUST(params_declare(&model, &degrees, false, out));
+}
+
+static void fixture_open_in(struct fixture *s, struct env *env, enum dtype working, bool overlap)
+{
+    *s = (struct fixture){.env = env, .groups = {.data = env->all}};
+    declare(env, &s->params);
     s->options =
         (struct data_parallel_options){.overlap_grad_reduce = overlap, .overlap_param_gather = overlap};
     struct weights_config config = {.device = env->device,
@@ -286,6 +292,91 @@ static void complete_once(struct env *env)
     fixture_close(&s);
 }
 
+/* ---- two reduction groups ---- */
+
+static int salt_of(const struct held *held)
+{
+    return 7 * held->index;
+}
+
+/* One microbatch, bucketed: every element of every gradient, in order of the layers. */
+static void accumulate(struct env *env, struct weights *w)
+{
+    for (int k = 0; k < UNITS; k++) {
+        const struct held_layer *layer = weights_layer(w, layers[k]);
+        EXPECT_OK(env, gradients_begin(w->gradients, env->stream, layers[k]));
+        for (int i = layer->first; i < layer->first + layer->count; i++) {
+            const struct held *held = &w->list[i];
+            int64_t count = tensor_count(held->gradient);
+            float *host = malloc((size_t)count * sizeof *host);
+            for (int64_t e = 0; e < count; e++)
+                host[e] = rough(env->world->rank, e, salt_of(held));
+            MUST(copy_to_device(env->stream, held->gradient.data, host, (size_t)count * sizeof *host));
+            MUST(stream_sync(env->stream));
+            free(host);
+        }
+        EXPECT_OK(env, gradients_finished(w->gradients, env->stream, layers[k], true));
+    }
+}
+
+/* Elements that are not the sum over the ranks of a group. */
+static int64_t wrong_sums(struct env *env, const struct held *held, const struct group *group)
+{
+    int64_t count = tensor_count(held->gradient), wrong = 0;
+    float *host = malloc((size_t)count * sizeof *host);
+    MUST(copy_to_host(env->stream, host, held->gradient.data, (size_t)count * sizeof *host));
+    MUST(stream_sync(env->stream));
+    for (int64_t e = 0; e < count; e++) {
+        float sum = rough(group->ranks[0], e, salt_of(held));
+        for (int r = 1; r < group->size; r++)
+            sum += rough(group->ranks[r], e, salt_of(held));
+        wrong += memcmp(&sum, &host[e], sizeof sum) != 0;
+    }
+    free(host);
+    return wrong;
+}
+
+/* A layer whose MLP is on the expert mesh: its gradients are summed over fewer ranks than those of
+ * attention. */
+static void two_groups(struct env *env)
+{
+    int n = env->all->size;
+    struct params params;
+    struct mesh mesh;
+    struct groups *groups = NULL;
+    struct weights w;
+    struct degrees degrees = {.tp = 1, .cp = 1, .ep = n % 2 == 0 ? 2 : n, .dp = n, .pp = 1};
+    declare(env, &params);
+    for (int i = 0; i < params.count; i++)
+        params.rows[i].mesh = strstr(params.rows[i].name, ".mlp.") != NULL ? MESH_EXPERT : MESH_DENSE;
+    MUST(mesh_create(degrees, NULL, &mesh));
+    MUST(groups_create(env->world, &mesh, 1, &groups));
+    struct data_parallel_options options = {.overlap_grad_reduce = true, .bucket_size_mb = 0.004};
+    struct weights_config config = {.device = env->device,
+                                    .params = &params,
+                                    .layers = layers,
+                                    .layer_count = UNITS,
+                                    .training = true,
+                                    .groups = groups,
+                                    .options = &options};
+    MUST(weights_create(&config, &w));
+    EXPECT_OK(env, gradients_zero(w.gradients, env->stream));
+    accumulate(env, &w);
+    EXPECT_OK(env, gradients_reduced(w.gradients, env->stream));
+    for (int i = 0; i < w.count; i++) {
+        const struct group *group = groups_of(groups, w.list[i].row->mesh).data;
+        expect(env, w.list[i].row->mesh == MESH_DENSE ? group->size == n : group->size < n, "equal groups");
+        int64_t wrong = wrong_sums(env, &w.list[i], group);
+        expect(env, wrong == 0, "%lld elements of %s are not the sum over %d ranks", (long long)wrong,
+               w.list[i].row->name, group->size);
+    }
+    weights_destroy(&w);
+    groups_destroy(groups);
+    params_free(&params);
+}
+
+/* ---- timing ---- */
+
 /* Acquired on one stream and read on another; read after the release; not acquired at all. */
 static void read_at_the_wrong_time(struct env *env, bool strict)
 {
@@ -322,6 +413,7 @@ static enum status body(struct world *world, void *argument)
     works(&env, F16, false);
     wrong_cut(&env);
     complete_once(&env);
+    two_groups(&env);
     read_at_the_wrong_time(&env, strcmp(run->device, "strict") == 0);
     return env_close(&env);
 }
