@@ -50,7 +50,7 @@ struct attention attention_declare(const struct env *env, struct layout *layout,
     const struct model_config *model = env->model;
     const struct params *params = env->weights->params;
     int tp = env->groups->tp->size;
-    int64_t tokens = env_tokens(env), d = model->kv_channels;
+    int64_t tokens = env->tokens, d = model->kv_channels;
     char site[PARAM_NAME_CHARS];
     snprintf(site, sizeof site, "layers.%d.attention.core.dropout", layer);
     struct attention attention = {
@@ -98,7 +98,7 @@ static struct dropout core_dropout(const struct attention *attention, const stru
         .generator = attention->site,
         .sample = pass->batch->sample,
         .place = pass->batch->place,
-        .columns = env->sequence,
+        .columns = env->model->seq_length,
         .column_begin = attention->heads * env->groups->tp->rank, // this rank's first head
     };
 }
@@ -111,8 +111,8 @@ static struct attention_forward core(const struct attention *attention, const st
         .q = heads.q,
         .k = heads.k,
         .v = heads.v,
-        .batch = env->batch,
-        .sequence = env->sequence,
+        .batch = env->sequences,
+        .sequence = env->tokens / env->sequences,
         .head_dim = env->model->kv_channels,
         .scale = (float)(1.0 / sqrt((double)env->model->kv_channels)),
         .document = pass->batch->document,

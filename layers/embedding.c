@@ -34,10 +34,10 @@ static void declare(const struct env *env, struct layout *layout, int layer, str
         .position = params_weight(env->weights->params, layer, ROLE_POSITION_EMBEDDING),
         .site = philox_named(env->seed, "embedding.dropout"),
     };
-    embedding.partial = layout_add(layout, SCRATCH, env_tokens(env), hidden);
+    embedding.partial = layout_add(layout, SCRATCH, env->tokens, hidden);
     embedding.dx = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), hidden);
     if (env->options->sequence_parallel)
-        embedding.gathered = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_tokens(env), hidden);
+        embedding.gathered = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env->tokens, hidden);
     *(struct embedding *)self = embedding;
 }
 

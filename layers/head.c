@@ -30,7 +30,7 @@ static void declare_params(struct declaration *d)
 
 static void declare(const struct env *env, struct layout *layout, int layer, struct region x, void *self)
 {
-    int64_t tokens = env_tokens(env), local = env_local_tokens(env), hidden = env->model->hidden_size;
+    int64_t tokens = env->tokens, local = env_local_tokens(env), hidden = env->model->hidden_size;
     int weight = params_weight(env->weights->params, layer, ROLE_HEAD);
     const struct slice *slice = &weights_held(env->weights, weight)->slice;
     struct head head = {.begin = slice->begin[0], .columns = slice->count[0], .x = x};

@@ -41,7 +41,7 @@ struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer)
     const struct params *params = env->weights->params;
     bool gated = env->model->activation == SWIGLU;
     enum param_role first = gated ? ROLE_MLP_GATE : ROLE_MLP_UP; // of the fused matrix
-    int64_t tokens = env_tokens(env), features = env->model->ffn_hidden_size / env->groups->tp->size;
+    int64_t tokens = env->tokens, features = env->model->ffn_hidden_size / env->groups->tp->size;
     int64_t before = gated ? 2 * features : features;
     struct mlp mlp = {.dafter = {0}};
     mlp.in = column_linear_declare(env, layout, params_weight(params, layer, first),

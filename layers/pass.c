@@ -37,14 +37,9 @@ struct region layout_add_f32(struct layout *layout, enum recompute_module module
     return add_region(layout, module, lifetime, F32, rows, columns);
 }
 
-int64_t env_tokens(const struct env *env)
-{
-    return env->batch * env->sequence;
-}
-
 int64_t env_local_tokens(const struct env *env)
 {
-    return env->options->sequence_parallel ? env_tokens(env) / env->groups->tp->size : env_tokens(env);
+    return env->options->sequence_parallel ? env->tokens / env->groups->tp->size : env->tokens;
 }
 
 int64_t env_local_begin(const struct env *env)

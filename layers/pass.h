@@ -50,7 +50,7 @@ struct region layout_add_of(struct layout *layout, enum recompute_module module,
 struct region layout_add_f32(struct layout *layout, enum recompute_module module, enum lifetime lifetime,
                              int64_t rows, int64_t columns);
 
-/* One microbatch on the device. T = batch * sequence; every tp rank holds all token ids. */
+/* One microbatch on the device: arrays per token. Every tp rank holds all T of them. */
 struct batch {
     const int32_t *token, *label; // [T]
     const int32_t *position;      // [T] for the position embedding; restarts at documents when the recipe
@@ -59,7 +59,7 @@ struct batch {
     const float *loss_mask;       // [T]
     const int64_t *sample;        // [T] global sample counter
     const int32_t *place;         // [T] position in the sample
-    struct tensor sample_loss, sample_tokens; // f64[batch]: outputs of the head
+    struct tensor sample_loss, sample_tokens; // f64[B]: outputs of the head, one per T / B tokens
 };
 
 /* Largest magnitudes (amax) of the operands of linear layers, f32[params.count * OPERAND_COUNT]. `used`
@@ -77,7 +77,10 @@ struct env {
     struct weights *weights;
     struct stream *compute;
     struct stream *comm_stream; // tp collectives concurrent with matmuls; NULL: everything runs on `compute`
-    int64_t batch, sequence;    // B and S of a microbatch
+    int64_t tokens;             // T: of a microbatch on this rank, before tp cuts them
+    int64_t sequences;          // B: T / B consecutive tokens each. Only attention and quantization, whose
+                                // blocks start anew at each sequence, read it: for every other layer a
+                                // token is a row with a sample and a position
     bool split_weight;          // the schedule has I or W actions: KEEP_INPUT_TO_WEIGHT holds all layers of a
                                 // stage
     enum dtype working;         // of activations, their gradients and weights: f32, bf16 or f16
@@ -86,8 +89,7 @@ struct env {
     uint64_t seed;
 };
 
-/* T, and the local tokens outside the matmuls: [local_begin, local_begin + local_tokens). */
-int64_t env_tokens(const struct env *env);
+/* The local tokens outside the matmuls: [local_begin, local_begin + local_tokens) of T. */
 int64_t env_local_tokens(const struct env *env);
 int64_t env_local_begin(const struct env *env);
 

@@ -12,9 +12,9 @@ struct column_linear column_linear_declare(const struct env *env, struct layout 
 {
     int64_t in = global_shape(env, weight)[1];
     struct column_linear layer = {.weight = weight, .bias = bias};
-    layer.partial = layout_add(layout, SCRATCH, env_tokens(env), in);
+    layer.partial = layout_add(layout, SCRATCH, env->tokens, in);
     if (env->options->sequence_parallel) {
-        layer.gathered = layout_add(layout, SCRATCH, env_tokens(env), in);
+        layer.gathered = layout_add(layout, SCRATCH, env->tokens, in);
         layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), in);
     }
     layer.quantization = quantization_declare(env, layout, weight, 0);
@@ -25,13 +25,13 @@ struct row_linear row_linear_declare(const struct env *env, struct layout *layou
 {
     int64_t out = global_shape(env, weight)[0];
     struct row_linear layer = {.weight = weight, .bias = bias};
-    layer.partial = layout_add(layout, SCRATCH, env_tokens(env), out);
+    layer.partial = layout_add(layout, SCRATCH, env->tokens, out);
     layer.dy = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), out);
     if (env->options->sequence_parallel) {
         layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), out);
         if (env->comm_stream != NULL)
-            layer.parts = layout_add(layout, SCRATCH, env_tokens(env), out);
-        layer.gathered = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_tokens(env), out);
+            layer.parts = layout_add(layout, SCRATCH, env->tokens, out);
+        layer.gathered = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env->tokens, out);
     }
     layer.quantization = quantization_declare(env, layout, weight, 1);
     return layer;

@@ -141,14 +141,14 @@ struct quantization quantization_declare(const struct env *env, struct layout *l
         }
     }
     quantization.signs = philox_named(env->seed, "hadamard.signs");
-    quantization.x = layout_add_f32(layout, 0, SCRATCH, env_tokens(env), inputs);
+    quantization.x = layout_add_f32(layout, 0, SCRATCH, env->tokens, inputs);
     quantization.w = layout_add_f32(layout, 0, SCRATCH, outputs, inputs);
-    quantization.dy = layout_add_f32(layout, 0, SCRATCH, env_tokens(env), outputs);
-    quantization.magnitudes = layout_add_f32(layout, 0, SCRATCH, 1, env_tokens(env));
+    quantization.dy = layout_add_f32(layout, 0, SCRATCH, env->tokens, outputs);
+    quantization.magnitudes = layout_add_f32(layout, 0, SCRATCH, 1, env->tokens);
     if (env->working == F32)
         return quantization;
     quantization.output =
-        layout_add_f32(layout, 0, SCRATCH, env_tokens(env), outputs > inputs ? outputs : inputs);
+        layout_add_f32(layout, 0, SCRATCH, env->tokens, outputs > inputs ? outputs : inputs);
     quantization.bias = layout_add_f32(layout, 0, SCRATCH, 1, outputs);
     return quantization;
 }
@@ -183,7 +183,7 @@ static struct tensor part_of(const struct task *task, struct tensor t, int part)
 static struct tensor magnitudes_of(const struct task *task)
 {
     void *data = pass_tensor(task->pass, task->quantization->magnitudes).data;
-    int64_t tokens = env_tokens(task->pass->env);
+    int64_t tokens = task->pass->env->tokens;
     return tensor_1d(data, task->rule.magnitude == OF_MEAN ? F64 : F32,
                      task->rule.magnitude == OF_ROW ? tokens : task->parts);
 }
@@ -250,7 +250,7 @@ static enum status quantize_part(const struct task *task, struct tensor in, stru
         .scale = rule->scale,
         .block_rows = columns ? rule->across : rule->along,
         .block_columns = columns ? rule->along : rule->across,
-        .period = task->operand == OPERAND_W ? 0 : env->sequence,
+        .period = task->operand == OPERAND_W ? 0 : env->tokens / env->sequences,
     };
     if (rule->magnitude != OF_NOTHING)
         args.magnitude = magnitude_of_part(task, part);

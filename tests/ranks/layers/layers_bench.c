@@ -218,8 +218,8 @@ enum status bench_open(struct trial *trial, struct world *world, struct bench *b
                           .weights = &b->weights,
                           .compute = b->stream,
                           .comm_stream = b->comm_stream,
-                          .batch = B,
-                          .sequence = S,
+                          .tokens = B * S,
+                          .sequences = B,
                           .options = &b->options,
                           .split_weight = !trial->fused,
                           .seed = SEED};

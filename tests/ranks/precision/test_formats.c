@@ -110,8 +110,8 @@ static enum status open_stage(struct world *world, const char *device, struct st
                           .groups = s->groups,
                           .weights = &s->weights,
                           .compute = s->stream,
-                          .batch = B,
-                          .sequence = S,
+                          .tokens = B * S,
+                          .sequences = B,
                           .working = BF16,
                           .options = &options};
     struct layout layout = {.working = BF16};

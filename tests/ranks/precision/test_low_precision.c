@@ -148,8 +148,8 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
                           .groups = r->groups,
                           .weights = &r->weights,
                           .compute = r->stream,
-                          .batch = B,
-                          .sequence = S,
+                          .tokens = B * S,
+                          .sequences = B,
                           .options = &r->options,
                           .seed = 3};
     delay_scaling(r);

@@ -35,7 +35,7 @@ static void open_field(struct field *f, const char *name, int p, int m, int rank
     cr_assert_eq(device_open(&options, &f->device), OK);
     cr_assert_eq(stream_create(f->device, "compute", &f->compute), OK);
     static const struct layer_options plain = {.sequence_parallel = false};
-    f->env = (struct env){.model = &f->model, .options = &plain, .batch = 1, .sequence = 1};
+    f->env = (struct env){.model = &f->model, .options = &plain, .tokens = 1, .sequences = 1};
     for (int chunk = 0; chunk < f->schedule->chunks; chunk++) {
         f->stages[chunk].env = &f->env;
         for (int lifetime = 0; lifetime < LIFETIMES; lifetime++)
