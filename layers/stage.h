@@ -15,6 +15,15 @@ struct stage_span {
     int first, count;
 };
 
+/* The span of one of `stages` stages. first_block[stages + 1]: the first block of each. The first stage
+ * starts with the embedding, and the last one ends with the head. */
+static inline struct stage_span stage_span_of(const int *first_block, int stages, int stage)
+{
+    int first = stage == 0 ? LAYER_EMBEDDING : first_block[stage];
+    int end = first_block[stage + 1] + (stage == stages - 1 ? 1 : 0);
+    return (struct stage_span){.first = first, .count = end - first};
+}
+
 struct stage_layer {
     const struct layer_kind *kind;
     int layer;                // in the model

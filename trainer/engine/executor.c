@@ -44,10 +44,7 @@ static enum status create_stages(struct executor *e)
         return fail(NO_MEMORY, "no memory for %d stages", schedule->chunks);
     for (int chunk = 0; chunk < schedule->chunks; chunk++) {
         int stage = schedule_stage(schedule, e->pp_rank, chunk);
-        // The embedding comes before the first block, and the head after the last.
-        int first = stage == 0 ? LAYER_EMBEDDING : e->config.stage_first_layer[stage];
-        int end = e->config.stage_first_layer[stage + 1] + (stage == schedule->stages - 1 ? 1 : 0);
-        TRY(stage_create(&e->env, (struct stage_span){.first = first, .count = end - first},
+        TRY(stage_create(&e->env, stage_span_of(e->config.stage_first_layer, schedule->stages, stage),
                          &e->stages[chunk]));
     }
     return OK;

@@ -89,12 +89,9 @@ static int layers_held(const struct run *run, int pp_rank, int *out)
     for (int stage = schedule->stages - 1; stage >= 0; stage--) {
         if (!schedule_holds(schedule, pp_rank, stage))
             continue;
-        if (stage == schedule->stages - 1)
-            out[count++] = run->stage_first_layer[schedule->stages];
-        for (int l = run->stage_first_layer[stage + 1] - 1; l >= run->stage_first_layer[stage]; l--)
-            out[count++] = l;
-        if (stage == 0)
-            out[count++] = LAYER_EMBEDDING;
+        struct stage_span span = stage_span_of(run->stage_first_layer, schedule->stages, stage);
+        for (int i = span.count - 1; i >= 0; i--)
+            out[count++] = span.first + i;
     }
     return count;
 }

@@ -34,7 +34,7 @@ enum status stage_ops_run(const struct stage_ops *ops, struct graph **graph)
     if (graph == NULL || (adds && gradients_communicates(env->weights->gradients, is_last)))
         return put(&captured);
     captured.pass = &pass;
-    pass.is_last = false; // the host is told after the replay
+    pass.is_last = false; // a replay does not repeat calls on the host
     TRY(stream_replay(env->compute, graph, put, &captured));
     return is_last ? stage_gradients_complete(ops->stage) : OK;
 }

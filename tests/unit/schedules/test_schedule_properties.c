@@ -31,7 +31,7 @@ static void expect_prompt_sends(const struct schedule *s)
     }
 }
 
-/* Who holds each slot of a lifetime: a microbatch, or -1. */
+/* The owner of each slot of a lifetime: a microbatch, or -1. */
 struct slots {
     int owner[4][160]; // [chunk][slot]
     int held[4], most[4];

@@ -101,13 +101,24 @@ static enum status acquire_to_read(const struct activation_store *store, struct 
                 action.microbatch, lifetime_name(lifetime), owner);
 }
 
-/* An input that another rank sends is there already; others are written by this F, or copied before it. */
+/* The first stage computes its input. Others received it, or copy the output of the previous stage on this
+ * rank. */
+static enum status acquire_input(struct activation_store *store, struct action action)
+{
+    struct action previous = action;
+    previous.stage--;
+    if (action.stage == 0)
+        return acquire_to_write(store, action, KEEP_INPUT);
+    if (schedule_rank(store->schedule, previous.stage, previous.microbatch) != store->pp_rank)
+        return acquire_to_read(store, action, KEEP_INPUT);
+    enum lifetime of_output = store->stash.stages[chunk_of(store, previous)].through.lifetime;
+    TRY(acquire_to_read(store, previous, of_output));
+    return acquire_to_write(store, action, KEEP_INPUT);
+}
+
 static enum status acquire_forward(struct activation_store *store, struct action action)
 {
-    const struct schedule *schedule = store->schedule;
-    bool received =
-        action.stage > 0 && schedule_rank(schedule, action.stage - 1, action.microbatch) != store->pp_rank;
-    TRY(received ? acquire_to_read(store, action, KEEP_INPUT) : acquire_to_write(store, action, KEEP_INPUT));
+    TRY(acquire_input(store, action));
     TRY(acquire_to_write(store, action, KEEP_UNTIL_BACKWARD_INPUT));
     return acquire_to_write(store, action, KEEP_UNTIL_BACKWARD_WEIGHT);
 }
