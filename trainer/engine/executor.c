@@ -279,13 +279,19 @@ static enum status run_action(struct executor *e, struct action action)
     return run_job(e, &job);
 }
 
-static enum status run_timed(struct executor *e, int position)
+/* Names what follows, for hang reports, traces and profilers, until device_range_end(). */
+static void begin_action(struct executor *e, struct action action)
 {
-    struct action action = e->config.schedule->ranks[e->pp_rank].actions[position];
     char text[sizeof who_am_i()->action];
     action_text(action, text);
     who_does(text);
     device_range_begin(e->env.weights->device, text);
+}
+
+static enum status run_timed(struct executor *e, int position)
+{
+    struct action action = e->config.schedule->ranks[e->pp_rank].actions[position];
+    begin_action(e, action);
     TRY(activation_store_prefetch(&e->store, position));
     e->graph = e->graphs != NULL ? &e->graphs[position] : NULL;
     TRY(run_action(e, action));
@@ -374,10 +380,13 @@ enum status executor_drop_ahead(struct executor *executor)
  * overwritten. */
 static enum status evaluate_action(struct executor *e, struct action action)
 {
+    begin_action(e, action);
     if (action.kind != SEND_ACTIVATION)
         TRY(stream_wait(e->env.compute,
                         e->sent[schedule_chunk(e->config.schedule, action.stage, action.microbatch)]));
-    return run_action(e, action);
+    TRY(run_action(e, action));
+    device_range_end(e->env.weights->device);
+    return OK;
 }
 
 static bool is_forward(enum action_kind kind)

@@ -542,6 +542,7 @@ enum status rank_evaluate(struct rank_state *w, double *loss, bool *stop)
         TRY(load(w, DATA_VALID, (uint64_t)i));
         TRY(call_step_hook(w->run->hooks.loaded, w, 0));
         TRY(executor_evaluate(w->executor, w->batches.list, w->batches.count));
+        who_does("evaluate");
         TRY(optimizer_reduce_report(w->optimizer));
         TRY(optimizer_finish(w->optimizer, &result));
         sum += result.loss * result.tokens;

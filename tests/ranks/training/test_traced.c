@@ -35,6 +35,8 @@ enum {
     GRADIENTS = WORD * (PARAMETERS + TABLE)
 };
 
+enum { STEPS = 2, EVALUATED = 2 }; // eval_iters of tiny.h
+
 /* ---- lines ---- */
 
 struct line {
@@ -224,6 +226,7 @@ static enum status check_sum(const struct lines *lines, const struct expected *s
 static enum status check_trace(const struct traced_layout *layout, const struct lines *lines)
 {
     bool kinds[3] = {false};
+    int forwards = 0; // of microbatch 0: one in training, and one for each batch of the evaluation
     TRY(check_agreement(lines));
     for (const struct expected *sum = layout->sums; sum->group != NULL; sum++)
         TRY(check_sum(lines, sum, sum->group));
@@ -232,6 +235,13 @@ static enum status check_trace(const struct traced_layout *layout, const struct 
         kinds[1] = kinds[1] || strcmp(lines->list[i].what, "action") == 0;
         kinds[2] = kinds[2] || strcmp(lines->list[i].what, "alloc") == 0;
     }
+    for (int i = 0; i < lines->count; i++) {
+        const struct line *line = &lines->list[i];
+        forwards += line->step == STEPS && line->rank == 0 && strcmp(line->what, "action") == 0 &&
+                    strcmp(line->action, "0F0") == 0;
+    }
+    if (forwards != 1 + EVALUATED)
+        return fail(OUT_OF_BOUND, "0F0 ran %d times in the last step and its evaluation", forwards);
     return kinds[0] && kinds[1] && kinds[2] ? OK : fail(OUT_OF_BOUND, "a kind of line is missing");
 }
 
