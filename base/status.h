@@ -46,7 +46,8 @@ const char *status_name(enum status status);
 int status_exit(enum status status);
 
 /* Stores the message for fail_text() of this thread, and returns `status`. One line, no full stop. Control
- * characters and bytes that are not UTF-8 become \xNN, so that names from files cannot control a terminal. */
+ * characters and bytes that are not UTF-8 become \xNN, so that names from files cannot control a terminal.
+ * The arguments may contain fail_text(), to add context: fail(status, "checkpoint.load: %s", fail_text()). */
 enum status fail(enum status status, const char *format, ...) PRINTF_LIKE(2, 3);
 
 /* Returns the message of the last fail() of this thread; "" before the first. Valid until the next fail(). */

@@ -186,11 +186,10 @@ enum status buffer_alloc(struct device *device, enum part part, size_t bytes, st
     else if (possible)
         status = device->ops->alloc(device, part, rounded(bytes), &data);
     if (status != OK) {
-        char why[400] = "";
-        if (status == NO_DEVICE_MEMORY)
-            snprintf(why, sizeof why, ": %s", fail_text());
-        return fail(status, "device \"%s\" has no memory for %s of %s%s", device->ops->traits->name,
-                    bytes_text(bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes, size), part_name(part), why);
+        bool reported = status == NO_DEVICE_MEMORY;
+        return fail(status, "device \"%s\" has no memory for %s of %s%s%s", device->ops->traits->name,
+                    bytes_text(bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes, size), part_name(part),
+                    reported ? ": " : "", reported ? fail_text() : "");
     }
     count_memory(device, part, (int64_t)rounded(bytes));
     *out = (struct buffer){.device = device, .data = data, .bytes = bytes, .part = part};

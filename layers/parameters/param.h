@@ -98,5 +98,8 @@ int params_bias(const struct params *params, int layer, enum param_role role);
 /* Returns the index of a parameter by name; -1 if there is none. */
 int params_find(const struct params *params, const char *name);
 
+/* The number of elements of all parameters of the model, without padding; a tied weight counts once. */
+MUST_USE enum status model_parameters(const struct model_config *model, int64_t *out);
+
 /* Returns the number of neighbouring tp ranks that share key/value heads: 1 while tp <= groups. */
 int params_kv_replicas(const struct model_config *model, int tp);

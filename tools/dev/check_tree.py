@@ -20,7 +20,7 @@ GRAPH = {
         "trainer/engine": ["trainer/recipe", "trainer/data", "trainer/optimizer", "trainer/trace",
                            "trainer/plan/memory_plan.h"],
         "trainer/memory": ["trainer/recipe", "trainer/engine"],
-        "trainer/plan": ["trainer/recipe", "trainer/engine", "trainer/memory", "trainer/run/metrics.h"],
+        "trainer/plan": ["trainer/recipe", "trainer/engine", "trainer/memory"],
         "trainer/checkpoint": ["trainer/recipe", "trainer/files", "trainer/data", "trainer/engine",
                                "trainer/optimizer/learning_rate.h"],
         "trainer/verify": ["trainer/recipe", "trainer/engine", "trainer/optimizer", "trainer/plan"],

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/memory_plan.h"
 
+#include "base/machine.h"
 #include "kernels/device_plan.h"
+#include "trainer/memory/memory_layer.h"
 
 /* The run with its device replaced. */
 struct stand_in {
@@ -123,4 +125,34 @@ enum status memory_plan_explain(const struct recipe *recipe, const struct rank_s
     status = fail(status, "%s", text_chars(&why));
     text_free(&why);
     return status;
+}
+
+/* The estimate of 1910.02054, section 5, over all data ranks. */
+enum status memory_plan_check_host(const struct recipe *recipe)
+{
+    struct machine machine;
+    int64_t elements;
+    machine_look(&machine);
+    double there = (double)machine.memory_bytes; // or the limit of its cgroup
+    if (!device_traits(recipe->cluster.device)->of_host)
+        return OK;
+    TRY(model_parameters(&recipe->model, &elements));
+    double parameters = (double)elements;
+    struct memory_assume assume = memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe));
+    int zero = recipe->data_parallel.zero_stage, data = recipe->parallel.data_parallel_size;
+    if (zero >= 3 && assume.master > 0)
+        assume.weight = 0; // rounded from the master weights when they are gathered
+    double bytes = memory_of_states(&assume, 1.0, zero, 1);
+    double needed = memory_of_states(&assume, parameters, zero, data) * data;
+    if (needed <= there)
+        return OK;
+    char count[NUMBER_CHARS], most[NUMBER_CHARS];
+    count_text(parameters, count);
+    count_text(parameters * there / needed, most);
+    return fail(BAD_RECIPE,
+                "the model has %s parameters; with parallel.data_parallel_size %d%s their "
+                "values, gradients and moments (%.0f bytes each) need %.1f GiB, but this machine "
+                "has %.1f GiB; use at most %s parameters, or several machines (mpirun, srun)",
+                count, data, data > 1 && zero < 3 ? " (a larger parallel.zero_stage reduces this)" : "",
+                bytes, needed / 0x1p30, there / 0x1p30, most);
 }

@@ -33,3 +33,7 @@ void memory_plan_largest(const int64_t *bytes, struct text *out);
  * and action, this rank's allocations, and the keys that reduce them. Returns `status` in all cases. */
 MUST_USE enum status memory_plan_explain(const struct recipe *recipe, const struct rank_state *state,
                                          enum status status);
+
+/* Checks the memory that the ranks on this machine need for weights, gradients and moments before it is
+ * allocated: Linux overcommits, and the OOM killer ends this process or another. */
+MUST_USE enum status memory_plan_check_host(const struct recipe *recipe);

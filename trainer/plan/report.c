@@ -4,7 +4,6 @@
 #include "schedules/offload_plan.h"
 #include "trainer/memory/memory_formula.h"
 #include "trainer/memory/memory_states.h"
-#include "trainer/run/metrics.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +84,9 @@ void report_layout(const struct run *run, FILE *to)
         snprintf(zero, sizeof zero, ", ZeRO %d", recipe->data_parallel.zero_stage);
     if (run->schedule->v > 1)
         snprintf(chunks, sizeof chunks, " with %d stages a rank", run->schedule->v);
-    count_text((double)model_parameters(&recipe->model), parameters);
+    int64_t elements = 0;
+    MUST(model_parameters(&recipe->model, &elements));
+    count_text((double)elements, parameters);
     count_text((double)(recipe->train.global_batch_size * recipe->model.seq_length), tokens);
     fprintf(to, "%s: %s parameters, %lld steps of %s tokens (%lld sequences of %lld)\n", recipe->name,
             parameters, (long long)recipe->train.train_iters, tokens,

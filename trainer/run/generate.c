@@ -190,11 +190,9 @@ static enum status make_text(struct job *job, struct rank_state *w, struct maker
 /* There is one rank and only forward passes: no layout or training key would reduce the memory. */
 static enum status explain(enum status status)
 {
-    char why[1200];
     if (status != NO_DEVICE_MEMORY)
         return status;
-    snprintf(why, sizeof why, "%s", fail_text());
-    return fail(status, "%s; use cluster.device=cpu to avoid GPU memory", why);
+    return fail(status, "%s; use cluster.device=cpu to avoid GPU memory", fail_text());
 }
 
 static enum status rank_main(struct world *world, void *argument)

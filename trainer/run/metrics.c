@@ -20,18 +20,6 @@ struct metrics {
     double best_valid;
 };
 
-int64_t model_parameters(const struct model_config *m)
-{
-    int64_t h = m->hidden_size, query = m->num_attention_heads * m->kv_channels;
-    int64_t kv = m->num_query_groups * m->kv_channels, in = m->activation == SWIGLU ? 2 : 1;
-    int64_t matrices = h * (2 * query + 2 * kv) + (in + 1) * h * m->ffn_hidden_size;
-    int64_t biases = m->add_bias_linear ? query + 2 * kv + h + in * m->ffn_hidden_size + h : 0;
-    int64_t norm = m->normalization == LAYER_NORM ? 2 * h : h;
-    int64_t ends = m->vocab_size * h * (m->tie_word_embeddings ? 1 : 2) + norm +
-                   (m->position_embedding == LEARNED_ABSOLUTE ? m->seq_length * h : 0);
-    return m->num_layers * (matrices + biases + 2 * norm) + ends;
-}
-
 static double attention_flops(const struct model_config *m)
 {
     return 12.0 * (double)m->num_layers * (double)m->seq_length *

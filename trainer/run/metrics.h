@@ -57,4 +57,3 @@ double model_flops_per_token(const struct model_config *model);
  * reports it today (num_floating_point_operations). Multiply a utilisation by it to convert to that
  * convention. */
 double model_causal_share(const struct model_config *model);
-int64_t model_parameters(const struct model_config *model);

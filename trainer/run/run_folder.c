@@ -23,11 +23,7 @@ static bool is_auto(const struct recipe *recipe)
 /* Prefixes the last failure reason with its key. */
 static enum status about(const char *key)
 {
-    struct text why = {0};
-    text_add(&why, "%s", fail_text());
-    enum status status = fail(BAD_RECIPE, "%s: %s", key, why.chars);
-    text_free(&why);
-    return status;
+    return fail(BAD_RECIPE, "%s: %s", key, fail_text());
 }
 
 static enum status make(const char *key, const char *folder)

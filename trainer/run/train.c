@@ -49,12 +49,8 @@ static enum status load_named(struct session *s, const char *path)
     enum status status = checkpoint_load(&s->rank_state, path, true);
     if (status != BAD_CHECKPOINT)
         return status;
-    struct text why = {0};
-    text_add(&why, "%s", fail_text());
-    status = fail(BAD_CHECKPOINT,
-                  "checkpoint.load: %s; to load an older one set checkpoint.load=FOLDER/step-N", why.chars);
-    text_free(&why);
-    return status;
+    return fail(BAD_CHECKPOINT, "checkpoint.load: %s; to load an older one set checkpoint.load=FOLDER/step-N",
+                fail_text());
 }
 
 /* Loads the newest checkpoint of this run (and sets *own), unless checkpoint.load names one at least as
@@ -394,39 +390,6 @@ static enum status run_world(struct job *job, const struct recipe *recipe, bool 
     return status;
 }
 
-/* Checks the memory that the ranks on this machine need for weights, gradients and moments before it is
- * allocated: Linux overcommits, and the OOM killer ends this process or another. */
-static enum status check_memory(const struct recipe *recipe)
-{
-    enum { FLOAT = sizeof(float) };
-    // Bytes of a parameter: value, gradient, two moments, and an fp32 master value if the value is not fp32;
-    // with ZeRO 3 only the master value is stored.
-    enum dtype working = recipe_working_dtype(recipe);
-    const bool masters = working != recipe_main_dtype(recipe);
-    const int state = (masters ? 3 : 2) * FLOAT;
-    const int value = masters && recipe->data_parallel.zero_stage >= 3 ? 0 : (int)dtype_bytes(working);
-    const int bytes = value + FLOAT + state;
-    // The sharded bytes exist once over all data ranks, the others once per data rank.
-    const int shared[] = {0, state, state + FLOAT, bytes}; // indexed by ZeRO stage
-    double parameters = (double)model_parameters(&recipe->model);
-    int once = shared[recipe->data_parallel.zero_stage], data = recipe->parallel.data_parallel_size;
-    double needed = parameters * (once + (double)(bytes - once) * data);
-    struct machine machine;
-    machine_look(&machine);
-    double there = (double)machine.memory_bytes; // or the limit of its cgroup
-    char count[NUMBER_CHARS], most[NUMBER_CHARS];
-    if (!device_traits(recipe->cluster.device)->of_host || needed <= there)
-        return OK;
-    count_text(parameters, count);
-    count_text(parameters * there / needed, most);
-    return fail(BAD_RECIPE,
-                "the model has %s parameters; with parallel.data_parallel_size %d%s their "
-                "values, gradients and moments (%d bytes each) need %.1f GiB, but this machine "
-                "has %.1f GiB; use at most %s parameters, or several machines (mpirun, srun)",
-                count, data, data > 1 && once < bytes ? " (a larger parallel.zero_stage reduces this)" : "",
-                bytes, needed / 0x1p30, there / 0x1p30, most);
-}
-
 /* Ignores SIGPIPE: a closed stdout (train | head) must not abort training. Writes then fail as on a full
  * disk, which the exit status reports. */
 static void outlive_readers(void)
@@ -451,7 +414,7 @@ static enum status prepare(struct job *job, const struct recipe *recipe, struct 
     bool first = launcher.rank <= 0;
     // With several machines the assignment of ranks to machines is unknown.
     if (launcher.size == 0 || launcher_local_size(getenv, launcher.size) == launcher.size)
-        TRY(check_memory(recipe));
+        TRY(memory_plan_check_host(recipe));
     TRY(run_create(recipe, true, &job->run));
     job->run.stop = stop;
     TRY(run_folder_check(recipe, &job->folder));

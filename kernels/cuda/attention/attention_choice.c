@@ -53,10 +53,9 @@ enum status cuda_attention_open(const struct device_options *options, struct cud
     a->asked = options->attention;
     a->any_order = options->any_order;
     if (a->asked == ATTENTION_CUDNN && cudnn_open(!a->any_order, NULL, &a->cudnn) != OK) {
-        char why[512];
-        snprintf(why, sizeof why, "%s", fail_text());
         free(a);
-        return fail(NOT_SUPPORTED, "model.attention_backend cudnn: %s; use model.attention_backend own", why);
+        return fail(NOT_SUPPORTED, "model.attention_backend cudnn: %s; use model.attention_backend own",
+                    fail_text());
     }
     *out = a;
     return OK;

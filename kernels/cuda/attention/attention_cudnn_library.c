@@ -23,16 +23,14 @@ static enum status open_checked(struct cudnn_library *cudnn)
 enum status cudnn_library_open(struct cudnn_library *out)
 {
     struct cudnn_library cudnn = {0};
-    char why[700];
     if (open_checked(&cudnn) == OK) {
         *out = cudnn;
         return OK;
     }
-    snprintf(why, sizeof why, "%s", fail_text());
     cudnn_library_close(&cudnn);
     return fail(NOT_SUPPORTED,
                 "%s; it requires cuDNN " CUDNN_OLDEST_TEXT " or newer: put its folder on LD_LIBRARY_PATH",
-                why);
+                fail_text());
 }
 
 void cudnn_library_close(struct cudnn_library *library)

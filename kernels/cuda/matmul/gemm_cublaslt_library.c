@@ -24,14 +24,12 @@ static enum status open_checked(struct cuda_library *lt)
 
 enum status cublaslt_library_open(struct cuda_library *lt)
 {
-    char why[700];
     if (open_checked(lt) == OK)
         return OK;
-    snprintf(why, sizeof why, "%s", fail_text());
     return fail(NOT_SUPPORTED,
                 "cluster.device cuda: %s; it requires cuBLASLt 13.0 or newer, from the CUDA toolkit: put "
                 "its folder on LD_LIBRARY_PATH, or use cluster.device cpu",
-                why);
+                fail_text());
 }
 
 void cublaslt_library_close(struct cuda_library *lt)

@@ -30,9 +30,7 @@ struct cuda_graph {
 
 static enum status refuse(enum status status)
 {
-    char why[800];
-    snprintf(why, sizeof why, "%s", fail_text());
-    return fail(status, "cluster.cuda_graphs true: %s; use cluster.cuda_graphs false", why);
+    return fail(status, "cluster.cuda_graphs true: %s; use cluster.cuda_graphs false", fail_text());
 }
 
 static enum status capture(struct cuda_queue *queue, enum status (*body)(void *context), void *context,

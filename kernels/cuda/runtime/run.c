@@ -128,12 +128,11 @@ const char *cuda_free_text(char out[CUDA_FREE_CHARS])
 
 enum status cuda_workspace(struct cuda_queue *queue, size_t bytes, struct buffer *out)
 {
-    char why[800], text[CUDA_OP_CHARS];
+    char text[CUDA_OP_CHARS];
     enum status status = buffer_alloc(queue->device, PART_WORKSPACE, bytes, out);
     if (status == OK || queue->op == NULL)
         return status;
-    snprintf(why, sizeof why, "%s", fail_text());
-    return fail(status, "%s; stream %s, %s", why, queue->name, cuda_op_text(queue->op, text));
+    return fail(status, "%s; stream %s, %s", fail_text(), queue->name, cuda_op_text(queue->op, text));
 }
 
 enum status cuda_library_scratch(struct cuda_queue *queue, size_t bytes, void **out)

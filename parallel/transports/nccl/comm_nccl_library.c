@@ -26,15 +26,13 @@ static enum status open_checked(struct nccl_library *nccl)
 enum status nccl_library_open(struct nccl_library *out)
 {
     struct nccl_library nccl = {0};
-    char why[700];
     if (open_checked(&nccl) == OK) {
         *out = nccl;
         return OK;
     }
-    snprintf(why, sizeof why, "%s", fail_text());
     return fail(
         NOT_SUPPORTED,
         "cluster.transport nccl: %s; NCCL 2.26 or newer is required: add its directory to LD_LIBRARY_PATH; "
         "a single rank does not need it",
-        why);
+        fail_text());
 }

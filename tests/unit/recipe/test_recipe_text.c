@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Recipes as text: the resolved recipe, the reference page, the recipes of the repository; and random
  * bytes, which must be handled safely. */
+#include "layers/parameters/param.h"
 #include "tests/unit/recipe/recipe_case.h"
 
 #include "base/philox.h"
@@ -250,21 +251,7 @@ Test(recipe_text, every_recipe_of_the_repository_loads)
     globfree(&found);
 }
 
-/* Parameter counts of the published shapes, which a wrong digit in a recipe would change. */
-static double parameters(const struct recipe *recipe)
-{
-    const struct model_config *m = &recipe->model;
-    double width = (double)m->hidden_size, heads = (double)(m->num_attention_heads * m->kv_channels);
-    double groups = (double)(m->num_query_groups * m->kv_channels), ffn = (double)m->ffn_hidden_size;
-    double attention = width * (2 * heads + 2 * groups),
-           mlp = (m->activation == SWIGLU ? 3 : 2) * width * ffn;
-    double biases = m->add_bias_linear ? heads + 2 * groups + width + ffn + width : 0;
-    double norm = (m->normalization == LAYER_NORM ? 2 : 1) * width;
-    double words = (double)m->vocab_size * width * (m->tie_word_embeddings ? 1 : 2);
-    double places = m->position_embedding == LEARNED_ABSOLUTE ? (double)m->seq_length * width : 0;
-    return (double)m->num_layers * (attention + mlp + biases + 2 * norm) + norm + words + places;
-}
-
+/* A wrong digit in a recipe, or in the declaration of a parameter, would change them. */
 Test(recipe_text, real_models_have_their_published_sizes)
 {
     // GPT-2: 124439808 (the public weights). Llama 3 8B: 8030261248 (the same). GPT-3 XL: "1.3B".
@@ -278,8 +265,10 @@ Test(recipe_text, real_models_have_their_published_sizes)
         struct recipe *recipe = NULL;
         struct problems problems = {0};
         cr_assert_eq(recipe_load(models[i].path, NULL, 0, 0, &recipe, &problems), OK);
-        double count = parameters(recipe);
-        cr_assert(count >= models[i].low && count <= models[i].high, "%s: %.0f", models[i].path, count);
+        int64_t count = 0;
+        cr_assert_eq(model_parameters(&recipe->model, &count), OK);
+        cr_assert((double)count >= models[i].low && (double)count <= models[i].high, "%s: %lld",
+                  models[i].path, (long long)count);
         problems_free(&problems);
         recipe_destroy(recipe);
     }
