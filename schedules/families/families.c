@@ -5,8 +5,9 @@
 #include <string.h>
 
 static const struct family *const families[] = {
-    &family_gpipe, &family_looped_bfs, &family_1f1b,  &family_interleaved, &family_zb_h1,     &family_zb_h2,
-    &family_zb_v,  &family_v_half,     &family_v_min, &family_dualpipe,    &family_dualpipev, &family_auto,
+#define FAMILY_ROW(name) &family_##name,
+    FAMILIES(FAMILY_ROW)
+#undef FAMILY_ROW
 };
 enum { FAMILY_COUNT = sizeof families / sizeof *families };
 

@@ -104,15 +104,23 @@ void loop_add(struct loop *loop, struct schedule *schedule, enum action_kind kin
 /* Returns the number of forwards before the first microbatch reaches the last chunk. */
 int loop_ahead(const struct schedule *schedule);
 
-extern const struct family family_gpipe;
-extern const struct family family_looped_bfs;
-extern const struct family family_1f1b;
-extern const struct family family_interleaved;
-extern const struct family family_zb_h1;
-extern const struct family family_zb_h2;
-extern const struct family family_zb_v;
-extern const struct family family_v_half;
-extern const struct family family_v_min;
-extern const struct family family_dualpipe;
-extern const struct family family_dualpipev;
-extern const struct family family_auto;
+/* Every family, once, in the order of lists and help: `family_NAME` is defined in its own file. */
+// clang-format off
+#define FAMILIES(row) \
+    row(gpipe)        \
+    row(looped_bfs)   \
+    row(1f1b)         \
+    row(interleaved)  \
+    row(zb_h1)        \
+    row(zb_h2)        \
+    row(zb_v)         \
+    row(v_half)       \
+    row(v_min)        \
+    row(dualpipe)     \
+    row(dualpipev)    \
+    row(auto)
+// clang-format on
+
+#define FAMILY_ROW(name) extern const struct family family_##name;
+FAMILIES(FAMILY_ROW)
+#undef FAMILY_ROW
