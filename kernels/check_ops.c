@@ -8,41 +8,12 @@
 #include <string.h>
 
 static const char *const names[] = {
-    [OP_GEMM] = "gemm",
-    [OP_FILL] = "fill",
-    [OP_COPY] = "copy",
-    [OP_CAST] = "cast",
-    [OP_TO_DEVICE] = "copy_to_device",
+#define OP_ROW(kind, name, args, size) [OP_##kind] = #name,
+    OPS(OP_ROW)
+#undef OP_ROW
+        [OP_TO_DEVICE] = "copy_to_device",
     [OP_TO_HOST] = "copy_to_host",
-    [OP_ADD] = "add",
-    [OP_ADD_PARTS] = "add_parts",
     [OP_POISON] = "poison",
-    [OP_INIT_NORMAL] = "init_normal",
-    [OP_COLUMN_SUM] = "column_sum",
-    [OP_NORM_FORWARD] = "norm_forward",
-    [OP_NORM_BACKWARD] = "norm_backward",
-    [OP_ACTIVATION_FORWARD] = "activation_forward",
-    [OP_ACTIVATION_BACKWARD] = "activation_backward",
-    [OP_ROPE] = "rope",
-    [OP_ATTENTION_FORWARD] = "attention_forward",
-    [OP_ATTENTION_BACKWARD] = "attention_backward",
-    [OP_EMBEDDING_FORWARD] = "embedding_forward",
-    [OP_EMBEDDING_BACKWARD] = "embedding_backward",
-    [OP_RESIDUAL_FORWARD] = "residual_forward",
-    [OP_RESIDUAL_BACKWARD] = "residual_backward",
-    [OP_RESIDUAL_NORM_FORWARD] = "residual_norm_forward",
-    [OP_RESIDUAL_NORM_BACKWARD] = "residual_norm_backward",
-    [OP_LOSS_MAX] = "loss_max",
-    [OP_LOSS_SUM] = "loss_sum",
-    [OP_LOSS_FINISH] = "loss_finish",
-    [OP_LOSS_BACKWARD] = "loss_backward",
-    [OP_SQUARES] = "squares",
-    [OP_SUM] = "sum",
-    [OP_CLIP] = "clip",
-    [OP_ADAMW] = "adamw",
-    [OP_MAGNITUDE] = "magnitude",
-    [OP_QUANTISE] = "quantize",
-    [OP_HADAMARD] = "hadamard",
 };
 _Static_assert(sizeof names / sizeof *names == OP_KIND_COUNT, "one name per kind of op");
 

@@ -34,44 +34,55 @@ struct dropout {
     int64_t columns, column_begin; // global width of a row; first column of this slice
 };
 
+/* Every op that a device computes, once: row(KIND, name, argument struct, the member that shows its size in
+ * messages). From this list follow enum op_kind, the members of struct op, the names, and for each device the
+ * prototypes `cpu_NAME()` and `cuda_NAME()` and the switch that calls them: a new op is a row here, a struct
+ * and an entry point below, and its implementations. */
+// clang-format off
+#define OPS(row)                                                                                        \
+    row(GEMM,                   gemm,                   gemm,                   a)                      \
+    row(FILL,                   fill,                   fill,                   out)                    \
+    row(COPY,                   copy,                   copy,                   out)                    \
+    row(CAST,                   cast,                   cast,                   in)                     \
+    row(ADD,                    add,                    add,                    out)                    \
+    row(ADD_PARTS,              add_parts,              add_parts,              parts)                  \
+    row(INIT_NORMAL,            init_normal,            init_normal,            out)                    \
+    row(COLUMN_SUM,             column_sum,             column_sum,             in)                     \
+    row(NORM_FORWARD,           norm_forward,           norm_forward,           x)                      \
+    row(NORM_BACKWARD,          norm_backward,          norm_backward,          x)                      \
+    row(ACTIVATION_FORWARD,     activation_forward,     activation_forward,     x)                      \
+    row(ACTIVATION_BACKWARD,    activation_backward,    activation_backward,    x)                      \
+    row(ROPE,                   rope,                   rope,                   x)                      \
+    row(ATTENTION_FORWARD,      attention_forward,      attention_forward,      q)                      \
+    row(ATTENTION_BACKWARD,     attention_backward,     attention_backward,     forward.q)              \
+    row(EMBEDDING_FORWARD,      embedding_forward,      embedding_forward,      out)                    \
+    row(EMBEDDING_BACKWARD,     embedding_backward,     embedding_backward,     dout)                   \
+    row(RESIDUAL_FORWARD,       residual_forward,       residual_forward,       x)                      \
+    row(RESIDUAL_BACKWARD,      residual_backward,      residual_backward,      dout)                   \
+    row(RESIDUAL_NORM_FORWARD,  residual_norm_forward,  residual_norm_forward,  norm.x)                 \
+    row(RESIDUAL_NORM_BACKWARD, residual_norm_backward, residual_norm_backward, norm.x)                 \
+    row(LOSS_MAX,               loss_max,               loss_max,               logits)                 \
+    row(LOSS_SUM,               loss_sum,               loss_sum,               logits)                 \
+    row(LOSS_FINISH,            loss_finish,            loss_finish,            sum)                    \
+    row(LOSS_BACKWARD,          loss_backward,          loss_backward,          logits)                 \
+    row(SQUARES,                squares,                squares_list,           at[0].x)                \
+    row(SUM,                    sum,                    sum_list,               at[0].x)                \
+    row(CLIP,                   clip,                   clip,                   squares)                \
+    row(ADAMW,                  adamw,                  adamw_list,             at[0].weight)           \
+    row(MAGNITUDE,              magnitude,              magnitude,              in)                     \
+    row(QUANTIZE,               quantize,               quantize,               in)                     \
+    row(HADAMARD,               hadamard,               hadamard,               in)
+
 enum op_kind {
-    OP_GEMM,
-    OP_FILL,
-    OP_COPY,
-    OP_CAST,
-    OP_TO_DEVICE,
+#define OP_ROW(kind, name, args, size) OP_##kind,
+    OPS(OP_ROW)
+#undef OP_ROW
+    OP_TO_DEVICE, // copies from and to host memory (struct transfer)
     OP_TO_HOST,
-    OP_ADD,
-    OP_ADD_PARTS,
-    OP_POISON,
-    OP_INIT_NORMAL,
-    OP_COLUMN_SUM,
-    OP_NORM_FORWARD,
-    OP_NORM_BACKWARD,
-    OP_ACTIVATION_FORWARD,
-    OP_ACTIVATION_BACKWARD,
-    OP_ROPE,
-    OP_ATTENTION_FORWARD,
-    OP_ATTENTION_BACKWARD,
-    OP_EMBEDDING_FORWARD,
-    OP_EMBEDDING_BACKWARD,
-    OP_RESIDUAL_FORWARD,
-    OP_RESIDUAL_BACKWARD,
-    OP_RESIDUAL_NORM_FORWARD,
-    OP_RESIDUAL_NORM_BACKWARD,
-    OP_LOSS_MAX,
-    OP_LOSS_SUM,
-    OP_LOSS_FINISH,
-    OP_LOSS_BACKWARD,
-    OP_SQUARES,
-    OP_SUM,
-    OP_CLIP,
-    OP_ADAMW,
-    OP_MAGNITUDE,
-    OP_QUANTISE,
-    OP_HADAMARD,
+    OP_POISON,    // only `strict` does something
     OP_KIND_COUNT
 };
+// clang-format on
 const char *op_name(enum op_kind kind);
 
 enum activation_kind {
@@ -444,40 +455,11 @@ struct hadamard {
 struct op {
     enum op_kind kind;
     union {
-        struct gemm gemm;
-        struct fill fill;
-        struct copy copy;
-        struct cast cast;
+#define OP_ROW(kind, name, args, size) struct args name;
+        OPS(OP_ROW)
+#undef OP_ROW
         struct transfer transfer;
-        struct add add;
-        struct add_parts add_parts;
         struct poison poison;
-        struct init_normal init_normal;
-        struct column_sum column_sum;
-        struct norm_forward norm_forward;
-        struct norm_backward norm_backward;
-        struct activation_forward activation_forward;
-        struct activation_backward activation_backward;
-        struct rope rope;
-        struct attention_forward attention_forward;
-        struct attention_backward attention_backward;
-        struct embedding_forward embedding_forward;
-        struct embedding_backward embedding_backward;
-        struct residual_forward residual_forward;
-        struct residual_backward residual_backward;
-        struct residual_norm_forward residual_norm_forward;
-        struct residual_norm_backward residual_norm_backward;
-        struct loss_max loss_max;
-        struct loss_sum loss_sum;
-        struct loss_finish loss_finish;
-        struct loss_backward loss_backward;
-        struct squares_list squares;
-        struct sum_list sum;
-        struct clip clip;
-        struct adamw_list adamw;
-        struct magnitude magnitude;
-        struct quantize quantize;
-        struct hadamard hadamard;
     };
 };
 

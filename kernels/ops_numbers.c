@@ -43,16 +43,16 @@ static enum status check_scales(const struct quantize *q)
         return OK;
     bool wide = q->magnitude.dtype == F64, each = !blocks && q->magnitude.dim[0] != 1;
     const struct want wants[] = {vector("magnitude", q->magnitude, wide ? F64 : F32, each ? rows : 1)};
-    return check_wants(OP_QUANTISE, wants, 1);
+    return check_wants(OP_QUANTIZE, wants, 1);
 }
 
 enum status quantize(struct stream *stream, struct quantize args)
 {
-    TRY(check_in(OP_QUANTISE, args.in, args.out));
+    TRY(check_in(OP_QUANTIZE, args.in, args.out));
     TRY(check_scales(&args));
     if (args.sample != NULL) {
         const struct want wants[] = {per_row("place", args.place, args.in.dim[0])};
-        CHECK_WANTS(OP_QUANTISE, wants);
+        CHECK_WANTS(OP_QUANTIZE, wants);
         if (args.column_begin < 0 || args.in.dim[1] > args.columns - args.column_begin)
             return fail(BAD_ARGUMENT, "quantize: stochastic rounding of columns %lld to %lld of %lld",
                         (long long)args.column_begin, (long long)(args.column_begin + args.in.dim[1]),
@@ -60,7 +60,7 @@ enum status quantize(struct stream *stream, struct quantize args)
     }
     if (tensor_count(args.in) == 0)
         return OK;
-    return submit_op(stream, &(struct op){.kind = OP_QUANTISE, .quantize = args});
+    return submit_op(stream, &(struct op){.kind = OP_QUANTIZE, .quantize = args});
 }
 
 enum status hadamard(struct stream *stream, struct hadamard args)

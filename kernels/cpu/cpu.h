@@ -41,36 +41,8 @@ const char *cpu_blas_warning(void);
 /* "oneDNN" or "OpenBLAS", for doctor. */
 const char *cpu_blas_name(void);
 
-void cpu_gemm(struct device *device, const struct gemm *op);
-void cpu_fill(struct device *device, const struct fill *op);
-void cpu_copy(struct device *device, const struct copy *op);
-void cpu_cast(struct device *device, const struct cast *op);
+/* cpu_gemm(device, const struct gemm *op) and so on. */
+#define OP_ROW(kind, name, args, size) void cpu_##name(struct device *device, const struct args *op);
+OPS(OP_ROW)
+#undef OP_ROW
 void cpu_transfer(struct device *device, const struct transfer *op);
-void cpu_add(struct device *device, const struct add *op);
-void cpu_add_parts(struct device *device, const struct add_parts *op);
-void cpu_init_normal(struct device *device, const struct init_normal *op);
-void cpu_column_sum(struct device *device, const struct column_sum *op);
-void cpu_norm_forward(struct device *device, const struct norm_forward *op);
-void cpu_norm_backward(struct device *device, const struct norm_backward *op);
-void cpu_activation_forward(struct device *device, const struct activation_forward *op);
-void cpu_activation_backward(struct device *device, const struct activation_backward *op);
-void cpu_rope(struct device *device, const struct rope *op);
-void cpu_attention_forward(struct device *device, const struct attention_forward *op);
-void cpu_attention_backward(struct device *device, const struct attention_backward *op);
-void cpu_embedding_forward(struct device *device, const struct embedding_forward *op);
-void cpu_embedding_backward(struct device *device, const struct embedding_backward *op);
-void cpu_residual_forward(struct device *device, const struct residual_forward *op);
-void cpu_residual_backward(struct device *device, const struct residual_backward *op);
-void cpu_residual_norm_forward(struct device *device, const struct residual_norm_forward *op);
-void cpu_residual_norm_backward(struct device *device, const struct residual_norm_backward *op);
-void cpu_loss_max(struct device *device, const struct loss_max *op);
-void cpu_loss_sum(struct device *device, const struct loss_sum *op);
-void cpu_loss_finish(struct device *device, const struct loss_finish *op);
-void cpu_loss_backward(struct device *device, const struct loss_backward *op);
-void cpu_squares(struct device *device, const struct squares_list *op);
-void cpu_sum(struct device *device, const struct sum_list *op);
-void cpu_clip(struct device *device, const struct clip *op);
-void cpu_adamw(struct device *device, const struct adamw_list *op);
-void cpu_magnitude(struct device *device, const struct magnitude *op);
-void cpu_quantize(struct device *device, const struct quantize *op);
-void cpu_hadamard(struct device *device, const struct hadamard *op);

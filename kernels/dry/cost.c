@@ -188,7 +188,7 @@ struct op_cost op_cost(const struct op *op)
         return adamw_cost(&op->adamw);
     case OP_MAGNITUDE:
         return elementwise(op->magnitude.in, 1.0, bytes(op->magnitude.in));
-    case OP_QUANTISE: // read again if scales are computed here
+    case OP_QUANTIZE: // read again if scales are computed here
         return elementwise(op->quantize.in, 6.0,
                            (op->quantize.block_rows > 0 ? 2.0 : 1.0) * bytes(op->quantize.in) +
                                bytes(op->quantize.out));

@@ -111,7 +111,7 @@ static int results_of(const struct op *op, struct result out[MOST_RESULTS])
     case OP_CLIP:
     case OP_ADAMW:
     case OP_MAGNITUDE:
-    case OP_QUANTISE:
+    case OP_QUANTIZE:
     case OP_HADAMARD:
     case OP_KIND_COUNT:
         break;

@@ -61,46 +61,17 @@ const char *cuda_op_text(const struct op *op, char out[CUDA_OP_CHARS]);
 /* Launches the op's kernels on the queue: the one switch (run.c). Copies belong to device_cuda.c. */
 MUST_USE enum status cuda_run(struct cuda_queue *queue, const struct op *op);
 
-MUST_USE enum status cuda_fill(struct cuda_queue *queue, const struct fill *op);
-MUST_USE enum status cuda_copy(struct cuda_queue *queue, const struct copy *op);
-MUST_USE enum status cuda_cast(struct cuda_queue *queue, const struct cast *op);
-MUST_USE enum status cuda_add(struct cuda_queue *queue, const struct add *op);
-MUST_USE enum status cuda_add_parts(struct cuda_queue *queue, const struct add_parts *op);
-MUST_USE enum status cuda_init_normal(struct cuda_queue *queue, const struct init_normal *op);
-MUST_USE enum status cuda_column_sum(struct cuda_queue *queue, const struct column_sum *op);
-MUST_USE enum status cuda_norm_forward(struct cuda_queue *queue, const struct norm_forward *op);
-MUST_USE enum status cuda_norm_backward(struct cuda_queue *queue, const struct norm_backward *op);
-MUST_USE enum status cuda_activation_forward(struct cuda_queue *queue, const struct activation_forward *op);
-MUST_USE enum status cuda_activation_backward(struct cuda_queue *queue, const struct activation_backward *op);
-MUST_USE enum status cuda_rope(struct cuda_queue *queue, const struct rope *op);
-MUST_USE enum status cuda_attention_forward(struct cuda_queue *queue, const struct attention_forward *op);
-MUST_USE enum status cuda_attention_backward(struct cuda_queue *queue, const struct attention_backward *op);
-MUST_USE enum status cuda_embedding_forward(struct cuda_queue *queue, const struct embedding_forward *op);
-MUST_USE enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embedding_backward *op);
-MUST_USE enum status cuda_residual_forward(struct cuda_queue *queue, const struct residual_forward *op);
-MUST_USE enum status cuda_residual_backward(struct cuda_queue *queue, const struct residual_backward *op);
-MUST_USE enum status cuda_residual_norm_forward(struct cuda_queue *queue,
-                                                const struct residual_norm_forward *op);
-MUST_USE enum status cuda_residual_norm_backward(struct cuda_queue *queue,
-                                                 const struct residual_norm_backward *op);
-MUST_USE enum status cuda_loss_max(struct cuda_queue *queue, const struct loss_max *op);
-MUST_USE enum status cuda_loss_sum(struct cuda_queue *queue, const struct loss_sum *op);
-MUST_USE enum status cuda_loss_finish(struct cuda_queue *queue, const struct loss_finish *op);
-MUST_USE enum status cuda_loss_backward(struct cuda_queue *queue, const struct loss_backward *op);
-MUST_USE enum status cuda_squares(struct cuda_queue *queue, const struct squares_list *op);
-MUST_USE enum status cuda_sum(struct cuda_queue *queue, const struct sum_list *op);
-MUST_USE enum status cuda_clip(struct cuda_queue *queue, const struct clip *op);
-MUST_USE enum status cuda_adamw(struct cuda_queue *queue, const struct adamw_list *op);
-MUST_USE enum status cuda_magnitude(struct cuda_queue *queue, const struct magnitude *op);
-MUST_USE enum status cuda_quantize(struct cuda_queue *queue, const struct quantize *op);
-MUST_USE enum status cuda_hadamard(struct cuda_queue *queue, const struct hadamard *op);
+/* cuda_gemm(queue, const struct gemm *op) and so on. */
+#define OP_ROW(kind, name, args, size) \
+    MUST_USE enum status cuda_##name(struct cuda_queue *queue, const struct args *op);
+OPS(OP_ROW)
+#undef OP_ROW
 
 /* Begins an NVTX range, for the timeline of Nsight Systems; NULL ends the last (range.c). */
 void cuda_range(const char *name);
 
-/* Matrix multiplication has two implementations: cuBLASLt (gemm_cublaslt.c), and our own kernel, used without
+/* cuda_gemm() has two implementations: cuBLASLt (gemm_cublaslt.c), and our own kernel, used without
  * the library (in the emulator) and for cases that it does not support (K = 0). */
-MUST_USE enum status cuda_gemm(struct cuda_queue *queue, const struct gemm *op);
 MUST_USE enum status cuda_gemm_tiled(struct cuda_queue *queue, const struct gemm *op);
 
 /* Attention has two implementations: our own kernels (attention.cu), and cuDNN (attention_cudnn.h).

@@ -8,76 +8,19 @@
 /* The tensor that represents the op's size. */
 static struct tensor main_tensor(const struct op *op)
 {
+    if (op->kind == OP_CAST && op->cast.in.dtype == F32) // the narrower of the two
+        return op->cast.out;
     switch (op->kind) {
-    case OP_GEMM:
-        return op->gemm.a;
-    case OP_FILL:
-        return op->fill.out;
-    case OP_COPY:
-        return op->copy.out;
-    case OP_CAST: // the narrower of the two
-        return op->cast.in.dtype == F32 ? op->cast.out : op->cast.in;
+#define OP_ROW(kind, name, args, size) \
+    case OP_##kind:                    \
+        return op->name.size;
+        OPS(OP_ROW)
+#undef OP_ROW
     case OP_TO_DEVICE:
     case OP_TO_HOST:
         return tensor_1d(NULL, I32, (int64_t)(op->transfer.bytes / sizeof(int32_t)));
-    case OP_ADD:
-        return op->add.out;
-    case OP_ADD_PARTS:
-        return op->add_parts.parts;
     case OP_POISON:
         return op->poison.out;
-    case OP_INIT_NORMAL:
-        return op->init_normal.out;
-    case OP_COLUMN_SUM:
-        return op->column_sum.in;
-    case OP_NORM_FORWARD:
-        return op->norm_forward.x;
-    case OP_NORM_BACKWARD:
-        return op->norm_backward.x;
-    case OP_ACTIVATION_FORWARD:
-        return op->activation_forward.x;
-    case OP_ACTIVATION_BACKWARD:
-        return op->activation_backward.x;
-    case OP_ROPE:
-        return op->rope.x;
-    case OP_ATTENTION_FORWARD:
-        return op->attention_forward.q;
-    case OP_ATTENTION_BACKWARD:
-        return op->attention_backward.forward.q;
-    case OP_EMBEDDING_FORWARD:
-        return op->embedding_forward.out;
-    case OP_EMBEDDING_BACKWARD:
-        return op->embedding_backward.dout;
-    case OP_RESIDUAL_FORWARD:
-        return op->residual_forward.x;
-    case OP_RESIDUAL_BACKWARD:
-        return op->residual_backward.dout;
-    case OP_RESIDUAL_NORM_FORWARD:
-        return op->residual_norm_forward.norm.x;
-    case OP_RESIDUAL_NORM_BACKWARD:
-        return op->residual_norm_backward.norm.x;
-    case OP_LOSS_MAX:
-        return op->loss_max.logits;
-    case OP_LOSS_SUM:
-        return op->loss_sum.logits;
-    case OP_LOSS_FINISH:
-        return op->loss_finish.sum;
-    case OP_LOSS_BACKWARD:
-        return op->loss_backward.logits;
-    case OP_SQUARES:
-        return op->squares.at[0].x;
-    case OP_SUM:
-        return op->sum.at[0].x;
-    case OP_CLIP:
-        return op->clip.squares;
-    case OP_ADAMW:
-        return op->adamw.at[0].weight;
-    case OP_MAGNITUDE:
-        return op->magnitude.in;
-    case OP_QUANTISE:
-        return op->quantize.in;
-    case OP_HADAMARD:
-        return op->hadamard.in;
     case OP_KIND_COUNT:
         break;
     }
@@ -157,8 +100,14 @@ enum status cuda_scratch(struct cuda_queue *queue, size_t bytes, void **out)
 }
 
 /* The kernels assume self-attention with heads of one size. */
-static enum status check_attention(const struct attention_forward *op)
+static enum status check_attention(const struct op *any)
 {
+    const struct attention_forward *op = any->kind == OP_ATTENTION_FORWARD ? &any->attention_forward
+                                         : any->kind == OP_ATTENTION_BACKWARD
+                                             ? &any->attention_backward.forward
+                                             : NULL;
+    if (op == NULL)
+        return OK;
     const int64_t keys = attention_keys(op), value_dim = attention_value_dim(op);
     if (keys == op->sequence && op->query_begin == 0 && value_dim == op->head_dim)
         return OK;
@@ -173,75 +122,15 @@ static enum status check_attention(const struct attention_forward *op)
 
 enum status cuda_run(struct cuda_queue *queue, const struct op *op)
 {
+    TRY(check_attention(op));
     switch (op->kind) {
-    case OP_GEMM:
-        return cuda_gemm(queue, &op->gemm);
-    case OP_FILL:
-        return cuda_fill(queue, &op->fill);
-    case OP_COPY:
-        return cuda_copy(queue, &op->copy);
-    case OP_CAST:
-        return cuda_cast(queue, &op->cast);
-    case OP_ADD:
-        return cuda_add(queue, &op->add);
-    case OP_ADD_PARTS:
-        return cuda_add_parts(queue, &op->add_parts);
+#define OP_ROW(kind, name, args, size) \
+    case OP_##kind:                    \
+        return cuda_##name(queue, &op->name);
+        OPS(OP_ROW)
+#undef OP_ROW
     case OP_POISON:
         return OK;
-    case OP_INIT_NORMAL:
-        return cuda_init_normal(queue, &op->init_normal);
-    case OP_COLUMN_SUM:
-        return cuda_column_sum(queue, &op->column_sum);
-    case OP_NORM_FORWARD:
-        return cuda_norm_forward(queue, &op->norm_forward);
-    case OP_NORM_BACKWARD:
-        return cuda_norm_backward(queue, &op->norm_backward);
-    case OP_ACTIVATION_FORWARD:
-        return cuda_activation_forward(queue, &op->activation_forward);
-    case OP_ACTIVATION_BACKWARD:
-        return cuda_activation_backward(queue, &op->activation_backward);
-    case OP_ROPE:
-        return cuda_rope(queue, &op->rope);
-    case OP_ATTENTION_FORWARD:
-        TRY(check_attention(&op->attention_forward));
-        return cuda_attention_forward(queue, &op->attention_forward);
-    case OP_ATTENTION_BACKWARD:
-        TRY(check_attention(&op->attention_backward.forward));
-        return cuda_attention_backward(queue, &op->attention_backward);
-    case OP_EMBEDDING_FORWARD:
-        return cuda_embedding_forward(queue, &op->embedding_forward);
-    case OP_EMBEDDING_BACKWARD:
-        return cuda_embedding_backward(queue, &op->embedding_backward);
-    case OP_RESIDUAL_FORWARD:
-        return cuda_residual_forward(queue, &op->residual_forward);
-    case OP_RESIDUAL_BACKWARD:
-        return cuda_residual_backward(queue, &op->residual_backward);
-    case OP_RESIDUAL_NORM_FORWARD:
-        return cuda_residual_norm_forward(queue, &op->residual_norm_forward);
-    case OP_RESIDUAL_NORM_BACKWARD:
-        return cuda_residual_norm_backward(queue, &op->residual_norm_backward);
-    case OP_LOSS_MAX:
-        return cuda_loss_max(queue, &op->loss_max);
-    case OP_LOSS_SUM:
-        return cuda_loss_sum(queue, &op->loss_sum);
-    case OP_LOSS_FINISH:
-        return cuda_loss_finish(queue, &op->loss_finish);
-    case OP_LOSS_BACKWARD:
-        return cuda_loss_backward(queue, &op->loss_backward);
-    case OP_SQUARES:
-        return cuda_squares(queue, &op->squares);
-    case OP_SUM:
-        return cuda_sum(queue, &op->sum);
-    case OP_CLIP:
-        return cuda_clip(queue, &op->clip);
-    case OP_ADAMW:
-        return cuda_adamw(queue, &op->adamw);
-    case OP_MAGNITUDE:
-        return cuda_magnitude(queue, &op->magnitude);
-    case OP_QUANTISE:
-        return cuda_quantize(queue, &op->quantize);
-    case OP_HADAMARD:
-        return cuda_hadamard(queue, &op->hadamard);
     case OP_TO_DEVICE:
     case OP_TO_HOST:
     case OP_KIND_COUNT:
