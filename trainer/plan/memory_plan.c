@@ -33,7 +33,9 @@ enum status memory_plan_make(const struct run *run, int rank, struct slot_use *s
     s.run.is_planning = true;
     s.run.data = NULL;
     s.run.hooks = (struct hooks){0};
-    const struct who before = *who_am_i(); // no rank yet, and not in the simulated step
+    if (device_traits(run->recipe->cluster.device)->computes)
+        s.run.tracing = (struct tracing){.any = false}; // the run is traced, not its plan
+    const struct who before = *who_am_i();              // no rank yet, and not in the simulated step
     enum status status = world_run_dry(run->mesh.world, rank, play, &s);
     *who_am_i() = before;
     return status;

@@ -17,7 +17,7 @@ struct memory_plan {
 };
 
 /* Plans a rank of the run's world. slots: [chunks][SLOT_LIFETIMES], or NULL. If the recipe's device
- * computes, its dry counterpart is used, without hooks. Returns the errors that a run would return
+ * computes, its dry counterpart is used, without hooks and traces. Returns the errors that a run would return
  * (BAD_RECIPE, ...). */
 MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots,
                                       struct memory_plan *out);

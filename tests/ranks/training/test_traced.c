@@ -4,6 +4,7 @@
  * ranks as threads and as processes that write to one file.
  *     test_traced [MPIRUN] */
 #include "tests/support/launched.h"
+#include "trainer/plan/memory_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -201,7 +202,8 @@ static const struct traced_layout layouts[] = {
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-static enum status check_sum(const struct lines *lines, const struct expected *sum, const char *group)
+/* required: at least one rank must have such a call. */
+static enum status check_sum(const struct lines *lines, const struct expected *sum, bool required)
 {
     enum { RANKS = 8 };
     long long calls[RANKS] = {0}, bytes[RANKS] = {0};
@@ -209,7 +211,7 @@ static enum status check_sum(const struct lines *lines, const struct expected *s
     for (int i = 0; i < lines->count; i++) {
         const struct line *line = &lines->list[i];
         CHECK(line->rank < RANKS);
-        if (line->step != 1 || strcmp(line->group, group) != 0 || strcmp(line->what, sum->what) != 0)
+        if (line->step != 1 || strcmp(line->group, sum->group) != 0 || strcmp(line->what, sum->what) != 0)
             continue;
         calls[line->rank]++;
         bytes[line->rank] += line->bytes;
@@ -218,9 +220,9 @@ static enum status check_sum(const struct lines *lines, const struct expected *s
         seen = seen || calls[rank] > 0;
         if (calls[rank] > 0 && (calls[rank] != sum->calls || bytes[rank] != sum->bytes))
             return fail(OUT_OF_BOUND, "%s %s on rank %d: %lld calls of %lld bytes, not %lld of %lld",
-                        sum->what, group, rank, calls[rank], bytes[rank], sum->calls, sum->bytes);
+                        sum->what, sum->group, rank, calls[rank], bytes[rank], sum->calls, sum->bytes);
     }
-    return seen ? OK : fail(OUT_OF_BOUND, "no %s %s", sum->what, group);
+    return seen || !required ? OK : fail(OUT_OF_BOUND, "no %s %s", sum->what, sum->group);
 }
 
 static enum status check_trace(const struct traced_layout *layout, const struct lines *lines)
@@ -229,7 +231,7 @@ static enum status check_trace(const struct traced_layout *layout, const struct 
     int forwards = 0; // of microbatch 0: one in training, and one for each batch of the evaluation
     TRY(check_agreement(lines));
     for (const struct expected *sum = layout->sums; sum->group != NULL; sum++)
-        TRY(check_sum(lines, sum, sum->group));
+        TRY(check_sum(lines, sum, true));
     for (int i = 0; i < lines->count; i++) {
         kinds[0] = kinds[0] || lines->list[i].number >= 0;
         kinds[1] = kinds[1] || strcmp(lines->list[i].what, "action") == 0;
@@ -304,6 +306,40 @@ static enum status check_layout(const struct tiny *tiny, const struct traced_lay
     return status;
 }
 
+/* Planning is traced if it is all that the recipe asks for; before a run, only the run is. */
+static enum status check_planning(const struct tiny *tiny, const struct traced_layout *layout, bool dry)
+{
+    struct lines lines = {NULL};
+    struct recipe *recipe = NULL;
+    struct run run = {NULL};
+    struct memory_plan plan;
+    const char *path = getenv("CUBOID_TRACE_FILE");
+    TRY(tiny_recipe(tiny, TINY_GPT, dry ? EVEN "cluster.device=dry" : EVEN, layout->overrides, 0, &recipe));
+    setenv("CUBOID_TRACE", "all", 1);
+    enum status status = run_create(recipe, false, &run);
+    unsetenv("CUBOID_TRACE");
+    if (status == OK)
+        status = memory_plan_make(&run, 0, NULL, &plan);
+    if (status == OK && dry)
+        status = read_lines(path, &lines);
+    if (status == OK && !dry && access(path, F_OK) == 0)
+        status = fail(OUT_OF_BOUND, "the planning pass of a run is traced");
+    for (const struct expected *sum = layout->sums; status == OK && dry && sum->group != NULL; sum++)
+        status = check_sum(&lines, sum, false); // of rank 0, which is not at both ends of a transfer
+    unlink(path);
+    free(lines.list);
+    run_destroy(&run);
+    recipe_destroy(recipe);
+    return status;
+}
+
+static int judge(const struct traced_layout *layout, const char *how, enum status status)
+{
+    printf("%s %s%s: %s\n", status == OK ? "ok  " : "FAIL", layout->overrides, how,
+           status == OK ? "as computed by hand" : fail_text());
+    return status != OK;
+}
+
 int main(int argc, char **argv)
 {
     struct tiny tiny;
@@ -318,11 +354,12 @@ int main(int argc, char **argv)
         for (int i = 0; i < LAYOUTS; i++) {
             if (processes && layouts[i].sums[0].group != NULL)
                 continue; // the same lines as of threads: only those of many ranks
-            enum status status = check_layout(&tiny, &layouts[i], argv, processes);
-            failures += status != OK;
-            printf("%s %s%s: %s\n", status == OK ? "ok  " : "FAIL", layouts[i].overrides,
-                   processes ? " (processes)" : "", status == OK ? "as computed by hand" : fail_text());
+            failures += judge(&layouts[i], processes ? " (processes)" : "",
+                              check_layout(&tiny, &layouts[i], argv, processes));
         }
+    for (int i = 0; i < LAYOUTS; i++)
+        failures += judge(&layouts[i], " (dry)", check_planning(&tiny, &layouts[i], true));
+    failures += judge(&layouts[0], " (planned)", check_planning(&tiny, &layouts[0], false));
     tiny_destroy(&tiny);
     printf("%d failures\n", failures);
     return failures > 0;

@@ -16,6 +16,7 @@ struct rank {
     struct stream *stream;
     struct buffer x, y;
     struct text seen;
+    bool called[CALL_COUNT];
 };
 
 /* "send tp[0] #3 40: 0>40<0 2>0<0": the call, its bytes, and the bytes to and from each peer. */
@@ -24,6 +25,7 @@ static void note(void *context, const struct observation *seen)
     struct rank *r = context;
     const struct observed_message *m = seen->message;
     cr_assert(seen->what == OBSERVED_MESSAGE && seen->stream == r->stream);
+    r->called[m->call] = true;
     text_add(&r->seen, "%s %s #%lld %lld:", call_name(m->call), m->comm->name, (long long)m->sequence,
              (long long)message_bytes(m));
     for (int peer = 0; peer < m->comm->size; peer++)
@@ -83,6 +85,8 @@ static enum status every_call(struct world *world, void *argument)
                                           "send g #8 20: 7>0<0 3>20<0 5>0<0\n"
                                           "receive g #8 24: 7>0<24 3>0<0 5>0<0\n"
                                           "barrier g #9 0: 7>0<0 3>0<0 5>0<0\n");
+    for (int call = 0; call < CALL_COUNT; call++)
+        cr_expect(r.called[call], "no %s is observed", call_name((enum call)call));
     close_rank(&r);
     world_stop_observing(world);
     return world->ops == own ? OK : fail(OUT_OF_BOUND, "the table was not restored");
