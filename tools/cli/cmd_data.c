@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "tools/cli/cmd_data_options.h"
+#include "tools/cli/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -47,87 +48,27 @@ static const char help_text[] =
     "  --documents N            number of documents (default 3)\n"
     "  --tokenizer, --vocab-file, --merge-file   as above\n";
 
-enum option_kind { TAKES_VALUE, SETS, CLEARS };
-
-static const struct option_row {
-    const char *name;
-    enum option_kind kind;
-    size_t at; // of a string or a bool in struct data_options
-} rows[] = {
-    {"--output", TAKES_VALUE, offsetof(struct data_options, output)},
-    {"--tokenizer", TAKES_VALUE, offsetof(struct data_options, tokenizer)},
-    {"--vocab-file", TAKES_VALUE, offsetof(struct data_options, vocab_file)},
-    {"--merge-file", TAKES_VALUE, offsetof(struct data_options, merge_file)},
-    {"--documents", TAKES_VALUE, offsetof(struct data_options, documents)},
-    {"--split-lines", TAKES_VALUE, offsetof(struct data_options, split_lines)},
-    {"--json-key", TAKES_VALUE, offsetof(struct data_options, json_key)},
-    {"--format", TAKES_VALUE, offsetof(struct data_options, format)},
-    {"--append-eod", SETS, offsetof(struct data_options, append_eod)},
-    {"--no-append-eod", CLEARS, offsetof(struct data_options, append_eod)},
-    {"--overwrite", SETS, offsetof(struct data_options, overwrite)},
-    {"--help", SETS, offsetof(struct data_options, help)},
-};
-enum { ROW_COUNT = sizeof rows / sizeof *rows };
-
-static const struct option_row *find_row(const char *name, size_t length)
-{
-    for (size_t i = 0; i < ROW_COUNT; i++)
-        if (strlen(rows[i].name) == length && memcmp(rows[i].name, name, length) == 0)
-            return &rows[i];
-    return NULL;
-}
-
-static enum status refuse_option(const char *name)
-{
-    const char *names[ROW_COUNT];
-    for (size_t i = 0; i < ROW_COUNT; i++)
-        names[i] = rows[i].name;
-    const char *nearest = nearest_name(name, names, ROW_COUNT);
-    return fail(BAD_USAGE, "unknown option %s%s%s%s; run cuboid data --help", name,
-                nearest != NULL ? " (did you mean " : "", nearest != NULL ? nearest : "",
-                nearest != NULL ? "?)" : "");
-}
-
-/* One option at argv[*i], written "--name value", "--name=value" or "-o value"; moves *i to its last word. */
-static enum status parse_option(int argc, char **argv, int *i, struct data_options *o)
-{
-    const char *word = argv[*i];
-    if (strcmp(word, "-h") == 0)
-        word = "--help";
-    if (strcmp(word, "-o") == 0)
-        word = "--output";
-    const char *equals = strchr(word, '=');
-    const struct option_row *row = find_row(word, equals != NULL ? (size_t)(equals - word) : strlen(word));
-    if (row == NULL)
-        return refuse_option(word);
-    if (row->kind != TAKES_VALUE) {
-        if (equals != NULL)
-            return fail(BAD_USAGE, "%s: %s takes no value", word, row->name);
-        *(bool *)((char *)o + row->at) = row->kind == SETS;
-        return OK;
-    }
-    if (equals == NULL && *i + 1 >= argc)
-        return fail(BAD_USAGE, "%s needs a value", argv[*i]);
-    const char **value = (const char **)((char *)o + row->at), *before = *value;
-    *value = equals != NULL ? equals + 1 : argv[++*i];
-    if (before != NULL)
-        return fail(BAD_USAGE, "%s is given twice (%s and %s); remove one of them", row->name, before,
-                    *value);
-    return OK;
-}
-
 static enum status parse_options(int argc, char **argv, struct data_options *o)
 {
-    bool only_inputs = false; // after "--"
-    for (int i = 2; i < argc; i++) {
-        if (!only_inputs && strcmp(argv[i], "--") == 0)
-            only_inputs = true;
-        else if (only_inputs || argv[i][0] != '-' || strcmp(argv[i], "-") == 0)
-            o->inputs[o->input_count++] = argv[i];
-        else
-            TRY(parse_option(argc, argv, &i, o));
-    }
-    return OK;
+    const struct option options[] = {
+        {"--output", OPTION_TEXT, &o->output, 0, 0},
+        {"-o", OPTION_TEXT, &o->output, 0, 0},
+        {"--tokenizer", OPTION_TEXT, &o->tokenizer, 0, 0},
+        {"--vocab-file", OPTION_TEXT, &o->vocab_file, 0, 0},
+        {"--merge-file", OPTION_TEXT, &o->merge_file, 0, 0},
+        {"--documents", OPTION_TEXT, &o->documents, 0, 0},
+        {"--split-lines", OPTION_TEXT, &o->split_lines, 0, 0},
+        {"--json-key", OPTION_TEXT, &o->json_key, 0, 0},
+        {"--format", OPTION_TEXT, &o->format, 0, 0},
+        {"--append-eod", OPTION_FLAG, &o->append_eod, 0, 0},
+        {"--no-append-eod", OPTION_CLEAR, &o->append_eod, 0, 0},
+        {"--overwrite", OPTION_FLAG, &o->overwrite, 0, 0},
+        {"--help", OPTION_FLAG, &o->help, 0, 0},
+        {"-h", OPTION_FLAG, &o->help, 0, 0},
+        {"-", OPTION_REST, NULL, 0, 0}, // standard input
+        {"--", OPTION_END, NULL, 0, 0},
+    };
+    return options_parse(argc, argv, options, sizeof options / sizeof *options, o->inputs, &o->input_count);
 }
 
 enum status data_options_tokenizer(const struct data_options *options, struct tokenizer **out)
@@ -146,10 +87,10 @@ enum status data_options_tokenizer(const struct data_options *options, struct to
     return status == OK || status == NO_MEMORY ? status : BAD_USAGE; // with what it said
 }
 
-static enum status run(int argc, char **argv, struct data_options *o)
+/* argv[0] is the command, if there is one; then its options. */
+static enum status run(const char *command, int argc, char **argv, struct data_options *o)
 {
     TRY(parse_options(argc, argv, o));
-    const char *command = argc > 1 ? argv[1] : "";
     if (o->help || strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0) {
         fputs(help_text, stdout);
         return OK;
@@ -158,7 +99,7 @@ static enum status run(int argc, char **argv, struct data_options *o)
         return data_prepare(o);
     if (strcmp(command, "inspect") == 0)
         return data_inspect(o);
-    if (argc < 2)
+    if (*command == 0)
         return fail(BAD_USAGE, "no command given; use prepare or inspect; run cuboid data --help");
     const char *near = nearest_name(command, (const char *const[]){"prepare", "inspect"}, 2);
     return fail(BAD_USAGE, "unknown command %s%s%s%s; run cuboid data --help", command,
@@ -169,8 +110,9 @@ int cmd_data(int argc, char **argv)
 {
     struct data_options options = {.append_eod = true};
     options.inputs = calloc((size_t)argc + 1, sizeof *options.inputs);
-    enum status status =
-        options.inputs == NULL ? fail(NO_MEMORY, "no memory for %d words", argc) : run(argc, argv, &options);
+    enum status status = options.inputs == NULL ? fail(NO_MEMORY, "no memory for %d words", argc)
+                         : argc < 2             ? run("", argc, argv, &options)
+                                                : run(argv[1], argc - 1, argv + 1, &options);
     free(options.inputs);
     if (status == OK)
         return 0;

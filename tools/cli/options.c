@@ -23,14 +23,15 @@ static enum status unknown(const char *command, const char *argument, const stru
 {
     const char *names[MOST_OPTIONS];
     struct text list = {0};
-    for (int i = 0; i < count; i++) {
-        names[i] = options[i].name;
-        text_add(&list, "%s%s", i > 0 ? ", " : "", names[i]);
-    }
-    const char *near = nearest_name(argument, names, (size_t)count), *bare = argument + strspn(argument, "-");
-    char key[64];
-    snprintf(key, sizeof key, "%.*s", (int)strcspn(bare, "="), bare);
-    if (recipe_key(key) != NULL) {
+    size_t shown = 0;
+    for (int i = 0; i < count; i++)
+        if (options[i].type != OPTION_REST && options[i].type != OPTION_END) {
+            text_add(&list, "%s%s", shown > 0 ? ", " : "", options[i].name);
+            names[shown++] = options[i].name;
+        }
+    const char *near = nearest_name(argument, names, shown);
+    char key[RECIPE_KEY_CHARS];
+    if (recipe_key_of_option(argument, key)) {
         text_free(&list);
         return fail(BAD_USAGE, "%s: %s is a recipe key, not an option; use %s=VALUE", command, argument, key);
     }
@@ -49,8 +50,14 @@ static enum status store(const char *command, const struct option *option, const
     case OPTION_FLAG:
         *(bool *)option->value = true;
         return OK;
+    case OPTION_CLEAR:
+        *(bool *)option->value = false;
+        return OK;
     case OPTION_TEXT:
         *(const char **)option->value = value;
+        return OK;
+    case OPTION_REST:
+    case OPTION_END:
         return OK;
     case OPTION_INTEGER:
         if (!integer_parse(value, &integer))
@@ -72,29 +79,45 @@ static enum status store(const char *command, const struct option *option, const
                 number_text(option->high, high));
 }
 
+static bool takes_value(const struct option *option)
+{
+    return option->type == OPTION_TEXT || option->type == OPTION_INTEGER || option->type == OPTION_REAL;
+}
+
+/* The index of the first option with this variable: "-o" and "--output" are one. */
+static int variable_of(const struct option *option, const struct option *options)
+{
+    int i = 0;
+    while (options[i].value != option->value)
+        i++;
+    return i;
+}
+
 enum status options_parse(int argc, char **argv, const struct option *options, int count, const char **rest,
                           int *rest_count)
 {
     const char *given[MOST_OPTIONS] = {NULL}; // the value of each
+    bool ended = false;
     *rest_count = 0;
     CHECK(count <= MOST_OPTIONS);
     for (int i = 1; i < argc; i++) {
-        if (argv[i][0] != '-') {
+        const char *value = NULL;
+        const struct option *option = ended ? NULL : find(argv[i], options, count, &value);
+        if (ended || argv[i][0] != '-' || (option != NULL && option->type == OPTION_REST)) {
             rest[(*rest_count)++] = argv[i];
             continue;
         }
-        const char *value;
-        const struct option *option = find(argv[i], options, count, &value);
         if (option == NULL)
             return unknown(argv[0], argv[i], options, count);
-        bool flag = option->type == OPTION_FLAG;
+        bool flag = !takes_value(option);
+        ended = option->type == OPTION_END;
         if (flag && value != NULL)
             return fail(BAD_USAGE, "%s: %s takes no value", argv[0], option->name);
         if (!flag && value == NULL && i + 1 == argc)
             return fail(BAD_USAGE, "%s: %s needs a value", argv[0], option->name);
         if (!flag && value == NULL)
             value = argv[++i];
-        const char **before = &given[option - options];
+        const char **before = &given[variable_of(option, options)];
         if (*before != NULL)
             return fail(BAD_USAGE, "%s: %s is given twice (%s and %s); remove one of them", argv[0],
                         option->name, *before, value);

@@ -6,6 +6,8 @@
  *         {"--json", OPTION_FLAG, &json},
  *     };
  *
+ * A second row with the same variable is another name of an option ("-o").
+ *
  * "--tokens 5" and "--tokens=5" are the same; a value is given once. What begins with no dash is left for the
  * command. A value may begin with one: "-1" or a text. */
 #pragma once
@@ -13,10 +15,13 @@
 #include "base/text.h"
 
 enum option_type {
-    OPTION_FLAG,    // bool
+    OPTION_FLAG,    // bool, set to true
+    OPTION_CLEAR,   // bool, set to false
     OPTION_INTEGER, // int64_t
     OPTION_REAL,    // double
-    OPTION_TEXT     // const char *: points into argv
+    OPTION_TEXT,    // const char *: points into argv
+    OPTION_REST,    // "-": left for the command, as what begins with no dash
+    OPTION_END      // "--": all that follows is left for the command
 };
 
 struct option {

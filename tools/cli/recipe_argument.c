@@ -30,12 +30,11 @@ static int load_argument(int argc, char **argv, bool alone, bool warns, struct r
 {
     if (argc < 2 || argv[1][0] == '-' || argv[1][0] == 0) {
         if (argc >= 2 && argv[1][0] != 0) {
-            const char *name = argv[1] + strspn(argv[1], "-");
-            char key[64];
-            snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "="), name);
+            char key[RECIPE_KEY_CHARS];
+            bool is_key = recipe_key_of_option(argv[1], key);
             (void)fail(BAD_USAGE, "unknown option %s%s%s%s", argv[1],
-                       recipe_key(key) != NULL ? "; recipe keys follow the recipe, without dashes: use " : "",
-                       recipe_key(key) != NULL ? key : "", recipe_key(key) != NULL ? "=VALUE" : "");
+                       is_key ? "; recipe keys follow the recipe, without dashes: use " : "",
+                       is_key ? key : "", is_key ? "=VALUE" : "");
             fprintf(stderr, "cuboid %s: %s\n", argv[0], fail_text());
         }
         fprintf(stderr, "cuboid %s: no recipe given; use cuboid %s recipes/quickstart.yaml\n", argv[0],

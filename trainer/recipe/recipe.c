@@ -85,17 +85,6 @@ void problems_free(struct problems *problems)
 
 /* ---- unknown keys ---- */
 
-/* The row, of any section, that is called `name`; -1 when there is none. */
-static int row_called(const char *name)
-{
-    for (int s = 0; s < recipe_section_count; s++) {
-        int row = row_find(recipe_sections[s].name, name);
-        if (row >= 0)
-            return row;
-    }
-    return -1;
-}
-
 /* The row, of any section, with the nearest name. */
 static int row_near(const char *name)
 {
@@ -373,20 +362,15 @@ static struct node *override_value(struct loader *loader, const char *key, const
  * optimizer.lr, and "--train-iters". True when it is one of these; *takes_next: so is `next`. */
 static bool refuse_option(struct loader *loader, const char *override, const char *next, bool *takes_next)
 {
-    const char *name = override + strspn(override, "-"), *equals = strchr(name, '=');
-    bool dashes = name != override;
-    char key[64];
-    snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "="), name);
-    for (char *c = key; dashes && *c != 0; c++)
-        *c = *c == '-' ? '_' : *c;
-    int called = row_find_dotted(key) < 0 ? row_called(key) : -1;
+    const char *equals = strchr(override, '=');
+    bool dashes = *override == '-';
+    char key[RECIPE_KEY_CHARS];
     *takes_next = false;
-    if ((!dashes && equals != NULL) || (called < 0 && row_find_dotted(key) < 0))
+    if ((!dashes && equals != NULL) || !recipe_key_of_option(override, key))
         return false;
     *takes_next = equals == NULL && next != NULL && *next != '-' && strchr(next, '=') == NULL;
     problems_add(loader->problems, "command line: %.*s%s; use %s=%.*s", SHOWN, override,
-                 dashes ? ": keys have no dashes" : " is not key=value",
-                 called >= 0 ? recipe_rows[called].key : key, SHOWN,
+                 dashes ? ": keys have no dashes" : " is not key=value", key, SHOWN,
                  equals != NULL ? equals + 1
                  : *takes_next  ? next
                                 : "VALUE");

@@ -320,6 +320,11 @@ void recipe_resolved_text(const struct recipe *recipe, struct text *out);
  * names are one pointer. */
 const char *recipe_key(const char *name);
 
+/* The key that is meant by an option of another program: "tp" for "--tp=2" (as it is written there),
+ * "optimizer.lr" for "--lr". False if there is none. */
+enum { RECIPE_KEY_CHARS = 64 };
+bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS]);
+
 /* The value of a key ("model.norm_epsilon"), as that text has it. The key is one of the table's. */
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out);
 

@@ -2,6 +2,7 @@
 /* Finds rows of the recipe's table by key, alias or short name. */
 #include "trainer/recipe/recipe_table.h"
 
+#include <stdio.h>
 #include <string.h>
 
 size_t row_section_length(const struct recipe_row *row)
@@ -103,6 +104,30 @@ const char *recipe_key(const char *name)
 {
     int row = row_find_dotted(name);
     return row >= 0 ? recipe_rows[row].key : NULL;
+}
+
+int row_called(const char *name)
+{
+    for (int s = 0; s < recipe_section_count; s++) {
+        int row = row_find(recipe_sections[s].name, name);
+        if (row >= 0)
+            return row;
+    }
+    return -1;
+}
+
+bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS])
+{
+    const char *name = argument + strspn(argument, "-");
+    snprintf(key, RECIPE_KEY_CHARS, "%.*s", (int)strcspn(name, "="), name);
+    for (char *c = key; name != argument && *c != 0; c++)
+        *c = *c == '-' ? '_' : *c;
+    if (row_find_dotted(key) >= 0)
+        return true;
+    int row = row_called(key);
+    if (row >= 0)
+        snprintf(key, RECIPE_KEY_CHARS, "%s", recipe_rows[row].key);
+    return row >= 0;
 }
 
 const char *recipe_model_key(int index)

@@ -95,6 +95,8 @@ void row_choices_text(const struct recipe_row *row, struct text *out);
 int row_find(const char *section, const char *name);
 /* By dotted key; alias inside the section allowed ("model.n_layer"), and tp, pp, dp, cp, ep. */
 int row_find_dotted(const char *key);
+/* The row of any section that is called `name`; -1 when there is none. */
+int row_called(const char *name);
 /* For keys written in this program: there is one. */
 int row_of(const char *key);
 

@@ -107,6 +107,37 @@ Test(options, say_what_works)
     }
 }
 
+Test(options, have_other_names_and_an_end)
+{
+    const char *name = NULL, *rest[8];
+    bool flag = true;
+    int count = 0;
+    const struct option options[] = {
+        {"--output", OPTION_TEXT, &name, 0, 0}, {"-o", OPTION_TEXT, &name, 0, 0},
+        {"--flag", OPTION_FLAG, &flag, 0, 0},   {"--no-flag", OPTION_CLEAR, &flag, 0, 0},
+        {"-", OPTION_REST, NULL, 0, 0},         {"--", OPTION_END, NULL, 0, 0},
+    };
+    struct line line;
+    cut("c - -o x --no-flag -- --flag -o", &line);
+    cr_assert_eq(options_parse(line.count, line.words, options, 6, rest, &count), OK, "%s", fail_text());
+    cr_assert(count == 3 && !flag);
+    cr_assert_str_eq(name, "x");
+    cr_assert_str_eq(rest[0], "-");
+    cr_assert_str_eq(rest[1], "--flag");
+    cut("c -o x --output y", &line);
+    cr_assert_eq(options_parse(line.count, line.words, options, 6, rest, &count), BAD_USAGE);
+    cr_assert_str_eq(fail_text(), "c: --output is given twice (x and y); remove one of them");
+    cut("c --train-iters=5", &line);
+    cr_assert_eq(options_parse(line.count, line.words, options, 6, rest, &count), BAD_USAGE);
+    cr_assert_str_eq(fail_text(),
+                     "c: --train-iters=5 is a recipe key, not an option; use train.train_iters=VALUE");
+    cut("c --outptu=5", &line);
+    cr_assert_eq(options_parse(line.count, line.words, options, 6, rest, &count), BAD_USAGE);
+    cr_assert_str_eq(fail_text(),
+                     "c: unknown option --outptu=5 (did you mean --output?); valid options: --output, "
+                     "-o, --flag, --no-flag");
+}
+
 /* ---- cuboid schedule ---- */
 
 Test(schedule_command, draws_and_closes_with_the_totals, .init = cr_redirect_stdout)
