@@ -17,3 +17,11 @@ bool stream_plans_sums(const struct stream *stream);
 /* Counts `bytes` of message scratch as communication memory if the device simulates a GPU; else does
  * nothing. */
 MUST_USE enum status stream_plan_message(struct stream *stream, size_t bytes);
+
+/* Arithmetic and memory traffic of an op, from its shapes. A cost model converts them to time; nothing here
+ * depends on a machine. An observer (observe.h) of a dry device adds them up for a plan. */
+struct op_cost {
+    double flops; // a multiply-add is two; an exponential, a root or a division is one
+    double bytes; // each operand once, read or written; an accumulated output twice
+};
+struct op_cost op_cost(const struct op *op);

@@ -29,7 +29,7 @@ const struct device_traits device_traits_strict = {
 
 const struct device_traits device_traits_dry = {
     .name = "dry",
-    .what = "computes nothing: counts every op, byte and message, for planning",
+    .what = "computes nothing: allocates as a run does, for planning",
     .ops = &device_dry,
     .has_matmul_options = true, // as the simulated device
     .takes_cudnn = true,

@@ -150,7 +150,7 @@ MUST_USE enum status world_run(const char *transport, int size,
 MUST_USE enum status world_run_as(const struct world_options *options,
                                   enum status (*body)(struct world *world, void *argument), void *argument);
 
-/* Runs only `rank` of a world of `size` ranks, in this process: messages are counted and complete at once. */
+/* Runs only `rank` of a world of `size` ranks, in this process: messages complete at once. */
 MUST_USE enum status world_run_dry(int size, int rank,
                                    enum status (*body)(struct world *world, void *argument), void *argument);
 

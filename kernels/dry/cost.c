@@ -2,7 +2,10 @@
 /* Arithmetic and memory traffic of each op, from its shapes alone. Matrix multiplications and attention are
  * exact counts; the others do a few operations per element and are memory-bound, so an approximate factor
  * suffices. */
-#include "kernels/dry/dry.h"
+#include "kernels/device_plan.h"
+#include "kernels/ops.h"
+
+static const double ACTIVATION_FLOPS = 10.0, ACTIVATION_BACKWARD_FLOPS = 16.0; // per element
 
 static double count(struct tensor t)
 {
@@ -17,9 +20,18 @@ static double bytes(struct tensor t)
 static struct op_cost gemm_cost(const struct gemm *g)
 {
     double k = (double)(g->transpose_a ? g->a.dim[0] : g->a.dim[1]);
-    return (struct op_cost){.flops = 2.0 * count(g->c) * k + count(g->bias),
-                            .bytes = bytes(g->a) + bytes(g->b) + bytes(g->bias) +
-                                     (g->accumulate ? 2.0 : 1.0) * bytes(g->c)};
+    struct op_cost cost = {.flops = 2.0 * count(g->c) * k + count(g->bias),
+                           .bytes = bytes(g->a) + bytes(g->b) + bytes(g->bias) +
+                                    (g->accumulate ? 2.0 : 1.0) * bytes(g->c)};
+    // A fused epilogue does not load what the GEMM has loaded or computed.
+    const struct epilogue *e = &g->epilogue;
+    cost.flops += ACTIVATION_FLOPS * count(e->after) + ACTIVATION_BACKWARD_FLOPS * count(e->before);
+    cost.bytes += bytes(e->after) + bytes(e->before);
+    if (e->bias_gradient.data != NULL) {
+        cost.flops += count(g->a);
+        cost.bytes += 2.0 * bytes(e->bias_gradient);
+    }
+    return cost;
 }
 
 /* Unmasked pairs of query and key, over all heads; documents are not known here. */
@@ -136,10 +148,10 @@ struct op_cost op_cost(const struct op *op)
     case OP_NORM_BACKWARD:
         return norm_backward_cost(&op->norm_backward);
     case OP_ACTIVATION_FORWARD:
-        return elementwise(op->activation_forward.y, 10.0,
+        return elementwise(op->activation_forward.y, ACTIVATION_FLOPS,
                            bytes(op->activation_forward.x) + bytes(op->activation_forward.y));
     case OP_ACTIVATION_BACKWARD:
-        return elementwise(op->activation_backward.dy, 16.0,
+        return elementwise(op->activation_backward.dy, ACTIVATION_BACKWARD_FLOPS,
                            2.0 * bytes(op->activation_backward.x) + bytes(op->activation_backward.dy));
     case OP_ROPE:
         return elementwise(op->rope.x, 3.0, 2.0 * bytes(op->rope.x));

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The dry device: the program runs, but nothing is computed. Allocation returns addresses without backing
- * memory, ops are counted, reads return zeros. The plan of a run is therefore the run itself, and cannot
- * drift from it. It also allocates the scratch memory of the simulated device: the cpu's one buffer for all
- * streams, or the cuda device's per stream, and that of its message reductions. Addresses follow the
- * allocation rule of the cuda device's pool, so the high-water mark is the required pool size.
+ * memory, ops do nothing, reads return zeros; an observer (observe.h) sees all of them. The plan of a run is
+ * therefore the run itself, and cannot drift from it. It also allocates the scratch memory of the simulated
+ * device: the cpu's one buffer for all streams, or the cuda device's per stream, and that of its message
+ * reductions. Addresses follow the allocation rule of the cuda device's pool, so the high-water mark is the
+ * required pool size.
  *
  * Caution: an address from here can be offset (a view of rows), but never dereferenced. They begin in a
  * range that no processor maps, so dereferencing one ends the program at once. */
 #include "kernels/dry/device_dry.h"
 
 #include "kernels/device_plan.h"
-#include "kernels/dry/dry.h"
 #include "kernels/first_fit.h"
+#include "kernels/ops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,6 @@ struct dry_device {
     struct device_options options;
     bool is_gpu; // simulates one: scratch is per stream
     struct first_fit *memory, *host;
-    struct dry_counts counts;
     struct buffer scratch; // grows as the cpu's does
 };
 
@@ -43,13 +43,6 @@ static enum status dry_open(struct device *device, const struct device_options *
 static bool is_dry(const struct device *device)
 {
     return device->ops->open == dry_open;
-}
-
-const struct dry_counts *dry_counts(const struct device *device)
-{
-    if (!is_dry(device))
-        return NULL;
-    return &dry_of(device)->counts;
 }
 
 const char *device_that_plans(void)
@@ -204,12 +197,6 @@ static enum status dry_submit(struct stream *stream, const struct op *op)
 {
     if (op->kind == OP_GEMM && !epilogue_is_none(&op->gemm.epilogue))
         return count_in_parts(stream, op);
-    struct dry_device *state = dry_of(stream->device);
-    struct dry_count *counted = &state->counts.op[op->kind];
-    struct op_cost cost = op_cost(op);
-    counted->calls++;
-    counted->flops += cost.flops;
-    counted->bytes += cost.bytes;
     if (op->kind == OP_TO_HOST && (uintptr_t)op->transfer.to < FIRST_ADDRESS)
         memset(op->transfer.to, 0, op->transfer.bytes);
     return count_scratch(stream, op);
@@ -217,7 +204,7 @@ static enum status dry_submit(struct stream *stream, const struct op *op)
 
 static enum status dry_submit_work(struct stream *stream, struct work *work)
 {
-    dry_of(stream->device)->counts.works++;
+    (void)stream;
     TRY(work->start(work));
     for (;;) {
         bool done = false;

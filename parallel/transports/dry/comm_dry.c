@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The dry transport: a world of any size that runs one rank at a time without peers. Every message completes
- * when its turn on the stream comes; group.h has counted it. For devices that model a GPU, the scratch memory
+ * when its turn on the stream comes. For devices that model a GPU, the scratch memory
  * of the GPU transport's reductions is counted too. */
 #include "kernels/device_plan.h"
 #include "parallel/comm.h"
@@ -154,7 +154,7 @@ static enum status run_dry(const struct world_options *options,
 
 const struct transport_ops transport_dry = {
     .name = "dry",
-    .what = "no communication: ranks run one at a time, and messages are only counted",
+    .what = "no communication: ranks run one at a time, without their peers",
     .moves_data = false,
     .run = run_dry,
     .comm_create = comm_create_dry,
