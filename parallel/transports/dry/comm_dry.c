@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The dry transport: a world of any size that runs one rank at a time without peers. Every message completes
- * when its turn on the stream comes. For devices that model a GPU, the scratch memory
- * of the GPU transport's reductions is counted too. */
+ * when its turn on the stream comes. For devices that model a GPU, the scratch memory of the GPU transport's
+ * reductions is allocated too. */
 #include "kernels/device_plan.h"
 #include "parallel/comm.h"
 #include "parallel/transports/nccl/comm_nccl_scratch.h"

@@ -129,7 +129,7 @@ Test(observe, the_list_has_an_end)
 Test(observe, a_failed_allocation_is_not_seen)
 {
     struct notes notes = {.text = ""};
-    struct device *device = open_device("cpu");
+    struct device *device = open_device("dry");
     struct buffer x = {0};
     cr_assert_eq(device_observe(device, (struct observer){note, &notes}), OK);
     cr_assert_eq(buffer_alloc(device, PART_WEIGHTS, (size_t)1 << 62, &x), NO_MEMORY);
