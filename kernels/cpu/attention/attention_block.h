@@ -107,8 +107,7 @@ static inline veci attention_tile_sees(const struct attention_tile *tile, int64_
     int32_t ahead = (int32_t)(tile->key + k - tile->token - v * LANES);
     veci sees = veci_lanes() >= veci_all(ahead);
     if (tile->op->document != NULL)
-        sees &= document ==
-                veci_all(tile->op->document[tile->sequence * attention_keys(tile->op) + tile->key + k]);
+        sees &= document == veci_all(tile->op->document[tile->key_row + k]);
     return sees;
 }
 veci attention_tile_documents(const struct attention_tile *tile, int64_t v);
