@@ -242,25 +242,25 @@ class Reports(unittest.TestCase):
         status, text = self.run_parts("doctor attention gemm golden first ops bits waits train torch rates nccl")
         self.assertEqual(status, 0, text)
         self.assertTrue(os.path.getsize(f"{self.folder}/report.log") > 1000)
-        for words in ("bf16: 50 % model FLOPs utilisation | reached | 51.0 %, reaches 50 |",
-                      "| GPT-2 124M: 1.1 x PyTorch's tokens a second | reached | 125.0 %, reaches 110 |",
+        for words in ("bf16: 50 % model FLOPs utilization | reached | 51.0 %, reaches 50 |",
+                      "| GPT-2 124M: 1.1 x PyTorch's tokens per second | reached | 125.0 %, reaches 110 |",
                       f"all types, odd shapes, poisoned outputs | reached | all {len(gpu_tests.TESTS)} |",
-                      "at three models' sizes in bf16 and one's in fp32 | not reached | bf16, gpt2: column_sum 75, ",
-                      "forward and back, at three models' sizes | reached | all 3 |",
-                      "within the bf16 bound of one rank's | reached | all 11 |",
-                      "for loss, norm and what ranks tell each other | reached | all 4 |",
-                      "| waits, gpt2-124m, graphs | 2 of 2 steps wait as is meant; step 4 inside nothing; at its end "
+                      "sizes of three models in bf16 and one in fp32 | not reached | bf16, gpt2: column_sum 75, ",
+                      "forward and backward, at the sizes of three models | reached | all 3 |",
+                      "within the bf16 bound of one rank | reached | all 11 |",
+                      "for loss, norm and step statistics | reached | all 4 |",
+                      "| waits, gpt2-124m, graphs | 2 of 2 steps wait as expected; step 4 inside nothing; at its end "
                       "cudaEventSynchronize 1 (update) |",
-                      "GPT-2 124M: a figure | reached | 8.0 MiB beside the plan's 2.0 GiB; in all 9.0 MiB of the GPU ",
+                      "GPT-2 124M: a figure | reached | 8.0 MiB in addition to 2.0 GiB planned; 9.0 MiB of GPU ",
                       "compute-sanitizer memcheck finds nothing in the op suite | not measured |",
                       "commit abc1234", "NVIDIA H200, 580.1, 143771 MiB",
-                      "| gpt2-124m, model FLOPs utilisation | 51.0 %, reaches 45 |",
+                      "| gpt2-124m, model FLOPs utilization | 51.0 %, reaches 45 |",
                       "| 32 | 1 x 4096 x 8 | deterministic | 1000 | 51.0 % | 48.0 % | 1.0 GiB | 800 | 1.25 |",
                       "1 of 3 memory-bound ops; below: column_sum 75, activation_forward 80",
-                      "| rerun against rerun | the same bits, 6 steps |",
-                      "| one rank against pp 2, zb-h1 | the same bits",
-                      "| 2 x 2 x 2, bf16, dualpipev | loss 5.5, 0 from one rank's, bound 4e-05, the first "
-                      "schedule's bits",
+                      "| rerun | bit-identical, 6 steps |",
+                      "| one rank against pp 2, zb-h1 | bit-identical",
+                      "| 2 x 2 x 2, bf16, dualpipev | loss 5.5, 0 from one rank, bound 4e-05, bit-identical "
+                      "to the first schedule",
                       "| gemm on the GPU | ok", "State: 0 failed, 0 below their targets."):
             self.assertIn(words, text)
         rows = [text.index(f"\n| {row}") for row in
@@ -304,10 +304,10 @@ class Reports(unittest.TestCase):
         status, text = self.run_parts("attention gemm again", FAKE_TEST="hang test_attention_narrow is_one own",
                                       GPU_CHECK_SCALE="0.1")
         self.assertEqual(status, 1)
-        self.assertIn("| attention_narrow, is_one, the GPU's best kernels | **FAILED** (out of time, ", text)
+        self.assertIn("| attention_narrow, is_one, the GPU's best kernels | **FAILED** (timeout, ", text)
         self.assertIn("| attention_narrow, is_one, mma.sync | ok", text)
         self.assertIn("| gemm on the GPU | ok", text)
-        self.assertIn("again, launches one by one: attention_narrow, is_one, the GPU's best kernels | fails again (out",
+        self.assertIn("again, launches one by one: attention_narrow, is_one, the GPU's best kernels | fails again (",
                       text)
         with open(f"{self.folder}/hung") as pids:
             for pid in pids.read().split():
@@ -372,7 +372,7 @@ class Reports(unittest.TestCase):
         self.assertEqual(status, 0, text)
         for words in ("| PyTorch, llama3-8b | out of memory; both again with 24 layers |",
                       "| llama3-8b | 24 | 1 x 4096 x 8 | deterministic | 1000 | 51.0 %",
-                      "| layers of Llama 3 8B: 1.1 x PyTorch's tokens a second | reached |"):
+                      "| layers of Llama 3 8B: 1.1 x PyTorch's tokens per second | reached |"):
             self.assertIn(words, text)
 
     def test_a_launcher_that_came_along(self):
@@ -389,7 +389,7 @@ class Reports(unittest.TestCase):
         self.assertEqual(wanted.state("racecheck"), ("not measured", ""))
         for _ in range(3):
             wanted.see("racecheck", True, "unseen")
-        self.assertEqual(wanted.state("racecheck"), ("not measured", "3 of 4 were, and are good"))
+        self.assertEqual(wanted.state("racecheck"), ("not measured", "3 of 4 measured, all good"))
         wanted.see("racecheck", True, "unseen")
         self.assertEqual(wanted.state("racecheck"), ("reached", "all 4"))
         wanted.see("racecheck", False, "ops_sums failed")
@@ -432,11 +432,11 @@ class Reports(unittest.TestCase):
     def test_waits(self):
         told = "waits, quickstart's model, launched"
         for fake, said in (({"FAKE_WAIT": "cudaMalloc 3 (0B1), cudaStreamQuery 1 (reduce)"},
-                            "1 of 2 steps wait as is meant; step 4 inside cudaMalloc 3 (0B1), cudaStreamQuery 1 (re"),
-                           ({"FAKE_ENDS": "2"}, "0 of 2 steps wait as is meant; step 4 inside nothing; at its end cu")):
+                            "1 of 2 steps wait as expected; step 4 inside cudaMalloc 3 (0B1), cudaStreamQuery 1 (re"),
+                           ({"FAKE_ENDS": "2"}, "0 of 2 steps wait as expected; step 4 inside nothing; at its end cu")):
             status, text = self.run_parts("waits", **fake)
             self.assertEqual(status, 1)
-            self.assertIn("what ranks tell each other | not reached | quickstart's model, launched: " + said, text)
+            self.assertIn("step statistics | not reached | quickstart's model, launched: " + said, text)
             self.assertIn(f"| {told} | **FAILED** ({said}", text)
         self.program("bin/cuboid_counted", "#!/bin/sh\necho trained, and said nothing of it\n")
         status, text = self.run_parts("waits")
@@ -444,22 +444,22 @@ class Reports(unittest.TestCase):
         self.assertIn("GPT-2 124M: a figure | not measured |", text)
         self.program("bin/cuboid_counted", "#!/bin/sh\nexit 3\n")
         status, text = self.run_parts("waits")
-        self.assertIn("what ranks tell each other | not measured |", text)
+        self.assertIn("step statistics | not measured |", text)
         self.assertEqual(status, 1)
 
     def test_a_loss_outside_of_its_bound(self):
         self.program("path/mpirun", MPIRUN.replace("exec", "FAKE_LOSS=5.6 exec"))
         status, text = self.run_parts("nccl bits")
         self.assertEqual(status, 1)
-        self.assertIn("| 2 x 2 x 2, fp32, 1f1b | **FAILED** (outside: loss 5.6, 0.1 from one rank's", text)
-        self.assertIn("| one rank against pp 2, gpipe | **FAILED** (other bits) |", text)
+        self.assertIn("| 2 x 2 x 2, fp32, 1f1b | **FAILED** (outside: loss 5.6, 0.1 from one rank", text)
+        self.assertIn("| one rank against pp 2, gpipe | **FAILED** (bits differ) |", text)
 
     def test_below_a_target_is_no_failure(self):
         self.write("gpu_torch.py", 'import sys\nsys.exit("this Python has no PyTorch")\n')
         self.program("bin/cuboid", PROGRAM.replace("0.51", "0.31"))
         self.write("bin/cuboid.dry", "no table")
         status, text = self.run_parts("train torch")
-        self.assertIn("| gpt3-1.3b, model FLOPs utilisation | 31.0 %, **below** 50 |", text)
+        self.assertIn("| gpt3-1.3b, model FLOPs utilization | 31.0 %, **below** 50 |", text)
         self.assertIn("| PyTorch, gpt2-124m | not run: this Python has no PyTorch |", text)
         self.assertIn("| llama3-8b, layers that fit | **FAILED**", text)
         self.assertIn("State: 1 failed, 2 below their targets.", text)
@@ -468,14 +468,14 @@ class Reports(unittest.TestCase):
     def test_time_runs_out(self):
         status, text = self.run_parts("golden doctor", FAKE_HANG="cluster.device=cuda", GPU_CHECK_SECONDS="6.5")
         self.assertEqual(status, 1)
-        self.assertIn("| 20 steps of the quickstart's model, cuda | **FAILED** (out of time, ", text)
+        self.assertIn("| 20 steps of the quickstart's model, cuda | **FAILED** (timeout, ", text)
         self.assertIn("| part doctor | not run: no time left (GPU_CHECK=doctor runs it alone) |", text)
 
     def test_a_part_that_is_none(self):
         done = subprocess.run([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, f"{self.folder}/r.md"],
                               env={**os.environ, "GPU_CHECK": "trian"}, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("gpu_check: GPU_CHECK has no part trian; there are: doctor attention gemm golden first ops",
+        self.assertIn("gpu_check: GPU_CHECK has no part trian; valid: doctor attention gemm golden first ops",
                       done.stderr)
 
     def test_the_report_is_whole_at_every_moment(self):

@@ -103,7 +103,7 @@ class Pack(unittest.TestCase):
 
     def test_no_place_for_it_is_said_before_the_build(self):
         os.mkfifo(f"{self.place}/pipe")
-        for out, why in [("none/a", "its folder cannot be written, or is not there"), ("pipe", "not a file")]:
+        for out, why in [("none/a", "its directory does not exist or is not writable"), ("pipe", "not a file")]:
             status, text = self.pack(f"{self.place}/{out}")
             self.assertEqual(status, 2, text)
             self.assertIn(why, text)

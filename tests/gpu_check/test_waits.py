@@ -95,7 +95,7 @@ class Steps(unittest.TestCase):
             session.log.file.close()
             self.assertEqual(report.wanted.state("waits")[0], state, report.text())
             self.assertIn(said, report.wanted.state("waits")[1])
-            self.assertRegex(report.wanted.state("graph memory")[1], r"^4\.0 MiB beside the plan's [0-9.]+ KiB; ")
+            self.assertRegex(report.wanted.state("graph memory")[1], r"^4\.0 MiB in addition to [0-9.]+ KiB planned; ")
 
     def test_every_call_is_known(self):
         """The emulator has all that the program calls."""

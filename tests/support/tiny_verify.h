@@ -12,7 +12,7 @@ struct comparison {
     const char *common, *layout, *one;
 };
 
-/* planted: {0} for a run without injected faults. The caller frees the report, also on failure. */
+/* injected: {0} for a run without injected faults. The caller frees the report, also on failure. */
 MUST_USE enum status tiny_verify(const struct tiny *tiny, const struct comparison *comparison, int steps,
                                  struct hooks injected, struct verify_report *report);
 

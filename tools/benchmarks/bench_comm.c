@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How fast ranks talk: latency and bandwidth of an all_reduce by size, and of a letter to the next rank.
+/* Communication between ranks: latency and bandwidth of all_reduce by size, and of a message to the next
+ * rank.
  *     bench_comm [RANKS]          threads of one process (2 by default)
  *     mpirun -n 2 bench_comm      processes
- * "moved" is what each rank reads and writes of its own buffer, the same for every transport: an
- * all_reduce of b bytes counts b, whatever it takes inside. */
+ * "moved" is the number of bytes of its own buffer that each rank reads and writes, the same for every
+ * transport: an all_reduce of b bytes counts b, whatever the algorithm. */
 #include "base/clock.h"
 #include "base/text.h"
 #include "parallel/group.h"
@@ -26,7 +27,7 @@ static void all_reduce(struct bench *b, int64_t bytes)
     MUST(stream_sync(b->stream));
 }
 
-/* To the rank above, from the rank below. */
+/* Sends to the next rank, receives from the previous one. */
 static void ring(struct bench *b, int64_t bytes)
 {
     int n = b->all->size, rank = b->all->rank;
@@ -39,7 +40,7 @@ static void ring(struct bench *b, int64_t bytes)
     MUST(stream_sync(b->stream));
 }
 
-/* The best of a few means, each over as many calls as the time allows; rank 0 decides how many. */
+/* Measures the best of a few means, each over as many calls as the time allows; rank 0 decides how many. */
 static double measure(struct bench *b, void (*call)(struct bench *b, int64_t bytes), int64_t bytes)
 {
     double best = 1e30;

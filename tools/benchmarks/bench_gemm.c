@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What cpu_gemm() reaches beside the BLAS alone, for every matrix multiplication of GPT-2 124M:
+/* cpu_gemm() compared with the BLAS library alone, for every matrix multiplication of GPT-2 124M:
  *
  *     bench_gemm [TOKENS [THREADS [REPETITIONS]]]
  *
- * The candidates take turns, and the best of all rounds counts, so that a busy machine hurts them alike.
- * Caution: after "alone" OpenMP's threads spin for some 10 ms in case more work comes, and take a core from
- * the next measurement. So there is a pause before each, and a call that only wakes its own threads.
- * "wall" is GFLOP/s by the clock; "cpu" is GFLOP/s per second of processor time, which other programs disturb
- * less but which does not see threads that stand idle. */
+ * Candidates alternate, and the best of all rounds counts, so that a busy machine affects them equally.
+ * Caution: after "alone" OpenMP's threads spin for some 10 ms waiting for work, and take a core from the next
+ * measurement. So each measurement is preceded by a pause, and by a call that only wakes its own threads.
+ * "wall" is GFLOP/s by the clock; "cpu" is GFLOP/s per second of processor time, which is less sensitive to
+ * other programs but does not include idle threads. */
 #include "base/text.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul/blas.h"

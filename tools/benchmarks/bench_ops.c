@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How fast the ops run at a model's sizes, beside what memory allows:
+/* Rates of the ops at the sizes of a model, compared with memory bandwidth:
  *
  *     bench_ops [device=cpu] [type=f32] [model=gpt2] [threads=2] [batch=4] [sequence=256] [rotate=0]
  *     bench_ops device=cuda type=bf16 model=gpt3-1.3b batch=4 sequence=2048
  *
- * Each line: milliseconds (the best of several runs), the rate, for what moves memory its share of the
- * ceiling's rate, and what a microbatch of the whole model spends in the op, with the optimizer's share at 8
- * microbatches a step. On a CPU a line's buffers are those of one layer, so, as in training, what fits the
- * caches is read from there and can beat the ceiling. Where ops are not done when a call returns, on GPUs, a
- * run is ten of them, and each takes the next copy of its operands: `rotate` megabytes of each, so that rates
- * are those of memory (bench_buffers.h). attention=cudnn: cuDNN's attention only, where our own is not to be
- * run.
+ * Each line: milliseconds (the best of several runs), the rate, for memory-bound ops the fraction of the peak
+ * rate, and the time of the op in a microbatch of the whole model, with the optimizer at 8 microbatches per
+ * step. On a CPU the buffers are those of one layer, so, as in training, small ones are read from caches and
+ * can exceed the peak. On asynchronous devices (GPUs) a run is ten calls, and each uses the next copy of its
+ * operands: `rotate` megabytes of each, so that rates are those of memory (bench_buffers.h). attention=cudnn:
+ * only cuDNN's attention, not our own.
  *
- * The last lines set the sum beside the model's matrix multiplications, and products that make what comes
- * behind them beside those that leave it to other kernels. */
+ * The last lines compare the sum with the model's matrix multiplications, and fused epilogues with separate
+ * kernels. */
 #include "base/clock.h"
 #include "tools/benchmarks/bench_buffers.h"
 
@@ -27,7 +26,7 @@ enum { V = 50257, V_PADDED = 50304, MICROBATCHES = 8, RUNS = 7 };
 struct model {
     const char *name;
     int64_t hidden, heads, groups, head_dim, ffn, layers, parameters;
-    int64_t gates; // products of that width into the second half of a block
+    int64_t gates; // matmuls of that width into the second half of a block
 };
 static const struct model models[] = {
     {"gpt2", 768, 12, 12, 64, 3072, 12, 124439808, 1},
@@ -38,18 +37,18 @@ enum { MODELS = sizeof models / sizeof *models };
 
 struct bench {
     struct bench_memory memory;
-    struct stream *stream; // of the device that is measured
+    struct stream *stream; // of the measured device
     struct model model;
     enum dtype dtype; // of activations and weights
-    double size;      // bytes of one of them
+    double size;      // bytes of an element
     int64_t batch, sequence, tokens, rotate_mb;
-    int calls; // to a run
+    int calls; // calls per run
     bool own_attention;
-    double total_ms; // of a microbatch
-    double ceiling;  // bytes a second
-    // Of other devices, whose attention is cuDNN's, or our own with mma.sync; NULL: there is none.
+    double total_ms; // milliseconds per microbatch
+    double ceiling;  // bytes per second
+    // Devices with cuDNN's attention, and with our own on mma.sync; NULL: not available.
     struct stream *cudnn, *mma;
-    struct stream *fused; // of one whose products make what comes behind them; NULL: there is none
+    struct stream *fused; // device with fused epilogues; NULL: not available
 };
 
 static void *host(int64_t bytes)
@@ -74,7 +73,7 @@ static struct tensor vector(struct bench *b, int64_t count)
     return tensor_1d(matrix(b, 1, count).data, b->dtype, count);
 }
 
-/* Of what is fp32 in every type. */
+/* Tensors that are fp32 in every type. */
 static struct tensor sums(struct bench *b, int64_t count)
 {
     return tensor_1d(matrix_of(b, F32, 1, count).data, F32, count);
@@ -115,7 +114,7 @@ static double elements(int64_t rows, int64_t columns)
     return (double)rows * (double)columns;
 }
 
-/* One line: what the op moves (bytes) or computes (flops), and how often a microbatch runs it. */
+/* Prints a line: bytes moved or flops computed by the op, and its number of runs per microbatch. */
 static double report(struct bench *b, const char *name, double s, double amount, const char *unit,
                      double times)
 {
@@ -129,7 +128,7 @@ static double report(struct bench *b, const char *name, double s, double amount,
     return s;
 }
 
-/* Of one call with the struct `args`, which is rotated before each. */
+/* Measures one call with the struct `args`, which is rotated before each. */
 #define BEST_S(b, args, call)                                               \
     ({                                                                      \
         double best_ = INFINITY;                                            \
@@ -162,7 +161,7 @@ static struct norm_backward norm_back(struct bench *b, const struct norm_forward
     return n;
 }
 
-/* A block's first norm, and the head's. */
+/* The first norm of a block, and that of the head. */
 static void bench_norms(struct bench *b)
 {
     const double once = b->size * elements(b->tokens, b->model.hidden), times = (double)b->model.layers + 1;
@@ -202,7 +201,7 @@ static void bench_residual(struct bench *b, float probability, double times)
     report(b, "  residual_backward", BEST_S(b, n, residual_backward(b->stream, n)),
            2.0 * b->size * elements(t, h), "GB/s", times);
 
-    // With a block's second norm. Where nothing is dropped, dx goes to the branch alone.
+    // With the second norm of a block. Without dropout, dx is only needed for the branch.
     struct residual_norm_forward pair = {.residual = f, .norm = norm_ahead(b, f.out)};
     struct residual_norm_backward back = {.norm = norm_back(b, &pair.norm), .residual = n};
     if (probability == 0.0F)
@@ -260,7 +259,7 @@ static void attention_lines(struct bench *b, struct attention_backward n, double
     report(b, "  attention_backward", seconds[1], 5 * product_flops, "GFLOP/s", times);
 }
 
-/* The same matrices, and another device's kernels. */
+/* Same matrices on another device. */
 static void time_others(struct bench *b, struct stream *other, struct attention_backward n,
                         double product_flops, double seconds[2])
 {
@@ -270,7 +269,7 @@ static void time_others(struct bench *b, struct stream *other, struct attention_
     b->stream = stream;
 }
 
-/* Two yardsticks: what is ours on every GPU, and cuDNN. */
+/* Compares with our own kernels for all GPUs, and with cuDNN. */
 static void compare_attention(struct bench *b, struct attention_backward n, double product_flops,
                               const double own[2])
 {
@@ -305,7 +304,7 @@ static void bench_attention(struct bench *b, float probability, double times)
     struct attention_backward n = {.dout = matrix(b, b->tokens, q), .dq = tensor_columns(gradient, 0, q)};
     n.dk = tensor_columns(gradient, q, q + k), n.dv = tensor_columns(gradient, q + k, columns);
     double product_flops =
-        elements(b->tokens, q) * (double)(b->sequence + 1); // the pairs that see each other
+        elements(b->tokens, q) * (double)(b->sequence + 1); // pairs of positions within the causal mask
     printf("dropout %g:\n", (double)probability);
     double own[2];
     n.forward = f;
@@ -331,8 +330,7 @@ static void bench_loss(struct bench *b)
     bench_release(&b->memory);
 }
 
-/* Quantization before a low-precision matmul: of x [T, H], along its sum. Blocks read it
- * twice. */
+/* Quantization before a low-precision matmul: of x [T, H], along its sum. Blocks read it twice. */
 static void bench_formats(struct bench *b)
 {
     const int64_t t = b->tokens, h = b->model.hidden;
@@ -381,8 +379,8 @@ static void bench_optimizer(struct bench *b)
     bench_release(&b->memory);
 }
 
-/* The ceiling: a copy of memory that no cache holds. Where it is the processor that copies, an add, which
- * need not read what it overwrites. */
+/* Measures the peak: a copy of memory larger than any cache. On a CPU an add, which need not read what it
+ * overwrites. */
 static void bench_ceiling(struct bench *b, bool at_once)
 {
     const int64_t count = 64 << 20;
@@ -396,7 +394,7 @@ static void bench_ceiling(struct bench *b, bool at_once)
     bench_release(&b->memory);
 }
 
-/* y = x w^T, dx = dy w, dw += dy^T x, and how long the model's multiplications of this shape take. */
+/* y = x w^T, dx = dy w, dw += dy^T x, and the time of the model's multiplications of this shape. */
 static double bench_gemm(struct bench *b, int64_t n, int64_t k, double times)
 {
     struct tensor x = matrix(b, b->tokens, k), w = matrix(b, n, k), y = matrix(b, b->tokens, n),
@@ -413,7 +411,7 @@ static double bench_gemm(struct bench *b, int64_t n, int64_t k, double times)
     return times * s * 1e3;
 }
 
-/* A product and what comes behind it, by kernels of their own and in one. */
+/* A matmul and its epilogue, as separate kernels and fused. */
 static void compare_epilogue(struct bench *b, const char *name, struct gemm args)
 {
     struct bench other = *b;
@@ -443,7 +441,7 @@ static void bench_epilogues(struct bench *b)
     bench_release(&b->memory);
 }
 
-/* "key=value" into *value; false: another key. */
+/* Parses "key=value" into *value; returns false for another key. */
 static bool option(const char *argument, const char *key, const char **value)
 {
     size_t length = strlen(key);
@@ -524,7 +522,7 @@ static void bench_all(struct bench *b)
         bench_epilogues(b);
 }
 
-/* The device again, otherwise. NULL, and why, where there is no cuDNN. */
+/* Opens the device with other options. Returns NULL and the reason without cuDNN. */
 static struct device *open_other(struct device_options options, enum attention_backend attention,
                                  enum matmul_epilogues epilogues, struct stream **stream)
 {

@@ -84,7 +84,7 @@ enum status data_options_tokenizer(const struct data_options *options, struct to
                     "--tokenizer %s needs two files; use --vocab-file vocab.json --merge-file merges.txt",
                     config.type);
     enum status status = tokenizer_create(&config, out);
-    return status == OK || status == NO_MEMORY ? status : BAD_USAGE; // with what it said
+    return status == OK || status == NO_MEMORY ? status : BAD_USAGE; // with the same message
 }
 
 /* argv[0] is the command, if there is one; then its options. */
@@ -117,5 +117,5 @@ int cmd_data(int argc, char **argv)
     if (status == OK)
         return 0;
     fprintf(stderr, "cuboid data: %s\n", fail_text());
-    return status == STOPPED ? 1 : status_exit(status); // 75 promises that it can go on
+    return status == STOPPED ? 1 : status_exit(status); // 75 would mean that the command can be resumed
 }

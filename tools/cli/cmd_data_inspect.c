@@ -11,7 +11,7 @@
 
 enum { SCANNED_TOKENS = 1 << 26, CHUNK = 1 << 16, SHOWN_IDS = 12, SHOWN_TEXT_IDS = 64, SHOWN_DOCUMENTS = 3 };
 
-/* The documents of least and most tokens. */
+/* Finds the shortest and the longest document. */
 static void print_lengths(const struct dataset *d)
 {
     int64_t shortest = 0, longest = 0, empty = 0;
@@ -28,7 +28,8 @@ static void print_lengths(const struct dataset *d)
     printf("average    %.1f tokens\n", (double)dataset_tokens(d) / (double)dataset_documents(d));
 }
 
-/* The smallest and largest id of the first documents; `*largest` tells whether they can be bytes. */
+/* Finds the smallest and largest id of the first documents; `*largest` determines whether they can be
+ * bytes. */
 static enum status print_ids(const struct dataset *d, int32_t *largest)
 {
     int32_t *ids = malloc(CHUNK * sizeof *ids), smallest = INT32_MAX;
@@ -113,7 +114,7 @@ enum status data_inspect(const struct data_options *options)
     struct dataset *dataset = NULL;
     enum status status = dataset_open(options->inputs[0], &dataset);
     if (status != OK)
-        return status == IO_ERROR ? BAD_USAGE : status; // with what it said
+        return status == IO_ERROR ? BAD_USAGE : status; // with the same message
     status = inspect(dataset, options, shown);
     dataset_close(dataset);
     return status;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid data prepare: from text to token ids on disk.
  *
- *     text_read() -> pieces -> encoder -> dataset_writer -> PREFIX.bin, PREFIX.idx
+ *     text_read() -> chunks -> encoder -> dataset_writer -> PREFIX.bin, PREFIX.idx
  *
- * Nothing is held whole: a document of any size passes through, a piece at a time. */
+ * Data is streamed in chunks, so documents may have any size. */
 #include "tools/cli/cmd_data_options.h"
 
 #include "base/clock.h"
@@ -56,24 +56,24 @@ static enum status text_options_of(const struct data_options *o, struct text_opt
     return OK;
 }
 
-enum { PIECE_BYTES = 1 << 20 }; // of text, encoded at once
+enum { PIECE_BYTES = 1 << 20 }; // bytes of text per encoder call
 
-/* What goes through a prepare. */
+/* State of one prepare. */
 struct pump {
     const struct tokenizer *tokenizer;
     struct encoder *encoder;
     struct dataset_writer *writer;
     bool append_eod;
-    struct text held;     // text of the current document that is not encoded yet
+    struct text held;     // text of the current document, not yet encoded
     struct tokens tokens; // scratch
     int64_t documents, token_count, text_bytes;
 
-    int64_t read_bytes, all_bytes; // for the progress; all_bytes 0: not known
+    int64_t read_bytes, all_bytes; // for the progress; all_bytes 0: unknown
     double began_s, shown_s;
     bool terminal;
 };
 
-/* Encodes the first `length` held bytes into the current document. */
+/* Encodes the first `length` buffered bytes into the current document. */
 static enum status pump_encode(struct pump *p, int64_t length)
 {
     p->tokens.count = 0;
@@ -90,7 +90,7 @@ static enum status pump_encode(struct pump *p, int64_t length)
 static enum status pump_piece(void *context, const char *bytes, int64_t length)
 {
     struct pump *p = context;
-    // A piece at a time: its ids take four times its bytes.
+    // In chunks: ids take four times the bytes of the text.
     for (int64_t part; length > 0; bytes += part, length -= part) {
         part = length < PIECE_BYTES ? length : PIECE_BYTES;
         text_add_bytes(&p->held, bytes, (size_t)part);
@@ -113,8 +113,8 @@ static enum status pump_end_document(void *context)
     return dataset_writer_end_document(p->writer);
 }
 
-/* SIGINT and SIGTERM are blocked while a dataset is written, and asked for here: an interrupted prepare
- * removes its temporary files without a handler, which would need a global. */
+/* SIGINT and SIGTERM are blocked while a dataset is written, and polled here: an interrupted prepare
+ * removes its temporary files without a signal handler, which would need a global variable. */
 static enum status stop_if_asked(void)
 {
     sigset_t stops;
@@ -145,7 +145,7 @@ static enum status pump_progress(void *context, int64_t bytes)
     return stop_if_asked();
 }
 
-/* The size of all inputs, or 0 when one of them has none, as a pipe. */
+/* Returns the size of all inputs; 0 if one has no size, such as a pipe. */
 static int64_t inputs_bytes(const struct data_options *o)
 {
     int64_t total = 0;
@@ -199,7 +199,7 @@ static void print_summary(const struct pump *p, const char *prefix)
                p->documents);
 }
 
-/* All that cannot be read, before anything is written. */
+/* Checks that all inputs are readable, before anything is written. */
 static enum status check_inputs(const struct data_options *o)
 {
     struct text wrong = {0};
@@ -216,7 +216,7 @@ static enum status check_inputs(const struct data_options *o)
     return status;
 }
 
-/* "a/b" of "a/b/c", "/" of "/c", "." of "c". */
+/* Returns the parent directory: "a/b" of "a/b/c", "/" of "/c", "." of "c". */
 static void add_folder_of(const char *path, struct text *out)
 {
     const char *slash = strrchr(path, '/');
@@ -226,7 +226,8 @@ static void add_folder_of(const char *path, struct text *out)
         text_add_bytes(out, path, slash > path ? (size_t)(slash - path) : 1);
 }
 
-/* A dataset's folder is made, its parents are not: several at once are a slip of the pen. */
+/* Creates the directory of the dataset, but not its parents: several missing levels are probably a typing
+ * error. */
 static enum status check_folder(const char *prefix, const char *folder)
 {
     struct text parent = {0};
@@ -246,7 +247,7 @@ static enum status check_place(const char *prefix, const char *path)
     return fault == NULL ? OK : fail(BAD_USAGE, "-o %s: %s: %s", prefix, path, fault);
 }
 
-/* All that will not be written, before anything is read. */
+/* Checks that the output can be written, before anything is read. */
 static enum status check_output(const char *prefix)
 {
     struct text folder = {0}, idx = {0}, bin = {0};

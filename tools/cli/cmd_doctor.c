@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuboid doctor: what this machine has of what cuboid can use, what is missing and how to get it, and how
- * fast the rest is. The figures, as YAML, are a profile of the machine. */
+/* cuboid doctor: which devices, libraries and launchers this machine has, what is missing and how to
+ * install it, and measured rates. The rates, as YAML, are a profile of the machine. */
 #include "tools/cli/cmd_doctor.h"
 
 #include "kernels/device.h"
@@ -18,7 +18,7 @@
 
 enum { NAME_CHARS = 64 };
 
-/* ---- what there is ---- */
+/* ---- inventory ---- */
 
 static void print_built(void)
 {
@@ -32,7 +32,7 @@ static void print_built(void)
     putchar('\n');
 }
 
-/* Where a program lies, as a shell would look for it. */
+/* Finds a program on PATH, as a shell does. */
 static bool on_path(const char *program)
 {
     const char *path = getenv("PATH");
@@ -61,7 +61,7 @@ static void print_launchers(void)
         printf("            %s is %son PATH\n", programs[i], on_path(programs[i]) ? "" : "not ");
 }
 
-/* Settings of the environment that halve a processor without a word. */
+/* Environment variables that silently reduce performance. */
 static void print_traps(void)
 {
     static const char *const traps[] = {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"};
@@ -80,7 +80,7 @@ static void print_cpu(void)
     print_traps();
 }
 
-/* The reason without the key before it and the advice after it, which are for a run. */
+/* Returns the reason without the key before it and the advice after it, which apply to a run. */
 static void print_no_gpu(const char *why)
 {
     static const char key[] = "cluster.device cuda: ";
@@ -88,7 +88,7 @@ static void print_no_gpu(const char *why)
     printf("gpu         none (%.*s)\n", (int)strcspn(why, ";"), why);
 }
 
-/* Returns how many there are. */
+/* Returns their number. */
 static int print_gpus(void)
 {
     int count = 0;
@@ -110,7 +110,7 @@ static int print_gpus(void)
     return count;
 }
 
-/* ---- how fast it is ---- */
+/* ---- measurements ---- */
 
 static void print_rate(const char *what, const char *type, double flops, const char *why)
 {
@@ -208,7 +208,7 @@ int cmd_doctor(int argc, char **argv)
         status = fail(BAD_USAGE,
                       "doctor examines one machine, but %s started %d processes; run it without a launcher",
                       launcher.name, launcher.size);
-    // Before seconds of measuring: whether there is a place for the figures.
+    // Checked before measuring for several seconds: the output file can be written.
     const char *fault = status == OK && profile != NULL ? file_place_fault(profile) : NULL;
     if (fault != NULL)
         status = fail(BAD_USAGE, "doctor: --profile \"%s\": %s", profile, fault);

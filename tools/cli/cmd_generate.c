@@ -39,7 +39,7 @@ struct arguments {
     int64_t tokens, top_k, seed;
     double temperature, top_p;
     bool no_stop, help, short_help;
-    const char **rest; // the model, then overrides
+    const char **rest; // model, then overrides
     int rest_count;
 };
 
@@ -72,7 +72,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     return OK;
 }
 
-/* ---- which checkpoint ---- */
+/* ---- checkpoint ---- */
 
 static bool is_there(const char *folder, const char *name)
 {
@@ -84,9 +84,9 @@ static bool is_there(const char *folder, const char *name)
     return found;
 }
 
-/* What the user named: *out is a recipe (true), or a folder that is a checkpoint or holds some (false). In
- * the folder of a run they lie in checkpoints/, also after it was moved, which its recipe does not know.
- * Where there are none yet the recipe says where they will be, and so what to run first. */
+/* Resolves the argument: *out is a recipe (true), or a directory that is a checkpoint or contains some
+ * (false). In a run directory they are in checkpoints/, even if the directory was moved, which its recipe
+ * does not record. If there are none yet, the recipe tells where they will be, and thus what to run first. */
 static bool names_recipe(const char *model, struct text *out)
 {
     bool folder = is_there(model, "/."), checkpoint = is_there(model, "/manifest.json");
@@ -96,7 +96,7 @@ static bool names_recipe(const char *model, struct text *out)
     return recipe || !folder;
 }
 
-/* The newest of the recipe's run. */
+/* Finds the newest checkpoint of the recipe's run. */
 static enum status find_of_recipe(const struct recipe *recipe, const char *path, char **checkpoint)
 {
     const char *save = recipe->checkpoint.save;
@@ -114,7 +114,8 @@ static enum status find_of_recipe(const struct recipe *recipe, const char *path,
 
 enum { MOST_PROMPT_BYTES = 1 << 26 };
 
-/* --prompt - is standard input, to its end and byte for byte: a last line break is part of the prompt. */
+/* Reads --prompt - from standard input, to its end, byte for byte: a final line break is part of the
+ * prompt. */
 static enum status read_prompt(const char *prompt, struct text *out)
 {
     char chunk[1 << 16];
@@ -136,7 +137,7 @@ static enum status read_prompt(const char *prompt, struct text *out)
 
 /* ---- running ---- */
 
-/* One sequence at a time; nothing of the training is looked at. */
+/* Sets one sequence at a time; training options are not used. */
 static const char *const one_sequence[] = {
     "train.micro_batch_size=1",
     "train.global_batch_size=1",
@@ -164,7 +165,7 @@ static int load_of_recipe(const struct arguments *a, const char *path, char **ch
     return status != 0 ? status : exit_status_of_input(find_of_recipe(*recipe, path, checkpoint));
 }
 
-/* A checkpoint has a copy of the recipe that made it. */
+/* A checkpoint contains a copy of its recipe. */
 static int load_of_checkpoint(const struct arguments *a, const char *path, char **checkpoint,
                               struct recipe **recipe)
 {

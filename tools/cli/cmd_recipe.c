@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuboid recipe: what a recipe means, without running it. */
+/* cuboid recipe: validates a recipe and prints its values, without running it. */
 #include "tools/cli/cmd_recipe.h"
 
 #include "base/machine.h"
@@ -16,7 +16,8 @@ static int print_and_free(struct text *text)
     return DONE;
 }
 
-/* threads_per_rank 0 depends on the machine, so its value is a comment here and no part of the recipe. */
+/* threads_per_rank 0 depends on the machine, so its value is printed as a comment, not as part of the
+ * recipe. */
 static void add_threads(const struct recipe *recipe, struct text *out)
 {
     struct machine machine;

@@ -30,7 +30,7 @@ static const char help[] =
 struct arguments {
     int64_t steps;
     bool all;
-    const char **recipe; // "verify", the recipe, overrides: what recipe_argument() takes
+    const char **recipe; // "verify", recipe, overrides: arguments of recipe_argument()
     int recipe_count;
 };
 
@@ -86,7 +86,8 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
     return status;
 }
 
-/* What a layout is compared with: one rank, or as many tensor-parallel ones as make the same sums. */
+/* Sets the recipe that the layout is compared with: one rank, or as many tensor-parallel ranks as compute
+ * the same sums. */
 static int load_reference(const struct arguments *a, char **words, const struct recipe *layout,
                           struct recipe **out)
 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Matrices are random numbers: a GPU multiplies zeros, or one number everywhere, faster than anybody's data.
+/* Matrices contain random numbers: a GPU multiplies zeros or constants faster than real data.
  *
- * The best of several tries, each long enough for a clock: a machine is often busy, and never too fast. */
+ * The best of several tries counts, each long enough for the clock: a machine is often busy, and never too
+ * fast. */
 #include "tools/cli/doctor_measure.h"
 
 #include "base/clock.h"
@@ -13,17 +14,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TRY_S 0.05 // of one try at least
+#define TRY_S 0.05 // minimum duration of a try
 
 enum { TRIES = 4, SMALLEST = 256, LARGEST = 8192 };
 
-/* Puts some work on the stream. */
+/* Enqueues some work on the stream. */
 struct task {
     enum status (*put)(struct stream *stream, const void *context);
     const void *context;
 };
 
-/* Seconds that `times` of the task take. */
+/* Returns the seconds of `times` runs of the task. */
 static enum status time_of(struct stream *stream, const struct task *task, int times, double *out)
 {
     TRY(stream_sync(stream));
@@ -35,11 +36,11 @@ static enum status time_of(struct stream *stream, const struct task *task, int t
     return OK;
 }
 
-/* Seconds of one, the best of the tries. */
+/* Returns the seconds of one run, the best of several tries. */
 static enum status best_of(struct stream *stream, const struct task *task, double *out)
 {
     double best = 1e30, once;
-    TRY(time_of(stream, task, 1, &once)); // the first is slower: memory, plans
+    TRY(time_of(stream, task, 1, &once)); // the first one allocates memory and creates plans
     TRY(time_of(stream, task, 1, &once));
     int times = once < TRY_S ? (int)(TRY_S / (once + 1e-7)) + 1 : 1;
     for (int i = 0; i < TRIES; i++) {
@@ -80,7 +81,7 @@ const char *rate_name(enum rate rate)
     return rates[rate].name;
 }
 
-/* A square of n numbers of either sign. */
+/* Returns an n x n matrix with numbers of both signs. */
 static enum status fill_square(struct stream *stream, struct buffer *buffer, enum dtype dtype, int64_t n)
 {
     return init_normal(stream, (struct init_normal){.out = tensor_2d(buffer->data, dtype, n, n),
@@ -89,7 +90,7 @@ static enum status fill_square(struct stream *stream, struct buffer *buffer, enu
                                                     .columns = n});
 }
 
-/* Square matrices of n, which doubles until one multiplication takes long enough. */
+/* Measures square matrices of size n, which doubles until a multiplication takes long enough. */
 static enum status measure_gemm(struct device *device, struct stream *stream, enum dtype dtype, double *flops)
 {
     double once = 0.0;
@@ -143,7 +144,7 @@ static enum status measure_copy(struct device *device, struct stream *stream, do
     return status;
 }
 
-/* One rate, on a device that is opened for it. */
+/* Measures one rate on a device opened for it. */
 static enum status measure_rate(const struct device_options *options, enum rate rate, double *flops)
 {
     struct device *device = NULL;
@@ -183,7 +184,7 @@ static enum status measure_device(const char *name, struct ceilings *out)
 
 struct link {
     const char *device;
-    struct ceilings *out; // rank 0 writes it
+    struct ceilings *out; // written by rank 0
 };
 
 struct link_bench {
@@ -191,7 +192,7 @@ struct link_bench {
     struct tensor data;
 };
 
-/* To the rank above, from the rank below. */
+/* Sends to the next rank, receives from the previous one. */
 static enum status put_letters(struct stream *stream, const void *context)
 {
     const struct link_bench *b = context;
@@ -211,7 +212,7 @@ static enum status put_sum(struct stream *stream, const void *context)
     return group_all_reduce(b->all, stream, b->data, REDUCE_SUM);
 }
 
-/* All ranks do the same number, so none waits for a message that never comes. */
+/* All ranks run the same number, so that every receive has its send. */
 static enum status time_messages(struct stream *stream, const struct link_bench *b,
                                  enum status (*put)(struct stream *, const void *), int times, double *best)
 {

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The ceilings of a machine, measured through the interfaces of the trainer, which cannot exceed them. */
+/* Peak rates of a machine, measured through the interfaces of the trainer. */
 #pragma once
 
 #include "base/status.h"
 #include "kernels/tensor.h"
 
-/* What a matrix multiplication is of: in profiles by the names that recipes have for the types. */
+/* Types of matrix multiplications: in profiles under the names of recipe values. */
 enum rate { RATE_FP32, RATE_TF32, RATE_BF16, RATE_FP16, RATE_COUNT };
 const char *rate_name(enum rate rate);
 
 struct ceilings {
-    double flops[RATE_COUNT];      // per second, of a matrix multiplication; 0: this device has none of it
-    char why[RATE_COUNT][160];     // of those, what the device says
-    double copy_bytes_per_s;       // read and written
-    int link_ranks;                // 0: no link was measured, link_why says why
-    double latency_s, bytes_per_s; // of a message from one rank to the next, one way
-    double all_reduce_bytes_per_s; // bytes of the tensor
+    double
+        flops[RATE_COUNT]; // operations per second of matrix multiplication; 0: not supported by the device
+    char why[RATE_COUNT][160];     // theoretical peak, as reported by the device
+    double copy_bytes_per_s;       // bytes per second, read and written
+    int link_ranks;                // 0: no link was measured; link_why has the reason
+    double latency_s, bytes_per_s; // of a message to the next rank, one way
+    double all_reduce_bytes_per_s; // bytes of the tensor per second
     char link_why[300];
 };
 
-/* Of one device with all cores, and between `ranks` ranks of `transport`. A second or two of work. */
+/* Measures one device with all cores, and messages between `ranks` ranks of `transport`. Takes a second or
+ * two. */
 MUST_USE enum status doctor_measure(const char *device, const char *transport, int ranks,
                                     struct ceilings *out);

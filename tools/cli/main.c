@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuboid: one executable, a command per file. This one only finds the command, and asks each for its help in
- * one way: `cuboid train quickstart.yaml tp=2 --help` and `cuboid help train` are both `train --help`. */
+/* cuboid: one executable, a file per command. main() only selects the command, and handles help for all of
+ * them: `cuboid train quickstart.yaml tp=2 --help` and `cuboid help train` are both `train --help`. */
 #include "base/text.h"
 #include "kernels/device.h"
 #include "parallel/comm.h"
@@ -51,7 +51,7 @@ static void print_help(FILE *to)
         to);
 }
 
-/* Whether a transport or a device of this name is in this build. */
+/* Returns "yes" if this build contains the transport or device, else "no". */
 static const char *has(const char *name)
 {
     return transport_is_built(name) || device_is_built(name) ? "yes" : "no";
@@ -67,7 +67,7 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-/* Anywhere, so also as the value of an option; a text that is --help is written --prompt=--help. */
+/* --help is recognized anywhere, also as the value of an option; write --prompt=--help for the text. */
 static bool asks_for_help(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -125,8 +125,8 @@ static int run(int argc, char **argv)
     return command->run(argc - 1, argv + 1);
 }
 
-/* A standard file that the caller has closed is opened the wrong way round: otherwise its number would go to
- * the next file that is opened, a checkpoint perhaps, and what is printed would land in that. */
+/* Opens a standard file descriptor that the caller has closed: otherwise the next opened file, perhaps a
+ * checkpoint, would get its number, and output would be written into it. */
 static void hold_standard_files(void)
 {
     for (int file = STDIN_FILENO; file <= STDERR_FILENO; file++)
@@ -134,7 +134,7 @@ static void hold_standard_files(void)
             (void)!open("/dev/null", file == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-/* Nobody looks at each printf: what did not reach standard output is noticed here, once. */
+/* Detects errors of standard output once, at the end, instead of after each printf. */
 static int settle_output(int status)
 {
     errno = 0;
@@ -146,8 +146,8 @@ static int settle_output(int status)
     return 1;
 }
 
-/* std::set_new_handler() of the C++ library, where one is linked: oneDNN is written in C++, and an allocation
- * of its own that fails ends in abort(), since no caller in C can catch an exception. */
+/* std::set_new_handler() of the C++ library, if one is linked: a failed allocation in oneDNN, which is
+ * C++, would end in abort(), since no caller in C can catch an exception. */
 __attribute__((weak)) void *set_new_handler(void (*handler)(void)) __asm__("_ZSt15set_new_handlerPFvvE");
 
 static void end_without_memory(void)
@@ -161,8 +161,8 @@ int main(int argc, char **argv)
 {
     if (set_new_handler != NULL)
         (void)set_new_handler(end_without_memory);
-    // A file that may not grow further is an error of the write, to be said in words, and no signal's
-    // business.
+    // Ignore SIGXFSZ: exceeding the file size limit is a write error with a message, not a fatal
+    // signal.
     signal(SIGXFSZ, SIG_IGN);
     hold_standard_files();
     return settle_output(run(argc, argv));

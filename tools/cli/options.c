@@ -7,7 +7,7 @@
 
 enum { MOST_OPTIONS = 32 };
 
-/* The option that an argument names, alone or before its "="; *value points behind that, or is NULL. */
+/* Finds the option that an argument names, alone or before "="; *value points after the "=", or is NULL. */
 static const struct option *find(const char *argument, const struct option *options, int count,
                                  const char **value)
 {

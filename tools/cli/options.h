@@ -25,13 +25,13 @@ enum option_type {
 };
 
 struct option {
-    const char *name; // with its dashes
+    const char *name; // including the dashes
     enum option_type type;
-    void *value;      // untouched when not given
-    double low, high; // of numbers, both included
+    void *value;      // unchanged if not given
+    double low, high; // of numbers, inclusive
 };
 
-/* argv[0] is the command's name. rest: room for argc; what is no option, in order. BAD_USAGE, with one line
- * that names the option and what works. */
+/* argv[0] is the command's name. rest: positional arguments, space for argc. BAD_USAGE with one line that
+ * names the option and valid values. */
 MUST_USE enum status options_parse(int argc, char **argv, const struct option *options, int count,
                                    const char **rest, int *rest_count);

@@ -13,9 +13,9 @@ static enum status fail_in_world(struct world *world, void *argument)
     return fail(BAD_RECIPE, "%s", (const char *)argument);
 }
 
-/* Under a launcher a process whose recipe is bad meets the others before it ends. Where all have the same
- * recipe, they agree, and rank 0 has said why. Where a node has another file, they would wait for this rank:
- * then it dies with its reason, and the launcher takes the others down. */
+/* Under a launcher, a process whose recipe is invalid meets the others before it exits. If all have the
+ * same recipe, they agree, and rank 0 reports the reason. If a node has another file, the others would
+ * wait for this rank: it then aborts with its reason, and the launcher ends the job. */
 static void meet_to_fail(const struct launcher *launcher, const struct problems *problems)
 {
     size_t first = 0;
@@ -25,7 +25,7 @@ static void meet_to_fail(const struct launcher *launcher, const struct problems 
         CHECK(world_run("auto", 0, fail_in_world, problems->list[first].text) != OK);
 }
 
-/* `warns`: also of what is usable, but not as it was said. */
+/* `warns`: also reports warnings. */
 static int load_argument(int argc, char **argv, bool alone, bool warns, struct recipe **recipe, int *size)
 {
     if (argc < 2 || argv[1][0] == '-' || argv[1][0] == 0) {
@@ -66,14 +66,14 @@ int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, i
     return load_argument(argc, argv, alone, true, recipe, size);
 }
 
-enum { MOST_OVERRIDES = 128 }; // of a layout's keys
+enum { MOST_OVERRIDES = 128 }; // layout keys
 
 struct overrides {
     char *list[MOST_OVERRIDES];
     int count;
 };
 
-/* Those that make a layout one rank. */
+/* Overrides that reduce a layout to one rank. */
 static void overrides_of_one_rank(struct overrides *out)
 {
     struct text override = {0};
@@ -91,7 +91,7 @@ static void overrides_free(struct overrides *overrides)
         free(overrides->list[i]);
 }
 
-/* Both name one key: "pp=4" and "parallel.pipeline_parallel_size=1" do. */
+/* Both name the same key: "pp=4" and "parallel.pipeline_parallel_size=1". */
 static bool same_key(const char *override, const char *other)
 {
     const char *list[] = {override, other}, *key[2];
@@ -124,7 +124,7 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
     char **all = calloc((size_t)argc + MOST_OVERRIDES + (size_t)extra, sizeof *all);
     if (all == NULL)
         return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
-    // The command, the recipe, ours, and those of the caller's that ours do not replace.
+    // The command, the recipe, our overrides, and those of the caller that ours do not replace.
     int first = argc < 2 ? argc : 2, ours = 0, count;
     overrides_of_one_rank(&layout);
     memcpy(all, argv, (size_t)first * sizeof *all);
@@ -137,7 +137,7 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
     for (int i = first; i < argc; i++)
         if (!says_any(argv[i], all + first, ours))
             all[count++] = argv[i];
-    // Of what has no effect on one rank nobody has asked, or heard before.
+    // No warnings here: the user did not choose these values.
     int status = load_argument(argc < 2 ? argc : count, all, true, false, recipe, &size);
     free(all);
     overrides_free(&layout);
@@ -162,7 +162,7 @@ int exit_status_of_world(enum status status)
     struct launcher launcher = {.rank = -1};
     if (status == OK || launcher_find(&launcher) != OK || launcher.rank <= 0)
         return exit_status(status);
-    // A launcher ends the job with the first process that exits: rank 0 gets the time for its line.
+    // A launcher ends the job when the first process exits: give rank 0 time to print its line.
     nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
     return status_exit(status);
 }

@@ -4,35 +4,35 @@
 
     gpu_report.py FOLDER REPORT      FOLDER: bin/ lib/ mpi/ reference/ recipes/ text gpu_torch.py commit
 
-The parts, in the order of how much they tell:
+The parts, most informative first:
 
-doctor     what the machine has, and its measured rates
-attention  its tests, one process and one time limit each; after a failure later parts take cuDNN's attention
+doctor     devices and libraries of the machine, and its measured rates
+attention  its tests, one process and one time limit each; after a failure later parts use cuDNN's attention
 gemm       the tests of matrix multiplication
 golden     the golden figures, and 20 steps of the quickstart's model next to the CPU's
 first      one training run: GPT-2 124M, bf16, deterministic
 ops        the op suite on the GPU against double precision
-bits       the same run again, after a resume, with what leaves the GPU meanwhile, with algorithms that are timed and
-           found again, and under other schedules on two ranks: the same bits
-waits      calls that make the host wait, or take memory, in each step of cuboid_counted, launched and with CUDA
-           graphs: of a small model, whose streams are held until the host has put a whole step there, and of
-           GPT-2 124M, with the memory that its graphs take
-train      one GPU, bf16: tokens a second and model FLOPs utilisation of three models, deterministic and with all
-           choices by timing
-torch      PyTorch's tokens a second for the same work
-rates      every op at three models' sizes: its rate, and its share of a copy's
+bits       bit-identical results of the same run repeated, resumed, with offloading, with autotuned algorithms that
+           are timed and then loaded, and with other schedules on two ranks
+waits      calls that block the host or allocate memory in each step of cuboid_counted, without and with CUDA
+           graphs: of a small model, whose streams are blocked until the host has enqueued a whole step, and of
+           GPT-2 124M, with the memory of its graphs
+train      one GPU, bf16: tokens per second and model FLOPs utilization of three models, deterministic and
+           autotuned
+torch      tokens per second of PyTorch for the same work
+rates      every op at the sizes of three models: its rate, as a fraction of a copy's
 memcheck   compute-sanitizer over the op suite
-nccl       2 x 2 x 2: each schedule's first loss within the bound of one rank's
-again      what failed, once more, with CUDA_LAUNCH_BLOCKING=1
+nccl       2 x 2 x 2: the first loss of each schedule is within the bound of one rank's
+again      failed checks repeated with CUDA_LAUNCH_BLOCKING=1
 racecheck  compute-sanitizer over kernels with shared memory
 
-GPU_CHECK="train nccl" runs those parts only. GPU_CHECK_SECONDS (540) is the time for all, counted from GPU_CHECK_BEGAN
-(seconds since 1970; now, where it is not set): a part that has none left is named in the report. Each part and each
-command has a limit of its own, after which all of its processes are killed; GPU_CHECK_SCALE (1) multiplies these
-limits. The report begins with what is to be shown (gpu_wanted.py) and is complete after every line, so a run that is
-killed leaves what it had. All output is next to it (.log), at most 12 MiB: of each command the beginning and the end.
-GPU_CHECK_TINY=1 shrinks the models, to rehearse it. Exit status 1 when a check failed; a rate below its target is
-reported, and is no failure.
+GPU_CHECK="train nccl" runs those parts only. GPU_CHECK_SECONDS (540) is the total time limit, counted from
+GPU_CHECK_BEGAN (seconds since 1970; default: now): parts without time left are named in the report. Each part and
+each command also has a limit, after which all of its processes are killed; GPU_CHECK_SCALE (1) multiplies these
+limits. The report begins with the required results (gpu_wanted.py) and is complete after every line, so that a killed
+run leaves a valid report. All output is next to it (.log), at most 12 MiB: the beginning and the end of each command.
+GPU_CHECK_TINY=1 shrinks the models, to test the script. Exit status 1 if a check failed; a rate below its target is
+reported, but is not a failure.
 """
 import os
 import re
@@ -56,7 +56,7 @@ PARTS = {"doctor": (part_doctor, 45), "attention": (part_attention, 150), "gemm"
 
 
 class Stopped(BaseException):
-    """SIGTERM or SIGINT came."""
+    """SIGTERM or SIGINT was received."""
 
 
 def run_parts(s, chosen):
@@ -89,7 +89,7 @@ def chosen_parts(text):
     names = text.split() or list(PARTS)
     unknown = [name for name in names if name not in PARTS]
     if unknown:
-        sys.exit(f"gpu_check: GPU_CHECK has no part {', '.join(unknown)}; there are: {' '.join(PARTS)}")
+        sys.exit(f"gpu_check: GPU_CHECK has no part {', '.join(unknown)}; valid: {' '.join(PARTS)}")
     return names
 
 
@@ -99,7 +99,7 @@ def number(name, default):
     try:
         return float(text)
     except ValueError:
-        sys.exit(f"gpu_check: {name}={text} is not a number; {name}={default} is the default")
+        sys.exit(f"gpu_check: {name}={text} is not a number; the default is {default}")
 
 
 def open_session(folder, path):

@@ -26,23 +26,23 @@ def part_golden(s):
     if len(figures) == 2:
         gpu, cpu = figures[s.device], figures["cpu"]
         s.report.row("loss of step 20, GPU and CPU", f"{gpu['loss']:.7g} and {cpu['loss']:.7g}")
-        s.report.row("seconds a step, GPU and CPU", f"{gpu['step_time_s']:.3g} and {cpu['step_time_s']:.3g}")
+        s.report.row("seconds per step, GPU and CPU", f"{gpu['step_time_s']:.3g} and {cpu['step_time_s']:.3g}")
     command, folder = s.train("tf32", "quickstart.yaml", *s.small(*ONE_RANK, steps=20), f"cluster.device={s.device}",
                               "precision.allow_tf32=true")
     if s.check("20 steps of the quickstart's model, TF32", command, 120).good:
         last = read_metrics(folder)[-1]
-        s.report.row("loss of step 20 in TF32; seconds a step", f"{last['loss']:.7g}; {last['step_time_s']:.3g}")
+        s.report.row("loss of step 20 in TF32; seconds per step", f"{last['loss']:.7g}; {last['step_time_s']:.3g}")
 
 
 def compare_bits(s, name, folders, first=1, wanted=None):
     a, b = (read_metrics(folder) for folder in folders)
     same = same_steps(a, b, first)
     if wanted is not None:
-        s.report.wanted.see(wanted, same, f"{name}: {'the same' if same else 'other'} bits, {len(b)} steps")
+        s.report.wanted.see(wanted, same, f"{name}: {'bit-identical' if same else 'bits differ'}, {len(b)} steps")
     if same:
-        s.report.row(name, f"the same bits, {len(b)} steps")
+        s.report.row(name, f"bit-identical, {len(b)} steps")
     else:
-        s.report.failed(name, "other bits", "\n".join(json.dumps([r["step"], r["loss"], r["grad_norm"]])
+        s.report.failed(name, "bits differ", "\n".join(json.dumps([r["step"], r["loss"], r["grad_norm"]])
                                                      for r in a + b))
 
 
@@ -54,7 +54,7 @@ def part_bits(s):
         if s.check(f"6 steps, bf16, {name}", command, 60).good:
             runs[name] = folder
     if len(runs) == 2:
-        compare_bits(s, "rerun against rerun", runs.values(), wanted="rerun")
+        compare_bits(s, "rerun", runs.values(), wanted="rerun")
     resume(s, bf16, runs)
     variants(s, bf16, runs)
     launcher, shared = s.launch(2)
@@ -75,26 +75,26 @@ def resume(s, bf16, runs):
     whole = [*s.small(*ONE_RANK, *bf16, steps=6), *keep]
     begin, folder = s.train("resumed", "quickstart.yaml", *whole, "train.train_iters=3")
     good = s.check("3 steps and a checkpoint", begin, 60).good
-    go_on, _ = s.train("resumed", "quickstart.yaml", *whole, keep=True)
-    if good and s.check("3 more", go_on, 60).good and "once" in runs:
-        compare_bits(s, "resumed against not stopped", (runs["once"], folder), wanted="resume")
+    more, _ = s.train("resumed", "quickstart.yaml", *whole, keep=True)
+    if good and s.check("3 more", more, 60).good and "once" in runs:
+        compare_bits(s, "resumed", (runs["once"], folder), wanted="resume")
 
 
 def variants(s, bf16, runs):
     """The same 6 steps with other options; the last two use other GEMMs than the first, and the same as each other."""
     kept = [f"cluster.matmul_algorithms={s.work}/algorithms"]
-    ways = [("activations and moments away and back", "once",
+    ways = [("activations and moments offloaded", "once",
              ["pipeline.schedule=gpipe", "memory.offload_activations=true", "memory.offload_optimizer=true"]),
-            ("algorithms that are timed", None, kept), ("algorithms found again", "algorithms that are timed", kept)]
-    for name, beside, overrides in ways:
+            ("timed algorithms", None, kept), ("loaded algorithms", "timed algorithms", kept)]
+    for name, reference_run, overrides in ways:
         command, folder = s.train(name.replace(" ", "-"), "quickstart.yaml",
                                   *s.small(*ONE_RANK, *bf16, *overrides, steps=6))
         if not s.check(f"6 steps, bf16, {name}", command, 60).good:
             continue
         runs[name] = folder
-        s.report.row(f"seconds a step, {name}", f"{read_metrics(folder)[-1]['step_time_s']:.3g}")
-        if beside in runs:
-            compare_bits(s, name, (runs[beside], folder))
+        s.report.row(f"seconds per step, {name}", f"{read_metrics(folder)[-1]['step_time_s']:.3g}")
+        if reference_run in runs:
+            compare_bits(s, name, (runs[reference_run], folder))
 
 
 def part_waits(s):
@@ -112,10 +112,11 @@ def part_waits(s):
             lines += [f"{name}, {way}:", *(f"  step {step['step']}: {step['said']}" for step in steps)]
         if steps:
             grown[way] = steps[0]["free"] - steps[-1]["free"]
-    s.report.section("Calls that make the host wait, or take memory", as_code("\n".join(lines)))
+    s.report.section("Calls that block the host or allocate memory", as_code("\n".join(lines)))
     if len(grown) == 2:
-        text = f"{bytes_text(grown['graphs'] - grown['launched'])} beside the plan's {bytes_text(dry_bytes(out))}; " \
-            f"in all {bytes_text(steps[-1]['all'] - steps[-1]['free'])} of the GPU are taken"
+        extra = bytes_text(grown["graphs"] - grown["launched"])
+        text = f"{extra} in addition to {bytes_text(dry_bytes(out))} planned; " \
+            f"{bytes_text(steps[-1]['all'] - steps[-1]['free'])} of GPU memory in use"
         s.report.row(f"memory of {model.name}'s CUDA graphs", text)
         s.report.wanted.see("graph memory", True, text)
 
@@ -129,11 +130,12 @@ def count_calls(s, name, recipe, overrides, hold_s):
         return ""
     settled = [step for step in step_calls(outcome.out) if step["step"] >= SETTLED]
     bad = [step for step in settled if not waits_as_meant(step)]
-    said = f"{len(settled) - len(bad)} of {len(settled)} steps wait as is meant"
+    said = f"{len(settled) - len(bad)} of {len(settled)} steps wait as expected"
     said += f"; step {(bad or settled)[-1]['step']} {(bad or settled)[-1]['said']}" if settled else ""
     good = bool(settled) and not bad
     if good:
-        s.report.row(f"waits, {name}", said + ("; its streams were held until all was there" if hold_s else ""))
+        held = "; streams were blocked until the whole step was enqueued" if hold_s else ""
+        s.report.row(f"waits, {name}", said + held)
     else:
         s.report.failed(f"waits, {name}", said, outcome.out)
     s.report.wanted.see("waits", good, f"{name}: {said}")
@@ -188,8 +190,8 @@ def compare_loss(s, name, dtype, records, seconds):
     known = s.cube[dtype]
     apart = abs(records[0]["loss"] - known["loss"])
     same = same_steps(known.setdefault("first", records), records)
-    said = f"loss {records[0]['loss']:.7g}, {apart:.2g} from one rank's, bound {known['bound']:.2g}"
-    said += ", the first schedule's bits" if same else ""
+    said = f"loss {records[0]['loss']:.7g}, {apart:.2g} from one rank, bound {known['bound']:.2g}"
+    said += ", bit-identical to the first schedule" if same else ""
     s.report.wanted.see("cube " + dtype, apart <= known["bound"], f"{name}: {said}")
     if apart <= known["bound"]:
         s.report.row(name, f"{said}; {seconds:.0f} s")

@@ -2,8 +2,8 @@
 """The base of tools/gpu/gpu_report.py: a report that is complete on disk after every line, a log of bounded size, and
 programs that run with a time limit.
 
-Caution: libraries that come along in an archive are for Cuboid's programs only. PyTorch, nvidia-smi and compilers of
-the machine would fail with an older libstdc++, so LD_LIBRARY_PATH is set for our programs alone."""
+Caution: libraries packed in an archive are for Cuboid's programs only. PyTorch, nvidia-smi and the machine's compilers
+would fail with an older libstdc++, so LD_LIBRARY_PATH is set for our programs only."""
 import glob
 import os
 import re
@@ -64,7 +64,7 @@ class Report:
                  "| check | result |", "|---|---|", *self.rows, ""]
         lines += self.sections.values()
         if self.failures:
-            lines.append("## What failed\n")
+            lines.append("## Failures\n")
         for name, output in self.failures:
             lines += [f"{name}:", "",
                       *("    " + line[:LINE_CHARS] for line in output.splitlines()[-40:]), ""]
@@ -77,35 +77,35 @@ class Report:
 
 
 class Log:
-    """Head and tail of every command's output. Each takes a small share of the remaining room, so hundreds of
-    long outputs leave some room for the last one."""
+    """Head and tail of every command's output. Each gets a small fraction of the remaining space, so that
+    hundreds of long outputs leave some space for the last one."""
 
     def __init__(self, path, limit=LOG_BYTES):
         self.name, self.left = path, limit
         self.file = open(path, "wb")
 
     def add(self, title, output):
-        room = min(COMMAND_BYTES, self.left // 32)
-        if room < 200:
+        limit = min(COMMAND_BYTES, self.left // 32)
+        if limit < 200:
             return
-        entry = b"%s\n%s\n" % (cut(f"=== {title}".encode(), room // 4),
-                               cut(output.encode(errors="replace"), room // 2))
+        entry = b"%s\n%s\n" % (cut(f"=== {title}".encode(), limit // 4),
+                               cut(output.encode(errors="replace"), limit // 2))
         self.left -= len(entry)
         self.file.write(entry)
         self.file.flush()
 
 
-def cut(output, room):
-    """`output`, a bytes object; where it is longer than `room`, its two ends with a note in between."""
-    if len(output) <= room:
+def cut(output, limit):
+    """Truncates `output` (bytes) to its two ends with a note in between if it is longer than `limit`."""
+    if len(output) <= limit:
         return output
-    note = f"\n... {len(output) - room} bytes of {len(output)} left out ...\n".encode()
-    half = room // 2
+    note = f"\n... {len(output) - limit} bytes of {len(output)} left out ...\n".encode()
+    half = limit // 2
     return output[:half] + note + output[len(output) - half:]
 
 
 def read_ends(file):
-    """A command's output as text; of a very long output the two ends."""
+    """Returns the output of a command as text; only the two ends if it is very long."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     if size <= OUTPUT_BYTES:
@@ -128,8 +128,8 @@ def as_code(text):
 # ---- processes ----
 
 def processes_of(session):
-    """Process ids of a session, which children keep even where they form process groups of their own, as mpirun's
-    ranks do."""
+    """Process ids of a session. Children stay in it even if they form their own process groups, as the ranks of mpirun
+    do."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -145,8 +145,8 @@ def processes_of(session):
 
 
 def end_session(process, patience=5.0):
-    """Ends all processes that `process`, the leader of a session, has started. mpirun ends its ranks on SIGTERM; what
-    is left then is killed. -> whether all of them are gone: one in a call of a driver may not be."""
+    """Ends all processes of the session led by `process`. mpirun ends its ranks on SIGTERM; the rest is killed then.
+    Returns whether all have exited: one inside a driver call may not."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         for pid in processes_of(process.pid):
             try:
@@ -164,7 +164,7 @@ def end_session(process, patience=5.0):
 
 
 class Outcome:
-    """Of a command. status None: it ran out of time."""
+    """Outcome of a command. status None: timeout."""
 
     def __init__(self, status, out, seconds, gone=True):
         self.status, self.out, self.seconds, self.gone = status, out, seconds, gone
@@ -177,11 +177,11 @@ class Outcome:
     def why(self):
         if self.status is not None:
             return f"status {self.status}"
-        return "out of time" if self.gone else "out of time, and it does not end"
+        return "timeout" if self.gone else "timeout, and it cannot be killed"
 
 
 class Session:
-    """A folder of programs, the report, and the time that is left. `scale` multiplies every limit."""
+    """A folder of programs, the report, and the remaining time. `scale` multiplies every time limit."""
 
     def __init__(self, folder, report, seconds, gpu_name="", gpu_bytes=0, tiny=False, scale=1.0):
         self.folder, self.report, self.tiny, self.scale = folder, report, tiny, scale

@@ -13,7 +13,7 @@ ATTENTION_SHARE = 80.0  # of cuDNN's rate
 
 
 class Model:
-    """A model of part `train`. target: the utilisation to reach, attention counted in full."""
+    """A model of part `train`. target: the utilization to reach, attention counted in full."""
 
     def __init__(self, name, recipe, seq, batch, microbatches, target, vocabulary, overrides=()):
         self.name, self.recipe, self.seq, self.batch, self.target = name, recipe, seq, batch, target
@@ -149,7 +149,7 @@ def part_train(s):
             continue
         s.measured.append((model, ours))
         if peak:
-            s.report.wanted.see(f"{model.name} mfu", *s.report.target(f"{model.name}, model FLOPs utilisation",
+            s.report.wanted.see(f"{model.name} mfu", *s.report.target(f"{model.name}, model FLOPs utilization",
                                                                       100 * ours["mfu"], model.target))
     training_section(s, peak, [(model, ours, None) for model, ours in s.measured])
 

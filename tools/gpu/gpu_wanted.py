@@ -6,23 +6,23 @@ FIGURES = {  # name: (target, number of results that it consists of)
     "ops": ("every op against double precision: all types, odd shapes, poisoned outputs", 15),
     "memcheck": ("compute-sanitizer memcheck finds nothing in the op suite", 6),
     "racecheck": ("compute-sanitizer racecheck finds nothing in the op suite", 4),
-    "gpt3-1.3b mfu": ("GPT-3 1.3B, sequences of 2048, bf16: 50 % model FLOPs utilisation", 1),
+    "gpt3-1.3b mfu": ("GPT-3 1.3B, sequences of 2048, bf16: 50 % model FLOPs utilization", 1),
     "llama3-8b mfu": ("layers of Llama 3 8B, as many as fit, sequences of 4096, bf16: 50 %", 1),
     "gpt2-124m mfu": ("GPT-2 124M, sequences of 1024, bf16: 45 %", 1),
-    "gpt3-1.3b torch": ("GPT-3 1.3B: 1.1 x PyTorch's tokens a second", 1),
-    "llama3-8b torch": ("layers of Llama 3 8B: 1.1 x PyTorch's tokens a second", 1),
-    "gpt2-124m torch": ("GPT-2 124M: 1.1 x PyTorch's tokens a second", 1),
-    "copy": ("memory-bound ops at 85 % of a copy's rate, at three models' sizes in bf16 and one's in fp32", 4),
-    "attention": ("own attention at 80 % of cuDNN's rate, forward and back, at three models' sizes", 3),
-    "faster": ("training takes the faster attention of the two", 3),
-    "waits": ("no wait of the host inside a step and no allocation, bf16 with fp32 masters, with CUDA graphs and "
-              "without; at its end one, for loss, norm and what ranks tell each other", 4),
-    "graph memory": ("what CUDA graphs take of the GPU's memory beside the plan, GPT-2 124M: a figure", 1),
-    "rerun": ("one GPU, deterministic: rerun against rerun, the same bits", 1),
-    "schedules": ("one GPU, deterministic: schedule against schedule, the same bits", 3),
-    "resume": ("one GPU, deterministic: resumed against not stopped, the same bits", 1),
-    "cube bf16": ("8 ranks on one GPU, 2 x 2 x 2, every schedule: the loss within the bf16 bound of one rank's", 11),
-    "cube fp32": ("8 ranks on one GPU, 2 x 2 x 2: the loss within the fp32 bound of one rank's", 2),
+    "gpt3-1.3b torch": ("GPT-3 1.3B: 1.1 x PyTorch's tokens per second", 1),
+    "llama3-8b torch": ("layers of Llama 3 8B: 1.1 x PyTorch's tokens per second", 1),
+    "gpt2-124m torch": ("GPT-2 124M: 1.1 x PyTorch's tokens per second", 1),
+    "copy": ("memory-bound ops at 85 % of the rate of a copy, at the sizes of three models in bf16 and one in fp32", 4),
+    "attention": ("own attention at 80 % of cuDNN's rate, forward and backward, at the sizes of three models", 3),
+    "faster": ("training uses the faster of both attention backends", 3),
+    "waits": ("no host wait and no allocation inside a step, bf16 with fp32 masters, with and without CUDA "
+              "graphs; one wait at its end, for loss, norm and step statistics", 4),
+    "graph memory": ("GPU memory of CUDA graphs in addition to the plan, GPT-2 124M: a figure", 1),
+    "rerun": ("one GPU, deterministic: two runs are bit-identical", 1),
+    "schedules": ("one GPU, deterministic: schedules are bit-identical", 3),
+    "resume": ("one GPU, deterministic: resumed and uninterrupted runs are bit-identical", 1),
+    "cube bf16": ("8 ranks on one GPU, 2 x 2 x 2, every schedule: the loss is within the bf16 bound of one rank", 11),
+    "cube fp32": ("8 ranks on one GPU, 2 x 2 x 2: the loss is within the fp32 bound of one rank", 2),
 }
 
 
@@ -42,9 +42,9 @@ class Wanted:
         if bad:
             return "not reached", "; ".join(bad)
         if len(seen) < count:
-            return "not measured", f"{len(seen)} of {count} were, and are good"
+            return "not measured", f"{len(seen)} of {count} measured, all good"
         return "reached", seen[0][1] if count == 1 else f"all {len(seen)}"
 
     def lines(self):
-        return ["| what is to be shown | | |", "|---|---|---|",
+        return ["| target | result | details |", "|---|---|---|",
                 *(f"| {FIGURES[name][0]} | {' | '.join(self.state(name))} |" for name in FIGURES)]

@@ -24,7 +24,7 @@ Test(philox, known_answers)
     cr_assert(out[0] == 0xd16cfe09 && out[1] == 0x94fdcceb && out[2] == 0x5001e420 && out[3] == 0x24126ea1);
 }
 
-Test(philox, a_slice_draws_what_the_whole_draws)
+Test(philox, a_slice_has_the_numbers_of_the_whole)
 {
     struct philox generator = philox_named(1234, "embedding.weight");
     float whole[101], part[40];
@@ -66,7 +66,7 @@ Test(philox, permute_is_a_permutation)
     }
 }
 
-Test(philox, a_run_of_a_permutation_is_its_points)
+Test(philox, a_range_of_a_permutation_matches_its_points)
 {
     const int64_t sizes[] = {1, 2, 3, 17, 64, 65, 1000, (int64_t)1 << 40};
     const int64_t counts[] = {0, 1, 31, 32, 33, 500};
@@ -84,7 +84,7 @@ Test(philox, a_run_of_a_permutation_is_its_points)
         }
 }
 
-Test(text, numbers_read_back_to_the_same_bits)
+Test(text, numbers_round_trip_bitwise)
 {
     char out[NUMBER_CHARS];
     double values[] = {0.1, 1.0 / 3.0, 5e-324, 1.7976931348623157e308, -0.0, 123456789012345678.0};
@@ -107,7 +107,7 @@ Test(text, whole_numbers_have_no_exponent)
     cr_expect_str_eq(number_text_f32(3e38F, out), "3e+38");
 }
 
-Test(text, parsing_takes_the_whole_string_or_nothing)
+Test(text, parsing_requires_the_whole_string)
 {
     double d;
     int64_t i;
@@ -118,7 +118,7 @@ Test(text, parsing_takes_the_whole_string_or_nothing)
     cr_assert(!integer_parse("1.5", &i) && !integer_parse("99999999999999999999", &i));
 }
 
-Test(status, fail_keeps_nothing_that_a_terminal_obeys)
+Test(status, fail_escapes_control_sequences)
 {
     (void)fail(BAD_USAGE, "%s: \xC3\xA9", "a\x1b[31m\n\xC2\x9b\xFF\x7F\r");
     cr_assert_str_eq(fail_text(), "a\\x1b[31m\\x0a\\xc2\\x9b\\xff\\x7f\\x0d: \xC3\xA9");
@@ -131,7 +131,7 @@ Test(status, fail_keeps_nothing_that_a_terminal_obeys)
     cr_assert(strlen(fail_text()) < 2048 && strlen(fail_text()) % 4 == 0);
 }
 
-Test(text, nearest_name_finds_what_was_meant)
+Test(text, nearest_name_suggests_the_intended_name)
 {
     const char *const names[] = {"tensor_parallel_size", "pipeline_parallel_size", "seed"};
     cr_assert_str_eq(nearest_name("tensor_paralel_size", names, 3), "tensor_parallel_size");
@@ -141,7 +141,7 @@ Test(text, nearest_name_finds_what_was_meant)
     cr_assert_null(nearest_name("num_experts", layers, 1));
 }
 
-Test(text, json_strings_escape_and_mend)
+Test(text, json_strings_are_escaped_and_repaired)
 {
     struct text t = {0};
     text_add_json(&t, "a\"b\\\n\x01 \xC3\xA9 \xFF");
@@ -150,7 +150,7 @@ Test(text, json_strings_escape_and_mend)
 }
 
 /* One-byte and two-byte control characters, truncated sequences, and characters invalid in XML. */
-Test(text, printable_is_shown_as_it_is)
+Test(text, printable_text_is_unchanged)
 {
     static const char bytes[] =
         "a\033[1m\x7F\xC2\x9B\xC2\xA0\xC3\xA9\xEF\xBF\xBF\xF0\x9F\x8E\x89\n\0\xE2\x82";
@@ -163,7 +163,7 @@ Test(text, printable_is_shown_as_it_is)
 }
 
 /* Endless files are rejected; a pipe without a writer does not block. */
-Test(file, reads_small_files_and_nothing_else)
+Test(file, reads_only_small_regular_files)
 {
     char folder[] = "/tmp/cuboid-test-XXXXXX";
     cr_assert_not_null(mkdtemp(folder));
@@ -194,7 +194,7 @@ Test(file, reads_small_files_and_nothing_else)
 }
 
 /* A rename replaces whatever has the name by a plain file. */
-Test(file, only_a_file_gives_way_to_one)
+Test(file, replaces_only_regular_files)
 {
     static const char *const names[] = {"pipe", "link", "folder"};
     char folder[] = "/tmp/cuboid-test-XXXXXX";
@@ -220,7 +220,7 @@ Test(file, only_a_file_gives_way_to_one)
 }
 
 /* Checked before any computation; root has access to every folder, so another user is used. */
-Test(file, a_folder_that_cannot_be_written_is_said)
+Test(file, reports_an_unwritable_directory)
 {
     char folder[] = "/tmp/cuboid-test-XXXXXX";
     cr_assert_not_null(mkdtemp(folder));
@@ -236,7 +236,7 @@ Test(file, a_folder_that_cannot_be_written_is_said)
     cr_assert(chdir("/") == 0 && rmdir(folder) == 0);
 }
 
-Test(file, atomic_write_leaves_nothing_behind_on_failure)
+Test(file, a_failed_atomic_write_leaves_no_files)
 {
     cr_assert_eq(file_write_atomic("/nonexistent-folder/x", "a", 1), IO_ERROR);
     cr_assert(strstr(fail_text(), "/nonexistent-folder/x") != NULL);

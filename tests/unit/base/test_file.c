@@ -88,7 +88,7 @@ static bool there(const char *path)
     return lstat(path, &info) == 0;
 }
 
-Test(file, a_failing_fstat_is_reported_as_that)
+Test(file, reports_a_failing_fstat)
 {
     char folder[32];
     struct text text = {0};
@@ -129,7 +129,7 @@ Test(file, a_link_under_a_guessed_temporary_name_has_no_effect)
     leave(folder);
 }
 
-Test(file, what_killed_processes_left_is_swept_and_nothing_else)
+Test(file, only_temporaries_of_dead_processes_are_removed)
 {
     static const char *const stay[] = {
         "report.cuboid-tmp-0123456789abcde",     "report.cuboid-tmp-0123456789abcdef0",
@@ -162,7 +162,7 @@ Test(file, what_killed_processes_left_is_swept_and_nothing_else)
     leave(folder);
 }
 
-Test(file, content_is_durable_before_its_name_and_the_name_before_the_end)
+Test(file, syncs_content_before_rename_and_directory_after)
 {
     char folder[32];
     enter(folder);
@@ -202,7 +202,7 @@ static bool any_file(const char *name)
     return name[0] != 'k';
 }
 
-Test(file, a_folder_is_not_emptied_through_a_link)
+Test(file, does_not_follow_links_when_removing)
 {
     char folder[32];
     enter(folder);
@@ -230,7 +230,7 @@ Test(file, a_folder_is_not_emptied_through_a_link)
     leave(folder);
 }
 
-Test(file, what_is_not_ours_stays)
+Test(file, keeps_files_of_others)
 {
     char folder[32];
     enter(folder);

@@ -42,7 +42,7 @@ Test(machine, threads_are_shared_by_the_ranks_of_the_machine)
     }
 }
 
-Test(machine, the_kernels_words_for_limits)
+Test(machine, parses_the_kernels_limit_strings)
 {
     cr_expect_eq(cgroup_cpu_max("150000 100000\n"), 1.5);
     cr_expect_eq(cgroup_cpu_max("400000 50000"), 8.0);
@@ -74,7 +74,7 @@ static void limits_are(const char *root, const char *groups, double cpus, int64_
               limits.cpus, (long long)limits.memory_bytes);
 }
 
-Test(machine, the_limits_of_a_cgroup_and_of_those_around_it)
+Test(machine, applies_limits_of_all_parent_cgroups)
 {
     char two[] = "/tmp/cuboid-cgroup-XXXXXX", one[] = "/tmp/cuboid-cgroup-XXXXXX";
     cr_assert(mkdtemp(two) != NULL && mkdtemp(one) != NULL);

@@ -58,7 +58,7 @@ Test(checkpoint, the_newest_complete_one_is_found, .init = silence)
     leave(folder);
 }
 
-Test(checkpoint, leftovers_of_this_run_are_removed_and_nothing_else, .init = silence)
+Test(checkpoint, only_remains_of_this_run_are_removed, .init = silence)
 {
     static const char *const theirs[] = {
         "s/step-00000001.old",  "s/step-00000001.removed",   "s/step-00000003.old",
@@ -101,7 +101,7 @@ Test(checkpoint, leftovers_of_this_run_are_removed_and_nothing_else, .init = sil
 }
 
 /* Killed while removing a checkpoint, at each file of it. */
-Test(checkpoint, a_removal_that_was_interrupted_is_finished)
+Test(checkpoint, an_interrupted_removal_is_completed)
 {
     static const char *const gone[] = {"manifest.json", "recipe.yaml", "rank-00000.safetensors"};
     char folder[32];
@@ -168,7 +168,7 @@ Test(checkpoint, a_save_of_the_same_step_replaces_it, .init = silence)
     leave(folder);
 }
 
-Test(checkpoint, older_ones_are_removed_and_nothing_else, .init = silence)
+Test(checkpoint, only_older_checkpoints_are_removed, .init = silence)
 {
     char folder[32];
     struct text names = {0};
@@ -191,7 +191,7 @@ Test(checkpoint, older_ones_are_removed_and_nothing_else, .init = silence)
     leave(folder);
 }
 
-Test(checkpoint, links_are_removed_and_what_they_point_to_stays, .init = silence)
+Test(checkpoint, links_are_removed_and_their_targets_kept, .init = silence)
 {
     char folder[32];
     struct text names = {0};
@@ -227,7 +227,7 @@ Test(checkpoint, links_are_removed_and_what_they_point_to_stays, .init = silence
 }
 
 /* In the way of a run that resumes: checkpoints of others, and one under the name of another step. */
-Test(checkpoint, what_is_not_this_runs_is_passed_over, .init = silence)
+Test(checkpoint, checkpoints_of_other_runs_are_ignored, .init = silence)
 {
     char folder[32];
     enter(folder);
@@ -281,7 +281,7 @@ Test(checkpoint, files_of_two_saves_are_not_mixed, .init = silence)
 }
 
 /* run.json may hold anything. */
-Test(checkpoint, a_record_that_is_damaged_is_made_again, .init = silence)
+Test(checkpoint, a_damaged_record_is_replaced, .init = silence)
 {
     static const char *const records[] = {
         "",

@@ -55,7 +55,7 @@ static void expect_taken(const struct checkpoint_lock_options *options)
     checkpoint_lock_release(lock);
 }
 
-Test(checkpoint_lock, a_second_run_is_refused)
+Test(checkpoint_lock, rejects_a_second_run)
 {
     char folder[32], words[200], host[100] = "";
     struct text names = {0};
@@ -79,7 +79,7 @@ Test(checkpoint_lock, a_second_run_is_refused)
     text_free(&names);
 }
 
-Test(checkpoint_lock, a_killed_run_can_be_started_again_at_once)
+Test(checkpoint_lock, a_killed_run_can_restart_immediately)
 {
     char folder[32], byte;
     for (int kind = 0; kind < 2; kind++) {
@@ -109,7 +109,7 @@ Test(checkpoint_lock, a_killed_run_can_be_started_again_at_once)
 }
 
 /* Another process has the pid of the exited one. */
-Test(checkpoint_lock, a_pid_may_be_used_again)
+Test(checkpoint_lock, pids_can_be_reused)
 {
     char folder[32];
     struct owner self;
@@ -156,7 +156,7 @@ Test(checkpoint_lock, the_lease_of_another_machine_expires_unless_it_is_renewed,
 }
 
 /* Several at once, without flock, some of them where a killed process has left its lease. */
-Test(checkpoint_lock, one_of_many_gets_it, .timeout = 60)
+Test(checkpoint_lock, exactly_one_of_many_acquires_it, .timeout = 60)
 {
     enum { ROUNDS = 12, MANY = 6 };
     char folder[32];
@@ -194,7 +194,7 @@ Test(checkpoint_lock, one_of_many_gets_it, .timeout = 60)
     }
 }
 
-Test(checkpoint_lock, a_process_that_was_stopped_notices_that_it_has_lost_it)
+Test(checkpoint_lock, a_suspended_process_detects_a_lost_lease)
 {
     char folder[32];
     enter(folder);
@@ -247,7 +247,7 @@ Test(checkpoint_lock, a_folder_belongs_to_one_run, .init = silence)
 }
 
 /* Files left by a killed run are removed when the next one takes the folder. */
-Test(checkpoint_lock, what_was_unfinished_is_removed)
+Test(checkpoint_lock, unfinished_saves_are_removed)
 {
     char folder[32];
     struct text names = {0};

@@ -72,7 +72,7 @@ Test(checkpoint_manifest, the_first_key_of_the_model_that_differs_is_named)
 }
 
 /* A key that a later version adds has a default that changes nothing. */
-Test(checkpoint_manifest, a_key_that_it_lacks_had_its_default)
+Test(checkpoint_manifest, missing_keys_have_their_defaults)
 {
     static const struct {
         const char *lacks, *override, *said;
@@ -179,7 +179,7 @@ Test(checkpoint_manifest, a_manifest_of_version_1_may_have_a_loss_scale)
     leave(folder);
 }
 
-Test(checkpoint_manifest, any_byte_of_a_manifest_may_be_wrong)
+Test(checkpoint_manifest, survives_any_corrupt_byte)
 {
     char folder[32];
     struct text good = {0};
@@ -210,7 +210,7 @@ Test(checkpoint_manifest, any_byte_of_a_manifest_may_be_wrong)
     leave(folder);
 }
 
-Test(checkpoint_manifest, a_manifest_that_was_written_wrong_is_refused_for_its_reason)
+Test(checkpoint_manifest, invalid_manifests_are_rejected_with_the_reason)
 {
     static const char *const cases[][3] = {
         {"cuboid checkpoint", "a checkpoint", "not the manifest of a checkpoint"},
@@ -264,7 +264,7 @@ Test(checkpoint_manifest, a_manifest_that_was_written_wrong_is_refused_for_its_r
 /* ---- the header of a file ---- */
 
 /* One invalid field in the metadata, of the same length as the valid one. */
-Test(checkpoint_manifest, a_file_says_what_it_is)
+Test(checkpoint_manifest, files_carry_their_identity)
 {
     static const char *const cases[][3] = {
         {"\"cuboid.version\":\"2\"", "\"cuboid.version\":\"3\"",

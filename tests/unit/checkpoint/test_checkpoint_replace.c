@@ -110,7 +110,7 @@ static bool publish_and_kill(const struct save_ticket *ticket, int calls)
 
 /* ---- tests ---- */
 
-Test(checkpoint_replace, a_kill_at_any_call_loses_no_checkpoint_and_leaves_no_litter, .init = silence)
+Test(checkpoint_replace, a_kill_at_any_call_loses_and_leaks_nothing, .init = silence)
 {
     static const int errors[] = {0, ENOSYS, EINVAL};
     for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
@@ -162,7 +162,7 @@ Test(checkpoint_replace, the_new_checkpoint_has_the_name)
     leave(folder);
 }
 
-Test(checkpoint_replace, a_rename_that_fails_leaves_the_old_one, .init = silence)
+Test(checkpoint_replace, a_failed_rename_keeps_the_old_checkpoint, .init = silence)
 {
     char folder[32];
     struct text names = {0};
@@ -187,7 +187,7 @@ Test(checkpoint_replace, a_rename_that_fails_leaves_the_old_one, .init = silence
 }
 
 /* The entry in place of the replaced checkpoint is no checkpoint: neither is removed. */
-Test(checkpoint_replace, the_replaced_one_stays_while_the_other_is_not_complete, .init = silence)
+Test(checkpoint_replace, the_replaced_checkpoint_is_kept_until_the_new_one_is_complete, .init = silence)
 {
     char folder[32];
     struct text names = {0};

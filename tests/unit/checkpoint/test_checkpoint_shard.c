@@ -244,7 +244,7 @@ static void stock_add(struct stock *stock, const struct param *row, const struct
     stock->values[stock->manifest.shard_count++] = local;
 }
 
-Test(checkpoint_shard, any_cut_of_any_dimension)
+Test(checkpoint_shard, any_shard_of_any_dimension)
 {
     uint32_t random = 9;
     for (int round = 0; round < 500; round++) {
@@ -322,7 +322,7 @@ Test(checkpoint_shard, the_cover_is_checked)
     plan_close(&plan);
 }
 
-Test(checkpoint_shard, text_reads_back_and_nothing_else_does)
+Test(checkpoint_shard, text_round_trips_and_other_text_is_rejected)
 {
     struct shard shard = {.ndim = 2, .dim = {257, INT64_MAX}, .begin = {129, 0}}, back = {0};
     char text[SHARD_TEXT_CHARS];

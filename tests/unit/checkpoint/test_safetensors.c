@@ -94,7 +94,7 @@ static void write_sample(const char *path)
     safetensors_writer_destroy(writer);
 }
 
-Test(safetensors, what_is_written_reads_back)
+Test(safetensors, files_round_trip)
 {
     char folder[32];
     enter(folder);
@@ -134,7 +134,7 @@ Test(safetensors, what_is_written_reads_back)
     leave(folder);
 }
 
-Test(safetensors, the_order_of_names_in_the_header_is_not_that_of_the_numbers)
+Test(safetensors, header_order_may_differ_from_data_order)
 {
     char folder[32];
     enter(folder);
@@ -198,7 +198,7 @@ static const struct {
     {"{}", 1, "the tensors end at byte 0, but the file has 1 bytes: corrupt"},
 };
 
-Test(safetensors, each_wrong_header_is_refused_for_its_reason)
+Test(safetensors, invalid_headers_are_rejected_with_the_reason)
 {
     char folder[32];
     enter(folder);
@@ -214,7 +214,7 @@ Test(safetensors, each_wrong_header_is_refused_for_its_reason)
     leave(folder);
 }
 
-Test(safetensors, a_length_is_not_believed)
+Test(safetensors, lengths_are_checked_against_the_file)
 {
     char folder[32];
     enter(folder);
@@ -230,7 +230,7 @@ Test(safetensors, a_length_is_not_believed)
     leave(folder);
 }
 
-Test(safetensors, what_is_no_file_is_an_error_with_its_name)
+Test(safetensors, non_regular_files_are_named_errors)
 {
     char folder[32];
     enter(folder);
@@ -245,7 +245,7 @@ Test(safetensors, what_is_no_file_is_an_error_with_its_name)
     leave(folder);
 }
 
-Test(safetensors, a_file_that_shrinks_while_it_is_read_is_an_error)
+Test(safetensors, truncation_while_reading_is_an_error)
 {
     char folder[32];
     enter(folder);
@@ -279,7 +279,7 @@ static bool open_and_read(const char *path)
     return true;
 }
 
-Test(safetensors, any_byte_may_be_wrong_and_the_file_end_anywhere)
+Test(safetensors, survives_corrupt_bytes_and_truncation)
 {
     char folder[32];
     enter(folder);
@@ -314,7 +314,7 @@ Test(safetensors, any_byte_may_be_wrong_and_the_file_end_anywhere)
 
 /* ---- writes that fail ---- */
 
-Test(safetensors, a_full_disk_leaves_nothing)
+Test(safetensors, a_full_disk_leaves_no_files)
 {
     char folder[32];
     enter(folder);
@@ -363,7 +363,7 @@ Test(checksum, is_xxh3)
 
 /* ---- checksums of version 1 ---- */
 
-Test(checksum_v1, is_of_the_bytes_and_not_of_the_shards)
+Test(checksum_v1, does_not_depend_on_chunks)
 {
     unsigned char bytes[300];
     for (size_t i = 0; i < sizeof bytes; i++)
@@ -389,7 +389,7 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-Test(checksum_v1, sees_lengths_and_every_change_of_one_or_two_bits)
+Test(checksum_v1, detects_lengths_and_one_or_two_bit_changes)
 {
     enum { BYTES = 70, BITS = 8 * BYTES, MOST = BYTES + 1 + BITS + BITS * (BITS - 1) / 2 };
     uint64_t *sums = malloc(MOST * sizeof *sums);
@@ -415,7 +415,7 @@ Test(checksum_v1, sees_lengths_and_every_change_of_one_or_two_bits)
     free(sums);
 }
 
-Test(checksum_v1, stays_what_it_was)
+Test(checksum_v1, known_answers)
 {
     // Stored in checkpoints. The value is from an independent implementation, written from the description
     // alone.

@@ -27,7 +27,7 @@ static int run(int (*command)(int argc, char **argv), const char *text)
 
 /* ---- cuboid schedule ---- */
 
-Test(schedule_command, draws_and_closes_with_the_totals, .init = cr_redirect_stdout)
+Test(schedule_command, draws_a_chart_with_totals, .init = cr_redirect_stdout)
 {
     cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 2 -m 2"), 0);
     cr_assert_stdout_eq_str("1f1b   p 2, m 2, v 1   makespan 9, bubble 3 (33.3 %), peak 2 microbatches\n"
@@ -40,7 +40,7 @@ Test(schedule_command, draws_and_closes_with_the_totals, .init = cr_redirect_std
 }
 
 /* A measured B is one time: it is not halved for schedules that need I and W. */
-Test(schedule_command, takes_the_time_of_a_whole_backward, .init = cr_redirect_stdout)
+Test(schedule_command, accepts_the_time_of_a_whole_backward, .init = cr_redirect_stdout)
 {
     cr_redirect_stderr();
     cr_assert_eq(run(cmd_schedule, "schedule 1f1b -p 1 -m 1 --cost f=1,b=3"), 0);
@@ -68,7 +68,7 @@ Test(schedule_command, takes_the_time_of_a_whole_backward, .init = cr_redirect_s
 }
 
 /* no-color.org: set and not empty. */
-Test(schedule_command, colours_a_terminal_that_wants_them)
+Test(schedule_command, colours_on_capable_terminals)
 {
     int master = posix_openpt(O_RDWR | O_NOCTTY), plain = open("/dev/null", O_WRONLY);
     cr_assert(master >= 0 && plain >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
@@ -181,7 +181,7 @@ Test(schedule_command, searches, .init = cr_redirect_stdout)
                             "0F0,1F0,1B0,0B0\n");
 }
 
-Test(schedule_command, refuses, .init = cr_redirect_stderr)
+Test(schedule_command, rejects_invalid_arguments, .init = cr_redirect_stderr)
 {
     static const char *const lines[] = {
         "schedule",
@@ -248,7 +248,7 @@ static void put(const char *path, const char *text)
 
 /* By hand: F of stage 0 takes 1 and of stage 1 2, I of both 1, W of stage 0 nothing and of stage 1 3.
  * With p 1 the file's two stages are v 2 for auto. */
-Test(schedule_command, takes_the_times_of_each_stage, .init = cr_redirect_stdout)
+Test(schedule_command, reads_the_times_of_each_stage, .init = cr_redirect_stdout)
 {
     char folder[] = "/tmp/cuboid-command-XXXXXX";
     in_folder(folder);
@@ -295,7 +295,7 @@ Test(schedule_command, takes_the_times_of_each_stage, .init = cr_redirect_stdout
                             "\"microbatch\": 0, \"start\": 8, \"end\": 8, \"critical\": false}]}]}\n");
 }
 
-Test(schedule_command, names_what_is_wrong_with_the_times, .init = cr_redirect_stderr)
+Test(schedule_command, names_errors_in_the_times, .init = cr_redirect_stderr)
 {
     static const struct {
         const char *text, *line;
@@ -340,7 +340,7 @@ Test(schedule_command, names_what_is_wrong_with_the_times, .init = cr_redirect_s
 }
 
 /* Whatever a file is called by, it is not written over; and one thing goes to standard output. */
-Test(schedule_command, keeps_the_files_that_are_there, .init = cr_redirect_stderr)
+Test(schedule_command, keeps_existing_files, .init = cr_redirect_stderr)
 {
     static const char csv[] = "0F0,0B0\n";
     static const char *const lines[] = {
@@ -394,7 +394,7 @@ Test(schedule_command, shows_no_control_characters, .init = cr_redirect_stderr)
 }
 
 /* A line after a second, of the whole, and taken away; nothing where nobody sees it. */
-Test(schedule_command, says_how_long_it_takes, .init = cr_redirect_stderr)
+Test(schedule_command, reports_its_duration, .init = cr_redirect_stderr)
 {
     struct reporter r;
     for (int terminal = 0; terminal < 2; terminal++) {
@@ -415,7 +415,7 @@ Test(schedule_command, says_how_long_it_takes, .init = cr_redirect_stderr)
 
 /* ---- cuboid generate ---- */
 
-Test(generate_command, refuses, .init = cr_redirect_stderr)
+Test(generate_command, rejects_invalid_arguments, .init = cr_redirect_stderr)
 {
     static const char *const lines[] = {
         "generate",
@@ -443,7 +443,7 @@ Test(generate_command, refuses, .init = cr_redirect_stderr)
 }
 
 /* A run that was stopped before its first checkpoint says what to run. */
-Test(generate_command, names_what_to_run_first, .init = cr_redirect_stderr)
+Test(generate_command, names_the_command_to_run_first, .init = cr_redirect_stderr)
 {
     static const char recipe[] =
         "model: {num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8}\n"

@@ -84,7 +84,7 @@ static int read_back(const char *prefix, int32_t *out, int room)
     return count;
 }
 
-Test(data_command, any_bytes_come_back, .init = silence)
+Test(data_command, arbitrary_bytes_round_trip, .init = silence)
 {
     char folder[32], all[1024];
     enter(folder);
@@ -108,7 +108,7 @@ Test(data_command, any_bytes_come_back, .init = silence)
 }
 
 /* Text longer than what is held at once. */
-Test(data_command, large_documents_pass_through, .init = silence)
+Test(data_command, large_documents, .init = silence)
 {
     enum { LENGTH = 5000000 };
     char folder[32], *text = malloc(LENGTH);
@@ -184,7 +184,7 @@ static int put_bad_files(void)
 }
 
 /* A pipe that nobody writes to is refused, and not waited for. */
-Test(data_command, refusals_have_their_status, .init = silence)
+Test(data_command, rejections_have_the_right_status, .init = silence)
 {
     char folder[32];
     enter(folder);
@@ -239,7 +239,7 @@ Test(data_command, refusals_have_their_status, .init = silence)
     leave(folder);
 }
 
-Test(data_command, a_full_disk_or_an_interrupt_leaves_nothing, .init = silence)
+Test(data_command, a_full_disk_or_interrupt_leaves_no_files, .init = silence)
 {
     char folder[32], text[8000];
     enter(folder);

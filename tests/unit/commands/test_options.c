@@ -47,7 +47,7 @@ Test(options, are_read_in_any_order)
     cr_assert(v.n == 7 && v.x == 0.25 && v.name == NULL && !v.flag && v.rest_count == 0);
 }
 
-Test(options, say_what_works)
+Test(options, errors_name_valid_values)
 {
     static const struct {
         const char *text, *said;
@@ -70,7 +70,7 @@ Test(options, say_what_works)
     }
 }
 
-Test(options, have_other_names_and_an_end)
+Test(options, aliases_and_double_dash)
 {
     const char *name = NULL, *rest[8];
     bool flag = true;

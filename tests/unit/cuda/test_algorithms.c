@@ -81,7 +81,7 @@ static void keep(struct algorithms *a, const char *key, uint64_t number)
     cr_assert_eq(algorithms_keep(a, key, &algorithm), OK, "%s", fail_text());
 }
 
-Test(algorithms, the_first_stays)
+Test(algorithms, the_first_algorithm_is_kept)
 {
     struct place place = make_place();
     struct algorithms *a = open_file(place.path), *b = open_file(place.path);
@@ -102,7 +102,7 @@ Test(algorithms, the_first_stays)
 
 /* Truncated at every byte, and with every byte changed: each entry is intact or absent; only a file with
  * another first line is rejected. */
-Test(algorithms, any_bytes)
+Test(algorithms, random_bytes_in_the_file)
 {
     struct place place = make_place();
     struct algorithms *a = open_file(place.path);
@@ -142,7 +142,7 @@ Test(algorithms, any_bytes)
     remove_place(&place);
 }
 
-Test(algorithms, what_is_refused)
+Test(algorithms, rejects_invalid_files)
 {
     struct place place = make_place();
     struct algorithms *a = NULL;
@@ -171,7 +171,7 @@ Test(algorithms, what_is_refused)
     remove_place(&place);
 }
 
-Test(algorithms, where_auto_is)
+Test(algorithms, location_of_auto)
 {
     struct place place = make_place();
     struct algorithms *a = NULL;
@@ -236,7 +236,7 @@ Test(algorithms, ranks_agree)
 }
 
 /* The check before opening: the same errors, and it creates neither folders nor files. */
-Test(algorithms, what_can_be_seen_before)
+Test(algorithms, is_checked_before_the_run)
 {
     struct place place = make_place();
     char other[100], below[120];
@@ -271,7 +271,7 @@ Test(algorithms, what_can_be_seen_before)
 }
 
 /* A path with a missing folder is a mistake, and the folder must not be created. */
-Test(algorithms, no_folder_is_made_of_a_mistake)
+Test(algorithms, creates_no_directory_for_a_mistyped_path)
 {
     struct place place = make_place();
     struct algorithms *a = NULL;
@@ -290,7 +290,7 @@ Test(algorithms, no_folder_is_made_of_a_mistake)
 }
 
 /* The number of entries used, and added. */
-Test(algorithms, what_is_said)
+Test(algorithms, messages)
 {
     struct place place = make_place();
     struct algorithm first = numbered(1), second = numbered(2), got;

@@ -58,7 +58,7 @@ static void call_says(const char *failing, const char *expected)
     bench_close(&b);
 }
 
-Test(attention_backend, an_error_names_the_call_the_shape_and_what_cudnn_says)
+Test(attention_backend, errors_name_the_call_the_shape_and_cudnns_message)
 {
     call_says("cudnnBackendExecute",
               "cuda: cudnnBackendExecute: CUDNN_STATUS_INTERNAL_ERROR: as EMULATOR_FAIL "
@@ -95,7 +95,7 @@ static void choices_are(struct device *device, const char *expected)
 }
 
 /* auto reports its choices with reasons: one line per shape and direction, however often it is called. */
-Test(attention_backend, auto_says_what_it_chose)
+Test(attention_backend, auto_reports_its_choice)
 {
     struct bench b;
     cr_assert_eq(bench_open(&b, ATTENTION_AUTO, false), OK, "%s", fail_text());
@@ -141,7 +141,7 @@ Test(attention_backend, auto_says_what_it_chose)
 }
 
 /* auto does not try cuDNN with deterministic sums, and works without cuDNN. */
-Test(attention_backend, auto_does_without)
+Test(attention_backend, auto_falls_back)
 {
     const char *const failing[] = {"cudnn", "cudnnCreate", "engines"};
     for (int i = 0; i < 3; i++) {

@@ -70,27 +70,27 @@ static void plan(const char *gpu, bool deterministic, const struct sizes *cases,
 }
 
 /* No S x S tensor: for Llama's 2 x 32 heads it would be 2 GiB. */
-Test(attention_cudnn, an_h200_has_engines)
+Test(attention_cudnn, h200_has_engines)
 {
     const struct sizes cases[] = {{2, 4096, 32, 8, 128, BF16, false}, {2, 4096, 32, 8, 128, BF16, true}};
     plan(H200, false, cases, 2, 1 << 28);
 }
 
 /* Deterministic sums of dq need an S x S matrix. */
-Test(attention_cudnn, and_one_that_adds_in_one_order)
+Test(attention_cudnn, h200_has_a_deterministic_engine)
 {
     const struct sizes cases[] = {{4, 1024, 12, 12, 64, BF16, true}};
     plan(H200, true, cases, 1, (4 * 12 * 1024 * 1024 + 1024) * 2);
 }
 
-Test(attention_cudnn, so_has_an_a100_for_lengths_that_fit_no_tile)
+Test(attention_cudnn, a100_has_engines_for_unaligned_lengths)
 {
     const struct sizes cases[] = {{3, 77, 4, 2, 64, F16, false}, {3, 77, 4, 2, 64, F16, true}};
     plan(A100, false, cases, 2, 1 << 22);
 }
 
 /* A missing engine is reported with cuDNN's message. */
-Test(attention_cudnn, a_refusal_says_why)
+Test(attention_cudnn, rejection_gives_the_reason)
 {
     struct cudnn *cudnn;
     const struct cudnn_plan *made;

@@ -37,7 +37,7 @@ static void open_says(const char *failing, int index, const char *expected)
     unsetenv("EMULATOR_FAIL");
 }
 
-Test(device_cuda, a_machine_without_a_gpu_is_told_what_it_lacks)
+Test(device_cuda, reports_what_a_machine_without_a_gpu_lacks)
 {
     open_says(
         "cudaGetDeviceCount", 0,
@@ -63,7 +63,7 @@ Test(device_cuda, a_machine_without_a_gpu_is_told_what_it_lacks)
 }
 
 /* If host memory is exhausted, using less GPU memory would not help. */
-Test(device_cuda, memory_that_is_missing_is_the_hosts_or_the_gpus)
+Test(device_cuda, out_of_memory_names_host_or_gpu)
 {
     struct device *device = NULL;
     struct device_options options = {.name = "cuda", .threads = 1};
@@ -147,7 +147,7 @@ Test(device_cuda, an_error_names_the_call_the_op_and_its_shape)
 
 /* Blocks of odd sizes, freed and allocated again in another order: none overlap, all are aligned, and in the
  * end the pool is one free block again. */
-Test(device_cuda, the_pool_hands_out_what_nobody_else_has)
+Test(device_cuda, pool_blocks_do_not_overlap)
 {
     enum { PIECES = 200, ROUNDS = 20 };
     struct device *device = open_device();
@@ -176,7 +176,7 @@ Test(device_cuda, the_pool_hands_out_what_nobody_else_has)
 }
 
 /* A copy larger than the ring of pinned slots, to the device and back, between two streams. */
-Test(device_cuda, copies_go_through_the_ring_and_arrive_when_synchronised)
+Test(device_cuda, copies_use_the_pinned_ring_and_complete_on_synchronize)
 {
     enum { COUNT = 100000 };
     struct device *device = open_device();
@@ -210,7 +210,7 @@ Test(device_cuda, copies_go_through_the_ring_and_arrive_when_synchronised)
 
 /* To CUDA "not ready" is an error like others, which cudaGetLastError() returns to the next caller: here a
  * launch, after the host has queried an incomplete copy. */
-Test(device_cuda, a_launch_fails_for_reasons_of_its_own)
+Test(device_cuda, launch_errors_are_reported)
 {
     struct device *device = open_device();
     struct stream *first = open_stream(device, "first"), *second = open_stream(device, "second");
@@ -233,7 +233,7 @@ Test(device_cuda, a_launch_fails_for_reasons_of_its_own)
 }
 
 /* Under EMULATOR_MEMORY=guarded the host cannot dereference a device address, as on a GPU. */
-Test(device_cuda, guarded_memory_is_the_device_s, .signal = SIGSEGV)
+Test(device_cuda, guards_are_device_memory, .signal = SIGSEGV)
 {
     setenv("EMULATOR_MEMORY", "guarded", 1);
     struct device *device = open_device();
@@ -251,7 +251,7 @@ Test(device_cuda, guarded_memory_is_the_device_s, .signal = SIGSEGV)
 }
 
 /* More records than the ring of marks holds: both old and new events keep their order. */
-Test(device_cuda, an_event_that_is_long_past)
+Test(device_cuda, waits_for_a_completed_event)
 {
     struct device *device = open_device();
     struct stream *first = open_stream(device, "first"), *second = open_stream(device, "second");
@@ -276,7 +276,7 @@ Test(device_cuda, an_event_that_is_long_past)
 }
 
 /* A message starts when the GPU has completed everything before it, and everything after it waits. */
-Test(device_cuda, a_message_takes_its_turn)
+Test(device_cuda, messages_run_in_stream_order)
 {
     struct device *device = open_device();
     struct stream *stream = open_stream(device, "edge");
@@ -329,7 +329,7 @@ Test(device_cuda, an_old_event_does_not_wait_for_later_messages)
     device_close(device);
 }
 
-Test(device_cuda, a_failed_message_is_told_to_who_waits)
+Test(device_cuda, a_failed_message_fails_its_waiters)
 {
     struct device *device = open_device();
     struct stream *stream = open_stream(device, "edge");

@@ -109,7 +109,7 @@ static void expect_stride(const char *algorithms, int stride)
     cr_expect_eq(waits, 0, "what is known is not timed again");
 }
 
-Test(gemm_choose, the_heuristic_where_nothing_is_kept)
+Test(gemm_choose, uses_the_heuristic_without_a_file)
 {
     expect_stride(NULL, 1);
 }
@@ -132,7 +132,7 @@ Test(gemm_choose, the_fastest_is_kept)
 }
 
 /* An entry decides, even if it is not the fastest; an entry that the library rejects is ignored. */
-Test(gemm_choose, what_is_in_the_file)
+Test(gemm_choose, file_contents)
 {
     struct place place = make_place();
     struct text file = {0}, changed = {0};
@@ -229,7 +229,7 @@ static struct layer train(enum matmul_epilogues epilogues, const char *algorithm
 
 /* In the emulated cuBLASLt, GELU takes no time, and its gradient is slow; both choices are cached, and no
  * trial has accumulated into a gradient. */
-Test(gemm_choose, the_faster_of_fused_and_apart_is_kept)
+Test(gemm_choose, keeps_the_faster_of_fused_and_separate)
 {
     struct place place = make_place();
     struct text file = {0}, later = {0};

@@ -130,14 +130,14 @@ static float sum_of(struct fixture *d)
     return d->host[0];
 }
 
-Test(graphs, a_body_has_the_same_rules_on_every_device)
+Test(graphs, capture_rules_are_the_same_on_every_device)
 {
     keeps_the_rules("cpu");
     keeps_the_rules("strict");
     keeps_the_rules("cuda");
 }
 
-Test(graphs, one_inside_another_is_refused)
+Test(graphs, rejects_nested_captures)
 {
     struct fixture d;
     open_fixture(&d, "cuda");
@@ -147,7 +147,7 @@ Test(graphs, one_inside_another_is_refused)
 }
 
 /* From the third time on, the emulator calls the body again, to compare. */
-Test(graphs, every_time_the_work_is_done)
+Test(graphs, every_launch_repeats_the_work)
 {
     const char *const devices[] = {"cpu", "strict", "cuda"};
     for (int k = 0; k < 3; k++) {
@@ -165,7 +165,7 @@ Test(graphs, every_time_the_work_is_done)
     }
 }
 
-Test(graphs, temporary_memory_that_has_moved_since_is_found)
+Test(graphs, detects_moved_temporary_memory)
 {
     struct fixture d;
     open_fixture(&d, "cuda");
@@ -218,7 +218,7 @@ static void fails_at(enum status (*body)(void *context), int time, const char *f
     close_fixture(&d);
 }
 
-Test(graphs, what_a_capture_cannot_have_is_said)
+Test(graphs, reports_ops_that_cannot_be_captured)
 {
     fails_at(grows, 2,
              "cluster.cuda_graphs true: cuda: column_sum needs more scratch memory than in its first "
@@ -230,7 +230,7 @@ Test(graphs, what_a_capture_cannot_have_is_said)
 }
 
 /* The emulator is as strict as CUDA about the capturing thread. */
-Test(graphs, calls_that_are_not_permitted_invalidate_a_capture)
+Test(graphs, forbidden_calls_invalidate_a_capture)
 {
     cudaStream_t stream, other;
     cudaEvent_t event;

@@ -117,7 +117,7 @@ Test(data, an_epoch_shows_every_token_once)
 }
 
 /* The same with the simplest code: concatenate the documents of an epoch and cut. */
-Test(data, a_sample_is_a_cut_of_the_shuffled_documents)
+Test(data, a_sample_is_a_slice_of_the_shuffled_documents)
 {
     enum { S = 23 };
     int lengths[DOCUMENTS], total = total_of(lengths);
@@ -159,7 +159,7 @@ static void read_all(struct data *data, enum data_split split, int S, int count,
     }
 }
 
-Test(data, the_seed_and_the_number_decide_and_nothing_else)
+Test(data, samples_depend_only_on_seed_and_index)
 {
     enum { S = 16, COUNT = 600 };
     int lengths[DOCUMENTS];
@@ -287,7 +287,7 @@ Test(data, a_split_cuts_documents)
     fixture_free(&f);
 }
 
-Test(data, splits_are_parsed_or_refused)
+Test(data, splits_are_parsed_or_rejected)
 {
     double share[DATA_SPLITS];
     cr_assert_eq(data_split_parse("949,50,1", share), OK);
@@ -304,7 +304,7 @@ Test(data, splits_are_parsed_or_refused)
 }
 
 /* In any layout, a step has the same samples, and rows are in Megatron's order. */
-Test(data, layouts_share_out_the_same_samples)
+Test(data, all_layouts_use_the_same_samples)
 {
     enum { S = 8, G = 24, STEP = 3 };
     int lengths[DOCUMENTS];
@@ -386,7 +386,7 @@ Test(data, packed_documents_are_marked_as_megatron_marks_them)
     fixture_free(&f);
 }
 
-Test(data, impossible_requests_say_what_would_work)
+Test(data, invalid_requests_suggest_valid_values)
 {
     struct fixture f = fixture_make((const int[]){10, 0, 15}, 3);
     const struct data_source_config source = {f.prefix[0], 1.0};

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 /* The result of Megatron-LM's build_blending_indices for 0.7 and 0.3, and for 0.5, 0.25, 0.25. */
-Test(data_blend, chooses_as_megatron)
+Test(data_blend, matches_megatron)
 {
     const int seven[20] = {0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0};
     const int seven_ordinal[20] = {0, 0, 1, 2, 1, 3, 4, 2, 5, 6, 7, 3, 8, 9, 4, 10, 11, 5, 12, 13};
@@ -55,7 +55,7 @@ static void check_blend(const double *weights, int count, int64_t samples)
     blend_destroy(b);
 }
 
-Test(data_blend, shares_are_kept)
+Test(data_blend, shares_match_the_weights)
 {
     check_blend((const double[]){1.0}, 1, 100);
     check_blend((const double[]){1.0, 1.0, 1.0}, 3, 1000);
@@ -70,7 +70,7 @@ Test(data_blend, shares_are_kept)
     check_blend(many, 50, 200000);
 }
 
-Test(data_blend, a_tiny_weight_is_never_rounded_away)
+Test(data_blend, tiny_weights_are_kept)
 {
     struct blend *b = NULL;
     int64_t period;

@@ -106,7 +106,7 @@ static void fixture_free(struct fixture *f)
     text_free(&f->record);
 }
 
-Test(data_fingerprint, every_byte_of_a_small_dataset_counts)
+Test(data_fingerprint, covers_every_byte_of_a_small_dataset)
 {
     struct fixture f = fixture_make();
     write_dataset(&f, 3, 20, 0);

@@ -60,7 +60,7 @@ static void expect(const char *text, struct text_options options, const char *en
     text_free(&seen.all);
 }
 
-Test(data_text, rules_cut_documents)
+Test(data_text, document_rules)
 {
     const struct text_options file = {.documents = TEXT_FILE}, blank = {.documents = TEXT_BLANK_LINE};
     const struct text_options feed = {.documents = TEXT_FORM_FEED},
@@ -74,7 +74,7 @@ Test(data_text, rules_cut_documents)
     expect("1\n2\n", two, ".txt", "1\n2\n|");
 }
 
-Test(data_text, json_lines_are_recognised_by_name_or_told)
+Test(data_text, json_lines_by_name_or_option)
 {
     const char *lines =
         "{\"text\": \"a\\u00e9\\n\", \"id\": 1}\n\n \r\n{\"id\": 2, \"text\": \"\"}\r\n{\"text\":\"b\"}";
@@ -123,7 +123,7 @@ Test(data_text, a_bad_line_is_named)
 }
 
 /* Files are read in chunks; whatever is at their edges, no byte is lost and every rule applies. */
-Test(data_text, edges_of_chunks_are_no_edges)
+Test(data_text, chunk_boundaries_have_no_effect)
 {
     enum { LENGTH = 3 << 20 };
     char *bytes = malloc(LENGTH);

@@ -124,7 +124,7 @@ static void check_tiny(const char *prefix, const char *type)
     dataset_close(d);
 }
 
-Test(dataset, reads_what_megatron_wrote)
+Test(dataset, reads_megatrons_files)
 {
     struct fixture f = fixture_make();
     put_both(&f);
@@ -198,7 +198,7 @@ Test(dataset, reads_documents_of_several_sequences)
     fixture_free(&f);
 }
 
-Test(dataset, writes_what_megatron_writes)
+Test(dataset, writes_megatrons_files)
 {
     struct fixture f = fixture_make();
     const int64_t vocab_sizes[] = {50257, 65500};
@@ -241,7 +241,7 @@ Test(dataset, an_id_outside_the_vocabulary_is_named)
     fixture_free(&f);
 }
 
-Test(dataset, every_changed_byte_is_refused_or_read)
+Test(dataset, every_changed_byte_is_rejected_or_read)
 {
     struct fixture f = fixture_make();
     put_both(&f);
@@ -264,7 +264,7 @@ Test(dataset, every_changed_byte_is_refused_or_read)
     fixture_free(&f);
 }
 
-Test(dataset, every_cut_is_refused)
+Test(dataset, every_truncation_is_rejected)
 {
     struct fixture f = fixture_make();
     for (size_t length = 0; length < sizeof megatron_idx; length++) {
@@ -286,7 +286,7 @@ Test(dataset, every_cut_is_refused)
 }
 
 /* Both files are truncated while they are open, as when another dataset is copied over them. */
-Test(dataset, a_truncation_while_it_is_open_is_an_error_of_the_read)
+Test(dataset, truncation_while_open_fails_the_read)
 {
     struct fixture f = fixture_make();
     struct dataset *d = open_both(&f);
@@ -302,7 +302,7 @@ Test(dataset, a_truncation_while_it_is_open_is_an_error_of_the_read)
     fixture_free(&f);
 }
 
-Test(dataset, noise_is_refused)
+Test(dataset, random_bytes_are_rejected)
 {
     struct fixture f = fixture_make();
     put_both(&f);
@@ -322,7 +322,7 @@ Test(dataset, noise_is_refused)
 }
 
 /* A file size limit simulates the full disk: write() fails half-way, as it would there. */
-Test(dataset_writer, a_full_disk_leaves_nothing)
+Test(dataset_writer, a_full_disk_leaves_no_files)
 {
     struct fixture f = fixture_make();
     signal(SIGXFSZ, SIG_IGN);
@@ -359,7 +359,7 @@ Test(dataset_writer, a_full_disk_leaves_nothing)
     fixture_free(&f);
 }
 
-Test(dataset_writer, refusals_leave_nothing)
+Test(dataset_writer, rejections_leave_no_files)
 {
     struct fixture f = fixture_make();
     struct dataset_writer *w = NULL;

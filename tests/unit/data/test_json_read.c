@@ -38,7 +38,7 @@ Test(json_read, out_of_memory_is_not_invalid_json, .exit_code = 1)
     _exit(json_read(text_chars(&text), text.length, 0, NULL) == NULL ? 2 : 0);
 }
 
-Test(json_read, invalid_json_is_null)
+Test(json_read, invalid_json_gives_null)
 {
     cr_assert_null(json_read("[1,", 3, 0, NULL));
 }

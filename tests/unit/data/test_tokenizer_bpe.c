@@ -45,7 +45,7 @@ static enum status load(const struct files *f, struct tokenizer **out)
     return tokenizer_create(&(struct tokenizer_config){"gpt2", f->vocab, f->merges}, out);
 }
 
-Test(bpe, gives_the_ids_of_an_independent_implementation)
+Test(bpe, ids_match_an_independent_implementation)
 {
     struct files f = files_make(fixture_vocab, fixture_merges);
     struct tokenizer *t = NULL;
@@ -81,7 +81,7 @@ Test(bpe, gives_the_ids_of_an_independent_implementation)
 }
 
 /* More words than the cache holds, twice: evicted words are encoded again. */
-Test(bpe, forgetting_words_changes_nothing)
+Test(bpe, clearing_the_cache_changes_nothing)
 {
     enum { WORDS = 150000 };
     struct files f = files_make(fixture_vocab, fixture_merges);
@@ -112,7 +112,7 @@ Test(bpe, forgetting_words_changes_nothing)
 }
 
 /* Random pieces of text, with every kind of space, mark and invalid byte at the edges. */
-Test(bpe, a_cut_changes_nothing)
+Test(bpe, cutting_the_text_changes_nothing)
 {
     static const char *const parts[] = {
         " ", " ", "  ",  "\n", "\n\n", "\t",       "\xC2\xA0",     "\xE3\x80\x80", "the",  "it's",
@@ -254,7 +254,7 @@ static void merge_plainly(const struct wild *w, const char *word, struct text *o
     free(tokens);
 }
 
-Test(bpe, merges_in_any_order_go_in_rounds)
+Test(bpe, merges_run_in_rounds_for_any_ranks)
 {
     for (unsigned trial = 0; trial < 40; trial++) {
         struct wild w;
@@ -288,7 +288,7 @@ Test(bpe, merges_in_any_order_go_in_rounds)
     }
 }
 
-Test(bpe, characters_have_their_kinds)
+Test(bpe, character_classes)
 {
     const struct {
         const char *bytes;
@@ -378,7 +378,7 @@ Test(bpe, malformed_files_are_named)
     files_free(&f);
 }
 
-Test(bpe, files_that_are_something_else_are_named)
+Test(bpe, wrong_kinds_of_files_are_named)
 {
     struct files f = files_make(fixture_vocab, fixture_merges);
     struct tokenizer *t = NULL;

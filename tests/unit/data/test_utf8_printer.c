@@ -34,14 +34,14 @@ static void prints(const char *bytes, const char *expected)
     }
 }
 
-Test(utf8_printer, characters_come_whole)
+Test(utf8_printer, prints_whole_characters)
 {
     prints("plain text\n", "plain text\n");
     prints("caf\xC3\xA9, \xE2\x82\xAC 5, \xF0\x9F\x98\x80!",
            "caf\xC3\xA9, \xE2\x82\xAC 5, \xF0\x9F\x98\x80!");
 }
 
-Test(utf8_printer, what_is_no_utf8_is_replaced)
+Test(utf8_printer, replaces_invalid_utf8)
 {
     prints("a\xFF"
            "b",
@@ -55,7 +55,7 @@ Test(utf8_printer, what_is_no_utf8_is_replaced)
     prints("\xE2\xE2\x82\xAC", NOT_TEXT "\xE2\x82\xAC");
 }
 
-Test(utf8_printer, terminals_are_told_nothing)
+Test(utf8_printer, escapes_terminal_sequences)
 {
     prints("\x1B[31mred\x07\x7F\r\n\tx", NOT_TEXT "[31mred" NOT_TEXT NOT_TEXT "\r\n\tx");
     prints("\xC2\x9B"
@@ -97,7 +97,7 @@ Test(utf8_printer, raw_bytes_are_unchanged)
     free(memory);
 }
 
-Test(utf8_printer, says_that_a_disk_is_full)
+Test(utf8_printer, reports_a_full_disk)
 {
     struct utf8_printer printer = {.to = fopen("/dev/full", "w")};
     cr_assert_not_null(printer.to);

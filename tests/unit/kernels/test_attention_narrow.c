@@ -311,7 +311,7 @@ static bool takes_kind(int kind)
     return taken;
 }
 
-Test(attention_narrow, is_attention)
+Test(attention_narrow, matches_attention)
 {
     for (int kind = 0; kind < kind_count(); kind++) {
         for (int i = 0; i < (UNDER_SANITIZER ? 3 : SHAPES) && takes_kind(kind); i++)
@@ -323,7 +323,7 @@ Test(attention_narrow, is_attention)
 
 /* So many tiles that pipeline stages are reused: a stage released too early shows when the producer runs
  * first, and a missing wait when one of the others is slow. */
-Test(attention_narrow, long_sequences_go_round_and_round)
+Test(attention_narrow, long_sequences_wrap_around_the_tile_ring)
 {
     static const struct {
         struct shape shape;
@@ -443,7 +443,7 @@ static void compute(struct results *to, int64_t more, const char *kind)
 }
 
 /* Their sums differ in order, and so in bits, which tells which of the two has run. */
-Test(attention_narrow, kernels_of_compute_capability_9_0_are_taken_there)
+Test(attention_narrow, uses_sm_90_kernels_on_sm_90)
 {
     struct results got, mma;
     if (!FIXTURE_IS_EMULATED)
@@ -465,7 +465,7 @@ Test(attention_narrow, kernels_of_compute_capability_9_0_are_taken_there)
 }
 
 /* Compute capability 8.6 and 8.9 have 99 KiB of shared memory per block. */
-Test(attention_narrow, fits_where_a_block_has_little_shared_memory)
+Test(attention_narrow, fits_in_little_shared_memory)
 {
     if (!FIXTURE_IS_EMULATED)
         return;
@@ -481,7 +481,7 @@ Test(attention_narrow, fits_where_a_block_has_little_shared_memory)
 }
 
 /* Repeated runs are bit-identical; on the emulator in another order of threads and blocks. */
-Test(attention_narrow, bits_do_not_depend_on_who_comes_first)
+Test(attention_narrow, bits_do_not_depend_on_block_order)
 {
     const char *const orders[] = {"forward", "reverse"};
     for (int kind = 0; kind < kind_count(); kind++) {
@@ -533,7 +533,7 @@ static bool asks_cudnn(const char *how)
 }
 
 /* Several sequences, so that lse's strides matter; shared and unshared keys; the same bounds. */
-Test(attention_narrow, is_cudnns_too)
+Test(attention_narrow, cudnn_matches)
 {
     static const struct shape of_cudnn[] = {
         {2, 33, 2, 1, 64, 0, 0.0F}, {2, 70, 4, 2, 128, 0, 0.0F}, {3, 21, 4, 4, 80, 0, 0.0F}};
@@ -552,7 +552,7 @@ Test(attention_narrow, is_cudnns_too)
 }
 
 /* One engine's sums are nondeterministic; the emulated one perturbs every second run to show it. */
-Test(attention_narrow, cudnn_repeats_its_bits_when_it_must)
+Test(attention_narrow, cudnn_is_deterministic_if_required)
 {
     const char *const ways[] = {"cudnn", "cudnn-any-order"};
     for (int way = 0; way < 2 && asks_cudnn(ways[way]); way++) {

@@ -155,7 +155,7 @@ static int64_t differences(struct shape s, int64_t shift)
     return count;
 }
 
-Test(attention_rows, a_part_of_the_queries_has_the_same_results)
+Test(attention_rows, subsets_of_queries_give_the_same_results)
 {
     static const struct shape shapes[] = {
         {24, 24, 0, 0, 0.0F},  {24, 24, 64, 0, 0.0F},  {24, 24, 70, 0, 0.0F},  {24, 24, 149, 0, 0.0F},
@@ -167,7 +167,7 @@ Test(attention_rows, a_part_of_the_queries_has_the_same_results)
 }
 
 /* The comparison must see a mask that is off by one row. */
-Test(attention_rows, a_shifted_mask_is_seen)
+Test(attention_rows, detects_a_shifted_mask)
 {
     cr_expect_gt(differences((struct shape){24, 24, 70, 0, 0.0F}, -1), 0);
     cr_expect_gt(differences((struct shape){24, 24, 64, 40, 0.0F}, -1), 0);
@@ -175,7 +175,7 @@ Test(attention_rows, a_shifted_mask_is_seen)
 
 /* out = sum of e^(lse_i - lse) out_i over parts of the keys, as in ring attention: keys before the queries,
  * and the queries' own. */
-Test(attention_rows, parts_of_the_keys_combine_through_lse)
+Test(attention_rows, key_blocks_combine_through_lse)
 {
     enum { CUT = 70, DIM = 24 };
     const struct shape s = {.dim = DIM, .value_dim = DIM, .begin = CUT};

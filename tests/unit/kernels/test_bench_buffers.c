@@ -31,7 +31,7 @@ Test(bench_buffers, the_default_is_larger_than_any_cache)
 }
 
 /* Between two calls with the same bytes of a matrix there are at least so many other bytes of it. */
-Test(bench_buffers, calls_go_round)
+Test(bench_buffers, calls_rotate_through_the_copies)
 {
     struct bench_memory m = open_memory(10000000);
     const struct tensor x = bench_normals(&m, BF16, ROWS, COLUMNS), y = bench_normals(&m, F32, ROWS, COLUMNS),
@@ -90,7 +90,7 @@ Test(bench_buffers, numbers_are_random)
 }
 
 /* The caller's data is in every copy. */
-Test(bench_buffers, what_is_given_is_in_every_copy)
+Test(bench_buffers, contents_are_in_every_copy)
 {
     float *ones = malloc(400000 * sizeof *ones);
     cr_assert_not_null(ones);

@@ -48,7 +48,7 @@ Test(tensor, views)
     cr_assert_lt(strlen(tensor_text(long_text, text)), TENSOR_TEXT_CHARS);
 }
 
-Test(device, an_unknown_name_lists_what_there_is)
+Test(device, an_unknown_name_lists_the_devices)
 {
     struct device *device = NULL;
     cr_assert_eq(device_open(&(struct device_options){.name = "strikt", .threads = 1}, &device),
@@ -61,7 +61,7 @@ Test(device, an_unknown_name_lists_what_there_is)
     cr_assert_null(device_at(100));
 }
 
-Test(device, an_incomplete_table_is_refused)
+Test(device, rejects_an_incomplete_table)
 {
     struct device *device = NULL;
     struct device_ops table = *device_at(0)->ops;
@@ -98,7 +98,7 @@ Test(device, every_device_has_its_traits_in_every_build)
     cr_assert(!device_is_built("no such device"));
 }
 
-Test(device, the_ledger_knows_now_and_peak_by_part)
+Test(device, the_ledger_has_current_and_peak_bytes_by_part)
 {
     const char *const names[] = {"cpu", "strict", "dry"};
     for (int i = 0; i < 3; i++) {
@@ -132,7 +132,7 @@ Test(device, the_ledger_knows_now_and_peak_by_part)
     }
 }
 
-Test(device, closing_with_a_buffer_alive_is_a_broken_promise, .exit_code = 1)
+Test(device, closing_with_a_live_buffer_aborts, .exit_code = 1)
 {
     struct device *device = open_device("cpu", 1);
     struct buffer kept;
@@ -241,7 +241,7 @@ Test(pool, every_task_runs_once)
 
 /* Streams of the cpu */
 
-Test(stream, an_op_behind_a_message_finishes_it_first)
+Test(stream, an_op_after_a_message_waits_for_it)
 {
     struct device *device = open_device("cpu", 1);
     struct stream *stream = open_stream(device, "edge");
@@ -258,7 +258,7 @@ Test(stream, an_op_behind_a_message_finishes_it_first)
     device_close(device);
 }
 
-Test(stream, messages_of_one_stream_start_one_after_the_other)
+Test(stream, messages_of_a_stream_start_in_order)
 {
     struct device *device = open_device("cpu", 1);
     struct stream *stream = open_stream(device, "edge");
@@ -309,7 +309,7 @@ Test(stream, a_wait_orders_two_streams)
     device_close(device);
 }
 
-Test(stream, a_failed_message_is_told_to_who_waits)
+Test(stream, a_failed_message_fails_its_waiters)
 {
     const char *const names[] = {"cpu", "strict"};
     for (int i = 0; i < 2; i++) {
@@ -325,7 +325,7 @@ Test(stream, a_failed_message_is_told_to_who_waits)
     }
 }
 
-Test(stream, a_work_without_its_functions_is_refused)
+Test(stream, rejects_incomplete_work_tables)
 {
     struct device *device = open_device("cpu", 1);
     struct stream *stream = open_stream(device, "edge");

@@ -460,7 +460,7 @@ Test(checks, dry_reads_are_zeros)
     dry_close(&d);
 }
 
-Test(checks, no_memory_is_behind_a_dry_address)
+Test(checks, dry_addresses_have_no_memory)
 {
     struct dry d = dry_open();
     struct buffer x;

@@ -72,7 +72,7 @@ Test(strict, poisoned_memory_is_nan)
     bench_close(&b);
 }
 
-Test(strict, nothing_runs_before_the_host_asks)
+Test(strict, nothing_runs_before_a_host_wait)
 {
     struct bench b = bench_open();
     const float *x = b.x.data;
@@ -105,7 +105,7 @@ static float receive_then_read(bool wait)
     return got;
 }
 
-Test(strict, a_forgotten_wait_before_reading_reads_nan)
+Test(strict, a_missing_wait_before_a_read_gives_nan)
 {
     cr_assert_eq(receive_then_read(true), 5.0F);
     cr_assert(isnan(receive_then_read(false)));
@@ -151,13 +151,13 @@ static float compute_then_send(bool wait)
     return sent;
 }
 
-Test(strict, a_forgotten_wait_before_sending_sends_nan)
+Test(strict, a_missing_wait_before_a_send_sends_nan)
 {
     cr_assert_eq(compute_then_send(true), 4.0F);
     cr_assert(isnan(compute_then_send(false)));
 }
 
-Test(strict, a_host_buffer_that_is_reused_too_early_is_seen)
+Test(strict, detects_early_reuse_of_a_host_buffer)
 {
     struct bench b = bench_open();
     float host = 1.0F;
@@ -171,7 +171,7 @@ Test(strict, a_host_buffer_that_is_reused_too_early_is_seen)
     bench_close(&b);
 }
 
-Test(strict, memory_that_is_freed_too_early_reads_nan)
+Test(strict, memory_freed_too_early_reads_nan)
 {
     struct bench b = bench_open();
     struct buffer short_lived;
@@ -187,7 +187,7 @@ Test(strict, memory_that_is_freed_too_early_reads_nan)
 }
 
 /* A chain of waits through three streams, synchronized at its end. */
-Test(strict, waits_pull_what_they_need_and_no_more)
+Test(strict, waits_run_only_their_dependencies)
 {
     struct bench b = bench_open();
     struct stream *third;
@@ -210,7 +210,7 @@ Test(strict, waits_pull_what_they_need_and_no_more)
 }
 
 /* The awaited stream is destroyed first; its event remains valid in the waiting one. */
-Test(strict, a_stream_may_go_before_one_that_waits_for_it)
+Test(strict, a_stream_may_be_destroyed_before_its_waiter)
 {
     struct bench b = bench_open();
     struct stream *brief;

@@ -220,7 +220,7 @@ Test(gemm, tf32)
     device_close(device);
 }
 
-Test(gemm, nothing_to_multiply)
+Test(gemm, empty_matrices)
 {
     // K = 0: an empty sum, but still the bias.
     for (int form = 0; form < 4; form++)
@@ -231,7 +231,7 @@ Test(gemm, nothing_to_multiply)
 }
 
 /* The reference must detect errors. */
-Test(gemm, the_bound_sees_a_wrong_product)
+Test(gemm, the_bound_detects_a_wrong_result)
 {
     struct product p = {.m = 20, .n = 30, .k = 40, .accumulate = true, .bias = true};
     struct trial t = trial_of(p);

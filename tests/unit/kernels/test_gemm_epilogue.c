@@ -238,7 +238,7 @@ Test(gemm_epilogue, against_double_precision)
             }
 }
 
-Test(gemm_epilogue, an_injected_fault_is_seen)
+Test(gemm_epilogue, detects_an_injected_fault)
 {
     for (int form = 0; form < FORMS; form++)
         check((struct what){(enum form)form, F32, ACTIVATION_GELU_TANH, 24, 16, 40, 0}, EPILOGUES_FUSED,
@@ -267,7 +267,7 @@ static bool is_as_two_ops(struct what w, enum matmul_epilogues epilogues)
 }
 
 /* Fused epilogues give other bits: there is no rounding in between, and a column sum has another order. */
-Test(gemm_epilogue, where_it_is_made)
+Test(gemm_epilogue, where_the_epilogue_runs)
 {
     for (int form = 0; form < FORMS; form++) {
         const enum dtype dtype = makes_gradient((enum form)form) ? F32 : BF16; // a short bf16 sum is exact

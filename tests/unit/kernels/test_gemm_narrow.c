@@ -166,7 +166,7 @@ Test(gemm_narrow, many_panels)
 }
 
 /* Also not 16-byte aligned, where cuBLASLt's epilogues could not read it. */
-Test(gemm_narrow, a_bias_may_lie_anywhere)
+Test(gemm_narrow, bias_at_any_alignment)
 {
     for (int shift = 0; shift <= 8; shift++) {
         struct product p = {
@@ -179,7 +179,7 @@ Test(gemm_narrow, a_bias_may_lie_anywhere)
     }
 }
 
-Test(gemm_narrow, injected_faults_are_seen)
+Test(gemm_narrow, detects_injected_faults)
 {
     struct product p = {.dtype = BF16, .c_type = BF16, .m = 20, .n = 30, .k = 40, .bias = true};
     for (int fault = 0; fault < 3; fault++) {
@@ -227,7 +227,7 @@ Test(gemm_narrow, neither_threads_nor_alignment_change_bits)
     }
 }
 
-Test(gemm_narrow, the_check_names_what_does_not_fit)
+Test(gemm_narrow, the_check_names_the_mismatch)
 {
     struct fixture s = fixture_open(1);
     struct gemm g = {.a = matrix(&s, "a", BF16, 4, 4, 0), .b = matrix(&s, "b", BF16, 4, 4, 0)};
@@ -246,7 +246,7 @@ Test(gemm_narrow, the_check_names_what_does_not_fit)
 
 /* f16 overflows at 65504 and has steps of 2^-24; the fp32 sum before rounding does not, which an f32 gradient
  * shows. */
-Test(gemm_narrow, f16_ends_where_it_ends)
+Test(gemm_narrow, f16_overflow)
 {
     enum { N = 5 };
     static const float a[2] = {256.0F, 0x1p-12F};

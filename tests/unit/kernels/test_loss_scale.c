@@ -20,7 +20,7 @@ static struct recipe recipe_of(double fixed, double initial, double least, int64
 }
 
 /* "x" overflows, "." does not: the scale after each. */
-Test(loss_scale, goes_where_it_is_written)
+Test(loss_scale, dynamic_scale_follows_the_table)
 {
     static const struct {
         const char *steps;
@@ -70,7 +70,7 @@ static void update(struct model *m, bool found_inf)
     }
 }
 
-Test(loss_scale, is_the_models)
+Test(loss_scale, matches_the_reference_model)
 {
     struct philox dice = philox_named(3, "overflows");
     int64_t at = 0;
@@ -95,7 +95,7 @@ Test(loss_scale, is_the_models)
             }
 }
 
-Test(loss_scale, fixed_stays_and_has_patience)
+Test(loss_scale, fixed_scale_is_constant_and_reports_being_stuck)
 {
     struct recipe recipe = recipe_of(1000.0, 0x1p32, 1.0, 1, 1);
     struct loss_scale state = loss_scale_of(&recipe);
@@ -111,7 +111,7 @@ Test(loss_scale, fixed_stays_and_has_patience)
     cr_expect_eq(loss_scale_of(&recipe).scale, 0.0);
 }
 
-Test(loss_scale, goes_on_and_not_below_its_least)
+Test(loss_scale, resumes_within_the_new_range)
 {
     struct recipe recipe = recipe_of(0.0, 1024.0, 512.0, 10, 2);
     struct loss_scale state = loss_scale_of(&recipe);
@@ -127,7 +127,7 @@ Test(loss_scale, goes_on_and_not_below_its_least)
     cr_expect_eq(state.scale, 8.0);
 }
 
-Test(loss_scale, does_not_rise_for_ever)
+Test(loss_scale, growth_is_bounded)
 {
     struct recipe recipe = recipe_of(0.0, 1.0, 1.0, 1, 1);
     struct loss_scale state = loss_scale_of(&recipe);
@@ -165,7 +165,7 @@ static void clip_of(double limit, const float *scale, double squares_0, double r
     fixture_close(&fixture);
 }
 
-Test(loss_scale, clip_takes_it_away_and_sees_overflow)
+Test(loss_scale, clipping_removes_the_scale_and_detects_overflow)
 {
     static const double overflows[] = {INFINITY, NAN};
     struct adamw_hyper hyper = {.lr = 1.0F};
@@ -186,7 +186,7 @@ Test(loss_scale, clip_takes_it_away_and_sees_overflow)
     }
 }
 
-Test(loss_scale, adamw_that_is_skipped_changes_nothing)
+Test(loss_scale, a_skipped_step_changes_nothing)
 {
     struct fixture fixture = fixture_open(2);
     struct adamw_hyper hyper = {0.1F, 0.1F, 0.05F, 1e-6F, 0.2F, 0.1F, 0.0F, 0.1F, 1.0F, 1};
@@ -233,7 +233,7 @@ static struct loss_backward backward_of(struct fixture *fixture, struct tensor l
 
 /* Bitwise a power of two times the unscaled result; in f16, values above 65504 are infinite, and values below
  * 2^-24 are preserved. */
-Test(loss_scale, begins_at_the_logits)
+Test(loss_scale, is_applied_at_the_logits)
 {
     struct fixture fixture = fixture_open(2);
     float scales[2] = {4096.0F, 0x1p18F};

@@ -105,7 +105,7 @@ static int64_t mistakes_around(const struct format *f, float x)
     return wrong;
 }
 
-Test(number_format, every_code_means_what_the_specification_says)
+Test(number_format, codes_match_the_specification)
 {
     for (size_t i = 0; i < NUMBER_FORMAT_COUNT; i++) {
         const struct format *f = &formats[i];
@@ -137,7 +137,7 @@ Test(number_format, every_code_means_what_the_specification_says)
     }
 }
 
-Test(number_format, rounds_to_the_nearest_at_every_turn)
+Test(number_format, rounds_to_nearest_at_every_midpoint)
 {
     for (size_t i = 0; i < NUMBER_FORMAT_COUNT; i++) {
         const struct format *f = &formats[i];
@@ -198,7 +198,7 @@ Test(number_format, infinities_saturate_and_nan_stays)
 }
 
 /* x is so many 64ths of the way from one value to the next: so many 64ths of all words must round up. */
-Test(number_format, stochastic_rounding_goes_up_as_often_as_it_should)
+Test(number_format, stochastic_rounding_has_the_right_probability)
 {
     for (size_t i = 0; i < NUMBER_FORMAT_COUNT; i++) {
         const struct format *f = &formats[i];

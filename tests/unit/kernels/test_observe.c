@@ -114,7 +114,7 @@ Test(observe, an_observed_dry_device_still_plans)
     device_close(device);
 }
 
-Test(observe, the_list_has_an_end)
+Test(observe, the_list_is_bounded)
 {
     struct notes notes = {.text = ""};
     struct device *device = open_device("cpu");
@@ -126,7 +126,7 @@ Test(observe, the_list_has_an_end)
 }
 
 /* A failure is reported with the reason of the device. */
-Test(observe, a_failed_allocation_is_not_seen)
+Test(observe, failed_allocations_are_not_recorded)
 {
     struct notes notes = {.text = ""};
     struct device *device = open_device("dry");

@@ -344,7 +344,7 @@ Test(ops_attention, bounds_see_injected_faults)
 /* A finite difference, independent of the reference: the kernels' own forward, perturbed along a direction,
  * against the kernels' own backward. The direction is the gradient, so that the slope is |gradient| and not a
  * small remainder of large terms; a step of 0.05 over 10000 elements keeps the curve linear to 1e-3. */
-Test(ops_attention, forward_and_backward_belong_together)
+Test(ops_attention, forward_and_backward_agree)
 {
     struct attention_case c = attention_case((struct shape){1, 80, 2, 1, 32, 0, 0.2F});
     run_forward(&c);

@@ -258,7 +258,7 @@ Test(ops_bits, rows_alone)
 }
 
 /* The digest must detect a difference. */
-Test(ops_bits, the_digest_sees_one_bit)
+Test(ops_bits, the_digest_detects_one_bit)
 {
     float x[3] = {1.0F, 2.0F, 3.0F};
     uint64_t before = digest(START, x, 3);

@@ -181,7 +181,7 @@ Test(ops_lists, adamw)
 }
 
 /* A device that defers ops must copy the list. */
-Test(ops_lists, gone_before_it_runs)
+Test(ops_lists, the_list_may_be_freed_after_enqueue)
 {
     struct device *device;
     struct stream *stream;

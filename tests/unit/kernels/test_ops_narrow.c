@@ -17,7 +17,7 @@ static struct tensor cast_of(struct fixture *fixture, struct tensor in, struct t
 }
 
 /* Every 16-bit code has the value of its fields, and survives the round trip through fp32. */
-Test(ops_narrow, every_pattern_there_and_back)
+Test(ops_narrow, every_bit_pattern_round_trips)
 {
     enum { PATTERNS = 65536 };
     for (int d = 0; d < 2; d++) {
@@ -81,7 +81,7 @@ Test(ops_narrow, rounds_to_nearest_even)
     }
 }
 
-Test(ops_narrow, cast_keeps_to_its_rows_and_refuses_the_rest)
+Test(ops_narrow, cast_stays_within_its_rows)
 {
     struct fixture fixture = fixture_open(2);
     enum { ROWS = 40, COLUMNS = 1500, STRIDE = 1511 };

@@ -213,7 +213,7 @@ static void check_shape(const struct shape *s, int threads, int shift)
     fixture_close(&fixture);
 }
 
-Test(ops_numbers, blocks_share_the_scale_that_their_rule_gives)
+Test(ops_numbers, block_scales_follow_their_rule)
 {
     static const struct shape shapes[] = {
         {NUMBER_E4M3, SCALE_E8M0_DOWN, 1, 32, 0, 3, 70},
@@ -238,7 +238,7 @@ Test(ops_numbers, blocks_share_the_scale_that_their_rule_gives)
         check_shape(&shapes[i], 1 + (int)i % 3, (int)i % 2);
 }
 
-Test(ops_numbers, the_rules_hold_where_exponents_end)
+Test(ops_numbers, scale_rules_at_exponent_limits)
 {
     const float least = 0x1p-149F,
                 values[] = {least, 0x1p-126F, 0x1p-100F, 448.0F, 448.00003F, 1.0F, 0x1.fffffep127F};
@@ -272,7 +272,7 @@ Test(ops_numbers, the_rules_hold_where_exponents_end)
     fixture_close(&fixture);
 }
 
-Test(ops_numbers, bitnet_scales_are_of_a_row_and_of_a_mean)
+Test(ops_numbers, bitnet_scales_by_row_and_mean)
 {
     enum { ROWS = 9, COLUMNS = 30 };
     struct fixture fixture = fixture_open(2);
@@ -309,7 +309,7 @@ Test(ops_numbers, bitnet_scales_are_of_a_row_and_of_a_mean)
     fixture_close(&fixture);
 }
 
-Test(ops_numbers, magnitudes_join_what_was_there_and_lose_no_nan)
+Test(ops_numbers, amax_accumulates_and_propagates_nan)
 {
     struct fixture fixture = fixture_open(3);
     const int64_t rows = 400, columns = 1100; // more than one pass of a GPU
@@ -346,7 +346,7 @@ Test(ops_numbers, magnitudes_join_what_was_there_and_lose_no_nan)
     fixture_close(&fixture);
 }
 
-Test(ops_numbers, what_is_not_finite_shows)
+Test(ops_numbers, propagates_non_finite_values)
 {
     struct fixture fixture = fixture_open(1);
     const float bad[] = {INFINITY, -INFINITY, NAN};
@@ -376,7 +376,7 @@ Test(ops_numbers, what_is_not_finite_shows)
 }
 
 /* The same elements of a wider matrix, at other addresses and on other ranks. */
-Test(ops_numbers, stochastic_rounding_is_keyed_by_sample_and_place)
+Test(ops_numbers, stochastic_rounding_is_keyed_by_sample_and_position)
 {
     enum { ROWS = 40, COLUMNS = 300, BEGIN = 130 };
     struct fixture fixture = fixture_open(3);
@@ -420,7 +420,7 @@ Test(ops_numbers, stochastic_rounding_is_keyed_by_sample_and_place)
     fixture_close(&fixture);
 }
 
-Test(ops_numbers, hadamard_is_its_matrix_and_keeps_products)
+Test(ops_numbers, hadamard_matches_its_matrix_and_preserves_dot_products)
 {
     enum { ROWS = 48, COLUMNS = 70 };
     struct fixture fixture = fixture_open(2);
@@ -486,7 +486,7 @@ Test(ops_numbers, threads_change_no_bit)
     fixture_close(&fixtures[1]);
 }
 
-Test(ops_numbers, checks_refuse_invalid_shapes)
+Test(ops_numbers, checks_reject_invalid_shapes)
 {
     struct fixture fixture = fixture_open(1);
     float *x = fixture_normals(&fixture, "x", 64, 1.0);

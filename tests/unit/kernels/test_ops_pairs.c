@@ -213,7 +213,7 @@ Test(ops_pairs, residual_norm_backward)
 }
 
 /* Without a residual gradient, dx is the gradient alone: the same as with zeros. */
-Test(ops_pairs, norm_backward_with_nothing_beside_it)
+Test(ops_pairs, norm_backward_alone)
 {
     const enum dtype types[] = {F32, BF16, F16};
     for (int n = 0; n < 6; n++) {
@@ -240,7 +240,7 @@ Test(ops_pairs, norm_backward_with_nothing_beside_it)
     }
 }
 
-Test(ops_pairs, one_bit_shows)
+Test(ops_pairs, detects_one_bit)
 {
     const struct trial t = {.rows = 7, .columns = 17, .probability = 0.3F};
     cr_expect(!agree(&t, forward, true) && !agree(&t, backward, true));

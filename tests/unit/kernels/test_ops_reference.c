@@ -128,7 +128,7 @@ Test(reference, activations)
 }
 
 /* A rotation is linear and preserves norms, so its gradient is its inverse. */
-Test(reference, rope_turns_and_turns_back)
+Test(reference, rope_forward_and_inverse)
 {
     struct fixture fixture = fixture_open(1);
     const int32_t position[ROWS] = {0, 5, 1000};

@@ -23,7 +23,7 @@ static int count_of(float x, uint16_t pattern)
 
 /* The frequency of rounding up is exactly the distance of x from the value below: the mean is x. Values of
  * all sizes, including subnormals and those just below a power of two. */
-Test(ops_stochastic, as_often_as_it_is_near)
+Test(ops_stochastic, probability_is_the_distance)
 {
     for (uint32_t k = 0; k < 200; k++) {
         uint32_t word = philox_word(philox_named(3, "bits"), 0, k);
@@ -45,7 +45,7 @@ Test(ops_stochastic, as_often_as_it_is_near)
 
 /* Representable values are unchanged, signed zeros included; no finite value that is nearer to the largest
  * number becomes infinite; NaN stays NaN. */
-Test(ops_stochastic, what_is_left_alone)
+Test(ops_stochastic, exact_values_are_unchanged)
 {
     for (uint32_t pattern = 0; pattern < 65536; pattern++) {
         float x = float_of_bf16((uint16_t)pattern);
@@ -171,7 +171,7 @@ static void expect_whole(struct fixture *fixture, uint64_t step, uint16_t *out)
 
 /* Every slice has the same bits as the full tensor: of rows, of columns, of both, in pieces, and
  * unaligned. */
-Test(ops_stochastic, by_the_number_in_the_whole)
+Test(ops_stochastic, keyed_by_global_index)
 {
     static const struct cut cuts[] = {
         {0, ROWS, 0, COLUMNS}, {37, 53, 0, COLUMNS}, {0, ROWS, 105, 106}, {3, 20, 7, 1}, {89, 1, 200, 11}};
@@ -200,7 +200,7 @@ Test(ops_stochastic, by_the_number_in_the_whole)
 }
 
 /* Another step draws other bits: of the weights with an inexact update, many are rounded differently. */
-Test(ops_stochastic, by_the_step)
+Test(ops_stochastic, keyed_by_step)
 {
     uint16_t first[ALL];
     struct fixture fixture = fixture_open(1);
@@ -222,7 +222,7 @@ Test(ops_stochastic, by_the_step)
 /* Updates of an eighth of a unit in the last place: with round-to-nearest a weight would never change.
  * Stochastically each step changes one weight in eight, and after STEPS steps the mean equals fp32's: within
  * sqrt(STEPS / 8 * 7 / 8 / N) of a unit, one standard deviation; 5 of them are allowed. */
-Test(ops_stochastic, small_updates_arrive)
+Test(ops_stochastic, small_updates_are_not_lost)
 {
     enum { N = 4096, STEPS = 32 };
     const float unit = 0x1p-7F, start = 1.25F;

@@ -372,7 +372,7 @@ Test(ops_sums, loss_of_wide_rows_counts_every_column)
     fixture_close(&fixture);
 }
 
-Test(ops_sums, loss_of_tokens_that_do_not_count)
+Test(ops_sums, loss_of_masked_tokens)
 {
     struct loss_case c = loss_case();
     c.label[5] = -1;
@@ -556,7 +556,7 @@ Test(ops_sums, adamw)
             cr_expect_eq(count_outside(got[part], want[part], bound[part], 16, NULL), 0, "part %d", part);
             for (int k = 0; k < 16; k++)
                 want[part][k] *= 1.0 + 1e-5;
-            cr_expect_gt(count_outside(got[part], want[part], bound[part], 16, NULL), 8, "planted, part %d",
+            cr_expect_gt(count_outside(got[part], want[part], bound[part], 16, NULL), 8, "injected, part %d",
                          part);
         }
         cr_expect(fixture_is_guarded(w, N) && fixture_is_guarded(m, N) && fixture_is_guarded(v, N));

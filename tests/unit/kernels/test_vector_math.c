@@ -118,7 +118,7 @@ static const struct function functions[] = {
     {density_lanes, density_exact, 7.0, 0.24, 0x1p-23},
 };
 
-Test(vector_math, every_function_keeps_its_bound)
+Test(vector_math, every_function_is_within_its_bound)
 {
     for (int i = 0; i < (int)(sizeof functions / sizeof *functions); i++) {
         float where = 0.0F;
@@ -127,7 +127,7 @@ Test(vector_math, every_function_keeps_its_bound)
     }
 }
 
-Test(vector_math, an_injected_fault_is_seen)
+Test(vector_math, detects_an_injected_fault)
 {
     struct function f = functions[0];
     f.lanes = exp_off_lanes;
@@ -144,7 +144,7 @@ static float at(vec (*lanes)(vec x), float x)
     return y[0];
 }
 
-Test(vector_math, ends_of_the_range)
+Test(vector_math, range_limits)
 {
     cr_expect(isinf(at(exp_lanes, INFINITY)) && at(exp_lanes, -INFINITY) == 0.0F &&
               isnan(at(exp_lanes, NAN)));

@@ -133,7 +133,7 @@ static int64_t count_of_recipe(const char *name)
     return count;
 }
 
-Test(param, published_models_have_as_many_as_published)
+Test(param, published_models_have_their_parameter_counts)
 {
     cr_expect_eq(count_of_recipe("gpt2-124m.yaml"), 124439808);  // Hugging Face's gpt2
     cr_expect_eq(count_of_recipe("llama3-8b.yaml"), 8030261248); // Meta-Llama-3-8B
@@ -196,7 +196,7 @@ Test(param, roles_are_unique_and_agree_with_names)
     }
 }
 
-Test(param, rows_of_a_layer_stand_together)
+Test(param, rows_of_a_layer_are_contiguous)
 {
     struct model_config m = tiny_gpt2();
     m.num_layers = 3;
@@ -303,7 +303,7 @@ Test(param, every_cut_covers_every_element_once)
 }
 
 /* Rank r's query heads read the groups that rank r holds. */
-Test(param, query_heads_lie_with_their_groups)
+Test(param, query_heads_are_on_the_rank_of_their_group)
 {
     for (int tp = 1; tp <= 8; tp *= 2)
         for (int groups = 1; groups <= 8; groups *= 2) {
@@ -332,7 +332,7 @@ Test(param, query_heads_lie_with_their_groups)
 
 /* Gradients that are partial over tp: vectors and positions that see this rank's tokens only, and
  * key/value heads that several ranks hold. */
-Test(param, says_which_gradients_are_partial)
+Test(param, marks_partial_gradients)
 {
     for (int sequence = 0; sequence <= 1; sequence++) {
         struct model_config m = tiny_gpt2();
@@ -366,7 +366,7 @@ Test(param, says_which_gradients_are_partial)
         cr_assert_eq(params_check(&params), OK);                                   \
     } while (0)
 
-Test(param, a_broken_table_is_found)
+Test(param, detects_an_inconsistent_table)
 {
     const struct model_config m = tiny_gpt2();
     struct degrees degrees = alone;

@@ -80,7 +80,7 @@ static const struct held *by_name(const struct fixture *s, const char *name)
     return weights_held(&s->weights, params_find(&s->params, name));
 }
 
-Test(weights, lie_in_the_order_of_their_layers_and_do_not_overlap)
+Test(weights, are_in_layer_order_without_overlap)
 {
     for (int llama = 0; llama <= 1; llama++) {
         struct fixture s;
@@ -167,7 +167,7 @@ Test(weights, slices_start_from_the_bits_of_the_whole)
 }
 
 /* The moments of normal initialization: mean within 5 standard errors, standard deviation likewise. */
-Test(weights, start_as_declared)
+Test(weights, initial_values)
 {
     struct fixture s;
     fixture_open(&s, false, 1, 0, whole_model, WHOLE);

@@ -93,7 +93,7 @@ Test(bucket_plan, cuts_at_blocks_and_evenly)
 }
 
 /* Independent of its offset and its neighbors. */
-Test(bucket_plan, what_is_alone_is_cut_alike)
+Test(bucket_plan, single_tensors_are_cut_the_same_way)
 {
     for (int ranks = 1; ranks <= 8; ranks++) {
         struct bucket_range first[] = {{.end = 5000, .block = 96, .alone = true},
@@ -129,7 +129,7 @@ static void broken(const struct bucket_plan *plan, const char *words)
         cr_assert_eq(bucket_plan_check(&plan), OK); \
     } while (0)
 
-Test(bucket_plan, a_broken_plan_is_found)
+Test(bucket_plan, detects_an_inconsistent_plan)
 {
     const struct bucket_range ranges[] = {{.end = 100, .block = 10},
                                           {.begin = 104, .end = 200, .block = 8},

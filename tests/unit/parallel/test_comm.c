@@ -29,7 +29,7 @@ static void forget(struct comm *comm, void *handle)
 }
 
 /* Every transport of this build is complete, and is rejected when any one of its entries is missing. */
-Test(comm, refuses_a_table_with_a_hole)
+Test(comm, rejects_an_incomplete_table)
 {
     for (size_t i = 0; transport_at(i) != NULL; i++) {
         cr_assert_eq(transport_check(transport_at(i)), OK, "%s", fail_text());
@@ -149,7 +149,7 @@ Test(launcher, srun_with_pmix, .init = no_launcher)
     cr_assert_str_eq(l.name, "srun");
 }
 
-Test(launcher, srun_without_pmix_is_refused, .init = no_launcher)
+Test(launcher, rejects_srun_without_pmix, .init = no_launcher)
 {
     setenv("SLURM_STEP_ID", "0", 1);
     setenv("SLURM_PROCID", "1", 1);
@@ -219,7 +219,7 @@ static enum status talk(struct world *world, void *argument)
     return right ? OK : fail(OUT_OF_BOUND, "the traffic is counted wrongly");
 }
 
-Test(dry, counts_what_one_rank_of_a_thousand_says)
+Test(dry, counts_messages_of_one_rank_in_a_thousand)
 {
     struct mesh mesh;
     cr_assert_eq(mesh_create((struct degrees){.tp = 8, .cp = 1, .ep = 1, .dp = 16, .pp = 8}, NULL, &mesh),
@@ -311,7 +311,7 @@ static enum status bad_groups(struct world *world, void *argument)
     return OK;
 }
 
-Test(dry, refuses_groups_that_cannot_be)
+Test(dry, rejects_impossible_groups)
 {
     cr_assert_eq(world_run_dry(4, 1, bad_groups, NULL), OK);
 }

@@ -23,7 +23,7 @@ static const char *group_text(const struct mesh *mesh, enum mesh_kind kind, int 
     return out;
 }
 
-Test(mesh, has_the_places_of_the_picture)
+Test(mesh, has_the_coordinates_of_the_figure)
 {
     struct mesh mesh = made((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 2, .pp = 2}, NULL);
     cr_assert_eq(mesh.world, 8);
@@ -99,7 +99,7 @@ static void check_one(const struct mesh *mesh, enum mesh_kind kind)
     }
 }
 
-Test(mesh, takes_any_order)
+Test(mesh, accepts_any_rank_order)
 {
     const char *names[] = {"tp", "cp", "ep", "dp", "pp"};
     int checked = 0;
@@ -125,7 +125,7 @@ Test(mesh, takes_any_order)
 }
 
 /* Sums are in group order, so the placement of a group's ranks must not change their order. */
-Test(mesh, orders_a_group_by_coordinates_whatever_rank_order_says)
+Test(mesh, orders_groups_by_coordinates_for_any_rank_order)
 {
     const char *orders[] = {"tp-cp-ep-dp-pp", "tp-dp-ep-cp-pp", "pp-dp-tp-ep-cp"};
     for (size_t i = 0; i < 3; i++) {
@@ -146,7 +146,7 @@ static void refuses(struct degrees degrees, const char *order, const char *words
     cr_assert(strstr(fail_text(), words) != NULL, "\"%s\" lacks \"%s\"", fail_text(), words);
 }
 
-Test(mesh, refuses_what_cannot_be)
+Test(mesh, rejects_invalid_options)
 {
     struct degrees good = {.tp = 2, .cp = 1, .ep = 1, .dp = 2, .pp = 2};
     refuses(good, "tp-cp-ep-dp", "pp is missing");
@@ -182,7 +182,7 @@ static void broken(const struct mesh *mesh, const char *words)
     cr_expect_str_eq(fail_text(), words);
 }
 
-Test(mesh, a_broken_mesh_is_found)
+Test(mesh, detects_an_inconsistent_mesh)
 {
     const struct mesh good = made((struct degrees){.tp = 2, .cp = 1, .ep = 2, .dp = 4, .pp = 2}, NULL);
     cr_assert_eq(mesh_check(&good), OK);

@@ -13,7 +13,7 @@ static void found(enum status status, const char *words)
     cr_expect_str_eq(fail_text(), words);
 }
 
-Test(shard, a_broken_cut_is_found)
+Test(shard, detects_an_inconsistent_cut)
 {
     struct cut bad = rows;
     cr_assert_eq(cut_check(&rows, 2), OK);
@@ -35,7 +35,7 @@ Test(shard, a_broken_cut_is_found)
     found(cut_check(&bad, 2), "cut: 4 parts, 1 replicas, multiples of 0; each is at least 1");
 }
 
-Test(shard, a_broken_slice_is_found)
+Test(shard, detects_an_inconsistent_slice)
 {
     const struct slice good = shard_slice(2, dim, &rows, 1, (struct mesh_coord){.tp = 3});
     cr_assert(slice_check(&good, dim) == OK && good.begin[0] == 37695 && good.count[0] == 12562);

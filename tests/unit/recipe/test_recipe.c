@@ -5,7 +5,7 @@
 
 #include <sys/stat.h>
 
-Test(recipe, the_smallest_has_all_the_rest)
+Test(recipe, minimal_recipe_gets_all_defaults)
 {
     struct loaded l = load(SMALL, NULL, 0);
     cr_assert_str_eq(text_chars(&l.said), "");
@@ -67,7 +67,7 @@ Test(recipe, overrides_win_and_lists_are_yaml)
     loaded_free(&l);
 }
 
-Test(recipe, none_and_auto_take_a_value_back)
+Test(recipe, none_and_auto_reset_a_value)
 {
     const char *const overrides[] = {"checkpoint.save=none",   "checkpoint.load=none",
                                      "model.kv_channels=auto", "dp=auto",
@@ -82,7 +82,7 @@ Test(recipe, none_and_auto_take_a_value_back)
     loaded_free(&l);
 }
 
-Test(recipe, layers_are_spread_evenly_and_none_is_lost)
+Test(recipe, layers_are_distributed_evenly)
 {
     for (int layers = 1; layers <= 13; layers++)
         for (int pp = 1; pp <= layers; pp++) {
@@ -303,7 +303,7 @@ Test(recipe, splits)
                   "command line: data.split has no training part: the first share is 0; use 969,30,1\n");
 }
 
-Test(recipe, what_is_not_built_is_refused_by_name)
+Test(recipe, features_not_built_are_rejected_by_name)
 {
     OVERRIDE_SAYS("cp=2", "command line: parallel.context_parallel_size 2 is not implemented yet; use 1\n");
     OVERRIDE_SAYS("ep=4", "command line: parallel.expert_parallel_size 4 is not implemented yet; use 1\n");
@@ -378,7 +378,7 @@ Test(recipe, yaml_that_a_recipe_does_not_use)
     SAYS("? [a]\n: 1\n", "R:1:3: a key that is itself a list or a mapping\n");
 }
 
-Test(recipe, what_must_be_given)
+Test(recipe, required_keys)
 {
     const char *all = "R: model.num_layers is required, such as 12\nR: model.hidden_size is required, "
                       "such as 768\nR: model.num_attention_heads is required, such as 12\nR: "
@@ -408,7 +408,7 @@ Test(recipe, all_problems_are_reported_at_once)
         __LINE__);
 }
 
-Test(recipe, huge_and_deep_input_is_refused)
+Test(recipe, rejects_huge_and_deep_input)
 {
     enum { HUGE_BYTES = 2 << 20 };
     char *huge = malloc(HUGE_BYTES + 1);
@@ -498,7 +498,7 @@ static void files_say(const char *const (*files)[2], const char *which, const ch
     loaded_free(&l);
 }
 
-Test(recipe, bases_that_do_not_work)
+Test(recipe, invalid_bases)
 {
     static const char *const files[][2] = {
         {"a.yaml", "base: b.yaml\n"},          {"b.yaml", "name: b\nbase: ./a.yaml\n"},
@@ -520,7 +520,7 @@ Test(recipe, bases_that_do_not_work)
     files_say(files, "nothing.yaml", "F/nothing.yaml: No such file or directory\n");
 }
 
-Test(recipe, a_file_that_never_ends_is_refused)
+Test(recipe, rejects_endless_files)
 {
     struct recipe *recipe = NULL;
     struct problems problems = {0};

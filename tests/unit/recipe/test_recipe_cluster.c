@@ -39,7 +39,7 @@ Test(recipe_check, the_device_of_a_gpu)
 }
 
 /* A recipe for a GPU is planned for a GPU, also in builds without CUDA. */
-Test(recipe_check, whose_memory_a_dry_device_counts)
+Test(recipe_check, device_simulated_by_dry)
 {
     static const struct {
         const char *yaml, *overrides[3], *counts;
@@ -61,7 +61,7 @@ Test(recipe_check, whose_memory_a_dry_device_counts)
          "cluster.dry_device=cuda");
 }
 
-Test(recipe_check, graphs_are_for_passes_without_messages)
+Test(recipe_check, graphs_require_passes_without_messages)
 {
     WITH("", "cluster.device=dry", "cluster.cuda_graphs=true", "dp=2", "parallel.zero_stage=1");
     WITH("command line: cluster.cuda_graphs true does not support messages or copies inside layers: "
@@ -74,7 +74,7 @@ Test(recipe_check, graphs_are_for_passes_without_messages)
          "cluster.cuda_graphs=true");
 }
 
-Test(recipe_check, what_only_a_gpu_has)
+Test(recipe_check, gpu_only_features)
 {
     WITH("command line: precision.allow_tf32 true needs fp32 on a GPU: cluster.device cpu has no TF32; "
          "use precision.allow_tf32=false\n",

@@ -38,7 +38,7 @@ Test(recipe_files, a_pipe_of_a_shell_is_read)
 }
 
 /* All missing files in one report, each with its key and location. */
-Test(recipe_files, files_that_are_not_there_are_reported_together)
+Test(recipe_files, missing_files_are_reported_together)
 {
     const char *const overrides[] = {
         "data.train=[/no/a, /no/b.bin]",       "data.valid=/no/v",

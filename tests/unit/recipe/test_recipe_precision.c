@@ -8,7 +8,7 @@
 #define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
 #define HYBRID              "precision.matmul_format=hybrid"
 
-Test(recipe_precision, formats_take_their_scaling)
+Test(recipe_precision, formats_and_scalings)
 {
     WITH("", "precision.matmul_format=mxfp8");
     WITH("", HYBRID, "precision.scaling=blockwise");
@@ -30,7 +30,7 @@ Test(recipe_precision, formats_take_their_scaling)
          "precision.fp8_format=fp4");
 }
 
-Test(recipe_precision, layers_kept_in_high_precision_are_there)
+Test(recipe_precision, high_precision_layers_must_exist)
 {
     WITH("", HYBRID, "precision.high_precision_layers=[layers.0, layers.-1.mlp, fc2, attention.qkv]");
     WITH("command line: precision.high_precision_layers: layers.4 is not a linear layer of this model; "
@@ -50,7 +50,7 @@ Test(recipe_precision, layers_kept_in_high_precision_are_there)
     }
 }
 
-Test(recipe_precision, blocks_are_not_cut)
+Test(recipe_precision, shards_do_not_split_scaling_blocks)
 {
     WITH("", "precision.matmul_format=mxfp8", "tp=2", "model.kv_channels=32");
     WITH("command line: parallel.tensor_parallel_size 4 gives each rank 16 channels of the heads, not a "
@@ -71,7 +71,7 @@ Test(recipe_precision, blocks_are_not_cut)
     WITH("", "precision.matmul_format=nvfp4", "precision.grad_weight_format=none", "model.seq_length=40");
 }
 
-Test(recipe_precision, a_loss_scale_is_for_fp16)
+Test(recipe_precision, loss_scale_requires_fp16)
 {
     WITH("", "precision.params_dtype=fp16");
     WITH("", "precision.params_dtype=fp16", "precision.loss_scale=1024");
@@ -101,7 +101,7 @@ Test(recipe_precision, a_loss_scale_is_for_fp16)
 }
 
 /* Master weights are fp32, or disabled. */
-Test(recipe_precision, main_params_dtype_is_the_layers_own_or_fp32)
+Test(recipe_precision, main_params_dtype_is_params_dtype_or_fp32)
 {
     WITH("", "precision.params_dtype=bf16", "precision.main_params_dtype=bf16");
     WITH("", "precision.params_dtype=bf16", "precision.main_params_dtype=fp32");

@@ -64,7 +64,7 @@ static void changes(const char *const *then, const char *const *now, const char 
     loaded_free(&b);
 }
 
-Test(recipe_text, what_changes_the_mathematics_is_said)
+Test(recipe_text, reports_changes_of_the_mathematics)
 {
     const char *const nothing[] = {NULL};
     const char *const elsewhere[] = {"tp=2",
@@ -86,7 +86,7 @@ Test(recipe_text, what_changes_the_mathematics_is_said)
             "{path: e, weight: 2}]\n");
 }
 
-Test(recipe_text, what_is_written_loads_back_to_the_same)
+Test(recipe_text, written_recipes_round_trip)
 {
     static const char *const cases[][8] = {
         {NULL},
@@ -121,7 +121,7 @@ static void starts_in(const char *saved, const char *const *overrides, const cha
     loaded_free(&l);
 }
 
-Test(recipe_text, a_saved_recipe_writes_into_no_other_run)
+Test(recipe_text, a_saved_recipe_does_not_reuse_the_run_directory)
 {
     const char *const again[] = {"logging.run_dir=runs/again", NULL}, *const renamed[] = {"name=again", NULL},
                       *const nothing[] = {NULL},
@@ -154,7 +154,7 @@ Test(recipe_text, a_saved_recipe_writes_into_no_other_run)
     loaded_free(&base);
 }
 
-Test(recipe_text, texts_that_look_like_words_stay_texts)
+Test(recipe_text, strings_that_look_like_keywords_stay_strings)
 {
     struct loaded l =
         load(SMALL, (const char *const[]){"logging.run_dir=\"auto\"", "checkpoint.load=\"none\"", NULL}, 0);
@@ -169,7 +169,7 @@ Test(recipe_text, texts_that_look_like_words_stay_texts)
     loaded_free(&again);
 }
 
-Test(recipe_text, every_key_says_where_it_came_from)
+Test(recipe_text, every_key_has_its_origin)
 {
     struct loaded l = load("name: x\n" SMALL "parallel: {sequence_parallel: true}\n",
                            (const char *const[]){"train.train_iters=20", NULL}, 0);
@@ -274,7 +274,7 @@ Test(recipe_text, real_models_have_their_published_sizes)
     }
 }
 
-Test(recipe_text, the_table_is_sound)
+Test(recipe_text, the_table_is_consistent)
 {
     size_t in_sections = 0;
     for (int s = 0; s < recipe_section_count; s++)
@@ -416,7 +416,7 @@ Test(recipe_text, random_overrides_never_crash)
 
 /* ---- the command ---- */
 
-Test(recipe_text, the_command_exits_2_on_what_it_does_not_understand)
+Test(recipe_text, invalid_usage_exits_with_2)
 {
     char *none[] = {"recipe", NULL}, *option[] = {"recipe", "--verbose", NULL},
          *missing[] = {"recipe", "/nonexistent.yaml", NULL},

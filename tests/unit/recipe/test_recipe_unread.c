@@ -24,7 +24,7 @@ Test(recipe_unread, a_schedule_that_is_not_searched_for)
     "precision.high_precision_layers=[layers.0]", "precision.high_precision_first_layers=1", \
         "precision.high_precision_last_layers=1"
 
-Test(recipe_unread, formats_that_are_not_there)
+Test(recipe_unread, formats_not_in_use)
 {
     WITH(QUANTIZED("scaling") QUANTIZED("high_precision_layers") QUANTIZED("high_precision_first_layers")
              QUANTIZED("high_precision_last_layers"),
@@ -78,7 +78,7 @@ Test(recipe_unread, one_key_of_a_kind)
     WITH("", "checkpoint.keep_last=3");
 }
 
-Test(recipe_unread, a_choice_by_timing_that_nothing_times)
+Test(recipe_unread, timing_without_candidates)
 {
     WITH(LINE("cluster.matmul_epilogues has no effect: deterministic is true, and auto then equals apart; "
               "set it to false, or set cluster.matmul_algorithms, to time both"),

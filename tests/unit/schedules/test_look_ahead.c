@@ -51,7 +51,7 @@ static void expect_longest(struct schedule_options options)
     schedule_destroy(s);
 }
 
-Test(look_ahead, is_the_longest_without_an_open_message)
+Test(look_ahead, is_the_longest_prefix_without_unmatched_messages)
 {
     struct dice dice = {.generator = philox_named(1, "look ahead")};
     for (int index = 0; schedule_about(index) != NULL; index++)
@@ -74,7 +74,7 @@ static void expect_forwards(const char *name, int p, int m, int v, const int *fo
     schedule_destroy(s);
 }
 
-Test(look_ahead, in_known_schedules)
+Test(look_ahead, known_schedules)
 {
     expect_forwards("1f1b", 4, 8, 1, (const int[]){4, 3, 2, 1});
     expect_forwards("zb-h2", 4, 8, 1, (const int[]){6, 4, 3, 1}); // of 7 5 3 1 before the first backward

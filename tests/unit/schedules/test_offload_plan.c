@@ -12,7 +12,7 @@ static struct schedule *built(const char *name, int p, int m)
     return s;
 }
 
-Test(offload_plan, families_keep_their_promises)
+Test(offload_plan, families_keep_their_memory_claims)
 {
     const char *const names[] = {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipe", "dualpipev"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -39,7 +39,7 @@ Test(offload_plan, families_keep_their_promises)
     } while (0)
 
 /* 1F1B, the first of four ranks, eight microbatches: 0F0 0F1 0F2 0F3 0B0 0F4 0B1 ... */
-Test(offload_plan, a_broken_plan_is_found)
+Test(offload_plan, detects_an_inconsistent_plan)
 {
     struct schedule *s = built("1f1b", 4, 8);
     struct offload_plan *plan = NULL;

@@ -164,7 +164,7 @@ static void expect_refusal(struct schedule_options options, const char *words)
     cr_assert_not_null(strstr(fail_text(), words), "%s", fail_text());
 }
 
-Test(schedule, refusals_say_why_and_what_would_work)
+Test(schedule, rejections_give_reason_and_valid_values)
 {
     expect_refusal((struct schedule_options){.name = "1f2b", .p = 2, .m = 2}, "did you mean 1f1b?");
     expect_refusal((struct schedule_options){.name = "nothing", .p = 2, .m = 2},

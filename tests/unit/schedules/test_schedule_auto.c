@@ -172,7 +172,7 @@ Test(schedule_auto, no_schedule_beats_the_bound)
 }
 
 /* What auto does not search: F and I in another order of microbatches never make it shorter. */
-Test(schedule_auto, microbatch_order_loses_nothing)
+Test(schedule_auto, microbatch_order_costs_nothing)
 {
     struct dice dice = {.generator = philox_named(1, "auto.order")};
     for (int n = 0; n < cases(30); n++) {
@@ -301,7 +301,7 @@ Test(schedule_auto, reports_progress)
         }
 }
 
-Test(schedule_auto, refuses_what_cannot_be)
+Test(schedule_auto, rejects_invalid_options)
 {
     const double limits[] = {0.5, -1.0, NAN};
     struct schedule *s = NULL;

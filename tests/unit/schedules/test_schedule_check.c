@@ -33,7 +33,7 @@ Test(check, names_a_backward_that_precedes_its_forward)
     expect_complaint(s, "rank 3, action 0: 3B0 runs before 3F0");
 }
 
-Test(check, names_what_does_not_exist)
+Test(check, names_stages_and_microbatches_out_of_range)
 {
     struct schedule *s = build("1f1b", 2, 2, 1);
     at(s, 0, 0)->kind = ACTION_KIND_COUNT;
@@ -62,7 +62,7 @@ Test(check, names_an_action_on_a_wrong_rank)
     expect_complaint(s, "rank 0, action 1: 1F1 belongs to rank 1");
 }
 
-Test(check, names_what_comes_twice)
+Test(check, names_duplicates)
 {
     struct schedule *s = build_lists("1f1b", 2, 2, 0);
     at(s, 0, 1)->microbatch = 0;
@@ -78,7 +78,7 @@ Test(check, names_what_comes_twice)
     expect_complaint(s, "rank 0, action 3: 0SEND_F0 is listed twice");
 }
 
-Test(check, names_what_is_missing)
+Test(check, names_missing_actions)
 {
     struct schedule *s = build_lists("1f1b", 2, 2, 0);
     remove_at(s, 1, find(s, 1, FORWARD, 1, 1));
@@ -113,7 +113,7 @@ Test(check, names_what_is_missing)
     expect_complaint(s, "rank 0: 0F0 is missing");
 }
 
-Test(check, names_what_runs_too_early)
+Test(check, names_actions_before_their_inputs)
 {
     struct schedule *s = build_lists("zb-h1", 2, 2, 0);
     move(s, 0, find(s, 0, BACKWARD_WEIGHT, 0, 0), find(s, 0, BACKWARD_INPUT, 0, 0));
@@ -146,7 +146,7 @@ Test(check, names_weights_out_of_microbatch_order)
         "rank 0, action 3: 0B0 runs after microbatch 1: gradients must be accumulated in microbatch order");
 }
 
-Test(check, names_a_transfer_that_should_not_be)
+Test(check, names_unnecessary_transfers)
 {
     struct schedule *s = build("1f1b", 2, 2, 1);
     s->has_transfers = false;
@@ -173,7 +173,7 @@ Test(check, names_an_edge_whose_ends_disagree)
 }
 
 /* Every rank alone is in order, but they wait for each other. */
-Test(check, names_a_circle_of_waiting)
+Test(check, names_a_cyclic_wait)
 {
     struct schedule *s = build_lists("1f1b", 2, 2, 0);
     move(s, 1, find(s, 1, BACKWARD, 1, 0), 2);
@@ -193,7 +193,7 @@ Test(check, names_a_deadlock_of_blocking_transfers)
                         "rank 0 at 0SEND_F1");
 }
 
-Test(check, names_a_rank_that_holds_too_much)
+Test(check, names_a_rank_above_its_memory_claim)
 {
     struct schedule *s = build("gpipe", 2, 4, 1), *other = build("1f1b", 2, 4, 1);
     s->family = other->family;
@@ -201,7 +201,7 @@ Test(check, names_a_rank_that_holds_too_much)
     expect_complaint(s, "rank 0: holds the activations of 4 microbatches at once; 1f1b claims at most 2");
 }
 
-Test(check, names_an_overlap_that_cannot_be)
+Test(check, names_an_invalid_overlap)
 {
     struct schedule *s = build_lists("1f1b", 2, 2, 0);
     at(s, 0, 3)->overlaps_next = true;
@@ -246,7 +246,7 @@ static struct schedule *build_v(void)
     return s;
 }
 
-Test(check, knows_what_is_handed_over_within_a_rank)
+Test(check, accepts_handover_within_a_rank)
 {
     struct text text = {0};
     struct schedule *s = build_v();

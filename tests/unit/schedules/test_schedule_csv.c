@@ -34,7 +34,7 @@ static void expect_written(struct schedule *s, const char *expected)
 }
 
 /* A column is a unit of time, as in the papers' figures. */
-Test(csv, is_written_as_a_table_of_time)
+Test(csv, columns_are_start_times)
 {
     expect_written(build("1f1b", 2, 3, 0), "0F0,0F1,,0B0,0F2,0B1,,0B2\n"
                                            ",1F0,1B0,1F1,1B1,1F2,1B2\n");
@@ -46,7 +46,7 @@ Test(csv, is_written_as_a_table_of_time)
 }
 
 /* A long pipeline with one microbatch is nearly all idle: 25 million cells for 20 thousand actions. */
-Test(csv, is_no_table_where_that_would_be_empty)
+Test(csv, idle_cells_are_omitted_in_sparse_tables)
 {
     struct schedule *s = build("1f1b", 5000, 1, 0), *back = NULL;
     struct text text = {0};
@@ -115,7 +115,7 @@ Test(csv, reads_transfers)
 }
 
 /* The file determines the placement: here rank 0 holds the middle of four stages, and rank 1 their ends. */
-Test(csv, any_placement_that_is_one)
+Test(csv, reads_any_valid_placement)
 {
     struct schedule *s = parsed(",1F0,2F0,,,2B0,1B0\n0F0,,,3F0,3B0,,,0B0\n");
     cr_assert(s->p == 2 && s->m == 1 && s->v == 2 && s->chunks == 2);
@@ -129,7 +129,7 @@ Test(csv, any_placement_that_is_one)
     schedule_destroy(s);
 }
 
-Test(csv, names_the_cell_that_is_no_action)
+Test(csv, names_the_invalid_cell)
 {
     const char *const reason =
         "is not an action; use 0F3, 0B3, 0I3 or 0W3, (0F3;1B2) for a pair, or an empty cell for idle time";
@@ -179,7 +179,7 @@ Test(csv, names_the_cell_that_is_no_action)
         "gradients");
 }
 
-Test(csv, names_what_is_missing_double_or_too_early)
+Test(csv, names_missing_duplicate_and_early_actions)
 {
     expect_refusal("0F0,0F1,,0B0,0F2,0B1,,0B2\n,1F0,1B0,1F1,1B1,1B2\n",
                    "x.csv, line 2 (rank 1): 1F2 is missing");
@@ -207,7 +207,7 @@ Test(csv, names_what_is_missing_double_or_too_early)
         "microbatch order");
 }
 
-Test(csv, names_a_placement_that_cannot_be)
+Test(csv, names_an_invalid_placement)
 {
     expect_refusal("", "x.csv: is empty; a schedule has a line of actions for every rank");
     expect_refusal(" \n\r\n", "x.csv: is empty; a schedule has a line of actions for every rank");
@@ -249,7 +249,7 @@ Test(csv, names_a_placement_that_cannot_be)
 }
 
 /* The two replicas of a stage add their gradients, rank r and rank p-1-r. */
-Test(csv, names_holders_that_are_no_mirror_images)
+Test(csv, names_replicas_that_are_not_mirrored)
 {
     expect_refusal(
         "0F0,0B0,2F1,2B1\n1F0,1B0,3F1,3B1\n2F0,2B0,0F1,0B1\n3F0,3B0,1F1,1B1",
@@ -363,7 +363,7 @@ Test(csv, survives_noise)
     }
 }
 
-Test(csv, a_file_that_is_not_there)
+Test(csv, missing_file)
 {
     struct schedule *s = NULL;
     cr_assert_eq(schedule_read_csv("/nowhere/x.csv", &s), IO_ERROR);

@@ -149,7 +149,7 @@ Test(forms, makespans_of_long_pipes)
 /* Why ZB-H1's bubble is (p-1)(f+i-w) only as long as w <= f, and (p-1) i beyond. A rank 0 that holds at
  * most k microbatches can run only k forwards until the first gradient arrives, which takes p f + (p-1) i;
  * so every schedule waits at least (p-1) i + (p-k) f there. With k = p that is (p-1) i. */
-Test(forms, nobody_waits_less_than_the_round_trip)
+Test(forms, no_family_beats_the_round_trip_bound)
 {
     struct dice dice = {.generator = philox_named(14, "schedules")};
     for (int i = 0; i < cases(600); i++) {

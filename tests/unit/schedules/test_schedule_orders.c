@@ -178,7 +178,7 @@ static uint64_t digest_of(const struct schedule *s)
 /* Computed from the other programs' files, independently of ours: PyTorch's (interleaved, zb-h1, zb-v,
  * dualpipev; looped-bfs with its backwards in microbatch order), the zero-bubble authors' (1f1b,
  * interleaved), DeepSeek's (dualpipe, dualpipev). Where two programs generated the same sizes they agreed. */
-Test(orders, of_files_that_other_programs_made)
+Test(orders, files_of_other_programs)
 {
     static const struct {
         const char *name;

@@ -108,7 +108,7 @@ static void expect_good_slots(const struct schedule *s, int rank)
     slot_plan_destroy(plan);
 }
 
-Test(properties, slots_hold_one_thing_at_a_time)
+Test(properties, slots_hold_one_tensor_at_a_time)
 {
     struct dice dice = {.generator = philox_named(2, "schedules")};
     for (int i = 0; i < cases(900); i++) {
@@ -194,7 +194,7 @@ static void expect_to_read_back(const struct schedule *s)
 }
 
 /* Building includes the checker: order, edges, no deadlock where transfers block, the memory limit. */
-Test(properties, of_ten_thousand_cases)
+Test(properties, ten_thousand_cases)
 {
     struct dice dice = {.generator = philox_named(1, "schedules")};
     for (int i = 0; i < cases(10000); i++) {

@@ -153,7 +153,7 @@ static double *relaxed_ends(const struct schedule *s, const struct cost_table *c
     return end;
 }
 
-Test(simulate, agrees_with_relaxation)
+Test(simulate, matches_relaxation)
 {
     struct dice dice = {.generator = philox_named(5, "schedules")};
     for (int i = 0; i < cases(400); i++) {
@@ -185,7 +185,7 @@ Test(simulate, agrees_with_relaxation)
 
 /* Every start on the critical path is the end of the previous action (or of the message's transfer), from
  * 0 to the makespan; and any other action starts no earlier than its own dependency allows. */
-Test(simulate, the_critical_path_is_unbroken)
+Test(simulate, the_critical_path_is_contiguous)
 {
     struct dice dice = {.generator = philox_named(6, "schedules")};
     for (int i = 0; i < cases(300); i++) {
@@ -367,7 +367,7 @@ Test(draw, a_chart_for_the_terminal)
 }
 
 /* Where an action takes less than a column: only idle time is drawn as idle. */
-Test(draw, a_busy_column_of_a_crowded_chart_has_a_letter)
+Test(draw, crowded_charts_show_kinds_only)
 {
     struct schedule *s = build("zb-v", 4, 64, 0);
     struct simulation *sim = simulated(s, (struct cost_table){.chunk = {0.5, 0.5, 0.5}});
@@ -465,7 +465,7 @@ Test(draw, any_width)
 }
 
 /* Five segments at either end, and the number of those between; underlined in a chart with colors. */
-Test(draw, the_critical_path_in_short)
+Test(draw, abbreviates_the_critical_path)
 {
     static const struct {
         const char *name;

@@ -38,7 +38,7 @@ static void expect_least(bool v_shaped, int p, int m)
     schedule_destroy(s);
 }
 
-Test(zero_bubble, nothing_is_shorter)
+Test(zero_bubble, no_schedule_is_shorter)
 {
     for (int p = 1; p <= 8; p++)
         for (int m = 1; m <= 3 * p; m++)

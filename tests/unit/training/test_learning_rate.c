@@ -22,7 +22,7 @@ static void is_at(const struct recipe_optimizer *o, int64_t step, double want)
                        (int)o->lr_decay_style, (long long)step, got, want);
 }
 
-Test(learning_rate, warms_up_in_a_line_that_ends_at_lr)
+Test(learning_rate, linear_warm_up_reaches_lr)
 {
     for (int style = LR_CONSTANT; style <= LR_WSD; style++) {
         struct recipe_optimizer o = plain((enum lr_decay)style);
@@ -60,7 +60,7 @@ Test(learning_rate, linear_and_cosine_reach_min_lr)
     is_at(&o, 1000000, 0.1);
 }
 
-Test(learning_rate, inverse_square_root_is_whole_behind_the_warm_up)
+Test(learning_rate, inverse_square_root_starts_at_lr_after_warm_up)
 {
     struct recipe_optimizer o = plain(LR_INVERSE_SQUARE_ROOT);
     is_at(&o, 40, 0.5); // sqrt(10 / 40)
@@ -101,7 +101,7 @@ Test(learning_rate, wsd_is_stable_and_then_decays)
     }
 }
 
-Test(learning_rate, never_leaves_its_range_or_rises_behind_the_warm_up)
+Test(learning_rate, stays_in_range_and_never_rises_after_warm_up)
 {
     for (int style = LR_CONSTANT; style <= LR_WSD; style++)
         for (int64_t warmup = 0; warmup <= 30; warmup += 10)
@@ -123,7 +123,7 @@ Test(learning_rate, never_leaves_its_range_or_rises_behind_the_warm_up)
 }
 
 /* A warm-up as long as the whole decay must not divide by zero. */
-Test(learning_rate, takes_a_decay_that_is_all_warm_up)
+Test(learning_rate, accepts_warm_up_as_long_as_the_decay)
 {
     for (int style = LR_CONSTANT; style <= LR_COSINE; style++) {
         struct recipe_optimizer o = plain((enum lr_decay)style);
@@ -141,7 +141,7 @@ static int named(const char *name, const char *const *names, int count)
     return 0; // "-": no WSD
 }
 
-Test(learning_rate, is_megatrons)
+Test(learning_rate, matches_megatron_schedules)
 {
     static const char *const styles[] = {[LR_CONSTANT] = "constant",
                                          [LR_LINEAR] = "linear",

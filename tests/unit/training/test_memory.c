@@ -131,7 +131,7 @@ static int64_t of_a_layer(const char *layout)
     return bytes;
 }
 
-Test(memory, of_papers_in_a_recipe)
+Test(memory, recipe_with_assume_papers)
 {
     const int64_t sbh = 2048LL * 4 * 6144, core = 64LL * 2048 * 2048 * 4;
     cr_expect_eq(of_a_layer("tp=1"), 34 * sbh + 5 * core);
@@ -157,7 +157,7 @@ Test(memory, of_papers_in_a_recipe)
 
 /* What this program keeps in fp32: no masks, no scores, and the small things. docs/memory.md says the same.
  */
-Test(memory, of_this_program)
+Test(memory, program)
 {
     struct model_config model = {
         .num_attention_heads = 12,

@@ -161,7 +161,7 @@ Test(offload, offloaded_activations_return)
 
 /* Slots outside of the memory; and a slot shared by two microbatches, which the first backward pass
      * finds. */
-Test(offload, wrong_slots_are_found)
+Test(offload, detects_wrong_slots)
 {
     struct field f;
     open_field(&f, "1f1b", 4, 8, 0, false, false);
@@ -289,7 +289,7 @@ static void moments_in_pieces(enum dtype weight)
 
 /* For fp32 weights; and for bf16 weights without master weights, which are rounded by their global
      * index. */
-Test(offload, moments_in_pieces)
+Test(offload, moments_pass_through_the_window)
 {
     moments_in_pieces(F32);
     moments_in_pieces(BF16);

@@ -124,7 +124,7 @@ static void expect_perturbed(const char *device, enum dtype dtype)
               dtype_name(dtype), up, down);
 }
 
-Test(perturb, changes_each_element_of_a_result_and_nothing_else)
+Test(perturb, perturbs_every_result_element_only)
 {
     for (int i = 0; i < DEVICES; i++) {
         expect_perturbed(devices[i], F32);

@@ -49,7 +49,7 @@ Test(run_folder, has_one_run_at_a_time)
 }
 
 /* Its lines exist, and no checkpoint yet: when it has ended it starts again, and not before. */
-Test(run_folder, a_run_that_is_alive_is_not_begun_again)
+Test(run_folder, rejects_a_second_start_of_a_live_run)
 {
     char folder[32], automatic[] = "auto";
     struct recipe recipe = recipe_in(folder);
@@ -67,7 +67,7 @@ Test(run_folder, a_run_that_is_alive_is_not_begun_again)
     cr_assert_eq(check(&recipe), OK);
 }
 
-Test(run_folder, a_folder_that_cannot_be_made_names_its_key)
+Test(run_folder, uncreatable_directories_name_their_key)
 {
     char path[] = "/proc/cuboid";
     struct recipe recipe = {0};
@@ -77,7 +77,7 @@ Test(run_folder, a_folder_that_cannot_be_made_names_its_key)
     cr_assert_eq(strncmp(fail_text(), "logging.run_dir: /proc/cuboid", 29), 0, "%s", fail_text());
 }
 
-Test(run_folder, an_earlier_run_without_a_checkpoint_begins_again)
+Test(run_folder, a_run_without_checkpoints_restarts)
 {
     char folder[32], automatic[] = "auto";
     struct recipe recipe = recipe_in(folder);
@@ -98,7 +98,7 @@ Test(run_folder, an_earlier_run_without_a_checkpoint_begins_again)
 }
 
 /* Before the first step, not at the first checkpoint. */
-Test(run_folder, checkpoints_that_could_not_be_written_or_read_name_their_key)
+Test(run_folder, unusable_checkpoint_paths_name_their_key)
 {
     char folder[32], path[64], automatic[] = "auto", nothing[] = "/nowhere";
     struct recipe recipe = recipe_in(folder);

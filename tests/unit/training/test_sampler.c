@@ -76,7 +76,7 @@ Test(sampler, top_k_keeps_the_most_likely)
     expect_shares((struct sampling){.temperature = 1.0, .top_k = 2, .top_p = 1.0, .seed = 6}, shares);
 }
 
-Test(sampler, top_p_keeps_the_fewest_that_reach_it)
+Test(sampler, top_p_keeps_the_smallest_sufficient_set)
 {
     const bool three[IDS] = {true, true, false, true}, two[IDS] = {false, true, false, true},
                one[IDS] = {false, true, false, false};
@@ -93,7 +93,7 @@ Test(sampler, top_p_keeps_the_fewest_that_reach_it)
     expect_shares((struct sampling){.temperature = 0.5, .top_p = 0.86, .seed = 11}, shares);
 }
 
-Test(sampler, temperature_zero_takes_the_most_likely)
+Test(sampler, temperature_zero_is_greedy)
 {
     for (int64_t i = 0; i < 100; i++) {
         cr_assert_eq(
@@ -105,7 +105,7 @@ Test(sampler, temperature_zero_takes_the_most_likely)
     }
 }
 
-Test(sampler, of_equals_the_lower_id_goes_first)
+Test(sampler, ties_go_to_the_lower_id)
 {
     const float equal[6] = {-1.0F, 3.0F, 0.0F, 3.0F, 3.0F, -2.0F};
     for (int64_t i = 0; i < 200; i++) {
@@ -143,7 +143,7 @@ Test(sampler, large_logits_do_not_overflow)
         cr_assert_eq(draw((struct sampling){.temperature = 1e3, .top_p = 1.0}, large, 3, i), 0);
 }
 
-Test(sampler, refuses_what_is_no_number)
+Test(sampler, rejects_nan_logits)
 {
     struct sampler *sampler = NULL;
     const float bad[2][3] = {{0.0F, NAN, 1.0F}, {0.0F, 1.0F, INFINITY}};
@@ -161,7 +161,7 @@ Test(sampler, refuses_what_is_no_number)
     cr_assert_str_eq(fail_text(), "the logit of id 2 is inf: the weights are not usable");
 }
 
-Test(sampler, refuses_a_sampling_out_of_range)
+Test(sampler, rejects_options_out_of_range)
 {
     const struct sampling bad[] = {
         {.temperature = -1.0, .top_p = 1.0},

@@ -26,7 +26,7 @@ static void meet(struct dice *dice, double ahead, struct barrier_times out[2])
     }
 }
 
-Test(timeline, finds_how_far_a_clock_is_ahead)
+Test(timeline, measures_clock_offsets)
 {
     struct dice dice = {.generator = philox_named(1, "clocks")};
     static const double clocks[] = {0.0, 12345.678, -0.5, 3600.0 * 24 * 300};
@@ -42,7 +42,7 @@ Test(timeline, finds_how_far_a_clock_is_ahead)
     }
 }
 
-Test(timeline, keeps_what_is_noted_apart_from_what_is_whole)
+Test(timeline, keeps_the_last_complete_step)
 {
     struct timeline t;
     cr_assert_eq(timeline_create(2, &t), OK);
@@ -92,7 +92,7 @@ static void comes_back(struct dice *dice, struct schedule_options options)
     schedule_destroy(s);
 }
 
-Test(timeline, costs_are_those_that_the_times_were_made_with)
+Test(timeline, recovers_the_costs_from_the_times)
 {
     struct dice dice = {.generator = philox_named(2, "costs")};
     static const char *const names[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
@@ -126,7 +126,7 @@ static struct simulation *by_hand(const struct schedule *s, const struct ran tim
 }
 
 /* The message takes 0.5, F 1 and 2, B 3 and 4. */
-Test(timeline, a_message_takes_the_shortest_time_from_making_to_taking)
+Test(timeline, message_time_is_the_shortest_production_to_consumption)
 {
     struct schedule *s = build("1f1b", 2, 1, 1);
     const struct ran times[] = {{"0F0", 0, 1}, {"1F0", 1.5, 3.5}, {"1B0", 3.5, 7.5}, {"0B0", 8.25, 11.25}};
@@ -172,7 +172,7 @@ Test(timeline, the_bubble_is_that_of_the_rank_that_waits_longest)
     schedule_destroy(s);
 }
 
-Test(timeline, a_bubble_survives_being_one_number)
+Test(timeline, bubble_stat_round_trips)
 {
     const struct {
         double span_s, busy_s, fraction, within;
@@ -186,10 +186,9 @@ Test(timeline, a_bubble_survives_being_one_number)
         {1e9, 0.5e9, 0.5, 1e-4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        double collect_stats = timeline_bubble_stat(cases[i].span_s, cases[i].busy_s);
-        cr_assert_float_eq(timeline_bubble_fraction(collect_stats), cases[i].fraction,
-                           cases[i].within + 1e-300, "%g of %g: %g", cases[i].busy_s, cases[i].span_s,
-                           collect_stats);
+        double stat = timeline_bubble_stat(cases[i].span_s, cases[i].busy_s);
+        cr_assert_float_eq(timeline_bubble_fraction(stat), cases[i].fraction, cases[i].within + 1e-300,
+                           "%g of %g: %g", cases[i].busy_s, cases[i].span_s, stat);
     }
     cr_assert_gt(timeline_bubble_stat(10.0, 6.0), timeline_bubble_stat(3.0, 1.0));
 }

@@ -33,7 +33,7 @@ static void refused(const char *words, const char *text)
     cr_assert_str_eq(fail_text(), text);
 }
 
-Test(tracer, unknown_words_are_refused)
+Test(tracer, rejects_unknown_words)
 {
     refused("com,memory",
             "CUBOID_TRACE: \"com\" cannot be traced (did you mean \"comm\"?); use comm, action, "
@@ -138,7 +138,7 @@ Test(tracer, actions_and_memory)
     EXPECT_LINE(line_of((struct observation){.what = OBSERVED_OP}), "");
 }
 
-Test(tracer, only_what_is_wanted)
+Test(tracer, traces_only_selected_kinds)
 {
     char line[TRACE_LINE_CHARS];
     struct tracing comm = parsed("comm");
@@ -175,7 +175,7 @@ static enum status traced(struct world *world, void *argument)
     return status;
 }
 
-Test(tracer, a_file_for_each_rank_is_appended_to)
+Test(tracer, appends_to_a_file_per_rank)
 {
     char folder[] = "/tmp/tracer-XXXXXX", pattern[64], path[64];
     cr_assert_not_null(mkdtemp(folder));

@@ -54,9 +54,9 @@ static const char help[] =
     "            hold (1f1b: P); 0: no limit. auto searches for these costs; without -v it takes the\n"
     "            better of 1 and 2\n"
     "  --list    list all schedules, their purpose and supported sizes\n"
-    "  compare   all schedules that support P, M and V (V of their own if they do not take one), shortest\n"
-    "            first; auto with the best of 1, 2 and V. * marks schedules that hold all weights twice,\n"
-    "            with which auto, holding them once, does not compete\n"
+    "  compare   all schedules that support P and M, shortest first, with V or, if they do not support it,\n"
+    "            their default; auto with the best of 1, 2 and V. * marks schedules that hold all weights\n"
+    "            twice, which auto does not consider\n"
     "\n"
     "The bubble is the idle time between a rank's first and last action, of the rank with the longest.\n"
     "A rank's idle share is its bubble divided by that time.\n"
@@ -70,11 +70,11 @@ struct arguments {
     const char *cost, *cost_file, *limit_text, *name;
     struct output outputs[OUTPUTS];
     double limit;
-    int stages; // that --cost-file has times of
+    int stages; // number of stages in --cost-file
     bool text, times, csv, json, critical, list, help, short_help;
 };
 
-/* No schedule has such a name. */
+/* Not the name of a schedule. */
 static bool is_file(const char *name)
 {
     return strpbrk(name, "./") != NULL;
@@ -95,13 +95,13 @@ static enum status parse_limit(struct arguments *a)
                        a->limit_text);
 }
 
-/* What asks for standard output; NULL where nothing does. */
+/* Returns the option that prints to standard output; NULL if there is none. */
 static const char *printing(const struct arguments *a)
 {
     return a->text ? "--text" : a->times ? "--times" : a->csv ? "--csv" : a->json ? "--json" : NULL;
 }
 
-/* What contradicts, and what is missing. */
+/* Checks for contradicting and missing options. */
 static enum status check(struct arguments *a)
 {
     TRY(parse_limit(a));
@@ -164,8 +164,8 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     return out->help || out->short_help || out->list ? OK : check(out);
 }
 
-/* Standard output shows the chart unless something else is asked for; files are beside it, and said where
- * that is not in the way of what was asked for. */
+/* Prints the chart on standard output unless another form is requested, and writes the files. These are
+ * reported if that does not disturb the requested output. */
 static enum status show(const struct arguments *a, const struct played *played)
 {
     const struct output *svg = &a->outputs[SVG], *trace = &a->outputs[TRACE];
@@ -187,7 +187,7 @@ static enum status read_file(const struct arguments *a, struct schedule **out)
 {
     struct schedule *s = NULL;
     enum status status = schedule_read_csv(a->name, &s);
-    if (status != OK) // a file that is not there is a slip of the pen, too
+    if (status != OK) // a missing file is probably a typing error
         return status == IO_ERROR ? BAD_USAGE : status;
     if ((a->p == 0 || a->p == s->p) && (a->m == 0 || a->m == s->m) && (a->v == 0 || a->v == s->v)) {
         *out = s;
@@ -202,7 +202,8 @@ static enum status read_file(const struct arguments *a, struct schedule **out)
 static enum status get(const struct arguments *a, const struct cost_table *whole,
                        const struct progress *progress, struct schedule **out)
 {
-    struct cost_table costs = a->v > 0 ? costs_of_chunks(whole, (int)a->v) : *whole; // as auto takes them
+    struct cost_table costs =
+        a->v > 0 ? costs_of_chunks(whole, (int)a->v) : *whole; // in the form auto expects
     struct schedule_options options = {.name = a->name,
                                        .p = (int)a->p,
                                        .m = (int)a->m,
@@ -213,7 +214,7 @@ static enum status get(const struct arguments *a, const struct cost_table *whole
     return is_file(a->name) ? read_file(a, out) : schedule_build(&options, out);
 }
 
-/* Whether the stages are those of --cost-file. */
+/* Checks the number of stages against --cost-file. */
 static enum status check_stages(const struct arguments *a, int p, int v)
 {
     return a->cost_file == NULL || p * (int64_t)v == a->stages
@@ -223,7 +224,7 @@ static enum status check_stages(const struct arguments *a, int p, int v)
                       a->cost_file, a->stages, a->name, p, v, (long long)p * v);
 }
 
-/* Before any work is done. With as many stages as the file has, auto has no choice of v. */
+/* Checked before any work. With as many stages as the file has, auto has no choice of v. */
 static enum status settle_v(struct arguments *a)
 {
     if (a->cost_file == NULL || is_file(a->name))
@@ -234,10 +235,10 @@ static enum status settle_v(struct arguments *a)
         a->v = own;
     return own == 0 ? OK
                     : check_stages(a, (int)a->p,
-                                   a->v > 0 ? (int)a->v : own); // unknown schedule: said later
+                                   a->v > 0 ? (int)a->v : own); // unknown schedule: reported later
 }
 
-/* Playing it once more, and drawing it, takes the rest of the time. */
+/* The second simulation and the drawing take the rest of the time. */
 enum { BUILT_PERCENT = 75 };
 
 static enum status run_one(const struct arguments *a, const struct cost_table *whole)
@@ -289,7 +290,7 @@ static enum status run(struct arguments *a)
     whole.of_stage = file.of_stage;
     a->stages = file.count;
     enum status status = settle_v(a);
-    if (status == OK && !is_file(a->name)) // these are never without I and W, or may have them
+    if (status == OK && !is_file(a->name)) // files have I and W, or may have them
         status =
             check_costs(&whole, a->name, strcmp(a->name, "auto") == 0 || strcmp(a->name, "compare") == 0);
     if (status == OK)

@@ -8,26 +8,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OWN_V = 2 };      // the largest v that a family has of its own
-enum { AUTO_SHARE = 8 }; // how many named families' time auto takes, which is the last of the table
+enum { OWN_V = 2 };      // the largest default v of a family
+enum { AUTO_SHARE = 8 }; // time of auto, the last row of the table, in units of a named family
 
-/* One family on the clock. */
+/* A simulated family. */
 struct entry {
     const char *name;
     int v, chunks;
-    bool replicas; // every stage's weights are on two ranks
+    bool replicas; // number of copies of the weights
     double makespan, bubble;
-    int peak;      // activations of a chunk, of the rank that holds most
-    double whole;  // the same in activations of everything a rank has
-    int64_t sends; // of the rank that sends most
-    char *refusal; // owned; NULL: it was played
+    int peak;      // peak in chunks, largest of all ranks
+    double whole;  // the same in whole microbatches of a rank
+    int64_t sends; // largest number of sends of a rank
+    char *refusal; // owned; NULL: it was simulated
 };
 
 static enum status build(const struct comparison *c, const char *name, int v, const struct progress *progress,
                          struct schedule **out)
 {
-    struct cost_table costs =
-        v > 0 ? costs_of_chunks(&c->whole, v) : c->whole; // v 0: auto takes those of a rank
+    struct cost_table costs = v > 0 ? costs_of_chunks(&c->whole, v) : c->whole; // v 0: costs of a whole rank
     struct schedule_options options = {.name = name,
                                        .p = c->p,
                                        .m = c->m,
@@ -61,7 +60,7 @@ static void summarise(const struct schedule *s, const struct simulation *sim, st
     out->whole = (double)out->peak / s->v;
 }
 
-/* One family with one v, 0 for its own. */
+/* Simulates one family with one v; 0: its default. */
 static enum status play_with(const struct comparison *c, int v, const struct progress *progress,
                              struct entry *out)
 {
@@ -82,7 +81,7 @@ static bool is_auto(const struct entry *entry)
     return strcmp(entry->name, "auto") == 0;
 }
 
-/* The others have the given v or their own, which is 1 or 2; auto has the best of all these. */
+/* Named families use the given v or their default, which is 1 or 2; auto uses the best of these. */
 static enum status play(const struct comparison *c, const struct progress *progress, struct entry *out)
 {
     enum status status = BAD_SCHEDULE;
@@ -107,7 +106,7 @@ static enum status play(const struct comparison *c, const struct progress *progr
     return OK;
 }
 
-/* The shortest first; those that tie in the order of the table, those that were refused at the end. */
+/* Sorts by makespan; ties by the order of the table; unsupported families last. */
 static bool before(const struct entry *a, const struct entry *b)
 {
     if ((a->refusal == NULL) != (b->refusal == NULL))
@@ -125,13 +124,13 @@ static void sort(struct entry *entries, int count)
         }
 }
 
-/* With whom auto competes, and by which rules. */
+/* Explains how auto compares with the others. */
 static void print_notes(const struct comparison *c, bool replicas, bool searched)
 {
     const char *before = "\n";
     if (replicas) {
         printf("%s* holds all weights twice%s\n", before,
-               searched ? "; auto, which holds them once, does not compete with it" : "");
+               searched ? "; not a candidate of auto, which holds weights once" : "");
         before = "";
     }
     if (searched && c->v > OWN_V) {
@@ -139,8 +138,8 @@ static void print_notes(const struct comparison *c, bool replicas, bool searched
         before = "";
     }
     if (searched && c->memory_limit > 0.0)
-        printf("%sauto holds at most %g whole microbatches, as --memory-limit says; the others hold what "
-               "they hold\n",
+        printf("%sauto is limited to %g whole microbatches (--memory-limit); the other "
+               "schedules are not\n",
                before, c->memory_limit);
 }
 
@@ -166,7 +165,7 @@ static void print_table(const struct comparison *c, const struct entry *entries,
     print_notes(c, replicas, searched);
     for (int i = 0; i < count; i++)
         if (entries[i].refusal != NULL)
-            printf("%s%s\n", i == 0 || entries[i - 1].refusal == NULL ? "\nleft out:\n" : "",
+            printf("%s%s\n", i == 0 || entries[i - 1].refusal == NULL ? "\nnot supported:\n" : "",
                    entries[i].refusal);
 }
 

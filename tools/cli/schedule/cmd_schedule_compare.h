@@ -3,9 +3,9 @@
 
 #include "schedules/simulate.h"
 
-/* All families that take p, m and v on one clock, the shortest first, and why the others do not. v 0, or one
- * that a family does not take: the family's own; auto has the best of 1, 2 and v. `memory_limit` is that of
- * auto, in whole microbatches; 0: none. */
+/* Prints all families that support p, m and v, the shortest first, and the reason why others do not. v 0,
+ * or one that a family does not support: its default; auto uses the best of 1, 2 and v. `memory_limit`
+ * applies to auto, in whole microbatches; 0: none. */
 struct comparison {
     int p, m, v;
     struct cost_table whole;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* --cost-file: the times of each stage, as a spreadsheet or a few lines of Python write them:
+/* --cost-file: the times of each stage, from a spreadsheet or a script:
  *
- *     stage,f,i,w          the first line may say so; then a line for each stage, in any order
- *     0,1.5,1.4,1.1        (the one with the embedding, say)
+ *     stage,f,i,w          optional heading; then a line for each stage, in any order
+ *     0,1.5,1.4,1.1        (for example, the stage with the embedding)
  *     1,1,1,1
  *
- * Caution: times of a stage that does not exist must be refused, so stages are 0 to one less than
- * the number of lines, each once. */
+ * Caution: times of a stage that does not exist are rejected, so stages are 0 to one less than the number
+ * of lines, each once. */
 #include "tools/cli/schedule/cmd_schedule_costs.h"
 
 #include <stdlib.h>
@@ -18,11 +18,11 @@ enum { FIELDS = 4, MOST_BYTES = 1 << 26 };
 struct reader {
     const char *path;
     struct stage_costs *out;
-    bool *said; // [lines] the stages that were said
-    int lines;  // with times
+    bool *said; // [lines] stages seen so far
+    int lines;  // lines with times
 };
 
-/* Cuts a line into fields without blanks; the number of them, FIELDS + 1 where there are more. */
+/* Splits a line into fields without blanks; returns their number, FIELDS + 1 if there are more. */
 static int split(char *line, const char *fields[FIELDS])
 {
     int count = 0;
@@ -48,7 +48,7 @@ static bool is_heading(const char *line)
     return strncmp(line, "stage", 5) == 0;
 }
 
-/* Columns in another order would be read as if they were in this one. */
+/* Columns in another order would be misread. */
 static enum status check_heading(const struct reader *r, char *line)
 {
     static const char *const names[FIELDS] = {"stage", "f", "i", "w"};
@@ -86,7 +86,7 @@ static enum status read_line(struct reader *r, int number, char *line)
     return OK;
 }
 
-/* Every line in turn: counts those with times, or reads them. */
+/* Counts the lines with times, or reads them. */
 static enum status read_lines(struct reader *r, struct text *text, bool counting)
 {
     char *rest = text->chars;
@@ -122,7 +122,7 @@ enum status read_stage_costs(const char *path, struct stage_costs *out)
     struct reader r = {.path = path, .out = out};
     *out = (struct stage_costs){.path = path};
     enum status status = file_read_small(path, MOST_BYTES, &text);
-    if (status == IO_ERROR) // as a schedule file that is not there
+    if (status == IO_ERROR) // like a missing schedule file
         status = BAD_USAGE;
     if (status == OK && strlen(text_chars(&text)) != text.length)
         status = fail(BAD_USAGE, "%s: contains a zero byte, so it is not text", path);

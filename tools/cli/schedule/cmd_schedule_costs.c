@@ -10,7 +10,7 @@ static const char *behind_blanks(const char *text)
 
 enum cost { COST_F, COST_I, COST_W, COST_COMM, COST_B, COST_COUNT };
 
-/* One of "f=1, i = 2", in which blanks say nothing. `set`: a bit for each that was said before. */
+/* Parses one entry of "f=1, i = 2"; blanks are ignored. `set`: a bit for each entry seen before. */
 static enum status set_cost(struct cost_table *costs, const char *item, unsigned *set)
 {
     const struct {
@@ -40,8 +40,7 @@ static enum status set_cost(struct cost_table *costs, const char *item, unsigned
                 item);
 }
 
-/* The time of a B, as it was said, becomes a multiple of i + w. Where only the B was measured its halves are
- * unknown. */
+/* Converts the time of a B to a multiple of i + w. If only B was measured, its halves are unknown. */
 static enum status settle_b(const char *text, unsigned set, struct cost_table *costs)
 {
     bool i = (set >> COST_I & 1U) != 0, w = (set >> COST_W & 1U) != 0;

@@ -3,33 +3,32 @@
 
 #include "schedules/simulate.h"
 
-/* What --cost says has one meaning in all of the command: F, I and W of one microbatch on one rank, over all
- * the chunks of that rank. A schedule with v chunks takes 1/v of it for each. */
+/* Costs (--cost) have one meaning in the whole command: F, I and W of one microbatch on one rank, over all
+ * chunks of that rank. In a schedule with v chunks each takes 1/v of it. */
 
-/* "f=1,i=1,w=1,comm=0", and any part of it; NULL: these. b=2 is what a B takes, else I and W together;
- * without i and w they are unknown. BAD_USAGE names the part that is wrong; with a file, which says the
- * others, that is all but comm. */
+/* Parses "f=1,i=1,w=1,comm=0" or a part of it; NULL: these values. b=2 is the time of a B, by default that
+ * of I and W; without i and w these are unknown. BAD_USAGE names the invalid part; with a cost file, which
+ * has the other times, everything but comm is invalid. */
 MUST_USE enum status parse_costs(const char *text, bool with_file, struct cost_table *whole);
 
-/* The times of each stage, from a file: what one stage takes, not a rank. */
+/* Times of each stage, from a file: of one stage, not of a rank. */
 struct stage_costs {
     const char *path;
-    struct stage_cost *of_stage; // [count]; NULL: there is no file
+    struct stage_cost *of_stage; // [count]; NULL: no file
     int count;
 };
-/* BAD_USAGE names the file, the line and what works. */
+/* BAD_USAGE names the file, the line and the valid form. */
 MUST_USE enum status read_stage_costs(const char *path, struct stage_costs *out);
 void stage_costs_free(struct stage_costs *costs);
 
-/* The costs of a schedule's stages: those of a whole rank in v parts, or each as `whole` says. */
+/* Sets the costs of the stages of a schedule: `whole` rank divided by v, or per stage. */
 struct cost_table costs_of_chunks(const struct cost_table *whole, int v);
 
-/* "F, I, W of a whole rank: 1, 1, 1 (of a chunk 1/2 of that); a message: 0", with v 0 "1/v". Where each stage
- * has its own: "F, I, W of each stage: as its file says; a message: 0". */
+/* Formats "F, I, W of a whole rank: 1, 1, 1 (of a chunk 1/2 of that); a message: 0", with v 0 "1/v"; with
+ * a cost file "F, I, W of each stage: as its file says; a message: 0". */
 void add_costs(const struct cost_table *whole, int v, struct text *out);
-/* As JSON: "cost": {"f": 1, "i": 1, "w": 1, "comm": 0}, with "b" where it was said. */
+/* Formats JSON: "cost": {"f": 1, "i": 1, "w": 1, "comm": 0}, with "b" if it was given. */
 void print_json_costs(const struct cost_table *whole);
 
-/* BAD_USAGE where a schedule with I and W of their own (`split`) is to be played, and only a B's time is
- * known. */
+/* BAD_USAGE if a schedule with separate I and W (`split`) is simulated, and only the time of a B is known. */
 MUST_USE enum status check_costs(const struct cost_table *whole, const char *name, bool split);

@@ -6,11 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A file that is there is its number; one that is not, its folder's number and its own name. */
+/* Identity of a file: its inode if it exists, otherwise the inode of its directory and its name. */
 struct place {
     bool there;
-    struct stat info; // of the file, or of the folder
-    const char *name; // behind the last slash
+    struct stat info; // of the file or its directory
+    const char *name; // after the last slash
 };
 
 static struct place place_of(const char *path)
@@ -24,7 +24,7 @@ static struct place place_of(const char *path)
     text_add_bytes(&folder, path, slash != NULL ? (size_t)(slash - path) + 1 : 0);
     place.name = slash != NULL ? slash + 1 : path;
     if (stat(slash != NULL ? text_chars(&folder) : ".", &place.info) != 0)
-        place.info = (struct stat){0}; // no folder, no place for a file either
+        place.info = (struct stat){0}; // no directory, so no such file
     text_free(&folder);
     return place;
 }
@@ -112,7 +112,7 @@ enum status outputs_check(const struct output *outputs, int count, const char *c
 enum status output_write(const struct output *o, const struct text *content, bool say)
 {
     if (is_standard(o)) {
-        fwrite(content->chars, 1, content->length, stdout); // whether it arrived is asked once, at the end
+        fwrite(content->chars, 1, content->length, stdout); // errors are checked once, at the end
         return OK;
     }
     TRY(file_write_atomic(o->path, content->chars, content->length));

@@ -18,7 +18,7 @@ void print_schedule_list(void)
         printf("%-12s %s\n%-12s supports %s\n", about->name, about->summary, "", about->supports);
 }
 
-/* The rank whose bubble is the schedule's. */
+/* Returns the rank with the largest bubble. */
 int worst_rank(const struct simulation *sim)
 {
     int worst = 0;
@@ -172,7 +172,7 @@ enum status write_schedule_svg(const struct played *played, bool critical, const
 
 enum status write_schedule_trace(const struct played *played, const struct output *to, bool say)
 {
-    enum { MICROSECONDS = 1000 }; // a unit of time is shown as a millisecond
+    enum { MICROSECONDS = 1000 }; // a unit of time is displayed as a millisecond
     struct text content = {0};
     draw_trace(&(struct drawing){played->name, played->schedule, played->simulation}, 1, MICROSECONDS,
                &content);

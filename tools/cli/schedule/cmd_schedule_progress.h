@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One line on the terminal for work that takes longer than a second: "auto: 45 %, 8 s left". Where standard
- * error is no terminal there is none. The line is gone when the work is done, so that only results stay. */
+/* A progress line on the terminal for work that takes longer than a second: "auto: 45 %, 8 s left". Not
+ * printed if standard error is not a terminal, and removed when the work is done. */
 #pragma once
 
 #include "schedules/schedule.h"
@@ -8,14 +8,14 @@
 struct reporter {
     struct progress progress; // for schedule_options.progress
     const char *what;         // "auto"
-    double from, to;          // the part of all work that its 0 to 100 per cent are
-    double begun, shown;      // seconds of a clock; shown 0: not yet
+    double from, to;          // the fraction of all work that 0 to 100 percent correspond to
+    double begun, shown;      // times in seconds; shown 0: not yet
     bool terminal;
 };
 
-/* `reporter` is to stay where it is. */
+/* `reporter` must not move. */
 void reporter_begin(struct reporter *reporter, const char *what);
-/* What is told next is so much of the whole, from `from` to `to` per cent. */
+/* Maps the following progress reports to the range from `from` to `to` percent of all work. */
 void reporter_part(struct reporter *reporter, const char *what, double from, double to);
-/* Takes the line away. */
+/* Removes the line. */
 void reporter_end(struct reporter *reporter);

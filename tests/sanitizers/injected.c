@@ -2,7 +2,7 @@
 /* A sanitizer that finds nothing may be one that does not run. This program has one fault of each kind, and
  * the build with a sanitizer must end it with a failure:
  *
- *     planted race | overflow | heap | leak
+ *     injected race | overflow | heap | leak
  *
  * Without a sanitizer each of them ends well, as such faults do. */
 #include <limits.h>
