@@ -14,6 +14,7 @@
 #pragma once
 
 #include "kernels/device_traits.h"
+#include "kernels/kernel_options.h"
 #include "kernels/tensor.h"
 
 struct device;
@@ -37,34 +38,15 @@ enum part {
 };
 const char *part_name(enum part part);
 
-/* Kernels that attention uses on a device that has a choice; ignored by the others. */
-enum attention_backend {
-    ATTENTION_AUTO, // the faster, if any_order; else ATTENTION_OWN
-    ATTENTION_OWN,
-    ATTENTION_CUDNN,
-    ATTENTION_OWN_MMA // own, with mma.sync on every GPU: for comparison; not a recipe value
-};
-
-/* Whether GEMM epilogues (struct epilogue, ops.h) are fused. */
-enum matmul_epilogues {
-    EPILOGUES_APART, // as separate ops
-    EPILOGUES_FUSED, // wherever the device supports it
-    EPILOGUES_AUTO,  // wherever faster: timed per shape, if any_order or matmul_algorithms is set
-};
-
 struct device_options {
-    const char *name; // "cpu", "strict", "dry", "cuda"
-    int threads;      // compute threads of this rank, including the caller; >= 1
-    int index;        // index among identical devices; 0 on a CPU
-    enum attention_backend attention;
+    const char *name;       // "cpu", "strict", "dry", "cuda"
+    int threads;            // compute threads of this rank, including the caller; >= 1
+    int index;              // index among identical devices; 0 on a CPU
     bool any_order;         // nondeterministic: reduction order may vary between runs, kernels may be chosen
                             // by timing
     const char *stands_for; // dry only: the device whose scratch memory it counts; NULL: the CPU
     size_t reserve_bytes;   // pooled memory: size of the first segment, allocated at once; 0: on demand
-    // Matmul options, for devices with traits->has_matmul_options:
-    bool tf32;                     // fp32 matmuls may round their operands to TF32 (10-bit mantissa)
-    const char *matmul_algorithms; // a file that records the fastest algorithms; "auto"; NULL: none
-    enum matmul_epilogues epilogues;
+    struct kernel_options kernels;
     // Upper limit on the grid of kernels whose blocks loop over tiles; 0: one block per multiprocessor. For
     // tests, so that few tiles need many iterations. Results do not depend on it.
     int most_blocks;
@@ -75,7 +57,7 @@ struct device_options {
 MUST_USE enum status device_open(const struct device_options *options, struct device **out);
 void device_close(struct device *device); // takes NULL; all buffers and streams must be gone
 
-/* OK if `path` is valid for device_options.matmul_algorithms of the named device, as far as can be checked
+/* OK if `path` is valid for kernel_options.matmul_algorithms of the named device, as far as can be checked
  * before it is open; else an error that names the recipe's key. */
 MUST_USE enum status device_check_algorithms(const char *name, const char *path);
 

@@ -22,7 +22,7 @@ struct device_traits {
     bool runs_at_once;            // synchronous: an op is complete when its call returns, so that the host's
                                   // clock can time it
     bool is_gpu;                  // also if the emulator replaces it
-    bool has_matmul_options;      // reads device_options.tf32, matmul_algorithms and epilogues
+    bool has_matmul_options;      // reads tf32, matmul_algorithms, epilogues
     bool takes_cudnn;             // supports ATTENTION_CUDNN
     bool reserves;                // reads device_options.reserve_bytes
     bool keeps_graphs;            // captures graphs: stream_replay()

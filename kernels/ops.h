@@ -92,7 +92,7 @@ enum activation_kind {
 };
 
 /* The epilogue of a GEMM, equivalent to running the named op on the result: at most one of the three. A
- * device with device_options.epilogues fuses it into the GEMM, which saves a round trip of c through memory:
+ * device with kernel_options.epilogues fuses it into the GEMM, which saves a round trip of c through memory:
  * the activation, or its derivative, is then applied before c, or dy, is rounded to the working type, not
  * after. */
 struct epilogue {

@@ -76,7 +76,8 @@ static enum status dry_open(struct device *device, const struct device_options *
         status = first_fit_add(state->memory, (void *)FIRST_ADDRESS, MOST_BYTES);
     if (status == OK)
         status = first_fit_add(state->host, (void *)HOST_ADDRESS, MOST_BYTES);
-    device->has_epilogues = state->is_gpu && options->epilogues == EPILOGUES_AUTO && options->any_order;
+    device->has_epilogues =
+        state->is_gpu && options->kernels.epilogues == EPILOGUES_AUTO && options->any_order;
     if (status == OK)
         device->state = state;
     else
@@ -150,8 +151,8 @@ static enum status grow(struct device *device, enum part part, size_t bytes, str
 static enum status count_trial(struct device *device, const struct op *op)
 {
     struct buffer result = {0};
-    if (op->kind != OP_GEMM ||
-        (dry_of(device)->options.matmul_algorithms == NULL && op->gemm.epilogue.bias_gradient.data == NULL))
+    if (op->kind != OP_GEMM || (dry_of(device)->options.kernels.matmul_algorithms == NULL &&
+                                op->gemm.epilogue.bias_gradient.data == NULL))
         return OK;
     struct tensor c = op->gemm.c;
     size_t span = (size_t)((c.dim[0] - 1) * c.stride[0] + c.dim[1]) * dtype_bytes(c.dtype);

@@ -39,14 +39,15 @@ static struct mirror *mirror_of(struct device *device)
 static bool same_options(const struct device_options *a, const struct device_options *b)
 {
     return strcmp(a->name, b->name) == 0 && a->threads == b->threads && a->index == b->index &&
-           a->attention == b->attention && a->any_order == b->any_order && a->tf32 == b->tf32 &&
-           a->epilogues == b->epilogues && a->most_blocks == b->most_blocks;
+           a->kernels.attention == b->kernels.attention && a->any_order == b->any_order &&
+           a->kernels.tf32 == b->kernels.tf32 && a->kernels.epilogues == b->kernels.epilogues &&
+           a->most_blocks == b->most_blocks;
 }
 
 /* The device with these options: reused, or newly opened. */
 static enum status find_device(const struct device_options *options, struct opened **out)
 {
-    CHECK(strlen(options->name) < sizeof opened->name && options->matmul_algorithms == NULL &&
+    CHECK(strlen(options->name) < sizeof opened->name && options->kernels.matmul_algorithms == NULL &&
           options->stands_for == NULL && options->reserve_bytes == 0);
     int i = 0;
     while (opened[i].device != NULL && !same_options(&opened[i].options, options))

@@ -17,12 +17,12 @@ static struct device_options options_of(const char *name, int threads)
 {
     const char *attention = getenv("CUBOID_TEST_ATTENTION");
     const char *blocks = getenv("CUBOID_TEST_BLOCKS");
-    struct device_options options = {.name = name, .threads = threads, .attention = ATTENTION_OWN};
+    struct device_options options = {.name = name, .threads = threads, .kernels.attention = ATTENTION_OWN};
     options.most_blocks = blocks != NULL ? (int)strtol(blocks, NULL, 10) : 0;
     if (attention != NULL && strcmp(attention, "own") != 0) {
-        options.attention = strcmp(attention, "auto") == 0  ? ATTENTION_AUTO
-                            : strcmp(attention, "mma") == 0 ? ATTENTION_OWN_MMA
-                                                            : ATTENTION_CUDNN;
+        options.kernels.attention = strcmp(attention, "auto") == 0  ? ATTENTION_AUTO
+                                    : strcmp(attention, "mma") == 0 ? ATTENTION_OWN_MMA
+                                                                    : ATTENTION_CUDNN;
         options.any_order = strcmp(attention, "cudnn") != 0 && strcmp(attention, "mma") != 0;
     }
     return options;
@@ -33,12 +33,12 @@ static struct device *device_with(int threads, enum matmul_epilogues epilogues)
     struct device *device;
 #ifdef FIXTURE_EMULATED
     struct device_options options = options_of("cuda", threads);
-    options.epilogues = epilogues;
+    options.kernels.epilogues = epilogues;
     MUST(device_open_with(&device_cuda, &options, &device));
 #else
     const char *name = getenv("CUBOID_TEST_DEVICE");
     struct device_options options = options_of(name != NULL ? name : "cpu", name != NULL ? 1 : threads);
-    options.epilogues = epilogues;
+    options.kernels.epilogues = epilogues;
     if (name != NULL)
         MUST(mirror_open(&options, &device));
     else
@@ -56,7 +56,7 @@ struct device *fixture_tf32_device(void)
 {
     struct device *device = NULL;
     struct device_options options = options_of("cuda", 1);
-    options.tf32 = true;
+    options.kernels.tf32 = true;
 #ifdef FIXTURE_EMULATED
     MUST(device_open_with(&device_cuda, &options, &device));
 #else

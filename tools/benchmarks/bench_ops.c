@@ -479,7 +479,7 @@ static bool parse(struct bench *b, struct device_options *options, const char *a
     }
     if (option(argument, "attention", &value)) {
         b->own_attention = strcmp(value, "own") == 0;
-        options->attention = b->own_attention ? ATTENTION_OWN : ATTENTION_CUDNN;
+        options->kernels.attention = b->own_attention ? ATTENTION_OWN : ATTENTION_CUDNN;
         return b->own_attention || strcmp(value, "cudnn") == 0;
     }
     if (option(argument, "rotate", &value)) {
@@ -527,8 +527,8 @@ static struct device *open_other(struct device_options options, enum attention_b
                                  enum matmul_epilogues epilogues, struct stream **stream)
 {
     struct device *device = NULL;
-    options.attention = attention;
-    options.epilogues = epilogues;
+    options.kernels.attention = attention;
+    options.kernels.epilogues = epilogues;
     options.any_order = true; // cuDNN's faster engines
     if (device_open(&options, &device) != OK) {
         printf("%s\n", fail_text());
@@ -542,7 +542,7 @@ int main(int argc, char **argv)
 {
     struct bench b = {.batch = 4, .sequence = 256, .model = models[0], .dtype = F32, .own_attention = true};
     b.rotate_mb = -1;
-    struct device_options options = {.name = "cpu", .threads = 2, .attention = ATTENTION_OWN};
+    struct device_options options = {.name = "cpu", .threads = 2, .kernels.attention = ATTENTION_OWN};
     struct device *cudnn = NULL, *mma = NULL, *fused = NULL;
     for (int i = 1; i < argc; i++) {
         if (!parse(&b, &options, argv[i])) {

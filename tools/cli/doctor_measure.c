@@ -150,8 +150,8 @@ static enum status measure_rate(const struct device_options *options, enum rate 
     struct device *device = NULL;
     struct stream *stream = NULL;
     struct device_options mine = *options;
-    mine.tf32 = rates[rate].tf32;
-    if (mine.tf32 && !device_traits(mine.name)->is_gpu)
+    mine.kernels.tf32 = rates[rate].tf32;
+    if (mine.kernels.tf32 && !device_traits(mine.name)->is_gpu)
         return fail(NOT_SUPPORTED, "n/a (GPU only)");
     TRY(device_open(&mine, &device));
     enum status status = stream_create(device, "doctor", &stream);

@@ -36,14 +36,11 @@ struct device_options run_device_options(const struct run *run, int threads)
     return (struct device_options){
         .name = plans ? device_that_plans() : device,
         .threads = threads,
-        .attention = recipe->attention_backend,
         .any_order = !recipe->deterministic,
         .stands_for = !plans                            ? NULL
                       : device_traits(device)->computes ? device
                                                         : recipe->cluster.dry_device,
-        .tf32 = recipe->precision.allow_tf32,
-        .matmul_algorithms = recipe->cluster.matmul_algorithms,
-        .epilogues = recipe->cluster.matmul_epilogues,
+        .kernels = recipe->kernels,
     };
 }
 

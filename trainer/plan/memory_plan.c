@@ -53,7 +53,7 @@ void memory_plan_advise(const struct recipe *recipe, struct text *out)
             ? "a larger parallel.zero_stage"
             : NULL,
         !recipe->memory.offload_optimizer ? "memory.offload_optimizer true" : NULL,
-        recipe->cluster.matmul_algorithms != NULL ? "cluster.matmul_algorithms none" : NULL,
+        recipe->kernels.matmul_algorithms != NULL ? "cluster.matmul_algorithms none" : NULL,
         "more ranks in parallel.tensor_parallel_size or parallel.pipeline_parallel_size",
     };
     const char *before = "reduce it with ";

@@ -126,7 +126,6 @@ struct recipe_optimizer {
 struct recipe_precision {
     enum recipe_dtype params_dtype;
     enum recipe_dtype main_params_dtype;
-    bool allow_tf32;
     double loss_scale;         // of fp16; 0: dynamic
     double initial_loss_scale; // >= min_loss_scale
     double min_loss_scale;
@@ -199,8 +198,6 @@ struct recipe_cluster {
     int nodes;
     int gpus_per_node;
     int ranks_per_gpu;
-    char *matmul_algorithms; // "auto", or a path; NULL: none
-    enum matmul_epilogues matmul_epilogues;
     int threads_per_rank; // 0: see run_threads()
     char *time;
     char *partition;
@@ -223,8 +220,8 @@ struct recipe {
     bool deterministic;
     enum memory_assumption assume; // papers only with a device that computes nothing
     struct model_config model;
-    struct layer_options layers;              // keys of the sections parallel, precision and memory
-    enum attention_backend attention_backend; // of the section `model`, but no mathematics
+    struct layer_options layers;   // keys of the sections parallel, precision and memory
+    struct kernel_options kernels; // keys of the sections model, precision and cluster
     struct recipe_parallel parallel;
     struct data_parallel_options data_parallel; // keys of the section parallel
     struct recipe_pipeline pipeline;

@@ -372,7 +372,7 @@ static void rollback_say(const struct view *v, struct text *out)
 static bool tf32_holds(const struct view *v)
 {
     const struct recipe_precision *p = &v->recipe->precision;
-    return !p->allow_tf32 ||
+    return !v->recipe->kernels.tf32 ||
            (p->params_dtype == RECIPE_FP32 && device_traits(v->recipe->cluster.device)->has_matmul_options);
 }
 
@@ -389,7 +389,7 @@ static void tf32_say(const struct view *v, struct text *out)
 static bool algorithms_hold(const struct view *v)
 {
     const struct recipe_cluster *cluster = &v->recipe->cluster;
-    return cluster->matmul_algorithms == NULL || device_traits(cluster->device)->has_matmul_options;
+    return v->recipe->kernels.matmul_algorithms == NULL || device_traits(cluster->device)->has_matmul_options;
 }
 
 static void algorithms_say(const struct view *v, struct text *out)
@@ -403,8 +403,8 @@ static void algorithms_say(const struct view *v, struct text *out)
 static bool kept_holds(const struct view *v)
 {
     const struct recipe_cluster *cluster = &v->recipe->cluster;
-    return cluster->matmul_algorithms == NULL ||
-           device_check_algorithms(cluster->device, cluster->matmul_algorithms) == OK;
+    return v->recipe->kernels.matmul_algorithms == NULL ||
+           device_check_algorithms(cluster->device, v->recipe->kernels.matmul_algorithms) == OK;
 }
 
 static void kept_say(const struct view *v, struct text *out)
@@ -416,7 +416,8 @@ static void kept_say(const struct view *v, struct text *out)
 static bool epilogues_hold(const struct view *v)
 {
     const struct recipe_cluster *cluster = &v->recipe->cluster;
-    return cluster->matmul_epilogues == EPILOGUES_APART || device_traits(cluster->device)->has_matmul_options;
+    return v->recipe->kernels.epilogues == EPILOGUES_APART ||
+           device_traits(cluster->device)->has_matmul_options;
 }
 
 static void epilogues_say(const struct view *v, struct text *out)
@@ -454,7 +455,7 @@ static bool cudnn_obstacles(const struct recipe *r, struct text *out)
 static bool backend_holds(const struct view *v)
 {
     struct text why = {0};
-    bool good = v->recipe->attention_backend != ATTENTION_CUDNN || !cudnn_obstacles(v->recipe, &why);
+    bool good = v->recipe->kernels.attention != ATTENTION_CUDNN || !cudnn_obstacles(v->recipe, &why);
     text_free(&why);
     return good;
 }

@@ -197,7 +197,7 @@ const struct recipe_row recipe_rows[] = {
         "Dropout probability after the embedding, attention and MLP.", SHARE, .aliases = "resid_pdrop"),
     ROW("model.attention_dropout", REAL, model.attention_dropout, "0",
         "Dropout probability of the attention weights.", SHARE, .aliases = "attn_pdrop"),
-    ROW("model.attention_backend", CHOICE, attention_backend, "auto",
+    ROW("model.attention_backend", CHOICE, kernels.attention, "auto",
         "Attention kernels. `own`: Cuboid's; `cudnn`: cuDNN's (`cluster.device: cuda`, bf16 or fp16, head "
         "size up to 128 in multiples of 8, no dropout, one document per sequence); `auto`: with "
         "`deterministic: false` the faster of the two, timed once per shape, else `own`.",
@@ -353,7 +353,7 @@ const struct recipe_row recipe_rows[] = {
         "fp32 main weights; each update is computed in fp32 and rounded stochastically "
         "(docs/precision.md).",
         .choices = main_dtypes),
-    ROW("precision.allow_tf32", BOOL, precision.allow_tf32, "false",
+    ROW("precision.allow_tf32", BOOL, kernels.tf32, "false",
         "With fp32 on a GPU: round the operands of matrix multiplications to TF32 (fp32's range, 10 bits "
         "of fraction), with fp32 accumulation."),
     ROW("precision.loss_scale", REAL, precision.loss_scale, "0",
@@ -523,12 +523,12 @@ const struct recipe_row recipe_rows[] = {
         "Number of ranks that share a GPU, to test a large layout on a small machine; they must be "
         "processes (mpirun). Slow: NCCL communicates over loopback.",
         BETWEEN(1, 64)),
-    ROW("cluster.matmul_algorithms", TEXT, cluster.matmul_algorithms, "none",
+    ROW("cluster.matmul_algorithms", TEXT, kernels.matmul_algorithms, "none",
         "On a GPU: file of the fastest cuBLASLt algorithm per shape, timed at the first use; entries "
         "never change. Its folder must exist; `auto` creates cuboid/matmul-algorithms in $XDG_CACHE_HOME "
         "or ~/.cache. `none`: cuBLASLt's heuristic.",
         .optional = true),
-    ROW("cluster.matmul_epilogues", CHOICE, cluster.matmul_epilogues, "apart",
+    ROW("cluster.matmul_epilogues", CHOICE, kernels.epilogues, "apart",
         "On a GPU: fuse `gelu_tanh`, its gradient and bias gradients into the preceding matrix "
         "multiplication (cuBLASLt epilogues). `apart`: never. `fused`: where possible. `auto`: where "
         "faster, timed once per shape, with `matmul_algorithms` or `deterministic: false`; otherwise "

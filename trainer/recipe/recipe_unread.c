@@ -102,8 +102,7 @@ static bool adds_in_order(const struct recipe *r)
 
 static bool never_timed(const struct recipe *r)
 {
-    return r->cluster.matmul_epilogues == EPILOGUES_AUTO && r->deterministic &&
-           r->cluster.matmul_algorithms == NULL;
+    return r->kernels.epilogues == EPILOGUES_AUTO && r->deterministic && r->kernels.matmul_algorithms == NULL;
 }
 
 static bool weights_are_whole(const struct recipe *r)

@@ -175,7 +175,7 @@ static void compare_state(const struct comparison *c, int row, const float *boun
 
 static double roundoff_of(const struct recipe *recipe)
 {
-    return bound_roundoff(recipe_working_dtype(recipe), recipe->precision.allow_tf32);
+    return bound_roundoff(recipe_working_dtype(recipe), recipe->kernels.tf32);
 }
 
 /* Computes the bounds of a row's gradient, summed over tokens, per element. */

@@ -39,7 +39,7 @@ static void perturb_rank(struct play *play, struct world *world, struct rank_sta
              world->rank);
     p->generator = philox_named(recipe->seed, name);
     p->terms = bound_longest_sum(&recipe->model);
-    p->roundoff = bound_roundoff(F32, recipe->precision.allow_tf32);
+    p->roundoff = bound_roundoff(F32, recipe->kernels.tf32);
     perturb_device(p, state->device);
 }
 

@@ -5,7 +5,7 @@
 enum status cuda_attention_open(const struct device_options *options, struct cuda_attention **out)
 {
     *out = NULL;
-    if (options->attention != ATTENTION_CUDNN)
+    if (options->kernels.attention != ATTENTION_CUDNN)
         return OK;
     return fail(NOT_SUPPORTED, "model.attention_backend cudnn: this build was made without cudnn_graph.h; "
                                "use model.attention_backend own");

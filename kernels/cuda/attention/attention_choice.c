@@ -50,7 +50,7 @@ enum status cuda_attention_open(const struct device_options *options, struct cud
     struct cuda_attention *a = calloc(1, sizeof *a);
     if (a == NULL)
         return fail(NO_MEMORY, "no memory for attention's choices");
-    a->asked = options->attention;
+    a->asked = options->kernels.attention;
     a->any_order = options->any_order;
     if (a->asked == ATTENTION_CUDNN && cudnn_open(!a->any_order, NULL, &a->cudnn) != OK) {
         free(a);

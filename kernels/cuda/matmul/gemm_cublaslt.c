@@ -40,12 +40,13 @@ enum status cuda_library_open(const struct cuda_gpu *gpu, const struct device_op
     enum status status = cublaslt_library_open(lt);
     if (status == OK)
         status = cublaslt_check(lt, NULL, lt->cublasLtCreate(&lt->handle), "cublasLtCreate");
-    if (status == OK && options->matmul_algorithms != NULL)
-        status = algorithms_open(options->matmul_algorithms, &lt->algorithms);
+    if (status == OK && options->kernels.matmul_algorithms != NULL)
+        status = algorithms_open(options->kernels.matmul_algorithms, &lt->algorithms);
     lt->gpu = *gpu;
-    lt->epilogues = options->epilogues;
+    lt->epilogues = options->kernels.epilogues;
     // Without a cache, a choice by timing would be irreproducible.
-    if (options->epilogues == EPILOGUES_AUTO && options->matmul_algorithms == NULL && !options->any_order)
+    if (options->kernels.epilogues == EPILOGUES_AUTO && options->kernels.matmul_algorithms == NULL &&
+        !options->any_order)
         lt->epilogues = EPILOGUES_APART;
     if (status == OK)
         *out = lt;

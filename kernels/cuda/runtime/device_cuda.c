@@ -159,14 +159,14 @@ static enum status cuda_open(struct device *device, const struct device_options 
     struct cuda_device *d = calloc(1, sizeof *d);
     if (d == NULL)
         return fail(NO_MEMORY, "no memory for a cuda device");
-    d->tf32 = options->tf32;
+    d->tf32 = options->kernels.tf32;
     d->most_blocks = options->most_blocks;
     enum status status = cuda_pool_create(options->reserve_bytes, &d->pool);
     if (status == OK)
         status = cuda_staging_create(&d->staging);
     if (status == OK)
         status = cuda_library_open(&gpu, options, &d->library);
-    if (status == OK && options->attention != ATTENTION_OWN_MMA)
+    if (status == OK && options->kernels.attention != ATTENTION_OWN_MMA)
         status = tensor_map_open(&gpu, &d->encode);
     if (status == OK)
         status = cuda_attention_open(options, &d->attention);

@@ -66,7 +66,7 @@ static enum status compare_plan(struct watch *watch, const struct rank_state *w)
     struct memory_use use = device_memory(w->device);
     struct memory_table formula;
     struct memory_plan plan;
-    bool tries = w->run->recipe->cluster.matmul_epilogues == EPILOGUES_AUTO;
+    bool tries = w->run->recipe->kernels.epilogues == EPILOGUES_AUTO;
     TRY(memory_plan_make(w->run, w->world->rank, NULL, &plan));
     TRY(memory_formula(w->run, w->world->rank, run_threads(w->run, w->world->size), &formula));
     for (int part = 0; part < PART_COUNT; part++) {

@@ -23,7 +23,7 @@ struct bench {
 static enum status bench_open(struct bench *b, enum attention_backend backend, bool any_order)
 {
     struct device_options options = {
-        .name = "cuda", .threads = 1, .attention = backend, .any_order = any_order};
+        .name = "cuda", .threads = 1, .kernels.attention = backend, .any_order = any_order};
     memset(b, 0, sizeof *b);
     TRY(device_open_with(&device_cuda, &options, &b->device));
     TRY(stream_create(b->device, "compute", &b->stream));

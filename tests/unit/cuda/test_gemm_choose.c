@@ -71,7 +71,7 @@ static struct numbers multiply(const char *algorithms, int *waits)
     struct buffer buffer = {0};
     struct numbers x;
     setenv("EMULATOR_STREAMS", "late", 1);
-    struct device_options options = {.name = "cuda", .threads = 1, .matmul_algorithms = algorithms};
+    struct device_options options = {.name = "cuda", .threads = 1, .kernels.matmul_algorithms = algorithms};
     cr_assert_eq(device_open_with(&device_cuda, &options, &device), OK, "%s", fail_text());
     cr_assert_eq(stream_create(device, "compute", &stream), OK);
     cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof x, &buffer), OK);
@@ -195,8 +195,10 @@ static struct layer train(enum matmul_epilogues epilogues, const char *algorithm
     struct stream *stream = NULL;
     struct buffer buffer = {0};
     struct layer x, before;
-    struct device_options options = {
-        .name = "cuda", .threads = 1, .matmul_algorithms = algorithms, .epilogues = epilogues};
+    struct device_options options = {.name = "cuda",
+                                     .threads = 1,
+                                     .kernels.matmul_algorithms = algorithms,
+                                     .kernels.epilogues = epilogues};
     setenv("EMULATOR_STREAMS", "late", 1);
     cr_assert_eq(device_open_with(&device_cuda, &options, &device), OK, "%s", fail_text());
     cr_assert_eq(stream_create(device, "compute", &stream), OK);
