@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Observers of a rank: one place that sees every op enqueued, every allocation and release, every action, and
  * (parallel/observe_world.h) every message. An observer is attached to a device by replacing its ops table by
- * a copy whose entries report to the observers and then call the original. Without an observer nothing is
- * replaced, and nothing is paid.
+ * a copy whose entries report to the observers and then call the original. Without an observer nothing
+ * is replaced, and there is no overhead.
  *
  *     device.h, ops.h ──> observed table ──> see(), of each observer
  *                              └───────────> table of the device

@@ -372,7 +372,7 @@ static const char *original_name(const struct weights *w, const struct param *ro
 }
 
 /* Initializes part of a held parameter, or all of it. */
-static enum status initialise_part(const struct weights *w, const struct held *held, struct slice slice,
+static enum status initialize_part(const struct weights *w, const struct held *held, struct slice slice,
                                    struct tensor value, struct stream *stream, uint64_t seed)
 {
     const struct param *row = held->row;
@@ -394,21 +394,21 @@ static enum status initialise_part(const struct weights *w, const struct held *h
 }
 
 /* Initializes the layers' weights and the master weights. */
-static enum status initialise_values(struct weights *w, struct stream *stream, uint64_t seed)
+static enum status initialize_values(struct weights *w, struct stream *stream, uint64_t seed)
 {
     for (int i = 0; i < w->count && w->zero_stage < 3; i++)
         if (!w->list[i].second_use)
-            TRY(initialise_part(w, &w->list[i], w->list[i].slice, w->list[i].weight, stream, seed));
+            TRY(initialize_part(w, &w->list[i], w->list[i].slice, w->list[i].weight, stream, seed));
     for (int i = 0; i < w->owned_count; i++) {
         const struct owned *owned = &w->owned[i];
         bool apart = w->zero_stage >= 3 || has_masters(w);
         if (apart && owned->value.data != NULL)
-            TRY(initialise_part(w, owned->held, owned_slice(owned), owned->value, stream, seed));
+            TRY(initialize_part(w, owned->held, owned_slice(owned), owned->value, stream, seed));
     }
     return OK;
 }
 
-enum status weights_initialise(struct weights *w, struct stream *stream, uint64_t seed)
+enum status weights_initialize(struct weights *w, struct stream *stream, uint64_t seed)
 {
     // Padding, gaps and moments start at zero and stay zero, because their gradients are zero. Host memory is
     // allocated zeroed.
@@ -416,7 +416,7 @@ enum status weights_initialise(struct weights *w, struct stream *stream, uint64_
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]->bytes > 0 && all[i]->part != PART_HOST)
             TRY(fill(stream, (struct fill){.out = whole(all[i]), .value = 0.0F}));
-    TRY(initialise_values(w, stream, seed));
+    TRY(initialize_values(w, stream, seed));
     w->updated = stream_record(stream);
     return OK;
 }

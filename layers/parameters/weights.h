@@ -113,7 +113,7 @@ MUST_USE enum status weights_create(const struct weights_config *config, struct 
 void weights_destroy(struct weights *weights);
 
 /* Initializes values as functions of (seed, name, global index), and moments to zero. */
-MUST_USE enum status weights_initialise(struct weights *weights, struct stream *stream, uint64_t seed);
+MUST_USE enum status weights_initialize(struct weights *weights, struct stream *stream, uint64_t seed);
 /* Copies the value of a held parameter from f32 host memory, in its padded local shape, to held->weight and
  * to its owned part. Synchronous. */
 MUST_USE enum status weights_put(struct weights *weights, struct stream *stream, const struct held *held,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Interface for schedule families: a table row (families.c), a generator and a memory claim. A generator
+/* Interface for schedule families: a row of FAMILIES (below), a generator and a memory claim. A generator
  * appends F, B or I and W with schedule_add(), per rank, in the rank's order, and nothing else: transfers are
  * added later. */
 #pragma once

@@ -92,7 +92,7 @@ case $1 in
 *) echo "NVIDIA H200, 580.1, 143771 MiB" ;;
 esac
 """
-# Of two tests. FAKE_TEST: what the one to fail is, of which kind; it says what it was started with.
+# Fakes two tests, and prints how they were started. FAKE_TEST selects the one that fails, and how.
 TESTED = r"""#!/bin/sh
 [ "$1" != --list ] || { printf 'suite: 2 tests\n├── is_one\n└── is_cudnns_too\n'; exit 0; }
 echo "tested ${0##*/} $2 kind ${CUBOID_TEST_KIND:-none} blocking ${CUDA_LAUNCH_BLOCKING:-0}"

@@ -208,7 +208,7 @@ def linear_backward(dy, x, weight):
 
 
 def layer_norm(x, weight, bias, epsilon):
-    """Over the last dimension, with the biased variance. Keeps the normalised x and 1/sigma for the backward pass."""
+    """Over the last dimension, with the biased variance. Keeps the normalized x and 1/sigma for the backward pass."""
     centred = x - x.mean(axis=-1, keepdims=True)
     rstd = 1.0 / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
     xhat = centred * rstd

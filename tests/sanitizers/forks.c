@@ -21,7 +21,8 @@ static void *churn(void *context)
     return context;
 }
 
-/* And frees nothing: what is freed passes a lock that nobody can take from outside, once in a megabyte. */
+/* Without free(): about once per megabyte it takes a lock inside the allocator, which a fork handler cannot
+ * take. */
 static void allocate(void)
 {
     char *volatile last = NULL;

@@ -168,10 +168,10 @@ def measure(arguments, shape):
         text = torch.randint(shape["vocabulary"], (arguments.microbatches, arguments.batch, arguments.seq + 1),
                              device=device)
         batches = [(one[:, :-1], one[:, 1:]) for one in text]
-        synchronise(device)
+        synchronize(device)
         begin = time.perf_counter()
         loss = train_step(runs, optimizer, parameters, batches, device)
-        synchronise(device)
+        synchronize(device)
         times.append(time.perf_counter() - begin)
         losses.append(loss.item())
     step = statistics.median(times[arguments.warmup:])
@@ -192,7 +192,7 @@ class memory_of_nothing:
         return None
 
 
-def synchronise(device):
+def synchronize(device):
     if device == "cuda":
         torch.cuda.synchronize()
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The microbatches of a step in device memory. Every rank reads the token ids of its own data coordinate:
  * they are small, and no stage has to wait for tokens from another. The host copy is written once per step
- * and must stay valid until the stream is synchronised: a step ends before the next one is loaded. */
+ * and must stay valid until the stream is synchronized: a step ends before the next one is loaded. */
 #pragma once
 
 #include "layers/pass.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Executes a rank's list of actions. The only file that includes both layers and schedules.
+/* Executes a rank's list of actions: where schedules and layers meet.
  *
  *   RECV_ACTIVATION  post the receive into the input of the microbatch's slot
  *   F                wait for the inputs, then stage_forward

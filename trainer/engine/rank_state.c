@@ -238,7 +238,7 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
         TRY(groups_add_replicas(world, out->groups));
     TRY(stream_create(out->device, "compute", &out->compute));
     TRY(create_weights(out, training));
-    TRY(weights_initialise(&out->weights, out->compute, recipe->seed));
+    TRY(weights_initialize(&out->weights, out->compute, recipe->seed));
     TRY(create_amax(out));
     if (training)
         TRY(create_scale(out));
@@ -448,7 +448,7 @@ static enum status step(struct rank_state *w, bool goes_on, struct step_result *
         TRY(optimizer_update(w->optimizer, rank_updates(w) + 1));
         device_range_end(w->device);
         TRY(exchange_stats(w));
-        TRY(optimizer_finish(w->optimizer, out)); // synchronises
+        TRY(optimizer_finish(w->optimizer, out)); // synchronizes
         if (!out->skipped)                        // after a skipped step the loss scale changes
             TRY(amax_history_update(w->amax));
         w->step = number;

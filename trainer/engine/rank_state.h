@@ -26,7 +26,7 @@ struct hooks {
     void *context;
     enum status (*declared)(void *context, struct rank_state *state); // parameters are declared, nothing is
                                                                       // allocated
-    enum status (*built)(void *context, struct rank_state *state);    // weights are initialised
+    enum status (*built)(void *context, struct rank_state *state);    // weights are initialized
     enum status (*loaded)(void *context, struct rank_state *state,
                           int64_t step); // microbatches are on the device
     enum status (*executed)(void *context, struct rank_state *state,

@@ -29,7 +29,7 @@ static inline void timeline_note(struct timeline *timeline, int position, double
 /* Ends a step: all of its actions have been recorded. */
 void timeline_close(struct timeline *timeline);
 
-/* ---- clock synchronisation ---- */
+/* ---- clock synchronization ---- */
 
 /* Times of a rank at a series of barriers: arrival and departure. */
 enum { TIMELINE_BARRIERS = 8 };

@@ -8,8 +8,9 @@
  *     workspace           9437184   1      1      scratch memory of the layers
  *
  * The dry device counts the same bytes by a dry run of the program; this formula explains them. Caution: a
- * term written down as the program computes it proves nothing. Sizes are derived from the model's dimensions
- * and lifetimes from the schedule, not from the declarations in layers/. */
+ * term written down as the program computes it proves nothing. Sizes of activations are derived from the
+ * model's dimensions, not from the declarations of regions in layers/; parameters, buckets, slots and the
+ * scratch memory of ops come from the functions that the program uses. */
 #pragma once
 
 #include "trainer/engine/activations/stash.h"

@@ -44,7 +44,7 @@ struct delayed_scaling amax_history_scaling(const struct amax_history *history);
 /* Call it after the backward passes of the step were enqueued: starts the max all-reduce over the world and
  * the copy to the host. */
 MUST_USE enum status amax_history_reduce(struct amax_history *history);
-/* Call it after a synchronisation of the compute stream: computes the scales of the next step. */
+/* Call it after a synchronization of the compute stream: computes the scales of the next step. */
 MUST_USE enum status amax_history_update(struct amax_history *history);
 
 /* The history of the operands of one linear layer's weight: [OPERAND_COUNT][*columns], newest first; NULL for

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Optimizer post-validation (Qi et al., 2401.10241, section 4) removes the synchronisation of pipeline stages
+/* Optimizer post-validation (Qi et al., 2401.10241, section 4) removes the synchronization of pipeline stages
  * between two steps. AdamW needs one global scalar, the gradient scale, and it depends on the gradients of
  * other stages only through clipping. So a rank updates with the information that it has, continues with the
  * next step, and validates the update later.

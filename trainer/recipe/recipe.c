@@ -120,7 +120,7 @@ static void add_keys_of(const char *section, struct text *out)
         text_add(out, "%s %s", i > 0 ? "," : "", names[i]);
 }
 
-/* "WHERE: unknown key train.lr; optimizer.lr is meant?" */
+/* "WHERE: unknown key train.lr; did you mean optimizer.lr?" */
 static void refuse_key(struct loader *loader, const char *where, const char *section, const char *name)
 {
     const char *names[RECIPE_MOST_ROWS + RECIPE_MOST_SECTIONS] = {NULL};
@@ -130,7 +130,7 @@ static void refuse_key(struct loader *loader, const char *where, const char *sec
                      name, name);
         return;
     }
-    // The right name in the wrong place; else a slip of the pen here; else one elsewhere.
+    // The right name in the wrong section; else a typo in this one; else one in another section.
     int row = row_called(name);
     const char *near = row < 0 ? nearest_name(name, names, names_of(section, names)) : NULL;
     if (row < 0 && near == NULL)
@@ -163,7 +163,7 @@ static void set_row(struct loader *loader, int row, const struct node *value, st
     } else
         loader->bad[row] = false;
     if (automatic) {
-        // As if it had not been said; an older value, from a base, is gone too.
+        // Treats the key as unset, and drops a value inherited from a base.
         value_free(loader->recipe, &recipe_rows[row]);
         origin.kind = FROM_DEFAULT;
     }
@@ -179,7 +179,7 @@ static bool is_section_name(const char *name)
     return false;
 }
 
-/* The keys of one section (or of the top): each once, by whatever name. */
+/* The keys of one section, or of the top level: each once, under any of its names. */
 static void apply_keys(struct loader *loader, const char *file, const char *section, const struct node *map)
 {
     int first_line[RECIPE_MOST_ROWS] = {0};
@@ -441,7 +441,7 @@ static void find_missing(struct loader *loader, const char *path)
     }
 }
 
-/* Says that a key is not what was said, and why; who calls it changes the field. */
+/* Warns that a key is overridden, and why; the caller changes the field. */
 static void turn_off(struct loader *loader, const char *key, const char *reason)
 {
     int row = row_of(key);
@@ -452,7 +452,7 @@ static void turn_off(struct loader *loader, const char *key, const char *reason)
     loader->recipe->origin[row].kind = FROM_DERIVED;
 }
 
-/* What is usable, but not as it was said; and where derived values came from. */
+/* Warnings about usable values that are ignored or changed; and the origins of derived values. */
 static void settle(struct loader *loader)
 {
     struct recipe *recipe = loader->recipe;
@@ -506,7 +506,7 @@ static enum status load(const char *path, const char *const *overrides, size_t o
             apply_override(&loader, overrides[i], first, (int)i);
     derive_dry_device(loader.recipe, described);
 
-    // Half a recipe would make whole sentences about keys that stand in the other half.
+    // If a file could not be read, the keys missing from it would cause spurious errors.
     if (complete) {
         find_missing(&loader, path);
         loader.bad[row_of("pipeline.schedule_file")] |= !recipe_read_schedule(loader.recipe, problems);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A recipe: text in, struct out. Everything a run is asked to do, in one struct whose sections are the
- * recipe's own: recipe->parallel.tensor_parallel_size is `parallel: {tensor_parallel_size: 2}`.
+/* A recipe: text in, struct out. Everything that a run depends on, in one struct with the sections of the
+ * recipe: recipe->parallel.tensor_parallel_size is `parallel: {tensor_parallel_size: 2}`.
  *
  *   struct problems problems = {0};
  *   struct recipe *recipe = NULL;
@@ -16,11 +16,11 @@
  * has the field of each key.
  *
  * A loaded recipe is complete (defaults and derived values filled in), within every range, consistent
- * across keys, and asks for nothing that is not built: readers check nothing again. It is not changed
+ * across keys, and uses only features that are built: callers need not validate it. It does not change
  * after loading, so ranks that are threads may share it.
  *
  * One table (recipe_table.c) has a row for each key. Parsing, defaults, ranges, the resolved text and
- * the reference page are read from it; a new key is a field here and a row there. */
+ * the reference page are read from it; a new key is a field and a row there (docs/extending.md). */
 #pragma once
 
 #include "base/text.h"
@@ -88,7 +88,7 @@ struct recipe_auto {
 struct recipe_pipeline {
     char *schedule;       // a name of the schedules' table: "1f1b"; "file" where schedule_file says it
     int virtual_stages;   // v, chunks per rank
-    int layers_per_stage; // as Megatron says virtual_stages; 0: not said. Read virtual_stages instead.
+    int layers_per_stage; // Megatron's way to set virtual_stages; 0: not set. Read virtual_stages instead.
     int microbatch_group_size;
     char *schedule_file;
     struct {
@@ -185,7 +185,7 @@ struct recipe_profile {
 
 struct recipe_resilience {
     bool check_for_nan_in_loss_and_grad;
-    double heartbeat_timeout_seconds; // of a process whose ranks make no progress; 0: wait for ever
+    double heartbeat_timeout_seconds; // of a process whose ranks make no progress; 0: no timeout
     struct recipe_names exit_signal;  // SIGTERM, ...: save, then exit 75
 };
 
@@ -245,7 +245,7 @@ struct recipe {
  * key, value, and what would work. {0} is empty. */
 struct problem {
     char *text;
-    bool warning; // the recipe is usable all the same
+    bool warning; // the recipe is still usable
 };
 
 struct problems {
@@ -313,12 +313,12 @@ enum dtype recipe_main_dtype(const struct recipe *recipe);
  * same recipe. */
 void recipe_resolved_text(const struct recipe *recipe, struct text *out);
 
-/* The table's own name of a key that is given by any of its names ("pp"); NULL when there is none. Equal
- * names are one pointer. */
+/* The main name of a key that is given by any of its names ("pp"); NULL if there is none. Equal names are one
+ * pointer. */
 const char *recipe_key(const char *name);
 
-/* The key that is meant by an option of another program: "tp" for "--tp=2" (as it is written there),
- * "optimizer.lr" for "--lr". False if there is none. */
+/* The key for an option of another program: "tp" for "--tp=2" (as it is spelled there), "optimizer.lr" for
+ * "--lr". False if there is none. */
 enum { RECIPE_KEY_CHARS = 64 };
 bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS]);
 

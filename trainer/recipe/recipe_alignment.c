@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Warns of matrices whose leading dimension keeps a GPU's matrix multiplications off their fast path.
  *
- * Matrices are row-major, so a leading dimension is the length of a row on this rank. Tensor cores are fed in
- * pieces of 16 bytes, which is 8 elements of two bytes: with rows of 50257 elements, GPT-2's vocabulary
- * without padding, cuBLASLt takes a slower kernel for all three matrix multiplications of the head.
+ * Matrices are row-major, so a leading dimension is the length of a row on this rank. Tensor cores load 16
+ * bytes at a time, which is 8 elements of two bytes: with rows of 50257 elements, GPT-2's vocabulary without
+ * padding, cuBLASLt selects a slower kernel for all three matrix multiplications of the head.
  *
- * One warning for each such matrix, with the smallest value of its key that mends it. */
+ * One warning for each such matrix, with the smallest value of its key that fixes it. */
 #include "kernels/device.h"
 #include "trainer/recipe/recipe_table.h"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Differences between two recipes. In the mathematics: a layout, a bucket size or the number of steps changes
- * nothing of what is computed. In the layout: the keys that one rank does without. Sections count as a whole,
- * so a new key is compared unless it is listed here. */
+/* Differences between two recipes. In the mathematics: a layout, a bucket size or the number of steps does
+ * not change what is computed. In the layout: the keys that a single rank does not need. Sections are
+ * compared as a whole, so a new key is compared unless it is listed here. */
 #include "trainer/recipe/recipe_table.h"
 
 #include <string.h>
 
 static const char *const single_keys[] = {"seed", "tokenizer.tokenizer_type"};
-/* Padding, the choice of a kernel, and what only a beginning looks at. */
+/* Padding, the choice of a kernel, and keys that are read only when a run starts. */
 static const char *const idle_keys[] = {"model.make_vocab_size_divisible_by", "model.attention_backend",
                                         "model.init_method_std", "data.strict"};
 static const char *const decay_keys[] = {"optimizer.min_lr", "optimizer.lr_decay_iters"};

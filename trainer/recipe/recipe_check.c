@@ -256,7 +256,7 @@ static bool suggest(const struct check *check, int broken, const struct fix *fix
     return has[0] || has[1];
 }
 
-/* The first key that was given: where a reader would go to mend it. */
+/* The first key that was given: where a reader would fix it. */
 static void add_place(const struct check *check, const struct rule *rule, struct text *out)
 {
     const struct recipe *recipe = check->view.recipe;

@@ -82,7 +82,7 @@ static bool check_path(const struct recipe *recipe, const char *key, const char 
     return false;
 }
 
-/* Of a source that is not there one file is named. */
+/* Names only one of the files of a missing source. */
 static void check_sources(const struct recipe *recipe, const char *key, const struct recipe_sources *sources,
                           struct problems *problems)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rules across the keys of a recipe: what one key promises another. For recipe_check.c and recipe_rules_*.c.
+/* Rules across the keys of a recipe. For recipe_check.c and recipe_rules_*.c.
  *
- * A rule is a pure predicate with the list of keys that it reads, so a suggestion can be tried, not
- * guessed (recipe_check.c). Caution: a rule that reads a key which is missing in `reads` lets
- * suggestions pass that do not work; the tests take every suggestion at its word. */
+ * A rule is a pure predicate with the list of keys that it reads, so that suggestions are tried, not
+ * guessed (recipe_check.c). Caution: a rule that reads a key which is missing in `reads` allows invalid
+ * suggestions; the tests apply every suggestion. */
 #pragma once
 
 #include "trainer/recipe/recipe_table.h"

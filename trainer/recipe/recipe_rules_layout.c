@@ -72,7 +72,7 @@ static int64_t tp_of(const struct recipe *r)
     return r->parallel.tensor_parallel_size;
 }
 
-/* Where a search for what works begins: more than the heads cannot be. */
+/* Start of a search for a valid tp: it cannot exceed the number of heads. */
 static int64_t tp_within_heads(const struct recipe *r)
 {
     return tp_of(r) < heads_of(r) ? tp_of(r) : heads_of(r);

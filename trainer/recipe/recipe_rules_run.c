@@ -253,8 +253,8 @@ static int64_t iters_of(const struct recipe *r)
     return r->train.train_iters;
 }
 
-/* The order that is meant: the axes in `order`, whatever is between them and in capitals or not, each where
- * it comes first; behind them those that were forgotten. */
+/* Guesses the intended order: the axes in the order of their first occurrence, whatever their case and
+ * separators, then the missing ones. */
 static void order_meant(const char *order, struct text *out)
 {
     static const char *const axes[] = {"tp", "cp", "ep", "dp", "pp"};
@@ -428,7 +428,7 @@ static void epilogues_say(const struct view *v, struct text *out)
              v->recipe->cluster.device);
 }
 
-/* Adds why cuDNN's attention cannot be had, each reason with its fix; false: it can. */
+/* Adds why cuDNN's attention is unavailable, each reason with its fix; false: it is available. */
 static bool cudnn_obstacles(const struct recipe *r, struct text *out)
 {
     bool takes = device_traits(r->cluster.device)->takes_cudnn;

@@ -157,11 +157,11 @@ void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RE
  * regular file, or a pipe without a name (`<(...)`, /dev/stdin) that is written to: nothing else is waited
  * for. */
 const char *recipe_file_read(const char *path, struct text *out, dev_t *device, ino_t *inode);
-/* A problem for each file that the recipe names, that its run reads, and that is not there; also of the
- * schedule, which otherwise has been read already. */
+/* Adds a problem for each missing file that the recipe names and its run reads. schedule: also for the file
+ * of the schedule, which otherwise has been read already. */
 void recipe_check_files(const struct recipe *recipe, bool schedule, struct problems *problems);
-/* What an unknown key asks for, where that is known and not there: "mixture of experts is not implemented";
- * else NULL. */
+/* The missing feature that an unknown key would set, if it is a known one ("mixture of experts is not
+ * implemented"); else NULL. */
 const char *recipe_missing_feature(const char *name);
 
 /* The one of names[0..count) that a value means: by what other programs call it, or else the nearest; NULL.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a recipe says to no effect: keys that nobody reads as the other keys are, each once, with the reason.
+/* Warns about keys that have no effect given the other keys, each once, with the reason.
  *
  *     warning: R:9: optimizer.lr_wsd_decay_iters has no effect: optimizer.lr_decay_style is cosine, and only
- * WSD looks at it
+ *     WSD uses it
  *
- * A row has the keys, when they are not read, the key that decides it, and what would read them. Caution: a
- * default is nobody's wish, and neither is what says the same, so neither is warned of. */
+ * A row has the keys, when they are not read, the key that decides it, and what would read them. Caution:
+ * defaults, and values equal to the default, cause no warning. */
 #include "trainer/recipe/recipe_table.h"
 
 #include <string.h>
@@ -132,8 +132,8 @@ static bool not_selective(const struct recipe *r)
 static const struct unread {
     const char *keys; // separated by spaces
     bool (*unread)(const struct recipe *recipe);
-    const char *because; // the key that decides it ...
-    const char *wanted;  // ... and what behind "and" would be otherwise
+    const char *because; // the key that decides it
+    const char *wanted;  // the end of the message, after "and"
 } rows[] = {
     {"parallel.overlap_param_gather", weights_are_whole, "parallel.zero_stage",
      "only 3 gathers weights per layer"},
@@ -148,7 +148,7 @@ static const struct unread {
     {"cluster.matmul_epilogues", never_timed, "deterministic",
      "auto then equals apart; set it to false, or set cluster.matmul_algorithms, to time both"},
     {"parallel.bucket_size_mb", layers_are_buckets, "parallel.zero_stage",
-     "from 2 on each layer is a bucket"},
+     "with 2 and 3 each layer is a bucket"},
     {"pipeline.auto_f pipeline.auto_i pipeline.auto_w pipeline.auto_comm pipeline.auto_memory_limit",
      not_searched, "pipeline.schedule", "only auto uses it"},
     {"model.rotary_base", not_rotary, "model.position_embedding_type", "only rope uses it"},
@@ -200,7 +200,7 @@ static void warn_unread(const struct recipe *recipe, const char *key, const stru
     text_free(&value);
 }
 
-/* ---- what is read, and pointless as it is ---- */
+/* ---- valid keys with useless values ---- */
 
 static void warn_at(const struct recipe *recipe, const char *key, const char *what, struct problems *problems)
 {

@@ -15,7 +15,7 @@ struct sampler {
     struct sampling sampling;
     int64_t count;
     struct candidate *candidates; // [count]
-    double *weights;              // [count] unnormalised probabilities of the candidates
+    double *weights;              // [count] unnormalized probabilities of the candidates
 };
 
 enum status sampler_create(const struct sampling *sampling, int64_t count, struct sampler **out)

@@ -28,7 +28,7 @@
  *     |g_layout - g_one| <= LAMBDA * max(sqrt(N) * u * s, d)
  *
  * Two sums cancel systematically, and other tensors give the size of their terms. A bias has the terms of its
- * matrix's row (the input of q, k, v and fc1 is normalised). The derivatives of a softmax add up to zero: if
+ * matrix's row (the input of q, k, v and fc1 is normalized). The derivatives of a softmax add up to zero: if
  * the values of all tokens agree, the gradients of q and k vanish (that of the key bias always does) except
  * for the errors of dout * v, times k and q.
  *
@@ -96,7 +96,7 @@ MUST_USE enum status bound_gradient(const struct params *params, int row, float 
 
 /* The rms of x[0], x[stride], ...: the size of the terms of a sum. */
 double bound_rms(const float *x, int64_t count, int64_t stride);
-/* The rms of the logits as predicted from the head: hidden_size normalised inputs times weights. weights: the
+/* The rms of the logits as predicted from the head: hidden_size normalized inputs times weights. weights: the
  * whole tensors of all rows. */
 double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size);
 

@@ -97,7 +97,7 @@ static double rms_of(const struct snapshot *s, enum snapshot_kind kind, int row)
     return bound_rms(s->tensor[kind][row], s->count[row], 1);
 }
 
-/* The size of a channel of q, k or v: hidden_size normalised inputs times weights. */
+/* The size of a channel of q, k or v: hidden_size normalized inputs times weights. */
 static double channel_size(const struct comparison *c, int layer, enum param_role which)
 {
     int matrix = params_weight(c->params, layer, which);
@@ -298,7 +298,7 @@ static void count_ratio(struct verify_report *report, double ratio)
         report->largest = fmax(report->largest, ratio);
 }
 
-static void summarise(struct verify_report *report)
+static void summarize(struct verify_report *report)
 {
     for (int s = 0; s < report->steps; s++) {
         const struct verify_step *step = &report->step[s];
@@ -437,7 +437,7 @@ enum status verify(const struct verify_options *options, struct verify_report *o
     if (status == OK)
         status = verify_steps(options, &params, &copies, out);
     if (status == OK)
-        summarise(out);
+        summarize(out);
     for (int i = 0; i < ALL; i++)
         snapshot_destroy(all[i]);
     response_free(&copies.response);

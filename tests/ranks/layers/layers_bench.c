@@ -187,7 +187,7 @@ static enum status make_weights(struct bench *b)
                                     .groups = b->groups,
                                     .training = true};
     TRY(weights_create(&config, &b->weights));
-    TRY(weights_initialise(&b->weights, b->stream, SEED));
+    TRY(weights_initialize(&b->weights, b->stream, SEED));
     TRY(gradients_zero(b->weights.gradients, b->stream));
     for (int i = 0; i < b->weights.count; i++) {
         const struct held *held = &b->weights.list[i];

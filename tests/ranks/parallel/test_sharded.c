@@ -65,8 +65,8 @@ static void fixture_open_in(struct fixture *s, struct env *env, enum dtype worki
     MUST(weights_create(&config, &s->whole));
     s->options.zero_stage = 3;
     MUST(weights_create(&config, &s->sharded));
-    MUST(weights_initialise(&s->whole, env->stream, 7));
-    MUST(weights_initialise(&s->sharded, env->stream, 7));
+    MUST(weights_initialize(&s->whole, env->stream, 7));
+    MUST(weights_initialize(&s->sharded, env->stream, 7));
     MUST(stream_sync(env->stream));
 }
 

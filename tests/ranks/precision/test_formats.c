@@ -102,7 +102,7 @@ static enum status open_stage(struct world *world, const char *device, struct st
                                     .working = BF16,
                                     .training = true};
     TRY(weights_create(&config, &s->weights));
-    TRY(weights_initialise(&s->weights, s->stream, 3));
+    TRY(weights_initialize(&s->weights, s->stream, 3));
     TRY(gradients_zero(s->weights.gradients, s->stream));
     static const struct layer_options options = {
         .precision = {.format = {MATMUL_E4M3, MATMUL_E4M3, MATMUL_E4M3}, .num_layers = 1}};

@@ -137,7 +137,7 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
                                     .groups = r->groups,
                                     .training = true};
     TRY(weights_create(&config, &r->weights));
-    TRY(weights_initialise(&r->weights, r->stream, 3));
+    TRY(weights_initialize(&r->weights, r->stream, 3));
     for (int t = 0; t < T; t++) {
         r->sample[t] = 70 + t / S;
         r->place[t] = t % S;

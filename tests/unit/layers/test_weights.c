@@ -59,7 +59,7 @@ static void fixture_open(struct fixture *s, bool llama, int tp, int rank, const 
                                     .groups = &s->groups,
                                     .training = true};
     cr_assert_eq(weights_create(&config, &s->weights), OK, "%s", fail_text());
-    cr_assert_eq(weights_initialise(&s->weights, s->stream, 7), OK, "%s", fail_text());
+    cr_assert_eq(weights_initialize(&s->weights, s->stream, 7), OK, "%s", fail_text());
     cr_assert_eq(stream_sync(s->stream), OK);
 }
 
@@ -288,7 +288,7 @@ Test(weights, bf16_is_the_value_rounded)
                                         .options = &options,
                                         .groups = &groups};
         cr_assert_eq(weights_create(&config, &narrow), OK, "%s", fail_text());
-        cr_assert_eq(weights_initialise(&narrow, s.stream, 7), OK, "%s", fail_text());
+        cr_assert_eq(weights_initialize(&narrow, s.stream, 7), OK, "%s", fail_text());
         cr_expect_eq(not_rounded(&narrow), 0);
         for (int i = 0; i < narrow.count; i++) {
             const struct held *held = &narrow.list[i], *wide = &s.weights.list[i];

@@ -68,10 +68,9 @@ Test(recipe_unread, one_key_of_a_kind)
     WITH("", "precision.mxfp8_scale_rounding=down", "precision.grad_input_format=mxfp8");
     WITH(NOT_TIMED("start") NOT_TIMED("end"), "profile.profile_step_start=3", "profile.profile_step_end=4");
     WITH("", "profile.profile_step_start=3", "profile.profile_step_end=4", "profile.timeline=true");
-    WITH(
-        LINE("parallel.bucket_size_mb has no effect: parallel.zero_stage is 2, and from 2 on each layer is a "
-             "bucket"),
-        "parallel.bucket_size_mb=1", "parallel.zero_stage=2", "dp=2");
+    WITH(LINE("parallel.bucket_size_mb has no effect: parallel.zero_stage is 2, "
+              "and with 2 and 3 each layer is a bucket"),
+         "parallel.bucket_size_mb=1", "parallel.zero_stage=2", "dp=2");
     WITH("", "parallel.bucket_size_mb=1", "parallel.zero_stage=1", "dp=2");
     WITH(LINE("checkpoint.keep_last has no effect: checkpoint.save is none, and there is nothing to remove"),
          "checkpoint.keep_last=3", "checkpoint.save=none");

@@ -45,7 +45,7 @@ static int64_t sends_of(const struct schedule *s, int rank)
     return sends;
 }
 
-static void summarise(const struct schedule *s, const struct simulation *sim, struct entry *out)
+static void summarize(const struct schedule *s, const struct simulation *sim, struct entry *out)
 {
     out->v = s->v;
     out->chunks = s->chunks;
@@ -70,7 +70,7 @@ static enum status play_with(const struct comparison *c, int v, const struct pro
     struct cost_table costs = costs_of_chunks(&c->whole, schedule->v);
     enum status status = simulate(schedule, &costs, NULL, &simulation);
     if (status == OK)
-        summarise(schedule, simulation, out);
+        summarize(schedule, simulation, out);
     simulation_destroy(simulation);
     schedule_destroy(schedule);
     return status;

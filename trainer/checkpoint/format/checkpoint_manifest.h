@@ -82,7 +82,7 @@ const struct shard *manifest_find(const struct manifest *manifest, const char *n
 int manifest_degree(const struct manifest *manifest, const char *axis);
 
 /* Compares the model with the recipe. BAD_CHECKPOINT names the first key that is missing or differs, with
- * both values. Keys that change neither a tensor nor a function of one (dropout, initialisation, padding) may
+ * both values. Keys that change neither a tensor nor a function of one (dropout, initialization, padding) may
  * differ. */
 MUST_USE enum status manifest_check_model(const struct manifest *manifest, const struct recipe *recipe,
                                           const char *path);
