@@ -183,7 +183,7 @@ static enum status acquire(const struct stage *stage, int i, int step)
                            stage->layers[ends ? i : next].layer);
 }
 
-static enum status let_go(const struct stage *stage, int i)
+static enum status release(const struct stage *stage, int i)
 {
     return weights_release(stage->env->weights, stage->env->compute, stage->layers[i].layer);
 }
@@ -209,7 +209,7 @@ static enum status recompute_run(const struct stage *stage, const struct pass *p
     for (int j = first; first >= 0 && j < i; j++) {
         TRY(acquire(stage, j, 1));
         TRY(layer_recompute(stage, pass, j, input_of(stage, pass, j + 1)));
-        TRY(let_go(stage, j));
+        TRY(release(stage, j));
     }
     TRY(acquire(stage, i, -1));
     return first >= 0 ? layer_recompute(stage, pass, i, (struct tensor){0}) : OK;
@@ -221,7 +221,7 @@ static enum status layer_backward_input(const struct stage *stage, const struct 
     const struct stage_layer *layer = &stage->layers[i];
     TRY(recompute_run(stage, pass, i));
     TRY(layer->kind->backward_input(layer->backward, pass, dx));
-    return let_go(stage, i);
+    return release(stage, i);
 }
 
 /* Weight gradients do not read weights: no weights_acquire(). */
@@ -241,7 +241,7 @@ enum status stage_forward(const struct stage *stage, const struct pass *pass)
     for (int i = 0; i < stage->count; i++) {
         TRY(acquire(stage, i, 1));
         TRY(layer_forward(stage, pass, i));
-        TRY(let_go(stage, i));
+        TRY(release(stage, i));
     }
     return OK;
 }

@@ -24,9 +24,9 @@ struct executor {
     struct event *sent;       // [chunks] completion of the last message with an output
     const struct batch *batches;
     bool evaluating;
-    int ahead;  // number of actions that may run before the step is confirmed
-    int done;   // completed actions of the current step
-    bool again; // the look-ahead of this step was dropped; its time is idle time
+    int ahead;          // number of actions that may run before the step is confirmed
+    int done;           // completed actions of the current step
+    bool ahead_dropped; // the look-ahead of this step was dropped; its time is idle time
     struct step_times times;
     struct timeline timeline;
     struct graph **graphs; // [actions of the list]; NULL: CUDA graphs are off
@@ -98,7 +98,7 @@ static enum status fill_executor(struct executor *e)
     e->pp_rank = e->env.groups->coord.pp;
     e->env.split_weight = schedule_splits_backward(config->schedule, e->pp_rank);
     if (options->tp_comm_overlap && options->sequence_parallel)
-        TRY(stream_create(e->env.weights->device, "beside", &e->comm_stream));
+        TRY(stream_create(e->env.weights->device, "tp overlap", &e->comm_stream));
     e->env.comm_stream = e->comm_stream;
     TRY(timeline_create(config->schedule->ranks[e->pp_rank].count, &e->timeline));
     TRY(create_stages(e));
@@ -336,9 +336,9 @@ static enum status complete_idle_chunks(struct executor *e)
 enum status executor_step(struct executor *executor, const struct batch *batches)
 {
     struct gradients *gradients = executor->env.weights->gradients;
-    if (executor->done == 0 && !executor->again)
+    if (executor->done == 0 && !executor->ahead_dropped)
         executor->times = (struct step_times){0};
-    executor->again = false;
+    executor->ahead_dropped = false;
     CHECK_USE(activation_store_check(&executor->store));
     TRY(gradients_zero(gradients, executor->env.compute));
     TRY(complete_idle_chunks(executor));
@@ -368,7 +368,7 @@ enum status executor_drop_ahead(struct executor *executor)
         else
             TRY(run_action(executor, action));
     }
-    executor->again = executor->done > 0;
+    executor->ahead_dropped = executor->done > 0;
     executor->done = 0;
     executor->times.busy_s = 0.0;
     return p2p_sync(executor->p2p);
