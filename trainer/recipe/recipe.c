@@ -343,8 +343,7 @@ static bool load_files(struct loader *loader, const char *path)
 
 /* ---- the command line ---- */
 
-/* The value of an override: YAML where it looks like a list, a mapping or a quoted text, else as it stands.
- */
+/* The value of an override: YAML if it looks like a list, a mapping or a quoted text, else verbatim. */
 static struct node *override_value(struct loader *loader, const char *key, const char *value)
 {
     if (*value == 0 || strchr("[{\"'", *value) == NULL)
@@ -417,7 +416,7 @@ static void apply_override(struct loader *loader, const char *override, int firs
     }
 }
 
-/* ---- what was not said ---- */
+/* ---- defaults ---- */
 
 static void set_defaults(struct recipe *recipe)
 {

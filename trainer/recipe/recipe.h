@@ -242,7 +242,7 @@ struct recipe {
 };
 
 /* What is wrong with a recipe: a growing list of lines, each naming file and line (or the command line),
- * key, value, and what would work. {0} is empty. */
+ * key, value and the fix. {0} is empty. */
 struct problem {
     char *text;
     bool warning; // the recipe is still usable
@@ -266,13 +266,13 @@ void problems_free(struct problems *problems);
 MUST_USE enum status recipe_load(const char *path, const char *const *overrides, size_t override_count,
                                  int world_size, struct recipe **out, struct problems *problems);
 
-/* The same, for a command that runs the recipe: each file that it names and that is not there is an error,
- * too, and all are reported at once. */
+/* The same, for a command that runs the recipe: each missing file that it names is an error, too, and all are
+ * reported at once. */
 MUST_USE enum status recipe_load_with_files(const char *path, const char *const *overrides,
                                             size_t override_count, int world_size, struct recipe **out,
                                             struct problems *problems);
 
-/* A warning for each file that a run of the recipe reads, and that is not there. */
+/* Adds a warning for each missing file that a run of the recipe reads. */
 void recipe_warn_of_files(const struct recipe *recipe, struct problems *problems);
 
 /* Takes NULL. */

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Derived values, the rules applied, and what would work instead.
+/* Derived values, the rules applied, and suggestions.
  *
- * A suggestion is tried, not guessed: a copy of the recipe with one key changed, everything derived
- * again, and every rule that reads this key must hold on it, and no other may break. From
+ * A suggestion is tried, not guessed: on a copy of the recipe with one key changed and everything derived
+ * again, every rule that reads this key must hold, and no other may break. From
  *     model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 5
- * the walk away from 5 finds 4 and 6, because ffn_hidden_size 3072 and the rest can be cut by them too. */
+ * the search away from 5 finds 4 and 6, because they also divide ffn_hidden_size 3072 and the rest. */
 #include "schedules/csv/csv.h"
 #include "trainer/recipe/recipe_rules.h"
 
@@ -13,23 +13,23 @@
 
 enum { MOST_RULES = 128, WALK = 4096 };
 
-static const char *const said_keys[SAID_COUNT] = {
-    [SAID_GROUPS] = "model.num_query_groups",
-    [SAID_FFN] = "model.ffn_hidden_size",
-    [SAID_KV] = "model.kv_channels",
-    [SAID_VOCAB] = "model.vocab_size",
-    [SAID_DP] = "parallel.data_parallel_size",
-    [SAID_DECAY] = "optimizer.lr_decay_iters",
-    [SAID_SPLIT] = "data.split",
-    [SAID_SAVE] = "checkpoint.save",
-    [SAID_VIRTUAL] = "pipeline.virtual_stages",
+static const char *const given_keys[GIVEN_COUNT] = {
+    [GIVEN_GROUPS] = "model.num_query_groups",
+    [GIVEN_FFN] = "model.ffn_hidden_size",
+    [GIVEN_KV] = "model.kv_channels",
+    [GIVEN_VOCAB] = "model.vocab_size",
+    [GIVEN_DP] = "parallel.data_parallel_size",
+    [GIVEN_DECAY] = "optimizer.lr_decay_iters",
+    [GIVEN_SPLIT] = "data.split",
+    [GIVEN_SAVE] = "checkpoint.save",
+    [GIVEN_VIRTUAL] = "pipeline.virtual_stages",
 };
 
-static void read_said(const struct recipe *recipe, bool said[SAID_COUNT])
+static void read_given(const struct recipe *recipe, bool given[GIVEN_COUNT])
 {
-    for (int i = 0; i < SAID_COUNT; i++) {
-        enum origin_kind kind = recipe->origin[row_of(said_keys[i])].kind;
-        said[i] = kind == FROM_FILE || kind == FROM_COMMAND_LINE;
+    for (int i = 0; i < GIVEN_COUNT; i++) {
+        enum origin_kind kind = recipe->origin[row_of(given_keys[i])].kind;
+        given[i] = kind == FROM_FILE || kind == FROM_COMMAND_LINE;
     }
 }
 
@@ -57,8 +57,8 @@ static int64_t default_ffn(const struct model_config *model)
     return ffn > 0 ? ffn : 64;
 }
 
-/* v, where nobody said it. At most what the key itself takes; that layers_per_stage does not fit is for a
- * rule. */
+/* v if it is not set. At most the largest value of the key; a rule reports a layers_per_stage that does not
+ * fit. */
 static int default_virtual_stages(const struct recipe *r)
 {
     const struct recipe_pipeline *pipeline = &r->pipeline;
@@ -73,31 +73,31 @@ static int default_virtual_stages(const struct recipe *r)
     return own > 0 ? (int)(own < (int64_t)most ? own : (int64_t)most) : 1;
 }
 
-static void derive(struct recipe *r, int world_size, const bool said[SAID_COUNT])
+static void derive(struct recipe *r, int world_size, const bool given[GIVEN_COUNT])
 {
     struct model_config *model = &r->model;
     struct recipe_parallel *parallel = &r->parallel;
     int64_t heads = model->num_attention_heads;
-    if (!said[SAID_GROUPS])
+    if (!given[GIVEN_GROUPS])
         model->num_query_groups = heads;
-    if (!said[SAID_FFN])
+    if (!given[GIVEN_FFN])
         model->ffn_hidden_size = default_ffn(model);
-    if (!said[SAID_KV])
+    if (!given[GIVEN_KV])
         model->kv_channels = heads > 0 ? model->hidden_size / heads : 0;
-    if (!said[SAID_VOCAB])
+    if (!given[GIVEN_VOCAB])
         model->vocab_size = rule_tokenizer_vocab(r);
-    if (!said[SAID_DECAY])
+    if (!given[GIVEN_DECAY])
         r->optimizer.lr_decay_iters = r->train.train_iters > 0 ? r->train.train_iters : 1;
-    if (!said[SAID_DP]) {
+    if (!given[GIVEN_DP]) {
         int64_t others = (int64_t)parallel->tensor_parallel_size * parallel->pipeline_parallel_size *
                          parallel->context_parallel_size;
         int64_t data = others > 0 ? world_size / others : 0;
         parallel->data_parallel_size = data > 0 ? (int)data : 1;
     }
-    if (!said[SAID_VIRTUAL])
+    if (!given[GIVEN_VIRTUAL])
         r->pipeline.virtual_stages = default_virtual_stages(r);
     recipe_derive_layers(r);
-    if (!said[SAID_SPLIT]) {
+    if (!given[GIVEN_SPLIT]) {
         bool own_valid = r->data.valid.count > 0;
         r->data.split[0] = own_valid ? 1 : 969;
         r->data.split[1] = own_valid ? 0 : 30;
@@ -107,9 +107,9 @@ static void derive(struct recipe *r, int world_size, const bool said[SAID_COUNT]
 
 void recipe_derive(struct recipe *recipe, int world_size)
 {
-    bool said[SAID_COUNT];
-    read_said(recipe, said);
-    derive(recipe, world_size, said);
+    bool given[GIVEN_COUNT];
+    read_given(recipe, given);
+    derive(recipe, world_size, given);
 }
 
 bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
@@ -145,7 +145,7 @@ bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
  */
 struct check {
     struct view view;
-    int said_row[SAID_COUNT];
+    int given_row[GIVEN_COUNT];
     bool reads[MOST_RULES][RECIPE_MOST_ROWS];
     bool applies[MOST_RULES];
     bool held[MOST_RULES];
@@ -199,9 +199,9 @@ static void check_begin(struct check *check, const bool bad[RECIPE_MOST_ROWS])
             check->applies[i] = check->applies[i] && !bad[rows[k]];
         }
     }
-    for (int i = 0; i < SAID_COUNT; i++)
-        check->said_row[i] = row_of(said_keys[i]);
-    read_said(check->view.recipe, check->view.said);
+    for (int i = 0; i < GIVEN_COUNT; i++)
+        check->given_row[i] = row_of(given_keys[i]);
+    read_given(check->view.recipe, check->view.given);
     for (int i = 0; i < rule_count(); i++)
         check->held[i] = !check->applies[i] || rule_at(i)->holds(&check->view);
 }
@@ -217,9 +217,9 @@ static bool candidate_works(const struct check *check, int broken, int row, int6
     value_set_integer(&copy, changed, value);
     struct view view = check->view;
     view.recipe = &copy;
-    for (int i = 0; i < SAID_COUNT; i++)
-        view.said[i] = view.said[i] || check->said_row[i] == row;
-    derive(&copy, view.world, view.said);
+    for (int i = 0; i < GIVEN_COUNT; i++)
+        view.given[i] = view.given[i] || check->given_row[i] == row;
+    derive(&copy, view.world, view.given);
     for (int i = 0; i < rule_count(); i++) {
         bool must = i == broken || check->held[i] || (strict && check->reads[i][row]);
         if (check->applies[i] && must && !rule_at(i)->holds(&view))

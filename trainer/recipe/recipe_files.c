@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The files of a recipe: reading the recipe itself without waiting for ever, and finding those that it names.
- */
+/* The files of a recipe: reads the recipe itself without blocking on a FIFO, and finds the files it names. */
 #include "trainer/recipe/recipe_table.h"
 
 #include "trainer/recipe/recipe_yaml.h"

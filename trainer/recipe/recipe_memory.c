@@ -20,7 +20,7 @@ static void derive_precision(struct recipe *recipe)
 {
     const struct recipe_precision *p = &recipe->precision;
     struct linear_precision *precision = &recipe->layers.precision;
-    const int said[MATMUL_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
+    const int per_matmul[MATMUL_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
     static const enum scaling scalings[] = {
         [SCALE_AUTO] = SCALING_TENSORWISE,
         [SCALE_TENSORWISE] = SCALING_TENSORWISE,
@@ -32,7 +32,8 @@ static void derive_precision(struct recipe *recipe)
     precision->high = p->high_precision_layers.list;
     precision->high_count = p->high_precision_layers.count;
     for (int i = 0; i < MATMUL_COUNT; i++)
-        precision->format[i] = said[i] == MATMUL_FORMAT_SAME ? p->matmul_format : (enum matmul_format)said[i];
+        precision->format[i] =
+            per_matmul[i] == MATMUL_FORMAT_SAME ? p->matmul_format : (enum matmul_format)per_matmul[i];
 }
 
 void recipe_derive_layers(struct recipe *recipe)

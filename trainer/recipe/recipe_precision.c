@@ -12,8 +12,8 @@ static const char *const format_names[MATMUL_FORMAT_COUNT] = {"none",  "e4m3",  
 static const char *key_of(const struct recipe *r, int matmul)
 {
     const struct recipe_precision *p = &r->precision;
-    const int said[MATMUL_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
-    return said[matmul] == MATMUL_FORMAT_SAME ? "precision.matmul_format" : matmul_keys[matmul];
+    const int format[MATMUL_COUNT] = {p->forward_format, p->grad_input_format, p->grad_weight_format};
+    return format[matmul] == MATMUL_FORMAT_SAME ? "precision.matmul_format" : matmul_keys[matmul];
 }
 
 const char *recipe_quantized_format(const struct recipe *recipe, const char **key)

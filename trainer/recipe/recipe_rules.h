@@ -9,23 +9,23 @@
 #include "trainer/recipe/recipe_table.h"
 
 /* The keys whose presence matters to derived values and rules. */
-enum said {
-    SAID_GROUPS,
-    SAID_FFN,
-    SAID_KV,
-    SAID_VOCAB,
-    SAID_DP,
-    SAID_DECAY,
-    SAID_SPLIT,
-    SAID_SAVE,
-    SAID_VIRTUAL,
-    SAID_COUNT
+enum given_key {
+    GIVEN_GROUPS,
+    GIVEN_FFN,
+    GIVEN_KV,
+    GIVEN_VOCAB,
+    GIVEN_DP,
+    GIVEN_DECAY,
+    GIVEN_SPLIT,
+    GIVEN_SAVE,
+    GIVEN_VIRTUAL,
+    GIVEN_COUNT
 };
 
 struct view {
     const struct recipe *recipe; // derived values filled in; name, run_dir and save may still be NULL
     int world;                   // ranks; 0: alone
-    bool said[SAID_COUNT];       // by the recipe or the command line
+    bool given[GIVEN_COUNT];     // by the recipe or the command line
 };
 
 /* One way out: change the integer `key`, starting at guess() and walking in steps of grid(). */

@@ -20,7 +20,7 @@ enum { SHOWN_STAGES = 64 };
 static bool head_width_holds(const struct view *v)
 {
     const struct model_config *m = &v->recipe->model;
-    return v->said[SAID_KV] || m->hidden_size % m->num_attention_heads == 0;
+    return v->given[GIVEN_KV] || m->hidden_size % m->num_attention_heads == 0;
 }
 
 static void head_width_say(const struct view *v, struct text *out)
@@ -45,7 +45,7 @@ static void rope_say(const struct view *v, struct text *out)
 {
     text_add(out, "model.kv_channels %lld%s must be even and positive: rope rotates pairs of channels",
              (long long)v->recipe->model.kv_channels,
-             v->said[SAID_KV] ? "" : " (hidden_size / num_attention_heads)");
+             v->given[GIVEN_KV] ? "" : " (hidden_size / num_attention_heads)");
 }
 
 static int64_t two_heads_of(const struct recipe *r)
@@ -93,7 +93,7 @@ static bool groups_tp_holds(const struct view *v)
 {
     int64_t groups = v->recipe->model.num_query_groups, tp = tp_of(v->recipe);
     // Plain attention has as many groups as heads: then heads_tp_say() says it all.
-    return !v->said[SAID_GROUPS] || groups % tp == 0 || tp % groups == 0;
+    return !v->given[GIVEN_GROUPS] || groups % tp == 0 || tp % groups == 0;
 }
 
 static void groups_tp_say(const struct view *v, struct text *out)
@@ -218,7 +218,7 @@ static void per_stage_say(const struct view *v, struct text *out)
     text_add(out, PER_STAGE " %lld ", each);
     if (layers_said(r) == layers)
         text_add(out, "and pipeline.layout are mutually exclusive; use pipeline.layout=[]");
-    else if (v->said[SAID_VIRTUAL])
+    else if (v->given[GIVEN_VIRTUAL])
         text_add(out,
                  "x " PP " %d x pipeline.virtual_stages %d is %lld layers, but model.num_layers is "
                  "%lld",
@@ -443,7 +443,7 @@ static bool world_holds(const struct view *v)
 static void world_say(const struct view *v, struct text *out)
 {
     const struct recipe_parallel *p = &v->recipe->parallel;
-    bool fixed = v->said[SAID_DP];
+    bool fixed = v->given[GIVEN_DP];
     text_add(out, "parallel.tensor_parallel_size %d x parallel.pipeline_parallel_size %d",
              p->tensor_parallel_size, p->pipeline_parallel_size);
     if (p->context_parallel_size > 1)

@@ -183,7 +183,7 @@ static bool save_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
     return r->checkpoint.save_interval == 0 || r->checkpoint.save != NULL ||
-           !v->said[SAID_SAVE]; // then it is derived, a moment later
+           !v->given[GIVEN_SAVE]; // it is derived after the rules
 }
 
 static void save_say(const struct view *v, struct text *out)

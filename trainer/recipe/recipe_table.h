@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The rows behind the recipe, for the files recipe*.c only: everyone else reads struct recipe.
+/* The table of recipe keys, for the files recipe*.c only: everyone else reads struct recipe.
  *
  *   key "model.num_layers", type ROW_COUNT, field offsetof(struct recipe, model.num_layers), range 1 to
  *   100000, aliases "num_hidden_layers n_layer", and a sentence.

@@ -179,10 +179,10 @@ static bool is_said(const struct recipe *recipe, int row)
     enum origin_kind kind = recipe->origin[row].kind;
     struct text value = {0};
     value_text(recipe, &recipe_rows[row], &value);
-    bool said = (kind == FROM_FILE || kind == FROM_COMMAND_LINE) &&
-                strcmp(text_chars(&value), recipe_rows[row].fallback) != 0;
+    bool given = (kind == FROM_FILE || kind == FROM_COMMAND_LINE) &&
+                 strcmp(text_chars(&value), recipe_rows[row].fallback) != 0;
     text_free(&value);
-    return said;
+    return given;
 }
 
 static void warn_unread(const struct recipe *recipe, const char *key, const struct unread *unread,

@@ -321,7 +321,7 @@ static void free_sources(struct recipe_sources *sources)
     *sources = (struct recipe_sources){0};
 }
 
-/* What stands behind one key of a source; `why` begins with that key. */
+/* The value of one key of a source; `why` begins with that key. */
 static bool parse_source_value(const char *key, const struct node *value, struct recipe_source *out,
                                struct text *why)
 {

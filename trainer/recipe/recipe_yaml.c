@@ -206,8 +206,8 @@ static struct node *build_stream(struct reader *reader)
     return root;
 }
 
-/* Controls, other ends of lines, and what is no character at all: the UTF-8 sequence at `c` cannot stand in a
- * line of a recipe. */
+/* Control characters, other line ends, and non-characters: true if the UTF-8 sequence at `c` is not allowed
+ * in a line of a recipe. */
 static bool is_control(const char *c)
 {
     static const char *const others[] = {"\xE2\x80\xA8", "\xE2\x80\xA9", "\xEF\xBB\xBF", "\xEF\xBF\xBE",

@@ -33,5 +33,5 @@ void node_free(struct node *node);
 /* A plain scalar on the heap, for values that were not in a file. */
 struct node *node_scalar(const char *text);
 
-/* Whether all of `text` is UTF-8 that can stand in a YAML file as it is. */
+/* Whether all of `text` is UTF-8 that needs no escapes in a YAML file. */
 bool text_is_printable(const char *text);

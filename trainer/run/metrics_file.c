@@ -59,7 +59,7 @@ static void keep_line(struct kept *kept, const char *line, size_t length, int64_
     kept->last = step > kept->last ? step : kept->last;
 }
 
-/* Adds the lines of `all` with a step below `below`. newer: only steps that are not there yet. */
+/* Adds the lines of `all` with a step below `below`. newer: only steps that are not in `kept` yet. */
 static void keep_lines(const struct text *all, int64_t below, bool newer, struct kept *kept)
 {
     int number = 1;

@@ -185,7 +185,7 @@ __device__ __forceinline__ void wgmma(float (&d)[N / 8][4], const uint32_t (&a)[
 /* Barriers in shared memory ("mbarrier"), 8 bytes each. A phase completes after the number of arrivals given
  * to init and the announced number of bytes; then the next begins. Phases are numbered from 0, and a wait for
  * parity n % 2 returns when phase n is complete: a wait for parity 1 on a fresh barrier, which is in phase 0,
- * returns at once. A waiting thread must not be two phases behind. */
+ * returns at once. A waiting thread must not miss two phases. */
 static __device__ __forceinline__ void mbarrier_init(uint64_t *barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
