@@ -285,7 +285,7 @@ static enum status check_layout(const struct tiny *tiny, const struct traced_lay
                                 bool processes)
 {
     struct trace traced = {.steps = 0}, untraced = {.steps = 0};
-    struct lines lines = {NULL};
+    struct lines lines = {NULL, 0};
     struct text why = {0};
     const char *path = getenv("CUBOID_TRACE_FILE");
     TRY(run_layout(tiny, layout, argv, false, &untraced));
@@ -309,9 +309,9 @@ static enum status check_layout(const struct tiny *tiny, const struct traced_lay
 /* Planning is traced if it is all that the recipe asks for; before a run, only the run is. */
 static enum status check_planning(const struct tiny *tiny, const struct traced_layout *layout, bool dry)
 {
-    struct lines lines = {NULL};
+    struct lines lines = {NULL, 0};
     struct recipe *recipe = NULL;
-    struct run run = {NULL};
+    struct run run = {.recipe = NULL};
     struct memory_plan plan;
     const char *path = getenv("CUBOID_TRACE_FILE");
     TRY(tiny_recipe(tiny, TINY_GPT, dry ? EVEN "cluster.device=dry" : EVEN, layout->overrides, 0, &recipe));

@@ -280,7 +280,7 @@ Test(recipe_text, the_table_is_consistent)
     for (int s = 0; s < recipe_section_count; s++)
         for (int i = 0; i < recipe_row_count; i++)
             in_sections += row_in_section(&recipe_rows[i], recipe_sections[s].name) ? 1 : 0;
-    cr_assert_eq(in_sections, recipe_row_count, "every row is in one section");
+    cr_assert_eq((int)in_sections, recipe_row_count, "every row is in one section");
     for (int i = 0; i < recipe_row_count; i++) {
         const struct recipe_row *row = &recipe_rows[i];
         cr_assert_eq(row_of(row->key), i, "%s is there twice", row->key);
@@ -333,8 +333,8 @@ Test(recipe_text, names_come_from_the_registries)
     static const char *const keys[] = {"pipeline.schedule", "cluster.device", "cluster.dry_device",
                                        "cluster.transport"};
     static const char *const names[] = {
-        "gpipe, looped-bfs, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, auto "
-        "or file",
+        ("gpipe, looped-bfs, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, auto "
+         "or file"),
         "cpu, strict, dry or cuda", "cpu or cuda", "auto, local, mpi or nccl"};
     for (int i = 0; i < 4; i++) {
         struct text choices = {0};
