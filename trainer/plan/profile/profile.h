@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A cluster profile: what predictions know about a machine.
+ *
+ *   device:    one GPU, or one CPU socket: peak FLOP/s per dtype, memory
+ *   node:      devices with a fast interconnect (NVLink, NVSwitch) between them
+ *   network:   NICs of a node
+ *   model:     efficiency parameters, at most twenty
+ *   measured:  tables of measured rates and times, which take precedence over `model`
+ *   fit:       the error of a fit of `model` against measured step times
+ *
+ *   struct problems problems = {0};
+ *   struct cluster_profile *profile = NULL;
+ *   enum status status = profile_load("dgx-a100-80", &profile, &problems);
+ *   problems_print(&problems, stderr);                      // all of them at once
+ *   ...
+ *   double peak = profile->device.peak_flops[PROFILE_BF16]; // 0: not supported
+ *   profile_destroy(profile);
+ *
+ * A loaded profile is complete and within every range. It does not change after loading, so ranks that are
+ * threads may share it. Units are bytes, seconds, FLOP and their quotients; a bandwidth is that of one
+ * direction, except for device.memory_bandwidth, which counts bytes read plus bytes written.
+ *
+ * One table (profile_table.c) has a row for each key. Reader, writer, checks and docs/planning.md are derived
+ * from it; a new key is a field here and a row there. */
+#pragma once
+
+#include "base/text.h"
+
+struct problems;
+
+/* Data types of matmuls: index of device.peak_flops. */
+enum profile_dtype { PROFILE_FP32, PROFILE_TF32, PROFILE_BF16, PROFILE_FP16, PROFILE_FP8, PROFILE_DTYPES };
+/* "fp32", "tf32", ... */
+const char *profile_dtype_name(enum profile_dtype dtype);
+
+struct profile_device {
+    char *name;
+    bool is_cpu;                       // ranks share its cores and its memory bandwidth
+    int cores;                         // SMs of a GPU, cores of a CPU
+    double peak_flops[PROFILE_DTYPES]; // dense; 0: not supported by the device
+    int64_t memory_bytes;
+    double memory_bandwidth; // read plus written
+    int64_t reserved_bytes;  // not available to the program: CUDA context, NCCL
+};
+
+struct profile_node {
+    int devices;           // all pairs communicate at link_bandwidth
+    double link_latency_s; // 0 on a node of one device
+    double link_bandwidth; // of one device, in one direction; 0 on a node of one device
+};
+
+struct profile_network {
+    int nics;         // of one node; 0: the cluster is a single node
+    double latency_s; // 0 without a network
+    double bandwidth; // of one NIC, in one direction; 0 without a network
+};
+
+/* Efficiency parameters. Nominal rate: the device's, the link's or the NIC's from the sections above. */
+struct profile_model {
+    /* A matmul of 2·m·n·k FLOPs reaches
+     *     peak · matmul_efficiency · F/(F + matmul_half_flops) · k/(k + matmul_half_k) · waves · alignment
+     * waves: used share of the last wave of tiles (1 if matmul_tile is 0); alignment: matmul_unaligned if a
+     * row of an operand is not a multiple of 16 bytes, else 1. */
+    double matmul_efficiency;
+    double matmul_half_flops;
+    double matmul_half_k;
+    int matmul_tile; // edge of the square output tile of one core
+    double matmul_unaligned;
+    /* Fused attention kernels: peak · efficiency · F/(F + attention_half_flops), F the executed FLOPs. */
+    double attention_forward, attention_backward;
+    double attention_half_flops;
+    /* Memory-bound kernels: memory_bandwidth · memory_efficiency · b/(b + memory_half_bytes). */
+    double memory_efficiency;
+    double memory_half_bytes;
+    double launch_s; // host or device time of one kernel launch that is not hidden
+    /* Collectives: bus bandwidth (as in nccl-tests), nominal · efficiency · b/(b + half_bytes); between nodes
+     * also / (1 + congestion · log2(nodes)). */
+    double collective_link_efficiency, collective_link_half_bytes;
+    double collective_network_efficiency, collective_network_half_bytes;
+    double congestion;
+    double p2p_efficiency;   // of send and receive, link or NIC
+    double overlap_slowdown; // compute concurrent with communication takes 1 + this times as long
+    double fragmentation;    // of the memory allocated
+    double step_overhead_s;  // host time of a step that no kernel hides
+};
+
+/* Kinds of measured tables. A sample's shape has the columns of its kind, in this order; columns that a kind
+ * lacks are 0. Transfers: `ranks` take part, on `nodes` nodes with equally many of them. */
+enum profile_kind {
+    MEASURED_MATMUL,             // m, n, k, dtype: FLOP/s
+    MEASURED_ATTENTION_FORWARD,  // heads (sequences times heads), sequence, head_dim, dtype: FLOP/s, causal
+    MEASURED_ATTENTION_BACKWARD, // same
+    MEASURED_MEMORY,             // bytes (read plus written): bytes/s
+    MEASURED_ALL_REDUCE,         // ranks, nodes, bytes (of the whole tensor): s
+    MEASURED_ALL_GATHER,         // same
+    MEASURED_REDUCE_SCATTER,     // same
+    MEASURED_P2P,                // ranks (each sends and receives), nodes, bytes (of one message): s
+    MEASURED_KINDS
+};
+enum { MEASURED_COLUMNS = 3 };
+
+struct profile_sample {
+    int64_t shape[MEASURED_COLUMNS]; // >= 1
+    enum profile_dtype dtype;        // of the kinds that have one, else PROFILE_FP32
+    double value;                    // > 0
+};
+
+struct profile_measured {
+    struct profile_sample *list; // in the order of the file; no shape occurs twice
+    size_t count;                // 0: not measured
+};
+
+struct profile_names {
+    char **list;
+    size_t count;
+};
+
+struct profile_fit {
+    double error_fraction;         // median relative error of predicted step times; 0: not fitted
+    int64_t rows;                  // number of step times
+    struct profile_names at_bound; // parameters of `model` that the fit left at a bound of their range
+};
+
+/* Where a value came from. */
+struct profile_origin {
+    const char *file; // belongs to the profile; NULL: the default
+    int line;         // counted from 1
+};
+
+enum { PROFILE_MOST_ROWS = 64 }; // room for an origin of each row of the table
+
+struct cluster_profile {
+    char *name; // derived from the file name if not given
+    char *description;
+    struct profile_device device;
+    struct profile_node node;
+    struct profile_network network;
+    struct profile_model model;
+    struct profile_measured measured[MEASURED_KINDS];
+    struct profile_fit fit;
+
+    struct profile_names files; // the profile, and its bases
+    struct profile_origin origin[PROFILE_MOST_ROWS];
+    struct profile_origin measured_origin[MEASURED_KINDS];
+};
+
+/* Loads a profile by the name of a shipped one, or by path: a value with a slash, or that ends in .yaml. On
+ * BAD_RECIPE, `problems` has all that is wrong with it, and *out is untouched. */
+MUST_USE enum status profile_load(const char *name_or_path, struct cluster_profile **out,
+                                  struct problems *problems);
+
+/* A profile with the defaults of the table, for programs that measure one; required fields are 0 or NULL. */
+struct cluster_profile *profile_create(void);
+/* Takes NULL. */
+void profile_destroy(struct cluster_profile *profile);
+
+/* Adds a problem for each missing, inconsistent or out-of-range value. `where` begins each problem. */
+void profile_check(const struct cluster_profile *profile, const char *where, struct problems *problems);
+
+/* The profile as YAML, complete and without a base. Loads back to an equal profile. */
+void profile_text(const struct cluster_profile *profile, struct text *out);
+/* A table of all keys: value, unit, origin. */
+void profile_table_text(const struct cluster_profile *profile, struct text *out);
+/* The keys with unit, range, default and meaning, as Markdown: the reference in docs/planning.md. */
+void profile_reference(struct text *out);
+
+/* Shipped profile `index`: its name and one-line description; NULL past the last. */
+const char *profile_shipped_name(size_t index);
+const char *profile_shipped_description(size_t index);
+
+/* Replaces a text field by a copy. */
+void profile_set_text(char **field, const char *text);
+/* Appends a sample to a table. */
+void profile_add_sample(struct cluster_profile *profile, enum profile_kind kind,
+                        const struct profile_sample *sample);
