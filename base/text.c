@@ -156,6 +156,15 @@ void text_free(struct text *text)
     *text = (struct text){0};
 }
 
+char *text_copy(const char *chars)
+{
+    size_t bytes = strlen(chars) + 1;
+    char *copy = malloc(bytes);
+    if (copy == NULL)
+        die(__FILE__, __LINE__, "text", "out of memory for %zu bytes", bytes);
+    return memcpy(copy, chars, bytes);
+}
+
 static const char *not_finite_text(double value)
 {
     return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";

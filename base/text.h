@@ -29,6 +29,8 @@ void text_printable(const char *string, char *out, size_t capacity);
 void print_line(FILE *to, const char *format, ...) PRINTF_LIKE(2, 3);
 const char *text_chars(const struct text *text);
 void text_free(struct text *text);
+/* Returns a copy of `chars`, released with free(). Ends the program if out of memory, as above. */
+char *text_copy(const char *chars);
 
 /* Returns the length of the UTF-8 sequence at `string` (1 to 4; 1 at its end), or 0 if it is invalid. */
 int utf8_length(const char *string);

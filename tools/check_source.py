@@ -59,7 +59,7 @@ VENDOR = {
     "dlfcn.h": ["kernels/cuda/*library.c", "kernels/cuda/runtime/look.c"],
     "mma.h": ["kernels/cuda/*"],
     "nv*.h": ["kernels/cuda/*"],
-    "yaml.h": ["trainer/recipe/recipe_yaml.c"],
+    "yaml.h": ["trainer/files/yaml.c"],
     "jansson.h": ["trainer/*.c", "tests/unit/data/test_json_line.c"],
     "xxhash.h": ["trainer/files/checksum.c"],
     "utf8proc.h": ["trainer/tokenizer/*.c"],

@@ -28,6 +28,7 @@
 #include "layers/layer_options.h"
 #include "layers/model_config.h"
 #include "parallel/data_parallel_options.h"
+#include "trainer/files/problems.h"
 
 enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS }; // whose memory a plan counts
 enum context_method { CONTEXT_RING, CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL };
@@ -240,25 +241,6 @@ struct recipe {
     struct recipe_names files; // the recipe, and what it is based on
     struct recipe_origin origin[RECIPE_MOST_ROWS];
 };
-
-/* What is wrong with a recipe: a growing list of lines, each naming file and line (or the command line),
- * key, value and the fix. {0} is empty. */
-struct problem {
-    char *text;
-    bool warning; // the recipe is still usable
-};
-
-struct problems {
-    struct problem *list;
-    size_t count;
-    size_t errors;
-};
-
-void problems_add(struct problems *problems, const char *format, ...) PRINTF_LIKE(2, 3);
-void problems_warn(struct problems *problems, const char *format, ...) PRINTF_LIKE(2, 3);
-/* One line each: "error: ..." or "warning: ...". */
-void problems_print(const struct problems *problems, FILE *to);
-void problems_free(struct problems *problems);
 
 /* Reads the recipe at `path`, then the overrides, each "key=value" with a dotted key (or tp, pp, dp, cp,
  * ep). world_size: the launcher's number of ranks; 0 alone, where `data_parallel_size: auto` is 1. On

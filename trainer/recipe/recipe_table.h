@@ -10,7 +10,7 @@
 
 #include "trainer/recipe/recipe.h"
 
-#include "trainer/recipe/recipe_yaml.h"
+#include "trainer/files/yaml.h"
 #include <sys/types.h>
 
 enum row_type {
@@ -119,11 +119,6 @@ void value_expected(const struct recipe_row *row, struct text *out);
 int64_t value_integer(const struct recipe *recipe, const struct recipe_row *row);
 void value_set_integer(struct recipe *recipe, const struct recipe_row *row, int64_t value);
 
-/* A copy in memory of its own; running out ends the program, as in base/text.h. */
-char *text_copy(const char *chars);
-/* `chars` with whatever could break a line or a YAML comment replaced by '?'. */
-void text_add_clean(struct text *out, const char *chars);
-
 /* A number as a person would write it where digits allow: 10000, not 1e+04. */
 void text_add_real(struct text *out, double value);
 
@@ -153,10 +148,6 @@ void recipe_derive_paths(struct recipe *recipe, const char *path, const struct r
 void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_MOST_ROWS],
                   struct problems *problems);
 
-/* Why `path`, a recipe, cannot be read; NULL when it was, up to one byte more than a recipe may have. It is a
- * regular file, or a pipe without a name (`<(...)`, /dev/stdin) that is written to: nothing else is waited
- * for. */
-const char *recipe_file_read(const char *path, struct text *out, dev_t *device, ino_t *inode);
 /* Adds a problem for each missing file that the recipe names and its run reads. schedule: also for the file
  * of the schedule, which otherwise has been read already. */
 void recipe_check_files(const struct recipe *recipe, bool schedule, struct problems *problems);

@@ -15,45 +15,12 @@
 
 enum { COMMENT_COLUMN = 46 };
 
-void text_add_clean(struct text *out, const char *chars)
-{
-    for (const char *c = chars; *c != 0;) {
-        int size = utf8_length(c);
-        char one[8] = {0};
-        memcpy(one, c, size > 0 ? (size_t)size : 1);
-        text_add(out, "%s", text_is_printable(one) ? one : "?");
-        c += size > 0 ? size : 1;
-    }
-}
-
 /* ---- values ---- */
 
 void text_add_real(struct text *out, double value)
 {
     char number[NUMBER_CHARS];
     text_add(out, "%s", number_text(value, number));
-}
-
-static bool can_be_plain(const char *text, bool derived)
-{
-    static const char *const words[] = {"none", "null", "true", "false", "True", "False", "TRUE", "FALSE"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcmp(text, words[i]) == 0)
-            return false;
-    for (const char *c = text; *c != 0; c++)
-        if (!isalnum((unsigned char)*c) && strchr("_./-+", *c) == NULL)
-            return false;
-    return !(derived && strcmp(text, "auto") == 0) && (isalnum((unsigned char)*text) || *text == '/');
-}
-
-static void add_string(struct text *out, const char *string, bool derived)
-{
-    if (string == NULL)
-        text_add(out, "none");
-    else if (can_be_plain(string, derived))
-        text_add(out, "%s", string);
-    else
-        text_add_json(out, string);
 }
 
 static void add_choice(struct text *out, const struct recipe_row *row, int value)
@@ -80,11 +47,11 @@ static void add_list(struct text *out, const struct recipe_row *row, const void 
     }
     for (size_t i = 0; row->type == ROW_NAMES && i < names->count; i++) {
         text_add(out, "%s", i > 0 ? ", " : "");
-        add_string(out, names->list[i], false);
+        yaml_add_string(out, names->list[i], NULL);
     }
     for (size_t i = 0; row->type == ROW_SOURCES && i < sources->count; i++) {
         text_add(out, "%s{path: ", i > 0 ? ", " : "");
-        add_string(out, sources->list[i].path, false);
+        yaml_add_string(out, sources->list[i].path, NULL);
         text_add(out, ", weight: ");
         text_add_real(out, sources->list[i].weight);
         text_add(out, "}");
@@ -110,7 +77,7 @@ void value_text(const struct recipe *recipe, const struct recipe_row *row, struc
         text_add_real(out, *(const double *)field);
         break;
     case ROW_TEXT:
-        add_string(out, *(char *const *)field, row->derived != NULL);
+        yaml_add_string(out, *(char *const *)field, row->derived != NULL ? "auto" : NULL);
         break;
     case ROW_WORD:
         text_add(out, "%s", *(char *const *)field);

@@ -27,12 +27,6 @@ static void *allocate(size_t count, size_t size)
     return memory;
 }
 
-char *text_copy(const char *chars)
-{
-    size_t bytes = strlen(chars) + 1;
-    return memcpy(allocate(bytes, 1), chars, bytes);
-}
-
 /* ---- what a row wants, in words ---- */
 
 static void add_range(const struct recipe_row *row, const char *noun, struct text *out)

@@ -5,7 +5,7 @@
 #include "base/file.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
-#include "trainer/recipe/recipe_table.h"
+#include "trainer/files/yaml.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -98,7 +98,7 @@ Test(file, reports_a_failing_fstat)
     put("faulty", "tp: 2");
     cr_expect_eq(file_read("faulty", &text), IO_ERROR);
     cr_expect_str_eq(fail_text(), "faulty: Input/output error");
-    const char *fault = recipe_file_read("faulty", &text, &device, &inode);
+    const char *fault = yaml_file_read("faulty", &text, &device, &inode);
     cr_assert_not_null(fault);
     cr_expect_str_eq(fault, "Input/output error");
     text_free(&text);

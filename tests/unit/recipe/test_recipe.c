@@ -372,7 +372,7 @@ Test(recipe, yaml_that_a_recipe_does_not_use)
     SAYS("<<: {a: 1}\n",
          "R:1:1: merge keys (<<) are not supported; use `base: other.yaml` to share settings\n");
     SAYS("a: !!int 1\n", "R:1:4: tags (!name) are not supported; remove it\n");
-    SAYS("seed: 1\n---\nseed: 2\n", "R:2:1: a second document; a recipe is a single document\n");
+    SAYS("seed: 1\n---\nseed: 2\n", "R:2:1: a second document; a file has a single document\n");
     SAYS("- seed\n", "R:1: expected keys and values, such as `seed: 1`\n");
     SAYS("seed\n", "R:1: expected keys and values, such as `seed: 1`\n");
     SAYS("? [a]\n: 1\n", "R:1:3: a key that is itself a list or a mapping\n");
@@ -414,7 +414,7 @@ Test(recipe, rejects_huge_and_deep_input)
     char *huge = malloc(HUGE_BYTES + 1);
     memset(huge, '\n', HUGE_BYTES);
     huge[HUGE_BYTES] = 0;
-    SAYS(huge, "R: larger than 1 MiB, the limit of a recipe\n");
+    SAYS(huge, "R: larger than 1 MiB, the limit of a YAML file\n");
     memset(huge, '[', HUGE_BYTES);
     huge[1 << 19] = 0;
     SAYS(huge, "R:1:18: nested too deeply (more than 16 levels)\n");
@@ -516,7 +516,7 @@ Test(recipe, invalid_bases)
               "F/bad.yaml:2:8: not YAML: mapping values are not allowed in this context; a "
               "second \": \" in one line? put the value in quotes\n");
     files_say(files, "folder.yaml",
-              "F/folder.yaml:1: base F/sub: is a directory, not a recipe; use the file in it\n");
+              "F/folder.yaml:1: base F/sub: is a directory, not a file; use the file in it\n");
     files_say(files, "nothing.yaml", "F/nothing.yaml: No such file or directory\n");
 }
 

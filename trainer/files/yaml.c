@@ -4,10 +4,11 @@
  * libyaml says where and what in its own words ("mapping values are not allowed in this context"); the
  * hints below add what usually causes it. A tab in the indentation is looked for first, because libyaml
  * would name the character after it. */
-#include "trainer/recipe/recipe_yaml.h"
+#include "trainer/files/yaml.h"
 
-#include "trainer/recipe/recipe_table.h"
+#include "trainer/files/problems.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
@@ -24,7 +25,7 @@ static void *allocate(size_t bytes)
 {
     void *memory = calloc(1, bytes);
     if (memory == NULL)
-        die(__FILE__, __LINE__, "recipe", "out of memory for %zu bytes", bytes);
+        die(__FILE__, __LINE__, "yaml", "out of memory for %zu bytes", bytes);
     return memory;
 }
 
@@ -54,7 +55,7 @@ static void node_add(struct node *node, struct node *child)
         size_t capacity = node->count == 0 ? 4 : node->count * 2;
         struct node **grown = realloc(node->child, capacity * sizeof *grown);
         if (grown == NULL)
-            die(__FILE__, __LINE__, "recipe", "out of memory for %zu nodes", capacity);
+            die(__FILE__, __LINE__, "yaml", "out of memory for %zu nodes", capacity);
         node->child = grown;
     }
     node->child[node->count++] = child;
@@ -191,7 +192,7 @@ static struct node *build_stream(struct reader *reader)
         if (event.type == YAML_STREAM_END_EVENT)
             end = true;
         else if (event.type == YAML_DOCUMENT_START_EVENT && ++documents > 1)
-            refuse(reader, event.start_mark, "a second document; a recipe is a single document");
+            refuse(reader, event.start_mark, "a second document; a file has a single document");
         else if (root == NULL && event.type != YAML_STREAM_START_EVENT &&
                  event.type != YAML_DOCUMENT_START_EVENT && event.type != YAML_DOCUMENT_END_EVENT)
             root = build(reader, &event, 0);
@@ -207,7 +208,7 @@ static struct node *build_stream(struct reader *reader)
 }
 
 /* Control characters, other line ends, and non-characters: true if the UTF-8 sequence at `c` is not allowed
- * in a line of a recipe. */
+ * in a line of a file. */
 static bool is_control(const char *c)
 {
     static const char *const others[] = {"\xE2\x80\xA8", "\xE2\x80\xA9", "\xEF\xBB\xBF", "\xEF\xBF\xBE",
@@ -221,7 +222,7 @@ static bool is_control(const char *c)
     return false;
 }
 
-/* libyaml's own reader gives an offset only, so bytes that no recipe may hold are found here. */
+/* libyaml's own reader gives an offset only, so bytes that no file may contain are found here. */
 static bool bytes_are_text(struct reader *reader, const char *bytes, size_t length)
 {
     yaml_mark_t mark = {0};
@@ -253,6 +254,41 @@ bool text_is_printable(const char *text)
     return true;
 }
 
+void text_add_clean(struct text *out, const char *chars)
+{
+    for (const char *c = chars; *c != 0;) {
+        int size = utf8_length(c);
+        char one[8] = {0};
+        memcpy(one, c, size > 0 ? (size_t)size : 1);
+        text_add(out, "%s", text_is_printable(one) ? one : "?");
+        c += size > 0 ? size : 1;
+    }
+}
+
+/* Whether `text` reads as itself without quotes; `reserved` is one more word that does not, or NULL. */
+static bool can_be_plain(const char *text, const char *reserved)
+{
+    static const char *const words[] = {"none", "null", "true", "false", "True", "False", "TRUE", "FALSE"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(text, words[i]) == 0)
+            return false;
+    for (const char *c = text; *c != 0; c++)
+        if (!isalnum((unsigned char)*c) && strchr("_./-+", *c) == NULL)
+            return false;
+    return !(reserved != NULL && strcmp(text, reserved) == 0) &&
+           (isalnum((unsigned char)*text) || *text == '/');
+}
+
+void yaml_add_string(struct text *out, const char *string, const char *reserved)
+{
+    if (string == NULL)
+        text_add(out, "none");
+    else if (can_be_plain(string, reserved))
+        text_add(out, "%s", string);
+    else
+        text_add_json(out, string);
+}
+
 struct node *yaml_parse(const char *name, const char *bytes, size_t length, struct problems *problems)
 {
     struct reader reader = {.name = name, .problems = problems};
@@ -266,13 +302,13 @@ struct node *yaml_parse(const char *name, const char *bytes, size_t length, stru
         return NULL;
     }
     if (length > YAML_MAX_BYTES) {
-        problems_add(problems, "%s: larger than 1 MiB, the limit of a recipe", name);
+        problems_add(problems, "%s: larger than 1 MiB, the limit of a YAML file", name);
         return NULL;
     }
     if (!bytes_are_text(&reader, bytes, length))
         return NULL;
     if (yaml_parser_initialize(&reader.parser) != 1)
-        die(__FILE__, __LINE__, "recipe", "out of memory for a YAML parser");
+        die(__FILE__, __LINE__, "yaml", "out of memory for a YAML parser");
     yaml_parser_set_encoding(&reader.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&reader.parser, (const unsigned char *)bytes, length);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The part of YAML that a recipe may use, as a small tree: mappings, lists and scalars with their places.
+/* The part of YAML that recipes and cluster profiles may use, as a small tree: mappings, lists and scalars
+ * with their positions.
  *
  * Left out on purpose, and refused in words: anchors, aliases and merge keys (`base:` shares settings),
  * tags, several documents, tabs in the indentation. Input is bounded before it is parsed, and the tree
@@ -7,6 +8,8 @@
 #pragma once
 
 #include "base/text.h"
+
+#include <sys/types.h>
 
 enum node_kind { NODE_SCALAR, NODE_LIST, NODE_MAP };
 
@@ -35,3 +38,13 @@ struct node *node_scalar(const char *text);
 
 /* Whether all of `text` is UTF-8 that needs no escapes in a YAML file. */
 bool text_is_printable(const char *text);
+/* Appends `chars` with whatever could break a line or a YAML comment replaced by '?'. */
+void text_add_clean(struct text *out, const char *chars);
+/* Appends a text as a scalar, in quotes where it would be read as something else: syntax, true, none or the
+ * word `reserved` (may be NULL). NULL is none. */
+void yaml_add_string(struct text *out, const char *string, const char *reserved);
+
+/* Returns why `path` cannot be read; NULL when it was, up to one byte more than YAML_MAX_BYTES. It is a
+ * regular file, or a pipe without a name (`<(...)`, /dev/stdin) that is written to: nothing else is waited
+ * for. */
+const char *yaml_file_read(const char *path, struct text *out, dev_t *device, ino_t *inode);

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+/* All problems of an input file at once, instead of the first one. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdio.h>
+
+/* What is wrong with an input file: a growing list of lines, each naming file and line (or the command line),
+ * key, value and the fix. {0} is empty. */
+struct problem {
+    char *text;
+    bool warning; // the file is still usable
+};
+
+struct problems {
+    struct problem *list;
+    size_t count;
+    size_t errors;
+};
+
+void problems_add(struct problems *problems, const char *format, ...) PRINTF_LIKE(2, 3);
+void problems_warn(struct problems *problems, const char *format, ...) PRINTF_LIKE(2, 3);
+/* One line each: "error: ..." or "warning: ...". */
+void problems_print(const struct problems *problems, FILE *to);
+void problems_free(struct problems *problems);
