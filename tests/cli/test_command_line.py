@@ -19,7 +19,7 @@ from fixtures import no_file_beyond  # noqa: E402
 
 CUBOID, ROOT, VERSION = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3]
 QUICKSTART = os.path.join(ROOT, "recipes", "quickstart.yaml")
-COMMANDS = ["train", "verify", "generate", "schedule", "data", "recipe", "doctor"]
+COMMANDS = ["train", "verify", "generate", "schedule", "data", "recipe", "profile", "doctor"]
 # A tiny model whose steps take almost no time, on one rank.
 TINY = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=2", "train.eval_interval=0",
         "model.hidden_size=16", "model.kv_channels=8", "model.num_attention_heads=2", "model.num_query_groups=2",
@@ -131,6 +131,23 @@ def test_doctor():
             expect("nothing is measured for it", done.stdout == "", done)
         expect("a pipe stays one", stat.S_ISFIFO(os.stat(path).st_mode), done)
     says("doctor and a word", run("doctor", "gpu"), 2, err="gpu")
+
+
+def test_profile():
+    listed = run("profile", "--list")
+    says("profile --list", listed, 0, out="dgx-a100-80 ")
+    with tempfile.TemporaryDirectory() as folder:  # shipped profiles are found from any directory
+        done = run("profile", "check", "selene", cwd=folder)
+        says("a shipped profile", done, 0, out="base dgx-a100-80:")
+        with open(os.path.join(folder, "mine.yaml"), "w", encoding="utf-8") as file:
+            file.write("base: dgx-h100\nmodel: {launch_s: 2}\nnic: 3\n")
+        done = run("profile", "check", "mine.yaml", cwd=folder)
+        says("a wrong profile", done, 2, err="mine.yaml:2: model.launch_s 2 is out of range; expected a number from 0")
+        says("both problems", done, 2, err="mine.yaml:3: unknown key nic")
+        expect("no table of it", done.stdout == "", done)
+    says("an unknown profile", run("profile", "check", "dgx-h10"), 2, err="did you mean dgx-h100?")
+    for words in [], ["check"], ["--list", "--reference"], ["--list", "x"], ["chek", "selene"]:
+        says(f"profile {words}", run("profile", *words), 2, err="use cuboid profile check FILE|NAME")
 
 
 def test_numbers():
@@ -382,8 +399,8 @@ def test_dry_run():
     expect(f"16000 layers in {many / few:.1f} times the time of 2000", many < 24 * few, done)
 
 
-for test in [test_help, test_version, test_doctor, test_typing_mistakes, test_numbers, test_output_that_breaks,
-             test_closed_output_is_not_reused, test_more_than_the_machine_has,
+for test in [test_help, test_version, test_doctor, test_profile, test_typing_mistakes, test_numbers,
+             test_output_that_breaks, test_closed_output_is_not_reused, test_more_than_the_machine_has,
              test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_closed_pipe,
              test_full_disk, test_prompt, test_recipe_warns_of_missing_files, test_recipe_resolves_threads,
              test_settings_as_other_programs_have_them, test_verify_has_steps_of_its_own,

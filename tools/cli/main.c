@@ -7,6 +7,7 @@
 #include "tools/cli/cmd_data.h"
 #include "tools/cli/cmd_doctor.h"
 #include "tools/cli/cmd_generate.h"
+#include "tools/cli/cmd_profile.h"
 #include "tools/cli/cmd_recipe.h"
 #include "tools/cli/cmd_train.h"
 #include "tools/cli/cmd_verify.h"
@@ -32,6 +33,7 @@ static const struct command {
     {"data", cmd_data, "prepare | inspect", "tokenize text into datasets, and inspect them"},
     {"recipe", cmd_recipe, "RECIPE [key=value ...]",
      "validate a recipe; print every key with its value and origin"},
+    {"profile", cmd_profile, "check NAME | --list", "check and list cluster profiles"},
     {"doctor", cmd_doctor, "[--profile FILE]", "report this machine's devices, libraries and speed"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };

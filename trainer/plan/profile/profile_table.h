@@ -71,3 +71,61 @@ double profile_number(const struct cluster_profile *profile, const struct profil
 void profile_set_number(struct cluster_profile *profile, const struct profile_row *row, double value);
 bool profile_is_number(const struct profile_row *row);
 void *profile_field(const struct cluster_profile *profile, const struct profile_row *row);
+
+/* ---- one value: profile_value.c ---- */
+
+struct node;
+
+/* Sets the row's field from `node`. On false the field is unchanged, and `why` has the rest of the sentence
+ * after the key: "1.2 is out of range; expected a number above 0 up to 1". */
+bool profile_value_set(struct cluster_profile *profile, const struct profile_row *row,
+                       const struct node *node, struct text *why);
+/* The default, of a row that has one. */
+void profile_value_set_default(struct cluster_profile *profile, const struct profile_row *row);
+/* The value as YAML, on one line. */
+void profile_value_text(const struct cluster_profile *profile, const struct profile_row *row,
+                        struct text *out);
+void profile_value_free(struct cluster_profile *profile, const struct profile_row *row);
+/* "a number above 0 up to 1", "true or false". */
+void profile_value_expected(const struct profile_row *row, struct text *out);
+/* Whether a number is within the row's range; false for NaN. */
+bool profile_in_range(const struct profile_row *row, double value);
+
+/* The shortest decimal that reads back to the same value, with an exponent where that is shorter: 3.12e14. */
+const char *profile_number_text(double value, char out[NUMBER_CHARS]);
+/* Parses a number without quotes; NULL or why it is none, as the rest of a sentence that begins with it. */
+const char *profile_number_fault(const struct node *node, double *out);
+
+/* ---- measured tables: profile_measured.c ---- */
+
+/* Replaces the table `kind` by the list `node`. Adds a problem for each wrong entry; then the table is
+ * unchanged. */
+void profile_measured_set(struct cluster_profile *profile, enum profile_kind kind, const struct node *node,
+                          const char *file, struct problems *problems);
+/* The section `measured` as YAML; nothing without tables. */
+void profile_measured_text(const struct cluster_profile *profile, struct text *out);
+void profile_measured_free(struct profile_measured *measured);
+/* Appends "nearest? the names are ..." for an unknown name. */
+void profile_add_hint(const char *name, const char *prefix, const char *const *names, size_t count,
+                      struct text *out);
+
+/* ---- files: profile_source.c ---- */
+
+/* A profile and its bases, in the order in which they name each other. */
+enum { PROFILE_MOST_SOURCES = 8 };
+struct profile_source {
+    const char *path; // belongs to the profile: of a file, or the name of a shipped profile
+    struct node *root;
+};
+
+/* Reads the chain that begins with `name_or_path`. False after adding a problem; some are read then. */
+bool profile_sources_read(struct cluster_profile *profile, const char *name_or_path,
+                          struct profile_source sources[PROFILE_MOST_SOURCES], size_t *count,
+                          struct problems *problems);
+
+/* Shipped profiles, embedded by tools/dev/embed_profiles.py; ends with {0}. */
+struct shipped_profile {
+    const char *name, *description;
+    const char *yaml;
+};
+extern const struct shipped_profile shipped_profiles[];

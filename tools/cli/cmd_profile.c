@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid profile: checks and lists cluster profiles. */
+#include "tools/cli/cmd_profile.h"
+
+#include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
+#include "trainer/files/problems.h"
+#include "trainer/plan/profile/profile.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char usage[] = "cuboid profile check FILE|NAME, or cuboid profile --list";
+
+static int list(void)
+{
+    for (size_t i = 0; profile_shipped_name(i) != NULL; i++)
+        printf("%-14s %s\n", profile_shipped_name(i), profile_shipped_description(i));
+    return 0;
+}
+
+static int print_and_free(struct text *text)
+{
+    fputs(text_chars(text), stdout);
+    text_free(text);
+    return 0;
+}
+
+static int check(const char *name_or_path)
+{
+    struct problems problems = {0};
+    struct cluster_profile *profile = NULL;
+    struct text table = {0};
+    enum status status = profile_load(name_or_path, &profile, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    if (status != OK)
+        return status_exit(status);
+    profile_table_text(profile, &table);
+    profile_destroy(profile);
+    return print_and_free(&table);
+}
+
+static int print_reference(void)
+{
+    struct text reference = {0};
+    profile_reference(&reference);
+    return print_and_free(&reference);
+}
+
+static int print_help(void)
+{
+    printf(
+        "cuboid profile check FILE|NAME   check a cluster profile; print every key with its unit and origin\n"
+        "cuboid profile --list            list the profiles that have a name\n"
+        "cuboid profile --reference       print every key with its range, default and meaning\n"
+        "A FILE has a slash in its path or ends in .yaml. cuboid doctor --profile FILE measures one.\n");
+    return 0;
+}
+
+int cmd_profile(int argc, char **argv)
+{
+    bool wants_list = false, wants_reference = false;
+    const char *rest[4];
+    int rest_count = 0;
+    const struct option options[] = {
+        {.name = "--list", .type = OPTION_FLAG, .value = &wants_list},
+        {.name = "--reference", .type = OPTION_FLAG, .value = &wants_reference},
+    };
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
+        return print_help();
+    enum status status =
+        argc <= 4 ? options_parse(argc, argv, options, 2, rest, &rest_count) : fail(BAD_USAGE, "%s", usage);
+    bool checks = status == OK && rest_count == 2 && strcmp(rest[0], "check") == 0;
+    if (status == OK && wants_list + wants_reference + checks == 1 && (checks || rest_count == 0))
+        return checks ? check(rest[1]) : wants_list ? list() : print_reference();
+    if (status == OK)
+        status = fail(BAD_USAGE, "profile: use %s", usage);
+    return exit_status(status);
+}
