@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part `repeat` of tools/soak: repeated tests of a build, while other processes keep the cores busy."""
+"""The part `repeat` of tools/soak: tests of a build, each repeated in a row while other processes keep the cores
+busy. Up to --jobs tests run side by side."""
+import concurrent.futures
 import contextlib
 import hashlib
 import json
@@ -8,6 +10,7 @@ import re
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -71,6 +74,13 @@ class Repeated:
                 out.write(done.stdout)
             print(f"{self.name}: run {len(self.runs)} ended with {done.returncode}: see {out.name}", flush=True)
 
+    def run_all(self, count, stop):
+        while len(self.runs) < count and not stop.is_set():
+            self.run()
+            if len(self.runs) % 10 == 0:
+                failed = sum(not good for good, _ in self.runs)
+                print(f"{self.name}: {len(self.runs)} of {count} runs, {failed} failed", flush=True)
+
     def row(self, kind, stamp):
         times = [seconds for _, seconds in self.runs]
         failed = sum(not good for good, _ in self.runs)
@@ -89,14 +99,13 @@ def repeat(options, stamp, old, write):
         sys.exit(f"tools/soak repeat: {build} has no test {', '.join(unknown)}; `meson test -C {build} --list` has all")
     repeated = [Repeated(build, tests[name], options.load, "thread" in kind) for name in options.tests.split(",")]
     count = options.runs or 200
-    with busy(options.load):
-        for number in range(count):
-            for test in repeated:
-                if len(test.runs) <= number:
-                    test.run()
-            if number % 10 == 9:
-                print(f"{number + 1} of {count}: " + ", ".join(
-                    f"{test.name} {sum(not good for good, _ in test.runs)} failed" for test in repeated), flush=True)
+    with busy(options.load), concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        stop = threading.Event()
+        try:
+            for done in [pool.submit(test.run_all, count, stop) for test in repeated]:
+                done.result()
+        finally:
+            stop.set()  # after an interruption: the running tests end, and no more start
     rows = [test.row(kind, stamp) for test in repeated]
     keys = [row.split(" | ")[:2] for row in rows]
     kept = [line for line in old if line.startswith("| ") and line != ROW and line.split(" | ")[:2] not in keys]
