@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "parallel/transports/transports.h"
 
+#include <dlfcn.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -372,6 +373,16 @@ static void comm_destroy_mpi(struct comm *comm)
     free(c);
 }
 
+/* Open MPI can yield the core in every poll that finds nothing, and does so if there are more ranks than cores.
+ * Next to busy processes each such poll costs a time slice of one of them. Ranks therefore yield only inside
+ * MPI's blocking calls, and sleep between polls (rest()). No effect with other MPIs. */
+static void yield_in_polls(bool yield)
+{
+    void *set = dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle");
+    if (set != NULL)
+        (*(bool (**)(bool)) & set)(yield);
+}
+
 /* Creates the communicator and exchanges an empty message with every member in both directions, so that all
  * connections exist before the first step. A group that ranks see differently hangs here, before training,
  * with its name in the trace. */
@@ -383,7 +394,9 @@ static void connect(struct mpi_comm *c, int64_t id)
     check(MPI_Comm_group(w->comm, &all), "MPI_Comm_group", name, -1);
     check(MPI_Group_incl(all, c->comm.size, c->ranks, &members), "MPI_Group_incl", name, -1);
     int tag = (int)((id ^ id >> 32) & 0x7fff);
+    yield_in_polls(true);
     check(MPI_Comm_create_group(w->comm, members, tag, &c->mpi), "MPI_Comm_create_group", name, -1);
+    yield_in_polls(false);
     check(MPI_Comm_set_errhandler(c->mpi, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", name, -1);
     check(MPI_Group_free(&members), "MPI_Group_free", name, -1);
     check(MPI_Group_free(&all), "MPI_Group_free", name, -1);
@@ -490,6 +503,8 @@ static enum status run_mpi(const struct world_options *options,
     w.spin_ns = spin_ns(world.local_size);
     prctl(PR_SET_TIMERSLACK, 1000UL); // timer slack of this thread: makes short sleeps short
 
+    yield_in_polls(false);
+
     enum status status = OK;
     if (world.size != size)
         status = fail(
@@ -500,6 +515,7 @@ static enum status run_mpi(const struct world_options *options,
         status = body(&world, argument);
     world_close(&world);
     status = end_together(&w, &world, status);
+    yield_in_polls(true);
     check(MPI_Comm_free(&w.comm), "MPI_Comm_free", "world", -1);
     check(MPI_Finalize(), "MPI_Finalize", "world", -1);
     return status;
