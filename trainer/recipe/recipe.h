@@ -195,9 +195,9 @@ struct recipe_cluster {
     char *transport;  // "auto": see recipe_transport(); or a name of the transports' registry
     char *dry_device; // whose kernels' temporary memory is counted where device is dry: "cpu" or "cuda"
     bool cuda_graphs;
-    char *profile;
-    int nodes;
-    int gpus_per_node;
+    char *profile;     // name or path of a cluster profile: profile_load()
+    int nodes;         // 0: unset
+    int gpus_per_node; // 0: unset
     int ranks_per_gpu;
     int threads_per_rank; // 0: see run_threads()
     char *time;
@@ -320,7 +320,7 @@ void recipe_changes(const struct recipe *then, const struct recipe *now, const c
                     struct problems *problems);
 
 /* The overrides that make a layout one rank: appends "key=value" for layout key `index` (the sections
- * parallel, pipeline and memory); false past the last. */
+ * parallel, pipeline and memory, and the keys that count nodes); false past the last. */
 bool recipe_one_rank_override(int index, struct text *out);
 /* Whether any layout key differs. */
 bool recipe_layouts_differ(const struct recipe *a, const struct recipe *b);

@@ -70,7 +70,7 @@ bool recipe_one_rank_override(int index, struct text *out)
 {
     for (int i = 0; i < recipe_row_count; i++) {
         const struct recipe_row *row = &recipe_rows[i];
-        if (row_kind(row) != SECTION_LAYOUT || index-- > 0)
+        if ((row_kind(row) != SECTION_LAYOUT && row->one_rank == NULL) || index-- > 0)
             continue;
         text_add(out, "%s=%s", row->key, row->one_rank != NULL ? row->one_rank : row->fallback);
         return true;

@@ -91,7 +91,8 @@ static void derive(struct recipe *r, int world_size, const bool given[GIVEN_COUN
     if (!given[GIVEN_DP]) {
         int64_t others = (int64_t)parallel->tensor_parallel_size * parallel->pipeline_parallel_size *
                          parallel->context_parallel_size;
-        int64_t data = others > 0 ? world_size / others : 0;
+        int64_t ranks = world_size > 0 ? world_size : recipe_cluster_ranks(r);
+        int64_t data = others > 0 ? ranks / others : 0;
         parallel->data_parallel_size = data > 0 ? (int)data : 1;
     }
     if (!given[GIVEN_VIRTUAL])
@@ -247,7 +248,7 @@ static bool suggest(const struct check *check, int broken, const struct fix *fix
     for (int side = 0; side < 2; side++)
         for (int64_t step = 0; step < WALK && !has[side]; step++) {
             found[side] = side == 0 ? low - step * grid : low + (step + 1) * grid;
-            has[side] = candidate_works(check, broken, row, found[side], strict);
+            has[side] = found[side] >= fix->least && candidate_works(check, broken, row, found[side], strict);
         }
     if (has[0] && has[1])
         text_add(out, "; use %s=%lld or %lld", fix->key, (long long)found[0], (long long)found[1]);

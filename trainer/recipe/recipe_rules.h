@@ -33,9 +33,10 @@ struct fix {
     const char *key;
     int64_t (*guess)(const struct recipe *recipe); // NULL: the present value
     int64_t (*grid)(const struct recipe *recipe);  // NULL: 1
+    int64_t least;                                 // smaller values, such as 0 for "unset", are not suggested
 };
 
-enum { RULE_FIXES = 3 };
+enum { RULE_FIXES = 5 };
 
 struct rule {
     const char *reads; // separated by spaces; the first that was given says where the problem is
@@ -61,6 +62,9 @@ extern const struct rules recipe_precision_rules;
 
 /* Like recipe_world_size(), for degrees that are not checked yet: their product may exceed an int. */
 int64_t recipe_ranks(const struct recipe *recipe);
+
+/* nodes x gpus_per_node x ranks_per_gpu; 0: unset. */
+int64_t recipe_cluster_ranks(const struct recipe *recipe);
 
 /* How many ids the recipe's tokenizer has; 0 when it cannot know. */
 int64_t rule_tokenizer_vocab(const struct recipe *recipe);

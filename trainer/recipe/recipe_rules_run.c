@@ -480,6 +480,42 @@ static void assumption_say(const struct view *v, struct text *out)
              v->recipe->cluster.device);
 }
 
+/* ---- nodes ---- */
+
+static bool nodes_hold(const struct view *v)
+{
+    int64_t ranks = recipe_cluster_ranks(v->recipe);
+    return ranks == 0 || ranks == recipe_ranks(v->recipe);
+}
+
+static void nodes_say(const struct view *v, struct text *out)
+{
+    const struct recipe_cluster *c = &v->recipe->cluster;
+    const struct recipe_parallel *p = &v->recipe->parallel;
+    text_add(out, "cluster.nodes %d x cluster.gpus_per_node %d", c->nodes, c->gpus_per_node);
+    if (c->ranks_per_gpu > 1)
+        text_add(out, " x cluster.ranks_per_gpu %d", c->ranks_per_gpu);
+    text_add(out, " are %lld ranks, but the layout has %lld (tp %d x pp %d x dp %d)",
+             (long long)recipe_cluster_ranks(v->recipe), (long long)recipe_ranks(v->recipe),
+             p->tensor_parallel_size, p->pipeline_parallel_size, p->data_parallel_size);
+}
+
+/* The data-parallel degree that uses all ranks of the nodes. */
+static int64_t degree_of_nodes(const struct recipe *r)
+{
+    int64_t replica = recipe_ranks(r) / r->parallel.data_parallel_size;
+    int64_t degree = recipe_cluster_ranks(r) / replica;
+    return degree > 0 ? degree : 1;
+}
+
+/* The nodes that the layout fills. */
+static int64_t nodes_of_layout(const struct recipe *r)
+{
+    int64_t per_node = (int64_t)r->cluster.gpus_per_node * r->cluster.ranks_per_gpu;
+    int64_t nodes = recipe_ranks(r) / per_node;
+    return nodes > 0 ? nodes : 1;
+}
+
 /* ---- the rules ---- */
 
 #define WARMUP    "optimizer.lr_warmup_iters"
@@ -529,6 +565,14 @@ static const struct rule rules[] = {
     {"memory.offload_optimizer pipeline.optimizer_post_validation", rollback_holds, rollback_say, {{0}}},
     {"cluster.transport cluster.device " DEGREES, transport_holds, transport_say, {{0}}},
     {"cluster.ranks_per_gpu cluster.transport cluster.device " DEGREES, sharing_holds, sharing_say, {{0}}},
+    {"cluster.nodes cluster.gpus_per_node cluster.ranks_per_gpu " DEGREES,
+     nodes_hold,
+     nodes_say,
+     {{.key = "parallel.data_parallel_size", .guess = degree_of_nodes},
+      {.key = "parallel.tensor_parallel_size"},
+      {.key = "parallel.pipeline_parallel_size"},
+      {.key = "cluster.nodes", .guess = nodes_of_layout, .least = 1},
+      {.key = "cluster.gpus_per_node", .least = 1}}},
     {"profile.profile_step_start profile.profile_step_end profile.timeline train.train_iters",
      profile_holds,
      profile_say,

@@ -215,7 +215,8 @@ const struct recipe_row recipe_rows[] = {
         BETWEEN(1, 65536), .aliases = "pp pipeline_model_parallel_size"),
     ROW("parallel.data_parallel_size", INT, parallel.data_parallel_size, NULL,
         "d, the data-parallel degree: divides the global batch.", BETWEEN(1, 65536),
-        .derived = "ranks / (tp x pp x cp); 1 without a launcher", .aliases = "dp", .one_rank = "1"),
+        .derived = "ranks / (tp x pp x cp); without a launcher, ranks of `cluster.nodes`, or 1",
+        .aliases = "dp", .one_rank = "1"),
     ROW("parallel.context_parallel_size", INT, parallel.context_parallel_size, "1",
         "c, the context-parallel degree: divides each sequence.", BETWEEN(1, 65536), .aliases = "cp",
         .unbuilt = true),
@@ -481,10 +482,10 @@ const struct recipe_row recipe_rows[] = {
         "Steps between log lines on the terminal. metrics.jsonl has every step.", BETWEEN(1, 1e12)),
     ROW("logging.tensorboard_dir", TEXT, logging.tensorboard_dir, "none",
         "Folder for TensorBoard event files.", .optional = true, .unbuilt = true),
-    ROW("logging.peak_flops", REAL, logging.peak_flops, "0",
+    ROW("logging.peak_flops", REAL, logging.peak_flops, NULL,
         "Peak FLOP/s of one rank's device, for mfu (full attention) and mfu_causal (causal half) in "
         "metrics.jsonl and the summary; 0: unknown.",
-        NOT_NEGATIVE),
+        NOT_NEGATIVE, .derived = "the peak of `cluster.profile` for `precision.params_dtype`; 0 without one"),
 
     ROW("profile.timeline", BOOL, profile.timeline, "false",
         "Write each rank's timeline next to the simulated one into the run's folder: timeline-step-N.json "
@@ -536,12 +537,17 @@ const struct recipe_row recipe_rows[] = {
         .choices = epilogues),
     ROW("cluster.cuda_graphs", BOOL, cluster.cuda_graphs, "false",
         "On a GPU: from the third step on, replay passes without communication as CUDA graphs."),
-    ROW("cluster.profile", TEXT, cluster.profile, "none", "Measured rates of a machine, for predictions.",
-        .optional = true, .unbuilt = true),
-    ROW("cluster.nodes", INT, cluster.nodes, "0", "Number of machines; 0: unset.", BETWEEN(0, 1e6),
-        .unbuilt = true),
-    ROW("cluster.gpus_per_node", INT, cluster.gpus_per_node, "0", "Ranks per machine; 0: unset.",
-        BETWEEN(0, 1024), .unbuilt = true),
+    ROW("cluster.profile", TEXT, cluster.profile, "none",
+        "Cluster profile for predictions: the name of a shipped one (`cuboid profile --list`), or the path "
+        "of a file, with a slash or ending in .yaml (docs/planning.md).",
+        .optional = true),
+    ROW("cluster.nodes", INT, cluster.nodes, "0",
+        "Number of nodes; 0: unset. If nodes and gpus_per_node are set, nodes x gpus_per_node x "
+        "ranks_per_gpu must be the number of ranks.",
+        BETWEEN(0, 1e6), .one_rank = "0"),
+    ROW("cluster.gpus_per_node", INT, cluster.gpus_per_node, "0",
+        "Devices per node; 0: unset. At most node.devices of the profile.", BETWEEN(0, 1024),
+        .one_rank = "0"),
     ROW("cluster.threads_per_rank", INT, cluster.threads_per_rank, "0",
         "CPU threads per rank. 0: the CPUs available to the job on this machine (affinity mask, cgroup "
         "CPU quota) divided by its ranks there. Results are bit-identical.",

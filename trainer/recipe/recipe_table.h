@@ -43,7 +43,7 @@ struct recipe_row {
     const char *derived;  // how the default is computed, in words; such a key also takes `auto`
     const char *aliases;  // other names inside the section, separated by spaces
     const char *example;  // for a key that must be given, or whose range has an open end
-    const char *one_rank; // of a layout key: its value on one rank; NULL: the default
+    const char *one_rank; // its value on one rank; NULL: the default of a layout key, else unchanged
     const char *help;
     const struct choice *choices;
     const char *(*names)(
@@ -131,6 +131,10 @@ void recipe_derive_layers(struct recipe *recipe);
 /* Notes what pipeline.schedule_file is made for, if there is one, so that rules can hold it against the rest;
  * false with a problem when it cannot be used. */
 bool recipe_read_schedule(struct recipe *recipe, struct problems *problems);
+
+/* Checks cluster.profile, and fills logging.peak_flops from it where that was not given; false with a problem
+ * when the profile cannot be used. */
+bool recipe_read_profile(struct recipe *recipe, struct problems *problems);
 
 /* ---- names and folders: recipe_paths.c ---- */
 

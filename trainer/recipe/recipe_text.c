@@ -125,6 +125,8 @@ static void add_from(const struct recipe *recipe, int row, struct text *out)
         origin_text(recipe, row, out);
     else
         text_add(out, "derived");
+    if (kind == FROM_DERIVED && row == row_of("logging.peak_flops") && recipe->cluster.profile != NULL)
+        text_add(out, " from cluster.profile %s", recipe->cluster.profile);
     if (!is_derived_path(recipe, row))
         return;
     text_add(out, ": ");

@@ -144,3 +144,87 @@ Test(recipe_check, the_attention_of_cudnn)
     WITH("", dry, bf16, "model.attention_backend=fused");
     WITH("", "model.attention_backend=flash");
 }
+
+/* ---- cluster profiles and nodes ---- */
+
+/* logging.peak_flops, and its line of the resolved recipe. */
+static double peak_of(const char *const *overrides, const char *line)
+{
+    struct loaded loaded = load(SMALL, overrides, 0);
+    struct text text = {0};
+    cr_assert_neq(loaded.recipe, NULL, "%s", text_chars(&loaded.said));
+    recipe_resolved_text(loaded.recipe, &text);
+    cr_expect_not_null(strstr(text.chars, line), "%s", text.chars);
+    double peak = loaded.recipe->logging.peak_flops;
+    text_free(&text);
+    loaded_free(&loaded);
+    return peak;
+}
+#define PEAK(line, ...) peak_of((const char *const[]){__VA_ARGS__, NULL}, line)
+
+Test(recipe_cluster, a_profile_has_the_peak)
+{
+    cr_expect_eq(PEAK("  peak_flops: 0                                # derived\n", "seed=1"), 0.0);
+    cr_expect_eq(PEAK("# derived from cluster.profile dgx-h100\n", "cluster.profile=dgx-h100"), 67e12);
+    cr_expect_eq(PEAK("  profile: selene ", "cluster.profile=selene", "precision.params_dtype=bf16"), "
+    "312e12);
+    cr_expect_eq(PEAK("# command line\n", "cluster.profile=dgx-h100", "logging.peak_flops=1e12"), 1e12);
+    cr_expect_eq(PEAK("# derived from", "cluster.profile=dgx-h100", "logging.peak_flops=auto"), 67e12);
+    WITH(
+        "warning: command line: cluster.profile dgx-v100-32 has no peak for bf16, so mfu is not "
+        "reported; set "
+        "logging.peak_flops\n",
+        "cluster.profile=dgx-v100-32", "precision.params_dtype=bf16");
+}
+
+Test(recipe_cluster, a_profile_that_cannot_be_used)
+{
+    WITH("command line: cluster.profile: ./no.yaml: No such file or directory\n",
+         "cluster.profile=./no.yaml");
+    WITH("command line: cluster.gpus_per_node 16, but a node of cluster.profile dgx-a100-80 has 8 "
+         "devices; use "
+         "cluster.gpus_per_node=8\n",
+         "cluster.profile=dgx-a100-80", "cluster.gpus_per_node=16");
+    const char *const overrides[] = {"cluster.profile=dgx-a100", NULL};
+    struct loaded loaded = load(SMALL, overrides, 0);
+    cr_expect_not_null(strstr(text_chars(&loaded.said),
+                              "command line: cluster.profile: unknown cluster profile "
+                              "dgx-a100; did you mean dgx-h100?"),
+                       "%s", text_chars(&loaded.said));
+    loaded_free(&loaded);
+}
+
+Test(recipe_cluster, nodes_have_the_ranks_of_the_layout)
+{
+    WITH("", "cluster.nodes=2", "cluster.gpus_per_node=2", "tp=2"); // dp is derived
+    WITH("", "cluster.nodes=2", "tp=2");
+    WITH("command line: cluster.nodes 2 x cluster.gpus_per_node 4 are 8 ranks, but the layout has 2 (tp "
+         "2 x pp 1 "
+         "x dp 1); use parallel.data_parallel_size=4\n",
+         "cluster.nodes=2", "cluster.gpus_per_node=4", "tp=2", "dp=1");
+    WITH("command line: cluster.nodes 2 x cluster.gpus_per_node 4 are 8 ranks, but the layout has 6 (tp "
+         "2 x pp 3 "
+         "x dp 1); use parallel.pipeline_parallel_size=2 or 4\n",
+         "cluster.nodes=2", "cluster.gpus_per_node=4", "tp=2", "pp=3");
+    // Nodes of which the layout fills fewer.
+    WITH("command line: cluster.nodes 5 x cluster.gpus_per_node 2 are 10 ranks, but the layout has 4 (tp "
+         "2 x pp 1 "
+         "x dp 2); use cluster.nodes=2\n",
+         "cluster.nodes=5", "cluster.gpus_per_node=2", "tp=2", "dp=2");
+}
+
+/* A reference of one rank has no nodes: `verify` and `generate` load it from the same recipe. */
+Test(recipe_cluster, one_rank_has_no_nodes)
+{
+    const char *overrides[64] = {NULL};
+    struct text made[64] = {0};
+    size_t count = 0;
+    for (; recipe_one_rank_override((int)count, &made[count]); count++)
+        overrides[count] = made[count].chars;
+    struct loaded loaded = load(SMALL "cluster: {nodes: 4, gpus_per_node: 8}\n", overrides, 0);
+    cr_assert_neq(loaded.recipe, NULL, "%s", text_chars(&loaded.said));
+    cr_expect(recipe_world_size(loaded.recipe) == 1 && loaded.recipe->cluster.nodes == 0);
+    loaded_free(&loaded);
+    for (size_t i = 0; i < count; i++)
+        text_free(&made[i]);
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Section `cluster` of a recipe: the profile, and the ranks of the nodes. */
+#include "trainer/recipe/recipe_rules.h"
+
+#include "trainer/plan/profile/profile.h"
+
+int64_t recipe_cluster_ranks(const struct recipe *recipe)
+{
+    const struct recipe_cluster *cluster = &recipe->cluster;
+    return (int64_t)cluster->nodes * cluster->gpus_per_node * cluster->ranks_per_gpu;
+}
+
+/* What matmuls of the recipe are computed in. */
+static enum profile_dtype matmul_dtype(const struct recipe *recipe)
+{
+    switch (recipe->precision.params_dtype) {
+    case RECIPE_FP32:
+        break;
+    case RECIPE_BF16:
+        return PROFILE_BF16;
+    case RECIPE_FP16:
+        return PROFILE_FP16;
+    }
+    return recipe->kernels.tf32 ? PROFILE_TF32 : PROFILE_FP32;
+}
+
+static bool was_given(const struct recipe *recipe, const char *key)
+{
+    enum origin_kind kind = recipe->origin[row_of(key)].kind;
+    return kind == FROM_FILE || kind == FROM_COMMAND_LINE;
+}
+
+static void derive_peak(struct recipe *recipe, const struct cluster_profile *profile, const char *where,
+                        struct problems *problems)
+{
+    enum profile_dtype dtype = matmul_dtype(recipe);
+    if (was_given(recipe, "logging.peak_flops"))
+        return;
+    recipe->logging.peak_flops = profile->device.peak_flops[dtype];
+    if (recipe->logging.peak_flops == 0.0)
+        problems_warn(problems,
+                      "%s: cluster.profile %s has no peak for %s, so mfu is not reported; set "
+                      "logging.peak_flops",
+                      where, recipe->cluster.profile, profile_dtype_name(dtype));
+}
+
+bool recipe_read_profile(struct recipe *recipe, struct problems *problems)
+{
+    const struct recipe_cluster *cluster = &recipe->cluster;
+    struct problems faults = {0};
+    struct cluster_profile *profile = NULL;
+    struct text where = {0};
+    if (cluster->profile == NULL)
+        return true;
+    origin_text(recipe, row_of("cluster.profile"), &where);
+    bool good = profile_load(cluster->profile, &profile, &faults) == OK;
+    for (size_t i = 0; i < faults.count; i++)
+        problems_add(problems, "%s: cluster.profile: %s", where.chars, faults.list[i].text);
+    if (good && !profile->device.is_cpu && cluster->gpus_per_node > profile->node.devices) {
+        problems_add(problems,
+                     "%s: cluster.gpus_per_node %d, but a node of cluster.profile %s has %d devices; use "
+                     "cluster.gpus_per_node=%d",
+                     where.chars, cluster->gpus_per_node, cluster->profile, profile->node.devices,
+                     profile->node.devices);
+        good = false;
+    }
+    if (good)
+        derive_peak(recipe, profile, where.chars, problems);
+    profile_destroy(profile);
+    problems_free(&faults);
+    text_free(&where);
+    return good;
+}
