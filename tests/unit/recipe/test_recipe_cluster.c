@@ -166,15 +166,13 @@ Test(recipe_cluster, a_profile_has_the_peak)
 {
     cr_expect_eq(PEAK("  peak_flops: 0                                # derived\n", "seed=1"), 0.0);
     cr_expect_eq(PEAK("# derived from cluster.profile dgx-h100\n", "cluster.profile=dgx-h100"), 67e12);
-    cr_expect_eq(PEAK("  profile: selene ", "cluster.profile=selene", "precision.params_dtype=bf16"), "
-    "312e12);
+    cr_expect_eq(PEAK("  profile: selene ", "cluster.profile=selene", "precision.params_dtype=bf16"), 312e12);
     cr_expect_eq(PEAK("# command line\n", "cluster.profile=dgx-h100", "logging.peak_flops=1e12"), 1e12);
     cr_expect_eq(PEAK("# derived from", "cluster.profile=dgx-h100", "logging.peak_flops=auto"), 67e12);
-    WITH(
-        "warning: command line: cluster.profile dgx-v100-32 has no peak for bf16, so mfu is not "
-        "reported; set "
-        "logging.peak_flops\n",
-        "cluster.profile=dgx-v100-32", "precision.params_dtype=bf16");
+    WITH("warning: command line: cluster.profile dgx-v100-32 has no peak for bf16, so mfu is not "
+         "reported; set "
+         "logging.peak_flops\n",
+         "cluster.profile=dgx-v100-32", "precision.params_dtype=bf16");
 }
 
 Test(recipe_cluster, a_profile_that_cannot_be_used)
