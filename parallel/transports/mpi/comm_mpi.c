@@ -373,9 +373,9 @@ static void comm_destroy_mpi(struct comm *comm)
     free(c);
 }
 
-/* Open MPI can yield the core in every poll that finds nothing, and does so if there are more ranks than cores.
- * Next to busy processes each such poll costs a time slice of one of them. Ranks therefore yield only inside
- * MPI's blocking calls, and sleep between polls (rest()). No effect with other MPIs. */
+/* Open MPI can yield the core in every poll that finds nothing, and does so if there are more ranks than
+ * cores. Next to busy processes each such poll costs a time slice of one of them. Ranks therefore yield only
+ * inside MPI's blocking calls, and sleep between polls (rest()). No effect with other MPIs. */
 static void yield_in_polls(bool yield)
 {
     void *set = dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle");
