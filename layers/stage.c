@@ -231,7 +231,7 @@ static enum status layer_backward_weight(const struct stage *stage, const struct
     const struct stage_layer *layer = &stage->layers[i];
     TRY(gradients_begin(env->weights->gradients, env->compute, layer->layer));
     TRY(layer->kind->backward_weight(layer->backward, pass));
-    return gradients_finished(env->weights->gradients, env->compute, layer->layer, pass->is_last);
+    return gradients_end(env->weights->gradients, env->compute, layer->layer, pass->is_last);
 }
 
 /* ---- a pass ---- */
@@ -270,10 +270,10 @@ enum status stage_backward(const struct stage *stage, const struct pass *pass, s
     return OK;
 }
 
-enum status stage_gradients_complete(const struct stage *stage)
+enum status stage_mark_gradients_ready(const struct stage *stage)
 {
     const struct env *env = stage->env;
     for (int i = stage->count - 1; i >= 0; i--)
-        TRY(gradients_complete(env->weights->gradients, env->compute, stage->layers[i].layer));
+        TRY(gradients_mark_ready(env->weights->gradients, env->compute, stage->layers[i].layer));
     return OK;
 }

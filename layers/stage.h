@@ -62,6 +62,6 @@ MUST_USE enum status stage_backward_weight(const struct stage *stage, const stru
 /* backward_input and backward_weight, layer by layer. */
 MUST_USE enum status stage_backward(const struct stage *stage, const struct pass *pass, struct tensor dx);
 
-/* The gradients of all layers are complete, in the order of a backward pass: for a stage without
- * microbatches, and after the replay of a CUDA graph. */
-MUST_USE enum status stage_gradients_complete(const struct stage *stage);
+/* Marks the gradients of all layers as ready to be reduced, in the order of a backward pass: for a stage
+ * without microbatches, and after the replay of a CUDA graph. */
+MUST_USE enum status stage_mark_gradients_ready(const struct stage *stage);

@@ -48,7 +48,7 @@ MUST_USE enum status groups_add_ties(struct world *world, struct groups *groups,
 MUST_USE enum status groups_add_replicas(struct world *world, struct groups *groups);
 /* Returns true on exactly one of the ranks that hold the same shards of the same weights (data replicas,
  * stage replicas): the rank that reports for them. */
-bool groups_is_primary(const struct groups *groups);
+bool groups_is_primary_replica(const struct groups *groups);
 
 /* The groups of the parameters of a mesh (param.mesh). */
 struct mesh_groups {

@@ -90,7 +90,7 @@ enum status groups_add_replicas(struct world *world, struct groups *g)
                      mine < other ? other : mine, &g->stage_replicas);
 }
 
-bool groups_is_primary(const struct groups *g)
+bool groups_is_primary_replica(const struct groups *g)
 {
     return g->coord.dp == 0 && g->coord.cp == 0 &&
            (g->stage_replicas == NULL || g->stage_replicas->rank == 0);

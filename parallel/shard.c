@@ -59,7 +59,7 @@ struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, i
                          struct mesh_coord coord)
 {
     CHECK(ndim >= 1 && ndim <= SHARD_MAX_DIMS);
-    struct slice slice = {.ndim = ndim, .first = true};
+    struct slice slice = {.ndim = ndim, .first_replica = true};
     for (int i = 0; i < SHARD_MAX_DIMS; i++)
         slice.count[i] = slice.padded[i] = i < ndim ? dim[i] : 1;
 
@@ -76,11 +76,11 @@ struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, i
         slice.begin[cut->dim] = begin;
         slice.count[cut->dim] = end - begin;
         slice.padded[cut->dim] = round_up(share, cut->multiple);
-        slice.first = slice.first && index % cut->replicas == 0;
+        slice.first_replica = slice.first_replica && index % cut->replicas == 0;
         tp_seen = tp_seen || cut->axes == AXIS_TP;
     }
     // A tensor that tp does not cut is replicated over tp; the first tp rank is its primary.
-    slice.first = slice.first && (tp_seen || coord.tp == 0);
+    slice.first_replica = slice.first_replica && (tp_seen || coord.tp == 0);
     MUST(slice_check(&slice, dim));
     return slice;
 }

@@ -31,7 +31,7 @@ struct slice {
     int64_t begin[SHARD_MAX_DIMS];
     int64_t count[SHARD_MAX_DIMS];  // indices without padding
     int64_t padded[SHARD_MAX_DIMS]; // indices in memory, with padding
-    bool first;                     // first of all ranks that hold this share, along every axis but data
+    bool first_replica;             // first of all ranks that hold this share, along every axis but data
 };
 
 struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, int cut_count,

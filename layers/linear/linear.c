@@ -103,10 +103,10 @@ static enum status multiply(const struct quantization *quantization, const struc
     return gemm_epilogue(pass->env->compute, args);
 }
 
-/* Returns true if communication overlaps the matmul. A quantized matmul needs whole operands for the scales.
- * */
-static bool goes_in_pieces(const struct quantization *quantization, const struct pass *pass,
-                           enum matmul matmul)
+/* Returns true if communication overlaps the matmul. A quantized matmul needs whole
+ * operands for the scales. */
+static bool overlaps_communication(const struct quantization *quantization, const struct pass *pass,
+                                   enum matmul matmul)
 {
     return pass->env->comm_stream != NULL && quantization->precision.format[matmul] == MATMUL_FORMAT_NONE;
 }
@@ -115,7 +115,7 @@ static bool goes_in_pieces(const struct quantization *quantization, const struct
 static enum status gather_and_multiply(const struct quantization *quantization, const struct pass *pass,
                                        enum matmul matmul, struct region into, struct gemm args)
 {
-    if (goes_in_pieces(quantization, pass, matmul)) {
+    if (overlaps_communication(quantization, pass, matmul)) {
         struct gemm alone = args;
         alone.epilogue = (struct epilogue){0};
         TRY(multiply_gathered(pass->env, args.a, pass_tensor(pass, into), alone));
@@ -131,7 +131,7 @@ static enum status multiply_and_reduce(const struct quantization *quantization, 
                                        enum matmul matmul, struct region parts, struct region into,
                                        struct gemm args, struct tensor *sum)
 {
-    if (!goes_in_pieces(quantization, pass, matmul)) {
+    if (!overlaps_communication(quantization, pass, matmul)) {
         TRY(multiply(quantization, pass, matmul, args));
         return reduce_tokens(pass, args.c, into, sum);
     }

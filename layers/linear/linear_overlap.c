@@ -2,16 +2,16 @@
 #include "layers/linear/linear_overlap.h"
 
 /* The tokens of one rank. */
-static struct tensor piece(const struct env *env, struct tensor t, int rank)
+static struct tensor tokens_of_rank(const struct env *env, struct tensor t, int rank)
 {
     int64_t tokens = env_local_tokens(env);
     return tensor_rows(t, rank * tokens, (rank + 1) * tokens);
 }
 
 /* Returns the rank at that distance after this one; negative: before it. */
-static int neighbour(const struct group *tp, int places)
+static int neighbour(const struct group *tp, int distance)
 {
-    return (tp->rank + places + tp->size) % tp->size;
+    return (tp->rank + distance + tp->size) % tp->size;
 }
 
 /* Makes later work on the communication stream wait for the work enqueued on `compute` so far. */
@@ -32,16 +32,16 @@ enum status multiply_gathered(const struct env *env, struct tensor local, struct
     const struct group *tp = env->groups->tp;
     struct tensor c = args.c;
     TRY(begin_overlap(env));
-    TRY(copy(env->comm_stream, (struct copy){.in = local, .out = piece(env, whole, tp->rank)}));
+    TRY(copy(env->comm_stream, (struct copy){.in = local, .out = tokens_of_rank(env, whole, tp->rank)}));
     for (int s = 0; s < tp->size; s++) {
         struct event come = stream_record(env->comm_stream);
         int rank = neighbour(tp, s), next = neighbour(tp, s + 1);
         if (next != tp->rank)
-            TRY(swap(env, neighbour(tp, -s - 1), local, next, piece(env, whole, next)));
+            TRY(swap(env, neighbour(tp, -s - 1), local, next, tokens_of_rank(env, whole, next)));
         if (s > 0)
             TRY(stream_wait(env->compute, come));
-        args.a = s > 0 ? piece(env, whole, rank) : local;
-        args.c = piece(env, c, rank);
+        args.a = s > 0 ? tokens_of_rank(env, whole, rank) : local;
+        args.c = tokens_of_rank(env, c, rank);
         TRY(gemm(env->compute, args));
     }
     return OK;
@@ -54,14 +54,14 @@ enum status multiply_scattered(const struct env *env, struct gemm args, struct t
     struct tensor a = args.a, c = args.c;
     for (int s = 1; s <= tp->size; s++) {
         int rank = neighbour(tp, s);
-        args.a = piece(env, a, rank);
-        args.c = piece(env, s < tp->size ? c : parts, rank);
+        args.a = tokens_of_rank(env, a, rank);
+        args.c = tokens_of_rank(env, s < tp->size ? c : parts, rank);
         TRY(gemm(env->compute, args));
         if (s == tp->size)
             break;
         int from = neighbour(tp, -s);
         TRY(begin_overlap(env));
-        TRY(swap(env, rank, args.c, from, piece(env, parts, from)));
+        TRY(swap(env, rank, args.c, from, tokens_of_rank(env, parts, from)));
     }
     TRY(stream_wait(env->compute, stream_record(env->comm_stream)));
     int64_t count = tensor_count(sum);

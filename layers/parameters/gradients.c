@@ -16,8 +16,8 @@ enum status gradients_create(struct weights *weights, const struct weights_confi
     g->ops = ops;
     g->weights = weights;
     g->stage_replicas = config->groups->stage_replicas;
-    g->complete = calloc((size_t)weights->layer_count + 1, sizeof *g->complete);
-    if (g->complete == NULL)
+    g->ready = calloc((size_t)weights->layer_count + 1, sizeof *g->ready);
+    if (g->ready == NULL)
         return fail(NO_MEMORY, "no memory for the gradients of %d layers", weights->layer_count);
     TRY(gradients_check(g));
     return ops->open(g, config);
@@ -28,7 +28,7 @@ void gradients_destroy(struct gradients *gradients)
     if (gradients == NULL)
         return;
     gradients->ops->close(gradients);
-    free(gradients->complete);
+    free(gradients->ready);
     free(gradients);
 }
 
@@ -84,7 +84,7 @@ static const struct held_layer *layer_of(const struct gradients *g, int layer)
 enum status gradients_zero(struct gradients *g, struct stream *compute)
 {
     CHECK_USE(gradients_check(g));
-    memset(g->complete, 0, (size_t)g->weights->layer_count * sizeof *g->complete);
+    memset(g->ready, 0, (size_t)g->weights->layer_count * sizeof *g->ready);
     return fill(compute, (struct fill){.out = g->weights->flat_gradient, .value = 0.0F});
 }
 
@@ -93,30 +93,30 @@ enum status gradients_begin(struct gradients *g, struct stream *compute, int lay
     return g->ops->begin != NULL ? g->ops->begin(g, compute, layer_of(g, layer)) : OK;
 }
 
-enum status gradients_finished(struct gradients *g, struct stream *compute, int layer, bool is_last)
+enum status gradients_end(struct gradients *g, struct stream *compute, int layer, bool is_last)
 {
-    if (g->ops->finished != NULL)
-        TRY(g->ops->finished(g, compute, layer_of(g, layer)));
-    return is_last ? gradients_complete(g, compute, layer) : OK;
+    if (g->ops->end != NULL)
+        TRY(g->ops->end(g, compute, layer_of(g, layer)));
+    return is_last ? gradients_mark_ready(g, compute, layer) : OK;
 }
 
-enum status gradients_complete(struct gradients *g, struct stream *compute, int layer)
+enum status gradients_mark_ready(struct gradients *g, struct stream *compute, int layer)
 {
     const struct held_layer *held = layer_of(g, layer);
-    bool *complete = &g->complete[held - g->weights->layers];
-    if (*complete)
-        return fail(BAD_ARGUMENT, "gradients of layer %d: complete twice in one step", layer);
-    *complete = true;
-    return g->ops->complete != NULL ? g->ops->complete(g, compute, held) : OK;
+    bool *ready = &g->ready[held - g->weights->layers];
+    if (*ready)
+        return fail(BAD_ARGUMENT, "gradients of layer %d: marked ready twice in one step", layer);
+    *ready = true;
+    return g->ops->mark_ready != NULL ? g->ops->mark_ready(g, compute, held) : OK;
 }
 
-enum status gradients_reduced(struct gradients *g, struct stream *compute)
+enum status gradients_finish_reduce(struct gradients *g, struct stream *compute)
 {
     for (int l = 0; l < g->weights->layer_count; l++)
-        if (!g->complete[l])
-            return fail(BAD_ARGUMENT, "gradients of layer %d: never complete in this step",
+        if (!g->ready[l])
+            return fail(BAD_ARGUMENT, "gradients of layer %d: never marked ready in this step",
                         g->weights->layers[l].layer);
-    return g->ops->reduced(g, compute);
+    return g->ops->finish_reduce(g, compute);
 }
 
 bool gradients_communicates(const struct gradients *g, bool is_last)

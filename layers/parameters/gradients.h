@@ -6,9 +6,9 @@
  *     gradients_zero            zeroes all gradients                 zeroes this rank's slices
  *     gradients_begin           -                                    opens a zeroed buffer for the layer
  *       ... the weight gradients of a microbatch are enqueued, and added to held->gradient
- *     gradients_finished        -                                    reduce-scatter, add to the slices
+ *     gradients_end             -                                    reduce-scatter, add to the slices
  *       with is_last            the layer's buckets may start        -
- *     gradients_reduced         waits for all buckets                waits; sums stage replicas
+ *     gradients_finish_reduce   waits for all buckets                waits; sums stage replicas
  *
  * The group that reduces a gradient follows from the mesh of its parameter (groups_of()). A bucket
  * has one group, and a layer may have several buckets, so its parameters may be of different meshes
@@ -17,8 +17,8 @@
  * Order: bucketed gradients are summed over microbatches first and over ranks second, sharded ones the
  * other way round. Sums do not depend on the bucket size.
  *
- * Caution: gradients_begin() and gradients_finished() may be captured in a CUDA graph, whose replay does
- * not call them again. It must contain no communication: see gradients_communicates(). */
+ * Caution: gradients_begin() and gradients_end() may be captured in a CUDA graph, whose replay does not
+ * call them again. It must contain no communication: see gradients_communicates(). */
 #pragma once
 
 #include "layers/parameters/weights.h"
@@ -29,7 +29,7 @@ struct gradients {
     const struct gradients_ops *ops;
     struct weights *weights;
     struct group *stage_replicas; // NULL if each stage has one copy
-    bool *complete;               // [weights->layer_count] in this step
+    bool *ready;                  // [weights->layer_count] marked in this step
 };
 
 /* `layer` is one of weights->layers. NULL: nothing to do. */
@@ -39,11 +39,10 @@ struct gradients_ops {
     void (*close)(struct gradients *gradients); // also after a failed open
     bool (*communicates)(const struct gradients *gradients, bool is_last);
     enum status (*begin)(struct gradients *gradients, struct stream *compute, const struct held_layer *layer);
-    enum status (*finished)(struct gradients *gradients, struct stream *compute,
-                            const struct held_layer *layer);
-    enum status (*complete)(struct gradients *gradients, struct stream *compute,
-                            const struct held_layer *layer);
-    enum status (*reduced)(struct gradients *gradients, struct stream *compute);
+    enum status (*end)(struct gradients *gradients, struct stream *compute, const struct held_layer *layer);
+    enum status (*mark_ready)(struct gradients *gradients, struct stream *compute,
+                              const struct held_layer *layer);
+    enum status (*finish_reduce)(struct gradients *gradients, struct stream *compute);
 };
 extern const struct gradients_ops gradients_bucketed, gradients_sharded;
 
@@ -59,15 +58,15 @@ MUST_USE enum status gradients_check(const struct gradients *gradients);
 MUST_USE enum status gradients_zero(struct gradients *gradients, struct stream *compute);
 /* Makes held->gradient of the layer's parameters writable. One layer at a time. */
 MUST_USE enum status gradients_begin(struct gradients *gradients, struct stream *compute, int layer);
-/* The layer's gradients of a microbatch are enqueued on `compute`. is_last: of the layer's microbatches of
- * this step. */
-MUST_USE enum status gradients_finished(struct gradients *gradients, struct stream *compute, int layer,
-                                        bool is_last);
-/* The layer gets no (more) gradients in this step: part of gradients_finished() with is_last; called
- * directly for a layer without microbatches. BAD_ARGUMENT if it is complete already. */
-MUST_USE enum status gradients_complete(struct gradients *gradients, struct stream *compute, int layer);
-/* Makes `compute` wait until all gradients are reduced. BAD_ARGUMENT if a layer is not complete. */
-MUST_USE enum status gradients_reduced(struct gradients *gradients, struct stream *compute);
+/* Call it after the layer's gradients of a microbatch were enqueued on `compute`. is_last: the layer has no
+ * further microbatch in this step. */
+MUST_USE enum status gradients_end(struct gradients *gradients, struct stream *compute, int layer,
+                                   bool is_last);
+/* Marks the layer's gradients as ready to be reduced: part of gradients_end() with is_last; called directly
+ * for a layer without microbatches. BAD_ARGUMENT if it is marked already. */
+MUST_USE enum status gradients_mark_ready(struct gradients *gradients, struct stream *compute, int layer);
+/* Makes `compute` wait until all gradients are reduced. BAD_ARGUMENT if a layer is not marked ready. */
+MUST_USE enum status gradients_finish_reduce(struct gradients *gradients, struct stream *compute);
 
-/* Returns true if gradients_finished() starts communication. */
+/* Returns true if gradients_end() starts communication. */
 bool gradients_communicates(const struct gradients *gradients, bool is_last);

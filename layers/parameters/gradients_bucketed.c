@@ -38,12 +38,12 @@ static bool communicates(const struct gradients *g, bool is_last)
     return is_last && !alone;
 }
 
-static enum status complete(struct gradients *g, struct stream *compute, const struct held_layer *layer)
+static enum status mark_ready(struct gradients *g, struct stream *compute, const struct held_layer *layer)
 {
     return buckets_ready(((struct bucketed *)g)->buckets, layer->first, layer->count, stream_record(compute));
 }
 
-static enum status reduced(struct gradients *g, struct stream *compute)
+static enum status finish_reduce(struct gradients *g, struct stream *compute)
 {
     return buckets_wait(((struct bucketed *)g)->buckets, compute);
 }
@@ -53,6 +53,6 @@ const struct gradients_ops gradients_bucketed = {
     .open = open_bucketed,
     .close = close_bucketed,
     .communicates = communicates,
-    .complete = complete,
-    .reduced = reduced,
+    .mark_ready = mark_ready,
+    .finish_reduce = finish_reduce,
 };

@@ -5,7 +5,7 @@
  *     compute   | layer 3 | layer 2 | ...
  *     reduce              | reduce-scatter 3, add | ...
  *
- * Caution: outside begin ... finished the views of a layer's gradients are NULL. */
+ * Caution: outside begin ... end the views of a layer's gradients are NULL. */
 #include "layers/parameters/gradients.h"
 #include "layers/parameters/layer_arena.h"
 
@@ -36,57 +36,57 @@ static bool communicates(const struct gradients *g, bool is_last)
     return true;
 }
 
-/* Points the gradient of each parameter of the layer into the room; room -1: sets it to NULL. */
-static void point_views(const struct sharded_gradients *s, const struct held_layer *layer, int room)
+/* Points the gradient of each parameter of the layer into the slot; slot -1: sets it to NULL. */
+static void point_views(const struct sharded_gradients *s, const struct held_layer *layer, int slot)
 {
     for (int i = layer->first; i < layer->first + layer->count; i++) {
         struct held *held = &s->base.weights->list[i];
         int64_t begin = held->gradient_offset - layer->begin;
-        held->gradient.data = room >= 0 ? layer_arena_part(&s->arena, room, begin, 0).data : NULL;
+        held->gradient.data = slot >= 0 ? layer_arena_part(&s->arena, slot, begin, 0).data : NULL;
     }
 }
 
 static enum status begin(struct gradients *g, struct stream *compute, const struct held_layer *layer)
 {
     struct sharded_gradients *s = (struct sharded_gradients *)g;
-    int room;
-    TRY(layer_arena_take(&s->arena, (int)(layer - g->weights->layers), compute, &room));
-    s->arena.room[room].used = true;
-    point_views(s, layer, room);
-    return fill(compute, (struct fill){.out = layer_arena_tensor(&s->arena, room), .value = 0.0F});
+    int slot;
+    TRY(layer_arena_acquire(&s->arena, (int)(layer - g->weights->layers), compute, &slot));
+    s->arena.slot[slot].used = true;
+    point_views(s, layer, slot);
+    return fill(compute, (struct fill){.out = layer_arena_tensor(&s->arena, slot), .value = 0.0F});
 }
 
 /* Adds this rank's slices of the sums over ranks to the sums of earlier microbatches. */
-static enum status reduce(struct sharded_gradients *s, const struct held_layer *layer, int room)
+static enum status reduce(struct sharded_gradients *s, const struct held_layer *layer, int slot)
 {
     const struct weights *w = s->base.weights;
     for (int b = layer->first_bucket; b < layer->first_bucket + layer->buckets; b++) {
         const struct bucket *bucket = &w->plan.buckets[b];
         int64_t begin = bucket->begin - layer->begin, own = bucket_cut(bucket, w->rank) - layer->begin;
         int64_t count = bucket->counts[w->rank], all = bucket->end - bucket->begin;
-        TRY(group_reduce_scatter_v(w->group_of[b], s->reduce, layer_arena_part(&s->arena, room, begin, all),
+        TRY(group_reduce_scatter_v(w->group_of[b], s->reduce, layer_arena_part(&s->arena, slot, begin, all),
                                    bucket->counts));
         if (count > 0)
-            TRY(add(s->reduce, (struct add){.in = layer_arena_part(&s->arena, room, own, count),
+            TRY(add(s->reduce, (struct add){.in = layer_arena_part(&s->arena, slot, own, count),
                                             .out = weights_gradient_slice(w, b)}));
     }
     return OK;
 }
 
-static enum status finished(struct gradients *g, struct stream *compute, const struct held_layer *layer)
+static enum status end(struct gradients *g, struct stream *compute, const struct held_layer *layer)
 {
     struct sharded_gradients *s = (struct sharded_gradients *)g;
-    int room = layer_arena_find(&s->arena, (int)(layer - g->weights->layers));
-    CHECK(room >= 0 && s->arena.room[room].used);
+    int slot = layer_arena_find(&s->arena, (int)(layer - g->weights->layers));
+    CHECK(slot >= 0 && s->arena.slot[slot].used);
     TRY(stream_wait(s->reduce, stream_record(compute)));
-    TRY(reduce(s, layer, room));
-    TRY(poison(s->reduce, (struct poison){.out = layer_arena_tensor(&s->arena, room)}));
-    layer_arena_leave(&s->arena, room, stream_record(s->reduce));
+    TRY(reduce(s, layer, slot));
+    TRY(poison(s->reduce, (struct poison){.out = layer_arena_tensor(&s->arena, slot)}));
+    layer_arena_release(&s->arena, slot, stream_record(s->reduce));
     point_views(s, layer, -1);
-    return s->arena.rooms == 2 ? OK : stream_wait(compute, s->arena.room[room].left);
+    return s->arena.slots == 2 ? OK : stream_wait(compute, s->arena.slot[slot].released);
 }
 
-static enum status reduced(struct gradients *g, struct stream *compute)
+static enum status finish_reduce(struct gradients *g, struct stream *compute)
 {
     struct sharded_gradients *s = (struct sharded_gradients *)g;
     TRY(stream_wait(compute, stream_record(s->reduce)));
@@ -101,6 +101,6 @@ const struct gradients_ops gradients_sharded = {
     .close = close_sharded,
     .communicates = communicates,
     .begin = begin,
-    .finished = finished,
-    .reduced = reduced,
+    .end = end,
+    .finish_reduce = finish_reduce,
 };

@@ -38,14 +38,14 @@ static int index_of(const struct sharded *s, int layer)
     return held != NULL ? (int)(held - s->weights->layers) : -1;
 }
 
-/* Points the value of each parameter of the layer into the room; room -1: sets it to NULL. */
-static void point_views(const struct sharded *s, int index, int room)
+/* Points the value of each parameter of the layer into the slot; slot -1: sets it to NULL. */
+static void point_views(const struct sharded *s, int index, int slot)
 {
     const struct held_layer *layer = &s->weights->layers[index];
     for (int i = layer->first; i < layer->first + layer->count; i++) {
         struct held *held = &s->weights->list[i];
         int64_t begin = held->gradient_offset - layer->begin;
-        held->weight.data = room >= 0 ? layer_arena_part(&s->arena, room, begin, 0).data : NULL;
+        held->weight.data = slot >= 0 ? layer_arena_part(&s->arena, slot, begin, 0).data : NULL;
     }
 }
 
@@ -60,7 +60,7 @@ static enum status gather(struct sharded *s, int index, int *out)
 {
     const struct weights *w = s->weights;
     const struct held_layer *layer = &w->layers[index];
-    TRY(layer_arena_take(&s->arena, index, s->gather, out));
+    TRY(layer_arena_acquire(&s->arena, index, s->gather, out));
     TRY(stream_wait(s->gather, w->updated));
     for (int b = layer->first_bucket; b < layer->first_bucket + layer->buckets; b++) {
         const struct bucket *bucket = &w->plan.buckets[b];
@@ -71,17 +71,17 @@ static enum status gather(struct sharded *s, int index, int *out)
         TRY(group_all_gather_v(w->group_of[b], s->gather, layer_arena_part(&s->arena, *out, begin, all),
                                bucket->counts));
     }
-    s->arena.room[*out].filled = stream_record(s->gather);
+    s->arena.slot[*out].filled = stream_record(s->gather);
     return OK;
 }
 
 /* Prefetches the layer after `index` if it fits next to it. */
 static enum status gather_ahead(struct sharded *s, int index, int next_layer)
 {
-    int room, next = index_of(s, next_layer);
+    int slot, next = index_of(s, next_layer);
     bool can =
-        next >= 0 && next != index && s->arena.rooms == 2 && !layer_arena_collide(&s->arena, index, next);
-    return can && layer_arena_find(&s->arena, next) < 0 ? gather(s, next, &room) : OK;
+        next >= 0 && next != index && s->arena.slots == 2 && !layer_arena_collide(&s->arena, index, next);
+    return can && layer_arena_find(&s->arena, next) < 0 ? gather(s, next, &slot) : OK;
 }
 
 enum status weights_acquire(struct weights *weights, struct stream *compute, int layer, int next)
@@ -89,14 +89,14 @@ enum status weights_acquire(struct weights *weights, struct stream *compute, int
     struct sharded *s = weights->sharded;
     if (s == NULL)
         return OK;
-    int index = index_of(s, layer), room = layer_arena_find(&s->arena, index);
+    int index = index_of(s, layer), slot = layer_arena_find(&s->arena, index);
     CHECK(index >= 0);
-    if (room < 0)
-        TRY(gather(s, index, &room));
-    CHECK(!s->arena.room[room].used);
-    s->arena.room[room].used = true;
-    TRY(stream_wait(compute, s->arena.room[room].filled));
-    point_views(s, index, room);
+    if (slot < 0)
+        TRY(gather(s, index, &slot));
+    CHECK(!s->arena.slot[slot].used);
+    s->arena.slot[slot].used = true;
+    TRY(stream_wait(compute, s->arena.slot[slot].filled));
+    point_views(s, index, slot);
     return gather_ahead(s, index, next);
 }
 
@@ -105,10 +105,10 @@ enum status weights_release(struct weights *weights, struct stream *compute, int
     struct sharded *s = weights->sharded;
     if (s == NULL)
         return OK;
-    int index = index_of(s, layer), room = layer_arena_find(&s->arena, index);
-    CHECK(room >= 0 && s->arena.room[room].used);
-    TRY(poison(compute, (struct poison){.out = layer_arena_tensor(&s->arena, room)}));
-    layer_arena_leave(&s->arena, room, stream_record(compute));
+    int index = index_of(s, layer), slot = layer_arena_find(&s->arena, index);
+    CHECK(slot >= 0 && s->arena.slot[slot].used);
+    TRY(poison(compute, (struct poison){.out = layer_arena_tensor(&s->arena, slot)}));
+    layer_arena_release(&s->arena, slot, stream_record(compute));
     point_views(s, index, -1);
     return OK;
 }

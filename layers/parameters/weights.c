@@ -81,8 +81,8 @@ static enum status plan_buckets(struct weights *w, const struct weights_config *
         };
     }
     int64_t bucket_bytes = (int64_t)(config->options->bucket_size_mb * 1048576.0);
-    bool by_layer = w->zero_stage >= 2 || bucket_bytes == 0;
-    int64_t bytes = by_layer ? INT64_MAX : bucket_bytes;
+    bool bucket_per_layer = w->zero_stage >= 2 || bucket_bytes == 0;
+    int64_t bytes = bucket_per_layer ? INT64_MAX : bucket_bytes;
     int ranks = w->zero_stage > 0 ? config->groups->data->size : 1;
     enum status status = bucket_plan_create(ranges, w->count, bytes, ranks, &w->plan);
     free(ranges);

@@ -49,11 +49,11 @@ static enum status hash_weights(struct rank_state *w, int64_t hash[TRACE_MOST_RO
     const struct groups *groups = w->groups;
     bool first = w->weights.zero_stage > 0
                      ? groups->stage_replicas == NULL || groups->stage_replicas->rank == 0
-                     : groups_is_primary(groups);
+                     : groups_is_primary_replica(groups);
     for (int i = 0; i < w->weights.owned_count; i++) {
         const struct owned *owned = &w->weights.owned[i];
         const struct held *held = owned->held;
-        if (!first || !held->slice.first || held->row->tie >= 0)
+        if (!first || !held->slice.first_replica || held->row->tie >= 0)
             continue;
         uint64_t sum = 0;
         TRY(hash_tensor(w, owned, owned->value, 0, &sum));

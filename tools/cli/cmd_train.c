@@ -32,8 +32,8 @@ int cmd_train(int argc, char **argv)
     struct recipe *recipe = NULL;
     struct stop *stop = NULL;
     struct launcher launcher;
-    bool is_primary = launcher_find(&launcher) != OK || launcher.rank <= 0;
-    if (stop_create(NULL, is_primary, &stop) != OK)
+    bool is_rank_zero = launcher_find(&launcher) != OK || launcher.rank <= 0;
+    if (stop_create(NULL, is_rank_zero, &stop) != OK)
         return exit_status(NO_MEMORY);
     int size = 0, status = recipe_argument(argc, argv, false, &recipe, &size);
     stop_destroy(stop);

@@ -31,7 +31,7 @@ void folder_of_ticket(const char *save, const struct save_ticket *ticket, struct
         text_add(out, "-%d", ticket->attempt);
 }
 
-bool folder_is_primary(void)
+bool folder_is_rank_zero(void)
 {
     struct launcher launcher;
     bool alone = launcher_find(&launcher) != OK || launcher.rank <= 0;
@@ -464,7 +464,7 @@ enum status checkpoint_find(const char *save_folder, char **out)
     struct text skipped = {0}, path = {0};
     int64_t step = -1;
     enum status status = find_newest(save_folder, INT64_MAX, &step, &path, &skipped);
-    if (folder_is_primary())
+    if (folder_is_rank_zero())
         fputs(text_chars(&skipped), stderr);
     text_free(&skipped);
     if (step < 0)

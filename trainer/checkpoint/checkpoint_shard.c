@@ -52,7 +52,7 @@ bool shard_of_rank(const struct run *run, const struct param *row, int rank, str
     if (row->tie >= 0 || copy || coord.pp != run_rank_of_layer(run, row->layer))
         return false;
     *out = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
-    return out->first && slice_count(out) > 0;
+    return out->first_replica && slice_count(out) > 0;
 }
 
 bool shard_of_rank_any(const struct run *run, const struct params *params, int rank)

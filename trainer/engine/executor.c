@@ -328,7 +328,7 @@ static enum status complete_idle_chunks(struct executor *e)
         if (schedule_rank(schedule, id, 0) == e->pp_rank ||
             schedule_rank(schedule, id, schedule->m - 1) == e->pp_rank)
             continue;
-        TRY(stage_gradients_complete(&e->stages[chunk]));
+        TRY(stage_mark_gradients_ready(&e->stages[chunk]));
     }
     return OK;
 }
@@ -345,7 +345,7 @@ enum status executor_step(struct executor *executor, const struct batch *batches
     TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
     executor->done = 0;
     timeline_close(&executor->timeline);
-    return gradients_reduced(gradients, executor->env.compute);
+    return gradients_finish_reduce(gradients, executor->env.compute);
 }
 
 /* ---- look-ahead ---- */

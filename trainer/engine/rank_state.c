@@ -303,7 +303,7 @@ static enum status load_batches(struct rank_state *w, enum data_split split, uin
         place.microbatch = j;
         struct batch *batch = &w->batches.list[j];
         int64_t at = (int64_t)(batch_first_sample(&place) - begin);
-        optimizer_loss_place(w->optimizer, at, place.micro_batch_size, &batch->sample_loss,
+        optimizer_loss_slots(w->optimizer, at, place.micro_batch_size, &batch->sample_loss,
                              &batch->sample_tokens);
         if (tokens != NULL)
             batches_count_tokens(&w->batches, j, tokens + at);
@@ -339,13 +339,13 @@ static enum status run_step(struct rank_state *w)
     w->ahead = false;
     TRY(send_scale(w));
     TRY(executor_step(w->executor, w->batches.list));
-    TRY(call_step_hook(hooks->executed, w, step));
+    TRY(call_step_hook(hooks->data_reduced, w, step));
     who_does("optimizer");
     device_range_begin(w->device, "reduce");
     TRY(optimizer_complete_gradients(w->optimizer));
     TRY(optimizer_report_squares(w->optimizer));
     device_range_end(w->device);
-    return call_step_hook(hooks->reduced, w, step);
+    return call_step_hook(hooks->gradients_complete, w, step);
 }
 
 static bool wants_stop(const struct rank_state *w)

@@ -29,10 +29,11 @@ struct hooks {
     enum status (*built)(void *context, struct rank_state *state);    // weights are initialized
     enum status (*loaded)(void *context, struct rank_state *state,
                           int64_t step); // microbatches are on the device
-    enum status (*executed)(void *context, struct rank_state *state,
-                            int64_t step); // gradients are reduced over data ranks
-    enum status (*reduced)(void *context, struct rank_state *state,
-                           int64_t step); // gradient reduction is complete
+    enum status (*data_reduced)(
+        void *context, struct rank_state *state,
+        int64_t step); // the schedule is complete: gradients are reduced over data ranks
+    enum status (*gradients_complete)(void *context, struct rank_state *state,
+                                      int64_t step); // also over tensor ranks and tied weights
     enum status (*stepped)(void *context, struct rank_state *state, int64_t step,
                            const struct step_result *result);
 };

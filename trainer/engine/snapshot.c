@@ -106,13 +106,13 @@ static bool takes_part(const struct rank_state *state, const struct portion *por
 }
 
 /* For tensors sharded over data ranks, each rank is primary for its own shard. */
-static bool is_primary_for(const struct rank_state *state, const struct held *held, enum snapshot_kind kind)
+static bool is_written_by(const struct rank_state *state, const struct held *held, enum snapshot_kind kind)
 {
     const struct groups *groups = state->groups;
     bool cut = state->weights.zero_stage > 0 && !is_whole(state, kind);
-    bool first =
-        cut ? groups->stage_replicas == NULL || groups->stage_replicas->rank == 0 : groups_is_primary(groups);
-    return first && held->slice.first && held->row->tie < 0;
+    bool first = cut ? groups->stage_replicas == NULL || groups->stage_replicas->rank == 0
+                     : groups_is_primary_replica(groups);
+    return first && held->slice.first_replica && held->row->tie < 0;
 }
 
 /* Address of row i of the part in the whole tensor. */
@@ -136,20 +136,20 @@ static enum status read_local(struct rank_state *state, struct tensor tensor, fl
 
 /* Writes the elements for which this rank is primary (`speaking`), compares the others. */
 static enum status visit(struct snapshot *snapshot, struct rank_state *state, enum snapshot_kind kind,
-                         bool as_primary)
+                         bool as_writer)
 {
     for (int p = 0; p < portions_of(state, kind); p++) {
         struct portion part = portion_at(state, kind, p);
-        if (!takes_part(state, &part, kind) || is_primary_for(state, part.held, kind) != as_primary)
+        if (!takes_part(state, &part, kind) || is_written_by(state, part.held, kind) != as_writer)
             continue;
         float *local = NULL;
         enum status status = read_local(state, part.tensor, &local);
         long long differs = 0;
         for (int64_t i = 0; status == OK && i < part.slice.count[0]; i++) {
             float *whole = whole_row(snapshot, kind, &part, i), *mine = local + i * part.slice.padded[1];
-            if (as_primary)
+            if (as_writer)
                 memcpy(whole, mine, (size_t)part.slice.count[1] * sizeof *whole);
-            for (int64_t j = 0; !as_primary && j < part.slice.count[1]; j++)
+            for (int64_t j = 0; !as_writer && j < part.slice.count[1]; j++)
                 differs += memcmp(&whole[j], &mine[j], sizeof *whole) != 0;
         }
         free(local);

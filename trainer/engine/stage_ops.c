@@ -36,5 +36,5 @@ enum status stage_ops_run(const struct stage_ops *ops, struct graph **graph)
     captured.pass = &pass;
     pass.is_last = false; // a replay does not repeat calls on the host
     TRY(stream_replay(env->compute, graph, put, &captured));
-    return is_last ? stage_gradients_complete(ops->stage) : OK;
+    return is_last ? stage_mark_gradients_ready(ops->stage) : OK;
 }

@@ -23,7 +23,7 @@ enum { KNOWN = sizeof known / sizeof *known };
 struct stop {
     pthread_t thread;
     int signals, wake;    // file descriptors
-    bool is_primary;      // prints for the job
+    bool is_rank_zero;    // prints for the job
     atomic_int came;      // the first signal; 0: none
     pthread_mutex_t lock; // protects the members below
     bool training;
@@ -39,12 +39,12 @@ static const char *name_of(int number)
 }
 
 /* Only one process reports a signal that all of them received. The launcher ends the job when the first
- * process exits, so the others wait one second for the primary; they report only signals that were sent to
+ * process exits, so the others wait one second for rank 0; they report only signals that were sent to
  * them alone. A signal from the launcher itself (mpirun ends a job because a rank failed) needs no report
  * from them. */
-static void wait_for_primary(const struct stop *stop, pid_t sender)
+static void wait_for_rank_zero(const struct stop *stop, pid_t sender)
 {
-    if (stop->is_primary)
+    if (stop->is_rank_zero)
         return;
     nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     if (sender == getppid())
@@ -55,7 +55,7 @@ static void wait_for_primary(const struct stop *stop, pid_t sender)
 static _Noreturn void end_before_training(const struct stop *stop, int number, pid_t sender)
 {
     bool saved = stop->checkpoint.length > 0;
-    wait_for_primary(stop, sender);
+    wait_for_rank_zero(stop, sender);
     die_of(saved ? STOPPED : INTERRUPTED, "%s before the first step: nothing was trained; %s",
            name_of(number), saved ? stop->checkpoint.chars : "there is no checkpoint yet");
 }
@@ -72,7 +72,7 @@ static void receive(struct stop *stop, int number, pid_t sender)
         text_add(&line,
                  "%s: the running step is finished and saved, then the run stops; %s ends it at once\n",
                  name_of(number), number == SIGINT ? "a second SIGINT" : "SIGINT twice");
-        if (stop->is_primary)
+        if (stop->is_rank_zero)
             (void)!write(STDERR_FILENO, line.chars, line.length);
     }
     text_free(&line);
@@ -91,7 +91,7 @@ static void *wait_for_signals(void *argument)
             continue;
         interrupts += (int)info.ssi_signo == SIGINT;
         if (interrupts > 1) {
-            wait_for_primary(stop, (pid_t)info.ssi_pid);
+            wait_for_rank_zero(stop, (pid_t)info.ssi_pid);
             die_of(INTERRUPTED,
                    "a second SIGINT: ended at once; steps after the last complete checkpoint are lost");
         }
@@ -123,7 +123,7 @@ static void block_only(const sigset_t *listed)
     pthread_sigmask(SIG_UNBLOCK, &others, NULL);
 }
 
-enum status stop_create(const struct recipe_names *signals, bool is_primary, struct stop **out)
+enum status stop_create(const struct recipe_names *signals, bool is_rank_zero, struct stop **out)
 {
     sigset_t set;
     set_of(signals, &set);
@@ -132,7 +132,7 @@ enum status stop_create(const struct recipe_names *signals, bool is_primary, str
     if (stop == NULL)
         return fail(NO_MEMORY, "no memory for the exit signals");
     CHECK(pthread_mutex_init(&stop->lock, NULL) == 0);
-    stop->is_primary = is_primary;
+    stop->is_rank_zero = is_rank_zero;
     stop->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     int why = stop->signals >= 0 ? 0 : errno;
     stop->wake = eventfd(0, EFD_CLOEXEC);

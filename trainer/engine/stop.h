@@ -16,9 +16,9 @@
 struct stop;
 
 /* Handles the recipe's exit signals, and unblocks the other signals that a recipe can name. signals NULL: the
- * recipe is not read yet, and each of them exits the process. is_primary: this process prints for the job.
+ * recipe is not read yet, and each of them exits the process. is_rank_zero: this process prints for the job.
  * Call it before starting other threads; the signals stay blocked afterwards. */
-MUST_USE enum status stop_create(const struct recipe_names *signals, bool is_primary, struct stop **out);
+MUST_USE enum status stop_create(const struct recipe_names *signals, bool is_rank_zero, struct stop **out);
 /* Stops handling signals. Accepts NULL. */
 void stop_destroy(struct stop *stop);
 

@@ -49,7 +49,7 @@ static bool is_partial(const struct owned *owned, enum partial kind)
  * for the second use of a tied weight. */
 static bool is_counted(const struct held *held)
 {
-    return held->row->tie < 0 && held->slice.first;
+    return held->row->tie < 0 && held->slice.first_replica;
 }
 
 static int64_t blocks_of(const struct held *held)
@@ -131,13 +131,13 @@ enum status optimizer_begin(struct optimizer *o)
     return fill(o->config.compute, (struct fill){.out = report_part(o, 0, report_count(o)), .value = 0.0F});
 }
 
-void optimizer_loss_place(struct optimizer *o, int64_t index, int64_t count, struct tensor *loss,
+void optimizer_loss_slots(struct optimizer *o, int64_t index, int64_t count, struct tensor *loss,
                           struct tensor *tokens)
 {
-    bool is_primary = o->config.groups->coord.tp == 0;
+    bool reports_loss = o->config.groups->coord.tp == 0;
     int64_t unread = 2 * o->loss_count + o->squares;
-    *loss = report_part(o, is_primary ? index : unread + index, count);
-    *tokens = report_part(o, (is_primary ? index : unread + index) + o->loss_count, count);
+    *loss = report_part(o, reports_loss ? index : unread + index, count);
+    *tokens = report_part(o, (reports_loss ? index : unread + index) + o->loss_count, count);
 }
 
 static struct tensor flat(struct tensor t)
@@ -280,10 +280,10 @@ enum status optimizer_report_squares(struct optimizer *o)
         weights->zero_stage > 0 && (groups->stage_replicas == NULL || groups->stage_replicas->rank == 0);
     struct sum_list list = {.at = o->held_sums};
     int64_t first = 0;
-    if (!sharded && !groups_is_primary(groups))
+    if (!sharded && !groups_is_primary_replica(groups))
         return OK;
     TRY(find_blocks(o));
-    for (int i = 0; i < weights->count && groups_is_primary(groups); i++) {
+    for (int i = 0; i < weights->count && groups_is_primary_replica(groups); i++) {
         const struct held *held = &weights->list[i];
         int64_t count = blocks_of(held);
         int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + groups->coord.tp;

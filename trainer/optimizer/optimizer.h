@@ -56,7 +56,7 @@ void optimizer_destroy(struct optimizer *optimizer);
  * global batch: f64[count] each. Only tp rank 0 of the last stage reports; the others get a scratch
  * buffer. */
 MUST_USE enum status optimizer_begin(struct optimizer *optimizer);
-void optimizer_loss_place(struct optimizer *optimizer, int64_t index, int64_t count, struct tensor *loss,
+void optimizer_loss_slots(struct optimizer *optimizer, int64_t index, int64_t count, struct tensor *loss,
                           struct tensor *tokens);
 
 /* Adds partial sums over tp and the gradients of tied weights: afterwards the gradients are sums over all

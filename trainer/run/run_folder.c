@@ -47,7 +47,7 @@ static enum status find_in(const char *load, bool *found)
     if (!*found)
         status = folder_newest(load, INT64_MAX, &step, &skipped);
     *found = *found || step >= 0;
-    if (!*found && folder_is_primary()) // otherwise checkpoint_load() reports it
+    if (!*found && folder_is_rank_zero()) // otherwise checkpoint_load() reports it
         fputs(text_chars(&skipped), stderr);
     text_free(&manifest);
     text_free(&skipped);

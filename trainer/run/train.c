@@ -36,7 +36,7 @@ struct session {
     bool save_due;                  // agreed on by all ranks: save as soon as no look-ahead is in progress
 };
 
-static bool is_primary(const struct session *s)
+static bool is_rank_zero(const struct session *s)
 {
     return s->rank_state.world->rank == 0;
 }
@@ -59,7 +59,7 @@ static enum status load_checkpoint(struct session *s, bool *own)
 {
     const char *load = s->rank_state.run->recipe->checkpoint.load;
     bool is_auto = load != NULL && strcmp(load, "auto") == 0;
-    double continues = is_primary(s) && s->folder->continues ? 1.0 : 0.0;
+    double continues = is_rank_zero(s) && s->folder->continues ? 1.0 : 0.0;
     char *path = NULL;
     *own = false;
     if (load == NULL)
@@ -71,7 +71,7 @@ static enum status load_checkpoint(struct session *s, bool *own)
     *own = path != NULL;
     if (!*own && !is_auto)
         TRY(load_named(s, load));
-    if (is_primary(s) && (*own || !is_auto))
+    if (is_rank_zero(s) && (*own || !is_auto))
         print_line(
             stdout, "resumes from %s, step %lld%s%s", *own ? path : load, (long long)s->rank_state.step,
             *own && !is_auto ? ", which is newer than checkpoint.load " : "", *own && !is_auto ? load : "");
@@ -84,7 +84,7 @@ static enum status begin(struct session *s)
     const struct recipe *recipe = s->rank_state.run->recipe;
     bool own;
     TRY(load_checkpoint(s, &own));
-    if (!is_primary(s))
+    if (!is_rank_zero(s))
         return OK;
     TRY(run_folder_write_recipe(recipe));
     s->complete = s->rank_state.step >= recipe->train.train_iters && (s->rank_state.step > 0 || own);
@@ -170,14 +170,14 @@ static enum status sync_metrics(struct session *s)
 static void plan_save(struct session *s)
 {
     const struct recipe_checkpoint *checkpoint = &s->rank_state.run->recipe->checkpoint;
-    if (is_primary(s) && checkpoint->save != NULL && checkpoint->save_minutes > 0.0)
+    if (is_rank_zero(s) && checkpoint->save != NULL && checkpoint->save_minutes > 0.0)
         s->rank_state.save_at_s = clock_s() + 60.0 * checkpoint->save_minutes;
     s->save_due = false;
 }
 
 static enum status save(struct session *s)
 {
-    TRY(rank_agree(&s->rank_state, is_primary(s) ? sync_metrics(s) : OK));
+    TRY(rank_agree(&s->rank_state, is_rank_zero(s) ? sync_metrics(s) : OK));
     TRY(checkpoint_save(&s->rank_state));
     s->saved = s->rank_state.step;
     plan_save(s);
@@ -259,9 +259,9 @@ static enum status one_step(struct session *s, bool *stop)
     if (record.has_valid)
         TRY(rank_evaluate(w, &record.valid_loss, stop));
     record.has_valid = record.has_valid && !*stop;
-    if (is_primary(s) && !s->stepped)
+    if (is_rank_zero(s) && !s->stepped)
         TRY(say_choices(s));
-    if (is_primary(s)) {
+    if (is_rank_zero(s)) {
         warn_of_no_loss(s, &record);
         TRY(stop_after_failure(s, metrics_step(s->metrics, &record)));
     }
@@ -307,9 +307,9 @@ static enum status loop(struct session *s)
     }
     // Ranks may still be exchanging weights of the last step, from memory that is about to be freed.
     TRY(stream_sync(w->compute));
-    if (is_primary(s) && s->stepped)
+    if (is_rank_zero(s) && s->stepped)
         TRY(say_choices(s));
-    if (is_primary(s) && s->broken.length == 0)
+    if (is_rank_zero(s) && s->broken.length == 0)
         TRY(metrics_sync(s->metrics));
     return outcome(s, stop);
 }

@@ -46,14 +46,14 @@ struct slots {
     struct pass pass;
 };
 
-/* Records which layers are finished, in front of the bench's gradients. */
+/* Wraps gradients, and records the layers whose gradients end. */
 struct recorder {
     struct gradients base;
     struct result *result;
 };
 
-static enum status note_finished(struct gradients *gradients, struct stream *compute,
-                                 const struct held_layer *layer)
+static enum status note_end(struct gradients *gradients, struct stream *compute,
+                            const struct held_layer *layer)
 {
     struct result *result = ((struct recorder *)gradients)->result;
     (void)compute;
@@ -62,7 +62,7 @@ static enum status note_finished(struct gradients *gradients, struct stream *com
     return OK;
 }
 
-static const struct gradients_ops recording = {.finished = note_finished};
+static const struct gradients_ops recording = {.end = note_end};
 
 /* Another microbatch of the same shape: other tokens and samples, by shifting the starts of the arrays. */
 static enum status slots_open(struct bench *b, int microbatch, struct slots *s)

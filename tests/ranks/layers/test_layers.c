@@ -165,7 +165,7 @@ static enum status put_gradient(struct bench *b, const struct window *to, void *
     for (int64_t i = 0; i < count; i++)
         mine[i] = e->random[i];
     for (int run = 0; run < to->runs && facts[b->subject].out == FUSED; run++)
-        for (int64_t t = 0; t < T && !weights_held(&b->weights, (int)q + run)->slice.first; t++)
+        for (int64_t t = 0; t < T && !weights_held(&b->weights, (int)q + run)->slice.first_replica; t++)
             memset(mine + t * to->width + to->begin[run], 0, (size_t)to->count[run] * sizeof *mine);
     enum status status = bench_put(b, to, mine, dy);
     free(mine);

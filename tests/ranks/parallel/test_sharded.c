@@ -160,7 +160,7 @@ static void backward(struct fixture *s, const struct buffer *sources, bool is_la
             source.data = sources[i].data;
             EXPECT_OK(env, copy(env->stream, (struct copy){.in = source, .out = gradient}));
         }
-        EXPECT_OK(env, gradients_finished(gradients, env->stream, layers[k], is_last));
+        EXPECT_OK(env, gradients_end(gradients, env->stream, layers[k], is_last));
     }
 }
 
@@ -198,7 +198,7 @@ static int64_t step(struct fixture *s)
     EXPECT_OK(env, gradients_zero(s->sharded.gradients, env->stream));
     for (int m = 0; m < MICROBATCHES; m++)
         backward(s, sources + m * (ptrdiff_t)s->params.count, m == MICROBATCHES - 1);
-    EXPECT_OK(env, gradients_reduced(s->sharded.gradients, env->stream));
+    EXPECT_OK(env, gradients_finish_reduce(s->sharded.gradients, env->stream));
     int64_t wrong = wrong_gradients(s);
     for (int i = 0; i < s->params.count * MICROBATCHES; i++)
         buffer_free(&sources[i]);
@@ -275,11 +275,11 @@ static void complete_once(struct env *env)
         EXPECT_OK(env, gradients_check(both[k]));
         EXPECT_OK(env, gradients_zero(both[k], env->stream));
         for (int i = 1; i < UNITS; i++)
-            EXPECT_OK(env, gradients_complete(both[k], env->stream, layers[i]));
-        expect(env, gradients_complete(both[k], env->stream, layers[1]) == BAD_ARGUMENT, "complete twice");
-        expect(env, gradients_reduced(both[k], env->stream) == BAD_ARGUMENT, "never complete");
-        EXPECT_OK(env, gradients_complete(both[k], env->stream, layers[0]));
-        EXPECT_OK(env, gradients_reduced(both[k], env->stream));
+            EXPECT_OK(env, gradients_mark_ready(both[k], env->stream, layers[i]));
+        expect(env, gradients_mark_ready(both[k], env->stream, layers[1]) == BAD_ARGUMENT, "complete twice");
+        expect(env, gradients_finish_reduce(both[k], env->stream) == BAD_ARGUMENT, "never complete");
+        EXPECT_OK(env, gradients_mark_ready(both[k], env->stream, layers[0]));
+        EXPECT_OK(env, gradients_finish_reduce(both[k], env->stream));
     }
     s.whole.layers[1].first++;
     expect(env, gradients_check(both[0]) == BAD_ARGUMENT, "a parameter without a layer");
@@ -315,7 +315,7 @@ static void accumulate(struct env *env, struct weights *w)
             MUST(stream_sync(env->stream));
             free(host);
         }
-        EXPECT_OK(env, gradients_finished(w->gradients, env->stream, layers[k], true));
+        EXPECT_OK(env, gradients_end(w->gradients, env->stream, layers[k], true));
     }
 }
 
@@ -362,7 +362,7 @@ static void two_groups(struct env *env)
     MUST(weights_create(&config, &w));
     EXPECT_OK(env, gradients_zero(w.gradients, env->stream));
     accumulate(env, &w);
-    EXPECT_OK(env, gradients_reduced(w.gradients, env->stream));
+    EXPECT_OK(env, gradients_finish_reduce(w.gradients, env->stream));
     for (int i = 0; i < w.count; i++) {
         const struct group *group = groups_of(groups, w.list[i].row->mesh).data;
         expect(env, w.list[i].row->mesh == MESH_DENSE ? group->size == n : group->size < n, "equal groups");

@@ -222,7 +222,7 @@ static enum status run(const struct tiny *tiny, const char *more, struct trace_o
     TRY(status);
     options.transport = "local";
     options.hooks = (struct hooks){
-        .context = context, .loaded = inject_loaded, .reduced = inject, .stepped = keep_newest};
+        .context = context, .loaded = inject_loaded, .gradients_complete = inject, .stepped = keep_newest};
     status = trace_run(recipe, &options, out);
     recipe_destroy(recipe);
     return status;

@@ -188,9 +188,9 @@ static int parts_of(const struct rank *r, int layer, struct cut_part out[3])
     int64_t offset = 0;
     int weight = layer == 0 ? r->qkv.weight : r->proj.weight, count = layer == 0 ? 3 : 1, dim = layer;
     for (int i = 0; i < count; i++) {
-        const struct held *held = weights_held(&r->weights, weight + i);
-        out[i] = (struct cut_part){held->slice.begin[dim], held->slice.count[dim], offset, held->slice.first};
-        offset += held->row->dim[dim];
+        const struct slice *slice = &weights_held(&r->weights, weight + i)->slice;
+        out[i] = (struct cut_part){slice->begin[dim], slice->count[dim], offset, slice->first_replica};
+        offset += weights_held(&r->weights, weight + i)->row->dim[dim];
     }
     return count;
 }

@@ -329,7 +329,7 @@ static enum status fly(const struct golden *golden, const struct params *params,
                                        .declared = declared,
                                        .built = built,
                                        .loaded = loaded,
-                                       .reduced = reduced,
+                                       .gradients_complete = reduced,
                                        .stepped = stepped};
     return world_run("local", recipe_world_size(recipe), rank_body, flight);
 }

@@ -142,8 +142,11 @@ static enum status train(const struct tiny *tiny, const char *layout, struct wat
     TRY(tiny_recipe(tiny, TINY_GPT, SMALL TINY_DROPOUT, layout, 0, &recipe));
     struct trace_options options = {.transport = recipe_transport(recipe)};
     if (watch != NULL)
-        options.hooks = (struct hooks){
-            .context = watch, .declared = declared, .built = built, .reduced = reduced, .stepped = stepped};
+        options.hooks = (struct hooks){.context = watch,
+                                       .declared = declared,
+                                       .built = built,
+                                       .gradients_complete = reduced,
+                                       .stepped = stepped};
     enum status status = trace_run(recipe, &options, out);
     recipe_destroy(recipe);
     return status;

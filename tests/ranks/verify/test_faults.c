@@ -147,7 +147,7 @@ static enum status scaled_by_tp(void *context, struct rank_state *w, int64_t ste
 static enum status replica_drifts(void *context, struct rank_state *w, int64_t step)
 {
     struct held *held = held_named(w, "layers.4.mlp.fc2.weight");
-    if (held == NULL || groups_is_primary(w->groups))
+    if (held == NULL || groups_is_primary_replica(w->groups))
         return OK;
     TRY(stream_sync(w->compute));
     float *x = held->gradient.data;
@@ -201,7 +201,7 @@ static enum status speak(struct rank_state *w, const char *name, int tp, bool fi
 {
     struct held *held = held_named(w, name);
     if (held != NULL && w->groups->coord.tp == tp)
-        held->slice.first = first;
+        held->slice.first_replica = first;
     return OK;
 }
 
@@ -285,17 +285,20 @@ struct bed {
     }
 
 static const struct fault in_square[] = {
-    {"a tied gradient added twice", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
+    {"a tied gradient added twice", {.data_reduced = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
     {"data-parallel gradients reduced twice",
-     {.executed = data_twice},
+     {.data_reduced = data_twice},
      VERIFY_GRADIENT,
      "layers.0.mlp.fc1.weight"},
     {"a row-parallel layer without its all-reduce",
-     {.built = row_sum_lost, .executed = row_sum_found},
+     {.built = row_sum_lost, .data_reduced = row_sum_found},
      QUANTITY_LOSS,
      NULL},
     {"all data ranks read the first one's samples", {.loaded = data_of_first}, QUANTITY_LOSS, NULL},
-    {"a gradient scaled by tp", {.executed = scaled_by_tp}, VERIFY_GRADIENT, "layers.2.attention.proj.bias"},
+    {"a gradient scaled by tp",
+     {.data_reduced = scaled_by_tp},
+     VERIFY_GRADIENT,
+     "layers.2.attention.proj.bias"},
     {"a replicated gradient added over tp",
      {.declared = reduced_though_whole},
      VERIFY_GRADIENT,
@@ -306,29 +309,32 @@ static const struct fault in_square[] = {
     {"labels shifted on one tp rank", {.loaded = labels_shifted}, QUANTITY_LOSS, NULL},
     {"a microbatch twice, another never", {.loaded = microbatch_lost}, QUANTITY_LOSS, NULL},
     {"a norm weight twice in the global norm",
-     {.executed = norm_begins_to_report, .reduced = norm_is_silent_again},
+     {.data_reduced = norm_begins_to_report, .gradients_complete = norm_is_silent_again},
      QUANTITY_NORM,
      NULL},
     {"a shard missing in the global norm",
-     {.executed = share_is_silent, .reduced = share_reports_twice},
+     {.data_reduced = share_is_silent, .gradients_complete = share_reports_twice},
      QUANTITY_NORM,
      NULL},
     {"Adam's v reset", {.loaded = v_forgotten}, VERIFY_V, "layers.1.mlp.fc2.weight"},
-    {"one replica differs by a bit", {.reduced = replica_drifts}, VERIFY_REPLICAS, "layers.4.mlp.fc2.weight"},
+    {"one replica differs by a bit",
+     {.gradients_complete = replica_drifts},
+     VERIFY_REPLICAS,
+     "layers.4.mlp.fc2.weight"},
     {"data-parallel gradients not reduced",
-     {.built = data_alone, .executed = data_together},
+     {.built = data_alone, .data_reduced = data_together},
      VERIFY_GRADIENT,
      "layers.0.mlp.fc1.weight"},
     {"a gradient of one data rank lost",
-     {.built = bucket_elsewhere, .executed = bucket_lost},
+     {.built = bucket_elsewhere, .data_reduced = bucket_lost},
      VERIFY_GRADIENT,
      lost_bucket},
     {"a bias added before the reduction",
-     {.loaded = bias_grows, .executed = bias_shrinks},
+     {.loaded = bias_grows, .data_reduced = bias_shrinks},
      QUANTITY_LOSS,
      NULL},
     {"a gradient a little too large",
-     {.executed = a_little_larger},
+     {.data_reduced = a_little_larger},
      VERIFY_GRADIENT,
      "layers.3.mlp.fc1.weight"},
     {"a shard initialized by its local index",
@@ -348,10 +354,10 @@ static const struct fault in_pipeline[] = {
      VERIFY_GRADIENT,
      "layers.1.norm1.weight"},
     {"positions not offset",
-     {.built = numbered_from_zero, .executed = numbered_again},
+     {.built = numbered_from_zero, .data_reduced = numbered_again},
      VERIFY_GRADIENT,
      "position.weight"},
-    {"a tied gradient not added", {.executed = tie_never}, VERIFY_GRADIENT, "embedding.weight"},
+    {"a tied gradient not added", {.data_reduced = tie_never}, VERIFY_GRADIENT, "embedding.weight"},
     {"the learning rate of another step on one stage",
      {.declared = rate_of_another_step, .stepped = rate_of_this_step},
      VERIFY_WEIGHT,
@@ -369,7 +375,7 @@ static const struct fault in_replicated[] = {
      "layers.0.attention.k.weight"},
     {"dropout by the microbatch's slot", {.loaded = dropout_by_slot}, QUANTITY_LOSS, NULL},
     {"attention dropout by the local head",
-     {.built = numbered_from_zero, .executed = numbered_again},
+     {.built = numbered_from_zero, .data_reduced = numbered_again},
      QUANTITY_LOSS,
      NULL},
     END,
@@ -377,7 +383,7 @@ static const struct fault in_replicated[] = {
 
 static const struct fault in_dropped[] = {
     {"hidden dropout by the local token",
-     {.built = numbered_from_zero, .executed = numbered_again},
+     {.built = numbered_from_zero, .data_reduced = numbered_again},
      QUANTITY_LOSS,
      NULL},
     END,
@@ -393,22 +399,25 @@ static const struct fault in_documents[] = {
 
 static const struct fault in_two_ways[] = {
     {"gradients of the directions not added",
-     {.built = replicas_alone, .executed = replicas_together},
+     {.built = replicas_alone, .data_reduced = replicas_together},
      VERIFY_GRADIENT,
      "layers.0.mlp.fc1.weight"},
     {"gradients of the directions added twice",
-     {.executed = replicas_twice},
+     {.data_reduced = replicas_twice},
      VERIFY_GRADIENT,
      "layers.0.mlp.fc1.weight"},
     {"one stage replica differs by a bit",
-     {.reduced = replica_drifts},
+     {.gradients_complete = replica_drifts},
      VERIFY_REPLICAS,
      "layers.4.mlp.fc2.weight"},
     {"both stage replicas in the global norm",
-     {.executed = replicas_report, .reduced = one_replica_reports},
+     {.data_reduced = replicas_report, .gradients_complete = one_replica_reports},
      QUANTITY_NORM,
      NULL},
-    {"a tied gradient added twice, dualpipe", {.executed = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
+    {"a tied gradient added twice, dualpipe",
+     {.data_reduced = tie_twice},
+     VERIFY_GRADIENT,
+     "embedding.weight"},
     END,
 };
 

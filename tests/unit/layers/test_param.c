@@ -232,7 +232,7 @@ static void covers_once(const struct param *row, int tp, int64_t multiple)
                           s.padded[d] >= s.count[d],
                       "%s tp %d/%d", row->name, r, tp);
         cr_assert(s.padded[0] % multiple == 0 || s.padded[0] == rows);
-        for (int64_t i = 0; s.first && i < s.count[0]; i++)
+        for (int64_t i = 0; s.first_replica && i < s.count[0]; i++)
             for (int64_t j = 0; j < s.count[1]; j++)
                 times[(s.begin[0] + i) * columns + s.begin[1] + j]++;
     }
