@@ -2,7 +2,7 @@
 /* cuBLASLt for the emulated GPU: column-major, d = alpha op(a) op(b) + beta c, with a bias per row of d, and
  * the GELU and bias-gradient epilogues, applied to unrounded sums.
  *
- * It has four algorithms, which add the products in different orders, so that different choices give
+ * It has four algorithms, which sum over k in different orders, so that different choices give
  * different bits, and which take different times on the GPU's clock. For a 16-bit result its heuristic
  * prefers a fifth (split-K), which rounds partial sums to that type before adding them, unless the
  * preference's reduction schemes exclude it. It enforces the real library's requirements, and ends the
@@ -316,7 +316,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 /* ---- execution ---- */
 
 /* Copies: the descriptors may be destroyed before the stream runs. */
-struct product {
+struct matmul_call {
     struct cublasLtMatmulDesc what;
     struct cublasLtMatrixLayout a_layout, b_layout, c_layout, d_layout;
     const void *a, *b, *c;
@@ -342,7 +342,7 @@ static void store(void *data, cudaDataType_t type, int64_t at, float x)
 }
 
 /* One row of op(a), or one column of op(b), as fp32; for TF32 without the bits that a tensor core ignores. */
-static void gather(const struct product *p, const void *data, const struct cublasLtMatrixLayout *l,
+static void gather(const struct matmul_call *p, const void *data, const struct cublasLtMatrixLayout *l,
                    bool down_a_column, int64_t index, int64_t count, float *out)
 {
     for (int64_t k = 0; k < count; k++) {
@@ -352,7 +352,7 @@ static void gather(const struct product *p, const void *data, const struct cubla
     }
 }
 
-/* Adds the products with stride 1 + order, one pass after another. */
+/* Sums over k with stride 1 + order, one pass after another. */
 static float add_up(const float *a, const float *b, int64_t count, uint64_t order)
 {
     int64_t stride = 1 + (int64_t)order;
@@ -387,7 +387,7 @@ static double gelu(double x, double *slope)
 }
 
 /* Applies the epilogue to element (i, j), which is x so far. */
-static float finish(const struct product *p, int64_t i, int64_t j, float x)
+static float finish(const struct matmul_call *p, int64_t i, int64_t j, float x)
 {
     const struct cublasLtMatmulDesc *what = &p->what;
     double slope;
@@ -406,7 +406,7 @@ static float finish(const struct product *p, int64_t i, int64_t j, float x)
 
 static void run(cudaStream_t stream, void *context)
 {
-    const struct product *p = context;
+    const struct matmul_call *p = context;
     int64_t m = p->d_layout.rows, n = p->d_layout.columns;
     int64_t k = p->what.a == CUBLAS_OP_T ? p->a_layout.rows : p->a_layout.columns;
     float *row = malloc((size_t)(m * k) * sizeof *row), *column = malloc((size_t)k * sizeof *column);
@@ -467,10 +467,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
           (!has_vector(what) || (is_aligned(what->vector, word[WORD_POINTERS] & UINT32_MAX) &&
                                  is_aligned(what->vector, 16))) && // whatever alignment was requested
           (!has_aux(what) || is_aligned(what->aux, word[WORD_POINTERS] >> 32)));
-    struct product *p = malloc(sizeof *p);
+    struct matmul_call *p = malloc(sizeof *p);
     CHECK(p != NULL);
-    *p = (struct product){*what, *a_layout, *b_layout, *c_layout, *d_layout,
-                          a,     b,         c,         d,         .order = word[WORD_ORDER]};
+    *p = (struct matmul_call){*what, *a_layout, *b_layout, *c_layout, *d_layout,
+                              a,     b,         c,         d,         .order = word[WORD_ORDER]};
     memcpy(&p->alpha, alpha, sizeof p->alpha);
     memcpy(&p->beta, beta, sizeof p->beta);
     emulator_put(stream, "cublasLtMatmul", run, p, EMULATOR_COMPARABLE(p));

@@ -38,13 +38,13 @@ static cudnnStatus_t misfit(const char *what, const struct part *x, const struct
 }
 
 /* c[M, N] = a[M, K] b[K, N]; heads of a may share one of b. */
-static cudnnStatus_t check_product(const struct operands *o)
+static cudnnStatus_t check_matmul(const struct operands *o)
 {
     const int64_t *a = tensor_dims(o->x), *b = tensor_dims(o->b), *c = tensor_dims(o->y);
     if (a[0] != b[0] || a[1] % b[1] != 0 || a[3] != b[2])
-        return misfit("a product's operands", o->x, o->b);
+        return misfit("a matmul's operands", o->x, o->b);
     if (c[0] != a[0] || c[1] != a[1] || c[2] != a[2] || c[3] != b[3])
-        return misfit("a product and its first operand", o->y, o->x);
+        return misfit("a matmul and its first operand", o->y, o->x);
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -100,17 +100,17 @@ cudnnStatus_t cudnn_check_operation(const struct part *operation)
     const int64_t *x = tensor_dims(o.x), *y = tensor_dims(o.y);
     switch (operation->type) {
     case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
-        return check_product(&o);
+        return check_matmul(&o);
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
         return check_point(operation, &o);
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
         for (int d = 0; d < TENSOR_RANK; d++)
             if (x[d] % y[d] != 0)
-                return misfit("a reduction and what it takes", o.y, o.x);
+                return misfit("a reduction and its operand", o.y, o.x);
         return CUDNN_STATUS_SUCCESS;
     default:
         if (x[0] != y[0] || x[1] != y[1] || x[2] != y[3] || x[3] != y[2])
-            return misfit("a transpose and what it takes", o.y, o.x);
+            return misfit("a transpose and its operand", o.y, o.x);
         return CUDNN_STATUS_SUCCESS;
     }
 }

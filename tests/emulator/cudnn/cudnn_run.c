@@ -46,14 +46,14 @@ static int type_of(const struct part *tensor)
 static int64_t place_of(const struct part *tensor, int64_t i)
 {
     const int64_t *dim = tensor_dims(tensor), *stride = part_value(tensor, CUDNN_ATTR_TENSOR_STRIDES)->data;
-    int64_t place = 0;
+    int64_t offset = 0;
     if (dim[TENSOR_RANK - 1] == 1 && cudnnGetVersion() < 92600)
         return i;
     for (int d = TENSOR_RANK - 1; d >= 0; d--) {
-        place += i % dim[d] * stride[d];
+        offset += i % dim[d] * stride[d];
         i /= dim[d];
     }
-    return place;
+    return offset;
 }
 
 static enum dtype dtype_of(int type)
@@ -109,13 +109,13 @@ static struct array *find(struct execution *e, const struct part *tensor)
 static int64_t shared_place(const struct part *of, const struct part *x, int64_t i)
 {
     const int64_t *wide = tensor_dims(of), *dim = tensor_dims(x);
-    int64_t place = 0, step = 1;
+    int64_t offset = 0, step = 1;
     for (int d = TENSOR_RANK - 1; d >= 0; d--) {
-        place += i % wide[d] / (wide[d] / dim[d]) * step;
+        offset += i % wide[d] / (wide[d] / dim[d]) * step;
         step *= dim[d];
         i /= wide[d];
     }
-    return place;
+    return offset;
 }
 
 static void multiply(const struct array *a, const struct array *b, struct array *c)
@@ -312,7 +312,7 @@ cudnnStatus_t cudnn_execute(cudaStream_t stream, struct part *plan, const struct
     }
     if (status == CUDNN_STATUS_SUCCESS &&
         bound != part_value(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->count)
-        status = cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "addresses of tensors that the graph has not");
+        status = cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "addresses of tensors that are not in the graph");
     if (status == CUDNN_STATUS_SUCCESS) {
         emulator_put(stream, "cudnnBackendExecute", run, e, sizeof *e);
         return status;

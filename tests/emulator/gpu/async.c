@@ -11,7 +11,7 @@ enum {
     MOST_BARRIERS = 64,
     MOST_LOADS = 64,
     MOST_WARPS = 32,
-    MOST_PRODUCTS = 128,
+    MOST_WGMMAS = 128,
     REGISTERS = 65536,
     NAMED = 16,
     WARPGROUP_WARPS = 4,
@@ -40,14 +40,14 @@ struct load {
 
 struct named {
     int threads, arrived;
-    uint64_t round, went_on[MOST_WARPS]; // a bit per lane that has arrived without waiting
+    uint64_t round, arrived_without_waiting[MOST_WARPS]; // a bit per lane that has arrived without waiting
 };
 
 /* Per warp: wgmma [begin, end) are in flight, counted from the block's first. */
 struct warp {
     int begin, end, waits;
-    uint64_t begun;                                 // digest of all: the warps of a warpgroup must agree
-    struct emulator_product product[MOST_PRODUCTS]; // modulo
+    uint64_t begun;                           // digest of all: the warps of a warpgroup must agree
+    struct emulator_wgmma wgmma[MOST_WGMMAS]; // modulo
     struct {
         int begun, groups, waits, registers; // 0: the initial number
         bool fenced;
@@ -61,15 +61,15 @@ struct left_read {
 };
 
 struct async {
-    struct left_read left[MOST_WARPS / WARPGROUP_WARPS][MOST_PRODUCTS]; // modulo
+    struct left_read left[MOST_WARPS / WARPGROUP_WARPS][MOST_WGMMAS]; // modulo
     struct mbarrier barrier[MOST_BARRIERS];
     struct load load[MOST_LOADS];
     struct named named[NAMED];
     struct warp *warp[MOST_WARPS];
     int barriers, loads;
-    struct emulator_piece memory; // dynamic shared memory
-    char *seen;                   // the same, as seen by the async proxy
-    bool fenced[MOST_WARPS];      // by a lane, not yet settled
+    struct emulator_memory memory; // dynamic shared memory
+    char *seen;                    // the same, as seen by the async proxy
+    bool fenced[MOST_WARPS];       // by a lane, not yet settled
 };
 
 /* The state of this block. */
@@ -109,7 +109,7 @@ _Noreturn static void refuse(const char *file, int line, const char *why)
 
 enum { FIRST_ADDRESS = 1024 + 16 };
 _Static_assert((FIRST_ADDRESS - EMULATOR_SHARED_SHIFT) % 1024 != 0,
-               "to align the one is not to align the other");
+               "a shared-memory address and its pointer must differ in alignment");
 
 uint32_t emulator_shared_address(const void *data, const char *file, int line)
 {
@@ -156,7 +156,7 @@ static struct mbarrier *barrier_at(const uint64_t *at, const char *file, int lin
             return &a->barrier[i];
         }
     }
-    refuse(file, line, "no mbarrier has been made here");
+    refuse(file, line, "there is no initialized mbarrier here");
 }
 
 void emulator_mbarrier_init(uint64_t *at, int arrivals, const char *file, int line)
@@ -165,9 +165,9 @@ void emulator_mbarrier_init(uint64_t *at, int arrivals, const char *file, int li
     emulator_expect_shared(at, sizeof *at, file, line);
     for (int i = 0; i < a->barriers; i++)
         if (a->barrier[i].at == at)
-            refuse(file, line, "an mbarrier is made a second time");
+            refuse(file, line, "this mbarrier is initialized already");
     if (arrivals < 1 || a->barriers == MOST_BARRIERS)
-        refuse(file, line, "an mbarrier of no arrivals, or one too many");
+        refuse(file, line, "an mbarrier without arrivals, or too many mbarriers");
     a->barrier[a->barriers++] = (struct mbarrier){.at = at, .arrivals = arrivals, .pending = arrivals};
     *at = MARK;
 }
@@ -192,7 +192,7 @@ void emulator_mbarrier_arrive(uint64_t *at, int bytes, const char *file, int lin
     struct mbarrier *b = barrier_at(at, file, line);
     async_settle(here(), thread());
     if (b->pending == 0)
-        refuse(file, line, "more arrivals at an mbarrier than its phase has");
+        refuse(file, line, "more arrivals at an mbarrier than its phase expects");
     b->bytes += bytes;
     b->pending--;
     end_phase(b);
@@ -213,7 +213,7 @@ void emulator_mbarrier_wait(uint64_t *at, unsigned parity, const char *file, int
 {
     const struct phase_wait wait = {barrier_at(at, file, line), parity};
     if (parity > 1)
-        refuse(file, line, "a parity is 0 or 1");
+        refuse(file, line, "a phase parity must be 0 or 1");
     if (!phase_is_over(&wait))
         emulator_wait_for(phase_is_over, &wait, "the end of an mbarrier's phase", file, line);
 }
@@ -234,27 +234,27 @@ static bool round_is_over(const void *what)
 void emulator_named_barrier(int number, int threads, bool waits, const char *file, int line)
 {
     if (number < 1 || number >= NAMED || threads % EMULATOR_LANES != 0 || threads < EMULATOR_LANES)
-        refuse(file, line, "named barriers are 1 to 15, of whole warps");
+        refuse(file, line, "a named barrier must be 1 to 15, for whole warps");
     struct named *b = &here()->named[number];
     async_settle(here(), thread());
     const struct round_wait wait = {b, b->round};
     if (b->arrived > 0 && b->threads != threads)
-        refuse(file, line, "a named barrier with another number of threads than others want");
+        refuse(file, line, "threads pass different counts to a named barrier");
     b->threads = threads;
-    uint64_t *const went_on = &b->went_on[thread() / EMULATOR_LANES],
+    uint64_t *const arrived_without_waiting = &b->arrived_without_waiting[thread() / EMULATOR_LANES],
                     me = (uint64_t)1 << thread() % EMULATOR_LANES;
-    if (!waits && (*went_on & me) != 0)
-        refuse(file, line, "a thread arrives at a named barrier again, and others have not come yet");
-    *went_on |= waits ? 0 : me;
+    if (!waits && (*arrived_without_waiting & me) != 0)
+        refuse(file, line, "a thread arrives twice in one round of a named barrier");
+    *arrived_without_waiting |= waits ? 0 : me;
     if (++b->arrived == threads) {
-        memset(b->went_on, 0, sizeof b->went_on);
+        memset(b->arrived_without_waiting, 0, sizeof b->arrived_without_waiting);
         b->arrived = 0;
         b->round++;
     } else if (waits)
-        emulator_wait_for(round_is_over, &wait, "others at a named barrier", file, line);
+        emulator_wait_for(round_is_over, &wait, "other threads at a named barrier", file, line);
 }
 
-/* Copies of boxes */
+/* TMA copies */
 
 /* The destination, NaN until arrival, and the barrier. */
 static void begin_load(struct async *a, struct load *load, void *to, uint64_t *barrier, size_t alignment,
@@ -264,13 +264,14 @@ static void begin_load(struct async *a, struct load *load, void *to, uint64_t *b
     load->to = to;
     load->barrier = barrier_at(barrier, file, line);
     if (!load->barrier->fenced)
-        refuse(file, line, "copies do not see this mbarrier: no fence after its init");
+        refuse(file, line, "the async proxy does not see this mbarrier: no fence after its initialization");
     const uint32_t address = emulator_shared_address(to, file, line);
     const size_t offset = address - FIRST_ADDRESS;
     if (address % alignment != 0 || offset + load->bytes > a->memory.bytes)
-        refuse(file, line, "a copy goes to aligned bytes of shared memory, a tensor's to 128");
+        refuse(file, line,
+               "a copy needs an aligned destination in shared memory: 16 bytes, 128 for a tensor");
     if (memcmp(to, a->seen + offset, load->bytes) != 0)
-        refuse(file, line, "a copy overtakes what threads have written here and not fenced");
+        refuse(file, line, "a copy overwrites what threads wrote here without a fence");
     memset(to, 0xff, load->bytes);
     memset(a->seen + offset, 0xff, load->bytes);
     a->loads++;
@@ -280,9 +281,9 @@ void emulator_bulk_load(void *to, const void *from, int bytes, uint64_t *barrier
 {
     struct async *a = here();
     if (a->loads == MOST_LOADS)
-        refuse(file, line, "too many copies at once");
+        refuse(file, line, "too many copies in flight");
     if (bytes <= 0 || bytes % CHUNK != 0 || (uintptr_t)from % CHUNK != 0)
-        refuse(file, line, "a copy is of whole aligned 16 bytes");
+        refuse(file, line, "a copy must be a multiple of 16 bytes, from an aligned address");
     a->load[a->loads] = (struct load){.from = from, .bytes = (size_t)bytes};
     begin_load(a, &a->load[a->loads], to, barrier, CHUNK, file, line);
 }
@@ -293,10 +294,10 @@ void emulator_tensor_load(void *to, const void *map, uint64_t *barrier, const in
     struct async *a = here();
     struct load *load = &a->load[a->loads];
     if (a->loads == MOST_LOADS)
-        refuse(file, line, "too many copies at once");
+        refuse(file, line, "too many copies in flight");
     memcpy(&load->map, map, sizeof load->map);
     if (load->map.magic != EMULATED_MAP || (int)load->map.rank != rank || (uintptr_t)map % 64 != 0)
-        refuse(file, line, "this is not a tensor map of so many dimensions, on 64 bytes");
+        refuse(file, line, "not a tensor map with this number of dimensions, aligned to 64 bytes");
     load->from = NULL;
     load->bytes = load->map.number_bytes;
     for (int i = 0; i < rank; i++) {
@@ -328,15 +329,15 @@ static void copy_chunk(const struct async *a, const struct load *l, size_t offse
 {
     const size_t begin = (size_t)(l->to - (char *)a->memory.data), each = l->map.number_bytes;
     const size_t address = begin + offset + FIRST_ADDRESS;
-    const size_t place = (address ^ (address / LINE % 8 * CHUNK)) - FIRST_ADDRESS;
+    const size_t swizzled = (address ^ (address / LINE % 8 * CHUNK)) - FIRST_ADDRESS;
     char chunk[CHUNK] = {0};
     int64_t first;
     const char *row = chunk_of(l, offset, &first);
     for (int64_t i = 0; row != NULL && i < (int64_t)(CHUNK / each); i++)
         if (first + i >= 0 && first + i < (int64_t)l->map.dim[0])
             memcpy(chunk + (size_t)i * each, row + (first + i) * (int64_t)each, each);
-    memcpy((char *)a->memory.data + place, chunk, CHUNK);
-    memcpy(a->seen + place, chunk, CHUNK);
+    memcpy((char *)a->memory.data + swizzled, chunk, CHUNK);
+    memcpy(a->seen + swizzled, chunk, CHUNK);
 }
 
 bool async_move(struct async *a, uint32_t order)
@@ -358,7 +359,7 @@ bool async_move(struct async *a, uint32_t order)
     return true;
 }
 
-/* Products */
+/* Warpgroup matmuls */
 
 static struct warp *my_warp(void)
 {
@@ -369,22 +370,22 @@ static struct warp *my_warp(void)
     return *warp;
 }
 
-_Noreturn void emulator_product_die(const struct emulator_product *product, const char *why)
+_Noreturn void emulator_wgmma_die(const struct emulator_wgmma *wgmma, const char *why)
 {
-    die(product->file, product->line, emulator_kernel(), "warp %d: %s", product->warp, why);
+    die(wgmma->file, wgmma->line, emulator_kernel(), "warp %d: %s", wgmma->warp, why);
 }
 
-void emulator_product_fence(void)
+void emulator_wgmma_fence(void)
 {
     my_warp()->lane[thread() % EMULATOR_LANES].fenced = true;
 }
 
-void emulator_product_commit(void)
+void emulator_wgmma_commit(void)
 {
     my_warp()->lane[thread() % EMULATOR_LANES].groups++;
 }
 
-static bool same_product(const struct emulator_product *a, const struct emulator_product *b)
+static bool same_wgmma(const struct emulator_wgmma *a, const struct emulator_wgmma *b)
 {
     return a->multiply == b->multiply && a->a == b->a && a->b == b->b && a->n == b->n &&
            a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
@@ -392,7 +393,7 @@ static bool same_product(const struct emulator_product *a, const struct emulator
 }
 
 /* The parameters in which the warps of a warpgroup must agree. */
-static uint64_t digest(uint64_t before, const struct emulator_product *p)
+static uint64_t digest(uint64_t before, const struct emulator_wgmma *p)
 {
     const uint64_t word[] = {p->a,
                              p->b,
@@ -406,25 +407,25 @@ static uint64_t digest(uint64_t before, const struct emulator_product *p)
 }
 
 /* Whether an earlier wgmma into d is in flight, which then owns d. */
-static bool is_under_way(const struct warp *w, const struct emulator_product *p, unsigned lane, int number)
+static bool is_in_flight(const struct warp *w, const struct emulator_wgmma *p, unsigned lane, int number)
 {
     for (int i = w->begin; i < number; i++) {
-        const struct emulator_product *other = &w->product[i % MOST_PRODUCTS];
+        const struct emulator_wgmma *other = &w->wgmma[i % MOST_WGMMAS];
         if (other->d[lane] == p->d[lane] && other->n != p->n)
-            emulator_product_die(p, "products of different widths into the same registers");
+            emulator_wgmma_die(p, "wgmmas of different widths into the same registers");
         if (other->d[lane] == p->d[lane])
             return true;
     }
     return false;
 }
 
-void emulator_product_begin(const struct emulator_product *product, float *d, const uint32_t *left,
-                            const char *file, int line)
+void emulator_wgmma_begin(const struct emulator_wgmma *wgmma, float *d, const uint32_t *left,
+                          const char *file, int line)
 {
     struct warp *w = my_warp();
     const unsigned lane = thread() % EMULATOR_LANES;
     const int number = w->lane[lane].begun++;
-    struct emulator_product mine = *product, *p = &w->product[number % MOST_PRODUCTS];
+    struct emulator_wgmma mine = *wgmma, *p = &w->wgmma[number % MOST_WGMMAS];
     mine.warp = (int)(thread() / EMULATOR_LANES);
     mine.group = w->lane[lane].groups;
     mine.number = number;
@@ -433,16 +434,16 @@ void emulator_product_begin(const struct emulator_product *product, float *d, co
     if (!w->lane[lane].fenced)
         refuse(file, line, "no wgmma_fence() since the last wait");
     if (number == w->end) {
-        if (w->end - w->begin == MOST_PRODUCTS)
-            refuse(file, line, "too many products at once");
+        if (w->end - w->begin == MOST_WGMMAS)
+            refuse(file, line, "too many wgmmas in flight");
         *p = mine;
         w->end++;
         w->begun = digest(w->begun, &mine);
-    } else if (!same_product(p, &mine))
-        refuse(file, line, "the lanes of a warp want different products");
+    } else if (!same_wgmma(p, &mine))
+        refuse(file, line, "the lanes of a warp issue different wgmmas");
     p->d[lane] = d;
     p->left[lane] = left;
-    if (is_under_way(w, p, lane, number))
+    if (is_in_flight(w, p, lane, number))
         return;
     const size_t bytes = (size_t)p->n / 2 * sizeof *d;
     if (p->before == NULL)
@@ -451,7 +452,7 @@ void emulator_product_begin(const struct emulator_product *product, float *d, co
     memset(d, 0xff, bytes);
 }
 
-static void do_product(struct emulator_product *p)
+static void complete_wgmma(struct emulator_wgmma *p)
 {
     const size_t numbers = (size_t)p->n / 2;
     for (size_t lane = 0; p->before != NULL && lane < EMULATOR_LANES; lane++) {
@@ -459,7 +460,7 @@ static void do_product(struct emulator_product *p)
             uint32_t bits;
             memcpy(&bits, p->d[lane] + i, sizeof bits);
             if (bits != 0xffffffffU)
-                emulator_product_die(p, "its sums were written to while it was in flight");
+                emulator_wgmma_die(p, "its accumulators were written while it was in flight");
         }
         memcpy(p->d[lane], p->before + lane * numbers, numbers * sizeof *p->before);
     }
@@ -468,10 +469,10 @@ static void do_product(struct emulator_product *p)
     p->multiply(p);
 }
 
-void emulator_product_left(const struct emulator_product *p, const void *rows, size_t bytes)
+void emulator_wgmma_left(const struct emulator_wgmma *p, const void *rows, size_t bytes)
 {
     uint64_t digest = 0, word;
-    struct left_read *read = &here()->left[p->warp / WARPGROUP_WARPS][p->number % MOST_PRODUCTS];
+    struct left_read *read = &here()->left[p->warp / WARPGROUP_WARPS][p->number % MOST_WGMMAS];
     for (size_t i = 0; i < bytes; i += sizeof word) {
         memcpy(&word, (const char *)rows + i, sizeof word);
         digest = (digest ^ word) * 0x100000001b3U;
@@ -479,13 +480,12 @@ void emulator_product_left(const struct emulator_product *p, const void *rows, s
     if (read->warps == 0 || read->number != p->number)
         *read = (struct left_read){p->number, 0, digest};
     if (read->digest != digest)
-        emulator_product_die(
-            p, "rows of its left operand have changed, and others of the warpgroup have read them");
+        emulator_wgmma_die(p, "rows of operand a changed after another warp of the warpgroup had read them");
     read->warps = (read->warps + 1) % WARPGROUP_WARPS;
 }
 
 /* All lanes have arrived; the first to continue does it for all. */
-void emulator_product_wait(int groups, const char *file, int line)
+void emulator_wgmma_wait(int groups, const char *file, int line)
 {
     struct warp *w = my_warp();
     const unsigned lane = thread() % EMULATOR_LANES;
@@ -497,9 +497,9 @@ void emulator_product_wait(int groups, const char *file, int line)
     w->waits = w->lane[lane].waits;
     for (int i = 0; i < EMULATOR_LANES; i++)
         if (w->lane[i].begun != w->lane[lane].begun || w->lane[i].groups != w->lane[lane].groups)
-            refuse(file, line, "the lanes of this warp have begun different products");
-    while (w->begin < w->end && w->product[w->begin % MOST_PRODUCTS].group < number)
-        do_product(&w->product[w->begin++ % MOST_PRODUCTS]);
+            refuse(file, line, "the lanes of this warp issued different wgmmas");
+    while (w->begin < w->end && w->wgmma[w->begin % MOST_WGMMAS].group < number)
+        complete_wgmma(&w->wgmma[w->begin++ % MOST_WGMMAS]);
 }
 
 void emulator_registers(int count)
@@ -515,12 +515,13 @@ static void expect_registers(const struct async *a)
         const struct warp *w = a->warp[i / EMULATOR_LANES], *first = a->warp[i / WARPGROUP * WARPGROUP_WARPS];
         const int mine = w != NULL ? w->lane[i % EMULATOR_LANES].registers : 0;
         if (mine != (first != NULL ? first->lane[0].registers : 0))
-            die(__FILE__, __LINE__, emulator_kernel(), "thread %d sets other registers than its warpgroup",
-                i);
+            die(__FILE__, __LINE__, emulator_kernel(),
+                "thread %d sets a different register count than its warpgroup", i);
         all += mine;
     }
     if (all > REGISTERS)
-        die(__FILE__, __LINE__, emulator_kernel(), "a block sets %d registers, of %d", all, (int)REGISTERS);
+        die(__FILE__, __LINE__, emulator_kernel(), "a block sets %d registers in all, over %d", all,
+            (int)REGISTERS);
 }
 
 void async_end_block(struct async *a)
@@ -533,14 +534,13 @@ void async_end_block(struct async *a)
     for (int i = 0; i < MOST_WARPS; i++) {
         const int leader = i / WARPGROUP_WARPS * WARPGROUP_WARPS;
         const struct warp *w = a->warp[i], *first = a->warp[leader];
-        left = w != NULL && w->begin < w->end ? "a product" : left;
+        left = w != NULL && w->begin < w->end ? "a wgmma" : left;
         if ((w != NULL ? w->begun : 0) != (first != NULL ? first->begun : 0))
-            die(__FILE__, __LINE__, emulator_kernel(), "warp %d took part in other products than warp %d", i,
-                leader);
+            die(__FILE__, __LINE__, emulator_kernel(), "warp %d issued other wgmmas than warp %d", i, leader);
     }
     expect_registers(a);
     if (left != NULL)
-        die(__FILE__, __LINE__, emulator_kernel(), "a block has ended, and %s was not waited for", left);
+        die(__FILE__, __LINE__, emulator_kernel(), "the block ended without waiting for %s", left);
     free(a->seen);
     a->seen = NULL;
     a->barriers = 0;

@@ -44,8 +44,8 @@ void emulator_named_barrier(int number, int threads, bool waits, const char *fil
 
 /* The part of a wgmma that one warp computes: its 16 rows of d[64][n]. */
 enum { EMULATOR_LANES = 32 };
-struct emulator_product {
-    void (*multiply)(const struct emulator_product *product);
+struct emulator_wgmma {
+    void (*multiply)(const struct emulator_wgmma *wgmma);
     uint64_t a, b; // operands in shared memory
     int n;
     bool transpose_a, transpose_b, accumulate;
@@ -56,19 +56,19 @@ struct emulator_product {
     const char *file;
     int line;
 };
-/* `product` has the parameters that all lanes share; d and left are this lane's. */
-void emulator_product_begin(const struct emulator_product *product, float *d, const uint32_t *left,
-                            const char *file, int line);
+/* `wgmma` has the parameters that all lanes share; d and left are this lane's. */
+void emulator_wgmma_begin(const struct emulator_wgmma *wgmma, float *d, const uint32_t *left,
+                          const char *file, int line);
 /* Records a warp's read of all 64 rows of a in shared memory: CUDA does not specify which of the four warps
  * reads which rows, so none may be modified before all have waited. Ends the program when they differ from
  * those of another warp. */
-void emulator_product_left(const struct emulator_product *product, const void *rows, size_t bytes);
-void emulator_product_fence(void);
-void emulator_product_commit(void);
-void emulator_product_wait(int groups, const char *file, int line);
+void emulator_wgmma_left(const struct emulator_wgmma *wgmma, const void *rows, size_t bytes);
+void emulator_wgmma_fence(void);
+void emulator_wgmma_commit(void);
+void emulator_wgmma_wait(int groups, const char *file, int line);
 /* Sets this thread's register count. */
 void emulator_registers(int count);
-_Noreturn void emulator_product_die(const struct emulator_product *product, const char *why);
+_Noreturn void emulator_wgmma_die(const struct emulator_wgmma *wgmma, const char *why);
 
 #ifdef __cplusplus
 }

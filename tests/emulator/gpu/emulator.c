@@ -38,7 +38,7 @@ struct fiber {
     struct emulator_index index;
 };
 
-struct shared_piece {
+struct shared_array {
     const void *site;
     void *data, *memory;
     size_t bytes;
@@ -71,8 +71,8 @@ struct emulator {
     struct emulator_deposit deposit[MOST_THREADS / LANES][2][LANES];
     struct copies *copies; // per thread; NULL: no kernel has started any
     struct async *async;
-    struct shared_piece shared[SHARED_SITES];
-    int shared_pieces;
+    struct shared_array shared[SHARED_SITES];
+    int shared_arrays;
     size_t dynamic_bytes;
     void *scheduler; // its stack pointer
 #if !defined(__x86_64__)
@@ -383,11 +383,10 @@ static void run_block(struct emulator *e)
     async_end_block(e->async);
     for (unsigned i = 0; e->copies != NULL && i < e->threads.x; i++)
         if (e->copies[i].count > 0)
-            refuse(e, &e->fiber[i], &e->fiber[i],
-                   "it has left, and copies that it began were not waited for");
-    for (int i = 0; i < e->shared_pieces; i++)
+            refuse(e, &e->fiber[i], &e->fiber[i], "the thread ended without waiting for its copies");
+    for (int i = 0; i < e->shared_arrays; i++)
         free(e->shared[i].memory);
-    e->shared_pieces = 0;
+    e->shared_arrays = 0;
 }
 
 void emulator_launch(struct emulator *e, const char *kernel, struct emulator_index grid, unsigned threads,
@@ -488,14 +487,14 @@ uint64_t emulator_shuffle(uint64_t value, unsigned from, const char *file, int l
 void *emulator_shared(const void *site, size_t bytes)
 {
     struct emulator *e = current;
-    for (int i = 0; i < e->shared_pieces; i++)
+    for (int i = 0; i < e->shared_arrays; i++)
         if (e->shared[i].site == site)
             return e->shared[i].data;
     if (site == NULL)
         bytes = e->dynamic_bytes;
-    CHECK(e->shared_pieces < SHARED_SITES);
+    CHECK(e->shared_arrays < SHARED_SITES);
     size_t all = e->dynamic_bytes + (site != NULL ? bytes : 0);
-    for (int i = 0; i < e->shared_pieces; i++)
+    for (int i = 0; i < e->shared_arrays; i++)
         all += e->shared[i].site != NULL ? e->shared[i].bytes : 0;
     if (all >
         (e->dynamic_bytes > EMULATOR_SHARED_BYTES ? emulator_most_shared_bytes() : EMULATOR_SHARED_BYTES))
@@ -505,13 +504,13 @@ void *emulator_shared(const void *site, size_t bytes)
     CHECK(posix_memalign(&memory, SHARED_ALIGNMENT, shift + (bytes > 0 ? bytes : 1)) == 0);
     char *data = (char *)memory + shift;
     memset(data, 0xff, bytes);
-    e->shared[e->shared_pieces++] = (struct shared_piece){site, data, memory, bytes};
+    e->shared[e->shared_arrays++] = (struct shared_array){site, data, memory, bytes};
     return data;
 }
 
-struct emulator_piece emulator_dynamic_shared(void)
+struct emulator_memory emulator_dynamic_shared(void)
 {
-    return (struct emulator_piece){emulator_shared(NULL, 0), current->dynamic_bytes};
+    return (struct emulator_memory){emulator_shared(NULL, 0), current->dynamic_bytes};
 }
 
 struct async **emulator_async(void)
@@ -529,9 +528,9 @@ void emulator_expect_shared(const void *data, size_t bytes, const char *file, in
     const struct emulator *e = current;
     const uintptr_t begin = (uintptr_t)data;
     bool inside = begin % bytes == 0;
-    for (int i = 0; inside && i < e->shared_pieces; i++) {
-        const uintptr_t piece = (uintptr_t)e->shared[i].data;
-        if (begin >= piece && begin - piece + bytes <= e->shared[i].bytes)
+    for (int i = 0; inside && i < e->shared_arrays; i++) {
+        const uintptr_t block = (uintptr_t)e->shared[i].data;
+        if (begin >= block && begin - block + bytes <= e->shared[i].bytes)
             return;
     }
     die(file, line, e->kernel, "thread %u: %p is not %zu aligned bytes of shared memory", e->now->index.x,

@@ -73,11 +73,11 @@ void emulator_expect_shared(const void *data, size_t bytes, const char *file, in
 /* The base of dynamic shared memory is EMULATOR_SHARED_SHIFT bytes past a multiple of 1024: CUDA guarantees
  * an alignment of 16. */
 enum { EMULATOR_SHARED_SHIFT = 128 };
-struct emulator_piece {
+struct emulator_memory {
     void *data;
     size_t bytes;
 };
-struct emulator_piece emulator_dynamic_shared(void);
+struct emulator_memory emulator_dynamic_shared(void);
 /* The state of async.c. */
 struct async;
 struct async **emulator_async(void);

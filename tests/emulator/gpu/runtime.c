@@ -3,7 +3,7 @@
  * when it is synchronized, queried, or blocked on itself.
  *
  * Caution: a GPU belongs to one thread, and so does everything here. Other GPUs are reached by messages only
- * (NCCL's), so a waiting thread runs any ready work of its own, and sleeps until there is news. */
+ * (NCCL's), so a waiting thread runs any ready work of its own, and sleeps until it is signalled. */
 #include "tests/emulator/include/cuda_runtime_api.h"
 
 #include "base/status.h"
@@ -60,7 +60,7 @@ struct guarded {
 };
 enum { PAGE_BYTES = 4096 };
 
-static _Thread_local struct guarded *guarded_pieces;
+static _Thread_local struct guarded *guarded_blocks;
 
 static bool memory_is_guarded(void)
 {
@@ -70,19 +70,19 @@ static bool memory_is_guarded(void)
 
 static void allow(int protection)
 {
-    for (struct guarded *piece = guarded_pieces; piece != NULL; piece = piece->next)
-        CHECK(mprotect((char *)piece + PAGE_BYTES, piece->bytes - PAGE_BYTES, protection) == 0);
+    for (struct guarded *block = guarded_blocks; block != NULL; block = block->next)
+        CHECK(mprotect((char *)block + PAGE_BYTES, block->bytes - PAGE_BYTES, protection) == 0);
 }
 
 static cudaError_t take_guarded(void **out, size_t bytes)
 {
     size_t whole = PAGE_BYTES + (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-    struct guarded *piece = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (piece == MAP_FAILED)
+    struct guarded *block = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED)
         return cudaErrorMemoryAllocation;
-    *piece = (struct guarded){guarded_pieces, whole};
-    guarded_pieces = piece;
-    *out = (char *)piece + PAGE_BYTES;
+    *block = (struct guarded){guarded_blocks, whole};
+    guarded_blocks = block;
+    *out = (char *)block + PAGE_BYTES;
     memset(*out, 0xff, bytes);
     CHECK(mprotect(*out, whole - PAGE_BYTES, PROT_NONE) == 0);
     return cudaSuccess;
@@ -90,11 +90,11 @@ static cudaError_t take_guarded(void **out, size_t bytes)
 
 static bool give_guarded(void *data)
 {
-    for (struct guarded **link = &guarded_pieces; *link != NULL; link = &(*link)->next) {
-        struct guarded *piece = *link;
-        if ((char *)piece + PAGE_BYTES == (char *)data) {
-            *link = piece->next;
-            CHECK(munmap(piece, piece->bytes) == 0);
+    for (struct guarded **link = &guarded_blocks; *link != NULL; link = &(*link)->next) {
+        struct guarded *block = *link;
+        if ((char *)block + PAGE_BYTES == (char *)data) {
+            *link = block->next;
+            CHECK(munmap(block, block->bytes) == 0);
             return true;
         }
     }
@@ -146,8 +146,8 @@ void emulator_rest(void)
     if (now - moved_ns > limit_ms * 1000000) {
         for (cudaStream_t s = streams; s != NULL; s = s->next)
             if (s->first != NULL && s->first->message != NULL)
-                s->first->message->say(s->first->message, stderr);
-        die(__FILE__, __LINE__, "the emulated GPU", "nothing moves any more");
+                s->first->message->describe(s->first->message, stderr);
+        die(__FILE__, __LINE__, "the emulated GPU", "no progress: deadlock");
     }
     syscall(SYS_futex, &news, FUTEX_WAIT_PRIVATE, atomic_load(&news), &moment, NULL, 0);
 }
@@ -377,7 +377,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     if (emulator_forbid() != cudaSuccess)
         return cudaErrorStreamCaptureUnsupported;
-    calls.pieces++;
+    calls.device_allocs++;
     const char *largest = getenv("EMULATOR_LARGEST");
     if (largest != NULL && bytes > strtoull(largest, NULL, 10))
         return emulator_returns(cudaErrorMemoryAllocation);

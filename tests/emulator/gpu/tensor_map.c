@@ -18,7 +18,7 @@ static const char *wrong_dimension(const struct emulated_map *m, uint32_t i, con
     if (step[i] == 0 || step[i] > MOST_STEP)
         return "a step is 0 or above 8";
     if (step[i] != 1)
-        return "the emulator knows steps of 1";
+        return "the emulator supports only steps of 1";
     if (i == 0)
         return NULL;
     const uint64_t stride = m->stride[i - 1], before = i > 1 ? m->stride[i - 2] : m->number_bytes;
@@ -32,11 +32,11 @@ static const char *wrong_dimension(const struct emulated_map *m, uint32_t i, con
 static const char *wrong(const CUtensorMap *map, const struct emulated_map *m, const cuuint32_t *step)
 {
     if ((uintptr_t)map % 64 != 0)
-        return "the map does not lie on 64 bytes";
+        return "the map is not aligned to 64 bytes";
     if (m->rank == 0 || m->rank > EMULATED_RANK)
         return "the rank is 0 or above 5";
     if ((uintptr_t)m->data % 16 != 0)
-        return "the data do not begin on 16 bytes";
+        return "the data are not aligned to 16 bytes";
     for (uint32_t i = 0; i < m->rank; i++)
         if (wrong_dimension(m, i, step) != NULL)
             return wrong_dimension(m, i, step);
@@ -56,7 +56,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
                              .rank = rank,
                              .number_bytes = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2,
                              .data = data};
-    _Static_assert(sizeof m <= sizeof *map, "a map has room for it");
+    _Static_assert(sizeof m <= sizeof *map, "the emulated map must fit into a CUtensorMap");
     CHECK(interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
           promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B && fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     for (uint32_t i = 0; i < rank && i < EMULATED_RANK; i++) {

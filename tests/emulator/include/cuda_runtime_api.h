@@ -145,10 +145,10 @@ cudaError_t emulator_check_launch(const void *kernel, struct emulator_index grid
 void emulator_pass_time(cudaStream_t stream, int64_t ns);
 
 /* An entry that needs peers: it is polled for progress, and returns true when it is complete; the stream
- * blocks until then. say() describes what it waits for. */
+ * blocks until then. describe() describes what it waits for. */
 struct emulator_message {
     bool (*move)(struct emulator_message *message, bool *moved);
-    void (*say)(const struct emulator_message *message, FILE *to);
+    void (*describe)(const struct emulator_message *message, FILE *to);
 };
 /* Takes ownership of `message`. */
 void emulator_put_message(cudaStream_t stream, struct emulator_message *message);
@@ -160,12 +160,12 @@ int emulator_device(void); // of this thread
 
 /* Total number of this thread's blocking calls. */
 struct emulator_calls {
-    int syncs;       // of a stream or an event
-    int polls;       // repeated queries of an event that was not ready before
-    int allocations; // allocating and freeing memory, including pinned
-    int pieces;      // allocations of device memory
-    int launches;    // individual launches of kernels, libraries and copies
-    int graphs;      // of graphs
+    int syncs;         // of a stream or an event
+    int polls;         // repeated queries of an event that was not ready before
+    int allocations;   // allocating and freeing memory, including pinned
+    int device_allocs; // allocations of device memory
+    int launches;      // individual launches of kernels, libraries and copies
+    int graphs;        // of graphs
 };
 struct emulator_calls emulator_calls(void);
 bool emulator_fails(const char *call); // according to EMULATOR_FAIL

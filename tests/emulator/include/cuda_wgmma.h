@@ -5,29 +5,29 @@
 #pragma once
 
 /* Eight 16-bit elements of an operand: `along` chunks in the row direction and `across` rows further. */
-inline const uint16_t *emulated_chunk(const emulator_product *p, uint64_t operand, bool transpose, int row,
+inline const uint16_t *emulated_chunk(const emulator_wgmma *p, uint64_t operand, bool transpose, int row,
                                       int chunk)
 {
     const uint32_t begin = static_cast<uint32_t>(operand & 0x3fff) * 16,
                    leading = static_cast<uint32_t>(operand >> 16 & 0x3fff) * 16,
                    stride = static_cast<uint32_t>(operand >> 32 & 0x3fff) * 16;
     if (operand >> 62 != 1 || (operand >> 46 & 0xffff) != 0 || (operand & 0xc000c000U) != 0)
-        emulator_product_die(p, "the emulator knows operands with 128-byte swizzle and base offset 0");
+        emulator_wgmma_die(p, "the emulator supports only operands with 128-byte swizzle and base offset 0");
     if (begin % 1024 > 96 || begin % 32 != 0 || (transpose && begin % 1024 != 0))
-        emulator_product_die(p, "an operand does not begin on 1024 bytes, or a k step into the row");
+        emulator_wgmma_die(p, "an operand must start at a multiple of 1024 bytes, or a k step into the row");
     const uint32_t line = static_cast<uint32_t>(row);
     uint32_t address = begin + line / 8 * stride + line % 8 * 128;
     address += transpose ? static_cast<uint32_t>(chunk / 8) * leading + static_cast<uint32_t>(chunk % 8) * 16
                          : static_cast<uint32_t>(chunk) * 16;
     const void *seen = emulator_seen(address ^ (address / 128 % 8 * 16));
     if (seen == nullptr)
-        emulator_product_die(p, "an operand leaves dynamic shared memory");
+        emulator_wgmma_die(p, "an operand leaves dynamic shared memory");
     return static_cast<const uint16_t *>(seen);
 }
 
 /* lines[first ..][16 k] of an operand, `count` of them: rows of a, columns of b. */
 template <class T>
-void emulated_operand(const emulator_product *p, uint64_t operand, bool transpose, int first, int count,
+void emulated_operand(const emulator_wgmma *p, uint64_t operand, bool transpose, int first, int count,
                       float out[][16])
 {
     for (int i = 0; i < 2 * count; i++) {
@@ -44,7 +44,7 @@ void emulated_operand(const emulator_product *p, uint64_t operand, bool transpos
 }
 
 /* a from registers: this warp's 16 rows. */
-template <class T> void emulated_left(const emulator_product *p, float (*out)[16])
+template <class T> void emulated_left(const emulator_wgmma *p, float (*out)[16])
 {
     for (int lane = 0; lane < 32; lane++) {
         for (int i = 0; i < 8; i++) {
@@ -56,7 +56,7 @@ template <class T> void emulated_left(const emulator_product *p, float (*out)[16
 }
 
 /* d of all lanes, as a matrix: gathers, or scatters. */
-template <int COLUMNS> void emulated_sums(const emulator_product *p, bool in, float (&sums)[16][COLUMNS])
+template <int COLUMNS> void emulated_sums(const emulator_wgmma *p, bool in, float (&sums)[16][COLUMNS])
 {
     for (int lane = 0; lane < 32; lane++) {
         float *const d = p->d[lane];
@@ -74,7 +74,7 @@ template <int COLUMNS> void emulated_sums(const emulator_product *p, bool in, fl
 }
 
 /* One warp's rows; terms in the order of k, as mma_m16n8k16 does. */
-template <class T> void emulated_multiply(const emulator_product *p)
+template <class T> void emulated_multiply(const emulator_wgmma *p)
 {
     enum { MOST_COLUMNS = 256, TOGETHER = 16 }; // columns that the compiler vectorizes
     float all[64][16], b[MOST_COLUMNS][16], across[16][MOST_COLUMNS], sums[16][MOST_COLUMNS];
@@ -83,7 +83,7 @@ template <class T> void emulated_multiply(const emulator_product *p)
         emulated_left<T>(p, a);
     else {
         emulated_operand<T>(p, p->a, p->transpose_a, 0, 64, all);
-        emulator_product_left(p, all, sizeof all);
+        emulator_wgmma_left(p, all, sizeof all);
     }
     emulated_operand<T>(p, p->b, p->transpose_b, 0, p->n, b);
     for (int k = 0; k < 16; k++)
@@ -109,7 +109,7 @@ template <class T, int N>
 void emulated_begin(float (&d)[N / 8][4], uint64_t a, bool transpose_a, const uint32_t *left, uint64_t b,
                     bool transpose_b, bool accumulate, const char *file, int line)
 {
-    emulator_product p = {};
+    emulator_wgmma p = {};
     p.multiply = emulated_multiply<T>;
     p.a = a;
     p.b = b;
@@ -117,7 +117,7 @@ void emulated_begin(float (&d)[N / 8][4], uint64_t a, bool transpose_a, const ui
     p.transpose_a = transpose_a;
     p.transpose_b = transpose_b;
     p.accumulate = accumulate;
-    emulator_product_begin(&p, d[0], left, file, line);
+    emulator_wgmma_begin(&p, d[0], left, file, line);
 }
 
 template <class T, int N, bool TRANSPOSE_A = false, bool TRANSPOSE_B = false>
@@ -134,17 +134,17 @@ void wgmma(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, bool accumu
 
 inline void wgmma_fence()
 {
-    emulator_product_fence();
+    emulator_wgmma_fence();
 }
 
 inline void wgmma_commit()
 {
-    emulator_product_commit();
+    emulator_wgmma_commit();
 }
 
 template <int GROUPS> void wgmma_wait(CALLED_FROM)
 {
-    emulator_product_wait(GROUPS, file, line);
+    emulator_wgmma_wait(GROUPS, file, line);
 }
 
 template <int TILES> void wgmma_hold(float (&)[TILES][4])

@@ -2,14 +2,14 @@
 /* NCCL between emulated GPUs. Ranks are threads or processes; a comm is a file in shared memory with a slot
  * per rank, and one per pair:
  *
- * - a collective: every rank posts a piece into its slot; when all have, every rank reads all slots
- * - a point-to-point message: the sender posts a piece into the pair's slot once the last was read; it is
+ * - a collective: every rank posts a chunk into its slot; when all have, every rank reads all slots
+ * - a point-to-point message: the sender posts a chunk into the pair's slot once the last was read; it is
  *   sent when it has been read
  *
  * Like the real one: messages of one comm run one after another in the order of the calls; with
  * NCCL_LAUNCH_ORDER_IMPLICIT=1, which is required, those of all comms of a GPU start in the order of the
  * calls; point-to-point messages of one group progress together, and a send outside a group waits for its
- * receiver; sums go around a ring, so each slice begins with another rank; a maximum drops a NaN; two ranks
+ * receiver; sums go around a ring, so each slice starts at a different rank; a maximum drops a NaN; two ranks
  * on one GPU of one host are rejected, and so are two of one process that load kernels or connect in the
  * middle of it; aborting a comm cancels its messages, and those of its peers never complete; abort waits for
  * the GPU's work for other comms, which only one group of aborts resolves.
@@ -30,13 +30,13 @@ struct thread_state {
     uint64_t tickets, started;
     bool disorder; // a comm was aborted
     int meetings;  // first contacts between this rank and another, per comm and direction
-    int depth, letter_count;
+    int depth, transfer_count;
     bool failed;     // a call of the open group has failed
     bool aborts;     // a comm was aborted in it
     int comms_stand; // comms with a message in flight
     struct ncclComm *comm;
     cudaStream_t stream;
-    struct letter letters[MOST_LETTERS];
+    struct transfer transfers[MOST_TRANSFERS];
 };
 static _Thread_local struct thread_state mine;
 static _Thread_local char last_error[256];
@@ -61,20 +61,20 @@ static void comm_release(struct ncclComm *c)
 /* Garbage in output that is not input. */
 static void fill_garbage(const struct message *m)
 {
-    size_t each = nccl_bytes_of(m->wish.type), out = m->wish.count * each;
-    if (m->wish.kind == REDUCE_SCATTER)
+    size_t each = nccl_bytes_of(m->args.type), out = m->args.count * each;
+    if (m->args.kind == REDUCE_SCATTER)
         memset(m->out, 0xff, out);
-    if (m->wish.kind == ALL_GATHER && (m->in < m->out || m->in >= m->out + (size_t)m->comm->ranks * out))
+    if (m->args.kind == ALL_GATHER && (m->in < m->out || m->in >= m->out + (size_t)m->comm->ranks * out))
         memset(m->out, 0xff, (size_t)m->comm->ranks * out);
-    for (int i = 0; i < m->letter_count; i++)
-        if (!m->letters[i].send)
-            memset(m->letters[i].data, 0xff, m->letters[i].bytes);
+    for (int i = 0; i < m->transfer_count; i++)
+        if (!m->transfers[i].send)
+            memset(m->transfers[i].data, 0xff, m->transfers[i].bytes);
 }
 
-static void stand(struct ncclComm *c, bool stands)
+static void stand(struct ncclComm *c, bool in_progress)
 {
-    mine.comms_stand += (int)stands - (int)c->stands;
-    c->stands = stands;
+    mine.comms_stand += (int)in_progress - (int)c->in_progress;
+    c->in_progress = in_progress;
 }
 
 static bool may_start(const struct message *m)
@@ -94,7 +94,8 @@ static bool move(struct emulator_message *message, bool *moved)
         fill_garbage(m);
     }
     if (!done && m->started)
-        done = m->wish.kind == LETTERS ? nccl_move_letters(m, moved) : nccl_move_collective(m, moved);
+        done =
+            m->args.kind == POINT_TO_POINT ? nccl_move_transfers(m, moved) : nccl_move_collective(m, moved);
     if (done) {
         stand(c, false);
         c->finished++;
@@ -103,123 +104,125 @@ static bool move(struct emulator_message *message, bool *moved)
     return done;
 }
 
-static void say(const struct emulator_message *message, FILE *to)
+static void describe(const struct emulator_message *message, FILE *to)
 {
     const struct message *m = (const struct message *)message;
     const struct ncclComm *c = m->comm;
     fprintf(to, "emulated NCCL: rank %d of %d %s %s, its call %llu of that comm", c->rank, c->ranks,
-            m->started ? "stands in" : "has not begun", nccl_kind_name(m->wish.kind),
+            m->started ? "is in" : "has not begun", nccl_kind_name(m->args.kind),
             (unsigned long long)m->number);
-    for (int r = 0; r < c->ranks && m->started && m->wish.kind != LETTERS; r++)
-        if (atomic_load(&nccl_slot(c, r)->posted) < c->pieces + 1)
+    for (int r = 0; r < c->ranks && m->started && m->args.kind != POINT_TO_POINT; r++)
+        if (atomic_load(&nccl_slot(c, r)->posted) < c->chunks + 1)
             fprintf(to, ", waits for rank %d", r);
-    for (int i = 0; i < m->letter_count && m->started; i++)
-        if (!m->letters[i].done)
-            fprintf(to, ", %s rank %d", m->letters[i].send ? "sends to" : "receives from",
-                    m->letters[i].peer);
+    for (int i = 0; i < m->transfer_count && m->started; i++)
+        if (!m->transfers[i].done)
+            fprintf(to, ", %s rank %d", m->transfers[i].send ? "sends to" : "receives from",
+                    m->transfers[i].peer);
     fputc('\n', to);
 }
 
-static bool is_known(const struct ncclComm *c, const void *data)
+static bool is_registered(const struct ncclComm *c, const void *data)
 {
-    for (const struct known *k = c->known; k != NULL; k = k->next)
+    for (const struct registered *k = c->registered; k != NULL; k = k->next)
         if ((const char *)data >= k->data && (const char *)data < k->data + k->bytes)
             return true;
     return false;
 }
 
-static ncclResult_t put(struct ncclComm *c, cudaStream_t stream, struct wish wish, const void *in, void *out,
-                        const struct letter *letters, int letter_count)
+static ncclResult_t put(struct ncclComm *c, cudaStream_t stream, struct call_args args, const void *in,
+                        void *out, const struct transfer *transfers, int transfer_count)
 {
-    struct message *m = calloc(1, sizeof *m + (size_t)letter_count * sizeof *letters);
+    struct message *m = calloc(1, sizeof *m + (size_t)transfer_count * sizeof *transfers);
     CHECK(m != NULL);
-    wish.call = wish.kind == LETTERS ? 0 : c->collectives++; // point-to-point calls are not counted by all
-                                                             // ranks
-    wish.known = is_known(c, in) | is_known(c, out) << 1;
-    *m = (struct message){.base = {move, say},
+    args.call =
+        args.kind == POINT_TO_POINT ? 0 : c->collectives++; // point-to-point calls are not counted by all
+                                                            // ranks
+    args.registered = is_registered(c, in) | is_registered(c, out) << 1;
+    *m = (struct message){.base = {move, describe},
                           .comm = c,
-                          .wish = wish,
+                          .args = args,
                           .in = in,
                           .out = out,
                           .number = c->calls++,
                           .ticket = mine.tickets++,
-                          .letter_count = letter_count};
-    if (letter_count > 0)
-        memcpy(m->letters, letters, (size_t)letter_count * sizeof *letters);
+                          .transfer_count = transfer_count};
+    if (transfer_count > 0)
+        memcpy(m->transfers, transfers, (size_t)transfer_count * sizeof *transfers);
     c->held++;
     emulator_put_message(stream, &m->base);
     return ncclSuccess;
 }
 
-static ncclResult_t collective(const char *call, struct ncclComm *c, cudaStream_t stream, struct wish wish,
-                               const void *in, void *out)
+static ncclResult_t collective(const char *call, struct ncclComm *c, cudaStream_t stream,
+                               struct call_args args, const void *in, void *out)
 {
     if (emulator_fails(call))
         return refuse(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
     if (c == NULL || c->aborted)
         return refuse(ncclInvalidArgument, "no comm");
-    return put(c, stream, wish, in, out, NULL, 0);
+    return put(c, stream, args, in, out, NULL, 0);
 }
 
 ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t how,
                            ncclComm_t comm, cudaStream_t stream)
 {
-    struct wish wish = {.kind = ALL_REDUCE, .type = (int32_t)type, .how = (int32_t)how, .count = count};
-    return collective("ncclAllReduce", comm, stream, wish, in, out);
+    struct call_args args = {.kind = ALL_REDUCE, .type = (int32_t)type, .how = (int32_t)how, .count = count};
+    return collective("ncclAllReduce", comm, stream, args, in, out);
 }
 
 ncclResult_t ncclReduceScatter(const void *in, void *out, size_t out_count, ncclDataType_t type,
                                ncclRedOp_t how, ncclComm_t comm, cudaStream_t stream)
 {
-    struct wish wish = {
+    struct call_args args = {
         .kind = REDUCE_SCATTER, .type = (int32_t)type, .how = (int32_t)how, .count = out_count};
-    return collective("ncclReduceScatter", comm, stream, wish, in, out);
+    return collective("ncclReduceScatter", comm, stream, args, in, out);
 }
 
 ncclResult_t ncclAllGather(const void *in, void *out, size_t in_count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream)
 {
-    struct wish wish = {.kind = ALL_GATHER, .type = (int32_t)type, .count = in_count};
-    return collective("ncclAllGather", comm, stream, wish, in, out);
+    struct call_args args = {.kind = ALL_GATHER, .type = (int32_t)type, .count = in_count};
+    return collective("ncclAllGather", comm, stream, args, in, out);
 }
 
 ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream)
 {
-    struct wish wish = {.kind = BROADCAST, .type = (int32_t)type, .root = root, .count = count};
-    return collective("ncclBroadcast", comm, stream, wish, in, out);
+    struct call_args args = {.kind = BROADCAST, .type = (int32_t)type, .root = root, .count = count};
+    return collective("ncclBroadcast", comm, stream, args, in, out);
 }
 
 /* ---- groups of point-to-point messages ---- */
 
 static ncclResult_t send_group(void)
 {
-    if (mine.letter_count == 0)
+    if (mine.transfer_count == 0)
         return ncclSuccess;
-    int count = mine.letter_count;
-    mine.letter_count = 0;
-    return put(mine.comm, mine.stream, (struct wish){.kind = LETTERS}, NULL, NULL, mine.letters, count);
+    int count = mine.transfer_count;
+    mine.transfer_count = 0;
+    return put(mine.comm, mine.stream, (struct call_args){.kind = POINT_TO_POINT}, NULL, NULL, mine.transfers,
+               count);
 }
 
 /* One comm and one stream at a time: no other use exists. */
-static ncclResult_t add_letter(struct letter letter, ncclComm_t comm, cudaStream_t stream)
+static ncclResult_t add_letter(struct transfer transfer, ncclComm_t comm, cudaStream_t stream)
 {
-    if (emulator_fails(letter.send ? "ncclSend" : "ncclRecv")) {
+    if (emulator_fails(transfer.send ? "ncclSend" : "ncclRecv")) {
         mine.failed = true;
         return refuse(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
     }
-    if (comm == NULL || comm->aborted || letter.peer < 0 || letter.peer >= comm->ranks)
+    if (comm == NULL || comm->aborted || transfer.peer < 0 || transfer.peer >= comm->ranks)
         return refuse(ncclInvalidArgument, "no comm, or no such peer");
-    CHECK(mine.letter_count < MOST_LETTERS);
-    CHECK(mine.letter_count == 0 || (mine.comm == comm && mine.stream == stream));
-    letter.bytes = letter.count * nccl_bytes_of(letter.type);
-    letter.known = is_known(comm, letter.data);
-    uint64_t bit = (uint64_t)1 << letter.peer;
-    mine.meetings += (comm->met[letter.send] & bit) == 0;
-    comm->met[letter.send] |= bit;
+    CHECK(mine.transfer_count < MOST_TRANSFERS);
+    CHECK(mine.transfer_count == 0 || (mine.comm == comm && mine.stream == stream));
+    transfer.bytes = transfer.count * nccl_bytes_of(transfer.type);
+    transfer.registered = is_registered(comm, transfer.data);
+    uint64_t bit = (uint64_t)1 << transfer.peer;
+    mine.meetings += (comm->contacted[transfer.send] & bit) == 0;
+    comm->contacted[transfer.send] |= bit;
     mine.comm = comm;
     mine.stream = stream;
-    mine.letters[mine.letter_count++] = letter;
+    mine.transfers[mine.transfer_count++] = transfer;
     return mine.depth == 0 ? send_group() : ncclSuccess;
 }
 
@@ -227,14 +230,16 @@ ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int pee
                       cudaStream_t stream)
 {
     char *data = (char *)(uintptr_t)in; // only read
-    return add_letter((struct letter){.send = true, .data = data, .count = count, .type = type, .peer = peer},
-                      comm, stream);
+    return add_letter(
+        (struct transfer){.send = true, .data = data, .count = count, .type = type, .peer = peer}, comm,
+        stream);
 }
 
 ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
-    return add_letter((struct letter){.data = out, .count = count, .type = type, .peer = peer}, comm, stream);
+    return add_letter((struct transfer){.data = out, .count = count, .type = type, .peer = peer}, comm,
+                      stream);
 }
 
 ncclResult_t ncclGroupStart(void)
@@ -263,7 +268,7 @@ ncclResult_t ncclGroupEnd(void)
     if (!mine.failed)
         return send_group();
     mine.failed = false;
-    mine.letter_count = 0;
+    mine.transfer_count = 0;
     return refuse(ncclUnhandledCudaError, "a call of the group has failed");
 }
 
@@ -365,14 +370,14 @@ static bool might_hang(const struct ncclComm *c)
     if (here < 2 || (is_set("CUDA_MODULE_LOADING", "EAGER") && is_set("NCCL_RUNTIME_CONNECT", "0")))
         return false;
     snprintf(last_error, sizeof last_error,
-             "%d GPUs of one process want CUDA_MODULE_LOADING=EAGER and NCCL_RUNTIME_CONNECT=0", here);
+             "%d GPUs of one process require CUDA_MODULE_LOADING=EAGER and NCCL_RUNTIME_CONNECT=0", here);
     return true;
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank)
 {
     if (!is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1"))
-        return refuse(ncclInvalidUsage, "the emulated NCCL wants NCCL_LAUNCH_ORDER_IMPLICIT=1");
+        return refuse(ncclInvalidUsage, "the emulated NCCL requires NCCL_LAUNCH_ORDER_IMPLICIT=1");
     if (emulator_fails("ncclCommInitRank") || rank < 0 || rank >= ranks || ranks > 64)
         return refuse(ncclInvalidArgument, "no such rank");
     struct ncclComm *c = calloc(1, sizeof *c);
@@ -400,7 +405,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     CHECK(comm->calls == comm->finished); // the transport waits for its messages first,
-    CHECK(comm->known == NULL);           // and deregisters its memory
+    CHECK(comm->registered == NULL);      // and deregisters its memory
     comm_release(comm);
     return ncclSuccess;
 }
@@ -429,17 +434,17 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void *data, size_t bytes, void **
 {
     if (emulator_fails("ncclCommRegister") || data == NULL || bytes == 0)
         return refuse(ncclInvalidArgument, "no memory to register");
-    struct known *known = malloc(sizeof *known);
+    struct registered *known = malloc(sizeof *known);
     CHECK(known != NULL);
-    *known = (struct known){comm->known, data, bytes};
-    *handle = comm->known = known;
+    *known = (struct registered){comm->registered, data, bytes};
+    *handle = comm->registered = known;
     atomic_fetch_add(&registrations, 1);
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle)
 {
-    struct known **link = &comm->known;
+    struct registered **link = &comm->registered;
     while (*link != NULL && *link != handle)
         link = &(*link)->next;
     CHECK(*link != NULL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Message progress of the emulated NCCL, through shared memory, a piece at a time. */
+/* Message progress of the emulated NCCL, through shared memory, a chunk at a time. */
 #include "base/status.h"
 #include "kernels/narrow.h"
 #include "tests/emulator/nccl/nccl_wire.h"
@@ -15,7 +15,8 @@ size_t nccl_bytes_of(int type)
 
 const char *nccl_kind_name(int kind)
 {
-    static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "letters"};
+    static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                        "transfers"};
     return names[kind];
 }
 
@@ -27,19 +28,19 @@ static void agree_on_memory(const struct message *m, int mine, int theirs, int r
 {
     if (mine != theirs)
         die(__FILE__, __LINE__, "the emulated NCCL",
-            "of %d ranks, %d and %d have a message between memory that is registered and memory that is not",
-            m->comm->ranks, m->comm->rank, rank);
+            "of %d ranks, %d and %d disagree on whether the buffers are registered", m->comm->ranks,
+            m->comm->rank, rank);
 }
 
-static void agree(const struct message *m, const struct wish *theirs, int rank)
+static void agree(const struct message *m, const struct call_args *theirs, int rank)
 {
-    const struct wish *w = &m->wish;
-    agree_on_memory(m, w->known, theirs->known, rank);
+    const struct call_args *w = &m->args;
+    agree_on_memory(m, w->registered, theirs->registered, rank);
     if (w->kind == theirs->kind && w->type == theirs->type && w->how == theirs->how &&
         w->root == theirs->root && w->count == theirs->count && w->call == theirs->call)
         return;
     die(__FILE__, __LINE__, "the emulated NCCL",
-        "of %d ranks, %d wants %s of %llu of type %d from %d as call %llu, and %d %s of %llu of type %d from "
+        "of %d ranks, %d calls %s of %llu of type %d from %d as call %llu, and %d %s of %llu of type %d from "
         "%d "
         "as call %llu",
         m->comm->ranks, m->comm->rank, nccl_kind_name(w->kind), (unsigned long long)w->count, w->type,
@@ -99,7 +100,7 @@ static void combine(int type, char *acc, const char *x, bool maximum)
     case ncclFloat16:
         return combine_narrow(type, acc, x, maximum);
     }
-    die(__FILE__, __LINE__, "the emulated NCCL", "adds no type %d", type);
+    die(__FILE__, __LINE__, "the emulated NCCL", "cannot reduce type %d", type);
 }
 
 /* Element `i` of the message, with its parts `at` bytes into every slot: first + first + 1 + ... around the
@@ -107,35 +108,35 @@ static void combine(int type, char *acc, const char *x, bool maximum)
 static void add_ring(const struct message *m, size_t at, int first, char *out)
 {
     const struct ncclComm *c = m->comm;
-    size_t each = nccl_bytes_of(m->wish.type);
+    size_t each = nccl_bytes_of(m->args.type);
     memcpy(out, nccl_slot(c, first % c->ranks)->data + at, each);
     for (int r = 1; r < c->ranks; r++)
-        combine(m->wish.type, out, nccl_slot(c, (first + r) % c->ranks)->data + at, m->wish.how == ncclMax);
+        combine(m->args.type, out, nccl_slot(c, (first + r) % c->ranks)->data + at, m->args.how == ncclMax);
 }
 
-/* ---- collectives: a piece at a time ---- */
+/* ---- collectives: a chunk at a time ---- */
 
-static uint64_t piece_elements(const struct message *m)
+static uint64_t chunk_elements(const struct message *m)
 {
-    uint64_t most = SLOT_BYTES / nccl_bytes_of(m->wish.type);
-    if (m->wish.kind == REDUCE_SCATTER)
+    uint64_t most = SLOT_BYTES / nccl_bytes_of(m->args.type);
+    if (m->args.kind == REDUCE_SCATTER)
         most /= (uint64_t)m->comm->ranks;
-    return m->wish.count - m->at < most ? m->wish.count - m->at : most;
+    return m->args.count - m->at < most ? m->args.count - m->at : most;
 }
 
 static void post(struct message *m, uint64_t count)
 {
     struct ncclComm *c = m->comm;
     struct slot *slot = nccl_slot(c, c->rank);
-    size_t each = nccl_bytes_of(m->wish.type), bytes = count * each;
-    slot->wish = m->wish;
-    if (m->wish.kind == REDUCE_SCATTER)
+    size_t each = nccl_bytes_of(m->args.type), bytes = count * each;
+    slot->args = m->args;
+    if (m->args.kind == REDUCE_SCATTER)
         for (int r = 0; r < c->ranks; r++)
-            memcpy(slot->data + (size_t)r * bytes, m->in + ((uint64_t)r * m->wish.count + m->at) * each,
+            memcpy(slot->data + (size_t)r * bytes, m->in + ((uint64_t)r * m->args.count + m->at) * each,
                    bytes);
-    else if (m->wish.kind != BROADCAST || m->wish.root == c->rank)
+    else if (m->args.kind != BROADCAST || m->args.root == c->rank)
         memcpy(slot->data, m->in + m->at * each, bytes);
-    atomic_store(&slot->posted, c->pieces + 1);
+    atomic_store(&slot->posted, c->chunks + 1);
     m->posted = true;
 }
 
@@ -144,32 +145,32 @@ static void take(struct message *m, uint64_t count)
     struct ncclComm *c = m->comm;
     const char *order = getenv("EMULATOR_SUMS");
     int ring = order != NULL && strcmp(order, "ranks") == 0 ? 0 : 1;
-    size_t each = nccl_bytes_of(m->wish.type), bytes = count * each;
+    size_t each = nccl_bytes_of(m->args.type), bytes = count * each;
     for (int r = 0; r < c->ranks; r++)
-        agree(m, &nccl_slot(c, r)->wish, r);
-    if (m->wish.kind == ALL_GATHER)
+        agree(m, &nccl_slot(c, r)->args, r);
+    if (m->args.kind == ALL_GATHER)
         for (int r = 0; r < c->ranks; r++)
-            memcpy(m->out + ((uint64_t)r * m->wish.count + m->at) * each, nccl_slot(c, r)->data, bytes);
-    if (m->wish.kind == BROADCAST)
-        memcpy(m->out + m->at * each, nccl_slot(c, m->wish.root)->data, bytes);
-    if (m->wish.kind == ALL_REDUCE)
+            memcpy(m->out + ((uint64_t)r * m->args.count + m->at) * each, nccl_slot(c, r)->data, bytes);
+    if (m->args.kind == BROADCAST)
+        memcpy(m->out + m->at * each, nccl_slot(c, m->args.root)->data, bytes);
+    if (m->args.kind == ALL_REDUCE)
         for (uint64_t i = 0; i < count; i++)
             add_ring(m, i * each, ring * ((int)((m->at + i) / 16 % (uint64_t)c->ranks) + 1),
                      m->out + (m->at + i) * each);
-    if (m->wish.kind == REDUCE_SCATTER)
+    if (m->args.kind == REDUCE_SCATTER)
         for (uint64_t i = 0; i < count; i++)
             add_ring(m, (size_t)c->rank * bytes + i * each, ring * (c->rank + 1),
                      m->out + (m->at + i) * each);
     m->at += count;
     m->posted = false;
-    atomic_store(&nccl_slot(c, c->rank)->taken, ++c->pieces);
+    atomic_store(&nccl_slot(c, c->rank)->taken, ++c->chunks);
 }
 
-static bool all_past(const struct ncclComm *c, bool posted, uint64_t pieces)
+static bool all_past(const struct ncclComm *c, bool posted, uint64_t chunks)
 {
     for (int r = 0; r < c->ranks; r++) {
         struct slot *slot = nccl_slot(c, r);
-        if (atomic_load(posted ? &slot->posted : &slot->taken) < pieces)
+        if (atomic_load(posted ? &slot->posted : &slot->taken) < chunks)
             return false;
     }
     return true;
@@ -177,15 +178,15 @@ static bool all_past(const struct ncclComm *c, bool posted, uint64_t pieces)
 
 bool nccl_move_collective(struct message *m, bool *moved)
 {
-    while (m->at < m->wish.count) {
-        uint64_t count = piece_elements(m);
-        if (!m->posted && !all_past(m->comm, false, m->comm->pieces))
+    while (m->at < m->args.count) {
+        uint64_t count = chunk_elements(m);
+        if (!m->posted && !all_past(m->comm, false, m->comm->chunks))
             return false;
         if (!m->posted) {
             post(m, count);
             *moved = true;
         }
-        if (!all_past(m->comm, true, m->comm->pieces + 1))
+        if (!all_past(m->comm, true, m->comm->chunks + 1))
             return false;
         take(m, count);
         *moved = true;
@@ -195,7 +196,7 @@ bool nccl_move_collective(struct message *m, bool *moved)
 
 /* ---- point-to-point ---- */
 
-static bool move_send(struct message *m, struct letter *l)
+static bool move_send(struct message *m, struct transfer *l)
 {
     struct slot *slot = pair_of(m->comm, m->comm->rank, l->peer);
     if (atomic_load(&slot->taken) != atomic_load(&slot->posted))
@@ -206,8 +207,8 @@ static bool move_send(struct message *m, struct letter *l)
     }
     size_t left = l->bytes - l->at, bytes = left < SLOT_BYTES ? left : SLOT_BYTES;
     memcpy(slot->data, l->data + l->at, bytes);
-    slot->wish =
-        (struct wish){.kind = LETTERS, .type = (int32_t)l->type, .count = l->count, .known = l->known};
+    slot->args = (struct call_args){
+        .kind = POINT_TO_POINT, .type = (int32_t)l->type, .count = l->count, .registered = l->registered};
     slot->bytes = (int64_t)bytes;
     l->at += bytes;
     l->posted = true;
@@ -215,16 +216,16 @@ static bool move_send(struct message *m, struct letter *l)
     return true;
 }
 
-static bool move_receive(struct message *m, struct letter *l)
+static bool move_receive(struct message *m, struct transfer *l)
 {
     struct slot *slot = pair_of(m->comm, l->peer, m->comm->rank);
     if (atomic_load(&slot->taken) == atomic_load(&slot->posted))
         return false;
-    agree_on_memory(m, l->known, slot->wish.known, l->peer);
-    if (slot->wish.type != (int32_t)l->type || slot->wish.count != l->count)
+    agree_on_memory(m, l->registered, slot->args.registered, l->peer);
+    if (slot->args.type != (int32_t)l->type || slot->args.count != l->count)
         die(__FILE__, __LINE__, "the emulated NCCL",
             "of %d ranks, %d sends %llu of type %d, and %d receives %zu of type %d", m->comm->ranks, l->peer,
-            (unsigned long long)slot->wish.count, slot->wish.type, m->comm->rank, l->count, (int)l->type);
+            (unsigned long long)slot->args.count, slot->args.type, m->comm->rank, l->count, (int)l->type);
     memcpy(l->data + l->at, slot->data, (size_t)slot->bytes);
     l->at += (size_t)slot->bytes;
     l->done = l->at == l->bytes;
@@ -233,28 +234,28 @@ static bool move_receive(struct message *m, struct letter *l)
 }
 
 /* Messages between two ranks in one direction are in order. */
-static bool may_move(const struct message *m, int letter)
+static bool may_move(const struct message *m, int transfer)
 {
-    const struct letter *l = &m->letters[letter];
-    for (int i = 0; i < letter; i++)
-        if (!m->letters[i].done && m->letters[i].send == l->send && m->letters[i].peer == l->peer)
+    const struct transfer *l = &m->transfers[transfer];
+    for (int i = 0; i < transfer; i++)
+        if (!m->transfers[i].done && m->transfers[i].send == l->send && m->transfers[i].peer == l->peer)
             return false;
     return !l->done;
 }
 
-bool nccl_move_letters(struct message *m, bool *moved)
+bool nccl_move_transfers(struct message *m, bool *moved)
 {
     int done = 0;
     for (bool again = true; again;) {
         again = false;
         done = 0;
-        for (int i = 0; i < m->letter_count; i++) {
-            struct letter *l = &m->letters[i];
+        for (int i = 0; i < m->transfer_count; i++) {
+            struct transfer *l = &m->transfers[i];
             if (may_move(m, i))
                 again = (l->send ? move_send(m, l) : move_receive(m, l)) || again;
             done += l->done;
         }
         *moved = *moved || again;
     }
-    return done == m->letter_count;
+    return done == m->transfer_count;
 }

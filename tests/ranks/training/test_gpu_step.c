@@ -54,7 +54,8 @@ static enum status built(void *context, struct rank_state *w)
     struct watch *watch = context;
     struct emulator_calls now = emulator_calls();
     if (w->world->size == 1)
-        expect_none(watch, w, "allocations besides the planned one", now.pieces - watch->before[0].pieces, 0);
+        expect_none(watch, w, "allocations besides the planned one",
+                    now.device_allocs - watch->before[0].device_allocs, 0);
     watch->before[w->world->rank] = now;
     return OK;
 }

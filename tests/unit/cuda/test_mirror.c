@@ -34,7 +34,7 @@ Test(mirror, a_gpu_is_opened_once)
         add_once("own");
     unsetenv("EMULATOR_FAIL");
     cr_expect_eq(emulator_calls().allocations, first.allocations);
-    cr_expect_eq(emulator_calls().pieces, first.pieces);
+    cr_expect_eq(emulator_calls().device_allocs, first.device_allocs);
 }
 
 /* Other options use another device; the first stays open. */
