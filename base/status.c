@@ -111,14 +111,14 @@ enum { WHY_CHARS = 2048, WHERE_CHARS = 2000 };
 /* `where` follows the reason. */
 static _Noreturn void end_process(int exit, const char *why, const char *where)
 {
-    char place[WHO_CHARS] = "cuboid", shown[WHY_CHARS];
+    char prefix[WHO_CHARS] = "cuboid", shown[WHY_CHARS];
     text_printable(why, shown, sizeof shown);
     if (me.rank >= 0)
-        who_text(&me, place);
+        who_text(&me, prefix);
     // A single write, so that lines of several failing ranks do not interleave. No exit handlers: the other
     // ranks of this process are still running and would use destroyed objects.
     char line_text[WHY_CHARS + 2400];
-    int length = snprintf(line_text, sizeof line_text, "%s: %s%s\n", place, shown, where);
+    int length = snprintf(line_text, sizeof line_text, "%s: %s%s\n", prefix, shown, where);
     if (length > 0) {
         ssize_t ignored = write(STDERR_FILENO, line_text, (size_t)length);
         (void)ignored;

@@ -97,15 +97,16 @@ enum status check_wants(enum op_kind kind, const struct want *wants, int count)
 }
 
 enum status check_dropout(enum op_kind kind, const struct dropout *dropout, int64_t rows, int64_t columns,
-                          bool wants_place)
+                          bool wants_offset)
 {
     float p = dropout->probability;
     if (!(p >= 0.0F && p < 1.0F))
         return fail(BAD_ARGUMENT, "%s: dropout probability %g is not in [0, 1)", op_name(kind), (double)p);
     if (p == 0.0F)
         return OK;
-    const struct want wants[] = {per_row("dropout.sample", dropout->sample, rows),
-                                 per_row("dropout.place", dropout->place, wants_place ? rows : 0)};
+    const struct want wants[] = {
+        per_row("dropout.sample", dropout->sample, rows),
+        per_row("dropout.sample_offset", dropout->sample_offset, wants_offset ? rows : 0)};
     CHECK_WANTS(kind, wants);
     if (dropout->column_begin < 0 || columns > dropout->columns - dropout->column_begin)
         return fail(BAD_ARGUMENT, "%s: dropout of columns %lld to %lld of %lld", op_name(kind),

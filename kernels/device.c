@@ -119,7 +119,7 @@ size_t op_scratch_bytes(const struct op *op, const struct device_options *option
 {
     const char *kernels = options->stands_for != NULL ? options->stands_for : options->name;
     if (device_traits(kernels)->is_gpu)
-        return cuda_planned_scratch_bytes(op, options->kernels.attention, options->any_order);
+        return cuda_planned_scratch_bytes(op, options->kernels.attention, options->nondeterministic);
     return cpu_scratch_bytes(op, options->threads);
 }
 

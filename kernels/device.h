@@ -42,7 +42,7 @@ struct device_options {
     const char *name;       // "cpu", "strict", "dry", "cuda"
     int threads;            // compute threads of this rank, including the caller; >= 1
     int index;              // index among identical devices; 0 on a CPU
-    bool any_order;         // nondeterministic: reduction order may vary between runs, kernels may be chosen
+    bool nondeterministic;  // nondeterministic: reduction order may vary between runs, kernels may be chosen
                             // by timing
     const char *stands_for; // dry only: the device whose scratch memory it counts; NULL: the CPU
     size_t reserve_bytes;   // pooled memory: size of the first segment, allocated at once; 0: on demand

@@ -15,7 +15,7 @@ const struct device_traits device_traits_cpu = {
     .ops = &device_cpu,
     .computes = true,
     .of_host = true,
-    .runs_at_once = true,
+    .synchronous = true,
     .can_be_planned = true,
 };
 

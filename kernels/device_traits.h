@@ -19,7 +19,7 @@ struct device_traits {
     const struct device_ops *ops; // NULL: not in this build
     bool computes;                // false: its buffers cannot be read
     bool of_host;                 // its buffers are host memory, as CPU transports require
-    bool runs_at_once;            // synchronous: an op is complete when its call returns, so that the host's
+    bool synchronous;             // synchronous: an op is complete when its call returns, so that the host's
                                   // clock can time it
     bool is_gpu;                  // also if the emulator replaces it
     bool has_matmul_options;      // reads tf32, matmul_algorithms, epilogues

@@ -8,7 +8,7 @@
 
 /* Kernels that attention uses on a device that has a choice; ignored by the others. */
 enum attention_backend {
-    ATTENTION_AUTO, // the faster, if any_order; else ATTENTION_OWN
+    ATTENTION_AUTO, // the faster, if nondeterministic; else ATTENTION_OWN
     ATTENTION_OWN,
     ATTENTION_CUDNN,
     ATTENTION_OWN_MMA // own, with mma.sync on every GPU: for comparison; not a recipe value
@@ -18,7 +18,7 @@ enum attention_backend {
 enum matmul_epilogues {
     EPILOGUES_APART, // as separate ops
     EPILOGUES_FUSED, // wherever the device supports it
-    EPILOGUES_AUTO,  // wherever faster: timed per shape, if any_order or matmul_algorithms is set
+    EPILOGUES_AUTO,  // wherever faster: timed per shape, if nondeterministic or matmul_algorithms is set
 };
 
 struct kernel_options {

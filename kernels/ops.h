@@ -24,13 +24,13 @@
 
 /* Layout-independent dropout: the mask of element (token, column) is a function of (generator, the token's
  * global sample, its position in the sample, column), never of where the token is stored. With word =
- * philox_word(generator, sample, place * columns + column), an element is kept when philox_uniform(word) >=
- * probability, and scaled by 1 / (1 - probability). */
+ * philox_word(generator, sample, sample_offset * columns + column), an element is kept when
+ * philox_uniform(word) >= probability, and scaled by 1 / (1 - probability). */
 struct dropout {
     float probability;             // 0: no dropout; the other fields are not read
     struct philox generator;       // keyed by seed and site ("layers.3.mlp.dropout")
     const int64_t *sample;         // [T] global sample counter of each token
-    const int32_t *place;          // [T] position in its sample, 0..S-1
+    const int32_t *sample_offset;  // [T] token offset in its sample, 0..S-1
     int64_t columns, column_begin; // global width of a row; first column of this slice
 };
 
@@ -218,7 +218,7 @@ struct attention_forward {
     int64_t query_begin;               // documents and dropout need query_begin + S <= K
     float scale;
     const int32_t *document; // [B*K] or NULL
-    struct dropout dropout;  // sample [B*S]; place unused; columns = K; column_begin = this rank's first head
+    struct dropout dropout;  // sample [B*S]; no sample_offset; columns = K; column_begin = first head
     struct tensor out;       // [B*S, A*E]
     struct tensor lse;       // f32[A, B*S]: log-sum-exp, for the backward pass
 };
@@ -436,10 +436,10 @@ struct quantize {
     struct tensor magnitude;           // without blocks, and for SCALE_E4M3: f32[1]; or f32[R]; or f64[1]
     double divisor;                    // the magnitude is divided by it: the element count of a sum; 0: 1
     /* Stochastic rounding if sample is given: element (row, column) rounds with philox_word(generator,
-     * sample[row], place[row] * columns + column_begin + column). */
+     * sample[row], sample_offset[row] * columns + column_begin + column). */
     struct philox generator;
     const int64_t *sample;         // [R]
-    const int32_t *place;          // [R]
+    const int32_t *sample_offset;  // [R]
     int64_t columns, column_begin; // global width of a row; first column of this slice
 };
 
@@ -468,8 +468,8 @@ struct op {
 struct op *op_copy(const struct op *op, size_t *bytes);
 
 /* Returns the scratch memory that an op needs on a device with these options (name, stands_for, threads,
- * attention, any_order); reads only the dimensions and types of the op. One scratch buffer, as large as the
- * largest need, serves all ops of a device (the CPU) or of a stream (cuda). */
+ * attention, nondeterministic); reads only the dimensions and types of the op. One scratch buffer, as large
+ * as the largest need, serves all ops of a device (the CPU) or of a stream (cuda). */
 size_t op_scratch_bytes(const struct op *op, const struct device_options *options);
 
 /* Entry points: each validates its arguments (BAD_ARGUMENT with the shapes) and submits. */

@@ -51,7 +51,7 @@ enum status quantize(struct stream *stream, struct quantize args)
     TRY(check_in(OP_QUANTIZE, args.in, args.out));
     TRY(check_scales(&args));
     if (args.sample != NULL) {
-        const struct want wants[] = {per_row("place", args.place, args.in.dim[0])};
+        const struct want wants[] = {per_row("sample_offset", args.sample_offset, args.in.dim[0])};
         CHECK_WANTS(OP_QUANTIZE, wants);
         if (args.column_begin < 0 || args.in.dim[1] > args.columns - args.column_begin)
             return fail(BAD_ARGUMENT, "quantize: stochastic rounding of columns %lld to %lld of %lld",

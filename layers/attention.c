@@ -97,7 +97,7 @@ static struct dropout core_dropout(const struct attention *attention, const stru
         .probability = (float)env->model->attention_dropout,
         .generator = attention->site,
         .sample = pass->batch->sample,
-        .place = pass->batch->place,
+        .sample_offset = pass->batch->sample_offset,
         .columns = env->model->seq_length,
         .column_begin = attention->heads * env->groups->tp->rank, // this rank's first head
     };

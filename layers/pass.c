@@ -61,7 +61,7 @@ struct dropout pass_hidden_dropout(const struct pass *pass, struct philox site)
         .probability = (float)env->model->hidden_dropout,
         .generator = site,
         .sample = pass->batch->sample + env_local_begin(env),
-        .place = pass->batch->place + env_local_begin(env),
+        .sample_offset = pass->batch->sample_offset + env_local_begin(env),
         .columns = env->model->hidden_size,
     };
 }

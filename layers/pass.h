@@ -58,7 +58,7 @@ struct batch {
     const int32_t *document;      // [T] document index; NULL: one document
     const float *loss_mask;       // [T]
     const int64_t *sample;        // [T] global sample counter
-    const int32_t *place;         // [T] position in the sample
+    const int32_t *sample_offset; // [T] token offset in the sample
     struct tensor sample_loss, sample_tokens; // f64[B]: outputs of the head, one per T / B tokens
 };
 

@@ -53,7 +53,7 @@ struct world_options {
     const char *transport; // a registered name, or "auto": see world_run
     int size;              // ranks; 0: as launched
     /* Allows nondeterministic order of sums, for speed. CPU transports always add in rank order. */
-    bool any_order;
+    bool nondeterministic;
     int ranks_per_gpu; // ranks that may share a GPU, for tests; 0 or 1: each has its own
 };
 

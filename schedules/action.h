@@ -24,12 +24,12 @@ enum action_kind {
 };
 
 /* Properties of a kind of action, defined only here. */
-struct action_fact {
+struct action_traits {
     const char *text;
     bool computes;        // occupies the rank
-    bool forwards;        // computes the activation of its stage
-    bool backs_input;     // computes the input gradient of its stage
-    bool backs_weight;    // accumulates the weight gradient of its stage
+    bool forward;         // computes the activation of its stage
+    bool backward_input;  // computes the input gradient of its stage
+    bool backward_weight; // accumulates the weight gradient of its stage
     bool sends, receives; // a transfer, and its end
     bool gradient;        // of a transfer: carries a gradient, to the previous stage
 };
@@ -42,12 +42,12 @@ struct action {
     bool overlaps_next; // runs concurrently with the next action of the list (DualPipe's pairs)
 };
 
-extern const struct action_fact action_facts[ACTION_KIND_COUNT];
+extern const struct action_traits action_traits_of_kind[ACTION_KIND_COUNT];
 
-static inline const struct action_fact *action_fact(enum action_kind kind)
+static inline const struct action_traits *action_traits(enum action_kind kind)
 {
     CHECK(kind >= 0 && kind < ACTION_KIND_COUNT);
-    return &action_facts[kind];
+    return &action_traits_of_kind[kind];
 }
 
 /* "3F7", "2SEND_F7": stage, kind, microbatch. */

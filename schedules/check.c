@@ -130,8 +130,8 @@ static enum status check_transfer(const struct checker *c, int rank, int positio
                             action_text(a, text));
     if ((required(s, a.stage, a.microbatch) & rules[a.kind].sets) == 0)
         return report_error(c, rank, position, "%s crosses no boundary between ranks", action_text(a, text));
-    const struct action_fact *fact = action_fact(a.kind);
-    int other = fact->sends ? transfer_receiver(a) : stage_before(a.stage, fact->gradient);
+    const struct action_traits *traits = action_traits(a.kind);
+    int other = traits->sends ? transfer_receiver(a) : stage_before(a.stage, traits->gradient);
     int peer = schedule_rank(s, other, a.microbatch);
     if (a.peer != peer)
         return report_error(c, rank, position, "%s has peer rank %d, but stage %d is on rank %d",
@@ -150,7 +150,7 @@ static enum status check_overlap(const struct checker *c, int rank, int position
                             action_text(a, text));
     struct action next = list->actions[position + 1];
     bool known = next.kind >= 0 && next.kind < ACTION_KIND_COUNT;
-    if (!action_fact(a.kind)->computes || (known && !action_fact(next.kind)->computes))
+    if (!action_traits(a.kind)->computes || (known && !action_traits(next.kind)->computes))
         return report_error(c, rank, position, "%s cannot overlap the next action: both must compute",
                             action_text(a, text));
     if (next.overlaps_next)
@@ -165,7 +165,7 @@ static enum status check_single_actions(const struct checker *c)
         for (int i = 0; i < c->s->ranks[rank].count; i++) {
             struct action a = c->s->ranks[rank].actions[i];
             TRY(check_range(c, rank, i));
-            if (!action_fact(a.kind)->computes)
+            if (!action_traits(a.kind)->computes)
                 TRY(check_transfer(c, rank, i));
             if (a.overlaps_next)
                 TRY(check_overlap(c, rank, i));
@@ -214,7 +214,7 @@ static enum status check_needs(const struct checker *c, int rank, int position)
 {
     const struct schedule *s = c->s;
     struct action a = s->ranks[rank].actions[position];
-    const struct action_fact *fact = action_fact(a.kind);
+    const struct action_traits *traits = action_traits(a.kind);
     char text[ACTION_CHARS], other[ACTION_CHARS];
     unsigned needs = rules[a.kind].needs & required(s, a.stage, a.microbatch);
     unsigned missing = needs & ~(unsigned)c->done[cell(s, a.stage, a.microbatch)];
@@ -224,9 +224,9 @@ static enum status check_needs(const struct checker *c, int rank, int position)
                                 sibling(a, names[i].kind, other));
 
     // If the stage that produces the input is on this rank too, there is no receive.
-    bool gradient = fact->backs_input;
+    bool gradient = traits->backward_input;
     int from = stage_before(a.stage, gradient);
-    if ((!fact->forwards && !fact->backs_input) || from < 0 || from >= s->stages ||
+    if ((!traits->forward && !traits->backward_input) || from < 0 || from >= s->stages ||
         crosses_ranks(s, a.stage, a.microbatch, gradient))
         return OK;
     struct action maker = {
@@ -260,7 +260,7 @@ static enum status check_order(const struct checker *c, int *latest)
         for (int i = 0; i < s->ranks[rank].count; i++) {
             struct action a = s->ranks[rank].actions[i];
             TRY(check_needs(c, rank, i));
-            if (action_fact(a.kind)->backs_weight)
+            if (action_traits(a.kind)->backward_weight)
                 TRY(check_weight_order(c, rank, i, latest));
             unsigned char *done = &c->done[cell(s, a.stage, a.microbatch)];
             *done = (unsigned char)(*done | rules[a.kind].sets);
@@ -280,10 +280,10 @@ static enum status check_edges(const struct checker *c, const struct edges *edge
         for (int rank = 0; rank < s->p; rank++)
             for (int i = 0; i < s->ranks[rank].count; i++) {
                 struct action a = s->ranks[rank].actions[i];
-                const struct action_fact *fact = action_fact(a.kind);
-                if (fact->computes || fact->receives != (receiving != 0))
+                const struct action_traits *traits = action_traits(a.kind);
+                if (traits->computes || traits->receives != (receiving != 0))
                     continue;
-                size_t at = (fact->gradient ? cells : 0) + cell(s, transfer_receiver(a), a.microbatch);
+                size_t at = (traits->gradient ? cells : 0) + cell(s, transfer_receiver(a), a.microbatch);
                 int sequence = count[edge_of(edges, s, a)]++;
                 char text[ACTION_CHARS];
                 if (receiving == 0)

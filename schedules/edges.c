@@ -5,10 +5,10 @@
 
 int transfer_receiver(struct action t)
 {
-    const struct action_fact *fact = action_fact(t.kind);
-    if (fact->receives)
+    const struct action_traits *traits = action_traits(t.kind);
+    if (traits->receives)
         return t.stage;
-    return fact->gradient ? t.stage - 1 : t.stage + 1;
+    return traits->gradient ? t.stage - 1 : t.stage + 1;
 }
 
 bool crosses_ranks(const struct schedule *s, int stage, int microbatch, bool gradient)
@@ -101,5 +101,5 @@ int edge_of(const struct edges *e, const struct schedule *s, struct action t)
     int receiver = transfer_receiver(t);
     if (receiver < 0 || receiver >= s->stages)
         return -1;
-    return e->into[action_fact(t.kind)->gradient][schedule_direction(s, t.microbatch)][receiver];
+    return e->into[action_traits(t.kind)->gradient][schedule_direction(s, t.microbatch)][receiver];
 }

@@ -37,14 +37,14 @@ enum status gradient_plan_create(const struct schedule *schedule, int rank, stru
     memset(out->of, 0xff, cells * sizeof *out->of);
     for (int i = 0; i < list->count; i++) {
         struct action action = list->actions[i];
-        const struct action_fact *fact = action_fact(action.kind);
+        const struct action_traits *traits = action_traits(action.kind);
         int *cell =
             &out->of[schedule_chunk(schedule, action.stage, action.microbatch) * m + action.microbatch];
-        if ((action.kind == RECV_GRADIENT || fact->backs_input) && *cell < 0)
+        if ((action.kind == RECV_GRADIENT || traits->backward_input) && *cell < 0)
             *cell = pool_take(&pool);
-        if (action.kind == SEND_GRADIENT || (fact->backs_input && action.stage == 0))
+        if (action.kind == SEND_GRADIENT || (traits->backward_input && action.stage == 0))
             pool_give(&pool, *cell);
-        bool passed_on = fact->backs_input && action.stage > 0 &&
+        bool passed_on = traits->backward_input && action.stage > 0 &&
                          schedule_rank(schedule, action.stage - 1, action.microbatch) == rank;
         if (passed_on)
             out->of[schedule_chunk(schedule, action.stage - 1, action.microbatch) * m + action.microbatch] =

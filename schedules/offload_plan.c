@@ -10,21 +10,21 @@
 static int neighbour(const struct action_list *list, int position, int direction)
 {
     for (int i = position + direction; i >= 0 && i < list->count; i += direction)
-        if (action_fact(list->actions[i].kind)->computes)
+        if (action_traits(list->actions[i].kind)->computes)
             return i;
     return position;
 }
 
 /* When the offload of each tensor of a rank may begin, and when it must return. */
 struct offload_window {
-    int *begins, *returns; // [chunks][m] indices in the list
+    int *begins, *reload_at; // [chunks][m] indices in the list
 };
 
 static void add_action(const struct schedule *s, int rank, int position, struct offload_window *out)
 {
     const struct action_list *list = &s->ranks[rank];
     struct action a = list->actions[position];
-    const struct action_fact *fact = action_fact(a.kind);
+    const struct action_traits *traits = action_traits(a.kind);
     int cell = schedule_chunk(s, a.stage, a.microbatch) * s->m + a.microbatch;
     int *begins = &out->begins[cell];
     if (a.kind == FORWARD) {
@@ -36,8 +36,8 @@ static void add_action(const struct schedule *s, int rank, int position, struct 
         }
     } else if (a.kind == SEND_ACTIVATION && *begins < position) {
         *begins = position;
-    } else if (fact->backs_input) {
-        out->returns[cell] = neighbour(list, position, -1);
+    } else if (traits->backward_input) {
+        out->reload_at[cell] = neighbour(list, position, -1);
     }
 }
 
@@ -49,10 +49,10 @@ static void split_lifetimes(const struct slot_lifetime *whole, const struct offl
         int chunk = cell / m, at = (2 * chunk) * m + cell % m;
         out[at] = (struct slot_lifetime){whole[cell].begin, whole[cell].end, at};
         out[at + m] = (struct slot_lifetime){-1, -1, at + m};
-        if (whole[cell].begin < 0 || window->returns[cell] < 0)
+        if (whole[cell].begin < 0 || window->reload_at[cell] < 0)
             continue;
         out[at].end = window->begins[cell];
-        out[at + m].begin = window->returns[cell];
+        out[at + m].begin = window->reload_at[cell];
         out[at + m].end = whole[cell].end;
     }
 }
@@ -69,7 +69,7 @@ static void assign_slots(struct offload_plan *plan, const struct slot_lifetimes 
                 slots_assign(lifetimes + 2 * chunk * m, 2 * m, scratch, used, plan->slot[lifetime]);
         for (int cell = 0; cell < plan->chunks * m; cell++) {
             int at = 2 * (cell / m) * m + cell % m;
-            if (window->returns[cell] < 0)
+            if (window->reload_at[cell] < 0)
                 plan->slot[lifetime][at + m] = plan->slot[lifetime][at];
         }
     }
@@ -85,23 +85,23 @@ static bool allocate(struct offload_plan *plan, size_t tensors)
         for (size_t i = 0; good && i < 2 * tensors; i++)
             plan->slot[lifetime][i] = -1;
     }
-    plan->returns = malloc(tensors * sizeof(int));
-    return good && plan->returns != NULL;
+    plan->reload_at = malloc(tensors * sizeof(int));
+    return good && plan->reload_at != NULL;
 }
 
 static void find_windows(const struct schedule *s, int rank, struct offload_plan *plan,
                          struct offload_window *window)
 {
     size_t tensors = (size_t)s->chunks * (size_t)s->m;
-    window->returns = plan->returns;
+    window->reload_at = plan->reload_at;
     for (size_t i = 0; i < tensors; i++)
-        window->begins[i] = window->returns[i] = -1;
+        window->begins[i] = window->reload_at[i] = -1;
     for (int i = 0; i < s->ranks[rank].count; i++)
         add_action(s, rank, i, window);
     for (size_t i = 0; i < tensors; i++) {
-        if (window->returns[i] <= window->begins[i])
-            window->returns[i] = -1;
-        plan->any = plan->any || window->returns[i] >= 0;
+        if (window->reload_at[i] <= window->begins[i])
+            window->reload_at[i] = -1;
+        plan->any = plan->any || window->reload_at[i] >= 0;
     }
 }
 
@@ -144,6 +144,6 @@ void offload_plan_destroy(struct offload_plan *plan)
         free(plan->slot[lifetime]);
         free(plan->peak[lifetime]);
     }
-    free(plan->returns);
+    free(plan->reload_at);
     free(plan);
 }

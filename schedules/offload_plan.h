@@ -18,8 +18,8 @@ enum { OFFLOAD_LIFETIMES = KEEP_UNTIL_BACKWARD_WEIGHT + 1 };
 
 struct offload_plan {
     int m, chunks;
-    int *returns; // [chunks][m] index in the list of the action before which the transfer back starts; -1:
-                  // not offloaded
+    int *reload_at; // [chunks][m] index in the list of the action before which the transfer back starts; -1:
+                    // not offloaded
     int *slot[OFFLOAD_LIFETIMES]; // [chunks][2][m] in the first and second lifetime; equal if not offloaded
     int *peak[OFFLOAD_LIFETIMES]; // [chunks] slots of the chunk
     bool any;                     // true if anything is offloaded

@@ -28,7 +28,7 @@ static void find_actions(struct checker *c, const struct schedule *s)
         int cell = schedule_chunk(s, a.stage, a.microbatch) * s->m + a.microbatch;
         if (a.kind == FORWARD)
             c->forward[cell] = i;
-        if (action_fact(a.kind)->backs_input)
+        if (action_traits(a.kind)->backward_input)
             c->backward[cell] = i;
     }
 }
@@ -37,7 +37,7 @@ static void find_actions(struct checker *c, const struct schedule *s)
 static int next_computing(const struct action_list *list, int position)
 {
     for (int i = position + 1; i < list->count; i++)
-        if (action_fact(list->actions[i].kind)->computes)
+        if (action_traits(list->actions[i].kind)->computes)
             return i;
     return position;
 }
@@ -45,7 +45,7 @@ static int next_computing(const struct action_list *list, int position)
 static enum status add_uses(struct checker *c, enum lifetime lifetime, int chunk, int microbatch, int *count)
 {
     const struct offload_plan *plan = c->plan;
-    const int cell = chunk * plan->m + microbatch, returns = plan->returns[cell];
+    const int cell = chunk * plan->m + microbatch, returns = plan->reload_at[cell];
     const struct slot_lifetime whole = c->whole.of[lifetime][cell];
     if (whole.begin < 0)
         return OK;

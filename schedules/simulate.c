@@ -81,35 +81,35 @@ static bool wait_until(struct timestamp *start, struct timestamp need)
 
 static bool inputs_ready(const struct simulator *x, struct action a, struct timestamp *start)
 {
-    const struct action_fact *fact = action_fact(a.kind);
+    const struct action_traits *traits = action_traits(a.kind);
     size_t at = cell(x->s, a.stage, a.microbatch);
-    if (fact->forwards)
+    if (traits->forward)
         return wait_until(start, input_of(x, a, false));
     if (!wait_until(start, x->produced[false][at]))
         return false;
-    if (fact->backs_input)
+    if (traits->backward_input)
         return wait_until(start, input_of(x, a, true));
     return wait_until(start, x->produced[true][at]);
 }
 
 static double duration(const struct simulator *x, struct action a)
 {
-    const struct action_fact *fact = action_fact(a.kind);
+    const struct action_traits *traits = action_traits(a.kind);
     const struct cost_table *costs = x->costs;
     struct stage_cost cost = costs->of_stage != NULL ? costs->of_stage[a.stage] : costs->chunk;
-    if (fact->backs_input && fact->backs_weight && costs->b_of_stage != NULL)
+    if (traits->backward_input && traits->backward_weight && costs->b_of_stage != NULL)
         return costs->b_of_stage[a.stage];
-    double whole = (fact->forwards ? cost.f : 0.0) + (fact->backs_input ? cost.i : 0.0) +
-                   (fact->backs_weight ? cost.w : 0.0);
-    return fact->backs_input && fact->backs_weight && costs->b > 0.0 ? whole * costs->b : whole;
+    double whole = (traits->forward ? cost.f : 0.0) + (traits->backward_input ? cost.i : 0.0) +
+                   (traits->backward_weight ? cost.w : 0.0);
+    return traits->backward_input && traits->backward_weight && costs->b > 0.0 ? whole * costs->b : whole;
 }
 
 /* Records the result of an action, and wakes the rank that may be waiting for it. */
 static void finish(struct simulator *x, struct action a, struct timestamp end)
 {
-    const struct action_fact *fact = action_fact(a.kind);
-    bool gradient = !fact->forwards;
-    if (!fact->forwards && !fact->backs_input)
+    const struct action_traits *traits = action_traits(a.kind);
+    bool gradient = !traits->forward;
+    if (!traits->forward && !traits->backward_input)
         return;
     x->produced[gradient][cell(x->s, a.stage, a.microbatch)] = end;
     int next = gradient ? a.stage - 1 : a.stage + 1;
@@ -124,7 +124,7 @@ static bool compute(struct simulator *x, int rank, int position)
     const struct action_list *list = &x->s->ranks[rank];
     struct action a = list->actions[position];
     bool pair = a.overlaps_next && position + 1 < list->count &&
-                action_fact(list->actions[position + 1].kind)->computes;
+                action_traits(list->actions[position + 1].kind)->computes;
     struct timestamp start = x->clock[rank];
     if (!inputs_ready(x, a, &start) || (pair && !inputs_ready(x, list->actions[position + 1], &start)))
         return false;
@@ -174,12 +174,12 @@ static void send_message(struct simulator *x, struct action a, struct message *m
 static bool transfer(struct simulator *x, int rank, int position)
 {
     struct action a = x->s->ranks[rank].actions[position];
-    const struct action_fact *fact = action_fact(a.kind);
-    struct message *message = &x->messages[fact->gradient][cell(x->s, transfer_receiver(a), a.microbatch)];
+    const struct action_traits *traits = action_traits(a.kind);
+    struct message *message = &x->messages[traits->gradient][cell(x->s, transfer_receiver(a), a.microbatch)];
     bool blocking = x->costs->blocking;
 
     // An overlapping receive can accept data from the start of the previous computing action.
-    if (fact->sends) {
+    if (traits->sends) {
         message->sent = x->clock[rank].at;
         message->sent_by = x->clock[rank].by;
         message->send = index_of(x, rank, position);
@@ -206,7 +206,7 @@ static bool step(struct simulator *x, int rank)
     int position = x->at[rank];
     if (position == x->s->ranks[rank].count)
         return false;
-    if (action_fact(x->s->ranks[rank].actions[position].kind)->computes)
+    if (action_traits(x->s->ranks[rank].actions[position].kind)->computes)
         return compute(x, rank, position);
     return transfer(x, rank, position);
 }
@@ -214,13 +214,13 @@ static bool step(struct simulator *x, int rank)
 /* Returns the missing input of a computing action, as the action that produces it. */
 static struct action missing_input(const struct simulator *x, struct action a)
 {
-    const struct action_fact *fact = action_fact(a.kind);
+    const struct action_traits *traits = action_traits(a.kind);
     struct action missing = {.kind = FORWARD, .stage = a.stage, .microbatch = a.microbatch};
-    if (!fact->forwards && x->produced[false][cell(x->s, a.stage, a.microbatch)].at < 0.0)
+    if (!traits->forward && x->produced[false][cell(x->s, a.stage, a.microbatch)].at < 0.0)
         return missing;
-    missing.kind = fact->forwards ? FORWARD : BACKWARD_INPUT;
-    if (fact->forwards || fact->backs_input)
-        missing.stage = stage_before(a.stage, !fact->forwards);
+    missing.kind = traits->forward ? FORWARD : BACKWARD_INPUT;
+    if (traits->forward || traits->backward_input)
+        missing.stage = stage_before(a.stage, !traits->forward);
     return missing;
 }
 
@@ -230,7 +230,7 @@ static int waits_for(const struct simulator *x, int rank, struct action *missing
 {
     const struct action *a = &x->s->ranks[rank].actions[x->at[rank]];
     struct timestamp unused = {.at = 0.0};
-    if (!action_fact(a->kind)->computes)
+    if (!action_traits(a->kind)->computes)
         return a->peer;
     if (a->overlaps_next && inputs_ready(x, *a, &unused))
         a++;
@@ -337,7 +337,7 @@ void simulation_total(const struct schedule *s, struct simulation *sim)
         struct rank_time *r = &sim->ranks[rank];
         for (int i = 0; i < s->ranks[rank].count; i++) {
             const struct action_time *time = &sim->times[sim->first[rank] + i];
-            if (!action_fact(s->ranks[rank].actions[i].kind)->computes)
+            if (!action_traits(s->ranks[rank].actions[i].kind)->computes)
                 continue;
             if (r->first_start < 0.0)
                 r->first_start = time->start;
@@ -352,10 +352,10 @@ int schedule_peak(const struct schedule *s, int rank)
 {
     int held = 0, peak = 0;
     for (int i = 0; i < s->ranks[rank].count; i++) {
-        const struct action_fact *fact = action_fact(s->ranks[rank].actions[i].kind);
-        held += fact->forwards ? 1 : 0;
+        const struct action_traits *traits = action_traits(s->ranks[rank].actions[i].kind);
+        held += traits->forward ? 1 : 0;
         peak = held > peak ? held : peak;
-        held -= fact->backs_weight ? 1 : 0;
+        held -= traits->backward_weight ? 1 : 0;
     }
     return peak;
 }

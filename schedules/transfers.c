@@ -47,9 +47,9 @@ static void note_ends(const struct schedule *s, const struct simulation *sim, do
     for (int rank = 0; rank < s->p; rank++)
         for (int i = 0; i < s->ranks[rank].count; i++) {
             struct action a = s->ranks[rank].actions[i];
-            const struct action_fact *fact = action_fact(a.kind);
-            if (fact->forwards || fact->backs_input)
-                end[!fact->forwards][cell(s, a.stage, a.microbatch)] = sim->times[sim->first[rank] + i].end;
+            const struct action_traits *traits = action_traits(a.kind);
+            if (traits->forward || traits->backward_input)
+                end[!traits->forward][cell(s, a.stage, a.microbatch)] = sim->times[sim->first[rank] + i].end;
         }
 }
 

@@ -77,7 +77,7 @@ static enum status dry_open(struct device *device, const struct device_options *
     if (status == OK)
         status = first_fit_add(state->host, (void *)HOST_ADDRESS, MOST_BYTES);
     device->has_epilogues =
-        state->is_gpu && options->kernels.epilogues == EPILOGUES_AUTO && options->any_order;
+        state->is_gpu && options->kernels.epilogues == EPILOGUES_AUTO && options->nondeterministic;
     if (status == OK)
         device->state = state;
     else
@@ -173,7 +173,7 @@ static enum status count_scratch(struct stream *stream, const struct op *op)
 bool stream_plans_sums(const struct stream *stream)
 {
     const struct dry_device *state = dry_of(stream->device);
-    return is_dry(stream->device) && state->is_gpu && !state->options.any_order;
+    return is_dry(stream->device) && state->is_gpu && !state->options.nondeterministic;
 }
 
 enum status stream_plan_message(struct stream *stream, size_t bytes)

@@ -260,7 +260,7 @@ static enum status quantize_part(const struct task *task, struct tensor in, stru
         const struct held *held = weights_held(env->weights, quantization->weight + part);
         args.generator = quantization->dither[part][task->matmul];
         args.sample = task->pass->batch->sample;
-        args.place = task->pass->batch->place;
+        args.sample_offset = task->pass->batch->sample_offset;
         args.columns = held->row->dim[0];
         args.column_begin = held->slice.begin[0];
     }

@@ -57,11 +57,11 @@ static bool is_narrow(enum dtype dtype)
     return dtype == BF16 || dtype == F16;
 }
 
-void *reduce_begin(enum dtype dtype, void *out, const void *first, float *room, int64_t count)
+void *reduce_begin(enum dtype dtype, void *out, const void *first, float *buffer, int64_t count)
 {
     if (is_narrow(dtype)) {
-        widen_floats(dtype, first, room, count);
-        return room;
+        widen_floats(dtype, first, buffer, count);
+        return buffer;
     }
     if (out != first)
         memcpy(out, first, (size_t)count * dtype_bytes(dtype));

@@ -244,9 +244,9 @@ static void find_peers(struct schedule *s)
     for (int rank = 0; rank < s->p; rank++)
         for (int i = 0; i < s->ranks[rank].count; i++) {
             struct action *a = &s->ranks[rank].actions[i];
-            const struct action_fact *fact = action_fact(a->kind);
-            int other = fact->sends ? transfer_receiver(*a) : stage_before(a->stage, fact->gradient);
-            if (!fact->computes && other >= 0 && other < s->stages)
+            const struct action_traits *traits = action_traits(a->kind);
+            int other = traits->sends ? transfer_receiver(*a) : stage_before(a->stage, traits->gradient);
+            if (!traits->computes && other >= 0 && other < s->stages)
                 a->peer = schedule_rank(s, other, a->microbatch);
         }
 }

@@ -98,7 +98,7 @@ static bool take_action(struct span *s, struct action *out)
         return false;
     struct span letters = take_letters(s);
     for (int kind = 0; kind < ACTION_KIND_COUNT; kind++) {
-        const char *text = action_fact((enum action_kind)kind)->text;
+        const char *text = action_traits((enum action_kind)kind)->text;
         if (strlen(text) != letters.length || memcmp(text, letters.at, letters.length) != 0)
             continue;
         out->kind = (enum action_kind)kind;
@@ -246,10 +246,10 @@ static enum status parse_line(struct csv *csv, int rank)
         for (int i = 0; i < count; i++) {
             if (!action_list_add(&csv->ranks[rank], actions[i]))
                 return fail(NO_MEMORY, "no memory for the actions of %s", csv->name);
-            const struct action_fact *fact = action_fact(actions[i].kind);
+            const struct action_traits *traits = action_traits(actions[i].kind);
             csv->actions++;
-            csv->forwards += fact->forwards ? 1 : 0;
-            csv->has_transfers = csv->has_transfers || !fact->computes;
+            csv->forwards += traits->forward ? 1 : 0;
+            csv->has_transfers = csv->has_transfers || !traits->computes;
         }
     }
     return OK;

@@ -39,7 +39,7 @@ enum status schedule_write_csv(const struct schedule *s, struct text *out)
         int64_t column = 0, cells = 0;
         for (int i = 0; i < list->count; i++) {
             bool second = i > 0 && list->actions[i - 1].overlaps_next;
-            if (second || !action_fact(list->actions[i].kind)->computes)
+            if (second || !action_traits(list->actions[i].kind)->computes)
                 continue;
             int64_t start = aligned ? (int64_t)sim->times[sim->first[rank] + i].start : cells;
             for (; column < start; column++)

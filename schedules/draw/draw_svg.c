@@ -92,7 +92,7 @@ static void add_fill(struct picture *x, enum action_kind kind, int chunk)
     const double edge = 0.06, bar = 0.12; // of the cell's height
     struct colour fill = shade(kind, chunk, x->chunks);
     double from = 0.0;
-    text_add(x->out, "<linearGradient id=\"%s%d\" x2=\"0\" y2=\"1\">", action_fact(kind)->text, chunk);
+    text_add(x->out, "<linearGradient id=\"%s%d\" x2=\"0\" y2=\"1\">", action_traits(kind)->text, chunk);
     for (int below = 0; below < 2; below++) {
         if (!(below ? palette[kind].bar_below : palette[kind].bar_above))
             continue;
@@ -114,7 +114,7 @@ static void add_style(struct picture *x)
                      ".path{fill:none;stroke:#c2185b;stroke-width:2}");
     for (int kind = 0; kind < ACTION_KIND_COUNT; kind++)
         for (int chunk = 0; x->used[kind] && chunk < x->chunks; chunk++) {
-            const char *name = action_fact((enum action_kind)kind)->text;
+            const char *name = action_traits((enum action_kind)kind)->text;
             text_add(x->out, ".%s%d{fill:url(#%s%d)}", name, chunk, name, chunk);
         }
     text_add(x->out, "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.s{fill:#9fb0c0}.n{fill:#0b141d}"
@@ -164,7 +164,7 @@ static void draw_cell(struct picture *x, int rank, int position)
     char name[ACTION_CHARS], number[NUMBER_CHARS];
     int digits = snprintf(number, sizeof number, "%d", a.microbatch);
     text_add(x->out, "<rect class=\"%s%d\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%.7g\" rx=\"1.5\"",
-             action_fact(a.kind)->text, schedule_chunk(s, a.stage, a.microbatch), fine(box.x), fine(box.y),
+             action_traits(a.kind)->text, schedule_chunk(s, a.stage, a.microbatch), fine(box.x), fine(box.y),
              fine(box.width), fine(box.height));
     if (x->hints)
         text_add(x->out, "><title>%s: %.6g to %.6g</title></rect>", action_text(a, name), time.start,
@@ -188,11 +188,11 @@ static void draw_rank(struct picture *x, int rank)
     text_add(x->out, "<rect class=\"idle\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%d\"/>\n",
              fine(LEFT + total->first_start * x->scale), fine(y), fine(span * x->scale), CELL);
     for (int i = 0; i < list->count; i++)
-        if (action_fact(list->actions[i].kind)->computes)
+        if (action_traits(list->actions[i].kind)->computes)
             draw_cell(x, rank, i);
     for (int i = 0; i < list->count && x->options->critical; i++) {
         struct box box = box_of(x, rank, i);
-        if (sim->times[sim->first[rank] + i].critical && action_fact(list->actions[i].kind)->computes)
+        if (sim->times[sim->first[rank] + i].critical && action_traits(list->actions[i].kind)->computes)
             text_add(
                 x->out,
                 "<rect class=\"path\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%.7g\" rx=\"1.5\"/>\n",
@@ -309,7 +309,7 @@ static void draw_legend(struct picture *x, double y)
     double at = 4;
     for (int kind = 0; kind < ACTION_KIND_COUNT; kind++)
         if (x->used[kind] && palette[kind].legend != NULL)
-            at = legend_entry(x, at, y, action_fact((enum action_kind)kind)->text, shades,
+            at = legend_entry(x, at, y, action_traits((enum action_kind)kind)->text, shades,
                               palette[kind].legend);
     at = legend_entry(x, at, y, "idle", 0, "bubble");
     if (x->options->critical)
@@ -340,11 +340,11 @@ static void choose_scale(struct picture *x, const struct drawing *drawings, int 
                 x->used[kind] = true;
                 sum[kind] += time.end - time.start;
                 cells[kind]++;
-                all += action_fact(kind)->computes ? 1 : 0;
+                all += action_traits(kind)->computes ? 1 : 0;
             }
     }
     for (int kind = 0; kind < ACTION_KIND_COUNT; kind++)
-        if (action_fact((enum action_kind)kind)->computes && sum[kind] > 0.0 &&
+        if (action_traits((enum action_kind)kind)->computes && sum[kind] > 0.0 &&
             sum[kind] / (double)cells[kind] < shortest)
             shortest = sum[kind] / (double)cells[kind];
     const double least = PAGE_WIDTH - LEFT - RIGHT, wanted = 2.2 + DIGIT * snprintf(NULL, 0, "%d", m - 1);

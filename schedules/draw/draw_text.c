@@ -73,7 +73,7 @@ static void label(const struct chart *c, struct action a, char out[ACTION_CHARS]
 {
     int columns = *min_columns_of(c, a), number = digits(c->colour ? c->s->m - 1 : a.microbatch);
     int stage = c->s->chunks > 1 ? digits(a.stage) : 0;
-    const char *kind = action_fact(a.kind)->text;
+    const char *kind = action_traits(a.kind)->text;
     out[0] = 0;
     if (stage > 0 && stage + 1 + number <= columns)
         action_text(a, out);
@@ -116,7 +116,7 @@ static void measure_cells(struct chart *c)
                 *least = min_columns_of(c, c->s->ranks[rank].actions[i]);
             *least = columns < *least ? columns : *least;
             c->crowded =
-                c->crowded || (columns == 0 && action_fact(c->s->ranks[rank].actions[i].kind)->computes);
+                c->crowded || (columns == 0 && action_traits(c->s->ranks[rank].actions[i].kind)->computes);
         }
 }
 
@@ -167,7 +167,7 @@ static void draw_rank(const struct chart *c, int rank, struct text *out)
         c->style[i] = idle ? STYLE_IDLE : STYLE_BLANK;
     }
     for (int i = 0; i < list->count; i++)
-        if (action_fact(list->actions[i].kind)->computes)
+        if (action_traits(list->actions[i].kind)->computes)
             draw_cell(c, rank, i);
     double span = total->last_end - total->first_start;
     text_add(out, "rank %-3d|", rank);
@@ -229,7 +229,7 @@ static void choose_scale(struct chart *c, int columns)
         for (int i = 0; i < c->s->ranks[rank].count; i++) {
             struct action a = c->s->ranks[rank].actions[i];
             double time = times[i].end - times[i].start;
-            if (!action_fact(a.kind)->computes || time <= 0.0)
+            if (!action_traits(a.kind)->computes || time <= 0.0)
                 continue;
             int length = 1 + digits(a.microbatch) + (c->s->chunks > 1 ? digits(a.stage) : 0); // of label()
             double per_unit = (length + 1.0) / time;
@@ -295,7 +295,7 @@ static int64_t path_of(const struct schedule *s, const struct simulation *sim, i
 {
     int64_t count = 0;
     for (int64_t i = sim->last; i >= 0; i = sim->times[i].cause)
-        if (action_fact(action_at(s, sim, i).kind)->computes)
+        if (action_traits(action_at(s, sim, i).kind)->computes)
             path[count++] = i;
     for (int64_t i = 0; i < count / 2; i++) {
         int64_t other = path[i];

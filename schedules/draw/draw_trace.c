@@ -84,7 +84,7 @@ static void assign_threads(struct tracer *t, int rank, struct start *starts)
     int count = 0;
     t->lanes = 0;
     for (int i = 0; i < s->ranks[rank].count; i++)
-        if (!action_fact(s->ranks[rank].actions[i].kind)->computes)
+        if (!action_traits(s->ranks[rank].actions[i].kind)->computes)
             starts[count++] = (struct start){times[i].start, i};
     qsort(starts, (size_t)count, sizeof *starts, by_start);
     for (int k = 0; k < count; k++) {
@@ -105,11 +105,11 @@ static void slice(struct tracer *t, int rank, int position)
     const struct simulation *sim = t->drawing->simulation;
     struct action a = s->ranks[rank].actions[position];
     struct action_time time = sim->times[sim->first[rank] + position];
-    const struct action_fact *fact = action_fact(a.kind);
+    const struct action_traits *traits = action_traits(a.kind);
     double start = nanoseconds(t, time.start), end = nanoseconds(t, time.end);
-    event(t, "X", rank, fact->computes ? COMPUTE : t->lane[position]);
+    event(t, "X", rank, traits->computes ? COMPUTE : t->lane[position]);
     text_add(t->out, ", \"ts\": %.3f, \"dur\": %.3f, \"name\": \"%s %d\", \"cat\": \"%s\", ", start / 1000.0,
-             (end - start) / 1000.0, fact->text, a.microbatch, fact->text);
+             (end - start) / 1000.0, traits->text, a.microbatch, traits->text);
     text_add(t->out, "\"args\": {\"stage\": %d, \"chunk\": %d, \"microbatch\": %d, \"position\": %d", a.stage,
              schedule_chunk(s, a.stage, a.microbatch), a.microbatch, position);
     if (a.peer >= 0)
@@ -129,7 +129,7 @@ static void arrow(struct tracer *t, int rank, struct action receive)
 {
     const struct schedule *s = t->drawing->schedule;
     const struct simulation *sim = t->drawing->simulation;
-    bool gradient = action_fact(receive.kind)->gradient;
+    bool gradient = action_traits(receive.kind)->gradient;
     int from = stage_before(receive.stage, gradient);
     int64_t id = t->first_arrow + (int64_t)(2 * cell(s, receive.stage, receive.microbatch)) + gradient;
     const struct action_time *made = &sim->times[t->producer[gradient][cell(s, from, receive.microbatch)]];
@@ -149,9 +149,9 @@ static void find_producers(struct tracer *t)
     for (int rank = 0; rank < s->p; rank++)
         for (int i = 0; i < s->ranks[rank].count; i++) {
             struct action a = s->ranks[rank].actions[i];
-            const struct action_fact *fact = action_fact(a.kind);
-            if (fact->forwards || fact->backs_input)
-                t->producer[!fact->forwards][cell(s, a.stage, a.microbatch)] =
+            const struct action_traits *traits = action_traits(a.kind);
+            if (traits->forward || traits->backward_input)
+                t->producer[!traits->forward][cell(s, a.stage, a.microbatch)] =
                     t->drawing->simulation->first[rank] + i;
         }
 }
@@ -191,7 +191,7 @@ static void trace_drawing(struct tracer *t)
     // After all slices, so that the end of an arrow finds its slice open.
     for (int rank = 0; rank < s->p; rank++)
         for (int i = 0; i < s->ranks[rank].count; i++)
-            if (action_fact(s->ranks[rank].actions[i].kind)->receives)
+            if (action_traits(s->ranks[rank].actions[i].kind)->receives)
                 arrow(t, rank, s->ranks[rank].actions[i]);
     free(starts);
     free(t->lane);

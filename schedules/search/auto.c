@@ -128,18 +128,18 @@ static bool same_placement(const struct schedule *a, const struct schedule *b)
 /* Keeps the steps of a named schedule if it is the shortest with its placement. */
 static void keep_steps(struct search *h, const struct schedule *s)
 {
-    for (int place = 0; place < PLACEMENTS; place++) {
-        struct pipe *x = h->pipes[place];
-        if (x == NULL || !same_placement(s, h->placed[place]))
+    for (int placement = 0; placement < PLACEMENTS; placement++) {
+        struct pipe *x = h->pipes[placement];
+        if (x == NULL || !same_placement(s, h->placed[placement]))
             continue;
         steps_of_schedule(x, s, h->other);
         for (int rank = 0; rank < x->p; rank++)
             if (!steps_allowed(x, rank, rank_steps(x, h->other, rank)))
                 return;
         int64_t time = pipe_time(x, h->other, NULL);
-        if (time < h->best_time[place]) {
-            h->best_time[place] = time;
-            memcpy(h->steps[place], h->other, (size_t)x->actions * sizeof *h->other);
+        if (time < h->best_time[placement]) {
+            h->best_time[placement] = time;
+            memcpy(h->steps[placement], h->other, (size_t)x->actions * sizeof *h->other);
         }
     }
 }
@@ -213,14 +213,14 @@ static enum status add_transfers(const struct pipe *x, struct schedule *s)
     return status;
 }
 
-static enum status offer_steps(struct search *h, int place, const pipe_step *steps, bool fuse)
+static enum status offer_steps(struct search *h, int placement, const pipe_step *steps, bool fuse)
 {
     struct schedule *s = NULL;
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
-    TRY(schedule_create(placements[place], &o, &s));
-    steps_into_schedule(h->pipes[place], steps, fuse, s);
+    TRY(schedule_create(placements[placement], &o, &s));
+    steps_into_schedule(h->pipes[placement], steps, fuse, s);
     enum status status = s->out_of_memory ? fail(NO_MEMORY, "no memory for the actions of auto")
-                                          : add_transfers(h->pipes[place], s);
+                                          : add_transfers(h->pipes[placement], s);
     if (status != OK) {
         schedule_destroy(s);
         return status;
@@ -234,10 +234,10 @@ static int64_t budget(int64_t actions, int most, int each)
 }
 
 /* Searches within `limit` chunks. `known` is the makespan of `steps`; PIPE_NEVER if these are not set. */
-static enum status search_within(struct search *h, int place, int limit, int64_t goal, int64_t known,
+static enum status search_within(struct search *h, int placement, int limit, int64_t goal, int64_t known,
                                  pipe_step *steps)
 {
-    struct pipe *x = h->pipes[place];
+    struct pipe *x = h->pipes[placement];
     int64_t greedy = budget(x->actions, GREEDY, GREEDY_EACH), local = budget(x->actions, LOCAL, LOCAL_EACH);
     x->limit = limit;
     known = greedy_search(x, known, goal, greedy, steps);
@@ -245,53 +245,54 @@ static enum status search_within(struct search *h, int place, int limit, int64_t
     known = local_search(x, known, goal, local, steps);
     spend(h, local);
     x->limit = h->limit;
-    if (steps == h->steps[place])
-        h->best_time[place] = known;
+    if (steps == h->steps[placement])
+        h->best_time[placement] = known;
     bool fuse = h->costs.b > 0.0 && h->costs.b < 1.0; // a B is then shorter than I and W
     double least = (double)known / x->ticks_per_unit;
     if (known == PIPE_NEVER ||
         (!fuse && h->found->schedule != NULL && least > h->found->makespan * (1.0 + 1e-6)))
         return OK;
-    TRY(offer_steps(h, place, steps, false));
-    return fuse ? offer_steps(h, place, steps, true) : OK;
+    TRY(offer_steps(h, placement, steps, false));
+    return fuse ? offer_steps(h, placement, steps, true) : OK;
 }
 
 /* Finds the shortest building block of v_limited.c at this limit; `out` is its makespan, PIPE_NEVER if
  * there is none. Blocks are simulated with actions of one unit, so the search with a drain ends at the
  * bound for these times. */
-static enum status find_block(struct search *h, int place, enum block_rule rule, pipe_step *steps,
+static enum status find_block(struct search *h, int placement, enum block_rule rule, pipe_step *steps,
                               int64_t *out)
 {
     static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}};
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
     struct schedule *s = NULL;
     double bound = 0.0;
-    TRY(schedule_bound(h->placed[place], &units, h->limit, &bound));
-    TRY(schedule_create(placements[place], &o, &s));
+    TRY(schedule_bound(h->placed[placement], &units, h->limit, &bound));
+    TRY(schedule_create(placements[placement], &o, &s));
     int64_t effort = rule == WITH_HEADROOM ? BLOCKS : RESERVED;
     int goal = rule == WITH_RESERVE_AND_DRAIN ? (int)ceil(bound * (1.0 - 1e-9)) : 0;
     bool found = v_limited_lists(s, h->limit, rule, goal, effort);
     enum status status = s->out_of_memory ? fail(NO_MEMORY, "no memory for the actions of auto") : OK;
     if (status == OK && found)
-        steps_of_schedule(h->pipes[place], s, steps);
+        steps_of_schedule(h->pipes[placement], s, steps);
     schedule_destroy(s);
     spend(h, effort);
-    *out = status == OK && found ? pipe_time(h->pipes[place], steps, NULL) : PIPE_NEVER;
+    *out = status == OK && found ? pipe_time(h->pipes[placement], steps, NULL) : PIPE_NEVER;
     return status;
 }
 
 /* Improves a block that is shorter than the best steps so far; it replaces the best schedule only if it is
  * better. */
-static enum status improve_block(struct search *h, int place, int64_t goal, int64_t time, pipe_step *steps)
+static enum status improve_block(struct search *h, int placement, int64_t goal, int64_t time,
+                                 pipe_step *steps)
 {
-    struct pipe *x = h->pipes[place];
-    if (time >= h->best_time[place])
+    struct pipe *x = h->pipes[placement];
+    if (time >= h->best_time[placement])
         return OK;
     int64_t local = budget(x->actions, LOCAL, LOCAL_EACH);
     time = local_search(x, time, goal, local, steps);
     spend(h, local);
-    h->best_time[place] = time;
-    return offer_steps(h, place, steps, false);
+    h->best_time[placement] = time;
+    return offer_steps(h, placement, steps, false);
 }
 
 /* Returns true if the best schedule is optimal: as short as the bound, with at most `limit` chunks. */
@@ -305,49 +306,49 @@ static bool done(const struct search *h, double bound, int limit)
 /* The search on the V with two chunks and a limit below 2p chunks. Blocks with a drain come first: if
  * all times are equal they mostly reach the bound, and the search ends. `reserved` is a buffer for their
  * steps. */
-static enum status search_limited(struct search *h, int place, double bound, int64_t goal,
+static enum status search_limited(struct search *h, int placement, double bound, int64_t goal,
                                   pipe_step *reserved)
 {
-    struct pipe *x = h->pipes[place];
+    struct pipe *x = h->pipes[placement];
     // They are selected with few microbatches, so only the final simulation grows with m.
     bool affordable =
         (int64_t)6 * x->p * (x->p + 1) <= RESERVED / BLOCKS_LEAST && x->actions <= RESERVED / 40;
     int64_t with_drain = PIPE_NEVER, time = PIPE_NEVER;
     if (affordable)
-        TRY(find_block(h, place, WITH_RESERVE_AND_DRAIN, reserved, &with_drain));
+        TRY(find_block(h, placement, WITH_RESERVE_AND_DRAIN, reserved, &with_drain));
     if (with_drain <= goal)
-        TRY(offer_steps(h, place, reserved, false));
+        TRY(offer_steps(h, placement, reserved, false));
     if (done(h, bound, h->limit))
         return OK;
-    TRY(search_within(h, place, h->limit, goal, h->best_time[place], h->steps[place]));
+    TRY(search_within(h, placement, h->limit, goal, h->best_time[placement], h->steps[placement]));
     if (x->actions <= BLOCKS / BLOCKS_LEAST && !done(h, bound, h->limit)) {
-        TRY(find_block(h, place, WITH_HEADROOM, h->other, &time));
-        TRY(improve_block(h, place, goal, time, h->other));
+        TRY(find_block(h, placement, WITH_HEADROOM, h->other, &time));
+        TRY(improve_block(h, placement, goal, time, h->other));
     }
     if (affordable && !done(h, bound, h->limit)) {
-        TRY(find_block(h, place, WITH_RESERVE, h->other, &time));
-        TRY(improve_block(h, place, goal, time, h->other));
+        TRY(find_block(h, placement, WITH_RESERVE, h->other, &time));
+        TRY(improve_block(h, placement, goal, time, h->other));
     }
-    return done(h, bound, h->limit) ? OK : improve_block(h, place, goal, with_drain, reserved);
+    return done(h, bound, h->limit) ? OK : improve_block(h, placement, goal, with_drain, reserved);
 }
 
 /* Without a limit, first searches within the memory of one full pipe, then of two. */
-static enum status search_place(struct search *h, int place)
+static enum status search_placement(struct search *h, int placement)
 {
-    struct pipe *x = h->pipes[place];
+    struct pipe *x = h->pipes[placement];
     double bound = 0.0;
-    TRY(schedule_bound(h->placed[place], &h->costs, h->limit, &bound));
+    TRY(schedule_bound(h->placed[placement], &h->costs, h->limit, &bound));
     int64_t goal = (int64_t)ceil(bound * x->ticks_per_unit * (1.0 + 1e-9));
     int64_t full = (int64_t)x->p * x->v;
     for (int pipes = 1; h->o->memory_limit == 0.0 && pipes <= FULL_PIPES; pipes++)
         if (pipes * full < h->limit && !done(h, bound, (int)(pipes * full)))
-            TRY(search_within(h, place, (int)(pipes * full), goal, PIPE_NEVER, h->other));
+            TRY(search_within(h, placement, (int)(pipes * full), goal, PIPE_NEVER, h->other));
     if (done(h, bound, h->limit))
         return OK;
-    if (place == 0 || h->v != 2 || h->limit >= 2 * x->p)
-        return search_within(h, place, h->limit, goal, h->best_time[place], h->steps[place]);
+    if (placement == 0 || h->v != 2 || h->limit >= 2 * x->p)
+        return search_within(h, placement, h->limit, goal, h->best_time[placement], h->steps[placement]);
     pipe_step *reserved = calloc((size_t)x->actions, sizeof *reserved);
-    enum status status = reserved != NULL ? search_limited(h, place, bound, goal, reserved)
+    enum status status = reserved != NULL ? search_limited(h, placement, bound, goal, reserved)
                                           : fail(NO_MEMORY, "no memory for a search for a schedule");
     free(reserved);
     return status;
@@ -373,17 +374,17 @@ static enum status set_costs(struct search *h)
     return OK;
 }
 
-static enum status set_place(struct search *h, int place)
+static enum status set_placement(struct search *h, int placement)
 {
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
-    TRY(schedule_create(placements[place], &o, &h->placed[place]));
-    TRY(pipe_create(h->placed[place], &h->costs, h->limit, &h->pipes[place]));
-    size_t actions = (size_t)h->pipes[place]->actions;
-    h->best_time[place] = PIPE_NEVER;
-    h->steps[place] = calloc(actions, sizeof *h->steps[place]);
+    TRY(schedule_create(placements[placement], &o, &h->placed[placement]));
+    TRY(pipe_create(h->placed[placement], &h->costs, h->limit, &h->pipes[placement]));
+    size_t actions = (size_t)h->pipes[placement]->actions;
+    h->best_time[placement] = PIPE_NEVER;
+    h->steps[placement] = calloc(actions, sizeof *h->steps[placement]);
     if (h->other == NULL)
         h->other = calloc(actions, sizeof *h->other);
-    return h->steps[place] != NULL && h->other != NULL
+    return h->steps[placement] != NULL && h->other != NULL
                ? OK
                : fail(NO_MEMORY, "no memory for a search for a schedule");
 }
@@ -392,13 +393,13 @@ static enum status search_with(struct search *h)
 {
     bool one_way = h->v == 1 || h->o->p == 1; // then both placements are the same
     TRY(set_costs(h));
-    TRY(set_place(h, 0));
+    TRY(set_placement(h, 0));
     if (!one_way)
-        TRY(set_place(h, 1));
+        TRY(set_placement(h, 1));
     TRY(try_named(h));
-    for (int place = PLACEMENTS - 1; place >= 0; place--)
-        if (h->pipes[place] != NULL)
-            TRY(search_place(h, place));
+    for (int placement = PLACEMENTS - 1; placement >= 0; placement--)
+        if (h->pipes[placement] != NULL)
+            TRY(search_placement(h, placement));
     return OK;
 }
 
@@ -428,10 +429,10 @@ static enum status search_v(const struct schedule_options *o, int v, struct effo
     double spent = effort->spent + effort_of(o, v); // also if it ends early
     enum status status = search_with(&h);
     effort->spent = spent;
-    for (int place = 0; place < PLACEMENTS; place++) {
-        schedule_destroy(h.placed[place]);
-        pipe_destroy(h.pipes[place]);
-        free(h.steps[place]);
+    for (int placement = 0; placement < PLACEMENTS; placement++) {
+        schedule_destroy(h.placed[placement]);
+        pipe_destroy(h.pipes[placement]);
+        free(h.steps[placement]);
     }
     free(h.other);
     free(h.of_stage);
@@ -444,7 +445,7 @@ static void drop_transfers(struct schedule *s)
         struct action_list *list = &s->ranks[rank];
         int kept = 0;
         for (int i = 0; i < list->count; i++)
-            if (action_fact(list->actions[i].kind)->computes)
+            if (action_traits(list->actions[i].kind)->computes)
                 list->actions[kept++] = list->actions[i];
         list->count = kept;
     }

@@ -232,13 +232,13 @@ void steps_of_schedule(const struct pipe *x, const struct schedule *s, pipe_step
         pipe_step *to = steps + (size_t)rank * (size_t)x->length;
         for (int i = 0; i < s->ranks[rank].count; i++) {
             struct action a = s->ranks[rank].actions[i];
-            const struct action_fact *fact = action_fact(a.kind);
+            const struct action_traits *traits = action_traits(a.kind);
             int chunk = schedule_chunk(s, a.stage, a.microbatch);
-            if (fact->forwards)
+            if (traits->forward)
                 *to++ = (pipe_step)(TASK_F * x->v + chunk);
-            if (fact->backs_input)
+            if (traits->backward_input)
                 *to++ = (pipe_step)(TASK_I * x->v + chunk);
-            if (fact->backs_weight)
+            if (traits->backward_weight)
                 *to++ = (pipe_step)(TASK_W * x->v + chunk);
         }
     }

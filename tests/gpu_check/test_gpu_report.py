@@ -25,8 +25,8 @@ import gpu_training  # noqa: E402
 import gpu_wanted  # noqa: E402
 
 RATES = """\
-own attention: 91.0 % of cuDNN's rate forward, 85.5 % back; 80 % is wanted
-copy, 512 MB: the ceiling            0.125 ms    4290.0 GB/s     100.0 % x 0           0.00 ms
+own attention: 91.0 % of cuDNN's rate forward, 85.5 % backward; target 80 %
+copy, 512 MB (peak bandwidth)        0.125 ms    4290.0 GB/s     100.0 % x 0           0.00 ms
 norm_forward                         0.010 ms    3861.0 GB/s      90.0 % x 25          0.25 ms
 gelu-tanh:
   activation_forward                 0.020 ms    3432.0 GB/s      80.0 % x 12          0.24 ms
@@ -82,7 +82,7 @@ for i in 1 2 3 4; do
     [ $i != 1 ] || inside="cudaStreamSynchronize 1 (0F0)"
     [ $i != 4 ] || inside=${FAKE_WAIT:-$inside}
     [ $i = 1 ] || [ -z "$graphs" ] || free=1048576
-    echo "step $i asks of CUDA: inside $inside; at its end cudaEventSynchronize ${FAKE_ENDS:-1} (update);" \
+    echo "step $i blocking calls: inside $inside; at the end cudaEventSynchronize ${FAKE_ENDS:-1} (update);" \
         "$free of 10485760 bytes free"
 done
 """
@@ -136,7 +136,7 @@ class Figures(unittest.TestCase):
         self.assertEqual(gpu_figures.copy_shares("nothing\n"), {})
 
     def test_attention(self):
-        self.assertEqual(gpu_figures.attention_share("91.2 % of cuDNN's rate forward, 78.5 % back; 80 % is wanted"),
+        self.assertEqual(gpu_figures.attention_share("91.2 % of cuDNN's rate forward, 78.5 % backward; target 80 %"),
                          78.5)
 
     def test_bound(self):
@@ -249,7 +249,7 @@ class Reports(unittest.TestCase):
                       "forward and backward, at the sizes of three models | reached | all 3 |",
                       "within the bf16 bound of one rank | reached | all 11 |",
                       "for loss, norm and step statistics | reached | all 4 |",
-                      "| waits, gpt2-124m, graphs | 2 of 2 steps wait as expected; step 4 inside nothing; at its end "
+                      "| waits, gpt2-124m, graphs | 2 of 2 steps wait as expected; step 4 inside nothing; at the end "
                       "cudaEventSynchronize 1 (update) |",
                       "GPT-2 124M: a figure | reached | 8.0 MiB in addition to 2.0 GiB planned; 9.0 MiB of GPU ",
                       "compute-sanitizer memcheck finds nothing in the op suite | not measured |",
@@ -433,7 +433,7 @@ class Reports(unittest.TestCase):
         told = "waits, quickstart's model, launched"
         for fake, said in (({"FAKE_WAIT": "cudaMalloc 3 (0B1), cudaStreamQuery 1 (reduce)"},
                             "1 of 2 steps wait as expected; step 4 inside cudaMalloc 3 (0B1), cudaStreamQuery 1 (re"),
-                           ({"FAKE_ENDS": "2"}, "0 of 2 steps wait as expected; step 4 inside nothing; at its end cu")):
+                           ({"FAKE_ENDS": "2"}, "0 of 2 steps wait as expected; step 4 inside nothing; at the end cu")):
             status, text = self.run_parts("waits", **fake)
             self.assertEqual(status, 1)
             self.assertIn("step statistics | not reached | quickstart's model, launched: " + said, text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each step asks of CUDA, as count_calls.c sees it, on the emulator: nothing that waits, unless it
+"""The blocking CUDA calls of each step, as counted by count_calls.c, on the emulator: nothing that waits, unless it
 was injected; and that there is no call which it does not know.
 
     test_waits.py CUBOID_COUNTED INJECTED_WAITS SOURCE_ROOT"""
@@ -14,7 +14,7 @@ COUNTED, INJECTED, ROOT = (os.path.abspath(word) for word in sys.argv[1:4])
 sys.path.insert(0, f"{ROOT}/tools/gpu")
 sys.dont_write_bytecode = True
 import gpu_report  # noqa: E402
-from gpu_figures import step_calls, waits_as_meant  # noqa: E402
+from gpu_figures import step_calls, waits_as_expected  # noqa: E402
 from gpu_session import ONE_RANK, QUIET, TINY, Session  # noqa: E402
 
 SMALL = ["train.train_iters=5", "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=5", "data.split=100,0,0",
@@ -58,8 +58,8 @@ class Steps(unittest.TestCase):
             for graphs, count in (("false", 0), ("true", 4)):  # two microbatches, there and back
                 steps = self.steps(program, f"cluster.cuda_graphs={graphs}", hold_s="5")
                 for step in steps[2:]:
-                    self.assertEqual(step["said"], "inside nothing; at its end cudaEventSynchronize 1 (update)")
-                    self.assertTrue(waits_as_meant(step))
+                    self.assertEqual(step["text"], "inside nothing; at the end cudaEventSynchronize 1 (update)")
+                    self.assertTrue(waits_as_expected(step))
                 self.assertEqual(steps[1]["inside"], {"cudaGraphInstantiate": (count, "0F0")} if count else {})
                 self.assertEqual(steps[0]["free"] - steps[3]["free"], count << 20)  # the emulator's take a MiB
 
@@ -70,13 +70,13 @@ class Steps(unittest.TestCase):
             for step in self.steps(INJECTED, inject=inject)[1:]:
                 self.assertEqual(sorted(step["inside"]), seen)
                 self.assertEqual({place for _, place in step["inside"].values()}, {"update"} if seen else set())
-                self.assertEqual(waits_as_meant(step), not seen)
+                self.assertEqual(waits_as_expected(step), not seen)
 
     def test_a_wait_without_a_call(self):
         steps = self.steps(INJECTED, inject="unseen", hold_s="0.1")
         for step in steps[2:]:
-            self.assertEqual(step["inside"], {"a wait of others": (1, "update")})
-            self.assertFalse(waits_as_meant(step))
+            self.assertEqual(step["inside"], {"a wait in a library": (1, "update")})
+            self.assertFalse(waits_as_expected(step))
 
     def test_the_report_follows(self):
         """The part of tools/gpu_check, over a program that waits and over one that does not."""

@@ -39,7 +39,7 @@ static struct mirror *mirror_of(struct device *device)
 static bool same_options(const struct device_options *a, const struct device_options *b)
 {
     return strcmp(a->name, b->name) == 0 && a->threads == b->threads && a->index == b->index &&
-           a->kernels.attention == b->kernels.attention && a->any_order == b->any_order &&
+           a->kernels.attention == b->kernels.attention && a->nondeterministic == b->nondeterministic &&
            a->kernels.tf32 == b->kernels.tf32 && a->kernels.epilogues == b->kernels.epilogues &&
            a->most_blocks == b->most_blocks;
 }

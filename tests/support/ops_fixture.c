@@ -23,7 +23,7 @@ static struct device_options options_of(const char *name, int threads)
         options.kernels.attention = strcmp(attention, "auto") == 0  ? ATTENTION_AUTO
                                     : strcmp(attention, "mma") == 0 ? ATTENTION_OWN_MMA
                                                                     : ATTENTION_CUDNN;
-        options.any_order = strcmp(attention, "cudnn") != 0 && strcmp(attention, "mma") != 0;
+        options.nondeterministic = strcmp(attention, "cudnn") != 0 && strcmp(attention, "mma") != 0;
     }
     return options;
 }

@@ -148,7 +148,7 @@ static void drop(const struct reference_model *r, const char *site, double *y)
     struct dropout dropout = {.probability = (float)r->model->hidden_dropout,
                               .generator = philox_named(r->seed, site),
                               .sample = r->batch->sample,
-                              .place = r->batch->place,
+                              .sample_offset = r->batch->sample_offset,
                               .columns = h};
     for (int64_t i = 0; r->model->hidden_dropout > 0.0 && i < tokens_of(r) * h; i++)
         y[i] *= reference_dropout(&dropout, i / h, i % h);

@@ -6,7 +6,8 @@
 
 double reference_dropout(const struct dropout *dropout, int64_t token, int64_t column)
 {
-    uint64_t element = (uint64_t)(dropout->place[token] * dropout->columns + dropout->column_begin + column);
+    uint64_t element =
+        (uint64_t)(dropout->sample_offset[token] * dropout->columns + dropout->column_begin + column);
     uint32_t word = philox_word(dropout->generator, (uint64_t)dropout->sample[token], element);
     bool kept = philox_uniform(word) >= dropout->probability;
     return kept ? 1.0 / (1.0 - (double)dropout->probability) : 0.0;

@@ -44,8 +44,8 @@ struct bench {
     int64_t batch, sequence, tokens, rotate_mb;
     int calls; // calls per run
     bool own_attention;
-    double total_ms; // milliseconds per microbatch
-    double ceiling;  // bytes per second
+    double total_ms;       // milliseconds per microbatch
+    double peak_bandwidth; // bytes per second
     // Devices with cuDNN's attention, and with our own on mma.sync; NULL: not available.
     struct stream *cudnn, *mma;
     struct stream *fused; // device with fused epilogues; NULL: not available
@@ -120,8 +120,8 @@ static double report(struct bench *b, const char *name, double s, double amount,
 {
     b->total_ms += times * s * 1e3;
     printf("%-32s %9.3f ms %9.1f %-8s", name, s * 1e3, amount / s * 1e-9, unit);
-    if (unit[1] == 'B' && b->ceiling > 0.0)
-        printf(" %5.1f %%", 100.0 * amount / s / b->ceiling);
+    if (unit[1] == 'B' && b->peak_bandwidth > 0.0)
+        printf(" %5.1f %%", 100.0 * amount / s / b->peak_bandwidth);
     else
         printf("        ");
     printf(" x %-6.4g %9.2f ms\n", times, times * s * 1e3);
@@ -190,7 +190,7 @@ static void bench_residual(struct bench *b, float probability, double times)
     int64_t t = b->tokens, h = b->model.hidden;
     struct dropout d = {.probability = probability, .generator = philox_named(1, "bench"), .columns = h};
     d.sample = samples(b);
-    d.place = numbers(b, b->sequence);
+    d.sample_offset = numbers(b, b->sequence);
     struct residual_forward f = {
         .x = matrix(b, t, h), .bias = vector(b, h), .residual = matrix(b, t, h), .dropout = d};
     f.out = f.residual;
@@ -250,40 +250,40 @@ static void bench_rope(struct bench *b)
 }
 
 /* Forward and backward passes. */
-static void attention_lines(struct bench *b, struct attention_backward n, double product_flops, double times,
+static void attention_lines(struct bench *b, struct attention_backward n, double matmul_flops, double times,
                             double seconds[2])
 {
     seconds[0] = BEST_S(b, n, attention_forward(b->stream, n.forward));
-    report(b, "  attention_forward", seconds[0], 2 * product_flops, "GFLOP/s", times);
+    report(b, "  attention_forward", seconds[0], 2 * matmul_flops, "GFLOP/s", times);
     seconds[1] = BEST_S(b, n, attention_backward(b->stream, n));
-    report(b, "  attention_backward", seconds[1], 5 * product_flops, "GFLOP/s", times);
+    report(b, "  attention_backward", seconds[1], 5 * matmul_flops, "GFLOP/s", times);
 }
 
 /* Same matrices on another device. */
 static void time_others(struct bench *b, struct stream *other, struct attention_backward n,
-                        double product_flops, double seconds[2])
+                        double matmul_flops, double seconds[2])
 {
     struct stream *const stream = b->stream;
     b->stream = other;
-    attention_lines(b, n, product_flops, 0, seconds);
+    attention_lines(b, n, matmul_flops, 0, seconds);
     b->stream = stream;
 }
 
 /* Compares with our own kernels for all GPUs, and with cuDNN. */
-static void compare_attention(struct bench *b, struct attention_backward n, double product_flops,
+static void compare_attention(struct bench *b, struct attention_backward n, double matmul_flops,
                               const double own[2])
 {
     double other[2];
     if (b->mma != NULL && b->dtype != F32) {
-        printf("with mma.sync:\n");
-        time_others(b, b->mma, n, product_flops, other);
-        printf("own attention runs at %.2f times the rate of mma.sync forward, %.2f back\n",
+        printf("mma.sync:\n");
+        time_others(b, b->mma, n, matmul_flops, other);
+        printf("own attention runs at %.2f times the rate of mma.sync forward, %.2f backward\n",
                other[0] / own[0], other[1] / own[1]);
     }
     if (b->cudnn != NULL && b->dtype != F32 && n.forward.dropout.probability <= 0.0F) {
-        printf("cuDNN's:\n");
-        time_others(b, b->cudnn, n, product_flops, other);
-        printf("own attention: %.1f %% of cuDNN's rate forward, %.1f %% back; 80 %% is wanted\n",
+        printf("cuDNN:\n");
+        time_others(b, b->cudnn, n, matmul_flops, other);
+        printf("own attention: %.1f %% of cuDNN's rate forward, %.1f %% backward; target 80 %%\n",
                100.0 * other[0] / own[0], 100.0 * other[1] / own[1]);
     }
 }
@@ -303,13 +303,13 @@ static void bench_attention(struct bench *b, float probability, double times)
     f.dropout.sample = samples(b);
     struct attention_backward n = {.dout = matrix(b, b->tokens, q), .dq = tensor_columns(gradient, 0, q)};
     n.dk = tensor_columns(gradient, q, q + k), n.dv = tensor_columns(gradient, q + k, columns);
-    double product_flops =
+    double matmul_flops =
         elements(b->tokens, q) * (double)(b->sequence + 1); // pairs of positions within the causal mask
     printf("dropout %g:\n", (double)probability);
     double own[2];
     n.forward = f;
-    attention_lines(b, n, product_flops, times, own);
-    compare_attention(b, n, product_flops, own);
+    attention_lines(b, n, matmul_flops, times, own);
+    compare_attention(b, n, matmul_flops, own);
     bench_release(&b->memory);
 }
 
@@ -346,7 +346,7 @@ static void bench_formats(struct bench *b)
     q.block_rows = 32, q.block_columns = 1;
     report(b, "quantize, mxfp8, columns", BEST_S(b, q, quantize(b->stream, q)), 2.0 * once + out, "GB/s", 0);
     q.format = NUMBER_E2M1, q.scale = SCALE_E4M3, q.block_rows = 16;
-    q.sample = samples(b), q.place = numbers(b, b->sequence), q.columns = h;
+    q.sample = samples(b), q.sample_offset = numbers(b, b->sequence), q.columns = h;
     report(b, "quantize, nvfp4, stochastic", BEST_S(b, q, quantize(b->stream, q)), 2.0 * once + out, "GB/s",
            0);
     q = (struct quantize){.in = q.in, .out = q.out, .magnitude = q.magnitude};
@@ -379,18 +379,19 @@ static void bench_optimizer(struct bench *b)
     bench_release(&b->memory);
 }
 
-/* Measures the peak: a copy of memory larger than any cache. On a CPU an add, which need not read what it
- * overwrites. */
-static void bench_ceiling(struct bench *b, bool at_once)
+/* Measures the peak bandwidth by a copy of memory larger than any cache; on a CPU by an add, since a copy
+ * would also read its output (write allocation). */
+static void bench_peak_bandwidth(struct bench *b, bool with_add)
 {
     const int64_t count = 64 << 20;
     struct tensor in = sums(b, count), out = sums(b, count);
     struct add sum = {in, out};
     struct copy whole = {in, out};
-    double s = at_once ? BEST_S(b, sum, add(b->stream, sum)) : BEST_S(b, whole, copy(b->stream, whole));
-    double bytes = (at_once ? 12.0 : 8.0) * (double)count;
-    b->ceiling = bytes / s;
-    report(b, at_once ? "add, 512 MB: the ceiling" : "copy, 512 MB: the ceiling", s, bytes, "GB/s", 0);
+    double s = with_add ? BEST_S(b, sum, add(b->stream, sum)) : BEST_S(b, whole, copy(b->stream, whole));
+    double bytes = (with_add ? 12.0 : 8.0) * (double)count;
+    b->peak_bandwidth = bytes / s;
+    report(b, with_add ? "add, 512 MB (peak bandwidth)" : "copy, 512 MB (peak bandwidth)", s, bytes, "GB/s",
+           0);
     bench_release(&b->memory);
 }
 
@@ -516,7 +517,7 @@ static void bench_all(struct bench *b)
     double gemm_ms = bench_gemm(b, q + 2 * k, h, layers) + bench_gemm(b, h, q, layers);
     gemm_ms += bench_gemm(b, m->gates * m->ffn, h, layers) + bench_gemm(b, h, m->ffn, layers) +
                bench_gemm(b, V, h, 1);
-    printf("a microbatch: %.0f ms of these ops beside %.0f ms of gemm, %.1f %%\n", b->total_ms, gemm_ms,
+    printf("per microbatch: %.0f ms in these ops, %.0f ms in gemm, %.1f %%\n", b->total_ms, gemm_ms,
            100.0 * b->total_ms / gemm_ms);
     if (b->fused != NULL)
         bench_epilogues(b);
@@ -529,7 +530,7 @@ static struct device *open_other(struct device_options options, enum attention_b
     struct device *device = NULL;
     options.kernels.attention = attention;
     options.kernels.epilogues = epilogues;
-    options.any_order = true; // cuDNN's faster engines
+    options.nondeterministic = true; // cuDNN's faster engines
     if (device_open(&options, &device) != OK) {
         printf("%s\n", fail_text());
         return NULL;
@@ -554,13 +555,13 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    bool at_once = device_traits(options.name)->runs_at_once;
+    bool synchronous = device_traits(options.name)->synchronous;
     b.tokens = b.batch * b.sequence;
     b.size = (double)dtype_bytes(b.dtype);
-    b.calls = at_once ? 1 : 10;
+    b.calls = synchronous ? 1 : 10;
     if (b.rotate_mb < 0)
-        b.rotate_mb = at_once ? 0 : BENCH_ROTATE_MB;
-    options.any_order = !b.own_attention; // cuDNN's faster engines
+        b.rotate_mb = synchronous ? 0 : BENCH_ROTATE_MB;
+    options.nondeterministic = !b.own_attention; // cuDNN's faster engines
     MUST(device_open(&options, &b.memory.device));
     MUST(stream_create(b.memory.device, "bench", &b.stream));
     b.memory.stream = b.stream;
@@ -574,7 +575,7 @@ int main(int argc, char **argv)
         }
         fused = open_other(options, ATTENTION_OWN, EPILOGUES_FUSED, &b.fused);
     }
-    bench_ceiling(&b, at_once);
+    bench_peak_bandwidth(&b, synchronous);
     bench_all(&b);
     struct stream *streams[] = {b.cudnn, b.mma, b.fused, b.stream};
     struct device *devices[] = {cudnn, mma, fused, b.memory.device};

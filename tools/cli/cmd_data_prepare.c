@@ -87,7 +87,7 @@ static enum status pump_encode(struct pump *p, int64_t length)
     return OK;
 }
 
-static enum status pump_piece(void *context, const char *bytes, int64_t length)
+static enum status pump_append(void *context, const char *bytes, int64_t length)
 {
     struct pump *p = context;
     // In chunks: ids take four times the bytes of the text.
@@ -171,7 +171,7 @@ static enum status refuse_overwriting(const char *prefix)
 
 static enum status pump_all(struct pump *p, const struct data_options *o, const struct text_options *text)
 {
-    const struct text_sink sink = {pump_piece, pump_end_document, pump_progress, p};
+    const struct text_sink sink = {pump_append, pump_end_document, pump_progress, p};
     if (!o->overwrite)
         TRY(refuse_overwriting(o->output));
     TRY(encoder_create(p->tokenizer, &p->encoder));

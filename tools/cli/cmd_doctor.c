@@ -147,9 +147,9 @@ static enum status write_profile(const char *path, const char *device, const cha
              "written;\n# of a link one way to the next rank, and of an all-reduce those of its tensor.\n");
     text_add(&yaml, "name: \"%s\"\ndevice: %s # %s\nranks: %d\n", host, device, text_chars(&look), ranks);
     text_add(&yaml, "gemm_flops: {");
-    for (enum rate rate = 0, said = 0; rate < RATE_COUNT; rate++)
+    for (enum rate rate = 0, listed = 0; rate < RATE_COUNT; rate++)
         if (c->flops[rate] > 0.0)
-            text_add(&yaml, "%s%s: %.4g", said++ > 0 ? ", " : "", rate_name(rate), c->flops[rate]);
+            text_add(&yaml, "%s%s: %.4g", listed++ > 0 ? ", " : "", rate_name(rate), c->flops[rate]);
     text_add(&yaml, "}\n");
     text_add(&yaml, "memory_bytes: %.4g\n", c->copy_bytes_per_s);
     if (c->link_ranks > 0)

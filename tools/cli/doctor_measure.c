@@ -232,16 +232,16 @@ static enum status measure_messages(struct world *world, struct device *device, 
     enum { BYTES = 32 << 20 };
     int ranks[64];
     struct link_bench b = {.all = NULL};
-    struct buffer room = {0};
+    struct buffer buffer = {0};
     for (int r = 0; r < world->size; r++)
         ranks[r] = r;
     TRY(group_create(world, "doctor", 1, ranks, world->size, &b.all));
-    TRY(buffer_alloc(device, PART_DATA, BYTES, &room));
+    TRY(buffer_alloc(device, PART_DATA, BYTES, &buffer));
     double small, large, sum;
-    b.data = tensor_1d(room.data, F32, 4);
-    TRY(fill(stream, (struct fill){.out = tensor_1d(room.data, F32, BYTES / 4), .value = 0.0F}));
+    b.data = tensor_1d(buffer.data, F32, 4);
+    TRY(fill(stream, (struct fill){.out = tensor_1d(buffer.data, F32, BYTES / 4), .value = 0.0F}));
     TRY(time_messages(stream, &b, put_letters, 100, &small));
-    b.data = tensor_1d(room.data, F32, BYTES / 4);
+    b.data = tensor_1d(buffer.data, F32, BYTES / 4);
     TRY(time_messages(stream, &b, put_letters, 4, &large));
     TRY(time_messages(stream, &b, put_sum, 4, &sum));
     if (world->rank == 0) {
@@ -250,7 +250,7 @@ static enum status measure_messages(struct world *world, struct device *device, 
         link->out->bytes_per_s = BYTES / 2.0 / large;
         link->out->all_reduce_bytes_per_s = BYTES / sum;
     }
-    buffer_free(&room);
+    buffer_free(&buffer);
     group_destroy(b.all);
     return OK;
 }
@@ -275,7 +275,7 @@ enum status doctor_measure(const char *device, const char *transport, int ranks,
 {
     struct link link = {.device = device, .out = out};
     TRY(measure_device(device, out));
-    struct world_options options = {.transport = transport, .size = ranks, .any_order = true};
+    struct world_options options = {.transport = transport, .size = ranks, .nondeterministic = true};
     if (ranks < 2)
         snprintf(out->link_why, sizeof out->link_why, "only one device");
     else if (world_run_as(&options, link_rank, &link) != OK)

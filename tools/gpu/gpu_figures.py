@@ -51,19 +51,19 @@ def dry_bytes(out):
 
 
 def step_calls(out):
-    """What cuboid_counted says of each step: {step, said, inside, end: {call: (count, range)}, free, all}."""
-    def calls(text):
-        return {name: (int(count or 1), place)
-                for name, count, place in re.findall(r"(?:^|, )(.*?)(?: (\d+))? \((\w+)\)", text)}
+    """What cuboid_counted prints for each step: {step, text, inside, end: {call: (count, range)}, free, all}."""
+    def calls(listed):
+        return {name: (int(count or 1), where)
+                for name, count, where in re.findall(r"(?:^|, )(.*?)(?: (\d+))? \((\w+)\)", listed)}
 
-    lines = re.findall(r"^step (\d+) asks of CUDA: (inside (.*); at its end (.*)); (\d+) of (\d+) bytes free$", out,
+    lines = re.findall(r"^step (\d+) blocking calls: (inside (.*); at the end (.*)); (\d+) of (\d+) bytes free$", out,
                        re.MULTILINE)
-    return [{"step": int(step), "said": said, "inside": calls(inside), "end": calls(end), "free": int(free),
-             "all": int(total)} for step, said, inside, end, free, total in lines]
+    return [{"step": int(step), "text": text, "inside": calls(inside), "end": calls(end), "free": int(free),
+             "all": int(total)} for step, text, inside, end, free, total in lines]
 
 
-def waits_as_meant(step):
-    """No waits inside a step; at its end one, for loss, norm and the step statistics of the ranks."""
+def waits_as_expected(step):
+    """No waits inside a step; one at the end, for loss, norm and the step statistics of the ranks."""
     return not step["inside"] and set(step["end"]) == {"cudaEventSynchronize"} and \
         step["end"]["cudaEventSynchronize"][0] == 1
 
@@ -73,7 +73,7 @@ def copy_shares(out):
     shares = {}
     for line in out.splitlines():
         match = re.match(r"(.{32}) +[0-9.]+ ms +[0-9.]+ GB/s +([0-9.]+) % x", line)
-        if match and "ceiling" not in match.group(1):
+        if match and "peak bandwidth" not in match.group(1):
             name = match.group(1).strip()
             shares[name] = min(float(match.group(2)), shares.get(name, float("inf")))
     return shares
@@ -81,7 +81,7 @@ def copy_shares(out):
 
 def attention_share(line):
     """The lower share, of forward and backward, of cuDNN's rate, in per cent: 'own attention: 91.0 % of ...'."""
-    return min(float(share) for share in re.findall(r"([0-9.]+) %(?! is wanted)", line))
+    return min(float(share) for share in re.findall(r"([0-9.]+) %", line.split("; target")[0]))
 
 
 def loss_bound(out):

@@ -77,12 +77,12 @@ def run_parts(s, chosen):
 
 def gpu_found():
     """'NVIDIA H200, 580.1, 143771 MiB' as nvidia-smi has it, its name, and its bytes."""
-    said = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
+    listed = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
                           capture_output=True, text=True, timeout=60).stdout.strip()
-    first = said.splitlines()[0] if said else ""
+    first = listed.splitlines()[0] if listed else ""
     name, _, memory = (first.split(", ") + ["", "", ""])[:3]
     mebibytes = re.match(r"(\d+) MiB", memory)
-    return said, name, int(mebibytes.group(1)) * 2**20 if mebibytes else 0
+    return listed, name, int(mebibytes.group(1)) * 2**20 if mebibytes else 0
 
 
 def chosen_parts(text):

@@ -3,7 +3,7 @@
 import json
 import re
 
-from gpu_figures import (bytes_text, dry_bytes, loss_bound, read_metrics, same_steps, step_calls, waits_as_meant)
+from gpu_figures import (bytes_text, dry_bytes, loss_bound, read_metrics, same_steps, step_calls, waits_as_expected)
 from gpu_session import ONE_RANK, as_code, last_of_each
 from gpu_training import MODELS, train_overrides, write_ids_once
 
@@ -109,7 +109,7 @@ def part_waits(s):
                                                 (model.name, model.recipe, large, 0)):
             out = count_calls(s, f"{name}, {way}", recipe, [*overrides, f"cluster.cuda_graphs={graphs}"], hold_s)
             steps = step_calls(out)
-            lines += [f"{name}, {way}:", *(f"  step {step['step']}: {step['said']}" for step in steps)]
+            lines += [f"{name}, {way}:", *(f"  step {step['step']}: {step['text']}" for step in steps)]
         if steps:
             grown[way] = steps[0]["free"] - steps[-1]["free"]
     s.report.section("Calls that block the host or allocate memory", as_code("\n".join(lines)))
@@ -129,16 +129,16 @@ def count_calls(s, name, recipe, overrides, hold_s):
     if not outcome.good:
         return ""
     settled = [step for step in step_calls(outcome.out) if step["step"] >= SETTLED]
-    bad = [step for step in settled if not waits_as_meant(step)]
-    said = f"{len(settled) - len(bad)} of {len(settled)} steps wait as expected"
-    said += f"; step {(bad or settled)[-1]['step']} {(bad or settled)[-1]['said']}" if settled else ""
+    bad = [step for step in settled if not waits_as_expected(step)]
+    summary = f"{len(settled) - len(bad)} of {len(settled)} steps wait as expected"
+    summary += f"; step {(bad or settled)[-1]['step']} {(bad or settled)[-1]['text']}" if settled else ""
     good = bool(settled) and not bad
     if good:
         held = "; streams were blocked until the whole step was enqueued" if hold_s else ""
-        s.report.row(f"waits, {name}", said + held)
+        s.report.row(f"waits, {name}", summary + held)
     else:
-        s.report.failed(f"waits, {name}", said, outcome.out)
-    s.report.wanted.see("waits", good, f"{name}: {said}")
+        s.report.failed(f"waits, {name}", summary, outcome.out)
+    s.report.wanted.see("waits", good, f"{name}: {summary}")
     return outcome.out
 
 
@@ -190,10 +190,10 @@ def compare_loss(s, name, dtype, records, seconds):
     known = s.cube[dtype]
     apart = abs(records[0]["loss"] - known["loss"])
     same = same_steps(known.setdefault("first", records), records)
-    said = f"loss {records[0]['loss']:.7g}, {apart:.2g} from one rank, bound {known['bound']:.2g}"
-    said += ", bit-identical to the first schedule" if same else ""
-    s.report.wanted.see("cube " + dtype, apart <= known["bound"], f"{name}: {said}")
+    summary = f"loss {records[0]['loss']:.7g}, {apart:.2g} from one rank, bound {known['bound']:.2g}"
+    summary += ", bit-identical to the first schedule" if same else ""
+    s.report.wanted.see("cube " + dtype, apart <= known["bound"], f"{name}: {summary}")
     if apart <= known["bound"]:
-        s.report.row(name, f"{said}; {seconds:.0f} s")
+        s.report.row(name, f"{summary}; {seconds:.0f} s")
     else:
-        s.report.failed(name, "outside: " + said)
+        s.report.failed(name, "outside: " + summary)

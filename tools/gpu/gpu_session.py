@@ -55,9 +55,9 @@ class Report:
         good = value >= least
         if not good:
             self.missed.append(name)
-        said = f"{value:.1f} {unit}, {'reaches' if good else '**below**'} {least:g}"
-        self.row(name, said)
-        return good, said
+        text = f"{value:.1f} {unit}, {'reaches' if good else '**below**'} {least:g}"
+        self.row(name, text)
+        return good, text
 
     def text(self):
         lines = [f"# {self.title}", "", self.machine, "", f"State: {self.state}.", "", *self.wanted.lines(), "",

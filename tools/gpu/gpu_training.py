@@ -78,12 +78,12 @@ def torch_figures(s, model, layers):
                "--microbatches", str(microbatches), "--seq", str(model.seq)]
     command += ["--layers", str(layers)] if layers else []
     outcome = s.run(command + (["--tiny"] if s.tiny else []), 150)
-    said = [line for line in outcome.out.splitlines() if line.strip()]
-    figures = [line for line in said if line.startswith("{")]
+    printed = [line for line in outcome.out.splitlines() if line.strip()]
+    figures = [line for line in printed if line.startswith("{")]
     try:
         return json.loads(figures[-1]), ""
     except (IndexError, ValueError):
-        return None, said[-1] if said and outcome.status is not None else outcome.why
+        return None, printed[-1] if printed and outcome.status is not None else outcome.why
 
 
 def figures_of(s, model, way, overrides, peak):
@@ -100,8 +100,9 @@ def figures_of(s, model, way, overrides, peak):
     s.figures[model.name, way, model.layers] = figures
     s.report.row(f"{model.name}, {way}", f"{figures['tokens_per_s']:.0f} tokens/s, {figures['step_time_s']:.3g} s")
     if way == "fastest":
-        told = re.findall(r"^attention: (.*)$", outcome.out, re.MULTILINE)
-        s.report.wanted.see("faster", bool(told), "; ".join(told) or f"{model.name}: nothing said of attention")
+        backends = re.findall(r"^attention: (.*)$", outcome.out, re.MULTILINE)
+        s.report.wanted.see("faster", bool(backends),
+                            "; ".join(backends) or f"{model.name}: no attention backend printed")
     return figures
 
 
@@ -196,13 +197,13 @@ def part_rates(s):
         shares = copy_shares(outcome.out)
         low = {name: share for name, share in shares.items() if share < COPY_SHARE}
         if shares:
-            said = ", ".join(f"{name} {share:.0f}" for name, share in sorted(low.items(), key=lambda x: x[1]))
-            s.report.wanted.see("copy", not low, f"{dtype}, {model}: {said}")
+            listed = ", ".join(f"{name} {share:.0f}" for name, share in sorted(low.items(), key=lambda x: x[1]))
+            s.report.wanted.see("copy", not low, f"{dtype}, {model}: {listed}")
             s.report.row(f"at {COPY_SHARE:.0f} % of the copy's rate or more, {dtype}, {model}",
                          f"{len(shares) - len(low)} of {len(shares)} memory-bound ops" +
-                         (f"; below: {said}" if low else ""))
-        for beside in re.findall(r"^own attention: (.*)$", outcome.out, re.MULTILINE)[:1 if dtype == "bf16" else 0]:
-            s.report.row(f"own attention, {dtype}, {model}", beside)
-            share = attention_share(beside)
+                         (f"; below: {listed}" if low else ""))
+        for line in re.findall(r"^own attention: (.*)$", outcome.out, re.MULTILINE)[:1 if dtype == "bf16" else 0]:
+            s.report.row(f"own attention, {dtype}, {model}", line)
+            share = attention_share(line)
             s.report.wanted.see("attention", share >= ATTENTION_SHARE, f"{model}: {share:.0f} %")
         s.report.section(f"Rates, {dtype}, {model}, batch {batch} x {seq}", as_code(outcome.out))

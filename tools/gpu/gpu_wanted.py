@@ -30,13 +30,13 @@ class Wanted:
     def __init__(self):
         self.seen = {name: [] for name in FIGURES}
 
-    def see(self, name, good, said):
-        self.seen[name].append((good, said))
+    def see(self, name, good, details):
+        self.seen[name].append((good, details))
 
     def state(self, name):
         """-> the state and its details: for a target of several results, those that failed, or the number so far."""
         seen, count = self.seen[name], FIGURES[name][1]
-        bad = [said for good, said in seen if not good]
+        bad = [details for good, details in seen if not good]
         if not seen:
             return "not measured", ""
         if bad:

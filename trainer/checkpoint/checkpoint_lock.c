@@ -129,7 +129,7 @@ static enum status remove_seen(const struct checkpoint_lock *l, const struct own
 }
 
 /* *mine: the name was free. link() may have succeeded even if a network file system reports an error. */
-static enum status place(const struct checkpoint_lock *l, bool *mine)
+static enum status create_owner_file(const struct checkpoint_lock *l, bool *mine)
 {
     struct file_temporary file;
     struct text text = {0};
@@ -158,7 +158,7 @@ static enum status take_lease(const struct checkpoint_lock *l)
         TRY(wait_for(l, &owner));
         if (lstat(l->path.chars, &info) == 0)
             TRY(remove_seen(l, &owner));
-        TRY(place(l, &mine));
+        TRY(create_owner_file(l, &mine));
         if (mine)
             return OK;
     }
@@ -306,7 +306,7 @@ enum status checkpoint_lock_check(const struct checkpoint_lock *l)
     TRY(owner_read(l->path.chars, &owner));
     if (owner.token[0] == 0 && !atomic_load(&l->lost)) { // removed by hand
         TRY(remove_seen(l, &owner));
-        TRY(place(l, &mine));
+        TRY(create_owner_file(l, &mine));
     }
     if (mine)
         return OK;

@@ -22,10 +22,10 @@ static void add_loss_scale(const struct loss_scale *scale, struct state_tensor *
 {
     add_tensor(out, SAFETENSORS_F64, 1, SCALE_NUMBERS, 1);
     snprintf(out->shard.name, sizeof out->shard.name, "%s", loss_scale_name);
-    out->room[0] = scale->scale;
-    out->room[1] = (double)scale->good_steps;
-    out->room[2] = (double)scale->hysteresis;
-    out->bytes = out->room;
+    out->values[0] = scale->scale;
+    out->values[1] = (double)scale->good_steps;
+    out->values[2] = (double)scale->hysteresis;
+    out->bytes = out->values;
 }
 
 enum status state_list(const struct rank_state *w, struct state_tensor **out, int *count)

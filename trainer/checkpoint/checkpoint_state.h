@@ -13,8 +13,8 @@
 
 struct state_tensor {
     struct shard shard; // the whole tensor
-    const void *bytes;  // owned by the rank state, or by `room`
-    double room[3];
+    const void *bytes;  // owned by the rank state, or by `values`
+    double values[3];
 };
 
 /* Lists the state tensors, the same on every rank. The caller frees *out, which may be NULL if *count is

@@ -288,7 +288,7 @@ const struct dataset *data_source(const struct data *data, enum data_split list,
     return i < sources->count ? sources->datasets[i] : NULL;
 }
 
-struct text *data_fingerprint_room(struct data *data)
+struct text *data_fingerprint_cache(struct data *data)
 {
     return &data->fingerprint;
 }
@@ -360,10 +360,10 @@ void batch_free(struct batch_tokens *batch)
     *batch = (struct batch_tokens){0};
 }
 
-uint64_t batch_first_sample(const struct batch_place *place)
+uint64_t batch_first_sample(const struct batch_coord *coord)
 {
-    uint64_t slot = (uint64_t)(place->microbatch * place->dp_size + place->dp_rank);
-    return place->step * (uint64_t)place->global_batch_size + slot * (uint64_t)place->micro_batch_size;
+    uint64_t slot = (uint64_t)(coord->microbatch * coord->dp_size + coord->dp_rank);
+    return coord->step * (uint64_t)coord->global_batch_size + slot * (uint64_t)coord->micro_batch_size;
 }
 
 /* Megatron's get_ltor_masks_and_position_ids: the end-of-document token belongs to its document, at its
@@ -385,12 +385,12 @@ static void mark_row(const struct data *d, const int32_t *tokens, struct batch_t
     }
 }
 
-enum status data_batch(struct data *data, enum data_split split, const struct batch_place *place,
+enum status data_batch(struct data *data, enum data_split split, const struct batch_coord *coord,
                        struct batch_tokens *batch)
 {
-    CHECK(batch->rows == place->micro_batch_size && batch->seq_length == data->seq_length);
+    CHECK(batch->rows == coord->micro_batch_size && batch->seq_length == data->seq_length);
     const size_t row_bytes = (size_t)batch->seq_length * sizeof(int32_t);
-    uint64_t first = batch_first_sample(place);
+    uint64_t first = batch_first_sample(coord);
     for (int64_t row = 0; row < batch->rows; row++) {
         // Rows in order, so that the extra token of one row is overwritten by the next.
         int32_t *tokens = batch->tokens + row * batch->seq_length;

@@ -72,7 +72,7 @@ int64_t data_epoch_samples(const struct data *data, enum data_split split);
 /* Source `i` of data.train or data.valid; NULL after the last. */
 const struct dataset *data_source(const struct data *data, enum data_split list, int i);
 /* Storage of data_fingerprint.h for its text; empty at first, and freed with the data. */
-struct text *data_fingerprint_room(struct data *data);
+struct text *data_fingerprint_cache(struct data *data);
 
 /* Appends one line per source of a split that has documents: documents, tokens, samples per epoch, share. */
 void data_describe(const struct data *data, struct text *out);
@@ -98,7 +98,7 @@ MUST_USE enum status batch_create(int64_t rows, int64_t seq_length, struct batch
 void batch_free(struct batch_tokens *batch); // accepts {0}
 
 /* The coordinates of a microbatch in a run. Steps and microbatches count from 0. */
-struct batch_place {
+struct batch_coord {
     uint64_t step;             // n
     int64_t global_batch_size; // G
     int64_t micro_batch_size;  // B
@@ -108,8 +108,8 @@ struct batch_place {
 
 /* Step n trains on samples [n*G, (n + 1)*G); row b of a microbatch is sample n*G + (j*dp + r)*B + b, as in
  * Megatron. The assignment to ranks does not change the mathematics. */
-uint64_t batch_first_sample(const struct batch_place *place);
+uint64_t batch_first_sample(const struct batch_coord *coord);
 
-/* Fills `batch`; its rows and seq_length must match `place` and the data. */
-MUST_USE enum status data_batch(struct data *data, enum data_split split, const struct batch_place *place,
+/* Fills `batch`; its rows and seq_length must match `coord` and the data. */
+MUST_USE enum status data_batch(struct data *data, enum data_split split, const struct batch_coord *coord,
                                 struct batch_tokens *batch);

@@ -24,16 +24,16 @@ static int source_count(const struct data *data, enum data_split list)
     return count;
 }
 
-/* Checksum of one block of the ids; `room` has FINGERPRINT_BLOCK_BYTES bytes. */
-static enum status sum_block(const struct dataset *source, int64_t at, int64_t bytes, void *room,
+/* Checksum of one block of the ids; `buffer` has FINGERPRINT_BLOCK_BYTES bytes. */
+static enum status sum_block(const struct dataset *source, int64_t at, int64_t bytes, void *buffer,
                              uint64_t *out)
 {
-    TRY(dataset_read_bytes(source, at, (size_t)bytes, room));
-    *out = checksum_of(room, (size_t)bytes);
+    TRY(dataset_read_bytes(source, at, (size_t)bytes, buffer));
+    *out = checksum_of(buffer, (size_t)bytes);
     return OK;
 }
 
-static enum status add_blocks(const struct dataset *source, int64_t most, void *room, struct text *out)
+static enum status add_blocks(const struct dataset *source, int64_t most, void *buffer, struct text *out)
 {
     const int64_t size = dataset_bin_bytes(source), block = FINGERPRINT_BLOCK_BYTES;
     int64_t count = (size + block - 1) / block;
@@ -46,7 +46,7 @@ static enum status add_blocks(const struct dataset *source, int64_t most, void *
         int64_t rest = size - block;
         int64_t at = all ? i * block : rest / (count - 1) * i + rest % (count - 1) * i / (count - 1);
         int64_t bytes = size - at < block ? size - at : block;
-        TRY(sum_block(source, at, bytes, room, &sum));
+        TRY(sum_block(source, at, bytes, buffer, &sum));
         text_add(out, "%s{\"at\": %" PRId64 ", \"bytes\": %" PRId64 ", \"xxh3\": \"%016" PRIx64 "\"}",
                  i > 0 ? ", " : "", at, bytes, sum);
     }
@@ -54,7 +54,7 @@ static enum status add_blocks(const struct dataset *source, int64_t most, void *
     return OK;
 }
 
-static enum status add_source(const struct dataset *source, int64_t most, void *room, struct text *out)
+static enum status add_source(const struct dataset *source, int64_t most, void *buffer, struct text *out)
 {
     text_add(out, "{\"path\": ");
     text_add_json(out, dataset_prefix(source));
@@ -65,12 +65,12 @@ static enum status add_source(const struct dataset *source, int64_t most, void *
              dataset_type_name(source), dataset_sequences(source), dataset_documents(source),
              dataset_tokens(source), dataset_index_bytes(source), dataset_index_checksum(source),
              dataset_bin_bytes(source));
-    TRY(add_blocks(source, most, room, out));
+    TRY(add_blocks(source, most, buffer, out));
     text_add(out, "}");
     return OK;
 }
 
-static enum status add_lists(const struct data *data, void *room, struct text *out)
+static enum status add_lists(const struct data *data, void *buffer, struct text *out)
 {
     int64_t sources = source_count(data, DATA_TRAIN) + source_count(data, DATA_VALID);
     int64_t most = MOST_BLOCKS / (sources > 0 ? sources : 1);
@@ -81,7 +81,7 @@ static enum status add_lists(const struct data *data, void *room, struct text *o
         const struct dataset *source;
         for (int i = 0; (source = data_source(data, (enum data_split)list, i)) != NULL; i++) {
             text_add(out, "%s", i > 0 ? ",\n  " : "");
-            TRY(add_source(source, most, room, out));
+            TRY(add_source(source, most, buffer, out));
         }
         text_add(out, "]");
     }
@@ -91,15 +91,15 @@ static enum status add_lists(const struct data *data, void *room, struct text *o
 
 enum status data_fingerprint(struct data *data, const struct text **out)
 {
-    struct text *kept = data_fingerprint_room(data), made = {0};
+    struct text *kept = data_fingerprint_cache(data), made = {0};
     *out = kept;
     if (kept->length > 0)
         return OK;
-    void *room = malloc(FINGERPRINT_BLOCK_BYTES);
-    if (room == NULL)
+    void *buffer = malloc(FINGERPRINT_BLOCK_BYTES);
+    if (buffer == NULL)
         return fail(NO_MEMORY, "no memory for the checksums of the data");
-    enum status status = add_lists(data, room, &made);
-    free(room);
+    enum status status = add_lists(data, buffer, &made);
+    free(buffer);
     if (status == OK)
         *kept = made;
     else
@@ -136,7 +136,7 @@ static void add_number(const char *what, int64_t then, int64_t now, struct text 
 }
 
 /* Compares the blocks that exist in both files; sizes are compared elsewhere. */
-static enum status compare_blocks(const struct dataset *source, const json_t *then, void *room,
+static enum status compare_blocks(const struct dataset *source, const json_t *then, void *buffer,
                                   struct text *out)
 {
     const json_t *blocks = json_object_get(then, "blocks");
@@ -147,7 +147,7 @@ static enum status compare_blocks(const struct dataset *source, const json_t *th
         uint64_t sum = 0;
         if (at < 0 || bytes < 1 || bytes > FINGERPRINT_BLOCK_BYTES || at > dataset_bin_bytes(source) - bytes)
             continue;
-        TRY(sum_block(source, at, bytes, room, &sum));
+        TRY(sum_block(source, at, bytes, buffer, &sum));
         compared++;
         if (is_sum(block, "xxh3", sum))
             continue;
@@ -162,7 +162,7 @@ static enum status compare_blocks(const struct dataset *source, const json_t *th
     return OK;
 }
 
-static enum status compare_source(const struct dataset *source, const json_t *then, void *room,
+static enum status compare_source(const struct dataset *source, const json_t *then, void *buffer,
                                   struct text *out)
 {
     const char *type = string_of(then, "dtype");
@@ -174,11 +174,11 @@ static enum status compare_source(const struct dataset *source, const json_t *th
     add_number("bytes of .bin", integer_of(then, "bytes"), dataset_bin_bytes(source), out);
     if (!is_sum(then, "index_xxh3", dataset_index_checksum(source)) && out->length == 0)
         text_add(out, "the document lengths in .idx differ");
-    return compare_blocks(source, then, room, out);
+    return compare_blocks(source, then, buffer, out);
 }
 
-static enum status compare_list(const struct data *data, enum data_split list, const json_t *then, void *room,
-                                struct text *changes)
+static enum status compare_list(const struct data *data, enum data_split list, const json_t *then,
+                                void *buffer, struct text *changes)
 {
     int count = source_count(data, list), before = (int)json_array_size(then);
     if (count != before)
@@ -187,7 +187,7 @@ static enum status compare_list(const struct data *data, enum data_split list, c
     for (int i = 0; i < count && i < before; i++) {
         struct text why = {0};
         const struct dataset *source = data_source(data, list, i);
-        enum status status = compare_source(source, json_array_get(then, (size_t)i), room, &why);
+        enum status status = compare_source(source, json_array_get(then, (size_t)i), buffer, &why);
         if (status == OK && why.length > 0)
             text_add(changes, "%sdata.%s source %d (%s): %s", changes->length > 0 ? "\n" : "", lists[list],
                      i + 1, dataset_prefix(source), why.chars);
@@ -207,13 +207,13 @@ static enum status compare(const struct data *data, const char *path, const stru
         text_add(changes, "%s: not a dataset record of version 1: changes of the data cannot be detected",
                  path);
     } else {
-        void *room = malloc(FINGERPRINT_BLOCK_BYTES);
-        if (room == NULL)
+        void *buffer = malloc(FINGERPRINT_BLOCK_BYTES);
+        if (buffer == NULL)
             status = fail(NO_MEMORY, "%s: no memory to compare the data", path);
         for (int list = 0; list < LISTS && status == OK; list++)
-            status =
-                compare_list(data, (enum data_split)list, json_object_get(root, lists[list]), room, changes);
-        free(room);
+            status = compare_list(data, (enum data_split)list, json_object_get(root, lists[list]), buffer,
+                                  changes);
+        free(buffer);
     }
     json_decref(root);
     return status;

@@ -79,31 +79,31 @@ static enum status find_epoch(struct part *part, int64_t epoch, const int64_t **
     if (slot->starts == NULL)
         return fail(NO_MEMORY, "%s: no memory for the order of %" PRId64 " documents",
                     dataset_prefix(part->dataset), part->documents);
-    int64_t place = 0, documents[RUN];
+    int64_t offset = 0, documents[RUN];
     for (int64_t begin = 0; begin < part->documents; begin += RUN) {
         int64_t count = documents_at(part, epoch, begin, RUN, documents);
         for (int64_t i = 0; i < count; i++) {
             if (i % PART_BLOCK == 0)
-                slot->starts[(begin + i) / PART_BLOCK] = place;
-            place += dataset_length(part->dataset, documents[i]);
+                slot->starts[(begin + i) / PART_BLOCK] = offset;
+            offset += dataset_length(part->dataset, documents[i]);
         }
     }
-    slot->starts[blocks] = place;
-    CHECK(place == part->tokens);
+    slot->starts[blocks] = offset;
+    CHECK(offset == part->tokens);
     slot->epoch = epoch;
     part->last = (int)(slot - part->epochs);
     *starts = slot->starts;
     return OK;
 }
 
-/* The last of starts[0..blocks) not after `place`: the block that contains it, since a block without tokens
+/* The last of starts[0..blocks) not after `offset`: the block that contains it, since a block without tokens
  * begins at the start of the next one. */
-static int64_t find_place(const int64_t *starts, int64_t blocks, int64_t place)
+static int64_t find_block(const int64_t *starts, int64_t blocks, int64_t offset)
 {
     int64_t low = 0, high = blocks;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (starts[middle] <= place)
+        if (starts[middle] <= offset)
             low = middle;
         else
             high = middle;
@@ -120,21 +120,21 @@ static int64_t documents_for(const struct part *part, int64_t count)
     return blocks * PART_BLOCK;
 }
 
-/* Reads tokens[count] from token offset `place` on, across documents. */
-static enum status read_run(const struct part *part, int64_t epoch, const int64_t *starts, int64_t place,
+/* Reads tokens[count], starting at token `offset` of the epoch, across documents. */
+static enum status read_run(const struct part *part, int64_t epoch, const int64_t *starts, int64_t offset,
                             int64_t count, int64_t vocab_size, int32_t *tokens)
 {
-    const int64_t block = find_place(starts, block_count(part), place);
+    const int64_t block = find_block(starts, block_count(part), offset);
     int64_t begin = starts[block], documents[SAMPLE_RUN];
     for (int64_t at = block * PART_BLOCK, many; count > 0; at += many) {
         many = documents_at(part, epoch, at, documents_for(part, count), documents);
         for (int64_t i = 0; i < many && count > 0; i++) {
-            int64_t length = dataset_length(part->dataset, documents[i]), take = begin + length - place;
+            int64_t length = dataset_length(part->dataset, documents[i]), take = begin + length - offset;
             take = take < count ? take : count;
             if (take > 0) {
-                TRY(dataset_read(part->dataset, documents[i], place - begin, take, vocab_size, tokens));
+                TRY(dataset_read(part->dataset, documents[i], offset - begin, take, vocab_size, tokens));
                 tokens += take;
-                place += take;
+                offset += take;
                 count -= take;
             }
             begin += length;

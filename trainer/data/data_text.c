@@ -29,12 +29,12 @@ struct reader {
     int64_t line_number;
 };
 
-static enum status piece(struct reader *r, const char *bytes, int64_t length)
+static enum status append(struct reader *r, const char *bytes, int64_t length)
 {
     if (length == 0)
         return OK;
     r->begun = true;
-    return r->sink->piece(r->sink->context, bytes, length);
+    return r->sink->append(r->sink->context, bytes, length);
 }
 
 static enum status end_document(struct reader *r)
@@ -57,7 +57,7 @@ static enum status cut_at_blank_lines(struct reader *r, const char *bytes, int64
             continue;
         }
         if (r->line_ends >= 2) {
-            TRY(piece(r, bytes + begin, i - begin));
+            TRY(append(r, bytes + begin, i - begin));
             TRY(end_document(r));
             begin = i;
         }
@@ -65,7 +65,7 @@ static enum status cut_at_blank_lines(struct reader *r, const char *bytes, int64
         const char *line_end = memchr(bytes + i, '\n', (size_t)(length - i));
         i = line_end != NULL ? line_end - bytes : length;
     }
-    return piece(r, bytes + begin, length - begin);
+    return append(r, bytes + begin, length - begin);
 }
 
 static enum status cut_at_form_feeds(struct reader *r, const char *bytes, int64_t length)
@@ -73,8 +73,8 @@ static enum status cut_at_form_feeds(struct reader *r, const char *bytes, int64_
     for (const char *end = bytes + length;;) {
         const char *feed = memchr(bytes, '\f', (size_t)(end - bytes));
         if (feed == NULL)
-            return piece(r, bytes, end - bytes);
-        TRY(piece(r, bytes, feed - bytes));
+            return append(r, bytes, end - bytes);
+        TRY(append(r, bytes, feed - bytes));
         TRY(end_document(r));
         bytes = feed + 1;
     }
@@ -86,11 +86,11 @@ static enum status cut_at_lines(struct reader *r, const char *bytes, int64_t len
     for (const char *begin = bytes, *at = bytes;;) {
         const char *line_end = memchr(at, '\n', (size_t)(end - at));
         if (line_end == NULL)
-            return piece(r, begin, end - begin);
+            return append(r, begin, end - begin);
         at = line_end + 1;
         if (++r->lines < r->options->lines)
             continue;
-        TRY(piece(r, begin, at - begin));
+        TRY(append(r, begin, at - begin));
         TRY(end_document(r));
         begin = at;
     }
@@ -100,7 +100,7 @@ static enum status read_plain(struct reader *r, const char *bytes, int64_t lengt
 {
     switch (r->options->documents) {
     case TEXT_FILE:
-        return piece(r, bytes, length);
+        return append(r, bytes, length);
     case TEXT_BLANK_LINE:
         return cut_at_blank_lines(r, bytes, length);
     case TEXT_FORM_FEED:
@@ -130,7 +130,7 @@ static enum status take_object(struct reader *r, const struct json_line *line)
     char decoded[1 << 14];
     int64_t at = line->begin, got;
     while ((got = json_line_decode(line, &at, decoded, sizeof decoded)) > 0)
-        TRY(piece(r, decoded, got));
+        TRY(append(r, decoded, got));
     return end_document(r);
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Text files as a stream of documents, in pieces, so that no file has to fit in memory.
+/* Text files as a stream of documents, read in chunks, so that no file has to fit in memory.
  *
  *     plain text   unchanged bytes, UTF-8 or not, split into documents by a rule of enum text_documents
  *     JSON Lines   one object per line, whose key "text" (or another) is a document; a byte order mark before
  *                  the first line is skipped
  *
- * Caution: a piece may end anywhere, even inside a character; a caller that tokenizes pieces must hold back
+ * Caution: a chunk may end anywhere, even inside a character; a caller that tokenizes chunks must hold back
  * the end of each one (encoder_cut() in tokenizer.h). */
 #pragma once
 
@@ -37,10 +37,10 @@ struct text_options {
     const char *json_key;
 };
 
-/* Consumer of the pieces. `progress` receives the number of bytes read since its last call. A status other
- * than OK from either stops reading and is returned. */
+/* Consumer of the text. `append` adds bytes to the current document; `progress` receives the number of bytes
+ * read since its last call. A status other than OK stops reading and is returned. */
 struct text_sink {
-    enum status (*piece)(void *context, const char *bytes, int64_t length);
+    enum status (*append)(void *context, const char *bytes, int64_t length);
     enum status (*end_document)(void *context);
     enum status (*progress)(void *context, int64_t bytes);
     void *context;

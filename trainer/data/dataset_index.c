@@ -92,14 +92,15 @@ static enum status read_header(struct reader *r, struct dataset_index *d)
                     code == 6 || code == 7 ? types[code].name : "");
     uint64_t sequences = (uint64_t)load_i64(header + SEQUENCES_AT, 0);
     uint64_t boundaries = (uint64_t)load_i64(header + BOUNDARIES_AT, 0);
-    uint64_t room = (uint64_t)(r->bytes - HEADER_BYTES);
-    if (sequences > room / 12)
+    uint64_t available = (uint64_t)(r->bytes - HEADER_BYTES);
+    if (sequences > available / 12)
         return fail(BAD_DATA,
                     "%s, byte %d: %" PRIu64 " sequences; a file of %" PRId64 " bytes can contain at "
                     "most %" PRIu64 ": truncated or corrupt",
-                    r->path, SEQUENCES_AT, sequences, r->bytes, room / 12);
-    room -= sequences * 12;
-    if (boundaries > room / 8 || (boundaries * 8 != room && boundaries * 8 + sequences != room))
+                    r->path, SEQUENCES_AT, sequences, r->bytes, available / 12);
+    available -= sequences * 12;
+    if (boundaries > available / 8 ||
+        (boundaries * 8 != available && boundaries * 8 + sequences != available))
         return fail(BAD_DATA,
                     "%s, byte %d: %" PRIu64 " document boundaries after %" PRIu64
                     " sequences do not fill the file's %" PRId64 " bytes: truncated or corrupt",

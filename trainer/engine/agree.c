@@ -6,27 +6,27 @@
 enum { NOTE_INTS = 256 }; // a status, and a reason of up to 1019 characters
 
 /* Reduces through device memory, as all communication does. */
-static enum status reduce_max(struct rank_state *w, const struct buffer *room, double *values, int count)
+static enum status reduce_max(struct rank_state *w, const struct buffer *buffer, double *values, int count)
 {
     size_t bytes = (size_t)count * sizeof *values;
-    TRY(copy_to_device(w->compute, room->data, values, bytes));
-    TRY(group_all_reduce(w->groups->world, w->compute, tensor_1d(room->data, F64, count), REDUCE_MAX));
-    TRY(copy_to_host(w->compute, values, room->data, bytes));
+    TRY(copy_to_device(w->compute, buffer->data, values, bytes));
+    TRY(group_all_reduce(w->groups->world, w->compute, tensor_1d(buffer->data, F64, count), REDUCE_MAX));
+    TRY(copy_to_host(w->compute, values, buffer->data, bytes));
     return stream_sync(w->compute);
 }
 
 enum status rank_agree_max(struct rank_state *w, double *values, int count)
 {
     _Static_assert((int)AGREE_MAX_VALUES <= (int)STAT_COUNT,
-                   "the step statistics have room for agreed values");
+                   "the step statistics have buffer for agreed values");
     CHECK(count <= AGREE_MAX_VALUES);
     // Between steps the statistics buffer is free: saving needs no additional memory.
     if (w->stats_buffer.data != NULL)
         return reduce_max(w, &w->stats_buffer, values, count);
-    struct buffer room = {0};
-    TRY(buffer_alloc(w->device, PART_COMMUNICATION, AGREE_MAX_VALUES * sizeof *values, &room));
-    enum status status = reduce_max(w, &room, values, count);
-    buffer_free(&room);
+    struct buffer buffer = {0};
+    TRY(buffer_alloc(w->device, PART_COMMUNICATION, AGREE_MAX_VALUES * sizeof *values, &buffer));
+    enum status status = reduce_max(w, &buffer, values, count);
+    buffer_free(&buffer);
     return status;
 }
 
@@ -42,12 +42,12 @@ enum status rank_share(struct rank_state *w, uint32_t *words, int count)
     return OK;
 }
 
-static enum status broadcast(struct rank_state *w, struct buffer *room, int32_t *note, int root)
+static enum status broadcast(struct rank_state *w, struct buffer *buffer, int32_t *note, int root)
 {
     size_t bytes = NOTE_INTS * sizeof *note;
-    TRY(copy_to_device(w->compute, room->data, note, bytes));
-    TRY(group_broadcast(w->groups->world, w->compute, tensor_1d(room->data, I32, NOTE_INTS), root));
-    TRY(copy_to_host(w->compute, note, room->data, bytes));
+    TRY(copy_to_device(w->compute, buffer->data, note, bytes));
+    TRY(group_broadcast(w->groups->world, w->compute, tensor_1d(buffer->data, I32, NOTE_INTS), root));
+    TRY(copy_to_host(w->compute, note, buffer->data, bytes));
     return stream_sync(w->compute);
 }
 
@@ -59,10 +59,10 @@ static enum status share_reason(struct rank_state *w, enum status mine, int root
     size_t most = (NOTE_INTS - 1) * sizeof *note - 1;
     const char *text = mine != OK ? fail_text() : "";
     memcpy(reason, text, strlen(text) < most ? strlen(text) : most);
-    struct buffer room = {0};
-    TRY(buffer_alloc(w->device, PART_COMMUNICATION, sizeof note, &room));
-    enum status status = broadcast(w, &room, note, root);
-    buffer_free(&room);
+    struct buffer buffer = {0};
+    TRY(buffer_alloc(w->device, PART_COMMUNICATION, sizeof note, &buffer));
+    enum status status = broadcast(w, &buffer, note, root);
+    buffer_free(&buffer);
     TRY(status);
     return fail((enum status)note[0], "%s", reason);
 }

@@ -6,7 +6,7 @@
 
 /* Layout of one microbatch: array after array, the widest elements first, which aligns all of them. */
 struct offsets {
-    size_t sample, token, label, position, document, place, loss_mask, bytes;
+    size_t sample, token, label, position, document, sample_offset, loss_mask, bytes;
 };
 
 static struct offsets offsets_of(int64_t tokens)
@@ -16,8 +16,8 @@ static struct offsets offsets_of(int64_t tokens)
     at.label = at.token + narrow;
     at.position = at.label + narrow;
     at.document = at.position + narrow;
-    at.place = at.document + narrow;
-    at.loss_mask = at.place + narrow;
+    at.sample_offset = at.document + narrow;
+    at.loss_mask = at.sample_offset + narrow;
     at.bytes = (at.loss_mask + narrow + 63) / 64 * 64;
     return at;
 }
@@ -43,7 +43,7 @@ enum status batches_create(struct device *device, int count, int64_t rows, int64
             .document = (const int32_t *)(base + at.document),
             .loss_mask = (const float *)(base + at.loss_mask),
             .sample = (const int64_t *)(base + at.sample),
-            .place = (const int32_t *)(base + at.place),
+            .sample_offset = (const int32_t *)(base + at.sample_offset),
         };
     }
     return OK;
@@ -72,19 +72,19 @@ static void pack(struct batches *batches, int j)
     memcpy(base + at.document, from->documents, narrow);
     memcpy(base + at.loss_mask, from->loss_mask, narrow);
     int64_t *sample = (int64_t *)(base + at.sample);
-    int32_t *place = (int32_t *)(base + at.place);
+    int32_t *sample_offset = (int32_t *)(base + at.sample_offset);
     for (int64_t t = 0; t < tokens; t++) {
         sample[t] = (int64_t)from->samples[t / batches->seq_length];
-        place[t] = (int32_t)(t % batches->seq_length);
+        sample_offset[t] = (int32_t)(t % batches->seq_length);
     }
 }
 
 enum status batches_load(struct batches *batches, struct stream *stream, struct data *data,
-                         enum data_split split, const struct batch_place *place, bool with_documents)
+                         enum data_split split, const struct batch_coord *coord, bool with_documents)
 {
     size_t document = offsets_of(batches->rows * batches->seq_length).document;
     for (int j = 0; j < batches->count; j++) {
-        struct batch_place at = *place;
+        struct batch_coord at = *coord;
         at.microbatch = j;
         TRY(data_batch(data, split, &at, &batches->scratch));
         pack(batches, j);

@@ -21,10 +21,10 @@ MUST_USE enum status batches_create(struct device *device, int count, int64_t ro
                                     struct batches *out);
 void batches_destroy(struct batches *batches);
 
-/* Loads microbatches 0 .. count-1 of step `place->step` (place->microbatch is ignored) and copies them to the
+/* Loads microbatches 0 .. count-1 of step `coord->step` (coord->microbatch is ignored) and copies them to the
  * device. with_documents=false: one document per row, so attention needs no document mask. */
 MUST_USE enum status batches_load(struct batches *batches, struct stream *stream, struct data *data,
-                                  enum data_split split, const struct batch_place *place,
+                                  enum data_split split, const struct batch_coord *coord,
                                   bool with_documents);
 
 /* Counts the unmasked tokens of microbatch j per sample: f64[rows], bitwise equal to the counts of the

@@ -300,7 +300,7 @@ static enum status run_timed(struct executor *e, int position)
     TRY(activation_store_release(&e->store, action));
     double end = clock_s();
     timeline_note(&e->timeline, position, e->start_s, end);
-    if (!action_fact(action.kind)->computes)
+    if (!action_traits(action.kind)->computes)
         return OK;
     if (!(e->times.first_start_s > 0.0))
         e->times.first_start_s = e->start_s;

@@ -36,7 +36,7 @@ struct device_options run_device_options(const struct run *run, int threads)
     return (struct device_options){
         .name = plans ? device_that_plans() : device,
         .threads = threads,
-        .any_order = !recipe->deterministic,
+        .nondeterministic = !recipe->deterministic,
         .stands_for = !plans                            ? NULL
                       : device_traits(device)->computes ? device
                                                         : recipe->cluster.dry_device,
@@ -275,10 +275,10 @@ static bool has_documents(const struct run *run)
     return run->recipe->data.reset_attention_mask;
 }
 
-static struct batch_place place_of(const struct rank_state *w, uint64_t step)
+static struct batch_coord batch_coord_of(const struct rank_state *w, uint64_t step)
 {
     const struct recipe *recipe = w->run->recipe;
-    return (struct batch_place){
+    return (struct batch_coord){
         .step = step,
         .global_batch_size = recipe->train.global_batch_size,
         .micro_batch_size = recipe->train.micro_batch_size,
@@ -292,18 +292,18 @@ static struct batch_place place_of(const struct rank_state *w, uint64_t step)
  * them. */
 static enum status load_batches(struct rank_state *w, enum data_split split, uint64_t index)
 {
-    struct batch_place place = place_of(w, index);
-    uint64_t begin = index * (uint64_t)place.global_batch_size;
+    struct batch_coord coord = batch_coord_of(w, index);
+    uint64_t begin = index * (uint64_t)coord.global_batch_size;
     TRY(optimizer_begin(w->optimizer));
     if (w->run->data != NULL)
-        TRY(batches_load(&w->batches, w->compute, w->run->data, split, &place, has_documents(w->run)));
+        TRY(batches_load(&w->batches, w->compute, w->run->data, split, &coord, has_documents(w->run)));
     double *tokens =
         w->validation != NULL && split == DATA_TRAIN ? post_validation_tokens(w->validation) : NULL;
     for (int j = 0; j < w->batches.count; j++) {
-        place.microbatch = j;
+        coord.microbatch = j;
         struct batch *batch = &w->batches.list[j];
-        int64_t at = (int64_t)(batch_first_sample(&place) - begin);
-        optimizer_loss_slots(w->optimizer, at, place.micro_batch_size, &batch->sample_loss,
+        int64_t at = (int64_t)(batch_first_sample(&coord) - begin);
+        optimizer_loss_slots(w->optimizer, at, coord.micro_batch_size, &batch->sample_loss,
                              &batch->sample_tokens);
         if (tokens != NULL)
             batches_count_tokens(&w->batches, j, tokens + at);

@@ -28,7 +28,7 @@ static enum status put(void *context)
 enum status stage_ops_run(const struct stage_ops *ops, struct graph **graph)
 {
     const struct env *env = ops->pass->env;
-    bool adds = action_fact(ops->kind)->backs_weight, is_last = adds && ops->pass->is_last;
+    bool adds = action_traits(ops->kind)->backward_weight, is_last = adds && ops->pass->is_last;
     struct stage_ops captured = *ops;
     struct pass pass = *ops->pass;
     if (graph == NULL || (adds && gradients_communicates(env->weights->gradients, is_last)))

@@ -94,8 +94,8 @@ static struct action_time *makers(const struct schedule *s, const struct simulat
     for (int rank = 0; rank < s->p; rank++)
         for (int i = 0; i < s->ranks[rank].count; i++) {
             struct action a = s->ranks[rank].actions[i];
-            const struct action_fact *fact = action_fact(a.kind);
-            if (gradient ? fact->backs_input : fact->forwards)
+            const struct action_traits *traits = action_traits(a.kind);
+            if (gradient ? traits->backward_input : traits->forward)
                 made[(size_t)a.stage * (size_t)s->m + (size_t)a.microbatch] =
                     measured->times[measured->first[rank] + i];
         }

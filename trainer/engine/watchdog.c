@@ -19,8 +19,8 @@ struct watchdog {
     pthread_cond_t stopping;
     bool stop;
     struct pulse *pulses;
-    bool told;   // the end of the job was reported
-    bool warned; // the timeout was reported
+    bool reported; // the end of the job was reported
+    bool warned;   // the timeout was reported
 };
 
 /* Waits on the monotonic clock, which the condition variable uses too. */
@@ -76,9 +76,9 @@ static void tell(const struct watchdog *dog, const char *why)
 {
     for (struct pulse *p = dog->pulses; p != NULL; p = p->next) {
         struct who who;
-        char place[WHO_CHARS], line[2 * WHO_CHARS];
+        char prefix[WHO_CHARS], line[2 * WHO_CHARS];
         double still_s = look(p, 0, &who);
-        snprintf(line, sizeof line, "%s: no progress for %.1f s, waits for %s%s\n", who_text(&who, place),
+        snprintf(line, sizeof line, "%s: no progress for %.1f s, waits for %s%s\n", who_text(&who, prefix),
                  still_s, who.waits[0] != 0 ? who.waits : "no message", why);
         fputs(line, stderr);
     }
@@ -89,9 +89,9 @@ static void look_at_all(struct watchdog *dog, int64_t passed_ns)
 {
     bool all_wait;
     double still_s = least_still(dog, passed_ns, &all_wait), limit_s = dog->config.limit_s;
-    if (still_s > ended_s && all_wait && !dog->told && stop_came(dog->config.stop, SIGTERM)) {
+    if (still_s > ended_s && all_wait && !dog->reported && stop_came(dog->config.stop, SIGTERM)) {
         tell(dog, ", and the job is being ended");
-        dog->told = true;
+        dog->reported = true;
     }
     bool over = limit_s > 0.0 && still_s > limit_s;
     if (over && !dog->warned)

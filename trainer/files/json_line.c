@@ -231,10 +231,10 @@ static bool scan_value(struct scanner *s)
 static bool is_key(const char *begin, const char *end, const char *key)
 {
     struct json_line name = {.bytes = begin, .length = end - begin, .begin = 0, .end = end - begin};
-    char piece[64];
+    char chunk[64];
     int64_t at = 0, got;
-    while ((got = json_line_decode(&name, &at, piece, sizeof piece)) > 0) {
-        if (strlen(key) < (size_t)got || memcmp(key, piece, (size_t)got) != 0)
+    while ((got = json_line_decode(&name, &at, chunk, sizeof chunk)) > 0) {
+        if (strlen(key) < (size_t)got || memcmp(key, chunk, (size_t)got) != 0)
             return false;
         key += got;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Parses one line of JSON Lines: checks the whole line against RFC 8259, and finds the string under one key
- * of the object. The line is parsed in place and the string is decoded piece by piece, so a line of any
+ * of the object. The line is parsed in place and the string is decoded in chunks, so a line of any
  * length needs no additional memory.
  *
  *     {"id": 7, "text": "a\u00e9\n", "meta": [1, 2]}       key "text" ->  a C3 A9 0A

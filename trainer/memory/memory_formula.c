@@ -38,13 +38,13 @@ static enum status put_term(struct estimate *s, struct memory_term term)
     int64_t bytes = term.bytes * term.count * term.slots;
     if (bytes == 0 || (s->shape.assume.large_only && !is_of_papers(term.part)))
         return OK;
-    if (t->count == t->room) {
-        int room = 2 * t->room + 64;
-        struct memory_term *list = realloc(t->list, (size_t)room * sizeof *list);
+    if (t->count == t->capacity) {
+        int capacity = 2 * t->capacity + 64;
+        struct memory_term *list = realloc(t->list, (size_t)capacity * sizeof *list);
         if (list == NULL)
-            return fail(NO_MEMORY, "no memory for %d terms", room);
+            return fail(NO_MEMORY, "no memory for %d terms", capacity);
         t->list = list;
-        t->room = room;
+        t->capacity = capacity;
     }
     t->list[t->count++] = term;
     t->part_bytes[term.part] += bytes;

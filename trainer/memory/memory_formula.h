@@ -26,7 +26,7 @@ struct memory_term {
 
 struct memory_table {
     struct memory_term *list;
-    int count, room;
+    int count, capacity;
     int64_t part_bytes[PART_COUNT], bytes; // sums; bytes: without PART_HOST
     struct slot_use *slots;                // [chunks][SLOT_LIFETIMES], as from stash_slots()
 };

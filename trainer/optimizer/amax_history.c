@@ -117,8 +117,8 @@ enum status amax_history_update(struct amax_history *h)
         return OK;
     for (int64_t slot = 0; slot < h->slots; slot++) {
         float *line = h->lines + slot * h->length, amax = h->seen[slot];
-        bool says = amax > 0.0F && isfinite(amax);
-        float entry = says ? amax : line[0];
+        bool valid = amax > 0.0F && isfinite(amax);
+        float entry = valid ? amax : line[0];
         memmove(line + 1, line, (size_t)(h->length - 1) * sizeof *line);
         line[0] = entry;
     }

@@ -5,13 +5,13 @@ enum status moment_window_create(struct stream *compute, struct moment_window *o
 {
     *out = (struct moment_window){.compute = compute};
     TRY(stream_create(stream_device(compute), "moments", &out->copies));
-    return buffer_alloc(stream_device(compute), PART_MOMENTS, 4 * MOMENT_PIECE * sizeof(float), &out->room);
+    return buffer_alloc(stream_device(compute), PART_MOMENTS, 4 * MOMENT_PIECE * sizeof(float), &out->buffer);
 }
 
 void moment_window_destroy(struct moment_window *window)
 {
     stream_destroy(window->copies);
-    buffer_free(&window->room);
+    buffer_free(&window->buffer);
     *window = (struct moment_window){0};
 }
 
@@ -49,8 +49,8 @@ static struct tensor part_of(struct tensor vector, struct shard shard)
 /* Its buffer in the window; moment 0 is m, 1 is v. */
 static struct tensor room_of(const struct moment_window *window, struct shard shard, int moment)
 {
-    float *room = window->room.data;
-    return tensor_1d(room + (2 * shard.half + moment) * MOMENT_PIECE, F32, shard.count);
+    float *buffer = window->buffer.data;
+    return tensor_1d(buffer + (2 * shard.half + moment) * MOMENT_PIECE, F32, shard.count);
 }
 
 static enum status fetch(struct moment_window *window, const struct adamw *args, struct shard shard)

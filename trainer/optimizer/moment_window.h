@@ -15,7 +15,7 @@ enum { MOMENT_PIECE = 1 << 16 }; // elements
 
 struct moment_window {
     struct stream *compute, *copies;
-    struct buffer room; // f32[2 halves][m, v][MOMENT_PIECE]
+    struct buffer buffer; // f32[2 halves][m, v][MOMENT_PIECE]
     struct event arrived[2];
 };
 

@@ -152,7 +152,7 @@ static enum status transfer(struct post_validation *v, struct tensor data, int p
 static enum status add_up_stage(struct post_validation *v, const double stats[STAT_COUNT])
 {
     struct stream *compute = v->config.compute;
-    struct tensor said =
+    struct tensor sent =
         part(v, v->samples + v->entries + v->last + 1 + v->pp * (int64_t)STAT_COUNT, STAT_COUNT);
     memcpy(v->stats, stats, sizeof v->stats);
     TRY(fill(compute, (struct fill){.out = part(v, 0, v->samples + v->travelling), .value = 0.0F}));
@@ -160,9 +160,9 @@ static enum status add_up_stage(struct post_validation *v, const double stats[ST
         TRY(copy_to_device(compute, v->mine.data, v->tokens, (size_t)v->samples * sizeof(double)));
     TRY(copy(compute, (struct copy){.in = optimizer_report(v->config.optimizer),
                                     .out = part(v, v->samples, v->entries)}));
-    TRY(copy_to_device(compute, said.data, v->stats, sizeof v->stats));
+    TRY(copy_to_device(compute, sent.data, v->stats, sizeof v->stats));
     TRY(group_all_reduce(v->stage, compute, part(v, 0, v->samples + v->entries), REDUCE_SUM));
-    return group_all_reduce(v->stage, compute, said, REDUCE_MAX);
+    return group_all_reduce(v->stage, compute, sent, REDUCE_MAX);
 }
 
 static enum status add_those_above(struct post_validation *v)

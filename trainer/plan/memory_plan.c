@@ -6,15 +6,15 @@
 #include "trainer/memory/memory_layer.h"
 
 /* The run with its device replaced. */
-struct stand_in {
+struct dry_run_of_rank {
     struct run run;
     struct slot_use *slots;
     struct memory_plan *out;
 };
 
-static enum status play(struct world *world, void *argument)
+static enum status dry_step(struct world *world, void *argument)
 {
-    struct stand_in *s = argument;
+    struct dry_run_of_rank *s = argument;
     struct rank_state state;
     struct step_result result;
     TRY(rank_create(&s->run, world, true, &state));
@@ -29,14 +29,14 @@ static enum status play(struct world *world, void *argument)
 
 enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots, struct memory_plan *out)
 {
-    struct stand_in s = {.run = *run, .slots = slots, .out = out};
+    struct dry_run_of_rank s = {.run = *run, .slots = slots, .out = out};
     s.run.is_planning = true;
     s.run.data = NULL;
     s.run.hooks = (struct hooks){0};
     if (device_traits(run->recipe->cluster.device)->computes)
         s.run.tracing = (struct tracing){.any = false}; // the run is traced, not its plan
     const struct who before = *who_am_i();              // no rank yet, and not in the simulated step
-    enum status status = world_run_dry(run->mesh.world, rank, play, &s);
+    enum status status = world_run_dry(run->mesh.world, rank, dry_step, &s);
     *who_am_i() = before;
     return status;
 }
@@ -67,16 +67,16 @@ void memory_plan_advise(const struct recipe *recipe, struct text *out)
 void memory_plan_largest(const int64_t *bytes, struct text *out)
 {
     enum { LARGEST = 4 };
-    bool said[PART_COUNT] = {[PART_HOST] = true};
+    bool listed[PART_COUNT] = {[PART_HOST] = true};
     for (int n = 0; n < LARGEST; n++) {
         char number[NUMBER_CHARS];
         int most = PART_HOST;
         for (int part = 0; part < PART_COUNT; part++)
-            if (!said[part] && (said[most] || bytes[part] > bytes[most]))
+            if (!listed[part] && (listed[most] || bytes[part] > bytes[most]))
                 most = part;
         text_add(out, "%s%s %s", n > 0 ? ", " : "", part_name((enum part)most),
                  bytes_text(bytes[most], number));
-        said[most] = true;
+        listed[most] = true;
     }
 }
 
@@ -93,7 +93,7 @@ static void advise_of_host(const struct recipe *recipe, struct text *out)
 }
 
 /* Memory outside the plan's pool is allocated from CUDA, in competition with other users of the GPU. */
-static void say_held(const struct rank_state *w, struct text *out)
+static void describe_allocations(const struct rank_state *w, struct text *out)
 {
     char size[NUMBER_CHARS];
     const struct memory_use use = device_memory(w->device);
@@ -119,7 +119,7 @@ enum status memory_plan_explain(const struct recipe *recipe, const struct rank_s
         text_add(&why, "step %d, %s: ", who->step, who->action);
     text_add(&why, "%s", fail_text());
     if (of_gpu) {
-        say_held(state, &why);
+        describe_allocations(state, &why);
         memory_plan_advise(recipe, &why);
     } else {
         advise_of_host(recipe, &why);

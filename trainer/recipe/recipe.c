@@ -405,7 +405,7 @@ static void settle(struct loader *loader)
     for (int i = 0; i < recipe_row_count; i++)
         if (recipe_rows[i].derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
             recipe->origin[i].kind = FROM_DERIVED;
-    recipe_warn_unread(recipe, loader->problems);
+    recipe_warn_unused(recipe, loader->problems);
     recipe_warn_alignment(recipe, loader->problems);
     if (recipe->layers.sequence_parallel && parallel->tensor_parallel_size == 1) {
         turn_off(loader, "parallel.sequence_parallel", "it needs parallel.tensor_parallel_size 2 or more");

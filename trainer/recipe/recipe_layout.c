@@ -30,7 +30,7 @@ struct world_options recipe_world(const struct recipe *r, int size)
 {
     return (struct world_options){.transport = recipe_transport(r),
                                   .size = size,
-                                  .any_order = !r->deterministic,
+                                  .nondeterministic = !r->deterministic,
                                   .ranks_per_gpu = r->cluster.ranks_per_gpu};
 }
 

@@ -231,7 +231,7 @@ static bool timed_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
     return !r->profile.timeline || !device_traits(r->cluster.device)->computes ||
-           device_traits(r->cluster.device)->runs_at_once;
+           device_traits(r->cluster.device)->synchronous;
 }
 
 static void timed_say(const struct view *v, struct text *out)

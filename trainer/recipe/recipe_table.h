@@ -163,8 +163,8 @@ const char *recipe_missing_feature(const char *name);
  */
 const char *recipe_near_choice(const char *value, const char *const *names, size_t count);
 
-/* Warns of what a recipe says to no effect: recipe_unread.c. */
-void recipe_warn_unread(const struct recipe *recipe, struct problems *problems);
+/* Warns about keys that have no effect: recipe_unused.c. */
+void recipe_warn_unused(const struct recipe *recipe, struct problems *problems);
 /* On a GPU, or a dry device that models one, warns of rows that slow matrix multiplications down:
  * recipe_alignment.c. */
 void recipe_warn_alignment(const struct recipe *recipe, struct problems *problems);

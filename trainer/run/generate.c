@@ -95,7 +95,7 @@ static enum status window_create(struct rank_state *w, struct window *out)
         .sample = (const int64_t *)base,
         .token = (const int32_t *)(base + arrays),
         .position = (const int32_t *)(base + arrays + narrow),
-        .place = (const int32_t *)(base + arrays + 2 * narrow),
+        .sample_offset = (const int32_t *)(base + arrays + 2 * narrow),
         .label = (const int32_t *)(base + arrays + 3 * narrow),
         .loss_mask = (const float *)(base + arrays + 4 * narrow), // zero: the loss is not used
         .sample_loss = tensor_1d(base + sums, F64, 1),

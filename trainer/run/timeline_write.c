@@ -124,7 +124,7 @@ static double origin_of(const struct rank_state *w, const struct gathered *g)
     for (int rank = 0; rank < w->world->size; rank++) {
         const struct action_list *list = &w->run->schedule->ranks[mesh_coord(&w->mesh, MESH_DENSE, rank).pp];
         int first = 0;
-        while (first < list->count - 1 && !action_fact(list->actions[first].kind)->computes)
+        while (first < list->count - 1 && !action_traits(list->actions[first].kind)->computes)
             first++;
         double start = g->rows[rank * g->columns + BARRIER_COLUMNS + 2 * first] - clock_ahead(g, rank);
         origin = rank == 0 || start < origin ? start : origin;
@@ -135,7 +135,7 @@ static double origin_of(const struct rank_state *w, const struct gathered *g)
 /* Simulates the same lists with the measured mean costs, which the title lists in the syntax of --cost (sums
  * per rank). */
 static enum status predict(const struct rank_state *w, const struct simulation *measured, char *title,
-                           size_t room, struct simulation **out)
+                           size_t title_bytes, struct simulation **out)
 {
     const struct schedule *s = w->run->schedule;
     struct stage_cost *of_stage = calloc((size_t)s->stages, sizeof *of_stage);
@@ -148,7 +148,7 @@ static enum status predict(const struct rank_state *w, const struct simulation *
         struct text said = {0};
         timeline_costs(s, measured, of_stage, b_of_stage, &costs);
         timeline_costs_text(s, &costs, &said);
-        snprintf(title, room, "step %lld, simulated with %s as measured: %s", (long long)w->step,
+        snprintf(title, title_bytes, "step %lld, simulated with %s as measured: %s", (long long)w->step,
                  text_chars(&said), s->family->about.name);
         text_free(&said);
         status = simulate(s, &costs, NULL, out);

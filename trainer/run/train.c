@@ -225,7 +225,7 @@ static struct step_record record_of(const struct rank_state *w, const struct ste
         .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
         .loss_tokens = (int64_t)result->tokens,
         .step_time_s = time_s,
-        .bubble_fraction = device_traits(recipe->cluster.device)->runs_at_once
+        .bubble_fraction = device_traits(recipe->cluster.device)->synchronous
                                ? timeline_bubble_fraction(w->stats[STAT_BUBBLE])
                                : NAN,
         .memory_peak_bytes = (int64_t)w->stats[STAT_MEMORY],

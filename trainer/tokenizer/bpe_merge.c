@@ -16,15 +16,15 @@
 
 enum { SHORT = 128 };
 
-struct place {
+struct pair {
     int32_t rank;
-    int32_t left, right; // the tokens when the entry was made; it is stale if they have changed
+    int32_t left, right; // token ids when the pair was added; it is stale if they have changed
     int64_t position;
 };
 
-/* Heap entries, the smallest first once they are a heap. */
-struct places {
-    struct place *list;
+/* A list of pairs; as a heap, the smallest is first. */
+struct pairs {
+    struct pair *list;
     int64_t count, capacity;
 };
 
@@ -35,7 +35,7 @@ struct link {
 };
 
 struct bpe_scratch {
-    struct places heap, waiting;
+    struct pairs heap, waiting;
     struct link *links;
     int64_t link_capacity;
 };
@@ -98,38 +98,38 @@ static int merge_short(const struct bpe *bpe, int32_t *ids, int count)
     return count;
 }
 
-static enum status places_add(struct places *places, struct place place)
+static enum status pairs_add(struct pairs *pairs, struct pair pair)
 {
-    if (places->count == places->capacity) {
-        int64_t capacity = places->capacity < 1024 ? 1024 : places->capacity * 2;
-        struct place *list = realloc(places->list, (size_t)capacity * sizeof *list);
+    if (pairs->count == pairs->capacity) {
+        int64_t capacity = pairs->capacity < 1024 ? 1024 : pairs->capacity * 2;
+        struct pair *list = realloc(pairs->list, (size_t)capacity * sizeof *list);
         if (list == NULL)
             return fail(NO_MEMORY, "no memory to merge a word of %" PRId64 " entries", capacity);
-        places->list = list;
-        places->capacity = capacity;
+        pairs->list = list;
+        pairs->capacity = capacity;
     }
-    places->list[places->count++] = place;
+    pairs->list[pairs->count++] = pair;
     return OK;
 }
 
-static bool comes_before(const struct place *a, const struct place *b)
+static bool comes_before(const struct pair *a, const struct pair *b)
 {
     return a->rank != b->rank ? a->rank < b->rank : a->position < b->position;
 }
 
-static enum status heap_push(struct places *heap, struct place place)
+static enum status heap_push(struct pairs *heap, struct pair pair)
 {
-    TRY(places_add(heap, place));
+    TRY(pairs_add(heap, pair));
     int64_t at = heap->count - 1;
-    for (; at > 0 && comes_before(&place, &heap->list[(at - 1) / 2]); at = (at - 1) / 2)
+    for (; at > 0 && comes_before(&pair, &heap->list[(at - 1) / 2]); at = (at - 1) / 2)
         heap->list[at] = heap->list[(at - 1) / 2];
-    heap->list[at] = place;
+    heap->list[at] = pair;
     return OK;
 }
 
-static struct place heap_pop(struct places *heap)
+static struct pair heap_pop(struct pairs *heap)
 {
-    struct place top = heap->list[0], moved = heap->list[--heap->count];
+    struct pair top = heap->list[0], moved = heap->list[--heap->count];
     int64_t at = 0;
     for (;;) {
         int64_t child = 2 * at + 1;
@@ -153,25 +153,25 @@ static enum status note_pair(const struct bpe *bpe, struct bpe_scratch *s, int64
     if (position < 0 || s->links[position].next < 0)
         return OK;
     int32_t left = s->links[position].id, right = s->links[s->links[position].next].id;
-    struct place place = {rank_of(bpe, left, right), left, right, position};
-    if (place.rank == BPE_NO_RANK)
+    struct pair pair = {rank_of(bpe, left, right), left, right, position};
+    if (pair.rank == BPE_NO_RANK)
         return OK;
-    return place.rank < round ? places_add(&s->waiting, place) : heap_push(&s->heap, place);
+    return pair.rank < round ? pairs_add(&s->waiting, pair) : heap_push(&s->heap, pair);
 }
 
-static enum status join_one(const struct bpe *bpe, struct bpe_scratch *s, const struct place *place)
+static enum status join_one(const struct bpe *bpe, struct bpe_scratch *s, const struct pair *pair)
 {
-    struct link *left = &s->links[place->position];
-    if (left->id != place->left || left->next < 0 || s->links[left->next].id != place->right)
+    struct link *left = &s->links[pair->position];
+    if (left->id != pair->left || left->next < 0 || s->links[left->next].id != pair->right)
         return OK; // stale
     struct link *right = &s->links[left->next];
-    left->id = bpe_find(bpe, place->left, place->right)->id;
+    left->id = bpe_find(bpe, pair->left, pair->right)->id;
     left->next = right->next;
     right->id = -1;
     if (left->next >= 0)
-        s->links[left->next].previous = place->position;
-    TRY(note_pair(bpe, s, left->previous, place->rank));
-    return note_pair(bpe, s, place->position, place->rank);
+        s->links[left->next].previous = pair->position;
+    TRY(note_pair(bpe, s, left->previous, pair->rank));
+    return note_pair(bpe, s, pair->position, pair->rank);
 }
 
 static enum status merge_long(const struct bpe *bpe, struct bpe_scratch *s, const char *word, int64_t length)
@@ -198,9 +198,9 @@ static enum status merge_long(const struct bpe *bpe, struct bpe_scratch *s, cons
                 TRY(heap_push(&s->heap, s->waiting.list[--s->waiting.count]));
             continue;
         }
-        struct place place = heap_pop(&s->heap);
-        round = place.rank;
-        TRY(join_one(bpe, s, &place));
+        struct pair pair = heap_pop(&s->heap);
+        round = pair.rank;
+        TRY(join_one(bpe, s, &pair));
     }
     return OK;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Prints bytes that arrive in small pieces as text, as soon as characters are complete.
+/* Prints a stream of bytes as text, each character as soon as its bytes are complete.
  *
  *     "caf" C3 | A9 " " FF     ->     "caf", "é ", U+FFFD
  *

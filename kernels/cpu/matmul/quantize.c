@@ -149,7 +149,7 @@ static void round_row_stochastic(const struct job *job, const struct chunk *chun
     const float whole = job->whole;
     uint32_t word[CHUNK];
     draw(op->generator, (uint64_t)op->sample[row],
-         op->place[row] * op->columns + op->column_begin + chunk->column, chunk->columns, word);
+         op->sample_offset[row] * op->columns + op->column_begin + chunk->column, chunk->columns, word);
     for (int j = 0; j < chunk->columns; j++)
         out[j] = kept(in[j], number_round_stochastic(rounder, in[j] * chunk->into[j], word[j]) *
                                  chunk->back[j] * whole);

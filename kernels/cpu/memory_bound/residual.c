@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* out = residual + dropout(x + bias), in one pass, and its backward pass.
  *
- * The mask of a row begins at element place * columns + column_begin, which need not be the first of a Philox
- * counter; the row is processed in the generator's blocks of 64 elements, the first and last possibly
- * partial. An element's factor does not depend on the slice. */
+ * The mask of a row begins at element sample_offset * columns + column_begin, which need not be the first of
+ * a Philox counter; the row is processed in the generator's blocks of 64 elements, the first and last
+ * possibly partial. An element's factor does not depend on the slice. */
 #include "kernels/cpu/memory_bound/residual.h"
 
 #include "kernels/cpu/rows.h"
@@ -13,7 +13,7 @@ static void mask_row(const struct dropout *dropout, const struct dropout_rule *r
                      float *factor)
 {
     uint64_t first =
-        (uint64_t)dropout->place[t] * (uint64_t)dropout->columns + (uint64_t)dropout->column_begin;
+        (uint64_t)dropout->sample_offset[t] * (uint64_t)dropout->columns + (uint64_t)dropout->column_begin;
     uint64_t end = first + (uint64_t)n;
     for (uint64_t block = first / DROPOUT_BLOCK; block * DROPOUT_BLOCK < end; block++) {
         uint64_t begin = block * DROPOUT_BLOCK, from = begin < first ? first - begin : 0;

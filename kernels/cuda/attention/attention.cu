@@ -33,7 +33,7 @@ static __device__ bool sees(const struct attention &a, int64_t row, int64_t quer
            (a.document == nullptr || a.document[row + query] == a.document[row + key]);
 }
 
-static __device__ float pair_factor(const struct attention &a, const struct place &at, int64_t query,
+static __device__ float pair_factor(const struct attention &a, const struct block_coord &at, int64_t query,
                                     int64_t key)
 {
     if (!a.dropout.drops)
@@ -50,7 +50,7 @@ static __host__ __device__ int pitch_of(int head_dim)
 }
 
 /* Loads rows [first, first + TILE) of one head to shared memory, zeros past the sequence's end. */
-static __device__ void load_tile(const struct numbers &from, const struct place &at, int64_t column,
+static __device__ void load_tile(const struct numbers &from, const struct block_coord &at, int64_t column,
                                  int64_t first, const struct attention &a, float *tile)
 {
     const int pitch = pitch_of(a.head_dim);
@@ -104,7 +104,7 @@ template <int CHUNKS> struct running {
 /* Converts a query's scores of one tile to weights in `p`, and rescales the running state. */
 template <int CHUNKS>
 __device__ void soften(struct running<CHUNKS> &r, float score, const struct attention &a,
-                       const struct place &at, int64_t query, int64_t key, float *p)
+                       const struct block_coord &at, int64_t query, int64_t key, float *p)
 {
     const float most = fmaxf(r.most, warp_reduce(score, larger()));
     // A fully masked query has no maximum yet: 0 in its place avoids inf - inf.
@@ -126,7 +126,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
                  *const p = v + TILE * pitch;
     const int64_t first = static_cast<int64_t>(blockIdx.x) * TILE;
     const int head = static_cast<int>(blockIdx.y), group = head / (a.heads / a.groups);
-    const struct place at = {blockIdx.z * a.sequence, blockIdx.z, head, group};
+    const struct block_coord at = {blockIdx.z * a.sequence, blockIdx.z, head, group};
     const int64_t column = static_cast<int64_t>(head) * a.head_dim,
                   shared_column = static_cast<int64_t>(group) * a.head_dim;
     struct running<CHUNKS> state[MINE];
@@ -213,8 +213,8 @@ static size_t smem_bytes(int head_dim)
 
 /* p = e^(scale q k - lse) with the dropout factor, ds = p (dp factor - delta) scale; for this warp's
  * queries. */
-static __device__ void make_pairs(const struct attention &a, const struct place &at, int64_t first_query,
-                                  int64_t first_key, const struct smem &d)
+static __device__ void make_pairs(const struct attention &a, const struct block_coord &at,
+                                  int64_t first_query, int64_t first_key, const struct smem &d)
 {
     const int pitch = pitch_of(a.head_dim), lane = static_cast<int>(threadIdx.x % WARP);
     for (int j = 0; j < MINE; j++) {
@@ -242,7 +242,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) key_gradients(s
     const int mine = static_cast<int>(threadIdx.x / WARP) * MINE, group = static_cast<int>(blockIdx.y);
     const int64_t first_key = static_cast<int64_t>(blockIdx.x) * TILE;
     const int64_t shared_column = static_cast<int64_t>(group) * a.head_dim;
-    struct place at = {blockIdx.z * a.sequence, blockIdx.z, 0, group};
+    struct block_coord at = {blockIdx.z * a.sequence, blockIdx.z, 0, group};
     float dk[MINE][CHUNKS] = {}, dv[MINE][CHUNKS] = {};
     load_tile(a.k, at, shared_column, first_key, a, d.k);
     load_tile(a.v, at, shared_column, first_key, a, d.v);
@@ -280,7 +280,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) query_gradients
     const int64_t first = static_cast<int64_t>(blockIdx.x) * TILE;
     const int64_t column = static_cast<int64_t>(head) * a.head_dim,
                   shared_column = static_cast<int64_t>(group) * a.head_dim;
-    const struct place at = {blockIdx.z * a.sequence, blockIdx.z, head, group};
+    const struct block_coord at = {blockIdx.z * a.sequence, blockIdx.z, head, group};
     float dq[MINE][CHUNKS] = {};
     load_tile(a.q, at, column, first, a, d.q);
     load_tile(a.dout, at, column, first, a, d.dout);

@@ -9,7 +9,7 @@
 #include "kernels/cuda/tensor_core/mma.h"
 
 /* The coordinates of a thread block's work. */
-struct place {
+struct block_coord {
     int64_t row;    // row of the sequence's first token
     int64_t number; // index of the sequence
     int head, group;
@@ -37,7 +37,7 @@ static inline struct pair_dropout pair_dropout_of(const struct attention_forward
 }
 
 /* The index of pair (query, 0); (query, 1) ... follow. */
-static __device__ inline uint64_t first_pair(const struct pair_dropout &d, const struct place &at,
+static __device__ inline uint64_t first_pair(const struct pair_dropout &d, const struct block_coord &at,
                                              int64_t query)
 {
     return static_cast<uint64_t>(((d.first_head + at.head) * d.sequence + query) * d.sequence);

@@ -30,10 +30,10 @@ struct verdict {
 
 struct cuda_attention {
     enum attention_backend asked;
-    bool any_order, tried; // tried: to open cuDNN
-    bool suited;           // cuDNN could have run some call
-    struct cudnn *cudnn;   // NULL: not available, or not needed yet
-    char why[WHY_CHARS];   // why it is not available
+    bool nondeterministic, tried; // tried: to open cuDNN
+    bool suited;                  // cuDNN could have run some call
+    struct cudnn *cudnn;          // NULL: not available, or not needed yet
+    char why[WHY_CHARS];          // why it is not available
     struct verdict *verdict;
     int verdicts, capacity;
 };
@@ -51,8 +51,8 @@ enum status cuda_attention_open(const struct device_options *options, struct cud
     if (a == NULL)
         return fail(NO_MEMORY, "no memory for attention's choices");
     a->asked = options->kernels.attention;
-    a->any_order = options->any_order;
-    if (a->asked == ATTENTION_CUDNN && cudnn_open(!a->any_order, NULL, &a->cudnn) != OK) {
+    a->nondeterministic = options->nondeterministic;
+    if (a->asked == ATTENTION_CUDNN && cudnn_open(!a->nondeterministic, NULL, &a->cudnn) != OK) {
         free(a);
         return fail(NOT_SUPPORTED, "model.attention_backend cudnn: %s; use model.attention_backend own",
                     fail_text());
@@ -136,7 +136,7 @@ static enum status attend(struct cuda_queue *queue, const struct call *call, boo
     struct cuda_attention *a = queue->attention;
     bool cudnn = a->asked == ATTENTION_CUDNN && suits;
     a->suited = a->suited || suits;
-    if (a->asked == ATTENTION_AUTO && a->any_order && suits) {
+    if (a->asked == ATTENTION_AUTO && a->nondeterministic && suits) {
         if (!a->tried && cudnn_open(false, NULL, &a->cudnn) != OK) {
             a->cudnn = NULL; // not available on this machine
             snprintf(a->why, sizeof a->why, "%.*s", WHY_CHARS - 1, fail_text());
@@ -160,7 +160,7 @@ enum status cuda_attention_backward(struct cuda_queue *queue, const struct atten
     return attend(queue, &call, attention_backward_suits_cudnn(op));
 }
 
-static void say_verdict(const struct verdict *v, struct text *out)
+static void describe_verdict(const struct verdict *v, struct text *out)
 {
     const struct cudnn_shape *s = &v->shape;
     text_add(out, "attention: %s, %s, batch %lld x %lld, %lld heads of %lld in %lld groups: ",
@@ -177,10 +177,10 @@ void cuda_attention_choices(const struct cuda_attention *a, struct text *out)
 {
     if (a->asked != ATTENTION_AUTO || !a->suited)
         return;
-    if (!a->any_order)
+    if (!a->nondeterministic)
         text_add(out, "attention: our own kernels; deterministic true disables choice by timing\n");
     else if (a->cudnn == NULL)
         text_add(out, "attention: our own kernels; %s\n", a->why);
     for (int i = 0; i < a->verdicts; i++)
-        say_verdict(&a->verdict[i], out);
+        describe_verdict(&a->verdict[i], out);
 }

@@ -11,9 +11,9 @@ enum status cudnn_check(const struct cudnn *cudnn, const struct cuda_queue *queu
 {
     if (status == CUDNN_STATUS_SUCCESS)
         return OK;
-    char text[CUDA_OP_CHARS], said[MESSAGE_CHARS] = "";
-    cudnn->library.cudnnGetLastErrorString(said, sizeof said);
-    for (char *c = said; *c != '\0'; c++)
+    char text[CUDA_OP_CHARS], message[MESSAGE_CHARS] = "";
+    cudnn->library.cudnnGetLastErrorString(message, sizeof message);
+    for (char *c = message; *c != '\0'; c++)
         if (*c == '\n')
             *c = ' ';
     const bool known = queue != NULL && queue->op != NULL;
@@ -21,7 +21,7 @@ enum status cudnn_check(const struct cudnn *cudnn, const struct cuda_queue *queu
     char left[CUDA_FREE_CHARS];
     return fail(memory ? NO_DEVICE_MEMORY : NOT_SUPPORTED, "cuda: %s%s%s%s: %s%s%s%s%s%s%s%s%s", call,
                 *what != '\0' ? " (" : "", what, *what != '\0' ? ")" : "",
-                cudnn->library.cudnnGetErrorString(status), *said != '\0' ? ": " : "", said,
+                cudnn->library.cudnnGetErrorString(status), *message != '\0' ? ": " : "", message,
                 memory ? "; " : "", memory ? cuda_free_text(left) : "", known ? "; stream " : "",
                 known ? queue->name : "", known ? ", " : "", known ? cuda_op_text(queue->op, text) : "");
 }

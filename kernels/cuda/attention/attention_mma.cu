@@ -97,7 +97,7 @@ template <int M, int N> __device__ void drop_weights(float s[M][N][4], int m, ui
 
 /* Stores out and lse of this warp's queries. */
 template <class T, int D, int M>
-__device__ void finish_queries(const operands<T> &a, const struct place &at, int first, int mine,
+__device__ void finish_queries(const operands<T> &a, const struct block_coord &at, int first, int mine,
                                struct running<D, M> &state, const tile<T, D> &q)
 {
     const int lane = static_cast<int>(threadIdx.x % WARP);
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
     const int mine = warp * is::MINE, head = static_cast<int>(blockIdx.y),
               group = head / (a.heads / a.groups);
     const int end = first + is::ROWS < a.sequence ? first + is::ROWS : a.sequence;
-    const struct place at = {static_cast<int64_t>(blockIdx.z) * a.sequence, blockIdx.z, head, group};
+    const struct block_coord at = {static_cast<int64_t>(blockIdx.z) * a.sequence, blockIdx.z, head, group};
     const int64_t shared_column = static_cast<int64_t>(group) * D;
     struct running<D, is::M> state = {
     };
@@ -196,7 +196,7 @@ template <class T, int D, int PASS> struct stage {
     {
     }
 
-    __device__ void start(const operands<T> &a, const struct place &at, int head, int column) const
+    __device__ void start(const operands<T> &a, const struct block_coord &at, int head, int column) const
     {
         using is = sizes<D, PASS>;
         constexpr bool KEYS = PASS == TO_KEYS;
@@ -223,7 +223,7 @@ template <class T, int D, int PASS> struct gradient {
     struct of_query row_query[is::M][2]; // if rows are queries
 
     /* Processes one tile of columns. `row` is this lane's first. */
-    __device__ void add_tile(const operands<T> &a, const struct place &at, const tile<T, D> &x,
+    __device__ void add_tile(const operands<T> &a, const struct block_coord &at, const tile<T, D> &x,
                              const tile<T, D> &y, const stage<T, D, PASS> &c, int mine, int row, int column)
     {
         const int lane = static_cast<int>(threadIdx.x % WARP), tile_row = row - lane / 4;
@@ -256,7 +256,7 @@ template <class T, int D, int PASS> struct gradient {
         add_product<is::M, is::N>(first, dp, c.u);
     }
 
-    __device__ void store(const operands<T> &a, const struct place &at, const tile<T, D> &x,
+    __device__ void store(const operands<T> &a, const struct block_coord &at, const tile<T, D> &x,
                           const tile<T, D> &y, int begin, int mine) const
     {
         const int64_t column = static_cast<int64_t>(KEYS ? at.group : at.head) * D;
@@ -285,8 +285,8 @@ __global__ void __launch_bounds__((sizes<D, PASS>::THREADS)) differentiate_mma(o
     // Longest first.
     const int begin = static_cast<int>(KEYS ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * is::ROWS;
     const int row = begin + mine + lane / 4, each = a.heads / a.groups, of = static_cast<int>(blockIdx.y);
-    struct place at = {static_cast<int64_t>(blockIdx.z) * a.sequence, blockIdx.z, KEYS ? of * each : of,
-                       KEYS ? of : of / each};
+    struct block_coord at = {static_cast<int64_t>(blockIdx.z) * a.sequence, blockIdx.z, KEYS ? of * each : of,
+                             KEYS ? of : of / each};
     const int64_t at_row = static_cast<int64_t>(KEYS ? at.group : at.head) * D;
     start_rows<T, D, is::ROWS, is::THREADS>(x, KEYS ? a.k : a.q, at.row, at_row, begin, a.sequence);
     start_rows<T, D, is::ROWS, is::THREADS>(y, KEYS ? a.v : a.dout, at.row, at_row, begin, a.sequence);

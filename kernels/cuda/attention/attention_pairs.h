@@ -33,7 +33,8 @@ constexpr float LOG2_E = 1.44269504F;
  * different counters and exchange the results. This needs complete quads, S % 4 == 0; otherwise each lane
  * computes a counter per weight. `row` is this lane's first; the second is 8 further. */
 template <int N, bool KEYS_ARE_ROWS>
-__device__ uint32_t kept_weights(const struct pair_dropout &d, const struct place &at, int row, int column)
+__device__ uint32_t kept_weights(const struct pair_dropout &d, const struct block_coord &at, int row,
+                                 int column)
 {
     const unsigned lane = threadIdx.x % WARP, group = lane / 4, in_group = lane % 4;
     const uint64_t sample = static_cast<uint64_t>(d.sample[at.row]);

@@ -97,18 +97,19 @@ template <class T, int D> struct smem {
 };
 
 /* The stage of the i-th tile, and the phase parity in which it is loaded. */
-template <int STAGES> struct turn {
-    int place;
+template <int STAGES> struct pipeline_state {
+    int stage;
     unsigned parity;
 
-    __device__ explicit turn(int i) : place(i % STAGES), parity(static_cast<unsigned>(i / STAGES % 2))
+    __device__ explicit pipeline_state(int i)
+        : stage(i % STAGES), parity(static_cast<unsigned>(i / STAGES % 2))
     {
     }
 };
 
 /* A work tile: queries [first, first + ROWS) of a head, column tiles [0, tiles) of its keys. */
 struct work_tile {
-    struct place at;
+    struct block_coord at;
     int first, tiles;
 };
 
@@ -130,15 +131,15 @@ __device__ __forceinline__ struct work_tile work_tile_of(const job<T> &j, int nu
 
 /* Loads a box of keys or values to its stage, once that is released. */
 template <class T, int D>
-__device__ __forceinline__ void copy_keys(T *places, uint64_t *full, uint64_t *empty,
-                                          const turn<plan<D>::STAGES> &t, const CUtensorMap *map, int group,
-                                          int key, int number)
+__device__ __forceinline__ void copy_keys(T *buffers, uint64_t *full, uint64_t *empty,
+                                          const pipeline_state<plan<D>::STAGES> &t, const CUtensorMap *map,
+                                          int group, int key, int number)
 {
-    T *const place = places + t.place * sizes<D>::KEY_NUMBERS;
-    mbarrier_wait(empty + t.place, t.parity ^ 1);
-    mbarrier_arrive_expecting(full + t.place, sizes<D>::KEY_NUMBERS * 2);
+    T *const buffer = buffers + t.stage * sizes<D>::KEY_NUMBERS;
+    mbarrier_wait(empty + t.stage, t.parity ^ 1);
+    mbarrier_arrive_expecting(full + t.stage, sizes<D>::KEY_NUMBERS * 2);
     for (int part = 0; part < D / PART; part++)
-        tensor_load(place + part * KEYS * PART, map, full + t.place, part * PART, group, key, number);
+        tensor_load(buffer + part * KEYS * PART, map, full + t.stage, part * PART, group, key, number);
 }
 
 /* Loads the queries of each consumer, once its previous ones are released. */
@@ -148,11 +149,11 @@ __device__ __forceinline__ void copy_queries(const job<T> &j, const smem<T, D> &
 {
     using is = sizes<D>;
     for (int i = 0; i < is::CONSUMERS; i++) {
-        T *const place = d.q + i * is::QUERY_NUMBERS;
+        T *const buffer = d.q + i * is::QUERY_NUMBERS;
         mbarrier_wait(d.q_empty + i, parity ^ 1);
         mbarrier_arrive_expecting(d.q_full + i, is::QUERY_NUMBERS * 2);
         for (int part = 0; part < D / PART; part++)
-            tensor_load(place + part * QUERIES * PART, &j.q, d.q_full + i, part * PART, w.at.head,
+            tensor_load(buffer + part * QUERIES * PART, &j.q, d.q_full + i, part * PART, w.at.head,
                         w.first + i * QUERIES, static_cast<int>(w.at.number));
     }
 }
@@ -166,10 +167,10 @@ template <class T, int D> __device__ __forceinline__ void produce(const job<T> &
         const int number = static_cast<int>(w.at.number);
         UNROLL(1)
         for (int i = 0; i < w.tiles; i++, begun++) {
-            const turn<plan<D>::STAGES> t(begun);
+            const pipeline_state<plan<D>::STAGES> t(begun);
             const int key = (w.tiles - 1 - i) * KEYS;
             copy_keys<T, D>(d.k, d.k_full, d.k_empty, t, &j.k, w.at.group, key, number);
-            if (i == 0) // before any values: no consumer takes a turn until all have finished the previous
+            if (i == 0) // before any values: no consumer takes its turn until all have finished the previous
                         // work tile
                 copy_queries<T, D>(j, d, w, static_cast<unsigned>(round % 2));
             copy_keys<T, D>(d.v, d.v_full, d.v_empty, t, &j.v, w.at.group, key, number);
@@ -202,10 +203,10 @@ template <class T, int D, bool PAIRS> struct consumer {
     }
 
     /* s = q k^T. */
-    __device__ __forceinline__ void begin_scores(const turn<is::STAGES> &t)
+    __device__ __forceinline__ void begin_scores(const pipeline_state<is::STAGES> &t)
     {
         const uint64_t q = rows_operand(d.q + number * is::QUERY_NUMBERS),
-                       k = rows_operand(d.k + t.place * is::KEY_NUMBERS);
+                       k = rows_operand(d.k + t.stage * is::KEY_NUMBERS);
         UNROLL_ALL
         for (int i = 0; i < D / 16; i++)
             wgmma<T, KEYS>(s[0], operand_after(q, i / 4 * QUERIES * OPERAND_ROW_BYTES + i % 4 * 32),
@@ -214,9 +215,9 @@ template <class T, int D, bool PAIRS> struct consumer {
     }
 
     /* out += p v. */
-    __device__ __forceinline__ void begin_values(const turn<is::STAGES> &t)
+    __device__ __forceinline__ void begin_values(const pipeline_state<is::STAGES> &t)
     {
-        const uint64_t v = columns_operand(d.v + t.place * is::KEY_NUMBERS, KEYS * OPERAND_ROW_BYTES);
+        const uint64_t v = columns_operand(d.v + t.stage * is::KEY_NUMBERS, KEYS * OPERAND_ROW_BYTES);
         UNROLL_ALL
         for (int i = 0; i < KEYS / 16; i++)
             wgmma<T, D, true>(out[0], p[i], operand_after(v, i * 16 * OPERAND_ROW_BYTES), true);
@@ -333,24 +334,24 @@ template <class T, int D, bool PAIRS> struct consumer {
     /* `begun`: column tiles of the block's previous work tiles. */
     __device__ __forceinline__ void run(int begun, unsigned parity)
     {
-        turn<is::STAGES> before(begun);
+        pipeline_state<is::STAGES> before(begun);
         if (number == 0 && w.tiles > 1)
             named_barrier_arrive(1, 2 * WARPGROUP);
         mbarrier_wait(d.q_full + number, parity);
-        mbarrier_wait(d.k_full + before.place, before.parity);
+        mbarrier_wait(d.k_full + before.stage, before.parity);
         wgmma_hold(s[0]);
         wgmma_fence();
         begin_scores(before);
         wgmma_wait<0>();
         wgmma_hold(s[0]);
-        release(d.k_empty + before.place);
+        release(d.k_empty + before.stage);
         weigh(0);
-        mbarrier_wait(d.v_full + before.place, before.parity);
+        mbarrier_wait(d.v_full + before.stage, before.parity);
         round_weights();
         UNROLL(1)
         for (int i = 1; i < w.tiles; i++) {
-            const turn<is::STAGES> t(begun + i);
-            mbarrier_wait(d.k_full + t.place, t.parity);
+            const pipeline_state<is::STAGES> t(begun + i);
+            mbarrier_wait(d.k_full + t.stage, t.parity);
             take_turn();
             hold();
             wgmma_fence();
@@ -359,15 +360,15 @@ template <class T, int D, bool PAIRS> struct consumer {
             give_turn(i + 1 == w.tiles);
             wgmma_wait<1>(); // the scores
             wgmma_hold(s[0]);
-            release(d.k_empty + t.place);
+            release(d.k_empty + t.stage);
             weigh(i);
             // Waits for the next values; also a branch, across which ptxas does not move the wait: it would
             // otherwise wait before the softmax.
-            mbarrier_wait(d.v_full + t.place, t.parity);
+            mbarrier_wait(d.v_full + t.stage, t.parity);
             wgmma_wait<0>(); // the values
             wgmma_hold(out[0]);
             wgmma_hold(p);
-            release(d.v_empty + before.place);
+            release(d.v_empty + before.stage);
             round_weights();
             shrink_sums();
             before = t;
@@ -378,7 +379,7 @@ template <class T, int D, bool PAIRS> struct consumer {
         wgmma_wait<0>();
         wgmma_hold(out[0]);
         wgmma_hold(p);
-        release(d.v_empty + before.place);
+        release(d.v_empty + before.stage);
     }
 
     /* Stores out and lse, staged through the queries' shared memory. */

@@ -84,7 +84,7 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
      * of the scores to -infinity before: so a branch follows the exponentials, across which ptxas does not
      * move the wait for dp. Otherwise it would wait before them. */
     __device__ __forceinline__ void weigh(float (&s)[1][N][4], const operands<T> &a,
-                                          const struct measures &of, const struct place &at,
+                                          const struct measures &of, const struct block_coord &at,
                                           const float *of_columns, int row, int column) const
     {
         const int first_row = row - static_cast<int>(threadIdx.x % WARP / 4); // of the warp's 16
@@ -135,7 +135,7 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
 
     /* Processes one tile of columns. Rows of x and y from `mine` on are this warpgroup's. */
     __device__ __forceinline__ void add_tile(const operands<T> &a, const struct measures &of,
-                                             const struct place &at, const back_smem<T, D, PASS> &smem,
+                                             const struct block_coord &at, const back_smem<T, D, PASS> &smem,
                                              const back_stage<T, D, PASS> &c, int mine, int row, int column)
     {
         float s[1][N][4], dp[N][4];

@@ -116,7 +116,7 @@ struct measures {
  * these keys on, for each head of the group. */
 template <int D, int PASS> struct back_work_tile {
     using is = back_sizes<D, PASS>;
-    struct place at; // `head` is that of the columns, or of the rows if the columns are keys
+    struct block_coord at; // `head` is that of the columns, or of the rows if the columns are keys
     int begin, from, to, left, column;
 
     __device__ back_work_tile(const struct order &order, int number, int sequence, int each)
@@ -180,7 +180,7 @@ template <class T, int D, int PASS> struct back_stage {
     }
 
     /* One thread starts all copies of a stage; their bytes arrive at `full`. */
-    __device__ void start(const struct maps &maps, const struct measures &of, const struct place &at,
+    __device__ void start(const struct maps &maps, const struct measures &of, const struct block_coord &at,
                           int column, uint64_t *full) const
     {
         const int head = is::KEYS ? at.head : at.group;

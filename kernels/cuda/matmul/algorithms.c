@@ -180,17 +180,17 @@ static void unlock(int fd)
 
 /* ---- opening ---- */
 
-static bool is_auto(const char *said)
+static bool is_auto(const char *setting)
 {
-    return strcmp(said, "auto") == 0;
+    return strcmp(setting, "auto") == 0;
 }
 
-static enum status find_path(const char *said, char out[PATH_CHARS])
+static enum status find_path(const char *setting, char out[PATH_CHARS])
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int length;
-    if (!is_auto(said))
-        length = snprintf(out, PATH_CHARS, "%s", said);
+    if (!is_auto(setting))
+        length = snprintf(out, PATH_CHARS, "%s", setting);
     else if (cache != NULL && cache[0] == '/')
         length = snprintf(out, PATH_CHARS, "%s/cuboid/matmul-algorithms", cache);
     else if (home != NULL && home[0] == '/')

@@ -46,7 +46,7 @@ enum status cuda_library_open(const struct cuda_gpu *gpu, const struct device_op
     lt->epilogues = options->kernels.epilogues;
     // Without a cache, a choice by timing would be irreproducible.
     if (options->kernels.epilogues == EPILOGUES_AUTO && options->kernels.matmul_algorithms == NULL &&
-        !options->any_order)
+        !options->nondeterministic)
         lt->epilogues = EPILOGUES_APART;
     if (status == OK)
         *out = lt;

@@ -43,7 +43,7 @@ struct formatting {
     int64_t block_rows, block_columns, period; // 0: no blocks
     struct philox generator;
     const int64_t *sample; // NULL: round to nearest
-    const int32_t *place;
+    const int32_t *sample_offset;
     int64_t columns, column_begin;
 
     __device__ float given(int64_t row) const
@@ -114,7 +114,8 @@ static __device__ void round_piece(const struct formatting &f, int64_t row, int6
 {
     uint32_t word[EACH] = {};
     if (f.sample != nullptr) {
-        const uint64_t first = static_cast<uint64_t>(f.place[row] * f.columns + f.column_begin + column);
+        const uint64_t first =
+            static_cast<uint64_t>(f.sample_offset[row] * f.columns + f.column_begin + column);
         for (unsigned i = 0; i < EACH; i += 4)
             philox_run(f.generator, static_cast<uint64_t>(f.sample[row]), first + i, word + i);
     }
@@ -242,7 +243,7 @@ static struct formatting formatting_of(const struct quantize *op)
     f.block_columns = op->block_columns;
     f.generator = op->generator;
     f.sample = op->sample;
-    f.place = op->place;
+    f.sample_offset = op->sample_offset;
     f.columns = op->columns;
     f.column_begin = op->column_begin;
     return f;

@@ -10,7 +10,7 @@ struct mask {
     bool drops;
     struct dropout_rule rule;
     const int64_t *sample;
-    const int32_t *place;
+    const int32_t *sample_offset;
     int64_t columns, column_begin;
 
     /* Dropout mask of columns [column, column + EACH) of a row, as bits: computed before the row is loaded,
@@ -19,7 +19,7 @@ struct mask {
     {
         if (!drops)
             return 0;
-        uint64_t first = static_cast<uint64_t>(place[row]) * static_cast<uint64_t>(columns) +
+        uint64_t first = static_cast<uint64_t>(sample_offset[row]) * static_cast<uint64_t>(columns) +
                          static_cast<uint64_t>(column_begin + column);
         unsigned bits = 0;
         for (unsigned i = 0; i < EACH; i += 4) {
@@ -45,8 +45,12 @@ static inline struct mask mask_of(const struct dropout *dropout)
 {
     if (dropout->probability == 0.0F)
         return {};
-    return {true,           dropout_rule_of(dropout), dropout->sample,
-            dropout->place, dropout->columns,         dropout->column_begin};
+    return {true,
+            dropout_rule_of(dropout),
+            dropout->sample,
+            dropout->sample_offset,
+            dropout->columns,
+            dropout->column_begin};
 }
 
 template <class T> struct add_residual {

@@ -22,8 +22,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_CALLS = 16, MOST_PIECES = 256, MOST_STREAMS = 64, HELD_FROM = 3, RANGE_CHARS = 24 };
-enum place { BEFORE, INSIDE, AT_THE_END, PLACES };
+enum { MOST_CALLS = 16, MOST_ALLOCATIONS = 256, MOST_STREAMS = 64, HELD_FROM = 3, RANGE_CHARS = 24 };
+enum phase { BEFORE, INSIDE, AT_THE_END, PHASES };
 
 struct call {
     const char *name;
@@ -31,32 +31,32 @@ struct call {
     char range[RANGE_CHARS]; // in or after which it was first made
 };
 
-struct piece {
+struct allocation {
     const char *data;
     size_t bytes;
 };
 
 struct count {
     int step;
-    enum place place;
-    struct call call[PLACES][MOST_CALLS];
+    enum phase phase;
+    struct call call[PHASES][MOST_CALLS];
     const void *not_ready; // last event queried that was not ready
-    struct piece piece[MOST_PIECES];
+    struct allocation allocation[MOST_ALLOCATIONS];
     cudaStream_t stream[MOST_STREAMS];
     // Guarded by the lock: accessed by the GPU's streams.
     pthread_mutex_t lock;
-    pthread_cond_t let_go;
+    pthread_cond_t released;
     bool holds;
-    char range[RANGE_CHARS], stood[RANGE_CHARS]; // current range; range in which a hold timed out
+    char range[RANGE_CHARS], stalled[RANGE_CHARS]; // current range; range in which a hold timed out
 };
 
 /* Per rank, which is a thread. */
 static _Thread_local struct count mine = {.lock = PTHREAD_MUTEX_INITIALIZER,
-                                          .let_go = PTHREAD_COND_INITIALIZER};
+                                          .released = PTHREAD_COND_INITIALIZER};
 
-static void seen(const char *name)
+static void count_call(const char *name)
 {
-    struct call *call = mine.call[mine.place], *end = call + MOST_CALLS;
+    struct call *call = mine.call[mine.phase], *end = call + MOST_CALLS;
     while (call->name != NULL && strcmp(call->name, name) != 0)
         CHECK(++call < end);
     if (call->count++ == 0)
@@ -83,43 +83,43 @@ static void hold(void *context)
     limit.tv_nsec = (long)((end_s - (double)(time_t)end_s) * 1e9);
     pthread_mutex_lock(&count->lock);
     while (count->holds) {
-        if (pthread_cond_timedwait(&count->let_go, &count->lock, &limit) == 0)
+        if (pthread_cond_timedwait(&count->released, &count->lock, &limit) == 0)
             continue;
-        memcpy(count->stood, count->range, sizeof count->stood);
+        memcpy(count->stalled, count->range, sizeof count->stalled);
         count->holds = false;
     }
     pthread_mutex_unlock(&count->lock);
 }
 
-static void say_calls(const struct call *call, bool first)
+static void print_calls(const struct call *call, bool first)
 {
     for (int i = 0; i < MOST_CALLS && call[i].name != NULL; i++, first = false)
         printf("%s%s %d (%s)", first ? " " : ", ", call[i].name, call[i].count, call[i].range);
     printf("%s", first ? " nothing" : "");
 }
 
-static void say_step(void)
+static void print_step(void)
 {
     size_t left = 0, all = 0;
     MUST(cuda_check(NULL, cudaMemGetInfo(&left, &all), "cudaMemGetInfo"));
-    pthread_mutex_lock(&mine.lock); // guards `stood`
-    printf("step %d asks of CUDA: inside", mine.step);
-    if (mine.stood[0] != '\0')
-        printf(" a wait of others (%s)", mine.stood);
-    say_calls(mine.call[INSIDE], mine.stood[0] == '\0');
-    printf("; at its end");
-    say_calls(mine.call[AT_THE_END], true);
+    pthread_mutex_lock(&mine.lock); // guards `stalled`
+    printf("step %d blocking calls: inside", mine.step);
+    if (mine.stalled[0] != '\0')
+        printf(" a wait in a library (%s)", mine.stalled);
+    print_calls(mine.call[INSIDE], mine.stalled[0] == '\0');
+    printf("; at the end");
+    print_calls(mine.call[AT_THE_END], true);
     printf("; %zu of %zu bytes free\n", left, all);
-    mine.stood[0] = '\0';
+    mine.stalled[0] = '\0';
     pthread_mutex_unlock(&mine.lock);
 }
 
 static void begin_step(void)
 {
     if (mine.step > 0)
-        say_step();
+        print_step();
     memset(mine.call, 0, sizeof mine.call);
-    mine.place = INSIDE;
+    mine.phase = INSIDE;
     if (++mine.step < HELD_FROM || hold_s() <= 0.0)
         return;
     pthread_mutex_lock(&mine.lock);
@@ -143,9 +143,9 @@ CALL(cuda_range, void, (const char *name))
     if (name != NULL) {
         snprintf(mine.range, sizeof mine.range, "%s", name);
     } else if (strcmp(mine.range, "update") == 0) {
-        mine.place = AT_THE_END;
+        mine.phase = AT_THE_END;
         mine.holds = false;
-        pthread_cond_broadcast(&mine.let_go);
+        pthread_cond_broadcast(&mine.released);
     }
     pthread_mutex_unlock(&mine.lock);
     if (name != NULL && strcmp(name, "load") == 0)
@@ -156,39 +156,39 @@ CALL(cuda_range, void, (const char *name))
 
 CALL(cudaStreamSynchronize, cudaError_t, (cudaStream_t stream))
 {
-    seen("cudaStreamSynchronize");
+    count_call("cudaStreamSynchronize");
     return real_cudaStreamSynchronize(stream);
 }
 
 CALL(cudaEventSynchronize, cudaError_t, (cudaEvent_t event))
 {
-    seen("cudaEventSynchronize");
+    count_call("cudaEventSynchronize");
     return real_cudaEventSynchronize(event);
 }
 
-static cudaError_t asked(const char *name, const void *what, cudaError_t answer)
+static cudaError_t queried(const char *name, const void *what, cudaError_t answer)
 {
     if (answer == cudaErrorNotReady && mine.not_ready == what)
-        seen(name);
+        count_call(name);
     mine.not_ready = answer == cudaErrorNotReady ? what : NULL;
     return answer;
 }
 
 CALL(cudaEventQuery, cudaError_t, (cudaEvent_t event))
 {
-    return asked("cudaEventQuery", event, real_cudaEventQuery(event));
+    return queried("cudaEventQuery", event, real_cudaEventQuery(event));
 }
 
 CALL(cudaStreamQuery, cudaError_t, (cudaStream_t stream))
 {
-    return asked("cudaStreamQuery", stream, real_cudaStreamQuery(stream));
+    return queried("cudaStreamQuery", stream, real_cudaStreamQuery(stream));
 }
 
 static bool is_ours(const void *data)
 {
-    for (int i = 0; i < MOST_PIECES; i++)
-        if (mine.piece[i].data != NULL &&
-            (uintptr_t)data - (uintptr_t)mine.piece[i].data < mine.piece[i].bytes)
+    for (int i = 0; i < MOST_ALLOCATIONS; i++)
+        if (mine.allocation[i].data != NULL &&
+            (uintptr_t)data - (uintptr_t)mine.allocation[i].data < mine.allocation[i].bytes)
             return true;
     return false;
 }
@@ -197,58 +197,58 @@ CALL(cudaMemcpyAsync, cudaError_t,
      (void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream))
 {
     if (!is_ours(to) || !is_ours(from))
-        seen("cudaMemcpyAsync with memory that is not pinned");
+        count_call("cudaMemcpyAsync with memory that is not pinned");
     return real_cudaMemcpyAsync(to, from, bytes, kind, stream);
 }
 
 /* ---- memory ---- */
 
-static cudaError_t taken(const char *name, cudaError_t error, const void *data, size_t bytes)
+static cudaError_t allocated(const char *name, cudaError_t error, const void *data, size_t bytes)
 {
     int i = 0;
-    seen(name);
-    while (error == cudaSuccess && mine.piece[i].data != NULL)
-        CHECK(++i < MOST_PIECES);
+    count_call(name);
+    while (error == cudaSuccess && mine.allocation[i].data != NULL)
+        CHECK(++i < MOST_ALLOCATIONS);
     if (error == cudaSuccess)
-        mine.piece[i] = (struct piece){data, bytes};
+        mine.allocation[i] = (struct allocation){data, bytes};
     return error;
 }
 
-static void given(const char *name, const void *data)
+static void freed(const char *name, const void *data)
 {
-    seen(name);
-    for (int i = 0; i < MOST_PIECES; i++)
-        if (mine.piece[i].data == data)
-            mine.piece[i] = (struct piece){0};
+    count_call(name);
+    for (int i = 0; i < MOST_ALLOCATIONS; i++)
+        if (mine.allocation[i].data == data)
+            mine.allocation[i] = (struct allocation){0};
 }
 
 CALL(cudaMalloc, cudaError_t, (void **out, size_t bytes))
 {
     const cudaError_t error = real_cudaMalloc(out, bytes);
-    return taken("cudaMalloc", error, *out, bytes);
+    return allocated("cudaMalloc", error, *out, bytes);
 }
 
 CALL(cudaMallocHost, cudaError_t, (void **out, size_t bytes))
 {
     const cudaError_t error = real_cudaMallocHost(out, bytes);
-    return taken("cudaMallocHost", error, *out, bytes);
+    return allocated("cudaMallocHost", error, *out, bytes);
 }
 
 CALL(cudaFree, cudaError_t, (void *data))
 {
-    given("cudaFree", data);
+    freed("cudaFree", data);
     return real_cudaFree(data);
 }
 
 CALL(cudaFreeHost, cudaError_t, (void *data))
 {
-    given("cudaFreeHost", data);
+    freed("cudaFreeHost", data);
     return real_cudaFreeHost(data);
 }
 
 CALL(cudaGraphInstantiate, cudaError_t, (cudaGraphExec_t * out, cudaGraph_t graph, unsigned long long flags))
 {
-    seen("cudaGraphInstantiate");
+    count_call("cudaGraphInstantiate");
     return real_cudaGraphInstantiate(out, graph, flags);
 }
 

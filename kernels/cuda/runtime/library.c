@@ -17,7 +17,7 @@ static void *open_one(const char *path, char message[MESSAGE_CHARS])
 
 /* glibc's message begins with the requested name if no such file was found, and otherwise with the path, or
  * the name of a dependency, that is at fault. */
-static enum status say_missing(const char *file, const char *folder, const char *message)
+static enum status fail_missing(const char *file, const char *folder, const char *message)
 {
     size_t length = strlen(file);
     if (strncmp(message, file, length) == 0 && message[length] == ':')
@@ -42,7 +42,7 @@ enum status library_open(const char *file, const char *folder, const struct libr
     if (found == NULL)
         found = open_one(path, other);
     if (found == NULL)
-        return say_missing(file, folder, message);
+        return fail_missing(file, folder, message);
     for (size_t i = 0; i < count; i++) {
         void *address = dlsym(found, functions[i].name);
         if (address == NULL) {

@@ -68,7 +68,7 @@ size_t cuda_scratch_bytes(const struct op *op)
 
 /* Backward: dout . out and sums of dq, or, for deterministic sums, an S x S matrix per head in 16 bits
  * (attention_cudnn.h); and the remaining workspace. */
-static size_t of_cudnn(const struct attention_forward *op, bool backward, bool any_order)
+static size_t of_cudnn(const struct attention_forward *op, bool backward, bool nondeterministic)
 {
     enum { ELSE = 1 << 20 };
     const size_t rows = (size_t)(op->batch * heads_of(op) * op->sequence);
@@ -77,17 +77,18 @@ static size_t of_cudnn(const struct attention_forward *op, bool backward, bool a
     const size_t lse = op->batch > 1 ? rows * sizeof(float) : 0; // packed
     if (!backward)
         return lse + ELSE;
-    const size_t sums = any_order ? rows * row : rows * (size_t)op->sequence * sizeof(uint16_t);
+    const size_t sums = nondeterministic ? rows * row : rows * (size_t)op->sequence * sizeof(uint16_t);
     return lse + rows * sizeof(float) + sums + (shares ? 2 * rows * row : 0) + ELSE;
 }
 
-size_t cuda_planned_scratch_bytes(const struct op *op, enum attention_backend attention, bool any_order)
+size_t cuda_planned_scratch_bytes(const struct op *op, enum attention_backend attention,
+                                  bool nondeterministic)
 {
     size_t own = cuda_scratch_bytes(op), cudnn = 0;
-    bool asked = attention == ATTENTION_CUDNN || (attention == ATTENTION_AUTO && any_order);
+    bool asked = attention == ATTENTION_CUDNN || (attention == ATTENTION_AUTO && nondeterministic);
     if (asked && op->kind == OP_ATTENTION_FORWARD && op->attention_forward.q.dtype != F32)
-        cudnn = of_cudnn(&op->attention_forward, false, any_order);
+        cudnn = of_cudnn(&op->attention_forward, false, nondeterministic);
     if (asked && op->kind == OP_ATTENTION_BACKWARD && op->attention_backward.forward.q.dtype != F32)
-        cudnn = of_cudnn(&op->attention_backward.forward, true, any_order);
+        cudnn = of_cudnn(&op->attention_backward.forward, true, nondeterministic);
     return own > cudnn ? own : cudnn;
 }

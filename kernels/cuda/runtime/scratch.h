@@ -26,4 +26,5 @@ size_t cuda_scratch_bytes(const struct op *op);
 
 /* The same plus the workspace of cuDNN's attention, if the options request it. cuDNN reports its workspace
  * only for a finished plan, so this is an estimate from observed plans. */
-size_t cuda_planned_scratch_bytes(const struct op *op, enum attention_backend attention, bool any_order);
+size_t cuda_planned_scratch_bytes(const struct op *op, enum attention_backend attention,
+                                  bool nondeterministic);

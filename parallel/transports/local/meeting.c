@@ -180,11 +180,11 @@ static void all_reduce_range(const struct meeting *m, int64_t begin, int64_t end
 {
     const struct operation *a = &m->operation;
     int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
-    float room[TILE_BYTES / 2];
+    float buffer[TILE_BYTES / 2];
     for (int64_t at = begin; at < end; at += tile) {
         int64_t count = end - at < tile ? end - at : tile;
         char *out = m->participant[0].out + at * size;
-        void *acc = reduce_begin(a->dtype, out, out, room, count);
+        void *acc = reduce_begin(a->dtype, out, out, buffer, count);
         for (int r = 1; r < m->participants; r++)
             reduce_into(a->dtype, a->how, acc, m->participant[r].out + at * size, count);
         reduce_end(a->dtype, acc, out, count);
@@ -208,12 +208,12 @@ static void reduce_scatter_range(const struct meeting *m, int piece, int64_t beg
 {
     const struct operation *a = &m->operation;
     int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
-    float room[TILE_BYTES / 2];
+    float buffer[TILE_BYTES / 2];
     double sum[TILE_BYTES / sizeof(double)]; // aligned for every type
     int64_t base = slice_base(m, piece);
     for (int64_t at = begin; at < end; at += tile) {
         int64_t count = end - at < tile ? end - at : tile;
-        void *acc = reduce_begin(a->dtype, sum, m->participant[0].in + (base + at) * size, room, count);
+        void *acc = reduce_begin(a->dtype, sum, m->participant[0].in + (base + at) * size, buffer, count);
         for (int r = 1; r < m->participants; r++)
             reduce_into(a->dtype, REDUCE_SUM, acc, m->participant[r].in + (base + at) * size, count);
         reduce_end(a->dtype, acc, sum, count);
@@ -419,8 +419,8 @@ enum status meeting_join(struct hub *hub, struct operation operation, struct par
     const char *wrong = m != NULL ? disagreement(&m->operation, &operation) : NULL;
     bool full = false;
     if (m != NULL && wrong == NULL) {
-        int place = operation.from < 0 ? participant.rank : participant.rank == operation.to;
-        m->participant[place] = participant;
+        int slot = operation.from < 0 ? participant.rank : participant.rank == operation.to;
+        m->participant[slot] = participant;
         m->taken++;
         full = m->taken == m->participants;
         if (full)

@@ -27,12 +27,12 @@ static void add_in_order(struct request *r, char *out, const char *mine, char *o
                          int64_t count)
 {
     enum dtype dtype = r->in.dtype;
-    float room[TILE];
+    float buffer[TILE];
     for (int64_t begin = 0; begin < count; begin += TILE) {
         int64_t n = count - begin < TILE ? count - begin : TILE;
         size_t at = (size_t)begin * dtype_bytes(dtype), bytes = (size_t)n * dtype_bytes(dtype);
         char *sum = (r->rank == 0 ? out : others) + at;
-        void *acc = reduce_begin(dtype, sum, r->rank == 0 ? mine + at : sum, room, n);
+        void *acc = reduce_begin(dtype, sum, r->rank == 0 ? mine + at : sum, buffer, n);
         for (int q = 1; q < r->size; q++)
             reduce_into(dtype, r->how, acc, (q == r->rank ? mine : others + (size_t)q * stride) + at, n);
         reduce_end(dtype, acc, sum, n);

@@ -258,7 +258,8 @@ static enum status all_reduce_nccl(struct comm *comm, struct stream *stream, str
 {
     struct call_of call;
     TRY(begin(comm, stream, CALL_ALL_REDUCE, &call));
-    bool in_order = is_float(data.dtype) && (how == REDUCE_MAX || !call.c->world->job->options->any_order);
+    bool in_order =
+        is_float(data.dtype) && (how == REDUCE_MAX || !call.c->world->job->options->nondeterministic);
     if (in_order)
         return end(&call, reduce_in_order(&call, data, how));
     return end(&call, check(&call,
@@ -293,7 +294,7 @@ static enum status reduce_scatter_nccl(struct comm *comm, struct stream *stream,
     struct slices slices = {
         .data = large.data, .dtype = large.dtype, .counts = counts, .equal = tensor_count(small)};
     TRY(begin(comm, stream, CALL_REDUCE_SCATTER, &call));
-    if (counts == NULL && (!is_float(large.dtype) || call.c->world->job->options->any_order))
+    if (counts == NULL && (!is_float(large.dtype) || call.c->world->job->options->nondeterministic))
         return end(&call, check(&call,
                                 call.nccl->ncclReduceScatter(
                                     large.data, small.data, (size_t)tensor_count(small), type_of(large.dtype),
@@ -416,7 +417,7 @@ static enum status register_nccl(struct comm *comm, void *data, size_t bytes, vo
     *handle = NULL;
     if (c->nccl == NULL)
         return fail(PEER_LOST, "comm %s was aborted because another rank has failed", comm->name);
-    if (!c->world->job->options->any_order)
+    if (!c->world->job->options->nondeterministic)
         return OK;
     return nccl_check(library_of(c), c, library_of(c)->ncclCommRegister(c->nccl, data, bytes, handle),
                       "ncclCommRegister (set parallel.nccl_ub=false to avoid it)", comm->name);
@@ -478,20 +479,20 @@ static enum status greet(struct nccl_comm *c)
 {
     const struct nccl_library *nccl = library_of(c);
     const struct comm *comm = &c->comm;
-    char *room = c->world->room;
-    cudaStream_t stream = c->world->greeting;
-    TRY(nccl_check(nccl, c, nccl->ncclAllReduce(room, room, 1, ncclInt32, ncclSum, c->nccl, stream),
+    char *buffer = c->world->warm_up_buffer;
+    cudaStream_t stream = c->world->warm_up;
+    TRY(nccl_check(nccl, c, nccl->ncclAllReduce(buffer, buffer, 1, ncclInt32, ncclSum, c->nccl, stream),
                    "ncclAllReduce", comm->name));
-    if (comm->size > MANY && c->world->job->options->any_order)
+    if (comm->size > MANY && c->world->job->options->nondeterministic)
         return settle(c->world, stream);
     ncclResult_t result = nccl->ncclGroupStart();
     for (int r = 0; r < comm->size && result == ncclSuccess; r++) {
         if (r == comm->rank)
             continue;
-        result = nccl->ncclSend(room, 1, ncclInt32, r, c->nccl, stream);
+        result = nccl->ncclSend(buffer, 1, ncclInt32, r, c->nccl, stream);
         if (result == ncclSuccess)
             result =
-                nccl->ncclRecv(room + sizeof(int32_t) * (size_t)(r + 1), 1, ncclInt32, r, c->nccl, stream);
+                nccl->ncclRecv(buffer + sizeof(int32_t) * (size_t)(r + 1), 1, ncclInt32, r, c->nccl, stream);
     }
     TRY(end_group(c, result, "ncclSend"));
     return settle(c->world, stream);

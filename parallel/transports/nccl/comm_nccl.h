@@ -65,8 +65,8 @@ struct nccl_world {
     struct world *carrier; // the same ranks on a CPU transport, which distributes the unique ids
     struct device *host;   // for messages of the carrier
     struct stream *stream;
-    cudaStream_t greeting; // for the first message of each comm,
-    void *room;            // and its buffer: an element per rank, and one more
+    cudaStream_t warm_up; // for the first message of each comm,
+    void *warm_up_buffer; // and its buffer: an element per rank, and one more
     struct nccl_comm *comms;
 };
 

@@ -23,13 +23,13 @@
 
 /* ---- GPU assignment ---- */
 
-enum { HOST_CHARS = 64, SAID_CHARS = 512 };
+enum { HOST_CHARS = 64, MESSAGE_CHARS = 512 };
 
 /* The data that ranks exchange. */
 struct participant {
     int32_t status; // of finding the GPU
     char host[HOST_CHARS], bus_id[16], name[64];
-    char said[SAID_CHARS]; // error message
+    char message[MESSAGE_CHARS]; // error message
 };
 
 static int ranks_per_gpu(const struct nccl_world *w)
@@ -63,7 +63,7 @@ static enum status compare(const struct nccl_world *w, const struct participant 
     int size = w->carrier->size, share = ranks_per_gpu(w);
     for (int r = 0; r < size; r++)
         if (participants[r].status != OK)
-            return fail((enum status)participants[r].status, "%s (rank %d, %s)", participants[r].said, r,
+            return fail((enum status)participants[r].status, "%s (rank %d, %s)", participants[r].message, r,
                         participants[r].host);
     for (int r = 1; r < size; r++)
         if (strcmp(participants[r].name, participants[0].name) != 0)
@@ -100,7 +100,7 @@ static enum status add_participants(struct nccl_world *w, int *index)
     gethostname(mine->host, sizeof mine->host - 1);
     mine->status = (int32_t)choose(w, mine, index);
     if (mine->status != OK)
-        snprintf(mine->said, sizeof mine->said, "%s", fail_text());
+        snprintf(mine->message, sizeof mine->message, "%s", fail_text());
     enum status status = OK;
     if (carrier->size > 1) {
         int *ranks = calloc((size_t)carrier->size, sizeof *ranks);
@@ -151,10 +151,10 @@ static enum status check_world(struct cuda_guard *guard)
     return status;
 }
 
-static void say_failed(struct nccl_world *w, const char *why)
+static void report_failure(struct nccl_world *w, const char *why)
 {
-    int nobody = 0;
-    if (!atomic_compare_exchange_strong(&w->job->failed, &nobody, -1))
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&w->job->failed, &none, -1))
         return;
     snprintf(w->job->why, sizeof w->job->why, "%.*s", (int)sizeof w->job->why - 1, why);
     atomic_store(&w->job->failed, w->carrier->rank + 1);
@@ -186,22 +186,22 @@ static enum status open_carrier(struct nccl_world *w)
 
 /* Allocates memory for the first messages of all comms before any is sent: a later allocation could wait for
  * a GPU that waits for this rank's message (nccl_run). */
-static enum status make_room(struct nccl_world *w)
+static enum status alloc_warm_up(struct nccl_world *w)
 {
     if (w->carrier->size == 1)
         return OK;
-    TRY(cuda_check(NULL, cudaStreamCreateWithFlags(&w->greeting, cudaStreamNonBlocking),
+    TRY(cuda_check(NULL, cudaStreamCreateWithFlags(&w->warm_up, cudaStreamNonBlocking),
                    "cudaStreamCreateWithFlags"));
-    return cuda_check(NULL, cudaMalloc(&w->room, sizeof(int32_t) * (size_t)(w->carrier->size + 1)),
+    return cuda_check(NULL, cudaMalloc(&w->warm_up_buffer, sizeof(int32_t) * (size_t)(w->carrier->size + 1)),
                       "cudaMalloc");
 }
 
-static void free_room(struct nccl_world *w)
+static void free_warm_up(struct nccl_world *w)
 {
-    if (w->room != NULL)
-        cudaFree(w->room);
-    if (w->greeting != NULL)
-        cudaStreamDestroy(w->greeting);
+    if (w->warm_up_buffer != NULL)
+        cudaFree(w->warm_up_buffer);
+    if (w->warm_up != NULL)
+        cudaStreamDestroy(w->warm_up);
 }
 
 static enum status rank_main(struct world *carrier, void *argument)
@@ -219,18 +219,18 @@ static enum status rank_main(struct world *carrier, void *argument)
     if (status == OK && ranks_per_gpu(&w) > 1 && carrier->size > 1)
         share_gpu(&w);
     if (status == OK)
-        status = make_room(&w);
+        status = alloc_warm_up(&w);
     if (status == OK)
         status = job->body(&world, job->argument);
     if (status != OK && status != STOPPED) {
         char text[1024]; // aborting may change the error text
         snprintf(text, sizeof text, "%s", fail_text());
-        say_failed(&w, text);
+        report_failure(&w, text);
         nccl_abort(&w);
         status = fail(status, "%s", text);
     }
     world_close(&world);
-    free_room(&w);
+    free_warm_up(&w);
     stream_destroy(w.stream);
     device_close(w.host);
     return status;

@@ -135,7 +135,7 @@ const int64_t *tensor_dims(const struct part *tensor)
 static cudnnStatus_t result_of(const char *call)
 {
     said[0] = '\0';
-    return emulator_fails(call) ? cudnn_refuse(CUDNN_STATUS_INTERNAL_ERROR, "as EMULATOR_FAIL says")
+    return emulator_fails(call) ? cudnn_refuse(CUDNN_STATUS_INTERNAL_ERROR, "injected by EMULATOR_FAIL")
                                 : CUDNN_STATUS_SUCCESS;
 }
 
@@ -365,7 +365,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     const struct part *v = pack;
     cudnnStatus_t status = result_of("cudnnBackendExecute");
     if (emulator_fails("cudnn memory"))
-        status = cudnn_refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no room for code");
+        status = cudnn_refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no memory for code");
     if (status != CUDNN_STATUS_SUCCESS)
         return status;
     if (!p->finished || p->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR || !v->finished ||

@@ -169,7 +169,7 @@ static enum status put_batch(struct bench *b)
                         : NULL,
         .loss_mask = (const float *)(at + offsetof(struct numbers, mask)),
         .sample = (const int64_t *)(at + offsetof(struct numbers, sample)),
-        .place = (const int32_t *)(at + offsetof(struct numbers, place)),
+        .sample_offset = (const int32_t *)(at + offsetof(struct numbers, place)),
         .sample_loss = tensor_1d(sums, F64, B),
         .sample_tokens = tensor_1d(sums + B, F64, B),
     };

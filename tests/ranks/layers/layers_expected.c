@@ -47,7 +47,7 @@ static struct batch batch_of(const struct family *family, const struct numbers *
                           .document = family->documents ? n->document : NULL,
                           .loss_mask = n->mask,
                           .sample = n->sample,
-                          .place = n->place};
+                          .sample_offset = n->place};
 }
 
 /* Normally distributed fp32 values, stored in double precision. */

@@ -142,7 +142,7 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
         r->sample[t] = 70 + t / S;
         r->place[t] = t % S;
     }
-    r->batch = (struct batch){.sample = r->sample, .place = r->place};
+    r->batch = (struct batch){.sample = r->sample, .sample_offset = r->place};
     r->options = (struct layer_options){.precision = trial->precision};
     r->env = (struct env){.model = &model,
                           .groups = r->groups,

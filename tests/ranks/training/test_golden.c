@@ -129,7 +129,7 @@ static enum status fill_microbatch(const struct flight *flight, struct rank_stat
                                    int32_t *host)
 {
     int64_t rows = w->batches.rows, length = w->batches.seq_length, tokens = rows * length;
-    struct batch_place place = {.global_batch_size = flight->golden->rows,
+    struct batch_coord place = {.global_batch_size = flight->golden->rows,
                                 .micro_batch_size = rows,
                                 .dp_size = w->mesh.degrees.dp,
                                 .dp_rank = w->groups->coord.dp,

@@ -51,7 +51,7 @@ enum status mean_of_means(void *context, struct rank_state *w, int64_t step)
 static enum status read_again(struct rank_state *w, int dp_rank, int64_t step)
 {
     const struct recipe *recipe = w->run->recipe;
-    struct batch_place place = {
+    struct batch_coord place = {
         .step = (uint64_t)step - 1,
         .global_batch_size = recipe->train.global_batch_size,
         .micro_batch_size = recipe->train.micro_batch_size,

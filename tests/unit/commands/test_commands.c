@@ -273,7 +273,7 @@ Test(schedule_command, reads_the_times_of_each_stage, .init = cr_redirect_stdout
                             "         0                   5\n"
                             "makespan 8, bubble 0 on rank 0 (0.0 %), peaks 1\n"
                             "critical path: rank 0: 0F0 .. 0B0 (4)\n"
-                            "F, I, W of each stage: as its file says; a message: 0\n"
+                            "F, I, W of each stage: from its file; a message: 0\n"
                             "{\"schedule\": \"zb-v\", \"p\": 1, \"m\": 1, \"v\": 2,\n"
                             " \"cost\": {\"comm\": 0, \"stages\": [{\"f\": 1, \"i\": 1, \"w\": 0}, {\"f\": "
                             "2, \"i\": 1, \"w\": 3}]},\n"

@@ -20,10 +20,10 @@ struct bench {
     struct attention_forward op;
 };
 
-static enum status bench_open(struct bench *b, enum attention_backend backend, bool any_order)
+static enum status bench_open(struct bench *b, enum attention_backend backend, bool nondeterministic)
 {
     struct device_options options = {
-        .name = "cuda", .threads = 1, .kernels.attention = backend, .any_order = any_order};
+        .name = "cuda", .threads = 1, .kernels.attention = backend, .nondeterministic = nondeterministic};
     memset(b, 0, sizeof *b);
     TRY(device_open_with(&device_cuda, &options, &b->device));
     TRY(stream_create(b->device, "compute", &b->stream));
@@ -60,11 +60,11 @@ static void call_says(const char *failing, const char *expected)
 
 Test(attention_backend, errors_name_the_call_the_shape_and_cudnns_message)
 {
-    call_says("cudnnBackendExecute",
-              "cuda: cudnnBackendExecute: CUDNN_STATUS_INTERNAL_ERROR: as EMULATOR_FAIL "
-              "says; stream compute, attention_forward(bf16[16, 128])");
-    call_says("cudnnBackendFinalize", "cuda: cudnnBackendFinalize (Q): CUDNN_STATUS_INTERNAL_ERROR: as "
-                                      "EMULATOR_FAIL says; stream compute, attention_forward(bf16[16, 128])");
+    call_says("cudnnBackendExecute", "cuda: cudnnBackendExecute: CUDNN_STATUS_INTERNAL_ERROR: injected by "
+                                     "EMULATOR_FAIL; stream compute, attention_forward(bf16[16, 128])");
+    call_says("cudnnBackendFinalize",
+              "cuda: cudnnBackendFinalize (Q): CUDNN_STATUS_INTERNAL_ERROR: injected by "
+              "EMULATOR_FAIL; stream compute, attention_forward(bf16[16, 128])");
     call_says("engines",
               "cuda: cudnnBackendFinalize (no deterministic engine; use model.attention_backend own): "
               "CUDNN_STATUS_NOT_SUPPORTED; stream compute, attention_forward(bf16[16, 128])");
@@ -83,7 +83,7 @@ Test(attention_backend, a_machine_without_cudnn)
     cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
     cr_expect_str_eq(fail_text(),
                      "model.attention_backend cudnn: cuda: cudnnCreate: CUDNN_STATUS_INTERNAL_ERROR: "
-                     "as EMULATOR_FAIL says; use model.attention_backend own");
+                     "injected by EMULATOR_FAIL; use model.attention_backend own");
 }
 
 static void choices_are(struct device *device, const char *expected)

@@ -404,8 +404,8 @@ Test(checks, embedding_and_residual)
     REFUSES(residual_forward(d.stream, plain), "residual is f32[5, 9]");
     struct residual_backward back = {.dout = f32(5, 8), .dx = f32(5, 8)};
     back.dropout = (struct dropout){.probability = 0.1F, .sample = nowhere()};
-    REFUSES(residual_backward(d.stream, back), "dropout.place is NULL");
-    back.dropout.place = id;
+    REFUSES(residual_backward(d.stream, back), "dropout.sample_offset is NULL");
+    back.dropout.sample_offset = id;
     back.dropout.columns = 8;
     back.dropout.column_begin = 1;
     REFUSES(residual_backward(d.stream, back), "columns 1 to 9 of 8");

@@ -88,7 +88,7 @@ static uint64_t elementwise(struct fixture *fixture)
     }
     struct residual_forward r = {x, vector(fixture, "b", COLUMNS), dx, y, dropout_of(fixture, 0.3F)};
     cr_assert_eq(residual_forward(fixture->stream, r), OK, "%s", fail_text());
-    struct rope turn = {tensor_columns(y, 0, 330), r.dropout.place, 110, 1e4, false};
+    struct rope turn = {tensor_columns(y, 0, 330), r.dropout.sample_offset, 110, 1e4, false};
     cr_assert_eq(rope(fixture->stream, turn), OK, "%s", fail_text());
     return digest(sum, y.data, ROWS * COLUMNS);
 }

@@ -109,7 +109,7 @@ static float reference_element(const struct quantize *q, int64_t row, int64_t co
     if (q->sample == NULL)
         return nearest(q->format, x) * s.back * s.whole;
     uint32_t word = philox_word(q->generator, (uint64_t)q->sample[row],
-                                (uint64_t)(q->place[row] * q->columns + q->column_begin + column));
+                                (uint64_t)(q->sample_offset[row] * q->columns + q->column_begin + column));
     return number_round_stochastic(number_rounder(q->format), x, word) * s.back * s.whole;
 }
 
@@ -399,7 +399,7 @@ Test(ops_numbers, stochastic_rounding_is_keyed_by_sample_and_position)
                          .magnitude = tensor_1d(tensor, F32, 1),
                          .generator = philox_named(3, "layers.0.mlp.fc2.weight"),
                          .sample = sample,
-                         .place = place,
+                         .sample_offset = place,
                          .columns = COLUMNS};
     MUST(magnitude(fixture.stream, (struct magnitude){.in = q.in, .out = q.magnitude}));
     MUST(quantize(fixture.stream, q));
@@ -410,7 +410,7 @@ Test(ops_numbers, stochastic_rounding_is_keyed_by_sample_and_position)
     piece.in = tensor_columns(tensor_rows(q.in, 16, ROWS), BEGIN, COLUMNS);
     piece.out = tensor_2d(part, F32, ROWS - 16, COLUMNS - BEGIN);
     piece.sample = sample + 16;
-    piece.place = place + 16;
+    piece.sample_offset = place + 16;
     piece.column_begin = BEGIN;
     MUST(quantize(fixture.stream, piece));
     MUST(stream_sync(fixture.stream));

@@ -24,7 +24,7 @@ static struct dropout dropout_of(struct fixture *fixture, int64_t rows, int64_t 
     return (struct dropout){.probability = probability,
                             .generator = philox_named(5, "residual"),
                             .sample = sample,
-                            .place = place,
+                            .sample_offset = place,
                             .columns = columns + 11,
                             .column_begin = 6};
 }

@@ -72,7 +72,7 @@ static inline const char *list_text(const struct schedule *s, int rank, bool tra
     out->length = 0;
     for (int i = 0; i < s->ranks[rank].count; i++) {
         struct action a = s->ranks[rank].actions[i];
-        if (!transfers && !action_fact(a.kind)->computes)
+        if (!transfers && !action_traits(a.kind)->computes)
             continue;
         text_add(out, "%s%s", between, action_text(a, action));
         between = a.overlaps_next ? "+" : " ";

@@ -138,8 +138,8 @@ static double gate(const struct clocks *c, int rank)
 /* When the inputs of an action are available; < 0: unknown. */
 static double input(const struct clocks *c, int rank, struct action a)
 {
-    const struct action_fact *fact = action_fact(a.kind);
-    bool gradient = !fact->forwards;
+    const struct action_traits *traits = action_traits(a.kind);
+    bool gradient = !traits->forward;
     int before = gradient ? a.stage + 1 : a.stage - 1;
     if (a.kind == BACKWARD_WEIGHT || before < 0 || before >= c->s->stages)
         return 0.0;
@@ -161,17 +161,17 @@ static bool advance(struct clocks *c, int rank)
         return true;
     }
     struct action a = list->actions[c->at[rank]];
-    const struct action_fact *fact = action_fact(a.kind);
-    double from = gate(c, rank), there = fact->computes ? input(c, rank, a) : 0.0;
+    const struct action_traits *traits = action_traits(a.kind);
+    double from = gate(c, rank), there = traits->computes ? input(c, rank, a) : 0.0;
     if (from < 0.0 || there < 0.0)
         return false;
     c->clock[rank] = fmax(c->clock[rank], fmax(from, there));
     if (rank == 0 && c->at[rank] == 0)
         c->begun[step] = c->clock[rank];
-    if (fact->computes)
+    if (traits->computes)
         c->clock[rank] += (a.kind == BACKWARD ? 2.0 : 1.0) / c->s->v;
-    if (fact->forwards || fact->backs_input)
-        *made(c, !fact->forwards, step, a.stage, a.microbatch) = c->clock[rank];
+    if (traits->forward || traits->backward_input)
+        *made(c, !traits->forward, step, a.stage, a.microbatch) = c->clock[rank];
     c->at[rank]++;
     return true;
 }

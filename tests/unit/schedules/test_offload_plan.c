@@ -44,16 +44,16 @@ Test(offload_plan, detects_an_inconsistent_plan)
     struct schedule *s = built("1f1b", 4, 8);
     struct offload_plan *plan = NULL;
     cr_assert_eq(offload_plan_create(s, 0, &plan), OK);
-    cr_assert(plan->any && plan->returns[0] > 0 && plan->returns[7] >= 0);
+    cr_assert(plan->any && plan->reload_at[0] > 0 && plan->reload_at[7] >= 0);
     BREAK(plan->m, 7, "offload: the plan is of 1 chunks and 7 microbatches, not of 1 and 8");
     int *slot = plan->slot[KEEP_UNTIL_BACKWARD_WEIGHT];
     BREAK(slot[0], -1, "offload: chunk 0, microbatch 0 has slot -1 of 3");
     BREAK(slot[8], 3, "offload: chunk 0, microbatch 0 has slot 3 of 3");
-    BREAK(plan->returns[0], -1, "offload: chunk 0, microbatch 0 stays on the device, but has two slots");
-    BREAK(plan->returns[0], 2,
+    BREAK(plan->reload_at[0], -1, "offload: chunk 0, microbatch 0 stays on the device, but has two slots");
+    BREAK(plan->reload_at[0], 2,
           "offload: chunk 0, microbatch 0 returns before action 2; it leaves with action 2, and is read by "
           "action 9");
-    BREAK(plan->returns[0], 10,
+    BREAK(plan->reload_at[0], 10,
           "offload: chunk 0, microbatch 0 returns before action 10; it leaves with action 2, and is read by "
           "action 9");
     BREAK(slot[8], 1, "offload: microbatches 0 and 3 of chunk 0 are both in slot 1 at action 6");

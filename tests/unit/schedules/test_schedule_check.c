@@ -348,7 +348,7 @@ static bool judge_runs(struct judge *j)
             if (j->position[rank] >= s->ranks[rank].count)
                 continue;
             struct action a = s->ranks[rank].actions[j->position[rank]];
-            bool computes = action_fact(a.kind)->computes;
+            bool computes = action_traits(a.kind)->computes;
             if (schedule_rank(s, a.stage, a.microbatch) != rank || (!computes && !s->has_transfers))
                 return false;
             if (computes ? may_compute(j, a) : may_send(j, rank, a)) {

@@ -58,7 +58,7 @@ static bool any(const struct schedule *s, int rank, int i)
 
 static bool computes(const struct schedule *s, int rank, int i)
 {
-    return action_fact(get(s, rank, i).kind)->computes;
+    return action_traits(get(s, rank, i).kind)->computes;
 }
 
 static bool transfers(const struct schedule *s, int rank, int i)
@@ -86,7 +86,7 @@ static bool is_whole(const struct schedule *s, int rank, int i)
 static bool has_later_weight(const struct schedule *s, int rank, int i)
 {
     struct action a = get(s, rank, i);
-    return action_fact(a.kind)->backs_weight && a.microbatch + 1 < s->m &&
+    return action_traits(a.kind)->backward_weight && a.microbatch + 1 < s->m &&
            schedule_rank(s, a.stage, a.microbatch + 1) == rank &&
            (a.kind == BACKWARD_WEIGHT || a.stage == 0 || crosses_ranks(s, a.stage - 1, a.microbatch, true));
 }
@@ -201,19 +201,19 @@ static bool no_such_kind(struct fault *x)
 /* Positions of the inputs of an action in the rank's own list; at most two. Returns their number. */
 static int prerequisites(const struct schedule *s, int rank, struct action a, int places[2])
 {
-    const struct action_fact *fact = action_fact(a.kind);
+    const struct action_traits *traits = action_traits(a.kind);
     int k = a.microbatch, count = 0;
     int whole = place_of(s, rank, BACKWARD, a.stage, k),
         input = place_of(s, rank, BACKWARD_INPUT, a.stage, k);
-    if (fact->receives)
+    if (traits->receives)
         return 0;
-    if (a.kind == SEND_ACTIVATION || fact->backs_input)
+    if (a.kind == SEND_ACTIVATION || traits->backward_input)
         places[count++] = place_of(s, rank, FORWARD, a.stage, k);
     if (a.kind == SEND_GRADIENT || a.kind == BACKWARD_WEIGHT)
         places[count++] = whole >= 0 ? whole : input;
-    if (!fact->forwards && !fact->backs_input)
+    if (!traits->forward && !traits->backward_input)
         return count;
-    bool gradient = fact->backs_input;
+    bool gradient = traits->backward_input;
     int from = stage_before(a.stage, gradient);
     if (from < 0 || from >= s->stages)
         return count;
@@ -302,8 +302,9 @@ static bool wrong_peer(struct fault *x)
     if (!choose(x, transfers, &rank, &i))
         return false;
     struct action *a = at(x->s, rank, i);
-    const struct action_fact *fact = action_fact(a->kind);
-    int right = a->peer, other = fact->sends ? transfer_receiver(*a) : stage_before(a->stage, fact->gradient);
+    const struct action_traits *traits = action_traits(a->kind);
+    int right = a->peer,
+        other = traits->sends ? transfer_receiver(*a) : stage_before(a->stage, traits->gradient);
     a->peer = (right + 1) % (x->s->p + 1) - (right + 1 == x->s->p ? 1 : 0);
     a->peer = a->peer == right ? -1 : a->peer;
     return expect(x, rank, i, "%s has peer rank %d, but stage %d is on rank %d", action_text(*a, text),
@@ -335,7 +336,7 @@ static bool transfer_to_nobody(struct fault *x)
 static int next_on_edge(const struct schedule *s, int rank, int i)
 {
     struct action a = get(s, rank, i);
-    for (int j = i + 1; action_fact(a.kind)->receives && j < s->ranks[rank].count; j++)
+    for (int j = i + 1; action_traits(a.kind)->receives && j < s->ranks[rank].count; j++)
         if (get(s, rank, j).kind == a.kind && get(s, rank, j).peer == a.peer)
             return j;
     return -1;
@@ -366,7 +367,7 @@ static bool can_cross(const struct schedule *s, int rank, int i)
     if (i + 1 >= s->ranks[rank].count)
         return false;
     struct action a = get(s, rank, i), b = get(s, rank, i + 1);
-    return action_fact(a.kind)->receives && action_fact(b.kind)->sends && a.peer == b.peer;
+    return action_traits(a.kind)->receives && action_traits(b.kind)->sends && a.peer == b.peer;
 }
 
 static bool blocks_if_transfers_do(struct fault *x)

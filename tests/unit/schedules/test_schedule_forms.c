@@ -10,8 +10,8 @@ static int peak_until_input(const struct schedule *s, int rank)
 {
     int held = 0, peak = 0;
     for (int i = 0; i < s->ranks[rank].count; i++) {
-        const struct action_fact *fact = action_fact(s->ranks[rank].actions[i].kind);
-        held += (fact->forwards ? 1 : 0) - (fact->backs_input ? 1 : 0);
+        const struct action_traits *traits = action_traits(s->ranks[rank].actions[i].kind);
+        held += (traits->forward ? 1 : 0) - (traits->backward_input ? 1 : 0);
         peak = held > peak ? held : peak;
     }
     return peak;

@@ -16,15 +16,15 @@ static void expect_prompt_sends(const struct schedule *s)
         const struct action_list *list = &s->ranks[rank];
         for (int i = 0; i < list->count; i++) {
             struct action a = list->actions[i];
-            const struct action_fact *fact = action_fact(a.kind);
+            const struct action_traits *traits = action_traits(a.kind);
             int at = i;
-            while (at > 0 && !action_fact(list->actions[at].kind)->computes)
+            while (at > 0 && !action_traits(list->actions[at].kind)->computes)
                 at--;
             bool first_of_pair = at > 0 && list->actions[at - 1].overlaps_next;
-            if (fact->sends && first_of_pair && list->actions[at].stage != a.stage)
+            if (traits->sends && first_of_pair && list->actions[at].stage != a.stage)
                 at--;
             struct action made = list->actions[at];
-            cr_assert(!fact->sends || (made.stage == a.stage && made.microbatch == a.microbatch),
+            cr_assert(!traits->sends || (made.stage == a.stage && made.microbatch == a.microbatch),
                       "%s p %d m %d v %d rank %d action %d", s->family->about.name, s->p, s->m, s->v, rank,
                       i);
         }
@@ -82,13 +82,13 @@ static void expect_good_slots_of(const struct schedule *s, int rank, const struc
     memset(&x.most, 0, sizeof x.most);
     for (int i = 0; i < s->ranks[rank].count; i++) {
         struct action a = s->ranks[rank].actions[i];
-        const struct action_fact *fact = action_fact(a.kind);
+        const struct action_traits *traits = action_traits(a.kind);
         int chunk = schedule_chunk(s, a.stage, a.microbatch);
         if (lifetime == KEEP_INPUT)
             take_inputs(&x, plan, s, a);
-        else if (of_forward ? a.kind == FORWARD : fact->backs_input)
+        else if (of_forward ? a.kind == FORWARD : traits->backward_input)
             take(&x, plan, lifetime, chunk, a.microbatch);
-        if (until_input ? fact->backs_input : fact->backs_weight)
+        if (until_input ? traits->backward_input : traits->backward_weight)
             give_back(&x, plan, lifetime, chunk, a.microbatch);
     }
     for (int chunk = 0; chunk < s->chunks; chunk++) {
@@ -129,12 +129,12 @@ static void expect_each_once(const struct schedule *s)
         memset(latest, -1, (size_t)s->stages * sizeof *latest);
         for (int i = 0; i < s->ranks[rank].count; i++) {
             struct action a = s->ranks[rank].actions[i];
-            const struct action_fact *fact = action_fact(a.kind);
+            const struct action_traits *traits = action_traits(a.kind);
             unsigned char *cell = &done[(size_t)a.stage * (size_t)s->m + (size_t)a.microbatch];
-            *cell = (unsigned char)(*cell + (fact->forwards ? 1 : 0) + (fact->backs_input ? 4 : 0) +
-                                    (fact->backs_weight ? 16 : 0));
-            cr_assert(!fact->backs_weight || a.microbatch > latest[a.stage]);
-            latest[a.stage] = fact->backs_weight ? a.microbatch : latest[a.stage];
+            *cell = (unsigned char)(*cell + (traits->forward ? 1 : 0) + (traits->backward_input ? 4 : 0) +
+                                    (traits->backward_weight ? 16 : 0));
+            cr_assert(!traits->backward_weight || a.microbatch > latest[a.stage]);
+            latest[a.stage] = traits->backward_weight ? a.microbatch : latest[a.stage];
         }
     }
     for (size_t i = 0; i < cells; i++)

@@ -287,7 +287,7 @@ Test(simulate, an_edge_carries_one_message_at_a_time)
         double *free_from = calloc((size_t)edges->count + 1, sizeof *free_from);
         for (int rank = 0; rank < s->p; rank++)
             for (int j = 0; j < s->ranks[rank].count; j++) {
-                if (!action_fact(s->ranks[rank].actions[j].kind)->sends)
+                if (!action_traits(s->ranks[rank].actions[j].kind)->sends)
                     continue;
                 int edge = edge_of(edges, s, s->ranks[rank].actions[j]);
                 struct action_time time = sim->times[sim->first[rank] + j];

@@ -102,7 +102,7 @@ static enum status run_action(struct field *f, struct action a)
     TRY(activation_store_acquire(&f->store, a, base));
     if (a.kind == FORWARD)
         write_values(f, base, cell);
-    else if (action_fact(a.kind)->backs_weight)
+    else if (action_traits(a.kind)->backward_weight)
         read_values(f, base, cell);
     return activation_store_release(&f->store, a);
 }

@@ -169,7 +169,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 static enum status show(const struct arguments *a, const struct played *played)
 {
     const struct output *svg = &a->outputs[SVG], *trace = &a->outputs[TRACE];
-    bool say = printing(a) == NULL && !outputs_print(a->outputs, OUTPUTS);
+    bool report = printing(a) == NULL && !outputs_print(a->outputs, OUTPUTS);
     if (a->times)
         print_schedule_times(played);
     else if (a->csv)
@@ -179,8 +179,8 @@ static enum status show(const struct arguments *a, const struct played *played)
     else if (a->text || (svg->path == NULL && trace->path == NULL))
         print_schedule_text(played);
     if (svg->path != NULL)
-        TRY(write_schedule_svg(played, a->critical, svg, say));
-    return trace->path != NULL ? write_schedule_trace(played, trace, say) : OK;
+        TRY(write_schedule_svg(played, a->critical, svg, report));
+    return trace->path != NULL ? write_schedule_trace(played, trace, report) : OK;
 }
 
 static enum status read_file(const struct arguments *a, struct schedule **out)

@@ -41,7 +41,7 @@ static int64_t sends_of(const struct schedule *s, int rank)
 {
     int64_t sends = 0;
     for (int i = 0; i < s->ranks[rank].count; i++)
-        sends += action_fact(s->ranks[rank].actions[i].kind)->sends ? 1 : 0;
+        sends += action_traits(s->ranks[rank].actions[i].kind)->sends ? 1 : 0;
     return sends;
 }
 

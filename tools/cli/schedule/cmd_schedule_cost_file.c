@@ -18,8 +18,8 @@ enum { FIELDS = 4, MOST_BYTES = 1 << 26 };
 struct reader {
     const char *path;
     struct stage_costs *out;
-    bool *said; // [lines] stages seen so far
-    int lines;  // lines with times
+    bool *given; // [lines] stages seen so far
+    int lines;   // lines with times
 };
 
 /* Splits a line into fields without blanks; returns their number, FIELDS + 1 if there are more. */
@@ -79,9 +79,9 @@ static enum status read_line(struct reader *r, int number, char *line)
     if (stage >= r->lines)
         return fail(BAD_USAGE, "%s, line %d: stage %lld; %d lines have the times of stages 0 to %d", r->path,
                     number, (long long)stage, r->lines, r->lines - 1);
-    if (r->said[stage])
+    if (r->given[stage])
         return fail(BAD_USAGE, "%s, line %d: stage %lld is given twice", r->path, number, (long long)stage);
-    r->said[stage] = true;
+    r->given[stage] = true;
     r->out->of_stage[stage] = (struct stage_cost){.f = times[0], .i = times[1], .w = times[2]};
     return OK;
 }
@@ -131,15 +131,15 @@ enum status read_stage_costs(const char *path, struct stage_costs *out)
     if (status == OK) {
         out->count = r.lines;
         out->of_stage = calloc((size_t)r.lines + 1, sizeof *out->of_stage);
-        r.said = calloc((size_t)r.lines + 1, sizeof *r.said);
-        if (out->of_stage == NULL || r.said == NULL)
+        r.given = calloc((size_t)r.lines + 1, sizeof *r.given);
+        if (out->of_stage == NULL || r.given == NULL)
             status = fail(NO_MEMORY, "no memory for the times of %d stages", r.lines);
     }
     if (status == OK)
         status = read_lines(&r, &text, false);
     if (status == OK)
         status = check_sum(out, path);
-    free(r.said);
+    free(r.given);
     text_free(&text);
     if (status != OK)
         stage_costs_free(out);

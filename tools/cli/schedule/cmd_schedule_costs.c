@@ -101,7 +101,7 @@ void add_costs(const struct cost_table *whole, int v, struct text *out)
 {
     const struct stage_cost *rank = &whole->chunk;
     if (whole->of_stage != NULL)
-        text_add(out, "F, I, W of each stage: as its file says");
+        text_add(out, "F, I, W of each stage: from its file");
     else if (whole->b_alone)
         text_add(out, "F, B of a whole rank: %g, %g", rank->f, rank->i + rank->w);
     else if (whole->b > 0.0)

@@ -25,7 +25,7 @@ void stage_costs_free(struct stage_costs *costs);
 struct cost_table costs_of_chunks(const struct cost_table *whole, int v);
 
 /* Formats "F, I, W of a whole rank: 1, 1, 1 (of a chunk 1/2 of that); a message: 0", with v 0 "1/v"; with
- * a cost file "F, I, W of each stage: as its file says; a message: 0". */
+ * a cost file "F, I, W of each stage: from its file; a message: 0". */
 void add_costs(const struct cost_table *whole, int v, struct text *out);
 /* Formats JSON: "cost": {"f": 1, "i": 1, "w": 1, "comm": 0}, with "b" if it was given. */
 void print_json_costs(const struct cost_table *whole);

@@ -7,32 +7,32 @@
 #include <unistd.h>
 
 /* Identity of a file: its inode if it exists, otherwise the inode of its directory and its name. */
-struct place {
-    bool there;
+struct file_identity {
+    bool exists;
     struct stat info; // of the file or its directory
     const char *name; // after the last slash
 };
 
-static struct place place_of(const char *path)
+static struct file_identity identity_of(const char *path)
 {
-    struct place place = {.name = path};
+    struct file_identity file = {.name = path};
     const char *slash = strrchr(path, '/');
-    place.there = stat(path, &place.info) == 0;
-    if (place.there)
-        return place;
+    file.exists = stat(path, &file.info) == 0;
+    if (file.exists)
+        return file;
     struct text folder = {0};
     text_add_bytes(&folder, path, slash != NULL ? (size_t)(slash - path) + 1 : 0);
-    place.name = slash != NULL ? slash + 1 : path;
-    if (stat(slash != NULL ? text_chars(&folder) : ".", &place.info) != 0)
-        place.info = (struct stat){0}; // no directory, so no such file
+    file.name = slash != NULL ? slash + 1 : path;
+    if (stat(slash != NULL ? text_chars(&folder) : ".", &file.info) != 0)
+        file.info = (struct stat){0}; // no directory, so no such file
     text_free(&folder);
-    return place;
+    return file;
 }
 
-static bool same_place(const struct place *a, const struct place *b)
+static bool same_file(const struct file_identity *a, const struct file_identity *b)
 {
-    return a->there == b->there && a->info.st_dev == b->info.st_dev && a->info.st_ino == b->info.st_ino &&
-           (a->there || strcmp(a->name, b->name) == 0);
+    return a->exists == b->exists && a->info.st_dev == b->info.st_dev && a->info.st_ino == b->info.st_ino &&
+           (a->exists || strcmp(a->name, b->name) == 0);
 }
 
 static bool is_standard(const struct output *o)
@@ -48,7 +48,7 @@ bool outputs_print(const struct output *outputs, int count)
     return false;
 }
 
-static enum status check_place(const struct output *o)
+static enum status check_path(const struct output *o)
 {
     if (o->path[0] == 0)
         return fail(BAD_USAGE, "schedule: %s has an empty name; use a file name, or - for standard output",
@@ -65,12 +65,12 @@ static enum status check_pair(const struct output *a, const struct output *b)
                     a->option, b->option);
     if (is_standard(a) || is_standard(b))
         return OK;
-    struct place x = place_of(a->path), y = place_of(b->path);
-    return same_place(&x, &y) ? fail(BAD_USAGE,
-                                     "schedule: %s %s and %s %s are the same file; use two "
-                                     "names",
-                                     a->option, a->path, b->option, b->path)
-                              : OK;
+    struct file_identity x = identity_of(a->path), y = identity_of(b->path);
+    return same_file(&x, &y) ? fail(BAD_USAGE,
+                                    "schedule: %s %s and %s %s are the same file; use two "
+                                    "names",
+                                    a->option, a->path, b->option, b->path)
+                             : OK;
 }
 
 static enum status check_output(const struct output *o, const char *const inputs[2], const char *printing)
@@ -81,16 +81,16 @@ static enum status check_output(const struct output *o, const char *const inputs
                     o->option, o->option);
     if (is_standard(o))
         return OK;
-    TRY(check_place(o));
-    struct place place = place_of(o->path);
+    TRY(check_path(o));
+    struct file_identity file = identity_of(o->path);
     for (int i = 0; i < 2; i++) {
-        struct place input = place_of(inputs[i] != NULL ? inputs[i] : "");
-        if (place.there && input.there && same_place(&place, &input))
+        struct file_identity input = identity_of(inputs[i] != NULL ? inputs[i] : "");
+        if (file.exists && input.exists && same_file(&file, &input))
             return fail(BAD_USAGE, "schedule: %s %s would overwrite the %s; use another name", o->option,
                         o->path, i == 0 ? "schedule" : "costs");
     }
-    if (place.there && fstat(STDOUT_FILENO, &printed) == 0 && printed.st_dev == place.info.st_dev &&
-        printed.st_ino == place.info.st_ino)
+    if (file.exists && fstat(STDOUT_FILENO, &printed) == 0 && printed.st_dev == file.info.st_dev &&
+        printed.st_ino == file.info.st_ino)
         return fail(BAD_USAGE, "schedule: %s %s is standard output; use %s -", o->option, o->path, o->option);
     return OK;
 }
@@ -109,14 +109,14 @@ enum status outputs_check(const struct output *outputs, int count, const char *c
     return OK;
 }
 
-enum status output_write(const struct output *o, const struct text *content, bool say)
+enum status output_write(const struct output *o, const struct text *content, bool report)
 {
     if (is_standard(o)) {
         fwrite(content->chars, 1, content->length, stdout); // errors are checked once, at the end
         return OK;
     }
     TRY(file_write_atomic(o->path, content->chars, content->length));
-    if (say)
+    if (report)
         print_line(stdout, "%s: %zu bytes", o->path, content->length);
     return OK;
 }

@@ -16,5 +16,5 @@ MUST_USE enum status outputs_check(const struct output *outputs, int count, cons
                                    const char *printing);
 /* Returns true if one of them is standard output. */
 bool outputs_print(const struct output *outputs, int count);
-/* `say`: reports the written files on standard output. */
-MUST_USE enum status output_write(const struct output *output, const struct text *content, bool say);
+/* `report`: reports the written files on standard output. */
+MUST_USE enum status output_write(const struct output *output, const struct text *content, bool report);

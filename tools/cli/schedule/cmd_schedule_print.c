@@ -76,7 +76,7 @@ void print_schedule_times(const struct played *played)
         for (int i = 0; i < s->ranks[rank].count; i++) {
             struct action a = s->ranks[rank].actions[i];
             const struct action_time *time = &sim->times[sim->first[rank] + i];
-            printf("%d,%d,%s,%s,%d,%d,%d,", rank, i, action_text(a, action), action_fact(a.kind)->text,
+            printf("%d,%d,%s,%s,%d,%d,%d,", rank, i, action_text(a, action), action_traits(a.kind)->text,
                    a.stage, schedule_chunk(s, a.stage, a.microbatch), a.microbatch);
             if (a.peer >= 0)
                 printf("%d", a.peer);
@@ -103,7 +103,7 @@ static void json_actions(const struct schedule *s, const struct simulation *sim,
         const struct action_time *time = &sim->times[sim->first[rank] + i];
         printf("%s\n      {\"action\": \"%s\", \"kind\": \"%s\", \"stage\": %d, \"chunk\": %d, "
                "\"microbatch\": %d, ",
-               i > 0 ? "," : "", action_text(a, action), action_fact(a.kind)->text, a.stage,
+               i > 0 ? "," : "", action_text(a, action), action_traits(a.kind)->text, a.stage,
                schedule_chunk(s, a.stage, a.microbatch), a.microbatch);
         if (a.peer >= 0)
             printf("\"peer\": %d, ", a.peer);
@@ -158,25 +158,26 @@ void print_schedule_json(const struct played *played)
 
 /* ---- files ---- */
 
-enum status write_schedule_svg(const struct played *played, bool critical, const struct output *to, bool say)
+enum status write_schedule_svg(const struct played *played, bool critical, const struct output *to,
+                               bool report)
 {
     struct text content = {0}, note = {0};
     add_costs(played->whole, played->schedule->v, &note);
     draw_svg(&(struct drawing){played->name, played->schedule, played->simulation}, 1,
              &(struct svg_options){.critical = critical, .note = note.chars}, &content);
-    enum status status = output_write(to, &content, say);
+    enum status status = output_write(to, &content, report);
     text_free(&note);
     text_free(&content);
     return status;
 }
 
-enum status write_schedule_trace(const struct played *played, const struct output *to, bool say)
+enum status write_schedule_trace(const struct played *played, const struct output *to, bool report)
 {
     enum { MICROSECONDS = 1000 }; // a unit of time is displayed as a millisecond
     struct text content = {0};
     draw_trace(&(struct drawing){played->name, played->schedule, played->simulation}, 1, MICROSECONDS,
                &content);
-    enum status status = output_write(to, &content, say);
+    enum status status = output_write(to, &content, report);
     text_free(&content);
     return status;
 }

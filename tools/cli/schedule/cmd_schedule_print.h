@@ -27,7 +27,7 @@ void print_schedule_times(const struct played *played); // a line per action
 MUST_USE enum status print_schedule_csv(const struct played *played); // a file's text: schedules/csv/csv.h
 void print_schedule_json(const struct played *played);
 
-/* `say`: reports the written files on standard output. */
+/* `report`: reports the written files on standard output. */
 MUST_USE enum status write_schedule_svg(const struct played *played, bool critical, const struct output *to,
-                                        bool say);
-MUST_USE enum status write_schedule_trace(const struct played *played, const struct output *to, bool say);
+                                        bool report);
+MUST_USE enum status write_schedule_trace(const struct played *played, const struct output *to, bool report);

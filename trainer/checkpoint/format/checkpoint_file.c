@@ -96,7 +96,7 @@ enum status checkpoint_writer_append(struct checkpoint_writer *w, const void *by
 {
     const unsigned char *at = bytes;
     while (length > 0) {
-        size_t room = CHECKPOINT_BLOCK_BYTES - w->filled, take = length < room ? length : room;
+        size_t available = CHECKPOINT_BLOCK_BYTES - w->filled, take = length < available ? length : available;
         memcpy(w->block + w->filled, at, take);
         w->filled += take;
         at += take;
@@ -272,7 +272,8 @@ enum status checkpoint_file_read(struct checkpoint_file *f, const struct safeten
     CHECK(from >= 0 && from <= tensor->bytes && length <= (size_t)(tensor->bytes - from));
     for (int64_t at = tensor->offset_bytes + from; length > 0;) {
         int64_t inside = at % CHECKPOINT_BLOCK_BYTES;
-        size_t room = (size_t)(CHECKPOINT_BLOCK_BYTES - inside), take = length < room ? length : room;
+        size_t available = (size_t)(CHECKPOINT_BLOCK_BYTES - inside),
+               take = length < available ? length : available;
         TRY(load_block(f, at / CHECKPOINT_BLOCK_BYTES));
         memcpy(to, f->block + inside, take);
         to += take;

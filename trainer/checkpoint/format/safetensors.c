@@ -110,11 +110,11 @@ static enum status parse_offsets(const struct safetensors *f, const json_t *entr
         return fail(BAD_CHECKPOINT, "%s: tensor %s needs data_offsets [begin, end]", f->path.chars,
                     tensor->name);
     int64_t from = json_integer_value(begin), to = json_integer_value(end);
-    int64_t room = f->file_bytes - f->header_bytes;
-    if (from < 0 || to < from || to > room)
+    int64_t available = f->file_bytes - f->header_bytes;
+    if (from < 0 || to < from || to > available)
         return fail(BAD_CHECKPOINT,
                     "%s: tensor %s occupies bytes %lld to %lld of %lld: the file is truncated or corrupt",
-                    f->path.chars, tensor->name, (long long)from, (long long)to, (long long)room);
+                    f->path.chars, tensor->name, (long long)from, (long long)to, (long long)available);
     if (to - from != tensor->bytes)
         return fail(BAD_CHECKPOINT, "%s: tensor %s has %lld bytes, but its shape needs %lld: corrupt",
                     f->path.chars, tensor->name, (long long)(to - from), (long long)tensor->bytes);
@@ -144,10 +144,10 @@ static enum status check_no_holes(const struct safetensors *f)
                         f->path.chars, tensor->name, (long long)tensor->offset_bytes, (long long)end);
         end += tensor->bytes;
     }
-    int64_t room = f->file_bytes - f->header_bytes;
-    if (end != room)
+    int64_t available = f->file_bytes - f->header_bytes;
+    if (end != available)
         return fail(BAD_CHECKPOINT, "%s: the tensors end at byte %lld, but the file has %lld bytes: corrupt",
-                    f->path.chars, (long long)end, (long long)room);
+                    f->path.chars, (long long)end, (long long)available);
     return OK;
 }
 

@@ -37,8 +37,8 @@ static int chunk_of(const struct activation_store *store, struct action action)
 
 static bool in_backward(struct action action)
 {
-    const struct action_fact *fact = action_fact(action.kind);
-    return fact->backs_input || fact->backs_weight;
+    const struct action_traits *traits = action_traits(action.kind);
+    return traits->backward_input || traits->backward_weight;
 }
 
 static enum status check_slot(const struct activation_store *store, struct action action,
@@ -56,16 +56,16 @@ static enum status check_slot(const struct activation_store *store, struct actio
 
 static enum status check_action(const struct activation_store *store, struct action action)
 {
-    const struct action_fact *fact = action_fact(action.kind);
+    const struct action_traits *traits = action_traits(action.kind);
     bool training = store->stash.backward;
-    if (!fact->computes || (in_backward(action) && !training))
+    if (!traits->computes || (in_backward(action) && !training))
         return OK;
     for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++)
         if (training || lifetime != KEEP_INPUT_TO_WEIGHT)
             TRY(check_slot(store, action, (enum lifetime)lifetime));
     int chunk = chunk_of(store, action),
         gradient = training ? stash_gradient(&store->stash, chunk, action.microbatch) : 0;
-    if (!fact->backs_input || (gradient >= 0 && gradient < store->stash.gradients.count))
+    if (!traits->backward_input || (gradient >= 0 && gradient < store->stash.gradients.count))
         return OK;
     return fail(BAD_SCHEDULE, "chunk %d, microbatch %d: there is no gradient buffer %d", chunk,
                 action.microbatch, gradient);
@@ -131,9 +131,9 @@ static enum status acquire_gradient(struct activation_store *store, struct actio
 
 static enum status acquire_backward(struct activation_store *store, struct action action)
 {
-    const struct action_fact *fact = action_fact(action.kind);
+    const struct action_traits *traits = action_traits(action.kind);
     int chunk = chunk_of(store, action);
-    if (fact->backs_input) {
+    if (traits->backward_input) {
         TRY(offload_await(store->offload, chunk, action.microbatch));
         TRY(acquire_to_read(store, action, KEEP_INPUT));
         TRY(acquire_to_read(store, action, KEEP_UNTIL_BACKWARD_INPUT));
@@ -141,7 +141,7 @@ static enum status acquire_backward(struct activation_store *store, struct actio
         if (action.stage == store->schedule->stages - 1)
             TRY(acquire_gradient(store, action));
     }
-    if (!fact->backs_weight)
+    if (!traits->backward_weight)
         return OK;
     TRY(acquire_to_read(store, action, KEEP_UNTIL_BACKWARD_WEIGHT));
     return acquire_to_read(store, action, KEEP_INPUT_TO_WEIGHT);
@@ -180,9 +180,9 @@ enum status activation_store_acquire(struct activation_store *store, struct acti
 /* True if the action is the last one that reads tensors of a lifetime. */
 static bool ends(struct action action, enum lifetime lifetime)
 {
-    const struct action_fact *fact = action_fact(action.kind);
+    const struct action_traits *traits = action_traits(action.kind);
     bool until_input = lifetime == KEEP_INPUT || lifetime == KEEP_UNTIL_BACKWARD_INPUT;
-    return until_input ? fact->backs_input : fact->backs_weight;
+    return until_input ? traits->backward_input : traits->backward_weight;
 }
 
 enum status activation_store_release(struct activation_store *store, struct action action)
@@ -194,7 +194,7 @@ enum status activation_store_release(struct activation_store *store, struct acti
         if (ends(action, (enum lifetime)lifetime))
             TRY(stash_poison(&store->stash, store->compute, (enum lifetime)lifetime, chunk, action.microbatch,
                              true));
-    return action_fact(action.kind)->computes ? stash_release_shared(&store->stash, store->compute) : OK;
+    return action_traits(action.kind)->computes ? stash_release_shared(&store->stash, store->compute) : OK;
 }
 
 void activation_store_sent(struct activation_store *store, struct action action, struct event sent)

@@ -43,12 +43,12 @@ static enum status allocate_tables(struct offload *o, int positions)
     return good ? OK : fail(NO_MEMORY, "no memory for the offload plan of %zu microbatches", cells);
 }
 
-static void list_returns(struct offload *o, int positions)
+static void list_reloads(struct offload *o, int positions)
 {
     for (int i = 0; i < positions; i++)
         o->first_at[i] = -1;
     for (int cell = 0; cell < o->stash->chunks * o->stash->m; cell++) {
-        int at = o->stash->offloaded->returns[cell];
+        int at = o->stash->offloaded->reload_at[cell];
         if (at < 0)
             continue;
         o->next[cell] = o->first_at[at];
@@ -84,7 +84,7 @@ enum status offload_create(struct stash *stash, struct stream *compute, const st
     if (status == OK)
         status = stream_create(stream_device(compute), "offload", &o->stream);
     if (status == OK) {
-        list_returns(o, list->count);
+        list_reloads(o, list->count);
         *out = o;
     } else {
         offload_destroy(o);
@@ -141,7 +141,7 @@ static size_t host_offset(const struct offload *o, int lifetime, int chunk, int 
 
 enum status offload_leave(struct offload *o, int chunk, int microbatch)
 {
-    if (o == NULL || o->stash->offloaded->returns[chunk * o->stash->m + microbatch] < 0)
+    if (o == NULL || o->stash->offloaded->reload_at[chunk * o->stash->m + microbatch] < 0)
         return OK;
     char *base[LIFETIME_COUNT];
     stash_bases(o->stash, chunk, microbatch, false, base);
@@ -190,7 +190,8 @@ enum status offload_return(struct offload *o, int position)
 enum status offload_await(struct offload *o, int chunk, int microbatch)
 {
     int cell = o != NULL ? chunk * o->stash->m + microbatch : 0;
-    return o != NULL && o->stash->offloaded->returns[cell] >= 0 ? stream_wait(o->compute, o->back[cell]) : OK;
+    return o != NULL && o->stash->offloaded->reload_at[cell] >= 0 ? stream_wait(o->compute, o->back[cell])
+                                                                  : OK;
 }
 
 struct stream *offload_stream(const struct offload *o)

@@ -4,7 +4,8 @@
  *     warning: R:9: optimizer.lr_wsd_decay_iters has no effect: optimizer.lr_decay_style is cosine, and only
  *     WSD uses it
  *
- * A row has the keys, when they are not read, the key that decides it, and what would read them. Caution:
+ * A row has the keys, a predicate that tells when they are unused, the key that decides it, and what uses
+ * them. Caution:
  * defaults, and values equal to the default, cause no warning. */
 #include "trainer/recipe/recipe_table.h"
 
@@ -129,9 +130,9 @@ static bool not_selective(const struct recipe *r)
     "precision.initial_loss_scale precision.min_loss_scale precision.loss_scale_window " \
     "precision.hysteresis"
 
-static const struct unread {
+static const struct unused_key {
     const char *keys; // separated by spaces
-    bool (*unread)(const struct recipe *recipe);
+    bool (*applies)(const struct recipe *recipe);
     const char *because; // the key that decides it
     const char *wanted;  // the end of the message, after "and"
 } rows[] = {
@@ -173,8 +174,8 @@ static const struct unread {
      "no timeline is written"},
 };
 
-/* Said, and not what it would be anyway. */
-static bool is_said(const struct recipe *recipe, int row)
+/* True if the key was given, with a value other than the default. */
+static bool is_given(const struct recipe *recipe, int row)
 {
     enum origin_kind kind = recipe->origin[row].kind;
     struct text value = {0};
@@ -185,17 +186,17 @@ static bool is_said(const struct recipe *recipe, int row)
     return given;
 }
 
-static void warn_unread(const struct recipe *recipe, const char *key, const struct unread *unread,
+static void warn_unused(const struct recipe *recipe, const char *key, const struct unused_key *unused,
                         struct problems *problems)
 {
     int row = row_of(key);
-    if (!is_said(recipe, row))
+    if (!is_given(recipe, row))
         return;
     struct text where = {0}, value = {0};
     origin_text(recipe, row, &where);
-    recipe_key_text(recipe, unread->because, &value);
+    recipe_key_text(recipe, unused->because, &value);
     problems_warn(problems, "%s: %s has no effect: %s is %s, and %s", text_chars(&where), key,
-                  unread->because, text_chars(&value), unread->wanted);
+                  unused->because, text_chars(&value), unused->wanted);
     text_free(&where);
     text_free(&value);
 }
@@ -247,15 +248,15 @@ static void warn_of_modules(const struct recipe *recipe, struct problems *proble
             }
 }
 
-void recipe_warn_unread(const struct recipe *recipe, struct problems *problems)
+void recipe_warn_unused(const struct recipe *recipe, struct problems *problems)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct text keys = {0};
         text_add(&keys, "%s", rows[i].keys);
         char *rest = keys.chars;
-        bool unread = rows[i].unread(recipe);
-        for (char *key = strsep(&rest, " "); unread && key != NULL; key = strsep(&rest, " "))
-            warn_unread(recipe, key, &rows[i], problems);
+        bool unused = rows[i].applies(recipe);
+        for (char *key = strsep(&rest, " "); unused && key != NULL; key = strsep(&rest, " "))
+            warn_unused(recipe, key, &rows[i], problems);
         text_free(&keys);
     }
     warn_too_many(recipe, problems);
