@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/device.h"
+#include "kernels/ops.h"
 
 /* The name of the planning device. */
 const char *device_that_plans(void);
@@ -25,3 +26,22 @@ struct op_cost {
     double bytes; // each operand once, read or written; an accumulated output twice
 };
 struct op_cost op_cost(const struct op *op);
+
+/* An op without its operands: what a plan needs to know of it. Ops with equal records take equal time. */
+struct op_record {
+    enum op_kind kind;
+    enum dtype dtype; // of the inputs
+    /* gemm: m, n, k. Attention: heads times sequences, queries per sequence, head size. Copies between host
+     * and device: 1, bytes, 0. Other ops: rows and columns of the tensor that names their size; lists: 1, the
+     * elements of all members. */
+    int64_t shape[3];
+    int launches; // kernels; 0: the op does nothing
+    struct op_cost cost;
+};
+
+struct op_record op_record(const struct op *op);
+bool op_record_equals(const struct op_record *a, const struct op_record *b);
+
+/* "gemm bf16 4096 x 12288 x 3072". */
+enum { OP_RECORD_CHARS = 120 };
+const char *op_record_text(const struct op_record *record, char out[OP_RECORD_CHARS]);

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/tape/tape.h"
+
+#include "parallel/observe_world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FEW = 16 };
+
+/* Without memory it stops, and reports that at the end. */
+struct tape_recorder {
+    struct tape *tape;
+    const struct stream **streams; // of the lanes
+    const struct comm **comms;     // of the groups
+    bool on, out_of_memory;
+    int64_t last_sequence; // of the last message
+    int next_op;           // where to look for the next op first
+};
+
+/* ---- lists that grow ---- */
+
+/* Makes room for one more of `each` bytes in a list of `count`; capacities are powers of two. */
+static bool grow(void **list, int count, size_t each)
+{
+    bool full = count == 0 || (count >= FEW && (count & (count - 1)) == 0);
+    if (!full)
+        return true;
+    size_t capacity = count == 0 ? FEW : 2 * (size_t)count;
+    void *larger = realloc(*list, capacity * each);
+    if (larger == NULL)
+        return false;
+    *list = larger;
+    return true;
+}
+
+#define GROW(list, count) grow((void **)&(list), (count), sizeof *(list))
+
+/* ---- lanes, actions, groups ---- */
+
+/* Returns the lane of a stream, added at its first use; -1: no memory. */
+static int lane_of(struct tape_recorder *r, const struct stream *stream)
+{
+    struct tape *tape = r->tape;
+    for (int i = 0; i < tape->lane_count; i++)
+        if (r->streams[i] == stream)
+            return i;
+    if (!GROW(tape->lanes, tape->lane_count) || !GROW(r->streams, tape->lane_count)) {
+        r->out_of_memory = true;
+        return -1;
+    }
+    tape->lanes[tape->lane_count] = (struct tape_lane){.items = NULL};
+    snprintf(tape->lanes[tape->lane_count].name, sizeof tape->lanes->name, "%s", stream->name);
+    r->streams[tape->lane_count] = stream;
+    return tape->lane_count++;
+}
+
+/* Actions come one after the other. */
+static int action_of(struct tape_recorder *r, const char *name)
+{
+    struct tape *tape = r->tape;
+    if (tape->action_count > 0 && strcmp(tape->actions[tape->action_count - 1].name, name) == 0)
+        return tape->action_count - 1;
+    if (!GROW(tape->actions, tape->action_count)) {
+        r->out_of_memory = true;
+        return 0;
+    }
+    snprintf(tape->actions[tape->action_count].name, sizeof tape->actions->name, "%s", name);
+    return tape->action_count++;
+}
+
+static int group_of(struct tape_recorder *r, const struct comm *comm)
+{
+    struct tape *tape = r->tape;
+    for (int i = 0; i < tape->group_count; i++)
+        if (r->comms[i] == comm)
+            return i;
+    int *ranks = malloc((size_t)comm->size * sizeof *ranks);
+    if (ranks == NULL || !GROW(tape->groups, tape->group_count) || !GROW(r->comms, tape->group_count)) {
+        free(ranks);
+        r->out_of_memory = true;
+        return 0;
+    }
+    for (int i = 0; i < comm->size; i++)
+        ranks[i] = comm->ranks != NULL ? comm->ranks[i] : i;
+    struct tape_group *group = &tape->groups[tape->group_count];
+    *group = (struct tape_group){.size = comm->size, .ranks = ranks};
+    snprintf(group->name, sizeof group->name, "%s", comm->name);
+    r->comms[tape->group_count] = comm;
+    return tape->group_count++;
+}
+
+/* ---- ops and messages ---- */
+
+static int op_of(struct tape_recorder *r, const struct op *op)
+{
+    struct tape *tape = r->tape;
+    const struct op_record record = op_record(op);
+    // Layers repeat: usually this op followed the previous one before.
+    for (int tried = 0; tried < tape->op_count; tried++) {
+        r->next_op = r->next_op < tape->op_count ? r->next_op : 0;
+        if (op_record_equals(&tape->ops[r->next_op++], &record))
+            return r->next_op - 1;
+    }
+    if (!GROW(tape->ops, tape->op_count)) {
+        r->out_of_memory = true;
+        return 0;
+    }
+    tape->ops[tape->op_count] = record;
+    r->next_op = ++tape->op_count;
+    return tape->op_count - 1;
+}
+
+/* The number of earlier messages of this kind between this rank and the peer, or of the group's calls. */
+static int64_t number_of(const struct tape *tape, const struct tape_message *message)
+{
+    const bool between_two = message->call == CALL_SEND || message->call == CALL_RECEIVE;
+    int64_t number = 1;
+    for (int i = tape->message_count - 1; i >= 0; i--) {
+        const struct tape_message *before = &tape->messages[i];
+        bool same = before->group == message->group &&
+                    (!between_two || (before->call == message->call && before->peer == message->peer));
+        if (same)
+            return before->number + 1;
+    }
+    return number;
+}
+
+static int message_of(struct tape_recorder *r, const struct observed_message *seen)
+{
+    struct tape *tape = r->tape;
+    struct tape_message message = {
+        .call = seen->call,
+        .dtype = seen->data.dtype,
+        .group = group_of(r, seen->comm),
+        .bytes = message_bytes(seen),
+        .peer = seen->peer < 0              ? -1
+                : seen->comm->ranks != NULL ? seen->comm->ranks[seen->peer]
+                                            : seen->peer,
+    };
+    message.number = number_of(tape, &message);
+    message.with_previous = tape->message_count > 0 && r->last_sequence == seen->sequence &&
+                            tape->messages[tape->message_count - 1].group == message.group;
+    r->last_sequence = seen->sequence;
+    if (!GROW(tape->messages, tape->message_count)) {
+        r->out_of_memory = true;
+        return 0;
+    }
+    tape->messages[tape->message_count] = message;
+    return tape->message_count++;
+}
+
+/* ---- the observer ---- */
+
+static void add_item(struct tape_recorder *r, int lane, struct tape_item item)
+{
+    if (lane < 0 || r->out_of_memory)
+        return;
+    struct tape_lane *at = &r->tape->lanes[lane];
+    if (!GROW(at->items, at->count)) {
+        r->out_of_memory = true;
+        return;
+    }
+    at->items[at->count++] = item;
+}
+
+static void see(void *context, const struct observation *seen)
+{
+    struct tape_recorder *r = context;
+    if (!r->on || r->out_of_memory || seen->stream == NULL)
+        return;
+    const int lane = lane_of(r, seen->stream), action = action_of(r, seen->who->action);
+    struct tape_item item = {.action = action};
+    switch (seen->what) {
+    case OBSERVED_OP:
+        item.kind = TAPE_OP;
+        item.index = op_of(r, seen->op);
+        break;
+    case OBSERVED_MESSAGE:
+        item.kind = TAPE_MESSAGE;
+        item.index = message_of(r, seen->message);
+        break;
+    case OBSERVED_RECORD:
+        item.kind = TAPE_RECORD;
+        item.index = (int)seen->event.at;
+        break;
+    case OBSERVED_WAIT:
+        item.kind = TAPE_WAIT;
+        item.lane = lane_of(r, seen->event.stream);
+        item.index = (int)seen->event.at;
+        break;
+    case OBSERVED_RANGE:
+    case OBSERVED_ALLOC:
+    case OBSERVED_FREE:
+    case OBSERVED_COUNT:
+        return;
+    }
+    add_item(r, lane, item);
+}
+
+/* ---- the recorder ---- */
+
+enum status tape_recorder_create(int rank, struct tape_recorder **out)
+{
+    struct tape_recorder *r = calloc(1, sizeof *r);
+    if (r != NULL)
+        r->tape = calloc(1, sizeof *r->tape);
+    if (r == NULL || r->tape == NULL) {
+        free(r);
+        return fail(NO_MEMORY, "no memory for the tape of rank %d", rank);
+    }
+    r->tape->rank = rank;
+    *out = r;
+    return OK;
+}
+
+struct observer tape_recorder_observer(struct tape_recorder *recorder)
+{
+    return (struct observer){.see = see, .context = recorder};
+}
+
+void tape_recorder_start(struct tape_recorder *recorder)
+{
+    recorder->on = true;
+}
+
+enum status tape_recorder_stop(struct tape_recorder *recorder, struct tape **out)
+{
+    struct tape *tape = recorder->tape;
+    const bool incomplete = recorder->out_of_memory;
+    const int rank = tape->rank;
+    free(recorder->streams);
+    free(recorder->comms);
+    free(recorder);
+    if (incomplete) {
+        tape_destroy(tape);
+        return fail(NO_MEMORY, "no memory for the tape of rank %d", rank);
+    }
+    *out = tape;
+    return OK;
+}
+
+/* ---- a step on the dry device ---- */
+
+struct recording {
+    struct run run;
+    struct tape_recorder *recorder;
+};
+
+/* The hook `declared`: the device is open, nothing is enqueued. */
+static enum status observe(void *context, struct rank_state *state)
+{
+    return device_observe(state->device, tape_recorder_observer(context));
+}
+
+static enum status rank_main(struct world *world, void *argument)
+{
+    struct recording *recording = argument;
+    struct rank_state state;
+    struct step_result result;
+    TRY(world_observe(world, tape_recorder_observer(recording->recorder)));
+    TRY(rank_create(&recording->run, world, true, &state));
+    tape_recorder_start(recording->recorder);
+    enum status status = rank_step(&state, &result);
+    recording->recorder->on = false;
+    rank_destroy(&state);
+    return status;
+}
+
+enum status tape_record(const struct run *run, int rank, struct tape **out)
+{
+    struct recording recording = {.run = *run};
+    TRY(tape_recorder_create(rank, &recording.recorder));
+    recording.run.is_planning = true;
+    recording.run.data = NULL;
+    recording.run.hooks = (struct hooks){.context = recording.recorder, .declared = observe};
+    recording.run.tracing = (struct tracing){.any = false};
+    const struct who before = *who_am_i(); // no rank yet, and not in the simulated step
+    enum status status = world_run_dry(run->mesh.world, rank, rank_main, &recording);
+    *who_am_i() = before;
+    struct tape *tape = NULL;
+    enum status stopped = tape_recorder_stop(recording.recorder, &tape);
+    if (status == OK)
+        status = stopped;
+    if (status == OK)
+        *out = tape;
+    else
+        tape_destroy(tape);
+    return status;
+}
+
+void tape_destroy(struct tape *tape)
+{
+    if (tape == NULL)
+        return;
+    for (int i = 0; i < tape->lane_count; i++)
+        free(tape->lanes[i].items);
+    for (int i = 0; i < tape->group_count; i++)
+        free(tape->groups[i].ranks);
+    free(tape->lanes);
+    free(tape->ops);
+    free(tape->groups);
+    free(tape->messages);
+    free(tape->actions);
+    free(tape);
+}
+
+double tape_matmul_flops(const struct tape *tape)
+{
+    double flops = 0.0;
+    for (int lane = 0; lane < tape->lane_count; lane++)
+        for (int i = 0; i < tape->lanes[lane].count; i++) {
+            const struct tape_item *item = &tape->lanes[lane].items[i];
+            const struct op_record *op = item->kind == TAPE_OP ? &tape->ops[item->index] : NULL;
+            if (op != NULL && op->kind == OP_GEMM)
+                flops += 2.0 * (double)op->shape[0] * (double)op->shape[1] * (double)op->shape[2];
+        }
+    return flops;
+}

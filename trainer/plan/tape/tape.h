@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The tape of a rank: what the program enqueues in one training step, by stream, in order. The real program
+ * runs on the dry device (kernels/dry/), and an observer (kernels/observe.h) writes the tape, so there
+ * is no second description of a step that could differ from it.
+ *
+ *     lane "compute"   gemm 0F0, ..., record 1, wait lane 2 number 1, adamw
+ *     lane "gradients" wait lane 0 number 1, reduce_scatter dp, record 1
+ *
+ * A lane is a stream. Equal ops and groups are stored once, so a tape of a large model is small: an item
+ * refers to them by index. */
+#pragma once
+
+#include "kernels/device_plan.h"
+#include "kernels/observe.h"
+#include "parallel/comm.h"
+#include "trainer/engine/rank_state.h"
+
+enum tape_kind {
+    TAPE_OP,      // index: of ops
+    TAPE_MESSAGE, // index: of messages
+    TAPE_RECORD,  // index: number of this event on its lane; consecutive
+    TAPE_WAIT,    // index: number of an event of `lane`; complete if it was recorded before the step
+};
+
+struct tape_item {
+    enum tape_kind kind;
+    int lane;   // TAPE_WAIT: the lane that recorded the event
+    int index;  // see tape_kind
+    int action; // of actions: the part of the step that enqueued it
+};
+
+/* Members are world ranks, in group order. */
+struct tape_group {
+    char name[32]; // "tp", "dp|cp", "pp 0>1"
+    int size;
+    int *ranks;
+};
+
+struct tape_message {
+    enum call call;
+    enum dtype dtype;
+    int group;          // of groups
+    int64_t bytes;      // of the whole tensor (observe_world.h)
+    int peer;           // world rank, of send and receive; the root of a broadcast; else -1
+    int64_t number;     // collectives: of this group's calls; send, receive: of those to or from the peer
+    bool with_previous; // part of the same exchange as the lane's previous item
+};
+
+struct tape_lane {
+    char name[24];
+    struct tape_item *items;
+    int count;
+};
+
+struct tape_action {
+    char name[48]; // "3F7", "load", "reduce", "update"
+};
+
+struct tape {
+    int rank;
+    struct tape_lane *lanes;
+    struct op_record *ops;
+    struct tape_group *groups;
+    struct tape_message *messages;
+    struct tape_action *actions;
+    int lane_count, op_count, group_count, message_count, action_count;
+};
+
+/* Records one step of a rank of the run on the dry device. Returns the errors that a run would return
+ * (BAD_RECIPE, ...), and NO_MEMORY. */
+MUST_USE enum status tape_record(const struct run *run, int rank, struct tape **out);
+void tape_destroy(struct tape *tape); // takes NULL
+
+/* 2·m·n·k of all matmuls; attention is not one. */
+double tape_matmul_flops(const struct tape *tape);
+
+/* The recorder alone, for a rank on any device: attach its observer to the device, and to the world before
+ * its comms are created; what is enqueued between start and stop is recorded. */
+struct tape_recorder;
+MUST_USE enum status tape_recorder_create(int rank, struct tape_recorder **out);
+struct observer tape_recorder_observer(struct tape_recorder *recorder);
+void tape_recorder_start(struct tape_recorder *recorder);
+/* Ends the recording and destroys the recorder. NO_MEMORY if the tape is incomplete. */
+MUST_USE enum status tape_recorder_stop(struct tape_recorder *recorder, struct tape **out);
