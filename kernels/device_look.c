@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/device_look.h"
 
+#include "base/machine.h"
 #include "kernels/device.h"
 
 #include <string.h>
@@ -22,13 +23,20 @@ static enum status cuda_look(int index, struct text *out)
     return fail(NOT_SUPPORTED, "this build has no device \"cuda\"");
 }
 
+static enum status cuda_look_facts(int index, struct device_facts *out)
+{
+    (void)index;
+    (void)out;
+    return fail(NOT_SUPPORTED, "this build has no device \"cuda\"");
+}
+
 static void cuda_look_libraries(struct text *out)
 {
     (void)out;
 }
 #endif
 
-/* The processor's name, from /proc/cpuinfo. */
+/* The processor's name, from /proc/cpuinfo; nothing if it is unknown. */
 static void add_processor(struct text *out)
 {
     struct text info = {0};
@@ -38,7 +46,7 @@ static void add_processor(struct text *out)
     if (name != NULL)
         name = strstr(name, ": ");
     if (name != NULL)
-        text_add(out, "%.*s, ", (int)strcspn(name + 2, "\n"), name + 2);
+        text_add(out, "%.*s", (int)strcspn(name + 2, "\n"), name + 2);
     text_free(&info);
 }
 
@@ -57,8 +65,24 @@ enum status device_look(const char *name, int index, struct text *out)
     char memory[NUMBER_CHARS];
     double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t before = out->length;
     add_processor(out);
-    text_add(out, "%ld core%s, %s", cores, cores == 1 ? "" : "s", bytes_text((int64_t)bytes, memory));
+    text_add(out, "%s%ld core%s, %s", out->length > before ? ", " : "", cores, cores == 1 ? "" : "s",
+             bytes_text((int64_t)bytes, memory));
+    return OK;
+}
+
+enum status device_look_facts(const char *name, int index, struct device_facts *out)
+{
+    if (device_traits(name)->is_gpu)
+        return cuda_look_facts(index, out);
+    struct machine machine;
+    struct text processor = {0};
+    machine_look(&machine);
+    add_processor(&processor);
+    *out = (struct device_facts){.cores = machine.cpus, .memory_bytes = machine.memory_bytes};
+    text_printable(processor.length > 0 ? processor.chars : "CPU", out->name, sizeof out->name);
+    text_free(&processor);
     return OK;
 }
 

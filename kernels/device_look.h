@@ -10,3 +10,12 @@ MUST_USE enum status device_look_count(const char *name, int *out);
 MUST_USE enum status device_look(const char *name, int index, struct text *out);
 /* Describes its libraries, as found here: "driver CUDA 13.0, runtime 13.0, cuBLASLt 13.0.2". */
 void device_look_libraries(const char *name, struct text *out);
+
+/* The same as numbers. */
+struct device_facts {
+    char name[128];
+    int cores;              // SMs of a GPU; CPUs available to this process
+    int64_t memory_bytes;   // in all
+    int64_t reserved_bytes; // of a GPU: in use by its context, and by other processes
+};
+MUST_USE enum status device_look_facts(const char *name, int index, struct device_facts *out);

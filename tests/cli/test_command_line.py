@@ -115,14 +115,20 @@ def test_doctor():
         expect("doctor's GPUs", gpus and all(line.startswith("gpu         none (") and line.endswith(")") and
                                              ";" not in line and "cluster.device" not in line
                                              for line in gpus if " none" in line), done)
+        expect("doctor's types", "gemm        tf32 n/a (GPU only)" in done.stdout, done)
+        done = run("profile", "check", profile)
+        rows = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()}
+        expect("doctor's profile", done.returncode == 0 and rows["device.is_cpu"] == "true" and
+               1e8 < float(rows["device.peak_flops_fp32"]) < 1e18 and
+               1e7 < float(rows["device.memory_bandwidth"]) < 1e15 and 0 < float(rows["node.link_latency_s"]) < 1, done)
         with open(profile, encoding="utf-8") as file:
-            rows = dict(line.split(": ", 1) for line in file if not line.startswith("#"))
-        rate = float(rows["gemm_flops"].split("fp32: ")[1].split(",")[0])
-        copied = float(rows["memory_bytes"])
-        rates = [pair.split(": ")[0] for pair in rows["gemm_flops"].strip().strip("{}").split(", ")]
-        expect("doctor's types", rates == ["fp32", "bf16", "fp16"] and "gemm        tf32 n/a (GPU only)" in
-               done.stdout and "transport: local, ranks: 2" in rows["link"], done)
-        expect("doctor's rates", 1e8 < rate < 1e18 and 1e7 < copied < 1e15 and "latency_s" in rows["link"], done)
+            text = file.read()
+        types = {dtype for dtype in ["fp32", "tf32", "bf16", "fp16"] if f"k: 2048, dtype: {dtype}, flops: " in text}
+        expect("the types of its matmuls", types == {"fp32", "bf16", "fp16"}, done)
+        for table in ["memory", "all_reduce", "all_gather", "reduce_scatter", "p2p"]:
+            expect(f"its table {table}", int(rows[f"measured.{table}"]) >= 8, done)
+        says("a recipe with it", run("recipe", QUICKSTART, f"cluster.profile={profile}"), 0,
+             out=f"derived from cluster.profile {profile}")
         os.mkfifo(os.path.join(folder, "pipe"))
         for name, why in [("no/profile.yaml", "there is no such folder"), ("pipe", "not a file; use the name of")]:
             path = os.path.join(folder, name)

@@ -5,12 +5,12 @@
 #include "kernels/device.h"
 #include "parallel/comm.h"
 #include "tools/cli/cmd_data.h"
-#include "tools/cli/cmd_doctor.h"
 #include "tools/cli/cmd_generate.h"
 #include "tools/cli/cmd_profile.h"
 #include "tools/cli/cmd_recipe.h"
 #include "tools/cli/cmd_train.h"
 #include "tools/cli/cmd_verify.h"
+#include "tools/cli/doctor/cmd_doctor.h"
 #include "tools/cli/schedule/cmd_schedule.h"
 
 #include <errno.h>

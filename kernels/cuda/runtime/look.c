@@ -28,6 +28,21 @@ enum status cuda_look(int index, struct text *out)
     return OK;
 }
 
+enum status cuda_look_facts(int index, struct device_facts *out)
+{
+    struct cuda_gpu gpu;
+    size_t left = 0, all = 0;
+    int cores = 0;
+    TRY(cuda_gpu_choose(index, &gpu));
+    TRY(cuda_check(NULL, cudaMemGetInfo(&left, &all), "cudaMemGetInfo"));
+    TRY(cuda_check(NULL, cudaDeviceGetAttribute(&cores, cudaDevAttrMultiProcessorCount, index),
+                   "cudaDeviceGetAttribute"));
+    *out = (struct device_facts){
+        .cores = cores, .memory_bytes = (int64_t)all, .reserved_bytes = (int64_t)(all - left)};
+    text_printable(gpu.name, out->name, sizeof out->name);
+    return OK;
+}
+
 /* For a library that returns its version in a size_t: major, minor and patch in decimal. */
 static void add_library(struct text *out, const char *what, const char *file, const char *function,
                         size_t major)

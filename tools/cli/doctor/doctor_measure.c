@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Matrices contain random numbers: a GPU multiplies zeros or constants faster than real data.
- *
- * The best of several tries counts, each long enough for the clock: a machine is often busy, and never too
- * fast. */
-#include "tools/cli/doctor_measure.h"
+/* The summary: the best rate of matrix multiplication of each type, of a copy, and of messages. */
+#include "tools/cli/doctor/doctor_measure.h"
 
-#include "base/clock.h"
-#include "base/philox.h"
 #include "kernels/ops.h"
 #include "parallel/group.h"
+#include "tools/cli/doctor/doctor_time.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,51 +14,7 @@
 
 enum { TRIES = 4, SMALLEST = 256, LARGEST = 8192 };
 
-/* Enqueues some work on the stream. */
-struct task {
-    enum status (*put)(struct stream *stream, const void *context);
-    const void *context;
-};
-
-/* Returns the seconds of `times` runs of the task. */
-static enum status time_of(struct stream *stream, const struct task *task, int times, double *out)
-{
-    TRY(stream_sync(stream));
-    double begin = clock_s();
-    for (int i = 0; i < times; i++)
-        TRY(task->put(stream, task->context));
-    TRY(stream_sync(stream));
-    *out = clock_s() - begin;
-    return OK;
-}
-
-/* Returns the seconds of one run, the best of several tries. */
-static enum status best_of(struct stream *stream, const struct task *task, double *out)
-{
-    double best = 1e30, once;
-    TRY(time_of(stream, task, 1, &once)); // the first one allocates memory and creates plans
-    TRY(time_of(stream, task, 1, &once));
-    int times = once < TRY_S ? (int)(TRY_S / (once + 1e-7)) + 1 : 1;
-    for (int i = 0; i < TRIES; i++) {
-        double all;
-        TRY(time_of(stream, task, times, &all));
-        best = all / times < best ? all / times : best;
-    }
-    *out = best;
-    return OK;
-}
-
 /* ---- one device ---- */
-
-static enum status put_gemm(struct stream *stream, const void *context)
-{
-    return gemm(stream, *(const struct gemm *)context);
-}
-
-static enum status put_copy(struct stream *stream, const void *context)
-{
-    return copy(stream, *(const struct copy *)context);
-}
 
 static const struct {
     const char *name;
@@ -81,13 +33,9 @@ const char *rate_name(enum rate rate)
     return rates[rate].name;
 }
 
-/* Returns an n x n matrix with numbers of both signs. */
-static enum status fill_square(struct stream *stream, struct buffer *buffer, enum dtype dtype, int64_t n)
+enum dtype rate_dtype(enum rate rate)
 {
-    return init_normal(stream, (struct init_normal){.out = tensor_2d(buffer->data, dtype, n, n),
-                                                    .generator = philox_named(1, "doctor"),
-                                                    .std = 1.0F,
-                                                    .columns = n});
+    return rates[rate].dtype;
 }
 
 /* Measures square matrices of size n, which doubles until a multiplication takes long enough. */
@@ -102,15 +50,15 @@ static enum status measure_gemm(struct device *device, struct stream *stream, en
         if (status == OK)
             status = buffer_alloc(device, PART_DATA, (size_t)(n * n) * dtype_bytes(dtype), &c);
         if (status == OK)
-            status = fill_square(stream, &a, dtype, n);
+            status = doctor_fill(stream, &a, dtype, n, n);
         if (status == OK)
-            status = fill_square(stream, &b, dtype, n);
+            status = doctor_fill(stream, &b, dtype, n, n);
         struct gemm product = {.a = tensor_2d(a.data, dtype, n, n),
                                .b = tensor_2d(b.data, dtype, n, n),
                                .c = tensor_2d(c.data, dtype, n, n),
                                .transpose_b = true};
         if (status == OK)
-            status = best_of(stream, &(struct task){put_gemm, &product}, &once);
+            status = doctor_time(stream, &(struct task){doctor_put_gemm, &product}, TRY_S, TRIES, &once);
         double rate = 2.0 * (double)n * (double)n * (double)n / once;
         if (status == OK && rate > *flops)
             *flops = rate;
@@ -133,10 +81,10 @@ static enum status measure_copy(struct device *device, struct stream *stream, do
     if (status == OK)
         status = buffer_alloc(device, PART_DATA, bytes, &to);
     if (status == OK)
-        status = fill_square(stream, &from, F32, 8192);
+        status = doctor_fill(stream, &from, F32, 8192, 8192);
     struct copy both = {.in = tensor_1d(from.data, F32, count), .out = tensor_1d(to.data, F32, count)};
     if (status == OK)
-        status = best_of(stream, &(struct task){put_copy, &both}, &once);
+        status = doctor_time(stream, &(struct task){doctor_put_copy, &both}, TRY_S, TRIES, &once);
     if (status == OK)
         *bytes_per_s = 2.0 * (double)bytes / once;
     buffer_free(&from);
@@ -187,51 +135,12 @@ struct link {
     struct ceilings *out; // written by rank 0
 };
 
-struct link_bench {
-    struct group *all;
-    struct tensor data;
-};
-
-/* Sends to the next rank, receives from the previous one. */
-static enum status put_letters(struct stream *stream, const void *context)
-{
-    const struct link_bench *b = context;
-    int n = b->all->size, rank = b->all->rank;
-    int64_t half = tensor_count(b->data) / 2;
-    float *data = b->data.data;
-    struct message both[] = {
-        {.data = tensor_1d(data, F32, half), .peer = (rank + 1) % n, .send = true},
-        {.data = tensor_1d(data + half, F32, half), .peer = (rank + n - 1) % n, .send = false},
-    };
-    return group_exchange(b->all, stream, both, 2);
-}
-
-static enum status put_sum(struct stream *stream, const void *context)
-{
-    const struct link_bench *b = context;
-    return group_all_reduce(b->all, stream, b->data, REDUCE_SUM);
-}
-
-/* All ranks run the same number, so that every receive has its send. */
-static enum status time_messages(struct stream *stream, const struct link_bench *b,
-                                 enum status (*put)(struct stream *, const void *), int times, double *best)
-{
-    *best = 1e30;
-    for (int i = 0; i <= TRIES; i++) {
-        double all;
-        TRY(group_barrier(b->all, stream));
-        TRY(time_of(stream, &(struct task){put, b}, times, &all));
-        *best = i > 0 && all / times < *best ? all / times : *best;
-    }
-    return OK;
-}
-
 static enum status measure_messages(struct world *world, struct device *device, struct stream *stream,
                                     struct link *link)
 {
     enum { BYTES = 32 << 20 };
     int ranks[64];
-    struct link_bench b = {.all = NULL};
+    struct message_task b = {.all = NULL};
     struct buffer buffer = {0};
     for (int r = 0; r < world->size; r++)
         ranks[r] = r;
@@ -240,10 +149,10 @@ static enum status measure_messages(struct world *world, struct device *device, 
     double small, large, sum;
     b.data = tensor_1d(buffer.data, F32, 4);
     TRY(fill(stream, (struct fill){.out = tensor_1d(buffer.data, F32, BYTES / 4), .value = 0.0F}));
-    TRY(time_messages(stream, &b, put_letters, 100, &small));
+    TRY(doctor_time_messages(stream, &b, doctor_put_exchange, 100, TRIES, &small));
     b.data = tensor_1d(buffer.data, F32, BYTES / 4);
-    TRY(time_messages(stream, &b, put_letters, 4, &large));
-    TRY(time_messages(stream, &b, put_sum, 4, &sum));
+    TRY(doctor_time_messages(stream, &b, doctor_put_exchange, 4, TRIES, &large));
+    TRY(doctor_time_messages(stream, &b, doctor_put_all_reduce, 4, TRIES, &sum));
     if (world->rank == 0) {
         link->out->link_ranks = world->size;
         link->out->latency_s = small;

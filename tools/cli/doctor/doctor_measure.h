@@ -8,6 +8,7 @@
 /* Types of matrix multiplications: in profiles under the names of recipe values. */
 enum rate { RATE_FP32, RATE_TF32, RATE_BF16, RATE_FP16, RATE_COUNT };
 const char *rate_name(enum rate rate);
+enum dtype rate_dtype(enum rate rate); // of its operands
 
 struct ceilings {
     double

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid doctor: which devices, libraries and launchers this machine has, what is missing and how to
- * install it, and measured rates. The rates, as YAML, are a profile of the machine. */
-#include "tools/cli/cmd_doctor.h"
+ * install it, and measured rates, which it writes as a cluster profile. */
+#include "tools/cli/doctor/cmd_doctor.h"
 
 #include "kernels/device.h"
 #include "kernels/device_look.h"
 #include "parallel/transports/look.h"
-#include "tools/cli/doctor_measure.h"
+#include "tools/cli/doctor/doctor_measure.h"
+#include "tools/cli/doctor/doctor_profile.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
 
@@ -16,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NAME_CHARS = 64 };
+enum { CPU_RANKS = 4 };
 
 /* ---- inventory ---- */
 
@@ -135,33 +136,6 @@ static void print_ceilings(const char *device, const char *transport, const stru
             c->all_reduce_bytes_per_s * 1e-9);
 }
 
-static enum status write_profile(const char *path, const char *device, const char *transport, int ranks,
-                                 const struct ceilings *c)
-{
-    char host[NAME_CHARS] = "";
-    gethostname(host, sizeof host - 1);
-    struct text look = {0}, yaml = {0};
-    TRY(device_look(device, 0, &look));
-    text_add(&yaml,
-             "# Written by cuboid doctor; measured. Operations a second; bytes a second, of a copy read and "
-             "written;\n# of a link one way to the next rank, and of an all-reduce those of its tensor.\n");
-    text_add(&yaml, "name: \"%s\"\ndevice: %s # %s\nranks: %d\n", host, device, text_chars(&look), ranks);
-    text_add(&yaml, "gemm_flops: {");
-    for (enum rate rate = 0, listed = 0; rate < RATE_COUNT; rate++)
-        if (c->flops[rate] > 0.0)
-            text_add(&yaml, "%s%s: %.4g", listed++ > 0 ? ", " : "", rate_name(rate), c->flops[rate]);
-    text_add(&yaml, "}\n");
-    text_add(&yaml, "memory_bytes: %.4g\n", c->copy_bytes_per_s);
-    if (c->link_ranks > 0)
-        text_add(&yaml,
-                 "link: {transport: %s, ranks: %d, latency_s: %.4g, bytes: %.4g, all_reduce_bytes: %.4g}\n",
-                 transport, c->link_ranks, c->latency_s, c->bytes_per_s, c->all_reduce_bytes_per_s);
-    enum status status = file_write_atomic(path, text_chars(&yaml), yaml.length);
-    text_free(&look);
-    text_free(&yaml);
-    return status;
-}
-
 static int examine(const char *profile)
 {
     struct ceilings ceilings = {.link_ranks = 0};
@@ -180,7 +154,8 @@ static int examine(const char *profile)
     print_ceilings(device, transport, &ceilings);
     if (profile == NULL)
         return 0;
-    status = write_profile(profile, device, transport, ranks, &ceilings);
+    // Ranks of a CPU are threads: also more of them than cores.
+    status = doctor_profile_write(profile, device, transport, gpus > 0 ? gpus : CPU_RANKS, &ceilings);
     if (status != OK)
         return exit_status(status);
     print_line(stdout, "profile     %s", profile);
@@ -195,8 +170,9 @@ int cmd_doctor(int argc, char **argv)
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         printf(
             "cuboid doctor [--profile FILE]   report devices, libraries and launchers of this machine, and\n"
-            "measure matrix multiplication, memory and messages, in a few seconds. FILE gets the rates\n"
-            "as YAML. Measure on an idle machine.\n");
+            "measure matrix multiplication, memory and messages, in a few seconds. FILE gets a cluster\n"
+            "profile with tables of measured rates, in half a minute: cluster.profile=FILE uses it,\n"
+            "cuboid profile check FILE prints it. Measure on an idle machine.\n");
         return 0;
     }
     struct launcher launcher;
