@@ -41,8 +41,8 @@ static const char *const data_names[] = {[TINY_GPT] = "bytes", [TINY_LLAMA] = "s
 
 /* ---- the folder ---- */
 
-/* 120 documents of 5 to 40 ids below `below`, small ones more frequent, each terminated by `end` unless that
- * is -1. */
+/* 120 documents of 5 to 40 ids below `below`, small ids more frequent, each terminated by `end` unless it is
+ * -1. */
 static enum status write_documents(const char *prefix, int32_t below, int32_t end)
 {
     enum { DOCUMENTS = 120, LONGEST = 40 };
@@ -101,11 +101,11 @@ enum status tiny_create(struct tiny *out)
     return write_recipe(out, TINY_LLAMA);
 }
 
-static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *place)
+static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where)
 {
     (void)about;
     (void)kind;
-    (void)place;
+    (void)where;
     return remove(path);
 }
 
@@ -123,7 +123,7 @@ void tiny_destroy(struct tiny *tiny)
 
 /* ---- recipes ---- */
 
-enum { MOST_OVERRIDES = 64, OVERRIDES_CHARS = 2000 };
+enum { MOST_OVERRIDES = 128, OVERRIDES_CHARS = 6000 };
 
 struct overrides {
     const char *list[MOST_OVERRIDES];

@@ -4,16 +4,45 @@
 #include <math.h>
 #include <string.h>
 
+enum { OVERRIDES_CHARS = 4000 };
+
+/* Whether a list of overrides, separated by spaces, sets the key of `override`. */
+static bool sets_key_of(const char *list, const char *override)
+{
+    char name[RECIPE_KEY_CHARS];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(override, "="), override);
+    const char *key = recipe_key(name);
+    for (const char *word = list; *(word += strspn(word, " ")) != 0; word += strcspn(word, " ")) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "= "), word);
+        const char *other = recipe_key(name);
+        if (key != NULL && other != NULL && strcmp(key, other) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* `one`, and every layout key at its value on one rank unless `common` or `one` sets it. */
+static void one_rank_overrides(const struct comparison *comparison, char out[OVERRIDES_CHARS])
+{
+    struct text all = {0}, override = {0};
+    text_add(&all, "%s", comparison->one);
+    for (int i = 0; recipe_one_rank_override(i, &override); i++) {
+        if (!sets_key_of(comparison->common, override.chars) && !sets_key_of(comparison->one, override.chars))
+            text_add(&all, " %s", override.chars);
+        text_free(&override);
+    }
+    CHECK(all.length < OVERRIDES_CHARS);
+    snprintf(out, OVERRIDES_CHARS, "%s", text_chars(&all));
+    text_free(&all);
+}
+
 enum status tiny_verify(const struct tiny *tiny, const struct comparison *comparison, int steps,
                         struct hooks injected, struct verify_report *report)
 {
     struct verify_options options = {.steps = steps, .injected = injected};
     struct recipe *layout = NULL, *one = NULL;
-    char one_rank[400];
-    snprintf(one_rank, sizeof one_rank,
-             "%s %s pp=1 dp=1 parallel.sequence_parallel=false parallel.zero_stage=0 pipeline.schedule=1f1b "
-             "pipeline.schedule_file=none pipeline.layout=[]",
-             comparison->one, strstr(comparison->one, "tp=") != NULL ? "" : "tp=1");
+    char one_rank[OVERRIDES_CHARS];
+    one_rank_overrides(comparison, one_rank);
     const char *common = comparison->common;
     enum status status = tiny_recipe(tiny, comparison->family, common, comparison->layout, 0, &layout);
     if (status == OK)

@@ -5,8 +5,8 @@
 #include "tests/support/tiny.h"
 #include "trainer/verify/verify.h"
 
-/* `common` applies to both; `layout` to the layout; `one` to the single rank, in addition to the overrides
- * for one rank (except a tp of its own). */
+/* `common` applies to both; `layout` to the layout; `one` to the single rank, whose other layout keys have
+ * the values of one rank (recipe_one_rank_override). */
 struct comparison {
     enum tiny_family family;
     const char *common, *layout, *one;
