@@ -50,7 +50,7 @@ int rename(const char *from, const char *to)
     return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
-/* Of a file called "faulty": fails. */
+/* Fails for a file named "faulty". */
 int fstat(int fd, struct stat *info)
 {
     char link[64], path[512] = "";
@@ -67,7 +67,7 @@ int fstat(int fd, struct stat *info)
 
 /* ---- files ---- */
 
-static void put(const char *path, const char *text)
+static void write_file(const char *path, const char *text)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     cr_assert(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
@@ -82,7 +82,7 @@ static void expect_text(const char *path, const char *text)
     text_free(&back);
 }
 
-static bool there(const char *path)
+static bool exists(const char *path)
 {
     struct stat info;
     return lstat(path, &info) == 0;
@@ -95,7 +95,7 @@ Test(file, reports_a_failing_fstat)
     dev_t device;
     ino_t inode;
     enter(folder);
-    put("faulty", "tp: 2");
+    write_file("faulty", "tp: 2");
     cr_expect_eq(file_read("faulty", &text), IO_ERROR);
     cr_expect_str_eq(fail_text(), "faulty: Input/output error");
     const char *fault = yaml_file_read("faulty", &text, &device, &inode);
@@ -111,7 +111,7 @@ Test(file, a_link_under_a_guessed_temporary_name_has_no_effect)
 {
     char folder[32], guess[64];
     enter(folder);
-    put("precious", "of another user");
+    write_file("precious", "of another user");
     snprintf(guess, sizeof guess, "report.tmp.%ld", (long)getpid()); // predictable names
     cr_assert_eq(symlink("precious", guess), 0);
     cr_assert_eq(file_write_atomic("report", "hello", 5), OK);
@@ -125,11 +125,11 @@ Test(file, a_link_under_a_guessed_temporary_name_has_no_effect)
     file_temporary_discard(&first);
     file_temporary_discard(&second);
     file_temporary_discard(&second);
-    cr_expect(there("report") && there(guess));
+    cr_expect(exists("report") && exists(guess));
     leave(folder);
 }
 
-Test(file, only_temporaries_of_dead_processes_are_removed)
+Test(file, only_temporaries_of_ended_processes_are_removed)
 {
     static const char *const stay[] = {
         "report.cuboid-tmp-0123456789abcde",     "report.cuboid-tmp-0123456789abcdef0",
@@ -140,23 +140,23 @@ Test(file, only_temporaries_of_dead_processes_are_removed)
     char folder[32];
     enter(folder);
     for (size_t i = 0; i < sizeof stay / sizeof *stay; i++)
-        put(stay[i], "x");
-    put("report.cuboid-tmp-0123456789abcdef", "half of a");
+        write_file(stay[i], "x");
+    write_file("report.cuboid-tmp-0123456789abcdef", "half of a");
     cr_assert_eq(symlink("report", "report.cuboid-tmp-1123456789abcdef"), 0);
     cr_assert_eq(mkdir("report.cuboid-tmp-2123456789abcdef", 0700), 0);
     struct file_temporary living;
     cr_assert_eq(file_temporary_create("report", &living), OK);
     file_temporary_sweep("report");
-    cr_expect_not(there("report.cuboid-tmp-0123456789abcdef"));
+    cr_expect_not(exists("report.cuboid-tmp-0123456789abcdef"));
     for (size_t i = 0; i < sizeof stay / sizeof *stay; i++)
-        cr_expect(there(stay[i]), "%s", stay[i]);
-    cr_expect(there("report.cuboid-tmp-1123456789abcdef") && there("report.cuboid-tmp-2123456789abcdef"));
-    cr_expect(there(living.path.chars));
+        cr_expect(exists(stay[i]), "%s", stay[i]);
+    cr_expect(exists("report.cuboid-tmp-1123456789abcdef") && exists("report.cuboid-tmp-2123456789abcdef"));
+    cr_expect(exists(living.path.chars));
 
     // The next write of the same file succeeds.
-    put("report.cuboid-tmp-0123456789abcdef", "half of a");
+    write_file("report.cuboid-tmp-0123456789abcdef", "half of a");
     cr_assert_eq(file_write_atomic("report", "whole", 5), OK);
-    cr_expect_not(there("report.cuboid-tmp-0123456789abcdef"));
+    cr_expect_not(exists("report.cuboid-tmp-0123456789abcdef"));
     expect_text("report", "whole");
     file_temporary_discard(&living);
     leave(folder);
@@ -207,13 +207,13 @@ Test(file, does_not_follow_links_when_removing)
     char folder[32];
     enter(folder);
     cr_assert_eq(mkdir("precious", 0700), 0);
-    put("precious/thesis", "x");
+    write_file("precious/thesis", "x");
     cr_assert_eq(symlink("precious", "link"), 0);
     cr_assert_eq(symlink("nowhere", "dangling"), 0);
     cr_expect_eq(folder_remove("link", any_file), OK, "%s", fail_text());
     cr_expect_eq(folder_remove("dangling", any_file), OK, "%s", fail_text());
-    cr_expect_not(there("link"));
-    cr_expect_not(there("dangling"));
+    cr_expect_not(exists("link"));
+    cr_expect_not(exists("dangling"));
     expect_text("precious/thesis", "x");
     cr_expect_eq(folder_remove("none", any_file), OK);
     cr_expect_eq(folder_remove("precious/thesis", any_file), IO_ERROR);
@@ -221,11 +221,11 @@ Test(file, does_not_follow_links_when_removing)
 
     // Links in a folder are removed as links.
     cr_assert_eq(mkdir("ours", 0700), 0);
-    put("ours/a", "x");
+    write_file("ours/a", "x");
     cr_assert_eq(symlink("../precious", "ours/b"), 0);
     cr_assert_eq(symlink("../precious/thesis", "ours/c"), 0);
     cr_expect_eq(folder_remove("ours", any_file), OK, "%s", fail_text());
-    cr_expect_not(there("ours"));
+    cr_expect_not(exists("ours"));
     expect_text("precious/thesis", "x");
     leave(folder);
 }
@@ -235,11 +235,11 @@ Test(file, keeps_files_of_others)
     char folder[32];
     enter(folder);
     cr_assert_eq(mkdir("ours", 0700), 0);
-    put("ours/a", "x");
-    put("ours/keep", "x");
+    write_file("ours/a", "x");
+    write_file("ours/keep", "x");
     cr_expect_eq(folder_remove("ours", any_file), IO_ERROR);
     cr_expect_str_eq(fail_text(), "ours: not removed: it also contains keep");
-    cr_expect_not(there("ours/a"));
+    cr_expect_not(exists("ours/a"));
     expect_text("ours/keep", "x");
     cr_assert_eq(rename("ours/keep", "keep"), 0);
     cr_assert_eq(mkdir("ours/folder", 0700), 0);

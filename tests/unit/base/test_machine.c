@@ -56,7 +56,7 @@ Test(machine, parses_the_kernels_limit_strings)
 }
 
 /* A cgroup hierarchy in a temporary folder. */
-static void put(const char *root, const char *path, const char *text)
+static void write_file(const char *root, const char *path, const char *text)
 {
     char whole[300];
     snprintf(whole, sizeof whole, "%s/%s", root, path);
@@ -78,25 +78,25 @@ Test(machine, applies_limits_of_all_parent_cgroups)
 {
     char two[] = "/tmp/cuboid-cgroup-XXXXXX", one[] = "/tmp/cuboid-cgroup-XXXXXX";
     cr_assert(mkdtemp(two) != NULL && mkdtemp(one) != NULL);
-    put(two, "slurm/job_7/cpu.max", "1600000 100000\n");
-    put(two, "slurm/job_7/memory.max", "68719476736\n");
-    put(two, "slurm/job_7/step_0/cpu.max", "max 100000\n");
-    put(two, "slurm/job_7/step_0/memory.max", "max\n");
+    write_file(two, "slurm/job_7/cpu.max", "1600000 100000\n");
+    write_file(two, "slurm/job_7/memory.max", "68719476736\n");
+    write_file(two, "slurm/job_7/step_0/cpu.max", "max 100000\n");
+    write_file(two, "slurm/job_7/step_0/memory.max", "max\n");
     limits_are(two, "0::/slurm/job_7/step_0\n", 16.0, INT64_C(68719476736));
     limits_are(two, "0::/slurm\n", INFINITY, INT64_MAX);
     limits_are(two, "0::/\n", INFINITY, INT64_MAX);
     limits_are(two, "", INFINITY, INT64_MAX);
     limits_are(two, "nonsense\n::::\n:\n", INFINITY, INT64_MAX);
     // In a container the root is that of the container, and the name may be that of the host.
-    put(two, "cpu.max", "200000 100000\n");
+    write_file(two, "cpu.max", "200000 100000\n");
     limits_are(two, "0::/\n", 2.0, INT64_MAX);
     limits_are(two, "0::/docker/0123\n", 2.0, INT64_MAX);
     limits_are(two, "0::/../other\n", 2.0, INT64_MAX);
 
-    put(one, "cpu/docker/a/cpu.cfs_quota_us", "300000\n");
-    put(one, "cpu/docker/a/cpu.cfs_period_us", "100000\n");
-    put(one, "memory/docker/a/memory.limit_in_bytes", "1073741824\n");
-    put(one, "memory/memory.limit_in_bytes", "9223372036854771712\n");
+    write_file(one, "cpu/docker/a/cpu.cfs_quota_us", "300000\n");
+    write_file(one, "cpu/docker/a/cpu.cfs_period_us", "100000\n");
+    write_file(one, "memory/docker/a/memory.limit_in_bytes", "1073741824\n");
+    write_file(one, "memory/memory.limit_in_bytes", "9223372036854771712\n");
     limits_are(one, "5:cpu,cpuacct:/docker/a\n4:memory:/docker/a\n1:name=systemd:/x\n", 3.0,
                INT64_C(1073741824));
     limits_are(one, "5:cpuset:/docker/a\n", INFINITY, INT64_MAX);
@@ -127,7 +127,7 @@ static char *of_slurm(const char *name)
     return (char *)(uintptr_t)value;
 }
 
-static char *of_nobody(const char *name)
+static char *without_launcher(const char *name)
 {
     (void)name;
     return NULL;
@@ -136,9 +136,9 @@ static char *of_nobody(const char *name)
 Test(machine, the_size_of_a_job_on_this_machine)
 {
     cr_expect_eq(launcher_local_size(of_open_mpi, 16), 8);
-    cr_expect_eq(launcher_local_size(of_open_mpi, 4), 4, "more than there are in all is no answer");
+    cr_expect_eq(launcher_local_size(of_open_mpi, 4), 4, "a value above the world size is ignored");
     cr_expect_eq(launcher_local_size(of_slurm, 12), 4);
-    cr_expect_eq(launcher_local_size(of_nobody, 12), 12);
+    cr_expect_eq(launcher_local_size(without_launcher, 12), 12);
 }
 
 Test(machine, this_one)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Checkpoints of two tensors made by hand, in a folder of the test's own. */
+/* Hand-made checkpoints of two tensors, in a temporary folder. */
 #pragma once
 
 #include "tests/unit/recipe/recipe_case.h"
@@ -49,7 +49,7 @@ static inline const char *list(const char *save, struct text *out)
     return out->chars;
 }
 
-/* ---- a checkpoint by hand ---- */
+/* ---- a hand-made checkpoint ---- */
 
 static inline void write_tensors(const char *path, const struct save_identity *identity)
 {
@@ -95,7 +95,7 @@ static inline void write_manifest(const char *folder, const struct save_identity
     loaded_free(&loaded);
 }
 
-/* As a save does it, up to before the name is given. */
+/* Does what a save does before it renames the folder. */
 static inline struct save_ticket begin(const char *save, int64_t step)
 {
     struct save_ticket ticket;
@@ -110,7 +110,7 @@ static inline struct save_ticket begin(const char *save, int64_t step)
     return ticket;
 }
 
-/* keep 0: all. */
+/* keep 0: keeps all. */
 static inline void save_and_keep(const char *save, int64_t step, int64_t keep)
 {
     struct save_ticket ticket = begin(save, step);

@@ -125,7 +125,7 @@ Test(checkpoint, an_interrupted_removal_is_completed)
     text_free(&names);
 }
 
-/* A save writes names like these, but not these. */
+/* Names similar to those that a save writes. */
 Test(checkpoint, files_that_no_save_writes_are_kept, .init = silence)
 {
     static const char *const names[] = {"manifest.json.cuboid-tmp-mine", "manifest.json.bak",
@@ -183,7 +183,7 @@ Test(checkpoint, only_older_checkpoints_are_removed, .init = silence)
     save_and_keep("s", 5, 1);
     cr_expect_str_eq(list("s", &names), "run.json step-00000002 step-00000003 step-00000004.partial "
                                         "step-00000005 step-00000012");
-    save_and_keep("s", 4, 1); // 5 is newer than the saved step
+    save_and_keep("s", 4, 1); // step 5 is newer than the saved step, and is kept
     cr_expect_str_eq(list("s", &names), "run.json step-00000002 step-00000003 step-00000004 "
                                         "step-00000004.partial step-00000005 step-00000012");
     cr_assert_eq(rmdir("s/step-00000004.partial"), 0);
@@ -226,7 +226,7 @@ Test(checkpoint, links_are_removed_and_their_targets_kept, .init = silence)
     leave(folder);
 }
 
-/* In the way of a run that resumes: checkpoints of others, and one under the name of another step. */
+/* A run that resumes ignores checkpoints of other runs, and one with the name of another step. */
 Test(checkpoint, checkpoints_of_other_runs_are_ignored, .init = silence)
 {
     char folder[32];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Write access to a checkpoint folder: with flock() and without, after kills, and after machines stop
- * responding. Leases of other machines are made by hand. */
+ * responding. Leases of other machines are written by the test. */
 #include "trainer/checkpoint/checkpoint_lock.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
@@ -26,7 +26,7 @@ static int64_t now_ms(void)
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static void put_owner(const char *host, const char *machine, int64_t pid, int64_t started)
+static void write_owner(const char *host, const char *machine, int64_t pid, int64_t started)
 {
     struct owner owner = {.pid = pid, .started = started, .token = "0123456789abcdef"};
     struct text text = {0};
@@ -39,7 +39,7 @@ static void put_owner(const char *host, const char *machine, int64_t pid, int64_
     text_free(&text);
 }
 
-static void expect_refused(const struct checkpoint_lock_options *options, const char *words)
+static void expect_rejected(const struct checkpoint_lock_options *options, const char *words)
 {
     struct checkpoint_lock *lock = NULL;
     cr_expect_eq(checkpoint_lock_take(options, &lock), BAD_RECIPE);
@@ -47,7 +47,7 @@ static void expect_refused(const struct checkpoint_lock_options *options, const 
     checkpoint_lock_release(lock);
 }
 
-static void expect_taken(const struct checkpoint_lock_options *options)
+static void expect_acquired(const struct checkpoint_lock_options *options)
 {
     struct checkpoint_lock *lock = NULL;
     cr_expect_eq(checkpoint_lock_take(options, &lock), OK, "%s", fail_text());
@@ -66,13 +66,13 @@ Test(checkpoint_lock, rejects_a_second_run)
         struct checkpoint_lock *lock = NULL;
         enter(folder);
         cr_assert_eq(checkpoint_lock_take(&kinds[kind], &lock), OK, "%s", fail_text());
-        expect_refused(&kinds[kind], words);
-        expect_refused(&kinds[1], words);
+        expect_rejected(&kinds[kind], words);
+        expect_rejected(&kinds[1], words);
         usleep(50000); // it is renewed meanwhile
-        expect_refused(&kinds[kind], "checkpoint.save=s-2");
+        expect_rejected(&kinds[kind], "checkpoint.save=s-2");
         cr_expect_eq(checkpoint_lock_check(lock), OK);
         checkpoint_lock_release(lock);
-        expect_taken(&kinds[kind]);
+        expect_acquired(&kinds[kind]);
         cr_expect_str_eq(list("s", &names), "owner.lock");
         leave(folder);
     }
@@ -95,12 +95,12 @@ Test(checkpoint_lock, a_killed_run_can_restart_immediately)
             _exit(1);
         }
         cr_assert(read(pipes[0], &byte, 1) == 1 && byte == '+');
-        expect_refused(&kinds[kind], "another run is writing");
+        expect_rejected(&kinds[kind], "another run is writing");
         cr_assert(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
         int64_t before = now_ms();
         struct checkpoint_lock_options patient = kinds[kind];
         patient.expires_ms = 60000;
-        expect_taken(&patient);
+        expect_acquired(&patient);
         cr_expect_lt(now_ms() - before, 20000);
         close(pipes[0]);
         close(pipes[1]);
@@ -116,11 +116,11 @@ Test(checkpoint_lock, pids_can_be_reused)
     cr_assert_eq(owner_self(&self), OK);
     cr_assert(owner_is_local(&self) && owner_is_alive(&self));
     enter(folder);
-    put_owner("here", self.machine, self.pid, self.started + 1);
-    expect_taken(&kinds[1]);
-    put_owner("here", self.machine, self.pid, self.started);
-    expect_refused(&kinds[1], "on here, SLURM_JOB_ID 55; wait for it");
-    expect_taken(&kinds[0]); // the lock shows that it is not running
+    write_owner("here", self.machine, self.pid, self.started + 1);
+    expect_acquired(&kinds[1]);
+    write_owner("here", self.machine, self.pid, self.started);
+    expect_rejected(&kinds[1], "on here, SLURM_JOB_ID 55; wait for it");
+    expect_acquired(&kinds[0]); // the lock shows that the process is not running
     leave(folder);
 }
 
@@ -132,30 +132,30 @@ Test(checkpoint_lock, the_lease_of_another_machine_expires_unless_it_is_renewed,
         struct checkpoint_lock_options patient = kinds[kind];
         patient.expires_ms = 60000;
         int64_t before = now_ms();
-        put_owner("node7", "elsewhere", 1, 1);
-        expect_taken(&kinds[kind]); // waits for the rest of 400 ms
+        write_owner("node7", "elsewhere", 1, 1);
+        expect_acquired(&kinds[kind]); // waits for the rest of 400 ms
         cr_expect_geq(now_ms() - before, 300);
 
-        put_owner("node7", "elsewhere", 1, 1);
+        write_owner("node7", "elsewhere", 1, 1);
         pid_t child = fork();
         if (child == 0)
             for (;;) {
                 usleep(20000);
                 utimensat(AT_FDCWD, "s/owner.json", NULL, 0);
             }
-        expect_refused(&patient, "pid 1 on node7, SLURM_JOB_ID 55");
+        expect_rejected(&patient, "pid 1 on node7, SLURM_JOB_ID 55");
         cr_assert(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 
         const struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
         cr_assert_eq(utimensat(AT_FDCWD, "s/owner.json", old, 0), 0);
         before = now_ms();
-        expect_taken(&patient);
+        expect_acquired(&patient);
         cr_expect_lt(now_ms() - before, 20000);
         leave(folder);
     }
 }
 
-/* Several at once, without flock, some of them where a killed process has left its lease. */
+/* Several processes at once, without flock, in some rounds with the lease of a killed process. */
 Test(checkpoint_lock, exactly_one_of_many_acquires_it, .timeout = 60)
 {
     enum { ROUNDS = 12, MANY = 6 };
@@ -168,7 +168,7 @@ Test(checkpoint_lock, exactly_one_of_many_acquires_it, .timeout = 60)
         pid_t children[MANY];
         enter(folder);
         if (round % 2 == 0)
-            put_owner("here", self.machine, self.pid, self.started + 1);
+            write_owner("here", self.machine, self.pid, self.started + 1);
         cr_assert(folder_make("s") == OK && pipe(ready) == 0 && pipe(go) == 0);
         for (int i = 0; i < MANY; i++)
             if ((children[i] = fork()) == 0) {
@@ -204,7 +204,7 @@ Test(checkpoint_lock, a_suspended_process_detects_a_lost_lease)
     cr_expect_eq(checkpoint_lock_check(lock), OK, "%s", fail_text());
     write_in("s", "owner.json", "{", 1);
     cr_expect_eq(checkpoint_lock_check(lock), OK, "%s", fail_text());
-    put_owner("node7", "elsewhere", 7, 1);
+    write_owner("node7", "elsewhere", 7, 1);
     cr_expect_eq(checkpoint_lock_check(lock), IO_ERROR);
     cr_expect_not_null(strstr(fail_text(), "s has been taken by another run, pid 7 on node7"), "%s",
                        fail_text());
@@ -220,29 +220,29 @@ Test(checkpoint_lock, a_folder_belongs_to_one_run, .init = silence)
     enter(folder);
     cr_assert(mkdir("a", 0777) == 0 && mkdir("b", 0777) == 0);
     struct checkpoint_lock_options a = {.save = "a/s", .run_dir = "a"}, b = {.save = "a/s", .run_dir = "b"};
-    expect_taken(&a);
-    expect_taken(&a);
-    expect_refused(&b, "checkpoint.save: a/s belongs to another run than logging.run_dir b; ");
+    expect_acquired(&a);
+    expect_acquired(&a);
+    expect_rejected(&b, "checkpoint.save: a/s belongs to another run than logging.run_dir b; ");
     b.save = "b/s";
-    expect_taken(&b);
+    expect_acquired(&b);
     b.save = "a/s";
-    expect_refused(&b, "remove a/s/run.json to give it to this run");
+    expect_rejected(&b, "remove a/s/run.json to give it to this run");
     cr_assert_eq(unlink("a/s/run.json"), 0);
-    expect_taken(&b);
+    expect_acquired(&b);
     cr_assert(record_read("a/s", &first) == OK && record_read("b", &second) == OK);
     cr_expect_str_eq(first.run, second.run);
-    // One folder may be both.
+    // One folder may be both the run's folder and the checkpoint folder.
     struct checkpoint_lock_options both = {.save = "d", .run_dir = "d"};
     cr_assert_eq(mkdir("d", 0777), 0);
     int run_lock = open("d/lock", O_RDWR | O_CREAT, 0666); // as the run has it
     cr_assert(run_lock >= 0 && flock(run_lock, LOCK_EX | LOCK_NB) == 0);
-    expect_taken(&both);
-    expect_taken(&both);
+    expect_acquired(&both);
+    expect_acquired(&both);
     close(run_lock);
     // Moved and copied together they stay together.
     cr_assert_eq(rename("b", "c"), 0);
     struct checkpoint_lock_options c = {.save = "c/s", .run_dir = "c"};
-    expect_taken(&c);
+    expect_acquired(&c);
     leave(folder);
 }
 
@@ -253,7 +253,7 @@ Test(checkpoint_lock, unfinished_saves_are_removed)
     struct text names = {0};
     enter(folder);
     begin("s", 3);
-    expect_taken(&kinds[0]);
+    expect_acquired(&kinds[0]);
     cr_expect_str_eq(list("s", &names), "owner.lock run.json");
     text_free(&names);
     leave(folder);

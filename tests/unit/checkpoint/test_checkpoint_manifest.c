@@ -59,12 +59,12 @@ Test(checkpoint_manifest, the_first_key_of_the_model_that_differs_is_named)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct loaded loaded = load(SMALL, (const char *const[]){cases[i][0], NULL}, 0);
-        cr_assert_not_null(loaded.recipe, "%s", text_chars(&loaded.said));
-        const char *said = cases[i][1];
-        cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here"), said == NULL ? OK : BAD_CHECKPOINT,
+        cr_assert_not_null(loaded.recipe, "%s", text_chars(&loaded.messages));
+        const char *expected = cases[i][1];
+        cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here"), expected == NULL ? OK : BAD_CHECKPOINT,
                      "%s", cases[i][0]);
-        if (said != NULL)
-            cr_expect_eq(strncmp(fail_text(), said, strlen(said)), 0, "%s", fail_text());
+        if (expected != NULL)
+            cr_expect_eq(strncmp(fail_text(), expected, strlen(expected)), 0, "%s", fail_text());
         loaded_free(&loaded);
     }
     manifest_free(&m);
@@ -75,7 +75,7 @@ Test(checkpoint_manifest, the_first_key_of_the_model_that_differs_is_named)
 Test(checkpoint_manifest, missing_keys_have_their_defaults)
 {
     static const struct {
-        const char *lacks, *override, *said;
+        const char *lacks, *override, *expected;
     } cases[] = {
         {"norm_epsilon", "seed=1", NULL},
         {"norm_epsilon", "model.norm_epsilon=1e-6",
@@ -93,9 +93,11 @@ Test(checkpoint_manifest, missing_keys_have_their_defaults)
             if (strcmp(m.model[key].name, cases[i].lacks) == 0)
                 m.model[key].name[0] = '?';
         cr_expect_eq(manifest_check_model(&m, loaded.recipe, "here"),
-                     cases[i].said == NULL ? OK : BAD_CHECKPOINT, "%s: %s", cases[i].override, fail_text());
-        if (cases[i].said != NULL)
-            cr_expect_eq(strncmp(fail_text(), cases[i].said, strlen(cases[i].said)), 0, "%s", fail_text());
+                     cases[i].expected == NULL ? OK : BAD_CHECKPOINT, "%s: %s", cases[i].override,
+                     fail_text());
+        if (cases[i].expected != NULL)
+            cr_expect_eq(strncmp(fail_text(), cases[i].expected, strlen(cases[i].expected)), 0, "%s",
+                         fail_text());
         loaded_free(&loaded);
         manifest_free(&m);
     }
@@ -113,7 +115,7 @@ static enum status read_changed(const struct text *bytes, bool sign)
     text_add_bytes(&changed, bytes->chars, sign ? signed_bytes : bytes->length);
     if (sign)
         text_add(&changed, "%s%s\"}\n", key, hex_text(checksum_of(changed.chars, changed.length), hex));
-    // In place: a file that is emptied first is flushed by some file systems when it is closed.
+    // In place: some file systems flush a truncated file when it is closed, which is slow.
     int file = open(path, O_WRONLY | O_CREAT, 0666);
     cr_assert_eq(write(file, changed.chars, changed.length), (ssize_t)changed.length);
     cr_assert_eq(ftruncate(file, (off_t)changed.length), 0);
@@ -127,7 +129,7 @@ static enum status read_changed(const struct text *bytes, bool sign)
     return status;
 }
 
-/* As version 1 wrote it, without a run, a save and a recipe. */
+/* Converts a manifest to version 1, which has no run, no save and no recipe. */
 static void to_version_1(struct text *text)
 {
     static const char *const changes[][2] = {
@@ -202,7 +204,7 @@ Test(checkpoint_manifest, survives_any_corrupt_byte)
         good.chars[at] = byte;
     }
     cr_expect_eq(read_changed(&good, true), OK, "%s", fail_text());
-    // Steps, seeds, checksums and values of the model may be others; structure may not.
+    // Other steps, seeds, checksums and model values are valid; another structure is not.
     cr_expect(accepted > 0 && accepted < tried / 2, "%d of %d", accepted, tried);
     for (; good.length > 33; good.length -= 1 + good.length % 3)
         cr_expect_eq(read_changed(&good, false) == OK, good.length == strlen(good.chars), "%zu", good.length);
@@ -254,7 +256,7 @@ Test(checkpoint_manifest, invalid_manifests_are_rejected_with_the_reason)
         text_replace(&changed, cases[i][0], cases[i][1]);
         cr_expect_neq(strcmp(changed.chars, good.chars), 0);
         cr_expect_eq(read_changed(&changed, true), BAD_CHECKPOINT, "%s", cases[i][1]);
-        cr_expect_not_null(strstr(fail_text(), cases[i][2]), "%s\n said %s", cases[i][1], fail_text());
+        cr_expect_not_null(strstr(fail_text(), cases[i][2]), "%s\n got %s", cases[i][1], fail_text());
         text_free(&changed);
     }
     text_free(&good);
@@ -321,7 +323,7 @@ static struct shard rectangle(int64_t row, int64_t column, int64_t rows, int64_t
         .name = "a", .ndim = 2, .dim = {size, size}, .begin = {row, column}, .count = {rows, columns}};
 }
 
-/* Cuts a rectangle in two, and the parts again, as long as the list has room. */
+/* Cuts a rectangle in two, and the parts again, until the list is full. */
 static void cut(struct shard *list, int *count, int most, uint32_t *random)
 {
     while (*count < most) {

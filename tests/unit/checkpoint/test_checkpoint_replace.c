@@ -16,12 +16,12 @@
 
 /* ---- calls ---- */
 
-/* calls_left: the process is killed before the call that finds it at 0; below 0 it is not killed.
+/* calls_left: the process is killed before the call at which it is 0; below 0 it is not killed.
  * volatile: clang 14 replaces reads of a compound literal at file scope by its initializer. */
 struct file_system {
     volatile int errno_of_exchange; // 0: supported
     volatile int calls_left;
-    const char *volatile fails; // the new name of a rename that fails
+    const char *volatile failing_name; // a rename to this name fails
 };
 static struct file_system *const file_system = &(struct file_system){ENOSYS, -1, NULL};
 
@@ -44,7 +44,7 @@ int renameat2(int from_folder, const char *from, int to_folder, const char *to, 
 int rename(const char *from, const char *to)
 {
     count_call();
-    if (file_system->fails != NULL && strcmp(to, file_system->fails) == 0) {
+    if (file_system->failing_name != NULL && strcmp(to, file_system->failing_name) == 0) {
         errno = EIO;
         return -1;
     }
@@ -110,7 +110,7 @@ static bool publish_and_kill(const struct save_ticket *ticket, int calls)
 
 /* ---- tests ---- */
 
-Test(checkpoint_replace, a_kill_at_any_call_loses_and_leaks_nothing, .init = silence)
+Test(checkpoint_replace, a_kill_at_any_call_keeps_a_checkpoint_and_leaves_no_files, .init = silence)
 {
     static const int errors[] = {0, ENOSYS, EINVAL};
     for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
@@ -142,7 +142,7 @@ Test(checkpoint_replace, a_kill_at_any_call_loses_and_leaks_nothing, .init = sil
 /* The old one is removed, without a message. */
 Test(checkpoint_replace, the_new_checkpoint_has_the_name)
 {
-    char folder[32], said[8];
+    char folder[32], output[8];
     struct text names = {0};
     struct manifest manifest;
     int ends[2];
@@ -156,7 +156,7 @@ Test(checkpoint_replace, the_new_checkpoint_has_the_name)
     cr_expect_str_eq(list("s", &names), usual);
     cr_assert_eq(manifest_read("s/step-00000002", &manifest), OK, "%s", fail_text());
     cr_expect_str_eq(manifest.identity.save, ticket.identity.save);
-    cr_expect_eq(read(ends[0], said, sizeof said), -1, "%.*s", (int)sizeof said, said);
+    cr_expect_eq(read(ends[0], output, sizeof output), -1, "%.*s", (int)sizeof output, output);
     manifest_free(&manifest);
     text_free(&names);
     leave(folder);
@@ -169,7 +169,7 @@ Test(checkpoint_replace, a_failed_rename_keeps_the_old_checkpoint, .init = silen
     enter(folder);
     make_folder();
     struct save_ticket ticket = begin("s", 2);
-    file_system->fails = "s/step-00000002"; // back to it fails, too
+    file_system->failing_name = "s/step-00000002"; // back to it fails, too
     cr_expect_eq(folder_publish("s", &ticket), IO_ERROR);
     folder_abandon("s", &ticket);
     expect_step_2(-1);
@@ -177,7 +177,7 @@ Test(checkpoint_replace, a_failed_rename_keeps_the_old_checkpoint, .init = silen
     cr_expect_eq(folder_begin("s", 3, &other), IO_ERROR);
     cr_expect_str_eq(fail_text(),
                      "s/step-00000002.replaced-2: cannot be renamed to s/step-00000002: Input/output error");
-    file_system->fails = NULL;
+    file_system->failing_name = NULL;
     expect_step_2(-1);
     cr_assert_eq(folder_clean("s"), OK, "%s", fail_text());
     cr_expect_str_eq(list("s", &names), usual);

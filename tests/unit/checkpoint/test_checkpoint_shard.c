@@ -5,39 +5,35 @@
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
 #include "schedules/schedule.h"
+#include "tests/fixtures/model_family.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const struct model_config models[] = {
-    {.num_layers = 5,
-     .hidden_size = 24,
-     .num_attention_heads = 6,
-     .num_query_groups = 6,
-     .ffn_hidden_size = 36,
-     .kv_channels = 4,
-     .seq_length = 7,
-     .vocab_size = 31,
-     .make_vocab_size_divisible_by = 4,
-     .add_bias_linear = true,
-     .tie_word_embeddings = true},
-    {.num_layers = 4,
-     .hidden_size = 12,
-     .num_attention_heads = 12,
-     .num_query_groups = 2,
-     .ffn_hidden_size = 24,
-     .kv_channels = 2,
-     .seq_length = 8,
-     .vocab_size = 29,
-     .make_vocab_size_divisible_by = 1,
-     .position_embedding = ROPE,
-     .normalization = RMS_NORM,
-     .activation = SWIGLU},
-};
-enum { MODELS = sizeof models / sizeof *models };
+static struct model_config model_at(int index)
+{
+    static const struct model_config gpt2 = {.num_layers = 5,
+                                             .hidden_size = 24,
+                                             .num_attention_heads = 6,
+                                             .ffn_hidden_size = 36,
+                                             .seq_length = 7,
+                                             .vocab_size = 31,
+                                             .make_vocab_size_divisible_by = 4};
+    static const struct model_config llama = {.num_layers = 4,
+                                              .hidden_size = 12,
+                                              .num_attention_heads = 12,
+                                              .num_query_groups = 2,
+                                              .ffn_hidden_size = 24,
+                                              .kv_channels = 2,
+                                              .seq_length = 8,
+                                              .vocab_size = 29};
+    return index == 0 ? gpt2_model(gpt2) : llama_model(llama);
+}
 
-static const struct where {
+enum { MODELS = 2 };
+
+static const struct layout_case {
     int tp, dp, pp;
     const char *rank_order, *schedule;
     int first[9]; // layer of each stage; all 0: even
@@ -53,13 +49,13 @@ static const struct where {
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-/* A run by hand, and the rows of its model. */
+/* A hand-made run, and the parameter descriptors of its model. */
 struct plan {
     struct run run;
     struct params params;
 };
 
-static void plan_open(const struct model_config *model, const struct where *layout, struct plan *out)
+static void plan_open(const struct model_config *model, const struct layout_case *layout, struct plan *out)
 {
     static const struct recipe no_zero;
     struct run *run = &out->run;
@@ -86,7 +82,7 @@ static void plan_close(struct plan *plan)
     params_free(&plan->params);
 }
 
-/* Exact in f32: rows are few. */
+/* A different value for each element, small enough to be exact in fp32. */
 static float element(int row, int state, int64_t i, int64_t j)
 {
     return (float)(((row * STATE_COUNT + state) * 64 + i) * 64 + j);
@@ -107,15 +103,27 @@ static bool holds(const struct run *run, int pp, int layer)
 }
 
 /* All shards of all ranks, and the elements of each. */
-struct stock {
+struct shard_set {
     struct manifest manifest;
     float **values; // by shard.file: here its own index
 };
 
-static void stock_take(const struct plan *plan, struct stock *out)
+/* Adds a shard with the position and size of a slice; the caller appends its values. */
+static struct shard *shard_add(struct shard_set *set, const struct param *row, const struct slice *slice)
+{
+    struct manifest *m = &set->manifest;
+    struct shard *shard = &m->shards[m->shard_count];
+    *shard = (struct shard){.file = m->shard_count, .ndim = row->ndim};
+    memcpy(shard->dim, row->dim, sizeof shard->dim);
+    memcpy(shard->begin, slice->begin, sizeof shard->begin);
+    memcpy(shard->count, slice->count, sizeof shard->count);
+    return shard;
+}
+
+static void shards_of_all_ranks(const struct plan *plan, struct shard_set *out)
 {
     size_t most = (size_t)plan->params.count * STATE_COUNT * (size_t)plan->run.mesh.world;
-    *out = (struct stock){.values = calloc(most, sizeof *out->values)};
+    *out = (struct shard_set){.values = calloc(most, sizeof *out->values)};
     struct manifest *m = &out->manifest;
     m->shards = calloc(most, sizeof *m->shards);
     for (int rank = 0; rank < plan->run.mesh.world; rank++) {
@@ -127,12 +135,8 @@ static void stock_take(const struct plan *plan, struct stock *out)
                 if (!shard_of_rank(&plan->run, row, rank, &slice))
                     continue;
                 cr_assert(holds(&plan->run, mesh_coord(&plan->run.mesh, row->mesh, rank).pp, row->layer));
-                struct shard *shard = &m->shards[m->shard_count];
-                *shard = (struct shard){.file = m->shard_count, .ndim = row->ndim};
+                struct shard *shard = shard_add(out, row, &slice);
                 state_name(state, row->name, shard->name);
-                memcpy(shard->dim, row->dim, sizeof shard->dim);
-                memcpy(shard->begin, slice.begin, sizeof shard->begin);
-                memcpy(shard->count, slice.count, sizeof shard->count);
                 float *values = calloc((size_t)shard_elements(shard), sizeof *values);
                 for (int64_t i = 0; i < shard_elements(shard); i++)
                     values[i] = element(r, state, shard->begin[0] + i / shard->count[1],
@@ -144,16 +148,17 @@ static void stock_take(const struct plan *plan, struct stock *out)
     }
 }
 
-static void stock_free(struct stock *stock)
+static void shard_set_free(struct shard_set *set)
 {
-    for (int i = 0; i < stock->manifest.shard_count; i++)
-        free(stock->values[i]);
-    free(stock->values);
-    manifest_free(&stock->manifest);
+    for (int i = 0; i < set->manifest.shard_count; i++)
+        free(set->values[i]);
+    free(set->values);
+    manifest_free(&set->manifest);
 }
 
 /* Assembles the slice of one rank from the shards, passed in chunks of all lengths. */
-static void check_slice(const struct stock *stock, const struct plan *plan, int r, enum state state, int rank)
+static void check_slice(const struct shard_set *set, const struct plan *plan, int r, enum state state,
+                        int rank)
 {
     const struct param *row = &plan->params.rows[r];
     int original = row->tie >= 0 ? row->tie : r;
@@ -163,14 +168,14 @@ static void check_slice(const struct stock *stock, const struct plan *plan, int 
     char name[SHARD_NAME_CHARS];
     int count;
     state_name(state, plan->params.rows[original].name, name);
-    const struct shard *shards = manifest_find(&stock->manifest, name, &count);
+    const struct shard *shards = manifest_find(&set->manifest, name, &count);
     cr_assert(shards != NULL && count >= 1, "%s", name);
     int64_t given = 0, chunk = 1 + (r + rank) % 11;
     for (int p = 0; p < count; p++) {
         int64_t here = 0, elements = shard_elements(&shards[p]);
         for (int64_t at = 0; at < elements; at += chunk)
             here += shard_copy(&shards[p], at, elements - at < chunk ? elements - at : chunk,
-                               stock->values[shards[p].file] + at, &want, local);
+                               set->values[shards[p].file] + at, &want, local);
         cr_assert_eq(here > 0, shard_overlaps(&shards[p], &want));
         given += here;
     }
@@ -185,55 +190,55 @@ static void check_slice(const struct stock *stock, const struct plan *plan, int 
     free(local);
 }
 
-static void check_pair(const struct model_config *model, const struct where *from, const struct where *to)
+static void check_pair(const struct model_config *model, const struct layout_case *from,
+                       const struct layout_case *to)
 {
     struct plan writer, reader;
-    struct stock stock;
+    struct shard_set set;
     plan_open(model, from, &writer);
     plan_open(model, to, &reader);
-    stock_take(&writer, &stock);
-    cr_assert_eq(manifest_complete(&stock.manifest, "here"), OK, "%s", fail_text());
+    shards_of_all_ranks(&writer, &set);
+    cr_assert_eq(manifest_complete(&set.manifest, "here"), OK, "%s", fail_text());
     for (int r = 0; r < reader.params.count; r++)
         for (enum state state = 0; state < STATE_COUNT; state++)
             for (int rank = 0; rank < reader.run.mesh.world; rank++)
-                check_slice(&stock, &reader, r, state, rank);
-    stock_free(&stock);
+                check_slice(&set, &reader, r, state, rank);
+    shard_set_free(&set);
     plan_close(&writer);
     plan_close(&reader);
 }
 
 Test(checkpoint_shard, any_layout_loads_on_any_other)
 {
-    for (int m = 0; m < MODELS; m++)
+    for (int m = 0; m < MODELS; m++) {
+        struct model_config model = model_at(m);
         for (int from = 0; from < LAYOUTS; from++)
             for (int to = 0; to < LAYOUTS; to++)
-                check_pair(&models[m], &layouts[from], &layouts[to]);
+                check_pair(&model, &layouts[from], &layouts[to]);
+    }
 }
 
-/* Rows that no model has yet: split in either dimension, unevenly, padded, with empty shards. */
+/* A parameter unlike those of models: split in either dimension, unevenly, padded, with empty shards. */
 static struct param random_row(uint32_t *random, int tp)
 {
-    int dice[5];
+    int draw[5];
     for (int i = 0; i < 5; i++) {
         *random = *random * 1664525U + 1013904223U;
-        dice[i] = (int)(*random >> 20);
+        draw[i] = (int)(*random >> 20);
     }
-    struct param row = {.name = "random", .ndim = 2, .dim = {1 + dice[0] % 13, 1 + dice[1] % 13}, .tie = -1};
+    struct param row = {.name = "random", .ndim = 2, .dim = {1 + draw[0] % 13, 1 + draw[1] % 13}, .tie = -1};
     row.cuts[0] =
-        (struct cut){.dim = dice[2] % 2, .axes = AXIS_TP, .parts = tp, .replicas = 1, .multiple = 1};
-    row.cuts[0].multiple = 1 + dice[3] % 4;
-    row.cut_count = dice[4] % 4 > 0;
+        (struct cut){.dim = draw[2] % 2, .axes = AXIS_TP, .parts = tp, .replicas = 1, .multiple = 1};
+    row.cuts[0].multiple = 1 + draw[3] % 4;
+    row.cut_count = draw[4] % 4 > 0;
     return row;
 }
 
 /* A rank's memory, with noise in the padding, as a shard. */
-static void stock_add(struct stock *stock, const struct param *row, const struct slice *slice)
+static void add_random_shard(struct shard_set *set, const struct param *row, const struct slice *slice)
 {
-    struct shard *shard = &stock->manifest.shards[stock->manifest.shard_count];
-    *shard = (struct shard){.file = stock->manifest.shard_count, .ndim = row->ndim, .name = "random"};
-    memcpy(shard->dim, row->dim, sizeof shard->dim);
-    memcpy(shard->begin, slice->begin, sizeof shard->begin);
-    memcpy(shard->count, slice->count, sizeof shard->count);
+    struct shard *shard = shard_add(set, row, slice);
+    snprintf(shard->name, sizeof shard->name, "%s", row->name);
     float *local = calloc((size_t)slice_padded(slice) + 1, sizeof *local);
     for (int64_t i = 0; i < slice->padded[0]; i++)
         for (int64_t j = 0; j < slice->padded[1]; j++)
@@ -241,45 +246,47 @@ static void stock_add(struct stock *stock, const struct param *row, const struct
                                                   ? element(0, 0, slice->begin[0] + i, slice->begin[1] + j)
                                                   : -1.0F;
     shard_remove_padding(slice, local, sizeof *local);
-    stock->values[stock->manifest.shard_count++] = local;
+    set->values[set->manifest.shard_count++] = local;
 }
 
 Test(checkpoint_shard, any_shard_of_any_dimension)
 {
+    const struct model_config model = model_at(0);
     uint32_t random = 9;
     for (int round = 0; round < 500; round++) {
         struct plan writer, reader;
-        plan_open(&models[0], &layouts[round % 2 == 0 ? 2 : 1], &writer);
-        plan_open(&models[0], &layouts[round % 3 == 0 ? 3 : 1], &reader);
-        struct stock stock = {.values = calloc(8, sizeof *stock.values)};
-        stock.manifest.shards = calloc(8, sizeof *stock.manifest.shards);
+        plan_open(&model, &layouts[round % 2 == 0 ? 2 : 1], &writer);
+        plan_open(&model, &layouts[round % 3 == 0 ? 3 : 1], &reader);
+        struct shard_set set = {.values = calloc(8, sizeof *set.values)};
+        set.manifest.shards = calloc(8, sizeof *set.manifest.shards);
         uint32_t same = random;
         struct param row = random_row(&same, writer.run.mesh.degrees.tp);
         for (int rank = 0; rank < writer.run.mesh.world; rank++) {
             struct slice slice;
             row.layer = 0;
             if (shard_of_rank(&writer.run, &row, rank, &slice))
-                stock_add(&stock, &row, &slice);
+                add_random_shard(&set, &row, &slice);
         }
-        cr_assert_eq(manifest_complete(&stock.manifest, "here"), OK, "%s", fail_text());
+        cr_assert_eq(manifest_complete(&set.manifest, "here"), OK, "%s", fail_text());
         reader.params.rows[0] = random_row(&random, reader.run.mesh.degrees.tp);
         memcpy(reader.params.rows[0].dim, row.dim, sizeof row.dim);
         for (int rank = 0; rank < reader.run.mesh.world; rank++)
-            check_slice(&stock, &reader, 0, STATE_VALUE, rank);
-        stock_free(&stock);
+            check_slice(&set, &reader, 0, STATE_VALUE, rank);
+        shard_set_free(&set);
         plan_close(&writer);
         plan_close(&reader);
     }
 }
 
-Test(checkpoint_shard, the_cover_is_checked)
+Test(checkpoint_shard, detects_missing_and_overlapping_shards)
 {
+    const struct model_config model = model_at(0);
     struct plan plan;
-    plan_open(&models[0], &layouts[1], &plan);
+    plan_open(&model, &layouts[1], &plan);
     for (int fault = 0; fault < 6; fault++) {
-        struct stock stock;
-        stock_take(&plan, &stock);
-        struct manifest *m = &stock.manifest;
+        struct shard_set set;
+        shards_of_all_ranks(&plan, &set);
+        struct manifest *m = &set.manifest;
         cr_assert_eq(manifest_complete(m, "here"), OK);
         int count;
         struct shard *cut = (struct shard *)(uintptr_t)manifest_find(m, "layers.1.mlp.fc2.weight", &count);
@@ -293,12 +300,12 @@ Test(checkpoint_shard, the_cover_is_checked)
             "here: a shard of layers.1.mlp.fc2.weight exceeds its shape",
         };
         switch (fault) {
-        case 0: // written by no rank
+        case 0: // not written by any rank
             snprintf(cut[1].name, sizeof cut[1].name, "%s", "z");
             cut[1].begin[1] = cut[1].dim[1] = 0;
             cut[1].dim[1] = cut[1].count[1];
             break;
-        case 1: // written by two
+        case 1: // written by two ranks
             cut[1].begin[1] = 0;
             break;
         case 2: // one element too far
@@ -307,17 +314,17 @@ Test(checkpoint_shard, the_cover_is_checked)
         case 3:
             cut[1].begin[1]++;
             break;
-        case 4: // of another shape
+        case 4: // another shape
             cut[1].dim[0]++;
             break;
-        case 5: // and an overflow
+        case 5: // integer overflow
             cut[1].begin[1] = INT64_MAX;
             cut[1].count[1] = INT64_MAX;
             break;
         }
         cr_expect_eq(manifest_complete(m, "here"), BAD_CHECKPOINT, "fault %d", fault);
         cr_expect_str_eq(fail_text(), expected[fault]);
-        stock_free(&stock);
+        shard_set_free(&set);
     }
     plan_close(&plan);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The file format: written files read back, and any other file is rejected with a one-line error.
  *
- * A handmade file is its header as text followed by the data, so that each error message has a header that
+ * A hand-made file is its header as text followed by the data: each error message has a header that
  * causes it. Then every byte of a small file is changed in many ways, and the file is truncated at every
  * length: it must be rejected, or be read to the end safely (the sanitizer builds run this too). */
 #include "trainer/checkpoint/format/safetensors.h"
@@ -48,7 +48,7 @@ static void leave(const char *folder)
     cr_assert_eq(rmdir(folder), 0);
 }
 
-static void put_file(const char *path, const void *bytes, size_t length)
+static void write_file(const char *path, const void *bytes, size_t length)
 {
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     cr_assert(file >= 0 && write(file, bytes, length) == (ssize_t)length);
@@ -56,7 +56,7 @@ static void put_file(const char *path, const void *bytes, size_t length)
 }
 
 /* A file with this header and so many bytes of data. */
-static void put_header(const char *path, const char *header, size_t numbers)
+static void write_header(const char *path, const char *header, size_t numbers)
 {
     struct text file = {0};
     uint64_t length = strlen(header);
@@ -64,7 +64,7 @@ static void put_header(const char *path, const char *header, size_t numbers)
     text_add(&file, "%s", header);
     for (size_t i = 0; i < numbers; i++)
         text_add_bytes(&file, "\x3f", 1);
-    put_file(path, file.chars, file.length);
+    write_file(path, file.chars, file.length);
     text_free(&file);
 }
 
@@ -138,10 +138,10 @@ Test(safetensors, header_order_may_differ_from_data_order)
 {
     char folder[32];
     enter(folder);
-    put_header("a",
-               "{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},"
-               "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}   ",
-               8);
+    write_header("a",
+                 "{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},"
+                 "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}   ",
+                 8);
     struct safetensors *file = NULL;
     cr_assert_eq(safetensors_open("a", &file), OK, "%s", fail_text());
     cr_assert_str_eq(safetensors_at(file, 0)->name, "a");
@@ -158,7 +158,7 @@ Test(safetensors, header_order_may_differ_from_data_order)
 static const struct {
     const char *header;
     size_t numbers;
-    const char *said;
+    const char *error;
 } refused[] = {
     {"", 0, "byte 8: the header is not JSON: corrupt, or not a safetensors file"},
     {"{", 0, "byte 9: the header is not JSON"},
@@ -204,10 +204,10 @@ Test(safetensors, invalid_headers_are_rejected_with_the_reason)
     enter(folder);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         struct safetensors *file = NULL;
-        put_header("a.st", refused[i].header, refused[i].numbers);
+        write_header("a.st", refused[i].header, refused[i].numbers);
         cr_expect_eq(safetensors_open("a.st", &file), BAD_CHECKPOINT, "%s", refused[i].header);
-        cr_expect_not_null(strstr(fail_text(), refused[i].said), "%s\n  said     %s\n  expected %s",
-                           refused[i].header, fail_text(), refused[i].said);
+        cr_expect_not_null(strstr(fail_text(), refused[i].error), "%s\n  got      %s\n  expected %s",
+                           refused[i].header, fail_text(), refused[i].error);
         cr_expect_eq(strncmp(fail_text(), "a.st", 4), 0);
         cr_expect_null(strchr(fail_text(), '\n'));
     }
@@ -223,7 +223,7 @@ Test(safetensors, lengths_are_checked_against_the_file)
         char bytes[24] = {0};
         struct safetensors *file = NULL;
         memcpy(bytes, &lengths[i], 8);
-        put_file("a", bytes, sizeof bytes);
+        write_file("a", bytes, sizeof bytes);
         cr_expect_eq(safetensors_open("a", &file), BAD_CHECKPOINT);
         cr_expect_not_null(strstr(fail_text(), "in a file of 24: truncated, corrupt"), "%s", fail_text());
     }
@@ -321,7 +321,7 @@ Test(safetensors, a_full_disk_leaves_no_files)
     struct rlimit limit;
     signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &limit);
-    limit.rlim_cur = 700; // in the header's room; in the numbers
+    limit.rlim_cur = 700; // within the header; within the data
     setrlimit(RLIMIT_FSIZE, &limit);
     const struct safetensors_tensor large = {.name = "a", .dtype = SAFETENSORS_F32, .ndim = 1, .dim = {200}};
     float numbers[200] = {0};
@@ -337,7 +337,7 @@ Test(safetensors, a_full_disk_leaves_no_files)
     cr_expect_eq(safetensors_create("no/a.st", &large, 1, 0, &writer), IO_ERROR);
     cr_expect_str_eq(fail_text(), "no/a.st: No such file or directory");
 
-    // An older file of the name stays until the new one is complete.
+    // An existing file of this name is kept until the new one is complete.
     write_sample("a.st");
     cr_assert_eq(safetensors_create("a.st", &large, 1, 0, &writer), OK);
     cr_assert_eq(safetensors_append(writer, numbers, 100), OK);

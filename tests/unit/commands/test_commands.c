@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Command lines: cuboid schedule whole, and what cuboid generate refuses before it has a model. */
+/* Command lines: all of cuboid schedule, and what cuboid generate rejects before it loads a model. */
 #include "tests/unit/commands/words.h"
 #include "tools/cli/cmd_generate.h"
 #include "tools/cli/recipe_argument.h"
@@ -18,7 +18,7 @@
 static int run(int (*command)(int argc, char **argv), const char *text)
 {
     struct line line;
-    cut(text, &line);
+    split_line(text, &line);
     int status = command(line.count, line.words);
     fflush(stdout);
     fflush(stderr);
@@ -124,7 +124,7 @@ Test(schedule_command, writes_json, .init = cr_redirect_stdout)
         "\"start\": 1, \"end\": 3, \"critical\": true}]}]}\n");
 }
 
-/* What --csv writes is a schedule like any other, and says p, m and v itself. */
+/* A file written by --csv is a schedule like any other, and determines p, m and v. */
 Test(schedule_command, writes_and_reads_files, .init = cr_redirect_stdout)
 {
     static const char csv[] = "0F0,,0B0\n,1F0,1B0\n";
@@ -235,13 +235,13 @@ Test(schedule_command, rejects_invalid_arguments, .init = cr_redirect_stderr)
         "applies to auto and compare, not to 1f1b\n");
 }
 
-static void in_folder(char *folder)
+static void enter_folder(char *folder)
 {
     cr_assert_not_null(mkdtemp(folder));
     cr_assert_eq(chdir(folder), 0);
 }
 
-static void put(const char *path, const char *text)
+static void write_file(const char *path, const char *text)
 {
     cr_assert_eq(file_write_atomic(path, text, strlen(text)), OK, "%s", fail_text());
 }
@@ -251,8 +251,8 @@ static void put(const char *path, const char *text)
 Test(schedule_command, reads_the_times_of_each_stage, .init = cr_redirect_stdout)
 {
     char folder[] = "/tmp/cuboid-command-XXXXXX";
-    in_folder(folder);
-    put("a.csv", "stage,f,i,w\r\n 1, 2,1 ,3\r\n\n0,1,1,0\n");
+    enter_folder(folder);
+    write_file("a.csv", "stage,f,i,w\r\n 1, 2,1 ,3\r\n\n0,1,1,0\n");
     cr_assert_eq(run(cmd_schedule, "schedule zb-h1 -p 2 -m 1 --cost comm=0.5 --cost-file a.csv --times"), 0);
     cr_assert_eq(run(cmd_schedule, "schedule auto -p 1 -m 1 --cost-file a.csv"), 0);
     cr_assert_eq(run(cmd_schedule, "schedule zb-v -p 1 -m 1 --cost-file a.csv --json"), 0);
@@ -317,9 +317,9 @@ Test(schedule_command, names_errors_in_the_times, .init = cr_redirect_stderr)
         {"stage\n0,1,2,3\n", "schedule 1f1b -p 1 -m 1 --cost-file t"},
     };
     char folder[] = "/tmp/cuboid-command-XXXXXX";
-    in_folder(folder);
+    enter_folder(folder);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        put("t", cases[i].text);
+        write_file("t", cases[i].text);
         cr_expect_eq(run(cmd_schedule, cases[i].line), 2, "%s", cases[i].line);
     }
     cr_assert(unlink("t") == 0 && chdir("/") == 0 && rmdir(folder) == 0);
@@ -339,7 +339,7 @@ Test(schedule_command, names_errors_in_the_times, .init = cr_redirect_stderr)
         "1: the columns are stage,f,i,w, in this order; a file without a heading has them too\n");
 }
 
-/* Whatever a file is called by, it is not written over; and one thing goes to standard output. */
+/* Input files are never overwritten, under whatever name; and only one output goes to standard output. */
 Test(schedule_command, keeps_existing_files, .init = cr_redirect_stderr)
 {
     static const char csv[] = "0F0,0B0\n";
@@ -357,9 +357,9 @@ Test(schedule_command, keeps_existing_files, .init = cr_redirect_stderr)
         "schedule ../here/",
     };
     char folder[] = "/tmp/cuboid-command-XXXXXX";
-    in_folder(folder);
+    enter_folder(folder);
     cr_assert(mkdir("here", 0700) == 0 && chdir("here") == 0);
-    put("a.csv", csv);
+    write_file("a.csv", csv);
     cr_assert(link("a.csv", "hard.csv") == 0 && symlink("a.csv", "soft") == 0);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         cr_expect_eq(run(cmd_schedule, lines[i]), 2, "%s", lines[i]);
@@ -382,7 +382,7 @@ Test(schedule_command, keeps_existing_files, .init = cr_redirect_stderr)
         "file; use the name of a new file\ncuboid: ../here/: is a folder; use a regular file\n");
 }
 
-/* What a file is called, and what is in it, reaches the terminal as text. */
+/* Names and contents of files are escaped before they reach the terminal. */
 Test(schedule_command, shows_no_control_characters, .init = cr_redirect_stderr)
 {
     cr_assert_eq(run(cmd_schedule, "schedule /tmp/\033[2J\xC2\x9B.csv"), 2);
@@ -393,7 +393,8 @@ Test(schedule_command, shows_no_control_characters, .init = cr_redirect_stderr)
         "interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, dualpipe, dualpipev, auto\n");
 }
 
-/* A line after a second, of the whole, and taken away; nothing where nobody sees it. */
+/* On a terminal, progress is shown after one second, for the whole search, and erased at the end; elsewhere
+ * nothing is printed. */
 Test(schedule_command, reports_its_duration, .init = cr_redirect_stderr)
 {
     struct reporter r;
@@ -405,7 +406,7 @@ Test(schedule_command, reports_its_duration, .init = cr_redirect_stderr)
         r.begun -= 600.0;
         reporter_part(&r, "auto", 0.0, 50.0);
         r.progress.report(r.progress.context, 50.0);
-        r.progress.report(r.progress.context, 60.0); // at once behind the one before
+        r.progress.report(r.progress.context, 60.0); // too soon after the previous report: not printed
         reporter_end(&r);
         r.progress.report(r.progress.context, 70.0);
     }
@@ -442,7 +443,7 @@ Test(generate_command, rejects_invalid_arguments, .init = cr_redirect_stderr)
                             "--no-stop, --help, -h\ncuboid: generate: --prompt needs a value\n");
 }
 
-/* A run that was stopped before its first checkpoint says what to run. */
+/* For a run that was stopped before its first checkpoint, the error names the command to run. */
 Test(generate_command, names_the_command_to_run_first, .init = cr_redirect_stderr)
 {
     static const char recipe[] =
@@ -452,9 +453,9 @@ Test(generate_command, names_the_command_to_run_first, .init = cr_redirect_stder
         "data: {train: d}\n"
         "logging: {run_dir: run}\n";
     char folder[] = "/tmp/cuboid-command-XXXXXX";
-    in_folder(folder);
+    enter_folder(folder);
     cr_assert_eq(folder_make("run"), OK);
-    put("run/recipe.yaml", recipe);
+    write_file("run/recipe.yaml", recipe);
     cr_expect_eq(run(cmd_generate, "generate run --prompt x"), 2);
     cr_expect_eq(run(cmd_generate, "generate run/recipe.yaml checkpoint.save=none --prompt x"), 2);
     unlink("run/recipe.yaml");
@@ -467,37 +468,49 @@ Test(generate_command, names_the_command_to_run_first, .init = cr_redirect_stder
         "CHECKPOINT --prompt TEXT\n");
 }
 
-/* Whatever a recipe says of its layout, one rank can run it. */
+/* The arguments of a command line whose words are separated by "|". */
+struct piped {
+    char text[400], *argv[8];
+    int argc;
+};
+
+static void split_at_pipes(const char *text, struct piped *out)
+{
+    snprintf(out->text, sizeof out->text, "%s", text);
+    char *rest = out->text;
+    out->argc = 0;
+    while (out->argc < 8 && (out->argv[out->argc] = strsep(&rest, "|")) != NULL)
+        out->argc++;
+}
+
+/* Whatever layout a recipe has, one rank can run it. */
 Test(recipe, on_one_rank)
 {
-    char words[] = "verify|" SOURCE_ROOT "/recipes/quickstart.yaml|pp=2|pipeline.schedule=zb-v|"
-                   "pipeline.optimizer_post_validation=true|"
-                   "pipeline.num_layers_per_virtual_pipeline_stage=1";
-    char *argv[8], *rest = words;
-    int argc = 0;
+    struct piped line;
     struct recipe *recipe = NULL;
-    while (argc < 8 && (argv[argc] = strsep(&rest, "|")) != NULL)
-        argc++;
-    cr_assert_eq(recipe_argument_one_rank(argc, argv, NULL, &recipe), 0);
+    split_at_pipes("verify|" SOURCE_ROOT "/recipes/quickstart.yaml|pp=2|pipeline.schedule=zb-v|"
+                   "pipeline.optimizer_post_validation=true|"
+                   "pipeline.num_layers_per_virtual_pipeline_stage=1",
+                   &line);
+    cr_assert_eq(recipe_argument_one_rank(line.argc, line.argv, NULL, &recipe), 0);
     cr_assert_eq(recipe_world_size(recipe), 1);
     recipe_destroy(recipe);
-    // But for what is kept.
-    cr_assert_eq(recipe_argument_one_rank(argc, argv, (const char *const[]){"tp=2", NULL}, &recipe), 0);
+    // Keys of the caller take precedence.
+    cr_assert_eq(recipe_argument_one_rank(line.argc, line.argv, (const char *const[]){"tp=2", NULL}, &recipe),
+                 0);
     cr_assert_eq(recipe_world_size(recipe), 2);
     recipe_destroy(recipe);
 }
 
-/* Not only the degrees: a layout key that one rank keeps would be compared with itself. */
+/* Not only the degrees: verify would compare any layout key that one rank keeps with itself. */
 Test(recipe, one_rank_keeps_no_layout_key)
 {
-    char words[] = "verify|" SOURCE_ROOT "/recipes/quickstart.yaml|memory.recompute_granularity=full|"
-                   "memory.offload_activations=true|parallel.bucket_size_mb=1|dp=2|parallel.zero_stage=1";
-    char *argv[8], *rest = words;
-    int argc = 0;
+    struct piped line;
     struct recipe *recipe = NULL;
-    while (argc < 8 && (argv[argc] = strsep(&rest, "|")) != NULL)
-        argc++;
-    cr_assert_eq(recipe_argument_one_rank(argc, argv, NULL, &recipe), 0);
+    split_at_pipes("verify|" SOURCE_ROOT "/recipes/quickstart.yaml|memory.recompute_granularity=full|"
+                   "memory.offload_activations=true|parallel.bucket_size_mb=1|dp=2|parallel.zero_stage=1",
+                   &line);
+    cr_assert_eq(recipe_argument_one_rank(line.argc, line.argv, NULL, &recipe), 0);
     struct text override = {0};
     for (int i = 0; recipe_one_rank_override(i, &override); i++) {
         char *value = strchr(override.chars, '=');

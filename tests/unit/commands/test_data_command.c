@@ -62,20 +62,20 @@ static int run(const char *line)
     return cmd_data(count, words);
 }
 
-static void put(const char *path, const char *bytes, size_t length)
+static void write_file(const char *path, const char *bytes, size_t length)
 {
     cr_assert_eq(file_write_atomic(path, bytes, length), OK);
 }
 
 /* The ids of a dataset with a -1 after each document. */
-static int read_back(const char *prefix, int32_t *out, int room)
+static int read_back(const char *prefix, int32_t *out, int capacity)
 {
     struct dataset *d = NULL;
     int count = 0;
     cr_assert_eq(dataset_open(prefix, &d), OK, "%s", fail_text());
     for (int64_t i = 0; i < dataset_documents(d); i++) {
         int64_t length = dataset_length(d, i);
-        cr_assert_lt(count + length, room);
+        cr_assert_lt(count + length, capacity);
         cr_assert_eq(dataset_read(d, i, 0, length, 257, out + count), OK);
         count += (int)length;
         out[count++] = -1;
@@ -90,8 +90,8 @@ Test(data_command, arbitrary_bytes_round_trip, .init = silence)
     enter(folder);
     for (int i = 0; i < 1024; i++)
         all[i] = (char)(i < 256 ? i : i * 7919 >> 3);
-    put("a.txt", all, sizeof all);
-    put("b.txt", "xyz", 3);
+    write_file("a.txt", all, sizeof all);
+    write_file("b.txt", "xyz", 3);
     cr_assert_eq(run("data prepare a.txt b.txt -o out"), 0);
     int32_t ids[2000];
     cr_assert_eq(read_back("out", ids, 2000), 1024 + 2 + 3 + 2);
@@ -107,7 +107,7 @@ Test(data_command, arbitrary_bytes_round_trip, .init = silence)
     leave(folder);
 }
 
-/* Text longer than what is held at once. */
+/* Text longer than the read buffer. */
 Test(data_command, large_documents, .init = silence)
 {
     enum { LENGTH = 5000000 };
@@ -115,7 +115,7 @@ Test(data_command, large_documents, .init = silence)
     enter(folder);
     for (int i = 0; i < LENGTH; i++)
         text[i] = (char)('a' + i * 7919LL % 26);
-    put("a.txt", text, LENGTH);
+    write_file("a.txt", text, LENGTH);
     cr_assert_eq(run("data prepare a.txt -o deep/out"), 0);
     int32_t *ids = malloc((LENGTH + 10) * sizeof *ids);
     cr_assert_eq(read_back("deep/out", ids, LENGTH + 10), LENGTH + 2);
@@ -129,21 +129,21 @@ Test(data_command, large_documents, .init = silence)
     leave(folder);
 }
 
-/* Pieces of a large text are cut where it changes nothing: the ids are those of the whole. */
+/* A large text is cut only where this does not change the ids. */
 Test(data_command, gpt2_ids_are_those_of_the_whole_text, .init = silence)
 {
     static const char *const parts[] = {"the ", "\n\n ", "  ", "\xE6\x9D\xB1", "it's", "12", "\xFF"};
     char folder[32];
     struct text text = {0};
     enter(folder);
-    put("vocab.json", fixture_vocab, strlen(fixture_vocab));
-    put("merges.txt", fixture_merges, strlen(fixture_merges));
+    write_file("vocab.json", fixture_vocab, strlen(fixture_vocab));
+    write_file("merges.txt", fixture_merges, strlen(fixture_merges));
     unsigned seed = 5;
     while (text.length < 2500000) {
         seed = seed * 1664525U + 1013904223U;
         text_add(&text, "%s", parts[(seed >> 10) % (sizeof parts / sizeof *parts)]);
     }
-    put("a.txt", text.chars, text.length);
+    write_file("a.txt", text.chars, text.length);
     cr_assert_eq(
         run("data prepare a.txt -o x --tokenizer gpt2 --vocab-file vocab.json --merge-file=merges.txt"), 0);
 
@@ -170,12 +170,12 @@ Test(data_command, gpt2_ids_are_those_of_the_whole_text, .init = silence)
     leave(folder);
 }
 
-/* Returns how many there are. */
-static int put_bad_files(void)
+/* Returns the number of files. */
+static int write_bad_files(void)
 {
-    put("a.txt", "text", 4);
-    put("empty.txt", "", 0);
-    put("bad.jsonl", "{\"text\": \"a\"}\n{", 15);
+    write_file("a.txt", "text", 4);
+    write_file("empty.txt", "", 0);
+    write_file("bad.jsonl", "{\"text\": \"a\"}\n{", 15);
     cr_assert_eq(run("data prepare a.txt -o torn"), 0);
     cr_assert_eq(run("data prepare a.txt -o half"), 0);
     cr_assert(truncate("torn.idx", 20) == 0 && unlink("half.bin") == 0 && mkfifo("half.bin", 0600) == 0);
@@ -183,12 +183,12 @@ static int put_bad_files(void)
     return files_here(false);
 }
 
-/* A pipe that nobody writes to is refused, and not waited for. */
+/* A pipe without a writer is rejected, not waited for. */
 Test(data_command, rejections_have_the_right_status, .init = silence)
 {
     char folder[32];
     enter(folder);
-    const int before = put_bad_files();
+    const int before = write_bad_files();
     const char *const wrong[] = {
         "data",
         "data prepares",
@@ -227,12 +227,12 @@ Test(data_command, rejections_have_the_right_status, .init = silence)
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         cr_assert_eq(run(wrong[i]), 2, "\"%s\"", wrong[i]);
-    cr_assert_eq(files_here(false), before, "a refusal left a file");
+    cr_assert_eq(files_here(false), before, "a rejected command left a file");
 
     cr_assert_eq(run("data --help"), 0);
     cr_assert_eq(run("data prepare -h"), 0);
     cr_assert_eq(run("data prepare a.txt -o x"), 0);
-    cr_assert_eq(run("data prepare a.txt -o x"), 2); // there already
+    cr_assert_eq(run("data prepare a.txt -o x"), 2); // exists already
     cr_assert_eq(run("data inspect x --tokenizer gpt2 --vocab-file pipes/x.idx --merge-file no"), 2);
     cr_assert_eq(files_here(false), before + 2);
     cr_assert(unlink("pipes/x.idx") == 0 && rmdir("pipes") == 0);
@@ -244,7 +244,7 @@ Test(data_command, a_full_disk_or_interrupt_leaves_no_files, .init = silence)
     char folder[32], text[8000];
     enter(folder);
     memset(text, 'a', sizeof text);
-    put("a.txt", text, sizeof text);
+    write_file("a.txt", text, sizeof text);
 
     struct rlimit limit;
     signal(SIGXFSZ, SIG_IGN);

@@ -25,9 +25,9 @@ static enum status parse(const char *text, struct values *out)
     };
     struct line line;
     *out = (struct values){.n = 7, .x = 0.25};
-    cut(text, &line);
+    split_line(text, &line);
     enum status status = options_parse(line.count, line.words, options, 4, out->rest, &out->rest_count);
-    // The words are gone when this returns: what must be looked at, is looked at here.
+    // The words do not outlive this function, so values that point to them are checked here.
     if (status == OK && out->name != NULL)
         cr_assert_str_eq(out->name, "-dashed=value");
     for (int i = 0; status == OK && i < out->rest_count; i++)
@@ -50,7 +50,7 @@ Test(options, are_read_in_any_order)
 Test(options, errors_name_valid_values)
 {
     static const struct {
-        const char *text, *said;
+        const char *text, *expected;
     } cases[] = {
         {"c -n 11", "c: -n 11 is invalid; use an integer from -5 to 10"},
         {"c -n 1.5", "c: -n 1.5 is invalid; use an integer from -5 to 10"},
@@ -66,7 +66,7 @@ Test(options, errors_name_valid_values)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct values v;
         cr_expect_eq(parse(cases[i].text, &v), BAD_USAGE);
-        cr_expect_str_eq(fail_text(), cases[i].said);
+        cr_expect_str_eq(fail_text(), cases[i].expected);
     }
 }
 
@@ -81,20 +81,20 @@ Test(options, aliases_and_double_dash)
         {"-", OPTION_REST, NULL, 0, 0},         {"--", OPTION_END, NULL, 0, 0},
     };
     struct line line;
-    cut("c - -o x --no-flag -- --flag -o", &line);
+    split_line("c - -o x --no-flag -- --flag -o", &line);
     cr_assert_eq(options_parse(line.count, line.words, options, 6, rest, &count), OK, "%s", fail_text());
     cr_assert(count == 3 && !flag);
     cr_assert_str_eq(name, "x");
     cr_assert_str_eq(rest[0], "-");
     cr_assert_str_eq(rest[1], "--flag");
-    cut("c -o x --output y", &line);
+    split_line("c -o x --output y", &line);
     cr_assert_eq(options_parse(line.count, line.words, options, 6, rest, &count), BAD_USAGE);
     cr_assert_str_eq(fail_text(), "c: --output is given twice (x and y); remove one of them");
-    cut("c --train-iters=5", &line);
+    split_line("c --train-iters=5", &line);
     cr_assert_eq(options_parse(line.count, line.words, options, 6, rest, &count), BAD_USAGE);
     cr_assert_str_eq(fail_text(),
                      "c: --train-iters=5 is a recipe key, not an option; use train.train_iters=VALUE");
-    cut("c --outptu=5", &line);
+    split_line("c --outptu=5", &line);
     cr_assert_eq(options_parse(line.count, line.words, options, 6, rest, &count), BAD_USAGE);
     cr_assert_str_eq(fail_text(),
                      "c: unknown option --outptu=5 (did you mean --output?); valid options: --output, "

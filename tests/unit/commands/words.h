@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A command line from a text, cut at spaces. */
+/* A command line from a text, split at spaces. */
 #pragma once
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ struct line {
     int count;
 };
 
-static inline void cut(const char *text, struct line *line)
+static inline void split_line(const char *text, struct line *line)
 {
     *line = (struct line){.count = 0};
     snprintf(line->copy, sizeof line->copy, "%s", text);

@@ -12,7 +12,7 @@
 
 enum { TOKENS = 16, HEADS = 2, WIDTH = 64 };
 
-struct bench {
+struct fixture {
     struct device *device;
     struct stream *stream;
     uint16_t qkv[TOKENS * 3 * HEADS * WIDTH], out[TOKENS * HEADS * WIDTH];
@@ -20,7 +20,7 @@ struct bench {
     struct attention_forward op;
 };
 
-static enum status bench_open(struct bench *b, enum attention_backend backend, bool nondeterministic)
+static enum status fixture_open(struct fixture *b, enum attention_backend backend, bool nondeterministic)
 {
     struct device_options options = {
         .name = "cuda", .threads = 1, .kernels.attention = backend, .nondeterministic = nondeterministic};
@@ -41,103 +41,104 @@ static enum status bench_open(struct bench *b, enum attention_backend backend, b
     return OK;
 }
 
-static void bench_close(struct bench *b)
+static void fixture_close(struct fixture *b)
 {
     unsetenv("EMULATOR_FAIL");
     stream_destroy(b->stream);
     device_close(b->device);
 }
 
-static void call_says(const char *failing, const char *expected)
+static void expect_call_error(const char *failing, const char *expected)
 {
-    struct bench b;
-    cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), OK, "%s", fail_text());
+    struct fixture b;
+    cr_assert_eq(fixture_open(&b, ATTENTION_CUDNN, false), OK, "%s", fail_text());
     setenv("EMULATOR_FAIL", failing, 1);
     cr_assert_eq(attention_forward(b.stream, b.op), NOT_SUPPORTED);
     cr_expect_str_eq(fail_text(), expected);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 Test(attention_backend, errors_name_the_call_the_shape_and_cudnns_message)
 {
-    call_says("cudnnBackendExecute", "cuda: cudnnBackendExecute: CUDNN_STATUS_INTERNAL_ERROR: injected by "
-                                     "EMULATOR_FAIL; stream compute, attention_forward(bf16[16, 128])");
-    call_says("cudnnBackendFinalize",
-              "cuda: cudnnBackendFinalize (Q): CUDNN_STATUS_INTERNAL_ERROR: injected by "
-              "EMULATOR_FAIL; stream compute, attention_forward(bf16[16, 128])");
-    call_says("engines",
-              "cuda: cudnnBackendFinalize (no deterministic engine; use model.attention_backend own): "
-              "CUDNN_STATUS_NOT_SUPPORTED; stream compute, attention_forward(bf16[16, 128])");
+    expect_call_error("cudnnBackendExecute",
+                      "cuda: cudnnBackendExecute: CUDNN_STATUS_INTERNAL_ERROR: injected by "
+                      "EMULATOR_FAIL; stream compute, attention_forward(bf16[16, 128])");
+    expect_call_error("cudnnBackendFinalize",
+                      "cuda: cudnnBackendFinalize (Q): CUDNN_STATUS_INTERNAL_ERROR: injected by "
+                      "EMULATOR_FAIL; stream compute, attention_forward(bf16[16, 128])");
+    expect_call_error(
+        "engines", "cuda: cudnnBackendFinalize (no deterministic engine; use model.attention_backend own): "
+                   "CUDNN_STATUS_NOT_SUPPORTED; stream compute, attention_forward(bf16[16, 128])");
 }
 
 Test(attention_backend, a_machine_without_cudnn)
 {
-    struct bench b;
+    struct fixture b;
     setenv("EMULATOR_FAIL", "cudnn", 1);
-    cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
+    cr_assert_eq(fixture_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
     cr_expect_str_eq(
         fail_text(),
         "model.attention_backend cudnn: libcudnn.so.9: no such file; it requires cuDNN 9.15.1 or newer: "
         "put its folder on LD_LIBRARY_PATH; use model.attention_backend own");
     setenv("EMULATOR_FAIL", "cudnnCreate", 1);
-    cr_assert_eq(bench_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
+    cr_assert_eq(fixture_open(&b, ATTENTION_CUDNN, false), NOT_SUPPORTED);
     cr_expect_str_eq(fail_text(),
                      "model.attention_backend cudnn: cuda: cudnnCreate: CUDNN_STATUS_INTERNAL_ERROR: "
                      "injected by EMULATOR_FAIL; use model.attention_backend own");
 }
 
-static void choices_are(struct device *device, const char *expected)
+static void expect_choices(struct device *device, const char *expected)
 {
-    struct text said = {0};
-    device_choices(device, &said);
-    cr_expect_str_eq(text_chars(&said), expected);
-    text_free(&said);
+    struct text choices = {0};
+    device_choices(device, &choices);
+    cr_expect_str_eq(text_chars(&choices), expected);
+    text_free(&choices);
 }
 
 /* auto reports its choices with reasons: one line per shape and direction, however often it is called. */
 Test(attention_backend, auto_reports_its_choice)
 {
-    struct bench b;
-    cr_assert_eq(bench_open(&b, ATTENTION_AUTO, false), OK, "%s", fail_text());
-    choices_are(b.device, "");
+    struct fixture b;
+    cr_assert_eq(fixture_open(&b, ATTENTION_AUTO, false), OK, "%s", fail_text());
+    expect_choices(b.device, "");
     cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
-    choices_are(b.device, "attention: our own kernels; deterministic true disables choice by timing\n");
-    bench_close(&b);
+    expect_choices(b.device, "attention: our own kernels; deterministic true disables choice by timing\n");
+    fixture_close(&b);
 
     setenv("EMULATOR_FAIL", "cudnn", 1);
-    cr_assert_eq(bench_open(&b, ATTENTION_AUTO, true), OK, "%s", fail_text());
+    cr_assert_eq(fixture_open(&b, ATTENTION_AUTO, true), OK, "%s", fail_text());
     cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
-    choices_are(
+    expect_choices(
         b.device,
         "attention: our own kernels; libcudnn.so.9: no such file; it requires cuDNN 9.15.1 or newer: put its "
         "folder on LD_LIBRARY_PATH\n");
-    bench_close(&b);
+    fixture_close(&b);
 
-    cr_assert_eq(bench_open(&b, ATTENTION_AUTO, true), OK, "%s", fail_text());
+    cr_assert_eq(fixture_open(&b, ATTENTION_AUTO, true), OK, "%s", fail_text());
     for (int i = 0; i < 3; i++)
         cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
-    struct text said = {0};
+    struct text choices = {0};
     double cudnn_ms = 0.0, own_ms = 0.0;
     char chosen[20];
     int length = 0;
-    device_choices(b.device, &said);
+    device_choices(b.device, &choices);
     cr_expect_eq(
         sscanf(
-            text_chars(&said),
+            text_chars(&choices),
             "attention: forward, bf16, batch 1 x 16, 2 heads of 64 in 2 groups: %19[^(](cuDNN's %lf ms, our "
             "own %lf ms)\n%n",
             chosen, &cudnn_ms, &own_ms, &length),
-        3, "%s", text_chars(&said));
-    cr_expect_eq((size_t)length, said.length, "said once");
+        3, "%s", text_chars(&choices));
+    cr_expect_eq((size_t)length, choices.length, "reported once");
     cr_expect(cudnn_ms > 0.0 && own_ms > 0.0);
     cr_expect_str_eq(chosen, cudnn_ms < own_ms ? "cuDNN's " : "our own kernels ");
-    text_free(&said);
-    bench_close(&b);
+    text_free(&choices);
+    fixture_close(&b);
 
-    cr_assert_eq(bench_open(&b, ATTENTION_OWN, true), OK, "%s", fail_text());
+    cr_assert_eq(fixture_open(&b, ATTENTION_OWN, true), OK, "%s", fail_text());
     cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
-    choices_are(b.device, "");
-    bench_close(&b);
+    expect_choices(b.device, "");
+    fixture_close(&b);
 }
 
 /* auto does not try cuDNN with deterministic sums, and works without cuDNN. */
@@ -145,12 +146,12 @@ Test(attention_backend, auto_falls_back)
 {
     const char *const failing[] = {"cudnn", "cudnnCreate", "engines"};
     for (int i = 0; i < 3; i++) {
-        struct bench b;
+        struct fixture b;
         setenv("EMULATOR_FAIL", failing[i], 1);
-        cr_assert_eq(bench_open(&b, ATTENTION_AUTO, i != 0), OK, "%s", fail_text());
+        cr_assert_eq(fixture_open(&b, ATTENTION_AUTO, i != 0), OK, "%s", fail_text());
         cr_expect_eq(attention_forward(b.stream, b.op), OK, "%s", fail_text());
         cr_expect_eq(stream_sync(b.stream), OK);
         cr_expect_float_eq(b.lse[TOKENS - 1], logf((float)TOKENS), 1e-5);
-        bench_close(&b);
+        fixture_close(&b);
     }
 }

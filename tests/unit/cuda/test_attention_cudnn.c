@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Attention graphs on the real cuDNN, for GPUs that are not present: it selects an engine, compiles its
  * kernel and reports the workspace. (The results of a graph are tested on the emulated cuDNN; order and
- * speed, on a GPU.) Without cuDNN on the machine there is nothing to test. */
+ * speed, on a GPU.) Skipped without cuDNN. */
 #include "kernels/cuda/attention/attention_cudnn.h"
 
 #include <criterion/criterion.h>

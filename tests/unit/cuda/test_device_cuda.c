@@ -3,7 +3,7 @@
  * EMULATOR_FAIL names the failing call. */
 #include "kernels/cuda/runtime/device_cuda.h"
 #include "kernels/ops.h"
-#include "tests/unit/schedules/fake_work.h"
+#include "tests/unit/kernels/fake_work.h"
 
 #include <criterion/criterion.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ static struct stream *open_stream(struct device *device, const char *name)
     return stream;
 }
 
-static void open_says(const char *failing, int index, const char *expected)
+static void expect_open_error(const char *failing, int index, const char *expected)
 {
     struct device *device = NULL;
     setenv("EMULATOR_FAIL", failing, 1);
@@ -37,9 +37,9 @@ static void open_says(const char *failing, int index, const char *expected)
     unsetenv("EMULATOR_FAIL");
 }
 
-Test(device_cuda, reports_what_a_machine_without_a_gpu_lacks)
+Test(device_cuda, reports_missing_gpu_or_driver)
 {
-    open_says(
+    expect_open_error(
         "cudaGetDeviceCount", 0,
         "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"no CUDA-capable device is "
         "detected\" (the "
@@ -47,19 +47,22 @@ Test(device_cuda, reports_what_a_machine_without_a_gpu_lacks)
         "8.0 or newer "
         "and its driver; use cluster.device cpu");
     setenv("EMULATOR_DRIVER", "0", 1);
-    open_says("", 0,
-              "cluster.device cuda: no NVIDIA driver here; it requires one, and an NVIDIA GPU of compute "
-              "capability 8.0 or newer; use cluster.device cpu");
+    expect_open_error(
+        "", 0,
+        "cluster.device cuda: no NVIDIA driver here; it requires one, and an NVIDIA GPU of compute "
+        "capability 8.0 or newer; use cluster.device cpu");
     setenv("EMULATOR_DRIVER", "12040", 1);
-    open_says("", 0,
-              "cluster.device cuda: the driver is too old: it knows CUDA 12.4, and this build requires 13.0; "
-              "install a newer driver, or use cluster.device cpu");
+    expect_open_error(
+        "", 0,
+        "cluster.device cuda: the driver is too old: it knows CUDA 12.4, and this build requires 13.0; "
+        "install a newer driver, or use cluster.device cpu");
     unsetenv("EMULATOR_DRIVER");
-    open_says("cudaDeviceGetAttribute", 0,
-              "cluster.device cuda: GPU 0, emulated GPU, has compute capability 7.7, and this build requires "
-              "8.0 or newer; "
-              "choose another with CUDA_VISIBLE_DEVICES, or use cluster.device cpu");
-    open_says("", 3, "cluster.device cuda: this rank needs GPU 3, but this process sees only 1");
+    expect_open_error(
+        "cudaDeviceGetAttribute", 0,
+        "cluster.device cuda: GPU 0, emulated GPU, has compute capability 7.7, and this build requires "
+        "8.0 or newer; "
+        "choose another with CUDA_VISIBLE_DEVICES, or use cluster.device cpu");
+    expect_open_error("", 3, "cluster.device cuda: this rank needs GPU 3, but this process sees only 1");
 }
 
 /* If host memory is exhausted, using less GPU memory would not help. */
@@ -247,7 +250,7 @@ Test(device_cuda, guards_are_device_memory, .signal = SIGSEGV)
     cr_assert_eq(out, 2.0F);
     signal(SIGSEGV, SIG_DFL); // a sanitizer would turn it into a report and an exit
     out = *(volatile float *)buffer.data;
-    cr_assert_fail("the host has read %g from the device", (double)out);
+    cr_assert_fail("the host read %g from device memory", (double)out);
 }
 
 /* More records than the ring of marks holds: both old and new events keep their order. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Choice of an algorithm, with the emulated cuBLASLt: of its four, which add with strides 1, 2, 3 and 4, the
+/* Choice of an algorithm, with the emulated cuBLASLt: it has four, which add with strides 1, 2, 3 and 4; the
  * heuristic prefers the first, and the third is the fastest. */
 #include "kernels/cuda/runtime/device_cuda.h"
 #include "kernels/ops.h"
@@ -16,33 +16,33 @@
 
 enum { M = 5, N = 7, K = 33 };
 
-struct numbers {
+struct operands {
     float a[M * K], b[K * N], c[M * N];
     _Alignas(16) float bias[N]; // unaligned, it would not use the library
 };
 
-struct place {
+struct cache_file {
     char path[40];
 };
 
-static struct place make_place(void)
+static struct cache_file make_cache_file(void)
 {
-    struct place place = {.path = "/tmp/choose-XXXXXX"};
-    int fd = mkstemp(place.path); // an empty file is valid
+    struct cache_file cache = {.path = "/tmp/choose-XXXXXX"};
+    int fd = mkstemp(cache.path); // an empty file is valid
     cr_assert_geq(fd, 0);
     close(fd);
-    return place;
+    return cache;
 }
 
-static void remove_place(const struct place *place)
+static void remove_cache_file(const struct cache_file *cache)
 {
     char lock[60];
-    snprintf(lock, sizeof lock, "%s.lock", place->path);
-    remove(place->path);
+    snprintf(lock, sizeof lock, "%s.lock", cache->path);
+    remove(cache->path);
     remove(lock);
 }
 
-static void draw(struct numbers *x)
+static void random_operands(struct operands *x)
 {
     philox_normal(philox_named(3, "a"), 0, 0, M * K, x->a);
     philox_normal(philox_named(3, "b"), 0, 0, K * N, x->b);
@@ -51,7 +51,7 @@ static void draw(struct numbers *x)
 }
 
 /* c + a b + bias, as computed by the algorithm with this stride. */
-static void expect(const struct numbers *x, int stride, float out[M * N])
+static void expect(const struct operands *x, int stride, float out[M * N])
 {
     for (int i = 0; i < M; i++)
         for (int j = 0; j < N; j++) {
@@ -64,20 +64,20 @@ static void expect(const struct numbers *x, int stride, float out[M * N])
 }
 
 /* Twice on a device with its cache at `algorithms`; *waits counts those of the second. */
-static struct numbers multiply(const char *algorithms, int *waits)
+static struct operands multiply(const char *algorithms, int *waits)
 {
     struct device *device = NULL;
     struct stream *stream = NULL;
     struct buffer buffer = {0};
-    struct numbers x;
+    struct operands x;
     setenv("EMULATOR_STREAMS", "late", 1);
     struct device_options options = {.name = "cuda", .threads = 1, .kernels.matmul_algorithms = algorithms};
     cr_assert_eq(device_open_with(&device_cuda, &options, &device), OK, "%s", fail_text());
     cr_assert_eq(stream_create(device, "compute", &stream), OK);
     cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof x, &buffer), OK);
-    struct numbers *there = buffer.data;
+    struct operands *there = buffer.data;
     for (int round = 0; round < 2; round++) {
-        draw(&x);
+        random_operands(&x);
         cr_assert_eq(copy_to_device(stream, there, &x, sizeof x), OK);
         cr_assert_eq(stream_sync(stream), OK);
         int before = emulator_calls().syncs;
@@ -99,14 +99,14 @@ static struct numbers multiply(const char *algorithms, int *waits)
 
 static void expect_stride(const char *algorithms, int stride)
 {
-    struct numbers x;
+    struct operands x;
     float want[M * N];
     int waits;
-    draw(&x);
+    random_operands(&x);
     expect(&x, stride, want);
     x = multiply(algorithms, &waits);
     cr_expect_eq(memcmp(x.c, want, sizeof want), 0, "%s: not the bits of stride %d", algorithms, stride);
-    cr_expect_eq(waits, 0, "what is known is not timed again");
+    cr_expect_eq(waits, 0, "a cached choice is not timed again");
 }
 
 Test(gemm_choose, uses_the_heuristic_without_a_file)
@@ -114,30 +114,30 @@ Test(gemm_choose, uses_the_heuristic_without_a_file)
     expect_stride(NULL, 1);
 }
 
-/* The trials have not modified c, or the sum would differ. */
-Test(gemm_choose, the_fastest_is_kept)
+/* The trials must not modify c, or the sum would differ. */
+Test(gemm_choose, the_fastest_is_cached)
 {
-    struct place place = make_place();
+    struct cache_file cache = make_cache_file();
     struct text first = {0}, second = {0};
-    expect_stride(place.path, 3);
-    cr_assert_eq(file_read(place.path, &first), OK);
+    expect_stride(cache.path, 3);
+    cr_assert_eq(file_read(cache.path, &first), OK);
     cr_expect_not_null(strstr(text_chars(&first), "\nemulated GPU 9.0 cublasLt 130100 m 5 n 7 k 33 "), "%s",
                        text_chars(&first));
-    expect_stride(place.path, 3);
-    cr_assert_eq(file_read(place.path, &second), OK);
+    expect_stride(cache.path, 3);
+    cr_assert_eq(file_read(cache.path, &second), OK);
     cr_expect_str_eq(text_chars(&first), text_chars(&second));
     text_free(&first);
     text_free(&second);
-    remove_place(&place);
+    remove_cache_file(&cache);
 }
 
 /* An entry decides, even if it is not the fastest; an entry that the library rejects is ignored. */
 Test(gemm_choose, file_contents)
 {
-    struct place place = make_place();
+    struct cache_file cache = make_cache_file();
     struct text file = {0}, changed = {0};
-    expect_stride(place.path, 3);
-    cr_assert_eq(file_read(place.path, &file), OK);
+    expect_stride(cache.path, 3);
+    cr_assert_eq(file_read(cache.path, &file), OK);
     for (int magic = 0; magic < 2; magic++) {
         const char *entry = strchr(text_chars(&file), '\n') + 1, *words = strchr(entry, '|');
         uint64_t sum = 0xcbf29ce484222325U;
@@ -148,12 +148,12 @@ Test(gemm_choose, file_contents)
             sum = (sum ^ (unsigned char)changed.chars[i]) * 0x100000001b3U;
         changed.length = at + 128;
         text_add(&changed, "|%016llx\n", (unsigned long long)sum);
-        cr_assert_eq(file_write_atomic(place.path, text_chars(&changed), changed.length), OK);
-        expect_stride(place.path, magic != 0 ? 1 : 2);
+        cr_assert_eq(file_write_atomic(cache.path, text_chars(&changed), changed.length), OK);
+        expect_stride(cache.path, magic != 0 ? 1 : 2);
         text_free(&changed);
     }
     text_free(&file);
-    remove_place(&place);
+    remove_cache_file(&cache);
 }
 
 /* ---- epilogues: fused or separate ---- */
@@ -216,9 +216,9 @@ static struct layer train(enum matmul_epilogues epilogues, const char *algorithm
         before = x;
     }
     device_choices(device, &choices);
-    const char *said[] = {[EPILOGUES_FUSED] = "3 shapes fused in cuBLASLt, 0 as separate kernels",
-                          [EPILOGUES_AUTO] = "2 shapes fused in cuBLASLt, 1 as separate kernels"};
-    cr_expect(epilogues == EPILOGUES_APART || strstr(text_chars(&choices), said[epilogues]) != NULL, "%s",
+    const char *expected[] = {[EPILOGUES_FUSED] = "3 shapes fused in cuBLASLt, 0 as separate kernels",
+                              [EPILOGUES_AUTO] = "2 shapes fused in cuBLASLt, 1 as separate kernels"};
+    cr_expect(epilogues == EPILOGUES_APART || strstr(text_chars(&choices), expected[epilogues]) != NULL, "%s",
               text_chars(&choices));
     text_free(&choices);
     buffer_free(&buffer);
@@ -233,14 +233,14 @@ static struct layer train(enum matmul_epilogues epilogues, const char *algorithm
  * trial has accumulated into a gradient. */
 Test(gemm_choose, keeps_the_faster_of_fused_and_separate)
 {
-    struct place place = make_place();
+    struct cache_file cache = make_cache_file();
     struct text file = {0}, later = {0};
     int first, second;
-    const struct layer apart = train(EPILOGUES_APART, place.path, &first, &second);
-    const struct layer fused = train(EPILOGUES_FUSED, place.path, &first, &second);
-    const struct layer a = train(EPILOGUES_AUTO, place.path, &first, &second);
-    cr_expect_eq(second, 0, "what is known is not timed again");
-    cr_assert_eq(file_read(place.path, &file), OK);
+    const struct layer apart = train(EPILOGUES_APART, cache.path, &first, &second);
+    const struct layer fused = train(EPILOGUES_FUSED, cache.path, &first, &second);
+    const struct layer a = train(EPILOGUES_AUTO, cache.path, &first, &second);
+    cr_expect_eq(second, 0, "a cached choice is not timed again");
+    cr_assert_eq(file_read(cache.path, &file), OK);
     const char *chars = text_chars(&file);
     int answers = 0;
     for (const char *line = strstr(chars, "\napart? "); line != NULL; line = strstr(line + 1, "\napart? "))
@@ -253,11 +253,11 @@ Test(gemm_choose, keeps_the_faster_of_fused_and_separate)
         cr_expect_eq(SAME(sum), again == 0);
         cr_expect(SAME(before) && SAME(gradient));
     }
-    const struct layer b = train(EPILOGUES_AUTO, place.path, &first, &second);
+    const struct layer b = train(EPILOGUES_AUTO, cache.path, &first, &second);
     cr_expect_eq(memcmp(&a, &b, sizeof a), 0);
-    cr_assert_eq(file_read(place.path, &later), OK);
+    cr_assert_eq(file_read(cache.path, &later), OK);
     cr_expect_str_eq(chars, text_chars(&later));
     text_free(&file);
     text_free(&later);
-    remove_place(&place);
+    remove_cache_file(&cache);
 }

@@ -98,26 +98,30 @@ static enum status nests(void *context)
     return status;
 }
 
-static void refused(struct fixture *d, enum status (*body)(void *context), const char *why)
+static void expect_rejected(struct fixture *d, enum status (*body)(void *context), const char *why)
 {
     struct graph *graph = NULL;
     for (int i = 0; i < 3; i++) {
         cr_expect_eq(stream_replay(d->stream, &graph, body, d), BAD_ARGUMENT);
-        cr_expect_str_eq(fail_text(), why, "on %s, time %d: %s", device_name(d->device), i + 1, fail_text());
+        cr_expect_str_eq(fail_text(), why, "on %s, attempt %d: %s", device_name(d->device), i + 1,
+                         fail_text());
     }
     graph_destroy(graph);
 }
 
-static void keeps_the_rules(const char *device)
+static void expect_capture_rules(const char *device)
 {
     struct fixture d;
     open_fixture(&d, device);
-    refused(&d, records, "stream compute: the body to be replayed has an event, which a replay would skip");
-    refused(&d, waits, "stream compute: the body to be replayed has a wait, which a replay would skip");
-    refused(&d, sends,
-            "stream compute: the body to be replayed has copy_to_device, which a replay would skip");
-    refused(&d, strays,
-            "stream compute: the body to be replayed has an op on another stream, which a replay would skip");
+    expect_rejected(&d, records,
+                    "stream compute: the body to be replayed has an event, which a replay would skip");
+    expect_rejected(&d, waits,
+                    "stream compute: the body to be replayed has a wait, which a replay would skip");
+    expect_rejected(&d, sends,
+                    "stream compute: the body to be replayed has copy_to_device, which a replay would skip");
+    expect_rejected(
+        &d, strays,
+        "stream compute: the body to be replayed has an op on another stream, which a replay would skip");
     close_fixture(&d);
 }
 
@@ -132,9 +136,9 @@ static float sum_of(struct fixture *d)
 
 Test(graphs, capture_rules_are_the_same_on_every_device)
 {
-    keeps_the_rules("cpu");
-    keeps_the_rules("strict");
-    keeps_the_rules("cuda");
+    expect_capture_rules("cpu");
+    expect_capture_rules("strict");
+    expect_capture_rules("cuda");
 }
 
 Test(graphs, rejects_nested_captures)
@@ -146,7 +150,7 @@ Test(graphs, rejects_nested_captures)
     close_fixture(&d);
 }
 
-/* From the third time on, the emulator calls the body again, to compare. */
+/* From the third launch on, the emulator also runs the body, and compares. */
 Test(graphs, every_launch_repeats_the_work)
 {
     const char *const devices[] = {"cpu", "strict", "cuda"};
@@ -156,8 +160,8 @@ Test(graphs, every_launch_repeats_the_work)
         struct emulator_calls before = emulator_calls();
         for (int i = 1; i <= 5; i++) {
             cr_assert_eq(stream_replay(d.stream, &d.graph, adds, &d), OK, "%s", fail_text());
-            if (i != 4) // two launches are on the stream at once
-                cr_expect_float_eq(sum_of(&d), (float)(i * ROWS), 0.0F, "%s, time %d", devices[k], i);
+            if (i != 4) // two launches are in flight at once
+                cr_expect_float_eq(sum_of(&d), (float)(i * ROWS), 0.0F, "%s, launch %d", devices[k], i);
         }
         cr_expect_eq(d.calls, 5);
         cr_expect_eq(emulator_calls().graphs - before.graphs, k == 2 ? 4 : 0);
@@ -178,7 +182,7 @@ Test(graphs, detects_moved_temporary_memory)
     close_fixture(&d);
 }
 
-/* More the second time than the first. */
+/* Uses more scratch memory the second time than the first. */
 static enum status grows(void *context)
 {
     struct fixture *d = context;

@@ -48,7 +48,7 @@ Test(mirror, options_have_a_device_each)
     unsetenv("EMULATOR_FAIL");
 }
 
-/* Two open at a time do not share arrays, and closing one leaves the other intact. */
+/* Two fixtures open at the same time do not share arrays, and closing one leaves the other intact. */
 Test(mirror, fixtures_share_a_device)
 {
     setenv("CUBOID_TEST_DEVICE", "cuda", 1);

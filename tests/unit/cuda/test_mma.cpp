@@ -25,7 +25,7 @@ template <class T> static void fill_tile(T *tile, const int *from, int rows, int
 
 /* d = a b, with operands in registers according to the ISA's formulas; then e = round(d) c with d as an
  * operand, 16 x 16 of it made of two d; c is loaded by ldmatrix, transposed. */
-template <class T> static void two_products(const int *a, const int *b, const int *c, float *d, float *e)
+template <class T> static void two_matmuls(const int *a, const int *b, const int *c, float *d, float *e)
 {
     SHARED(T, tile, 16 * PITCH);
     const int lane = static_cast<int>(threadIdx.x), group = lane / 4, in_group = lane % 4;
@@ -62,7 +62,7 @@ template <class T> static void two_products(const int *a, const int *b, const in
     }
 }
 
-template <class T> static int wrong_products(const char *order)
+template <class T> static int count_wrong_results(const char *order)
 {
     bench bench(order);
     int a[256], b[256], c[256], wrong = 0;
@@ -72,7 +72,7 @@ template <class T> static int wrong_products(const char *order)
         b[i] = whole(i + 300);
         c[i] = whole(i + 600);
     }
-    cr_assert_eq(LAUNCH(&bench.queue, two_products<T>, dim3(1), 32, 0, a, b, c, d, e), OK);
+    cr_assert_eq(LAUNCH(&bench.queue, two_matmuls<T>, dim3(1), 32, 0, a, b, c, d, e), OK);
     for (int i = 0; i < 256; i++) {
         int sum = 0, next = 0;
         for (int k = 0; k < 16; k++) {
@@ -88,11 +88,11 @@ template <class T> static int wrong_products(const char *order)
     return wrong;
 }
 
-Test(mma, products_are_plain_products)
+Test(mma, matmuls_match_the_reference)
 {
     for (const char *order : orders) {
-        cr_expect_eq(wrong_products<bf16>(order), 0, "order %s", order);
-        cr_expect_eq(wrong_products<f16>(order), 0, "order %s", order);
+        cr_expect_eq(count_wrong_results<bf16>(order), 0, "order %s", order);
+        cr_expect_eq(count_wrong_results<f16>(order), 0, "order %s", order);
     }
 }
 
@@ -144,19 +144,19 @@ static void read_at(int offset, bool shared)
     ldmatrix_x4(out, shared ? tile + offset : own);
 }
 
-Test(mma, ldmatrix_wants_aligned_rows, .exit_code = 1)
+Test(mma, ldmatrix_requires_aligned_rows, .exit_code = 1)
 {
     bench bench("forward");
     cr_assert_eq(LAUNCH(&bench.queue, read_at, dim3(1), 32, 64, 4, true), OK);
 }
 
-Test(mma, ldmatrix_wants_shared_memory, .exit_code = 1)
+Test(mma, ldmatrix_requires_shared_memory, .exit_code = 1)
 {
     bench bench("forward");
     cr_assert_eq(LAUNCH(&bench.queue, read_at, dim3(1), 32, 64, 0, false), OK);
 }
 
-Test(mma, ldmatrix_wants_rows_inside, .exit_code = 1)
+Test(mma, ldmatrix_requires_rows_in_bounds, .exit_code = 1)
 {
     bench bench("forward");
     cr_assert_eq(LAUNCH(&bench.queue, read_at, dim3(1), 32, 64, 32, true), OK);
@@ -184,7 +184,7 @@ static void copy(const float *from, float *out)
     out[320 + threadIdx.x] = line[4 * 64 + 4 * neighbour];
 }
 
-Test(mma, copies_arrive_when_they_are_waited_for)
+Test(mma, copies_complete_when_waited_for)
 {
     for (const char *order : orders) {
         bench bench(order);
@@ -192,20 +192,20 @@ Test(mma, copies_arrive_when_they_are_waited_for)
         for (int i = 0; i < 256; i++)
             from[i] = static_cast<float>(i);
         cr_assert_eq(LAUNCH(&bench.queue, copy, dim3(1), 64, 0, from, out), OK);
-        int unseen = 0;
+        int invisible = 0;
         for (int i = 0; i < 64; i++) {
-            cr_expect(isnan(out[i]), "it has not been waited for");
+            cr_expect(isnan(out[i]), "the copy has not been waited for");
             cr_expect_eq(out[64 + i], static_cast<float>(4 * i + 1));
             cr_expect(isnan(out[128 + i]), "one group may still be in flight");
             cr_expect_eq(out[192 + i], static_cast<float>(i));
-            unseen += isnan(out[256 + i]);
+            invisible += isnan(out[256 + i]);
             cr_expect_eq(out[320 + i], static_cast<float>((i + 1) % 64));
         }
-        cr_expect_gt(unseen, 0, "another thread's copy, without a barrier");
+        cr_expect_gt(invisible, 0, "another thread's copy, without a barrier");
     }
 }
 
-static void forget(const float *from)
+static void copy_without_wait(const float *from)
 {
     SHARED(float, line, 4 * 32);
     cp_async<16>(line + 4 * threadIdx.x, from, true);
@@ -213,14 +213,15 @@ static void forget(const float *from)
     cp_async_wait<1>();
 }
 
-Test(mma, a_copy_that_nobody_waits_for_is_refused, .exit_code = 1)
+Test(mma, a_copy_without_a_wait_is_detected, .exit_code = 1)
 {
     bench bench("forward");
     alignas(16) float from[4] = {};
-    cr_assert_eq(LAUNCH(&bench.queue, forget, dim3(1), 32, 0, static_cast<const float *>(from)), OK);
+    cr_assert_eq(LAUNCH(&bench.queue, copy_without_wait, dim3(1), 32, 0, static_cast<const float *>(from)),
+                 OK);
 }
 
-/* A value between two neighbours rounds to the nearer one, and from the middle to the even one. */
+/* A value between two neighbours rounds to the nearer one, a midpoint to the even one. */
 template <class T> static int wrong_roundings()
 {
     int wrong = 0;
@@ -277,7 +278,7 @@ static void multiply_tiles(rows<T> x, rows<T> u, int row_count, float *s_out, fl
     }
 }
 
-Test(mma, products_of_tiles_are_plain_products)
+Test(mma, tiled_matmuls_match_the_reference)
 {
     enum { ROWS = 30 };
     alignas(16) bf16 x[32 * 64], u[16 * 64];

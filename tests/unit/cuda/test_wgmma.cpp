@@ -40,13 +40,13 @@ template <class T> static void write_tiles(T *to, const int *matrix, int rows, i
 }
 
 /* d = a b + c: a[M][K], or as [K][M]; b[K][N], or as [N][K]. */
-struct product {
+struct matmul_args {
     const int *a, *b;
     float *d; // [M][N], c as input
 };
 
 template <class T, int N, bool TRANSPOSE_A, bool TRANSPOSE_B, bool FROM_REGISTERS>
-static void multiply(struct product p)
+static void multiply(struct matmul_args p)
 {
     DYNAMIC_SHARED(T, memory);
     T *const left = aligned(memory), *const right = left + TILE;
@@ -84,7 +84,7 @@ static void multiply(struct product p)
 }
 
 template <class T, int N, bool TRANSPOSE_A, bool TRANSPOSE_B, bool FROM_REGISTERS>
-static int wrong_products(const char *order)
+static int count_wrong_results(const char *order)
 {
     static int a[M * K], b[K * MOST_N];
     static float d[M * MOST_N];
@@ -97,7 +97,7 @@ static int wrong_products(const char *order)
         d[i] = static_cast<float>(i % 7);
     bench bench(order);
     cr_assert_eq(LAUNCH(&bench.queue, (multiply<T, N, TRANSPOSE_A, TRANSPOSE_B, FROM_REGISTERS>), dim3(1),
-                        WARPGROUP, MEMORY, (product{a, b, d})),
+                        WARPGROUP, MEMORY, (matmul_args{a, b, d})),
                  OK);
     for (int i = 0; i < M * N; i++) {
         int sum = i % 7;
@@ -111,15 +111,15 @@ static int wrong_products(const char *order)
 
 template <class T, int N> static void expect_products(const char *order)
 {
-    cr_expect_eq((wrong_products<T, N, false, false, false>(order)), 0, "%d, order %s", N, order);
-    cr_expect_eq((wrong_products<T, N, true, false, false>(order)), 0, "%d, order %s", N, order);
-    cr_expect_eq((wrong_products<T, N, false, true, false>(order)), 0, "%d, order %s", N, order);
-    cr_expect_eq((wrong_products<T, N, true, true, false>(order)), 0, "%d, order %s", N, order);
-    cr_expect_eq((wrong_products<T, N, false, false, true>(order)), 0, "%d, order %s", N, order);
-    cr_expect_eq((wrong_products<T, N, false, true, true>(order)), 0, "%d, order %s", N, order);
+    cr_expect_eq((count_wrong_results<T, N, false, false, false>(order)), 0, "%d, order %s", N, order);
+    cr_expect_eq((count_wrong_results<T, N, true, false, false>(order)), 0, "%d, order %s", N, order);
+    cr_expect_eq((count_wrong_results<T, N, false, true, false>(order)), 0, "%d, order %s", N, order);
+    cr_expect_eq((count_wrong_results<T, N, true, true, false>(order)), 0, "%d, order %s", N, order);
+    cr_expect_eq((count_wrong_results<T, N, false, false, true>(order)), 0, "%d, order %s", N, order);
+    cr_expect_eq((count_wrong_results<T, N, false, true, true>(order)), 0, "%d, order %s", N, order);
 }
 
-Test(wgmma, products_are_plain_products)
+Test(wgmma, matmuls_match_the_reference)
 {
     for (const char *order : orders) {
         expect_products<bf16, 64>(order);
@@ -146,7 +146,7 @@ enum fault {
 };
 
 /* All ones: sums of 16. */
-static void go_wrong(enum fault fault, float *out)
+static void run_with_fault(enum fault fault, float *out)
 {
     DYNAMIC_SHARED(bf16, memory);
     bf16 *const ones = aligned(memory);
@@ -183,13 +183,13 @@ static float sum_with(enum fault fault)
 {
     float out[WARPGROUP] = {}, worst = 16.0F;
     bench bench("7");
-    cr_assert_eq(LAUNCH(&bench.queue, go_wrong, dim3(1), WARPGROUP, MEMORY, fault, out), OK);
+    cr_assert_eq(LAUNCH(&bench.queue, run_with_fault, dim3(1), WARPGROUP, MEMORY, fault, out), OK);
     for (float sum : out)
         worst = sum == 16.0F ? worst : sum;
     return worst;
 }
 
-Test(wgmma, a_product_is_there_when_it_is_waited_for)
+Test(wgmma, a_result_is_available_after_the_wait)
 {
     cr_expect_eq(sum_with(NONE), 16.0F);
     cr_expect(isnan(sum_with(SUMS_READ_EARLY)));
@@ -197,56 +197,56 @@ Test(wgmma, a_product_is_there_when_it_is_waited_for)
     cr_expect(isnan(sum_with(WRITES_UNFENCED)));
 }
 
-Test(wgmma, sums_under_way_are_not_written, .exit_code = 1)
+Test(wgmma, accumulators_in_flight_must_not_be_written, .exit_code = 1)
 {
     sum_with(SUMS_WRITTEN);
 }
 
-Test(wgmma, registers_are_fenced, .exit_code = 1)
+Test(wgmma, registers_must_be_fenced, .exit_code = 1)
 {
     sum_with(REGISTERS_UNFENCED);
 }
 
-Test(wgmma, lanes_want_the_same, .exit_code = 1)
+Test(wgmma, lanes_must_agree, .exit_code = 1)
 {
     sum_with(LANES_DIFFER);
 }
 
-Test(wgmma, a_product_is_waited_for, .exit_code = 1)
+Test(wgmma, a_matmul_must_be_waited_for, .exit_code = 1)
 {
     sum_with(NOT_WAITED_FOR);
 }
 
-Test(wgmma, an_operand_lies_in_shared_memory, .exit_code = 1)
+Test(wgmma, an_operand_must_be_in_shared_memory, .exit_code = 1)
 {
     sum_with(OPERAND_OUTSIDE);
 }
 
-Test(wgmma, an_operand_begins_on_1024_bytes, .exit_code = 1)
+Test(wgmma, an_operand_must_be_1024_byte_aligned, .exit_code = 1)
 {
     sum_with(OPERAND_MISPLACED);
 }
 
-Test(wgmma, all_four_warps_take_part, .exit_code = 1)
+Test(wgmma, all_four_warps_must_participate, .exit_code = 1)
 {
     sum_with(WARP_MISSING);
 }
 
-Test(wgmma, all_four_warps_want_the_same, .exit_code = 1)
+Test(wgmma, all_four_warps_must_agree, .exit_code = 1)
 {
     sum_with(WARPS_DIFFER);
 }
 
 /* Registers: one of three warpgroups releases the registers that the others acquire. */
-enum register_fault { REGISTERS_WELL, GIVEN_BY_ONE_WARP, TOO_MANY_TAKEN };
+enum register_fault { NO_REGISTER_FAULT, RELEASED_BY_ONE_WARP, TOO_MANY_ACQUIRED };
 
 static void share_registers(enum register_fault fault)
 {
-    if (threadIdx.x >= WARPGROUP && fault == TOO_MANY_TAKEN)
+    if (threadIdx.x >= WARPGROUP && fault == TOO_MANY_ACQUIRED)
         take_registers<256>();
     else if (threadIdx.x >= WARPGROUP)
         take_registers<240>();
-    else if (fault != GIVEN_BY_ONE_WARP || threadIdx.x < 32)
+    else if (fault != RELEASED_BY_ONE_WARP || threadIdx.x < 32)
         give_registers<24>();
 }
 
@@ -258,17 +258,17 @@ static void expect_shared_registers(enum register_fault fault)
 
 Test(wgmma, registers_are_shared)
 {
-    expect_shared_registers(REGISTERS_WELL);
+    expect_shared_registers(NO_REGISTER_FAULT);
 }
 
-Test(wgmma, registers_are_given_by_all_of_a_warpgroup, .exit_code = 1)
+Test(wgmma, all_warps_of_a_warpgroup_release_registers, .exit_code = 1)
 {
-    expect_shared_registers(GIVEN_BY_ONE_WARP);
+    expect_shared_registers(RELEASED_BY_ONE_WARP);
 }
 
-Test(wgmma, no_more_registers_are_taken_than_there_are, .exit_code = 1)
+Test(wgmma, acquired_registers_are_limited, .exit_code = 1)
 {
-    expect_shared_registers(TOO_MANY_TAKEN);
+    expect_shared_registers(TOO_MANY_ACQUIRED);
 }
 
 /* Tensor maps: 2 sequences of 5 tokens, 3 heads of 64, in rows of 4 heads. */
@@ -290,7 +290,7 @@ static struct tensor heads_of(uint16_t *data)
 }
 
 enum copy_fault {
-    WELL,
+    NO_FAULT,
     NOT_INIT,
     NOT_FENCED,
     MISALIGNED,
@@ -346,7 +346,7 @@ static int wrong_copies(enum copy_fault fault, int head, int row, int number, co
     cr_assert_eq(LAUNCH(&bench.queue, copy_box, dim3(1), 32, BOX_BYTES + 1024, map, fault, head, row, number,
                         out, &early),
                  OK);
-    wrong += early != 0xffff; // must not arrive before the wait
+    wrong += early != 0xffff; // must not be visible before the wait
     for (int r = 0; r < BOX_ROWS; r++) {
         for (int c = 0; c < 64; c++) {
             const bool inside = row + r >= 0 && row + r < SEQUENCE && head < HEADS && number < 2;
@@ -360,58 +360,58 @@ static int wrong_copies(enum copy_fault fault, int head, int row, int number, co
 Test(wgmma, boxes_are_copied_swizzled_with_zeros_outside)
 {
     for (const char *order : orders) {
-        cr_expect_eq(wrong_copies(WELL, 0, 0, 0, order), 0);
-        cr_expect_eq(wrong_copies(WELL, 2, 3, 1, order), 0);
-        cr_expect_eq(wrong_copies(WELL, 1, -2, 1, order), 0);
-        cr_expect_eq(wrong_copies(WELL, 3, 0, 0, order), 0, "a head that is not there");
-        cr_expect_eq(wrong_copies(WELL, 0, 0, 2, order), 0, "a sequence that is not there");
+        cr_expect_eq(wrong_copies(NO_FAULT, 0, 0, 0, order), 0);
+        cr_expect_eq(wrong_copies(NO_FAULT, 2, 3, 1, order), 0);
+        cr_expect_eq(wrong_copies(NO_FAULT, 1, -2, 1, order), 0);
+        cr_expect_eq(wrong_copies(NO_FAULT, 3, 0, 0, order), 0, "a head out of bounds");
+        cr_expect_eq(wrong_copies(NO_FAULT, 0, 0, 2, order), 0, "a sequence out of bounds");
     }
 }
 
-Test(wgmma, a_copy_wants_an_mbarrier, .exit_code = 1)
+Test(wgmma, a_copy_requires_an_initialized_mbarrier, .exit_code = 1)
 {
     wrong_copies(NOT_INIT, 0, 0, 0, "7");
 }
 
-Test(wgmma, a_copy_wants_to_see_its_mbarrier, .exit_code = 1)
+Test(wgmma, a_copy_requires_a_fenced_mbarrier, .exit_code = 1)
 {
     wrong_copies(NOT_FENCED, 0, 0, 0, "7");
 }
 
-Test(wgmma, a_copy_goes_to_128_aligned_bytes, .exit_code = 1)
+Test(wgmma, a_copy_requires_128_byte_alignment, .exit_code = 1)
 {
     wrong_copies(MISALIGNED, 0, 0, 0, "7");
 }
 
-Test(wgmma, a_copy_wants_a_map, .exit_code = 1)
+Test(wgmma, a_copy_requires_a_tensor_map, .exit_code = 1)
 {
     wrong_copies(NOT_A_MAP, 0, 0, 0, "7");
 }
 
-Test(wgmma, a_wait_without_end_is_said, .exit_code = 1)
+Test(wgmma, an_endless_wait_is_reported, .exit_code = 1)
 {
     wrong_copies(TOO_LITTLE_EXPECTED, 0, 0, 0, "7");
 }
 
-Test(wgmma, a_copy_does_not_overtake_what_is_written, .exit_code = 1)
+Test(wgmma, earlier_writes_must_be_fenced, .exit_code = 1)
 {
     wrong_copies(WRITTEN_BEFORE, 0, 0, 0, "7");
 }
 
-Test(wgmma, an_arrival_too_many_is_said, .exit_code = 1)
+Test(wgmma, a_surplus_arrival_is_reported, .exit_code = 1)
 {
     wrong_copies(ARRIVES_TWICE, 0, 0, 0, "7");
 }
 
-Test(wgmma, a_copy_is_waited_for, .exit_code = 1)
+Test(wgmma, a_copy_must_be_waited_for, .exit_code = 1)
 {
     wrong_copies(LEFT_ALONE, 0, 0, 0, "7");
 }
 
-/* Elements without a map. */
-enum bulk_fault { BULK_WELL, BULK_TO_8, BULK_FROM_8, BULK_OF_8 };
+/* Bulk copies without a tensor map. */
+enum bulk_fault { NO_BULK_FAULT, BULK_TO_8, BULK_FROM_8, BULK_OF_8 };
 
-static void copy_numbers(const float *from, enum bulk_fault fault, float *out, float *early)
+static void copy_elements(const float *from, enum bulk_fault fault, float *out, float *early)
 {
     DYNAMIC_SHARED(float, memory);
     SHARED(uint64_t, barrier, 1);
@@ -429,41 +429,41 @@ static void copy_numbers(const float *from, enum bulk_fault fault, float *out, f
         out[threadIdx.x] = memory[4 + threadIdx.x];
 }
 
-static void expect_numbers(enum bulk_fault fault)
+static void expect_copied_elements(enum bulk_fault fault)
 {
     alignas(16) float from[18] = {};
     float out[16] = {}, early = 0.0F;
     for (int i = 0; i < 16; i++)
         from[i] = static_cast<float>(i);
     bench bench("7");
-    cr_assert_eq(LAUNCH(&bench.queue, copy_numbers, dim3(1), 32, 80, from, fault, out, &early), OK);
+    cr_assert_eq(LAUNCH(&bench.queue, copy_elements, dim3(1), 32, 80, from, fault, out, &early), OK);
     cr_expect(isnan(early));
     for (int i = 0; i < 16; i++)
         cr_expect_eq(out[i], from[i]);
 }
 
-Test(wgmma, numbers_are_copied)
+Test(wgmma, bulk_copies_match)
 {
-    expect_numbers(BULK_WELL);
+    expect_copied_elements(NO_BULK_FAULT);
 }
 
-Test(wgmma, numbers_go_to_16_aligned_bytes, .exit_code = 1)
+Test(wgmma, bulk_copies_require_an_aligned_target, .exit_code = 1)
 {
-    expect_numbers(BULK_TO_8);
+    expect_copied_elements(BULK_TO_8);
 }
 
-Test(wgmma, numbers_come_from_16_aligned_bytes, .exit_code = 1)
+Test(wgmma, bulk_copies_require_an_aligned_source, .exit_code = 1)
 {
-    expect_numbers(BULK_FROM_8);
+    expect_copied_elements(BULK_FROM_8);
 }
 
-Test(wgmma, numbers_are_copied_by_16_bytes, .exit_code = 1)
+Test(wgmma, bulk_copies_require_multiples_of_16_bytes, .exit_code = 1)
 {
-    expect_numbers(BULK_OF_8);
+    expect_copied_elements(BULK_OF_8);
 }
 
 /* Each of these violates one rule of cuTensorMapEncodeTiled's documentation. */
-Test(wgmma, maps_that_a_gpu_does_not_take_are_refused)
+Test(wgmma, invalid_tensor_maps_are_rejected)
 {
     alignas(16) uint16_t data[64] = {};
     struct tensor t = heads_of(data);
@@ -494,16 +494,16 @@ Test(wgmma, other_gpus_have_no_encoder)
 }
 
 /* A producer and three consumers pass values, through two stages, for several phases. */
-enum { ROUNDS = 7, PLACES = 2 };
+enum { ROUNDS = 7, STAGES = 2 };
 
 static void pass_on(int *out, int consumers, int arrivals)
 {
-    SHARED(uint64_t, full, PLACES);
-    SHARED(uint64_t, empty, PLACES);
-    SHARED(int, place, PLACES);
+    SHARED(uint64_t, full, STAGES);
+    SHARED(uint64_t, empty, STAGES);
+    SHARED(int, place, STAGES);
     const int me = static_cast<int>(threadIdx.x);
     if (me == 0) {
-        for (int i = 0; i < PLACES; i++) {
+        for (int i = 0; i < STAGES; i++) {
             mbarrier_init(full + i, 1);
             mbarrier_init(empty + i, arrivals);
         }
@@ -511,8 +511,8 @@ static void pass_on(int *out, int consumers, int arrivals)
     }
     __syncthreads();
     for (int round = 0; round < ROUNDS && me <= consumers; round++) {
-        const int at = round % PLACES;
-        const unsigned parity = static_cast<unsigned>(round / PLACES % 2);
+        const int at = round % STAGES;
+        const unsigned parity = static_cast<unsigned>(round / STAGES % 2);
         if (me == 0) {
             mbarrier_wait(empty + at, parity ^ 1);
             place[at] = 10 * round;
@@ -539,7 +539,7 @@ Test(wgmma, phases_follow_each_other)
     }
 }
 
-Test(wgmma, an_arrival_that_never_comes_is_said, .exit_code = 1)
+Test(wgmma, a_missing_arrival_is_reported, .exit_code = 1)
 {
     int out[ROUNDS * 3];
     bench bench("7");
@@ -561,7 +561,7 @@ static void take_turns(int *turn, int *out, int threads, bool leaves_early)
     }
 }
 
-Test(wgmma, named_barriers_give_turns)
+Test(wgmma, named_barriers_alternate_warps)
 {
     for (const char *order : orders) {
         int turn = 0, out[6] = {};
@@ -572,28 +572,28 @@ Test(wgmma, named_barriers_give_turns)
     }
 }
 
-Test(wgmma, named_barriers_want_one_number_of_threads, .exit_code = 1)
+Test(wgmma, named_barriers_require_one_thread_count, .exit_code = 1)
 {
     int turn = 0, out[6];
     bench bench("7");
     cr_assert_eq(LAUNCH(&bench.queue, take_turns, dim3(1), 64, 0, &turn, out, 96, false), OK);
 }
 
-Test(wgmma, an_arrival_at_a_named_barrier_is_met, .exit_code = 1)
+Test(wgmma, an_arrival_at_a_named_barrier_must_be_waited_for, .exit_code = 1)
 {
     int turn = 0, out[6];
     bench bench("7");
     cr_assert_eq(LAUNCH(&bench.queue, take_turns, dim3(1), 64, 0, &turn, out, 64, true), OK);
 }
 
-/* A thread that runs ahead arrives in place of another that has not. */
+/* A thread that runs ahead arrives instead of another that has not arrived. */
 static void arrive_twice(int)
 {
     named_barrier_arrive(1, 64);
     named_barrier_arrive(1, 64);
 }
 
-Test(wgmma, nobody_arrives_at_a_named_barrier_for_another, .exit_code = 1)
+Test(wgmma, a_thread_must_not_arrive_for_another, .exit_code = 1)
 {
     bench bench("7");
     cr_assert_eq(LAUNCH(&bench.queue, arrive_twice, dim3(1), 32, 0, 0), OK);

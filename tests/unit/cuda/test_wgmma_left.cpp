@@ -8,25 +8,25 @@
 #include <criterion/criterion.h>
 #include <initializer_list>
 
-enum { ROWS = 64, COLUMNS = 64, NUMBERS = ROWS * COLUMNS, MEMORY = 2 * NUMBERS * 2 + 1024 };
+enum { ROWS = 64, COLUMNS = 64, ELEMENTS = ROWS * COLUMNS, MEMORY = 2 * ELEMENTS * 2 + 1024 };
 
 /* Sums of 16 ones; then every warp overwrites its own 16 rows of the operand. */
-static void overwrite(bool meets, float *out)
+static void overwrite(bool synchronizes, float *out)
 {
     DYNAMIC_SHARED(bf16, memory);
     bf16 *const left = reinterpret_cast<bf16 *>(reinterpret_cast<unsigned char *>(memory) +
                                                 (-shared_address(memory) & 1023U));
     const int thread = static_cast<int>(threadIdx.x);
-    for (int i = thread; i < 2 * NUMBERS; i += WARPGROUP)
+    for (int i = thread; i < 2 * ELEMENTS; i += WARPGROUP)
         left[i] = narrow<bf16>(1.0F);
     async_fence();
     __syncthreads();
     float d[8][4] = {};
     wgmma_fence();
-    wgmma<bf16, 64>(d, rows_operand(left), rows_operand(left + NUMBERS), false);
+    wgmma<bf16, 64>(d, rows_operand(left), rows_operand(left + ELEMENTS), false);
     wgmma_commit();
     wgmma_wait<0>();
-    if (meets)
+    if (synchronizes)
         named_barrier(1, WARPGROUP);
     for (int i = thread % 32; i < 16 * COLUMNS; i += 32)
         left[thread / 32 * 16 * COLUMNS + i] = narrow<bf16>(2.0F);
@@ -34,11 +34,11 @@ static void overwrite(bool meets, float *out)
     out[thread] = d[3][1];
 }
 
-static void run(bool meets, const char *order)
+static void run(bool synchronizes, const char *order)
 {
     float out[WARPGROUP];
     bench bench(order);
-    cr_assert_eq(LAUNCH(&bench.queue, overwrite, dim3(1), WARPGROUP, MEMORY, meets, out), OK);
+    cr_assert_eq(LAUNCH(&bench.queue, overwrite, dim3(1), WARPGROUP, MEMORY, synchronizes, out), OK);
     for (float sum : out)
         cr_expect_eq(sum, 16.0F);
 }

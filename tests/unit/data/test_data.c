@@ -86,7 +86,7 @@ static struct data *open_data(const struct data_config *config)
 }
 
 /* One epoch of one source: each token is an input once, but for at most S, and labels are next inputs. */
-Test(data, an_epoch_shows_every_token_once)
+Test(data, an_epoch_reads_every_token_once)
 {
     int lengths[DOCUMENTS], total = total_of(lengths);
     struct fixture f = fixture_make(lengths, DOCUMENTS);
@@ -105,7 +105,7 @@ Test(data, an_epoch_shows_every_token_once)
                     seen[tokens[s]]++;
             }
             for (int i = 0; i < total; i++) {
-                cr_assert(seen[i] <= 1, "token %d of %d is shown %d times (S %d)", i, total, seen[i], S);
+                cr_assert(seen[i] <= 1, "token %d of %d is read %d times (S %d)", i, total, seen[i], S);
                 once += seen[i];
             }
             cr_assert(once == samples * S && total - once <= S);
@@ -116,7 +116,7 @@ Test(data, an_epoch_shows_every_token_once)
     fixture_free(&f);
 }
 
-/* The same with the simplest code: concatenate the documents of an epoch and cut. */
+/* A simple independent implementation: concatenate the documents of an epoch, and cut. */
 Test(data, a_sample_is_a_slice_of_the_shuffled_documents)
 {
     enum { S = 23 };
@@ -298,7 +298,7 @@ Test(data, splits_are_parsed_or_rejected)
     const char *const wrong[] = {"",      "a",     "1,",  "1,2,", "1,2,3,4", "-1,2",
                                  "0,0,0", "nan,1", "1;2", "1,,2", "inf",     "1e308,1e308"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        cr_assert_eq(data_split_parse(wrong[i], share), BAD_RECIPE, "\"%s\" passed", wrong[i]);
+        cr_assert_eq(data_split_parse(wrong[i], share), BAD_RECIPE, "\"%s\" was accepted", wrong[i]);
         cr_assert(strstr(fail_text(), "data.split") != NULL && strstr(fail_text(), "969,30,1") != NULL);
     }
 }

@@ -74,7 +74,7 @@ static struct text changes_of(const struct fixture *f)
     return changes;
 }
 
-static void says(const struct fixture *f, const char *expected)
+static void expect_changes(const struct fixture *f, const char *expected)
 {
     struct text changes = changes_of(f);
     cr_assert(strstr(text_chars(&changes), expected) != NULL && (*expected != 0 || changes.length == 0),
@@ -99,7 +99,7 @@ static void fixture_free(struct fixture *f)
     unlink(idx.chars);
     unlink(f->bin.chars);
     unlink(f->record.chars);
-    cr_assert_eq(rmdir(f->folder), 0, "files are left in %s", f->folder);
+    cr_assert_eq(rmdir(f->folder), 0, "files remain in %s", f->folder);
     text_free(&idx);
     text_free(&f->prefix);
     text_free(&f->bin);
@@ -110,15 +110,15 @@ Test(data_fingerprint, covers_every_byte_of_a_small_dataset)
 {
     struct fixture f = fixture_make();
     write_dataset(&f, 3, 20, 0);
-    says(&f, ""); // no fingerprint was recorded
+    expect_changes(&f, ""); // no fingerprint was recorded
     record(&f);
-    says(&f, "");
+    expect_changes(&f, "");
     for (off_t at = 0; at < 3 * 20 * 2; at++) {
         change_byte(f.bin.chars, at & ~(off_t)1);
-        says(&f, "token ids differ in 1 of 1 sampled blocks, first in the one at byte 0");
+        expect_changes(&f, "token ids differ in 1 of 1 sampled blocks, first in the one at byte 0");
         change_byte(f.bin.chars, at & ~(off_t)1);
     }
-    says(&f, "");
+    expect_changes(&f, "");
     fixture_free(&f);
 }
 
@@ -128,14 +128,14 @@ Test(data_fingerprint, a_replaced_dataset_is_described)
     write_dataset(&f, 3, 20, 0);
     record(&f);
     write_dataset(&f, 4, 20, 0);
-    says(&f, "documents changed from 3 to 4");
-    says(&f, "data.train source 1 (");
+    expect_changes(&f, "documents changed from 3 to 4");
+    expect_changes(&f, "data.train source 1 (");
     write_dataset(&f, 3, 21, 0);
-    says(&f, "tokens changed from 60 to 63");
+    expect_changes(&f, "tokens changed from 60 to 63");
     write_dataset(&f, 3, 20, 0);
-    says(&f, "");
+    expect_changes(&f, "");
     cr_assert_eq(file_write_atomic(f.record.chars, "{\"format\": 1", 12), OK);
-    says(&f, "changes of the data cannot be detected");
+    expect_changes(&f, "changes of the data cannot be detected");
     fixture_free(&f);
 }
 
@@ -157,7 +157,7 @@ Test(data_fingerprint, a_large_dataset_is_sampled)
     cr_assert_eq(blocks, FINGERPRINT_BLOCKS);
     for (int i = 0; i < 2; i++) {
         change_byte(f.bin.chars, places[i]);
-        says(&f, "token ids differ in 1 of 64 sampled blocks");
+        expect_changes(&f, "token ids differ in 1 of 64 sampled blocks");
         change_byte(f.bin.chars, places[i]);
     }
     fixture_free(&f);

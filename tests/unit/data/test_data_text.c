@@ -8,56 +8,56 @@
 #include <unistd.h>
 
 /* The extracted text: documents with a "|" after each. */
-struct seen {
+struct extracted {
     struct text all;
     int64_t documents, progress;
-    enum status answer; // the return value of end_document
+    enum status end_status; // the return value of end_document
 };
 
-static enum status take_piece(void *context, const char *bytes, int64_t length)
+static enum status append_text(void *context, const char *bytes, int64_t length)
 {
     cr_assert_gt(length, 0);
-    text_add_bytes(&((struct seen *)context)->all, bytes, (size_t)length);
+    text_add_bytes(&((struct extracted *)context)->all, bytes, (size_t)length);
     return OK;
 }
 
-static enum status take_end(void *context)
+static enum status end_document(void *context)
 {
-    struct seen *seen = context;
-    text_add(&seen->all, "|");
-    seen->documents++;
-    return seen->answer;
+    struct extracted *result = context;
+    text_add(&result->all, "|");
+    result->documents++;
+    return result->end_status;
 }
 
-static enum status take_progress(void *context, int64_t bytes)
+static enum status add_progress(void *context, int64_t bytes)
 {
-    ((struct seen *)context)->progress += bytes;
+    ((struct extracted *)context)->progress += bytes;
     return OK;
 }
 
 static enum status read_bytes(const char *bytes, size_t length, const char *ending,
-                              const struct text_options *options, struct seen *seen)
+                              const struct text_options *options, struct extracted *result)
 {
     char path[64];
     snprintf(path, sizeof path, "/tmp/cuboid-text-XXXXXX%s", ending);
     int fd = mkstemps(path, (int)strlen(ending));
     cr_assert(fd >= 0 && write(fd, bytes, length) == (ssize_t)length);
     close(fd);
-    const struct text_sink sink = {take_piece, take_end, take_progress, seen};
+    const struct text_sink sink = {append_text, end_document, add_progress, result};
     enum status status = text_read(path, options, &sink);
     if (status == OK)
-        cr_assert_eq(seen->progress, (int64_t)length);
+        cr_assert_eq(result->progress, (int64_t)length);
     unlink(path);
     return status;
 }
 
 static void expect(const char *text, struct text_options options, const char *ending, const char *expected)
 {
-    struct seen seen = {0};
+    struct extracted result = {0};
     options.json_key = options.json_key != NULL ? options.json_key : "text";
-    cr_assert_eq(read_bytes(text, strlen(text), ending, &options, &seen), OK, "%s", fail_text());
-    cr_assert_str_eq(text_chars(&seen.all), expected);
-    text_free(&seen.all);
+    cr_assert_eq(read_bytes(text, strlen(text), ending, &options, &result), OK, "%s", fail_text());
+    cr_assert_str_eq(text_chars(&result.all), expected);
+    text_free(&result.all);
 }
 
 Test(data_text, document_rules)
@@ -103,21 +103,21 @@ Test(data_text, a_bad_line_is_named)
         {"\x00\n", ""},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct seen seen = {0};
+        struct extracted result = {0};
         size_t length = i == 6 ? 2 : strlen(bad[i].text);
         cr_assert_eq(
-            read_bytes(bad[i].text, length, ".jsonl", &(struct text_options){.json_key = "text"}, &seen),
+            read_bytes(bad[i].text, length, ".jsonl", &(struct text_options){.json_key = "text"}, &result),
             BAD_DATA);
         cr_assert(strstr(fail_text(), bad[i].named) != NULL, "%s", fail_text());
-        text_free(&seen.all);
+        text_free(&result.all);
     }
-    struct seen seen = {.answer = STOPPED}; // a sink that is full ends the reading
+    struct extracted result = {.end_status = STOPPED}; // a sink that is full ends the reading
     cr_assert_eq(
-        read_bytes("a\nb\n", 4, ".txt", &(struct text_options){.documents = TEXT_LINES, .lines = 1}, &seen),
+        read_bytes("a\nb\n", 4, ".txt", &(struct text_options){.documents = TEXT_LINES, .lines = 1}, &result),
         STOPPED);
-    cr_assert_eq(seen.documents, 1);
-    text_free(&seen.all);
-    const struct text_sink sink = {take_piece, take_end, take_progress, &seen};
+    cr_assert_eq(result.documents, 1);
+    text_free(&result.all);
+    const struct text_sink sink = {append_text, end_document, add_progress, &result};
     cr_assert_eq(text_read("/nowhere/at/all", &(struct text_options){0}, &sink), IO_ERROR);
     cr_assert_eq(text_read("/tmp", &(struct text_options){0}, &sink), IO_ERROR);
 }
@@ -136,8 +136,8 @@ Test(data_text, chunk_boundaries_have_no_effect)
         bytes[0] = 'a';
         struct text_options options = {.documents = (enum text_documents)(trial % TEXT_DOCUMENTS_COUNT),
                                        .lines = 3};
-        struct seen seen = {0};
-        cr_assert_eq(read_bytes(bytes, LENGTH, ".txt", &options, &seen), OK);
+        struct extracted result = {0};
+        cr_assert_eq(read_bytes(bytes, LENGTH, ".txt", &options, &result), OK);
 
         // The same on the whole text at once.
         struct text whole = {0};
@@ -160,10 +160,10 @@ Test(data_text, chunk_boundaries_have_no_effect)
         text_add(&whole, "|");
         if (bytes[LENGTH - 1] == '\f' && options.documents == TEXT_FORM_FEED && begun == 0)
             whole.length--;
-        cr_assert_eq(seen.all.length, whole.length, "rule %d", (int)options.documents);
-        cr_assert_eq(memcmp(seen.all.chars, whole.chars, whole.length), 0);
+        cr_assert_eq(result.all.length, whole.length, "rule %d", (int)options.documents);
+        cr_assert_eq(memcmp(result.all.chars, whole.chars, whole.length), 0);
         text_free(&whole);
-        text_free(&seen.all);
+        text_free(&result.all);
     }
     free(bytes);
 }

@@ -53,14 +53,14 @@ static void fixture_free(struct fixture *f)
 {
     unlink(f->bin.chars);
     unlink(f->idx.chars);
-    cr_assert_eq(rmdir(f->folder), 0, "something was left behind in %s", f->folder);
+    cr_assert_eq(rmdir(f->folder), 0, "files remain in %s", f->folder);
     text_free(&f->prefix);
     text_free(&f->bin);
     text_free(&f->idx);
 }
 
 /* In place, without the cost of an atomic write: the fuzz tests write thousands. */
-static void put(const char *path, const void *bytes, size_t length)
+static void write_file(const char *path, const void *bytes, size_t length)
 {
     FILE *file = fopen(path, "wb");
     cr_assert_not_null(file);
@@ -68,16 +68,16 @@ static void put(const char *path, const void *bytes, size_t length)
     cr_assert_eq(fclose(file), 0);
 }
 
-static void put_both(const struct fixture *f)
+static void write_both(const struct fixture *f)
 {
-    put(f->bin.chars, megatron_bin, sizeof megatron_bin);
-    put(f->idx.chars, megatron_idx, sizeof megatron_idx);
+    write_file(f->bin.chars, megatron_bin, sizeof megatron_bin);
+    write_file(f->idx.chars, megatron_idx, sizeof megatron_idx);
 }
 
 static struct dataset *open_both(const struct fixture *f)
 {
     struct dataset *d = NULL;
-    put_both(f);
+    write_both(f);
     cr_assert_eq(dataset_open(f->prefix.chars, &d), OK, "%s", fail_text());
     return d;
 }
@@ -127,7 +127,7 @@ static void check_tiny(const char *prefix, const char *type)
 Test(dataset, reads_megatrons_files)
 {
     struct fixture f = fixture_make();
-    put_both(&f);
+    write_both(&f);
     check_tiny(f.prefix.chars, "uint16");
     check_tiny(f.bin.chars, "uint16"); // the name of either file is accepted
     check_tiny(f.idx.chars, "uint16");
@@ -151,8 +151,8 @@ Test(dataset, reads_every_type_of_id)
         idx[46 + 16] = (unsigned char)(6 * types[t].bytes);
         for (size_t i = 0; i < 12; i++)
             bin[i * types[t].bytes] = (unsigned char)(i * 10);
-        put(f.idx.chars, idx, sizeof idx);
-        put(f.bin.chars, bin, 12 * types[t].bytes);
+        write_file(f.idx.chars, idx, sizeof idx);
+        write_file(f.bin.chars, bin, 12 * types[t].bytes);
         struct dataset *d = NULL;
         int32_t ids[6];
         cr_assert_eq(dataset_open(f.prefix.chars, &d), OK, "%s", fail_text());
@@ -167,7 +167,7 @@ Test(dataset, reads_every_type_of_id)
         memset(last, 0xFF, types[t].bytes);
         if (types[t].bytes == 8)
             memcpy(last, (const unsigned char[]){5, 0, 0, 0, 1, 0, 0, 0}, 8);
-        put(f.bin.chars, bin, 12 * types[t].bytes);
+        write_file(f.bin.chars, bin, 12 * types[t].bytes);
         cr_assert_eq(dataset_open(f.prefix.chars, &d), OK, "%s", fail_text());
         cr_assert_eq(dataset_read(d, 2, 0, 6, 111, ids), BAD_DATA);
         cr_assert(strstr(fail_text(), "document 2, position 5") != NULL, "%s", fail_text());
@@ -185,8 +185,8 @@ Test(dataset, reads_documents_of_several_sequences)
     idx[26] = 3;
     idx[70 + 8] = 2;  // documents are sequences 0 and 1, and 2
     idx[70 + 16] = 3; // then three bytes of modes
-    put(f.idx.chars, idx, sizeof idx);
-    put(f.bin.chars, megatron_bin, sizeof megatron_bin);
+    write_file(f.idx.chars, idx, sizeof idx);
+    write_file(f.bin.chars, megatron_bin, sizeof megatron_bin);
     struct dataset *d = NULL;
     cr_assert_eq(dataset_open(f.prefix.chars, &d), OK, "%s", fail_text());
     cr_assert(dataset_documents(d) == 2 && dataset_sequences(d) == 3);
@@ -244,7 +244,7 @@ Test(dataset, an_id_outside_the_vocabulary_is_named)
 Test(dataset, every_changed_byte_is_rejected_or_read)
 {
     struct fixture f = fixture_make();
-    put_both(&f);
+    write_both(&f);
     int refused = 0, read = 0;
     for (size_t at = 0; at < sizeof megatron_idx; at++)
         for (int change = 0; change < 10; change++) {
@@ -253,11 +253,11 @@ Test(dataset, every_changed_byte_is_rejected_or_read)
             idx[at] = change < 8 ? (unsigned char)(idx[at] ^ 1 << change) : change == 8 ? 0x7F : 0xFF;
             if (idx[at] == megatron_idx[at])
                 continue;
-            put(f.idx.chars, idx, sizeof idx);
+            write_file(f.idx.chars, idx, sizeof idx);
             enum status status = open_and_read(&f);
             cr_assert(status == OK || status == BAD_DATA, "byte %zu: %s", at, fail_text());
             // Everything before the boundaries is redundant, except for the sign of a type.
-            cr_assert(status != OK || at == 17 || at >= 70, "byte %zu as %d went unnoticed", at, idx[at]);
+            cr_assert(status != OK || at == 17 || at >= 70, "byte %zu as %d was not detected", at, idx[at]);
             *(status == OK ? &read : &refused) += 1;
         }
     cr_assert(refused > 900 && read > 0, "%d refused, %d read", refused, read);
@@ -268,13 +268,13 @@ Test(dataset, every_truncation_is_rejected)
 {
     struct fixture f = fixture_make();
     for (size_t length = 0; length < sizeof megatron_idx; length++) {
-        put_both(&f);
-        put(f.idx.chars, megatron_idx, length);
+        write_both(&f);
+        write_file(f.idx.chars, megatron_idx, length);
         cr_assert_eq(open_and_read(&f), BAD_DATA, "index of %zu bytes", length);
     }
     for (size_t length = 0; length < sizeof megatron_bin; length++) {
-        put_both(&f);
-        put(f.bin.chars, megatron_bin, length);
+        write_both(&f);
+        write_file(f.bin.chars, megatron_bin, length);
         cr_assert_eq(open_and_read(&f), BAD_DATA, "%zu bytes of ids", length);
     }
     unlink(f.bin.chars);
@@ -305,7 +305,7 @@ Test(dataset, truncation_while_open_fails_the_read)
 Test(dataset, random_bytes_are_rejected)
 {
     struct fixture f = fixture_make();
-    put_both(&f);
+    write_both(&f);
     unsigned seed = 1;
     for (int trial = 0; trial < 2000; trial++) {
         unsigned char idx[sizeof megatron_idx];
@@ -314,7 +314,7 @@ Test(dataset, random_bytes_are_rejected)
             seed = seed * 1664525U + 1013904223U;
             idx[9 + (seed >> 8) % (sizeof idx - 9)] = (unsigned char)(seed >> 24);
         }
-        put(f.idx.chars, idx, 40 + (seed >> 4) % 63);
+        write_file(f.idx.chars, idx, 40 + (seed >> 4) % 63);
         enum status status = open_and_read(&f);
         cr_assert(status == OK || status == BAD_DATA, "%s", fail_text());
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Compared with jansson: the same lines are JSON, and the same string is found, for random mutants of
- * lines of many kinds. */
+/* Random mutants of many kinds of lines, compared with jansson: the same lines are valid JSON, and the same
+ * string is found. */
 #include "base/text.h"
 #include "trainer/files/json_line.h"
 
@@ -28,7 +28,7 @@ static void compare(const char *bytes, size_t length)
     enum json_error_code code = tree == NULL ? json_error_code(&why) : json_error_unknown;
     if (code == json_error_numeric_overflow || code == json_error_null_byte_in_key)
         return; // specific to jansson's types
-    cr_assert_eq(good, tree != NULL, "%.*s: %s, and jansson: %s", (int)length, bytes,
+    cr_assert_eq(good, tree != NULL, "%.*s: %s, but jansson: %s", (int)length, bytes,
                  good ? "good" : line.problem, why.text);
     if (good) {
         const json_t *value = json_object_get(tree, "text");
@@ -38,10 +38,10 @@ static void compare(const char *bytes, size_t length)
                                                            : LINE_NO_STRING;
         cr_assert_eq(line.found, expected, "%.*s", (int)length, bytes);
         struct text decoded = {0};
-        char piece[7]; // so that escapes and characters cross its end
+        char buffer[7]; // so that escapes and characters cross its end
         int64_t at = line.begin, got;
-        while ((got = json_line_decode(&line, &at, piece, sizeof piece)) > 0)
-            text_add_bytes(&decoded, piece, (size_t)got);
+        while ((got = json_line_decode(&line, &at, buffer, sizeof buffer)) > 0)
+            text_add_bytes(&decoded, buffer, (size_t)got);
         if (expected == LINE_STRING)
             cr_assert(decoded.length == json_string_length(value) &&
                           memcmp(text_chars(&decoded), json_string_value(value), decoded.length) == 0,
@@ -55,7 +55,7 @@ static void compare(const char *bytes, size_t length)
 
 Test(json_line, agrees_with_jansson_on_random_mutants)
 {
-    static const char pieces[] = "{}[]\",:\\u0123456789abcdefDEF.-+ tnrl\x80\xC3\xED\xA0\x01\x7F";
+    static const char alphabet[] = "{}[]\",:\\u0123456789abcdefDEF.-+ tnrl\x80\xC3\xED\xA0\x01\x7F";
     unsigned seed = 1;
     for (int trial = 0; trial < 60000; trial++) {
         char line[256];
@@ -65,14 +65,14 @@ Test(json_line, agrees_with_jansson_on_random_mutants)
         for (int change = trial % 4; change >= 0; change--) {
             seed = seed * 1664525U + 1013904223U;
             size_t at = (seed >> 8) % (length + 1);
-            char piece = pieces[(seed >> 20) % (sizeof pieces - 1)];
+            char letter = alphabet[(seed >> 20) % (sizeof alphabet - 1)];
             if ((seed >> 4) % 3 == 0 && at < length)
                 memmove(line + at, line + at + 1, --length - at);
             else if ((seed >> 4) % 3 == 1) {
                 memmove(line + at + 1, line + at, length++ - at);
-                line[at] = piece;
+                line[at] = letter;
             } else if (at < length)
-                line[at] = piece;
+                line[at] = letter;
         }
         compare(line, length);
     }

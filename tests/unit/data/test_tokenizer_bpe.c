@@ -14,7 +14,7 @@ struct files {
     char folder[32], vocab[48], merges[48];
 };
 
-static void put(const char *path, const char *bytes, size_t length)
+static void write_file(const char *path, const char *bytes, size_t length)
 {
     FILE *file = fopen(path, "wb");
     cr_assert_not_null(file);
@@ -28,8 +28,8 @@ static struct files files_make(const char *vocab, const char *merges)
     cr_assert_not_null(mkdtemp(f.folder));
     snprintf(f.vocab, sizeof f.vocab, "%s/vocab.json", f.folder);
     snprintf(f.merges, sizeof f.merges, "%s/merges.txt", f.folder);
-    put(f.vocab, vocab, strlen(vocab));
-    put(f.merges, merges, strlen(merges));
+    write_file(f.vocab, vocab, strlen(vocab));
+    write_file(f.merges, merges, strlen(merges));
     return f;
 }
 
@@ -81,7 +81,7 @@ Test(bpe, ids_match_an_independent_implementation)
 }
 
 /* More words than the cache holds, twice: evicted words are encoded again. */
-Test(bpe, clearing_the_cache_changes_nothing)
+Test(bpe, clearing_the_cache_does_not_change_ids)
 {
     enum { WORDS = 150000 };
     struct files f = files_make(fixture_vocab, fixture_merges);
@@ -111,8 +111,8 @@ Test(bpe, clearing_the_cache_changes_nothing)
     files_free(&f);
 }
 
-/* Random pieces of text, with every kind of space, mark and invalid byte at the edges. */
-Test(bpe, cutting_the_text_changes_nothing)
+/* Random parts of text, with every kind of space, mark and invalid byte at their ends. */
+Test(bpe, cutting_the_text_does_not_change_ids)
 {
     static const char *const parts[] = {
         " ", " ", "  ",  "\n", "\n\n", "\t",       "\xC2\xA0",     "\xE3\x80\x80", "the",  "it's",
@@ -159,7 +159,7 @@ enum { PAIRS = 60, PART_BYTES = 16 };
 
 /* Merges over a, b and c in any order, so that a merge may need the result of a later one, and two may
  * make the same token. */
-struct wild {
+struct random_merges {
     char left[PAIRS][PART_BYTES], right[PAIRS][PART_BYTES];
     int count;
 };
@@ -170,7 +170,7 @@ static unsigned next_random(unsigned *seed)
     return *seed >> 9;
 }
 
-static void make_wild(struct wild *w, unsigned seed)
+static void make_random_merges(struct random_merges *w, unsigned seed)
 {
     char known[PAIRS + 3][PART_BYTES] = {"a", "b", "c"};
     w->count = 0;
@@ -201,7 +201,7 @@ static void make_wild(struct wild *w, unsigned seed)
 }
 
 /* The fixture's single bytes, then the results of the merges, then the end of text. */
-static struct files wild_files(const struct wild *w)
+static struct files files_of_random_merges(const struct random_merges *w)
 {
     struct text vocab = {0}, merges = {0};
     const char *end = fixture_vocab;
@@ -223,8 +223,8 @@ static struct files wild_files(const struct wild *w)
     return f;
 }
 
-/* GPT-2's own procedure over strings. Tokens are left as "|" between them. */
-static void merge_plainly(const struct wild *w, const char *word, struct text *out)
+/* GPT-2's own algorithm on strings. The tokens are separated by "|". */
+static void merge_strings(const struct random_merges *w, const char *word, struct text *out)
 {
     int count = (int)strlen(word);
     char(*tokens)[PART_BYTES] = calloc((size_t)count + 1, PART_BYTES);
@@ -257,9 +257,9 @@ static void merge_plainly(const struct wild *w, const char *word, struct text *o
 Test(bpe, merges_run_in_rounds_for_any_ranks)
 {
     for (unsigned trial = 0; trial < 40; trial++) {
-        struct wild w;
-        make_wild(&w, trial);
-        struct files f = wild_files(&w);
+        struct random_merges w;
+        make_random_merges(&w, trial);
+        struct files f = files_of_random_merges(&w);
         struct bpe *bpe = NULL;
         struct bpe_scratch *scratch = NULL;
         cr_assert_eq(bpe_load(f.vocab, f.merges, &bpe), OK, "%s", fail_text());
@@ -271,7 +271,7 @@ Test(bpe, merges_run_in_rounds_for_any_ranks)
                 word[i] = "aabbc"[next_random(&seed) % 5];
             struct text expected = {0}, got = {0};
             struct tokens ids = {0};
-            merge_plainly(&w, word, &expected);
+            merge_strings(&w, word, &expected);
             cr_assert_eq(bpe_encode_word(bpe, scratch, word, length, &ids), OK);
             for (int64_t i = 0; i < ids.count; i++) {
                 int64_t begin = bpe->starts[ids.ids[i]], end = bpe->starts[ids.ids[i] + 1];
@@ -368,11 +368,11 @@ Test(bpe, malformed_files_are_named)
         struct text text = {0};
         struct tokenizer *t = NULL;
         swap_once(&text, bad[i].in_vocab ? fixture_vocab : fixture_merges, bad[i].from, bad[i].to);
-        put(bad[i].in_vocab ? f.vocab : f.merges, text.chars, text.length);
+        write_file(bad[i].in_vocab ? f.vocab : f.merges, text.chars, text.length);
         cr_assert_eq(load(&f, &t), BAD_DATA, "case %zu", i);
         cr_assert(strstr(fail_text(), bad[i].named) != NULL, "case %zu: %s", i, fail_text());
-        put(f.vocab, fixture_vocab, strlen(fixture_vocab));
-        put(f.merges, fixture_merges, strlen(fixture_merges));
+        write_file(f.vocab, fixture_vocab, strlen(fixture_vocab));
+        write_file(f.merges, fixture_merges, strlen(fixture_merges));
         text_free(&text);
     }
     files_free(&f);
@@ -384,25 +384,25 @@ Test(bpe, wrong_kinds_of_files_are_named)
     struct tokenizer *t = NULL;
     const char *const wrong_vocab[] = {"", "{}", "[]", "5", "{\"a\": 0, \"a\": 0}", "{\"a\""};
     for (size_t i = 0; i < sizeof wrong_vocab / sizeof *wrong_vocab; i++) {
-        put(f.vocab, wrong_vocab[i], strlen(wrong_vocab[i]));
+        write_file(f.vocab, wrong_vocab[i], strlen(wrong_vocab[i]));
         cr_assert_eq(load(&f, &t), BAD_DATA, "vocabulary %zu", i);
         cr_assert(strstr(fail_text(), "vocab.json") != NULL);
     }
-    put(f.vocab, fixture_vocab, strlen(fixture_vocab));
-    put(f.merges, "#version: 0.2\n", 14);
+    write_file(f.vocab, fixture_vocab, strlen(fixture_vocab));
+    write_file(f.merges, "#version: 0.2\n", 14);
     cr_assert_eq(load(&f, &t), BAD_DATA);
     cr_assert(strstr(fail_text(), "merges.txt: contains no merges") != NULL, "%s", fail_text());
-    put(f.merges, "#version: 0.2\r\nh e\r\n\r\n", 22); // written on Windows
+    write_file(f.merges, "#version: 0.2\r\nh e\r\n\r\n", 22); // written on Windows
     cr_assert_eq(load(&f, &t), OK, "%s", fail_text());
     tokenizer_destroy(t);
     struct text marked = {0}; // and by an editor that marks UTF-8
     text_add(&marked, "\xEF\xBB\xBF%s", fixture_vocab);
-    put(f.vocab, marked.chars, marked.length);
-    put(f.merges, "\xEF\xBB\xBF#version: 0.2\nh e\n", 21);
+    write_file(f.vocab, marked.chars, marked.length);
+    write_file(f.merges, "\xEF\xBB\xBF#version: 0.2\nh e\n", 21);
     cr_assert_eq(load(&f, &t), OK, "%s", fail_text());
     tokenizer_destroy(t);
     text_free(&marked);
-    put(f.merges, "h e\nh e\n", 8);
+    write_file(f.merges, "h e\nh e\n", 8);
     cr_assert_eq(load(&f, &t), BAD_DATA);
     cr_assert(strstr(fail_text(), "line 2: \"h e\" is a duplicate of an earlier line") != NULL, "%s",
               fail_text());
@@ -415,7 +415,7 @@ Test(bpe, wrong_kinds_of_files_are_named)
     files_free(&f);
 }
 
-/* Any byte of either file may be wrong: refused, or a tokenizer that is still lossless. */
+/* With any byte of either file changed, the file is rejected, or the tokenizer is still lossless. */
 Test(bpe, changed_bytes_never_crash)
 {
     struct files f = files_make(fixture_vocab, fixture_merges);
@@ -428,7 +428,7 @@ Test(bpe, changed_bytes_never_crash)
         text_add(&text, "%s", in_vocab ? fixture_vocab : fixture_merges);
         size_t length = trial % 10 == 9 ? next_random(&seed) % text.length : text.length;
         text.chars[next_random(&seed) % text.length] = (char)next_random(&seed);
-        put(in_vocab ? f.vocab : f.merges, text.chars, length);
+        write_file(in_vocab ? f.vocab : f.merges, text.chars, length);
         struct tokenizer *t = NULL;
         enum status status = load(&f, &t);
         cr_assert(status == OK || status == BAD_DATA);
@@ -447,8 +447,8 @@ Test(bpe, changed_bytes_never_crash)
         }
         tokenizer_destroy(t);
         text_free(&text);
-        put(in_vocab ? f.vocab : f.merges, in_vocab ? fixture_vocab : fixture_merges,
-            strlen(in_vocab ? fixture_vocab : fixture_merges));
+        write_file(in_vocab ? f.vocab : f.merges, in_vocab ? fixture_vocab : fixture_merges,
+                   strlen(in_vocab ? fixture_vocab : fixture_merges));
     }
     cr_assert_gt(refused, 500);
     files_free(&f);

@@ -7,14 +7,14 @@
 
 #define NOT_TEXT "\xEF\xBF\xBD"
 
-/* The output when the bytes come `piece` at a time. Incomplete sequences are never printed. */
-static char *print_in_pieces(const char *bytes, size_t length, size_t piece)
+/* The output when the bytes come `chunk` at a time. Incomplete sequences are never printed. */
+static char *print_in_chunks(const char *bytes, size_t length, size_t chunk)
 {
     char *memory = NULL;
     size_t size = 0;
     struct utf8_printer printer = {.to = open_memstream(&memory, &size)};
-    for (size_t at = 0; at < length; at += piece) {
-        size_t now = length - at < piece ? length - at : piece;
+    for (size_t at = 0; at < length; at += chunk) {
+        size_t now = length - at < chunk ? length - at : chunk;
         cr_assert_eq(utf8_print(&printer, bytes + at, now), OK);
         for (const char *c = memory; *c != 0; c += utf8_length(c))
             cr_assert_neq(utf8_length(c), 0, "half a character after %zu bytes", at + now);
@@ -24,11 +24,11 @@ static char *print_in_pieces(const char *bytes, size_t length, size_t piece)
     return memory;
 }
 
-static void prints(const char *bytes, const char *expected)
+static void expect_printed(const char *bytes, const char *expected)
 {
-    for (size_t piece = 1; piece <= 6; piece++) {
-        char *printed = print_in_pieces(bytes, strlen(bytes), piece);
-        cr_expect_str_eq(printed, expected, "in pieces of %zu: \"%s\" and not \"%s\"", piece, printed,
+    for (size_t chunk = 1; chunk <= 6; chunk++) {
+        char *printed = print_in_chunks(bytes, strlen(bytes), chunk);
+        cr_expect_str_eq(printed, expected, "in chunks of %zu: \"%s\" and not \"%s\"", chunk, printed,
                          expected);
         free(printed);
     }
@@ -36,32 +36,32 @@ static void prints(const char *bytes, const char *expected)
 
 Test(utf8_printer, prints_whole_characters)
 {
-    prints("plain text\n", "plain text\n");
-    prints("caf\xC3\xA9, \xE2\x82\xAC 5, \xF0\x9F\x98\x80!",
-           "caf\xC3\xA9, \xE2\x82\xAC 5, \xF0\x9F\x98\x80!");
+    expect_printed("plain text\n", "plain text\n");
+    expect_printed("caf\xC3\xA9, \xE2\x82\xAC 5, \xF0\x9F\x98\x80!",
+                   "caf\xC3\xA9, \xE2\x82\xAC 5, \xF0\x9F\x98\x80!");
 }
 
 Test(utf8_printer, replaces_invalid_utf8)
 {
-    prints("a\xFF"
-           "b",
-           "a" NOT_TEXT "b");
-    prints("\xC3(", NOT_TEXT "(");
-    prints("\xC3", NOT_TEXT);
-    prints("\xE2\x82", NOT_TEXT NOT_TEXT);
-    prints("\xC0\xAF", NOT_TEXT NOT_TEXT);                                // overlong
-    prints("\xED\xA0\x80", NOT_TEXT NOT_TEXT NOT_TEXT);                   // a surrogate
-    prints("\xF4\x90\x80\x80x", NOT_TEXT NOT_TEXT NOT_TEXT NOT_TEXT "x"); // beyond U+10FFFF
-    prints("\xE2\xE2\x82\xAC", NOT_TEXT "\xE2\x82\xAC");
+    expect_printed("a\xFF"
+                   "b",
+                   "a" NOT_TEXT "b");
+    expect_printed("\xC3(", NOT_TEXT "(");
+    expect_printed("\xC3", NOT_TEXT);
+    expect_printed("\xE2\x82", NOT_TEXT NOT_TEXT);
+    expect_printed("\xC0\xAF", NOT_TEXT NOT_TEXT);                                // overlong
+    expect_printed("\xED\xA0\x80", NOT_TEXT NOT_TEXT NOT_TEXT);                   // a surrogate
+    expect_printed("\xF4\x90\x80\x80x", NOT_TEXT NOT_TEXT NOT_TEXT NOT_TEXT "x"); // beyond U+10FFFF
+    expect_printed("\xE2\xE2\x82\xAC", NOT_TEXT "\xE2\x82\xAC");
 }
 
 Test(utf8_printer, escapes_terminal_sequences)
 {
-    prints("\x1B[31mred\x07\x7F\r\n\tx", NOT_TEXT "[31mred" NOT_TEXT NOT_TEXT "\r\n\tx");
-    prints("\xC2\x9B"
-           "2J\xC2\xA0",
-           NOT_TEXT "2J\xC2\xA0");
-    char *printed = print_in_pieces("a\0b", 3, 1);
+    expect_printed("\x1B[31mred\x07\x7F\r\n\tx", NOT_TEXT "[31mred" NOT_TEXT NOT_TEXT "\r\n\tx");
+    expect_printed("\xC2\x9B"
+                   "2J\xC2\xA0",
+                   NOT_TEXT "2J\xC2\xA0");
+    char *printed = print_in_chunks("a\0b", 3, 1);
     cr_expect_str_eq(printed, "a" NOT_TEXT "b");
     free(printed);
 }

@@ -112,7 +112,7 @@ Test(adamw, twenty_steps_against_float64)
         struct adamw_hyper hyper;
         const struct state s = state_of(&fixture, &hyper);
         struct exact exact[ELEMENTS] = {0};
-        int wrong = 0, unnoticed = 0;
+        int wrong = 0, undetected = 0;
         for (int i = 0; i < ELEMENTS; i++)
             exact[i].w = (double)s.weight[i];
         for (int64_t step = 1; step <= 20; step++) {
@@ -125,13 +125,13 @@ Test(adamw, twenty_steps_against_float64)
                 wrong += outside((double)s.m[i], e->m, e->m_error);
                 wrong += outside((double)s.v[i], e->v, e->v_error);
                 // The error of a 1 - beta2 from an fp32 0.999, in every step.
-                unnoticed +=
+                undetected +=
                     recipe.adam_beta2 > 0.5 && !outside((double)s.v[i] * (1.0 - 1.29e-5), e->v, e->v_error);
             }
         }
         cr_expect_eq(wrong, 0, "betas %g, %g: %d values outside", recipe.adam_beta1, recipe.adam_beta2,
                      wrong);
-        cr_expect_eq(unnoticed, 0, "betas %g, %g: a v that is 1.29e-5 too small goes unnoticed",
+        cr_expect_eq(undetected, 0, "betas %g, %g: a v that is 1.29e-5 too small is not detected",
                      recipe.adam_beta1, recipe.adam_beta2);
         fixture_close(&fixture);
     }

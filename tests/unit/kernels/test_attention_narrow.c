@@ -461,7 +461,7 @@ Test(attention_narrow, uses_sm_90_kernels_on_sm_90)
     unsetenv("EMULATOR_CAPABILITY");
     compute(&got, 8, "own"); // the row stride is not a multiple of a head
     compute(&mma, 8, "mma");
-    cr_expect_eq(memcmp(&got, &mma, sizeof mma), 0, "rows that no tensor map takes");
+    cr_expect_eq(memcmp(&got, &mma, sizeof mma), 0, "a row stride that no tensor map supports");
 }
 
 /* Compute capability 8.6 and 8.9 have 99 KiB of shared memory per block. */
@@ -499,7 +499,7 @@ Test(attention_narrow, bits_do_not_depend_on_block_order)
 }
 
 /* The bounds detect these errors. */
-Test(attention_narrow, bounds_see_injected_faults)
+Test(attention_narrow, bounds_detect_injected_faults)
 {
     for (int i = 0; i < 4 * kind_count(); i++) {
         const int fault = i % 4;
@@ -515,16 +515,16 @@ Test(attention_narrow, bounds_see_injected_faults)
         if (fault == 3) // the wrong group, for two of four heads
             c.op.forward.k.data = (uint16_t *)c.op.forward.k.data + 64;
         run_forward(&c);
-        cr_expect_gt(forward_outside(&c), 0, "forward, fault %d was not seen", fault);
+        cr_expect_gt(forward_outside(&c), 0, "forward, fault %d was not detected", fault);
         run_backward(&c);
-        cr_expect_gt(backward_outside(&c), 0, "backward, fault %d was not seen", fault);
+        cr_expect_gt(backward_outside(&c), 0, "backward, fault %d was not detected", fault);
         fixture_close(&c.fixture);
     }
 }
 
 /* cuDNN's attention: the emulated one, or a GPU's if CUBOID_TEST_CUDNN requests it. Unsupported cases use our
  * own kernels, so none of these have documents or dropout. */
-static bool asks_cudnn(const char *how)
+static bool cudnn_requested(const char *how)
 {
     if (!FIXTURE_IS_EMULATED && getenv("CUBOID_TEST_CUDNN") == NULL)
         return false;
@@ -538,7 +538,7 @@ Test(attention_narrow, cudnn_matches)
     static const struct shape of_cudnn[] = {
         {2, 33, 2, 1, 64, 0, 0.0F}, {2, 70, 4, 2, 128, 0, 0.0F}, {3, 21, 4, 4, 80, 0, 0.0F}};
     const char *const ways[] = {"cudnn", "cudnn-any-order", "auto"};
-    for (int i = 0; i < 7 && asks_cudnn(ways[i / 3]); i++) {
+    for (int i = 0; i < 7 && cudnn_requested(ways[i / 3]); i++) {
         struct trial c = trial_of(of_cudnn[i % 3], i % 3 == 0 ? F16 : BF16);
         c.rounds_heads = c.shape.groups != c.shape.heads;
         run_forward(&c);
@@ -555,7 +555,7 @@ Test(attention_narrow, cudnn_matches)
 Test(attention_narrow, cudnn_is_deterministic_if_required)
 {
     const char *const ways[] = {"cudnn", "cudnn-any-order"};
-    for (int way = 0; way < 2 && asks_cudnn(ways[way]); way++) {
+    for (int way = 0; way < 2 && cudnn_requested(ways[way]); way++) {
         struct trial c = trial_of((struct shape){2, 72, 4, 2, 64, 0, 0.0F}, BF16);
         const size_t bytes = (size_t)(c.tokens * (c.width + 2 * c.group_width)) * sizeof(uint16_t);
         uint16_t *first = fixture_shorts(&c.fixture, (int64_t)(bytes / sizeof *first));

@@ -30,7 +30,7 @@ Test(bench_buffers, the_default_is_larger_than_any_cache)
     cr_expect_geq(1e6 * BENCH_ROTATE_MB, 2.0 * 126e6);
 }
 
-/* Between two calls with the same bytes of a matrix there are at least so many other bytes of it. */
+/* Between two calls with the same bytes of a matrix, at least rotate_bytes other bytes of it are used. */
 Test(bench_buffers, calls_rotate_through_the_copies)
 {
     struct bench_memory m = open_memory(10000000);
@@ -67,7 +67,7 @@ Test(bench_buffers, views_move_with_their_matrix)
 }
 
 /* Copies differ, and so do neighbouring elements. */
-Test(bench_buffers, numbers_are_random)
+Test(bench_buffers, values_are_random)
 {
     struct bench_memory m = open_memory(4000000);
     const struct tensor x = bench_normals(&m, F32, ROWS, COLUMNS);

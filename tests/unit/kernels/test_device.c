@@ -2,7 +2,7 @@
 /* Tensors, the registry, memory accounting, and streams of the cpu device. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops.h"
-#include "tests/unit/schedules/fake_work.h"
+#include "tests/unit/kernels/fake_work.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -35,7 +35,7 @@ Test(tensor, views)
     cr_assert(!tensor_is_dense(columns));
     cr_assert(tensor_is_dense(tensor_rows(columns, 2, 3)), "one row of a view is dense");
     cr_assert(tensor_rows(t, 1, 3).data == data + 4 && tensor_is_dense(tensor_rows(t, 1, 3)));
-    cr_assert(tensor_is_dense(tensor_rows(columns, 1, 1)), "nothing is dense");
+    cr_assert(tensor_is_dense(tensor_rows(columns, 1, 1)), "an empty tensor is dense");
 
     cr_assert(tensor_same_shape(columns, tensor_2d(data, I32, 3, 2)));
     cr_assert(!tensor_same_shape(columns, t) && !tensor_same_shape(t, tensor_1d(data, F32, 3)));
@@ -239,7 +239,7 @@ Test(pool, every_task_runs_once)
     }
 }
 
-/* Streams of the cpu */
+/* ---- streams of the cpu device ---- */
 
 Test(stream, an_op_after_a_message_waits_for_it)
 {
@@ -272,7 +272,7 @@ Test(stream, messages_of_a_stream_start_in_order)
     device_close(device);
 }
 
-static void a_partner_needs_another_stream(const char *name)
+static void expect_all_streams_progress(const char *name)
 {
     struct device *device = open_device(name, 1);
     fake_partner_needs_another_stream(device);
@@ -281,12 +281,12 @@ static void a_partner_needs_another_stream(const char *name)
 
 Test(stream, blocking_serves_every_stream_cpu)
 {
-    a_partner_needs_another_stream("cpu");
+    expect_all_streams_progress("cpu");
 }
 
 Test(stream, blocking_serves_every_stream_strict)
 {
-    a_partner_needs_another_stream("strict");
+    expect_all_streams_progress("strict");
 }
 
 Test(stream, a_wait_orders_two_streams)

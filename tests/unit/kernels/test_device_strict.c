@@ -2,21 +2,21 @@
 /* The strict device must detect errors that a GPU shows only sometimes. Each test injects one fault, and
  * shows that the correct program passes. */
 #include "kernels/ops.h"
-#include "tests/unit/schedules/fake_work.h"
+#include "tests/unit/kernels/fake_work.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 
-struct bench {
+struct fixture {
     struct device *device;
     struct stream *compute, *edge;
     struct buffer x, y;
 };
 enum { COUNT = 6 };
 
-static struct bench bench_open(void)
+static struct fixture fixture_open(void)
 {
-    struct bench b = {0};
+    struct fixture b = {0};
     cr_assert_eq(device_open(&(struct device_options){.name = "strict", .threads = 2}, &b.device), OK);
     cr_assert_eq(stream_create(b.device, "compute", &b.compute), OK);
     cr_assert_eq(stream_create(b.device, "edge", &b.edge), OK);
@@ -25,7 +25,7 @@ static struct bench bench_open(void)
     return b;
 }
 
-static void bench_close(struct bench *b)
+static void fixture_close(struct fixture *b)
 {
     stream_destroy(b->compute);
     stream_destroy(b->edge);
@@ -44,23 +44,23 @@ static float read_back(struct stream *stream, const struct buffer *buffer)
 {
     float host = 0.0F;
     cr_assert_eq(copy_to_host(stream, &host, buffer->data, sizeof host), OK);
-    cr_assert_eq(host, 0.0F, "reading is late");
+    cr_assert_eq(host, 0.0F, "the copy has not run yet");
     cr_assert_eq(stream_sync(stream), OK);
     return host;
 }
 
 Test(strict, unset_memory_is_nan)
 {
-    struct bench b = bench_open();
+    struct fixture b = fixture_open();
     cr_assert(isnan(read_back(b.compute, &b.x)));
     cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&b.x), .value = 1.0F}), OK);
     cr_assert_eq(read_back(b.compute, &b.x), 1.0F);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 Test(strict, poisoned_memory_is_nan)
 {
-    struct bench b = bench_open();
+    struct fixture b = fixture_open();
     struct tensor x = tensor_2d(b.x.data, F32, 2, 3);
     cr_assert_eq(fill(b.compute, (struct fill){.out = x, .value = 1.0F}), OK);
     cr_assert_eq(copy(b.compute, (struct copy){.in = vector_of(&b.x), .out = vector_of(&b.y)}), OK);
@@ -69,28 +69,28 @@ Test(strict, poisoned_memory_is_nan)
     cr_assert(isnan(read_back(b.compute, &b.x)), "used after");
     const float *data = b.x.data;
     cr_assert(isnan(data[1]) && data[2] == 1.0F && isnan(data[3]) && data[5] == 1.0F, "columns 0 and 1 only");
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 Test(strict, nothing_runs_before_a_host_wait)
 {
-    struct bench b = bench_open();
+    struct fixture b = fixture_open();
     const float *x = b.x.data;
     cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&b.x), .value = 1.0F}), OK);
     struct event one = stream_record(b.compute);
     cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&b.x), .value = 2.0F}), OK);
     cr_assert(isnan(x[0]));
     cr_assert_eq(event_sync(one), OK);
-    cr_assert_eq(x[0], 1.0F, "up to the event and no further");
+    cr_assert_eq(x[0], 1.0F, "only ops before the event have run");
     cr_assert_eq(stream_sync(b.compute), OK);
     cr_assert_eq(x[0], 2.0F);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 /* compute must wait for the message before it reads the received data. */
 static float receive_then_read(bool wait)
 {
-    struct bench b = bench_open();
+    struct fixture b = fixture_open();
     int log[FAKE_LOG] = {0};
     cr_assert_eq(
         fake_submit(b.edge,
@@ -101,7 +101,7 @@ static float receive_then_read(bool wait)
         cr_assert_eq(stream_wait(b.compute, stream_record(b.edge)), OK);
     cr_assert_eq(copy(b.compute, (struct copy){.in = vector_of(&b.x), .out = vector_of(&b.y)}), OK);
     float got = read_back(b.compute, &b.y);
-    bench_close(&b);
+    fixture_close(&b);
     return got;
 }
 
@@ -135,7 +135,7 @@ static enum status sender_poll(struct work *work, bool *done)
 
 static float compute_then_send(bool wait)
 {
-    struct bench b = bench_open();
+    struct fixture b = fixture_open();
     float sent = 0.0F;
     cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&b.x), .value = 4.0F}), OK);
     if (wait)
@@ -147,7 +147,7 @@ static float compute_then_send(bool wait)
         .to = &sent};
     cr_assert_eq(stream_submit_work(b.edge, &sender->work), OK);
     cr_assert_eq(stream_sync(b.edge), OK);
-    bench_close(&b);
+    fixture_close(&b);
     return sent;
 }
 
@@ -159,7 +159,7 @@ Test(strict, a_missing_wait_before_a_send_sends_nan)
 
 Test(strict, detects_early_reuse_of_a_host_buffer)
 {
-    struct bench b = bench_open();
+    struct fixture b = fixture_open();
     float host = 1.0F;
     cr_assert_eq(copy_to_device(b.compute, b.x.data, &host, sizeof host), OK);
     cr_assert_eq(stream_sync(b.compute), OK);
@@ -168,12 +168,12 @@ Test(strict, detects_early_reuse_of_a_host_buffer)
     cr_assert_eq(copy_to_device(b.compute, b.x.data, &host, sizeof host), OK);
     host = 3.0F; // too early
     cr_assert_eq(read_back(b.compute, &b.x), 3.0F);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 Test(strict, memory_freed_too_early_reads_nan)
 {
-    struct bench b = bench_open();
+    struct fixture b = fixture_open();
     struct buffer short_lived;
     cr_assert_eq(buffer_alloc(b.device, PART_WORKSPACE, COUNT * sizeof(float), &short_lived), OK);
     cr_assert_eq(fill(b.compute, (struct fill){.out = vector_of(&short_lived), .value = 1.0F}), OK);
@@ -183,13 +183,13 @@ Test(strict, memory_freed_too_early_reads_nan)
     cr_assert_eq(buffer_alloc(b.device, PART_WORKSPACE, COUNT * sizeof(float), &short_lived), OK);
     cr_assert(isnan(read_back(b.compute, &b.y)));
     buffer_free(&short_lived);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 /* A chain of waits through three streams, synchronized at its end. */
 Test(strict, waits_run_only_their_dependencies)
 {
-    struct bench b = bench_open();
+    struct fixture b = fixture_open();
     struct stream *third;
     int log[FAKE_LOG] = {0};
     cr_assert_eq(stream_create(b.device, "third", &third), OK);
@@ -206,13 +206,13 @@ Test(strict, waits_run_only_their_dependencies)
     cr_assert(((float *)b.y.data)[0] == 49.0F && ((float *)b.x.data)[0] == 49.0F);
     cr_assert_eq(log[FAKE_DONE], 50);
     stream_destroy(third);
-    bench_close(&b);
+    fixture_close(&b);
 }
 
 /* The awaited stream is destroyed first; its event remains valid in the waiting one. */
 Test(strict, a_stream_may_be_destroyed_before_its_waiter)
 {
-    struct bench b = bench_open();
+    struct fixture b = fixture_open();
     struct stream *brief;
     cr_assert_eq(stream_create(b.device, "brief", &brief), OK);
     cr_assert_eq(fill(brief, (struct fill){.out = vector_of(&b.x), .value = 6.0F}), OK);
@@ -220,5 +220,5 @@ Test(strict, a_stream_may_be_destroyed_before_its_waiter)
     cr_assert_eq(copy(b.compute, (struct copy){.in = vector_of(&b.x), .out = vector_of(&b.y)}), OK);
     stream_destroy(brief);
     cr_assert_eq(read_back(b.compute, &b.y), 6.0F);
-    bench_close(&b);
+    fixture_close(&b);
 }

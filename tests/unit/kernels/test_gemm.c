@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct product {
+struct matmul_case {
     int64_t m, n, k;
     bool transpose_a, transpose_b, accumulate, bias;
     int64_t extra_a, extra_b, extra_c; // added to the row strides
@@ -22,7 +22,7 @@ struct product {
 
 /* A gemm with its operands in host memory, which is device memory on a CPU. */
 struct trial {
-    struct product what;
+    struct matmul_case what;
     float *a, *b, *c, *before, *bias;
     int64_t c_elements;
     struct gemm args;
@@ -42,7 +42,7 @@ static struct tensor view(float *data, int64_t rows, int64_t columns, int64_t ex
     return t;
 }
 
-static struct trial trial_of(struct product p)
+static struct trial trial_of(struct matmul_case p)
 {
     struct trial t = {.what = p};
     int64_t a_rows = p.transpose_a ? p.k : p.m, a_columns = p.transpose_a ? p.m : p.k;
@@ -150,7 +150,7 @@ static bool gaps_untouched(const struct trial *t)
     return true;
 }
 
-static void check(struct product p)
+static void check(struct matmul_case p)
 {
     struct trial t = trial_of(p);
     run(t.args, 2);
@@ -169,17 +169,17 @@ Test(gemm, every_form_and_odd_shapes)
     for (size_t s = 0; s < count; s++) {
         // Under a sanitizer the reference is slow: for the largest, each property on and off only.
         for (int form = 0; form < 32; form += UNDER_SANITIZER && s + 1 == count ? 5 : 1)
-            check((struct product){.m = shapes[s][0],
-                                   .n = shapes[s][1],
-                                   .k = shapes[s][2],
-                                   .transpose_a = (form & 1) != 0,
-                                   .transpose_b = (form & 2) != 0,
-                                   .accumulate = (form & 4) != 0,
-                                   .bias = (form & 8) != 0,
-                                   .extra_a = (form & 16) != 0 ? 5 : 0,
-                                   .extra_b = (form & 16) != 0 ? 3 : 0,
-                                   .extra_c = (form & 16) != 0 ? 7 : 0,
-                                   .offset = (form & 16) != 0 ? 1 : 0});
+            check((struct matmul_case){.m = shapes[s][0],
+                                       .n = shapes[s][1],
+                                       .k = shapes[s][2],
+                                       .transpose_a = (form & 1) != 0,
+                                       .transpose_b = (form & 2) != 0,
+                                       .accumulate = (form & 4) != 0,
+                                       .bias = (form & 8) != 0,
+                                       .extra_a = (form & 16) != 0 ? 5 : 0,
+                                       .extra_b = (form & 16) != 0 ? 3 : 0,
+                                       .extra_c = (form & 16) != 0 ? 7 : 0,
+                                       .offset = (form & 16) != 0 ? 1 : 0});
     }
 }
 
@@ -187,10 +187,12 @@ Test(gemm, every_form_and_odd_shapes)
 Test(gemm, many_panels)
 {
     for (int form = 0; form < (FIXTURE_IS_EMULATED || UNDER_SANITIZER ? 1 : 4); form++) {
-        check((struct product){.m = 1030, .n = 801, .k = 37, .transpose_b = form > 1, .bias = form % 2 == 0});
-        check((struct product){
+        check((struct matmul_case){
+            .m = 1030, .n = 801, .k = 37, .transpose_b = form > 1, .bias = form % 2 == 0});
+        check((struct matmul_case){
             .m = 40, .n = 5003, .k = 20, .transpose_a = form > 1, .accumulate = form % 2 == 0});
-        check((struct product){.m = 2100, .n = 30, .k = 20, .transpose_a = form > 1, .bias = form % 2 == 0});
+        check((struct matmul_case){
+            .m = 2100, .n = 30, .k = 20, .transpose_a = form > 1, .bias = form % 2 == 0});
     }
 }
 
@@ -202,13 +204,13 @@ Test(gemm, tf32)
     if (device == NULL)
         cr_skip_test("only on a GPU");
     for (int form = 0; form < 16; form++) {
-        struct product p = {.m = 48,
-                            .n = 100,
-                            .k = 64,
-                            .transpose_a = (form & 1) != 0,
-                            .transpose_b = (form & 2) != 0,
-                            .accumulate = (form & 4) != 0,
-                            .bias = (form & 8) != 0};
+        struct matmul_case p = {.m = 48,
+                                .n = 100,
+                                .k = 64,
+                                .transpose_a = (form & 1) != 0,
+                                .transpose_b = (form & 2) != 0,
+                                .accumulate = (form & 4) != 0,
+                                .bias = (form & 8) != 0};
         struct trial t = trial_of(p);
         run_on(device, t.args);
         device = fixture_tf32_device();
@@ -224,20 +226,20 @@ Test(gemm, empty_matrices)
 {
     // K = 0: an empty sum, but still the bias.
     for (int form = 0; form < 4; form++)
-        check(
-            (struct product){.m = 9, .n = 5, .k = 0, .accumulate = (form & 1) != 0, .bias = (form & 2) != 0});
-    check((struct product){.m = 0, .n = 5, .k = 3, .accumulate = true});
-    check((struct product){.m = 4, .n = 0, .k = 3, .bias = true});
+        check((struct matmul_case){
+            .m = 9, .n = 5, .k = 0, .accumulate = (form & 1) != 0, .bias = (form & 2) != 0});
+    check((struct matmul_case){.m = 0, .n = 5, .k = 3, .accumulate = true});
+    check((struct matmul_case){.m = 4, .n = 0, .k = 3, .bias = true});
 }
 
 /* The reference must detect errors. */
 Test(gemm, the_bound_detects_a_wrong_result)
 {
-    struct product p = {.m = 20, .n = 30, .k = 40, .accumulate = true, .bias = true};
+    struct matmul_case p = {.m = 20, .n = 30, .k = 40, .accumulate = true, .bias = true};
     struct trial t = trial_of(p);
     run(t.args, 1);
     cr_assert_leq(worst(&t), 1.0);
-    t.c[77] += 1e-3F; // some thirty times an element's bound here
+    t.c[77] += 1e-3F; // about thirty times an element's bound
     cr_assert_gt(worst(&t), 1.0);
     trial_free(&t);
 
@@ -248,7 +250,7 @@ Test(gemm, the_bound_detects_a_wrong_result)
     trial_free(&t);
 }
 
-static bool same_product_bits(const struct trial *x, const struct trial *y)
+static bool same_result_bits(const struct trial *x, const struct trial *y)
 {
     for (int64_t i = 0; i < x->what.m; i++) {
         const float *a = (const float *)x->args.c.data + i * x->args.c.stride[0];
@@ -282,19 +284,19 @@ Test(gemm, threads_do_not_change_bits)
 {
     for (int s = FIRST_BIT_SHAPE; s < BIT_SHAPES; s++) {
         for (int form = 0; form < 3; form++) {
-            struct product p = {.m = bit_shapes[s][0],
-                                .n = bit_shapes[s][1],
-                                .k = bit_shapes[s][2],
-                                .transpose_a = form == 2,
-                                .transpose_b = form == 0,
-                                .accumulate = form == 2,
-                                .bias = form == 0};
+            struct matmul_case p = {.m = bit_shapes[s][0],
+                                    .n = bit_shapes[s][1],
+                                    .k = bit_shapes[s][2],
+                                    .transpose_a = form == 2,
+                                    .transpose_b = form == 0,
+                                    .accumulate = form == 2,
+                                    .bias = form == 0};
             struct trial one = trial_of(p);
             run(one.args, 1);
             for (int threads = 2; threads <= 3; threads++) {
                 struct trial many = trial_of(p);
                 run(many.args, threads);
-                cr_assert(same_product_bits(&one, &many), "%ldx%ldx%ld form %d: %d threads", (long)p.m,
+                cr_assert(same_result_bits(&one, &many), "%ldx%ldx%ld form %d: %d threads", (long)p.m,
                           (long)p.n, (long)p.k, form, threads);
                 trial_free(&many);
             }
@@ -308,21 +310,21 @@ Test(gemm, alignment_does_not_change_bits)
     const int64_t offsets[] = {1, 3, 8, 13};
     for (int s = FIRST_BIT_SHAPE; s < BIT_SHAPES; s++) {
         for (int form = 0; form < 3; form++) {
-            struct product p = {.m = bit_shapes[s][0],
-                                .n = bit_shapes[s][1],
-                                .k = bit_shapes[s][2],
-                                .transpose_a = form == 2,
-                                .transpose_b = form == 0};
+            struct matmul_case p = {.m = bit_shapes[s][0],
+                                    .n = bit_shapes[s][1],
+                                    .k = bit_shapes[s][2],
+                                    .transpose_a = form == 2,
+                                    .transpose_b = form == 0};
             struct trial plain = trial_of(p);
             run(plain.args, 2);
             for (size_t o = 0; o < sizeof offsets / sizeof *offsets; o++) {
-                struct product q = p;
+                struct matmul_case q = p;
                 q.offset = offsets[o];
                 struct trial moved = trial_of(q);
                 copy_rows(plain.args.a, moved.args.a);
                 copy_rows(plain.args.b, moved.args.b);
                 run(moved.args, 2);
-                cr_assert(same_product_bits(&plain, &moved), "%ldx%ldx%ld form %d: offset %ld", (long)p.m,
+                cr_assert(same_result_bits(&plain, &moved), "%ldx%ldx%ld form %d: offset %ld", (long)p.m,
                           (long)p.n, (long)p.k, form, (long)offsets[o]);
                 trial_free(&moved);
             }

@@ -18,7 +18,7 @@
 
 enum form { AFTER, AFTER_BIAS, BEFORE, GRADIENT, GRADIENT_ADDED, FORMS };
 
-struct what {
+struct epilogue_case {
     enum form form;
     enum dtype dtype;
     enum activation_kind kind;
@@ -27,7 +27,7 @@ struct what {
 
 struct trial {
     struct fixture fixture;
-    struct what what;
+    struct epilogue_case what;
     struct gemm args;
     struct tensor out; // the epilogue's output
 };
@@ -61,7 +61,7 @@ static bool makes_gradient(enum form form)
     return form == GRADIENT || form == GRADIENT_ADDED;
 }
 
-static struct trial trial_of(struct what w, enum matmul_epilogues epilogues)
+static struct trial trial_of(struct epilogue_case w, enum matmul_epilogues epilogues)
 {
     struct trial t = {.fixture = fixture_open_with(2, epilogues), .what = w};
     struct fixture *s = &t.fixture;
@@ -91,7 +91,7 @@ static void run(struct trial *t)
 }
 
 /* The matmul: its value, and its error before and after rounding. */
-struct near {
+struct bounded {
     double value, bound, rounded;
 };
 
@@ -100,7 +100,7 @@ static double narrowing(enum dtype dtype, double size)
     return dtype == F32 ? 0.0 : narrow_unit(dtype) * size + 0x1p-25; // f16's subnormal step
 }
 
-static struct near product(const struct trial *t, double before, int64_t i, int64_t j)
+static struct bounded matmul_value(const struct trial *t, double before, int64_t i, int64_t j)
 {
     const struct gemm *g = &t->args;
     double sum = g->accumulate ? before : 0.0, size = fabs(sum);
@@ -114,18 +114,18 @@ static struct near product(const struct trial *t, double before, int64_t i, int6
         size += fabs(term);
     }
     double bound = (double)(t->what.k + 2) * (double)FLT_EPSILON * size + (double)FLT_MIN;
-    return (struct near){sum, bound, bound + narrowing(g->c.dtype, fabs(sum) + bound)};
+    return (struct bounded){sum, bound, bound + narrowing(g->c.dtype, fabs(sum) + bound)};
 }
 
-/* Errors of GELU's step and slope at x, in units; derived in test_ops_rows.c. */
-static double step_units(const struct what *w, double x)
+/* Errors of GELU's step and slope at x, in units in the last place; derived in test_ops_rows.c. */
+static double step_units(const struct epilogue_case *w, double x)
 {
     double two_u = 2.0 * sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x), s = 1.0 / (1.0 + exp(-two_u));
     double of_library = getenv("CUBOID_TEST_DEVICE") != NULL ? 0x1p13 : 0.0; // 2^-11, in units
     return of_library + (w->kind == ACTIVATION_GELU ? 4.0 : 8.0 * s + s * (1.0 - s) * 6.0 * fabs(two_u));
 }
 
-static double slope_units(const struct what *w, double x)
+static double slope_units(const struct epilogue_case *w, double x)
 {
     double two_u = 2.0 * sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x), s = 1.0 / (1.0 + exp(-two_u));
     double du = 2.0 * sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * x * x), density = exp(-0.5 * x * x);
@@ -133,9 +133,9 @@ static double slope_units(const struct what *w, double x)
                                       : fabs(x) * s * (1.0 - s) * du * (16.0 + 6.0 * fabs(two_u));
 }
 
-static struct near expected(const struct trial *t, struct near p, int64_t i, int64_t j)
+static struct bounded expected(const struct trial *t, struct bounded p, int64_t i, int64_t j)
 {
-    const struct what *w = &t->what;
+    const struct epilogue_case *w = &t->what;
     double value, error, one = 1.0;
     if (w->form == BEFORE) {
         double x = at(t->args.epilogue.before, i, j), slope;
@@ -149,10 +149,10 @@ static struct near expected(const struct trial *t, struct near p, int64_t i, int
         error = 1.13 * p.rounded + UNIT * (fabs(p.value) * step_units(w, p.value) + 2.0 * fabs(value));
     }
     error += 0x1p-50;
-    return (struct near){value, error, error + narrowing(w->dtype, fabs(value) + error)};
+    return (struct bounded){value, error, error + narrowing(w->dtype, fabs(value) + error)};
 }
 
-static struct near bias_gradient(const struct trial *t, double before, int64_t m)
+static struct bounded bias_gradient(const struct trial *t, double before, int64_t m)
 {
     double sum = before, size = fabs(before);
     for (int64_t k = 0; k < t->what.k; k++) {
@@ -160,10 +160,10 @@ static struct near bias_gradient(const struct trial *t, double before, int64_t m
         size += fabs(at(t->args.a, k, m));
     }
     double bound = (double)(t->what.k + 2) * (double)FLT_EPSILON * size + (double)FLT_MIN;
-    return (struct near){sum, bound, bound};
+    return (struct bounded){sum, bound, bound};
 }
 
-static bool is_near(double got, struct near want)
+static bool is_within(double got, struct bounded want)
 {
     return fabs(got - want.value) <= want.rounded;
 }
@@ -174,20 +174,20 @@ static int64_t outside(const struct trial *t, const struct trial *fresh, double 
     int64_t count = 0;
     for (int64_t i = 0; i < t->what.m; i++) {
         for (int64_t j = 0; j < t->what.n; j++) {
-            struct near p = product(t, at(fresh->args.c, i, j), i, j);
+            struct bounded p = matmul_value(t, at(fresh->args.c, i, j), i, j);
             if (t->what.form != BEFORE)
-                count += !is_near(at(t->args.c, i, j), p);
+                count += !is_within(at(t->args.c, i, j), p);
             if (makes_gradient(t->what.form))
                 continue;
-            struct near want = expected(t, p, i, j);
+            struct bounded want = expected(t, p, i, j);
             want.value *= 1.0 + injected;
-            count += !is_near(at(t->out, i, j), want);
+            count += !is_within(at(t->out, i, j), want);
         }
         if (!makes_gradient(t->what.form))
             continue;
-        struct near want = bias_gradient(t, at(fresh->out, 0, i), i);
+        struct bounded want = bias_gradient(t, at(fresh->out, 0, i), i);
         want.value *= 1.0 + injected;
-        count += !is_near(at(t->out, 0, i), want);
+        count += !is_within(at(t->out, 0, i), want);
     }
     return count;
 }
@@ -205,7 +205,7 @@ static bool gaps_are_untouched(struct tensor t, struct tensor fresh)
     return true;
 }
 
-static void check(struct what w, enum matmul_epilogues epilogues, double injected)
+static void check(struct epilogue_case w, enum matmul_epilogues epilogues, double injected)
 {
     struct trial t = trial_of(w, epilogues), fresh = trial_of(w, EPILOGUES_APART);
     run(&t);
@@ -229,8 +229,8 @@ Test(gemm_epilogue, against_double_precision)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int form = 0; form < FORMS; form++)
             for (int d = 0; d < 3; d++) {
-                struct what w = {(enum form)form, dtypes[d],    ACTIVATION_GELU_TANH, shapes[s][0],
-                                 shapes[s][1],    shapes[s][2], shapes[s][3]};
+                struct epilogue_case w = {(enum form)form, dtypes[d],    ACTIVATION_GELU_TANH, shapes[s][0],
+                                          shapes[s][1],    shapes[s][2], shapes[s][3]};
                 check(w, EPILOGUES_FUSED, 0.0);
                 check(w, s % 2 == 0 ? EPILOGUES_APART : EPILOGUES_AUTO, 0.0);
                 w.kind = ACTIVATION_GELU;
@@ -241,12 +241,12 @@ Test(gemm_epilogue, against_double_precision)
 Test(gemm_epilogue, detects_an_injected_fault)
 {
     for (int form = 0; form < FORMS; form++)
-        check((struct what){(enum form)form, F32, ACTIVATION_GELU_TANH, 24, 16, 40, 0}, EPILOGUES_FUSED,
-              getenv("CUBOID_TEST_DEVICE") != NULL ? 1e-2 : 1e-4);
+        check((struct epilogue_case){(enum form)form, F32, ACTIVATION_GELU_TANH, 24, 16, 40, 0},
+              EPILOGUES_FUSED, getenv("CUBOID_TEST_DEVICE") != NULL ? 1e-2 : 1e-4);
 }
 
 /* Bit-identical to running the named op next. */
-static bool is_as_two_ops(struct what w, enum matmul_epilogues epilogues)
+static bool is_as_two_ops(struct epilogue_case w, enum matmul_epilogues epilogues)
 {
     struct trial one = trial_of(w, epilogues), two = trial_of(w, EPILOGUES_APART);
     struct gemm alone = two.args;
@@ -271,20 +271,20 @@ Test(gemm_epilogue, where_the_epilogue_runs)
 {
     for (int form = 0; form < FORMS; form++) {
         const enum dtype dtype = makes_gradient((enum form)form) ? F32 : BF16; // a short bf16 sum is exact
-        const struct what w = {(enum form)form, dtype, ACTIVATION_GELU_TANH, 24, 16, 40, 0};
-        struct what odd = w, erf = w, strided = w;
+        const struct epilogue_case w = {(enum form)form, dtype, ACTIVATION_GELU_TANH, 24, 16, 40, 0};
+        struct epilogue_case odd = w, erf = w, strided = w;
         odd.n = 17;
         erf.kind = ACTIVATION_GELU;
         strided.extra = 3;
         cr_expect(is_as_two_ops(w, EPILOGUES_APART), "form %d", form);
-        cr_expect(is_as_two_ops(w, EPILOGUES_AUTO), "form %d: who may not choose by timing", form);
+        cr_expect(is_as_two_ops(w, EPILOGUES_AUTO), "form %d: auto without timing", form);
         if (!FIXTURE_IS_EMULATED)
             continue; // the shapes that a real library supports are not specified
         cr_expect_not(is_as_two_ops(w, EPILOGUES_FUSED), "form %d", form);
-        cr_expect(is_as_two_ops(odd, EPILOGUES_FUSED), "form %d: a shape that is refused", form);
+        cr_expect(is_as_two_ops(odd, EPILOGUES_FUSED), "form %d: an unsupported shape", form);
         cr_expect(makes_gradient(w.form) || is_as_two_ops(erf, EPILOGUES_FUSED), "form %d: another GELU",
                   form);
         cr_expect(makes_gradient(w.form) || is_as_two_ops(strided, EPILOGUES_FUSED),
-                  "form %d: an aux that is not by eights", form);
+                  "form %d: an aux whose stride is not a multiple of 8", form);
     }
 }

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-struct product {
+struct matmul_case {
     enum dtype dtype, c_type;
     int64_t m, n, k;
     bool transpose_a, transpose_b, accumulate, bias;
@@ -21,7 +21,7 @@ struct product {
 
 struct trial {
     struct fixture fixture;
-    struct product what;
+    struct matmul_case what;
     struct gemm args;
     double *want, *bound; // [M, N]
 };
@@ -45,7 +45,7 @@ static struct tensor matrix(struct fixture *fixture, const char *name, enum dtyp
     return tensor_columns(whole, 0, columns);
 }
 
-static struct trial trial_of(struct product p, int threads, int shift)
+static struct trial trial_of(struct matmul_case p, int threads, int shift)
 {
     struct trial t = {.fixture = fixture_open(threads), .what = p};
     struct fixture *s = &t.fixture;
@@ -70,7 +70,7 @@ static void run(struct trial *t)
 /* Before the op runs, since it may accumulate into c. */
 static void expect(struct trial *t)
 {
-    const struct product *p = &t->what;
+    const struct matmul_case *p = &t->what;
     const struct gemm *g = &t->args;
     t->want = fixture_doubles(&t->fixture, p->m * p->n);
     t->bound = fixture_doubles(&t->fixture, p->m * p->n);
@@ -118,7 +118,7 @@ static bool gaps_untouched(const struct trial *t, const struct trial *fresh)
     return true;
 }
 
-static void check(struct product p)
+static void check(struct matmul_case p)
 {
     struct trial t = trial_of(p, 2, 0), fresh = trial_of(p, 1, 0);
     expect(&t);
@@ -137,15 +137,15 @@ Test(gemm_narrow, every_form_and_odd_shapes)
     const int64_t shapes[][3] = {{1, 1, 1}, {5, 1, 9}, {1, 7, 3}, {33, 17, 65}, {48, 100, 31}, {9, 5, 0}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int form = 0; form < 64; form++) {
-            struct product p = {.dtype = (form & 1) != 0 ? F16 : BF16,
-                                .m = shapes[s][0],
-                                .n = shapes[s][1],
-                                .k = shapes[s][2],
-                                .transpose_a = (form & 2) != 0,
-                                .transpose_b = (form & 4) != 0,
-                                .bias = (form & 8) != 0,
-                                .accumulate = (form & 16) != 0,
-                                .extra = (form & 32) != 0 ? 3 : 0};
+            struct matmul_case p = {.dtype = (form & 1) != 0 ? F16 : BF16,
+                                    .m = shapes[s][0],
+                                    .n = shapes[s][1],
+                                    .k = shapes[s][2],
+                                    .transpose_a = (form & 2) != 0,
+                                    .transpose_b = (form & 4) != 0,
+                                    .bias = (form & 8) != 0,
+                                    .accumulate = (form & 16) != 0,
+                                    .extra = (form & 32) != 0 ? 3 : 0};
             p.c_type = F32;
             check(p);
             p.c_type = p.dtype;
@@ -158,30 +158,30 @@ Test(gemm_narrow, every_form_and_odd_shapes)
 /* Several panels, the last ones small. */
 Test(gemm_narrow, many_panels)
 {
-    check((struct product){
+    check((struct matmul_case){
         .dtype = BF16, .c_type = BF16, .m = 530, .n = 801, .k = 37, .transpose_b = true, .bias = true});
-    check((struct product){
+    check((struct matmul_case){
         .dtype = BF16, .c_type = F32, .m = 801, .n = 530, .k = 40, .transpose_a = true, .accumulate = true});
-    check((struct product){.dtype = F16, .c_type = F16, .m = 40, .n = 1803, .k = 20});
+    check((struct matmul_case){.dtype = F16, .c_type = F16, .m = 40, .n = 1803, .k = 20});
 }
 
 /* Also not 16-byte aligned, where cuBLASLt's epilogues could not read it. */
 Test(gemm_narrow, bias_at_any_alignment)
 {
     for (int shift = 0; shift <= 8; shift++) {
-        struct product p = {
+        struct matmul_case p = {
             .dtype = BF16, .c_type = BF16, .m = 5, .n = 9, .k = 16, .transpose_b = true, .bias = true};
         struct trial t = trial_of(p, 1, shift);
         expect(&t);
         run(&t);
-        cr_expect_eq(outside(&t), 0, "%d numbers off", shift);
+        cr_expect_eq(outside(&t), 0, "misaligned by %d elements", shift);
         fixture_close(&t.fixture);
     }
 }
 
 Test(gemm_narrow, detects_injected_faults)
 {
-    struct product p = {.dtype = BF16, .c_type = BF16, .m = 20, .n = 30, .k = 40, .bias = true};
+    struct matmul_case p = {.dtype = BF16, .c_type = BF16, .m = 20, .n = 30, .k = 40, .bias = true};
     for (int fault = 0; fault < 3; fault++) {
         struct trial t = trial_of(p, 1, 0);
         expect(&t);
@@ -192,7 +192,7 @@ Test(gemm_narrow, detects_injected_faults)
         run(&t);
         if (fault == 2) // the second-lowest bit
             ((uint16_t *)t.args.c.data)[77] ^= 2;
-        cr_expect_gt(outside(&t), 0, "fault %d was not seen", fault);
+        cr_expect_gt(outside(&t), 0, "fault %d was not detected", fault);
         fixture_close(&t.fixture);
     }
 }
@@ -203,18 +203,18 @@ Test(gemm_narrow, neither_threads_nor_alignment_change_bits)
         {512, 768, 768}, {768, 768, 1024}, {24, 1024, 64}, {1000, 700, 130}, {64, 3001, 96}};
     for (size_t s = UNDER_SANITIZER ? 3 : 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int form = 0; form < 3; form++) {
-            struct product p = {.dtype = BF16,
-                                .c_type = form == 2 ? F32 : BF16,
-                                .m = shapes[s][0],
-                                .n = shapes[s][1],
-                                .k = shapes[s][2],
-                                .transpose_a = form == 2,
-                                .transpose_b = form == 0,
-                                .accumulate = form == 2,
-                                .bias = form == 0};
+            struct matmul_case p = {.dtype = BF16,
+                                    .c_type = form == 2 ? F32 : BF16,
+                                    .m = shapes[s][0],
+                                    .n = shapes[s][1],
+                                    .k = shapes[s][2],
+                                    .transpose_a = form == 2,
+                                    .transpose_b = form == 0,
+                                    .accumulate = form == 2,
+                                    .bias = form == 0};
             struct trial one = trial_of(p, 1, 0);
             run(&one);
-            for (int other = 1; other <= 5; other++) { // 2 and 3 threads; 1, 5 and 16 elements off
+            for (int other = 1; other <= 5; other++) { // 2 and 3 threads; misaligned by 1, 5 and 16 elements
                 const int shifts[] = {0, 0, 0, 1, 5, 16};
                 struct trial many = trial_of(p, other < 3 ? other + 1 : 2, shifts[other]);
                 run(&many);
@@ -227,7 +227,7 @@ Test(gemm_narrow, neither_threads_nor_alignment_change_bits)
     }
 }
 
-Test(gemm_narrow, the_check_names_the_mismatch)
+Test(gemm_narrow, the_error_names_the_mismatch)
 {
     struct fixture s = fixture_open(1);
     struct gemm g = {.a = matrix(&s, "a", BF16, 4, 4, 0), .b = matrix(&s, "b", BF16, 4, 4, 0)};

@@ -29,9 +29,9 @@ Test(loss_scale, dynamic_scale_follows_the_table)
         double scale[12]; // from 16
     } tables[] = {
         {"x.x.x", 1, 3, 2, {16, 16, 8, 8, 4}},                 // the second one, and those after it
-        {"...x..x", 1, 3, 2, {16, 16, 32, 32, 32, 32, 16}},    // full patience again after growth
+        {"...x..x", 1, 3, 2, {16, 16, 32, 32, 32, 32, 16}},    // the full hysteresis again after growth
         {"..x..x...", 1, 3, 1, {16, 16, 8, 8, 8, 4, 4, 4, 8}}, // consecutive
-        {"xxxx.", 4, 3, 1, {8, 4, 4, 4, 4}},                   // no further
+        {"xxxx.", 4, 3, 1, {8, 4, 4, 4, 4}},                   // at the minimum
         {"xx", 3, 3, 1, {8, 4}},
         {"xxxx", 3, 3, 1, {8, 4, 3, 3}},
         {"....", 1, 1, 2, {32, 64, 128, 256}},
@@ -210,7 +210,7 @@ Test(loss_scale, a_skipped_step_changes_nothing)
     for (int i = 0; i < 4; i++)
         cr_expect(same_bits(vectors[i], before[i], N));
     for (int i = 0; i < N; i++)
-        cr_assert_eq(working[i], 0xffff); // as initialized by fixture_shorts()
+        cr_assert_eq(working[i], 0xffff); // unchanged: as initialized by fixture_shorts()
     fixture_close(&fixture);
 }
 
@@ -260,6 +260,6 @@ Test(loss_scale, is_applied_at_the_logits)
     }
     cr_expect_gt(lost - kept, 50, "%d are 0 without a scale, %d with", lost, kept);
     cr_expect_eq(narrow[V + 5], 0xfc00, "minus infinity at the label of token 1");
-    cr_expect_eq(narrow[2 * V + 10], 0, "and nothing at one that does not count");
+    cr_expect_eq(narrow[2 * V + 10], 0, "and 0 at a masked token");
     fixture_close(&fixture);
 }

@@ -146,7 +146,7 @@ Test(number_format, rounds_to_nearest_at_every_midpoint)
             double value = f->value(code);
             if (!(value >= 0.0 && value <= f->largest) || (value == 0.0 && signbit(value)))
                 continue;
-            // The next larger value; above the largest, the one that would follow.
+            // The next larger value; above the largest, the value that would follow it.
             double above = INFINITY;
             for (int other = 0; other < 1 << f->bits; other++)
                 if (f->value(other) > value && f->value(other) < above)
@@ -197,7 +197,7 @@ Test(number_format, infinities_saturate_and_nan_stays)
     cr_expect(number_encode(NUMBER_E2M1, NAN) == 7 && number_encode(NUMBER_INT8, NAN) == 0);
 }
 
-/* x is so many 64ths of the way from one value to the next: so many 64ths of all words must round up. */
+/* x is `part` 64ths of the way from one value to the next: so many 64ths of all words must round up. */
 Test(number_format, stochastic_rounding_has_the_right_probability)
 {
     for (size_t i = 0; i < NUMBER_FORMAT_COUNT; i++) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* An observer of a device sees what is enqueued and allocated, in order; without one, nothing is replaced. */
+/* An observer of a device is called for every enqueued op and every allocation, in order; without an observer
+ * the device's own table is used. */
 #include "kernels/device_plan.h"
 #include "kernels/observe.h"
 #include "kernels/ops.h"
@@ -8,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What was seen, one word for each observation. */
+/* The observations, one word each. */
 struct notes {
     char text[1000];
     int64_t last_ns;

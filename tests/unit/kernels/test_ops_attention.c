@@ -313,12 +313,12 @@ Test(ops_attention, backward)
 }
 
 /* The bounds must detect these errors. */
-Test(ops_attention, bounds_see_injected_faults)
+Test(ops_attention, bounds_detect_injected_faults)
 {
     for (int fault = 0; fault < 5; fault++) {
         struct attention_case c = attention_case((struct shape){1, 70, 4, 2, 16, 30, 0.25F});
         const struct reference_attention right = c.reference;
-        if (fault == 0) // a scale of D instead of its root would be gross; this is not
+        if (fault == 0) // a small error: a scale of D instead of its root would be a large one
             c.op.scale *= 1.0001F;
         if (fault == 1) // another head's mask
             c.op.dropout.column_begin = 2;
@@ -330,13 +330,13 @@ Test(ops_attention, bounds_see_injected_faults)
             c.op.k.data = (float *)c.op.k.data + 16;
         double worst;
         run_forward(&c);
-        cr_expect_gt(forward_outside(&c, &worst), 0, "forward, fault %d was not seen", fault);
+        cr_expect_gt(forward_outside(&c, &worst), 0, "forward, fault %d was not detected", fault);
         if (fault == 3)
             ((int32_t *)c.op.document)[29] = 0;
         c.reference = right;
         struct gradients g = run_backward_alone(&c);
         if (fault != 3)
-            cr_expect_gt(backward_outside(&c, &g, &worst), 0, "backward, fault %d was not seen", fault);
+            cr_expect_gt(backward_outside(&c, &g, &worst), 0, "backward, fault %d was not detected", fault);
         fixture_close(&c.fixture);
     }
 }

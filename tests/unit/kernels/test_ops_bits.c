@@ -168,7 +168,7 @@ static void run_attention(struct fixture *fixture, struct tensor qkv, struct ten
     cr_assert_eq(attention_backward(fixture->stream, b), OK, "%s", fail_text());
 }
 
-static uint64_t attention_in_pieces(struct fixture *fixture, int batch, int heads)
+static uint64_t attention_in_parts(struct fixture *fixture, int batch, int heads)
 {
     struct tensor qkv = matrix(fixture, "qkv"), gradient = matrix(fixture, "gradient");
     struct tensor out = tensor_2d(fixture_floats(fixture, ROWS * 111), F32, ROWS, 111);
@@ -182,7 +182,7 @@ static uint64_t attention_in_pieces(struct fixture *fixture, int batch, int head
 
 static uint64_t attention(struct fixture *fixture)
 {
-    return attention_in_pieces(fixture, 2, 3);
+    return attention_in_parts(fixture, 2, 3);
 }
 
 static uint64_t (*const cases[])(struct fixture *fixture) = {norms, elementwise, sums, losses, attention};
@@ -204,7 +204,7 @@ Test(ops_bits, threads_and_alignment)
         for (int threads = 2; threads <= 3; threads++)
             cr_expect_eq(run(c, threads, 0), want, "case %d, %d threads", c, threads);
         for (int shift = 1; shift <= 17; shift += 4)
-            cr_expect_eq(run(c, 2, shift), want, "case %d, %d floats off", c, shift);
+            cr_expect_eq(run(c, 2, shift), want, "case %d, misaligned by %d floats", c, shift);
     }
 }
 
@@ -216,7 +216,7 @@ Test(ops_bits, attention_of_a_sequence_alone)
     const int batch[] = {2, 1, 2}, heads[] = {3, 3, 1};
     for (int i = 0; i < 3; i++) {
         struct fixture fixture = fixture_open(2);
-        sum[i] = attention_in_pieces(&fixture, batch[i], heads[i]);
+        sum[i] = attention_in_parts(&fixture, batch[i], heads[i]);
         fixture_close(&fixture);
     }
     cr_expect_eq(sum[0], sum[1], "one sequence at a time");

@@ -34,7 +34,7 @@ static struct tensor part_of(const void *data, enum dtype dtype, int member)
 }
 
 /* The caller's list may be freed at once. */
-static enum status forget(void *list, size_t bytes, enum status status)
+static enum status free_list(void *list, size_t bytes, enum status status)
 {
     memset(list, 0xff, bytes);
     free(list);
@@ -47,7 +47,7 @@ static struct squares squares_of(const float *x, double *out, int64_t blocks_bef
     return (struct squares){part, tensor_1d(out + blocks_before, F64, squares_blocks(part))};
 }
 
-static int64_t put_squares(struct fixture *fixture, const float *x, double *out, bool as_list)
+static int64_t enqueue_squares(struct fixture *fixture, const float *x, double *out, bool as_list)
 {
     struct squares *list = malloc(MEMBERS * sizeof *list);
     int64_t blocks = 0;
@@ -59,7 +59,7 @@ static int64_t put_squares(struct fixture *fixture, const float *x, double *out,
     }
     cr_assert_leq(blocks, BLOCKS);
     enum status status = as_list ? squares_each(fixture->stream, (struct squares_list){list, MEMBERS}) : OK;
-    cr_assert_eq(forget(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
+    cr_assert_eq(free_list(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
     return blocks;
 }
 
@@ -69,14 +69,14 @@ Test(ops_lists, squares)
     const float *x = fixture_normals(&fixture, "x", ELEMENTS, 1.0);
     double *each = fixture_doubles(&fixture, BLOCKS), *all = fixture_doubles(&fixture, BLOCKS);
     cr_assert_leq(elements_before(MEMBERS), ELEMENTS);
-    int64_t blocks = put_squares(&fixture, x, each, false);
-    put_squares(&fixture, x, all, true);
+    int64_t blocks = enqueue_squares(&fixture, x, each, false);
+    enqueue_squares(&fixture, x, all, true);
     cr_assert_eq(stream_sync(fixture.stream), OK);
     cr_expect_eq(memcmp(each, all, (size_t)blocks * sizeof *all), 0);
     for (int64_t b = 0; b < blocks; b++)
         cr_assert_gt(all[b], 0.0, "block %lld", (long long)b);
     for (int64_t b = blocks; b < BLOCKS; b++)
-        cr_assert(isnan(all[b]), "after the last block");
+        cr_assert(isnan(all[b]), "no memory after the last block is written");
     fixture_close(&fixture);
 }
 
@@ -94,7 +94,7 @@ Test(ops_lists, sums)
         list[i].out.data = &all[i];
     }
     enum status status = sum_each(fixture.stream, (struct sum_list){list, MEMBERS});
-    cr_assert_eq(forget(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
+    cr_assert_eq(free_list(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
     cr_assert_eq(stream_sync(fixture.stream), OK);
     for (int i = 0; i < MEMBERS; i++)
         cr_expect(memcmp(&all[i], &each[i], sizeof *all) == 0 && (all[i] > 0.0) == (size_of(i) > 0),
@@ -168,14 +168,15 @@ Test(ops_lists, adamw)
             list[i] = step_of(&all, &hyper, kind, i);
         }
         enum status status = adamw_each(fixture.stream, (struct adamw_list){list, MEMBERS});
-        cr_assert_eq(forget(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
+        cr_assert_eq(free_list(list, MEMBERS * sizeof *list, status), OK, "%s", fail_text());
         cr_assert_eq(stream_sync(fixture.stream), OK);
         expect_same(&each, &all, kind);
-        int64_t used = elements_before(MEMBERS), stood = 0;
+        int64_t used = elements_before(MEMBERS), unchanged = 0;
         for (int64_t e = 0; e < used; e++)
-            stood += memcmp(&all.m[e], &before.m[e], sizeof *all.m) == 0;
-        cr_expect_eq(stood, 0, "kind %d: every member is stepped", kind);
-        cr_expect(same_bits(all.m + used, before.m + used, ELEMENTS - used), "and nothing after the last");
+            unchanged += memcmp(&all.m[e], &before.m[e], sizeof *all.m) == 0;
+        cr_expect_eq(unchanged, 0, "kind %d: every member is stepped", kind);
+        cr_expect(same_bits(all.m + used, before.m + used, ELEMENTS - used),
+                  "memory after the last member is unchanged");
         fixture_close(&fixture);
     }
 }
@@ -195,7 +196,7 @@ Test(ops_lists, the_list_may_be_freed_after_enqueue)
     for (int i = 0; i < 2; i++)
         list[i] = (struct sum){tensor_1d(x, F64, 1 + i), tensor_1d(x + 2 + i, F64, 1)};
     enum status status = sum_each(stream, (struct sum_list){list, 2});
-    cr_assert_eq(forget(list, 2 * sizeof *list, status), OK, "%s", fail_text());
+    cr_assert_eq(free_list(list, 2 * sizeof *list, status), OK, "%s", fail_text());
     cr_expect(isnan(x[2]), "it has not run yet");
     cr_assert_eq(stream_sync(stream), OK, "%s", fail_text());
     cr_expect(x[2] == 1.0 && x[3] == 3.0, "%g and %g", x[2], x[3]);

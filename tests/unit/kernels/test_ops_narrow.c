@@ -37,7 +37,7 @@ Test(ops_narrow, every_bit_pattern_round_trips)
             }
             cr_assert((double)wide[i] == want && (signbit(wide[i]) != 0) == (i >= 0x8000),
                       "%04x is %a, not %a", i, (double)wide[i], want);
-            cr_assert_eq(back[i], i, "%04x came back as %04x", i, back[i]);
+            cr_assert_eq(back[i], i, "%04x became %04x", i, back[i]);
         }
         fixture_close(&fixture);
     }
@@ -118,8 +118,8 @@ Test(ops_narrow, cast_stays_within_its_rows)
  * only gemm, which is computed differently, has its own bound below.
  *
  * A trial is an op on fp32 tensors with values representable in the narrow type, and the list of those to be
- * converted to that type. It is run, and then its twin: the same with narrow tensors, and copies of the
- * others. */
+ * converted to that type. It is run, and then the same op on narrow tensors, with copies of
+ * the others. */
 enum { OPERANDS = 12 };
 
 struct operands {
@@ -162,7 +162,7 @@ static int64_t spanned(struct tensor t)
     return t.ndim == 2 ? (t.dim[0] - 1) * t.stride[0] + t.dim[1] : t.dim[0];
 }
 
-static struct tensor twin_of(const struct trial *t, struct tensor x, enum dtype dtype)
+static struct tensor narrow_copy_of(const struct trial *t, struct tensor x, enum dtype dtype)
 {
     if (x.data == NULL)
         return x;
@@ -180,31 +180,32 @@ static struct tensor twin_of(const struct trial *t, struct tensor x, enum dtype 
     return x;
 }
 
-/* Counts wrong elements of the twin, including gaps between rows. */
-static int64_t differences(struct tensor x, struct tensor twin)
+/* Counts wrong elements of the narrow tensor, including gaps between rows. */
+static int64_t differences(struct tensor x, struct tensor narrow)
 {
     int64_t count = 0;
     const float *want = x.data;
     for (int64_t i = 0; x.data != NULL && i < spanned(x); i++) {
-        if (twin.dtype == F32)
-            count += memcmp(&want[i], (const float *)twin.data + i, sizeof *want) != 0;
+        if (narrow.dtype == F32)
+            count += memcmp(&want[i], (const float *)narrow.data + i, sizeof *want) != 0;
         else
-            count += ((const uint16_t *)twin.data)[i] !=
-                     (isnan(want[i]) ? 0xffff : narrow_nearest(twin.dtype, want[i]));
+            count += ((const uint16_t *)narrow.data)[i] !=
+                     (isnan(want[i]) ? 0xffff : narrow_nearest(narrow.dtype, want[i]));
     }
     return count;
 }
 
-/* Runs `op` on the operands, which are fields of the op itself, and its twin; true when they agree. */
-static bool agrees_with_twin(const struct trial *t, struct operands operands,
-                             enum status (*run)(void *, struct stream *), void *op)
+/* Runs `op` on the operands, which are fields of the op itself, and the same on narrow ones; true if they
+ * agree. */
+static bool agrees_with_narrow_op(const struct trial *t, struct operands operands,
+                                  enum status (*run)(void *, struct stream *), void *op)
 {
     struct tensor narrow[OPERANDS], f32[OPERANDS], kept[2][OPERANDS];
     int64_t wrong = 0;
     for (int i = 0; operands.narrow[i] != NULL; i++)
-        kept[0][i] = *operands.narrow[i], narrow[i] = twin_of(t, kept[0][i], t->dtype);
+        kept[0][i] = *operands.narrow[i], narrow[i] = narrow_copy_of(t, kept[0][i], t->dtype);
     for (int i = 0; operands.f32[i] != NULL; i++)
-        kept[1][i] = *operands.f32[i], f32[i] = twin_of(t, kept[1][i], F32);
+        kept[1][i] = *operands.f32[i], f32[i] = narrow_copy_of(t, kept[1][i], F32);
     cr_assert_eq(run(op, t->fixture->stream), OK, "%s", fail_text());
     for (int i = 0; operands.narrow[i] != NULL; i++)
         *operands.narrow[i] = narrow[i];
@@ -267,13 +268,14 @@ static bool norms(const struct trial *t)
             f.mean = b.mean = vector(t, "m", t->rows);
             b.dbias = vector(t, "db", t->columns);
         }
-        good = agrees_with_twin(t, (struct operands){{&f.x, &f.weight, &f.bias, &f.y}, {&f.mean, &f.rstd}},
-                                run_norm_forward, &f) &&
-               agrees_with_twin(t,
-                                (struct operands){{&b.dy, &b.x, &b.weight, &b.dresidual, &b.dx},
-                                                  {&b.mean, &b.rstd, &b.dweight, &b.dbias}},
-                                run_norm_backward, &b) &&
-               good;
+        good =
+            agrees_with_narrow_op(t, (struct operands){{&f.x, &f.weight, &f.bias, &f.y}, {&f.mean, &f.rstd}},
+                                  run_norm_forward, &f) &&
+            agrees_with_narrow_op(t,
+                                  (struct operands){{&b.dy, &b.x, &b.weight, &b.dresidual, &b.dx},
+                                                    {&b.mean, &b.rstd, &b.dweight, &b.dbias}},
+                                  run_norm_backward, &b) &&
+            good;
     }
     return good;
 }
@@ -287,10 +289,10 @@ static bool activations(const struct trial *t)
                                        matrix(t, "y")};
         struct activation_backward b = {f.kind, matrix_named(t, "x", t->rows, width), matrix(t, "dy"),
                                         matrix_named(t, "dx", t->rows, width)};
-        good =
-            agrees_with_twin(t, (struct operands){{&f.x, &f.y}, {0}}, run_activation_forward, &f) &&
-            agrees_with_twin(t, (struct operands){{&b.x, &b.dy, &b.dx}, {0}}, run_activation_backward, &b) &&
-            good;
+        good = agrees_with_narrow_op(t, (struct operands){{&f.x, &f.y}, {0}}, run_activation_forward, &f) &&
+               agrees_with_narrow_op(t, (struct operands){{&b.x, &b.dy, &b.dx}, {0}}, run_activation_backward,
+                                     &b) &&
+               good;
     }
     return good;
 }
@@ -306,10 +308,11 @@ static bool residuals(const struct trial *t)
             f.residual = matrix(t, "residual");
             f.dropout = b.dropout = t->dropout;
         }
-        good = agrees_with_twin(t, (struct operands){{&f.x, &f.bias, &f.residual, &f.out}, {0}},
-                                run_residual_forward, &f) &&
-               agrees_with_twin(t, (struct operands){{&b.dout, &b.dx}, {0}}, run_residual_backward, &b) &&
-               good;
+        good =
+            agrees_with_narrow_op(t, (struct operands){{&f.x, &f.bias, &f.residual, &f.out}, {0}},
+                                  run_residual_forward, &f) &&
+            agrees_with_narrow_op(t, (struct operands){{&b.dout, &b.dx}, {0}}, run_residual_backward, &b) &&
+            good;
     }
     return good;
 }
@@ -320,8 +323,9 @@ static bool tables_and_sums(const struct trial *t)
     for (int accumulate = 0; accumulate < 2; accumulate++) {
         struct embedding_forward f = {
             matrix_named(t, "table", 9, t->columns), t->ids, 4, 7, matrix(t, "out"), accumulate == 1};
-        good = agrees_with_twin(t, (struct operands){{&f.table, &f.out}, {0}}, run_embedding_forward, &f) &&
-               good;
+        good =
+            agrees_with_narrow_op(t, (struct operands){{&f.table, &f.out}, {0}}, run_embedding_forward, &f) &&
+            good;
     }
     struct embedding_backward b = {t->ids, 4, 7, matrix(t, "dout"), matrix_named(t, "table", 9, t->columns)};
     struct column_sum c = {matrix(t, "in"), vector(t, "sum", t->columns)};
@@ -333,12 +337,12 @@ static bool tables_and_sums(const struct trial *t)
         position[i] = 70001 + 1003 * (int32_t)i;
     struct rope r = {matrix(t, "x"), position, t->columns / 2 * 2, 1e4, false};
     r.x = tensor_columns(r.x, 0, r.head_dim);
-    return agrees_with_twin(t, (struct operands){{&b.dout}, {&b.dtable}}, run_embedding_backward, &b) &&
-           agrees_with_twin(t, (struct operands){{&c.in}, {&c.out}}, run_column_sum, &c) &&
-           agrees_with_twin(t, (struct operands){{&p.parts, &p.out}, {0}}, run_add_parts, &p) &&
-           agrees_with_twin(t, (struct operands){{&n.out}, {0}}, run_init_normal, &n) &&
+    return agrees_with_narrow_op(t, (struct operands){{&b.dout}, {&b.dtable}}, run_embedding_backward, &b) &&
+           agrees_with_narrow_op(t, (struct operands){{&c.in}, {&c.out}}, run_column_sum, &c) &&
+           agrees_with_narrow_op(t, (struct operands){{&p.parts, &p.out}, {0}}, run_add_parts, &p) &&
+           agrees_with_narrow_op(t, (struct operands){{&n.out}, {0}}, run_init_normal, &n) &&
            (r.head_dim == 0 || r.head_dim > ROPE_HEAD_DIM_MAX ||
-            agrees_with_twin(t, (struct operands){{&r.x}, {0}}, run_rope, &r)) &&
+            agrees_with_narrow_op(t, (struct operands){{&r.x}, {0}}, run_rope, &r)) &&
            good;
 }
 
@@ -358,10 +362,10 @@ static bool losses(const struct trial *t)
                               NULL};
     for (int64_t i = 0; i < t->rows; i++)
         ((float *)b.sum.data)[i] = fabsf(((float *)b.sum.data)[i]) + 1.0F;
-    return agrees_with_twin(t, (struct operands){{&m.logits}, {&m.max}}, run_loss_max, &m) &&
-           agrees_with_twin(t, (struct operands){{&s.logits}, {&s.max, &s.sum, &s.target}}, run_loss_sum,
-                            &s) &&
-           agrees_with_twin(t, (struct operands){{&b.logits}, {&b.max, &b.sum}}, run_loss_backward, &b);
+    return agrees_with_narrow_op(t, (struct operands){{&m.logits}, {&m.max}}, run_loss_max, &m) &&
+           agrees_with_narrow_op(t, (struct operands){{&s.logits}, {&s.max, &s.sum, &s.target}}, run_loss_sum,
+                                 &s) &&
+           agrees_with_narrow_op(t, (struct operands){{&b.logits}, {&b.max, &b.sum}}, run_loss_backward, &b);
 }
 
 /* Two heads per group, sequences slightly longer than a block. */
@@ -390,12 +394,13 @@ static bool attention(const struct trial *t)
     b.forward.out = matrix_named(t, "out", tokens, 2 * d);
     b.forward.lse = matrix_named(t, "lse", 2, tokens);
     struct attention_forward *bf = &b.forward;
-    return agrees_with_twin(t, (struct operands){{&f.q, &f.k, &f.v, &f.out}, {&f.lse}}, run_attention_forward,
-                            &f) &&
-           agrees_with_twin(t,
-                            (struct operands){
-                                {&bf->q, &bf->k, &bf->v, &bf->out, &b.dout, &b.dq, &b.dk, &b.dv}, {&bf->lse}},
-                            run_attention_backward, &b);
+    return agrees_with_narrow_op(t, (struct operands){{&f.q, &f.k, &f.v, &f.out}, {&f.lse}},
+                                 run_attention_forward, &f) &&
+           agrees_with_narrow_op(
+               t,
+               (struct operands){{&bf->q, &bf->k, &bf->v, &bf->out, &b.dout, &b.dq, &b.dk, &b.dv},
+                                 {&bf->lse}},
+               run_attention_backward, &b);
 }
 
 static const struct {
@@ -423,7 +428,7 @@ static struct trial trial_of(struct fixture *fixture, enum dtype dtype, int64_t 
 
 Test(ops_narrow, ops_are_fp32_rounded_once)
 {
-    // Rows shorter than a vector, of one piece, of several and a tail.
+    // Rows shorter than a vector, of one vector, of several and a tail.
     const int64_t shapes[][2] = {{1, 1}, {7, 17}, {70, 100}, {9, 1024}, {5, 2500}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         for (int d = 0; d < 2; d++) {

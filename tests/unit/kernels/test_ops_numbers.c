@@ -406,13 +406,13 @@ Test(ops_numbers, stochastic_rounding_is_keyed_by_sample_and_position)
     MUST(stream_sync(fixture.stream));
     cr_expect_eq(mistakes(&q, whole, COLUMNS), 0);
     // Rows 16.. and columns 130.., as another rank and another microbatch would have them.
-    struct quantize piece = q;
-    piece.in = tensor_columns(tensor_rows(q.in, 16, ROWS), BEGIN, COLUMNS);
-    piece.out = tensor_2d(part, F32, ROWS - 16, COLUMNS - BEGIN);
-    piece.sample = sample + 16;
-    piece.sample_offset = place + 16;
-    piece.column_begin = BEGIN;
-    MUST(quantize(fixture.stream, piece));
+    struct quantize block = q;
+    block.in = tensor_columns(tensor_rows(q.in, 16, ROWS), BEGIN, COLUMNS);
+    block.out = tensor_2d(part, F32, ROWS - 16, COLUMNS - BEGIN);
+    block.sample = sample + 16;
+    block.sample_offset = place + 16;
+    block.column_begin = BEGIN;
+    MUST(quantize(fixture.stream, block));
     MUST(stream_sync(fixture.stream));
     for (int r = 16; r < ROWS; r++)
         cr_expect(
@@ -450,7 +450,7 @@ Test(ops_numbers, hadamard_matches_its_matrix_and_preserves_dot_products)
         }
     }
     cr_expect_eq(outside, 0);
-    cr_expect(negative > 0 && negative < 16, "the signs are all one");
+    cr_expect(negative > 0 && negative < 16, "all signs are equal");
     // x^T x = y^T y: both sums round, over 48 rows.
     double before = 0.0, after = 0.0, size = 0.0;
     for (int r = 0; r < ROWS; r++) {
@@ -513,8 +513,8 @@ Test(ops_numbers, checks_reject_invalid_shapes)
     fixture_close(&fixture);
 }
 
-/* Rounding down has a cost: magnitudes above 448 times the scale saturate, by up to an eighth; rounding up,
- * none does. */
+/* With a scale that is rounded down, magnitudes above 448 times the scale saturate, by up to an eighth; with
+ * one that is rounded up, none does. */
 Test(ops_numbers, an_mxfp8_scale_is_rounded_up_or_down)
 {
     struct fixture fixture = fixture_open(1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Fused ops: the outputs are bit-identical to the two ops in sequence, including gaps between rows and all
- * other memory that must be unchanged. Each side works on memory of its own, initialized alike. */
+ * other memory that must be unchanged. Each side has its own memory with the same initial contents. */
 #include "tests/support/narrow_numbers.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
@@ -9,14 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum place { APART, IN_PLACE }; // whether a result overwrites an operand
+enum overlap { SEPARATE, IN_PLACE }; // whether a result overwrites an operand
 
 struct trial {
     enum dtype dtype;
     enum norm_kind kind;
     float probability;
     int64_t rows, columns, gap; // between rows
-    enum place place;
+    enum overlap overlap;
 };
 
 enum { SIDES = 2, OUTPUTS = 6 };
@@ -62,7 +62,7 @@ static struct tensor layer_vector(struct side *s, enum dtype dtype, const char *
     return s->trial->kind == NORM_LAYER ? vector(s, dtype, name, count) : (struct tensor){0};
 }
 
-static struct tensor watch(struct side *s, struct tensor t)
+static struct tensor record_output(struct side *s, struct tensor t)
 {
     cr_assert_lt(s->count, OUTPUTS);
     return s->written[s->count++] = t;
@@ -92,12 +92,12 @@ static void forward(struct side *s, bool pair)
                  .weight = vector(s, t->dtype, "weight", t->columns),
                  .bias = layer_vector(s, t->dtype, "norm bias", t->columns),
                  .epsilon = 1e-5F,
-                 .y = watch(s, matrix(s, NULL)),
-                 .mean = watch(s, layer_vector(s, F32, NULL, t->rows)),
-                 .rstd = watch(s, vector(s, F32, NULL, t->rows))},
+                 .y = record_output(s, matrix(s, NULL)),
+                 .mean = record_output(s, layer_vector(s, F32, NULL, t->rows)),
+                 .rstd = record_output(s, vector(s, F32, NULL, t->rows))},
     };
-    both.residual.out = t->place == IN_PLACE ? both.residual.residual : matrix(s, NULL);
-    both.norm.x = watch(s, both.residual.out);
+    both.residual.out = t->overlap == IN_PLACE ? both.residual.residual : matrix(s, NULL);
+    both.norm.x = record_output(s, both.residual.out);
     if (pair) {
         cr_assert_eq(residual_norm_forward(s->fixture.stream, both), OK, "%s", fail_text());
         return;
@@ -117,15 +117,15 @@ static void backward(struct side *s, bool pair)
                  .mean = layer_vector(s, F32, "mean", t->rows),
                  .rstd = vector(s, F32, "rstd", t->rows),
                  .dresidual = matrix(s, "dresidual"),
-                 .dweight = watch(s, vector(s, F32, NULL, t->columns)),
-                 .dbias = watch(s, layer_vector(s, F32, NULL, t->columns))},
+                 .dweight = record_output(s, vector(s, F32, NULL, t->columns)),
+                 .dbias = record_output(s, layer_vector(s, F32, NULL, t->columns))},
         .residual = {.dropout = dropout_of(s)},
     };
-    both.norm.dx = watch(s, t->place == IN_PLACE ? both.norm.dresidual : matrix(s, NULL));
+    both.norm.dx = record_output(s, t->overlap == IN_PLACE ? both.norm.dresidual : matrix(s, NULL));
     both.residual.dout = both.norm.dx;
     // Without dropout the branch may share its gradient's memory.
     both.residual.dx =
-        watch(s, t->place == IN_PLACE && t->probability == 0.0F ? both.norm.dx : matrix(s, NULL));
+        record_output(s, t->overlap == IN_PLACE && t->probability == 0.0F ? both.norm.dx : matrix(s, NULL));
     if (pair) {
         cr_assert_eq(residual_norm_backward(s->fixture.stream, both), OK, "%s", fail_text());
         return;
@@ -150,7 +150,7 @@ static const char *trial_text(const struct trial *t, char out[160])
 {
     snprintf(out, 160, "%s, %s, dropout %g, %lld x %lld and %lld between rows, %s", dtype_name(t->dtype),
              t->kind == NORM_LAYER ? "layer" : "rms", (double)t->probability, (long long)t->rows,
-             (long long)t->columns, (long long)t->gap, t->place == APART ? "apart" : "in place");
+             (long long)t->columns, (long long)t->gap, t->overlap == SEPARATE ? "separate" : "in place");
     return out;
 }
 
@@ -177,8 +177,8 @@ static bool agree(const struct trial *trial, void (*run)(struct side *s, bool pa
     return same;
 }
 
-/* Rows shorter than a vector, of full accesses, of several pieces, and larger than a GPU's block handles at
- * once; partial and full row blocks. */
+/* Rows shorter than a vector, of whole vectors, of several vectors and a tail, and longer than a GPU's block
+ * handles at once; partial and full row blocks. */
 static const int64_t shapes[][3] = {{1, 1, 0},    {7, 17, 2},   {33, 104, 0}, {33, 104, 8},
                                     {5, 1024, 0}, {19, 768, 3}, {3, 2500, 0}, {18, 8208, 0}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
@@ -192,7 +192,7 @@ static void check_all(void (*run)(struct side *s, bool pair))
         struct trial t = {.dtype = types[n % 3],
                           .kind = n / 3 % 2 == 0 ? NORM_LAYER : NORM_RMS,
                           .probability = n / 6 % 2 == 0 ? 0.0F : 0.3F,
-                          .place = n / 12 % 2 == 0 ? APART : IN_PLACE,
+                          .overlap = n / 12 % 2 == 0 ? SEPARATE : IN_PLACE,
                           .rows = shape[0],
                           .columns = shape[1],
                           .gap = shape[2]};

@@ -4,7 +4,7 @@
  * With fixed random weights c, f(x) = sum c y(x) is a scalar, and its gradient is the result of backward for
  * dy = c. Central differences with step h have an error of h^2/6 f''' plus rounding, about 1e-16 |f| / h.
  * With h = 1e-4 and f''' up to some tens, 1e-7 relative to the gradient's size is above both, and far below
- * any mistake: the injected one is a hundredth of a per cent. */
+ * any mistake: the injected fault is a hundredth of a per cent. */
 #include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 
@@ -82,7 +82,7 @@ static void check_norm(enum norm_kind kind)
         cr_expect_lt(gradient_error(f, b, COLUMNS, db), TOLERANCE);
     for (int i = 0; i < ROWS * COLUMNS; i++)
         dx[i] *= 1.0001;
-    cr_expect_gt(gradient_error(f, x, ROWS * COLUMNS, dx), TOLERANCE, "a injected fault was not seen");
+    cr_expect_gt(gradient_error(f, x, ROWS * COLUMNS, dx), TOLERANCE, "the injected fault was not detected");
     fixture_close(&fixture);
 }
 
@@ -122,7 +122,7 @@ Test(reference, activations)
         reference_activation_backward(kinds[k], ROWS, COLUMNS, x, c, dx);
         cr_expect_lt(gradient_error(f, x, count, dx), TOLERANCE, "kind %d", kinds[k]);
         dx[3] += 1e-4;
-        cr_expect_gt(gradient_error(f, x, count, dx), TOLERANCE, "a injected fault was not seen");
+        cr_expect_gt(gradient_error(f, x, count, dx), TOLERANCE, "the injected fault was not detected");
     }
     fixture_close(&fixture);
 }
@@ -135,7 +135,7 @@ Test(reference, rope_forward_and_inverse)
     double *x = normals(&fixture, "x", ROWS * 2 * 6), kept[ROWS * 2 * 6];
     memcpy(kept, x, sizeof kept);
     reference_rope(ROWS, 2, 6, position, 1e4, false, x);
-    cr_expect_lt(fabs(x[0] - kept[0]), 1e-15, "position 0 does not turn");
+    cr_expect_lt(fabs(x[0] - kept[0]), 1e-15, "position 0 is not rotated");
     cr_expect_gt(fabs(x[12] - kept[12]), 1e-3);
     for (int h = 0; h < ROWS * 2; h++) // pairs (i, i + D/2)
         for (int i = 6 * h; i < 6 * h + 3; i++)
@@ -179,7 +179,8 @@ Test(reference, attention)
         cr_expect_lt(gradient_error(f, k, TOKENS * G * D, dk), TOLERANCE);
         cr_expect_lt(gradient_error(f, v, TOKENS * G * D, dv), TOLERANCE);
         dk[0] += 1e-4;
-        cr_expect_gt(gradient_error(f, k, TOKENS * G * D, dk), TOLERANCE, "a injected fault was not seen");
+        cr_expect_gt(gradient_error(f, k, TOKENS * G * D, dk), TOLERANCE,
+                     "the injected fault was not detected");
     }
     fixture_close(&fixture);
 }
@@ -208,7 +209,7 @@ Test(reference, loss)
     cr_expect_lt(gradient_error(f, logits, ROWS * COLUMNS, dlogits), TOLERANCE);
     dlogits[2] *= 1.0001;
     cr_expect_gt(gradient_error(f, logits, ROWS * COLUMNS, dlogits), TOLERANCE,
-                 "a injected fault was not seen");
+                 "the injected fault was not detected");
     fixture_close(&fixture);
 }
 

@@ -118,7 +118,7 @@ Test(ops_rows, norm_forward)
     }
 }
 
-Test(ops_rows, norm_bounds_see_injected_faults)
+Test(ops_rows, norm_bounds_detect_injected_faults)
 {
     for (int fault = 0; fault < 4; fault++) {
         struct norm_case c = norm_case(NORM_LAYER, 7, 100);
@@ -131,7 +131,7 @@ Test(ops_rows, norm_bounds_see_injected_faults)
             c.reference.epsilon += 1e-4 / 99.0; // the variance of n - 1
         for (int i = 650; fault == 3 && i < 700; i++)
             c.y[i] *= 1.0F + 0x1p-16F;
-        cr_expect_gt(norm_forward_outside(&c, NULL), 0, "fault %d was not seen", fault);
+        cr_expect_gt(norm_forward_outside(&c, NULL), 0, "fault %d was not detected", fault);
         fixture_close(&c.fixture);
     }
 }
@@ -224,7 +224,7 @@ Test(ops_rows, norm_backward)
     }
 }
 
-Test(ops_rows, norm_backward_bounds_see_injected_faults)
+Test(ops_rows, norm_backward_bounds_detect_injected_faults)
 {
     for (int fault = 0; fault < 4; fault++) {
         struct norm_case c = norm_case(NORM_LAYER, 7, 100);
@@ -240,7 +240,7 @@ Test(ops_rows, norm_backward_bounds_see_injected_faults)
                 g.dx[i] += c.rstd[0] * 1e-3F;
         if (fault == 3)
             g.dweight[99] *= 1.0001F;
-        cr_expect_gt(norm_backward_outside(&c, &g, NULL), 0, "fault %d was not seen", fault);
+        cr_expect_gt(norm_backward_outside(&c, &g, NULL), 0, "fault %d was not detected", fault);
         fixture_close(&c.fixture);
     }
 }
@@ -321,12 +321,12 @@ Test(ops_rows, activations)
         }
         int64_t forward, backward;
         check_activation((enum activation_kind)kind, 33, 100, 1e-5, &forward, &backward);
-        cr_expect(forward > 0 && backward > 0, "a injected fault was not seen");
+        cr_expect(forward > 0 && backward > 0, "the injected fault was not detected");
     }
 }
 
 /* The two gelus differ by up to 5e-4: the bounds tell them apart. */
-Test(ops_rows, gelu_is_not_its_tanh_form)
+Test(ops_rows, gelu_differs_from_its_tanh_form)
 {
     double x = 1.0, exact, tanh_form;
     reference_activation_forward(ACTIVATION_GELU, 1, 1, &x, &exact);

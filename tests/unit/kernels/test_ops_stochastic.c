@@ -10,9 +10,9 @@
 
 enum { HALVES = 65536 };
 
-/* ---- one number ---- */
+/* ---- single values ---- */
 
-/* How many of all 16-bit halves round x to `pattern`. */
+/* How many of all 16-bit random numbers round x to `pattern`. */
 static int count_of(float x, uint16_t pattern)
 {
     int count = 0;
@@ -84,7 +84,7 @@ Test(ops_stochastic, monotone)
 
 /* ---- AdamW ---- */
 
-enum { ROWS = 90, COLUMNS = 211, ALL = ROWS * COLUMNS }; // several pieces of a kernel's and a tail
+enum { ROWS = 90, COLUMNS = 211, ALL = ROWS * COLUMNS }; // several vectors of a kernel and a tail
 
 struct state {
     uint16_t *weight;
@@ -109,7 +109,7 @@ struct cut {
     int64_t row, rows, column, columns;
 };
 
-static int64_t place_of(const struct cut *cut, int64_t element)
+static int64_t global_index(const struct cut *cut, int64_t element)
 {
     return (cut->row + element / cut->columns) * COLUMNS + cut->column + element % cut->columns;
 }
@@ -122,7 +122,7 @@ static struct state state_of(struct fixture *fixture, const struct cut *cut)
     const float *w = fixture_normals(fixture, "w", ALL, 1.0), *g = fixture_normals(fixture, "g", ALL, 1.0);
     const float *m = fixture_normals(fixture, "m", ALL, 1.0), *v = fixture_normals(fixture, "v", ALL, 1.0);
     for (int64_t e = 0; e < count; e++) {
-        int64_t at = place_of(cut, e);
+        int64_t at = global_index(cut, e);
         s.weight[e] = narrow_nearest(BF16, w[at]);
         s.gradient[e] = g[at];
         s.m[e] = m[at];
@@ -169,7 +169,7 @@ static void expect_whole(struct fixture *fixture, uint64_t step, uint16_t *out)
     }
 }
 
-/* Every slice has the same bits as the full tensor: of rows, of columns, of both, in pieces, and
+/* Every slice has the same bits as the full tensor: of rows, of columns, of both, in parts, and
  * unaligned. */
 Test(ops_stochastic, keyed_by_global_index)
 {
@@ -177,7 +177,7 @@ Test(ops_stochastic, keyed_by_global_index)
         {0, ROWS, 0, COLUMNS}, {37, 53, 0, COLUMNS}, {0, ROWS, 105, 106}, {3, 20, 7, 1}, {89, 1, 200, 11}};
     uint16_t whole[ALL];
     for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++)
-        for (int pieces = 1; pieces <= 3; pieces += 2) {
+        for (int parts = 1; parts <= 3; parts += 2) {
             struct fixture fixture = fixture_open(2);
             fixture.shift = (int)c;
             const struct cut *cut = &cuts[c];
@@ -186,20 +186,20 @@ Test(ops_stochastic, keyed_by_global_index)
             struct state s = state_of(&fixture, cut);
             fixture_lend(&fixture, &hyper, sizeof hyper);
             int64_t count = cut->rows * cut->columns;
-            for (int p = 0; p < pieces; p++) {
-                int64_t begin = count * p / pieces, end = count * (p + 1) / pieces;
+            for (int p = 0; p < parts; p++) {
+                int64_t begin = count * p / parts, end = count * (p + 1) / parts;
                 struct adamw op = op_of(&s, cut, &hyper, begin, end - begin);
                 cr_assert_eq(adamw(fixture.stream, op), OK, "%s", fail_text());
             }
             cr_assert_eq(stream_sync(fixture.stream), OK);
             for (int64_t e = 0; e < count; e++)
-                cr_assert_eq(s.weight[e], whole[place_of(cut, e)], "cut %zu, element %ld", c, (long)e);
+                cr_assert_eq(s.weight[e], whole[global_index(cut, e)], "cut %zu, element %ld", c, (long)e);
             cr_expect(fixture_shorts_are_guarded(s.weight, count) && fixture_is_guarded(s.m, count));
             fixture_close(&fixture);
         }
 }
 
-/* Another step draws other bits: of the weights with an inexact update, many are rounded differently. */
+/* Another step draws other random bits: many weights with an inexact update are rounded differently. */
 Test(ops_stochastic, keyed_by_step)
 {
     uint16_t first[ALL];

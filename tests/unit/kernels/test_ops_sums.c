@@ -68,7 +68,7 @@ static void check_residual(int64_t rows, int64_t columns, float probability, boo
         other.column_begin++;
         for (int64_t i = 0; i < count; i++)
             want_dx[i] = (double)kept[i] * reference_dropout(&other, i / columns, i % columns);
-        cr_expect_gt(count_outside(x, want_dx, bound_dx, count, NULL), 0, "a shifted mask was not seen");
+        cr_expect_gt(count_outside(x, want_dx, bound_dx, count, NULL), 0, "a shifted mask was not detected");
     }
     fixture_close(&fixture);
 }
@@ -133,7 +133,8 @@ Test(ops_sums, rope)
                          inverse);
             cr_expect(fixture_is_guarded(x, count));
             reference_rope(rows, heads, dim, position, 1.0001, false, want);
-            cr_expect_gt(count_outside(x, want, bound, count, NULL), 0, "a injected fault was not seen");
+            cr_expect_gt(count_outside(x, want, bound, count, NULL), 0,
+                         "the injected fault was not detected");
             fixture_close(&fixture);
         }
     }
@@ -203,7 +204,7 @@ Test(ops_sums, column_sum)
                          (long)columns);
             for (int64_t i = 0; i < columns; i++)
                 want[i] -= (double)in[(rows - 1) * (columns + 3) + i];
-            cr_expect_gt(count_outside(out, want, bound, columns, NULL), 0, "a missing row was not seen");
+            cr_expect_gt(count_outside(out, want, bound, columns, NULL), 0, "a missing row was not detected");
             fixture_close(&fixture);
         }
     }
@@ -231,7 +232,8 @@ Test(ops_sums, add_parts)
                                    tensor_1d(out, F32, columns)};
             cr_assert_eq(add_parts(fixture.stream, op), OK, "%s", fail_text());
             cr_expect(same_bits(out, want, columns), "%ld x %ld", (long)rows, (long)columns);
-            cr_expect(rows < 3 || columns < 100 || !same_bits(out, reverse, columns), "order does not show");
+            cr_expect(rows < 3 || columns < 100 || !same_bits(out, reverse, columns),
+                      "the order has no effect");
             cr_expect(fixture_is_guarded(out, columns));
             fixture_close(&fixture);
         }
@@ -331,47 +333,47 @@ Test(ops_sums, loss_forward)
                 tokens += (double)c.mask[t];
             cr_expect_lt(fabs(sample_loss[b] - want[b]), bound[b], "cut %ld", (long)cut);
             cr_expect_gt(fabs(sample_loss[b] * (1.0 + 1e-5) - want[b]), bound[b],
-                         "a injected fault was not seen");
+                         "the injected fault was not detected");
             cr_expect_eq(sample_tokens[b], tokens);
         }
         fixture_close(&c.fixture);
     }
 }
 
-/* A token that does not count may be labelled with nonsense and have any logits. */
-/* So wide that a thread of a GPU has several pieces of a row in flight, and then others. With e^0 everywhere
- * except for one e^-inf, a sum is a count, exactly, and a sum that misses a piece is not. */
+/* Rows so wide that a GPU thread loads several vectors at once, more than once. With e^0 everywhere except
+ * for one e^-inf, a sum is exactly a count, and a sum that misses a vector is not. */
 Test(ops_sums, loss_of_wide_rows_counts_every_column)
 {
-    enum { WIDE = 8203, PLACES = 6 };
-    const int place[PLACES] = {0, 2049, 4103, 6151, 8191, WIDE - 1};
+    enum { WIDE = 8203, POSITIONS = 6 };
+    const int column[POSITIONS] = {0, 2049, 4103, 6151, 8191, WIDE - 1};
     struct fixture fixture = fixture_open(2);
-    float *logits = fixture_floats(&fixture, PLACES * WIDE), *max = fixture_floats(&fixture, PLACES),
-          *sum = fixture_floats(&fixture, PLACES), *target = fixture_floats(&fixture, PLACES);
-    int32_t *label = fixture_ints(&fixture, PLACES);
-    struct tensor whole = tensor_2d(logits, F32, PLACES, WIDE), most = tensor_1d(max, F32, PLACES);
-    for (int64_t i = 0; i < PLACES * WIDE; i++)
+    float *logits = fixture_floats(&fixture, POSITIONS * WIDE), *max = fixture_floats(&fixture, POSITIONS),
+          *sum = fixture_floats(&fixture, POSITIONS), *target = fixture_floats(&fixture, POSITIONS);
+    int32_t *label = fixture_ints(&fixture, POSITIONS);
+    struct tensor whole = tensor_2d(logits, F32, POSITIONS, WIDE), most = tensor_1d(max, F32, POSITIONS);
+    for (int64_t i = 0; i < POSITIONS * WIDE; i++)
         logits[i] = 0.0F;
-    for (int r = 0; r < PLACES; r++)
-        logits[r * WIDE + place[r]] = 7.0F;
+    for (int r = 0; r < POSITIONS; r++)
+        logits[r * WIDE + column[r]] = 7.0F;
     cr_assert_eq(loss_max(fixture.stream, (struct loss_max){whole, WIDE, most}), OK, "%s", fail_text());
     cr_assert_eq(stream_sync(fixture.stream), OK);
-    for (int r = 0; r < PLACES; r++) {
-        cr_expect_eq(max[r], 7.0F, "place %d", place[r]);
-        logits[r * WIDE + place[r]] = -INFINITY;
+    for (int r = 0; r < POSITIONS; r++) {
+        cr_expect_eq(max[r], 7.0F, "column %d", column[r]);
+        logits[r * WIDE + column[r]] = -INFINITY;
         max[r] = 0.0F;
         label[r] = 7;
     }
-    cr_assert_eq(
-        loss_sum(fixture.stream, (struct loss_sum){whole, most, label, 0, WIDE, tensor_1d(sum, F32, PLACES),
-                                                   tensor_1d(target, F32, PLACES)}),
-        OK, "%s", fail_text());
+    cr_assert_eq(loss_sum(fixture.stream,
+                          (struct loss_sum){whole, most, label, 0, WIDE, tensor_1d(sum, F32, POSITIONS),
+                                            tensor_1d(target, F32, POSITIONS)}),
+                 OK, "%s", fail_text());
     cr_assert_eq(stream_sync(fixture.stream), OK);
-    for (int r = 0; r < PLACES; r++)
-        cr_expect_eq(sum[r], (float)(WIDE - 1), "place %d", place[r]);
+    for (int r = 0; r < POSITIONS; r++)
+        cr_expect_eq(sum[r], (float)(WIDE - 1), "column %d", column[r]);
     fixture_close(&fixture);
 }
 
+/* A masked token may have an invalid label and any logits. */
 Test(ops_sums, loss_of_masked_tokens)
 {
     struct loss_case c = loss_case();
@@ -428,7 +430,7 @@ Test(ops_sums, loss_backward)
             cr_expect_eq(c.logits[t * V_PADDED + i], 0.0F);
     }
     cr_expect_eq(outside, 0);
-    cr_expect_gt(outside_without_label, 0, "a injected fault was not seen");
+    cr_expect_gt(outside_without_label, 0, "the injected fault was not detected");
     fixture_close(&c.fixture);
 }
 
@@ -498,7 +500,7 @@ Test(ops_sums, sum_of_many)
         cr_assert_eq(
             sum(fixture.stream, (struct sum){tensor_1d(x, F64, counts[c]), tensor_1d(&whole, F64, 1)}), OK);
         cr_assert_eq(stream_sync(fixture.stream), OK);
-        cr_expect(whole == part, "%lld numbers: %a, not %a", (long long)counts[c], whole, part);
+        cr_expect(whole == part, "%lld elements: %a, not %a", (long long)counts[c], whole, part);
     }
     fixture_close(&fixture);
 }

@@ -24,7 +24,7 @@ struct function {
     double absolute;
 };
 
-/* *where receives the first float that is out of bounds, or the number of lost NaNs. */
+/* *where: the first float that is out of bounds, or the number of lost NaNs. */
 static double worst_over_all_floats(const struct function *f, float *where)
 {
     double worst = 0.0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Parameter descriptors: names, sizes, and that every way of slicing them covers each element once. */
+/* Parameter descriptors: names and sizes; and every sharding covers each element once. */
 #include "layers/parameters/param.h"
+#include "tests/fixtures/model_family.h"
 #include "trainer/recipe/recipe.h"
 
 #include <criterion/criterion.h>
@@ -12,20 +13,13 @@ static const struct degrees alone = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1
 
 static struct model_config tiny_gpt2(void)
 {
-    return (struct model_config){
-        .num_layers = 1,
-        .hidden_size = 8,
-        .num_attention_heads = 2,
-        .num_query_groups = 2,
-        .ffn_hidden_size = 32,
-        .kv_channels = 4,
-        .seq_length = 16,
-        .vocab_size = 37,
-        .make_vocab_size_divisible_by = 1,
-        .add_bias_linear = true,
-        .tie_word_embeddings = true,
-        .init_method_std = 0.02,
-    };
+    return gpt2_model((struct model_config){.num_layers = 1,
+                                            .hidden_size = 8,
+                                            .num_attention_heads = 2,
+                                            .ffn_hidden_size = 32,
+                                            .seq_length = 16,
+                                            .vocab_size = 37,
+                                            .init_method_std = 0.02});
 }
 
 static struct model_config tiny_llama(void)
@@ -33,12 +27,8 @@ static struct model_config tiny_llama(void)
     struct model_config m = tiny_gpt2();
     m.num_query_groups = 1;
     m.ffn_hidden_size = 12;
-    m.kv_channels = 6; // A * D is not H
-    m.position_embedding = ROPE;
-    m.normalization = RMS_NORM;
-    m.activation = SWIGLU;
-    m.add_bias_linear = m.tie_word_embeddings = false;
-    return m;
+    m.kv_channels = 6; // A * D differs from H
+    return llama_model(m);
 }
 
 static struct params rows_of(const struct model_config *m, const struct degrees *degrees, bool sequence)
@@ -61,7 +51,7 @@ static void text_of_rows(const struct params *params, struct text *out)
     }
 }
 
-static void has_rows(struct model_config m, const char *want)
+static void expect_rows(struct model_config m, const char *want)
 {
     struct params params = rows_of(&m, &alone, false);
     struct text text = {0};
@@ -73,43 +63,43 @@ static void has_rows(struct model_config m, const char *want)
 
 Test(param, gpt2_has_these_rows)
 {
-    has_rows(tiny_gpt2(), "embedding.weight [37, 8] *\n"
-                          "position.weight [16, 8] *\n"
-                          "layers.0.norm1.weight [8]\n"
-                          "layers.0.norm1.bias [8]\n"
-                          "layers.0.attention.q.weight [8, 8] *\n"
-                          "+layers.0.attention.k.weight [8, 8] *\n"
-                          "+layers.0.attention.v.weight [8, 8] *\n"
-                          "layers.0.attention.q.bias [8]\n"
-                          "+layers.0.attention.k.bias [8]\n"
-                          "+layers.0.attention.v.bias [8]\n"
-                          "layers.0.attention.proj.weight [8, 8] *\n"
-                          "layers.0.attention.proj.bias [8]\n"
-                          "layers.0.norm2.weight [8]\n"
-                          "layers.0.norm2.bias [8]\n"
-                          "layers.0.mlp.fc1.weight [32, 8] *\n"
-                          "layers.0.mlp.fc1.bias [32]\n"
-                          "layers.0.mlp.fc2.weight [8, 32] *\n"
-                          "layers.0.mlp.fc2.bias [8]\n"
-                          "norm.weight [8]\n"
-                          "norm.bias [8]\n"
-                          "head.weight [37, 8] * =\n");
+    expect_rows(tiny_gpt2(), "embedding.weight [37, 8] *\n"
+                             "position.weight [16, 8] *\n"
+                             "layers.0.norm1.weight [8]\n"
+                             "layers.0.norm1.bias [8]\n"
+                             "layers.0.attention.q.weight [8, 8] *\n"
+                             "+layers.0.attention.k.weight [8, 8] *\n"
+                             "+layers.0.attention.v.weight [8, 8] *\n"
+                             "layers.0.attention.q.bias [8]\n"
+                             "+layers.0.attention.k.bias [8]\n"
+                             "+layers.0.attention.v.bias [8]\n"
+                             "layers.0.attention.proj.weight [8, 8] *\n"
+                             "layers.0.attention.proj.bias [8]\n"
+                             "layers.0.norm2.weight [8]\n"
+                             "layers.0.norm2.bias [8]\n"
+                             "layers.0.mlp.fc1.weight [32, 8] *\n"
+                             "layers.0.mlp.fc1.bias [32]\n"
+                             "layers.0.mlp.fc2.weight [8, 32] *\n"
+                             "layers.0.mlp.fc2.bias [8]\n"
+                             "norm.weight [8]\n"
+                             "norm.bias [8]\n"
+                             "head.weight [37, 8] * =\n");
 }
 
 Test(param, llama_has_these_rows)
 {
-    has_rows(tiny_llama(), "embedding.weight [37, 8] *\n"
-                           "layers.0.norm1.weight [8]\n"
-                           "layers.0.attention.q.weight [12, 8] *\n"
-                           "+layers.0.attention.k.weight [6, 8] *\n"
-                           "+layers.0.attention.v.weight [6, 8] *\n"
-                           "layers.0.attention.proj.weight [8, 12] *\n"
-                           "layers.0.norm2.weight [8]\n"
-                           "layers.0.mlp.gate.weight [12, 8] *\n"
-                           "+layers.0.mlp.up.weight [12, 8] *\n"
-                           "layers.0.mlp.fc2.weight [8, 12] *\n"
-                           "norm.weight [8]\n"
-                           "head.weight [37, 8] *\n");
+    expect_rows(tiny_llama(), "embedding.weight [37, 8] *\n"
+                              "layers.0.norm1.weight [8]\n"
+                              "layers.0.attention.q.weight [12, 8] *\n"
+                              "+layers.0.attention.k.weight [6, 8] *\n"
+                              "+layers.0.attention.v.weight [6, 8] *\n"
+                              "layers.0.attention.proj.weight [8, 12] *\n"
+                              "layers.0.norm2.weight [8]\n"
+                              "layers.0.mlp.gate.weight [12, 8] *\n"
+                              "+layers.0.mlp.up.weight [12, 8] *\n"
+                              "layers.0.mlp.fc2.weight [8, 12] *\n"
+                              "norm.weight [8]\n"
+                              "head.weight [37, 8] *\n");
 }
 
 /* Number of parameters of a recipe: a second use does not count. */
@@ -158,7 +148,7 @@ Test(param, finds_rows_by_name)
     params_free(&params);
 }
 
-/* What code used to read from names; and a role is unique within its layer. */
+/* Roles agree with the parameters' names, and are unique within a layer. */
 Test(param, roles_are_unique_and_agree_with_names)
 {
     static const struct {
@@ -353,17 +343,17 @@ Test(param, marks_partial_gradients)
     }
 }
 
-/* ---- promises ---- */
+/* ---- invariants ---- */
 
-/* A model with tied weights and fused matrices; one field at a time is changed, and restored. */
-#define BREAK(field, value, words)                                                 \
-    do {                                                                           \
-        __typeof__(field) kept_ = (field);                                         \
-        (field) = (value);                                                         \
-        cr_expect_eq(params_check(&params), BAD_ARGUMENT, "%s: not found", words); \
-        cr_expect_str_eq(fail_text(), words);                                      \
-        (field) = kept_;                                                           \
-        cr_assert_eq(params_check(&params), OK);                                   \
+/* A model with tied weights and fused matrices; one field at a time is changed and restored. */
+#define BREAK(field, value, words)                                                    \
+    do {                                                                              \
+        __typeof__(field) kept_ = (field);                                            \
+        (field) = (value);                                                            \
+        cr_expect_eq(params_check(&params), BAD_ARGUMENT, "%s: not detected", words); \
+        cr_expect_str_eq(fail_text(), words);                                         \
+        (field) = kept_;                                                              \
+        cr_assert_eq(params_check(&params), OK);                                      \
     } while (0)
 
 Test(param, detects_an_inconsistent_table)

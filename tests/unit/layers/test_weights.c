@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The weights of one rank: offsets, initial values, and tied weights. */
 #include "layers/parameters/weights.h"
+#include "tests/fixtures/model_family.h"
 #include "tests/support/narrow_numbers.h"
 
 #include <criterion/criterion.h>
@@ -22,23 +23,17 @@ struct fixture {
 
 static struct model_config model_of(bool llama)
 {
-    return (struct model_config){
-        .num_layers = LAYERS,
-        .hidden_size = 12,
-        .num_attention_heads = 4,
-        .num_query_groups = llama ? 2 : 4,
-        .ffn_hidden_size = 20,
-        .kv_channels = 6,
-        .seq_length = 5,
-        .vocab_size = 37,
-        .make_vocab_size_divisible_by = 8,
-        .position_embedding = llama ? ROPE : LEARNED_ABSOLUTE,
-        .normalization = llama ? RMS_NORM : LAYER_NORM,
-        .activation = llama ? SWIGLU : GELU,
-        .add_bias_linear = !llama,
-        .tie_word_embeddings = !llama,
-        .init_method_std = 0.02,
-    };
+    const struct model_config sizes = {.num_layers = LAYERS,
+                                       .hidden_size = 12,
+                                       .num_attention_heads = 4,
+                                       .num_query_groups = llama ? 2 : 4,
+                                       .ffn_hidden_size = 20,
+                                       .kv_channels = 6,
+                                       .seq_length = 5,
+                                       .vocab_size = 37,
+                                       .make_vocab_size_divisible_by = 8,
+                                       .init_method_std = 0.02};
+    return llama ? llama_model(sizes) : gpt2_model(sizes);
 }
 
 /* The weights point at the neighboring rows, so a fixture must not move after it is opened. */
@@ -87,11 +82,11 @@ Test(weights, are_in_layer_order_without_overlap)
         fixture_open(&s, llama == 1, 2, 1, whole_model, WHOLE);
         const struct weights *w = &s.weights;
         cr_assert_eq(w->count, s.params.count);
-        int64_t value_end = 0, gradient_end = 0, place = 0;
+        int64_t value_end = 0, gradient_end = 0, position = 0;
         for (int i = 0; i < w->count; i++) {
             const struct held *held = &w->list[i];
-            while (whole_model[place] != held->row->layer)
-                cr_assert_lt(++place, WHOLE, "%s comes too late", held->row->name);
+            while (whole_model[position] != held->row->layer)
+                cr_assert_lt(++position, WHOLE, "%s is out of order", held->row->name);
             int64_t count = slice_padded(&held->slice);
             cr_expect_geq(held->gradient_offset, gradient_end, "%s", held->row->name);
             gradient_end = held->gradient_offset + count;
@@ -149,7 +144,7 @@ static void compare_slice(const struct held *part, const struct held *whole)
         }
 }
 
-Test(weights, slices_start_from_the_bits_of_the_whole)
+Test(weights, slices_are_initialized_as_the_full_tensor)
 {
     for (int llama = 0; llama <= 1; llama++) {
         struct fixture one;

@@ -7,15 +7,15 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-enum { MOST = 24, ROUNDS = 400 };
+enum { MAX_RANGES = 24, ROUNDS = 400 };
 
 /* Ranges of random lengths, blocks and units, some in a bucket of their own; returns their number. */
-static int draw(uint64_t round, struct bucket_range ranges[MOST])
+static int draw(uint64_t round, struct bucket_range ranges[MAX_RANGES])
 {
     uint32_t word[4];
     struct philox generator = philox_named(round, "bucket_plan");
     philox_words(generator, 0, 0, word);
-    int count = 1 + (int)(word[0] % MOST), unit = 0;
+    int count = 1 + (int)(word[0] % MAX_RANGES), unit = 0;
     int64_t at = 0;
     for (int i = 0; i < count; i++) {
         philox_words(generator, 1, (uint64_t)i, word);
@@ -69,7 +69,7 @@ static void check_bucket(const struct bucket *bucket, const struct bucket_range 
 Test(bucket_plan, cuts_at_blocks_and_evenly)
 {
     for (uint64_t round = 0; round < ROUNDS; round++) {
-        struct bucket_range ranges[MOST];
+        struct bucket_range ranges[MAX_RANGES];
         struct bucket_plan plan;
         int count = draw(round, ranges), ranks = 1 + (int)(round % 9), seen = 0;
         int64_t bytes = round % 3 == 0 ? 1 : round % 3 == 1 ? 100000 : INT64_MAX;
@@ -111,11 +111,11 @@ Test(bucket_plan, single_tensors_are_cut_the_same_way)
     }
 }
 
-/* ---- promises ---- */
+/* ---- invariants ---- */
 
-static void broken(const struct bucket_plan *plan, const char *words)
+static void expect_detected(const struct bucket_plan *plan, const char *words)
 {
-    cr_expect_eq(bucket_plan_check(plan), BAD_ARGUMENT, "%s was not found", words);
+    cr_expect_eq(bucket_plan_check(plan), BAD_ARGUMENT, "%s was not detected", words);
     cr_expect_str_eq(fail_text(), words);
 }
 
@@ -124,7 +124,7 @@ static void broken(const struct bucket_plan *plan, const char *words)
     do {                                            \
         __typeof__(field) kept_ = (field);          \
         (field) = (value);                          \
-        broken(&plan, words);                       \
+        expect_detected(&plan, words);              \
         (field) = kept_;                            \
         cr_assert_eq(bucket_plan_check(&plan), OK); \
     } while (0)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void says(const char *words)
+static void expect_error(const char *words)
 {
     cr_assert(strstr(fail_text(), words) != NULL, "\"%s\" lacks \"%s\"", fail_text(), words);
 }
@@ -22,7 +22,7 @@ static enum status nothing(struct world *world, void *argument)
 
 /* ---- registry ---- */
 
-static void forget(struct comm *comm, void *handle)
+static void free_nothing(struct comm *comm, void *handle)
 {
     (void)comm;
     (void)handle;
@@ -53,13 +53,13 @@ Test(comm, rejects_an_incomplete_table)
             struct transport_ops hole = *transport_at(i);
             memset((char *)&hole + entries[e], 0, sizeof(void *));
             cr_assert_eq(transport_check(&hole), BAD_ARGUMENT);
-            says("does not provide");
+            expect_error("does not provide");
         }
         struct transport_ops half = *transport_at(i);
         half.register_memory = NULL;
-        half.unregister_memory = forget;
+        half.unregister_memory = free_nothing;
         cr_assert_eq(transport_check(&half), BAD_ARGUMENT);
-        says("both or neither");
+        expect_error("both or neither");
     }
 }
 
@@ -77,8 +77,8 @@ Test(comm, names_the_transports, .init = no_launcher)
 {
     int seen = 0;
     cr_assert_eq(world_run("lokal", 2, nothing, &seen), NOT_SUPPORTED);
-    says("did you mean \"local\"");
-    says("dry");
+    expect_error("did you mean \"local\"");
+    expect_error("dry");
     cr_assert_eq(seen, 0);
 }
 
@@ -128,10 +128,10 @@ Test(launcher, mpirun, .init = no_launcher)
 
     int seen = 0;
     cr_assert_eq(world_run("local", 8, nothing, &seen), BAD_USAGE);
-    says("each would run alone; start it without mpirun");
+    expect_error("each would run alone; start it without mpirun");
     if (strcmp(transport_at(1)->name, "mpi") == 0) { // if it is built
         cr_assert_eq(world_run("auto", 4, nothing, &seen), BAD_USAGE);
-        says("needs 4 ranks, but mpirun started 8");
+        expect_error("needs 4 ranks, but mpirun started 8");
     }
     cr_assert_eq(seen, 0);
 }
@@ -156,7 +156,7 @@ Test(launcher, rejects_srun_without_pmix, .init = no_launcher)
     setenv("SLURM_STEP_NUM_TASKS", "2", 1);
     struct launcher l;
     cr_assert_eq(launcher_find(&l), BAD_USAGE);
-    says("--mpi=pmix");
+    expect_error("--mpi=pmix");
 }
 
 /* The shell of salloc is itself a step, with one of the largest numbers below 2^32. */
@@ -171,12 +171,12 @@ Test(launcher, a_shell_in_an_allocation_is_alone, .init = no_launcher)
     setenv("SLURM_JOB_NUM_NODES", "2", 1);
     struct launcher l;
     cr_assert_eq(launcher_find(&l), BAD_USAGE);
-    says("2 nodes");
+    expect_error("2 nodes");
 }
 
 /* ---- the dry world ---- */
 
-static enum status talk(struct world *world, void *argument)
+static enum status exchange_messages(struct world *world, void *argument)
 {
     (void)argument;
     struct mesh mesh;
@@ -216,7 +216,7 @@ static enum status talk(struct world *world, void *argument)
     stream_destroy(stream);
     device_close(device);
     groups_destroy(groups);
-    return right ? OK : fail(OUT_OF_BOUND, "the traffic is counted wrongly");
+    return right ? OK : fail(OUT_OF_BOUND, "the byte counts are wrong");
 }
 
 Test(dry, counts_messages_of_one_rank_in_a_thousand)
@@ -225,7 +225,7 @@ Test(dry, counts_messages_of_one_rank_in_a_thousand)
     cr_assert_eq(mesh_create((struct degrees){.tp = 8, .cp = 1, .ep = 1, .dp = 16, .pp = 8}, NULL, &mesh),
                  OK);
     int rank = mesh_rank(&mesh, MESH_DENSE, (struct mesh_coord){.tp = 5, .dp = 9, .pp = 3});
-    cr_assert_eq(world_run_dry(1024, rank, talk, NULL), OK, "%s", fail_text());
+    cr_assert_eq(world_run_dry(1024, rank, exchange_messages, NULL), OK, "%s", fail_text());
 }
 
 static bool has_ranks(const struct group *group, int count, const int *ranks)
@@ -284,10 +284,10 @@ Test(dry, does_not_mix, .init = no_launcher)
 {
     char cpu[] = "cpu", dry[] = "dry";
     cr_assert_eq(world_run_dry(2, 0, mix, cpu), BAD_ARGUMENT);
-    says("transport dry does not support device cpu");
+    expect_error("transport dry does not support device cpu");
     cr_assert_eq(world_run_dry(2, 0, mix, dry), OK);
     cr_assert_eq(world_run("local", 2, mix, dry), BAD_ARGUMENT);
-    says("rank 0: all_reduce all: transport local does not support device dry");
+    expect_error("rank 0: all_reduce all: transport local does not support device dry");
 }
 
 static enum status bad_groups(struct world *world, void *argument)
@@ -306,7 +306,7 @@ static enum status bad_groups(struct world *world, void *argument)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct comm *comm = NULL;
         cr_expect_eq(comm_create(world, "bad", 4, bad[i].ranks, bad[i].count, &comm), BAD_ARGUMENT);
-        says(bad[i].words);
+        expect_error(bad[i].words);
     }
     return OK;
 }

@@ -139,7 +139,7 @@ Test(mesh, orders_groups_by_coordinates_for_any_rank_order)
     }
 }
 
-static void refuses(struct degrees degrees, const char *order, const char *words)
+static void expect_rejected(struct degrees degrees, const char *order, const char *words)
 {
     struct mesh mesh;
     cr_assert_eq(mesh_create(degrees, order, &mesh), BAD_RECIPE);
@@ -149,20 +149,22 @@ static void refuses(struct degrees degrees, const char *order, const char *words
 Test(mesh, rejects_invalid_options)
 {
     struct degrees good = {.tp = 2, .cp = 1, .ep = 1, .dp = 2, .pp = 2};
-    refuses(good, "tp-cp-ep-dp", "pp is missing");
-    refuses(good, "tp-cp-ep-dp-pp-tp", "tp is listed twice");
-    refuses(good, "tp-cp-ep-dp-xp", "\"xp\" is not an axis");
-    refuses(good, "", "\"\" is not an axis");
-    refuses(good, "tp-cp-ep-dp-pp-", "\"\" is not an axis");
-    refuses((struct degrees){.tp = 0, .cp = 1, .ep = 1, .dp = 1, .pp = 1}, NULL, "tensor_parallel_size is 0");
-    refuses((struct degrees){.tp = 1, .cp = 2, .ep = 4, .dp = 3, .pp = 1}, NULL, "3 does");
-    refuses((struct degrees){.tp = 4, .cp = 1, .ep = 1, .dp = 2, .pp = 1, .etp = 3}, NULL, "2 does");
-    refuses((struct degrees){.tp = 4, .cp = 1, .ep = 2, .dp = 2, .pp = 1, .etp = 8}, NULL, "1 does");
-    refuses((struct degrees){.tp = 4, .cp = 1, .ep = 1, .dp = 2, .pp = 2, .etp = 2}, "tp-pp-dp-cp-ep",
-            "put pp last");
-    refuses((struct degrees){.tp = 65536, .cp = 1, .ep = 1, .dp = 65536, .pp = 65536}, NULL,
-            "largest number of ranks");
-    refuses((struct degrees){.tp = 2, .cp = 2, .ep = 8, .dp = 8, .pp = 2}, "tp-cp-ep-pp-dp", "put pp last");
+    expect_rejected(good, "tp-cp-ep-dp", "pp is missing");
+    expect_rejected(good, "tp-cp-ep-dp-pp-tp", "tp is listed twice");
+    expect_rejected(good, "tp-cp-ep-dp-xp", "\"xp\" is not an axis");
+    expect_rejected(good, "", "\"\" is not an axis");
+    expect_rejected(good, "tp-cp-ep-dp-pp-", "\"\" is not an axis");
+    expect_rejected((struct degrees){.tp = 0, .cp = 1, .ep = 1, .dp = 1, .pp = 1}, NULL,
+                    "tensor_parallel_size is 0");
+    expect_rejected((struct degrees){.tp = 1, .cp = 2, .ep = 4, .dp = 3, .pp = 1}, NULL, "3 does");
+    expect_rejected((struct degrees){.tp = 4, .cp = 1, .ep = 1, .dp = 2, .pp = 1, .etp = 3}, NULL, "2 does");
+    expect_rejected((struct degrees){.tp = 4, .cp = 1, .ep = 2, .dp = 2, .pp = 1, .etp = 8}, NULL, "1 does");
+    expect_rejected((struct degrees){.tp = 4, .cp = 1, .ep = 1, .dp = 2, .pp = 2, .etp = 2}, "tp-pp-dp-cp-ep",
+                    "put pp last");
+    expect_rejected((struct degrees){.tp = 65536, .cp = 1, .ep = 1, .dp = 65536, .pp = 65536}, NULL,
+                    "largest number of ranks");
+    expect_rejected((struct degrees){.tp = 2, .cp = 2, .ep = 8, .dp = 8, .pp = 2}, "tp-cp-ep-pp-dp",
+                    "put pp last");
 }
 
 Test(mesh, writes_sets_of_axes)
@@ -174,11 +176,11 @@ Test(mesh, writes_sets_of_axes)
     cr_assert_str_eq(axes_text(0, text), "");
 }
 
-/* ---- promises ---- */
+/* ---- invariants ---- */
 
-static void broken(const struct mesh *mesh, const char *words)
+static void expect_detected(const struct mesh *mesh, const char *words)
 {
-    cr_expect_eq(mesh_check(mesh), BAD_ARGUMENT, "%s was not found", words);
+    cr_expect_eq(mesh_check(mesh), BAD_ARGUMENT, "%s was not detected", words);
     cr_expect_str_eq(fail_text(), words);
 }
 
@@ -188,19 +190,19 @@ Test(mesh, detects_an_inconsistent_mesh)
     cr_assert_eq(mesh_check(&good), OK);
     struct mesh bad = good;
     bad.degrees.cp = 0;
-    broken(&bad, "mesh: a degree of tp 2 cp 0 ep 2 dp 4 pp 2 etp 2 is below 1");
+    expect_detected(&bad, "mesh: a degree of tp 2 cp 0 ep 2 dp 4 pp 2 etp 2 is below 1");
     bad = good;
     bad.world = 8;
-    broken(&bad, "mesh: tp 2 x cp 1 x dp 4 x pp 2 is not 8 ranks");
+    expect_detected(&bad, "mesh: tp 2 x cp 1 x dp 4 x pp 2 is not 8 ranks");
     bad = good;
     bad.degrees.ep = 3;
-    broken(&bad, "mesh: etp 2 x ep 3 does not divide tp 2 x dp 4 x cp 1");
+    expect_detected(&bad, "mesh: etp 2 x ep 3 does not divide tp 2 x dp 4 x cp 1");
     bad = good;
     bad.order[1] = bad.order[0];
-    broken(&bad, "mesh: axis 0 is invalid or twice in the order of ranks");
+    expect_detected(&bad, "mesh: axis 0 is invalid or twice in the order of ranks");
     bad.order[1] = AXIS_COUNT;
-    broken(&bad, "mesh: axis 5 is invalid or twice in the order of ranks");
+    expect_detected(&bad, "mesh: axis 5 is invalid or twice in the order of ranks");
     bad = made((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 4, .pp = 2}, "ep-pp-dp-tp-cp");
     bad.degrees.ep = 2; // before pp on the expert mesh only
-    broken(&bad, "mesh: a rank has other pipeline coordinates on the expert mesh");
+    expect_detected(&bad, "mesh: a rank has other pipeline coordinates on the expert mesh");
 }

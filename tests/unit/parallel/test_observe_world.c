@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* An observer of a world sees each call of its comms, with the bytes of every peer. */
+/* An observer of a world is called for each call of its communicators, with the bytes of every peer. */
 #include "parallel/observe_world.h"
 
 #include "base/text.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Promises of cuts and slices: a broken one is found. (Shards of real tensors: layers/test_param.c.) */
+/* Invariants of cuts and slices: violations are detected. (Shards of real tensors: layers/test_param.c.) */
 #include "parallel/shard.h"
 
 #include <criterion/criterion.h>
@@ -7,9 +7,9 @@
 static const int64_t dim[] = {50257, 8};
 static const struct cut rows = {.dim = 0, .axes = AXIS_TP, .parts = 4, .replicas = 1, .multiple = 1};
 
-static void found(enum status status, const char *words)
+static void expect_detected(enum status status, const char *words)
 {
-    cr_expect_eq(status, BAD_ARGUMENT, "%s was not found", words);
+    cr_expect_eq(status, BAD_ARGUMENT, "%s was not detected", words);
     cr_expect_str_eq(fail_text(), words);
 }
 
@@ -18,21 +18,21 @@ Test(shard, detects_an_inconsistent_cut)
     struct cut bad = rows;
     cr_assert_eq(cut_check(&rows, 2), OK);
     bad.dim = 2;
-    found(cut_check(&bad, 2), "cut: there is no dimension 2 of 2");
+    expect_detected(cut_check(&bad, 2), "cut: there is no dimension 2 of 2");
     bad.dim = -1;
-    found(cut_check(&bad, 2), "cut: there is no dimension -1 of 2");
+    expect_detected(cut_check(&bad, 2), "cut: there is no dimension -1 of 2");
     bad = rows;
     bad.axes = AXIS_TP | AXIS_DP;
-    found(cut_check(&bad, 2), "cut: a cut is along one axis of the mesh, not 9");
+    expect_detected(cut_check(&bad, 2), "cut: a cut is along one axis of the mesh, not 9");
     bad = rows;
     bad.parts = 0;
-    found(cut_check(&bad, 2), "cut: 0 parts, 1 replicas, multiples of 1; each is at least 1");
+    expect_detected(cut_check(&bad, 2), "cut: 0 parts, 1 replicas, multiples of 1; each is at least 1");
     bad = rows;
     bad.replicas = 0;
-    found(cut_check(&bad, 2), "cut: 4 parts, 0 replicas, multiples of 1; each is at least 1");
+    expect_detected(cut_check(&bad, 2), "cut: 4 parts, 0 replicas, multiples of 1; each is at least 1");
     bad = rows;
     bad.multiple = 0;
-    found(cut_check(&bad, 2), "cut: 4 parts, 1 replicas, multiples of 0; each is at least 1");
+    expect_detected(cut_check(&bad, 2), "cut: 4 parts, 1 replicas, multiples of 0; each is at least 1");
 }
 
 Test(shard, detects_an_inconsistent_slice)
@@ -41,22 +41,23 @@ Test(shard, detects_an_inconsistent_slice)
     cr_assert(slice_check(&good, dim) == OK && good.begin[0] == 37695 && good.count[0] == 12562);
     struct slice bad = good;
     bad.ndim = 0;
-    found(slice_check(&bad, dim), "slice: 0 dimensions; the maximum is 2");
+    expect_detected(slice_check(&bad, dim), "slice: 0 dimensions; the maximum is 2");
     bad = good;
     bad.begin[0]++;
-    found(slice_check(&bad, dim), "slice: [37696, 50258) of dimension 0 is not within 50257 indices");
+    expect_detected(slice_check(&bad, dim),
+                    "slice: [37696, 50258) of dimension 0 is not within 50257 indices");
     bad = good;
     bad.begin[1] = -1;
-    found(slice_check(&bad, dim), "slice: [-1, 7) of dimension 1 is not within 8 indices");
+    expect_detected(slice_check(&bad, dim), "slice: [-1, 7) of dimension 1 is not within 8 indices");
     bad = good;
     bad.count[1] = -1;
-    found(slice_check(&bad, dim), "slice: [0, -1) of dimension 1 is not within 8 indices");
+    expect_detected(slice_check(&bad, dim), "slice: [0, -1) of dimension 1 is not within 8 indices");
     bad = good;
     bad.padded[0] = 12561;
-    found(slice_check(&bad, dim), "slice: 12562 indices of dimension 0 have memory for 12561");
+    expect_detected(slice_check(&bad, dim), "slice: 12562 indices of dimension 0 have memory for 12561");
     bad = good;
     bad.ndim = 1; // its columns are no longer those of a dimension
-    found(slice_check(&bad, dim), "slice: [0, 8) of dimension 1 is not within 1 indices");
+    expect_detected(slice_check(&bad, dim), "slice: [0, 8) of dimension 1 is not within 1 indices");
     bad.count[1] = 1;
-    found(slice_check(&bad, dim), "slice: the unused dimension 1 has 8 indices");
+    expect_detected(slice_check(&bad, dim), "slice: the unused dimension 1 has 8 indices");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A profile from a string: written to a file, loaded, and its messages in one text, in which the folder is
- * called F. */
+/* A profile from a string: written to a file and loaded; its messages in one text, with "F" for the folder's
+ * name. */
 #pragma once
 
 #include "trainer/files/problems.h"
@@ -18,7 +18,7 @@
 
 struct loaded_profile {
     struct cluster_profile *profile; // NULL if it was rejected
-    struct text said;                // one line for each problem
+    struct text messages;            // one line for each problem
 };
 
 struct profile_folder {
@@ -32,8 +32,8 @@ static inline struct profile_folder folder_begin(void)
     return folder;
 }
 
-static inline void folder_put(const struct profile_folder *folder, const char *name, const char *bytes,
-                              size_t length)
+static inline void folder_write(const struct profile_folder *folder, const char *name, const char *bytes,
+                                size_t length)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/%s", folder->path, name);
@@ -52,10 +52,10 @@ static inline struct loaded_profile folder_load(const struct profile_folder *fol
     for (size_t i = 0; i < problems.count; i++) {
         for (const char *at = problems.list[i].text; *at != '\0';) {
             bool here = strncmp(at, folder->path, strlen(folder->path)) == 0;
-            text_add(&loaded.said, "%.*s", 1, here ? "F" : at);
+            text_add(&loaded.messages, "%.*s", 1, here ? "F" : at);
             at += here ? strlen(folder->path) : 1;
         }
-        text_add(&loaded.said, "\n");
+        text_add(&loaded.messages, "\n");
     }
     problems_free(&problems);
     return loaded;
@@ -74,14 +74,14 @@ static inline void folder_end(const struct profile_folder *folder, const char *c
 static inline void loaded_free(struct loaded_profile *loaded)
 {
     profile_destroy(loaded->profile);
-    text_free(&loaded->said);
+    text_free(&loaded->messages);
 }
 
 /* One profile of these bytes, called P.yaml. */
 static inline struct loaded_profile load_profile(const char *bytes, size_t length)
 {
     struct profile_folder folder = folder_begin();
-    folder_put(&folder, "P.yaml", bytes, length);
+    folder_write(&folder, "P.yaml", bytes, length);
     struct loaded_profile loaded = folder_load(&folder, "P.yaml");
     folder_end(&folder, (const char *const[]){"P.yaml", NULL});
     return loaded;

@@ -29,18 +29,18 @@
     "  p2p: []\n"                                                                                \
     "fit: {error_fraction: 0.02, rows: 40, at_bound: [congestion, launch_s]}\n"
 
-static void says(const char *yaml, const char *expected)
+static void expect_messages(const char *yaml, const char *expected)
 {
     struct loaded_profile loaded = load_profile(yaml, strlen(yaml));
-    cr_expect_str_eq(text_chars(&loaded.said), expected, "%s", text_chars(&loaded.said));
+    cr_expect_str_eq(text_chars(&loaded.messages), expected, "%s", text_chars(&loaded.messages));
     loaded_free(&loaded);
 }
 
 static struct cluster_profile *load_good(const char *yaml)
 {
     struct loaded_profile loaded = load_profile(yaml, strlen(yaml));
-    cr_assert_not_null(loaded.profile, "%s", text_chars(&loaded.said));
-    text_free(&loaded.said);
+    cr_assert_not_null(loaded.profile, "%s", text_chars(&loaded.messages));
+    text_free(&loaded.messages);
     return loaded.profile;
 }
 
@@ -149,27 +149,32 @@ Test(profile, the_documentation_is_current)
 
 Test(profile, bad_numbers)
 {
-    says(SMALL "model: {matmul_efficiency: 1.2}\n",
-         "F/P.yaml:3: model.matmul_efficiency 1.2 is out of range; expected a number above 0 up to 1\n");
-    says(SMALL "model: {memory_efficiency: nan}\n",
-         "F/P.yaml:3: model.memory_efficiency nan is out of range; expected a number above 0 up to 1\n");
-    says(SMALL "model: {launch_s: inf}\n",
-         "F/P.yaml:3: model.launch_s inf is out of range; expected a number from 0 to 1\n");
-    says(SMALL "model: {launch_s: -1e-9}\n",
-         "F/P.yaml:3: model.launch_s -1e-9 is out of range; expected a number from 0 to 1\n");
-    says(SMALL "model: {launch_s: \"1\"}\n",
-         "F/P.yaml:3: model.launch_s 1 is a text; remove the quotes; expected a number from 0 to 1\n");
-    says(SMALL "model: {launch_s: [1]}\n",
-         "F/P.yaml:3: model.launch_s is a list; expected a number from 0 to 1\n");
-    says(SMALL "model: {launch_s: }\n",
-         "F/P.yaml:3: model.launch_s is empty; expected a number from 0 to 1\n");
-    says(SMALL "model: {matmul_tile: 1.5}\n",
-         "F/P.yaml:3: model.matmul_tile 1.5 is not an integer; expected an integer from 0 to 4096\n");
-    says(SMALL "network: {nics: 2, latency_s: 1e-5, bandwidth: 0}\n",
-         "F/P.yaml:3: network.bandwidth 0 is out of range; expected a number from 100000 to 1e15\n");
-    says(DEVICE "node: {devices: 1025}\n",
-         "F/P.yaml:2: node.devices 1025 is out of range; expected an integer from 1 to 1024\n");
-    says(
+    expect_messages(
+        SMALL "model: {matmul_efficiency: 1.2}\n",
+        "F/P.yaml:3: model.matmul_efficiency 1.2 is out of range; expected a number above 0 up to 1\n");
+    expect_messages(
+        SMALL "model: {memory_efficiency: nan}\n",
+        "F/P.yaml:3: model.memory_efficiency nan is out of range; expected a number above 0 up to 1\n");
+    expect_messages(SMALL "model: {launch_s: inf}\n",
+                    "F/P.yaml:3: model.launch_s inf is out of range; expected a number from 0 to 1\n");
+    expect_messages(SMALL "model: {launch_s: -1e-9}\n",
+                    "F/P.yaml:3: model.launch_s -1e-9 is out of range; expected a number from 0 to 1\n");
+    expect_messages(
+        SMALL "model: {launch_s: \"1\"}\n",
+        "F/P.yaml:3: model.launch_s 1 is a text; remove the quotes; expected a number from 0 to 1\n");
+    expect_messages(SMALL "model: {launch_s: [1]}\n",
+                    "F/P.yaml:3: model.launch_s is a list; expected a number from 0 to 1\n");
+    expect_messages(SMALL "model: {launch_s: }\n",
+                    "F/P.yaml:3: model.launch_s is empty; expected a number from 0 to 1\n");
+    expect_messages(
+        SMALL "model: {matmul_tile: 1.5}\n",
+        "F/P.yaml:3: model.matmul_tile 1.5 is not an integer; expected an integer from 0 to 4096\n");
+    expect_messages(
+        SMALL "network: {nics: 2, latency_s: 1e-5, bandwidth: 0}\n",
+        "F/P.yaml:3: network.bandwidth 0 is out of range; expected a number from 100000 to 1e15\n");
+    expect_messages(DEVICE "node: {devices: 1025}\n",
+                    "F/P.yaml:2: node.devices 1025 is out of range; expected an integer from 1 to 1024\n");
+    expect_messages(
         "device: {name: X, cores: 4, peak_flops_fp32: 1e12, memory_bytes: 1e9, memory_bandwidth: 1e11,\n"
         "  reserved_bytes: 2e9}\nnode: {devices: 1}\n",
         "F/P.yaml: device.reserved_bytes 2000000000 is not below device.memory_bytes 1000000000; "
@@ -178,83 +183,91 @@ Test(profile, bad_numbers)
 
 Test(profile, bad_texts)
 {
-    says(SMALL "description: [1]\n",
-         "F/P.yaml:3: description is a list; expected a text of at most 200 characters\n");
-    says("device: {name: X, is_cpu: yes, cores: 4, peak_flops_fp32: 1e12, memory_bytes: 1e9, "
-         "memory_bandwidth: 1e11}\nnode: {devices: 1}\n",
-         "F/P.yaml:1: device.is_cpu yes is neither; expected true or false\n");
-    says(SMALL "fit: {at_bound: [speed]}\n",
-         "F/P.yaml:3: fit.at_bound speed is not a key of the section model; expected a list of keys of the "
-         "section model\n");
+    expect_messages(SMALL "description: [1]\n",
+                    "F/P.yaml:3: description is a list; expected a text of at most 200 characters\n");
+    expect_messages("device: {name: X, is_cpu: yes, cores: 4, peak_flops_fp32: 1e12, memory_bytes: 1e9, "
+                    "memory_bandwidth: 1e11}\nnode: {devices: 1}\n",
+                    "F/P.yaml:1: device.is_cpu yes is neither; expected true or false\n");
+    expect_messages(
+        SMALL "fit: {at_bound: [speed]}\n",
+        "F/P.yaml:3: fit.at_bound speed is not a key of the section model; expected a list of keys of the "
+        "section model\n");
 }
 
 Test(profile, unknown_keys_name_the_nearest)
 {
-    says(SMALL "model: {matmul_eficiency: 0.5}\n",
-         "F/P.yaml:3: unknown key model.matmul_eficiency; did you mean model.matmul_efficiency?\n");
-    says(SMALL "model: {cores: 2}\n", "F/P.yaml:3: unknown key model.cores; did you mean device.cores?\n");
-    says(SMALL "device.cores: 2\n", "F/P.yaml:3: unknown key device.cores; did you mean device.cores?\n");
-    says(SMALL "netwrk: {nics: 0}\n", "F/P.yaml:3: unknown key netwrk; did you mean network?\n");
-    says(SMALL "fit: {zzzzzzzz: 0}\n",
-         "F/P.yaml:3: unknown key fit.zzzzzzzz; expected one of error_fraction, rows, at_bound\n");
-    says(SMALL "model: 3\n", "F/P.yaml:3: model is a section; expected keys and values below it\n");
-    says(SMALL "model: {launch_s: 0, launch_s: 0}\n",
-         "F/P.yaml:3: model.launch_s is given twice, first in line 3; remove one of them\n");
-    says("- 1\n",
-         "F/P.yaml:1: expected keys and values, such as `node: {devices: 8}`\n"
-         "F/P.yaml: device.name is missing; expected a text of at most 200 characters\n"
-         "F/P.yaml: device.cores is missing; expected an integer from 1 to 65536\n"
-         "F/P.yaml: device.peak_flops_fp32 is missing; expected a number from 1e6 to 1e18 in FLOP/s\n"
-         "F/P.yaml: device.memory_bytes is missing; expected an integer from 1e6 to 1e15 in B\n"
-         "F/P.yaml: device.memory_bandwidth is missing; expected a number from 1e6 to 1e15 in B/s\n"
-         "F/P.yaml: node.devices is missing; expected an integer from 1 to 1024\n");
+    expect_messages(
+        SMALL "model: {matmul_eficiency: 0.5}\n",
+        "F/P.yaml:3: unknown key model.matmul_eficiency; did you mean model.matmul_efficiency?\n");
+    expect_messages(SMALL "model: {cores: 2}\n",
+                    "F/P.yaml:3: unknown key model.cores; did you mean device.cores?\n");
+    expect_messages(SMALL "device.cores: 2\n",
+                    "F/P.yaml:3: unknown key device.cores; did you mean device.cores?\n");
+    expect_messages(SMALL "netwrk: {nics: 0}\n", "F/P.yaml:3: unknown key netwrk; did you mean network?\n");
+    expect_messages(SMALL "fit: {zzzzzzzz: 0}\n",
+                    "F/P.yaml:3: unknown key fit.zzzzzzzz; expected one of error_fraction, rows, at_bound\n");
+    expect_messages(SMALL "model: 3\n",
+                    "F/P.yaml:3: model is a section; expected keys and values below it\n");
+    expect_messages(SMALL "model: {launch_s: 0, launch_s: 0}\n",
+                    "F/P.yaml:3: model.launch_s is given twice, first in line 3; remove one of them\n");
+    expect_messages(
+        "- 1\n", "F/P.yaml:1: expected keys and values, such as `node: {devices: 8}`\n"
+                 "F/P.yaml: device.name is missing; expected a text of at most 200 characters\n"
+                 "F/P.yaml: device.cores is missing; expected an integer from 1 to 65536\n"
+                 "F/P.yaml: device.peak_flops_fp32 is missing; expected a number from 1e6 to 1e18 in FLOP/s\n"
+                 "F/P.yaml: device.memory_bytes is missing; expected an integer from 1e6 to 1e15 in B\n"
+                 "F/P.yaml: device.memory_bandwidth is missing; expected a number from 1e6 to 1e15 in B/s\n"
+                 "F/P.yaml: node.devices is missing; expected an integer from 1 to 1024\n");
 }
 
 Test(profile, missing_keys)
 {
-    says(DEVICE "node: {devices: 8}\nnetwork: {nics: 1}\n",
-         "F/P.yaml: node.link_latency_s is missing; expected a number above 0 up to 1 in s, since "
-         "node.devices is above 1\n"
-         "F/P.yaml: node.link_bandwidth is missing; expected a number from 1e6 to 1e15 in B/s, since "
-         "node.devices is above 1\n"
-         "F/P.yaml: network.latency_s is missing; expected a number above 0 up to 1 in s, since network.nics "
-         "is above 0\n"
-         "F/P.yaml: network.bandwidth is missing; expected a number from 100000 to 1e15 in B/s, since "
-         "network.nics is above 0\n");
-    // A refused value is not also missing, and all problems are reported.
-    says("device: {name: X, cores: 0, peak_flops_fp32: 1e12, memory_bytes: 1e9}\nnode: {devices: 1}\nx: 1\n",
-         "F/P.yaml:1: device.cores 0 is out of range; expected an integer from 1 to 65536\n"
-         "F/P.yaml:3: unknown key x; expected one of name, description, base, device, node, network, model, "
-         "fit, measured\n"
-         "F/P.yaml: device.memory_bandwidth is missing; expected a number from 1e6 to 1e15 in B/s\n");
+    expect_messages(
+        DEVICE "node: {devices: 8}\nnetwork: {nics: 1}\n",
+        "F/P.yaml: node.link_latency_s is missing; expected a number above 0 up to 1 in s, since "
+        "node.devices is above 1\n"
+        "F/P.yaml: node.link_bandwidth is missing; expected a number from 1e6 to 1e15 in B/s, since "
+        "node.devices is above 1\n"
+        "F/P.yaml: network.latency_s is missing; expected a number above 0 up to 1 in s, since network.nics "
+        "is above 0\n"
+        "F/P.yaml: network.bandwidth is missing; expected a number from 100000 to 1e15 in B/s, since "
+        "network.nics is above 0\n");
+    // A rejected value is not reported as missing too, and all problems are reported.
+    expect_messages(
+        "device: {name: X, cores: 0, peak_flops_fp32: 1e12, memory_bytes: 1e9}\nnode: {devices: 1}\nx: 1\n",
+        "F/P.yaml:1: device.cores 0 is out of range; expected an integer from 1 to 65536\n"
+        "F/P.yaml:3: unknown key x; expected one of name, description, base, device, node, network, model, "
+        "fit, measured\n"
+        "F/P.yaml: device.memory_bandwidth is missing; expected a number from 1e6 to 1e15 in B/s\n");
 }
 
 Test(profile, bad_tables)
 {
-    says(SMALL "measured: {matmull: []}\n",
-         "F/P.yaml:3: unknown table measured.matmull; did you mean measured.matmul?\n");
-    says(SMALL "measured: {memory: {bytes: 1}}\n",
-         "F/P.yaml:3: measured.memory is not a list; expected one entry for each shape\n");
-    says(SMALL "measured:\n  memory:\n    - 3\n    - {bytes: 1}\n    - {bytes: 0, bytes_per_s: 1e9}\n"
-               "    - {bytes: 1, bytes_per_s: 0}\n    - {byte: 1, bytes_per_s: 1e9}\n"
-               "    - {bytes: 1, bytes: 2, bytes_per_s: 1e9}\n    - {bytes: 1.5, bytes_per_s: 1e9}\n",
-         "F/P.yaml:5: measured.memory entry 1: is not a mapping; expected {bytes: ..., bytes_per_s: ...}\n"
-         "F/P.yaml:6: measured.memory entry 2: bytes_per_s is missing\n"
-         "F/P.yaml:7: measured.memory entry 3: bytes 0 is out of range; expected an integer from 1 to 1e15\n"
-         "F/P.yaml:8: measured.memory entry 4: bytes_per_s 0 is out of range; expected a number from 1000 to "
-         "1e15\n"
-         "F/P.yaml:9: measured.memory entry 5: unknown key byte; did you mean bytes?\n"
-         "F/P.yaml:10: measured.memory entry 6: bytes is given twice; remove one of them\n"
-         "F/P.yaml:11: measured.memory entry 7: bytes 1.5 is not an integer; expected an integer from 1 to "
-         "1e15\n");
-    says(SMALL "measured:\n  matmul: [{m: 1, n: 1, k: 1, dtype: fp64, flops: 1e9}]\n",
-         "F/P.yaml:4: measured.matmul entry 1: dtype fp64 is unknown; did you mean fp32?\n");
-    says(SMALL
-         "measured:\n  memory:\n    - {bytes: 2, bytes_per_s: 1e9}\n    - {bytes: 1, bytes_per_s: 1e9}\n"
-         "    - {bytes: 2, bytes_per_s: 2e9}\n",
-         "F/P.yaml:7: measured.memory entry 3: the same shape as entry 1; remove one of them\n");
-    says(SMALL "measured:\n  p2p: [{ranks: 3, nodes: 2, bytes: 1, seconds: 1}]\n",
-         "F/P.yaml:4: measured.p2p entry 1: ranks 3 is not a multiple of nodes 2\n");
+    expect_messages(SMALL "measured: {matmull: []}\n",
+                    "F/P.yaml:3: unknown table measured.matmull; did you mean measured.matmul?\n");
+    expect_messages(SMALL "measured: {memory: {bytes: 1}}\n",
+                    "F/P.yaml:3: measured.memory is not a list; expected one entry for each shape\n");
+    expect_messages(
+        SMALL "measured:\n  memory:\n    - 3\n    - {bytes: 1}\n    - {bytes: 0, bytes_per_s: 1e9}\n"
+              "    - {bytes: 1, bytes_per_s: 0}\n    - {byte: 1, bytes_per_s: 1e9}\n"
+              "    - {bytes: 1, bytes: 2, bytes_per_s: 1e9}\n    - {bytes: 1.5, bytes_per_s: 1e9}\n",
+        "F/P.yaml:5: measured.memory entry 1: is not a mapping; expected {bytes: ..., bytes_per_s: ...}\n"
+        "F/P.yaml:6: measured.memory entry 2: bytes_per_s is missing\n"
+        "F/P.yaml:7: measured.memory entry 3: bytes 0 is out of range; expected an integer from 1 to 1e15\n"
+        "F/P.yaml:8: measured.memory entry 4: bytes_per_s 0 is out of range; expected a number from 1000 to "
+        "1e15\n"
+        "F/P.yaml:9: measured.memory entry 5: unknown key byte; did you mean bytes?\n"
+        "F/P.yaml:10: measured.memory entry 6: bytes is given twice; remove one of them\n"
+        "F/P.yaml:11: measured.memory entry 7: bytes 1.5 is not an integer; expected an integer from 1 to "
+        "1e15\n");
+    expect_messages(SMALL "measured:\n  matmul: [{m: 1, n: 1, k: 1, dtype: fp64, flops: 1e9}]\n",
+                    "F/P.yaml:4: measured.matmul entry 1: dtype fp64 is unknown; did you mean fp32?\n");
+    expect_messages(
+        SMALL "measured:\n  memory:\n    - {bytes: 2, bytes_per_s: 1e9}\n    - {bytes: 1, bytes_per_s: 1e9}\n"
+              "    - {bytes: 2, bytes_per_s: 2e9}\n",
+        "F/P.yaml:7: measured.memory entry 3: the same shape as entry 1; remove one of them\n");
+    expect_messages(SMALL "measured:\n  p2p: [{ranks: 3, nodes: 2, bytes: 1, seconds: 1}]\n",
+                    "F/P.yaml:4: measured.p2p entry 1: ranks 3 is not a multiple of nodes 2\n");
 }
 
 /* ---- bases ---- */
@@ -269,7 +282,7 @@ static struct loaded_profile load_files(const struct file *files, size_t count)
     struct profile_folder folder = folder_begin();
     const char *names[16] = {NULL};
     for (size_t i = 0; i < count; i++) {
-        folder_put(&folder, files[i].name, files[i].yaml, strlen(files[i].yaml));
+        folder_write(&folder, files[i].name, files[i].yaml, strlen(files[i].yaml));
         names[i] = files[i].name;
     }
     struct loaded_profile loaded = folder_load(&folder, files[0].name);
@@ -288,7 +301,7 @@ Test(profile, a_profile_extends_others)
     };
     struct loaded_profile loaded = load_files(files, 2);
     struct cluster_profile *p = loaded.profile;
-    cr_assert_not_null(p, "%s", text_chars(&loaded.said));
+    cr_assert_not_null(p, "%s", text_chars(&loaded.messages));
     cr_expect_str_eq(p->name, "a"); // a base's name is its own
     cr_expect_str_eq(p->description, "");
     cr_expect(p->model.launch_s == 1e-6 && p->model.congestion == 0.5);
@@ -302,37 +315,38 @@ Test(profile, a_profile_extends_others)
     loaded_free(&loaded);
 }
 
-static void files_say(const struct file *files, size_t count, const char *expected)
+static void expect_file_messages(const struct file *files, size_t count, const char *expected)
 {
     struct loaded_profile loaded = load_files(files, count);
-    cr_expect_str_eq(text_chars(&loaded.said), expected, "%s", text_chars(&loaded.said));
+    cr_expect_str_eq(text_chars(&loaded.messages), expected, "%s", text_chars(&loaded.messages));
     loaded_free(&loaded);
 }
 
 Test(profile, bad_bases)
 {
-    files_say((struct file[]){{"a.yaml", "base: b.yaml\n"}, {"b.yaml", "\nbase: ./a.yaml\n"}}, 2,
-              "F/b.yaml:2: base: F/./a.yaml is already a base of this profile; remove one of them\n");
-    files_say((struct file[]){{"a.yaml", "base: no.yaml\n"}}, 1,
-              "F/a.yaml:1: base: F/no.yaml: No such file or directory\n");
-    files_say((struct file[]){{"a.yaml", "base: [b.yaml]\n"}}, 1,
-              "F/a.yaml:1: base: expected the name or the path of one profile\n");
-    files_say((struct file[]){{"0.yaml", "base: 1.yaml\n"},
-                              {"1.yaml", "base: 2.yaml\n"},
-                              {"2.yaml", "base: 3.yaml\n"},
-                              {"3.yaml", "base: 4.yaml\n"},
-                              {"4.yaml", "base: 5.yaml\n"},
-                              {"5.yaml", "base: 6.yaml\n"},
-                              {"6.yaml", "base: 7.yaml\n"},
-                              {"7.yaml", "base: 8.yaml\n"},
-                              {"8.yaml", SMALL}},
-              9, "F/7.yaml:1: base: more than 8 profiles, each the base of the previous one\n");
+    expect_file_messages(
+        (struct file[]){{"a.yaml", "base: b.yaml\n"}, {"b.yaml", "\nbase: ./a.yaml\n"}}, 2,
+        "F/b.yaml:2: base: F/./a.yaml is already a base of this profile; remove one of them\n");
+    expect_file_messages((struct file[]){{"a.yaml", "base: no.yaml\n"}}, 1,
+                         "F/a.yaml:1: base: F/no.yaml: No such file or directory\n");
+    expect_file_messages((struct file[]){{"a.yaml", "base: [b.yaml]\n"}}, 1,
+                         "F/a.yaml:1: base: expected the name or the path of one profile\n");
+    expect_file_messages((struct file[]){{"0.yaml", "base: 1.yaml\n"},
+                                         {"1.yaml", "base: 2.yaml\n"},
+                                         {"2.yaml", "base: 3.yaml\n"},
+                                         {"3.yaml", "base: 4.yaml\n"},
+                                         {"4.yaml", "base: 5.yaml\n"},
+                                         {"5.yaml", "base: 6.yaml\n"},
+                                         {"6.yaml", "base: 7.yaml\n"},
+                                         {"7.yaml", "base: 8.yaml\n"},
+                                         {"8.yaml", SMALL}},
+                         9, "F/7.yaml:1: base: more than 8 profiles, each the base of the previous one\n");
     // Problems of a base and of the profile together.
-    files_say((struct file[]){{"a.yaml", "base: b.yaml\nx: 1\n"}, {"b.yaml", SMALL "model: {launch_s: x}\n"}},
-              2,
-              "F/b.yaml:3: model.launch_s x is not a number; expected a number from 0 to 1\n"
-              "F/a.yaml:2: unknown key x; expected one of name, description, base, device, node, network, "
-              "model, fit, measured\n");
+    expect_file_messages(
+        (struct file[]){{"a.yaml", "base: b.yaml\nx: 1\n"}, {"b.yaml", SMALL "model: {launch_s: x}\n"}}, 2,
+        "F/b.yaml:3: model.launch_s x is not a number; expected a number from 0 to 1\n"
+        "F/a.yaml:2: unknown key x; expected one of name, description, base, device, node, network, "
+        "model, fit, measured\n");
 }
 
 Test(profile, an_unknown_name_lists_the_profiles)
@@ -352,7 +366,7 @@ Test(profile, an_unknown_name_lists_the_profiles)
 /* ---- shipped profiles ---- */
 
 /* Orders of magnitude of accelerators from 2017 on; a wrong unit is outside of them. */
-static void is_plausible(const struct cluster_profile *p)
+static void expect_plausible(const struct cluster_profile *p)
 {
     const struct profile_device *d = &p->device;
     cr_expect(!d->is_cpu && d->cores >= 80 && d->cores <= 256);
@@ -381,7 +395,7 @@ Test(profile, shipped_profiles_are_valid)
         cr_assert_eq(profile_load(name, &profile, &problems), OK, "%s: %s", name, fail_text());
         cr_expect_str_eq(profile->name, name);
         cr_expect_str_eq(profile->description, profile_shipped_description(count));
-        is_plausible(profile);
+        expect_plausible(profile);
         profile_destroy(profile);
         problems_free(&problems);
     }
@@ -391,7 +405,7 @@ Test(profile, shipped_profiles_are_valid)
 /* ---- damaged files ---- */
 
 /* Every truncation, and every byte replaced by some: never a crash, and an error names the file. */
-Test(profile, damaged_files_are_refused_or_read)
+Test(profile, damaged_files_are_rejected_or_read)
 {
     static const unsigned char values[] = {0, '\n', ' ', ':', '{', '-', '9', 0xFF};
     const size_t length = strlen(FULL);
@@ -401,10 +415,10 @@ Test(profile, damaged_files_are_refused_or_read)
         const bool cut = i % 2 == 0;
         memcpy(bytes, FULL, length);
         bytes[i] = (char)values[i / 2 % sizeof values];
-        folder_put(&folder, "P.yaml", bytes, cut ? i : length);
+        folder_write(&folder, "P.yaml", bytes, cut ? i : length);
         struct loaded_profile loaded = folder_load(&folder, "P.yaml");
-        cr_expect(loaded.profile != NULL || strncmp(text_chars(&loaded.said), "F/P.yaml", 8) == 0, "%zu: %s",
-                  i, text_chars(&loaded.said));
+        cr_expect(loaded.profile != NULL || strncmp(text_chars(&loaded.messages), "F/P.yaml", 8) == 0,
+                  "%zu: %s", i, text_chars(&loaded.messages));
         loaded_free(&loaded);
     }
     folder_end(&folder, (const char *const[]){"P.yaml", NULL});

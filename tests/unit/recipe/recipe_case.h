@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A recipe from a string: written to a file, loaded, and its messages in one text, in which the file is
- * called R. */
+/* A recipe from a string: written to a file and loaded; its messages in one text, with "R" for the file's
+ * name. */
 #pragma once
 
 #include "trainer/recipe/recipe.h"
@@ -19,7 +19,7 @@
 
 struct loaded {
     struct recipe *recipe; // NULL if it was rejected
-    struct text said;      // one line for each problem
+    struct text messages;  // one line for each problem
     size_t errors;
 };
 
@@ -56,8 +56,9 @@ static inline struct loaded load_bytes(const char *yaml, size_t length, const ch
     unlink(path);
     loaded.errors = problems.errors;
     for (size_t i = 0; i < problems.count; i++)
-        text_add(&loaded.said, "%s%s\n", problems.list[i].warning ? "warning: " : "", problems.list[i].text);
-    text_replace(&loaded.said, path, "R");
+        text_add(&loaded.messages, "%s%s\n", problems.list[i].warning ? "warning: " : "",
+                 problems.list[i].text);
+    text_replace(&loaded.messages, path, "R");
     cr_assert_eq(status, problems.errors == 0 ? OK : BAD_RECIPE);
     cr_assert_eq(loaded.recipe != NULL, status == OK);
     problems_free(&problems);
@@ -72,19 +73,20 @@ static inline struct loaded load(const char *yaml, const char *const *overrides,
 static inline void loaded_free(struct loaded *loaded)
 {
     recipe_destroy(loaded->recipe);
-    text_free(&loaded->said);
+    text_free(&loaded->messages);
 }
 
 /* Expects exactly these messages for `yaml`. */
-#define SAYS(yaml, ...)         says(yaml, NULL, 0, __VA_ARGS__, __LINE__)
+#define EXPECT_MESSAGES(yaml, ...) expect_messages(yaml, NULL, 0, __VA_ARGS__, __LINE__)
 /* The same for the smallest recipe with one override. */
-#define OVERRIDE_SAYS(one, ...) says(SMALL, (const char *const[]){one, NULL}, 0, __VA_ARGS__, __LINE__)
+#define FOR_OVERRIDE(one, ...) \
+    expect_messages(SMALL, (const char *const[]){one, NULL}, 0, __VA_ARGS__, __LINE__)
 
-static inline void says(const char *yaml, const char *const *overrides, int world, const char *expected,
-                        int line)
+static inline void expect_messages(const char *yaml, const char *const *overrides, int world,
+                                   const char *expected, int line)
 {
     struct loaded loaded = load(yaml, overrides, world);
-    cr_expect_str_eq(text_chars(&loaded.said), expected, "line %d:\n  said     %s  expected %s", line,
-                     text_chars(&loaded.said), expected);
+    cr_expect_str_eq(text_chars(&loaded.messages), expected, "line %d:\n  got      %s  expected %s", line,
+                     text_chars(&loaded.messages), expected);
     loaded_free(&loaded);
 }

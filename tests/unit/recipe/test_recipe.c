@@ -8,7 +8,7 @@
 Test(recipe, minimal_recipe_gets_all_defaults)
 {
     struct loaded l = load(SMALL, NULL, 0);
-    cr_assert_str_eq(text_chars(&l.said), "");
+    cr_assert_str_eq(text_chars(&l.messages), "");
     const struct recipe *r = l.recipe;
     cr_assert(r->model.num_layers == 4 && r->model.hidden_size == 64 && r->model.kv_channels == 16);
     cr_assert(r->model.num_query_groups == 4 && r->model.ffn_hidden_size == 256 &&
@@ -34,7 +34,7 @@ Test(recipe, aliases_are_read)
              "        position_embedding_type: rope}\n"
              "parallel: {tp: 2, pp: 2, dp: 2, cp: 1, ep: 1}\n" TRAIN OPTIMIZER DATA,
              NULL, 0);
-    cr_assert_str_eq(text_chars(&l.said), "");
+    cr_assert_str_eq(text_chars(&l.messages), "");
     const struct recipe *r = l.recipe;
     cr_assert(r->model.num_query_groups == 2 && r->model.ffn_hidden_size == 96 &&
               r->model.rotary_base == 5e5);
@@ -53,7 +53,7 @@ Test(recipe, overrides_win_and_lists_are_yaml)
                                      "data.split=99,1",
                                      NULL};
     struct loaded l = load(SMALL "parallel: {tp: 4}\n", overrides, 0);
-    cr_assert_str_eq(text_chars(&l.said), "");
+    cr_assert_str_eq(text_chars(&l.messages), "");
     const struct recipe *r = l.recipe;
     cr_assert(r->parallel.tensor_parallel_size == 2 && r->parallel.pipeline_parallel_size == 2);
     cr_assert(recipe_stage_layers(r, 0) == 3 && recipe_stage_layers(r, 1) == 1);
@@ -73,7 +73,7 @@ Test(recipe, none_and_auto_reset_a_value)
                                      "model.kv_channels=auto", "dp=auto",
                                      "data.valid=none",        NULL};
     struct loaded l = load(MODEL TRAIN OPTIMIZER "data: {train: d, valid: v}\n", overrides, 4);
-    cr_assert_str_eq(text_chars(&l.said), "");
+    cr_assert_str_eq(text_chars(&l.messages), "");
     cr_assert_null(l.recipe->checkpoint.save);
     cr_assert_null(l.recipe->checkpoint.load);
     cr_assert_eq(l.recipe->model.kv_channels, 16);
@@ -90,7 +90,7 @@ Test(recipe, layers_are_distributed_evenly)
             snprintf(one, sizeof one, "model.num_layers=%d", layers);
             snprintf(two, sizeof two, "pp=%d", pp);
             struct loaded l = load(SMALL, (const char *const[]){one, two, NULL}, 0);
-            cr_assert_str_eq(text_chars(&l.said), "");
+            cr_assert_str_eq(text_chars(&l.messages), "");
             int64_t sum = 0;
             for (int s = 0; s < pp; s++) {
                 int64_t here = recipe_stage_layers(l.recipe, s);
@@ -105,141 +105,145 @@ Test(recipe, layers_are_distributed_evenly)
 
 Test(recipe, unknown_keys_name_the_nearest)
 {
-    SAYS(SMALL "sede: 1\n", "R:5: unknown key sede; did you mean seed?\n");
-    SAYS(SMALL "parallel: {tensor_paralel_size: 2}\n",
-         "R:5: unknown key parallel.tensor_paralel_size; did you mean parallel.tensor_parallel_size?\n");
-    SAYS(SMALL "modle: {num_layers: 2}\n", "R:5: unknown key modle; did you mean model?\n");
-    SAYS(SMALL "train_iters: 5\n", "R:5: unknown key train_iters; did you mean train.train_iters?\n");
-    SAYS(MODEL TRAIN "optimizer: {lr: 1, train_iters: 5}\n" DATA,
-         "R:3: unknown key optimizer.train_iters; did you mean train.train_iters?\n");
-    SAYS(SMALL "train.train_iters: 5\n",
-         "R:5: unknown key train.train_iters; in a file, write train: {train_iters: ...}\n");
-    SAYS(SMALL "zzzzzz: 5\n", "R:5: unknown key zzzzzz\n");
-    SAYS(
+    EXPECT_MESSAGES(SMALL "sede: 1\n", "R:5: unknown key sede; did you mean seed?\n");
+    EXPECT_MESSAGES(
+        SMALL "parallel: {tensor_paralel_size: 2}\n",
+        "R:5: unknown key parallel.tensor_paralel_size; did you mean parallel.tensor_parallel_size?\n");
+    EXPECT_MESSAGES(SMALL "modle: {num_layers: 2}\n", "R:5: unknown key modle; did you mean model?\n");
+    EXPECT_MESSAGES(SMALL "train_iters: 5\n",
+                    "R:5: unknown key train_iters; did you mean train.train_iters?\n");
+    EXPECT_MESSAGES(MODEL TRAIN "optimizer: {lr: 1, train_iters: 5}\n" DATA,
+                    "R:3: unknown key optimizer.train_iters; did you mean train.train_iters?\n");
+    EXPECT_MESSAGES(SMALL "train.train_iters: 5\n",
+                    "R:5: unknown key train.train_iters; in a file, write train: {train_iters: ...}\n");
+    EXPECT_MESSAGES(SMALL "zzzzzz: 5\n", "R:5: unknown key zzzzzz\n");
+    EXPECT_MESSAGES(
         "model: {model: {num_layers: 4}, num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: "
         "32}\n" TRAIN OPTIMIZER DATA,
         "R:1: unknown key model.model; the keys of model are not nested\n");
-    SAYS(SMALL "parallel: {pipeline: {schedule: gpipe}}\n",
-         "R:5: pipeline is inside parallel, but it is a top-level section; unindent it\n");
-    OVERRIDE_SAYS("train.train_iter=5",
-                  "command line: unknown key train.train_iter; did you mean train.train_iters?\n");
-    OVERRIDE_SAYS("train_iters=5", "command line: unknown key train_iters; did you mean "
-                                   "train.train_iters?\n");
-    OVERRIDE_SAYS("model.model=5",
-                  "command line: unknown key model.model; the keys of model are not nested\n");
-    OVERRIDE_SAYS("model=5", "command line: model is a section; write model.KEY=value\n");
-    OVERRIDE_SAYS("model.num_experts=8",
-                  "command line: unknown key model.num_experts: mixture of experts is not implemented\n");
-    OVERRIDE_SAYS("tokenizer.zzzzzz=8",
-                  "command line: unknown key tokenizer.zzzzzz; the keys of tokenizer are "
-                  "tokenizer_type, vocab_file, merge_file\n");
-    OVERRIDE_SAYS("--tp=2", "command line: --tp=2: keys have no dashes; use tp=2\n");
-    OVERRIDE_SAYS("--help", "command line: --help is not key=value\n");
-    OVERRIDE_SAYS("base=x.yaml", "command line: base can only be given in a file\n");
+    EXPECT_MESSAGES(SMALL "parallel: {pipeline: {schedule: gpipe}}\n",
+                    "R:5: pipeline is inside parallel, but it is a top-level section; unindent it\n");
+    FOR_OVERRIDE("train.train_iter=5",
+                 "command line: unknown key train.train_iter; did you mean train.train_iters?\n");
+    FOR_OVERRIDE("train_iters=5", "command line: unknown key train_iters; did you mean "
+                                  "train.train_iters?\n");
+    FOR_OVERRIDE("model.model=5",
+                 "command line: unknown key model.model; the keys of model are not nested\n");
+    FOR_OVERRIDE("model=5", "command line: model is a section; write model.KEY=value\n");
+    FOR_OVERRIDE("model.num_experts=8",
+                 "command line: unknown key model.num_experts: mixture of experts is not implemented\n");
+    FOR_OVERRIDE("tokenizer.zzzzzz=8",
+                 "command line: unknown key tokenizer.zzzzzz; the keys of tokenizer are "
+                 "tokenizer_type, vocab_file, merge_file\n");
+    FOR_OVERRIDE("--tp=2", "command line: --tp=2: keys have no dashes; use tp=2\n");
+    FOR_OVERRIDE("--help", "command line: --help is not key=value\n");
+    FOR_OVERRIDE("base=x.yaml", "command line: base can only be given in a file\n");
 }
 
 Test(recipe, a_key_given_twice_names_both_lines)
 {
-    SAYS(SMALL "seed: 1\nname: x\nseed: 2\n",
-         "R:7: seed is given twice, first in line 5; remove one of them\n");
-    SAYS(SMALL "parallel:\n  tp: 1\n  tensor_parallel_size: 2\n",
-         "R:7: parallel.tensor_parallel_size is given twice, first in line 6; remove one of them\n");
-    SAYS(SMALL DATA, "R:5: data is given twice, first in line 4; remove one of them\n");
-    says(SMALL, (const char *const[]){"tp=1", "parallel.tp=2", NULL}, 0,
-         "command line: parallel.tensor_parallel_size is given twice; remove one of them\n", __LINE__);
+    EXPECT_MESSAGES(SMALL "seed: 1\nname: x\nseed: 2\n",
+                    "R:7: seed is given twice, first in line 5; remove one of them\n");
+    EXPECT_MESSAGES(
+        SMALL "parallel:\n  tp: 1\n  tensor_parallel_size: 2\n",
+        "R:7: parallel.tensor_parallel_size is given twice, first in line 6; remove one of them\n");
+    EXPECT_MESSAGES(SMALL DATA, "R:5: data is given twice, first in line 4; remove one of them\n");
+    expect_messages(SMALL, (const char *const[]){"tp=1", "parallel.tp=2", NULL}, 0,
+                    "command line: parallel.tensor_parallel_size is given twice; remove one of them\n",
+                    __LINE__);
 }
 
 Test(recipe, wrong_types)
 {
-    OVERRIDE_SAYS("model.num_layers=abc",
-                  "command line: model.num_layers \"abc\" is not an integer from 1 to 100000\n");
-    OVERRIDE_SAYS("model.num_layers=1.5",
-                  "command line: model.num_layers \"1.5\" is not an integer from 1 to 100000; use 1 or 2\n");
-    OVERRIDE_SAYS("model.num_layers=1e1",
-                  "command line: model.num_layers \"1e1\" is not an integer from 1 to 100000; use 10\n");
-    OVERRIDE_SAYS("model.num_layers=\"4\"",
-                  "command line: model.num_layers \"4\" is text; remove the quotes\n");
-    OVERRIDE_SAYS("model.num_layers=",
-                  "command line: model.num_layers is empty; expected an integer from 1 to 100000\n");
-    OVERRIDE_SAYS("model.num_layers=[1]",
-                  "command line: model.num_layers is a list; expected an integer from 1 to 100000\n");
-    OVERRIDE_SAYS("seed={a: 1}", "command line: seed is a mapping; expected an integer from 0 to "
-                                 "9000000000000000\n");
-    OVERRIDE_SAYS("model.add_bias_linear=yes",
-                  "command line: model.add_bias_linear \"yes\" is not true or false\n");
-    OVERRIDE_SAYS("model.normalization=layernorm",
-                  "command line: model.normalization \"layernorm\" is not LayerNorm or RMSNorm; did you "
-                  "mean LayerNorm?\n");
-    OVERRIDE_SAYS("optimizer.lr=fast", "command line: optimizer.lr \"fast\" is not a number above 0\n");
-    OVERRIDE_SAYS("optimizer.weight_decay=1e-400",
-                  "command line: optimizer.weight_decay 1e-400 is too small for fp32, which ends at "
-                  "1.2e-38; expected a number, 0 or more; use 0\n");
-    OVERRIDE_SAYS("optimizer.weight_decay=0e-400", "");
-    OVERRIDE_SAYS("name=", "command line: name is empty; expected text\n");
-    OVERRIDE_SAYS("name=\"a\\nb\"",
-                  "command line: name has a character that cannot be printed; expected text\n");
-    OVERRIDE_SAYS("name=a\xff", "command line: name has a character that cannot be printed; expected "
-                                "text\n");
-    OVERRIDE_SAYS("pipeline.layout=4",
-                  "command line: pipeline.layout \"4\" is not a list of integers, like [3, 3, 2]\n");
-    OVERRIDE_SAYS("pipeline.layout=[4, x]",
-                  "command line: pipeline.layout entry 2: \"x\" is not an integer from 0 to "
-                  "100000\n");
-    OVERRIDE_SAYS("data.train=[{weight: 1}]", "command line: data.train source 1: path is missing; use "
-                                              "{path: data/quickstart}\n");
-    OVERRIDE_SAYS("data.train=[a, {path: b, wieght: 1}]",
-                  "command line: data.train source 2: unknown key wieght; did you mean weight?\n");
-    OVERRIDE_SAYS("data.train=[a, {path: b, x: 1}]",
-                  "command line: data.train source 2: unknown key x; the keys are path and weight\n");
-    OVERRIDE_SAYS("data.valid=[{path: b, path: c}]",
-                  "command line: data.valid source 1: path is given twice; remove one of them\n");
-    OVERRIDE_SAYS("data.train=[{path: b, weight: 1}, {path: b, weight: 0}]",
-                  "command line: data.train source 2: weight 0 is out of range; expected a number above "
-                  "0; use 1\n");
-    OVERRIDE_SAYS(
-        "data.train=[{weight: 1}, a, {path: b, wieght: 1}]",
-        "command line: data.train source 1: path is missing; use {path: data/quickstart}; source 3: "
-        "unknown key wieght; did you mean weight?\n");
-    OVERRIDE_SAYS("data.train={path: b, weight: 0}",
-                  "command line: data.train weight 0 is out of range; expected a number above 0; use 1\n");
-    SAYS(MODEL TRAIN OPTIMIZER "data: d\n",
-         "R:4: data is a section; expected keys and values below it\nR: data.train is required, such as "
-         "data/quickstart\n");
+    FOR_OVERRIDE("model.num_layers=abc",
+                 "command line: model.num_layers \"abc\" is not an integer from 1 to 100000\n");
+    FOR_OVERRIDE("model.num_layers=1.5",
+                 "command line: model.num_layers \"1.5\" is not an integer from 1 to 100000; use 1 or 2\n");
+    FOR_OVERRIDE("model.num_layers=1e1",
+                 "command line: model.num_layers \"1e1\" is not an integer from 1 to 100000; use 10\n");
+    FOR_OVERRIDE("model.num_layers=\"4\"",
+                 "command line: model.num_layers \"4\" is text; remove the quotes\n");
+    FOR_OVERRIDE("model.num_layers=",
+                 "command line: model.num_layers is empty; expected an integer from 1 to 100000\n");
+    FOR_OVERRIDE("model.num_layers=[1]",
+                 "command line: model.num_layers is a list; expected an integer from 1 to 100000\n");
+    FOR_OVERRIDE("seed={a: 1}", "command line: seed is a mapping; expected an integer from 0 to "
+                                "9000000000000000\n");
+    FOR_OVERRIDE("model.add_bias_linear=yes",
+                 "command line: model.add_bias_linear \"yes\" is not true or false\n");
+    FOR_OVERRIDE("model.normalization=layernorm",
+                 "command line: model.normalization \"layernorm\" is not LayerNorm or RMSNorm; did you "
+                 "mean LayerNorm?\n");
+    FOR_OVERRIDE("optimizer.lr=fast", "command line: optimizer.lr \"fast\" is not a number above 0\n");
+    FOR_OVERRIDE("optimizer.weight_decay=1e-400",
+                 "command line: optimizer.weight_decay 1e-400 is too small for fp32, which ends at "
+                 "1.2e-38; expected a number, 0 or more; use 0\n");
+    FOR_OVERRIDE("optimizer.weight_decay=0e-400", "");
+    FOR_OVERRIDE("name=", "command line: name is empty; expected text\n");
+    FOR_OVERRIDE("name=\"a\\nb\"",
+                 "command line: name has a character that cannot be printed; expected text\n");
+    FOR_OVERRIDE("name=a\xff", "command line: name has a character that cannot be printed; expected "
+                               "text\n");
+    FOR_OVERRIDE("pipeline.layout=4",
+                 "command line: pipeline.layout \"4\" is not a list of integers, like [3, 3, 2]\n");
+    FOR_OVERRIDE("pipeline.layout=[4, x]",
+                 "command line: pipeline.layout entry 2: \"x\" is not an integer from 0 to "
+                 "100000\n");
+    FOR_OVERRIDE("data.train=[{weight: 1}]", "command line: data.train source 1: path is missing; use "
+                                             "{path: data/quickstart}\n");
+    FOR_OVERRIDE("data.train=[a, {path: b, wieght: 1}]",
+                 "command line: data.train source 2: unknown key wieght; did you mean weight?\n");
+    FOR_OVERRIDE("data.train=[a, {path: b, x: 1}]",
+                 "command line: data.train source 2: unknown key x; the keys are path and weight\n");
+    FOR_OVERRIDE("data.valid=[{path: b, path: c}]",
+                 "command line: data.valid source 1: path is given twice; remove one of them\n");
+    FOR_OVERRIDE("data.train=[{path: b, weight: 1}, {path: b, weight: 0}]",
+                 "command line: data.train source 2: weight 0 is out of range; expected a number above "
+                 "0; use 1\n");
+    FOR_OVERRIDE("data.train=[{weight: 1}, a, {path: b, wieght: 1}]",
+                 "command line: data.train source 1: path is missing; use {path: data/quickstart}; source 3: "
+                 "unknown key wieght; did you mean weight?\n");
+    FOR_OVERRIDE("data.train={path: b, weight: 0}",
+                 "command line: data.train weight 0 is out of range; expected a number above 0; use 1\n");
+    EXPECT_MESSAGES(
+        MODEL TRAIN OPTIMIZER "data: d\n",
+        "R:4: data is a section; expected keys and values below it\nR: data.train is required, such as "
+        "data/quickstart\n");
 }
 
 Test(recipe, numbers_out_of_range)
 {
-    OVERRIDE_SAYS("model.num_layers=0",
-                  "command line: model.num_layers 0 is out of range; expected an integer from 1 to "
-                  "100000; use 1\n");
-    OVERRIDE_SAYS("model.num_layers=200000",
-                  "command line: model.num_layers 200000 is out of range; expected an integer from 1 to "
-                  "100000; use 100000\n");
-    OVERRIDE_SAYS(
+    FOR_OVERRIDE("model.num_layers=0",
+                 "command line: model.num_layers 0 is out of range; expected an integer from 1 to "
+                 "100000; use 1\n");
+    FOR_OVERRIDE("model.num_layers=200000",
+                 "command line: model.num_layers 200000 is out of range; expected an integer from 1 to "
+                 "100000; use 100000\n");
+    FOR_OVERRIDE(
         "model.num_layers=99999999999999999999",
         "command line: model.num_layers \"99999999999999999999\" is not an integer from 1 to 100000; use "
         "100000\n");
-    OVERRIDE_SAYS("optimizer.lr=0",
-                  "command line: optimizer.lr 0 is out of range; expected a number above 0; use 3e-4\n");
-    OVERRIDE_SAYS("optimizer.lr=nan",
-                  "command line: optimizer.lr nan is out of range; expected a number above 0; use 3e-4\n");
-    OVERRIDE_SAYS("optimizer.lr=inf",
-                  "command line: optimizer.lr inf is out of range; expected a number above 0; use 3e-4\n");
-    OVERRIDE_SAYS("model.hidden_dropout=1",
-                  "command line: model.hidden_dropout 1 is out of range; expected a number from 0 to "
-                  "below 1; use 0.1\n");
-    OVERRIDE_SAYS("optimizer.adam_beta2=1.2",
-                  "command line: optimizer.adam_beta2 1.2 is out of range; expected a number from 0 to "
-                  "below 1; use 0.999\n");
-    OVERRIDE_SAYS("pipeline.layout=[5, -1]",
-                  "command line: pipeline.layout entry 2: -1 is out of range; expected an integer from 0 "
-                  "to 100000; use 0\n");
-    OVERRIDE_SAYS("seed=10000000000000000",
-                  "command line: seed 10000000000000000 is out of range; expected an integer from 0 to "
-                  "9000000000000000; use 9000000000000000\n");
-    OVERRIDE_SAYS("parallel.bucket_size_mb=1e7",
-                  "command line: parallel.bucket_size_mb 1e7 is out of range; expected a number from "
-                  "0.0001 to 1000000; use 1000000\n");
+    FOR_OVERRIDE("optimizer.lr=0",
+                 "command line: optimizer.lr 0 is out of range; expected a number above 0; use 3e-4\n");
+    FOR_OVERRIDE("optimizer.lr=nan",
+                 "command line: optimizer.lr nan is out of range; expected a number above 0; use 3e-4\n");
+    FOR_OVERRIDE("optimizer.lr=inf",
+                 "command line: optimizer.lr inf is out of range; expected a number above 0; use 3e-4\n");
+    FOR_OVERRIDE("model.hidden_dropout=1",
+                 "command line: model.hidden_dropout 1 is out of range; expected a number from 0 to "
+                 "below 1; use 0.1\n");
+    FOR_OVERRIDE("optimizer.adam_beta2=1.2",
+                 "command line: optimizer.adam_beta2 1.2 is out of range; expected a number from 0 to "
+                 "below 1; use 0.999\n");
+    FOR_OVERRIDE("pipeline.layout=[5, -1]",
+                 "command line: pipeline.layout entry 2: -1 is out of range; expected an integer from 0 "
+                 "to 100000; use 0\n");
+    FOR_OVERRIDE("seed=10000000000000000",
+                 "command line: seed 10000000000000000 is out of range; expected an integer from 0 to "
+                 "9000000000000000; use 9000000000000000\n");
+    FOR_OVERRIDE("parallel.bucket_size_mb=1e7",
+                 "command line: parallel.bucket_size_mb 1e7 is out of range; expected a number from "
+                 "0.0001 to 1000000; use 1000000\n");
 }
 
 /* A range applies to the fp32 value used in computation. Values below 1 stay below 1, and values above 0
@@ -263,9 +267,9 @@ Test(recipe, numbers_out_of_range_in_fp32)
         snprintf(override, sizeof override, "%s=%s", shares[i][0], shares[i][1]);
         snprintf(expected, sizeof expected, "command line: %s %s%s%s", shares[i][0], shares[i][1], below,
                  shares[i][2]);
-        OVERRIDE_SAYS(override, expected);
+        FOR_OVERRIDE(override, expected);
         snprintf(override, sizeof override, "%s=0.9999999", shares[i][0]);
-        OVERRIDE_SAYS(override, "");
+        FOR_OVERRIDE(override, "");
     }
     for (size_t i = 0; i < sizeof positive / sizeof *positive; i++) {
         bool open = *positive[i][2] == 'a';
@@ -273,109 +277,111 @@ Test(recipe, numbers_out_of_range_in_fp32)
         snprintf(expected, sizeof expected,
                  "command line: %s %s is too small for fp32, which ends at 1.2e-38; expected a number%s%s",
                  positive[i][0], positive[i][1], open ? " " : "", positive[i][2]);
-        OVERRIDE_SAYS(override, expected);
+        FOR_OVERRIDE(override, expected);
     }
-    OVERRIDE_SAYS("optimizer.clip_grad=1.2e-38", "");
-    OVERRIDE_SAYS("optimizer.lr=1e39",
-                  "command line: optimizer.lr 1e39 is out of range when rounded to fp32; expected a "
-                  "number above 0; use 3e-4\n");
-    OVERRIDE_SAYS("model.rotary_base=0.5", "command line: model.rotary_base 0.5 is out of range; expected "
-                                           "a number, 1 or more; use 1\n");
+    FOR_OVERRIDE("optimizer.clip_grad=1.2e-38", "");
+    FOR_OVERRIDE("optimizer.lr=1e39",
+                 "command line: optimizer.lr 1e39 is out of range when rounded to fp32; expected a "
+                 "number above 0; use 3e-4\n");
+    FOR_OVERRIDE("model.rotary_base=0.5", "command line: model.rotary_base 0.5 is out of range; expected "
+                                          "a number, 1 or more; use 1\n");
 }
 
 /* One to three weights; omitted ones are 0. */
 Test(recipe, splits)
 {
-    OVERRIDE_SAYS("data.split=-1, 2",
-                  "command line: data.split entry 1: -1 is out of range; expected a number, 0 or more; "
-                  "use 0\n");
-    OVERRIDE_SAYS("data.split=1,x", "command line: data.split entry 2: \"x\" is not a number, 0 or more\n");
-    OVERRIDE_SAYS("data.split=969 30, 1",
-                  "command line: data.split entry 1: \"969 30\" is not a number, 0 or more\n");
-    OVERRIDE_SAYS("data.split=[9, y]",
-                  "command line: data.split entry 2: \"y\" is not a number, 0 or more\n");
-    OVERRIDE_SAYS("data.split=9,",
-                  "command line: data.split entry 2: is empty; expected a number, 0 or more\n");
-    OVERRIDE_SAYS("data.split=4,3,2,1",
-                  "command line: data.split has 4 numbers; expected one to three numbers, like 969, 30, "
-                  "1\n");
-    OVERRIDE_SAYS("data.split=0, 1",
-                  "command line: data.split has no training part: the first share is 0; use 969,30,1\n");
+    FOR_OVERRIDE("data.split=-1, 2",
+                 "command line: data.split entry 1: -1 is out of range; expected a number, 0 or more; "
+                 "use 0\n");
+    FOR_OVERRIDE("data.split=1,x", "command line: data.split entry 2: \"x\" is not a number, 0 or more\n");
+    FOR_OVERRIDE("data.split=969 30, 1",
+                 "command line: data.split entry 1: \"969 30\" is not a number, 0 or more\n");
+    FOR_OVERRIDE("data.split=[9, y]", "command line: data.split entry 2: \"y\" is not a number, 0 or more\n");
+    FOR_OVERRIDE("data.split=9,",
+                 "command line: data.split entry 2: is empty; expected a number, 0 or more\n");
+    FOR_OVERRIDE("data.split=4,3,2,1",
+                 "command line: data.split has 4 numbers; expected one to three numbers, like 969, 30, "
+                 "1\n");
+    FOR_OVERRIDE("data.split=0, 1",
+                 "command line: data.split has no training part: the first share is 0; use 969,30,1\n");
 }
 
 Test(recipe, features_not_built_are_rejected_by_name)
 {
-    OVERRIDE_SAYS("cp=2", "command line: parallel.context_parallel_size 2 is not implemented yet; use 1\n");
-    OVERRIDE_SAYS("ep=4", "command line: parallel.expert_parallel_size 4 is not implemented yet; use 1\n");
-    OVERRIDE_SAYS("precision.params_dtype=bf16", "");
-    OVERRIDE_SAYS("precision.params_dtype=fp16", "");
-    OVERRIDE_SAYS("checkpoint.async_save=true",
-                  "command line: checkpoint.async_save true is not implemented yet; use false\n");
-    OVERRIDE_SAYS("logging.tensorboard_dir=tb",
-                  "command line: logging.tensorboard_dir tb is not implemented yet; use none\n");
+    FOR_OVERRIDE("cp=2", "command line: parallel.context_parallel_size 2 is not implemented yet; use 1\n");
+    FOR_OVERRIDE("ep=4", "command line: parallel.expert_parallel_size 4 is not implemented yet; use 1\n");
+    FOR_OVERRIDE("precision.params_dtype=bf16", "");
+    FOR_OVERRIDE("precision.params_dtype=fp16", "");
+    FOR_OVERRIDE("checkpoint.async_save=true",
+                 "command line: checkpoint.async_save true is not implemented yet; use false\n");
+    FOR_OVERRIDE("logging.tensorboard_dir=tb",
+                 "command line: logging.tensorboard_dir tb is not implemented yet; use none\n");
     // Its default may be given, and a value out of range is reported first.
-    OVERRIDE_SAYS("ep=1", "");
-    OVERRIDE_SAYS("ep=0", "command line: parallel.expert_parallel_size 0 is out of range; expected an "
-                          "integer from 1 to 65536; use 1\n");
+    FOR_OVERRIDE("ep=1", "");
+    FOR_OVERRIDE("ep=0", "command line: parallel.expert_parallel_size 0 is out of range; expected an "
+                         "integer from 1 to 65536; use 1\n");
 }
 
 Test(recipe, zero_has_four_stages)
 {
-    OVERRIDE_SAYS("parallel.zero_stage=0", "");
-    OVERRIDE_SAYS("parallel.zero_stage=4",
-                  "command line: parallel.zero_stage 4 is out of range; expected an integer from 0 to 3; "
-                  "use 3\n");
+    FOR_OVERRIDE("parallel.zero_stage=0", "");
+    FOR_OVERRIDE("parallel.zero_stage=4",
+                 "command line: parallel.zero_stage 4 is out of range; expected an integer from 0 to 3; "
+                 "use 3\n");
 }
 
 /* Some editors write one before UTF-8; lines and columns are counted after it. */
 Test(recipe, a_byte_order_mark_is_skipped)
 {
-    SAYS("\xEF\xBB\xBF" SMALL, "");
-    SAYS("\xEF\xBB\xBF# no more\n" SMALL, "");
-    SAYS("\xEF\xBB\xBFseed: 1: 2\n",
-         "R:1:8: not YAML: mapping values are not allowed in this context; a second \": \" in one "
-         "line? put the value in quotes\n");
-    SAYS("\xEF\xBB\xBF\xEF\xBB\xBF" SMALL, "R:1:1: a control character\n");
-    SAYS("\xFF\xFEs\n", "R: is UTF-16; save it as UTF-8\n");
+    EXPECT_MESSAGES("\xEF\xBB\xBF" SMALL, "");
+    EXPECT_MESSAGES("\xEF\xBB\xBF# no more\n" SMALL, "");
+    EXPECT_MESSAGES("\xEF\xBB\xBFseed: 1: 2\n",
+                    "R:1:8: not YAML: mapping values are not allowed in this context; a second \": \" in one "
+                    "line? put the value in quotes\n");
+    EXPECT_MESSAGES("\xEF\xBB\xBF\xEF\xBB\xBF" SMALL, "R:1:1: a control character\n");
+    EXPECT_MESSAGES("\xFF\xFEs\n", "R: is UTF-16; save it as UTF-8\n");
 }
 
 Test(recipe, yaml_that_does_not_parse_names_line_and_column)
 {
-    SAYS("model:\n\tnum_layers: 4\n", "R:2:1: a tab in the indentation; use spaces\n");
-    SAYS("seed: [1, 2\nname: x\n",
-         "R:2:5: not YAML: did not find expected ',' or ']'; a list that is not closed? "
-         "(while parsing a flow sequence from line 1)\n");
-    SAYS("seed: 1: 2\n",
-         "R:1:8: not YAML: mapping values are not allowed in this context; a second \": \" in one "
-         "line? put the value in quotes\n");
-    SAYS("model:\n  num_layers: 4\n hidden_size: 4\n", "R:3:2: not YAML: did not find expected key; is this "
-                                                       "line indented like its neighbours? (while parsing a "
-                                                       "block mapping from line 1)\n");
-    SAYS("name: \"abc\n",
-         "R:2:1: not YAML: found unexpected end of stream; a quote that is not closed? (while "
-         "scanning a quoted scalar from line 1)\n");
-    SAYS("name: @x\n",
-         "R:1:7: not YAML: found character that cannot start any token; put a value that begins with "
-         "this character in quotes\n");
-    SAYS("name: \xff\n", "R:1:7: a byte that is not UTF-8\n");
-    SAYS("name: a\x01\n", "R:1:8: a control character\n");
-    SAYS("name: \"a\\0b\"\n", "R:1:7: a value with a zero byte (\\0) inside\n");
-    OVERRIDE_SAYS("pipeline.layout=[2, 2",
-                  "command line: pipeline.layout [2, 2 is not YAML; is a bracket or a quote missing?\n");
+    EXPECT_MESSAGES("model:\n\tnum_layers: 4\n", "R:2:1: a tab in the indentation; use spaces\n");
+    EXPECT_MESSAGES("seed: [1, 2\nname: x\n",
+                    "R:2:5: not YAML: did not find expected ',' or ']'; a list that is not closed? "
+                    "(while parsing a flow sequence from line 1)\n");
+    EXPECT_MESSAGES("seed: 1: 2\n",
+                    "R:1:8: not YAML: mapping values are not allowed in this context; a second \": \" in one "
+                    "line? put the value in quotes\n");
+    EXPECT_MESSAGES("model:\n  num_layers: 4\n hidden_size: 4\n",
+                    "R:3:2: not YAML: did not find expected key; is this "
+                    "line indented like its neighbours? (while parsing a "
+                    "block mapping from line 1)\n");
+    EXPECT_MESSAGES("name: \"abc\n",
+                    "R:2:1: not YAML: found unexpected end of stream; a quote that is not closed? (while "
+                    "scanning a quoted scalar from line 1)\n");
+    EXPECT_MESSAGES(
+        "name: @x\n",
+        "R:1:7: not YAML: found character that cannot start any token; put a value that begins with "
+        "this character in quotes\n");
+    EXPECT_MESSAGES("name: \xff\n", "R:1:7: a byte that is not UTF-8\n");
+    EXPECT_MESSAGES("name: a\x01\n", "R:1:8: a control character\n");
+    EXPECT_MESSAGES("name: \"a\\0b\"\n", "R:1:7: a value with a zero byte (\\0) inside\n");
+    FOR_OVERRIDE("pipeline.layout=[2, 2",
+                 "command line: pipeline.layout [2, 2 is not YAML; is a bracket or a quote missing?\n");
 }
 
 Test(recipe, yaml_that_a_recipe_does_not_use)
 {
-    SAYS("a: &x 1\nb: *x\n",
-         "R:1:4: anchors (&name) are not supported; use `base: other.yaml` to share settings\n");
-    SAYS("a: *x\n", "R:1:4: aliases (*name) are not supported; use `base: other.yaml` to share settings\n");
-    SAYS("<<: {a: 1}\n",
-         "R:1:1: merge keys (<<) are not supported; use `base: other.yaml` to share settings\n");
-    SAYS("a: !!int 1\n", "R:1:4: tags (!name) are not supported; remove it\n");
-    SAYS("seed: 1\n---\nseed: 2\n", "R:2:1: a second document; a file has a single document\n");
-    SAYS("- seed\n", "R:1: expected keys and values, such as `seed: 1`\n");
-    SAYS("seed\n", "R:1: expected keys and values, such as `seed: 1`\n");
-    SAYS("? [a]\n: 1\n", "R:1:3: a key that is itself a list or a mapping\n");
+    EXPECT_MESSAGES("a: &x 1\nb: *x\n",
+                    "R:1:4: anchors (&name) are not supported; use `base: other.yaml` to share settings\n");
+    EXPECT_MESSAGES("a: *x\n",
+                    "R:1:4: aliases (*name) are not supported; use `base: other.yaml` to share settings\n");
+    EXPECT_MESSAGES("<<: {a: 1}\n",
+                    "R:1:1: merge keys (<<) are not supported; use `base: other.yaml` to share settings\n");
+    EXPECT_MESSAGES("a: !!int 1\n", "R:1:4: tags (!name) are not supported; remove it\n");
+    EXPECT_MESSAGES("seed: 1\n---\nseed: 2\n", "R:2:1: a second document; a file has a single document\n");
+    EXPECT_MESSAGES("- seed\n", "R:1: expected keys and values, such as `seed: 1`\n");
+    EXPECT_MESSAGES("seed\n", "R:1: expected keys and values, such as `seed: 1`\n");
+    EXPECT_MESSAGES("? [a]\n: 1\n", "R:1:3: a key that is itself a list or a mapping\n");
 }
 
 Test(recipe, required_keys)
@@ -386,14 +392,14 @@ Test(recipe, required_keys)
                       "required, such as 32\nR: train.train_iters is required, such as 1000\nR: "
                       "optimizer.lr is required, such as 3e-4\nR: data.train is required, such as "
                       "data/quickstart\n";
-    SAYS("", all);
-    SAYS("# nothing\n---\nmodel:\n", all);
-    OVERRIDE_SAYS("data.train=[]", "command line: data.train is required, such as data/quickstart\n");
+    EXPECT_MESSAGES("", all);
+    EXPECT_MESSAGES("# nothing\n---\nmodel:\n", all);
+    FOR_OVERRIDE("data.train=[]", "command line: data.train is required, such as data/quickstart\n");
 }
 
 Test(recipe, all_problems_are_reported_at_once)
 {
-    says(
+    expect_messages(
         "sede: 1\nmodel: {num_layers: x, hidden_size: 64, num_attention_heads: 5, seq_length: 32}\n" OPTIMIZER
         "train: {global_batch_size: 9, micro_batch_size: 2}\nparallel: {expert_parallel_size: 2}\n",
         (const char *const[]){"optimizer.min_lr=1", "nonsense", NULL}, 0,
@@ -414,14 +420,14 @@ Test(recipe, rejects_huge_and_deep_input)
     char *huge = malloc(HUGE_BYTES + 1);
     memset(huge, '\n', HUGE_BYTES);
     huge[HUGE_BYTES] = 0;
-    SAYS(huge, "R: larger than 1 MiB, the limit of a YAML file\n");
+    EXPECT_MESSAGES(huge, "R: larger than 1 MiB, the limit of a YAML file\n");
     memset(huge, '[', HUGE_BYTES);
     huge[1 << 19] = 0;
-    SAYS(huge, "R:1:18: nested too deeply (more than 16 levels)\n");
+    EXPECT_MESSAGES(huge, "R:1:18: nested too deeply (more than 16 levels)\n");
     for (int i = 0; i < 30000; i++)
         memcpy(huge + 2 * i, i == 0 ? "[1" : ",1", 2);
     huge[60000] = 0;
-    SAYS(huge, "R:1:40000: too many keys and values (more than 20000)\n");
+    EXPECT_MESSAGES(huge, "R:1:40000: too many keys and values (more than 20000)\n");
     free(huge);
 }
 
@@ -450,8 +456,8 @@ static struct loaded load_files(const char *const (*files)[2], const char *which
     enum status status = recipe_load(path.chars, overrides, count, 0, &loaded.recipe, &problems);
     cr_assert_eq(status == OK, problems.errors == 0);
     for (size_t i = 0; i < problems.count; i++)
-        text_add(&loaded.said, "%s\n", problems.list[i].text);
-    text_replace(&loaded.said, folder, "F");
+        text_add(&loaded.messages, "%s\n", problems.list[i].text);
+    text_replace(&loaded.messages, folder, "F");
     problems_free(&problems);
     for (size_t i = 0; files[i][0] != NULL; i++) {
         text_free(&path);
@@ -473,7 +479,7 @@ Test(recipe, a_base_is_merged_first)
         {"c.yaml", SMALL "seed: 7\n"},
         {NULL, NULL}};
     struct loaded l = load_files(files, "a.yaml", (const char *const[]){"model.hidden_size=128"});
-    cr_assert_str_eq(text_chars(&l.said), "");
+    cr_assert_str_eq(text_chars(&l.messages), "");
     const struct recipe *r = l.recipe;
     cr_assert(r->model.num_layers == 6 && r->model.hidden_size == 128 && r->seed == 7);
     cr_assert(r->parallel.tensor_parallel_size == 2 && r->parallel.pipeline_parallel_size == 2);
@@ -491,10 +497,10 @@ Test(recipe, a_base_is_merged_first)
     loaded_free(&l);
 }
 
-static void files_say(const char *const (*files)[2], const char *which, const char *expected)
+static void expect_file_messages(const char *const (*files)[2], const char *which, const char *expected)
 {
     struct loaded l = load_files(files, which, NULL);
-    cr_expect_str_eq(text_chars(&l.said), expected, "said %s", text_chars(&l.said));
+    cr_expect_str_eq(text_chars(&l.messages), expected, "got %s", text_chars(&l.messages));
     loaded_free(&l);
 }
 
@@ -506,18 +512,21 @@ Test(recipe, invalid_bases)
         {"list.yaml", "base: [a.yaml]\n"},     {"broken.yaml", "base: bad.yaml\n"},
         {"bad.yaml", "seed: 1\nseed: x: y\n"}, {"sub", NULL},
         {"folder.yaml", "base: sub\n"},        {NULL, NULL}};
-    files_say(files, "a.yaml",
-              "F/b.yaml:2: base F/./a.yaml: is already being read; a recipe cannot be its own base\n");
-    files_say(files, "self.yaml",
-              "F/self.yaml:1: base F/self.yaml: is already being read; a recipe cannot be its own base\n");
-    files_say(files, "lost.yaml", "F/lost.yaml:1: base F/nowhere.yaml: No such file or directory\n");
-    files_say(files, "list.yaml", "F/list.yaml:1: base expects the path of one recipe\n");
-    files_say(files, "broken.yaml",
-              "F/bad.yaml:2:8: not YAML: mapping values are not allowed in this context; a "
-              "second \": \" in one line? put the value in quotes\n");
-    files_say(files, "folder.yaml",
-              "F/folder.yaml:1: base F/sub: is a directory, not a file; use the file in it\n");
-    files_say(files, "nothing.yaml", "F/nothing.yaml: No such file or directory\n");
+    expect_file_messages(
+        files, "a.yaml",
+        "F/b.yaml:2: base F/./a.yaml: is already being read; a recipe cannot be its own base\n");
+    expect_file_messages(
+        files, "self.yaml",
+        "F/self.yaml:1: base F/self.yaml: is already being read; a recipe cannot be its own base\n");
+    expect_file_messages(files, "lost.yaml",
+                         "F/lost.yaml:1: base F/nowhere.yaml: No such file or directory\n");
+    expect_file_messages(files, "list.yaml", "F/list.yaml:1: base expects the path of one recipe\n");
+    expect_file_messages(files, "broken.yaml",
+                         "F/bad.yaml:2:8: not YAML: mapping values are not allowed in this context; a "
+                         "second \": \" in one line? put the value in quotes\n");
+    expect_file_messages(files, "folder.yaml",
+                         "F/folder.yaml:1: base F/sub: is a directory, not a file; use the file in it\n");
+    expect_file_messages(files, "nothing.yaml", "F/nothing.yaml: No such file or directory\n");
 }
 
 Test(recipe, rejects_endless_files)

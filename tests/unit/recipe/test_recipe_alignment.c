@@ -2,8 +2,9 @@
 /* Matrices whose leading dimension is not a multiple of 8 on a GPU: each is named once, with a valid fix. */
 #include "tests/unit/recipe/recipe_case.h"
 
-#define ON_CUDA             "cluster.device=dry", "cluster.dry_device=cuda"
-#define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
+#define ON_CUDA "cluster.device=dry", "cluster.dry_device=cuda"
+#define WITH(expected, ...) \
+    expect_messages(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
 #define ROWS(matrix, row, key, fix)                                                                     \
     matrix ": rows of " row " elements on each rank, not a multiple of 8, keep matrix multiplications " \
            "on cuda off the tensor cores' fast path; use " key "=" fix "\n"
@@ -33,7 +34,7 @@ Test(recipe_alignment, every_matrix_is_named)
              LINE(FFN, "100", "mlp.fc2.weight and its input", "100", "104"),
          ON_CUDA, FFN "=100");
     WITH("", ON_CUDA, FFN "=104");
-    // Gate and up lie side by side: 2 x 52.
+    // Gate and up are adjacent: 2 x 52.
     WITH(LINE(FFN, "104", "mlp.fc2.weight and its input", "52", "112"), ON_CUDA, FFN "=104", "tp=2",
          "model.activation=swiglu");
     WITH("", ON_CUDA, FFN "=112", "tp=2", "model.activation=swiglu");

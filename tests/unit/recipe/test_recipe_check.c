@@ -6,9 +6,10 @@
 #include "tests/support/sanitized.h"
 
 /* The smallest recipe with overrides, alone. */
-#define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
+#define WITH(expected, ...) \
+    expect_messages(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
 #define WITH_RANKS(world, expected, ...) \
-    says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, world, expected, __LINE__)
+    expect_messages(SMALL, (const char *const[]){__VA_ARGS__, NULL}, world, expected, __LINE__)
 
 Test(recipe_check, heads)
 {
@@ -70,13 +71,14 @@ Test(recipe_check, sequence_parallel)
          "tp=2", "parallel.sequence_parallel=true", "model.seq_length=33");
     WITH("", "tp=2", "parallel.sequence_parallel=true", "model.seq_length=33", "train.micro_batch_size=2");
     struct loaded l = load(SMALL "parallel: {sequence_parallel: true}\n", NULL, 0);
-    cr_assert_str_eq(text_chars(&l.said), "warning: R:5: parallel.sequence_parallel is disabled: it needs "
-                                          "parallel.tensor_parallel_size 2 or more\n");
+    cr_assert_str_eq(text_chars(&l.messages),
+                     "warning: R:5: parallel.sequence_parallel is disabled: it needs "
+                     "parallel.tensor_parallel_size 2 or more\n");
     cr_assert(l.errors == 0 && !l.recipe->layers.sequence_parallel);
     loaded_free(&l);
     WITH("", "tp=2", "parallel.sequence_parallel=true", "parallel.tp_comm_overlap=true");
     l = load(SMALL "parallel: {tensor_parallel_size: 2, tp_comm_overlap: true}\n", NULL, 0);
-    cr_assert_str_eq(text_chars(&l.said),
+    cr_assert_str_eq(text_chars(&l.messages),
                      "warning: R:5: parallel.tp_comm_overlap has no effect: parallel.sequence_parallel is "
                      "false, and it overlaps the communication of sequence parallelism\n");
     cr_assert_eq(l.errors, 0);
@@ -85,7 +87,7 @@ Test(recipe_check, sequence_parallel)
          "GPUs\n",
          "dp=2", "parallel.nccl_ub=true");
     l = load(SMALL "parallel: {zero_stage: 1}\n", NULL, 0);
-    cr_assert_str_eq(text_chars(&l.said),
+    cr_assert_str_eq(text_chars(&l.messages),
                      "warning: R:5: parallel.zero_stage is disabled: parallel.data_parallel_size is 1, so "
                      "there is nothing to shard\n");
     cr_assert(l.errors == 0 && l.recipe->data_parallel.zero_stage == 0);
@@ -93,7 +95,7 @@ Test(recipe_check, sequence_parallel)
     WITH("", "dp=2", "parallel.zero_stage=3", "parallel.overlap_param_gather=true");
     WITH("", "dp=2", "parallel.zero_stage=1");
     l = load(SMALL "parallel: {data_parallel_size: 2, zero_stage: 2, overlap_param_gather: true}\n", NULL, 0);
-    cr_assert_str_eq(text_chars(&l.said),
+    cr_assert_str_eq(text_chars(&l.messages),
                      "warning: R:5: parallel.overlap_param_gather has no effect: parallel.zero_stage is "
                      "2, and only 3 gathers weights per layer\n");
     cr_assert_eq(l.errors, 0);
@@ -154,7 +156,7 @@ Test(recipe_check, stages)
 Test(recipe_check, schedules)
 {
     struct loaded l = load(SMALL, (const char *const[]){"pp=2", "pipeline.schedule=interleaved", NULL}, 0);
-    cr_assert(l.errors == 0 && l.recipe->pipeline.virtual_stages == 2, "%s", text_chars(&l.said));
+    cr_assert(l.errors == 0 && l.recipe->pipeline.virtual_stages == 2, "%s", text_chars(&l.messages));
     loaded_free(&l);
     WITH("", "pp=1", "pipeline.schedule=zb-h1", "pipeline.virtual_stages=4");
     WITH("", "pp=2", "pipeline.schedule=zb-v", "pipeline.layout=[4, 0, 0, 0]");
@@ -187,11 +189,12 @@ Test(recipe_check, layers_of_a_virtual_stage)
     const char *const twelve[] = {"model.num_layers=12", "pp=2", "pipeline.schedule=interleaved",
                                   "pipeline.num_layers_per_virtual_pipeline_stage=2"};
     struct loaded l = load(SMALL, (const char *const[]){twelve[0], twelve[1], twelve[2], twelve[3], NULL}, 0);
-    cr_assert(l.errors == 0 && l.recipe->pipeline.virtual_stages == 3, "%s", text_chars(&l.said));
+    cr_assert(l.errors == 0 && l.recipe->pipeline.virtual_stages == 3, "%s", text_chars(&l.messages));
     struct text resolved = {0};
     recipe_resolved_text(l.recipe, &resolved);
     struct loaded again = load(text_chars(&resolved), NULL, 0);
-    cr_assert(again.errors == 0 && again.recipe->pipeline.virtual_stages == 3, "%s", text_chars(&again.said));
+    cr_assert(again.errors == 0 && again.recipe->pipeline.virtual_stages == 3, "%s",
+              text_chars(&again.messages));
     text_free(&resolved);
     loaded_free(&again);
     loaded_free(&l);
@@ -223,14 +226,14 @@ Test(recipe_check, schedule_files)
     struct loaded l = load(
         SMALL,
         (const char *const[]){"pp=2", "train.global_batch_size=4", "pipeline.schedule_file=" ZB_V, NULL}, 0);
-    cr_assert_eq(l.errors, 0, "%s", text_chars(&l.said));
+    cr_assert_eq(l.errors, 0, "%s", text_chars(&l.messages));
     cr_assert_str_eq(l.recipe->pipeline.schedule, "file");
     cr_assert_eq(l.recipe->pipeline.virtual_stages, 2);
     struct text resolved = {0};
     recipe_resolved_text(l.recipe, &resolved);
     loaded_free(&l);
     l = load(resolved.chars, NULL, 0); // reads back as the same recipe
-    cr_assert_eq(l.errors, 0, "%s", text_chars(&l.said));
+    cr_assert_eq(l.errors, 0, "%s", text_chars(&l.messages));
     cr_assert_str_eq(l.recipe->pipeline.schedule, "file");
     text_free(&resolved);
     loaded_free(&l);
@@ -503,11 +506,11 @@ static int read_suggestion(char *line, int *key, const char *out[2])
     return or != NULL && strchr(out[1], '=') == NULL ? 2 : 1; // another key's is not tried
 }
 
-/* Each value suggested by a line of `said` must fix at least this problem and cause no other. */
+/* Each value suggested by a line of `messages` must fix at least this problem and cause no other. */
 static void try_suggestions(struct loaded *loaded, const char *const values[KEYS], int world, int *lines,
                             int *tried)
 {
-    char *rest = loaded->said.chars;
+    char *rest = loaded->messages.chars;
     for (char *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
         if (*line == 0 || strncmp(line, "warning", 7) == 0)
             continue;
@@ -522,12 +525,12 @@ static void try_suggestions(struct loaded *loaded, const char *const values[KEYS
             changed[key] = proposed[i];
             struct loaded after = load_values(changed, world);
             // A rule that depended on this key may now apply; so either fewer problems, or this one is gone.
-            cr_assert(after.errors < loaded->errors || strstr(text_chars(&after.said), whole) == NULL,
-                      "%s=%s does not help:\n%s\nstill says\n%s", keys[key].key, proposed[i], whole,
-                      text_chars(&after.said));
-            bool waited = strstr(whole, "out of range") != NULL || strstr(whole, "integer") != NULL;
-            cr_assert(waited || after.errors < loaded->errors, "%s=%s brings others:\n%s\nnow\n%s",
-                      keys[key].key, proposed[i], whole, text_chars(&after.said));
+            cr_assert(after.errors < loaded->errors || strstr(text_chars(&after.messages), whole) == NULL,
+                      "%s=%s does not help:\n%s\nthe message is still\n%s", keys[key].key, proposed[i], whole,
+                      text_chars(&after.messages));
+            bool hides_others = strstr(whole, "out of range") != NULL || strstr(whole, "integer") != NULL;
+            cr_assert(hides_others || after.errors < loaded->errors, "%s=%s causes others:\n%s\nnow\n%s",
+                      keys[key].key, proposed[i], whole, text_chars(&after.messages));
             loaded_free(&after);
         }
         free(whole);
@@ -556,5 +559,5 @@ Test(recipe_check, every_suggestion_is_valid)
     }
     cr_log_info("%d problems, %d with a suggestion\n", lines, tried);
     cr_assert_gt(lines, RECIPES);
-    cr_assert_gt(tried, lines * 9 / 10, "only %d of %d problems come with a suggestion", tried, lines);
+    cr_assert_gt(tried, lines * 9 / 10, "only %d of %d problems have a suggestion", tried, lines);
 }

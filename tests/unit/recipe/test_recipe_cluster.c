@@ -6,7 +6,8 @@
 #include "parallel/comm.h"
 
 /* SMALL with these overrides, alone. */
-#define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
+#define WITH(expected, ...) \
+    expect_messages(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
 
 /* The run itself checks whether there is a GPU. */
 Test(recipe_check, the_device_of_a_gpu)
@@ -51,8 +52,8 @@ Test(recipe_check, device_simulated_by_dry)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct loaded loaded = load(cases[i].yaml, cases[i].overrides, 0);
-        cr_assert_neq(loaded.recipe, NULL, "%s", text_chars(&loaded.said));
-        cr_expect_str_eq(text_chars(&loaded.said), "");
+        cr_assert_neq(loaded.recipe, NULL, "%s", text_chars(&loaded.messages));
+        cr_expect_str_eq(text_chars(&loaded.messages), "");
         cr_expect_str_eq(loaded.recipe->cluster.dry_device, cases[i].counts, "case %zu", i);
         loaded_free(&loaded);
     }
@@ -117,7 +118,7 @@ Test(recipe_check, the_attention_of_cudnn)
     const char *const dry = "cluster.device=dry", *const cudnn = "model.attention_backend=cudnn",
                       *const bf16 = "precision.params_dtype=bf16";
     const struct {
-        const char *said, *device, *dtype, *other;
+        const char *messages, *device, *dtype, *other;
     } refused[] = {
         {"cuDNN needs a GPU: use cluster.device=cuda", "cluster.device=cpu", bf16, NULL},
         {"its dropout mask depends on the layout: use model.attention_dropout=0", dry, bf16,
@@ -133,7 +134,7 @@ Test(recipe_check, the_attention_of_cudnn)
         char text[300];
         snprintf(text, sizeof text,
                  "command line: model.attention_backend cudnn: %s; or use model.attention_backend=own\n",
-                 refused[i].said);
+                 refused[i].messages);
         WITH(text, cudnn, refused[i].device, refused[i].dtype, refused[i].other);
     }
     WITH("command line: model.attention_backend cudnn: it does not support documents: use "
@@ -152,7 +153,7 @@ static double peak_of(const char *const *overrides, const char *line)
 {
     struct loaded loaded = load(SMALL, overrides, 0);
     struct text text = {0};
-    cr_assert_neq(loaded.recipe, NULL, "%s", text_chars(&loaded.said));
+    cr_assert_neq(loaded.recipe, NULL, "%s", text_chars(&loaded.messages));
     recipe_resolved_text(loaded.recipe, &text);
     cr_expect_not_null(strstr(text.chars, line), "%s", text.chars);
     double peak = loaded.recipe->logging.peak_flops;
@@ -185,10 +186,10 @@ Test(recipe_cluster, a_profile_that_cannot_be_used)
          "cluster.profile=dgx-a100-80", "cluster.gpus_per_node=16");
     const char *const overrides[] = {"cluster.profile=dgx-a100", NULL};
     struct loaded loaded = load(SMALL, overrides, 0);
-    cr_expect_not_null(strstr(text_chars(&loaded.said),
+    cr_expect_not_null(strstr(text_chars(&loaded.messages),
                               "command line: cluster.profile: unknown cluster profile "
                               "dgx-a100; did you mean dgx-h100?"),
-                       "%s", text_chars(&loaded.said));
+                       "%s", text_chars(&loaded.messages));
     loaded_free(&loaded);
 }
 
@@ -220,7 +221,7 @@ Test(recipe_cluster, one_rank_has_no_nodes)
     for (; recipe_one_rank_override((int)count, &made[count]); count++)
         overrides[count] = made[count].chars;
     struct loaded loaded = load(SMALL "cluster: {nodes: 4, gpus_per_node: 8}\n", overrides, 0);
-    cr_assert_neq(loaded.recipe, NULL, "%s", text_chars(&loaded.said));
+    cr_assert_neq(loaded.recipe, NULL, "%s", text_chars(&loaded.messages));
     cr_expect(recipe_world_size(loaded.recipe) == 1 && loaded.recipe->cluster.nodes == 0);
     loaded_free(&loaded);
     for (size_t i = 0; i < count; i++)

@@ -5,8 +5,9 @@
 #include <stdio.h>
 
 /* The messages for the smallest recipe with these overrides. */
-#define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
-#define HYBRID              "precision.matmul_format=hybrid"
+#define WITH(expected, ...) \
+    expect_messages(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
+#define HYBRID "precision.matmul_format=hybrid"
 
 Test(recipe_precision, formats_and_scalings)
 {
@@ -37,15 +38,15 @@ Test(recipe_precision, high_precision_layers_must_exist)
          "use layers.0 to layers.3, alone or followed by one of attention.qkv, attention.proj, mlp.fc1, "
          "mlp.fc2 (layers.0.mlp.fc2), or one of these alone\n",
          "precision.high_precision_layers=[layers.3, layers.4]");
-    static const char *const strangers[] = {
+    static const char *const unknown[] = {
         "head",           "layers",     "layers.", "layers.1x",
         "layers.0.norm1", "attention.", "mlp.fc",  "layers.99999999999999999999",
         "layers.-5",      "attention.q"};
-    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++) {
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         char override[100];
-        snprintf(override, sizeof override, "precision.high_precision_layers=[%s]", strangers[i]);
+        snprintf(override, sizeof override, "precision.high_precision_layers=[%s]", unknown[i]);
         struct loaded loaded = load(SMALL, (const char *const[]){override, NULL}, 0);
-        cr_expect_eq(loaded.errors, 1, "%s", strangers[i]);
+        cr_expect_eq(loaded.errors, 1, "%s", unknown[i]);
         loaded_free(&loaded);
     }
 }

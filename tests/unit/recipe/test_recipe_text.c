@@ -32,11 +32,12 @@ static struct text without_comments(const struct text *text)
     return out;
 }
 
-static void loads_back(const struct recipe *recipe)
+static void expect_round_trip(const struct recipe *recipe)
 {
     struct text first = resolved(recipe);
     struct loaded again = load(first.chars, NULL, recipe_world_size(recipe));
-    cr_assert_str_eq(text_chars(&again.said), "", "%s\nsays %s", first.chars, text_chars(&again.said));
+    cr_assert_str_eq(text_chars(&again.messages), "", "%s\ngives %s", first.chars,
+                     text_chars(&again.messages));
     struct text second = resolved(again.recipe);
     struct text a = without_comments(&first), b = without_comments(&second);
     cr_assert_str_eq(a.chars, b.chars);
@@ -47,18 +48,18 @@ static void loads_back(const struct recipe *recipe)
     loaded_free(&again);
 }
 
-/* The messages when `now` resumes a run of `then`, both the smallest recipe with overrides. */
-static void changes(const char *const *then, const char *const *now, const char *expected)
+/* Expects these messages when `now` resumes a run of `then`, both the smallest recipe with overrides. */
+static void expect_changes(const char *const *then, const char *const *now, const char *expected)
 {
     struct loaded a = load(SMALL, then, 0), b = load(SMALL, now, 0);
     struct problems problems = {0};
-    struct text said = {0};
+    struct text messages = {0};
     recipe_changes(a.recipe, b.recipe, "it", &problems);
     for (size_t i = 0; i < problems.count; i++)
-        text_add(&said, "%s\n", problems.list[i].text);
+        text_add(&messages, "%s\n", problems.list[i].text);
     cr_expect_eq(problems.errors, 0);
-    cr_expect_str_eq(text_chars(&said), expected);
-    text_free(&said);
+    cr_expect_str_eq(text_chars(&messages), expected);
+    text_free(&messages);
     problems_free(&problems);
     loaded_free(&a);
     loaded_free(&b);
@@ -78,12 +79,12 @@ Test(recipe_text, reports_changes_of_the_mathematics)
     const char *const weights[] = {"optimizer.weight_decay=0.5",
                                    "data.train=[{path: d, weight: 1}, {path: e, weight: 2}]",
                                    "model.make_vocab_size_divisible_by=128", NULL};
-    changes(nothing, nothing, "");
-    changes(constant, elsewhere, ""); // and a constant schedule does not read the end of the decay
-    changes(nothing, weights,
-            "it: optimizer.weight_decay changed from 0.01 to 0.5\n"
-            "it: data.train changed from [{path: d, weight: 1}] to [{path: d, weight: 1}, "
-            "{path: e, weight: 2}]\n");
+    expect_changes(nothing, nothing, "");
+    expect_changes(constant, elsewhere, ""); // and a constant schedule does not read the end of the decay
+    expect_changes(nothing, weights,
+                   "it: optimizer.weight_decay changed from 0.01 to 0.5\n"
+                   "it: data.train changed from [{path: d, weight: 1}] to [{path: d, weight: 1}, "
+                   "{path: e, weight: 2}]\n");
 }
 
 Test(recipe_text, written_recipes_round_trip)
@@ -103,21 +104,21 @@ Test(recipe_text, written_recipes_round_trip)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct loaded l = load(SMALL, cases[i], 0);
-        cr_assert_str_eq(text_chars(&l.said), "", "case %zu: %s", i, text_chars(&l.said));
-        loads_back(l.recipe);
+        cr_assert_str_eq(text_chars(&l.messages), "", "case %zu: %s", i, text_chars(&l.messages));
+        expect_round_trip(l.recipe);
         loaded_free(&l);
     }
 }
 
-/* The folders of a run that is started from a saved recipe, with these overrides. */
-static void starts_in(const char *saved, const char *const *overrides, const char *run_dir, const char *save,
-                      const char *warning)
+/* Expects these folders for a run that is started from a saved recipe with overrides. */
+static void expect_folders(const char *saved, const char *const *overrides, const char *run_dir,
+                           const char *save, const char *warning)
 {
     struct loaded l = load(saved, overrides, 0);
     cr_expect_str_eq(l.recipe->logging.run_dir, run_dir);
     cr_expect_str_eq(l.recipe->checkpoint.save, save);
-    cr_expect(strstr(text_chars(&l.said), warning) != NULL && (*warning != 0 || l.said.length == 0),
-              "not \"%s\" but \"%s\"", warning, text_chars(&l.said));
+    cr_expect(strstr(text_chars(&l.messages), warning) != NULL && (*warning != 0 || l.messages.length == 0),
+              "not \"%s\" but \"%s\"", warning, text_chars(&l.messages));
     loaded_free(&l);
 }
 
@@ -133,23 +134,23 @@ Test(recipe_text, a_saved_recipe_does_not_reuse_the_run_directory)
                                            "runs/base/checkpoints\n"));
     cr_expect_not_null(
         strstr(saved.chars, "  run_dir: auto                                # derived: runs/base\n"));
-    starts_in(saved.chars, nothing, "runs/base", "runs/base/checkpoints", "");
-    starts_in(saved.chars, again, "runs/again", "runs/again/checkpoints", "");
-    starts_in(saved.chars, renamed, "runs/again", "runs/again/checkpoints", "");
-    starts_in(saved.chars, kept, "runs/again", "runs/base/checkpoints", "");
+    expect_folders(saved.chars, nothing, "runs/base", "runs/base/checkpoints", "");
+    expect_folders(saved.chars, again, "runs/again", "runs/again/checkpoints", "");
+    expect_folders(saved.chars, renamed, "runs/again", "runs/again/checkpoints", "");
+    expect_folders(saved.chars, kept, "runs/again", "runs/base/checkpoints", "");
     // Earlier versions wrote the paths themselves.
     static const char old[] = "name: base\n" SMALL "logging: {run_dir: runs/base}\n"
                               "checkpoint: {save: runs/base/checkpoints}\n";
-    starts_in(old, nothing, "runs/base", "runs/base/checkpoints", "");
-    starts_in(old, again, "runs/again", "runs/again/checkpoints",
-              "checkpoint.save runs/base/checkpoints is derived from the logging.run_dir of that file");
-    starts_in(old, renamed, "runs/again", "runs/again/checkpoints",
-              "logging.run_dir runs/base is derived from the name of that file");
-    starts_in(old, kept, "runs/again", "runs/base/checkpoints", "");
+    expect_folders(old, nothing, "runs/base", "runs/base/checkpoints", "");
+    expect_folders(old, again, "runs/again", "runs/again/checkpoints",
+                   "checkpoint.save runs/base/checkpoints is derived from the logging.run_dir of that file");
+    expect_folders(old, renamed, "runs/again", "runs/again/checkpoints",
+                   "logging.run_dir runs/base is derived from the name of that file");
+    expect_folders(old, kept, "runs/again", "runs/base/checkpoints", "");
     // An explicit folder is kept.
     static const char own[] = "name: base\n" SMALL "logging: {run_dir: runs/base}\n"
                               "checkpoint: {save: elsewhere}\n";
-    starts_in(own, again, "runs/again", "elsewhere", "");
+    expect_folders(own, again, "runs/again", "elsewhere", "");
     text_free(&saved);
     loaded_free(&base);
 }
@@ -203,7 +204,7 @@ Test(recipe_text, the_reference_page_is_current)
     recipe_reference(&page);
     cr_assert_eq(file_read(SOURCE_ROOT "/docs/recipe.md", &file), OK, "%s", fail_text());
     cr_assert(strcmp(page.chars, text_chars(&file)) == 0,
-              "docs/recipe.md is not what the table says; run: cuboid recipe --reference > docs/recipe.md");
+              "docs/recipe.md is not current; run: cuboid recipe --reference > docs/recipe.md");
     text_free(&page);
     text_free(&file);
 }
@@ -244,7 +245,7 @@ Test(recipe_text, every_recipe_of_the_repository_loads)
         enum status status = recipe_load(found.gl_pathv[i], NULL, 0, 0, &recipe, &problems);
         problems_print(&problems, stderr);
         cr_assert(status == OK && problems.count == 0, "%s", found.gl_pathv[i]);
-        loads_back(recipe);
+        expect_round_trip(recipe);
         problems_free(&problems);
         recipe_destroy(recipe);
     }
@@ -283,7 +284,7 @@ Test(recipe_text, the_table_is_consistent)
     cr_assert_eq((int)in_sections, recipe_row_count, "every row is in one section");
     for (int i = 0; i < recipe_row_count; i++) {
         const struct recipe_row *row = &recipe_rows[i];
-        cr_assert_eq(row_of(row->key), i, "%s is there twice", row->key);
+        cr_assert_eq(row_of(row->key), i, "%s is listed twice", row->key);
         cr_assert(strlen(row->help) > 0 && row->help[strlen(row->help) - 1] == '.', "%s", row->key);
         cr_assert_eq(strchr(row->help, '|'), NULL, "%s would break the page's table", row->key);
         // A key is given, derived or has a default; one that is not implemented has the only valid value.
@@ -301,7 +302,7 @@ Test(recipe_text, the_table_is_consistent)
     }
 }
 
-/* verify compares a layout with one rank, so every key of a layout needs its value there. */
+/* verify compares a layout with one rank, so every layout key needs a value on one rank. */
 Test(recipe_text, every_layout_key_has_a_value_on_one_rank)
 {
     static const char *const sections[] = {"parallel", "pipeline", "memory"};
@@ -330,7 +331,7 @@ Test(recipe_text, every_layout_key_has_a_value_on_one_rank)
     cr_assert(!recipe_one_rank_override(layout_keys, &none));
 }
 
-/* What a user may select, also where this build lacks it. */
+/* The names that a user may select, including those that this build does not contain. */
 Test(recipe_text, names_come_from_the_registries)
 {
     static const char *const keys[] = {"pipeline.schedule", "cluster.device", "cluster.dry_device",
@@ -349,14 +350,15 @@ Test(recipe_text, names_come_from_the_registries)
 
 /* ---- any byte may be wrong ---- */
 
-static void survive(const char *bytes, size_t length)
+static void load_any_bytes(const char *bytes, size_t length)
 {
     struct loaded l = load_bytes(bytes, length, NULL, 0);
-    for (const char *c = text_chars(&l.said); *c != 0; c++)
-        cr_assert((unsigned char)*c >= 0x20 || *c == '\n', "a control character in %s", text_chars(&l.said));
-    cr_assert(l.errors == 0 || l.said.length > 0);
+    for (const char *c = text_chars(&l.messages); *c != 0; c++)
+        cr_assert((unsigned char)*c >= 0x20 || *c == '\n', "a control character in %s",
+                  text_chars(&l.messages));
+    cr_assert(l.errors == 0 || l.messages.length > 0);
     if (l.recipe != NULL)
-        loads_back(l.recipe);
+        expect_round_trip(l.recipe);
     loaded_free(&l);
 }
 
@@ -379,7 +381,7 @@ Test(recipe_text, random_changes_of_a_recipe_never_crash)
                 bytes[at] = (char)(value >> 8);
             else if (kind == 1)
                 bytes[at] = special[value % (sizeof special - 1)];
-            else if (kind == 2 && at + size < length) { // a piece is removed
+            else if (kind == 2 && at + size < length) { // a part is removed
                 memmove(bytes + at, bytes + at + size, length - at - size);
                 length -= size;
             } else if (kind == 3 && at + size < length &&
@@ -390,7 +392,7 @@ Test(recipe_text, random_changes_of_a_recipe_never_crash)
         }
         if (philox_word(random, n, 100) % 8 == 0)
             length = philox_word(random, n, 101) % length; // truncated
-        survive(bytes, length);
+        load_any_bytes(bytes, length);
         free(bytes);
     }
     text_free(&original);
@@ -412,7 +414,7 @@ Test(recipe_text, random_overrides_never_crash)
             override[length] = alphabet[philox_word(random, n, 2 + length) % (sizeof alphabet - 1)];
         struct loaded l = load(SMALL, (const char *const[]){override, NULL}, 0);
         if (l.recipe != NULL)
-            loads_back(l.recipe);
+            expect_round_trip(l.recipe);
         loaded_free(&l);
     }
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Keys without effect: each key is reported once, with the reason, and never if it is read. */
+/* Keys without effect: each is reported once, with the reason; keys that are read never are. */
 #include "tests/unit/recipe/recipe_case.h"
 
-#define WITH(expected, ...) says(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
-#define LINE(text)          "warning: command line: " text "\n"
+#define WITH(expected, ...) \
+    expect_messages(SMALL, (const char *const[]){__VA_ARGS__, NULL}, 0, expected, __LINE__)
+#define LINE(text) "warning: command line: " text "\n"
 
 #define TIMES                                                                                \
     "pipeline.auto_f=2", "pipeline.auto_i=3", "pipeline.auto_w=4", "pipeline.auto_comm=0.5", \

@@ -15,9 +15,9 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int64_t argument(int argc, char **argv, int index, int64_t otherwise)
+static int64_t argument(int argc, char **argv, int index, int64_t fallback)
 {
-    int64_t value = otherwise;
+    int64_t value = fallback;
     return index >= argc || integer_parse(argv[index], &value) ? value : -1;
 }
 
@@ -47,10 +47,9 @@ int main(int argc, char **argv)
     }
     auto_sort(all, tables);
     printf("%d tables, p up to %d, m up to %d, in %.0f s\n", tables, most_p, most_m, now() - begun);
-    printf(
-        "a named schedule keeps to the limit in %d; auto is longer than the shortest of them in %d, strictly "
-        "shorter in %d\n",
-        with_named, longer, shorter);
+    printf("a named schedule is within the limit in %d; auto is longer than the shortest in %d, strictly "
+           "shorter in %d\n",
+           with_named, longer, shorter);
     printf("makespan / bound: median %.4f, 75 %% %.4f, 90 %% %.4f, largest %.4f\n",
            all[tables / 2].makespan / all[tables / 2].bound,
            all[tables * 3 / 4].makespan / all[tables * 3 / 4].bound,

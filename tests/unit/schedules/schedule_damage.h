@@ -28,9 +28,9 @@ static inline void remove_at(struct schedule *s, int rank, int position)
     s->ranks[rank].count--;
 }
 
-/* The index of an action in a rank's list; -1 if it is not there. */
-static inline int place_of(const struct schedule *s, int rank, enum action_kind kind, int stage,
-                           int microbatch)
+/* The index of an action in a rank's list; -1 if it is missing. */
+static inline int position_of(const struct schedule *s, int rank, enum action_kind kind, int stage,
+                              int microbatch)
 {
     for (int i = 0; i < s->ranks[rank].count; i++) {
         struct action a = s->ranks[rank].actions[i];

@@ -10,10 +10,10 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-/* Random integers of a test, seeded by a name: the same in every run. */
-struct dice {
+/* A random number generator, seeded by a name: the same numbers in every run. */
+struct rng {
     struct philox generator;
-    uint64_t thrown;
+    uint64_t draws;
 };
 
 #ifdef __clang__ // the second compiler of tools/test: fewer cases, as gcc's build runs all of them
@@ -28,11 +28,12 @@ static inline int cases(int count)
     return FEWER_CASES ? count / 10 : count;
 }
 
-static inline int throw_dice(struct dice *dice, int low, int high)
+/* A random integer from low to high. */
+static inline int rng_int(struct rng *rng, int low, int high)
 {
-    uint32_t word = philox_word(dice->generator, 0, dice->thrown++);
-    uint32_t sides = high > low ? (uint32_t)(high - low + 1) : 1;
-    return low + (int)(word % sides);
+    uint32_t word = philox_word(rng->generator, 0, rng->draws++);
+    uint32_t values = high > low ? (uint32_t)(high - low + 1) : 1;
+    return low + (int)(word % values);
 }
 
 static inline struct schedule *build_with(struct schedule_options options)
@@ -80,6 +81,18 @@ static inline const char *list_text(const struct schedule *s, int rank, bool tra
     return text_chars(out);
 }
 
+/* Checks the list of every rank, without transfers. */
+static inline void expect_lists(const char *name, int p, int m, int v, const char *const *ranks)
+{
+    struct schedule *s = build(name, p, m, v);
+    struct text text = {0};
+    for (int rank = 0; rank < p; rank++)
+        cr_assert_str_eq(list_text(s, rank, false, &text), ranks[rank], "%s rank %d: %s", name, rank,
+                         text_chars(&text));
+    text_free(&text);
+    schedule_destroy(s);
+}
+
 /* Lists, transfers and placement. */
 static inline void expect_same_lists(const struct schedule *a, const struct schedule *b)
 {
@@ -104,18 +117,18 @@ static inline int least(int a, int b)
 }
 
 /* Random p, m, v and group size that family `index` supports. */
-static inline struct schedule_options throw_options(struct dice *dice, int index, int most_p, int most_m)
+static inline struct schedule_options random_options(struct rng *rng, int index, int most_p, int most_m)
 {
     const struct schedule_about *about = schedule_about(index);
     struct schedule_options options = {
-        .name = about->name, .p = throw_dice(dice, 1, most_p), .m = throw_dice(dice, 1, most_m)};
+        .name = about->name, .p = rng_int(rng, 1, most_p), .m = rng_int(rng, 1, most_m)};
     bool many_chunks = strstr(about->supports, "any v") != NULL;
-    options.v = many_chunks ? throw_dice(dice, 1, 4) : 0;
+    options.v = many_chunks ? rng_int(rng, 1, 4) : 0;
     if (strstr(about->supports, "even p") != NULL)
         options.p += options.p % 2;
     bool groups = strcmp(about->name, "interleaved") == 0 || strcmp(about->name, "zb-h1") == 0;
-    if (groups && throw_dice(dice, 0, 2) == 0)
-        options.microbatch_group_size = throw_dice(dice, options.p, options.p + most_m);
+    if (groups && rng_int(rng, 0, 2) == 0)
+        options.microbatch_group_size = rng_int(rng, options.p, options.p + most_m);
     return options;
 }
 

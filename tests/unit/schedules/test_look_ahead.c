@@ -53,10 +53,10 @@ static void expect_longest(struct schedule_options options)
 
 Test(look_ahead, is_the_longest_prefix_without_unmatched_messages)
 {
-    struct dice dice = {.generator = philox_named(1, "look ahead")};
+    struct rng rng = {.generator = philox_named(1, "look ahead")};
     for (int index = 0; schedule_about(index) != NULL; index++)
         for (int i = 0; i < cases(300); i++)
-            expect_longest(throw_options(&dice, index, 9, 20));
+            expect_longest(random_options(&rng, index, 9, 20));
 }
 
 /* Forward passes run before the step is final. */
@@ -96,7 +96,7 @@ struct clocks {
     int cut[PERIOD_RANKS];
     double clock[PERIOD_RANKS];
     int step[PERIOD_RANKS], at[PERIOD_RANKS];
-    double over[PERIOD_STEPS + 1][PERIOD_RANKS]; // when the list of a step was done; 0: not yet
+    double ended[PERIOD_STEPS + 1][PERIOD_RANKS]; // when the list of a step was done; 0: not yet
     double report[PERIOD_STEPS + 1]
                  [PERIOD_RANKS]; // when the rank had the reports of itself and all earlier ranks
     double begun[PERIOD_STEPS];  // by rank 0
@@ -109,7 +109,7 @@ static double *made(const struct clocks *c, bool gradient, int step, int stage, 
                               (size_t)microbatch];
 }
 
-/* When the rank may continue at its current position, apart from the inputs of the action; < 0: unknown. */
+/* When the rank may run its next action, regardless of the action's inputs; < 0: unknown. */
 static double gate(const struct clocks *c, int rank)
 {
     int step = c->step[rank], last = c->s->p - 1;
@@ -128,9 +128,9 @@ static double gate(const struct clocks *c, int rank)
         return known > 0.0 ? fmax(latest, known + update) : -1.0;
     }
     for (int r = 0; r <= last; r++) {
-        if (!(c->over[step - 1][r] > 0.0))
+        if (!(c->ended[step - 1][r] > 0.0))
             return -1.0;
-        latest = fmax(latest, c->over[step - 1][r] + 2.0 * c->message + c->update);
+        latest = fmax(latest, c->ended[step - 1][r] + 2.0 * c->message + c->update);
     }
     return latest;
 }
@@ -140,11 +140,11 @@ static double input(const struct clocks *c, int rank, struct action a)
 {
     const struct action_traits *traits = action_traits(a.kind);
     bool gradient = !traits->forward;
-    int before = gradient ? a.stage + 1 : a.stage - 1;
-    if (a.kind == BACKWARD_WEIGHT || before < 0 || before >= c->s->stages)
+    int source = gradient ? a.stage + 1 : a.stage - 1;
+    if (a.kind == BACKWARD_WEIGHT || source < 0 || source >= c->s->stages)
         return 0.0;
-    double at = *made(c, gradient, c->step[rank], before, a.microbatch);
-    bool here = schedule_rank(c->s, before, a.microbatch) == rank;
+    double at = *made(c, gradient, c->step[rank], source, a.microbatch);
+    bool here = schedule_rank(c->s, source, a.microbatch) == rank;
     return at > 0.0 ? at + (here ? 0.0 : c->message) : -1.0;
 }
 
@@ -155,17 +155,17 @@ static bool advance(struct clocks *c, int rank)
     if (step == PERIOD_STEPS)
         return false;
     if (c->at[rank] == list->count) {
-        c->over[step][rank] = c->clock[rank];
+        c->ended[step][rank] = c->clock[rank];
         c->step[rank]++;
         c->at[rank] = 0;
         return true;
     }
     struct action a = list->actions[c->at[rank]];
     const struct action_traits *traits = action_traits(a.kind);
-    double from = gate(c, rank), there = traits->computes ? input(c, rank, a) : 0.0;
-    if (from < 0.0 || there < 0.0)
+    double allowed = gate(c, rank), available = traits->computes ? input(c, rank, a) : 0.0;
+    if (allowed < 0.0 || available < 0.0)
         return false;
-    c->clock[rank] = fmax(c->clock[rank], fmax(from, there));
+    c->clock[rank] = fmax(c->clock[rank], fmax(allowed, available));
     if (rank == 0 && c->at[rank] == 0)
         c->begun[step] = c->clock[rank];
     if (traits->computes)
@@ -176,14 +176,14 @@ static bool advance(struct clocks *c, int rank)
     return true;
 }
 
-static void pass_reports_on(struct clocks *c)
+static void forward_reports(struct clocks *c)
 {
     for (int step = 0; step < PERIOD_STEPS; step++)
         for (int rank = 0; rank < c->s->p; rank++) {
             bool above = rank == 0 || c->report[step][rank - 1] > 0.0;
-            if (c->over[step][rank] > 0.0 && above)
+            if (c->ended[step][rank] > 0.0 && above)
                 c->report[step][rank] =
-                    fmax(c->over[step][rank], rank > 0 ? c->report[step][rank - 1] + c->message : 0.0);
+                    fmax(c->ended[step][rank], rank > 0 ? c->report[step][rank - 1] + c->message : 0.0);
         }
 }
 
@@ -202,10 +202,10 @@ static double period(const char *name, int p, int m, bool validated, double mess
         for (int rank = 0; rank < p; rank++)
             while (advance(&c, rank))
                 moved = true;
-        pass_reports_on(&c);
+        forward_reports(&c);
     }
     for (int rank = 0; rank < p; rank++)
-        cr_assert_eq(c.step[rank], PERIOD_STEPS, "%s: rank %d comes to a stop", name, rank);
+        cr_assert_eq(c.step[rank], PERIOD_STEPS, "%s: rank %d is stalled", name, rank);
     free(c.made[0]);
     free(c.made[1]);
     schedule_destroy(s);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Offload plans of every family keep their promises; a broken plan is found. */
+/* Offload plans of every family are consistent, and an inconsistent plan is detected. */
 #include "schedules/offload_plan.h"
 
 #include <criterion/criterion.h>
@@ -28,14 +28,14 @@ Test(offload_plan, families_keep_their_memory_claims)
 }
 
 /* One field is changed, and restored. */
-#define BREAK(field, value, words)                                                          \
-    do {                                                                                    \
-        int kept_ = (field);                                                                \
-        (field) = (value);                                                                  \
-        cr_expect_eq(offload_plan_check(plan, s, 0), BAD_SCHEDULE, "%s: not found", words); \
-        cr_expect_str_eq(fail_text(), words);                                               \
-        (field) = kept_;                                                                    \
-        cr_assert_eq(offload_plan_check(plan, s, 0), OK);                                   \
+#define BREAK(field, value, words)                                                             \
+    do {                                                                                       \
+        int kept_ = (field);                                                                   \
+        (field) = (value);                                                                     \
+        cr_expect_eq(offload_plan_check(plan, s, 0), BAD_SCHEDULE, "%s: not detected", words); \
+        cr_expect_str_eq(fail_text(), words);                                                  \
+        (field) = kept_;                                                                       \
+        cr_assert_eq(offload_plan_check(plan, s, 0), OK);                                      \
     } while (0)
 
 /* 1F1B, the first of four ranks, eight microbatches: 0F0 0F1 0F2 0F3 0B0 0F4 0B1 ... */

@@ -5,17 +5,6 @@
 
 #include <string.h>
 
-static void expect_lists(const char *name, int p, int m, int v, const char *const *ranks)
-{
-    struct schedule *s = build(name, p, m, v);
-    struct text text = {0};
-    for (int rank = 0; rank < p; rank++)
-        cr_assert_str_eq(list_text(s, rank, false, &text), ranks[rank], "%s rank %d: %s", name, rank,
-                         text_chars(&text));
-    text_free(&text);
-    schedule_destroy(s);
-}
-
 /* Figure 4 of 2104.04473, upper half. */
 Test(schedule, one_f_one_b_as_in_the_paper)
 {
@@ -84,23 +73,18 @@ Test(schedule, boundaries_share_edges)
     }
 }
 
-static int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 static void expect_peaks(const char *name, int p, int m, int v, int first, int per_rank)
 {
     struct schedule *s = build(name, p, m, v);
     int highest = 0;
     for (int rank = 0; rank < p; rank++) {
-        int expected = smaller(first - per_rank * rank, m * s->chunks);
+        int expected = least(first - per_rank * rank, m * s->chunks);
         int peak = schedule_peak(s, rank);
         cr_assert_leq(peak, expected, "%s p %d m %d rank %d: %d > %d", name, p, m, rank, peak, expected);
         highest = peak > highest ? peak : highest;
     }
     // A limit that is never reached would be vacuous.
-    cr_assert(m < 2 * p || highest == smaller(first, m * s->chunks), "%s p %d m %d: %d of %d", name, p, m,
+    cr_assert(m < 2 * p || highest == least(first, m * s->chunks), "%s p %d m %d: %d of %d", name, p, m,
               highest, first);
     schedule_destroy(s);
 }

@@ -26,7 +26,7 @@ struct tiny {
     double shortest;
 };
 
-/* How many were compared. */
+/* Counts of compared cost tables. */
 struct tally {
     int tables, reached, found;
 };
@@ -101,13 +101,13 @@ static double optimum(struct tiny *t)
 }
 
 /* Integer costs, so nothing is rounded. */
-static void throw_costs(struct dice *dice, struct tiny *t)
+static void random_costs(struct rng *rng, struct tiny *t)
 {
     for (int stage = 0; stage < t->p * t->v; stage++)
-        t->of_stage[stage] = (struct stage_cost){
-            .f = throw_dice(dice, 0, 8), .i = throw_dice(dice, 0, 8), .w = throw_dice(dice, 0, 8)};
+        t->of_stage[stage] =
+            (struct stage_cost){.f = rng_int(rng, 0, 8), .i = rng_int(rng, 0, 8), .w = rng_int(rng, 0, 8)};
     t->costs = (struct cost_table){
-        .of_stage = t->of_stage, .wire = throw_dice(dice, 0, 1), .latency = throw_dice(dice, 0, 2)};
+        .of_stage = t->of_stage, .wire = rng_int(rng, 0, 1), .latency = rng_int(rng, 0, 2)};
 }
 
 /* One table: no schedule beats the bound, and auto is about as short as the shortest. It may be shorter,
@@ -135,7 +135,7 @@ static void expect_bound(struct tiny *t, const char *where, struct tally *tally)
 static void expect_bounds(const struct family *placement, int p, int m, int v, int tables,
                           struct tally *tally)
 {
-    struct dice dice = {.generator = philox_named((uint64_t)(100 * p + 10 * m + v), "auto.tiny")};
+    struct rng rng = {.generator = philox_named((uint64_t)(100 * p + 10 * m + v), "auto.tiny")};
     struct schedule_options options = {.p = p, .m = m, .v = v};
     for (int limit = v; limit <= m * v; limit++)
         for (int n = 0; n < tables; n++) {
@@ -144,7 +144,7 @@ static void expect_bounds(const struct family *placement, int p, int m, int v, i
             snprintf(where, sizeof where, "as %s, p %d m %d v %d limit %d, table %d", placement->about.name,
                      p, m, v, limit, n);
             cr_assert_eq(schedule_create(placement, &options, &t.s), OK);
-            throw_costs(&dice, &t);
+            random_costs(&rng, &t);
             expect_bound(&t, where, tally);
             schedule_destroy(t.s);
         }
@@ -174,12 +174,12 @@ Test(schedule_auto, no_schedule_beats_the_bound)
 /* What auto does not search: F and I in another order of microbatches never make it shorter. */
 Test(schedule_auto, microbatch_order_costs_nothing)
 {
-    struct dice dice = {.generator = philox_named(1, "auto.order")};
+    struct rng rng = {.generator = philox_named(1, "auto.order")};
     for (int n = 0; n < cases(30); n++) {
         struct tiny t = {.p = 2, .m = 2 + (n % 10 == 0 ? 1 : 0), .v = 1, .limit = 2};
         cr_assert_eq(
             schedule_create(&family_1f1b, &(struct schedule_options){.p = 2, .m = t.m, .v = 1}, &t.s), OK);
-        throw_costs(&dice, &t);
+        random_costs(&rng, &t);
         double in_order = optimum(&t);
         int lists = t.count;
         t.any_order = true;
@@ -279,7 +279,7 @@ Test(schedule_auto, chooses_v)
 static void note_percent(void *context, double percent)
 {
     double *latest = context;
-    cr_assert(percent >= latest[0] && percent <= 100.0 + 1e-9, "%g behind %g", percent, latest[0]);
+    cr_assert(percent >= latest[0] && percent <= 100.0 + 1e-9, "%g after %g", percent, latest[0]);
     latest[0] = percent;
     latest[1]++;
 }

@@ -11,7 +11,7 @@
 /* A position in the lists, and the error message that the fault there must give. */
 struct fault {
     struct schedule *s;
-    struct dice dice;
+    struct rng rng;
     struct text expected;
 };
 
@@ -37,7 +37,7 @@ static bool choose(struct fault *x, bool (*fits)(const struct schedule *s, int r
         if (pass == 1 && count == 0)
             return false;
         if (pass == 1)
-            wanted = throw_dice(&x->dice, 0, count - 1);
+            wanted = rng_int(&x->rng, 0, count - 1);
         for (*rank = 0; *rank < x->s->p; ++*rank)
             for (*i = 0; *i < x->s->ranks[*rank].count; ++*i)
                 if (fits(x->s, *rank, *i) && (pass == 0 ? count++ < 0 : wanted-- == 0))
@@ -105,7 +105,7 @@ static bool missing(struct fault *x)
                   a.kind == BACKWARD ? ", and so are its I and W" : "");
 }
 
-static bool doubled(struct fault *x)
+static bool duplicate(struct fault *x)
 {
     char text[ACTION_CHARS];
     int rank, i;
@@ -116,7 +116,7 @@ static bool doubled(struct fault *x)
     return expect(x, rank, x->s->ranks[rank].count - 1, "%s is listed twice", action_text(a, text));
 }
 
-/* I and B and W of one cell, mixed. */
+/* I, B and W of the same stage and microbatch, mixed. */
 static bool input_as_whole(struct fault *x)
 {
     char text[ACTION_CHARS];
@@ -125,7 +125,7 @@ static bool input_as_whole(struct fault *x)
         return false;
     struct action *a = at(x->s, rank, i);
     a->kind = BACKWARD;
-    int w = place_of(x->s, rank, BACKWARD_WEIGHT, a->stage, a->microbatch);
+    int w = position_of(x->s, rank, BACKWARD_WEIGHT, a->stage, a->microbatch);
     return expect(x, rank, w, "%s is listed twice", action_text(get(x->s, rank, w), text));
 }
 
@@ -141,7 +141,7 @@ static bool weight_as_whole(struct fault *x)
 
 static bool whole_as_half(struct fault *x)
 {
-    int rank, i, half = throw_dice(&x->dice, 0, 1);
+    int rank, i, half = rng_int(&x->rng, 0, 1);
     if (!choose(x, is_whole, &rank, &i))
         return false;
     struct action *a = at(x->s, rank, i);
@@ -149,7 +149,7 @@ static bool whole_as_half(struct fault *x)
     return expect(x, rank, -1, "%d%s%d is missing", a->stage, half == 0 ? "W" : "I", a->microbatch);
 }
 
-/* ---- places ---- */
+/* ---- placement ---- */
 
 static bool wrong_rank(struct fault *x)
 {
@@ -159,7 +159,7 @@ static bool wrong_rank(struct fault *x)
         return false;
     struct action *a = at(x->s, rank, i);
     do
-        a->stage = throw_dice(&x->dice, 0, x->s->stages - 1);
+        a->stage = rng_int(&x->rng, 0, x->s->stages - 1);
     while (schedule_rank(x->s, a->stage, a->microbatch) == rank);
     return expect(x, rank, i, "%s belongs to rank %d", action_text(*a, text),
                   schedule_rank(x->s, a->stage, a->microbatch));
@@ -172,7 +172,7 @@ static bool no_such_stage(struct fault *x)
     if (!choose(x, any, &rank, &i))
         return false;
     struct action *a = at(x->s, rank, i);
-    a->stage = throw_dice(&x->dice, 0, 1) == 0 ? -1 : x->s->stages;
+    a->stage = rng_int(&x->rng, 0, 1) == 0 ? -1 : x->s->stages;
     return expect(x, rank, i, "%s: there are stages 0 to %d", action_text(*a, text), x->s->stages - 1);
 }
 
@@ -183,7 +183,7 @@ static bool no_such_microbatch(struct fault *x)
     if (!choose(x, any, &rank, &i))
         return false;
     struct action *a = at(x->s, rank, i);
-    a->microbatch = throw_dice(&x->dice, 0, 1) == 0 ? -1 : x->s->m;
+    a->microbatch = rng_int(&x->rng, 0, 1) == 0 ? -1 : x->s->m;
     return expect(x, rank, i, "%s: there are microbatches 0 to %d", action_text(*a, text), x->s->m - 1);
 }
 
@@ -199,50 +199,50 @@ static bool no_such_kind(struct fault *x)
 /* ---- order ---- */
 
 /* Positions of the inputs of an action in the rank's own list; at most two. Returns their number. */
-static int prerequisites(const struct schedule *s, int rank, struct action a, int places[2])
+static int prerequisites(const struct schedule *s, int rank, struct action a, int positions[2])
 {
     const struct action_traits *traits = action_traits(a.kind);
     int k = a.microbatch, count = 0;
-    int whole = place_of(s, rank, BACKWARD, a.stage, k),
-        input = place_of(s, rank, BACKWARD_INPUT, a.stage, k);
+    int whole = position_of(s, rank, BACKWARD, a.stage, k),
+        input = position_of(s, rank, BACKWARD_INPUT, a.stage, k);
     if (traits->receives)
         return 0;
     if (a.kind == SEND_ACTIVATION || traits->backward_input)
-        places[count++] = place_of(s, rank, FORWARD, a.stage, k);
+        positions[count++] = position_of(s, rank, FORWARD, a.stage, k);
     if (a.kind == SEND_GRADIENT || a.kind == BACKWARD_WEIGHT)
-        places[count++] = whole >= 0 ? whole : input;
+        positions[count++] = whole >= 0 ? whole : input;
     if (!traits->forward && !traits->backward_input)
         return count;
     bool gradient = traits->backward_input;
     int from = stage_before(a.stage, gradient);
     if (from < 0 || from >= s->stages)
         return count;
-    int place = place_of(s, rank, gradient ? RECV_GRADIENT : RECV_ACTIVATION, a.stage, k);
-    if (place < 0 && !crosses_ranks(s, a.stage, k, gradient)) {
-        place = place_of(s, rank, gradient ? BACKWARD_INPUT : FORWARD, from, k);
-        place = place < 0 ? place_of(s, rank, BACKWARD, from, k) : place;
+    int position = position_of(s, rank, gradient ? RECV_GRADIENT : RECV_ACTIVATION, a.stage, k);
+    if (position < 0 && !crosses_ranks(s, a.stage, k, gradient)) {
+        position = position_of(s, rank, gradient ? BACKWARD_INPUT : FORWARD, from, k);
+        position = position < 0 ? position_of(s, rank, BACKWARD, from, k) : position;
     }
-    if (place >= 0)
-        places[count++] = place;
+    if (position >= 0)
+        positions[count++] = position;
     return count;
 }
 
 static bool needs_one(const struct schedule *s, int rank, int i)
 {
-    int places[2];
-    return prerequisites(s, rank, get(s, rank, i), places) > 0;
+    int positions[2];
+    return prerequisites(s, rank, get(s, rank, i), positions) > 0;
 }
 
 /* Before its last input, so that this is the missing one. */
 static bool just_too_early(struct fault *x)
 {
     char text[ACTION_CHARS], other[ACTION_CHARS];
-    int rank, i, places[2];
+    int rank, i, positions[2];
     if (!choose(x, needs_one, &rank, &i))
         return false;
     struct action a = get(x->s, rank, i);
-    int count = prerequisites(x->s, rank, a, places);
-    int to = count == 2 && places[1] > places[0] ? places[1] : places[0];
+    int count = prerequisites(x->s, rank, a, positions);
+    int to = count == 2 && positions[1] > positions[0] ? positions[1] : positions[0];
     struct action need = get(x->s, rank, to);
     need.kind = need.kind == BACKWARD ? BACKWARD_INPUT : need.kind; // the half that is waited for
     move(x->s, rank, i, to);
@@ -253,13 +253,13 @@ static bool just_too_early(struct fault *x)
 static bool much_too_early(struct fault *x)
 {
     char text[ACTION_CHARS];
-    int rank, i, places[2];
+    int rank, i, positions[2];
     if (!choose(x, needs_one, &rank, &i))
         return false;
     struct action a = get(x->s, rank, i);
-    if (prerequisites(x->s, rank, a, places) < 2)
+    if (prerequisites(x->s, rank, a, positions) < 2)
         return just_too_early(x);
-    int to = places[1] < places[0] ? places[1] : places[0];
+    int to = positions[1] < positions[0] ? positions[1] : positions[0];
     move(x->s, rank, i, to);
     return expect(x, rank, to, "%s runs before %dF%d", action_text(a, text), a.stage, a.microbatch);
 }
@@ -272,8 +272,8 @@ static bool weights_out_of_order(struct fault *x)
     if (!choose(x, has_later_weight, &rank, &i))
         return false;
     struct action a = get(x->s, rank, i);
-    int whole = place_of(x->s, rank, BACKWARD, a.stage, a.microbatch + 1);
-    int to = whole >= 0 ? whole : place_of(x->s, rank, BACKWARD_WEIGHT, a.stage, a.microbatch + 1);
+    int whole = position_of(x->s, rank, BACKWARD, a.stage, a.microbatch + 1);
+    int to = whole >= 0 ? whole : position_of(x->s, rank, BACKWARD_WEIGHT, a.stage, a.microbatch + 1);
     move(x->s, rank, i, to);
     return expect(x, rank, to,
                   "%s runs after microbatch %d: gradients must be accumulated in microbatch order",
@@ -290,7 +290,7 @@ static bool transfer_too_soon(struct fault *x)
         return false;
     x->s->has_transfers = false;
     for (rank = 0, i = 0; computes(x->s, rank, i); i++)
-        continue; // the first of all is found
+        continue; // only the first one is reported
     return expect(x, rank, i, "%s is a transfer, but transfers have not been added yet",
                   action_text(get(x->s, rank, i), text));
 }
@@ -312,18 +312,18 @@ static bool wrong_peer(struct fault *x)
 }
 
 /* At the ends of the pipeline, and where a V turns, there is no peer to send to. */
-static bool sends_to_nobody(const struct schedule *s, int rank, int i)
+static bool has_no_peer(const struct schedule *s, int rank, int i)
 {
     struct action a = get(s, rank, i);
     return a.kind == FORWARD &&
            (a.stage + 1 == s->stages || !crosses_ranks(s, a.stage + 1, a.microbatch, false));
 }
 
-static bool transfer_to_nobody(struct fault *x)
+static bool transfer_without_peer(struct fault *x)
 {
     char text[ACTION_CHARS];
     int rank, i;
-    if (!choose(x, sends_to_nobody, &rank, &i))
+    if (!choose(x, has_no_peer, &rank, &i))
         return false;
     struct action a = get(x->s, rank, i);
     a.kind = SEND_ACTIVATION;
@@ -384,20 +384,20 @@ static bool blocks_if_transfers_do(struct fault *x)
 
 /* The last stage runs its second forward before its first backward, and the first stage its first backward
  * before its second forward: each list alone is in order, and together they form a cycle. */
-static bool circle(struct fault *x)
+static bool cyclic_wait(struct fault *x)
 {
     struct schedule *s = x->s;
     int last = s->stages - 1, top = schedule_rank(s, 0, 0), bottom = schedule_rank(s, last, 0);
-    enum action_kind kind = place_of(s, top, BACKWARD, 0, 0) >= 0 ? BACKWARD : BACKWARD_INPUT;
-    enum action_kind last_kind = place_of(s, bottom, BACKWARD, last, 0) >= 0 ? BACKWARD : BACKWARD_INPUT;
-    int second = place_of(s, bottom, FORWARD, last, 1), first = place_of(s, bottom, last_kind, last, 0);
+    enum action_kind kind = position_of(s, top, BACKWARD, 0, 0) >= 0 ? BACKWARD : BACKWARD_INPUT;
+    enum action_kind last_kind = position_of(s, bottom, BACKWARD, last, 0) >= 0 ? BACKWARD : BACKWARD_INPUT;
+    int second = position_of(s, bottom, FORWARD, last, 1), first = position_of(s, bottom, last_kind, last, 0);
     if (first < second) {
-        int weight = place_of(s, bottom, BACKWARD_WEIGHT, last, 0);
+        int weight = position_of(s, bottom, BACKWARD_WEIGHT, last, 0);
         move(s, bottom, first, second);
         if (weight >= 0 && weight < second)
             move(s, bottom, weight - 1, second);
     }
-    move(s, top, place_of(s, top, kind, 0, 0), place_of(s, top, FORWARD, 0, 1));
+    move(s, top, position_of(s, top, kind, 0, 0), position_of(s, top, FORWARD, 0, 1));
     text_add(&x->expected, "waits forever for rank");
     return true;
 }
@@ -410,7 +410,7 @@ static bool too_much_held(struct fault *x)
     struct schedule *s = x->s;
     int claim = s->family->peak_claim(s, 0);
     for (int k = 0; k < s->m && schedule_rank(s, 0, k) == 0 && schedule_peak(s, 0) <= claim; k++)
-        move(s, 0, place_of(s, 0, FORWARD, 0, k), k);
+        move(s, 0, position_of(s, 0, FORWARD, 0, k), k);
     int peak = schedule_peak(s, 0);
     return peak > claim &&
            expect(x, 0, -1, "holds the activations of %d microbatches at once; %s claims at most %d", peak,
@@ -420,7 +420,7 @@ static bool too_much_held(struct fault *x)
 static bool pair_without_second(struct fault *x)
 {
     char text[ACTION_CHARS];
-    int rank = throw_dice(&x->dice, 0, x->s->p - 1), i = x->s->ranks[rank].count - 1;
+    int rank = rng_int(&x->rng, 0, x->s->p - 1), i = x->s->ranks[rank].count - 1;
     at(x->s, rank, i)->overlaps_next = true;
     return expect(x, rank, i, "%s overlaps the next action, but there is none",
                   action_text(get(x->s, rank, i), text));
@@ -463,11 +463,11 @@ static bool pair_of_three(struct fault *x)
 /* Adjacent actions of which the second consumes the output of the first. */
 static bool feeds_next(const struct schedule *s, int rank, int i)
 {
-    int places[2];
+    int positions[2];
     if (i + 1 >= s->ranks[rank].count || !computes(s, rank, i) || !computes(s, rank, i + 1))
         return false;
-    int count = prerequisites(s, rank, get(s, rank, i + 1), places);
-    return (count > 0 && places[0] == i) || (count > 1 && places[1] == i);
+    int count = prerequisites(s, rank, get(s, rank, i + 1), positions);
+    return (count > 0 && positions[0] == i) || (count > 1 && positions[1] == i);
 }
 
 static bool pair_that_waits_for_itself(struct fault *x)
@@ -492,7 +492,7 @@ static const struct rule {
     const char *not_for;                  // families that cannot violate it
 } rules[] = {
     {"missing", missing, EITHER, ""},
-    {"doubled", doubled, EITHER, ""},
+    {"doubled", duplicate, EITHER, ""},
     {"I as B", input_as_whole, EITHER, FUSED},
     {"W as B", weight_as_whole, EITHER, FUSED},
     {"B as a half", whole_as_half, EITHER, SPLIT},
@@ -505,10 +505,10 @@ static const struct rule {
     {"weights out of order", weights_out_of_order, LISTS, ""},
     {"transfer too soon", transfer_too_soon, TRANSFERS, ""},
     {"wrong peer", wrong_peer, TRANSFERS, ""},
-    {"transfer without a peer", transfer_to_nobody, TRANSFERS, ""},
+    {"transfer without a peer", transfer_without_peer, TRANSFERS, ""},
     {"edge out of order", edge_out_of_order, TRANSFERS, ""},
     {"blocking transfers", blocks_if_transfers_do, TRANSFERS, "gpipe"},
-    {"circle", circle, LISTS, ""},
+    {"circle", cyclic_wait, LISTS, ""},
     {"memory limit exceeded", too_much_held, LISTS, "gpipe looped-bfs"}, // their limit is all microbatches
     {"pair without second", pair_without_second, LISTS, ""},
     {"pair with transfer", pair_with_transfer, TRANSFERS, ""},
@@ -528,25 +528,26 @@ static bool is_among(const char *names, const char *name)
 /* Injects one fault; true if it was possible. */
 static bool check_fault(const struct rule *rule, const char *family, uint64_t seed)
 {
-    struct fault x = {.dice = {.generator = philox_named(seed, rule->name)}};
-    int p = 2 * throw_dice(&x.dice, 1, 3);
+    struct fault x = {.rng = {.generator = philox_named(seed, rule->name)}};
+    int p = 2 * rng_int(&x.rng, 1, 3);
     x.s = build_with((struct schedule_options){
         .name = family,
         .p = p,
-        .m = 2 * p + throw_dice(&x.dice, 0, 2 * p),
+        .m = 2 * p + rng_int(&x.rng, 0, 2 * p),
         .memory_limit = is_among("auto", family) ? p : 0, // without one it has no limit
-        .without_transfers = rule->on == LISTS || (rule->on == EITHER && throw_dice(&x.dice, 0, 1) == 0)});
+        .without_transfers = rule->on == LISTS || (rule->on == EITHER && rng_int(&x.rng, 0, 1) == 0)});
     forget_pairs(x.s);
     cr_assert_eq(schedule_check(x.s, NULL), OK, "%s", fail_text());
     bool injected = rule->inject(&x);
     if (injected) {
         struct schedule_error why;
         enum status status = schedule_check(x.s, &why);
-        cr_assert_eq(status, BAD_SCHEDULE, "%s, %s: accepted, not: %s", rule->name, family, x.expected.chars);
+        cr_assert_eq(status, BAD_SCHEDULE, "%s, %s: accepted, expected: %s", rule->name, family,
+                     x.expected.chars);
         bool exact = strncmp(x.expected.chars, "rank", 4) == 0;
         cr_assert(exact ? strcmp(why.text, x.expected.chars) == 0
                         : strstr(why.text, x.expected.chars) != NULL,
-                  "%s, %s: said \"%s\", not \"%s\"", rule->name, family, why.text, x.expected.chars);
+                  "%s, %s: reported \"%s\", expected \"%s\"", rule->name, family, why.text, x.expected.chars);
         cr_assert(why.rank >= 0 && why.rank < x.s->p && why.position < x.s->ranks[why.rank].count);
     }
     text_free(&x.expected);

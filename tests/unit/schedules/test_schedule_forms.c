@@ -48,7 +48,7 @@ static int twice_the_pipe(int p, int rank)
     return 2 * p;
 }
 
-static int there_and_back(int p, int rank)
+static int first_round_trip(int p, int rank)
 {
     (void)rank;
     return 2 * p - 1;
@@ -67,7 +67,7 @@ Test(forms, peaks_of_every_rank)
         for (int m = 1; m <= 30; m++) {
             expect_peaks("1f1b", p, m, rest_of_pipe, rest_of_pipe);
             expect_peaks("zb-h1", p, m, whole_pipe, rest_of_pipe);
-            expect_peaks("zb-h2", p, m, there_and_back, twice_the_rest);
+            expect_peaks("zb-h2", p, m, first_round_trip, twice_the_rest);
             if (m >= 2 * p - 1)
                 expect_peaks("zb-v", p, m, twice_the_pipe, NULL);
         }
@@ -115,8 +115,9 @@ static void expect_limited(int p, int m)
 }
 
 /* f = i = w = 1 per stage. A rank without a bubble still starts p-1 units after the first rank, so 3m + p
- * - 1 for one chunk, and for two 6m + p - 1. The memory-limited ones: the results of their authors' code
- * on 2, 4 and 8 ranks lie on these lines, and so do ours on any number; an odd one costs V-Half two units. */
+ * - 1 for one chunk, and for two 6m + p - 1. The memory-limited families: the results of their
+ * authors' code on 2, 4 and 8 ranks fit these formulas, and so do ours on any number of ranks; an odd
+ * number costs V-Half two units. */
 Test(forms, makespans_in_units)
 {
     static const struct stage_cost units = {1, 1, 1};
@@ -151,11 +152,11 @@ Test(forms, makespans_of_long_pipes)
  * so every schedule waits at least (p-1) i + (p-k) f there. With k = p that is (p-1) i. */
 Test(forms, no_family_beats_the_round_trip_bound)
 {
-    struct dice dice = {.generator = philox_named(14, "schedules")};
+    struct rng rng = {.generator = philox_named(14, "schedules")};
     for (int i = 0; i < cases(600); i++) {
-        struct schedule_options options = throw_options(&dice, i % family_count(), 8, 24);
-        struct stage_cost c = {throw_dice(&dice, 1, 16) / 8.0, throw_dice(&dice, 1, 16) / 8.0,
-                               throw_dice(&dice, 1, 16) / 8.0};
+        struct schedule_options options = random_options(&rng, i % family_count(), 8, 24);
+        struct stage_cost c = {rng_int(&rng, 1, 16) / 8.0, rng_int(&rng, 1, 16) / 8.0,
+                               rng_int(&rng, 1, 16) / 8.0};
         options.v = 1;
         options.microbatch_group_size = 0;
         options.without_transfers = true;
@@ -174,7 +175,7 @@ Test(forms, no_family_beats_the_round_trip_bound)
 }
 
 /* Makespan and peaks of the authors' schedulers of 2401.10241 and 2405.15362, rank by rank, f = i = w = 1,
- * no transfer time, 2 p microbatches. Ours must be as good on every rank. */
+ * no transfer time, 2 p microbatches. Ours must be at least as good on every rank. */
 Test(forms, no_worse_than_published_code)
 {
     static const struct {

@@ -5,17 +5,6 @@
  * with the lists), and for other sizes the closed forms for the n-th action of a rank. */
 #include "tests/unit/schedules/schedule_tools.h"
 
-static void expect_lists(const char *name, int p, int m, int v, const char *const *ranks)
-{
-    struct schedule *s = build(name, p, m, v);
-    struct text text = {0};
-    for (int rank = 0; rank < p; rank++)
-        cr_assert_str_eq(list_text(s, rank, false, &text), ranks[rank], "%s rank %d: %s", name, rank,
-                         text_chars(&text));
-    text_free(&text);
-    schedule_destroy(s);
-}
-
 /* PyTorch's Interleaved1F1B (p 4, v 2, m 10): two groups of five. */
 Test(orders, interleaved_in_uneven_groups)
 {

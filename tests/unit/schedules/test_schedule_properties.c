@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Properties of every family for any p, m and v, over ten thousand random cases: the lists are valid by an
  * independent count, a simulated clock agrees with the formulas, memory stays within the family's limit
- * and fits the slots, and a schedule survives a write and a read. */
+ * and fits the slots, and a schedule that is written reads back unchanged. */
 #include "schedules/csv/csv.h"
 #include "schedules/peak.h"
 #include "tests/unit/schedules/schedule_tools.h"
@@ -37,20 +37,20 @@ struct slots {
     int held[4], most[4];
 };
 
-static void take(struct slots *x, const struct slot_plan *plan, enum lifetime lifetime, int chunk,
-                 int microbatch)
+static void acquire(struct slots *x, const struct slot_plan *plan, enum lifetime lifetime, int chunk,
+                    int microbatch)
 {
     int slot = slot_of(plan, lifetime, chunk, microbatch);
     cr_assert(slot >= 0 && slot < plan->peak[lifetime][chunk] && slot < 160);
-    cr_assert_eq(x->owner[chunk][slot], -1, "slot %d taken by %d and %d", slot, x->owner[chunk][slot],
+    cr_assert_eq(x->owner[chunk][slot], -1, "slot %d acquired by %d and %d", slot, x->owner[chunk][slot],
                  microbatch);
     x->owner[chunk][slot] = microbatch;
     x->held[chunk]++;
     x->most[chunk] = x->held[chunk] > x->most[chunk] ? x->held[chunk] : x->most[chunk];
 }
 
-static void give_back(struct slots *x, const struct slot_plan *plan, enum lifetime lifetime, int chunk,
-                      int microbatch)
+static void release(struct slots *x, const struct slot_plan *plan, enum lifetime lifetime, int chunk,
+                    int microbatch)
 {
     int *owner = &x->owner[chunk][slot_of(plan, lifetime, chunk, microbatch)];
     cr_assert_eq(*owner, microbatch);
@@ -58,21 +58,21 @@ static void give_back(struct slots *x, const struct slot_plan *plan, enum lifeti
     x->held[chunk]--;
 }
 
-/* The inputs that an action starts to hold: its own, or the next chunk's that it produces. */
-static void take_inputs(struct slots *x, const struct slot_plan *plan, const struct schedule *s,
-                        struct action a)
+/* Acquires the slots of an action's inputs: its own, or the next chunk's, which it produces. */
+static void acquire_inputs(struct slots *x, const struct slot_plan *plan, const struct schedule *s,
+                           struct action a)
 {
     int k = a.microbatch;
     bool first = a.stage == 0, last = a.stage == s->stages - 1;
     if (a.kind == RECV_ACTIVATION || (a.kind == FORWARD && first))
-        take(x, plan, KEEP_INPUT, schedule_chunk(s, a.stage, k), k);
+        acquire(x, plan, KEEP_INPUT, schedule_chunk(s, a.stage, k), k);
     if (a.kind == FORWARD && !last && schedule_rank(s, a.stage + 1, k) == schedule_rank(s, a.stage, k))
-        take(x, plan, KEEP_INPUT, schedule_chunk(s, a.stage + 1, k), k);
+        acquire(x, plan, KEEP_INPUT, schedule_chunk(s, a.stage + 1, k), k);
 }
 
-/* Checks the list independently: never two values in a slot, and no more slots than needed. */
-static void expect_good_slots_of(const struct schedule *s, int rank, const struct slot_plan *plan,
-                                 enum lifetime lifetime)
+/* Checks the list independently: never two tensors in a slot, and no more slots than needed. */
+static void expect_valid_slots_of(const struct schedule *s, int rank, const struct slot_plan *plan,
+                                  enum lifetime lifetime)
 {
     bool of_forward = lifetime == KEEP_UNTIL_BACKWARD_INPUT || lifetime == KEEP_UNTIL_BACKWARD_WEIGHT;
     bool until_input = lifetime == KEEP_INPUT || lifetime == KEEP_UNTIL_BACKWARD_INPUT;
@@ -85,11 +85,11 @@ static void expect_good_slots_of(const struct schedule *s, int rank, const struc
         const struct action_traits *traits = action_traits(a.kind);
         int chunk = schedule_chunk(s, a.stage, a.microbatch);
         if (lifetime == KEEP_INPUT)
-            take_inputs(&x, plan, s, a);
+            acquire_inputs(&x, plan, s, a);
         else if (of_forward ? a.kind == FORWARD : traits->backward_input)
-            take(&x, plan, lifetime, chunk, a.microbatch);
+            acquire(&x, plan, lifetime, chunk, a.microbatch);
         if (until_input ? traits->backward_input : traits->backward_weight)
-            give_back(&x, plan, lifetime, chunk, a.microbatch);
+            release(&x, plan, lifetime, chunk, a.microbatch);
     }
     for (int chunk = 0; chunk < s->chunks; chunk++) {
         cr_assert_eq(x.held[chunk], 0);
@@ -97,12 +97,12 @@ static void expect_good_slots_of(const struct schedule *s, int rank, const struc
     }
 }
 
-static void expect_good_slots(const struct schedule *s, int rank)
+static void expect_valid_slots(const struct schedule *s, int rank)
 {
     struct slot_plan *plan = NULL;
     cr_assert_eq(slot_plan_create(s, rank, &plan), OK);
     for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++)
-        expect_good_slots_of(s, rank, plan, (enum lifetime)lifetime);
+        expect_valid_slots_of(s, rank, plan, (enum lifetime)lifetime);
     if (s->chunks == 1)
         cr_assert_eq(plan->peak[KEEP_UNTIL_BACKWARD_WEIGHT][0], schedule_peak(s, rank));
     slot_plan_destroy(plan);
@@ -110,11 +110,11 @@ static void expect_good_slots(const struct schedule *s, int rank)
 
 Test(properties, slots_hold_one_tensor_at_a_time)
 {
-    struct dice dice = {.generator = philox_named(2, "schedules")};
+    struct rng rng = {.generator = philox_named(2, "schedules")};
     for (int i = 0; i < cases(900); i++) {
-        struct schedule *s = build_with(throw_options(&dice, i % family_count(), 6, 20));
+        struct schedule *s = build_with(random_options(&rng, i % family_count(), 6, 20));
         for (int rank = 0; rank < s->p; rank++)
-            expect_good_slots(s, rank);
+            expect_valid_slots(s, rank);
         schedule_destroy(s);
     }
 }
@@ -163,7 +163,8 @@ static double closed_form(const struct schedule *s, const struct schedule_option
     return -1.0;
 }
 
-/* Every rank computes exactly its work; none is faster than a microbatch's way down and up. */
+/* Every rank computes exactly its work; none is faster than one microbatch's passage through the pipeline and
+ * back. */
 static void expect_times(const struct schedule *s, const struct schedule_options *o, struct stage_cost c)
 {
     struct simulation *sim = simulated(s, (struct cost_table){.chunk = c});
@@ -182,7 +183,7 @@ static void expect_times(const struct schedule *s, const struct schedule_options
     simulation_destroy(sim);
 }
 
-static void expect_to_read_back(const struct schedule *s)
+static void expect_round_trip(const struct schedule *s)
 {
     struct text text = {0};
     struct schedule *back = NULL;
@@ -196,23 +197,23 @@ static void expect_to_read_back(const struct schedule *s)
 /* Building includes the checker: order, edges, no deadlock where transfers block, the memory limit. */
 Test(properties, ten_thousand_cases)
 {
-    struct dice dice = {.generator = philox_named(1, "schedules")};
+    struct rng rng = {.generator = philox_named(1, "schedules")};
     for (int i = 0; i < cases(10000); i++) {
         bool large = i % 20 == 0;
         struct schedule_options options =
-            throw_options(&dice, i % family_count(), large ? 24 : 8, large ? 60 : 14);
+            random_options(&rng, i % family_count(), large ? 24 : 8, large ? 60 : 14);
         struct stage_cost cost = {1.0, 1.0, 1.0};
         if (i % 3 > 0) // exact in a double
-            cost = (struct stage_cost){throw_dice(&dice, 1, 16) / 8.0, throw_dice(&dice, 1, 16) / 8.0,
-                                       throw_dice(&dice, 1, 16) / 8.0};
+            cost = (struct stage_cost){rng_int(&rng, 1, 16) / 8.0, rng_int(&rng, 1, 16) / 8.0,
+                                       rng_int(&rng, 1, 16) / 8.0};
         struct schedule *s = build_with(options);
         cr_assert(s->has_transfers);
         expect_each_once(s);
         expect_prompt_sends(s);
         expect_times(s, &options, cost);
         if (!large)
-            expect_good_slots(s, throw_dice(&dice, 0, s->p - 1));
-        expect_to_read_back(s);
+            expect_valid_slots(s, rng_int(&rng, 0, s->p - 1));
+        expect_round_trip(s);
         schedule_destroy(s);
     }
 }

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Times are sums of small multiples of 1/8: exact in a double, so equality is equality. */
-static struct stage_cost throw_costs(struct dice *dice)
+/* Times are sums of small multiples of 1/8: exact in a double, so results can be compared for equality. */
+static struct stage_cost random_costs(struct rng *rng)
 {
-    return (struct stage_cost){throw_dice(dice, 1, 16) / 8.0, throw_dice(dice, 1, 16) / 8.0,
-                               throw_dice(dice, 1, 16) / 8.0};
+    return (struct stage_cost){rng_int(rng, 1, 16) / 8.0, rng_int(rng, 1, 16) / 8.0,
+                               rng_int(rng, 1, 16) / 8.0};
 }
 
 static double bubble_of(const char *name, int p, int m, struct stage_cost cost, bool blocking)
@@ -32,10 +32,10 @@ static double bubble_of(const char *name, int p, int m, struct stage_cost cost, 
  * beyond that the form is (p-1)(i + max(f-w, 0)). */
 Test(simulate, bubbles_are_the_closed_forms)
 {
-    struct dice dice = {.generator = philox_named(4, "schedules")};
+    struct rng rng = {.generator = philox_named(4, "schedules")};
     for (int i = 0; i < cases(1500); i++) {
-        int p = throw_dice(&dice, 1, 9), m = throw_dice(&dice, 1, 24);
-        struct stage_cost c = throw_costs(&dice);
+        int p = rng_int(&rng, 1, 9), m = rng_int(&rng, 1, 24);
+        struct stage_cost c = random_costs(&rng);
         double whole = (p - 1) * (c.f + c.i + c.w);
         cr_assert_eq(bubble_of("gpipe", p, m, c, false), whole, "gpipe p %d m %d", p, m);
         cr_assert_eq(bubble_of("1f1b", p, m, c, false), whole, "1f1b p %d m %d", p, m);
@@ -60,18 +60,18 @@ static double chunk_bubble(const char *name, int p, int m, int v, struct stage_c
  * breadth-first too, for any m >= p. */
 Test(simulate, chunks_divide_the_bubble)
 {
-    struct dice dice = {.generator = philox_named(7, "schedules")};
+    struct rng rng = {.generator = philox_named(7, "schedules")};
     for (int i = 0; i < cases(500); i++) {
-        int p = throw_dice(&dice, 1, 8), m = p * throw_dice(&dice, 1, 4), v = throw_dice(&dice, 1, 4);
-        struct stage_cost c = throw_costs(&dice);
+        int p = rng_int(&rng, 1, 8), m = p * rng_int(&rng, 1, 4), v = rng_int(&rng, 1, 4);
+        struct stage_cost c = random_costs(&rng);
         double expected = (p - 1) * (c.f + c.i + c.w);
         cr_assert_eq(chunk_bubble("interleaved", p, m, v, c), expected, "p %d m %d v %d", p, m, v);
-        m += throw_dice(&dice, 0, p);
+        m += rng_int(&rng, 0, p);
         cr_assert_eq(chunk_bubble("looped-bfs", p, m, v, c), expected, "p %d m %d v %d", p, m, v);
     }
 }
 
-/* ZB-H2 and ZB-V have none where f = i = w and the pipe can fill. */
+/* ZB-H2 and ZB-V have none where f = i = w and the pipeline can fill. */
 Test(simulate, no_bubble)
 {
     for (int p = 1; p <= 10; p++)
@@ -108,7 +108,7 @@ Test(simulate, bubbles_of_limited_memory)
         }
 }
 
-/* Blocking transfers cost nothing where messages take no time: the lists put both ends together. */
+/* Blocking transfers cost nothing where messages take no time: the lists run both ends at the same time. */
 Test(simulate, free_messages_may_block)
 {
     for (int p = 1; p <= 8; p++)
@@ -155,9 +155,9 @@ static double *relaxed_ends(const struct schedule *s, const struct cost_table *c
 
 Test(simulate, matches_relaxation)
 {
-    struct dice dice = {.generator = philox_named(5, "schedules")};
+    struct rng rng = {.generator = philox_named(5, "schedules")};
     for (int i = 0; i < cases(400); i++) {
-        struct schedule_options options = throw_options(&dice, i % family_count(), 5, 9);
+        struct schedule_options options = random_options(&rng, i % family_count(), 5, 9);
         if (strncmp(options.name, "dualpipe", 8) == 0)
             continue; // the reference does not support pairs
         options.without_transfers = true;
@@ -165,8 +165,8 @@ Test(simulate, matches_relaxation)
         int p = s->p, m = s->m;
         struct stage_cost of_stage[5 * 4];
         for (int stage = 0; stage < s->stages; stage++)
-            of_stage[stage] = throw_costs(&dice);
-        struct cost_table costs = {.of_stage = of_stage, .latency = throw_dice(&dice, 0, 8) / 8.0};
+            of_stage[stage] = random_costs(&rng);
+        struct cost_table costs = {.of_stage = of_stage, .latency = rng_int(&rng, 0, 8) / 8.0};
         struct simulation *sim = simulated(s, costs);
         double *end = relaxed_ends(s, &costs);
         size_t cells = (size_t)s->stages * (size_t)m;
@@ -187,12 +187,12 @@ Test(simulate, matches_relaxation)
  * 0 to the makespan; and any other action starts no earlier than its own dependency allows. */
 Test(simulate, the_critical_path_is_contiguous)
 {
-    struct dice dice = {.generator = philox_named(6, "schedules")};
+    struct rng rng = {.generator = philox_named(6, "schedules")};
     for (int i = 0; i < cases(300); i++) {
-        struct schedule *s = build_with(throw_options(&dice, i % family_count(), 6, 10));
-        struct cost_table costs = {.chunk = throw_costs(&dice),
-                                   .latency = throw_dice(&dice, 0, 4) / 8.0,
-                                   .blocking = throw_dice(&dice, 0, 1) == 1};
+        struct schedule *s = build_with(random_options(&rng, i % family_count(), 6, 10));
+        struct cost_table costs = {.chunk = random_costs(&rng),
+                                   .latency = rng_int(&rng, 0, 4) / 8.0,
+                                   .blocking = rng_int(&rng, 0, 1) == 1};
         struct simulation *sim = simulated(s, costs);
         double sum = 0.0;
         int ends = 0, begins = 0;
@@ -214,8 +214,8 @@ Test(simulate, the_critical_path_is_contiguous)
     }
 }
 
-/* Messages that take time L and overlap computation: GPipe pays for 2(p-1) of them, whatever m is. When
- * they block, every rank pays for all its own. */
+/* Messages that take time L and overlap computation add 2(p-1) L to GPipe's makespan, whatever m is. When
+ * they block, every rank waits for all its own. */
 Test(simulate, messages_take_time)
 {
     for (int p = 1; p <= 5; p++)
@@ -239,12 +239,12 @@ Test(simulate, messages_take_time)
  * it is computed, as long as a message takes no longer than the one action that hides it. */
 Test(simulate, lists_with_transfers_are_as_fast_as_without)
 {
-    struct dice dice = {.generator = philox_named(8, "schedules")};
+    struct rng rng = {.generator = philox_named(8, "schedules")};
     for (int i = 0; i < cases(900); i++) {
-        struct schedule_options options = throw_options(&dice, i % family_count(), 8, 24);
-        struct cost_table costs = {.chunk = throw_costs(&dice),
-                                   .latency = throw_dice(&dice, 0, 4) / 8.0,
-                                   .pair_overlap = throw_dice(&dice, 0, 4) / 4.0};
+        struct schedule_options options = random_options(&rng, i % family_count(), 8, 24);
+        struct cost_table costs = {.chunk = random_costs(&rng),
+                                   .latency = rng_int(&rng, 0, 4) / 8.0,
+                                   .pair_overlap = rng_int(&rng, 0, 4) / 4.0};
         costs.latency = fmin(costs.latency, fmin(costs.chunk.f, fmin(costs.chunk.i, costs.chunk.w)));
         struct schedule *with = build_with(options);
         options.without_transfers = true;
@@ -277,10 +277,10 @@ Test(simulate, blocking_messages_do_not_queue_up)
 /* Two messages on one edge are never transferred at the same time. */
 Test(simulate, an_edge_carries_one_message_at_a_time)
 {
-    struct dice dice = {.generator = philox_named(9, "schedules")};
+    struct rng rng = {.generator = philox_named(9, "schedules")};
     for (int i = 0; i < cases(200); i++) {
-        struct schedule *s = build_with(throw_options(&dice, i % family_count(), 5, 12));
-        struct cost_table costs = {.chunk = throw_costs(&dice), .wire = throw_dice(&dice, 1, 24) / 8.0};
+        struct schedule *s = build_with(random_options(&rng, i % family_count(), 5, 12));
+        struct cost_table costs = {.chunk = random_costs(&rng), .wire = rng_int(&rng, 1, 24) / 8.0};
         struct simulation *sim = simulated(s, costs);
         struct edges *edges = NULL;
         cr_assert_eq(edges_create(s, &edges), OK);
@@ -366,7 +366,7 @@ Test(draw, a_chart_for_the_terminal)
                  "         0\n");
 }
 
-/* Where an action takes less than a column: only idle time is drawn as idle. */
+/* Where an action is narrower than a column: only idle time is drawn as idle. */
 Test(draw, crowded_charts_show_kinds_only)
 {
     struct schedule *s = build("zb-v", 4, 64, 0);
@@ -406,7 +406,8 @@ Test(draw, cells_of_one_length_are_labelled_alike)
     sim = simulated(s, (struct cost_table){.chunk = {1, 1, 1}});
     draw_text(s, sim, &(struct draw_options){.columns = 160, .colour = true}, &text);
     cr_assert_not_null(strstr(text_chars(&text), "m10\033"), "no forward is labelled 10");
-    cr_assert_null(strstr(text_chars(&text), "mF9\033"), "forward 9 has another form than forward 10");
+    cr_assert_null(strstr(text_chars(&text), "mF9\033"),
+                   "forward 9 is formatted differently from forward 10");
     cr_assert_not_null(strstr(text_chars(&text), "m9 \033"), "no forward is labelled 9");
     text_free(&text);
     simulation_destroy(sim);
@@ -420,20 +421,21 @@ Test(draw, chart_and_picture_give_the_same_figures)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct schedule *s = build(names[i], 4, 5, 0);
         struct simulation *sim = simulated(s, (struct cost_table){.chunk = {1, 1.5, 0.5}});
-        struct text chart = {0}, picture = {0}, said = {0};
+        struct text chart = {0}, picture = {0}, expected = {0};
         draw_text(s, sim, &(struct draw_options){.columns = 0}, &chart);
         draw_svg(&(struct drawing){names[i], s, sim}, 1, &(struct svg_options){.critical = false}, &picture);
         for (int rank = 0; rank < s->p; rank++) {
             const struct rank_time *r = &sim->ranks[rank];
             double idle = 100.0 * r->bubble / (r->last_end - r->first_start), peak = (double)r->peak / s->v;
-            said.length = 0;
-            text_add(&said, "| %5.1f %% idle  peak %.4g\n", idle, peak);
-            cr_expect_not_null(strstr(text_chars(&chart), said.chars), "%s: %s", said.chars, chart.chars);
-            said.length = 0;
-            text_add(&said, ">%.1f %% idle, peak %.4g</text>", idle, peak);
-            cr_expect_not_null(strstr(text_chars(&picture), said.chars), "%s", said.chars);
+            expected.length = 0;
+            text_add(&expected, "| %5.1f %% idle  peak %.4g\n", idle, peak);
+            cr_expect_not_null(strstr(text_chars(&chart), expected.chars), "%s: %s", expected.chars,
+                               chart.chars);
+            expected.length = 0;
+            text_add(&expected, ">%.1f %% idle, peak %.4g</text>", idle, peak);
+            cr_expect_not_null(strstr(text_chars(&picture), expected.chars), "%s", expected.chars);
         }
-        text_free(&said);
+        text_free(&expected);
         text_free(&picture);
         text_free(&chart);
         simulation_destroy(sim);

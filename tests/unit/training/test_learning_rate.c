@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The learning rate against Megatron-LM's for 48 combinations of decay style, warm-up and length, which
- * tests/oracle/make_learning_rates.py computes, and against figures worked out by hand: lr 1, min_lr 0.1,
+ * tests/oracle/make_learning_rates.py computes, and against values computed by hand: lr 1, min_lr 0.1,
  * warm-up 10, decay until 110, so that step 35 is a quarter and step 60 half of the decay. */
 #include "trainer/optimizer/learning_rate.h"
 
@@ -18,8 +18,8 @@ static struct recipe_optimizer plain(enum lr_decay style)
 static void is_at(const struct recipe_optimizer *o, int64_t step, double want)
 {
     double got = learning_rate(o, step);
-    cr_expect_float_eq(got, want, 1e-12, "style %d, step %lld: %.15g, should be %.15g",
-                       (int)o->lr_decay_style, (long long)step, got, want);
+    cr_expect_float_eq(got, want, 1e-12, "style %d, step %lld: %.15g, expected %.15g", (int)o->lr_decay_style,
+                       (long long)step, got, want);
 }
 
 Test(learning_rate, linear_warm_up_reaches_lr)

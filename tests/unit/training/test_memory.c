@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The formula of memory against printed tables: what other programs stored, under the same formula. */
+/* The memory formula against published tables: what other programs store, by the same formula. */
 #include "tests/unit/recipe/recipe_case.h"
 #include "trainer/memory/memory_formula.h"
 #include "trainer/run/metrics.h"
@@ -23,7 +23,7 @@ static const char *const table1[DEGREES][MODELS][STAGES] = {
     {{"30.1", "15.1", "0.12"}, {"513", "257", "2"}, {"4011", "2013", "15.6"}},
 };
 
-/* The paper rounds what it prints with a fraction, and cuts what it prints without. */
+/* The paper rounds the values that it prints with a fraction, and truncates those without. */
 static bool prints_as(double value, const char *printed)
 {
     const char *point = strchr(printed, '.');
@@ -38,11 +38,11 @@ Test(memory, table_1_of_zero)
             for (int stage = 1; stage <= STAGES; stage++) {
                 double bytes = memory_of_states(&memory_of_papers, table1_parameters[m], stage, degrees[d]);
                 cr_assert(prints_as(bytes / 1e9, table1[d][m][stage - 1]),
-                          "%g parameters, stage %d, dp %d: %.17g GB, and the table has %s",
+                          "%g parameters, stage %d, dp %d: %.17g GB, but the table has %s",
                           table1_parameters[m], stage, degrees[d], bytes / 1e9, table1[d][m][stage - 1]);
             }
     cr_assert(!prints_as(52.56, "52.5") && !prints_as(2049.0, "2048") && !prints_as(513.5, "514"));
-    // Without ZeRO 16 bytes a parameter, and this program's weight, gradient and moments in fp32.
+    // Without ZeRO, 16 bytes per parameter; so are this program's weight, gradient and moments in fp32.
     cr_assert_eq(memory_of_states(&memory_of_papers, 1.0, 0, 64), 16.0);
     cr_assert_eq(memory_of_states(&memory_of_program, 1.0, 0, 64), 16.0);
 }
@@ -110,7 +110,7 @@ static struct memory_table table_of(const char *layers, const char *layout, int6
     struct loaded l = load(BIG, overrides, 0);
     struct run run;
     struct memory_table table;
-    cr_assert(l.recipe != NULL, "%s", text_chars(&l.said));
+    cr_assert(l.recipe != NULL, "%s", text_chars(&l.messages));
     cr_assert_eq(run_create(l.recipe, false, &run), OK, "%s", fail_text());
     cr_assert_eq(memory_formula(&run, 0, 1, &table), OK, "%s", fail_text());
     cr_assert_eq(model_parameters(&l.recipe->model, parameters), OK);
@@ -119,7 +119,7 @@ static struct memory_table table_of(const char *layers, const char *layout, int6
     return table;
 }
 
-/* A layer is the difference that one more makes. */
+/* The activations of one layer: the difference between models with four and three layers. */
 static int64_t of_a_layer(const char *layout)
 {
     int64_t ignored;
@@ -151,12 +151,12 @@ Test(memory, recipe_with_assume_papers)
     cr_expect_eq(table.bytes, 16 * parameters + table.part_bytes[PART_ACTIVATIONS],
                  "nothing else is counted");
     memory_table_free(&table);
-    SAYS(SMALL "assume: papers\n", "R:5: assume papers only counts memory, but cluster.device is cpu; "
-                                   "use cluster.device=dry or assume=program\n");
+    EXPECT_MESSAGES(SMALL "assume: papers\n",
+                    "R:5: assume papers only counts memory, but cluster.device is cpu; "
+                    "use cluster.device=dry or assume=program\n");
 }
 
-/* What this program keeps in fp32: no masks, no scores, and the small things. docs/memory.md says the same.
- */
+/* Activations of this program in fp32: no masks, no scores, but the small tensors (docs/memory.md). */
 Test(memory, program)
 {
     struct model_config model = {

@@ -2,7 +2,7 @@
 /* The activation store without layers: the values that a "forward" wrote are those that its "backward"
  * reads, with offload, in the order of real schedules on the strict device, whose streams run as late as
  * possible. The copy stream is also made to run as early as possible, since a copy with a missing wait
- * would be correct when it runs late. And the store's promises: wrong slots are found. */
+ * would be correct when it runs late. And wrong slots are detected. */
 #include "trainer/engine/activations/activation_store.h"
 #include "trainer/engine/activations/offload.h"
 #include "trainer/optimizer/moment_window.h"
@@ -13,7 +13,7 @@
 
 enum { FLOATS = 32, LIFETIMES = 3 };
 
-struct field {
+struct fixture {
     struct device *device;
     struct stream *compute;
     struct schedule *schedule;
@@ -26,11 +26,12 @@ struct field {
     bool early;
 };
 
-static void open_field(struct field *f, const char *name, int p, int m, int rank, bool offload, bool early)
+static void fixture_open(struct fixture *f, const char *name, int p, int m, int rank, bool offload,
+                         bool early)
 {
     struct device_options options = {.name = "strict", .threads = 1};
     struct schedule_options schedule = {.name = name, .p = p, .m = m};
-    *f = (struct field){.rank = rank, .early = early, .model = {.hidden_size = FLOATS}};
+    *f = (struct fixture){.rank = rank, .early = early, .model = {.hidden_size = FLOATS}};
     cr_assert_eq(schedule_build(&schedule, &f->schedule), OK);
     cr_assert_eq(device_open(&options, &f->device), OK);
     cr_assert_eq(stream_create(f->device, "compute", &f->compute), OK);
@@ -53,7 +54,7 @@ static void open_field(struct field *f, const char *name, int p, int m, int rank
                  OK);
 }
 
-static void close_field(struct field *f)
+static void fixture_close(struct fixture *f)
 {
     buffer_free(&f->seen);
     activation_store_destroy(&f->store);
@@ -62,7 +63,7 @@ static void close_field(struct field *f)
     schedule_destroy(f->schedule);
 }
 
-static void hurry(struct field *f)
+static void run_copies_early(struct fixture *f)
 {
     if (f->early && f->store.offload != NULL)
         cr_assert_eq(stream_sync(offload_stream(f->store.offload)), OK);
@@ -78,7 +79,7 @@ static float value_of(int cell, int lifetime)
     return (float)(1 + cell * LIFETIMES + lifetime);
 }
 
-static void write_values(struct field *f, char *const base[LIFETIME_COUNT], int cell)
+static void write_values(struct fixture *f, char *const base[LIFETIME_COUNT], int cell)
 {
     for (int lifetime = 0; lifetime < LIFETIMES; lifetime++)
         cr_assert_eq(
@@ -86,7 +87,7 @@ static void write_values(struct field *f, char *const base[LIFETIME_COUNT], int 
             OK);
 }
 
-static void read_values(struct field *f, char *const base[LIFETIME_COUNT], int cell)
+static void read_values(struct fixture *f, char *const base[LIFETIME_COUNT], int cell)
 {
     for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
         char *seen = (char *)f->seen.data + (size_t)(cell * LIFETIMES + lifetime) * FLOATS * sizeof(float);
@@ -94,8 +95,8 @@ static void read_values(struct field *f, char *const base[LIFETIME_COUNT], int c
     }
 }
 
-/* An action of a list whose transfers carry nothing. All lifetimes are read where the last of them ends. */
-static enum status run_action(struct field *f, struct action a)
+/* Runs an action; transfers carry no data. All lifetimes are read where the last of them ends. */
+static enum status run_action(struct fixture *f, struct action a)
 {
     char *base[LIFETIME_COUNT];
     int cell = schedule_chunk(f->schedule, a.stage, a.microbatch) * f->schedule->m + a.microbatch;
@@ -107,7 +108,7 @@ static enum status run_action(struct field *f, struct action a)
     return activation_store_release(&f->store, a);
 }
 
-static void check_seen(struct field *f, const char *name)
+static void check_seen(struct fixture *f, const char *name)
 {
     size_t cells = (size_t)f->schedule->chunks * (size_t)f->schedule->m;
     float *seen = malloc(f->seen.bytes);
@@ -118,7 +119,7 @@ static void check_seen(struct field *f, const char *name)
         for (int i = 0; i < LIFETIMES * FLOATS; i++) {
             int chunk = (int)cell / f->schedule->m, stage = schedule_stage(f->schedule, f->rank, chunk);
             if (schedule_rank(f->schedule, stage, (int)cell % f->schedule->m) != f->rank)
-                continue; // of the other direction
+                continue; // a microbatch of the other direction
             cr_assert_eq(seen[cell * LIFETIMES * FLOATS + (size_t)i], value_of((int)cell, i / FLOATS),
                          "%s, rank %d%s: chunk %d, microbatch %d, lifetime %d: %g", name, f->rank,
                          f->early ? ", copies early" : "", chunk, (int)cell % f->schedule->m, i / FLOATS,
@@ -128,21 +129,21 @@ static void check_seen(struct field *f, const char *name)
 }
 
 /* Two steps: slots have users of the previous step, too. Returns whether anything was offloaded. */
-static bool play(const char *name, int p, int m, int rank, bool early)
+static bool run_two_steps(const char *name, int p, int m, int rank, bool early)
 {
-    struct field f;
-    open_field(&f, name, p, m, rank, true, early);
+    struct fixture f;
+    fixture_open(&f, name, p, m, rank, true, early);
     const struct action_list *list = &f.schedule->ranks[rank];
     for (int step = 0; step < 2; step++)
         for (int i = 0; i < list->count; i++) {
             cr_assert_eq(activation_store_prefetch(&f.store, i), OK);
-            hurry(&f);
+            run_copies_early(&f);
             cr_assert_eq(run_action(&f, list->actions[i]), OK, "%s", fail_text());
-            hurry(&f);
+            run_copies_early(&f);
         }
     check_seen(&f, name);
     bool offloaded = f.store.offload != NULL;
-    close_field(&f);
+    fixture_close(&f);
     return offloaded;
 }
 
@@ -154,17 +155,17 @@ Test(offload, offloaded_activations_return)
     for (size_t k = 0; k < sizeof names / sizeof *names; k++)
         for (int rank = 0; rank < 4; rank++)
             for (int early = 0; early < 2; early++)
-                offloaded += play(names[k], 4, 8, rank, early);
+                offloaded += run_two_steps(names[k], 4, 8, rank, early);
     cr_assert_geq(offloaded, 20);
-    cr_assert(!play("1f1b", 1, 8, 0, true), "each backward follows its forward");
+    cr_assert(!run_two_steps("1f1b", 1, 8, 0, true), "each backward follows its forward");
 }
 
 /* Slots outside of the memory; and a slot shared by two microbatches, which the first backward pass
-     * finds. */
+ * detects. */
 Test(offload, detects_wrong_slots)
 {
-    struct field f;
-    open_field(&f, "1f1b", 4, 8, 0, false, false);
+    struct fixture f;
+    fixture_open(&f, "1f1b", 4, 8, 0, false, false);
     int *slots = f.store.stash.plan->slot[KEEP_UNTIL_BACKWARD_WEIGHT], good = slots[1];
     cr_assert_eq(activation_store_check(&f.store), OK);
     slots[1] = 4;
@@ -186,7 +187,7 @@ Test(offload, detects_wrong_slots)
     cr_assert_eq(status, BAD_SCHEDULE);
     cr_assert(list->actions[i - 1].kind == BACKWARD && list->actions[i - 1].microbatch == 0);
     cr_assert_str_eq(fail_text(), "chunk 0, microbatch 0: its slot of until_weight holds microbatch 1");
-    close_field(&f);
+    fixture_close(&f);
 }
 
 /* The first of eight 1F1B ranks at the end of its warm-up: 6 is offloaded while 0F7 runs, and 0 is
@@ -211,7 +212,7 @@ Test(offload, slots)
 
 enum { ELEMENTS = 3 * MOMENT_PIECE + 1000, VECTORS = 4 }; // weight, gradient, m, v
 
-static void put_vectors(struct stream *stream, struct buffer of[VECTORS], enum part moments)
+static void init_vectors(struct stream *stream, struct buffer of[VECTORS], enum part moments)
 {
     float *host = malloc(ELEMENTS * sizeof *host);
     cr_assert_not_null(host);
@@ -238,7 +239,7 @@ static struct adamw args_of(const struct buffer of[VECTORS], const struct buffer
                           .stochastic = {.begin = 5, .width = 1000, .columns = 1234}};
 }
 
-static void take_steps(struct stream *stream, const struct adamw *whole, const struct adamw *pieces)
+static void take_steps(struct stream *stream, const struct adamw *whole, const struct adamw *chunked)
 {
     struct moment_window window;
     cr_assert_eq(moment_window_create(stream, &window), OK);
@@ -246,7 +247,7 @@ static void take_steps(struct stream *stream, const struct adamw *whole, const s
         cr_assert_eq(adamw(stream, *whole), OK);
         cr_assert_eq(moment_window_begin(&window), OK);
         for (int i = 0; i < 2; i++) // two tensors in sequence: the second half is a whole tensor and a part
-            cr_assert_eq(moment_window_step(&window, *pieces), OK);
+            cr_assert_eq(moment_window_step(&window, *chunked), OK);
         cr_assert_eq(adamw(stream, *whole), OK);
         cr_assert_eq(stream_wait(stream, stream_record(window.copies)), OK);
     }
@@ -254,11 +255,11 @@ static void take_steps(struct stream *stream, const struct adamw *whole, const s
     moment_window_destroy(&window);
 }
 
-static void moments_in_pieces(enum dtype weight)
+static void moments_in_chunks(enum dtype weight)
 {
     struct device *device = NULL;
     struct stream *stream = NULL;
-    struct buffer hyper = {0}, here[VECTORS] = {0}, there[VECTORS] = {0};
+    struct buffer hyper = {0}, device_side[VECTORS] = {0}, host_side[VECTORS] = {0};
     struct adamw_hyper values = {.lr = 0.01F,
                                  .one_minus_beta1 = 0.1F,
                                  .one_minus_beta2 = 0.01F,
@@ -272,15 +273,16 @@ static void moments_in_pieces(enum dtype weight)
     cr_assert_eq(stream_create(device, "compute", &stream), OK);
     cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof values, &hyper), OK);
     cr_assert_eq(copy_to_device(stream, hyper.data, &values, sizeof values), OK);
-    put_vectors(stream, here, PART_DATA);
-    put_vectors(stream, there, PART_HOST);
-    struct adamw whole = args_of(here, &hyper, weight), pieces = args_of(there, &hyper, weight);
-    take_steps(stream, &whole, &pieces);
+    init_vectors(stream, device_side, PART_DATA);
+    init_vectors(stream, host_side, PART_HOST);
+    struct adamw whole = args_of(device_side, &hyper, weight), chunked = args_of(host_side, &hyper, weight);
+    take_steps(stream, &whole, &chunked);
     for (int k = 0; k < VECTORS; k++)
-        cr_assert_eq(memcmp(here[k].data, there[k].data, ELEMENTS * sizeof(float)), 0, "vector %d", k);
+        cr_assert_eq(memcmp(device_side[k].data, host_side[k].data, ELEMENTS * sizeof(float)), 0, "vector %d",
+                     k);
     for (int k = 0; k < VECTORS; k++) {
-        buffer_free(&here[k]);
-        buffer_free(&there[k]);
+        buffer_free(&device_side[k]);
+        buffer_free(&host_side[k]);
     }
     buffer_free(&hyper);
     stream_destroy(stream);
@@ -288,14 +290,14 @@ static void moments_in_pieces(enum dtype weight)
 }
 
 /* For fp32 weights; and for bf16 weights without master weights, which are rounded by their global
-     * index. */
+ * index. */
 Test(offload, moments_pass_through_the_window)
 {
-    moments_in_pieces(F32);
-    moments_in_pieces(BF16);
+    moments_in_chunks(F32);
+    moments_in_chunks(BF16);
 }
 
-/* A device's host memory is not device memory, and keeps its contents while it is unused. */
+/* Host memory of a device is not counted as device memory, and keeps its contents. */
 Test(offload, host_memory)
 {
     struct device *device = NULL;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Perturbed arithmetic (perturb.h) on every device: each element of an op's result is changed by the given
- * amount, up or down, and nothing next to it. The host cannot access the emulated GPU's memory, so that a
+ * amount, up or down, and no memory next to it. The host cannot access the emulated GPU's memory, so that a
  * perturbation that dereferences a device address ends the test. */
 #include "kernels/ops.h"
 #include "tests/support/narrow_numbers.h"
@@ -11,26 +11,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The result is COLUMNS of a matrix that is WIDE. */
+/* The result is a slice of COLUMNS columns of a matrix of WIDE columns. */
 enum { ROWS = 6, COLUMNS = 40, WIDE = 56, FIRST = 8, COUNT = ROWS * WIDE };
-#define BESIDE 3.0F   // the memory next to the result
-#define TERMS  0x1p16 // so that an f32 element is off by 2^-16
+#define NEIGHBOR 3.0F   // the memory next to the result
+#define TERMS    0x1p16 // so that an f32 element is off by 2^-16
 
 static const char *const devices[] = {"cpu", "strict", "cuda"};
 enum { DEVICES = sizeof devices / sizeof *devices };
 
-/* Of bytes that any type has. */
+/* Elements of any type. */
 struct numbers {
     _Alignas(64) char a[ROWS * 4], b[COLUMNS * 4], c[COUNT * 4];
 };
 
-/* Zeros, too, and both signs. */
+/* Values that every type represents exactly: zeros and both signs. */
 static float exact(int column)
 {
     return (float)(column % 7 - 3) * 0.5F;
 }
 
-static void put(enum dtype dtype, char *to, int at, float x)
+static void store(enum dtype dtype, char *to, int at, float x)
 {
     const uint16_t narrow = narrow_nearest(dtype == F32 ? BF16 : dtype, x);
     if (dtype == F32)
@@ -43,11 +43,11 @@ static struct numbers inputs(enum dtype dtype)
 {
     struct numbers x = {.a = {0}};
     for (int i = 0; i < ROWS; i++)
-        put(dtype, x.a, i, 1.0F);
+        store(dtype, x.a, i, 1.0F);
     for (int i = 0; i < COLUMNS; i++)
-        put(dtype, x.b, i, exact(i));
+        store(dtype, x.b, i, exact(i));
     for (int i = 0; i < COUNT; i++)
-        put(dtype, x.c, i, BESIDE);
+        store(dtype, x.c, i, NEIGHBOR);
     return x;
 }
 
@@ -83,7 +83,8 @@ static struct numbers multiply(const char *name, enum dtype dtype)
     return x;
 }
 
-/* +1 or -1: by one unit in the last place, or TERMS' share, away from zero or towards it; 0: not so. */
+/* +1 or -1: perturbed by one unit in the last place, or by 1 / TERMS, away from zero or towards it; 0:
+ * neither. */
 static int direction(enum dtype dtype, const struct numbers *x, int at, float want)
 {
     uint16_t narrow;
@@ -102,7 +103,7 @@ static bool is_kept(enum dtype dtype, const struct numbers *x, int at, float wan
 {
     struct numbers exact_numbers;
     const size_t bytes = dtype_bytes(dtype), offset = (size_t)at * bytes;
-    put(dtype, exact_numbers.c, at, want);
+    store(dtype, exact_numbers.c, at, want);
     return memcmp(x->c + offset, exact_numbers.c + offset, bytes) == 0;
 }
 
@@ -113,7 +114,7 @@ static void expect_perturbed(const char *device, enum dtype dtype)
     for (int i = 0; i < COUNT; i++) {
         const int column = i % WIDE - FIRST;
         const bool inside = column >= 0 && column < COLUMNS;
-        const float want = inside ? exact(column) : BESIDE;
+        const float want = inside ? exact(column) : NEIGHBOR;
         const int moved = inside && want != 0.0F ? direction(dtype, &x, i, want) : 0;
         wrong += inside && want != 0.0F ? moved == 0 : !is_kept(dtype, &x, i, want);
         up += moved > 0;

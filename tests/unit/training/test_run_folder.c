@@ -48,7 +48,7 @@ Test(run_folder, has_one_run_at_a_time)
     close(second);
 }
 
-/* Its lines exist, and no checkpoint yet: when it has ended it starts again, and not before. */
+/* The run has metrics but no checkpoint yet: it may restart from step 1, but only after it has ended. */
 Test(run_folder, rejects_a_second_start_of_a_live_run)
 {
     char folder[32], automatic[] = "auto";
@@ -93,7 +93,7 @@ Test(run_folder, a_run_without_checkpoints_restarts)
     cr_assert_not_null(strstr(fail_text(),
                               ": not a checkpoint: contains neither manifest.json nor a complete step-... "
                               "directory; use auto, none or a checkpoint directory"));
-    leave(folder, "manifest.json"); // it is one itself
+    leave(folder, "manifest.json"); // the folder itself is a checkpoint
     cr_assert_eq(check(&recipe), OK);
 }
 

@@ -5,7 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-/* The example of sampler.h: 0.644 0.237 0.087 0.032, with the ids shuffled so that order is not rank. */
+/* The example of sampler.h: 0.644 0.237 0.087 0.032, with the ids shuffled, so that ids are not sorted by
+ * probability. */
 enum { IDS = 4, DRAWS = 20000 };
 static const float example[IDS] = {0.0F, 2.0F, -1.0F, 1.0F};
 
@@ -42,12 +43,13 @@ static void expect_shares(struct sampling sampling, const double shares[IDS])
     count_draws(sampling, counts);
     for (int i = 0; i < IDS; i++) {
         double bound = 6.0 * sqrt(DRAWS * shares[i] * (1.0 - shares[i]));
-        cr_expect(fabs(counts[i] - DRAWS * shares[i]) <= bound, "id %d came %d times, expected %.0f +- %.0f",
-                  i, counts[i], DRAWS * shares[i], bound);
+        cr_expect(fabs(counts[i] - DRAWS * shares[i]) <= bound,
+                  "id %d was sampled %d times, expected %.0f +- %.0f", i, counts[i], DRAWS * shares[i],
+                  bound);
     }
 }
 
-/* e^(logit / temperature), of the ids that are kept. */
+/* e^(logit / temperature), normalized over the kept ids. */
 static void shares_of(double temperature, const bool kept[IDS], double shares[IDS])
 {
     double sum = 0.0;

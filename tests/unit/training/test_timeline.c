@@ -9,16 +9,16 @@
 
 /* Two ranks at barriers: neither leaves before both have arrived, some time passes until each wakes, and
  * the second one's clock is ahead. */
-static void meet(struct dice *dice, double ahead, struct barrier_times out[2])
+static void wait_at_barrier(struct rng *rng, double ahead, struct barrier_times out[2])
 {
     double now = 1000.0;
     for (int i = 0; i < TIMELINE_BARRIERS; i++) {
         double came[2], left[2];
         for (int rank = 0; rank < 2; rank++)
-            came[rank] = now + throw_dice(dice, 0, 1000) * 1e-6;
+            came[rank] = now + rng_int(rng, 0, 1000) * 1e-6;
         double open = came[0] > came[1] ? came[0] : came[1];
         for (int rank = 0; rank < 2; rank++) {
-            left[rank] = open + throw_dice(dice, 1, 50) * 1e-6;
+            left[rank] = open + rng_int(rng, 1, 50) * 1e-6;
             out[rank].came_s[i] = came[rank] + rank * ahead;
             out[rank].left_s[i] = left[rank] + rank * ahead;
         }
@@ -28,15 +28,15 @@ static void meet(struct dice *dice, double ahead, struct barrier_times out[2])
 
 Test(timeline, measures_clock_offsets)
 {
-    struct dice dice = {.generator = philox_named(1, "clocks")};
+    struct rng rng = {.generator = philox_named(1, "clocks")};
     static const double clocks[] = {0.0, 12345.678, -0.5, 3600.0 * 24 * 300};
     for (int i = 0; i < 400; i++) {
         struct barrier_times seen[2];
         double ahead = clocks[i % 4];
-        meet(&dice, ahead, seen);
+        wait_at_barrier(&rng, ahead, seen);
         double found = timeline_clock_ahead(&seen[0], &seen[1]);
         // Each is late by 50 microseconds at most.
-        cr_assert(fabs(found - ahead) <= 50e-6 + 1e-8, "%g and not %g", found, ahead);
+        cr_assert(fabs(found - ahead) <= 50e-6 + 1e-8, "%g, expected %g", found, ahead);
         if (i % 4 == 0)
             cr_assert_eq(found, 0.0);
     }
@@ -57,9 +57,9 @@ Test(timeline, keeps_the_last_complete_step)
     timeline_destroy(&t);
 }
 
-/* A schedule simulated with random costs for each stage, and simulated again with the costs computed from
- * it: the same makespan. Times are sums of eighths, so they are exact; so are means of equal numbers. */
-static void comes_back(struct dice *dice, struct schedule_options options)
+/* A schedule simulated with random costs for each stage, and simulated again with the costs computed from the
+ * result: the same makespan. Times are sums of eighths, so they are exact; so are means of equal values. */
+static void expect_round_trip(struct rng *rng, struct schedule_options options)
 {
     struct schedule *s = build_with(options);
     struct stage_cost *given = calloc((size_t)s->stages, sizeof *given);
@@ -68,9 +68,9 @@ static void comes_back(struct dice *dice, struct schedule_options options)
     bool split = strncmp(options.name, "zb", 2) == 0;
     cr_assert(given != NULL && found != NULL && whole != NULL);
     for (int stage = 0; stage < s->stages; stage++)
-        given[stage] = (struct stage_cost){throw_dice(dice, 1, 16) / 8.0, throw_dice(dice, 1, 16) / 8.0,
-                                           throw_dice(dice, 1, 16) / 8.0};
-    struct cost_table costs = {.of_stage = given, .latency = throw_dice(dice, 0, 8) / 8.0}, read;
+        given[stage] = (struct stage_cost){rng_int(rng, 1, 16) / 8.0, rng_int(rng, 1, 16) / 8.0,
+                                           rng_int(rng, 1, 16) / 8.0};
+    struct cost_table costs = {.of_stage = given, .latency = rng_int(rng, 0, 8) / 8.0}, read;
     struct simulation *first = simulated(s, costs);
     timeline_costs(s, first, found, whole, &read);
     cr_assert(read.of_stage == found && read.b_of_stage == whole);
@@ -94,15 +94,15 @@ static void comes_back(struct dice *dice, struct schedule_options options)
 
 Test(timeline, recovers_the_costs_from_the_times)
 {
-    struct dice dice = {.generator = philox_named(2, "costs")};
+    struct rng rng = {.generator = philox_named(2, "costs")};
     static const char *const names[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
     for (int i = 0; i < cases(300); i++)
-        comes_back(&dice, (struct schedule_options){.name = names[i % 5],
-                                                    .p = throw_dice(&dice, 1, 6),
-                                                    .m = throw_dice(&dice, 1, 12)});
+        expect_round_trip(&rng, (struct schedule_options){.name = names[i % 5],
+                                                          .p = rng_int(&rng, 1, 6),
+                                                          .m = rng_int(&rng, 1, 12)});
 }
 
-/* When an action ran, by hand. */
+/* The start and end of an action, given by hand. */
 struct ran {
     const char *action;
     double start, end;
@@ -145,16 +145,17 @@ Test(timeline, message_time_is_the_shortest_production_to_consumption)
     cr_assert_eq(of_stage[1].i, 0.0); // not measured
     cr_assert_eq(of_stage[1].w, 0.0);
     cr_assert_eq(whole[1], 4.0);
-    struct text said = {0};
-    timeline_costs_text(s, &costs, &said);
-    cr_assert_str_eq(said.chars, "f=1.5,b=3.5,comm=0.5");
-    text_free(&said);
+    struct text text = {0};
+    timeline_costs_text(s, &costs, &text);
+    cr_assert_str_eq(text.chars, "f=1.5,b=3.5,comm=0.5");
+    text_free(&text);
     simulation_destroy(sim);
     schedule_destroy(s);
 }
 
-/* Rank 0 waits 4 of 10, rank 1 waits 2 of 3: the bubble is that of rank 0, though rank 1 has the greater
- * part. The statistics reported by the ranks of a run equal the simulator's for the same times. */
+/* Rank 0 waits 4 of 10, rank 1 waits 2 of 3: the bubble is that of rank 0, though rank 1 waits for the
+ * greater part of its time. The statistics reported by the ranks of a run equal the simulator's for the same
+ * times. */
 Test(timeline, the_bubble_is_that_of_the_rank_that_waits_longest)
 {
     struct schedule *s = build("1f1b", 2, 1, 1);
@@ -178,11 +179,11 @@ Test(timeline, bubble_stat_round_trips)
         double span_s, busy_s, fraction, within;
     } cases[] = {
         {0.0, 0.0, 0.0, 0.0},          // a rank that did nothing
-        {1.0, 1.0 + 1e-12, 0.0, 0.0},  // rounding: no less than nothing
+        {1.0, 1.0 + 1e-12, 0.0, 0.0},  // rounding must not make it negative
         {1.0, 0.75, 0.25, 1e-9},       //
         {3e-6, 1e-6, 2.0 / 3.0, 1e-9}, //
         {20000.0, 5000.0, 0.75, 1e-5}, // hours
-        {1e9, 1.0, 0.99999, 1e-4},     // as good as all of it
+        {1e9, 1.0, 0.99999, 1e-4},     // nearly all of it
         {1e9, 0.5e9, 0.5, 1e-4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

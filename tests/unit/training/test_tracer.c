@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* CUBOID_TRACE: which words it takes, and the columns of its lines. */
+/* CUBOID_TRACE: the words that it accepts, and the columns of its lines. */
 #include "trainer/trace/tracer.h"
 
 #include "base/text.h"
@@ -149,7 +149,7 @@ Test(tracer, traces_only_selected_kinds)
     cr_expect(!trace_line(&comm, &seen, line));
 }
 
-/* Names have no control over a terminal, and no spaces. */
+/* Names are printed without control characters and without spaces. */
 Test(tracer, names_are_escaped)
 {
     EXPECT_LINE(line_of((struct observation){.what = OBSERVED_RANGE, .range = "a b\n\033[2J"}),

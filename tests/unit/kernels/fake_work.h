@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A fake message that a test completes by hand: it is done once the test, or another fake message, has
- * released it, and then writes its value. A fake that is never released sleeps forever, so a deadlock
+/* A fake message whose completion a test controls: it completes once the test, or another fake message,
+ * has released it, and then writes its value. A fake that is never released waits forever, so a deadlock
  * becomes a test timeout. */
 #pragma once
 
@@ -17,7 +17,7 @@ struct fake_work {
     float value;
     int polls_needed;
     const bool *needs; // may be NULL: done only when this is true
-    bool *says;        // may be NULL: set when this starts
+    bool *started;     // may be NULL: set when this starts
     enum status outcome;
 };
 enum { FAKE_STARTED, FAKE_POLLED, FAKE_DONE, FAKE_RESTED, FAKE_LOG };
@@ -26,8 +26,8 @@ static inline enum status fake_start(struct work *work)
 {
     struct fake_work *fake = (struct fake_work *)(void *)work;
     fake->log[FAKE_STARTED]++;
-    if (fake->says != NULL)
-        *fake->says = true;
+    if (fake->started != NULL)
+        *fake->started = true;
     return OK;
 }
 
@@ -68,20 +68,20 @@ static inline enum status fake_submit(struct stream *stream, struct fake_work wh
  * a peer that needs it before it answers. Progressing the awaited stream alone would wait forever. */
 static inline void fake_partner_needs_another_stream(struct device *device)
 {
-    struct stream *waited = NULL, *other = NULL;
+    struct stream *awaited = NULL, *other = NULL;
     int log[FAKE_LOG] = {0};
-    bool second_is_out = false;
+    bool second_started = false;
     float x = 0.0F;
-    cr_assert_eq(stream_create(device, "receive", &waited), OK);
+    cr_assert_eq(stream_create(device, "receive", &awaited), OK);
     cr_assert_eq(stream_create(device, "send", &other), OK);
     cr_assert_eq(fake_submit(other, (struct fake_work){.log = log, .polls_needed = 5}), OK);
-    cr_assert_eq(fake_submit(other, (struct fake_work){.log = log, .says = &second_is_out}), OK);
+    cr_assert_eq(fake_submit(other, (struct fake_work){.log = log, .started = &second_started}), OK);
     cr_assert_eq(
-        fake_submit(waited,
-                    (struct fake_work){.log = log, .needs = &second_is_out, .out = &x, .value = 1.0F}),
+        fake_submit(awaited,
+                    (struct fake_work){.log = log, .needs = &second_started, .out = &x, .value = 1.0F}),
         OK);
-    cr_assert_eq(stream_sync(waited), OK);
+    cr_assert_eq(stream_sync(awaited), OK);
     cr_assert_eq(x, 1.0F);
-    stream_destroy(waited);
+    stream_destroy(awaited);
     stream_destroy(other);
 }
