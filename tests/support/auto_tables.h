@@ -6,7 +6,7 @@
  *     a message: none in a quarter of the tables, else up to 0.3
  *     memory: no limit in a quarter of the tables, else from p/2 + 1 microbatches to 2p, an integer in most
  *
- * The same index gives the same table on every machine. */
+ * The same number gives the same table on every machine. */
 #pragma once
 
 #include "base/status.h"

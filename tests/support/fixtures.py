@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several test scripts need: small datasets, and a disk that is full."""
+"""Shared by several test scripts: small datasets, and a simulated full disk."""
 import resource
 import signal
 import struct

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* PROGRAM --rank FOLDER, then for each run FAMILY COMMON LAYOUT HOW; HOW contains g for goes_on, s for
+/* PROGRAM --rank FOLDER, then for each run FAMILY COMMON LAYOUT HOW; HOW contains a for looks_ahead, s for
  * synchronous. The trace of run n is written to FOLDER/trace-n. */
 enum { PROGRAM, MARK, FOLDER, HEAD };
 enum { FAMILY, COMMON, LAYOUT, HOW, WORDS };
@@ -65,7 +65,7 @@ static enum status launch_ranks(const struct mpirun *mpirun, const struct launch
         word[FAMILY] = family[runs[i].family];
         word[COMMON] = runs[i].common;
         word[LAYOUT] = runs[i].layout;
-        word[HOW] = how[runs[i].goes_on + 2 * runs[i].synchronous];
+        word[HOW] = how[runs[i].looks_ahead + 2 * runs[i].synchronous];
         word += WORDS;
     }
     enum status status = run_words(words, number, mpirun->tiny->folder);
@@ -108,11 +108,11 @@ static enum status read_run(const struct tiny *tiny, char **words, int ranks, st
 {
     int64_t family = 0;
     if (!integer_parse(words[FAMILY], &family))
-        return fail(BAD_USAGE, "%s is no family", words[FAMILY]);
+        return fail(BAD_USAGE, "%s is not a family", words[FAMILY]);
     TRY(tiny_recipe(tiny, (enum tiny_family)family, words[COMMON], words[LAYOUT], ranks, recipe));
     *options = (struct trace_options){
         .transport = strcmp((*recipe)->cluster.transport, "nccl") == 0 ? "nccl" : "mpi",
-        .goes_on = strchr(words[HOW], 'g') != NULL,
+        .looks_ahead = strchr(words[HOW], 'g') != NULL,
         .synchronous = strchr(words[HOW], 's') != NULL,
     };
     return OK;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Traced runs of a tiny model with processes as ranks: the test starts its own executable under mpirun, once
- * per rank, and these write the traces to files. Several runs share the processes: to start them takes longer
+ * per rank, and these write the traces to files. Several runs share the processes: starting them takes longer
  * than a run.
  *
  *     int main(int argc, char **argv)
@@ -23,7 +23,7 @@ struct mpirun {
 struct launch {
     enum tiny_family family;
     const char *common, *layout;
-    bool goes_on, synchronous; // as in trace_options
+    bool looks_ahead, synchronous; // as in trace_options
 };
 
 /* Starts mpirun once for each number of ranks that occurs. PEER_LOST if an exit status is not 0. */

@@ -168,7 +168,7 @@ static enum status submit(struct stream *stream, const struct op *op)
 static enum status no_work(struct stream *stream, struct work *work)
 {
     (void)stream;
-    return fail(NOT_SUPPORTED, "a mirror takes no message (%s)", work->name);
+    return fail(NOT_SUPPORTED, "a mirror does not support messages (%s)", work->name);
 }
 
 static uint64_t record(struct stream *stream)
@@ -198,7 +198,7 @@ static void no_rest(void *data, size_t bytes)
 
 static const struct device_traits traits = {
     .name = "mirror",
-    .what = "another device, whose memory looks like the host's",
+    .what = "another device, with tensors in host memory",
     .computes = true,
     .of_host = true,
 };

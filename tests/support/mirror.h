@@ -5,7 +5,7 @@
  *     host:    [guard x guard]   [guard y guard]        op{x, y}
  *     device:  [guard x guard]   [guard y guard]        op{x', y'}
  *
- * An op is scanned word by word: a word that points into a lent array is an address. */
+ * An op is scanned word by word: a word that points into a lent array is taken for an address. */
 #pragma once
 
 #include "kernels/device.h"

@@ -6,7 +6,7 @@
  * CUBOID_TEST_ATTENTION selects the attention kernels: own (the default), mma, cudnn, cudnn-any-order, auto.
  * CUBOID_TEST_BLOCKS is device_options.most_blocks.
  *
- *     [ NaN NaN NaN | x0 x1 ... xn | NaN NaN NaN ]     an array: accesses out of bounds show
+ *     [ NaN NaN NaN | x0 x1 ... xn | NaN NaN NaN ]     an array: accesses out of bounds are detected
  *
  * Caution: an error bound is derived from rounding (so many operations, each off by half a unit), next to
  * the test. A bound found by trial and error is not a bound. */

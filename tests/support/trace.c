@@ -97,9 +97,9 @@ static enum status train_steps(struct rank_state *w, const struct trace_options 
     while (w->step < trace->steps) {
         struct step_result result;
         double ignored;
-        bool goes_on = options->goes_on && !options->evaluates_often && w->step + 1 < trace->steps &&
-                       w->step + 1 != options->stop_after;
-        TRY(goes_on ? rank_step_and_on(w, &result) : rank_step(w, &result));
+        bool looks_ahead = options->looks_ahead && !options->evaluates_often && w->step + 1 < trace->steps &&
+                           w->step + 1 != options->stop_after;
+        TRY(looks_ahead ? rank_step_and_on(w, &result) : rank_step(w, &result));
         TRY(rank_check_finite(w, &result));
         trace->rollbacks += result.rollbacks;
         trace->ahead += w->ahead;

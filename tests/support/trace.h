@@ -13,7 +13,7 @@ struct trace {
     int steps, rows;
     double loss[TRACE_MOST_STEPS], grad_norm[TRACE_MOST_STEPS];
     double valid_loss;
-    int rollbacks, ahead; // updates that were rolled back; steps started ahead of a verdict. Not compared
+    int rollbacks, ahead; // updates that were rolled back; steps started before validation. Not compared
     int64_t hash[TRACE_MOST_ROWS];
     char names[TRACE_MOST_ROWS][PARAM_NAME_CHARS];
 };
@@ -23,7 +23,7 @@ struct trace_options {
     bool evaluates_often;  // after each step: must not affect training
     int64_t stop_after;    // saves a checkpoint after this step, and ends without an evaluation; 0: no
     bool resume;           // from recipe->checkpoint.save
-    bool goes_on;          // lets ranks run into the next step, with nothing in between
+    bool looks_ahead;      // ranks may start the next step before the current one is final
     bool synchronous;      // over mpi: a send completes only when it has been received
     struct hooks hooks;
 };

@@ -71,7 +71,7 @@ static void narrow_one(void *context, int64_t local, int64_t global)
     n->to[local] = (float)n->from[global];
 }
 
-enum status bench_put(struct bench *b, const struct window *w, const double *whole, void *device)
+enum status bench_write(struct bench *b, const struct window *w, const double *whole, void *device)
 {
     size_t bytes = (size_t)(w->rows * window_columns(w)) * sizeof(float);
     float *host = calloc(1, bytes + 1);
@@ -145,9 +145,9 @@ static enum status alloc(struct bench *b, size_t bytes, struct buffer *out)
 }
 
 /* The microbatch's arrays on the device; faults are injected here. */
-static enum status put_batch(struct bench *b)
+static enum status write_batch(struct bench *b)
 {
-    struct numbers n = b->trial->expected->numbers;
+    struct batch_arrays n = b->trial->expected->numbers;
     for (int t = 0; t < T && b->trial->fault == OTHER_SAMPLES; t++)
         n.sample[t]++;
     if (b->trial->fault == OTHER_POSITIONS) {
@@ -161,15 +161,15 @@ static enum status put_batch(struct bench *b)
     const char *at = b->data.data;
     double *sums = b->sums.data;
     b->batch = (struct batch){
-        .token = (const int32_t *)(at + offsetof(struct numbers, token)),
-        .label = (const int32_t *)(at + offsetof(struct numbers, label)),
-        .position = (const int32_t *)(at + offsetof(struct numbers, position)),
+        .token = (const int32_t *)(at + offsetof(struct batch_arrays, token)),
+        .label = (const int32_t *)(at + offsetof(struct batch_arrays, label)),
+        .position = (const int32_t *)(at + offsetof(struct batch_arrays, position)),
         .document = b->trial->expected->family->documents
-                        ? (const int32_t *)(at + offsetof(struct numbers, document))
+                        ? (const int32_t *)(at + offsetof(struct batch_arrays, document))
                         : NULL,
-        .loss_mask = (const float *)(at + offsetof(struct numbers, mask)),
-        .sample = (const int64_t *)(at + offsetof(struct numbers, sample)),
-        .sample_offset = (const int32_t *)(at + offsetof(struct numbers, place)),
+        .loss_mask = (const float *)(at + offsetof(struct batch_arrays, mask)),
+        .sample = (const int64_t *)(at + offsetof(struct batch_arrays, sample)),
+        .sample_offset = (const int32_t *)(at + offsetof(struct batch_arrays, place)),
         .sample_loss = tensor_1d(sums, F64, B),
         .sample_tokens = tensor_1d(sums + B, F64, B),
     };
@@ -192,7 +192,7 @@ static enum status make_weights(struct bench *b)
     for (int i = 0; i < b->weights.count; i++) {
         const struct held *held = &b->weights.list[i];
         struct window w = window_of_slice(held);
-        TRY(bench_put(b, &w, b->trial->expected->reference.weight[held->index], held->weight.data));
+        TRY(bench_write(b, &w, b->trial->expected->reference.weight[held->index], held->weight.data));
     }
     return OK;
 }
@@ -211,7 +211,7 @@ enum status bench_open(struct trial *trial, struct world *world, struct bench *b
     if (trial->comm_stream)
         TRY(stream_create(b->device, "comm", &b->comm_stream));
     TRY(make_weights(b));
-    TRY(put_batch(b));
+    TRY(write_batch(b));
     b->options = (struct layer_options){.sequence_parallel = trial->sequence_parallel};
     b->env = (struct env){.model = model,
                           .groups = b->groups,

@@ -25,7 +25,7 @@ struct trial {
     char where[MAX_RANKS][PARAM_NAME_CHARS];
 };
 
-/* One of them is under test. */
+/* The layers; one of them is under test. */
 struct layer {
     struct column_linear column;
     struct row_linear row;
@@ -59,13 +59,13 @@ struct bench {
 MUST_USE enum status bench_open(struct trial *trial, struct world *world, struct bench *b);
 void bench_close(struct bench *b); // also accepts what a failed bench_open left
 
-/* y and dx are suggested buffers, and return the ones that were written. */
+/* y and dx are suggested buffers on input, and on output the buffers that were written. */
 MUST_USE enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y);
 MUST_USE enum status bench_backward_input(struct bench *b, struct tensor x, struct tensor dy,
                                           struct tensor *dx);
 MUST_USE enum status bench_backward_weight(struct bench *b, struct tensor x, struct tensor dy);
 
-/* Rows [begin, begin + rows), and ranges of columns side by side. */
+/* Rows [begin, begin + rows), and adjacent ranges of columns. */
 struct window {
     int64_t row_begin, rows, width; // width: global columns
     int runs;
@@ -79,4 +79,4 @@ int64_t window_columns(const struct window *w);
 void window_walk(const struct window *w, void *context,
                  void (*visit)(void *context, int64_t local, int64_t global));
 /* A window of `whole` into device memory; dense there. */
-MUST_USE enum status bench_put(struct bench *b, const struct window *w, const double *whole, void *device);
+MUST_USE enum status bench_write(struct bench *b, const struct window *w, const double *whole, void *device);

@@ -22,9 +22,9 @@ const struct family families[FAMILIES] = {
      true},
 };
 
-struct numbers numbers_of(const struct family *family)
+struct batch_arrays batch_arrays_of(const struct family *family)
 {
-    struct numbers n;
+    struct batch_arrays n;
     for (int t = 0; t < T; t++) {
         int s = t % S;
         bool second = family->documents && s >= 4;
@@ -39,7 +39,7 @@ struct numbers numbers_of(const struct family *family)
     return n;
 }
 
-static struct batch batch_of(const struct family *family, const struct numbers *n)
+static struct batch batch_of(const struct family *family, const struct batch_arrays *n)
 {
     return (struct batch){.token = n->token,
                           .label = n->label,
@@ -237,7 +237,7 @@ void expected_create(const struct family *family, enum subject subject, struct e
 {
     const struct model_config *m = &family->model;
     struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .dp = 1, .pp = 1};
-    *e = (struct expected){.subject = subject, .family = family, .numbers = numbers_of(family)};
+    *e = (struct expected){.subject = subject, .family = family, .numbers = batch_arrays_of(family)};
     e->batch = batch_of(family, &e->numbers);
     MUST(params_declare(m, &one_each, false, &e->params));
     e->reference = (struct reference_model){m, &e->params, make_weights(&e->params), &e->batch, B, S, SEED};

@@ -17,12 +17,12 @@ enum { FAMILIES = 3 };
 extern const struct family families[FAMILIES];
 
 /* The arrays of one microbatch, the same on every rank. */
-struct numbers {
+struct batch_arrays {
     int32_t token[T], label[T], position[T], document[T], place[T];
     float mask[T];
     int64_t sample[T];
 };
-struct numbers numbers_of(const struct family *family);
+struct batch_arrays batch_arrays_of(const struct family *family);
 
 enum subject { COLUMN, ROW, NORM, ATTENTION, MLP, BLOCK, EMBEDDING, HEAD, WHOLE, SUBJECTS };
 enum shape { NONE, HIDDEN, FUSED, FEATURES, LOSS }; // of input and output: [T, columns]
@@ -44,7 +44,7 @@ struct expected {
     struct params params; // of one rank
     struct reference_model reference;
     struct batch batch; // per element
-    struct numbers numbers;
+    struct batch_arrays numbers;
     double *x, *random, *y, *dx, l;
     double **gradient; // [rows]; NULL where the row is not the subject's
 };

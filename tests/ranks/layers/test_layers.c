@@ -5,9 +5,9 @@
  * replicated key/value heads. Outputs are compared with the reference's, gradients with its finite
  * differences: of L = <output, random>, or of the loss where a layer ends in one.
  *     |got - want| <= 8 sqrt(N) u s       u = 2^-24; N: terms of all sums, forward and backward
- * s is the element's size, or the rms of its tensor if that is larger (its sum may have canceled); a bias
- * has at least the size of its matrix's gradient. Gradients are reduced over ranks only where their rows say
- * so, which this tests too. Faults injected at the end must be detected.
+ * s is the element's size, or the rms of its tensor if that is larger (its sum may have canceled); a bias has
+ * at least the size of its matrix's gradient. Gradients are reduced over ranks only where their descriptors
+ * require it, which this tests too. Faults injected at the end must be detected.
  *     test_layers DEVICE */
 #include "tests/ranks/layers/layers_bench.h"
 
@@ -155,7 +155,7 @@ static enum status compare_loss(struct bench *b)
 
 /* Writes the gradient of y to `dy`. Ranks that hold the same key/value heads each have the gradient of their
  * own query heads: here the first one has all of it, and the others have none. */
-static enum status put_gradient(struct bench *b, const struct window *to, void *dy)
+static enum status write_gradient(struct bench *b, const struct window *to, void *dy)
 {
     const struct expected *e = b->trial->expected;
     int64_t count = T * to->width, q = params_find(&b->params, "layers.0.attention.q.weight");
@@ -167,7 +167,7 @@ static enum status put_gradient(struct bench *b, const struct window *to, void *
     for (int run = 0; run < to->runs && facts[b->subject].out == FUSED; run++)
         for (int64_t t = 0; t < T && !weights_held(&b->weights, (int)q + run)->slice.first_replica; t++)
             memset(mine + t * to->width + to->begin[run], 0, (size_t)to->count[run] * sizeof *mine);
-    enum status status = bench_put(b, to, mine, dy);
+    enum status status = bench_write(b, to, mine, dy);
     free(mine);
     return status;
 }
@@ -182,8 +182,8 @@ static enum status run_layer(struct bench *b)
     y = tensor_2d(b->y.data, F32, to.rows, window_columns(&to));
     dy = tensor_2d(b->dy.data, F32, to.rows, window_columns(&to));
     dx = tensor_2d(b->dx.data, F32, back->rows, window_columns(back));
-    TRY(bench_put(b, &from, e->x, x.data));
-    TRY(put_gradient(b, &to, dy.data));
+    TRY(bench_write(b, &from, e->x, x.data));
+    TRY(write_gradient(b, &to, dy.data));
 
     TRY(bench_forward(b, x, &y));
     if (out == LOSS)
@@ -214,13 +214,13 @@ static enum status rank_body(struct world *world, void *argument)
 /* ---- main ---- */
 
 /* Layouts of a layer. */
-struct sharing {
+struct layer_layout {
     int tp;
     bool sequence_parallel, comm_stream;
 };
 
 /* The largest error / bound of all ranks; -1 if it could not be run. */
-static double try_layer(const struct expected *expected, const char *device, struct sharing sharing,
+static double try_layer(const struct expected *expected, const char *device, struct layer_layout sharing,
                         enum fault fault, char where[PARAM_NAME_CHARS])
 {
     int tp = sharing.tp;
@@ -243,13 +243,13 @@ static double try_layer(const struct expected *expected, const char *device, str
 
 static int check_subject(const struct family *family, enum subject subject, const char *device)
 {
-    static const struct sharing worlds[] = {{.tp = 1},
-                                            {.tp = 2},
-                                            {.tp = 2, .sequence_parallel = true},
-                                            {.tp = 4},
-                                            {.tp = 4, .sequence_parallel = true},
-                                            {.tp = 2, .sequence_parallel = true, .comm_stream = true},
-                                            {.tp = 4, .sequence_parallel = true, .comm_stream = true}};
+    static const struct layer_layout worlds[] = {{.tp = 1},
+                                                 {.tp = 2},
+                                                 {.tp = 2, .sequence_parallel = true},
+                                                 {.tp = 4},
+                                                 {.tp = 4, .sequence_parallel = true},
+                                                 {.tp = 2, .sequence_parallel = true, .comm_stream = true},
+                                                 {.tp = 4, .sequence_parallel = true, .comm_stream = true}};
     struct expected expected;
     expected_create(family, subject, &expected);
     expected_solve(&expected);
@@ -273,7 +273,7 @@ static int check_faults(const char *device)
         const char *what;
         int family;
         enum subject subject;
-        struct sharing sharing;
+        struct layer_layout sharing;
         enum fault fault;
     } faults[] = {
         {"a norm's sums over ranks left out", 0, NORM, {2, true, false}, PARTIAL_SUMS_LEFT},
@@ -291,7 +291,7 @@ static int check_faults(const char *device)
         expected_create(&families[faults[i].family], faults[i].subject, &expected);
         expected_solve(&expected);
         double ratio = try_layer(&expected, device, faults[i].sharing, faults[i].fault, where);
-        printf("  %s: %.2g (%s)%s\n", faults[i].what, ratio, where, ratio > 1.0 ? "" : " NOT FOUND");
+        printf("  %s: %.2g (%s)%s\n", faults[i].what, ratio, where, ratio > 1.0 ? "" : " NOT DETECTED");
         bad += !(ratio > 1.0);
         expected_destroy(&expected);
     }
@@ -314,6 +314,6 @@ int main(int argc, char **argv)
     }
     printf("injected faults\n");
     bad += check_faults(argv[1]);
-    printf("%s\n", bad == 0 ? "all good" : "NOT GOOD");
+    printf("%s\n", bad == 0 ? "all passed" : "FAILED");
     return bad == 0 ? 0 : 1;
 }

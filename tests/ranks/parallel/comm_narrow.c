@@ -14,14 +14,15 @@ void narrow_sums_round_once(struct env *env)
         uint16_t *host = malloc((size_t)count * sizeof *host);
         for (int64_t i = 0; i < count; i++)
             host[i] = narrow_nearest(BF16, rough(rank, i, c));
-        struct buffer all = put(env, host, (size_t)count * sizeof *host),
-                      in = put(env, host, (size_t)count * sizeof *host), out = put(env, host, (size_t)k * 2);
+        struct buffer all = device_copy(env, host, (size_t)count * sizeof *host),
+                      in = device_copy(env, host, (size_t)count * sizeof *host),
+                      out = device_copy(env, host, (size_t)k * 2);
         EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(all.data, BF16, count), REDUCE_SUM));
         EXPECT_OK(env, group_reduce_scatter(env->all, env->stream, tensor_1d(in.data, BF16, count),
                                             tensor_1d(out.data, BF16, k)));
-        get(env, &all, host, (size_t)count * sizeof *host);
+        host_copy(env, &all, host, (size_t)count * sizeof *host);
         uint16_t *mine = malloc((size_t)k * sizeof *mine);
-        get(env, &out, mine, (size_t)k * sizeof *mine);
+        host_copy(env, &out, mine, (size_t)k * sizeof *mine);
         for (int64_t i = 0; i < count; i++) {
             float sum = (float)narrow_value(BF16, narrow_nearest(BF16, rough(0, i, c))), twice = sum;
             for (int r = 1; r < n; r++) {

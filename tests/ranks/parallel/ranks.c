@@ -40,7 +40,7 @@ enum status env_close(struct env *env)
     return env->failures == 0 ? OK : fail(OUT_OF_BOUND, "%s (and %d more)", env->first, env->failures - 1);
 }
 
-struct buffer put(struct env *env, const void *host, size_t bytes)
+struct buffer device_copy(struct env *env, const void *host, size_t bytes)
 {
     struct buffer buffer = {0};
     MUST(buffer_alloc(env->device, PART_DATA, bytes, &buffer));
@@ -49,7 +49,7 @@ struct buffer put(struct env *env, const void *host, size_t bytes)
     return buffer;
 }
 
-void get(struct env *env, const struct buffer *buffer, void *host, size_t bytes)
+void host_copy(struct env *env, const struct buffer *buffer, void *host, size_t bytes)
 {
     MUST(copy_to_host(env->stream, host, buffer->data, bytes));
     MUST(stream_sync(env->stream));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Shared code of the rank tests. A rank test is a plain main that runs one body on every rank of a world, as
  * threads or under mpirun. A rank that detects an error records the first one and continues: if it returned,
- * its peers would wait for it and the report would be of a hang. */
+ * its peers would wait for it, and only the hang would be reported. */
 #pragma once
 
 #include "parallel/group.h"
@@ -35,8 +35,8 @@ enum status env_close(struct env *env);
 int run_all(int argc, char **argv, enum status (*body)(struct world *world, void *argument));
 
 /* A device buffer with these bytes in it; and the copy back, synchronized. */
-struct buffer put(struct env *env, const void *host, size_t bytes);
-void get(struct env *env, const struct buffer *buffer, void *host, size_t bytes);
+struct buffer device_copy(struct env *env, const void *host, size_t bytes);
+void host_copy(struct env *env, const struct buffer *buffer, void *host, size_t bytes);
 
 /* A deterministic pseudorandom number. */
 uint32_t scramble(uint32_t a, uint32_t b, uint32_t c);

@@ -2,7 +2,7 @@
 /* Every call of every transport, against closed forms and against sums made in rank order here.
  *     test_comm local cpu                  worlds of 2, 3, 4, 8 threads
  *     mpirun -n 4 test_comm mpi strict
- * Then the checks themselves: transports with an injected fault, which the same cases must detect. */
+ * Then the test itself: the same cases must detect faults injected into a transport. */
 #include "tests/ranks/parallel/comm_narrow.h"
 #include "tests/ranks/parallel/ranks.h"
 #include "tests/support/narrow_numbers.h"
@@ -54,9 +54,9 @@ static void sum_of_integers(struct env *env, enum dtype dtype, int64_t count, en
     integers(dtype, sum ? n : 1, sum ? n * (n - 1) / 2 : n - 1, all);
     for (int64_t i = 0; i < count; i++)
         memcpy(host + (size_t)i * size, mine + (size_t)(i % PERIOD) * size, size);
-    struct buffer x = put(env, host, bytes);
+    struct buffer x = device_copy(env, host, bytes);
     EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(x.data, dtype, count), how));
-    get(env, &x, host, bytes);
+    host_copy(env, &x, host, bytes);
     buffer_free(&x);
     int64_t wrong = 0;
     for (int64_t i = 0; i < count; i++)
@@ -84,9 +84,9 @@ static void sums_in_rank_order(struct env *env)
         float *host = malloc((size_t)count * sizeof *host);
         for (int64_t i = 0; i < count; i++)
             host[i] = rough(env->world->rank, i, c);
-        struct buffer x = put(env, host, (size_t)count * sizeof *host);
+        struct buffer x = device_copy(env, host, (size_t)count * sizeof *host);
         EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(x.data, F32, count), REDUCE_SUM));
-        get(env, &x, host, (size_t)count * sizeof *host);
+        host_copy(env, &x, host, (size_t)count * sizeof *host);
         buffer_free(&x);
         for (int64_t i = 0; i < count; i++) {
             float sum = rough(0, i, c);
@@ -105,9 +105,9 @@ static void maximum_keeps_nan(struct env *env)
     int n = env->world->size;
     for (int who = 0; who < n; who++) {
         float host[3] = {(float)env->world->rank, env->world->rank == who ? 0.0f / 0.0f : 1.0f, -1.0f};
-        struct buffer x = put(env, host, sizeof host);
+        struct buffer x = device_copy(env, host, sizeof host);
         EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(x.data, F32, 3), REDUCE_MAX));
-        get(env, &x, host, sizeof host);
+        host_copy(env, &x, host, sizeof host);
         buffer_free(&x);
         expect(env, host[0] == (float)(n - 1) && host[1] != host[1] && host[2] == -1.0f,
                "maximum with a NaN at rank %d is %g %g %g", who, (double)host[0], (double)host[1],
@@ -123,11 +123,11 @@ static void scatters(struct env *env)
         float *host = malloc((size_t)(n * k) * sizeof *host);
         for (int64_t i = 0; i < n * k; i++)
             host[i] = rough(rank, i, 100 + c);
-        struct buffer in = put(env, host, (size_t)(n * k) * sizeof *host),
-                      out = put(env, host, (size_t)k * 4);
+        struct buffer in = device_copy(env, host, (size_t)(n * k) * sizeof *host),
+                      out = device_copy(env, host, (size_t)k * 4);
         EXPECT_OK(env, group_reduce_scatter(env->all, env->stream, tensor_1d(in.data, F32, n * k),
                                             tensor_1d(out.data, F32, k)));
-        get(env, &out, host, (size_t)k * sizeof *host);
+        host_copy(env, &out, host, (size_t)k * sizeof *host);
         for (int64_t i = 0; i < k; i++) {
             float sum = rough(0, rank * k + i, 100 + c);
             for (int r = 1; r < n; r++)
@@ -150,12 +150,12 @@ static void gathers(struct env *env)
         int32_t *host = malloc((size_t)(n * k) * sizeof *host);
         for (int64_t i = 0; i < n * k; i++)
             host[i] = i / k == rank ? (int32_t)(i % k + 1000 * rank) : -1;
-        struct buffer out = put(env, host, (size_t)(n * k) * sizeof *host);
-        struct buffer in = put(env, host + rank * k, (size_t)k * sizeof *host);
+        struct buffer out = device_copy(env, host, (size_t)(n * k) * sizeof *host);
+        struct buffer in = device_copy(env, host + rank * k, (size_t)k * sizeof *host);
         void *from = in_place ? (int32_t *)out.data + rank * k : in.data;
         EXPECT_OK(env, group_all_gather(env->all, env->stream, tensor_1d(from, I32, k),
                                         tensor_1d(out.data, I32, n * k)));
-        get(env, &out, host, (size_t)(n * k) * sizeof *host);
+        host_copy(env, &out, host, (size_t)(n * k) * sizeof *host);
         for (int64_t i = 0; i < n * k; i++)
             wrong += host[i] != (int32_t)(i % k + 1000 * (i / k));
         expect(env, wrong == 0, "all_gather of %lld%s: %lld wrong", (long long)k, in_place ? " in place" : "",
@@ -175,9 +175,9 @@ static void broadcasts(struct env *env)
             int64_t *host = malloc((size_t)count * sizeof *host);
             for (int64_t i = 0; i < count; i++)
                 host[i] = rank == root ? i * 10 + root : -1;
-            struct buffer x = put(env, host, (size_t)count * sizeof *host);
+            struct buffer x = device_copy(env, host, (size_t)count * sizeof *host);
             EXPECT_OK(env, group_broadcast(env->all, env->stream, tensor_1d(x.data, I64, count), root));
-            get(env, &x, host, (size_t)count * sizeof *host);
+            host_copy(env, &x, host, (size_t)count * sizeof *host);
             for (int64_t i = 0; i < count; i++)
                 wrong += host[i] != i * 10 + root;
             expect(env, wrong == 0, "broadcast of %lld from %d: %lld wrong", (long long)count, root,
@@ -188,7 +188,7 @@ static void broadcasts(struct env *env)
 }
 
 /* Rank a sends b (a * 7 + b * 3) % 5 * scale elements, so many pairs exchange nothing. */
-static void everyone_to_everyone(struct env *env)
+static void all_to_all(struct env *env)
 {
     int n = env->world->size, rank = env->world->rank;
     for (int scale = 1; scale <= 10000; scale *= 100) {
@@ -201,13 +201,13 @@ static void everyone_to_everyone(struct env *env)
         for (int r = 0; r < n; r++)
             for (int64_t i = 0; i < in_counts[r]; i++)
                 host[at++] = (int32_t)(rank * 1000000 + r * 100000 + i);
-        struct buffer in = put(env, host, (size_t)in_all * sizeof *host);
-        struct buffer out = put(env, host, (size_t)out_all * sizeof *host);
+        struct buffer in = device_copy(env, host, (size_t)in_all * sizeof *host);
+        struct buffer out = device_copy(env, host, (size_t)out_all * sizeof *host);
         EXPECT_OK(env, group_all_to_all(env->all, env->stream, tensor_1d(in.data, I32, in_all), in_counts,
                                         tensor_1d(out.data, I32, out_all), out_counts));
         // The callers' arrays may be freed before the message is received.
         memset(in_counts, 0xff, sizeof in_counts);
-        get(env, &out, host, (size_t)out_all * sizeof *host);
+        host_copy(env, &out, host, (size_t)out_all * sizeof *host);
         at = 0;
         for (int r = 0; r < n; r++)
             for (int64_t i = 0; i < out_counts[r]; i++)
@@ -233,7 +233,7 @@ static void exchanges(struct env *env)
         for (int m = 0; m < 4; m++)
             for (int64_t i = 0; i < k; i++)
                 host[m * k + i] = (int32_t)(rank * 100 + m * 10 + i % 10);
-        struct buffer x = put(env, host, (size_t)(8 * k) * sizeof *host);
+        struct buffer x = device_copy(env, host, (size_t)(8 * k) * sizeof *host);
         int32_t *data = x.data;
         for (int m = 0; m < 8; m++) {
             int step = m % 4 / 2 == 0 ? 1 : n - 1; // messages 0, 1 go up, 2, 3 down; 4, 5 come from above
@@ -241,7 +241,7 @@ static void exchanges(struct env *env)
                 .data = tensor_1d(data + m * k, I32, k), .peer = (rank + step) % n, .send = m < 4};
         }
         EXPECT_OK(env, group_exchange(env->all, env->stream, batch, 8));
-        get(env, &x, host, (size_t)(8 * k) * sizeof *host);
+        host_copy(env, &x, host, (size_t)(8 * k) * sizeof *host);
         for (int m = 4; m < 8; m++) {
             // The rank above sent down. With two ranks both neighbors are the same rank, whose
             // messages arrive in its order: 0, 1, 2, 3.
@@ -268,7 +268,7 @@ static void barriers(struct env *env)
 static void sum_check(struct env *env, struct buffer *x, int64_t count, int salt, const char *what)
 {
     float *host = malloc((size_t)count * sizeof *host);
-    get(env, x, host, (size_t)count * sizeof *host);
+    host_copy(env, x, host, (size_t)count * sizeof *host);
     int n = env->world->size;
     int64_t wrong = 0;
     for (int64_t i = 0; i < count; i++)
@@ -277,12 +277,12 @@ static void sum_check(struct env *env, struct buffer *x, int64_t count, int salt
     free(host);
 }
 
-static struct buffer sum_put(struct env *env, int64_t count, int salt)
+static struct buffer start_sum(struct env *env, int64_t count, int salt)
 {
     float *host = malloc((size_t)count * sizeof *host);
     for (int64_t i = 0; i < count; i++)
         host[i] = (float)((i + salt) % 8 + env->world->rank);
-    struct buffer x = put(env, host, (size_t)count * sizeof *host);
+    struct buffer x = device_copy(env, host, (size_t)count * sizeof *host);
     free(host);
     return x;
 }
@@ -305,7 +305,7 @@ static void many_in_flight(struct env *env)
         EXPECT_OK(env, stream_create(env->device, "many", &streams[s]));
     for (int m = 0; m < MESSAGES; m++) {
         lengths[m] = 1 + (int64_t)scramble((uint32_t)m, 0, 5) % (m % 3 == 0 ? 60000 : 200);
-        x[m] = sum_put(env, lengths[m], m);
+        x[m] = start_sum(env, lengths[m], m);
     }
     for (int m = 0; m < MESSAGES; m++) {
         int s = m % STREAMS;
@@ -331,21 +331,21 @@ static void crossed_waits(struct env *env)
     for (int64_t count = 4; count <= (FEW ? 40000 : 400000); count *= 100) {
         struct stream *other = NULL;
         EXPECT_OK(env, stream_create(env->device, "b", &other));
-        struct buffer a = sum_put(env, count, 1), b = sum_put(env, count, 2);
-        struct tensor letter = tensor_1d(b.data, F32, count);
+        struct buffer a = start_sum(env, count, 1), b = start_sum(env, count, 2);
+        struct tensor data = tensor_1d(b.data, F32, count);
         EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(a.data, F32, count), REDUCE_SUM));
         struct event a_done = stream_record(env->stream);
         if (rank == 0)
             EXPECT_OK(env, event_sync(a_done));
         if (rank < 2)
-            EXPECT_OK(env, group_exchange(
-                               env->all, other,
-                               &(struct message){.data = letter, .peer = 1 - rank, .send = rank == 0}, 1));
+            EXPECT_OK(
+                env, group_exchange(env->all, other,
+                                    &(struct message){.data = data, .peer = 1 - rank, .send = rank == 0}, 1));
         EXPECT_OK(env, stream_sync(other));
         EXPECT_OK(env, event_sync(a_done));
         sum_check(env, &a, count, 1, "crossed");
         float first = -1;
-        get(env, &b, &first, sizeof first);
+        host_copy(env, &b, &first, sizeof first);
         expect(env, first == (rank < 2 ? 2.0f : (float)(2 + rank)), "crossed message %g", (double)first);
         buffer_free(&a);
         buffer_free(&b);
@@ -363,11 +363,11 @@ static void queued_sends(struct env *env)
     EXPECT_OK(env, stream_create(env->device, "down", &down));
     struct buffer x[4];
     for (int m = 0; m < 4; m++)
-        x[m] = sum_put(env, 50000, m);
+        x[m] = start_sum(env, 50000, m);
     for (int m = 0; m < 3 && rank < 2; m++) {
-        struct message letter = {
+        struct message message = {
             .data = tensor_1d(x[m].data, F32, 50000), .peer = 1 - rank, .send = rank == 0};
-        EXPECT_OK(env, group_exchange(env->all, up, &letter, 1));
+        EXPECT_OK(env, group_exchange(env->all, up, &message, 1));
     }
     struct message answer = {.data = tensor_1d(x[3].data, F32, 50000), .peer = 1 - rank, .send = rank == 1};
     if (rank == 1)
@@ -378,7 +378,7 @@ static void queued_sends(struct env *env)
     EXPECT_OK(env, stream_sync(up));
     for (int m = 0; m < 4; m++) {
         float first = -1;
-        get(env, &x[m], &first, sizeof first);
+        host_copy(env, &x[m], &first, sizeof first);
         int from = rank >= 2 ? rank : m < 3 ? 0 : 1;
         expect(env, first == (float)(m + from), "queued message %d is %g", m, (double)first);
         buffer_free(&x[m]);
@@ -389,25 +389,25 @@ static void queued_sends(struct env *env)
 
 /* Two messages on two streams match in the order of the calls, although one side starts the second first and
  * the other the first. */
-static void letters_on_two_streams(struct env *env)
+static void messages_on_two_streams(struct env *env)
 {
     int rank = env->world->rank;
     struct stream *streams[2] = {0};
     struct buffer x[2] = {0};
     for (int m = 0; m < 2; m++) {
-        EXPECT_OK(env, stream_create(env->device, "letters", &streams[m]));
-        x[m] = sum_put(env, 5000, m + 2);
+        EXPECT_OK(env, stream_create(env->device, "messages", &streams[m]));
+        x[m] = start_sum(env, 5000, m + 2);
     }
     for (int m = 0; m < 2 && rank < 2; m++) {
-        struct message letter = {
+        struct message message = {
             .data = tensor_1d(x[m].data, F32, 5000), .peer = 1 - rank, .send = rank == 0};
-        EXPECT_OK(env, group_exchange(env->all, streams[m], &letter, 1));
+        EXPECT_OK(env, group_exchange(env->all, streams[m], &message, 1));
     }
     for (int m = 0; m < 2; m++)
         EXPECT_OK(env, stream_sync(streams[rank == 0 ? 1 - m : m]));
     for (int m = 0; m < 2; m++) {
         float first = -1;
-        get(env, &x[m], &first, sizeof first);
+        host_copy(env, &x[m], &first, sizeof first);
         expect(env, first == (float)(m + 2 + (rank < 2 ? 0 : rank)), "message %d of two is %g", m,
                (double)first);
         buffer_free(&x[m]);
@@ -440,9 +440,9 @@ static void groups_of_a_mesh(struct env *env)
         int64_t want = 0, host = 1LL << rank;
         for (int r = 0; r < all[i]->size; r++)
             want += 1LL << all[i]->ranks[r];
-        struct buffer x = put(env, &host, sizeof host);
+        struct buffer x = device_copy(env, &host, sizeof host);
         EXPECT_OK(env, group_all_reduce(all[i], env->stream, tensor_1d(x.data, I64, 1), REDUCE_SUM));
-        get(env, &x, &host, sizeof host);
+        host_copy(env, &x, &host, sizeof host);
         expect(env, host == want, "group %s holds %llx, not %llx", all[i]->name, (long long)host,
                (long long)want);
         buffer_free(&x);
@@ -452,11 +452,11 @@ static void groups_of_a_mesh(struct env *env)
     groups_destroy(g);
 }
 
-static void checks_refuse(struct env *env)
+static void rejects_invalid_calls(struct env *env)
 {
     float host[8] = {0};
     int n = env->world->size;
-    struct buffer x = put(env, host, sizeof host);
+    struct buffer x = device_copy(env, host, sizeof host);
     struct tensor wide = tensor_2d(x.data, F32, 2, 4), part = tensor_columns(wide, 0, 2);
     struct tensor six = tensor_1d(x.data, F32, 6), one = tensor_1d(x.data, F32, 1);
     struct message self = {.data = one, .peer = env->world->rank, .send = true};
@@ -580,15 +580,15 @@ static enum status body(struct world *world, void *argument)
     scatters(&env);
     gathers(&env);
     broadcasts(&env);
-    everyone_to_everyone(&env);
+    all_to_all(&env);
     exchanges(&env);
     barriers(&env);
     many_in_flight(&env);
     crossed_waits(&env);
     queued_sends(&env);
-    letters_on_two_streams(&env);
+    messages_on_two_streams(&env);
     groups_of_a_mesh(&env);
-    checks_refuse(&env);
+    rejects_invalid_calls(&env);
     injected(&env);
     scratch_is_counted(&env);
     return env_close(&env);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Several ranks as threads, each with a device of several compute threads, at the same time: the pool's
  * handshakes and one-thread BLAS calls under ThreadSanitizer, which Criterion does not support. Every rank
- * multiplies the same matrices, so all results must be bit-identical. */
+ * multiplies the same matrices: all results must be bit-identical. */
 #include "kernels/cpu/cpu.h"
 
 #include <pthread.h>
@@ -98,7 +98,7 @@ int main(void)
             fprintf(stderr, "rank %d: %s\n", r, ranks[r].why);
         bool same = memcmp(ranks[r].c, ranks[0].c, M * N * sizeof(float)) == 0;
         if (!same)
-            fprintf(stderr, "the product of rank %d differs from that of rank 0\n", r);
+            fprintf(stderr, "the result of rank %d differs from that of rank 0\n", r);
         bad += ranks[r].status != OK || !same;
     }
     for (int r = 0; r < RANKS; r++)

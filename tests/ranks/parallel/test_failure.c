@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Failure handling of worlds. This program starts itself, alone or under mpirun, makes a rank fail, vanish
- * or stop in one of several ways while the others wait for it, and checks how soon all are gone, with which
+ * or stop in one of several ways while the others wait for it, and checks how soon all have ended, with which
  * messages and which exit status.
  *     test_failure [MPIRUN]                    runs everything
- *     test_failure TRANSPORT SIZE CASE SCENE   is one of the worlds
+ *     test_failure TRANSPORT SIZE CASE CLOCK   is one of the worlds
  * Compiled ON_THE_EMULATOR its worlds use nccl, between the GPUs of tests/emulator.
  *
  * The limit is five seconds, or the time in which ten worlds without a failure have started and ended after
@@ -44,7 +44,7 @@ static void now(const char *what)
     fflush(stdout);
 }
 
-static void say_now(const struct world *world, int rank, const char *what)
+static void announce(const struct world *world, int rank, const char *what)
 {
     if (world->rank == rank)
         now(what);
@@ -71,7 +71,7 @@ static enum status reduce(struct env *env, int64_t count)
     return status;
 }
 
-static _Noreturn void sleep_for_ever(void)
+static _Noreturn void sleep_forever(void)
 {
     for (;;)
         nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
@@ -86,14 +86,14 @@ static enum status all_end(struct env *env, struct job *job)
 static enum status one_fails(struct env *env, struct job *job)
 {
     (void)job;
-    say_now(env->world, 1, "rank 1 fails");
+    announce(env->world, 1, "rank 1 fails");
     return env->world->rank == 1 ? fail(NOT_FINITE, "the loss is not finite") : reduce(env, 10);
 }
 
 static enum status all_fail(struct env *env, struct job *job)
 {
     (void)job;
-    say_now(env->world, 0, "all fail");
+    announce(env->world, 0, "all fail");
     return fail(BAD_DATA, "no tokens for rank %d", env->world->rank);
 }
 
@@ -101,7 +101,7 @@ static enum status all_fail(struct env *env, struct job *job)
 static enum status all_stop(struct env *env, struct job *job)
 {
     (void)job;
-    say_now(env->world, 0, "all stop");
+    announce(env->world, 0, "all stop");
     if (env->world->rank > 0)
         nanosleep(&(struct timespec){.tv_nsec = 900 * 1000000}, NULL);
     return fail(STOPPED, "a complete checkpoint was written");
@@ -110,7 +110,7 @@ static enum status all_stop(struct env *env, struct job *job)
 static enum status one_exits(struct env *env, struct job *job)
 {
     (void)job;
-    say_now(env->world, 1, "rank 1 dies");
+    announce(env->world, 1, "rank 1 exits");
     if (env->world->rank == 1)
         CHECK(env->world->size == 0);
     return reduce(env, 10);
@@ -118,7 +118,7 @@ static enum status one_exits(struct env *env, struct job *job)
 
 static enum status one_is_killed(struct env *env, struct job *job)
 {
-    say_now(env->world, 1, "rank 1 is killed");
+    announce(env->world, 1, "rank 1 is killed");
     if (env->world->rank == 1) {
         clock_flow(&job->clock);
         raise(SIGKILL);
@@ -129,7 +129,7 @@ static enum status one_is_killed(struct env *env, struct job *job)
 static enum status one_lost_step(struct env *env, struct job *job)
 {
     (void)job;
-    say_now(env->world, 1, "rank 1 brings another count");
+    announce(env->world, 1, "rank 1 calls with another count");
     return reduce(env, env->world->rank == 1 ? 11 : 10);
 }
 
@@ -149,15 +149,15 @@ static enum status one_hangs(struct env *env, struct job *job)
     clock_others_wait(&job->clock, 1, RANKS);
     now("rank 1 hangs");
     clock_pass(&job->clock, 100, false);
-    sleep_for_ever();
+    sleep_forever();
 }
 
 /* On the system's clock. */
 static enum status all_hang(struct env *env, struct job *job)
 {
     (void)job;
-    say_now(env->world, 0, "all hang");
-    sleep_for_ever();
+    announce(env->world, 0, "all hang");
+    sleep_forever();
 }
 
 /* Runs for five times the watchdog's limit, but with a heartbeat before each limit. Checks are late, as in a
@@ -234,7 +234,7 @@ static enum status body(struct world *world, void *argument)
     return status == OK ? OK : fail(status, "%s", text);
 }
 
-/* As a trainer does. */
+/* Handles SIGTERM as a trainer does. */
 static struct stop *receive_sigterm(void)
 {
     struct stop *stop = NULL;
@@ -244,12 +244,12 @@ static struct stop *receive_sigterm(void)
     return stop;
 }
 
-static int be_a_world(char **argv)
+static int run_as_world(char **argv)
 {
     int size = argv[2][0] - '0'; // 0: the launcher's
     if (strcmp(argv[3], "one_is_lost") == 0) {
         setenv("EMULATOR_FAIL", "ncclCommGetAsyncError", 1);
-        now("NCCL will say that a partner is gone");
+        now("NCCL will report a lost peer");
     }
     struct job job = {.failure_case = NULL};
     for (int c = 0; c < CASES; c++)
@@ -284,33 +284,34 @@ static long long milliseconds(void)
 
 struct outcome {
     char text[16384];
-    bool said_now, gone; // gone: all who held our pipe
-    long long ms;        // from "now: ", or the start, to the end
-    int exit_status;     // -1: it had to be killed
+    bool announced, gone; // gone: all processes that held our pipe have ended
+    long long ms;         // from "now: ", or the start, to the end
+    int exit_status;      // -1: it had to be killed
 };
 
 /* Arguments that start this program as a world. */
-struct way {
+struct launch_method {
     const char *program, *mpirun, *transport; // mpirun NULL: alone
-    int patience_s; // from mpirun's SIGTERM to its SIGKILL; 0: mpirun's default of one second
+    int kill_delay_s; // from mpirun's SIGTERM to its SIGKILL; 0: mpirun's default of one second
 };
 
 struct launched {
-    char folder[TINY_FOLDER_CHARS]; // of its own: for the scene, and for Open MPI's files
+    char folder[TINY_FOLDER_CHARS]; // of its own: for the shared clock and for Open MPI's files
     pid_t child;
 };
 
-static void start_world(const struct way *way, const char *name, int out, struct launched *world)
+static void start_world(const struct launch_method *method, const char *name, int out, struct launched *world)
 {
-    char scene[TINY_FOLDER_CHARS + 10], patience[12];
+    char clock_path[TINY_FOLDER_CHARS + 10], kill_delay[12];
     const char *root = getenv("TMPDIR");
     snprintf(world->folder, sizeof world->folder, "%s/failure-XXXXXX", root != NULL ? root : "/tmp");
     CHECK(mkdtemp(world->folder) != NULL);
-    snprintf(scene, sizeof scene, "%s/scene", world->folder);
-    clock_scene(scene);
-    const char *size = way->mpirun != NULL ? "0" : "4"; // 0: the launcher's
-    const char *words[] = {way->mpirun, "-n", "4", way->program, way->transport, size, name, scene, NULL};
-    const char *const *first = way->mpirun != NULL ? words : words + 3;
+    snprintf(clock_path, sizeof clock_path, "%s/clock", world->folder);
+    clock_create(clock_path);
+    const char *size = method->mpirun != NULL ? "0" : "4"; // 0: the launcher's
+    const char *words[] = {method->mpirun, "-n",       "4", method->program, method->transport, size,
+                           name,           clock_path, NULL};
+    const char *const *first = method->mpirun != NULL ? words : words + 3;
     world->child = fork();
     CHECK(world->child >= 0);
     if (world->child != 0)
@@ -319,15 +320,15 @@ static void start_world(const struct way *way, const char *name, int out, struct
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
     setenv("OMPI_MCA_orte_tmpdir_base", world->folder, 1);
-    if (way->patience_s > 0) {
-        snprintf(patience, sizeof patience, "%d", way->patience_s);
-        setenv("OMPI_MCA_odls_base_sigkill_timeout", patience, 1);
+    if (method->kill_delay_s > 0) {
+        snprintf(kill_delay, sizeof kill_delay, "%d", method->kill_delay_s);
+        setenv("OMPI_MCA_odls_base_sigkill_timeout", kill_delay, 1);
     }
     execvp(first[0], (char *const *)(uintptr_t)first);
     _exit(127);
 }
 
-/* Its status as from waitpid. Kills what is left of it. */
+/* Returns the status as from waitpid. Kills the remaining processes. */
 static int end_world(struct launched *world)
 {
     int status = 0;
@@ -337,14 +338,14 @@ static int end_world(struct launched *world)
     return status;
 }
 /* The time reference: how long worlds without a failure take on this machine now. */
-struct yardstick {
+struct time_reference {
     struct launched world;
     bool runs;
     int ended;
 };
 
 /* Starts the next world without a failure if there is none, or the last has ended. */
-static void measure(struct yardstick *y, const struct way *way)
+static void measure(struct time_reference *y, const struct launch_method *method)
 {
     siginfo_t info = {.si_pid = 0};
     if (y->runs && waitid(P_PID, (id_t)y->world.child, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -356,30 +357,30 @@ static void measure(struct yardstick *y, const struct way *way)
     if (!y->runs && y->ended < YARDSTICKS) {
         int nowhere = open("/dev/null", O_WRONLY);
         CHECK(nowhere >= 0);
-        start_world(way, "all_end", nowhere, &y->world);
+        start_world(method, "all_end", nowhere, &y->world);
         close(nowhere);
         y->runs = true;
     }
 }
 
 /* Reads until the other end of the pipe is closed by all: then all ranks are gone. Or until the limit. */
-static void listen_until_end(int from, const struct way *way, struct outcome *out)
+static void listen_until_end(int from, const struct launch_method *method, struct outcome *out)
 {
-    struct yardstick yardstick = {.runs = false};
+    struct time_reference yardstick = {.runs = false};
     size_t length = 0;
     long long begin = milliseconds();
     while (!out->gone && yardstick.ended < YARDSTICKS) {
         struct pollfd p = {.fd = from, .events = POLLIN};
-        if (milliseconds() - begin > LIMIT_MS + 1000 * way->patience_s)
-            measure(&yardstick, way);
+        if (milliseconds() - begin > LIMIT_MS + 1000 * method->kill_delay_s)
+            measure(&yardstick, method);
         if (poll(&p, 1, 100) <= 0)
             continue;
         ssize_t got = read(from, out->text + length, sizeof out->text - 1 - length);
         out->gone = got <= 0;
         length += got > 0 ? (size_t)got : 0;
         out->text[length] = 0;
-        if (!out->said_now && strstr(out->text, failing_now) != NULL) {
-            out->said_now = true;
+        if (!out->announced && strstr(out->text, failing_now) != NULL) {
+            out->announced = true;
             begin = milliseconds();
         }
     }
@@ -388,15 +389,15 @@ static void listen_until_end(int from, const struct way *way, struct outcome *ou
     out->ms = milliseconds() - begin;
 }
 
-static void run_world(const struct way *way, const char *name, struct outcome *out)
+static void run_world(const struct launch_method *method, const char *name, struct outcome *out)
 {
     struct launched world;
     int ends[2];
     *out = (struct outcome){.exit_status = -1};
     CHECK(pipe2(ends, O_CLOEXEC) == 0);
-    start_world(way, name, ends[1], &world);
+    start_world(method, name, ends[1], &world);
     close(ends[1]);
-    listen_until_end(ends[0], way, out);
+    listen_until_end(ends[0], method, out);
     close(ends[0]);
     int status = end_world(&world);
     out->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -448,7 +449,7 @@ static const struct expectation {
 #endif
 };
 
-static bool says(const char *text, const char *words)
+static bool contains(const char *text, const char *words)
 {
     for (int rank = 0; rank < 4; rank++) {
         char expected[100];
@@ -464,14 +465,14 @@ static bool says(const char *text, const char *words)
 static bool is_as_expected(const struct outcome *out, const struct expectation *e)
 {
     bool status = e->exit_status == 0 ? out->exit_status > 0 : out->exit_status == e->exit_status;
-    return status && out->gone && out->said_now && says(out->text, e->words) &&
-           (e->also == NULL || says(out->text, e->also));
+    return status && out->gone && out->announced && contains(out->text, e->words) &&
+           (e->also == NULL || contains(out->text, e->also));
 }
 
-static bool ends_well(const struct way *way, const struct expectation *e)
+static bool ends_as_expected(const struct launch_method *method, const struct expectation *e)
 {
     struct outcome out = {0};
-    run_world(way, e->name, &out);
+    run_world(method, e->name, &out);
     bool good = is_as_expected(&out, e);
     printf("%s %s: %lld ms, exit status %d\n", e->transport, e->name, out.ms, out.exit_status);
     if (!out.gone)
@@ -485,28 +486,29 @@ static bool ends_well(const struct way *way, const struct expectation *e)
 }
 
 /* Output between mpirun's SIGTERM and its SIGKILL may need longer than a second on a busy machine. */
-static bool ends_well_in_time(struct way *way, const struct expectation *e)
+static bool ends_as_expected_in_time(struct launch_method *method, const struct expectation *e)
 {
-    bool good = ends_well(way, e);
+    bool good = ends_as_expected(method, e);
     if (good || strcmp(e->name, "one_is_missed") != 0)
         return good;
-    way->patience_s = 30;
-    return ends_well(way, e);
+    method->kill_delay_s = 30;
+    return ends_as_expected(method, e);
 }
 
 int main(int argc, char **argv)
 {
     if (argc == 5)
-        return be_a_world(argv);
+        return run_as_world(argv);
     int failures = 0;
     for (size_t i = 0; i < sizeof expectations / sizeof *expectations; i++) {
         const struct expectation *e = &expectations[i];
         bool mpi = strstr(e->transport, "mpi") != NULL; // "nccl mpi": a transport that does not need it
-        struct way way = {.program = argv[0],
-                          .mpirun = mpi ? argv[1] : NULL,
-                          .transport = strcmp(e->transport, "nccl mpi") == 0 ? "nccl" : e->transport};
+        struct launch_method method = {.program = argv[0],
+                                       .mpirun = mpi ? argv[1] : NULL,
+                                       .transport =
+                                           strcmp(e->transport, "nccl mpi") == 0 ? "nccl" : e->transport};
         if (!mpi || argc > 1)
-            failures += !ends_well_in_time(&way, e);
+            failures += !ends_as_expected_in_time(&method, e);
     }
     return failures != 0;
 }

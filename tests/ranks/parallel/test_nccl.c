@@ -70,7 +70,7 @@ static enum status train(const struct tiny *tiny, const char *common, const char
     snprintf(overrides, sizeof overrides, "%s cluster.transport=%s", layout, transport);
     enum status status = tiny_recipe(tiny, TINY_GPT, common, overrides, 0, &recipe);
     if (status == OK)
-        status = trace_run(recipe, &(struct trace_options){.transport = transport, .goes_on = true}, out);
+        status = trace_run(recipe, &(struct trace_options){.transport = transport, .looks_ahead = true}, out);
     recipe_destroy(recipe);
     return status;
 }
@@ -109,9 +109,10 @@ static int own_order(const struct tiny *tiny, const struct trace *reference)
     struct text why = {0};
     int failures = 0;
     if (train(tiny, COMMON TINY_DROPOUT, "nccl", "tp=1 dp=4 pp=1 deterministic=false", &trace) != OK)
-        failures += complain("any order", fail_text());
+        failures += complain("nondeterministic", fail_text());
     else if (!trace_differs(reference, &trace, &why))
-        failures += complain("any order", "the bits of rank order: is NCCL's ring no longer emulated?");
+        failures += complain("nondeterministic",
+                             "the bits are those of rank order: is NCCL's ring no longer emulated?");
     text_free(&why);
 
     struct verify_report report = {0};
@@ -128,33 +129,34 @@ static int own_order(const struct tiny *tiny, const struct trace *reference)
 }
 
 /* Connections exist before the first step: every pair that communicates in a step has communicated before. */
-struct meetings {
+struct connections {
     int before[8];
     atomic_int later;
 };
 
 static enum status count_before(void *context, struct rank_state *w)
 {
-    ((struct meetings *)context)->before[w->world->rank] = emulated_nccl_meetings();
+    ((struct connections *)context)->before[w->world->rank] = emulated_nccl_meetings();
     return OK;
 }
 
 static enum status count_later(void *context, struct rank_state *w, int64_t step,
                                const struct step_result *result)
 {
-    struct meetings *m = context;
+    struct connections *m = context;
     (void)step, (void)result;
     atomic_fetch_add(&m->later, emulated_nccl_meetings() - m->before[w->world->rank]);
     return OK;
 }
 
-static int meet_early(const struct tiny *tiny, const char *layout)
+static int check_connections(const struct tiny *tiny, const char *layout)
 {
-    struct meetings meetings = {.later = 0};
+    struct connections connections = {.later = 0};
     struct recipe *recipe = NULL;
     struct trace trace;
     struct trace_options options = {
-        .transport = "nccl", .hooks = {.context = &meetings, .built = count_before, .stepped = count_later}};
+        .transport = "nccl",
+        .hooks = {.context = &connections, .built = count_before, .stepped = count_later}};
     enum status status =
         tiny_recipe(tiny, TINY_GPT, COMMON "cluster.transport=nccl deterministic=false", layout, 0, &recipe);
     if (status == OK)
@@ -162,7 +164,9 @@ static int meet_early(const struct tiny *tiny, const char *layout)
     recipe_destroy(recipe);
     if (status != OK)
         return complain(layout, fail_text());
-    return atomic_load(&meetings.later) > 0 ? complain(layout, "ranks meet for the first time in a step") : 0;
+    return atomic_load(&connections.later) > 0
+               ? complain(layout, "ranks communicate for the first time in a step")
+               : 0;
 }
 
 /* The kernels' 16-bit types against the CPU's: one rank on the cpu device, other sums, the same roundings. */
@@ -188,7 +192,7 @@ static int near_the_cpu(const struct tiny *tiny, const char *precision)
     return failures;
 }
 
-/* Processes: the ids go over MPI, the data from process to process. */
+/* Ranks as processes: the ids are broadcast over MPI, the data is sent between processes. */
 static int same_bits_of_processes(const struct tiny *tiny, char **argv, const struct trace *reference)
 {
     struct trace trace = {0};
@@ -197,7 +201,7 @@ static int same_bits_of_processes(const struct tiny *tiny, char **argv, const st
     struct launch what = {.family = TINY_GPT,
                           .common = COMMON TINY_DROPOUT,
                           .layout = "tp=1 dp=4 pp=1 cluster.transport=nccl",
-                          .goes_on = true};
+                          .looks_ahead = true};
     int failures = 0;
     if (launch(&mpirun, &what, 1, &trace) != OK)
         failures += complain("mpirun", fail_text());
@@ -217,7 +221,7 @@ static enum status reaches_training(struct world *world, void *argument)
 }
 
 /* 4 ranks, and an environment in which the error message must contain `words`. */
-static int refuses(const char *variable, const char *value, int ranks_per_gpu, const char *words)
+static int check_rejected(const char *variable, const char *value, int ranks_per_gpu, const char *words)
 {
     const char *gpus = getenv("EMULATOR_GPUS");
     char before[16];
@@ -234,24 +238,24 @@ static int refuses(const char *variable, const char *value, int ranks_per_gpu, c
 
 static int bad_machines(void)
 {
-    return refuses("EMULATOR_GPUS", "3", 1,
-                   "cluster.device cuda: 4 ranks on this machine, and 3 GPUs: room for 3 "
-                   "(cluster.ranks_per_gpu 1); use more nodes or smaller degrees (rank 3, ") +
-           refuses("EMULATOR_FAIL", "cudaGetDeviceCount", 1, "cluster.device cuda: no GPU here") +
-           refuses("EMULATOR_GPUS", "4", 2,
-                   "cluster.ranks_per_gpu 2: NCCL supports several ranks on one GPU only in separate "
-                   "processes; use mpirun -n 4");
+    return check_rejected("EMULATOR_GPUS", "3", 1,
+                          "cluster.device cuda: 4 ranks on this machine, and 3 GPUs: room for 3 "
+                          "(cluster.ranks_per_gpu 1); use more nodes or smaller degrees (rank 3, ") +
+           check_rejected("EMULATOR_FAIL", "cudaGetDeviceCount", 1, "cluster.device cuda: no GPU here") +
+           check_rejected("EMULATOR_GPUS", "4", 2,
+                          "cluster.ranks_per_gpu 2: NCCL supports several ranks on one GPU only in separate "
+                          "processes; use mpirun -n 4");
 }
 
 /* The last GPU of four is of another type. */
 static int mixed_machine(void)
 {
     setenv("EMULATOR_FAIL", "cudaGetDeviceProperties", 1);
-    return refuses("EMULATOR_GPUS", "4", 1,
-                   "cluster.device cuda: mixed GPU types: rank 0 has emulated GPU (");
+    return check_rejected("EMULATOR_GPUS", "4", 1,
+                          "cluster.device cuda: mixed GPU types: rank 0 has emulated GPU (");
 }
 
-static enum status talk(struct world *world, void *argument)
+static enum status allocate_during_messages(struct world *world, void *argument)
 {
     struct device *device = NULL;
     struct stream *stream = NULL;
@@ -277,10 +281,12 @@ static enum status talk(struct world *world, void *argument)
     return status;
 }
 
-static int talks(void)
+static int check_allocation_during_messages(void)
 {
     struct world_options options = {.transport = "nccl", .size = 2, .ranks_per_gpu = 1};
-    return world_run_as(&options, talk, NULL) == OK ? 0 : complain("two threads", fail_text());
+    return world_run_as(&options, allocate_during_messages, NULL) == OK
+               ? 0
+               : complain("two threads", fail_text());
 }
 
 /* A message that fails within a group of calls: the group is ended all the same, or the comm could not be
@@ -289,7 +295,7 @@ static int fails_in_a_group(void)
 {
     struct world_options options = {.transport = "nccl", .size = 2, .ranks_per_gpu = 1};
     setenv("EMULATOR_FAIL", "ncclSend", 1);
-    enum status status = world_run_as(&options, talk, NULL);
+    enum status status = world_run_as(&options, allocate_during_messages, NULL);
     unsetenv("EMULATOR_FAIL");
     const char *words = "ncclSend both: ";
     return status != OK && strstr(fail_text(), words) != NULL
@@ -342,11 +348,11 @@ static int aborts_them_together(void)
                : complain(words, failed ? fail_text() : "it did not fail");
 }
 
-/* Of a process: two ranks, one GPU. */
+/* Run in each process: two ranks on one GPU. */
 static int shared_gpu(const char *share)
 {
     struct world_options options = {.transport = "nccl", .ranks_per_gpu = share[0] - '0'};
-    enum status status = world_run_as(&options, talk, NULL);
+    enum status status = world_run_as(&options, allocate_during_messages, NULL);
     if (options.ranks_per_gpu > 1)
         return status == OK ? 0 : complain(share, fail_text());
     const char *words = "cluster.device cuda: rank 0 and rank 1 are on one GPU, 0000:00:00.0 of ";
@@ -371,13 +377,15 @@ int main(int argc, char **argv)
         same_bits(&tiny, NARROW "train.global_batch_size=4 " TINY_DROPOUT, offloaded, "open", &reference);
     failures += near_the_cpu(&tiny, "bf16") + near_the_cpu(&tiny, "fp16 precision.initial_loss_scale=1024");
     failures += same_bits(&tiny, COMMON TINY_DROPOUT, overlapped, "open", &reference);
-    failures += meet_early(&tiny, "tp=4 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true");
-    failures += meet_early(&tiny, "dp=4 parallel.zero_stage=1");
+    failures +=
+        check_connections(&tiny, "tp=4 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true");
+    failures += check_connections(&tiny, "dp=4 parallel.zero_stage=1");
     failures += same_bits(&tiny, COMMON TINY_DROPOUT, wide, "guarded", &reference); // takes longer
     if (argc > 1)
         failures += same_bits_of_processes(&tiny, argv, &reference);
     failures += own_order(&tiny, &reference);
-    failures += talks() + bad_machines() + mixed_machine() + fails_in_a_group() + aborts_them_together();
+    failures += check_allocation_during_messages() + bad_machines() + mixed_machine() + fails_in_a_group() +
+                aborts_them_together();
     tiny_destroy(&tiny);
     printf("%d failures\n", failures);
     return failures != 0;

@@ -27,9 +27,9 @@ static struct groups *mesh_groups(struct env *env, bool pipeline)
 
 enum { MICROBATCHES = 6, ELEMENTS = 3000 };
 
-/* Every stage adds its number to what it receives from below and passes it on; the last one sends it back
- * down, each stage doubling it. Receives are enqueued as soon as a slot is free, two slots per direction;
- * the host waits only at the end. */
+/* Every stage adds its number to the value received from the previous stage and forwards it; the last stage
+ * sends it back, and each stage doubles it. Receives are enqueued as soon as a slot is free, two slots per
+ * direction; the host waits only at the end. */
 struct relay {
     struct p2p *p2p;
     struct stream *compute;
@@ -46,7 +46,7 @@ static void relay_create(struct env *env, struct relay *r, const struct groups *
     *r = (struct relay){0};
     EXPECT_OK(env, p2p_create(env->world, groups, env->device, edges, count, &r->p2p));
     EXPECT_OK(env, stream_create(env->device, "compute", &r->compute));
-    r->weight = put(env, host, sizeof host);
+    r->weight = device_copy(env, host, sizeof host);
     for (int s = 0; s < 2; s++) {
         MUST(buffer_alloc(env->device, PART_ACTIVATIONS, sizeof host, &r->in[s]));
         MUST(buffer_alloc(env->device, PART_ACTIVATIONS, sizeof host, &r->out[s]));
@@ -71,8 +71,8 @@ static struct tensor view(const struct buffer *buffer)
 
 /* Microbatch m arrives from `from`, or is m + i for the first stage; then goes to `to` plus this stage's
  * weight, or to `result` at the last. */
-static void pass_on(struct env *env, struct relay *r, int m, int from, int to, bool gradient,
-                    struct buffer *result)
+static void forward_microbatch(struct env *env, struct relay *r, int m, int from, int to, bool gradient,
+                               struct buffer *result)
 {
     struct tensor in = view(&r->in[m % 2]), out = view(&r->out[m % 2]);
     struct event arrived = {0};
@@ -113,12 +113,12 @@ static void relays(struct env *env)
                                      : -1,
             to = up ? (pp + 1 < stages ? pp + 1 : -1) : pp - 1;
         for (int m = 0; m < MICROBATCHES; m++)
-            pass_on(env, &r, m, from, to, !up, &result[m]);
+            forward_microbatch(env, &r, m, from, to, !up, &result[m]);
         EXPECT_OK(env, stream_sync(r.compute));
         for (int m = 0; m < MICROBATCHES && to < 0; m++) {
             float host[ELEMENTS];
             int wrong = 0;
-            get(env, &result[m], host, sizeof host);
+            host_copy(env, &result[m], host, sizeof host);
             for (int i = 0; i < ELEMENTS; i++)
                 wrong += host[i] != (float)(m + stages * (stages + 1) / 2);
             expect(env, wrong == 0, "relay %s, microbatch %d: %d wrong", up ? "up" : "down", m, wrong);
@@ -130,7 +130,7 @@ static void relays(struct env *env)
     groups_destroy(groups);
 }
 
-static void p2p_refuses(struct env *env)
+static void p2p_rejects(struct env *env)
 {
     struct groups *groups = mesh_groups(env, true);
     int stages = groups->mesh.degrees.pp;
@@ -141,14 +141,14 @@ static void p2p_refuses(struct env *env)
     expect(env, p2p_create(env->world, groups, env->device, self, 1, &p2p) == BAD_ARGUMENT,
            "an edge to itself");
     expect(env, p2p_create(env->world, groups, env->device, far, 1, &p2p) == BAD_ARGUMENT,
-           "an edge to nowhere");
+           "an edge to a missing rank");
     expect(env, p2p_create(env->world, groups, env->device, twice, 2, &p2p) == BAD_ARGUMENT, "an edge twice");
     EXPECT_OK(env, p2p_create(env->world, groups, env->device, twice, 1, &p2p));
     struct event done;
     float host = 0;
-    struct buffer x = put(env, &host, sizeof host);
+    struct buffer x = device_copy(env, &host, sizeof host);
     expect(env, p2p_send(p2p, 1, true, tensor_1d(x.data, F32, 1), (struct event){0}, &done) == BAD_ARGUMENT,
-           "an edge that was not made");
+           "an edge that was not created");
     buffer_free(&x);
     p2p_destroy(p2p);
     groups_destroy(groups);
@@ -171,11 +171,11 @@ static void uneven(struct env *env)
         float *host = malloc((size_t)all * sizeof *host + 1);
         for (int64_t i = 0; i < all; i++)
             host[i] = rough(env->world->rank, i, kind);
-        struct buffer data = put(env, host, (size_t)all * sizeof *host);
+        struct buffer data = device_copy(env, host, (size_t)all * sizeof *host);
         struct tensor whole = tensor_1d(data.data, F32, all);
         EXPECT_OK(env, group_reduce_scatter_v(env->all, env->stream, whole, each));
         EXPECT_OK(env, group_all_gather_v(env->all, env->stream, whole, each));
-        get(env, &data, host, (size_t)all * sizeof *host);
+        host_copy(env, &data, host, (size_t)all * sizeof *host);
         for (int64_t i = 0; i < all; i++) {
             float sum = rough(0, i, kind);
             for (int r = 1; r < n; r++)
@@ -192,7 +192,7 @@ static void uneven(struct env *env)
 enum { RANGES = 9 };
 static const int64_t lengths[RANGES] = {1000, 1, 0, 30000, 17, 64, 5000, 20000, 333};
 
-static int64_t lay_ranges(struct bucket_range ranges[RANGES])
+static int64_t make_ranges(struct bucket_range ranges[RANGES])
 {
     int64_t at = 0;
     for (int i = 0; i < RANGES; i++) {
@@ -202,7 +202,7 @@ static int64_t lay_ranges(struct bucket_range ranges[RANGES])
     return at;
 }
 
-/* One step: the gradients are written on a compute stream piece by piece; each piece is ready as soon as it
+/* One step: the gradients are written on a compute stream range by range; each range is ready as soon as it
  * is enqueued. The result goes to `host`. */
 static void bucket_step(struct env *env, struct group *data, struct buckets *b, struct buffer *flat,
                         struct buffer *source, const struct bucket_range *ranges, int64_t count, float *host)
@@ -228,7 +228,7 @@ static void bucket_step(struct env *env, struct group *data, struct buckets *b, 
     EXPECT_OK(env, copy(optimizer, (struct copy){.in = tensor_1d(flat->data, F32, count),
                                                  .out = tensor_1d(result.data, F32, count)}));
     EXPECT_OK(env, stream_sync(optimizer));
-    get(env, &result, host, (size_t)count * sizeof *host);
+    host_copy(env, &result, host, (size_t)count * sizeof *host);
     buffer_free(&result);
     stream_destroy(compute);
     stream_destroy(optimizer);
@@ -253,7 +253,7 @@ static void bucket_sums(struct env *env)
     struct groups *groups = mesh_groups(env, false);
     struct group *data = groups->data;
     struct bucket_range ranges[RANGES];
-    int64_t count = lay_ranges(ranges);
+    int64_t count = make_ranges(ranges);
     const int64_t bucket_bytes[] = {1, 4000, 100000, 1 << 30};
     const int want_buckets[] = {8, 5, 3, 1};
     float *host = malloc((size_t)count * sizeof *host);
@@ -280,7 +280,7 @@ static void bucket_sums(struct env *env)
         for (int step = 0; step < 2; step++) {
             for (int64_t i = 0; i < count; i++)
                 host[i] = rough(data->rank, i, step);
-            struct buffer source = put(env, host, (size_t)count * sizeof *host);
+            struct buffer source = device_copy(env, host, (size_t)count * sizeof *host);
             bucket_step(env, data, b, &flat, &source, ranges, count, host);
             int64_t wrong = 0;
             for (int r = 0; r < RANGES; r++)
@@ -303,12 +303,12 @@ static void bucket_sums(struct env *env)
     groups_destroy(groups);
 }
 
-static void buckets_refuse(struct env *env)
+static void buckets_reject(struct env *env)
 {
     float host[100] = {0};
     const struct bucket_range good[] = {{.end = 40}, {.begin = 40, .end = 100}},
                               crossed[] = {{.end = 40}, {.begin = 39, .end = 100}}, far[] = {{.end = 101}};
-    struct buffer flat = put(env, host, sizeof host);
+    struct buffer flat = device_copy(env, host, sizeof host);
     struct tensor t = tensor_1d(flat.data, F32, 100);
     struct buckets *b = NULL;
     struct bucket_plan plan;
@@ -324,7 +324,7 @@ static void buckets_refuse(struct env *env)
     bucket_plan_destroy(&plan);
     EXPECT_OK(env, bucket_plan_create(good, 2, 8, env->all->size + 1, &plan));
     config.scatter = true;
-    expect(env, buckets_create(&config, &b) == BAD_ARGUMENT, "other ranks");
+    expect(env, buckets_create(&config, &b) == BAD_ARGUMENT, "another number of ranks");
     config.scatter = false;
     bucket_plan_destroy(&plan);
     EXPECT_OK(env, bucket_plan_create(good, 2, 8, 1, &plan));
@@ -347,10 +347,10 @@ static enum status body(struct world *world, void *argument)
     struct env env;
     TRY(env_open(&env, world, run));
     relays(&env);
-    p2p_refuses(&env);
+    p2p_rejects(&env);
     bucket_sums(&env);
     uneven(&env);
-    buckets_refuse(&env);
+    buckets_reject(&env);
     return env_close(&env);
 }
 

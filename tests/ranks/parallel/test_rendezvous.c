@@ -3,7 +3,7 @@
  * complete only when received: each family on all ranks of the world, with 1 to 3p microbatches and every v
  * up to 3 that it supports. One step of each; its loss and gradient norm are bit-identical to GPipe's. (A
  * deadlock ends in the test's timeout, with the name of the schedule as the last line.) A list with crossed
- * sends (an injected fault) must hang.
+ * sends, the injected fault, must hang.
  *
  *     test_rendezvous local 4                      4 threads
  *     mpirun -n 8 test_rendezvous mpi 8 15         8 processes, 1 and 16 microbatches */
@@ -21,11 +21,11 @@
 
 enum { MOST_V = 3 };
 
-/* Debug builds check a schedule where it is used: the executor refuses the injected fault. */
+/* Debug builds check a schedule where it is used: the executor rejects the injected fault. */
 #ifdef CHECK_USES
-enum { REFUSES_FAULT = true };
+enum { REJECTS_FAULT = true };
 #else
-enum { REFUSES_FAULT = false };
+enum { REJECTS_FAULT = false };
 #endif
 
 struct test {
@@ -121,7 +121,7 @@ static enum status body(struct world *world, void *argument)
     return OK;
 }
 
-/* ---- a list that only works with buffered sends ---- */
+/* ---- a list that is valid only with buffered sends ---- */
 
 static enum status crossed_body(struct world *world, void *argument)
 {
@@ -203,7 +203,7 @@ int main(int argc, char **argv)
     struct test test = {.p = (int)p, .every = (int)every};
     MUST(tiny_create(&test.tiny));
     // (A launcher's process must not fork.)
-    test.failures = strcmp(argv[1], "local") == 0 && !REFUSES_FAULT ? check_injected(&test.tiny) : 0;
+    test.failures = strcmp(argv[1], "local") == 0 && !REJECTS_FAULT ? check_injected(&test.tiny) : 0;
     enum status status = world_run(argv[1], test.p, body, &test);
     tiny_destroy(&test.tiny);
     printf("%d runs, %d failures%s%s\n", (int)test.runs, (int)test.failures, status == OK ? "" : ": ",

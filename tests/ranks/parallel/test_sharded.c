@@ -8,6 +8,7 @@
  * streams run as late as possible. */
 #include "layers/parameters/gradients.h"
 #include "layers/parameters/sharded.h"
+#include "tests/fixtures/model_family.h"
 #include "tests/ranks/parallel/ranks.h"
 
 #include <math.h>
@@ -27,7 +28,7 @@ struct fixture {
 
 static void declare(const struct env *env, struct params *out)
 {
-    struct model_config model = {
+    struct model_config model = gpt2_model((struct model_config){
         .num_layers = LAYERS,
         .hidden_size = 40,
         .num_attention_heads = 4,
@@ -37,13 +38,8 @@ static void declare(const struct env *env, struct params *out)
         .seq_length = 5,
         .vocab_size = 531, // so that the head and the embedding do not fit at the same time
         .make_vocab_size_divisible_by = 8,
-        .position_embedding = LEARNED_ABSOLUTE,
-        .normalization = LAYER_NORM,
-        .activation = GELU,
-        .add_bias_linear = true,
-        .tie_word_embeddings = true,
         .init_method_std = 0.02,
-    };
+    });
     struct degrees degrees = {.tp = 1, .cp = 1, .ep = 1, .dp = env->all->size, .pp = 1};
     MUST(params_declare(&model, &degrees, false, out));
 }
@@ -111,7 +107,7 @@ static int64_t wrong_values(struct fixture *s, struct stream *stream, int layer)
 }
 
 /* Forward, then backward, as in a step; each layer runs with the next all-gather in flight. */
-static int64_t walk(struct fixture *s)
+static int64_t forward_and_backward(struct fixture *s)
 {
     struct env *env = s->env;
     int64_t wrong = 0;
@@ -129,7 +125,7 @@ static int64_t walk(struct fixture *s)
 
 /* ---- gradients ---- */
 
-/* This rank's contribution to every gradient of every microbatch. */
+/* This rank's contributions to every gradient of every microbatch. */
 static struct buffer *make_sources(struct fixture *s)
 {
     int count = s->params.count;
@@ -141,7 +137,7 @@ static struct buffer *make_sources(struct fixture *s)
         float *host = malloc((size_t)elements * sizeof *host);
         for (int64_t k = 0; k < elements; k++)
             host[k] = rough(s->env->all->rank, k, salt);
-        sources[i] = put(s->env, host, (size_t)elements * sizeof *host);
+        sources[i] = device_copy(s->env, host, (size_t)elements * sizeof *host);
         free(host);
     }
     return sources;
@@ -208,7 +204,7 @@ static int64_t step(struct fixture *s)
 
 /* ---- main ---- */
 
-/* New values everywhere, as after an optimizer step: none that bf16 can represent. */
+/* New values everywhere, as after an optimizer step; none is representable in bf16. */
 static void update(struct fixture *s)
 {
     struct env *env = s->env;
@@ -222,13 +218,13 @@ static void update(struct fixture *s)
     EXPECT_OK(env, weights_gather(&s->sharded, env->stream));
 }
 
-static void works(struct env *env, enum dtype working, bool overlap)
+static void check_zero_3(struct env *env, enum dtype working, bool overlap)
 {
     struct fixture s;
     fixture_open_in(&s, env, working, overlap);
     for (int i = 0; i < 2; i++) {
-        int64_t wrong = walk(&s);
-        expect(env, wrong == 0, "%lld values are not those of one rank in %s, round %d", (long long)wrong,
+        int64_t wrong = forward_and_backward(&s);
+        expect(env, wrong == 0, "%lld values differ from those of one rank in %s, round %d", (long long)wrong,
                dtype_name(working), i);
         wrong = step(&s);
         expect(env, wrong == 0, "%lld gradients are not the sum", (long long)wrong);
@@ -256,10 +252,10 @@ static void wrong_cut(struct env *env)
             break;
         }
     // The ranks that can detect it depend on whose slices are moved: at least one must.
-    double found[2] = {(double)walk(&s), (double)step(&s)};
-    struct buffer all = put(env, found, sizeof found);
+    double found[2] = {(double)forward_and_backward(&s), (double)step(&s)};
+    struct buffer all = device_copy(env, found, sizeof found);
     MUST(group_all_reduce(env->all, env->stream, tensor_1d(all.data, F64, 2), REDUCE_SUM));
-    get(env, &all, found, sizeof found);
+    host_copy(env, &all, found, sizeof found);
     expect(env, found[0] > 0.0 && found[1] > 0.0, "a wrong slice boundary was not detected");
     buffer_free(&all);
     fixture_close(&s);
@@ -378,7 +374,7 @@ static void two_groups(struct env *env)
 /* ---- timing ---- */
 
 /* Acquired on one stream and read on another; read after the release; not acquired at all. */
-static void read_at_the_wrong_time(struct env *env, bool strict)
+static void read_unsynchronized(struct env *env, bool strict)
 {
     struct fixture s;
     struct stream *other = NULL;
@@ -407,14 +403,14 @@ static enum status body(struct world *world, void *argument)
     const struct run *run = argument;
     struct env env;
     TRY(env_open(&env, world, run));
-    works(&env, F32, true);
-    works(&env, F32, false);
-    works(&env, BF16, true);
-    works(&env, F16, false);
+    check_zero_3(&env, F32, true);
+    check_zero_3(&env, F32, false);
+    check_zero_3(&env, BF16, true);
+    check_zero_3(&env, F16, false);
     wrong_cut(&env);
     complete_once(&env);
     two_groups(&env);
-    read_at_the_wrong_time(&env, strcmp(run->device, "strict") == 0);
+    read_unsynchronized(&env, strcmp(run->device, "strict") == 0);
     return env_close(&env);
 }
 

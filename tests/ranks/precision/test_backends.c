@@ -50,11 +50,11 @@ static enum status run(const struct tiny *tiny, const char *layout, struct trace
 static enum status check_near(const struct trace *own, const struct trace *library, double bound)
 {
     if (!(fabs(own->loss[0] - library->loss[0]) <= bound))
-        return fail(OUT_OF_BOUND, "first loss %.9g, and %.9g with the library: the bound is %.3g",
+        return fail(OUT_OF_BOUND, "first loss %.9g, but %.9g with the library: the bound is %.3g",
                     own->loss[0], library->loss[0], bound);
     for (int s = 1; s < own->steps; s++)
         if (!(fabs(own->loss[s] - library->loss[s]) < 0.01 * own->loss[s]))
-            return fail(OUT_OF_BOUND, "step %d: loss %.9g, and %.9g with the library", s + 1, own->loss[s],
+            return fail(OUT_OF_BOUND, "step %d: loss %.9g, but %.9g with the library", s + 1, own->loss[s],
                         library->loss[s]);
     return OK;
 }
@@ -90,21 +90,21 @@ static enum status check_epilogues(const struct tiny *tiny)
 #define RUN(layout, out) TRY(run_of(tiny, TINY_GPT, GELU_SMALL, layout, out, &bound))
 #define FUSED            "cluster.matmul_epilogues=fused "
 #define MXFP8            "precision.matmul_format=mxfp8 "
-#define AGAIN            "memory.recompute_granularity=selective memory.recompute_modules=[activation] "
-    struct trace apart, fused, cut, again, mx, mx_fused;
+#define RECOMPUTED       "memory.recompute_granularity=selective memory.recompute_modules=[activation] "
+    struct trace separate, fused, cut, recomputed, mx, mx_fused;
     double bound;
-    RUN("", &apart);
+    RUN("", &separate);
     RUN(FUSED, &fused);
     RUN(FUSED "pp=2 pipeline.schedule=zb-h1 memory.recompute_granularity=full", &cut);
-    RUN(FUSED AGAIN, &again);
+    RUN(FUSED RECOMPUTED, &recomputed);
     RUN(MXFP8, &mx);
     RUN(MXFP8 FUSED, &mx_fused);
-    TRY(check_near(&apart, &fused, bound));
-    TRY(check_near(&apart, &again, bound));
+    TRY(check_near(&separate, &fused, bound));
+    TRY(check_near(&separate, &recomputed, bound));
     TRY(check_bits(&fused, &cut, true, "epilogues on one rank and two"));
-    TRY(check_bits(&apart, &fused, false, "were epilogues used?"));
-    TRY(check_bits(&fused, &again, false, "was the activation recomputed separately?"));
-    if (apart.loss[0] != again.loss[0])
+    TRY(check_bits(&separate, &fused, false, "were epilogues used?"));
+    TRY(check_bits(&fused, &recomputed, false, "was the activation recomputed separately?"));
+    if (separate.loss[0] != recomputed.loss[0])
         return fail(OUT_OF_BOUND, "a recomputed activation differs");
     return check_bits(&mx, &mx_fused, true, "epilogues of quantized matmuls");
 }

@@ -54,8 +54,8 @@ static float expected_used(const struct history_case *c, int steps, int64_t slot
     return (float)ldexp(largest, (int)c->margin);
 }
 
-static enum status play_history(struct world *world, const struct history_case *c, struct params *params,
-                                struct device *device, struct stream *stream)
+static enum status run_history(struct world *world, const struct history_case *c, struct params *params,
+                               struct device *device, struct stream *stream)
 {
     struct mesh mesh;
     struct groups *groups = NULL;
@@ -111,7 +111,7 @@ static enum status history_rank(struct world *world, void *argument)
     TRY(params_declare(&model, &one_each, false, &params));
     TRY(device_open(&(struct device_options){.name = "strict", .threads = 1}, &device));
     TRY(stream_create(device, "test", &stream));
-    enum status status = play_history(world, argument, &params, device, stream);
+    enum status status = run_history(world, argument, &params, device, stream);
     stream_destroy(stream);
     device_close(device);
     params_free(&params);
@@ -147,7 +147,7 @@ static int check_histories(void)
     "memory.recompute_modules=[norm,core_attn] "
 
 /* Faults to inject. */
-enum fault { NOTHING, BLIND_STEP, LOST_HISTORY, KEPT_SEEN };
+enum fault { NO_FAULT, UNRECORDED_STEP, LOST_HISTORY, EVALUATION_RECORDS };
 
 struct context {
     enum fault fault;
@@ -166,7 +166,7 @@ static enum status inject(void *context, struct rank_state *w, int64_t step)
 {
     const struct context *c = context;
     int64_t slots = (int64_t)w->params.count * OPERAND_COUNT;
-    if (step == 2 && c->fault == BLIND_STEP)
+    if (step == 2 && c->fault == UNRECORDED_STEP)
         return write_seen(w, 0.0F, 0, slots);
     return OK;
 }
@@ -180,7 +180,7 @@ static enum status inject_loaded(void *context, struct rank_state *w, int64_t st
             amax_history_put(w->amax, row, nothing, 1);
         return amax_history_settle(w->amax);
     }
-    if (step == 0 && c->fault == KEPT_SEEN)
+    if (step == 0 && c->fault == EVALUATION_RECORDS)
         return write_seen(w, 9e9F, 0, (int64_t)w->params.count * OPERAND_COUNT);
     return OK;
 }
@@ -229,27 +229,27 @@ static enum status run(const struct tiny *tiny, const char *more, struct trace_o
 }
 
 /* Runs that must be bit-identical to the first, or must not be. */
-static const struct alike {
+static const struct run_case {
     const char *what, *layout;
     bool evaluates_often;
     enum fault fault;
     bool differs;
 } runs[] = {
-    {"a deep pipeline, late streams", DEEP, false, NOTHING, false},
-    {"two chunks, all recomputed", ROUND, false, NOTHING, false},
-    {"zb-v, some recomputed", TURN, false, NOTHING, false},
-    {"evaluations between the steps", "", true, NOTHING, false},
-    {"injected: amax of a step not recorded", "", false, BLIND_STEP, true},
+    {"a deep pipeline, late streams", DEEP, false, NO_FAULT, false},
+    {"two chunks, all recomputed", ROUND, false, NO_FAULT, false},
+    {"zb-v, some recomputed", TURN, false, NO_FAULT, false},
+    {"evaluations between the steps", "", true, NO_FAULT, false},
+    {"injected: amax of a step not recorded", "", false, UNRECORDED_STEP, true},
     {"injected: a lost history", "", false, LOST_HISTORY, true},
-    {"injected: an evaluation that records amax", "", true, KEPT_SEEN, true},
-    {"scales of now", "precision.scaling=tensorwise", false, NOTHING, true},
-    {"a longer memory", "precision.amax_history_len=5", false, NOTHING, true},
-    {"the last step's", "precision.amax_compute_algo=most_recent", false, NOTHING, true},
-    {"room for more", "precision.margin=3", false, NOTHING, true},
+    {"injected: an evaluation that records amax", "", true, EVALUATION_RECORDS, true},
+    {"scales of the current tensors", "precision.scaling=tensorwise", false, NO_FAULT, true},
+    {"a longer history", "precision.amax_history_len=5", false, NO_FAULT, true},
+    {"the amax of the last step only", "precision.amax_compute_algo=most_recent", false, NO_FAULT, true},
+    {"a margin", "precision.margin=3", false, NO_FAULT, true},
 };
 
-static int judge(const char *what, enum status status, const struct trace *a, const struct trace *b,
-                 bool must_differ)
+static int report(const char *what, enum status status, const struct trace *a, const struct trace *b,
+                  bool must_differ)
 {
     struct text why = {0};
     bool differs = status == OK && trace_differs(a, b, &why);
@@ -257,7 +257,7 @@ static int judge(const char *what, enum status status, const struct trace *a, co
     printf("%s: %s%s\n", what, bad ? "FAILED  " : "",
            status != OK ? fail_text()
            : differs    ? text_chars(&why)
-                        : "the same bits");
+                        : "bit-identical");
     text_free(&why);
     return bad;
 }
@@ -271,7 +271,7 @@ static int check_runs(const struct tiny *tiny, const struct trace *reference)
         bool often = runs[i].evaluates_often;
         enum status status =
             run(tiny, runs[i].layout, (struct trace_options){.evaluates_often = often}, &context, &trace);
-        failures += judge(runs[i].what, status, reference, &trace, runs[i].differs);
+        failures += report(runs[i].what, status, reference, &trace, runs[i].differs);
     }
     return failures;
 }
@@ -286,11 +286,11 @@ static int check_resume(const struct tiny *tiny, const struct trace *reference)
     again = saved;
     if (status == OK)
         status = run(tiny, "", (struct trace_options){.resume = true}, &nothing, &again);
-    int failures = judge("stopped on two ranks, resumed on one", status, reference, &again, false);
+    int failures = report("stopped on two ranks, resumed on one", status, reference, &again, false);
     again = saved;
     if (status == OK)
         status = run(tiny, ROUND, (struct trace_options){.resume = true}, &lost, &again);
-    return failures + judge("injected: resumed without the history", status, reference, &again, true);
+    return failures + report("injected: resumed without the history", status, reference, &again, true);
 }
 
 /* After one step every split of the global batch has recorded the same amax: over microbatches, data ranks,

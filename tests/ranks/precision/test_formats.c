@@ -138,7 +138,7 @@ static void close_stage(struct stage_of_one *s)
 }
 
 /* Fills a row with test values, and returns its bf16 values. */
-static enum status put(struct stage_of_one *s, const char *name, struct matrix *m)
+static enum status write_weight(struct stage_of_one *s, const char *name, struct matrix *m)
 {
     char full[2 * PARAM_NAME_CHARS];
     snprintf(full, sizeof full, "layers.0.%s", name);
@@ -181,13 +181,13 @@ static double element(struct tensor t, int64_t row, int64_t column)
 }
 
 /* The three matmuls of x [T, K], w [N, K], dy [T, N]. */
-struct products {
+struct layer_operands {
     int64_t k, n;
     const double *x, *w, *dy, *bias;
     struct tensor y, dx, dw;
 };
 
-static int64_t mistakes(const struct products *p)
+static int64_t mistakes(const struct layer_operands *p)
 {
     int64_t wrong = 0;
     for (int64_t t = 0; t < T; t++)
@@ -214,7 +214,7 @@ static struct matrix *new_matrix(void)
 }
 
 /* Both layers: [T, HIDDEN] up to [T, FFN], and back down. */
-static enum status play(struct stage_of_one *s, bool up, int64_t *wrong)
+static enum status run_layer(struct stage_of_one *s, bool up, int64_t *wrong)
 {
     int64_t k = up ? HIDDEN : FFN, n = up ? FFN : HIDDEN;
     struct matrix *x = new_matrix(), *w = new_matrix(), *dy = new_matrix(), *y = new_matrix(),
@@ -223,11 +223,11 @@ static enum status play(struct stage_of_one *s, bool up, int64_t *wrong)
     const struct matrix *of[] = {x, w, dy};
     struct tensor in = fill_matrix(x, "x", T, k), out = fill_matrix(y, "y", T, n),
                   grad = fill_matrix(dy, "dy", T, n);
-    struct products p = {.k = k, .n = n, .y = out, .dx = fill_matrix(dx, "dx", T, k)};
-    TRY(put(s, up ? "mlp.fc1.weight" : "mlp.fc2.weight", w));
+    struct layer_operands p = {.k = k, .n = n, .y = out, .dx = fill_matrix(dx, "dx", T, k)};
+    TRY(write_weight(s, up ? "mlp.fc1.weight" : "mlp.fc2.weight", w));
     p.dw = weights_fused_gradient(&s->weights, up ? s->up.weight : s->down.weight);
     if (up) {
-        TRY(put(s, "mlp.fc1.bias", bias));
+        TRY(write_weight(s, "mlp.fc1.bias", bias));
         p.bias = bias->value;
         TRY(column_linear_forward(&s->up, &s->pass, in, out, (struct epilogue){0}));
         TRY(column_linear_backward_weight(&s->up, &s->pass, in, (struct event){0}, grad));
@@ -252,7 +252,7 @@ static enum status play(struct stage_of_one *s, bool up, int64_t *wrong)
     // Tests the check: unquantized bf16 operands give other results.
     p.x = x->value;
     if (mistakes(&p) == 0)
-        return fail(OUT_OF_BOUND, "unquantized operands pass");
+        return fail(OUT_OF_BOUND, "unquantized operands are not detected");
     struct matrix *all[] = {x, w, dy, y, dx, bias};
     for (int i = 0; i < 6; i++)
         free(all[i]);
@@ -266,9 +266,9 @@ static enum status rank_main(struct world *world, void *argument)
     struct stage_of_one s = {0};
     int64_t wrong[2] = {0};
     TRY(open_stage(world, argument, &s));
-    enum status status = play(&s, true, &wrong[0]);
+    enum status status = run_layer(&s, true, &wrong[0]);
     if (status == OK)
-        status = play(&s, false, &wrong[1]);
+        status = run_layer(&s, false, &wrong[1]);
     close_stage(&s);
     TRY(status);
     if (wrong[0] + wrong[1] > 0)
@@ -313,7 +313,7 @@ static enum status check_run(const struct tiny *tiny, enum tiny_family family, c
     for (int s = 0; s < cpu.steps && status == OK; s++) {
         double apart = fabs(cpu.loss[s] - one.loss[s]) / cpu.loss[s];
         if (!(apart < 0.02))
-            status = fail(OUT_OF_BOUND, "%s: step %d: loss %.9g, and %.9g on the cpu", common, s + 1,
+            status = fail(OUT_OF_BOUND, "%s: step %d: loss %.9g, but %.9g on the cpu", common, s + 1,
                           one.loss[s], cpu.loss[s]);
     }
     return status;

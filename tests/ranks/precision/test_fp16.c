@@ -41,7 +41,7 @@ static const struct trial {
 };
 
 /* State of the hooks. Each rank writes its own elements. */
-struct scene {
+struct observations {
     int64_t from, to; // the steps with an overflow
     float weight;     // of the token
     int steps;
@@ -57,7 +57,7 @@ struct scene {
 /* The last tensor and data rank; of the pipeline ranks those whose head reads it. */
 static enum status inject(void *context, struct rank_state *w, int64_t step)
 {
-    const struct scene *scene = context;
+    const struct observations *scene = context;
     const struct mesh_coord coord = w->groups->coord;
     const struct degrees *d = &w->mesh.degrees;
     if (step < scene->from || step > scene->to || coord.tp != d->tp - 1 || coord.dp != d->dp - 1)
@@ -97,7 +97,7 @@ static enum status find_state(struct rank_state *w, uint64_t *out)
 
 static enum status look(void *context, struct rank_state *w, int64_t step, const struct step_result *result)
 {
-    struct scene *scene = context;
+    struct observations *scene = context;
     int rank = w->world->rank;
     scene->skipped[rank][step] = result->skipped;
     scene->scale[rank][step] = w->loss_scale.scale;
@@ -107,7 +107,7 @@ static enum status look(void *context, struct rank_state *w, int64_t step, const
 
 static enum status remember(void *context, struct rank_state *w)
 {
-    struct scene *scene = context;
+    struct observations *scene = context;
     return find_state(w, &scene->state[w->world->rank][0]);
 }
 
@@ -124,16 +124,16 @@ static enum status run(const struct tiny *tiny, enum tiny_family family, const c
     return status;
 }
 
-static enum status check_steps(const struct scene *scene, int ranks, bool fixed)
+static enum status check_steps(const struct observations *scene, int ranks, bool fixed)
 {
     for (int rank = 0; rank < ranks; rank++)
         for (int step = 1; step <= STEPS; step++) {
             bool expected = step == FROM, stays = scene->state[rank][step] == scene->state[rank][step - 1];
             double scale = fixed || step < FROM ? 1024.0 : 512.0;
             if (scene->skipped[rank][step] != expected)
-                return fail(OUT_OF_BOUND, "rank %d %s step %d", rank, expected ? "made" : "skipped", step);
+                return fail(OUT_OF_BOUND, "rank %d %s step %d", rank, expected ? "ran" : "skipped", step);
             if (stays != (expected || !scene->has_state[rank]))
-                return fail(OUT_OF_BOUND, "rank %d: step %d left its weights as they were: %d", rank, step,
+                return fail(OUT_OF_BOUND, "rank %d: step %d left its weights unchanged: %d", rank, step,
                             stays);
             if (scene->scale[rank][step] != scale)
                 return fail(OUT_OF_BOUND, "rank %d: the scale is %g after step %d", rank,
@@ -145,11 +145,11 @@ static enum status check_steps(const struct scene *scene, int ranks, bool fixed)
 static enum status check_trial(const struct tiny *tiny, enum tiny_family family, const struct trial *trial,
                                bool fixed)
 {
-    struct scene *scene = calloc(1, sizeof *scene);
+    struct observations *scene = calloc(1, sizeof *scene);
     struct trace trace = {.steps = 0};
     char common[300];
     CHECK(scene != NULL);
-    *scene = (struct scene){.from = FROM, .to = FROM, .weight = 0x1p20F};
+    *scene = (struct observations){.from = FROM, .to = FROM, .weight = 0x1p20F};
     snprintf(common, sizeof common, "%s%s train.train_iters=%d precision.%s=1024", FP16, trial->common, STEPS,
              fixed ? "loss_scale" : "initial_loss_scale");
     struct hooks hooks = {.context = scene, .built = remember, .loaded = inject, .stepped = look};
@@ -170,7 +170,7 @@ static enum status check_trial(const struct tiny *tiny, enum tiny_family family,
 static enum status find_change(void *context, struct rank_state *w, int64_t step,
                                const struct step_result *result)
 {
-    struct scene *scene = context;
+    struct observations *scene = context;
     struct owned *owned = weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc1.bias"));
     const int64_t count = tensor_count(owned->value);
     float now[200];
@@ -186,7 +186,7 @@ static enum status find_change(void *context, struct rank_state *w, int64_t step
 
 static enum status check_count(const struct tiny *tiny)
 {
-    struct scene scene = {.from = 1, .to = 1, .weight = 0x1p20F};
+    struct observations scene = {.from = 1, .to = 1, .weight = 0x1p20F};
     struct trace trace = {.steps = 0};
     struct recipe *recipe = NULL;
     struct hooks hooks = {.context = &scene, .loaded = inject, .stepped = find_change};
@@ -204,37 +204,37 @@ static enum status check_count(const struct tiny *tiny)
 /* ---- errors that end a run ---- */
 
 static enum status check_end(const struct tiny *tiny, const char *common, float weight,
-                             const char *const *said)
+                             const char *const *expected)
 {
-    struct scene *scene = calloc(1, sizeof *scene);
+    struct observations *scene = calloc(1, sizeof *scene);
     struct trace trace = {.steps = 0};
     CHECK(scene != NULL);
-    *scene = (struct scene){.from = 1, .to = INT64_MAX, .weight = weight};
+    *scene = (struct observations){.from = 1, .to = INT64_MAX, .weight = weight};
     enum status status =
         run(tiny, TINY_GPT, common, "pp=2", (struct hooks){.context = scene, .loaded = inject}, &trace);
     free(scene);
     if (status != NOT_FINITE)
         return fail(OUT_OF_BOUND, "%s: the run ended with %s", common, status_name(status));
-    for (int i = 0; said[i] != NULL; i++)
-        if (strstr(fail_text(), said[i]) == NULL)
-            return fail(OUT_OF_BOUND, "expected \"%s\", got \"%s\"", said[i], fail_text());
+    for (int i = 0; expected[i] != NULL; i++)
+        if (strstr(fail_text(), expected[i]) == NULL)
+            return fail(OUT_OF_BOUND, "expected \"%s\", got \"%s\"", expected[i], fail_text());
     return OK;
 }
 
-static const char *const at_the_least[] = {"step 2: the gradient of ", " is not finite on rank ",
-                                           "precision.min_loss_scale 512", NULL};
-static const char *const without_patience[] = {"step 20: the gradient of ", "20 consecutive skipped steps",
-                                               "precision.loss_scale 1024 is too large", NULL};
+static const char *const at_minimum_scale[] = {"step 2: the gradient of ", " is not finite on rank ",
+                                               "precision.min_loss_scale 512", NULL};
+static const char *const too_many_skips[] = {"step 20: the gradient of ", "20 consecutive skipped steps",
+                                             "precision.loss_scale 1024 is too large", NULL};
 static const char *const in_the_loss[] = {"step 1: the gradient of ", "(loss ", NULL};
 static const char *const in_bf16[] = {"step 1: the gradient of ", "(loss ", NULL};
 
 static const struct {
     const char *common;
     float weight;
-    const char *const *said;
+    const char *const *expected;
 } ends[] = {
-    {FP16 "precision.initial_loss_scale=1024 precision.min_loss_scale=512", 0x1p20F, at_the_least},
-    {FP16 "precision.loss_scale=1024 train.train_iters=20", 0x1p20F, without_patience},
+    {FP16 "precision.initial_loss_scale=1024 precision.min_loss_scale=512", 0x1p20F, at_minimum_scale},
+    {FP16 "precision.loss_scale=1024 train.train_iters=20", 0x1p20F, too_many_skips},
     {FP16 "precision.initial_loss_scale=1024", INFINITY, in_the_loss},
     {BF16, 0x1p127F, in_bf16}, // no loss scaling, and nothing skipped
 };
@@ -255,7 +255,7 @@ int main(void)
            status == OK ? "" : fail_text());
     cases++, failures += status != OK;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        status = check_end(&tiny, ends[i].common, ends[i].weight, ends[i].said);
+        status = check_end(&tiny, ends[i].common, ends[i].weight, ends[i].expected);
         printf("%-7s errors that end a run: %s%s%s\n", status == OK ? "ok" : "FAILED", ends[i].common,
                status == OK ? "" : ": ", status == OK ? "" : fail_text());
         cases++, failures += status != OK;

@@ -36,13 +36,13 @@ struct quantized {
 };
 
 /* Global x and dy of both layers. Sizes differ from token to token. */
-struct numbers {
+struct operand_values {
     float of[2][OPERANDS][MOST];
 };
 
 struct trial {
     struct linear_precision precision;
-    const struct numbers *numbers;
+    const struct operand_values *values;
     struct quantized *out;
     float seen[OPERANDS]; // with delayed scaling: x of q, w and dy of v, of all ranks
 };
@@ -70,14 +70,14 @@ struct rank {
 /* Amax values from which delayed scaling computes scales: of the operands under test, and of all others.
  * Some elements of each operand are larger, and saturate. */
 static const float amax_used[OPERANDS] = {5.0F, 0.03F, 3.0F};
-enum { USED_ELSEWHERE = 7 };
+enum { OTHER_AMAX = 7 };
 
 static int64_t columns_of(int layer, int operand)
 {
     return operand == OF_DY ? (layer == 0 ? FUSED : HIDDEN) : (layer == 0 ? HIDDEN : Q);
 }
 
-static void fill_numbers(struct numbers *out)
+static void fill_operands(struct operand_values *out)
 {
     static const char *const names[OPERANDS] = {"x", "w", "dy"};
     for (int layer = 0; layer < 2; layer++)
@@ -103,7 +103,7 @@ static void delay_scaling(struct rank *r)
     r->seen = calloc((size_t)slots, sizeof *r->seen);
     CHECK(r->used != NULL && r->seen != NULL);
     for (int64_t i = 0; i < slots; i++)
-        r->used[i] = USED_ELSEWHERE;
+        r->used[i] = OTHER_AMAX;
     for (int operand = 0; operand < OPERANDS; operand++)
         r->used[amax_slot(r, operand)] = amax_used[operand];
     r->env.delayed = (struct delayed_scaling){tensor_1d(r->used, F32, slots), tensor_1d(r->seen, F32, slots)};
@@ -220,7 +220,7 @@ static void exchange(const struct rank *r, int layer, bool down, struct tensor l
 static struct tensor make(const struct rank *r, int layer, int operand, float *storage)
 {
     bool cut = (operand == OF_X) == (layer == 1);
-    const float *whole = r->trial->numbers->of[layer][operand];
+    const float *whole = r->trial->values->of[layer][operand];
     int64_t columns = columns_of(layer, operand), mine = cut ? 0 : columns;
     struct cut_part parts[3];
     for (int p = 0, count = parts_of(r, layer, parts); cut && p < count; p++)
@@ -323,17 +323,17 @@ static struct quantize expected(const struct linear_precision *precision, enum m
     return q;
 }
 
-struct judge {
+struct check {
     struct stream *stream;
     const struct quantized *got;
-    const struct numbers *numbers;
+    const struct operand_values *values;
     struct linear_precision precision; // the same in all matmuls
     const float *seen;                 // [OPERANDS]
 };
 
 /* x of the first layer, or the weights or gradients of v alone: the number of elements that differ from the
  * reference. */
-static int64_t mistakes(const struct judge *j, enum matmul matmul, int operand, const float *in, int64_t rows,
+static int64_t mistakes(const struct check *k, enum matmul matmul, int operand, const float *in, int64_t rows,
                         int64_t columns, int64_t row_begin, int64_t column_begin, int64_t stride)
 {
     float *out = malloc((size_t)(rows * columns) * sizeof *out), row_largest[T], largest = 0.0F;
@@ -341,7 +341,7 @@ static int64_t mistakes(const struct judge *j, enum matmul matmul, int operand, 
     int64_t wrong = 0;
     CHECK(out != NULL);
     struct tensor source = tensor_2d((float *)(uintptr_t)in, F32, rows, columns);
-    struct quantize q = expected(&j->precision, matmul, operand);
+    struct quantize q = expected(&k->precision, matmul, operand);
     q.in = source;
     q.out = tensor_2d(out, F32, rows, columns);
     for (int64_t i = 0; i < rows * columns; i++) {
@@ -349,8 +349,8 @@ static int64_t mistakes(const struct judge *j, enum matmul matmul, int operand, 
         sum += rint(fabs((double)in[i]) * 0x1p24);
     }
     q.magnitude = tensor_1d(&largest, F32, 1);
-    if (j->precision.scaling == SCALING_DELAYED) {
-        float seen = j->seen[operand];
+    if (k->precision.scaling == SCALING_DELAYED) {
+        float seen = k->seen[operand];
         wrong += memcmp(&seen, &largest, sizeof seen) != 0;
         largest = amax_used[operand];
     }
@@ -366,20 +366,20 @@ static int64_t mistakes(const struct judge *j, enum matmul matmul, int operand, 
         }
         q.magnitude = tensor_1d(row_largest, F32, rows);
     }
-    MUST(quantize(j->stream, q));
-    MUST(stream_sync(j->stream));
+    MUST(quantize(k->stream, q));
+    MUST(stream_sync(k->stream));
     for (int64_t r = 0; r < rows; r++)
         wrong += memcmp(out + r * columns,
-                        j->got->of[0][matmul][operand] + (row_begin + r) * stride + column_begin,
+                        k->got->of[0][matmul][operand] + (row_begin + r) * stride + column_begin,
                         (size_t)columns * sizeof *out) != 0;
     free(out);
     return wrong;
 }
 
-static int64_t judge_format(const struct judge *j)
+static int64_t check_format(const struct check *k)
 {
     // Operands with a Hadamard transform or stochastic rounding: checked against tp 2 and 4.
-    const float *x = j->numbers->of[0][OF_X], *fused = j->numbers->of[0][OF_DY];
+    const float *x = k->values->of[0][OF_X], *fused = k->values->of[0][OF_DY];
     float *w = malloc(KV * HIDDEN * sizeof *w), *dy = malloc(T * KV * sizeof *dy);
     int64_t wrong = 0;
     CHECK(w != NULL && dy != NULL);
@@ -388,14 +388,14 @@ static int64_t judge_format(const struct judge *j)
     philox_normal(philox_named(3, "layers.1.attention.v.weight"), 0, 0, KV * HIDDEN, w);
     for (int64_t i = 0; i < KV * HIDDEN; i++)
         w[i] *= 0.02F;
-    enum matmul_format format = j->precision.format[0];
+    enum matmul_format format = k->precision.format[0];
     bool fp4 = format == MATMUL_NVFP4, has_dy = !fp4 && format != MATMUL_TERNARY;
-    wrong += mistakes(j, MATMUL_FORWARD, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
-    wrong += fp4 ? 0 : mistakes(j, MATMUL_GRAD_WEIGHT, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
-    wrong += mistakes(j, MATMUL_FORWARD, OF_W, w, KV, HIDDEN, Q + KV, 0, HIDDEN);
-    wrong += mistakes(j, MATMUL_GRAD_INPUT, OF_W, w, KV, HIDDEN, Q + KV, 0, HIDDEN);
-    wrong += has_dy ? mistakes(j, MATMUL_GRAD_INPUT, OF_DY, dy, T, KV, 0, Q + KV, FUSED) : 0;
-    wrong += has_dy ? mistakes(j, MATMUL_GRAD_WEIGHT, OF_DY, dy, T, KV, 0, Q + KV, FUSED) : 0;
+    wrong += mistakes(k, MATMUL_FORWARD, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
+    wrong += fp4 ? 0 : mistakes(k, MATMUL_GRAD_WEIGHT, OF_X, x, T, HIDDEN, 0, 0, HIDDEN);
+    wrong += mistakes(k, MATMUL_FORWARD, OF_W, w, KV, HIDDEN, Q + KV, 0, HIDDEN);
+    wrong += mistakes(k, MATMUL_GRAD_INPUT, OF_W, w, KV, HIDDEN, Q + KV, 0, HIDDEN);
+    wrong += has_dy ? mistakes(k, MATMUL_GRAD_INPUT, OF_DY, dy, T, KV, 0, Q + KV, FUSED) : 0;
+    wrong += has_dy ? mistakes(k, MATMUL_GRAD_WEIGHT, OF_DY, dy, T, KV, 0, Q + KV, FUSED) : 0;
     free(w);
     free(dy);
     return wrong;
@@ -423,22 +423,22 @@ static int check_layer(void)
     int failures = 0;
     struct quantized *one = calloc(1, sizeof *one), *cut = calloc(1, sizeof *cut);
     struct device *device;
-    struct numbers *numbers = calloc(1, sizeof *numbers);
-    struct judge judge = {.got = one, .numbers = numbers};
-    CHECK(one != NULL && cut != NULL && numbers != NULL);
-    fill_numbers(numbers);
+    struct operand_values *values = calloc(1, sizeof *values);
+    struct check check = {.got = one, .values = values};
+    CHECK(one != NULL && cut != NULL && values != NULL);
+    fill_operands(values);
     MUST(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &device));
-    MUST(stream_create(device, "judge", &judge.stream));
+    MUST(stream_create(device, "check", &check.stream));
     for (int f = 0; f < FORMATS; f++) {
         struct trial trial = {
-            .precision = all_matmuls(formats[f].format, formats[f].scaling), .numbers = numbers, .out = one};
+            .precision = all_matmuls(formats[f].format, formats[f].scaling), .values = values, .out = one};
         trial.precision.mxfp8_scale_rounding = formats[f].rounding;
-        judge.precision = trial.precision;
+        check.precision = trial.precision;
         MUST(world_run_threads(1, rank_main, &trial));
         float seen[OPERANDS];
         memcpy(seen, trial.seen, sizeof seen);
-        judge.seen = seen;
-        int64_t wrong = judge_format(&judge);
+        check.seen = seen;
+        int64_t wrong = check_format(&check);
         for (int tp = 2; tp <= MOST_TP; tp *= 2) {
             memset(cut, 0, sizeof *cut);
             trial.out = cut;
@@ -451,18 +451,18 @@ static int check_layer(void)
         failures += wrong != 0;
         printf("%s: %lld rows differ from the reference\n", formats[f].name, (long long)wrong);
     }
-    stream_destroy(judge.stream);
+    stream_destroy(check.stream);
     device_close(device);
     free(one);
     free(cut);
-    free(numbers);
+    free(values);
     return failures;
 }
 
 /* ---- whole runs ---- */
 
 /* The first layout is the reference. */
-struct alike {
+struct layout_group {
     enum tiny_family family;
     const char *common;
     const char *layouts[4];
@@ -478,7 +478,7 @@ struct alike {
     "pp=2 pipeline.schedule=zb-v memory.recompute_granularity=selective " \
     "memory.recompute_modules=[norm,core_attn]"
 
-static const struct alike groups[] = {
+static const struct layout_group groups[] = {
     {TINY_GPT, "precision.matmul_format=mxfp8" STEPS, {"", DEEP, ROUND, TURN}, false},
     {TINY_LLAMA,
      "precision.matmul_format=nvfp4 model.seq_length=16 precision.high_precision_last_layers=1" STEPS,
@@ -496,7 +496,7 @@ static const struct alike groups[] = {
      "precision.matmul_format=e4m3 tp=2 parallel.sequence_parallel=true model.hidden_dropout=0.1" STEPS,
      {"", "pp=2 pipeline.schedule=zb-h1 cluster.device=strict"},
      false},
-    // Each option must have an effect, and keeping all layers in high precision must have none.
+    // Each option must have an effect; low precision with all layers in high precision must have none.
     {TINY_LLAMA, BF16_TOO "precision.matmul_format=nvfp4 model.seq_length=16" STEPS, {"", DEEP, TURN}, false},
     {TINY_GPT, BF16_TOO STEPS, {"", "precision.matmul_format=mxfp8"}, true},
     {TINY_GPT, "precision.matmul_format=mxfp8" STEPS, {"", "precision.mxfp8_scale_rounding=down"}, true},
@@ -523,7 +523,7 @@ static const struct alike groups[] = {
      false},
 };
 
-static enum status run(const struct tiny *tiny, const struct alike *group, const char *layout,
+static enum status run(const struct tiny *tiny, const struct layout_group *group, const char *layout,
                        struct trace *out)
 {
     struct recipe *recipe = NULL;
@@ -533,7 +533,7 @@ static enum status run(const struct tiny *tiny, const struct alike *group, const
     return status;
 }
 
-static int check_group(const struct tiny *tiny, const struct alike *group)
+static int check_group(const struct tiny *tiny, const struct layout_group *group)
 {
     struct trace reference = {.steps = 0};
     int failures = 0;
@@ -549,7 +549,7 @@ static int check_group(const struct tiny *tiny, const struct alike *group)
                    group->layouts[0],
                    status != OK ? fail_text()
                    : differs    ? text_chars(&why)
-                                : "the same bits");
+                                : "bit-identical");
             failures++;
         }
         text_free(&why);
@@ -579,7 +579,7 @@ static int check_bounds(const struct tiny *tiny)
         printf("%s, %s: %d out of bounds, the largest error is %.3f of its bound\n", cases[i].common,
                cases[i].layout, report.outside, report.largest);
         if (bad)
-            printf("FAILED  %s\n", status != OK ? fail_text() : "outside");
+            printf("FAILED  %s\n", status != OK ? fail_text() : "out of bounds");
         failures += bad;
         verify_report_free(&report);
     }

@@ -41,7 +41,7 @@ void golden_free(struct golden *golden); // accepts {0}
 const struct golden_tensor *golden_find(const struct golden *golden, const char *name, bool gradient);
 
 /* The results of a run: the initial values of the whole model, and after each step that step's gradients. */
-struct flight_record {
+struct run_record {
     struct snapshot initial, step[GOLDEN_STEPS_MAX];
 };
 
@@ -64,8 +64,8 @@ struct golden_verdict {
     int outside;
 };
 
-/* The spread of one-rank runs whose gradients get noise as large as their bound: the root mean square over
- * GOLDEN_NOISY_RUNS runs. */
+/* The spread of one-rank runs with noise as large as the bound added to their gradients: the root mean square
+ * over GOLDEN_NOISY_RUNS runs. */
 enum { GOLDEN_NOISY_RUNS = 8 };
 struct golden_spread {
     int rows;
@@ -77,8 +77,8 @@ MUST_USE enum status golden_spread_create(const struct snapshot *model, int64_t 
                                           struct golden_spread *out);
 void golden_spread_free(struct golden_spread *spread);
 /* Called once for each noisy run. */
-void golden_spread_add(struct golden_spread *spread, const struct flight_record *quiet,
-                       const struct flight_record *noisy);
+void golden_spread_add(struct golden_spread *spread, const struct run_record *quiet,
+                       const struct run_record *noisy);
 
 /* Bounds of the gradients in `now`, sums over `tokens`: (*out)[i] for each element of the row; the caller
  * frees it. */
@@ -88,4 +88,4 @@ MUST_USE enum status golden_gradient_bound(const struct model_config *model, con
 /* recipe: the golden file's recipe, on any layout. */
 MUST_USE enum status golden_compare(const struct golden *golden, const struct recipe *recipe,
                                     const struct params *params, const struct golden_spread *spread,
-                                    const struct flight_record *record, struct golden_verdict *out);
+                                    const struct run_record *record, struct golden_verdict *out);

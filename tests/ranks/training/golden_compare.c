@@ -10,7 +10,7 @@
  *
  * Later steps start from weights that already differ, and no closed formula describes how that difference
  * grows. It is measured: one-rank runs whose gradients get noise as large as that bound in every step show
- * how far losses, norms and each weight drift (struct golden_spread). Rounding may do as much.
+ * how far losses, norms and each weight drift (struct golden_spread). Rounding may cause the same drift.
  *
  * Pitfall: a key bias without RoPE adds one constant to all scores of a row, so its gradient is zero in
  * exact arithmetic. Adam makes full-size steps out of its rounding noise, and the spread includes them. */
@@ -34,7 +34,7 @@ struct comparison {
     const struct golden *golden;
     const struct recipe *recipe;
     const struct params *params;
-    const struct flight_record *record;
+    const struct run_record *record;
     const struct golden_spread *spread;
     struct golden_verdict *out;
 };
@@ -207,7 +207,7 @@ static enum status compare_row(struct comparison *c, int step, int row)
 
 enum status golden_compare(const struct golden *golden, const struct recipe *recipe,
                            const struct params *params, const struct golden_spread *spread,
-                           const struct flight_record *record, struct golden_verdict *out)
+                           const struct run_record *record, struct golden_verdict *out)
 {
     *out = (struct golden_verdict){0};
     struct comparison c = {golden, recipe, params, record, spread, out};
@@ -249,8 +249,8 @@ static double joined(double a, double b, double c)
     return sqrt(a * a + (b - c) * (b - c) / GOLDEN_NOISY_RUNS);
 }
 
-void golden_spread_add(struct golden_spread *spread, const struct flight_record *quiet,
-                       const struct flight_record *noisy)
+void golden_spread_add(struct golden_spread *spread, const struct run_record *quiet,
+                       const struct run_record *noisy)
 {
     for (int s = 0; s < spread->steps; s++) {
         spread->loss[s] = joined(spread->loss[s], noisy->step[s].loss, quiet->step[s].loss);

@@ -52,7 +52,7 @@ static const char *const families[][8] = {
     {"model.vocab_size=60000"},
 };
 
-static const struct where {
+static const struct layout_case {
     int size;
     int arithmetic; // layouts with the same number have bit-identical results
     const char *overrides[6];
@@ -72,15 +72,15 @@ struct episode {
     struct run run;
     struct recipe *recipe;
     const char *from;       // NULL: start from scratch
-    int steps;              // then
-    bool saves;             // before them
+    int steps;              // number of steps
+    bool saves;             // before these steps
     struct snapshot *begin; // NULL: not requested
     const struct snapshot *expected;
     double losses[STEPS], expected_losses[STEPS]; // of rank 0
     bool same_arithmetic;
 };
 
-static enum status episode_open(const char *device, const struct where *where, int family, int process,
+static enum status episode_open(const char *device, const struct layout_case *layout, int family, int process,
                                 struct episode *out)
 {
     const char *overrides[MOST_OVERRIDES];
@@ -93,11 +93,11 @@ static enum status episode_open(const char *device, const struct where *where, i
     overrides[count++] = "cluster.threads_per_rank=1";
     for (int i = 0; families[family][i] != NULL; i++)
         overrides[count++] = families[family][i];
-    for (int i = 0; where->overrides[i] != NULL; i++)
-        overrides[count++] = where->overrides[i];
+    for (int i = 0; layout->overrides[i] != NULL; i++)
+        overrides[count++] = layout->overrides[i];
     struct problems problems = {0};
     *out = (struct episode){.steps = STEPS};
-    enum status status = recipe_load("recipe.yaml", overrides, count, where->size, &out->recipe, &problems);
+    enum status status = recipe_load("recipe.yaml", overrides, count, layout->size, &out->recipe, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
     TRY(status);
@@ -332,11 +332,12 @@ static enum status full_disk(struct rank_state *w)
     limit_files(w->world, w, (rlim_t)(small.st_size + large.st_size) / 2);
     enum status status = checkpoint_save(w);
     limit_files(w->world, w, 0);
-    const char *said = "checkpoint.save: saves/step-00000002.partial/rank-00001.safetensors: File too large; "
-                       "checkpoint.keep_last=1 needs space for one more checkpoint during a save";
-    if (status != IO_ERROR || strcmp(fail_text(), said) != 0)
+    const char *expected =
+        "checkpoint.save: saves/step-00000002.partial/rank-00001.safetensors: File too large; "
+        "checkpoint.keep_last=1 needs space for one more checkpoint during a save";
+    if (status != IO_ERROR || strcmp(fail_text(), expected) != 0)
         return fail(OUT_OF_BOUND, "rank %d reported \"%s\", expected \"%s\"", w->world->rank, fail_text(),
-                    said);
+                    expected);
     TRY(checkpoint_find("saves", &found));
     bool right = found != NULL && strcmp(found, "saves/step-00000001") == 0 && entries("saves") == 1;
     free(found);
@@ -366,18 +367,18 @@ static enum status full_disk_rank(struct world *world, void *argument)
 static enum status disk(const char *device)
 {
     struct episode episode;
-    struct where where = layouts[5];
-    where.overrides[3] = "checkpoint.keep_last=1";
+    struct layout_case layout = layouts[5];
+    layout.overrides[3] = "checkpoint.keep_last=1";
     remove_all("saves");
-    TRY(episode_open(device, &where, 1, 0, &episode));
-    enum status status = world_run("local", where.size, full_disk_rank, &episode);
+    TRY(episode_open(device, &layout, 1, 0, &episode));
+    enum status status = world_run("local", layout.size, full_disk_rank, &episode);
     episode_close(&episode);
     return status;
 }
 
 /* ---- killed while saving ---- */
 
-static enum status save_for_ever(struct world *world, void *argument)
+static enum status save_forever(struct world *world, void *argument)
 {
     const struct episode *episode = argument;
     struct rank_state w;
@@ -397,10 +398,10 @@ static enum status save_for_ever(struct world *world, void *argument)
 static _Noreturn void child(const char *device)
 {
     struct episode episode;
-    struct where where = layouts[5];
-    where.overrides[3] = "checkpoint.keep_last=1";
-    MUST(episode_open(device, &where, 0, 0, &episode));
-    MUST(world_run("local", where.size, save_for_ever, &episode));
+    struct layout_case layout = layouts[5];
+    layout.overrides[3] = "checkpoint.keep_last=1";
+    MUST(episode_open(device, &layout, 0, 0, &episode));
+    MUST(world_run("local", layout.size, save_forever, &episode));
     _exit(3);
 }
 
@@ -479,10 +480,10 @@ static enum status unshared(struct rank_state *w)
     if (offloaded && (mkdir("elsewhere", 0777) != 0 || chdir("elsewhere") != 0))
         return fail(IO_ERROR, "elsewhere: %s", strerror(errno));
     enum status status = checkpoint_continue(w, &found);
-    bool said = strstr(fail_text(), "saves/step-00000001: ") != NULL;
+    bool reported = strstr(fail_text(), "saves/step-00000001: ") != NULL;
     if (offloaded && chdir("..") != 0)
         return fail(IO_ERROR, "..: %s", strerror(errno));
-    if (status != BAD_CHECKPOINT || !said || found != NULL || stat("saves/step-00000001", &info) != 0)
+    if (status != BAD_CHECKPOINT || !reported || found != NULL || stat("saves/step-00000001", &info) != 0)
         return fail(OUT_OF_BOUND, "one rank found no checkpoint, and %s",
                     status == OK ? "no rank returned an error" : fail_text());
     return OK;
@@ -512,9 +513,9 @@ static enum status resumed_rank(struct world *world, void *argument)
 static enum status mpi(const char *device, const struct launcher *launcher)
 {
     struct episode episode;
-    struct where where = {launcher->size, 1, {"tp=2", "parallel.sequence_parallel=true"}};
-    TRY(episode_open(device, &where, 0, launcher->rank, &episode));
-    enum status status = world_run("mpi", where.size, resumed_rank, &episode);
+    struct layout_case layout = {launcher->size, 1, {"tp=2", "parallel.sequence_parallel=true"}};
+    TRY(episode_open(device, &layout, 0, launcher->rank, &episode));
+    enum status status = world_run("mpi", layout.size, resumed_rank, &episode);
     episode_close(&episode);
     return status;
 }

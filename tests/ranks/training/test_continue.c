@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Resumed runs: a run resumes from the newest loadable checkpoint, with a warning for each one that cannot
- * be loaded; and with a warning for each changed key that makes it another run than the original. */
+ * be loaded; and with a warning for each changed key that affects the results. */
 #include "tests/support/tiny.h"
 #include "trainer/run/train.h"
 
@@ -19,19 +19,19 @@ static const char common[] = "cluster.threads_per_rank=1 train.eval_interval=0 "
                              "checkpoint.save_interval=1 checkpoint.keep_last=0 "
                              "resilience.heartbeat_timeout_seconds=60";
 
-struct scene {
+struct fixture {
     struct tiny tiny;
     double losses[MOST_STEPS + 1]; // of an uninterrupted run, by step
-    struct text said;              // standard output and error of the last run
+    struct text output;            // standard output and error of the last run
     enum status status;            // its exit status
 };
 
 /* ---- running ---- */
 
 /* In a child process: a run that returns an error frees nothing, as the process is about to exit. */
-static _Noreturn void be_a_run(const struct recipe *recipe, const char *said)
+static _Noreturn void run_child(const struct recipe *recipe, const char *output)
 {
-    int file = open(said, O_RDWR | O_CREAT | O_TRUNC, 0666);
+    int file = open(output, O_RDWR | O_CREAT | O_TRUNC, 0666);
     CHECK(file >= 0 && dup2(file, STDOUT_FILENO) >= 0 && dup2(file, STDERR_FILENO) >= 0);
     enum status status = train(recipe, recipe_world_size(recipe));
     if (status == OK)
@@ -41,8 +41,8 @@ static _Noreturn void be_a_run(const struct recipe *recipe, const char *said)
     _exit((int)status);
 }
 
-/* Trains to step `steps` in the scene's folder `name`, on four ranks unless the overrides set a layout. */
-static void run(struct scene *s, const char *name, int steps, const char *more)
+/* Trains to step `steps` in the fixture's folder `name`, on four ranks unless the overrides set a layout. */
+static void run(struct fixture *s, const char *name, int steps, const char *more)
 {
     char keys[1000], path[TINY_FOLDER_CHARS + 20];
     struct recipe *recipe = NULL;
@@ -52,19 +52,19 @@ static void run(struct scene *s, const char *name, int steps, const char *more)
     snprintf(keys, sizeof keys, "%s %s logging.run_dir=%s/%s train.train_iters=%d %s", layout, decay,
              s->tiny.folder, name, steps, more);
     MUST(tiny_recipe(&s->tiny, TINY_GPT, common, keys, 0, &recipe));
-    snprintf(path, sizeof path, "%s/said", s->tiny.folder);
+    snprintf(path, sizeof path, "%s/output", s->tiny.folder);
     fflush(stdout);
     pid_t child = fork(); // before this process starts a thread
     if (child == 0)
-        be_a_run(recipe, path);
+        run_child(recipe, path);
     CHECK(child > 0 && waitpid(child, &how, 0) == child && WIFEXITED(how));
     s->status = (enum status)WEXITSTATUS(how);
     recipe_destroy(recipe);
-    text_free(&s->said);
-    MUST(file_read(path, &s->said));
+    text_free(&s->output);
+    MUST(file_read(path, &s->output));
 }
 
-static void read_losses(const struct scene *s, const char *name, double losses[MOST_STEPS + 1])
+static void read_losses(const struct fixture *s, const char *name, double losses[MOST_STEPS + 1])
 {
     struct text path = {0}, all = {0};
     text_add(&path, "%s/%s/metrics.jsonl", s->tiny.folder, name);
@@ -82,26 +82,26 @@ static void read_losses(const struct scene *s, const char *name, double losses[M
 
 /* ---- checks ---- */
 
-static enum status says(const struct scene *s, const char *format, const char *step)
+static enum status expect_output(const struct fixture *s, const char *format, const char *step)
 {
     struct text words = {0};
     text_add(&words, format, s->tiny.folder, step);
-    enum status status = strstr(text_chars(&s->said), words.chars) != NULL
+    enum status status = strstr(text_chars(&s->output), words.chars) != NULL
                              ? OK
-                             : fail(OUT_OF_BOUND, "missing: %s\nin: %s", words.chars, text_chars(&s->said));
+                             : fail(OUT_OF_BOUND, "missing: %s\nin: %s", words.chars, text_chars(&s->output));
     text_free(&words);
     return status;
 }
 
-static enum status ended(const struct scene *s, enum status expected)
+static enum status expect_status(const struct fixture *s, enum status expected)
 {
     return s->status == expected
                ? OK
-               : fail(OUT_OF_BOUND, "ended with %s: %s", status_name(s->status), text_chars(&s->said));
+               : fail(OUT_OF_BOUND, "ended with %s: %s", status_name(s->status), text_chars(&s->output));
 }
 
 /* The losses are bitwise those of the uninterrupted run. */
-static enum status same_losses(const struct scene *s, const char *name, int steps)
+static enum status same_losses(const struct fixture *s, const char *name, int steps)
 {
     double losses[MOST_STEPS + 1];
     read_losses(s, name, losses);
@@ -112,20 +112,20 @@ static enum status same_losses(const struct scene *s, const char *name, int step
     return OK;
 }
 
-static enum status is_there(const struct scene *s, const char *name, bool expected)
+static enum status expect_file(const struct fixture *s, const char *name, bool expected)
 {
     char path[TINY_FOLDER_CHARS + 60];
     struct stat info;
     snprintf(path, sizeof path, "%s/run/checkpoints/%s", s->tiny.folder, name);
     return (stat(path, &info) == 0) == expected
                ? OK
-               : fail(OUT_OF_BOUND, "%s is %sthere", path, expected ? "not " : "");
+               : fail(OUT_OF_BOUND, "%s %s", path, expected ? "is missing" : "exists");
 }
 
 /* ---- injected corruption ---- */
 
 /* Flips a byte in the middle of a rank's tensor data, or truncates its file. */
-static void damage(const struct scene *s, int step, int rank, bool truncates)
+static void damage(const struct fixture *s, int step, int rank, bool truncates)
 {
     char path[TINY_FOLDER_CHARS + 80], byte = 0;
     struct stat info;
@@ -141,90 +141,93 @@ static void damage(const struct scene *s, int step, int rank, bool truncates)
 }
 
 /* Steps 1 to 4 exist. The newest has a corrupted byte, which only one rank of four reads. */
-static enum status passes_over_a_wrong_byte(struct scene *s)
+static enum status skips_a_corrupted_checkpoint(struct fixture *s)
 {
     run(s, "run", 4, "");
-    TRY(ended(s, OK));
+    TRY(expect_status(s, OK));
     damage(s, 4, RANKS - 1, false);
     run(s, "run", 5, "");
-    TRY(ended(s, OK));
-    TRY(says(s, "warning: %s/run/checkpoints/step-00000004/rank-%s.safetensors: the checksum of ", "00003"));
-    TRY(says(s, "step-00000004 cannot be loaded; it is kept as %s/run/checkpoints/%s.broken\n",
-             "step-00000004"));
-    TRY(says(s, "resumes from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
-    TRY(is_there(s, "step-00000004.broken/manifest.json", true));
-    TRY(is_there(s, "step-00000004/manifest.json", true)); // saved again
+    TRY(expect_status(s, OK));
+    TRY(expect_output(s, "warning: %s/run/checkpoints/step-00000004/rank-%s.safetensors: the checksum of ",
+                      "00003"));
+    TRY(expect_output(s, "step-00000004 cannot be loaded; it is kept as %s/run/checkpoints/%s.broken\n",
+                      "step-00000004"));
+    TRY(expect_output(s, "resumes from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
+    TRY(expect_file(s, "step-00000004.broken/manifest.json", true));
+    TRY(expect_file(s, "step-00000004/manifest.json", true)); // saved again
     return same_losses(s, "run", 5);
 }
 
-/* The newest is truncated, and the one before it has a corrupted byte. */
-static enum status passes_over_two(struct scene *s)
+/* The newest checkpoint is truncated, and the previous one has a corrupted byte. */
+static enum status skips_two_checkpoints(struct fixture *s)
 {
     damage(s, 5, 0, true);
     damage(s, 4, 1, false);
     run(s, "run", 6, "");
-    TRY(ended(s, OK));
-    TRY(says(s, "skipped: %s/run/checkpoints/%s", "step-00000005/rank-00000.safetensors: "));
-    TRY(says(s, "warning: %s/run/checkpoints/%s", "step-00000004/rank-00001.safetensors: the checksum of "));
-    TRY(says(s, "resumes from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
-    TRY(is_there(s, "step-00000005.broken", true));
-    TRY(is_there(s, "step-00000004.broken-2", true));
+    TRY(expect_status(s, OK));
+    TRY(expect_output(s, "skipped: %s/run/checkpoints/%s", "step-00000005/rank-00000.safetensors: "));
+    TRY(expect_output(s, "warning: %s/run/checkpoints/%s",
+                      "step-00000004/rank-00001.safetensors: the checksum of "));
+    TRY(expect_output(s, "resumes from %s/run/checkpoints/%s, step 3\n", "step-00000003"));
+    TRY(expect_file(s, "step-00000005.broken", true));
+    TRY(expect_file(s, "step-00000004.broken-2", true));
     return same_losses(s, "run", 6);
 }
 
 /* An explicit checkpoint is loaded or rejected. A different model is not treated as corruption. */
-static enum status refuses(struct scene *s)
+static enum status rejects_checkpoints(struct fixture *s)
 {
     char named[TINY_FOLDER_CHARS + 80];
     damage(s, 6, 2, false);
     snprintf(named, sizeof named, "checkpoint.load=%s/run/checkpoints/step-00000006", s->tiny.folder);
     run(s, "run", 7, named);
-    TRY(ended(s, BAD_CHECKPOINT));
-    TRY(says(s, "%s/run/checkpoints/step-00000006/rank-%s.safetensors: the checksum of ", "00002"));
-    TRY(is_there(s, "step-00000006.broken", false));
+    TRY(expect_status(s, BAD_CHECKPOINT));
+    TRY(expect_output(s, "%s/run/checkpoints/step-00000006/rank-%s.safetensors: the checksum of ", "00002"));
+    TRY(expect_file(s, "step-00000006.broken", false));
     run(s, "run", 7, "model.ffn_hidden_size=36");
-    TRY(ended(s, BAD_CHECKPOINT));
-    TRY(says(s, "%s/run/checkpoints/step-00000006: trained with model.ffn_hidden_size %s, but", "48"));
-    TRY(is_there(s, "step-00000006.broken", false));
+    TRY(expect_status(s, BAD_CHECKPOINT));
+    TRY(expect_output(s, "%s/run/checkpoints/step-00000006: trained with model.ffn_hidden_size %s, but",
+                      "48"));
+    TRY(expect_file(s, "step-00000006.broken", false));
     for (int step = 1; step < 6; step++)
         damage(s, step, 0, step == 2);
     run(s, "run", 7, "");
-    TRY(ended(s, BAD_CHECKPOINT));
-    TRY(says(s, "%s/run/checkpoints: %s",
-             "none of its checkpoints can be loaded; start a new run with another "
-             "logging.run_dir, or set checkpoint.load to a checkpoint in another folder"));
-    return is_there(s, "step-00000006.broken", false);
+    TRY(expect_status(s, BAD_CHECKPOINT));
+    TRY(expect_output(s, "%s/run/checkpoints: %s",
+                      "none of its checkpoints can be loaded; start a new run with another "
+                      "logging.run_dir, or set checkpoint.load to a checkpoint in another folder"));
+    return expect_file(s, "step-00000006.broken", false);
 }
 
 /* ---- another recipe ---- */
 
-static enum status warns_of(struct scene *s, const char *name, const char *keys, const char *lines)
+static enum status warns_of(struct fixture *s, const char *name, const char *keys, const char *lines)
 {
     struct text expected = {0}, warnings = {0};
     run(s, name, 4, keys);
-    TRY(ended(s, OK));
-    for (const char *at = text_chars(&s->said); (at = strstr(at, "warning: ")) != NULL; at++)
+    TRY(expect_status(s, OK));
+    for (const char *at = text_chars(&s->output); (at = strstr(at, "warning: ")) != NULL; at++)
         text_add_bytes(&warnings, at, strcspn(at, "\n") + 1);
     for (const char *line = lines; *line != 0; line += strcspn(line, "\n") + 1)
         text_add(&expected, "warning: %s/%s/checkpoints/step-00000003: %.*s\n", s->tiny.folder, name,
                  (int)strcspn(line, "\n"), line);
     bool same = strcmp(text_chars(&expected), text_chars(&warnings)) == 0;
-    enum status status =
-        same ? OK
-             : fail(OUT_OF_BOUND, "%s said\n%snot\n%s", keys, text_chars(&warnings), text_chars(&expected));
+    enum status status = same ? OK
+                              : fail(OUT_OF_BOUND, "%s printed\n%snot\n%s", keys, text_chars(&warnings),
+                                     text_chars(&expected));
     text_free(&expected);
     text_free(&warnings);
     return status;
 }
 
-static enum status says_what_changed(struct scene *s)
+static enum status warns_of_changed_keys(struct fixture *s)
 {
     run(s, "same", 3, "");
-    TRY(ended(s, OK));
+    TRY(expect_status(s, OK));
     // Changing the layout or the number of steps gives no warning.
     TRY(warns_of(s, "same", "tp=1 dp=2 pp=1 parallel.bucket_size_mb=1 train.micro_batch_size=1", ""));
     run(s, "other", 3, "");
-    TRY(ended(s, OK));
+    TRY(expect_status(s, OK));
     char keys[300], lines[1000];
     snprintf(keys, sizeof keys,
              "seed=77 optimizer.lr=0.004 model.hidden_dropout=0.1 data.eod_mask_loss=true "
@@ -237,7 +240,7 @@ static enum status says_what_changed(struct scene *s)
              "true\nthe learning rate of step 4 changes from 0.00457 to 0.0033\n");
     TRY(warns_of(s, "other", keys, lines));
     run(s, "longer", 3, "");
-    TRY(ended(s, OK));
+    TRY(expect_status(s, OK));
     return warns_of(
         s, "longer", "optimizer.lr_decay_iters=16",
         "optimizer.lr_decay_iters changed from 8 to 16\n"
@@ -246,7 +249,7 @@ static enum status says_what_changed(struct scene *s)
 }
 
 /* The relative difference of step 4's loss from that of the unchanged run; it must not be zero. */
-static enum status is_near(const struct scene *s, const char *name)
+static enum status is_near(const struct fixture *s, const char *name)
 {
     double losses[MOST_STEPS + 1];
     read_losses(s, name, losses);
@@ -261,14 +264,14 @@ static enum status is_near(const struct scene *s, const char *name)
  * warning. The loss of the next step is that of the unchanged run, within bf16 precision: over a hundred
  * tokens or so the errors are independent, 2^-8 of a logit each, and 3 standard deviations of those are far
  * below 1 in 200. */
-static enum status changes_its_type(struct scene *s)
+static enum status changes_the_working_type(struct fixture *s)
 {
     run(s, "narrow", 3, "precision.params_dtype=bf16");
-    TRY(ended(s, OK));
+    TRY(expect_status(s, OK));
     TRY(warns_of(s, "narrow", "precision.params_dtype=fp32",
                  "precision.params_dtype changed from bf16 to fp32\n"));
     run(s, "wide", 3, "");
-    TRY(ended(s, OK));
+    TRY(expect_status(s, OK));
     TRY(warns_of(s, "wide", "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3",
                  "precision.params_dtype changed from fp32 to bf16\n"));
     return is_near(s, "wide");
@@ -277,22 +280,22 @@ static enum status changes_its_type(struct scene *s)
 /* Weights without master weights are bf16 in a checkpoint, too. Resumed from a checkpoint with master
  * weights they are rounded to nearest; in the other direction master weights start at the bf16 values.
  * Covers every ZeRO stage, which holds both as slices or whole. */
-static enum status changes_its_masters(struct scene *s)
+static enum status changes_master_weights(struct fixture *s)
 {
 #define BF16_ALONE "precision.params_dtype=bf16 precision.main_params_dtype=bf16"
     run(s, "masters", 3, "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3");
-    TRY(ended(s, OK));
+    TRY(expect_status(s, OK));
     TRY(warns_of(s, "masters", BF16_ALONE, "precision.main_params_dtype changed from fp32 to bf16\n"));
     TRY(is_near(s, "masters"));
     run(s, "none", 3, BF16_ALONE);
-    TRY(ended(s, OK));
+    TRY(expect_status(s, OK));
     TRY(warns_of(s, "none", "precision.params_dtype=bf16 tp=1 dp=2 pp=2 parallel.zero_stage=3",
                  "precision.main_params_dtype changed from bf16 to fp32\n"));
     return is_near(s, "none");
 }
 
 /* The scale of each step, negative if the step was skipped. */
-static void read_scales(const struct scene *s, const char *name, double scales[MOST_STEPS + 1])
+static void read_scales(const struct fixture *s, const char *name, double scales[MOST_STEPS + 1])
 {
     struct text path = {0}, all = {0};
     text_add(&path, "%s/%s/metrics.jsonl", s->tiny.folder, name);
@@ -311,18 +314,18 @@ static void read_scales(const struct scene *s, const char *name, double scales[M
 /* The initial scale is four times too large for these gradients: it drops at the third overflow and at the
  * fourth, and rises after two good steps. A run that is stopped after each of its steps resumes as if
  * uninterrupted. */
-static enum status goes_on_with_its_scale(struct scene *s)
+static enum status resumes_its_loss_scale(struct fixture *s)
 {
     static const char keys[] = "precision.params_dtype=fp16 precision.initial_loss_scale=32768 "
                                "precision.loss_scale_window=2 precision.hysteresis=3";
     double losses[2][MOST_STEPS + 1], scales[2][MOST_STEPS + 1];
     run(s, "half", MOST_STEPS, keys);
-    TRY(ended(s, OK));
-    if (strstr(text_chars(&s->said), " of 8 steps overflowed and were skipped\n") == NULL)
-        return fail(OUT_OF_BOUND, "the number of skipped steps is not reported: %s", text_chars(&s->said));
+    TRY(expect_status(s, OK));
+    if (strstr(text_chars(&s->output), " of 8 steps overflowed and were skipped\n") == NULL)
+        return fail(OUT_OF_BOUND, "the number of skipped steps is not reported: %s", text_chars(&s->output));
     for (int step = 3; step <= MOST_STEPS; step++) { // warm-up takes 3
         run(s, "halves", step, keys);
-        TRY(ended(s, OK));
+        TRY(expect_status(s, OK));
     }
     for (int i = 0; i < 2; i++) {
         read_losses(s, i == 0 ? "half" : "halves", losses[i]);
@@ -343,28 +346,29 @@ int main(void)
 {
     static const struct {
         const char *what;
-        enum status (*play)(struct scene *s);
-    } plays[] = {
-        {"a wrong byte is passed over", passes_over_a_wrong_byte},
-        {"so are two broken ones", passes_over_two},
-        {"a name is not, nor another model, and something must be left", refuses},
-        {"keys that change the mathematics", says_what_changed},
-        {"another type of weights", changes_its_type},
-        {"a loss scale", goes_on_with_its_scale},
-        {"weights with masters, and without", changes_its_masters},
+        enum status (*run)(struct fixture *s);
+    } tests[] = {
+        {"a corrupted checkpoint is skipped", skips_a_corrupted_checkpoint},
+        {"two unusable checkpoints are skipped", skips_two_checkpoints},
+        {"a named checkpoint, another model and a folder without a usable checkpoint are rejected",
+         rejects_checkpoints},
+        {"keys that change the mathematics", warns_of_changed_keys},
+        {"another working type", changes_the_working_type},
+        {"a loss scale", resumes_its_loss_scale},
+        {"weights with and without masters", changes_master_weights},
     };
-    struct scene scene = {.status = OK};
+    struct fixture fixture = {.status = OK};
     int bad = 0;
-    MUST(tiny_create(&scene.tiny));
-    run(&scene, "whole", 6, "");
-    MUST(ended(&scene, OK));
-    read_losses(&scene, "whole", scene.losses);
-    for (size_t i = 0; i < sizeof plays / sizeof *plays && bad == 0; i++) {
-        enum status status = plays[i].play(&scene);
+    MUST(tiny_create(&fixture.tiny));
+    run(&fixture, "whole", 6, "");
+    MUST(expect_status(&fixture, OK));
+    read_losses(&fixture, "whole", fixture.losses);
+    for (size_t i = 0; i < sizeof tests / sizeof *tests && bad == 0; i++) {
+        enum status status = tests[i].run(&fixture);
         bad += status != OK;
-        printf("%s: %s\n", plays[i].what, status == OK ? "ok" : fail_text());
+        printf("%s: %s\n", tests[i].what, status == OK ? "ok" : fail_text());
     }
-    text_free(&scene.said);
-    tiny_destroy(&scene.tiny);
+    text_free(&fixture.output);
+    tiny_destroy(&fixture.tiny);
     return bad != 0;
 }

@@ -54,8 +54,8 @@ static enum status rank_main(struct world *world, void *argument)
     return OK;
 }
 
-static enum status play(const struct tiny *tiny, const struct layout_case *c, bool dry, struct job *job,
-                        int *size)
+static enum status run_case(const struct tiny *tiny, const struct layout_case *c, bool dry, struct job *job,
+                            int *size)
 {
     struct recipe *recipe = NULL;
     char common[80];
@@ -117,8 +117,9 @@ static enum status compare_rank(const struct job *real, const struct job *dry, i
                         (long long)use->peak_bytes[part], part_name((enum part)part),
                         (long long)planned->peak_bytes[part], (long long)formula->part_bytes[part]);
     if (use->peak_total_bytes != planned->peak_total_bytes || use->peak_total_bytes != formula->bytes)
-        return fail(OUT_OF_BOUND, "rank %d: %lld bytes at most; %lld were planned, and the formula says %lld",
-                    rank, (long long)use->peak_total_bytes, (long long)planned->peak_total_bytes,
+        return fail(OUT_OF_BOUND,
+                    "rank %d: a peak of %lld bytes; %lld were planned, and the formula says %lld", rank,
+                    (long long)use->peak_total_bytes, (long long)planned->peak_total_bytes,
                     (long long)formula->bytes);
     bool empty = rank == 0 && !(use->peak_bytes[PART_WORKSPACE] > 0);
     return empty ? fail(OUT_OF_BOUND, "workspace of 0 bytes") : OK;
@@ -128,8 +129,8 @@ static enum status compare(const struct tiny *tiny, const struct layout_case *c)
 {
     struct job real, dry;
     int size = 0;
-    TRY(play(tiny, c, false, &real, &size));
-    TRY(play(tiny, c, true, &dry, &size));
+    TRY(run_case(tiny, c, false, &real, &size));
+    TRY(run_case(tiny, c, true, &dry, &size));
     enum status status = OK;
     for (int rank = 0; status == OK && rank < size; rank++)
         status = compare_rank(&real, &dry, rank);
@@ -232,7 +233,7 @@ int main(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i += UNDER_TSAN ? 4 : UNDER_SANITIZER ? 2 : 1) {
         enum status status = compare(&tiny, &cases[i]);
         bad += status != OK;
-        printf("\"%s\": %s\n", cases[i].layout, status == OK ? "to the byte" : fail_text());
+        printf("\"%s\": %s\n", cases[i].layout, status == OK ? "equal" : fail_text());
     }
     tiny_destroy(&tiny);
     return bad != 0;

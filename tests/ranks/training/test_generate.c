@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A tiny model overfits one short text on four ranks; from its checkpoint one rank generates the text byte
  * for byte, past the end of the context window and up to the end-of-document token, with a two-byte
- * tokenizer vocabulary too. An early checkpoint must generate something else: a test that always passes
- * would not notice that nothing was loaded. */
+ * tokenizer vocabulary too. An early checkpoint must generate other text, or the test would
+ * not detect that nothing was loaded. */
 #include "tests/support/sanitized.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/data/dataset.h"
@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* 72 bytes and the end-of-document token: 73 has no common factor with the window of 48, so training shows
- * every position of the poem at every position of the window. Any eight bytes determine the next one. */
+/* 72 bytes and the end-of-document token: 73 has no common factor with the window of 48, so in training
+ * every byte of the poem occurs at every position of the window. Any eight bytes determine the next one. */
 static const char poem[] = "Of shoes and ships and sealing wax, caf\xC3\xA9s, a lobster, five kings: told.";
 enum { POEM = sizeof poem - 1, COPIES = 60, PROMPT = 12, EARLY_STEP = 5 };
 
@@ -55,15 +55,15 @@ static void expect_ok(struct fixture *fixture, enum status status, const char *w
     fixture->failures += status != OK;
 }
 
-static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *place)
+static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where)
 {
     (void)about;
     (void)kind;
-    (void)place;
+    (void)where;
     return remove(path);
 }
 
-/* ---- a folder with the text and a recipe ---- */
+/* ---- data and recipe ---- */
 
 static enum status write_data(const struct fixture *fixture)
 {
@@ -121,32 +121,32 @@ static enum status train_family(const struct fixture *fixture)
 
 /* ---- generation ---- */
 
-struct wish {
+struct prompt_case {
     int64_t step, tokens;
     const char *prompt;
     const char *device;
     bool no_stop;
 };
 
-static enum status say(const struct fixture *fixture, const struct wish *wish, struct generate_result *result,
-                       struct text *out)
+static enum status generate_text(const struct fixture *fixture, const struct prompt_case *c,
+                                 struct generate_result *result, struct text *out)
 {
     const char *const one_rank[] = {
-        "tp=1", "pp=1", "dp=1", "parallel.sequence_parallel=false", "train.micro_batch_size=1", wish->device};
+        "tp=1", "pp=1", "dp=1", "parallel.sequence_parallel=false", "train.micro_batch_size=1", c->device};
     struct recipe *recipe = NULL;
     char *memory = NULL, checkpoint[200];
     size_t size = 0;
     TRY(load(fixture, one_rank, sizeof one_rank / sizeof *one_rank, &recipe));
-    snprintf(checkpoint, sizeof checkpoint, "%s/step-%08d", recipe->checkpoint.save, (int)wish->step);
+    snprintf(checkpoint, sizeof checkpoint, "%s/step-%08d", recipe->checkpoint.save, (int)c->step);
     struct generate_options options = {
         .recipe = recipe,
         .transport = "local",
         .checkpoint = checkpoint,
-        .prompt = wish->prompt,
-        .prompt_bytes = (int64_t)strlen(wish->prompt),
-        .tokens = wish->tokens,
+        .prompt = c->prompt,
+        .prompt_bytes = (int64_t)strlen(c->prompt),
+        .tokens = c->tokens,
         .sampling = {.temperature = 0.0, .top_p = 1.0},
-        .no_stop = wish->no_stop,
+        .no_stop = c->no_stop,
         .to = open_memstream(&memory, &size),
     };
     enum status status = options.to != NULL ? generate(&options, result) : fail(NO_MEMORY, "no stream");
@@ -159,62 +159,64 @@ static enum status say(const struct fixture *fixture, const struct wish *wish, s
 }
 
 /* The poem from its first bytes to its end. The window is 48 tokens; 60 are generated. */
-static void says_it_by_heart(struct fixture *fixture, const char *device)
+static void generates_the_poem(struct fixture *fixture, const char *device)
 {
     struct generate_result result = {0};
-    struct text said = {0};
+    struct text generated = {0};
     char prompt[PROMPT + 1] = {0};
     memcpy(prompt, poem, PROMPT);
-    const struct wish wish = {.step = 300, .tokens = 300, .prompt = prompt, .device = device};
-    expect_ok(fixture, say(fixture, &wish, &result, &said), "generates");
-    expect(fixture, strcmp(text_chars(&said), poem) == 0, "generates the poem");
+    const struct prompt_case c = {.step = 300, .tokens = 300, .prompt = prompt, .device = device};
+    expect_ok(fixture, generate_text(fixture, &c, &result, &generated), "generates");
+    expect(fixture, strcmp(text_chars(&generated), poem) == 0, "generates the poem");
     expect(fixture, result.stopped && result.tokens == POEM - PROMPT + 1, "stops at its end");
     expect(fixture, result.prompt_tokens == PROMPT && result.step == 300, "reports prompt length and step");
     if (fixture->failures > 0)
-        printf("said \"%s\"\n", text_chars(&said));
-    text_free(&said);
+        printf("generated \"%s\"\n", text_chars(&generated));
+    text_free(&generated);
 }
 
-/* After the end comes the beginning; generation without a prompt starts there too. */
-static void goes_on(struct fixture *fixture)
+/* After its end the poem is generated from its beginning; so it is without a prompt. */
+static void restarts_after_the_end(struct fixture *fixture)
 {
     struct generate_result result = {0};
-    struct text said = {0};
-    const struct wish on = {.step = 300,
-                            .tokens = 30,
-                            .prompt = "five kings: told.",
-                            .device = "cluster.device=cpu",
-                            .no_stop = true};
-    const struct wish from_nothing = {
+    struct text generated = {0};
+    const struct prompt_case from_end = {.step = 300,
+                                         .tokens = 30,
+                                         .prompt = "five kings: told.",
+                                         .device = "cluster.device=cpu",
+                                         .no_stop = true};
+    const struct prompt_case no_prompt = {
         .step = 300, .tokens = 20, .prompt = "", .device = "cluster.device=cpu"};
-    expect_ok(fixture, say(fixture, &on, &result, &said), "goes on");
+    expect_ok(fixture, generate_text(fixture, &from_end, &result, &generated), "generates past the end");
     expect(fixture, !result.stopped && result.tokens == 30, "does not stop early");
-    expect(fixture, strncmp(text_chars(&said) + strlen(on.prompt), poem, 29) == 0, "begins again");
-    text_free(&said);
-    expect_ok(fixture, say(fixture, &from_nothing, &result, &said), "begins");
-    expect(fixture, result.prompt_tokens == 0 && strncmp(text_chars(&said), poem, 20) == 0,
+    expect(fixture, strncmp(text_chars(&generated) + strlen(from_end.prompt), poem, 29) == 0,
+           "continues with its beginning");
+    text_free(&generated);
+    expect_ok(fixture, generate_text(fixture, &no_prompt, &result, &generated), "generates without a prompt");
+    expect(fixture, result.prompt_tokens == 0 && strncmp(text_chars(&generated), poem, 20) == 0,
            "starts at the beginning of the poem");
-    text_free(&said);
+    text_free(&generated);
 }
 
 /* After a few steps the model has not learned the poem: output equal to the poem would not come from the
  * checkpoint. */
-static void early_it_does_not_know(struct fixture *fixture)
+static void early_checkpoint_differs(struct fixture *fixture)
 {
     struct generate_result result = {0};
-    struct text said = {0};
-    const struct wish wish = {
+    struct text generated = {0};
+    const struct prompt_case c = {
         .step = EARLY_STEP, .tokens = 40, .prompt = "Of shoes and", .device = "cluster.device=cpu"};
-    expect_ok(fixture, say(fixture, &wish, &result, &said), "generates early");
-    expect(fixture, strncmp(text_chars(&said), poem, 40) != 0, "an early checkpoint generates other text");
-    text_free(&said);
+    expect_ok(fixture, generate_text(fixture, &c, &result, &generated), "generates early");
+    expect(fixture, strncmp(text_chars(&generated), poem, 40) != 0,
+           "an early checkpoint generates other text");
+    text_free(&generated);
 }
 
-static void refuses(struct fixture *fixture)
+static void rejects_invalid_requests(struct fixture *fixture)
 {
     struct generate_result result = {0};
-    struct text said = {0};
-    const struct wish wishes[] = {
+    struct text generated = {0};
+    const struct prompt_case cases[] = {
         {.step = 300,
          .tokens = 3,
          .prompt = "0123456789012345678901234567890123456789012345678",
@@ -228,24 +230,24 @@ static void refuses(struct fixture *fixture)
         "cluster.device dry computes nothing and cannot generate text; use cluster.device=cpu",
         "model.hidden_size 64, but the recipe has 32"};
     const enum status expected[] = {BAD_USAGE, BAD_CHECKPOINT, BAD_RECIPE, BAD_CHECKPOINT};
-    for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
-        enum status status = say(fixture, &wishes[i], &result, &said);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        enum status status = generate_text(fixture, &cases[i], &result, &generated);
         expect(fixture, status == expected[i] && strstr(fail_text(), why[i]) != NULL, why[i]);
-        expect(fixture, said.length == 0, "a rejected prompt prints nothing");
-        text_free(&said);
+        expect(fixture, generated.length == 0, "a rejected prompt prints nothing");
+        text_free(&generated);
     }
 }
 
-/* Output after 20 steps has no expected value; only thread invariance is checked. */
-static void says_something(struct fixture *fixture, const char *device)
+/* Under a sanitizer: after 20 steps the text has no expected value, so only its length is checked. */
+static void generates_requested_tokens(struct fixture *fixture, const char *device)
 {
     struct generate_result result = {0};
-    struct text said = {0};
-    const struct wish wish = {
+    struct text generated = {0};
+    const struct prompt_case c = {
         .step = 20, .tokens = 60, .prompt = "Of shoes", .device = device, .no_stop = true};
-    expect_ok(fixture, say(fixture, &wish, &result, &said), "generates");
+    expect_ok(fixture, generate_text(fixture, &c, &result, &generated), "generates");
     expect(fixture, result.tokens == 60, "generates the requested number of tokens");
-    text_free(&said);
+    text_free(&generated);
 }
 
 static void one_family(struct fixture *fixture, int family)
@@ -256,18 +258,18 @@ static void one_family(struct fixture *fixture, int family)
     if (fixture->failures > 0)
         return;
     if (UNDER_SANITIZER) {
-        says_something(fixture, "cluster.device=cpu");
-        says_something(fixture, "cluster.device=strict");
-        says_something(fixture, "precision.params_dtype=bf16");
+        generates_requested_tokens(fixture, "cluster.device=cpu");
+        generates_requested_tokens(fixture, "cluster.device=strict");
+        generates_requested_tokens(fixture, "precision.params_dtype=bf16");
         return;
     }
-    says_it_by_heart(fixture, "cluster.device=cpu");
-    says_it_by_heart(fixture, "cluster.device=strict");
-    says_it_by_heart(fixture, "precision.params_dtype=bf16");
-    says_it_by_heart(fixture, "precision.params_dtype=fp16");
-    goes_on(fixture);
-    early_it_does_not_know(fixture);
-    refuses(fixture);
+    generates_the_poem(fixture, "cluster.device=cpu");
+    generates_the_poem(fixture, "cluster.device=strict");
+    generates_the_poem(fixture, "precision.params_dtype=bf16");
+    generates_the_poem(fixture, "precision.params_dtype=fp16");
+    restarts_after_the_end(fixture);
+    early_checkpoint_differs(fixture);
+    rejects_invalid_requests(fixture);
 }
 
 int main(void)

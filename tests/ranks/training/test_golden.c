@@ -40,7 +40,7 @@ static const struct mesh_case mesh_cases[] = {
 enum { MESH_CASES = sizeof mesh_cases / sizeof *mesh_cases };
 
 /* Faults to inject. */
-enum act {
+enum fault_kind {
     NOTHING,
     SCALED_GRADIENT,   // of one matrix, by 1 + 1/256
     SWAPPED_POSITIONS, // of the second and third token
@@ -53,7 +53,7 @@ enum act {
 struct fault {
     const char *what;
     int of; // index of the golden file
-    enum act act;
+    enum fault_kind kind;
     const char *override; // or a modified recipe
 };
 static const struct fault faults[] = {
@@ -75,13 +75,13 @@ static const struct fault faults[] = {
 enum { FAULTS = sizeof faults / sizeof *faults };
 
 /* A run: state shared by its ranks. Each rank writes its own slices into the record. */
-struct flight {
+struct golden_run {
     const struct golden *golden;
     const struct params *params; // of the whole model
-    enum act act;
+    enum fault_kind fault;
     int noise; // noise seed
-    struct run run;
-    struct flight_record record;
+    struct run config;
+    struct run_record record;
 };
 
 /* ---- on a rank ---- */
@@ -98,24 +98,24 @@ static int32_t formula(int64_t step, int64_t row, int64_t s, int64_t vocab)
     return (int32_t)((step * 7919 + row * 104729 + s * 1299709 + ((s * s) % 31) * 17) % vocab);
 }
 
-static void write_sequence(const struct flight *flight, int64_t step, int64_t row, struct sequence to)
+static void write_sequence(const struct golden_run *run, int64_t step, int64_t row, struct sequence to)
 {
-    const struct model_config *model = &flight->run.recipe->model;
+    const struct model_config *model = &run->config.recipe->model;
     enum { SECOND_DOCUMENT = 5 };
     for (int64_t s = 0; s < model->seq_length; s++) {
-        bool second = flight->golden->documents && s >= SECOND_DOCUMENT;
+        bool second = run->golden->documents && s >= SECOND_DOCUMENT;
         to.token[s] = formula(step, row, s, model->vocab_size);
         to.label[s] = formula(step, row, s + 1, model->vocab_size);
         to.position[s] = (int32_t)(second ? s - SECOND_DOCUMENT : s);
         to.document[s] = second ? 1 : 0;
-        bool counts = !flight->golden->mask || (s + step) % (row + 2) != 0;
-        to.mask[s] = counts || flight->act == NO_MASK ? 1.0F : 0.0F;
+        bool counts = !run->golden->mask || (s + step) % (row + 2) != 0;
+        to.mask[s] = counts || run->fault == NO_MASK ? 1.0F : 0.0F;
     }
-    if (flight->act == SWAPPED_POSITIONS) {
+    if (run->fault == SWAPPED_POSITIONS) {
         to.position[1] = 2;
         to.position[2] = 1;
     }
-    if (flight->act == SHIFTED_LABEL && row == 2)
+    if (run->fault == SHIFTED_LABEL && row == 2)
         to.label[7] = (to.label[7] + 1) % (int32_t)model->vocab_size;
 }
 
@@ -125,11 +125,11 @@ static enum status send(struct rank_state *w, const void *device, const void *ho
     return copy_to_device(w->compute, (void *)(uintptr_t)device, host, bytes);
 }
 
-static enum status fill_microbatch(const struct flight *flight, struct rank_state *w, int64_t step, int j,
+static enum status fill_microbatch(const struct golden_run *run, struct rank_state *w, int64_t step, int j,
                                    int32_t *host)
 {
     int64_t rows = w->batches.rows, length = w->batches.seq_length, tokens = rows * length;
-    struct batch_coord place = {.global_batch_size = flight->golden->rows,
+    struct batch_coord place = {.global_batch_size = run->golden->rows,
                                 .micro_batch_size = rows,
                                 .dp_size = w->mesh.degrees.dp,
                                 .dp_rank = w->groups->coord.dp,
@@ -138,7 +138,7 @@ static enum status fill_microbatch(const struct flight *flight, struct rank_stat
     for (int64_t b = 0; b < rows; b++) {
         int32_t *at = host + b * length;
         write_sequence(
-            flight, step - 1, (int64_t)batch_first_sample(&place) + b,
+            run, step - 1, (int64_t)batch_first_sample(&place) + b,
             (struct sequence){at, at + tokens, at + 2 * tokens, at + 3 * tokens, mask + b * length});
     }
     struct batch *batch = &w->batches.list[j];
@@ -147,7 +147,7 @@ static enum status fill_microbatch(const struct flight *flight, struct rank_stat
     TRY(send(w, batch->label, host + tokens, bytes));
     TRY(send(w, batch->position, host + 2 * tokens, bytes));
     TRY(send(w, batch->loss_mask, mask, bytes));
-    if (!flight->golden->documents || flight->act == NO_DOCUMENTS) {
+    if (!run->golden->documents || run->fault == NO_DOCUMENTS) {
         batch->document = NULL;
         return stream_sync(w->compute);
     }
@@ -157,35 +157,35 @@ static enum status fill_microbatch(const struct flight *flight, struct rank_stat
 
 static enum status loaded(void *context, struct rank_state *w, int64_t step)
 {
-    const struct flight *flight = context;
+    const struct golden_run *run = context;
     int32_t *host = calloc((size_t)(w->batches.rows * w->batches.seq_length) * 5, sizeof *host);
     enum status status = host != NULL ? OK : fail(NO_MEMORY, "no memory for a microbatch");
     for (int j = 0; status == OK && j < w->batches.count; j++)
-        status = fill_microbatch(flight, w, step, j, host);
+        status = fill_microbatch(run, w, step, j, host);
     free(host);
     return status;
 }
 
 static enum status declared(void *context, struct rank_state *w)
 {
-    const struct flight *flight = context;
-    for (int i = 0; flight->act == DECAYED_BIASES && i < w->params.count; i++)
+    const struct golden_run *run = context;
+    for (int i = 0; run->fault == DECAYED_BIASES && i < w->params.count; i++)
         w->params.rows[i].decay = true;
     return OK;
 }
 
 /* Noise for a row of `all`, which has the gradients of the whole model: its bound is eight standard
  * deviations, the noise has one. */
-static enum status add_noise(const struct flight *flight, int64_t step, int row, struct snapshot *all)
+static enum status add_noise(const struct golden_run *run, int64_t step, int row, struct snapshot *all)
 {
-    const struct model_config *model = &flight->run.recipe->model;
+    const struct model_config *model = &run->config.recipe->model;
     float *bound = NULL, *normal = calloc((size_t)all->count[row] + 1, sizeof *normal);
-    double tokens = (double)(flight->golden->rows * model->seq_length);
+    double tokens = (double)(run->golden->rows * model->seq_length);
     enum status status = normal != NULL ? OK : fail(NO_MEMORY, "no memory for noise");
     if (status == OK)
-        status = golden_gradient_bound(model, flight->params, all, tokens, row, &bound);
+        status = golden_gradient_bound(model, run->params, all, tokens, row, &bound);
     if (status == OK) {
-        struct philox generator = philox_named((uint64_t)flight->noise, flight->params->rows[row].name);
+        struct philox generator = philox_named((uint64_t)run->noise, run->params->rows[row].name);
         philox_normal(generator, (uint64_t)step, 0, all->count[row], normal);
         // Written to the buffer of another kind: later bounds depend on the unmodified gradients.
         for (int64_t i = 0; i < all->count[row]; i++)
@@ -196,14 +196,14 @@ static enum status add_noise(const struct flight *flight, int64_t step, int row,
     return status;
 }
 
-static enum status make_noise(const struct flight *flight, struct rank_state *w, int64_t step)
+static enum status make_noise(const struct golden_run *run, struct rank_state *w, int64_t step)
 {
     struct snapshot all;
-    TRY(snapshot_create(flight->params, &all));
+    TRY(snapshot_create(run->params, &all));
     enum status status = snapshot_take(&all, w, SNAPSHOT_GRADIENT);
     for (int row = 0; status == OK && row < all.rows; row++)
         if (all.count[row] > 0)
-            status = add_noise(flight, step, row, &all);
+            status = add_noise(run, step, row, &all);
     float **gradients = all.tensor[SNAPSHOT_GRADIENT];
     all.tensor[SNAPSHOT_GRADIENT] = all.tensor[SNAPSHOT_M];
     all.tensor[SNAPSHOT_M] = gradients;
@@ -237,23 +237,23 @@ static enum status scale_gradient(struct rank_state *w)
 
 static enum status reduced(void *context, struct rank_state *w, int64_t step)
 {
-    const struct flight *flight = context;
-    if (flight->act == SCALED_GRADIENT)
+    const struct golden_run *run = context;
+    if (run->fault == SCALED_GRADIENT)
         return scale_gradient(w);
-    return flight->act == NOISE ? make_noise(flight, w, step) : OK;
+    return run->fault == NOISE ? make_noise(run, w, step) : OK;
 }
 
 static enum status built(void *context, struct rank_state *w)
 {
-    struct flight *flight = context;
-    return snapshot_take(&flight->record.initial, w, SNAPSHOT_WEIGHT);
+    struct golden_run *run = context;
+    return snapshot_take(&run->record.initial, w, SNAPSHOT_WEIGHT);
 }
 
 static enum status stepped(void *context, struct rank_state *w, int64_t step,
                            const struct step_result *result)
 {
-    struct flight *flight = context;
-    struct snapshot *to = &flight->record.step[step - 1];
+    struct golden_run *run = context;
+    struct snapshot *to = &run->record.step[step - 1];
     for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
         TRY(snapshot_take(to, w, (enum snapshot_kind)kind));
     if (w->world->rank == 0) {
@@ -266,11 +266,11 @@ static enum status stepped(void *context, struct rank_state *w, int64_t step,
 
 static enum status rank_body(struct world *world, void *argument)
 {
-    struct flight *flight = argument;
+    struct golden_run *run = argument;
     struct rank_state state;
-    TRY(rank_create(&flight->run, world, true, &state));
+    TRY(rank_create(&run->config, world, true, &state));
     enum status status = OK;
-    for (int step = 0; status == OK && step < flight->golden->steps; step++) {
+    for (int step = 0; status == OK && step < run->golden->steps; step++) {
         struct step_result result;
         status = rank_step(&state, &result);
     }
@@ -317,29 +317,30 @@ static enum status load_recipe(const struct golden *golden, const struct mesh_ca
     return status;
 }
 
-static enum status fly(const struct golden *golden, const struct params *params, const struct recipe *recipe,
-                       enum act act, int noise, struct flight *flight)
+static enum status run_world(const struct golden *golden, const struct params *params,
+                             const struct recipe *recipe, enum fault_kind fault, int noise,
+                             struct golden_run *run)
 {
-    *flight = (struct flight){.golden = golden, .params = params, .act = act, .noise = noise};
-    TRY(snapshot_create(params, &flight->record.initial));
+    *run = (struct golden_run){.golden = golden, .params = params, .fault = fault, .noise = noise};
+    TRY(snapshot_create(params, &run->record.initial));
     for (int s = 0; s < golden->steps; s++)
-        TRY(snapshot_create(params, &flight->record.step[s]));
-    TRY(run_create(recipe, false, &flight->run));
-    flight->run.hooks = (struct hooks){.context = flight,
+        TRY(snapshot_create(params, &run->record.step[s]));
+    TRY(run_create(recipe, false, &run->config));
+    run->config.hooks = (struct hooks){.context = run,
                                        .declared = declared,
                                        .built = built,
                                        .loaded = loaded,
                                        .gradients_complete = reduced,
                                        .stepped = stepped};
-    return world_run("local", recipe_world_size(recipe), rank_body, flight);
+    return world_run("local", recipe_world_size(recipe), rank_body, run);
 }
 
-static void land(struct flight *flight)
+static void run_free(struct golden_run *run)
 {
-    run_destroy(&flight->run);
-    snapshot_destroy(&flight->record.initial);
+    run_destroy(&run->config);
+    snapshot_destroy(&run->record.initial);
     for (int s = 0; s < GOLDEN_STEPS_MAX; s++)
-        snapshot_destroy(&flight->record.step[s]);
+        snapshot_destroy(&run->record.step[s]);
 }
 
 /* A golden file with everything needed for the comparison. */
@@ -352,17 +353,17 @@ struct fixture {
 
 static enum status measure_spread(struct fixture *fixture, const struct recipe *recipe)
 {
-    struct flight quiet, noisy;
-    enum status status = fly(&fixture->golden, &fixture->params, recipe, NOTHING, 0, &quiet);
+    struct golden_run quiet, noisy;
+    enum status status = run_world(&fixture->golden, &fixture->params, recipe, NOTHING, 0, &quiet);
     if (status == OK)
         status = golden_spread_create(&quiet.record.initial, fixture->golden.steps, &fixture->spread);
     for (int n = 0; status == OK && n < GOLDEN_NOISY_RUNS; n++) {
-        status = fly(&fixture->golden, &fixture->params, recipe, NOISE, n, &noisy);
+        status = run_world(&fixture->golden, &fixture->params, recipe, NOISE, n, &noisy);
         if (status == OK)
             golden_spread_add(&fixture->spread, &quiet.record, &noisy.record);
-        land(&noisy);
+        run_free(&noisy);
     }
-    land(&quiet);
+    run_free(&quiet);
     return status;
 }
 
@@ -406,19 +407,19 @@ static bool check(const struct fixture *fixture, const struct mesh_case *mesh_ca
 {
     const char *title = fault != NULL ? fault->what : fixture->name;
     struct recipe *right = NULL, *recipe = NULL;
-    struct flight flight = {0};
+    struct golden_run run = {0};
     struct golden_verdict verdict = {0};
     enum status status = load_recipe(&fixture->golden, mesh_case, device, NULL, &right);
     if (status == OK)
         status =
             load_recipe(&fixture->golden, mesh_case, device, fault != NULL ? fault->override : NULL, &recipe);
     if (status == OK)
-        status =
-            fly(&fixture->golden, &fixture->params, recipe, fault != NULL ? fault->act : NOTHING, 0, &flight);
+        status = run_world(&fixture->golden, &fixture->params, recipe, fault != NULL ? fault->kind : NOTHING,
+                           0, &run);
     if (status == OK)
-        status = golden_compare(&fixture->golden, right, &fixture->params, &fixture->spread, &flight.record,
+        status = golden_compare(&fixture->golden, right, &fixture->params, &fixture->spread, &run.record,
                                 &verdict);
-    land(&flight);
+    run_free(&run);
     recipe_destroy(right);
     recipe_destroy(recipe);
     if (status != OK) {
@@ -458,6 +459,6 @@ int main(int argc, char **argv)
         bad += !check(&fixtures[faults[f].of], &mesh_cases[0], argv[2], &faults[f]);
     for (int i = 0; i < CASES; i++)
         fixture_destroy(&fixtures[i]);
-    printf("%s\n", bad == 0 ? "all good" : "NOT GOOD");
+    printf("%s\n", bad == 0 ? "all passed" : "FAILED");
     return bad == 0 ? 0 : 1;
 }

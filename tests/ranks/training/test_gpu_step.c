@@ -28,7 +28,7 @@ enum { RANKS = 8, RANGES = 2000 };
 struct watch {
     struct emulator_calls before[RANKS];
     int failures[RANKS];
-    bool waits;                 // on purpose, in every step
+    bool waits;                 // the injected fault: the host waits in every step
     char ranges[RANKS][RANGES]; // of a step
 };
 
@@ -160,7 +160,7 @@ static int complain(const char *layout, const char *what)
 }
 
 /* Failures of an observed run. */
-static int look(const struct tiny *tiny, const char *layout, bool waits, struct trace *out)
+static int observe(const struct tiny *tiny, const char *layout, bool waits, struct trace *out)
 {
     struct watch watch = {.waits = waits};
     int failures = 0;
@@ -181,19 +181,19 @@ static int same_bits(const char *layout, const struct trace *reference, const st
 }
 
 /* An out-of-memory configuration is rejected before the first step, with the requested bytes and a fix. */
-static int refuses_a_small_gpu(const struct tiny *tiny)
+static int rejects_a_small_gpu(const struct tiny *tiny)
 {
-    static const char *const said[] = {"cudaMalloc of ", "1.00 GiB of the GPU's 1.00 GiB are free",
-                                       "rank 0 needs ",  " of GPU 0 (",
-                                       "activations ",   "memory.recompute_granularity full"};
+    static const char *const expected[] = {"cudaMalloc of ", "1.00 GiB of the GPU's 1.00 GiB are free",
+                                           "rank 0 needs ",  " of GPU 0 (",
+                                           "activations ",   "memory.recompute_granularity full"};
     struct trace ignored;
     int failures = 0;
     setenv("EMULATOR_FAIL", "cudaMalloc", 1);
     enum status status = train(tiny, "pipeline.schedule=gpipe", NULL, &ignored);
     unsetenv("EMULATOR_FAIL");
-    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
-        if (status != NO_DEVICE_MEMORY || strstr(fail_text(), said[i]) == NULL)
-            failures += complain(said[i], fail_text());
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
+        if (status != NO_DEVICE_MEMORY || strstr(fail_text(), expected[i]) == NULL)
+            failures += complain(expected[i], fail_text());
     return failures;
 }
 
@@ -207,17 +207,17 @@ int main(void)
                          "pipeline.schedule=gpipe precision.params_dtype=bf16 " FUSED,
                          "pipeline.schedule=gpipe precision.params_dtype=bf16 " FUSED HOST};
     for (size_t i = 0; i < sizeof one / sizeof *one; i += 2) {
-        failures += look(&tiny, one[i], false, &stays) + look(&tiny, one[i + 1], false, &leaves);
+        failures += observe(&tiny, one[i], false, &stays) + observe(&tiny, one[i + 1], false, &leaves);
         failures += same_bits(one[i + 1], &stays, &leaves);
     }
-    if (look(&tiny, one[0], true, &ignored) == 0)
-        failures += complain(one[0], "a host that waits in every step is not seen");
-    failures += look(&tiny,
-                     "tp=2 dp=2 pp=2 cluster.transport=nccl parallel.zero_stage=1 "
-                     "precision.params_dtype=bf16",
-                     false, &ignored);
-    failures += look(&tiny, "pipeline.schedule=gpipe " TIMED, false, &ignored);
-    failures += refuses_a_small_gpu(&tiny);
+    if (observe(&tiny, one[0], true, &ignored) == 0)
+        failures += complain(one[0], "a host that waits in every step is not detected");
+    failures += observe(&tiny,
+                        "tp=2 dp=2 pp=2 cluster.transport=nccl parallel.zero_stage=1 "
+                        "precision.params_dtype=bf16",
+                        false, &ignored);
+    failures += observe(&tiny, "pipeline.schedule=gpipe " TIMED, false, &ignored);
+    failures += rejects_a_small_gpu(&tiny);
     tiny_destroy(&tiny);
     printf("%d failures\n", failures);
     return failures != 0;

@@ -49,7 +49,7 @@ static const struct graph_case cases[] = {
 /* By rank 0. */
 struct watch {
     struct emulator_calls before;
-    int graphs, launches;     // graphs, and launches outside of graphs, in the last step
+    int graphs, launches;     // graph launches, and kernel launches outside of graphs, in the last step
     int skipped, faulty_step; // steps so far; the step in which two microbatches are swapped, or 0
 };
 
@@ -89,7 +89,7 @@ static enum status train(const struct tiny *tiny, const struct graph_case *c, co
     TRY(tiny_recipe(tiny, c->family, SMALL, layout, 0, &recipe));
     struct trace_options options = {.transport = recipe_transport(recipe),
                                     .evaluates_often = c->often,
-                                    .goes_on = !c->often,
+                                    .looks_ahead = !c->often,
                                     .stop_after = c->stops ? 1 : 0,
                                     .hooks = {.context = watch, .loaded = loaded, .stepped = stepped}};
     if (strstr(c->layout, "post_validation") != NULL) // ranks look ahead when no observer is set
@@ -141,8 +141,8 @@ static int compare(const struct tiny *tiny, const struct graph_case *c)
 }
 
 /* A run that must fail, and its error message. */
-static int refuses(const struct tiny *tiny, const char *failing, int faulty_step, const char *first,
-                   const char *last)
+static int check_failure(const struct tiny *tiny, const char *failing, int faulty_step, const char *first,
+                         const char *last)
 {
     struct watch watch = {.faulty_step = faulty_step};
     struct trace ignored;
@@ -150,8 +150,8 @@ static int refuses(const struct tiny *tiny, const char *failing, int faulty_step
     enum status status =
         train(tiny, &(struct graph_case){.layout = "pipeline.schedule=gpipe"}, GRAPHS, &watch, &ignored);
     unsetenv("EMULATOR_FAIL");
-    bool told = status != OK && strstr(fail_text(), first) != NULL && strstr(fail_text(), last) != NULL;
-    return told ? 0 : complain(first, status != OK ? fail_text() : "no error was reported");
+    bool reported = status != OK && strstr(fail_text(), first) != NULL && strstr(fail_text(), last) != NULL;
+    return reported ? 0 : complain(first, status != OK ? fail_text() : "no error was reported");
 }
 
 int main(void)
@@ -161,13 +161,15 @@ int main(void)
     MUST(tiny_create(&tiny));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         failures += compare(&tiny, &cases[i]);
-    failures += refuses(&tiny, "cudaGraphInstantiate", 0,
-                        "cluster.cuda_graphs true: cuda: cudaGraphInstantiate: out of memory",
-                        "use cluster.cuda_graphs false");
-    failures += refuses(&tiny, "cudaStreamEndCapture", 0, "cuda: cudaStreamEndCapture: operation failed",
-                        "use cluster.cuda_graphs false");
+    failures += check_failure(&tiny, "cudaGraphInstantiate", 0,
+                              "cluster.cuda_graphs true: cuda: cudaGraphInstantiate: out of memory",
+                              "use cluster.cuda_graphs false");
+    failures +=
+        check_failure(&tiny, "cudaStreamEndCapture", 0, "cuda: cudaStreamEndCapture: operation failed",
+                      "use cluster.cuda_graphs false");
     if (EMULATOR_COMPARES)
-        failures += refuses(&tiny, "", 3, "a replay differs from the captured graph: call ", "another byte");
+        failures +=
+            check_failure(&tiny, "", 3, "a replay differs from the captured graph: call ", "another byte");
     tiny_destroy(&tiny);
     printf("%d failures\n", failures);
     return failures != 0;

@@ -15,12 +15,12 @@
 
 /* The first layout is the reference; the list ends with NULL. `processes`: layouts that also run under
  * mpirun. */
-struct alike {
+struct layout_group {
     const char *name;
     enum tiny_family family;
     const char *common;
     const char *const *layouts, *const *processes;
-    const char *const *pipelines; // each with every valid schedule
+    const char *const *pipelines; // each is run with every valid schedule
     const char *resumed[2];       // stopped in the first, resumed in the second
 };
 
@@ -96,7 +96,7 @@ static const char *const replicated_processes[] = {"", NULL};
 /* Fewer microbatches than stages. */
 static const char *const few[] = {"", "pp=2", "pp=4 pipeline.layout=[1,1,1,2] cluster.device=strict",
                                   "pp=2 parallel.zero_stage=1", NULL};
-/* One microbatch per step: gradients may be sharded, too. */
+/* One microbatch per step: gradients may be sharded too. */
 static const char *const single[] = {
     "",
     "pp=2",
@@ -110,7 +110,7 @@ static const char *const single[] = {
 static const char *const few_pipelines[] = {"pp=4", NULL};
 
 /* Gradients of the two directions are accumulated separately: the summation order does not depend on p. */
-static const char *const both_ways[] = {
+static const char *const two_directions[] = {
     "pp=2",
     "pp=4",
     "pp=2 pipeline.layout=[0,5] cluster.device=strict",
@@ -118,7 +118,7 @@ static const char *const both_ways[] = {
     "pp=4 parallel.rank_order=pp-dp-tp-cp-ep parallel.overlap_grad_reduce=false cluster.device=strict",
     NULL,
 };
-static const char *const both_ways_data[] = {
+static const char *const two_directions_data[] = {
     "pp=2",
     "pp=4",
     "pp=2 pipeline.layout=[0,5] cluster.device=strict",
@@ -128,7 +128,7 @@ static const char *const both_ways_data[] = {
     "pp=4 parallel.zero_stage=1 parallel.bucket_size_mb=0.002",
     NULL,
 };
-static const char *const both_ways_processes[] = {"pp=4", NULL};
+static const char *const two_directions_processes[] = {"pp=4", NULL};
 
 /* Tensor sizes that dp does not divide. */
 static const char *const thirds[] = {
@@ -140,32 +140,32 @@ static const char *const thirds[] = {
 };
 
 /* Gradients of each microbatch are reduced over the ranks, then added to those of earlier microbatches. */
-#define ALONE " parallel.overlap_grad_reduce=false "
-#define AHEAD " parallel.overlap_param_gather=true "
-static const char *const shared_out[] = {
+#define NO_OVERLAP " parallel.overlap_grad_reduce=false "
+#define PREFETCH   " parallel.overlap_param_gather=true "
+static const char *const zero_2_and_3[] = {
     "parallel.zero_stage=2",
     "parallel.zero_stage=2 cluster.device=strict",
-    "parallel.zero_stage=2" ALONE "pp=2 pipeline.schedule=zb-v cluster.device=strict",
+    "parallel.zero_stage=2" NO_OVERLAP "pp=2 pipeline.schedule=zb-v cluster.device=strict",
     "parallel.zero_stage=3 cluster.device=strict",
-    "parallel.zero_stage=3" AHEAD "cluster.device=strict parallel.bucket_size_mb=0.0001",
-    "parallel.zero_stage=3" AHEAD "pp=2",
-    "parallel.zero_stage=3" AHEAD "pp=2 pipeline.schedule=interleaved cluster.device=strict",
-    "parallel.zero_stage=3" AHEAD ALONE "pp=2 pipeline.schedule=zb-v",
-    "parallel.zero_stage=3" AHEAD "pp=2 pipeline.schedule=zb-h1 pipeline.optimizer_post_validation=true",
-    "parallel.zero_stage=3" AHEAD "memory.recompute_granularity=full memory.recompute_num_layers=2 "
+    "parallel.zero_stage=3" PREFETCH "cluster.device=strict parallel.bucket_size_mb=0.0001",
+    "parallel.zero_stage=3" PREFETCH "pp=2",
+    "parallel.zero_stage=3" PREFETCH "pp=2 pipeline.schedule=interleaved cluster.device=strict",
+    "parallel.zero_stage=3" PREFETCH NO_OVERLAP "pp=2 pipeline.schedule=zb-v",
+    "parallel.zero_stage=3" PREFETCH "pp=2 pipeline.schedule=zb-h1 pipeline.optimizer_post_validation=true",
+    "parallel.zero_stage=3" PREFETCH "memory.recompute_granularity=full memory.recompute_num_layers=2 "
     "cluster.device=strict",
     NULL,
 };
-static const char *const shared_out_processes[] = {"parallel.zero_stage=3" AHEAD "pp=2", NULL};
-static const char *const shared_out_both_ways[] = {
+static const char *const zero_2_and_3_processes[] = {"parallel.zero_stage=3" PREFETCH "pp=2", NULL};
+static const char *const zero_2_and_3_two_directions[] = {
     "pp=2 parallel.zero_stage=2",
     "pp=2 parallel.zero_stage=3 cluster.device=strict",
-    "pp=4 parallel.zero_stage=3" AHEAD "pipeline.layout=[2,0,3,0]",
+    "pp=4 parallel.zero_stage=3" PREFETCH "pipeline.layout=[2,0,3,0]",
     NULL,
 };
-static const char *const shared_out_thirds[] = {
+static const char *const zero_2_and_3_thirds[] = {
     "parallel.zero_stage=2",
-    "parallel.zero_stage=3" AHEAD "cluster.device=strict",
+    "parallel.zero_stage=3" PREFETCH "cluster.device=strict",
     "parallel.zero_stage=3 pp=4",
     NULL,
 };
@@ -181,22 +181,22 @@ static const char *const narrow[] = {
     NULL,
 };
 static const char *const narrow_processes[] = {"pp=2 parallel.zero_stage=1", NULL};
-static const char *const narrow_shared_out[] = {
+static const char *const narrow_zero_2_and_3[] = {
     "parallel.zero_stage=2",
-    "parallel.zero_stage=3" AHEAD "cluster.device=strict",
-    "parallel.zero_stage=3" AHEAD "pp=2",
-    "parallel.zero_stage=3" ALONE "pp=2 pipeline.schedule=zb-h1 cluster.device=strict",
+    "parallel.zero_stage=3" PREFETCH "cluster.device=strict",
+    "parallel.zero_stage=3" PREFETCH "pp=2",
+    "parallel.zero_stage=3" NO_OVERLAP "pp=2 pipeline.schedule=zb-h1 cluster.device=strict",
     "parallel.zero_stage=3 memory.recompute_granularity=full memory.recompute_num_layers=2",
     NULL,
 };
-static const char *const narrow_shared_out_processes[] = {"parallel.zero_stage=3" AHEAD "pp=2", NULL};
+static const char *const narrow_zero_2_and_3_processes[] = {"parallel.zero_stage=3" PREFETCH "pp=2", NULL};
 /* Stochastic rounding by the element's global index in the tensor. */
 static const char *const no_masters[] = {
     "",
     "cluster.threads_per_rank=2 parallel.rank_order=dp-tp-cp-ep-pp",
     "pp=2 parallel.zero_stage=1 parallel.bucket_size_mb=0.002 cluster.device=strict",
     "pp=2 parallel.zero_stage=2 pipeline.schedule=zb-v memory.offload_optimizer=true",
-    "parallel.zero_stage=3" AHEAD "cluster.device=strict",
+    "parallel.zero_stage=3" PREFETCH "cluster.device=strict",
     "pp=2 parallel.zero_stage=3 pipeline.schedule=zb-h1 pipeline.optimizer_post_validation=true",
     NULL,
 };
@@ -205,7 +205,7 @@ static const char *const narrow_single[] = {
     "pp=2 parallel.zero_stage=1 pipeline.schedule=zb-v",
     "parallel.zero_stage=2 cluster.device=strict",
     "pp=2 parallel.zero_stage=3",
-    "pp=2 parallel.zero_stage=3" AHEAD "pipeline.schedule=zb-h1 cluster.device=strict",
+    "pp=2 parallel.zero_stage=3" PREFETCH "pipeline.schedule=zb-h1 cluster.device=strict",
     NULL,
 };
 
@@ -218,7 +218,7 @@ static const char *const overlapped[] = {
 };
 static const char *const overlapped_processes[] = {"pp=2 pipeline.schedule=zb-h1", NULL};
 
-/* fp16: steps are skipped at first and now and then, on all ranks alike; runs are resumed within a
+/* fp16: the first steps and some later ones are skipped, the same on all ranks; runs are resumed within a
  * loss-scale window. */
 #define MOVING_SCALE                                                                         \
     "precision.params_dtype=fp16 precision.initial_loss_scale=16384 precision.hysteresis=1 " \
@@ -231,7 +231,7 @@ static const char *const half[] = {
     NULL,
 };
 
-static const struct alike groups[] = {
+static const struct layout_group groups[] = {
     {"gpt, pipelines",
      TINY_GPT,
      "",
@@ -270,8 +270,8 @@ static const struct alike groups[] = {
     {"gpt, dualpipe, dp 2, dropout",
      TINY_GPT,
      "pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1" TINY_DROPOUT,
-     both_ways_data,
-     both_ways_processes,
+     two_directions_data,
+     two_directions_processes,
      none,
      {"pp=2", "pp=4 pipeline.layout=[0,2,1,2] parallel.zero_stage=1"}},
     {"gpt, dp 3, odd sizes",
@@ -284,28 +284,28 @@ static const struct alike groups[] = {
     {"gpt, ZeRO 2 and 3, tp 2 dp 2, sequence parallel, dropout",
      TINY_GPT,
      "tp=2 dp=2 parallel.sequence_parallel=true train.micro_batch_size=1" TINY_DROPOUT,
-     shared_out,
-     shared_out_processes,
+     zero_2_and_3,
+     zero_2_and_3_processes,
      none,
      {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=2"}},
     {"llama, ZeRO 2 and 3, dp 4, untied",
      TINY_LLAMA,
      "dp=4 train.micro_batch_size=1",
-     shared_out,
+     zero_2_and_3,
      none,
      none,
-     {"pp=2 parallel.zero_stage=2", "parallel.zero_stage=3" AHEAD}},
+     {"pp=2 parallel.zero_stage=2", "parallel.zero_stage=3" PREFETCH}},
     {"gpt, ZeRO 2 and 3, dualpipe, dp 2",
      TINY_GPT,
      "pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1",
-     shared_out_both_ways,
+     zero_2_and_3_two_directions,
      none,
      none,
      {"pp=2 parallel.zero_stage=3", "pp=2 parallel.zero_stage=2"}},
     {"gpt, ZeRO 2 and 3, dp 3, odd sizes",
      TINY_GPT,
      "dp=3 train.micro_batch_size=1 train.global_batch_size=6 model.vocab_size=301",
-     shared_out_thirds,
+     zero_2_and_3_thirds,
      none,
      none,
      {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=3"}},
@@ -313,7 +313,7 @@ static const struct alike groups[] = {
      TINY_LLAMA,
      "pipeline.schedule=dualpipe tp=2 parallel.sequence_parallel=true train.global_batch_size=6 "
      "model.tie_word_embeddings=true",
-     both_ways,
+     two_directions,
      none,
      none,
      {"pp=4", "pp=2"}},
@@ -329,8 +329,8 @@ static const struct alike groups[] = {
      TINY_GPT,
      "precision.params_dtype=bf16 tp=2 dp=2 parallel.sequence_parallel=true "
      "train.micro_batch_size=1" TINY_DROPOUT,
-     narrow_shared_out,
-     narrow_shared_out_processes,
+     narrow_zero_2_and_3,
+     narrow_zero_2_and_3_processes,
      none,
      {"parallel.zero_stage=3", "pp=2 parallel.zero_stage=2"}},
     {"gpt in bf16 without master weights, tp 2 dp 2, dropout",
@@ -371,7 +371,7 @@ struct test {
 
 /* ---- one run and its comparison ---- */
 
-static enum status run(const struct tiny *tiny, const struct alike *group, const char *layout,
+static enum status run(const struct tiny *tiny, const struct layout_group *group, const char *layout,
                        const struct trace_options *options, struct trace *out)
 {
     struct recipe *recipe = NULL;
@@ -382,8 +382,8 @@ static enum status run(const struct tiny *tiny, const struct alike *group, const
 }
 
 /* Records the result. */
-static void judge(struct test *test, const struct alike *group, const char *layout, enum status status,
-                  const struct trace *reference, const struct trace *trace)
+static void record(struct test *test, const struct layout_group *group, const char *layout,
+                   enum status status, const struct trace *reference, const struct trace *trace)
 {
     struct text why = {0};
     test->runs++;
@@ -397,17 +397,17 @@ static void judge(struct test *test, const struct alike *group, const char *layo
     text_free(&why);
 }
 
-static void check(struct test *test, const struct alike *group, const char *layout,
+static void check(struct test *test, const struct layout_group *group, const char *layout,
                   const struct trace *reference)
 {
     struct trace trace = {.steps = 0};
-    judge(test, group, layout, run(&test->tiny, group, layout, &local, &trace), reference, &trace);
+    record(test, group, layout, run(&test->tiny, group, layout, &local, &trace), reference, &trace);
 }
 
 /* Stopped after a quarter of the steps, which for fp16 is within a loss-scale window, and resumed in another
  * layout. */
-static void check_resumed(struct test *test, const struct alike *group, const char *before, const char *after,
-                          const struct trace *reference)
+static void check_resumed(struct test *test, const struct layout_group *group, const char *before,
+                          const char *after, const struct trace *reference)
 {
     struct trace trace = {.steps = 0};
     char first[300], second[300], save[TINY_FOLDER_CHARS + 40];
@@ -419,12 +419,12 @@ static void check_resumed(struct test *test, const struct alike *group, const ch
     enum status status = run(&test->tiny, group, first, &stop, &trace);
     if (status == OK)
         status = run(&test->tiny, group, second, &go_on, &trace);
-    judge(test, group, second, status, reference, &trace);
+    record(test, group, second, status, reference, &trace);
 }
 
 /* Every schedule the recipe accepts for this pipeline, at least three. DualPipe is excluded: it adds the
  * gradients of its two directions in its own order (test_schedules.c). */
-static void check_schedules(struct test *test, const struct alike *group, const char *pipeline,
+static void check_schedules(struct test *test, const struct layout_group *group, const char *pipeline,
                             const struct trace *reference)
 {
     static const char *const must[] = {"gpipe", "1f1b", "zb-h1"};
@@ -475,7 +475,7 @@ static enum status count_loaded(void *context, struct rank_state *w, int64_t ste
     return OK;
 }
 
-static void check_loaded(struct test *test, const struct alike *group, const struct trace *reference)
+static void check_loaded(struct test *test, const struct layout_group *group, const struct trace *reference)
 {
     int counts[2] = {0};
     struct trace_options options = {.transport = "local", .hooks = {counts, .loaded = count_loaded}};
@@ -489,7 +489,7 @@ static void check_loaded(struct test *test, const struct alike *group, const str
 }
 
 /* Tests the comparison itself: it must detect a difference of one bit, and name it. */
-static void check_flipped(struct test *test, const struct alike *group, const struct trace *reference)
+static void check_flipped(struct test *test, const struct layout_group *group, const struct trace *reference)
 {
     struct trace_options options = {.transport = "local", .hooks = {.stepped = flip_bit}};
     struct trace trace = {.steps = 0};
@@ -505,18 +505,18 @@ static void check_flipped(struct test *test, const struct alike *group, const st
     text_free(&why);
 }
 
-static void check_threads(struct test *test, const struct alike *group, const struct trace *reference)
+static void check_threads(struct test *test, const struct layout_group *group, const struct trace *reference)
 {
     struct trace trace = {.steps = 0};
     struct trace_options often = {.transport = "local", .evaluates_often = true};
-    if (!UNDER_SANITIZER) { // these test the test, not the trainer
+    if (!UNDER_SANITIZER) { // these check the test itself, not the trainer
         check_flipped(test, group, reference);
         check_loaded(test, group, reference);
     }
     bool odd = (group - groups) % 2 == 1; // under a sanitizer only one of the two
     if (!UNDER_SANITIZER || !odd) {
         enum status status = run(&test->tiny, group, group->layouts[0], &often, &trace);
-        judge(test, group, "evaluating after each step", status, reference, &trace);
+        record(test, group, "evaluating after each step", status, reference, &trace);
     }
     if (!UNDER_SANITIZER || odd)
         check_resumed(test, group, group->resumed[0], group->resumed[1], reference);
@@ -528,12 +528,12 @@ static void check_threads(struct test *test, const struct alike *group, const st
         check_schedules(test, group, group->pipelines[i], reference);
 }
 
-static void check_group(struct test *test, const struct alike *group)
+static void check_group(struct test *test, const struct layout_group *group)
 {
     struct trace reference = {.steps = 0};
     int runs = test->runs, failures = test->failures;
     enum status status = run(&test->tiny, group, group->layouts[0], &local, &reference);
-    judge(test, group, group->layouts[0], status, &reference, &reference);
+    record(test, group, group->layouts[0], status, &reference, &reference);
     if (status != OK)
         return;
     check_threads(test, group, &reference);
@@ -546,10 +546,10 @@ static void check_group(struct test *test, const struct alike *group)
 
 enum { GROUPS = sizeof groups / sizeof *groups, MOST_PROCESSES = 60 };
 
-/* The layouts of all groups in one launch: to start processes takes longer than a run. */
+/* The layouts of all groups in one launch: starting processes takes longer than a run. */
 static void check_processes(struct test *test, const char *mpirun, const char *program)
 {
-    const struct alike *group_of[MOST_PROCESSES];
+    const struct layout_group *group_of[MOST_PROCESSES];
     struct launch runs[MOST_PROCESSES];
     int count = 0;
     for (size_t g = 0; g < GROUPS; g++)
@@ -563,11 +563,11 @@ static void check_processes(struct test *test, const char *mpirun, const char *p
     CHECK(traces != NULL);
     enum status launched = launch(&(struct mpirun){mpirun, program, &test->tiny}, runs, count, traces);
     for (int i = 0; i < count; i++) {
-        const struct alike *group = group_of[i];
+        const struct layout_group *group = group_of[i];
         enum status status = launched;
         if (status == OK && (i == 0 || group != group_of[i - 1]))
             status = run(&test->tiny, group, group->layouts[0], &local, &reference);
-        judge(test, group, runs[i].layout, status, &reference, &traces[i]);
+        record(test, group, runs[i].layout, status, &reference, &traces[i]);
     }
     free(traces);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Optimizer post-validation is bit-identical to the synchronous optimizer step: runs in which every stage
  * steps on its local information, compared with the synchronous run on one pipeline rank: losses, norms,
- * weights, moments, validation loss. Gradients are clipped never, in every step, and in some; with a
+ * weights, moments, validation loss. Gradients are never clipped, clipped in every step, or in some; with a
  * gradient that is not finite in any stage; stopped and resumed. The speculation must be active: speculative
  * steps and rollbacks are counted.
  *     test_post_validation [MPIRUN]
@@ -28,18 +28,18 @@
 
 enum { AHEAD = TINY_STEPS - 1, WORDS_CHARS = 1200 };
 
-/* Expected from the first rank when it holds no layers, and so little of the norm. */
-enum outcome { RUNS_AHEAD, HOLDS, TAKES_BACK, BOTH, ANY };
+/* Expected of the first rank, which holds no layers and so contributes little to the norm. */
+enum outcome { SPECULATES, WAITS, ROLLS_BACK, BOTH, ANY };
 
 static const struct clipping {
     const char *common;
     enum outcome outcome;
     bool schedules; // the full set is run with every second model
 } clippings[] = {
-    {CLIP("0"), RUNS_AHEAD, false},
-    {CLIP("1000"), RUNS_AHEAD, false},
-    {CLIP("0.01"), HOLDS, false},
-    {CLIP("2") SLOW, TAKES_BACK, true},
+    {CLIP("0"), SPECULATES, false},
+    {CLIP("1000"), SPECULATES, false},
+    {CLIP("0.01"), WAITS, false},
+    {CLIP("2") SLOW, ROLLS_BACK, true},
     {CLIP("3"), UNDER_SANITIZER ? ANY : BOTH, true},
 };
 enum { CLIPPINGS = sizeof clippings / sizeof *clippings };
@@ -87,9 +87,9 @@ struct test {
 };
 
 static const struct trace_options as_one = {.transport = "local"};
-static const struct trace_options going_on = {.transport = "local", .goes_on = true};
+static const struct trace_options ahead_of_steps = {.transport = "local", .looks_ahead = true};
 
-static void judge(struct test *test, const char *what, const char *layout, bool good, const char *why)
+static void record(struct test *test, const char *what, const char *layout, bool good, const char *why)
 {
     test->runs++;
     if (good)
@@ -113,15 +113,15 @@ static enum status run(const struct test *test, const struct subject *subject, c
 
 /* ---- results and statistics ---- */
 
-static bool came_out(enum outcome outcome, const struct trace *t, struct text *why)
+static bool has_outcome(enum outcome outcome, const struct trace *t, struct text *why)
 {
-    text_add(why, "%d of %d steps were run ahead of, %d updates taken back", t->ahead, AHEAD, t->rollbacks);
+    text_add(why, "speculation in %d of %d steps, %d updates rolled back", t->ahead, AHEAD, t->rollbacks);
     switch (outcome) {
-    case RUNS_AHEAD:
+    case SPECULATES:
         return t->ahead == AHEAD && t->rollbacks == 0;
-    case HOLDS:
+    case WAITS:
         return t->ahead == 0 && t->rollbacks == 0;
-    case TAKES_BACK:
+    case ROLLS_BACK:
         return t->ahead == 0 && t->rollbacks >= AHEAD;
     case BOTH:
         return t->ahead > 0 && t->rollbacks > 0;
@@ -138,14 +138,14 @@ static void check(struct test *test, const struct subject *subject, const struct
     struct text why = {0}, words = {0};
     text_add(&words, "%s%s%s", clipping->common, layout, ON);
     enum status status =
-        run(test, subject, clipping->common, words.chars + strlen(clipping->common), &going_on, &trace);
+        run(test, subject, clipping->common, words.chars + strlen(clipping->common), &ahead_of_steps, &trace);
     bool differs = status == OK && trace_differs(reference, &trace, &why);
-    judge(test, subject->name, words.chars, status == OK && !differs,
-          status == OK ? text_chars(&why) : fail_text());
+    record(test, subject->name, words.chars, status == OK && !differs,
+           status == OK ? text_chars(&why) : fail_text());
     text_free(&why);
     if (status == OK && empty_first) {
-        bool good = came_out(clipping->outcome, &trace, &why);
-        judge(test, subject->name, words.chars, good, text_chars(&why));
+        bool good = has_outcome(clipping->outcome, &trace, &why);
+        record(test, subject->name, words.chars, good, text_chars(&why));
     }
     text_free(&why);
     text_free(&words);
@@ -179,7 +179,7 @@ static void check_subject(struct test *test, const struct subject *subject, cons
 {
     struct trace reference = {.steps = 0};
     enum status status = run(test, subject, clipping->common, "", &as_one, &reference);
-    judge(test, subject->name, clipping->common, status == OK, fail_text());
+    record(test, subject->name, clipping->common, status == OK, fail_text());
     for (int i = 0; status == OK && subject->layouts[i] != NULL; i++)
         check(test, subject, clipping, subject->layouts[i], true, &reference);
     if (status != OK || !takes_schedules(subject, clipping))
@@ -198,7 +198,7 @@ static void check_resumed(struct test *test, const struct subject *subject, bool
     for (int i = 0; i < 2; i++)
         text_add(&words[i], "%s%s checkpoint.save=%s/save-%d", subject->layouts[i],
                  (i == 0) == first_waits ? "" : ON, test->tiny.folder, test->runs);
-    struct trace_options stop = going_on, resume = going_on;
+    struct trace_options stop = ahead_of_steps, resume = ahead_of_steps;
     stop.stop_after = TINY_STEPS / 3;
     resume.resume = true;
     enum status status = run(test, subject, clipping->common, "", &as_one, &reference);
@@ -207,8 +207,8 @@ static void check_resumed(struct test *test, const struct subject *subject, bool
     if (status == OK)
         status = run(test, subject, clipping->common, words[1].chars, &resume, &trace);
     bool differs = status == OK && trace_differs(&reference, &trace, &why);
-    judge(test, subject->name, words[1].chars, status == OK && !differs,
-          status == OK ? text_chars(&why) : fail_text());
+    record(test, subject->name, words[1].chars, status == OK && !differs,
+           status == OK ? text_chars(&why) : fail_text());
     text_free(&words[0]);
     text_free(&words[1]);
     text_free(&why);
@@ -237,9 +237,9 @@ static enum status inject(void *context, struct rank_state *w, int64_t step)
 static void check_fault(struct test *test, const struct subject *subject, const char *layout,
                         struct fault fault)
 {
-    char said[2][1024], on[WORDS_CHARS], what[200];
+    char messages[2][1024], on[WORDS_CHARS], what[200];
     enum status status[2];
-    struct trace_options options = going_on;
+    struct trace_options options = ahead_of_steps;
     options.hooks = (struct hooks){.context = &fault, .data_reduced = inject};
     snprintf(on, sizeof on, "%s%s", layout, ON);
     snprintf(what, sizeof what, "%s, %g on pipeline rank %d in step %d", subject->name, (double)fault.value,
@@ -247,13 +247,13 @@ static void check_fault(struct test *test, const struct subject *subject, const 
     for (int i = 0; i < 2; i++) {
         struct trace trace = {.steps = 0};
         status[i] = run(test, subject, CLIP("1"), i == 0 ? layout : on, &options, &trace);
-        snprintf(said[i], sizeof said[i], "%s", status[i] == OK ? "nothing" : fail_text());
+        snprintf(messages[i], sizeof messages[i], "%s", status[i] == OK ? "nothing" : fail_text());
     }
     char step[40];
     snprintf(step, sizeof step, "step %d: the gradient of ", (int)fault.step);
-    bool good = status[0] == NOT_FINITE && status[1] == NOT_FINITE && strcmp(said[0], said[1]) == 0 &&
-                strstr(said[0], step) != NULL;
-    judge(test, what, said[0], good, said[1]);
+    bool good = status[0] == NOT_FINITE && status[1] == NOT_FINITE && strcmp(messages[0], messages[1]) == 0 &&
+                strstr(messages[0], step) != NULL;
+    record(test, what, messages[0], good, messages[1]);
 }
 
 /* With the check disabled the results are the same too. */
@@ -264,7 +264,7 @@ static void check_unchecked(struct test *test, const struct subject *subject, co
     char on[WORDS_CHARS];
     struct text why = {0};
     struct trace traces[2] = {{.steps = 0}, {.steps = 0}};
-    struct trace_options options = going_on;
+    struct trace_options options = ahead_of_steps;
     options.hooks = (struct hooks){.context = &fault, .data_reduced = inject};
     snprintf(on, sizeof on, "%s%s", layout, ON);
     enum status status = run(test, subject, common, layout, &options, &traces[0]);
@@ -273,8 +273,8 @@ static void check_unchecked(struct test *test, const struct subject *subject, co
     // Every rank that detects it stops.
     bool held = fault.pp > 0 || traces[1].ahead < fault.step;
     bool differs = status == OK && trace_differs(&traces[0], &traces[1], &why);
-    judge(test, "a gradient that is not finite, unchecked", on, status == OK && !differs && held,
-          status == OK ? text_chars(&why) : fail_text());
+    record(test, "a gradient that is not finite, unchecked", on, status == OK && !differs && held,
+           status == OK ? text_chars(&why) : fail_text());
     text_free(&why);
 }
 
@@ -285,7 +285,7 @@ static void check_skipped(struct test *test, const struct subject *subject, cons
     char on[WORDS_CHARS], common[WORDS_CHARS];
     struct text why = {0};
     struct trace traces[2] = {{.steps = 0}, {.steps = 0}};
-    struct trace_options options = going_on;
+    struct trace_options options = ahead_of_steps;
     options.hooks = (struct hooks){.context = &fault, .data_reduced = inject};
     snprintf(on, sizeof on, "%s%s", layout, ON);
     snprintf(common, sizeof common, "%s precision.params_dtype=fp16 precision.hysteresis=1 %s", CLIP("0"),
@@ -295,9 +295,9 @@ static void check_skipped(struct test *test, const struct subject *subject, cons
         status = run(test, subject, common, on, &options, &traces[1]);
     bool differs = status == OK && trace_differs(&traces[0], &traces[1], &why);
     bool skipped = fault.step == 0 || !isfinite(traces[1].grad_norm[fault.step - 1]);
-    bool taken_back = fault.step == 0 || traces[1].rollbacks > 0;
-    judge(test, "fp16", on, status == OK && !differs && skipped && taken_back,
-          status == OK ? text_chars(&why) : fail_text());
+    bool rolled_back = fault.step == 0 || traces[1].rollbacks > 0;
+    record(test, "fp16", on, status == OK && !differs && skipped && rolled_back,
+           status == OK ? text_chars(&why) : fail_text());
     text_free(&why);
 }
 
@@ -365,7 +365,7 @@ static int read_metrics(const struct test *test, const char *name, struct text *
     return rollbacks;
 }
 
-static const char asked_to_stop[] = "POST_VALIDATION_STOPS";
+static const char stop_variable[] = "POST_VALIDATION_STOPS";
 
 /* Replaces the trainer's own function (ld --wrap): the signal arrives before the first step ends. */
 void __real_stop_training(struct stop *stop);
@@ -373,16 +373,16 @@ void __wrap_stop_training(struct stop *stop);
 void __wrap_stop_training(struct stop *stop)
 {
     __real_stop_training(stop);
-    if (who_am_i()->rank == 0 && getenv(asked_to_stop) != NULL)
+    if (who_am_i()->rank == 0 && getenv(stop_variable) != NULL)
         kill(getpid(), SIGTERM);
-    while (getenv(asked_to_stop) != NULL && !stop_requested(stop))
+    while (getenv(stop_variable) != NULL && !stop_requested(stop))
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/* One silent run of the trainer in a child process; `asked`: requests a stop in its first step. The
+/* One silent run of the trainer in a child process; `stops`: requests a stop in its first step. The
  * process's exit status is the trainer's status. */
-static enum status train_apart(const struct test *test, const struct subject *subject, const char *words,
-                               bool asked)
+static enum status train_in_child(const struct test *test, const struct subject *subject, const char *words,
+                                  bool stops)
 {
     struct recipe *recipe = NULL;
     TRY(tiny_recipe(&test->tiny, subject->family, subject->common, words, 0, &recipe));
@@ -391,8 +391,8 @@ static enum status train_apart(const struct test *test, const struct subject *su
     if (child == 0) {
         int nowhere = open("/dev/null", O_WRONLY);
         dup2(nowhere, 1);
-        if (asked)
-            setenv(asked_to_stop, "", 1);
+        if (stops)
+            setenv(stop_variable, "", 1);
         enum status status = train(recipe, recipe_world_size(recipe));
         if (status != OK && status != STOPPED)
             fprintf(stderr, "%s\n", fail_text());
@@ -405,10 +405,10 @@ static enum status train_apart(const struct test *test, const struct subject *su
     return (enum status)WEXITSTATUS(status);
 }
 
-/* With evaluations and checkpoints; and stopped after its first step, of which rank 0 has run ahead, and
+/* With evaluations and checkpoints; and stopped after its first step, which rank 0 has already left, and
  * resumed. metrics.jsonl has the same lines as that of the synchronous run, in the same order. */
 static void check_whole_runs(struct test *test, const struct subject *subject, const char *clip,
-                             bool takes_back)
+                             bool rolls_back)
 {
     static const char *const names[] = {"waits", "validates", "stopped"};
     struct text lines[3] = {{0}, {0}, {0}};
@@ -420,9 +420,9 @@ static void check_whole_runs(struct test *test, const struct subject *subject, c
                  "checkpoint.save=%s/%s-%d/checkpoints logging.run_dir=%s/%s-%d",
                  subject->layouts[1], i > 0 ? ON : "", clip, test->tiny.folder, names[i], test->runs,
                  test->tiny.folder, names[i], test->runs);
-        enum status status = train_apart(test, subject, words.chars, i == 2);
+        enum status status = train_in_child(test, subject, words.chars, i == 2);
         if (i == 2 && status == STOPPED)
-            status = train_apart(test, subject, words.chars, false);
+            status = train_in_child(test, subject, words.chars, false);
         else if (i == 2)
             status = fail(OUT_OF_BOUND, "was not stopped: %s", status_name(status));
         char name[40];
@@ -435,12 +435,13 @@ static void check_whole_runs(struct test *test, const struct subject *subject, c
     }
     bool same = strcmp(text_chars(&lines[0]), text_chars(&lines[1])) == 0 &&
                 strcmp(text_chars(&lines[0]), text_chars(&lines[2])) == 0 && strlen(lines[0].chars) > 200;
-    judge(test, subject->name, "metrics.jsonl", same && takes_back == (rollbacks > 0), text_chars(&lines[2]));
+    record(test, subject->name, "metrics.jsonl", same && rolls_back == (rollbacks > 0),
+           text_chars(&lines[2]));
     for (int i = 0; i < 3; i++)
         text_free(&lines[i]);
 }
 
-/* Only the end-of-run record follows the last weights, which ranks still exchange. */
+/* Only the end-of-run record follows the last weights, which are still being exchanged between ranks. */
 static void check_ends(struct test *test, const char *layout)
 {
     for (int i = 0; i < 5; i++) {
@@ -450,8 +451,8 @@ static void check_ends(struct test *test, const char *layout)
                  "train.train_iters=2 train.eval_interval=0 checkpoint.save=none optimizer.lr_warmup_iters=0 "
                  "model.hidden_size=48 train.micro_batch_size=1 logging.run_dir=%s/ends-%d",
                  layout, test->tiny.folder, test->runs);
-        enum status status = train_apart(test, &subjects[0], words.chars, false);
-        judge(test, "ends without evaluation and checkpoint", layout, status == OK, fail_text());
+        enum status status = train_in_child(test, &subjects[0], words.chars, false);
+        record(test, "ends without evaluation and checkpoint", layout, status == OK, fail_text());
         text_free(&words);
     }
 }
@@ -508,7 +509,8 @@ static void check_messages(struct test *test, bool dry)
     MUST(params_declare(&recipe->model, &messages.run.mesh.degrees, false, &params));
     int64_t numbers = 2 * 8 + params.count + 4 * (1 + STAT_COUNT);
     good = good && messages.bytes == numbers * (int64_t)sizeof(double);
-    judge(test, dry ? "messages of a rehearsal" : "messages", layout, good, "not as many as there should be");
+    record(test, dry ? "messages of a dry run" : "messages", layout, good,
+           "another number of messages than expected");
     params_free(&params);
     run_destroy(&messages.run);
     recipe_destroy(recipe);
@@ -518,15 +520,19 @@ static void check_messages(struct test *test, bool dry)
 
 static void check_processes(struct test *test, const struct subject *subject)
 {
-    static const char *const names[] = {"mpirun", "mpirun, sends that block"};
+    static const char *const names[] = {"mpirun", "mpirun, blocking sends"};
     const struct clipping *clipping = &clippings[CLIPPINGS - 1];
     struct trace reference = {.steps = 0}, traces[2] = {{.steps = 0}, {.steps = 0}};
     char layout[WORDS_CHARS], all[WORDS_CHARS];
     snprintf(all, sizeof all, "%s %s", subject->common, clipping->common);
     snprintf(layout, sizeof layout, "%s%s", subject->layouts[0], ON);
     const struct launch runs[] = {
-        {.family = subject->family, .common = all, .layout = layout, .goes_on = true},
-        {.family = subject->family, .common = all, .layout = layout, .goes_on = true, .synchronous = true},
+        {.family = subject->family, .common = all, .layout = layout, .looks_ahead = true},
+        {.family = subject->family,
+         .common = all,
+         .layout = layout,
+         .looks_ahead = true,
+         .synchronous = true},
     };
     enum status status = run(test, subject, clipping->common, "", &as_one, &reference);
     if (status == OK)
@@ -534,8 +540,8 @@ static void check_processes(struct test *test, const struct subject *subject)
     for (int i = 0; i < 2; i++) {
         struct text why = {0};
         bool good = status == OK && !trace_differs(&reference, &traces[i], &why) &&
-                    came_out(clipping->outcome, &traces[i], &why);
-        judge(test, names[i], layout, good, status == OK ? text_chars(&why) : fail_text());
+                    has_outcome(clipping->outcome, &traces[i], &why);
+        record(test, names[i], layout, good, status == OK ? text_chars(&why) : fail_text());
         text_free(&why);
     }
 }

@@ -18,14 +18,14 @@
 #define MOMENTS " memory.offload_optimizer=true "
 
 /* Layouts bit-identical to the first, which keeps all activations. */
-struct alike {
+struct layout_group {
     const char *name;
     enum tiny_family family;
     const char *common;
     const char *layouts[26];
 };
 
-static const struct alike groups[] = {
+static const struct layout_group groups[] = {
     {"gpt, dropout, documents",
      TINY_GPT,
      TINY_DROPOUT TINY_DOCUMENTS,
@@ -66,7 +66,7 @@ static const struct alike groups[] = {
      "dp=2 parallel.zero_stage=3 train.micro_batch_size=1" TINY_DROPOUT,
      {"", MOMENTS STRICT, UNIFORM "2" STRICT,
       "pp=4 pipeline.layout=[1,1,1,2]" OFFLOAD MOMENTS STRICT BLOCK "1"}},
-    {"llama, both ways, documents",
+    {"llama, dualpipe, documents",
      TINY_LLAMA,
      "pp=2 pipeline.schedule=dualpipe" TINY_LLAMA_BYTES TINY_DOCUMENTS,
      {"", UNIFORM "2" STRICT, SOME "[core_attn,activation]" STRICT, OFFLOAD STRICT, FULL OFFLOAD}},
@@ -85,8 +85,8 @@ static enum status note_memory(void *context, struct rank_state *w)
     return OK;
 }
 
-static enum status run_part(const struct test *test, const struct alike *group, const char *layout,
-                            struct trace_options options, struct trace *out)
+static enum status run_short(const struct test *test, const struct layout_group *group, const char *layout,
+                             struct trace_options options, struct trace *out)
 {
     static const char few_steps[] = " train.train_iters=3 optimizer.lr_decay_iters=3 ";
     char common[400];
@@ -98,15 +98,15 @@ static enum status run_part(const struct test *test, const struct alike *group, 
     return status;
 }
 
-static enum status run(const struct test *test, const struct alike *group, const char *layout,
+static enum status run(const struct test *test, const struct layout_group *group, const char *layout,
                        struct memory_use *use, struct trace *out)
 {
     struct trace_options options = {.transport = "local", .hooks = {use, .built = note_memory}};
-    return run_part(test, group, layout, options, out);
+    return run_short(test, group, layout, options, out);
 }
 
 /* Moments in host memory are saved from there, and loaded to there. */
-static void check_resumed(struct test *test, const struct alike *group, const struct trace *reference)
+static void check_resumed(struct test *test, const struct layout_group *group, const struct trace *reference)
 {
     struct trace trace = {.steps = 0};
     struct text layout = {0}, why = {0};
@@ -114,8 +114,8 @@ static void check_resumed(struct test *test, const struct alike *group, const st
     struct trace_options stop = {.transport = "local", .stop_after = 1},
                          go_on = {.transport = "local", .resume = true};
     test->runs++;
-    if (run_part(test, group, text_chars(&layout), stop, &trace) != OK ||
-        run_part(test, group, text_chars(&layout), go_on, &trace) != OK)
+    if (run_short(test, group, text_chars(&layout), stop, &trace) != OK ||
+        run_short(test, group, text_chars(&layout), go_on, &trace) != OK)
         text_add(&why, "%s", fail_text());
     else
         trace_differs(reference, &trace, &why);
@@ -135,13 +135,13 @@ static void check_memory(const char *layout, const struct memory_use *kept, cons
     int64_t bytes = use->now_bytes[PART_ACTIVATIONS], most = kept->now_bytes[PART_ACTIVATIONS];
     bool offloaded = strstr(layout, "offload") != NULL;
     if (strstr(layout, "pp=") == NULL && strstr(layout, "schedule") == NULL && !offloaded && bytes >= most)
-        text_add(why, "%lld bytes of activations, and %lld when all is kept", (long long)bytes,
+        text_add(why, "%lld bytes of activations, but %lld when all are kept", (long long)bytes,
                  (long long)most);
     if (offloaded != (use->now_bytes[PART_HOST] > 0))
-        text_add(why, "%lld bytes in the host's memory", (long long)use->now_bytes[PART_HOST]);
+        text_add(why, "%lld bytes in host memory", (long long)use->now_bytes[PART_HOST]);
 }
 
-static void check_group(struct test *test, const struct alike *group)
+static void check_group(struct test *test, const struct layout_group *group)
 {
     struct trace reference = {.steps = 0};
     struct memory_use kept = {.peak_total_bytes = 0};
@@ -151,7 +151,7 @@ static void check_group(struct test *test, const struct alike *group)
     for (int i = 1; group->layouts[i] != NULL; i++) {
         const char *layout = group->layouts[i];
         if (UNDER_TSAN && i % 2 == 0)
-            continue; // any one of them is enough for the sanitizer
+            continue; // a sanitizer needs only some of them
         struct trace trace = {.steps = 0};
         struct text why = {0};
         struct memory_use use = {.peak_total_bytes = 0};

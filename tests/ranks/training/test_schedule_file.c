@@ -58,7 +58,7 @@ static void expect_bits(struct test *test, struct model model, int p, bool stric
 }
 
 /* Writes the lines of a table in the order of[0], of[1] ..., or unchanged. */
-static void put(const struct test *test, const struct text *table, const int *of)
+static void write_lines(const struct test *test, const struct text *table, const int *of)
 {
     const char *lines[MOST_RANKS] = {NULL};
     struct text out = {0};
@@ -91,9 +91,9 @@ static void check_family(struct test *test, const char *name, int p, struct mode
         test->failures++;
         printf("FAILED  %s: %s\n", name, fail_text());
     } else {
-        put(test, &table, NULL);
+        write_lines(test, &table, NULL);
         expect_bits(test, model, p, false, &reference, name);
-        put(test, &table, orders[p == 2 ? 0 : 1]);
+        write_lines(test, &table, orders[p == 2 ? 0 : 1]);
         expect_bits(test, model, p, p == 4, &reference, name);
     }
     text_free(&table);
@@ -102,7 +102,7 @@ static void check_family(struct test *test, const char *name, int p, struct mode
 
 /* One microbatch at a time. holder: the rank of each of p stages for the first microbatches; with two
  * directions its mirror image runs the stage for the rest. */
-static void put_one_by_one(const struct test *test, int p, const int *holder, bool two_ways)
+static void write_one_by_one(const struct test *test, int p, const int *holder, bool two_ways)
 {
     struct text lines[MOST_RANKS] = {{0}}, table = {0};
     for (int k = 0; k < MICROBATCHES; k++)
@@ -116,7 +116,7 @@ static void put_one_by_one(const struct test *test, int p, const int *holder, bo
         text_add(&table, "%s\n", text_chars(&lines[rank]));
         text_free(&lines[rank]);
     }
-    put(test, &table, NULL);
+    write_lines(test, &table, NULL);
     text_free(&table);
 }
 
@@ -128,9 +128,9 @@ static void check_placements(struct test *test, struct model model)
     MUST(train(test, model, "", &one));
     MUST(train(test, model, "pp=4 pipeline.schedule=dualpipe", &both));
     for (int i = 0; i < 3; i++) {
-        put_one_by_one(test, 4, orders[i], false);
+        write_one_by_one(test, 4, orders[i], false);
         expect_bits(test, model, 4, i == 0, &one, "one by one");
-        put_one_by_one(test, 4, mirrored[i], true);
+        write_one_by_one(test, 4, mirrored[i], true);
         expect_bits(test, model, 4, i == 1, &both, "one by one, in two directions");
     }
 }

@@ -8,7 +8,7 @@
  * summation order than one rank's, so it is checked against verify's bounds. But p does not change that
  * order: on 4 and 8 ranks it is bit-identical to 2.
  *
- * `cuboid verify` must report each of them equal.
+ * `cuboid verify` must pass for each family.
  *
  *     test_schedules         every fourth (family, p, m, v) once, with models, tp and devices in rotation
  *     test_schedules all     all combinations
@@ -79,7 +79,7 @@ static enum status train(const struct test *test, const struct point *x, struct 
     return status;
 }
 
-static void judge(struct test *test, const struct point *x, bool good, const char *why)
+static void record(struct test *test, const struct point *x, bool good, const char *why)
 {
     char common[COMMON_CHARS], layout[LAYOUT_CHARS];
     test->runs++;
@@ -100,7 +100,7 @@ static void compare(struct test *test, const struct point *x, const struct trace
     enum status status = train(test, x, &trace);
     if (status != OK)
         text_add(&why, "%s", fail_text());
-    judge(test, x, status == OK && !trace_differs(reference, &trace, &why), text_chars(&why));
+    record(test, x, status == OK && !trace_differs(reference, &trace, &why), text_chars(&why));
     text_free(&why);
 }
 
@@ -114,20 +114,20 @@ static void compare_within_bound(struct test *test, const struct point *x)
     struct comparison comparison = {variants[x->variant].family, common, layout, ""};
     enum status status = tiny_verify(&test->tiny, &comparison, STEPS, (struct hooks){0}, &report);
     bool good = status == OK && report.outside == 0;
-    judge(test, x, good, status == OK ? "out of bounds" : fail_text());
+    record(test, x, good, status == OK ? "out of bounds" : fail_text());
     if (status == OK && !good)
         verify_print(&report, false, stdout);
     verify_report_free(&report);
 }
 
-static bool holds_twice(const char *name)
+static bool has_stage_replicas(const char *name)
 {
     return strcmp(name, "dualpipe") == 0;
 }
 
 static void check_point(struct test *test, struct point x)
 {
-    if (holds_twice(x.name)) {
+    if (has_stage_replicas(x.name)) {
         compare_within_bound(test, &x);
         return;
     }
@@ -136,7 +136,7 @@ static void check_point(struct test *test, struct point x)
         struct point one = {
             .name = "1f1b", .p = 1, .m = x.m, .v = 1, .layers = x.layers, .variant = x.variant};
         enum status status = train(test, &one, reference);
-        judge(test, &one, status == OK, fail_text());
+        record(test, &one, status == OK, fail_text());
         test->has_reference[x.variant] = status == OK;
     }
     if (test->has_reference[x.variant])
@@ -172,12 +172,12 @@ static void check_stages(struct test *test, int layers, int m)
 }
 
 /* DualPipe on 4 and 8 ranks is bit-identical to 2, for either model. */
-static void check_both_ways(struct test *test, int m)
+static void check_two_directions(struct test *test, int m)
 {
     struct trace reference = {.steps = 0};
     struct point x = {.name = "dualpipe", .p = 2, .m = m, .v = 1, .layers = 8, .variant = m % VARIANTS};
     enum status status = train(test, &x, &reference);
-    judge(test, &x, status == OK, fail_text());
+    record(test, &x, status == OK, fail_text());
     for (x.p = 4; x.p <= 8; x.p += 4) {
         x.strict = x.p == 4 && m % 5 == 0;
         compare(test, &x, &reference);
@@ -191,11 +191,11 @@ static void check_command(struct test *test, const char *name)
     struct point x = {.name = name, .p = 2, .m = 4, .v = schedule_default_v(name), .layers = 5};
     snprintf(recipe, sizeof recipe, "%s/gpt.yaml", test->tiny.folder);
     snprintf(schedule, sizeof schedule, "pipeline.schedule=%s", name);
-    // An alias of the key that the command overrides.
+    // An alias of the key, which the command must recognize and override.
     char *words[] = {"verify", recipe, schedule, "parallel.pipeline_model_parallel_size=2", "--steps", "1"};
     struct schedule_options options = {.name = name, .p = x.p, .m = x.m};
     if (schedule_unsupported(&options) == NULL)
-        judge(test, &x, cmd_verify(6, words) == 0, "cuboid verify says otherwise");
+        record(test, &x, cmd_verify(6, words) == 0, "cuboid verify failed");
 }
 
 /* ---- memory planning ---- */
@@ -251,7 +251,7 @@ static void check_memory(struct test *test, const char *name)
     for (int rank = 0; rank < x.p * variants[x.variant].tp; rank++)
         for (int part = 0; part < PART_COUNT; part++)
             good = good && real.use[rank].peak_bytes[part] == dry.use[rank].peak_bytes[part];
-    judge(test, &x, good, status == OK ? "planned bytes differ from the allocated bytes" : fail_text());
+    record(test, &x, good, status == OK ? "planned bytes differ from the allocated bytes" : fail_text());
 }
 
 int main(int argc, char **argv)
@@ -273,9 +273,9 @@ int main(int argc, char **argv)
         check_command(&test, schedule_about(i)->name);
         check_memory(&test, schedule_about(i)->name);
     }
-    for (int m = 1; m <= MOST_M && (test.only == NULL || holds_twice(test.only));
+    for (int m = 1; m <= MOST_M && (test.only == NULL || has_stage_replicas(test.only));
          m += UNDER_SANITIZER ? STRIDE : 1)
-        check_both_ways(&test, m);
+        check_two_directions(&test, m);
     tiny_destroy(&test.tiny);
     printf("%d cases (family, p, m, v), %d runs, %d failures\n", test.cases, test.runs, test.failures);
     return test.failures != 0 || test.runs == 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* CUBOID_TRACE of whole steps: the bytes of each group are those computed by hand, all ranks of a group
- * report the same calls in the same order, both ends of a transfer the same bytes, and no line is torn, with
- * ranks as threads and as processes that write to one file.
+ * report the same calls in the same order, both ends of a transfer the same bytes, and every line is
+ * complete, with ranks as threads and as processes that write to one file.
  *     test_traced [MPIRUN] */
 #include "tests/support/launched.h"
 #include "trainer/plan/memory_plan.h"
@@ -247,7 +247,7 @@ static enum status check_trace(const struct traced_layout *layout, const struct 
     return kinds[0] && kinds[1] && kinds[2] ? OK : fail(OUT_OF_BOUND, "a kind of line is missing");
 }
 
-/* A rank that has lost a call, or sends other bytes, is found. */
+/* A missing call of a rank, and other bytes, must be detected. */
 static enum status check_detection(const struct lines *lines)
 {
     struct lines fewer = {lines->list, lines->count - 1};
@@ -257,10 +257,10 @@ static enum status check_detection(const struct lines *lines)
     struct line *line = &lines->list[at], kept = *line;
     line->bytes++;
     if (check_agreement(lines) == OK)
-        return fail(OUT_OF_BOUND, "a call with other bytes is not found");
+        return fail(OUT_OF_BOUND, "a call with other bytes is not detected");
     *line = lines->list[fewer.count]; // removes it
     if (check_agreement(&fewer) == OK)
-        return fail(OUT_OF_BOUND, "a lost call is not found");
+        return fail(OUT_OF_BOUND, "a missing call is not detected");
     *line = kept;
     return OK;
 }
@@ -306,7 +306,7 @@ static enum status check_layout(const struct tiny *tiny, const struct traced_lay
     return status;
 }
 
-/* Planning is traced if it is all that the recipe asks for; before a run, only the run is. */
+/* A dry run is traced; the planning pass before a run is not, only the run itself. */
 static enum status check_planning(const struct tiny *tiny, const struct traced_layout *layout, bool dry)
 {
     struct lines lines = {NULL, 0};
@@ -333,7 +333,7 @@ static enum status check_planning(const struct tiny *tiny, const struct traced_l
     return status;
 }
 
-static int judge(const struct traced_layout *layout, const char *how, enum status status)
+static int report(const struct traced_layout *layout, const char *how, enum status status)
 {
     printf("%s %s%s: %s\n", status == OK ? "ok  " : "FAIL", layout->overrides, how,
            status == OK ? "as computed by hand" : fail_text());
@@ -353,13 +353,13 @@ int main(int argc, char **argv)
     for (int processes = 0; processes <= (argc > 1); processes++)
         for (int i = 0; i < LAYOUTS; i++) {
             if (processes && layouts[i].sums[0].group != NULL)
-                continue; // the same lines as of threads: only those of many ranks
-            failures += judge(&layouts[i], processes ? " (processes)" : "",
-                              check_layout(&tiny, &layouts[i], argv, processes));
+                continue; // the lines are those of threads: only the layout with most ranks
+            failures += report(&layouts[i], processes ? " (processes)" : "",
+                               check_layout(&tiny, &layouts[i], argv, processes));
         }
     for (int i = 0; i < LAYOUTS; i++)
-        failures += judge(&layouts[i], " (dry)", check_planning(&tiny, &layouts[i], true));
-    failures += judge(&layouts[0], " (planned)", check_planning(&tiny, &layouts[0], false));
+        failures += report(&layouts[i], " (dry)", check_planning(&tiny, &layouts[i], true));
+    failures += report(&layouts[0], " (planned)", check_planning(&tiny, &layouts[0], false));
     tiny_destroy(&tiny);
     printf("%d failures\n", failures);
     return failures > 0;

@@ -19,7 +19,7 @@ enum status microbatch_lost(void *context, struct rank_state *w, int64_t step);
 enum status labels_of_another(void *context, struct rank_state *w, int64_t step);
 enum status labels_shifted(void *context, struct rank_state *w, int64_t step);
 enum status documents_forgotten(void *context, struct rank_state *w, int64_t step);
-enum status positions_go_on(void *context, struct rank_state *w, int64_t step);
+enum status positions_not_reset(void *context, struct rank_state *w, int64_t step);
 enum status mask_forgotten(void *context, struct rank_state *w, int64_t step);
 enum status data_of_first(void *context, struct rank_state *w, int64_t step);
 

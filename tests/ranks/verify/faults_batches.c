@@ -117,7 +117,7 @@ enum status documents_forgotten(void *context, struct rank_state *w, int64_t ste
     return OK;
 }
 
-enum status positions_go_on(void *context, struct rank_state *w, int64_t step)
+enum status positions_not_reset(void *context, struct rank_state *w, int64_t step)
 {
     TRY(stream_sync(w->compute));
     for (int j = 0; j < w->batches.count; j++)

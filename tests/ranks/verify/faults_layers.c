@@ -41,28 +41,28 @@ enum status bias_shrinks(void *context, struct rank_state *w, int64_t step)
 /* ---- a row-parallel layer without its all-reduce ---- */
 
 /* An ops table of the transport that skips one call of a step; installed in place of the comm's own. */
-struct silent {
+struct skipping_ops {
     struct transport_ops ops; // first: the ops table that the comm points to
     const struct transport_ops *inner;
     int calls;
 };
 
 /* The first all-reduce is the embedding's, the second the first attention's. */
-enum { SILENT_CALL = 2 };
+enum { SKIPPED_CALL = 2 };
 
 static enum status all_reduce_but_one(struct comm *comm, struct stream *stream, struct tensor data,
                                       enum reduction how)
 {
-    struct silent *silent = (struct silent *)(uintptr_t)comm->ops;
-    return ++silent->calls == SILENT_CALL ? OK : silent->inner->all_reduce(comm, stream, data, how);
+    struct skipping_ops *silent = (struct skipping_ops *)(uintptr_t)comm->ops;
+    return ++silent->calls == SKIPPED_CALL ? OK : silent->inner->all_reduce(comm, stream, data, how);
 }
 
 enum status row_sum_lost(void *context, struct rank_state *w)
 {
-    struct silent *silent = malloc(sizeof *silent);
+    struct skipping_ops *silent = malloc(sizeof *silent);
     CHECK(silent != NULL);
     struct comm *comm = w->groups->tp->comm;
-    *silent = (struct silent){.ops = *comm->ops, .inner = comm->ops};
+    *silent = (struct skipping_ops){.ops = *comm->ops, .inner = comm->ops};
     silent->ops.all_reduce = all_reduce_but_one;
     comm->ops = &silent->ops;
     return OK;
@@ -71,7 +71,7 @@ enum status row_sum_lost(void *context, struct rank_state *w)
 enum status row_sum_found(void *context, struct rank_state *w, int64_t step)
 {
     struct comm *comm = w->groups->tp->comm;
-    struct silent *silent = (struct silent *)(uintptr_t)comm->ops;
+    struct skipping_ops *silent = (struct skipping_ops *)(uintptr_t)comm->ops;
     comm->ops = silent->inner;
     free(silent);
     return OK;

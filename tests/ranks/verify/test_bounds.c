@@ -90,7 +90,7 @@ static const struct comparison half_comparisons[] = {
 struct test {
     struct tiny tiny;
     const char *seed;
-    double loss_apart; // of the first step, relatively, at most
+    double loss_apart; // largest relative difference of the first loss
     double largest[QUANTITIES];
     int failures;
 };
@@ -136,7 +136,7 @@ static void check_bounds(struct test *test)
 static const char rounded_locally[] = "layers.3.mlp.fc1.weight";
 
 /* Injected fault: stochastic rounding counts elements from the start of the slice, not of the tensor. */
-static enum status rounds_from_zero(void *context, struct rank_state *w, int64_t step)
+static enum status round_by_local_index(void *context, struct rank_state *w, int64_t step)
 {
     (void)context;
     (void)step;
@@ -146,8 +146,8 @@ static enum status rounds_from_zero(void *context, struct rank_state *w, int64_t
     return OK;
 }
 
-static enum status counts_right_again(void *context, struct rank_state *w, int64_t step,
-                                      const struct step_result *result)
+static enum status restore_global_index(void *context, struct rank_state *w, int64_t step,
+                                        const struct step_result *result)
 {
     (void)context;
     (void)step;
@@ -165,7 +165,8 @@ static void check_local_rounding(struct test *test)
 {
     const struct comparison c = {TINY_GPT, BF16_ALL NO_MASTERS "train.micro_batch_size=1",
                                  "tp=2 dp=2 parallel.zero_stage=1", ""};
-    const struct hooks injected = {.gradients_complete = rounds_from_zero, .stepped = counts_right_again};
+    const struct hooks injected = {.gradients_complete = round_by_local_index,
+                                   .stepped = restore_global_index};
     struct verify_report report = {0};
     enum status status = tiny_verify(&test->tiny, &c, 2, injected, &report);
     double ratio = status == OK ? largest_ratio(&report, VERIFY_WEIGHT, rounded_locally) : 0.0;

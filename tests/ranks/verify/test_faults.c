@@ -3,7 +3,7 @@
  * the quantity they affect first; without the fault the same layout must pass. The trainer has no code for
  * this: a fault modifies the tables and the memory of a rank from the hooks of worker.h.
  *
- * Pitfall: a fault that a rank injects into memory shared with others would be another fault. Hooks run on
+ * Pitfall: a fault in memory that ranks share would affect other ranks too. Hooks run on
  * every rank at once and modify their own rank state only. The device is the cpu: its streams are
  * synchronous, and its memory can be written from here once a stream is synchronized. */
 #include "tests/ranks/verify/faults.h"
@@ -197,7 +197,7 @@ static enum status bucket_lost(void *context, struct rank_state *w, int64_t step
 
 /* ---- the norm, and AdamW ---- */
 
-static enum status speak(struct rank_state *w, const char *name, int tp, bool first)
+static enum status set_primary(struct rank_state *w, const char *name, int tp, bool first)
 {
     struct held *held = held_named(w, name);
     if (held != NULL && w->groups->coord.tp == tp)
@@ -205,24 +205,24 @@ static enum status speak(struct rank_state *w, const char *name, int tp, bool fi
     return OK;
 }
 
-static enum status norm_begins_to_report(void *context, struct rank_state *w, int64_t step)
+static enum status norm_reports_twice(void *context, struct rank_state *w, int64_t step)
 {
-    return speak(w, "layers.3.norm2.weight", 1, true);
+    return set_primary(w, "layers.3.norm2.weight", 1, true);
 }
 
-static enum status norm_is_silent_again(void *context, struct rank_state *w, int64_t step)
+static enum status norm_reports_once(void *context, struct rank_state *w, int64_t step)
 {
-    return speak(w, "layers.3.norm2.weight", 1, false);
+    return set_primary(w, "layers.3.norm2.weight", 1, false);
 }
 
 static enum status share_is_silent(void *context, struct rank_state *w, int64_t step)
 {
-    return speak(w, "layers.0.mlp.fc1.weight", 1, false);
+    return set_primary(w, "layers.0.mlp.fc1.weight", 1, false);
 }
 
 static enum status share_reports_twice(void *context, struct rank_state *w, int64_t step)
 {
-    return speak(w, "layers.0.mlp.fc1.weight", 1, true);
+    return set_primary(w, "layers.0.mlp.fc1.weight", 1, true);
 }
 
 static enum status v_forgotten(void *context, struct rank_state *w, int64_t step)
@@ -273,7 +273,7 @@ struct fault {
 };
 
 /* Faults for one layout, which is also run without any. */
-struct bed {
+struct fault_layout {
     struct comparison comparison;
     const struct fault *faults;
     int most; // faults to run, from the first; 0: all. Wider bounds do not detect the others
@@ -309,7 +309,7 @@ static const struct fault in_square[] = {
     {"labels shifted on one tp rank", {.loaded = labels_shifted}, QUANTITY_LOSS, NULL},
     {"a microbatch twice, another never", {.loaded = microbatch_lost}, QUANTITY_LOSS, NULL},
     {"a norm weight twice in the global norm",
-     {.data_reduced = norm_begins_to_report, .gradients_complete = norm_is_silent_again},
+     {.data_reduced = norm_reports_twice, .gradients_complete = norm_reports_once},
      QUANTITY_NORM,
      NULL},
     {"a shard missing in the global norm",
@@ -392,12 +392,12 @@ static const struct fault in_dropped[] = {
 static const struct fault in_documents[] = {
     {"a mean of means", {.loaded = mean_of_means}, QUANTITY_LOSS, NULL},
     {"attention across documents", {.loaded = documents_forgotten}, QUANTITY_LOSS, NULL},
-    {"positions not reset at document ends", {.loaded = positions_go_on}, QUANTITY_LOSS, NULL},
+    {"positions not reset at document ends", {.loaded = positions_not_reset}, QUANTITY_LOSS, NULL},
     {"one data rank without loss mask", {.loaded = mask_forgotten}, QUANTITY_LOSS, NULL},
     END,
 };
 
-static const struct fault in_two_ways[] = {
+static const struct fault in_two_directions[] = {
     {"gradients of the directions not added",
      {.built = replicas_alone, .data_reduced = replicas_together},
      VERIFY_GRADIENT,
@@ -421,7 +421,7 @@ static const struct fault in_two_ways[] = {
     END,
 };
 
-static const struct bed beds[] = {
+static const struct fault_layout fault_layouts[] = {
     {{TINY_GPT, "train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 0},
     {{TINY_GPT, "train.micro_batch_size=1", "tp=2 pp=2 parallel.sequence_parallel=true", ""}, in_pipeline, 0},
     {{TINY_LLAMA, "train.micro_batch_size=1 model.attention_dropout=0.2", "tp=4", ""}, in_replicated, 0},
@@ -430,7 +430,7 @@ static const struct bed beds[] = {
      in_dropped,
      0},
     {{TINY_GPT, "train.micro_batch_size=1" TINY_DOCUMENTS, "dp=2 pp=2", ""}, in_documents, 0},
-    {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_ways, 0},
+    {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_directions, 0},
     {{TINY_GPT, "precision.params_dtype=bf16 train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 11},
     {{TINY_GPT, "precision.params_dtype=fp16 precision.loss_scale=512", "tp=2 dp=2", ""}, in_square, 8},
 };
@@ -438,12 +438,12 @@ static const struct bed beds[] = {
 /* ---- running ---- */
 
 /* Two steps: some faults need moments, or a bias that is not zero. */
-static int check_clean(const struct tiny *tiny, const struct bed *bed)
+static int check_clean(const struct tiny *tiny, const struct fault_layout *layout)
 {
     struct verify_report report = {0};
-    enum status status = tiny_verify(tiny, &bed->comparison, 2, (struct hooks){0}, &report);
+    enum status status = tiny_verify(tiny, &layout->comparison, 2, (struct hooks){0}, &report);
     bool good = status == OK && report.outside == 0;
-    printf("%-7s %s, without faults: %s\n", good ? "ok" : "FAILED", bed->comparison.layout,
+    printf("%-7s %s, without faults: %s\n", good ? "ok" : "FAILED", layout->comparison.layout,
            status == OK ? "clean" : fail_text());
     if (status == OK && !good)
         verify_print(&report, false, stdout);
@@ -451,10 +451,10 @@ static int check_clean(const struct tiny *tiny, const struct bed *bed)
     return !good;
 }
 
-static int check_fault(const struct tiny *tiny, const struct bed *bed, const struct fault *fault)
+static int check_fault(const struct tiny *tiny, const struct fault_layout *layout, const struct fault *fault)
 {
     struct verify_report report = {0};
-    enum status status = tiny_verify(tiny, &bed->comparison, 2, fault->hooks, &report);
+    enum status status = tiny_verify(tiny, &layout->comparison, 2, fault->hooks, &report);
     double ratio = status == OK ? largest_ratio(&report, fault->quantity, fault->row) : 0.0;
     bool good = status == OK && report.outside > 0 && ratio > 1.0;
     printf("%-7s %-42s %d out of bounds; %s%s%s at %.3g of its bound\n", good ? "ok" : "FAILED", fault->name,
@@ -474,12 +474,13 @@ int main(void)
     struct tiny tiny;
     int failures = 0, injected = 0;
     MUST(tiny_create(&tiny));
-    for (size_t b = 0; b < sizeof beds / sizeof *beds; b++) {
-        failures += check_clean(&tiny, &beds[b]);
-        for (const struct fault *fault = beds[b].faults;
-             fault->name != NULL && fault - beds[b].faults < (beds[b].most > 0 ? beds[b].most : INT_MAX);
+    for (size_t b = 0; b < sizeof fault_layouts / sizeof *fault_layouts; b++) {
+        failures += check_clean(&tiny, &fault_layouts[b]);
+        for (const struct fault *fault = fault_layouts[b].faults;
+             fault->name != NULL &&
+             fault - fault_layouts[b].faults < (fault_layouts[b].most > 0 ? fault_layouts[b].most : INT_MAX);
              fault++, injected++)
-            failures += check_fault(&tiny, &beds[b], fault);
+            failures += check_fault(&tiny, &fault_layouts[b], fault);
     }
     tiny_destroy(&tiny);
     printf("%d faults injected, %d failures\n", injected, failures);

@@ -21,22 +21,22 @@ static void expect(struct test *test, bool good, const char *what, const char *p
     test->failures += !good;
 }
 
-/* ---- a handmade report ---- */
+/* ---- a hand-made report ---- */
 
 enum { ROWS = 3 };
 
-struct made {
+struct hand_made {
     char names[ROWS][PARAM_NAME_CHARS];
     struct verify_worst worst[VERIFY_QUANTITIES][ROWS];
     struct verify_step step;
     struct verify_report report;
 };
 
-static void make(struct made *made)
+static void make(struct hand_made *made)
 {
     static const char *const names[ROWS] = {"embedding.weight", "layers.0.norm1.weight", "head.weight"};
     static const double ratios[ROWS] = {0.2, 0.986, 0.5};
-    *made = (struct made){.step = {{5.0, 5.0}, {1.0, 1.0}, 1e-6, 1e-12}};
+    *made = (struct hand_made){.step = {{5.0, 5.0}, {1.0, 1.0}, 1e-6, 1e-12}};
     made->report =
         (struct verify_report){.rows = ROWS, .steps = 1, .names = made->names, .step = &made->step};
     made->report.largest = 0.986;
@@ -70,7 +70,7 @@ static bool has_in_order(const char *text, const char *first, const char *second
 
 static void check_clean(struct test *test)
 {
-    struct made made;
+    struct hand_made made;
     make(&made);
     char *text = printed(&made.report);
     expect(test, has_in_order(text, "embedding.weight", "layers.0.norm1.weight", "head.weight"),
@@ -84,13 +84,13 @@ static void check_clean(struct test *test)
 
 static void check_outside(struct test *test)
 {
-    struct made made;
+    struct hand_made made;
     make(&made);
     made.worst[VERIFY_INITIAL][2] = (struct verify_worst){INFINITY, 1e-3, 0.0, 4, 0};
     made.worst[VERIFY_GRADIENT][0] = (struct verify_worst){INFINITY, NAN, 1e-6, 4, 1};
     made.report.outside = made.report.unbounded = 2;
     char *text = printed(&made.report);
-    expect(test, strstr(text, "inf") == NULL, "nothing is \"inf of its bound\"", text);
+    expect(test, strstr(text, "inf") == NULL, "no error is \"inf of its bound\"", text);
     expect(test, has_in_order(text, "embedding.weight", "not finite", "FAIL: 2 outside bounds, 2 of them"),
            "a value that is not finite is out of bounds", text);
     expect(test, has_in_order(text, "head.weight", "exact", "Initial weights differ"),
@@ -103,7 +103,7 @@ static void check_outside(struct test *test)
     made.report.largest = 12.5;
     text = printed(&made.report);
     expect(test, strstr(text, "FAIL: 1 outside bounds (worst error/bound 12.5, gradient)\n") != NULL,
-           "a fault fails", text);
+           "a fault makes it fail", text);
     expect(test, strstr(text, "the backward pass runs from the head to the embedding") != NULL,
            "gradients alone: where to look", text);
     free(text);
