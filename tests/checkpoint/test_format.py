@@ -6,9 +6,9 @@
 
 - The lines of docs/checkpoints.md, exactly as printed there, assemble the same global tensors from a
   checkpoint of one rank and from that of a pipeline.
-- Every checksum is what libxxhash says of the bytes that the page names.
+- Every checksum equals libxxhash's of the bytes that the page names.
 - A checkpoint of version 1 (version-1/, written by a program of that version on two ranks) has, loaded on one rank and
-  on two and saved again, the same tensors bit for bit; the loss scale is a tensor then."""
+  on two and saved again, bit-identical tensors; the loss scale is then a tensor."""
 import base64
 import ctypes
 import json
@@ -94,7 +94,7 @@ def check_file(folder, entry, manifest):
     assert (metadata["cuboid.run"], metadata["cuboid.save"]) == (manifest["run"], manifest["save"])
     sums = "".join(xxh3(raw[at:at + MIB]) for at in range(data, len(raw), MIB))
     assert metadata["cuboid.xxh3"] == sums
-    # As Hugging Face's reader demands: no hole, no overlap, nothing after the last tensor.
+    # As Hugging Face's reader requires: no gap, no overlap, nothing after the last tensor.
     end = 0
     for tensor in sorted(header.values(), key=lambda tensor: tensor["data_offsets"]):
         assert tensor["data_offsets"][0] == end
@@ -160,7 +160,7 @@ def test_version_1():
         assert new["precision.loss_scale"].tolist() == [2048.0, 1.0, 2.0]
     with open("converted-all/step-00000003/manifest.json", encoding="utf-8") as file:
         assert len(json.load(file)["files"]) == 2
-    # A wrong byte in each of its files is noticed.
+    # A wrong byte in each of its files is detected.
     for name in sorted(os.listdir("old")):
         with open(os.path.join("old", name), "r+b") as file:
             raw = file.read()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two runs and one folder of checkpoints: the second one is refused while the first is active, a killed one can be
+"""Two runs and one folder of checkpoints: the second one is rejected while the first is active, a killed run can be
 restarted at once, and files of others are not removed.
 
     test_two_runs.py CUBOID"""
@@ -53,7 +53,7 @@ def kill(process):
     process.wait()
 
 
-def refused(run_dir, *words):
+def rejected(run_dir, *words):
     done = start(run_dir)
     status = done.wait(timeout=20)
     with open(f"{run_dir}.log", encoding="utf-8") as log:
@@ -67,8 +67,8 @@ def main():
     write_dataset("text", [i * i % 12 for i in range(400)])
     first = start("a")
     wait_for_new([], first)
-    refused("b", f"checkpoint.save: another run is writing in saves: pid {first.pid} on ", "checkpoint.save=saves-2")
-    # What the user has put there stays.
+    rejected("b", f"checkpoint.save: another run is writing in saves: pid {first.pid} on ", "checkpoint.save=saves-2")
+    # The user's files are kept.
     before = complete()
     mine = ["saves/step-00000003.old", "saves/step-00000004.removed", "saves/step-00000002.partial"]
     for name in mine:
@@ -79,16 +79,16 @@ def main():
     os.symlink("../precious", "saves/step-00000001")
     wait_for_new(before, first)
     kill(first)
-    for _ in range(3):  # at once, as a job that is queued again
+    for _ in range(3):  # at once, as when a job is requeued
         before = complete()
         first = start("a")
         wait_for_new(before, first)
-        wait_for_new(complete(), first)  # the one before is pruned when this is there
+        wait_for_new(complete(), first)  # the previous one is removed once this one is complete
         kill(first)
     with open("a.log", encoding="utf-8") as log:
         text = log.read()
     assert text.count("resumes from saves/step-") == 3, text
-    refused("c", "checkpoint.save: saves belongs to another run than logging.run_dir c")
+    rejected("c", "checkpoint.save: saves belongs to another run than logging.run_dir c")
     assert len(complete()) <= 3 + 1 and all(os.path.isdir(name + "/folder") for name in mine), os.listdir("saves")
     assert sorted(os.listdir("precious")) == ["manifest.json", "rank-00000.safetensors", "thesis"]
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the pictures of `cuboid schedule` against its printed times: every picture is XML with each action as one
 rectangle at its rank and time, every trace is JSON with each action as one slice and each message as one arrow
-from the slice that makes its value to the one that takes it, and the comparison is what each schedule says alone.
+from the slice that produces its value to the one that consumes it, and the comparison has the results of each
+schedule alone.
 
     check_files.py CUBOID"""
 import json
@@ -47,26 +48,26 @@ def near(a, b, slack):
     return abs(a - b) <= slack
 
 
-def actions_of(told):
+def actions_of(result):
     """(rank, position, action) of every action that the JSON lists."""
-    for rank in told["ranks"]:
+    for rank in result["ranks"]:
         for position, action in enumerate(rank["actions"]):
             yield rank["rank"], position, action
 
 
-def check_svg(path, told, critical):
+def check_svg(path, result, critical):
     root = xml.etree.ElementTree.parse(path).getroot()
     expect(root.tag == SVG + "svg", "the root is", root.tag)
     rects = [r for r in root.iter(SVG + "rect")]
     cells = {r.find(SVG + "title").text: r for r in rects if r.find(SVG + "title") is not None}
-    computing = [(rank, a) for rank, _, a in actions_of(told) if a["kind"] in COMPUTES]
+    computing = [(rank, a) for rank, _, a in actions_of(result) if a["kind"] in COMPUTES]
     named = {name.split(":")[0]: r for name, r in cells.items()}
     expect(len(named) == len(computing) == len(cells), len(named), "cells for", len(computing), "actions")
     idle = [r for r in rects if r.get("class") == "idle" and r.get("rx") is None]
-    expect(len(idle) == told["p"], len(idle), "bubbles for", told["p"], "ranks")
+    expect(len(idle) == result["p"], len(idle), "bubbles for", result["p"], "ranks")
     rows = [float(r.get("y")) for r in idle]
-    spans = [(r["first_start"], r["last_end"]) for r in told["ranks"]]
-    widest = max(range(told["p"]), key=lambda r: spans[r][1] - spans[r][0])
+    spans = [(r["first_start"], r["last_end"]) for r in result["ranks"]]
+    widest = max(range(result["p"]), key=lambda r: spans[r][1] - spans[r][0])
     scale = float(idle[widest].get("width")) / (spans[widest][1] - spans[widest][0])
     origin = float(idle[0].get("x")) - spans[0][0] * scale
     for rank, a in computing:
@@ -82,8 +83,8 @@ def check_svg(path, told, critical):
     expect(outlined == expected, outlined, "outlines for", expected, "critical actions")
     width = float(root.get("width"))
     texts = "".join(t.text for t in root.iter(SVG + "text"))
-    expect(f"makespan {told['makespan']:.6g}" in texts, "the title does not say the makespan:", texts[:200])
-    expect(all(float(r.get("x")) + float(r.get("width")) <= width for r in rects), "something is off the page")
+    expect(f"makespan {result['makespan']:.6g}" in texts, "the title has no makespan:", texts[:200])
+    expect(all(float(r.get("x")) + float(r.get("width")) <= width for r in rects), "a rectangle is out of bounds")
 
 
 def check_threads(slices, names):
@@ -95,12 +96,12 @@ def check_threads(slices, names):
             expect(c >= b - 1e-6 or (a, b) == (c, d), "two slices of thread", thread, "cross:", (a, b), (c, d))
 
 
-def check_trace(path, told):
+def check_trace(path, result):
     with open(path, encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     slices = [e for e in events if e["ph"] == "X"]
-    listed = list(actions_of(told))
+    listed = list(actions_of(result))
     found = {(s["pid"] - 1, s["args"]["position"]): s for s in slices}
     expect(len(found) == len(slices) == len(listed), len(slices), "slices for", len(listed), "actions")
     for rank, position, a in listed:
@@ -120,26 +121,26 @@ def check_trace(path, told):
         ends = []
         for end in (head, tails[key]):
             at = [s for s in slices if s["tid"] == end["tid"] and s["ts"] <= end["ts"] < s["ts"] + s["dur"]]
-            expect(len(at) >= 1, "an arrow hangs on nothing:", end)
+            expect(len(at) >= 1, "an arrow starts or ends at no slice:", end)
             ends.append(at)
         made, used = ends[0], ends[1]
         arrows.append([(m["args"]["stage"], u["args"]["stage"], u["args"]["microbatch"], u["pid"] - 1)
                        for m in made for u in used if m["args"]["microbatch"] == u["args"]["microbatch"]])
     for rank, a in receives:
         before = a["stage"] - 1 if a["kind"] == "RECV_F" else a["stage"] + 1
-        expect(any((before, a["stage"], a["microbatch"], rank) in one for one in arrows), "no arrow is", a)
+        expect(any((before, a["stage"], a["microbatch"], rank) in one for one in arrows), "no arrow for", a)
 
 
-def check_printed(cuboid, case, told, svg, trace):
+def check_printed(cuboid, case, result, svg, trace):
     """Standard output has only the requested format, also if files are written too."""
     traced = json.loads(run(cuboid, case, "--json", "--trace", trace))
-    expect(traced == told, "--json with --trace is something else")
+    expect(traced == result, "--json with --trace prints another result")
     for option, path, other in (("--trace", trace, "--svg"), ("--svg", svg, "--trace")):
         printed = run(cuboid, case, option, "-", other, svg if other == "--svg" else trace)
         if option == "--svg":
             run(cuboid, case, option, path)
         with open(path, encoding="utf-8") as file:
-            expect(printed == file.read(), option, "- is not what goes into a file")
+            expect(printed == file.read(), option, "- differs from the file")
 
 
 def check_name(cuboid, folder):
@@ -159,31 +160,31 @@ def check_name(cuboid, folder):
 
 
 def check_comparison(cuboid, line):
-    told = json.loads(run(cuboid, "compare " + line, "--json"))
+    result = json.loads(run(cuboid, "compare " + line, "--json"))
     listed = re.findall(r"^(\S+)", run(cuboid, "--list"), re.M)
-    expect(sorted(s["schedule"] for s in told["schedules"]) == sorted(listed), "not all schedules are compared")
-    played = [s for s in told["schedules"] if "refused" not in s]
-    expect([s["makespan"] for s in played] == sorted(s["makespan"] for s in played), "the shortest is not first")
-    once = [s for s in played if s["weight_copies"] == 1]
+    expect(sorted(s["schedule"] for s in result["schedules"]) == sorted(listed), "not all schedules are compared")
+    compared = [s for s in result["schedules"] if "refused" not in s]
+    expect([s["makespan"] for s in compared] == sorted(s["makespan"] for s in compared), "the shortest is not first")
+    once = [s for s in compared if s["weight_copies"] == 1]
     expect(min(s["makespan"] for s in once) == next(s["makespan"] for s in once if s["schedule"] == "auto"),
            "auto is not the shortest of those that hold weights once")
-    expect([s["schedule"] for s in played if s["weight_copies"] == 2] ==
-           [s["schedule"] for s in played if s["schedule"] == "dualpipe"], "only dualpipe has two weight copies")
+    expect([s["schedule"] for s in compared if s["weight_copies"] == 2] ==
+           [s["schedule"] for s in compared if s["schedule"] == "dualpipe"], "only dualpipe has two weight copies")
     size = re.match(r"-p \d+ -m \d+", line).group()
-    for s in played:
-        cost = ",".join(f"{k}={told['cost'][k]!r}" for k in ("f", "i", "w", "comm"))
+    for s in compared:
+        cost = ",".join(f"{k}={result['cost'][k]!r}" for k in ("f", "i", "w", "comm"))
         alone = json.loads(run(cuboid, f"{s['schedule']} {size} -v {s['v']} --json --cost {cost}"))
-        expect(alone["cost"] == told["cost"], "costs are", alone["cost"], "and compared", told["cost"])
+        expect(alone["cost"] == result["cost"], "costs are", alone["cost"], "and compared", result["cost"])
         sends = [sum(a["kind"].startswith("SEND") for a in r["actions"]) for r in alone["ranks"]]
         mine = (alone["makespan"], alone["bubble_fraction"], max(r["peak"] for r in alone["ranks"]), max(sends))
         theirs = (s["makespan"], s["bubble_fraction"], s["peak_chunks"], s["messages"])
         expect(mine == theirs, s["schedule"], "alone is", mine, "and compared", theirs)
     table = run(cuboid, "compare " + line)
-    for s in told["schedules"]:
+    for s in result["schedules"]:
         expect(s["schedule"] in table, s["schedule"], "is not in the table")
         twice = s.get("weight_copies") == 2
-        expect((s["schedule"] + "*" in table) == twice, s["schedule"], "is marked, or not")
-    expect("* holds all weights twice; not" in table or all(s["weight_copies"] == 1 for s in played), table)
+        expect((s["schedule"] + "*" in table) == twice, s["schedule"], "is marked wrongly")
+    expect("* holds all weights twice; not" in table or all(s["weight_copies"] == 1 for s in compared), table)
 
 
 def main():
@@ -192,15 +193,15 @@ def main():
         svg, trace = os.path.join(folder, "a.svg"), os.path.join(folder, "a.json")
         check_name(cuboid, folder)
         for case in CASES:
-            told = json.loads(run(cuboid, case, "--json"))
+            result = json.loads(run(cuboid, case, "--json"))
             try:
                 for more in ([], ["--critical"]):
-                    said = run(cuboid, case, "--svg", svg, "--trace", trace, *more)
-                    check_svg(svg, told, len(more))
-                expect(re.fullmatch(r"(\S+: \d+ bytes\n){2}", said), "of its files it says", said)
-                check_trace(trace, told)
-                check_printed(cuboid, case, told, svg, trace)
-                expect(sorted(os.listdir(folder)) == ["a.json", "a.svg"], "left behind:", os.listdir(folder))
+                    output = run(cuboid, case, "--svg", svg, "--trace", trace, *more)
+                    check_svg(svg, result, len(more))
+                expect(re.fullmatch(r"(\S+: \d+ bytes\n){2}", output), "it printed", output)
+                check_trace(trace, result)
+                check_printed(cuboid, case, result, svg, trace)
+                expect(sorted(os.listdir(folder)) == ["a.json", "a.svg"], "files remain:", os.listdir(folder))
             except Failed as failed:
                 sys.exit(f"cuboid schedule {case}: {failed}")
     for line in ("-p 4 -m 8", "-p 3 -m 5 -v 4 --cost f=1,i=2,w=0.5,comm=0.125", "-p 2 -m 3 -v 4 --cost comm=1.5"):
@@ -209,7 +210,7 @@ def main():
         except Failed as failed:
             sys.exit(f"cuboid schedule compare {line}: {failed}")
     if "\n\nauto is limited to 1.5 whole" not in run(cuboid, "compare -p 3 -m 2 --memory-limit 1.5"):
-        sys.exit("cuboid schedule compare: the table does not say that auto has a limit")
+        sys.exit("cuboid schedule compare: the table does not mention the limit of auto")
     print(f"{len(CASES)} schedules, 3 comparisons")
 
 

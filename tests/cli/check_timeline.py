@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a tiny model for three steps and reads its timelines: on every rank every action of the list
-once, in the order of the list, none before the last has ended, no value used before it was made; the bubble that
-metrics.jsonl says; and beside it the same lists with the mean times that were measured.
+"""Trains a tiny model for three steps and reads its timelines: every rank runs every action of its list
+once, in the order of the list, none before the previous one has ended, no value is used before it is computed; the
+bubble equals that of metrics.jsonl; and the predicted timeline has the same lists with the mean measured times.
 
     check_timeline.py CUBOID ROOT [MPIRUN]"""
 import collections
@@ -35,7 +35,7 @@ CASES = [
     ("zb-h1", 2, 1, 2, 1, True),
 ]
 COMPUTES = ("F", "B", "I", "W")
-NANOSECONDS = 3e-3  # the rounding of times in microseconds
+NANOSECONDS = 3e-3  # rounding error of times in microseconds
 
 
 class Failed(Exception):
@@ -68,8 +68,8 @@ def groups_of(events):
 
 
 def check_threads(events):
-    """In whole nanoseconds, as a viewer takes them: one that begins before the end of the last is dropped there. (A
-    pair that overlaps is one slice in the other.)"""
+    """In whole nanoseconds, as in a viewer, which drops a slice that begins before the end of the previous one. (An
+    overlapping pair is two slices with the same times.)"""
     threads = collections.defaultdict(list)
     for e in events:
         if e["ph"] == "X":
@@ -89,7 +89,7 @@ def check_lists(title, ranks, lists):
     expect(sorted(ranks) == list(range(len(lists))), title, "has the ranks", sorted(ranks))
     for rank, slices in ranks.items():
         found = [f"{s['args']['stage']}{s['cat']}{s['args']['microbatch']}" for s in slices]
-        expect(found == lists[rank], title, "rank", rank, "did", found, "and not", lists[rank])
+        expect(found == lists[rank], title, "rank", rank, "ran", found, "instead of", lists[rank])
         expect([s["args"]["position"] for s in slices] == list(range(len(slices))), title, "is out of order")
 
 
@@ -97,7 +97,7 @@ def check_measured(title, ranks):
     """Actions do not overlap, and each follows its inputs."""
     for rank, slices in ranks.items():
         for a, b in zip(slices, slices[1:]):
-            expect(a["dur"] >= 0 and b["ts"] >= a["ts"] + a["dur"] - NANOSECONDS, title, "rank", rank, "does", b,
+            expect(a["dur"] >= 0 and b["ts"] >= a["ts"] + a["dur"] - NANOSECONDS, title, "rank", rank, "runs", b,
                    "before the end of", a)
         expect(all(s["dur"] > 0 for s in computing(slices)), title, "has an action that took no time")
     all_slices = [s for slices in ranks.values() for s in computing(slices)]
@@ -115,7 +115,7 @@ def check_measured(title, ranks):
 
 
 def bubble_of(slices):
-    """And the part that it is of the rank's span."""
+    """The bubble, and its fraction of the rank's span."""
     span = slices[-1]["ts"] + slices[-1]["dur"] - slices[0]["ts"]
     bubble = span - sum(s["dur"] for s in slices)
     return bubble, bubble / span
@@ -133,22 +133,22 @@ def check_predicted(predicted, measured):
     mine, theirs = mean_times(predicted), mean_times(measured)
     expect(mine.keys() == theirs.keys(), "other actions were predicted")
     for key, time in theirs.items():
-        expect(abs(mine[key] - time) <= 1e-6 * time + NANOSECONDS, "the mean of", key, "is", time, "and not",
+        expect(abs(mine[key] - time) <= 1e-6 * time + NANOSECONDS, "the mean of", key, "is", time, "instead of",
                mine[key])
     work = [sum(s["dur"] for slices in group.values() for s in computing(slices)) for group in (predicted, measured)]
-    expect(abs(work[0] - work[1]) <= 1e-6 * work[1] + 1, "the work predicted is", work)
+    expect(abs(work[0] - work[1]) <= 1e-6 * work[1] + 1, "the predicted work is", work)
 
 
 def check_costs(title, measured, p):
-    """What is in the title, as --cost takes it: of everything that a rank has, in milliseconds."""
+    """The costs in the title, in the form of --cost: of all stages of a rank, in milliseconds."""
     costs = {k: float(x) for k, x in re.findall(r"([fiwb]|comm)=([-+.e0-9]+)", title)}
     whole = collections.defaultdict(float)
     for (kind, _), time in mean_times(measured).items():
         whole[kind.lower()] += time
-    expect(costs.keys() == whole.keys() | {"comm"}, "the title says", title, "and measured was", sorted(whole))
+    expect(costs.keys() == whole.keys() | {"comm"}, "the title has", title, "but measured were", sorted(whole))
     for kind, time in whole.items():
         mine = time / p / 1000
-        expect(abs(costs[kind] - mine) <= 1e-3 * mine + 1e-5, "the title says", title, "and the mean is", mine)
+        expect(abs(costs[kind] - mine) <= 1e-3 * mine + 1e-5, "the title has", title, "but the mean is", mine)
     expect(costs["comm"] >= 0, title)
 
 
@@ -167,19 +167,19 @@ def check_step(folder, step, case, lists, bubble):
         check_measured(title, groups[title])
     check_lists(predicted[0], groups[predicted[0]], lists)
     check_costs(predicted[0], groups[measured[0]], case[1])
-    if schedule != "dualpipe":  # where the simulator runs a pair as one
+    if schedule != "dualpipe":  # in which the simulator runs a pair as one action
         check_predicted(groups[predicted[0]], groups[measured[0]])
     _, worst = max(bubble_of(computing(slices)) for title in measured for slices in groups[title].values())
-    # Forwards that were run ahead and dropped are lost time too, and no part of the timeline.
+    # Forwards that ran ahead and were dropped are lost time too, and not part of the timeline.
     more = 1 if LOOKS_AHEAD in case else 1e-4
-    expect(worst - 1e-4 < bubble < worst + more, "the longest bubble is", worst, "and metrics.jsonl says", bubble)
+    expect(worst - 1e-4 < bubble < worst + more, "the longest bubble is", worst, "but in metrics.jsonl", bubble)
 
 
 def check(cuboid, mpirun, case, text):
     schedule, p, v, tp, dp, launched = case[:6]
     m = 12 // dp
-    told = json.loads(run(cuboid, "schedule", schedule, "-p", str(p), "-m", str(m), "-v", str(v), "--json"))
-    lists = [[f"{a['stage']}{a['kind']}{a['microbatch']}" for a in rank["actions"]] for rank in told["ranks"]]
+    result = json.loads(run(cuboid, "schedule", schedule, "-p", str(p), "-m", str(m), "-v", str(v), "--json"))
+    lists = [[f"{a['stage']}{a['kind']}{a['microbatch']}" for a in rank["actions"]] for rank in result["ranks"]]
     with tempfile.TemporaryDirectory() as folder:
         recipe, runs = os.path.join(folder, "tiny.yaml"), os.path.join(folder, "run")
         with open(recipe, "w", encoding="utf-8") as file:

@@ -5,13 +5,13 @@
     compare_golden.py CUBOID FOLDER
 
 FOLDER has torch/, torch_generated/, zero_bubble/ and dualpipe/ with files of actions (a line per rank), and
-zero_bubble/makespan_report.json. Families whose orders are laws are compared action for action, idle cells aside;
-those whose orders come from a search by makespan and by the peak of each rank, f = i = w = 1. Folders that are
-not there are left out; the suite's own tests (test_schedule_orders, test_schedule_forms) need none of them.
+zero_bubble/makespan_report.json. Families with a fixed order are compared action by action, ignoring idle cells;
+those whose order is found by search, by makespan and by the peak of each rank, f = i = w = 1. Missing folders
+are skipped; the suite's own tests (test_schedule_orders, test_schedule_forms) need none of them.
 
-Two differences are meant. PyTorch's breadth-first runs its backwards from the last microbatch to the first, and
-here gradients add up in microbatch order: both lists are compared with the microbatches of backwards mirrored. And
-files of zero_bubble/ and torch/zb1p_* write I as B, and B as BW."""
+Two differences are intended. PyTorch's breadth-first schedule runs its backwards from the last microbatch to the
+first, and here gradients are accumulated in microbatch order: PyTorch's lists are compared with the microbatches of
+backwards mirrored. And files of zero_bubble/ and torch/zb1p_* write I as B, and B as BW."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ import sys
 ACTION = re.compile(r"(\d+)([A-Z]+)(\d+)")
 HEURISTIC = {"zb1p": "zb-h1", "zb2p": "zb-h2", "vhalf": "v-half", "vmin": "v-min", "zbv": "zb-v"}
 # (folder, file name without its sizes): schedule
-LAWS = {
+FIXED_ORDERS = {
     ("torch", "dualpipev"): "dualpipev",
     ("torch", "zb1p_2stagep_compute"): "zb-h1",
     ("torch_generated", "dualpipev"): "dualpipev",
@@ -42,13 +42,13 @@ def run(cuboid, *words):
 
 
 def lists(text):
-    """A list of (stage, kind, microbatch) per line; a pair counts as its two."""
+    """A list of (stage, kind, microbatch) per line; a pair is two actions."""
     return [[(int(s), kind, int(k)) for s, kind, k in ACTION.findall(line.replace("OVERLAP_F_B", ""))]
             for line in text.splitlines()]
 
 
 def sizes(stem, ranks):
-    """p, m and v: of the name where it has them, else of the lists."""
+    """p, m and v: from the name where it has them, else from the lists."""
     stages = 1 + max(s for line in ranks for s, _, _ in line)
     m = 1 + max(k for line in ranks for _, _, k in line)
     name = {key: int(number) for key, number in re.findall(r"_([pmv])(\d+)", stem)}
@@ -63,7 +63,7 @@ def translate(where, name, ranks, p, m):
         return [[(s, kinds.get(kind, kind), k) for s, kind, k in line] for line in ranks]
     if where != "dualpipe":
         return ranks
-    # There the first number is not a stage but the phase: 0 for microbatches that came in at this half's end.
+    # In DualPipe's files the first number is the phase, not a stage: 0 for microbatches that enter at this half's end.
     out = []
     for rank, line in enumerate(ranks):
         ends = (rank, 2 * p - 1 - rank) if name == "dualpipev" else (rank, p - 1 - rank)
@@ -79,7 +79,7 @@ def mirrored(ranks, m):
 
 def compare_order(cuboid, where, path):
     name = re.sub(r"_(p?\d+|\d+rank|\d+mb|[pmv]\d+)(?=_|$)", "", path.stem)
-    schedule = LAWS.get((where, name))
+    schedule = FIXED_ORDERS.get((where, name))
     if schedule is None:
         return None
     theirs = lists(path.read_text())
@@ -93,10 +93,10 @@ def compare_order(cuboid, where, path):
     for rank, (a, b) in enumerate(zip(ours, theirs)):
         for i, (x, y) in enumerate(zip(a, b)):
             if x != y:
-                return f"rank {rank}, action {i}: {x[0]}{x[1]}{x[2]}, there {y[0]}{y[1]}{y[2]}"
+                return f"rank {rank}, action {i}: {x[0]}{x[1]}{x[2]}, expected {y[0]}{y[1]}{y[2]}"
         if len(a) != len(b):
-            return f"rank {rank}: {len(a)} actions, there {len(b)}"
-    return "" if len(ours) == len(theirs) else f"{len(ours)} ranks, there {len(theirs)}"
+            return f"rank {rank}: {len(a)} actions, expected {len(b)}"
+    return "" if len(ours) == len(theirs) else f"{len(ours)} ranks, expected {len(theirs)}"
 
 
 def compare_report(cuboid, stem, theirs):
@@ -106,10 +106,10 @@ def compare_report(cuboid, stem, theirs):
     v = "1" if HEURISTIC[name] in ("zb-h1", "zb-h2") else "2"  # --cost is that of a whole rank
     ours = json.loads(run(cuboid, HEURISTIC[name], "-p", p, "-m", m, "--json", "--cost", f"f={v},i={v},w={v}"))
     if ours["makespan"] > theirs["makespan"]:
-        return f"makespan {ours['makespan']}, there {theirs['makespan']}"
+        return f"makespan {ours['makespan']}, expected {theirs['makespan']}"
     for rank, (mine, peak) in enumerate(zip(ours["ranks"], theirs["peak_chunks"])):
         if mine["peak"] > peak:
-            return f"peak {mine['peak']} on rank {rank}, there {peak}"
+            return f"peak {mine['peak']} on rank {rank}, expected {peak}"
     return ""
 
 
@@ -118,7 +118,7 @@ def main():
         sys.exit(__doc__)
     cuboid, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     results = {}
-    for where in sorted({where for where, _ in LAWS}):
+    for where in sorted({where for where, _ in FIXED_ORDERS}):
         for path in sorted((folder / where).glob("*.csv")):
             results[f"{where}/{path.name}"] = compare_order(cuboid, where, path)
     report = folder / "zero_bubble" / "makespan_report.json"

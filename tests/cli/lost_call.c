@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Injected faults of communication, for docs/debugging.md: the environment variable INJECT names the call
- * that is left out.
+ * that is omitted.
  *
- *     sum    data rank 1 leaves out the second all-reduce over tp of action 0F0, in every run: wrong results
- *     send   pipeline rank 0 leaves out action 0SEND_F2 of step 2: a hang */
+ *     sum    data rank 1 omits the second all-reduce over tp of action 0F0, in every run: wrong results
+ *     send   pipeline rank 0 omits action 0SEND_F2 of step 2: a hang */
 #include "parallel/group.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of a Markdown page, from a clean state: every command of its ```sh and ```console blocks runs in order
-in one shell, ends with status 0 (or with the one that `echo $?` shows), and prints the lines that the page shows, in
-which `...` stands for any lines and every number of a chosen form for any number."""
+in one shell, exits with status 0 (or with the one that `echo $?` shows), and prints the lines that the page shows, in
+which `...` matches any lines, and every number of a given form matches any number."""
 import os
 import re
 import subprocess
@@ -77,8 +77,8 @@ def outcomes(folder, root, programs, text):
     return list(zip(map(int, parts[1::2]), parts[::2]))
 
 
-def judge(tour, results, number, least, page):
-    """Prints what differs from the page; returns the number of failures."""
+def report(tour, results, number, least, page):
+    """Prints the differences from the page; returns the number of failures."""
     failures = 0 if len(results) == len(tour) >= least else 1
     print(f"{len(results)} of {len(tour)} commands were run")
     for at, ((command, shown), (status, output)) in enumerate(zip(tour, results)):

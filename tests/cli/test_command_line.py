@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The executable as seen from a shell: help, messages for typing mistakes, and that nothing is
-done when its output went nowhere. Nothing here has a limit of time: what hangs is ended by the test's own (meson).
+"""The executable as seen from a shell: help, messages for typing mistakes, errors of standard output. There are
+no time limits here: meson's limit ends a test that hangs.
 
     test_command_line.py CUBOID SOURCE_ROOT VERSION"""
 import os
@@ -36,7 +36,7 @@ def tiny(folder, name, *keys):
 
 
 def run(*arguments, **options):
-    # Generated text is any bytes, and compared as those.
+    # Generated text may be any bytes, and is compared as bytes.
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "errors": "surrogateescape", **options}
     return subprocess.run([CUBOID, *arguments], text=True, check=False, **options)
 
@@ -47,14 +47,14 @@ def expect(what, truth, done):
         print(f"{what}: status {done.returncode}\n  stdout {done.stdout!r:.400}\n  stderr {done.stderr!r:.400}")
 
 
-def says(what, done, status, out="", err=""):
+def check(what, done, status, out="", err=""):
     expect(what, done.returncode == status and out in (done.stdout or "") and err in done.stderr, done)
 
 
 def test_help():
     for command in COMMANDS:
         page = run(command, "--help")
-        says(f"{command} --help", page, 0, out=f"cuboid {command}")
+        check(f"{command} --help", page, 0, out=f"cuboid {command}")
         for arguments in [["help", command], [command, "-h"], [command, QUICKSTART, "--help"],
                           [command, QUICKSTART, "tp=2", "-h", "pp=2"], [command, "--nonsense", "--help"]]:
             done = run(*arguments)
@@ -64,11 +64,11 @@ def test_help():
         done = run(*arguments)
         expect(" ".join(arguments), (done.returncode, done.stdout) == (0, overview.stdout), done)
     for command in COMMANDS:
-        says("the overview has " + command, overview, 0, out=f"cuboid {command}")
+        check("the overview has " + command, overview, 0, out=f"cuboid {command}")
     done = run()
     expect("no argument", done.returncode == 2 and done.stderr == overview.stdout, done)
     # Text after an equals sign is a value, whatever it looks like.
-    says("a value that is --help", run("generate", "nothing.yaml", "--prompt=--help"), 2, err="nothing.yaml")
+    check("a value that is --help", run("generate", "nothing.yaml", "--prompt=--help"), 2, err="nothing.yaml")
 
 
 def test_version():
@@ -81,36 +81,36 @@ def test_version():
 
 
 def test_typing_mistakes():
-    says("trian", run("trian"), 2, err="unknown command trian (did you mean train?)")
-    says("help shedule", run("help", "shedule"), 2, err="unknown command shedule (did you mean schedule?)")
-    says("Train", run("Train", QUICKSTART), 2, err="(did you mean train?)")
-    says("xyzzy", run("xyzzy"), 2, err="unknown command xyzzy; run cuboid --help")
-    says("only a recipe", run("a.yaml"), 2, err="cuboid train a.yaml")
-    says("data prepair", run("data", "prepair"), 2, err="(did you mean prepare?)")
-    says("train --steps", run("train", "--steps", "3"), 2, err="unknown option --steps")
-    says("verify --stepps=3", run("verify", QUICKSTART, "--stepps=3"), 2, err="did you mean --steps?")
-    says("an empty recipe", run("train", ""), 2, err="no recipe given")
-    says("an empty override", run("recipe", QUICKSTART, ""), 2, err="an empty argument is not key=value")
+    check("trian", run("trian"), 2, err="unknown command trian (did you mean train?)")
+    check("help shedule", run("help", "shedule"), 2, err="unknown command shedule (did you mean schedule?)")
+    check("Train", run("Train", QUICKSTART), 2, err="(did you mean train?)")
+    check("xyzzy", run("xyzzy"), 2, err="unknown command xyzzy; run cuboid --help")
+    check("only a recipe", run("a.yaml"), 2, err="cuboid train a.yaml")
+    check("data prepair", run("data", "prepair"), 2, err="(did you mean prepare?)")
+    check("train --steps", run("train", "--steps", "3"), 2, err="unknown option --steps")
+    check("verify --stepps=3", run("verify", QUICKSTART, "--stepps=3"), 2, err="did you mean --steps?")
+    check("an empty recipe", run("train", ""), 2, err="no recipe given")
+    check("an empty override", run("recipe", QUICKSTART, ""), 2, err="an empty argument is not key=value")
     for name in "gpt2", "GPT2BPE":
-        says(f"{name} without files", run("data", "prepare", "a", "-o", "b", "--tokenizer", name), 2,
+        check(f"{name} without files", run("data", "prepare", "a", "-o", "b", "--tokenizer", name), 2,
              err=f"--tokenizer {name} needs two files; use --vocab-file vocab.json --merge-file merges.txt")
-    says("verify on dry", run("verify", QUICKSTART, "cluster.device=dry"), 2, err="to compare; use cluster.device=cpu")
-    says("verify of a format over nothing but tp",
+    check("verify on dry", run("verify", QUICKSTART, "cluster.device=dry"), 2, err="to compare; use cluster.device=cpu")
+    check("verify of a format over nothing but tp",
          run("verify", QUICKSTART, "precision.matmul_format=mxfp8", "dp=1", "pp=1"), 2,
          err="cannot verify tp=2 with mxfp8: last-bit differences")
     once = run("verify", QUICKSTART, "tp=1", "parallel.sequence_parallel=false", "memory.recompute_num_layers=2",
                "data.train=nothing", "--steps=1")
     expect("verify warns once", once.stderr.count("has no effect") == 1, once)
-    says("verify --steps=0", run("verify", QUICKSTART, "--steps=0"), 2, err="use an integer from 1 to 1000")
+    check("verify --steps=0", run("verify", QUICKSTART, "--steps=0"), 2, err="use an integer from 1 to 1000")
 
 
 def test_doctor():
     with tempfile.TemporaryDirectory() as folder:
         profile = os.path.join(folder, "profile.yaml")
         done = run("doctor", "--profile", profile)
-        said = {line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")}
+        reported = {line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")}
         wanted = {"devices", "transports", "cpu", "launcher", "gpu", "measured", "gemm", "memory", "link", "profile"}
-        expect("doctor", done.returncode == 0 and wanted <= said, done)
+        expect("doctor", done.returncode == 0 and wanted <= reported, done)
         gpus = [line for line in done.stdout.splitlines() if line.startswith("gpu ")]
         expect("doctor's GPUs", gpus and all(line.startswith("gpu         none (") and line.endswith(")") and
                                              ";" not in line and "cluster.device" not in line
@@ -127,44 +127,44 @@ def test_doctor():
         expect("the types of its matmuls", types == {"fp32", "bf16", "fp16"}, done)
         for table in ["memory", "all_reduce", "all_gather", "reduce_scatter", "p2p"]:
             expect(f"its table {table}", int(rows[f"measured.{table}"]) >= 8, done)
-        says("a recipe with it", run("recipe", QUICKSTART, f"cluster.profile={profile}"), 0,
-             out=f"derived from cluster.profile {profile}")
+        check("a recipe with it", run("recipe", QUICKSTART, f"cluster.profile={profile}"), 0,
+              out=f"derived from cluster.profile {profile}")
         os.mkfifo(os.path.join(folder, "pipe"))
         for name, why in [("no/profile.yaml", "there is no such folder"), ("pipe", "not a file; use the name of")]:
             path = os.path.join(folder, name)
             done = run("doctor", "--profile", path)
-            says(f"doctor into {name}", done, 2, err=f'--profile "{path}": {why}')
-            expect("nothing is measured for it", done.stdout == "", done)
-        expect("a pipe stays one", stat.S_ISFIFO(os.stat(path).st_mode), done)
-    says("doctor and a word", run("doctor", "gpu"), 2, err="gpu")
+            check(f"doctor into {name}", done, 2, err=f'--profile "{path}": {why}')
+            expect("nothing is measured", done.stdout == "", done)
+        expect("a pipe remains a pipe", stat.S_ISFIFO(os.stat(path).st_mode), done)
+    check("doctor and a word", run("doctor", "gpu"), 2, err="gpu")
 
 
 def test_profile():
     listed = run("profile", "--list")
-    says("profile --list", listed, 0, out="dgx-a100-80 ")
+    check("profile --list", listed, 0, out="dgx-a100-80 ")
     with tempfile.TemporaryDirectory() as folder:  # shipped profiles are found from any directory
         done = run("profile", "check", "selene", cwd=folder)
-        says("a shipped profile", done, 0, out="base dgx-a100-80:")
+        check("a shipped profile", done, 0, out="base dgx-a100-80:")
         with open(os.path.join(folder, "mine.yaml"), "w", encoding="utf-8") as file:
             file.write("base: dgx-h100\nmodel: {launch_s: 2}\nnic: 3\n")
         done = run("profile", "check", "mine.yaml", cwd=folder)
-        says("a wrong profile", done, 2, err="mine.yaml:2: model.launch_s 2 is out of range; expected a number from 0")
-        says("both problems", done, 2, err="mine.yaml:3: unknown key nic")
+        check("a wrong profile", done, 2, err="mine.yaml:2: model.launch_s 2 is out of range; expected a number from 0")
+        check("both problems", done, 2, err="mine.yaml:3: unknown key nic")
         expect("no table of it", done.stdout == "", done)
-    says("an unknown profile", run("profile", "check", "dgx-h10"), 2, err="did you mean dgx-h100?")
+    check("an unknown profile", run("profile", "check", "dgx-h10"), 2, err="did you mean dgx-h100?")
     for words in [], ["check"], ["--list", "--reference"], ["--list", "x"], ["chek", "selene"]:
-        says(f"profile {words}", run("profile", *words), 2, err="use cuboid profile check FILE|NAME")
+        check(f"profile {words}", run("profile", *words), 2, err="use cuboid profile check FILE|NAME")
 
 
 def test_numbers():
     """A whole number is written as one, however large."""
     done = run("schedule", "1f1b", "-p", "1", "-m", "500000")
-    says("a long schedule", done, 0, out="\nmakespan 1500000, bubble 0 on rank 0")
-    says("--seed", run("generate", "x", "--prompt", "x", "--seed", "-1"), 2,
+    check("a long schedule", done, 0, out="\nmakespan 1500000, bubble 0 on rank 0")
+    check("--seed", run("generate", "x", "--prompt", "x", "--seed", "-1"), 2,
          err="use an integer from 0 to 1000000000000000000")
 
 
-def test_output_that_breaks():
+def test_output_errors():
     """A full disk, and a standard output that is closed: one line reports it, and the status is 1."""
     dry = ["train", QUICKSTART, "cluster.device=dry", "model.num_layers=2", "tp=1", "pp=1", "dp=1",
            "parallel.sequence_parallel=false"]
@@ -183,32 +183,32 @@ def test_output_that_breaks():
         expect(" ".join(arguments) + " >&-", done.returncode == 1 and len(errors(done)) == 1, done)
     # Other exit statuses are unchanged.
     with open("/dev/full", "w", encoding="ascii") as full:
-        says("an error > /dev/full", run("recipe", "nothing.yaml", stdout=full), 2, err="nothing.yaml")
+        check("an error > /dev/full", run("recipe", "nothing.yaml", stdout=full), 2, err="nothing.yaml")
 
 
 def test_closed_output_is_not_reused():
-    """With standard output closed its number is free: a dataset that got it would have the summary inside."""
+    """If standard output is closed, its descriptor is free: a dataset file that got it would contain the summary."""
     with tempfile.TemporaryDirectory() as folder:
         text, prefix = os.path.join(folder, "a.txt"), os.path.join(folder, "out")
         with open(text, "w", encoding="ascii") as file:
             file.write("abc")
         done = run("data", "prepare", text, "-o", prefix, stdout=None, preexec_fn=lambda: os.close(1))
-        says("data prepare >&-", done, 1, err="standard output cannot be written")
-        says("its dataset", run("data", "inspect", prefix), 0, out="tokens     4\n")
+        check("data prepare >&-", done, 1, err="standard output cannot be written")
+        check("its dataset", run("data", "inspect", prefix), 0, out="tokens     4\n")
 
 
-def test_more_than_the_machine_has():
+def test_model_larger_than_the_machine():
     # 25 T parameters: rejected before any allocation; a dry run does not depend on the machine's memory.
     big = ["model.hidden_size=49152", "model.num_attention_heads=384", "model.num_layers=5000"]
     with tempfile.TemporaryDirectory() as folder:
         run("data", "prepare", QUICKSTART, "-o", os.path.join(folder, "text"))
         big.append(f"data.train={folder}/text")
         done = run("train", QUICKSTART, *big, "logging.run_dir=" + os.path.join(folder, "run"))
-        says("a model larger than the machine", done, 2, err="this machine has")
-        expect("nothing is left of it", not os.path.exists(os.path.join(folder, "run")), done)
+        check("a model larger than the machine", done, 2, err="this machine has")
+        expect("no files remain", not os.path.exists(os.path.join(folder, "run")), done)
 
 
-def test_settings_as_other_programs_have_them():
+def test_options_of_other_programs():
     for words, hint in [(["--lr", "3"], "--lr: keys have no dashes; use optimizer.lr=3"),
                         (["--lr=3"], "--lr=3: keys have no dashes; use optimizer.lr=3"),
                         (["--train-iters", "5"], "--train-iters: keys have no dashes; use train.train_iters=5"),
@@ -217,7 +217,7 @@ def test_settings_as_other_programs_have_them():
                         (["data.train="], "data.train is required, such as data/quickstart")]:
         done = run("recipe", QUICKSTART, *words)
         expect(f"{words}", (done.returncode, done.stderr) == (2, f"error: command line: {hint}\n"), done)
-    says("float16", run("recipe", QUICKSTART, "precision.params_dtype=float16"), 2, err="fp16")
+    check("float16", run("recipe", QUICKSTART, "precision.params_dtype=float16"), 2, err="fp16")
 
 
 def test_recipe_resolves_threads():
@@ -225,7 +225,7 @@ def test_recipe_resolves_threads():
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     line = "\n# cluster.threads_per_rank 0: 1 thread per rank if all ranks run here (CPUs: 1, ranks: 3)\n"
     layout = ["tp=1", "pp=3", "dp=1", "parallel.sequence_parallel=false"]
-    says("threads of three ranks on one CPU", run("recipe", QUICKSTART, *layout, preexec_fn=use_one_cpu), 0, out=line)
+    check("threads of three ranks on one CPU", run("recipe", QUICKSTART, *layout, preexec_fn=use_one_cpu), 0, out=line)
     done = run("recipe", QUICKSTART, "cluster.threads_per_rank=3")
     expect("threads that are given", done.returncode == 0 and "per rank if" not in done.stdout, done)
 
@@ -234,29 +234,29 @@ def test_recipe_warns_of_missing_files():
     with tempfile.TemporaryDirectory() as folder:
         words = ["recipe", QUICKSTART, f"data.train={folder}/none"]
         done = run(*words)
-        says("recipe without its data", done, 0, out="train_iters:",
+        check("recipe without its data", done, 0, out="train_iters:",
              err=f"warning: command line: data.train: {folder}/none.idx: No such file or directory\n")
         for ending in (".idx", ".bin"):
             with open(f"{folder}/none{ending}", "w", encoding="utf-8"):
                 pass
-        says("recipe with its data", run(*words), 0, out="train_iters:")
+        check("recipe with its data", run(*words), 0, out="train_iters:")
         expect("no warning", "none.idx" not in run(*words).stderr, done)
 
 
-def test_verify_has_steps_of_its_own():
+def test_verify_has_its_own_step_count():
     with tempfile.TemporaryDirectory() as folder:
         run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
         words = tiny(folder, "run", "tp=2")[1:]
         done = run("verify", *words, "--steps", "1")
-        says("verify with train.train_iters", done, 0, out="PASS: all within bounds (worst error/bound ",
+        check("verify with train.train_iters", done, 0, out="PASS: all within bounds (worst error/bound ",
              err="warning: command line: train.train_iters has no effect on verify; set --steps N\n")
         done = run("verify", *(word for word in words if "iters" not in word), "--steps", "1")
         expect("no warning", done.returncode == 0 and "train_iters" not in done.stderr, done)
 
 
-def test_input_that_will_not_do():
-    """Status 2, in one line, whether a file is not there, is torn or is something else. A rank that has failed gives
-    nothing back, for the process ends: a sanitizer is not to look for that."""
+def test_unusable_input():
+    """Status 2 and one line, whether a file is missing, truncated or of another kind. A rank that fails does not free
+    its memory, as the process is about to exit: leak detection is disabled."""
     environment = {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
     with tempfile.TemporaryDirectory() as folder:
         def train(name, data, *keys):
@@ -266,7 +266,7 @@ def test_input_that_will_not_do():
             expect(what, done.returncode == 2 and err in done.stderr and done.stderr.count("\n") == 1, done)
 
         run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
-        says("a run", train("run", "text"), 0)
+        check("a run", train("run", "text"), 0)
         checkpoint = f"{folder}/run/checkpoints/step-00000002"
         os.mkdir(f"{folder}/empty")
         refused("the folder of a run", train("other", "text", f"checkpoint.load={folder}/run"),
@@ -275,7 +275,7 @@ def test_input_that_will_not_do():
         done = train("other", "text", f"checkpoint.load={folder}/empty")
         refused("a folder without a checkpoint", done, f"checkpoint.load: {folder}/empty: not a checkpoint: contains "
                 "neither manifest.json nor a complete step-... directory; use auto, none or a checkpoint directory")
-        expect("nothing has begun", done.stdout == "" and not os.path.exists(f"{folder}/other"), done)
+        expect("nothing was started", done.stdout == "" and not os.path.exists(f"{folder}/other"), done)
         done = train("other", "text", f"checkpoint.load={checkpoint}", "model.ffn_hidden_size=24")
         refused("a checkpoint of another model", done, "model.ffn_hidden_size 16, but the recipe has 24; "
                 "set model.ffn_hidden_size=16, or another logging.run_dir or checkpoint.load")
@@ -306,18 +306,19 @@ def saved(folder):
     return sorted(name for name in os.listdir(f"{folder}/checkpoints") if name.startswith("step-"))
 
 
-def test_an_evaluation_is_broken_off():
-    """It takes years, and before it ends there is no checkpoint: the folder is in use all the same."""
+def test_an_evaluation_is_interrupted():
+    """It takes years, and there is no checkpoint before it ends: the folder is in use nevertheless."""
     with tempfile.TemporaryDirectory() as folder:
         run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text", "--documents", "blank-line")
         for ranks in ["dp=1", "dp=2"]:
             words = tiny(folder, ranks, ranks, "data.split=80,20,0", "train.eval_interval=1",
                          "train.eval_iters=1000000000000")
             child = begin(words, f"{folder}/{ranks}/metrics.jsonl", stdout=subprocess.DEVNULL)
-            says("a second run", run(*words), 2, err=f"another run is writing in {folder}/{ranks}: pid {child.pid} on ")
+            check("a second run", run(*words), 2,
+                  err=f"another run is writing in {folder}/{ranks}: pid {child.pid} on ")
             child.send_signal(signal.SIGTERM)
             done = end(child)
-            says("SIGTERM in an evaluation", done, 75, err="stop requested: saved step 1")
+            check("SIGTERM in an evaluation", done, 75, err="stop requested: saved step 1")
             with open(f"{folder}/{ranks}/metrics.jsonl", encoding="ascii") as lines:
                 expect("its loss", [("loss" in line, "valid" in line) for line in lines] == [(True, False)], done)
             expect("its step", saved(f"{folder}/{ranks}") == ["step-00000001"], done)
@@ -331,7 +332,7 @@ def test_closed_pipe():
         os.close(reads)
         done = run(*tiny(folder, "run"), stdout=writes)
         os.close(writes)
-        says("train | true", done, 1, err="standard output cannot be written")
+        check("train | true", done, 1, err="standard output cannot be written")
         expect("its last step", saved(f"{folder}/run") == ["step-00000002"], done)
 
 
@@ -341,32 +342,32 @@ def test_full_disk():
         run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
         done = run(*tiny(folder, "run", "dp=2", "train.train_iters=1000"),
                    stdout=subprocess.DEVNULL, preexec_fn=no_file_beyond(200000))
-        says("metrics on a full disk", done, 1, err=f"logging.run_dir: {folder}/run/metrics.jsonl: ")
+        check("metrics on a full disk", done, 1, err=f"logging.run_dir: {folder}/run/metrics.jsonl: ")
         steps = saved(f"{folder}/run")
         expect("the step is saved", len(steps) == 1 and 10 < int(steps[0][5:]) < 1000 and
                f"; saved step {int(steps[0][5:])} in {folder}/run/checkpoints" in done.stderr, done)
         done = run(*tiny(folder, "run", "dp=2", "train.train_iters=" + str(int(steps[0][5:]) + 1)))
-        says("it resumes", done, 0, out="resumes from")
+        check("it resumes", done, 0, out="resumes from")
         done = run(*tiny(folder, "full", "checkpoint.keep_last=3"), stdout=subprocess.DEVNULL,
                    preexec_fn=no_file_beyond(20000))
-        says("checkpoints on a full disk", done, 1, err=f"checkpoint.save: {folder}/full/checkpoints/step-")
-        expect("what takes less", "; checkpoint.keep_last=3 needs space for one more checkpoint" in done.stderr, done)
+        check("checkpoints on a full disk", done, 1, err=f"checkpoint.save: {folder}/full/checkpoints/step-")
+        expect("the fix", "; checkpoint.keep_last=3 needs space for one more checkpoint" in done.stderr, done)
 
 
 def test_prompt():
     """--prompt - is standard input, byte for byte."""
     with tempfile.TemporaryDirectory() as folder:
         run("data", "prepare", os.path.join(ROOT, "README.md"), "-o", f"{folder}/text")
-        says("a run", run(*tiny(folder, "run")), 0)
+        check("a run", run(*tiny(folder, "run")), 0)
         generate = ["generate", f"{folder}/run", "--tokens", "8", "--no-stop", "--prompt"]
         for prompt in ["Ocean", "a\nb\n", "-x", ""]:
             given, read = run(*generate[:-1], "--prompt=" + prompt), run(*generate, "-", input=prompt)
             expect(f"--prompt - of {prompt!r}", (read.returncode, read.stdout) == (0, given.stdout), read)
         done = run(*generate, "-", stdin=None, preexec_fn=lambda: os.close(0))
-        says("--prompt - without a standard input", done, 2, err="standard input cannot be read")
+        check("--prompt - without a standard input", done, 2, err="standard input cannot be read")
 
 
-def test_memory_runs_out():
+def test_memory_is_exhausted():
     """Without enough address space a run ends with a line and a status, never by a signal, at whatever point it is:
     where libraries are loaded, threads start, code is generated, or the model is trained. (A sanitizer needs more than
     any of these limits, and ends by itself.)"""
@@ -384,7 +385,7 @@ def test_memory_runs_out():
                    done.returncode == 0 or (0 < done.returncode < 128 and done.stderr), done)
             reported += done.returncode == 1 and ("memory" in done.stderr or "thread" in done.stderr)
             if "no thread to receive signals" in done.stderr:  # of pthread_create(); errno is another
-                says(f"no thread in {megabytes} MiB", done, 1, err=": Resource temporarily unavailable\n")
+                check(f"no thread in {megabytes} MiB", done, 1, err=": Resource temporarily unavailable\n")
             sanitizer = "Sanitizer" in done.stderr
     expect(f"{reported} limits are reported as too little memory", sanitizer or reported >= 4, done)
 
@@ -397,7 +398,7 @@ def test_dry_run():
         done = run("train", QUICKSTART, "cluster.device=dry", f"model.num_layers={layers}", "tp=1", "pp=1", "dp=2",
                    "parallel.sequence_parallel=false")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        says(f"{layers} layers", done, 0, out="One rank of each stage is shown")
+        check(f"{layers} layers", done, 0, out="One rank of each stage is shown")
         return after.ru_utime - before.ru_utime, done
 
     few, _ = seconds(2000)
@@ -405,12 +406,12 @@ def test_dry_run():
     expect(f"16000 layers in {many / few:.1f} times the time of 2000", many < 24 * few, done)
 
 
-for test in [test_help, test_version, test_doctor, test_profile, test_typing_mistakes, test_numbers,
-             test_output_that_breaks, test_closed_output_is_not_reused, test_more_than_the_machine_has,
-             test_input_that_will_not_do, test_an_evaluation_is_broken_off, test_closed_pipe,
+for test in [test_help, test_version, test_doctor, test_profile, test_typing_mistakes, test_numbers, test_output_errors,
+             test_closed_output_is_not_reused, test_model_larger_than_the_machine,
+             test_unusable_input, test_an_evaluation_is_interrupted, test_closed_pipe,
              test_full_disk, test_prompt, test_recipe_warns_of_missing_files, test_recipe_resolves_threads,
-             test_settings_as_other_programs_have_them, test_verify_has_steps_of_its_own,
-             test_memory_runs_out, test_dry_run]:
+             test_options_of_other_programs, test_verify_has_its_own_step_count,
+             test_memory_is_exhausted, test_dry_run]:
     test()
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)

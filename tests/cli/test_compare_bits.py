@@ -36,12 +36,12 @@ with tempfile.TemporaryDirectory() as folder:
         return other
 
     expect("equal", 0, CUBOID, "gpt zero 1", "llama resumed")
-    said = expect("other samples", 1, wrapper("seed=2"), "gpt dp 2")
-    if "step 1" not in said:
-        failures.append(f"other samples: the first step is not named in {said!r}")
-    said = expect("other weights", 1, wrapper("optimizer.lr_warmup_iters=2 optimizer.weight_decay=0.02"), "gpt dp 2")
-    if "DIFFERENT" not in said:
-        failures.append(f"other weights: {said!r}")
+    output = expect("other samples", 1, wrapper("seed=2"), "gpt dp 2")
+    if "step 1" not in output:
+        failures.append(f"other samples: the first step is not named in {output!r}")
+    output = expect("other weights", 1, wrapper("optimizer.lr_warmup_iters=2 optimizer.weight_decay=0.02"), "gpt dp 2")
+    if "DIFFERENT" not in output:
+        failures.append(f"other weights: {output!r}")
     expect("no such case", 2, CUBOID, "no such case")
     expect("a failing run", 1, wrapper("tp=77"), "gpt dp 2")
 expect("no executable", 2, os.path.join(ROOT, "README.md"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The worked examples of docs/debugging.md (page.py), with a build that leaves out a message (lost_call.c). Numbers
+"""The worked examples of docs/debugging.md (page.py), with a build that omits a message (lost_call.c). Numbers
 with a decimal point match any such number; all others are compared.
 
     test_debugging.py CUBOID SOURCE-ROOT CUBOID-FAULTY"""
@@ -20,7 +20,7 @@ def main():
     replaced = page.script(tour, lambda command: QUICKSTART if command == "tools/quickstart" else command)
     with tempfile.TemporaryDirectory() as folder:
         results = page.outcomes(folder, ROOT, {"cuboid": CUBOID, "cuboid_faulty": FAULTY}, replaced)
-    return 1 if page.judge(tour, results, NUMBER, 15, "docs/debugging.md") else 0
+    return 1 if page.report(tour, results, NUMBER, 15, "docs/debugging.md") else 0
 
 
 if __name__ == "__main__":

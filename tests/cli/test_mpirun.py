@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""cuboid under mpirun, as seen from a shell: common errors are printed once, an error of one rank is printed too and
-nobody hangs, and the signal that mpirun forwards ends with a checkpoint and 75.
+"""cuboid under mpirun, as seen from a shell: common errors are printed once, an error of one rank is printed and
+no rank hangs, and a signal that mpirun forwards ends the job with a checkpoint and status 75.
 
-Nothing here has a limit of time: what hangs is ended by the test's own (meson).
+There are no time limits here: meson's limit ends a test that hangs.
 
     test_mpirun.py CUBOID MPIRUN"""
 import glob
@@ -49,7 +49,7 @@ def count(text, *beginnings):
     return sum(line.startswith(beginnings) for line in text.splitlines())
 
 
-def test_said_once():
+def test_errors_are_printed_once():
     status, text = mpirun((4, ["a.yaml", "tp=3", "dp=1"]))
     expect("a bad recipe", status == 2 and text.count("num_attention_heads 2 is not divisible") == 1, status, text)
     status, text = mpirun((4, ["nothing.yaml"]))
@@ -60,7 +60,7 @@ def test_said_once():
     expect("a dry run", status == 0 and text.count("Nothing was computed") == 1, status, text)
 
 
-def test_said_by_one():
+def test_one_rank_reports_its_error():
     """A file that is missing on one node: its rank reports it, and the others, which wait for it, exit."""
     status, text = mpirun((3, ["a.yaml"]), (1, ["nothing.yaml"]))
     expect("one without its recipe", status == 2 and "rank 3: nothing.yaml: No such file" in text, status, text)
@@ -70,7 +70,7 @@ def test_said_by_one():
     status, text = mpirun((3, ["a.yaml", "logging.run_dir=runs/b"]), (1, ["a.yaml", "data.train=nothing"]))
     expect("one without its data", status == 2 and "rank 3: command line: data.train: nothing.idx: No" in text, status,
            text)
-    # mpirun ends the others; however long it lets them live, only one reports that.
+    # mpirun ends the other ranks; however long it waits, only one of them reports the signal.
     os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "4"
     status, text = mpirun((3, ["a.yaml"]), (1, ["nothing.yaml"]))
     del os.environ["OMPI_MCA_odls_base_sigkill_timeout"]
@@ -91,7 +91,7 @@ def test_forwarded_signal():
     with open("runs/c/metrics.jsonl", encoding="ascii") as lines:
         step = json.loads(next(lines))
     parts, slots = step["memory_bytes"], step["activation_slots"]
-    # All ranks are alike here, so that the most of any is that of each.
+    # All ranks are alike here, so the maximum over ranks is the value of each.
     kept = sum(kind["bytes"] for kind in slots.values())
     expect("memory by part and by slot", list(parts) == PARTS and list(slots) == SLOTS and
            step["memory_peak_bytes"] == sum(parts.values()) - parts["host"] and parts["activations"] == kept > 0 and
@@ -106,7 +106,7 @@ with tempfile.TemporaryDirectory() as folder:
     with open("text.txt", "w", encoding="ascii") as file:
         file.write("The ocean is wide, and so is the sky. " * 100)
     subprocess.run([CUBOID, "data", "prepare", "text.txt", "-o", "text"], stdout=subprocess.DEVNULL, check=True)
-    for test in [test_said_once, test_said_by_one, test_forwarded_signal]:
+    for test in [test_errors_are_printed_once, test_one_rank_reports_its_error, test_forwarded_signal]:
         test()
     os.chdir("/")
 print(f"{len(failures)} failures")

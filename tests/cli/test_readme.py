@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The tour of README.md, from a clean state (page.py). A directory with the recipes and pages of the source tree
-simulates a fresh clone. Every number matches any number. What differs from the README:
+simulates a fresh clone. Every number matches any number. Differences from the README:
 
   - tools/quickstart prepares its dataset from another, short text, as the script does, and trains nothing;
   - tools/test, tools/setup, meson and ninja are not run: the build that runs this test takes their place;
@@ -26,7 +26,7 @@ NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?(?: [KMG](?= ))?"
 
 
 def shorter(command):
-    """The command that takes the place of one of the README."""
+    """The command that replaces one of the README."""
     for long, short in SHORTER:
         command = command.replace(long, short)
     return QUICKSTART if command == "tools/quickstart" else command
@@ -38,7 +38,7 @@ def main():
     programs = {"cuboid": CUBOID, **({"mpirun": MPIRUN} if MPIRUN else {})}
     with tempfile.TemporaryDirectory() as folder:
         results = page.outcomes(folder, ROOT, programs, page.script(tour, shorter))
-    return 1 if page.judge(tour, results, NUMBER, 14, "the README") else 0
+    return 1 if page.report(tour, results, NUMBER, 14, "the README") else 0
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def train(name, *keys, **options):
 
 
 def begin(name, *keys, until=None, **options):
-    """A run that has come to the point where `until` holds, by default to a line of metrics of its own."""
+    """Starts a run and waits until `until` holds, by default until it has written metrics."""
     path = f"{name}/metrics.jsonl"
     before = os.stat(path).st_ino if os.path.exists(path) else None
     until = until or (lambda: os.path.exists(path) and os.path.getsize(path) > 0 and os.stat(path).st_ino != before)
@@ -70,7 +70,7 @@ def expect(what, truth, done=None):
         print(f"{what}: {done!r:.1500}")
 
 
-def says(what, done, status, out="", err=""):
+def check(what, done, status, out="", err=""):
     expect(what, done.returncode == status and out in (done.stdout or "") and err in done.stderr, done)
 
 
@@ -100,26 +100,26 @@ def is_whole(name):
 
 
 def test_killed_before_its_first_checkpoint():
-    """With every default; twice, so that the second start finds what the first restart has kept."""
+    """With all defaults; twice, so that the second start finds the files kept by the first restart."""
     for turn in range(3):
         child = begin("early")
         done = end(child, signal.SIGKILL)
         expect(f"kill {turn}", done.returncode == -signal.SIGKILL and not saved("early"), done)
     expect("both earlier metrics are kept", all(os.path.getsize(f"early/metrics-{turn}.jsonl") for turn in (1, 2)))
     done = train("early", "train.train_iters=2")
-    says("the same command again", done, 0, out="early has no complete checkpoint of its own: restarting from "
+    check("the same command again", done, 0, out="early has no complete checkpoint of its own: restarting from "
          "step 1; the earlier metrics are kept as early/metrics-3.jsonl\n")
     expect("its metrics", steps("early") == [1, 2] and saved("early") == ["step-00000002"])
     done = train("early", "train.train_iters=2")
-    says("and again", done, 0, out="training is complete: step 2")
+    check("and again", done, 0, out="training is complete: step 2")
     expect("no summary of 0 steps", "done: 0 steps" not in done.stdout, done)
-    says("afresh over a checkpoint", train("early", "checkpoint.load=none"), 2,
+    check("from scratch over a checkpoint", train("early", "checkpoint.load=none"), 2,
          err="early holds an earlier run, saved up to step 2, and checkpoint.load=none starts from scratch")
-    says("saved elsewhere", train("early", "checkpoint.save=elsewhere"), 2, err="use checkpoint.save=auto to resume")
+    check("saved elsewhere", train("early", "checkpoint.save=elsewhere"), 2, err="use checkpoint.save=auto to resume")
 
 
 def test_saves_by_time():
-    """All ranks after the same step, and the newest two are kept; also where the next step is run ahead."""
+    """All ranks save after the same step, and the newest two are kept; also when ranks run ahead of the step."""
     for name, keys in [("timed", ["dp=2"]), ("ahead", ["pp=2", "pipeline.optimizer_post_validation=true"])]:
         child = begin(name, "checkpoint.save_minutes=0.0004", *keys,
                       until=lambda n=name: len(whole(n)) > 1)
@@ -127,7 +127,7 @@ def test_saves_by_time():
         expect(f"{name}: saved while it ran", done.returncode == -signal.SIGKILL and len(whole(name)) >= 2, done)
         last = int(whole(name)[-1][5:])
         done = train(name, f"train.train_iters={last + 3}", *keys)
-        says(f"{name}: continues", done, 0, out=f"step {last}\n")
+        check(f"{name}: continues", done, 0, out=f"step {last}\n")
         expect(f"{name}: metrics", is_whole(name) and len(steps(name)) == last + 3)
         expect(f"{name}: two are kept", len(saved(name)) == 2, saved(name))
     done = train("untimed", "checkpoint.save_minutes=0", "train.train_iters=100")
@@ -139,30 +139,30 @@ def test_signals():
                          (signal.SIGUSR2, ["resilience.exit_signal=[SIGUSR2, SIGTERM]"]),
                          (signal.SIGUSR1, ["resilience.exit_signal=SIGUSR1"])]:
         name = number.name
-        says(name, end(begin(name, *keys), number), 75, err="stop requested: saved step ")
+        check(name, end(begin(name, *keys), number), 75, err="stop requested: saved step ")
         expect(f"{name}: saved", saved(name) and int(saved(name)[0][5:]) == len(steps(name)) and is_whole(name))
     done = end(begin("unlisted"), signal.SIGUSR1)
-    says("a signal that is not in the list", done, -signal.SIGUSR1)
+    check("a signal that is not in the list", done, -signal.SIGUSR1)
     done = end(begin("unsaved", "checkpoint.save=none"), signal.SIGINT)
-    says("nothing is saved", done, 1, err="nothing is saved, since checkpoint.save is none")
-    # A step that takes minutes. Two signals of a kind that are pending at once are one, so the second is sent when
-    # the first has been announced; one that comes before the first step ends the run, which then starts again.
-    said = "before the first step"
-    while "before the first step" in said:
+    check("nothing is saved", done, 1, err="nothing is saved, since checkpoint.save is none")
+    # A step that takes minutes. Two pending signals of the same number are delivered as one, so the second is sent
+    # after the first has been announced; a signal before the first step ends the run, which is then started again.
+    output = "before the first step"
+    while "before the first step" in output:
         child = begin("twice", "train.global_batch_size=2000", "train.micro_batch_size=20", "model.hidden_size=256",
                       "model.num_layers=8", "model.seq_length=64", until=lambda: os.path.exists("twice/metrics.jsonl"))
         time.sleep(0.3)
         child.send_signal(signal.SIGINT)
-        said = child.stderr.readline()
+        output = child.stderr.readline()
     start = time.monotonic()
     done = end(child, signal.SIGINT)
-    says("a second SIGINT", done, 1, err="a second SIGINT: ended at once")
-    expect("the first one is announced", "SIGINT: the running step is finished and saved" in said, done)
+    check("a second SIGINT", done, 1, err="a second SIGINT: ended at once")
+    expect("the first one is announced", "SIGINT: the running step is finished and saved" in output, done)
     expect("at once", time.monotonic() - start < 10, done)
 
 
 def test_signal_during_start():
-    """The report of the layout goes to a pipe that is full, so the start takes as long as it likes."""
+    """The report of the layout is written to a full pipe, so that the start is blocked."""
     train("saved", "train.train_iters=2")
     for name, status, line in [("new", 1, "nothing was trained; there is no checkpoint yet"),
                                ("saved", 75, "nothing was trained; saved step 2 in saved/checkpoints")]:
@@ -179,7 +179,7 @@ def test_signal_during_start():
             done = end(child, number)
             os.close(writes)
             os.close(reads)
-            says(f"{number.name} during the start of {name}", done, status,
+            check(f"{number.name} during the start of {name}", done, status,
                  err=f"cuboid: {number.name} before the first step: {line}\n")
 
 
@@ -193,7 +193,7 @@ def test_damaged_metrics():
         file.writelines([*lines, b'{"step": 7, "lo'])
     before = b"".join([*lines, b'{"step": 7, "lo'])
     done = train("torn", "train.train_iters=8", *keys)
-    says("a torn line", done, 0, err="warning: torn/metrics.jsonl: line 3 is incomplete or corrupt (2 such lines in "
+    check("a torn line", done, 0, err="warning: torn/metrics.jsonl: line 3 is incomplete or corrupt (2 such lines in "
          "total) and is dropped; the original file is kept as torn/metrics-1.jsonl\n")
     expect("a missing line", "torn/metrics.jsonl lacks 1 of the steps up to 6; the first is step 3" in
            done.stderr, done)
@@ -206,25 +206,25 @@ def test_full_disk():
     """Metrics lines lost to a full disk are written after the next start."""
     done = train("full", preexec_fn=no_file_beyond(300000))
     last = int(saved("full")[-1][5:])
-    says("metrics on a full disk", done, 1, err=f"; saved step {last} in full/checkpoints")
+    check("metrics on a full disk", done, 1, err=f"; saved step {last} in full/checkpoints")
     with open("full/metrics.jsonl", "rb") as file:
         expect("no torn line", file.read().endswith(b"}\n"))
     done = train("full", f"train.train_iters={last + 2}")
-    says("with room again", done, 0, out=f"step {last}\n")
-    expect("every line is there", is_whole("full") and len(steps("full")) == last + 2, steps("full")[-5:])
-    expect("nothing waits any more", not os.path.exists("full/checkpoints/metrics-unwritten.jsonl"))
+    check("with free space again", done, 0, out=f"step {last}\n")
+    expect("every line is written", is_whole("full") and len(steps("full")) == last + 2, steps("full")[-5:])
+    expect("no unwritten lines remain", not os.path.exists("full/checkpoints/metrics-unwritten.jsonl"))
 
 
 def test_folder_is_removed():
     done = begin("gone", "dp=2")
     os.rename("gone", "moved")
     done = end(done)
-    says("a folder that is renamed", done, 1, err="logging.run_dir: gone was removed or renamed")
-    expect("it is not made again", not os.path.exists("gone"), done)
+    check("a folder that is renamed", done, 1, err="logging.run_dir: gone was removed or renamed")
+    expect("it is not created again", not os.path.exists("gone"), done)
     child = begin("gone", "checkpoint.save=kept")
     shutil.rmtree("gone")
     done = end(child)
-    says("checkpoints elsewhere", done, 1, err="gone was removed or renamed")
+    check("checkpoints elsewhere", done, 1, err="gone was removed or renamed")
     expect("they are kept", len(saved_in("kept")) == 1 and "in kept" in done.stderr, done)
 
 
@@ -235,27 +235,27 @@ def saved_in(folder):
 def test_named_checkpoint():
     train("first", "train.train_iters=6", "checkpoint.save_interval=2", "checkpoint.keep_last=0")
     load = "checkpoint.load=first/checkpoints/step-00000004"
-    says("from a named one", train("second", load, "train.train_iters=8"), 0,
+    check("from a named one", train("second", load, "train.train_iters=8"), 0,
          out="resumes from first/checkpoints/step-00000004, step 4\n")
     expect("its metrics", steps("second") == [5, 6, 7, 8])
     done = train("second", load, "train.train_iters=10")
-    says("the same again", done, 0, out="resumes from second/checkpoints/step-00000008, step 8, which is newer than "
+    check("the same again", done, 0, out="resumes from second/checkpoints/step-00000008, step 8, which is newer than "
          "checkpoint.load first/checkpoints/step-00000004\n")
     expect("all its metrics", steps("second") == list(range(5, 11)))
     os.rename("first", "gone")
-    says("what it began with is gone", train("second", load, "train.train_iters=12"), 0,
+    check("the named checkpoint is removed", train("second", load, "train.train_iters=12"), 0,
          out="resumes from second/checkpoints/step-00000010")
-    says("a first start without it", train("third", load), 2,
+    check("a first start without it", train("third", load), 2,
          err="checkpoint.load: first/checkpoints/step-00000004: No such file or directory")
 
 
 def test_saved_recipe():
-    """A run repeated from the saved recipe of another run."""
+    """A run started from the saved recipe of another run."""
     train("base", "train.train_iters=4", "checkpoint.save_interval=1", "checkpoint.keep_last=0")
     before = saved("base")
     done = subprocess.run([CUBOID, "train", "base/recipe.yaml", "logging.run_dir=again", "checkpoint.keep_last=1"],
                           capture_output=True, text=True, timeout=60, check=False)
-    says("the saved recipe", done, 0)
+    check("the saved recipe", done, 0)
     expect("a folder of its own", saved("base") == before and saved("again") == ["step-00000004"], done)
     expect("the same losses", losses("again") == losses("base"), done)
 
@@ -263,21 +263,21 @@ def test_saved_recipe():
 def test_weights_before_step_1():
     for keys in [["dp=2"], ["dp=2"]]:
         done = train("zero", "train.train_iters=0", *keys)
-        says("train_iters 0", done, 0)
+        check("train_iters 0", done, 0)
         expect("its checkpoint", saved("zero") == ["step-00000000"] and steps("zero") == [], done)
-    says("a warm-up is not asked for", train("warm", "train.train_iters=0", "optimizer.lr_warmup_iters=5"), 0)
-    says("resumes from step 0", train("zero", "train.train_iters=3", "dp=2"), 0,
+    check("a warm-up is allowed", train("warm", "train.train_iters=0", "optimizer.lr_warmup_iters=5"), 0)
+    check("resumes from step 0", train("zero", "train.train_iters=3", "dp=2"), 0,
          out="zero/checkpoints/step-00000000, step 0\n")
     train("never", "train.train_iters=3", "dp=2")
-    expect("as if it had not stopped", losses("zero") == losses("never") and len(losses("zero")) == 3)
+    expect("as in an uninterrupted run", losses("zero") == losses("never") and len(losses("zero")) == 3)
 
 
 def test_masked_batch():
     """End-of-document tokens only: every label is masked."""
     write_dataset("ends", [256] * 64)
     done = train("masked", "data.train=ends", "data.eod_mask_loss=true", "train.train_iters=3")
-    says("a batch that is masked entirely", done, 0, err="warning: step 1: all tokens of the batch are masked")
-    expect("said once", done.stderr.count("of the batch are masked") == 1, done)
+    check("a batch that is masked entirely", done, 0, err="warning: step 1: all tokens of the batch are masked")
+    expect("reported once", done.stderr.count("of the batch are masked") == 1, done)
     with open("masked/metrics.jsonl", encoding="ascii") as lines:
         rows = [json.loads(line) for line in lines]
     expect("its metrics", all((row["loss"], row["tokens"], row["loss_tokens"]) == (None, 16, 0) for row in rows), rows)

@@ -27,7 +27,7 @@ def expect(what, truth, seen):
 
 
 def on_terminal(*arguments):
-    """What a terminal receives from the command, and its exit status."""
+    """The command's output on a terminal, and its exit status."""
     master, slave = pty.openpty()
     with subprocess.Popen([CUBOID, *arguments], stdout=slave, stderr=subprocess.DEVNULL) as process:
         os.close(slave)
@@ -35,7 +35,7 @@ def on_terminal(*arguments):
         try:
             while piece := os.read(master, 4096):
                 seen += piece
-        except OSError as error:  # Linux: every other end is closed
+        except OSError as error:  # Linux: all other ends are closed
             if error.errno != errno.EIO:
                 raise
     os.close(master)
@@ -43,7 +43,7 @@ def on_terminal(*arguments):
 
 
 def test_generated_text(folder):
-    # A sequence as drawn by an untrained model of bytes: any of them, so most are not UTF-8.
+    # An untrained byte model samples any byte, so most sequences are not UTF-8.
     words = ["generate", f"{folder}/run", "--prompt", PROMPT, "--tokens", str(TOKENS), "--no-stop", "--seed", "3",
              "--temperature", "100"]
     piped = subprocess.run([CUBOID, *words], capture_output=True, check=True).stdout
@@ -64,7 +64,7 @@ def test_generated_text(folder):
 ESCAPE = "\x1b[31m"  # makes the text after it red
 
 
-def test_text_of_the_user(folder):
+def test_user_text_is_escaped(folder):
     """Arguments, paths, variables and values of recipes with a control character in them: none reaches the output."""
     recipe, red = f"{ROOT}/recipes/quickstart.yaml", f"{folder}/r{ESCAPE}"
     os.rename(f"{folder}/run", red)
@@ -115,6 +115,6 @@ with tempfile.TemporaryDirectory() as root:
     subprocess.run([CUBOID, "train", f"{ROOT}/recipes/quickstart.yaml", *TINY, f"data.train={root}/text",
                     f"logging.run_dir={root}/run"], check=True, stdout=subprocess.DEVNULL)
     test_generated_text(root)
-    test_text_of_the_user(root)
+    test_user_text_is_escaped(root)
 print(f"{len(failures)} failures")
 sys.exit(1 if failures else 0)

@@ -8,10 +8,10 @@
 
 enum status real_run(struct cuda_queue *queue, const struct op *op) __asm__("__real_cuda_run");
 enum status injected_run(struct cuda_queue *queue, const struct op *op) __asm__("__wrap_cuda_run");
-/* A library's, whose calls are not ours. */
-cudaError_t unseen_synchronize(cudaStream_t stream) __asm__("__real_cudaStreamSynchronize");
+/* Called as a library would: not counted as a call of ours. */
+cudaError_t uncounted_synchronize(cudaStream_t stream) __asm__("__real_cudaStreamSynchronize");
 
-static bool ask(cudaStream_t stream)
+static bool query(cudaStream_t stream)
 {
     cudaEvent_t event;
     cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
@@ -27,17 +27,17 @@ static bool inject(const char *what, cudaStream_t stream)
     char to[8], from[8] = {0};
     if (strcmp(what, "wait") == 0)
         return cudaStreamSynchronize(stream) == cudaSuccess;
-    if (strcmp(what, "unseen") == 0)
-        return unseen_synchronize(stream) == cudaSuccess;
+    if (strcmp(what, "uncounted") == 0)
+        return uncounted_synchronize(stream) == cudaSuccess;
     if (strcmp(what, "poll") == 0)
-        return ask(stream);
+        return query(stream);
     if (strcmp(what, "memory") == 0)
         return cudaMalloc(&data, sizeof to) == cudaSuccess && cudaFree(data) == cudaSuccess;
     if (strcmp(what, "pinned") == 0)
         return cudaMallocHost(&data, sizeof to) == cudaSuccess && cudaFreeHost(data) == cudaSuccess;
-    if (strcmp(what, "copy") == 0) // which is over before this returns: it is waited for unseen
+    if (strcmp(what, "copy") == 0) // synchronous, although no call waits: it returns after the copy
         return cudaMemcpyAsync(to, from, sizeof to, cudaMemcpyDefault, stream) == cudaSuccess &&
-               unseen_synchronize(stream) == cudaSuccess;
+               uncounted_synchronize(stream) == cudaSuccess;
     return strcmp(what, "none") == 0;
 }
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole program on machines whose GPUs are not what a recipe wants: one line says what was found, what is needed
-and the key; the exit status; and nothing was trained on something else instead. The GPUs are the emulator's.
+"""The program on machines whose GPUs do not fit the recipe: one line names what was found, what is required and the
+key; the exit status is right; and nothing was trained on another device instead. The GPUs are the emulator's.
 
     test_bad_gpu.py CUBOID_EMULATED SOURCE_ROOT [MPIRUN]"""
 import json
@@ -32,7 +32,7 @@ class Machines(unittest.TestCase):
         cls.temporary.cleanup()
 
     def cuboid(self, *overrides, command="train", run_dir=None, ranks=0, **machine):
-        """machine: what the emulator's is like; {run} in it is the run's folder. ranks: under mpirun."""
+        """machine: settings of the emulator, in which {run} is the run's folder. ranks: under mpirun."""
         self.run_dir = run_dir or tempfile.mkdtemp(dir=self.folder) + "/run"
         launcher = [*MPIRUN, "-n", str(ranks)] if ranks else []
         keys = {word.split("=")[0]: word for word in [*SMALL, f"data.train={self.folder}/text",
@@ -42,31 +42,31 @@ class Machines(unittest.TestCase):
                               env={**os.environ, **{f"EMULATOR_{key}": value.format(run=self.run_dir)
                                                    for key, value in machine.items()}})
 
-    def refused(self, done, *words, status=1, lines=1):
-        said = done.stderr.strip().splitlines()
-        self.assertEqual((done.returncode, len(said)), (status, lines), done.stderr)
+    def rejected(self, done, *words, status=1, count=1):
+        lines = done.stderr.strip().splitlines()
+        self.assertEqual((done.returncode, len(lines)), (status, count), done.stderr)
         for word in words:
             self.assertIn(word, done.stderr)
         metrics = f"{self.run_dir}/metrics.jsonl"
-        self.assertFalse(os.path.exists(metrics) and os.path.getsize(metrics), "it trained all the same")
+        self.assertFalse(os.path.exists(metrics) and os.path.getsize(metrics), "it trained nevertheless")
 
-    def test_no_gpu_or_one_that_will_not_do(self):
-        self.refused(self.cuboid(FAIL="cudaGetDeviceCount"), "cluster.device cuda: no GPU here", "8.0 or newer")
-        self.refused(self.cuboid(DRIVER="0"), "cluster.device cuda: no NVIDIA driver here; it requires one, and an "
+    def test_no_gpu_or_an_unsupported_one(self):
+        self.rejected(self.cuboid(FAIL="cudaGetDeviceCount"), "cluster.device cuda: no GPU here", "8.0 or newer")
+        self.rejected(self.cuboid(DRIVER="0"), "cluster.device cuda: no NVIDIA driver here; it requires one, and an "
                      "NVIDIA GPU of compute capability 8.0 or newer; use cluster.device cpu")
-        self.refused(self.cuboid(DRIVER="12040"), "cluster.device cuda: the driver is too old: it knows CUDA 12.4, and "
-                     "this build requires 13.0")
-        self.refused(self.cuboid(CAPABILITY="7.5"), "cluster.device cuda: GPU 0, emulated GPU, has compute capability "
+        self.rejected(self.cuboid(DRIVER="12040"), "cluster.device cuda: the driver is too old: it knows CUDA 12.4, "
+                     "and this build requires 13.0")
+        self.rejected(self.cuboid(CAPABILITY="7.5"), "cluster.device cuda: GPU 0, emulated GPU, has compute capability "
                      "7.5, and this build requires 8.0 or newer")
-        self.refused(self.cuboid(FAIL="cudaMalloc"), "cudaMalloc of ", "out of memory", "reduce it with ",
+        self.rejected(self.cuboid(FAIL="cudaMalloc"), "cudaMalloc of ", "out of memory", "reduce it with ",
                      "memory.offload_optimizer true")
 
-    def test_no_memory_of_the_host(self):
-        """What takes less of the GPU's would not help."""
+    def test_host_memory_is_exhausted(self):
+        """Using less GPU memory would not help, so no such fix is suggested."""
         key = "memory.offload_optimizer"
         for overrides, words in ([], "fewer ranks"), ([f"{key}=true"], f"{key} false"):
             done = self.cuboid(*overrides, FAIL="cudaMallocHost")
-            self.refused(done, "cuboid: cuda: cudaMallocHost of ", " of the host's memory are free", words)
+            self.rejected(done, "cuboid: cuda: cudaMallocHost of ", " of the host's memory are free", words)
             for word in "tensor_parallel_size", "params_dtype", "of GPU", "step ":
                 self.assertNotIn(word, done.stderr)
 
@@ -78,9 +78,9 @@ class Machines(unittest.TestCase):
         with open(f"{self.run_dir}/metrics.jsonl", encoding="utf-8") as lines:
             return {line["step"]: line["loss"] for line in map(json.loads, lines) if "loss" in line}
 
-    def test_no_memory_in_the_middle(self):
-        """Somebody else has taken it when step 2 is saved: the run ends in one line, on all of its ranks, and goes on
-        from there when there is memory again, as if nothing had been."""
+    def test_gpu_memory_is_exhausted_during_a_run(self):
+        """Another program allocates it after step 2 is saved: the run ends with one line, on all of its ranks, and
+        resumes from there, with the same results, when there is memory again."""
         keys = ["train.train_iters=4", "checkpoint.save_interval=1"]
         two = ["dp=2", "cluster.transport=nccl"]
         own = ["precision.params_dtype=bf16"]
@@ -100,11 +100,11 @@ class Machines(unittest.TestCase):
                 undisturbed = self.losses()
                 done = self.cuboid(*keys, *overrides, GPUS="2", FAIL=call, FAIL_GPU=str(gpu),
                                    FAIL_WHEN=f"{{run}}/checkpoints/step-{at - 1:08}/manifest.json")
-                said = done.stderr.strip().splitlines()
-                self.assertEqual((done.returncode, len(said)), (1, 1), done.stderr)
+                lines = done.stderr.strip().splitlines()
+                self.assertEqual((done.returncode, len(lines)), (1, 1), done.stderr)
                 for word in [f"step {at}, ", " of the GPU's 1.00 GiB are free", f"; rank {gpu} has ",
                              f" of GPU {gpu} (", "reduce it with ", "memory.offload_optimizer true", *words]:
-                    self.assertIn(word, said[0])
+                    self.assertIn(word, lines[0])
                 self.assertEqual(self.saved(), [f"step-{step:08}" for step in range(1, at)])
                 done = self.cuboid(*keys, *overrides, GPUS="2", run_dir=self.run_dir)
                 self.assertIn(f"/step-{at - 1:08}, step {at - 1}\n", done.stdout)
@@ -112,64 +112,64 @@ class Machines(unittest.TestCase):
                 self.assertEqual(self.losses(), undisturbed)
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
-    def test_no_memory_in_a_process_among_several(self):
+    def test_gpu_memory_is_exhausted_in_one_of_several_processes(self):
         done = self.cuboid("train.train_iters=4", "checkpoint.save_interval=1", "dp=2", "cluster.transport=nccl",
                            ranks=2, GPUS="2", FAIL_GPU="1",
                            FAIL="cublasLtMatmul", FAIL_WHEN="{run}/checkpoints/step-00000002/manifest.json")
         self.assertNotEqual(done.returncode, 0)
-        said = [line for line in done.stderr.splitlines() if "CUBLAS_STATUS_ALLOC_FAILED" in line]
-        self.assertEqual(len(said), 1, done.stderr)
+        lines = [line for line in done.stderr.splitlines() if "CUBLAS_STATUS_ALLOC_FAILED" in line]
+        self.assertEqual(len(lines), 1, done.stderr)
         for word in "rank 1: step 3, ", "are free", "; rank 1 has ", "reduce it with ":
-            self.assertIn(word, said[0])
+            self.assertIn(word, lines[0])
         self.assertEqual(self.saved(), ["step-00000001", "step-00000002"])
 
     def test_several(self):
         two = ["dp=2", "cluster.transport=nccl"]
-        self.refused(self.cuboid(*two), "cluster.device cuda: 2 ranks on this machine, and 1 GPU: room for 1 (cluster."
+        self.rejected(self.cuboid(*two), "cluster.device cuda: 2 ranks on this machine, and 1 GPU: room for 1 (cluster."
                      "ranks_per_gpu 1)", "more nodes")
-        self.refused(self.cuboid(*two, GPUS="2", FAIL="cudaGetDeviceProperties"), "cluster.device cuda: mixed GPU "
+        self.rejected(self.cuboid(*two, GPUS="2", FAIL="cudaGetDeviceProperties"), "cluster.device cuda: mixed GPU "
                      "types: rank 0 has emulated GPU", "CUDA_VISIBLE_DEVICES")
-        self.refused(self.cuboid(*two, "cluster.ranks_per_gpu=2"), "cluster.ranks_per_gpu 2", "mpirun -n 2", status=2)
+        self.rejected(self.cuboid(*two, "cluster.ranks_per_gpu=2"), "cluster.ranks_per_gpu 2", "mpirun -n 2", status=2)
 
-    def test_no_memory_to_generate(self):
+    def test_gpu_memory_is_exhausted_in_generate(self):
         self.assertEqual(self.cuboid().returncode, 0)
         for call, words in ("cudaMalloc", "of weights: cuda: cudaMalloc of "), ("cublasLtMatmul", "gemm(a "):
             done = subprocess.run([CUBOID, "generate", self.run_dir, "--prompt", "x"], text=True, capture_output=True,
                                   check=False, env={**os.environ, "EMULATOR_FAIL": call})
-            said = done.stderr.strip().splitlines()
-            self.assertEqual((done.returncode, len(said)), (1, 1), done.stderr)
+            lines = done.stderr.strip().splitlines()
+            self.assertEqual((done.returncode, len(lines)), (1, 1), done.stderr)
             for word in words, "are free", "use cluster.device=cpu to avoid GPU memory":
-                self.assertIn(word, said[0])
+                self.assertIn(word, lines[0])
 
     @unittest.skipUnless(MPIRUN, "no mpirun")
     def test_two_processes_on_one_gpu(self):
-        """Each takes the only GPU that it sees; mpirun has something to say, too."""
+        """Each uses the only GPU that it sees; mpirun prints messages of its own."""
         done = self.cuboid("dp=2", "cluster.transport=nccl", ranks=2)
-        said = [line for line in done.stderr.splitlines() if line.startswith("cuboid: ")]
-        self.assertEqual((done.returncode, len(said)), (1, 1), done.stderr)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("cuboid: ")]
+        self.assertEqual((done.returncode, len(lines)), (1, 1), done.stderr)
         for words in ("cluster.device cuda: rank 0 and rank 1 are on one GPU, 0000:00:00.0 of ", "CUDA_VISIBLE_DEVICES",
                       "cluster.ranks_per_gpu 2"):
-            self.assertIn(words, said[0])
+            self.assertIn(words, lines[0])
 
     def test_libraries(self):
-        self.refused(self.cuboid("precision.params_dtype=bf16", "model.attention_backend=cudnn", FAIL="cudnn"),
+        self.rejected(self.cuboid("precision.params_dtype=bf16", "model.attention_backend=cudnn", FAIL="cudnn"),
                      "model.attention_backend cudnn: libcudnn.so.9", "cuDNN 9.15.1 or newer",
                      "use model.attention_backend own")
 
-    def test_a_folder_that_is_not_there(self):
-        """It is not made: more likely it was meant to be another."""
-        self.refused(self.cuboid(f"cluster.matmul_algorithms={self.folder}/missing/file"),
+    def test_a_missing_folder_is_an_error(self):
+        """It is not created: the path is probably mistyped."""
+        self.rejected(self.cuboid(f"cluster.matmul_algorithms={self.folder}/missing/file"),
                      f"cluster.matmul_algorithms: cannot write {self.folder}/missing/file "
                      f"({self.folder}/missing: No such file or directory); use another path or none", status=2)
         self.assertFalse(os.path.exists(f"{self.folder}/missing"))
         self.assertFalse(os.path.exists(self.run_dir))
 
-    def test_what_the_recipe_alone_tells(self):
-        """All of it at once, before a GPU is looked for."""
-        self.refused(self.cuboid("cluster.matmul_algorithms=/dev/null/no", "optimizer.lr=-1", "model.attention_backend="
-                                 "cudnn", FAIL="cudaGetDeviceCount"),
+    def test_errors_of_the_recipe_alone(self):
+        """All of them are reported at once, before a GPU is opened."""
+        self.rejected(self.cuboid("cluster.matmul_algorithms=/dev/null/no", "optimizer.lr=-1",
+                                  "model.attention_backend=cudnn", FAIL="cudaGetDeviceCount"),
                      "cluster.matmul_algorithms: cannot write /dev/null/no (/dev/null: Not a directory)",
-                     "optimizer.lr -1", "model.attention_backend cudnn: it needs a two-byte type", status=2, lines=3)
+                     "optimizer.lr -1", "model.attention_backend cudnn: it needs a two-byte type", status=2, count=3)
 
     def test_warnings(self):
         for overrides, words in ((["parallel.nccl_ub=true"], "deterministic is true"),
@@ -180,16 +180,16 @@ class Machines(unittest.TestCase):
         done = self.cuboid("parallel.nccl_ub=true", "deterministic=false", "dp=2", command="recipe")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
-    def test_choices_are_said_and_kept(self):
+    def test_choices_are_printed_and_saved(self):
         done = self.cuboid("precision.params_dtype=bf16", "deterministic=false",
                            f"cluster.matmul_algorithms={self.folder}/algorithms")
         self.assertEqual(done.returncode, 0, done.stderr)
-        said = [line for line in done.stdout.splitlines() if line.startswith(("attention: ", "matmul: "))]
-        self.assertEqual([line.split(",")[0] for line in said[:2]], ["attention: forward", "attention: backward"])
-        self.assertRegex(said[2], r"^matmul: 0 algorithms from .*, [1-9][0-9]* timed and added to it$")
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("attention: ", "matmul: "))]
+        self.assertEqual([line.split(",")[0] for line in lines[:2]], ["attention: forward", "attention: backward"])
+        self.assertRegex(lines[2], r"^matmul: 0 algorithms from .*, [1-9][0-9]* timed and added to it$")
         with open(f"{self.run_dir}/choices.txt", encoding="utf-8") as text:
             kept = text.read().splitlines()
-        self.assertEqual([line for line in kept if not line.startswith("  ")], said)
+        self.assertEqual([line for line in kept if not line.startswith("  ")], lines)
         self.assertTrue(any(line.startswith("  timed: emulated GPU") for line in kept))
 
     def test_doctor(self):

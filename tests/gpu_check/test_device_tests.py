@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test that can run on the cuda device is one that tools/gpu_check runs, or one named here with the reason. Which
-ones can is read from the build: they are linked with the stand of the op tests, or with the emulated GPU.
+"""Every test that can run on the cuda device is run by tools/gpu_check, or named here with the reason why not. These
+tests are known from the build: they are linked with the fixture of the op tests, or with the emulated GPU.
 
     test_device_tests.py BUILD_ROOT SOURCE_ROOT"""
 import glob
@@ -14,16 +14,16 @@ sys.path.insert(0, f"{ROOT}/tools/gpu")
 sys.dont_write_bytecode = True
 import gpu_tests  # noqa: E402
 
-EMULATOR = "asks the emulator: what it counts, or what it makes fail"
+EMULATOR = "needs the emulator's counters or its injected failures"
 TRAININGS = "golden, bits and nccl train with the same layers and transports"
 NOT_RUN = {
     "unit/emulator": EMULATOR, "unit/mma": EMULATOR, "unit/wgmma": EMULATOR, "unit/wgmma_left": EMULATOR,
     "unit/attention_backend": EMULATOR, "unit/device_cuda": EMULATOR, "unit/gemm_choose": EMULATOR,
     "unit/graphs": EMULATOR, "unit/mirror": EMULATOR, "unit/perturb": EMULATOR,
-    "unit/ops_reference": "of the references themselves, in double precision", "unit/weights": "runs no ops",
+    "unit/ops_reference": "tests the references themselves, in double precision", "unit/weights": "runs no ops",
     "ranks/backends": EMULATOR, "ranks/failure": EMULATOR, "ranks/gpu_step": EMULATOR, "ranks/graphs": EMULATOR,
     "ranks/nccl": EMULATOR, "ranks/verify_gpu": EMULATOR,
-    "unit/attention_rows": "of shapes that cuda refuses: other key rows than query rows, other sizes of heads of v",
+    "unit/attention_rows": "tests shapes that cuda does not support: fewer queries than keys, other head sizes of v",
     "ranks/comm": TRAININGS, "ranks/pipeline": TRAININGS, "ranks/sharded": TRAININGS, "ranks/formats": TRAININGS,
     "ranks/layers": TRAININGS, "ranks/layer_order": TRAININGS,
 }
@@ -32,7 +32,7 @@ DEVICE = r"\btests/(?:support/libops_support\w*|emulator/libemulated_gpu)\.a\b"
 
 
 def device_tests(ninja):
-    """The programs of tests/unit and tests/ranks that are linked so, by the source of their main()."""
+    """The programs of tests/unit and tests/ranks that are linked so, named by the source of their main()."""
     found = set()
     for line in re.findall(r"^build tests/(?:unit|ranks)/\w+: c(?:pp)?_LINKER .*$", ninja, re.MULTILINE):
         if re.search(DEVICE, line):
@@ -58,8 +58,8 @@ class DeviceTests(unittest.TestCase):
         for name in NOT_RUN:
             self.assertTrue(glob.glob(f"{ROOT}/tests/{name.replace('/', '/*/test_')}.c*"), name)
 
-    def test_the_rehearsal_builds_all(self):
-        """tests/gpu_check/rehearse runs the same list, each linked with the emulated GPU."""
+    def test_the_emulated_run_builds_all(self):
+        """tests/gpu_check/run_emulated runs the same list, each linked with the emulated GPU."""
         if not re.search(r"^build tests/emulator/libemulated_gpu\.a: ", self.ninja, re.MULTILINE):
             self.skipTest("no emulator in this build")
         mirrored = re.findall(r"^build tests/unit/mirrored_(\w+): ", self.ninja, re.MULTILINE)

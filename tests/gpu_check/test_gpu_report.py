@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpu_report.py without a GPU: its figures from canned texts, and whole reports over programs that only pretend.
+"""gpu_report.py without a GPU: its figures from canned texts, and complete reports from fake programs.
 
-    test_gpu_report.py TOOLS [CUBOID]       TOOLS: the folder of the scripts. CUBOID: what prints the real texts"""
+    test_gpu_report.py TOOLS [CUBOID]       TOOLS: the folder of the scripts. CUBOID: prints the real texts"""
 import json
 import os
 import re
@@ -42,7 +42,7 @@ VERIFY = """\
 """
 COLUMNS = ["weights", "gradients", "optimizer", "activations", "communication", "workspace", "data", "host", "total"]
 DRY = "".join(f" {word:>13}" for word in COLUMNS) + "\n    0      0" + "      64.0 MiB" * 8 + "      {all}\n"
-# Trains by saying so. FAKE_LOSS: of the first step; FAKE_FAIL: fails when a word of the arguments is this.
+# Pretends to train. FAKE_LOSS: the loss of the first step; FAKE_FAIL: fails when one of the arguments is this word.
 PROGRAM = r"""#!/bin/sh
 twice=$(printf '%s\n' "$@" | sed -n 's/=.*//p' | sort | uniq -d)
 [ -z "$twice" ] || { echo "error: command line: $twice is given twice"; exit 2; }
@@ -71,7 +71,7 @@ train)
     done >"$dir/metrics.jsonl" ;;
 esac
 """
-# Says what the real one does (test_waits.py). FAKE_WAIT: inside step 4.
+# Prints what the real program prints (test_waits.py). FAKE_WAIT: calls inside step 4.
 COUNTED = r"""#!/bin/sh
 cat "${0%_counted}.planned"
 for word in "$@"; do
@@ -101,7 +101,7 @@ case "$FAKE_TEST" in
 "hang ${0##*/} ${2#*/} $CUBOID_TEST_KIND") exec python3 "${0%/bin/*}/hang.py" ;;
 esac
 """
-# A kernel that never ends: neither do its processes on SIGTERM, and one of them has a process group of its own.
+# A kernel that never ends: its processes ignore SIGTERM, and one of them has its own process group.
 HANG = """import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.fork() == 0:
@@ -111,13 +111,13 @@ with open(os.path.dirname(__file__) + "/hung", "a") as out:
 time.sleep(100)
 """
 TORCH = 'import json\nprint(json.dumps({"tokens_per_s": 800.0, "step_time_s": 0.6}))\nprint("a warning at the end")\n'
-# Has no room for more than 24 layers, and wants to meet the machine's libraries only.
+# Has no memory for more than 24 layers, and must only see the machine's own libraries.
 SMALL_TORCH = """import os, sys
-assert "ours" not in os.environ.get("LD_LIBRARY_PATH", ""), "libraries that came along"
+assert "ours" not in os.environ.get("LD_LIBRARY_PATH", ""), "packed libraries"
 if "--layers" in sys.argv and int(sys.argv[sys.argv.index("--layers") + 1]) > 24:
     sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.")
 """ + TORCH
-# A launcher of one: whatever follows -n N.
+# A fake launcher: runs one process, the command after -n N.
 MPIRUN = '#!/bin/sh\nwhile [ "$1" != -n ]; do shift; done\nshift 2\nexec "$@"\n'
 
 
@@ -171,7 +171,7 @@ class Figures(unittest.TestCase):
 
     @unittest.skipIf(CUBOID is None, "no cuboid")
     def test_real_texts(self):
-        """What the program prints today is what is looked for."""
+        """The program still prints the texts that the report searches for."""
         with tempfile.TemporaryDirectory() as folder:
             gpu_figures.write_ids(f"{folder}/ids", 257, 20, 100)
             common = ["recipes/quickstart.yaml", f"data.train={folder}/ids", "tokenizer.tokenizer_type=none",
@@ -184,9 +184,9 @@ class Figures(unittest.TestCase):
 
             self.assertGreater(gpu_figures.dry_bytes(out("train", *common, "cluster.device=dry")), 1e5)
             self.assertLess(gpu_figures.loss_bound(out("verify", *common, "--steps", "1")), 1e-3)
-            said = out("train", *common, *gpu_session.QUIET, "train.train_iters=3", "optimizer.lr_warmup_iters=1",
+            text = out("train", *common, *gpu_session.QUIET, "train.train_iters=3", "optimizer.lr_warmup_iters=1",
                        "logging.peak_flops=1e9")
-            self.assertRegex(said, r"model FLOP/s: [0-9.]+ % of the peak, [0-9.]+ % with attention's causal half only")
+            self.assertRegex(text, r"model FLOP/s: [0-9.]+ % of the peak, [0-9.]+ % with attention's causal half only")
             last = gpu_figures.read_metrics(f"{folder}/run")[-1]
             self.assertTrue(0 < last["mfu_causal"] < last["mfu"])
             # 6 per weight of 2 layers and the head; 12 x layers x S x A x D for attention.
@@ -196,7 +196,7 @@ class Figures(unittest.TestCase):
 
 
 class Reports(unittest.TestCase):
-    """The whole script in a process of its own, over a folder in which every program is a shell script."""
+    """The complete script in its own process, with a folder in which every program is a shell script."""
 
     def setUp(self):
         self.temporary = tempfile.TemporaryDirectory()
@@ -270,12 +270,12 @@ class Reports(unittest.TestCase):
         self.assertEqual(rows, sorted(rows), text)
 
     def test_an_attention_that_fails_is_replaced(self):
-        """Later parts train with cuDNN's attention, where that is there and its own tests pass."""
+        """Later parts train with cuDNN's attention, if it is available and its own tests pass."""
         os.mkdir(f"{self.folder}/lib")
         self.write("lib/libcudnn.so.9", "")
-        self.program("bin/cuboid", PROGRAM.replace("#!/bin/sh", '#!/bin/sh\necho "$@" >>"${0%/*}/said"'))
+        self.program("bin/cuboid", PROGRAM.replace("#!/bin/sh", '#!/bin/sh\necho "$@" >>"${0%/*}/output"'))
         self.program("bin/bench_ops",
-                     f"#!/bin/sh\necho bench $* >>{self.folder}/bin/said\ncat {self.folder}/rates\n")
+                     f"#!/bin/sh\necho bench $* >>{self.folder}/bin/output\ncat {self.folder}/rates\n")
         known = {"GPU_CHECK_LIBRARIES": f"{self.folder}/lib"}
         status, text = self.run_parts("attention first bits golden rates", **known,
                                       FAKE_TEST="test_attention_narrow is_one own")
@@ -284,8 +284,8 @@ class Reports(unittest.TestCase):
         self.assertIn("| attention_narrow, is_one, mma.sync | ok", text)
         self.assertIn("| attention of later parts | **cuDNN's** (model.attention_backend=cudnn): our own failed is_one",
                       text)
-        with open(f"{self.folder}/bin/said") as said:
-            lines = said.read().splitlines()
+        with open(f"{self.folder}/bin/output") as output:
+            lines = output.read().splitlines()
         bf16 = [line for line in lines if "precision.params_dtype=bf16" in line]
         self.assertGreater(len(bf16), 5)
         for line in lines:
@@ -293,13 +293,13 @@ class Reports(unittest.TestCase):
             self.assertEqual(" attention=cudnn" in line, line.startswith("bench"), line)
         for fake, why in (("test_attention_narrow is_one mma", None), ("test_ops_attention is_one ", None),
                           ("test_attention_narrow is_* own", None)):
-            os.remove(f"{self.folder}/bin/said")
+            os.remove(f"{self.folder}/bin/output")
             status, text = self.run_parts("attention first", **known, FAKE_TEST=fake)
             self.assertNotIn("attention of later parts", text)
         status, text = self.run_parts("attention first", FAKE_TEST="test_attention_narrow is_one own")
         self.assertIn("| attention of later parts | our own, which failed is_one: no libcudnn.so.9 here |", text)
 
-    def test_what_hangs_is_killed_and_the_next_part_runs(self):
+    def test_a_hanging_test_is_killed_and_the_next_part_runs(self):
         self.write("hang.py", HANG)
         status, text = self.run_parts("attention gemm again", FAKE_TEST="hang test_attention_narrow is_one own",
                                       GPU_CHECK_SCALE="0.1")
@@ -313,7 +313,7 @@ class Reports(unittest.TestCase):
             for pid in pids.read().split():
                 self.assertFalse(is_alive(pid), pid)
 
-    def test_the_clock_counts_from_the_first_line(self):
+    def test_the_time_limit_counts_from_the_start_of_the_script(self):
         begin = time.time()
         status, text = self.run_parts("doctor gemm", GPU_CHECK_BEGAN=f"{begin - 538:.0f}")
         self.assertIn("| part gemm | not run: no time left (GPU_CHECK=gemm runs it alone) |", text)
@@ -321,7 +321,7 @@ class Reports(unittest.TestCase):
         self.assertEqual(status, 0, text)
         self.assertRegex(text, r"\| seconds before the first part, of all \| 50[0-9] of 540 \|")
 
-    def test_a_signal_leaves_a_whole_report(self):
+    def test_a_signal_leaves_a_complete_report(self):
         self.write("hang.py", HANG)
         path = f"{self.folder}/report.md"
         process = subprocess.Popen([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, path],
@@ -343,28 +343,28 @@ class Reports(unittest.TestCase):
                 self.assertFalse(is_alive(pid), pid)
 
     def test_logs_are_bounded(self):
-        """Of each command the two ends, of all together no more than the limit; the last ones have room, too."""
+        """The log has the two ends of each command's output, within a limit for all; the last commands are included."""
         log = gpu_session.Log(f"{self.folder}/big.log", 1 << 20)
         for i in range(200):
             log.add(f"command {i}", f"first of {i}\n" + "x" * 300000 + f"\nlast of {i}\n")
         log.file.close()
         with open(log.name) as text:
-            said = text.read()
-        self.assertLess(len(said), 1 << 20)
-        self.assertTrue(said.startswith("=== command 0\nfirst of 0\n"))
-        self.assertTrue(re.search(r"\n\.\.\. [0-9]+ bytes of 300022 left out \.\.\.\n", said))
+            output = text.read()
+        self.assertLess(len(output), 1 << 20)
+        self.assertTrue(output.startswith("=== command 0\nfirst of 0\n"))
+        self.assertTrue(re.search(r"\n\.\.\. [0-9]+ bytes of 300022 left out \.\.\.\n", output))
         for i in (0, 199):
-            self.assertTrue(f"last of {i}\n" in said)
+            self.assertTrue(f"last of {i}\n" in output)
         self.assertEqual(gpu_session.LOG_BYTES, 12 << 20)
         self.program("bin/cuboid", "#!/bin/sh\necho first line\nyes | head -c 20000000\necho last line\n")
         self.run_parts("doctor")
         with open(f"{self.folder}/report.log") as out:
-            said = out.read()
-        self.assertLess(len(said), 500000)
+            output = out.read()
+        self.assertLess(len(output), 500000)
         for words in ("first line\n", "last line\n", "left out ...\n"):
-            self.assertTrue(words in said, words)
+            self.assertTrue(words in output, words)
 
-    def test_libraries_that_came_along_are_for_ours_only(self):
+    def test_packed_libraries_are_for_our_programs_only(self):
         self.write("gpu_torch.py", SMALL_TORCH)
         self.program("bin/cuboid", PROGRAM.replace("#!/bin/sh", "#!/bin/sh\ncase $LD_LIBRARY_PATH in */ours:*) ;; "
                                                    "*) exit 3 ;; esac"))
@@ -375,8 +375,8 @@ class Reports(unittest.TestCase):
                       "| layers of Llama 3 8B: 1.1 x PyTorch's tokens per second | reached |"):
             self.assertIn(words, text)
 
-    def test_a_launcher_that_came_along(self):
-        """It is taken before the machine's, knows where its parts are, and reaches for no network."""
+    def test_a_packed_launcher_is_preferred(self):
+        """It is used instead of the machine's, finds its own files, and uses no network."""
         os.makedirs(f"{self.folder}/mpi/bin")
         self.program("mpi/bin/mpirun", MPIRUN.replace("\n", "\n[ $OPAL_PREFIX = ${0%/bin/mpirun} ] || exit 4\n"
                                                             "[ $OMPI_MCA_plm = isolated ] || exit 5\n", 1))
@@ -384,13 +384,13 @@ class Reports(unittest.TestCase):
         status, text = self.run_parts("nccl")
         self.assertEqual(status, 0, text)
 
-    def test_a_figure_of_several(self):
+    def test_a_target_of_several_measurements(self):
         wanted = gpu_wanted.Wanted()
         self.assertEqual(wanted.state("racecheck"), ("not measured", ""))
         for _ in range(3):
-            wanted.see("racecheck", True, "unseen")
+            wanted.see("racecheck", True, "not shown")
         self.assertEqual(wanted.state("racecheck"), ("not measured", "3 of 4 measured, all good"))
-        wanted.see("racecheck", True, "unseen")
+        wanted.see("racecheck", True, "not shown")
         self.assertEqual(wanted.state("racecheck"), ("reached", "all 4"))
         wanted.see("racecheck", False, "ops_sums failed")
         self.assertEqual(wanted.state("racecheck"), ("not reached", "ops_sums failed"))
@@ -402,7 +402,7 @@ class Reports(unittest.TestCase):
         self.assertIn("memcheck finds nothing in the op suite | reached | all 6 |", text)
         self.assertIn("racecheck finds nothing in the op suite | reached | all 4 |", text)
 
-    def test_the_figures_count_what_the_parts_do(self):
+    def test_targets_count_the_tests_of_their_parts(self):
         with open(f"{TOOLS}/../gpu_check") as script:
             packed = re.search(r"^tests=\(([^)]*)\)", script.read(), re.MULTILINE).group(1).split()
         self.assertEqual(packed, gpu_tests.TESTS)
@@ -411,17 +411,17 @@ class Reports(unittest.TestCase):
         for model in gpu_training.MODELS:
             self.assertIn(f" {model.target:g} %", gpu_wanted.FIGURES[f"{model.name} mfu"][0])
 
-    def test_parts_come_in_the_order_of_what_they_tell(self):
+    def test_parts_run_in_the_documented_order(self):
         first = ["doctor", "attention", "gemm", "golden", "first"]
         self.assertEqual(list(gpu_report.PARTS), [*first, "ops", "bits", "waits", "train", "torch", "rates", "memcheck",
                                                   "nccl", "again", "racecheck"])
         with open(f"{os.path.dirname(os.path.dirname(TOOLS))}/docs/cuda.md") as text:
-            told = re.findall(r"^\| (\w+) \| .* \| (\d+) \|$", text.read(), re.MULTILINE)
-        self.assertEqual([row for row in told if row[0] in gpu_report.PARTS],
+            documented = re.findall(r"^\| (\w+) \| .* \| (\d+) \|$", text.read(), re.MULTILINE)
+        self.assertEqual([row for row in documented if row[0] in gpu_report.PARTS],
                          [(name, str(limit)) for name, (_, limit) in gpu_report.PARTS.items()])
         self.assertEqual(gpu_report.chosen_parts(""), list(gpu_report.PARTS))
 
-    def test_failures_are_told_and_cost_nobody_else(self):
+    def test_failures_are_reported_and_other_parts_run(self):
         status, text = self.run_parts("memcheck nccl gemm", FAKE_FAIL="pipeline.schedule=zb-v")
         self.assertEqual(status, 1)
         self.assertIn("| ops_rows, memcheck | **FAILED** (status 9", text)
@@ -430,17 +430,18 @@ class Reports(unittest.TestCase):
         self.assertIn("| gemm on the GPU | ok", text)
 
     def test_waits(self):
-        told = "waits, quickstart's model, launched"
-        for fake, said in (({"FAKE_WAIT": "cudaMalloc 3 (0B1), cudaStreamQuery 1 (reduce)"},
-                            "1 of 2 steps wait as expected; step 4 inside cudaMalloc 3 (0B1), cudaStreamQuery 1 (re"),
-                           ({"FAKE_ENDS": "2"}, "0 of 2 steps wait as expected; step 4 inside nothing; at the end cu")):
+        row = "waits, quickstart's model, launched"
+        for fake, shown in (({"FAKE_WAIT": "cudaMalloc 3 (0B1), cudaStreamQuery 1 (reduce)"},
+                             "1 of 2 steps wait as expected; step 4 inside cudaMalloc 3 (0B1), cudaStreamQuery 1 (re"),
+                            ({"FAKE_ENDS": "2"},
+                             "0 of 2 steps wait as expected; step 4 inside nothing; at the end cu")):
             status, text = self.run_parts("waits", **fake)
             self.assertEqual(status, 1)
-            self.assertIn("step statistics | not reached | quickstart's model, launched: " + said, text)
-            self.assertIn(f"| {told} | **FAILED** ({said}", text)
-        self.program("bin/cuboid_counted", "#!/bin/sh\necho trained, and said nothing of it\n")
+            self.assertIn("step statistics | not reached | quickstart's model, launched: " + shown, text)
+            self.assertIn(f"| {row} | **FAILED** ({shown}", text)
+        self.program("bin/cuboid_counted", "#!/bin/sh\necho trained, and printed no calls\n")
         status, text = self.run_parts("waits")
-        self.assertIn(f"| {told} | **FAILED** (0 of 0 steps", text)
+        self.assertIn(f"| {row} | **FAILED** (0 of 0 steps", text)
         self.assertIn("GPT-2 124M: a figure | not measured |", text)
         self.program("bin/cuboid_counted", "#!/bin/sh\nexit 3\n")
         status, text = self.run_parts("waits")
@@ -454,7 +455,7 @@ class Reports(unittest.TestCase):
         self.assertIn("| 2 x 2 x 2, fp32, 1f1b | **FAILED** (outside: loss 5.6, 0.1 from one rank", text)
         self.assertIn("| one rank against pp 2, gpipe | **FAILED** (bits differ) |", text)
 
-    def test_below_a_target_is_no_failure(self):
+    def test_below_a_target_is_not_a_failure(self):
         self.write("gpu_torch.py", 'import sys\nsys.exit("this Python has no PyTorch")\n')
         self.program("bin/cuboid", PROGRAM.replace("0.51", "0.31"))
         self.write("bin/cuboid.dry", "no table")
@@ -471,20 +472,20 @@ class Reports(unittest.TestCase):
         self.assertIn("| 20 steps of the quickstart's model, cuda | **FAILED** (timeout, ", text)
         self.assertIn("| part doctor | not run: no time left (GPU_CHECK=doctor runs it alone) |", text)
 
-    def test_a_part_that_is_none(self):
+    def test_an_unknown_part_is_rejected(self):
         done = subprocess.run([sys.executable, f"{TOOLS}/gpu_report.py", self.folder, f"{self.folder}/r.md"],
                               env={**os.environ, "GPU_CHECK": "trian"}, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertIn("gpu_check: GPU_CHECK has no part trian; valid: doctor attention gemm golden first ops",
                       done.stderr)
 
-    def test_the_report_is_whole_at_every_moment(self):
+    def test_the_report_is_complete_at_every_moment(self):
         report = gpu_session.Report(f"{self.folder}/partial.md", "GPU check", "a GPU")
         report.row("first", "ok")
         with open(f"{self.folder}/partial.md") as text:
-            said = text.read()
-        self.assertIn("State: not finished.", said)
-        self.assertIn("| first | ok |", said)
+            output = text.read()
+        self.assertIn("State: not finished.", output)
+        self.assertIn("| first | ok |", output)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries of CUDA as the program looks for them: a program with the real loaders on emulated GPUs, and the
-emulator's libraries as files. One that is not there, cannot be loaded, lacks something or is too old ends the run in
-one line that says what was found, what is wanted and the key.
+"""CUDA's libraries, as the program searches for them: a program with the real loaders on emulated GPUs, and the
+emulator's libraries as files. A library that is missing, cannot be loaded, lacks a function or is too old ends the run
+with one line that names what was found, what is required and the key.
 
     test_libraries.py CUBOID_LOADING SOURCE_ROOT LIBCUBLASLT LIBCUDNN LIBNCCL LIBLACKING"""
 import os
@@ -27,7 +27,7 @@ WANTED = {"libcublasLt.so.13": ["cluster.device cuda: ", "it requires cuBLASLt 1
 
 
 def interpreter():
-    """The dynamic linker: started by itself it can be told to leave the libraries that the system knows of alone."""
+    """The dynamic linker: run directly, it can be told not to use the system's libraries."""
     with open(CUBOID, "rb") as program:
         return re.search(rb"/lib[^\0]*/ld-[^\0]*", program.read(8192)).group().decode()
 
@@ -57,13 +57,13 @@ class Libraries(unittest.TestCase):
         if path:
             os.symlink(path, f"{self.libraries}/{name}")
 
-    def refused(self, name, found, **machine):
-        """Also that attention_backend auto does without cuDNN, and says why."""
+    def rejected(self, name, found, **machine):
+        """Also that attention_backend auto works without cuDNN, and reports the reason."""
         done = self.train("model.attention_backend=cudnn", **machine)
-        said = done.stderr.strip().splitlines()
-        self.assertEqual((done.returncode, len(said)), (1, 1), done.stderr)
+        lines = done.stderr.strip().splitlines()
+        self.assertEqual((done.returncode, len(lines)), (1, 1), done.stderr)
         for words in [found, "LD_LIBRARY_PATH", *WANTED[name]]:
-            self.assertIn(words, said[0])
+            self.assertIn(words, lines[0])
         done = self.train("deterministic=false", **machine)
         if name != "libcudnn.so.9":
             self.assertEqual(done.returncode, 1)
@@ -81,29 +81,29 @@ class Libraries(unittest.TestCase):
             self.replace(name)
             with self.subTest(name=name):
                 if any(name in files for place in ("/lib", "/usr/lib") for _, _, files in os.walk(place)):
-                    self.skipTest("it is among the system's own")
-                self.refused(name, f"no {name} on LD_LIBRARY_PATH, in the system's folders or in /usr/")
+                    self.skipTest("the system has this library")
+                self.rejected(name, f"no {name} on LD_LIBRARY_PATH, in the system's folders or in /usr/")
             os.symlink(path, f"{self.libraries}/{name}")
 
     def test_torn(self):
         for name, path in FILES.items():
             with self.subTest(name=name):
                 self.replace(name, os.devnull)
-                self.refused(name, f"{self.libraries}/{name}: file too short")
+                self.rejected(name, f"{self.libraries}/{name}: file too short")
                 self.replace(name, path)
 
     def test_lacking(self):
         for (name, path), first in zip(FILES.items(), ("cublasLtCreate", "cudnnGetVersion", "ncclGetVersion")):
             with self.subTest(name=name):
                 self.replace(name, LACKING)
-                self.refused(name, f"{self.libraries}/{name} has no {first}")
+                self.rejected(name, f"{self.libraries}/{name} has no {first}")
                 self.replace(name, path)
 
     def test_old(self):
-        self.refused("libcublasLt.so.13", f"{self.libraries}/libcublasLt.so.13 is cuBLASLt 12.9.1",
+        self.rejected("libcublasLt.so.13", f"{self.libraries}/libcublasLt.so.13 is cuBLASLt 12.9.1",
                      EMULATOR_CUBLASLT="120901")
-        self.refused("libcudnn.so.9", f"{self.libraries}/libcudnn.so.9 is cuDNN 9.15.0", EMULATOR_CUDNN="91500")
-        self.refused("libnccl.so.2", f"{self.libraries}/libnccl.so.2 is NCCL 2.25.1", EMULATOR_NCCL="22501")
+        self.rejected("libcudnn.so.9", f"{self.libraries}/libcudnn.so.9 is cuDNN 9.15.0", EMULATOR_CUDNN="91500")
+        self.rejected("libnccl.so.2", f"{self.libraries}/libnccl.so.2 is NCCL 2.25.1", EMULATOR_NCCL="22501")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocking CUDA calls of each step, as counted by count_calls.c, on the emulator: nothing that waits, unless it
-was injected; and that there is no call which it does not know.
+"""The blocking CUDA calls of each step, as counted by count_calls.c, on the emulator: none that was not
+injected; and every call is known to the counter.
 
     test_waits.py CUBOID_COUNTED INJECTED_WAITS SOURCE_ROOT"""
 import os
@@ -20,7 +20,7 @@ from gpu_session import ONE_RANK, QUIET, TINY, Session  # noqa: E402
 SMALL = ["train.train_iters=5", "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=5", "data.split=100,0,0",
          "model.num_layers=2", "train.global_batch_size=2", "precision.params_dtype=bf16", "cluster.device=cuda",
          *TINY, *ONE_RANK, *QUIET]
-# Those that put something on a stream, or ask for what the host knows.
+# Calls that enqueue work on a stream, or return what the host already knows.
 RETURN_AT_ONCE = {
     "cudaGetErrorString", "cudaGetLastError", "cudaGetDeviceCount", "cudaSetDevice", "cudaGetDevice",
     "cudaGetDeviceProperties", "cudaDeviceGetPCIBusId", "cudaDeviceGetAttribute", "cudaGetDriverEntryPointByVersion",
@@ -53,35 +53,35 @@ class Steps(unittest.TestCase):
         self.assertEqual([step["step"] for step in steps], [1, 2, 3, 4], out)
         return steps
 
-    def test_what_is_meant(self):
+    def test_expected_waits(self):
         for program in (COUNTED, INJECTED):
-            for graphs, count in (("false", 0), ("true", 4)):  # two microbatches, there and back
+            for graphs, count in (("false", 0), ("true", 4)):  # two microbatches, forward and backward
                 steps = self.steps(program, f"cluster.cuda_graphs={graphs}", hold_s="5")
                 for step in steps[2:]:
                     self.assertEqual(step["text"], "inside nothing; at the end cudaEventSynchronize 1 (update)")
                     self.assertTrue(waits_as_expected(step))
                 self.assertEqual(steps[1]["inside"], {"cudaGraphInstantiate": (count, "0F0")} if count else {})
-                self.assertEqual(steps[0]["free"] - steps[3]["free"], count << 20)  # the emulator's take a MiB
+                self.assertEqual(steps[0]["free"] - steps[3]["free"], count << 20)  # each takes one MiB in the emulator
 
     def test_injected_waits(self):
         for inject, seen in (("wait", ["cudaStreamSynchronize"]), ("poll", ["cudaEventQuery"]),
                             ("memory", ["cudaFree", "cudaMalloc"]), ("pinned", ["cudaFreeHost", "cudaMallocHost"]),
-                            ("copy", ["cudaMemcpyAsync with memory that is not pinned"]), ("unseen", [])):
+                            ("copy", ["cudaMemcpyAsync with memory that is not pinned"]), ("uncounted", [])):
             for step in self.steps(INJECTED, inject=inject)[1:]:
                 self.assertEqual(sorted(step["inside"]), seen)
                 self.assertEqual({place for _, place in step["inside"].values()}, {"update"} if seen else set())
                 self.assertEqual(waits_as_expected(step), not seen)
 
     def test_a_wait_without_a_call(self):
-        steps = self.steps(INJECTED, inject="unseen", hold_s="0.1")
+        steps = self.steps(INJECTED, inject="uncounted", hold_s="0.1")
         for step in steps[2:]:
             self.assertEqual(step["inside"], {"a wait in a library": (1, "update")})
             self.assertFalse(waits_as_expected(step))
 
-    def test_the_report_follows(self):
-        """The part of tools/gpu_check, over a program that waits and over one that does not."""
+    def test_the_report_states_the_waits(self):
+        """The part of tools/gpu_check, with a program that waits and with one that does not."""
         os.environ["EMULATOR_STREAMS"], gpu_report.HOLD_S = "late", 0.3
-        for inject, state, said in (("none", "reached", "all 4"), ("wait", "not reached", "cudaStreamSynchronize 1")):
+        for inject, state, shown in (("none", "reached", "all 4"), ("wait", "not reached", "cudaStreamSynchronize 1")):
             os.environ["INJECT"] = inject
             folder = tempfile.mkdtemp()
             os.mkdir(f"{folder}/bin")
@@ -94,11 +94,11 @@ class Steps(unittest.TestCase):
             gpu_report.part_waits(session)
             session.log.file.close()
             self.assertEqual(report.wanted.state("waits")[0], state, report.text())
-            self.assertIn(said, report.wanted.state("waits")[1])
+            self.assertIn(shown, report.wanted.state("waits")[1])
             self.assertRegex(report.wanted.state("graph memory")[1], r"^4\.0 MiB in addition to [0-9.]+ KiB planned; ")
 
     def test_every_call_is_known(self):
-        """The emulator has all that the program calls."""
+        """The emulator has every function that the program calls."""
         with open(f"{ROOT}/tests/emulator/include/cuda_runtime_api.h", encoding="utf-8") as text:
             there = set(re.findall(r"^[a-z][\w ]*[ *](cuda\w+)\(", text.read(), re.MULTILINE))
         with open(f"{ROOT}/kernels/cuda/runtime/count_calls.c", encoding="utf-8") as text:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The self-check of the reference: `reference_gpt.py --self-check` runs it.
 
-Derivatives against finite differences; packed documents against the same documents apart; Philox against
-its published answers; AdamW against a step worked by hand. Each comparison is also given a
-injected fault and must reject it: a check that cannot fail proves nothing.
+Derivatives against finite differences; packed documents against the same documents in separate rows; Philox against
+its published answers; AdamW against a step computed by hand. Each comparison also gets an
+injected fault and must detect it: a check that cannot fail proves nothing.
 """
 
 import math
@@ -88,22 +88,22 @@ def check_gradients(title, model, rng, documents=None):
     batch = random_batch(model, rng, documents=documents)
     _, grads = loss_and_grads(model, weights, batch)
     worst, where = compare_with_differences(model, weights, batch, rng, grads)
-    print(f"{title}: finite differences at {worst:.3f} of what is allowed ({where})")
+    print(f"{title}: finite differences at {worst:.3f} of the allowed difference ({where})")
     problems = [] if worst < 1.0 else [f"{title}: the gradient of {where} differs from finite differences"]
-    # The detector's own test: any one parameter's gradient wrong by a part in 10,000 must be seen.
+    # Test of the check: an error of one part in 10,000 in any parameter's gradient must be detected.
     for name, grad in grads.items():
         if name.endswith("attention.k.bias") and model.position_embedding_type != "rope":
-            continue  # it adds the same to every score of a row, so its gradient is zero, however scaled
+            continue  # it adds a constant to every score of a row, so its gradient is zero, however scaled
         direction = grad / math.sqrt((grad * grad).sum())
         quotient = slope_by_differences(model, weights, batch, name, direction)
         slope = 1.0001 * float((grad * direction).sum())
         if abs(quotient - slope) < allowed_difference(slope, direction):
-            problems.append(f"{title}: a gradient of {name} off by 0.01 % went unnoticed")
+            problems.append(f"{title}: a gradient of {name} off by 0.01 % was not detected")
     return problems
 
 
 def check_documents(title, model, rng):
-    """Two documents packed in one row give the loss sums and gradients of the two alone in rows of their own."""
+    """Two documents packed in one row give the loss sums and gradients of the two in separate rows."""
     cut, seq = 5, model.seq_length
     documents = (np.arange(seq) >= cut).astype(np.int64)[None]
     packed = random_batch(model, rng, rows=1, documents=documents)
@@ -123,12 +123,12 @@ def check_documents(title, model, rng):
     worst = max(np.abs(grads[n] - expected_grads[n]).max() for n in weights)
     leak = Batch(packed.tokens, packed.labels, packed.positions, np.zeros_like(packed.documents), packed.loss_mask)
     leaked_loss = Network(model, weights).forward(leak)
-    print(f"{title}: packed documents against apart: loss {abs(loss - expected):.1e}, gradients {worst:.1e}")
+    print(f"{title}: packed against separate documents: loss {abs(loss - expected):.1e}, gradients {worst:.1e}")
     problems = []
     if not (abs(loss - expected) < 1e-13 * seq and worst < 1e-12):
         problems.append(f"{title}: packed documents see each other")
     if abs(leaked_loss - expected) < 1e-6:
-        problems.append(f"{title}: forgetting the document ids went unnoticed")
+        problems.append(f"{title}: ignoring the document ids was not detected")
     return problems
 
 
@@ -148,7 +148,7 @@ def check_philox():
 
 
 def check_adamw():
-    """One step on one number, worked by hand: bias correction makes the first step lr * sign(g), nearly."""
+    """One step on one element, computed by hand: with bias correction the first step is nearly lr * sign(g)."""
     adam = Adam(lr=0.5, weight_decay=0.1, adam_eps=0.0, clip_grad=1.0)
     weights = {"matrix": np.array([[2.0]]), "bias": np.array([2.0])}
     norm = AdamW(adam, weights).step(weights, {"matrix": np.array([[3.0]]), "bias": np.array([-4.0])})

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the golden figures that Cuboid is compared with, from the reference in reference_gpt.py.
+"""Writes the golden values that Cuboid is compared with, from the reference in reference_gpt.py.
 
     make_golden.py            writes golden_*.txt next to this file
-    make_golden.py --check    computes them anew and compares; exit status 1 when a file is not current
+    make_golden.py --check    recomputes them and compares; exit status 1 when a file is not current
 
-A golden file is words between blanks and line ends, so that `fscanf("%s")` and `strtod` read it all.
+A golden file is words separated by white space, so that `fscanf("%s")` and `strtod` read it all.
 It begins with its recipe (`model`, `optimizer` and `data` lines, each a
 recipe key and its value), and then has
 
@@ -39,7 +39,7 @@ import numpy as np
 from reference_gpt import GPT2, LLAMA, Adam, AdamW, Batch, Model, global_norm, initial_weights, loss_and_grads
 
 SEED, ROWS, SECOND_DOCUMENT = 1234, 4, 5
-NOISE = 1e-15  # smaller values than this are what fp64 leaves of a zero; the gradients themselves are 5e-8 and more
+NOISE = 1e-15  # values smaller than this are rounding errors of zero in fp64; real gradients are 5e-8 or more
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Case:
     steps: int = 5
     adam: Adam = Adam()
     gradients: bool = True
-    weights: bool = True  # the variants leave the final weights out: five losses and norms already carry them
+    weights: bool = True  # the variants omit the final weights: five losses and norms depend on them
 
 
 CASES = [
@@ -95,7 +95,7 @@ def train(case):
 
 
 def table(kind, name, values):
-    """One tensor. Twelve digits: ten thousand times finer than the single precision compared with it."""
+    """One tensor. Twelve digits: ten thousand times finer than the single-precision values compared with it."""
     rows = values.reshape(values.shape[0], -1)
     rows = np.where(np.abs(rows) < NOISE, 0.0, rows)
     lines = [f"{kind} {name} {rows.shape[0]} {rows.shape[1]}"]
@@ -103,7 +103,7 @@ def table(kind, name, values):
 
 
 def word(value):
-    """As a recipe writes it."""
+    """As in a recipe."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -135,7 +135,7 @@ def number(word):
 
 
 def first_difference(old_lines, new_lines):
-    """None when they agree. Numbers may differ by 1e-9: another machine's NumPy adds in another order."""
+    """None when they agree. Numbers may differ by 1e-9: NumPy's summation order depends on the machine."""
     for i, (old, new) in enumerate(zip(old_lines, new_lines), 1):
         exact = new.startswith(("model", "optimizer", "data", "init"))
         if old == new:
@@ -152,8 +152,8 @@ def first_difference(old_lines, new_lines):
     return None
 
 
-def check_notices(lines):
-    """The detector's own test: a digit, a missing line and a changed key must each be refused."""
+def detects_changes(lines):
+    """Test of the comparison: a changed digit, a missing line and a changed key must each be detected."""
     where = next(i for i, line in enumerate(lines) if line.startswith(("grad ", "weight "))) + 1
     first, rest = lines[where].split(" ", 1)
     digit = lines[:where] + [f"{float(first) * (1 + 1e-6):.12g} {rest}"] + lines[where + 1 :]
@@ -163,7 +163,7 @@ def check_notices(lines):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare the files with figures computed anew")
+    parser.add_argument("--check", action="store_true", help="recompute the values, and compare them with the files")
     check = parser.parse_args().check
     stale = 0
     for case in CASES:
@@ -174,12 +174,12 @@ def main():
             print(f"{path.name}: {path.stat().st_size // 1024} KiB")
             continue
         why = first_difference(path.read_text().splitlines(), lines) if path.exists() else "does not exist"
-        if not why and not check_notices(lines):
-            why = "is compared by a check that does not notice changes"
+        if not why and not detects_changes(lines):
+            why = "the comparison does not detect changes"
         print(f"{path.name}: {why or 'current'}")
         stale += why is not None
     if stale:
-        print("not current: run tests/oracle/make_golden.py and look at what changed", file=sys.stderr)
+        print("not current: run tests/oracle/make_golden.py and review the changes", file=sys.stderr)
     return 1 if stale else 0
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-2 and Llama in NumPy, in double precision, with the derivatives worked out by hand.
+"""GPT-2 and Llama in NumPy, in double precision, with derivatives derived by hand.
 
-This is the second opinion on what Cuboid trains. It shares no code with the C program: the model is
+An independent implementation of what Cuboid trains. It shares no code with the C program: the model is
 written from the papers (Vaswani et al. 2017; Radford et al. 2019; Touvron et al. 2023; RoPE, Su et al.
 2021; GQA, Ainslie et al. 2023; RMSNorm, Zhang and Sennrich 2019; SwiGLU, Shazeer 2020; AdamW,
 Loshchilov and Hutter 2019), and slowly on purpose: one rank, whole tensors, S x S attention.
@@ -14,7 +14,7 @@ Loshchilov and Hutter 2019), and slowly on purpose: one rank, whole tensors, S x
 
 Every forward step has its `_backward` below it, which takes the gradient of the loss for the output and
 gives the gradients for the inputs. `--self-check` (check_reference.py) compares them with finite
-differences, and make_golden.py writes the figures that Cuboid is compared with.
+differences, and make_golden.py writes the values that Cuboid is compared with.
 
 Caution: only the *initial* weights are single precision. They are drawn exactly as Cuboid draws them,
 rounded to fp32 where Cuboid rounds, and everything after that is fp64.
@@ -53,7 +53,7 @@ class Model:
         return self.hidden_size // self.num_attention_heads
 
 
-# The two small models of the self-check and of the golden figures.
+# The two small models of the self-check and of the golden files.
 GPT2 = Model(
     num_layers=2,
     hidden_size=16,
@@ -95,7 +95,7 @@ def parameter_table(model):
     h, f, d = model.hidden_size, model.ffn_hidden_size, model.head_dim
     q_rows, kv_rows = model.num_attention_heads * d, model.num_query_groups * d
     std = model.init_method_std
-    small = std / math.sqrt(2.0 * model.num_layers)  # what ends on the residual stream (GPT-2)
+    small = std / math.sqrt(2.0 * model.num_layers)  # the matrices whose output is added to the residual stream (GPT-2)
     rows = []
 
     def linear(name, out_size, in_size, deviation):
@@ -166,7 +166,7 @@ def philox_words(key, high, low):
 
 def philox_normal(key, high, count):
     """The first `count` standard normals of a stream, rounded to fp32. Box-Muller on the words (0,1) and
-    (2,3) of each counter. Python's math is the C library's, so that no other log or cos intrudes."""
+    (2,3) of each counter. Python's math uses the C library, so log and cos are the same."""
     words = philox_words(key, high, np.arange((count + 3) // 4))
     normals = []
     for first, second in words.reshape(-1, 2).tolist():
@@ -286,7 +286,7 @@ def attention(q, k, v, documents):
 
 
 def attention_backward(dy, q, k, v, p):
-    """-> dq, dk, dv. What p hides (p = 0) gets no gradient; a group's key collects from all its heads."""
+    """-> dq, dk, dv. Masked pairs (p = 0) have no gradient; a key's gradient is the sum over its group's heads."""
     groups = k.shape[2]
     per_group = q.shape[2] // groups
     k_all, v_all = np.repeat(k, per_group, axis=2), np.repeat(v, per_group, axis=2)
@@ -424,7 +424,7 @@ class Network:
         return loss
 
     def backward(self, batch):
-        """After forward: fills `grads`. A tied embedding collects twice, as the head and as the table of rows."""
+        """After forward: fills `grads`. A tied embedding has two contributions, as the head and as the embedding."""
         m, head = self.model, "embedding.weight" if self.model.tie_word_embeddings else "head.weight"
         dx, dhead, _ = linear_backward(self.dlogits, self.kept["head"], self.weights[head])
         self.grads[head] += dhead
@@ -463,7 +463,7 @@ def global_norm(grads):
 
 
 def decays(name, weight):
-    """Matrices decay, the tables of embeddings and positions among them; biases and norms do not."""
+    """Matrices decay, including the embedding and position tables; biases and norms do not."""
     return weight.ndim == 2
 
 
@@ -497,7 +497,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--self-check", action="store_true", help="compare the derivatives with finite differences")
     if not parser.parse_args().self_check:
-        parser.error("nothing to do without --self-check; the golden figures come from make_golden.py")
+        parser.error("nothing to do without --self-check; the golden files are written by make_golden.py")
     from check_reference import self_check  # here, because it imports this file
 
     return self_check()

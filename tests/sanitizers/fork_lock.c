@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Criterion forks for each test while a thread of its own allocates. The C library holds its allocator's
- * locks through a fork, but AddressSanitizer's allocator of clang 14 does not: where the other thread has one
- * of them just then, it stays locked in the child, whose next malloc waits forever. So they are taken here
- * before a fork, and given back behind it, by the functions that LeakSanitizer stops the world with. */
+ * locks through a fork, but AddressSanitizer's allocator of clang 14 does not: a lock that the other thread
+ * holds at that moment stays locked in the child, whose next malloc waits forever. So the locks are acquired
+ * here before a fork and released after it, with the functions that LeakSanitizer uses to stop the world. */
 #include <pthread.h>
 
 void lock_allocator(void) __asm__("_ZN6__lsan13LockAllocatorEv");
@@ -16,7 +16,7 @@ static void before_fork(void)
     lock_stack_depot();
 }
 
-static void behind_fork(void)
+static void after_fork(void)
 {
     unlock_stack_depot();
     unlock_allocator();
@@ -24,5 +24,5 @@ static void behind_fork(void)
 
 __attribute__((constructor)) static void watch_forks(void)
 {
-    (void)pthread_atfork(before_fork, behind_fork, behind_fork);
+    (void)pthread_atfork(before_fork, after_fork, after_fork);
 }

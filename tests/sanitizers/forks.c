@@ -49,5 +49,5 @@ int main(void)
             _exit(1);
         }
     }
-    _exit(0); // the other thread goes on
+    _exit(0); // the other thread is still running
 }

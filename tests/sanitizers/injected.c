@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A sanitizer that finds nothing may be one that does not run. This program has one fault of each kind, and
- * the build with a sanitizer must end it with a failure:
+/* Shows that the sanitizers are active: this program has one fault of each kind, and a build with a sanitizer
+ * must end it with a failure:
  *
  *     injected race | overflow | heap | leak
  *
- * Without a sanitizer each of them ends well, as such faults do. */
+ * Without a sanitizer all of them usually exit with 0. */
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static void *add_one(void *counter)
     return NULL;
 }
 
-/* Two threads add to one number, and nothing orders them. */
+/* Two threads increment one integer without synchronization. */
 static void race(void)
 {
     int counter = 0;
@@ -61,7 +61,7 @@ int main(int count, char **arguments)
         if (strcmp(arguments[1], faults[i].name) != 0)
             continue;
         faults[i].plant();
-        printf("%s went unseen\n", arguments[1]);
+        printf("%s was not detected\n", arguments[1]);
         return 0;
     }
     return 0; // no fault by that name: should_fail then fails
