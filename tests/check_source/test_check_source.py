@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A checker that has never refused anything is decoration: every rule of tools/check_source.py gets a file
-with one injected fault and must name its line, and a file of innocent look-alikes that it must leave alone."""
+"""Every rule of tools/check_source.py gets a file with one injected fault and must report its line, and a file of
+valid code that resembles faults, which it must accept."""
 import os
 import subprocess
 import sys
@@ -81,14 +81,22 @@ FAULTS = [
     ("private-word", "tools/a.py", '"""A' + ' plan' + 'ted overflow."""\n', 2),
     ("private-word", "parallel/a.c", "int mesh_" + "place(void);\n", 2),
     ("private-word", "trainer/a.c", '#define WHY "a and b exclude' + ' each other"\n', 2),
+    ("private-word", "docs/a.md", "The run go" + "es on.\n", 1),
+    ("private-word", "docs/a.md", "Memory in fr" + "ont of the slot.\n", 1),
+    ("private-word", "docs/a.md", "When some" + "body waits.\n", 1),
+    ("private-word", "tests/a.c", '#define WHY "the fault went un' + 'seen"\n', 2),
+    ("private-word", "tests/a.c", "struct ju" + "dge;\n", 2),
+    ("private-word", "tests/a.c", "int throw_" + "dice(void);\n", 2),
+    ("private-word", "tests/a.c", "/* finds a inj" + "ected fault */\n", 2),
+    ("private-word", "kernels/a.c", "// a tw" + "in of it\n", 2),
     ("prose-length", "docs/a.md", "| " + "a cell " * 20 + "|\n\n" + "word " * 24 + "end\n", 3),
     ("prose-length", "docs/a.md", "```\n" + "x" * 130 + "\n```\n" + "word " * 24 + "[end](a.md)\n", 4),
     ("broken-link", "docs/a.md", "[a](a.md), [b](../base/text.h#b)\n[c](c.md)\n", 2),
     ("broken-link", "a.md", "```\n[c](c.md)\n```\n[a](docs/a.md)\n", 4),
 ]
 
-# What looks like a fault and is none, all in one tree.
-INNOCENT = {
+# Valid code that resembles faults, all in one tree.
+VALID = {
     "base/text.h": LICENCE
     + "#pragma once\nextern const int limit;\nstruct text;\nint text_add(struct text *t, int n);\n",
     "base/text.c": LICENCE + '#include "base/text.h"\n\n#include <stdio.h>\n\n'
@@ -126,13 +134,13 @@ def write(root, path, text):
         file.write(text)
 
 
-def places(root, exempt):
-    """The complaints about the tree at `root`, as (place, rule)."""
+def complaints(root, exempt):
+    """The complaints about the tree at `root`, as (file and line, rule)."""
     return [(f"{path}:{line}", name) for path, line, name, _ in check_source.check(root, exempt)]
 
 
-def plant(name, path, text):
-    """What the checker says of a tree with this one file (and headers for it to include)."""
+def check_file(name, path, text):
+    """The complaints about a tree with this one file (and headers for it to include)."""
     if path.endswith((".c", ".h", ".cu")) and name != "spdx":
         text = LICENCE + text
     elif path.endswith(".py"):
@@ -143,22 +151,23 @@ def plant(name, path, text):
             write(root, header + ".h", LICENCE + "#pragma once\n")
         write(root, "base/other.c", LICENCE)
         write(root, path, text)
-        return places(root, {})
+        return complaints(root, {})
 
 
 def exemptions():
-    """An exemption silences its rule in its file, and is named when nothing needs it."""
+    """An exemption disables its rule in its file, and is reported when nothing needs it."""
     with tempfile.TemporaryDirectory() as root:
         write(root, "base/a.c", LICENCE + "int counter;\n")
         write(root, "base/b.c", LICENCE)
-        if places(root, {("state", "base/a.c"): "reason"}):
-            yield "an exemption did not silence its rule"
-        if places(root, {("state", "base/a.c"): "reason", ("state", "base/b.c"): "none"}) != [("base/b.c:1", "state")]:
-            yield "an exemption that nothing needs was not named"
+        if complaints(root, {("state", "base/a.c"): "reason"}):
+            yield "an exemption did not disable its rule"
+        unneeded = {("state", "base/a.c"): "reason", ("state", "base/b.c"): "none"}
+        if complaints(root, unneeded) != [("base/b.c:1", "state")]:
+            yield "an unneeded exemption was not reported"
 
 
 def folders():
-    """A folder with too many files, and one without a README or with a long one, are named; the others are not."""
+    """A folder with too many files, and one without a README or with a long one, are reported; the others are not."""
     with tempfile.TemporaryDirectory() as root:
         names = [f"{folder}/{i}.c" for folder, count in (("full", 26), ("fits", 25)) for i in range(count)]
         names += ["full/README.md", "fits/README.md", "fits/meson.build", "none/a.c", "long/README.md", ".ci/run"]
@@ -166,17 +175,17 @@ def folders():
             write(root, name, "# Title\n\nWhat.\nWhere.\n" + ("Who.\n" * 9 if name.startswith("long") else ""))
         found = [(path, rule) for path, _, rule, _ in check_source.check_tree.folder_complaints(root, names)]
         if found != [("full", "folder-size"), ("long", "folder-readme"), ("none", "folder-readme")]:
-            yield f"folders: the checker said {found}"
+            yield f"folders: the checker reported {found}"
 
 
 def reader_map():
-    """A public header that docs/reading.md does not link is named; private headers and tests are not."""
+    """A public header that docs/reading.md does not link is reported; private headers and tests are not."""
     with tempfile.TemporaryDirectory() as root:
         names = ["base/a.h", "base/b.h", "base/b.c", "kernels/cpu/c.h", "tests/d.h", "docs/reading.md"]
         write(root, "docs/reading.md", "[a.h](../base/a.h)\n")
         found = [sentence.split()[0] for *_, sentence in check_source.check_tree.map_complaints(root, names)]
         if found != ["base/b.h"] or list(check_source.check_tree.map_complaints(root, names[:-1])):
-            yield f"reading-map: the checker said {found}"
+            yield f"reading-map: the checker reported {found}"
 
 
 def command_line():
@@ -198,18 +207,18 @@ def command_line():
 def main():
     failures = [*exemptions(), *folders(), *reader_map(), *command_line()]
     for name, path, text, line in FAULTS:
-        found = plant(name, path, text)
+        found = check_file(name, path, text)
         if found != [(f"{path}:{line}", name)]:
-            failures.append(f"{name} in {path}, line {line}: the checker said {found}")
+            failures.append(f"{name} in {path}, line {line}: the checker reported {found}")
 
     with tempfile.TemporaryDirectory() as root:
-        for path, text in INNOCENT.items():
+        for path, text in VALID.items():
             write(root, path, text)
-        for place, name in places(root, {}):
-            failures.append(f"innocent: the checker said {place} {name}")
+        for where, name in complaints(root, {}):
+            failures.append(f"valid code: the checker reported {where} {name}")
 
     for name in sorted(set(check_source.RULES) - {fault[0] for fault in FAULTS}):
-        failures.append(f"{name}: a rule without a injected fault")
+        failures.append(f"{name}: a rule without an injected fault")
 
     for failure in failures:
         print(failure)

@@ -56,7 +56,7 @@ NOT_ON_MAP = ["kernels/*/*", "tools/*", "tests/*"]
 WORDS = {
     r"\bHOME_(?:INPUT|UNTIL|AGAIN|SCRATCH)\w*": "activation lifetimes are KEEP_..., RECOMPUTE and SCRATCH",
     r"\bstruct worker\b": "struct rank_state",
-    r"\btwins\b": "stage replicas",
+    r"\btwins?\b": "stage replicas; counterpart",
     r"\berrands?\b|\bagenda\b": "operation",
     r"\bremarks\b": "step statistics",
     r"\blowerings?\b": "quantization",
@@ -82,7 +82,15 @@ WORDS = {
     r"\bspeaks\b": "is primary, reports",
     r"\bwhoever\b": "name the caller or the rank",
     r"\bsays so\b": "reports",
+    r"\bgoes on\b": "continues, resumes",
+    r"\bin front of\b": "before",
+    r"\bsomebody\b": "name the caller or the rank",
+    r"\bwent un(?:seen|noticed)\b": "was not detected",
+    r"\bstruct judge\b|\bjudged?_\w+": "checker, record()",
+    r"\bstruct dice\b|\bthrow_dice\b": "struct rng, rng_int()",
+    r"\ba injected\b": "an injected fault",
 }
+
 
 def node_of(path, nodes):
     """The folder of the graph that contains a path: the longest match."""
