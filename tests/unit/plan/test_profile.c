@@ -23,7 +23,7 @@
     "  matmul:\n"                                                                                \
     "    - {m: 16, n: 32, k: 64, dtype: bf16, flops: 1.5e11}\n"                                  \
     "    - {flops: 1e10, dtype: fp32, k: 64, n: 32, m: 16}\n"                                    \
-    "  attention_backward: [{heads: 8, sequence: 128, head_dim: 64, dtype: fp16, flops: 1e9}]\n" \
+    "  attention_backward: [{heads: 8, sequence: 128, head_dim: 64, dtype: bf16, flops: 1e9}]\n" \
     "  memory: [{bytes: 1e6, bytes_per_s: 1e10}]\n"                                              \
     "  all_reduce: [{ranks: 8, nodes: 2, bytes: 1024, seconds: 1e-4}]\n"                         \
     "  p2p: []\n"                                                                                \
@@ -266,6 +266,10 @@ Test(profile, bad_tables)
         SMALL "measured:\n  memory:\n    - {bytes: 2, bytes_per_s: 1e9}\n    - {bytes: 1, bytes_per_s: 1e9}\n"
               "    - {bytes: 2, bytes_per_s: 2e9}\n",
         "F/P.yaml:7: measured.memory entry 3: the same shape as entry 1; remove one of them\n");
+    expect_messages(
+        SMALL "measured:\n  matmul: [{m: 1, n: 1, k: 1, dtype: fp32, flops: 1.2e12}]\n",
+        "F/P.yaml: measured.matmul entry 1: flops 1.2e12 exceeds device.peak_flops_fp32 1e12; correct one of "
+        "them\n");
     expect_messages(SMALL "measured:\n  p2p: [{ranks: 3, nodes: 2, bytes: 1, seconds: 1}]\n",
                     "F/P.yaml:4: measured.p2p entry 1: ranks 3 is not a multiple of nodes 2\n");
 }
@@ -374,7 +378,8 @@ static void expect_plausible(const struct cluster_profile *p)
     cr_expect(d->peak_flops[PROFILE_FP16] >= 1e14 && d->peak_flops[PROFILE_FP16] <= 5e15);
     cr_expect(d->peak_flops[PROFILE_BF16] == 0.0 ||
               d->peak_flops[PROFILE_BF16] == d->peak_flops[PROFILE_FP16]);
-    cr_expect(d->memory_bytes >= 30e9 && d->memory_bytes <= 300e9 && d->reserved_bytes <= 5e9);
+    const double memory = (double)d->memory_bytes;
+    cr_expect(memory >= 30e9 && memory <= 300e9 && (double)d->reserved_bytes <= 5e9);
     cr_expect(d->memory_bandwidth >= 8e11 && d->memory_bandwidth <= 1e13);
     cr_expect(p->node.devices == 8 || p->node.devices == 72);
     cr_expect(p->node.link_bandwidth >= 1e11 && p->node.link_bandwidth <= 1e12);

@@ -225,6 +225,26 @@ void profile_measured_set(struct cluster_profile *profile, enum profile_kind kin
     profile->measured[kind] = table;
 }
 
+void profile_measured_check(const struct cluster_profile *profile, const char *where,
+                            struct problems *problems)
+{
+    for (enum profile_kind kind = 0; kind < MEASURED_KINDS; kind++) {
+        const struct profile_measured *table = &profile->measured[kind];
+        for (size_t i = 0; measured_kinds[kind].has_dtype && i < table->count; i++) {
+            const struct profile_sample *sample = &table->list[i];
+            const double peak = profile->device.peak_flops[sample->dtype];
+            char rate[NUMBER_CHARS], limit[NUMBER_CHARS];
+            if (sample->value > 1.1 * peak)
+                problems_add(problems,
+                             "%s: measured.%s entry %zu: flops %s exceeds device.peak_flops_%s %s; correct "
+                             "one of them",
+                             where, measured_kinds[kind].name, i + 1,
+                             profile_number_text(sample->value, rate), profile_dtype_name(sample->dtype),
+                             profile_number_text(peak, limit));
+        }
+    }
+}
+
 /* ---- writing ---- */
 
 static void add_entry(const struct measured_kind *kind, const struct profile_sample *sample, struct text *out)

@@ -180,12 +180,19 @@ static void add_missing(const struct profile_row *row, const char *where, struct
     text_free(&line);
 }
 
+static int peak_row(enum profile_dtype dtype)
+{
+    char key[64];
+    snprintf(key, sizeof key, "device.peak_flops_%s", profile_dtype_name(dtype));
+    return profile_row_of(key);
+}
+
 static void check_rows(const struct cluster_profile *profile, const bool *bad, const char *where,
                        struct problems *problems)
 {
     for (int i = 0; i < profile_row_count; i++) {
         const struct profile_row *row = &profile_rows[i];
-        if ((bad != NULL && bad[i]) || row->fallback != NULL || !profile_row_applies(row, profile))
+        if (bad[i] || row->fallback != NULL || !profile_row_applies(row, profile))
             continue;
         if (row->type == FIELD_TEXT ? *(char **)profile_field(profile, row) == NULL
                                     : profile_number(profile, row) == 0.0)
@@ -195,6 +202,11 @@ static void check_rows(const struct cluster_profile *profile, const bool *bad, c
         problems_add(problems,
                      "%s: device.reserved_bytes %lld is not below device.memory_bytes %lld; reduce it", where,
                      (long long)profile->device.reserved_bytes, (long long)profile->device.memory_bytes);
+    bool has_peaks = true;
+    for (enum profile_dtype d = 0; d < PROFILE_DTYPES; d++)
+        has_peaks = has_peaks && !bad[peak_row(d)];
+    if (has_peaks && profile->device.peak_flops[PROFILE_FP32] > 0.0)
+        profile_measured_check(profile, where, problems);
 }
 
 void profile_check(const struct cluster_profile *profile, const char *where, struct problems *problems)

@@ -102,6 +102,9 @@ const char *profile_number_fault(const struct node *node, double *out);
  * unchanged. */
 void profile_measured_set(struct cluster_profile *profile, enum profile_kind kind, const struct node *node,
                           const char *file, struct problems *problems);
+/* Adds a problem for each rate that exceeds the peak of its dtype by more than a tenth: a wrong unit. */
+void profile_measured_check(const struct cluster_profile *profile, const char *where,
+                            struct problems *problems);
 /* The section `measured` as YAML; nothing without tables. */
 void profile_measured_text(const struct cluster_profile *profile, struct text *out);
 void profile_measured_free(struct profile_measured *measured);
