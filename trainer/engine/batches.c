@@ -83,7 +83,7 @@ enum status batches_load(struct batches *batches, struct stream *stream, struct 
                          enum data_split split, const struct batch_coord *coord, bool with_documents)
 {
     size_t document = offsets_of(batches->rows * batches->seq_length).document;
-    for (int j = 0; j < batches->count; j++) {
+    for (int j = 0; data != NULL && j < batches->count; j++) {
         struct batch_coord at = *coord;
         at.microbatch = j;
         TRY(data_batch(data, split, &at, &batches->scratch));

@@ -22,7 +22,8 @@ MUST_USE enum status batches_create(struct device *device, int count, int64_t ro
 void batches_destroy(struct batches *batches);
 
 /* Loads microbatches 0 .. count-1 of step `coord->step` (coord->microbatch is ignored) and copies them to the
- * device. with_documents=false: one document per row, so attention needs no document mask. */
+ * device. with_documents=false: one document per row, so attention needs no document mask. data NULL: only
+ * enqueues the copy. */
 MUST_USE enum status batches_load(struct batches *batches, struct stream *stream, struct data *data,
                                   enum data_split split, const struct batch_coord *coord,
                                   bool with_documents);

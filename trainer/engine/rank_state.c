@@ -289,13 +289,13 @@ static struct batch_coord batch_coord_of(const struct rank_state *w, uint64_t st
 
 /* Loads the microbatches of global batch `index` and sets the destinations of their losses: each sample has
  * its own slot in the global batch, independent of the layout. In a run without data, the hook `loaded` fills
- * them. */
+ * them; a dry run only enqueues their copy. */
 static enum status load_batches(struct rank_state *w, enum data_split split, uint64_t index)
 {
     struct batch_coord coord = batch_coord_of(w, index);
     uint64_t begin = index * (uint64_t)coord.global_batch_size;
     TRY(optimizer_begin(w->optimizer));
-    if (w->run->data != NULL)
+    if (w->run->data != NULL || w->run->is_planning)
         TRY(batches_load(&w->batches, w->compute, w->run->data, split, &coord, has_documents(w->run)));
     double *tokens =
         w->validation != NULL && split == DATA_TRAIN ? post_validation_tokens(w->validation) : NULL;
