@@ -112,19 +112,23 @@ static int op_of(struct tape_recorder *r, const struct op *op)
     return tape->op_count - 1;
 }
 
-/* The number of earlier messages of this kind between this rank and the peer, or of the group's calls. */
+static bool is_collective(const struct tape_message *message)
+{
+    return message->call != CALL_SEND && message->call != CALL_RECEIVE;
+}
+
+/* Counts this kind of message between this rank and the peer, or the group's collectives, in both cases as
+ * the other ranks do: a collective follows unequal numbers of sends on the ranks of a group. */
 static int64_t number_of(const struct tape *tape, const struct tape_message *message)
 {
-    const bool between_two = message->call == CALL_SEND || message->call == CALL_RECEIVE;
-    int64_t number = 1;
     for (int i = tape->message_count - 1; i >= 0; i--) {
         const struct tape_message *before = &tape->messages[i];
-        bool same = before->group == message->group &&
-                    (!between_two || (before->call == message->call && before->peer == message->peer));
-        if (same)
+        bool same = is_collective(message) ? is_collective(before)
+                                           : before->call == message->call && before->peer == message->peer;
+        if (same && before->group == message->group)
             return before->number + 1;
     }
-    return number;
+    return 1;
 }
 
 static int message_of(struct tape_recorder *r, const struct observed_message *seen)

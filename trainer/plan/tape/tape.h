@@ -42,7 +42,7 @@ struct tape_message {
     int group;          // of groups
     int64_t bytes;      // of the whole tensor (observe_world.h)
     int peer;           // world rank, of send and receive; the root of a broadcast; else -1
-    int64_t number;     // collectives: of this group's calls; send, receive: of those to or from the peer
+    int64_t number;     // from 1; collectives: of this group's; send, receive: of those to or from the peer
     bool with_previous; // part of the same exchange as the lane's previous item
 };
 
@@ -80,5 +80,6 @@ struct tape_recorder;
 MUST_USE enum status tape_recorder_create(int rank, struct tape_recorder **out);
 struct observer tape_recorder_observer(struct tape_recorder *recorder);
 void tape_recorder_start(struct tape_recorder *recorder);
-/* Ends the recording and destroys the recorder. NO_MEMORY if the tape is incomplete. */
+/* Ends the recording and destroys the recorder: its observer must not be called any more, so close the device
+ * and the world's comms before. NO_MEMORY if the tape is incomplete. */
 MUST_USE enum status tape_recorder_stop(struct tape_recorder *recorder, struct tape **out);
