@@ -4,7 +4,7 @@
 
 #include "trainer/plan/profile/profile.h"
 
-/* The rate at a shape: the geometric mean of the nearest samples of this dtype, weighted by the inverse square
+/* The rate at a shape: the geometric mean of the samples of this dtype, weighted by the inverse fourth power
  * of their distance in log space; the sample itself where one matches. False if the table has none. */
 bool measured_rate(const struct profile_measured *table, const int64_t *shape, enum profile_dtype dtype,
                    double *out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Collectives as rings (Patarasuk and Yuan, JPDC 2009). The bus bandwidth is that of the slowest link of the
- * ring, as nccl-tests define it: every byte of an all-reduce of n ranks crosses each link 2 (n - 1)/n times. */
+/* Collectives as rings (Patarasuk and Yuan, JPDC 2009). The bus bandwidth, as nccl-tests define it, is that
+ * of the ring's slowest link, which each byte of an all-reduce of n ranks crosses 2 (n - 1)/n times. */
 #include "trainer/plan/cost/cost.h"
 #include "trainer/plan/cost/cost_measured.h"
 

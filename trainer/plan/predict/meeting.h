@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Where the lanes of several tapes meet: one meeting per collective, or per message between two ranks. Private
- * to this folder. */
+/* Where lanes of several tapes meet: one meeting per collective, or per message between two ranks. Private to
+ * this folder. */
 #pragma once
 
 #include "trainer/plan/tape/tape.h"
@@ -17,8 +17,8 @@ struct meetings;
 MUST_USE enum status meetings_create(struct tape *const *tapes, int count, struct meetings **out);
 void meetings_destroy(struct meetings *meetings); // takes NULL
 
-/* The series of meetings that a message belongs to: of a group's collectives, or of the messages from one rank
- * of it to another. The same on all tapes. -1: no memory. */
+/* The series of meetings that a message belongs to: of a group's collectives, or of the messages from one of
+ * its ranks to another. The same on all tapes. -1: no memory. */
 int meetings_series(struct meetings *meetings, const struct tape *tape, const struct tape_message *message);
 
 /* Meeting `number` of a series, from 1. NULL: no memory. */

@@ -43,7 +43,7 @@ struct rank {
     struct predicted_rank *out;
 };
 
-struct player {
+struct predictor {
     struct rank *ranks;
     int count;
     struct meetings *meetings;
@@ -71,7 +71,7 @@ static enum predict_group kind_of(const struct tape_group *group)
 
 /* ---- the queue of lanes that can run ---- */
 
-static void push(struct player *p, struct lane *lane)
+static void push(struct predictor *p, struct lane *lane)
 {
     if (lane->queued)
         return;
@@ -84,7 +84,7 @@ static void push(struct player *p, struct lane *lane)
     p->tail = lane;
 }
 
-static struct lane *pop(struct player *p)
+static struct lane *pop(struct predictor *p)
 {
     struct lane *lane = p->head;
     p->head = lane->next;
@@ -126,7 +126,7 @@ static void run_op(struct lane *lane)
         lane->rank->out->update_s += time.run_s + time.launch_s;
 }
 
-static void record(struct player *p, struct lane *lane)
+static void record(struct predictor *p, struct lane *lane)
 {
     lane->recorded[lane->events++] =
         (struct recorded){.at_s = lane->now_s, .transfer_s = lane->transfer_s, .group = lane->group};
@@ -136,7 +136,7 @@ static void record(struct player *p, struct lane *lane)
             push(p, &lane->rank->lanes[i]);
 }
 
-/* The compute lane stands still from `from_s` to `to_s`, at the end of a transfer. */
+/* The compute lane waits for `gap_s`, at the end of a transfer of `transfer_s`. */
 static void account_gap(struct lane *lane, double gap_s, double transfer_s, enum predict_group group)
 {
     double exposed = transfer_s < gap_s ? transfer_s : gap_s;
@@ -179,13 +179,13 @@ static int exchange_items(const struct lane *lane)
     return count;
 }
 
-static struct meeting *meeting_of(struct player *p, const struct lane *lane, int item)
+static struct meeting *meeting_of(struct predictor *p, const struct lane *lane, int item)
 {
     const int message = lane->items->items[item].index;
     return meeting_at(p->meetings, lane->rank->series[message], lane->rank->tape->messages[message].number);
 }
 
-static void join(struct player *p, const struct lane *lane, struct meeting *meeting)
+static void join(struct predictor *p, const struct lane *lane, struct meeting *meeting)
 {
     meeting->joined++;
     meeting->ready_s = lane->now_s > meeting->ready_s ? lane->now_s : meeting->ready_s;
@@ -197,7 +197,7 @@ static void join(struct player *p, const struct lane *lane, struct meeting *meet
 }
 
 /* Returns the time at which all messages of the exchange can start; -1: another rank has not reached one. */
-static double ready(struct player *p, struct lane *lane, int count)
+static double ready(struct predictor *p, struct lane *lane, int count)
 {
     double ready_s = lane->now_s;
     for (int i = 0; i < count; i++) {
@@ -231,7 +231,7 @@ static double account_exchange(struct lane *lane, int count)
 }
 
 /* False: another rank has not reached it. */
-static bool transfer(struct player *p, struct lane *lane)
+static bool transfer(struct predictor *p, struct lane *lane)
 {
     const int count = exchange_items(lane);
     for (int i = 0; i < count && !lane->posted; i++)
@@ -250,7 +250,7 @@ static bool transfer(struct player *p, struct lane *lane)
 }
 
 /* Runs a lane until it has to wait. */
-static void run_lane(struct player *p, struct lane *lane)
+static void run_lane(struct predictor *p, struct lane *lane)
 {
     for (; lane->at < lane->items->count; lane->at++) {
         switch (item_of(lane)->kind) {
@@ -290,7 +290,7 @@ static int known_series(const struct rank *rank, int message)
     return -1;
 }
 
-static enum status find_messages(struct player *p, const struct cost_options *options, struct rank *rank)
+static enum status find_messages(struct predictor *p, const struct cost_options *options, struct rank *rank)
 {
     const struct tape *tape = rank->tape;
     for (int i = 0; i < tape->group_count; i++)
@@ -313,7 +313,7 @@ static enum status find_messages(struct player *p, const struct cost_options *op
     return OK;
 }
 
-static enum status create_lanes(struct player *p, struct rank *rank)
+static enum status create_lanes(struct predictor *p, struct rank *rank)
 {
     const struct tape *tape = rank->tape;
     for (int i = 0; i < tape->lane_count; i++) {
@@ -333,8 +333,8 @@ static enum status create_lanes(struct player *p, struct rank *rank)
     return OK;
 }
 
-static enum status create_rank(struct player *p, const struct cost_options *options, const struct tape *tape,
-                               struct rank *rank)
+static enum status create_rank(struct predictor *p, const struct cost_options *options,
+                               const struct tape *tape, struct rank *rank)
 {
     rank->tape = tape;
     rank->lanes = calloc((size_t)tape->lane_count + 1, sizeof *rank->lanes);
@@ -364,7 +364,7 @@ static void destroy_rank(struct rank *rank)
 
 /* ---- the whole ---- */
 
-static enum status check_ended(const struct player *p)
+static enum status check_ended(const struct predictor *p)
 {
     struct text why = {0};
     for (int r = 0; r < p->count; r++)
@@ -381,7 +381,7 @@ static enum status check_ended(const struct player *p)
 }
 
 /* What follows the compute lane of a rank is a transfer, and then the wait for the slowest rank. */
-static void finish(struct player *p, struct prediction *prediction)
+static void finish(struct predictor *p, struct prediction *prediction)
 {
     for (int r = 0; r < p->count; r++) {
         struct rank *rank = &p->ranks[r];
@@ -402,7 +402,7 @@ static void finish(struct player *p, struct prediction *prediction)
         prediction->ranks[r].bubble_s += prediction->step_s - prediction->ranks[r].end_s;
 }
 
-static enum status play(struct player *p, const struct cost_options *options, struct tape *const *tapes,
+static enum status play(struct predictor *p, const struct cost_options *options, struct tape *const *tapes,
                         struct prediction *prediction)
 {
     TRY(meetings_create(tapes, p->count, &p->meetings));
@@ -420,19 +420,19 @@ static enum status play(struct player *p, const struct cost_options *options, st
 enum status predict_step(const struct cost_options *options, struct tape *const *tapes, int count,
                          struct prediction **out)
 {
-    struct player player = {.ranks = calloc((size_t)count, sizeof *player.ranks), .count = count};
+    struct predictor predictor = {.ranks = calloc((size_t)count, sizeof *predictor.ranks), .count = count};
     struct prediction *prediction = calloc(1, sizeof *prediction);
     if (prediction != NULL)
         *prediction =
             (struct prediction){.count = count, .ranks = calloc((size_t)count, sizeof *prediction->ranks)};
-    enum status status = player.ranks != NULL && prediction != NULL && prediction->ranks != NULL
-                             ? play(&player, options, tapes, prediction)
+    enum status status = predictor.ranks != NULL && prediction != NULL && prediction->ranks != NULL
+                             ? play(&predictor, options, tapes, prediction)
                              : fail(NO_MEMORY, "no memory for a prediction of %d ranks", count);
-    for (int r = 0; player.ranks != NULL && r < count; r++)
-        if (player.ranks[r].tape != NULL)
-            destroy_rank(&player.ranks[r]);
-    free(player.ranks);
-    meetings_destroy(player.meetings);
+    for (int r = 0; predictor.ranks != NULL && r < count; r++)
+        if (predictor.ranks[r].tape != NULL)
+            destroy_rank(&predictor.ranks[r]);
+    free(predictor.ranks);
+    meetings_destroy(predictor.meetings);
     if (status == OK)
         *out = prediction;
     else

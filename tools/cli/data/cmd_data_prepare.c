@@ -4,7 +4,7 @@
  *     text_read() -> chunks -> encoder -> dataset_writer -> PREFIX.bin, PREFIX.idx
  *
  * Data is streamed in chunks, so documents may have any size. */
-#include "tools/cli/cmd_data_options.h"
+#include "tools/cli/data/cmd_data_options.h"
 
 #include "base/clock.h"
 #include "base/text.h"
