@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Predicted times of ops and messages: closed forms, precedence of measured tables, monotonicity. */
+#include "tests/support/ideal_profile.h"
+
+#include "base/philox.h"
+#include "trainer/plan/cost/cost.h"
+#include "trainer/plan/cost/cost_measured.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+
+static void expect_near(double got, double expected)
+{
+    cr_expect(fabs(got - expected) <= 1e-12 * fabs(expected), "%.17g instead of %.17g", got, expected);
+}
+
+static struct op_record matmul(int64_t m, int64_t n, int64_t k)
+{
+    return (struct op_record){.kind = OP_GEMM,
+                              .dtype = BF16,
+                              .shape = {m, n, k},
+                              .launches = 1,
+                              .cost = {2.0 * (double)(m * n * k), 0.0}};
+}
+
+/* ---- ops ---- */
+
+Test(cost, matmul_at_peak)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    struct cost_options options = {.profile = p, .ranks_per_node = 8};
+    struct op_record op = matmul(1024, 2048, 512);
+    expect_near(cost_of_op(&options, &op).run_s, 2.0 * 1024 * 2048 * 512 / 1e14);
+    p->model.matmul_efficiency = 0.5;
+    expect_near(cost_of_op(&options, &op).run_s, 2.0 * 2.0 * 1024 * 2048 * 512 / 1e14);
+    p->model.matmul_half_k = 512.0; // half the rate at k 512
+    expect_near(cost_of_op(&options, &op).run_s, 4.0 * 2.0 * 1024 * 2048 * 512 / 1e14);
+    op.cost.bytes = 1e9; // limited by memory
+    expect_near(cost_of_op(&options, &op).run_s, 1e9 / 1e12);
+    profile_destroy(p);
+}
+
+Test(cost, waves_and_alignment)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    struct cost_options options = {.profile = p, .ranks_per_node = 8};
+    p->device.cores = 100;
+    p->model.matmul_tile = 128;
+    p->model.matmul_unaligned = 0.5;
+    // 16 x 16 tiles on 100 cores: 3 rounds of 100 for 256 tiles
+    struct op_record op = matmul(2048, 2048, 1024), odd = matmul(2048, 2048, 1023);
+    expect_near(cost_of_op(&options, &op).run_s, 2.0 * 2048 * 2048 * 1024 / 1e14 * 300.0 / 256.0);
+    expect_near(cost_of_op(&options, &odd).run_s, 2.0 * 2.0 * 2048 * 2048 * 1023 / 1e14 * 300.0 / 256.0);
+    profile_destroy(p);
+}
+
+Test(cost, memory_and_launches)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    struct cost_options options = {.profile = p, .ranks_per_node = 8};
+    p->model.launch_s = 5e-6;
+    p->model.memory_efficiency = 0.5;
+    p->model.memory_half_bytes = 1e6;
+    struct op_record op = {.kind = OP_ADD, .dtype = F32, .launches = 1, .cost = {0.0, 1e6}};
+    expect_near(cost_of_op(&options, &op).run_s, 1e6 / (1e12 * 0.5 * 0.5));
+    expect_near(cost_of_op(&options, &op).launch_s, 5e-6);
+    struct op_record nothing = {.kind = OP_POISON, .dtype = F32};
+    expect_near(cost_of_op(&options, &nothing).run_s, 0.0);
+    expect_near(cost_of_op(&options, &nothing).launch_s, 0.0);
+    profile_destroy(p);
+}
+
+/* Ranks share the cores and the memory bandwidth of a CPU, and have a GPU each. */
+Test(cost, shared_cpu)
+{
+    struct cluster_profile *p = ideal_profile(1e12, 1e10);
+    struct cost_options options = {.profile = p, .ranks_per_node = 4, .threads = 1};
+    struct op_record op = matmul(64, 64, 64), copy = {.kind = OP_COPY, .launches = 1, .cost = {0.0, 1e6}};
+    expect_near(cost_of_op(&options, &op).run_s, 2.0 * 64 * 64 * 64 / 1e12);
+    p->device.is_cpu = true;
+    p->device.cores = 2;
+    expect_near(cost_of_op(&options, &op).run_s, 4.0 * 2.0 * 64 * 64 * 64 / 1e12);
+    expect_near(cost_of_op(&options, &copy).run_s, 4.0 * 1e6 / 1e10);
+    options.ranks_per_node = 1; // one thread of two
+    expect_near(cost_of_op(&options, &op).run_s, 2.0 * 2.0 * 64 * 64 * 64 / 1e12);
+    profile_destroy(p);
+}
+
+Test(cost, measured_precede)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    struct cost_options options = {.profile = p, .ranks_per_node = 8};
+    struct op_record op = matmul(64, 64, 64), between = matmul(128, 64, 64);
+    profile_add_sample(p, MEASURED_MATMUL, &(struct profile_sample){{64, 64, 64}, PROFILE_BF16, 1e12});
+    profile_add_sample(p, MEASURED_MATMUL, &(struct profile_sample){{256, 64, 64}, PROFILE_BF16, 4e12});
+    profile_add_sample(p, MEASURED_MATMUL, &(struct profile_sample){{64, 64, 64}, PROFILE_FP16, 1e9});
+    expect_near(cost_of_op(&options, &op).run_s, 2.0 * 64 * 64 * 64 / 1e12);
+    // equally far from both, in log space: their geometric mean
+    expect_near(cost_of_op(&options, &between).run_s, 2.0 * 128 * 64 * 64 / 2e12);
+    profile_destroy(p);
+}
+
+/* ---- messages ---- */
+
+Test(cost, rings)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    struct cost_options options = {.profile = p, .ranks_per_node = 8};
+    const struct group_shape eight = {.ranks = 8, .nodes = 1, .per_node = 8};
+    p->node.link_bandwidth = 1e11;
+    expect_near(cost_of_message(&options, CALL_ALL_REDUCE, eight, 1000000000), 2.0 * 7.0 / 8.0 * 1e9 / 1e11);
+    expect_near(cost_of_message(&options, CALL_ALL_GATHER, eight, 1000000000), 7.0 / 8.0 * 1e9 / 1e11);
+    expect_near(cost_of_message(&options, CALL_REDUCE_SCATTER, eight, 1000000000), 7.0 / 8.0 * 1e9 / 1e11);
+    expect_near(cost_of_message(&options, CALL_BROADCAST, eight, 1000000000), 1e9 / 1e11);
+    expect_near(cost_of_message(&options, CALL_SEND, eight, 1000000000), 1e9 / 1e11);
+    expect_near(cost_of_message(&options, CALL_ALL_REDUCE, (struct group_shape){1, 1, 1}, 1000), 0.0);
+    profile_destroy(p);
+}
+
+/* Data ranks on every eighth GPU of 4 nodes share the NICs with the 7 other groups. */
+Test(cost, between_nodes)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    struct cost_options options = {.profile = p, .ranks_per_node = 8};
+    p->node.link_bandwidth = 1e12;
+    p->network.nics = 4;
+    p->network.bandwidth = 2e10;
+    const int apart[] = {0, 8, 16, 24}, together[] = {0, 1, 2, 3, 8, 9, 10, 11};
+    struct group_shape shape = cost_group_shape(&options, apart, 4);
+    cr_expect(shape.ranks == 4 && shape.nodes == 4 && shape.per_node == 1);
+    expect_near(cost_of_message(&options, CALL_ALL_GATHER, shape, 1000000000),
+                3.0 / 4.0 * 1e9 / (4 * 2e10 / 8.0));
+    shape = cost_group_shape(&options, together, 8);
+    cr_expect(shape.ranks == 8 && shape.nodes == 2 && shape.per_node == 4);
+    expect_near(cost_of_message(&options, CALL_ALL_GATHER, shape, 1000000000),
+                7.0 / 8.0 * 1e9 / (4 * 2e10 * 4.0 / 8.0));
+    p->network.latency_s = 1e-3; // one round: 4 links between nodes
+    shape = cost_group_shape(&options, apart, 4);
+    expect_near(cost_of_message(&options, CALL_ALL_GATHER, shape, 0), 4e-3);
+    expect_near(cost_of_message(&options, CALL_ALL_REDUCE, shape, 0), 4e-3); // a tree of depth 2, twice
+    profile_destroy(p);
+}
+
+Test(cost, measured_messages)
+{
+    struct profile_sample list[] = {{{4, 1, 1000}, PROFILE_FP32, 1e-5},
+                                    {{4, 1, 3000}, PROFILE_FP32, 2e-5},
+                                    {{2, 1, 1000}, PROFILE_FP32, 1.0}};
+    const struct profile_measured table = {.list = list, .count = 3};
+    double s;
+    cr_expect(measured_seconds(&table, 4, 1, 2000.0, &s));
+    expect_near(s, 1.5e-5);
+    cr_expect(measured_seconds(&table, 4, 1, 6000.0, &s));
+    expect_near(s, 4e-5);
+    cr_expect(measured_seconds(&table, 4, 1, 10.0, &s));
+    expect_near(s, 1e-5);
+    cr_expect(measured_seconds(&table, 4, 1, 1000.0, &s));
+    expect_near(s, 1e-5);
+    cr_expect_not(measured_seconds(&table, 8, 1, 1000.0, &s));
+    cr_expect_not(measured_seconds(&table, 4, 2, 1000.0, &s));
+}
+
+/* No op and no message takes longer on a faster device, link or network. */
+Test(cost, faster_is_never_slower)
+{
+    const struct philox generator = philox_named(7, "cost");
+    for (uint64_t i = 0; i < 2000; i++) {
+        uint64_t draw = 16 * i;
+#define DRAW(most) ((int64_t)(philox_uniform(philox_word(generator, i, draw++)) * (most)) + 1)
+        const double peak = 1e9 * (double)DRAW(1000), memory = 1e9 * (double)DRAW(100);
+        struct cluster_profile *slow = ideal_profile(peak, memory),
+                               *fast = ideal_profile(2.0 * peak, 3.0 * memory);
+        slow->node.link_bandwidth = 1e9 * (double)DRAW(100);
+        slow->network.nics = fast->network.nics = (int)DRAW(8);
+        slow->network.bandwidth = 1e9 * (double)DRAW(10);
+        fast->node.link_bandwidth = 1.5 * slow->node.link_bandwidth;
+        fast->network.bandwidth = 2.0 * slow->network.bandwidth;
+        struct cost_options options[] = {{.profile = slow, .ranks_per_node = 8},
+                                         {.profile = fast, .ranks_per_node = 8}};
+        const int64_t m = DRAW(4096), n = DRAW(4096), k = DRAW(4096);
+        struct op_record op = matmul(m, n, k);
+        op.cost.bytes = (double)DRAW(1e8);
+        cr_expect(cost_of_op(&options[1], &op).run_s <= cost_of_op(&options[0], &op).run_s);
+        const struct group_shape shape = {.ranks = 16, .nodes = 4, .per_node = 4};
+        const enum call call = (enum call)(DRAW(CALL_COUNT) - 1);
+        const int64_t bytes = DRAW(1e9);
+        cr_expect(cost_of_message(&options[1], call, shape, bytes) <=
+                  cost_of_message(&options[0], call, shape, bytes));
+        profile_destroy(slow);
+        profile_destroy(fast);
+#undef DRAW
+    }
+}
