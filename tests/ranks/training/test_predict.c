@@ -3,8 +3,8 @@
  * knows nothing of tapes; on one rank it is the sum of its ops; the parts of a rank's time add up to the step
  * on every layout; and no step gets longer on a faster cluster. */
 #include "schedules/simulate.h"
-#include "tests/support/ideal_profile.h"
 #include "tests/support/tiny.h"
+#include "tests/unit/plan/ideal_profile.h"
 #include "trainer/plan/predict/predict.h"
 
 #include <math.h>

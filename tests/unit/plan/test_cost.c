@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Predicted times of ops and messages: closed forms, precedence of measured tables, monotonicity. */
-#include "tests/support/ideal_profile.h"
+#include "tests/unit/plan/ideal_profile.h"
 
 #include "base/philox.h"
 #include "trainer/plan/cost/cost.h"
