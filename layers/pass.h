@@ -79,7 +79,7 @@ struct env {
     struct stream *comm_stream; // tp collectives concurrent with matmuls; NULL: everything runs on `compute`
     int64_t tokens;             // T: of a microbatch on this rank, before tp cuts them
     int64_t sequences;          // B: T / B consecutive tokens each. Only attention and quantization, whose
-                                // blocks start anew at each sequence, read it: for every other layer a
+                                // blocks restart at each sequence, read it: for every other layer a
                                 // token is a row with a sample and a position
     bool split_weight;          // the schedule has I or W actions: KEEP_INPUT_TO_WEIGHT holds all layers of a
                                 // stage

@@ -31,7 +31,7 @@
  * saturate.
  *
  * Scales must not depend on the layout. A tensor is therefore a logical tensor (q, k and v separately, over
- * all tp ranks, for x and dy of one microbatch), blocks start anew at each logical tensor and each sequence,
+ * all tp ranks, for x and dy of one microbatch), blocks restart at each logical tensor and each sequence,
  * and tp cuts tensors only between blocks (checked by the recipe). Stochastic rounding is keyed by tensor
  * name, global sample and element.
  *

@@ -89,6 +89,9 @@ WORDS = {
     r"\bstruct judge\b|\bjudged?_\w+": "checker, record()",
     r"\bstruct dice\b|\bthrow_dice\b": "struct rng, rng_int()",
     r"\ba injected\b": "an injected fault",
+    r"\banew\b": "again, recomputed, restarts",
+    r"\bbeside\b": "concurrently, next to it; a communication stream",
+    r"\bwould work\b": "is valid",
 }
 
 

@@ -8,10 +8,10 @@
  * both libraries may give other bits for subsets of the rows. Here the calls, and therefore the bits, are the
  * same for any number of threads.
  *
- * Panels are large because each call packs its rows of a and columns of b anew: at 512 x 768 that costs a few
- * per cent, at 256 x 256 fifteen. They are not larger, to leave work for more than two threads and to keep a
- * panel of c in the L2 cache. Their number is even if possible, for two threads. The bits may also depend on
- * the row strides, by which oneDNN selects its algorithm.
+ * Panels are large because each call packs its rows of a and columns of b again: at 512 x 768 that costs a
+ * few per cent, at 256 x 256 fifteen. They are not larger, to leave work for more than two threads and to
+ * keep a panel of c in the L2 cache. Their number is even if possible, for two threads. The bits may also
+ * depend on the row strides, by which oneDNN selects its algorithm.
  *
  * bf16 uses the library's bf16 gemm if it has one, in the same panels. Otherwise, and for f16, whole operands
  * are converted to fp32, multiplied, and the result rounded once: correct, but no faster than fp32. */
