@@ -15,15 +15,15 @@ struct run {
     bool free;
 };
 
-struct piece {
-    struct piece *next;
+struct segment {
+    struct segment *next;
     uintptr_t begin;
     size_t reached;
     struct run *runs;
 };
 
 struct first_fit {
-    struct piece *pieces;
+    struct segment *segments;
 };
 
 enum status first_fit_create(struct first_fit **out)
@@ -34,35 +34,35 @@ enum status first_fit_create(struct first_fit **out)
 
 void first_fit_destroy(struct first_fit *fit)
 {
-    while (fit != NULL && fit->pieces != NULL) {
-        struct piece *piece = fit->pieces;
-        fit->pieces = piece->next;
-        while (piece->runs != NULL) {
-            struct run *run = piece->runs;
-            piece->runs = run->next;
+    while (fit != NULL && fit->segments != NULL) {
+        struct segment *segment = fit->segments;
+        fit->segments = segment->next;
+        while (segment->runs != NULL) {
+            struct run *run = segment->runs;
+            segment->runs = run->next;
             free(run);
         }
-        free(piece);
+        free(segment);
     }
     free(fit);
 }
 
 enum status first_fit_add(struct first_fit *fit, void *data, size_t bytes)
 {
-    struct piece *piece = malloc(sizeof *piece);
+    struct segment *segment = malloc(sizeof *segment);
     struct run *run = malloc(sizeof *run);
-    if (piece == NULL || run == NULL) {
-        free(piece);
+    if (segment == NULL || run == NULL) {
+        free(segment);
         free(run);
         return fail(NO_MEMORY, "no memory for a pool");
     }
     *run = (struct run){.begin = (uintptr_t)data, .bytes = bytes, .free = true};
-    *piece = (struct piece){.next = fit->pieces, .begin = run->begin, .runs = run};
-    fit->pieces = piece;
+    *segment = (struct segment){.next = fit->segments, .begin = run->begin, .runs = run};
+    fit->segments = segment;
     return OK;
 }
 
-size_t first_fit_room(size_t bytes)
+size_t first_fit_occupied(size_t bytes)
 {
     // One alignment unit more than requested: a kernel that writes past its end does not hit the next block
     // at once.
@@ -84,28 +84,28 @@ static enum status cut(struct run *run, size_t bytes)
     return OK;
 }
 
-enum status first_fit_take(struct first_fit *fit, size_t bytes, void **out)
+enum status first_fit_alloc(struct first_fit *fit, size_t bytes, void **out)
 {
-    size_t room = first_fit_room(bytes);
+    size_t occupied = first_fit_occupied(bytes);
     *out = NULL;
-    for (struct piece *piece = fit->pieces; piece != NULL && room > 0; piece = piece->next)
-        for (struct run *run = piece->runs; run != NULL; run = run->next) {
-            if (!run->free || run->bytes < room)
+    for (struct segment *segment = fit->segments; segment != NULL && occupied > 0; segment = segment->next)
+        for (struct run *run = segment->runs; run != NULL; run = run->next) {
+            if (!run->free || run->bytes < occupied)
                 continue;
-            TRY(cut(run, room));
+            TRY(cut(run, occupied));
             run->free = false;
-            size_t end = run->begin - piece->begin + room;
-            piece->reached = end > piece->reached ? end : piece->reached;
+            size_t end = run->begin - segment->begin + occupied;
+            segment->reached = end > segment->reached ? end : segment->reached;
             *out = (void *)run->begin;
             return OK;
         }
     return OK;
 }
 
-void first_fit_give(struct first_fit *fit, void *data)
+void first_fit_free(struct first_fit *fit, void *data)
 {
-    for (struct piece *piece = fit->pieces; piece != NULL; piece = piece->next) {
-        struct run *before = NULL, *run = piece->runs;
+    for (struct segment *segment = fit->segments; segment != NULL; segment = segment->next) {
+        struct run *before = NULL, *run = segment->runs;
         while (run != NULL && run->begin != (uintptr_t)data) {
             before = run;
             run = run->next;
@@ -124,10 +124,10 @@ void first_fit_give(struct first_fit *fit, void *data)
         }
         return;
     }
-    die(__FILE__, __LINE__, "first_fit_give", "%p does not belong to this pool", data);
+    die(__FILE__, __LINE__, "first_fit_free", "%p does not belong to this pool", data);
 }
 
 size_t first_fit_reached(const struct first_fit *fit)
 {
-    return fit->pieces != NULL ? fit->pieces->reached : 0;
+    return fit->segments != NULL ? fit->segments->reached : 0;
 }

@@ -21,11 +21,11 @@ void first_fit_destroy(struct first_fit *fit); // takes NULL
 MUST_USE enum status first_fit_add(struct first_fit *fit, void *data, size_t bytes);
 
 /* Allocates an aligned (256 bytes), disjoint block. *out is NULL if no segment has room. */
-MUST_USE enum status first_fit_take(struct first_fit *fit, size_t bytes, void **out);
-void first_fit_give(struct first_fit *fit, void *data);
+MUST_USE enum status first_fit_alloc(struct first_fit *fit, size_t bytes, void **out);
+void first_fit_free(struct first_fit *fit, void *data);
 
-/* The bytes of a segment that first_fit_take(bytes) occupies; 0: no segment can hold it. */
-size_t first_fit_room(size_t bytes);
+/* The bytes of a segment that first_fit_alloc(bytes) occupies; 0: no segment can hold it. */
+size_t first_fit_occupied(size_t bytes);
 
 /* The high-water mark of the newest segment, from its begin: a segment of this size would have sufficed. */
 size_t first_fit_reached(const struct first_fit *fit);

@@ -105,9 +105,9 @@ struct world {
     int device_index;           // which of this machine's equal devices this rank opens
     /* Set by tests before the first message. A send then completes only when its receiver has it (always so
      * with threads), and transfers between stages block (p2p.h): proves that a program's order of messages
-     * needs no buffering. With mpi, messages longer than piece_bytes are split into pieces of that size. */
+     * needs no buffering. With mpi, messages longer than chunk_bytes are split into chunks of that size. */
     bool synchronous;
-    size_t piece_bytes;
+    size_t chunk_bytes;
     struct observed_world *observed; // NULL: no observer (observe_world.h), which replaces `ops`
     void *state;                     // private to the transport
 };

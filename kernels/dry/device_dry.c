@@ -95,7 +95,7 @@ static void dry_close(struct device *device)
 static enum status dry_alloc(struct device *device, enum part part, size_t bytes, void **out)
 {
     (void)part;
-    TRY(first_fit_take(dry_of(device)->memory, bytes, out));
+    TRY(first_fit_alloc(dry_of(device)->memory, bytes, out));
     return *out != NULL ? OK : NO_MEMORY;
 }
 
@@ -103,19 +103,19 @@ static void dry_free(struct device *device, enum part part, void *data, size_t b
 {
     (void)part;
     (void)bytes;
-    first_fit_give(dry_of(device)->memory, data);
+    first_fit_free(dry_of(device)->memory, data);
 }
 
 static enum status dry_host_alloc(struct device *device, size_t bytes, void **out)
 {
-    TRY(first_fit_take(dry_of(device)->host, bytes, out));
+    TRY(first_fit_alloc(dry_of(device)->host, bytes, out));
     return *out != NULL ? OK : fail(NO_MEMORY, "%zu bytes exceed any host's memory", bytes);
 }
 
 static void dry_host_free(struct device *device, void *data, size_t bytes)
 {
     (void)bytes;
-    first_fit_give(dry_of(device)->host, data);
+    first_fit_free(dry_of(device)->host, data);
 }
 
 static void dry_rest(void *data, size_t bytes)

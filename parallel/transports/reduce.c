@@ -77,10 +77,10 @@ void reduce_end(enum dtype dtype, const void *acc, void *out, int64_t count)
 /* Converts and reduces x tile by tile in fp32. */
 static void reduce_narrow(enum dtype dtype, bool add, float *acc, const uint16_t *x, int64_t count)
 {
-    enum { PIECE = 512 };
-    float wide[PIECE];
-    for (int64_t i = 0; i < count; i += PIECE) {
-        int64_t n = count - i < PIECE ? count - i : PIECE;
+    enum { CHUNK = 512 };
+    float wide[CHUNK];
+    for (int64_t i = 0; i < count; i += CHUNK) {
+        int64_t n = count - i < CHUNK ? count - i : CHUNK;
         widen_floats(dtype, x + i, wide, n);
         if (add)
             add_f32(acc + i, wide, n);

@@ -5,7 +5,7 @@
 #include "kernels/tensor.h"
 #include "parallel/comm.h"
 
-/* Reduces several arrays element by element in call order; splitting an array into pieces changes nothing.
+/* Reduces several arrays element by element in call order; splitting an array into chunks changes nothing.
  * bf16 and f16 are accumulated in fp32 and rounded once, at the end:
  *
  *     float buffer[n];

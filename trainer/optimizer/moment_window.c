@@ -5,7 +5,7 @@ enum status moment_window_create(struct stream *compute, struct moment_window *o
 {
     *out = (struct moment_window){.compute = compute};
     TRY(stream_create(stream_device(compute), "moments", &out->copies));
-    return buffer_alloc(stream_device(compute), PART_MOMENTS, 4 * MOMENT_PIECE * sizeof(float), &out->buffer);
+    return buffer_alloc(stream_device(compute), PART_MOMENTS, 4 * MOMENT_CHUNK * sizeof(float), &out->buffer);
 }
 
 void moment_window_destroy(struct moment_window *window)
@@ -35,9 +35,9 @@ struct shard {
 
 static struct shard shard_at(int64_t elements, int64_t i)
 {
-    int64_t begin = i * MOMENT_PIECE, left = elements - begin;
+    int64_t begin = i * MOMENT_CHUNK, left = elements - begin;
     return (struct shard){
-        .begin = begin, .count = left < MOMENT_PIECE ? left : MOMENT_PIECE, .half = (int)(i % 2)};
+        .begin = begin, .count = left < MOMENT_CHUNK ? left : MOMENT_CHUNK, .half = (int)(i % 2)};
 }
 
 static struct tensor part_of(struct tensor vector, struct shard shard)
@@ -50,7 +50,7 @@ static struct tensor part_of(struct tensor vector, struct shard shard)
 static struct tensor room_of(const struct moment_window *window, struct shard shard, int moment)
 {
     float *buffer = window->buffer.data;
-    return tensor_1d(buffer + (2 * shard.half + moment) * MOMENT_PIECE, F32, shard.count);
+    return tensor_1d(buffer + (2 * shard.half + moment) * MOMENT_CHUNK, F32, shard.count);
 }
 
 static enum status fetch(struct moment_window *window, const struct adamw *args, struct shard shard)
@@ -75,7 +75,7 @@ static enum status put_back(struct moment_window *window, const struct adamw *ar
 
 enum status moment_window_step(struct moment_window *window, struct adamw args)
 {
-    int64_t elements = args.m.dim[0], shards = (elements + MOMENT_PIECE - 1) / MOMENT_PIECE;
+    int64_t elements = args.m.dim[0], shards = (elements + MOMENT_CHUNK - 1) / MOMENT_CHUNK;
     if (shards > 0)
         TRY(fetch(window, &args, shard_at(elements, 0)));
     for (int64_t i = 0; i < shards; i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Adam moments in host memory between steps (memory.offload_optimizer; ZeRO-Offload, 2101.06840, which also
- * computes there). AdamW processes them piece by piece through a window on the device:
+ * computes there). AdamW processes them chunk by chunk through a window on the device:
  *
  *     copies    in 0   in 1          out 0  in 2          out 1 ...      one stream
  *     compute          AdamW 0              AdamW 1                      two halves of the window, in turn
@@ -11,11 +11,11 @@
 
 #include "layers/parameters/weights.h"
 
-enum { MOMENT_PIECE = 1 << 16 }; // elements
+enum { MOMENT_CHUNK = 1 << 16 }; // elements
 
 struct moment_window {
     struct stream *compute, *copies;
-    struct buffer buffer; // f32[2 halves][m, v][MOMENT_PIECE]
+    struct buffer buffer; // f32[2 halves][m, v][MOMENT_CHUNK]
     struct event arrived[2];
 };
 

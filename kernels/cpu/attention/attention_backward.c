@@ -20,7 +20,7 @@ struct task_scratch {
     float *query_turned, *dout_turned; // [width][64], and value_width; queries scaled
     float *query, *dout, *dquery;      // [64][width], and value_width of dout
     float *p, *ds, *factor;            // [64 keys][64 queries]
-    float *room; // [64][D or E] for operands other than fp32: one of them, converted to fp32
+    float *buffer; // [64][D or E] for operands other than fp32: one of them, converted to fp32
     float lse[ATTENTION_BLOCK], delta[ATTENTION_BLOCK];
 };
 
@@ -29,7 +29,7 @@ static int64_t task_scratch_floats(const struct attention_forward *op)
     int64_t width = attention_width(op), value_width = attention_value_width(op);
     int64_t widest = width > value_width ? width : value_width;
     return attention_keys(op) * (2 * width + value_width) + ATTENTION_BLOCK * (3 * width + 2 * value_width) +
-           3 * ATTENTION_BLOCK * ATTENTION_BLOCK + block_room(op->q, ATTENTION_BLOCK * widest);
+           3 * ATTENTION_BLOCK * ATTENTION_BLOCK + block_buffer_floats(op->q, ATTENTION_BLOCK * widest);
 }
 
 static void task_scratch_init(struct task_scratch *scratch, float *memory, const struct attention_forward *op)
@@ -47,7 +47,7 @@ static void task_scratch_init(struct task_scratch *scratch, float *memory, const
     scratch->p = scratch->dquery + ATTENTION_BLOCK * width;
     scratch->ds = scratch->p + square;
     scratch->factor = scratch->ds + square;
-    scratch->room = scratch->factor + square;
+    scratch->buffer = scratch->factor + square;
     memset(scratch->dkey, 0, (size_t)(keys * (width + value)) * sizeof(float));
 }
 
@@ -76,9 +76,9 @@ static void softmax_lanes(const struct attention_tile *t, struct task_scratch *s
 
 /* scores[keys][queries] = rows of k or v times the transposed queries or dout. */
 static void score_product(const struct attention_tile *t, struct tensor rows, int64_t group, int64_t head_dim,
-                          const float *turned, float *room, float *score)
+                          const float *turned, float *buffer, float *score)
 {
-    struct block_rows keys = block_rows(rows, t->key_row, group * head_dim, t->keys, head_dim, room);
+    struct block_rows keys = block_rows(rows, t->key_row, group * head_dim, t->keys, head_dim, buffer);
     block_product(&(struct block_product){.rows = t->keys,
                                           .columns = blocks_of(t->queries, LANES) * LANES,
                                           .terms = head_dim,
@@ -114,8 +114,8 @@ static void backward_tile(const struct backward *job, const struct attention_til
                           struct task_scratch *scratch)
 {
     int64_t group = t->head / (job->heads / job->groups), width = job->width;
-    score_product(t, t->op->k, group, t->op->head_dim, scratch->query_turned, scratch->room, scratch->p);
-    score_product(t, t->op->v, group, attention_value_dim(t->op), scratch->dout_turned, scratch->room,
+    score_product(t, t->op->k, group, t->op->head_dim, scratch->query_turned, scratch->buffer, scratch->p);
+    score_product(t, t->op->v, group, attention_value_dim(t->op), scratch->dout_turned, scratch->buffer,
                   scratch->ds);
     if (t->op->dropout.probability > 0.0F)
         attention_tile_dropout(t, scratch->factor);
@@ -144,13 +144,13 @@ static void load_queries(const struct backward *job, const struct attention_tile
 {
     const struct attention_forward *op = t->op;
     int64_t first = t->sequence * op->sequence + t->query, d = op->head_dim, e = attention_value_dim(op);
-    struct block_rows q = block_rows(op->q, first, t->head * d, t->queries, d, scratch->room);
+    struct block_rows q = block_rows(op->q, first, t->head * d, t->queries, d, scratch->buffer);
     block_transpose(q, t->queries, d, op->scale, scratch->query_turned);
     block_pad(q, t->queries, d, scratch->query, job->width);
-    struct block_rows dout = block_rows(job->op->dout, first, t->head * e, t->queries, e, scratch->room);
+    struct block_rows dout = block_rows(job->op->dout, first, t->head * e, t->queries, e, scratch->buffer);
     block_transpose(dout, t->queries, e, 1.0F, scratch->dout_turned);
     block_pad(dout, t->queries, e, scratch->dout, job->value_width);
-    struct block_rows outs = block_rows(op->out, first, t->head * e, t->queries, e, scratch->room);
+    struct block_rows outs = block_rows(op->out, first, t->head * e, t->queries, e, scratch->buffer);
     memset(scratch->dquery, 0, (size_t)(t->queries * job->width) * sizeof(float));
 
     for (int64_t q_index = 0; q_index < ATTENTION_BLOCK; q_index++) {
@@ -197,7 +197,7 @@ static void group_task(void *context, int64_t task)
     task_scratch_init(&scratch, slot_take(&job->slots, &which), op);
     for (int64_t key = 0; key < keys; key += ATTENTION_BLOCK) {
         int64_t count = min_i64(ATTENTION_BLOCK, keys - key);
-        block_pad(block_rows(op->k, row + key, group * d, count, d, scratch.room), count, d,
+        block_pad(block_rows(op->k, row + key, group * d, count, d, scratch.buffer), count, d,
                   scratch.key + key * job->width, job->width);
     }
     for (int64_t head = group * each; head < (group + 1) * each; head++)

@@ -97,13 +97,13 @@ VECTOR_INLINE void transpose_lanes(vec x[LANES])
 }
 
 struct block_rows block_rows(struct tensor t, int64_t row, int64_t column, int64_t rows, int64_t columns,
-                             float *room)
+                             float *buffer)
 {
     if (t.dtype == F32)
         return (struct block_rows){f32_row(t, row) + column, t.stride[0]};
     for (int64_t r = 0; r < rows; r++)
-        row_in(t, (struct piece){row + r, column, columns}, room + r * columns);
-    return (struct block_rows){room, columns};
+        row_in(t, (struct segment){row + r, column, columns}, buffer + r * columns);
+    return (struct block_rows){buffer, columns};
 }
 
 void block_store(struct tensor t, int64_t row, int64_t column, const float *from, int64_t stride,

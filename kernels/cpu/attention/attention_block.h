@@ -43,12 +43,12 @@ struct block_rows {
     const float *data;
     int64_t stride;
 };
-/* Rows [row, row + rows), columns [column, column + columns) of t: in place, or converted to fp32 in `room`,
- * which holds rows * columns floats. */
+/* Rows [row, row + rows), columns [column, column + columns) of t: in place, or converted to fp32 in
+ * `buffer`, which holds rows * columns floats. */
 struct block_rows block_rows(struct tensor t, int64_t row, int64_t column, int64_t rows, int64_t columns,
-                             float *room);
-/* Floats needed for `room`: none for fp32, which is read in place. */
-static inline int64_t block_room(struct tensor t, int64_t floats)
+                             float *buffer);
+/* Floats needed for `buffer`: none for fp32, which is read in place. */
+static inline int64_t block_buffer_floats(struct tensor t, int64_t floats)
 {
     return t.dtype == F32 ? 0 : floats;
 }

@@ -23,7 +23,7 @@ struct task_scratch {
     float *query; // [width][64], transposed and scaled
     float *score; // [64 keys][64 queries]: s, then p
     float *value, *out, *factor;
-    float *room; // [64][D or E] for operands other than fp32: one of them, converted to fp32
+    float *buffer; // [64][D or E] for operands other than fp32: one of them, converted to fp32
     float most[ATTENTION_BLOCK], sum[ATTENTION_BLOCK], shrink[ATTENTION_BLOCK]; // m, l, e^(m - m')
 };
 
@@ -32,7 +32,7 @@ static int64_t task_scratch_floats(const struct attention_forward *op)
     int64_t width = attention_width(op), value_width = attention_value_width(op);
     int64_t widest = width > value_width ? width : value_width;
     return (width + 2 * value_width) * ATTENTION_BLOCK + 2 * ATTENTION_BLOCK * ATTENTION_BLOCK +
-           block_room(op->q, widest * ATTENTION_BLOCK);
+           block_buffer_floats(op->q, widest * ATTENTION_BLOCK);
 }
 
 static void task_scratch_init(struct task_scratch *scratch, float *memory, int64_t width, int64_t value_width)
@@ -42,7 +42,7 @@ static void task_scratch_init(struct task_scratch *scratch, float *memory, int64
     scratch->out = scratch->value + value_width * ATTENTION_BLOCK;
     scratch->score = scratch->out + value_width * ATTENTION_BLOCK;
     scratch->factor = scratch->score + ATTENTION_BLOCK * ATTENTION_BLOCK;
-    scratch->room = scratch->factor + ATTENTION_BLOCK * ATTENTION_BLOCK;
+    scratch->buffer = scratch->factor + ATTENTION_BLOCK * ATTENTION_BLOCK;
     memset(scratch->out, 0, (size_t)(value_width * ATTENTION_BLOCK) * sizeof(float));
     for (int q = 0; q < ATTENTION_BLOCK; q++) {
         scratch->most[q] = -INFINITY;
@@ -96,7 +96,7 @@ static void forward_tile(const struct forward *job, const struct attention_tile 
     const struct attention_forward *op = job->op;
     int64_t group = t->head / (job->heads / (op->k.dim[1] / op->head_dim)), row = t->key_row;
     int64_t vectors = blocks_of(t->queries, LANES), d = op->head_dim, e = attention_value_dim(op);
-    struct block_rows keys = block_rows(op->k, row, group * d, t->keys, d, scratch->room);
+    struct block_rows keys = block_rows(op->k, row, group * d, t->keys, d, scratch->buffer);
     block_product(&(struct block_product){.rows = t->keys,
                                           .columns = vectors * LANES,
                                           .terms = d,
@@ -113,7 +113,7 @@ static void forward_tile(const struct forward *job, const struct attention_tile 
     if (op->dropout.probability > 0.0F)
         drop_scores(t, scratch);
 
-    block_pad(block_rows(op->v, row, group * e, t->keys, e, scratch->room), t->keys, e, scratch->value,
+    block_pad(block_rows(op->v, row, group * e, t->keys, e, scratch->buffer), t->keys, e, scratch->value,
               job->value_width);
     for (int64_t q = 0; q < t->queries; q++)
         for (int64_t i = 0; i < job->value_width; i++)
@@ -161,7 +161,7 @@ static void forward_task(void *context, int64_t task)
     int64_t query = query_block * ATTENTION_BLOCK;
     struct attention_tile t = attention_tile(op, sequence, head, query, query);
     struct block_rows queries = block_rows(op->q, sequence * op->sequence + query, head * op->head_dim,
-                                           t.queries, op->head_dim, scratch.room);
+                                           t.queries, op->head_dim, scratch.buffer);
     block_transpose(queries, t.queries, op->head_dim, op->scale, scratch.query);
     const int64_t end = attention_tile_end(&t);
     for (int64_t key = 0; key < end; key += ATTENTION_BLOCK) {

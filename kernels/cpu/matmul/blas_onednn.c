@@ -25,10 +25,11 @@ static void report_fault(int number, siginfo_t *info, void *context)
     struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
     (void)context;
     if (inside && (uintptr_t)info->si_addr < CODE_BYTES && getrlimit(RLIMIT_AS, &limit) == 0)
-        die_of(NO_MEMORY,
-               "out of memory: the address space is limited to %llu KiB (ulimit -v), and oneDNN has no room "
-               "to generate its code; raise the limit, or use a smaller model or fewer ranks per machine",
-               (unsigned long long)(limit.rlim_cur >> 10));
+        die_of(
+            NO_MEMORY,
+            "out of memory: the address space is limited to %llu KiB (ulimit -v), and oneDNN has no buffer "
+            "to generate its code; raise the limit, or use a smaller model or fewer ranks per machine",
+            (unsigned long long)(limit.rlim_cur >> 10));
     (void)sigaction(number, &before, NULL); // returning repeats the instruction, with the previous handler
 }
 

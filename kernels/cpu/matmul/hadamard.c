@@ -19,8 +19,8 @@ static void run_task(void *context, int64_t task)
     int columns = (int)min_i64(STRIP, op->in.dim[1] - column);
     float x[HADAMARD_ROWS][STRIP];
     for (int i = 0; i < HADAMARD_ROWS; i++) {
-        float room[STRIP];
-        const float *in = row_in(op->in, (struct piece){row + i, column, columns}, room);
+        float buffer[STRIP];
+        const float *in = row_in(op->in, (struct segment){row + i, column, columns}, buffer);
         for (int j = 0; j < columns; j++)
             x[i][j] = in[j] * job->sign[i];
     }

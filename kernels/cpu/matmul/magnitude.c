@@ -50,12 +50,12 @@ static void run_task(void *context, int64_t task)
     double sum = 0.0;
     for (int64_t r = task * job->rows_each; r < end; r++) {
         uint32_t of_row = 0;
-        float room[PIECE];
-        for (struct piece p = piece_first(op->in, r); p.count > 0; p = piece_next(op->in, p)) {
-            const float *x = row_in(op->in, p, room);
-            uint32_t of_piece = op->kind == MAGNITUDE_SUM ? 0 : largest_of(x, p.count);
+        float buffer[SEGMENT_ELEMENTS];
+        for (struct segment p = segment_first(op->in, r); p.count > 0; p = segment_next(op->in, p)) {
+            const float *x = row_in(op->in, p, buffer);
+            uint32_t of_segment = op->kind == MAGNITUDE_SUM ? 0 : largest_of(x, p.count);
             sum += op->kind == MAGNITUDE_SUM ? sum_of(x, p.count) : 0.0;
-            of_row = of_piece > of_row ? of_piece : of_row;
+            of_row = of_segment > of_row ? of_segment : of_row;
         }
         largest = of_row > largest ? of_row : largest;
         if (op->kind == MAGNITUDE_LARGEST_IN_ROW) {

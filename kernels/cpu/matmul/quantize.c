@@ -97,9 +97,9 @@ static void set_factors(struct chunk *chunk, int begin, int end, struct factor f
 static void find_factors(const struct job *job, struct chunk *chunk)
 {
     uint32_t largest[CHUNK] = {0};
-    float room[CHUNK];
+    float buffer[CHUNK];
     for (int64_t r = chunk->first_row; r < chunk->last_row; r++) {
-        const float *x = row_in(job->op->in, (struct piece){r, chunk->column, chunk->columns}, room);
+        const float *x = row_in(job->op->in, (struct segment){r, chunk->column, chunk->columns}, buffer);
         for (int j = 0; j < chunk->columns; j++) {
             uint32_t a = bits_of_float(x[j]) & 0x7FFFFFFFU;
             largest[j] = a > largest[j] ? a : largest[j];
@@ -158,13 +158,13 @@ static void round_row_stochastic(const struct job *job, const struct chunk *chun
 static void run_chunk(const struct job *job, struct chunk *chunk)
 {
     const struct quantize *op = job->op;
-    float room[CHUNK];
+    float buffer[CHUNK];
     if (op->block_rows > 0)
         find_factors(job, chunk);
     else
         set_factors(chunk, 0, chunk->columns, job->one);
     for (int64_t r = chunk->first_row; r < chunk->last_row; r++) {
-        const float *in = row_in(op->in, (struct piece){r, chunk->column, chunk->columns}, room);
+        const float *in = row_in(op->in, (struct segment){r, chunk->column, chunk->columns}, buffer);
         float *out = f32_row(op->out, r) + chunk->column;
         if (job->each_row)
             set_factors(chunk, 0, chunk->columns, factor_of(job, given_magnitude(op, r)));

@@ -107,17 +107,17 @@ VECTOR_INLINE void backward_row(enum activation_kind kind, const float *x, const
 }
 
 /* The same columns of the second half: up, next to the gate. */
-static struct piece up_of(struct piece p, int64_t columns)
+static struct segment up_of(struct segment p, int64_t columns)
 {
     p.column += columns;
     return p;
 }
 
-static void forward_piece(const struct activation_forward *op, struct piece p)
+static void forward_segment(const struct activation_forward *op, struct segment p)
 {
-    float room[3][PIECE];
-    const float *x = row_in(op->x, p, room[0]), *up = NULL;
-    float *y = row_out(op->y, p, room[2]);
+    float buffer[3][SEGMENT_ELEMENTS];
+    const float *x = row_in(op->x, p, buffer[0]), *up = NULL;
+    float *y = row_out(op->y, p, buffer[2]);
     switch (op->kind) {
     case ACTIVATION_GELU:
         forward_row(ACTIVATION_GELU, x, up, y, p.count);
@@ -126,7 +126,7 @@ static void forward_piece(const struct activation_forward *op, struct piece p)
         forward_row(ACTIVATION_GELU_TANH, x, up, y, p.count);
         break;
     case ACTIVATION_SWIGLU:
-        up = row_in(op->x, up_of(p, op->y.dim[1]), room[1]);
+        up = row_in(op->x, up_of(p, op->y.dim[1]), buffer[1]);
         forward_row(ACTIVATION_SWIGLU, x, up, y, p.count);
         break;
     }
@@ -138,16 +138,16 @@ static void forward_task(void *context, int64_t task)
     const struct activation_forward *op = context;
     int64_t each = rows_each_task(op->y.dim[1]), end = min_i64((task + 1) * each, op->y.dim[0]);
     for (int64_t t = task * each; t < end; t++)
-        for (struct piece p = piece_first(op->y, t); p.count > 0; p = piece_next(op->y, p))
-            forward_piece(op, p);
+        for (struct segment p = segment_first(op->y, t); p.count > 0; p = segment_next(op->y, p))
+            forward_segment(op, p);
 }
 
-static void backward_piece(const struct activation_backward *op, struct piece p)
+static void backward_segment(const struct activation_backward *op, struct segment p)
 {
-    float room[5][PIECE];
-    const float *x = row_in(op->x, p, room[0]), *dy = row_in(op->dy, p, room[1]), *up = NULL;
-    float *dx = row_out(op->dx, p, room[2]), *dup = NULL;
-    struct piece second = up_of(p, op->dy.dim[1]);
+    float buffer[5][SEGMENT_ELEMENTS];
+    const float *x = row_in(op->x, p, buffer[0]), *dy = row_in(op->dy, p, buffer[1]), *up = NULL;
+    float *dx = row_out(op->dx, p, buffer[2]), *dup = NULL;
+    struct segment second = up_of(p, op->dy.dim[1]);
     switch (op->kind) {
     case ACTIVATION_GELU:
         backward_row(ACTIVATION_GELU, x, up, dy, dx, dup, p.count);
@@ -156,8 +156,8 @@ static void backward_piece(const struct activation_backward *op, struct piece p)
         backward_row(ACTIVATION_GELU_TANH, x, up, dy, dx, dup, p.count);
         break;
     case ACTIVATION_SWIGLU:
-        up = row_in(op->x, second, room[3]);
-        dup = row_out(op->dx, second, room[4]);
+        up = row_in(op->x, second, buffer[3]);
+        dup = row_out(op->dx, second, buffer[4]);
         backward_row(ACTIVATION_SWIGLU, x, up, dy, dx, dup, p.count);
         row_store(op->dx, second, dup);
         break;
@@ -170,8 +170,8 @@ static void backward_task(void *context, int64_t task)
     const struct activation_backward *op = context;
     int64_t each = rows_each_task(op->dy.dim[1]), end = min_i64((task + 1) * each, op->dy.dim[0]);
     for (int64_t t = task * each; t < end; t++)
-        for (struct piece p = piece_first(op->dy, t); p.count > 0; p = piece_next(op->dy, p))
-            backward_piece(op, p);
+        for (struct segment p = segment_first(op->dy, t); p.count > 0; p = segment_next(op->dy, p))
+            backward_segment(op, p);
 }
 
 void cpu_activation_forward(struct device *device, const struct activation_forward *op)

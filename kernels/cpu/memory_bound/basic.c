@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-enum { PIECE = 1024 };           // floats on the stack
-enum { BLOCK_ELEMENTS = 32768 }; // 128 KiB of fp32: some microseconds, well above the overhead of a task
+enum { SEGMENT_ELEMENTS = 1024 }; // floats on the stack
+enum { BLOCK_ELEMENTS = 32768 };  // 128 KiB of fp32: some microseconds, well above the overhead of a task
 
 /* Rows of a view with any number of dimensions: all but the last are folded into one, which validation has
  * ensured to be possible. */
@@ -28,22 +28,22 @@ static struct rows rows_of(struct tensor t)
     return (struct rows){t.data, 1, count, (size_t)count * size};
 }
 
-/* One task is a range of complete rows, or, for long rows, a piece of one row. */
+/* One task is a range of complete rows, or, for long rows, a segment of one row. */
 struct cut {
-    int64_t rows_each, columns_each, pieces; // pieces: per row
+    int64_t rows_each, columns_each, segments; // segments: per row
     int64_t tasks;
 };
 
 static struct cut cut_rows(struct rows rows)
 {
-    struct cut cut = {.rows_each = 1, .columns_each = rows.columns, .pieces = 1};
+    struct cut cut = {.rows_each = 1, .columns_each = rows.columns, .segments = 1};
     if (rows.columns > BLOCK_ELEMENTS) {
         cut.columns_each = BLOCK_ELEMENTS;
-        cut.pieces = (rows.columns + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
+        cut.segments = (rows.columns + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
     } else if (rows.columns > 0) {
         cut.rows_each = BLOCK_ELEMENTS / rows.columns;
     }
-    cut.tasks = (rows.count + cut.rows_each - 1) / cut.rows_each * cut.pieces;
+    cut.tasks = (rows.count + cut.rows_each - 1) / cut.rows_each * cut.segments;
     return cut;
 }
 
@@ -59,8 +59,8 @@ struct job {
 static void run_task(void *context, int64_t task)
 {
     const struct job *job = context;
-    int64_t first = task / job->cut.pieces * job->cut.rows_each;
-    int64_t column = task % job->cut.pieces * job->cut.columns_each;
+    int64_t first = task / job->cut.segments * job->cut.rows_each;
+    int64_t column = task % job->cut.segments * job->cut.columns_each;
     int64_t columns = job->out.columns - column;
     if (columns > job->cut.columns_each)
         columns = job->cut.columns_each;
@@ -135,12 +135,12 @@ void cpu_copy(struct device *device, const struct copy *op)
     run_job(device, &job);
 }
 
-/* Between narrow types through fp32, a piece at a time: fp32 represents both exactly. */
+/* Between narrow types through fp32, a segment at a time: fp32 represents both exactly. */
 static void cast_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
 {
-    float piece[PIECE];
-    for (int64_t i = 0; i < columns; i += PIECE) {
-        int64_t n = columns - i < PIECE ? columns - i : PIECE;
+    float segment[SEGMENT_ELEMENTS];
+    for (int64_t i = 0; i < columns; i += SEGMENT_ELEMENTS) {
+        int64_t n = columns - i < SEGMENT_ELEMENTS ? columns - i : SEGMENT_ELEMENTS;
         const char *in = at(job->in, job->in_dtype, row, column + i);
         char *out = at(job->out, job->dtype, row, column + i);
         if (job->dtype == F32) {
@@ -148,8 +148,8 @@ static void cast_row(const struct job *job, int64_t row, int64_t column, int64_t
         } else if (job->in_dtype == F32) {
             narrow_floats(job->dtype, (const float *)(const void *)in, out, n);
         } else {
-            widen_floats(job->in_dtype, in, piece, n);
-            narrow_floats(job->dtype, piece, out, n);
+            widen_floats(job->in_dtype, in, segment, n);
+            narrow_floats(job->dtype, segment, out, n);
         }
     }
 }
@@ -191,10 +191,10 @@ void cpu_add(struct device *device, const struct add *op)
 /* 16-bit types are added in fp32, and rounded once. */
 static void add_parts_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
 {
-    float sum[PIECE], part[PIECE];
+    float sum[SEGMENT_ELEMENTS], part[SEGMENT_ELEMENTS];
     (void)row; // out has only one
-    for (int64_t i = 0; i < columns; i += PIECE) {
-        int64_t n = columns - i < PIECE ? columns - i : PIECE;
+    for (int64_t i = 0; i < columns; i += SEGMENT_ELEMENTS) {
+        int64_t n = columns - i < SEGMENT_ELEMENTS ? columns - i : SEGMENT_ELEMENTS;
         for (int64_t r = 0; r < job->in.count; r++) {
             widen_floats(job->dtype, at(job->in, job->dtype, r, column + i), r == 0 ? sum : part, n);
             for (int64_t l = 0; r > 0 && l < n; l++)
@@ -214,14 +214,14 @@ void cpu_add_parts(struct device *device, const struct add_parts *op)
 static void normal_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
 {
     const struct init_normal *op = job->normal;
-    float piece[PIECE];
+    float segment[SEGMENT_ELEMENTS];
     int64_t begin = (op->row_begin + row) * op->columns + op->column_begin + column;
-    for (int64_t i = 0; i < columns; i += PIECE) {
-        int64_t n = columns - i < PIECE ? columns - i : PIECE;
-        normal_fill(op->generator, 0, begin + i, n, piece);
+    for (int64_t i = 0; i < columns; i += SEGMENT_ELEMENTS) {
+        int64_t n = columns - i < SEGMENT_ELEMENTS ? columns - i : SEGMENT_ELEMENTS;
+        normal_fill(op->generator, 0, begin + i, n, segment);
         for (int64_t l = 0; l < n; l++)
-            piece[l] *= op->std;
-        narrow_floats(job->dtype, piece, at(job->out, job->dtype, row, column + i), n);
+            segment[l] *= op->std;
+        narrow_floats(job->dtype, segment, at(job->out, job->dtype, row, column + i), n);
     }
 }
 

@@ -20,21 +20,21 @@ static void add_four_rows(const float *row, int64_t stride, int64_t n, float *re
         sum[i] = (((sum[i] + row[i]) + r1[i]) + r2[i]) + r3[i];
 }
 
-/* The columns of piece p, rows [p.row, end). */
-static void add_rows(struct tensor in, struct piece p, int64_t end, float *restrict sum)
+/* The columns of segment p, rows [p.row, end). */
+static void add_rows(struct tensor in, struct segment p, int64_t end, float *restrict sum)
 {
-    float room[4][PIECE];
+    float buffer[4][SEGMENT_ELEMENTS];
     for (; p.row + 4 <= end; p.row += 4) {
-        struct piece next = p;
-        const float *row = row_in(in, p, room[0]);
+        struct segment next = p;
+        const float *row = row_in(in, p, buffer[0]);
         for (int r = 1; r < 4; r++) {
             next.row++;
-            row_in(in, next, room[r]);
+            row_in(in, next, buffer[r]);
         }
-        add_four_rows(row, in.dtype == F32 ? in.stride[0] : PIECE, p.count, sum);
+        add_four_rows(row, in.dtype == F32 ? in.stride[0] : SEGMENT_ELEMENTS, p.count, sum);
     }
     for (; p.row < end; p.row++) {
-        const float *row = row_in(in, p, room[0]);
+        const float *row = row_in(in, p, buffer[0]);
         for (int64_t i = 0; i < p.count; i++)
             sum[i] += row[i];
     }
@@ -47,7 +47,7 @@ static void block_task(void *context, int64_t task)
     int64_t n = in.dim[1], t = task * ROW_BLOCK, end = min_i64(t + ROW_BLOCK, in.dim[0]);
     float *sum = job->partial + task * n;
     memset(sum, 0, (size_t)n * sizeof *sum);
-    for (struct piece p = piece_first(in, t); p.count > 0; p = piece_next(in, p))
+    for (struct segment p = segment_first(in, t); p.count > 0; p = segment_next(in, p))
         add_rows(in, p, end, sum + p.column);
 }
 

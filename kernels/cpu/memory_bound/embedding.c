@@ -29,10 +29,10 @@ static void forward_row(const struct embedding_forward *op, int64_t t)
         memcpy(row_bytes(op->out, t, 0), row_bytes(op->table, row, 0), bytes);
         return;
     }
-    for (struct piece p = piece_first(op->out, t); p.count > 0; p = piece_next(op->out, p)) {
-        float room[2][PIECE];
-        float *out = row_in(op->out, p, room[0]);
-        const float *in = row_in(op->table, (struct piece){row, p.column, p.count}, room[1]);
+    for (struct segment p = segment_first(op->out, t); p.count > 0; p = segment_next(op->out, p)) {
+        float buffer[2][SEGMENT_ELEMENTS];
+        float *out = row_in(op->out, p, buffer[0]);
+        const float *in = row_in(op->table, (struct segment){row, p.column, p.count}, buffer[1]);
         for (int64_t i = 0; i < p.count; i++)
             out[i] += in[i];
         row_store(op->out, p, out);
@@ -61,8 +61,8 @@ static void backward_task(void *context, int64_t task)
         int64_t row = row_of(op->id, t, op->begin, op->rows);
         if (row < 0)
             continue;
-        float room[COLUMN_BLOCK];
-        const float *in = row_in(op->dout, (struct piece){t, begin, n}, room);
+        float buffer[COLUMN_BLOCK];
+        const float *in = row_in(op->dout, (struct segment){t, begin, n}, buffer);
         float *restrict out = f32_row(op->dtable, row) + begin;
         for (int64_t i = 0; i < n; i++)
             out[i] += in[i];

@@ -7,28 +7,28 @@
 #include <math.h>
 
 /* The valid columns of row t. */
-static struct piece first_real(struct tensor logits, int64_t columns, int64_t t)
+static struct segment first_real(struct tensor logits, int64_t columns, int64_t t)
 {
-    return piece_at(logits.dtype, columns, t, 0);
+    return segment_at(logits.dtype, columns, t, 0);
 }
 
-static struct piece next_real(struct tensor logits, int64_t columns, struct piece p)
+static struct segment next_real(struct tensor logits, int64_t columns, struct segment p)
 {
-    return piece_at(logits.dtype, columns, p.row, p.column + p.count);
+    return segment_at(logits.dtype, columns, p.row, p.column + p.count);
 }
 
 static void max_task(void *context, int64_t t)
 {
     const struct loss_max *op = context;
     const float *x = NULL;
-    float room[PIECE];
+    float buffer[SEGMENT_ELEMENTS];
     int64_t i = 0, n = 0;
     vec most[4];
     for (int s = 0; s < 4; s++)
         most[s] = vec_all(-INFINITY);
-    for (struct piece p = first_real(op->logits, op->columns, t); p.count > 0;
+    for (struct segment p = first_real(op->logits, op->columns, t); p.count > 0;
          p = next_real(op->logits, op->columns, p)) {
-        x = row_in(op->logits, p, room);
+        x = row_in(op->logits, p, buffer);
         n = p.count;
         for (i = 0; i + 4 * LANES <= n; i += 4 * LANES)
             for (int s = 0; s < 4; s++) {
@@ -37,7 +37,7 @@ static void max_task(void *context, int64_t t)
             }
     }
     float max = vec_largest(vec_max(vec_max(most[0], most[1]), vec_max(most[2], most[3])));
-    for (; i < n; i++) // tail of the last piece; the others are full
+    for (; i < n; i++) // tail of the last segment; the others are full
         max = max > x[i] ? max : x[i];
     ((float *)op->max.data)[t] = max;
 }
@@ -55,7 +55,7 @@ static int64_t label_column(const int32_t *label, int64_t t, int64_t begin, int6
     return column >= 0 && column < columns ? column : -1;
 }
 
-/* Adds e^(x - max) of a piece to the running sums. */
+/* Adds e^(x - max) of a segment to the running sums. */
 static void add_exponentials(const float *x, int64_t n, float max, vec total[2])
 {
     vec sum[2] = {total[0], total[1]};
@@ -77,11 +77,11 @@ static void add_exponentials(const float *x, int64_t n, float max, vec total[2])
 static void sum_task(void *context, int64_t t)
 {
     const struct loss_sum *op = context;
-    float room[PIECE], max = ((const float *)op->max.data)[t];
+    float buffer[SEGMENT_ELEMENTS], max = ((const float *)op->max.data)[t];
     vec sum[2] = {{0}};
-    for (struct piece p = first_real(op->logits, op->columns, t); p.count > 0;
+    for (struct segment p = first_real(op->logits, op->columns, t); p.count > 0;
          p = next_real(op->logits, op->columns, p))
-        add_exponentials(row_in(op->logits, p, room), p.count, max, sum);
+        add_exponentials(row_in(op->logits, p, buffer), p.count, max, sum);
     ((float *)op->sum.data)[t] = vec_sum(sum[0] + sum[1]);
     int64_t column = label_column(op->label, t, op->begin, op->columns);
     ((float *)op->target.data)[t] = column >= 0 ? row_value(op->logits, t, column) - max : 0.0F;
@@ -112,7 +112,7 @@ void cpu_loss_finish(struct device *device, const struct loss_finish *op)
     }
 }
 
-static void backward_piece(float *x, int64_t n, float max, float factor)
+static void backward_segment(float *x, int64_t n, float max, float factor)
 {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -139,10 +139,10 @@ static void backward_task(void *context, int64_t t)
         zero_columns(op->logits, t, 0);
         return;
     }
-    for (struct piece p = first_real(op->logits, op->columns, t); p.count > 0;
+    for (struct segment p = first_real(op->logits, op->columns, t); p.count > 0;
          p = next_real(op->logits, op->columns, p)) {
-        float room[PIECE], *x = row_in(op->logits, p, room);
-        backward_piece(x, p.count, max, factor);
+        float buffer[SEGMENT_ELEMENTS], *x = row_in(op->logits, p, buffer);
+        backward_segment(x, p.count, max, factor);
         if (label >= p.column && label < p.column + p.count)
             x[label - p.column] -= weight;
         row_store(op->logits, p, x);

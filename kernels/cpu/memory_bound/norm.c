@@ -23,7 +23,7 @@ static float add_up(const vec sum[SUMS])
     return vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-/* The sums carry over from piece to piece. */
+/* The sums carry over from segment to segment. */
 static void add_row(const float *x, int64_t n, vec total[SUMS])
 {
     vec sum[SUMS];
@@ -63,9 +63,9 @@ static void add_squares(const float *x, int64_t n, float mean, vec total[SUMS])
 static float row_sum(struct tensor x, int64_t t)
 {
     vec sum[SUMS] = {{0}};
-    float room[PIECE];
-    for (struct piece p = piece_first(x, t); p.count > 0; p = piece_next(x, p))
-        add_row(row_in(x, p, room), p.count, sum);
+    float buffer[SEGMENT_ELEMENTS];
+    for (struct segment p = segment_first(x, t); p.count > 0; p = segment_next(x, p))
+        add_row(row_in(x, p, buffer), p.count, sum);
     return add_up(sum);
 }
 
@@ -73,19 +73,20 @@ static float row_sum(struct tensor x, int64_t t)
 static float row_squares(struct tensor x, int64_t t, float mean)
 {
     vec sum[SUMS] = {{0}};
-    float room[PIECE];
-    for (struct piece p = piece_first(x, t); p.count > 0; p = piece_next(x, p))
-        add_squares(row_in(x, p, room), p.count, mean, sum);
+    float buffer[SEGMENT_ELEMENTS];
+    for (struct segment p = segment_first(x, t); p.count > 0; p = segment_next(x, p))
+        add_squares(row_in(x, p, buffer), p.count, mean, sum);
     return add_up(sum);
 }
 
-static void forward_piece(const struct norm_forward *op, struct piece p, float mean, float rstd)
+static void forward_segment(const struct norm_forward *op, struct segment p, float mean, float rstd)
 {
-    float room[4][PIECE];
-    const float *x = row_in(op->x, p, room[0]), *weight = row_in(op->weight, piece_of_vector(p), room[1]);
-    float *restrict y = row_out(op->y, p, room[2]);
+    float buffer[4][SEGMENT_ELEMENTS];
+    const float *x = row_in(op->x, p, buffer[0]),
+                *weight = row_in(op->weight, segment_of_vector(p), buffer[1]);
+    float *restrict y = row_out(op->y, p, buffer[2]);
     if (op->kind == NORM_LAYER) {
-        const float *bias = row_in(op->bias, piece_of_vector(p), room[3]);
+        const float *bias = row_in(op->bias, segment_of_vector(p), buffer[3]);
         for (int64_t i = 0; i < p.count; i++)
             y[i] = (x[i] - mean) * rstd * weight[i] + bias[i];
     } else {
@@ -100,8 +101,8 @@ static void forward_row(const struct norm_forward *op, int64_t t)
     float n = (float)op->x.dim[1];
     float mean = op->kind == NORM_LAYER ? row_sum(op->x, t) / n : 0.0F;
     float rstd = 1.0F / sqrtf(row_squares(op->x, t, mean) / n + op->epsilon);
-    for (struct piece p = piece_first(op->x, t); p.count > 0; p = piece_next(op->x, p))
-        forward_piece(op, p, mean, rstd);
+    for (struct segment p = segment_first(op->x, t); p.count > 0; p = segment_next(op->x, p))
+        forward_segment(op, p, mean, rstd);
     if (op->kind == NORM_LAYER)
         ((float *)op->mean.data)[t] = mean;
     ((float *)op->rstd.data)[t] = rstd;
@@ -150,18 +151,19 @@ struct backward {
     int64_t columns;
 };
 
-/* A piece of the inputs of a row's backward pass. */
+/* A segment of the inputs of a row's backward pass. */
 struct lines {
     const float *x, *dy, *weight;
 };
 
-static struct lines lines_in(const struct norm_backward *op, struct piece p, float room[3][PIECE])
+static struct lines lines_in(const struct norm_backward *op, struct segment p,
+                             float buffer[3][SEGMENT_ELEMENTS])
 {
-    return (struct lines){row_in(op->x, p, room[0]), row_in(op->dy, p, room[1]),
-                          row_in(op->weight, piece_of_vector(p), room[2])};
+    return (struct lines){row_in(op->x, p, buffer[0]), row_in(op->dy, p, buffer[1]),
+                          row_in(op->weight, segment_of_vector(p), buffer[2])};
 }
 
-/* g and g * xhat of a piece. */
+/* g and g * xhat of a segment. */
 static void add_products(struct lines in, int64_t n, float mean, float rstd, vec plain[SUMS],
                          vec product[SUMS])
 {
@@ -195,19 +197,19 @@ struct row_of {
 static struct row_of row_means(const struct norm_backward *op, int64_t t)
 {
     vec plain[SUMS] = {{0}}, product[SUMS] = {{0}};
-    float room[3][PIECE], n = (float)op->x.dim[1];
+    float buffer[3][SEGMENT_ELEMENTS], n = (float)op->x.dim[1];
     bool layer = op->kind == NORM_LAYER;
     struct row_of row = {.mean = layer ? ((const float *)op->mean.data)[t] : 0.0F,
                          .rstd = ((const float *)op->rstd.data)[t]};
-    for (struct piece p = piece_first(op->x, t); p.count > 0; p = piece_next(op->x, p))
-        add_products(lines_in(op, p, room), p.count, row.mean, row.rstd, plain, product);
+    for (struct segment p = segment_first(op->x, t); p.count > 0; p = segment_next(op->x, p))
+        add_products(lines_in(op, p, buffer), p.count, row.mean, row.rstd, plain, product);
     row.g_mean = layer ? add_up(plain) / n : 0.0F;
     row.g_xhat_mean = add_up(product) / n;
     return row;
 }
 
-static void backward_piece(struct lines in, int64_t n, struct row_of row, float *restrict dx,
-                           float *restrict dweight, float *restrict dbias)
+static void backward_segment(struct lines in, int64_t n, struct row_of row, float *restrict dx,
+                             float *restrict dweight, float *restrict dbias)
 {
     const float *restrict x = in.x, *restrict dy = in.dy, *restrict weight = in.weight;
     const float mean = row.mean, rstd = row.rstd, g_mean = row.g_mean, g_xhat_mean = row.g_xhat_mean;
@@ -219,11 +221,11 @@ static void backward_piece(struct lines in, int64_t n, struct row_of row, float 
     }
 }
 
-/* A piece of the gradient that dx is added to. */
-static float *gradient_so_far(const struct norm_backward *op, struct piece p, float *room)
+/* A segment of the gradient that dx is added to. */
+static float *gradient_so_far(const struct norm_backward *op, struct segment p, float *buffer)
 {
-    float *dx = row_out(op->dx, p, room);
-    const float *from = op->dresidual.data != NULL ? row_in(op->dresidual, p, room) : NULL;
+    float *dx = row_out(op->dx, p, buffer);
+    const float *from = op->dresidual.data != NULL ? row_in(op->dresidual, p, buffer) : NULL;
     if (from == NULL)
         memset(dx, 0, (size_t)p.count * sizeof *dx);
     else if (from != dx)
@@ -234,10 +236,10 @@ static float *gradient_so_far(const struct norm_backward *op, struct piece p, fl
 static void backward_row(const struct norm_backward *op, int64_t t, float *dweight, float *dbias)
 {
     struct row_of row = row_means(op, t);
-    for (struct piece p = piece_first(op->x, t); p.count > 0; p = piece_next(op->x, p)) {
-        float room[3][PIECE], dx_room[PIECE];
-        float *dx = gradient_so_far(op, p, dx_room);
-        backward_piece(lines_in(op, p, room), p.count, row, dx, dweight + p.column, dbias + p.column);
+    for (struct segment p = segment_first(op->x, t); p.count > 0; p = segment_next(op->x, p)) {
+        float buffer[3][SEGMENT_ELEMENTS], dx_buffer[SEGMENT_ELEMENTS];
+        float *dx = gradient_so_far(op, p, dx_buffer);
+        backward_segment(lines_in(op, p, buffer), p.count, row, dx, dweight + p.column, dbias + p.column);
         row_store(op->dx, p, dx);
     }
 }

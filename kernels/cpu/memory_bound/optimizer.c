@@ -114,21 +114,21 @@ static void round_stochastic(const struct adamw *op, int64_t begin, const float 
     }
 }
 
-static void adamw_piece(const struct adamw *op, int64_t begin, float *weight, int64_t n)
+static void adamw_segment(const struct adamw *op, int64_t begin, float *weight, int64_t n)
 {
     adamw_block(op->hyper, op->decay ? op->hyper->weight_decay : 0.0F,
                 (const float *)op->gradient.data + begin, weight, (float *)op->m.data + begin,
                 (float *)op->v.data + begin, n);
 }
 
-/* Without master weights: a piece at a time in fp32. */
+/* Without master weights: a segment at a time in fp32. */
 static void adamw_in_bf16(const struct adamw *op, int64_t begin, int64_t n)
 {
-    float weight[PIECE];
-    for (int64_t end = begin + n; begin < end; begin += PIECE) {
-        int64_t count = min_i64(PIECE, end - begin);
+    float weight[SEGMENT_ELEMENTS];
+    for (int64_t end = begin + n; begin < end; begin += SEGMENT_ELEMENTS) {
+        int64_t count = min_i64(SEGMENT_ELEMENTS, end - begin);
         widen_floats(BF16, row_bytes(op->weight, 0, begin), weight, count);
-        adamw_piece(op, begin, weight, count);
+        adamw_segment(op, begin, weight, count);
         round_stochastic(op, begin, weight, count);
     }
 }
@@ -141,7 +141,7 @@ static void adamw_task(void *context, int64_t task)
         adamw_in_bf16(op, begin, n);
         return;
     }
-    adamw_piece(op, begin, (float *)op->weight.data + begin, n);
+    adamw_segment(op, begin, (float *)op->weight.data + begin, n);
     if (op->working.data != NULL)
         narrow_floats(op->working.dtype, (const float *)op->weight.data + begin,
                       row_bytes(op->working, 0, begin), n);

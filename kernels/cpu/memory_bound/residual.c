@@ -29,9 +29,9 @@ static void mask_row(const struct dropout *dropout, const struct dropout_rule *r
     }
 }
 
-/* The factors of a piece; NULL without dropout. */
-static const float *mask_piece(const struct dropout *dropout, const struct dropout_rule *rule, struct piece p,
-                               float *factor)
+/* The factors of a segment; NULL without dropout. */
+static const float *mask_segment(const struct dropout *dropout, const struct dropout_rule *rule,
+                                 struct segment p, float *factor)
 {
     if (!(dropout->probability > 0.0F))
         return NULL;
@@ -41,19 +41,19 @@ static const float *mask_piece(const struct dropout *dropout, const struct dropo
     return factor;
 }
 
-/* The next piece, at most PIECE columns for any type, since the factors are on the stack. A multiple of
- * DROPOUT_BLOCK. */
-static struct piece piece_from(struct tensor t, int64_t row, int64_t column)
+/* The next segment, at most SEGMENT_ELEMENTS columns for any type, since the factors are on the stack. A
+ * multiple of DROPOUT_BLOCK. */
+static struct segment segment_from(struct tensor t, int64_t row, int64_t column)
 {
-    return (struct piece){row, column, min_i64(PIECE, t.dim[1] - column)};
+    return (struct segment){row, column, min_i64(SEGMENT_ELEMENTS, t.dim[1] - column)};
 }
 
 /* `bias`, `factor` and `residual` may be NULL. out may alias x or residual: each element is read before it is
  * written, and no other element is accessed. */
-static void forward_piece(struct tensor to, struct piece p, const float *x, const float *bias,
-                          const float *factor, const float *residual)
+static void forward_segment(struct tensor to, struct segment p, const float *x, const float *bias,
+                            const float *factor, const float *residual)
 {
-    float sum[PIECE];
+    float sum[SEGMENT_ELEMENTS];
     int64_t n = p.count;
     for (int64_t i = 0; i < n; i++)
         sum[i] = x[i];
@@ -68,23 +68,23 @@ static void forward_piece(struct tensor to, struct piece p, const float *x, cons
 
 void residual_forward_row(const struct residual_forward *op, const struct dropout_rule *rule, int64_t t)
 {
-    for (int64_t c = 0; c < op->out.dim[1]; c += PIECE) {
-        struct piece p = piece_from(op->out, t, c);
-        float room[3][PIECE], factor[PIECE];
-        const float *bias = op->bias.data != NULL ? row_in(op->bias, piece_of_vector(p), room[1]) : NULL;
-        const float *residual = op->residual.data != NULL ? row_in(op->residual, p, room[2]) : NULL;
-        forward_piece(op->out, p, row_in(op->x, p, room[0]), bias, mask_piece(&op->dropout, rule, p, factor),
-                      residual);
+    for (int64_t c = 0; c < op->out.dim[1]; c += SEGMENT_ELEMENTS) {
+        struct segment p = segment_from(op->out, t, c);
+        float buffer[3][SEGMENT_ELEMENTS], factor[SEGMENT_ELEMENTS];
+        const float *bias = op->bias.data != NULL ? row_in(op->bias, segment_of_vector(p), buffer[1]) : NULL;
+        const float *residual = op->residual.data != NULL ? row_in(op->residual, p, buffer[2]) : NULL;
+        forward_segment(op->out, p, row_in(op->x, p, buffer[0]), bias,
+                        mask_segment(&op->dropout, rule, p, factor), residual);
     }
 }
 
 void residual_backward_row(const struct residual_backward *op, const struct dropout_rule *rule, int64_t t)
 {
-    for (int64_t c = 0; c < op->dx.dim[1]; c += PIECE) {
-        struct piece p = piece_from(op->dx, t, c);
-        float room[PIECE], factor[PIECE];
-        forward_piece(op->dx, p, row_in(op->dout, p, room), NULL, mask_piece(&op->dropout, rule, p, factor),
-                      NULL);
+    for (int64_t c = 0; c < op->dx.dim[1]; c += SEGMENT_ELEMENTS) {
+        struct segment p = segment_from(op->dx, t, c);
+        float buffer[SEGMENT_ELEMENTS], factor[SEGMENT_ELEMENTS];
+        forward_segment(op->dx, p, row_in(op->dout, p, buffer), NULL,
+                        mask_segment(&op->dropout, rule, p, factor), NULL);
     }
 }
 

@@ -51,8 +51,8 @@ static void row_task(void *context, int64_t t)
         sine[i] = -sine[i];
     struct tensor x = job->op->x;
     for (int64_t column = 0; column < x.dim[1]; column += job->op->head_dim) {
-        struct piece head = {t, column, job->op->head_dim};
-        float room[ROPE_HEAD_DIM_MAX], *pairs = row_in(x, head, room);
+        struct segment head = {t, column, job->op->head_dim};
+        float buffer[ROPE_HEAD_DIM_MAX], *pairs = row_in(x, head, buffer);
         turn(pairs, cosine, sine, job->half);
         row_store(x, head, pairs);
     }

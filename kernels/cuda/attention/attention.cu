@@ -175,8 +175,8 @@ __global__ void __launch_bounds__(THREADS)
         const int head = i >> shift, column = EACH * (i - (head << shift));
         const int64_t at = static_cast<int64_t>(head) * head_dim + column,
                       left = head < heads ? head_dim - column : 0;
-        const piece<T> of_out = out.read(token, at, left), of_dout = dout.read(token, at, left);
-        const piece<float> x = rows<T>::widened(of_out), y = rows<T>::widened(of_dout);
+        const vec<T> of_out = out.read(token, at, left), of_dout = dout.read(token, at, left);
+        const vec<float> x = rows<T>::widened(of_out), y = rows<T>::widened(of_dout);
         float sum = 0.0F;
         for (int k = 0; k < EACH; k++)
             sum = fmaf(y.at[k], x.at[k], sum);

@@ -29,7 +29,7 @@ struct verdict {
 };
 
 struct cuda_attention {
-    enum attention_backend asked;
+    enum attention_backend requested;
     bool nondeterministic, tried; // tried: to open cuDNN
     bool suited;                  // cuDNN could have run some call
     struct cudnn *cudnn;          // NULL: not available, or not needed yet
@@ -50,9 +50,9 @@ enum status cuda_attention_open(const struct device_options *options, struct cud
     struct cuda_attention *a = calloc(1, sizeof *a);
     if (a == NULL)
         return fail(NO_MEMORY, "no memory for attention's choices");
-    a->asked = options->kernels.attention;
+    a->requested = options->kernels.attention;
     a->nondeterministic = options->nondeterministic;
-    if (a->asked == ATTENTION_CUDNN && cudnn_open(!a->nondeterministic, NULL, &a->cudnn) != OK) {
+    if (a->requested == ATTENTION_CUDNN && cudnn_open(!a->nondeterministic, NULL, &a->cudnn) != OK) {
         free(a);
         return fail(NOT_SUPPORTED, "model.attention_backend cudnn: %s; use model.attention_backend own",
                     fail_text());
@@ -134,9 +134,9 @@ static enum status is_cudnn_faster(struct cuda_queue *queue, const struct call *
 static enum status attend(struct cuda_queue *queue, const struct call *call, bool suits)
 {
     struct cuda_attention *a = queue->attention;
-    bool cudnn = a->asked == ATTENTION_CUDNN && suits;
+    bool cudnn = a->requested == ATTENTION_CUDNN && suits;
     a->suited = a->suited || suits;
-    if (a->asked == ATTENTION_AUTO && a->nondeterministic && suits) {
+    if (a->requested == ATTENTION_AUTO && a->nondeterministic && suits) {
         if (!a->tried && cudnn_open(false, NULL, &a->cudnn) != OK) {
             a->cudnn = NULL; // not available on this machine
             snprintf(a->why, sizeof a->why, "%.*s", WHY_CHARS - 1, fail_text());
@@ -175,7 +175,7 @@ static void describe_verdict(const struct verdict *v, struct text *out)
 
 void cuda_attention_choices(const struct cuda_attention *a, struct text *out)
 {
-    if (a->asked != ATTENTION_AUTO || !a->suited)
+    if (a->requested != ATTENTION_AUTO || !a->suited)
         return;
     if (!a->nondeterministic)
         text_add(out, "attention: our own kernels; deterministic true disables choice by timing\n");

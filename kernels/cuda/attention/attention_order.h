@@ -43,8 +43,8 @@ static inline struct order order_of(const struct attention_forward *op, int rows
     constexpr int64_t CACHE_BYTES = 32 << 20;
     const int64_t heads = op->q.dim[1] / op->head_dim, groups = op->k.dim[1] / op->head_dim,
                   bytes = op->sequence * op->head_dim * 4 * (rows_are_keys ? heads / groups : 1),
-                  room = CACHE_BYTES > bytes ? CACHE_BYTES / bytes : 1,
-                  together = rows_are_keys ? room : room * (heads / groups),
+                  resident = CACHE_BYTES > bytes ? CACHE_BYTES / bytes : 1,
+                  together = rows_are_keys ? resident : resident * (heads / groups),
                   all = (rows_are_keys ? groups : heads) * op->batch;
     return {static_cast<int>(rows_are_keys ? groups : heads), static_cast<int>(op->batch),
             static_cast<int>(blocks_of(op->sequence, rows)),

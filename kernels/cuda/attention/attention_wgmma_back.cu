@@ -188,8 +188,8 @@ __device__ __forceinline__ void store_rows(const rows<T> &to, int64_t row, int64
     for (int i = lane; i < 16 * (D / 8); i += WARP) {
         const int r = mine + i / (D / 8), chunk = i % (D / 8);
         if (first + r < sequence)
-            *reinterpret_cast<piece<T> *>(to.row(row + first + r) + column + 8 * chunk) =
-                *reinterpret_cast<const piece<T> *>(by.at(r, chunk));
+            *reinterpret_cast<vec<T> *>(to.row(row + first + r) + column + 8 * chunk) =
+                *reinterpret_cast<const vec<T> *>(by.at(r, chunk));
     }
 }
 
@@ -292,7 +292,7 @@ __global__ void __launch_bounds__(2 * WARPGROUP) weigh_queries(operands<T> a, co
     const bool present = query < a.sequence;
     float sum = 0.0F;
     if (present) {
-        const piece<float> x = a.dout.load(token, column, EACH), y = a.out.load(token, column, EACH);
+        const vec<float> x = a.dout.load(token, column, EACH), y = a.out.load(token, column, EACH);
         UNROLL_ALL
         for (int i = 0; i < EACH; i++)
             sum = fmaf(x.at[i], y.at[i], sum);

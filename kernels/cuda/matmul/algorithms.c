@@ -20,7 +20,7 @@ enum { PATH_CHARS = 4096, MOST_BYTES = 16 << 20 };
 struct entry {
     char key[ALGORITHM_KEY_CHARS];
     struct algorithm algorithm;
-    bool asked, ours; // asked: looked up by some rank; ours: absent at the first lookup
+    bool looked_up, ours; // looked_up: looked up by some rank; ours: absent at the first lookup
 };
 
 struct algorithms {
@@ -304,7 +304,7 @@ enum status algorithms_find(struct algorithms *a, const char *key, struct algori
     *found = entry != NULL;
     if (entry != NULL) {
         *out = entry->algorithm;
-        entry->asked = true;
+        entry->looked_up = true;
     }
     return OK;
 }
@@ -331,11 +331,11 @@ void algorithms_say(const struct algorithms *a, struct text *out)
 {
     int count[2] = {0, 0};
     for (size_t i = 0; i < a->count; i++)
-        if (a->list[i].ours || a->list[i].asked)
+        if (a->list[i].ours || a->list[i].looked_up)
             count[a->list[i].ours]++;
     text_add(out, "matmul: %d algorithms from %s, %d timed and added to it\n", count[false], a->path,
              count[true]);
     for (size_t i = 0; i < a->count; i++)
-        if (a->list[i].ours || a->list[i].asked)
+        if (a->list[i].ours || a->list[i].looked_up)
             text_add(out, "  %s: %s\n", a->list[i].ours ? "timed" : "cached", a->list[i].key);
 }

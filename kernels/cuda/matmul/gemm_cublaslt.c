@@ -24,11 +24,11 @@ enum status cublaslt_check(const struct cuda_library *lt, const struct cuda_queu
     bool memory = status == CUBLAS_STATUS_ALLOC_FAILED;
     enum status kind = memory ? NO_DEVICE_MEMORY : NOT_SUPPORTED;
     char text[CUDA_OP_CHARS], left[CUDA_FREE_CHARS];
-    const char *more = memory ? "; " : "", *room = memory ? cuda_free_text(left) : "";
+    const char *more = memory ? "; " : "", *free_memory = memory ? cuda_free_text(left) : "";
     if (queue == NULL || queue->op == NULL)
-        return fail(kind, "cuda: %s: %s%s%s", call, lt->cublasLtGetStatusString(status), more, room);
+        return fail(kind, "cuda: %s: %s%s%s", call, lt->cublasLtGetStatusString(status), more, free_memory);
     return fail(kind, "cuda: %s: %s%s%s; stream %s, %s", call, lt->cublasLtGetStatusString(status), more,
-                room, queue->name, cuda_op_text(queue->op, text));
+                free_memory, queue->name, cuda_op_text(queue->op, text));
 }
 
 enum status cuda_library_open(const struct cuda_gpu *gpu, const struct device_options *options,

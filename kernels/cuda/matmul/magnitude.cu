@@ -63,7 +63,7 @@ template <class F, class T>
 static __device__ typename F::type of_row(const rows<T> &in, int64_t row, int64_t columns)
 {
     typename F::type all = 0;
-    walk_row(in, row, columns, 0.0F, [&](const piece<float> &x) {
+    walk_row(in, row, columns, 0.0F, [&](const vec<float> &x) {
         for (int i = 0; i < EACH; i++)
             all = typename F::op()(all, F::of(x.at[i]));
     });
@@ -105,10 +105,10 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* At most as many threads as have several pieces each. */
+/* At most as many threads as have several vectors each. */
 static int threads_of_row(const struct magnitude *op)
 {
-    return threads_for(blocks_of(op->in.dim[1], EACH * PIECES_AT_ONCE), THREADS);
+    return threads_for(blocks_of(op->in.dim[1], EACH * VECTORS_AT_ONCE), THREADS);
 }
 
 template <class F, class T> static enum status find_one(struct cuda_queue *queue, const struct magnitude *op)

@@ -109,8 +109,8 @@ static __device__ float up_of(const struct formatting &f)
 }
 
 /* Quantizes columns [column, column + EACH) of a row. */
-static __device__ void round_piece(const struct formatting &f, int64_t row, int64_t column, float whole,
-                                   const struct factor factor[EACH], piece<float> &x)
+static __device__ void round_vector(const struct formatting &f, int64_t row, int64_t column, float whole,
+                                    const struct factor factor[EACH], vec<float> &x)
 {
     uint32_t word[EACH] = {};
     if (f.sample != nullptr) {
@@ -138,12 +138,12 @@ template <class T> struct round_all {
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
-        piece<float> x = in.load(row, column, left);
+        vec<float> x = in.load(row, column, left);
         struct factor factor[EACH];
         factor[0] = factor_of(f, f.given(row), 1.0F);
         for (int i = 1; i < EACH; i++)
             factor[i] = factor[0];
-        round_piece(f, row, column, 1.0F, factor, x);
+        round_vector(f, row, column, 1.0F, factor, x);
         out.store(row, column, left, x);
     }
 };
@@ -201,7 +201,7 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         const int64_t end = strip < strips.count && left > 0 ? strips.end(strip) : 0;
         uint32_t most[EACH] = {};
         for (int64_t row = begin; row < end; row += step) {
-            piece<float> x = in.load(row, first, left);
+            vec<float> x = in.load(row, first, left);
             for (int i = 0; i < EACH; i++) {
                 const uint32_t a = bits_of_float(x.at[i]) & 0x7FFFFFFFU;
                 most[i] = a > most[i] ? a : most[i];
@@ -218,8 +218,8 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         struct factor factor[EACH];
         factors_of(f, largest + (single ? line * TILE : 0), column, up, factor);
         for (int64_t row = begin; row < end; row += step) {
-            piece<float> x = in.load(row, first, left);
-            round_piece(f, row, first, whole, factor, x);
+            vec<float> x = in.load(row, first, left);
+            round_vector(f, row, first, whole, factor, x);
             out.store(row, first, left, x);
         }
     }
@@ -272,6 +272,6 @@ enum status cuda_quantize(struct cuda_queue *queue, const struct quantize *op)
         if (op->block_rows > 0)
             return round_with_blocks<T>(queue, op);
         round_all<T> f = {rows_of<T>(op->in), floats(op->out), formatting_of(op)};
-        return run_each_piece(queue, f, op->in.dim[0], op->in.dim[1]);
+        return run_each_vector(queue, f, op->in.dim[0], op->in.dim[1]);
     });
 }

@@ -80,7 +80,7 @@ template <enum activation_kind KIND> __device__ float slope_of(float x, float *s
 template <enum activation_kind KIND, class T> struct activate {
     rows<T> x, up, y;
     struct in {
-        piece<T> x, up;
+        vec<T> x, up;
     };
 
     __device__ in read(int64_t row, int64_t column, int64_t left) const
@@ -94,8 +94,8 @@ template <enum activation_kind KIND, class T> struct activate {
 
     __device__ void put(const in &p, int64_t row, int64_t column, int64_t left) const
     {
-        piece<float> q = rows<T>::widened(p.x);
-        const piece<float> u = rows<T>::widened(p.up);
+        vec<float> q = rows<T>::widened(p.x);
+        const vec<float> u = rows<T>::widened(p.up);
         for (int i = 0; i < EACH; i++) {
             q.at[i] *= step_of<KIND>(q.at[i]);
             if (KIND == ACTIVATION_SWIGLU)
@@ -110,7 +110,7 @@ template <enum activation_kind KIND, class T> struct activate_back {
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
-        piece<float> q = x.load(row, column, left), g = dy.load(row, column, left), u = {}, du = {};
+        vec<float> q = x.load(row, column, left), g = dy.load(row, column, left), u = {}, du = {};
         if (KIND == ACTIVATION_SWIGLU)
             u = up.load(row, column, left);
         for (int i = 0; i < EACH; i++) {
@@ -142,7 +142,7 @@ static enum status forward(struct cuda_queue *queue, const struct activation_for
     return with_type(op->x.dtype, [=](auto number) {
         using T = decltype(number);
         activate<KIND, T> f = {rows_of<T>(op->x), second_half<T>(op->x, columns), rows_of<T>(op->y)};
-        return run_each_two_pieces(queue, f, op->y.dim[0], columns);
+        return run_each_two_vectors(queue, f, op->y.dim[0], columns);
     });
 }
 
@@ -154,7 +154,7 @@ static enum status backward(struct cuda_queue *queue, const struct activation_ba
         using T = decltype(number);
         activate_back<KIND, T> f = {rows_of<T>(op->x), second_half<T>(op->x, columns), rows_of<T>(op->dy),
                                     rows_of<T>(op->dx), second_half<T>(op->dx, columns)};
-        return run_each_piece(queue, f, op->dy.dim[0], columns);
+        return run_each_vector(queue, f, op->dy.dim[0], columns);
     });
 }
 

@@ -26,7 +26,7 @@ struct fill_words {
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
-        piece<uint32_t> p;
+        vec<uint32_t> p;
         for (int i = 0; i < EACH; i++)
             p.at[i] = word[i % 2];
         out.store(row, column, left, p);
@@ -39,8 +39,8 @@ static enum status fill_with_number(struct cuda_queue *queue, const struct tenso
 {
     uint32_t word[2];
     memcpy(word, &value, sizeof value);
-    return run_each_piece(queue, fill_words{words<uint32_t>(out), {word[0], word[sizeof value / 4 - 1]}},
-                          row_count(out), word_columns<uint32_t>(out));
+    return run_each_vector(queue, fill_words{words<uint32_t>(out), {word[0], word[sizeof value / 4 - 1]}},
+                           row_count(out), word_columns<uint32_t>(out));
 }
 
 template <class T> struct fill_numbers {
@@ -49,7 +49,7 @@ template <class T> struct fill_numbers {
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
-        piece<float> p;
+        vec<float> p;
         for (int i = 0; i < EACH; i++)
             p.at[i] = value;
         out.store(row, column, left, p);
@@ -74,8 +74,8 @@ enum status cuda_fill(struct cuda_queue *queue, const struct fill *op)
     }
     return with_type(op->out.dtype, [=](auto number) {
         using T = decltype(number);
-        return run_each_piece(queue, fill_numbers<T>{rows_of<T>(op->out), value}, row_count(op->out),
-                              column_count(op->out));
+        return run_each_vector(queue, fill_numbers<T>{rows_of<T>(op->out), value}, row_count(op->out),
+                               column_count(op->out));
     });
 }
 
@@ -83,7 +83,7 @@ enum status cuda_fill(struct cuda_queue *queue, const struct fill *op)
 template <class From, class To> struct copy_to {
     rows<From> from;
     rows<To> to;
-    using in = piece<From>;
+    using in = vec<From>;
 
     __device__ in read(int64_t row, int64_t column, int64_t left) const
     {
@@ -100,12 +100,12 @@ enum status cuda_copy(struct cuda_queue *queue, const struct copy *op)
 {
     const int64_t count = row_count(op->out);
     if (dtype_bytes(op->out.dtype) == sizeof(uint16_t))
-        return run_each_two_pieces(
+        return run_each_two_vectors(
             queue, copy_to<uint16_t, uint16_t>{words<uint16_t>(op->in), words<uint16_t>(op->out)}, count,
             word_columns<uint16_t>(op->out));
-    return run_each_two_pieces(queue,
-                               copy_to<uint32_t, uint32_t>{words<uint32_t>(op->in), words<uint32_t>(op->out)},
-                               count, word_columns<uint32_t>(op->out));
+    return run_each_two_vectors(
+        queue, copy_to<uint32_t, uint32_t>{words<uint32_t>(op->in), words<uint32_t>(op->out)}, count,
+        word_columns<uint32_t>(op->out));
 }
 
 enum status cuda_cast(struct cuda_queue *queue, const struct cast *op)
@@ -114,7 +114,7 @@ enum status cuda_cast(struct cuda_queue *queue, const struct cast *op)
         return with_type(op->out.dtype, [=](auto to) {
             copy_to<decltype(from), decltype(to)> f = {rows_of<decltype(from)>(op->in),
                                                        rows_of<decltype(to)>(op->out)};
-            return run_each_two_pieces(queue, f, row_count(op->out), column_count(op->out));
+            return run_each_two_vectors(queue, f, row_count(op->out), column_count(op->out));
         });
     });
 }
@@ -124,7 +124,7 @@ template <class T> struct add_to {
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
-        piece<T> a = out.load(row, column, left), b = in.load(row, column, left);
+        vec<T> a = out.load(row, column, left), b = in.load(row, column, left);
         for (int i = 0; i < EACH; i++)
             a.at[i] += b.at[i];
         out.store(row, column, left, a);
@@ -134,21 +134,21 @@ template <class T> struct add_to {
 enum status cuda_add(struct cuda_queue *queue, const struct add *op)
 {
     if (op->out.dtype == F64)
-        return run_each_piece(queue, add_to<double>{rows_of<double>(op->in), rows_of<double>(op->out)},
-                              row_count(op->out), column_count(op->out));
-    return run_each_piece(queue, add_to<float>{floats(op->in), floats(op->out)}, row_count(op->out),
-                          column_count(op->out));
+        return run_each_vector(queue, add_to<double>{rows_of<double>(op->in), rows_of<double>(op->out)},
+                               row_count(op->out), column_count(op->out));
+    return run_each_vector(queue, add_to<float>{floats(op->in), floats(op->out)}, row_count(op->out),
+                           column_count(op->out));
 }
 
 /* Four neighbours are the words of one Philox counter. */
-template <class T> struct normal_piece {
+template <class T> struct normal_vector {
     struct init_normal op;
     rows<T> out;
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
         const int64_t first = (op.row_begin + row) * op.columns + op.column_begin + column;
-        piece<float> q = {};
+        vec<float> q = {};
         for (int i = 0; i < EACH && i < left; i++) {
             uint32_t word[4];
             double a, b;
@@ -165,14 +165,14 @@ enum status cuda_init_normal(struct cuda_queue *queue, const struct init_normal 
 {
     return with_type(op->out.dtype, [=](auto number) {
         using T = decltype(number);
-        return run_each_piece(queue, normal_piece<T>{*op, rows_of<T>(op->out)}, op->out.dim[0],
-                              op->out.dim[1]);
+        return run_each_vector(queue, normal_vector<T>{*op, rows_of<T>(op->out)}, op->out.dim[0],
+                               op->out.dim[1]);
     });
 }
 
 template <class T> struct sum_columns {
     static constexpr int SUMS = 1;
-    using row = piece<T>;
+    using row = vec<T>;
     rows<T> in;
 
     __device__ row read(int64_t r, int64_t column, int64_t left) const
@@ -180,9 +180,9 @@ template <class T> struct sum_columns {
         return in.read(r, column, left);
     }
 
-    __device__ void add(const row &from, piece<float> *sum) const
+    __device__ void add(const row &from, vec<float> *sum) const
     {
-        const piece<float> x = rows<T>::widened(from);
+        const vec<float> x = rows<T>::widened(from);
         for (int i = 0; i < EACH; i++)
             sum->at[i] += x.at[i];
     }

@@ -20,9 +20,9 @@ template <class T> struct combine_parts {
 
     __device__ void operator()(int64_t, int64_t column, int64_t left) const
     {
-        piece<number> all = {};
+        vec<number> all = {};
         for (int r = 0; r < ranks; r++) {
-            piece<number> x = r == rank ? mine.load(0, column, left) : parts.load(r, column, left);
+            vec<number> x = r == rank ? mine.load(0, column, left) : parts.load(r, column, left);
             for (int i = 0; i < EACH; i++)
                 all.at[i] = r == 0 ? x.at[i] : maximum ? larger(all.at[i], x.at[i]) : all.at[i] + x.at[i];
         }
@@ -45,7 +45,7 @@ template <class T> static enum status combine(struct cuda_queue *queue, const st
                           c->rank,
                           c->ranks,
                           c->maximum};
-    return run_each_piece(queue, f, 1, c->count);
+    return run_each_vector(queue, f, 1, c->count);
 }
 
 enum status cuda_combine(struct cuda_queue *queue, const struct cuda_combine *c)

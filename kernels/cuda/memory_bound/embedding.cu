@@ -16,7 +16,7 @@ template <class T> struct gather {
     bool accumulate;
     struct in {
         bool here;
-        piece<T> row, before;
+        vec<T> row, before;
     };
 
     __device__ in read(int64_t t, int64_t column, int64_t left) const
@@ -35,9 +35,9 @@ template <class T> struct gather {
     {
         if (!p.here && accumulate)
             return;
-        piece<float> q = rows<T>::widened(p.row);
+        vec<float> q = rows<T>::widened(p.row);
         if (accumulate) {
-            const piece<float> before = rows<T>::widened(p.before);
+            const vec<float> before = rows<T>::widened(p.before);
             for (int i = 0; i < EACH; i++)
                 q.at[i] = before.at[i] + q.at[i];
         }
@@ -51,7 +51,7 @@ enum status cuda_embedding_forward(struct cuda_queue *queue, const struct embedd
         using T = decltype(number);
         gather<T> f = {rows_of<T>(op->table), rows_of<T>(op->out), op->id, op->begin, op->rows,
                        op->accumulate};
-        return run_each_two_pieces(queue, f, op->out.dim[0], op->out.dim[1]);
+        return run_each_two_vectors(queue, f, op->out.dim[0], op->out.dim[1]);
     });
 }
 
@@ -100,17 +100,17 @@ __global__ void add_rows_by_id(rows<T> dout, rows<float> dtable, const int32_t *
     if (row < 0 || row >= row_count || left <= 0 ||
         (position > 0 && order[position - 1].alike == first.alike + 1))
         return;
-    piece<float> sum = dtable.load(row, column, left);
+    vec<float> sum = dtable.load(row, column, left);
     const int64_t end = position + first.alike;
     for (int64_t p = position; p < end; p += AT_ONCE) {
-        piece<T> in[AT_ONCE] = {};
+        vec<T> in[AT_ONCE] = {};
         UNROLL_ALL
         for (int k = 0; k < AT_ONCE; k++)
             if (p + k < end)
                 in[k] = dout.read(order[p + k].token, column, left);
         UNROLL_ALL
         for (int k = 0; k < AT_ONCE; k++) {
-            const piece<float> q = rows<T>::widened(in[k]);
+            const vec<float> q = rows<T>::widened(in[k]);
             for (int i = 0; p + k < end && i < EACH; i++)
                 sum.at[i] += q.at[i];
         }
@@ -120,14 +120,14 @@ __global__ void add_rows_by_id(rows<T> dout, rows<float> dtable, const int32_t *
 
 enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embedding_backward *op)
 {
-    const int64_t count = op->dout.dim[0], columns = op->dout.dim[1], pieces = blocks_of(columns, EACH);
+    const int64_t count = op->dout.dim[0], columns = op->dout.dim[1], vectors = blocks_of(columns, EACH);
     void *scratch;
     TRY(cuda_scratch(queue, static_cast<size_t>(count) * SORTED_TOKEN_BYTES, &scratch));
     struct sorted *order = static_cast<struct sorted *>(scratch);
     dim3 sorters(static_cast<unsigned>(blocks_of(count, SORT_THREADS)));
     TRY(LAUNCH(queue, sort_tokens, sorters, SORT_THREADS, 0, op->id, count, order));
-    int threads = threads_for(pieces, SCATTER_THREADS);
-    dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(blocks_of(pieces, threads)));
+    int threads = threads_for(vectors, SCATTER_THREADS);
+    dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(blocks_of(vectors, threads)));
     return with_type(op->dout.dtype, [=](auto number) {
         using T = decltype(number);
         return LAUNCH(queue, add_rows_by_id<T>, grid, threads, 0, rows_of<T>(op->dout), floats(op->dtable),
@@ -158,10 +158,9 @@ static __device__ void make_tables(const int32_t *position, int tokens, int half
 }
 
 template <class T>
-static __device__ void turn(const piece<T> was[2], const float *table, int half, int left,
-                            piece<float> now[2])
+static __device__ void turn(const vec<T> was[2], const float *table, int half, int left, vec<float> now[2])
 {
-    const piece<float> a = rows<T>::widened(was[0]), b = rows<T>::widened(was[1]);
+    const vec<float> a = rows<T>::widened(was[0]), b = rows<T>::widened(was[1]);
     for (int k = 0; k < EACH; k++) {
         const float c = k < left ? table[k] : 0.0F, s = k < left ? table[half + k] : 0.0F;
         now[0].at[k] = a.at[k] * c - b.at[k] * s;
@@ -179,11 +178,11 @@ __global__ void __launch_bounds__(ROPE_THREADS)
     const int64_t first = ROPE_TOKENS * static_cast<int64_t>(blockIdx.x);
     const int here = tokens - first < ROPE_TOKENS ? static_cast<int>(tokens - first) : ROPE_TOKENS;
     make_tables(position + first, here, half, base, inverse, frequency, table);
-    const int pieces = (half + EACH - 1) / EACH; // per half head
-    for (int p = static_cast<int>(threadIdx.x); p < heads * pieces; p += static_cast<int>(blockDim.x)) {
-        const int head = p / pieces, i = (p - head * pieces) * EACH, left = half - i;
+    const int vectors = (half + EACH - 1) / EACH; // per half head
+    for (int p = static_cast<int>(threadIdx.x); p < heads * vectors; p += static_cast<int>(blockDim.x)) {
+        const int head = p / vectors, i = (p - head * vectors) * EACH, left = half - i;
         const int64_t column = static_cast<int64_t>(head) * 2 * half + i;
-        piece<T> in[ROPE_TOKENS][2] = {};
+        vec<T> in[ROPE_TOKENS][2] = {};
         UNROLL_ALL
         for (int t = 0; t < ROPE_TOKENS; t++) {
             if (t < here) {
@@ -195,7 +194,7 @@ __global__ void __launch_bounds__(ROPE_THREADS)
         for (int t = 0; t < ROPE_TOKENS; t++) {
             if (t >= here)
                 break;
-            piece<float> out[2];
+            vec<float> out[2];
             turn<T>(in[t], table + 2 * t * half + i, half, left, out);
             x.store(first + t, column, left, out[0]);
             x.store(first + t, column + half, left, out[1]);

@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(THREADS) square_blocks(const __grid_con
     const int64_t begin = block * op.each, end = begin + op.each < op.count ? begin + op.each : op.count;
     double sum = 0.0;
     for (int64_t i = begin + EACH * (threadIdx.x % WARP); i < end; i += AT_ONCE * LINE) {
-        piece<float> in[AT_ONCE] = {};
+        vec<float> in[AT_ONCE] = {};
         UNROLL_ALL
         for (int k = 0; k < AT_ONCE; k++)
             if (i + k * LINE < end)

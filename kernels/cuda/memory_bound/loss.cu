@@ -17,7 +17,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) largest_of_rows(lo
 {
     const int64_t row = blockIdx.x;
     float most = -INFINITY;
-    walk_row(op.logits, row, op.columns, -INFINITY, [&](const piece<float> &q) {
+    walk_row(op.logits, row, op.columns, -INFINITY, [&](const vec<float> &q) {
         for (int i = 0; i < EACH; i++)
             most = fmaxf(most, q.at[i]);
     });
@@ -31,7 +31,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) sum_of_rows(loss_r
     const int64_t row = blockIdx.x;
     const float max = op.max[row];
     float sum = 0.0F;
-    walk_row(op.logits, row, op.columns, -INFINITY, [&](const piece<float> &q) {
+    walk_row(op.logits, row, op.columns, -INFINITY, [&](const vec<float> &q) {
         for (int i = 0; i < EACH; i++)
             sum += exp2_fast(LOG2_E * (q.at[i] - max)); // expf's instructions would take as long as memory
                                                         // access
@@ -113,14 +113,14 @@ template <class T> struct loss_gradient {
     const int32_t *label;
     int64_t begin, columns;
     const float *scale;
-    using in = piece<T>;
+    using in = vec<T>;
 
     __device__ in read(int64_t row, int64_t column, int64_t left) const
     {
         return logits.read(row, column, left);
     }
 
-    /* A masked token has 0, whatever was loaded. Few pieces contain a target or the end of a row. */
+    /* A masked token has 0, whatever was loaded. Few vectors contain a target or the end of a row. */
     __device__ void put(const in &p, int64_t row, int64_t column, int64_t left) const
     {
         const float weight = scale != nullptr ? mask[row] * *scale : mask[row];
@@ -128,7 +128,7 @@ template <class T> struct loss_gradient {
         const float factor = counts ? weight / sum[row] : 0.0F, most = counts ? max[row] : 0.0F;
         const int64_t at = static_cast<int64_t>(label[row]) - begin - column,
                       real = counts ? columns - column : 0;
-        piece<float> q = rows<T>::widened(p);
+        vec<float> q = rows<T>::widened(p);
         if (real < EACH)
             for (int i = 0; i < EACH; i++)
                 q.at[i] = i < real ? q.at[i] : -INFINITY;
@@ -153,6 +153,6 @@ enum status cuda_loss_backward(struct cuda_queue *queue, const struct loss_backw
                               op->begin,
                               op->columns,
                               op->scale};
-        return run_each_two_pieces(queue, f, op->logits.dim[0], op->logits.dim[1]);
+        return run_each_two_vectors(queue, f, op->logits.dim[0], op->logits.dim[1]);
     });
 }

@@ -29,13 +29,13 @@ template <class T> struct norm_rows {
 };
 
 /* A block handles two rows at once, so that its threads have enough loads in flight; or one, if each
- * thread has several pieces. ADDS: x is computed by `before`. FITS: a row is one 16-byte aligned piece per
+ * thread has several vectors. ADDS: x is computed by `before`. FITS: a row is one 16-byte aligned vector per
  * thread. */
 template <bool ADDS> constexpr int rows_at_once = ADDS ? 1 : 2;
 
 template <class T, bool FITS>
 __device__ void write_normal(const norm_rows<T> &op, int64_t row, int64_t column, float mean, float rstd,
-                             const piece<float> &w, const piece<float> &b, piece<float> x)
+                             const vec<float> &w, const vec<float> &b, vec<float> x)
 {
     for (int i = 0; i < EACH; i++)
         x.at[i] = (x.at[i] - mean) * rstd * w.at[i] + b.at[i];
@@ -49,13 +49,13 @@ __global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op, ad
     const int64_t row = ROWS * static_cast<int64_t>(blockIdx.x), n = op.columns, first = EACH * threadIdx.x,
                   stride = FITS ? n : EACH * blockDim.x;
     const int count = op.row_count - row < ROWS ? 1 : ROWS;
-    piece<T> held[ROWS] = {};
+    vec<T> held[ROWS] = {};
     const auto x = [&](int k, int64_t c) {
         return rows<T>::widened(FITS || c == first ? held[k] : op.x.read(row + k, c, n - c));
     };
     float sum[ROWS] = {}, mean[ROWS], rstd[ROWS];
     for (int64_t c = first; c < n; c += stride) {
-        piece<T> in[ROWS] = {};
+        vec<T> in[ROWS] = {};
         UNROLL_ALL
         for (int k = 0; k < ROWS && k < count; k++)
             in[k] = ADDS ? before.template put<FITS>(before.template read<FITS>(row, c, n - c), row, c, n - c)
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op, ad
         UNROLL_ALL
         for (int k = 0; k < ROWS; k++) {
             held[k] = c == first ? in[k] : held[k];
-            const piece<float> q = rows<T>::widened(in[k]);
+            const vec<float> q = rows<T>::widened(in[k]);
             for (int i = 0; i < EACH; i++)
                 sum[k] += FITS || i < n - c ? q.at[i] : 0.0F;
         }
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op, ad
         mean[k] = op.layer ? sum[k] / static_cast<float>(n) : 0.0F;
         sum[k] = 0.0F;
         for (int64_t c = first; c < n && k < count; c += stride) {
-            const piece<float> q = x(k, c);
+            const vec<float> q = x(k, c);
             for (int i = 0; i < EACH; i++)
                 sum[k] = FITS || i < n - c ? fmaf(q.at[i] - mean[k], q.at[i] - mean[k], sum[k]) : sum[k];
         }
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op, ad
             op.mean[row + k] = mean[k];
     }
     for (int64_t c = first; c < n; c += stride) {
-        piece<float> w = op.weight.template load<FITS>(0, c, n - c), b = {};
+        vec<float> w = op.weight.template load<FITS>(0, c, n - c), b = {};
         if (op.layer)
             b = op.bias.template load<FITS>(0, c, n - c);
         UNROLL_ALL
@@ -165,12 +165,12 @@ struct norm_row {
 
 /* A row block's contribution to the weight gradients. */
 struct weight_sums {
-    piece<float> dweight, dbias;
+    vec<float> dweight, dbias;
 };
 
 /* EACH columns of a row. FITS: see the kernel. */
-template <class T, bool FITS> struct norm_back_piece {
-    piece<T> x, dy, dresidual;
+template <class T, bool FITS> struct norm_back_vector {
+    vec<T> x, dy, dresidual;
     unsigned kept; // of the branch
 
     __device__ void read(const norm_back<T> &op, int64_t row, int64_t column)
@@ -183,9 +183,9 @@ template <class T, bool FITS> struct norm_back_piece {
             dresidual = op.dresidual.template read<FITS>(row, column, left);
     }
 
-    __device__ void add_products(const piece<float> &weight, const struct norm_row &row, float sum[2]) const
+    __device__ void add_products(const vec<float> &weight, const struct norm_row &row, float sum[2]) const
     {
-        const piece<float> in = rows<T>::widened(x), g = rows<T>::widened(dy);
+        const vec<float> in = rows<T>::widened(x), g = rows<T>::widened(dy);
         for (int i = 0; i < EACH; i++) {
             sum[0] += g.at[i] * weight.at[i];
             sum[1] = fmaf(g.at[i] * weight.at[i], (in.at[i] - row.mean) * row.rstd, sum[1]);
@@ -193,11 +193,11 @@ template <class T, bool FITS> struct norm_back_piece {
     }
 
     /* Accumulates into `sums`, and returns dx. */
-    __device__ piece<T> add_gradients(const piece<float> &weight, const struct norm_row &row,
-                                      struct weight_sums &sums) const
+    __device__ vec<T> add_gradients(const vec<float> &weight, const struct norm_row &row,
+                                    struct weight_sums &sums) const
     {
-        const piece<float> in = rows<T>::widened(x), g = rows<T>::widened(dy);
-        piece<float> dx = rows<T>::widened(dresidual);
+        const vec<float> in = rows<T>::widened(x), g = rows<T>::widened(dy);
+        vec<float> dx = rows<T>::widened(dresidual);
         for (int i = 0; i < EACH; i++) {
             const float xhat = (in.at[i] - row.mean) * row.rstd;
             dx.at[i] += row.rstd * (g.at[i] * weight.at[i] - row.mean_of[0] - xhat * row.mean_of[1]);
@@ -208,13 +208,13 @@ template <class T, bool FITS> struct norm_back_piece {
     }
 
     /* Stores it, and the masked copy for the branch. */
-    __device__ void write(const norm_back<T> &op, int64_t row, int64_t column, const piece<T> &dx) const
+    __device__ void write(const norm_back<T> &op, int64_t row, int64_t column, const vec<T> &dx) const
     {
         const int64_t left = op.columns - column;
         op.dx.template write<FITS>(row, column, left, dx);
         if (op.branch.data == nullptr)
             return;
-        piece<float> q = rows<T>::widened(dx);
+        vec<float> q = rows<T>::widened(dx);
         op.mask.apply(kept, q);
         op.branch.template store<FITS>(row, column, left, q);
     }
@@ -238,7 +238,7 @@ template <class T> static __device__ struct weight_sums get_sums(const norm_back
     return sums;
 }
 
-/* FITS: a row is one 16-byte aligned piece per thread, which keeps it and the sums of its columns in
+/* FITS: a row is one 16-byte aligned vector per thread, which keeps it and the sums of its columns in
  * registers. Otherwise it is read again, and the sums are kept in memory between rows: the same
  * arithmetic. */
 template <class T, bool FITS> __global__ void __launch_bounds__(THREADS) norm_backward_rows(norm_back<T> op)
@@ -249,7 +249,7 @@ template <class T, bool FITS> __global__ void __launch_bounds__(THREADS) norm_ba
     struct weight_sums sums = {};
     for (int64_t r = begin; r < end; r++) {
         struct norm_row row = {op.layer ? op.mean[r] : 0.0F, op.rstd[r], {}};
-        norm_back_piece<T, FITS> in = {};
+        norm_back_vector<T, FITS> in = {};
         float sum[2] = {};
         for (int64_t c = first; c < n; c += stride) {
             in.read(op, r, c);
@@ -263,7 +263,7 @@ template <class T, bool FITS> __global__ void __launch_bounds__(THREADS) norm_ba
                 in.read(op, r, c);
                 sums = r > begin ? get_sums(op, c) : weight_sums{};
             }
-            const piece<float> weight = op.weight.template load<FITS>(0, c, n - c);
+            const vec<float> weight = op.weight.template load<FITS>(0, c, n - c);
             in.write(op, r, c, in.add_gradients(weight, row, sums));
             if (!FITS)
                 put_sums<FITS>(op, c, sums);

@@ -65,23 +65,23 @@ template <int COUNT> __device__ void block_sums(float sum[COUNT])
         sum[s] = warp_reduce(lane < warps ? of_warp[s * WARP + lane] : 0.0F, plus());
 }
 
-/* Applies f to each of this thread's EACH-column pieces of a row, in order, with `rest` for missing columns.
+/* Applies f to each of this thread's EACH-column vectors of a row, in order, with `rest` for missing columns.
  * Several loads are kept in flight, since there is no other work to hide their latency. */
-enum { PIECES_AT_ONCE = 4 };
+enum { VECTORS_AT_ONCE = 4 };
 
 template <class T, class F>
 __device__ void walk_row(const rows<T> &in, int64_t row, int64_t columns, typename computing<T>::type rest,
                          F f)
 {
     const int64_t step = EACH * blockDim.x;
-    for (int64_t first = EACH * threadIdx.x; first < columns; first += PIECES_AT_ONCE * step) {
-        piece<T> p[PIECES_AT_ONCE] = {};
+    for (int64_t first = EACH * threadIdx.x; first < columns; first += VECTORS_AT_ONCE * step) {
+        vec<T> p[VECTORS_AT_ONCE] = {};
         UNROLL_ALL
-        for (int k = 0; k < PIECES_AT_ONCE; k++)
+        for (int k = 0; k < VECTORS_AT_ONCE; k++)
             if (k * step < columns - first)
                 p[k] = in.read(row, first + k * step, columns - first - k * step);
         UNROLL_ALL
-        for (int k = 0; k < PIECES_AT_ONCE; k++) {
+        for (int k = 0; k < VECTORS_AT_ONCE; k++) {
             const int64_t left = columns - first - k * step;
             if (left <= 0)
                 break;
@@ -109,7 +109,7 @@ __global__ void add_row_blocks(F f, int64_t row_count, int64_t columns, rows<flo
     if (left <= 0)
         return;
     for (int64_t block = blockIdx.y; block * ROW_BLOCK < row_count; block += gridDim.y) {
-        piece<float> sum[F::SUMS] = {};
+        vec<float> sum[F::SUMS] = {};
         int64_t row = block * ROW_BLOCK, end = row + ROW_BLOCK < row_count ? row + ROW_BLOCK : row_count;
         for (; row + ROWS_AT_ONCE <= end; row += ROWS_AT_ONCE) {
             typename F::row in[ROWS_AT_ONCE];
@@ -174,11 +174,11 @@ enum status run_sum_rows(struct cuda_queue *queue, F f, int64_t row_count, int64
                          float *const out[F::SUMS], bool accumulate)
 {
     enum { THREADS = 128 };
-    int64_t blocks = blocks_of(row_count, ROW_BLOCK), pieces = blocks_of(columns, EACH);
+    int64_t blocks = blocks_of(row_count, ROW_BLOCK), vectors = blocks_of(columns, EACH);
     void *partial;
     TRY(cuda_scratch(queue, static_cast<size_t>(blocks * F::SUMS * columns) * sizeof(float), &partial));
-    int threads = threads_for(pieces, THREADS);
-    dim3 grid(static_cast<unsigned>(blocks_of(pieces, threads)),
+    int threads = threads_for(vectors, THREADS);
+    dim3 grid(static_cast<unsigned>(blocks_of(vectors, threads)),
               static_cast<unsigned>(blocks < MAX_GRID_Y ? blocks : MAX_GRID_Y));
     TRY(LAUNCH(queue, add_row_blocks<F>, grid, threads, 0, f, row_count, columns,
                lines_of(static_cast<float *>(partial), columns)));

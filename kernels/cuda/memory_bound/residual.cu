@@ -6,7 +6,7 @@
 enum status cuda_residual_forward(struct cuda_queue *queue, const struct residual_forward *op)
 {
     return with_type(op->x.dtype, [=](auto number) {
-        return run_each_two_pieces(queue, add_residual_of<decltype(number)>(op), op->x.dim[0], op->x.dim[1]);
+        return run_each_two_vectors(queue, add_residual_of<decltype(number)>(op), op->x.dim[0], op->x.dim[1]);
     });
 }
 
@@ -17,6 +17,6 @@ enum status cuda_residual_backward(struct cuda_queue *queue, const struct residu
     return with_type(op->dx.dtype, [=](auto number) {
         using T = decltype(number);
         add_residual<T> f = {rows_of<T>(op->dout), {}, {}, rows_of<T>(op->dx), mask_of(&op->dropout)};
-        return run_each_two_pieces(queue, f, op->dx.dim[0], op->dx.dim[1]);
+        return run_each_two_vectors(queue, f, op->dx.dim[0], op->dx.dim[1]);
     });
 }

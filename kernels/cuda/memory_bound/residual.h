@@ -31,7 +31,7 @@ struct mask {
         return bits;
     }
 
-    __device__ void apply(unsigned kept, piece<float> &q) const
+    __device__ void apply(unsigned kept, vec<float> &q) const
     {
         if (!drops)
             return;
@@ -58,7 +58,7 @@ template <class T> struct add_residual {
     struct mask mask;
     struct in {
         unsigned kept;
-        piece<T> x, bias, residual;
+        vec<T> x, bias, residual;
     };
 
     template <bool WHOLE = false> __device__ in read(int64_t row, int64_t column, int64_t left) const
@@ -75,21 +75,21 @@ template <class T> struct add_residual {
 
     /* The sum of columns [column, column + EACH) of a row, as stored in `out`. */
     template <bool WHOLE = false>
-    __device__ piece<T> put(const in &p, int64_t row, int64_t column, int64_t left) const
+    __device__ vec<T> put(const in &p, int64_t row, int64_t column, int64_t left) const
     {
-        piece<float> q = rows<T>::widened(p.x);
+        vec<float> q = rows<T>::widened(p.x);
         if (bias.data != nullptr) {
-            const piece<float> b = rows<T>::widened(p.bias);
+            const vec<float> b = rows<T>::widened(p.bias);
             for (int i = 0; i < EACH; i++)
                 q.at[i] += b.at[i];
         }
         mask.apply(p.kept, q);
         if (residual.data != nullptr) {
-            const piece<float> r = rows<T>::widened(p.residual);
+            const vec<float> r = rows<T>::widened(p.residual);
             for (int i = 0; i < EACH; i++)
                 q.at[i] += r.at[i];
         }
-        const piece<T> sum = rows<T>::narrowed(q);
+        const vec<T> sum = rows<T>::narrowed(q);
         out.template write<WHOLE>(row, column, left, sum);
         return sum;
     }

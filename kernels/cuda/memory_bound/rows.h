@@ -11,7 +11,8 @@
 
 enum { EACH = 8 };
 
-template <class T> struct alignas(16) piece {
+/* The elements of a row that a thread handles at once. */
+template <class T> struct alignas(16) vec {
     T at[EACH];
 
     __device__ T get(int i) const
@@ -25,9 +26,9 @@ template <class T> struct alignas(16) piece {
 };
 
 /* 16-bit elements stay packed in pairs, as loaded, until they are used. Unpacking them after the two branches
- * of a read would wait for the load there, and a caller that reads several pieces ahead would have only one
+ * of a read would wait for the load there, and a caller that reads several vectors ahead would have only one
  * in flight. */
-template <class T> struct alignas(16) piece_of_pairs {
+template <class T> struct alignas(16) vec_of_pairs {
     uint32_t pair[EACH / 2];
 
     __device__ T get(int i) const
@@ -45,21 +46,21 @@ template <class T> struct alignas(16) piece_of_pairs {
         pair[i / 2] = (pair[i / 2] & ~(0xffffU << shift)) | static_cast<uint32_t>(bits) << shift;
     }
 };
-template <> struct piece<bf16> : piece_of_pairs<bf16> {
+template <> struct vec<bf16> : vec_of_pairs<bf16> {
 };
-template <> struct piece<f16> : piece_of_pairs<f16> {
+template <> struct vec<f16> : vec_of_pairs<f16> {
 };
-template <> struct piece<uint16_t> : piece_of_pairs<uint16_t> {
+template <> struct vec<uint16_t> : vec_of_pairs<uint16_t> {
 };
 
 /* The compute type: fp32 for 16-bit types, else the type itself. */
 template <class T> struct computing {
     using type = T;
-    static __device__ void widen_all(const piece<T> &from, piece<T> &to)
+    static __device__ void widen_all(const vec<T> &from, vec<T> &to)
     {
         to = from;
     }
-    static __device__ void narrow_all(const piece<T> &from, piece<T> &to)
+    static __device__ void narrow_all(const vec<T> &from, vec<T> &to)
     {
         to = from;
     }
@@ -67,13 +68,13 @@ template <class T> struct computing {
 
 template <class T> struct computing_in_fp32 {
     using type = float;
-    static __device__ void widen_all(const piece<T> &from, piece<float> &to)
+    static __device__ void widen_all(const vec<T> &from, vec<float> &to)
     {
         UNROLL_ALL
         for (int i = 0; i < EACH; i++)
             to.at[i] = widen(from.get(i));
     }
-    static __device__ void narrow_all(const piece<float> &from, piece<T> &to)
+    static __device__ void narrow_all(const vec<float> &from, vec<T> &to)
     {
         UNROLL_ALL
         for (int i = 0; i < EACH; i += 2)
@@ -99,13 +100,13 @@ template <class T> struct rows {
 
     /* Loads columns [column, column + EACH) without conversion; only the first `left` exist, the others are
      * 0. WHOLE: the caller guarantees are_whole(), and no code is generated for a tail. */
-    template <bool WHOLE = false> __device__ piece<T> read(int64_t r, int64_t column, int64_t left) const
+    template <bool WHOLE = false> __device__ vec<T> read(int64_t r, int64_t column, int64_t left) const
     {
         const T *from = row(r) + column;
         const bool at_once = WHOLE || (wide && left >= EACH);
-        piece<T> p = {};
+        vec<T> p = {};
         if (at_once) {
-            p = *reinterpret_cast<const piece<T> *>(from);
+            p = *reinterpret_cast<const vec<T> *>(from);
         } else {
             UNROLL_ALL
             for (int i = 0; i < EACH; i++)
@@ -114,24 +115,24 @@ template <class T> struct rows {
         return p;
     }
 
-    /* A piece from read(), converted to the compute type. */
-    static __device__ piece<wide_type> widened(const piece<T> &p)
+    /* A vector from read(), converted to the compute type. */
+    static __device__ vec<wide_type> widened(const vec<T> &p)
     {
-        piece<wide_type> q;
+        vec<wide_type> q;
         computing<T>::widen_all(p, q);
         return q;
     }
 
     template <bool WHOLE = false>
-    __device__ piece<wide_type> load(int64_t r, int64_t column, int64_t left) const
+    __device__ vec<wide_type> load(int64_t r, int64_t column, int64_t left) const
     {
         return widened(read<WHOLE>(r, column, left));
     }
 
     /* Missing columns are `rest`. */
-    __device__ piece<wide_type> load(int64_t r, int64_t column, int64_t left, wide_type rest) const
+    __device__ vec<wide_type> load(int64_t r, int64_t column, int64_t left, wide_type rest) const
     {
-        piece<wide_type> q = load(r, column, left);
+        vec<wide_type> q = load(r, column, left);
         UNROLL_ALL
         for (int i = 0; i < EACH; i++)
             q.at[i] = i < left ? q.at[i] : rest;
@@ -139,15 +140,15 @@ template <class T> struct rows {
     }
 
     /* Rounded to the storage type. */
-    static __device__ piece<T> narrowed(const piece<wide_type> &q)
+    static __device__ vec<T> narrowed(const vec<wide_type> &q)
     {
-        piece<T> p;
+        vec<T> p;
         computing<T>::narrow_all(q, p);
         return p;
     }
 
     template <bool WHOLE = false>
-    __device__ void write(int64_t r, int64_t column, int64_t left, const piece<T> &p) const
+    __device__ void write(int64_t r, int64_t column, int64_t left, const vec<T> &p) const
     {
         T *to = row(r) + column;
         const bool at_once = WHOLE || (wide && left >= EACH);
@@ -166,7 +167,7 @@ template <class T> struct rows {
     }
 
     template <bool WHOLE = false>
-    __device__ void store(int64_t r, int64_t column, int64_t left, const piece<wide_type> &q) const
+    __device__ void store(int64_t r, int64_t column, int64_t left, const vec<wide_type> &q) const
     {
         write<WHOLE>(r, column, left, narrowed(q));
     }
@@ -248,18 +249,18 @@ static inline int64_t column_count(struct tensor t)
 }
 
 /* f(row, column, left) for every EACH columns of every row, one thread each. */
-template <class F> __global__ void each_piece(F f, int64_t row_count, int64_t columns)
+template <class F> __global__ void each_vector(F f, int64_t row_count, int64_t columns)
 {
     int64_t column = EACH * (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x);
     for (int64_t row = blockIdx.y; row < row_count && column < columns; row += gridDim.y)
         f(row, column, columns - column);
 }
 
-/* The same in two steps: f.put(f.read(row, column, left), row, column, left). Each thread handles two pieces,
- * one below the other, or in a single row a block's width apart, and has both loads in flight before it
- * waits. With one 16-byte load per thread a full multiprocessor has 32 KiB in flight, too little for full
+/* The same in two steps: f.put(f.read(row, column, left), row, column, left). Each thread handles two
+ * vectors, one below the other, or in a single row a block's width apart, and has both loads in flight before
+ * it waits. With one 16-byte load per thread a full multiprocessor has 32 KiB in flight, too little for full
  * memory bandwidth. */
-template <class F> __global__ void each_two_pieces(F f, int64_t row_count, int64_t columns)
+template <class F> __global__ void each_two_vectors(F f, int64_t row_count, int64_t columns)
 {
     const bool below = row_count > 1;
     const int64_t across = below ? 0 : EACH * blockDim.x, down = below ? 1 : 0;
@@ -279,11 +280,11 @@ template <class F> __global__ void each_two_pieces(F f, int64_t row_count, int64
     }
 }
 
-/* Block size that divides `pieces` evenly, in full warps. */
-static inline int threads_of_pieces(int64_t pieces)
+/* Block size that divides `vectors` evenly, in full warps. */
+static inline int threads_of_vectors(int64_t vectors)
 {
     enum { THREADS = 256 };
-    return threads_for(blocks_of(pieces, blocks_of(pieces, THREADS)), THREADS);
+    return threads_for(blocks_of(vectors, blocks_of(vectors, THREADS)), THREADS);
 }
 
 static inline dim3 grid_of(int64_t across, int64_t down)
@@ -292,21 +293,21 @@ static inline dim3 grid_of(int64_t across, int64_t down)
 }
 
 template <class F>
-enum status run_each_piece(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
+enum status run_each_vector(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
 {
-    const int64_t pieces = blocks_of(columns, EACH);
-    const int threads = threads_of_pieces(pieces);
-    return LAUNCH(queue, each_piece<F>, grid_of(blocks_of(pieces, threads), row_count), threads, 0, f,
+    const int64_t vectors = blocks_of(columns, EACH);
+    const int threads = threads_of_vectors(vectors);
+    return LAUNCH(queue, each_vector<F>, grid_of(blocks_of(vectors, threads), row_count), threads, 0, f,
                   row_count, columns);
 }
 
 template <class F>
-enum status run_each_two_pieces(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
+enum status run_each_two_vectors(struct cuda_queue *queue, F f, int64_t row_count, int64_t columns)
 {
     const bool below = row_count > 1;
-    const int64_t pieces = blocks_of(blocks_of(columns, EACH), below ? 1 : 2);
-    const int threads = threads_of_pieces(pieces);
-    return LAUNCH(queue, each_two_pieces<F>,
-                  grid_of(blocks_of(pieces, threads), blocks_of(row_count, below ? 2 : 1)), threads, 0, f,
+    const int64_t vectors = blocks_of(blocks_of(columns, EACH), below ? 1 : 2);
+    const int threads = threads_of_vectors(vectors);
+    return LAUNCH(queue, each_two_vectors<F>,
+                  grid_of(blocks_of(vectors, threads), blocks_of(row_count, below ? 2 : 1)), threads, 0, f,
                   row_count, columns);
 }

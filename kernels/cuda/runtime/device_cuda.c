@@ -194,14 +194,14 @@ static void cuda_choices(const struct device *device, struct text *out)
 static enum status cuda_alloc(struct device *device, enum part part, size_t bytes, void **out)
 {
     (void)part;
-    return cuda_pool_take(((struct cuda_device *)device->state)->pool, bytes, out);
+    return cuda_pool_alloc(((struct cuda_device *)device->state)->pool, bytes, out);
 }
 
 static void cuda_free(struct device *device, enum part part, void *data, size_t bytes)
 {
     (void)part;
     (void)bytes;
-    cuda_pool_give(((struct cuda_device *)device->state)->pool, data);
+    cuda_pool_free(((struct cuda_device *)device->state)->pool, data);
 }
 
 static void range(struct device *device, const char *name)

@@ -7,15 +7,15 @@
 
 #include <stdlib.h>
 
-#define PIECE_BYTES ((size_t)(CUDA_IS_EMULATED ? 1 : 64) << 20) // minimum size of a segment
+#define SEGMENT_BYTES ((size_t)(CUDA_IS_EMULATED ? 1 : 64) << 20) // minimum size of a segment
 
-struct piece {
-    struct piece *next;
+struct segment {
+    struct segment *next;
     void *data;
 };
 
 struct cuda_pool {
-    struct piece *pieces;
+    struct segment *segments;
     struct first_fit *fit;
 };
 
@@ -30,17 +30,17 @@ static enum status allocate(size_t bytes, void **out)
                 cudaGetErrorString(error), cuda_free_text(left));
 }
 
-static enum status add_piece(struct cuda_pool *pool, size_t bytes)
+static enum status add_segment(struct cuda_pool *pool, size_t bytes)
 {
-    struct piece *piece = malloc(sizeof *piece);
+    struct segment *segment = malloc(sizeof *segment);
     void *data = NULL;
-    enum status status = piece != NULL ? allocate(bytes, &data) : fail(NO_MEMORY, "no memory for a pool");
+    enum status status = segment != NULL ? allocate(bytes, &data) : fail(NO_MEMORY, "no memory for a pool");
     if (status != OK) {
-        free(piece);
+        free(segment);
         return status;
     }
-    *piece = (struct piece){.next = pool->pieces, .data = data};
-    pool->pieces = piece;
+    *segment = (struct segment){.next = pool->segments, .data = data};
+    pool->segments = segment;
     return first_fit_add(pool->fit, data, bytes);
 }
 
@@ -51,7 +51,7 @@ enum status cuda_pool_create(size_t reserve_bytes, struct cuda_pool **out)
         return fail(NO_MEMORY, "no memory for a pool");
     enum status status = first_fit_create(&pool->fit);
     if (status == OK && reserve_bytes > 0)
-        status = add_piece(pool, reserve_bytes);
+        status = add_segment(pool, reserve_bytes);
     if (status == OK)
         *out = pool;
     else
@@ -63,33 +63,34 @@ void cuda_pool_destroy(struct cuda_pool *pool)
 {
     if (pool == NULL)
         return;
-    while (pool->pieces != NULL) {
-        struct piece *piece = pool->pieces;
-        pool->pieces = piece->next;
-        cudaFree(piece->data);
-        free(piece);
+    while (pool->segments != NULL) {
+        struct segment *segment = pool->segments;
+        pool->segments = segment->next;
+        cudaFree(segment->data);
+        free(segment);
     }
     first_fit_destroy(pool->fit);
     free(pool);
 }
 
-enum status cuda_pool_take(struct cuda_pool *pool, size_t bytes, void **out)
+enum status cuda_pool_alloc(struct cuda_pool *pool, size_t bytes, void **out)
 {
-    size_t room = first_fit_room(bytes);
-    if (room == 0)
+    size_t occupied = first_fit_occupied(bytes);
+    if (occupied == 0)
         return fail(NO_MEMORY, "cuda: %zu bytes is not a valid size", bytes);
-    TRY(first_fit_take(pool->fit, bytes, out));
+    TRY(first_fit_alloc(pool->fit, bytes, out));
     if (*out != NULL)
         return OK;
-    enum status status = add_piece(pool, room > PIECE_BYTES ? room : PIECE_BYTES);
-    if (status == NO_DEVICE_MEMORY && room < PIECE_BYTES) // no room for a full segment: allocate only the
-                                                          // bytes needed
-        status = add_piece(pool, room);
+    enum status status = add_segment(pool, occupied > SEGMENT_BYTES ? occupied : SEGMENT_BYTES);
+    if (status == NO_DEVICE_MEMORY &&
+        occupied < SEGMENT_BYTES) // no memory for a full segment: allocate only the
+                                  // bytes needed
+        status = add_segment(pool, occupied);
     TRY(status);
-    return first_fit_take(pool->fit, bytes, out);
+    return first_fit_alloc(pool->fit, bytes, out);
 }
 
-void cuda_pool_give(struct cuda_pool *pool, void *data)
+void cuda_pool_free(struct cuda_pool *pool, void *data)
 {
-    first_fit_give(pool->fit, data);
+    first_fit_free(pool->fit, data);
 }

@@ -18,5 +18,5 @@ MUST_USE enum status cuda_pool_create(size_t reserve_bytes, struct cuda_pool **o
 void cuda_pool_destroy(struct cuda_pool *pool); // takes NULL; returns all memory to CUDA
 
 /* Allocates an aligned (256 bytes), disjoint block. NO_DEVICE_MEMORY reports the free memory. */
-MUST_USE enum status cuda_pool_take(struct cuda_pool *pool, size_t bytes, void **out);
-void cuda_pool_give(struct cuda_pool *pool, void *data);
+MUST_USE enum status cuda_pool_alloc(struct cuda_pool *pool, size_t bytes, void **out);
+void cuda_pool_free(struct cuda_pool *pool, void *data);

@@ -48,10 +48,10 @@ enum status cuda_check(const struct cuda_queue *queue, cudaError_t error, const 
     char text[CUDA_OP_CHARS], left[CUDA_FREE_CHARS];
     if (memory)
         (void)cudaGetLastError(); // clear it: the check after the next launch would report it
-    const char *more = memory ? "; " : "", *room = memory ? cuda_free_text(left) : "";
+    const char *more = memory ? "; " : "", *free_memory = memory ? cuda_free_text(left) : "";
     if (queue == NULL || queue->op == NULL)
-        return fail(status, "cuda: %s: %s%s%s", call, cudaGetErrorString(error), more, room);
-    return fail(status, "cuda: %s: %s%s%s; stream %s, %s", call, cudaGetErrorString(error), more, room,
+        return fail(status, "cuda: %s: %s%s%s", call, cudaGetErrorString(error), more, free_memory);
+    return fail(status, "cuda: %s: %s%s%s; stream %s, %s", call, cudaGetErrorString(error), more, free_memory,
                 queue->name, cuda_op_text(queue->op, text));
 }
 

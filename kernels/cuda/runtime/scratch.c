@@ -85,10 +85,10 @@ size_t cuda_planned_scratch_bytes(const struct op *op, enum attention_backend at
                                   bool nondeterministic)
 {
     size_t own = cuda_scratch_bytes(op), cudnn = 0;
-    bool asked = attention == ATTENTION_CUDNN || (attention == ATTENTION_AUTO && nondeterministic);
-    if (asked && op->kind == OP_ATTENTION_FORWARD && op->attention_forward.q.dtype != F32)
+    bool requested = attention == ATTENTION_CUDNN || (attention == ATTENTION_AUTO && nondeterministic);
+    if (requested && op->kind == OP_ATTENTION_FORWARD && op->attention_forward.q.dtype != F32)
         cudnn = of_cudnn(&op->attention_forward, false, nondeterministic);
-    if (asked && op->kind == OP_ATTENTION_BACKWARD && op->attention_backward.forward.q.dtype != F32)
+    if (requested && op->kind == OP_ATTENTION_BACKWARD && op->attention_backward.forward.q.dtype != F32)
         cudnn = of_cudnn(&op->attention_backward.forward, true, nondeterministic);
     return own > cudnn ? own : cudnn;
 }

@@ -30,8 +30,8 @@ __device__ void start_rows(const tile<T, D> &to, const rows<T> &from, int64_t ro
 {
     UNROLL_ALL
     for (int i = 0; i < ROWS * (D / 8) / THREADS; i++) {
-        const int piece = i * THREADS + static_cast<int>(threadIdx.x), r = piece / (D / 8),
-                  chunk = piece % (D / 8);
+        const int vector = i * THREADS + static_cast<int>(threadIdx.x), r = vector / (D / 8),
+                  chunk = vector % (D / 8);
         const bool present = first + r < sequence;
         cp_async<16>(to.at(r, chunk), from.row(row + (present ? first + r : 0)) + column + 8 * chunk,
                      present);
@@ -121,7 +121,7 @@ __device__ void store_rows(const rows<T> &to, int64_t row, int64_t column, int f
     for (int i = lane; i < 16 * M * (D / 8); i += WARP) {
         const int r = mine + i / (D / 8), chunk = i % (D / 8);
         if (first + r < sequence)
-            *reinterpret_cast<piece<T> *>(to.row(row + first + r) + column + 8 * chunk) =
-                *reinterpret_cast<const piece<T> *>(by.at(r, chunk));
+            *reinterpret_cast<vec<T> *>(to.row(row + first + r) + column + 8 * chunk) =
+                *reinterpret_cast<const vec<T> *>(by.at(r, chunk));
     }
 }

@@ -112,10 +112,10 @@ template <int TILES> __device__ __forceinline__ void wgmma_hold(float (&d)[TILES
         asm volatile("" : "+f"(d[i / 4][i % 4])::"memory");
 }
 
-template <int PIECES> __device__ __forceinline__ void wgmma_hold(uint32_t (&a)[PIECES][4])
+template <int FRAGMENTS> __device__ __forceinline__ void wgmma_hold(uint32_t (&a)[FRAGMENTS][4])
 {
     UNROLL_ALL
-    for (int i = 0; i < 4 * PIECES; i++)
+    for (int i = 0; i < 4 * FRAGMENTS; i++)
         asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
 }
 

@@ -193,31 +193,31 @@ static void all_reduce_range(const struct meeting *m, int64_t begin, int64_t end
     }
 }
 
-/* Returns the start of the slice of rank `piece`. */
-static int64_t slice_base(const struct meeting *m, int piece)
+/* Returns the start of the slice of rank `owner`. */
+static int64_t slice_base(const struct meeting *m, int owner)
 {
     int64_t base = 0;
-    for (int r = 0; r < piece; r++)
+    for (int r = 0; r < owner; r++)
         base += m->participant[0].in_counts[r];
     return base;
 }
 
 /* Sums the same range of every rank's input, in rank order, into the output of one rank. The output may alias
  * an input, so the sum is accumulated in a separate buffer. */
-static void reduce_scatter_range(const struct meeting *m, int piece, int64_t begin, int64_t end)
+static void reduce_scatter_range(const struct meeting *m, int owner, int64_t begin, int64_t end)
 {
     const struct operation *a = &m->operation;
     int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
     float buffer[TILE_BYTES / 2];
     double sum[TILE_BYTES / sizeof(double)]; // aligned for every type
-    int64_t base = slice_base(m, piece);
+    int64_t base = slice_base(m, owner);
     for (int64_t at = begin; at < end; at += tile) {
         int64_t count = end - at < tile ? end - at : tile;
         void *acc = reduce_begin(a->dtype, sum, m->participant[0].in + (base + at) * size, buffer, count);
         for (int r = 1; r < m->participants; r++)
             reduce_into(a->dtype, REDUCE_SUM, acc, m->participant[r].in + (base + at) * size, count);
         reduce_end(a->dtype, acc, sum, count);
-        memcpy(m->participant[piece].out + at * size, sum, (size_t)(count * size));
+        memcpy(m->participant[owner].out + at * size, sum, (size_t)(count * size));
     }
 }
 
@@ -246,26 +246,26 @@ static void slice_run(const struct meeting *m, int64_t index)
         all_to_all_pair(m, (int)(index / m->participants), (int)(index % m->participants));
         return;
     }
-    // All slices of one buffer first, then those of the next piece.
+    // All slices of one buffer first, then those of the next buffer.
     int64_t length = slice_elements(a), per_buffer = ceil_div(a->count, length);
     int64_t size = (int64_t)dtype_bytes(a->dtype);
-    int piece = (int)(index / per_buffer);
+    int owner = (int)(index / per_buffer);
     int64_t begin = index % per_buffer * length;
     bool cut = a->kind == OPERATION_REDUCE_SCATTER || a->kind == OPERATION_ALL_GATHER;
-    int64_t all = cut ? m->participant[0].in_counts[piece] : a->count;
+    int64_t all = cut ? m->participant[0].in_counts[owner] : a->count;
     int64_t end = begin + length < all ? begin + length : all;
-    int64_t bytes = (end - begin) * size; // not positive after the end of a short piece
+    int64_t bytes = (end - begin) * size; // not positive after the end of a short buffer
     switch (a->kind) {
     case OPERATION_ALL_REDUCE:
         all_reduce_range(m, begin, end);
         break;
     case OPERATION_REDUCE_SCATTER:
-        reduce_scatter_range(m, piece, begin, end);
+        reduce_scatter_range(m, owner, begin, end);
         break;
     case OPERATION_ALL_GATHER:
         for (int r = 0; r < m->participants; r++)
-            copy_bytes(m->participant[r].out + (slice_base(m, piece) + begin) * size,
-                       m->participant[piece].in + begin * size, bytes);
+            copy_bytes(m->participant[r].out + (slice_base(m, owner) + begin) * size,
+                       m->participant[owner].in + begin * size, bytes);
         break;
     case OPERATION_BROADCAST:
         for (int r = 0; r < m->participants; r++)

@@ -22,7 +22,7 @@
 enum {
     TAG_SEQUENCES = 1 << 21,     // MPI_TAG_UB may be as low as 2^23 - 1
     TAG_MESSAGE = TAG_SEQUENCES, // added to the tags of exchanges
-    PIECE_BYTES = 1 << 30,
+    CHUNK_BYTES = 1 << 30,
     SLEEP_NS = 5000,      // the first sleep after finding nothing to do;
     SLEEP_MOST_NS = 80000 // each is twice as long as the previous one, up to this
 };
@@ -118,11 +118,11 @@ static struct pending *pending_add(struct request *r, int expected_bytes, int pe
     return p;
 }
 
-/* Returns the size of the next piece of a message with `bytes` left: an MPI count is an int. */
-static int piece_of(const struct request *r, size_t bytes)
+/* Returns the size of the next chunk of a message with `bytes` left: an MPI count is an int. */
+static int chunk_of(const struct request *r, size_t bytes)
 {
-    size_t limit = r->c->comm.world->piece_bytes;
-    limit = limit > 0 && limit < PIECE_BYTES ? limit : PIECE_BYTES;
+    size_t limit = r->c->comm.world->chunk_bytes;
+    limit = limit > 0 && limit < CHUNK_BYTES ? limit : CHUNK_BYTES;
     return (int)(bytes < limit ? bytes : limit);
 }
 
@@ -132,15 +132,15 @@ void post_send(struct request *r, const void *data, size_t bytes, int peer)
     bool synchronous = r->c->comm.world->synchronous && r->messages != NULL;
     const char *from = data;
     for (;;) {
-        int piece = piece_of(r, bytes);
+        int chunk = chunk_of(r, bytes);
         struct pending *p = pending_add(r, -1, peer);
-        check((synchronous ? MPI_Issend : MPI_Isend)(from, piece, MPI_BYTE, peer, r->tag, r->c->mpi,
+        check((synchronous ? MPI_Issend : MPI_Isend)(from, chunk, MPI_BYTE, peer, r->tag, r->c->mpi,
                                                      &p->request),
               synchronous ? "MPI_Issend" : "MPI_Isend", r->name, p->peer);
-        bytes -= (size_t)piece;
+        bytes -= (size_t)chunk;
         if (bytes == 0) // `data` may be NULL then
             return;
-        from += piece;
+        from += chunk;
     }
 }
 
@@ -148,14 +148,14 @@ void post_recv(struct request *r, void *data, size_t bytes, int peer)
 {
     char *to = data;
     for (;;) {
-        int piece = piece_of(r, bytes);
-        struct pending *p = pending_add(r, piece, peer);
-        check(MPI_Irecv(to, piece, MPI_BYTE, peer, r->tag, r->c->mpi, &p->request), "MPI_Irecv", r->name,
+        int chunk = chunk_of(r, bytes);
+        struct pending *p = pending_add(r, chunk, peer);
+        check(MPI_Irecv(to, chunk, MPI_BYTE, peer, r->tag, r->c->mpi, &p->request), "MPI_Irecv", r->name,
               p->peer);
-        bytes -= (size_t)piece;
+        bytes -= (size_t)chunk;
         if (bytes == 0) // `data` may be NULL then
             return;
-        to += piece;
+        to += chunk;
     }
 }
 

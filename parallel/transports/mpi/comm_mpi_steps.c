@@ -20,8 +20,8 @@ enum {
     TILE = 2048                  // elements added at a time
 };
 
-/* out = sum of the ranks' pieces in rank order; mine is at `mine` (or already in out), the others' in scratch
- * memory, `stride` apart. Accumulates in the storage of rank 0's piece, tile by tile, to stay in the cache.
+/* out = sum of the ranks' chunks in rank order; mine is at `mine` (or already in out), the others' in scratch
+ * memory, `stride` apart. Accumulates in the storage of rank 0's chunk, tile by tile, to stay in the cache.
  * */
 static void add_in_order(struct request *r, char *out, const char *mine, char *others, size_t stride,
                          int64_t count)

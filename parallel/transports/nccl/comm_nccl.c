@@ -177,13 +177,13 @@ static char *slice_begin(const struct slices *s, int rank)
 }
 
 /* Returns the number of elements [at, at + most) that the slice has. */
-static int64_t piece_count(const struct slices *s, int rank, int64_t at, int64_t most)
+static int64_t chunk_count(const struct slices *s, int rank, int64_t at, int64_t most)
 {
     int64_t left = slice_count(s, rank) - at;
     return left < 0 ? 0 : left < most ? left : most;
 }
 
-/* Sends that piece of every slice to its rank, which adds the received pieces: out. */
+/* Sends that chunk of every slice to its rank, which adds the received chunks: out. */
 static enum status scatter_and_add(const struct call_of *call, const struct slices *s, int64_t at,
                                    int64_t most, void *out)
 {
@@ -191,12 +191,12 @@ static enum status scatter_and_add(const struct call_of *call, const struct slic
     ncclDataType_t type = type_of(s->dtype);
     int rank = c->comm.rank;
     size_t each = dtype_bytes(s->dtype), skip = (size_t)at * each;
-    int64_t mine = piece_count(s, rank, at, most);
+    int64_t mine = chunk_count(s, rank, at, most);
     void *parts;
     TRY(cuda_message_scratch(call->queue, (size_t)c->comm.size * (size_t)mine * each, &parts));
     ncclResult_t result = call->nccl->ncclGroupStart();
     for (int r = 0; r < c->comm.size && result == ncclSuccess; r++) {
-        size_t theirs = (size_t)piece_count(s, r, at, most);
+        size_t theirs = (size_t)chunk_count(s, r, at, most);
         char *part = (char *)parts + (size_t)r * (size_t)mine * each;
         if (r != rank && theirs > 0)
             result =
@@ -216,8 +216,8 @@ static enum status scatter_and_add(const struct call_of *call, const struct slic
     return mine > 0 ? cuda_combine(call->queue, &sum) : OK;
 }
 
-/* One piece, with bounded scratch memory: equal shares, and the remainder. */
-static enum status add_piece(const struct call_of *call, char *data, int64_t count, enum dtype dtype)
+/* One chunk, with bounded scratch memory: equal shares, and the remainder. */
+static enum status add_chunk(const struct call_of *call, char *data, int64_t count, enum dtype dtype)
 {
     const struct comm *comm = &call->c->comm;
     size_t each = dtype_bytes(dtype);
@@ -239,14 +239,14 @@ static enum status add_piece(const struct call_of *call, char *data, int64_t cou
 static enum status reduce_in_order(const struct call_of *call, struct tensor data, enum reduction how)
 {
     size_t each = dtype_bytes(data.dtype);
-    int64_t most = nccl_piece(call->c->comm.size, each, how == REDUCE_MAX), all = tensor_count(data);
+    int64_t most = nccl_chunk(call->c->comm.size, each, how == REDUCE_MAX), all = tensor_count(data);
     for (int64_t at = 0; at < all; at += most) {
-        char *piece = (char *)data.data + (size_t)at * each;
+        char *chunk = (char *)data.data + (size_t)at * each;
         int64_t count = all - at < most ? all - at : most;
         if (how == REDUCE_MAX)
-            TRY(gather_and_add(call, piece, piece, count, data.dtype, how));
+            TRY(gather_and_add(call, chunk, chunk, count, data.dtype, how));
         else
-            TRY(add_piece(call, piece, count, data.dtype));
+            TRY(add_chunk(call, chunk, count, data.dtype));
     }
     return OK;
 }
@@ -302,7 +302,7 @@ static enum status reduce_scatter_nccl(struct comm *comm, struct stream *stream,
                                 "ncclReduceScatter"));
     if (!is_float(large.dtype))
         return end(&call, add_uneven_integers(&call, &slices, tensor_count(large), small));
-    int64_t most = nccl_slice_piece(comm->size, each), largest = 0;
+    int64_t most = nccl_slice_chunk(comm->size, each), largest = 0;
     for (int r = 0; r < comm->size; r++)
         largest = slice_count(&slices, r) > largest ? slice_count(&slices, r) : largest;
     enum status status = OK;

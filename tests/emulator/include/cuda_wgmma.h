@@ -151,7 +151,7 @@ template <int TILES> void wgmma_hold(float (&)[TILES][4])
 {
 }
 
-template <int PIECES> void wgmma_hold(uint32_t (&)[PIECES][4])
+template <int FRAGMENTS> void wgmma_hold(uint32_t (&)[FRAGMENTS][4])
 {
 }
 

@@ -22,7 +22,7 @@ enum status env_open(struct env *env, struct world *world, const struct run *run
     *env = (struct env){.world = world};
     world->synchronous = run->synchronous;
     if (run->synchronous)
-        world->piece_bytes = 1000;
+        world->chunk_bytes = 1000;
     TRY(device_open(&(struct device_options){.name = run->device, .threads = 1, .index = world->device_index},
                     &env->device));
     TRY(stream_create(env->device, "test", &env->stream));

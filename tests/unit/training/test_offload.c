@@ -210,7 +210,7 @@ Test(offload, slots)
 
 /* ---- moments ---- */
 
-enum { ELEMENTS = 3 * MOMENT_PIECE + 1000, VECTORS = 4 }; // weight, gradient, m, v
+enum { ELEMENTS = 3 * MOMENT_CHUNK + 1000, VECTORS = 4 }; // weight, gradient, m, v
 
 static void init_vectors(struct stream *stream, struct buffer of[VECTORS], enum part moments)
 {
