@@ -110,7 +110,8 @@ struct job {
     struct run run;
     bool processes; // ranks are processes, which have transport buffers of their own
     struct tap tap[MOST_RANKS];
-    struct tape *plan[MOST_RANKS];
+    struct tape *real[MOST_RANKS], *plan[MOST_RANKS];
+    struct memory_use use[MOST_RANKS];
 };
 
 static enum status observe(void *context, struct rank_state *state)
@@ -119,10 +120,11 @@ static enum status observe(void *context, struct rank_state *state)
     return device_observe(state->device, (struct observer){tap_see, &job->tap[state->world->rank]});
 }
 
-/* Records the first step of this rank. */
-static enum status record_real(struct job *job, struct world *world, struct memory_use *use,
-                               struct tape **out)
+/* Records the first step of a rank. What is recorded is compared later: ranks whose peer has failed, and that
+ * are slow, would end the process. */
+static enum status rank_main(struct world *world, void *argument)
 {
+    struct job *job = argument;
     struct tap *tap = &job->tap[world->rank];
     struct tape_recorder *recorder = NULL;
     struct rank_state state;
@@ -135,14 +137,15 @@ static enum status record_real(struct job *job, struct world *world, struct memo
     tap->on = true;
     TRY(rank_step(&state, &result));
     tap->on = false;
-    *use = device_memory(state.device);
+    job->use[world->rank] = device_memory(state.device);
     rank_destroy(&state);
-    return tape_recorder_stop(recorder, out);
+    return tape_recorder_stop(recorder, &job->real[world->rank]);
 }
 
 /* The memory of each part, against a dry run and the closed formula. */
-static enum status compare_memory(const struct job *job, int rank, const struct memory_use *use)
+static enum status compare_memory(const struct job *job, int rank)
 {
+    const struct memory_use *use = &job->use[rank];
     struct memory_plan plan;
     struct memory_table formula;
     enum status status = OK;
@@ -161,22 +164,12 @@ static enum status compare_memory(const struct job *job, int rank, const struct 
     return status;
 }
 
-static enum status rank_main(struct world *world, void *argument)
+static enum status check_rank(struct job *job, int rank)
 {
-    struct job *job = argument;
-    struct tape *real = NULL, *plan = NULL;
-    struct memory_use use;
-    TRY(record_real(job, world, &use, &real));
-    enum status status = tape_record(&job->run, world->rank, &plan);
-    if (status == OK)
-        status = tape_compare(real, plan);
-    if (status == OK)
-        status = tape_compare_traffic(plan, &job->tap[world->rank].traffic);
-    if (status == OK)
-        status = compare_memory(job, world->rank, &use);
-    tape_destroy(real);
-    job->plan[world->rank] = plan;
-    return status;
+    TRY(tape_record(&job->run, rank, &job->plan[rank]));
+    TRY(tape_compare(job->real[rank], job->plan[rank]));
+    TRY(tape_compare_traffic(job->plan[rank], &job->tap[rank].traffic));
+    return compare_memory(job, rank);
 }
 
 static enum status open_job(const struct recipe *recipe, struct job *job)
@@ -190,8 +183,10 @@ static enum status open_job(const struct recipe *recipe, struct job *job)
 
 static void close_job(struct job *job)
 {
-    for (int rank = 0; rank < MOST_RANKS; rank++)
+    for (int rank = 0; rank < MOST_RANKS; rank++) {
+        tape_destroy(job->real[rank]);
         tape_destroy(job->plan[rank]);
+    }
     run_destroy(&job->run);
 }
 
@@ -215,6 +210,8 @@ static enum status run_threads_of(const struct recipe *recipe, enum fault fault,
     job.tap[0].fault = fault;
     job.tap[0].left = left;
     enum status status = world_run("local", recipe_world_size(recipe), rank_main, &job);
+    for (int rank = 0; status == OK && rank < job.run.mesh.world; rank++)
+        status = check_rank(&job, rank);
     if (status == OK)
         status = check_together(&job);
     CHECK(fault == NO_FAULT || job.tap[0].left < 0);
@@ -344,6 +341,8 @@ static enum status process_main(struct world *world, void *argument)
             TRY(open_job(recipe, &job));
             job.processes = true;
             status = rank_main(world, &job);
+            if (status == OK)
+                status = check_rank(&job, world->rank);
             close_job(&job);
             if (world->rank == 0)
                 printf("\"%s\": %s\n", cases[i].layout, status == OK ? "equal" : fail_text());
