@@ -20,7 +20,7 @@ static double bytes(struct tensor t)
 static struct op_cost gemm_cost(const struct gemm *g)
 {
     double k = (double)(g->transpose_a ? g->a.dim[0] : g->a.dim[1]);
-    struct op_cost cost = {.flops = 2.0 * count(g->c) * k + count(g->bias),
+    struct op_cost cost = {.flops = (2.0 * k + (g->bias.data != NULL ? 1.0 : 0.0)) * count(g->c),
                            .bytes = bytes(g->a) + bytes(g->b) + bytes(g->bias) +
                                     (g->accumulate ? 2.0 : 1.0) * bytes(g->c)};
     // A fused epilogue does not load what the GEMM has loaded or computed.
@@ -205,7 +205,7 @@ struct op_cost op_cost(const struct op *op)
                            (op->quantize.block_rows > 0 ? 2.0 : 1.0) * bytes(op->quantize.in) +
                                bytes(op->quantize.out));
     case OP_HADAMARD:
-        return elementwise(op->hadamard.in, 5.0, 2.0 * bytes(op->hadamard.in));
+        return elementwise(op->hadamard.in, 5.0, bytes(op->hadamard.in) + bytes(op->hadamard.out));
     case OP_KIND_COUNT:
         break;
     }
