@@ -4,12 +4,13 @@
 #include "base/text.h"
 #include "kernels/device.h"
 #include "parallel/comm.h"
-#include "tools/cli/cmd_data.h"
 #include "tools/cli/cmd_generate.h"
+#include "tools/cli/cmd_plan.h"
 #include "tools/cli/cmd_profile.h"
 #include "tools/cli/cmd_recipe.h"
 #include "tools/cli/cmd_train.h"
 #include "tools/cli/cmd_verify.h"
+#include "tools/cli/data/cmd_data.h"
 #include "tools/cli/doctor/cmd_doctor.h"
 #include "tools/cli/schedule/cmd_schedule.h"
 
@@ -28,6 +29,7 @@ static const struct command {
     {"train", cmd_train, "RECIPE [key=value ...]", "train a model (under a launcher: one process per rank)"},
     {"verify", cmd_verify, "RECIPE [key=value ...]",
      "compare a layout with one rank: losses, gradients, weights"},
+    {"plan", cmd_plan, "RECIPE [key=value ...]", "memory and step time of a recipe on a cluster"},
     {"generate", cmd_generate, "RUN --prompt TEXT", "generate text with a trained model"},
     {"schedule", cmd_schedule, "NAME -p P -m M", "simulate and draw a pipeline schedule"},
     {"data", cmd_data, "prepare | inspect", "tokenize text into datasets, and inspect them"},

@@ -49,11 +49,3 @@ bool metrics_are_lost(const struct metrics *metrics);
 /* Prints the closing summary. `why`: "done", or the reason for stopping. */
 void metrics_summary(struct metrics *metrics, const char *why);
 void metrics_close(struct metrics *metrics); // accepts NULL
-
-/* Floating-point operations of forward and backward per token: 6 per matmul weight, plus 12 * layers * S * A
- * * D for attention (Narayanan et al. 2021, without recomputation). */
-double model_flops_per_token(const struct model_config *model);
-/* The fraction of these FLOPs that remains if only the causal half of attention is counted, as Megatron-LM
- * reports it today (num_floating_point_operations). Multiply a utilisation by it to convert to that
- * convention. */
-double model_causal_share(const struct model_config *model);

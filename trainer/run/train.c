@@ -10,6 +10,7 @@
 #include "trainer/optimizer/learning_rate.h"
 #include "trainer/plan/dry_run.h"
 #include "trainer/plan/memory_plan.h"
+#include "trainer/plan/model_flops.h"
 #include "trainer/plan/report.h"
 #include "trainer/run/metrics.h"
 #include "trainer/run/run_folder.h"

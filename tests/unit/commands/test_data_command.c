@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/text.h"
 #include "tests/fixtures/bpe_fixture.h"
-#include "tools/cli/cmd_data.h"
+#include "tools/cli/data/cmd_data.h"
 #include "trainer/data/dataset.h"
 #include "trainer/tokenizer/tokenizer.h"
 

@@ -4,7 +4,7 @@
  *     text_read() -> chunks -> encoder -> dataset_writer -> PREFIX.bin, PREFIX.idx
  *
  * Data is streamed in chunks, so documents may have any size. */
-#include "tools/cli/cmd_data_options.h"
+#include "tools/cli/data/cmd_data_options.h"
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -56,7 +56,7 @@ static enum status text_options_of(const struct data_options *o, struct text_opt
     return OK;
 }
 
-enum { CHUNK_BYTES = 1 << 20 }; // bytes of text per encoder call
+enum { PIECE_BYTES = 1 << 20 }; // bytes of text per encoder call
 
 /* State of one prepare. */
 struct pump {
@@ -92,9 +92,9 @@ static enum status pump_append(void *context, const char *bytes, int64_t length)
     struct pump *p = context;
     // In chunks: ids take four times the bytes of the text.
     for (int64_t part; length > 0; bytes += part, length -= part) {
-        part = length < CHUNK_BYTES ? length : CHUNK_BYTES;
+        part = length < PIECE_BYTES ? length : PIECE_BYTES;
         text_add_bytes(&p->held, bytes, (size_t)part);
-        if (p->held.length >= CHUNK_BYTES)
+        if (p->held.length >= PIECE_BYTES)
             TRY(pump_encode(p, encoder_cut(p->encoder, p->held.chars, (int64_t)p->held.length)));
     }
     return OK;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/cmd_data.h"
+#include "tools/cli/data/cmd_data.h"
 
 #include "base/text.h"
-#include "tools/cli/cmd_data_options.h"
+#include "tools/cli/data/cmd_data_options.h"
 #include "tools/cli/options.h"
 
 #include <stdlib.h>

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid plan: memory and step time of a recipe on a cluster, without data, GPU or training. */
+#include "tools/cli/cmd_plan.h"
+
+#include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
+#include "trainer/plan/step_plan.h"
+#include "trainer/recipe/recipe_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "cuboid plan RECIPE [key=value ...] [--json] [--ops]\n"
+    "\n"
+    "Prints what the recipe needs and how long a step takes, before anything runs: layers by rank, memory\n"
+    "by part, messages, and, with cluster.profile, the time of a step and where it goes. The program\n"
+    "itself runs on a device that computes nothing: neither data nor a GPU is needed (docs/planning.md).\n"
+    "\n"
+    "  cuboid plan recipes/gpt3-1.3b.yaml tp=2 pp=4 dp=4 cluster.profile=dgx-a100-80\n"
+    "\n"
+    "  --json   one JSON object, with the names of metrics.jsonl\n"
+    "  --ops    also the ops of the rank that computes for the longest time, most expensive first\n"
+    "\n"
+    "With the profile of a GPU, the plan is for cluster.device=cuda, unless cluster.dry_device is given.\n"
+    "Exit status: 0 if it fits, or without a profile; 1 if it does not; 2 for a recipe that cannot run.\n";
+
+struct arguments {
+    bool json, ops;
+    char **recipe; // "plan", recipe, overrides: arguments of recipe_argument()
+    int count;
+};
+
+enum { MORE = 2 }; // overrides added here
+
+static enum status parse(int argc, char **argv, struct arguments *out)
+{
+    *out = (struct arguments){.recipe = calloc((size_t)argc + 1 + MORE, sizeof(char *))};
+    const struct option options[] = {{"--json", OPTION_FLAG, &out->json, 0, 0},
+                                     {"--ops", OPTION_FLAG, &out->ops, 0, 0}};
+    if (out->recipe == NULL)
+        return fail(NO_MEMORY, "no memory for the arguments");
+    out->recipe[0] = argv[0];
+    TRY(options_parse(argc, argv, options, sizeof options / sizeof *options,
+                      (const char **)(uintptr_t)(out->recipe + 1), &out->count));
+    out->count++;
+    return OK;
+}
+
+static enum status load_profile(const struct recipe *recipe, struct cluster_profile **out)
+{
+    struct problems problems = {0};
+    *out = NULL;
+    if (recipe->cluster.profile == NULL)
+        return OK;
+    enum status status = profile_load(recipe->cluster.profile, out, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    return status == OK ? OK : fail(status, "cluster.profile %s cannot be used", recipe->cluster.profile);
+}
+
+/* The recipe on the dry device, and its profile. Returns the exit status. */
+static int load(struct arguments *arguments, struct recipe **recipe, struct cluster_profile **profile)
+{
+    int size = 0;
+    arguments->recipe[arguments->count++] = (char *)(uintptr_t) "cluster.device=dry";
+    int status = recipe_argument(arguments->count, arguments->recipe, true, recipe, &size);
+    if (status != 0)
+        return status;
+    status = exit_status_of_input(load_profile(*recipe, profile));
+    bool given = (*recipe)->origin[row_of("cluster.dry_device")].kind != FROM_DEFAULT;
+    if (status != 0 || *profile == NULL || (*profile)->device.is_cpu || given)
+        return status;
+    recipe_destroy(*recipe);
+    *recipe = NULL;
+    arguments->recipe[arguments->count++] = (char *)(uintptr_t) "cluster.dry_device=cuda";
+    return recipe_argument(arguments->count, arguments->recipe, true, recipe, &size);
+}
+
+static enum status print(const struct step_plan *plan, const struct arguments *arguments)
+{
+    if (arguments->json) {
+        struct text json = {0};
+        step_plan_json(plan, &json);
+        fputs(text_chars(&json), stdout);
+        text_free(&json);
+        return OK;
+    }
+    TRY(step_plan_print(plan, stdout));
+    return arguments->ops ? step_plan_print_ops(plan, stdout) : OK;
+}
+
+static int plan_and_print(const struct arguments *arguments, const struct recipe *recipe,
+                          const struct cluster_profile *profile)
+{
+    struct run run;
+    struct step_plan plan;
+    enum status status = run_create(recipe, false, &run);
+    if (status != OK)
+        return exit_status_of_input(status);
+    status = step_plan_make(&run, profile, &plan);
+    bool fits = true;
+    if (status == OK) {
+        fits = plan.fits;
+        status = print(&plan, arguments);
+        step_plan_free(&plan);
+    }
+    run_destroy(&run);
+    return status != OK ? exit_status_of_input(status) : fits ? 0 : 1;
+}
+
+int cmd_plan(int argc, char **argv)
+{
+    struct arguments arguments;
+    struct recipe *recipe = NULL;
+    struct cluster_profile *profile = NULL;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            fputs(help, stdout);
+            return 0;
+        }
+    int status = exit_status_of_input(parse(argc, argv, &arguments));
+    if (status == 0)
+        status = load(&arguments, &recipe, &profile);
+    if (status == 0)
+        status = plan_and_print(&arguments, recipe, profile);
+    profile_destroy(profile);
+    recipe_destroy(recipe);
+    free(arguments.recipe);
+    return status;
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Predicted time of an op and of a message, alone on its device or links. Values of the profile's measured
+ * tables take precedence over its model (trainer/plan/profile/profile.h, docs/planning.md).
+ *
+ *   op           matmul, attention: FLOPs / (peak · efficiency); no op is faster than its memory traffic
+ *   collective   ring: bytes over the slowest link of the ring, and a latency per step
+ *   p2p          bytes over a link, or over the sender's share of its node's NICs */
+#pragma once
+
+#include "kernels/device_plan.h"
+#include "parallel/comm.h"
+#include "trainer/plan/profile/profile.h"
+
+/* Where ranks are: rank r runs on node r / ranks_per_node. */
+struct cost_options {
+    const struct cluster_profile *profile;
+    int ranks_per_node;
+    int threads; // of each rank, on a CPU, whose cores and bandwidth the ranks of a node share
+    bool tf32;   // matmuls of f32 use it
+};
+
+/* The categories of a step's compute time. */
+enum cost_class { COST_MATMUL, COST_ATTENTION, COST_MEMORY, COST_LAUNCH, COST_CLASSES };
+const char *cost_class_name(enum cost_class class);
+enum cost_class cost_class_of(enum op_kind kind);
+
+/* Seconds of an op without its launches, and of its launches. */
+struct op_time {
+    double run_s, launch_s;
+};
+struct op_time cost_of_op(const struct cost_options *options, const struct op_record *op);
+
+/* How a group lies on nodes. */
+struct group_shape {
+    int ranks;
+    int nodes;
+    int per_node; // most ranks on one node
+};
+struct group_shape cost_group_shape(const struct cost_options *options, const int *ranks, int size);
+
+/* Seconds of a call. bytes: of the whole tensor, as in observed_message. Send and receive: between two ranks
+ * of the group. 0 for a group of one rank. */
+double cost_of_message(const struct cost_options *options, enum call call, struct group_shape group,
+                       int64_t bytes);

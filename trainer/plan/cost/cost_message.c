@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Collectives as rings (Patarasuk and Yuan, JPDC 2009). The bus bandwidth, as nccl-tests define it, is that
+ * of the ring's slowest link, which each byte of an all-reduce of n ranks crosses 2 (n - 1)/n times. */
+#include "trainer/plan/cost/cost.h"
+#include "trainer/plan/cost/cost_measured.h"
+
+#include <math.h>
+
+struct group_shape cost_group_shape(const struct cost_options *options, const int *ranks, int size)
+{
+    struct group_shape shape = {.ranks = size};
+    const int per_node = options->ranks_per_node > 0 ? options->ranks_per_node : size;
+    for (int i = 0; i < size; i++) {
+        int here = 0;
+        bool first = true;
+        for (int k = 0; k < size; k++) {
+            bool same = ranks[k] / per_node == ranks[i] / per_node;
+            here += same;
+            first = first && !(same && k < i);
+        }
+        shape.nodes += first;
+        shape.per_node = here > shape.per_node ? here : shape.per_node;
+    }
+    return shape;
+}
+
+/* Between ranks of one node; through memory where nothing else is known. */
+static double link_bandwidth(const struct cost_options *options)
+{
+    const struct cluster_profile *p = options->profile;
+    return p->node.link_bandwidth > 0.0 ? p->node.link_bandwidth : p->device.memory_bandwidth;
+}
+
+/* Between nodes: the group's share of a node's NICs. */
+static double network_bandwidth(const struct cost_options *options, int ranks_here)
+{
+    const struct profile_network *network = &options->profile->network;
+    if (network->nics == 0 || network->bandwidth <= 0.0)
+        return link_bandwidth(options); // a profile without a network
+    double users = options->ranks_per_node > ranks_here ? options->ranks_per_node : ranks_here;
+    return network->nics * network->bandwidth * ranks_here / users;
+}
+
+static double saturation(double bytes, double half_bytes)
+{
+    return bytes / (bytes + half_bytes);
+}
+
+static double bus_bandwidth(const struct cost_options *options, struct group_shape group, double bytes)
+{
+    const struct profile_model *model = &options->profile->model;
+    double link = link_bandwidth(options) * model->collective_link_efficiency *
+                  saturation(bytes, model->collective_link_half_bytes);
+    if (group.nodes <= 1)
+        return link;
+    double network = network_bandwidth(options, group.per_node) * model->collective_network_efficiency *
+                     saturation(bytes, model->collective_network_half_bytes) /
+                     (1.0 + model->congestion * log2(group.nodes));
+    return group.per_node > 1 ? fmin(link, network) : network;
+}
+
+/* Latency of passing something once around the ring. */
+static double round_latency(const struct cost_options *options, struct group_shape group)
+{
+    const double link = options->profile->node.link_latency_s, network = options->profile->network.latency_s;
+    return (group.ranks - group.nodes) * link + (group.nodes > 1 ? group.nodes * network : 0.0);
+}
+
+static double p2p_s(const struct cost_options *options, struct group_shape group, double bytes)
+{
+    const struct cluster_profile *p = options->profile;
+    double seconds;
+    if (measured_seconds(&p->measured[MEASURED_P2P], 2, group.nodes > 1 ? 2 : 1, bytes, &seconds))
+        return seconds;
+    if (group.nodes > 1)
+        return p->network.latency_s + bytes / (network_bandwidth(options, 1) * p->model.p2p_efficiency);
+    return p->node.link_latency_s + bytes / (link_bandwidth(options) * p->model.p2p_efficiency);
+}
+
+static bool measured(const struct cost_options *options, enum call call, struct group_shape group,
+                     double bytes, double *out)
+{
+    static const enum profile_kind kinds[CALL_COUNT] = {[CALL_ALL_REDUCE] = MEASURED_ALL_REDUCE,
+                                                        [CALL_ALL_GATHER] = MEASURED_ALL_GATHER,
+                                                        [CALL_REDUCE_SCATTER] = MEASURED_REDUCE_SCATTER};
+    if (kinds[call] == MEASURED_MATMUL)
+        return false;
+    return measured_seconds(&options->profile->measured[kinds[call]], group.ranks, group.nodes, bytes, out);
+}
+
+/* The faster of a ring and, for few bytes, a tree. */
+static double all_reduce_s(const struct cost_options *options, struct group_shape group, double bytes)
+{
+    const double n = group.ranks, link = options->profile->node.link_latency_s,
+                 network = options->profile->network.latency_s;
+    const double wire = bytes > 0.0 ? bytes / bus_bandwidth(options, group, bytes) : 0.0;
+    const double depth_s = log2(group.per_node) * link + log2(group.nodes) * network;
+    return fmin(2.0 * round_latency(options, group) + 2.0 * (n - 1.0) / n * wire, 2.0 * depth_s + 2.0 * wire);
+}
+
+double cost_of_message(const struct cost_options *options, enum call call, struct group_shape group,
+                       int64_t bytes)
+{
+    const double n = group.ranks, b = (double)bytes, around = round_latency(options, group);
+    double seconds;
+    if (group.ranks < 2)
+        return 0.0;
+    if (measured(options, call, group, b, &seconds))
+        return seconds;
+    switch (call) {
+    case CALL_SEND:
+    case CALL_RECEIVE:
+        return p2p_s(options, group, b);
+    case CALL_ALL_REDUCE:
+        return all_reduce_s(options, group, b);
+    case CALL_REDUCE_SCATTER:
+    case CALL_ALL_GATHER:
+    case CALL_ALL_TO_ALL:
+        return around + (bytes > 0 ? (n - 1.0) / n * b / bus_bandwidth(options, group, b) : 0.0);
+    case CALL_BROADCAST:
+        return around + (bytes > 0 ? b / bus_bandwidth(options, group, b) : 0.0);
+    case CALL_BARRIER:
+    case CALL_COUNT:
+        break;
+    }
+    return around;
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/cost/cost.h"
+#include "trainer/plan/cost/cost_measured.h"
+
+#include <math.h>
+
+const char *cost_class_name(enum cost_class class)
+{
+    static const char *const names[] = {[COST_MATMUL] = "matmul",
+                                        [COST_ATTENTION] = "attention",
+                                        [COST_MEMORY] = "memory_bound",
+                                        [COST_LAUNCH] = "launch"};
+    CHECK(class < COST_CLASSES);
+    return names[class];
+}
+
+enum cost_class cost_class_of(enum op_kind kind)
+{
+    if (kind == OP_GEMM)
+        return COST_MATMUL;
+    return kind == OP_ATTENTION_FORWARD || kind == OP_ATTENTION_BACKWARD ? COST_ATTENTION : COST_MEMORY;
+}
+
+static enum profile_dtype dtype_of(const struct cost_options *options, enum dtype dtype)
+{
+    if (dtype == BF16)
+        return PROFILE_BF16;
+    if (dtype == F16)
+        return PROFILE_FP16;
+    return options->tf32 && options->profile->device.peak_flops[PROFILE_TF32] > 0.0 ? PROFILE_TF32
+                                                                                    : PROFILE_FP32;
+}
+
+/* This rank's part of its device: ranks share the cores of a CPU, and each has a GPU of its own. */
+static double core_share(const struct cost_options *options)
+{
+    const struct profile_device *device = &options->profile->device;
+    double ranks = options->ranks_per_node > 0 ? options->ranks_per_node : 1, cores = device->cores;
+    if (!device->is_cpu)
+        return 1.0;
+    double threads = options->threads > 0 ? options->threads : cores;
+    return fmin(threads / cores, 1.0 / ranks);
+}
+
+static double memory_share(const struct cost_options *options)
+{
+    bool shared = options->profile->device.is_cpu && options->ranks_per_node > 1;
+    return shared ? 1.0 / options->ranks_per_node : 1.0;
+}
+
+/* The peak of a dtype, or that of fp32 where the device has none. */
+static double peak_of(const struct cost_options *options, enum profile_dtype dtype)
+{
+    const double *peak = options->profile->device.peak_flops;
+    return core_share(options) * (peak[dtype] > 0.0 ? peak[dtype] : peak[PROFILE_FP32]);
+}
+
+static double memory_s(const struct cost_options *options, double bytes)
+{
+    const struct cluster_profile *p = options->profile;
+    double rate;
+    if (bytes <= 0.0)
+        return 0.0;
+    if (!measured_rate(&p->measured[MEASURED_MEMORY], (int64_t[]){(int64_t)bytes, 1, 1}, PROFILE_FP32, &rate))
+        rate = p->device.memory_bandwidth * p->model.memory_efficiency * bytes /
+               (bytes + p->model.memory_half_bytes);
+    return bytes / (rate * memory_share(options));
+}
+
+/* The used share of the last wave of output tiles. */
+static double waves(const struct cluster_profile *p, const int64_t *shape)
+{
+    const int64_t edge = p->model.matmul_tile, cores = p->device.cores;
+    if (edge <= 0 || cores <= 0 || p->device.is_cpu)
+        return 1.0;
+    int64_t tiles = ((shape[0] + edge - 1) / edge) * ((shape[1] + edge - 1) / edge);
+    int64_t rounds = (tiles + cores - 1) / cores;
+    return rounds > 0 ? (double)tiles / (double)(rounds * cores) : 1.0;
+}
+
+static double matmul_s(const struct cost_options *options, const struct op_record *op)
+{
+    enum { ROW_BYTES = 16 };
+    const struct profile_model *model = &options->profile->model;
+    const enum profile_dtype dtype = dtype_of(options, op->dtype);
+    const double m = (double)op->shape[0], n = (double)op->shape[1], k = (double)op->shape[2];
+    const double flops = 2.0 * m * n * k;
+    double rate;
+    if (flops <= 0.0)
+        return 0.0;
+    if (measured_rate(&options->profile->measured[MEASURED_MATMUL], op->shape, dtype, &rate))
+        return flops / (rate * core_share(options));
+    int64_t each = (int64_t)dtype_bytes(op->dtype);
+    bool aligned = op->shape[1] * each % ROW_BYTES == 0 && op->shape[2] * each % ROW_BYTES == 0;
+    double efficiency = model->matmul_efficiency * flops / (flops + model->matmul_half_flops) * k /
+                        (k + model->matmul_half_k) * waves(options->profile, op->shape) *
+                        (aligned ? 1.0 : model->matmul_unaligned);
+    return flops / (peak_of(options, dtype) * efficiency);
+}
+
+static double attention_s(const struct cost_options *options, const struct op_record *op)
+{
+    const struct profile_model *model = &options->profile->model;
+    const bool forward = op->kind == OP_ATTENTION_FORWARD;
+    const enum profile_dtype dtype = dtype_of(options, op->dtype);
+    const double flops = op->cost.flops;
+    const struct profile_measured *table =
+        &options->profile->measured[forward ? MEASURED_ATTENTION_FORWARD : MEASURED_ATTENTION_BACKWARD];
+    double rate;
+    if (flops <= 0.0)
+        return 0.0;
+    if (measured_rate(table, op->shape, dtype, &rate))
+        return flops / (rate * core_share(options));
+    double efficiency = (forward ? model->attention_forward : model->attention_backward) * flops /
+                        (flops + model->attention_half_flops);
+    return flops / (peak_of(options, dtype) * efficiency);
+}
+
+struct op_time cost_of_op(const struct cost_options *options, const struct op_record *op)
+{
+    struct op_time time = {.launch_s = op->launches * options->profile->model.launch_s};
+    double compute_s = op->kind == OP_GEMM                         ? matmul_s(options, op)
+                       : cost_class_of(op->kind) == COST_ATTENTION ? attention_s(options, op)
+                                                                   : 0.0;
+    // A measured matmul or attention includes its memory traffic, and the model is limited by it.
+    time.run_s = fmax(compute_s, memory_s(options, op->cost.bytes));
+    return time;
+}

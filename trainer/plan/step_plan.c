@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/step_plan.h"
+
+#include "trainer/plan/model_flops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory and tapes ---- */
+
+static enum status plan_row(struct step_plan *plan, int pp)
+{
+    const struct run *run = plan->run;
+    struct part_row *row = &plan->rows[pp];
+    struct memory_plan memory;
+    *row = (struct part_row){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp}),
+                             .pp = pp,
+                             .slots = plan->slots + pp * run->schedule->chunks * SLOT_LIFETIMES};
+    TRY(memory_plan_make(run, row->rank, row->slots, &memory));
+    memcpy(row->part_bytes, memory.use.peak_bytes, sizeof row->part_bytes);
+    row->bytes = memory.use.peak_total_bytes;
+    plan->fullest = row->bytes > plan->rows[plan->fullest].bytes ? pp : plan->fullest;
+    return tape_record(run, row->rank, &plan->tapes[pp]);
+}
+
+static enum status allocate(struct step_plan *plan)
+{
+    const size_t count = (size_t)plan->count, chunks = (size_t)plan->run->schedule->chunks;
+    plan->rows = calloc(count, sizeof *plan->rows);
+    plan->slots = calloc(count * chunks * SLOT_LIFETIMES, sizeof *plan->slots);
+    plan->tapes = calloc(count, sizeof(struct tape *));
+    if (plan->rows == NULL || plan->slots == NULL || plan->tapes == NULL)
+        return fail(NO_MEMORY, "no memory for the plan of %d ranks", plan->count);
+    return OK;
+}
+
+/* ---- time ---- */
+
+static struct cost_options cost_options(const struct step_plan *plan)
+{
+    const struct recipe *recipe = plan->run->recipe;
+    const int world = plan->run->mesh.world, devices = plan->profile->node.devices;
+    const int per_node = recipe->cluster.gpus_per_node > 0 ? recipe->cluster.gpus_per_node
+                         : plan->profile->device.is_cpu    ? world
+                                                           : devices;
+    return (struct cost_options){.profile = plan->profile,
+                                 .ranks_per_node = per_node < world ? per_node : world,
+                                 .threads = recipe->cluster.threads_per_rank,
+                                 .tf32 = recipe->kernels.tf32};
+}
+
+/* FLOPs that a pipeline rank executes in matmuls and attention. */
+static double executed_flops(const struct tape *tape)
+{
+    double flops = 0.0;
+    for (int lane = 0; lane < tape->lane_count; lane++)
+        for (int i = 0; i < tape->lanes[lane].count; i++) {
+            const struct tape_item *item = &tape->lanes[lane].items[i];
+            if (item->kind == TAPE_OP && cost_class_of(tape->ops[item->index].kind) != COST_MEMORY)
+                flops += tape->ops[item->index].cost.flops;
+        }
+    return flops;
+}
+
+static void compute_rates(struct step_plan *plan)
+{
+    const struct recipe *recipe = plan->run->recipe;
+    const double tokens = (double)(recipe->train.global_batch_size * recipe->model.seq_length);
+    const double peak = recipe->logging.peak_flops;
+    double executed = 0.0, bubble = 0.0;
+    for (int i = 0; i < plan->count; i++) {
+        executed += executed_flops(plan->tapes[i]) / plan->count;
+        bubble += plan->step->ranks[i].bubble_s / plan->count;
+    }
+    plan->step_s = plan->step->step_s + plan->profile->model.step_overhead_s;
+    plan->tokens_per_s = tokens / plan->step_s;
+    plan->tflops_per_rank =
+        model_flops_per_token(&recipe->model) * plan->tokens_per_s / plan->run->mesh.world * 1e-12;
+    plan->mfu = peak > 0.0 ? plan->tflops_per_rank * 1e12 / peak : 0.0;
+    plan->hfu = peak > 0.0 ? executed / plan->step_s / peak : 0.0;
+    plan->bubble_fraction = bubble / plan->step_s;
+}
+
+static void check_fit(struct step_plan *plan)
+{
+    const struct profile_device *device = &plan->profile->device;
+    const double allocated =
+        (double)plan->rows[plan->fullest].bytes * (1.0 + plan->profile->model.fragmentation);
+    const int ranks = device->is_cpu ? plan->cost.ranks_per_node : 1;
+    plan->device_bytes = device->memory_bytes;
+    plan->needed_bytes = (int64_t)allocated * ranks + device->reserved_bytes;
+    plan->fits = plan->needed_bytes <= plan->device_bytes;
+}
+
+static enum status make(struct step_plan *plan)
+{
+    TRY(allocate(plan));
+    for (int pp = 0; pp < plan->count; pp++)
+        TRY(plan_row(plan, pp));
+    plan->fits = true;
+    if (plan->profile == NULL)
+        return OK;
+    plan->cost = cost_options(plan);
+    TRY(predict_step(&plan->cost, plan->tapes, plan->count, &plan->step));
+    compute_rates(plan);
+    check_fit(plan);
+    return OK;
+}
+
+enum status step_plan_make(const struct run *run, const struct cluster_profile *profile,
+                           struct step_plan *out)
+{
+    *out = (struct step_plan){.run = run, .profile = profile, .count = run->mesh.degrees.pp};
+    enum status status = make(out);
+    if (status != OK)
+        step_plan_free(out);
+    return status;
+}
+
+void step_plan_free(struct step_plan *plan)
+{
+    for (int i = 0; plan->tapes != NULL && i < plan->count; i++)
+        tape_destroy(plan->tapes[i]);
+    free(plan->tapes);
+    free(plan->rows);
+    free(plan->slots);
+    prediction_destroy(plan->step);
+    *plan = (struct step_plan){.run = NULL};
+}

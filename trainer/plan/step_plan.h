@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a run needs and how long a step takes, before anything is allocated: memory by part of one rank of
+ * each pipeline coordinate (memory_plan.h), and, with a cluster profile, the time of a step and where it goes
+ * (predict/predict.h).
+ *
+ *   recipe ── each pipeline rank on dry ──> memory, tape ── profile ──> prediction ──> plan */
+#pragma once
+
+#include "trainer/plan/memory_plan.h"
+#include "trainer/plan/predict/predict.h"
+#include "trainer/plan/report.h"
+
+#include <stdio.h>
+
+struct step_plan {
+    const struct run *run;
+    const struct cluster_profile *profile; // NULL: no times
+    struct cost_options cost;
+    int count;               // pipeline ranks
+    struct part_row *rows;   // [count]
+    struct slot_use *slots;  // of the rows
+    struct tape **tapes;     // [count]
+    struct prediction *step; // NULL without a profile
+    int fullest;             // the row with the most memory
+    /* Without a profile 0. */
+    double step_s; // with the profile's overhead per step
+    double tokens_per_s, tflops_per_rank, mfu, hfu, bubble_fraction;
+    int64_t device_bytes, needed_bytes; // of one device; what its ranks need, with what is reserved
+    bool fits;                          // true without a profile
+};
+
+/* Plans the run. The run, and `profile`, which may be NULL, must outlive the plan. Returns the errors that a
+ * run would return (BAD_RECIPE, ...). */
+MUST_USE enum status step_plan_make(const struct run *run, const struct cluster_profile *profile,
+                                    struct step_plan *out);
+void step_plan_free(struct step_plan *plan);
+
+/* As text; as one JSON object with the names of metrics.jsonl. */
+MUST_USE enum status step_plan_print(const struct step_plan *plan, FILE *to);
+void step_plan_json(const struct step_plan *plan, struct text *out);
+/* The ops of the rank that computes for the longest time, most expensive first: shape, count, FLOPs, bytes,
+ * time, share. */
+MUST_USE enum status step_plan_print_ops(const struct step_plan *plan, FILE *to);

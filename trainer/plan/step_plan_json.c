@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/step_plan.h"
+
+#include "trainer/plan/model_flops.h"
+
+#include <math.h>
+
+static void add_number(struct text *out, const char *key, double value)
+{
+    char number[NUMBER_CHARS];
+    text_add(out, ", \"%s\": %s", key, isfinite(value) ? number_text(value, number) : "null");
+}
+
+static void add_integer(struct text *out, const char *key, int64_t value)
+{
+    text_add(out, ", \"%s\": %lld", key, (long long)value);
+}
+
+static void add_memory(const struct step_plan *plan, struct text *out)
+{
+    const struct part_row *row = &plan->rows[plan->fullest];
+    add_integer(out, "memory_peak_bytes", row->bytes);
+    add_integer(out, "memory_peak_rank", row->rank);
+    text_add(out, ", \"memory_bytes\": {");
+    for (int part = 0; part < PART_COUNT; part++)
+        text_add(out, "%s\"%s\": %lld", part > 0 ? ", " : "", part_name((enum part)part),
+                 (long long)row->part_bytes[part]);
+    text_add(out, "}");
+    if (plan->profile == NULL)
+        return;
+    add_integer(out, "device_memory_bytes", plan->device_bytes);
+    add_integer(out, "needed_bytes", plan->needed_bytes);
+    text_add(out, ", \"fits\": %s", plan->fits ? "true" : "false");
+}
+
+static void add_stages(const struct step_plan *plan, struct text *out)
+{
+    const struct run *run = plan->run;
+    text_add(out, ", \"stages\": [");
+    for (int stage = 0; stage < run->schedule->stages; stage++)
+        text_add(out, "%s{\"stage\": %d, \"first_layer\": %d, \"layers\": %d, \"pp\": %d}",
+                 stage > 0 ? ", " : "", stage, run->stage_first_layer[stage],
+                 run->stage_first_layer[stage + 1] - run->stage_first_layer[stage],
+                 run->schedule->rank_of[0][stage]);
+    text_add(out, "]");
+}
+
+/* Means over the pipeline ranks; with the overhead they add up to step_time_s. */
+static void add_breakdown(const struct step_plan *plan, struct text *out)
+{
+    const struct prediction *step = plan->step;
+    const double share = 1.0 / step->count;
+    double run_s[COST_CLASSES] = {0}, exposed_s[PREDICT_GROUPS] = {0}, bubble_s = 0.0;
+    for (int i = 0; i < step->count; i++) {
+        for (int c = 0; c < COST_CLASSES; c++)
+            run_s[c] += share * step->ranks[i].run_s[c];
+        for (int g = 0; g < PREDICT_GROUPS; g++)
+            exposed_s[g] += share * step->ranks[i].exposed_s[g];
+        bubble_s += share * step->ranks[i].bubble_s;
+    }
+    text_add(out, ", \"breakdown_s\": {\"step_overhead\": %.9g", plan->profile->model.step_overhead_s);
+    for (int c = 0; c < COST_CLASSES; c++)
+        add_number(out, cost_class_name((enum cost_class)c), run_s[c]);
+    add_number(out, "bubble", bubble_s);
+    for (int g = 0; g < PREDICT_GROUPS; g++)
+        add_number(out, predict_group_name((enum predict_group)g), exposed_s[g]);
+    text_add(out, "}, \"exposed_communication_s\": {");
+    for (int g = 0; g < PREDICT_GROUPS; g++) {
+        char number[NUMBER_CHARS];
+        text_add(out, "%s\"%s\": %s", g > 0 ? ", " : "", predict_group_name((enum predict_group)g),
+                 number_text(exposed_s[g], number));
+    }
+    text_add(out, "}");
+}
+
+static void add_times(const struct step_plan *plan, struct text *out)
+{
+    const struct recipe *recipe = plan->run->recipe;
+    const double seconds = plan->step_s * (double)recipe->train.train_iters;
+    add_number(out, "step_time_s", plan->step_s);
+    add_number(out, "tokens_per_s", plan->tokens_per_s);
+    add_number(out, "model_tflops_per_rank", plan->tflops_per_rank);
+    add_number(out, "mfu", plan->mfu > 0.0 ? plan->mfu : NAN);
+    add_number(out, "mfu_causal", plan->mfu > 0.0 ? plan->mfu * model_causal_share(&recipe->model) : NAN);
+    add_number(out, "hfu", plan->hfu > 0.0 ? plan->hfu : NAN);
+    add_number(out, "bubble_fraction", plan->bubble_fraction);
+    add_number(out, "train_time_s", seconds);
+    add_number(out, "gpu_hours", seconds * plan->run->mesh.world / 3600.0);
+    add_number(out, "error_fraction",
+               plan->profile->fit.error_fraction > 0.0 ? plan->profile->fit.error_fraction : NAN);
+    add_breakdown(plan, out);
+}
+
+void step_plan_json(const struct step_plan *plan, struct text *out)
+{
+    const struct degrees *d = &plan->run->mesh.degrees;
+    text_add(out, "{\"ranks\": %d", plan->run->mesh.world);
+    add_integer(out, "tp", d->tp);
+    add_integer(out, "pp", d->pp);
+    add_integer(out, "dp", d->dp);
+    add_memory(plan, out);
+    add_stages(plan, out);
+    if (plan->profile != NULL)
+        add_times(plan, out);
+    text_add(out, "}\n");
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/step_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- where the time goes ---- */
+
+static void print_line_of(FILE *to, const char *what, double seconds, double step_s)
+{
+    if (seconds > 0.0)
+        fprintf(to, "  %-34s %11.3f ms %6.1f %%\n", what, 1e3 * seconds, 100.0 * seconds / step_s);
+}
+
+static void print_breakdown(const struct step_plan *plan, FILE *to)
+{
+    static const char *const classes[COST_CLASSES] = {"matmuls", "attention", "memory-bound ops",
+                                                      "kernel launches"};
+    static const char *const groups[PREDICT_GROUPS] = {
+        "exposed tensor-parallel messages", "exposed pipeline messages", "exposed data-parallel messages",
+        "exposed other messages"};
+    const struct prediction *step = plan->step;
+    double bubble_s = 0.0;
+    fprintf(to, "where the time goes, mean of the pipeline ranks:\n");
+    for (int c = 0; c < COST_CLASSES; c++) {
+        double sum = 0.0;
+        for (int i = 0; i < step->count; i++)
+            sum += step->ranks[i].run_s[c];
+        print_line_of(to, classes[c], sum / step->count, plan->step_s);
+    }
+    for (int g = 0; g < PREDICT_GROUPS; g++) {
+        double sum = 0.0;
+        for (int i = 0; i < step->count; i++)
+            sum += step->ranks[i].exposed_s[g];
+        print_line_of(to, groups[g], sum / step->count, plan->step_s);
+    }
+    for (int i = 0; i < step->count; i++)
+        bubble_s += step->ranks[i].bubble_s / step->count;
+    print_line_of(to, "pipeline bubble", bubble_s, plan->step_s);
+    print_line_of(to, "overhead of a step", plan->profile->model.step_overhead_s, plan->step_s);
+}
+
+static void print_messages(const struct step_plan *plan, FILE *to)
+{
+    fprintf(to, "messages of a step, by group: calls and bytes of one rank\n%5s %6s", "rank", "pp");
+    for (int g = 0; g < PREDICT_GROUPS; g++)
+        fprintf(to, "  %20s", predict_group_name((enum predict_group)g));
+    for (int i = 0; i < plan->count; i++) {
+        const struct predicted_rank *rank = &plan->step->ranks[i];
+        fprintf(to, "\n%5d %6d", plan->rows[i].rank, plan->rows[i].pp);
+        for (int g = 0; g < PREDICT_GROUPS; g++) {
+            char bytes[NUMBER_CHARS], cell[NUMBER_CHARS + 32] = "-";
+            if (rank->calls[g] > 0)
+                snprintf(cell, sizeof cell, "%lld x, %s", (long long)rank->calls[g],
+                         bytes_text(rank->bytes[g], bytes));
+            fprintf(to, "  %20s", cell);
+        }
+    }
+    fprintf(to, "\n");
+}
+
+static void print_times(const struct step_plan *plan, FILE *to)
+{
+    char tokens[NUMBER_CHARS], needed[NUMBER_CHARS], there[NUMBER_CHARS];
+    const double error = plan->profile->fit.error_fraction;
+    fprintf(to, "on %s, %d rank%s per node: step %.4g s", plan->profile->name, plan->cost.ranks_per_node,
+            plan->cost.ranks_per_node == 1 ? "" : "s", plan->step_s);
+    if (error > 0.0)
+        fprintf(to, " (+- %.0f %%)", 100.0 * error);
+    fprintf(to, ", %s tokens/s, %.1f TFLOP/s per rank", count_text(plan->tokens_per_s, tokens),
+            plan->tflops_per_rank);
+    if (plan->mfu > 0.0)
+        fprintf(to, ", MFU %.1f %%, HFU %.1f %%", 100.0 * plan->mfu, 100.0 * plan->hfu);
+    fprintf(to, ", bubble %.1f %%\n", 100.0 * plan->bubble_fraction);
+    print_breakdown(plan, to);
+    print_messages(plan, to);
+    bytes_text(plan->needed_bytes, needed);
+    bytes_text(plan->device_bytes, there);
+    fprintf(to, "memory: rank %d needs the most: %s of %s, with what the device reserves: %s\n",
+            plan->rows[plan->fullest].rank, needed, there, plan->fits ? "it fits" : "it does NOT fit");
+}
+
+enum status step_plan_print(const struct step_plan *plan, FILE *to)
+{
+    struct text advice = {0};
+    report_layout(plan->run, to);
+    report_parts(plan->run, plan->rows, plan->count, to);
+    if (plan->profile == NULL) {
+        fprintf(to, "For the time of a step, set cluster.profile (cuboid profile --list).\n");
+        return OK;
+    }
+    print_times(plan, to);
+    if (!plan->fits) {
+        memory_plan_advise(plan->run->recipe, &advice);
+        fprintf(to, "%s\n", text_chars(&advice));
+    }
+    text_free(&advice);
+    return OK;
+}
+
+/* ---- ops ---- */
+
+struct op_line {
+    struct op_record op;
+    int64_t count;
+    double seconds;
+};
+
+static int more_expensive(const void *a, const void *b)
+{
+    const struct op_line *x = a, *y = b;
+    return x->seconds < y->seconds ? 1 : x->seconds > y->seconds ? -1 : 0;
+}
+
+/* Ops of equal shape differ only in a bias or an accumulated output: their mean is shown. */
+static void merge(struct op_line *lines, int count)
+{
+    for (int i = 0; i < count; i++)
+        for (int k = i + 1; k < count; k++) {
+            struct op_line *a = &lines[i], *b = &lines[k];
+            bool same = b->count > 0 && a->op.kind == b->op.kind && a->op.dtype == b->op.dtype &&
+                        memcmp(a->op.shape, b->op.shape, sizeof a->op.shape) == 0;
+            if (!same)
+                continue;
+            const double all = (double)(a->count + b->count);
+            a->op.cost.flops =
+                ((double)a->count * a->op.cost.flops + (double)b->count * b->op.cost.flops) / all;
+            a->op.cost.bytes =
+                ((double)a->count * a->op.cost.bytes + (double)b->count * b->op.cost.bytes) / all;
+            a->seconds += b->seconds;
+            a->count += b->count;
+            *b = (struct op_line){.count = 0};
+        }
+}
+
+static void print_ops_of(const struct step_plan *plan, int row, struct op_line *lines, FILE *to)
+{
+    const struct tape *tape = plan->tapes[row];
+    double all = 0.0;
+    for (int i = 0; i < tape->op_count; i++) {
+        const struct op_time time = cost_of_op(&plan->cost, &tape->ops[i]);
+        lines[i] = (struct op_line){.op = tape->ops[i], .seconds = time.run_s + time.launch_s};
+    }
+    for (int lane = 0; lane < tape->lane_count; lane++)
+        for (int i = 0; i < tape->lanes[lane].count; i++)
+            if (tape->lanes[lane].items[i].kind == TAPE_OP)
+                lines[tape->lanes[lane].items[i].index].count++;
+    for (int i = 0; i < tape->op_count; i++) {
+        lines[i].seconds *= (double)lines[i].count;
+        all += lines[i].seconds;
+    }
+    merge(lines, tape->op_count);
+    qsort(lines, (size_t)tape->op_count, sizeof *lines, more_expensive);
+    fprintf(to,
+            "rank %d, which computes for the longest time, ops of a step:\n%-58s %8s %12s %12s %12s %7s\n",
+            tape->rank, "  op", "count", "FLOPs each", "bytes each", "ms in all", "share");
+    for (int i = 0; i < tape->op_count; i++) {
+        char name[OP_RECORD_CHARS];
+        if (lines[i].seconds > 0.0)
+            fprintf(to, "  %-56s %8lld %12.4g %12.4g %12.3f %6.1f%%\n", op_record_text(&lines[i].op, name),
+                    (long long)lines[i].count, lines[i].op.cost.flops, lines[i].op.cost.bytes,
+                    1e3 * lines[i].seconds, 100.0 * lines[i].seconds / all);
+    }
+}
+
+/* The pipeline rank that computes for the longest time. */
+static int slowest(const struct step_plan *plan)
+{
+    int found = 0;
+    double most_s = -1.0;
+    for (int i = 0; i < plan->count; i++) {
+        double run_s = 0.0;
+        for (int c = 0; c < COST_CLASSES; c++)
+            run_s += plan->step->ranks[i].run_s[c];
+        found = run_s > most_s ? i : found;
+        most_s = run_s > most_s ? run_s : most_s;
+    }
+    return found;
+}
+
+enum status step_plan_print_ops(const struct step_plan *plan, FILE *to)
+{
+    if (plan->profile == NULL)
+        return fail(BAD_RECIPE, "cluster.profile is none; --ops needs one (cuboid profile --list)");
+    const int row = slowest(plan);
+    struct op_line *lines = calloc((size_t)plan->tapes[row]->op_count + 1, sizeof *lines);
+    if (lines == NULL)
+        return fail(NO_MEMORY, "no memory for the ops of rank %d", plan->rows[row].rank);
+    print_ops_of(plan, row, lines, to);
+    free(lines);
+    return OK;
+}
