@@ -6,20 +6,42 @@
 
 #include <math.h>
 
+/* Ranks of the group on the node of its i-th rank; 0 if an earlier rank is on that node. */
+static int ranks_on_node(const int *ranks, int size, int i, int per_node)
+{
+    int here = 0;
+    for (int k = 0; k < size; k++) {
+        if (ranks[k] / per_node != ranks[i] / per_node)
+            continue;
+        if (k < i)
+            return 0;
+        here++;
+    }
+    return here;
+}
+
+/* The same in ascending order, where the ranks of a node follow each other: i is the first of them. */
+static int ranks_in_run(const int *ranks, int size, int i, int per_node)
+{
+    int here = 1;
+    while (i + here < size && ranks[i + here] / per_node == ranks[i] / per_node)
+        here++;
+    return here;
+}
+
 struct group_shape cost_group_shape(const struct cost_options *options, const int *ranks, int size)
 {
     struct group_shape shape = {.ranks = size};
     const int per_node = options->ranks_per_node > 0 ? options->ranks_per_node : size;
-    for (int i = 0; i < size; i++) {
-        int here = 0;
-        bool first = true;
-        for (int k = 0; k < size; k++) {
-            bool same = ranks[k] / per_node == ranks[i] / per_node;
-            here += same;
-            first = first && !(same && k < i);
-        }
-        shape.nodes += first;
+    bool ascending = true;
+    for (int i = 1; i < size; i++)
+        ascending = ascending && ranks[i] > ranks[i - 1];
+    for (int i = 0; i < size;) {
+        const int here =
+            ascending ? ranks_in_run(ranks, size, i, per_node) : ranks_on_node(ranks, size, i, per_node);
+        shape.nodes += here > 0;
         shape.per_node = here > shape.per_node ? here : shape.per_node;
+        i += ascending ? here : 1;
     }
     return shape;
 }

@@ -40,6 +40,7 @@ struct rank {
     double *messages;             // [tape->message_count] seconds
     int *series;                  // [tape->message_count] of meetings
     enum predict_group *group_of; // [tape->group_count]
+    struct group_shape *shapes;   // [tape->group_count]
     struct predicted_rank *out;
 };
 
@@ -293,17 +294,17 @@ static int known_series(const struct rank *rank, int message)
 static enum status find_messages(struct predictor *p, const struct cost_options *options, struct rank *rank)
 {
     const struct tape *tape = rank->tape;
-    for (int i = 0; i < tape->group_count; i++)
+    for (int i = 0; i < tape->group_count; i++) {
         rank->group_of[i] = kind_of(&tape->groups[i]);
+        rank->shapes[i] = cost_group_shape(options, tape->groups[i].ranks, tape->groups[i].size);
+    }
     for (int i = 0; i < tape->message_count; i++) {
         const struct tape_message *message = &tape->messages[i];
-        const struct tape_group *group = &tape->groups[message->group];
         const int two[] = {tape->rank, message->peer};
         const bool is_two = message->call == CALL_SEND || message->call == CALL_RECEIVE;
-        rank->messages[i] = cost_of_message(options, message->call,
-                                            is_two ? cost_group_shape(options, two, 2)
-                                                   : cost_group_shape(options, group->ranks, group->size),
-                                            message->bytes);
+        rank->messages[i] = cost_of_message(
+            options, message->call, is_two ? cost_group_shape(options, two, 2) : rank->shapes[message->group],
+            message->bytes);
         rank->series[i] = known_series(rank, i);
         if (rank->series[i] < 0)
             rank->series[i] = meetings_series(p->meetings, tape, message);
@@ -342,8 +343,9 @@ static enum status create_rank(struct predictor *p, const struct cost_options *o
     rank->messages = calloc((size_t)tape->message_count + 1, sizeof *rank->messages);
     rank->series = calloc((size_t)tape->message_count + 1, sizeof *rank->series);
     rank->group_of = calloc((size_t)tape->group_count + 1, sizeof *rank->group_of);
+    rank->shapes = calloc((size_t)tape->group_count + 1, sizeof *rank->shapes);
     if (rank->lanes == NULL || rank->ops == NULL || rank->messages == NULL || rank->series == NULL ||
-        rank->group_of == NULL)
+        rank->group_of == NULL || rank->shapes == NULL)
         return fail(NO_MEMORY, "no memory for the prediction of rank %d", tape->rank);
     for (int i = 0; i < tape->op_count; i++)
         rank->ops[i] = cost_of_op(options, &tape->ops[i]);
@@ -360,6 +362,7 @@ static void destroy_rank(struct rank *rank)
     free(rank->messages);
     free(rank->series);
     free(rank->group_of);
+    free(rank->shapes);
 }
 
 /* ---- the whole ---- */
