@@ -250,6 +250,10 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
 
 void rank_destroy(struct rank_state *state)
 {
+    // With post-validation a step returns before its update is complete: other ranks may still read the
+    // weights. An error has no receiver here, as in stream_destroy().
+    enum status ignored = state->compute != NULL ? stream_sync(state->compute) : OK;
+    (void)ignored;
     executor_destroy(state->executor);
     amax_history_destroy(state->amax);
     post_validation_destroy(state->validation);
