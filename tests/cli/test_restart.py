@@ -281,6 +281,10 @@ def test_masked_batch():
     with open("masked/metrics.jsonl", encoding="ascii") as lines:
         rows = [json.loads(line) for line in lines]
     expect("its metrics", all((row["loss"], row["tokens"], row["loss_tokens"]) == (None, 16, 0) for row in rows), rows)
+    for layout in [["dp=2"], ["pp=2"], ["tp=2"]]:
+        done = subprocess.run([CUBOID, "verify", "a.yaml", "data.train=ends", "data.eod_mask_loss=true", *layout],
+                              capture_output=True, text=True, timeout=60, check=False)
+        check(f"verify without a loss, {layout[0]}", done, 0, out="PASS")
     done = train("unmasked", "train.train_iters=1")
     with open("unmasked/metrics.jsonl", encoding="ascii") as lines:
         row = json.loads(next(lines))

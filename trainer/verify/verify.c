@@ -117,10 +117,16 @@ static double size_before_softmax(const struct comparison *c, const struct param
            channel_size(c, row->layer, row->role == ROLE_QUERY ? ROLE_KEY : ROLE_QUERY);
 }
 
+/* Tokens with a loss; 1 if there is none, where loss and gradients are 0. */
+static double tokens_of(const struct snapshot *s)
+{
+    return fmax(s->tokens, 1.0);
+}
+
 /* Divisor from the summed gradients to those of the mean loss. */
 static double divisor_of(const struct snapshot *s)
 {
-    return s->tokens * s->loss_scale;
+    return tokens_of(s) * s->loss_scale;
 }
 
 static void compare_gradients(const struct comparison *c, int row, const float *bound)
@@ -186,10 +192,10 @@ static enum status bounds_of_row(const struct comparison *c, int row, float **ou
     if (*out == NULL)
         return fail(NO_MEMORY, "no memory to compare %s", param->name);
     enum dtype working = recipe_working_dtype(c->recipe);
-    double least = fmax(size_before_softmax(c, param), bound_least(working, c->one->tokens));
+    double least = fmax(size_before_softmax(c, param), bound_least(working, tokens_of(c->one)));
     return bound_gradient(
         c->params, row, c->one->tensor[SNAPSHOT_GRADIENT], c->response->gradient[row], least,
-        bound_spread(c->params, &c->recipe->model, roundoff_of(c->recipe), param->layer, c->one->tokens),
+        bound_spread(c->params, &c->recipe->model, roundoff_of(c->recipe), param->layer, tokens_of(c->one)),
         *out);
 }
 
@@ -225,7 +231,7 @@ static double norm_of(const struct snapshot *s, double *elements)
             sum += (long double)(g * g);
         }
     }
-    return (double)sqrtl(sum) / s->tokens / s->loss_scale;
+    return (double)sqrtl(sum) / divisor_of(s);
 }
 
 static enum status compare_step(const struct comparison *c)
@@ -234,7 +240,7 @@ static enum status compare_step(const struct comparison *c)
     double logit = bound_logit(c->params, c->begin->tensor[SNAPSHOT_WEIGHT], c->recipe->model.hidden_size);
     c->report->step[c->step - 1] = (struct verify_step){
         .loss = {c->layout->loss, c->one->loss},
-        .loss_bound = bound_loss(c->params, &c->recipe->model, roundoff_of(c->recipe), c->one->tokens,
+        .loss_bound = bound_loss(c->params, &c->recipe->model, roundoff_of(c->recipe), tokens_of(c->one),
                                  c->one->loss, logit, c->response->loss),
         .norm = {c->layout->grad_norm, norm},
         .norm_bound = bound_norm(norm, elements),
@@ -286,7 +292,7 @@ void verify_report_free(struct verify_report *report)
 
 static double ratio_of(double a, double b, double bound)
 {
-    double ratio = fabs(a - b) / bound;
+    double ratio = a == b ? 0.0 : fabs(a - b) / bound;
     return isnan(ratio) ? INFINITY : ratio;
 }
 
