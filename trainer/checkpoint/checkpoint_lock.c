@@ -253,7 +253,10 @@ static enum status lock_file(struct checkpoint_lock *l, bool without_flock)
     struct owner owner;
     text_add(&path, "%s/owner.lock", l->save.chars);
     l->fd = open(path.chars, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
-    enum status status = l->fd >= 0 ? OK : fail(IO_ERROR, "%s: %s", path.chars, strerror(errno));
+    enum status status =
+        l->fd >= 0       ? OK
+        : errno == ELOOP ? fail(BAD_RECIPE, "checkpoint.save: %s is a symbolic link; remove it", path.chars)
+                         : fail(IO_ERROR, "%s: %s", path.chars, strerror(errno));
     text_free(&path);
     TRY(status);
     l->flocked = !without_flock && flock(l->fd, LOCK_EX | LOCK_NB) == 0;

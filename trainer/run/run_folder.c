@@ -123,7 +123,7 @@ static bool is_taken(const char *folder)
 {
     struct text path = {0};
     text_add(&path, "%s/lock", folder);
-    int fd = open(path.chars, O_RDONLY | O_CLOEXEC);
+    int fd = open(path.chars, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     text_free(&path);
     bool yes = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (fd >= 0)
@@ -232,9 +232,11 @@ enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
     TRY(make("logging.run_dir", folder));
     struct text path = {0};
     text_add(&path, "%s/lock", folder);
-    int fd = open(path.chars, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int fd = open(path.chars, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     enum status status = OK;
-    if (fd < 0)
+    if (fd < 0 && errno == ELOOP)
+        status = fail(BAD_RECIPE, "logging.run_dir: %s is a symbolic link; remove it", path.chars);
+    else if (fd < 0)
         status = fail(BAD_RECIPE, "logging.run_dir: %s: %s", path.chars, strerror(errno));
     else if (flock(fd, LOCK_EX | LOCK_NB) != 0)
         status = taken(folder);

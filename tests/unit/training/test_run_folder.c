@@ -48,6 +48,26 @@ Test(run_folder, has_one_run_at_a_time)
     close(second);
 }
 
+/* The owner is written into the lock, never into a file that a link of this name points to. */
+Test(run_folder, a_link_is_no_lock)
+{
+    char folder[32];
+    struct recipe recipe = recipe_in(folder);
+    struct text lock = {0}, other = {0}, content = {0};
+    int descriptor = -1;
+    text_add(&lock, "%s/lock", folder);
+    text_add(&other, "%s/precious", folder);
+    leave(folder, "precious");
+    cr_assert_eq(symlink(other.chars, lock.chars), 0);
+    cr_expect_eq(run_folder_claim(&recipe, &descriptor), BAD_RECIPE);
+    cr_expect_not_null(strstr(fail_text(), "/lock is a symbolic link; remove it"), "%s", fail_text());
+    cr_assert_eq(file_read(other.chars, &content), OK);
+    cr_expect_str_eq(content.chars, "{}\n");
+    text_free(&lock);
+    text_free(&other);
+    text_free(&content);
+}
+
 /* The run has metrics but no checkpoint yet: it may restart from step 1, but only after it has ended. */
 Test(run_folder, rejects_a_second_start_of_a_live_run)
 {
