@@ -59,17 +59,47 @@ static enum status load_profile(const struct recipe *recipe, struct cluster_prof
     return status == OK ? OK : fail(status, "cluster.profile %s cannot be used", recipe->cluster.profile);
 }
 
+/* The first override of cluster.device, under any of its names; NULL: none. */
+static const char *device_given(const struct arguments *arguments)
+{
+    static const char key[] = "cluster.device=";
+    for (int i = 2; i < arguments->count; i++)
+        if (strncmp(arguments->recipe[i], key, sizeof key - 1) == 0)
+            return arguments->recipe[i] + sizeof key - 1;
+    return NULL;
+}
+
+/* Errors that need no recipe. */
+static enum status check_arguments(const struct arguments *arguments)
+{
+    const char *device = device_given(arguments);
+    if (arguments->count < 2)
+        return fail(BAD_USAGE, "no recipe given; use cuboid plan recipes/quickstart.yaml");
+    if (arguments->json && arguments->ops)
+        return fail(BAD_USAGE, "--json does not have the ops; use --ops without it");
+    if (device != NULL && strcmp(device, "dry") != 0)
+        return fail(BAD_USAGE,
+                    "a plan is made with cluster.device=dry, not %s; cluster.dry_device=%s plans for it",
+                    device, device);
+    return OK;
+}
+
 /* The recipe on the dry device, and its profile. Returns the exit status. */
 static int load(struct arguments *arguments, struct recipe **recipe, struct cluster_profile **profile)
 {
     int size = 0;
-    arguments->recipe[arguments->count++] = (char *)(uintptr_t) "cluster.device=dry";
-    int status = recipe_argument(arguments->count, arguments->recipe, true, recipe, &size);
-    if (status != 0)
-        return status;
-    status = exit_status_of_input(load_profile(*recipe, profile));
-    bool given = (*recipe)->origin[row_of("cluster.dry_device")].kind != FROM_DEFAULT;
-    if (status != 0 || *profile == NULL || (*profile)->device.is_cpu || given)
+    int status = exit_status_of_input(check_arguments(arguments));
+    if (status == 0 && device_given(arguments) == NULL)
+        arguments->recipe[arguments->count++] = (char *)(uintptr_t) "cluster.device=dry";
+    if (status == 0)
+        status = recipe_argument(arguments->count, arguments->recipe, true, recipe, &size);
+    if (status == 0)
+        status = exit_status_of_input(load_profile(*recipe, profile));
+    if (status == 0 && arguments->ops && *profile == NULL)
+        status = exit_status_of_input(
+            fail(BAD_RECIPE, "cluster.profile is none; --ops needs one (cuboid profile --list)"));
+    if (status != 0 || *profile == NULL || (*profile)->device.is_cpu ||
+        (*recipe)->origin[row_of("cluster.dry_device")].kind != FROM_DEFAULT)
         return status;
     recipe_destroy(*recipe);
     *recipe = NULL;

@@ -38,6 +38,6 @@ void step_plan_free(struct step_plan *plan);
 /* As text; as one JSON object with the names of metrics.jsonl. */
 MUST_USE enum status step_plan_print(const struct step_plan *plan, FILE *to);
 void step_plan_json(const struct step_plan *plan, struct text *out);
-/* The ops of the rank that computes for the longest time, most expensive first: shape, count, FLOPs, bytes,
- * time, share. */
+/* Of a plan with a profile: the ops of the rank that computes for the longest time, most expensive first:
+ * shape, count, FLOPs, bytes, time, share. */
 MUST_USE enum status step_plan_print_ops(const struct step_plan *plan, FILE *to);

@@ -180,8 +180,7 @@ static int slowest(const struct step_plan *plan)
 
 enum status step_plan_print_ops(const struct step_plan *plan, FILE *to)
 {
-    if (plan->profile == NULL)
-        return fail(BAD_RECIPE, "cluster.profile is none; --ops needs one (cuboid profile --list)");
+    CHECK(plan->profile != NULL);
     const int row = slowest(plan);
     struct op_line *lines = calloc((size_t)plan->tapes[row]->op_count + 1, sizeof *lines);
     if (lines == NULL)

@@ -35,6 +35,8 @@ Test(cost, matmul_at_peak)
     expect_near(cost_of_op(&options, &op).run_s, 2.0 * 2.0 * 1024 * 2048 * 512 / 1e14);
     p->model.matmul_half_k = 512.0; // half the rate at k 512
     expect_near(cost_of_op(&options, &op).run_s, 4.0 * 2.0 * 1024 * 2048 * 512 / 1e14);
+    p->model.matmul_half_flops = 3e8; // 3 us, whatever the rate of this shape
+    expect_near(cost_of_op(&options, &op).run_s, 4.0 * 2.0 * 1024 * 2048 * 512 / 1e14 + 3e-6);
     op.cost.bytes = 1e9; // limited by memory
     expect_near(cost_of_op(&options, &op).run_s, 1e9 / 1e12);
     profile_destroy(p);

@@ -96,6 +96,7 @@ static void set_model(struct cluster_profile *profile)
         model->matmul_unaligned = 1.0;
         model->step_overhead_s = 1e-3;
         model->launch_s = 0.0; // in the times of small shapes
+        model->attention_half_flops = model->matmul_half_flops;
     }
     if (link > 0.0 && bus > 0.0) {
         model->collective_link_efficiency = bus < link ? bus / link : 1.0;

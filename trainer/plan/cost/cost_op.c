@@ -55,6 +55,15 @@ static double peak_of(const struct cost_options *options, enum profile_dtype dty
     return core_share(options) * (peak[dtype] > 0.0 ? peak[dtype] : peak[PROFILE_FP32]);
 }
 
+/* The largest peak: fixed times do not depend on the dtype. */
+static double top_peak(const struct cost_options *options)
+{
+    double top = 0.0;
+    for (int i = 0; i < PROFILE_DTYPES; i++)
+        top = fmax(top, options->profile->device.peak_flops[i]);
+    return top;
+}
+
 static double memory_s(const struct cost_options *options, double bytes)
 {
     const struct cluster_profile *p = options->profile;
@@ -92,10 +101,9 @@ static double matmul_s(const struct cost_options *options, const struct op_recor
         return flops / (rate * core_share(options));
     int64_t each = (int64_t)dtype_bytes(op->dtype);
     bool aligned = op->shape[1] * each % ROW_BYTES == 0 && op->shape[2] * each % ROW_BYTES == 0;
-    double efficiency = model->matmul_efficiency * flops / (flops + model->matmul_half_flops) * k /
-                        (k + model->matmul_half_k) * waves(options->profile, op->shape) *
-                        (aligned ? 1.0 : model->matmul_unaligned);
-    return flops / (peak_of(options, dtype) * efficiency);
+    double efficiency = model->matmul_efficiency * k / (k + model->matmul_half_k) *
+                        waves(options->profile, op->shape) * (aligned ? 1.0 : model->matmul_unaligned);
+    return flops / (peak_of(options, dtype) * efficiency) + model->matmul_half_flops / top_peak(options);
 }
 
 static double attention_s(const struct cost_options *options, const struct op_record *op)
@@ -111,9 +119,8 @@ static double attention_s(const struct cost_options *options, const struct op_re
         return 0.0;
     if (measured_rate(table, op->shape, dtype, &rate))
         return flops / (rate * core_share(options));
-    double efficiency = (forward ? model->attention_forward : model->attention_backward) * flops /
-                        (flops + model->attention_half_flops);
-    return flops / (peak_of(options, dtype) * efficiency);
+    double efficiency = forward ? model->attention_forward : model->attention_backward;
+    return flops / (peak_of(options, dtype) * efficiency) + model->attention_half_flops / top_peak(options);
 }
 
 struct op_time cost_of_op(const struct cost_options *options, const struct op_record *op)

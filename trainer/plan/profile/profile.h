@@ -57,16 +57,17 @@ struct profile_network {
 
 /* Efficiency parameters. Nominal rate: the device's, the link's or the NIC's from the sections above. */
 struct profile_model {
-    /* A matmul of 2·m·n·k FLOPs reaches
-     *     peak · matmul_efficiency · F/(F + matmul_half_flops) · k/(k + matmul_half_k) · waves · alignment
-     * waves: used share of the last wave of tiles (1 if matmul_tile is 0); alignment: matmul_unaligned if a
-     * row of an operand is not a multiple of 16 bytes, else 1. */
+    /* A matmul of F = 2·m·n·k FLOPs takes
+     *     F / (peak · matmul_efficiency · k/(k + matmul_half_k) · waves · alignment)
+     *     + matmul_half_flops / top
+     * top: the largest peak of the device; waves: used share of the last wave of tiles (1 if matmul_tile is
+     * 0); alignment: matmul_unaligned if a row of an operand is not a multiple of 16 bytes, else 1. */
     double matmul_efficiency;
     double matmul_half_flops;
     double matmul_half_k;
     int matmul_tile; // edge of the square output tile of one core
     double matmul_unaligned;
-    /* Fused attention kernels: peak · efficiency · F/(F + attention_half_flops), F the executed FLOPs. */
+    /* Fused attention kernels: F / (peak · efficiency) + attention_half_flops / top, F the executed FLOPs. */
     double attention_forward, attention_backward;
     double attention_half_flops;
     /* Memory-bound kernels: memory_bandwidth · memory_efficiency · b/(b + memory_half_bytes). */
