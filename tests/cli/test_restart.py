@@ -200,6 +200,9 @@ def test_damaged_metrics():
     with open("torn/metrics-1.jsonl", "rb") as file:
         expect("as it was", file.read() == before)
     expect("what is left", steps("torn") == [1, 2, 4, 5, 6, 7, 8], steps("torn"))
+    os.remove("torn/metrics.jsonl")
+    done = train("torn", "train.train_iters=10", *keys)
+    check("a removed file", done, 0, err="torn/metrics.jsonl lacks 8 of the steps up to 8; the first is step 1")
 
 
 def test_full_disk():

@@ -108,14 +108,15 @@ static enum status report_damage(const struct metrics_file *file, const struct k
     return OK;
 }
 
-/* Keeps the lines of steps before first_step, and drops later ones. */
+/* Keeps the lines of steps before first_step, and drops later ones. A missing file has no lines. */
 static enum status trim(const struct metrics_file *file, int64_t first_step)
 {
     struct kept kept = {.first = 0};
     struct text all = {0}, rest = {0};
     struct stat info;
-    enum status status = file_read(file->path.chars, &all);
-    if (status == OK)
+    const bool exists = stat(file->path.chars, &info) == 0;
+    enum status status = exists ? file_read(file->path.chars, &all) : OK;
+    if (status == OK && exists)
         keep_lines(&all, first_step, false, &kept);
     bool waiting = file->unwritten_path.length > 0 && stat(file->unwritten_path.chars, &info) == 0;
     if (status == OK && waiting)
@@ -161,7 +162,9 @@ static enum status cannot_write(const struct metrics_file *file)
 static enum status open_file(struct metrics_file *file, const struct metrics_file_config *config)
 {
     struct stat info;
-    if (stat(file->path.chars, &info) == 0)
+    if (config->continues && config->first_step > 1)
+        TRY(trim(file, config->first_step));
+    else if (stat(file->path.chars, &info) == 0)
         TRY(config->continues ? trim(file, config->first_step)
                               : put_aside(file, config->first_step, info.st_size));
     file->fd = open(file->path.chars, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
