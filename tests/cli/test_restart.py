@@ -205,6 +205,19 @@ def test_damaged_metrics():
     check("a removed file", done, 0, err="torn/metrics.jsonl lacks 8 of the steps up to 8; the first is step 1")
 
 
+def test_lost_record():
+    """The identity of a run whose checkpoints are in its own folder."""
+    keys = ["checkpoint.save_interval=2"]
+    train("lost", "train.train_iters=2", *keys)
+    os.remove("lost/run.json")
+    check("without run.json", train("lost", "train.train_iters=4", *keys), 0, out="step-00000002, step 2\n")
+    with open("lost/run.json", "wb"):
+        pass
+    check("with an empty one", train("lost", "train.train_iters=6", *keys), 0, out="step-00000004, step 4\n")
+    done = train("thief", "train.train_iters=8", "checkpoint.save=lost/checkpoints", *keys)
+    check("another run's checkpoints", done, 2, err="belongs to another run than logging.run_dir thief")
+
+
 def test_full_disk():
     """Metrics lines lost to a full disk are written after the next start."""
     done = train("full", preexec_fn=no_file_beyond(300000))
@@ -302,7 +315,7 @@ with tempfile.TemporaryDirectory() as top:
         text.write("The ocean is wide, and so is the sky. " * 100)
     subprocess.run([CUBOID, "data", "prepare", "text.txt", "-o", "text"], stdout=subprocess.DEVNULL, check=True)
     for test in [test_killed_before_its_first_checkpoint, test_saves_by_time, test_signals, test_signal_during_start,
-                 test_damaged_metrics, test_full_disk, test_folder_is_removed, test_named_checkpoint,
+                 test_damaged_metrics, test_lost_record, test_full_disk, test_folder_is_removed, test_named_checkpoint,
                  test_saved_recipe, test_weights_before_step_1, test_masked_batch]:
         begun = time.monotonic()
         test()

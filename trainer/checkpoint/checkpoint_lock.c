@@ -227,7 +227,15 @@ static enum status of_another_run(const struct checkpoint_lock *l, const char *r
         l->save.chars, run_dir, l->save.chars, l->save.chars);
 }
 
-/* The folder and logging.run_dir share one identity; that of the run folder is written first. */
+/* The default place of a run's checkpoints. */
+static bool is_inside(const char *folder, const char *run_dir)
+{
+    const size_t length = strlen(run_dir);
+    return strncmp(folder, run_dir, length) == 0 && folder[length] == '/';
+}
+
+/* The folder and logging.run_dir share one identity; that of the run folder is written first. If that record
+ * is lost, checkpoints inside the run folder are its own. */
 static enum status agree_on_run(const struct checkpoint_lock *l, const char *run_dir)
 {
     struct record folder, run;
@@ -235,6 +243,10 @@ static enum status agree_on_run(const struct checkpoint_lock *l, const char *run
     if (run_dir == NULL)
         return OK;
     TRY(record_read(run_dir, &run));
+    if (folder.run[0] != 0 && run.run[0] == 0 && is_inside(l->save.chars, run_dir)) {
+        memcpy(run.run, folder.run, sizeof run.run);
+        return record_write(run_dir, &run);
+    }
     if (folder.run[0] != 0)
         return strcmp(folder.run, run.run) == 0 ? OK : of_another_run(l, run_dir);
     if (run.run[0] == 0) {
