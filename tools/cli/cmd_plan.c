@@ -59,7 +59,7 @@ static enum status load_profile(const struct recipe *recipe, struct cluster_prof
     return status == OK ? OK : fail(status, "cluster.profile %s cannot be used", recipe->cluster.profile);
 }
 
-/* The first override of cluster.device, under any of its names; NULL: none. */
+/* The value of the first override of cluster.device; NULL: none. */
 static const char *device_given(const struct arguments *arguments)
 {
     static const char key[] = "cluster.device=";
