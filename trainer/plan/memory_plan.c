@@ -3,12 +3,14 @@
 
 #include "base/machine.h"
 #include "kernels/device_plan.h"
+#include "parallel/observe_world.h"
 #include "trainer/memory/memory_layer.h"
 
 /* The run with its device replaced. */
 struct dry_run_of_rank {
     struct run run;
     struct slot_use *slots;
+    struct tape_recorder *recorder; // NULL: no tape
     struct memory_plan *out;
 };
 
@@ -17,7 +19,11 @@ static enum status dry_step(struct world *world, void *argument)
     struct dry_run_of_rank *s = argument;
     struct rank_state state;
     struct step_result result;
+    if (s->recorder != NULL)
+        TRY(world_observe(world, tape_recorder_observer(s->recorder)));
     TRY(rank_create(&s->run, world, true, &state));
+    if (s->recorder != NULL)
+        tape_recorder_start(s->recorder);
     TRY(rank_step(&state, &result));
     s->out->use = device_memory(state.device);
     s->out->pool_bytes = device_planned_bytes(state.device);
@@ -27,17 +33,46 @@ static enum status dry_step(struct world *world, void *argument)
     return OK;
 }
 
+/* The hook `declared`: the device is open, nothing is enqueued. */
+static enum status observe(void *context, struct rank_state *state)
+{
+    return device_observe(state->device, tape_recorder_observer(context));
+}
+
+static enum status run_on_dry(const struct run *run, int rank, struct dry_run_of_rank *s)
+{
+    s->run = *run;
+    s->run.is_planning = true;
+    s->run.data = NULL;
+    s->run.hooks = (struct hooks){0};
+    if (s->recorder != NULL)
+        s->run.hooks = (struct hooks){.context = s->recorder, .declared = observe};
+    if (device_traits(run->recipe->cluster.device)->computes)
+        s->run.tracing = (struct tracing){.any = false}; // the run is traced, not its plan
+    const struct who before = *who_am_i();               // no rank yet, and not in the simulated step
+    enum status status = world_run_dry(run->mesh.world, rank, dry_step, s);
+    *who_am_i() = before;
+    return status;
+}
+
 enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots, struct memory_plan *out)
 {
-    struct dry_run_of_rank s = {.run = *run, .slots = slots, .out = out};
-    s.run.is_planning = true;
-    s.run.data = NULL;
-    s.run.hooks = (struct hooks){0};
-    if (device_traits(run->recipe->cluster.device)->computes)
-        s.run.tracing = (struct tracing){.any = false}; // the run is traced, not its plan
-    const struct who before = *who_am_i();              // no rank yet, and not in the simulated step
-    enum status status = world_run_dry(run->mesh.world, rank, dry_step, &s);
-    *who_am_i() = before;
+    return run_on_dry(run, rank, &(struct dry_run_of_rank){.slots = slots, .out = out});
+}
+
+enum status memory_plan_record(const struct run *run, int rank, struct slot_use *slots,
+                               struct memory_plan *out, struct tape **tape)
+{
+    struct dry_run_of_rank s = {.slots = slots, .out = out};
+    TRY(tape_recorder_create(rank, &s.recorder));
+    enum status status = run_on_dry(run, rank, &s);
+    struct tape *recorded = NULL;
+    enum status stopped = tape_recorder_stop(s.recorder, &recorded);
+    status = status != OK ? status : stopped;
+    if (status == OK)
+        *tape = recorded;
+    else
+        tape_destroy(recorded);
     return status;
 }
 

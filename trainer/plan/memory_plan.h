@@ -10,6 +10,7 @@
 #pragma once
 
 #include "trainer/engine/rank_state.h"
+#include "trainer/plan/tape/tape.h"
 
 struct memory_plan {
     struct memory_use use;
@@ -21,6 +22,10 @@ struct memory_plan {
  * (BAD_RECIPE, ...). */
 MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots,
                                       struct memory_plan *out);
+
+/* Same, and the tape of the step. */
+MUST_USE enum status memory_plan_record(const struct run *run, int rank, struct slot_use *slots,
+                                        struct memory_plan *out, struct tape **tape);
 
 /* Appends the keys that reduce the device memory of this recipe: "reduce it with
  * memory.recompute_granularity full, ...". */

@@ -16,11 +16,11 @@ static enum status plan_row(struct step_plan *plan, int pp)
     *row = (struct part_row){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp}),
                              .pp = pp,
                              .slots = plan->slots + pp * run->schedule->chunks * SLOT_LIFETIMES};
-    TRY(memory_plan_make(run, row->rank, row->slots, &memory));
+    TRY(memory_plan_record(run, row->rank, row->slots, &memory, &plan->tapes[pp]));
     memcpy(row->part_bytes, memory.use.peak_bytes, sizeof row->part_bytes);
     row->bytes = memory.use.peak_total_bytes;
     plan->fullest = row->bytes > plan->rows[plan->fullest].bytes ? pp : plan->fullest;
-    return tape_record(run, row->rank, &plan->tapes[pp]);
+    return OK;
 }
 
 static enum status allocate(struct step_plan *plan)

@@ -5,6 +5,7 @@
 #include "schedules/simulate.h"
 #include "tests/support/tiny.h"
 #include "tests/unit/plan/ideal_profile.h"
+#include "trainer/plan/memory_plan.h"
 #include "trainer/plan/predict/predict.h"
 
 #include <math.h>
@@ -37,8 +38,9 @@ static enum status plan(const struct tiny *tiny, enum tiny_family family, const 
     enum status status = run_create(out->recipe, false, &out->run);
     for (int pp = 0; status == OK && pp < out->run.mesh.degrees.pp; pp++) {
         const int rank = mesh_rank(&out->run.mesh, MESH_DENSE, (struct mesh_coord){.pp = pp});
+        struct memory_plan memory;
         CHECK(pp < MOST_RANKS);
-        status = tape_record(&out->run, rank, &out->tapes[pp]);
+        status = memory_plan_record(&out->run, rank, NULL, &memory, &out->tapes[pp]);
         out->count += status == OK;
     }
     if (status != OK)

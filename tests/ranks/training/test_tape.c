@@ -147,16 +147,14 @@ static enum status rank_main(struct world *world, void *argument)
 }
 
 /* The memory of each part, against a dry run and the closed formula. */
-static enum status compare_memory(const struct job *job, int rank)
+static enum status compare_memory(const struct job *job, int rank, const struct memory_plan *plan)
 {
     const struct memory_use *use = &job->use[rank];
-    struct memory_plan plan;
     struct memory_table formula;
     enum status status = OK;
-    TRY(memory_plan_make(&job->run, rank, NULL, &plan));
     TRY(memory_formula(&job->run, rank, 1, &formula));
     for (int part = 0; status == OK && part < PART_COUNT; part++) {
-        const int64_t is = use->peak_bytes[part], planned = plan.use.peak_bytes[part];
+        const int64_t is = use->peak_bytes[part], planned = plan->use.peak_bytes[part];
         if (job->processes && part == PART_COMMUNICATION)
             continue;
         if (is != planned || is != formula.part_bytes[part])
@@ -170,10 +168,11 @@ static enum status compare_memory(const struct job *job, int rank)
 
 static enum status check_rank(struct job *job, int rank)
 {
-    TRY(tape_record(&job->run, rank, &job->plan[rank]));
+    struct memory_plan plan;
+    TRY(memory_plan_record(&job->run, rank, NULL, &plan, &job->plan[rank]));
     TRY(tape_compare(job->real[rank], job->plan[rank]));
     TRY(tape_compare_traffic(job->plan[rank], &job->tap[rank].traffic));
-    return compare_memory(job, rank);
+    return compare_memory(job, rank, &plan);
 }
 
 static enum status open_job(const struct recipe *recipe, struct job *job)

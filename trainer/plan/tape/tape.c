@@ -245,55 +245,6 @@ enum status tape_recorder_stop(struct tape_recorder *recorder, struct tape **out
     return OK;
 }
 
-/* ---- a step on the dry device ---- */
-
-struct recording {
-    struct run run;
-    struct tape_recorder *recorder;
-};
-
-/* The hook `declared`: the device is open, nothing is enqueued. */
-static enum status observe(void *context, struct rank_state *state)
-{
-    return device_observe(state->device, tape_recorder_observer(context));
-}
-
-static enum status rank_main(struct world *world, void *argument)
-{
-    struct recording *recording = argument;
-    struct rank_state state;
-    struct step_result result;
-    TRY(world_observe(world, tape_recorder_observer(recording->recorder)));
-    TRY(rank_create(&recording->run, world, true, &state));
-    tape_recorder_start(recording->recorder);
-    enum status status = rank_step(&state, &result);
-    recording->recorder->on = false;
-    rank_destroy(&state);
-    return status;
-}
-
-enum status tape_record(const struct run *run, int rank, struct tape **out)
-{
-    struct recording recording = {.run = *run};
-    TRY(tape_recorder_create(rank, &recording.recorder));
-    recording.run.is_planning = true;
-    recording.run.data = NULL;
-    recording.run.hooks = (struct hooks){.context = recording.recorder, .declared = observe};
-    recording.run.tracing = (struct tracing){.any = false};
-    const struct who before = *who_am_i(); // no rank yet, and not in the simulated step
-    enum status status = world_run_dry(run->mesh.world, rank, rank_main, &recording);
-    *who_am_i() = before;
-    struct tape *tape = NULL;
-    enum status stopped = tape_recorder_stop(recording.recorder, &tape);
-    if (status == OK)
-        status = stopped;
-    if (status == OK)
-        *out = tape;
-    else
-        tape_destroy(tape);
-    return status;
-}
-
 void tape_destroy(struct tape *tape)
 {
     if (tape == NULL)

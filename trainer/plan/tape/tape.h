@@ -66,16 +66,14 @@ struct tape {
     int lane_count, op_count, group_count, message_count, action_count;
 };
 
-/* Records one step of a rank of the run on the dry device. Returns the errors that a run would return
- * (BAD_RECIPE, ...), and NO_MEMORY. */
-MUST_USE enum status tape_record(const struct run *run, int rank, struct tape **out);
 void tape_destroy(struct tape *tape); // takes NULL
 
 /* 2·m·n·k of all matmuls; attention is not one. */
 double tape_matmul_flops(const struct tape *tape);
 
-/* The recorder alone, for a rank on any device: attach its observer to the device, and to the world before
- * its comms are created; what is enqueued between start and stop is recorded. */
+/* For a rank on any device; memory_plan_record() records on the dry device. Attach the recorder's observer
+ * to the device, and to the world before its comms are created. All that is enqueued after the start is
+ * recorded. */
 struct tape_recorder;
 MUST_USE enum status tape_recorder_create(int rank, struct tape_recorder **out);
 struct observer tape_recorder_observer(struct tape_recorder *recorder);
