@@ -23,8 +23,10 @@ static enum status dry_step(struct world *world, void *argument)
         TRY(world_observe(world, tape_recorder_observer(s->recorder)));
     TRY(rank_create(&s->run, world, true, &state));
     if (s->recorder != NULL)
-        tape_recorder_start(s->recorder);
+        tape_recorder_record(s->recorder, true);
     TRY(rank_step(&state, &result));
+    if (s->recorder != NULL)
+        tape_recorder_record(s->recorder, false); // not what rank_destroy() enqueues
     s->out->use = device_memory(state.device);
     s->out->pool_bytes = device_planned_bytes(state.device);
     for (int chunk = 0; s->slots != NULL && chunk < s->run.schedule->chunks; chunk++)
@@ -67,8 +69,8 @@ enum status memory_plan_record(const struct run *run, int rank, struct slot_use 
     TRY(tape_recorder_create(rank, &s.recorder));
     enum status status = run_on_dry(run, rank, &s);
     struct tape *recorded = NULL;
-    enum status stopped = tape_recorder_stop(s.recorder, &recorded);
-    status = status != OK ? status : stopped;
+    enum status finished = tape_recorder_finish(s.recorder, &recorded);
+    status = status != OK ? status : finished;
     if (status == OK)
         *tape = recorded;
     else

@@ -137,13 +137,14 @@ static enum status rank_main(struct world *world, void *argument)
     tap->recorder = tape_recorder_observer(recorder);
     TRY(world_observe(world, (struct observer){tap_see, tap}));
     TRY(rank_create(&job->run, world, true, &state));
-    tape_recorder_start(recorder);
+    tape_recorder_record(recorder, true);
     tap->on = true;
     TRY(rank_step(&state, &result));
     tap->on = false;
+    tape_recorder_record(recorder, false);
     job->use[world->rank] = device_memory(state.device);
     rank_destroy(&state);
-    return tape_recorder_stop(recorder, &job->real[world->rank]);
+    return tape_recorder_finish(recorder, &job->real[world->rank]);
 }
 
 /* The memory of each part, against a dry run and the closed formula. */

@@ -224,12 +224,12 @@ struct observer tape_recorder_observer(struct tape_recorder *recorder)
     return (struct observer){.see = see, .context = recorder};
 }
 
-void tape_recorder_start(struct tape_recorder *recorder)
+void tape_recorder_record(struct tape_recorder *recorder, bool on)
 {
-    recorder->on = true;
+    recorder->on = on;
 }
 
-enum status tape_recorder_stop(struct tape_recorder *recorder, struct tape **out)
+enum status tape_recorder_finish(struct tape_recorder *recorder, struct tape **out)
 {
     struct tape *tape = recorder->tape;
     const bool incomplete = recorder->out_of_memory;

@@ -72,12 +72,12 @@ void tape_destroy(struct tape *tape); // takes NULL
 double tape_matmul_flops(const struct tape *tape);
 
 /* For a rank on any device; memory_plan_record() records on the dry device. Attach the recorder's observer
- * to the device, and to the world before its comms are created. All that is enqueued after the start is
- * recorded. */
+ * to the device, and to the world before its comms are created. All that is enqueued between the calls with
+ * true and false is recorded: exactly one step. */
 struct tape_recorder;
 MUST_USE enum status tape_recorder_create(int rank, struct tape_recorder **out);
 struct observer tape_recorder_observer(struct tape_recorder *recorder);
-void tape_recorder_start(struct tape_recorder *recorder);
-/* Ends the recording and destroys the recorder: its observer must not be called any more, so close the device
- * and the world's comms before. NO_MEMORY if the tape is incomplete. */
-MUST_USE enum status tape_recorder_stop(struct tape_recorder *recorder, struct tape **out);
+void tape_recorder_record(struct tape_recorder *recorder, bool on); // off until then
+/* Destroys the recorder: its observer must not be called any more, so close the device and the world's comms
+ * before. NO_MEMORY if the tape is incomplete. */
+MUST_USE enum status tape_recorder_finish(struct tape_recorder *recorder, struct tape **out);
