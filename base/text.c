@@ -304,8 +304,13 @@ static int edit_distance(const char *a, const char *b)
 
 const char *nearest_name(const char *name, const char *const *names, size_t count)
 {
+    const size_t length = strlen(name);
+    // The first words of a name: dgx-a100 is dgx-a100-40, although dgx-h100 differs by one letter only.
+    for (size_t i = 0; i < count && length >= 3; i++)
+        if (strncmp(names[i], name, length) == 0 && strchr("-_.", names[i][length]) != NULL)
+            return names[i];
     // Close enough: a quarter of the letters may differ, or one, or one name contains the other.
-    int best = (int)strlen(name) / 4 + 1;
+    int best = (int)length / 4 + 1;
     const char *found = NULL;
     for (size_t i = 0; i < count; i++) {
         int distance = edit_distance(name, names[i]);
@@ -315,7 +320,7 @@ const char *nearest_name(const char *name, const char *const *names, size_t coun
         }
     }
     for (size_t i = 0; i < count && found == NULL; i++)
-        if (strlen(name) >= 3 && (strstr(names[i], name) != NULL || strstr(name, names[i]) != NULL))
+        if (length >= 3 && (strstr(names[i], name) != NULL || strstr(name, names[i]) != NULL))
             found = names[i];
     return found;
 }

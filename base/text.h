@@ -51,8 +51,8 @@ const char *count_text(double count, char out[NUMBER_CHARS]);
 /* "1 h 02 min", "3 min 20 s", "4.2 s". */
 const char *seconds_text(double seconds, char out[NUMBER_CHARS]);
 
-/* Returns the name in names[0..count) nearest to `name` by edit distance (case-insensitive, a swap counts
- * one), or NULL if none is close enough. */
+/* Returns the name in names[0..count) that begins with the words of `name`, else the nearest by edit distance
+ * (case-insensitive, a swap counts one), or NULL if none is close enough. */
 const char *nearest_name(const char *name, const char *const *names, size_t count);
 
 /* Reads a whole file into `out` (terminated). Errors name the file and the reason. Directories, devices and

@@ -9,7 +9,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MOST_BLOCKS = 16 * FINGERPRINT_BLOCKS, FEWEST_BLOCKS = 4, MOST_FILE_BYTES = 1 << 28 };
 
@@ -197,6 +196,7 @@ static enum status compare_list(const struct data *data, enum data_split list, c
     return OK;
 }
 
+/* BAD_DATA: not a record of the datasets. */
 static enum status compare(const struct data *data, const char *path, const struct text *file,
                            struct text *changes)
 {
@@ -204,8 +204,7 @@ static enum status compare(const struct data *data, const char *path, const stru
     json_t *root = json_read(text_chars(file), file->length, 0, &why);
     enum status status = OK;
     if (strcmp(string_of(root, "format"), "cuboid data") != 0 || integer_of(root, "version") != 1) {
-        text_add(changes, "%s: not a dataset record of version 1: changes of the data cannot be detected",
-                 path);
+        status = fail(BAD_DATA, "%s: not a dataset record of version 1", path);
     } else {
         void *buffer = malloc(FINGERPRINT_BLOCK_BYTES);
         if (buffer == NULL)
@@ -219,43 +218,65 @@ static enum status compare(const struct data *data, const char *path, const stru
     return status;
 }
 
-enum status data_fingerprint_compare(struct data *data, const char *folder, struct text *changes)
+enum status data_fingerprint_compare(struct data *data, const char *folder, bool *is_recorded,
+                                     struct text *changes)
 {
     struct text path = {0}, file = {0};
     text_add(&path, "%s/data.json", folder);
-    enum status status = OK;
-    if (access(path.chars, F_OK) == 0) {
-        if (file_read_small(path.chars, MOST_FILE_BYTES, &file) == OK)
-            status = compare(data, path.chars, &file, changes);
-        else
-            text_add(changes, "%s: changes of the data cannot be detected", fail_text());
+    enum status status = file_read_small(path.chars, MOST_FILE_BYTES, &file);
+    if (status == OK)
+        status = compare(data, path.chars, &file, changes);
+    *is_recorded = status == OK;
+    if (status != OK && status != NO_MEMORY) {
+        text_add(changes, "%s", fail_text());
+        status = OK;
     }
     text_free(&path);
     text_free(&file);
     return status;
 }
 
-enum status data_fingerprint_check(struct data *data, const char *folder, bool strict)
+static void warn_of_changes(const char *folder, bool is_recorded, const struct text *changes)
 {
-    struct text changes = {0};
-    enum status status = data_fingerprint_compare(data, folder, &changes);
-    const char *end = changes.chars;
-    for (const char *line = changes.chars; status == OK && line != NULL && !strict;
-         line = *end != 0 ? end + 1 : NULL) {
+    if (!is_recorded) {
+        print_line(stderr,
+                   "warning: %s; changes of the data since this checkpoint cannot be detected "
+                   "(data.strict=true makes this an error)",
+                   changes->chars);
+        return;
+    }
+    const char *end = changes->chars;
+    for (const char *line = changes->chars; line != NULL; line = *end != 0 ? end + 1 : NULL) {
         end = line + strcspn(line, "\n");
         print_line(stderr,
                    "warning: the data changed since %s: %.*s; restore it to resume with the same "
                    "samples (data.strict=true makes this an error)",
                    folder, (int)(end - line), line);
     }
-    if (status == OK && strict && changes.length > 0) {
-        for (char *c = changes.chars; *c != 0; c++)
-            *c = *c == '\n' ? ';' : *c;
-        status = fail(BAD_DATA,
-                      "data.strict: the data changed since %s: %s; restore it, or set "
-                      "data.strict=false",
-                      folder, changes.chars);
-    }
+}
+
+static enum status refuse_changes(const char *folder, bool is_recorded, struct text *changes)
+{
+    for (char *c = changes->chars; *c != 0; c++)
+        *c = *c == '\n' ? ';' : *c;
+    if (!is_recorded)
+        return fail(BAD_DATA,
+                    "data.strict: %s; changes of the data since this checkpoint cannot be detected; "
+                    "resume from another checkpoint, or set data.strict=false",
+                    changes->chars);
+    return fail(BAD_DATA, "data.strict: the data changed since %s: %s; restore it, or set data.strict=false",
+                folder, changes->chars);
+}
+
+enum status data_fingerprint_check(struct data *data, const char *folder, bool strict)
+{
+    struct text changes = {0};
+    bool is_recorded;
+    enum status status = data_fingerprint_compare(data, folder, &is_recorded, &changes);
+    if (status == OK && changes.length > 0 && strict)
+        status = refuse_changes(folder, is_recorded, &changes);
+    else if (status == OK && changes.length > 0)
+        warn_of_changes(folder, is_recorded, &changes);
     text_free(&changes);
     return status;
 }

@@ -23,9 +23,11 @@ enum { FINGERPRINT_BLOCKS = 64, FINGERPRINT_BLOCK_BYTES = 1 << 16 };
 MUST_USE enum status data_fingerprint(struct data *data, const struct text **out);
 
 /* Compares the data with FOLDER/data.json. Appends one line per difference to `changes`, separated by
- * newlines, without one at the end; nothing if there is no difference. A checkpoint without this file is not
- * compared; an unreadable file is reported as a line. */
-MUST_USE enum status data_fingerprint_compare(struct data *data, const char *folder, struct text *changes);
+ * newlines, without one at the end; nothing if there is no difference. If this file is missing or damaged,
+ * `is_recorded` is false, and `changes` says why. */
+MUST_USE enum status data_fingerprint_compare(struct data *data, const char *folder, bool *is_recorded,
+                                              struct text *changes);
 
-/* Compares and reports the changes: as warnings on standard error, or as BAD_DATA with data.strict. */
+/* Compares, and reports the changes or that they cannot be detected: as warnings on standard error, or as
+ * BAD_DATA with data.strict. */
 MUST_USE enum status data_fingerprint_check(struct data *data, const char *folder, bool strict);

@@ -223,11 +223,13 @@ static char *base_path(struct loader *loader, const struct layer *layer, int *li
             problems_add(loader->problems, "%s:%d: base expects the path of one recipe", layer->path, *line);
             return NULL;
         }
-        const char *slash = strrchr(layer->path, '/');
+        const char *slash = strrchr(layer->path, '/'), *base = value->text;
         struct text path = {0};
-        if (slash != NULL && *value->text != '/')
+        while (slash != NULL && strncmp(base, "./", 2) == 0)
+            base += 1 + strspn(base + 1, "/"); // relative to the folder of this recipe in any case
+        if (slash != NULL && *base != '/')
             text_add_bytes(&path, layer->path, (size_t)(slash - layer->path) + 1);
-        text_add(&path, "%s", value->text);
+        text_add(&path, "%s", base);
         return path.chars;
     }
     return NULL;

@@ -139,6 +139,9 @@ Test(text, nearest_name_suggests_the_intended_name)
     cr_assert_null(nearest_name("zebra", names, 3));
     const char *const layers[] = {"num_layers"};
     cr_assert_null(nearest_name("num_experts", layers, 1));
+    const char *const clusters[] = {"dgx-a100-40", "dgx-h100"};
+    cr_assert_str_eq(nearest_name("dgx-a100", clusters, 2), "dgx-a100-40");
+    cr_assert_str_eq(nearest_name("dgx-v100", clusters, 2), "dgx-h100");
 }
 
 Test(text, json_strings_are_escaped_and_repaired)

@@ -63,22 +63,34 @@ static void record(const struct fixture *f)
 }
 
 /* The reported difference; the caller frees the text. */
-static struct text changes_of(const struct fixture *f)
+static struct text changes_of(const struct fixture *f, bool *is_recorded)
 {
     struct text changes = {0};
     struct data *data = open_data(f);
-    cr_assert_eq(data_fingerprint_compare(data, f->folder, &changes), OK, "%s", fail_text());
+    cr_assert_eq(data_fingerprint_compare(data, f->folder, is_recorded, &changes), OK, "%s", fail_text());
     cr_assert_eq(data_fingerprint_check(data, f->folder, true), changes.length > 0 ? BAD_DATA : OK);
     cr_assert(changes.length == 0 || strstr(fail_text(), "data.strict") != NULL, "%s", fail_text());
+    cr_assert(changes.length == 0 || (strstr(fail_text(), "the data changed") != NULL) == *is_recorded, "%s",
+              fail_text());
     data_close(data);
     return changes;
 }
 
 static void expect_changes(const struct fixture *f, const char *expected)
 {
-    struct text changes = changes_of(f);
+    bool is_recorded;
+    struct text changes = changes_of(f, &is_recorded);
+    cr_assert(is_recorded, "%s", text_chars(&changes));
     cr_assert(strstr(text_chars(&changes), expected) != NULL && (*expected != 0 || changes.length == 0),
               "\"%s\" lacks \"%s\"", text_chars(&changes), expected);
+    text_free(&changes);
+}
+
+static void expect_no_record(const struct fixture *f, const char *why)
+{
+    bool is_recorded;
+    struct text changes = changes_of(f, &is_recorded);
+    cr_assert(!is_recorded && strstr(text_chars(&changes), why) != NULL, "%s", text_chars(&changes));
     text_free(&changes);
 }
 
@@ -110,7 +122,6 @@ Test(data_fingerprint, covers_every_byte_of_a_small_dataset)
 {
     struct fixture f = fixture_make();
     write_dataset(&f, 3, 20, 0);
-    expect_changes(&f, ""); // no fingerprint was recorded
     record(&f);
     expect_changes(&f, "");
     for (off_t at = 0; at < 3 * 20 * 2; at++) {
@@ -134,8 +145,19 @@ Test(data_fingerprint, a_replaced_dataset_is_described)
     expect_changes(&f, "tokens changed from 60 to 63");
     write_dataset(&f, 3, 20, 0);
     expect_changes(&f, "");
+    fixture_free(&f);
+}
+
+/* Without a record nothing can be compared: a warning, or an error with data.strict. Neither says that the data
+ * changed. */
+Test(data_fingerprint, a_missing_or_damaged_record_is_reported_as_such)
+{
+    struct fixture f = fixture_make();
+    write_dataset(&f, 3, 20, 0);
+    expect_no_record(&f, "No such file");
+    record(&f);
     cr_assert_eq(file_write_atomic(f.record.chars, "{\"format\": 1", 12), OK);
-    expect_changes(&f, "changes of the data cannot be detected");
+    expect_no_record(&f, "not a dataset record of version 1");
     fixture_free(&f);
 }
 

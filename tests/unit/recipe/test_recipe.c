@@ -514,7 +514,7 @@ Test(recipe, invalid_bases)
         {"folder.yaml", "base: sub\n"},        {NULL, NULL}};
     expect_file_messages(
         files, "a.yaml",
-        "F/b.yaml:2: base F/./a.yaml: is already being read; a recipe cannot be its own base\n");
+        "F/b.yaml:2: base F/a.yaml: is already being read; a recipe cannot be its own base\n");
     expect_file_messages(
         files, "self.yaml",
         "F/self.yaml:1: base F/self.yaml: is already being read; a recipe cannot be its own base\n");
