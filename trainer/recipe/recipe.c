@@ -18,6 +18,7 @@ enum { MAX_FILES = 16, SHOWN = 60 };
 struct loader {
     struct recipe *recipe;
     struct problems *problems;
+    const char *text; // of the first layer; NULL: it is a file
     bool bad[RECIPE_MOST_ROWS];
 };
 
@@ -242,7 +243,11 @@ static bool read_layer(struct loader *loader, char *path, const char *from, stru
     struct layer *layer = &layers[count];
     struct text bytes = {0};
     layer->path = keep_path(loader->recipe, path);
-    const char *fault = yaml_file_read(path, &bytes, &layer->device, &layer->inode);
+    const char *fault = NULL;
+    if (count == 0 && loader->text != NULL)
+        text_add(&bytes, "%s", loader->text);
+    else
+        fault = yaml_file_read(path, &bytes, &layer->device, &layer->inode);
     if (fault != NULL) {
         problems_add(loader->problems, "%s%s: %s", from, path, fault);
         text_free(&bytes);
@@ -432,12 +437,14 @@ static void derive_dry_device(struct recipe *recipe, const struct device_traits 
     recipe->origin[row].kind = FROM_DERIVED;
 }
 
-static enum status load(const char *path, const char *const *overrides, size_t override_count, int world_size,
-                        bool files, struct recipe **out, struct problems *problems)
+/* text: of the recipe, or NULL; files: a missing file that the recipe names is an error. */
+static enum status load(const char *path, const char *text, const char *const *overrides,
+                        size_t override_count, int world_size, bool files, struct recipe **out,
+                        struct problems *problems)
 {
     size_t before = problems->errors;
     int first[RECIPE_MOST_ROWS] = {0};
-    struct loader loader = {.recipe = calloc(1, sizeof *loader.recipe), .problems = problems};
+    struct loader loader = {.recipe = calloc(1, sizeof *loader.recipe), .problems = problems, .text = text};
     if (loader.recipe == NULL)
         return fail(NO_MEMORY, "a recipe");
     set_defaults(loader.recipe);
@@ -477,13 +484,20 @@ static enum status load(const char *path, const char *const *overrides, size_t o
 enum status recipe_load(const char *path, const char *const *overrides, size_t override_count, int world_size,
                         struct recipe **out, struct problems *problems)
 {
-    return load(path, overrides, override_count, world_size, false, out, problems);
+    return load(path, NULL, overrides, override_count, world_size, false, out, problems);
 }
 
 enum status recipe_load_with_files(const char *path, const char *const *overrides, size_t override_count,
                                    int world_size, struct recipe **out, struct problems *problems)
 {
-    return load(path, overrides, override_count, world_size, true, out, problems);
+    return load(path, NULL, overrides, override_count, world_size, true, out, problems);
+}
+
+enum status recipe_load_text(const char *name, const char *text, const char *const *overrides,
+                             size_t override_count, int world_size, struct recipe **out,
+                             struct problems *problems)
+{
+    return load(name, text, overrides, override_count, world_size, false, out, problems);
 }
 
 void recipe_destroy(struct recipe *recipe)

@@ -254,6 +254,11 @@ MUST_USE enum status recipe_load_with_files(const char *path, const char *const 
                                             size_t override_count, int world_size, struct recipe **out,
                                             struct problems *problems);
 
+/* recipe_load() of text in memory, which `name` names as a path. */
+MUST_USE enum status recipe_load_text(const char *name, const char *text, const char *const *overrides,
+                                      size_t override_count, int world_size, struct recipe **out,
+                                      struct problems *problems);
+
 /* Adds a warning for each missing file that a run of the recipe reads. */
 void recipe_warn_of_files(const struct recipe *recipe, struct problems *problems);
 

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Published (or measured) runs as a table in CSV: one run per row, columns found by name, in any order.
+ *
+ *     model,layers,hidden,heads,seq,vocab,tp,pp,dp,micro_batch,global_batch,schedule,step_time_s,...
+ *     GPT 39.1B,48,8192,64,2048,51200,8,2,32,4,1536,interleaved 1F1B,14.45,...
+ *
+ * An empty cell was not printed; so are the cells of a column that the file does not have.
+ *
+ *     struct problems problems = {0};
+ *     struct published table;
+ *     enum status status = published_read("runs.csv", &table, &problems);
+ *     problems_print(&problems, stderr);                      // all of them at once
+ *     ...
+ *     struct row_recipe made;
+ *     row_recipe_make(&table.rows[i], &made);
+ *     if (text_chars(&made.reason)[0] == 0) ...               // made.overrides: "model.num_layers=48", ...
+ *     row_recipe_free(&made);
+ *     published_free(&table);
+ *
+ * Writers: published_header(), then one csv_add_cell() (csv.h) per column, in the order of this enum. */
+#pragma once
+
+#include "trainer/plan/rows/csv.h"
+#include "trainer/recipe/recipe.h"
+
+/* One table (rows_columns.c) has name, type, unit and range of each. */
+enum published_column {
+    PUBLISHED_PAPER, // where it was published; rows with the same text are one experiment
+    PUBLISHED_MODEL,
+    PUBLISHED_PARAMS_B, // parameters, 1e9
+    PUBLISHED_LAYERS,
+    PUBLISHED_HIDDEN,
+    PUBLISHED_HEADS,
+    PUBLISHED_FFN,
+    PUBLISHED_VOCAB,
+    PUBLISHED_SEQ,
+    PUBLISHED_GPUS,
+    PUBLISHED_GPU_TYPE,
+    PUBLISHED_TP,
+    PUBLISHED_PP,
+    PUBLISHED_DP,
+    PUBLISHED_CP,
+    PUBLISHED_EP,
+    PUBLISHED_VPP,          // virtual stages per rank, or "max": one layer each
+    PUBLISHED_MICRO_BATCH,  // samples
+    PUBLISHED_GLOBAL_BATCH, // samples
+    PUBLISHED_SCHEDULE,
+    PUBLISHED_RECOMPUTE,
+    PUBLISHED_SEQ_PARALLEL,
+    PUBLISHED_PRECISION,
+    PUBLISHED_STEP_TIME_S,
+    PUBLISHED_TFLOPS_PER_GPU,
+    PUBLISHED_MFU_PCT,
+    PUBLISHED_TOKENS_PER_S_PER_GPU,
+    PUBLISHED_MEMORY_GB, // of the fullest device, 1e9 bytes
+    PUBLISHED_STATUS,    // "ok", "oom", or why there is no measurement
+    PUBLISHED_SOURCE,
+    PUBLISHED_HFU_PCT,
+    PUBLISHED_SAMPLES_PER_S_PER_GPU,
+    PUBLISHED_ZERO_STAGE,
+    PUBLISHED_STEP_TIME_DERIVED_S, // computed from another printed figure
+    PUBLISHED_VERIFIED,
+    PUBLISHED_DERIVED_FIELDS,
+    PUBLISHED_NOTES,
+    PUBLISHED_OVERRIDES, // further recipe overrides, separated by spaces: "pipeline.layout=[2,3,3,2]"
+    PUBLISHED_FIGURE, // what the figures are of: "" the step, "layer" one layer's forward and backward pass
+                      // of one microbatch, "model states" memory without activations
+    PUBLISHED_COLUMNS
+};
+
+/* "tp"; the columns of the header, in the order of the enum. */
+const char *published_column_name(enum published_column column);
+/* Appends all names as a CSV line, with the line end. */
+void published_header(struct text *out);
+
+struct published_row {
+    int line;                            // in the file, counted from 1
+    const char *cell[PUBLISHED_COLUMNS]; // "" if empty; belongs to the table
+    double number[PUBLISHED_COLUMNS];    // of columns with numbers, within their range; NAN if empty
+};
+
+struct published {
+    char *path;
+    struct published_row *rows;
+    size_t count;
+    struct csv csv; // owns the cells
+};
+
+/* Reads a table. Adds a problem for each unknown or repeated column, each row that has more or fewer cells
+ * than the header, and each value out of range, with file, line and column; then returns BAD_DATA, and *out
+ * is empty. IO_ERROR: it cannot be read. */
+MUST_USE enum status published_read(const char *path, struct published *out, struct problems *problems);
+/* Same for text in memory; `path` names it. */
+MUST_USE enum status published_parse(const char *path, const char *bytes, size_t length,
+                                     struct published *out, struct problems *problems);
+void published_free(struct published *table);
+
+/* ---- a row as a recipe: rows_recipe.c ---- */
+
+/* A key that the row does not print: a base recipe has to give it. */
+struct row_assumption {
+    const char *key; // "train.micro_batch_size"
+    enum published_column column;
+};
+enum { ROW_MOST_ASSUMPTIONS = 16 };
+
+struct row_recipe {
+    struct recipe_names overrides; // "key=value", each key once; for recipe_load()
+    struct row_assumption assumed[ROW_MOST_ASSUMPTIONS];
+    int assumed_count;
+    struct text reason; // why the run cannot be expressed, in words; empty if it can
+};
+
+/* What the row prints, as recipe overrides. Model details without a column (activation, norms, ties), the
+ * profile and all keys in `assumed` are left to the base recipe. */
+void row_recipe_make(const struct published_row *row, struct row_recipe *out);
+void row_recipe_free(struct row_recipe *made);
+/* Adds "key=value" to a list of overrides; it replaces another value of the same key, under any name. */
+void row_recipe_set(struct recipe_names *overrides, const char *override);
+/* After loading a recipe with the overrides: adds to `reason` each assumed key that the base did not give. */
+void row_recipe_check(struct row_recipe *made, const struct recipe *recipe);
+
+/* GPUs of the run: the cell, else the product of the degrees; 0: neither is printed. */
+double published_gpus(const struct published_row *row);
+
+/* ---- what was printed: rows_printed.c ---- */
+
+enum printed_from { // in order of precedence
+    PRINTED_NOTHING,
+    PRINTED_STEP_TIME,
+    PRINTED_DERIVED_STEP_TIME,
+    PRINTED_SAMPLES_PER_S,
+    PRINTED_TOKENS_PER_S,
+    PRINTED_TFLOPS,
+    PRINTED_HFU,
+    PRINTED_MFU
+};
+/* "step time", "TFLOP/s", ... */
+const char *printed_from_name(enum printed_from from);
+
+struct printed_step {
+    double seconds; // 0 with PRINTED_NOTHING
+    enum printed_from from;
+};
+
+/* The printed time of a step. For a row that prints a rate of FLOPs, their number is computed from `model`
+ * (NULL: such rates are not used): model_flops_per_token() (Narayanan et al. 2021, eq. 3 without
+ * recomputation). MFU counts these. HFU, and TFLOP/s of a row with full recomputation, count the recomputed
+ * forward passes of the layers as well, which makes them that paper's 96 B s l h^2 (1 + s/6h + V/16lh).
+ * peak_flops: of one device; 0: utilizations are not used. */
+struct printed_step published_step(const struct published_row *row, const struct model_config *model,
+                                   double peak_flops);

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+/* One row as recipe overrides. Words in the papers' own terms are read by what they begin with or contain. */
+#include "trainer/plan/rows/rows.h"
+#include "trainer/recipe/recipe_table.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { SHOWN = 60, OVERRIDE_CHARS = 1 << 12 };
+
+/* ---- overrides ---- */
+
+/* The main name of an override's key; NULL: unknown. */
+static const char *key_of(const char *override)
+{
+    char name[RECIPE_KEY_CHARS];
+    const size_t length = strcspn(override, "=");
+    if (length >= sizeof name)
+        return NULL;
+    memcpy(name, override, length);
+    name[length] = 0;
+    return recipe_key(name);
+}
+
+void row_recipe_set(struct recipe_names *overrides, const char *override)
+{
+    const char *key = key_of(override);
+    for (size_t i = 0; i < overrides->count; i++)
+        if (key != NULL && key_of(overrides->list[i]) == key) {
+            free(overrides->list[i]);
+            overrides->list[i] = text_copy(override);
+            return;
+        }
+    char **grown = realloc(overrides->list, (overrides->count + 1) * sizeof *grown);
+    if (grown == NULL)
+        die(__FILE__, __LINE__, "rows", "out of memory for an override");
+    overrides->list = grown;
+    overrides->list[overrides->count++] = text_copy(override);
+}
+
+static void set(struct row_recipe *made, const char *key, const char *value)
+{
+    char override[OVERRIDE_CHARS];
+    snprintf(override, sizeof override, "%s=%s", key, value);
+    row_recipe_set(&made->overrides, override);
+}
+
+static void set_number(struct row_recipe *made, const char *key, double value)
+{
+    char number[NUMBER_CHARS];
+    set(made, key, number_text(value, number));
+}
+
+static void PRINTF_LIKE(2, 3) refuse(struct row_recipe *made, const char *format, ...)
+{
+    char reason[400];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof reason, format, arguments);
+    va_end(arguments);
+    text_add(&made->reason, "%s%s", made->reason.length > 0 ? "; " : "", reason);
+}
+
+static void assume(struct row_recipe *made, const char *key, enum published_column column)
+{
+    CHECK(made->assumed_count < ROW_MOST_ASSUMPTIONS);
+    made->assumed[made->assumed_count++] = (struct row_assumption){key, column};
+}
+
+/* ---- words ---- */
+
+static bool begins(const char *text, const char *word)
+{
+    return strncasecmp(text, word, strlen(word)) == 0;
+}
+
+static bool contains(const char *text, const char *word)
+{
+    for (; *text != 0; text++)
+        if (begins(text, word))
+            return true;
+    return false;
+}
+
+/* No figure at all: empty, or the paper's silence in words. */
+static bool is_unsaid(const char *cell)
+{
+    return *cell == 0 || begins(cell, "not stated") || begins(cell, "not printed") || begins(cell, "unknown");
+}
+
+static bool given(const struct published_row *row, enum published_column column)
+{
+    return !isnan(row->number[column]);
+}
+
+/* ---- sections ---- */
+
+static void make_model(const struct published_row *row, struct row_recipe *made)
+{
+    static const struct {
+        const char *key;
+        enum published_column column;
+        bool optional; // derived from the others
+    } keys[] = {
+        {"model.num_layers", PUBLISHED_LAYERS, false},
+        {"model.hidden_size", PUBLISHED_HIDDEN, false},
+        {"model.num_attention_heads", PUBLISHED_HEADS, false},
+        {"model.ffn_hidden_size", PUBLISHED_FFN, true},
+        {"model.vocab_size", PUBLISHED_VOCAB, false},
+        {"model.seq_length", PUBLISHED_SEQ, false},
+        {"train.micro_batch_size", PUBLISHED_MICRO_BATCH, false},
+        {"train.global_batch_size", PUBLISHED_GLOBAL_BATCH, false},
+        {"parallel.tensor_parallel_size", PUBLISHED_TP, false},
+        {"parallel.pipeline_parallel_size", PUBLISHED_PP, false},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (given(row, keys[i].column))
+            set_number(made, keys[i].key, row->number[keys[i].column]);
+        else if (!keys[i].optional)
+            assume(made, keys[i].key, keys[i].column);
+}
+
+/* A degree; 1 if it is not printed. */
+static double degree(const struct published_row *row, enum published_column column)
+{
+    return given(row, column) ? row->number[column] : 1.0;
+}
+
+double published_gpus(const struct published_row *row)
+{
+    const double ranks = degree(row, PUBLISHED_TP) * degree(row, PUBLISHED_PP) * degree(row, PUBLISHED_CP);
+    if (given(row, PUBLISHED_GPUS))
+        return row->number[PUBLISHED_GPUS];
+    return given(row, PUBLISHED_DP) ? ranks * row->number[PUBLISHED_DP] : 0.0;
+}
+
+static void make_degrees(const struct published_row *row, struct row_recipe *made)
+{
+    const double tp = degree(row, PUBLISHED_TP), pp = degree(row, PUBLISHED_PP),
+                 cp = degree(row, PUBLISHED_CP);
+    const double gpus = row->number[PUBLISHED_GPUS], dp = row->number[PUBLISHED_DP];
+    if (cp > 1.0)
+        refuse(made, "context parallelism (cp %g) is not implemented", cp);
+    if (degree(row, PUBLISHED_EP) > 1.0)
+        refuse(made, "expert parallelism (ep %g) is not implemented", row->number[PUBLISHED_EP]);
+    if (!isnan(dp) && !isnan(gpus) && gpus != tp * pp * cp * dp)
+        refuse(made, "%g GPUs are not tp %g x pp %g x cp %g x dp %g = %g", gpus, tp, pp, cp, dp,
+               tp * pp * cp * dp);
+    else if (!isnan(dp))
+        set_number(made, "parallel.data_parallel_size", dp);
+    else if (!isnan(gpus) && fmod(gpus, tp * pp * cp) == 0.0)
+        set_number(made, "parallel.data_parallel_size", gpus / (tp * pp * cp));
+    else if (!isnan(gpus))
+        refuse(made, "%g GPUs are not a multiple of tp %g x pp %g x cp %g", gpus, tp, pp, cp);
+    else
+        assume(made, "parallel.data_parallel_size", PUBLISHED_DP);
+}
+
+/* Sharding: sequence parallelism, ZeRO. Keys without effect are not set. */
+static void make_sharding(const struct published_row *row, struct row_recipe *made)
+{
+    const char *sequence = row->cell[PUBLISHED_SEQ_PARALLEL], *zero = row->cell[PUBLISHED_ZERO_STAGE];
+    if (begins(sequence, "yes") || begins(sequence, "true") || begins(sequence, "1"))
+        set(made, "parallel.sequence_parallel", "true");
+    else if (begins(sequence, "no") || begins(sequence, "false") || begins(sequence, "0"))
+        set(made, "parallel.sequence_parallel", "false");
+    else if (!is_unsaid(sequence))
+        refuse(made, "seq_parallel \"%.*s\" is neither yes nor no", SHOWN, sequence);
+    if (*zero >= '0' && *zero <= '3' && !isdigit((unsigned char)zero[1]))
+        set(made, "parallel.zero_stage", (char[]){*zero, 0});
+    else if (!is_unsaid(zero))
+        assume(made, "parallel.zero_stage", PUBLISHED_ZERO_STAGE);
+}
+
+/* v of an interleaved schedule. */
+static void make_virtual_stages(const struct published_row *row, struct row_recipe *made)
+{
+    const char *vpp = row->cell[PUBLISHED_VPP];
+    const double layers = row->number[PUBLISHED_LAYERS], pp = degree(row, PUBLISHED_PP);
+    int64_t stages;
+    if (integer_parse(vpp, &stages) && stages >= 1)
+        set_number(made, "pipeline.virtual_stages", (double)stages);
+    else if (begins(vpp, "max") && !isnan(layers))
+        set_number(made, "pipeline.virtual_stages", ceil(layers / pp));
+    else if (is_unsaid(vpp))
+        assume(made, "pipeline.virtual_stages", PUBLISHED_VPP);
+    else
+        refuse(made, "vpp \"%.*s\" is not a number", SHOWN, vpp);
+}
+
+/* A name as Cuboid's schedules have it: "ZB-H1" is zb-h1. False if there is none. */
+static bool make_named_schedule(const char *cell, struct row_recipe *made)
+{
+    static const char *const names[] = {"gpipe",  "looped-bfs", "zb-h1",     "zb-h2",    "zb-v",
+                                        "v-half", "v-min",      "dualpipev", "dualpipe", "auto"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (begins(cell, names[i])) {
+            set(made, "pipeline.schedule", names[i]);
+            return true;
+        }
+    return false;
+}
+
+static void make_schedule(const struct published_row *row, struct row_recipe *made)
+{
+    const char *schedule = row->cell[PUBLISHED_SCHEDULE];
+    const double pp = degree(row, PUBLISHED_PP);
+    int64_t stages = 1;
+    const bool several = integer_parse(row->cell[PUBLISHED_VPP], &stages) && stages > 1;
+    if (pp == 1.0) {
+        set(made, "pipeline.schedule", "1f1b");
+        set(made, "pipeline.virtual_stages", "1");
+    } else if (contains(schedule, "non-interleaved")) {
+        set(made, "pipeline.schedule", "1f1b");
+        set(made, "pipeline.virtual_stages", "1");
+    } else if (contains(schedule, "interleaved") || begins(schedule, "1f1b-i") ||
+               (begins(schedule, "1f1b") && several)) {
+        set(made, "pipeline.schedule", "interleaved");
+        make_virtual_stages(row, made);
+    } else if (begins(schedule, "1f1b")) {
+        set(made, "pipeline.schedule", "1f1b");
+        set(made, "pipeline.virtual_stages", "1");
+    } else if (begins(schedule, "zb-1p") || begins(schedule, "zb-2p")) {
+        // The schedules of an automatic search within one or two times the activations of 1F1B.
+        set(made, "pipeline.schedule", "auto");
+        set_number(made, "pipeline.auto_memory_limit", (schedule[3] == '2' ? 2.0 : 1.0) * pp);
+    } else if (is_unsaid(schedule))
+        assume(made, "pipeline.schedule", PUBLISHED_SCHEDULE);
+    else if (!make_named_schedule(schedule, made))
+        refuse(made, "schedule \"%.*s\" is not implemented", SHOWN, schedule);
+}
+
+static void make_memory(const struct published_row *row, struct row_recipe *made)
+{
+    static const char *const values[] = {"none", "full", "selective"};
+    const char *recompute = row->cell[PUBLISHED_RECOMPUTE];
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (begins(recompute, values[i])) {
+            set(made, "memory.recompute_granularity", values[i]);
+            return;
+        }
+    if (is_unsaid(recompute))
+        assume(made, "memory.recompute_granularity", PUBLISHED_RECOMPUTE);
+    else
+        refuse(made, "recompute \"%.*s\" is neither none, selective nor full", SHOWN, recompute);
+}
+
+static void make_precision(const struct published_row *row, struct row_recipe *made)
+{
+    const char *precision = row->cell[PUBLISHED_PRECISION];
+    if (contains(precision, "fp8") || contains(precision, "fp4"))
+        refuse(made, "precision \"%.*s\": matmuls below 16 bits are simulated, not predicted", SHOWN,
+               precision);
+    else if (contains(precision, "bf16") || contains(precision, "16-bit") || contains(precision, "bfloat16"))
+        set(made, "precision.params_dtype", "bf16");
+    else if (contains(precision, "fp16"))
+        set(made, "precision.params_dtype", "fp16");
+    else if (contains(precision, "fp32") || contains(precision, "tf32")) {
+        set(made, "precision.params_dtype", "fp32");
+        set(made, "precision.allow_tf32", contains(precision, "tf32") ? "true" : "false");
+    } else if (is_unsaid(precision))
+        assume(made, "precision.params_dtype", PUBLISHED_PRECISION);
+    else
+        refuse(made, "precision \"%.*s\" is not known", SHOWN, precision);
+}
+
+/* The column overrides: words separated by spaces. */
+static void make_overrides(const struct published_row *row, struct row_recipe *made)
+{
+    char word[OVERRIDE_CHARS];
+    for (const char *at = row->cell[PUBLISHED_OVERRIDES]; at[strspn(at, " ")] != 0;) {
+        at += strspn(at, " ");
+        const size_t length = strcspn(at, " ");
+        snprintf(word, sizeof word, "%.*s", (int)length, at);
+        if (length >= sizeof word || strchr(word, '=') == NULL || key_of(word) == NULL)
+            refuse(made, "overrides: \"%.*s\" is not key=value of a recipe", SHOWN, word);
+        else
+            row_recipe_set(&made->overrides, word);
+        at += length;
+    }
+}
+
+void row_recipe_make(const struct published_row *row, struct row_recipe *out)
+{
+    const char *status = row->cell[PUBLISHED_STATUS];
+    *out = (struct row_recipe){.assumed_count = 0};
+    if (*status != 0 && strcmp(status, "ok") != 0 && strcmp(status, "oom") != 0)
+        refuse(out, "status is %.*s", SHOWN, status);
+    make_model(row, out);
+    make_degrees(row, out);
+    make_sharding(row, out);
+    make_schedule(row, out);
+    make_memory(row, out);
+    make_precision(row, out);
+    make_overrides(row, out);
+}
+
+void row_recipe_free(struct row_recipe *made)
+{
+    for (size_t i = 0; i < made->overrides.count; i++)
+        free(made->overrides.list[i]);
+    free(made->overrides.list);
+    text_free(&made->reason);
+    *made = (struct row_recipe){.assumed_count = 0};
+}
+
+void row_recipe_check(struct row_recipe *made, const struct recipe *recipe)
+{
+    for (int i = 0; i < made->assumed_count; i++) {
+        const struct row_assumption *assumed = &made->assumed[i];
+        const enum origin_kind kind = recipe->origin[row_of(assumed->key)].kind;
+        if (kind == FROM_DEFAULT || kind == FROM_DERIVED)
+            refuse(made, "%s is not printed; assume %s", published_column_name(assumed->column),
+                   assumed->key);
+    }
+}
