@@ -244,7 +244,7 @@ static bool slices_are_masters(const struct estimate *s)
 {
     const struct recipe *recipe = s->run->recipe;
     return recipe->data_parallel.zero_stage >= 3 && s->shape.assume.master > 0 &&
-           recipe->assume == ASSUME_PROGRAM;
+           recipe->assume.programs == ASSUME_PROGRAM;
 }
 
 /* Adds the stored weights under the given name. */
@@ -459,6 +459,30 @@ static enum status put_all(struct estimate *s)
     return put_data(s);
 }
 
+/* The section `assume` of the recipe. */
+static struct memory_assume memory_assumed(const struct recipe *recipe)
+{
+    enum { MOMENTS = 2, MOMENT_BYTES = 4 };
+    const struct assumptions *assume = &recipe->assume;
+    const int optimizer = assume->optimizer_bytes_per_parameter;
+    struct memory_assume out =
+        assume->programs == ASSUME_PAPERS
+            ? memory_of_papers
+            : memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe));
+    if (assume->attention == ASSUME_ATTENTION_UNFUSED) {
+        out.unfused_attention = true;
+        out.stored_masks = recipe->model.attention_dropout > 0.0 || out.stored_masks;
+    }
+    if (assume->gradient_dtype != ASSUME_DTYPE_OWN)
+        out.gradient = assume->gradient_dtype == ASSUME_DTYPE_BF16 ? 2 : 4;
+    if (optimizer > 0) {
+        out.moment = optimizer < MOMENTS * MOMENT_BYTES ? optimizer / MOMENTS : MOMENT_BYTES;
+        out.master = optimizer - MOMENTS * out.moment;
+    }
+    out.logits = assume->logits_bytes_per_element;
+    return out;
+}
+
 enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out)
 {
     const struct recipe *recipe = run->recipe;
@@ -475,9 +499,7 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
                   .tp_comm_overlap = recipe->layers.tp_comm_overlap && recipe->layers.sequence_parallel,
                   .batch = recipe->train.micro_batch_size,
                   .sequence = recipe->model.seq_length,
-                  .assume = recipe->assume == ASSUME_PAPERS
-                                ? memory_of_papers
-                                : memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe))},
+                  .assume = memory_assumed(recipe)},
         .recompute = recipe->layers.recompute,
         .device = run_device_options(run, threads),
     };

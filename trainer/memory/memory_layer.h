@@ -19,6 +19,7 @@
 struct memory_assume {
     int activation, weight, gradient, master, moment; // master 0: no master weights, the weights themselves
                                                       // are updated
+    int logits;                                       // 0: as activations
     int statistic;          // sums over rows and tokens: always fp32 in this program
     bool unfused_attention; // stores the probabilities before and after dropout instead of log-sum-exps
     bool stored_masks;      // stores the mask of every dropout, one byte per element

@@ -88,7 +88,8 @@ static enum status plan_and_report(const struct run *run, bool whole, FILE *to)
 
 enum status dry_run(const struct run *run, FILE *to)
 {
-    return run->recipe->assume == ASSUME_PAPERS ? count_for_papers(run, to) : plan_and_report(run, true, to);
+    return run->recipe->assume.programs == ASSUME_PAPERS ? count_for_papers(run, to)
+                                                         : plan_and_report(run, true, to);
 }
 
 enum status dry_run_table(const struct run *run, FILE *to)

@@ -1,12 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/step_plan.h"
 
+#include "trainer/memory/memory_formula.h"
 #include "trainer/plan/model_flops.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- memory and tapes ---- */
+
+/* Whether the section `assume` says anything about memory, so that the dry run does not have it. */
+static bool assumes_memory(const struct assumptions *assume)
+{
+    return assume->programs != ASSUME_PROGRAM || assume->attention == ASSUME_ATTENTION_UNFUSED ||
+           assume->gradient_dtype != ASSUME_DTYPE_OWN || assume->optimizer_bytes_per_parameter > 0 ||
+           assume->logits_bytes_per_element > 0;
+}
+
+static enum status assume_row(const struct run *run, struct part_row *row)
+{
+    struct memory_table table;
+    TRY(memory_formula(run, row->rank, run_threads(run, run->mesh.world), &table));
+    memcpy(row->part_bytes, table.part_bytes, sizeof row->part_bytes);
+    row->bytes = table.bytes;
+    memory_table_free(&table);
+    return OK;
+}
 
 static enum status plan_row(struct step_plan *plan, int pp)
 {
@@ -19,6 +38,8 @@ static enum status plan_row(struct step_plan *plan, int pp)
     TRY(memory_plan_record(run, row->rank, row->slots, &memory, &plan->tapes[pp]));
     memcpy(row->part_bytes, memory.use.peak_bytes, sizeof row->part_bytes);
     row->bytes = memory.use.peak_total_bytes;
+    if (assumes_memory(&run->recipe->assume))
+        TRY(assume_row(run, row));
     plan->fullest = row->bytes > plan->rows[plan->fullest].bytes ? pp : plan->fullest;
     return OK;
 }
@@ -46,7 +67,9 @@ static struct cost_options cost_options(const struct step_plan *plan)
     return (struct cost_options){.profile = plan->profile,
                                  .ranks_per_node = per_node < world ? per_node : world,
                                  .threads = recipe->cluster.threads_per_rank,
-                                 .tf32 = recipe->kernels.tf32};
+                                 .tf32 = recipe->kernels.tf32,
+                                 .assume = &recipe->assume,
+                                 .attention_dropout = recipe->model.attention_dropout > 0.0};
 }
 
 /* FLOPs that a pipeline rank executes in matmuls and attention. */
@@ -84,11 +107,14 @@ static void compute_rates(struct step_plan *plan)
 static void check_fit(struct step_plan *plan)
 {
     const struct profile_device *device = &plan->profile->device;
-    const double allocated =
-        (double)plan->rows[plan->fullest].bytes * (1.0 + plan->profile->model.fragmentation);
+    const struct assumptions *assume = &plan->run->recipe->assume;
+    const double lost =
+        assume->fragmentation >= 0.0 ? assume->fragmentation : plan->profile->model.fragmentation;
+    const int64_t reserved = assume->reserved_bytes >= 0 ? assume->reserved_bytes : device->reserved_bytes;
+    const double allocated = (double)plan->rows[plan->fullest].bytes * (1.0 + lost);
     const int ranks = device->is_cpu ? plan->cost.ranks_per_node : 1;
     plan->device_bytes = device->memory_bytes;
-    plan->needed_bytes = (int64_t)allocated * ranks + device->reserved_bytes;
+    plan->needed_bytes = (int64_t)allocated * ranks + reserved;
     plan->fits = plan->needed_bytes <= plan->device_bytes;
 }
 

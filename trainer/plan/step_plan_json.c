@@ -91,6 +91,15 @@ static void add_times(const struct step_plan *plan, struct text *out)
     add_breakdown(plan, out);
 }
 
+static void add_assumed(const struct step_plan *plan, struct text *out)
+{
+    struct text assumed = {0};
+    recipe_assumed_text(plan->run->recipe, &assumed);
+    text_add(out, ", \"assumed\": ");
+    text_add_json(out, text_chars(&assumed));
+    text_free(&assumed);
+}
+
 void step_plan_json(const struct step_plan *plan, struct text *out)
 {
     const struct degrees *d = &plan->run->mesh.degrees;
@@ -102,5 +111,6 @@ void step_plan_json(const struct step_plan *plan, struct text *out)
     add_stages(plan, out);
     if (plan->profile != NULL)
         add_times(plan, out);
+    add_assumed(plan, out);
     text_add(out, "}\n");
 }

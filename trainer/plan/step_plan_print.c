@@ -82,8 +82,12 @@ static void print_times(const struct step_plan *plan, FILE *to)
 
 enum status step_plan_print(const struct step_plan *plan, FILE *to)
 {
-    struct text advice = {0};
+    struct text advice = {0}, assumed = {0};
     report_layout(plan->run, to);
+    recipe_assumed_text(plan->run->recipe, &assumed);
+    if (assumed.length > 0)
+        fprintf(to, "assumed of another program: %s\n", assumed.chars);
+    text_free(&assumed);
     report_parts(plan->run, plan->rows, plan->count, to);
     if (plan->profile == NULL) {
         fprintf(to, "For the time of a step, set cluster.profile (cuboid profile --list).\n");

@@ -143,7 +143,7 @@ static void apply_keys(struct loader *loader, const char *file, const char *sect
         } else if (row >= 0) {
             first_line[row] = key->line;
             set_row(loader, row, value, (struct recipe_origin){FROM_FILE, key->line, file}, where);
-        } else if (*section == 0 && row_find_dotted(key->text) >= 0) {
+        } else if (*section == 0 && !is_section && row_find_dotted(key->text) >= 0) {
             const struct recipe_row *meant = &recipe_rows[row_find_dotted(key->text)];
             problems_add(loader->problems, "%s: unknown key %s; in a file, write %.*s: {%s: ...}", where,
                          key->text, (int)row_section_length(meant), meant->key, row_name(meant));
@@ -161,8 +161,23 @@ static bool is_empty(const struct node *node)
     return node->kind == NODE_SCALAR && node->plain && *node->text == 0;
 }
 
-static void apply_section(struct loader *loader, const char *file, const struct node *root, const char *name)
+/* `assume: papers`: a value instead of a mapping. */
+static void apply_short_form(struct loader *loader, const char *file, int section, const struct node *key,
+                             const struct node *value)
 {
+    const char *name = recipe_sections[section].name, *short_for = recipe_sections[section].short_for;
+    char where[300];
+    snprintf(where, sizeof where, "%.260s:%d", file, key->line);
+    if (short_for != NULL && value->kind == NODE_SCALAR)
+        set_row(loader, row_find(name, short_for), value, (struct recipe_origin){FROM_FILE, key->line, file},
+                where);
+    else
+        problems_add(loader->problems, "%s: %s is a section; expected keys and values below it", where, name);
+}
+
+static void apply_section(struct loader *loader, const char *file, const struct node *root, int section)
+{
+    const char *name = recipe_sections[section].name;
     int first_line = 0;
     for (size_t i = 0; i < root->count; i += 2) {
         const struct node *key = root->child[i], *value = root->child[i + 1];
@@ -174,8 +189,7 @@ static void apply_section(struct loader *loader, const char *file, const struct 
         else if (value->kind == NODE_MAP)
             apply_keys(loader, file, name, value);
         else if (!is_empty(value))
-            problems_add(loader->problems, "%s:%d: %s is a section; expected keys and values below it", file,
-                         key->line, name);
+            apply_short_form(loader, file, section, key, value);
         if (first_line == 0)
             first_line = key->line;
     }
@@ -191,7 +205,7 @@ static bool apply_layer(struct loader *loader, const struct layer *layer)
     }
     apply_keys(loader, layer->path, "", layer->root);
     for (int s = 1; s < recipe_section_count; s++)
-        apply_section(loader, layer->path, layer->root, recipe_sections[s].name);
+        apply_section(loader, layer->path, layer->root, s);
     return true;
 }
 

@@ -29,8 +29,8 @@
 #include "layers/model_config.h"
 #include "parallel/data_parallel_options.h"
 #include "trainer/files/problems.h"
+#include "trainer/plan/assume/assume.h"
 
-enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS }; // whose memory a plan counts
 enum context_method { CONTEXT_RING, CONTEXT_ALL_GATHER, CONTEXT_ALL_TO_ALL };
 enum recipe_dtype { RECIPE_FP32, RECIPE_BF16, RECIPE_FP16 };
 enum optimizer_kind { OPTIMIZER_ADAMW };
@@ -219,7 +219,6 @@ struct recipe {
     char *name;
     uint64_t seed;
     bool deterministic;
-    enum memory_assumption assume; // papers only with a device that computes nothing
     struct model_config model;
     struct layer_options layers;   // keys of the sections parallel, precision and memory
     struct kernel_options kernels; // keys of the sections model, precision and cluster
@@ -237,6 +236,7 @@ struct recipe {
     struct recipe_profile profile;
     struct recipe_resilience resilience;
     struct recipe_cluster cluster;
+    struct assumptions assume; // other than the defaults only with a device that computes nothing
 
     struct recipe_names files; // the recipe, and what it is based on
     struct recipe_origin origin[RECIPE_MOST_ROWS];
@@ -323,6 +323,10 @@ const char *recipe_model_key(int index);
  * may differ. The global batch is the data's own business: see checkpoint_load(). */
 void recipe_changes(const struct recipe *then, const struct recipe *now, const char *what,
                     struct problems *problems);
+
+/* Appends the keys of the section `assume` that are not the defaults: "assume.attention=unfused ..."; nothing
+ * if there are none. */
+void recipe_assumed_text(const struct recipe *recipe, struct text *out);
 
 /* The overrides that make a layout one rank: appends "key=value" for layout key `index` (the sections
  * parallel, pipeline and memory, and the keys that count nodes); false past the last. */

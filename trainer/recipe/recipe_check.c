@@ -97,6 +97,10 @@ static void derive(struct recipe *r, int world_size, const bool given[GIVEN_COUN
     }
     if (!given[GIVEN_VIRTUAL])
         r->pipeline.virtual_stages = default_virtual_stages(r);
+    if (r->assume.overlap != ASSUME_OVERLAP_OWN) {
+        r->data_parallel.overlap_grad_reduce = r->assume.overlap != ASSUME_OVERLAP_NONE;
+        r->data_parallel.overlap_param_gather = r->assume.overlap == ASSUME_OVERLAP_BOTH;
+    }
     recipe_derive_layers(r);
     if (!given[GIVEN_SPLIT]) {
         bool own_valid = r->data.valid.count > 0;
@@ -152,8 +156,8 @@ struct check {
     bool held[MOST_RULES];
 };
 
-static const struct rules *const tables[] = {&recipe_layout_rules, &recipe_run_rules,
-                                             &recipe_precision_rules};
+static const struct rules *const tables[] = {&recipe_layout_rules, &recipe_run_rules, &recipe_precision_rules,
+                                             &recipe_plan_rules};
 
 static int rule_count(void)
 {

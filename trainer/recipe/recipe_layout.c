@@ -55,6 +55,8 @@ int64_t recipe_stage_layers(const struct recipe *recipe, int stage)
     CHECK(stage >= 0 && stage < stages);
     if (recipe->pipeline.layout.count > 0)
         return recipe->pipeline.layout.list[stage];
+    if (recipe->assume.partition != ASSUME_PARTITION_OWN)
+        return assume_stage_layers(&recipe->model, recipe->assume.partition, stages, stage);
     return layers / stages + (stage < layers % stages ? 1 : 0);
 }
 

@@ -90,6 +90,9 @@ int row_find_dotted(const char *key)
         if (strcmp(key, short_names[i]) == 0)
             return row_find("parallel", key);
     const char *dot = strchr(key, '.');
+    for (int s = 1; s < recipe_section_count && dot == NULL; s++)
+        if (recipe_sections[s].short_for != NULL && strcmp(recipe_sections[s].name, key) == 0)
+            return row_find(key, recipe_sections[s].short_for);
     if (dot == NULL)
         return row_find("", key);
     char section[32] = "";

@@ -59,6 +59,7 @@ struct rules {
 extern const struct rules recipe_layout_rules; // the model, and how it is cut
 extern const struct rules recipe_run_rules;    // learning rate, data, tokenizer, files
 extern const struct rules recipe_precision_rules;
+extern const struct rules recipe_plan_rules;
 
 /* Like recipe_world_size(), for degrees that are not checked yet: their product may exceed an int. */
 int64_t recipe_ranks(const struct recipe *recipe);

@@ -467,19 +467,6 @@ static void backend_say(const struct view *v, struct text *out)
     text_add(out, "; or use model.attention_backend=own");
 }
 
-static bool assumption_holds(const struct view *v)
-{
-    return v->recipe->assume == ASSUME_PROGRAM || !device_traits(v->recipe->cluster.device)->computes;
-}
-
-static void assumption_say(const struct view *v, struct text *out)
-{
-    text_add(out,
-             "assume papers only counts memory, but cluster.device is %s; use cluster.device=dry or "
-             "assume=program",
-             v->recipe->cluster.device);
-}
-
 /* ---- nodes ---- */
 
 static bool nodes_hold(const struct view *v)
@@ -579,6 +566,5 @@ static const struct rule rules[] = {
      {{.key = "profile.profile_step_end", .guess = profile_start_of},
       {.key = "profile.profile_step_start", .guess = iters_of}}},
     {"profile.timeline cluster.device", timed_holds, timed_say, {{0}}},
-    {"assume cluster.device", assumption_holds, assumption_say, {{0}}},
 };
 const struct rules recipe_run_rules = RULES_OF(rules);

@@ -7,23 +7,9 @@
 #include "trainer/recipe/recipe_table.h"
 #include "parallel/comm.h"
 #include "schedules/schedule.h"
+#include "trainer/recipe/recipe_choices.h"
 
 #include <math.h>
-#include <signal.h>
-
-/* A name and its value; LATER: refused for now; ALSO: another program's word. */
-#define IS(name_, value_)                  \
-    {                                      \
-        .name = (name_), .value = (value_) \
-    }
-#define LATER(name_, value_)                                \
-    {                                                       \
-        .name = (name_), .value = (value_), .unbuilt = true \
-    }
-#define ALSO(name_, value_)                               \
-    {                                                     \
-        .name = (name_), .value = (value_), .alias = true \
-    }
 
 /* The names of registries, for keys of type WORD: choice 0, 1, ...; NULL after the last. */
 static const char *schedule_choice(size_t index)
@@ -52,69 +38,6 @@ static const char *transport_choice(size_t index)
     return index == 0 ? "auto" : transport_name(index - 1);
 }
 
-static const struct choice assumptions[] = {IS("program", ASSUME_PROGRAM), IS("papers", ASSUME_PAPERS), {0}};
-static const struct choice positions[] = {IS("learned_absolute", LEARNED_ABSOLUTE), IS("rope", ROPE), {0}};
-static const struct choice normalizations[] = {IS("LayerNorm", LAYER_NORM), IS("RMSNorm", RMS_NORM), {0}};
-static const struct choice activations[] = {IS("gelu", GELU),
-                                            IS("gelu_tanh", GELU_TANH),
-                                            IS("swiglu", SWIGLU),
-                                            ALSO("gelu_new", GELU_TANH),
-                                            ALSO("gelu_pytorch_tanh", GELU_TANH),
-                                            ALSO("silu", SWIGLU),
-                                            {0}};
-static const struct choice epilogues[] = {
-    IS("apart", EPILOGUES_APART), IS("fused", EPILOGUES_FUSED), IS("auto", EPILOGUES_AUTO), {0}};
-static const struct choice backends[] = {IS("auto", ATTENTION_AUTO),     IS("own", ATTENTION_OWN),
-                                         IS("cudnn", ATTENTION_CUDNN),   ALSO("flash", ATTENTION_OWN),
-                                         ALSO("fused", ATTENTION_CUDNN), {0}};
-static const struct choice context_methods[] = {IS("ring", CONTEXT_RING),
-                                                IS("all_gather", CONTEXT_ALL_GATHER),
-                                                IS("all_to_all", CONTEXT_ALL_TO_ALL),
-                                                {0}};
-static const struct choice dtypes[] = {
-    IS("fp32", RECIPE_FP32), LATER("bf16", RECIPE_BF16), LATER("fp16", RECIPE_FP16), {0}};
-static const struct choice main_dtypes[] = {
-    IS("fp32", RECIPE_FP32), IS("bf16", RECIPE_BF16), LATER("fp16", RECIPE_FP16), {0}};
-static const struct choice working_dtypes[] = {
-    IS("fp32", RECIPE_FP32), IS("bf16", RECIPE_BF16), IS("fp16", RECIPE_FP16), {0}};
-static const struct choice optimizers[] = {IS("adamw", OPTIMIZER_ADAMW), {0}};
-static const struct choice decays[] = {
-    IS("constant", LR_CONSTANT), IS("linear", LR_LINEAR),
-    IS("cosine", LR_COSINE),     IS("inverse-square-root", LR_INVERSE_SQUARE_ROOT),
-    IS("WSD", LR_WSD),           {0}};
-static const struct choice wsd_decays[] = {IS("exponential", WSD_EXPONENTIAL),
-                                           IS("linear", WSD_LINEAR),
-                                           IS("cosine", WSD_COSINE),
-                                           IS("minus_sqrt", WSD_MINUS_SQUARE_ROOT),
-                                           {0}};
-static const struct choice granularities[] = {
-    IS("none", RECOMPUTE_NONE), IS("selective", RECOMPUTE_SELECTIVE), IS("full", RECOMPUTE_FULL), {0}};
-static const struct choice methods[] = {IS("uniform", RECOMPUTE_UNIFORM), IS("block", RECOMPUTE_BLOCK), {0}};
-static const struct choice modules[] = {IS("core_attn", RECOMPUTE_CORE_ATTENTION),
-                                        IS("norm", RECOMPUTE_NORM),
-                                        IS("activation", RECOMPUTE_ACTIVATION),
-                                        ALSO("layernorm", RECOMPUTE_NORM),
-                                        {0}};
-#define MATMUL_FORMATS                                                                     \
-    IS("none", MATMUL_FORMAT_NONE), IS("e4m3", MATMUL_E4M3), IS("e5m2", MATMUL_E5M2),      \
-        IS("hybrid", MATMUL_HYBRID), IS("mxfp8", MATMUL_MXFP8), IS("nvfp4", MATMUL_NVFP4), \
-        IS("ternary", MATMUL_TERNARY)
-static const struct choice matmul_formats[] = {MATMUL_FORMATS, {0}};
-static const struct choice matmul_formats_or_same[] = {IS("same", MATMUL_FORMAT_SAME), MATMUL_FORMATS, {0}};
-static const struct choice scalings[] = {IS("auto", SCALE_AUTO),
-                                         IS("tensorwise", SCALE_TENSORWISE),
-                                         IS("delayed", SCALE_DELAYED),
-                                         IS("blockwise", SCALE_BLOCKWISE),
-                                         {0}};
-static const struct choice scale_roundings[] = {
-    IS("up", SCALE_ROUNDS_UP), IS("down", SCALE_ROUNDS_DOWN), {0}};
-static const struct choice amax_algorithms[] = {
-    IS("max", AMAX_MAX), IS("most_recent", AMAX_MOST_RECENT), {0}};
-static const struct choice tokenizers[] = {
-    IS("byte", TOKENIZER_BYTE), IS("GPT2BPE", TOKENIZER_GPT2_BPE), IS("none", TOKENIZER_NONE), {0}};
-static const struct choice signals[] = {
-    IS("SIGTERM", SIGTERM), IS("SIGINT", SIGINT), IS("SIGUSR1", SIGUSR1), IS("SIGUSR2", SIGUSR2), {0}};
-
 /* Key, type, field, default, help; then the rest of the row. */
 #define ROW(key_, type_, field_, fallback_, help_, ...)                                \
     {                                                                                  \
@@ -141,11 +64,6 @@ const struct recipe_row recipe_rows[] = {
     ROW("deterministic", BOOL, deterministic, "true",
         "Bit-identical reruns: no atomics, no choices by timing, sums across ranks in rank order. `false` "
         "lets NCCL reduce in the order of its topology; no effect on a CPU."),
-    ROW("assume", CHOICE, assume, "program",
-        "Memory model of `cluster.device: dry`. `program`: this program. `papers`: the same formula with "
-        "the tensors that ZeRO and Korthikanti et al. store: two-byte weights, gradients and activations, "
-        "attention scores, masks (docs/memory.md).",
-        .choices = assumptions),
 
     ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer layers.", BETWEEN(1, 1e5),
         .aliases = "num_hidden_layers n_layer n_layers", .example = "12"),
@@ -556,27 +474,67 @@ const struct recipe_row recipe_rows[] = {
         .unbuilt = true),
     ROW("cluster.partition", TEXT, cluster.partition, "none", "Partition (queue) of the batch job.",
         .optional = true, .unbuilt = true),
+
+    ROW("assume.programs", CHOICE, assume.programs, "program",
+        "Whose tensors a plan counts; also written `assume: papers`. `program`: this program's. `papers`: "
+        "those that ZeRO and Korthikanti et al. store: two-byte weights, gradients and activations, "
+        "attention scores, masks (docs/memory.md).",
+        .choices = assumed_programs),
+    ROW("assume.attention", CHOICE, assume.attention, "own",
+        "Attention kernels. `unfused` stores scores and softmax; `flash`, `flash2` and `flash3` are versions "
+        "of FlashAttention, whose version 2 the shipped profiles stand for.",
+        .choices = assumed_attentions),
+    ROW("assume.norm", CHOICE, assume.norm, "fused",
+        "Norms: one kernel, or one for each operation of the formula.", .choices = assumed_fusions),
+    ROW("assume.activation", CHOICE, assume.activation, "fused",
+        "Activation functions: one kernel, or one for each operation of the formula.",
+        .choices = assumed_fusions),
+    ROW("assume.gradient_dtype", CHOICE, assume.gradient_dtype, "own",
+        "Data type in which gradients are stored.", .choices = assumed_dtypes),
+    ROW("assume.optimizer_bytes_per_parameter", INT, assume.optimizer_bytes_per_parameter, "0",
+        "Master weights and moments; 0: this program's.", BETWEEN(0, 64)),
+    ROW("assume.logits_bytes_per_element", INT, assume.logits_bytes_per_element, "0",
+        "Logits and their gradient; 0: this program's.", BETWEEN(0, 64)),
+    ROW("assume.partition", CHOICE, assume.partition, "own",
+        "Layers of the stages, if pipeline.layout does not give them. `own`: as even as possible. "
+        "`parameters`: about equal numbers of parameters. `embedding_as_layer`: embedding and head count as "
+        "a layer each.",
+        .choices = assumed_partitions),
+    ROW("assume.overlap", CHOICE, assume.overlap, "own",
+        "Data-parallel communication during the passes: `none`, `grad` (reductions of gradients) or "
+        "`grad_and_param` (also gathers of weights); `own`: the keys of parallel.",
+        .choices = assumed_overlaps),
+    ROW("assume.tp_overlap", REAL, assume.tp_overlap, "0",
+        "Fraction of each tensor-parallel message that matrix multiplications hide.", BETWEEN(0, 1)),
+    ROW("assume.reserved_bytes", COUNT, assume.reserved_bytes, "-1",
+        "Bytes of a device for CUDA, libraries and buffers; -1: the profile's.", BETWEEN(-1, 1e15)),
+    ROW("assume.fragmentation", REAL, assume.fragmentation, "-1",
+        "Memory lost to fragmentation, as a fraction of what is allocated; -1: the profile's.",
+        BETWEEN(-1, 1)),
 };
 
 const int recipe_row_count = sizeof recipe_rows / sizeof *recipe_rows;
 _Static_assert(sizeof recipe_rows / sizeof *recipe_rows <= RECIPE_MOST_ROWS, "raise RECIPE_MOST_ROWS");
 
 const struct recipe_section recipe_sections[] = {
-    {"", SECTION_RUN, "General keys."},
-    {"model", SECTION_MATHEMATICS, "Model architecture. Hugging Face names are accepted too."},
-    {"parallel", SECTION_LAYOUT, "Parallel layout. No key of this section changes what is computed."},
-    {"pipeline", SECTION_LAYOUT, "Pipeline schedule and assignment of layers to stages."},
-    {"train", SECTION_RUN, "Batch sizes and steps."},
-    {"optimizer", SECTION_MATHEMATICS, "AdamW and the learning rate schedule."},
-    {"precision", SECTION_MATHEMATICS, "Data types and low-precision formats."},
-    {"memory", SECTION_LAYOUT, "Activation recomputation and offloading."},
-    {"data", SECTION_MATHEMATICS, "Datasets."},
-    {"tokenizer", SECTION_RUN, "Tokenizer."},
-    {"checkpoint", SECTION_RUN, "Saving and resuming."},
-    {"logging", SECTION_RUN, "Logs and metrics."},
-    {"profile", SECTION_RUN, "Timelines."},
-    {"resilience", SECTION_RUN, "Fault handling."},
-    {"cluster", SECTION_RUN, "Devices, transports and machines."},
+    {"", SECTION_RUN, "General keys.", NULL},
+    {"model", SECTION_MATHEMATICS, "Model architecture. Hugging Face names are accepted too.", NULL},
+    {"parallel", SECTION_LAYOUT, "Parallel layout. No key of this section changes what is computed.", NULL},
+    {"pipeline", SECTION_LAYOUT, "Pipeline schedule and assignment of layers to stages.", NULL},
+    {"train", SECTION_RUN, "Batch sizes and steps.", NULL},
+    {"optimizer", SECTION_MATHEMATICS, "AdamW and the learning rate schedule.", NULL},
+    {"precision", SECTION_MATHEMATICS, "Data types and low-precision formats.", NULL},
+    {"memory", SECTION_LAYOUT, "Activation recomputation and offloading.", NULL},
+    {"data", SECTION_MATHEMATICS, "Datasets.", NULL},
+    {"tokenizer", SECTION_RUN, "Tokenizer.", NULL},
+    {"checkpoint", SECTION_RUN, "Saving and resuming.", NULL},
+    {"logging", SECTION_RUN, "Logs and metrics.", NULL},
+    {"profile", SECTION_RUN, "Timelines.", NULL},
+    {"resilience", SECTION_RUN, "Fault handling.", NULL},
+    {"cluster", SECTION_RUN, "Devices, transports and machines.", NULL},
+    {"assume", SECTION_RUN,
+     "What another program does differently, to plan published results. For `cuboid plan` only.",
+     .short_for = "programs"},
 };
 const int recipe_section_count = sizeof recipe_sections / sizeof *recipe_sections;
 _Static_assert(sizeof recipe_sections / sizeof *recipe_sections <= RECIPE_MOST_SECTIONS,

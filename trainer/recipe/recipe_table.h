@@ -70,6 +70,7 @@ struct recipe_section {
     const char *name; // "" for the top
     enum section_kind kind;
     const char *help;
+    const char *short_for; // the key that a value instead of a mapping sets: `assume: papers`; or NULL
 };
 
 enum { RECIPE_MOST_SECTIONS = 32 };
@@ -112,6 +113,7 @@ void value_set_default(struct recipe *recipe, const struct recipe_row *row);
 /* The value as YAML, on one line. */
 void value_text(const struct recipe *recipe, const struct recipe_row *row, struct text *out);
 void value_free(struct recipe *recipe, const struct recipe_row *row);
+bool value_is_default(const struct recipe *recipe, const struct recipe_row *row);
 /* "an integer from 1 to 100000", "one of gpipe, 1f1b, zb-h1". */
 void value_expected(const struct recipe_row *row, struct text *out);
 

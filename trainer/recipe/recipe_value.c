@@ -512,11 +512,10 @@ bool recipe_default_text(const char *key, struct text *out)
     return true;
 }
 
-/* Whether `scratch` holds the row's default. */
-static bool is_default(const struct recipe *scratch, const struct recipe_row *row)
+bool value_is_default(const struct recipe *recipe, const struct recipe_row *row)
 {
     struct text here = {0}, there = {0};
-    value_text(scratch, row, &here);
+    value_text(recipe, row, &here);
     bool same = recipe_default_text(row->key, &there) && strcmp(text_chars(&here), text_chars(&there)) == 0;
     text_free(&here);
     text_free(&there);
@@ -531,7 +530,7 @@ bool value_set(struct recipe *recipe, const struct recipe_row *row, const struct
         return true;
     struct recipe *scratch = allocate(1, sizeof *scratch);
     bool good = parse_field(scratch, row, node, why);
-    if (good && row->unbuilt && !is_default(scratch, row)) {
+    if (good && row->unbuilt && !value_is_default(scratch, row)) {
         value_text(scratch, row, why);
         text_add(why, " is not implemented yet; use %s", row->fallback);
         good = false;

@@ -148,8 +148,8 @@ Test(data_fingerprint, a_replaced_dataset_is_described)
     fixture_free(&f);
 }
 
-/* Without a record nothing can be compared: a warning, or an error with data.strict. Neither says that the data
- * changed. */
+/* Without a record nothing can be compared: a warning, or an error with data.strict. Neither says that the
+ * data changed. */
 Test(data_fingerprint, a_missing_or_damaged_record_is_reported_as_such)
 {
     struct fixture f = fixture_make();

@@ -152,8 +152,13 @@ Test(memory, recipe_with_assume_papers)
                  "nothing else is counted");
     memory_table_free(&table);
     EXPECT_MESSAGES(SMALL "assume: papers\n",
-                    "R:5: assume papers only counts memory, but cluster.device is cpu; "
-                    "use cluster.device=dry or assume=program\n");
+                    "R:5: assume.programs papers is for plans only, but cluster.device is cpu; "
+                    "use cuboid plan or cluster.device=dry, or remove it\n");
+    EXPECT_MESSAGES(SMALL "assume: {attention: flash, norm: unfused}\n",
+                    "R:5: assume.attention flash is for plans only, but cluster.device is cpu; "
+                    "use cuboid plan or cluster.device=dry, or remove it\n");
+    EXPECT_MESSAGES(SMALL "assume: [papers]\n",
+                    "R:5: assume is a section; expected keys and values below it\n");
 }
 
 /* Activations of this program in fp32: no masks, no scores, but the small tensors (docs/memory.md). */

@@ -9,6 +9,7 @@
 
 #include "kernels/device_plan.h"
 #include "parallel/comm.h"
+#include "trainer/plan/assume/assume.h"
 #include "trainer/plan/profile/profile.h"
 
 /* Where ranks are: rank r runs on node r / ranks_per_node. */
@@ -17,6 +18,8 @@ struct cost_options {
     int ranks_per_node;
     int threads; // of each rank, on a CPU, whose cores and bandwidth the ranks of a node share
     bool tf32;   // matmuls of f32 use it
+    const struct assumptions *assume; // NULL: none
+    bool attention_dropout;           // of the recipe, for unfused attention
 };
 
 /* The categories of a step's compute time. */

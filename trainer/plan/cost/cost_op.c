@@ -123,13 +123,30 @@ static double attention_s(const struct cost_options *options, const struct op_re
     return flops / (peak_of(options, dtype) * efficiency) + model->attention_half_flops / top_peak(options);
 }
 
-struct op_time cost_of_op(const struct cost_options *options, const struct op_record *op)
+/* An op as it stands. A measured matmul or attention includes its memory traffic, and the model is limited by
+ * it. */
+static struct op_time cost_of_one(const struct cost_options *options, const struct op_record *op)
 {
-    struct op_time time = {.launch_s = op->launches * options->profile->model.launch_s};
     double compute_s = op->kind == OP_GEMM                         ? matmul_s(options, op)
                        : cost_class_of(op->kind) == COST_ATTENTION ? attention_s(options, op)
                                                                    : 0.0;
-    // A measured matmul or attention includes its memory traffic, and the model is limited by it.
-    time.run_s = fmax(compute_s, memory_s(options, op->cost.bytes));
+    if (options->assume != NULL && cost_class_of(op->kind) == COST_ATTENTION)
+        compute_s *= assume_attention_factor(options->assume, op->kind);
+    return (struct op_time){.run_s = fmax(compute_s, memory_s(options, op->cost.bytes)),
+                            .launch_s = op->launches * options->profile->model.launch_s};
+}
+
+struct op_time cost_of_op(const struct cost_options *options, const struct op_record *op)
+{
+    struct op_record assumed[ASSUME_MOST_OPS];
+    struct op_time time = {.run_s = 0.0};
+    if (options->assume == NULL)
+        return cost_of_one(options, op);
+    const int count = assume_ops(options->assume, options->attention_dropout, op, assumed);
+    for (int i = 0; i < count; i++) {
+        const struct op_time one = cost_of_one(options, &assumed[i]);
+        time.run_s += one.run_s;
+        time.launch_s += one.launch_s;
+    }
     return time;
 }

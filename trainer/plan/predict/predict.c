@@ -305,6 +305,8 @@ static enum status find_messages(struct predictor *p, const struct cost_options 
         rank->messages[i] = cost_of_message(
             options, message->call, is_two ? cost_group_shape(options, two, 2) : rank->shapes[message->group],
             message->bytes);
+        if (options->assume != NULL && rank->group_of[message->group] == GROUP_TP)
+            rank->messages[i] *= 1.0 - options->assume->tp_overlap;
         rank->series[i] = known_series(rank, i);
         if (rank->series[i] < 0)
             rank->series[i] = meetings_series(p->meetings, tape, message);

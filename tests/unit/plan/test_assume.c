@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The section `assume`: ops of other programs, layers of stages, and that training refuses it. */
+#include "tests/unit/plan/ideal_profile.h"
+
+#include "trainer/plan/assume/assume.h"
+#include "trainer/plan/cost/cost.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+
+enum { HEADS = 6, SEQUENCE = 64, HEAD = 16 };
+
+static struct op_record attention(enum op_kind kind, double flops)
+{
+    return (struct op_record){
+        .kind = kind, .dtype = BF16, .shape = {HEADS, SEQUENCE, HEAD}, .launches = 1, .cost = {flops, 8.0}};
+}
+
+static double sum_flops(const struct op_record *ops, int count, enum op_kind kind)
+{
+    double flops = 0.0;
+    for (int i = 0; i < count; i++)
+        flops += ops[i].kind == kind ? ops[i].cost.flops : 0.0;
+    return flops;
+}
+
+static double sum_bytes(const struct op_record *ops, int count, enum op_kind kind)
+{
+    double bytes = 0.0;
+    for (int i = 0; i < count; i++)
+        bytes += ops[i].kind == kind ? ops[i].cost.bytes : 0.0;
+    return bytes;
+}
+
+/* Korthikanti et al. 2022, section 4: 2 matmuls forward and 4 backward of 2 S^2 D FLOPs per head. */
+Test(assume, unfused_attention_stores_its_scores)
+{
+    const struct assumptions assume = {.attention = ASSUME_ATTENTION_UNFUSED};
+    const double matmul = 2.0 * HEADS * SEQUENCE * SEQUENCE * HEAD, scores = HEADS * SEQUENCE * SEQUENCE;
+    const struct op_record forward = attention(OP_ATTENTION_FORWARD, 1.0),
+                           backward = attention(OP_ATTENTION_BACKWARD, 1.0);
+    struct op_record out[ASSUME_MOST_OPS];
+    int count = assume_ops(&assume, false, &forward, out);
+    cr_expect_eq(sum_flops(out, count, OP_GEMM), 2.0 * matmul);
+    cr_expect_eq(sum_bytes(out, count, OP_NORM_FORWARD), 4.0 * scores); // softmax: read, write
+    cr_expect_eq(sum_bytes(out, count, OP_GEMM), 2.0 * (2.0 * scores + 4.0 * HEADS * SEQUENCE * HEAD));
+    count = assume_ops(&assume, true, &forward, out);
+    cr_expect_eq(sum_bytes(out, count, OP_NORM_FORWARD), 9.0 * scores); // and dropout with its mask
+    count = assume_ops(&assume, false, &backward, out);
+    cr_expect_eq(sum_flops(out, count, OP_GEMM), 4.0 * matmul);
+    cr_expect_eq(sum_bytes(out, count, OP_NORM_FORWARD), 6.0 * scores);
+    count = assume_ops(&assume, true, &backward, out);
+    cr_expect_eq(sum_bytes(out, count, OP_NORM_FORWARD), 11.0 * scores);
+}
+
+Test(assume, nothing_changes_by_default)
+{
+    const struct assumptions assume = {.attention = ASSUME_ATTENTION_OWN};
+    for (int kind = 0; kind < OP_KIND_COUNT; kind++) {
+        const struct op_record op = attention((enum op_kind)kind, 3.0);
+        struct op_record out[ASSUME_MOST_OPS];
+        cr_expect_eq(assume_ops(&assume, true, &op, out), 1);
+        cr_expect(op_record_equals(&op, &out[0]));
+    }
+}
+
+Test(assume, costs_follow)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    struct assumptions assume = {.attention = ASSUME_ATTENTION_FLASH};
+    struct cost_options options = {.profile = p, .ranks_per_node = 8}, assumed = options;
+    assumed.assume = &assume;
+    const struct op_record forward = attention(OP_ATTENTION_FORWARD, 1e9), norm = {.kind = OP_NORM_FORWARD,
+                                                                                   .dtype = BF16,
+                                                                                   .shape = {512, 512, 0},
+                                                                                   .launches = 1,
+                                                                                   .cost = {1e6, 1e6}};
+    const double own_s = cost_of_op(&options, &forward).run_s, fused_s = cost_of_op(&options, &norm).run_s;
+    cr_expect_float_eq(cost_of_op(&assumed, &forward).run_s, 2.0 * own_s, 1e-12 * own_s);
+    cr_expect_eq(cost_of_op(&assumed, &norm).run_s, fused_s);
+    assume = (struct assumptions){.attention = ASSUME_ATTENTION_FLASH3, .norm = ASSUME_UNFUSED};
+    cr_expect_lt(cost_of_op(&assumed, &forward).run_s, own_s);
+    cr_expect_float_eq(cost_of_op(&assumed, &norm).run_s, 9.0 * fused_s, 1e-12 * fused_s);
+    profile_destroy(p);
+}
+
+static void expect_layers(const struct model_config *model, enum assumed_partition partition,
+                          const int64_t *expected, int64_t stages)
+{
+    int64_t sum = 0;
+    for (int64_t s = 0; s < stages; s++) {
+        const int64_t here = assume_stage_layers(model, partition, stages, s);
+        cr_expect(expected == NULL || here == expected[s], "stage %lld of %lld: %lld layers", (long long)s,
+                  (long long)stages, (long long)here);
+        cr_expect_geq(here, 0);
+        sum += here;
+    }
+    cr_expect_eq(sum, model->num_layers, "%lld layers in %lld stages", (long long)sum, (long long)stages);
+}
+
+Test(assume, partitions)
+{
+    struct model_config model = {.num_layers = 22,
+                                 .hidden_size = 2304,
+                                 .num_attention_heads = 24,
+                                 .num_query_groups = 24,
+                                 .kv_channels = 96,
+                                 .ffn_hidden_size = 9216,
+                                 .vocab_size = 51200};
+    // Zero Bubble (ICLR 2024), table 3: 22 layers on 8 stages, the first and the last with one less.
+    expect_layers(&model, ASSUME_PARTITION_EMBEDDING_AS_LAYER, (const int64_t[]){2, 3, 3, 3, 3, 3, 3, 2}, 8);
+    // A vocabulary of 51200 is nearly two of these layers.
+    expect_layers(&model, ASSUME_PARTITION_PARAMETERS, (const int64_t[]){5, 6, 6, 5}, 4);
+    for (int64_t layers = 1; layers <= 40; layers++)
+        for (int64_t stages = 1; stages <= layers; stages++) {
+            model.num_layers = layers;
+            expect_layers(&model, ASSUME_PARTITION_EMBEDDING_AS_LAYER, NULL, stages);
+            expect_layers(&model, ASSUME_PARTITION_PARAMETERS, NULL, stages);
+        }
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/assume/assume.h"
+
+#include <math.h>
+
+/* Memory traffic and kernels of the unfused forms, relative to one fused kernel that reads and writes each
+ * tensor once. Counted from the eager PyTorch modules with 2-byte tensors and fp32 statistics; bytes per
+ * element, with the fused form in brackets.
+ *
+ *   RMSNorm      forward   float 6, square 8, mean 4, multiply 8, cast 6, weight 4 = 36 [4]
+ *                backward  as many passes over twice the tensors = 72 [6]
+ *   activation   forward   silu 4, multiply 6 = 10 [6]; gelu: bias 4, gelu 4 = 8 [4]
+ *                backward  multiply 12, silu 6 = 18 [10]
+ */
+static const struct {
+    double bytes;
+    int launches;
+} unfused_norm[] = {{36.0 / 4.0, 6}, {72.0 / 6.0, 12}},
+  unfused_activation[] = {{10.0 / 6.0, 2}, {18.0 / 10.0, 3}};
+
+static bool is_attention(enum op_kind kind)
+{
+    return kind == OP_ATTENTION_FORWARD || kind == OP_ATTENTION_BACKWARD;
+}
+
+/* ---- attention, unfused ---- */
+
+/* A batch of `heads` GEMMs m x n x k, as one. */
+static struct op_record batched_gemm(const struct op_record *op, int64_t m, int64_t n, int64_t k)
+{
+    const int64_t heads = op->shape[0], each = (int64_t)dtype_bytes(op->dtype);
+    return (struct op_record){
+        .kind = OP_GEMM,
+        .dtype = op->dtype,
+        .shape = {heads * m, n, k},
+        .launches = 1,
+        .cost = {.flops = 2.0 * (double)(heads * m) * (double)n * (double)k,
+                 .bytes = (double)(heads * (m * k + k * n + m * n) * each)},
+    };
+}
+
+/* A kernel that reads and writes `tensors` tensors of scores, and a byte per score for each mask. */
+static struct op_record over_scores(const struct op_record *op, int tensors, int masks)
+{
+    const int64_t rows = op->shape[0] * op->shape[1], columns = op->shape[1];
+    const double scores = (double)rows * (double)columns;
+    return (struct op_record){
+        .kind = OP_NORM_FORWARD,
+        .dtype = op->dtype,
+        .shape = {rows, columns, 0},
+        .launches = 1,
+        .cost = {.flops = scores, .bytes = scores * (double)(tensors * (int)dtype_bytes(op->dtype) + masks)},
+    };
+}
+
+/* Scores, softmax (scaled and masked in one kernel), dropout, values. No kernel skips the masked half. */
+static int unfused_forward(const struct op_record *op, bool has_dropout, struct op_record *out)
+{
+    const int64_t sequence = op->shape[1], head = op->shape[2];
+    int count = 0;
+    out[count++] = batched_gemm(op, sequence, sequence, head);
+    out[count++] = over_scores(op, 2, 0);
+    if (has_dropout)
+        out[count++] = over_scores(op, 2, 1);
+    out[count++] = batched_gemm(op, sequence, head, sequence);
+    return count;
+}
+
+static int unfused_backward(const struct op_record *op, bool has_dropout, struct op_record *out)
+{
+    const int64_t sequence = op->shape[1], head = op->shape[2];
+    int count = 0;
+    out[count++] = batched_gemm(op, sequence, head, sequence); // of values
+    out[count++] = batched_gemm(op, sequence, sequence, head); // of probabilities
+    if (has_dropout)
+        out[count++] = over_scores(op, 2, 1);
+    out[count++] = over_scores(op, 3, 0);                      // of scores
+    out[count++] = batched_gemm(op, sequence, head, sequence); // of queries
+    out[count++] = batched_gemm(op, sequence, head, sequence); // of keys
+    return count;
+}
+
+/* ---- ops ---- */
+
+static bool is_norm(enum op_kind kind)
+{
+    return kind == OP_NORM_FORWARD || kind == OP_NORM_BACKWARD || kind == OP_RESIDUAL_NORM_FORWARD ||
+           kind == OP_RESIDUAL_NORM_BACKWARD;
+}
+
+static bool is_activation(enum op_kind kind)
+{
+    return kind == OP_ACTIVATION_FORWARD || kind == OP_ACTIVATION_BACKWARD;
+}
+
+static bool is_backward(enum op_kind kind)
+{
+    return kind == OP_NORM_BACKWARD || kind == OP_RESIDUAL_NORM_BACKWARD || kind == OP_ACTIVATION_BACKWARD;
+}
+
+int assume_ops(const struct assumptions *assume, bool has_dropout, const struct op_record *op,
+               struct op_record out[ASSUME_MOST_OPS])
+{
+    const bool backward = is_backward(op->kind);
+    if (is_attention(op->kind) && assume->attention == ASSUME_ATTENTION_UNFUSED)
+        return op->kind == OP_ATTENTION_FORWARD ? unfused_forward(op, has_dropout, out)
+                                                : unfused_backward(op, has_dropout, out);
+    out[0] = *op;
+    if (op->launches > 0 && assume->norm == ASSUME_UNFUSED && is_norm(op->kind)) {
+        out[0].cost.bytes *= unfused_norm[backward].bytes;
+        out[0].launches = unfused_norm[backward].launches;
+    } else if (op->launches > 0 && assume->activation == ASSUME_UNFUSED && is_activation(op->kind)) {
+        out[0].cost.bytes *= unfused_activation[backward].bytes;
+        out[0].launches = unfused_activation[backward].launches;
+    }
+    return 1;
+}
+
+/* FlashAttention-2 is the baseline of the profiles. FlashAttention 1 takes about twice as long (Dao 2023,
+ * section 4.1: 1.7 to 3.0 times); FlashAttention-3 is 1.5 to 2.0 times faster forward, 1.5 to 1.75 backward
+ * (Shah et al. 2024). */
+double assume_attention_factor(const struct assumptions *assume, enum op_kind kind)
+{
+    if (assume->attention == ASSUME_ATTENTION_FLASH)
+        return 2.0;
+    if (assume->attention == ASSUME_ATTENTION_FLASH3)
+        return kind == OP_ATTENTION_FORWARD ? 1.0 / 1.75 : 1.0 / 1.6;
+    return 1.0;
+}
+
+/* ---- layers of stages ---- */
+
+/* Layers before the end of `stage` (-1: 0) if each stage ends where its parameters are nearest to its share.
+ * Norms and biases are left out. */
+static int64_t layers_until(const struct model_config *model, int64_t stages, int64_t stage)
+{
+    const double hidden = (double)model->hidden_size, layers = (double)model->num_layers;
+    const double heads = (double)(2 * model->num_attention_heads + 2 * model->num_query_groups);
+    const double matrices = model->activation == SWIGLU ? 3.0 : 2.0;
+    const double layer =
+        hidden * (heads * (double)model->kv_channels + matrices * (double)model->ffn_hidden_size);
+    const double vocabulary = hidden * (double)model->vocab_size; // of the embedding, and again of the head
+    if (stage < 0 || stage == stages - 1)
+        return stage < 0 ? 0 : model->num_layers;
+    const double share = (layers * layer + 2.0 * vocabulary) * (double)(stage + 1) / (double)stages;
+    const double until = floor((share - vocabulary) / layer + 0.5);
+    return (int64_t)fmax(0.0, fmin(until, layers));
+}
+
+int64_t assume_stage_layers(const struct model_config *model, enum assumed_partition partition,
+                            int64_t stages, int64_t stage)
+{
+    if (partition == ASSUME_PARTITION_PARAMETERS)
+        return layers_until(model, stages, stage) - layers_until(model, stages, stage - 1);
+    // Embedding and head as layers: num_layers + 2 as evenly as possible, the larger stages in the middle.
+    const int64_t all = model->num_layers + 2, larger = all % stages, begin = (stages - larger) / 2;
+    const int64_t here = all / stages + (stage >= begin && stage < begin + larger ? 1 : 0);
+    return here - (stage == 0) - (stage == stages - 1);
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Assumptions about the program whose results a plan is compared with: the keys of the section `assume`.
+ *
+ *   attention_forward 32 x 2048 x 128    with attention unfused:
+ *     gemm 65536 x 2048 x 128            scores
+ *     norm_forward 65536 x 2048          softmax: one pass over the scores
+ *     gemm 65536 x 128 x 2048            values
+ *
+ * A tape holds the ops of this program; only their times are replaced, so the schedule, the messages and the
+ * dependencies stay as they are. */
+#pragma once
+
+#include "kernels/device_plan.h"
+#include "layers/model_config.h"
+
+enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS }; // whose tensors a plan counts
+enum assumed_attention {
+    ASSUME_ATTENTION_OWN,
+    ASSUME_ATTENTION_UNFUSED, // scores, softmax and dropout are stored
+    ASSUME_ATTENTION_FLASH,   // FlashAttention 1
+    ASSUME_ATTENTION_FLASH2,
+    ASSUME_ATTENTION_FLASH3,
+};
+enum assumed_fusion { ASSUME_FUSED, ASSUME_UNFUSED };
+enum assumed_partition {
+    ASSUME_PARTITION_OWN,
+    ASSUME_PARTITION_PARAMETERS,         // stages of about equal numbers of parameters
+    ASSUME_PARTITION_EMBEDDING_AS_LAYER, // embedding and head count as a layer each
+};
+enum assumed_overlap { ASSUME_OVERLAP_OWN, ASSUME_OVERLAP_NONE, ASSUME_OVERLAP_GRAD, ASSUME_OVERLAP_BOTH };
+enum assumed_dtype { ASSUME_DTYPE_OWN, ASSUME_DTYPE_FP32, ASSUME_DTYPE_BF16 };
+
+struct assumptions {
+    enum memory_assumption programs;
+    enum assumed_attention attention;
+    enum assumed_fusion norm, activation;
+    enum assumed_dtype gradient_dtype;
+    int optimizer_bytes_per_parameter; // master weights and moments; 0: this program's
+    int logits_bytes_per_element;      // of logits and their gradient; 0: this program's
+    enum assumed_partition partition;
+    enum assumed_overlap overlap;
+    double tp_overlap;      // fraction of each tensor-parallel message that compute hides
+    int64_t reserved_bytes; // per device, for CUDA, libraries, buffers; -1: the profile's
+    double fragmentation;   // of the allocated memory; -1: the profile's
+};
+
+/* Replaces an op by those of the other program: returns their number, 1 and a copy where nothing is assumed.
+ * has_dropout: of attention probabilities. Their costs (FLOPs, bytes) are those of the other program's
+ * kernels. */
+enum { ASSUME_MOST_OPS = 8 };
+int assume_ops(const struct assumptions *assume, bool has_dropout, const struct op_record *op,
+               struct op_record out[ASSUME_MOST_OPS]);
+
+/* The time of this attention kernel relative to this program's. */
+double assume_attention_factor(const struct assumptions *assume, enum op_kind kind);
+
+/* The layers of a stage, for a partition other than this program's. */
+int64_t assume_stage_layers(const struct model_config *model, enum assumed_partition partition,
+                            int64_t stages, int64_t stage);
