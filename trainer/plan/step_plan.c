@@ -118,8 +118,36 @@ static void check_fit(struct step_plan *plan)
     plan->fits = plan->needed_bytes <= plan->device_bytes;
 }
 
+/* A profile that lacks what the recipe needs: BAD_RECIPE. */
+static enum status check_profile(const struct step_plan *plan)
+{
+    const struct recipe *recipe = plan->run->recipe;
+    const struct cluster_profile *profile = plan->profile;
+    const struct cost_options options = cost_options(plan);
+    const enum profile_dtype dtype = cost_dtype(&options, recipe_working_dtype(recipe));
+    const int ranks = plan->run->mesh.world;
+    struct text why = {0};
+    if (profile->device.peak_flops[dtype] <= 0.0)
+        text_add(&why,
+                 "cluster.profile %s has no peak_flops_%s, the dtype of precision.params_dtype %s; use "
+                 "another dtype or profile",
+                 recipe->cluster.profile, profile_dtype_name(dtype), recipe_dtype_name(recipe));
+    if (ranks > options.ranks_per_node && profile->network.nics == 0)
+        text_add(&why,
+                 "%scluster.profile %s has no network, but %d ranks need %d nodes of %d; use a profile with "
+                 "network.nics, or at most %d ranks",
+                 why.length > 0 ? "; " : "", recipe->cluster.profile, ranks,
+                 (ranks + options.ranks_per_node - 1) / options.ranks_per_node, options.ranks_per_node,
+                 options.ranks_per_node);
+    enum status status = why.length > 0 ? fail(BAD_RECIPE, "%s", why.chars) : OK;
+    text_free(&why);
+    return status;
+}
+
 static enum status make(struct step_plan *plan)
 {
+    if (plan->profile != NULL)
+        TRY(check_profile(plan));
     TRY(allocate(plan));
     for (int pp = 0; pp < plan->count; pp++)
         TRY(plan_row(plan, pp));

@@ -18,7 +18,7 @@ static void print_breakdown(const struct step_plan *plan, FILE *to)
                                                       "kernel launches"};
     static const char *const groups[PREDICT_GROUPS] = {
         "exposed tensor-parallel messages", "exposed pipeline messages", "exposed data-parallel messages",
-        "exposed other messages"};
+        "exposed copies from and to the host", "exposed other messages"};
     const struct prediction *step = plan->step;
     double bubble_s = 0.0;
     fprintf(to, "where the time goes, mean of the pipeline ranks:\n");

@@ -478,8 +478,8 @@ static enum status load(const char *path, const char *text, const char *const *o
     if (complete) {
         find_missing(&loader, path);
         loader.bad[row_of("pipeline.schedule_file")] |= !recipe_read_schedule(loader.recipe, problems);
-        recipe_derive(loader.recipe, world_size);
         loader.bad[row_of("cluster.profile")] |= !recipe_read_profile(loader.recipe, problems);
+        recipe_derive(loader.recipe, world_size);
         recipe_check(loader.recipe, world_size, loader.bad, problems);
     }
     recipe_derive_paths(loader.recipe, path, &in_files, problems);

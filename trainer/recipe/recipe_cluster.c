@@ -30,6 +30,16 @@ static bool was_given(const struct recipe *recipe, const char *key)
     return kind == FROM_FILE || kind == FROM_COMMAND_LINE;
 }
 
+/* cluster.nodes alone: whole nodes of the profile. */
+static void derive_node(struct recipe *recipe, const struct cluster_profile *profile)
+{
+    struct recipe_cluster *cluster = &recipe->cluster;
+    if (cluster->nodes == 0 || cluster->gpus_per_node > 0 || profile->device.is_cpu)
+        return;
+    cluster->gpus_per_node = profile->node.devices;
+    recipe->origin[row_of("cluster.gpus_per_node")].kind = FROM_DERIVED;
+}
+
 static void derive_peak(struct recipe *recipe, const struct cluster_profile *profile, const char *where,
                         struct problems *problems)
 {
@@ -64,6 +74,8 @@ bool recipe_read_profile(struct recipe *recipe, struct problems *problems)
                      profile->node.devices);
         good = false;
     }
+    if (good)
+        derive_node(recipe, profile);
     if (good)
         derive_peak(recipe, profile, where.chars, problems);
     profile_destroy(profile);

@@ -21,6 +21,11 @@ static bool device_computes_itself(const struct recipe *r)
     return device_traits(r->cluster.device)->computes;
 }
 
+static bool has_no_node_size(const struct recipe *r)
+{
+    return r->cluster.gpus_per_node == 0;
+}
+
 static bool not_searched(const struct recipe *r)
 {
     return strcmp(r->pipeline.schedule, "auto") != 0;
@@ -140,6 +145,8 @@ static const struct unused_key {
      "only 3 gathers weights per layer"},
     {"parallel.tp_comm_overlap", no_messages_to_hide, "parallel.sequence_parallel",
      "it overlaps the communication of sequence parallelism"},
+    {"cluster.nodes", has_no_node_size, "cluster.gpus_per_node",
+     "ranks are counted only if both are set, or with a profile of GPUs"},
     {"cluster.cuda_graphs", keeps_no_graphs, "cluster.device", "CUDA graphs need a GPU"},
     {"cluster.dry_device", device_computes_itself, "cluster.device", "only dry simulates another device"},
     {"parallel.nccl_ub", not_on_gpus, "cluster.device", "NCCL needs GPUs"},

@@ -14,6 +14,7 @@ static inline struct cluster_profile *ideal_profile(double peak_flops, double me
         p->device.peak_flops[i] = peak_flops;
     p->device.cores = 1;
     p->device.memory_bandwidth = memory_bandwidth;
+    p->device.host_bandwidth = UNLIMITED;
     p->device.memory_bytes = INT64_C(1) << 50;
     p->node = (struct profile_node){.devices = 8, .link_bandwidth = UNLIMITED};
     p->network = (struct profile_network){.nics = 8, .bandwidth = UNLIMITED};

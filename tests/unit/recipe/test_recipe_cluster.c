@@ -188,7 +188,7 @@ Test(recipe_cluster, a_profile_that_cannot_be_used)
     struct loaded loaded = load(SMALL, overrides, 0);
     cr_expect_not_null(strstr(text_chars(&loaded.messages),
                               "command line: cluster.profile: unknown cluster profile "
-                              "dgx-a100; did you mean dgx-h100?"),
+                              "dgx-a100; did you mean dgx-a100-40?"),
                        "%s", text_chars(&loaded.messages));
     loaded_free(&loaded);
 }
@@ -196,7 +196,15 @@ Test(recipe_cluster, a_profile_that_cannot_be_used)
 Test(recipe_cluster, nodes_have_the_ranks_of_the_layout)
 {
     WITH("", "cluster.nodes=2", "cluster.gpus_per_node=2", "tp=2"); // dp is derived
-    WITH("", "cluster.nodes=2", "tp=2");
+    WITH(
+        "warning: command line: cluster.nodes has no effect: cluster.gpus_per_node is 0, and ranks are counted "
+        "only if both are set, or with a profile of GPUs\n",
+        "cluster.nodes=2", "tp=2");
+    // Whole nodes of the profile.
+    WITH("command line: cluster.nodes 2 x cluster.gpus_per_node 8 are 16 ranks, but the layout has 2 (tp "
+         "2 x pp 1 "
+         "x dp 1); use parallel.data_parallel_size=8\n",
+         "cluster.profile=dgx-a100-80", "cluster.nodes=2", "tp=2", "dp=1");
     WITH("command line: cluster.nodes 2 x cluster.gpus_per_node 4 are 8 ranks, but the layout has 2 (tp "
          "2 x pp 1 "
          "x dp 1); use parallel.data_parallel_size=4\n",

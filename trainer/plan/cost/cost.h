@@ -22,6 +22,9 @@ struct cost_options {
     bool attention_dropout;           // of the recipe, for unfused attention
 };
 
+/* What matmuls of a dtype are computed in. */
+enum profile_dtype cost_dtype(const struct cost_options *options, enum dtype dtype);
+
 /* The categories of a step's compute time. */
 enum cost_class { COST_MATMUL, COST_ATTENTION, COST_MEMORY, COST_LAUNCH, COST_CLASSES };
 const char *cost_class_name(enum cost_class class);

@@ -21,7 +21,7 @@ enum cost_class cost_class_of(enum op_kind kind)
     return kind == OP_ATTENTION_FORWARD || kind == OP_ATTENTION_BACKWARD ? COST_ATTENTION : COST_MEMORY;
 }
 
-static enum profile_dtype dtype_of(const struct cost_options *options, enum dtype dtype)
+enum profile_dtype cost_dtype(const struct cost_options *options, enum dtype dtype)
 {
     if (dtype == BF16)
         return PROFILE_BF16;
@@ -48,7 +48,7 @@ static double memory_share(const struct cost_options *options)
     return shared ? 1.0 / options->ranks_per_node : 1.0;
 }
 
-/* The peak of a dtype, or that of fp32 where the device has none. */
+/* The peak of a dtype; that of fp32 where the device has none, for the few ops of another dtype. */
 static double peak_of(const struct cost_options *options, enum profile_dtype dtype)
 {
     const double *peak = options->profile->device.peak_flops;
@@ -76,6 +76,13 @@ static double memory_s(const struct cost_options *options, double bytes)
     return bytes / (rate * memory_share(options));
 }
 
+/* A copy between host and device, over the device's own link (PCIe, NVLink-C2C); on a CPU through memory. */
+static double host_copy_s(const struct cost_options *options, double bytes)
+{
+    const struct profile_device *device = &options->profile->device;
+    return device->is_cpu ? memory_s(options, bytes) : bytes / device->host_bandwidth;
+}
+
 /* The used share of the last wave of output tiles. */
 static double waves(const struct cluster_profile *p, const int64_t *shape)
 {
@@ -91,7 +98,7 @@ static double matmul_s(const struct cost_options *options, const struct op_recor
 {
     enum { ROW_BYTES = 16 };
     const struct profile_model *model = &options->profile->model;
-    const enum profile_dtype dtype = dtype_of(options, op->dtype);
+    const enum profile_dtype dtype = cost_dtype(options, op->dtype);
     const double m = (double)op->shape[0], n = (double)op->shape[1], k = (double)op->shape[2];
     const double flops = 2.0 * m * n * k;
     double rate;
@@ -110,7 +117,7 @@ static double attention_s(const struct cost_options *options, const struct op_re
 {
     const struct profile_model *model = &options->profile->model;
     const bool forward = op->kind == OP_ATTENTION_FORWARD;
-    const enum profile_dtype dtype = dtype_of(options, op->dtype);
+    const enum profile_dtype dtype = cost_dtype(options, op->dtype);
     const double flops = op->cost.flops;
     const struct profile_measured *table =
         &options->profile->measured[forward ? MEASURED_ATTENTION_FORWARD : MEASURED_ATTENTION_BACKWARD];
@@ -127,6 +134,9 @@ static double attention_s(const struct cost_options *options, const struct op_re
  * it. */
 static struct op_time cost_of_one(const struct cost_options *options, const struct op_record *op)
 {
+    if (op->kind == OP_TO_DEVICE || op->kind == OP_TO_HOST)
+        return (struct op_time){.run_s = host_copy_s(options, op->cost.bytes),
+                                .launch_s = op->launches * options->profile->model.launch_s};
     double compute_s = op->kind == OP_GEMM                         ? matmul_s(options, op)
                        : cost_class_of(op->kind) == COST_ATTENTION ? attention_s(options, op)
                                                                    : 0.0;

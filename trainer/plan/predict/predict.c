@@ -53,8 +53,11 @@ struct predictor {
 
 const char *predict_group_name(enum predict_group group)
 {
-    static const char *const names[] = {
-        [GROUP_TP] = "tp", [GROUP_PP] = "pp", [GROUP_DP] = "dp", [GROUP_OTHER] = "other"};
+    static const char *const names[] = {[GROUP_TP] = "tp",
+                                        [GROUP_PP] = "pp",
+                                        [GROUP_DP] = "dp",
+                                        [GROUP_HOST] = "host",
+                                        [GROUP_OTHER] = "other"};
     CHECK(group < PREDICT_GROUPS);
     return names[group];
 }
@@ -114,13 +117,28 @@ static bool in_update(const struct lane *lane)
 
 /* ---- items ---- */
 
+/* A copy between host and device on a lane of its own is a transfer that the compute lane may wait for. */
+static void account_copy(struct lane *lane, const struct op_record *op, double seconds)
+{
+    struct predicted_rank *out = lane->rank->out;
+    if (op->kind != OP_TO_DEVICE && op->kind != OP_TO_HOST)
+        return;
+    lane->group = GROUP_HOST;
+    lane->transfer_s += seconds;
+    out->transfer_s[GROUP_HOST] += seconds;
+    out->bytes[GROUP_HOST] += (int64_t)op->cost.bytes;
+    out->calls[GROUP_HOST]++;
+}
+
 static void run_op(struct lane *lane)
 {
     const struct op_record *op = &lane->rank->tape->ops[item_of(lane)->index];
     const struct op_time time = lane->rank->ops[item_of(lane)->index];
     lane->now_s += time.run_s + time.launch_s;
-    if (!is_compute(lane))
+    if (!is_compute(lane)) {
+        account_copy(lane, op, time.run_s);
         return;
+    }
     lane->rank->out->run_s[cost_class_of(op->kind)] += time.run_s;
     lane->rank->out->run_s[COST_LAUNCH] += time.launch_s;
     if (in_update(lane))

@@ -40,6 +40,7 @@ struct profile_device {
     double peak_flops[PROFILE_DTYPES]; // dense; 0: not supported by the device
     int64_t memory_bytes;
     double memory_bandwidth; // read plus written
+    double host_bandwidth;   // of copies to or from host memory, in one direction
     int64_t reserved_bytes;  // not available to the program: CUDA context, NCCL
 };
 

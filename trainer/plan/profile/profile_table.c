@@ -43,6 +43,10 @@ const struct profile_row profile_rows[] = {
         BETWEEN(1e6, 1e15)),
     ROW("device.memory_bandwidth", REAL, device.memory_bandwidth, NULL, "B/s",
         "Peak memory bandwidth, bytes read plus bytes written.", BETWEEN(1e6, 1e15)),
+    ROW("device.host_bandwidth", REAL, device.host_bandwidth, "25e9", "B/s",
+        "Bandwidth of copies between host and device memory, in one direction; unused for a CPU. The default "
+        "is an estimate for PCIe 4.0 x16.",
+        BETWEEN(1e6, 1e15)),
     ROW("device.reserved_bytes", COUNT, device.reserved_bytes, "0", "B",
         "Memory that the program cannot use: CUDA context, libraries, NCCL buffers.", BETWEEN(0, 1e15)),
 

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""cuboid plan: its parts add up, what it refuses, and its exit status.
+
+    test_plan.py CUBOID SOURCE_ROOT"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+CUBOID, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
+GPT3 = os.path.join(ROOT, "recipes", "gpt3-1.3b.yaml")
+ON_A100 = ["cluster.profile=dgx-a100-80", "precision.params_dtype=bf16", "tp=2", "pp=2", "dp=4",
+           "train.global_batch_size=64"]
+# A GPU without a network and without fp16.
+ALONE = """name: alone
+device: {name: small, cores: 10, peak_flops_fp32: 1e13, peak_flops_bf16: 1e14, memory_bytes: 5e9,
+         memory_bandwidth: 1e12}
+node: {devices: 4, link_latency_s: 1e-6, link_bandwidth: 1e11}
+"""
+failures = []
+
+
+def expect(what, truth, seen):
+    if not truth:
+        failures.append(what)
+        print(f"{what}: {seen!r:.1500}")
+
+
+def plan(*arguments):
+    return subprocess.run([CUBOID, "plan", *arguments], capture_output=True, text=True, check=False)
+
+
+def planned(*arguments):
+    """The JSON object of a plan on GPUs."""
+    given = {word.split("=")[0]: word for word in [*ON_A100, *arguments]}  # the later one of two
+    done = plan(GPT3, "--json", *given.values())
+    expect(f"{arguments} is planned", done.returncode in (0, 1), done.stderr)
+    return json.loads(done.stdout)
+
+
+def test_sums():
+    for keys in ([], ["memory.offload_activations=true"], ["parallel.zero_stage=3"], ["assume.attention=unfused"]):
+        got = planned(*keys)
+        parts = sum(got["breakdown_s"].values())
+        expect(f"the parts of {keys} add up", abs(parts - got["step_time_s"]) < 1e-6 * parts, got)
+        expect("memory parts add up", sum(got["memory_bytes"].values()) - got["memory_bytes"]["host"] >=
+               got["memory_peak_bytes"] > 0, got)
+        expect("assumptions are listed", (got["assumed"] == "") == ("assume.attention=unfused" not in keys), got)
+
+
+def test_effects():
+    own = planned()
+    copies = planned("memory.offload_activations=true")
+    expect("copies to the host are exposed", own["breakdown_s"]["host"] < 1e-3 < copies["breakdown_s"]["host"], copies)
+    unfused = planned("assume.attention=unfused")
+    expect("unfused attention is slower", unfused["breakdown_s"]["attention"] > 1.5 * own["breakdown_s"]["attention"],
+           unfused)
+    expect("and stores its scores", unfused["memory_peak_bytes"] > own["memory_peak_bytes"], unfused)
+    norm = planned("assume.norm=unfused")
+    expect("unfused norms are slower", norm["breakdown_s"]["memory_bound"] > own["breakdown_s"]["memory_bound"], norm)
+    hidden = planned("assume.tp_overlap=1")
+    expect("hidden messages take no time", hidden["breakdown_s"]["tp"] == 0 < own["breakdown_s"]["tp"], hidden)
+    nodes = planned("dp=auto", "cluster.nodes=4")
+    expect("nodes of the profile are counted", nodes["ranks"] == 32 and nodes["dp"] == 8, nodes)
+    full = planned("assume.reserved_bytes=80000000000")
+    expect("reserved memory is not available", not full["fits"] and own["fits"], full)
+
+
+def test_refusals(folder):
+    with open(f"{folder}/alone.yaml", "w") as out:
+        out.write(ALONE)
+    alone = [GPT3, f"cluster.profile={folder}/alone.yaml", "train.global_batch_size=64"]
+    for words, keys in ((("no network", "16 ranks", "4 nodes"), ["tp=2", "dp=4", "precision.params_dtype=bf16"]),
+                        (("peak_flops_fp16",), ["tp=2", "precision.params_dtype=fp16"]),
+                        (("peak_flops_fp16", "no network"), ["tp=2", "dp=4", "precision.params_dtype=fp16"])):
+        done = plan(*alone, *keys)
+        expect(f"{keys} is refused", done.returncode == 2 and all(w in done.stderr for w in words) and
+               "cluster.profile" in done.stderr, done)
+    done = plan(*alone, "tp=2", "precision.params_dtype=bf16")
+    expect("what does not fit exits with 1", done.returncode == 1 and "NOT fit" in done.stdout, done)
+    done = subprocess.run([CUBOID, "train", GPT3, "assume.norm=unfused"], capture_output=True, text=True, check=False)
+    expect("training refuses assumptions", done.returncode == 2 and "assume.norm" in done.stderr, done)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    test_sums()
+    test_effects()
+    test_refusals(scratch)
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)
