@@ -196,10 +196,9 @@ Test(recipe_cluster, a_profile_that_cannot_be_used)
 Test(recipe_cluster, nodes_have_the_ranks_of_the_layout)
 {
     WITH("", "cluster.nodes=2", "cluster.gpus_per_node=2", "tp=2"); // dp is derived
-    WITH(
-        "warning: command line: cluster.nodes has no effect: cluster.gpus_per_node is 0, and ranks are counted "
-        "only if both are set, or with a profile of GPUs\n",
-        "cluster.nodes=2", "tp=2");
+    WITH("warning: command line: cluster.nodes has no effect: cluster.gpus_per_node is 0, and ranks "
+         "are counted only if both are set, or with a profile of GPUs\n",
+         "cluster.nodes=2", "tp=2");
     // Whole nodes of the profile.
     WITH("command line: cluster.nodes 2 x cluster.gpus_per_node 8 are 16 ranks, but the layout has 2 (tp "
          "2 x pp 1 "
