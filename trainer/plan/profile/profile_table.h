@@ -126,7 +126,7 @@ bool profile_sources_read(struct cluster_profile *profile, const char *name_or_p
                           struct profile_source sources[PROFILE_MOST_SOURCES], size_t *count,
                           struct problems *problems);
 
-/* Shipped profiles, embedded by tools/dev/embed_profiles.py; ends with {0}. */
+/* Shipped profiles, embedded by tools/dev/embed_files.py; ends with {0}. */
 struct shipped_profile {
     const char *name, *description;
     const char *yaml;

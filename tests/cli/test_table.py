@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""cuboid table: named tables, a table of one's own, refusals, JSON, and the page.
+
+    test_table.py CUBOID"""
+import html.parser
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+CUBOID = os.path.abspath(sys.argv[1])
+HEADER = "model,layers,hidden,heads,vocab,seq,gpus,tp,pp,dp,micro_batch,global_batch,schedule,recompute,precision," \
+         "step_time_s,notes\n"
+ROW = "GPT,4,1024,16,1024,512,4,2,2,1,1,8,1F1B,none,bf16,0.05,\n"
+failures = []
+
+
+def run(*arguments):
+    return subprocess.run([CUBOID, "table", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          check=False)
+
+
+def expect(what, truth, done):
+    if not truth:
+        failures.append(what)
+        print(f"{what}: status {done.returncode}\n  stdout {done.stdout!r:.600}\n  stderr {done.stderr!r:.600}")
+
+
+def check(what, done, status, out="", err=""):
+    expect(what, done.returncode == status and out in done.stdout and err in done.stderr, done)
+
+
+def write(folder, text):
+    path = os.path.join(folder, "runs.csv")
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+    return path
+
+
+class Page(html.parser.HTMLParser):
+    """The elements of a page, which must all be closed, and its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.names, self.open, self.texts, self.attributes = set(), [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.names.add(tag)
+        self.attributes += attrs
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.names.add(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            failures.append(f"</{tag}> closes nothing")
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_named():
+    listed = run("--list")
+    check("--list", listed, 0, out="korthikanti2022")
+    expect("the base of other tables is not listed", "default" not in listed.stdout, listed)
+    done = run("llama3")
+    check("a named table", done, 0, out="constant utilization, MFU")
+    expect("why a row is not predicted", "context parallelism (cp 16) is not implemented" in done.stdout, done)
+    done = run("llama3", "--json")
+    table = json.loads(done.stdout)
+    rows, group = table["rows"], table["groups"][0]
+    expect("its rows as JSON", len(rows) == 3 and group["predicted"] == 2 and rows[2]["reason"] is not None, done)
+    errors = sorted(abs(row["predicted_s"] / row["printed_s"] - 1) for row in rows[:2])
+    expect("its median error", abs(sum(errors) / 2 - group["step_time"]["median"]) < 1e-6, done)
+    other = json.loads(run("llama3", "--json", "--profile", "dgx-a100-80").stdout)
+    expect("another profile", other["rows"][0]["predicted_s"] > 1.5 * rows[0]["predicted_s"], done)
+    check("a name with a typing mistake", run("lama3"), 2, err="did you mean llama3?")
+    check("no table", run(), 2, err="no table given")
+    check("two tables", run("llama3", "zero"), 2, err="zero is not key=value")
+
+
+def test_file(folder):
+    path = write(folder, HEADER + ROW + ROW.replace("512,4,", "512,5,"))
+    check("without a profile", run(path), 1, out="no cluster profile; use --profile NAME")
+    done = run(path, "--profile", "dgx-a100-80")
+    check("a file", done, 0, out="tp2 pp2 dp1 b1 1f1b")
+    expect("an impossible layout", "5 GPUs are not tp 2 x pp 2 x cp 1 x dp 1 = 4" in done.stdout, done)
+    done = run(path, "--profile", "dgx-a100-80", "memory.recompute_granularity=full")
+    check("a key for all rows", done, 0, out="1f1b full")
+    check("a key that does not exist", run(path, "--profile", "dgx-a100-80", "model.depth=3"), 1,
+          out="unknown key model.depth")
+    check("a base that does not exist", run(path, "--recipe", os.path.join(folder, "none.yaml"), "--profile", "selene"),
+          1, out="none.yaml")
+    check("a file that does not exist", run(os.path.join(folder, "none.csv")), 2, err="none.csv")
+    path = write(folder, HEADER.replace("layers", "depth") + ROW)
+    check("an unknown column", run(path), 2, err="runs.csv:1: unknown column 2: \"depth\"")
+    path = write(folder, HEADER + ROW.replace(",4,1024", ",4.5,1024") + "GPT,4\n")
+    done = run(path)
+    check("a value and a torn row", done, 2, err="runs.csv:2: column layers: \"4.5\" is not an integer")
+    expect("both are reported", "runs.csv:3: 2 cells; the header has 17 columns" in done.stderr, done)
+    check("--columns", run("--columns"), 0, out="paper,model,params_b,layers,hidden,")
+
+
+def test_page(folder):
+    hostile = '</title><script>alert(1)</script> & "\'\x1b[31m'
+    cell = '"' + hostile.replace('"', '""') + '"'
+    path = write(folder, HEADER + ROW.replace("GPT", cell).replace("0.05,", "0.05," + cell))
+    page_path = os.path.join(folder, "page.html")
+    done = run(path, "--profile", "dgx-a100-80", "--html", page_path)
+    check("a page", done, 0)
+    expect("no control characters on the terminal", "\x1b" not in done.stdout, done)
+    with open(page_path, encoding="utf-8") as file:
+        text = file.read()
+    page = Page(text)
+    expect("every element is closed", page.open == [], done)
+    expect("texts are escaped", "script" not in page.names and "\x1b" not in text, done)
+    expect("and shown", any("<script>alert(1)</script> & \"'\\x1b[31m" in text for text in page.texts), done)
+    expect("a plot with one point", {"svg", "circle"} <= page.names and "rect" in page.names, done)
+    links = [value for name, value in page.attributes if name in ("src", "href")]
+    expect("the page is self-contained", links == [], done)
+    check("a page that cannot be written", run(path, "--profile", "dgx-a100-80", "--html", folder), 1, err="cuboid:")
+
+
+with tempfile.TemporaryDirectory() as temporary:
+    test_named()
+    test_file(temporary)
+    test_page(temporary)
+print("\n".join(failures) if failures else "all as expected")
+sys.exit(1 if failures else 0)

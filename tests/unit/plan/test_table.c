@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Predicted tables: statistics, rows of a small table, the tables that have a name. */
+#include "trainer/plan/table/table.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+Test(table, quantiles_are_interpolated)
+{
+    double values[] = {4, 1, 3, 2, 10};
+    cr_expect_eq(quantile(values, 5, 0.5), 3.0);
+    cr_expect_float_eq(quantile(values, 5, 0.9), 7.6, 1e-12);
+    cr_expect_eq(quantile(values, 5, 0.0), 1.0);
+    cr_expect_eq(quantile(values, 5, 1.0), 10.0);
+    cr_expect_eq(quantile(values, 1, 0.9), 1.0);
+    cr_expect(isnan(quantile(values, 0, 0.5)));
+}
+
+Test(table, rank_correlation_of_ranks_not_values)
+{
+    const double a[] = {1, 2, 3, 4}, cubed[] = {1, 8, 27, 64}, falling[] = {9, 5, 2, 1},
+                 ties[] = {1, 1, 2, 2};
+    cr_expect_float_eq(rank_correlation(a, cubed, 4), 1.0, 1e-12);
+    cr_expect_float_eq(rank_correlation(a, falling, 4), -1.0, 1e-12);
+    cr_expect_float_eq(rank_correlation(a, ties, 4), 4.0 / sqrt(20.0), 1e-12);
+    cr_expect(isnan(rank_correlation(a, cubed, 2)));
+    cr_expect(isnan(rank_correlation((const double[]){1, 1, 1}, a, 3)));
+}
+
+static const char header[] =
+    "paper,model,layers,hidden,heads,vocab,seq,tp,pp,dp,micro_batch,global_batch,schedule,"
+    "recompute,precision,step_time_s,memory_gb,status,figure,overrides\n";
+
+struct sheet {
+    struct published published;
+    struct table table;
+};
+
+static struct sheet predict(const char *rows, const char *profile)
+{
+    const struct shipped_table *base = table_shipped("default");
+    struct sheet sheet;
+    struct text text = {0};
+    struct problems problems = {0};
+    cr_assert_not_null(base);
+    text_add(&text, "%s%s", header, rows);
+    cr_assert_eq(published_parse("t.csv", text.chars, text.length, &sheet.published, &problems), OK, "%s",
+                 rows);
+    const struct table_options options = {.base = {base->name, base->yaml}, .profile = profile};
+    cr_assert_eq(table_predict(&sheet.published, &options, &sheet.table), OK);
+    text_free(&text);
+    return sheet;
+}
+
+static void sheet_free(struct sheet *sheet)
+{
+    table_free(&sheet->table);
+    published_free(&sheet->published);
+}
+
+Test(table, rows_are_predicted_and_compared)
+{
+    struct sheet sheet =
+        predict("A,one,4,1024,16,1024,512,2,1,1,1,4,,none,bf16,0.05,2,ok,,\n"
+                "A,two,4,1024,16,1024,512,2,2,1,1,4,1F1B,none,bf16,,,oom,,\n"
+                "B,three,4,1024,16,1024,512,2,1,1,1,4,,none,bf16,0.05,,kernel_missing,,\n"
+                "A,four,4,1024,16,1024,512,2,1,1,1,4,,none,bf16,0.1,,ok,,cluster.profile=dgx-h100\n",
+                NULL);
+    const struct table_row *row = sheet.table.rows;
+    cr_assert_not_null(row[0].reason);
+    cr_expect_str_eq(row[0].reason, "no cluster profile; use --profile NAME");
+    cr_expect_str_eq(row[2].reason, "status is kernel_missing");
+    cr_expect_null(row[3].reason, "%s", row[3].reason);
+    cr_expect_str_eq(row[3].profile, "dgx-h100");
+    sheet_free(&sheet);
+
+    sheet = predict("A,one,4,1024,16,1024,512,2,1,1,1,4,,none,bf16,0.05,2,ok,,\n"
+                    "A,two,4,1024,16,1024,512,2,2,1,1,4,1F1B,none,bf16,,,oom,,\n"
+                    "B,three,4,1024,16,1024,512,2,1,1,1,4,,none,fp8,0.05,,ok,,\n",
+                    "dgx-a100-80");
+    row = sheet.table.rows;
+    cr_assert_null(row[0].reason, "%s", row[0].reason);
+    cr_expect_str_eq(row[0].layout, "tp2 pp1 dp1 b1");
+    cr_expect_str_eq(row[1].layout, "tp2 pp2 dp1 b1 1f1b");
+    cr_expect_eq(row[0].printed.seconds, 0.05);
+    cr_expect(row[0].step_s > row[0].ideal_s && row[0].ideal_s > 0.0);
+    cr_expect(row[0].roofline_s > row[0].ideal_s && row[0].roofline_s < row[0].step_s);
+    double sum = row[0].overhead_s + row[0].bubble_s;
+    for (int c = 0; c < COST_CLASSES; c++)
+        sum += row[0].run_s[c];
+    for (int g = 0; g < PREDICT_GROUPS; g++)
+        sum += row[0].exposed_s[g];
+    cr_expect_float_eq(sum, row[0].step_s, 1e-9);
+    cr_expect_eq(row[0].printed_bytes, 2e9);
+    cr_expect_eq(row[0].fit, FIT_OK);
+    cr_expect_eq(row[1].printed_fit, FIT_OOM);
+
+    cr_assert_eq(sheet.table.group_count, 2);
+    const struct table_group *group = sheet.table.groups;
+    cr_expect_str_eq(group[0].paper, "A");
+    cr_expect_eq(group[0].rows, 2);
+    cr_expect_eq(group[0].predicted, 2);
+    cr_expect_eq(group[0].step.count, 1);
+    cr_expect_float_eq(group[0].step.median, fabs(row[0].step_s / 0.05 - 1.0), 1e-12);
+    cr_expect_float_eq(group[0].utilization, row[0].ideal_s / 0.05, 1e-12);
+    cr_expect_float_eq(group[0].by_utilization.worst, 0.0, 1e-12, "fitted to one row");
+    cr_expect_eq(group[0].fit_checked, 2);
+    cr_expect_eq(group[0].fit_right, 1, "two was OOM and is predicted to fit");
+    cr_expect_eq(group[1].predicted, 0);
+    sheet_free(&sheet);
+}
+
+/* One layer: a ninth of what nine layers add to none. */
+Test(table, the_time_of_a_layer)
+{
+    struct sheet sheet = predict("A,step,8,2048,16,1024,1024,1,1,1,4,32,,none,bf16,1,,ok,,\n"
+                                 "A,step,16,2048,16,1024,1024,1,1,1,4,32,,none,bf16,1,,ok,,\n"
+                                 "A,layer,8,2048,16,1024,1024,1,1,1,4,32,,none,bf16,0.01,,,layer,\n",
+                                 "dgx-a100-80");
+    const struct table_row *row = sheet.table.rows;
+    cr_assert_null(row[2].reason, "%s", row[2].reason);
+    cr_expect_float_eq(row[2].step_s, (row[1].step_s - row[0].step_s) / (8 * 8), 0.01 * row[2].step_s);
+    sheet_free(&sheet);
+}
+
+/* 2 + 2 + 12 bytes per parameter, and no activations. */
+Test(table, memory_of_model_states)
+{
+    struct sheet sheet = predict("A,one,4,1024,16,1024,512,1,1,1,1,4,,none,bf16,,0.9,,model states,\n"
+                                 "A,one,4,1024,16,1024,512,1,1,1,1,4,,none,bf16,,0.9,,,\n",
+                                 "dgx-a100-80");
+    const double parameters = 4 * (12 * 1024.0 * 1024 + 13 * 1024) + 1536 * 1024 + 2 * 1024;
+    cr_expect_float_eq(sheet.table.rows[0].bytes, 18 * parameters, 18 * 0.01 * parameters, "fp32 gradients");
+    cr_expect_gt(sheet.table.rows[1].bytes, 1.1 * sheet.table.rows[0].bytes);
+    sheet_free(&sheet);
+}
+
+/* Every shipped table can be read, and its first row can be expressed. */
+Test(table, shipped_tables_are_read)
+{
+    size_t count = 0;
+    for (const struct shipped_table *shipped = shipped_tables; shipped->name != NULL; shipped++) {
+        struct problems problems = {0};
+        struct published published;
+        cr_expect_gt(strlen(shipped->description), 20);
+        if (*shipped->csv == 0)
+            continue;
+        cr_assert_eq(
+            published_parse(shipped->name, shipped->csv, strlen(shipped->csv), &published, &problems), OK,
+            "%s", shipped->name);
+        for (size_t i = 0; i < published.count; i++) {
+            struct row_recipe made;
+            row_recipe_make(&published.rows[i], &made);
+            cr_expect(*published.rows[i].cell[PUBLISHED_SOURCE] != 0, "%s:%d has no source", shipped->name,
+                      published.rows[i].line);
+            cr_expect(i > 0 || made.reason.length == 0, "%s: %s", shipped->name, text_chars(&made.reason));
+            row_recipe_free(&made);
+        }
+        published_free(&published);
+        count++;
+    }
+    cr_expect_eq(count, 9);
+}

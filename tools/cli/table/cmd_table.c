@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid table: published runs, predicted next to printed. */
+#include "tools/cli/table/cmd_table.h"
+
+#include "base/clock.h"
+#include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
+#include "tools/cli/table/table_output.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+static const char help[] =
+    "cuboid table NAME | FILE.csv [key=value ...] [--profile P] [--recipe R] [--html FILE] [--json]\n"
+    "cuboid table --list\n"
+    "\n"
+    "Predicts each run of a published scaling table with cuboid plan, and prints step time and memory next\n"
+    "to what was printed, the errors, and those of two baselines (docs/planning.md).\n"
+    "\n"
+    "  NAME           a table that is part of this program (--list), with the assumptions of recipes/papers\n"
+    "  FILE.csv       rows of your own, with the columns of those tables (--columns), in any order\n"
+    "  key=value      recipe keys of all rows, after those of the row\n"
+    "  --profile P    the cluster profile, by name or path; else the table's, or that of the row's gpu_type\n"
+    "  --recipe R     base recipe of the rows of FILE.csv: what they do not print\n"
+    "  --html FILE    also write a page with predicted against printed\n"
+    "  --json         one JSON object\n"
+    "\n"
+    "Exit status: 0 if any row was predicted; 1 if none was; 2 for a table that cannot be read.\n";
+
+struct arguments {
+    bool list, columns, json;
+    const char *profile, *recipe, *html;
+    const char **rest; // the table, then overrides
+    int rest_count;
+};
+
+static enum status parse(int argc, char **argv, struct arguments *out)
+{
+    *out = (struct arguments){.rest = calloc((size_t)argc + 1, sizeof(char *))};
+    const struct option options[] = {
+        {"--list", OPTION_FLAG, &out->list, 0, 0},     {"--columns", OPTION_FLAG, &out->columns, 0, 0},
+        {"--json", OPTION_FLAG, &out->json, 0, 0},     {"--profile", OPTION_TEXT, &out->profile, 0, 0},
+        {"--recipe", OPTION_TEXT, &out->recipe, 0, 0}, {"--html", OPTION_TEXT, &out->html, 0, 0},
+    };
+    if (out->rest == NULL)
+        return fail(NO_MEMORY, "no memory for the arguments");
+    TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
+    if (!out->list && !out->columns && out->rest_count == 0)
+        return fail(BAD_USAGE, "no table given; use cuboid table NAME (cuboid table --list) or a FILE.csv");
+    for (int i = 1; i < out->rest_count; i++)
+        if (strchr(out->rest[i], '=') == NULL)
+            return fail(BAD_USAGE, "%s is not key=value; one table at a time", out->rest[i]);
+    return OK;
+}
+
+static int list(void)
+{
+    for (const struct shipped_table *table = shipped_tables; table->name != NULL; table++)
+        if (*table->csv != 0)
+            printf("%-16s %s\n", table->name, table->description);
+    return 0;
+}
+
+static int print_columns(void)
+{
+    struct text header = {0};
+    published_header(&header);
+    fputs(header.chars, stdout);
+    text_free(&header);
+    return 0;
+}
+
+/* ---- progress, on a terminal ---- */
+
+struct watch {
+    double shown; // when; 0: never
+    double begun;
+};
+
+static void show_progress(void *context, size_t done, size_t count)
+{
+    struct watch *watch = context;
+    const double now = clock_s();
+    if (now - watch->begun < 1.0 || now - watch->shown < 0.1)
+        return;
+    watch->shown = now;
+    fprintf(stderr, "\r\033[K%zu of %zu rows", done, count);
+    fflush(stderr);
+}
+
+/* ---- one table ---- */
+
+static bool is_file(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return strchr(name, '/') != NULL || (dot != NULL && strcasecmp(dot, ".csv") == 0);
+}
+
+static enum status refuse_name(const char *name)
+{
+    const char *names[64];
+    size_t count = 0;
+    for (; shipped_tables[count].name != NULL && count < sizeof names / sizeof *names; count++)
+        names[count] = shipped_tables[count].name;
+    const char *near = nearest_name(name, names, count);
+    return fail(BAD_USAGE, "unknown table %s%s%s%s; run cuboid table --list, or give the path of a .csv",
+                name, near != NULL ? "; did you mean " : "", near != NULL ? near : "",
+                near != NULL ? "?" : "");
+}
+
+/* Reads the table, and chooses its base recipe. */
+static enum status open_table(const struct arguments *arguments, struct published *published,
+                              struct table_options *options, struct table_title *title)
+{
+    const char *name = arguments->rest[0];
+    const struct shipped_table *shipped = is_file(name) ? table_shipped("default") : table_shipped(name);
+    struct problems problems = {0};
+    if (shipped == NULL || (!is_file(name) && *shipped->csv == 0))
+        return refuse_name(name);
+    *title = (struct table_title){name, is_file(name) ? "rows of this file" : shipped->description};
+    options->base = arguments->recipe != NULL ? (struct table_base){arguments->recipe, NULL}
+                                              : (struct table_base){shipped->name, shipped->yaml};
+    enum status status =
+        is_file(name) ? published_read(name, published, &problems)
+                      : published_parse(name, shipped->csv, strlen(shipped->csv), published, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    return status;
+}
+
+static enum status print(const struct table *table, const struct table_title *title,
+                         const struct arguments *arguments)
+{
+    struct text out = {0};
+    enum status status = OK;
+    if (arguments->json) {
+        table_json(table, title, &out);
+        fputs(out.chars, stdout);
+    } else
+        table_print(table, title, stdout);
+    text_free(&out);
+    if (arguments->html != NULL) {
+        table_html(table, title, &out);
+        status = file_write_atomic(arguments->html, out.chars, out.length);
+        text_free(&out);
+    }
+    return status;
+}
+
+static int predict(const struct arguments *arguments)
+{
+    struct published published = {.path = NULL};
+    struct table table;
+    struct table_title title;
+    struct watch watch = {.begun = clock_s()};
+    struct table_options options = {.profile = arguments->profile,
+                                    .overrides = arguments->rest + 1,
+                                    .override_count = (size_t)arguments->rest_count - 1,
+                                    .progress = isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
+                                    .context = &watch};
+    int status = exit_status_of_input(open_table(arguments, &published, &options, &title));
+    if (status != 0)
+        return status;
+    status = exit_status(table_predict(&published, &options, &table));
+    if (watch.shown > 0.0)
+        fputs("\r\033[K", stderr);
+    if (status == 0) {
+        size_t predicted = 0;
+        status = exit_status(print(&table, &title, arguments));
+        for (size_t i = 0; i < table.count; i++)
+            predicted += table.rows[i].reason == NULL;
+        status = status == 0 && predicted == 0 ? 1 : status;
+        table_free(&table);
+    }
+    published_free(&published);
+    return status;
+}
+
+int cmd_table(int argc, char **argv)
+{
+    struct arguments arguments;
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        fputs(help, stdout);
+        return 0;
+    }
+    int status = exit_status_of_input(parse(argc, argv, &arguments));
+    if (status == 0)
+        status = arguments.list ? list() : arguments.columns ? print_columns() : predict(&arguments);
+    free(arguments.rest);
+    return status;
+}

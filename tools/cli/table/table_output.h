@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A predicted table as text, as JSON and as a page. */
+#pragma once
+
+#include "trainer/plan/table/table.h"
+
+struct table_title {
+    const char *name;        // "narayanan2021", or a file's path
+    const char *description; // one line
+};
+
+void table_print(const struct table *table, const struct table_title *title, FILE *to);
+/* One JSON object. */
+void table_json(const struct table *table, const struct table_title *title, struct text *out);
+/* One self-contained HTML page: predicted against printed as inline SVG, and all rows. */
+void table_html(const struct table *table, const struct table_title *title, struct text *out);

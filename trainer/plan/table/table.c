@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/table/table.h"
+
+#include "trainer/plan/model_flops.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* The profile of one row after the other, loaded when its name changes. */
+struct cache {
+    char *name;
+    struct cluster_profile *profile;
+};
+
+/* ---- a row's recipe ---- */
+
+/* The first problem, without the words that a recipe's own user would need. */
+static void add_reason(struct text *reason, const struct problems *problems)
+{
+    for (size_t i = 0; i < problems->count; i++) {
+        const char *text = problems->list[i].text;
+        if (problems->list[i].warning)
+            continue;
+        text += strncmp(text, "command line: ", 14) == 0 ? 14 : 0;
+        text_add(reason, "%s%s", reason->length > 0 ? "; " : "", text);
+    }
+}
+
+/* The profile of a data sheet for a row that names its GPU; NULL: none. */
+static const char *profile_of_gpu(const char *gpu)
+{
+    static const struct {
+        const char *word, *other, *profile;
+    } known[] = {
+        {"GB200", "", "gb200-nvl72"}, {"B200", "", "dgx-b200"},      {"H200", "", "dgx-h200"},
+        {"H100", "", "dgx-h100"},     {"A100", "40", "dgx-a100-40"}, {"A100", "", "dgx-a100-80"},
+        {"V100", "", "dgx-v100-32"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strstr(gpu, known[i].word) != NULL && strstr(gpu, known[i].other) != NULL)
+            return known[i].profile;
+    return NULL;
+}
+
+static void set_profile(struct recipe_names *overrides, const char *name)
+{
+    struct text override = {0};
+    text_add(&override, "cluster.profile=%s", name);
+    row_recipe_set(overrides, override.chars);
+    text_free(&override);
+}
+
+static enum status load(const struct table_options *options, const struct recipe_names *overrides,
+                        struct recipe **out, struct problems *problems)
+{
+    const char *const *list = (const char *const *)overrides->list;
+    if (options->base.yaml == NULL)
+        return recipe_load(options->base.name, list, overrides->count, 0, out, problems);
+    return recipe_load_text(options->base.name, options->base.yaml, list, overrides->count, 0, out, problems);
+}
+
+/* Loads the recipe of a row with `layers` more layers; NULL with a reason. */
+static struct recipe *recipe_of(const struct table_options *options, struct row_recipe *made,
+                                const struct published_row *row, int layers)
+{
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    struct text more = {0};
+    row_recipe_set(&made->overrides, "cluster.device=dry");
+    row_recipe_set(&made->overrides, "cluster.dry_device=cuda");
+    if (options->profile != NULL)
+        set_profile(&made->overrides, options->profile);
+    for (size_t i = 0; i < options->override_count; i++)
+        row_recipe_set(&made->overrides, options->overrides[i]);
+    text_add(&more, "model.num_layers=%.0f", row->number[PUBLISHED_LAYERS] + layers);
+    if (layers > 0)
+        row_recipe_set(&made->overrides, more.chars);
+    text_free(&more);
+    if (load(options, &made->overrides, &recipe, &problems) == OK && recipe->cluster.profile == NULL &&
+        profile_of_gpu(row->cell[PUBLISHED_GPU_TYPE]) != NULL) {
+        recipe_destroy(recipe);
+        recipe = NULL;
+        set_profile(&made->overrides, profile_of_gpu(row->cell[PUBLISHED_GPU_TYPE]));
+        (void)!load(options, &made->overrides, &recipe, &problems);
+    }
+    add_reason(&made->reason, &problems);
+    problems_free(&problems);
+    if (recipe != NULL)
+        row_recipe_check(made, recipe);
+    if (recipe != NULL && recipe->cluster.profile == NULL)
+        text_add(&made->reason, "%sno cluster profile; use --profile NAME",
+                 made->reason.length > 0 ? "; " : "");
+    return recipe;
+}
+
+static enum status load_profile(struct cache *cache, const char *name)
+{
+    struct problems problems = {0};
+    if (cache->name != NULL && strcmp(cache->name, name) == 0)
+        return OK;
+    free(cache->name);
+    profile_destroy(cache->profile);
+    *cache = (struct cache){.name = text_copy(name)};
+    enum status status = profile_load(name, &cache->profile, &problems);
+    problems_free(&problems);
+    return status;
+}
+
+/* ---- what a plan says of a row ---- */
+
+static char *layout_text(const struct recipe *recipe)
+{
+    static const char *const granularities[] = {"", " selective", " full"};
+    const struct recipe_parallel *parallel = &recipe->parallel;
+    struct text text = {0};
+    text_add(&text, "tp%d pp%d dp%d", parallel->tensor_parallel_size, parallel->pipeline_parallel_size,
+             parallel->data_parallel_size);
+    if (recipe->pipeline.virtual_stages > 1)
+        text_add(&text, " v%d", recipe->pipeline.virtual_stages);
+    text_add(&text, " b%lld", (long long)recipe->train.micro_batch_size);
+    if (parallel->pipeline_parallel_size > 1)
+        text_add(&text, " %s", recipe->pipeline.schedule);
+    if (recipe->layers.sequence_parallel)
+        text_add(&text, " sp");
+    if (recipe->data_parallel.zero_stage > 0)
+        text_add(&text, " z%d", recipe->data_parallel.zero_stage);
+    text_add(&text, "%s", granularities[recipe->layers.recompute.granularity]);
+    return text.chars;
+}
+
+static double roofline_s(const struct step_plan *plan)
+{
+    const struct cluster_profile *profile = plan->profile;
+    const double peak = plan->run->recipe->logging.peak_flops;
+    double seconds = 0.0;
+    for (int r = 0; r < plan->count; r++)
+        for (int lane = 0; lane < plan->tapes[r]->lane_count; lane++)
+            for (int i = 0; i < plan->tapes[r]->lanes[lane].count; i++) {
+                const struct tape_item *item = &plan->tapes[r]->lanes[lane].items[i];
+                if (item->kind != TAPE_OP)
+                    continue;
+                const struct op_record *op = &plan->tapes[r]->ops[item->index];
+                seconds += cost_class_of(op->kind) == COST_MEMORY
+                               ? op->cost.bytes /
+                                     (profile->device.memory_bandwidth * profile->model.memory_efficiency)
+                               : op->cost.flops / (peak * profile->model.matmul_efficiency);
+            }
+    return seconds / plan->count;
+}
+
+static void take_times(struct table_row *row, const struct step_plan *plan)
+{
+    const struct recipe *recipe = plan->run->recipe;
+    const double peak = recipe->logging.peak_flops, share = 1.0 / plan->step->count;
+    const double tokens = (double)(recipe->train.global_batch_size * recipe->model.seq_length);
+    row->step_s = plan->step_s;
+    row->overhead_s = plan->profile->model.step_overhead_s;
+    for (int i = 0; i < plan->step->count; i++) {
+        for (int c = 0; c < COST_CLASSES; c++)
+            row->run_s[c] += share * plan->step->ranks[i].run_s[c];
+        for (int g = 0; g < PREDICT_GROUPS; g++)
+            row->exposed_s[g] += share * plan->step->ranks[i].exposed_s[g];
+        row->bubble_s += share * plan->step->ranks[i].bubble_s;
+    }
+    row->printed = published_step(row->row, &recipe->model, peak);
+    if (peak > 0.0) {
+        row->ideal_s = model_flops_per_token(&recipe->model) * tokens / (peak * plan->run->mesh.world);
+        row->roofline_s = roofline_s(plan);
+    }
+}
+
+static void take_memory(struct table_row *row, const struct step_plan *plan)
+{
+    static const enum part states[] = {PART_WEIGHTS, PART_MASTERS, PART_GRADIENTS, PART_MOMENTS};
+    const char *status = row->row->cell[PUBLISHED_STATUS];
+    const double printed = row->row->number[PUBLISHED_MEMORY_GB];
+    const bool only_states = strcmp(row->row->cell[PUBLISHED_FIGURE], "model states") == 0;
+    double most = 0.0;
+    for (int i = 0; only_states && i < plan->count; i++) {
+        double bytes = 0.0;
+        for (size_t k = 0; k < sizeof states / sizeof *states; k++)
+            bytes += (double)plan->rows[i].part_bytes[states[k]];
+        most = bytes > most ? bytes : most;
+    }
+    row->bytes = only_states ? most : (double)plan->rows[plan->fullest].bytes;
+    row->printed_bytes = isnan(printed) ? 0.0 : printed * 1e9;
+    row->fit = only_states ? FIT_UNKNOWN : plan->fits ? FIT_OK : FIT_OOM;
+    row->printed_fit = strcmp(status, "ok") == 0    ? FIT_OK
+                       : strcmp(status, "oom") == 0 ? FIT_OOM
+                                                    : FIT_UNKNOWN;
+}
+
+/* A step of the recipe on its profile. */
+static enum status plan_recipe(struct table_row *row, const struct recipe *recipe, struct cache *cache)
+{
+    struct run run;
+    struct step_plan plan;
+    TRY(load_profile(cache, recipe->cluster.profile));
+    TRY(run_create(recipe, false, &run));
+    enum status status = step_plan_make(&run, cache->profile, &plan);
+    if (status == OK) {
+        take_times(row, &plan);
+        take_memory(row, &plan);
+        step_plan_free(&plan);
+    }
+    run_destroy(&run);
+    return status;
+}
+
+/* One layer's forward and backward pass of one microbatch: what a further layer adds to a step. */
+static void difference(struct table_row *row, const struct table_row *more, double microbatches)
+{
+    const double share = 1.0 / microbatches;
+    row->step_s = (more->step_s - row->step_s) * share;
+    row->ideal_s = (more->ideal_s - row->ideal_s) * share;
+    row->roofline_s = (more->roofline_s - row->roofline_s) * share;
+    for (int c = 0; c < COST_CLASSES; c++)
+        row->run_s[c] = (more->run_s[c] - row->run_s[c]) * share;
+    for (int g = 0; g < PREDICT_GROUPS; g++)
+        row->exposed_s[g] = (more->exposed_s[g] - row->exposed_s[g]) * share;
+    row->bubble_s = (more->bubble_s - row->bubble_s) * share;
+    row->overhead_s = 0.0;
+}
+
+static enum status predict(struct table_row *row, const struct table_options *options,
+                           struct row_recipe *made, struct cache *cache)
+{
+    struct recipe *recipe = recipe_of(options, made, row->row, 0), *longer = NULL;
+    struct table_row more = {.row = row->row};
+    enum status status = OK;
+    if (recipe != NULL && made->reason.length == 0) {
+        row->layout = layout_text(recipe);
+        row->profile = text_copy(recipe->cluster.profile);
+        status = plan_recipe(row, recipe, cache);
+    }
+    if (status == OK && strcmp(row->row->cell[PUBLISHED_FIGURE], "layer") == 0 && row->layout != NULL) {
+        longer = recipe_of(options, made, row->row, 1);
+        if (longer != NULL && made->reason.length == 0)
+            status = plan_recipe(&more, longer, cache);
+        difference(row, &more, (double)recipe_microbatches(recipe));
+    }
+    recipe_destroy(recipe);
+    recipe_destroy(longer);
+    return status;
+}
+
+enum status table_predict(const struct published *published, const struct table_options *options,
+                          struct table *out)
+{
+    struct cache cache = {.name = NULL};
+    enum status status = OK;
+    *out = (struct table){.rows = calloc(published->count + 1, sizeof *out->rows), .count = published->count};
+    if (out->rows == NULL)
+        return fail(NO_MEMORY, "no memory for a table of %zu rows", published->count);
+    for (size_t i = 0; i < published->count && status != NO_MEMORY; i++) {
+        struct table_row *row = &out->rows[i];
+        struct row_recipe made;
+        row->row = &published->rows[i];
+        if (options->progress != NULL)
+            options->progress(options->context, i, published->count);
+        row_recipe_make(row->row, &made);
+        status = made.reason.length == 0 ? predict(row, options, &made, &cache) : OK;
+        if (status != OK)
+            text_add(&made.reason, "%s", fail_text());
+        if (made.reason.length > 0)
+            row->reason = text_copy(made.reason.chars);
+        row_recipe_free(&made);
+    }
+    free(cache.name);
+    profile_destroy(cache.profile);
+    if (status == NO_MEMORY) {
+        table_free(out);
+        return status;
+    }
+    table_summarize(out);
+    return OK;
+}
+
+void table_free(struct table *table)
+{
+    for (size_t i = 0; i < table->count && table->rows != NULL; i++) {
+        free(table->rows[i].reason);
+        free(table->rows[i].layout);
+        free(table->rows[i].profile);
+    }
+    free(table->rows);
+    free(table->groups);
+    *table = (struct table){.rows = NULL};
+}
+
+const struct shipped_table *table_shipped(const char *name)
+{
+    for (const struct shipped_table *table = shipped_tables; table->name != NULL; table++)
+        if (strcmp(table->name, name) == 0)
+            return table;
+    return NULL;
+}

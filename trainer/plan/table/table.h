@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A table of published runs (rows/rows.h) predicted row by row:
+ *
+ *   base recipe + row's overrides + command line ── recipe ── step plan (step_plan.h) ──> predicted
+ *   row's figures ──────────────────────────────────────────────────────────────────────> printed
+ *
+ * Two baselines show what the tape and the schedule add:
+ *
+ *   constant utilization   model FLOPs / (peak · u), one u for an experiment: the median of the printed
+ *   FLOPs plus bytes       FLOPs of matmuls and attention / (peak · matmul_efficiency) + bytes of the
+ *                          other ops / (memory bandwidth · memory_efficiency), mean of the pipeline
+ *                          ranks: neither messages nor a schedule */
+#pragma once
+
+#include "trainer/plan/rows/rows.h"
+#include "trainer/plan/step_plan.h"
+
+/* A recipe that rows are based on. */
+struct table_base {
+    const char *name; // a path
+    const char *yaml; // its text; NULL: `name` is a file
+};
+
+struct table_options {
+    struct table_base base;
+    const char *profile; // NULL: that of the row, the base, or else a data sheet's for the row's gpu_type
+    const char *const *overrides; // of all rows, after those of the row
+    size_t override_count;
+    void (*progress)(void *context, size_t done, size_t count); // NULL: none
+    void *context;
+};
+
+enum table_fit { FIT_UNKNOWN, FIT_OK, FIT_OOM };
+
+struct table_row {
+    const struct published_row *row;
+    char *reason; // why there is no prediction, in words; NULL: there is one. All below are 0 without
+    char *layout; // "tp8 pp2 dp32 v3 b4 interleaved full"
+    char *profile;
+    struct printed_step printed;      // seconds; 0: none
+    double step_s;                    // predicted, of what `printed` is of
+    double utilization_s, roofline_s; // the baselines; 0: none
+    double ideal_s;                   // model FLOPs at the peak
+    double run_s[COST_CLASSES], exposed_s[PREDICT_GROUPS], bubble_s, overhead_s; // of step_s, means of ranks
+    double printed_bytes, bytes; // of the fullest rank; 0: not printed
+    enum table_fit printed_fit, fit;
+};
+
+/* Relative errors, predicted / printed - 1. */
+struct table_errors {
+    size_t count;       // pairs; 0: the rest is 0
+    double median, p90; // of absolute values
+    double bias;        // median with sign
+    double worst;       // the largest absolute value, with sign
+    const struct table_row *of_worst;
+};
+
+/* Rows with the same `paper`. */
+struct table_group {
+    const char *paper;
+    size_t rows, predicted; // predicted + those with a reason = rows
+    double utilization;     // the constant of the baseline
+    struct table_errors step, by_utilization, by_roofline, memory;
+    double rank_step, rank_utilization; // Spearman's correlation with the printed; NAN below three pairs
+    size_t fit_checked, fit_right;      // rows that print ok or oom
+};
+
+struct table {
+    struct table_row *rows;
+    size_t count;
+    struct table_group *groups; // in the order of the table
+    size_t group_count;
+};
+
+/* Predicts all rows. Rows that cannot be expressed or planned have a reason; NO_MEMORY and errors of the base
+ * recipe as a whole are returned. `published` must outlive the table. */
+MUST_USE enum status table_predict(const struct published *published, const struct table_options *options,
+                                   struct table *out);
+void table_free(struct table *table);
+
+/* predicted / printed - 1; NAN if one of them is 0. */
+double table_error(double predicted, double printed);
+
+/* ---- statistics: table_statistics.c ---- */
+
+/* Fills the baselines of the rows, and the groups. */
+void table_summarize(struct table *table);
+/* The quantile q (0 to 1) of values, which are sorted here, interpolated; NAN without values. */
+double quantile(double *values, size_t count, double q);
+/* Spearman's rank correlation; equal values share the mean of their ranks. NAN below three, or if all values
+ * of one side are equal. */
+double rank_correlation(const double *a, const double *b, size_t count);
+
+/* ---- tables that have a name: embedded by tools/dev/embed_files.py ---- */
+
+struct shipped_table {
+    const char *name, *description;
+    const char *yaml; // the base recipe
+    const char *csv;  // "": a base for other tables
+};
+extern const struct shipped_table shipped_tables[]; // ends with {0}
+/* NULL: unknown. */
+const struct shipped_table *table_shipped(const char *name);
