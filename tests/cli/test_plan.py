@@ -84,7 +84,46 @@ def test_refusals(folder):
     expect("training refuses assumptions", done.returncode == 2 and "assume.norm" in done.stderr, done)
 
 
+CPU = """name: host
+device: {{name: cpu, is_cpu: true, cores: 2, peak_flops_fp32: 1e11, memory_bytes: {}, memory_bandwidth: 1e10}}
+node: {{devices: 1}}
+"""
+
+
+def test_training(folder):
+    with open(f"{folder}/text", "w") as out:
+        out.write("predicted and measured " * 400)
+    for name, memory in (("fits", "1e11"), ("small", "2e6")):
+        with open(f"{folder}/{name}.yaml", "w") as out:
+            out.write(CPU.format(memory))
+    prepared = subprocess.run([CUBOID, "data", "prepare", f"{folder}/text", "-o", f"{folder}/ids"], check=False,
+                              capture_output=True, text=True)
+    expect("data is prepared", prepared.returncode == 0, prepared)
+    train = [CUBOID, "train", f"{ROOT}/recipes/quickstart.yaml", "tp=1", "pp=2", "dp=1", "train.eval_interval=0",
+             "parallel.sequence_parallel=false", "train.train_iters=2", "optimizer.lr_warmup_iters=1",
+             "model.num_layers=2", f"data.train={folder}/ids", "data.split=1,0,0"]
+    done = subprocess.run([*train, f"logging.run_dir={folder}/run", f"cluster.profile={folder}/fits.yaml"],
+                          capture_output=True, text=True, check=False)
+    expect("predicted and measured are printed", done.returncode == 0 and "predicted" in done.stdout and
+           "memory of a rank" in done.stdout, done)
+    with open(f"{folder}/run/plan.json") as file:
+        step_s = json.load(file)["step_time_s"]
+    with open(f"{folder}/run/metrics.jsonl") as file:
+        lines = [json.loads(line) for line in file]
+    expect("each line has the prediction", [line["predicted_step_time_s"] for line in lines] == [step_s] * 2, lines)
+    done = subprocess.run([*train, f"logging.run_dir={folder}/none", f"cluster.profile={folder}/small.yaml"],
+                          capture_output=True, text=True, check=False)
+    expect("a run that cannot fit is refused", done.returncode == 2 and "cluster.profile" in done.stderr and
+           "reduce it with" in done.stderr, done)
+    expect("before any step", not os.path.exists(f"{folder}/none/metrics.jsonl"), os.listdir(f"{folder}/none"))
+    done = subprocess.run([*train, f"logging.run_dir={folder}/gpu", "cluster.profile=dgx-h100"], capture_output=True,
+                          text=True, check=False)
+    expect("a profile of GPUs predicts nothing on a CPU", done.returncode == 0 and "describes GPUs" in done.stderr and
+           "predicted" not in done.stdout, done)
+
+
 with tempfile.TemporaryDirectory() as scratch:
+    test_training(scratch)
     test_sums()
     test_effects()
     test_refusals(scratch)

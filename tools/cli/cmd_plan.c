@@ -47,18 +47,6 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     return OK;
 }
 
-static enum status load_profile(const struct recipe *recipe, struct cluster_profile **out)
-{
-    struct problems problems = {0};
-    *out = NULL;
-    if (recipe->cluster.profile == NULL)
-        return OK;
-    enum status status = profile_load(recipe->cluster.profile, out, &problems);
-    problems_print(&problems, stderr);
-    problems_free(&problems);
-    return status == OK ? OK : fail(status, "cluster.profile %s cannot be used", recipe->cluster.profile);
-}
-
 /* The value of the first override of cluster.device; NULL: none. */
 static const char *device_given(const struct arguments *arguments)
 {
@@ -94,7 +82,7 @@ static int load(struct arguments *arguments, struct recipe **recipe, struct clus
     if (status == 0)
         status = recipe_argument(arguments->count, arguments->recipe, true, recipe, &size);
     if (status == 0)
-        status = exit_status_of_input(load_profile(*recipe, profile));
+        status = exit_status_of_input(step_plan_profile(*recipe, profile));
     if (status == 0 && arguments->ops && *profile == NULL)
         status = exit_status_of_input(
             fail(BAD_RECIPE, "cluster.profile is none; --ops needs one (cuboid profile --list)"));

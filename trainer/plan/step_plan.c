@@ -161,6 +161,18 @@ static enum status make(struct step_plan *plan)
     return OK;
 }
 
+enum status step_plan_profile(const struct recipe *recipe, struct cluster_profile **out)
+{
+    struct problems problems = {0};
+    *out = NULL;
+    if (recipe->cluster.profile == NULL)
+        return OK;
+    enum status status = profile_load(recipe->cluster.profile, out, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    return status == OK ? OK : fail(status, "cluster.profile %s cannot be used", recipe->cluster.profile);
+}
+
 enum status step_plan_make(const struct run *run, const struct cluster_profile *profile,
                            struct step_plan *out)
 {

@@ -29,6 +29,9 @@ struct step_plan {
     bool fits;                          // true without a profile
 };
 
+/* Loads the profile of the recipe, NULL if it has none. BAD_RECIPE after printing what is wrong with it. */
+MUST_USE enum status step_plan_profile(const struct recipe *recipe, struct cluster_profile **out);
+
 /* Plans the run. The run, and `profile`, which may be NULL, must outlive the plan. Returns the errors that a
  * run would return (BAD_RECIPE, ...). */
 MUST_USE enum status step_plan_make(const struct run *run, const struct cluster_profile *profile,

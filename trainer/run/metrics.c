@@ -14,6 +14,7 @@ struct metrics {
     bool terminal;
     int64_t steps, tokens;        // of this process
     double time_s, recent_time_s; // of all steps; since the last line
+    double first_s;               // of the first step
     int64_t recent_tokens, recent_steps;
     int64_t rolled_back; // steps with a rollback on some rank
     int64_t skipped;     // steps without an update
@@ -88,6 +89,8 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
     }
     if (r->has_valid)
         add_number(&line, "valid_loss", r->valid_loss);
+    if (m->config.plan.step_s > 0.0)
+        add_number(&line, "predicted_step_time_s", m->config.plan.step_s);
     text_add(&line, "}\n");
     enum status status = metrics_file_append(m->file, &line);
     text_free(&line);
@@ -134,6 +137,7 @@ enum status metrics_step(struct metrics *m, const struct step_record *r)
     m->tokens += r->tokens;
     m->recent_tokens += r->tokens;
     m->time_s += r->step_time_s;
+    m->first_s = m->steps == 1 ? r->step_time_s : m->first_s;
     m->rolled_back += r->rollbacks > 0;
     m->skipped += r->skipped;
     m->recent_time_s += r->step_time_s;
@@ -199,7 +203,16 @@ void metrics_summary(struct metrics *m, const char *why)
     if (m->last.loss_scale > 0.0)
         printf("\nloss scale %.9g; %lld of %lld steps overflowed and were skipped", m->last.loss_scale,
                (long long)m->skipped, (long long)m->steps);
-    printf("\nmetrics: %s\n", metrics_file_path(m->file));
+    fputs("\n", stdout);
+    const int64_t later = m->steps - 1;
+    const struct run_measured measured = {
+        .steps = later,
+        .step_s = later > 0 ? (m->time_s - m->first_s) / (double)later : 0.0,
+        .bubble_fraction = m->last.bubble_fraction,
+        .memory_peak_bytes = m->last.memory_peak_bytes,
+    };
+    run_plan_compare(&m->config.plan, &measured, stdout);
+    printf("metrics: %s\n", metrics_file_path(m->file));
     fflush(stdout);
 }
 

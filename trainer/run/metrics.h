@@ -6,6 +6,7 @@
 #include "kernels/device.h"
 #include "trainer/engine/activations/stash.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/run/run_plan.h"
 
 struct metrics;
 
@@ -36,6 +37,7 @@ struct metrics_config {
     int64_t first_step;
     double flops_per_token;
     int world;
+    struct run_plan plan;
     bool launched;  // by mpirun or srun: no progress line
     bool continues; // resumes the run of this folder from its own checkpoint
 };

@@ -14,6 +14,7 @@
 #include "trainer/plan/report.h"
 #include "trainer/run/metrics.h"
 #include "trainer/run/run_folder.h"
+#include "trainer/run/run_plan.h"
 #include "trainer/run/timeline_write.h"
 
 #include <math.h>
@@ -32,6 +33,7 @@ struct session {
     struct text choices;     // kernel choices of rank 0's device, as last printed
     struct text broken;      // why metrics cannot be written; empty: they can
     const struct run_folder *folder;
+    const struct run_plan *plan;
     int64_t saved;                  // step of the last save; -1: none
     bool stepped, warned, complete; // complete: there was no step left to train
     bool save_due;                  // agreed on by all ranks: save as soon as no look-ahead is in progress
@@ -99,6 +101,7 @@ static enum status begin(struct session *s)
         .first_step = s->rank_state.step + 1,
         .flops_per_token = model_flops_per_token(&recipe->model),
         .world = s->rank_state.world->size,
+        .plan = *s->plan,
         .launched = launcher.size > 0,
         .continues = own || s->folder->newest >= 0,
     };
@@ -323,6 +326,7 @@ struct job {
     enum status status;
     struct text why;
     struct run_folder folder;
+    struct run_plan plan;         // of rank 0's process
     atomic_int ranks;             // number of ranks that completed successfully
     atomic_llong allocated_bytes; // maximum over these ranks
     struct watchdog *watchdog;    // NULL: disabled
@@ -338,7 +342,7 @@ static enum status run_rank(struct session *session, const struct job *job, stru
 static enum status rank_main(struct world *world, void *argument)
 {
     struct job *job = argument;
-    struct session session = {.folder = &job->folder};
+    struct session session = {.folder = &job->folder, .plan = &job->plan};
     struct pulse pulse;
     if (job->status != OK)
         return fail(job->status, "%s", text_chars(&job->why));
@@ -426,6 +430,7 @@ static enum status prepare(struct job *job, const struct recipe *recipe, struct 
     TRY(lock_checkpoints(recipe, &job->run));
     report_layout(&job->run, stdout);
     TRY(report_offload(&job->run, stderr));
+    TRY(run_plan_make(&job->run, &job->plan));
     // Between GPUs the transport also allocates memory, which the formula does not include.
     return device_traits(recipe->cluster.device)->reserves ? dry_run_table(&job->run, stdout)
                                                            : report_formula(&job->run, stdout);
