@@ -2,14 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """cuboid plan: its parts add up, what it refuses, and its exit status.
 
-    test_plan.py CUBOID SOURCE_ROOT"""
+    test_plan.py CUBOID SOURCE_ROOT [PLANS]
+
+PLANS: number of random recipes whose advice is applied, 5 by default."""
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 
 CUBOID, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
+PLANS = int(sys.argv[3]) if len(sys.argv) > 3 else 5
 GPT3 = os.path.join(ROOT, "recipes", "gpt3-1.3b.yaml")
 ON_A100 = ["cluster.profile=dgx-a100-80", "precision.params_dtype=bf16", "tp=2", "pp=2", "dp=4",
            "train.global_batch_size=64"]
@@ -84,6 +88,40 @@ def test_refusals(folder):
     expect("training refuses assumptions", done.returncode == 2 and "assume.norm" in done.stderr, done)
 
 
+def random_keys(draw):
+    """A layout of a model of 1 to 30 billion parameters on 8 to 64 GPUs."""
+    pp = draw.choice([1, 2, 4, 8])
+    tp, dp, hidden = draw.choice([1, 2, 4, 8]), draw.choice([1, 2, 4]), draw.choice([2048, 4096, 6144])
+    keys = [f"tp={tp}", f"pp={pp}", f"dp={dp}", f"model.hidden_size={hidden}",
+            f"model.num_attention_heads={hidden // 128}", f"model.num_layers={draw.choice([16, 24, 32, 48])}",
+            "train.global_batch_size=64", f"train.micro_batch_size={draw.choice([1, 2, 4])}",
+            f"memory.recompute_granularity={draw.choice(['none', 'selective', 'full'])}",
+            f"parallel.zero_stage={draw.choice([0, 1])}", f"cluster.profile={draw.choice(['dgx-a100-40', 'dgx-h100'])}"]
+    return keys + ([f"pipeline.schedule={draw.choice(['1f1b', 'gpipe', 'zb-h1'])}"] if pp > 1 else [])
+
+
+def test_advice():
+    draw = random.Random(15)
+    too_large, helped, advised = 0, 0, 0
+    for _ in range(PLANS):
+        keys = random_keys(draw)
+        before = planned(*keys)
+        if "step_time_s" not in before:
+            continue
+        if not before["fits"]:
+            too_large += 1
+            helped += bool(before["advice"])
+        for advice in before["advice"]:
+            advised += 1
+            after = planned(*keys, *advice["change"].split())
+            expect(f"{keys}: {advice} is what happens", after["fits"] and after["step_time_s"] == advice["step_time_s"]
+                   and after["needed_bytes"] == advice["needed_bytes"], after)
+            expect("at most two keys change", len(advice["change"].split()) <= 2, advice)
+            expect("and it helps", not before["fits"] or after["step_time_s"] < before["step_time_s"], advice)
+    print(f"{PLANS} plans, {advised} pieces of advice; {too_large} did not fit, {helped} of them with a change")
+    expect("some advice is given", advised > 0, advised)
+
+
 CPU = """name: host
 device: {{name: cpu, is_cpu: true, cores: 2, peak_flops_fp32: 1e11, memory_bytes: {}, memory_bandwidth: 1e10}}
 node: {{devices: 1}}
@@ -124,6 +162,7 @@ def test_training(folder):
 
 with tempfile.TemporaryDirectory() as scratch:
     test_training(scratch)
+    test_advice()
     test_sums()
     test_effects()
     test_refusals(scratch)

@@ -4,7 +4,7 @@
 
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
-#include "trainer/plan/step_plan.h"
+#include "trainer/plan/advice/advice.h"
 #include "trainer/recipe/recipe_table.h"
 
 #include <stdlib.h>
@@ -14,8 +14,9 @@ static const char help[] =
     "cuboid plan RECIPE [key=value ...] [--json] [--ops]\n"
     "\n"
     "Prints what the recipe needs and how long a step takes, before anything runs: layers by rank, memory\n"
-    "by part, messages, and, with cluster.profile, the time of a step and where it goes. The program\n"
-    "itself runs on a device that computes nothing: neither data nor a GPU is needed (docs/planning.md).\n"
+    "by part, messages, and, with cluster.profile, the time of a step, where it goes, and what would\n"
+    "help. The program itself runs on a device that computes nothing: neither data nor a GPU is needed\n"
+    "(docs/planning.md).\n"
     "\n"
     "  cuboid plan recipes/gpt3-1.3b.yaml tp=2 pp=4 dp=4 cluster.profile=dgx-a100-80\n"
     "\n"
@@ -97,14 +98,26 @@ static int load(struct arguments *arguments, struct recipe **recipe, struct clus
 
 static enum status print(const struct step_plan *plan, const struct arguments *arguments)
 {
+    const struct advice_source source = {.path = arguments->recipe[1],
+                                         .overrides = (const char *const *)(arguments->recipe + 2),
+                                         .override_count = (size_t)arguments->count - 2};
+    struct advice advice = {.count = 0};
+    if (plan->profile != NULL)
+        TRY(advice_make(&source, plan, &advice));
     if (arguments->json) {
         struct text json = {0};
+        text_add(&json, "{");
         step_plan_json(plan, &json);
+        text_add(&json, ", ");
+        advice_json(&advice, &json);
+        text_add(&json, "}\n");
         fputs(text_chars(&json), stdout);
         text_free(&json);
         return OK;
     }
     TRY(step_plan_print(plan, stdout));
+    if (plan->profile != NULL)
+        advice_print(&advice, plan, stdout);
     return arguments->ops ? step_plan_print_ops(plan, stdout) : OK;
 }
 

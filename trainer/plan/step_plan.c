@@ -57,15 +57,18 @@ static enum status allocate(struct step_plan *plan)
 
 /* ---- time ---- */
 
+static int ranks_per_node(const struct run *run, const struct cluster_profile *profile)
+{
+    const int world = run->mesh.world, given = run->recipe->cluster.gpus_per_node;
+    const int per_node = given > 0 ? given : profile->device.is_cpu ? world : profile->node.devices;
+    return per_node < world ? per_node : world;
+}
+
 static struct cost_options cost_options(const struct step_plan *plan)
 {
     const struct recipe *recipe = plan->run->recipe;
-    const int world = plan->run->mesh.world, devices = plan->profile->node.devices;
-    const int per_node = recipe->cluster.gpus_per_node > 0 ? recipe->cluster.gpus_per_node
-                         : plan->profile->device.is_cpu    ? world
-                                                           : devices;
     return (struct cost_options){.profile = plan->profile,
-                                 .ranks_per_node = per_node < world ? per_node : world,
+                                 .ranks_per_node = ranks_per_node(plan->run, plan->profile),
                                  .threads = recipe->cluster.threads_per_rank,
                                  .tf32 = recipe->kernels.tf32,
                                  .assume = &recipe->assume,
@@ -104,17 +107,20 @@ static void compute_rates(struct step_plan *plan)
     plan->bubble_fraction = bubble / plan->step_s;
 }
 
+int64_t step_plan_needed(const struct cluster_profile *profile, const struct run *run, int64_t bytes)
+{
+    const struct assumptions *assume = &run->recipe->assume;
+    const double lost = assume->fragmentation >= 0.0 ? assume->fragmentation : profile->model.fragmentation;
+    const int64_t reserved =
+        assume->reserved_bytes >= 0 ? assume->reserved_bytes : profile->device.reserved_bytes;
+    const int ranks = profile->device.is_cpu ? ranks_per_node(run, profile) : 1; // of one device
+    return (int64_t)((double)bytes * (1.0 + lost)) * ranks + reserved;
+}
+
 static void check_fit(struct step_plan *plan)
 {
-    const struct profile_device *device = &plan->profile->device;
-    const struct assumptions *assume = &plan->run->recipe->assume;
-    const double lost =
-        assume->fragmentation >= 0.0 ? assume->fragmentation : plan->profile->model.fragmentation;
-    const int64_t reserved = assume->reserved_bytes >= 0 ? assume->reserved_bytes : device->reserved_bytes;
-    const double allocated = (double)plan->rows[plan->fullest].bytes * (1.0 + lost);
-    const int ranks = device->is_cpu ? plan->cost.ranks_per_node : 1;
-    plan->device_bytes = device->memory_bytes;
-    plan->needed_bytes = (int64_t)allocated * ranks + reserved;
+    plan->device_bytes = plan->profile->device.memory_bytes;
+    plan->needed_bytes = step_plan_needed(plan->profile, plan->run, plan->rows[plan->fullest].bytes);
     plan->fits = plan->needed_bytes <= plan->device_bytes;
 }
 

@@ -38,7 +38,11 @@ MUST_USE enum status step_plan_make(const struct run *run, const struct cluster_
                                     struct step_plan *out);
 void step_plan_free(struct step_plan *plan);
 
-/* As text; as one JSON object with the names of metrics.jsonl. */
+/* What the ranks of a device need if the fullest allocates `bytes`: with fragmentation, and what the device
+ * reserves. */
+int64_t step_plan_needed(const struct cluster_profile *profile, const struct run *run, int64_t bytes);
+
+/* As text; as the members of a JSON object, with the names of metrics.jsonl. */
 MUST_USE enum status step_plan_print(const struct step_plan *plan, FILE *to);
 void step_plan_json(const struct step_plan *plan, struct text *out);
 /* Of a plan with a profile: the ops of the rank that computes for the longest time, most expensive first:

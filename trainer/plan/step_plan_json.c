@@ -103,7 +103,7 @@ static void add_assumed(const struct step_plan *plan, struct text *out)
 void step_plan_json(const struct step_plan *plan, struct text *out)
 {
     const struct degrees *d = &plan->run->mesh.degrees;
-    text_add(out, "{\"ranks\": %d", plan->run->mesh.world);
+    text_add(out, "\"ranks\": %d", plan->run->mesh.world);
     add_integer(out, "tp", d->tp);
     add_integer(out, "pp", d->pp);
     add_integer(out, "dp", d->dp);
@@ -112,5 +112,4 @@ void step_plan_json(const struct step_plan *plan, struct text *out)
     if (plan->profile != NULL)
         add_times(plan, out);
     add_assumed(plan, out);
-    text_add(out, "}\n");
 }

@@ -82,7 +82,7 @@ static void print_times(const struct step_plan *plan, FILE *to)
 
 enum status step_plan_print(const struct step_plan *plan, FILE *to)
 {
-    struct text advice = {0}, assumed = {0};
+    struct text assumed = {0};
     report_layout(plan->run, to);
     recipe_assumed_text(plan->run->recipe, &assumed);
     if (assumed.length > 0)
@@ -94,11 +94,6 @@ enum status step_plan_print(const struct step_plan *plan, FILE *to)
         return OK;
     }
     print_times(plan, to);
-    if (!plan->fits) {
-        memory_plan_advise(plan->run->recipe, &advice);
-        fprintf(to, "%s\n", text_chars(&advice));
-    }
-    text_free(&advice);
     return OK;
 }
 

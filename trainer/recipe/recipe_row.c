@@ -143,6 +143,9 @@ const char *recipe_model_key(int index)
 
 int row_of(const char *key)
 {
+    for (int i = 0; i < recipe_row_count; i++)
+        if (strcmp(recipe_rows[i].key, key) == 0)
+            return i;
     int row = row_find_dotted(key);
     CHECK(row >= 0);
     return row;

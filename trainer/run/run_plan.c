@@ -23,7 +23,9 @@ static enum status write_plan(const struct step_plan *plan)
 {
     struct text path = {0}, json = {0};
     text_add(&path, "%s/plan.json", plan->run->recipe->logging.run_dir);
+    text_add(&json, "{");
     step_plan_json(plan, &json);
+    text_add(&json, "}\n");
     enum status status = file_write_atomic(path.chars, json.chars, json.length);
     text_free(&path);
     text_free(&json);

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/advice/advice.h"
+
+#include "trainer/memory/memory_formula.h"
+#include "trainer/plan/advice/advice_list.h"
+#include "trainer/plan/rows/rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Plans of at most so many tape items together, but at least a few. */
+enum { MOST_ITEMS = 3000000, FEWEST_PLANS = 3 };
+static const double LEAST_GAIN = 0.005;
+
+struct search {
+    const struct advice_source *source;
+    const struct step_plan *base;
+    struct advice_list list;
+    int threads; // of a rank: the number of ranks is that of the base, and the machine is looked at once
+    int64_t plans_left;
+    struct advice *out;
+};
+
+static void free_names(struct recipe_names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->list[i]);
+    free(names->list);
+}
+
+/* The recipe with a change; NULL: it is not valid. */
+static struct recipe *load_changed(const struct search *s, const char *change)
+{
+    struct recipe_names overrides = {0};
+    struct problems problems = {0};
+    struct recipe *recipe = NULL;
+    char words[ADVICE_CHARS], *rest = words;
+    for (size_t i = 0; i < s->source->override_count; i++)
+        row_recipe_set(&overrides, s->source->overrides[i]);
+    snprintf(words, sizeof words, "cluster.threads_per_rank=%d", s->threads);
+    row_recipe_set(&overrides, words);
+    snprintf(words, sizeof words, "%s", change);
+    for (char *word; (word = strsep(&rest, " ")) != NULL;)
+        row_recipe_set(&overrides, word);
+    enum status status = recipe_load(s->source->path, (const char *const *)overrides.list, overrides.count, 0,
+                                     &recipe, &problems);
+    problems_free(&problems);
+    free_names(&overrides);
+    return status == OK ? recipe : NULL;
+}
+
+/* The most that a rank allocates, by the formula: quick, without the scratch of reductions between GPUs. */
+static enum status formula_bytes(const struct run *run, int64_t *out)
+{
+    *out = 0;
+    for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
+        struct memory_table table;
+        const int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp});
+        TRY(memory_formula(run, rank, run_threads(run, run->mesh.world), &table));
+        *out = table.bytes > *out ? table.bytes : *out;
+        memory_table_free(&table);
+    }
+    return OK;
+}
+
+/* ---- one change ---- */
+
+static void insert(struct advice *out, const struct advice_item *item)
+{
+    int at = out->count;
+    while (at > 0 && item->step_s < out->items[at - 1].step_s)
+        at--;
+    if (at == ADVICE_MOST)
+        return;
+    const int last = out->count < ADVICE_MOST ? out->count : ADVICE_MOST - 1;
+    memmove(&out->items[at + 1], &out->items[at], (size_t)(last - at) * sizeof *item);
+    out->items[at] = *item;
+    out->count = last + 1;
+}
+
+static void plan_change(struct search *s, const struct run *run, const char *change)
+{
+    struct step_plan plan;
+    s->plans_left--;
+    s->out->planned++;
+    if (step_plan_make(run, s->base->profile, &plan) != OK)
+        return;
+    struct advice_item item = {
+        .step_s = plan.step_s, .needed_bytes = plan.needed_bytes, .bubble_fraction = plan.bubble_fraction};
+    snprintf(item.change, sizeof item.change, "%s", change);
+    const bool helps = !s->base->fits || plan.step_s < (1.0 - LEAST_GAIN) * s->base->step_s;
+    if (plan.fits && helps)
+        insert(s->out, &item);
+    step_plan_free(&plan);
+}
+
+/* Returns false for a recipe that is not valid. */
+static bool consider(struct search *s, const char *change)
+{
+    struct recipe *recipe = load_changed(s, change);
+    struct run run;
+    int64_t bytes;
+    if (recipe == NULL)
+        return false;
+    if (run_create(recipe, false, &run) != OK) {
+        recipe_destroy(recipe);
+        return false;
+    }
+    s->out->considered++;
+    if (s->plans_left > 0 && formula_bytes(&run, &bytes) == OK &&
+        step_plan_needed(s->base->profile, &run, bytes) <= s->base->device_bytes)
+        plan_change(s, &run, change);
+    run_destroy(&run);
+    recipe_destroy(recipe);
+    return true;
+}
+
+/* ---- all changes ---- */
+
+static int64_t items_of(const struct step_plan *plan)
+{
+    int64_t items = 1;
+    for (int i = 0; i < plan->count; i++)
+        for (int lane = 0; lane < plan->tapes[i]->lane_count; lane++)
+            items += plan->tapes[i]->lanes[lane].count;
+    return items;
+}
+
+static bool share_a_key(const char *a, const char *b)
+{
+    const char *equals = strchr(a, '=');
+    const size_t length = (size_t)(equals - a) + 1; // with the equals sign
+    return strncmp(a, b, length) == 0;
+}
+
+static void consider_pairs(struct search *s)
+{
+    const struct advice_list *list = &s->list;
+    char pair[2 * ADVICE_CHARS];
+    for (int i = 0; i < list->count; i++)
+        for (int k = i + 1; k < list->count; k++) {
+            // A change of two degrees is a pair already.
+            const bool two = strchr(list->changes[i], ' ') != NULL || strchr(list->changes[k], ' ') != NULL;
+            if (two || !list->saves_memory[i] || !list->saves_memory[k] ||
+                share_a_key(list->changes[i], list->changes[k]))
+                continue;
+            snprintf(pair, sizeof pair, "%s %s", list->changes[i], list->changes[k]);
+            if (strlen(pair) < ADVICE_CHARS)
+                consider(s, pair);
+        }
+}
+
+enum status advice_make(const struct advice_source *source, const struct step_plan *plan, struct advice *out)
+{
+    CHECK(plan->profile != NULL);
+    struct search s = {.source = source, .base = plan, .out = out};
+    const int64_t plans = MOST_ITEMS / items_of(plan);
+    *out = (struct advice){.count = 0};
+    s.plans_left = plans > FEWEST_PLANS ? plans : FEWEST_PLANS;
+    s.threads = run_threads(plan->run, plan->run->mesh.world);
+    advice_list_make(plan->run->recipe, &s.list);
+    for (int i = 0; i < s.list.count; i++)
+        consider(&s, s.list.changes[i]);
+    if (!plan->fits && out->count == 0)
+        consider_pairs(&s);
+    return OK;
+}
+
+/* ---- output ---- */
+
+void advice_print(const struct advice *advice, const struct step_plan *plan, FILE *to)
+{
+    const char *what = plan->fits ? "make it faster" : "make it fit";
+    if (advice->count == 0)
+        fprintf(to, "no change of %s would %s (%d planned)\n",
+                plan->fits ? "one layout key" : "one or two layout keys", what, advice->planned);
+    else
+        fprintf(to, "changes that would %s:\n", what);
+    for (int i = 0; i < advice->count; i++) {
+        const struct advice_item *item = &advice->items[i];
+        const int64_t more = item->needed_bytes - plan->needed_bytes;
+        char step[NUMBER_CHARS], needed[NUMBER_CHARS], difference[NUMBER_CHARS];
+        snprintf(step, sizeof step, "%.4g s", item->step_s);
+        fprintf(to, "  %-60s step %s (%+.1f %%), memory %s (%s%s)\n", item->change, step,
+                100.0 * (item->step_s / plan->step_s - 1.0), bytes_text(item->needed_bytes, needed),
+                more < 0 ? "-" : "+", bytes_text(more < 0 ? -more : more, difference));
+    }
+}
+
+void advice_json(const struct advice *advice, struct text *out)
+{
+    text_add(out, "\"advice\": [");
+    for (int i = 0; i < advice->count; i++) {
+        char number[NUMBER_CHARS];
+        text_add(out, "%s{\"change\": ", i > 0 ? ", " : "");
+        text_add_json(out, advice->items[i].change);
+        text_add(out, ", \"step_time_s\": %s", number_text(advice->items[i].step_s, number));
+        text_add(out, ", \"needed_bytes\": %lld}", (long long)advice->items[i].needed_bytes);
+    }
+    text_add(out, "]");
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What to change in a recipe: the cheapest layouts that differ from it in one or two keys, each loaded and
+ * planned like the recipe itself, so that applying a piece of advice plans to exactly what it says.
+ *
+ *   parallel.zero_stage=1                       step 1.02 s (-3.1 %), memory 41.0 GiB (-12.5 GiB)
+ *
+ * Only keys that do not change the result are considered: of the sections parallel, pipeline and memory, and
+ * the size of a microbatch. A plan that does not fit gets the fastest changes that make it fit, with pairs of
+ * keys if no single one does; a plan that fits gets the fastest changes that reduce its step by at least
+ * 0.5 %. */
+#pragma once
+
+#include "trainer/plan/step_plan.h"
+
+enum { ADVICE_MOST = 3, ADVICE_CHARS = 160 };
+
+struct advice_item {
+    char change[ADVICE_CHARS]; // overrides, separated by spaces
+    double step_s;
+    int64_t needed_bytes; // as in step_plan
+    double bubble_fraction;
+};
+
+struct advice {
+    struct advice_item items[ADVICE_MOST]; // fastest first
+    int count;
+    int considered; // changes that are valid recipes
+    int planned;    // of these: not excluded by their memory, nor by the limit of plans
+};
+
+/* The recipe of a plan, as it was loaded. */
+struct advice_source {
+    const char *path;
+    const char *const *overrides;
+    size_t override_count;
+};
+
+/* `plan` has a profile. The number of plans is limited by the size of the tapes, not by time: the same input
+ * gives the same advice. Changes that cannot be loaded or planned are left out. NO_MEMORY. */
+MUST_USE enum status advice_make(const struct advice_source *source, const struct step_plan *plan,
+                                 struct advice *out);
+
+/* Of a plan: as text; as the JSON member "advice". */
+void advice_print(const struct advice *advice, const struct step_plan *plan, FILE *to);
+void advice_json(const struct advice *advice, struct text *out);
