@@ -103,6 +103,7 @@ Test(table, rows_are_predicted_and_compared)
     cr_expect_eq(group[0].predicted, 2);
     cr_expect_eq(group[0].step.count, 1);
     cr_expect_float_eq(group[0].step.median, fabs(row[0].step_s / 0.05 - 1.0), 1e-12);
+    cr_expect_float_eq(group[0].scaled.worst, 0.0, 1e-12, "fitted to one row");
     cr_expect_float_eq(group[0].utilization, row[0].ideal_s / 0.05, 1e-12);
     cr_expect_float_eq(group[0].by_utilization.worst, 0.0, 1e-12, "fitted to one row");
     cr_expect_eq(group[0].fit_checked, 2);

@@ -234,6 +234,7 @@ static void add_summary(const struct table *table, struct text *out)
     for (size_t g = 0; g < table->group_count; g++) {
         const struct table_group *group = &table->groups[g];
         add_errors(out, group->paper, "step time", &group->step);
+        add_errors(out, group->paper, "step time, scaled by one factor", &group->scaled);
         add_errors(out, group->paper, "constant utilization", &group->by_utilization);
         add_errors(out, group->paper, "FLOPs plus bytes, no schedule", &group->by_roofline);
         add_errors(out, group->paper, "memory", &group->memory);

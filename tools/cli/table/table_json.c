@@ -100,6 +100,8 @@ void table_json(const struct table *table, const struct table_title *title, stru
         add_count(out, "predicted", group->predicted);
         add_number(out, "constant_mfu", group->utilization);
         add_errors(out, "step_time", &group->step);
+        add_number(out, "factor", group->factor);
+        add_errors(out, "step_time_scaled", &group->scaled);
         add_errors(out, "constant_utilization", &group->by_utilization);
         add_errors(out, "flops_plus_bytes", &group->by_roofline);
         add_errors(out, "memory", &group->memory);

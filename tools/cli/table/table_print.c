@@ -64,10 +64,12 @@ static void print_errors(const char *what, const struct table_errors *errors, FI
 
 static void print_group(const struct table_group *group, FILE *to)
 {
-    struct text constant = {0};
-    text_add(&constant, "constant utilization, MFU %.1f %%", 100.0 * group->utilization);
+    struct text constant = {0}, scaled = {0};
+    text_add(&scaled, "step time x %.3f, fitted", group->factor);
+    text_add(&constant, "constant utilization, MFU %.1f %%, fitted", 100.0 * group->utilization);
     fprintf(to, "  %-38s %4s  %8s %8s  %8s  %8s\n", "error of", "rows", "median", "90th", "bias", "worst");
     print_errors("step time", &group->step, to);
+    print_errors(scaled.chars, &group->scaled, to);
     print_errors(constant.chars, &group->by_utilization, to);
     print_errors("FLOPs plus bytes, no schedule", &group->by_roofline, to);
     print_errors("memory", &group->memory, to);
@@ -83,6 +85,7 @@ static void print_group(const struct table_group *group, FILE *to)
         fprintf(to, "  not predicted: %zu of %zu rows\n", group->rows - group->predicted, group->rows);
     fprintf(to, "\n");
     text_free(&constant);
+    text_free(&scaled);
 }
 
 void table_print(const struct table *table, const struct table_title *title, FILE *to)

@@ -4,7 +4,8 @@
  *   base recipe + row's overrides + command line ── recipe ── step plan (step_plan.h) ──> predicted
  *   row's figures ──────────────────────────────────────────────────────────────────────> printed
  *
- * Two baselines show what the tape and the schedule add:
+ * Two baselines show what the tape and the schedule add. The first is fitted to the experiment, so it is to
+ * be compared with predictions that are fitted in the same way, by one factor (`scaled`):
  *
  *   constant utilization   model FLOPs / (peak · u), one u for an experiment: the median of the printed
  *   FLOPs plus bytes       FLOPs of matmuls and attention / (peak · matmul_efficiency) + bytes of the
@@ -39,6 +40,7 @@ struct table_row {
     char *profile;
     struct printed_step printed;      // seconds; 0: none
     double step_s;                    // predicted, of what `printed` is of
+    double scaled_s;                  // step_s times the factor of its experiment
     double utilization_s, roofline_s; // the baselines; 0: none
     double ideal_s;                   // model FLOPs at the peak
     double run_s[COST_CLASSES], exposed_s[PREDICT_GROUPS], bubble_s, overhead_s; // of step_s, means of ranks
@@ -60,7 +62,8 @@ struct table_group {
     const char *paper;
     size_t rows, predicted; // predicted + those with a reason = rows
     double utilization;     // the constant of the baseline
-    struct table_errors step, by_utilization, by_roofline, memory;
+    double factor;          // median of printed / predicted
+    struct table_errors step, scaled, by_utilization, by_roofline, memory; // scaled: of factor * step_s
     double rank_step, rank_utilization; // Spearman's correlation with the printed; NAN below three pairs
     size_t fit_checked, fit_right;      // rows that print ok or oom
 };

@@ -99,6 +99,11 @@ static double step_error(const struct table_row *row)
     return table_error(row->step_s, row->printed.seconds);
 }
 
+static double scaled_error(const struct table_row *row)
+{
+    return table_error(row->scaled_s, row->printed.seconds);
+}
+
 static double utilization_error(const struct table_row *row)
 {
     return table_error(row->utilization_s, row->printed.seconds);
@@ -119,21 +124,31 @@ static bool is_of(const struct table_row *row, const struct table_group *group)
     return strcmp(row->row->cell[PUBLISHED_PAPER], group->paper) == 0;
 }
 
-/* One utilization for all rows of the group. */
-static void fit_utilization(struct table *table, struct table_group *group)
+/* One utilization, and one factor, for all rows of the group. */
+static void fit_constants(struct table *table, struct table_group *group)
 {
-    double *printed = allocate(table->count, sizeof *printed);
-    size_t count = 0;
+    double *printed = allocate(table->count, sizeof *printed),
+           *factor = allocate(table->count, sizeof *factor);
+    size_t count = 0, factors = 0;
     for (size_t i = 0; i < table->count; i++) {
         const struct table_row *row = &table->rows[i];
-        if (is_of(row, group) && row->printed.seconds > 0.0 && row->ideal_s > 0.0)
+        if (!is_of(row, group) || row->reason != NULL || row->printed.seconds <= 0.0)
+            continue;
+        if (row->ideal_s > 0.0)
             printed[count++] = row->ideal_s / row->printed.seconds;
+        factor[factors++] = row->printed.seconds / row->step_s;
     }
     group->utilization = count > 0 ? quantile(printed, count, 0.5) : 0.0;
-    for (size_t i = 0; i < table->count; i++)
-        if (is_of(&table->rows[i], group) && group->utilization > 0.0)
-            table->rows[i].utilization_s = table->rows[i].ideal_s / group->utilization;
+    group->factor = factors > 0 ? quantile(factor, factors, 0.5) : 0.0;
+    for (size_t i = 0; i < table->count; i++) {
+        struct table_row *row = &table->rows[i];
+        if (is_of(row, group) && group->utilization > 0.0)
+            row->utilization_s = row->ideal_s / group->utilization;
+        if (is_of(row, group))
+            row->scaled_s = group->factor * row->step_s;
+    }
     free(printed);
+    free(factor);
 }
 
 static void correlate(const struct table *table, struct table_group *group)
@@ -185,9 +200,10 @@ void table_summarize(struct table *table)
     for (size_t g = 0; g < table->group_count; g++) {
         struct table_group *group = &table->groups[g];
         count_rows(table, group);
-        fit_utilization(table, group);
+        fit_constants(table, group);
         correlate(table, group);
         group->step = errors_of(table, group->paper, step_error);
+        group->scaled = errors_of(table, group->paper, scaled_error);
         group->by_utilization = errors_of(table, group->paper, utilization_error);
         group->by_roofline = errors_of(table, group->paper, roofline_error);
         group->memory = errors_of(table, group->paper, memory_error);
