@@ -98,6 +98,7 @@ def test_file(folder):
           out="unknown key model.depth")
     check("a base that does not exist", run(path, "--recipe", os.path.join(folder, "none.yaml"), "--profile", "selene"),
           1, out="none.yaml")
+    check("the base of a named table", run(path, "--recipe", "llama3"), 0, out="on llama3-h100")
     check("a file that does not exist", run(os.path.join(folder, "none.csv")), 2, err="none.csv")
     path = write(folder, HEADER.replace("layers", "depth") + ROW)
     check("an unknown column", run(path), 2, err="runs.csv:1: unknown column 2: \"depth\"")

@@ -255,6 +255,39 @@ Test(rows, overrides_of_a_row_come_last)
         "tp=4 parallel.pipeline_parallel_size=1");
 }
 
+Test(rows, what_the_words_of_a_row_imply)
+{
+    struct problems problems;
+    struct published table;
+    struct row_recipe made;
+    struct text found = {0};
+    cr_assert_eq(parse("model,notes,overrides\n"
+                       "LLAMA 13B,kernel=flash_attention2 + RMS kernel; x,model.activation=gelu\n"
+                       "GPT,kernel=torch,\n"
+                       "GPT,no word,\n",
+                       &table, &problems),
+                 OK);
+    for (size_t row = 0; row < 3; row++) {
+        row_recipe_make(&table.rows[row], &made);
+        row_recipe_infer(&table.rows[row], &made);
+        for (size_t i = 0; i < made.overrides.count; i++)
+            text_add(&found, "%s ", made.overrides.list[i]);
+        text_add(&found, "|");
+        row_recipe_free(&made);
+    }
+    cr_expect_not_null(strstr(found.chars, "model.activation=gelu model.position_embedding_type=rope "
+                                           "model.normalization=RMSNorm model.add_bias_linear=false "
+                                           "model.tie_word_embeddings=false assume.attention=flash2 "
+                                           "assume.norm=fused assume.activation=unfused |"),
+                       "%s", found.chars);
+    cr_expect_not_null(strstr(found.chars, "assume.attention=unfused assume.norm=unfused |"), "%s",
+                       found.chars);
+    const char *third = strchr(strchr(found.chars, '|') + 1, '|');
+    cr_expect_null(strstr(third, "assume."), "%s", third);
+    published_free(&table);
+    text_free(&found);
+}
+
 /* ---- what was printed ---- */
 
 static struct printed_step printed(const char *figures, const char *recompute, double peak)

@@ -47,7 +47,7 @@ static struct sheet predict(const char *rows, const char *profile)
     text_add(&text, "%s%s", header, rows);
     cr_assert_eq(published_parse("t.csv", text.chars, text.length, &sheet.published, &problems), OK, "%s",
                  rows);
-    const struct table_options options = {.base = {base->name, base->yaml}, .profile = profile};
+    const struct table_options options = {.base = {base->name, base->yaml, true}, .profile = profile};
     cr_assert_eq(table_predict(&sheet.published, &options, &sheet.table), OK);
     text_free(&text);
     return sheet;

@@ -23,7 +23,8 @@ static const char help[] =
     "  FILE.csv       rows of your own, with the columns of those tables (--columns), in any order\n"
     "  key=value      recipe keys of all rows, after those of the row\n"
     "  --profile P    the cluster profile, by name or path; else the table's, or that of the row's gpu_type\n"
-    "  --recipe R     base recipe of the rows of FILE.csv: what they do not print\n"
+    "  --recipe R     base recipe of the rows of FILE.csv, by path, or that of a named table: what the rows\n"
+    "                 do not print; without it, what their words imply (a model called Llama)\n"
     "  --html FILE    also write a page with predicted against printed\n"
     "  --json         one JSON object\n"
     "\n"
@@ -110,6 +111,16 @@ static enum status refuse_name(const char *name)
                 near != NULL ? "?" : "");
 }
 
+/* --recipe, which is the name of a shipped table or a path; else the recipe of the table. */
+static struct table_base choose_base(const char *recipe, const struct shipped_table *shipped)
+{
+    const struct shipped_table *other = recipe != NULL ? table_shipped(recipe) : NULL;
+    if (recipe != NULL && other == NULL)
+        return (struct table_base){.name = recipe};
+    shipped = other != NULL ? other : shipped;
+    return (struct table_base){shipped->name, shipped->yaml, strcmp(shipped->name, "default") == 0};
+}
+
 /* Reads the table, and chooses its base recipe. */
 static enum status open_table(const struct arguments *arguments, struct published *published,
                               struct table_options *options, struct table_title *title)
@@ -120,8 +131,7 @@ static enum status open_table(const struct arguments *arguments, struct publishe
     if (shipped == NULL || (!is_file(name) && *shipped->csv == 0))
         return refuse_name(name);
     *title = (struct table_title){name, is_file(name) ? "rows of this file" : shipped->description};
-    options->base = arguments->recipe != NULL ? (struct table_base){arguments->recipe, NULL}
-                                              : (struct table_base){shipped->name, shipped->yaml};
+    options->base = choose_base(arguments->recipe, shipped);
     enum status status =
         is_file(name) ? published_read(name, published, &problems)
                       : published_parse(name, shipped->csv, strlen(shipped->csv), published, &problems);

@@ -114,6 +114,10 @@ struct row_recipe {
 /* What the row prints, as recipe overrides. Model details without a column (activation, norms, ties), the
  * profile and all keys in `assumed` are left to the base recipe. */
 void row_recipe_make(const struct published_row *row, struct row_recipe *out);
+/* Adds what the words of a row imply, for rows that have no base recipe of their own: a model called Llama
+ * has rope, RMSNorm, SwiGLU, no biases and untied embeddings; "kernel=NAME" in `notes` is the attention
+ * kernel, with "RMS kernel" a fused norm. Keys that the row sets keep their values. */
+void row_recipe_infer(const struct published_row *row, struct row_recipe *made);
 void row_recipe_free(struct row_recipe *made);
 /* Adds "key=value" to a list of overrides; it replaces another value of the same key, under any name. */
 void row_recipe_set(struct recipe_names *overrides, const char *override);

@@ -298,6 +298,34 @@ void row_recipe_make(const struct published_row *row, struct row_recipe *out)
     make_overrides(row, out);
 }
 
+/* Sets a key that has no value yet. */
+static void infer(struct row_recipe *made, const char *override)
+{
+    for (size_t i = 0; i < made->overrides.count; i++)
+        if (key_of(made->overrides.list[i]) == key_of(override))
+            return;
+    row_recipe_set(&made->overrides, override);
+}
+
+void row_recipe_infer(const struct published_row *row, struct row_recipe *made)
+{
+    static const char *const llama[] = {"model.position_embedding_type=rope", "model.normalization=RMSNorm",
+                                        "model.activation=swiglu", "model.add_bias_linear=false",
+                                        "model.tie_word_embeddings=false"};
+    const char *notes = row->cell[PUBLISHED_NOTES];
+    for (size_t i = 0; i < sizeof llama / sizeof *llama && contains(row->cell[PUBLISHED_MODEL], "llama"); i++)
+        infer(made, llama[i]);
+    if (!contains(notes, "kernel="))
+        return;
+    infer(made, contains(notes, "flash_attention3")   ? "assume.attention=flash3"
+                : contains(notes, "flash_attention2") ? "assume.attention=flash2"
+                : contains(notes, "flash")            ? "assume.attention=flash"
+                                                      : "assume.attention=unfused");
+    infer(made, contains(notes, "RMS kernel") ? "assume.norm=fused" : "assume.norm=unfused");
+    if (contains(row->cell[PUBLISHED_MODEL], "llama"))
+        infer(made, "assume.activation=unfused"); // as such programs have it: two kernels for SwiGLU
+}
+
 void row_recipe_free(struct row_recipe *made)
 {
     for (size_t i = 0; i < made->overrides.count; i++)

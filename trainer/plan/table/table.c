@@ -261,6 +261,8 @@ enum status table_predict(const struct published *published, const struct table_
         if (options->progress != NULL)
             options->progress(options->context, i, published->count);
         row_recipe_make(row->row, &made);
+        if (options->base.infers)
+            row_recipe_infer(row->row, &made);
         status = made.reason.length == 0 ? predict(row, options, &made, &cache) : OK;
         if (status != OK)
             text_add(&made.reason, "%s", fail_text());

@@ -20,6 +20,7 @@
 struct table_base {
     const char *name; // a path
     const char *yaml; // its text; NULL: `name` is a file
+    bool infers;      // rows also say what their words imply: row_recipe_infer()
 };
 
 struct table_options {
