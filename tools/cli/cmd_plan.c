@@ -2,16 +2,15 @@
 /* cuboid plan: memory and step time of a recipe on a cluster, without data, GPU or training. */
 #include "tools/cli/cmd_plan.h"
 
+#include "parallel/comm.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
-#include "trainer/plan/advice/advice.h"
-#include "trainer/recipe/recipe_table.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static const char help[] =
-    "cuboid plan RECIPE [key=value ...] [--json] [--ops]\n"
+    "cuboid plan RECIPE [key=value ...] [--json] [--ops] [--terms]\n"
     "\n"
     "Prints what the recipe needs and how long a step takes, before anything runs: layers by rank, memory\n"
     "by part, messages, and, with cluster.profile, the time of a step, where it goes, and what would\n"
@@ -22,23 +21,23 @@ static const char help[] =
     "\n"
     "  --json   one JSON object, with the names of metrics.jsonl\n"
     "  --ops    also the ops of the rank that computes for the longest time, most expensive first\n"
+    "  --terms  also the terms of the memory of the fullest rank\n"
     "\n"
     "With the profile of a GPU, the plan is for cluster.device=cuda, unless cluster.dry_device is given.\n"
     "Exit status: 0 if it fits, or without a profile; 1 if it does not; 2 for a recipe that cannot run.\n";
 
 struct arguments {
-    bool json, ops;
+    struct plan_options options;
     char **recipe; // "plan", recipe, overrides: arguments of recipe_argument()
     int count;
 };
 
-enum { MORE = 2 }; // overrides added here
-
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
-    *out = (struct arguments){.recipe = calloc((size_t)argc + 1 + MORE, sizeof(char *))};
-    const struct option options[] = {{"--json", OPTION_FLAG, &out->json, 0, 0},
-                                     {"--ops", OPTION_FLAG, &out->ops, 0, 0}};
+    *out = (struct arguments){.recipe = calloc((size_t)argc + 2, sizeof(char *))}; // one override is added
+    const struct option options[] = {{"--json", OPTION_FLAG, &out->options.json, 0, 0},
+                                     {"--ops", OPTION_FLAG, &out->options.ops, 0, 0},
+                                     {"--terms", OPTION_FLAG, &out->options.terms, 0, 0}};
     if (out->recipe == NULL)
         return fail(NO_MEMORY, "no memory for the arguments");
     out->recipe[0] = argv[0];
@@ -64,8 +63,8 @@ static enum status check_arguments(const struct arguments *arguments)
     const char *device = device_given(arguments);
     if (arguments->count < 2)
         return fail(BAD_USAGE, "no recipe given; use cuboid plan recipes/quickstart.yaml");
-    if (arguments->json && arguments->ops)
-        return fail(BAD_USAGE, "--json does not have the ops; use --ops without it");
+    if (arguments->options.json && (arguments->options.ops || arguments->options.terms))
+        return fail(BAD_USAGE, "--json has neither ops nor terms; use --ops and --terms without it");
     if (device != NULL && strcmp(device, "dry") != 0)
         return fail(BAD_USAGE,
                     "a plan is made with cluster.device=dry, not %s; cluster.dry_device=%s plans for it",
@@ -73,90 +72,103 @@ static enum status check_arguments(const struct arguments *arguments)
     return OK;
 }
 
-/* The recipe on the dry device, and its profile. Returns the exit status. */
-static int load(struct arguments *arguments, struct recipe **recipe, struct cluster_profile **profile)
+/* ---- one plan ---- */
+
+static void print_json(const struct step_plan *plan, const struct advice *advice)
 {
+    struct text json = {0};
+    text_add(&json, "{");
+    step_plan_json(plan, &json);
+    text_add(&json, ", ");
+    advice_json(advice, &json);
+    text_add(&json, "}\n");
+    fputs(text_chars(&json), stdout);
+    text_free(&json);
+}
+
+static enum status print(const struct step_plan *plan, const struct advice_source *source,
+                         const struct plan_options *options)
+{
+    struct advice advice = {.count = 0};
+    if (plan->profile != NULL)
+        TRY(advice_make(source, plan, &advice));
+    if (options->json) {
+        print_json(plan, &advice);
+        return OK;
+    }
+    TRY(step_plan_print(plan, options->terms, stdout));
+    if (plan->profile != NULL)
+        advice_print(&advice, plan, stdout);
+    return options->ops ? step_plan_print_ops(plan, stdout) : OK;
+}
+
+static enum status make_and_print(const struct run *run, const struct cluster_profile *profile,
+                                  const struct advice_source *source, const struct plan_options *options,
+                                  bool *fits)
+{
+    struct step_plan plan;
+    if (options->ops && profile == NULL)
+        return fail(BAD_RECIPE, "cluster.profile is none; --ops needs one (cuboid profile --list)");
+    TRY(report_offload(run, stderr));
+    TRY(step_plan_make(run, profile, &plan));
+    *fits = plan.fits;
+    enum status status = print(&plan, source, options);
+    step_plan_free(&plan);
+    return status;
+}
+
+int plan_recipe(const struct recipe *recipe, const struct advice_source *source,
+                const struct plan_options *options)
+{
+    struct cluster_profile *profile = NULL;
+    struct run run = {.recipe = NULL};
+    bool fits = true;
+    enum status status = step_plan_profile(recipe, &profile);
+    if (status == OK)
+        status = run_create(recipe, false, &run);
+    if (status == OK) {
+        status = make_and_print(&run, profile, source, options, &fits);
+        run_destroy(&run);
+    }
+    profile_destroy(profile);
+    return status != OK ? exit_status_of_input(status) : fits ? 0 : 1;
+}
+
+/* ---- the command ---- */
+
+static int load_and_plan(struct arguments *arguments)
+{
+    struct recipe *recipe = NULL;
     int size = 0;
     int status = exit_status_of_input(check_arguments(arguments));
     if (status == 0 && device_given(arguments) == NULL)
         arguments->recipe[arguments->count++] = (char *)(uintptr_t) "cluster.device=dry";
     if (status == 0)
-        status = recipe_argument(arguments->count, arguments->recipe, true, recipe, &size);
-    if (status == 0)
-        status = exit_status_of_input(step_plan_profile(*recipe, profile));
-    if (status == 0 && arguments->ops && *profile == NULL)
-        status = exit_status_of_input(
-            fail(BAD_RECIPE, "cluster.profile is none; --ops needs one (cuboid profile --list)"));
-    if (status != 0 || *profile == NULL || (*profile)->device.is_cpu ||
-        (*recipe)->origin[row_of("cluster.dry_device")].kind != FROM_DEFAULT)
+        status = recipe_argument(arguments->count, arguments->recipe, true, &recipe, &size);
+    if (status != 0)
         return status;
-    recipe_destroy(*recipe);
-    *recipe = NULL;
-    arguments->recipe[arguments->count++] = (char *)(uintptr_t) "cluster.dry_device=cuda";
-    return recipe_argument(arguments->count, arguments->recipe, true, recipe, &size);
-}
-
-static enum status print(const struct step_plan *plan, const struct arguments *arguments)
-{
     const struct advice_source source = {.path = arguments->recipe[1],
                                          .overrides = (const char *const *)(arguments->recipe + 2),
                                          .override_count = (size_t)arguments->count - 2};
-    struct advice advice = {.count = 0};
-    if (plan->profile != NULL)
-        TRY(advice_make(&source, plan, &advice));
-    if (arguments->json) {
-        struct text json = {0};
-        text_add(&json, "{");
-        step_plan_json(plan, &json);
-        text_add(&json, ", ");
-        advice_json(&advice, &json);
-        text_add(&json, "}\n");
-        fputs(text_chars(&json), stdout);
-        text_free(&json);
-        return OK;
-    }
-    TRY(step_plan_print(plan, stdout));
-    if (plan->profile != NULL)
-        advice_print(&advice, plan, stdout);
-    return arguments->ops ? step_plan_print_ops(plan, stdout) : OK;
-}
-
-static int plan_and_print(const struct arguments *arguments, const struct recipe *recipe,
-                          const struct cluster_profile *profile)
-{
-    struct run run;
-    struct step_plan plan;
-    enum status status = run_create(recipe, false, &run);
-    if (status != OK)
-        return exit_status_of_input(status);
-    status = step_plan_make(&run, profile, &plan);
-    bool fits = true;
-    if (status == OK) {
-        fits = plan.fits;
-        status = print(&plan, arguments);
-        step_plan_free(&plan);
-    }
-    run_destroy(&run);
-    return status != OK ? exit_status_of_input(status) : fits ? 0 : 1;
+    status = plan_recipe(recipe, &source, &arguments->options);
+    recipe_destroy(recipe);
+    return status;
 }
 
 int cmd_plan(int argc, char **argv)
 {
     struct arguments arguments;
-    struct recipe *recipe = NULL;
-    struct cluster_profile *profile = NULL;
+    struct launcher launcher;
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             fputs(help, stdout);
             return 0;
         }
+    if (launcher_find(&launcher) == OK && launcher.rank > 0)
+        return 0; // one plan is enough
     int status = exit_status_of_input(parse(argc, argv, &arguments));
     if (status == 0)
-        status = load(&arguments, &recipe, &profile);
-    if (status == 0)
-        status = plan_and_print(&arguments, recipe, profile);
-    profile_destroy(profile);
-    recipe_destroy(recipe);
+        status = load_and_plan(&arguments);
     free(arguments.recipe);
     return status;
 }

@@ -1,4 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "trainer/plan/advice/advice.h"
+
+struct plan_options {
+    bool json;
+    bool ops;   // also the ops of the slowest rank
+    bool terms; // also the terms of the memory
+};
+
+/* Plans a loaded recipe and prints the plan. Returns the exit status: 0 if it fits. */
+int plan_recipe(const struct recipe *recipe, const struct advice_source *source,
+                const struct plan_options *options);
+
 int cmd_plan(int argc, char **argv);

@@ -2,6 +2,7 @@
 #include "tools/cli/cmd_train.h"
 
 #include "parallel/comm.h"
+#include "tools/cli/cmd_plan.h"
 #include "tools/cli/recipe_argument.h"
 #include "trainer/engine/stop.h"
 #include "trainer/run/train.h"
@@ -23,6 +24,16 @@ static const char help[] =
     "The same command resumes from the newest complete checkpoint, or starts at step 1 if there is none.\n"
     "SIGTERM or Ctrl-C saves a checkpoint and exits with status 75; a second Ctrl-C exits at once.\n";
 
+/* On a device that does not compute, training is a plan: cuboid plan. */
+static int plan_only(const struct recipe *recipe, int argc, char **argv, int world_size)
+{
+    const struct advice_source source = {.path = argv[1],
+                                         .overrides = (const char *const *)(argv + 2),
+                                         .override_count = (size_t)argc - 2,
+                                         .world_size = world_size};
+    return plan_recipe(recipe, &source, &(struct plan_options){.terms = true});
+}
+
 int cmd_train(int argc, char **argv)
 {
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
@@ -39,7 +50,10 @@ int cmd_train(int argc, char **argv)
     stop_destroy(stop);
     if (status != 0)
         return status;
-    status = exit_status_of_world(train(recipe, size));
+    if (device_traits(recipe->cluster.device)->computes)
+        status = exit_status_of_world(train(recipe, size));
+    else if (is_rank_zero)
+        status = plan_only(recipe, argc, argv, launcher.size);
     recipe_destroy(recipe);
     return status;
 }

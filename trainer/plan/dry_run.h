@@ -7,9 +7,6 @@
 
 #include <stdio.h>
 
-/* Prints the table of memory by part, and its terms. Returns the errors that a run would return (BAD_RECIPE,
- * ...). */
-MUST_USE enum status dry_run(const struct run *run, FILE *to);
-
-/* Prints the table alone, at the start of a run. */
+/* Prints the table of memory by part, at the start of a run. Returns the errors that a run would return
+ * (BAD_RECIPE, ...). */
 MUST_USE enum status dry_run_table(const struct run *run, FILE *to);

@@ -38,7 +38,8 @@ static enum status plan_row(struct step_plan *plan, int pp)
     TRY(memory_plan_record(run, row->rank, row->slots, &memory, &plan->tapes[pp]));
     memcpy(row->part_bytes, memory.use.peak_bytes, sizeof row->part_bytes);
     row->bytes = memory.use.peak_total_bytes;
-    if (assumes_memory(&run->recipe->assume))
+    plan->assumes_memory = assumes_memory(&run->recipe->assume);
+    if (plan->assumes_memory)
         TRY(assume_row(run, row));
     plan->fullest = row->bytes > plan->rows[plan->fullest].bytes ? pp : plan->fullest;
     return OK;

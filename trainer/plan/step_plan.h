@@ -27,6 +27,7 @@ struct step_plan {
     double tokens_per_s, tflops_per_rank, mfu, hfu, bubble_fraction;
     int64_t device_bytes, needed_bytes; // of one device; what its ranks need, with what is reserved
     bool fits;                          // true without a profile
+    bool assumes_memory;                // rows are of the formula, with the section `assume`
 };
 
 /* Loads the profile of the recipe, NULL if it has none. BAD_RECIPE after printing what is wrong with it. */
@@ -42,8 +43,9 @@ void step_plan_free(struct step_plan *plan);
  * reserves. */
 int64_t step_plan_needed(const struct cluster_profile *profile, const struct run *run, int64_t bytes);
 
-/* As text; as the members of a JSON object, with the names of metrics.jsonl. */
-MUST_USE enum status step_plan_print(const struct step_plan *plan, FILE *to);
+/* As text, `terms`: also the terms of the memory of the fullest rank. As the members of a JSON object, with
+ * the names of metrics.jsonl. */
+MUST_USE enum status step_plan_print(const struct step_plan *plan, bool terms, FILE *to);
 void step_plan_json(const struct step_plan *plan, struct text *out);
 /* Of a plan with a profile: the ops of the rank that computes for the longest time, most expensive first:
  * shape, count, FLOPs, bytes, time, share. */

@@ -80,7 +80,47 @@ static void print_times(const struct step_plan *plan, FILE *to)
             plan->rows[plan->fullest].rank, needed, there, plan->fits ? "it fits" : "it does NOT fit");
 }
 
-enum status step_plan_print(const struct step_plan *plan, FILE *to)
+static void print_others(const struct run *run, FILE *to)
+{
+    int others = run->mesh.world / run->mesh.degrees.pp - 1;
+    if (others > 0)
+        fprintf(to, "One rank of each stage is shown; the %d other%s of a stage ha%s the same%s.\n", others,
+                others == 1 ? "" : "s", others == 1 ? "s" : "ve",
+                run->recipe->data_parallel.zero_stage > 0 ? ", except for one block of each bucket" : "");
+}
+
+static void print_notes(const struct step_plan *plan, FILE *to)
+{
+    const struct recipe *recipe = plan->run->recipe;
+    if (plan->assumes_memory)
+        fprintf(
+            to,
+            "Nothing was computed. These are not allocations of Cuboid: the section assume counts what "
+            "other\nprograms store, such as those of ZeRO (1910.02054) and Korthikanti et al. (2205.05198).\n");
+    else if (device_traits(recipe->cluster.dry_device)->is_gpu)
+        fprintf(to, "Nothing was computed: these are the allocations of this recipe with one GPU "
+                    "per rank. CUDA, NCCL and\ncuDNN allocate additional memory.\n");
+    else
+        fprintf(to, "Nothing was computed: these are the allocations of this recipe with ranks as "
+                    "threads. Ranks as\nprocesses need up to 2 MiB more per group, for "
+                    "reductions.\n");
+}
+
+static enum status print_memory(const struct step_plan *plan, bool terms, FILE *to)
+{
+    report_parts(plan->run, plan->rows, plan->count, to);
+    fflush(to);
+    if (terms) {
+        TRY(report_terms(plan->run, plan->rows[plan->fullest].rank, to));
+        if (!plan->assumes_memory && device_traits(plan->run->recipe->cluster.dry_device)->is_gpu)
+            fprintf(to, "The terms do not include the buffers of reductions between GPUs.\n");
+    }
+    print_others(plan->run, to);
+    print_notes(plan, to);
+    return OK;
+}
+
+enum status step_plan_print(const struct step_plan *plan, bool terms, FILE *to)
 {
     struct text assumed = {0};
     report_layout(plan->run, to);
@@ -88,12 +128,11 @@ enum status step_plan_print(const struct step_plan *plan, FILE *to)
     if (assumed.length > 0)
         fprintf(to, "assumed of another program: %s\n", assumed.chars);
     text_free(&assumed);
-    report_parts(plan->run, plan->rows, plan->count, to);
-    if (plan->profile == NULL) {
+    TRY(print_memory(plan, terms, to));
+    if (plan->profile == NULL)
         fprintf(to, "For the time of a step, set cluster.profile (cuboid profile --list).\n");
-        return OK;
-    }
-    print_times(plan, to);
+    else
+        print_times(plan, to);
     return OK;
 }
 

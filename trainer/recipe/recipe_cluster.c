@@ -4,6 +4,8 @@
 
 #include "trainer/plan/profile/profile.h"
 
+#include <stdlib.h>
+
 int64_t recipe_cluster_ranks(const struct recipe *recipe)
 {
     const struct recipe_cluster *cluster = &recipe->cluster;
@@ -40,6 +42,18 @@ static void derive_node(struct recipe *recipe, const struct cluster_profile *pro
     recipe->origin[row_of("cluster.gpus_per_node")].kind = FROM_DERIVED;
 }
 
+/* A plan for GPUs counts the memory of GPUs. */
+static void derive_dry_device(struct recipe *recipe, const struct cluster_profile *profile)
+{
+    const int row = row_of("cluster.dry_device");
+    if (profile->device.is_cpu || device_traits(recipe->cluster.device)->computes ||
+        recipe->origin[row].kind != FROM_DEFAULT)
+        return;
+    free(recipe->cluster.dry_device);
+    recipe->cluster.dry_device = text_copy("cuda");
+    recipe->origin[row].kind = FROM_DERIVED;
+}
+
 static void derive_peak(struct recipe *recipe, const struct cluster_profile *profile, const char *where,
                         struct problems *problems)
 {
@@ -74,10 +88,11 @@ bool recipe_read_profile(struct recipe *recipe, struct problems *problems)
                      profile->node.devices);
         good = false;
     }
-    if (good)
+    if (good) {
+        derive_dry_device(recipe, profile);
         derive_node(recipe, profile);
-    if (good)
         derive_peak(recipe, profile, where.chars, problems);
+    }
     profile_destroy(profile);
     problems_free(&faults);
     text_free(&where);

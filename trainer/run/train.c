@@ -361,21 +361,6 @@ static enum status rank_main(struct world *world, void *argument)
     return status;
 }
 
-/* On a device that does not compute: runs the allocations only (dry run), without training. */
-static enum status plan_run(const struct recipe *recipe)
-{
-    struct run run;
-    enum status status = run_create(recipe, false, &run);
-    if (status == OK) {
-        report_layout(&run, stdout);
-        status = report_offload(&run, stderr);
-    }
-    if (status == OK)
-        status = dry_run(&run, stdout);
-    run_destroy(&run);
-    return status;
-}
-
 /* Runs the ranks under the watchdog: with the timeout of the recipe, and under a launcher to report the end
  * of the job. */
 static enum status run_world(struct job *job, const struct recipe *recipe, bool launched, int size)
@@ -465,11 +450,7 @@ enum status train(const struct recipe *recipe, int size)
     TRY(launcher_find(&launcher));
     TRY(stop_create(&recipe->resilience.exit_signal, launcher.rank <= 0, &stop));
     outlive_readers();
-    enum status status = OK;
-    if (device_traits(recipe->cluster.device)->computes)
-        status = train_until_stopped(recipe, size, &launcher, stop);
-    else if (launcher.rank <= 0)
-        status = plan_run(recipe);
+    enum status status = train_until_stopped(recipe, size, &launcher, stop);
     stop_destroy(stop);
     return status;
 }

@@ -42,8 +42,8 @@ static struct recipe *load_changed(const struct search *s, const char *change)
     snprintf(words, sizeof words, "%s", change);
     for (char *word; (word = strsep(&rest, " ")) != NULL;)
         row_recipe_set(&overrides, word);
-    enum status status = recipe_load(s->source->path, (const char *const *)overrides.list, overrides.count, 0,
-                                     &recipe, &problems);
+    enum status status = recipe_load(s->source->path, (const char *const *)overrides.list, overrides.count,
+                                     s->source->world_size, &recipe, &problems);
     problems_free(&problems);
     free_names(&overrides);
     return status == OK ? recipe : NULL;

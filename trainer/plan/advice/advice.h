@@ -33,6 +33,7 @@ struct advice_source {
     const char *path;
     const char *const *overrides;
     size_t override_count;
+    int world_size; // as recipe_load() got it
 };
 
 /* `plan` has a profile. The number of plans is limited by the size of the tapes, not by time: the same input
