@@ -93,10 +93,9 @@ static void print_notes(const struct step_plan *plan, FILE *to)
 {
     const struct recipe *recipe = plan->run->recipe;
     if (plan->assumes_memory)
-        fprintf(
-            to,
-            "Nothing was computed. These are not allocations of Cuboid: the section assume counts what "
-            "other\nprograms store, such as those of ZeRO (1910.02054) and Korthikanti et al. (2205.05198).\n");
+        fprintf(to, "Nothing was computed. These are not allocations of Cuboid: the section assume "
+                    "counts what\nother programs store, such as those of ZeRO (1910.02054) and "
+                    "Korthikanti et al. (2205.05198).\n");
     else if (device_traits(recipe->cluster.dry_device)->is_gpu)
         fprintf(to, "Nothing was computed: these are the allocations of this recipe with one GPU "
                     "per rank. CUDA, NCCL and\ncuDNN allocate additional memory.\n");
