@@ -160,7 +160,74 @@ def test_training(folder):
            "predicted" not in done.stdout, done)
 
 
+def check_slices(events, step_us):
+    """Slices of one thread nest or are disjoint, and each has a named thread. Returns those of each thread."""
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    threads = {}
+    for e in events:
+        if e["ph"] == "X":
+            threads.setdefault(e["tid"], []).append(e)
+    for thread, slices in threads.items():
+        expect("threads have names", thread in names, thread)
+        open_until = []
+        for e in slices:
+            while open_until and open_until[-1] <= e["ts"] + 1e-6:
+                open_until.pop()
+            end = e["ts"] + e["dur"]
+            expect("slices nest", not open_until or end <= open_until[-1] + 1e-6, (names[thread], e))
+            expect("slices are in the step", e["ts"] >= 0 and end <= step_us + 0.001, e)
+            open_until.append(end)
+    return names, threads
+
+
+def test_trace(folder):
+    recipe = f"{folder}/<&]]>\"\033\u00e9.yaml"
+    with open(recipe, "w") as out:
+        out.write(f"base: {os.path.abspath(GPT3)}\n")
+    keys = [*ON_A100[:-1], "parallel.zero_stage=1", "train.global_batch_size=16"]
+    step_us = 1e6 * (planned(*keys)["step_time_s"] - planned(*keys)["breakdown_s"]["step_overhead"])
+    done = plan(recipe, *keys, "--trace", f"{folder}/trace.json")
+    expect("a trace is written", done.returncode == 0 and f"{folder}/trace.json: " in done.stdout, done)
+    with open(f"{folder}/trace.json") as file:
+        written = file.read()
+    events = json.loads(written)["traceEvents"]
+    names, threads = check_slices(events, step_us)
+    last = max(e["ts"] + e["dur"] for slices in threads.values() for e in slices)
+    expect("the last slice ends with the step", abs(last - step_us) < 0.01, (last, step_us))
+    expect("ranks are processes", {e["pid"] for e in events} == {1, 2}, len(events))
+    expect("the title is the recipe", any(recipe.split("/")[-1][:6] in e["args"]["name"] for e in events
+                                          if e["name"] == "process_name"), events[:2])
+    for pid in (1, 2):
+        mine = [e for thread, slices in threads.items() if thread // 100 == pid for e in slices]
+        actions = {e["name"] for e in mine if e["cat"] == "action" and names[e["tid"]] == "compute"}
+        expect("each microbatch has its actions", {f"{pid - 1}{kind}{m}" for kind in "FB" for m in range(4)} <= actions,
+               actions)
+        for message in ("all_gather tp", "reduce_scatter cp|dp"):
+            expect(f"{message} is drawn", any(e["name"] == message and e["args"]["bytes"] > 0 for e in mine), message)
+    ends = {kind: {e["id"]: e for e in events if e["ph"] == kind} for kind in "sf"}
+    expect("each arrow has two ends", ends["s"].keys() == ends["f"].keys() and len(ends["s"]) == 8, ends)
+    for name, tail in ends["f"].items():
+        expect("arrows go from rank to rank", ends["s"][name]["pid"] != tail["pid"] and
+               ends["s"][name]["ts"] < tail["ts"], tail)
+    done = plan(recipe, *keys, "--trace", "-")
+    expect("--trace - prints only the trace", done.stdout == written, done.stdout)
+
+
+def test_output_refusals(folder):
+    for words, arguments in ((("--json and --trace -", "FILE"), ["--json", "--trace", "-"]),
+                             (("--trace", "empty name"), ["--trace", ""]),
+                             (("would overwrite the recipe",), ["--trace", GPT3]),
+                             ((f"{folder}/none/a",), ["--trace", f"{folder}/none/a"])):
+        done = plan(GPT3, *ON_A100, *arguments)
+        expect(f"{arguments} is refused", done.returncode == 2 and all(w in done.stderr for w in words), done)
+    done = plan(GPT3, "--trace", f"{folder}/a")
+    expect("a timeline needs a profile", done.returncode == 2 and "cluster.profile" in done.stderr and
+           not os.path.exists(f"{folder}/a"), done)
+
+
 with tempfile.TemporaryDirectory() as scratch:
+    test_trace(scratch)
+    test_output_refusals(scratch)
     test_training(scratch)
     test_advice()
     test_sums()

@@ -5,12 +5,13 @@
 #include "parallel/comm.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
+#include "trainer/plan/draw/plan_draw.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static const char help[] =
-    "cuboid plan RECIPE [key=value ...] [--json] [--ops] [--terms]\n"
+    "cuboid plan RECIPE [key=value ...] [--json] [--ops] [--terms] [--trace FILE]\n"
     "\n"
     "Prints what the recipe needs and how long a step takes, before anything runs: layers by rank, memory\n"
     "by part, messages, and, with cluster.profile, the time of a step, where it goes, and what would\n"
@@ -19,9 +20,11 @@ static const char help[] =
     "\n"
     "  cuboid plan recipes/gpt3-1.3b.yaml tp=2 pp=4 dp=4 cluster.profile=dgx-a100-80\n"
     "\n"
-    "  --json   one JSON object, with the names of metrics.jsonl\n"
-    "  --ops    also the ops of the rank that computes for the longest time, most expensive first\n"
-    "  --terms  also the terms of the memory of the fullest rank\n"
+    "  --json        one JSON object, with the names of metrics.jsonl\n"
+    "  --ops         also the ops of the rank that computes for the longest time, most expensive first\n"
+    "  --terms       also the terms of the memory of the fullest rank\n"
+    "  --trace FILE  also the streams of every pipeline rank, with their actions and messages, for\n"
+    "                Perfetto or chrome://tracing; -: standard output has only that\n"
     "\n"
     "With the profile of a GPU, the plan is for cluster.device=cuda, unless cluster.dry_device is given.\n"
     "Exit status: 0 if it fits, or without a profile; 1 if it does not; 2 for a recipe that cannot run.\n";
@@ -37,7 +40,9 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     *out = (struct arguments){.recipe = calloc((size_t)argc + 2, sizeof(char *))}; // one override is added
     const struct option options[] = {{"--json", OPTION_FLAG, &out->options.json, 0, 0},
                                      {"--ops", OPTION_FLAG, &out->options.ops, 0, 0},
-                                     {"--terms", OPTION_FLAG, &out->options.terms, 0, 0}};
+                                     {"--terms", OPTION_FLAG, &out->options.terms, 0, 0},
+                                     {"--trace", OPTION_TEXT, &out->options.outputs[PLAN_TRACE].path, 0, 0}};
+    out->options.outputs[PLAN_TRACE] = (struct output){"plan", "--trace", NULL};
     if (out->recipe == NULL)
         return fail(NO_MEMORY, "no memory for the arguments");
     out->recipe[0] = argv[0];
@@ -69,7 +74,13 @@ static enum status check_arguments(const struct arguments *arguments)
         return fail(BAD_USAGE,
                     "a plan is made with cluster.device=dry, not %s; cluster.dry_device=%s plans for it",
                     device, device);
-    return OK;
+    const struct input inputs[] = {{"recipe", arguments->recipe[1]}};
+    const struct plan_options *o = &arguments->options;
+    return outputs_check(o->outputs, PLAN_OUTPUTS, inputs, 1,
+                         o->json    ? "--json"
+                         : o->ops   ? "--ops"
+                         : o->terms ? "--terms"
+                                    : NULL);
 }
 
 /* ---- one plan ---- */
@@ -86,20 +97,51 @@ static void print_json(const struct step_plan *plan, const struct advice *advice
     text_free(&json);
 }
 
+/* Writes the files of the timeline, and reports them on standard output, unless that has another format. */
+static enum status write_outputs(const struct step_plan *plan, const struct plan_options *options)
+{
+    typedef enum status draw(const struct step_plan *plan, const char *name, struct text *out);
+    static draw *const draws[PLAN_OUTPUTS] = {[PLAN_TRACE] = plan_draw_trace};
+    const bool report = !options->json && !outputs_print(options->outputs, PLAN_OUTPUTS);
+    enum status status = OK;
+    for (int i = 0; i < PLAN_OUTPUTS && status == OK; i++) {
+        struct text content = {0};
+        if (options->outputs[i].path == NULL)
+            continue;
+        status = draws[i](plan, plan->run->recipe->files.list[0], &content);
+        if (status == OK)
+            status = output_write(&options->outputs[i], &content, report);
+        text_free(&content);
+    }
+    return status;
+}
+
+static bool has_outputs(const struct plan_options *options)
+{
+    for (int i = 0; i < PLAN_OUTPUTS; i++)
+        if (options->outputs[i].path != NULL)
+            return true;
+    return false;
+}
+
 static enum status print(const struct step_plan *plan, const struct advice_source *source,
                          const struct plan_options *options)
 {
     struct advice advice = {.count = 0};
+    if (outputs_print(options->outputs, PLAN_OUTPUTS))
+        return write_outputs(plan, options);
     if (plan->profile != NULL)
         TRY(advice_make(source, plan, &advice));
     if (options->json) {
         print_json(plan, &advice);
-        return OK;
+        return write_outputs(plan, options);
     }
     TRY(step_plan_print(plan, options->terms, stdout));
     if (plan->profile != NULL)
         advice_print(&advice, plan, stdout);
-    return options->ops ? step_plan_print_ops(plan, stdout) : OK;
+    if (options->ops)
+        TRY(step_plan_print_ops(plan, stdout));
+    return write_outputs(plan, options);
 }
 
 static enum status make_and_print(const struct run *run, const struct cluster_profile *profile,
@@ -107,10 +149,11 @@ static enum status make_and_print(const struct run *run, const struct cluster_pr
                                   bool *fits)
 {
     struct step_plan plan;
-    if (options->ops && profile == NULL)
-        return fail(BAD_RECIPE, "cluster.profile is none; --ops needs one (cuboid profile --list)");
+    if ((options->ops || has_outputs(options)) && profile == NULL)
+        return fail(BAD_RECIPE, "cluster.profile is none; %s needs one (cuboid profile --list)",
+                    options->ops ? "--ops" : "--trace");
     TRY(report_offload(run, stderr));
-    TRY(step_plan_make(run, profile, &plan));
+    TRY(step_plan_make_timeline(run, profile, &plan));
     *fits = plan.fits;
     enum status status = print(&plan, source, options);
     step_plan_free(&plan);

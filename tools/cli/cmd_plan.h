@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tools/cli/output.h"
 #include "trainer/plan/advice/advice.h"
+
+enum plan_output { PLAN_TRACE, PLAN_OUTPUTS };
 
 struct plan_options {
     bool json;
-    bool ops;   // also the ops of the slowest rank
-    bool terms; // also the terms of the memory
+    bool ops;                            // also the ops of the slowest rank
+    bool terms;                          // also the terms of the memory
+    struct output outputs[PLAN_OUTPUTS]; // files of the timeline
 };
 
 /* Plans a loaded recipe and prints the plan. Returns the exit status: 0 if it fits. */

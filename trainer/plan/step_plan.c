@@ -151,7 +151,7 @@ static enum status check_profile(const struct step_plan *plan)
     return status;
 }
 
-static enum status make(struct step_plan *plan)
+static enum status make(struct step_plan *plan, bool timeline)
 {
     if (plan->profile != NULL)
         TRY(check_profile(plan));
@@ -162,7 +162,7 @@ static enum status make(struct step_plan *plan)
     if (plan->profile == NULL)
         return OK;
     plan->cost = cost_options(plan);
-    TRY(predict_step(&plan->cost, plan->tapes, plan->count, &plan->step));
+    TRY((timeline ? predict_timeline : predict_step)(&plan->cost, plan->tapes, plan->count, &plan->step));
     compute_rates(plan);
     check_fit(plan);
     return OK;
@@ -180,14 +180,26 @@ enum status step_plan_profile(const struct recipe *recipe, struct cluster_profil
     return status == OK ? OK : fail(status, "cluster.profile %s cannot be used", recipe->cluster.profile);
 }
 
-enum status step_plan_make(const struct run *run, const struct cluster_profile *profile,
-                           struct step_plan *out)
+static enum status make_plan(const struct run *run, const struct cluster_profile *profile, bool timeline,
+                             struct step_plan *out)
 {
     *out = (struct step_plan){.run = run, .profile = profile, .count = run->mesh.degrees.pp};
-    enum status status = make(out);
+    enum status status = make(out, timeline);
     if (status != OK)
         step_plan_free(out);
     return status;
+}
+
+enum status step_plan_make(const struct run *run, const struct cluster_profile *profile,
+                           struct step_plan *out)
+{
+    return make_plan(run, profile, false, out);
+}
+
+enum status step_plan_make_timeline(const struct run *run, const struct cluster_profile *profile,
+                                    struct step_plan *out)
+{
+    return make_plan(run, profile, true, out);
 }
 
 void step_plan_free(struct step_plan *plan)

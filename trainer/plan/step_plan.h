@@ -37,6 +37,9 @@ MUST_USE enum status step_plan_profile(const struct recipe *recipe, struct clust
  * run would return (BAD_RECIPE, ...). */
 MUST_USE enum status step_plan_make(const struct run *run, const struct cluster_profile *profile,
                                     struct step_plan *out);
+/* The same, and the step has the spans of all lanes and its critical path. */
+MUST_USE enum status step_plan_make_timeline(const struct run *run, const struct cluster_profile *profile,
+                                             struct step_plan *out);
 void step_plan_free(struct step_plan *plan);
 
 /* What the ranks of a device need if the fullest allocates `bytes`: with fragmentation, and what the device

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The predicted step (trainer/plan/predict/): where messages are free, it is the schedule simulator's, which
  * knows nothing of tapes; on one rank it is the sum of its ops; the parts of a rank's time add up to the step
- * on every layout; and no step gets longer on a faster cluster. */
+ * on every layout, and
+ * so do those of the critical path; and no step gets longer on a faster cluster. */
 #include "schedules/simulate.h"
 #include "tests/support/tiny.h"
 #include "tests/unit/plan/ideal_profile.h"
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RANKS = 8, MOST_STAGES = 32 };
+enum { MOST_RANKS = 8, MOST_STAGES = 32, MOST_LANES = 32 };
 
 struct planned {
     struct recipe *recipe;
@@ -82,6 +83,34 @@ static enum status check_sum(const struct prediction *step, const char *layout)
     return OK;
 }
 
+/* A span begins when its cause ends, a lane does one thing at a time, and the critical path is the step. */
+static enum status check_spans(const struct prediction *step, const char *layout)
+{
+    double critical_s = 0.0, parts_s = 0.0;
+    double lanes[MOST_RANKS][MOST_LANES] = {{0}};
+    for (int64_t i = 0; i < step->span_count; i++) {
+        const struct predicted_span *span = &step->spans[i];
+        const double cause_s = span->cause >= 0 ? step->spans[span->cause].end_s : 0.0;
+        double *free_s = &lanes[span->rank][span->lane];
+        if (span->begin_s > cause_s || span->begin_s < cause_s || span->begin_s < *free_s ||
+            span->end_s > step->step_s || span->cause >= i)
+            return fail(OUT_OF_BOUND, "%s: span %lld from %g to %g s, caused by %d", layout, (long long)i,
+                        span->begin_s, span->end_s, span->cause);
+        *free_s = span->end_s;
+        critical_s += span->critical ? span->end_s - span->begin_s : 0.0;
+    }
+    for (int c = 0; c < COST_CLASSES; c++)
+        parts_s += step->path.run_s[c];
+    for (int g = 0; g < PREDICT_GROUPS; g++)
+        parts_s += step->path.transfer_s[g];
+    for (int r = 0; r < step->count; r++)
+        critical_s -= step->ranks[r].critical_s;
+    if (!near(parts_s, step->step_s) || fabs(critical_s) > 1e-9 * step->step_s)
+        return fail(OUT_OF_BOUND, "%s: a critical path of %.15g s, the step takes %.15g s", layout, parts_s,
+                    step->step_s);
+    return OK;
+}
+
 /* Twice as fast in everything but one: never longer. */
 static enum status check_faster(const struct planned *planned, const char *layout)
 {
@@ -94,11 +123,13 @@ static enum status check_faster(const struct planned *planned, const char *layou
         p->network.bandwidth = faster == 4 ? 2e5 : 1e5;
         p->network.latency_s = faster == 5 ? 1e-5 : 2e-5;
         struct cost_options options = {.profile = p, .ranks_per_node = 2};
-        enum status status = predict_step(&options, planned->tapes, planned->count, &step);
+        enum status status = predict_timeline(&options, planned->tapes, planned->count, &step);
         if (status == OK) {
             step_s[faster] = step->step_s;
             status = check_sum(step, layout);
         }
+        if (status == OK)
+            status = check_spans(step, layout);
         prediction_destroy(step);
         profile_destroy(p);
         TRY(status);

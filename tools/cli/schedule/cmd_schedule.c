@@ -126,13 +126,14 @@ static enum status check(struct arguments *a)
     if (!is_file(a->name) && (a->p == 0 || a->m == 0))
         return fail(BAD_USAGE, "schedule: %s is missing; use cuboid schedule %s -p 4 -m 8",
                     a->p == 0 ? "-p, the number of ranks," : "-m, the number of microbatches,", a->name);
-    const char *const inputs[] = {is_file(a->name) ? a->name : NULL, a->cost_file};
-    return outputs_check(a->outputs, OUTPUTS, inputs, printing(a));
+    const struct input inputs[] = {{"schedule", is_file(a->name) ? a->name : NULL}, {"costs", a->cost_file}};
+    return outputs_check(a->outputs, OUTPUTS, inputs, 2, printing(a));
 }
 
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
-    *out = (struct arguments){.outputs = {[SVG] = {.option = "--svg"}, [TRACE] = {.option = "--trace"}}};
+    *out = (struct arguments){
+        .outputs = {[SVG] = {"schedule", "--svg", NULL}, [TRACE] = {"schedule", "--trace", NULL}}};
     const struct option options[] = {
         {"-p", OPTION_INTEGER, &out->p, 1, SCHEDULE_MOST_RANKS},
         {"-m", OPTION_INTEGER, &out->m, 1, SCHEDULE_MOST_CELLS},

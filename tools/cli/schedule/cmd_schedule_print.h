@@ -3,7 +3,7 @@
 #pragma once
 
 #include "schedules/simulate.h"
-#include "tools/cli/schedule/cmd_schedule_files.h"
+#include "tools/cli/output.h"
 
 /* A simulated schedule. */
 struct played {

@@ -9,6 +9,7 @@ struct lane;
 
 struct meeting {
     int joined, expected;
+    int cause;            // the span of the last one that joined, which ends then (lanes.h)
     double ready_s;       // when the last one joined
     struct lane *waiting; // linked by lane.next_waiting
 };

@@ -26,15 +26,41 @@ struct predicted_rank {
     double transfer_s[PREDICT_GROUPS]; // duration of all transfers, exposed or not
     int64_t bytes[PREDICT_GROUPS], calls[PREDICT_GROUPS];
     double end_s;
+    double critical_s; // of the critical path
+};
+
+/* A lane was busy: with ops of one action that follow each other, or with the messages of one exchange. */
+struct predicted_span {
+    double begin_s, end_s;
+    int rank;         // of the prediction's ranks
+    int lane;         // of the rank's tape
+    int first, count; // items of the lane
+    int cause;        // the span whose end let it begin, at begin_s; -1: it began at 0
+    bool critical;    // on the critical path
+};
+
+/* From the last span back through the causes. There is no gap between a span and its cause, so the parts add
+ * up to the step. */
+struct critical_path {
+    double run_s[COST_CLASSES];        // of ops
+    double transfer_s[PREDICT_GROUPS]; // of messages, and of copies
 };
 
 struct prediction {
     int count;
     double step_s;
     struct predicted_rank *ranks; // [count]; those of one rank add up to step_s
+    /* Of predict_timeline(), else NULL and 0. */
+    struct predicted_span *spans; // in the order of begin_s
+    int64_t span_count;
+    int last_span; // the first of those that end at step_s; -1: none
+    struct critical_path path;
 };
 
 /* BAD_SCHEDULE names the ranks and items that wait for each other; NO_MEMORY. */
 MUST_USE enum status predict_step(const struct cost_options *options, struct tape *const *tapes, int count,
                                   struct prediction **out);
+/* The same, and the spans of all lanes. */
+MUST_USE enum status predict_timeline(const struct cost_options *options, struct tape *const *tapes,
+                                      int count, struct prediction **out);
 void prediction_destroy(struct prediction *prediction); // takes NULL

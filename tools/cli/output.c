@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/schedule/cmd_schedule_files.h"
+#include "tools/cli/output.h"
 
 #include <errno.h>
 #include <string.h>
@@ -51,57 +51,58 @@ bool outputs_print(const struct output *outputs, int count)
 static enum status check_path(const struct output *o)
 {
     if (o->path[0] == 0)
-        return fail(BAD_USAGE, "schedule: %s has an empty name; use a file name, or - for standard output",
-                    o->option);
+        return fail(BAD_USAGE, "%s: %s has an empty name; use a file name, or - for standard output",
+                    o->command, o->option);
     const char *fault = file_place_fault(o->path);
-    return fault == NULL ? OK : fail(BAD_USAGE, "schedule: %s %s: %s", o->option, o->path, fault);
+    return fault == NULL ? OK : fail(BAD_USAGE, "%s: %s %s: %s", o->command, o->option, o->path, fault);
 }
 
 static enum status check_pair(const struct output *a, const struct output *b)
 {
     if (is_standard(a) && is_standard(b))
-        return fail(BAD_USAGE,
-                    "schedule: %s - and %s - both write to standard output; use a file for one of them",
-                    a->option, b->option);
+        return fail(BAD_USAGE, "%s: %s - and %s - both write to standard output; use a file for one of them",
+                    a->command, a->option, b->option);
     if (is_standard(a) || is_standard(b))
         return OK;
     struct file_identity x = identity_of(a->path), y = identity_of(b->path);
     return same_file(&x, &y) ? fail(BAD_USAGE,
-                                    "schedule: %s %s and %s %s are the same file; use two "
+                                    "%s: %s %s and %s %s are the same file; use two "
                                     "names",
-                                    a->option, a->path, b->option, b->path)
+                                    a->command, a->option, a->path, b->option, b->path)
                              : OK;
 }
 
-static enum status check_output(const struct output *o, const char *const inputs[2], const char *printing)
+static enum status check_output(const struct output *o, const struct input *inputs, int input_count,
+                                const char *printing)
 {
     struct stat printed;
     if (is_standard(o) && printing != NULL)
-        return fail(BAD_USAGE, "schedule: %s and %s - both write to standard output; use %s FILE", printing,
-                    o->option, o->option);
+        return fail(BAD_USAGE, "%s: %s and %s - both write to standard output; use %s FILE", o->command,
+                    printing, o->option, o->option);
     if (is_standard(o))
         return OK;
     TRY(check_path(o));
     struct file_identity file = identity_of(o->path);
-    for (int i = 0; i < 2; i++) {
-        struct file_identity input = identity_of(inputs[i] != NULL ? inputs[i] : "");
+    for (int i = 0; i < input_count; i++) {
+        struct file_identity input = identity_of(inputs[i].path != NULL ? inputs[i].path : "");
         if (file.exists && input.exists && same_file(&file, &input))
-            return fail(BAD_USAGE, "schedule: %s %s would overwrite the %s; use another name", o->option,
-                        o->path, i == 0 ? "schedule" : "costs");
+            return fail(BAD_USAGE, "%s: %s %s would overwrite the %s; use another name", o->command,
+                        o->option, o->path, inputs[i].what);
     }
     if (file.exists && fstat(STDOUT_FILENO, &printed) == 0 && printed.st_dev == file.info.st_dev &&
         printed.st_ino == file.info.st_ino)
-        return fail(BAD_USAGE, "schedule: %s %s is standard output; use %s -", o->option, o->path, o->option);
+        return fail(BAD_USAGE, "%s: %s %s is standard output; use %s -", o->command, o->option, o->path,
+                    o->option);
     return OK;
 }
 
-enum status outputs_check(const struct output *outputs, int count, const char *const inputs[2],
-                          const char *printing)
+enum status outputs_check(const struct output *outputs, int count, const struct input *inputs,
+                          int input_count, const char *printing)
 {
     for (int i = 0; i < count; i++) {
         if (outputs[i].path == NULL)
             continue;
-        TRY(check_output(&outputs[i], inputs, printing));
+        TRY(check_output(&outputs[i], inputs, input_count, printing));
         for (int k = 0; k < i; k++)
             if (outputs[k].path != NULL)
                 TRY(check_pair(&outputs[k], &outputs[i]));

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/predict/lanes.h"
+
+#include "trainer/plan/predict/lane_heap.h"
+
+#include <stdlib.h>
+
+static bool is_compute(const struct lane *lane)
+{
+    return lane == &lane->rank->lanes[COMPUTE];
+}
+
+static const struct tape_item *item_of(const struct lane *lane)
+{
+    return &lane->items->items[lane->at];
+}
+
+static bool in_update(const struct lane *lane)
+{
+    return lane->rank->in_update[item_of(lane)->action];
+}
+
+/* ---- lanes that may be able to advance ---- */
+
+void lanes_wake(struct predictor *predictor, struct lane *lane)
+{
+    if (lane->queued)
+        return;
+    lane->queued = true;
+    lane->next = NULL;
+    if (predictor->tail != NULL)
+        predictor->tail->next = lane;
+    else
+        predictor->head = lane;
+    predictor->tail = lane;
+}
+
+static struct lane *next_lane(struct predictor *p)
+{
+    struct lane *lane = p->head;
+    p->head = lane->next;
+    if (p->head == NULL)
+        p->tail = NULL;
+    lane->queued = false;
+    return lane;
+}
+
+/* ---- spans ---- */
+
+static bool make_room(struct predictor *p)
+{
+    struct prediction *out = p->out;
+    if (out->span_count < p->span_capacity)
+        return true;
+    const int64_t capacity = p->span_capacity > 0 ? 2 * p->span_capacity : 1024;
+    struct predicted_span *larger =
+        capacity > INT32_MAX ? NULL : realloc(out->spans, (size_t)capacity * sizeof *larger);
+    p->out_of_memory = larger == NULL;
+    if (larger == NULL)
+        return false;
+    out->spans = larger;
+    p->span_capacity = capacity;
+    return true;
+}
+
+static void add_span(struct predictor *p, struct lane *lane)
+{
+    struct prediction *out = p->out;
+    if (!p->records_spans || p->out_of_memory || !make_room(p))
+        return;
+    out->spans[out->span_count] = (struct predicted_span){.begin_s = lane->now_s,
+                                                          .rank = lane->rank->index,
+                                                          .lane = (int)(lane - lane->rank->lanes),
+                                                          .first = lane->at,
+                                                          .count = lane->items_busy,
+                                                          .cause = lane->cause};
+    lane->span = (int)out->span_count++;
+}
+
+/* ---- busy lanes ---- */
+
+/* The lane is busy with `count` items for so long. Returns false if that is no time at all. */
+static bool begin(struct predictor *p, struct lane *lane, int count, double seconds)
+{
+    if (!(seconds > 0.0)) {
+        lane->at += count;
+        return false;
+    }
+    lane->items_busy = count;
+    lane->end_s = lane->now_s + seconds;
+    add_span(p, lane);
+    lane_heap_push(p, lane);
+    return true;
+}
+
+static void end(struct predictor *p, struct lane *lane)
+{
+    lane->now_s = lane->end_s;
+    lane->at += lane->items_busy;
+    lane->items_busy = 0;
+    if (!p->records_spans || p->out_of_memory)
+        return;
+    p->out->spans[lane->span].end_s = lane->now_s;
+    lane->cause = lane->span;
+}
+
+/* ---- ops ---- */
+
+/* A copy between host and device on a lane of its own is a transfer that the compute lane may wait for. */
+static void account_copy(struct lane *lane, int index)
+{
+    struct predicted_rank *out = lane->rank->out;
+    const double seconds = lane->rank->ops[index].run_s;
+    lane->group = GROUP_HOST;
+    lane->transfer_s += seconds;
+    out->transfer_s[GROUP_HOST] += seconds;
+    out->bytes[GROUP_HOST] += (int64_t)lane->rank->tape->ops[index].cost.bytes;
+    out->calls[GROUP_HOST]++;
+}
+
+/* Begins the ops up to the next item of another kind or action. False: they take no time. */
+static bool run_ops(struct predictor *p, struct lane *lane)
+{
+    struct predicted_rank *out = lane->rank->out;
+    const struct tape_item *first = item_of(lane), *last = lane->items->items + lane->items->count;
+    const bool computes = is_compute(lane);
+    const struct tape_item *item = first;
+    double seconds = 0.0;
+    for (; item < last && item->kind == TAPE_OP && item->action == first->action; item++) {
+        const struct lane_op *op = &lane->rank->ops[item->index];
+        seconds += op->run_s + op->launch_s;
+        if (computes) {
+            out->run_s[op->class] += op->run_s;
+            out->run_s[COST_LAUNCH] += op->launch_s;
+        } else if (op->is_copy) {
+            account_copy(lane, item->index);
+        }
+    }
+    if (computes && in_update(lane))
+        out->update_s += seconds;
+    return begin(p, lane, (int)(item - first), seconds);
+}
+
+/* ---- events ---- */
+
+static void record(struct predictor *p, struct lane *lane)
+{
+    lane->recorded[lane->events++] = (struct recorded){
+        .at_s = lane->now_s, .transfer_s = lane->transfer_s, .group = lane->group, .cause = lane->cause};
+    lane->transfer_s = 0.0;
+    for (int i = 0; i < lane->rank->tape->lane_count; i++)
+        if (lane->rank->lanes[i].held)
+            lanes_wake(p, &lane->rank->lanes[i]);
+}
+
+/* The compute lane waits for `gap_s`, at the end of a transfer of `transfer_s`. */
+static void account_gap(struct lane *lane, double gap_s, double transfer_s, enum predict_group group)
+{
+    double exposed = transfer_s < gap_s ? transfer_s : gap_s;
+    if (!is_compute(lane) || gap_s <= 0.0)
+        return;
+    lane->rank->out->exposed_s[group] += exposed;
+    lane->rank->out->bubble_s += gap_s - exposed;
+    if (in_update(lane))
+        lane->rank->out->update_s += exposed;
+}
+
+/* False: the event is not recorded yet. */
+static bool wait(struct lane *lane)
+{
+    const struct tape_item *item = item_of(lane);
+    const struct lane *other = &lane->rank->lanes[item->lane];
+    const int number = item->index - other->first;
+    if (other->first == 0 || number < 0)
+        return true; // recorded before the step
+    lane->held = number >= other->events;
+    if (lane->held)
+        return false;
+    const struct recorded *event = &other->recorded[number];
+    if (event->at_s > lane->now_s) {
+        account_gap(lane, event->at_s - lane->now_s, event->transfer_s, event->group);
+        lane->now_s = event->at_s;
+        lane->cause = event->cause;
+    }
+    return true;
+}
+
+/* ---- messages ---- */
+
+/* The items of one exchange, beginning with the next one. */
+static int exchange_items(const struct lane *lane)
+{
+    int count = 1;
+    for (; lane->at + count < lane->items->count; count++) {
+        const struct tape_item *item = &lane->items->items[lane->at + count];
+        if (item->kind != TAPE_MESSAGE || !lane->rank->tape->messages[item->index].with_previous)
+            break;
+    }
+    return count;
+}
+
+static struct meeting *meeting_of(struct predictor *p, const struct lane *lane, int item)
+{
+    const int message = lane->items->items[item].index;
+    return meeting_at(p->meetings, lane->rank->messages[message].series,
+                      lane->rank->tape->messages[message].number);
+}
+
+static void join(struct predictor *p, const struct lane *lane, struct meeting *meeting)
+{
+    if (meeting->joined++ == 0 || lane->now_s > meeting->ready_s) {
+        meeting->ready_s = lane->now_s;
+        meeting->cause = lane->cause;
+    }
+    while (meeting->joined == meeting->expected && meeting->waiting != NULL) {
+        struct lane *first = meeting->waiting;
+        meeting->waiting = first->next_waiting;
+        lanes_wake(p, first);
+    }
+}
+
+/* Finds when all messages of the exchange can start, and the span that ends then. False: another rank has not
+ * reached one. */
+static bool is_ready(struct predictor *p, struct lane *lane, int count, double *ready_s, int *cause)
+{
+    *ready_s = lane->now_s;
+    *cause = lane->cause;
+    for (int i = 0; i < count; i++) {
+        struct meeting *meeting = meeting_of(p, lane, lane->at + i);
+        if (meeting->joined < meeting->expected) {
+            lane->next_waiting = meeting->waiting;
+            meeting->waiting = lane;
+            return false;
+        }
+        if (meeting->ready_s > *ready_s) {
+            *ready_s = meeting->ready_s;
+            *cause = meeting->cause;
+        }
+    }
+    return true;
+}
+
+/* The messages of an exchange run concurrently. Returns the duration of the longest. */
+static double account_exchange(struct lane *lane, int count)
+{
+    struct rank *rank = lane->rank;
+    double longest_s = 0.0;
+    for (int i = 0; i < count; i++) {
+        const int index = lane->items->items[lane->at + i].index;
+        const double seconds = rank->messages[index].seconds;
+        lane->group = rank->messages[index].group;
+        rank->out->transfer_s[lane->group] += seconds;
+        rank->out->bytes[lane->group] += rank->tape->messages[index].bytes;
+        rank->out->calls[lane->group]++;
+        longest_s = seconds > longest_s ? seconds : longest_s;
+    }
+    return longest_s;
+}
+
+enum outcome { TRANSFER_WAITS, TRANSFER_RUNS, TRANSFER_TAKES_NO_TIME };
+
+static enum outcome transfer(struct predictor *p, struct lane *lane)
+{
+    const int count = exchange_items(lane);
+    double ready_s;
+    int cause;
+    for (int i = 0; i < count && !lane->posted; i++)
+        join(p, lane, meeting_of(p, lane, lane->at + i));
+    lane->posted = true;
+    if (!is_ready(p, lane, count, &ready_s, &cause))
+        return TRANSFER_WAITS;
+    lane->posted = false;
+    const double longest_s = account_exchange(lane, count);
+    account_gap(lane, ready_s + longest_s - lane->now_s, longest_s, lane->group);
+    lane->now_s = ready_s;
+    lane->cause = cause;
+    lane->transfer_s += longest_s;
+    return begin(p, lane, count, longest_s) ? TRANSFER_RUNS : TRANSFER_TAKES_NO_TIME;
+}
+
+/* ---- the loop ---- */
+
+/* Advances a lane that is not busy until it is, or has to wait. */
+static void advance(struct predictor *p, struct lane *lane)
+{
+    while (lane->at < lane->items->count) {
+        switch (item_of(lane)->kind) {
+        case TAPE_OP:
+            if (run_ops(p, lane))
+                return;
+            break;
+        case TAPE_RECORD:
+            record(p, lane);
+            lane->at++;
+            break;
+        case TAPE_WAIT:
+            if (!wait(lane))
+                return;
+            lane->at++;
+            break;
+        case TAPE_MESSAGE:
+            if (transfer(p, lane) != TRANSFER_TAKES_NO_TIME)
+                return;
+            break;
+        }
+    }
+}
+
+static void advance_all(struct predictor *p)
+{
+    while (p->head != NULL)
+        advance(p, next_lane(p));
+}
+
+void lanes_run(struct predictor *predictor)
+{
+    advance_all(predictor);
+    while (predictor->busy > 0) {
+        struct lane *lane = lane_heap_pop(predictor);
+        end(predictor, lane);
+        advance(predictor, lane);
+        advance_all(predictor);
+    }
+}
