@@ -8,6 +8,8 @@
  * Cells have the same colours in both modes, light enough for dark text. */
 #include "schedules/draw/draw.h"
 
+#include "schedules/draw/svg.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -26,10 +28,6 @@ enum {
 };
 
 #define DIGIT 6.6 // width of a digit in a cell
-
-struct colour {
-    int red, green, blue;
-};
 
 /* Fills of a rank's first and last chunk; other chunks are interpolated. I has a bar near the top edge, W
  * near the bottom edge, and B both, so that kinds are distinguishable without hue. tools/dev/palette.py
@@ -63,10 +61,9 @@ struct picture {
     struct text *out;
 };
 
-/* Rounds to a hundredth of a pixel, so that the file is the same on every machine. */
-static double fine(double pixels)
+struct colour svg_action_colour(enum action_kind kind)
 {
-    return floor(pixels * 100.0 + 0.5) / 100.0;
+    return palette[kind].dark;
 }
 
 static struct colour shade(enum action_kind kind, int chunk, int chunks)
@@ -164,8 +161,8 @@ static void draw_cell(struct picture *x, int rank, int position)
     char name[ACTION_CHARS], number[NUMBER_CHARS];
     int digits = snprintf(number, sizeof number, "%d", a.microbatch);
     text_add(x->out, "<rect class=\"%s%d\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%.7g\" rx=\"1.5\"",
-             action_traits(a.kind)->text, schedule_chunk(s, a.stage, a.microbatch), fine(box.x), fine(box.y),
-             fine(box.width), fine(box.height));
+             action_traits(a.kind)->text, schedule_chunk(s, a.stage, a.microbatch), svg_fine(box.x),
+             svg_fine(box.y), svg_fine(box.width), svg_fine(box.height));
     if (x->hints)
         text_add(x->out, "><title>%s: %.6g to %.6g</title></rect>", action_text(a, name), time.start,
                  time.end);
@@ -173,8 +170,8 @@ static void draw_cell(struct picture *x, int rank, int position)
         text_add(x->out, "/>");
     if (digits * (box.half ? 6.0 : DIGIT) <= box.width)
         text_add(x->out, "<text class=\"n%s\" x=\"%.7g\" y=\"%.7g\">%s</text>", box.half ? " half" : "",
-                 fine(box.x + box.width / 2.0), fine(box.y + box.height / 2.0 + (box.half ? 3.8 : 4.2)),
-                 number);
+                 svg_fine(box.x + box.width / 2.0),
+                 svg_fine(box.y + box.height / 2.0 + (box.half ? 3.8 : 4.2)), number);
     text_add(x->out, "\n");
 }
 
@@ -184,9 +181,9 @@ static void draw_rank(struct picture *x, int rank)
     const struct simulation *sim = x->drawing->simulation;
     const struct rank_time *total = &sim->ranks[rank];
     double y = x->top + rank * PITCH, span = total->last_end - total->first_start;
-    text_add(x->out, "<text x=\"4\" y=\"%.7g\">rank %d</text>", fine(y + 18), rank);
+    text_add(x->out, "<text x=\"4\" y=\"%.7g\">rank %d</text>", svg_fine(y + 18), rank);
     text_add(x->out, "<rect class=\"idle\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%d\"/>\n",
-             fine(LEFT + total->first_start * x->scale), fine(y), fine(span * x->scale), CELL);
+             svg_fine(LEFT + total->first_start * x->scale), svg_fine(y), svg_fine(span * x->scale), CELL);
     for (int i = 0; i < list->count; i++)
         if (action_traits(list->actions[i].kind)->computes)
             draw_cell(x, rank, i);
@@ -196,34 +193,25 @@ static void draw_rank(struct picture *x, int rank)
             text_add(
                 x->out,
                 "<rect class=\"path\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%.7g\" rx=\"1.5\"/>\n",
-                fine(box.x), fine(box.y), fine(box.width), fine(box.height));
+                svg_fine(box.x), svg_fine(box.y), svg_fine(box.width), svg_fine(box.height));
     }
     text_add(x->out, "<text class=\"s\" x=\"%.7g\" y=\"%.7g\">%.1f %% idle, peak %.4g</text>\n",
-             fine(LEFT + x->width + 10), fine(y + 18), span > 0.0 ? 100.0 * total->bubble / span : 0.0,
-             (double)total->peak / x->drawing->schedule->v);
+             svg_fine(LEFT + x->width + 10), svg_fine(y + 18),
+             span > 0.0 ? 100.0 * total->bubble / span : 0.0, (double)total->peak / x->drawing->schedule->v);
 }
 
 /* ---- axis, title, legend ---- */
 
-/* Returns the distance of ticks: 1, 2 or 5 times a power of ten, at least 60 pixels. */
-static double tick_step(double scale)
-{
-    double step = pow(10.0, floor(log10(60.0 / scale)));
-    for (int i = 0; step * scale < 60.0; i++)
-        step *= i % 3 == 1 ? 2.5 : 2.0;
-    return step;
-}
-
 static void draw_axis(struct picture *x)
 {
     const struct simulation *sim = x->drawing->simulation;
-    double step = tick_step(x->scale), bottom = x->top + sim->p * PITCH;
+    double step = svg_tick_step(x->scale), bottom = x->top + sim->p * PITCH;
     for (int tick = 0; tick * step <= sim->makespan * (1 + 1e-12); tick++) {
         double at = LEFT + tick * step * x->scale;
-        text_add(x->out, "<path class=\"grid\" d=\"M%.7g %.7gV%.7g\"/>", fine(at), fine(x->top - 3),
-                 fine(bottom + 3));
-        text_add(x->out, "<text class=\"s m\" x=\"%.7g\" y=\"%.7g\">%.7g%s%s</text>\n", fine(at),
-                 fine(bottom + 17), tick * step, x->options->unit != NULL ? " " : "",
+        text_add(x->out, "<path class=\"grid\" d=\"M%.7g %.7gV%.7g\"/>", svg_fine(at), svg_fine(x->top - 3),
+                 svg_fine(bottom + 3));
+        text_add(x->out, "<text class=\"s m\" x=\"%.7g\" y=\"%.7g\">%.7g%s%s</text>\n", svg_fine(at),
+                 svg_fine(bottom + 17), tick * step, x->options->unit != NULL ? " " : "",
                  x->options->unit != NULL ? x->options->unit : "");
     }
 }
@@ -234,18 +222,6 @@ static int worst_rank(const struct simulation *sim)
     for (int rank = 1; rank < sim->p; rank++)
         worst = sim->ranks[rank].bubble > sim->ranks[worst].bubble ? rank : worst;
     return worst;
-}
-
-/* Escapes the characters that XML reserves and the control characters that it does not allow. */
-static void add_escaped(struct text *out, const char *chars)
-{
-    struct text shown = {0};
-    text_add_printable(&shown, chars, strlen(chars));
-    for (const char *c = text_chars(&shown); *c != 0; c++) {
-        const char *name = *c == '<' ? "&lt;" : *c == '>' ? "&gt;" : *c == '&' ? "&amp;" : NULL;
-        text_add_bytes(out, name != NULL ? name : c, name != NULL ? strlen(name) : 1);
-    }
-    text_free(&shown);
 }
 
 static void draw_title(struct picture *x)
@@ -260,20 +236,20 @@ static void draw_title(struct picture *x)
         least = sim->ranks[rank].peak < least ? sim->ranks[rank].peak : least;
         most = sim->ranks[rank].peak > most ? sim->ranks[rank].peak : most;
     }
-    text_add(x->out, "<text class=\"h\" x=\"4\" y=\"%.7g\">", fine(x->top - x->title + 22));
-    add_escaped(x->out, x->drawing->title);
+    text_add(x->out, "<text class=\"h\" x=\"4\" y=\"%.7g\">", svg_fine(x->top - x->title + 22));
+    svg_add_escaped(x->out, x->drawing->title);
     text_add(x->out,
              "</text>\n<text class=\"s\" x=\"4\" y=\"%.7g\">p %d, m %d, v %d: makespan %.6g%s%s, bubble "
              "%.6g%s%s (%.1f %%), peak ",
-             fine(x->top - x->title + 42), s->p, s->m, s->v, sim->makespan, *unit != 0 ? " " : "", unit,
+             svg_fine(x->top - x->title + 42), s->p, s->m, s->v, sim->makespan, *unit != 0 ? " " : "", unit,
              sim->bubble, *unit != 0 ? " " : "", unit, span > 0.0 ? 100.0 * sim->bubble / span : 0.0);
     if (least < most)
         text_add(x->out, "%.4g to ", (double)least / s->v);
     text_add(x->out, "%.4g microbatch%s</text>\n", (double)most / s->v, most == s->v ? "" : "es");
     if (x->options->note == NULL)
         return;
-    text_add(x->out, "<text class=\"s\" x=\"4\" y=\"%.7g\">", fine(x->top - x->title + 42 + NOTE));
-    add_escaped(x->out, x->options->note);
+    text_add(x->out, "<text class=\"s\" x=\"4\" y=\"%.7g\">", svg_fine(x->top - x->title + 42 + NOTE));
+    svg_add_escaped(x->out, x->options->note);
     text_add(x->out, "</text>\n");
 }
 
@@ -294,11 +270,11 @@ static double legend_entry(struct picture *x, double at, double y, const char *c
         text_add(x->out, "<rect class=\"%s", class);
         if (shades > 0)
             text_add(x->out, "%d", shades > 1 ? i * (x->chunks - 1) / (shades - 1) : 0);
-        text_add(x->out, "\" x=\"%.7g\" y=\"%.7g\" width=\"14\" height=\"16\" rx=\"1.5\"/>", fine(at),
-                 fine(y - 12));
+        text_add(x->out, "\" x=\"%.7g\" y=\"%.7g\" width=\"14\" height=\"16\" rx=\"1.5\"/>", svg_fine(at),
+                 svg_fine(y - 12));
         at += 15;
     }
-    text_add(x->out, "<text x=\"%.7g\" y=\"%.7g\">%s</text>\n", fine(at + 4), fine(y), words);
+    text_add(x->out, "<text x=\"%.7g\" y=\"%.7g\">%s</text>\n", svg_fine(at + 4), svg_fine(y), words);
     return at + 6.4 * (double)strlen(words) + 18;
 }
 
@@ -317,7 +293,7 @@ static void draw_legend(struct picture *x, double y)
     if (x->chunks > 1)
         text_add(x->out,
                  "<text class=\"s\" x=\"4\" y=\"%.7g\">dark: chunk 0, light: chunk %d of a rank</text>\n",
-                 fine(y + 22), x->chunks - 1);
+                 svg_fine(y + 22), x->chunks - 1);
 }
 
 /* Chooses the scale at which numbers fit the cells of the kind that is shortest on average, up to
@@ -368,10 +344,10 @@ void draw_svg(const struct drawing *drawings, int count, const struct svg_option
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.7g %.7g\" width=\"%.7g\" height=\"%.7g\" "
         "font-family=\"Helvetica, Arial, sans-serif\">\n",
-        fine(width), fine(height), fine(width), fine(height));
+        svg_fine(width), svg_fine(height), svg_fine(width), svg_fine(height));
     add_style(&x);
     text_add(out, "<rect class=\"page\" x=\"0\" y=\"0\" width=\"%.7g\" height=\"%.7g\" rx=\"6\"/>\n",
-             fine(width), fine(height));
+             svg_fine(width), svg_fine(height));
     x.top = x.title;
     for (int d = 0; d < count; d++) {
         x.drawing = &drawings[d];

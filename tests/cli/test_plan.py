@@ -11,12 +11,14 @@ import random
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 CUBOID, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
 PLANS = int(sys.argv[3]) if len(sys.argv) > 3 else 5
 GPT3 = os.path.join(ROOT, "recipes", "gpt3-1.3b.yaml")
 ON_A100 = ["cluster.profile=dgx-a100-80", "precision.params_dtype=bf16", "tp=2", "pp=2", "dp=4",
            "train.global_batch_size=64"]
+SVG = "{http://www.w3.org/2000/svg}"
 # A GPU without a network and without fp16.
 ALONE = """name: alone
 device: {name: small, cores: 10, peak_flops_fp32: 1e13, peak_flops_bf16: 1e14, memory_bytes: 5e9,
@@ -213,6 +215,42 @@ def test_trace(folder):
     expect("--trace - prints only the trace", done.stdout == written, done.stdout)
 
 
+def test_svg(folder):
+    """A row per busy stream, cells inside of the step, and the critical path without gaps."""
+    recipe = f"{folder}/<&]]>\"\033\u00e9.yaml"
+    keys = [*ON_A100[:-1], "train.global_batch_size=16"]
+    done = plan(recipe, *keys, "--svg", f"{folder}/step.svg", "--trace", f"{folder}/trace.json")
+    expect("a picture is written", done.returncode == 0 and f"{folder}/step.svg: " in done.stdout, done)
+    root = xml.etree.ElementTree.parse(f"{folder}/step.svg").getroot()
+    rects = [(r.get("class"), *(float(r.get(k)) for k in ("x", "y", "width"))) for r in root.iter(SVG + "rect")]
+    texts = [t.text for t in root.iter(SVG + "text")]
+    expect("the title is the recipe", texts[0].startswith(folder) and "<&]]>" in texts[0], texts[0])
+    with open(f"{folder}/trace.json") as file:
+        events = json.load(file)["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
+    rows = [r for r in rects if r[0] == "idle"][:-1]
+    expect("a row per busy stream", len(rows) == len({e["tid"] for e in slices}), rows)
+    left, width = rows[0][1], rows[0][3]
+    expect("cells are in the step", all(left - 0.01 <= r[1] and r[1] + r[3] <= left + width + 1 for r in rects
+                                        if r[0] in ("F", "B", "p2p", "coll", "other") and r[2] <= rows[-1][2]), left)
+    for kind in "FB":
+        drawn = sum(r[3] for r in rects if r[0] == kind and r[2] == rows[0][2])
+        mine = [e for e in slices if e["tid"] == 100]
+        took = sum(e["dur"] for e in mine if e["name"].startswith(f"0{kind}"))
+        inside = sum(m["dur"] for a in mine if a["name"].startswith(f"0{kind}") for m in mine if m["cat"] == "message"
+                     and a["ts"] <= m["ts"] < a["ts"] + a["dur"])
+        whole = max(e["ts"] + e["dur"] for e in slices)
+        expect(f"{kind} is drawn to scale", abs(drawn / width - (took - inside) / whole) < 0.05, (drawn, took, inside))
+    path = sorted((r[1], r[1] + r[3]) for r in rects if r[0] == "path" and r[1] >= left)
+    reached = left
+    for begin, end in path:
+        expect("the critical path has no gap", begin <= reached + 1.5, (begin, reached))
+        reached = max(reached, end)
+    expect("the critical path ends with the step", abs(reached - left - width) < 1.5, (reached, left + width))
+    both = plan(recipe, *keys, "--svg", "-", "--trace", "-")
+    expect("two files cannot be standard output", both.returncode == 2 and "--svg -" in both.stderr, both)
+
+
 def test_output_refusals(folder):
     for words, arguments in ((("--json and --trace -", "FILE"), ["--json", "--trace", "-"]),
                              (("--trace", "empty name"), ["--trace", ""]),
@@ -227,6 +265,7 @@ def test_output_refusals(folder):
 
 with tempfile.TemporaryDirectory() as scratch:
     test_trace(scratch)
+    test_svg(scratch)
     test_output_refusals(scratch)
     test_training(scratch)
     test_advice()

@@ -11,7 +11,7 @@
 #include <string.h>
 
 static const char help[] =
-    "cuboid plan RECIPE [key=value ...] [--json] [--ops] [--terms] [--trace FILE]\n"
+    "cuboid plan RECIPE [key=value ...] [--json] [--ops] [--terms] [--svg FILE] [--trace FILE]\n"
     "\n"
     "Prints what the recipe needs and how long a step takes, before anything runs: layers by rank, memory\n"
     "by part, messages, and, with cluster.profile, the time of a step, where it goes, and what would\n"
@@ -23,8 +23,9 @@ static const char help[] =
     "  --json        one JSON object, with the names of metrics.jsonl\n"
     "  --ops         also the ops of the rank that computes for the longest time, most expensive first\n"
     "  --terms       also the terms of the memory of the fullest rank\n"
-    "  --trace FILE  also the streams of every pipeline rank, with their actions and messages, for\n"
-    "                Perfetto or chrome://tracing; -: standard output has only that\n"
+    "  --svg FILE    also a picture of the step: the streams of every pipeline rank, with their actions\n"
+    "                and messages, and the critical path; -: standard output has only that\n"
+    "  --trace FILE  also the same as a trace for Perfetto or chrome://tracing; -: as for --svg\n"
     "\n"
     "With the profile of a GPU, the plan is for cluster.device=cuda, unless cluster.dry_device is given.\n"
     "Exit status: 0 if it fits, or without a profile; 1 if it does not; 2 for a recipe that cannot run.\n";
@@ -41,7 +42,9 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     const struct option options[] = {{"--json", OPTION_FLAG, &out->options.json, 0, 0},
                                      {"--ops", OPTION_FLAG, &out->options.ops, 0, 0},
                                      {"--terms", OPTION_FLAG, &out->options.terms, 0, 0},
+                                     {"--svg", OPTION_TEXT, &out->options.outputs[PLAN_SVG].path, 0, 0},
                                      {"--trace", OPTION_TEXT, &out->options.outputs[PLAN_TRACE].path, 0, 0}};
+    out->options.outputs[PLAN_SVG] = (struct output){"plan", "--svg", NULL};
     out->options.outputs[PLAN_TRACE] = (struct output){"plan", "--trace", NULL};
     if (out->recipe == NULL)
         return fail(NO_MEMORY, "no memory for the arguments");
@@ -101,7 +104,7 @@ static void print_json(const struct step_plan *plan, const struct advice *advice
 static enum status write_outputs(const struct step_plan *plan, const struct plan_options *options)
 {
     typedef enum status draw(const struct step_plan *plan, const char *name, struct text *out);
-    static draw *const draws[PLAN_OUTPUTS] = {[PLAN_TRACE] = plan_draw_trace};
+    static draw *const draws[PLAN_OUTPUTS] = {[PLAN_SVG] = plan_draw_svg, [PLAN_TRACE] = plan_draw_trace};
     const bool report = !options->json && !outputs_print(options->outputs, PLAN_OUTPUTS);
     enum status status = OK;
     for (int i = 0; i < PLAN_OUTPUTS && status == OK; i++) {
@@ -151,7 +154,9 @@ static enum status make_and_print(const struct run *run, const struct cluster_pr
     struct step_plan plan;
     if ((options->ops || has_outputs(options)) && profile == NULL)
         return fail(BAD_RECIPE, "cluster.profile is none; %s needs one (cuboid profile --list)",
-                    options->ops ? "--ops" : "--trace");
+                    options->ops                              ? "--ops"
+                    : options->outputs[PLAN_SVG].path != NULL ? "--svg"
+                                                              : "--trace");
     TRY(report_offload(run, stderr));
     TRY(step_plan_make_timeline(run, profile, &plan));
     *fits = plan.fits;

@@ -4,7 +4,7 @@
 #include "tools/cli/output.h"
 #include "trainer/plan/advice/advice.h"
 
-enum plan_output { PLAN_TRACE, PLAN_OUTPUTS };
+enum plan_output { PLAN_SVG, PLAN_TRACE, PLAN_OUTPUTS };
 
 struct plan_options {
     bool json;

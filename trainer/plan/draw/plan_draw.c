@@ -52,6 +52,16 @@ static void set_message(const struct rows *rows, int rank, int index, struct lan
     slice->to = peer < 0 ? -1 : sends ? peer : rank;
 }
 
+static bool has_copy(const struct tape *tape, const struct tape_item *items, int count)
+{
+    for (int i = 0; i < count; i++) {
+        const enum op_kind kind = tape->ops[items[i].index].kind;
+        if (kind == OP_TO_DEVICE || kind == OP_TO_HOST)
+            return true;
+    }
+    return false;
+}
+
 static void add_span(struct rows *rows, const struct predicted_span *span)
 {
     const struct tape *tape = rows->plan->tapes[span->rank];
@@ -68,8 +78,7 @@ static void add_span(struct rows *rows, const struct predicted_span *span)
         if (items[i].kind == TAPE_MESSAGE) {
             set_message(rows, span->rank, items[i].index, slice);
         } else {
-            const enum op_kind kind = tape->ops[items[i].index].kind;
-            slice->is_copy = kind == OP_TO_DEVICE || kind == OP_TO_HOST;
+            slice->is_copy = has_copy(tape, items, span->count);
         }
     }
 }
@@ -144,7 +153,7 @@ static void fill_rows(struct rows *rows)
 static void describe(const struct step_plan *plan, struct text *out)
 {
     const struct degrees *d = &plan->run->mesh.degrees;
-    text_add(out, "tp %d, pp %d, dp %d on %s: step %.6g ms, bubble %.1f %%, of one rank per stage", d->tp,
+    text_add(out, "tp %d, pp %d, dp %d on %s: step %.6g ms, bubble %.1f %%; one rank of each stage", d->tp,
              d->pp, d->dp, plan->profile->name, 1e3 * plan->step->step_s, 100.0 * plan->bubble_fraction);
 }
 
@@ -169,6 +178,11 @@ static enum status draw(const struct step_plan *plan, const char *name,
     destroy(&rows);
     text_free(&note);
     return allocated ? OK : fail(NO_MEMORY, "no memory for a drawing of %d ranks", plan->count);
+}
+
+enum status plan_draw_svg(const struct step_plan *plan, const char *name, struct text *out)
+{
+    return draw(plan, name, draw_lanes_svg, out);
 }
 
 enum status plan_draw_trace(const struct step_plan *plan, const char *name, struct text *out)
