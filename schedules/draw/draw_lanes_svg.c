@@ -37,10 +37,10 @@ static const struct {
     [BACKWARD] = {"B", "B backward", {0, 0, 0}},
     [BACKWARD_INPUT] = {"I", "I backward, input", {0, 0, 0}},
     [BACKWARD_WEIGHT] = {"W", "W backward, weights", {0, 0, 0}},
-    [CELL_OTHER] = {"other", "other ops", {214, 200, 168}},
-    [CELL_P2P] = {"p2p", "point-to-point", {176, 148, 224}},
-    [CELL_COLLECTIVE] = {"coll", "collective", {226, 120, 178}},
-    [CELL_COPY] = {"copy", "host copy", {150, 164, 178}},
+    [CELL_OTHER] = {"other", "other ops", {215, 199, 146}},
+    [CELL_P2P] = {"p2p", "point-to-point", {160, 179, 194}},
+    [CELL_COLLECTIVE] = {"coll", "collective", {227, 121, 152}},
+    [CELL_COPY] = {"copy", "host copy", {212, 198, 187}},
 };
 
 /* Slices that are drawn as one cell. */

@@ -90,6 +90,28 @@ def test_refusals(folder):
     expect("training refuses assumptions", done.returncode == 2 and "assume.norm" in done.stderr, done)
 
 
+def test_critical_path():
+    """Its parts add up to the step, on random plans; and it is printed."""
+    draw = random.Random(4)
+    for _ in range(3 * PLANS):
+        keys = [*random_keys(draw), f"memory.offload_activations={draw.choice(['true', 'false'])}"]
+        got = planned(*keys)
+        if "step_time_s" not in got:
+            continue
+        parts, step_s = got["critical_path_s"], got["step_time_s"]
+        ranks = sum(got["critical_path_ranks_s"]) + parts["step_overhead"]
+        expect(f"the critical path of {keys} is the step", abs(sum(parts.values()) - step_s) < 1e-7 * step_s and
+               abs(ranks - step_s) < 1e-7 * step_s and min(parts.values()) >= 0, got)
+        expect("all ranks are listed", len(got["critical_path_ranks_s"]) == got["pp"], got)
+        least = max(got["breakdown_s"][part] for part in ("matmul", "attention", "memory_bound"))
+        expect("it is no shorter than what a rank computes", step_s > least, got)
+    alone = planned("tp=1", "pp=1", "dp=1")
+    expect("on one rank it is the breakdown", all(abs(alone["breakdown_s"][part] - value) < 1e-6 for part, value in
+                                                  alone["critical_path_s"].items()), alone)
+    done = plan(GPT3, *ON_A100)
+    expect("the critical path is printed", "critical path: " in done.stdout and "pp 1 " in done.stdout, done.stdout)
+
+
 def random_keys(draw):
     """A layout of a model of 1 to 30 billion parameters on 8 to 64 GPUs."""
     pp = draw.choice([1, 2, 4, 8])
@@ -269,6 +291,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_output_refusals(scratch)
     test_training(scratch)
     test_advice()
+    test_critical_path()
     test_sums()
     test_effects()
     test_refusals(scratch)

@@ -120,6 +120,15 @@ def svg_tables():
     return kinds, bars, srgb(number.group(1)), [srgb(c) for c in idle]
 
 
+def lane_colours():
+    """From draw_lanes_svg.c: the colours of messages, copies and ops that belong to no microbatch."""
+    found = re.findall(r'\{"(\w+)", "[^"]*", \{(\d+), (\d+), (\d+)\}\}', read("schedules/draw/draw_lanes_svg.c"))
+    colours = {name: [tuple(int(c) for c in rgb)] for name, *rgb in found if any(int(c) for c in rgb)}
+    if len(colours) != 4:
+        sys.exit(f"draw_lanes_svg.c: {len(colours)} colours instead of 4: its table is no longer found")
+    return colours
+
+
 def text_table():
     """From draw_text.c: the four backgrounds of each kind."""
     rows = re.findall(r"\[(\w+)\] = \{\.background = \{\{(\d+), (\d+)\}, \{(\d+), (\d+)\}\}",
@@ -176,6 +185,8 @@ def main():
     kinds, bars, number, idle = svg_tables()
     tables = {"draw_svg.c, light page": {**kinds, "idle": idle[:1]},
               "draw_svg.c, dark page": {**kinds, "idle": idle[1:]},
+              "draw_lanes_svg.c": {**{name: shades[:1] for name, shades in kinds.items()}, **lane_colours(),
+                                   "idle": idle[:1]},
               "draw_text.c": text_table(), "axes of the mesh": {name: [srgb(c)] for name, c in FIGURE.items()},
               "parts of memory": {name: [srgb(c)] for name, c in PARTS.items()}}
     for title, groups in tables.items():

@@ -73,6 +73,25 @@ static void add_breakdown(const struct step_plan *plan, struct text *out)
     text_add(out, "}");
 }
 
+/* The parts of the critical path, which add up to step_time_s too, and those of each pipeline rank. */
+static void add_critical_path(const struct step_plan *plan, struct text *out)
+{
+    const struct prediction *step = plan->step;
+    if (step->spans == NULL)
+        return;
+    text_add(out, ", \"critical_path_s\": {\"step_overhead\": %.9g", plan->profile->model.step_overhead_s);
+    for (int c = 0; c < COST_CLASSES; c++)
+        add_number(out, cost_class_name((enum cost_class)c), step->path.run_s[c]);
+    for (int g = 0; g < PREDICT_GROUPS; g++)
+        add_number(out, predict_group_name((enum predict_group)g), step->path.transfer_s[g]);
+    text_add(out, "}, \"critical_path_ranks_s\": [");
+    for (int i = 0; i < step->count; i++) {
+        char number[NUMBER_CHARS];
+        text_add(out, "%s%s", i > 0 ? ", " : "", number_text(step->ranks[i].critical_s, number));
+    }
+    text_add(out, "]");
+}
+
 static void add_times(const struct step_plan *plan, struct text *out)
 {
     const struct recipe *recipe = plan->run->recipe;
@@ -89,6 +108,7 @@ static void add_times(const struct step_plan *plan, struct text *out)
     add_number(out, "error_fraction",
                plan->profile->fit.error_fraction > 0.0 ? plan->profile->fit.error_fraction : NAN);
     add_breakdown(plan, out);
+    add_critical_path(plan, out);
 }
 
 static void add_assumed(const struct step_plan *plan, struct text *out)

@@ -12,13 +12,20 @@ static void print_line_of(FILE *to, const char *what, double seconds, double ste
         fprintf(to, "  %-34s %11.3f ms %6.1f %%\n", what, 1e3 * seconds, 100.0 * seconds / step_s);
 }
 
+static const char *const classes[COST_CLASSES] = {
+    [COST_MATMUL] = "matmuls",
+    [COST_ATTENTION] = "attention",
+    [COST_MEMORY] = "memory-bound ops",
+    [COST_LAUNCH] = "kernel launches",
+};
+static const char *const groups[PREDICT_GROUPS] = {
+    [GROUP_TP] = "tensor-parallel messages", [GROUP_PP] = "pipeline messages",
+    [GROUP_DP] = "data-parallel messages",   [GROUP_HOST] = "copies from and to the host",
+    [GROUP_OTHER] = "other messages",
+};
+
 static void print_breakdown(const struct step_plan *plan, FILE *to)
 {
-    static const char *const classes[COST_CLASSES] = {"matmuls", "attention", "memory-bound ops",
-                                                      "kernel launches"};
-    static const char *const groups[PREDICT_GROUPS] = {
-        "exposed tensor-parallel messages", "exposed pipeline messages", "exposed data-parallel messages",
-        "exposed copies from and to the host", "exposed other messages"};
     const struct prediction *step = plan->step;
     double bubble_s = 0.0;
     fprintf(to, "where the time goes, mean of the pipeline ranks:\n");
@@ -30,14 +37,67 @@ static void print_breakdown(const struct step_plan *plan, FILE *to)
     }
     for (int g = 0; g < PREDICT_GROUPS; g++) {
         double sum = 0.0;
+        char what[64];
         for (int i = 0; i < step->count; i++)
             sum += step->ranks[i].exposed_s[g];
-        print_line_of(to, groups[g], sum / step->count, plan->step_s);
+        snprintf(what, sizeof what, "exposed %s", groups[g]);
+        print_line_of(to, what, sum / step->count, plan->step_s);
     }
     for (int i = 0; i < step->count; i++)
         bubble_s += step->ranks[i].bubble_s / step->count;
     print_line_of(to, "pipeline bubble", bubble_s, plan->step_s);
     print_line_of(to, "overhead of a step", plan->profile->model.step_overhead_s, plan->step_s);
+}
+
+struct share {
+    const char *name; // NULL: of a rank
+    int rank;
+    double seconds;
+};
+
+static int larger_share(const void *a, const void *b)
+{
+    const struct share *x = a, *y = b;
+    return x->seconds < y->seconds ? 1 : x->seconds > y->seconds ? -1 : x->rank - y->rank;
+}
+
+/* One line: the largest shares, and the sum of the others. */
+static void print_shares(struct share *shares, int count, double step_s, FILE *to)
+{
+    enum { MOST = 5 };
+    double others_s = 0.0;
+    qsort(shares, (size_t)count, sizeof *shares, larger_share);
+    for (int i = 0; i < count; i++) {
+        const double percent = 100.0 * shares[i].seconds / step_s;
+        if (i >= MOST || shares[i].seconds <= 0.0)
+            others_s += shares[i].seconds;
+        else if (shares[i].name != NULL)
+            fprintf(to, "%s%s %.1f %%", i > 0 ? ", " : "  ", shares[i].name, percent);
+        else
+            fprintf(to, "%spp %d %.1f %%", i > 0 ? ", " : "  ", shares[i].rank, percent);
+    }
+    if (others_s > 0.0)
+        fprintf(to, ", others %.1f %%", 100.0 * others_s / step_s);
+    fprintf(to, "\n");
+}
+
+static void print_critical_path(const struct step_plan *plan, FILE *to)
+{
+    const struct prediction *step = plan->step;
+    struct share parts[COST_CLASSES + PREDICT_GROUPS];
+    struct share *ranks = calloc((size_t)step->count, sizeof *ranks);
+    for (int c = 0; c < COST_CLASSES; c++)
+        parts[c] = (struct share){.name = classes[c], .rank = c, .seconds = step->path.run_s[c]};
+    for (int g = 0; g < PREDICT_GROUPS; g++)
+        parts[COST_CLASSES + g] =
+            (struct share){.name = groups[g], .rank = COST_CLASSES + g, .seconds = step->path.transfer_s[g]};
+    for (int i = 0; ranks != NULL && i < step->count; i++)
+        ranks[i] = (struct share){.rank = i, .seconds = step->ranks[i].critical_s};
+    fprintf(to, "critical path: what the end of the step waited for\n");
+    print_shares(parts, COST_CLASSES + PREDICT_GROUPS, plan->step_s, to);
+    if (ranks != NULL && step->count > 1)
+        print_shares(ranks, step->count, plan->step_s, to);
+    free(ranks);
 }
 
 static void print_messages(const struct step_plan *plan, FILE *to)
@@ -73,6 +133,8 @@ static void print_times(const struct step_plan *plan, FILE *to)
         fprintf(to, ", MFU %.1f %%, HFU %.1f %%", 100.0 * plan->mfu, 100.0 * plan->hfu);
     fprintf(to, ", bubble %.1f %%\n", 100.0 * plan->bubble_fraction);
     print_breakdown(plan, to);
+    if (plan->step->spans != NULL)
+        print_critical_path(plan, to);
     print_messages(plan, to);
     bytes_text(plan->needed_bytes, needed);
     bytes_text(plan->device_bytes, there);

@@ -50,7 +50,7 @@ static enum status plan_and_write(const struct run *run, const struct cluster_pr
                                   struct run_plan *out)
 {
     struct step_plan plan;
-    TRY(step_plan_make(run, profile, &plan));
+    TRY(step_plan_make_timeline(run, profile, &plan));
     *out = (struct run_plan){.step_s = plan.step_s,
                              .bubble_fraction = plan.bubble_fraction,
                              .memory_peak_bytes = plan.rows[plan.fullest].bytes,
