@@ -118,6 +118,19 @@ int64_t step_plan_needed(const struct cluster_profile *profile, const struct run
     return (int64_t)((double)bytes * (1.0 + lost)) * ranks + reserved;
 }
 
+enum status step_plan_formula_bytes(const struct run *run, int64_t *out)
+{
+    *out = 0;
+    for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
+        struct memory_table table;
+        const int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp});
+        TRY(memory_formula(run, rank, run_threads(run, run->mesh.world), &table));
+        *out = table.bytes > *out ? table.bytes : *out;
+        memory_table_free(&table);
+    }
+    return OK;
+}
+
 static void check_fit(struct step_plan *plan)
 {
     plan->device_bytes = plan->profile->device.memory_bytes;

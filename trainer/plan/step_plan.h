@@ -46,6 +46,9 @@ void step_plan_free(struct step_plan *plan);
  * reserves. */
 int64_t step_plan_needed(const struct cluster_profile *profile, const struct run *run, int64_t bytes);
 
+/* The most that a rank allocates, by the formula: quick, without the scratch of reductions between GPUs. */
+MUST_USE enum status step_plan_formula_bytes(const struct run *run, int64_t *out);
+
 /* As text, `terms`: also the terms of the memory of the fullest rank. As the members of a JSON object, with
  * the names of metrics.jsonl. */
 MUST_USE enum status step_plan_print(const struct step_plan *plan, bool terms, FILE *to);

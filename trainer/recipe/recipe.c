@@ -15,13 +15,6 @@
 
 enum { MAX_FILES = 16, SHOWN = 60 };
 
-struct loader {
-    struct recipe *recipe;
-    struct problems *problems;
-    const char *text; // of the first layer; NULL: it is a file
-    bool bad[RECIPE_MOST_ROWS];
-};
-
 /* One file of the chain of bases. */
 struct layer {
     struct node *root;
@@ -68,7 +61,7 @@ static void add_keys_of(const char *section, struct text *out)
 }
 
 /* "WHERE: unknown key train.lr; did you mean optimizer.lr?" */
-static void refuse_key(struct loader *loader, const char *where, const char *section, const char *name)
+static void refuse_key(struct recipe_loader *loader, const char *where, const char *section, const char *name)
 {
     const char *names[RECIPE_MOST_ROWS + RECIPE_MOST_SECTIONS] = {NULL};
     const char *dot = *section != 0 ? "." : "";
@@ -99,8 +92,8 @@ static void refuse_key(struct loader *loader, const char *where, const char *sec
 
 /* ---- values from a file ---- */
 
-static void set_row(struct loader *loader, int row, const struct node *value, struct recipe_origin origin,
-                    const char *where)
+static void set_row(struct recipe_loader *loader, int row, const struct node *value,
+                    struct recipe_origin origin, const char *where)
 {
     bool automatic = false;
     struct text why = {0};
@@ -127,7 +120,8 @@ static bool is_section_name(const char *name)
 }
 
 /* The keys of one section, or of the top level: each once, under any of its names. */
-static void apply_keys(struct loader *loader, const char *file, const char *section, const struct node *map)
+static void apply_keys(struct recipe_loader *loader, const char *file, const char *section,
+                       const struct node *map)
 {
     int first_line[RECIPE_MOST_ROWS] = {0};
     for (size_t i = 0; i < map->count; i += 2) {
@@ -162,8 +156,8 @@ static bool is_empty(const struct node *node)
 }
 
 /* `assume: papers`: a value instead of a mapping. */
-static void apply_short_form(struct loader *loader, const char *file, int section, const struct node *key,
-                             const struct node *value)
+static void apply_short_form(struct recipe_loader *loader, const char *file, int section,
+                             const struct node *key, const struct node *value)
 {
     const char *name = recipe_sections[section].name, *short_for = recipe_sections[section].short_for;
     char where[300];
@@ -175,7 +169,8 @@ static void apply_short_form(struct loader *loader, const char *file, int sectio
         problems_add(loader->problems, "%s: %s is a section; expected keys and values below it", where, name);
 }
 
-static void apply_section(struct loader *loader, const char *file, const struct node *root, int section)
+static void apply_section(struct recipe_loader *loader, const char *file, const struct node *root,
+                          int section)
 {
     const char *name = recipe_sections[section].name;
     int first_line = 0;
@@ -196,7 +191,7 @@ static void apply_section(struct loader *loader, const char *file, const struct 
 }
 
 /* False when there is nothing in it that could be applied. */
-static bool apply_layer(struct loader *loader, const struct layer *layer)
+static bool apply_layer(struct recipe_loader *loader, const struct layer *layer)
 {
     if (layer->root->kind != NODE_MAP) {
         problems_add(loader->problems, "%s:%d: expected keys and values, such as `seed: 1`", layer->path,
@@ -223,7 +218,7 @@ static const char *keep_path(struct recipe *recipe, char *path)
 }
 
 /* What `base:` says, as a path from here; NULL when it says nothing or was refused. */
-static char *base_path(struct loader *loader, const struct layer *layer, int *line)
+static char *base_path(struct recipe_loader *loader, const struct layer *layer, int *line)
 {
     for (size_t i = 0; layer->root->kind == NODE_MAP && i < layer->root->count; i += 2) {
         const struct node *key = layer->root->child[i], *value = layer->root->child[i + 1];
@@ -251,7 +246,7 @@ static char *base_path(struct loader *loader, const struct layer *layer, int *li
 }
 
 /* Reads `path` into layers[count]; `from` is what named it: "a.yaml:2: base ", or "". */
-static bool read_layer(struct loader *loader, char *path, const char *from, struct layer *layers,
+static bool read_layer(struct recipe_loader *loader, char *path, const char *from, struct layer *layers,
                        size_t count)
 {
     struct layer *layer = &layers[count];
@@ -280,7 +275,7 @@ static bool read_layer(struct loader *loader, char *path, const char *from, stru
 }
 
 /* False when a file could not be read, so that half of the keys are not known. */
-static bool load_files(struct loader *loader, const char *path)
+static bool load_files(struct recipe_loader *loader, const char *path)
 {
     struct layer layers[MAX_FILES] = {0};
     size_t count = 0, before = loader->problems->errors;
@@ -311,7 +306,7 @@ static bool load_files(struct loader *loader, const char *path)
 /* ---- the command line ---- */
 
 /* The value of an override: YAML if it looks like a list, a mapping or a quoted text, else verbatim. */
-static struct node *override_value(struct loader *loader, const char *key, const char *value)
+static struct node *override_value(struct recipe_loader *loader, const char *key, const char *value)
 {
     if (*value == 0 || strchr("[{\"'", *value) == NULL)
         return node_scalar(value);
@@ -326,7 +321,8 @@ static struct node *override_value(struct loader *loader, const char *key, const
 
 /* "--tp=2", or "--tp" or "tp" and then "2", as other programs have it; `next` is "2". Also "--lr" for
  * optimizer.lr, and "--train-iters". True when it is one of these; *takes_next: so is `next`. */
-static bool refuse_option(struct loader *loader, const char *override, const char *next, bool *takes_next)
+static bool refuse_option(struct recipe_loader *loader, const char *override, const char *next,
+                          bool *takes_next)
 {
     const char *equals = strchr(override, '=');
     bool dashes = *override == '-';
@@ -343,7 +339,7 @@ static bool refuse_option(struct loader *loader, const char *override, const cha
     return true;
 }
 
-static void apply_override(struct loader *loader, const char *override, int first[RECIPE_MOST_ROWS],
+static void apply_override(struct recipe_loader *loader, const char *override, int first[RECIPE_MOST_ROWS],
                            int index)
 {
     const char *equals = strchr(override, '=');
@@ -392,7 +388,7 @@ static void set_defaults(struct recipe *recipe)
             value_set_default(recipe, &recipe_rows[i]);
 }
 
-static void find_missing(struct loader *loader, const char *path)
+static void find_missing(struct recipe_loader *loader, const char *path)
 {
     for (int i = 0; i < recipe_row_count; i++) {
         const struct recipe_row *row = &recipe_rows[i];
@@ -408,26 +404,28 @@ static void find_missing(struct loader *loader, const char *path)
 }
 
 /* Warns that a key is overridden, and why; the caller changes the field. */
-static void turn_off(struct loader *loader, const char *key, const char *reason)
+static void turn_off(struct recipe_loader *loader, const char *key, const char *reason)
 {
     int row = row_of(key);
     struct text where = {0};
     origin_text(loader->recipe, row, &where);
-    problems_warn(loader->problems, "%s: %s is disabled: %s", text_chars(&where), key, reason);
+    if (!loader->quiet)
+        problems_warn(loader->problems, "%s: %s is disabled: %s", text_chars(&where), key, reason);
     text_free(&where);
     loader->recipe->origin[row].kind = FROM_DERIVED;
 }
 
-/* Warnings about usable values that are ignored or changed; and the origins of derived values. */
-static void settle(struct loader *loader)
+void recipe_settle(struct recipe_loader *loader)
 {
     struct recipe *recipe = loader->recipe;
     struct recipe_parallel *parallel = &recipe->parallel;
     for (int i = 0; i < recipe_row_count; i++)
         if (recipe_rows[i].derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
             recipe->origin[i].kind = FROM_DERIVED;
-    recipe_warn_unused(recipe, loader->problems);
-    recipe_warn_alignment(recipe, loader->problems);
+    if (!loader->quiet) {
+        recipe_warn_unused(recipe, loader->problems);
+        recipe_warn_alignment(recipe, loader->problems);
+    }
     if (recipe->layers.sequence_parallel && parallel->tensor_parallel_size == 1) {
         turn_off(loader, "parallel.sequence_parallel", "it needs parallel.tensor_parallel_size 2 or more");
         recipe->layers.sequence_parallel = false;
@@ -451,48 +449,68 @@ static void derive_dry_device(struct recipe *recipe, const struct device_traits 
     recipe->origin[row].kind = FROM_DERIVED;
 }
 
+void recipe_read(struct recipe_loader *loader, const char *path, const char *const *overrides,
+                 size_t override_count)
+{
+    int first[RECIPE_MOST_ROWS] = {0};
+    set_defaults(loader->recipe);
+    loader->complete = load_files(loader, path);
+    const struct device_traits *described = device_traits(loader->recipe->cluster.device);
+    loader->in_files = recipe_paths_of(loader->recipe);
+    bool takes_next = false;
+    for (size_t i = 0; i < override_count; i++)
+        if (refuse_option(loader, overrides[i], i + 1 < override_count ? overrides[i + 1] : NULL,
+                          &takes_next))
+            i += takes_next ? 1 : 0;
+        else
+            apply_override(loader, overrides[i], first, (int)i);
+    derive_dry_device(loader->recipe, described);
+}
+
+void recipe_complete(struct recipe_loader *loader, const char *path, int world_size)
+{
+    find_missing(loader, path);
+    loader->bad[row_of("pipeline.schedule_file")] |= !recipe_read_schedule(loader->recipe, loader->problems);
+    loader->bad[row_of("cluster.profile")] |=
+        !recipe_read_profile(loader->recipe, &loader->profile, loader->problems);
+    recipe_derive(loader->recipe, world_size);
+}
+
+void recipe_loader_free(struct recipe_loader *loader)
+{
+    recipe_paths_free(&loader->in_files);
+    profile_cache_free(&loader->profile);
+    *loader = (struct recipe_loader){.recipe = NULL};
+}
+
 /* text: of the recipe, or NULL; files: a missing file that the recipe names is an error. */
 static enum status load(const char *path, const char *text, const char *const *overrides,
                         size_t override_count, int world_size, bool files, struct recipe **out,
                         struct problems *problems)
 {
     size_t before = problems->errors;
-    int first[RECIPE_MOST_ROWS] = {0};
-    struct loader loader = {.recipe = calloc(1, sizeof *loader.recipe), .problems = problems, .text = text};
+    struct recipe_loader loader = {
+        .recipe = calloc(1, sizeof *loader.recipe), .problems = problems, .text = text};
     if (loader.recipe == NULL)
         return fail(NO_MEMORY, "a recipe");
-    set_defaults(loader.recipe);
-    bool complete = load_files(&loader, path);
-    const struct device_traits *described = device_traits(loader.recipe->cluster.device);
-    struct recipe_paths in_files = recipe_paths_of(loader.recipe);
-    bool takes_next = false;
-    for (size_t i = 0; i < override_count; i++)
-        if (refuse_option(&loader, overrides[i], i + 1 < override_count ? overrides[i + 1] : NULL,
-                          &takes_next))
-            i += takes_next ? 1 : 0;
-        else
-            apply_override(&loader, overrides[i], first, (int)i);
-    derive_dry_device(loader.recipe, described);
+    recipe_read(&loader, path, overrides, override_count);
 
     // If a file could not be read, the keys missing from it would cause spurious errors.
-    if (complete) {
-        find_missing(&loader, path);
-        loader.bad[row_of("pipeline.schedule_file")] |= !recipe_read_schedule(loader.recipe, problems);
-        loader.bad[row_of("cluster.profile")] |= !recipe_read_profile(loader.recipe, problems);
-        recipe_derive(loader.recipe, world_size);
+    if (loader.complete) {
+        recipe_complete(&loader, path, world_size);
         recipe_check(loader.recipe, world_size, loader.bad, problems);
     }
-    recipe_derive_paths(loader.recipe, path, &in_files, problems);
-    recipe_paths_free(&in_files);
+    recipe_derive_paths(loader.recipe, path, &loader.in_files, problems);
     if (files)
-        recipe_check_files(loader.recipe, !complete, problems);
-    if (problems->errors > before) {
+        recipe_check_files(loader.recipe, !loader.complete, problems);
+    if (problems->errors == before) {
+        recipe_settle(&loader);
+        *out = loader.recipe;
+    } else
         recipe_destroy(loader.recipe);
-        return fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors - before);
-    }
-    settle(&loader);
-    *out = loader.recipe;
-    return OK;
+    recipe_loader_free(&loader);
+    return problems->errors == before ? OK
+                                      : fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors - before);
 }
 
 enum status recipe_load(const char *path, const char *const *overrides, size_t override_count, int world_size,

@@ -7,6 +7,7 @@
  * the search away from 5 finds 4 and 6, because they also divide ffn_hidden_size 3072 and the rest. */
 #include "schedules/csv/csv.h"
 #include "trainer/recipe/recipe_rules.h"
+#include "trainer/recipe/recipe_variants.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -273,6 +274,21 @@ static void add_place(const struct check *check, const struct rule *rule, struct
             chosen = rows[k];
     }
     origin_text(recipe, chosen, out);
+}
+
+int recipe_first_broken(const struct recipe *recipe, int world_size)
+{
+    struct view view = {.recipe = recipe, .world = world_size};
+    read_given(recipe, view.given);
+    for (int i = 0; i < rule_count(); i++)
+        if (!rule_at(i)->holds(&view))
+            return i;
+    return -1;
+}
+
+const char *recipe_rule_keys(int rule)
+{
+    return rule_at(rule)->reads;
 }
 
 void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_MOST_ROWS],

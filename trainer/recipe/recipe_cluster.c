@@ -68,16 +68,16 @@ static void derive_peak(struct recipe *recipe, const struct cluster_profile *pro
                       where, recipe->cluster.profile, profile_dtype_name(dtype));
 }
 
-bool recipe_read_profile(struct recipe *recipe, struct problems *problems)
+bool recipe_read_profile(struct recipe *recipe, struct profile_cache *cache, struct problems *problems)
 {
     const struct recipe_cluster *cluster = &recipe->cluster;
     struct problems faults = {0};
-    struct cluster_profile *profile = NULL;
     struct text where = {0};
     if (cluster->profile == NULL)
         return true;
     origin_text(recipe, row_of("cluster.profile"), &where);
-    bool good = profile_load(cluster->profile, &profile, &faults) == OK;
+    bool good = profile_cache_load(cache, cluster->profile, &faults) == OK;
+    const struct cluster_profile *profile = cache->profile;
     for (size_t i = 0; i < faults.count; i++)
         problems_add(problems, "%s: cluster.profile: %s", where.chars, faults.list[i].text);
     if (good && !profile->device.is_cpu && cluster->gpus_per_node > profile->node.devices) {
@@ -93,7 +93,6 @@ bool recipe_read_profile(struct recipe *recipe, struct problems *problems)
         derive_node(recipe, profile);
         derive_peak(recipe, profile, where.chars, problems);
     }
-    profile_destroy(profile);
     problems_free(&faults);
     text_free(&where);
     return good;

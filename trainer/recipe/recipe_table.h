@@ -11,6 +11,7 @@
 #include "trainer/recipe/recipe.h"
 
 #include "trainer/files/yaml.h"
+#include "trainer/plan/profile/profile.h"
 #include <sys/types.h>
 
 enum row_type {
@@ -136,7 +137,7 @@ bool recipe_read_schedule(struct recipe *recipe, struct problems *problems);
 
 /* Checks cluster.profile, and fills logging.peak_flops from it where that was not given; false with a problem
  * when the profile cannot be used. */
-bool recipe_read_profile(struct recipe *recipe, struct problems *problems);
+bool recipe_read_profile(struct recipe *recipe, struct profile_cache *cache, struct problems *problems);
 
 /* ---- names and folders: recipe_paths.c ---- */
 
@@ -150,9 +151,34 @@ void recipe_paths_free(struct recipe_paths *paths);
 void recipe_derive_paths(struct recipe *recipe, const char *path, const struct recipe_paths *in_files,
                          struct problems *problems);
 
+/* The index of the first rule that does not hold; -1: all hold. */
+int recipe_first_broken(const struct recipe *recipe, int world_size);
 /* Adds a problem for each rule that does not hold; rules that read a row in `bad` are left out. */
 void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_MOST_ROWS],
                   struct problems *problems);
+
+/* ---- loading: recipe.c ---- */
+
+struct recipe_loader {
+    struct recipe *recipe;
+    struct problems *problems;
+    const char *text; // of the first file; NULL: it is read
+    bool quiet;       // no warnings
+    bool complete;    // all files were read
+    bool bad[RECIPE_MOST_ROWS];
+    struct recipe_paths in_files;
+    struct profile_cache profile;
+};
+/* Fills a recipe of zeros with the defaults, the files and the overrides, in this order. */
+void recipe_read(struct recipe_loader *loader, const char *path, const char *const *overrides,
+                 size_t override_count);
+/* Then adds what is derived from that, before the rules are checked. */
+void recipe_complete(struct recipe_loader *loader, const char *path, int world_size);
+/* For a recipe without errors: warnings about values that are ignored or changed, and the origins of derived
+ * values. */
+void recipe_settle(struct recipe_loader *loader);
+/* Frees all but the recipe. */
+void recipe_loader_free(struct recipe_loader *loader);
 
 /* Adds a problem for each missing file that the recipe names and its run reads. schedule: also for the file
  * of the schedule, which otherwise has been read already. */

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/advice/advice.h"
 
-#include "trainer/memory/memory_formula.h"
 #include "trainer/plan/advice/advice_list.h"
 #include "trainer/plan/rows/rows.h"
 
@@ -49,20 +48,6 @@ static struct recipe *load_changed(const struct search *s, const char *change)
     return status == OK ? recipe : NULL;
 }
 
-/* The most that a rank allocates, by the formula: quick, without the scratch of reductions between GPUs. */
-static enum status formula_bytes(const struct run *run, int64_t *out)
-{
-    *out = 0;
-    for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
-        struct memory_table table;
-        const int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp});
-        TRY(memory_formula(run, rank, run_threads(run, run->mesh.world), &table));
-        *out = table.bytes > *out ? table.bytes : *out;
-        memory_table_free(&table);
-    }
-    return OK;
-}
-
 /* ---- one change ---- */
 
 static void insert(struct advice *out, const struct advice_item *item)
@@ -107,7 +92,7 @@ static bool consider(struct search *s, const char *change)
         return false;
     }
     s->out->considered++;
-    if (s->plans_left > 0 && formula_bytes(&run, &bytes) == OK &&
+    if (s->plans_left > 0 && step_plan_formula_bytes(&run, &bytes) == OK &&
         step_plan_needed(s->base->profile, &run, bytes) <= s->base->device_bytes)
         plan_change(s, &run, change);
     run_destroy(&run);

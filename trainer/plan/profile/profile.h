@@ -151,6 +151,16 @@ struct cluster_profile {
 MUST_USE enum status profile_load(const char *name_or_path, struct cluster_profile **out,
                                   struct problems *problems);
 
+/* The profile that was loaded last; {0} at first. */
+struct profile_cache {
+    char *name;
+    struct cluster_profile *profile;
+};
+/* profile_load(), unless it is the last one. */
+MUST_USE enum status profile_cache_load(struct profile_cache *cache, const char *name_or_path,
+                                        struct problems *problems);
+void profile_cache_free(struct profile_cache *cache);
+
 /* A profile with the defaults of the table, for programs that measure one; required fields are 0 or NULL. */
 struct cluster_profile *profile_create(void);
 /* Takes NULL. */

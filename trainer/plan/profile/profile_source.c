@@ -167,3 +167,21 @@ bool profile_sources_read(struct cluster_profile *profile, const char *name_or_p
     text_free(&from);
     return problems->errors == before;
 }
+
+enum status profile_cache_load(struct profile_cache *cache, const char *name_or_path,
+                               struct problems *problems)
+{
+    if (cache->name != NULL && strcmp(cache->name, name_or_path) == 0)
+        return OK;
+    profile_cache_free(cache);
+    TRY(profile_load(name_or_path, &cache->profile, problems));
+    cache->name = text_copy(name_or_path);
+    return OK;
+}
+
+void profile_cache_free(struct profile_cache *cache)
+{
+    free(cache->name);
+    profile_destroy(cache->profile);
+    *cache = (struct profile_cache){.name = NULL};
+}

@@ -8,12 +8,6 @@
 #include <string.h>
 #include <strings.h>
 
-/* The profile of one row after the other, loaded when its name changes. */
-struct cache {
-    char *name;
-    struct cluster_profile *profile;
-};
-
 /* ---- a row's recipe ---- */
 
 /* The first problem, without the words that a recipe's own user would need. */
@@ -95,15 +89,10 @@ static struct recipe *recipe_of(const struct table_options *options, struct row_
     return recipe;
 }
 
-static enum status load_profile(struct cache *cache, const char *name)
+static enum status load_profile(struct profile_cache *cache, const char *name)
 {
     struct problems problems = {0};
-    if (cache->name != NULL && strcmp(cache->name, name) == 0)
-        return OK;
-    free(cache->name);
-    profile_destroy(cache->profile);
-    *cache = (struct cache){.name = text_copy(name)};
-    enum status status = profile_load(name, &cache->profile, &problems);
+    const enum status status = profile_cache_load(cache, name, &problems);
     problems_free(&problems);
     return status;
 }
@@ -193,7 +182,8 @@ static void take_memory(struct table_row *row, const struct step_plan *plan)
 }
 
 /* A step of the recipe on its profile. */
-static enum status plan_recipe(struct table_row *row, const struct recipe *recipe, struct cache *cache)
+static enum status plan_recipe(struct table_row *row, const struct recipe *recipe,
+                               struct profile_cache *cache)
 {
     struct run run;
     struct step_plan plan;
@@ -225,7 +215,7 @@ static void difference(struct table_row *row, const struct table_row *more, doub
 }
 
 static enum status predict(struct table_row *row, const struct table_options *options,
-                           struct row_recipe *made, struct cache *cache)
+                           struct row_recipe *made, struct profile_cache *cache)
 {
     struct recipe *recipe = recipe_of(options, made, row->row, 0), *longer = NULL;
     struct table_row more = {.row = row->row};
@@ -249,7 +239,7 @@ static enum status predict(struct table_row *row, const struct table_options *op
 enum status table_predict(const struct published *published, const struct table_options *options,
                           struct table *out)
 {
-    struct cache cache = {.name = NULL};
+    struct profile_cache cache = {.name = NULL};
     enum status status = OK;
     *out = (struct table){.rows = calloc(published->count + 1, sizeof *out->rows), .count = published->count};
     if (out->rows == NULL)
@@ -270,8 +260,7 @@ enum status table_predict(const struct published *published, const struct table_
             row->reason = text_copy(made.reason.chars);
         row_recipe_free(&made);
     }
-    free(cache.name);
-    profile_destroy(cache.profile);
+    profile_cache_free(&cache);
     if (status == NO_MEMORY) {
         table_free(out);
         return status;

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""cuboid sweep: its layouts compared with cuboid recipe and cuboid plan, one by one; refusals; the CSV.
+
+    test_sweep.py CUBOID SOURCE_ROOT"""
+import csv
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+CUBOID = os.path.abspath(sys.argv[1])
+BASE = os.path.join(os.path.abspath(sys.argv[2]), "recipes", "gpt3-1.3b.yaml")
+ONE = ["cluster.profile=dgx-a100-40", "precision.params_dtype=bf16"]
+COMMON = ["cluster.profile=dgx-a100-40", "cluster.nodes=2", "cluster.gpus_per_node=8",
+          "parallel.data_parallel_size=auto", "train.global_batch_size=96", "precision.params_dtype=bf16"]
+failures = []
+
+
+def run(*arguments):
+    return subprocess.run([CUBOID, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+
+
+def expect(what, truth, done):
+    if not truth:
+        failures.append(what)
+        print(f"{what}: status {done.returncode}\n  stdout {done.stdout!r:.700}\n  stderr {done.stderr!r:.300}")
+
+
+def check(what, done, status, out="", err=""):
+    expect(what, done.returncode == status and out in done.stdout and err in done.stderr, done)
+
+
+def write(folder, axes, constraints=(), base=BASE):
+    path = os.path.join(folder, "sweep.yaml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"base: {base}\naxes:\n")
+        file.writelines(f"  {key}: [{', '.join(values)}]\n" for key, values in axes.items())
+        if constraints:
+            file.write("constraints:\n")
+            file.writelines(f"  - {constraint}\n" for constraint in constraints)
+    return path
+
+
+def plan_one_by_one(axes, holds):
+    """Step time and memory of each layout, "oom" or None, by its overrides."""
+    plans = {}
+    for values in itertools.product(*axes.values()):
+        words = [f"{key}={value}" for key, value in zip(axes, values)]
+        if not holds(dict(zip(axes, values))):
+            plans[" ".join(words)] = None
+            continue
+        done = run("plan", BASE, *COMMON, *words, "--json")
+        plan = json.loads(done.stdout) if done.returncode < 2 else None
+        plans[" ".join(words)] = plan and (plan["step_time_s"], plan["memory_peak_bytes"], plan["fits"])
+    return plans
+
+
+def test_every_layout(folder):
+    axes = {"tp": ["1", "2", "3", "4"], "pp": ["1", "2", "4"], "pipeline.schedule": ["1f1b", "interleaved"],
+            "train.micro_batch_size": ["1", "6"]}
+    path, table = write(folder, axes, ["tp * pp < 16"]), os.path.join(folder, "sweep.csv")
+    done = run("sweep", path, *COMMON, "--top", "3", "-o", table)
+    check("a sweep", done, 0, out="tp=1 pp=1")
+    plans = plan_one_by_one(axes, lambda values: int(values["tp"]) * int(values["pp"]) < 16)
+    with open(table, encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = {row["overrides"].replace(" cluster.profile=dgx-a100-40", ""): row for row in rows}
+    expect("legal layouts", set(found) == {words for words, plan in plans.items() if plan is not None}, done)
+    oom = 0
+    for words, row in found.items():
+        step, memory, fits = plans[words]
+        oom += not fits
+        same = row["status"] == "ok" and float(row["step_time_s"]) == step and \
+            round(float(row["memory_gb"]) * 1e9) == memory if fits else row["status"] == "oom"
+        expect(f"as planned alone: {words}, {plans[words]}", same, done)
+    expect("some do not fit", oom > 0 and f"{oom} do not fit" in done.stdout, done)
+    refused = sum(plan is None for plan in plans.values())
+    expect("some are refused", refused > 10 and f"{refused} refused by rules" in done.stdout, done)
+    counts = [int(line.split()[0]) for line in done.stdout.split("by reason:\n")[1].splitlines() if line[:10].strip()]
+    expect("each layout has one reason", sum(counts) == refused + oom and counts == sorted(counts, reverse=True), done)
+    expect("fastest first", [float(row["step_time_s"]) for row in rows if row["status"] == "ok"] ==
+           sorted(step for step, _, fits in filter(None, plans.values()) if fits), done)
+    expect("three are printed", len(re.findall(r"^ +[123] +[0-9.]+ ", done.stdout, re.M)) == 3, done)
+    back = run("table", table, "--recipe", BASE, "--json")
+    errors = [row["predicted_s"] / row["printed_s"] - 1 for row in json.loads(back.stdout)["rows"]
+              if row["printed_s"] and "pp1" not in row["layout"]]
+    expect("cuboid table predicts the same", len(errors) > 5 and max(map(abs, errors)) < 1e-9, back)
+
+
+def test_no_layout(folder):
+    path = write(folder, {"tp": ["3", "5"], "pp": ["1", "2"]})
+    done = run("sweep", path, *COMMON)
+    check("no legal layout", done, 1, out="no layout can be planned; most were rejected by: ")
+    expect("the rule that rejected most", "model.num_attention_heads" in done.stdout.split("most were")[1], done)
+    change = re.search(r"leaves a layout: (\S+), which gives (.*)", done.stdout)
+    expect("the smallest change", change is not None and change.group(1) in ("tp=2", "tp=4"), done)
+    if change:
+        check("it leaves one", run("plan", BASE, *COMMON, *change.group(2).split()), 0)
+    path = write(folder, {"tp": ["1"], "train.micro_batch_size": ["32", "48"]})
+    done = run("sweep", path, *ONE, "dp=2", "pp=1", "train.global_batch_size=384", "model.num_layers=48")
+    check("none fits", done, 1, out="most were rejected by: memory of the device")
+    expect("a change that fits", re.search(r"leaves a layout: (tp|train.micro_batch_size)=", done.stdout), done)
+
+
+def test_refusals(folder):
+    path = write(folder, {"tp": ["1", "x"], "depth": ["2"]})
+    done = run("sweep", path)
+    check("a value and a key", done, 2, err="sweep.yaml:3: axes: parallel.tensor_parallel_size \"x\" is not an integer")
+    expect("both are reported", "sweep.yaml:4: axes: unknown key depth" in done.stderr, done)
+    check("no sweep", run("sweep"), 2, err="no sweep given")
+    check("a sweep that does not exist", run("sweep", path + ".none"), 2, err="sweep.yaml.none")
+    path = write(folder, {"tp": ["1"]})
+    check("no profile", run("sweep", path), 2, err="has no cluster.profile, which a sweep needs")
+    check("two sweeps", run("sweep", path, path), 2, err="is not key=value")
+    check("an unknown key", run("sweep", path, "model.depth=3"), 2, err="unknown key model.depth")
+    check("a CSV that cannot be written", run("sweep", path, *COMMON, "-o", folder), 2, err="-o ")
+    path = write(folder, {"tp": ["1"]}, base="none.yaml")
+    check("a base that does not exist", run("sweep", path), 2, err="none.yaml")
+    path = write(folder, {"tp": ["1"]}, ["tp + 1 < 3"])
+    check("a constraint", run("sweep", path), 2, err="\"tp + 1 < 3\" has \"+\" where")
+
+
+with tempfile.TemporaryDirectory() as temporary:
+    test_every_layout(temporary)
+    test_no_layout(temporary)
+    test_refusals(temporary)
+print("\n".join(failures) if failures else "all as expected")
+sys.exit(1 if failures else 0)

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid sweep: the layouts of a recipe, planned and compared. */
+#include "tools/cli/sweep/cmd_sweep.h"
+
+#include "base/clock.h"
+#include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
+#include "tools/cli/sweep/sweep_output.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char help[] =
+    "cuboid sweep SWEEP.yaml [key=value ...] [--top N] [-o FILE.csv]\n"
+    "\n"
+    "Plans every layout of a recipe with the given values of some keys, and prints the fastest that fit\n"
+    "(docs/planning.md). Layouts that a rule of the recipe refuses, or that do not fit, are counted with\n"
+    "the reason. Needs a cluster profile, but neither data nor a GPU.\n"
+    "\n"
+    "  base: gpt3-175b.yaml                     a recipe, relative to the file\n"
+    "  axes:                                    recipe keys and their values\n"
+    "    tp: [1, 2, 4, 8]\n"
+    "    pipeline.schedule: [1f1b, zb-h1]\n"
+    "  constraints: [tp * pp <= 64]             optional\n"
+    "\n"
+    "  key=value      recipe keys of the base\n"
+    "  --top N        layouts to print; default 10\n"
+    "  -o FILE.csv    also write all legal layouts, with the columns of cuboid table --columns\n"
+    "\n"
+    "Exit status: 0 if a layout was planned; 1 if none was; 2 for a file or recipe that cannot be used.\n";
+
+struct arguments {
+    int64_t top;
+    const char *csv;
+    const char **rest; // the file, overrides, one more
+    int rest_count;
+};
+
+static enum status parse(int argc, char **argv, struct arguments *out)
+{
+    *out = (struct arguments){.top = 10, .rest = calloc((size_t)argc + 2, sizeof(char *))};
+    const struct option options[] = {
+        {"--top", OPTION_INTEGER, &out->top, 1, 1e9},
+        {"--output", OPTION_TEXT, &out->csv, 0, 0},
+        {"-o", OPTION_TEXT, &out->csv, 0, 0},
+    };
+    if (out->rest == NULL)
+        return fail(NO_MEMORY, "no memory for the arguments");
+    TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
+    if (out->rest_count == 0)
+        return fail(BAD_USAGE, "no sweep given; use cuboid sweep SWEEP.yaml (cuboid sweep --help)");
+    for (int i = 1; i < out->rest_count; i++)
+        if (strchr(out->rest[i], '=') == NULL)
+            return fail(BAD_USAGE, "%s is not key=value; one sweep at a time", out->rest[i]);
+    const char *fault = out->csv != NULL ? file_place_fault(out->csv) : NULL;
+    if (fault != NULL)
+        return fail(BAD_USAGE, "-o %s %s", out->csv, fault);
+    out->rest[out->rest_count++] = "cluster.device=dry";
+    return OK;
+}
+
+/* ---- progress, on a terminal ---- */
+
+struct watch {
+    double shown; // when; 0: never
+    double begun; // of the phase
+    int phase;
+};
+
+static void show_progress(void *context, enum sweep_phase phase, int64_t done, int64_t count)
+{
+    struct watch *watch = context;
+    const double now = clock_s();
+    char left[NUMBER_CHARS];
+    if (watch->phase != (int)phase)
+        *watch = (struct watch){.shown = watch->shown, .begun = now, .phase = (int)phase};
+    if (now - watch->begun < 0.5 || now - watch->shown < 0.1 || done == 0)
+        return;
+    watch->shown = now;
+    fprintf(stderr, "\r\033[K%s: %lld of %lld layouts, %s left",
+            phase == SWEEP_CHECKING ? "checking" : "planning", (long long)done, (long long)count,
+            seconds_text((now - watch->begun) / (double)done * (double)(count - done), left));
+    fflush(stderr);
+}
+
+/* ---- one sweep ---- */
+
+static enum status suggest(struct sweep *sweep)
+{
+    struct text change = {0}, layout = {0};
+    if (sweep->reason_count > 0)
+        print_line(stdout, "no layout can be planned; most were rejected by: %s", sweep->reasons[0].what);
+    const enum status status = sweep_smallest_change(sweep, &change, &layout);
+    if (status == OK && change.length > 0)
+        print_line(stdout, "smallest change of one axis that leaves a layout: %s, which gives %s",
+                   change.chars, layout.chars);
+    else if (status == OK)
+        fputs("no change of one axis was found that leaves a layout\n", stdout);
+    text_free(&change);
+    text_free(&layout);
+    return status;
+}
+
+static enum status write_csv(const struct sweep *sweep, const char *path)
+{
+    struct text csv = {0};
+    enum status status = sweep_csv(sweep, &csv);
+    if (status == OK)
+        status = file_write_atomic(path, csv.chars, csv.length);
+    text_free(&csv);
+    return status;
+}
+
+static enum status show(struct sweep *sweep, const struct arguments *arguments)
+{
+    sweep_print(sweep, arguments->top, stdout);
+    if (sweep->best_count == 0)
+        TRY(suggest(sweep));
+    return arguments->csv != NULL ? write_csv(sweep, arguments->csv) : OK;
+}
+
+static enum status read_and_make(const struct arguments *arguments, struct sweep_file *file,
+                                 struct sweep *sweep)
+{
+    struct problems problems = {0};
+    struct watch watch = {.phase = -1};
+    const struct sweep_options options = {.overrides = arguments->rest + 1,
+                                          .override_count = (size_t)arguments->rest_count - 1,
+                                          .progress = isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
+                                          .context = &watch};
+    enum status status = sweep_file_read(arguments->rest[0], file, &problems);
+    if (status == OK) {
+        status = sweep_make(file, &options, sweep, &problems);
+        if (status != OK)
+            sweep_file_free(file);
+    }
+    if (watch.shown > 0.0)
+        fputs("\r\033[K", stderr);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    return status;
+}
+
+static int run(const struct arguments *arguments)
+{
+    struct sweep_file file;
+    struct sweep sweep;
+    int status = exit_status_of_input(read_and_make(arguments, &file, &sweep));
+    if (status != 0)
+        return status;
+    status = exit_status(show(&sweep, arguments));
+    status = status == 0 && sweep.best_count == 0 ? 1 : status;
+    sweep_free(&sweep);
+    sweep_file_free(&file);
+    return status;
+}
+
+int cmd_sweep(int argc, char **argv)
+{
+    struct arguments arguments;
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        fputs(help, stdout);
+        return 0;
+    }
+    int status = exit_status_of_input(parse(argc, argv, &arguments));
+    if (status == 0)
+        status = run(&arguments);
+    free(arguments.rest);
+    return status;
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/recipe/recipe_variants.h"
+
+#include "trainer/recipe/recipe_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct recipe_variants {
+    struct recipe_loader loader; // before anything is derived
+    char *path;
+    int world_size;
+};
+
+static struct recipe *allocate_recipe(void)
+{
+    struct recipe *recipe = calloc(1, sizeof *recipe);
+    if (recipe == NULL)
+        die(__FILE__, __LINE__, "recipe", "out of memory for a recipe");
+    return recipe;
+}
+
+enum status recipe_variants_open(const char *path, const char *const *overrides, size_t override_count,
+                                 int world_size, struct recipe_variants **out, struct problems *problems)
+{
+    const size_t before = problems->errors;
+    struct recipe_variants *variants = calloc(1, sizeof *variants);
+    if (variants == NULL)
+        return fail(NO_MEMORY, "no memory for a recipe");
+    *variants = (struct recipe_variants){.loader = {.recipe = allocate_recipe(), .problems = problems},
+                                         .path = text_copy(path),
+                                         .world_size = world_size};
+    recipe_read(&variants->loader, path, overrides, override_count);
+    variants->loader.problems = NULL;
+    variants->loader.quiet = true;
+    if (variants->loader.complete && problems->errors == before) {
+        *out = variants;
+        return OK;
+    }
+    recipe_variants_close(variants);
+    return fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors - before);
+}
+
+void recipe_variants_close(struct recipe_variants *variants)
+{
+    if (variants == NULL)
+        return;
+    recipe_destroy(variants->loader.recipe);
+    recipe_loader_free(&variants->loader);
+    free(variants->path);
+    free(variants);
+}
+
+bool recipe_change_is_valid(const struct recipe_change *change, struct text *why)
+{
+    const struct recipe_row *row = &recipe_rows[row_of(change->key)];
+    struct recipe *scratch = allocate_recipe();
+    bool automatic;
+    const bool good = value_set(scratch, row, change->value, &automatic, why);
+    value_free(scratch, row);
+    free(scratch);
+    return good;
+}
+
+/* ---- copies ---- */
+
+static void *allocate_list(size_t count, size_t size)
+{
+    void *list = calloc(count + 1, size);
+    if (list == NULL)
+        die(__FILE__, __LINE__, "recipe", "out of memory for %zu values", count);
+    return list;
+}
+
+static char *copy_or_null(const char *text)
+{
+    return text != NULL ? text_copy(text) : NULL;
+}
+
+static void copy_names(struct recipe_names *to, const struct recipe_names *from)
+{
+    *to = (struct recipe_names){allocate_list(from->count, sizeof *to->list), from->count};
+    for (size_t i = 0; i < from->count; i++)
+        to->list[i] = text_copy(from->list[i]);
+}
+
+static void copy_sources(struct recipe_sources *to, const struct recipe_sources *from)
+{
+    *to = (struct recipe_sources){allocate_list(from->count, sizeof *to->list), from->count};
+    for (size_t i = 0; i < from->count; i++)
+        to->list[i] = (struct recipe_source){text_copy(from->list[i].path), from->list[i].weight};
+}
+
+/* Gives `to` its own copy of a field of `from`. */
+static void copy_value(struct recipe *to, const struct recipe *from, const struct recipe_row *row)
+{
+    void *out = (char *)to + row->offset;
+    const void *in = (const char *)from + row->offset;
+    switch (row->type) {
+    case ROW_TEXT:
+    case ROW_WORD:
+        *(char **)out = copy_or_null(*(char *const *)in);
+        break;
+    case ROW_LAYERS: {
+        const struct recipe_layers *list = in;
+        struct recipe_layers copy = {allocate_list(list->count, sizeof *list->list), list->count};
+        if (list->count > 0)
+            memcpy(copy.list, list->list, list->count * sizeof *list->list);
+        *(struct recipe_layers *)out = copy;
+        break;
+    }
+    case ROW_NAMES:
+        copy_names(out, in);
+        break;
+    case ROW_SOURCES:
+        copy_sources(out, in);
+        break;
+    case ROW_BASE:
+    case ROW_BOOL:
+    case ROW_INT:
+    case ROW_COUNT:
+    case ROW_REAL:
+    case ROW_CHOICE:
+    case ROW_SPLIT:
+    case ROW_TYPES:
+        break; // values: copied with the struct
+    }
+}
+
+static struct recipe *copy_recipe(const struct recipe *from)
+{
+    struct recipe *recipe = allocate_recipe();
+    *recipe = *from;
+    recipe->files = (struct recipe_names){.list = NULL};
+    for (int i = 0; i < recipe_row_count; i++)
+        copy_value(recipe, from, &recipe_rows[i]);
+    return recipe;
+}
+
+/* ---- variants ---- */
+
+static void set(struct recipe *recipe, const struct recipe_change *change)
+{
+    const int row = row_of(change->key);
+    struct text why = {0};
+    bool automatic;
+    CHECK(value_set(recipe, &recipe_rows[row], change->value, &automatic, &why));
+    if (automatic)
+        value_free(recipe, &recipe_rows[row]);
+    recipe->origin[row] = (struct recipe_origin){.kind = automatic ? FROM_DEFAULT : FROM_COMMAND_LINE};
+}
+
+/* A copy with the changes, and all that is derived from them; the rules are not checked. */
+static void make(struct recipe_variants *variants, const struct recipe_change *changes, size_t count,
+                 struct problems *problems, struct recipe_loader *out)
+{
+    *out = variants->loader;
+    out->recipe = copy_recipe(variants->loader.recipe);
+    out->problems = problems;
+    for (size_t i = 0; i < count; i++)
+        set(out->recipe, &changes[i]);
+    recipe_complete(out, variants->path, variants->world_size);
+    variants->loader.profile = out->profile;
+}
+
+enum status recipe_variant(struct recipe_variants *variants, const struct recipe_change *changes,
+                           size_t count, struct recipe **out, int *rule)
+{
+    struct problems problems = {0};
+    struct recipe_loader loader;
+    make(variants, changes, count, &problems, &loader);
+    *rule = problems.errors == 0 ? recipe_first_broken(loader.recipe, variants->world_size) : -1;
+    const bool good = problems.errors == 0 && *rule < 0;
+    if (good) {
+        recipe_derive_paths(loader.recipe, variants->path, &loader.in_files, &problems);
+        recipe_settle(&loader);
+        *out = loader.recipe;
+    } else
+        recipe_destroy(loader.recipe);
+    problems_free(&problems);
+    return good ? OK : BAD_RECIPE;
+}
+
+void recipe_variant_explain(struct recipe_variants *variants, const struct recipe_change *changes,
+                            size_t count, struct problems *problems)
+{
+    struct recipe_loader loader;
+    make(variants, changes, count, problems, &loader);
+    recipe_check(loader.recipe, variants->world_size, loader.bad, problems);
+    recipe_destroy(loader.recipe);
+}
