@@ -90,6 +90,31 @@ def test_refusals(folder):
     expect("training refuses assumptions", done.returncode == 2 and "assume.norm" in done.stderr, done)
 
 
+def test_limits():
+    own = planned()
+    for keys in ([], ["parallel.zero_stage=3"], ["pp=4", "train.global_batch_size=8"]):
+        got = planned(*keys)
+        times = [limit for limit in got["limits"] if limit["limit"] != "memory"]
+        parts = {**got["breakdown_s"]}
+        parts["compute"] = parts.pop("matmul") + parts.pop("attention")
+        large = sorted((value / got["step_time_s"], name) for name, value in parts.items())
+        large = [(share, name) for share, name in large[::-1] if share >= 0.05]
+        expect(f"the limits of {keys} are the large parts", [name for _, name in large] == [t["limit"] for t in times]
+               and all(abs(share - t["fraction"]) < 1e-5 for (share, _), t in zip(large, times)), got)
+    full = planned("assume.reserved_bytes=80000000000")
+    expect("memory is the first limit where it does not fit", full["limits"][0]["limit"] == "memory" and
+           full["limits"][0]["fraction"] > 1 and not full["fits"], full)
+    used = planned(f"assume.reserved_bytes={int(0.95 * own['device_memory_bytes'] - own['needed_bytes'])}")
+    expect("and the last where it nearly does", used["fits"] and used["limits"][-1]["limit"] == "memory", used)
+    for zero in (0, 1, 3):
+        got = planned(f"parallel.zero_stage={zero}")["exposed_communication_s"]
+        expect("gathers and reductions of ZeRO are apart", (got["zero"] > got["dp"]) == (zero > 0), got)
+    expect("nothing is in host memory", own["host_memory_bytes"] == 0, own)
+    host = planned("memory.offload_optimizer=true")
+    moved = own["memory_bytes"]["moments"] - host["memory_bytes"]["moments"]
+    expect("an offloaded optimizer is", host["host_memory_bytes"] >= moved > 0, (host, moved))
+
+
 def test_critical_path():
     """Its parts add up to the step, on random plans; and it is printed."""
     draw = random.Random(4)
@@ -109,7 +134,8 @@ def test_critical_path():
     expect("on one rank it is the breakdown", all(abs(alone["breakdown_s"][part] - value) < 1e-6 for part, value in
                                                   alone["critical_path_s"].items()), alone)
     done = plan(GPT3, *ON_A100)
-    expect("the critical path is printed", "critical path: " in done.stdout and "pp 1 " in done.stdout, done.stdout)
+    expect("the critical path is printed", "critical path: " in done.stdout and "limited by compute" in done.stdout
+           and "(null)" not in done.stdout and "pp 1 " in done.stdout, done.stdout)
 
 
 def random_keys(draw):
@@ -292,6 +318,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_training(scratch)
     test_advice()
     test_critical_path()
+    test_limits()
     test_sums()
     test_effects()
     test_refusals(scratch)

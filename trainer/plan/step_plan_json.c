@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/step_plan.h"
 
+#include "trainer/plan/limits.h"
 #include "trainer/plan/model_flops.h"
 
 #include <math.h>
@@ -16,6 +17,15 @@ static void add_integer(struct text *out, const char *key, int64_t value)
     text_add(out, ", \"%s\": %lld", key, (long long)value);
 }
 
+/* What the rank with the most of it keeps in host memory: offloaded activations and optimizer. */
+static int64_t host_bytes(const struct step_plan *plan)
+{
+    int64_t most = 0;
+    for (int i = 0; i < plan->count; i++)
+        most = plan->rows[i].part_bytes[PART_HOST] > most ? plan->rows[i].part_bytes[PART_HOST] : most;
+    return most;
+}
+
 static void add_memory(const struct step_plan *plan, struct text *out)
 {
     const struct part_row *row = &plan->rows[plan->fullest];
@@ -26,6 +36,7 @@ static void add_memory(const struct step_plan *plan, struct text *out)
         text_add(out, "%s\"%s\": %lld", part > 0 ? ", " : "", part_name((enum part)part),
                  (long long)row->part_bytes[part]);
     text_add(out, "}");
+    add_integer(out, "host_memory_bytes", host_bytes(plan));
     if (plan->profile == NULL)
         return;
     add_integer(out, "device_memory_bytes", plan->device_bytes);
@@ -109,6 +120,8 @@ static void add_times(const struct step_plan *plan, struct text *out)
                plan->profile->fit.error_fraction > 0.0 ? plan->profile->fit.error_fraction : NAN);
     add_breakdown(plan, out);
     add_critical_path(plan, out);
+    text_add(out, ", \"limits\": ");
+    plan_limits_json(plan, out);
 }
 
 static void add_assumed(const struct step_plan *plan, struct text *out)

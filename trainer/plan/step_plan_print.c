@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/step_plan.h"
 
+#include "trainer/plan/limits.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,9 +21,9 @@ static const char *const classes[COST_CLASSES] = {
     [COST_LAUNCH] = "kernel launches",
 };
 static const char *const groups[PREDICT_GROUPS] = {
-    [GROUP_TP] = "tensor-parallel messages", [GROUP_PP] = "pipeline messages",
-    [GROUP_DP] = "data-parallel messages",   [GROUP_HOST] = "copies from and to the host",
-    [GROUP_OTHER] = "other messages",
+    [GROUP_TP] = "tensor-parallel messages",      [GROUP_PP] = "pipeline messages",
+    [GROUP_DP] = "data-parallel messages",        [GROUP_ZERO] = "ZeRO gathers and reductions",
+    [GROUP_HOST] = "copies from and to the host", [GROUP_OTHER] = "other messages",
 };
 
 static void print_breakdown(const struct step_plan *plan, FILE *to)
@@ -135,6 +137,7 @@ static void print_times(const struct step_plan *plan, FILE *to)
     print_breakdown(plan, to);
     if (plan->step->spans != NULL)
         print_critical_path(plan, to);
+    plan_limits_print(plan, to);
     print_messages(plan, to);
     bytes_text(plan->needed_bytes, needed);
     bytes_text(plan->device_bytes, there);

@@ -10,23 +10,22 @@
 
 const char *predict_group_name(enum predict_group group)
 {
-    static const char *const names[] = {[GROUP_TP] = "tp",
-                                        [GROUP_PP] = "pp",
-                                        [GROUP_DP] = "dp",
-                                        [GROUP_HOST] = "host",
-                                        [GROUP_OTHER] = "other"};
+    static const char *const names[] = {
+        [GROUP_TP] = "tp",     [GROUP_PP] = "pp",     [GROUP_DP] = "dp",
+        [GROUP_ZERO] = "zero", [GROUP_HOST] = "host", [GROUP_OTHER] = "other"};
     CHECK(group < PREDICT_GROUPS);
     return names[group];
 }
 
-static enum predict_group kind_of(const struct tape_group *group)
+static enum predict_group kind_of(const struct tape_group *group, enum call call)
 {
+    const bool of_shards = call == CALL_REDUCE_SCATTER || call == CALL_ALL_GATHER;
     if (strncmp(group->name, "tp", 2) == 0 || strncmp(group->name, "kv", 2) == 0)
         return GROUP_TP;
     if (strncmp(group->name, "pp", 2) == 0)
         return GROUP_PP;
     if (strstr(group->name, "dp") != NULL || strcmp(group->name, "ties") == 0)
-        return GROUP_DP;
+        return of_shards ? GROUP_ZERO : GROUP_DP;
     return GROUP_OTHER;
 }
 
@@ -73,7 +72,7 @@ static enum status find_messages(struct predictor *p, const struct cost_options 
         struct lane_message *out = &rank->messages[i];
         bool same_bytes = false;
         const struct lane_message *before = same_ends(rank, i, &same_bytes);
-        *out = (struct lane_message){.group = kind_of(&tape->groups[message->group])};
+        *out = (struct lane_message){.group = kind_of(&tape->groups[message->group], message->call)};
         out->series = before != NULL ? before->series : meetings_series(p->meetings, tape, message);
         out->seconds = same_bytes ? before->seconds : message_s(options, rank, message, out->group);
         if (out->series < 0 || meeting_at(p->meetings, out->series, message->number) == NULL)

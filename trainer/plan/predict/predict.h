@@ -14,8 +14,9 @@
 #include "trainer/plan/cost/cost.h"
 #include "trainer/plan/tape/tape.h"
 
-/* Groups by what they are for. GROUP_HOST: copies between host and device. */
-enum predict_group { GROUP_TP, GROUP_PP, GROUP_DP, GROUP_HOST, GROUP_OTHER, PREDICT_GROUPS };
+/* Messages by what they are for. GROUP_ZERO: reduce-scatters and all-gathers of data-parallel ranks;
+ * GROUP_DP: their all-reduces. GROUP_HOST: copies between host and device. */
+enum predict_group { GROUP_TP, GROUP_PP, GROUP_DP, GROUP_ZERO, GROUP_HOST, GROUP_OTHER, PREDICT_GROUPS };
 const char *predict_group_name(enum predict_group group);
 
 struct predicted_rank {
