@@ -117,9 +117,22 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
                                                            pass_tensor(pass, block->middle), out));
 }
 
+/* What a program does that recomputes a layer without looking into it. */
+static enum status forward_discarded(const struct block *block, const struct pass *pass)
+{
+    struct tensor branch;
+    TRY(forward_features(block, pass));
+    TRY(mlp_forward_out(&block->mlp, pass, &branch));
+    return residual_forward(pass->env->compute, add_branch(pass, &block->mlp.out, block->mlp_site, branch,
+                                                           pass_tensor(pass, block->middle), branch));
+}
+
 static enum status recompute(const void *self, const struct pass *pass, struct tensor out)
 {
     const struct block *block = self;
+    if ((block->recomputed & RECOMPUTE_LAYER) != 0 && out.data == NULL &&
+        pass->env->options->recompute.extent == RECOMPUTE_WHOLE)
+        return forward_discarded(block, pass);
     if ((block->recomputed & RECOMPUTE_LAYER) != 0)
         return out.data != NULL ? forward(block, pass, out) : forward_features(block, pass);
     if ((block->recomputed & RECOMPUTE_NORM) != 0) {

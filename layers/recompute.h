@@ -20,6 +20,11 @@
 enum recompute_granularity { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 enum recompute_method { RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK };
 
+enum recompute_extent {
+    RECOMPUTE_NEEDED,
+    RECOMPUTE_WHOLE // also the output of each run: plans of programs that do so (assume.recompute)
+};
+
 /* Modules of a layer, as bits. */
 enum recompute_module {
     RECOMPUTE_CORE_ATTENTION = 1, // from q, k and v: attention output and log-sum-exp of the softmax
@@ -34,6 +39,7 @@ struct recompute {
     int64_t num_layers;           // with full: layers per run (uniform), or recomputed layers per stage
                                   // (block)
     unsigned modules;             // with selective
+    enum recompute_extent extent;
 };
 
 /* The run that contains a layer, in layer indices of the stage; modules 0: all activations are kept. */

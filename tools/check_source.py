@@ -63,6 +63,7 @@ VENDOR = {
     "yaml.h": ["trainer/files/yaml.c"],
     "jansson.h": ["trainer/*.c", "tests/unit/data/test_json_line.c"],
     "xxhash.h": ["trainer/files/checksum.c"],
+    "cminpack.h": ["trainer/plan/fit/fit_solve.c"],
     "utf8proc.h": ["trainer/tokenizer/*.c"],
     "criterion/*": ["tests/unit/*"],
     "ucontext.h": ["tests/emulator/*"],

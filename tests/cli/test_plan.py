@@ -66,6 +66,14 @@ def test_effects():
     expect("and stores its scores", unfused["memory_peak_bytes"] > own["memory_peak_bytes"], unfused)
     norm = planned("assume.norm=unfused")
     expect("unfused norms are slower", norm["breakdown_s"]["memory_bound"] > own["breakdown_s"]["memory_bound"], norm)
+    full, whole = (planned("memory.recompute_granularity=full", f"assume.recompute={extent}", "model.num_layers=4")
+                   for extent in ("needed", "whole"))
+    # Of the 2 layers of a rank also the matmul 8192 x 2048, of which it has half, for the 16 samples of a replica.
+    seconds = whole["hfu"] * whole["step_time_s"] - full["hfu"] * full["step_time_s"]
+    expected = 2 * (2 * 8192 * 2048 / 2) * (16 * 2048) / 312e12
+    expect("the whole forward pass is repeated", abs(seconds - expected) < 1e-6 * expected, (seconds, expected))
+    expect("with its reduction", whole["breakdown_s"]["tp"] > full["breakdown_s"]["tp"], whole)
+    expect("and no more memory", whole["memory_peak_bytes"] == full["memory_peak_bytes"], whole)
     hidden = planned("assume.tp_overlap=1")
     expect("hidden messages take no time", hidden["breakdown_s"]["tp"] == 0 < own["breakdown_s"]["tp"], hidden)
     nodes = planned("dp=auto", "cluster.nodes=4")

@@ -6,12 +6,12 @@
 #include "parallel/comm.h"
 #include "tools/cli/cmd_generate.h"
 #include "tools/cli/cmd_plan.h"
-#include "tools/cli/cmd_profile.h"
 #include "tools/cli/cmd_recipe.h"
 #include "tools/cli/cmd_train.h"
 #include "tools/cli/cmd_verify.h"
 #include "tools/cli/data/cmd_data.h"
 #include "tools/cli/doctor/cmd_doctor.h"
+#include "tools/cli/profile/cmd_profile.h"
 #include "tools/cli/schedule/cmd_schedule.h"
 #include "tools/cli/sweep/cmd_sweep.h"
 #include "tools/cli/table/cmd_table.h"
@@ -39,7 +39,7 @@ static const struct command {
     {"data", cmd_data, "prepare | inspect", "tokenize text into datasets, and inspect them"},
     {"recipe", cmd_recipe, "RECIPE [key=value ...]",
      "validate a recipe; print every key with its value and origin"},
-    {"profile", cmd_profile, "check NAME | --list", "check and list cluster profiles"},
+    {"profile", cmd_profile, "check NAME | fit TABLE... | --list", "check, list and fit cluster profiles"},
     {"doctor", cmd_doctor, "[--profile FILE]", "report this machine's devices, libraries and speed"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };

@@ -89,6 +89,8 @@ static const struct choice assumed_attentions[] = {
     IS("flash3", ASSUME_ATTENTION_FLASH3), {0}};
 static const struct choice assumed_fusions[] = {
     IS("fused", ASSUME_FUSED), IS("unfused", ASSUME_UNFUSED), {0}};
+static const struct choice assumed_recomputes[] = {
+    IS("needed", RECOMPUTE_NEEDED), IS("whole", RECOMPUTE_WHOLE), {0}};
 static const struct choice assumed_dtypes[] = {
     IS("own", ASSUME_DTYPE_OWN), IS("fp32", ASSUME_DTYPE_FP32), IS("bf16", ASSUME_DTYPE_BF16), {0}};
 static const struct choice assumed_partitions[] = {

@@ -489,6 +489,10 @@ const struct recipe_row recipe_rows[] = {
     ROW("assume.activation", CHOICE, assume.activation, "fused",
         "Activation functions: one kernel, or one for each operation of the formula.",
         .choices = assumed_fusions),
+    ROW("assume.recompute", CHOICE, layers.recompute.extent, "needed",
+        "With full recomputation: `needed` leaves out the last matmul and its reduction, which no backward "
+        "pass reads; `whole` repeats the forward pass as it is, as PyTorch's checkpoint() does.",
+        .choices = assumed_recomputes),
     ROW("assume.gradient_dtype", CHOICE, assume.gradient_dtype, "own",
         "Data type in which gradients are stored.", .choices = assumed_dtypes),
     ROW("assume.optimizer_bytes_per_parameter", INT, assume.optimizer_bytes_per_parameter, "0",

@@ -203,8 +203,8 @@ static void check_runs(struct recompute recompute, int layers, const char *expec
 
 Test(memory, runs)
 {
-    struct recompute uniform = {RECOMPUTE_FULL, RECOMPUTE_UNIFORM, 1, 0};
-    struct recompute block = {RECOMPUTE_FULL, RECOMPUTE_BLOCK, 2, 0};
+    struct recompute uniform = {.granularity = RECOMPUTE_FULL, .method = RECOMPUTE_UNIFORM, .num_layers = 1};
+    struct recompute block = {.granularity = RECOMPUTE_FULL, .method = RECOMPUTE_BLOCK, .num_layers = 2};
     check_runs(uniform, 3, "xxx");
     uniform.num_layers = 2;
     check_runs(uniform, 5, "x.x.x");
@@ -212,6 +212,6 @@ Test(memory, runs)
     check_runs(uniform, 3, "x..");
     check_runs(block, 5, "xx---");
     check_runs(block, 1, "x");
-    check_runs((struct recompute){RECOMPUTE_NONE, RECOMPUTE_BLOCK, 2, RECOMPUTE_NORM}, 3, "---");
-    check_runs((struct recompute){RECOMPUTE_SELECTIVE, RECOMPUTE_BLOCK, 2, RECOMPUTE_NORM}, 3, "---");
+    check_runs((struct recompute){.granularity = RECOMPUTE_NONE, .modules = RECOMPUTE_NORM}, 3, "---");
+    check_runs((struct recompute){.granularity = RECOMPUTE_SELECTIVE, .modules = RECOMPUTE_NORM}, 3, "---");
 }

@@ -5,11 +5,11 @@
 #include "base/clock.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
+#include "tools/cli/table/table_argument.h"
 #include "tools/cli/table/table_output.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 static const char help[] =
@@ -93,53 +93,6 @@ static void show_progress(void *context, size_t done, size_t count)
 
 /* ---- one table ---- */
 
-static bool is_file(const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    return strchr(name, '/') != NULL || (dot != NULL && strcasecmp(dot, ".csv") == 0);
-}
-
-static enum status refuse_name(const char *name)
-{
-    const char *names[64];
-    size_t count = 0;
-    for (; shipped_tables[count].name != NULL && count < sizeof names / sizeof *names; count++)
-        names[count] = shipped_tables[count].name;
-    const char *near = nearest_name(name, names, count);
-    return fail(BAD_USAGE, "unknown table %s%s%s%s; run cuboid table --list, or give the path of a .csv",
-                name, near != NULL ? "; did you mean " : "", near != NULL ? near : "",
-                near != NULL ? "?" : "");
-}
-
-/* --recipe, which is the name of a shipped table or a path; else the recipe of the table. */
-static struct table_base choose_base(const char *recipe, const struct shipped_table *shipped)
-{
-    const struct shipped_table *other = recipe != NULL ? table_shipped(recipe) : NULL;
-    if (recipe != NULL && other == NULL)
-        return (struct table_base){.name = recipe};
-    shipped = other != NULL ? other : shipped;
-    return (struct table_base){shipped->name, shipped->yaml, strcmp(shipped->name, "default") == 0};
-}
-
-/* Reads the table, and chooses its base recipe. */
-static enum status open_table(const struct arguments *arguments, struct published *published,
-                              struct table_options *options, struct table_title *title)
-{
-    const char *name = arguments->rest[0];
-    const struct shipped_table *shipped = is_file(name) ? table_shipped("default") : table_shipped(name);
-    struct problems problems = {0};
-    if (shipped == NULL || (!is_file(name) && *shipped->csv == 0))
-        return refuse_name(name);
-    *title = (struct table_title){name, is_file(name) ? "rows of this file" : shipped->description};
-    options->base = choose_base(arguments->recipe, shipped);
-    enum status status =
-        is_file(name) ? published_read(name, published, &problems)
-                      : published_parse(name, shipped->csv, strlen(shipped->csv), published, &problems);
-    problems_print(&problems, stderr);
-    problems_free(&problems);
-    return status;
-}
-
 static enum status print(const struct table *table, const struct table_title *title,
                          const struct arguments *arguments)
 {
@@ -170,7 +123,8 @@ static int predict(const struct arguments *arguments)
                                     .override_count = (size_t)arguments->rest_count - 1,
                                     .progress = isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
                                     .context = &watch};
-    int status = exit_status_of_input(open_table(arguments, &published, &options, &title));
+    int status = exit_status_of_input(
+        table_open(arguments->rest[0], arguments->recipe, &published, &options.base, &title));
     if (status != 0)
         return status;
     status = exit_status(table_predict(&published, &options, &table));

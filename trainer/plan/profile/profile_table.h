@@ -26,6 +26,7 @@ struct profile_row {
     const char *unit;     // "" for texts; "1" for a fraction
     const char *help;
     const char *source; // of the default of an efficiency parameter
+    double spread;      // of an efficiency parameter: e^spread is a standard deviation; 0: not fitted
     double low, high;   // of numbers, inclusive
     bool above;         // low is excluded
     enum field_type type;

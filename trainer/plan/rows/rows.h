@@ -127,6 +127,9 @@ void row_recipe_check(struct row_recipe *made, const struct recipe *recipe);
 /* GPUs of the run: the cell, else the product of the degrees; 0: neither is printed. */
 double published_gpus(const struct published_row *row);
 
+/* The figures are of one layer's forward and backward pass of one microbatch. */
+bool published_is_layer(const struct published_row *row);
+
 /* ---- what was printed: rows_printed.c ---- */
 
 enum printed_from { // in order of precedence

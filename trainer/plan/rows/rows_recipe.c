@@ -137,6 +137,11 @@ double published_gpus(const struct published_row *row)
     return given(row, PUBLISHED_DP) ? ranks * row->number[PUBLISHED_DP] : 0.0;
 }
 
+bool published_is_layer(const struct published_row *row)
+{
+    return strcmp(row->cell[PUBLISHED_FIGURE], "layer") == 0;
+}
+
 static void make_degrees(const struct published_row *row, struct row_recipe *made)
 {
     const double tp = degree(row, PUBLISHED_TP), pp = degree(row, PUBLISHED_PP),

@@ -6,88 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-
-/* ---- a row's recipe ---- */
-
-/* The first problem, without the words that a recipe's own user would need. */
-static void add_reason(struct text *reason, const struct problems *problems)
-{
-    for (size_t i = 0; i < problems->count; i++) {
-        const char *text = problems->list[i].text;
-        if (problems->list[i].warning)
-            continue;
-        text += strncmp(text, "command line: ", 14) == 0 ? 14 : 0;
-        text_add(reason, "%s%s", reason->length > 0 ? "; " : "", text);
-    }
-}
-
-/* The profile of a data sheet for a row that names its GPU; NULL: none. */
-static const char *profile_of_gpu(const char *gpu)
-{
-    static const struct {
-        const char *word, *other, *profile;
-    } known[] = {
-        {"GB200", "", "gb200-nvl72"}, {"B200", "", "dgx-b200"},      {"H200", "", "dgx-h200"},
-        {"H100", "", "dgx-h100"},     {"A100", "40", "dgx-a100-40"}, {"A100", "", "dgx-a100-80"},
-        {"V100", "", "dgx-v100-32"},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strstr(gpu, known[i].word) != NULL && strstr(gpu, known[i].other) != NULL)
-            return known[i].profile;
-    return NULL;
-}
-
-static void set_profile(struct recipe_names *overrides, const char *name)
-{
-    struct text override = {0};
-    text_add(&override, "cluster.profile=%s", name);
-    row_recipe_set(overrides, override.chars);
-    text_free(&override);
-}
-
-static enum status load(const struct table_options *options, const struct recipe_names *overrides,
-                        struct recipe **out, struct problems *problems)
-{
-    const char *const *list = (const char *const *)overrides->list;
-    if (options->base.yaml == NULL)
-        return recipe_load(options->base.name, list, overrides->count, 0, out, problems);
-    return recipe_load_text(options->base.name, options->base.yaml, list, overrides->count, 0, out, problems);
-}
-
-/* Loads the recipe of a row with `layers` more layers; NULL with a reason. */
-static struct recipe *recipe_of(const struct table_options *options, struct row_recipe *made,
-                                const struct published_row *row, int layers)
-{
-    struct recipe *recipe = NULL;
-    struct problems problems = {0};
-    struct text more = {0};
-    row_recipe_set(&made->overrides, "cluster.device=dry");
-    row_recipe_set(&made->overrides, "cluster.dry_device=cuda");
-    if (options->profile != NULL)
-        set_profile(&made->overrides, options->profile);
-    for (size_t i = 0; i < options->override_count; i++)
-        row_recipe_set(&made->overrides, options->overrides[i]);
-    text_add(&more, "model.num_layers=%.0f", row->number[PUBLISHED_LAYERS] + layers);
-    if (layers > 0)
-        row_recipe_set(&made->overrides, more.chars);
-    text_free(&more);
-    if (load(options, &made->overrides, &recipe, &problems) == OK && recipe->cluster.profile == NULL &&
-        profile_of_gpu(row->cell[PUBLISHED_GPU_TYPE]) != NULL) {
-        recipe_destroy(recipe);
-        recipe = NULL;
-        set_profile(&made->overrides, profile_of_gpu(row->cell[PUBLISHED_GPU_TYPE]));
-        (void)!load(options, &made->overrides, &recipe, &problems);
-    }
-    add_reason(&made->reason, &problems);
-    problems_free(&problems);
-    if (recipe != NULL)
-        row_recipe_check(made, recipe);
-    if (recipe != NULL && recipe->cluster.profile == NULL)
-        text_add(&made->reason, "%sno cluster profile; use --profile NAME",
-                 made->reason.length > 0 ? "; " : "");
-    return recipe;
-}
 
 static enum status load_profile(struct profile_cache *cache, const char *name)
 {
@@ -214,20 +132,20 @@ static void difference(struct table_row *row, const struct table_row *more, doub
     row->overhead_s = 0.0;
 }
 
-static enum status predict(struct table_row *row, const struct table_options *options,
-                           struct row_recipe *made, struct profile_cache *cache)
+static enum status predict(struct table_row *row, const struct table_options *options, struct text *reason,
+                           struct profile_cache *cache)
 {
-    struct recipe *recipe = recipe_of(options, made, row->row, 0), *longer = NULL;
+    struct recipe *recipe = table_row_recipe(options, row->row, 0, reason), *longer = NULL;
     struct table_row more = {.row = row->row};
     enum status status = OK;
-    if (recipe != NULL && made->reason.length == 0) {
-        row->layout = layout_text(recipe);
-        row->profile = text_copy(recipe->cluster.profile);
-        status = plan_recipe(row, recipe, cache);
-    }
-    if (status == OK && strcmp(row->row->cell[PUBLISHED_FIGURE], "layer") == 0 && row->layout != NULL) {
-        longer = recipe_of(options, made, row->row, 1);
-        if (longer != NULL && made->reason.length == 0)
+    if (recipe == NULL)
+        return OK;
+    row->layout = layout_text(recipe);
+    row->profile = text_copy(recipe->cluster.profile);
+    status = plan_recipe(row, recipe, cache);
+    if (status == OK && published_is_layer(row->row)) {
+        longer = table_row_recipe(options, row->row, 1, reason);
+        if (longer != NULL)
             status = plan_recipe(&more, longer, cache);
         difference(row, &more, (double)recipe_microbatches(recipe));
     }
@@ -246,19 +164,16 @@ enum status table_predict(const struct published *published, const struct table_
         return fail(NO_MEMORY, "no memory for a table of %zu rows", published->count);
     for (size_t i = 0; i < published->count && status != NO_MEMORY; i++) {
         struct table_row *row = &out->rows[i];
-        struct row_recipe made;
+        struct text reason = {0};
         row->row = &published->rows[i];
         if (options->progress != NULL)
             options->progress(options->context, i, published->count);
-        row_recipe_make(row->row, &made);
-        if (options->base.infers)
-            row_recipe_infer(row->row, &made);
-        status = made.reason.length == 0 ? predict(row, options, &made, &cache) : OK;
+        status = predict(row, options, &reason, &cache);
         if (status != OK)
-            text_add(&made.reason, "%s", fail_text());
-        if (made.reason.length > 0)
-            row->reason = text_copy(made.reason.chars);
-        row_recipe_free(&made);
+            text_add(&reason, "%s", fail_text());
+        if (reason.length > 0)
+            row->reason = text_copy(reason.chars);
+        text_free(&reason);
     }
     profile_cache_free(&cache);
     if (status == NO_MEMORY) {

@@ -82,6 +82,11 @@ MUST_USE enum status table_predict(const struct published *published, const stru
                                    struct table *out);
 void table_free(struct table *table);
 
+/* The recipe of a row, with `layers` more layers than the row prints. NULL after adding to `reason` why there
+ * is none, in words. */
+struct recipe *table_row_recipe(const struct table_options *options, const struct published_row *row,
+                                int layers, struct text *reason);
+
 /* predicted / printed - 1; NAN if one of them is 0. */
 double table_error(double predicted, double printed);
 

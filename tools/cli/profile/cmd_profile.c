@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuboid profile: checks and lists cluster profiles. */
-#include "tools/cli/cmd_profile.h"
+/* cuboid profile: checks and lists cluster profiles; fits one (profile_fit.c). */
+#include "tools/cli/profile/cmd_profile.h"
 
 #include "tools/cli/options.h"
+#include "tools/cli/profile/profile_fit.h"
 #include "tools/cli/recipe_argument.h"
 #include "trainer/files/problems.h"
 #include "trainer/plan/profile/profile.h"
@@ -10,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char usage[] = "cuboid profile check FILE|NAME, or cuboid profile --list";
+static const char usage[] =
+    "cuboid profile check FILE|NAME, cuboid profile fit TABLE..., or cuboid profile --list";
 
 static int list(void)
 {
@@ -52,6 +54,7 @@ static int print_help(void)
 {
     printf(
         "cuboid profile check FILE|NAME   check a cluster profile; print every key with its unit and origin\n"
+        "cuboid profile fit TABLE...      fit a profile to step times (cuboid profile fit --help)\n"
         "cuboid profile --list            list the profiles that have a name\n"
         "cuboid profile --reference       print every key with its range, default and meaning\n"
         "A FILE has a slash in its path or ends in .yaml. cuboid doctor --profile FILE measures one.\n");
@@ -69,6 +72,8 @@ int cmd_profile(int argc, char **argv)
     };
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
         return print_help();
+    if (argc > 1 && strcmp(argv[1], "fit") == 0)
+        return profile_fit(argc - 1, argv + 1);
     enum status status =
         argc <= 4 ? options_parse(argc, argv, options, 2, rest, &rest_count) : fail(BAD_USAGE, "%s", usage);
     bool checks = status == OK && rest_count == 2 && strcmp(rest[0], "check") == 0;

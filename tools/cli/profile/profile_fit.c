@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/profile/profile_fit.h"
+
+#include "base/clock.h"
+#include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
+#include "tools/cli/table/table_argument.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char help[] =
+    "cuboid profile fit TABLE... --base PROFILE -o FILE [--recipe R] [--fast] [key=value ...]\n"
+    "\n"
+    "Fits the efficiency parameters (section `model`) of a cluster profile to step times: of your own runs,\n"
+    "or published ones. Prints how well the rows determine each parameter, and the error of the step times,\n"
+    "also of rows that the fit has not seen.\n"
+    "\n"
+    "  TABLE           a FILE.csv, with columns as for cuboid table, or the name of a published table\n"
+    "  --base PROFILE  the profile to begin with; its values are the prior\n"
+    "  -o FILE         the fitted profile, complete; without it, only the tables are printed\n"
+    "  --recipe R      base recipe of the rows of a FILE.csv\n"
+    "  --fast          do not fit again with rows held out\n"
+    "  key=value       recipe keys of all rows, after those of the row\n";
+
+struct arguments {
+    const char *base, *out, *recipe;
+    bool fast;
+    const char **tables, **overrides;
+    int table_count, override_count;
+};
+
+/* ---- progress, on a terminal ---- */
+
+struct watch {
+    double shown; // when; 0: never
+};
+
+static void show_progress(void *context, const char *what, size_t done, size_t count)
+{
+    struct watch *watch = context;
+    const double now = clock_s();
+    if (now - watch->shown < 0.1)
+        return;
+    watch->shown = now;
+    fprintf(stderr, "\r\033[K%s: %zu", what, done);
+    if (count > 0)
+        fprintf(stderr, " of %zu rows", count);
+    else
+        fprintf(stderr, " evaluations");
+    fflush(stderr);
+}
+
+/* ---- rows held out ---- */
+
+static void list_sources(const struct fit_rows *rows, struct fit_held_out *out)
+{
+    for (size_t r = 0; r < fit_rows_count(rows); r++) {
+        const char *source = fit_rows_source(rows, r);
+        bool known = false;
+        for (int i = 0; i < out->source_count; i++)
+            known = known || strcmp(out->sources[i], source) == 0;
+        if (!known && out->source_count < FIT_MOST_SOURCES)
+            out->sources[out->source_count++] = source;
+    }
+}
+
+static enum status hold_out_source(const struct fit_rows *rows, const struct fit_options *options,
+                                   const char *source, bool *used, struct fit_error *out)
+{
+    struct fit_result result;
+    char what[80];
+    for (size_t r = 0; r < fit_rows_count(rows); r++)
+        used[r] = strcmp(fit_rows_source(rows, r), source) != 0;
+    snprintf(what, sizeof what, "without %s", source);
+    TRY(fit_model(rows, options, used, what, &result));
+    *out = fit_error_of(rows, result.error, used, false, NULL);
+    fit_result_free(&result);
+    return OK;
+}
+
+/* The third, sixth, ... row of each source. */
+static enum status hold_out_thirds(const struct fit_rows *rows, const struct fit_options *options, bool *used,
+                                   struct fit_held_out *out)
+{
+    struct fit_result result;
+    for (int i = 0; i < out->source_count; i++) {
+        int number = 0;
+        for (size_t r = 0; r < fit_rows_count(rows); r++)
+            if (strcmp(fit_rows_source(rows, r), out->sources[i]) == 0)
+                used[r] = ++number % 3 != 0;
+    }
+    TRY(fit_model(rows, options, used, "without every third row", &result));
+    for (int i = 0; i < out->source_count; i++)
+        out->thirds[i] = fit_error_of(rows, result.error, used, false, out->sources[i]);
+    out->all_thirds = fit_error_of(rows, result.error, used, false, NULL);
+    fit_result_free(&result);
+    return OK;
+}
+
+static enum status hold_out(const struct fit_rows *rows, const struct fit_options *options,
+                            struct fit_held_out *out)
+{
+    bool *used = calloc(fit_rows_count(rows) + 1, sizeof *used);
+    enum status status = used != NULL ? OK : fail(NO_MEMORY, "no memory for a fit");
+    for (int i = 0; i < out->source_count && out->source_count > 1 && status == OK; i++)
+        status = hold_out_source(rows, options, out->sources[i], used, &out->without[i]);
+    if (status == OK)
+        status = hold_out_thirds(rows, options, used, out);
+    free(used);
+    return status;
+}
+
+/* ---- the fit ---- */
+
+static enum status write_profile(const struct fit_rows *rows, const struct fit_options *options,
+                                 const struct fit_result *fitted, const char *path)
+{
+    struct cluster_profile *profile;
+    struct text yaml = {0};
+    TRY(fit_profile(rows, options, fitted, &profile));
+    profile_text(profile, &yaml);
+    enum status status = file_write_atomic(path, text_chars(&yaml), yaml.length);
+    profile_destroy(profile);
+    text_free(&yaml);
+    return status;
+}
+
+static enum status fit_and_print(const struct fit_rows *rows, const struct fit_options *options,
+                                 const struct arguments *arguments)
+{
+    struct fit_held_out held_out = {.source_count = 0};
+    struct fit_result fitted;
+    double *base = calloc(fit_rows_count(rows) + 1, sizeof *base);
+    if (base == NULL)
+        return fail(NO_MEMORY, "no memory for a fit");
+    fit_base_error(rows, base);
+    list_sources(rows, &held_out);
+    enum status status = fit_model(rows, options, NULL, "fitting", &fitted);
+    if (status == OK && !arguments->fast)
+        status = hold_out(rows, options, &held_out);
+    if (options->progress != NULL)
+        fputs("\r\033[K", stderr);
+    if (status == OK)
+        profile_fit_print(rows, base, &fitted, &held_out, stdout);
+    if (status == OK && arguments->out != NULL)
+        status = write_profile(rows, options, &fitted, arguments->out);
+    if (status == OK)
+        fit_result_free(&fitted);
+    free(base);
+    return status;
+}
+
+static enum status open_tables(const struct arguments *arguments, struct published *published,
+                               struct fit_table *tables)
+{
+    for (int i = 0; i < arguments->table_count; i++) {
+        struct table_title title;
+        TRY(table_open(arguments->tables[i], arguments->recipe, &published[i], &tables[i].base, &title));
+        tables[i].published = &published[i];
+    }
+    return OK;
+}
+
+static int fit(const struct arguments *arguments)
+{
+    const size_t count = (size_t)arguments->table_count;
+    struct published *published = calloc(count + 1, sizeof *published);
+    struct fit_table *tables = calloc(count + 1, sizeof *tables);
+    struct fit_rows *rows = NULL;
+    struct watch watch = {.shown = 0.0};
+    const struct fit_options options = {.profile = arguments->base,
+                                        .overrides = arguments->overrides,
+                                        .override_count = (size_t)arguments->override_count,
+                                        .progress = isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
+                                        .context = &watch};
+    enum status status = published != NULL && tables != NULL ? OK : fail(NO_MEMORY, "no memory for tables");
+    int exit = exit_status(status);
+    if (status == OK)
+        exit = exit_status_of_input(open_tables(arguments, published, tables));
+    if (exit == 0)
+        exit = exit_status_of_input(fit_rows_plan(tables, count, &options, &rows));
+    if (exit == 0)
+        exit = exit_status(fit_and_print(rows, &options, arguments));
+    fit_rows_destroy(rows);
+    for (size_t i = 0; published != NULL && i < count; i++)
+        published_free(&published[i]);
+    free(published);
+    free(tables);
+    return exit;
+}
+
+/* Splits what is no option into tables, and overrides: the words with "=". */
+static enum status parse(int argc, char **argv, struct arguments *out)
+{
+    const struct option options[] = {
+        {.name = "--base", .type = OPTION_TEXT, .value = &out->base},
+        {.name = "-o", .type = OPTION_TEXT, .value = &out->out},
+        {.name = "--recipe", .type = OPTION_TEXT, .value = &out->recipe},
+        {.name = "--fast", .type = OPTION_FLAG, .value = &out->fast},
+    };
+    int count = 0;
+    TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->tables, &count));
+    for (int i = 0; i < count; i++)
+        if (strchr(out->tables[i], '=') != NULL)
+            out->overrides[out->override_count++] = out->tables[i];
+        else
+            out->tables[out->table_count++] = out->tables[i];
+    if (out->table_count == 0)
+        return fail(BAD_USAGE, "profile fit: no table given; use cuboid profile fit TABLE... --base PROFILE "
+                               "(cuboid table --list has the published ones)");
+    if (out->base == NULL)
+        return fail(BAD_USAGE, "profile fit: no --base PROFILE given; cuboid profile --list has those with a "
+                               "name");
+    return OK;
+}
+
+int profile_fit(int argc, char **argv)
+{
+    struct arguments arguments = {.tables = calloc((size_t)argc + 1, sizeof(char *)),
+                                  .overrides = calloc((size_t)argc + 1, sizeof(char *))};
+    int status = 0;
+    if (arguments.tables == NULL || arguments.overrides == NULL)
+        status = exit_status(fail(NO_MEMORY, "no memory for the arguments"));
+    else if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
+        fputs(help, stdout);
+    else {
+        status = exit_status_of_input(parse(argc, argv, &arguments));
+        status = status == 0 ? fit(&arguments) : status;
+    }
+    free(arguments.tables);
+    free(arguments.overrides);
+    return status;
+}

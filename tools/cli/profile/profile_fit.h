@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid profile fit: efficiency parameters of a profile from tables of step times. */
+#pragma once
+
+#include "trainer/plan/fit/fit.h"
+
+#include <stdio.h>
+
+/* argv[0] is "fit". Returns an exit status. */
+int profile_fit(int argc, char **argv);
+
+enum { FIT_MOST_SOURCES = 32 };
+
+/* Fits without some rows, and the error on those rows. */
+struct fit_held_out {
+    const char *sources[FIT_MOST_SOURCES]; // in the order of the rows
+    int source_count;
+    struct fit_error without[FIT_MOST_SOURCES]; // of source i, fitted to all others; count 0: a single source
+    struct fit_error thirds[FIT_MOST_SOURCES];  // of every third row of source i, fitted to all other rows
+    struct fit_error all_thirds;                // of every third row
+};
+
+/* The tables: parameters, and errors of each source. `base` has the errors before the fit. */
+void profile_fit_print(const struct fit_rows *rows, const double *base, const struct fit_result *fitted,
+                       const struct fit_held_out *held_out, FILE *to);

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/table/table_argument.h"
+
+#include <string.h>
+#include <strings.h>
+
+static bool is_file(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return strchr(name, '/') != NULL || (dot != NULL && strcasecmp(dot, ".csv") == 0);
+}
+
+static enum status refuse_name(const char *name)
+{
+    const char *names[64];
+    size_t count = 0;
+    for (; shipped_tables[count].name != NULL && count < sizeof names / sizeof *names; count++)
+        names[count] = shipped_tables[count].name;
+    const char *near = nearest_name(name, names, count);
+    return fail(BAD_USAGE, "unknown table %s%s%s%s; run cuboid table --list, or give the path of a .csv",
+                name, near != NULL ? "; did you mean " : "", near != NULL ? near : "",
+                near != NULL ? "?" : "");
+}
+
+/* --recipe, which is the name of a shipped table or a path; else the recipe of the table. */
+static struct table_base choose_base(const char *recipe, const struct shipped_table *shipped)
+{
+    const struct shipped_table *other = recipe != NULL ? table_shipped(recipe) : NULL;
+    if (recipe != NULL && other == NULL)
+        return (struct table_base){.name = recipe};
+    shipped = other != NULL ? other : shipped;
+    return (struct table_base){shipped->name, shipped->yaml, strcmp(shipped->name, "default") == 0};
+}
+
+enum status table_open(const char *name, const char *recipe, struct published *published,
+                       struct table_base *base, struct table_title *title)
+{
+    const struct shipped_table *shipped = is_file(name) ? table_shipped("default") : table_shipped(name);
+    struct problems problems = {0};
+    if (shipped == NULL || (!is_file(name) && *shipped->csv == 0))
+        return refuse_name(name);
+    *title = (struct table_title){name, is_file(name) ? "rows of this file" : shipped->description};
+    *base = choose_base(recipe, shipped);
+    enum status status =
+        is_file(name) ? published_read(name, published, &problems)
+                      : published_parse(name, shipped->csv, strlen(shipped->csv), published, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    return status;
+}

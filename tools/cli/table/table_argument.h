@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A table on the command line: the name of a shipped one, or the path of a .csv. */
+#pragma once
+
+#include "tools/cli/table/table_output.h"
+
+/* Reads the table, and chooses the base recipe of its rows: `recipe` (a path, or the name of a shipped table;
+ * may be NULL), else the table's own. Problems are printed; BAD_USAGE for an unknown name. */
+MUST_USE enum status table_open(const char *name, const char *recipe, struct published *published,
+                                struct table_base *base, struct table_title *title);

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Efficiency parameters of a cluster profile from measured or published step times.
+ *
+ *   rows ── recipe, tapes, once per row ──> plans
+ *   base profile's `model` ── predict all plans, compare, change the parameters ──> fitted `model`
+ *
+ * A parameter starts at the base's value, with the spread of its row in profile_table.c as prior. */
+#pragma once
+
+#include "trainer/plan/fit/fit_solve.h"
+#include "trainer/plan/profile/profile.h"
+#include "trainer/plan/table/table.h"
+
+/* Rows of all tables that can be predicted and print a step time. */
+struct fit_rows;
+
+struct fit_table {
+    const struct published *published; // outlives the rows
+    struct table_base base;            // of its recipes
+};
+
+struct fit_options {
+    const char *profile;          // name or path; of all rows
+    const char *const *overrides; // recipe overrides of all rows, after those of the row
+    size_t override_count;
+    void (*progress)(void *context, const char *what, size_t done, size_t count); // NULL: none
+    void *context;
+};
+
+/* Plans every row. BAD_DATA if none can be predicted; errors of the profile. */
+MUST_USE enum status fit_rows_plan(const struct fit_table *tables, size_t table_count,
+                                   const struct fit_options *options, struct fit_rows **out);
+void fit_rows_destroy(struct fit_rows *rows); // takes NULL
+size_t fit_rows_count(const struct fit_rows *rows);
+size_t fit_rows_left_out(const struct fit_rows *rows); // without a prediction or a printed time
+const char *fit_rows_source(const struct fit_rows *rows, size_t row); // the cell `paper`
+const struct published_row *fit_rows_row(const struct fit_rows *rows, size_t row);
+double fit_rows_printed(const struct fit_rows *rows, size_t row); // seconds
+
+/* Sets error[row] = predicted / printed - 1 with the base profile. */
+void fit_base_error(const struct fit_rows *rows, double *error);
+
+/* Absolute relative errors of some rows. */
+struct fit_error {
+    size_t count;
+    double median, p90, bias; // bias: median with sign
+};
+
+struct fit_key {
+    const char *key; // "matmul_efficiency"
+    struct fit_parameter parameter;
+};
+
+struct fit_result {
+    struct fit_key keys[FIT_MOST_PARAMETERS];
+    int key_count;
+    double *error; // [rows] predicted / printed - 1, of every row, held out or not
+};
+
+/* Fits to the rows with used[row] (NULL: all), starting at `profile`; profile_destroy() it. `what`: for
+ * progress. */
+MUST_USE enum status fit_model(const struct fit_rows *rows, const struct fit_options *options,
+                               const bool *used, const char *what, struct fit_result *out);
+void fit_result_free(struct fit_result *result);
+
+/* Of the rows with used[row] == which (used NULL: all), and of one source (NULL: all). */
+struct fit_error fit_error_of(const struct fit_rows *rows, const double *error, const bool *used, bool which,
+                              const char *source);
+
+/* The profile with the fitted values and the section `fit`; profile_destroy() frees it. */
+MUST_USE enum status fit_profile(const struct fit_rows *rows, const struct fit_options *options,
+                                 const struct fit_result *result, struct cluster_profile **out);

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/fit/fit_solve.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if HAVE_CMINPACK
+
+#include <cminpack.h>
+
+/* NOISE: relative error that a row is expected to have. STEP: of finite differences, in the logarithm of a
+ * value. */
+static const double NOISE = 0.02, STEP = 1e-3;
+enum { MOST_ITERATIONS = 40 };
+
+/* ---- parameters as logarithms, relative to the prior ---- */
+
+static double value_of(const struct fit_parameter *parameter, double x)
+{
+    const double value = parameter->prior * exp(x * parameter->spread);
+    return fmin(fmax(value, parameter->low), parameter->high);
+}
+
+static double x_of(const struct fit_parameter *parameter, double value)
+{
+    return log(value / parameter->prior) / parameter->spread;
+}
+
+/* Whose square is Huber's function, smoothed. */
+static double huber_root(double r)
+{
+    return copysign(sqrt(2.0 * (sqrt(1.0 + r * r) - 1.0)), r);
+}
+
+static void set_values(const struct fit_solver *solver, const double *x, double *values)
+{
+    for (int i = 0; i < solver->parameter_count; i++)
+        values[i] = value_of(&solver->parameters[i], x[i]);
+}
+
+/* Residuals: rows, then priors. */
+static void residuals(struct fit_solver *solver, const double *x, double *out)
+{
+    double values[FIT_MOST_PARAMETERS];
+    set_values(solver, x, values);
+    solver->evaluations++;
+    solver->predict(solver->context, values, solver->error);
+    for (size_t r = 0; r < solver->rows; r++)
+        out[r] = isfinite(solver->error[r]) ? huber_root(solver->error[r] / NOISE) : 0.0;
+    memcpy(out + solver->rows, x, (size_t)solver->parameter_count * sizeof *out);
+}
+
+/* Derivatives of the residuals, one column per parameter, by finite differences away from its bound. */
+static void differentiate(struct fit_solver *solver, const double *at, double *jacobian)
+{
+    const int n = solver->parameter_count;
+    const size_t m = solver->rows + (size_t)n;
+    double x[FIT_MOST_PARAMETERS];
+    memcpy(x, at, (size_t)n * sizeof *x);
+    residuals(solver, x, solver->base);
+    for (int i = 0; i < n; i++) {
+        const struct fit_parameter *parameter = &solver->parameters[i];
+        const double step = STEP / parameter->spread;
+        double *column = jacobian + (size_t)i * m;
+        x[i] = at[i] + (value_of(parameter, at[i] + step) < parameter->high ? step : -step);
+        residuals(solver, x, column);
+        for (size_t r = 0; r < m; r++)
+            column[r] = (column[r] - solver->base[r]) / (x[i] - at[i]);
+        x[i] = at[i];
+    }
+}
+
+/* For lmder: residuals (flag 1) or their derivatives. */
+static int evaluate(void *context, int m, int n, const double *x, double *out, double *jacobian, int leading,
+                    int flag)
+{
+    CHECK(leading == m);
+    (void)n;
+    if (flag == 1)
+        residuals(context, x, out);
+    else
+        differentiate(context, x, jacobian);
+    return 0;
+}
+
+/* ---- how well each parameter is determined ---- */
+
+/* Inverts the symmetric positive definite n x n matrix in place, by Gauss-Jordan elimination. */
+static void invert(double *a, int n)
+{
+    for (int k = 0; k < n; k++) {
+        const double pivot = 1.0 / a[k * n + k];
+        a[k * n + k] = 1.0;
+        for (int j = 0; j < n; j++)
+            a[k * n + j] *= pivot;
+        for (int i = 0; i < n; i++) {
+            const double factor = a[i * n + k];
+            if (i == k)
+                continue;
+            a[i * n + k] = 0.0;
+            for (int j = 0; j < n; j++)
+                a[i * n + j] -= factor * a[k * n + j];
+        }
+    }
+}
+
+/* The covariance of x is (JᵀJ)⁻¹; that of the priors alone is 1. */
+static void set_certainty(struct fit_solver *solver, const double *x, double *jacobian)
+{
+    const int n = solver->parameter_count;
+    const size_t m = solver->rows + (size_t)n;
+    double normal[FIT_MOST_PARAMETERS * FIT_MOST_PARAMETERS] = {0};
+    differentiate(solver, x, jacobian);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++)
+            for (size_t r = 0; r < m; r++)
+                normal[i * n + j] += jacobian[(size_t)i * m + r] * jacobian[(size_t)j * m + r];
+    invert(normal, n);
+    for (int i = 0; i < n; i++)
+        solver->parameters[i].certainty = sqrt(normal[i * n + i]);
+}
+
+/* ---- the fit ---- */
+
+static enum status minimize(struct fit_solver *solver, double *x, double *jacobian, double *residual)
+{
+    enum { BY_DIAGONAL = 2 };
+    const int n = solver->parameter_count, m = (int)solver->rows + n;
+    double diagonal[FIT_MOST_PARAMETERS], gradient[FIT_MOST_PARAMETERS], work[3][FIT_MOST_PARAMETERS];
+    int pivots[FIT_MOST_PARAMETERS], calls = 0, jacobians = 0;
+    double *last = calloc((size_t)m + 1, sizeof *last);
+    if (last == NULL)
+        return fail(NO_MEMORY, "no memory for a fit of %zu rows", solver->rows);
+    for (int i = 0; i < n; i++)
+        diagonal[i] = 1.0;
+    (void)lmder(evaluate, solver, m, n, x, residual, jacobian, m, 1e-5, 1e-4, 0.0, MOST_ITERATIONS, diagonal,
+                BY_DIAGONAL, 1.0, 0, &calls, &jacobians, pivots, gradient, work[0], work[1], work[2], last);
+    free(last);
+    return OK;
+}
+
+static void take_result(struct fit_solver *solver, double *x)
+{
+    double values[FIT_MOST_PARAMETERS];
+    set_values(solver, x, values);
+    for (int i = 0; i < solver->parameter_count; i++) {
+        struct fit_parameter *parameter = &solver->parameters[i];
+        parameter->value = values[i];
+        parameter->at_bound = values[i] >= parameter->high || (values[i] <= parameter->low);
+        x[i] = x_of(parameter, values[i] > 0.0 ? values[i] : parameter->prior);
+    }
+}
+
+enum status fit_solve(struct fit_solver *solver)
+{
+    const size_t n = (size_t)solver->parameter_count, m = solver->rows + n;
+    double x[FIT_MOST_PARAMETERS] = {0};
+    double *jacobian = calloc(m * n + 1, sizeof *jacobian), *residual = calloc(m + 1, sizeof *residual);
+    enum status status = OK;
+    CHECK(n > 0 && n <= FIT_MOST_PARAMETERS);
+    solver->base = calloc(m + 1, sizeof *solver->base);
+    solver->error = calloc(solver->rows + 1, sizeof *solver->error);
+    if (jacobian == NULL || residual == NULL || solver->base == NULL || solver->error == NULL)
+        status = fail(NO_MEMORY, "no memory for a fit of %zu rows", solver->rows);
+    if (status == OK)
+        status = minimize(solver, x, jacobian, residual);
+    if (status == OK) {
+        take_result(solver, x);
+        set_certainty(solver, x, jacobian);
+        residuals(solver, x, residual);
+    }
+    free(jacobian);
+    free(residual);
+    free(solver->base);
+    solver->base = NULL;
+    return status;
+}
+
+bool fit_is_available(void)
+{
+    return true;
+}
+
+#else
+
+enum status fit_solve(struct fit_solver *solver)
+{
+    (void)solver;
+    return fail(NOT_SUPPORTED, "this program was built without cminpack, which fits profiles; install "
+                               "libcminpack-dev and build again");
+}
+
+bool fit_is_available(void)
+{
+    return false;
+}
+
+#endif

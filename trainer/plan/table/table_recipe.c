@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/table/table.h"
+
+#include <string.h>
+
+/* The first problem, without the words that a recipe's own user would need. */
+static void add_reason(struct text *reason, const struct problems *problems)
+{
+    for (size_t i = 0; i < problems->count; i++) {
+        const char *text = problems->list[i].text;
+        if (problems->list[i].warning)
+            continue;
+        text += strncmp(text, "command line: ", 14) == 0 ? 14 : 0;
+        text_add(reason, "%s%s", reason->length > 0 ? "; " : "", text);
+    }
+}
+
+/* The profile of a data sheet for a row that names its GPU; NULL: none. */
+static const char *profile_of_gpu(const char *gpu)
+{
+    static const struct {
+        const char *word, *other, *profile;
+    } known[] = {
+        {"GB200", "", "gb200-nvl72"}, {"B200", "", "dgx-b200"},      {"H200", "", "dgx-h200"},
+        {"H100", "", "dgx-h100"},     {"A100", "40", "dgx-a100-40"}, {"A100", "", "dgx-a100-80"},
+        {"V100", "", "dgx-v100-32"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strstr(gpu, known[i].word) != NULL && strstr(gpu, known[i].other) != NULL)
+            return known[i].profile;
+    return NULL;
+}
+
+static void set_profile(struct recipe_names *overrides, const char *name)
+{
+    struct text override = {0};
+    text_add(&override, "cluster.profile=%s", name);
+    row_recipe_set(overrides, override.chars);
+    text_free(&override);
+}
+
+static enum status load(const struct table_options *options, const struct recipe_names *overrides,
+                        struct recipe **out, struct problems *problems)
+{
+    const char *const *list = (const char *const *)overrides->list;
+    if (options->base.yaml == NULL)
+        return recipe_load(options->base.name, list, overrides->count, 0, out, problems);
+    return recipe_load_text(options->base.name, options->base.yaml, list, overrides->count, 0, out, problems);
+}
+
+/* Loads a row's recipe, with the profile of its GPU if nothing else gives one. */
+static struct recipe *load_with_profile(const struct table_options *options, struct row_recipe *made,
+                                        const struct published_row *row)
+{
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    if (load(options, &made->overrides, &recipe, &problems) == OK && recipe->cluster.profile == NULL &&
+        profile_of_gpu(row->cell[PUBLISHED_GPU_TYPE]) != NULL) {
+        recipe_destroy(recipe);
+        recipe = NULL;
+        set_profile(&made->overrides, profile_of_gpu(row->cell[PUBLISHED_GPU_TYPE]));
+        (void)!load(options, &made->overrides, &recipe, &problems);
+    }
+    add_reason(&made->reason, &problems);
+    problems_free(&problems);
+    return recipe;
+}
+
+static struct recipe *make(const struct table_options *options, const struct published_row *row, int layers,
+                           struct row_recipe *made)
+{
+    struct recipe *recipe;
+    struct text more = {0};
+    if (options->base.infers)
+        row_recipe_infer(row, made);
+    row_recipe_set(&made->overrides, "cluster.device=dry");
+    row_recipe_set(&made->overrides, "cluster.dry_device=cuda");
+    if (options->profile != NULL)
+        set_profile(&made->overrides, options->profile);
+    for (size_t i = 0; i < options->override_count; i++)
+        row_recipe_set(&made->overrides, options->overrides[i]);
+    text_add(&more, "model.num_layers=%.0f", row->number[PUBLISHED_LAYERS] + layers);
+    if (layers > 0)
+        row_recipe_set(&made->overrides, more.chars);
+    text_free(&more);
+    recipe = load_with_profile(options, made, row);
+    if (recipe != NULL)
+        row_recipe_check(made, recipe);
+    if (recipe != NULL && recipe->cluster.profile == NULL)
+        text_add(&made->reason, "%sno cluster profile; use --profile NAME",
+                 made->reason.length > 0 ? "; " : "");
+    return recipe;
+}
+
+struct recipe *table_row_recipe(const struct table_options *options, const struct published_row *row,
+                                int layers, struct text *reason)
+{
+    struct recipe *recipe = NULL;
+    struct row_recipe made;
+    row_recipe_make(row, &made);
+    if (made.reason.length == 0)
+        recipe = make(options, row, layers, &made);
+    text_add(reason, "%s", text_chars(&made.reason));
+    if (made.reason.length > 0) {
+        recipe_destroy(recipe);
+        recipe = NULL;
+    }
+    row_recipe_free(&made);
+    return recipe;
+}
