@@ -11,7 +11,7 @@
 static void print_line_of(FILE *to, const char *what, double seconds, double step_s)
 {
     if (seconds > 0.0)
-        fprintf(to, "  %-34s %11.3f ms %6.1f %%\n", what, 1e3 * seconds, 100.0 * seconds / step_s);
+        fprintf(to, "  %-36s %11.3f ms %6.1f %%\n", what, 1e3 * seconds, 100.0 * seconds / step_s);
 }
 
 static const char *const classes[COST_CLASSES] = {
@@ -19,6 +19,7 @@ static const char *const classes[COST_CLASSES] = {
     [COST_ATTENTION] = "attention",
     [COST_MEMORY] = "memory-bound ops",
     [COST_LAUNCH] = "kernel launches",
+    [COST_OVERLAP] = "slowdown of ops next to messages",
 };
 static const char *const groups[PREDICT_GROUPS] = {
     [GROUP_TP] = "tensor-parallel messages",      [GROUP_PP] = "pipeline messages",

@@ -25,8 +25,8 @@ struct cost_options {
 /* What matmuls of a dtype are computed in. */
 enum profile_dtype cost_dtype(const struct cost_options *options, enum dtype dtype);
 
-/* The categories of a step's compute time. */
-enum cost_class { COST_MATMUL, COST_ATTENTION, COST_MEMORY, COST_LAUNCH, COST_CLASSES };
+/* The categories of a step's compute time. COST_OVERLAP: what ops take longer next to messages. */
+enum cost_class { COST_MATMUL, COST_ATTENTION, COST_MEMORY, COST_LAUNCH, COST_OVERLAP, COST_CLASSES };
 const char *cost_class_name(enum cost_class class);
 enum cost_class cost_class_of(enum op_kind kind);
 

@@ -9,7 +9,8 @@ const char *cost_class_name(enum cost_class class)
     static const char *const names[] = {[COST_MATMUL] = "matmul",
                                         [COST_ATTENTION] = "attention",
                                         [COST_MEMORY] = "memory_bound",
-                                        [COST_LAUNCH] = "launch"};
+                                        [COST_LAUNCH] = "launch",
+                                        [COST_OVERLAP] = "overlap_slowdown"};
     CHECK(class < COST_CLASSES);
     return names[class];
 }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/predict/critical_path.h"
 
-static void add_ops(const struct rank *rank, const struct predicted_span *span, struct critical_path *path)
+static const double ROUNDING = 1e-9;
+
+/* Returns the time of the ops without overlap. */
+static double add_ops(const struct rank *rank, const struct predicted_span *span, struct critical_path *path)
 {
+    double alone_s = 0.0;
     for (int i = span->first; i < span->first + span->count; i++) {
         const struct lane_op *op = &rank->ops[rank->tape->lanes[span->lane].items[i].index];
         if (op->is_copy && span->lane != COMPUTE)
@@ -10,16 +14,21 @@ static void add_ops(const struct rank *rank, const struct predicted_span *span, 
         else
             path->run_s[op->class] += op->run_s;
         path->run_s[COST_LAUNCH] += op->launch_s;
+        alone_s += op->run_s + op->launch_s;
     }
+    return alone_s;
 }
 
 static void add_span(const struct rank *rank, const struct predicted_span *span, struct critical_path *path)
 {
     const struct tape_item *last = &rank->tape->lanes[span->lane].items[span->first + span->count - 1];
-    if (last->kind == TAPE_OP)
-        add_ops(rank, span, path);
-    else
-        path->transfer_s[rank->messages[last->index].group] += span->end_s - span->begin_s;
+    const double seconds = span->end_s - span->begin_s;
+    if (last->kind == TAPE_OP) {
+        const double slower_s = seconds - add_ops(rank, span, path);
+        path->run_s[COST_OVERLAP] += slower_s > ROUNDING * seconds ? slower_s : 0.0;
+    } else {
+        path->transfer_s[rank->messages[last->index].group] += seconds;
+    }
 }
 
 void critical_path_find(struct predictor *predictor)

@@ -79,7 +79,35 @@ static void add_span(struct predictor *p, struct lane *lane)
 
 /* ---- busy lanes ---- */
 
-/* The lane is busy with `count` items for so long. Returns false if that is no time at all. */
+/* Whether the items are the ops of a compute lane, which messages of its rank slow down. */
+static bool may_be_slowed(const struct lane *lane)
+{
+    return is_compute(lane) && item_of(lane)->kind == TAPE_OP;
+}
+
+static double slowdown(const struct predictor *p, const struct rank *rank)
+{
+    return rank->in_flight > 0 ? p->slowdown : 1.0;
+}
+
+/* A message of the rank begins or ends, at `now_s`: the ops of its compute lane end later or earlier. */
+static void change_in_flight(struct predictor *p, struct rank *rank, int change, double now_s)
+{
+    struct lane *compute = &rank->lanes[COMPUTE];
+    const double before = slowdown(p, rank);
+    rank->in_flight += change;
+    const double after = slowdown(p, rank);
+    if (compute->items_busy == 0 || !may_be_slowed(compute) || !(before < after || before > after))
+        return;
+    const double left_s = compute->left_s - (now_s - compute->left_at_s) / before;
+    compute->left_s = left_s > 0.0 ? left_s : 0.0;
+    compute->left_at_s = now_s;
+    compute->slowed = compute->slowed || after > 1.0;
+    compute->end_s = now_s + compute->left_s * after;
+    lane_heap_update(p, compute);
+}
+
+/* The lane is busy with `count` items for so long, if nothing overlaps. Returns false if that is no time. */
 static bool begin(struct predictor *p, struct lane *lane, int count, double seconds)
 {
     if (!(seconds > 0.0)) {
@@ -87,15 +115,34 @@ static bool begin(struct predictor *p, struct lane *lane, int count, double seco
         return false;
     }
     lane->items_busy = count;
-    lane->end_s = lane->now_s + seconds;
+    lane->began_s = lane->left_at_s = lane->now_s;
+    lane->alone_s = lane->left_s = seconds;
+    const double factor = may_be_slowed(lane) ? slowdown(p, lane->rank) : 1.0;
+    lane->slowed = factor > 1.0;
+    lane->end_s = lane->now_s + seconds * factor;
     add_span(p, lane);
     lane_heap_push(p, lane);
+    if (item_of(lane)->kind == TAPE_MESSAGE)
+        change_in_flight(p, lane->rank, 1, lane->now_s);
     return true;
+}
+
+static void account_slowdown(struct lane *lane)
+{
+    const double slower_s = lane->end_s - lane->began_s - lane->alone_s;
+    if (!lane->slowed || slower_s <= 0.0)
+        return;
+    lane->rank->out->run_s[COST_OVERLAP] += slower_s;
+    if (in_update(lane))
+        lane->rank->out->update_s += slower_s;
 }
 
 static void end(struct predictor *p, struct lane *lane)
 {
+    account_slowdown(lane);
     lane->now_s = lane->end_s;
+    if (item_of(lane)->kind == TAPE_MESSAGE)
+        change_in_flight(p, lane->rank, -1, lane->now_s);
     lane->at += lane->items_busy;
     lane->items_busy = 0;
     if (!p->records_spans || p->out_of_memory)

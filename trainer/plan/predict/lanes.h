@@ -20,19 +20,22 @@ struct recorded {
 struct lane {
     const struct tape_lane *items;
     struct rank *rank;
-    int order;      // of all lanes: which of two that end at the same time is first
-    int at;         // next item, or that which it is busy with
-    int items_busy; // with so many items from `at`; 0: not busy
-    double now_s;   // end of the previous item
-    double end_s;   // if busy
-    int heap_at;    // if busy: in the heap
-    int cause;      // the span that ends at now_s; NO_SPAN: none, now_s is 0
-    int span;       // if busy and spans are recorded
-    int first;      // number of its first event in the tape
-    int events;     // recorded so far
+    int order;                // of all lanes: which of two that end at the same time is first
+    int at;                   // next item, or that which it is busy with
+    int items_busy;           // with so many items from `at`; 0: not busy
+    double now_s;             // end of the previous item
+    double end_s;             // if busy
+    double began_s, alone_s;  // if busy: since when, and for how long without overlap
+    double left_s, left_at_s; // the compute lane with ops: alone_s not done yet, at which time
+    int heap_at;              // if busy: in the heap
+    int cause;                // the span that ends at now_s; NO_SPAN: none, now_s is 0
+    int span;                 // if busy and spans are recorded
+    int first;                // number of its first event in the tape
+    int events;               // recorded so far
     struct recorded *recorded;
     double transfer_s; // of messages since the last event
     enum predict_group group;
+    bool slowed; // if busy: by a message next to it, at any time
     bool posted; // the messages of the next item are
     bool held;   // the next item is a wait for an event that is not recorded
     bool queued;
@@ -60,13 +63,15 @@ struct rank {
     struct lane_message *messages; // [tape->message_count]
     bool *in_update;               // [tape->action_count] from the optimizer on
     struct predicted_rank *out;
-    int index; // of the prediction's ranks
+    int index;     // of the prediction's ranks
+    int in_flight; // exchanges that take place now
 };
 
 struct predictor {
     struct rank *ranks;
     int count, lane_count;
     struct meetings *meetings;
+    double slowdown;          // of ops next to messages: 1 or more
     struct lane *head, *tail; // lanes that may be able to advance now
     struct lane **heap;       // busy lanes, the first to end at 0; room for all lanes
     int busy;

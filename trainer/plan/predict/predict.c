@@ -230,6 +230,7 @@ static enum status predict(const struct cost_options *options, struct tape *cons
     struct predictor predictor = {.ranks = calloc((size_t)count, sizeof *predictor.ranks),
                                   .count = count,
                                   .out = prediction_create(count),
+                                  .slowdown = 1.0 + options->profile->model.overlap_slowdown,
                                   .records_spans = records_spans};
     enum status status = predictor.ranks != NULL && predictor.out != NULL
                              ? play(&predictor, options, tapes)

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Predicted steps of small tapes made by hand: closed forms of overlap, and properties of 10,000 random sets
+ * of tapes. An op of x seconds is a matmul of x FLOPs, a message of x seconds has x bytes. */
+#include "tests/unit/plan/ideal_profile.h"
+
+#include "base/philox.h"
+#include "trainer/plan/predict/predict.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 4, LANES = 3, MOST_ITEMS = 400, MOST_OPS = 200, MOST_MESSAGES = 200, WORLD = 0, PIPELINE = 1 };
+
+/* A tape whose lists have a fixed capacity. */
+struct made {
+    struct tape tape;
+    struct tape_lane lanes[LANES];
+    struct tape_item items[LANES][MOST_ITEMS];
+    struct op_record ops[MOST_OPS];
+    struct tape_message messages[MOST_MESSAGES];
+    struct tape_group groups[2];
+    struct tape_action actions[1];
+    int events[LANES]; // recorded
+    int ranks[RANKS];
+};
+
+struct set {
+    struct made *made; // [count]
+    struct tape *tapes[RANKS];
+    int count;
+    int64_t collectives, sent[RANKS][RANKS]; // so far
+};
+
+static struct set set_create(int count)
+{
+    struct set set = {.made = calloc((size_t)count, sizeof *set.made), .count = count};
+    cr_assert_not_null(set.made);
+    for (int r = 0; r < count; r++) {
+        struct made *m = &set.made[r];
+        m->tape = (struct tape){.rank = r,
+                                .lanes = m->lanes,
+                                .ops = m->ops,
+                                .groups = m->groups,
+                                .messages = m->messages,
+                                .actions = m->actions,
+                                .lane_count = LANES,
+                                .group_count = 2,
+                                .action_count = 1};
+        for (int i = 0; i < count; i++)
+            m->ranks[i] = i;
+        m->groups[WORLD] = (struct tape_group){.name = "world", .size = count, .ranks = m->ranks};
+        m->groups[PIPELINE] = (struct tape_group){.name = "pp", .size = count, .ranks = m->ranks};
+        snprintf(m->actions[0].name, sizeof m->actions[0].name, "0F0");
+        for (int l = 0; l < LANES; l++)
+            m->lanes[l].items = m->items[l];
+        set.tapes[r] = &m->tape;
+    }
+    return set;
+}
+
+static void append(struct set *set, int rank, int lane, struct tape_item item)
+{
+    struct tape_lane *at = &set->made[rank].lanes[lane];
+    cr_assert(at->count < MOST_ITEMS);
+    at->items[at->count++] = item;
+}
+
+static void run_op(struct set *set, int rank, int lane, int seconds)
+{
+    struct tape *tape = set->tapes[rank];
+    cr_assert(tape->op_count < MOST_OPS);
+    tape->ops[tape->op_count] =
+        (struct op_record){.kind = OP_GEMM, .dtype = F32, .shape = {seconds, 1, 1}, .launches = 0};
+    append(set, rank, lane, (struct tape_item){.kind = TAPE_OP, .index = tape->op_count++});
+}
+
+static void message(struct set *set, int rank, int lane, struct tape_message message)
+{
+    struct tape *tape = set->tapes[rank];
+    cr_assert(tape->message_count < MOST_MESSAGES);
+    tape->messages[tape->message_count] = message;
+    append(set, rank, lane, (struct tape_item){.kind = TAPE_MESSAGE, .index = tape->message_count++});
+}
+
+static void p2p(struct set *set, int from, int to, int from_lane, int to_lane, int seconds)
+{
+    const int64_t number = ++set->sent[from][to];
+    struct tape_message send = {
+        .call = CALL_SEND, .group = PIPELINE, .bytes = seconds, .peer = to, .number = number};
+    message(set, from, from_lane, send);
+    send.call = CALL_RECEIVE;
+    send.peer = from;
+    message(set, to, to_lane, send);
+}
+
+static void all_reduce(struct set *set, int lane, int bytes)
+{
+    set->collectives++;
+    for (int r = 0; r < set->count; r++)
+        message(set, r, lane,
+                (struct tape_message){.call = CALL_ALL_REDUCE,
+                                      .group = WORLD,
+                                      .bytes = bytes,
+                                      .peer = -1,
+                                      .number = set->collectives});
+}
+
+static void record(struct set *set, int rank, int lane)
+{
+    append(set, rank, lane, (struct tape_item){.kind = TAPE_RECORD, .index = ++set->made[rank].events[lane]});
+}
+
+/* For the last event recorded by `other`. */
+static void wait_for(struct set *set, int rank, int lane, int other)
+{
+    const int number = set->made[rank].events[other];
+    if (number > 0)
+        append(set, rank, lane, (struct tape_item){.kind = TAPE_WAIT, .lane = other, .index = number});
+}
+
+/* ---- predictions ---- */
+
+struct rates {
+    double flops, link, latency_s, slowdown;
+};
+
+/* The rate of a matmul of x FLOPs, 2·m·n·k with m = x, is 2 FLOP/s. */
+static const struct rates ONE = {2.0, 1.0, 0.0, 0.0};
+
+static struct prediction *predict(const struct set *set, struct rates rates)
+{
+    struct cluster_profile *p = ideal_profile(rates.flops, 1e30);
+    const struct cost_options options = {.profile = p, .ranks_per_node = RANKS};
+    struct prediction *step = NULL;
+    p->node.link_bandwidth = rates.link;
+    p->node.link_latency_s = rates.latency_s;
+    p->model.overlap_slowdown = rates.slowdown;
+    cr_assert(predict_timeline(&options, set->tapes, set->count, &step) == OK, "%s", fail_text());
+    profile_destroy(p);
+    return step;
+}
+
+static double step_s(const struct set *set, struct rates rates)
+{
+    struct prediction *step = predict(set, rates);
+    const double seconds = step->step_s;
+    prediction_destroy(step);
+    return seconds;
+}
+
+static void expect_near(double got, double expected)
+{
+    cr_expect(fabs(got - expected) <= 1e-9 * fabs(expected), "%.17g instead of %.17g", got, expected);
+}
+
+/* ---- closed forms of overlap ---- */
+
+/* An op of 100 s next to a message of `seconds` on another lane. */
+static double overlapped(int seconds, double slowdown)
+{
+    struct set set = set_create(2);
+    run_op(&set, 0, 0, 100);
+    p2p(&set, 0, 1, 1, 1, seconds);
+    const double got = step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown});
+    free(set.made);
+    return got;
+}
+
+Test(overlap, slows_the_overlapped_part)
+{
+    expect_near(overlapped(40, 0.0), 100.0);
+    expect_near(overlapped(40, 0.25), 40.0 + (100.0 - 40.0 / 1.25)); // 32 s of it are done after 40 s
+    expect_near(overlapped(125, 0.25), 125.0);
+    expect_near(overlapped(124, 0.25), 124.0 + (100.0 - 124.0 / 1.25));
+    expect_near(overlapped(200, 0.25), 200.0);
+    expect_near(overlapped(40, 3.0), 40.0 + 90.0);
+}
+
+/* It is a part of its own, of the rank and of the critical path. */
+Test(overlap, is_a_class_of_its_own)
+{
+    struct set set = set_create(2);
+    run_op(&set, 0, 0, 100);
+    p2p(&set, 0, 1, 1, 1, 40);
+    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.25});
+    expect_near(step->ranks[0].run_s[COST_MATMUL], 100.0);
+    expect_near(step->ranks[0].run_s[COST_OVERLAP], 8.0);
+    expect_near(step->path.run_s[COST_MATMUL], 100.0);
+    expect_near(step->path.run_s[COST_OVERLAP], 8.0);
+    cr_expect(step->ranks[1].run_s[COST_OVERLAP] <= 0.0);
+    prediction_destroy(step);
+    free(set.made);
+}
+
+/* Two messages at once slow down as much as one, each for its own time. */
+Test(overlap, is_counted_once)
+{
+    struct set set = set_create(3);
+    run_op(&set, 0, 0, 100);
+    p2p(&set, 0, 1, 1, 1, 40);
+    p2p(&set, 0, 2, 2, 1, 60);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5}), 60.0 + (100.0 - 60.0 / 1.5));
+    free(set.made);
+}
+
+/* A message that waits for its other rank is not in flight; then it is, in the middle of an op. */
+Test(overlap, begins_with_the_transfer)
+{
+    struct set set = set_create(2);
+    run_op(&set, 0, 0, 100);
+    run_op(&set, 1, 1, 50);
+    p2p(&set, 0, 1, 1, 1, 30);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5}), 50.0 + 30.0 + (50.0 - 30.0 / 1.5));
+    free(set.made);
+}
+
+/* What other ranks send to each other, and copies and ops of other lanes, slow nothing down; nor is an op of
+ * another lane slowed down. */
+Test(overlap, is_of_the_rank_and_its_compute_lane)
+{
+    struct set set = set_create(3);
+    run_op(&set, 0, 0, 100);
+    run_op(&set, 0, 2, 90);
+    p2p(&set, 1, 2, 1, 1, 80);
+    run_op(&set, 1, 2, 100);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5}), 100.0);
+    free(set.made);
+}
+
+/* A message that begins earlier can be next to an op that was alone before. */
+Test(overlap, can_make_a_step_with_a_faster_op_longer)
+{
+    double seconds[2];
+    for (int faster = 0; faster < 2; faster++) {
+        struct set set = set_create(3);
+        run_op(&set, 0, 2, 20); // the op on the compute lane begins then
+        record(&set, 0, 2);
+        wait_for(&set, 0, 0, 2);
+        run_op(&set, 0, 0, 10);
+        p2p(&set, 0, 1, 0, 0, 1);
+        run_op(&set, 1, 0, 8);
+        run_op(&set, 2, 0, faster ? 20 : 30);
+        p2p(&set, 2, 0, 0, 1, 10);
+        seconds[faster] = step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5});
+        free(set.made);
+    }
+    expect_near(seconds[0], 40.0);
+    expect_near(seconds[1], 20.0 + 10.0 + (10.0 - 10.0 / 1.5) + 1.0 + 8.0);
+}
+
+/* ---- random tapes ---- */
+
+enum { RANDOM_SETS = 10000 };
+
+struct random {
+    struct philox generator;
+    uint64_t at;
+};
+
+static int draw(struct random *random, int below)
+{
+    return (int)(philox_word(random->generator, 0, random->at++) % (uint32_t)below);
+}
+
+/* Tapes cannot deadlock: their items are added in an order in which they can run. */
+static struct set random_set(struct random *random)
+{
+    struct set set = set_create(2 + draw(random, RANKS - 1));
+    for (int left = 5 + draw(random, 60); left > 0; left--) {
+        const int rank = draw(random, set.count), lane = draw(random, LANES), other = draw(random, LANES);
+        switch (draw(random, 6)) {
+        case 0:
+        case 1:
+            run_op(&set, rank, draw(random, 3) > 0 ? 0 : lane, 1 + draw(random, 50));
+            break;
+        case 2:
+            record(&set, rank, lane);
+            break;
+        case 3:
+            wait_for(&set, rank, lane, other);
+            break;
+        case 4:
+            p2p(&set, rank, (rank + 1 + draw(random, set.count - 1)) % set.count, lane, other,
+                1 + draw(random, 50));
+            break;
+        default:
+            if (draw(random, 3) == 0)
+                all_reduce(&set, lane, 1 + draw(random, 50));
+            break;
+        }
+    }
+    return set;
+}
+
+/* Spans follow their causes without a gap; those of the critical path add up to the step, as do the parts of
+ * each rank. */
+static void check_parts(const struct prediction *step)
+{
+    double path_s = 0.0, critical_s = 0.0;
+    for (int c = 0; c < COST_CLASSES; c++)
+        path_s += step->path.run_s[c];
+    for (int g = 0; g < PREDICT_GROUPS; g++)
+        path_s += step->path.transfer_s[g];
+    for (int r = 0; r < step->count; r++) {
+        const struct predicted_rank *rank = &step->ranks[r];
+        double sum = rank->bubble_s;
+        for (int c = 0; c < COST_CLASSES; c++)
+            sum += rank->run_s[c];
+        for (int g = 0; g < PREDICT_GROUPS; g++)
+            sum += rank->exposed_s[g];
+        expect_near(sum, step->step_s);
+        critical_s += rank->critical_s;
+    }
+    expect_near(path_s, step->step_s);
+    expect_near(critical_s, step->step_s);
+    for (int64_t i = 0; i < step->span_count; i++) {
+        const struct predicted_span *span = &step->spans[i];
+        const double cause_s = span->cause >= 0 ? step->spans[span->cause].end_s : 0.0;
+        cr_expect(!(span->begin_s < cause_s || span->begin_s > cause_s) && span->cause < i);
+    }
+}
+
+static double checked_step_s(const struct set *set, struct rates rates)
+{
+    struct prediction *step = predict(set, rates);
+    const double seconds = step->step_s;
+    check_parts(step);
+    prediction_destroy(step);
+    return seconds;
+}
+
+/* A faster device, a faster link, a shorter latency and one op that is faster never make a step longer. */
+static void check_faster(struct set *set, struct random *random)
+{
+    const struct rates base = {2.0, 1.0, 3.0, 0.0}, faster[] = {{2.0 + 1.0 * draw(random, 5), 1.0, 3.0, 0.0},
+                                                                {2.0, 1.0 + 0.5 * draw(random, 5), 3.0, 0.0},
+                                                                {2.0, 1.0, 0.1 * draw(random, 31), 0.0}};
+    const double limit_s = step_s(set, base) * (1.0 + 1e-12);
+    for (size_t i = 0; i < sizeof faster / sizeof *faster; i++)
+        cr_expect(step_s(set, faster[i]) <= limit_s, "%zu", i);
+    struct tape *tape = set->tapes[draw(random, set->count)];
+    if (tape->op_count == 0)
+        return;
+    int64_t *size = &tape->ops[draw(random, tape->op_count)].shape[0];
+    *size = 1 + draw(random, (int)*size);
+    cr_expect(step_s(set, base) <= limit_s);
+}
+
+Test(random_tapes, are_never_slower_on_a_faster_cluster)
+{
+    struct random random = {.generator = philox_named(11, "tapes")};
+    for (int i = 0; i < RANDOM_SETS; i++) {
+        struct set set = random_set(&random);
+        check_faster(&set, &random);
+        free(set.made);
+    }
+}
+
+/* With a slowdown s a step takes between 1 and 1 + s times as long as without. */
+Test(random_tapes, are_slowed_down_by_at_most_the_slowdown)
+{
+    struct random random = {.generator = philox_named(12, "tapes")};
+    for (int i = 0; i < RANDOM_SETS; i++) {
+        struct set set = random_set(&random);
+        const double slowdown = 0.1 * draw(&random, 20);
+        const double alone_s = checked_step_s(&set, ONE);
+        const double got_s = checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown});
+        cr_expect(got_s >= alone_s * (1.0 - 1e-12) && got_s <= alone_s * (1.0 + slowdown) * (1.0 + 1e-12),
+                  "%g s, alone %g s", got_s, alone_s);
+        free(set.made);
+    }
+}
