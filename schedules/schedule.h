@@ -76,6 +76,8 @@ struct schedule_options {
 /* Builds the lists, adds the transfers, and checks them. BAD_SCHEDULE for an unknown name (suggests the
  * nearest one) or if the family does not support p, m, v (gives the reason and valid values); NO_MEMORY. */
 MUST_USE enum status schedule_build(const struct schedule_options *options, struct schedule **out);
+/* Same with the placement of the stages and empty lists: quick. NOT_SUPPORTED for a search. */
+MUST_USE enum status schedule_placed(const struct schedule_options *options, struct schedule **out);
 void schedule_destroy(struct schedule *schedule);
 
 /* Returns name, description and supported sizes of family `index`; NULL after the last. */

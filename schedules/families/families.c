@@ -144,6 +144,19 @@ enum status schedule_complete(struct schedule *s, const struct schedule_options 
     return status;
 }
 
+enum status schedule_placed(const struct schedule_options *options, struct schedule **out)
+{
+    const struct family *family = NULL;
+    TRY(find_family(options->name, &family));
+    struct schedule_options o = *options;
+    if (o.v == 0)
+        o.v = family->default_v;
+    TRY(check_options(family, &o));
+    if (family->search != NULL)
+        return fail(NOT_SUPPORTED, "%s has no placement before its search", options->name);
+    return schedule_create(family, &o, out);
+}
+
 enum status schedule_generate(const struct schedule_options *options, struct schedule **out)
 {
     const struct family *family = NULL;

@@ -63,7 +63,7 @@ def test_every_layout(folder):
     axes = {"tp": ["1", "2", "3", "4"], "pp": ["1", "2", "4"], "pipeline.schedule": ["1f1b", "interleaved"],
             "train.micro_batch_size": ["1", "6"]}
     path, table = write(folder, axes, ["tp * pp < 16"]), os.path.join(folder, "sweep.csv")
-    done = run("sweep", path, *COMMON, "--top", "3", "-o", table)
+    done = run("sweep", path, *COMMON, "--top", "3", "--all", "-o", table)
     check("a sweep", done, 0, out="tp=1 pp=1")
     plans = plan_one_by_one(axes, lambda values: int(values["tp"]) * int(values["pp"]) < 16)
     with open(table, encoding="utf-8") as file:
@@ -85,6 +85,13 @@ def test_every_layout(folder):
     expect("fastest first", [float(row["step_time_s"]) for row in rows if row["status"] == "ok"] ==
            sorted(step for step, _, fits in filter(None, plans.values()) if fits), done)
     expect("three are printed", len(re.findall(r"^ +[123] +[0-9.]+ ", done.stdout, re.M)) == 3, done)
+    few = run("sweep", path, *COMMON, "--top", "3", "-o", table + ".few")
+    lines = [line for line in done.stdout.splitlines() if re.match(r" +[123] +[0-9.]+ ", line)]
+    expect("the same three without --all", all(line in few.stdout for line in lines), few)
+    slower = re.search(r"(\d+) slower by their bound", few.stdout)
+    with open(table + ".few", encoding="utf-8") as file:
+        statuses = [row["status"] for row in csv.DictReader(file)]
+    expect("others are slower", slower and statuses.count("slower") == int(slower.group(1)) > 3, few)
     back = run("table", table, "--recipe", BASE, "--json")
     errors = [row["predicted_s"] / row["printed_s"] - 1 for row in json.loads(back.stdout)["rows"]
               if row["printed_s"] and "pp1" not in row["layout"]]

@@ -483,13 +483,16 @@ static struct memory_assume memory_assumed(const struct recipe *recipe)
     return out;
 }
 
-enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out)
+/* The parameters are those of the run, for all ranks. */
+static enum status compute(const struct run *run, int rank, int threads, const struct params *params,
+                           struct memory_table *out)
 {
     const struct recipe *recipe = run->recipe;
     const struct linear_precision *precision = &recipe->layers.precision;
     *out = (struct memory_table){.count = 0};
     struct estimate s = {
         .run = run,
+        .params = *params,
         .table = out,
         .coord = mesh_coord(&run->mesh, MESH_DENSE, rank),
         .shape = {.model = &recipe->model,
@@ -508,19 +511,52 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
     out->slots = calloc((size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *out->slots);
     if (out->slots == NULL)
         return fail(NO_MEMORY, "no memory for the slots of %d chunks", run->schedule->chunks);
-    enum status status =
-        params_declare(&recipe->model, &run->mesh.degrees, recipe->layers.sequence_parallel, &s.params);
-    if (status == OK)
-        status = slot_plan_create(run->schedule, s.coord.pp, &s.slots);
+    enum status status = slot_plan_create(run->schedule, s.coord.pp, &s.slots);
     if (status == OK && recipe->memory.offload_activations)
         status = offload_plan_create(run->schedule, s.coord.pp, &s.offloaded);
     if (status == OK)
         status = put_all(&s);
     slot_plan_destroy(s.slots);
     offload_plan_destroy(s.offloaded);
-    params_free(&s.params);
     if (status != OK)
         memory_table_free(out);
+    return status;
+}
+
+static enum status declare(const struct run *run, struct params *out)
+{
+    const struct recipe *recipe = run->recipe;
+    return params_declare(&recipe->model, &run->mesh.degrees, recipe->layers.sequence_parallel, out);
+}
+
+enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out)
+{
+    struct params params;
+    *out = (struct memory_table){.count = 0};
+    TRY(declare(run, &params));
+    const enum status status = compute(run, rank, threads, &params, out);
+    params_free(&params);
+    return status;
+}
+
+enum status memory_formula_most(const struct run *run, int threads, int64_t *bytes)
+{
+    struct params params;
+    enum status status = OK;
+    int64_t most = 0;
+    TRY(declare(run, &params));
+    for (int pp = 0; pp < run->mesh.degrees.pp && status == OK; pp++) {
+        struct memory_table table;
+        const int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp});
+        status = compute(run, rank, threads, &params, &table);
+        if (status == OK) {
+            most = table.bytes > most ? table.bytes : most;
+            memory_table_free(&table);
+        }
+    }
+    params_free(&params);
+    if (status == OK)
+        *bytes = most;
     return status;
 }
 

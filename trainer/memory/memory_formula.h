@@ -34,4 +34,6 @@ struct memory_table {
 /* Computes the terms of a rank with `threads` compute threads; ranks are threads of one process. Excludes the
  * work buffers of reductions between GPUs (parallel/transports/nccl/comm_nccl_scratch.h). */
 MUST_USE enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out);
+/* The bytes of the fullest rank. */
+MUST_USE enum status memory_formula_most(const struct run *run, int threads, int64_t *bytes);
 void memory_table_free(struct memory_table *table);

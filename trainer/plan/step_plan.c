@@ -65,11 +65,11 @@ static int ranks_per_node(const struct run *run, const struct cluster_profile *p
     return per_node < world ? per_node : world;
 }
 
-static struct cost_options cost_options(const struct step_plan *plan)
+struct cost_options step_plan_cost_options(const struct run *run, const struct cluster_profile *profile)
 {
-    const struct recipe *recipe = plan->run->recipe;
-    return (struct cost_options){.profile = plan->profile,
-                                 .ranks_per_node = ranks_per_node(plan->run, plan->profile),
+    const struct recipe *recipe = run->recipe;
+    return (struct cost_options){.profile = profile,
+                                 .ranks_per_node = ranks_per_node(run, profile),
                                  .threads = recipe->cluster.threads_per_rank,
                                  .tf32 = recipe->kernels.tf32,
                                  .assume = &recipe->assume,
@@ -120,15 +120,7 @@ int64_t step_plan_needed(const struct cluster_profile *profile, const struct run
 
 enum status step_plan_formula_bytes(const struct run *run, int64_t *out)
 {
-    *out = 0;
-    for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
-        struct memory_table table;
-        const int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp});
-        TRY(memory_formula(run, rank, run_threads(run, run->mesh.world), &table));
-        *out = table.bytes > *out ? table.bytes : *out;
-        memory_table_free(&table);
-    }
-    return OK;
+    return memory_formula_most(run, run_threads(run, run->mesh.world), out);
 }
 
 static void check_fit(struct step_plan *plan)
@@ -143,7 +135,7 @@ static enum status check_profile(const struct step_plan *plan)
 {
     const struct recipe *recipe = plan->run->recipe;
     const struct cluster_profile *profile = plan->profile;
-    const struct cost_options options = cost_options(plan);
+    const struct cost_options options = step_plan_cost_options(plan->run, plan->profile);
     const enum profile_dtype dtype = cost_dtype(&options, recipe_working_dtype(recipe));
     const int ranks = plan->run->mesh.world;
     struct text why = {0};
@@ -174,7 +166,7 @@ static enum status make(struct step_plan *plan, bool timeline)
     plan->fits = true;
     if (plan->profile == NULL)
         return OK;
-    plan->cost = cost_options(plan);
+    plan->cost = step_plan_cost_options(plan->run, plan->profile);
     TRY((timeline ? predict_timeline : predict_step)(&plan->cost, plan->tapes, plan->count, &plan->step));
     compute_rates(plan);
     check_fit(plan);

@@ -46,6 +46,9 @@ void step_plan_free(struct step_plan *plan);
  * reserves. */
 int64_t step_plan_needed(const struct cluster_profile *profile, const struct run *run, int64_t bytes);
 
+/* How ops and messages of the run are costed. */
+struct cost_options step_plan_cost_options(const struct run *run, const struct cluster_profile *profile);
+
 /* The most that a rank allocates, by the formula: quick, without the scratch of reductions between GPUs. */
 MUST_USE enum status step_plan_formula_bytes(const struct run *run, int64_t *out);
 

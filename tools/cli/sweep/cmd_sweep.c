@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static const char help[] =
-    "cuboid sweep SWEEP.yaml [key=value ...] [--top N] [-o FILE.csv]\n"
+    "cuboid sweep SWEEP.yaml [key=value ...] [--top N] [--all] [-o FILE.csv]\n"
     "\n"
     "Plans every layout of a recipe with the given values of some keys, and prints the fastest that fit\n"
     "(docs/planning.md). Layouts that a rule of the recipe refuses, or that do not fit, are counted with\n"
@@ -24,13 +24,16 @@ static const char help[] =
     "  constraints: [tp * pp <= 64]             optional\n"
     "\n"
     "  key=value      recipe keys of the base\n"
-    "  --top N        layouts to print; default 10\n"
+    "  --top N        layouts to find and print; default 10. Layouts with a lower bound of the step above\n"
+    "                 theirs are not planned\n"
+    "  --all          plan all legal layouts that fit\n"
     "  -o FILE.csv    also write all legal layouts, with the columns of cuboid table --columns\n"
     "\n"
     "Exit status: 0 if a layout was planned; 1 if none was; 2 for a file or recipe that cannot be used.\n";
 
 struct arguments {
     int64_t top;
+    bool all;
     const char *csv;
     const char **rest; // the file, overrides, one more
     int rest_count;
@@ -40,7 +43,8 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 {
     *out = (struct arguments){.top = 10, .rest = calloc((size_t)argc + 2, sizeof(char *))};
     const struct option options[] = {
-        {"--top", OPTION_INTEGER, &out->top, 1, 1e9},
+        {"--top", OPTION_INTEGER, &out->top, 1, 1e6},
+        {"--all", OPTION_FLAG, &out->all, 0, 0},
         {"--output", OPTION_TEXT, &out->csv, 0, 0},
         {"-o", OPTION_TEXT, &out->csv, 0, 0},
     };
@@ -126,6 +130,7 @@ static enum status read_and_make(const struct arguments *arguments, struct sweep
     struct watch watch = {.phase = -1};
     const struct sweep_options options = {.overrides = arguments->rest + 1,
                                           .override_count = (size_t)arguments->rest_count - 1,
+                                          .best = arguments->all ? 0 : arguments->top,
                                           .progress = isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
                                           .context = &watch};
     enum status status = sweep_file_read(arguments->rest[0], file, &problems);

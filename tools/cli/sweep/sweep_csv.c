@@ -55,7 +55,10 @@ static void set_figures(struct row *row, const struct sweep_layout *layout, int 
     if (layout->bytes > 0)
         set_number(row, PUBLISHED_MEMORY_GB, 1e-9 * (double)layout->bytes);
     if (layout->state != SWEEP_PLANNED) {
-        set_text(row, PUBLISHED_STATUS, layout->state == SWEEP_TOO_LARGE ? "oom" : "failed");
+        set_text(row, PUBLISHED_STATUS,
+                 layout->state == SWEEP_TOO_LARGE ? "oom"
+                 : layout->state == SWEEP_SLOWER  ? "slower"
+                                                  : "failed");
         return;
     }
     set_text(row, PUBLISHED_STATUS, "ok");
@@ -89,6 +92,8 @@ static enum status add_row(const struct sweep *sweep, const struct sweep_layout 
     set_text(&row, PUBLISHED_SOURCE, "cuboid sweep, predicted");
     if (layout->reason >= 0)
         set_text(&row, PUBLISHED_NOTES, sweep->reasons[layout->reason].what);
+    else
+        text_add(&row.cell[PUBLISHED_NOTES], "step time at least %.6g s", layout->bound_s);
     set_model(&row, &recipe->model);
     set_layout(&row, recipe);
     set_figures(&row, layout, recipe_world_size(recipe));
@@ -110,7 +115,7 @@ enum status sweep_csv(const struct sweep *sweep, struct text *out)
     for (size_t i = 0; i < sweep->best_count; i++)
         TRY(add_row(sweep, &sweep->layouts[sweep->best[i]], out));
     for (size_t i = 0; i < sweep->count; i++)
-        if (sweep->layouts[i].state == SWEEP_TOO_LARGE || sweep->layouts[i].state == SWEEP_FAILED)
+        if (sweep->layouts[i].state != SWEEP_PLANNED && sweep->layouts[i].state != SWEEP_REFUSED)
             TRY(add_row(sweep, &sweep->layouts[i], out));
     return OK;
 }

@@ -17,6 +17,8 @@ static void print_counts(const struct sweep *sweep, FILE *to)
     fprintf(to, "  %lld planned, %lld do not fit, %lld refused by rules",
             (long long)sweep->counts[SWEEP_PLANNED], (long long)sweep->counts[SWEEP_TOO_LARGE],
             (long long)sweep->counts[SWEEP_REFUSED]);
+    if (sweep->counts[SWEEP_SLOWER] > 0)
+        fprintf(to, ", %lld slower by their bound", (long long)sweep->counts[SWEEP_SLOWER]);
     if (sweep->counts[SWEEP_FAILED] > 0)
         fprintf(to, ", %lld cannot be planned", (long long)sweep->counts[SWEEP_FAILED]);
     fputs("\n", to);
@@ -49,7 +51,7 @@ static void print_reasons(const struct sweep *sweep, FILE *to)
         if (i == 0)
             fputs("layouts without a plan, by reason:\n", to);
         print_line(to, "%10lld  %s", (long long)reason->count, reason->what);
-        print_line(to, "%10s  first: %s", "", reason->example);
+        print_line(to, "%10s  example: %s", "", reason->example);
     }
 }
 

@@ -18,6 +18,9 @@ enum status sweep_load(const struct sweep *sweep, const struct recipe_change *ch
             recipe_destroy(recipe);
             return BAD_RECIPE;
         }
+    // Threads of the host do not matter to a GPU: the machine need not be looked at for each layout.
+    if (device_traits(recipe->cluster.dry_device)->is_gpu && recipe->cluster.threads_per_rank == 0)
+        recipe->cluster.threads_per_rank = 1;
     *out = recipe;
     return OK;
 }
@@ -81,71 +84,6 @@ static int refuse(struct sweep *sweep, const struct recipe_change *changes,
     return reason;
 }
 
-static int too_large(struct sweep *sweep, const struct sweep_layout *layout)
-{
-    char needed[NUMBER_CHARS], device[NUMBER_CHARS];
-    struct text example = {0};
-    sweep_layout_text(sweep->file, layout->number, &example);
-    text_add(&example, " needs %s of %s", bytes_text(layout->needed_bytes, needed),
-             bytes_text(sweep->profiles.profile->device.memory_bytes, device));
-    const int reason =
-        sweep_add_reason(sweep, SWEEP_TOO_LARGE, "memory of the device", example.chars, layout->number);
-    text_free(&example);
-    return reason;
-}
-
-/* Plans a run that fits by the formula; the dry run has the last word. */
-static enum status plan(struct sweep *sweep, const struct run *run, struct sweep_layout *layout)
-{
-    struct step_plan plan;
-    TRY(step_plan_make(run, sweep->profiles.profile, &plan));
-    layout->bytes = plan.rows[plan.fullest].bytes;
-    layout->needed_bytes = plan.needed_bytes;
-    layout->state = plan.fits ? SWEEP_PLANNED : SWEEP_TOO_LARGE;
-    layout->step_s = plan.step_s;
-    layout->tokens_per_s = plan.tokens_per_s;
-    layout->tflops_per_rank = plan.tflops_per_rank;
-    layout->mfu = plan.mfu;
-    layout->bubble_fraction = plan.bubble_fraction;
-    sweep->device_bytes = sweep->device_bytes > 0 ? sweep->device_bytes : plan.device_bytes;
-    step_plan_free(&plan);
-    return OK;
-}
-
-static enum status plan_recipe(struct sweep *sweep, const struct recipe *recipe, struct sweep_layout *layout)
-{
-    struct run run;
-    bool fits = false;
-    enum status status = run_create(recipe, false, &run);
-    if (status == OK)
-        status = sweep_needed(sweep, &run, layout, &fits);
-    if (status == OK && fits)
-        status = plan(sweep, &run, layout);
-    else if (status == OK)
-        layout->state = SWEEP_TOO_LARGE;
-    run_destroy(&run);
-    return status;
-}
-
-/* Returns NO_MEMORY; all other errors are those of the layout. */
-static enum status plan_layout(struct sweep *sweep, struct sweep_layout *layout)
-{
-    struct recipe *recipe = NULL;
-    TRY(sweep_recipe(sweep, layout->number, &recipe));
-    const enum status status = plan_recipe(sweep, recipe, layout);
-    recipe_destroy(recipe);
-    if (status == NO_MEMORY)
-        return status;
-    if (status != OK) {
-        layout->state = SWEEP_FAILED;
-        layout->reason =
-            sweep_add_reason(sweep, SWEEP_FAILED, status_name(status), fail_text(), layout->number);
-    } else if (layout->state == SWEEP_TOO_LARGE)
-        layout->reason = too_large(sweep, layout);
-    sweep->counts[layout->state]++;
-    return OK;
-}
-
 /* ---- all layouts ---- */
 
 static enum status append(struct sweep *sweep, const struct sweep_layout *layout)
@@ -162,65 +100,53 @@ static enum status append(struct sweep *sweep, const struct sweep_layout *layout
     return OK;
 }
 
+void sweep_shared_text(const struct sweep *sweep, int64_t number, struct text *out)
+{
+    for (int i = 0; i < sweep->file->axis_count; i++)
+        if (!sweep_bound_ignores(sweep->file->axes[i].key))
+            text_add(out, "%d ", sweep_value(sweep->file, number, i));
+}
+
+/* The bound of a legal layout. */
+static enum status bound(struct sweep *sweep, const struct recipe *recipe, struct sweep_layout *layout)
+{
+    struct problems problems = {0};
+    struct text shared = {0};
+    if (recipe->cluster.profile == NULL)
+        return fail(BAD_RECIPE,
+                    "%s has no cluster.profile, which a sweep needs; add cluster.profile=NAME (cuboid "
+                    "profile --list)",
+                    sweep->file->base);
+    enum status status = profile_cache_load(&sweep->profiles, recipe->cluster.profile, &problems);
+    problems_free(&problems);
+    TRY(status);
+    sweep_shared_text(sweep, layout->number, &shared);
+    status =
+        sweep_bound(sweep->bounds, text_chars(&shared), recipe, sweep->profiles.profile, &layout->bound_s);
+    text_free(&shared);
+    return status;
+}
+
 /* Checks the rules and the constraints of a layout. */
 static enum status check_layout(struct sweep *sweep, int64_t number)
 {
     struct recipe_change changes[SWEEP_MOST_AXES];
     struct sweep_refusal refusal;
     struct recipe *recipe = NULL;
-    struct sweep_layout layout = {.number = number, .state = SWEEP_PLANNED, .reason = -1};
+    struct sweep_layout layout = {.number = number, .state = SWEEP_SLOWER, .reason = -1};
     sweep_changes(sweep->file, number, changes);
-    const enum status status = sweep_load(sweep, changes, &recipe, &refusal);
-    if (status != OK && status != BAD_RECIPE)
-        return status;
+    enum status status = sweep_load(sweep, changes, &recipe, &refusal);
     if (status == BAD_RECIPE) {
         layout.state = SWEEP_REFUSED;
         layout.reason = refuse(sweep, changes, &refusal, number);
         sweep->counts[SWEEP_REFUSED]++;
-    } else if (recipe->cluster.profile == NULL) {
-        recipe_destroy(recipe);
-        return fail(BAD_RECIPE,
-                    "%s has no cluster.profile, which a sweep needs; add cluster.profile=NAME (cuboid "
-                    "profile --list)",
-                    sweep->file->base);
-    }
+        status = OK;
+    } else if (status == OK)
+        status = bound(sweep, recipe, &layout);
     recipe_destroy(recipe);
-    if (status == OK || sweep->counts[SWEEP_REFUSED] <= SWEEP_MOST_REFUSED)
+    if (status == OK && (layout.state != SWEEP_REFUSED || sweep->counts[SWEEP_REFUSED] <= SWEEP_MOST_REFUSED))
         return append(sweep, &layout);
-    return OK;
-}
-
-struct speed {
-    double step_s;
-    int64_t number;
-    size_t index;
-};
-
-static int by_speed(const void *a, const void *b)
-{
-    const struct speed *one = a, *other = b;
-    if (one->step_s != other->step_s)
-        return one->step_s < other->step_s ? -1 : 1;
-    return (one->number > other->number) - (one->number < other->number);
-}
-
-static enum status sort_best(struct sweep *sweep)
-{
-    struct speed *speeds = calloc(sweep->count + 1, sizeof *speeds);
-    sweep->best = calloc(sweep->count + 1, sizeof *sweep->best);
-    if (speeds == NULL || sweep->best == NULL) {
-        free(speeds);
-        return fail(NO_MEMORY, "no memory for %zu layouts", sweep->count);
-    }
-    for (size_t i = 0; i < sweep->count; i++)
-        if (sweep->layouts[i].state == SWEEP_PLANNED)
-            speeds[sweep->best_count++] =
-                (struct speed){sweep->layouts[i].step_s, sweep->layouts[i].number, i};
-    qsort(speeds, sweep->best_count, sizeof *speeds, by_speed);
-    for (size_t i = 0; i < sweep->best_count; i++)
-        sweep->best[i] = speeds[i].index;
-    free(speeds);
-    return OK;
+    return status;
 }
 
 static void report(const struct sweep_options *options, enum sweep_phase phase, int64_t done, int64_t count)
@@ -235,16 +161,9 @@ static enum status make(struct sweep *sweep, const struct sweep_options *options
         report(options, SWEEP_CHECKING, number, sweep->file->layouts);
         TRY(check_layout(sweep, number));
     }
-    const int64_t legal = sweep->file->layouts - sweep->counts[SWEEP_REFUSED];
-    int64_t done = 0;
-    for (size_t i = 0; i < sweep->count; i++) {
-        if (sweep->layouts[i].state == SWEEP_REFUSED)
-            continue;
-        report(options, SWEEP_PLANNING, done++, legal);
-        TRY(plan_layout(sweep, &sweep->layouts[i]));
-    }
+    TRY(sweep_search(sweep, options));
     sweep_sort_reasons(sweep);
-    return sort_best(sweep);
+    return OK;
 }
 
 enum status sweep_make(const struct sweep_file *file, const struct sweep_options *options, struct sweep *out,
@@ -253,7 +172,9 @@ enum status sweep_make(const struct sweep_file *file, const struct sweep_options
     *out = (struct sweep){.file = file};
     TRY(recipe_variants_open(file->base, options->overrides, options->override_count, 0, &out->variants,
                              problems));
-    const enum status status = make(out, options);
+    enum status status = sweep_bounds_create(&out->bounds);
+    if (status == OK)
+        status = make(out, options);
     if (status != OK)
         sweep_free(out);
     return status;
@@ -264,6 +185,7 @@ void sweep_free(struct sweep *sweep)
     sweep_free_reasons(sweep);
     recipe_variants_close(sweep->variants);
     profile_cache_free(&sweep->profiles);
+    sweep_bounds_destroy(sweep->bounds);
     free(sweep->layouts);
     free(sweep->best);
     *sweep = (struct sweep){.file = NULL};

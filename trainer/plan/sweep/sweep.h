@@ -3,11 +3,15 @@
  *
  *   layouts ── rules of the recipe, constraints ──> legal ── memory formula ──> fit ── step_plan ──> planned
  *
- * Each layout that is not planned has a reason: a rule, a constraint, its memory. Layouts of the same reason
- * are counted together, with the first as an example. */
+ * Legal layouts are planned in the order of a lower bound of their step (sweep_bound.h), until no bound is
+ * below the steps of the best that were asked for: these are then the same as if all layouts were planned.
+ *
+ * Each layout that is not planned has a reason: a rule, a constraint, its memory, its bound. Layouts of the
+ * same reason are counted together, with the first as an example. */
 #pragma once
 
 #include "trainer/plan/step_plan.h"
+#include "trainer/plan/sweep/sweep_bound.h"
 #include "trainer/plan/sweep/sweep_file.h"
 
 enum sweep_state {
@@ -15,13 +19,15 @@ enum sweep_state {
     SWEEP_TOO_LARGE, // does not fit the device's memory
     SWEEP_REFUSED,   // by a rule of the recipe, or a constraint
     SWEEP_FAILED,    // cannot be planned: schedule, profile
+    SWEEP_SLOWER,    // not planned: its bound exceeds the best
     SWEEP_STATES
 };
 
 struct sweep_layout {
     int64_t number; // sweep_file.h
     enum sweep_state state;
-    int reason;           // of reasons; -1 if planned
+    int reason;           // of reasons; -1 if planned or slower
+    double bound_s;       // of a legal layout: no plan has a shorter step
     int64_t bytes;        // that the fullest rank allocates; of the formula, unless planned. 0: unknown
     int64_t needed_bytes; // of a device, as in struct step_plan
     /* Of planned layouts, as in struct step_plan. */
@@ -41,6 +47,7 @@ enum sweep_phase { SWEEP_CHECKING, SWEEP_PLANNING };
 struct sweep_options {
     const char *const *overrides; // of the base recipe
     size_t override_count;
+    int64_t best; // so many layouts are to be found; 0: all are planned
     void (*progress)(void *context, enum sweep_phase phase, int64_t done, int64_t count); // NULL: none
     void *context;
 };
@@ -59,6 +66,7 @@ struct sweep {
     size_t best_count;
     int64_t device_bytes; // of the profile of the first planned layout
     struct profile_cache profiles;
+    struct sweep_bounds *bounds;
 };
 
 /* `file` must outlive the sweep. BAD_RECIPE with problems of the base; layouts that cannot be planned are no
@@ -84,6 +92,11 @@ bool sweep_has_reason(const struct sweep *sweep, enum sweep_state state, const c
 /* Sorts the reasons by count, and renumbers those of the layouts. */
 void sweep_sort_reasons(struct sweep *sweep);
 void sweep_free_reasons(struct sweep *sweep);
+
+/* Plans the legal layouts, and sorts the best. */
+MUST_USE enum status sweep_search(struct sweep *sweep, const struct sweep_options *options);
+/* The values of a layout that sweep_bound() does not ignore. */
+void sweep_shared_text(const struct sweep *sweep, int64_t number, struct text *out);
 
 /* Why a layout is not legal: a rule or a constraint. */
 struct sweep_refusal {

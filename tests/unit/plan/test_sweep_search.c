@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A sweep that plans few layouts finds the same best ones as a sweep that plans all, since no bound exceeds
+ * the step of its layout. */
+#include "trainer/plan/sweep/sweep.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BASE SOURCE_ROOT "/recipes/gpt3-1.3b.yaml"
+
+enum { BEST = 10, MOST_OVERRIDES = 12 };
+
+static void read_axes(const char *axes, struct sweep_file *file)
+{
+    char path[] = "/tmp/sweep-XXXXXX.yaml";
+    struct text text = {0};
+    struct problems problems = {0};
+    const int descriptor = mkstemps(path, 5);
+    cr_assert(descriptor >= 0);
+    text_add(&text, "base: " BASE "\naxes:\n%s", axes);
+    cr_assert_eq(write(descriptor, text.chars, text.length), (ssize_t)text.length);
+    close(descriptor);
+    cr_assert_eq(sweep_file_read(path, file, &problems), OK);
+    unlink(path);
+    text_free(&text);
+}
+
+static void make(const struct sweep_file *file, const char *const *overrides, int64_t best, struct sweep *out)
+{
+    struct problems problems = {0};
+    struct sweep_options options = {.overrides = overrides, .best = best};
+    while (overrides[options.override_count] != NULL)
+        options.override_count++;
+    cr_assert_eq(sweep_make(file, &options, out, &problems), OK, "%s",
+                 problems.count > 0 ? problems.list[0].text : fail_text());
+    problems_free(&problems);
+}
+
+static void expect_bounds(const struct sweep *all, double least_mean)
+{
+    double ratios = 0.0;
+    for (size_t i = 0; i < all->best_count; i++) {
+        const struct sweep_layout *layout = &all->layouts[all->best[i]];
+        struct text text = {0};
+        sweep_layout_text(all->file, layout->number, &text);
+        cr_expect(layout->bound_s > 0.0 && layout->bound_s <= layout->step_s, "%s: bound %.9g, step %.9g",
+                  text.chars, layout->bound_s, layout->step_s);
+        ratios += layout->bound_s / layout->step_s / (double)all->best_count;
+        text_free(&text);
+    }
+    cr_expect(ratios > least_mean, "mean of bound / step: %g", ratios);
+}
+
+/* fewest: layouts in all; least_mean: of bound / step; share: of all layouts, planned for the best. */
+static void compare(const char *axes, const char *const *overrides, size_t fewest, double least_mean,
+                    double share)
+{
+    struct sweep_file file;
+    struct sweep all, few;
+    read_axes(axes, &file);
+    make(&file, overrides, 0, &all);
+    make(&file, overrides, BEST, &few);
+    cr_expect(all.best_count >= fewest, "%zu layouts", all.best_count);
+    expect_bounds(&all, least_mean);
+    cr_assert(few.best_count >= BEST && (double)few.best_count < share * (double)all.best_count,
+              "%zu of %zu planned", few.best_count, all.best_count);
+    for (size_t i = 0; i < BEST; i++) {
+        const struct sweep_layout *one = &all.layouts[all.best[i]], *other = &few.layouts[few.best[i]];
+        cr_expect_eq(one->number, other->number);
+        cr_expect_eq(one->step_s, other->step_s);
+        cr_expect_eq(one->needed_bytes, other->needed_bytes);
+    }
+    sweep_free(&all);
+    sweep_free(&few);
+    sweep_file_free(&file);
+}
+
+static const char *const common[] = {"model.num_layers=8",
+                                     "cluster.device=dry",
+                                     "cluster.nodes=2",
+                                     "cluster.gpus_per_node=8",
+                                     "parallel.data_parallel_size=auto",
+                                     "train.global_batch_size=64",
+                                     "cluster.profile=dgx-a100-80",
+                                     "precision.params_dtype=bf16",
+                                     NULL};
+
+Test(sweep_search, the_best_of_all)
+{
+    compare("  tp: [1, 2, 4]\n"
+            "  pp: [1, 2, 4]\n"
+            "  pipeline.schedule: [1f1b, interleaved, zb-h1, zb-v, v-min, dualpipe]\n"
+            "  train.micro_batch_size: [1, 2]\n"
+            "  memory.recompute_granularity: [none, full]\n"
+            "  parallel.zero_stage: [0, 1, 2, 3]\n",
+            common, 200, 0.7, 0.25);
+}
+
+Test(sweep_search, the_best_of_other_keys)
+{
+    compare("  pp: [1, 2, 4]\n"
+            "  pipeline.schedule: [gpipe, dualpipev]\n"
+            "  parallel.zero_stage: [0, 1]\n"
+            "  parallel.overlap_grad_reduce: [true, false]\n"
+            "  parallel.tp_comm_overlap: [true, false]\n"
+            "  parallel.sequence_parallel: [true, false]\n"
+            "  memory.offload_optimizer: [true, false]\n"
+            "  parallel.rank_order: [tp-cp-ep-dp-pp, dp-tp-cp-ep-pp]\n",
+            common, 100, 0.6, 0.75);
+}
+
+Test(sweep_search, layouts_are_counted)
+{
+    struct sweep_file file;
+    struct sweep sweep;
+    int64_t counted = 0;
+    read_axes("  tp: [1, 2, 3]\n  pp: [1, 2, 3]\n  train.micro_batch_size: [1, 2, 4]\n", &file);
+    make(&file, common, 1, &sweep);
+    for (int state = 0; state < SWEEP_STATES; state++)
+        counted += sweep.counts[state];
+    cr_expect_eq(counted, file.layouts);
+    cr_expect(sweep.counts[SWEEP_SLOWER] > 0 && sweep.counts[SWEEP_REFUSED] > 0);
+    counted = sweep.counts[SWEEP_PLANNED] + sweep.counts[SWEEP_SLOWER];
+    for (int i = 0; i < sweep.reason_count; i++)
+        counted += sweep.reasons[i].count;
+    cr_expect_eq(counted, file.layouts);
+    sweep_free(&sweep);
+    sweep_file_free(&file);
+}

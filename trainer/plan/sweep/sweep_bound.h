@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A lower bound of the step time of a layout, in microseconds instead of the milliseconds of a plan. The
+ * program runs one step of one microbatch on a model of one and of two layers, without pipeline and data
+ * parallelism, on the dry device; the difference is a layer:
+ *
+ *   layer, embedding, head ── layers of each stage ──> cost of each stage ── schedule_bound() ──> bound
+ *
+ * These tapes are shared by all layouts that differ only in pipeline, data parallelism and batch. Messages
+ * of tensor parallelism count if compute waits for all of them. The messages of data parallelism come from
+ * tapes of two data-parallel ranks: those of each microbatch keep their stream busy, those of the optimizer
+ * follow the last backward pass, and reductions begin in the last one of a stage. Memory-bound ops of the
+ * embedding and the head are left out. */
+#pragma once
+
+#include "trainer/plan/step_plan.h"
+
+struct sweep_bounds;
+
+MUST_USE enum status sweep_bounds_create(struct sweep_bounds **out);
+void sweep_bounds_destroy(struct sweep_bounds *bounds); // takes NULL
+
+/* Whether layouts that differ in this key share the tapes of a microbatch. */
+bool sweep_bound_ignores(const char *key);
+
+/* *seconds: no plan of the recipe has a shorter step; 0 if nothing is known. `shared` is a text of all keys
+ * that differ between layouts, except for the ignored ones. NO_MEMORY. */
+MUST_USE enum status sweep_bound(struct sweep_bounds *bounds, const char *shared, const struct recipe *recipe,
+                                 const struct cluster_profile *profile, double *seconds);
+/* Same with the schedule of a run, played with the lower bounds of its actions: at least as large. */
+MUST_USE enum status sweep_bound_schedule(struct sweep_bounds *bounds, const char *shared,
+                                          const struct run *run, const struct cluster_profile *profile,
+                                          double *seconds);
