@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 
+from html_page import Page
+
 CUBOID = os.path.abspath(sys.argv[1])
 BASE = os.path.join(os.path.abspath(sys.argv[2]), "recipes", "gpt3-1.3b.yaml")
 ONE = ["cluster.profile=dgx-a100-40", "precision.params_dtype=bf16"]
@@ -113,6 +115,36 @@ def test_no_layout(folder):
     expect("a change that fits", re.search(r"leaves a layout: (tp|train.micro_batch_size)=", done.stdout), done)
 
 
+def page_of(what, done, path):
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    page = Page(text)
+    expect(f"{what}: every element is closed", page.open == [] and not page.failures, done)
+    links = [value for name, value in page.attributes if name in ("src", "href")]
+    expect(f"{what}: it is self-contained", links == [] and "script" not in page.names and "\x1b" not in text, done)
+    return page, text
+
+
+def test_page(folder):
+    hostile = "</title><script>alert(1)</script> & \"'"
+    path = os.path.join(folder, "page.html")
+    axes = {"tp": ["1", "2", "3"], "pp": ["1", "2"], "name": ["a", json.dumps(hostile)]}
+    done = run("sweep", write(folder, axes), *COMMON, "--all", "--html", path)
+    check("a page", done, 0)
+    page, text = page_of("a page", done, path)
+    expect("names are escaped, and shown", page.texts.count(hostile) >= 4, done)
+    expect("a heat map, a front, reasons", {"svg", "circle", "table"} <= page.names and "style=\"background:#" in text and
+           "model.num_attention_heads 16 is not divisible" in text, done)
+    axes = {"seed": [str(i) for i in range(52)], "tp": ["1", "2", "3", "4"], "pp": ["1", "2", "4"],
+            "pipeline.schedule": ["1f1b", "interleaved", "zb-h1", "gpipe"], "train.micro_batch_size": ["1", "6"]}
+    done = run("sweep", write(folder, axes), *COMMON, "--html", path)
+    check("a large page", done, 0, out="4992 layouts")
+    page, text = page_of("a large page", done, path)
+    expect(f"below 2 MB: {len(text)}", 100000 < len(text) < 2000000 and "more are not listed" not in text, done)
+    check("a page that cannot be written", run("sweep", write(folder, {"tp": ["1"]}), *COMMON, "--html", folder), 2,
+          err="--html ")
+
+
 def test_refusals(folder):
     path = write(folder, {"tp": ["1", "x"], "depth": ["2"]})
     done = run("sweep", path)
@@ -134,6 +166,7 @@ def test_refusals(folder):
 with tempfile.TemporaryDirectory() as temporary:
     test_every_layout(temporary)
     test_no_layout(temporary)
+    test_page(temporary)
     test_refusals(temporary)
 print("\n".join(failures) if failures else "all as expected")
 sys.exit(1 if failures else 0)

@@ -3,12 +3,13 @@
 """cuboid table: named tables, a table of one's own, refusals, JSON, and the page.
 
     test_table.py CUBOID"""
-import html.parser
 import json
 import os
 import subprocess
 import sys
 import tempfile
+
+from html_page import Page
 
 CUBOID = os.path.abspath(sys.argv[1])
 HEADER = "model,layers,hidden,heads,vocab,seq,gpus,tp,pp,dp,micro_batch,global_batch,schedule,recompute,precision," \
@@ -37,33 +38,6 @@ def write(folder, text):
     with open(path, "w", encoding="utf-8", newline="") as file:
         file.write(text)
     return path
-
-
-class Page(html.parser.HTMLParser):
-    """The elements of a page, which must all be closed, and its text."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.names, self.open, self.texts, self.attributes = set(), [], [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.names.add(tag)
-        self.attributes += attrs
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.names.add(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open.pop() != tag:
-            failures.append(f"</{tag}> closes nothing")
-
-    def handle_data(self, data):
-        self.texts.append(data)
 
 
 def test_named():
@@ -120,7 +94,7 @@ def test_page(folder):
     with open(page_path, encoding="utf-8") as file:
         text = file.read()
     page = Page(text)
-    expect("every element is closed", page.open == [], done)
+    expect("every element is closed", page.open == [] and page.failures == [], done)
     expect("texts are escaped", "script" not in page.names and "\x1b" not in text, done)
     expect("and shown", any("<script>alert(1)</script> & \"'\\x1b[31m" in text for text in page.texts), done)
     expect("a plot with one point", {"svg", "circle"} <= page.names and "rect" in page.names, done)

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static const char help[] =
-    "cuboid sweep SWEEP.yaml [key=value ...] [--top N] [--all] [-o FILE.csv]\n"
+    "cuboid sweep SWEEP.yaml [key=value ...] [--top N] [--all] [-o FILE.csv] [--html FILE]\n"
     "\n"
     "Plans every layout of a recipe with the given values of some keys, and prints the fastest that fit\n"
     "(docs/planning.md). Layouts that a rule of the recipe refuses, or that do not fit, are counted with\n"
@@ -28,25 +28,32 @@ static const char help[] =
     "                 theirs are not planned\n"
     "  --all          plan all legal layouts that fit\n"
     "  -o FILE.csv    also write all legal layouts, with the columns of cuboid table --columns\n"
+    "  --html FILE    also write a page: heat maps, time against memory, layouts without a plan\n"
     "\n"
     "Exit status: 0 if a layout was planned; 1 if none was; 2 for a file or recipe that cannot be used.\n";
 
 struct arguments {
     int64_t top;
     bool all;
-    const char *csv;
+    const char *csv, *html;
     const char **rest; // the file, overrides, one more
     int rest_count;
 };
+
+/* Before the sweep, which may take long. */
+static enum status check_place(const char *option, const char *path)
+{
+    const char *fault = path != NULL ? file_place_fault(path) : NULL;
+    return fault != NULL ? fail(BAD_USAGE, "%s %s %s", option, path, fault) : OK;
+}
 
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
     *out = (struct arguments){.top = 10, .rest = calloc((size_t)argc + 2, sizeof(char *))};
     const struct option options[] = {
-        {"--top", OPTION_INTEGER, &out->top, 1, 1e6},
-        {"--all", OPTION_FLAG, &out->all, 0, 0},
-        {"--output", OPTION_TEXT, &out->csv, 0, 0},
-        {"-o", OPTION_TEXT, &out->csv, 0, 0},
+        {"--top", OPTION_INTEGER, &out->top, 1, 1e6}, {"--all", OPTION_FLAG, &out->all, 0, 0},
+        {"--output", OPTION_TEXT, &out->csv, 0, 0},   {"-o", OPTION_TEXT, &out->csv, 0, 0},
+        {"--html", OPTION_TEXT, &out->html, 0, 0},
     };
     if (out->rest == NULL)
         return fail(NO_MEMORY, "no memory for the arguments");
@@ -56,9 +63,8 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     for (int i = 1; i < out->rest_count; i++)
         if (strchr(out->rest[i], '=') == NULL)
             return fail(BAD_USAGE, "%s is not key=value; one sweep at a time", out->rest[i]);
-    const char *fault = out->csv != NULL ? file_place_fault(out->csv) : NULL;
-    if (fault != NULL)
-        return fail(BAD_USAGE, "-o %s %s", out->csv, fault);
+    TRY(check_place("-o", out->csv));
+    TRY(check_place("--html", out->html));
     out->rest[out->rest_count++] = "cluster.device=dry";
     return OK;
 }
@@ -115,12 +121,23 @@ static enum status write_csv(const struct sweep *sweep, const char *path)
     return status;
 }
 
+static enum status write_html(const struct sweep *sweep, const char *path)
+{
+    struct text page = {0};
+    sweep_html(sweep, &page);
+    const enum status status = file_write_atomic(path, page.chars, page.length);
+    text_free(&page);
+    return status;
+}
+
 static enum status show(struct sweep *sweep, const struct arguments *arguments)
 {
     sweep_print(sweep, arguments->top, stdout);
     if (sweep->best_count == 0)
         TRY(suggest(sweep));
-    return arguments->csv != NULL ? write_csv(sweep, arguments->csv) : OK;
+    if (arguments->csv != NULL)
+        TRY(write_csv(sweep, arguments->csv));
+    return arguments->html != NULL ? write_html(sweep, arguments->html) : OK;
 }
 
 static enum status read_and_make(const struct arguments *arguments, struct sweep_file *file,

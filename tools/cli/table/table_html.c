@@ -2,6 +2,7 @@
 /* One page without scripts or other files. The plot has logarithmic axes of equal scale: on the diagonal the
  * prediction equals what was printed, and the shaded band is 10 % to each side. The experiments differ in
  * colour (Okabe and Ito) and in shape. */
+#include "tools/cli/html.h"
 #include "tools/cli/table/table_output.h"
 
 #include <math.h>
@@ -11,46 +12,6 @@ enum { SIZE = 560, LEFT = 70, TOP = 20, BOTTOM = 50, HUES = 7, SHAPES = 4 };
 
 static const char *const hues[HUES] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                        "#e69f00", "#56b4e9", "#7f7f7f"};
-
-static const char style[] =
-    "<style>\n"
-    "body { font: 14px/1.4 system-ui, sans-serif; margin: 2em; color: #222; background: #fff; }\n"
-    "table { border-collapse: collapse; margin: 1em 0; }\n"
-    "th, td { padding: 2px 8px; border-bottom: 1px solid #ddd; text-align: right; }\n"
-    "th.text, td.text { text-align: left; }\n"
-    "svg text { fill: #222; font-size: 12px; }\n"
-    ".axis { stroke: #888; fill: none; } .band { fill: #888; opacity: 0.18; }\n"
-    "@media (prefers-color-scheme: dark) { body { color: #ddd; background: #161616; }\n"
-    "  th, td { border-color: #444; } svg text { fill: #ddd; } }\n"
-    "</style>\n";
-
-/* Any text, safe in elements and in quoted attributes. */
-static void add_escaped(struct text *out, const char *chars)
-{
-    struct text safe = {0};
-    text_add_printable(&safe, chars, strlen(chars));
-    for (const char *c = text_chars(&safe); *c != 0; c++)
-        switch (*c) {
-        case '&':
-            text_add(out, "&amp;");
-            break;
-        case '<':
-            text_add(out, "&lt;");
-            break;
-        case '>':
-            text_add(out, "&gt;");
-            break;
-        case '"':
-            text_add(out, "&quot;");
-            break;
-        case '\'':
-            text_add(out, "&#39;");
-            break;
-        default:
-            text_add_bytes(out, c, 1);
-        }
-    text_free(&safe);
-}
 
 /* ---- the plot ---- */
 
@@ -147,7 +108,7 @@ static void add_points(const struct table *table, const struct axes *axes, struc
             continue;
         add_mark(out, x_of(axes, row->printed.seconds), y_of(axes, row->step_s), group_of(table, row));
         text_add(out, " fill-opacity=\"0.8\"><title>");
-        add_escaped(out, row->row->cell[PUBLISHED_MODEL]);
+        html_escaped(out, row->row->cell[PUBLISHED_MODEL]);
         text_add(out, ", %s: printed %.4g s, predicted %.4g s (%+.1f %%)</title></%s>\n", row->layout,
                  row->printed.seconds, row->step_s, 100.0 * table_error(row->step_s, row->printed.seconds),
                  group_of(table, row) % SHAPES == 0   ? "circle"
@@ -162,7 +123,7 @@ static void add_legend(const struct table *table, struct text *out)
         const double y = TOP + 18.0 + 18.0 * (double)g;
         add_mark(out, LEFT + 16, y - 4, g);
         text_add(out, "/><text x=\"%d\" y=\"%.0f\">", LEFT + 28, y);
-        add_escaped(out, table->groups[g].paper);
+        html_escaped(out, table->groups[g].paper);
         text_add(out, "</text>\n");
     }
 }
@@ -203,21 +164,14 @@ static void add_cell(struct text *out, const char *format, double value)
     text_add(out, "</td>");
 }
 
-static void add_text_cell(struct text *out, const char *text)
-{
-    text_add(out, "<td class=\"text\">");
-    add_escaped(out, text);
-    text_add(out, "</td>");
-}
-
 static void add_errors(struct text *out, const char *paper, const char *what,
                        const struct table_errors *errors)
 {
     if (errors->count == 0)
         return;
     text_add(out, "<tr>");
-    add_text_cell(out, paper);
-    add_text_cell(out, what);
+    html_text_cell(out, paper);
+    html_text_cell(out, what);
     text_add(out, "<td>%zu</td>", errors->count);
     add_cell(out, "%.1f %%", 100.0 * errors->median);
     add_cell(out, "%.1f %%", 100.0 * errors->p90);
@@ -246,30 +200,27 @@ static void add_row(const struct table_row *row, struct text *out)
 {
     const struct published_row *cells = row->row;
     text_add(out, "<tr>");
-    add_text_cell(out, cells->cell[PUBLISHED_PAPER]);
-    add_text_cell(out, cells->cell[PUBLISHED_MODEL]);
+    html_text_cell(out, cells->cell[PUBLISHED_PAPER]);
+    html_text_cell(out, cells->cell[PUBLISHED_MODEL]);
     add_cell(out, "%.0f", published_gpus(cells));
-    add_text_cell(out, row->reason != NULL ? row->reason : row->layout);
+    html_text_cell(out, row->reason != NULL ? row->reason : row->layout);
     add_cell(out, "%.4g", row->printed.seconds);
     add_cell(out, "%.4g", row->step_s);
     add_cell(out, "%+.1f %%", 100.0 * table_error(row->step_s, row->printed.seconds));
     add_cell(out, "%.4g", 1e-9 * row->printed_bytes);
     add_cell(out, "%.4g", 1e-9 * row->bytes);
     add_cell(out, "%+.1f %%", 100.0 * table_error(row->bytes, row->printed_bytes));
-    add_text_cell(out, cells->cell[PUBLISHED_STATUS]);
-    add_text_cell(out, row->fit == FIT_OK ? "fits" : row->fit == FIT_OOM ? "OOM" : "");
-    add_text_cell(out, cells->cell[PUBLISHED_NOTES]);
+    html_text_cell(out, cells->cell[PUBLISHED_STATUS]);
+    html_text_cell(out, row->fit == FIT_OK ? "fits" : row->fit == FIT_OOM ? "OOM" : "");
+    html_text_cell(out, cells->cell[PUBLISHED_NOTES]);
     text_add(out, "</tr>\n");
 }
 
 void table_html(const struct table *table, const struct table_title *title, struct text *out)
 {
-    text_add(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>");
-    add_escaped(out, title->name);
-    text_add(out, "</title>\n%s</head>\n<body>\n<h1>", style);
-    add_escaped(out, title->name);
-    text_add(out, "</h1>\n<p>");
-    add_escaped(out, title->description);
+    html_begin(out, title->name);
+    text_add(out, "<p>");
+    html_escaped(out, title->description);
     text_add(out, "</p>\n");
     add_plot(table, out);
     text_add(out, "<p>Shaded: within 10 %% of what was printed.</p>\n");
@@ -280,5 +231,6 @@ void table_html(const struct table *table, const struct table_title *title, stru
                   "<th class=\"text\">predicted</th><th class=\"text\">notes</th></tr>\n");
     for (size_t i = 0; i < table->count; i++)
         add_row(&table->rows[i], out);
-    text_add(out, "</table>\n</body>\n</html>\n");
+    text_add(out, "</table>\n");
+    html_end(out);
 }

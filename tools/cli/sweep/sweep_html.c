@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The page: heat maps of pairs of axes, time against memory, the layouts with a plan, and the others with the
+ * reason. At most LISTED layouts have a row, so that a page is below 2 MB. */
+#include "tools/cli/html.h"
+#include "tools/cli/sweep/sweep_output.h"
+
+#include <string.h>
+
+enum { LISTED = 5000, MOST_MAPS = 6 };
+
+static void add_counts(const struct sweep *sweep, struct text *out)
+{
+    text_add(out, "<p>%lld layouts of ", (long long)sweep->file->layouts);
+    html_escaped(out, sweep->file->base);
+    text_add(
+        out,
+        ": %lld planned, %lld slower by a lower bound of their step, %lld do not fit, %lld refused by rules, "
+        "%lld that cannot be planned.</p>\n",
+        (long long)sweep->counts[SWEEP_PLANNED], (long long)sweep->counts[SWEEP_SLOWER],
+        (long long)sweep->counts[SWEEP_TOO_LARGE], (long long)sweep->counts[SWEEP_REFUSED],
+        (long long)sweep->counts[SWEEP_FAILED]);
+}
+
+static void add_maps(const struct sweep *sweep, struct text *out)
+{
+    const struct sweep_file *file = sweep->file;
+    int maps = 0;
+    text_add(out, "<h2>Fastest step by pairs of keys</h2>\n<p>Seconds. Grey: no layout was planned; "
+                  "&#8805;: only a lower bound is known.</p>\n");
+    for (int a = 0; a < file->axis_count; a++)
+        for (int b = a + 1; b < file->axis_count && maps < MOST_MAPS; b++)
+            if (file->axes[a].count > 1 && file->axes[b].count > 1) {
+                sweep_html_map(sweep, a, b, out);
+                maps++;
+            }
+    if (maps == 0 && file->axis_count > 0)
+        sweep_html_map(sweep, 0, 0, out);
+}
+
+/* The values of the axes, a cell each. */
+static void add_values(const struct sweep *sweep, int64_t number, struct text *out)
+{
+    for (int i = 0; i < sweep->file->axis_count; i++)
+        html_text_cell(out, sweep->file->axes[i].texts[sweep_value(sweep->file, number, i)]);
+}
+
+static void add_axis_heads(const struct sweep *sweep, struct text *out)
+{
+    for (int i = 0; i < sweep->file->axis_count; i++) {
+        text_add(out, "<th class=\"text\">");
+        html_escaped(out, sweep->file->axes[i].label);
+        text_add(out, "</th>");
+    }
+}
+
+static size_t add_planned(const struct sweep *sweep, struct text *out)
+{
+    size_t rows = 0;
+    text_add(out, "<h2>Planned layouts, fastest first</h2>\n<table>\n<tr><th></th><th>step, s</th>"
+                  "<th>TFLOP/s</th><th>bubble</th><th>memory, GiB</th>");
+    add_axis_heads(sweep, out);
+    text_add(out, "</tr>\n");
+    for (; rows < sweep->best_count && rows < LISTED; rows++) {
+        const struct sweep_layout *layout = &sweep->layouts[sweep->best[rows]];
+        text_add(out, "<tr><td>%zu</td><td>%.4g</td><td>%.4g</td><td>%.1f %%</td><td>%.4g</td>", rows + 1,
+                 layout->step_s, layout->tflops_per_rank, 100.0 * layout->bubble_fraction,
+                 (double)layout->needed_bytes / (1 << 30));
+        add_values(sweep, layout->number, out);
+        text_add(out, "</tr>\n");
+    }
+    text_add(out, "</table>\n");
+    return rows;
+}
+
+static void add_reasons(const struct sweep *sweep, struct text *out)
+{
+    text_add(out, "<h2>Layouts without a plan, by reason</h2>\n<table>\n<tr><th></th><th>layouts</th>"
+                  "<th class=\"text\">reason</th><th class=\"text\">example</th></tr>\n");
+    for (int i = 0; i < sweep->reason_count; i++) {
+        text_add(out, "<tr><td>%d</td><td>%lld</td>", i + 1, (long long)sweep->reasons[i].count);
+        html_text_cell(out, sweep->reasons[i].what);
+        html_text_cell(out, sweep->reasons[i].example);
+        text_add(out, "</tr>\n");
+    }
+    text_add(out, "</table>\n");
+}
+
+/* rows: layouts that have one already. */
+static void add_others(const struct sweep *sweep, size_t rows, struct text *out)
+{
+    const int64_t others = sweep->file->layouts - (int64_t)sweep->best_count;
+    int64_t shown = 0;
+    text_add(out, "<table>\n<tr><th>reason</th><th>at least, s</th>");
+    add_axis_heads(sweep, out);
+    text_add(out, "</tr>\n");
+    for (size_t i = 0; i < sweep->count && rows < LISTED; i++) {
+        const struct sweep_layout *layout = &sweep->layouts[i];
+        if (layout->state == SWEEP_PLANNED)
+            continue;
+        if (layout->reason >= 0)
+            text_add(out, "<tr><td>%d</td><td></td>", layout->reason + 1);
+        else
+            text_add(out, "<tr><td>slower</td><td>%.4g</td>", layout->bound_s);
+        add_values(sweep, layout->number, out);
+        text_add(out, "</tr>\n");
+        rows++;
+        shown++;
+    }
+    text_add(out, "</table>\n");
+    if (shown < others)
+        text_add(out, "<p>%lld more are not listed.</p>\n", (long long)(others - shown));
+}
+
+void sweep_html(const struct sweep *sweep, struct text *out)
+{
+    html_begin(out, sweep->file->path);
+    add_counts(sweep, out);
+    add_maps(sweep, out);
+    sweep_html_front(sweep, out);
+    const size_t rows = add_planned(sweep, out);
+    add_reasons(sweep, out);
+    add_others(sweep, rows, out);
+    html_end(out);
+}
