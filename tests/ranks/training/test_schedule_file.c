@@ -127,7 +127,7 @@ static void check_placements(struct test *test, struct model model)
     struct trace one = {.steps = 0}, both = {.steps = 0};
     MUST(train(test, model, "", &one));
     MUST(train(test, model, "pp=4 pipeline.schedule=dualpipe", &both));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < (UNDER_SANITIZER ? 1 : 3); i++) {
         write_one_by_one(test, 4, orders[i], false);
         expect_bits(test, model, 4, i == 0, &one, "one by one");
         write_one_by_one(test, 4, mirrored[i], true);
@@ -143,7 +143,8 @@ int main(void)
     snprintf(test.file, sizeof test.file, "%s/actions.csv", test.tiny.folder);
     for (int i = 0; schedule_about(i) != NULL; i++)
         for (int p = 2; p <= 4; p += 2)
-            if (!UNDER_SANITIZER || (p == 2) == (i % 4 < 2)) // one of the two, each with both models
+            if (!UNDER_SANITIZER ||
+                ((p == 2) == (i % 4 < 2) && i % 3 != 2)) // one of the two, each with both models
                 check_family(&test, schedule_about(i)->name, p, models[(i + p / 2) % 2]);
     for (int i = 0; i < 2; i++)
         check_placements(&test, models[i]);

@@ -278,7 +278,7 @@ static const char common[] = "cluster.threads_per_rank=1";
 static bool check_table(const struct tiny *tiny)
 {
     static const char on_strict[] = "cluster.threads_per_rank=1 cluster.device=strict";
-    const int stride = UNDER_TSAN ? 4 : UNDER_SANITIZER ? 2 : 1;
+    const int stride = UNDER_TSAN ? 7 : UNDER_SANITIZER ? 5 : 1;
     bool good = true;
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i += stride)
         for (int strict = 0; strict < 1 + (i / stride) % 2; strict++) {
@@ -298,7 +298,7 @@ static bool check_table(const struct tiny *tiny)
 static bool check_random(const struct tiny *tiny, uint64_t first, uint64_t count)
 {
     bool good = true;
-    for (uint64_t n = first; n < first + count; n += UNDER_TSAN ? 15 : UNDER_SANITIZER ? 5 : 1) {
+    for (uint64_t n = first; n < first + count; n += UNDER_SANITIZER ? 15 : 1) {
         struct random_recipe draw;
         struct recipe *recipe = NULL;
         enum status status = random_recipe(tiny, n, 2, &draw);
@@ -386,7 +386,8 @@ int main(int argc, char **argv)
     } else {
         good = check_table(&tiny);
         good = check_random(&tiny, 0, RANDOM_RECIPES) && good;
-        good = check_faults(&tiny) && good;
+        if (!UNDER_SANITIZER) // it would only repeat that another sequence is found
+            good = check_faults(&tiny) && good;
         good = check_slow_update(&tiny) && good;
     }
     tiny_destroy(&tiny);

@@ -178,7 +178,7 @@ static void check_local_rounding(struct test *test)
 }
 
 /* Under a sanitizer a few are enough: its findings do not depend on the values. */
-enum { EVERY = UNDER_TSAN ? 6 : UNDER_SANITIZER ? 3 : 1 };
+enum { EVERY = UNDER_TSAN ? 12 : UNDER_SANITIZER ? 6 : 1 };
 
 static void check_type(struct test *test, double loss_apart, const struct comparison *list, size_t count)
 {
