@@ -539,7 +539,7 @@ static void try_suggestions(struct loaded *loaded, const char *const values[KEYS
 
 Test(recipe_check, every_suggestion_is_valid)
 {
-    enum { RECIPES = UNDER_SANITIZER ? 100 : 600 };
+    enum { RECIPES = UNDER_SANITIZER ? 40 : 200 };
     struct philox random = philox_named(5, "suggestions");
     int lines = 0, tried = 0;
     for (uint64_t n = 0; n < RECIPES; n++) {
