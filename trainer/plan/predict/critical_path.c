@@ -14,7 +14,7 @@ static double add_ops(const struct rank *rank, const struct predicted_span *span
         else
             path->run_s[op->class] += op->run_s;
         path->run_s[COST_LAUNCH] += op->launch_s;
-        alone_s += op->run_s + op->launch_s;
+        alone_s += op->seconds;
     }
     return alone_s;
 }

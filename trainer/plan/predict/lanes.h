@@ -45,9 +45,17 @@ struct lane {
 
 /* An op as it is needed in the loop. */
 struct lane_op {
+    double seconds; // run_s and launch_s
+    int64_t count;  // of the compute lane, so far
     double run_s, launch_s;
     enum cost_class class;
     bool is_copy;
+};
+
+/* A busy lane in the heap, with its end_s. */
+struct heap_entry {
+    double end_s;
+    struct lane *lane;
 };
 
 struct lane_message {
@@ -73,7 +81,7 @@ struct predictor {
     struct meetings *meetings;
     double slowdown;          // of ops next to messages: 1 or more
     struct lane *head, *tail; // lanes that may be able to advance now
-    struct lane **heap;       // busy lanes, the first to end at 0; room for all lanes
+    struct heap_entry *heap;  // busy lanes, the first to end at 0; room for all lanes
     int busy;
     struct prediction *out;
     bool records_spans;

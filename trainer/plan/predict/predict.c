@@ -121,7 +121,8 @@ static enum status create_rank(struct predictor *p, const struct cost_options *o
     for (int i = 0; i < tape->op_count; i++) {
         const enum op_kind kind = tape->ops[i].kind;
         const struct op_time time = cost_of_op(options, &tape->ops[i]);
-        rank->ops[i] = (struct lane_op){.run_s = time.run_s,
+        rank->ops[i] = (struct lane_op){.seconds = time.run_s + time.launch_s,
+                                        .run_s = time.run_s,
                                         .launch_s = time.launch_s,
                                         .class = cost_class_of(kind),
                                         .is_copy = kind == OP_TO_DEVICE || kind == OP_TO_HOST};
@@ -150,7 +151,7 @@ static enum status create(struct predictor *p, const struct cost_options *option
         p->ranks[r].index = r;
         TRY(create_rank(p, options, tapes[r], &p->ranks[r]));
     }
-    p->heap = calloc((size_t)p->lane_count + 1, sizeof(struct lane *));
+    p->heap = calloc((size_t)p->lane_count + 1, sizeof *p->heap);
     if (p->heap == NULL)
         return fail(NO_MEMORY, "no memory for the prediction of %d ranks", p->count);
     return OK;
@@ -174,6 +175,15 @@ static enum status check_ended(const struct predictor *p)
     return status;
 }
 
+static void add_ops(struct rank *rank)
+{
+    for (int i = 0; i < rank->tape->op_count; i++) {
+        const struct lane_op *op = &rank->ops[i];
+        rank->out->run_s[op->class] += (double)op->count * op->run_s;
+        rank->out->run_s[COST_LAUNCH] += (double)op->count * op->launch_s;
+    }
+}
+
 /* What follows the compute lane of a rank is a transfer, and then the wait for the slowest rank. */
 static void finish(struct predictor *p)
 {
@@ -193,6 +203,7 @@ static void finish(struct predictor *p)
             }
         }
         rank->out->end_s = now_s;
+        add_ops(rank);
     }
     for (int r = 0; r < p->count; r++)
         out->ranks[r].bubble_s += out->step_s - out->ranks[r].end_s;
