@@ -133,8 +133,8 @@ def test_page(folder):
     check("a page", done, 0)
     page, text = page_of("a page", done, path)
     expect("names are escaped, and shown", page.texts.count(hostile) >= 4, done)
-    expect("a heat map, a front, reasons", {"svg", "circle", "table"} <= page.names and "style=\"background:#" in text and
-           "model.num_attention_heads 16 is not divisible" in text, done)
+    expect("a heat map, a front, reasons", {"svg", "circle", "table"} <= page.names and
+           "style=\"background:#" in text and "model.num_attention_heads 16 is not divisible" in text, done)
     axes = {"seed": [str(i) for i in range(52)], "tp": ["1", "2", "3", "4"], "pp": ["1", "2", "4"],
             "pipeline.schedule": ["1f1b", "interleaved", "zb-h1", "gpipe"], "train.micro_batch_size": ["1", "6"]}
     done = run("sweep", write(folder, axes), *COMMON, "--html", path)

@@ -12,6 +12,7 @@
 #include "tools/cli/data/cmd_data.h"
 #include "tools/cli/doctor/cmd_doctor.h"
 #include "tools/cli/profile/cmd_profile.h"
+#include "tools/cli/runs/cmd_runs.h"
 #include "tools/cli/schedule/cmd_schedule.h"
 #include "tools/cli/sweep/cmd_sweep.h"
 #include "tools/cli/table/cmd_table.h"
@@ -33,6 +34,7 @@ static const struct command {
      "compare a layout with one rank: losses, gradients, weights"},
     {"plan", cmd_plan, "RECIPE [key=value ...]", "memory and step time of a recipe on a cluster"},
     {"sweep", cmd_sweep, "SWEEP.yaml [key=value ...]", "plan all layouts of a recipe, and compare them"},
+    {"runs", cmd_runs, "DIR ... [--csv]", "compare finished runs"},
     {"table", cmd_table, "NAME | FILE.csv | --list", "published scaling tables: predicted next to printed"},
     {"generate", cmd_generate, "RUN --prompt TEXT", "generate text with a trained model"},
     {"schedule", cmd_schedule, "NAME -p P -m M", "simulate and draw a pipeline schedule"},

@@ -6,12 +6,14 @@
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/sweep/sweep_output.h"
+#include "tools/cli/sweep/sweep_run.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static const char help[] =
     "cuboid sweep SWEEP.yaml [key=value ...] [--top N] [--all] [-o FILE.csv] [--html FILE]\n"
+    "             [--run K] [--launch WORDS] [--steps N] [--timeout S] [--run-dir DIR]\n"
     "\n"
     "Plans every layout of a recipe with the given values of some keys, and prints the fastest that fit\n"
     "(docs/planning.md). Layouts that a rule of the recipe refuses, or that do not fit, are counted with\n"
@@ -30,11 +32,21 @@ static const char help[] =
     "  -o FILE.csv    also write all legal layouts, with the columns of cuboid table --columns\n"
     "  --html FILE    also write a page: heat maps, time against memory, layouts without a plan\n"
     "\n"
+    "  --run K        run the best K layouts as cuboid train, on random tokens, and print measured next to\n"
+    "                 predicted; 0: all planned ones. The same command again runs what is left\n"
+    "  --launch W     launcher, like \"mpirun -np {ranks}\"; without it, ranks are threads\n"
+    "  --steps N      of a run; default 6. The time of a step is the median without the first\n"
+    "  --timeout S    seconds, after which a run is ended; default 600\n"
+    "  --run-dir DIR  default: SWEEP.yaml.runs\n"
+    "\n"
     "Exit status: 0 if a layout was planned; 1 if none was; 2 for a file or recipe that cannot be used.\n";
 
 struct arguments {
     int64_t top;
     bool all;
+    int64_t run, steps; // run -1: none is run
+    double timeout_s;
+    const char *launch, *run_dir;
     const char *csv, *html;
     const char **rest; // the file, overrides, one more
     int rest_count;
@@ -49,10 +61,21 @@ static enum status check_place(const char *option, const char *path)
 
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
-    *out = (struct arguments){.top = 10, .rest = calloc((size_t)argc + 2, sizeof(char *))};
+    *out = (struct arguments){.top = 10,
+                              .run = -1,
+                              .steps = 6,
+                              .timeout_s = 600.0,
+                              .rest = calloc((size_t)argc + 2, sizeof(char *))};
     const struct option options[] = {
-        {"--top", OPTION_INTEGER, &out->top, 1, 1e6}, {"--all", OPTION_FLAG, &out->all, 0, 0},
-        {"--output", OPTION_TEXT, &out->csv, 0, 0},   {"-o", OPTION_TEXT, &out->csv, 0, 0},
+        {"--top", OPTION_INTEGER, &out->top, 1, 1e6},
+        {"--all", OPTION_FLAG, &out->all, 0, 0},
+        {"--output", OPTION_TEXT, &out->csv, 0, 0},
+        {"-o", OPTION_TEXT, &out->csv, 0, 0},
+        {"--run", OPTION_INTEGER, &out->run, 0, 1e6},
+        {"--steps", OPTION_INTEGER, &out->steps, 2, 1e6},
+        {"--timeout", OPTION_REAL, &out->timeout_s, 0.01, 1e9},
+        {"--launch", OPTION_TEXT, &out->launch, 0, 0},
+        {"--run-dir", OPTION_TEXT, &out->run_dir, 0, 0},
         {"--html", OPTION_TEXT, &out->html, 0, 0},
     };
     if (out->rest == NULL)
@@ -130,6 +153,26 @@ static enum status write_html(const struct sweep *sweep, const char *path)
     return status;
 }
 
+static enum status run_best(const struct sweep *sweep, const struct arguments *arguments)
+{
+    struct text dir = {0};
+    int64_t done = 0;
+    text_add(&dir, "%s%s", arguments->run_dir != NULL ? arguments->run_dir : sweep->file->path,
+             arguments->run_dir != NULL ? "" : ".runs");
+    const struct sweep_run_options options = {.count = arguments->run,
+                                              .dir = dir.chars,
+                                              .launch = arguments->launch,
+                                              .steps = arguments->steps,
+                                              .timeout_s = arguments->timeout_s,
+                                              .overrides = arguments->rest + 1,
+                                              .override_count = (size_t)arguments->rest_count - 1};
+    enum status status = sweep_run(sweep, &options, &done);
+    if (status == OK && done == 0)
+        status = fail(IO_ERROR, "no run ended as it should; the logs are in %s/logs", dir.chars);
+    text_free(&dir);
+    return status;
+}
+
 static enum status show(struct sweep *sweep, const struct arguments *arguments)
 {
     sweep_print(sweep, arguments->top, stdout);
@@ -137,7 +180,17 @@ static enum status show(struct sweep *sweep, const struct arguments *arguments)
         TRY(suggest(sweep));
     if (arguments->csv != NULL)
         TRY(write_csv(sweep, arguments->csv));
-    return arguments->html != NULL ? write_html(sweep, arguments->html) : OK;
+    if (arguments->html != NULL)
+        TRY(write_html(sweep, arguments->html));
+    return arguments->run >= 0 && sweep->best_count > 0 ? run_best(sweep, arguments) : OK;
+}
+
+/* How many layouts are to be found; 0: all. */
+static int64_t best_of(const struct arguments *arguments)
+{
+    if (arguments->all || arguments->run == 0)
+        return 0;
+    return arguments->run > arguments->top ? arguments->run : arguments->top;
 }
 
 static enum status read_and_make(const struct arguments *arguments, struct sweep_file *file,
@@ -147,7 +200,7 @@ static enum status read_and_make(const struct arguments *arguments, struct sweep
     struct watch watch = {.phase = -1};
     const struct sweep_options options = {.overrides = arguments->rest + 1,
                                           .override_count = (size_t)arguments->rest_count - 1,
-                                          .best = arguments->all ? 0 : arguments->top,
+                                          .best = best_of(arguments),
                                           .progress = isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
                                           .context = &watch};
     enum status status = sweep_file_read(arguments->rest[0], file, &problems);

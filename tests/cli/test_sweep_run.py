@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""cuboid sweep --run: measured layouts, sweeps that are killed and resumed, runs that fail or hang; cuboid runs.
+
+    test_sweep_run.py CUBOID [MPIRUN ...]"""
+import csv
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+CUBOID = os.path.abspath(sys.argv[1])
+MPIRUN = sys.argv[2:]
+PROFILE = """device: {name: CPU, is_cpu: true, cores: 2, peak_flops_fp32: 1e11, memory_bytes: 8e9,
+  memory_bandwidth: 2e10}
+node: {devices: 1}
+"""
+RECIPE = """name: tiny
+model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, seq_length: 32}
+train: {global_batch_size: 8, train_iters: 1000, eval_interval: 100}
+optimizer: {lr: 1.0e-3, lr_warmup_iters: 100}
+data: {train: not-there}
+cluster: {profile: ./cpu.yaml}
+"""
+SWEEP = """base: tiny.yaml
+axes:
+  tp: [1, 2]
+  pp: [1, 2]
+  pipeline.schedule: [1f1b, gpipe]
+  train.micro_batch_size: [1, 2]
+"""
+failures = []
+
+
+def run(folder, *arguments, timeout=None):
+    return subprocess.run([CUBOID, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
+                          cwd=folder, timeout=timeout)
+
+
+def expect(what, truth, done):
+    if not truth:
+        failures.append(what)
+        print(f"{what}: status {done.returncode}\n  stdout {done.stdout!r:.1500}\n  stderr {done.stderr!r:.500}")
+
+
+def journal(folder, sweep="sweep.yaml.runs"):
+    try:
+        with open(os.path.join(folder, sweep, "journal"), encoding="utf-8") as file:
+            lines = file.read().split("\n")[1:-1]
+    except FileNotFoundError:
+        return []
+    return [line.split(" ", 3) for line in lines if line]
+
+
+def processes(folder):
+    """Those that run in the folder."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.readlink(f"/proc/{name}/cwd") == os.path.realpath(folder):
+                found.append(name)
+        except OSError:
+            pass
+    return found
+
+
+def none_left(folder):
+    for _ in range(100):
+        if not processes(folder):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def kill_and_resume(folder, times, arguments, count):
+    """Kills the sweep at random moments, then lets it end; every layout is measured once."""
+    draw = random.Random(1)
+    for i in range(times):
+        before = len(journal(folder))
+        sweep = subprocess.Popen([CUBOID, "sweep", *arguments], cwd=folder, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL)
+        for _ in range(1000):
+            if len(journal(folder)) > before or sweep.poll() is not None:
+                break
+            time.sleep(0.01)
+        time.sleep(draw.random() * 0.3)
+        sweep.kill()
+        sweep.wait()
+        if not none_left(folder):
+            failures.append(f"kill {i}: processes are left")
+    done = run(folder, "sweep", *arguments)
+    entries = journal(folder)
+    measured = [layout for state, _, _, layout in entries if state == "done"]
+    expect(f"{count} layouts are measured once: {len(measured)}", len(measured) == len(set(measured)) == count, done)
+    expect("all are printed", len(re.findall(r"^ +\d+ done ", done.stdout, re.M)) == count, done)
+    again = run(folder, "sweep", *arguments)
+    expect("nothing is measured twice", again.stdout == done.stdout and journal(folder) == entries, again)
+    return done
+
+
+def test_threads(folder):
+    done = kill_and_resume(folder, 5, ["sweep.yaml", "--run", "0", "--steps", "4"], 16)
+    pattern = r" 1 done +[0-9.e-]+ +[0-9.e-]+ +[-+][0-9.]+%  tp="
+    expect("predicted next to measured", re.search(pattern, done.stdout), done)
+    runs = os.path.join(folder, "sweep.yaml.runs", "runs")
+    names = sorted(os.listdir(runs), key=int)
+    compared = run(runs, "runs", *names, "nowhere")
+    losses = {line.split()[9] for line in compared.stdout.splitlines()[1:-1]}
+    expect("runs: all layouts have the same loss", len(names) == 16 and len(losses) == 1, compared)
+    expect("runs: one that is none", compared.returncode == 0 and "nowhere/metrics.jsonl" in compared.stdout, compared)
+    table = run(runs, "runs", "--csv", *names)
+    rows = list(csv.DictReader(table.stdout.splitlines()))
+    with open(os.path.join(runs, names[0], "metrics.jsonl"), encoding="utf-8") as file:
+        steps = sorted(json.loads(line)["step_time_s"] for line in file.read().splitlines()[1:])
+    expect("runs --csv: the median without the first step",
+           len(rows) == 16 and abs(float(rows[0]["step_time_s"]) - steps[1]) < 1e-12 and len(steps) == 3, table)
+    expect("runs: none", run(runs, "runs").returncode == 2 and run(runs, "runs", "nowhere").returncode == 1, table)
+
+
+def script(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("#!/bin/sh\n" + text)
+    os.chmod(path, 0o755)
+    return path
+
+
+def test_bad_runs(folder):
+    """A run that needs too much memory, fails, hangs, or writes garbage: the others continue."""
+    bad = script(folder, "bad.sh", """case "$*" in
+*tensor_parallel_size=1*pipeline_parallel_size=1*) echo out of memory; exit 1;;
+*tensor_parallel_size=1*) sleep 1000;;
+*pipeline_parallel_size=1*) dir=$(echo "$*" | sed 's/.*run_dir=\\([^ ]*\\).*/\\1/')
+  mkdir -p $dir; echo '{' > $dir/metrics.jsonl;;
+*) exec "$@";;
+esac
+""")
+    arguments = ["sweep", "sweep.yaml", "--run", "0", "--steps", "3", "--timeout", "6", "--run-dir", "bad",
+                 "--launch", bad, "pipeline.schedule=1f1b"]
+    with open(os.path.join(folder, "sweep.yaml"), "w", encoding="utf-8") as file:
+        file.write("base: tiny.yaml\naxes:\n  tp: [1, 2]\n  pp: [1, 2]\n")
+    done = run(folder, *arguments)
+    states = {layout: state for state, layout in re.findall(r"^ +\d+ (\w+) .*(tp=\d pp=\d)$", done.stdout, re.M)}
+    expect(f"their states: {states}", states == {"tp=1 pp=1": "oom", "tp=1 pp=2": "timeout", "tp=2 pp=1": "failed",
+                                                 "tp=2 pp=2": "done"} and done.returncode == 0, done)
+    expect("no process is left", none_left(folder), done)
+    other = run(folder, *arguments, "seed=3")
+    expect("another sweep in this folder", other.returncode == 2 and "is of another sweep" in other.stderr, other)
+    done = run(folder, "sweep", "sweep.yaml", "--run", "2", "--launch", "false", "--run-dir", "none")
+    expect("no run succeeds", done.returncode == 1 and "no run ended as it should" in done.stderr, done)
+
+
+def test_mpirun(folder):
+    with open(os.path.join(folder, "sweep.yaml"), "w", encoding="utf-8") as file:
+        file.write("base: tiny.yaml\naxes:\n  tp: [1, 2]\n  pp: [1, 2]\n")
+    launch = " ".join(MPIRUN) + " -n {ranks}"
+    kill_and_resume(folder, 2, ["sweep.yaml", "--run", "0", "--steps", "3", "--launch", launch], 4)
+
+
+def case(test):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in (("tiny.yaml", RECIPE), ("cpu.yaml", PROFILE), ("sweep.yaml", SWEEP)):
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                file.write(text.replace("./cpu.yaml", os.path.join(folder, "cpu.yaml")))
+        test(folder)
+
+
+case(test_threads)
+case(test_bad_runs)
+if MPIRUN:
+    case(test_mpirun)
+print("\n".join(failures) if failures else "all as expected")
+sys.exit(1 if failures else 0)
