@@ -469,7 +469,7 @@ static struct memory_assume memory_assumed(const struct recipe *recipe)
         assume->programs == ASSUME_PAPERS
             ? memory_of_papers
             : memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe));
-    if (assume->attention == ASSUME_ATTENTION_UNFUSED) {
+    if (assume_stores_scores(assume)) {
         out.unfused_attention = true;
         out.stored_masks = recipe->model.attention_dropout > 0.0 || out.stored_masks;
     }

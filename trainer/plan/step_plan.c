@@ -12,7 +12,7 @@
 /* Whether the section `assume` says anything about memory, so that the dry run does not have it. */
 static bool assumes_memory(const struct assumptions *assume)
 {
-    return assume->programs != ASSUME_PROGRAM || assume->attention == ASSUME_ATTENTION_UNFUSED ||
+    return assume->programs != ASSUME_PROGRAM || assume_stores_scores(assume) ||
            assume->gradient_dtype != ASSUME_DTYPE_OWN || assume->optimizer_bytes_per_parameter > 0 ||
            assume->logits_bytes_per_element > 0;
 }

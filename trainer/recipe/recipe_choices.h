@@ -83,12 +83,19 @@ static const struct choice signals[] = {
     IS("SIGTERM", SIGTERM), IS("SIGINT", SIGINT), IS("SIGUSR1", SIGUSR1), IS("SIGUSR2", SIGUSR2), {0}};
 static const struct choice assumed_programs[] = {
     IS("program", ASSUME_PROGRAM), IS("papers", ASSUME_PAPERS), {0}};
-static const struct choice assumed_attentions[] = {
-    IS("own", ASSUME_ATTENTION_OWN),       IS("unfused", ASSUME_ATTENTION_UNFUSED),
-    IS("flash", ASSUME_ATTENTION_FLASH),   IS("flash2", ASSUME_ATTENTION_FLASH2),
-    IS("flash3", ASSUME_ATTENTION_FLASH3), {0}};
+static const struct choice assumed_attentions[] = {IS("own", ASSUME_ATTENTION_OWN),
+                                                   IS("eager", ASSUME_ATTENTION_EAGER),
+                                                   IS("unfused", ASSUME_ATTENTION_UNFUSED),
+                                                   IS("flash", ASSUME_ATTENTION_FLASH),
+                                                   IS("flash2", ASSUME_ATTENTION_FLASH2),
+                                                   IS("flash3", ASSUME_ATTENTION_FLASH3),
+                                                   {0}};
+static const struct choice assumed_norms[] = {
+    IS("fused", ASSUME_FUSED), IS("separate", ASSUME_SEPARATE), IS("unfused", ASSUME_UNFUSED), {0}};
 static const struct choice assumed_fusions[] = {
     IS("fused", ASSUME_FUSED), IS("unfused", ASSUME_UNFUSED), {0}};
+static const struct choice assumed_accumulations[] = {
+    IS("fused", ASSUME_FUSED), IS("separate", ASSUME_SEPARATE), {0}};
 static const struct choice assumed_recomputes[] = {
     IS("needed", RECOMPUTE_NEEDED), IS("whole", RECOMPUTE_WHOLE), {0}};
 static const struct choice assumed_dtypes[] = {

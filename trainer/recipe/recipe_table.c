@@ -481,14 +481,21 @@ const struct recipe_row recipe_rows[] = {
         "attention scores, masks (docs/memory.md).",
         .choices = assumed_programs),
     ROW("assume.attention", CHOICE, assume.attention, "own",
-        "Attention kernels. `unfused` stores scores and softmax; `flash`, `flash2` and `flash3` are versions "
-        "of FlashAttention, whose version 2 the shipped profiles stand for.",
+        "Attention kernels. `unfused` stores scores and softmax, like Megatron-LM with its fused softmax; "
+        "`eager` scales, masks and casts them in kernels of their own; `flash`, `flash2` and `flash3` are "
+        "versions of FlashAttention, whose version 2 the shipped profiles stand for.",
         .choices = assumed_attentions),
     ROW("assume.norm", CHOICE, assume.norm, "fused",
-        "Norms: one kernel, or one for each operation of the formula.", .choices = assumed_fusions),
+        "Norms: `fused` with the residual before; `separate`: one kernel each for the norm, dropout with the "
+        "residual, and the sum of their gradients; `unfused`: one for each operation of the formula.",
+        .choices = assumed_norms),
     ROW("assume.activation", CHOICE, assume.activation, "fused",
         "Activation functions: one kernel, or one for each operation of the formula.",
         .choices = assumed_fusions),
+    ROW("assume.accumulation", CHOICE, assume.accumulation, "fused",
+        "Sums of weight gradients over microbatches: in the matmul, or `separate`: a matmul in the working "
+        "type, then an addition to fp32.",
+        .choices = assumed_accumulations),
     ROW("assume.recompute", CHOICE, layers.recompute.extent, "needed",
         "With full recomputation: `needed` leaves out the last matmul and its reduction, which no backward "
         "pass reads; `whole` repeats the forward pass as it is, as PyTorch's checkpoint() does.",

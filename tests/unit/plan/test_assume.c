@@ -53,6 +53,51 @@ Test(assume, unfused_attention_stores_its_scores)
     cr_expect_eq(sum_bytes(out, count, OP_NORM_FORWARD), 11.0 * scores);
 }
 
+/* Without fused kernels: a mask, and a softmax in fp32 with a cast to it and back. */
+Test(assume, eager_attention_makes_more_passes)
+{
+    const struct assumptions assume = {.attention = ASSUME_ATTENTION_EAGER};
+    const double scores = HEADS * SEQUENCE * SEQUENCE;
+    const struct op_record forward = attention(OP_ATTENTION_FORWARD, 1.0),
+                           backward = attention(OP_ATTENTION_BACKWARD, 1.0);
+    struct op_record out[ASSUME_MOST_OPS];
+    int count = assume_ops(&assume, true, &forward, out);
+    cr_expect_eq(sum_bytes(out, count, OP_NORM_FORWARD), (5.0 + 20.0 + 5.0) * scores);
+    count = assume_ops(&assume, true, &backward, out);
+    cr_expect_eq(sum_bytes(out, count, OP_NORM_FORWARD), (5.0 + 5.0 + 24.0) * scores);
+}
+
+Test(assume, separate_norms_read_their_tensors_again)
+{
+    const struct assumptions assume = {.norm = ASSUME_SEPARATE};
+    const enum op_kind kinds[] = {OP_NORM_FORWARD, OP_RESIDUAL_NORM_FORWARD, OP_NORM_BACKWARD,
+                                  OP_RESIDUAL_NORM_BACKWARD};
+    const double own[] = {4, 8, 8, 10}, separate[] = {4, 11, 16, 21}; // bytes per element
+    for (int i = 0; i < 4; i++) {
+        const struct op_record op = {
+            .kind = kinds[i], .dtype = BF16, .shape = {8, 16}, .launches = 1, .cost = {1.0, own[i] * 128}};
+        struct op_record out[ASSUME_MOST_OPS];
+        cr_assert_eq(assume_ops(&assume, false, &op, out), 1);
+        cr_expect_float_eq(out[0].cost.bytes, separate[i] * 128, 1e-9, "%s", op_name(kinds[i]));
+    }
+}
+
+/* A matmul that adds to fp32 becomes one that writes bf16, and an addition; others stay. */
+Test(assume, separate_accumulation)
+{
+    const struct assumptions assume = {.accumulation = ASSUME_SEPARATE};
+    struct op_record gemm = {.kind = OP_GEMM, .dtype = BF16, .shape = {64, 32, 128}, .launches = 1};
+    struct op_record out[ASSUME_MOST_OPS];
+    const double inputs = 2.0 * (64 * 128 + 32 * 128), elements = 64 * 32;
+    gemm.cost.bytes = inputs + 8.0 * elements;
+    cr_assert_eq(assume_ops(&assume, false, &gemm, out), 2);
+    cr_expect_eq(out[0].cost.bytes, inputs + 2.0 * elements);
+    cr_expect_eq(out[1].kind, OP_ADD);
+    cr_expect_eq(out[1].cost.bytes, 10.0 * elements);
+    gemm.cost.bytes = inputs + 2.0 * elements;
+    cr_expect_eq(assume_ops(&assume, false, &gemm, out), 1);
+}
+
 Test(assume, nothing_changes_by_default)
 {
     const struct assumptions assume = {.attention = ASSUME_ATTENTION_OWN};

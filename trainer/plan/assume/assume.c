@@ -3,20 +3,23 @@
 
 #include <math.h>
 
-/* Memory traffic and kernels of the unfused forms, relative to one fused kernel that reads and writes each
- * tensor once. Counted from the eager PyTorch modules with 2-byte tensors and fp32 statistics; bytes per
- * element, with the fused form in brackets.
+/* Memory traffic and kernels of other forms, relative to this program's. Counted from PyTorch's modules with
+ * 2-byte tensors, 1-byte masks and fp32 statistics; bytes per element, with this program's in brackets.
  *
- *   RMSNorm      forward   float 6, square 8, mean 4, multiply 8, cast 6, weight 4 = 36 [4]
- *                backward  as many passes over twice the tensors = 72 [6]
- *   activation   forward   silu 4, multiply 6 = 10 [6]; gelu: bias 4, gelu 4 = 8 [4]
- *                backward  multiply 12, silu 6 = 18 [10]
+ *   unfused RMSNorm      forward   float 6, square 8, mean 4, multiply 8, cast 6, weight 4 = 36 [4]
+ *                        backward  as many passes over twice the tensors = 72 [6]
+ *   separate norm        with the residual before it: dropout and sum 7, norm 4 = 11 [8]
+ *                        backward  norm 6, its weights 4, sum of gradients 6 = 16 [8]
+ *                        and the dropout before it, 5 = 21 [10]
+ *   unfused activation   forward   silu 4, multiply 6 = 10 [6]; gelu: bias 4, gelu 4 = 8 [4]
+ *                        backward  multiply 12, silu 6 = 18 [10]
  */
-static const struct {
+struct form {
     double bytes;
     int launches;
-} unfused_norm[] = {{36.0 / 4.0, 6}, {72.0 / 6.0, 12}},
-  unfused_activation[] = {{10.0 / 6.0, 2}, {18.0 / 10.0, 3}};
+};
+static const struct form unfused_norm[] = {{36.0 / 4.0, 6}, {72.0 / 6.0, 12}},
+                         unfused_activation[] = {{10.0 / 6.0, 2}, {18.0 / 10.0, 3}};
 
 static bool is_attention(enum op_kind kind)
 {
@@ -53,20 +56,49 @@ static struct op_record over_scores(const struct op_record *op, int tensors, int
     };
 }
 
-/* Scores, softmax (scaled and masked in one kernel), dropout, values. No kernel skips the masked half. */
-static int unfused_forward(const struct op_record *op, bool has_dropout, struct op_record *out)
+/* Passes over the scores between the two matmuls, as 2-byte tensors and masks.
+ * Megatron-LM: scale, mask and softmax in one kernel. PyTorch alone: a mask (read, read mask, write), and a
+ * softmax in fp32 with a cast before and after (2 + 4, 4 + 4, 4 + 2 bytes). */
+static int softmax_forward(enum assumed_attention attention, const struct op_record *op,
+                           struct op_record *out)
+{
+    out[0] = over_scores(op, 2, 0);
+    if (attention == ASSUME_ATTENTION_UNFUSED)
+        return 1;
+    out[0] = over_scores(op, 2, 1);
+    out[1] = over_scores(op, 10, 0);
+    out[1].launches = 3;
+    return 2;
+}
+
+static int softmax_backward(enum assumed_attention attention, const struct op_record *op,
+                            struct op_record *out)
+{
+    out[0] = over_scores(op, 3, 0);
+    if (attention == ASSUME_ATTENTION_UNFUSED)
+        return 1;
+    out[0] = over_scores(op, 2, 1);  // of the mask
+    out[1] = over_scores(op, 12, 0); // of the softmax: 2 + 4, 4 + 4 + 4, 4 + 2 bytes
+    out[1].launches = 3;
+    return 2;
+}
+
+/* Scores, softmax, dropout, values. No kernel skips the masked half. */
+static int unfused_forward(enum assumed_attention attention, const struct op_record *op, bool has_dropout,
+                           struct op_record *out)
 {
     const int64_t sequence = op->shape[1], head = op->shape[2];
     int count = 0;
     out[count++] = batched_gemm(op, sequence, sequence, head);
-    out[count++] = over_scores(op, 2, 0);
+    count += softmax_forward(attention, op, out + count);
     if (has_dropout)
         out[count++] = over_scores(op, 2, 1);
     out[count++] = batched_gemm(op, sequence, head, sequence);
     return count;
 }
 
-static int unfused_backward(const struct op_record *op, bool has_dropout, struct op_record *out)
+static int unfused_backward(enum assumed_attention attention, const struct op_record *op, bool has_dropout,
+                            struct op_record *out)
 {
     const int64_t sequence = op->shape[1], head = op->shape[2];
     int count = 0;
@@ -74,10 +106,17 @@ static int unfused_backward(const struct op_record *op, bool has_dropout, struct
     out[count++] = batched_gemm(op, sequence, sequence, head); // of probabilities
     if (has_dropout)
         out[count++] = over_scores(op, 2, 1);
-    out[count++] = over_scores(op, 3, 0);                      // of scores
+    count += softmax_backward(attention, op, out + count);
     out[count++] = batched_gemm(op, sequence, head, sequence); // of queries
     out[count++] = batched_gemm(op, sequence, head, sequence); // of keys
     return count;
+}
+
+static int unfused(enum assumed_attention attention, const struct op_record *op, bool has_dropout,
+                   struct op_record *out)
+{
+    return op->kind == OP_ATTENTION_FORWARD ? unfused_forward(attention, op, has_dropout, out)
+                                            : unfused_backward(attention, op, has_dropout, out);
 }
 
 /* ---- ops ---- */
@@ -98,22 +137,71 @@ static bool is_backward(enum op_kind kind)
     return kind == OP_NORM_BACKWARD || kind == OP_RESIDUAL_NORM_BACKWARD || kind == OP_ACTIVATION_BACKWARD;
 }
 
+/* The kernels of a norm; false: it is this program's. */
+static bool norm_form(enum assumed_fusion norm, enum op_kind kind, struct form *out)
+{
+    if (norm == ASSUME_UNFUSED)
+        *out = unfused_norm[is_backward(kind)];
+    else if (norm != ASSUME_SEPARATE)
+        return false;
+    else if (kind == OP_RESIDUAL_NORM_FORWARD)
+        *out = (struct form){11.0 / 8.0, 2};
+    else if (kind == OP_NORM_BACKWARD)
+        *out = (struct form){16.0 / 8.0, 3};
+    else if (kind == OP_RESIDUAL_NORM_BACKWARD)
+        *out = (struct form){21.0 / 10.0, 4};
+    else
+        return false;
+    return true;
+}
+
+/* A matmul with 2-byte inputs that adds to fp32: it reads and writes 4 bytes per element of its result. */
+static bool accumulates(const struct op_record *op)
+{
+    const double m = (double)op->shape[0], n = (double)op->shape[1], k = (double)op->shape[2];
+    return op->kind == OP_GEMM && dtype_bytes(op->dtype) == 2 &&
+           op->cost.bytes >= 2.0 * (m * k + n * k) + 8.0 * m * n;
+}
+
+/* A matmul that writes 2 bytes per element, then an addition: reads 2 and 4 bytes, writes 4. */
+static int separate_accumulation(const struct op_record *op, struct op_record *out)
+{
+    const double elements = (double)op->shape[0] * (double)op->shape[1];
+    out[0] = *op;
+    out[0].cost.bytes -= 6.0 * elements;
+    out[1] = (struct op_record){.kind = OP_ADD,
+                                .dtype = F32,
+                                .shape = {op->shape[0], op->shape[1], 0},
+                                .launches = 1,
+                                .cost = {.flops = elements, .bytes = 10.0 * elements}};
+    return 2;
+}
+
+static void apply(struct op_record *op, struct form form)
+{
+    op->cost.bytes *= form.bytes;
+    op->launches = form.launches;
+}
+
 int assume_ops(const struct assumptions *assume, bool has_dropout, const struct op_record *op,
                struct op_record out[ASSUME_MOST_OPS])
 {
-    const bool backward = is_backward(op->kind);
-    if (is_attention(op->kind) && assume->attention == ASSUME_ATTENTION_UNFUSED)
-        return op->kind == OP_ATTENTION_FORWARD ? unfused_forward(op, has_dropout, out)
-                                                : unfused_backward(op, has_dropout, out);
+    struct form form;
+    if (is_attention(op->kind) && assume_stores_scores(assume))
+        return unfused(assume->attention, op, has_dropout, out);
+    if (assume->accumulation == ASSUME_SEPARATE && accumulates(op))
+        return separate_accumulation(op, out);
     out[0] = *op;
-    if (op->launches > 0 && assume->norm == ASSUME_UNFUSED && is_norm(op->kind)) {
-        out[0].cost.bytes *= unfused_norm[backward].bytes;
-        out[0].launches = unfused_norm[backward].launches;
-    } else if (op->launches > 0 && assume->activation == ASSUME_UNFUSED && is_activation(op->kind)) {
-        out[0].cost.bytes *= unfused_activation[backward].bytes;
-        out[0].launches = unfused_activation[backward].launches;
-    }
+    if (op->launches > 0 && is_norm(op->kind) && norm_form(assume->norm, op->kind, &form))
+        apply(&out[0], form);
+    else if (op->launches > 0 && assume->activation == ASSUME_UNFUSED && is_activation(op->kind))
+        apply(&out[0], unfused_activation[is_backward(op->kind)]);
     return 1;
+}
+
+bool assume_stores_scores(const struct assumptions *assume)
+{
+    return assume->attention == ASSUME_ATTENTION_UNFUSED || assume->attention == ASSUME_ATTENTION_EAGER;
 }
 
 /* FlashAttention-2 is the baseline of the profiles. FlashAttention 1 takes about twice as long (Dao 2023,

@@ -16,12 +16,17 @@
 enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS }; // whose tensors a plan counts
 enum assumed_attention {
     ASSUME_ATTENTION_OWN,
+    ASSUME_ATTENTION_EAGER,   // same with the kernels of PyTorch alone: scale, mask, softmax in fp32
     ASSUME_ATTENTION_UNFUSED, // scores, softmax and dropout are stored
     ASSUME_ATTENTION_FLASH,   // FlashAttention 1
     ASSUME_ATTENTION_FLASH2,
     ASSUME_ATTENTION_FLASH3,
 };
-enum assumed_fusion { ASSUME_FUSED, ASSUME_UNFUSED };
+enum assumed_fusion {
+    ASSUME_FUSED,
+    ASSUME_SEPARATE, // of norms: one kernel each for norm, dropout with residual, and their gradients
+    ASSUME_UNFUSED   // one kernel for each operation of the formula
+};
 enum assumed_partition {
     ASSUME_PARTITION_OWN,
     ASSUME_PARTITION_PARAMETERS,         // stages of about equal numbers of parameters
@@ -34,6 +39,7 @@ struct assumptions {
     enum memory_assumption programs;
     enum assumed_attention attention;
     enum assumed_fusion norm, activation;
+    enum assumed_fusion accumulation; // of weight gradients: in the epilogue of their matmul, or separate
     enum assumed_dtype gradient_dtype;
     int optimizer_bytes_per_parameter; // master weights and moments; 0: this program's
     int logits_bytes_per_element;      // of logits and their gradient; 0: this program's
@@ -50,6 +56,9 @@ struct assumptions {
 enum { ASSUME_MOST_OPS = 8 };
 int assume_ops(const struct assumptions *assume, bool has_dropout, const struct op_record *op,
                struct op_record out[ASSUME_MOST_OPS]);
+
+/* Whether the scores of attention are tensors. */
+bool assume_stores_scores(const struct assumptions *assume);
 
 /* The time of this attention kernel relative to this program's. */
 double assume_attention_factor(const struct assumptions *assume, enum op_kind kind);

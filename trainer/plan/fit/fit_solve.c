@@ -134,7 +134,7 @@ static enum status minimize(struct fit_solver *solver, double *x, double *jacobi
         return fail(NO_MEMORY, "no memory for a fit of %zu rows", solver->rows);
     for (int i = 0; i < n; i++)
         diagonal[i] = 1.0;
-    (void)lmder(evaluate, solver, m, n, x, residual, jacobian, m, 1e-5, 1e-4, 0.0, MOST_ITERATIONS, diagonal,
+    (void)lmder(evaluate, solver, m, n, x, residual, jacobian, m, 1e-4, 1e-3, 0.0, MOST_ITERATIONS, diagonal,
                 BY_DIAGONAL, 1.0, 0, &calls, &jacobians, pivots, gradient, work[0], work[1], work[2], last);
     free(last);
     return OK;

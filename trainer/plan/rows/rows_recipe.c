@@ -325,6 +325,7 @@ void row_recipe_infer(const struct published_row *row, struct row_recipe *made)
     infer(made, contains(notes, "flash_attention3")   ? "assume.attention=flash3"
                 : contains(notes, "flash_attention2") ? "assume.attention=flash2"
                 : contains(notes, "flash")            ? "assume.attention=flash"
+                : contains(notes, "torch")            ? "assume.attention=eager"
                                                       : "assume.attention=unfused");
     infer(made, contains(notes, "RMS kernel") ? "assume.norm=fused" : "assume.norm=unfused");
     if (contains(row->cell[PUBLISHED_MODEL], "llama"))
