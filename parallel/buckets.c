@@ -168,6 +168,8 @@ enum status buckets_wait(struct buckets *b, struct stream *stream)
     for (int i = 0; i < b->config.plan->range_count; i++)
         if (!b->ready[i])
             return fail(BAD_ARGUMENT, "buckets: gradient range %d was never ready in this step", i);
+    if (!b->config.options->overlap_grad_reduce) // not as soon as a bucket's own gradients are ready
+        TRY(stream_wait(b->stream, stream_record(stream)));
     TRY(start(b));
     TRY(stream_wait(stream, stream_record(b->stream)));
     begin_step(b);

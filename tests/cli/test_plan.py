@@ -64,6 +64,10 @@ def test_effects():
     expect("unfused attention is slower", unfused["breakdown_s"]["attention"] > 1.5 * own["breakdown_s"]["attention"],
            unfused)
     expect("and stores its scores", unfused["memory_peak_bytes"] > own["memory_peak_bytes"], unfused)
+    late = planned("assume.overlap=none", "parallel.zero_stage=0")
+    early = planned("assume.overlap=grad", "parallel.zero_stage=0")
+    expect("messages after the backward pass are exposed", late["breakdown_s"]["dp"] > 1.2 * early["breakdown_s"]["dp"],
+           (late, early))
     norm = planned("assume.norm=unfused")
     expect("unfused norms are slower", norm["breakdown_s"]["memory_bound"] > own["breakdown_s"]["memory_bound"], norm)
     full, whole = (planned("memory.recompute_granularity=full", f"assume.recompute={extent}", "model.num_layers=4")

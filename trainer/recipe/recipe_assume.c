@@ -43,8 +43,9 @@ static void assumption_say(const struct view *v, struct text *out)
 
 static const struct rule rules[] = {
     {"assume.programs assume.attention assume.norm assume.activation assume.accumulation assume.recompute "
-     "assume.gradient_dtype assume.optimizer_bytes_per_parameter assume.logits_bytes_per_element assume.partition assume.overlap "
-     "assume.tp_overlap assume.reserved_bytes assume.fragmentation cluster.device",
+     "assume.gradient_dtype assume.optimizer_bytes_per_parameter assume.logits_bytes_per_element "
+     "assume.partition assume.overlap assume.tp_overlap assume.reserved_bytes assume.fragmentation "
+     "cluster.device",
      assumption_holds,
      assumption_say,
      {{0}}},
