@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Sizes are pixels, as in draw_svg.c. A picture has a rectangle for each slice that is at least a pixel wide,
- * so its size is limited by its width and not by the number of slices. */
+/* Sizes are pixels, as in draw_svg.c. A picture has a rectangle for each slice that is at least a pixel wide;
+ * narrower ones are merged, so its size is limited by its width and not by the number of slices. */
 #include "schedules/draw/draw_lanes.h"
 
 #include "schedules/draw/svg.h"
@@ -43,11 +43,14 @@ static const struct {
     [CELL_COPY] = {"copy", "host copy", {212, 198, 187}},
 };
 
-/* Slices that are drawn as one cell. */
+/* Slices that are drawn as one cell, with the class of the ops or of the messages among them, whichever take
+ * longer. */
 struct cell {
     const struct lane_slice *first;
     double begin_s, end_s;
-    int class, count;
+    double ops_s, messages_s;
+    int ops_class, messages_class;
+    int count; // of actions and messages
 };
 
 struct picture {
@@ -96,6 +99,11 @@ static int class_of(const struct lane_slice *slice)
 
 /* ---- cells ---- */
 
+static int class_of_cell(const struct cell *cell)
+{
+    return cell->ops_s >= cell->messages_s ? cell->ops_class : cell->messages_class;
+}
+
 static void add_rectangle(struct picture *x, const char *class, double begin_s, double end_s)
 {
     double width = (end_s - begin_s) * x->scale;
@@ -109,7 +117,7 @@ static void add_hint(struct picture *x, const struct cell *cell)
 {
     text_add(x->out, "><title>");
     svg_add_escaped(x->out, cell->first->action);
-    if (cell->first->message != NULL) {
+    if (cell->first->message != NULL && class_of_cell(cell) == cell->messages_class && cell->ops_s <= 0.0) {
         text_add(x->out, ": ");
         svg_add_escaped(x->out, cell->first->message);
         text_add(x->out, ", %lld bytes", (long long)cell->first->bytes);
@@ -122,8 +130,9 @@ static void draw_cell(struct picture *x, const struct cell *cell)
 {
     if (cell->count == 0)
         return;
-    x->used[cell->class] = true;
-    add_rectangle(x, classes[cell->class].class, cell->begin_s, cell->end_s);
+    const int class = class_of_cell(cell);
+    x->used[class] = true;
+    add_rectangle(x, classes[class].class, cell->begin_s, cell->end_s);
     if (x->hints-- > 0)
         add_hint(x, cell);
     else
@@ -131,16 +140,29 @@ static void draw_cell(struct picture *x, const struct cell *cell)
     text_add(x->out, "\n");
 }
 
-/* Whether a slice is drawn with the cell before it: it touches it, and one of the two is narrow, or both
- * belong to one action. */
-static bool merges(const struct picture *x, const struct cell *cell, const struct lane_slice *slice,
-                   int class)
+/* Whether a slice is drawn with the cell before it: it touches it, and either one of the two is narrow, and
+ * they are alike or belong to one action, or both are ops of one action. */
+static bool merges(const struct picture *x, const struct cell *cell, const struct lane_slice *slice)
 {
+    if (cell->count == 0)
+        return false;
     const double between = (slice->begin_s - cell->end_s) * x->scale;
     const double narrower = fmin(cell->end_s - cell->begin_s, slice->end_s - slice->begin_s) * x->scale;
     const bool touches = between < (narrower < 1.0 ? NEAR : 1e-6);
-    return cell->count > 0 && cell->class == class && touches &&
-           (narrower < 1.0 || (slice->message == NULL && slice->action == cell->first->action));
+    const bool alike = class_of(slice) == class_of_cell(cell),
+               same_action = slice->action == cell->first->action;
+    if (narrower < 1.0)
+        return touches && (alike || same_action);
+    return touches && alike && same_action && slice->message == NULL;
+}
+
+static void add_slice(struct cell *cell, const struct lane_slice *slice)
+{
+    const double seconds = slice->end_s - slice->begin_s;
+    cell->count += cell->count == 0 || slice->action != cell->first->action;
+    cell->end_s = slice->end_s > cell->end_s ? slice->end_s : cell->end_s;
+    *(slice->message != NULL ? &cell->messages_s : &cell->ops_s) += seconds;
+    *(slice->message != NULL ? &cell->messages_class : &cell->ops_class) = class_of(slice);
 }
 
 static void draw_row(struct picture *x, const struct lane_row *row)
@@ -148,30 +170,32 @@ static void draw_row(struct picture *x, const struct lane_row *row)
     struct cell cell = {.count = 0};
     for (int i = 0; i < row->count; i++) {
         const struct lane_slice *slice = &row->slices[i];
-        const int class = class_of(slice);
         const bool same = i > 0 && slice->message != NULL && row->slices[i - 1].message != NULL &&
                           !(slice->begin_s > row->slices[i - 1].begin_s); // of one exchange
-        if (!same && !merges(x, &cell, slice, class)) {
+        if (same)
+            continue;
+        if (!merges(x, &cell, slice)) {
             draw_cell(x, &cell);
-            cell = (struct cell){.first = slice, .begin_s = slice->begin_s, .class = class};
+            cell = (struct cell){.first = slice, .begin_s = slice->begin_s};
         }
-        // Slices of an action that nothing separates are one.
-        const bool one = cell.count > 0 && slice->message == NULL && slice->action == cell.first->action;
-        cell.end_s = slice->end_s > cell.end_s ? slice->end_s : cell.end_s;
-        cell.count += !one;
+        add_slice(&cell, slice);
     }
     draw_cell(x, &cell);
 }
 
-/* Writes the microbatch on each action that is wide enough, messages included. */
+/* Writes the microbatch on each action that is wide enough, messages included, and waits for less than half of
+ * its time. */
 static void label(struct picture *x, const struct lane_row *row)
 {
     for (int i = 0, last; i < row->count; i = last + 1) {
         const char *microbatch;
-        for (last = i; last + 1 < row->count && row->slices[last + 1].action == row->slices[i].action;)
+        double busy_s = row->slices[i].end_s - row->slices[i].begin_s;
+        for (last = i; last + 1 < row->count && row->slices[last + 1].action == row->slices[i].action;) {
             last++;
+            busy_s += row->slices[last].end_s - row->slices[last].begin_s;
+        }
         const double begin_s = row->slices[i].begin_s, end_s = row->slices[last].end_s;
-        if (kind_of(row->slices[i].action, &microbatch) != CELL_OTHER &&
+        if (busy_s > 0.5 * (end_s - begin_s) && kind_of(row->slices[i].action, &microbatch) != CELL_OTHER &&
             6.2 * (double)strlen(microbatch) + 1.0 <= (end_s - begin_s) * x->scale)
             text_add(x->out, "<text class=\"n\" x=\"%.7g\" y=\"%.7g\">%s</text>\n",
                      svg_fine(LEFT + (begin_s + end_s) / 2.0 * x->scale), svg_fine(x->y + 10.8), microbatch);
