@@ -183,8 +183,8 @@ static void draw_row(struct picture *x, const struct lane_row *row)
     draw_cell(x, &cell);
 }
 
-/* Writes the microbatch on each action that is wide enough, messages included, and waits for less than half of
- * its time. */
+/* Writes the microbatch on each action that is wide enough, messages included, and waits for less than half
+ * of its time. */
 static void label(struct picture *x, const struct lane_row *row)
 {
     for (int i = 0, last; i < row->count; i = last + 1) {
