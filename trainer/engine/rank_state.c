@@ -437,12 +437,12 @@ static enum status validated_update(struct rank_state *w, int64_t step, bool may
     return executor_drop_ahead(w->executor);
 }
 
-static enum status step(struct rank_state *w, bool goes_on, struct step_result *out)
+static enum status step(struct rank_state *w, bool continues, struct step_result *out)
 {
     const struct hooks *hooks = &w->run->hooks;
     int64_t number = w->step + 1;
     // Hooks must not observe a rank that has already started the next step.
-    bool may_guess = goes_on && hooks->loaded == NULL && hooks->stepped == NULL;
+    bool may_guess = continues && hooks->loaded == NULL && hooks->stepped == NULL;
     TRY(run_step(w));
     if (w->validation != NULL) {
         TRY(validated_update(w, number, may_guess, out));

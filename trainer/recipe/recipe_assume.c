@@ -30,7 +30,7 @@ static bool assumption_holds(const struct view *v)
     return !device_traits(v->recipe->cluster.device)->computes || first_assumption(v->recipe) < 0;
 }
 
-static void assumption_say(const struct view *v, struct text *out)
+static void assumption_message(const struct view *v, struct text *out)
 {
     const struct recipe_row *row = &recipe_rows[first_assumption(v->recipe)];
     text_add(out, "%s ", row->key);
@@ -47,7 +47,7 @@ static const struct rule rules[] = {
      "assume.partition assume.overlap assume.tp_overlap assume.reserved_bytes assume.fragmentation "
      "cluster.device",
      assumption_holds,
-     assumption_say,
+     assumption_message,
      {{0}}},
 };
 const struct rules recipe_plan_rules = RULES_OF(rules);

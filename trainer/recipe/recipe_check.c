@@ -303,7 +303,7 @@ void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RE
         struct text line = {0};
         add_place(&check, rule, &line);
         text_add(&line, ": ");
-        rule->say(&check.view, &line);
+        rule->message(&check.view, &line);
         bool found = false;
         for (int k = 0; k < RULE_FIXES && rule->fix[k].key != NULL && !found; k++)
             found = suggest(&check, i, &rule->fix[k], true, &line) ||

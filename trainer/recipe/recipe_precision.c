@@ -44,7 +44,7 @@ static bool scaling_holds(const struct view *v)
     return v->recipe->precision.scaling == SCALE_AUTO || with_own_scales(precision) < 0;
 }
 
-static void scaling_say(const struct view *v, struct text *out)
+static void scaling_message(const struct view *v, struct text *out)
 {
     static const char *const names[] = {"auto", "tensorwise", "delayed", "blockwise"};
     const struct linear_precision *precision = &v->recipe->layers.precision;
@@ -62,7 +62,7 @@ static bool delay_holds(const struct view *v)
     return v->recipe->precision.scaling != SCALE_DELAYED || !v->recipe->pipeline.optimizer_post_validation;
 }
 
-static void delay_say(const struct view *v, struct text *out)
+static void delay_message(const struct view *v, struct text *out)
 {
     (void)v;
     text_add(out, "precision.scaling delayed updates scales before each step, but "
@@ -94,7 +94,7 @@ static bool names_hold(const struct view *v)
     return first_stranger(v->recipe) == NULL;
 }
 
-static void names_say(const struct view *v, struct text *out)
+static void names_message(const struct view *v, struct text *out)
 {
     text_add(out, "precision.high_precision_layers: ");
     text_add_clean(out, first_stranger(v->recipe));
@@ -158,7 +158,7 @@ static bool cuts_hold(const struct view *v)
     return first_cut_inside(v->recipe, shares, &matmul) == NULL;
 }
 
-static void cuts_say(const struct view *v, struct text *out)
+static void cuts_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     struct share shares[SHARES];
@@ -186,7 +186,7 @@ static bool tokens_hold(const struct view *v)
     return !transforms(v->recipe) || v->recipe->model.seq_length % HADAMARD_ROWS == 0;
 }
 
-static void tokens_say(const struct view *v, struct text *out)
+static void tokens_message(const struct view *v, struct text *out)
 {
     text_add(
         out, "model.seq_length %lld is not divisible by %d, the tokens of a Hadamard transform in %s nvfp4",
@@ -207,7 +207,7 @@ static bool least_scale_holds(const struct view *v)
     return p->min_loss_scale <= p->initial_loss_scale;
 }
 
-static void least_scale_say(const struct view *v, struct text *out)
+static void least_scale_message(const struct view *v, struct text *out)
 {
     const struct recipe_precision *p = &v->recipe->precision;
     text_add(out,
@@ -224,7 +224,7 @@ static bool main_holds(const struct view *v)
     return p->main_params_dtype == RECIPE_FP32 || p->main_params_dtype == p->params_dtype;
 }
 
-static void main_say(const struct view *v, struct text *out)
+static void main_message(const struct view *v, struct text *out)
 {
     text_add(out,
              "precision.main_params_dtype bf16 requires precision.params_dtype bf16, not %s; use "
@@ -237,19 +237,19 @@ static void main_say(const struct view *v, struct text *out)
     "precision.grad_weight_format"
 
 static const struct rule rules[] = {
-    {"precision.scaling " FORMATS, scaling_holds, scaling_say, {{0}}},
-    {"precision.scaling pipeline.optimizer_post_validation", delay_holds, delay_say, {{0}}},
-    {"precision.high_precision_layers model.num_layers", names_hold, names_say, {{0}}},
+    {"precision.scaling " FORMATS, scaling_holds, scaling_message, {{0}}},
+    {"precision.scaling pipeline.optimizer_post_validation", delay_holds, delay_message, {{0}}},
+    {"precision.high_precision_layers model.num_layers", names_hold, names_message, {{0}}},
     {"parallel.tensor_parallel_size " FORMATS " precision.scaling model.num_attention_heads "
      "model.num_query_groups model.kv_channels model.hidden_size model.ffn_hidden_size model.activation",
      cuts_hold,
-     cuts_say,
+     cuts_message,
      {{.key = "parallel.tensor_parallel_size"}}},
     {"model.seq_length " FORMATS,
      tokens_hold,
-     tokens_say,
+     tokens_message,
      {{.key = "model.seq_length", .grid = transformed_tokens}}},
-    {"precision.min_loss_scale precision.initial_loss_scale", least_scale_holds, least_scale_say, {{0}}},
-    {"precision.main_params_dtype precision.params_dtype", main_holds, main_say, {{0}}},
+    {"precision.min_loss_scale precision.initial_loss_scale", least_scale_holds, least_scale_message, {{0}}},
+    {"precision.main_params_dtype precision.params_dtype", main_holds, main_message, {{0}}},
 };
 const struct rules recipe_precision_rules = RULES_OF(rules);

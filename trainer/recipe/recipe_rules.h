@@ -41,9 +41,9 @@ enum { RULE_FIXES = 5 };
 struct rule {
     const char *reads; // separated by spaces; the first that was given says where the problem is
     bool (*holds)(const struct view *view);
-    void (*say)(const struct view *view,
-                struct text *out); // the sentence; has its own way out if `fix` is empty
-    struct fix fix[RULE_FIXES];    // in the order in which they are tried
+    void (*message)(const struct view *view,
+                    struct text *out); // the sentence; has its own way out if `fix` is empty
+    struct fix fix[RULE_FIXES];        // in the order in which they are tried
 };
 
 enum { RULE_MAX_WORLD = 1 << 20 };

@@ -23,7 +23,7 @@ static bool head_width_holds(const struct view *v)
     return v->given[GIVEN_KV] || m->hidden_size % m->num_attention_heads == 0;
 }
 
-static void head_width_say(const struct view *v, struct text *out)
+static void head_width_message(const struct view *v, struct text *out)
 {
     const struct model_config *m = &v->recipe->model;
     text_add(out, "model.hidden_size %lld is not divisible by model.num_attention_heads %lld",
@@ -41,7 +41,7 @@ static bool rope_holds(const struct view *v)
     return m->position_embedding != ROPE || (m->kv_channels > 0 && m->kv_channels % 2 == 0);
 }
 
-static void rope_say(const struct view *v, struct text *out)
+static void rope_message(const struct view *v, struct text *out)
 {
     text_add(out, "model.kv_channels %lld%s must be even and positive: rope rotates pairs of channels",
              (long long)v->recipe->model.kv_channels,
@@ -58,7 +58,7 @@ static bool groups_holds(const struct view *v)
     return v->recipe->model.num_attention_heads % v->recipe->model.num_query_groups == 0;
 }
 
-static void groups_say(const struct view *v, struct text *out)
+static void groups_message(const struct view *v, struct text *out)
 {
     const struct model_config *m = &v->recipe->model;
     text_add(out, "model.num_attention_heads %lld is not divisible by model.num_query_groups %lld",
@@ -83,7 +83,7 @@ static bool heads_tp_holds(const struct view *v)
     return v->recipe->model.num_attention_heads % tp_of(v->recipe) == 0;
 }
 
-static void heads_tp_say(const struct view *v, struct text *out)
+static void heads_tp_message(const struct view *v, struct text *out)
 {
     text_add(out, "model.num_attention_heads %lld is not divisible by parallel.tensor_parallel_size %lld",
              (long long)v->recipe->model.num_attention_heads, (long long)tp_of(v->recipe));
@@ -92,11 +92,11 @@ static void heads_tp_say(const struct view *v, struct text *out)
 static bool groups_tp_holds(const struct view *v)
 {
     int64_t groups = v->recipe->model.num_query_groups, tp = tp_of(v->recipe);
-    // Plain attention has as many groups as heads: then heads_tp_say() says it all.
+    // Plain attention has as many groups as heads: then heads_tp_message() says it all.
     return !v->given[GIVEN_GROUPS] || groups % tp == 0 || tp % groups == 0;
 }
 
-static void groups_tp_say(const struct view *v, struct text *out)
+static void groups_tp_message(const struct view *v, struct text *out)
 {
     text_add(out,
              "model.num_query_groups %lld and parallel.tensor_parallel_size %lld: neither is divisible by "
@@ -109,7 +109,7 @@ static bool ffn_tp_holds(const struct view *v)
     return v->recipe->model.ffn_hidden_size % tp_of(v->recipe) == 0;
 }
 
-static void ffn_tp_say(const struct view *v, struct text *out)
+static void ffn_tp_message(const struct view *v, struct text *out)
 {
     text_add(out, "model.ffn_hidden_size %lld is not divisible by parallel.tensor_parallel_size %lld",
              (long long)v->recipe->model.ffn_hidden_size, (long long)tp_of(v->recipe));
@@ -121,7 +121,7 @@ static bool sequence_holds(const struct view *v)
     return !r->layers.sequence_parallel || r->train.micro_batch_size * r->model.seq_length % tp_of(r) == 0;
 }
 
-static void sequence_say(const struct view *v, struct text *out)
+static void sequence_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     text_add(out,
@@ -150,7 +150,7 @@ static bool enough_holds(const struct view *v)
     return v->recipe->pipeline.layout.count > 0 || v->recipe->model.num_layers >= stages_of(v->recipe);
 }
 
-static void enough_say(const struct view *v, struct text *out)
+static void enough_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     text_add(out,
@@ -172,7 +172,7 @@ static bool layout_holds(const struct view *v)
     return count == 0 || ((int64_t)count == stages_of(r) && layout_sum(r) == r->model.num_layers);
 }
 
-static void layout_say(const struct view *v, struct text *out)
+static void layout_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     int64_t stages = stages_of(r), sum = layout_sum(r);
@@ -210,7 +210,7 @@ static bool per_stage_holds(const struct view *v)
            (layers_said(r) == r->model.num_layers && r->pipeline.layout.count == 0);
 }
 
-static void per_stage_say(const struct view *v, struct text *out)
+static void per_stage_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     long long layers = r->model.num_layers, each = r->pipeline.layers_per_stage;
@@ -245,7 +245,7 @@ static bool one_schedule_holds(const struct view *v)
     return says_file(v->recipe) == (v->recipe->pipeline.schedule_file != NULL);
 }
 
-static void one_schedule_say(const struct view *v, struct text *out)
+static void one_schedule_message(const struct view *v, struct text *out)
 {
     const struct recipe_pipeline *p = &v->recipe->pipeline;
     if (p->schedule_file == NULL)
@@ -276,13 +276,13 @@ static bool file_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
     const struct recipe_pipeline *p = &r->pipeline;
-    if (p->schedule_file == NULL || !says_file(r)) // one_schedule_say() reports both together
+    if (p->schedule_file == NULL || !says_file(r)) // one_schedule_message() reports both together
         return true;
     return p->file.p == r->parallel.pipeline_parallel_size && p->file.v == p->virtual_stages &&
            p->file.m == recipe_microbatches(r) && p->microbatch_group_size == 0;
 }
 
-static void file_say(const struct view *v, struct text *out)
+static void file_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     const struct recipe_pipeline *p = &r->pipeline;
@@ -316,7 +316,7 @@ static bool fits_holds(const struct view *v)
     return recipe_microbatches(v->recipe) <= most_microbatches(v->recipe);
 }
 
-static void fits_say(const struct view *v, struct text *out)
+static void fits_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     text_add(out,
@@ -337,12 +337,12 @@ static bool takes_holds(const struct view *v)
 {
     struct schedule_options options = options_of(v->recipe);
     if (!fits_holds(v))
-        return true; // fits_say() says it
+        return true; // fits_message() says it
     return says_file(v->recipe) || options.m < 1 ||
-           schedule_unsupported(&options) == NULL; // no whole microbatch: batch_say() says it
+           schedule_unsupported(&options) == NULL; // no whole microbatch: batch_message() says it
 }
 
-static void takes_say(const struct view *v, struct text *out)
+static void takes_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     struct schedule_options options = options_of(r);
@@ -368,7 +368,7 @@ static bool limit_holds(const struct view *v)
     return limit == 0.0 || limit >= 1.0;
 }
 
-static void limit_say(const struct view *v, struct text *out)
+static void limit_message(const struct view *v, struct text *out)
 {
     char number[NUMBER_CHARS];
     text_add(out,
@@ -383,7 +383,7 @@ static bool times_hold(const struct view *v)
     return times->f + times->i + times->w > 0.0;
 }
 
-static void times_say(const struct view *v, struct text *out)
+static void times_message(const struct view *v, struct text *out)
 {
     (void)v;
     text_add(out, "pipeline.auto_f, pipeline.auto_i and pipeline.auto_w are all 0; set at least one of them, "
@@ -403,7 +403,7 @@ static int64_t two(const struct recipe *r)
     return 2;
 }
 
-static void validated_pipeline_say(const struct view *v, struct text *out)
+static void validated_pipeline_message(const struct view *v, struct text *out)
 {
     text_add(out,
              "pipeline.optimizer_post_validation overlaps the steps of several stages, but "
@@ -417,7 +417,7 @@ static bool validated_schedule_holds(const struct view *v)
     return !p->optimizer_post_validation || (strcmp(p->schedule, "dualpipe") != 0 && !p->file.stage_replicas);
 }
 
-static void validated_schedule_say(const struct view *v, struct text *out)
+static void validated_schedule_message(const struct view *v, struct text *out)
 {
     text_add(out,
              "pipeline.optimizer_post_validation gains nothing with pipeline.schedule %s: every stage has "
@@ -440,7 +440,7 @@ static bool world_holds(const struct view *v)
     return v->world == 0 ? product <= RULE_MAX_WORLD : product == v->world;
 }
 
-static void world_say(const struct view *v, struct text *out)
+static void world_message(const struct view *v, struct text *out)
 {
     const struct recipe_parallel *p = &v->recipe->parallel;
     bool fixed = v->given[GIVEN_DP];
@@ -464,7 +464,7 @@ static bool batch_holds(const struct view *v)
     return v->recipe->train.global_batch_size % samples_at_once(v->recipe) == 0;
 }
 
-static void batch_say(const struct view *v, struct text *out)
+static void batch_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     text_add(out,
@@ -485,7 +485,7 @@ static bool graphs_hold(const struct view *v)
             !v->recipe->memory.offload_activations);
 }
 
-static void graphs_say(const struct view *v, struct text *out)
+static void graphs_message(const struct view *v, struct text *out)
 {
     const struct recipe_parallel *p = &v->recipe->parallel;
     text_add(out,
@@ -499,87 +499,87 @@ static void graphs_say(const struct view *v, struct text *out)
 static const struct rule rules[] = {
     {WIDTH " " HEADS " model.kv_channels",
      head_width_holds,
-     head_width_say,
+     head_width_message,
      {{.key = WIDTH, .grid = heads_of}, {.key = HEADS}}},
     {"model.kv_channels " WIDTH " " HEADS " model.position_embedding_type",
      rope_holds,
-     rope_say,
+     rope_message,
      {{.key = WIDTH, .grid = two_heads_of}, {.key = "model.kv_channels"}, {.key = HEADS}}},
-    {GROUPS " " HEADS, groups_holds, groups_say, {{.key = GROUPS}, {.key = HEADS}}},
+    {GROUPS " " HEADS, groups_holds, groups_message, {{.key = GROUPS}, {.key = HEADS}}},
     {TP " " HEADS,
      heads_tp_holds,
-     heads_tp_say,
+     heads_tp_message,
      {{.key = TP, .guess = tp_within_heads}, {.key = HEADS, .grid = tp_of}}},
     {TP " " GROUPS " " HEADS,
      groups_tp_holds,
-     groups_tp_say,
+     groups_tp_message,
      {{.key = TP, .guess = tp_within_heads}, {.key = GROUPS}}},
     {TP " model.ffn_hidden_size " WIDTH " model.activation",
      ffn_tp_holds,
-     ffn_tp_say,
+     ffn_tp_message,
      {{.key = TP, .guess = tp_within_heads}, {.key = "model.ffn_hidden_size", .grid = tp_of}}},
     {TP " parallel.sequence_parallel train.micro_batch_size model.seq_length",
      sequence_holds,
-     sequence_say,
+     sequence_message,
      {{.key = TP, .guess = tp_within_heads},
       {.key = "train.micro_batch_size"},
       {.key = "model.seq_length", .grid = tp_of}}},
     {PP " model.num_layers pipeline.virtual_stages pipeline.layout pipeline.schedule",
      enough_holds,
-     enough_say,
+     enough_message,
      {{.key = PP, .guess = layers_per_chunk},
       {.key = "pipeline.virtual_stages"},
       {.key = "model.num_layers", .guess = stages_of}}},
     {"pipeline.layout model.num_layers pipeline.virtual_stages pipeline.schedule " PP,
      layout_holds,
-     layout_say,
+     layout_message,
      {{0}}},
-    {"pipeline.schedule pipeline.schedule_file", one_schedule_holds, one_schedule_say, {{0}}},
+    {"pipeline.schedule pipeline.schedule_file", one_schedule_holds, one_schedule_message, {{0}}},
     {PER_STAGE " pipeline.virtual_stages pipeline.layout model.num_layers " PP,
      per_stage_holds,
-     per_stage_say,
+     per_stage_message,
      {{.key = PER_STAGE}}},
     {"pipeline.schedule_file pipeline.virtual_stages pipeline.microbatch_group_size " PP
      " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
      file_holds,
-     file_say,
+     file_message,
      {{.key = PP, .guess = file_p},
       {.key = "train.global_batch_size", .guess = file_batch},
       {.key = "pipeline.virtual_stages", .guess = file_v}}},
     {"train.global_batch_size train.micro_batch_size pipeline.virtual_stages " PP " " DP " " TP
      " parallel.context_parallel_size",
      fits_holds,
-     fits_say,
+     fits_message,
      {{.key = "train.global_batch_size", .guess = largest_batch}}},
     {"pipeline.schedule pipeline.virtual_stages pipeline.microbatch_group_size " PP
      " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
      takes_holds,
-     takes_say,
+     takes_message,
      {{.key = "pipeline.virtual_stages"}, {.key = "pipeline.microbatch_group_size"}, {.key = PP}}},
-    {"pipeline.auto_memory_limit", limit_holds, limit_say, {{0}}},
-    {"pipeline.auto_f pipeline.auto_i pipeline.auto_w", times_hold, times_say, {{0}}},
+    {"pipeline.auto_memory_limit", limit_holds, limit_message, {{0}}},
+    {"pipeline.auto_f pipeline.auto_i pipeline.auto_w", times_hold, times_message, {{0}}},
     {"pipeline.optimizer_post_validation " PP,
      validated_pipeline_holds,
-     validated_pipeline_say,
+     validated_pipeline_message,
      {{.key = PP, .guess = two}}},
     {"pipeline.optimizer_post_validation pipeline.schedule pipeline.schedule_file",
      validated_schedule_holds,
-     validated_schedule_say,
+     validated_schedule_message,
      {{0}}},
     {PP " " TP " " DP " parallel.context_parallel_size",
      world_holds,
-     world_say,
+     world_message,
      {{.key = DP}, {.key = TP}, {.key = PP}}},
     {"train.global_batch_size train.micro_batch_size " DP " " TP " " PP " parallel.context_parallel_size",
      batch_holds,
-     batch_say,
+     batch_message,
      {{.key = "train.global_batch_size", .grid = samples_at_once},
       {.key = "train.micro_batch_size"},
       {.key = DP}}},
     {"cluster.cuda_graphs parallel.tensor_parallel_size parallel.zero_stage parallel.data_parallel_size "
      "memory.offload_activations",
      graphs_hold,
-     graphs_say,
+     graphs_message,
      {{0}}},
 };
 const struct rules recipe_layout_rules = RULES_OF(rules);

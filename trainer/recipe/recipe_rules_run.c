@@ -27,7 +27,7 @@ static bool warmup_holds(const struct view *v)
     return never_steps(v->recipe) || v->recipe->optimizer.lr_warmup_iters <= decay_of(v->recipe);
 }
 
-static void warmup_say(const struct view *v, struct text *out)
+static void warmup_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     text_add(out, "optimizer.lr_warmup_iters %lld is more than optimizer.lr_decay_iters %lld%s",
@@ -52,7 +52,7 @@ static bool wsd_holds(const struct view *v)
            (o->lr_wsd_decay_iters >= 1 && o->lr_wsd_decay_iters <= room_for_wsd(v->recipe));
 }
 
-static void wsd_say(const struct view *v, struct text *out)
+static void wsd_message(const struct view *v, struct text *out)
 {
     const struct recipe_optimizer *o = &v->recipe->optimizer;
     text_add(
@@ -77,7 +77,7 @@ static bool min_lr_holds(const struct view *v)
     return v->recipe->optimizer.min_lr <= v->recipe->optimizer.lr;
 }
 
-static void min_lr_say(const struct view *v, struct text *out)
+static void min_lr_message(const struct view *v, struct text *out)
 {
     char low[NUMBER_CHARS], high[NUMBER_CHARS];
     number_text(v->recipe->optimizer.min_lr, low);
@@ -97,7 +97,7 @@ static bool vocab_holds(const struct view *v)
     return r->model.vocab_size >= 1 && r->model.vocab_size >= rule_tokenizer_vocab(r);
 }
 
-static void vocab_say(const struct view *v, struct text *out)
+static void vocab_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     if (r->tokenizer.tokenizer_type == TOKENIZER_NONE)
@@ -119,7 +119,7 @@ static bool files_hold(const struct view *v)
     return t->tokenizer_type == TOKENIZER_GPT2_BPE ? vocab == merge : !vocab && !merge;
 }
 
-static void files_say(const struct view *v, struct text *out)
+static void files_message(const struct view *v, struct text *out)
 {
     const struct recipe_tokenizer *t = &v->recipe->tokenizer;
     if (t->tokenizer_type == TOKENIZER_GPT2_BPE)
@@ -146,7 +146,7 @@ static bool documents_hold(const struct view *v)
     return v->recipe->tokenizer.tokenizer_type != TOKENIZER_NONE || document_key(v->recipe) == NULL;
 }
 
-static void documents_say(const struct view *v, struct text *out)
+static void documents_message(const struct view *v, struct text *out)
 {
     text_add(out,
              "%s needs the end-of-document id, which tokenizer.tokenizer_type none does not define; use "
@@ -160,7 +160,7 @@ static bool eval_holds(const struct view *v)
     return r->train.eval_interval == 0 || r->data.valid.count > 0 || r->data.split[1] > 0;
 }
 
-static void eval_say(const struct view *v, struct text *out)
+static void eval_message(const struct view *v, struct text *out)
 {
     text_add(out,
              "train.eval_interval %lld needs validation data, but data.split has no validation part and "
@@ -173,7 +173,7 @@ static bool split_holds(const struct view *v)
     return v->recipe->data.valid.count == 0 || v->recipe->data.split[1] == 0;
 }
 
-static void split_say(const struct view *v, struct text *out)
+static void split_message(const struct view *v, struct text *out)
 {
     (void)v;
     text_add(out, "data.split has a validation part, but data.valid is set; use data.split=1,0,0");
@@ -186,7 +186,7 @@ static bool save_holds(const struct view *v)
            !v->given[GIVEN_SAVE]; // it is derived after the rules
 }
 
-static void save_say(const struct view *v, struct text *out)
+static void save_message(const struct view *v, struct text *out)
 {
     text_add(out,
              "checkpoint.save_interval %lld needs a folder, but checkpoint.save is none; use "
@@ -200,7 +200,7 @@ static bool name_holds(const struct view *v)
     return name == NULL || (strchr(name, '/') == NULL && strcmp(name, ".") != 0 && strcmp(name, "..") != 0);
 }
 
-static void name_say(const struct view *v, struct text *out)
+static void name_message(const struct view *v, struct text *out)
 {
     const char *base = strrchr(v->recipe->name, '/');
     base = base != NULL ? base + 1 : v->recipe->name;
@@ -216,7 +216,7 @@ static bool profile_holds(const struct view *v)
             (p->profile_step_end == 0 || p->profile_step_end >= p->profile_step_start));
 }
 
-static void profile_say(const struct view *v, struct text *out)
+static void profile_message(const struct view *v, struct text *out)
 {
     const struct recipe_profile *p = &v->recipe->profile;
     if (p->profile_step_start > v->recipe->train.train_iters)
@@ -234,7 +234,7 @@ static bool timed_holds(const struct view *v)
            device_traits(r->cluster.device)->synchronous;
 }
 
-static void timed_say(const struct view *v, struct text *out)
+static void timed_message(const struct view *v, struct text *out)
 {
     text_add(
         out,
@@ -280,7 +280,7 @@ static bool order_holds(const struct view *v)
     return holds;
 }
 
-static void order_say(const struct view *v, struct text *out)
+static void order_message(const struct view *v, struct text *out)
 {
     struct text meant = {0};
     order_meant(v->recipe->parallel.rank_order, &meant);
@@ -297,7 +297,7 @@ static bool built_holds(const struct view *v)
     return device_is_built(v->recipe->cluster.device);
 }
 
-static void built_say(const struct view *v, struct text *out)
+static void built_message(const struct view *v, struct text *out)
 {
     text_add(out, "cluster.device %s is not in this build, which has", v->recipe->cluster.device);
     for (size_t i = 0, shown = 0; device_at(i) != NULL; i++)
@@ -322,7 +322,7 @@ static bool transport_holds(const struct view *v)
     return alone || strcmp(transport, "auto") == 0 || goes_with(transport, device);
 }
 
-static void transport_say(const struct view *v, struct text *out)
+static void transport_message(const struct view *v, struct text *out)
 {
     const char *device = v->recipe->cluster.device, *transport = recipe_transport(v->recipe);
     long long ranks = (long long)recipe_ranks(v->recipe);
@@ -347,7 +347,7 @@ static bool sharing_holds(const struct view *v)
     return v->recipe->cluster.ranks_per_gpu == 1 || strcmp(recipe_transport(v->recipe), "nccl") == 0;
 }
 
-static void sharing_say(const struct view *v, struct text *out)
+static void sharing_message(const struct view *v, struct text *out)
 {
     text_add(out,
              "cluster.ranks_per_gpu %d needs cluster.transport nccl, not %s with cluster.device %s; use "
@@ -361,7 +361,7 @@ static bool rollback_holds(const struct view *v)
     return !r->memory.offload_optimizer || !r->pipeline.optimizer_post_validation;
 }
 
-static void rollback_say(const struct view *v, struct text *out)
+static void rollback_message(const struct view *v, struct text *out)
 {
     (void)v;
     text_add(out, "memory.offload_optimizer and pipeline.optimizer_post_validation are mutually "
@@ -376,7 +376,7 @@ static bool tf32_holds(const struct view *v)
            (p->params_dtype == RECIPE_FP32 && device_traits(v->recipe->cluster.device)->has_matmul_options);
 }
 
-static void tf32_say(const struct view *v, struct text *out)
+static void tf32_message(const struct view *v, struct text *out)
 {
     text_add(out, "precision.allow_tf32 true needs fp32 on a GPU:");
     if (!device_traits(v->recipe->cluster.device)->has_matmul_options)
@@ -392,7 +392,7 @@ static bool algorithms_hold(const struct view *v)
     return v->recipe->kernels.matmul_algorithms == NULL || device_traits(cluster->device)->has_matmul_options;
 }
 
-static void algorithms_say(const struct view *v, struct text *out)
+static void algorithms_message(const struct view *v, struct text *out)
 {
     text_add(out,
              "cluster.matmul_algorithms needs a GPU, but cluster.device is %s; use "
@@ -407,7 +407,7 @@ static bool kept_holds(const struct view *v)
            device_check_algorithms(cluster->device, v->recipe->kernels.matmul_algorithms) == OK;
 }
 
-static void kept_say(const struct view *v, struct text *out)
+static void kept_message(const struct view *v, struct text *out)
 {
     if (!kept_holds(v))
         text_add(out, "%s", fail_text());
@@ -420,7 +420,7 @@ static bool epilogues_hold(const struct view *v)
            device_traits(cluster->device)->has_matmul_options;
 }
 
-static void epilogues_say(const struct view *v, struct text *out)
+static void epilogues_message(const struct view *v, struct text *out)
 {
     text_add(out,
              "cluster.matmul_epilogues needs a GPU, but cluster.device is %s; use "
@@ -460,7 +460,7 @@ static bool backend_holds(const struct view *v)
     return good;
 }
 
-static void backend_say(const struct view *v, struct text *out)
+static void backend_message(const struct view *v, struct text *out)
 {
     text_add(out, "model.attention_backend cudnn: ");
     cudnn_obstacles(v->recipe, out);
@@ -475,7 +475,7 @@ static bool nodes_hold(const struct view *v)
     return ranks == 0 || ranks == recipe_ranks(v->recipe);
 }
 
-static void nodes_say(const struct view *v, struct text *out)
+static void nodes_message(const struct view *v, struct text *out)
 {
     const struct recipe_cluster *c = &v->recipe->cluster;
     const struct recipe_parallel *p = &v->recipe->parallel;
@@ -516,45 +516,48 @@ static int64_t nodes_of_layout(const struct recipe *r)
 static const struct rule rules[] = {
     {WARMUP " " DECAY " train.train_iters",
      warmup_holds,
-     warmup_say,
+     warmup_message,
      {{.key = WARMUP, .guess = decay_of},
       {.key = "train.train_iters", .guess = warmup_of},
       {.key = DECAY, .guess = warmup_of}}},
     {WSD " " WARMUP " " DECAY " train.train_iters optimizer.lr_decay_style",
      wsd_holds,
-     wsd_say,
+     wsd_message,
      {{.key = WSD, .guess = wsd_guess}, {.key = WARMUP, .guess = warmup_before_wsd}}},
-    {"optimizer.min_lr optimizer.lr", min_lr_holds, min_lr_say, {{0}}},
+    {"optimizer.min_lr optimizer.lr", min_lr_holds, min_lr_message, {{0}}},
     {"model.vocab_size " TOKENIZER " tokenizer.vocab_file",
      vocab_holds,
-     vocab_say,
+     vocab_message,
      {{.key = "model.vocab_size", .guess = vocab_guess}}},
-    {"tokenizer.vocab_file tokenizer.merge_file " TOKENIZER, files_hold, files_say, {{0}}},
+    {"tokenizer.vocab_file tokenizer.merge_file " TOKENIZER, files_hold, files_message, {{0}}},
     {"data.reset_attention_mask data.reset_position_ids data.eod_mask_loss " TOKENIZER,
      documents_hold,
-     documents_say,
+     documents_message,
      {{0}}},
-    {"train.eval_interval data.split data.valid", eval_holds, eval_say, {{0}}},
-    {"data.split data.valid", split_holds, split_say, {{0}}},
-    {"checkpoint.save_interval checkpoint.save", save_holds, save_say, {{0}}},
-    {"name", name_holds, name_say, {{0}}},
-    {"parallel.rank_order", order_holds, order_say, {{0}}},
-    {"cluster.device", built_holds, built_say, {{0}}},
+    {"train.eval_interval data.split data.valid", eval_holds, eval_message, {{0}}},
+    {"data.split data.valid", split_holds, split_message, {{0}}},
+    {"checkpoint.save_interval checkpoint.save", save_holds, save_message, {{0}}},
+    {"name", name_holds, name_message, {{0}}},
+    {"parallel.rank_order", order_holds, order_message, {{0}}},
+    {"cluster.device", built_holds, built_message, {{0}}},
     {"model.attention_backend model.attention_dropout model.kv_channels data.reset_attention_mask "
      "precision.params_dtype cluster.device",
      backend_holds,
-     backend_say,
+     backend_message,
      {{0}}},
-    {"precision.allow_tf32 precision.params_dtype cluster.device", tf32_holds, tf32_say, {{0}}},
-    {"cluster.matmul_algorithms cluster.device", algorithms_hold, algorithms_say, {{0}}},
-    {"cluster.matmul_algorithms", kept_holds, kept_say, {{0}}},
-    {"cluster.matmul_epilogues cluster.device", epilogues_hold, epilogues_say, {{0}}},
-    {"memory.offload_optimizer pipeline.optimizer_post_validation", rollback_holds, rollback_say, {{0}}},
-    {"cluster.transport cluster.device " DEGREES, transport_holds, transport_say, {{0}}},
-    {"cluster.ranks_per_gpu cluster.transport cluster.device " DEGREES, sharing_holds, sharing_say, {{0}}},
+    {"precision.allow_tf32 precision.params_dtype cluster.device", tf32_holds, tf32_message, {{0}}},
+    {"cluster.matmul_algorithms cluster.device", algorithms_hold, algorithms_message, {{0}}},
+    {"cluster.matmul_algorithms", kept_holds, kept_message, {{0}}},
+    {"cluster.matmul_epilogues cluster.device", epilogues_hold, epilogues_message, {{0}}},
+    {"memory.offload_optimizer pipeline.optimizer_post_validation", rollback_holds, rollback_message, {{0}}},
+    {"cluster.transport cluster.device " DEGREES, transport_holds, transport_message, {{0}}},
+    {"cluster.ranks_per_gpu cluster.transport cluster.device " DEGREES,
+     sharing_holds,
+     sharing_message,
+     {{0}}},
     {"cluster.nodes cluster.gpus_per_node cluster.ranks_per_gpu " DEGREES,
      nodes_hold,
-     nodes_say,
+     nodes_message,
      {{.key = "parallel.data_parallel_size", .guess = degree_of_nodes},
       {.key = "parallel.tensor_parallel_size"},
       {.key = "parallel.pipeline_parallel_size"},
@@ -562,9 +565,9 @@ static const struct rule rules[] = {
       {.key = "cluster.gpus_per_node", .least = 1}}},
     {"profile.profile_step_start profile.profile_step_end profile.timeline train.train_iters",
      profile_holds,
-     profile_say,
+     profile_message,
      {{.key = "profile.profile_step_end", .guess = profile_start_of},
       {.key = "profile.profile_step_start", .guess = iters_of}}},
-    {"profile.timeline cluster.device", timed_holds, timed_say, {{0}}},
+    {"profile.timeline cluster.device", timed_holds, timed_message, {{0}}},
 };
 const struct rules recipe_run_rules = RULES_OF(rules);

@@ -56,7 +56,7 @@ static enum status text_options_of(const struct data_options *o, struct text_opt
     return OK;
 }
 
-enum { PIECE_BYTES = 1 << 20 }; // bytes of text per encoder call
+enum { CHUNK_BYTES = 1 << 20 }; // bytes of text per encoder call
 
 /* State of one prepare. */
 struct pump {
@@ -92,9 +92,9 @@ static enum status pump_append(void *context, const char *bytes, int64_t length)
     struct pump *p = context;
     // In chunks: ids take four times the bytes of the text.
     for (int64_t part; length > 0; bytes += part, length -= part) {
-        part = length < PIECE_BYTES ? length : PIECE_BYTES;
+        part = length < CHUNK_BYTES ? length : CHUNK_BYTES;
         text_add_bytes(&p->held, bytes, (size_t)part);
-        if (p->held.length >= PIECE_BYTES)
+        if (p->held.length >= CHUNK_BYTES)
             TRY(pump_encode(p, encoder_cut(p->encoder, p->held.chars, (int64_t)p->held.length)));
     }
     return OK;
