@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { BEYOND = INT_MAX }; // not among the first actions that are considered
 
@@ -35,18 +36,45 @@ static void note_ends(const struct schedule *s, const int *count, const struct e
         }
 }
 
-/* Truncates a rank before the first message whose other end is beyond its peer's end. Returns true if that is
- * earlier. */
-static bool stop_before_open_message(const struct schedule *s, const struct ends *ends, int rank, int *count)
+static int other_end(const struct ends *ends, const struct schedule *s, struct action a)
 {
-    for (int i = 0; i < count[rank]; i++) {
-        struct action a = s->ranks[rank].actions[i];
-        if (a.kind == FORWARD || ends->at[a.kind == SEND_ACTIVATION][cell(s, a)] < count[a.peer])
+    return a.kind == FORWARD ? 0 : ends->at[a.kind == SEND_ACTIVATION][cell(s, a)];
+}
+
+/* Truncates each rank before its first message whose other end is beyond the peer's first actions. */
+static void stop_before_open_messages(const struct schedule *s, const struct ends *ends, int *count)
+{
+    for (int rank = 0; rank < s->p; rank++)
+        for (int i = 0; i < count[rank]; i++)
+            if (other_end(ends, s, s->ranks[rank].actions[i]) == BEYOND)
+                count[rank] = i; // ends the loop
+}
+
+/* The actions [count, seen) of a rank are truncated: so are their peers, before the messages' other ends.
+ * Looks at each action once. Returns true if a peer is truncated. */
+static bool truncate_peers(const struct schedule *s, const struct ends *ends, int rank, int *seen, int *count)
+{
+    bool changed = false;
+    while (seen[rank] > count[rank]) {
+        const struct action a = s->ranks[rank].actions[--seen[rank]];
+        const int other = other_end(ends, s, a);
+        if (a.kind == FORWARD || other >= count[a.peer])
             continue;
-        count[rank] = i;
-        return true;
+        count[a.peer] = other;
+        changed = true;
     }
-    return false;
+    return changed;
+}
+
+/* The first forward passes and their messages, of each rank. */
+static void count_ahead(const struct schedule *s, int *count)
+{
+    for (int rank = 0; rank < s->p; rank++) {
+        const struct action_list *list = &s->ranks[rank];
+        count[rank] = 0;
+        while (count[rank] < list->count && is_ahead(list->actions[count[rank]].kind))
+            count[rank]++;
+    }
 }
 
 /* Fixed point from above: a truncated part belongs to no solution, so the result is the longest one. */
@@ -54,24 +82,23 @@ enum status schedule_look_ahead(const struct schedule *s, int *count)
 {
     size_t cells = (size_t)s->stages * (size_t)s->m;
     struct ends ends = {{malloc(cells * sizeof(int)), malloc(cells * sizeof(int))}};
-    enum status status = ends.at[0] != NULL && ends.at[1] != NULL
+    int *seen = malloc((size_t)s->p * sizeof *seen);
+    enum status status = ends.at[0] != NULL && ends.at[1] != NULL && seen != NULL
                              ? OK
                              : fail(NO_MEMORY, "no memory to look ahead in a schedule");
     if (status == OK) {
-        for (int rank = 0; rank < s->p; rank++) {
-            const struct action_list *list = &s->ranks[rank];
-            count[rank] = 0;
-            while (count[rank] < list->count && is_ahead(list->actions[count[rank]].kind))
-                count[rank]++;
-        }
+        count_ahead(s, count);
+        memcpy(seen, count, (size_t)s->p * sizeof *seen);
         note_ends(s, count, &ends);
+        stop_before_open_messages(s, &ends, count);
         for (bool changed = true; changed;) {
             changed = false;
             for (int rank = 0; rank < s->p; rank++)
-                changed = stop_before_open_message(s, &ends, rank, count) || changed;
+                changed = truncate_peers(s, &ends, rank, seen, count) || changed;
         }
     }
     free(ends.at[0]);
     free(ends.at[1]);
+    free(seen);
     return status;
 }
