@@ -46,6 +46,9 @@ static void expect_bounds(const struct sweep *all, double least_mean)
         sweep_layout_text(all->file, layout->number, &text);
         cr_expect(layout->bound_s > 0.0 && layout->bound_s <= layout->step_s, "%s: bound %.9g, step %.9g",
                   text.chars, layout->bound_s, layout->step_s);
+        cr_expect(layout->bound_bytes > 0 && layout->bound_bytes <= layout->bytes,
+                  "%s: bound %lld, %lld bytes", text.chars, (long long)layout->bound_bytes,
+                  (long long)layout->bytes);
         ratios += layout->bound_s / layout->step_s / (double)all->best_count;
         text_free(&text);
     }

@@ -123,8 +123,20 @@ static enum status bound(struct sweep *sweep, const struct recipe *recipe, struc
     sweep_shared_text(sweep, layout->number, &shared);
     status =
         sweep_bound(sweep->bounds, text_chars(&shared), recipe, sweep->profiles.profile, &layout->bound_s);
+    if (status == OK)
+        status = sweep_bound_memory(sweep->bounds, text_chars(&shared), recipe, sweep->profiles.profile,
+                                    &layout->bound_bytes);
     text_free(&shared);
-    return status;
+    if (status != OK)
+        return status;
+    const struct run run = {.recipe = recipe, .mesh.world = recipe_world_size(recipe)};
+    layout->needed_bytes = step_plan_needed(sweep->profiles.profile, &run, layout->bound_bytes);
+    if (layout->needed_bytes > sweep->profiles.profile->device.memory_bytes) {
+        layout->state = SWEEP_TOO_LARGE;
+        layout->reason = sweep_too_large(sweep, layout);
+        sweep->counts[SWEEP_TOO_LARGE]++;
+    }
+    return OK;
 }
 
 /* Checks the rules and the constraints of a layout. */

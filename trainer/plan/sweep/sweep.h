@@ -28,6 +28,7 @@ struct sweep_layout {
     enum sweep_state state;
     int reason;           // of reasons; -1 if planned or slower
     double bound_s;       // of a legal layout: no plan has a shorter step
+    int64_t bound_bytes;  // and a bound of the next
     int64_t bytes;        // that the fullest rank allocates; of the formula, unless planned. 0: unknown
     int64_t needed_bytes; // of a device, as in struct step_plan
     /* Of planned layouts, as in struct step_plan. */
@@ -93,6 +94,8 @@ bool sweep_has_reason(const struct sweep *sweep, enum sweep_state state, const c
 void sweep_sort_reasons(struct sweep *sweep);
 void sweep_free_reasons(struct sweep *sweep);
 
+/* Counts a layout that does not fit, by its needed_bytes. Returns the reason. */
+int sweep_too_large(struct sweep *sweep, const struct sweep_layout *layout);
 /* Plans the legal layouts, and sorts the best. */
 MUST_USE enum status sweep_search(struct sweep *sweep, const struct sweep_options *options);
 /* The values of a layout that sweep_bound() does not ignore. */

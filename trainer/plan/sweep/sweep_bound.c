@@ -251,22 +251,30 @@ static enum status bound_in(struct sweep_bounds *bounds, const char *shared, con
     return OK;
 }
 
-enum status sweep_bound(struct sweep_bounds *bounds, const char *shared, const struct recipe *recipe,
-                        const struct cluster_profile *profile, double *seconds)
+/* OK with NULL: there is none before a plan, which reports the reason. */
+static enum status place(const struct recipe *recipe, struct schedule **out)
 {
     const struct schedule_options options = {.name = recipe->pipeline.schedule,
                                              .p = recipe->parallel.pipeline_parallel_size,
                                              .m = (int)recipe_microbatches(recipe),
                                              .v = recipe->pipeline.virtual_stages,
                                              .microbatch_group_size = recipe->pipeline.microbatch_group_size};
-    struct schedule *placed = NULL;
-    *seconds = 0.0;
+    *out = NULL;
     if (recipe->pipeline.schedule_file != NULL)
         return OK;
-    enum status status = schedule_placed(&options, &placed);
-    if (status != OK)
-        return status == NO_MEMORY ? status : OK; // a plan reports the reason
-    status = bound_in(bounds, shared, recipe, placed, false, profile, seconds);
+    const enum status status = schedule_placed(&options, out);
+    return status == NO_MEMORY ? status : OK;
+}
+
+enum status sweep_bound(struct sweep_bounds *bounds, const char *shared, const struct recipe *recipe,
+                        const struct cluster_profile *profile, double *seconds)
+{
+    struct schedule *placed = NULL;
+    *seconds = 0.0;
+    TRY(place(recipe, &placed));
+    if (placed == NULL)
+        return OK;
+    const enum status status = bound_in(bounds, shared, recipe, placed, false, profile, seconds);
     schedule_destroy(placed);
     return status;
 }
@@ -275,4 +283,55 @@ enum status sweep_bound_schedule(struct sweep_bounds *bounds, const char *shared
                                  const struct cluster_profile *profile, double *seconds)
 {
     return bound_in(bounds, shared, run->recipe, run->schedule, true, profile, seconds);
+}
+
+/* ---- memory ---- */
+
+/* Weights, gradients and optimizer state of a layer. */
+static double state_bytes(const struct recipe *recipe, const struct sweep_unit *unit)
+{
+    const double dp = (double)recipe->parallel.data_parallel_size;
+    const int stage = recipe->data_parallel.zero_stage;
+    const double moments = (double)unit->moment_bytes / (stage >= 1 ? dp : 1.0);
+    const double masters = (double)unit->master_bytes / (stage >= 1 ? dp : 1.0);
+    const double gradients = (double)unit->gradient_bytes / (stage >= 2 ? dp : 1.0);
+    double weights = (double)unit->weight_bytes;
+    if (stage >= 3) // the slices are those of the masters, if there are any
+        weights = unit->master_bytes > 0 ? 0.0 : weights / dp;
+    return weights + masters + gradients + moments;
+}
+
+/* Microbatches that the first rank holds at once, from F to I. */
+static int held_microbatches(const struct recipe *recipe, const struct schedule *placed)
+{
+    static const char *const names[] = {"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(recipe->pipeline.schedule, names[i]) == 0)
+            return placed->p < placed->m ? placed->p : placed->m;
+    return 1;
+}
+
+enum status sweep_bound_memory(struct sweep_bounds *bounds, const char *shared, const struct recipe *recipe,
+                               const struct cluster_profile *profile, int64_t *bytes)
+{
+    struct sweep_unit *unit = find(bounds, shared, recipe, profile);
+    struct schedule *placed = NULL;
+    *bytes = 0;
+    if (unit == NULL)
+        return fail(NO_MEMORY, "no memory for the bounds of a sweep");
+    if (!unit->is_known)
+        return OK;
+    TRY(place(recipe, &placed));
+    if (placed == NULL)
+        return OK;
+    int64_t smallest = INT64_MAX;
+    for (int i = 0; i < placed->stages; i++) {
+        const int64_t layers = recipe_stage_layers(recipe, i);
+        smallest = layers < smallest ? layers : smallest;
+    }
+    const double each =
+        state_bytes(recipe, unit) + (double)unit->activation_bytes * held_microbatches(recipe, placed);
+    *bytes = (int64_t)(each * (double)smallest * placed->v);
+    schedule_destroy(placed);
+    return OK;
 }

@@ -26,7 +26,13 @@ bool sweep_bound_ignores(const char *key);
  * that differ between layouts, except for the ignored ones. NO_MEMORY. */
 MUST_USE enum status sweep_bound(struct sweep_bounds *bounds, const char *shared, const struct recipe *recipe,
                                  const struct cluster_profile *profile, double *seconds);
-/* Same with the schedule of a run, played with the lower bounds of its actions: at least as large. */
+/* *bytes: the fullest rank of the recipe allocates at least so many; 0 if nothing is known. Counts weights,
+ * gradients, optimizer state, and activations of the microbatches that any schedule of its kind holds. */
+MUST_USE enum status sweep_bound_memory(struct sweep_bounds *bounds, const char *shared,
+                                        const struct recipe *recipe, const struct cluster_profile *profile,
+                                        int64_t *bytes);
+
+/* sweep_bound() with the schedule of a run, played with the lower bounds of its actions: at least as large. */
 MUST_USE enum status sweep_bound_schedule(struct sweep_bounds *bounds, const char *shared,
                                           const struct run *run, const struct cluster_profile *profile,
                                           double *seconds);

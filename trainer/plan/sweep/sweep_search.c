@@ -76,12 +76,13 @@ static bool may_be_best(const struct search *s, double bound_s)
 
 /* ---- one layout ---- */
 
-static int too_large(struct sweep *sweep, const struct sweep_layout *layout)
+int sweep_too_large(struct sweep *sweep, const struct sweep_layout *layout)
 {
     char needed[NUMBER_CHARS], device[NUMBER_CHARS];
     struct text example = {0};
     sweep_layout_text(sweep->file, layout->number, &example);
-    text_add(&example, " needs %s of %s", bytes_text(layout->needed_bytes, needed),
+    text_add(&example, layout->bytes > 0 ? " needs %s of %s" : " needs at least %s of %s",
+             bytes_text(layout->needed_bytes, needed),
              bytes_text(sweep->profiles.profile->device.memory_bytes, device));
     const int reason =
         sweep_add_reason(sweep, SWEEP_TOO_LARGE, "memory of the device", example.chars, layout->number);
@@ -153,7 +154,7 @@ static enum status visit(struct search *s, struct candidate *candidate)
         layout->reason =
             sweep_add_reason(sweep, SWEEP_FAILED, status_name(status), fail_text(), layout->number);
     } else if (layout->state == SWEEP_TOO_LARGE)
-        layout->reason = too_large(sweep, layout);
+        layout->reason = sweep_too_large(sweep, layout);
     else if (layout->state == SWEEP_PLANNED)
         insert_step(s, layout->step_s);
     else {
@@ -215,7 +216,7 @@ enum status sweep_search(struct sweep *sweep, const struct sweep_options *option
     enum status status =
         s.heap != NULL && s.steps != NULL ? OK : fail(NO_MEMORY, "no memory for %zu layouts", sweep->count);
     for (size_t i = 0; i < sweep->count && status == OK; i++)
-        if (sweep->layouts[i].state != SWEEP_REFUSED)
+        if (sweep->layouts[i].state == SWEEP_SLOWER)
             push(&s, &(struct candidate){sweep->layouts[i].bound_s, sweep->layouts[i].number, i, false});
     if (status == OK)
         status = search(&s);

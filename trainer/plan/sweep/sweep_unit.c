@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/sweep/sweep_unit.h"
 
+#include "trainer/memory/memory_formula.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
@@ -145,6 +147,44 @@ static enum status measure(const struct recipe *recipe, const struct cluster_pro
     return OK;
 }
 
+/* ---- memory ---- */
+
+static enum status add_memory(const struct run *run, int sign, struct sweep_unit *out)
+{
+    struct memory_table table;
+    TRY(memory_formula(run, 0, run_threads(run, run->mesh.world), &table));
+    out->weight_bytes += sign * table.part_bytes[PART_WEIGHTS];
+    out->master_bytes += sign * table.part_bytes[PART_MASTERS];
+    out->gradient_bytes += sign * table.part_bytes[PART_GRADIENTS];
+    out->moment_bytes += sign * table.part_bytes[PART_MOMENTS];
+    out->activation_bytes += sign * table.slots[KEEP_UNTIL_BACKWARD_INPUT].bytes;
+    memory_table_free(&table);
+    return OK;
+}
+
+static enum status take_one(const struct run *run, struct tape *const *tape, void *context)
+{
+    (void)tape;
+    return add_memory(run, -1, context);
+}
+
+static enum status take_two(const struct run *run, struct tape *const *tape, void *context)
+{
+    (void)tape;
+    return add_memory(run, 1, context);
+}
+
+static enum status measure_memory(const struct recipe *recipe, struct sweep_unit *out)
+{
+    TRY(record(recipe, &(struct variant){1, 1, false}, take_one, out));
+    TRY(record(recipe, &(struct variant){2, 1, false}, take_two, out));
+    if (recipe->memory.offload_activations)
+        out->activation_bytes = 0;
+    return OK;
+}
+
+/* ---- time ---- */
+
 /* What a second layer adds, at most what it takes alone. */
 static struct stage_cost layer_of(const struct sums *one, const struct sums *two, bool messages)
 {
@@ -193,6 +233,9 @@ void sweep_unit_measure(const struct recipe *recipe, const struct cluster_profil
                                                .w = head_of(&one, &two, PHASE_W)};
         out->update_s = fmax(two.ops[PHASE_UPDATE] - one.ops[PHASE_UPDATE], 0.0);
     }
+    if (!out->is_known)
+        return;
+    out->is_known = measure_memory(recipe, out) == OK;
     limit(&out->layer[1], &out->layer[0]);
     limit(&out->head[1], &out->head[0]);
 }

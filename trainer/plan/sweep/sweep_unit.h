@@ -22,6 +22,9 @@ struct sweep_unit {
      * schedule with both has the smaller of them. */
     struct stage_cost layer[2], embedding[2], head[2];
     double update_s; // of the parameters of a layer, in the optimizer
+    /* Bytes that a layer adds on one data-parallel rank: its states, and activations that a microbatch keeps
+     * from F to I. 0 with offload_activations. */
+    int64_t weight_bytes, master_bytes, gradient_bytes, moment_bytes, activation_bytes;
 };
 
 /* Whether the recipe's schedule has actions I and W. */
