@@ -401,9 +401,9 @@ def test_dry_run():
         check(f"{layers} layers", done, 0, out="One rank of each stage is shown")
         return after.ru_utime - before.ru_utime, done
 
-    few, _ = seconds(2000)
-    many, done = seconds(16000)
-    expect(f"16000 layers in {many / few:.1f} times the time of 2000", many < 24 * few, done)
+    few, _ = seconds(1000)
+    many, done = seconds(8000)
+    expect(f"8000 layers in {many / few:.1f} times the time of 1000", many < 24 * few, done)
 
 
 for test in [test_help, test_version, test_doctor, test_profile, test_typing_mistakes, test_numbers, test_output_errors,
