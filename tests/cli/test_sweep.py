@@ -155,6 +155,7 @@ def test_refusals(folder):
     path = write(folder, {"tp": ["1"]})
     check("no profile", run("sweep", path), 2, err="has no cluster.profile, which a sweep needs")
     check("two sweeps", run("sweep", path, path), 2, err="is not key=value")
+    check("a device", run("sweep", path, "cluster.device=cuda"), 2, err="--run uses the device of the recipe")
     check("an unknown key", run("sweep", path, "model.depth=3"), 2, err="unknown key model.depth")
     check("a CSV that cannot be written", run("sweep", path, *COMMON, "-o", folder), 2, err="-o ")
     path = write(folder, {"tp": ["1"]}, base="none.yaml")

@@ -130,7 +130,7 @@ static void print_csv(const struct compared *runs, int count)
         if (runs[i].recipe != NULL)
             add_row(&runs[i], &out);
         else
-            print_line(stderr, "cuboid: %s: %s", runs[i].dir, runs[i].reason);
+            print_line(stderr, "cuboid: %s", runs[i].reason);
     fputs(out.chars, stdout);
     text_free(&out);
 }

@@ -86,6 +86,12 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     for (int i = 1; i < out->rest_count; i++)
         if (strchr(out->rest[i], '=') == NULL)
             return fail(BAD_USAGE, "%s is not key=value; one sweep at a time", out->rest[i]);
+    for (int i = 1; i < out->rest_count; i++)
+        if (strncmp(out->rest[i], "cluster.device=", strlen("cluster.device=")) == 0)
+            return fail(BAD_USAGE,
+                        "%s: a sweep is planned with cluster.device=dry, and --run uses the device of the "
+                        "recipe; set it there, or use cluster.dry_device to plan for another",
+                        out->rest[i]);
     TRY(check_place("-o", out->csv));
     TRY(check_place("--html", out->html));
     out->rest[out->rest_count++] = "cluster.device=dry";

@@ -32,7 +32,7 @@ MUST_USE enum status sweep_bound_memory(struct sweep_bounds *bounds, const char 
                                         const struct recipe *recipe, const struct cluster_profile *profile,
                                         int64_t *bytes);
 
-/* sweep_bound() with the schedule of a run, played with the lower bounds of its actions: at least as large. */
+/* sweep_bound() with the schedule of a run, played with the bounds of its actions: at least as large. */
 MUST_USE enum status sweep_bound_schedule(struct sweep_bounds *bounds, const char *shared,
                                           const struct run *run, const struct cluster_profile *profile,
                                           double *seconds);
