@@ -19,13 +19,14 @@ enum status observers_add(struct observers *observers, struct observer observer)
     if (observers->count == OBSERVERS)
         return fail(BAD_ARGUMENT, "there are %d observers already", OBSERVERS);
     observers->list[observers->count++] = observer;
+    observers->needs_time = observers->needs_time || !observer.ignores_time;
     return OK;
 }
 
 void observers_see(const struct observers *observers, struct observation seen)
 {
     seen.who = who_am_i();
-    seen.at_ns = clock_ns();
+    seen.at_ns = observers->needs_time ? clock_ns() : 0;
     for (int i = 0; i < observers->count; i++)
         observers->list[i].see(observers->list[i].context, &seen);
 }

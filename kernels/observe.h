@@ -40,7 +40,7 @@ struct observed_message; // parallel/observe_world.h
 struct observation {
     enum observed what;
     const struct who *who;       // rank and coordinates, step and action
-    int64_t at_ns;               // clock_ns()
+    int64_t at_ns;               // clock_ns(); 0 if no observer of the device or comm wants it
     const struct stream *stream; // of an op, an event, a message; else NULL
     union {
         const char *range; // OBSERVED_RANGE: the name of the range that begins; NULL: the innermost one ends
@@ -54,6 +54,7 @@ struct observation {
 struct observer {
     void (*see)(void *context, const struct observation *seen);
     void *context;
+    bool ignores_time; // at_ns may be 0: reading the clock takes longer than a dry op
 };
 
 /* Attaches an observer, after those that are attached already, until the device is closed. BAD_ARGUMENT if
@@ -65,6 +66,7 @@ MUST_USE enum status device_observe(struct device *device, struct observer obser
  * who, at_ns are added. */
 struct observers {
     int count;
+    bool needs_time; // of any of them
     struct observer list[OBSERVERS];
 };
 MUST_USE enum status observers_add(struct observers *observers, struct observer observer);

@@ -121,7 +121,8 @@ struct job {
 static enum status observe(void *context, struct rank_state *state)
 {
     struct job *job = context;
-    return device_observe(state->device, (struct observer){tap_see, &job->tap[state->world->rank]});
+    return device_observe(state->device,
+                          (struct observer){.see = tap_see, .context = &job->tap[state->world->rank]});
 }
 
 /* Records the first step of a rank. What is recorded is compared later: ranks whose peer has failed, and that
@@ -135,7 +136,7 @@ static enum status rank_main(struct world *world, void *argument)
     struct step_result result;
     TRY(tape_recorder_create(world->rank, &recorder));
     tap->recorder = tape_recorder_observer(recorder);
-    TRY(world_observe(world, (struct observer){tap_see, tap}));
+    TRY(world_observe(world, (struct observer){.see = tap_see, .context = tap}));
     TRY(rank_create(&job->run, world, true, &state));
     tape_recorder_record(recorder, true);
     tap->on = true;

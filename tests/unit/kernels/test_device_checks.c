@@ -40,7 +40,7 @@ static struct dry dry_open(void)
     cr_assert_eq(stream_create(d.device, "compute", &d.stream), OK);
     d.counts = calloc(OP_KIND_COUNT, sizeof *d.counts);
     cr_assert_not_null(d.counts);
-    cr_assert_eq(device_observe(d.device, (struct observer){count_op, d.counts}), OK);
+    cr_assert_eq(device_observe(d.device, (struct observer){.see = count_op, .context = d.counts}), OK);
     return d;
 }
 
