@@ -93,7 +93,7 @@ Test(sweep_search, the_best_of_all)
 {
     compare("  tp: [1, 2, 4]\n"
             "  pp: [1, 2, 4]\n"
-            "  pipeline.schedule: [1f1b, interleaved, zb-h1, zb-v, v-min, dualpipe]\n"
+            "  pipeline.schedule: [1f1b, interleaved, zb-h1, zb-v]\n"
             "  train.micro_batch_size: [1, 2]\n"
             "  memory.recompute_granularity: [none, full]\n"
             "  parallel.zero_stage: [0, 1, 2, 3]\n",
@@ -103,12 +103,10 @@ Test(sweep_search, the_best_of_all)
 Test(sweep_search, the_best_of_other_keys)
 {
     compare("  pp: [1, 2, 4]\n"
-            "  pipeline.schedule: [gpipe, dualpipev]\n"
+            "  pipeline.schedule: [gpipe, v-min, dualpipe, dualpipev]\n"
             "  parallel.zero_stage: [0, 1]\n"
             "  parallel.overlap_grad_reduce: [true, false]\n"
             "  parallel.tp_comm_overlap: [true, false]\n"
-            "  parallel.sequence_parallel: [true, false]\n"
-            "  memory.offload_optimizer: [true, false]\n"
             "  parallel.rank_order: [tp-cp-ep-dp-pp, dp-tp-cp-ep-pp]\n",
             common, 100, 0.6, 0.75);
 }
