@@ -11,7 +11,8 @@
 #include <string.h>
 
 static const char help[] =
-    "cuboid plan RECIPE [key=value ...] [--json] [--ops] [--terms] [--svg FILE] [--trace FILE]\n"
+    "cuboid plan RECIPE [key=value ...] [--best] [-o FILE] [--json] [--ops] [--terms]\n"
+    "                   [--svg FILE] [--trace FILE]\n"
     "\n"
     "Prints what the recipe needs and how long a step takes, before anything runs: layers by rank, memory\n"
     "by part, messages, and, with cluster.profile, the time of a step, where it goes, and what would\n"
@@ -20,6 +21,9 @@ static const char help[] =
     "\n"
     "  cuboid plan recipes/gpt3-1.3b.yaml tp=2 pp=4 dp=4 cluster.profile=dgx-a100-80\n"
     "\n"
+    "  --best        choose what a plan can choose and is not given: parallel layout, schedule, microbatch,\n"
+    "                recomputation; the shortest step that fits\n"
+    "  -o FILE       also the recipe with every value, as a file\n"
     "  --json        one JSON object, with the names of metrics.jsonl\n"
     "  --ops         also the ops of the rank that computes for the longest time, most expensive first\n"
     "  --terms       also the terms of the memory of the fullest rank\n"
@@ -32,14 +36,18 @@ static const char help[] =
 
 struct arguments {
     struct plan_options options;
-    char **recipe; // "plan", recipe, overrides: arguments of recipe_argument()
+    bool best;
+    const char *write; // where the recipe goes; NULL: nowhere
+    char **recipe;     // "plan", recipe, overrides: arguments of recipe_argument()
     int count;
 };
 
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
     *out = (struct arguments){.recipe = calloc((size_t)argc + 2, sizeof(char *))}; // one override is added
-    const struct option options[] = {{"--json", OPTION_FLAG, &out->options.json, 0, 0},
+    const struct option options[] = {{"--best", OPTION_FLAG, &out->best, 0, 0},
+                                     {"-o", OPTION_TEXT, &out->write, 0, 0},
+                                     {"--json", OPTION_FLAG, &out->options.json, 0, 0},
                                      {"--ops", OPTION_FLAG, &out->options.ops, 0, 0},
                                      {"--terms", OPTION_FLAG, &out->options.terms, 0, 0},
                                      {"--svg", OPTION_TEXT, &out->options.outputs[PLAN_SVG].path, 0, 0},
@@ -184,22 +192,38 @@ int plan_recipe(const struct recipe *recipe, const struct advice_source *source,
 
 /* ---- the command ---- */
 
+/* The recipe with all values resolved, on the device that it was planned for. */
+static enum status write_recipe(const struct recipe *recipe, const char *path)
+{
+    struct text text = {0};
+    recipe_resolved_text(recipe, &text);
+    enum status status = file_write_atomic(path, text_chars(&text), text.length);
+    text_free(&text);
+    return status;
+}
+
 static int load_and_plan(struct arguments *arguments)
 {
     struct recipe *recipe = NULL;
+    struct chosen chosen;
+    const struct recipe_request request = {.alone = true, .best = arguments->best};
     int size = 0;
     int status = exit_status_of_input(check_arguments(arguments));
     if (status == 0 && device_given(arguments) == NULL)
         arguments->recipe[arguments->count++] = (char *)(uintptr_t) "cluster.device=dry";
     if (status == 0)
-        status = recipe_argument(arguments->count, arguments->recipe, true, &recipe, &size);
+        status =
+            recipe_argument_choose(arguments->count, arguments->recipe, &request, &recipe, &chosen, &size);
     if (status != 0)
         return status;
     const struct advice_source source = {.path = arguments->recipe[1],
-                                         .overrides = (const char *const *)(arguments->recipe + 2),
-                                         .override_count = (size_t)arguments->count - 2};
+                                         .overrides = (const char *const *)chosen.overrides.list,
+                                         .override_count = chosen.overrides.count};
     status = plan_recipe(recipe, &source, &arguments->options);
+    if (status == 0 && arguments->write != NULL)
+        status = exit_status(write_recipe(recipe, arguments->write));
     recipe_destroy(recipe);
+    chosen_free(&chosen);
     return status;
 }
 

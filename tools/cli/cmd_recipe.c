@@ -3,7 +3,7 @@
 #include "tools/cli/cmd_recipe.h"
 
 #include "base/machine.h"
-#include "trainer/recipe/recipe.h"
+#include "trainer/plan/choose/choose.h"
 
 #include <string.h>
 
@@ -50,14 +50,17 @@ int cmd_recipe(int argc, char **argv)
     }
     struct recipe *recipe = NULL;
     struct problems problems = {0};
-    enum status status =
-        recipe_load(argv[1], (const char *const *)argv + 2, (size_t)argc - 2, 0, &recipe, &problems);
+    struct chosen chosen;
+    const struct choose_options options = {
+        .path = argv[1], .overrides = (const char *const *)argv + 2, .override_count = (size_t)argc - 2};
+    enum status status = choose_load(&options, &recipe, &chosen, &problems);
     if (status == OK)
         recipe_warn_of_files(recipe, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
     if (status != OK)
         return BAD_INPUT;
+    chosen_free(&chosen);
     recipe_resolved_text(recipe, &text);
     add_threads(recipe, &text);
     recipe_destroy(recipe);

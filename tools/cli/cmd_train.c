@@ -25,11 +25,12 @@ static const char help[] =
     "SIGTERM or Ctrl-C saves a checkpoint and exits with status 75; a second Ctrl-C exits at once.\n";
 
 /* On a device that does not compute, training is a plan: cuboid plan. */
-static int plan_only(const struct recipe *recipe, int argc, char **argv, int world_size)
+static int plan_only(const struct recipe *recipe, const char *path, const struct chosen *chosen,
+                     int world_size)
 {
-    const struct advice_source source = {.path = argv[1],
-                                         .overrides = (const char *const *)(argv + 2),
-                                         .override_count = (size_t)argc - 2,
+    const struct advice_source source = {.path = path,
+                                         .overrides = (const char *const *)chosen->overrides.list,
+                                         .override_count = chosen->overrides.count,
                                          .world_size = world_size};
     return plan_recipe(recipe, &source, &(struct plan_options){.terms = true});
 }
@@ -41,19 +42,22 @@ int cmd_train(int argc, char **argv)
         return 0;
     }
     struct recipe *recipe = NULL;
+    struct chosen chosen;
     struct stop *stop = NULL;
     struct launcher launcher;
     bool is_rank_zero = launcher_find(&launcher) != OK || launcher.rank <= 0;
     if (stop_create(NULL, is_rank_zero, &stop) != OK)
         return exit_status(NO_MEMORY);
-    int size = 0, status = recipe_argument(argc, argv, false, &recipe, &size);
+    const struct recipe_request request = {.alone = false};
+    int size = 0, status = recipe_argument_choose(argc, argv, &request, &recipe, &chosen, &size);
     stop_destroy(stop);
     if (status != 0)
         return status;
     if (device_traits(recipe->cluster.device)->computes)
         status = exit_status_of_world(train(recipe, size));
     else if (is_rank_zero)
-        status = plan_only(recipe, argc, argv, launcher.size);
+        status = plan_only(recipe, argv[1], &chosen, launcher.size);
     recipe_destroy(recipe);
+    chosen_free(&chosen);
     return status;
 }

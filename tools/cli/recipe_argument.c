@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/recipe_argument.h"
 
+#include "base/clock.h"
 #include "parallel/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static enum status fail_in_world(struct world *world, void *argument)
 {
@@ -25,8 +27,65 @@ static void meet_to_fail(const struct launcher *launcher, const struct problems 
         CHECK(world_run("auto", 0, fail_in_world, problems->list[first].text) != OK);
 }
 
-/* `warns`: also reports warnings. */
-static int load_argument(int argc, char **argv, bool alone, bool warns, struct recipe **recipe, int *size)
+/* ---- progress of a choice, on a terminal ---- */
+
+struct watch {
+    double shown; // when; 0: never
+};
+
+static void show_progress(void *context, const char *what, int64_t done, int64_t count)
+{
+    struct watch *watch = context;
+    const double now = clock_s();
+    if (now - watch->shown < 0.1)
+        return;
+    watch->shown = now;
+    fprintf(stderr, "\r\033[Kchoosing a layout: %s %lld of %lld", what, (long long)done, (long long)count);
+    fflush(stderr);
+}
+
+/* What was chosen, and from how many layouts. */
+static void print_chosen(const struct chosen *chosen)
+{
+    if (chosen->keys.length > 0)
+        fprintf(stderr, "chosen: %s (predicted step %.4g s; of %lld layouts %lld are possible, %lld fit)\n",
+                chosen->keys.chars, chosen->step_s, (long long)chosen->layouts, (long long)chosen->legal,
+                (long long)chosen->fits);
+}
+
+/* Loads the recipe with problems and choices printed by the first rank. */
+static enum status load_and_print(int argc, char **argv, const struct recipe_request *request,
+                                  const struct launcher *launcher, struct recipe **recipe,
+                                  struct chosen *chosen)
+{
+    const bool first = launcher->rank <= 0;
+    struct problems problems = {0};
+    struct watch watch = {.shown = 0.0};
+    const struct choose_options options = {
+        .path = argv[1],
+        .overrides = (const char *const *)(argv + 2),
+        .override_count = (size_t)(argc - 2),
+        .world_size = launcher->size,
+        .files = !request->quiet && strcmp(argv[0], "train") == 0,
+        .best = request->best,
+        .progress = first && !request->quiet && isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
+        .context = &watch,
+    };
+    enum status status = choose_load(&options, recipe, chosen, &problems);
+    if (watch.shown > 0.0)
+        fputs("\r\033[K", stderr);
+    if (first && (status != OK || !request->quiet))
+        problems_print(&problems, stderr);
+    if (status == OK && first && !request->quiet)
+        print_chosen(chosen);
+    if (status != OK && problems.errors > 0)
+        meet_to_fail(launcher, &problems);
+    problems_free(&problems);
+    return status;
+}
+
+int recipe_argument_choose(int argc, char **argv, const struct recipe_request *request,
+                           struct recipe **recipe, struct chosen *chosen, int *size)
 {
     if (argc < 2 || argv[1][0] == '-' || argv[1][0] == 0) {
         if (argc >= 2 && argv[1][0] != 0) {
@@ -42,28 +101,29 @@ static int load_argument(int argc, char **argv, bool alone, bool warns, struct r
         return 2;
     }
     struct launcher launcher = {.name = "none", .rank = -1};
-    if (!alone && launcher_find(&launcher) != OK) {
+    if (!request->alone && launcher_find(&launcher) != OK) {
         fprintf(stderr, "cuboid: %s\n", fail_text());
         return 2;
     }
-    struct problems problems = {0};
-    bool runs = warns && strcmp(argv[0], "train") == 0;
-    enum status status = (runs ? recipe_load_with_files : recipe_load)(
-        argv[1], (const char *const *)(argv + 2), (size_t)(argc - 2), launcher.size, recipe, &problems);
-    if (launcher.rank <= 0 && (status != OK || warns))
-        problems_print(&problems, stderr);
-    if (status != OK)
-        meet_to_fail(&launcher, &problems);
-    problems_free(&problems);
-    if (status != OK)
+    if (load_and_print(argc, argv, request, &launcher, recipe, chosen) != OK)
         return 2;
     *size = launcher.size > 0 ? launcher.size : recipe_world_size(*recipe);
     return 0;
 }
 
+static int load_argument(int argc, char **argv, const struct recipe_request *request, struct recipe **recipe,
+                         int *size)
+{
+    struct chosen chosen;
+    const int status = recipe_argument_choose(argc, argv, request, recipe, &chosen, size);
+    if (status == 0)
+        chosen_free(&chosen);
+    return status;
+}
+
 int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size)
 {
-    return load_argument(argc, argv, alone, true, recipe, size);
+    return load_argument(argc, argv, &(struct recipe_request){.alone = alone}, recipe, size);
 }
 
 enum { MOST_OVERRIDES = 128 }; // layout keys
@@ -138,7 +198,8 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
         if (!says_any(argv[i], all + first, ours))
             all[count++] = argv[i];
     // No warnings here: the user did not choose these values.
-    int status = load_argument(argc < 2 ? argc : count, all, true, false, recipe, &size);
+    int status = load_argument(argc < 2 ? argc : count, all,
+                               &(struct recipe_request){.alone = true, .quiet = true}, recipe, &size);
     free(all);
     overrides_free(&layout);
     return status;

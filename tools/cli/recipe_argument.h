@@ -2,12 +2,21 @@
 /* Recipe arguments, shared by all commands that take a recipe. */
 #pragma once
 
-#include "trainer/recipe/recipe.h"
+#include "trainer/plan/choose/choose.h"
 
 /* Reads the recipe argv[1] with overrides key=value from the rest. `alone`: the world size is the product
  * of the degrees even under a launcher. Prints all problems on standard error. Returns 0, or the exit
  * status. *size: world size, 0: that of the launcher. */
 int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, int *size);
+
+struct recipe_request {
+    bool alone; // as above
+    bool quiet; // no warnings, and a choice is not reported
+    bool best;  // everything that a plan can choose, and is not given, is chosen
+};
+/* Same, with what was chosen; chosen_free() it if 0 is returned. */
+int recipe_argument_choose(int argc, char **argv, const struct recipe_request *request,
+                           struct recipe **recipe, struct chosen *chosen, int *size);
 
 /* Reads the same recipe for one rank: layout keys have their single-rank values, except those in `more`,
  * further overrides ending with NULL; may be NULL. Overrides of the same keys in argv are dropped, under

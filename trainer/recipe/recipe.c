@@ -102,12 +102,16 @@ static void set_row(struct recipe_loader *loader, int row, const struct node *va
         loader->bad[row] = true;
     } else
         loader->bad[row] = false;
-    if (automatic) {
+    if (automatic && recipe_rows[row].chosen)
+        origin.kind = TO_BE_CHOSEN;
+    else if (automatic) {
         // Treats the key as unset, and drops a value inherited from a base.
         value_free(loader->recipe, &recipe_rows[row]);
         origin.kind = FROM_DEFAULT;
     }
     loader->recipe->origin[row] = origin;
+    if (row == row_of("parallel.search") && loader->recipe->parallel.search == SEARCH_AUTO)
+        recipe_open_layout(loader->recipe);
     text_free(&why);
 }
 
@@ -483,6 +487,20 @@ void recipe_loader_free(struct recipe_loader *loader)
     *loader = (struct recipe_loader){.recipe = NULL};
 }
 
+/* False: values are open, which are chosen before this by those who have a plan. */
+static bool refuse_choices(struct recipe_loader *loader, size_t before)
+{
+    const char *keys[RECIPE_MOST_CHOSEN];
+    const int count = recipe_to_choose(loader->recipe, keys);
+    const bool by_layout = loader->recipe->parallel.search == SEARCH_AUTO;
+    for (int i = 0; i < (by_layout ? 1 : count) && loader->problems->errors == before; i++)
+        problems_add(
+            loader->problems,
+            "%s: auto is chosen by cuboid plan, recipe and train, and by no other command; give a value",
+            by_layout ? "parallel" : keys[i]);
+    return count == 0 && !by_layout;
+}
+
 /* text: of the recipe, or NULL; files: a missing file that the recipe names is an error. */
 static enum status load(const char *path, const char *text, const char *const *overrides,
                         size_t override_count, int world_size, bool files, struct recipe **out,
@@ -494,9 +512,10 @@ static enum status load(const char *path, const char *text, const char *const *o
     if (loader.recipe == NULL)
         return fail(NO_MEMORY, "a recipe");
     recipe_read(&loader, path, overrides, override_count);
+    const bool chosen = refuse_choices(&loader, before);
 
-    // If a file could not be read, the keys missing from it would cause spurious errors.
-    if (loader.complete) {
+    // If a file could not be read, the keys missing from it would cause spurious errors; so do open choices.
+    if (loader.complete && chosen) {
         recipe_complete(&loader, path, world_size);
         recipe_check(loader.recipe, world_size, loader.bad, problems);
     }

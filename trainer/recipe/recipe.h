@@ -77,6 +77,7 @@ struct recipe_parallel {
     enum context_method context_parallel_method;
     char *rank_order; // a permutation of "tp-cp-ep-dp-pp", fastest axis first
     enum recipe_dtype gradient_reduce_dtype;
+    enum layout_search { SEARCH_NONE, SEARCH_AUTO } search; // resolved: none
 };
 
 /* What `auto` searches a schedule for: times in any one unit. */
@@ -205,7 +206,13 @@ struct recipe_cluster {
 };
 
 /* Where a value came from. */
-enum origin_kind { FROM_DEFAULT, FROM_FILE, FROM_COMMAND_LINE, FROM_DERIVED };
+enum origin_kind {
+    FROM_DEFAULT,
+    FROM_FILE,
+    FROM_COMMAND_LINE,
+    FROM_DERIVED,
+    TO_BE_CHOSEN // `auto`, of a key that a plan chooses (trainer/plan/choose/choose.h); holds the default
+};
 
 struct recipe_origin {
     enum origin_kind kind;
@@ -213,6 +220,7 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
+enum { RECIPE_MOST_CHOSEN = 8 }; // keys that a plan can choose
 enum { RECIPE_MOST_ROWS = 256 }; // room for an origin of each row of the table
 
 struct recipe {

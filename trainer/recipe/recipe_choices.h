@@ -56,6 +56,7 @@ static const struct choice wsd_decays[] = {IS("exponential", WSD_EXPONENTIAL),
                                            {0}};
 static const struct choice granularities[] = {
     IS("none", RECOMPUTE_NONE), IS("selective", RECOMPUTE_SELECTIVE), IS("full", RECOMPUTE_FULL), {0}};
+static const struct choice searches[] = {IS("none", SEARCH_NONE), IS("auto", SEARCH_AUTO), {0}};
 static const struct choice methods[] = {IS("uniform", RECOMPUTE_UNIFORM), IS("block", RECOMPUTE_BLOCK), {0}};
 static const struct choice modules[] = {IS("core_attn", RECOMPUTE_CORE_ATTENTION),
                                         IS("norm", RECOMPUTE_NORM),

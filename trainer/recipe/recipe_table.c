@@ -125,6 +125,11 @@ const struct recipe_row recipe_rows[] = {
         "divided by sqrt(2 num_layers).",
         POSITIVE, .aliases = "initializer_range", .example = "0.02"),
 
+    ROW("parallel.search", CHOICE, parallel.search, "none",
+        "`auto`, also written `parallel: auto`: a plan with `cluster.profile` chooses the layout of the "
+        "shortest step that fits: tensor, pipeline and data parallelism, ZeRO, schedule, virtual stages, as "
+        "far as these are not given.",
+        .choices = searches),
     ROW("parallel.tensor_parallel_size", INT, parallel.tensor_parallel_size, "1",
         "t, the tensor-parallel degree: shards attention heads, MLP columns and vocabulary rows.",
         BETWEEN(1, 65536), .aliases = "tp tensor_model_parallel_size"),
@@ -219,8 +224,10 @@ const struct recipe_row recipe_rows[] = {
         "with the least memory.",
         BETWEEN(0, 1e9)),
 
-    ROW("train.micro_batch_size", COUNT, train.micro_batch_size, "1", "B, samples per microbatch.",
-        BETWEEN(1, 1e6)),
+    ROW("train.micro_batch_size", COUNT, train.micro_batch_size, "1",
+        "B, samples per microbatch. `auto`: that of the shortest step that fits, by a plan with "
+        "`cluster.profile`.",
+        .chosen = true, BETWEEN(1, 1e6)),
     ROW("train.global_batch_size", COUNT, train.global_batch_size, NULL, "Samples per step, over all ranks.",
         BETWEEN(1, 1e8), .example = "32"),
     ROW("train.train_iters", COUNT, train.train_iters, NULL,
@@ -329,8 +336,9 @@ const struct recipe_row recipe_rows[] = {
 
     ROW("memory.recompute_granularity", CHOICE, layers.recompute.granularity, "none",
         "Activation recomputation: `full` recomputes whole layers in the backward pass, `selective` parts "
-        "of every layer. Results are bit-identical (docs/memory.md).",
-        .choices = granularities),
+        "of every layer. Results are bit-identical (docs/memory.md). `auto`: that of the shortest step that "
+        "fits, by a plan with `cluster.profile`.",
+        .chosen = true, .choices = granularities),
     ROW("memory.recompute_method", CHOICE, layers.recompute.method, "uniform",
         "With full: `uniform` divides all layers of a stage into groups of recompute_num_layers and keeps "
         "only each group's input; `block` recomputes the first recompute_num_layers layers of each "
@@ -530,7 +538,8 @@ _Static_assert(sizeof recipe_rows / sizeof *recipe_rows <= RECIPE_MOST_ROWS, "ra
 const struct recipe_section recipe_sections[] = {
     {"", SECTION_RUN, "General keys.", NULL},
     {"model", SECTION_MATHEMATICS, "Model architecture. Hugging Face names are accepted too.", NULL},
-    {"parallel", SECTION_LAYOUT, "Parallel layout. No key of this section changes what is computed.", NULL},
+    {"parallel", SECTION_LAYOUT, "Parallel layout. No key of this section changes what is computed.",
+     .short_for = "search"},
     {"pipeline", SECTION_LAYOUT, "Pipeline schedule and assignment of layers to stages.", NULL},
     {"train", SECTION_RUN, "Batch sizes and steps.", NULL},
     {"optimizer", SECTION_MATHEMATICS, "AdamW and the learning rate schedule.", NULL},

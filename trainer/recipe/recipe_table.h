@@ -54,6 +54,7 @@ struct recipe_row {
     enum row_type type;
     bool optional; // of ROW_TEXT: `none` is a value
     bool unbuilt;  // nothing implements it: only the default is accepted
+    bool chosen;   // takes `auto`: a plan chooses the value
     size_t offset;
 };
 
@@ -104,9 +105,9 @@ int row_of(const char *key);
 
 /* ---- values: recipe_value.c ---- */
 
-/* Sets the row's field from `node`. On false the field is as it was and `why` has the sentence after
- * the key: "\"abc\" is not an integer; ...". `automatic` is set when the value says `auto` and the
- * row is derived; then nothing was stored. */
+/* Sets the row's field from `node`. On false the field is as it was and `why` has the sentence after the key:
+ * "\"abc\" is not an integer; ...". *automatic: the value is `auto`, of a row that is derived; nothing was
+ * stored, or of one that a plan chooses, which has its default then. */
 bool value_set(struct recipe *recipe, const struct recipe_row *row, const struct node *node, bool *automatic,
                struct text *why);
 /* The default, for a row that has one. */
@@ -150,6 +151,12 @@ void recipe_paths_free(struct recipe_paths *paths);
 /* Fills name, logging.run_dir and checkpoint.save where they were not given. `path`: the recipe's. */
 void recipe_derive_paths(struct recipe *recipe, const char *path, const struct recipe_paths *in_files,
                          struct problems *problems);
+
+/* Fills keys[RECIPE_MOST_CHOSEN] with the keys that a plan has to choose, and returns their number. */
+int recipe_to_choose(const struct recipe *recipe, const char **keys);
+
+/* `parallel: auto` in a file opens what its bases say of the layout. */
+void recipe_open_layout(struct recipe *recipe);
 
 /* The index of the first rule that does not hold; -1: all hold. */
 int recipe_first_broken(const struct recipe *recipe, int world_size);

@@ -525,7 +525,9 @@ bool value_is_default(const struct recipe *recipe, const struct recipe_row *row)
 bool value_set(struct recipe *recipe, const struct recipe_row *row, const struct node *node, bool *automatic,
                struct text *why)
 {
-    *automatic = row->derived != NULL && is_word(node, "auto");
+    *automatic = (row->derived != NULL || row->chosen) && is_word(node, "auto");
+    if (*automatic && row->chosen)
+        value_set_default(recipe, row);
     if (*automatic || row->type == ROW_BASE)
         return true;
     struct recipe *scratch = allocate(1, sizeof *scratch);

@@ -41,6 +41,16 @@ enum status recipe_variants_open(const char *path, const char *const *overrides,
     return fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors - before);
 }
 
+int recipe_variants_to_choose(const struct recipe_variants *variants, const char *keys[RECIPE_MOST_CHOSEN])
+{
+    return recipe_to_choose(variants->loader.recipe, keys);
+}
+
+const struct recipe *recipe_variants_base(const struct recipe_variants *variants)
+{
+    return variants->loader.recipe;
+}
+
 void recipe_variants_close(struct recipe_variants *variants)
 {
     if (variants == NULL)
@@ -145,7 +155,7 @@ static void set(struct recipe *recipe, const struct recipe_change *change)
     struct text why = {0};
     bool automatic;
     CHECK(value_set(recipe, &recipe_rows[row], change->value, &automatic, &why));
-    if (automatic)
+    if (automatic && !recipe_rows[row].chosen)
         value_free(recipe, &recipe_rows[row]);
     recipe->origin[row] = (struct recipe_origin){.kind = automatic ? FROM_DEFAULT : FROM_COMMAND_LINE};
 }

@@ -30,6 +30,12 @@ MUST_USE enum status recipe_variants_open(const char *path, const char *const *o
                                           struct problems *problems);
 void recipe_variants_close(struct recipe_variants *variants); // takes NULL
 
+/* The keys whose value is `auto` and has to be chosen, by their main names; with `parallel: auto` also those
+ * of the layout that are not given. */
+int recipe_variants_to_choose(const struct recipe_variants *variants, const char *keys[RECIPE_MOST_CHOSEN]);
+/* What the files and overrides say; nothing is derived from it yet. */
+const struct recipe *recipe_variants_base(const struct recipe_variants *variants);
+
 /* Whether a value is valid for a key by itself; `why` is the rest of a sentence that begins with the key. */
 bool recipe_change_is_valid(const struct recipe_change *change, struct text *why);
 

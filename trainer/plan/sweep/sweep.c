@@ -178,13 +178,32 @@ static enum status make(struct sweep *sweep, const struct sweep_options *options
     return OK;
 }
 
+/* A key that is `auto` has to be an axis. */
+static enum status check_choices(const struct sweep *sweep, struct problems *problems)
+{
+    const char *keys[RECIPE_MOST_CHOSEN];
+    const int count = recipe_variants_to_choose(sweep->variants, keys);
+    const size_t before = problems->errors;
+    for (int i = 0; i < count; i++) {
+        bool is_axis = false;
+        for (int a = 0; a < sweep->file->axis_count; a++)
+            is_axis = is_axis || strcmp(sweep->file->axes[a].key, keys[i]) == 0;
+        if (!is_axis)
+            problems_add(problems, "%s: %s is auto; give it a value, or list its values in axes",
+                         sweep->file->base, keys[i]);
+    }
+    return problems->errors == before ? OK : fail(BAD_RECIPE, "%s: open choices", sweep->file->path);
+}
+
 enum status sweep_make(const struct sweep_file *file, const struct sweep_options *options, struct sweep *out,
                        struct problems *problems)
 {
     *out = (struct sweep){.file = file};
-    TRY(recipe_variants_open(file->base, options->overrides, options->override_count, 0, &out->variants,
-                             problems));
-    enum status status = sweep_bounds_create(&out->bounds);
+    TRY(recipe_variants_open(file->base, options->overrides, options->override_count, options->world_size,
+                             &out->variants, problems));
+    enum status status = check_choices(out, problems);
+    if (status == OK)
+        status = sweep_bounds_create(&out->bounds);
     if (status == OK)
         status = make(out, options);
     if (status != OK)

@@ -211,25 +211,35 @@ static void read_root(struct reader *reader)
     count_layouts(reader);
 }
 
-enum status sweep_file_read(const char *path, struct sweep_file *out, struct problems *problems)
+enum status sweep_file_parse(const char *path, const char *bytes, size_t length, struct sweep_file *out,
+                             struct problems *problems)
 {
     struct reader reader = {out, problems};
+    const size_t before = problems->errors;
+    *out = (struct sweep_file){.path = text_copy(path)};
+    out->root = yaml_parse(path, bytes, length, problems);
+    if (out->root != NULL)
+        read_root(&reader);
+    if (problems->errors == before)
+        return OK;
+    sweep_file_free(out);
+    return fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors - before);
+}
+
+enum status sweep_file_read(const char *path, struct sweep_file *out, struct problems *problems)
+{
     struct text bytes = {0};
     dev_t device;
     ino_t inode;
-    *out = (struct sweep_file){.path = text_copy(path)};
     const char *fault = yaml_file_read(path, &bytes, &device, &inode);
-    if (fault != NULL)
+    enum status status = OK;
+    if (fault != NULL) {
         problems_add(problems, "%s: %s", path, fault);
-    else
-        out->root = yaml_parse(path, text_chars(&bytes), bytes.length, problems);
+        status = fail(BAD_RECIPE, "%s: 1 problem", path);
+    } else
+        status = sweep_file_parse(path, text_chars(&bytes), bytes.length, out, problems);
     text_free(&bytes);
-    if (out->root != NULL)
-        read_root(&reader);
-    if (problems->errors == 0)
-        return OK;
-    sweep_file_free(out);
-    return fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors);
+    return status;
 }
 
 void sweep_file_free(struct sweep_file *file)

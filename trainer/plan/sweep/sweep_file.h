@@ -56,6 +56,9 @@ struct sweep_file {
 /* Reads a sweep. BAD_RECIPE: `problems` has all that is wrong with it; more than SWEEP_MOST_LAYOUTS layouts
  * are an error. */
 MUST_USE enum status sweep_file_read(const char *path, struct sweep_file *out, struct problems *problems);
+/* Same for text in memory; `path` names it, and `base` in it is relative to it. */
+MUST_USE enum status sweep_file_parse(const char *path, const char *bytes, size_t length,
+                                      struct sweep_file *out, struct problems *problems);
 void sweep_file_free(struct sweep_file *file);
 
 /* The values of a layout, one change for each axis. */

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Values that a plan chooses: the best of all plans, written recipes, refusals.
+
+    test_choose.py CUBOID ROOT"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+CUBOID, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
+GPT3 = os.path.join(os.path.abspath(ROOT), "recipes", "gpt3-1.3b.yaml")
+NODE = ["precision.params_dtype=bf16", "cluster.profile=dgx-a100-40", "cluster.nodes=1"]
+SMALL = ["model.num_layers=4", "train.global_batch_size=16", *NODE]
+failures = []
+
+
+def expect(what, truth, seen):
+    if not truth:
+        failures.append(what)
+        print(f"{what}: {seen!r:.1500}")
+
+
+def run(*arguments):
+    return subprocess.run([CUBOID, *arguments], capture_output=True, text=True, check=False)
+
+
+def planned(*arguments):
+    done = run("plan", *arguments, "--json")
+    expect(f"{arguments} is planned", done.returncode in (0, 1), done)
+    return json.loads(done.stdout), done.stderr
+
+
+def chosen_of(text):
+    lines = [line for line in text.splitlines() if line.startswith("chosen: ")]
+    expect("one choice is reported", len(lines) == 1, text)
+    return lines[0].removeprefix("chosen: ").split(" (")[0].split()
+
+
+def test_best_of_all():
+    """As good as the best of all 15 combinations, planned one by one."""
+    keys = [*SMALL, "tp=2", "pp=1", "dp=4"]
+    auto, text = planned(GPT3, *keys, "train.micro_batch_size=auto", "memory.recompute_granularity=auto")
+    steps = []
+    for micro in (1, 2, 4):
+        for recompute in ("none", "selective", "full"):
+            got, _ = planned(GPT3, *keys, f"train.micro_batch_size={micro}",
+                             f"memory.recompute_granularity={recompute}")
+            steps += [got["step_time_s"]] if got["fits"] else []
+    expect("the shortest step is chosen", auto["step_time_s"] == min(steps) < max(steps), (auto["step_time_s"], steps))
+    again, _ = planned(GPT3, *keys, *chosen_of(text))
+    expect("the choice, given, is the same plan", again == auto, (again, auto))
+
+
+def test_layouts(folder):
+    auto, text = planned(GPT3, *SMALL, "parallel=auto", "tp=2")
+    chosen = chosen_of(text)
+    expect("what is given is not chosen", auto["tp"] == 2 and not any("tensor" in key for key in chosen), chosen)
+    expect("all ranks are used", auto["ranks"] == 8, auto)
+    path = os.path.join(folder, "best.yaml")
+    done = run("plan", GPT3, *SMALL, "--best", "-o", path)
+    expect("the best layout is planned", done.returncode == 0, done)
+    with open(path, encoding="utf-8") as file:
+        recipe = file.read()
+    for word in chosen_of(done.stderr):
+        key, value = word.split("=")
+        expect(f"{word} is in the recipe", f"{key.split('.')[1]}: {value} " in recipe, recipe)
+    resolved = run("recipe", path)
+    expect("the recipe is complete", resolved.returncode == 0 and "chosen" not in resolved.stderr, resolved)
+    derived = os.path.join(folder, "derived.yaml")
+    with open(derived, "w", encoding="utf-8") as file:
+        file.write(f"base: {path}\nparallel: auto\n")
+    done = run("plan", derived)
+    expect("parallel: auto opens the layout of a base", done.returncode == 0 and len(chosen_of(done.stderr)) == 6, done)
+
+
+def refuse(what, words, *arguments):
+    done = run(*arguments)
+    expect(what, done.returncode == 2 and all(word in done.stderr for word in words), done)
+
+
+def test_refusals(folder):
+    micro = "train.micro_batch_size=auto"
+    refuse("no profile", ["train.micro_batch_size", "cluster.profile"], "plan", GPT3, micro)
+    refuse("no ranks", ["parallel", "cluster.nodes"], "plan", GPT3, "parallel=auto", "cluster.profile=selene")
+    refuse("fits nowhere", ["no layout fits", "lacks", "GiB"], "plan", GPT3, *NODE, "parallel=auto",
+           "model.num_layers=512", "model.hidden_size=16384", "model.num_attention_heads=128")
+    refuse("no layout is legal", ["none of"], "plan", GPT3, *NODE, micro, "tp=1", "pp=1", "dp=8",
+           "train.global_batch_size=15")
+    refuse("a wrong recipe", ["model.hiden_size"], "plan", GPT3, *SMALL, micro, "model.hiden_size=5")
+    refuse("an odd value", ["parallel.search", "maybe"], "plan", GPT3, *SMALL, "parallel=maybe")
+    sweep = os.path.join(folder, "sweep.yaml")
+    with open(sweep, "w", encoding="utf-8") as file:
+        file.write(f"base: {GPT3}\naxes: {{tp: [1, 2]}}\n")
+    done = run("sweep", sweep, *SMALL, micro)
+    expect("a sweep does not choose", done.returncode == 2 and "axes" in done.stderr, done)
+
+
+with tempfile.TemporaryDirectory() as temporary:
+    test_best_of_all()
+    test_layouts(temporary)
+    test_refusals(temporary)
+print("\n".join(failures) if failures else "all as expected")
+sys.exit(1 if failures else 0)

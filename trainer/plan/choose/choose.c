@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/plan/choose/choose.h"
+
+#include "trainer/plan/sweep/sweep.h"
+#include "trainer/recipe/recipe_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what can be chosen ---- */
+
+enum { MOST_MICRO_BATCH = 64, MOST_TP = 64, MOST_PP = 128 };
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Powers of two up to `most`. */
+static void add_powers(int64_t most, struct text *out)
+{
+    for (int64_t i = 1; i <= most; i *= 2)
+        text_add(out, "%s%lld", i > 1 ? ", " : "", (long long)i);
+}
+
+/* Divisors of the layers, and powers of two; all divide the ranks. */
+static void add_pipelines(int64_t layers, int64_t ranks, struct text *out)
+{
+    for (int64_t i = 1; i <= smaller(MOST_PP, layers); i++)
+        if (ranks % i == 0 && (layers % i == 0 || (i & (i - 1)) == 0))
+            text_add(out, "%s%lld", i > 1 ? ", " : "", (long long)i);
+}
+
+static void add_axis(const struct recipe *base, int64_t ranks, const char *key, struct text *out)
+{
+    text_add(out, "  %s: [", key);
+    if (strcmp(key, "train.micro_batch_size") == 0)
+        add_powers(smaller(MOST_MICRO_BATCH, base->train.global_batch_size), out);
+    else if (strcmp(key, "memory.recompute_granularity") == 0)
+        text_add(out, "none, selective, full");
+    else if (strcmp(key, "parallel.tensor_parallel_size") == 0)
+        add_powers(smaller(smaller(MOST_TP, base->model.num_attention_heads), ranks), out);
+    else if (strcmp(key, "parallel.pipeline_parallel_size") == 0)
+        add_pipelines(base->model.num_layers, ranks, out);
+    else if (strcmp(key, "parallel.zero_stage") == 0)
+        text_add(out, "0, 1, 2, 3");
+    else if (strcmp(key, "parallel.sequence_parallel") == 0)
+        text_add(out, "true"); // with tp 1 it is disabled
+    else if (strcmp(key, "pipeline.schedule") == 0)
+        text_add(out, "1f1b, interleaved, zb-h1, zb-v");
+    else if (strcmp(key, "pipeline.virtual_stages") == 0)
+        text_add(out, "1, 2, 4");
+    else
+        CHECK(!"a key without values");
+    text_add(out, "]\n");
+}
+
+/* ---- overrides ---- */
+
+/* Whether "key=value" sets one of `keys`, under any of its names. */
+static bool sets_any(const char *override, const char *const *keys, int count)
+{
+    char name[80];
+    const size_t length = strcspn(override, "=");
+    if (length >= sizeof name)
+        return false;
+    memcpy(name, override, length);
+    name[length] = 0;
+    for (int i = 0; i < count; i++)
+        if (recipe_key(name) != NULL && strcmp(recipe_key(name), keys[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The overrides without those of `keys`, then the words of `more`. */
+static void replace(const struct choose_options *options, const char *const *keys, int count,
+                    const char *more, struct recipe_names *out)
+{
+    char *words = text_copy(more), *rest = NULL;
+    out->list = calloc(options->override_count + RECIPE_MOST_CHOSEN + 2, sizeof *out->list);
+    if (out->list == NULL)
+        die(__FILE__, __LINE__, "choose", "out of memory for the overrides");
+    for (size_t i = 0; i < options->override_count; i++)
+        if (!sets_any(options->overrides[i], keys, count))
+            out->list[out->count++] = text_copy(options->overrides[i]);
+    for (char *word = strtok_r(words, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest))
+        out->list[out->count++] = text_copy(word);
+    free(words);
+}
+
+/* ---- the choice ---- */
+
+struct choosing {
+    const struct choose_options *options;
+    const char *keys[RECIPE_MOST_CHOSEN + 1]; // and parallel.search
+    int count;                                // without parallel.search
+    const char **overrides;                   // as given; with `best` also `auto` for what is not given
+    size_t override_count;
+};
+
+static void report(void *context, enum sweep_phase phase, int64_t done, int64_t count)
+{
+    const struct choose_options *options = context;
+    if (options->progress != NULL)
+        options->progress(options->context, phase == SWEEP_CHECKING ? "checking" : "planning", done, count);
+}
+
+/* Of the layouts that do not fit, the one that lacks least. */
+static void refuse_large(const struct sweep *sweep, struct problems *problems)
+{
+    const struct sweep_layout *least = NULL;
+    struct text layout = {0};
+    for (size_t i = 0; i < sweep->count; i++)
+        if (sweep->layouts[i].state == SWEEP_TOO_LARGE &&
+            (least == NULL || sweep->layouts[i].needed_bytes < least->needed_bytes))
+            least = &sweep->layouts[i];
+    if (least == NULL) {
+        problems_add(problems, "auto: none of %lld layouts is possible: %s", (long long)sweep->file->layouts,
+                     sweep->reason_count > 0 ? sweep->reasons[0].example : "");
+        return;
+    }
+    sweep_layout_text(sweep->file, least->number, &layout);
+    problems_add(problems,
+                 "auto: no layout fits; the smallest, %s, lacks %.2f GiB of %.2f GiB; use more ranks, or a "
+                 "smaller batch or model",
+                 layout.chars, (double)(least->needed_bytes - sweep->device_bytes) / 0x1p30,
+                 (double)sweep->device_bytes / 0x1p30);
+    text_free(&layout);
+}
+
+static void count_layouts(const struct sweep *sweep, struct chosen *chosen)
+{
+    chosen->layouts = sweep->file->layouts;
+    chosen->legal = chosen->layouts - sweep->counts[SWEEP_REFUSED] - sweep->counts[SWEEP_FAILED];
+    chosen->fits = chosen->legal - sweep->counts[SWEEP_TOO_LARGE];
+}
+
+/* The values of the recipe: an option that has no effect is off in it. */
+static enum status take_best(const struct choosing *choosing, const struct sweep *sweep,
+                             const struct sweep_layout *best, struct chosen *chosen)
+{
+    struct recipe *recipe;
+    TRY(sweep_recipe(sweep, best->number, &recipe));
+    for (int i = 0; i < choosing->count; i++) {
+        text_add(&chosen->keys, "%s%s=", i > 0 ? " " : "", choosing->keys[i]);
+        value_text(recipe, &recipe_rows[row_of(choosing->keys[i])], &chosen->keys);
+    }
+    recipe_destroy(recipe);
+    chosen->step_s = best->step_s;
+    return OK;
+}
+
+static enum status search(struct choosing *choosing, const struct sweep_file *file, struct chosen *chosen,
+                          struct problems *problems)
+{
+    struct sweep sweep;
+    const struct sweep_options options = {.overrides = choosing->overrides,
+                                          .override_count = choosing->override_count,
+                                          .world_size = choosing->options->world_size,
+                                          .best = 1,
+                                          .progress = report,
+                                          .context = (void *)(uintptr_t)choosing->options};
+    TRY(sweep_make(file, &options, &sweep, problems));
+    count_layouts(&sweep, chosen);
+    enum status status = OK;
+    if (sweep.best_count > 0)
+        status = take_best(choosing, &sweep, &sweep.layouts[sweep.best[0]], chosen);
+    else {
+        refuse_large(&sweep, problems);
+        status = fail(BAD_RECIPE, "no layout fits");
+    }
+    sweep_free(&sweep);
+    return status;
+}
+
+/* An override for each key that can be chosen and is not given. */
+static void open_all(struct choosing *choosing)
+{
+    static const char *const autos[] = {"parallel=auto", "train.micro_batch_size=auto",
+                                        "memory.recompute_granularity=auto"};
+    static const char *const keys[] = {"parallel.search", "train.micro_batch_size",
+                                       "memory.recompute_granularity"};
+    for (size_t k = 0; k < sizeof autos / sizeof *autos; k++) {
+        bool given = false;
+        for (size_t i = 0; i < choosing->override_count; i++)
+            given = given || sets_any(choosing->overrides[i], &keys[k], 1);
+        if (!given)
+            choosing->overrides[choosing->override_count++] = autos[k];
+    }
+}
+
+/* The number of ranks; 0: unknown, and not needed. */
+static enum status find_ranks(const struct choosing *choosing, const struct recipe *base, int64_t *ranks,
+                              struct problems *problems)
+{
+    const struct recipe_cluster *cluster = &base->cluster;
+    const bool all = base->parallel.search == SEARCH_AUTO;
+    struct cluster_profile *profile = NULL;
+    if (cluster->profile == NULL) {
+        problems_add(problems,
+                     "%s: auto is chosen by a plan, which needs cluster.profile; add cluster.profile=NAME "
+                     "(cuboid profile --list), or give a value",
+                     all ? "parallel" : choosing->keys[0]);
+        return fail(BAD_RECIPE, "no cluster.profile");
+    }
+    TRY(profile_load(cluster->profile, &profile, problems));
+    const int devices = cluster->gpus_per_node > 0 ? cluster->gpus_per_node : profile->node.devices;
+    profile_destroy(profile);
+    *ranks = choosing->options->world_size;
+    if (*ranks == 0)
+        *ranks = (int64_t)cluster->nodes * devices * cluster->ranks_per_gpu;
+    if (*ranks > 0 || !all)
+        return OK;
+    problems_add(problems, "parallel: auto needs the number of ranks; add cluster.nodes=N (and "
+                           "cluster.gpus_per_node), or start the program with a launcher");
+    return fail(BAD_RECIPE, "no number of ranks");
+}
+
+static enum status choose(struct choosing *choosing, const struct recipe *base, struct chosen *chosen,
+                          struct problems *problems)
+{
+    struct text yaml = {0};
+    struct sweep_file file;
+    int64_t ranks = 0;
+    TRY(find_ranks(choosing, base, &ranks, problems));
+    text_add(&yaml, "base: recipe\naxes:\n");
+    for (int i = 0; i < choosing->count; i++)
+        add_axis(base, ranks, choosing->keys[i], &yaml);
+    enum status status = sweep_file_parse("auto", yaml.chars, yaml.length, &file, problems);
+    text_free(&yaml);
+    TRY(status);
+    free(file.base);
+    file.base = text_copy(choosing->options->path);
+    status = search(choosing, &file, chosen, problems);
+    sweep_file_free(&file);
+    return status;
+}
+
+/* Finds the open keys; then chooses, if there are any. A recipe that cannot be read has none: loading it
+ * reports why. */
+static enum status find_and_choose(struct choosing *choosing, struct chosen *chosen,
+                                   struct problems *problems)
+{
+    struct recipe_variants *variants;
+    struct problems unreadable = {0};
+    const struct choose_options *options = choosing->options;
+    enum status opened = recipe_variants_open(options->path, choosing->overrides, choosing->override_count,
+                                              options->world_size, &variants, &unreadable);
+    problems_free(&unreadable);
+    if (opened != OK)
+        return opened == BAD_RECIPE ? OK : opened;
+    const struct recipe *base = recipe_variants_base(variants);
+    choosing->count = recipe_variants_to_choose(variants, choosing->keys);
+    choosing->keys[choosing->count] = "parallel.search";
+    enum status status = choosing->count > 0 ? choose(choosing, base, chosen, problems) : OK;
+    recipe_variants_close(variants);
+    return status;
+}
+
+/* ---- the recipe ---- */
+
+static enum status load(const struct choosing *choosing, struct chosen *chosen, struct recipe **out,
+                        struct problems *problems)
+{
+    const struct choose_options *options = choosing->options;
+    struct text more = {0};
+    if (choosing->count > 0)
+        text_add(&more, "%s parallel.search=none", chosen->keys.chars);
+    replace(options, choosing->keys, choosing->count > 0 ? choosing->count + 1 : 0, text_chars(&more),
+            &chosen->overrides);
+    enum status status = (options->files ? recipe_load_with_files : recipe_load)(
+        options->path, (const char *const *)chosen->overrides.list, chosen->overrides.count,
+        options->world_size, out, problems);
+    for (int i = 0; i < choosing->count && status == OK; i++)
+        (*out)->origin[row_of(choosing->keys[i])].kind = FROM_DERIVED;
+    text_free(&more);
+    return status;
+}
+
+enum status choose_load(const struct choose_options *options, struct recipe **out, struct chosen *chosen,
+                        struct problems *problems)
+{
+    struct choosing choosing = {.options = options,
+                                .overrides = calloc(options->override_count + 4, sizeof(char *)),
+                                .override_count = options->override_count};
+    *chosen = (struct chosen){.layouts = 0};
+    if (choosing.overrides == NULL)
+        return fail(NO_MEMORY, "no memory for the overrides");
+    for (size_t i = 0; i < options->override_count; i++)
+        choosing.overrides[i] = options->overrides[i];
+    if (options->best)
+        open_all(&choosing);
+    enum status status = find_and_choose(&choosing, chosen, problems);
+    if (status == OK)
+        status = load(&choosing, chosen, out, problems);
+    free(choosing.overrides);
+    if (status != OK)
+        chosen_free(chosen);
+    return status;
+}
+
+void chosen_free(struct chosen *chosen)
+{
+    text_free(&chosen->keys);
+    for (size_t i = 0; i < chosen->overrides.count; i++)
+        free(chosen->overrides.list[i]);
+    free(chosen->overrides.list);
+    *chosen = (struct chosen){.layouts = 0};
+}

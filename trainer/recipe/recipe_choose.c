@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Keys that a plan chooses: which of them are open. */
+#include "trainer/recipe/recipe_table.h"
+
+/* Of `parallel: auto`; each is open unless it is given. */
+static const char *const layout_keys[] = {"parallel.tensor_parallel_size",
+                                          "parallel.pipeline_parallel_size",
+                                          "parallel.zero_stage",
+                                          "parallel.sequence_parallel",
+                                          "pipeline.schedule",
+                                          "pipeline.virtual_stages"};
+
+void recipe_open_layout(struct recipe *recipe)
+{
+    for (size_t i = 0; i <= sizeof layout_keys / sizeof *layout_keys; i++) {
+        const char *key =
+            i < sizeof layout_keys / sizeof *layout_keys ? layout_keys[i] : "parallel.data_parallel_size";
+        const int row = row_of(key);
+        if (recipe->origin[row].kind == FROM_COMMAND_LINE)
+            continue;
+        if (recipe_rows[row].fallback != NULL)
+            value_set_default(recipe, &recipe_rows[row]);
+        else
+            value_free(recipe, &recipe_rows[row]);
+        recipe->origin[row] = (struct recipe_origin){.kind = FROM_DEFAULT};
+    }
+}
+
+int recipe_to_choose(const struct recipe *recipe, const char **keys)
+{
+    int count = 0;
+    for (int i = 0; i < recipe_row_count; i++)
+        if (recipe_rows[i].chosen && recipe->origin[i].kind == TO_BE_CHOSEN)
+            keys[count++] = recipe_rows[i].key;
+    for (size_t i = 0; i < sizeof layout_keys / sizeof *layout_keys; i++)
+        if (recipe->parallel.search == SEARCH_AUTO &&
+            recipe->origin[row_of(layout_keys[i])].kind == FROM_DEFAULT)
+            keys[count++] = layout_keys[i];
+    CHECK(count <= RECIPE_MOST_CHOSEN);
+    return count;
+}
