@@ -73,7 +73,8 @@ struct cost_options step_plan_cost_options(const struct run *run, const struct c
                                  .threads = recipe->cluster.threads_per_rank,
                                  .tf32 = recipe->kernels.tf32,
                                  .assume = &recipe->assume,
-                                 .attention_dropout = recipe->model.attention_dropout > 0.0};
+                                 .attention_dropout = recipe->model.attention_dropout > 0.0,
+                                 .in_order = recipe->deterministic && !profile->device.is_cpu};
 }
 
 /* FLOPs that a pipeline rank executes in matmuls and attention. */

@@ -119,6 +119,29 @@ Test(cost, rings)
     profile_destroy(p);
 }
 
+/* On a GPU with deterministic: true. Chunks of 64 MiB; up to 64 KiB all ranks gather and add everything. */
+Test(cost, sums_in_rank_order)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    struct cost_options options = {.profile = p, .ranks_per_node = 8, .in_order = true};
+    const struct group_shape four = {.ranks = 4, .nodes = 1, .per_node = 4};
+    const double chunk = 64 << 20, latency = 3 * 1e-6, launch = 2e-6;
+    p->node.link_bandwidth = 1e11;
+    p->node.link_latency_s = 1e-6;
+    p->model.launch_s = launch;
+    const double wire = 0.75 * chunk / 1e11, add = launch + 1.25 * chunk / 1e12;
+    expect_near(cost_of_message(&options, CALL_REDUCE_SCATTER, four, 2 * (64 << 20)),
+                2 * (latency + wire + add));
+    expect_near(cost_of_message(&options, CALL_ALL_REDUCE, four, 2 * (64 << 20)),
+                2 * (2 * latency + 2 * wire + add));
+    expect_near(cost_of_message(&options, CALL_ALL_REDUCE, four, 1000),
+                latency + 3 * 1000 / 1e11 + launch + 5 * 1000 / 1e12);
+    expect_near(cost_of_message(&options, CALL_ALL_GATHER, four, 1000), latency + 0.75 * 1000 / 1e11);
+    options.in_order = false;
+    expect_near(cost_of_message(&options, CALL_REDUCE_SCATTER, four, 2 * (64 << 20)), latency + 2 * wire);
+    profile_destroy(p);
+}
+
 /* Data ranks on every eighth GPU of 4 nodes share the NICs with the 7 other groups. */
 Test(cost, between_nodes)
 {

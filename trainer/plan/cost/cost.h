@@ -4,6 +4,8 @@
  *
  *   op           matmul, attention: FLOPs / (peak · efficiency); no op is faster than its memory traffic
  *   collective   ring: bytes over the slowest link of the ring, and a latency per step
+ *   sum in rank  reduce-scatter by sends, and a kernel that adds; then an all-gather. A small one: all ranks
+ *     order      gather everything and add. In chunks of bounded scratch memory
  *   p2p          bytes over a link, or over the sender's share of its node's NICs */
 #pragma once
 
@@ -20,6 +22,7 @@ struct cost_options {
     bool tf32;   // matmuls of f32 use it
     const struct assumptions *assume; // NULL: none
     bool attention_dropout;           // of the recipe, for unfused attention
+    bool in_order; // sums over ranks of GPUs are in rank order (parallel/transports/nccl/), not NCCL's own
 };
 
 /* What matmuls of a dtype are computed in. */

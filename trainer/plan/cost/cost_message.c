@@ -110,6 +110,39 @@ static bool measured(const struct cost_options *options, enum call call, struct 
     return measured_seconds(&options->profile->measured[kinds[call]], group.ranks, group.nodes, bytes, out);
 }
 
+/* ---- sums in rank order: comm_nccl.c ---- */
+
+/* Adds `parts` bytes and writes `bytes`, in one kernel. */
+static double add_s(const struct cost_options *options, double parts, double bytes)
+{
+    const struct cluster_profile *p = options->profile;
+    return p->model.launch_s + (parts + bytes) / (p->device.memory_bandwidth * p->model.memory_efficiency);
+}
+
+/* One chunk: every rank adds its share. */
+static double chunk_s(const struct cost_options *options, struct group_shape group, double bytes,
+                      bool gathers)
+{
+    const double n = group.ranks;
+    const double wire_s = (n - 1.0) / n * bytes / bus_bandwidth(options, group, bytes);
+    const double scatter_s = round_latency(options, group) + wire_s + add_s(options, bytes, bytes / n);
+    return gathers ? scatter_s + round_latency(options, group) + wire_s : scatter_s;
+}
+
+static double in_order_s(const struct cost_options *options, struct group_shape group, double bytes,
+                         bool gathers)
+{
+    enum { CHUNK = 64 << 20, SMALL = 64 << 10 }; // as CHUNK_BYTES and SMALL_BYTES of comm_nccl_scratch.h
+    const double n = group.ranks, whole = floor(bytes / CHUNK), rest = bytes - whole * CHUNK;
+    if (bytes <= 0.0)
+        return round_latency(options, group);
+    if (gathers && bytes <= SMALL)
+        return round_latency(options, group) + (n - 1.0) * bytes / bus_bandwidth(options, group, n * bytes) +
+               add_s(options, n * bytes, bytes);
+    return whole * chunk_s(options, group, CHUNK, gathers) +
+           (rest > 0.0 ? chunk_s(options, group, rest, gathers) : 0.0);
+}
+
 /* The faster of a ring and, for few bytes, a tree. */
 static double all_reduce_s(const struct cost_options *options, struct group_shape group, double bytes)
 {
@@ -134,8 +167,11 @@ double cost_of_message(const struct cost_options *options, enum call call, struc
     case CALL_RECEIVE:
         return p2p_s(options, group, b);
     case CALL_ALL_REDUCE:
-        return all_reduce_s(options, group, b);
+        return options->in_order ? in_order_s(options, group, b, true) : all_reduce_s(options, group, b);
     case CALL_REDUCE_SCATTER:
+        if (options->in_order)
+            return in_order_s(options, group, b, false);
+        return around + (bytes > 0 ? (n - 1.0) / n * b / bus_bandwidth(options, group, b) : 0.0);
     case CALL_ALL_GATHER:
     case CALL_ALL_TO_ALL:
         return around + (bytes > 0 ? (n - 1.0) / n * b / bus_bandwidth(options, group, b) : 0.0);
