@@ -22,7 +22,6 @@ struct estimate {
     bool split;         // some W is separate from its I
     int64_t recomputed; // maximum so far of the shared recompute buffer
     int64_t scratch;
-    bool has_layers;
 };
 
 /* The papers count model states and activations only. */
@@ -216,7 +215,6 @@ static enum status put_chunks(struct estimate *s)
         };
         if (s->part == PART_ACTIVATIONS)
             c.slots[KEEP_INPUT_TO_WEIGHT] = s->slots->peak[KEEP_INPUT_TO_WEIGHT][index];
-        s->has_layers |= c.layers > 0;
         TRY(put_chunk(s, &c));
     }
     return OK;
@@ -306,9 +304,9 @@ static enum status put_states(struct estimate *s, const struct memory_states *st
     TRY(put_weights(s, "weights", "masters", states));
     TRY(put_buffer(s, PART_GRADIENTS, "gradients", states->gradients * assume->gradient));
     TRY(put_moments(s, states));
-    if (states->gathered > 0)
+    if (s->run->recipe->data_parallel.zero_stage >= 3)
         TRY(put_buffer(s, PART_BUCKETS, "gathered weights", states->gathered * assume->weight));
-    if (states->opened > 0)
+    if (s->run->recipe->data_parallel.zero_stage >= 2) // also of a rank without parameters
         TRY(put_buffer(s, PART_BUCKETS, "gradients of a layer, before the reduce-scatter",
                        states->opened * assume->gradient));
     if (states->packed > 0)
@@ -400,24 +398,41 @@ static int64_t of_matmuls(const struct estimate *s, const char *linear, int64_t 
     return most;
 }
 
+/* Whether the rank executes actions of a stage: with few microbatches, one direction has none. */
+static bool runs_stage(const struct estimate *s, int stage)
+{
+    const struct schedule *schedule = s->run->schedule;
+    return (schedule->rank_of[0][stage] == s->coord.pp && schedule->second_from > 0) ||
+           (schedule->rank_of[1][stage] == s->coord.pp && schedule->second_from < schedule->m);
+}
+
+static bool runs_layers(const struct estimate *s)
+{
+    bool any = false;
+    for (int stage = 0; stage < s->run->schedule->stages; stage++)
+        any = any || (runs_stage(s, stage) &&
+                      s->run->stage_first_layer[stage + 1] > s->run->stage_first_layer[stage]);
+    return any;
+}
+
 /* The largest buffer of partial sums and score tiles of any kernel; all kernels share it. */
 static int64_t of_kernels(const struct estimate *s)
 {
     const struct model_config *model = s->shape.model;
     int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
     int64_t local = s->shape.sequence_parallel ? tokens / s->shape.tp : tokens;
-    bool has_head = schedule_holds(s->run->schedule, s->coord.pp, s->run->schedule->stages - 1);
+    const bool has_head = runs_stage(s, s->run->schedule->stages - 1), has_layers = runs_layers(s);
     struct op norm = {.kind = OP_NORM_BACKWARD,
                       .norm_backward = {.x = shape_2d(s, local, model->hidden_size)}};
-    if (s->has_layers || has_head)
+    if (has_layers || has_head)
         raise_to(&most, (int64_t)op_scratch_bytes(&norm, &s->device));
     struct op embedding = {.kind = OP_EMBEDDING_BACKWARD,
                            .embedding_backward = {.dout = shape_2d(s, tokens, model->hidden_size)}};
-    if (schedule_holds(s->run->schedule, s->coord.pp, 0))
+    if (runs_stage(s, 0))
         raise_to(&most, (int64_t)op_scratch_bytes(&embedding, &s->device));
     if (has_head)
         raise_to(&most, of_matmuls(s, NULL, model->hidden_size, memory_head_rows(&s->shape), false));
-    if (!s->has_layers)
+    if (!has_layers)
         return most;
     raise_to(&most, of_attention(s));
     int64_t groups = model->num_query_groups * params_kv_replicas(model, s->shape.tp) / s->shape.tp;

@@ -257,6 +257,11 @@ static const struct layout_case cases[] = {
     {TINY_LLAMA, "dp=2 pp=2 pipeline.schedule=interleaved parallel.zero_stage=3"},
     {TINY_GPT, "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3 parallel.overlap_param_gather=true"},
     {TINY_GPT, "dp=2 parallel.zero_stage=3 memory.offload_optimizer=true" FULL},
+    // A rank without parameters; a direction of the pipeline without microbatches.
+    {TINY_GPT, "dp=2 pp=3 parallel.zero_stage=3 pipeline.layout=[3,0,2] train.micro_batch_size=1"},
+    {TINY_GPT, "dp=2 pp=3 parallel.zero_stage=2 pipeline.layout=[3,0,2] train.micro_batch_size=1"},
+    {TINY_LLAMA, "pp=2 pipeline.schedule=dualpipe pipeline.layout=[5,0] train.global_batch_size=2 "
+                 "train.micro_batch_size=2"},
     {TINY_GPT, "tp=2 pp=3" VALIDATION},
     {TINY_LLAMA, "dp=2 pp=2 parallel.zero_stage=3 parallel.overlap_grad_reduce=false "
                  "model.tie_word_embeddings=true" VALIDATION},
