@@ -11,6 +11,7 @@ import tempfile
 
 CUBOID, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
 GPT3 = os.path.join(os.path.abspath(ROOT), "recipes", "gpt3-1.3b.yaml")
+QUICKSTART = os.path.join(os.path.abspath(ROOT), "recipes", "quickstart.yaml")
 NODE = ["precision.params_dtype=bf16", "cluster.profile=dgx-a100-40", "cluster.nodes=1"]
 SMALL = ["model.num_layers=4", "train.global_batch_size=16", *NODE]
 failures = []
@@ -66,13 +67,36 @@ def test_layouts(folder):
     for word in chosen_of(done.stderr):
         key, value = word.split("=")
         expect(f"{word} is in the recipe", f"{key.split('.')[1]}: {value} " in recipe, recipe)
-    resolved = run("recipe", path)
-    expect("the recipe is complete", resolved.returncode == 0 and "chosen" not in resolved.stderr, resolved)
+    expect("the recipe is for the planned device", "  device: cuda " in recipe, recipe)
+    again = run("plan", path)
+    expect("the recipe is complete", again.returncode == 0 and "chosen" not in again.stderr, again)
+    best = done.stdout.splitlines()
+    expect("the recipe has the same plan", again.stdout.splitlines() == best[:-1] and
+           best[-1].startswith(f"{path}: "), (again, done))
     derived = os.path.join(folder, "derived.yaml")
     with open(derived, "w", encoding="utf-8") as file:
         file.write(f"base: {path}\nparallel: auto\n")
     done = run("plan", derived)
-    expect("parallel: auto opens the layout of a base", done.returncode == 0 and len(chosen_of(done.stderr)) == 6, done)
+    expect("parallel: auto opens the layout of a base", done.returncode == 0 and len(chosen_of(done.stderr)) == 7, done)
+
+
+def test_cpu(folder):
+    """A recipe with a layout of its own, on a CPU: its layout is replaced, and the written recipe trains."""
+    profile, path = os.path.join(folder, "cpu.yaml"), os.path.join(folder, "cpu-best.yaml")
+    with open(profile, "w", encoding="utf-8") as file:
+        file.write("device: {name: CPU, is_cpu: true, cores: 2, peak_flops_fp32: 1e11, memory_bytes: 16e9,\n"
+                   "         memory_bandwidth: 1e10}\nnode: {devices: 1, link_latency_s: 1e-6, link_bandwidth: 1e9}\n")
+    keys = [QUICKSTART, f"cluster.profile={profile}", "cluster.nodes=1"]
+    refuse("the ranks of a CPU", ["cluster.gpus_per_node"], "plan", *keys, "--best")
+    done = run("plan", *keys, "cluster.gpus_per_node=4", "--best", "-o", path)
+    expect("degrees of the recipe are open", done.returncode == 0 and "\n4 ranks: " in done.stdout and
+           any(word.startswith("parallel.data_parallel_size=") for word in chosen_of(done.stderr)), done)
+    done = run("recipe", path)
+    expect("the recipe is for a CPU", "  device: cpu " in done.stdout and "no effect" not in done.stderr, done)
+    layout = ["parallel=auto", "tp=2", "pp=1", "parallel.sequence_parallel=true", "parallel.zero_stage=1",
+              "pipeline.schedule=1f1b", "pipeline.virtual_stages=1"]
+    done = run("plan", *keys, "cluster.gpus_per_node=4", *layout)
+    expect("only data parallelism is open", done.returncode == 0 and "4 ranks: dp 2 x tp 2" in done.stdout, done)
 
 
 def refuse(what, words, *arguments):
@@ -100,6 +124,7 @@ def test_refusals(folder):
 with tempfile.TemporaryDirectory() as temporary:
     test_best_of_all()
     test_layouts(temporary)
+    test_cpu(temporary)
     test_refusals(temporary)
 print("\n".join(failures) if failures else "all as expected")
 sys.exit(1 if failures else 0)

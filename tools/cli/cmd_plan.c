@@ -23,7 +23,7 @@ static const char help[] =
     "\n"
     "  --best        choose what a plan can choose and is not given: parallel layout, schedule, microbatch,\n"
     "                recomputation; the shortest step that fits\n"
-    "  -o FILE       also the recipe with every value, as a file\n"
+    "  -o FILE       also the recipe with every value, as a file for cuboid train\n"
     "  --json        one JSON object, with the names of metrics.jsonl\n"
     "  --ops         also the ops of the rank that computes for the longest time, most expensive first\n"
     "  --terms       also the terms of the memory of the fullest rank\n"
@@ -37,16 +37,18 @@ static const char help[] =
 struct arguments {
     struct plan_options options;
     bool best;
-    const char *write; // where the recipe goes; NULL: nowhere
-    char **recipe;     // "plan", recipe, overrides: arguments of recipe_argument()
+    struct output write; // the recipe
+    bool sets_device;    // cluster.device=dry was added
+    char **recipe;       // "plan", recipe, overrides: arguments of recipe_argument()
     int count;
 };
 
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
-    *out = (struct arguments){.recipe = calloc((size_t)argc + 2, sizeof(char *))}; // one override is added
+    *out = (struct arguments){.recipe = calloc((size_t)argc + 2, sizeof(char *)), // one override is added
+                              .write = {"plan", "-o", NULL}};
     const struct option options[] = {{"--best", OPTION_FLAG, &out->best, 0, 0},
-                                     {"-o", OPTION_TEXT, &out->write, 0, 0},
+                                     {"-o", OPTION_TEXT, &out->write.path, 0, 0},
                                      {"--json", OPTION_FLAG, &out->options.json, 0, 0},
                                      {"--ops", OPTION_FLAG, &out->options.ops, 0, 0},
                                      {"--terms", OPTION_FLAG, &out->options.terms, 0, 0},
@@ -87,11 +89,11 @@ static enum status check_arguments(const struct arguments *arguments)
                     device, device);
     const struct input inputs[] = {{"recipe", arguments->recipe[1]}};
     const struct plan_options *o = &arguments->options;
-    return outputs_check(o->outputs, PLAN_OUTPUTS, inputs, 1,
-                         o->json    ? "--json"
-                         : o->ops   ? "--ops"
-                         : o->terms ? "--terms"
-                                    : NULL);
+    const char *printing = o->json ? "--json" : o->ops ? "--ops" : o->terms ? "--terms" : NULL;
+    struct output all[PLAN_OUTPUTS + 1] = {arguments->write};
+    memcpy(all + 1, o->outputs, sizeof o->outputs);
+    TRY(outputs_check(&arguments->write, 1, inputs, 1, "the plan"));
+    return outputs_check(all, PLAN_OUTPUTS + 1, inputs, 1, printing);
 }
 
 /* ---- one plan ---- */
@@ -192,12 +194,16 @@ int plan_recipe(const struct recipe *recipe, const struct advice_source *source,
 
 /* ---- the command ---- */
 
-/* The recipe with all values resolved, on the device that it was planned for. */
-static enum status write_recipe(const struct recipe *recipe, const char *path)
+/* Writes the recipe with all values resolved, with the device that it was planned for. */
+static enum status write_recipe(struct recipe *recipe, const struct arguments *arguments)
 {
+    const struct plan_options *options = &arguments->options;
     struct text text = {0};
+    if (arguments->sets_device)
+        recipe_use_dry_device(recipe);
     recipe_resolved_text(recipe, &text);
-    enum status status = file_write_atomic(path, text_chars(&text), text.length);
+    enum status status = output_write(&arguments->write, &text,
+                                      !options->json && !outputs_print(options->outputs, PLAN_OUTPUTS));
     text_free(&text);
     return status;
 }
@@ -209,7 +215,8 @@ static int load_and_plan(struct arguments *arguments)
     const struct recipe_request request = {.alone = true, .best = arguments->best};
     int size = 0;
     int status = exit_status_of_input(check_arguments(arguments));
-    if (status == 0 && device_given(arguments) == NULL)
+    arguments->sets_device = device_given(arguments) == NULL;
+    if (status == 0 && arguments->sets_device)
         arguments->recipe[arguments->count++] = (char *)(uintptr_t) "cluster.device=dry";
     if (status == 0)
         status =
@@ -220,8 +227,10 @@ static int load_and_plan(struct arguments *arguments)
                                          .overrides = (const char *const *)chosen.overrides.list,
                                          .override_count = chosen.overrides.count};
     status = plan_recipe(recipe, &source, &arguments->options);
-    if (status == 0 && arguments->write != NULL)
-        status = exit_status(write_recipe(recipe, arguments->write));
+    if (status < 2 && arguments->write.path != NULL) {
+        const int written = exit_status(write_recipe(recipe, arguments));
+        status = written != 0 ? written : status;
+    }
     recipe_destroy(recipe);
     chosen_free(&chosen);
     return status;

@@ -441,15 +441,18 @@ void recipe_settle(struct recipe_loader *loader)
     }
 }
 
-/* A memory plan for a described GPU counts the memory of that GPU. `described`: the device of the files. */
+/* A memory plan for a GPU counts the memory of that GPU, also one of the resolved recipe of a run.
+ * `described`: the device of the files. */
 static void derive_dry_device(struct recipe *recipe, const struct device_traits *described)
 {
-    int row = row_of("cluster.dry_device");
-    if (!described->is_gpu || device_traits(recipe->cluster.device)->computes ||
-        recipe->origin[row].kind != FROM_DEFAULT)
+    const int row = row_of("cluster.dry_device");
+    const struct device_traits *device = device_traits(recipe->cluster.device);
+    if (!device->computes)
+        device = described;
+    if (!device->is_gpu || recipe->origin[row].kind != FROM_DEFAULT)
         return;
     free(recipe->cluster.dry_device);
-    recipe->cluster.dry_device = text_copy(described->name);
+    recipe->cluster.dry_device = text_copy(device->name);
     recipe->origin[row].kind = FROM_DERIVED;
 }
 

@@ -273,6 +273,9 @@ void recipe_warn_of_files(const struct recipe *recipe, struct problems *problems
 /* Takes NULL. */
 void recipe_destroy(struct recipe *recipe);
 
+/* Replaces cluster.device=dry by the device that it stands for, for a recipe that is written to be run. */
+void recipe_use_dry_device(struct recipe *recipe);
+
 /* tp * cp * dp * pp: how many ranks the recipe runs on. */
 int recipe_world_size(const struct recipe *recipe);
 

@@ -54,6 +54,13 @@ static void derive_dry_device(struct recipe *recipe, const struct cluster_profil
     recipe->origin[row].kind = FROM_DERIVED;
 }
 
+void recipe_use_dry_device(struct recipe *recipe)
+{
+    free(recipe->cluster.device);
+    recipe->cluster.device = text_copy(recipe->cluster.dry_device);
+    recipe->origin[row_of("cluster.device")] = (struct recipe_origin){.kind = FROM_DERIVED};
+}
+
 static void derive_peak(struct recipe *recipe, const struct cluster_profile *profile, const char *where,
                         struct problems *problems)
 {

@@ -16,9 +16,10 @@ static bool keeps_no_graphs(const struct recipe *r)
     return device_traits(r->cluster.device)->computes && !device_traits(r->cluster.device)->keeps_graphs;
 }
 
-static bool device_computes_itself(const struct recipe *r)
+static bool computes_on_another_device(const struct recipe *r)
 {
-    return device_traits(r->cluster.device)->computes;
+    return device_traits(r->cluster.device)->computes &&
+           strcmp(r->cluster.device, r->cluster.dry_device) != 0;
 }
 
 static bool has_no_node_size(const struct recipe *r)
@@ -148,7 +149,7 @@ static const struct unused_key {
     {"cluster.nodes", has_no_node_size, "cluster.gpus_per_node",
      "ranks are counted only if both are set, or with a profile of GPUs"},
     {"cluster.cuda_graphs", keeps_no_graphs, "cluster.device", "CUDA graphs need a GPU"},
-    {"cluster.dry_device", device_computes_itself, "cluster.device", "only dry simulates another device"},
+    {"cluster.dry_device", computes_on_another_device, "cluster.device", "only dry simulates another device"},
     {"parallel.nccl_ub", not_on_gpus, "cluster.device", "NCCL needs GPUs"},
     {"parallel.nccl_ub", slices_are_kept, "parallel.zero_stage",
      "from 1 on gradients are reduced through unregistered memory"},

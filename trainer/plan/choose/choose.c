@@ -77,7 +77,7 @@ static void replace(const struct choose_options *options, const char *const *key
                     const char *more, struct recipe_names *out)
 {
     char *words = text_copy(more), *rest = NULL;
-    out->list = calloc(options->override_count + RECIPE_MOST_CHOSEN + 2, sizeof *out->list);
+    out->list = calloc(options->override_count + RECIPE_MOST_CHOSEN + 3, sizeof *out->list);
     if (out->list == NULL)
         die(__FILE__, __LINE__, "choose", "out of memory for the overrides");
     for (size_t i = 0; i < options->override_count; i++)
@@ -92,8 +92,10 @@ static void replace(const struct choose_options *options, const char *const *key
 
 struct choosing {
     const struct choose_options *options;
-    const char *keys[RECIPE_MOST_CHOSEN + 1]; // and parallel.search
-    int count;                                // without parallel.search
+    bool layout;                              // parallel: auto
+    const char *keys[RECIPE_MOST_CHOSEN + 2]; // the axes, the data-parallel degree, parallel.search
+    int axes;                                 // keys that are searched
+    int count;                                // keys with a value in the choice: without parallel.search
     const char **overrides;                   // as given; with `best` also `auto` for what is not given
     size_t override_count;
 };
@@ -194,25 +196,30 @@ static enum status find_ranks(const struct choosing *choosing, const struct reci
                               struct problems *problems)
 {
     const struct recipe_cluster *cluster = &base->cluster;
-    const bool all = base->parallel.search == SEARCH_AUTO;
     struct cluster_profile *profile = NULL;
     if (cluster->profile == NULL) {
         problems_add(problems,
                      "%s: auto is chosen by a plan, which needs cluster.profile; add cluster.profile=NAME "
                      "(cuboid profile --list), or give a value",
-                     all ? "parallel" : choosing->keys[0]);
+                     choosing->layout ? "parallel" : choosing->keys[0]);
         return fail(BAD_RECIPE, "no cluster.profile");
     }
     TRY(profile_load(cluster->profile, &profile, problems));
-    const int devices = cluster->gpus_per_node > 0 ? cluster->gpus_per_node : profile->node.devices;
+    const bool on_cpu = profile->device.is_cpu; // its ranks are threads or processes: any number
+    const int devices = cluster->gpus_per_node > 0 ? cluster->gpus_per_node
+                        : on_cpu                   ? 0
+                                                   : profile->node.devices;
     profile_destroy(profile);
     *ranks = choosing->options->world_size;
     if (*ranks == 0)
         *ranks = (int64_t)cluster->nodes * devices * cluster->ranks_per_gpu;
-    if (*ranks > 0 || !all)
+    if (*ranks > 0 || !choosing->layout)
         return OK;
-    problems_add(problems, "parallel: auto needs the number of ranks; add cluster.nodes=N (and "
-                           "cluster.gpus_per_node), or start the program with a launcher");
+    problems_add(problems,
+                 "parallel: auto needs the number of ranks; add cluster.nodes=N%s, or start the program with "
+                 "a launcher",
+                 on_cpu ? " and cluster.gpus_per_node=N, the ranks of a node"
+                        : " (and cluster.gpus_per_node)");
     return fail(BAD_RECIPE, "no number of ranks");
 }
 
@@ -224,7 +231,7 @@ static enum status choose(struct choosing *choosing, const struct recipe *base, 
     int64_t ranks = 0;
     TRY(find_ranks(choosing, base, &ranks, problems));
     text_add(&yaml, "base: recipe\naxes:\n");
-    for (int i = 0; i < choosing->count; i++)
+    for (int i = 0; i < choosing->axes; i++)
         add_axis(base, ranks, choosing->keys[i], &yaml);
     enum status status = sweep_file_parse("auto", yaml.chars, yaml.length, &file, problems);
     text_free(&yaml);
@@ -250,9 +257,12 @@ static enum status find_and_choose(struct choosing *choosing, struct chosen *cho
     if (opened != OK)
         return opened == BAD_RECIPE ? OK : opened;
     const struct recipe *base = recipe_variants_base(variants);
-    choosing->count = recipe_variants_to_choose(variants, choosing->keys);
+    choosing->layout = base->parallel.search == SEARCH_AUTO;
+    choosing->axes = choosing->count = recipe_variants_to_choose(variants, choosing->keys);
+    if (choosing->layout && base->origin[row_of("parallel.data_parallel_size")].kind == FROM_DEFAULT)
+        choosing->keys[choosing->count++] = "parallel.data_parallel_size"; // the remaining ranks
     choosing->keys[choosing->count] = "parallel.search";
-    enum status status = choosing->count > 0 ? choose(choosing, base, chosen, problems) : OK;
+    enum status status = choosing->axes > 0 ? choose(choosing, base, chosen, problems) : OK;
     recipe_variants_close(variants);
     return status;
 }
@@ -264,9 +274,13 @@ static enum status load(const struct choosing *choosing, struct chosen *chosen, 
 {
     const struct choose_options *options = choosing->options;
     struct text more = {0};
-    if (choosing->count > 0)
-        text_add(&more, "%s parallel.search=none", chosen->keys.chars);
-    replace(options, choosing->keys, choosing->count > 0 ? choosing->count + 1 : 0, text_chars(&more),
+    if (choosing->axes > 0)
+        text_add(&more, "%s", chosen->keys.chars);
+    else if (choosing->count > 0)
+        text_add(&more, "parallel.data_parallel_size=auto");
+    if (choosing->axes > 0 || choosing->layout)
+        text_add(&more, " parallel.search=none");
+    replace(options, choosing->keys, more.length > 0 ? choosing->count + 1 : 0, text_chars(&more),
             &chosen->overrides);
     enum status status = (options->files ? recipe_load_with_files : recipe_load)(
         options->path, (const char *const *)chosen->overrides.list, chosen->overrides.count,
