@@ -100,7 +100,7 @@ def test_page(folder):
     expect("a plot with one point", {"svg", "circle"} <= page.names and "rect" in page.names, done)
     links = [value for name, value in page.attributes if name in ("src", "href")]
     expect("the page is self-contained", links == [], done)
-    check("a page that cannot be written", run(path, "--profile", "dgx-a100-80", "--html", folder), 1, err="cuboid:")
+    check("a page that cannot be written", run(path, "--profile", "dgx-a100-80", "--html", folder), 2, err="--html ")
 
 
 with tempfile.TemporaryDirectory() as temporary:

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "tools/cli/options.h"
+#include "tools/cli/output.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/table/table_argument.h"
 
@@ -191,6 +192,17 @@ static int fit(const struct arguments *arguments)
     return exit;
 }
 
+/* Before the fit, which may take long. */
+static enum status check_output(const struct arguments *arguments)
+{
+    const struct output out = {"profile fit", "-o", arguments->out};
+    const struct input inputs[] = {{"base profile", arguments->base}, {"base recipe", arguments->recipe}};
+    TRY(outputs_check(&out, 1, inputs, 2, "the report"));
+    for (int i = 0; i < arguments->table_count; i++)
+        TRY(outputs_check(&out, 1, &(struct input){"table", arguments->tables[i]}, 1, "the report"));
+    return OK;
+}
+
 /* Splits what is no option into tables, and overrides: the words with "=". */
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
@@ -213,7 +225,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     if (out->base == NULL)
         return fail(BAD_USAGE, "profile fit: no --base PROFILE given; cuboid profile --list has those with a "
                                "name");
-    return OK;
+    return check_output(out);
 }
 
 int profile_fit(int argc, char **argv)

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "tools/cli/options.h"
+#include "tools/cli/output.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/sweep/sweep_output.h"
 #include "tools/cli/sweep/sweep_run.h"
@@ -53,10 +54,11 @@ struct arguments {
 };
 
 /* Before the sweep, which may take long. */
-static enum status check_place(const char *option, const char *path)
+static enum status check_outputs(const struct arguments *arguments)
 {
-    const char *fault = path != NULL ? file_place_fault(path) : NULL;
-    return fault != NULL ? fail(BAD_USAGE, "%s %s %s", option, path, fault) : OK;
+    const struct output outputs[] = {{"sweep", "-o", arguments->csv}, {"sweep", "--html", arguments->html}};
+    const struct input inputs[] = {{"sweep", arguments->rest[0]}};
+    return outputs_check(outputs, 2, inputs, 1, "the report");
 }
 
 static enum status parse(int argc, char **argv, struct arguments *out)
@@ -92,8 +94,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
                         "%s: a sweep is planned with cluster.device=dry, and --run uses the device of the "
                         "recipe; set it there, or use cluster.dry_device to plan for another",
                         out->rest[i]);
-    TRY(check_place("-o", out->csv));
-    TRY(check_place("--html", out->html));
+    TRY(check_outputs(out));
     out->rest[out->rest_count++] = "cluster.device=dry";
     return OK;
 }

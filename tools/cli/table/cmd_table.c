@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "tools/cli/options.h"
+#include "tools/cli/output.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/table/table_argument.h"
 #include "tools/cli/table/table_output.h"
@@ -53,7 +54,11 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     for (int i = 1; i < out->rest_count; i++)
         if (strchr(out->rest[i], '=') == NULL)
             return fail(BAD_USAGE, "%s is not key=value; one table at a time", out->rest[i]);
-    return OK;
+    const struct output page = {"table", "--html", out->html};
+    const struct input inputs[] = {{"table", out->rest_count > 0 ? out->rest[0] : NULL},
+                                   {"base recipe", out->recipe},
+                                   {"cluster profile", out->profile}};
+    return outputs_check(&page, 1, inputs, 3, "the report");
 }
 
 static int list(void)
