@@ -5,7 +5,6 @@
 #include "layers/parameters/gradients.h"
 #include "schedules/edges.h"
 #include "schedules/look_ahead.h"
-#include "trainer/engine/stage_ops.h"
 #include "trainer/recipe/recipe.h"
 
 #include <stdlib.h>
@@ -226,7 +225,8 @@ static enum status run_ops(struct executor *e, const struct job *job, struct ten
 {
     const struct stage_ops ops = {
         .kind = job->action.kind, .stage = job->stage, .pass = &job->pass, .dx = gradient};
-    return stage_ops_run(&ops, e->graph);
+    const struct stage_ops_hook *hook = &e->config.hook;
+    return hook->run != NULL ? hook->run(hook->context, &ops, e->graph) : stage_ops_run(&ops, e->graph);
 }
 
 static enum status send_activation(struct executor *e, const struct job *job)

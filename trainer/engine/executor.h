@@ -22,6 +22,7 @@
 #include "schedules/peak.h"
 #include "trainer/engine/activations/activation_store.h"
 #include "trainer/engine/batches.h"
+#include "trainer/engine/stage_ops.h"
 #include "trainer/engine/timeline.h"
 
 struct recipe;
@@ -33,6 +34,7 @@ struct executor_config {
     const struct schedule *schedule; // with transfers; must outlive the executor
     const int *stage_first_layer;    // [stages + 1]
     bool training;                   // false: forward passes only, no gradient buffers
+    struct stage_ops_hook hook;      // of training steps
 };
 
 struct executor;

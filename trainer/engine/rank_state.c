@@ -150,6 +150,7 @@ static enum status create_executor(struct rank_state *w, bool training)
         .schedule = w->run->schedule,
         .stage_first_layer = w->run->stage_first_layer,
         .training = training,
+        .hook = {.run = w->run->hooks.ops, .context = w->run->hooks.context},
     };
     return executor_create(&config, &w->executor);
 }

@@ -36,6 +36,7 @@ struct hooks {
                                       int64_t step); // also over tensor ranks and tied weights
     enum status (*stepped)(void *context, struct rank_state *state, int64_t step,
                            const struct step_result *result);
+    enum status (*ops)(void *context, const struct stage_ops *ops, struct graph **graph); // stage_ops_hook
 };
 
 struct run {

@@ -11,6 +11,7 @@ struct dry_run_of_rank {
     struct run run;
     struct slot_use *slots;
     struct tape_recorder *recorder; // NULL: no tape
+    struct step_recorder *step;     // NULL: every action is run
     struct memory_plan *out;
 };
 
@@ -38,7 +39,14 @@ static enum status dry_step(struct world *world, void *argument)
 /* The hook `declared`: the device is open, nothing is enqueued. */
 static enum status observe(void *context, struct rank_state *state)
 {
-    return device_observe(state->device, tape_recorder_observer(context));
+    const struct dry_run_of_rank *s = context;
+    return device_observe(state->device, tape_recorder_observer(s->recorder));
+}
+
+static enum status run_ops(void *context, const struct stage_ops *ops, struct graph **graph)
+{
+    const struct dry_run_of_rank *s = context;
+    return step_recorder_run(s->step, ops, graph);
 }
 
 static enum status run_on_dry(const struct run *run, int rank, struct dry_run_of_rank *s)
@@ -48,7 +56,8 @@ static enum status run_on_dry(const struct run *run, int rank, struct dry_run_of
     s->run.data = NULL;
     s->run.hooks = (struct hooks){0};
     if (s->recorder != NULL)
-        s->run.hooks = (struct hooks){.context = s->recorder, .declared = observe};
+        s->run.hooks =
+            (struct hooks){.context = s, .declared = observe, .ops = s->step != NULL ? run_ops : NULL};
     if (device_traits(run->recipe->cluster.device)->computes)
         s->run.tracing = (struct tracing){.any = false}; // the run is traced, not its plan
     const struct who before = *who_am_i();               // no rank yet, and not in the simulated step
@@ -59,23 +68,48 @@ static enum status run_on_dry(const struct run *run, int rank, struct dry_run_of
 
 enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots, struct memory_plan *out)
 {
+    *out = (struct memory_plan){.pool_bytes = 0};
     return run_on_dry(run, rank, &(struct dry_run_of_rank){.slots = slots, .out = out});
 }
 
-enum status memory_plan_record(const struct run *run, int rank, struct slot_use *slots,
-                               struct memory_plan *out, struct tape **tape)
+/* s->step, of which `s` keeps what it counted. */
+static enum status run_recorded(const struct run *run, int rank, struct dry_run_of_rank *s)
 {
-    struct dry_run_of_rank s = {.slots = slots, .out = out};
-    TRY(tape_recorder_create(rank, &s.recorder));
-    enum status status = run_on_dry(run, rank, &s);
+    TRY(step_recorder_create(s->recorder, &s->step));
+    enum status status = run_on_dry(run, rank, s);
+    s->out->actions = step_recorder_counts(s->step);
+    step_recorder_destroy(s->step);
+    return status;
+}
+
+static enum status record(const struct run *run, int rank, bool repeats, struct dry_run_of_rank *s,
+                          struct tape **tape)
+{
+    *s->out = (struct memory_plan){.pool_bytes = 0};
+    TRY(tape_recorder_create(rank, &s->recorder));
+    enum status status = repeats ? run_recorded(run, rank, s) : run_on_dry(run, rank, s);
     struct tape *recorded = NULL;
-    enum status finished = tape_recorder_finish(s.recorder, &recorded);
+    enum status finished = tape_recorder_finish(s->recorder, &recorded);
     status = status != OK ? status : finished;
     if (status == OK)
         *tape = recorded;
     else
         tape_destroy(recorded);
     return status;
+}
+
+enum status memory_plan_record(const struct run *run, int rank, struct slot_use *slots,
+                               struct memory_plan *out, struct tape **tape)
+{
+    // A run that is traced shows all of its actions.
+    const bool traces = run->tracing.any && !device_traits(run->recipe->cluster.device)->computes;
+    return record(run, rank, !traces, &(struct dry_run_of_rank){.slots = slots, .out = out}, tape);
+}
+
+enum status memory_plan_record_all(const struct run *run, int rank, struct slot_use *slots,
+                                   struct memory_plan *out, struct tape **tape)
+{
+    return record(run, rank, false, &(struct dry_run_of_rank){.slots = slots, .out = out}, tape);
 }
 
 void memory_plan_advise(const struct recipe *recipe, struct text *out)

@@ -10,11 +10,13 @@
 #pragma once
 
 #include "trainer/engine/rank_state.h"
+#include "trainer/plan/tape/step_recorder.h"
 #include "trainer/plan/tape/tape.h"
 
 struct memory_plan {
     struct memory_use use;
-    size_t pool_bytes; // sufficient for every buffer and the gaps between them
+    size_t pool_bytes;                   // sufficient for every buffer and the gaps between them
+    struct step_recorder_counts actions; // how the tape was recorded
 };
 
 /* Plans a rank of the run's world. slots: [chunks][SLOT_LIFETIMES], or NULL. If the recipe's device
@@ -23,9 +25,12 @@ struct memory_plan {
 MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots,
                                       struct memory_plan *out);
 
-/* Same, and the tape of the step. */
+/* Same, and the tape of the step. Equal actions are run once (step_recorder.h). */
 MUST_USE enum status memory_plan_record(const struct run *run, int rank, struct slot_use *slots,
                                         struct memory_plan *out, struct tape **tape);
+/* The same tape, for tests: every action is run. */
+MUST_USE enum status memory_plan_record_all(const struct run *run, int rank, struct slot_use *slots,
+                                            struct memory_plan *out, struct tape **tape);
 
 /* Appends the keys that reduce the device memory of this recipe: "reduce it with
  * memory.recompute_granularity full, ...". */

@@ -2,40 +2,35 @@
 #include "trainer/plan/tape/tape.h"
 
 #include "parallel/observe_world.h"
+#include "trainer/plan/tape/tape_recorder.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEW = 16 };
-
-/* Without memory it stops, and reports that at the end. */
-struct tape_recorder {
-    struct tape *tape;
-    const struct stream **streams; // of the lanes
-    const struct comm **comms;     // of the groups
-    bool on, out_of_memory;
-    int64_t last_sequence; // of the last message
-    int next_op;           // where to look for the next op first
-};
-
 /* ---- lists that grow ---- */
 
-/* Makes room for one more of `each` bytes in a list of `count`; capacities are powers of two. */
-static bool grow(void **list, int count, size_t each)
+static size_t capacity_of(int count)
 {
-    bool full = count == 0 || (count >= FEW && (count & (count - 1)) == 0);
-    if (!full)
-        return true;
-    size_t capacity = count == 0 ? FEW : 2 * (size_t)count;
-    void *larger = realloc(*list, capacity * each);
+    enum { FEW = 16 };
+    size_t capacity = count == 0 ? 0 : FEW;
+    while (capacity < (size_t)count)
+        capacity *= 2;
+    return capacity;
+}
+
+bool tape_grow(void **list, int count, int more, size_t each)
+{
+    const size_t capacity = capacity_of(count), needed = (size_t)count + (size_t)more;
+    if (needed <= capacity || needed > INT_MAX)
+        return needed <= capacity;
+    void *larger = realloc(*list, capacity_of((int)needed) * each);
     if (larger == NULL)
         return false;
     *list = larger;
     return true;
 }
-
-#define GROW(list, count) grow((void **)&(list), (count), sizeof *(list))
 
 /* ---- lanes, actions, groups ---- */
 
@@ -46,23 +41,25 @@ static int lane_of(struct tape_recorder *r, const struct stream *stream)
     for (int i = 0; i < tape->lane_count; i++)
         if (r->streams[i] == stream)
             return i;
-    if (!GROW(tape->lanes, tape->lane_count) || !GROW(r->streams, tape->lane_count)) {
+    if (!GROW(tape->lanes, tape->lane_count, 1) || !GROW(r->streams, tape->lane_count, 1) ||
+        !GROW(r->recorded, tape->lane_count, 1)) {
         r->out_of_memory = true;
         return -1;
     }
     tape->lanes[tape->lane_count] = (struct tape_lane){.items = NULL};
     snprintf(tape->lanes[tape->lane_count].name, sizeof tape->lanes->name, "%s", stream->name);
     r->streams[tape->lane_count] = stream;
+    r->recorded[tape->lane_count] = NULL;
     return tape->lane_count++;
 }
 
 /* Actions come one after the other. */
-static int action_of(struct tape_recorder *r, const char *name)
+int tape_recorder_action(struct tape_recorder *r, const char *name)
 {
     struct tape *tape = r->tape;
     if (tape->action_count > 0 && strcmp(tape->actions[tape->action_count - 1].name, name) == 0)
         return tape->action_count - 1;
-    if (!GROW(tape->actions, tape->action_count)) {
+    if (!GROW(tape->actions, tape->action_count, 1)) {
         r->out_of_memory = true;
         return 0;
     }
@@ -77,7 +74,7 @@ static int group_of(struct tape_recorder *r, const struct comm *comm)
         if (r->comms[i] == comm)
             return i;
     int *ranks = malloc((size_t)comm->size * sizeof *ranks);
-    if (ranks == NULL || !GROW(tape->groups, tape->group_count) || !GROW(r->comms, tape->group_count)) {
+    if (ranks == NULL || !GROW(tape->groups, tape->group_count, 1) || !GROW(r->comms, tape->group_count, 1)) {
         free(ranks);
         r->out_of_memory = true;
         return 0;
@@ -103,7 +100,7 @@ static int op_of(struct tape_recorder *r, const struct op *op)
         if (op_record_equals(&tape->ops[r->next_op++], &record))
             return r->next_op - 1;
     }
-    if (!GROW(tape->ops, tape->op_count)) {
+    if (!GROW(tape->ops, tape->op_count, 1)) {
         r->out_of_memory = true;
         return 0;
     }
@@ -119,15 +116,23 @@ static bool is_collective(const struct tape_message *message)
 
 /* Counts this kind of message between this rank and the peer, or the group's collectives, in both cases as
  * the other ranks do: a collective follows unequal numbers of sends on the ranks of a group. */
-static int64_t number_of(const struct tape *tape, const struct tape_message *message)
+int64_t tape_recorder_number(struct tape_recorder *r, const struct tape_message *message)
 {
-    for (int i = tape->message_count - 1; i >= 0; i--) {
-        const struct tape_message *before = &tape->messages[i];
-        bool same = is_collective(message) ? is_collective(before)
-                                           : before->call == message->call && before->peer == message->peer;
-        if (same && before->group == message->group)
-            return before->number + 1;
+    const bool alone = is_collective(message);
+    for (int tried = 0; tried < r->counter_count; tried++) {
+        r->next_counter = r->next_counter < r->counter_count ? r->next_counter : 0;
+        struct message_counter *counter = &r->counters[r->next_counter];
+        if (counter->group == message->group &&
+            (alone ? counter->peer < 0 : counter->peer == message->peer && counter->call == message->call))
+            return ++counter->count;
+        r->next_counter++;
     }
+    if (!GROW(r->counters, r->counter_count, 1)) {
+        r->out_of_memory = true;
+        return 0;
+    }
+    r->counters[r->counter_count++] = (struct message_counter){
+        .group = message->group, .peer = alone ? -1 : message->peer, .call = message->call, .count = 1};
     return 1;
 }
 
@@ -143,11 +148,11 @@ static int message_of(struct tape_recorder *r, const struct observed_message *se
                 : seen->comm->ranks != NULL ? seen->comm->ranks[seen->peer]
                                             : seen->peer,
     };
-    message.number = number_of(tape, &message);
+    message.number = tape_recorder_number(r, &message);
     message.with_previous = tape->message_count > 0 && r->last_sequence == seen->sequence &&
                             tape->messages[tape->message_count - 1].group == message.group;
     r->last_sequence = seen->sequence;
-    if (!GROW(tape->messages, tape->message_count)) {
+    if (!GROW(tape->messages, tape->message_count, 1)) {
         r->out_of_memory = true;
         return 0;
     }
@@ -162,7 +167,7 @@ static void add_item(struct tape_recorder *r, int lane, struct tape_item item)
     if (lane < 0 || r->out_of_memory)
         return;
     struct tape_lane *at = &r->tape->lanes[lane];
-    if (!GROW(at->items, at->count)) {
+    if (!GROW(at->items, at->count, 1)) {
         r->out_of_memory = true;
         return;
     }
@@ -174,7 +179,7 @@ static void see(void *context, const struct observation *seen)
     struct tape_recorder *r = context;
     if (!r->on || r->out_of_memory || seen->stream == NULL)
         return;
-    const int lane = lane_of(r, seen->stream), action = action_of(r, seen->who->action);
+    const int lane = lane_of(r, seen->stream), action = tape_recorder_action(r, seen->who->action);
     struct tape_item item = {.action = action};
     switch (seen->what) {
     case OBSERVED_OP:
@@ -188,6 +193,8 @@ static void see(void *context, const struct observation *seen)
     case OBSERVED_RECORD:
         item.kind = TAPE_RECORD;
         item.index = (int)seen->event.at;
+        if (lane >= 0)
+            r->recorded[lane] = seen->event.stream;
         break;
     case OBSERVED_WAIT:
         item.kind = TAPE_WAIT;
@@ -235,6 +242,8 @@ enum status tape_recorder_finish(struct tape_recorder *recorder, struct tape **o
     const bool incomplete = recorder->out_of_memory;
     const int rank = tape->rank;
     free(recorder->streams);
+    free(recorder->recorded);
+    free(recorder->counters);
     free(recorder->comms);
     free(recorder);
     if (incomplete) {
