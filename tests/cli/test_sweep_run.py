@@ -102,6 +102,15 @@ def kill_and_resume(folder, times, arguments, count):
     return done
 
 
+def test_csv_alone(folder, text):
+    """The rows of runs are the runs, without their recipe: cuboid table plans what ran."""
+    with open(os.path.join(folder, "runs.csv"), "w", encoding="utf-8") as file:
+        file.write(text)
+    table = run(folder, "table", "runs.csv", "--profile", "./cpu.yaml", "--json")
+    errors = [row["predicted_bytes"] / row["printed_bytes"] - 1 for row in json.loads(table.stdout)["rows"]]
+    expect("runs --csv: memory as planned is as measured", max(map(abs, errors)) < 1e-3, table)
+
+
 def test_threads(folder):
     done = kill_and_resume(folder, 5, ["sweep.yaml", "--run", "0", "--steps", "4"], 16)
     pattern = r" 1 done +[0-9.e-]+ +[0-9.e-]+ +[-+][0-9.]+%  tp="
@@ -118,6 +127,11 @@ def test_threads(folder):
         steps = sorted(json.loads(line)["step_time_s"] for line in file.read().splitlines()[1:])
     expect("runs --csv: the median without the first step",
            len(rows) == 16 and abs(float(rows[0]["step_time_s"]) - steps[1]) < 1e-12 and len(steps) == 3, table)
+    test_csv_alone(folder, table.stdout)
+    os.rename(os.path.join(folder, "cpu.yaml"), os.path.join(folder, "moved.yaml"))
+    moved = run(folder, "runs", *(os.path.join(runs, name) for name in names))
+    expect("runs: without the profile that they had", moved.stdout.count("tp1 pp1") == 4, moved)
+    os.rename(os.path.join(folder, "moved.yaml"), os.path.join(folder, "cpu.yaml"))
     expect("runs: none", run(runs, "runs").returncode == 2 and run(runs, "runs", "nowhere").returncode == 1, table)
 
 

@@ -323,6 +323,10 @@ bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS]);
 /* The value of a key ("model.norm_epsilon"), as that text has it. The key is one of the table's. */
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out);
 
+/* What a plan reads and the columns of a published table do not have, as "key=value" words: all other keys of
+ * the model, and of the layout, precision and cluster those that are not the default. */
+void recipe_planned_text(const struct recipe *recipe, struct text *out);
+
 /* Its default, in the same form; false if it has none, or a derived one. */
 bool recipe_default_text(const char *key, struct text *out);
 

@@ -168,6 +168,61 @@ void recipe_key_text(const struct recipe *recipe, const char *key, struct text *
     value_text(recipe, &recipe_rows[row_of(key)], out);
 }
 
+/* ---- overrides ---- */
+
+/* Keys with a column (trainer/plan/rows/). */
+static bool has_column(const char *key)
+{
+    static const char *const keys[] = {"model.num_layers",
+                                       "model.hidden_size",
+                                       "model.num_attention_heads",
+                                       "model.ffn_hidden_size",
+                                       "model.vocab_size",
+                                       "model.seq_length",
+                                       "parallel.tensor_parallel_size",
+                                       "parallel.pipeline_parallel_size",
+                                       "parallel.data_parallel_size",
+                                       "parallel.sequence_parallel",
+                                       "parallel.zero_stage",
+                                       "memory.recompute_granularity",
+                                       "precision.params_dtype"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool is_planned(const struct recipe *recipe, const struct recipe_row *row)
+{
+    static const char *const sections[] = {"parallel", "pipeline", "precision", "memory"};
+    static const char *const others[] = {"cluster.nodes", "cluster.gpus_per_node", "cluster.ranks_per_gpu"};
+    if (row->type == ROW_BASE || row->unbuilt || has_column(row->key))
+        return false;
+    if (row_in_section(row, "model") || strcmp(row->key, "deterministic") == 0)
+        return true;
+    bool here = false;
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
+        here = here || row_in_section(row, sections[i]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        here = here || strcmp(row->key, others[i]) == 0;
+    return here && !value_is_default(recipe, row);
+}
+
+void recipe_planned_text(const struct recipe *recipe, struct text *out)
+{
+    for (int row = 0; row < recipe_row_count; row++) {
+        struct text value = {0};
+        if (!is_planned(recipe, &recipe_rows[row]))
+            continue;
+        value_text(recipe, &recipe_rows[row], &value);
+        text_add(out, "%s%s=", out->length > 0 ? " " : "", recipe_rows[row].key);
+        for (const char *at = text_chars(&value); *at != 0; at++)
+            if (*at != ' ') // of a list: words are separated by spaces
+                text_add_bytes(out, at, 1);
+        text_free(&value);
+    }
+}
+
 /* ---- the reference page ---- */
 
 static const char intro[] =

@@ -40,6 +40,18 @@ static char *reason_of(const struct problems *problems)
     return text_copy(fail_text());
 }
 
+/* Without the run's cluster profile if it is not there: its path may be relative to another folder. */
+static enum status load_recipe(const char *path, struct recipe **out, struct problems *problems)
+{
+    static const char *const none[] = {"cluster.profile=none"};
+    struct problems others = {0};
+    enum status status = recipe_load(path, NULL, 0, 0, out, problems);
+    if (status == BAD_RECIPE)
+        status = recipe_load(path, none, 1, 0, out, &others);
+    problems_free(&others);
+    return status;
+}
+
 static void read_run(const char *dir, struct compared *out)
 {
     struct problems problems = {0};
@@ -50,7 +62,7 @@ static void read_run(const char *dir, struct compared *out)
         return;
     }
     text_add(&path, "%s/recipe.yaml", dir);
-    if (recipe_load(path.chars, NULL, 0, 0, &out->recipe, &problems) != OK)
+    if (load_recipe(path.chars, &out->recipe, &problems) != OK)
         out->reason = reason_of(&problems);
     problems_free(&problems);
     text_free(&path);
@@ -114,6 +126,7 @@ static void add_row(const struct compared *run, struct text *out)
     published_set_text(&row, PUBLISHED_SOURCE, run->dir);
     published_set_text(&row, PUBLISHED_STATUS, "ok");
     published_set_recipe(&row, run->recipe);
+    recipe_planned_text(run->recipe, &row.cell[PUBLISHED_OVERRIDES]);
     published_set_number(&row, PUBLISHED_STEP_TIME_S, summary->step_s);
     published_set_number(&row, PUBLISHED_TFLOPS_PER_GPU, summary->tflops_per_rank);
     published_set_number(&row, PUBLISHED_TOKENS_PER_S_PER_GPU, summary->tokens_per_s / ranks);

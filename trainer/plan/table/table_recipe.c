@@ -74,7 +74,6 @@ static struct recipe *make(const struct table_options *options, const struct pub
     if (options->base.infers)
         row_recipe_infer(row, made);
     row_recipe_set(&made->overrides, "cluster.device=dry");
-    row_recipe_set(&made->overrides, "cluster.dry_device=cuda");
     if (options->profile != NULL)
         set_profile(&made->overrides, options->profile);
     for (size_t i = 0; i < options->override_count; i++)
