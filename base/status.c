@@ -87,7 +87,10 @@ static void publish(bool progress)
 
 void who_does(const char *action)
 {
-    snprintf(me.action, sizeof me.action, "%s", action);
+    // In every action of a dry run: faster than snprintf().
+    const size_t length = strnlen(action, sizeof me.action - 1);
+    memcpy(me.action, action, length);
+    me.action[length] = 0;
     me.waits[0] = 0;
     publish(true);
 }

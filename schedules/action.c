@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedules/action.h"
 
-#include <stdio.h>
+#include <string.h>
 
 const struct action_traits action_traits_of_kind[] = {
     [FORWARD] = {.text = "F", .computes = true, .forward = true},
@@ -16,10 +16,29 @@ const struct action_traits action_traits_of_kind[] = {
 _Static_assert(sizeof action_traits_of_kind / sizeof *action_traits_of_kind == ACTION_KIND_COUNT,
                "one row for each kind of action");
 
+/* Appends a decimal number; returns the end of the text. */
+static char *put_number(char *out, int number)
+{
+    char digits[12];
+    int count = 0;
+    unsigned left = number < 0 ? 0U - (unsigned)number : (unsigned)number;
+    do {
+        digits[count++] = (char)('0' + left % 10);
+        left /= 10;
+    } while (left > 0);
+    if (number < 0)
+        *out++ = '-';
+    while (count > 0)
+        *out++ = digits[--count];
+    return out;
+}
+
+/* Without snprintf(): a plan names every action of every rank. */
 const char *action_text(struct action action, char out[ACTION_CHARS])
 {
     bool known = action.kind >= 0 && action.kind < ACTION_KIND_COUNT;
-    snprintf(out, ACTION_CHARS, "%d%s%d", action.stage, known ? action_traits(action.kind)->text : "?",
-             action.microbatch);
+    char *end = put_number(out, action.stage);
+    end = stpcpy(end, known ? action_traits(action.kind)->text : "?");
+    *put_number(end, action.microbatch) = 0;
     return out;
 }

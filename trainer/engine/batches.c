@@ -28,7 +28,8 @@ enum status batches_create(struct device *device, int count, int64_t rows, int64
     struct offsets at = offsets_of(rows * seq_length);
     *out = (struct batches){.count = count, .rows = rows, .seq_length = seq_length, .batch_bytes = at.bytes};
     out->list = calloc((size_t)count, sizeof *out->list);
-    out->host = calloc((size_t)count, at.bytes);
+    out->host_count = device_computes(device) || count == 0 ? count : 1;
+    out->host = calloc((size_t)out->host_count, at.bytes);
     if (out->list == NULL || out->host == NULL)
         return fail(NO_MEMORY, "no memory for %d microbatches of %ld tokens", count,
                     (long)(rows * seq_length));
@@ -58,13 +59,18 @@ void batches_destroy(struct batches *batches)
     *batches = (struct batches){0};
 }
 
+static char *host_of(const struct batches *batches, int j)
+{
+    return batches->host + (size_t)(j % batches->host_count) * batches->batch_bytes;
+}
+
 /* Copies the arrays of the data into the host image of microbatch j. */
 static void pack(struct batches *batches, int j)
 {
     const struct batch_tokens *from = &batches->scratch;
     int64_t tokens = batches->rows * batches->seq_length;
     struct offsets at = offsets_of(tokens);
-    char *base = batches->host + (size_t)j * at.bytes;
+    char *base = host_of(batches, j);
     size_t narrow = (size_t)tokens * sizeof(int32_t);
     memcpy(base + at.token, from->tokens, narrow);
     memcpy(base + at.label, from->labels, narrow);
@@ -98,8 +104,7 @@ enum status batches_load(struct batches *batches, struct stream *stream, struct 
 void batches_count_tokens(const struct batches *batches, int j, double *out)
 {
     int64_t tokens = batches->rows * batches->seq_length;
-    const float *mask = (const float *)(const void *)(batches->host + (size_t)j * batches->batch_bytes +
-                                                      offsets_of(tokens).loss_mask);
+    const float *mask = (const float *)(const void *)(host_of(batches, j) + offsets_of(tokens).loss_mask);
     for (int64_t row = 0; row < batches->rows; row++) {
         out[row] = 0.0;
         for (int64_t t = row * batches->seq_length; t < (row + 1) * batches->seq_length; t++)

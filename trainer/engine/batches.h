@@ -11,7 +11,8 @@ struct batches {
     int count;                // capacity in microbatches
     int64_t rows, seq_length; // B and S of each microbatch
     struct buffer device;
-    char *host;         // host copy of `device`
+    char *host;         // host copy of `device`; one microbatch if the device does not compute
+    int host_count;     // microbatches of `host`
     size_t batch_bytes; // bytes per microbatch
     struct batch_tokens scratch;
     struct batch *list; // views into `device`, one per microbatch
