@@ -268,8 +268,12 @@ const char *seconds_text(double seconds, char out[NUMBER_CHARS])
         snprintf(out, NUMBER_CHARS, seconds < 10.0 ? "%.1f s" : "%.0f s", seconds);
     else if (seconds < 3600.0)
         snprintf(out, NUMBER_CHARS, "%d min %02d s", (int)seconds / 60, (int)seconds % 60);
-    else
+    else if (seconds < 172800.0)
         snprintf(out, NUMBER_CHARS, "%d h %02d min", (int)(seconds / 3600.0), (int)(seconds / 60.0) % 60);
+    else if (seconds < 8.64e8)
+        snprintf(out, NUMBER_CHARS, "%d days %02d h", (int)(seconds / 86400.0), (int)(seconds / 3600.0) % 24);
+    else
+        snprintf(out, NUMBER_CHARS, "%.3g days", seconds / 86400.0);
     return out;
 }
 

@@ -59,6 +59,8 @@ def test_help():
                           [command, QUICKSTART, "tp=2", "-h", "pp=2"], [command, "--nonsense", "--help"]]:
             done = run(*arguments)
             expect(" ".join(arguments), (done.returncode, done.stdout) == (0, page.stdout), done)
+    for arguments in [["profile", "fit", "--help"], ["help", "profile", "fit"], ["profile", "fit", "a.csv", "-h"]]:
+        check(" ".join(arguments), run(*arguments), 0, out="cuboid profile fit TABLE... --base")
     overview = run("--help")
     for arguments in [["help"], ["-h"], ["help", "help"], ["help", "--help"]]:
         done = run(*arguments)

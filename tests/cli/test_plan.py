@@ -8,6 +8,7 @@ PLANS: number of random recipes whose advice is applied, 2 by default."""
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,18 @@ def test_sums():
         expect("memory parts add up", sum(got["memory_bytes"].values()) - got["memory_bytes"]["host"] >=
                got["memory_peak_bytes"] > 0, got)
         expect("assumptions are listed", (got["assumed"] == "") == ("assume.attention=unfused" not in keys), got)
+
+
+def test_text():
+    """What a newcomer looks for: the peak, and why HFU is below MFU; how long all steps take."""
+    run = plan(GPT3, *ON_A100)
+    got = planned()
+    words = [f"(bf16): MFU {100 * got['mfu']:.1f} %, with causal attention {100 * got['mfu_causal']:.1f} %; HFU",
+             "of the peak of 312 TFLOP/s", f"training: 286102 steps in {int(got['train_time_s'] / 3600)} h ",
+             f", {got['gpu_hours']:.0f} GPU hours"]
+    expect("utilization and training time", all(word in run.stdout for word in words), (words, run))
+    done = plan(GPT3, *ON_A100, "train.train_iters=1000000000000")
+    expect("many days", re.search(r"steps in [0-9.]+e[+]06 days, ", done.stdout), done)
 
 
 def test_effects():
@@ -333,6 +346,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_critical_path()
     test_limits()
     test_sums()
+    test_text()
     test_effects()
     test_refusals(scratch)
 print(f"{len(failures)} failures")

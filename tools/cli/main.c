@@ -41,7 +41,7 @@ static const struct command {
     {"data", cmd_data, "prepare | inspect", "tokenize text into datasets, and inspect them"},
     {"recipe", cmd_recipe, "RECIPE [key=value ...]",
      "validate a recipe; print every key with its value and origin"},
-    {"profile", cmd_profile, "check NAME | fit TABLE... | --list", "check, list and fit cluster profiles"},
+    {"profile", cmd_profile, "check | fit | --list", "check, list and fit cluster profiles"},
     {"doctor", cmd_doctor, "[--profile FILE]", "report this machine's devices, libraries and speed"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
@@ -50,7 +50,7 @@ static void print_help(FILE *to)
 {
     fputs("cuboid trains GPTs on a data x tensor x pipeline parallel mesh, from one YAML recipe.\n\n", to);
     for (int i = 0; i < COMMAND_COUNT; i++)
-        fprintf(to, "  cuboid %-9s %-25s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+        fprintf(to, "  cuboid %-9s %-26s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
     fputs(
         "\n'cuboid COMMAND --help' for details; 'cuboid --version' for build options.\n"
         "key=value sets any recipe key by its dotted name (parallel.tensor_parallel_size=2, or tp=2).\n"
@@ -94,6 +94,15 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
+/* `word`: the next one, perhaps a subcommand with a help of its own. */
+static int print_help_of(const struct command *command, char *name, char *word)
+{
+    char help[] = "--help";
+    if (command->run == cmd_profile && strcmp(word, "fit") == 0)
+        return command->run(3, (char *[]){name, word, help, NULL});
+    return command->run(2, (char *[]){name, help, NULL});
+}
+
 static int refuse_command(const char *name)
 {
     const char *names[COMMAND_COUNT], *dot = strrchr(name, '.');
@@ -131,7 +140,7 @@ static int run(int argc, char **argv)
     if (command == NULL)
         return refuse_command(name);
     if (help || asks_for_help(argc - 1, argv + 1))
-        return command->run(2, (char *[]){name, (char[]){"--help"}, NULL});
+        return print_help_of(command, name, argc > (help ? 3 : 2) ? argv[help ? 3 : 2] : "");
     return command->run(argc - 1, argv + 1);
 }
 

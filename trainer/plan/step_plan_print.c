@@ -2,6 +2,7 @@
 #include "trainer/plan/step_plan.h"
 
 #include "trainer/plan/limits.h"
+#include "trainer/plan/model_flops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -122,6 +123,29 @@ static void print_messages(const struct step_plan *plan, FILE *to)
     fprintf(to, "\n");
 }
 
+/* Executed FLOPs leave out the masked half of attention, which MFU counts by convention: HFU may be below. */
+static void print_utilization(const struct step_plan *plan, FILE *to)
+{
+    const struct recipe *recipe = plan->run->recipe;
+    if (plan->mfu <= 0.0)
+        return;
+    fprintf(to, "of the peak of %.4g TFLOP/s (%s): MFU %.1f %%, with causal attention %.1f %%; HFU %.1f %%\n",
+            recipe->logging.peak_flops * 1e-12, recipe->kernels.tf32 ? "tf32" : recipe_dtype_name(recipe),
+            100.0 * plan->mfu, 100.0 * plan->mfu * model_causal_share(&recipe->model), 100.0 * plan->hfu);
+}
+
+static void print_training(const struct step_plan *plan, FILE *to)
+{
+    char time[NUMBER_CHARS];
+    const int64_t steps = plan->run->recipe->train.train_iters;
+    const double seconds = plan->step_s * (double)steps, hours = seconds * plan->run->mesh.world / 3600.0;
+    fprintf(to, "training: %lld step%s in %s", (long long)steps, steps == 1 ? "" : "s",
+            seconds_text(seconds, time));
+    if (!plan->profile->device.is_cpu)
+        fprintf(to, hours < 1e9 ? ", %.0f GPU hours" : ", %.3g GPU hours", hours);
+    fprintf(to, "\n");
+}
+
 static void print_times(const struct step_plan *plan, FILE *to)
 {
     char tokens[NUMBER_CHARS], needed[NUMBER_CHARS], there[NUMBER_CHARS];
@@ -130,11 +154,10 @@ static void print_times(const struct step_plan *plan, FILE *to)
             plan->cost.ranks_per_node == 1 ? "" : "s", plan->step_s);
     if (error > 0.0)
         fprintf(to, " (+- %.0f %%)", 100.0 * error);
-    fprintf(to, ", %s tokens/s, %.1f TFLOP/s per rank", count_text(plan->tokens_per_s, tokens),
-            plan->tflops_per_rank);
-    if (plan->mfu > 0.0)
-        fprintf(to, ", MFU %.1f %%, HFU %.1f %%", 100.0 * plan->mfu, 100.0 * plan->hfu);
-    fprintf(to, ", bubble %.1f %%\n", 100.0 * plan->bubble_fraction);
+    fprintf(to, ", %s tokens/s, %.4g TFLOP/s per rank, bubble %.1f %%\n",
+            count_text(plan->tokens_per_s, tokens), plan->tflops_per_rank, 100.0 * plan->bubble_fraction);
+    print_utilization(plan, to);
+    print_training(plan, to);
     print_breakdown(plan, to);
     if (plan->step->spans != NULL)
         print_critical_path(plan, to);

@@ -33,12 +33,13 @@ static void print_best(const struct sweep *sweep, int64_t top, FILE *to)
             "bubble", "memory");
     for (size_t i = 0; i < count; i++) {
         const struct sweep_layout *layout = &sweep->layouts[sweep->best[i]];
-        char step[NUMBER_CHARS], memory[NUMBER_CHARS];
+        char step[NUMBER_CHARS], memory[NUMBER_CHARS], tflops[NUMBER_CHARS];
         struct text text = {0};
         sweep_layout_text(sweep->file, layout->number, &text);
         snprintf(step, sizeof step, "%.4g", layout->step_s);
-        print_line(to, "%4zu %10s %10.0f %9.1f %6.1f%% %6.1f%% %11s  %s", i + 1, step, layout->tokens_per_s,
-                   layout->tflops_per_rank, 100.0 * layout->mfu, 100.0 * layout->bubble_fraction,
+        snprintf(tflops, sizeof tflops, "%.4g", layout->tflops_per_rank);
+        print_line(to, "%4zu %10s %10.0f %9s %6.1f%% %6.1f%% %11s  %s", i + 1, step, layout->tokens_per_s,
+                   tflops, 100.0 * layout->mfu, 100.0 * layout->bubble_fraction,
                    bytes_text(layout->needed_bytes, memory), text.chars);
         text_free(&text);
     }
