@@ -77,6 +77,10 @@ def test_effects():
     expect("unfused attention is slower", unfused["breakdown_s"]["attention"] > 1.5 * own["breakdown_s"]["attention"],
            unfused)
     expect("and stores its scores", unfused["memory_peak_bytes"] > own["memory_peak_bytes"], unfused)
+    norm, activation = planned("assume.norm=unfused"), planned("assume.activation=unfused")
+    expect("unfused norms store their input in fp32", norm["memory_bytes"]["activations"] > own["memory_bytes"]["activations"], norm)
+    expect("gelu stores nothing more", activation["memory_bytes"]["activations"] == own["memory_bytes"]["activations"],
+           activation)
     late = planned("assume.overlap=none", "parallel.zero_stage=0")
     early = planned("assume.overlap=grad", "parallel.zero_stage=0")
     expect("messages after the backward pass are exposed", late["breakdown_s"]["dp"] > 1.2 * early["breakdown_s"]["dp"],

@@ -488,6 +488,8 @@ static struct memory_assume memory_assumed(const struct recipe *recipe)
         out.unfused_attention = true;
         out.stored_masks = recipe->model.attention_dropout > 0.0 || out.stored_masks;
     }
+    out.unfused_norm = assume->norm == ASSUME_UNFUSED;
+    out.unfused_activation = assume->activation == ASSUME_UNFUSED;
     if (assume->gradient_dtype != ASSUME_DTYPE_OWN)
         out.gradient = assume->gradient_dtype == ASSUME_DTYPE_BF16 ? 2 : 4;
     if (optimizer > 0) {

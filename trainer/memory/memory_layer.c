@@ -83,6 +83,12 @@ static void add_norm(const struct memory_shape *s, struct memory_items *items)
         add_statistic(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "norm: mean", local_of(s));
         add_statistic(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "norm: 1 / deviation", local_of(s));
     }
+    if (s->assume.unfused_norm) {
+        add_statistic(s, items, KEEP_UNTIL_BACKWARD_INPUT, RECOMPUTE_NORM, "norm: input in fp32",
+                      local_of(s) * hidden);
+        add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, RECOMPUTE_NORM, "norm: before the weight",
+                 local_of(s) * hidden);
+    }
     add_statistic(s, items, KEEP_INPUT_TO_WEIGHT, 0, "norm: gradient of the weight", hidden);
     add_statistic(s, items, KEEP_INPUT_TO_WEIGHT, 0, "norm: gradient of the bias", hidden);
 }
@@ -126,6 +132,9 @@ static void add_mlp(const struct memory_shape *s, struct memory_items *items)
     int64_t features = tokens_of(s) * s->model->ffn_hidden_size / s->tp;
     int64_t before = tokens_of(s) * before_of(s);
     add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "mlp: before the activation", before);
+    if (s->assume.unfused_activation && s->model->activation == SWIGLU)
+        add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, RECOMPUTE_ACTIVATION, "mlp: silu of the gate",
+                 features);
     add_item(s, items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_ACTIVATION, "mlp: after the activation",
              features);
     add_item(s, items, KEEP_INPUT_TO_WEIGHT, 0, "gradient before the activation", before);

@@ -20,10 +20,12 @@ struct memory_assume {
     int activation, weight, gradient, master, moment; // master 0: no master weights, the weights themselves
                                                       // are updated
     int logits;                                       // 0: as activations
-    int statistic;          // sums over rows and tokens: always fp32 in this program
-    bool unfused_attention; // stores the probabilities before and after dropout instead of log-sum-exps
-    bool stored_masks;      // stores the mask of every dropout, one byte per element
-    bool large_only;        // ignores means and deviations of the norms, and does not round up to 64 bytes
+    int statistic;           // sums over rows and tokens: always fp32 in this program
+    bool unfused_attention;  // stores the probabilities before and after dropout instead of log-sum-exps
+    bool unfused_norm;       // stores its input in fp32, and its result before the weight
+    bool unfused_activation; // of SwiGLU: stores silu(gate)
+    bool stored_masks;       // stores the mask of every dropout, one byte per element
+    bool large_only;         // ignores means and deviations of the norms, and does not round up to 64 bytes
 };
 extern const struct memory_assume memory_of_program, memory_of_papers;
 /* This program with activations and weights of dtype `working`, and updates in dtype `main`. */
