@@ -17,7 +17,7 @@ static const char usage[] =
 static int list(void)
 {
     for (size_t i = 0; profile_shipped_name(i) != NULL; i++)
-        printf("%-14s %s\n", profile_shipped_name(i), profile_shipped_description(i));
+        printf("%-19s %s\n", profile_shipped_name(i), profile_shipped_description(i));
     return 0;
 }
 

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fits the profiles of clusters with published step times, and writes recipes/clusters/NAME.yaml.
+
+    tools/dev/fit_clusters.py CUBOID [NAME ...]      writes the profiles, and docs/fits/NAME.txt
+
+The fit begins with NAME-sheet: data sheet and estimates. With names: only these."""
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TABLES = {
+    "selene": ["narayanan2021", "korthikanti2022"],
+    "hagemann2023": ["hagemann2023"],
+    "zero-bubble": ["zero-bubble"],
+    "jean-zay": ["bloom"],
+    "megascale": ["megascale"],
+    "eos": ["megatron-h100"],
+    "llama3-h100": ["llama3"],
+}
+PARAMETER = re.compile(r"^([a-z][a-z0-9_]+) +(\S+) +(\S+) +(\d+) %(  at a bound)?")
+
+
+def fitted(cuboid, name):
+    """The command, its output, and what the profile has of it."""
+    command = ["profile", "fit", *TABLES[name], "--base", f"{name}-sheet"]
+    done = subprocess.run([cuboid, *command], stdout=subprocess.PIPE, text=True, check=True)
+    found = [match for match in map(PARAMETER.match, done.stdout.splitlines()) if match]
+    errors = re.search(r"^all +(\d+) +\S+ +\S+ +(\S+)", done.stdout, re.M)
+    return " ".join(["cuboid", *command]), done.stdout, found, errors
+
+
+def write(path, text):
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".new", path)
+
+
+def fit(cuboid, name):
+    command, output, found, errors = fitted(cuboid, name)
+    with open(os.path.join(ROOT, "recipes", "clusters", f"{name}-sheet.yaml"), encoding="utf-8") as file:
+        description = re.search(r'^description: "(.*), not fitted"$', file.read(), re.M).group(1)
+    changed = [match for match in found if match[2] != match[3]]
+    bounds = ", ".join(match[1] for match in found if match[5])
+    lines = [f"# {name}, fitted to published step times: docs/fits/{name}.txt. Written by tools/dev/fit_clusters.py.",
+             f"base: {name}-sheet", f"name: {name}", f'description: "{description}"', "", "model:",
+             *(f"  {match[1]}: {match[3]}" for match in changed), "", "fit:",
+             f"  error_fraction: {float(errors[2]) / 100:.3g}", f"  rows: {errors[1]}", f"  at_bound: [{bounds}]"]
+    write(os.path.join(ROOT, "recipes", "clusters", f"{name}.yaml"), "\n".join(lines) + "\n")
+    write(os.path.join(ROOT, "docs", "fits", f"{name}.txt"), f"$ {command}\n{output}")
+    print(f"{name}: {errors[1]} rows, median error {errors[2]} %", flush=True)
+
+
+def main():
+    os.makedirs(os.path.join(ROOT, "docs", "fits"), exist_ok=True)
+    for name in sys.argv[2:] or TABLES:
+        fit(os.path.abspath(sys.argv[1]), name)
+
+
+main()
