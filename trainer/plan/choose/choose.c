@@ -50,8 +50,6 @@ static void add_axis(const struct recipe *base, int64_t ranks, const char *key, 
         text_add(out, "1f1b, interleaved, zb-h1, zb-v");
     else if (strcmp(key, "pipeline.virtual_stages") == 0)
         text_add(out, "1, 2, 4");
-    else
-        CHECK(!"a key without values");
     text_add(out, "]\n");
 }
 

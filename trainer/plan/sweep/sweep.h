@@ -49,7 +49,7 @@ struct sweep_options {
     const char *const *overrides; // of the base recipe
     size_t override_count;
     int world_size; // the launcher's number of ranks; 0: alone
-    int64_t best; // so many layouts are to be found; 0: all are planned
+    int64_t best;   // so many layouts are to be found; 0: all are planned
     void (*progress)(void *context, enum sweep_phase phase, int64_t done, int64_t count); // NULL: none
     void *context;
 };
