@@ -123,3 +123,8 @@ bool gradients_communicates(const struct gradients *g, bool is_last)
 {
     return g->ops->communicates(g, is_last);
 }
+
+struct layer_arena *gradients_arena(struct gradients *g)
+{
+    return g->ops->arena != NULL ? g->ops->arena(g) : NULL;
+}

@@ -43,6 +43,7 @@ struct gradients_ops {
     enum status (*mark_ready)(struct gradients *gradients, struct stream *compute,
                               const struct held_layer *layer);
     enum status (*finish_reduce)(struct gradients *gradients, struct stream *compute);
+    struct layer_arena *(*arena)(struct gradients *gradients); // NULL: none
 };
 extern const struct gradients_ops gradients_bucketed, gradients_sharded;
 
@@ -70,3 +71,6 @@ MUST_USE enum status gradients_finish_reduce(struct gradients *gradients, struct
 
 /* Returns true if gradients_end() starts communication. */
 bool gradients_communicates(const struct gradients *gradients, bool is_last);
+
+/* The buffers of a layer's gradients, for plans; NULL with ZeRO stages 0 and 1. */
+struct layer_arena *gradients_arena(struct gradients *gradients);

@@ -95,6 +95,11 @@ static enum status finish_reduce(struct gradients *g, struct stream *compute)
                : OK;
 }
 
+static struct layer_arena *arena(struct gradients *g)
+{
+    return &((struct sharded_gradients *)g)->arena;
+}
+
 const struct gradients_ops gradients_sharded = {
     .bytes = sizeof(struct sharded_gradients),
     .open = open_sharded,
@@ -103,4 +108,5 @@ const struct gradients_ops gradients_sharded = {
     .begin = begin,
     .end = end,
     .finish_reduce = finish_reduce,
+    .arena = arena,
 };

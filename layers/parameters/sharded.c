@@ -100,6 +100,11 @@ enum status weights_acquire(struct weights *weights, struct stream *compute, int
     return gather_ahead(s, index, next);
 }
 
+struct layer_arena *weights_arena(const struct weights *weights)
+{
+    return weights->sharded != NULL ? &weights->sharded->arena : NULL;
+}
+
 enum status weights_release(struct weights *weights, struct stream *compute, int layer)
 {
     struct sharded *s = weights->sharded;

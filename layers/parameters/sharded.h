@@ -23,3 +23,6 @@ void sharded_destroy(struct sharded *sharded); // accepts NULL; synchronizes fir
  * */
 MUST_USE enum status weights_acquire(struct weights *weights, struct stream *compute, int layer, int next);
 MUST_USE enum status weights_release(struct weights *weights, struct stream *compute, int layer);
+
+/* The buffers of gathered layers, for plans; NULL without ZeRO stage 3. */
+struct layer_arena *weights_arena(const struct weights *weights);

@@ -167,8 +167,8 @@ static const struct {
     {"pp=2 pipeline.schedule=interleaved", 20, 236},
     {"pp=2 pipeline.schedule=dualpipe", 22, 108},
     {"dp=2 pp=2 parallel.zero_stage=1", 22, 106},
-    {"dp=2 pp=2 parallel.zero_stage=2", 74, 54},
-    {"dp=2 parallel.zero_stage=3", 64, 0},
+    {"dp=2 pp=2 parallel.zero_stage=2", 26, 102},
+    {"dp=2 parallel.zero_stage=3", 14, 50},
 };
 
 static bool check_table(const struct tiny *tiny)

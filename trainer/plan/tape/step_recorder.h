@@ -5,8 +5,8 @@
  *
  * An action is repeated only if it has no effect but what it enqueues:
  *   - not the last backward pass of a chunk, after which its gradients are reduced
- *   - not with ZeRO stages 2 and 3 where it gathers or reduces layers, whose buffers rotate
- *   - not if it waits for an event from before its beginning
+ *   - with ZeRO stages 2 and 3, if the rotating buffers are in the same state (arena_state.h)
+ *   - not if it waits for an event from before its beginning, except for those of these buffers
  *   - not if memory is allocated or freed between the two: scratch memory grows with the first actions. */
 #pragma once
 

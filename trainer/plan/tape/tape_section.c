@@ -10,12 +10,20 @@
 struct section_lane {
     int begin, end;
     int first_event, events; // recorded in the section; the number of the first of them
+    int difference;          // of the numbers of events, in the last repetition
+};
+
+/* An event from before the section, of this step. */
+struct outer_event {
+    int lane, number;
 };
 
 struct tape_section {
     struct section_lane *lanes;
     int lane_count, item_count;
     int first_message, message_count;
+    struct outer_event outer[TAPE_SECTION_OUTER];
+    int outer_count;
 };
 
 /* ---- its extent ---- */
@@ -66,16 +74,42 @@ static void count_events(const struct tape_lane *lane, struct section_lane *out)
             out->first_event = lane->items[i].index;
 }
 
-static bool waits_inside(const struct tape_section *section, const struct tape_lane *lane,
-                         const struct section_lane *range)
+static bool is_inside(const struct section_lane *lane, int number)
+{
+    return number >= lane->first_event && number - lane->first_event < lane->events;
+}
+
+/* The place of an event among the outer ones; -1: none of them. */
+static int outer_at(const struct tape_section *section, int lane, int number)
+{
+    for (int i = 0; i < section->outer_count; i++)
+        if (section->outer[i].lane == lane && section->outer[i].number == number)
+            return i;
+    return -1;
+}
+
+/* Whether the lane recorded the event in this step. */
+static bool is_of_step(const struct tape_lane *lane, int number)
+{
+    for (int i = 0; i < lane->count; i++)
+        if (lane->items[i].kind == TAPE_RECORD)
+            return number >= lane->items[i].index;
+    return false;
+}
+
+/* False: there are too many. */
+static bool add_outer(const struct tape *tape, struct tape_section *section, const struct tape_lane *lane,
+                      const struct section_lane *range)
 {
     for (int i = range->begin; i < range->end; i++) {
         const struct tape_item *item = &lane->items[i];
-        if (item->kind != TAPE_WAIT)
+        if (item->kind != TAPE_WAIT || is_inside(&section->lanes[item->lane], item->index) ||
+            outer_at(section, item->lane, item->index) >= 0 ||
+            !is_of_step(&tape->lanes[item->lane], item->index))
             continue;
-        const struct section_lane *from = &section->lanes[item->lane];
-        if (from->events == 0 || item->index < from->first_event)
+        if (section->outer_count == TAPE_SECTION_OUTER)
             return false;
+        section->outer[section->outer_count++] = (struct outer_event){item->lane, item->index};
     }
     return true;
 }
@@ -92,9 +126,29 @@ bool tape_section_end(const struct tape_recorder *recorder, struct tape_section 
         count_events(&tape->lanes[i], &section->lanes[i]);
     }
     for (int i = 0; i < tape->lane_count; i++)
-        if (!waits_inside(section, &tape->lanes[i], &section->lanes[i]))
+        if (!add_outer(tape, section, &tape->lanes[i], &section->lanes[i]))
             return false;
     return true;
+}
+
+int tape_section_outer(const struct tape_recorder *recorder, const struct tape_section *section,
+                       struct event out[TAPE_SECTION_OUTER])
+{
+    for (int i = 0; i < section->outer_count; i++)
+        out[i] = (struct event){.stream = recorder->recorded[section->outer[i].lane],
+                                .at = (uint64_t)section->outer[i].number};
+    return section->outer_count;
+}
+
+bool tape_section_event(const struct tape_recorder *recorder, const struct tape_section *section,
+                        struct event *event)
+{
+    for (int i = 0; i < section->lane_count; i++)
+        if (recorder->recorded[i] == event->stream && is_inside(&section->lanes[i], (int)event->at)) {
+            event->at += (uint64_t)section->lanes[i].difference;
+            return true;
+        }
+    return false;
 }
 
 /* ---- repetition ---- */
@@ -113,20 +167,28 @@ static bool repeat_messages(struct tape_recorder *r, const struct tape_section *
     return !r->out_of_memory;
 }
 
-/* Records as many events as the section. Returns the difference between the new numbers and the old. */
-static int repeat_events(struct stream *stream, const struct section_lane *range)
+/* Records as many events as the section. */
+static void repeat_events(struct stream *stream, struct section_lane *range)
 {
-    int difference = 0;
     for (int i = 0; i < range->events; i++) {
         const struct event event = stream_record(stream);
         if (i == 0)
-            difference = (int)event.at - range->first_event;
+            range->difference = (int)event.at - range->first_event;
     }
-    return difference;
+}
+
+static int repeat_wait(const struct tape_section *section, const struct tape_item *item,
+                       const struct event *outer)
+{
+    const struct section_lane *lane = &section->lanes[item->lane];
+    if (is_inside(lane, item->index))
+        return item->index + lane->difference;
+    const int at = section->outer_count > 0 ? outer_at(section, item->lane, item->index) : -1;
+    return at >= 0 ? (int)outer[at].at : item->index;
 }
 
 static bool repeat_items(struct tape_recorder *r, const struct tape_section *section, int lane,
-                         const int *event_difference, int message_difference, int action)
+                         const struct event *outer, int message_difference, int action)
 {
     struct tape_lane *to = &r->tape->lanes[lane];
     const struct section_lane *range = &section->lanes[lane];
@@ -138,32 +200,27 @@ static bool repeat_items(struct tape_recorder *r, const struct tape_section *sec
         if (item.kind == TAPE_MESSAGE)
             item.index += message_difference;
         else if (item.kind == TAPE_RECORD)
-            item.index += event_difference[lane];
+            item.index += range->difference;
         else if (item.kind == TAPE_WAIT)
-            item.index += event_difference[item.lane];
+            item.index = repeat_wait(section, &item, outer);
         to->items[to->count++] = item;
     }
     return true;
 }
 
-void tape_section_repeat(struct tape_recorder *r, const struct tape_section *section)
+void tape_section_repeat(struct tape_recorder *r, struct tape_section *section, const struct event *outer)
 {
-    int *event_difference = calloc((size_t)section->lane_count + 1, sizeof *event_difference);
     const int message_difference = r->tape->message_count - section->first_message;
-    if (section->item_count == 0 || r->out_of_memory || event_difference == NULL) {
-        r->out_of_memory = r->out_of_memory || event_difference == NULL;
-        free(event_difference);
+    if (section->item_count == 0 || r->out_of_memory)
         return;
-    }
     const int action = tape_recorder_action(r, who_am_i()->action);
     const bool on = r->on;
     r->on = false; // the new events are those of the items
     for (int lane = 0; lane < section->lane_count; lane++)
-        event_difference[lane] = repeat_events(r->recorded[lane], &section->lanes[lane]);
+        repeat_events(r->recorded[lane], &section->lanes[lane]);
     r->on = on;
     bool good = repeat_messages(r, section);
     for (int lane = 0; lane < section->lane_count && good; lane++)
-        good = repeat_items(r, section, lane, event_difference, message_difference, action);
+        good = repeat_items(r, section, lane, outer, message_difference, action);
     r->out_of_memory = r->out_of_memory || !good;
-    free(event_difference);
 }

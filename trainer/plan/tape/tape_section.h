@@ -6,8 +6,8 @@
  *     recorded   gemm, all_reduce tp number 7, record 3, wait 3      1F2
  *     repeated   gemm, all_reduce tp number 9, record 5, wait 5      1F3
  *
- * Caution: valid only if the program would have enqueued the same again, and keeps nothing of what it
- * enqueued in the section, such as an event. */
+ * Caution: valid only if the program would have enqueued the same again. What it keeps of the section, such
+ * as an event, has to be replaced by the caller. */
 #pragma once
 
 #include "trainer/plan/tape/tape.h"
@@ -17,8 +17,19 @@ struct tape_section;
 MUST_USE enum status tape_section_begin(const struct tape_recorder *recorder, struct tape_section **out);
 void tape_section_destroy(struct tape_section *section); // takes NULL
 
-/* Ends a section. False if it cannot be repeated: it waits for an event from before its beginning. */
+/* Ends a section. False if it cannot be repeated: it waits for too many events from before its beginning. */
 MUST_USE bool tape_section_end(const struct tape_recorder *recorder, struct tape_section *section);
 
-/* Records it again, for the current action. Advances the events of the streams. */
-void tape_section_repeat(struct tape_recorder *recorder, const struct tape_section *section);
+/* The events of this step from before its beginning for which it waits. Those from before the step stay. */
+enum { TAPE_SECTION_OUTER = 4 };
+int tape_section_outer(const struct tape_recorder *recorder, const struct tape_section *section,
+                       struct event out[TAPE_SECTION_OUTER]);
+
+/* Records it again, for the current action. Advances the events of the streams. outer: the events for which
+ * it waits now, in the order of tape_section_outer(). */
+void tape_section_repeat(struct tape_recorder *recorder, struct tape_section *section,
+                         const struct event *outer);
+
+/* What an event of the section has become in its last repetition. False if it is none of the section's. */
+bool tape_section_event(const struct tape_recorder *recorder, const struct tape_section *section,
+                        struct event *event);
