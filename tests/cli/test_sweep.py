@@ -150,6 +150,16 @@ def test_refusals(folder):
     done = run("sweep", path)
     check("a value and a key", done, 2, err="sweep.yaml:3: axes: parallel.tensor_parallel_size \"x\" is not an integer")
     expect("both are reported", "sweep.yaml:4: axes: unknown key depth" in done.stderr, done)
+    for key, meant in (("zero_stge", "parallel.zero_stage"),
+                       ("parallel.tensor_paralel_size", "parallel.tensor_parallel_size"),
+                       ("micro_batch_size", "train.micro_batch_size"), ("qqqqqq", None)):
+        check(f"axis {key}", run("sweep", write(folder, {key: ["1"]})), 2,
+              err=f"did you mean {meant}?" if meant else "the keys are those of docs/recipe.md")
+    for constraint, word in (("tp / 0 <= 1", "divides by 0"), ("pipeline.schedule != gpip", "can never hold or fail"),
+                             ("ranks == many", "compares the number ranks with many"), ("tp == two", "not an integer")):
+        check(constraint, run("sweep", write(folder, {"tp": ["1"]}, [constraint])), 2, err=word)
+    done = run("sweep", write(folder, {"tp": ["1"]}, ["tp / 0 <= 1"]))
+    check("one problem", done, 2, err="sweep.yaml: 1 problem\n")
     check("no sweep", run("sweep"), 2, err="no sweep given")
     check("a sweep that does not exist", run("sweep", path + ".none"), 2, err="sweep.yaml.none")
     path = write(folder, {"tp": ["1"]})

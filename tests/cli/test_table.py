@@ -68,10 +68,10 @@ def test_file(folder):
     expect("an impossible layout", "5 GPUs are not tp 2 x pp 2 x cp 1 x dp 1 = 4" in done.stdout, done)
     done = run(path, "--profile", "dgx-a100-80", "memory.recompute_granularity=full")
     check("a key for all rows", done, 0, out="1f1b full")
-    check("a key that does not exist", run(path, "--profile", "dgx-a100-80", "model.depth=3"), 1,
-          out="unknown key model.depth")
+    check("a key that does not exist", run(path, "--profile", "dgx-a100-80", "model.depth=3"), 2,
+          err="unknown key model.depth")
     check("a base that does not exist", run(path, "--recipe", os.path.join(folder, "none.yaml"), "--profile", "selene"),
-          1, out="none.yaml")
+          2, err="none.yaml")
     check("the base of a named table", run(path, "--recipe", "llama3"), 0, out="on llama3-h100")
     check("a file that does not exist", run(os.path.join(folder, "none.csv")), 2, err="none.csv")
     path = write(folder, HEADER.replace("layers", "depth") + ROW)
@@ -100,6 +100,14 @@ def test_page(folder):
     expect("a plot with one point", {"svg", "circle"} <= page.names and "rect" in page.names, done)
     links = [value for name, value in page.attributes if name in ("src", "href")]
     expect("the page is self-contained", links == [], done)
+    for arguments, word in ((["--recipe", "none.yaml"], "--recipe none.yaml: No such file"),
+                            (["--profile", "none"], "profile none"),
+                            (["trian.train_iters=5"], "did you mean train.train_iters?")):
+        done = run(path, *arguments)
+        check(f"{arguments}: reported once", done, 2, err=word)
+        expect(f"{arguments}: no row is planned", done.stdout == "", done)
+    empty = write(folder, HEADER)
+    check("no rows", run(empty), 2, err="no rows")
     check("a page that cannot be written", run(path, "--profile", "dgx-a100-80", "--html", folder), 2, err="--html ")
 
 

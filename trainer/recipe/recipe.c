@@ -25,19 +25,6 @@ struct layer {
 
 /* ---- unknown keys ---- */
 
-/* The row, of any section, with the nearest name. */
-static int row_near(const char *name)
-{
-    const char *names[RECIPE_MOST_ROWS] = {NULL};
-    for (int i = 0; i < recipe_row_count; i++)
-        names[i] = row_name(&recipe_rows[i]);
-    const char *near = nearest_name(name, names, (size_t)recipe_row_count);
-    for (int i = 0; i < recipe_row_count && near != NULL; i++)
-        if (names[i] == near)
-            return i;
-    return -1;
-}
-
 /* The names of a section's keys, and at the top those of the sections. */
 static size_t names_of(const char *section, const char *names[RECIPE_MOST_ROWS + RECIPE_MOST_SECTIONS])
 {
@@ -532,7 +519,8 @@ static enum status load(const char *path, const char *text, const char *const *o
         recipe_destroy(loader.recipe);
     recipe_loader_free(&loader);
     return problems->errors == before ? OK
-                                      : fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors - before);
+                                      : fail(BAD_RECIPE, "%s: %zu problem%s", path, problems->errors - before,
+                                             problems->errors - before == 1 ? "" : "s");
 }
 
 enum status recipe_load(const char *path, const char *const *overrides, size_t override_count, int world_size,

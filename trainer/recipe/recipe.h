@@ -315,6 +315,9 @@ void recipe_resolved_text(const struct recipe *recipe, struct text *out);
  * pointer. */
 const char *recipe_key(const char *name);
 
+/* The main name of the key that an unknown one may mean; NULL when none is near. */
+const char *recipe_key_near(const char *name);
+
 /* The key for an option of another program: "tp" for "--tp=2" (as it is spelled there), "optimizer.lr" for
  * "--lr". False if there is none. */
 enum { RECIPE_KEY_CHARS = 64 };

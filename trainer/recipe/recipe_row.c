@@ -119,6 +119,26 @@ int row_called(const char *name)
     return -1;
 }
 
+int row_near(const char *name)
+{
+    const char *names[RECIPE_MOST_ROWS] = {NULL};
+    for (int i = 0; i < recipe_row_count; i++)
+        names[i] = row_name(&recipe_rows[i]);
+    const char *near = nearest_name(name, names, (size_t)recipe_row_count);
+    for (int i = 0; i < recipe_row_count && near != NULL; i++)
+        if (names[i] == near)
+            return i;
+    return -1;
+}
+
+const char *recipe_key_near(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    int row = row_called(dot != NULL ? dot + 1 : name);
+    row = row < 0 ? row_near(dot != NULL ? dot + 1 : name) : row;
+    return row >= 0 ? recipe_rows[row].key : NULL;
+}
+
 bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS])
 {
     const char *name = argument + strspn(argument, "-");

@@ -100,6 +100,8 @@ int row_find(const char *section, const char *name);
 int row_find_dotted(const char *key);
 /* The row of any section that is called `name`; -1 when there is none. */
 int row_called(const char *name);
+/* The row, of any section, with the nearest name; -1 when there is none. */
+int row_near(const char *name);
 /* For keys written in this program: there is one. */
 int row_of(const char *key);
 

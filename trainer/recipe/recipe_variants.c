@@ -38,7 +38,8 @@ enum status recipe_variants_open(const char *path, const char *const *overrides,
         return OK;
     }
     recipe_variants_close(variants);
-    return fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors - before);
+    return fail(BAD_RECIPE, "%s: %zu problem%s", path, problems->errors - before,
+                problems->errors - before == 1 ? "" : "s");
 }
 
 int recipe_variants_to_choose(const struct recipe_variants *variants, const char *keys[RECIPE_MOST_CHOSEN])

@@ -225,6 +225,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     if (out->base == NULL)
         return fail(BAD_USAGE, "profile fit: no --base PROFILE given; cuboid profile --list has those with a "
                                "name");
+    TRY(table_check_shared(out->recipe, out->overrides, (size_t)out->override_count));
     return check_output(out);
 }
 

@@ -117,6 +117,21 @@ static enum status print(const struct table *table, const struct table_title *ti
     return status;
 }
 
+/* Reported once, not for each row. */
+static enum status check_shared(const struct arguments *arguments)
+{
+    struct cluster_profile *profile = NULL;
+    struct problems problems = {0};
+    enum status status = OK;
+    if (arguments->profile != NULL)
+        status = profile_load(arguments->profile, &profile, &problems);
+    problems_print(&problems, stderr);
+    problems_free(&problems);
+    profile_destroy(profile);
+    TRY(status);
+    return table_check_shared(arguments->recipe, arguments->rest + 1, (size_t)arguments->rest_count - 1);
+}
+
 static int predict(const struct arguments *arguments)
 {
     struct published published = {.path = NULL};
@@ -128,8 +143,10 @@ static int predict(const struct arguments *arguments)
                                     .override_count = (size_t)arguments->rest_count - 1,
                                     .progress = isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
                                     .context = &watch};
-    int status = exit_status_of_input(
-        table_open(arguments->rest[0], arguments->recipe, &published, &options.base, &title));
+    int status = exit_status_of_input(check_shared(arguments));
+    if (status == 0)
+        status = exit_status_of_input(
+            table_open(arguments->rest[0], arguments->recipe, &published, &options.base, &title));
     if (status != 0)
         return status;
     status = exit_status(table_predict(&published, &options, &table));

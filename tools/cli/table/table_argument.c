@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/table/table_argument.h"
 
+#include <errno.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 static bool is_file(const char *name)
 {
@@ -32,6 +34,22 @@ static struct table_base choose_base(const char *recipe, const struct shipped_ta
     return (struct table_base){shipped->name, shipped->yaml, strcmp(shipped->name, "default") == 0};
 }
 
+enum status table_check_shared(const char *recipe, const char *const *overrides, size_t count)
+{
+    if (recipe != NULL && table_shipped(recipe) == NULL && access(recipe, R_OK) != 0)
+        return fail(BAD_USAGE, "--recipe %s: %s", recipe, strerror(errno));
+    for (size_t i = 0; i < count; i++) {
+        char name[RECIPE_KEY_CHARS];
+        const size_t length = strcspn(overrides[i], "=");
+        snprintf(name, sizeof name, "%.*s", (int)length, overrides[i]);
+        const char *near = recipe_key_near(name);
+        if (length >= sizeof name || recipe_key(name) == NULL)
+            return fail(BAD_USAGE, "unknown key %s%s%s%s", name, near != NULL ? "; did you mean " : "",
+                        near != NULL ? near : "", near != NULL ? "?" : "");
+    }
+    return OK;
+}
+
 enum status table_open(const char *name, const char *recipe, struct published *published,
                        struct table_base *base, struct table_title *title)
 {
@@ -46,5 +64,9 @@ enum status table_open(const char *name, const char *recipe, struct published *p
                       : published_parse(name, shipped->csv, strlen(shipped->csv), published, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
+    if (status == OK && published->csv.record_count <= 1) {
+        published_free(published);
+        status = fail(BAD_DATA, "%s: no rows after the names of the columns", name);
+    }
     return status;
 }

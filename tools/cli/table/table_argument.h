@@ -4,6 +4,9 @@
 
 #include "tools/cli/table/table_output.h"
 
+/* What all rows share is checked once: a --recipe that cannot be read, unknown keys. BAD_USAGE. */
+MUST_USE enum status table_check_shared(const char *recipe, const char *const *overrides, size_t count);
+
 /* Reads the table, and chooses the base recipe of its rows: `recipe` (a path, or the name of a shipped table;
  * may be NULL), else the table's own. Problems are printed; BAD_USAGE for an unknown name. */
 MUST_USE enum status table_open(const char *name, const char *recipe, struct published *published,

@@ -156,7 +156,9 @@ enum status advice_make(const struct advice_source *source, const struct step_pl
 void advice_print(const struct advice *advice, const struct step_plan *plan, FILE *to)
 {
     const char *what = plan->fits ? "make it faster" : "make it fit";
-    if (advice->count == 0)
+    if (advice->count == 0 && advice->planned == 0)
+        fprintf(to, "no change of the layout was planned: none is possible, or the step is too large\n");
+    else if (advice->count == 0)
         fprintf(to, "no change of %s would %s (%d planned)\n",
                 plan->fits ? "one layout key" : "one or two layout keys", what, advice->planned);
     else

@@ -272,7 +272,8 @@ enum status profile_load(const char *name_or_path, struct cluster_profile **out,
         check_rows(reader.profile, reader.bad, reader.profile->files.list[0], problems);
     if (problems->errors > before) {
         profile_destroy(reader.profile);
-        return fail(BAD_RECIPE, "cluster profile %s: %zu problems", name_or_path, problems->errors - before);
+        return fail(BAD_RECIPE, "cluster profile %s: %zu problem%s", name_or_path, problems->errors - before,
+                    problems->errors - before == 1 ? "" : "s");
     }
     derive_name(reader.profile);
     *out = reader.profile;

@@ -86,7 +86,8 @@ enum status published_parse(const char *path, const char *bytes, size_t length, 
     if (problems->errors == before)
         return OK;
     published_free(out);
-    return fail(BAD_DATA, "%s: %zu problems", path, problems->errors - before);
+    return fail(BAD_DATA, "%s: %zu problem%s", path, problems->errors - before,
+                problems->errors - before == 1 ? "" : "s");
 }
 
 enum status published_read(const char *path, struct published *out, struct problems *problems)

@@ -347,7 +347,6 @@ void row_recipe_check(struct row_recipe *made, const struct recipe *recipe)
         const struct row_assumption *assumed = &made->assumed[i];
         const enum origin_kind kind = recipe->origin[row_of(assumed->key)].kind;
         if (kind == FROM_DEFAULT || kind == FROM_DERIVED)
-            refuse(made, "%s is not printed; assume %s", published_column_name(assumed->column),
-                   assumed->key);
+            refuse(made, "%s is empty; give %s=VALUE", published_column_name(assumed->column), assumed->key);
     }
 }

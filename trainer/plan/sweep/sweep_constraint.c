@@ -94,6 +94,10 @@ static int parse_side(const char **at, struct sweep_factor *side, int *count, st
             return -2;
         }
         side[(*count)++] = factor_of(word, is_divisor);
+        if (is_divisor && side[*count - 1].number == 0.0) {
+            text_add(why, "divides by 0");
+            return -2;
+        }
         if (!next_word(at, word))
             return -1;
         if (compare_of(word) >= 0)
@@ -110,6 +114,24 @@ static int parse_side(const char **at, struct sweep_factor *side, int *count, st
 static bool is_text(const struct sweep_factor *factor)
 {
     return factor->key == NULL && isnan(factor->number);
+}
+
+/* Text is a value that the key on the left can have; derived values are numbers. */
+static bool check_value(const struct sweep_constraint *constraint, struct text *why)
+{
+    const char *key = constraint->left[0].key, *word = constraint->right[0].text;
+    struct node *node = node_scalar(word);
+    const struct recipe_change change = {key, node};
+    struct text reason = {0};
+    const bool known = find_derived(key) == NULL;
+    const bool good = known && (node == NULL || recipe_change_is_valid(&change, &reason));
+    if (!known)
+        text_add(why, "compares the number %s with %s", key, word);
+    else if (!good)
+        text_add(why, "can never hold or fail: %s %s", key, text_chars(&reason));
+    node_free(node);
+    text_free(&reason);
+    return good;
 }
 
 /* Text is allowed alone on the right, compared with a recipe key by == or !=. */
@@ -129,6 +151,8 @@ static bool check_words(const struct sweep_constraint *constraint, struct text *
                      factor->text);
             return false;
         }
+        if (is_text(factor))
+            return check_value(constraint, why);
     }
     return true;
 }

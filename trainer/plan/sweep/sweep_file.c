@@ -58,8 +58,10 @@ static const char *axis_key(struct reader *reader, const struct node *name)
         struct text option = {0};
         text_add(&option, "--%s", name->text);
         const bool known = recipe_key_of_option(option.chars, meant);
-        problems_add(reader->problems, "%s:%d: axes: unknown key %.*s; %s %s", file->path, name->line, SHOWN,
-                     name->text, known ? "use" : "the keys are those of", known ? meant : "docs/recipes.md");
+        const char *near = known ? meant : recipe_key_near(name->text);
+        problems_add(reader->problems, "%s:%d: axes: unknown key %.*s; %s%s%s", file->path, name->line, SHOWN,
+                     name->text, near != NULL ? "did you mean " : "the keys are those of docs/recipe.md",
+                     near != NULL ? near : "", near != NULL ? "?" : "");
         text_free(&option);
         return NULL;
     }
@@ -223,7 +225,8 @@ enum status sweep_file_parse(const char *path, const char *bytes, size_t length,
     if (problems->errors == before)
         return OK;
     sweep_file_free(out);
-    return fail(BAD_RECIPE, "%s: %zu problems", path, problems->errors - before);
+    return fail(BAD_RECIPE, "%s: %zu problem%s", path, problems->errors - before,
+                problems->errors - before == 1 ? "" : "s");
 }
 
 enum status sweep_file_read(const char *path, struct sweep_file *out, struct problems *problems)
