@@ -105,9 +105,14 @@ static void report(void *context, enum sweep_phase phase, int64_t done, int64_t 
         options->progress(options->context, phase == SWEEP_CHECKING ? "checking" : "planning", done, count);
 }
 
-/* Of the layouts that do not fit, the one that lacks least. */
-static void refuse_large(const struct sweep *sweep, struct problems *problems)
+/* Why no layout was planned: an error of those that may fit, else the one that lacks least. */
+static void refuse_all(const struct sweep *sweep, struct problems *problems)
 {
+    for (int i = 0; i < sweep->reason_count; i++)
+        if (sweep->reasons[i].state == SWEEP_FAILED) {
+            problems_add(problems, "auto: no layout can be planned: %s", sweep->reasons[i].example);
+            return;
+        }
     const struct sweep_layout *least = NULL;
     struct text layout = {0};
     for (size_t i = 0; i < sweep->count; i++)
@@ -166,7 +171,7 @@ static enum status search(struct choosing *choosing, const struct sweep_file *fi
     if (sweep.best_count > 0)
         status = take_best(choosing, &sweep, &sweep.layouts[sweep.best[0]], chosen);
     else {
-        refuse_large(&sweep, problems);
+        refuse_all(&sweep, problems);
         status = fail(BAD_RECIPE, "no layout fits");
     }
     sweep_free(&sweep);

@@ -120,6 +120,8 @@ static enum status bound(struct sweep *sweep, const struct recipe *recipe, struc
     enum status status = profile_cache_load(&sweep->profiles, recipe->cluster.profile, &problems);
     problems_free(&problems);
     TRY(status);
+    if (sweep->device_bytes == 0)
+        sweep->device_bytes = sweep->profiles.profile->device.memory_bytes;
     sweep_shared_text(sweep, layout->number, &shared);
     status =
         sweep_bound(sweep->bounds, text_chars(&shared), recipe, sweep->profiles.profile, &layout->bound_s);

@@ -66,7 +66,7 @@ struct sweep {
     int reason_count;
     size_t *best; // indices of the planned layouts, fastest first
     size_t best_count;
-    int64_t device_bytes; // of the profile of the first planned layout
+    int64_t device_bytes; // of the profile of the first layout
     struct profile_cache profiles;
     struct sweep_bounds *bounds;
 };

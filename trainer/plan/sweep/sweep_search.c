@@ -103,7 +103,6 @@ static enum status plan(struct sweep *sweep, const struct run *run, struct sweep
     layout->tflops_per_rank = plan.tflops_per_rank;
     layout->mfu = plan.mfu;
     layout->bubble_fraction = plan.bubble_fraction;
-    sweep->device_bytes = sweep->device_bytes > 0 ? sweep->device_bytes : plan.device_bytes;
     step_plan_free(&plan);
     return OK;
 }
@@ -152,7 +151,7 @@ static enum status visit(struct search *s, struct candidate *candidate)
     if (status != OK) {
         layout->state = SWEEP_FAILED;
         layout->reason =
-            sweep_add_reason(sweep, SWEEP_FAILED, status_name(status), fail_text(), layout->number);
+            sweep_add_reason(sweep, SWEEP_FAILED, "error of the plan", fail_text(), layout->number);
     } else if (layout->state == SWEEP_TOO_LARGE)
         layout->reason = sweep_too_large(sweep, layout);
     else if (layout->state == SWEEP_PLANNED)
