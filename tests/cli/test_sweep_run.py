@@ -162,6 +162,8 @@ esac
     expect(f"their states: {states}", states == {"tp=1 pp=1": "oom", "tp=1 pp=2": "timeout", "tp=2 pp=1": "failed",
                                                  "tp=2 pp=2": "done"} and done.returncode == 0, done)
     expect("no process is left", none_left(folder), done)
+    expect("the reason", "\n     bad/logs/0: out of memory\n" in done.stdout and
+           "     bad/logs/1: empty\n" in done.stdout, done)
     other = run(folder, *arguments, "seed=3")
     expect("another sweep in this folder", other.returncode == 2 and "is of another sweep" in other.stderr, other)
     done = run(folder, "sweep", "sweep.yaml", "--run", "2", "--launch", "false", "--run-dir", "none")

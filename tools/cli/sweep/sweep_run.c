@@ -201,8 +201,27 @@ static enum status run_layout(struct runner *runner, const struct sweep_layout *
 
 /* ---- all ---- */
 
-static void print_entry(size_t index, const struct sweep_layout *layout, const struct journal_entry *entry,
-                        const char *text)
+/* The log of a run that failed, with its last line that is not empty: most often the reason. */
+static void print_log(const struct runner *runner, const struct sweep_layout *layout)
+{
+    char end[1024] = "", *last = end;
+    struct text path = {0};
+    text_add(&path, "%s/logs/%lld", runner->options->dir, (long long)layout->number);
+    FILE *log = fopen(path.chars, "rb");
+    if (log != NULL) {
+        if (fseek(log, -(long)(sizeof end - 1), SEEK_END) != 0)
+            rewind(log);
+        end[fread(end, 1, sizeof end - 1, log)] = 0;
+        (void)!fclose(log);
+    }
+    for (char *line, *rest = end; (line = strsep(&rest, "\n")) != NULL;)
+        last = *line != 0 ? line : last;
+    print_line(stdout, "     %s: %s", path.chars, *last != 0 ? last : "empty");
+    text_free(&path);
+}
+
+static void print_entry(const struct runner *runner, size_t index, const struct sweep_layout *layout,
+                        const struct journal_entry *entry, const char *text)
 {
     if (entry->state == RUN_DONE)
         print_line(stdout, "%4zu %-8s %10.4g %10.4g %+7.1f%%  %s", index + 1, run_state_name(entry->state),
@@ -210,6 +229,8 @@ static void print_entry(size_t index, const struct sweep_layout *layout, const s
     else
         print_line(stdout, "%4zu %-8s %10.4g %10s %8s  %s", index + 1, run_state_name(entry->state),
                    layout->step_s, "-", "-", text);
+    if (entry->state != RUN_DONE)
+        print_log(runner, layout);
     fflush(stdout);
 }
 
@@ -223,7 +244,7 @@ static enum status visit(struct runner *runner, size_t index, int64_t *done)
         status = run_layout(runner, layout, text.chars);
     if (status == OK) {
         const struct journal_entry entry = journal_find(&runner->journal, text.chars);
-        print_entry(index, layout, &entry, text.chars);
+        print_entry(runner, index, layout, &entry, text.chars);
         *done += entry.state == RUN_DONE;
     }
     text_free(&text);
