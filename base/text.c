@@ -309,6 +309,8 @@ static int edit_distance(const char *a, const char *b)
 const char *nearest_name(const char *name, const char *const *names, size_t count)
 {
     const size_t length = strlen(name);
+    if (length > NAME_MAX_CHARS)
+        return NULL;
     // The first words of a name: dgx-a100 is dgx-a100-40, although dgx-h100 differs by one letter only.
     for (size_t i = 0; i < count && length >= 3; i++)
         if (strncmp(names[i], name, length) == 0 && strchr("-_.", names[i][length]) != NULL)

@@ -108,6 +108,8 @@ def test_csv_alone(folder, text):
         file.write(text)
     table = run(folder, "table", "runs.csv", "--profile", "./cpu.yaml", "--json")
     errors = [row["predicted_bytes"] / row["printed_bytes"] - 1 for row in json.loads(table.stdout)["rows"]]
+    parts = [row["breakdown_s"] for row in json.loads(table.stdout)["rows"]]
+    expect("a part that takes no time is 0", all(part["host"] == 0 for part in parts), table)
     expect("runs --csv: memory as planned is as measured", max(map(abs, errors)) < 1e-3, table)
 
 

@@ -194,7 +194,7 @@ static bool has_column(const char *key)
 
 static bool is_planned(const struct recipe *recipe, const struct recipe_row *row)
 {
-    static const char *const sections[] = {"parallel", "pipeline", "precision", "memory"};
+    static const char *const sections[] = {"parallel", "pipeline", "precision", "memory", "assume"};
     static const char *const others[] = {"cluster.nodes", "cluster.gpus_per_node", "cluster.ranks_per_gpu"};
     if (row->type == ROW_BASE || row->unbuilt || has_column(row->key))
         return false;

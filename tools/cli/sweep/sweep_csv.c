@@ -22,16 +22,17 @@ static void set_figures(struct published_cells *row, const struct sweep_layout *
     published_set_number(row, PUBLISHED_STEP_TIME_S, layout->step_s);
     published_set_number(row, PUBLISHED_TFLOPS_PER_GPU, layout->tflops_per_rank);
     published_set_number(row, PUBLISHED_TOKENS_PER_S_PER_GPU, layout->tokens_per_s / ranks);
-    if (layout->mfu > 0.0)
+    if (layout->mfu >= 0.01) // less is refused as another unit
         published_set_number(row, PUBLISHED_MFU_PCT, 100.0 * layout->mfu);
 }
 
-/* "cluster.profile=P" and the axes. */
+/* The axes, what has no column, and "cluster.profile=P". */
 static void set_overrides(struct published_cells *row, const struct sweep *sweep,
                           const struct sweep_layout *layout, const struct recipe *recipe)
 {
     struct text *out = &row->cell[PUBLISHED_OVERRIDES];
     sweep_layout_text(sweep->file, layout->number, out);
+    recipe_planned_text(recipe, out);
     for (int i = 0; i < sweep->file->axis_count; i++)
         if (strcmp(sweep->file->axes[i].key, "cluster.profile") == 0)
             return;

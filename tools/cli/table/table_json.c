@@ -9,12 +9,18 @@ static void add_key(struct text *out, const char *key)
     text_add(out, "%s\"%s\": ", last == '{' ? "" : ", ", key);
 }
 
-/* 0 and NAN are null. */
-static void add_number(struct text *out, const char *key, double value)
+/* NAN is null. */
+static void add_value(struct text *out, const char *key, double value)
 {
     char number[NUMBER_CHARS];
     add_key(out, key);
-    text_add(out, "%s", isfinite(value) && value != 0.0 ? number_text(value, number) : "null");
+    text_add(out, "%s", isfinite(value) ? number_text(value, number) : "null");
+}
+
+/* A figure that is never 0: that is an unknown one. */
+static void add_number(struct text *out, const char *key, double value)
+{
+    add_value(out, key, value != 0.0 ? value : NAN);
 }
 
 static void add_count(struct text *out, const char *key, size_t value)
@@ -40,6 +46,7 @@ static const char *fit_name(enum table_fit fit)
 static void add_row(struct text *out, const struct table_row *row)
 {
     const struct published_row *cells = row->row;
+    const bool predicted = row->step_s > 0.0;
     text_add(out, "{");
     add_string(out, "paper", cells->cell[PUBLISHED_PAPER]);
     add_string(out, "model", cells->cell[PUBLISHED_MODEL]);
@@ -54,7 +61,7 @@ static void add_row(struct text *out, const struct table_row *row)
     add_number(out, "printed_s", row->printed.seconds);
     add_string(out, "printed_from", printed_from_name(row->printed.from));
     add_number(out, "predicted_s", row->step_s);
-    add_number(out, "error", table_error(row->step_s, row->printed.seconds));
+    add_value(out, "error", table_error(row->step_s, row->printed.seconds));
     add_number(out, "constant_utilization_s", row->utilization_s);
     add_number(out, "flops_plus_bytes_s", row->roofline_s);
     add_number(out, "printed_mfu", row->printed.seconds > 0.0 ? row->ideal_s / row->printed.seconds : 0.0);
@@ -66,23 +73,24 @@ static void add_row(struct text *out, const struct table_row *row)
     add_key(out, "breakdown_s");
     text_add(out, "{");
     for (int c = 0; c < COST_CLASSES; c++)
-        add_number(out, cost_class_name((enum cost_class)c), row->run_s[c]);
+        add_value(out, cost_class_name((enum cost_class)c), predicted ? row->run_s[c] : NAN);
     for (int g = 0; g < PREDICT_GROUPS; g++)
-        add_number(out, predict_group_name((enum predict_group)g), row->exposed_s[g]);
-    add_number(out, "bubble", row->bubble_s);
-    add_number(out, "step_overhead", row->overhead_s);
+        add_value(out, predict_group_name((enum predict_group)g), predicted ? row->exposed_s[g] : NAN);
+    add_value(out, "bubble", predicted ? row->bubble_s : NAN);
+    add_value(out, "step_overhead", predicted ? row->overhead_s : NAN);
     text_add(out, "}}");
 }
 
 static void add_errors(struct text *out, const char *key, const struct table_errors *errors)
 {
+    const bool any = errors->count > 0;
     add_key(out, key);
     text_add(out, "{");
     add_count(out, "rows", errors->count);
-    add_number(out, "median", errors->median);
-    add_number(out, "p90", errors->p90);
-    add_number(out, "bias", errors->bias);
-    add_number(out, "worst", errors->worst);
+    add_value(out, "median", any ? errors->median : NAN);
+    add_value(out, "p90", any ? errors->p90 : NAN);
+    add_value(out, "bias", any ? errors->bias : NAN);
+    add_value(out, "worst", any ? errors->worst : NAN);
     text_add(out, "}");
 }
 

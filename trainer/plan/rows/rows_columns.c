@@ -33,7 +33,7 @@ const struct column_row column_rows[PUBLISHED_COLUMNS] = {
     TEXT(SEQ_PARALLEL, "seq_parallel"),
     TEXT(PRECISION, "precision"),
     REAL(STEP_TIME_S, "step_time_s", "seconds", 1e-6, 1e5),
-    REAL(TFLOPS_PER_GPU, "tflops_per_gpu", "TFLOP/s", 1e-3, 1e5),
+    REAL(TFLOPS_PER_GPU, "tflops_per_gpu", "TFLOP/s", 1e-6, 1e5),
     REAL(MFU_PCT, "mfu_pct", "percent", 1, 100),
     REAL(TOKENS_PER_S_PER_GPU, "tokens_per_s_per_gpu", "tokens/s", 1e-3, 1e8),
     REAL(MEMORY_GB, "memory_gb", "1e9 bytes", 1e-6, 1e5),
