@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fits the profiles of clusters with published step times, and writes recipes/clusters/NAME.yaml.
 
-    tools/dev/fit_clusters.py CUBOID [NAME ...]      writes the profiles, and docs/fits/NAME.txt
+    tools/dev/fit_clusters.py CUBOID [--fast] [NAME ...]      writes the profiles, and docs/fits/NAME.txt
 
-The fit begins with NAME-sheet: data sheet and estimates. With names: only these."""
+The fit begins with NAME-sheet: data sheet and estimates. With names: only these. --fast: without fits to a part of
+the rows, which take most of the time."""
 import os
 import re
 import subprocess
@@ -26,6 +27,7 @@ PARAMETER = re.compile(r"^([a-z][a-z0-9_]+) +(\S+) +(\S+) +(\d+) %(  at a bound)
 def fitted(cuboid, name):
     """The command, its output, and what the profile has of it."""
     command = ["profile", "fit", *TABLES[name], "--base", f"{name}-sheet"]
+    command += ["--fast"] if "--fast" in sys.argv else []
     done = subprocess.run([cuboid, *command], stdout=subprocess.PIPE, text=True, check=True)
     found = [match for match in map(PARAMETER.match, done.stdout.splitlines()) if match]
     errors = re.search(r"^all +(\d+) +\S+ +\S+ +(\S+)", done.stdout, re.M)
@@ -55,7 +57,7 @@ def fit(cuboid, name):
 
 def main():
     os.makedirs(os.path.join(ROOT, "docs", "fits"), exist_ok=True)
-    for name in sys.argv[2:] or TABLES:
+    for name in [word for word in sys.argv[2:] if word != "--fast"] or TABLES:
         fit(os.path.abspath(sys.argv[1]), name)
 
 
