@@ -30,7 +30,7 @@ struct buckets_config {
     bool scatter;                   // reduce-scatter: each data rank gets the sum of its slice; else
                                     // all-reduce
     const struct data_parallel_options *options; // without overlap_grad_reduce every bucket starts in
-                                                 // buckets_wait
+                                                 // buckets_wait, after what its stream has then
 };
 
 struct buckets;

@@ -4,7 +4,7 @@
 
     tools/dev/published.py CUBOID [NAME ...] > docs/published.md
 
-Takes about two minutes. With names: only these tables."""
+Takes about a minute. With names: only these tables."""
 import json
 import os
 import re
@@ -24,8 +24,8 @@ with what was printed.
 
 - Nothing is fitted per row: a table has one base recipe, [recipes/papers](../recipes/papers)/NAME.yaml, with its
   assumptions, and NAME.csv has the figures with their sources.
-  At most 18 efficiencies per cluster are fitted to all of its rows; [fits](fits) has them, with the errors of rows
-  that a fit has not seen, and of the estimates that it began with.
+  At most 18 efficiencies per cluster are fitted to all of its rows; [fits](fits) has them, with the errors of the
+  estimates that the fit began with, and for some clusters those of rows that it has not seen.
 - Error: predicted / printed - 1.
   Median and 90th percentile are of absolute values; bias is the median with its sign.
 - *Constant utilization*: model FLOPs at one MFU, the median of the printed ones: a fit to the experiment.
