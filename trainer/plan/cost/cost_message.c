@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Collectives as rings (Patarasuk and Yuan, JPDC 2009). The bus bandwidth, as nccl-tests define it, is that
  * of the ring's slowest link, which each byte of an all-reduce of n ranks crosses 2 (n - 1)/n times. */
+#include "parallel/transports/nccl/comm_nccl_scratch.h"
 #include "trainer/plan/cost/cost.h"
 #include "trainer/plan/cost/cost_measured.h"
 
@@ -132,14 +133,13 @@ static double chunk_s(const struct cost_options *options, struct group_shape gro
 static double in_order_s(const struct cost_options *options, struct group_shape group, double bytes,
                          bool gathers)
 {
-    enum { CHUNK = 64 << 20, SMALL = 64 << 10 }; // as CHUNK_BYTES and SMALL_BYTES of comm_nccl_scratch.h
-    const double n = group.ranks, whole = floor(bytes / CHUNK), rest = bytes - whole * CHUNK;
+    const double n = group.ranks, whole = floor(bytes / CHUNK_BYTES), rest = bytes - whole * CHUNK_BYTES;
     if (bytes <= 0.0)
         return round_latency(options, group);
-    if (gathers && bytes <= SMALL)
+    if (gathers && bytes <= SMALL_BYTES)
         return round_latency(options, group) + (n - 1.0) * bytes / bus_bandwidth(options, group, n * bytes) +
                add_s(options, n * bytes, bytes);
-    return whole * chunk_s(options, group, CHUNK, gathers) +
+    return whole * chunk_s(options, group, CHUNK_BYTES, gathers) +
            (rest > 0.0 ? chunk_s(options, group, rest, gathers) : 0.0);
 }
 
