@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/recipe_argument.h"
 
-#include "base/clock.h"
 #include "parallel/comm.h"
+#include "tools/cli/progress_line.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 static enum status fail_in_world(struct world *world, void *argument)
 {
@@ -27,21 +26,10 @@ static void meet_to_fail(const struct launcher *launcher, const struct problems 
         CHECK(world_run("auto", 0, fail_in_world, problems->list[first].text) != OK);
 }
 
-/* ---- progress of a choice, on a terminal ---- */
-
-struct watch {
-    double shown; // when; 0: never
-};
-
 static void show_progress(void *context, const char *what, int64_t done, int64_t count)
 {
-    struct watch *watch = context;
-    const double now = clock_s();
-    if (now - watch->shown < 0.1)
-        return;
-    watch->shown = now;
-    fprintf(stderr, "\r\033[Kchoosing a layout: %s %lld of %lld", what, (long long)done, (long long)count);
-    fflush(stderr);
+    progress_line_show(context, "choosing a layout: %s %lld of %lld", what, (long long)done,
+                       (long long)count);
 }
 
 /* What was chosen, and from how many layouts. */
@@ -60,7 +48,7 @@ static enum status load_and_print(int argc, char **argv, const struct recipe_req
 {
     const bool first = launcher->rank <= 0;
     struct problems problems = {0};
-    struct watch watch = {.shown = 0.0};
+    struct progress_line progress = progress_line_begin();
     const struct choose_options options = {
         .path = argv[1],
         .overrides = (const char *const *)(argv + 2),
@@ -68,12 +56,11 @@ static enum status load_and_print(int argc, char **argv, const struct recipe_req
         .world_size = launcher->size,
         .files = !request->quiet && strcmp(argv[0], "train") == 0,
         .best = request->best,
-        .progress = first && !request->quiet && isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
-        .context = &watch,
+        .progress = first && !request->quiet ? show_progress : NULL,
+        .context = &progress,
     };
     enum status status = choose_load(&options, recipe, chosen, &problems);
-    if (watch.shown > 0.0)
-        fputs("\r\033[K", stderr);
+    progress_line_clear(&progress);
     if (first && (status != OK || !request->quiet))
         problems_print(&problems, stderr);
     if (status == OK && first && !request->quiet)

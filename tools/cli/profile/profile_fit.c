@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
+#include "tools/cli/progress_line.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/table/table_argument.h"
 
@@ -32,25 +33,12 @@ struct arguments {
     int table_count, override_count;
 };
 
-/* ---- progress, on a terminal ---- */
-
-struct watch {
-    double shown; // when; 0: never
-};
-
 static void show_progress(void *context, const char *what, size_t done, size_t count)
 {
-    struct watch *watch = context;
-    const double now = clock_s();
-    if (now - watch->shown < 0.1)
-        return;
-    watch->shown = now;
-    fprintf(stderr, "\r\033[K%s: %zu", what, done);
     if (count > 0)
-        fprintf(stderr, " of %zu rows", count);
+        progress_line_show(context, "%s: %zu of %zu rows", what, done, count);
     else
-        fprintf(stderr, " evaluations");
-    fflush(stderr);
+        progress_line_show(context, "%s: %zu evaluations", what, done);
 }
 
 /* ---- rows held out ---- */
@@ -141,8 +129,7 @@ static enum status fit_and_print(const struct fit_rows *rows, const struct fit_o
     enum status status = fit_model(rows, options, NULL, "fitting", &fitted);
     if (status == OK && !arguments->fast)
         status = hold_out(rows, options, &held_out);
-    if (options->progress != NULL)
-        fputs("\r\033[K", stderr);
+    progress_line_clear(options->context);
     if (status == OK)
         profile_fit_print(rows, base, &fitted, &held_out, stdout);
     if (status == OK && arguments->out != NULL)
@@ -170,12 +157,12 @@ static int fit(const struct arguments *arguments)
     struct published *published = calloc(count + 1, sizeof *published);
     struct fit_table *tables = calloc(count + 1, sizeof *tables);
     struct fit_rows *rows = NULL;
-    struct watch watch = {.shown = 0.0};
+    struct progress_line progress = progress_line_begin();
     const struct fit_options options = {.profile = arguments->base,
                                         .overrides = arguments->overrides,
                                         .override_count = (size_t)arguments->override_count,
-                                        .progress = isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
-                                        .context = &watch};
+                                        .progress = show_progress,
+                                        .context = &progress};
     enum status status = published != NULL && tables != NULL ? OK : fail(NO_MEMORY, "no memory for tables");
     int exit = exit_status(status);
     if (status == OK)

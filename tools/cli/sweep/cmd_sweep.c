@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
+#include "tools/cli/progress_line.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/sweep/sweep_output.h"
 #include "tools/cli/sweep/sweep_run.h"
@@ -99,10 +100,8 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     return OK;
 }
 
-/* ---- progress, on a terminal ---- */
-
 struct watch {
-    double shown; // when; 0: never
+    struct progress_line progress;
     double begun; // of the phase
     int phase;
 };
@@ -112,15 +111,15 @@ static void show_progress(void *context, enum sweep_phase phase, int64_t done, i
     struct watch *watch = context;
     const double now = clock_s();
     char left[NUMBER_CHARS];
-    if (watch->phase != (int)phase)
-        *watch = (struct watch){.shown = watch->shown, .begun = now, .phase = (int)phase};
-    if (now - watch->begun < 0.5 || now - watch->shown < 0.1 || done == 0)
-        return;
-    watch->shown = now;
-    fprintf(stderr, "\r\033[K%s: %lld of %lld layouts, %s left",
-            phase == SWEEP_CHECKING ? "checking" : "planning", (long long)done, (long long)count,
-            seconds_text((now - watch->begun) / (double)done * (double)(count - done), left));
-    fflush(stderr);
+    if (watch->phase != (int)phase) {
+        watch->begun = now;
+        watch->phase = (int)phase;
+    }
+    if (done > 0)
+        progress_line_show(&watch->progress, "%s: %lld of %lld layouts, %s left",
+                           phase == SWEEP_CHECKING ? "checking" : "planning", (long long)done,
+                           (long long)count,
+                           seconds_text((now - watch->begun) / (double)done * (double)(count - done), left));
 }
 
 /* ---- one sweep ---- */
@@ -204,11 +203,11 @@ static enum status read_and_make(const struct arguments *arguments, struct sweep
                                  struct sweep *sweep)
 {
     struct problems problems = {0};
-    struct watch watch = {.phase = -1};
+    struct watch watch = {.progress = progress_line_begin(), .phase = -1};
     const struct sweep_options options = {.overrides = arguments->rest + 1,
                                           .override_count = (size_t)arguments->rest_count - 1,
                                           .best = best_of(arguments),
-                                          .progress = isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
+                                          .progress = show_progress,
                                           .context = &watch};
     enum status status = sweep_file_read(arguments->rest[0], file, &problems);
     if (status == OK) {
@@ -216,8 +215,7 @@ static enum status read_and_make(const struct arguments *arguments, struct sweep
         if (status != OK)
             sweep_file_free(file);
     }
-    if (watch.shown > 0.0)
-        fputs("\r\033[K", stderr);
+    progress_line_clear(&watch.progress);
     problems_print(&problems, stderr);
     problems_free(&problems);
     return status;

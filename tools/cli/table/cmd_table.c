@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
+#include "tools/cli/progress_line.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/table/table_argument.h"
 #include "tools/cli/table/table_output.h"
@@ -78,22 +79,9 @@ static int print_columns(void)
     return 0;
 }
 
-/* ---- progress, on a terminal ---- */
-
-struct watch {
-    double shown; // when; 0: never
-    double begun;
-};
-
 static void show_progress(void *context, size_t done, size_t count)
 {
-    struct watch *watch = context;
-    const double now = clock_s();
-    if (now - watch->begun < 1.0 || now - watch->shown < 0.1)
-        return;
-    watch->shown = now;
-    fprintf(stderr, "\r\033[K%zu of %zu rows", done, count);
-    fflush(stderr);
+    progress_line_show(context, "%zu of %zu rows", done, count);
 }
 
 /* ---- one table ---- */
@@ -137,12 +125,12 @@ static int predict(const struct arguments *arguments)
     struct published published = {.path = NULL};
     struct table table;
     struct table_title title;
-    struct watch watch = {.begun = clock_s()};
+    struct progress_line progress = progress_line_begin();
     struct table_options options = {.profile = arguments->profile,
                                     .overrides = arguments->rest + 1,
                                     .override_count = (size_t)arguments->rest_count - 1,
-                                    .progress = isatty(STDERR_FILENO) == 1 ? show_progress : NULL,
-                                    .context = &watch};
+                                    .progress = show_progress,
+                                    .context = &progress};
     int status = exit_status_of_input(check_shared(arguments));
     if (status == 0)
         status = exit_status_of_input(
@@ -150,8 +138,7 @@ static int predict(const struct arguments *arguments)
     if (status != 0)
         return status;
     status = exit_status(table_predict(&published, &options, &table));
-    if (watch.shown > 0.0)
-        fputs("\r\033[K", stderr);
+    progress_line_clear(&progress);
     if (status == 0) {
         size_t predicted = 0;
         status = exit_status(print(&table, &title, arguments));
