@@ -21,6 +21,7 @@ static const char *const classes[COST_CLASSES] = {
     [COST_MEMORY] = "memory-bound ops",
     [COST_LAUNCH] = "kernel launches",
     [COST_OVERLAP] = "slowdown of ops next to messages",
+    [COST_SHARED_CORES] = "slowdown of ops on shared cores",
 };
 static const char *const groups[PREDICT_GROUPS] = {
     [GROUP_TP] = "tensor-parallel messages",      [GROUP_PP] = "pipeline messages",

@@ -72,7 +72,7 @@ Test(cost, memory_and_launches)
     profile_destroy(p);
 }
 
-/* Ranks share the cores and the memory bandwidth of a CPU, and have a GPU each. */
+/* A rank has its threads' part of the cores and the memory bandwidth of a CPU, and a GPU of its own. */
 Test(cost, shared_cpu)
 {
     struct cluster_profile *p = ideal_profile(1e12, 1e10);
@@ -81,10 +81,16 @@ Test(cost, shared_cpu)
     expect_near(cost_of_op(&options, &op).run_s, 2.0 * 64 * 64 * 64 / 1e12);
     p->device.is_cpu = true;
     p->device.cores = 2;
-    expect_near(cost_of_op(&options, &op).run_s, 4.0 * 2.0 * 64 * 64 * 64 / 1e12);
-    expect_near(cost_of_op(&options, &copy).run_s, 4.0 * 1e6 / 1e10);
-    options.ranks_per_node = 1; // one thread of two
     expect_near(cost_of_op(&options, &op).run_s, 2.0 * 2.0 * 64 * 64 * 64 / 1e12);
+    expect_near(cost_of_op(&options, &copy).run_s, 2.0 * 1e6 / 1e10);
+    cr_expect(cost_threads(&options) == 1);
+    options.threads = 0; // a thread for each of four ranks on two cores
+    cr_expect(cost_threads(&options) == 1);
+    options.ranks_per_node = 1; // all cores
+    cr_expect(cost_threads(&options) == 2);
+    expect_near(cost_of_op(&options, &op).run_s, 2.0 * 64 * 64 * 64 / 1e12);
+    options.threads = 5;
+    cr_expect(cost_threads(&options) == 2);
     profile_destroy(p);
 }
 

@@ -122,21 +122,30 @@ static void wait_for(struct set *set, int rank, int lane, int other)
 
 /* ---- predictions ---- */
 
+/* cores: 0: a GPU for each rank; else of the CPU of a node, with one thread for each of `per_node` ranks, of
+ * which each tape stands for equally many. */
 struct rates {
     double flops, link, latency_s, slowdown;
+    int cores, per_node;
 };
 
 /* The rate of a matmul of x FLOPs, 2·m·n·k with m = x, is 2 FLOP/s. */
-static const struct rates ONE = {2.0, 1.0, 0.0, 0.0};
+static const struct rates ONE = {2.0, 1.0, 0.0, 0.0, 0, 0};
 
 static struct prediction *predict(const struct set *set, struct rates rates)
 {
     struct cluster_profile *p = ideal_profile(rates.flops, 1e30);
-    const struct cost_options options = {.profile = p, .ranks_per_node = RANKS};
+    const struct cost_options options = {
+        .profile = p, .ranks_per_node = rates.cores > 0 ? rates.per_node : RANKS, .threads = 1};
     struct prediction *step = NULL;
     p->node.link_bandwidth = rates.link;
     p->node.link_latency_s = rates.latency_s;
     p->model.overlap_slowdown = rates.slowdown;
+    p->device.is_cpu = rates.cores > 0;
+    for (int i = 0; i < PROFILE_DTYPES && rates.cores > 0; i++) {
+        p->device.cores = rates.cores;
+        p->device.peak_flops[i] = rates.flops * rates.cores; // a rank has one of them
+    }
     cr_assert(predict_timeline(&options, set->tapes, set->count, &step) == OK, "%s", fail_text());
     profile_destroy(p);
     return step;
@@ -163,7 +172,7 @@ static double overlapped(int seconds, double slowdown)
     struct set set = set_create(2);
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, seconds);
-    const double got = step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown});
+    const double got = step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0});
     free(set.made);
     return got;
 }
@@ -184,7 +193,7 @@ Test(overlap, is_a_class_of_its_own)
     struct set set = set_create(2);
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, 40);
-    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.25});
+    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.25, 0, 0});
     expect_near(step->ranks[0].run_s[COST_MATMUL], 100.0);
     expect_near(step->ranks[0].run_s[COST_OVERLAP], 8.0);
     expect_near(step->path.run_s[COST_MATMUL], 100.0);
@@ -201,7 +210,7 @@ Test(overlap, is_counted_once)
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, 40);
     p2p(&set, 0, 2, 2, 1, 60);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5}), 60.0 + (100.0 - 60.0 / 1.5));
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0}), 60.0 + (100.0 - 60.0 / 1.5));
     free(set.made);
 }
 
@@ -212,7 +221,7 @@ Test(overlap, begins_with_the_transfer)
     run_op(&set, 0, 0, 100);
     run_op(&set, 1, 1, 50);
     p2p(&set, 0, 1, 1, 1, 30);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5}), 50.0 + 30.0 + (50.0 - 30.0 / 1.5));
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0}), 50.0 + 30.0 + (50.0 - 30.0 / 1.5));
     free(set.made);
 }
 
@@ -225,7 +234,7 @@ Test(overlap, is_of_the_rank_and_its_compute_lane)
     run_op(&set, 0, 2, 90);
     p2p(&set, 1, 2, 1, 1, 80);
     run_op(&set, 1, 2, 100);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5}), 100.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0}), 100.0);
     free(set.made);
 }
 
@@ -243,11 +252,117 @@ Test(overlap, can_make_a_step_with_a_faster_op_longer)
         run_op(&set, 1, 0, 8);
         run_op(&set, 2, 0, faster ? 20 : 30);
         p2p(&set, 2, 0, 0, 1, 10);
-        seconds[faster] = step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5});
+        seconds[faster] = step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0});
         free(set.made);
     }
     expect_near(seconds[0], 40.0);
     expect_near(seconds[1], 20.0 + 10.0 + (10.0 - 10.0 / 1.5) + 1.0 + 8.0);
+}
+
+/* ---- shared cores ---- */
+
+static const struct rates ONE_CORE = {2.0, 1.0, 0.0, 0.0, 1, 2}, TWO_CORES = {2.0, 1.0, 0.0, 0.0, 2, 3};
+
+/* Both run at half the speed until the shorter one ends. */
+Test(shared_cores, slow_down_ops_of_all_ranks)
+{
+    struct set set = set_create(2);
+    run_op(&set, 0, 0, 100);
+    run_op(&set, 1, 0, 50);
+    struct prediction *step = predict(&set, ONE_CORE);
+    expect_near(step->step_s, 150.0);
+    for (int r = 0; r < 2; r++)
+        expect_near(step->ranks[r].run_s[COST_SHARED_CORES], 50.0);
+    expect_near(step->ranks[0].run_s[COST_MATMUL], 100.0);
+    expect_near(step->ranks[1].bubble_s, 50.0);
+    expect_near(step->path.run_s[COST_MATMUL], 100.0);
+    expect_near(step->path.run_s[COST_SHARED_CORES], 50.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 2}), 100.0); // a core each
+    prediction_destroy(step);
+    free(set.made);
+}
+
+/* From 20 s, when rank 1 begins, to 80 s, when it ends. */
+Test(shared_cores, are_shared_while_both_compute)
+{
+    struct set set = set_create(2);
+    run_op(&set, 0, 0, 100);
+    run_op(&set, 1, 2, 20);
+    record(&set, 1, 2);
+    wait_for(&set, 1, 0, 2);
+    run_op(&set, 1, 0, 30);
+    struct prediction *step = predict(&set, ONE_CORE);
+    expect_near(step->step_s, 130.0);
+    expect_near(step->ranks[0].run_s[COST_SHARED_CORES], 30.0);
+    expect_near(step->ranks[1].run_s[COST_SHARED_CORES], 30.0);
+    prediction_destroy(step);
+    free(set.made);
+}
+
+/* A rank that waits for a message leaves its core to the others. */
+Test(shared_cores, are_free_while_a_rank_waits)
+{
+    struct set set = set_create(2);
+    run_op(&set, 0, 0, 10);
+    p2p(&set, 0, 1, 0, 0, 1);
+    run_op(&set, 1, 0, 10);
+    expect_near(step_s(&set, ONE_CORE), 21.0);
+    free(set.made);
+}
+
+/* Three ranks on two cores, then two. */
+Test(shared_cores, are_as_many_as_there_are)
+{
+    struct set set = set_create(3);
+    for (int r = 0; r < 3; r++)
+        run_op(&set, r, 0, r == 0 ? 40 : 20);
+    expect_near(step_s(&set, TWO_CORES), 30.0 + 20.0);
+    free(set.made);
+}
+
+/* A tape stands for two of four ranks. */
+Test(shared_cores, count_the_ranks_of_a_tape)
+{
+    struct set set = set_create(2);
+    run_op(&set, 0, 0, 10);
+    p2p(&set, 0, 1, 0, 0, 1);
+    run_op(&set, 1, 0, 10);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 4}), 21.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4}), 41.0);
+    free(set.made);
+}
+
+/* Ranks on other nodes have other cores. */
+Test(shared_cores, are_those_of_a_node)
+{
+    struct set set = set_create(4);
+    for (int r = 0; r < 4; r++)
+        run_op(&set, r, 0, 10);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 2}), 20.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4}), 40.0);
+    free(set.made);
+}
+
+/* Next to a message of 40 s an op is slower by half, on half a core by a factor of 2. */
+Test(shared_cores, and_overlap_multiply)
+{
+    struct set set = set_create(2);
+    run_op(&set, 0, 0, 100);
+    run_op(&set, 1, 2, 60);
+    p2p(&set, 0, 1, 1, 1, 30);
+    record(&set, 1, 2);
+    wait_for(&set, 1, 0, 2);
+    run_op(&set, 1, 0, 100);
+    struct rates rates = ONE_CORE;
+    rates.slowdown = 0.5;
+    struct prediction *step = predict(&set, rates);
+    // rank 0: 30 s next to the message do 20, 30 s alone do 30, then 50 at half the speed
+    expect_near(step->ranks[0].end_s, 60.0 + 100.0);
+    expect_near(step->ranks[0].run_s[COST_OVERLAP], 10.0);
+    expect_near(step->ranks[0].run_s[COST_SHARED_CORES], 50.0);
+    expect_near(step->step_s, 60.0 + 100.0 + 50.0);
+    prediction_destroy(step);
+    free(set.made);
 }
 
 /* ---- random tapes ---- */
@@ -334,9 +449,10 @@ static double checked_step_s(const struct set *set, struct rates rates)
 /* A faster device, a faster link, a shorter latency and one op that is faster never make a step longer. */
 static void check_faster(struct set *set, struct random *random)
 {
-    const struct rates base = {2.0, 1.0, 3.0, 0.0}, faster[] = {{2.0 + 1.0 * draw(random, 5), 1.0, 3.0, 0.0},
-                                                                {2.0, 1.0 + 0.5 * draw(random, 5), 3.0, 0.0},
-                                                                {2.0, 1.0, 0.1 * draw(random, 31), 0.0}};
+    const struct rates base = {2.0, 1.0, 3.0, 0.0, 0, 0},
+                       faster[] = {{2.0 + 1.0 * draw(random, 5), 1.0, 3.0, 0.0, 0, 0},
+                                   {2.0, 1.0 + 0.5 * draw(random, 5), 3.0, 0.0, 0, 0},
+                                   {2.0, 1.0, 0.1 * draw(random, 31), 0.0, 0, 0}};
     const double limit_s = step_s(set, base) * (1.0 + 1e-12);
     for (size_t i = 0; i < sizeof faster / sizeof *faster; i++)
         cr_expect(step_s(set, faster[i]) <= limit_s, "%zu", i);
@@ -366,9 +482,34 @@ Test(random_tapes, are_slowed_down_by_at_most_the_slowdown)
         struct set set = random_set(&random);
         const double slowdown = 0.1 * draw(&random, 20);
         const double alone_s = checked_step_s(&set, ONE);
-        const double got_s = checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown});
+        const double got_s = checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0});
         cr_expect(got_s >= alone_s * (1.0 - 1e-12) && got_s <= alone_s * (1.0 + slowdown) * (1.0 + 1e-12),
                   "%g s, alone %g s", got_s, alone_s);
+        free(set.made);
+    }
+}
+
+/* On fewer cores than ranks a step takes as long as its ops on all cores, or longer, and at most
+ * ranks / cores times as long as with a core for each. */
+Test(random_tapes, share_cores)
+{
+    struct random random = {.generator = philox_named(13, "tapes")};
+    for (int i = 0; i < RANDOM_SETS; i++) {
+        struct set set = random_set(&random);
+        const int cores = 1 + draw(&random, set.count);
+        const double slowdown = 0.1 * draw(&random, 20);
+        struct prediction *alone = predict(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0});
+        struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, slowdown, cores, set.count});
+        double busy_s = 0.0;
+        check_parts(step);
+        for (int r = 0; r < set.count; r++)
+            busy_s += step->ranks[r].run_s[COST_MATMUL];
+        cr_expect(step->step_s >= busy_s / cores * (1.0 - 1e-12));
+        if (slowdown <= 0.0)
+            cr_expect(step->step_s <= alone->step_s * set.count / cores * (1.0 + 1e-12) &&
+                      step->step_s >= alone->step_s * (1.0 - 1e-12));
+        prediction_destroy(alone);
+        prediction_destroy(step);
         free(set.made);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Predicted time of an op and of a message, alone on its device or links. Values of the profile's measured
- * tables take precedence over its model (trainer/plan/profile/profile.h, docs/planning.md).
+/* Predicted time of an op and of a message, alone on its device, cores or links. Values of the profile's
+ * measured tables take precedence over its model (trainer/plan/profile/profile.h, docs/planning.md).
  *
  *   op           matmul, attention: FLOPs / (peak · efficiency); no op is faster than its memory traffic
  *   collective   ring: bytes over the slowest link of the ring, and a latency per step
@@ -18,8 +18,8 @@
 struct cost_options {
     const struct cluster_profile *profile;
     int ranks_per_node;
-    int threads; // of each rank, on a CPU, whose cores and bandwidth the ranks of a node share
-    bool tf32;   // matmuls of f32 use it
+    int threads;                      // of each rank, on a CPU; 0: the cores of a node, divided by its ranks
+    bool tf32;                        // matmuls of f32 use it
     const struct assumptions *assume; // NULL: none
     bool attention_dropout;           // of the recipe, for unfused attention
     bool in_order; // sums over ranks of GPUs are in rank order (parallel/transports/nccl/), not NCCL's own
@@ -28,12 +28,26 @@ struct cost_options {
 /* What matmuls of a dtype are computed in. */
 enum profile_dtype cost_dtype(const struct cost_options *options, enum dtype dtype);
 
-/* The categories of a step's compute time. COST_OVERLAP: what ops take longer next to messages. */
-enum cost_class { COST_MATMUL, COST_ATTENTION, COST_MEMORY, COST_LAUNCH, COST_OVERLAP, COST_CLASSES };
+/* Cores of a CPU that an op of a rank keeps busy: its threads, or all cores if there are fewer. 1 on a
+ * GPU. */
+int cost_threads(const struct cost_options *options);
+
+/* The categories of a step's compute time. COST_OVERLAP: what ops take longer next to messages;
+ * COST_SHARED_CORES: on a CPU, where more threads are busy than there are cores. */
+enum cost_class {
+    COST_MATMUL,
+    COST_ATTENTION,
+    COST_MEMORY,
+    COST_LAUNCH,
+    COST_OVERLAP,
+    COST_SHARED_CORES,
+    COST_CLASSES
+};
 const char *cost_class_name(enum cost_class class);
 enum cost_class cost_class_of(enum op_kind kind);
 
-/* Seconds of an op without its launches, and of its launches. */
+/* Seconds of an op without its launches, and of its launches. On a CPU: with the threads of its rank on cores
+ * of their own. Ranks that share cores are the business of a prediction (predict.h). */
 struct op_time {
     double run_s, launch_s;
 };

@@ -6,11 +6,9 @@
 
 const char *cost_class_name(enum cost_class class)
 {
-    static const char *const names[] = {[COST_MATMUL] = "matmul",
-                                        [COST_ATTENTION] = "attention",
-                                        [COST_MEMORY] = "memory_bound",
-                                        [COST_LAUNCH] = "launch",
-                                        [COST_OVERLAP] = "overlap_slowdown"};
+    static const char *const names[] = {
+        [COST_MATMUL] = "matmul", [COST_ATTENTION] = "attention",      [COST_MEMORY] = "memory_bound",
+        [COST_LAUNCH] = "launch", [COST_OVERLAP] = "overlap_slowdown", [COST_SHARED_CORES] = "shared_cores"};
     CHECK(class < COST_CLASSES);
     return names[class];
 }
@@ -32,21 +30,21 @@ enum profile_dtype cost_dtype(const struct cost_options *options, enum dtype dty
                                                                                     : PROFILE_FP32;
 }
 
-/* This rank's part of its device: ranks share the cores of a CPU, and each has a GPU of its own. */
+int cost_threads(const struct cost_options *options)
+{
+    const struct profile_device *device = &options->profile->device;
+    if (!device->is_cpu)
+        return 1;
+    const int ranks = options->ranks_per_node > 0 ? options->ranks_per_node : 1;
+    const int threads = options->threads > 0 ? options->threads : device->cores / ranks;
+    return threads < 1 ? 1 : threads < device->cores ? threads : device->cores;
+}
+
+/* The part of its device that a rank computes with: some cores of a CPU, or a GPU. */
 static double core_share(const struct cost_options *options)
 {
     const struct profile_device *device = &options->profile->device;
-    double ranks = options->ranks_per_node > 0 ? options->ranks_per_node : 1, cores = device->cores;
-    if (!device->is_cpu)
-        return 1.0;
-    double threads = options->threads > 0 ? options->threads : cores;
-    return fmin(threads / cores, 1.0 / ranks);
-}
-
-static double memory_share(const struct cost_options *options)
-{
-    bool shared = options->profile->device.is_cpu && options->ranks_per_node > 1;
-    return shared ? 1.0 / options->ranks_per_node : 1.0;
+    return device->is_cpu ? (double)cost_threads(options) / device->cores : 1.0;
 }
 
 /* The peak of a dtype; that of fp32 where the device has none, for the few ops of another dtype. */
@@ -74,7 +72,7 @@ static double memory_s(const struct cost_options *options, double bytes)
     if (!measured_rate(&p->measured[MEASURED_MEMORY], (int64_t[]){(int64_t)bytes, 1, 1}, PROFILE_FP32, &rate))
         rate = p->device.memory_bandwidth * p->model.memory_efficiency * bytes /
                (bytes + p->model.memory_half_bytes);
-    return bytes / (rate * memory_share(options));
+    return bytes / (rate * core_share(options));
 }
 
 /* A copy between host and device, over the device's own link (PCIe, NVLink-C2C); on a CPU through memory. */

@@ -25,7 +25,9 @@ static void add_span(const struct rank *rank, const struct predicted_span *span,
     const double seconds = span->end_s - span->begin_s;
     if (last->kind == TAPE_OP) {
         const double slower_s = seconds - add_ops(rank, span, path);
-        path->run_s[COST_OVERLAP] += slower_s > ROUNDING * seconds ? slower_s : 0.0;
+        const double overlap_s = slower_s - span->shared_s;
+        path->run_s[COST_OVERLAP] += overlap_s > ROUNDING * seconds ? overlap_s : 0.0;
+        path->run_s[COST_SHARED_CORES] += span->shared_s;
     } else {
         path->transfer_s[rank->messages[last->index].group] += seconds;
     }

@@ -92,21 +92,57 @@ static double slowdown(const struct predictor *p, const struct rank *rank)
     return rank->in_flight > 0 ? p->slowdown : 1.0;
 }
 
-/* A message of the rank begins or ends, at `now_s`: the ops of its compute lane end later or earlier. */
-static void change_in_flight(struct predictor *p, struct rank *rank, int change, double now_s)
+/* How much slower ops of the rank are because more threads are busy than its node has cores. */
+static double crowd(const struct rank *rank)
+{
+    const struct node_cores *cores = rank->cores;
+    return cores != NULL && cores->busy > cores->cores ? cores->busy / cores->cores : 1.0;
+}
+
+/* The time since left_at_s that shared cores have cost. */
+static void add_shared(struct lane *lane, double now_s)
+{
+    if (lane->crowd > 1.0)
+        lane->shared_s += (now_s - lane->left_at_s) * (1.0 - 1.0 / lane->crowd);
+}
+
+/* The ops of the rank's compute lane, if it is busy with some, end later or earlier from `now_s` on. */
+static void change_speed(struct predictor *p, const struct rank *rank, double now_s)
 {
     struct lane *compute = &rank->lanes[COMPUTE];
-    const double before = slowdown(p, rank);
-    rank->in_flight += change;
-    const double after = slowdown(p, rank);
-    if (compute->items_busy == 0 || !may_be_slowed(compute) || !(before < after || before > after))
+    if (compute->items_busy == 0 || !may_be_slowed(compute))
+        return;
+    const double before = compute->overlap * compute->crowd;
+    const double overlap = slowdown(p, rank), on_cores = crowd(rank), after = overlap * on_cores;
+    if (!(before < after || before > after))
         return;
     const double left_s = compute->left_s - (now_s - compute->left_at_s) / before;
+    add_shared(compute, now_s);
     compute->left_s = left_s > 0.0 ? left_s : 0.0;
     compute->left_at_s = now_s;
+    compute->overlap = overlap;
+    compute->crowd = on_cores;
     compute->slowed = compute->slowed || after > 1.0;
     compute->end_s = now_s + compute->left_s * after;
     lane_heap_update(p, compute);
+}
+
+/* A message of the rank begins or ends. */
+static void change_in_flight(struct predictor *p, struct rank *rank, int change, double now_s)
+{
+    rank->in_flight += change;
+    change_speed(p, rank, now_s);
+}
+
+/* A compute lane begins (sign 1) or has ended (-1) to run ops on cores that it shares. */
+static void change_busy(struct predictor *p, const struct rank *rank, double sign, double now_s)
+{
+    if (rank->cores == NULL)
+        return;
+    rank->cores->busy += sign * rank->threads;
+    for (int r = 0; r < p->count && rank->cores->ranks > 1; r++)
+        if (p->ranks[r].cores == rank->cores)
+            change_speed(p, &p->ranks[r], now_s);
 }
 
 /* The lane is busy with `count` items for so long, if nothing overlaps. Returns false if that is no time. */
@@ -116,10 +152,16 @@ static bool begin(struct predictor *p, struct lane *lane, int count, double seco
         lane->at += count;
         return false;
     }
+    const bool slowed = may_be_slowed(lane);
+    if (slowed)
+        change_busy(p, lane->rank, 1.0, lane->now_s);
     lane->items_busy = count;
     lane->began_s = lane->left_at_s = lane->now_s;
     lane->alone_s = lane->left_s = seconds;
-    const double factor = may_be_slowed(lane) ? slowdown(p, lane->rank) : 1.0;
+    lane->shared_s = 0.0;
+    lane->overlap = slowed ? slowdown(p, lane->rank) : 1.0;
+    lane->crowd = slowed ? crowd(lane->rank) : 1.0;
+    const double factor = lane->overlap * lane->crowd;
     lane->slowed = factor > 1.0;
     lane->end_s = lane->now_s + seconds * factor;
     add_span(p, lane);
@@ -136,22 +178,28 @@ static void account_slowdown(struct lane *lane)
     const double slower_s = lane->end_s - lane->began_s - lane->alone_s;
     if (!lane->slowed || slower_s <= 0.0)
         return;
-    lane->rank->out->run_s[COST_OVERLAP] += slower_s;
+    lane->rank->out->run_s[COST_OVERLAP] += slower_s > lane->shared_s ? slower_s - lane->shared_s : 0.0;
+    lane->rank->out->run_s[COST_SHARED_CORES] += lane->shared_s < slower_s ? lane->shared_s : slower_s;
     if (in_update(lane))
         lane->rank->out->update_s += slower_s;
 }
 
 static void end(struct predictor *p, struct lane *lane)
 {
+    const bool computed = may_be_slowed(lane);
+    add_shared(lane, lane->end_s);
     account_slowdown(lane);
     lane->now_s = lane->end_s;
     if (item_of(lane)->kind == TAPE_MESSAGE)
         change_in_flight(p, lane->rank, -1, lane->now_s);
     lane->at += lane->items_busy;
     lane->items_busy = 0;
+    if (computed)
+        change_busy(p, lane->rank, -1.0, lane->now_s);
     if (!p->records_spans || p->out_of_memory)
         return;
     p->out->spans[lane->span].end_s = lane->now_s;
+    p->out->spans[lane->span].shared_s = lane->shared_s;
     lane->cause = lane->span;
 }
 

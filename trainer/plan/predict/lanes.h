@@ -27,6 +27,8 @@ struct lane {
     double end_s;             // if busy
     double began_s, alone_s;  // if busy: since when, and for how long without overlap
     double left_s, left_at_s; // the compute lane with ops: alone_s not done yet, at which time
+    double overlap, crowd;    // and how much slower it is since then, next to messages and on shared cores
+    double shared_s;          // and until then, the time that shared cores have cost
     int heap_at;              // if busy: in the heap
     int cause;                // the span that ends at now_s; NO_SPAN: none, now_s is 0
     int span;                 // if busy and spans are recorded
@@ -64,6 +66,14 @@ struct lane_message {
     enum predict_group group;
 };
 
+/* The cores of a CPU. */
+struct node_cores {
+    int node;
+    int ranks;    // with a tape
+    double cores; // of the node
+    double busy;  // threads that run ops now
+};
+
 struct rank {
     const struct tape *tape;
     struct lane *lanes;
@@ -71,8 +81,10 @@ struct rank {
     struct lane_message *messages; // [tape->message_count]
     bool *in_update;               // [tape->action_count] from the optimizer on
     struct predicted_rank *out;
-    int index;     // of the prediction's ranks
-    int in_flight; // exchanges that take place now
+    int index;                // of the prediction's ranks
+    int in_flight;            // exchanges that take place now
+    struct node_cores *cores; // NULL: a device of its own
+    double threads;           // of this rank, and of those on its node for which it stands
 };
 
 struct predictor {
@@ -80,6 +92,7 @@ struct predictor {
     int count, lane_count;
     struct meetings *meetings;
     double slowdown;          // of ops next to messages: 1 or more
+    struct node_cores *nodes; // [count] those of CPUs
     struct lane *head, *tail; // lanes that may be able to advance now
     struct heap_entry *heap;  // busy lanes, the first to end at 0; room for all lanes
     int busy;

@@ -143,6 +143,32 @@ static void destroy_rank(struct rank *rank)
     free(rank->in_update);
 }
 
+/* Finds which ranks share the cores of a CPU. A rank stands for as many ranks of its node as the others. */
+static enum status share_cores(struct predictor *p, const struct cost_options *options)
+{
+    const struct profile_device *device = &options->profile->device;
+    const int per_node = options->ranks_per_node > 0 ? options->ranks_per_node : 1;
+    if (!device->is_cpu)
+        return OK;
+    p->nodes = calloc((size_t)p->count, sizeof *p->nodes);
+    if (p->nodes == NULL)
+        return fail(NO_MEMORY, "no memory for the nodes of %d ranks", p->count);
+    for (int r = 0; r < p->count; r++) {
+        const int node = p->ranks[r].tape->rank / per_node;
+        int at = 0;
+        while (p->nodes[at].ranks > 0 && p->nodes[at].node != node)
+            at++;
+        p->nodes[at] =
+            (struct node_cores){.node = node, .ranks = p->nodes[at].ranks + 1, .cores = device->cores};
+        p->ranks[r].cores = &p->nodes[at];
+    }
+    for (int r = 0; r < p->count; r++) {
+        const int stands_for = per_node / p->ranks[r].cores->ranks;
+        p->ranks[r].threads = (double)cost_threads(options) * (stands_for > 0 ? stands_for : 1);
+    }
+    return OK;
+}
+
 static enum status create(struct predictor *p, const struct cost_options *options, struct tape *const *tapes)
 {
     TRY(meetings_create(tapes, p->count, &p->meetings));
@@ -151,6 +177,7 @@ static enum status create(struct predictor *p, const struct cost_options *option
         p->ranks[r].index = r;
         TRY(create_rank(p, options, tapes[r], &p->ranks[r]));
     }
+    TRY(share_cores(p, options));
     p->heap = calloc((size_t)p->lane_count + 1, sizeof *p->heap);
     if (p->heap == NULL)
         return fail(NO_MEMORY, "no memory for the prediction of %d ranks", p->count);
@@ -250,6 +277,7 @@ static enum status predict(const struct cost_options *options, struct tape *cons
         if (predictor.ranks[r].tape != NULL)
             destroy_rank(&predictor.ranks[r]);
     free(predictor.ranks);
+    free(predictor.nodes);
     free(predictor.heap);
     meetings_destroy(predictor.meetings);
     if (status == OK)

@@ -7,6 +7,12 @@
  *             activations           ▒▒       ▒▒
  *     rank 2  compute               ┊ 1F0 ████ 1B0 ████████
  *
+ * Ranks share the cores of their node's CPU. While the threads that run ops outnumber the cores, each op of
+ * the node runs slower by that factor, and ranks that wait for messages leave their cores to the others:
+ *
+ *     1 core   rank 0  ████▒▒▒▒████           ▒ both run, at half the speed
+ *              rank 1      ▒▒▒▒
+ *
  * The time of a rank is divided completely: what its compute lane runs, by class of op; what it waits for, by
  * group, as far as a transfer took place; and the rest, in which it waited for other ranks (the bubble). */
 #pragma once
@@ -33,6 +39,7 @@ struct predicted_rank {
 /* A lane was busy: with ops of one action that follow each other, or with the messages of one exchange. */
 struct predicted_span {
     double begin_s, end_s;
+    double shared_s;  // of that: longer because cores were shared
     int rank;         // of the prediction's ranks
     int lane;         // of the rank's tape
     int first, count; // items of the lane
