@@ -23,15 +23,17 @@ enum {
     TAG_SEQUENCES = 1 << 21,     // MPI_TAG_UB may be as low as 2^23 - 1
     TAG_MESSAGE = TAG_SEQUENCES, // added to the tags of exchanges
     CHUNK_BYTES = 1 << 30,
-    SLEEP_NS = 5000,      // the first sleep after finding nothing to do;
-    SLEEP_MOST_NS = 80000 // each is twice as long as the previous one, up to this
+    SLEEP_NS = 5000,        // the first sleep after finding nothing to do;
+    SLEEP_LONG_NS = 80000,  // each is twice as long as the previous one, up to this,
+    SLEEP_PART = 12,        // or to this part of the wait so far,
+    SLEEP_MOST_NS = 1000000 // but never longer
 };
 
 struct mpi_world {
     MPI_Comm comm;
     int64_t spin_ns;
     int64_t idle_since_ns; // time of the first idle poll since the last progress; 0: progress was made
-    long sleep_ns;         // the next sleep
+    int64_t sleep_ns;      // the next sleep
 };
 
 struct mpi_comm {
@@ -224,7 +226,8 @@ static enum status request_poll(struct work *work, bool *done)
 }
 
 /* There may be more ranks than cores, and other programs: a process that sleeps briefly is woken promptly,
- * while one that yields may wait for a time slice of every other process. */
+ * while one that yields may wait for a time slice of every other process. Polls of ranks that wait take time
+ * from those that compute, so they become rare in a long wait; its end is noticed a small part of it late. */
 static void rest(struct mpi_world *w)
 {
     int64_t now = clock_ns();
@@ -235,7 +238,10 @@ static void rest(struct mpi_world *w)
     if (now - w->idle_since_ns < w->spin_ns)
         return;
     nanosleep(&(struct timespec){.tv_nsec = w->sleep_ns}, NULL);
-    w->sleep_ns = 2 * w->sleep_ns < SLEEP_MOST_NS ? 2 * w->sleep_ns : SLEEP_MOST_NS;
+    const int64_t part_ns = (now - w->idle_since_ns) / SLEEP_PART;
+    const int64_t most_ns = part_ns > SLEEP_MOST_NS ? SLEEP_MOST_NS : part_ns;
+    const int64_t limit_ns = most_ns > SLEEP_LONG_NS ? most_ns : SLEEP_LONG_NS;
+    w->sleep_ns = 2 * w->sleep_ns < limit_ns ? 2 * w->sleep_ns : limit_ns;
 }
 
 static void request_rest(struct work *work)
