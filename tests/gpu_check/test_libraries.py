@@ -3,7 +3,7 @@
 emulator's libraries as files. A library that is missing, cannot be loaded, lacks a function or is too old ends the run
 with one line that names what was found, what is required and the key.
 
-    test_libraries.py CUBOID_LOADING SOURCE_ROOT LIBCUBLASLT LIBCUDNN LIBNCCL LIBLACKING"""
+    test_libraries.py CUBOID_LOADING SOURCE_ROOT LIBCUBLASLT LIBCUDNN LIBNCCL LIBINCOMPLETE"""
 import os
 import re
 import subprocess
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-CUBOID, ROOT, CUBLASLT, CUDNN, NCCL, LACKING = map(os.path.abspath, sys.argv[1:7])
+CUBOID, ROOT, CUBLASLT, CUDNN, NCCL, INCOMPLETE = map(os.path.abspath, sys.argv[1:7])
 SMALL = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=2", "train.eval_interval=0",
          "data.split=100,0,0", "model.hidden_size=16", "model.kv_channels=8", "model.num_attention_heads=2",
          "model.num_query_groups=2", "model.num_layers=2", "model.ffn_hidden_size=16", "model.seq_length=8",
@@ -72,7 +72,7 @@ class Libraries(unittest.TestCase):
         self.assertIn(f"attention: our own kernels; {found}", done.stdout)
         self.assertIn("it requires cuDNN 9.15.1 or newer", done.stdout)
 
-    def test_all_there(self):
+    def test_all_are_present(self):
         done = self.train("model.attention_backend=cudnn")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
@@ -85,21 +85,21 @@ class Libraries(unittest.TestCase):
                 self.rejected(name, f"no {name} on LD_LIBRARY_PATH, in the system's folders or in /usr/")
             os.symlink(path, f"{self.libraries}/{name}")
 
-    def test_torn(self):
+    def test_truncated(self):
         for name, path in FILES.items():
             with self.subTest(name=name):
                 self.replace(name, os.devnull)
                 self.rejected(name, f"{self.libraries}/{name}: file too short")
                 self.replace(name, path)
 
-    def test_lacking(self):
+    def test_missing_function(self):
         for (name, path), first in zip(FILES.items(), ("cublasLtCreate", "cudnnGetVersion", "ncclGetVersion")):
             with self.subTest(name=name):
-                self.replace(name, LACKING)
+                self.replace(name, INCOMPLETE)
                 self.rejected(name, f"{self.libraries}/{name} has no {first}")
                 self.replace(name, path)
 
-    def test_old(self):
+    def test_too_old(self):
         self.rejected("libcublasLt.so.13", f"{self.libraries}/libcublasLt.so.13 is cuBLASLt 12.9.1",
                      EMULATOR_CUBLASLT="120901")
         self.rejected("libcudnn.so.9", f"{self.libraries}/libcudnn.so.9 is cuDNN 9.15.0", EMULATOR_CUDNN="91500")

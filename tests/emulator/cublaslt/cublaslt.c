@@ -17,7 +17,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { ALGORITHMS = 4, IN_ROUNDED_PARTS = ALGORITHMS, MAGIC = 0x6c746d6d, VERSION = 130100 };
+enum { ALGORITHMS = 4, ROUNDED_SPLIT_K = ALGORITHMS, MAGIC = 0x6c746d6d, VERSION = 130100 };
 
 struct cublasLtContext {
     int unused;
@@ -67,7 +67,7 @@ const char *cublasLtGetStatusString(cublasStatus_t status)
     return "?";
 }
 
-static cublasStatus_t made(const void *object)
+static cublasStatus_t creation_status(const void *object)
 {
     return object != NULL ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
 }
@@ -75,7 +75,7 @@ static cublasStatus_t made(const void *object)
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
 {
     *out = calloc(1, sizeof **out);
-    return made(*out);
+    return creation_status(*out);
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
@@ -94,7 +94,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasCompute
     *out = calloc(1, sizeof **out);
     if (*out != NULL)
         **out = (struct cublasLtMatmulDesc){.compute = compute, .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
-    return made(*out);
+    return creation_status(*out);
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
@@ -103,7 +103,7 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t put(void *to, size_t room, const void *value, size_t bytes)
+static cublasStatus_t set_field(void *to, size_t room, const void *value, size_t bytes)
 {
     if (bytes != room)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -117,19 +117,19 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
 {
     switch (attribute) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
-        return put(&d->a, sizeof d->a, value, bytes);
+        return set_field(&d->a, sizeof d->a, value, bytes);
     case CUBLASLT_MATMUL_DESC_TRANSB:
-        return put(&d->b, sizeof d->b, value, bytes);
+        return set_field(&d->b, sizeof d->b, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
-        return put(&d->epilogue, sizeof d->epilogue, value, bytes);
+        return set_field(&d->epilogue, sizeof d->epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-        return put(&d->vector, sizeof d->vector, value, bytes);
+        return set_field(&d->vector, sizeof d->vector, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-        return put(&d->vector_type, sizeof d->vector_type, value, bytes);
+        return set_field(&d->vector_type, sizeof d->vector_type, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-        return put(&d->aux, sizeof d->aux, value, bytes);
+        return set_field(&d->aux, sizeof d->aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-        return put(&d->aux_ld, sizeof d->aux_ld, value, bytes);
+        return set_field(&d->aux_ld, sizeof d->aux_ld, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -140,7 +140,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
     *out = calloc(1, sizeof **out);
     if (*out != NULL)
         **out = (struct cublasLtMatrixLayout){type, (int64_t)rows, (int64_t)columns, ld};
-    return made(*out);
+    return creation_status(*out);
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
@@ -155,7 +155,7 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
     if (*out != NULL)
         **out = (struct cublasLtMatmulPreference){.reductions = CUBLASLT_REDUCTION_SCHEME_MASK,
                                                   .alignment = {256, 256, 256, 256}};
-    return made(*out);
+    return creation_status(*out);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
@@ -169,13 +169,13 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     const void *value, size_t bytes)
 {
     if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
-        return put(&p->workspace, sizeof p->workspace, value, bytes);
+        return set_field(&p->workspace, sizeof p->workspace, value, bytes);
     if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
-        return put(&p->reductions, sizeof p->reductions, value, bytes);
+        return set_field(&p->reductions, sizeof p->reductions, value, bytes);
     int which = (int)attribute - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
     if (which < 0 || which >= 4)
         return CUBLAS_STATUS_INVALID_VALUE;
-    return put(&p->alignment[which], sizeof p->alignment[which], value, bytes);
+    return set_field(&p->alignment[which], sizeof p->alignment[which], value, bytes);
 }
 
 /* ---- consistency checks ---- */
@@ -185,14 +185,14 @@ static bool is_biased(const struct cublasLtMatmulDesc *what)
     return what->epilogue == CUBLASLT_EPILOGUE_BIAS || what->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
-static bool makes_gelu(const struct cublasLtMatmulDesc *what)
+static bool computes_gelu(const struct cublasLtMatmulDesc *what)
 {
     return what->epilogue == CUBLASLT_EPILOGUE_GELU_AUX || what->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
 static bool has_aux(const struct cublasLtMatmulDesc *what)
 {
-    return makes_gelu(what) || what->epilogue == CUBLASLT_EPILOGUE_DGELU;
+    return computes_gelu(what) || what->epilogue == CUBLASLT_EPILOGUE_DGELU;
 }
 
 static bool has_vector(const struct cublasLtMatmulDesc *what)
@@ -257,9 +257,9 @@ static uint64_t magic_of(const struct cublasLtMatmulDesc *what)
     return MAGIC | (uint64_t)what->epilogue << 32;
 }
 
-static cublasLtMatmulHeuristicResult_t offer(const struct cublasLtMatmulDesc *what,
-                                             const struct cublasLtMatmulPreference *p, uint64_t order,
-                                             size_t workspace)
+static cublasLtMatmulHeuristicResult_t candidate(const struct cublasLtMatmulDesc *what,
+                                                 const struct cublasLtMatmulPreference *p, uint64_t order,
+                                                 size_t workspace)
 {
     uint64_t pointers = has_vector(what) ? alignment_of(what->vector) : 1;
     pointers |= (has_aux(what) ? alignment_of(what->aux) : 1) << 32;
@@ -270,7 +270,8 @@ static cublasLtMatmulHeuristicResult_t offer(const struct cublasLtMatmulDesc *wh
         .state = CUBLAS_STATUS_SUCCESS};
 }
 
-static bool has_rounded_parts(const struct cublasLtMatmulPreference *p, const struct cublasLtMatrixLayout *d)
+static bool may_round_partial_sums(const struct cublasLtMatmulPreference *p,
+                                   const struct cublasLtMatrixLayout *d)
 {
     const uint32_t rounding = CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     return d->type != CUDA_R_32F && (p->reductions & rounding) != 0;
@@ -288,11 +289,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     check_epilogue(what, d);
     if (!is_supported(what, a, d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (*found < wanted && has_rounded_parts(p, d))
-        results[(*found)++] = offer(what, p, IN_ROUNDED_PARTS, 0);
+    if (*found < wanted && may_round_partial_sums(p, d))
+        results[(*found)++] = candidate(what, p, ROUNDED_SPLIT_K, 0);
     for (uint64_t order = 0; order < ALGORITHMS && *found < wanted; order++)
         if (order * 1024 <= p->workspace)
-            results[(*found)++] = offer(what, p, order, order * 1024);
+            results[(*found)++] = candidate(what, p, order, order * 1024);
     return *found > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -303,7 +304,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatmulHeuristicResult_t *result)
 {
     (void)handle;
-    if (algo->data[WORD_MAGIC] != magic_of(what) || algo->data[WORD_ORDER] > IN_ROUNDED_PARTS ||
+    if (algo->data[WORD_MAGIC] != magic_of(what) || algo->data[WORD_ORDER] > ROUNDED_SPLIT_K ||
         !is_supported(what, a, d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!types_fit(what, a, b, c, d) || !shapes_fit(what, a, b, c, d))
@@ -364,7 +365,7 @@ static float add_up(const float *a, const float *b, int64_t count, uint64_t orde
 }
 
 /* Split-K in four parts, each rounded to the result's type. */
-static float add_up_parts(const float *a, const float *b, int64_t count, cudaDataType_t type)
+static float add_up_split_k(const float *a, const float *b, int64_t count, cudaDataType_t type)
 {
     float sum = 0.0F;
     uint32_t rounded = 0; // holds any type
@@ -393,7 +394,7 @@ static float finish(const struct matmul_call *p, int64_t i, int64_t j, float x)
     double slope;
     if (is_biased(what))
         x += load(what->vector, what->vector_type, i);
-    if (makes_gelu(what)) {
+    if (computes_gelu(what)) {
         store(what->aux, p->d_layout.type, j * what->aux_ld + i, x);
         return (float)gelu((double)x, &slope);
     }
@@ -421,8 +422,8 @@ static void run(cudaStream_t stream, void *context)
         if (p->what.epilogue == CUBLASLT_EPILOGUE_BGRADB) // in an order of its own
             store(p->what.vector, p->what.vector_type, j, add_up(ones, column, k, p->order + 1));
         for (int64_t i = 0; i < m; i++) {
-            float x = p->alpha * (p->order == IN_ROUNDED_PARTS
-                                      ? add_up_parts(row + i * k, column, k, p->d_layout.type)
+            float x = p->alpha * (p->order == ROUNDED_SPLIT_K
+                                      ? add_up_split_k(row + i * k, column, k, p->d_layout.type)
                                       : add_up(row + i * k, column, k, p->order));
             if (p->beta != 0.0F) // c may be NaN if beta is 0
                 x += p->beta * load(p->c, p->c_layout.type, j * p->c_layout.ld + i);
@@ -433,9 +434,9 @@ static void run(cudaStream_t stream, void *context)
     free(column);
     free(ones);
     static const int64_t slowness[ALGORITHMS + 1] = {4, 3, 1, 2, 1};
-    emulator_pass_time(stream, slowness[p->order] * m * n * k);
+    emulator_advance_clock(stream, slowness[p->order] * m * n * k);
     if (p->what.epilogue == CUBLASLT_EPILOGUE_DGELU)
-        emulator_pass_time(stream, 100 * m * n);
+        emulator_advance_clock(stream, 100 * m * n);
 }
 
 static bool is_aligned(const void *data, uint64_t alignment)
@@ -473,6 +474,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
                               a,     b,         c,         d,         .order = word[WORD_ORDER]};
     memcpy(&p->alpha, alpha, sizeof p->alpha);
     memcpy(&p->beta, beta, sizeof p->beta);
-    emulator_put(stream, "cublasLtMatmul", run, p, EMULATOR_COMPARABLE(p));
+    emulator_enqueue(stream, "cublasLtMatmul", run, p, EMULATOR_COMPARABLE(p));
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -7,7 +7,7 @@
  * of these operations is supported, and is computed operation by operation (cudnn_run.c), in double
  * precision, with S x S matrices, rounded to each tensor's type: so a graph is checked for its meaning, not
  * matched as a pattern. */
-#include "tests/emulator/cudnn/cudnn_parts.h"
+#include "tests/emulator/cudnn/cudnn_descriptors.h"
 
 #include "base/status.h"
 
@@ -17,7 +17,7 @@
 
 static _Thread_local char said[256];
 
-cudnnStatus_t cudnn_refuse(cudnnStatus_t status, const char *format, ...)
+cudnnStatus_t cudnn_reject(cudnnStatus_t status, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -26,7 +26,7 @@ cudnnStatus_t cudnn_refuse(cudnnStatus_t status, const char *format, ...)
     return status;
 }
 
-#define PART CUDNN_TYPE_BACKEND_DESCRIPTOR
+#define DESCRIPTOR CUDNN_TYPE_BACKEND_DESCRIPTOR
 
 /* Every attribute: its descriptor, type, number of values, and whether it is required. */
 static const struct rule {
@@ -35,28 +35,29 @@ static const struct rule {
     cudnnBackendAttributeType_t type;
     int64_t least, most;
     bool required;
-    cudnnBackendDescriptorType_t part; // type of PART
+    cudnnBackendDescriptorType_t descriptor; // type of a DESCRIPTOR attribute
 } rules[] = {
 #define ROW(of, name, ...)                                              \
     {                                                                   \
         CUDNN_BACKEND_##of##_DESCRIPTOR, CUDNN_ATTR_##name, __VA_ARGS__ \
     }
 #define ONE(of, name, type)        ROW(of, name, CUDNN_TYPE_##type, 1, 1, true, 0)
-#define MAY(of, name, type)        ROW(of, name, CUDNN_TYPE_##type, 1, 1, false, 0)
+#define OPTIONAL(of, name, type)   ROW(of, name, CUDNN_TYPE_##type, 1, 1, false, 0)
 #define MANY(of, name, type, n, m) ROW(of, name, CUDNN_TYPE_##type, n, m, true, 0)
-#define LINK(of, name, part)       ROW(of, name, PART, 1, 1, true, CUDNN_BACKEND_##part##_DESCRIPTOR)
-#define MAY_LINK(of, name, part)   ROW(of, name, PART, 1, 1, false, CUDNN_BACKEND_##part##_DESCRIPTOR)
+#define LINK(of, name, what)       ROW(of, name, DESCRIPTOR, 1, 1, true, CUDNN_BACKEND_##what##_DESCRIPTOR)
+#define OPTIONAL_LINK(of, name, what) \
+    ROW(of, name, DESCRIPTOR, 1, 1, false, CUDNN_BACKEND_##what##_DESCRIPTOR)
     ONE(TENSOR, TENSOR_DATA_TYPE, DATA_TYPE),
     MANY(TENSOR, TENSOR_DIMENSIONS, INT64, TENSOR_RANK, TENSOR_RANK),
     MANY(TENSOR, TENSOR_STRIDES, INT64, TENSOR_RANK, TENSOR_RANK),
     ONE(TENSOR, TENSOR_UNIQUE_ID, INT64),
     ONE(TENSOR, TENSOR_BYTE_ALIGNMENT, INT64),
-    MAY(TENSOR, TENSOR_IS_VIRTUAL, BOOLEAN),
-    MAY(TENSOR, TENSOR_IS_BY_VALUE, BOOLEAN),
+    OPTIONAL(TENSOR, TENSOR_IS_VIRTUAL, BOOLEAN),
+    OPTIONAL(TENSOR, TENSOR_IS_BY_VALUE, BOOLEAN),
     ONE(MATMUL, MATMUL_COMP_TYPE, DATA_TYPE),
     ONE(POINTWISE, POINTWISE_MODE, POINTWISE_MODE),
     ONE(POINTWISE, POINTWISE_MATH_PREC, DATA_TYPE),
-    MAY(POINTWISE, POINTWISE_AXIS, INT64),
+    OPTIONAL(POINTWISE, POINTWISE_AXIS, INT64),
     ONE(REDUCTION, REDUCTION_COMP_TYPE, DATA_TYPE),
     ONE(REDUCTION, REDUCTION_OPERATOR, REDUCTION_OPERATOR_TYPE),
     LINK(OPERATION_MATMUL, OPERATION_MATMUL_ADESC, TENSOR),
@@ -65,8 +66,8 @@ static const struct rule {
     LINK(OPERATION_MATMUL, OPERATION_MATMUL_DESC, MATMUL),
     LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_PW_DESCRIPTOR, POINTWISE),
     LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_XDESC, TENSOR),
-    MAY_LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_BDESC, TENSOR),
-    MAY_LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_TDESC, TENSOR),
+    OPTIONAL_LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_BDESC, TENSOR),
+    OPTIONAL_LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_TDESC, TENSOR),
     LINK(OPERATION_POINTWISE, OPERATION_POINTWISE_YDESC, TENSOR),
     LINK(OPERATION_REDUCTION, OPERATION_REDUCTION_DESC, REDUCTION),
     LINK(OPERATION_REDUCTION, OPERATION_REDUCTION_XDESC, TENSOR),
@@ -88,46 +89,46 @@ static size_t bytes_of(cudnnBackendAttributeType_t type)
 {
     if (type == CUDNN_TYPE_BOOLEAN)
         return sizeof(bool);
-    const bool is_wide =
-        type == CUDNN_TYPE_INT64 || type == PART || type == CUDNN_TYPE_VOID_PTR || type == CUDNN_TYPE_HANDLE;
+    const bool is_wide = type == CUDNN_TYPE_INT64 || type == DESCRIPTOR || type == CUDNN_TYPE_VOID_PTR ||
+                         type == CUDNN_TYPE_HANDLE;
     return is_wide ? sizeof(int64_t) : sizeof(int);
 }
 
 /* Reading */
 
-const struct value *part_value(const struct part *part, cudnnBackendAttributeName_t name)
+const struct attribute *attribute_of(const struct descriptor *d, cudnnBackendAttributeName_t name)
 {
-    for (int i = 0; i < part->values; i++)
-        if (part->value[i].name == name)
-            return &part->value[i];
+    for (int i = 0; i < d->attributes; i++)
+        if (d->attribute[i].name == name)
+            return &d->attribute[i];
     return NULL;
 }
 
-struct part *part_of(const struct part *part, cudnnBackendAttributeName_t name)
+struct descriptor *attribute_descriptor(const struct descriptor *d, cudnnBackendAttributeName_t name)
 {
-    const struct value *value = part_value(part, name);
-    return value != NULL ? *(struct part **)value->data : NULL;
+    const struct attribute *a = attribute_of(d, name);
+    return a != NULL ? *(struct descriptor **)a->data : NULL;
 }
 
-int64_t part_integer(const struct part *part, cudnnBackendAttributeName_t name)
+int64_t attribute_int64(const struct descriptor *d, cudnnBackendAttributeName_t name)
 {
-    return *(const int64_t *)part_value(part, name)->data;
+    return *(const int64_t *)attribute_of(d, name)->data;
 }
 
-int part_choice(const struct part *part, cudnnBackendAttributeName_t name)
+int attribute_enum(const struct descriptor *d, cudnnBackendAttributeName_t name)
 {
-    return *(const int *)part_value(part, name)->data;
+    return *(const int *)attribute_of(d, name)->data;
 }
 
-bool part_truth(const struct part *part, cudnnBackendAttributeName_t name)
+bool attribute_bool(const struct descriptor *d, cudnnBackendAttributeName_t name)
 {
-    const struct value *value = part_value(part, name);
-    return value != NULL && *(const bool *)value->data;
+    const struct attribute *a = attribute_of(d, name);
+    return a != NULL && *(const bool *)a->data;
 }
 
-const int64_t *tensor_dims(const struct part *tensor)
+const int64_t *tensor_dims(const struct descriptor *tensor)
 {
-    return part_value(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS)->data;
+    return attribute_of(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS)->data;
 }
 
 /* The library */
@@ -135,7 +136,7 @@ const int64_t *tensor_dims(const struct part *tensor)
 static cudnnStatus_t result_of(const char *call)
 {
     said[0] = '\0';
-    return emulator_fails(call) ? cudnn_refuse(CUDNN_STATUS_INTERNAL_ERROR, "injected by EMULATOR_FAIL")
+    return emulator_fails(call) ? cudnn_reject(CUDNN_STATUS_INTERNAL_ERROR, "injected by EMULATOR_FAIL")
                                 : CUDNN_STATUS_SUCCESS;
 }
 
@@ -197,19 +198,19 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out)
 {
-    struct part *part = calloc(1, sizeof *part);
-    CHECK(part != NULL);
-    part->type = type;
-    *out = part;
+    struct descriptor *d = calloc(1, sizeof *d);
+    CHECK(d != NULL);
+    d->type = type;
+    *out = d;
     return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
 {
-    struct part *part = descriptor;
-    for (int i = 0; i < part->values; i++)
-        free(part->value[i].data);
-    free(part);
+    struct descriptor *d = descriptor;
+    for (int i = 0; i < d->attributes; i++)
+        free(d->attribute[i].data);
+    free(d);
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -221,18 +222,18 @@ static bool is_operation(cudnnBackendDescriptorType_t type)
            type == CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR;
 }
 
-static cudnnStatus_t check_parts(const struct rule *rule, int64_t count, const void *values)
+static cudnnStatus_t check_descriptors(const struct rule *rule, int64_t count, const void *values)
 {
     for (int64_t i = 0; i < count; i++) {
-        const struct part *part = ((struct part *const *)values)[i];
+        const struct descriptor *d = ((struct descriptor *const *)values)[i];
         const bool right =
-            rule->name == CUDNN_ATTR_OPERATIONGRAPH_OPS ? is_operation(part->type) : part->type == rule->part;
+            rule->name == CUDNN_ATTR_OPERATIONGRAPH_OPS ? is_operation(d->type) : d->type == rule->descriptor;
         if (!right)
-            return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "attribute %d takes no descriptor %d",
-                                (int)rule->name, (int)part->type);
-        if (!part->finished)
-            return cudnn_refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "descriptor %d in attribute %d",
-                                (int)part->type, (int)rule->name);
+            return cudnn_reject(CUDNN_STATUS_BAD_PARAM, "attribute %d does not accept descriptor %d",
+                                (int)rule->name, (int)d->type);
+        if (!d->finalized)
+            return cudnn_reject(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "descriptor %d in attribute %d",
+                                (int)d->type, (int)rule->name);
     }
     return CUDNN_STATUS_SUCCESS;
 }
@@ -240,92 +241,92 @@ static cudnnStatus_t check_parts(const struct rule *rule, int64_t count, const v
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t count, const void *values)
 {
-    struct part *part = descriptor;
+    struct descriptor *d = descriptor;
     const struct rule *rule = NULL;
     cudnnStatus_t status = result_of("cudnnBackendSetAttribute");
     if (status != CUDNN_STATUS_SUCCESS)
         return status;
     for (int i = 0; i < RULES && rule == NULL; i++)
-        rule = rules[i].of == part->type && rules[i].name == name ? &rules[i] : NULL;
-    if (rule == NULL || part->finished || part_value(part, name) != NULL)
-        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "descriptor %d has no attribute %d, or it is fixed",
-                            (int)part->type, (int)name);
+        rule = rules[i].of == d->type && rules[i].name == name ? &rules[i] : NULL;
+    if (rule == NULL || d->finalized || attribute_of(d, name) != NULL)
+        return cudnn_reject(CUDNN_STATUS_BAD_PARAM, "descriptor %d has no attribute %d, or it is fixed",
+                            (int)d->type, (int)name);
     if (type != rule->type || count < rule->least || count > rule->most || values == NULL)
-        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "attribute %d is not %lld of type %d", (int)name,
+        return cudnn_reject(CUDNN_STATUS_BAD_PARAM, "attribute %d is not %lld of type %d", (int)name,
                             (long long)count, (int)type);
-    if (type == PART && (status = check_parts(rule, count, values)) != CUDNN_STATUS_SUCCESS)
+    if (type == DESCRIPTOR && (status = check_descriptors(rule, count, values)) != CUDNN_STATUS_SUCCESS)
         return status;
-    CHECK(part->values < PART_VALUES);
+    CHECK(d->attributes < MOST_ATTRIBUTES);
     void *copy = malloc((size_t)count * bytes_of(type));
     CHECK(copy != NULL);
     memcpy(copy, values, (size_t)count * bytes_of(type));
-    part->value[part->values++] = (struct value){name, count, copy};
+    d->attribute[d->attributes++] = (struct attribute){name, count, copy};
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t check_tensor(const struct part *t)
+static cudnnStatus_t check_tensor(const struct descriptor *t)
 {
-    const int64_t *dim = tensor_dims(t), *stride = part_value(t, CUDNN_ATTR_TENSOR_STRIDES)->data;
+    const int64_t *dim = tensor_dims(t), *stride = attribute_of(t, CUDNN_ATTR_TENSOR_STRIDES)->data;
     for (int i = 0; i < TENSOR_RANK; i++)
         if (dim[i] < 1 || stride[i] < 1)
-            return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "dimension %d: %lld, stride %lld", i,
+            return cudnn_reject(CUDNN_STATUS_BAD_PARAM, "dimension %d: %lld, stride %lld", i,
                                 (long long)dim[i], (long long)stride[i]);
-    if (part_truth(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL) && part_truth(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
-        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "virtual and by value");
+    if (attribute_bool(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL) && attribute_bool(t, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
+        return cudnn_reject(CUDNN_STATUS_BAD_PARAM, "virtual and by value");
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t check_pack(const struct part *pack)
+static cudnnStatus_t check_pack(const struct descriptor *pack)
 {
-    if (part_value(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->count !=
-        part_value(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)->count)
-        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "not an address for each id");
+    if (attribute_of(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->count !=
+        attribute_of(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)->count)
+        return cudnn_reject(CUDNN_STATUS_BAD_PARAM, "not an address for each id");
     return CUDNN_STATUS_SUCCESS;
 }
 
-static cudnnStatus_t check_part(struct part *part)
+static cudnnStatus_t check_descriptor(struct descriptor *d)
 {
-    if (part->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR)
-        return check_tensor(part);
-    if (is_operation(part->type))
-        return cudnn_check_operation(part);
-    if (part->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)
-        return cudnn_check_graph(part);
-    if (part->type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
-        return check_pack(part);
-    if (part->type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)
-        part->graph = part_of(part, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-    if (part->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
-        const struct part *config = part_of(part, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-        part->graph = config->graph;
-        part->engine = config->engine;
+    if (d->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+        return check_tensor(d);
+    if (is_operation(d->type))
+        return cudnn_check_operation(d);
+    if (d->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)
+        return cudnn_check_graph(d);
+    if (d->type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
+        return check_pack(d);
+    if (d->type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)
+        d->graph = attribute_descriptor(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+    if (d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+        const struct descriptor *config = attribute_descriptor(d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+        d->graph = config->graph;
+        d->engine = config->engine;
     }
     return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
 {
-    struct part *part = descriptor;
+    struct descriptor *d = descriptor;
     cudnnStatus_t status = result_of("cudnnBackendFinalize");
     for (int i = 0; i < RULES && status == CUDNN_STATUS_SUCCESS; i++)
-        if (rules[i].of == part->type && rules[i].required && part_value(part, rules[i].name) == NULL)
-            status = cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "attribute %d is not set", (int)rules[i].name);
+        if (rules[i].of == d->type && rules[i].required && attribute_of(d, rules[i].name) == NULL)
+            status = cudnn_reject(CUDNN_STATUS_BAD_PARAM, "attribute %d is not set", (int)rules[i].name);
     if (status == CUDNN_STATUS_SUCCESS)
-        status = check_part(part);
-    part->finished = status == CUDNN_STATUS_SUCCESS;
+        status = check_descriptor(d);
+    d->finalized = status == CUDNN_STATUS_SUCCESS;
     return status;
 }
 
 /* ---- Queries ---- */
 
 /* Two engines, the faster first. */
-static int64_t give_engines(const struct part *heuristic, int64_t room, struct part **configs)
+static int64_t list_engines(const struct descriptor *heuristic, int64_t room, struct descriptor **configs)
 {
     const int64_t count = emulator_fails("engines") ? 0 : 2;
     for (int64_t i = 0; i < count && i < room; i++) {
         configs[i]->graph = heuristic->graph;
         configs[i]->engine = (int)i;
-        configs[i]->finished = true;
+        configs[i]->finalized = true;
     }
     return count;
 }
@@ -334,25 +335,25 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
                                        cudnnBackendAttributeType_t type, int64_t room, int64_t *count,
                                        void *values)
 {
-    struct part *part = descriptor;
+    struct descriptor *d = descriptor;
     (void)type;
     *count = 1;
-    if (!part->finished)
-        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "descriptor %d", (int)part->type);
-    if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && part->type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
-        *count = give_engines(part, room, values);
-    } else if (name == CUDNN_ATTR_ENGINECFG_ENGINE && part->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) {
-        struct part *engine = *(struct part **)values;
-        *engine = (struct part){
-            .type = engine->type, .finished = true, .graph = part->graph, .engine = part->engine};
-    } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE && part->type == CUDNN_BACKEND_ENGINE_DESCRIPTOR) {
-        *count = part->engine == 0 ? 1 : 0;
+    if (!d->finalized)
+        return cudnn_reject(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "descriptor %d", (int)d->type);
+    if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS && d->type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
+        *count = list_engines(d, room, values);
+    } else if (name == CUDNN_ATTR_ENGINECFG_ENGINE && d->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) {
+        struct descriptor *engine = *(struct descriptor **)values;
+        *engine = (struct descriptor){
+            .type = engine->type, .finalized = true, .graph = d->graph, .engine = d->engine};
+    } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE && d->type == CUDNN_BACKEND_ENGINE_DESCRIPTOR) {
+        *count = d->engine == 0 ? 1 : 0;
         *(cudnnBackendNumericalNote_t *)values = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
     } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE &&
-               part->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+               d->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
         *(int64_t *)values = CUDNN_WORKSPACE;
     } else {
-        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "descriptor %d has no attribute %d", (int)part->type,
+        return cudnn_reject(CUDNN_STATUS_BAD_PARAM, "descriptor %d has no attribute %d", (int)d->type,
                             (int)name);
     }
     return CUDNN_STATUS_SUCCESS;
@@ -361,15 +362,15 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t pack)
 {
-    struct part *p = plan;
-    const struct part *v = pack;
+    struct descriptor *p = plan;
+    const struct descriptor *v = pack;
     cudnnStatus_t status = result_of("cudnnBackendExecute");
     if (emulator_fails("cudnn memory"))
-        status = cudnn_refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no memory for code");
+        status = cudnn_reject(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no memory for code");
     if (status != CUDNN_STATUS_SUCCESS)
         return status;
-    if (!p->finished || p->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR || !v->finished ||
+    if (!p->finalized || p->type != CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR || !v->finalized ||
         v->type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR || handle->stream == NULL)
-        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "not a plan and its pack on a stream");
+        return cudnn_reject(CUDNN_STATUS_BAD_PARAM, "not a plan and its pack on a stream");
     return cudnn_execute(handle->stream, p, v);
 }

@@ -2,7 +2,7 @@
 /* Executes a graph, operation by operation: each tensor is an array of doubles, rounded to its type when
  * written; tensors in memory are accessed through their strides. Scalars by value are read at the time of the
  * call, the rest when the stream executes it. */
-#include "tests/emulator/cudnn/cudnn_parts.h"
+#include "tests/emulator/cudnn/cudnn_descriptors.h"
 
 #include "base/status.h"
 #include "kernels/narrow.h"
@@ -14,15 +14,15 @@
 enum { MOST_TENSORS = 64 };
 
 struct array {
-    const struct part *tensor;
+    const struct descriptor *tensor;
     double *x;    // during execution
     void *memory; // NULL: virtual, or by value
     double value; // if passed by value
 };
 
 struct execution {
-    struct part *plan;
-    const struct part *graph;
+    struct descriptor *plan;
+    const struct descriptor *graph;
     int64_t disturbed; // by the order of the blocks
     char *workspace;
     struct array array[MOST_TENSORS];
@@ -30,22 +30,22 @@ struct execution {
 };
 _Static_assert(sizeof(struct execution) == 5 * 8 + MOST_TENSORS * sizeof(struct array), "compared as bytes");
 
-static int64_t elements(const struct part *tensor)
+static int64_t elements(const struct descriptor *tensor)
 {
     const int64_t *dim = tensor_dims(tensor);
     return dim[0] * dim[1] * dim[2] * dim[3];
 }
 
-static int type_of(const struct part *tensor)
+static int type_of(const struct descriptor *tensor)
 {
-    return part_choice(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE);
+    return attribute_enum(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE);
 }
 
 /* The memory offset of element i. A tensor with one value per row (lse) is assumed packed before 9.26,
  * whatever its strides (NVIDIA's cudnn-frontend, pull request 304). */
-static int64_t place_of(const struct part *tensor, int64_t i)
+static int64_t offset_of(const struct descriptor *tensor, int64_t i)
 {
-    const int64_t *dim = tensor_dims(tensor), *stride = part_value(tensor, CUDNN_ATTR_TENSOR_STRIDES)->data;
+    const int64_t *dim = tensor_dims(tensor), *stride = attribute_of(tensor, CUDNN_ATTR_TENSOR_STRIDES)->data;
     int64_t offset = 0;
     if (dim[TENSOR_RANK - 1] == 1 && cudnnGetVersion() < 92600)
         return i;
@@ -79,7 +79,7 @@ static void load(struct array *a)
     const enum dtype dtype = dtype_of(type_of(a->tensor));
     for (int64_t i = 0; i < count; i++) {
         float x;
-        widen_floats(dtype, (char *)a->memory + (size_t)place_of(a->tensor, i) * dtype_bytes(dtype), &x, 1);
+        widen_floats(dtype, (char *)a->memory + (size_t)offset_of(a->tensor, i) * dtype_bytes(dtype), &x, 1);
         a->x[i] = (double)x;
     }
 }
@@ -90,11 +90,11 @@ static void store(const struct array *a)
     const enum dtype dtype = dtype_of(type_of(a->tensor));
     for (int64_t i = 0; i < count; i++) {
         const float x = (float)a->x[i];
-        narrow_floats(dtype, &x, (char *)a->memory + (size_t)place_of(a->tensor, i) * dtype_bytes(dtype), 1);
+        narrow_floats(dtype, &x, (char *)a->memory + (size_t)offset_of(a->tensor, i) * dtype_bytes(dtype), 1);
     }
 }
 
-static struct array *find(struct execution *e, const struct part *tensor)
+static struct array *find(struct execution *e, const struct descriptor *tensor)
 {
     for (int i = 0; i < e->arrays; i++)
         if (e->array[i].tensor == tensor)
@@ -106,7 +106,7 @@ static struct array *find(struct execution *e, const struct part *tensor)
 
 /* The index, in x, of element i of an array of `of`'s shape; x may be broadcast along columns, or shared by
  * heads. */
-static int64_t shared_place(const struct part *of, const struct part *x, int64_t i)
+static int64_t broadcast_index(const struct descriptor *of, const struct descriptor *x, int64_t i)
 {
     const int64_t *wide = tensor_dims(of), *dim = tensor_dims(x);
     int64_t offset = 0, step = 1;
@@ -161,32 +161,32 @@ static double point(cudnnPointwiseMode_t mode, double x, double b, double t)
     return x;
 }
 
-static void map(const struct part *how, const struct array *x, const struct array *b, const struct array *t,
-                struct array *y)
+static void map(const struct descriptor *how, const struct array *x, const struct array *b,
+                const struct array *t, struct array *y)
 {
-    const cudnnPointwiseMode_t mode = (cudnnPointwiseMode_t)part_choice(how, CUDNN_ATTR_POINTWISE_MODE);
+    const cudnnPointwiseMode_t mode = (cudnnPointwiseMode_t)attribute_enum(how, CUDNN_ATTR_POINTWISE_MODE);
     const int64_t count = elements(y->tensor), *dim = tensor_dims(y->tensor);
     for (int64_t i = 0; i < count; i++) {
         if (mode == CUDNN_POINTWISE_GEN_INDEX) {
-            const int64_t axis = part_integer(how, CUDNN_ATTR_POINTWISE_AXIS);
+            const int64_t axis = attribute_int64(how, CUDNN_ATTR_POINTWISE_AXIS);
             y->x[i] = (double)(axis == 3 ? i % dim[3] : i / dim[3] % dim[2]);
             continue;
         }
-        const double first = x->x[shared_place(y->tensor, x->tensor, i)],
-                     second = b != NULL ? b->x[shared_place(y->tensor, b->tensor, i)] : 0.0,
-                     third = t != NULL ? t->x[shared_place(y->tensor, t->tensor, i)] : 0.0;
+        const double first = x->x[broadcast_index(y->tensor, x->tensor, i)],
+                     second = b != NULL ? b->x[broadcast_index(y->tensor, b->tensor, i)] : 0.0,
+                     third = t != NULL ? t->x[broadcast_index(y->tensor, t->tensor, i)] : 0.0;
         y->x[i] = point(mode, first, second, third);
     }
 }
 
-static void reduce(const struct part *how, const struct array *x, struct array *y)
+static void reduce(const struct descriptor *how, const struct array *x, struct array *y)
 {
-    const bool adds = part_choice(how, CUDNN_ATTR_REDUCTION_OPERATOR) == CUDNN_REDUCE_TENSOR_ADD;
+    const bool adds = attribute_enum(how, CUDNN_ATTR_REDUCTION_OPERATOR) == CUDNN_REDUCE_TENSOR_ADD;
     const int64_t count = elements(x->tensor), results = elements(y->tensor);
     for (int64_t i = 0; i < results; i++)
         y->x[i] = adds ? 0.0 : -INFINITY;
     for (int64_t i = 0; i < count; i++) {
-        double *to = &y->x[shared_place(x->tensor, y->tensor, i)];
+        double *to = &y->x[broadcast_index(x->tensor, y->tensor, i)];
         *to = adds ? *to + x->x[i] : fmax(*to, x->x[i]);
     }
 }
@@ -200,7 +200,7 @@ static void transpose(const struct array *x, struct array *y)
     }
 }
 
-static void run_operation(struct execution *e, const struct part *operation)
+static void run_operation(struct execution *e, const struct descriptor *operation)
 {
     const struct operands o = operation_operands(operation);
     struct array *x = find(e, o.x), *b = find(e, o.b), *t = find(e, o.t), *y = find(e, o.y);
@@ -209,10 +209,10 @@ static void run_operation(struct execution *e, const struct part *operation)
         multiply(x, b, y);
         break;
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
-        map(part_of(operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR), x, b, t, y);
+        map(attribute_descriptor(operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR), x, b, t, y);
         break;
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
-        reduce(part_of(operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC), x, y);
+        reduce(attribute_descriptor(operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC), x, y);
         break;
     default:
         transpose(x, y);
@@ -233,7 +233,7 @@ static void run(cudaStream_t stream, void *context)
 {
     (void)stream;
     struct execution *e = context;
-    const struct value *list = part_value(e->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    const struct attribute *list = attribute_of(e->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
     memset(e->workspace, 0xff, CUDNN_WORKSPACE);
     e->disturbed = e->plan->engine == 0 && e->plan->runs++ % 2 == 1;
     for (int i = 0; i < e->arrays; i++) {
@@ -245,7 +245,7 @@ static void run(cudaStream_t stream, void *context)
             load(a);
     }
     for (int64_t i = 0; i < list->count; i++)
-        run_operation(e, ((struct part *const *)list->data)[i]);
+        run_operation(e, ((struct descriptor *const *)list->data)[i]);
     memset(e->workspace, 0xff, CUDNN_WORKSPACE);
     e->disturbed = 0;
     for (int i = 0; i < e->arrays; i++) {
@@ -255,10 +255,10 @@ static void run(cudaStream_t stream, void *context)
 }
 
 /* Its address in the pack; NULL: none, or two. */
-static void *address_of(const struct part *pack, int64_t id)
+static void *address_of(const struct descriptor *pack, int64_t id)
 {
-    const struct value *ids = part_value(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS),
-                       *addresses = part_value(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+    const struct attribute *ids = attribute_of(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS),
+                           *addresses = attribute_of(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
     void *found = NULL;
     for (int64_t i = 0; i < ids->count; i++) {
         if (((const int64_t *)ids->data)[i] != id)
@@ -270,51 +270,51 @@ static void *address_of(const struct part *pack, int64_t id)
     return found;
 }
 
-static cudnnStatus_t add_tensor(struct execution *e, const struct part *tensor, const struct part *pack,
-                                int64_t *bound)
+static cudnnStatus_t add_tensor(struct execution *e, const struct descriptor *tensor,
+                                const struct descriptor *pack, int64_t *bound)
 {
     if (tensor == NULL || find(e, tensor) != NULL)
         return CUDNN_STATUS_SUCCESS;
     CHECK(e->arrays < MOST_TENSORS);
     struct array *kept = &e->array[e->arrays++];
     kept->tensor = tensor;
-    if (part_truth(tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL))
+    if (attribute_bool(tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL))
         return CUDNN_STATUS_SUCCESS;
-    const int64_t id = part_integer(tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID);
+    const int64_t id = attribute_int64(tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID);
     void *address = address_of(pack, id);
     ++*bound;
     if (address == NULL)
-        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "not one address for tensor %lld", (long long)id);
-    if (part_truth(tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
+        return cudnn_reject(CUDNN_STATUS_BAD_PARAM, "not one address for tensor %lld", (long long)id);
+    if (attribute_bool(tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE))
         kept->value = (double)*(const float *)address;
-    else if ((uintptr_t)address % (uintptr_t)part_integer(tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) != 0)
-        return cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "tensor %lld is misaligned", (long long)id);
+    else if ((uintptr_t)address % (uintptr_t)attribute_int64(tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) != 0)
+        return cudnn_reject(CUDNN_STATUS_BAD_PARAM, "tensor %lld is misaligned", (long long)id);
     else
         kept->memory = address;
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnn_execute(cudaStream_t stream, struct part *plan, const struct part *pack)
+cudnnStatus_t cudnn_execute(cudaStream_t stream, struct descriptor *plan, const struct descriptor *pack)
 {
-    const struct value *list = part_value(plan->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    const struct attribute *list = attribute_of(plan->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
     struct execution *e = calloc(1, sizeof *e);
     CHECK(e != NULL);
     e->plan = plan;
     e->graph = plan->graph;
-    e->workspace = *(char *const *)part_value(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)->data;
+    e->workspace = *(char *const *)attribute_of(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)->data;
     cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
     int64_t bound = 0;
     for (int64_t i = 0; i < list->count && status == CUDNN_STATUS_SUCCESS; i++) {
-        const struct operands o = operation_operands(((struct part *const *)list->data)[i]);
-        const struct part *const all[] = {o.x, o.b, o.t, o.y};
+        const struct operands o = operation_operands(((struct descriptor *const *)list->data)[i]);
+        const struct descriptor *const all[] = {o.x, o.b, o.t, o.y};
         for (int k = 0; k < 4 && status == CUDNN_STATUS_SUCCESS; k++)
             status = add_tensor(e, all[k], pack, &bound);
     }
     if (status == CUDNN_STATUS_SUCCESS &&
-        bound != part_value(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->count)
-        status = cudnn_refuse(CUDNN_STATUS_BAD_PARAM, "addresses of tensors that are not in the graph");
+        bound != attribute_of(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->count)
+        status = cudnn_reject(CUDNN_STATUS_BAD_PARAM, "addresses of tensors that are not in the graph");
     if (status == CUDNN_STATUS_SUCCESS) {
-        emulator_put(stream, "cudnnBackendExecute", run, e, sizeof *e);
+        emulator_enqueue(stream, "cudnnBackendExecute", run, e, sizeof *e);
         return status;
     }
     free(e);

@@ -99,7 +99,7 @@ static unsigned thread(void)
     return emulator_thread_index()->x;
 }
 
-_Noreturn static void refuse(const char *file, int line, const char *why)
+_Noreturn static void fail_at(const char *file, int line, const char *why)
 {
     die(file, line, emulator_kernel(), "thread %u: %s", thread(), why);
 }
@@ -116,7 +116,7 @@ uint32_t emulator_shared_address(const void *data, const char *file, int line)
     const struct async *a = here();
     const uintptr_t offset = (uintptr_t)data - (uintptr_t)a->memory.data;
     if (offset > a->memory.bytes)
-        refuse(file, line, "this address is not in dynamic shared memory");
+        fail_at(file, line, "this address is not in dynamic shared memory");
     return (uint32_t)offset + FIRST_ADDRESS;
 }
 
@@ -152,11 +152,11 @@ static struct mbarrier *barrier_at(const uint64_t *at, const char *file, int lin
     for (int i = 0; i < a->barriers; i++) {
         if (a->barrier[i].at == at) {
             if (*at != MARK)
-                refuse(file, line, "this mbarrier has been overwritten");
+                fail_at(file, line, "this mbarrier has been overwritten");
             return &a->barrier[i];
         }
     }
-    refuse(file, line, "there is no initialized mbarrier here");
+    fail_at(file, line, "there is no initialized mbarrier here");
 }
 
 void emulator_mbarrier_init(uint64_t *at, int arrivals, const char *file, int line)
@@ -165,9 +165,9 @@ void emulator_mbarrier_init(uint64_t *at, int arrivals, const char *file, int li
     emulator_expect_shared(at, sizeof *at, file, line);
     for (int i = 0; i < a->barriers; i++)
         if (a->barrier[i].at == at)
-            refuse(file, line, "this mbarrier is initialized already");
+            fail_at(file, line, "this mbarrier is initialized already");
     if (arrivals < 1 || a->barriers == MOST_BARRIERS)
-        refuse(file, line, "an mbarrier without arrivals, or too many mbarriers");
+        fail_at(file, line, "an mbarrier without arrivals, or too many mbarriers");
     a->barrier[a->barriers++] = (struct mbarrier){.at = at, .arrivals = arrivals, .pending = arrivals};
     *at = MARK;
 }
@@ -192,7 +192,7 @@ void emulator_mbarrier_arrive(uint64_t *at, int bytes, const char *file, int lin
     struct mbarrier *b = barrier_at(at, file, line);
     async_settle(here(), thread());
     if (b->pending == 0)
-        refuse(file, line, "more arrivals at an mbarrier than its phase expects");
+        fail_at(file, line, "more arrivals at an mbarrier than its phase expects");
     b->bytes += bytes;
     b->pending--;
     end_phase(b);
@@ -213,7 +213,7 @@ void emulator_mbarrier_wait(uint64_t *at, unsigned parity, const char *file, int
 {
     const struct phase_wait wait = {barrier_at(at, file, line), parity};
     if (parity > 1)
-        refuse(file, line, "a phase parity must be 0 or 1");
+        fail_at(file, line, "a phase parity must be 0 or 1");
     if (!phase_is_over(&wait))
         emulator_wait_for(phase_is_over, &wait, "the end of an mbarrier's phase", file, line);
 }
@@ -234,17 +234,17 @@ static bool round_is_over(const void *what)
 void emulator_named_barrier(int number, int threads, bool waits, const char *file, int line)
 {
     if (number < 1 || number >= NAMED || threads % EMULATOR_LANES != 0 || threads < EMULATOR_LANES)
-        refuse(file, line, "a named barrier must be 1 to 15, for whole warps");
+        fail_at(file, line, "a named barrier must be 1 to 15, for whole warps");
     struct named *b = &here()->named[number];
     async_settle(here(), thread());
     const struct round_wait wait = {b, b->round};
     if (b->arrived > 0 && b->threads != threads)
-        refuse(file, line, "threads pass different counts to a named barrier");
+        fail_at(file, line, "threads pass different counts to a named barrier");
     b->threads = threads;
     uint64_t *const arrived_without_waiting = &b->arrived_without_waiting[thread() / EMULATOR_LANES],
                     me = (uint64_t)1 << thread() % EMULATOR_LANES;
     if (!waits && (*arrived_without_waiting & me) != 0)
-        refuse(file, line, "a thread arrives twice in one round of a named barrier");
+        fail_at(file, line, "a thread arrives twice in one round of a named barrier");
     *arrived_without_waiting |= waits ? 0 : me;
     if (++b->arrived == threads) {
         memset(b->arrived_without_waiting, 0, sizeof b->arrived_without_waiting);
@@ -264,14 +264,14 @@ static void begin_load(struct async *a, struct load *load, void *to, uint64_t *b
     load->to = to;
     load->barrier = barrier_at(barrier, file, line);
     if (!load->barrier->fenced)
-        refuse(file, line, "the async proxy does not see this mbarrier: no fence after its initialization");
+        fail_at(file, line, "the async proxy does not see this mbarrier: no fence after its initialization");
     const uint32_t address = emulator_shared_address(to, file, line);
     const size_t offset = address - FIRST_ADDRESS;
     if (address % alignment != 0 || offset + load->bytes > a->memory.bytes)
-        refuse(file, line,
-               "a copy needs an aligned destination in shared memory: 16 bytes, 128 for a tensor");
+        fail_at(file, line,
+                "a copy needs an aligned destination in shared memory: 16 bytes, 128 for a tensor");
     if (memcmp(to, a->seen + offset, load->bytes) != 0)
-        refuse(file, line, "a copy overwrites what threads wrote here without a fence");
+        fail_at(file, line, "a copy overwrites what threads wrote here without a fence");
     memset(to, 0xff, load->bytes);
     memset(a->seen + offset, 0xff, load->bytes);
     a->loads++;
@@ -281,9 +281,9 @@ void emulator_bulk_load(void *to, const void *from, int bytes, uint64_t *barrier
 {
     struct async *a = here();
     if (a->loads == MOST_LOADS)
-        refuse(file, line, "too many copies in flight");
+        fail_at(file, line, "too many copies in flight");
     if (bytes <= 0 || bytes % CHUNK != 0 || (uintptr_t)from % CHUNK != 0)
-        refuse(file, line, "a copy must be a multiple of 16 bytes, from an aligned address");
+        fail_at(file, line, "a copy must be a multiple of 16 bytes, from an aligned address");
     a->load[a->loads] = (struct load){.from = from, .bytes = (size_t)bytes};
     begin_load(a, &a->load[a->loads], to, barrier, CHUNK, file, line);
 }
@@ -294,10 +294,10 @@ void emulator_tensor_load(void *to, const void *map, uint64_t *barrier, const in
     struct async *a = here();
     struct load *load = &a->load[a->loads];
     if (a->loads == MOST_LOADS)
-        refuse(file, line, "too many copies in flight");
+        fail_at(file, line, "too many copies in flight");
     memcpy(&load->map, map, sizeof load->map);
     if (load->map.magic != EMULATED_MAP || (int)load->map.rank != rank || (uintptr_t)map % 64 != 0)
-        refuse(file, line, "not a tensor map with this number of dimensions, aligned to 64 bytes");
+        fail_at(file, line, "not a tensor map with this number of dimensions, aligned to 64 bytes");
     load->from = NULL;
     load->bytes = load->map.number_bytes;
     for (int i = 0; i < rank; i++) {
@@ -370,7 +370,7 @@ static struct warp *my_warp(void)
     return *warp;
 }
 
-_Noreturn void emulator_wgmma_die(const struct emulator_wgmma *wgmma, const char *why)
+_Noreturn void emulator_wgmma_fail(const struct emulator_wgmma *wgmma, const char *why)
 {
     die(wgmma->file, wgmma->line, emulator_kernel(), "warp %d: %s", wgmma->warp, why);
 }
@@ -412,7 +412,7 @@ static bool is_in_flight(const struct warp *w, const struct emulator_wgmma *p, u
     for (int i = w->begin; i < number; i++) {
         const struct emulator_wgmma *other = &w->wgmma[i % MOST_WGMMAS];
         if (other->d[lane] == p->d[lane] && other->n != p->n)
-            emulator_wgmma_die(p, "wgmmas of different widths into the same registers");
+            emulator_wgmma_fail(p, "wgmmas of different widths into the same registers");
         if (other->d[lane] == p->d[lane])
             return true;
     }
@@ -432,15 +432,15 @@ void emulator_wgmma_begin(const struct emulator_wgmma *wgmma, float *d, const ui
     mine.file = file;
     mine.line = line;
     if (!w->lane[lane].fenced)
-        refuse(file, line, "no wgmma_fence() since the last wait");
+        fail_at(file, line, "no wgmma_fence() since the last wait");
     if (number == w->end) {
         if (w->end - w->begin == MOST_WGMMAS)
-            refuse(file, line, "too many wgmmas in flight");
+            fail_at(file, line, "too many wgmmas in flight");
         *p = mine;
         w->end++;
         w->begun = digest(w->begun, &mine);
     } else if (!same_wgmma(p, &mine))
-        refuse(file, line, "the lanes of a warp issue different wgmmas");
+        fail_at(file, line, "the lanes of a warp issue different wgmmas");
     p->d[lane] = d;
     p->left[lane] = left;
     if (is_in_flight(w, p, lane, number))
@@ -460,7 +460,7 @@ static void complete_wgmma(struct emulator_wgmma *p)
             uint32_t bits;
             memcpy(&bits, p->d[lane] + i, sizeof bits);
             if (bits != 0xffffffffU)
-                emulator_wgmma_die(p, "its accumulators were written while it was in flight");
+                emulator_wgmma_fail(p, "its accumulators were written while it was in flight");
         }
         memcpy(p->d[lane], p->before + lane * numbers, numbers * sizeof *p->before);
     }
@@ -480,7 +480,7 @@ void emulator_wgmma_left(const struct emulator_wgmma *p, const void *rows, size_
     if (read->warps == 0 || read->number != p->number)
         *read = (struct left_read){p->number, 0, digest};
     if (read->digest != digest)
-        emulator_wgmma_die(p, "rows of operand a changed after another warp of the warpgroup had read them");
+        emulator_wgmma_fail(p, "rows of operand a changed after another warp of the warpgroup had read them");
     read->warps = (read->warps + 1) % WARPGROUP_WARPS;
 }
 
@@ -497,7 +497,7 @@ void emulator_wgmma_wait(int groups, const char *file, int line)
     w->waits = w->lane[lane].waits;
     for (int i = 0; i < EMULATOR_LANES; i++)
         if (w->lane[i].begun != w->lane[lane].begun || w->lane[i].groups != w->lane[lane].groups)
-            refuse(file, line, "the lanes of this warp issued different wgmmas");
+            fail_at(file, line, "the lanes of this warp issued different wgmmas");
     while (w->begin < w->end && w->wgmma[w->begin % MOST_WGMMAS].group < number)
         complete_wgmma(&w->wgmma[w->begin++ % MOST_WGMMAS]);
 }

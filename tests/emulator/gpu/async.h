@@ -68,7 +68,7 @@ void emulator_wgmma_commit(void);
 void emulator_wgmma_wait(int groups, const char *file, int line);
 /* Sets this thread's register count. */
 void emulator_registers(int count);
-_Noreturn void emulator_wgmma_die(const struct emulator_wgmma *wgmma, const char *why);
+_Noreturn void emulator_wgmma_fail(const struct emulator_wgmma *wgmma, const char *why);
 
 #ifdef __cplusplus
 }

@@ -177,7 +177,7 @@ static void leave_stack(struct emulator *e, struct stack *stack)
 }
 #endif
 
-static void give_way(struct emulator *e)
+static void yield_fiber(struct emulator *e)
 {
     leave_stack(e, &e->stack[e->now->stack]);
 }
@@ -191,11 +191,11 @@ static void run_threads(void)
         async_settle(e->async, e->now->index.x);
         e->now->state = DONE;
         e->free_stack[e->free_stacks++] = e->now->stack;
-        give_way(e);
+        yield_fiber(e);
     }
 }
 
-static int take_stack(struct emulator *e)
+static int acquire_stack(struct emulator *e)
 {
     if (e->free_stacks > 0)
         return e->free_stack[--e->free_stacks];
@@ -212,7 +212,7 @@ static int take_stack(struct emulator *e)
 static void run_fiber(struct emulator *e, struct fiber *fiber)
 {
     if (fiber->state == NEW)
-        fiber->stack = take_stack(e);
+        fiber->stack = acquire_stack(e);
     fiber->state = READY;
     e->now = fiber;
     enter_stack(e, &e->stack[fiber->stack]);
@@ -220,17 +220,17 @@ static void run_fiber(struct emulator *e, struct fiber *fiber)
 
 /* Synchronization points. */
 
-_Noreturn static void refuse(const struct emulator *e, const struct fiber *a, const struct fiber *b,
-                             const char *why)
+_Noreturn static void fail_at(const struct emulator *e, const struct fiber *a, const struct fiber *b,
+                              const char *why)
 {
-    static const char *const names[] = {"",      "runs",    "at the barrier", "at the warp operation",
-                                        "waits", "has left"};
+    static const char *const names[] = {"",      "runs",     "at the barrier", "at the warp operation",
+                                        "waits", "has ended"};
     die(__FILE__, __LINE__, e->kernel, "block (%u, %u, %u): thread %u %s (%s:%d), thread %u %s (%s:%d): %s",
         e->block.x, e->block.y, e->block.z, a->index.x, names[a->state], a->file, a->line, b->index.x,
         names[b->state], b->file, b->line, why);
 }
 
-static bool same_place(const struct fiber *a, const struct fiber *b)
+static bool same_location(const struct fiber *a, const struct fiber *b)
 {
     return a->line == b->line && (a->file == b->file || strcmp(a->file, b->file) == 0);
 }
@@ -252,11 +252,11 @@ static bool release_warp(struct emulator *e, unsigned first)
         return false;
     for (unsigned i = first; i < end; i++) {
         struct fiber *f = &e->fiber[i];
-        if (f->state != AT_WARP || !same_place(f, one))
-            refuse(e, one, f, "not all lanes take part in the warp's operation");
+        if (f->state != AT_WARP || !same_location(f, one))
+            fail_at(e, one, f, "not all lanes take part in the warp's operation");
     }
     if (end - first < LANES)
-        refuse(e, one, one, "a warp of fewer than 32 threads");
+        fail_at(e, one, one, "a warp of fewer than 32 threads");
     async_settle(e->async, first);
     for (unsigned i = first; i < end; i++)
         e->fiber[i].state = READY;
@@ -277,8 +277,8 @@ static bool release_block(struct emulator *e)
         return false;
     for (unsigned i = 0; i < e->threads.x; i++) {
         struct fiber *f = &e->fiber[i];
-        if (f->state != AT_BARRIER || !same_place(f, one))
-            refuse(e, one, f, "not all threads meet at the barrier");
+        if (f->state != AT_BARRIER || !same_location(f, one))
+            fail_at(e, one, f, "not all threads meet at the barrier");
     }
     for (unsigned i = 0; i < e->threads.x; i++)
         e->fiber[i].state = READY;
@@ -299,7 +299,7 @@ static bool release_ready(struct emulator *e)
     return any;
 }
 
-static bool somebody_waits(const struct emulator *e)
+static bool any_waiting(const struct emulator *e)
 {
     for (unsigned i = 0; i < e->threads.x; i++)
         if (e->fiber[i].state == AT_CONDITION)
@@ -315,7 +315,7 @@ static void expect_all_done(const struct emulator *e)
             die(f->file, f->line, e->kernel, "block (%u, %u, %u): thread %u waits for %s forever", e->block.x,
                 e->block.y, e->block.z, i, f->kind);
         if (f->state != DONE)
-            refuse(e, f, f, "it waits forever");
+            fail_at(e, f, f, "it waits forever");
     }
 }
 
@@ -375,7 +375,7 @@ static void run_block(struct emulator *e)
         for (unsigned first = 0; first < e->threads.x; first += LANES)
             more = release_warp(e, first) || more;
         more = release_ready(e) || more;
-        more = more || (somebody_waits(e) && async_move(e->async, draw(e, turn)));
+        more = more || (any_waiting(e) && async_move(e->async, draw(e, turn)));
         more = more || run_ready(e, true);
         more = more || release_block(e);
     }
@@ -383,7 +383,7 @@ static void run_block(struct emulator *e)
     async_end_block(e->async);
     for (unsigned i = 0; e->copies != NULL && i < e->threads.x; i++)
         if (e->copies[i].count > 0)
-            refuse(e, &e->fiber[i], &e->fiber[i], "the thread ended without waiting for its copies");
+            fail_at(e, &e->fiber[i], &e->fiber[i], "the thread ended without waiting for its copies");
     for (int i = 0; i < e->shared_arrays; i++)
         free(e->shared[i].memory);
     e->shared_arrays = 0;
@@ -448,7 +448,7 @@ static void wait_at(struct emulator *e, enum fiber_state state, const char *file
     e->now->state = state;
     e->now->file = file;
     e->now->line = line;
-    give_way(e);
+    yield_fiber(e);
 }
 
 void emulator_wait_for(bool (*ready)(const void *what), const void *what, const char *kind, const char *file,

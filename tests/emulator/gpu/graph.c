@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* CUDA graphs: work on a stream in capture is recorded instead of run, and can be replayed. Strict: a call
- * that CUDA calls unsafe during capture (cudaStreamCaptureModeThreadLocal), by the capturing thread,
+ * that CUDA forbids during capture (cudaStreamCaptureModeThreadLocal), by the capturing thread,
  * invalidates the capture, and so does a wait for an event from outside it. */
 #include "tests/emulator/gpu/graph.h"
 
@@ -13,7 +13,7 @@
 struct CUgraph_st {
     struct emulator_node *list;
     int count, capacity;
-    int held; // references: owner, instances, launches
+    int references; // of owner, instances and launches
 };
 
 static _Thread_local cudaStream_t capturing;
@@ -29,13 +29,13 @@ cudaGraph_t emulator_graph_create(void)
 {
     cudaGraph_t graph = calloc(1, sizeof *graph);
     CHECK(graph != NULL);
-    graph->held = 1;
+    graph->references = 1;
     return graph;
 }
 
-static void let_go(cudaGraph_t graph)
+static void release_graph(cudaGraph_t graph)
 {
-    if (--graph->held > 0)
+    if (--graph->references > 0)
         return;
     for (int i = 0; i < graph->count; i++)
         free(graph->list[i].context);
@@ -85,7 +85,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
     *emulator_graph_of(stream) = NULL;
     capturing = NULL;
     if (invalidated || emulator_fails("cudaStreamEndCapture")) {
-        let_go(graph);
+        release_graph(graph);
         return emulator_returns(cudaErrorStreamCaptureInvalidated);
     }
     *out = graph;
@@ -98,7 +98,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     *out = NULL;
     if (emulator_fails("cudaGraphInstantiate"))
         return emulator_returns(cudaErrorMemoryAllocation);
-    graph->held++;
+    graph->references++;
     executables++;
     *out = (cudaGraphExec_t)graph;
     return cudaSuccess;
@@ -116,7 +116,7 @@ static void run_graph(cudaStream_t stream, void *context)
     cudaGraph_t graph = *(cudaGraph_t *)context;
     for (int i = 0; i < graph->count; i++)
         graph->list[i].run(stream, graph->list[i].context);
-    let_go(graph);
+    release_graph(graph);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
@@ -124,22 +124,22 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
     cudaGraph_t *context = malloc(sizeof *context);
     CHECK(context != NULL);
     *context = (cudaGraph_t)executable;
-    (*context)->held++;
+    (*context)->references++;
     emulator_count_graph();
-    emulator_put(stream, "a graph", run_graph, context, sizeof *context);
+    emulator_enqueue(stream, "a graph", run_graph, context, sizeof *context);
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable)
 {
-    let_go((cudaGraph_t)executable);
+    release_graph((cudaGraph_t)executable);
     executables--;
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
-    let_go(graph);
+    release_graph(graph);
     return cudaSuccess;
 }
 

@@ -94,6 +94,6 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void *conte
     struct host_call *call = malloc(sizeof *call);
     CHECK(call != NULL);
     *call = (struct host_call){function, context};
-    emulator_put(stream, "cudaLaunchHostFunc", run_host_call, call, 0);
+    emulator_enqueue(stream, "cudaLaunchHostFunc", run_host_call, call, 0);
     return cudaSuccess;
 }

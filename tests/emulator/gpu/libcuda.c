@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A driver without a GPU, as libcuda.so.1, for the real cuDNN: it loads any kernel that cuDNN has compiled,
  * and runs none. A machine without a GPU can thus test whether cuDNN has an engine for a graph
- * (test_attention_cudnn.c). The numbers are from the driver API: 34 is returned by stub libraries. */
-enum { STANDS_FOR_IT = 34, NO = 801 };
+ * (test_attention_cudnn.c). The error codes are those of CUresult; stub libraries return STUB_LIBRARY. */
+enum { STUB_LIBRARY = 34, NOT_SUPPORTED = 801 };
 
 int cuInit(unsigned flags)
 {
     (void)flags;
-    return STANDS_FOR_IT;
+    return STUB_LIBRARY;
 }
 
 int cuDriverGetVersion(int *version)
@@ -35,28 +35,28 @@ int cuLibraryUnload(void *library)
 }
 
 /* Symbols that cuDNN resolves but a plan does not call. */
-#define NEVER(name) \
-    int name(void)  \
-    {               \
-        return NO;  \
+#define UNSUPPORTED(name)     \
+    int name(void)            \
+    {                         \
+        return NOT_SUPPORTED; \
     }
-NEVER(cuCtxGetCurrent)
-NEVER(cuCtxGetLimit)
-NEVER(cuCtxPopCurrent)
-NEVER(cuCtxPushCurrent)
-NEVER(cuDeviceGet)
-NEVER(cuDeviceGetCount)
-NEVER(cuGetErrorName)
-NEVER(cuGetErrorString)
-NEVER(cuKernelGetAttribute)
-NEVER(cuKernelSetAttribute)
-NEVER(cuLaunchCooperativeKernel)
-NEVER(cuLaunchKernel)
-NEVER(cuLaunchKernelEx)
-NEVER(cuLibraryLoadFromFile)
-NEVER(cuLinkAddData)
-NEVER(cuLinkComplete)
-NEVER(cuLinkCreate)
-NEVER(cuLinkDestroy)
-NEVER(cuOccupancyMaxPotentialClusterSize)
-NEVER(cuStreamGetCtx)
+UNSUPPORTED(cuCtxGetCurrent)
+UNSUPPORTED(cuCtxGetLimit)
+UNSUPPORTED(cuCtxPopCurrent)
+UNSUPPORTED(cuCtxPushCurrent)
+UNSUPPORTED(cuDeviceGet)
+UNSUPPORTED(cuDeviceGetCount)
+UNSUPPORTED(cuGetErrorName)
+UNSUPPORTED(cuGetErrorString)
+UNSUPPORTED(cuKernelGetAttribute)
+UNSUPPORTED(cuKernelSetAttribute)
+UNSUPPORTED(cuLaunchCooperativeKernel)
+UNSUPPORTED(cuLaunchKernel)
+UNSUPPORTED(cuLaunchKernelEx)
+UNSUPPORTED(cuLibraryLoadFromFile)
+UNSUPPORTED(cuLinkAddData)
+UNSUPPORTED(cuLinkComplete)
+UNSUPPORTED(cuLinkCreate)
+UNSUPPORTED(cuLinkDestroy)
+UNSUPPORTED(cuOccupancyMaxPotentialClusterSize)
+UNSUPPORTED(cuStreamGetCtx)

@@ -44,7 +44,7 @@ struct CUevent_st {
     uint64_t recorded, passed;
     int64_t passed_ns;    // on the clock of its stream
     bool timed, captured; // captured: the last record was during capture
-    int held;             // references: owner, waits on streams
+    int references;       // of owner, and of waits on streams
 };
 
 struct emulator *emulator_of(cudaStream_t stream)
@@ -68,13 +68,13 @@ static bool memory_is_guarded(void)
     return memory != NULL && strcmp(memory, "guarded") == 0;
 }
 
-static void allow(int protection)
+static void protect_guarded(int protection)
 {
     for (struct guarded *block = guarded_blocks; block != NULL; block = block->next)
         CHECK(mprotect((char *)block + PAGE_BYTES, block->bytes - PAGE_BYTES, protection) == 0);
 }
 
-static cudaError_t take_guarded(void **out, size_t bytes)
+static cudaError_t alloc_guarded(void **out, size_t bytes)
 {
     size_t whole = PAGE_BYTES + (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     struct guarded *block = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -88,7 +88,7 @@ static cudaError_t take_guarded(void **out, size_t bytes)
     return cudaSuccess;
 }
 
-static bool give_guarded(void *data)
+static bool free_guarded(void *data)
 {
     for (struct guarded **link = &guarded_blocks; *link != NULL; link = &(*link)->next) {
         struct guarded *block = *link;
@@ -105,11 +105,11 @@ static bool give_guarded(void *data)
 
 static _Thread_local cudaStream_t streams;
 static _Thread_local int device;
-static _Thread_local int64_t moved_ns, rested_ns; // last progress; last sleep of this thread
+static _Thread_local int64_t moved_ns, slept_ns; // last progress; last sleep of this thread
 static _Thread_local struct emulator_calls calls;
 static _Thread_local cudaEvent_t not_ready; // last queried, incomplete
 
-static atomic_uint news;
+static atomic_uint notifications;
 
 static int64_t now_ns(void)
 {
@@ -128,33 +128,33 @@ struct emulator_calls emulator_calls(void)
     return calls;
 }
 
-void emulator_news(void)
+void emulator_notify(void)
 {
-    atomic_fetch_add(&news, 1);
-    syscall(SYS_futex, &news, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    atomic_fetch_add(&notifications, 1);
+    syscall(SYS_futex, &notifications, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-void emulator_rest(void)
+void emulator_sleep(void)
 {
     const char *patience = getenv("EMULATOR_PATIENCE_MS");
     int64_t limit_ms = patience != NULL ? strtoll(patience, NULL, 10) : 60000;
     struct timespec moment = {.tv_nsec = 1000000};
     int64_t now = now_ns();
-    if (now - rested_ns > 1000000000) // it was busy with other things meanwhile
+    if (now - slept_ns > 1000000000) // the thread was busy with something else
         moved_ns = now;
-    rested_ns = now;
+    slept_ns = now;
     if (now - moved_ns > limit_ms * 1000000) {
         for (cudaStream_t s = streams; s != NULL; s = s->next)
             if (s->first != NULL && s->first->message != NULL)
                 s->first->message->describe(s->first->message, stderr);
         die(__FILE__, __LINE__, "the emulated GPU", "no progress: deadlock");
     }
-    syscall(SYS_futex, &news, FUTEX_WAIT_PRIVATE, atomic_load(&news), &moment, NULL, 0);
+    syscall(SYS_futex, &notifications, FUTEX_WAIT_PRIVATE, atomic_load(&notifications), &moment, NULL, 0);
 }
 
-static void let_go(cudaEvent_t event)
+static void release_event(cudaEvent_t event)
 {
-    if (--event->held == 0)
+    if (--event->references == 0)
         free(event);
 }
 
@@ -162,11 +162,11 @@ static void let_go(cudaEvent_t event)
 static bool move_message(struct emulator_message *message, bool *done)
 {
     bool moved = false;
-    allow(PROT_READ | PROT_WRITE);
+    protect_guarded(PROT_READ | PROT_WRITE);
     *done = message->move(message, &moved);
-    allow(PROT_NONE);
+    protect_guarded(PROT_NONE);
     if (moved || *done)
-        emulator_news();
+        emulator_notify();
     return moved;
 }
 
@@ -188,16 +188,16 @@ static bool run_first(cudaStream_t stream)
     if (stream->first == NULL)
         stream->last = &stream->first;
     if (entry->run != NULL) {
-        allow(PROT_READ | PROT_WRITE);
+        protect_guarded(PROT_READ | PROT_WRITE);
         entry->run(stream, entry->context);
-        allow(PROT_NONE);
+        protect_guarded(PROT_NONE);
     }
     if (entry->record != NULL) {
         entry->record->passed++;
         entry->record->passed_ns = stream->clock_ns;
     }
     if (entry->wait != NULL)
-        let_go(entry->wait);
+        release_event(entry->wait);
     free(entry->context);
     free(entry->message);
     free(entry);
@@ -213,7 +213,7 @@ static void run_more(cudaStream_t stream)
     if (moved)
         moved_ns = now_ns();
     else
-        emulator_rest();
+        emulator_sleep();
 }
 
 static void run_all(cudaStream_t stream)
@@ -222,7 +222,7 @@ static void run_all(cudaStream_t stream)
         run_more(stream);
 }
 
-static void put(cudaStream_t stream, struct entry what)
+static void enqueue(cudaStream_t stream, struct entry what)
 {
     struct entry *entry = malloc(sizeof *entry);
     CHECK(entry != NULL);
@@ -239,15 +239,15 @@ cudaGraph_t *emulator_graph_of(cudaStream_t stream)
     return &stream->captured;
 }
 
-void emulator_put(cudaStream_t stream, const char *name, void (*run)(cudaStream_t stream, void *context),
-                  void *context, size_t bytes)
+void emulator_enqueue(cudaStream_t stream, const char *name, void (*run)(cudaStream_t stream, void *context),
+                      void *context, size_t bytes)
 {
     if (stream->captured != NULL) {
         emulator_graph_add(stream->captured, (struct emulator_node){name, run, context, bytes});
         return;
     }
     calls.launches++;
-    put(stream, (struct entry){.run = run, .context = context});
+    enqueue(stream, (struct entry){.run = run, .context = context});
 }
 
 void emulator_count_graph(void)
@@ -256,15 +256,15 @@ void emulator_count_graph(void)
     calls.graphs++;
 }
 
-void emulator_pass_time(cudaStream_t stream, int64_t ns)
+void emulator_advance_clock(cudaStream_t stream, int64_t ns)
 {
     stream->clock_ns += ns;
 }
 
-void emulator_put_message(cudaStream_t stream, struct emulator_message *message)
+void emulator_enqueue_message(cudaStream_t stream, struct emulator_message *message)
 {
     CHECK(stream->captured == NULL); // not implemented: NCCL's can be captured
-    put(stream, (struct entry){.message = message});
+    enqueue(stream, (struct entry){.message = message});
 }
 
 static cudaError_t result_of(const char *call, cudaError_t when_failing)
@@ -363,7 +363,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     return cudaSuccess;
 }
 
-static cudaError_t take(void **out, size_t bytes, const char *call)
+static cudaError_t alloc(void **out, size_t bytes, const char *call)
 {
     *out = NULL;
     calls.allocations++;
@@ -383,9 +383,9 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
         return emulator_returns(cudaErrorMemoryAllocation);
     if (memory_is_guarded() && result_of("cudaMalloc", cudaErrorMemoryAllocation) == cudaSuccess) {
         calls.allocations++;
-        return take_guarded(out, bytes);
+        return alloc_guarded(out, bytes);
     }
-    return take(out, bytes, "cudaMalloc");
+    return alloc(out, bytes, "cudaMalloc");
 }
 
 cudaError_t cudaFree(void *data)
@@ -393,7 +393,7 @@ cudaError_t cudaFree(void *data)
     if (emulator_forbid() != cudaSuccess)
         return cudaErrorStreamCaptureUnsupported;
     calls.allocations++;
-    if (!give_guarded(data))
+    if (!free_guarded(data))
         free(data);
     return cudaSuccess;
 }
@@ -402,7 +402,7 @@ cudaError_t cudaMallocHost(void **out, size_t bytes)
 {
     if (emulator_forbid() != cudaSuccess)
         return cudaErrorStreamCaptureUnsupported;
-    return take(out, bytes, "cudaMallocHost");
+    return alloc(out, bytes, "cudaMallocHost");
 }
 
 cudaError_t cudaFreeHost(void *data)
@@ -472,8 +472,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         return emulator_returns(stream->captured != NULL ? cudaSuccess : cudaErrorCapturedEvent);
     if (event->recorded == 0)
         return emulator_returns(cudaErrorInvalidValue); // CUDA would not wait, which is never intended
-    event->held++;
-    put(stream, (struct entry){.wait = event, .number = event->recorded});
+    event->references++;
+    enqueue(stream, (struct entry){.wait = event, .number = event->recorded});
     return cudaSuccess;
 }
 
@@ -481,7 +481,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
 {
     *out = calloc(1, sizeof **out);
     CHECK(*out != NULL);
-    (*out)->held = 1;
+    (*out)->references = 1;
     (*out)->timed = (flags & cudaEventDisableTiming) == 0;
     return cudaSuccess;
 }
@@ -492,7 +492,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
         return cudaErrorStreamCaptureUnsupported;
     while (event->passed < event->recorded) // afterwards it could not be queried
         run_more(event->stream);
-    let_go(event);
+    release_event(event);
     return cudaSuccess;
 }
 
@@ -505,7 +505,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
         run_more(event->stream); // a record on another stream replaces this one, but must not overtake it
     event->stream = stream;
     event->recorded++;
-    put(stream, (struct entry){.record = event});
+    enqueue(stream, (struct entry){.record = event});
     return cudaSuccess;
 }
 
@@ -549,16 +549,16 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
     return cudaSuccess;
 }
 
-struct move {
+struct memcpy_call {
     void *to;
     const void *from;
     size_t bytes;
 };
 
-static void run_move(cudaStream_t stream, void *context)
+static void run_memcpy(cudaStream_t stream, void *context)
 {
     (void)stream;
-    const struct move *move = context;
+    const struct memcpy_call *move = context;
     memcpy(move->to, move->from, move->bytes);
 }
 
@@ -566,9 +566,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
                             cudaStream_t stream)
 {
     (void)kind;
-    struct move *move = malloc(sizeof *move);
+    struct memcpy_call *move = malloc(sizeof *move);
     CHECK(move != NULL);
-    *move = (struct move){to, from, bytes};
-    emulator_put(stream, "cudaMemcpyAsync", run_move, move, sizeof *move);
+    *move = (struct memcpy_call){to, from, bytes};
+    emulator_enqueue(stream, "cudaMemcpyAsync", run_memcpy, move, sizeof *move);
     return result_of("cudaMemcpyAsync", cudaErrorInvalidValue);
 }

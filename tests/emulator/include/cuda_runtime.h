@@ -71,7 +71,7 @@ template <class Body> struct emulated_launch {
         const dim3 &grid = launch->grid;
         emulator_launch(emulator_of(stream), launch->name, {grid.x, grid.y, grid.z}, launch->threads,
                         launch->shared_bytes, thread, &launch->body);
-        emulator_pass_time(stream, static_cast<int64_t>(grid.x) * grid.y * grid.z * launch->threads);
+        emulator_advance_clock(stream, static_cast<int64_t>(grid.x) * grid.y * grid.z * launch->threads);
     }
 };
 
@@ -103,6 +103,6 @@ cudaError_t emulated_launch_kernel(const char *name, const cudaLaunchConfig_t *c
     CHECK(posix_memalign(&memory, alignof(launch) > sizeof(void *) ? alignof(launch) : sizeof(void *),
                          sizeof(launch)) == 0);
     auto *made = new (memory) launch{name, grid, block.x, config->shared_bytes, body};
-    emulator_put(config->stream, name, launch::run, memory, EMULATOR_COMPARABLE(made));
+    emulator_enqueue(config->stream, name, launch::run, memory, EMULATOR_COMPARABLE(made));
     return cudaSuccess;
 }

@@ -119,8 +119,8 @@ struct emulator;
 struct emulator *emulator_of(cudaStream_t stream);
 /* Enqueues run(stream, context); `context` is from malloc, and is freed afterwards. `name` is a literal. The
  * first `bytes` of the context, without uninitialized padding, identify the call; 0: they do not. */
-void emulator_put(cudaStream_t stream, const char *name, void (*run)(cudaStream_t stream, void *context),
-                  void *context, size_t bytes);
+void emulator_enqueue(cudaStream_t stream, const char *name, void (*run)(cudaStream_t stream, void *context),
+                      void *context, size_t bytes);
 /* Whether two graphs differ in calls or arguments, and in which. */
 bool emulator_graphs_differ(cudaGraph_t a, cudaGraph_t b, char *why, size_t chars);
 /* Zeroes the padding of *object if the compiler can; returns the number of comparable bytes. */
@@ -142,7 +142,7 @@ cudaError_t emulator_check_launch(const void *kernel, struct emulator_index grid
                                   struct emulator_index threads, size_t shared_bytes);
 
 /* Advances a stream's clock, which cudaEventElapsedTime() reads, by the duration of the current entry. */
-void emulator_pass_time(cudaStream_t stream, int64_t ns);
+void emulator_advance_clock(cudaStream_t stream, int64_t ns);
 
 /* An entry that needs peers: it is polled for progress, and returns true when it is complete; the stream
  * blocks until then. describe() describes what it waits for. */
@@ -151,11 +151,11 @@ struct emulator_message {
     void (*describe)(const struct emulator_message *message, FILE *to);
 };
 /* Takes ownership of `message`. */
-void emulator_put_message(cudaStream_t stream, struct emulator_message *message);
+void emulator_enqueue_message(cudaStream_t stream, struct emulator_message *message);
 /* Signals an event that another thread may wait for; and sleeps until then, or briefly. A thread without
  * progress for EMULATOR_PATIENCE_MS (60000) ends the program, and prints what its streams wait for. */
-void emulator_news(void);
-void emulator_rest(void);
+void emulator_notify(void);
+void emulator_sleep(void);
 int emulator_device(void); // of this thread
 
 /* Total number of this thread's blocking calls. */

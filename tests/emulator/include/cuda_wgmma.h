@@ -12,16 +12,16 @@ inline const uint16_t *emulated_chunk(const emulator_wgmma *p, uint64_t operand,
                    leading = static_cast<uint32_t>(operand >> 16 & 0x3fff) * 16,
                    stride = static_cast<uint32_t>(operand >> 32 & 0x3fff) * 16;
     if (operand >> 62 != 1 || (operand >> 46 & 0xffff) != 0 || (operand & 0xc000c000U) != 0)
-        emulator_wgmma_die(p, "the emulator supports only operands with 128-byte swizzle and base offset 0");
+        emulator_wgmma_fail(p, "the emulator supports only operands with 128-byte swizzle and base offset 0");
     if (begin % 1024 > 96 || begin % 32 != 0 || (transpose && begin % 1024 != 0))
-        emulator_wgmma_die(p, "an operand must start at a multiple of 1024 bytes, or a k step into the row");
+        emulator_wgmma_fail(p, "an operand must start at a multiple of 1024 bytes, or a k step into the row");
     const uint32_t line = static_cast<uint32_t>(row);
     uint32_t address = begin + line / 8 * stride + line % 8 * 128;
     address += transpose ? static_cast<uint32_t>(chunk / 8) * leading + static_cast<uint32_t>(chunk % 8) * 16
                          : static_cast<uint32_t>(chunk) * 16;
     const void *seen = emulator_seen(address ^ (address / 128 % 8 * 16));
     if (seen == nullptr)
-        emulator_wgmma_die(p, "an operand leaves dynamic shared memory");
+        emulator_wgmma_fail(p, "an operand leaves dynamic shared memory");
     return static_cast<const uint16_t *>(seen);
 }
 

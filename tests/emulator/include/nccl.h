@@ -64,6 +64,6 @@ ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
 /* The number of first point-to-point messages of this thread: per peer, direction and comm. */
-int emulated_nccl_meetings(void);
+int emulated_nccl_first_contacts(void);
 /* For the emulator: the number of memory registrations in this process. */
 int emulated_nccl_registrations(void);

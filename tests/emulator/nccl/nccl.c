@@ -28,12 +28,12 @@
 /* Per thread, as a GPU is: the order of its calls, and the open group. */
 struct thread_state {
     uint64_t tickets, started;
-    bool disorder; // a comm was aborted
-    int meetings;  // first contacts between this rank and another, per comm and direction
+    bool any_aborted;   // launch order is then no longer enforced
+    int first_contacts; // between this rank and another, per comm and direction
     int depth, transfer_count;
-    bool failed;     // a call of the open group has failed
-    bool aborts;     // a comm was aborted in it
-    int comms_stand; // comms with a message in flight
+    bool failed; // a call of the open group has failed
+    bool aborts; // a comm was aborted in it
+    int comms_in_flight;
     struct ncclComm *comm;
     cudaStream_t stream;
     struct transfer transfers[MOST_TRANSFERS];
@@ -42,7 +42,7 @@ static _Thread_local struct thread_state mine;
 static _Thread_local char last_error[256];
 static atomic_int registrations;
 
-static ncclResult_t refuse(ncclResult_t result, const char *what)
+static ncclResult_t set_error(ncclResult_t result, const char *what)
 {
     snprintf(last_error, sizeof last_error, "%s", what);
     return result;
@@ -52,7 +52,7 @@ static ncclResult_t refuse(ncclResult_t result, const char *what)
 
 static void comm_release(struct ncclComm *c)
 {
-    if (--c->held > 0)
+    if (--c->references > 0)
         return;
     CHECK(munmap(c->shared, c->bytes) == 0);
     free(c);
@@ -71,15 +71,15 @@ static void fill_garbage(const struct message *m)
             memset(m->transfers[i].data, 0xff, m->transfers[i].bytes);
 }
 
-static void stand(struct ncclComm *c, bool in_progress)
+static void set_in_progress(struct ncclComm *c, bool in_progress)
 {
-    mine.comms_stand += (int)in_progress - (int)c->in_progress;
+    mine.comms_in_flight += (int)in_progress - (int)c->in_progress;
     c->in_progress = in_progress;
 }
 
 static bool may_start(const struct message *m)
 {
-    return m->comm->finished == m->number && (mine.disorder || mine.started == m->ticket);
+    return m->comm->finished == m->number && (mine.any_aborted || mine.started == m->ticket);
 }
 
 static bool move(struct emulator_message *message, bool *moved)
@@ -90,14 +90,14 @@ static bool move(struct emulator_message *message, bool *moved)
     if (!done && !m->started && may_start(m)) {
         m->started = *moved = true;
         mine.started++;
-        stand(c, true);
+        set_in_progress(c, true);
         fill_garbage(m);
     }
     if (!done && m->started)
         done =
             m->args.kind == POINT_TO_POINT ? nccl_move_transfers(m, moved) : nccl_move_collective(m, moved);
     if (done) {
-        stand(c, false);
+        set_in_progress(c, false);
         c->finished++;
         comm_release(c);
     }
@@ -109,7 +109,7 @@ static void describe(const struct emulator_message *message, FILE *to)
     const struct message *m = (const struct message *)message;
     const struct ncclComm *c = m->comm;
     fprintf(to, "emulated NCCL: rank %d of %d %s %s, its call %llu of that comm", c->rank, c->ranks,
-            m->started ? "is in" : "has not begun", nccl_kind_name(m->args.kind),
+            m->started ? "is in" : "has not started", nccl_kind_name(m->args.kind),
             (unsigned long long)m->number);
     for (int r = 0; r < c->ranks && m->started && m->args.kind != POINT_TO_POINT; r++)
         if (atomic_load(&nccl_slot(c, r)->posted) < c->chunks + 1)
@@ -129,8 +129,8 @@ static bool is_registered(const struct ncclComm *c, const void *data)
     return false;
 }
 
-static ncclResult_t put(struct ncclComm *c, cudaStream_t stream, struct call_args args, const void *in,
-                        void *out, const struct transfer *transfers, int transfer_count)
+static ncclResult_t enqueue(struct ncclComm *c, cudaStream_t stream, struct call_args args, const void *in,
+                            void *out, const struct transfer *transfers, int transfer_count)
 {
     struct message *m = calloc(1, sizeof *m + (size_t)transfer_count * sizeof *transfers);
     CHECK(m != NULL);
@@ -148,8 +148,8 @@ static ncclResult_t put(struct ncclComm *c, cudaStream_t stream, struct call_arg
                           .transfer_count = transfer_count};
     if (transfer_count > 0)
         memcpy(m->transfers, transfers, (size_t)transfer_count * sizeof *transfers);
-    c->held++;
-    emulator_put_message(stream, &m->base);
+    c->references++;
+    emulator_enqueue_message(stream, &m->base);
     return ncclSuccess;
 }
 
@@ -157,10 +157,10 @@ static ncclResult_t collective(const char *call, struct ncclComm *c, cudaStream_
                                struct call_args args, const void *in, void *out)
 {
     if (emulator_fails(call))
-        return refuse(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
+        return set_error(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
     if (c == NULL || c->aborted)
-        return refuse(ncclInvalidArgument, "no comm");
-    return put(c, stream, args, in, out, NULL, 0);
+        return set_error(ncclInvalidArgument, "no comm");
+    return enqueue(c, stream, args, in, out, NULL, 0);
 }
 
 ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t how,
@@ -194,43 +194,43 @@ ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType
 
 /* ---- groups of point-to-point messages ---- */
 
-static ncclResult_t send_group(void)
+static ncclResult_t enqueue_group(void)
 {
     if (mine.transfer_count == 0)
         return ncclSuccess;
     int count = mine.transfer_count;
     mine.transfer_count = 0;
-    return put(mine.comm, mine.stream, (struct call_args){.kind = POINT_TO_POINT}, NULL, NULL, mine.transfers,
-               count);
+    return enqueue(mine.comm, mine.stream, (struct call_args){.kind = POINT_TO_POINT}, NULL, NULL,
+                   mine.transfers, count);
 }
 
 /* One comm and one stream at a time: no other use exists. */
-static ncclResult_t add_letter(struct transfer transfer, ncclComm_t comm, cudaStream_t stream)
+static ncclResult_t add_transfer(struct transfer transfer, ncclComm_t comm, cudaStream_t stream)
 {
     if (emulator_fails(transfer.send ? "ncclSend" : "ncclRecv")) {
         mine.failed = true;
-        return refuse(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
+        return set_error(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
     }
     if (comm == NULL || comm->aborted || transfer.peer < 0 || transfer.peer >= comm->ranks)
-        return refuse(ncclInvalidArgument, "no comm, or no such peer");
+        return set_error(ncclInvalidArgument, "no comm, or no such peer");
     CHECK(mine.transfer_count < MOST_TRANSFERS);
     CHECK(mine.transfer_count == 0 || (mine.comm == comm && mine.stream == stream));
     transfer.bytes = transfer.count * nccl_bytes_of(transfer.type);
     transfer.registered = is_registered(comm, transfer.data);
     uint64_t bit = (uint64_t)1 << transfer.peer;
-    mine.meetings += (comm->contacted[transfer.send] & bit) == 0;
+    mine.first_contacts += (comm->contacted[transfer.send] & bit) == 0;
     comm->contacted[transfer.send] |= bit;
     mine.comm = comm;
     mine.stream = stream;
     mine.transfers[mine.transfer_count++] = transfer;
-    return mine.depth == 0 ? send_group() : ncclSuccess;
+    return mine.depth == 0 ? enqueue_group() : ncclSuccess;
 }
 
 ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
     char *data = (char *)(uintptr_t)in; // only read
-    return add_letter(
+    return add_transfer(
         (struct transfer){.send = true, .data = data, .count = count, .type = type, .peer = peer}, comm,
         stream);
 }
@@ -238,8 +238,8 @@ ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int pee
 ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream)
 {
-    return add_letter((struct transfer){.data = out, .count = count, .type = type, .peer = peer}, comm,
-                      stream);
+    return add_transfer((struct transfer){.data = out, .count = count, .type = type, .peer = peer}, comm,
+                        stream);
 }
 
 ncclResult_t ncclGroupStart(void)
@@ -251,7 +251,7 @@ ncclResult_t ncclGroupStart(void)
 /* Freeing the CUDA resources of an aborted comm waits for the GPU, including messages of other comms. */
 static void free_aborted(void)
 {
-    if (mine.comms_stand > 0)
+    if (mine.comms_in_flight > 0)
         die(__FILE__, __LINE__, "the emulated NCCL",
             "ncclCommAbort waits for a message of another comm, which the same group does not abort");
 }
@@ -259,25 +259,25 @@ static void free_aborted(void)
 ncclResult_t ncclGroupEnd(void)
 {
     if (mine.depth == 0)
-        return refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+        return set_error(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
     if (--mine.depth > 0)
         return ncclSuccess;
     if (mine.aborts)
         free_aborted();
     mine.aborts = false;
     if (!mine.failed)
-        return send_group();
+        return enqueue_group();
     mine.failed = false;
     mine.transfer_count = 0;
-    return refuse(ncclUnhandledCudaError, "a call of the group has failed");
+    return set_error(ncclUnhandledCudaError, "a call of the group has failed");
 }
 
 /* ---- comms ---- */
 
 ncclResult_t ncclGetVersion(int *version)
 {
-    const char *asked = getenv("EMULATOR_NCCL");
-    *version = asked != NULL ? (int)strtol(asked, NULL, 10) : NCCL_VERSION(2, 28, 9);
+    const char *requested = getenv("EMULATOR_NCCL");
+    *version = requested != NULL ? (int)strtol(requested, NULL, 10) : NCCL_VERSION(2, 28, 9);
     return ncclSuccess;
 }
 
@@ -317,7 +317,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     memcpy(id->internal, template, sizeof template);
     int file = emulator_fails("ncclGetUniqueId") ? -1 : mkstemp(id->internal);
     if (file < 0)
-        return refuse(ncclSystemError, "no shared memory");
+        return set_error(ncclSystemError, "no shared memory");
     close(file);
     return ncclSuccess;
 }
@@ -326,7 +326,7 @@ static ncclResult_t attach(struct ncclComm *c, const char *path)
 {
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0)
-        return refuse(ncclSystemError, "the comm's file is gone");
+        return set_error(ncclSystemError, "the file of the comm does not exist");
     size_t slots = (size_t)c->ranks * (size_t)(c->ranks + 1);
     c->bytes = sizeof(struct shared) + slots * sizeof(struct slot);
     CHECK(ftruncate(file, (off_t)c->bytes) == 0);
@@ -336,7 +336,7 @@ static ncclResult_t attach(struct ncclComm *c, const char *path)
     return ncclSuccess;
 }
 
-static void say_gpu(const struct ncclComm *c)
+static void publish_gpu(const struct ncclComm *c)
 {
     c->shared->process[c->rank] = getpid();
     const char *host = getenv("NCCL_HOSTID");
@@ -377,23 +377,23 @@ static bool might_hang(const struct ncclComm *c)
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank)
 {
     if (!is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1"))
-        return refuse(ncclInvalidUsage, "the emulated NCCL requires NCCL_LAUNCH_ORDER_IMPLICIT=1");
+        return set_error(ncclInvalidUsage, "the emulated NCCL requires NCCL_LAUNCH_ORDER_IMPLICIT=1");
     if (emulator_fails("ncclCommInitRank") || rank < 0 || rank >= ranks || ranks > 64)
-        return refuse(ncclInvalidArgument, "no such rank");
+        return set_error(ncclInvalidArgument, "no such rank");
     struct ncclComm *c = calloc(1, sizeof *c);
     CHECK(c != NULL);
-    *c = (struct ncclComm){.rank = rank, .ranks = ranks, .held = 1};
+    *c = (struct ncclComm){.rank = rank, .ranks = ranks, .references = 1};
     ncclResult_t result = attach(c, id.internal);
     if (result != ncclSuccess) {
         free(c);
         return result;
     }
-    say_gpu(c);
+    publish_gpu(c);
     if (atomic_fetch_add(&c->shared->joined, 1) == ranks - 1)
         unlink(id.internal);
     while (atomic_load(&c->shared->joined) < ranks)
-        emulator_rest();
-    emulator_news();
+        emulator_sleep();
+    emulator_notify();
     if (shares_a_gpu(c) || might_hang(c)) {
         comm_release(c);
         return ncclInvalidUsage;
@@ -414,8 +414,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     CHECK(mine.depth <= 1); // in a group that is never ended, it would be deferred forever
     comm->aborted = true;
-    mine.disorder = true;
-    stand(comm, false);
+    mine.any_aborted = true;
+    set_in_progress(comm, false);
     mine.aborts = mine.depth > 0;
     if (mine.depth == 0)
         free_aborted();
@@ -433,7 +433,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 ncclResult_t ncclCommRegister(ncclComm_t comm, void *data, size_t bytes, void **handle)
 {
     if (emulator_fails("ncclCommRegister") || data == NULL || bytes == 0)
-        return refuse(ncclInvalidArgument, "no memory to register");
+        return set_error(ncclInvalidArgument, "no memory to register");
     struct registered *known = malloc(sizeof *known);
     CHECK(known != NULL);
     *known = (struct registered){comm->registered, data, bytes};
@@ -453,9 +453,9 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle)
     return ncclSuccess;
 }
 
-int emulated_nccl_meetings(void)
+int emulated_nccl_first_contacts(void)
 {
-    return mine.meetings;
+    return mine.first_contacts;
 }
 
 int emulated_nccl_registrations(void)

@@ -23,8 +23,9 @@ const char *nccl_kind_name(int kind)
 /* ---- agreement between ranks ---- */
 
 /* "if any rank in a communicator passes registered buffers [...] all other ranks in the same communicator
- * must pass their registered buffers" (NCCL's guide, User Buffer Registration); else it may do anything. */
-static void agree_on_memory(const struct message *m, int mine, int theirs, int rank)
+ * must pass their registered buffers" (NCCL's guide, User Buffer Registration); otherwise the behavior is
+ * undefined. */
+static void expect_same_registration(const struct message *m, int mine, int theirs, int rank)
 {
     if (mine != theirs)
         die(__FILE__, __LINE__, "the emulated NCCL",
@@ -32,10 +33,10 @@ static void agree_on_memory(const struct message *m, int mine, int theirs, int r
             m->comm->rank, rank);
 }
 
-static void agree(const struct message *m, const struct call_args *theirs, int rank)
+static void expect_same_call(const struct message *m, const struct call_args *theirs, int rank)
 {
     const struct call_args *w = &m->args;
-    agree_on_memory(m, w->registered, theirs->registered, rank);
+    expect_same_registration(m, w->registered, theirs->registered, rank);
     if (w->kind == theirs->kind && w->type == theirs->type && w->how == theirs->how &&
         w->root == theirs->root && w->count == theirs->count && w->call == theirs->call)
         return;
@@ -124,7 +125,7 @@ static uint64_t chunk_elements(const struct message *m)
     return m->args.count - m->at < most ? m->args.count - m->at : most;
 }
 
-static void post(struct message *m, uint64_t count)
+static void post_chunk(struct message *m, uint64_t count)
 {
     struct ncclComm *c = m->comm;
     struct slot *slot = nccl_slot(c, c->rank);
@@ -140,14 +141,14 @@ static void post(struct message *m, uint64_t count)
     m->posted = true;
 }
 
-static void take(struct message *m, uint64_t count)
+static void consume_chunk(struct message *m, uint64_t count)
 {
     struct ncclComm *c = m->comm;
     const char *order = getenv("EMULATOR_SUMS");
     int ring = order != NULL && strcmp(order, "ranks") == 0 ? 0 : 1;
     size_t each = nccl_bytes_of(m->args.type), bytes = count * each;
     for (int r = 0; r < c->ranks; r++)
-        agree(m, &nccl_slot(c, r)->args, r);
+        expect_same_call(m, &nccl_slot(c, r)->args, r);
     if (m->args.kind == ALL_GATHER)
         for (int r = 0; r < c->ranks; r++)
             memcpy(m->out + ((uint64_t)r * m->args.count + m->at) * each, nccl_slot(c, r)->data, bytes);
@@ -163,14 +164,14 @@ static void take(struct message *m, uint64_t count)
                      m->out + (m->at + i) * each);
     m->at += count;
     m->posted = false;
-    atomic_store(&nccl_slot(c, c->rank)->taken, ++c->chunks);
+    atomic_store(&nccl_slot(c, c->rank)->consumed, ++c->chunks);
 }
 
-static bool all_past(const struct ncclComm *c, bool posted, uint64_t chunks)
+static bool all_have_reached(const struct ncclComm *c, bool posted, uint64_t chunks)
 {
     for (int r = 0; r < c->ranks; r++) {
         struct slot *slot = nccl_slot(c, r);
-        if (atomic_load(posted ? &slot->posted : &slot->taken) < chunks)
+        if (atomic_load(posted ? &slot->posted : &slot->consumed) < chunks)
             return false;
     }
     return true;
@@ -180,15 +181,15 @@ bool nccl_move_collective(struct message *m, bool *moved)
 {
     while (m->at < m->args.count) {
         uint64_t count = chunk_elements(m);
-        if (!m->posted && !all_past(m->comm, false, m->comm->chunks))
+        if (!m->posted && !all_have_reached(m->comm, false, m->comm->chunks))
             return false;
         if (!m->posted) {
-            post(m, count);
+            post_chunk(m, count);
             *moved = true;
         }
-        if (!all_past(m->comm, true, m->comm->chunks + 1))
+        if (!all_have_reached(m->comm, true, m->comm->chunks + 1))
             return false;
-        take(m, count);
+        consume_chunk(m, count);
         *moved = true;
     }
     return true;
@@ -196,51 +197,51 @@ bool nccl_move_collective(struct message *m, bool *moved)
 
 /* ---- point-to-point ---- */
 
-static bool move_send(struct message *m, struct transfer *l)
+static bool move_send(struct message *m, struct transfer *t)
 {
-    struct slot *slot = pair_of(m->comm, m->comm->rank, l->peer);
-    if (atomic_load(&slot->taken) != atomic_load(&slot->posted))
+    struct slot *slot = pair_of(m->comm, m->comm->rank, t->peer);
+    if (atomic_load(&slot->consumed) != atomic_load(&slot->posted))
         return false;
-    if (l->at == l->bytes && l->posted) {
-        l->done = true;
+    if (t->at == t->bytes && t->posted) {
+        t->done = true;
         return true;
     }
-    size_t left = l->bytes - l->at, bytes = left < SLOT_BYTES ? left : SLOT_BYTES;
-    memcpy(slot->data, l->data + l->at, bytes);
+    size_t left = t->bytes - t->at, bytes = left < SLOT_BYTES ? left : SLOT_BYTES;
+    memcpy(slot->data, t->data + t->at, bytes);
     slot->args = (struct call_args){
-        .kind = POINT_TO_POINT, .type = (int32_t)l->type, .count = l->count, .registered = l->registered};
+        .kind = POINT_TO_POINT, .type = (int32_t)t->type, .count = t->count, .registered = t->registered};
     slot->bytes = (int64_t)bytes;
-    l->at += bytes;
-    l->posted = true;
+    t->at += bytes;
+    t->posted = true;
     atomic_fetch_add(&slot->posted, 1);
     return true;
 }
 
-static bool move_receive(struct message *m, struct transfer *l)
+static bool move_receive(struct message *m, struct transfer *t)
 {
-    struct slot *slot = pair_of(m->comm, l->peer, m->comm->rank);
-    if (atomic_load(&slot->taken) == atomic_load(&slot->posted))
+    struct slot *slot = pair_of(m->comm, t->peer, m->comm->rank);
+    if (atomic_load(&slot->consumed) == atomic_load(&slot->posted))
         return false;
-    agree_on_memory(m, l->registered, slot->args.registered, l->peer);
-    if (slot->args.type != (int32_t)l->type || slot->args.count != l->count)
+    expect_same_registration(m, t->registered, slot->args.registered, t->peer);
+    if (slot->args.type != (int32_t)t->type || slot->args.count != t->count)
         die(__FILE__, __LINE__, "the emulated NCCL",
-            "of %d ranks, %d sends %llu of type %d, and %d receives %zu of type %d", m->comm->ranks, l->peer,
-            (unsigned long long)slot->args.count, slot->args.type, m->comm->rank, l->count, (int)l->type);
-    memcpy(l->data + l->at, slot->data, (size_t)slot->bytes);
-    l->at += (size_t)slot->bytes;
-    l->done = l->at == l->bytes;
-    atomic_fetch_add(&slot->taken, 1);
+            "of %d ranks, %d sends %llu of type %d, and %d receives %zu of type %d", m->comm->ranks, t->peer,
+            (unsigned long long)slot->args.count, slot->args.type, m->comm->rank, t->count, (int)t->type);
+    memcpy(t->data + t->at, slot->data, (size_t)slot->bytes);
+    t->at += (size_t)slot->bytes;
+    t->done = t->at == t->bytes;
+    atomic_fetch_add(&slot->consumed, 1);
     return true;
 }
 
 /* Messages between two ranks in one direction are in order. */
 static bool may_move(const struct message *m, int transfer)
 {
-    const struct transfer *l = &m->transfers[transfer];
+    const struct transfer *t = &m->transfers[transfer];
     for (int i = 0; i < transfer; i++)
-        if (!m->transfers[i].done && m->transfers[i].send == l->send && m->transfers[i].peer == l->peer)
+        if (!m->transfers[i].done && m->transfers[i].send == t->send && m->transfers[i].peer == t->peer)
             return false;
-    return !l->done;
+    return !t->done;
 }
 
 bool nccl_move_transfers(struct message *m, bool *moved)
@@ -250,10 +251,10 @@ bool nccl_move_transfers(struct message *m, bool *moved)
         again = false;
         done = 0;
         for (int i = 0; i < m->transfer_count; i++) {
-            struct transfer *l = &m->transfers[i];
+            struct transfer *t = &m->transfers[i];
             if (may_move(m, i))
-                again = (l->send ? move_send(m, l) : move_receive(m, l)) || again;
-            done += l->done;
+                again = (t->send ? move_send(m, t) : move_receive(m, t)) || again;
+            done += t->done;
         }
         *moved = *moved || again;
     }

@@ -27,13 +27,13 @@ struct registered {
 };
 
 struct slot {
-    atomic_uint_fast64_t posted, taken; // chunks
+    atomic_uint_fast64_t posted, consumed; // chunks
     struct call_args args;
     int64_t bytes; // of a point-to-point chunk
     char data[SLOT_BYTES];
 };
 
-/* The file. Slots [n] of ranks, whose `taken` is the number of chunks that rank has read from all; then
+/* The file. Slots [n] of ranks, whose `consumed` is the number of chunks that rank has read from all; then
  * [n][n] of pairs. */
 struct shared {
     atomic_int joined, left;
@@ -43,7 +43,8 @@ struct shared {
 };
 
 struct ncclComm {
-    int rank, ranks, held; // held: references of owner and queued messages
+    int rank, ranks;
+    int references; // of owner and queued messages
     uint64_t calls, finished;
     uint64_t collectives, chunks; // of them
     bool aborted, in_progress;    // in_progress: a message has started and is incomplete

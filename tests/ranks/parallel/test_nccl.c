@@ -75,7 +75,7 @@ static enum status train(const struct tiny *tiny, const char *common, const char
     return status;
 }
 
-static int complain(const char *layout, const char *what)
+static int report_failure(const char *layout, const char *what)
 {
     printf("FAILED %s: %s\n", layout, what);
     return 1;
@@ -88,14 +88,14 @@ static int same_bits(const struct tiny *tiny, const char *common, const char *co
     struct trace trace = {0};
     int failures = 0;
     if (train(tiny, common, "local", layouts[0], reference) != OK)
-        return complain(layouts[0], fail_text());
+        return report_failure(layouts[0], fail_text());
     setenv("EMULATOR_MEMORY", memory, 1);
     for (int i = 1; layouts[i] != NULL; i++) {
         struct text why = {0};
         if (train(tiny, common, "nccl", layouts[i], &trace) != OK)
-            failures += complain(layouts[i], fail_text());
+            failures += report_failure(layouts[i], fail_text());
         else if (trace_differs(reference, &trace, &why))
-            failures += complain(layouts[i], text_chars(&why));
+            failures += report_failure(layouts[i], text_chars(&why));
         text_free(&why);
     }
     unsetenv("EMULATOR_MEMORY");
@@ -103,16 +103,16 @@ static int same_bits(const struct tiny *tiny, const char *common, const char *co
 }
 
 /* NCCL's own order: other bits, or the comparison above detects nothing; and within the bound of one rank. */
-static int own_order(const struct tiny *tiny, const struct trace *reference)
+static int nccl_order(const struct tiny *tiny, const struct trace *reference)
 {
     struct trace trace = {0};
     struct text why = {0};
     int failures = 0;
     if (train(tiny, COMMON TINY_DROPOUT, "nccl", "tp=1 dp=4 pp=1 deterministic=false", &trace) != OK)
-        failures += complain("nondeterministic", fail_text());
+        failures += report_failure("nondeterministic", fail_text());
     else if (!trace_differs(reference, &trace, &why))
-        failures += complain("nondeterministic",
-                             "the bits are those of rank order: is NCCL's ring no longer emulated?");
+        failures += report_failure("nondeterministic",
+                                   "the bits are those of rank order: is NCCL's ring no longer emulated?");
     text_free(&why);
 
     struct verify_report report = {0};
@@ -121,9 +121,9 @@ static int own_order(const struct tiny *tiny, const struct trace *reference)
                                     .layout = "cluster.transport=nccl deterministic=false dp=4",
                                     .one = ""};
     if (tiny_verify(tiny, &comparison, 1, (struct hooks){0}, &report) != OK)
-        failures += complain("verify", fail_text());
+        failures += report_failure("verify", fail_text());
     else if (report.outside > 0)
-        failures += complain("verify", "outside of the bounds");
+        failures += report_failure("verify", "outside of the bounds");
     verify_report_free(&report);
     return failures;
 }
@@ -136,7 +136,7 @@ struct connections {
 
 static enum status count_before(void *context, struct rank_state *w)
 {
-    ((struct connections *)context)->before[w->world->rank] = emulated_nccl_meetings();
+    ((struct connections *)context)->before[w->world->rank] = emulated_nccl_first_contacts();
     return OK;
 }
 
@@ -145,7 +145,7 @@ static enum status count_later(void *context, struct rank_state *w, int64_t step
 {
     struct connections *m = context;
     (void)step, (void)result;
-    atomic_fetch_add(&m->later, emulated_nccl_meetings() - m->before[w->world->rank]);
+    atomic_fetch_add(&m->later, emulated_nccl_first_contacts() - m->before[w->world->rank]);
     return OK;
 }
 
@@ -163,14 +163,14 @@ static int check_connections(const struct tiny *tiny, const char *layout)
         status = trace_run(recipe, &options, &trace);
     recipe_destroy(recipe);
     if (status != OK)
-        return complain(layout, fail_text());
+        return report_failure(layout, fail_text());
     return atomic_load(&connections.later) > 0
-               ? complain(layout, "ranks communicate for the first time in a step")
+               ? report_failure(layout, "ranks communicate for the first time in a step")
                : 0;
 }
 
 /* The kernels' 16-bit types against the CPU's: one rank on the cpu device, other sums, the same roundings. */
-static int near_the_cpu(const struct tiny *tiny, const char *precision)
+static int compare_with_cpu(const struct tiny *tiny, const char *precision)
 {
     struct verify_report report = {0};
     char common[300];
@@ -183,9 +183,9 @@ static int near_the_cpu(const struct tiny *tiny, const char *precision)
                                     .one = ""};
     int failures = 0;
     if (tiny_verify(tiny, &comparison, 2, (struct hooks){0}, &report) != OK)
-        failures += complain(precision, fail_text());
+        failures += report_failure(precision, fail_text());
     else if (report.outside > 0)
-        failures += complain(precision, "outside of the bounds of the cpu");
+        failures += report_failure(precision, "outside of the bounds of the cpu");
     printf("%s: gradients %.3f of their bounds, loss %.3f\n", precision,
            largest_ratio(&report, VERIFY_GRADIENT, NULL), largest_ratio(&report, QUANTITY_LOSS, NULL));
     verify_report_free(&report);
@@ -204,9 +204,9 @@ static int same_bits_of_processes(const struct tiny *tiny, char **argv, const st
                           .looks_ahead = true};
     int failures = 0;
     if (launch(&mpirun, &what, 1, &trace) != OK)
-        failures += complain("mpirun", fail_text());
+        failures += report_failure("mpirun", fail_text());
     else if (trace_differs(reference, &trace, &why))
-        failures += complain("mpirun", text_chars(&why));
+        failures += report_failure("mpirun", text_chars(&why));
     text_free(&why);
     return failures;
 }
@@ -233,10 +233,10 @@ static int check_rejected(const char *variable, const char *value, int ranks_per
     setenv("EMULATOR_GPUS", before, 1);
     if (refused && strstr(fail_text(), words) != NULL)
         return 0;
-    return complain(words, refused ? fail_text() : "it did not fail");
+    return report_failure(words, refused ? fail_text() : "it did not fail");
 }
 
-static int bad_machines(void)
+static int invalid_machines(void)
 {
     return check_rejected("EMULATOR_GPUS", "3", 1,
                           "cluster.device cuda: 4 ranks on this machine, and 3 GPUs: room for 3 "
@@ -248,7 +248,7 @@ static int bad_machines(void)
 }
 
 /* The last GPU of four is of another type. */
-static int mixed_machine(void)
+static int mixed_gpu_types(void)
 {
     setenv("EMULATOR_FAIL", "cudaGetDeviceProperties", 1);
     return check_rejected("EMULATOR_GPUS", "4", 1,
@@ -286,12 +286,12 @@ static int check_allocation_during_messages(void)
     struct world_options options = {.transport = "nccl", .size = 2, .ranks_per_gpu = 1};
     return world_run_as(&options, allocate_during_messages, NULL) == OK
                ? 0
-               : complain("two threads", fail_text());
+               : report_failure("two threads", fail_text());
 }
 
-/* A message that fails within a group of calls: the group is ended all the same, or the comm could not be
+/* A message that fails within a group of calls: the group must still be ended, or the comm could not be
  * aborted. */
-static int fails_in_a_group(void)
+static int a_message_fails_in_a_group(void)
 {
     struct world_options options = {.transport = "nccl", .size = 2, .ranks_per_gpu = 1};
     setenv("EMULATOR_FAIL", "ncclSend", 1);
@@ -300,11 +300,11 @@ static int fails_in_a_group(void)
     const char *words = "ncclSend both: ";
     return status != OK && strstr(fail_text(), words) != NULL
                ? 0
-               : complain(words, status != OK ? fail_text() : "it did not fail");
+               : report_failure(words, status != OK ? fail_text() : "it did not fail");
 }
 
-static enum status fixture_in_two(struct world *world, struct device *device, struct stream **streams,
-                                  struct comm **comms)
+static enum status wait_on_two_comms(struct world *world, struct device *device, struct stream **streams,
+                                     struct comm **comms)
 {
     const int ranks[] = {0, 1};
     static const char *const names[] = {"first", "second"};
@@ -320,7 +320,7 @@ static enum status fixture_in_two(struct world *world, struct device *device, st
 }
 
 /* Rank 1 fails while rank 0's GPU is blocked in messages of two comms. */
-static enum status fail_of_two(struct world *world, void *argument)
+static enum status rank_1_fails(struct world *world, void *argument)
 {
     struct device *device = NULL;
     struct stream *streams[2] = {NULL, NULL};
@@ -328,7 +328,7 @@ static enum status fail_of_two(struct world *world, void *argument)
     (void)argument;
     TRY(device_open(&(struct device_options){.name = "cuda", .threads = 1, .index = world->device_index},
                     &device));
-    enum status status = fixture_in_two(world, device, streams, comms);
+    enum status status = wait_on_two_comms(world, device, streams, comms);
     for (int i = 0; i < 2; i++) {
         stream_destroy(streams[i]);
         if (comms[i] != NULL)
@@ -338,14 +338,14 @@ static enum status fail_of_two(struct world *world, void *argument)
     return status;
 }
 
-static int aborts_them_together(void)
+static int comms_are_aborted_together(void)
 {
     struct world_options options = {.transport = "nccl", .size = 2, .ranks_per_gpu = 1};
     const char *words = "the loss is not finite";
-    bool failed = world_run_as(&options, fail_of_two, NULL) != OK;
+    bool failed = world_run_as(&options, rank_1_fails, NULL) != OK;
     return failed && strstr(fail_text(), words) != NULL
                ? 0
-               : complain(words, failed ? fail_text() : "it did not fail");
+               : report_failure(words, failed ? fail_text() : "it did not fail");
 }
 
 /* Run in each process: two ranks on one GPU. */
@@ -354,9 +354,9 @@ static int shared_gpu(const char *share)
     struct world_options options = {.transport = "nccl", .ranks_per_gpu = share[0] - '0'};
     enum status status = world_run_as(&options, allocate_during_messages, NULL);
     if (options.ranks_per_gpu > 1)
-        return status == OK ? 0 : complain(share, fail_text());
+        return status == OK ? 0 : report_failure(share, fail_text());
     const char *words = "cluster.device cuda: rank 0 and rank 1 are on one GPU, 0000:00:00.0 of ";
-    return status != OK && strstr(fail_text(), words) != NULL ? 0 : complain(words, fail_text());
+    return status != OK && strstr(fail_text(), words) != NULL ? 0 : report_failure(words, fail_text());
 }
 
 int main(int argc, char **argv)
@@ -369,13 +369,14 @@ int main(int argc, char **argv)
     struct trace reference;
     MUST(tiny_create(&tiny));
     int failures = same_bits(&tiny, COMMON TINY_DROPOUT, cubes, "open", &reference);
-    if (emulated_nccl_registrations() != 8) // and none is left, or the end of its comm would report it
-        failures += complain(cubes[3], "not one registration of gradients for each rank");
+    if (emulated_nccl_registrations() != 8) // and all are released: destroying a comm checks this
+        failures += report_failure(cubes[3], "not one registration of gradients for each rank");
     failures +=
         same_bits(&tiny, NARROW "train.global_batch_size=2 " TINY_DROPOUT, narrow, "open", &reference);
     failures +=
         same_bits(&tiny, NARROW "train.global_batch_size=4 " TINY_DROPOUT, offloaded, "open", &reference);
-    failures += near_the_cpu(&tiny, "bf16") + near_the_cpu(&tiny, "fp16 precision.initial_loss_scale=1024");
+    failures +=
+        compare_with_cpu(&tiny, "bf16") + compare_with_cpu(&tiny, "fp16 precision.initial_loss_scale=1024");
     failures += same_bits(&tiny, COMMON TINY_DROPOUT, overlapped, "open", &reference);
     failures +=
         check_connections(&tiny, "tp=4 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true");
@@ -383,9 +384,9 @@ int main(int argc, char **argv)
     failures += same_bits(&tiny, COMMON TINY_DROPOUT, wide, "guarded", &reference); // takes longer
     if (argc > 1)
         failures += same_bits_of_processes(&tiny, argv, &reference);
-    failures += own_order(&tiny, &reference);
-    failures += check_allocation_during_messages() + bad_machines() + mixed_machine() + fails_in_a_group() +
-                aborts_them_together();
+    failures += nccl_order(&tiny, &reference);
+    failures += check_allocation_during_messages() + invalid_machines() + mixed_gpu_types() +
+                a_message_fails_in_a_group() + comms_are_aborted_together();
     tiny_destroy(&tiny);
     printf("%d failures\n", failures);
     return failures != 0;

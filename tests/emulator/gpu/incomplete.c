@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A library that lacks nearly all required functions, as an old version would. */
+/* A library without most of the required functions, as in an old version. */
 #include <stddef.h>
 
 size_t cublasLtGetVersion(void);
