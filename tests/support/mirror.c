@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOANS = 512, OPENED = 16 };
+enum { MOST_ARRAYS = 512, MOST_OPEN = 16 };
 
-struct loan {
+struct host_array {
     char *host;
     size_t bytes;
     struct buffer copy; // {0}: not used by an op yet
@@ -17,18 +17,18 @@ struct loan {
 /* A device that this process has opened for a mirror. Opening a GPU takes a context, libraries and 32 MiB of
  * pinned memory, and a test opens hundreds of mirrors: so it stays open, for later mirrors, until the process
  * ends. */
-static struct opened {
+static struct open_device {
     struct device_options options;
     char name[16];         // of the options
     struct device *device; // NULL: free
     struct stream *stream;
-} opened[OPENED];
+} open_devices[MOST_OPEN];
 
 struct mirror {
-    struct device *device; // of `opened`
+    struct device *device; // one of open_devices
     struct stream *stream;
-    struct loan loan[LOANS];
-    int loans;
+    struct host_array array[MOST_ARRAYS];
+    int arrays;
 };
 
 static struct mirror *mirror_of(struct device *device)
@@ -45,14 +45,14 @@ static bool same_options(const struct device_options *a, const struct device_opt
 }
 
 /* The device with these options: reused, or newly opened. */
-static enum status find_device(const struct device_options *options, struct opened **out)
+static enum status find_device(const struct device_options *options, struct open_device **out)
 {
-    CHECK(strlen(options->name) < sizeof opened->name && options->kernels.matmul_algorithms == NULL &&
+    CHECK(strlen(options->name) < sizeof open_devices->name && options->kernels.matmul_algorithms == NULL &&
           options->stands_for == NULL && options->reserve_bytes == 0);
     int i = 0;
-    while (opened[i].device != NULL && !same_options(&opened[i].options, options))
-        CHECK(++i < OPENED);
-    struct opened *o = &opened[i];
+    while (open_devices[i].device != NULL && !same_options(&open_devices[i].options, options))
+        CHECK(++i < MOST_OPEN);
+    struct open_device *o = &open_devices[i];
     *out = o;
     if (o->device != NULL)
         return OK;
@@ -67,7 +67,7 @@ static enum status open_nothing(struct device *device, const struct device_optio
     struct mirror *m = calloc(1, sizeof *m);
     CHECK(m != NULL);
     device->state = m;
-    struct opened *o;
+    struct open_device *o;
     TRY(find_device(options, &o));
     m->device = o->device;
     m->stream = o->stream;
@@ -78,8 +78,8 @@ static enum status open_nothing(struct device *device, const struct device_optio
 static void close_all(struct device *device)
 {
     struct mirror *m = mirror_of(device);
-    for (int i = 0; i < m->loans; i++)
-        buffer_free(&m->loan[i].copy);
+    for (int i = 0; i < m->arrays; i++)
+        buffer_free(&m->array[i].copy);
     free(m);
 }
 
@@ -88,7 +88,7 @@ static enum status host_alloc(struct device *device, size_t bytes, void **out)
     *out = aligned_alloc(64, bytes);
     if (*out == NULL)
         return NO_MEMORY;
-    mirror_lend(device, *out, bytes);
+    mirror_register(device, *out, bytes);
     return OK;
 }
 
@@ -96,9 +96,9 @@ static void host_free(struct device *device, void *data, size_t bytes)
 {
     (void)bytes;
     struct mirror *m = mirror_of(device);
-    for (int i = 0; i < m->loans; i++)
-        if (m->loan[i].host == (char *)data)
-            m->loan[i].bytes = 0; // its copy stays until the device closes
+    for (int i = 0; i < m->arrays; i++)
+        if (m->array[i].host == (char *)data)
+            m->array[i].bytes = 0; // its copy stays until the device closes
     free(data);
 }
 
@@ -125,22 +125,22 @@ static void close_stream(struct stream *stream)
     (void)stream;
 }
 
-/* If a word is the address of a lent array, replaces it by the device address and copies the array. */
-static enum status translate(struct mirror *m, void *at, bool named[LOANS])
+/* If a word is the address of a registered array, replaces it by the device address and copies the array. */
+static enum status translate(struct mirror *m, void *at, bool named[MOST_ARRAYS])
 {
     uint64_t word = 0;
     memcpy(&word, at, sizeof word);
-    for (int i = 0; i < m->loans; i++) {
-        struct loan *loan = &m->loan[i];
-        uint64_t begin = (uint64_t)(uintptr_t)loan->host;
-        if (word < begin || word >= begin + loan->bytes)
+    for (int i = 0; i < m->arrays; i++) {
+        struct host_array *array = &m->array[i];
+        uint64_t begin = (uint64_t)(uintptr_t)array->host;
+        if (word < begin || word >= begin + array->bytes)
             continue;
-        if (loan->copy.data == NULL)
-            TRY(buffer_alloc(m->device, PART_DATA, loan->bytes, &loan->copy));
+        if (array->copy.data == NULL)
+            TRY(buffer_alloc(m->device, PART_DATA, array->bytes, &array->copy));
         if (!named[i])
-            TRY(copy_to_device(m->stream, loan->copy.data, loan->host, loan->bytes));
+            TRY(copy_to_device(m->stream, array->copy.data, array->host, array->bytes));
         named[i] = true;
-        word = (uint64_t)(uintptr_t)loan->copy.data + (word - begin);
+        word = (uint64_t)(uintptr_t)array->copy.data + (word - begin);
         memcpy(at, &word, sizeof word);
         return OK;
     }
@@ -150,16 +150,16 @@ static enum status translate(struct mirror *m, void *at, bool named[LOANS])
 static enum status submit(struct stream *stream, const struct op *op)
 {
     struct mirror *m = mirror_of(stream->device);
-    bool named[LOANS] = {false};
+    bool named[MOST_ARRAYS] = {false};
     size_t bytes = 0;
     struct op *there = op_copy(op, &bytes);
     CHECK(there != NULL && bytes % sizeof(uint64_t) == 0);
     for (size_t i = 0; i < bytes; i += sizeof(uint64_t))
         TRY(translate(m, (char *)there + i, named));
     TRY(m->device->ops->submit(m->stream, there));
-    for (int i = 0; i < m->loans; i++)
+    for (int i = 0; i < m->arrays; i++)
         if (named[i])
-            TRY(copy_to_host(m->stream, m->loan[i].host, m->loan[i].copy.data, m->loan[i].bytes));
+            TRY(copy_to_host(m->stream, m->array[i].host, m->array[i].copy.data, m->array[i].bytes));
     TRY(stream_sync(m->stream));
     free(there);
     return OK;
@@ -226,14 +226,14 @@ enum status mirror_open(const struct device_options *options, struct device **ou
     return device_open_with(&mirror, options, out);
 }
 
-void mirror_lend(struct device *device, void *data, size_t bytes)
+void mirror_register(struct device *device, void *data, size_t bytes)
 {
     if (device->ops != &mirror)
         return;
     struct mirror *m = mirror_of(device);
-    for (int i = 0; i < m->loans; i++)
-        if (m->loan[i].host == (char *)data && m->loan[i].bytes == bytes)
-            return; // lent again
-    CHECK(m->loans < LOANS);
-    m->loan[m->loans++] = (struct loan){.host = data, .bytes = bytes};
+    for (int i = 0; i < m->arrays; i++)
+        if (m->array[i].host == (char *)data && m->array[i].bytes == bytes)
+            return; // already registered
+    CHECK(m->arrays < MOST_ARRAYS);
+    m->array[m->arrays++] = (struct host_array){.host = data, .bytes = bytes};
 }

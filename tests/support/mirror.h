@@ -5,7 +5,7 @@
  *     host:    [guard x guard]   [guard y guard]        op{x, y}
  *     device:  [guard x guard]   [guard y guard]        op{x', y'}
  *
- * An op is scanned word by word: a word that points into a lent array is taken for an address. */
+ * An op is scanned word by word: a word that points into a registered array is treated as an address. */
 #pragma once
 
 #include "kernels/device.h"
@@ -15,5 +15,5 @@
  * close. */
 MUST_USE enum status mirror_open(const struct device_options *options, struct device **out);
 
-/* Lends host memory to ops on this device, until it closes. No effect unless `device` is a mirror. */
-void mirror_lend(struct device *device, void *data, size_t bytes);
+/* Makes host memory usable by ops on this device, until it closes. No effect unless `device` is a mirror. */
+void mirror_register(struct device *device, void *data, size_t bytes);

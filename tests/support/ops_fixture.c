@@ -87,9 +87,9 @@ void fixture_close(struct fixture *fixture)
         free(fixture->array[i]);
 }
 
-void fixture_lend(struct fixture *fixture, void *data, size_t bytes)
+void fixture_register(struct fixture *fixture, void *data, size_t bytes)
 {
-    mirror_lend(fixture->device, data, bytes);
+    mirror_register(fixture->device, data, bytes);
 }
 
 static void *keep(struct fixture *fixture, size_t bytes)
@@ -97,7 +97,7 @@ static void *keep(struct fixture *fixture, size_t bytes)
     CHECK(fixture->arrays < FIXTURE_ARRAYS);
     void *array = aligned_alloc(64, (bytes + 127) / 64 * 64);
     CHECK(array != NULL);
-    fixture_lend(fixture, array, bytes);
+    fixture_register(fixture, array, bytes);
     fixture->array[fixture->arrays++] = array;
     return array;
 }

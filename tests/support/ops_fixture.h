@@ -3,8 +3,8 @@
  * variable CUBOID_TEST_DEVICE, behind a mirror; or, in a test compiled with FIXTURE_EMULATED, the kernels of
  * the cuda device under tests/emulator), guarded arrays, random values, and two ways to compare.
  *
- * CUBOID_TEST_ATTENTION selects the attention kernels: own (the default), mma, cudnn, cudnn-any-order, auto.
- * CUBOID_TEST_BLOCKS is device_options.most_blocks.
+ * CUBOID_TEST_ATTENTION selects the attention kernels: own (the default), mma, cudnn, cudnn-nondeterministic
+ * or auto. CUBOID_TEST_BLOCKS is device_options.most_blocks.
  *
  *     [ NaN NaN NaN | x0 x1 ... xn | NaN NaN NaN ]     an array: accesses out of bounds are detected
  *
@@ -39,8 +39,9 @@ struct device *fixture_tf32_device(void);
 struct fixture fixture_open(int threads);
 struct fixture fixture_open_with(int threads, enum matmul_epilogues epilogues); // if the device has any
 void fixture_close(struct fixture *fixture);
-/* Lends a test's own memory to ops, until fixture_close. Arrays from the functions below are lent already. */
-void fixture_lend(struct fixture *fixture, void *data, size_t bytes);
+/* Makes a test's own memory usable by ops, until fixture_close. Arrays from the functions below already are.
+ * */
+void fixture_register(struct fixture *fixture, void *data, size_t bytes);
 
 /* All end the program when out of memory. Freed by fixture_close. */
 float *fixture_floats(struct fixture *fixture, int64_t count);    // poisoned: NaN

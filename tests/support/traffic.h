@@ -19,5 +19,5 @@ struct traffic {
 /* `traffic`, initially {0}, must outlive what is observed. */
 struct observer traffic_observer(struct traffic *traffic);
 
-/* The row of a group; zeros if it sent no message. */
+/* The counts of a group; zeros if it sent no message. */
 struct traffic_row traffic_of(const struct traffic *traffic, const char *name);

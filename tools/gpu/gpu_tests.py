@@ -5,7 +5,7 @@ import re
 from gpu_session import CUDNN, as_code
 
 ATTENTION_TESTS, GEMM_TESTS = ["attention_narrow", "ops_attention"], ["gemm", "gemm_narrow", "gemm_epilogue"]
-OP_TESTS = ["ops_rows", "ops_pairs", "ops_sums", "ops_narrow", "ops_bits", "ops_numbers", "ops_stochastic",
+OP_TESTS = ["ops_rows", "ops_pairs", "ops_sums", "ops_narrow", "ops_bits", "ops_quantize", "ops_stochastic",
             "ops_lists", "loss_scale", "adamw"]
 TESTS = [*ATTENTION_TESTS, *GEMM_TESTS, *OP_TESTS]
 KINDS = {"own": "the GPU's best kernels", "mma": "mma.sync"}  # of attention (test_attention_narrow.c)

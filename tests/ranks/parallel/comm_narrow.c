@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/ranks/parallel/comm_narrow.h"
 
-#include "tests/support/narrow_numbers.h"
+#include "tests/support/narrow_reference.h"
 
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@ void narrow_sums_round_once(struct env *env)
         int64_t k = some_counts[c], count = n * k, wrong = 0, early = 0;
         uint16_t *host = malloc((size_t)count * sizeof *host);
         for (int64_t i = 0; i < count; i++)
-            host[i] = narrow_nearest(BF16, rough(rank, i, c));
+            host[i] = narrow_nearest(BF16, order_sensitive(rank, i, c));
         struct buffer all = device_copy(env, host, (size_t)count * sizeof *host),
                       in = device_copy(env, host, (size_t)count * sizeof *host),
                       out = device_copy(env, host, (size_t)k * 2);
@@ -24,9 +24,10 @@ void narrow_sums_round_once(struct env *env)
         uint16_t *mine = malloc((size_t)k * sizeof *mine);
         host_copy(env, &out, mine, (size_t)k * sizeof *mine);
         for (int64_t i = 0; i < count; i++) {
-            float sum = (float)narrow_value(BF16, narrow_nearest(BF16, rough(0, i, c))), twice = sum;
+            float sum = (float)narrow_value(BF16, narrow_nearest(BF16, order_sensitive(0, i, c))),
+                  twice = sum;
             for (int r = 1; r < n; r++) {
-                float x = (float)narrow_value(BF16, narrow_nearest(BF16, rough(r, i, c)));
+                float x = (float)narrow_value(BF16, narrow_nearest(BF16, order_sensitive(r, i, c)));
                 sum += x;
                 twice = (float)narrow_value(BF16, narrow_nearest(BF16, twice + x));
             }

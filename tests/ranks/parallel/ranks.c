@@ -65,7 +65,7 @@ uint32_t scramble(uint32_t a, uint32_t b, uint32_t c)
     return x ^ x >> 16;
 }
 
-float rough(int rank, int64_t i, int salt)
+float order_sensitive(int rank, int64_t i, int salt)
 {
     uint32_t x = scramble((uint32_t)rank, (uint32_t)i, (uint32_t)salt);
     uint32_t sign = x << 31, exponent = 127 - 13 + (x >> 1) % 27, mantissa = x >> 9;

@@ -41,4 +41,4 @@ void host_copy(struct env *env, const struct buffer *buffer, void *host, size_t 
 /* A deterministic pseudorandom number. */
 uint32_t scramble(uint32_t a, uint32_t b, uint32_t c);
 /* Of magnitude 2^-13 to 2^14 and either sign: sums of these in another order give other bits. */
-float rough(int rank, int64_t i, int salt);
+float order_sensitive(int rank, int64_t i, int salt);

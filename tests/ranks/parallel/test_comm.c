@@ -5,7 +5,7 @@
  * Then the test itself: the same cases must detect faults injected into a transport. */
 #include "tests/ranks/parallel/comm_narrow.h"
 #include "tests/ranks/parallel/ranks.h"
-#include "tests/support/narrow_numbers.h"
+#include "tests/support/narrow_reference.h"
 #include "tests/support/sanitized.h"
 
 #include <stdio.h>
@@ -83,15 +83,15 @@ static void sums_in_rank_order(struct env *env)
         int64_t count = counts[c], wrong = 0;
         float *host = malloc((size_t)count * sizeof *host);
         for (int64_t i = 0; i < count; i++)
-            host[i] = rough(env->world->rank, i, c);
+            host[i] = order_sensitive(env->world->rank, i, c);
         struct buffer x = device_copy(env, host, (size_t)count * sizeof *host);
         EXPECT_OK(env, group_all_reduce(env->all, env->stream, tensor_1d(x.data, F32, count), REDUCE_SUM));
         host_copy(env, &x, host, (size_t)count * sizeof *host);
         buffer_free(&x);
         for (int64_t i = 0; i < count; i++) {
-            float sum = rough(0, i, c);
+            float sum = order_sensitive(0, i, c);
             for (int r = 1; r < n; r++)
-                sum += rough(r, i, c);
+                sum += order_sensitive(r, i, c);
             wrong += memcmp(&sum, &host[i], sizeof sum) != 0;
         }
         expect(env, wrong == 0, "all_reduce of %lld: %lld sums are not in rank order", (long long)count,
@@ -122,16 +122,16 @@ static void scatters(struct env *env)
         int64_t k = counts[c], wrong = 0;
         float *host = malloc((size_t)(n * k) * sizeof *host);
         for (int64_t i = 0; i < n * k; i++)
-            host[i] = rough(rank, i, 100 + c);
+            host[i] = order_sensitive(rank, i, 100 + c);
         struct buffer in = device_copy(env, host, (size_t)(n * k) * sizeof *host),
                       out = device_copy(env, host, (size_t)k * 4);
         EXPECT_OK(env, group_reduce_scatter(env->all, env->stream, tensor_1d(in.data, F32, n * k),
                                             tensor_1d(out.data, F32, k)));
         host_copy(env, &out, host, (size_t)k * sizeof *host);
         for (int64_t i = 0; i < k; i++) {
-            float sum = rough(0, rank * k + i, 100 + c);
+            float sum = order_sensitive(0, rank * k + i, 100 + c);
             for (int r = 1; r < n; r++)
-                sum += rough(r, rank * k + i, 100 + c);
+                sum += order_sensitive(r, rank * k + i, 100 + c);
             wrong += memcmp(&sum, &host[i], sizeof sum) != 0;
         }
         expect(env, wrong == 0, "reduce_scatter of %lld: %lld wrong", (long long)k, (long long)wrong);
@@ -543,7 +543,7 @@ static void injected(struct env *env)
     faults[3].ops.all_gather = drop_the_last;
     struct comm *reversed = NULL;
     EXPECT_OK(env, comm_create(env->world, "reversed", 3, ranks, n, &reversed));
-    const struct transport_ops *honest = env->all->comm->ops;
+    const struct transport_ops *original = env->all->comm->ops;
     for (size_t f = 0; f < sizeof faults / sizeof *faults; f++) {
         if (f == 1 && n == 2)
             continue; // a + b is b + a
@@ -552,7 +552,7 @@ static void injected(struct env *env)
         faults[f].reversed = reversed;
         env->all->comm->ops = &faults[f].ops;
         faults[f].seen_by(&inner);
-        env->all->comm->ops = honest;
+        env->all->comm->ops = original;
         expect(env, inner.failures > 0, "the injected fault was not detected: %s", faults[f].name);
     }
     comm_destroy(reversed);

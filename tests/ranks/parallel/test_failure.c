@@ -26,7 +26,7 @@
 enum {
     RANKS = 4,
     LIMIT_MS = 5000,
-    YARDSTICKS = 10,
+    REFERENCE_WORLDS = 10,
     EXIT_STATUS = 40
 }; // a world that returns exits with EXIT_STATUS + its status
 
@@ -34,11 +34,11 @@ enum {
  * progress and the abort with the nineteenth. The cases stay one check away from both: the check in which
  * time advances may be the first without a heartbeat, or not. */
 static const double LIMIT_S = 0.8;
-enum { LOOKS = 7, LATE_LOOKS = 14 };
+enum { CHECKS = 7, LATE_CHECKS = 14 };
 
-static const char failing_now[] = "now: "; // printed just before the failure; from here the clock runs
+static const char failing_now[] = "now: "; // printed just before the failure; time is measured from here
 
-static void now(const char *what)
+static void announce_failure(const char *what)
 {
     printf("%s%s\n", failing_now, what);
     fflush(stdout);
@@ -47,7 +47,7 @@ static void now(const char *what)
 static void announce(const struct world *world, int rank, const char *what)
 {
     if (world->rank == rank)
-        now(what);
+        announce_failure(what);
 }
 
 /* ---- the worlds ---- */
@@ -147,7 +147,7 @@ static enum status one_hangs(struct env *env, struct job *job)
         return reduce(env, 10);
     who_does("3F7");
     clock_others_wait(&job->clock, 1, RANKS);
-    now("rank 1 hangs");
+    announce_failure("rank 1 hangs");
     clock_pass(&job->clock, 100, false);
     sleep_forever();
 }
@@ -161,19 +161,19 @@ static enum status all_hang(struct env *env, struct job *job)
 }
 
 /* Runs for five times the watchdog's limit, but with a heartbeat before each limit. Checks are late, as in a
- * process that was stopped meanwhile. */
+ * process that was suspended. */
 static enum status one_is_slow(struct env *env, struct job *job)
 {
     if (env->world->rank != 1)
         return reduce(env, 10);
     clock_others_wait(&job->clock, 1, RANKS);
-    now("rank 1 is slow");
+    announce_failure("rank 1 is slow");
     for (int i = 0; i < 5; i++) {
         who_does("slow");
-        clock_pass(&job->clock, LOOKS, true);
+        clock_pass(&job->clock, CHECKS, true);
     }
     clock_leave(&job->clock, job->watchdog, 1);
-    clock_pass(&job->clock, LOOKS, true);
+    clock_pass(&job->clock, CHECKS, true);
     clock_enter(&job->clock, job->watchdog, 1);
     printf("rank 1 is late\n");
     return reduce(env, 10);
@@ -186,10 +186,10 @@ static enum status one_is_late(struct env *env, struct job *job)
         return reduce(env, 10);
     clock_others_wait(&job->clock, 1, RANKS);
     who_does("3F7");
-    clock_pass(&job->clock, LATE_LOOKS, false);
+    clock_pass(&job->clock, LATE_CHECKS, false);
     who_does("there");
-    clock_pass(&job->clock, LOOKS, false);
-    now("rank 1 is late");
+    clock_pass(&job->clock, CHECKS, false);
+    announce_failure("rank 1 is late");
     return reduce(env, 10);
 }
 
@@ -212,7 +212,7 @@ static const struct failure_case {
     {.name = "all_hang", .body = all_hang, .watchdog = {.limit_s = 0.2}, .system_clock = true},
     {.name = "one_is_slow", .body = one_is_slow, .watchdog = {.limit_s = LIMIT_S}},
     {.name = "one_is_late", .body = one_is_late, .watchdog = {.limit_s = LIMIT_S}},
-    {.name = "one_is_missed", .body = one_is_killed, .stops = true},
+    {.name = "one_is_missing", .body = one_is_killed, .stops = true},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -249,7 +249,7 @@ static int run_as_world(char **argv)
     int size = argv[2][0] - '0'; // 0: the launcher's
     if (strcmp(argv[3], "one_is_lost") == 0) {
         setenv("EMULATOR_FAIL", "ncclCommGetAsyncError", 1);
-        now("NCCL will report a lost peer");
+        announce_failure("NCCL will report a lost peer");
     }
     struct job job = {.failure_case = NULL};
     for (int c = 0; c < CASES; c++)
@@ -284,9 +284,9 @@ static long long milliseconds(void)
 
 struct outcome {
     char text[16384];
-    bool announced, gone; // gone: all processes that held our pipe have ended
-    long long ms;         // from "now: ", or the start, to the end
-    int exit_status;      // -1: it had to be killed
+    bool announced, ended; // ended: all processes that held our pipe have ended
+    long long ms;          // from "now: ", or the start, to the end
+    int exit_status;       // -1: it had to be killed
 };
 
 /* Arguments that start this program as a world. */
@@ -354,7 +354,7 @@ static void measure(struct time_reference *y, const struct launch_method *method
         y->ended++;
         y->runs = false;
     }
-    if (!y->runs && y->ended < YARDSTICKS) {
+    if (!y->runs && y->ended < REFERENCE_WORLDS) {
         int nowhere = open("/dev/null", O_WRONLY);
         CHECK(nowhere >= 0);
         start_world(method, "all_end", nowhere, &y->world);
@@ -363,20 +363,20 @@ static void measure(struct time_reference *y, const struct launch_method *method
     }
 }
 
-/* Reads until the other end of the pipe is closed by all: then all ranks are gone. Or until the limit. */
+/* Reads until all ranks have ended, which closes the other end of the pipe, or until the limit. */
 static void listen_until_end(int from, const struct launch_method *method, struct outcome *out)
 {
-    struct time_reference yardstick = {.runs = false};
+    struct time_reference reference = {.runs = false};
     size_t length = 0;
     long long begin = milliseconds();
-    while (!out->gone && yardstick.ended < YARDSTICKS) {
+    while (!out->ended && reference.ended < REFERENCE_WORLDS) {
         struct pollfd p = {.fd = from, .events = POLLIN};
         if (milliseconds() - begin > LIMIT_MS + 1000 * method->kill_delay_s)
-            measure(&yardstick, method);
+            measure(&reference, method);
         if (poll(&p, 1, 100) <= 0)
             continue;
         ssize_t got = read(from, out->text + length, sizeof out->text - 1 - length);
-        out->gone = got <= 0;
+        out->ended = got <= 0;
         length += got > 0 ? (size_t)got : 0;
         out->text[length] = 0;
         if (!out->announced && strstr(out->text, failing_now) != NULL) {
@@ -384,8 +384,8 @@ static void listen_until_end(int from, const struct launch_method *method, struc
             begin = milliseconds();
         }
     }
-    if (yardstick.runs)
-        end_world(&yardstick.world);
+    if (reference.runs)
+        end_world(&reference.world);
     out->ms = milliseconds() - begin;
 }
 
@@ -420,7 +420,7 @@ static const struct expectation {
      "nccl: comm all: "},
     {"nccl", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 1, "waits for all_reduce all\n"},
     {"nccl mpi", "one_fails", "rank 1: the loss is not finite", 0, NULL},
-    {"nccl mpi", "one_is_missed", "process rank 1", 0,
+    {"nccl mpi", "one_is_missing", "process rank 1", 0,
      "waits for all_reduce all, and the job is being ended\n"},
 #else
     // The user may have caused it, so the message has no source location.
@@ -445,7 +445,7 @@ static const struct expectation {
     {"mpi", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 0, "waits for all_reduce all\n"},
     {"mpi", "one_is_slow", "waits for all_reduce all\n", 0,
      NULL}, // with a process of their own, others receive no heartbeat
-    {"mpi", "one_is_missed", "process rank 1", 0, "waits for all_reduce all, and the job is being ended\n"},
+    {"mpi", "one_is_missing", "process rank 1", 0, "waits for all_reduce all, and the job is being ended\n"},
 #endif
 };
 
@@ -465,7 +465,7 @@ static bool contains(const char *text, const char *words)
 static bool is_as_expected(const struct outcome *out, const struct expectation *e)
 {
     bool status = e->exit_status == 0 ? out->exit_status > 0 : out->exit_status == e->exit_status;
-    return status && out->gone && out->announced && contains(out->text, e->words) &&
+    return status && out->ended && out->announced && contains(out->text, e->words) &&
            (e->also == NULL || contains(out->text, e->also));
 }
 
@@ -475,9 +475,9 @@ static bool ends_as_expected(const struct launch_method *method, const struct ex
     run_world(method, e->name, &out);
     bool good = is_as_expected(&out, e);
     printf("%s %s: %lld ms, exit status %d\n", e->transport, e->name, out.ms, out.exit_status);
-    if (!out.gone)
+    if (!out.ended)
         printf("FAILED: still running after %d worlds without a failure have started and ended\n",
-               YARDSTICKS);
+               REFERENCE_WORLDS);
     if (!good)
         printf("FAILED: expected \"%s\"%s%s in:\n%s\n", e->words, e->also != NULL ? " and " : "",
                e->also != NULL ? e->also : "", out.text);
@@ -489,7 +489,7 @@ static bool ends_as_expected(const struct launch_method *method, const struct ex
 static bool ends_as_expected_in_time(struct launch_method *method, const struct expectation *e)
 {
     bool good = ends_as_expected(method, e);
-    if (good || strcmp(e->name, "one_is_missed") != 0)
+    if (good || strcmp(e->name, "one_is_missing") != 0)
         return good;
     method->kill_delay_s = 30;
     return ends_as_expected(method, e);

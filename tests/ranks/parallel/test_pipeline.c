@@ -170,16 +170,16 @@ static void uneven(struct env *env)
         }
         float *host = malloc((size_t)all * sizeof *host + 1);
         for (int64_t i = 0; i < all; i++)
-            host[i] = rough(env->world->rank, i, kind);
+            host[i] = order_sensitive(env->world->rank, i, kind);
         struct buffer data = device_copy(env, host, (size_t)all * sizeof *host);
         struct tensor whole = tensor_1d(data.data, F32, all);
         EXPECT_OK(env, group_reduce_scatter_v(env->all, env->stream, whole, each));
         EXPECT_OK(env, group_all_gather_v(env->all, env->stream, whole, each));
         host_copy(env, &data, host, (size_t)all * sizeof *host);
         for (int64_t i = 0; i < all; i++) {
-            float sum = rough(0, i, kind);
+            float sum = order_sensitive(0, i, kind);
             for (int r = 1; r < n; r++)
-                sum += rough(r, i, kind);
+                sum += order_sensitive(r, i, kind);
             wrong += memcmp(&sum, &host[i], sizeof sum) != 0;
         }
         expect(env, wrong == 0, "uneven slices, kind %d: %lld of %lld wrong", kind, (long long)wrong,
@@ -279,15 +279,15 @@ static void bucket_sums(struct env *env)
                (long long)bucket_bytes[c % 4]);
         for (int step = 0; step < 2; step++) {
             for (int64_t i = 0; i < count; i++)
-                host[i] = rough(data->rank, i, step);
+                host[i] = order_sensitive(data->rank, i, step);
             struct buffer source = device_copy(env, host, (size_t)count * sizeof *host);
             bucket_step(env, data, b, &flat, &source, ranges, count, host);
             int64_t wrong = 0;
             for (int r = 0; r < RANGES; r++)
                 for (int64_t i = ranges[r].begin; i < ranges[r].end; i++) {
-                    float sum = rough(0, i, step);
+                    float sum = order_sensitive(0, i, step);
                     for (int q = 1; q < data->size; q++)
-                        sum += rough(q, i, step);
+                        sum += order_sensitive(q, i, step);
                     bool counts = !scatter || is_mine(&plan, data->rank, i);
                     wrong += counts && memcmp(&sum, &host[i], sizeof sum) != 0;
                 }

@@ -136,7 +136,7 @@ static struct buffer *make_sources(struct fixture *s)
         int64_t elements = slice_padded(&weights_held(&s->sharded, row)->slice);
         float *host = malloc((size_t)elements * sizeof *host);
         for (int64_t k = 0; k < elements; k++)
-            host[k] = rough(s->env->all->rank, k, salt);
+            host[k] = order_sensitive(s->env->all->rank, k, salt);
         sources[i] = device_copy(s->env, host, (size_t)elements * sizeof *host);
         free(host);
     }
@@ -175,9 +175,9 @@ static int64_t wrong_gradients(struct fixture *s)
             float sum = 0.0F;
             for (int m = 0; m < MICROBATCHES; m++) {
                 int salt = 100 * owned->held->index + m;
-                float of_ranks = rough(0, before + i, salt);
+                float of_ranks = order_sensitive(0, before + i, salt);
                 for (int r = 1; r < env->all->size; r++)
-                    of_ranks += rough(r, before + i, salt);
+                    of_ranks += order_sensitive(r, before + i, salt);
                 sum += of_ranks;
             }
             wrong += memcmp(&sum, &host[i], sizeof sum) != 0;
@@ -306,7 +306,7 @@ static void accumulate(struct env *env, struct weights *w)
             int64_t count = tensor_count(held->gradient);
             float *host = malloc((size_t)count * sizeof *host);
             for (int64_t e = 0; e < count; e++)
-                host[e] = rough(env->world->rank, e, salt_of(held));
+                host[e] = order_sensitive(env->world->rank, e, salt_of(held));
             MUST(copy_to_device(env->stream, held->gradient.data, host, (size_t)count * sizeof *host));
             MUST(stream_sync(env->stream));
             free(host);
@@ -323,9 +323,9 @@ static int64_t wrong_sums(struct env *env, const struct held *held, const struct
     MUST(copy_to_host(env->stream, host, held->gradient.data, (size_t)count * sizeof *host));
     MUST(stream_sync(env->stream));
     for (int64_t e = 0; e < count; e++) {
-        float sum = rough(group->ranks[0], e, salt_of(held));
+        float sum = order_sensitive(group->ranks[0], e, salt_of(held));
         for (int r = 1; r < group->size; r++)
-            sum += rough(group->ranks[r], e, salt_of(held));
+            sum += order_sensitive(group->ranks[r], e, salt_of(held));
         wrong += memcmp(&sum, &host[e], sizeof sum) != 0;
     }
     free(host);

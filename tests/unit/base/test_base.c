@@ -24,7 +24,7 @@ Test(philox, known_answers)
     cr_assert(out[0] == 0xd16cfe09 && out[1] == 0x94fdcceb && out[2] == 0x5001e420 && out[3] == 0x24126ea1);
 }
 
-Test(philox, a_slice_has_the_numbers_of_the_whole)
+Test(philox, a_slice_has_the_values_of_the_full_tensor)
 {
     struct philox generator = philox_named(1234, "embedding.weight");
     float whole[101], part[40];

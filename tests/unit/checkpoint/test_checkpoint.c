@@ -58,7 +58,7 @@ Test(checkpoint, the_newest_complete_one_is_found, .init = silence)
     leave(folder);
 }
 
-Test(checkpoint, only_remains_of_this_run_are_removed, .init = silence)
+Test(checkpoint, only_leftovers_of_this_run_are_removed, .init = silence)
 {
     static const char *const theirs[] = {
         "s/step-00000001.old",  "s/step-00000001.removed",   "s/step-00000003.old",

@@ -503,7 +503,7 @@ Test(recipe, on_one_rank)
 }
 
 /* Not only the degrees: verify would compare any layout key that one rank keeps with itself. */
-Test(recipe, one_rank_keeps_no_layout_key)
+Test(recipe, one_rank_resets_every_layout_key)
 {
     struct piped line;
     struct recipe *recipe = NULL;

@@ -176,9 +176,9 @@ static int write_bad_files(void)
     write_file("a.txt", "text", 4);
     write_file("empty.txt", "", 0);
     write_file("bad.jsonl", "{\"text\": \"a\"}\n{", 15);
-    cr_assert_eq(run("data prepare a.txt -o torn"), 0);
+    cr_assert_eq(run("data prepare a.txt -o truncated"), 0);
     cr_assert_eq(run("data prepare a.txt -o half"), 0);
-    cr_assert(truncate("torn.idx", 20) == 0 && unlink("half.bin") == 0 && mkfifo("half.bin", 0600) == 0);
+    cr_assert(truncate("truncated.idx", 20) == 0 && unlink("half.bin") == 0 && mkfifo("half.bin", 0600) == 0);
     cr_assert(mkdir("pipes", 0700) == 0 && mkfifo("pipes/x.idx", 0600) == 0);
     return files_here(false);
 }
@@ -223,7 +223,7 @@ Test(data_command, rejections_have_the_right_status, .init = silence)
         "data prepare a.txt -o x --tokenizer gpt2 --vocab-file pipes/x.idx --merge-file no",
         "data inspect pipes/x",
         "data inspect half",
-        "data inspect torn",
+        "data inspect truncated",
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         cr_assert_eq(run(wrong[i]), 2, "\"%s\"", wrong[i]);

@@ -253,7 +253,7 @@ Test(device_cuda, guards_are_device_memory, .signal = SIGSEGV)
     cr_assert_fail("the host read %g from device memory", (double)out);
 }
 
-/* More records than the ring of marks holds: both old and new events keep their order. */
+/* More records than the ring of CUDA events holds: old and new events keep their order. */
 Test(device_cuda, waits_for_a_completed_event)
 {
     struct device *device = open_device();
@@ -303,7 +303,7 @@ Test(device_cuda, messages_run_in_stream_order)
     device_close(device);
 }
 
-Test(device_cuda, blocking_serves_every_stream)
+Test(device_cuda, a_blocking_wait_progresses_every_stream)
 {
     struct device *device = open_device();
     fake_partner_needs_another_stream(device);

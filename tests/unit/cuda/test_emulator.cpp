@@ -11,7 +11,7 @@
 static const char *const orders[] = {"forward", "reverse", "1", "2", "3"};
 enum { ORDERS = 5 };
 
-static void where_am_i(int *seen, int threads)
+static void count_thread(int *seen, int threads)
 {
     int block = static_cast<int>((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x);
     seen[block * threads + static_cast<int>(threadIdx.x)] +=
@@ -23,7 +23,7 @@ Test(emulator, every_thread_of_every_block_runs_once)
     for (const char *order : orders) {
         bench b(order);
         int seen[3 * 4 * 2 * 5] = {};
-        cr_assert_eq(LAUNCH(&b.queue, where_am_i, dim3(3, 4, 2), 5, 0, seen, 5), OK);
+        cr_assert_eq(LAUNCH(&b.queue, count_thread, dim3(3, 4, 2), 5, 0, seen, 5), OK);
         for (int count : seen)
             cr_assert_eq(count, 1, "order %s", order);
     }
@@ -48,7 +48,7 @@ static void nothing(int)
 }
 
 /* Launches that CUDA rejects, and cudaGetLastError() afterwards, which reports it once. */
-Test(emulator, launches_that_cuda_refuses)
+Test(emulator, invalid_launches_are_rejected)
 {
     bench b("forward");
     static const struct {
@@ -64,12 +64,12 @@ Test(emulator, launches_that_cuda_refuses)
     }
     cr_expect_eq(LAUNCH(&b.queue, nothing, dim3(1, 65535, 1), 1, sizeof(float), 0), OK);
     cr_expect_eq(LAUNCH(&b.queue, nothing, dim3(1), 1024, 227 * 1024, 0), OK);
-    cudaLaunchConfig_t unasked = {dim3(1), dim3(32), 228 * 1024, b.queue.stream, nullptr, 0};
+    cudaLaunchConfig_t unrequested = {dim3(1), dim3(32), 228 * 1024, b.queue.stream, nullptr, 0};
     const char *const name = "nothing";
-    cr_expect_eq(cudaLaunchKernelEx(&unasked, nothing, 0), cudaErrorInvalidValue);
+    cr_expect_eq(cudaLaunchKernelEx(&unrequested, nothing, 0), cudaErrorInvalidValue);
 }
 
-Test(emulator, barriers_and_shuffles_make_a_sum)
+Test(emulator, a_block_sum_has_the_same_bits_in_every_order)
 {
     float x[1000], first = 0.0F;
     for (int i = 0; i < 1000; i++)
@@ -80,7 +80,7 @@ Test(emulator, barriers_and_shuffles_make_a_sum)
         cr_assert_eq(LAUNCH(&b.queue, sum_block, dim3(1), 96, 0, x, 1000, &sum), OK);
         first = order == orders[0] ? sum : first;
         cr_assert_float_eq(sum / 97.0F, 7.48547F, 1e-3F);
-        cr_assert_eq(sum, first, "a sum has one order of its terms, whatever the threads' (%s)", order);
+        cr_assert_eq(sum, first, "the order of the terms does not depend on that of the threads (%s)", order);
     }
 }
 
@@ -96,7 +96,7 @@ static void run_ahead(int *ahead)
         *ahead += begun[other] != 1;
 }
 
-Test(emulator, a_warp_may_be_slow)
+Test(emulator, random_orders_delay_a_warp)
 {
     for (const char *order : orders) {
         bench b(order);
@@ -126,7 +126,7 @@ static int wrong_neighbours(const char *order, bool with_barrier)
     return wrong;
 }
 
-Test(emulator, a_missing_barrier_is_seen)
+Test(emulator, a_missing_barrier_is_detected)
 {
     for (const char *order : orders) {
         cr_expect_eq(wrong_neighbours(order, true), 0, "order %s", order);
@@ -147,7 +147,7 @@ static void late_reader(int *out)
         *out = sum;
 }
 
-Test(emulator, one_order_hides_what_another_shows)
+Test(emulator, a_race_shows_in_one_of_two_orders)
 {
     int forward = 0, reverse = 0;
     bench f("forward"), r("reverse");
@@ -167,7 +167,7 @@ static void dynamic(float *out, int count)
     line[threadIdx.x] = 1.0F;
 }
 
-Test(emulator, shared_memory_begins_as_nan_in_every_block)
+Test(emulator, shared_memory_is_nan_at_the_start_of_every_block)
 {
     bench b("forward");
     float out[32];
@@ -182,7 +182,7 @@ static void some_barrier(unsigned each)
         __syncthreads();
 }
 
-Test(emulator, a_barrier_that_some_threads_skip_is_refused, .exit_code = 1)
+Test(emulator, a_barrier_that_some_threads_skip_is_rejected, .exit_code = 1)
 {
     bench b("forward");
     cr_assert_eq(LAUNCH(&b.queue, some_barrier, dim3(1), 32, 0, 2U), OK);
@@ -196,28 +196,28 @@ static void two_barriers(unsigned first)
         __syncthreads();
 }
 
-Test(emulator, two_barriers_are_not_one, .exit_code = 1)
+Test(emulator, threads_at_different_barriers_are_rejected, .exit_code = 1)
 {
     bench b("7");
     cr_assert_eq(LAUNCH(&b.queue, two_barriers, dim3(1), 64, 0, 32U), OK);
 }
 
-static void some_lanes(int *out)
+static void half_of_the_lanes(int *out)
 {
     if (threadIdx.x != 5)
         *out = __shfl_sync(ALL_LANES, static_cast<int>(threadIdx.x), 0);
 }
 
-Test(emulator, a_shuffle_without_all_lanes_is_refused, .exit_code = 1)
+Test(emulator, a_shuffle_without_all_lanes_is_rejected, .exit_code = 1)
 {
     bench b("reverse");
     int out;
-    cr_assert_eq(LAUNCH(&b.queue, some_lanes, dim3(1), 64, 0, &out), OK);
+    cr_assert_eq(LAUNCH(&b.queue, half_of_the_lanes, dim3(1), 64, 0, &out), OK);
 }
 
-Test(emulator, a_shuffle_in_half_a_warp_is_refused, .exit_code = 1)
+Test(emulator, a_shuffle_in_half_a_warp_is_rejected, .exit_code = 1)
 {
     bench b("forward");
     int out;
-    cr_assert_eq(LAUNCH(&b.queue, some_lanes, dim3(1), 4, 0, &out), OK);
+    cr_assert_eq(LAUNCH(&b.queue, half_of_the_lanes, dim3(1), 4, 0, &out), OK);
 }

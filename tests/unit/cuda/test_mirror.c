@@ -38,7 +38,7 @@ Test(mirror, a_gpu_is_opened_once)
 }
 
 /* Other options use another device; the first stays open. */
-Test(mirror, options_have_a_device_each)
+Test(mirror, each_set_of_options_has_its_own_device)
 {
     add_once("own");
     add_once("mma");

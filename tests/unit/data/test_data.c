@@ -343,7 +343,7 @@ Test(data, all_layouts_use_the_same_samples)
 }
 
 /* One document of 12 tokens in which 9 is the end-of-document token, by hand. */
-Test(data, packed_documents_are_marked_as_megatron_marks_them)
+Test(data, packed_documents_are_marked_as_in_megatron)
 {
     struct fixture f = fixture_make((const int[]){1}, 1);
     const int32_t text[10] = {1, 2, 9, 3, 9, 9, 4, 5, 9, 6};

@@ -64,8 +64,9 @@ static inline enum status fake_submit(struct stream *stream, struct fake_work wh
     return stream_submit_work(stream, &fake->work);
 }
 
-/* The awaited message completes only after a message starts that is second in the queue of another stream:
- * a peer that needs it before it answers. Progressing the awaited stream alone would wait forever. */
+/* The awaited message completes only after the second message in the queue of another stream has started, as
+ * with a peer that needs that message before it replies. Progressing the awaited stream alone would wait
+ * forever. */
 static inline void fake_partner_needs_another_stream(struct device *device)
 {
     struct stream *awaited = NULL, *other = NULL;

@@ -41,7 +41,7 @@ static struct state state_of(struct fixture *fixture, struct adamw_hyper *hyper)
 {
     struct state s = {fixture_normals(fixture, "weight", ELEMENTS, 1.0), fixture_floats(fixture, ELEMENTS),
                       fixture_floats(fixture, ELEMENTS), fixture_floats(fixture, ELEMENTS), hyper};
-    fixture_lend(fixture, hyper, sizeof *hyper);
+    fixture_register(fixture, hyper, sizeof *hyper);
     for (int i = 0; i < ELEMENTS; i++)
         s.m[i] = s.v[i] = 0.0F;
     return s;

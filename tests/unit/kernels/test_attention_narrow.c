@@ -8,7 +8,7 @@
  *   cores take in the operand type, and of results
  * - TINY: the same for f16 subnormals, absolute: 2^-25
  * - rest: all fp32 arithmetic; so far below u that a simple bound suffices */
-#include "tests/support/narrow_numbers.h"
+#include "tests/support/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
 #include "tests/support/sanitized.h"
@@ -302,7 +302,7 @@ static int kind_count(void)
     return FIXTURE_IS_EMULATED || getenv("CUBOID_TEST_DEVICE") != NULL ? 2 : 1;
 }
 
-static bool takes_kind(int kind)
+static bool is_selected(int kind)
 {
     const char *only = getenv("CUBOID_TEST_KIND");
     const bool taken = only == NULL || strcmp(only, kinds[kind]) == 0;
@@ -314,9 +314,9 @@ static bool takes_kind(int kind)
 Test(attention_narrow, matches_attention)
 {
     for (int kind = 0; kind < kind_count(); kind++) {
-        for (int i = 0; i < (UNDER_SANITIZER ? 3 : SHAPES) && takes_kind(kind); i++)
+        for (int i = 0; i < (UNDER_SANITIZER ? 3 : SHAPES) && is_selected(kind); i++)
             compare(shapes[i], BF16);
-        if (takes_kind(kind))
+        if (is_selected(kind))
             compare(shapes[4], F16);
     }
 }
@@ -333,7 +333,7 @@ Test(attention_narrow, long_sequences_wrap_around_the_tile_ring)
                 {{1, 700, 1, 1, 64, 300, 0.0F}, F16, "reverse"},
                 {{2, 400, 1, 1, 128, 0, 0.25F}, BF16, "forward"},
                 {{1, 700, 1, 1, 64, 0, 0.0F}, BF16, "7"}};
-    for (int i = UNDER_SANITIZER ? 1 : 0; i < (UNDER_SANITIZER ? 2 : 4) && takes_kind(0); i++) {
+    for (int i = UNDER_SANITIZER ? 1 : 0; i < (UNDER_SANITIZER ? 2 : 4) && is_selected(0); i++) {
         setenv("EMULATOR_ORDER", runs[i].order, 1);
         compare(runs[i].shape, runs[i].dtype);
     }
@@ -366,7 +366,7 @@ Test(attention_narrow, blocks_loop_over_hundreds_of_work_tiles)
     const bool on_cpu =
         !FIXTURE_IS_EMULATED && getenv("CUBOID_TEST_DEVICE") == NULL; // which has no such blocks
     const int count = UNDER_SANITIZER || on_cpu ? 0 : limited ? sizeof runs / sizeof *runs : 1;
-    for (int i = 0; i < count && takes_kind(0); i++) {
+    for (int i = 0; i < count && is_selected(0); i++) {
         struct shape shape = runs[i].shape;
         if (FIXTURE_IS_EMULATED && limited) {
             shape.batch = runs[i].batch;
@@ -410,7 +410,7 @@ Test(attention_narrow, bits_do_not_depend_on_the_number_of_blocks)
 {
     static const char *const blocks[] = {"1", "2", "1000000"};
     struct computed done[3];
-    if (!takes_kind(0))
+    if (!is_selected(0))
         return;
     for (int i = 0; i < 3; i++) {
         setenv("CUBOID_TEST_BLOCKS", blocks[i], 1);
@@ -444,7 +444,7 @@ static void compute(struct results *to, int64_t more, const char *kind)
     fixture_close(&c.fixture);
 }
 
-/* Their sums differ in order, and so in bits, which tells which of the two has run. */
+/* Their sums have different orders, so the bits show which of the two has run. */
 Test(attention_narrow, uses_sm_90_kernels_on_sm_90)
 {
     struct results got, mma;
@@ -488,7 +488,7 @@ Test(attention_narrow, bits_do_not_depend_on_block_order)
     const char *const orders[] = {"forward", "reverse"};
     for (int kind = 0; kind < kind_count(); kind++) {
         struct computed done[2];
-        if (!takes_kind(kind))
+        if (!is_selected(kind))
             continue;
         for (int i = 0; i < 2; i++) {
             setenv("EMULATOR_ORDER", orders[i], 1);
@@ -505,7 +505,7 @@ Test(attention_narrow, bounds_detect_injected_faults)
 {
     for (int i = 0; i < 4 * kind_count(); i++) {
         const int fault = i % 4;
-        if (!takes_kind(i / 4))
+        if (!is_selected(i / 4))
             continue;
         struct trial c = trial_of((struct shape){1, 70, 4, 2, 64, 30, 0.25F}, BF16);
         if (fault == 0)
@@ -539,7 +539,7 @@ Test(attention_narrow, cudnn_matches)
 {
     static const struct shape of_cudnn[] = {
         {2, 33, 2, 1, 64, 0, 0.0F}, {2, 70, 4, 2, 128, 0, 0.0F}, {3, 21, 4, 4, 80, 0, 0.0F}};
-    const char *const ways[] = {"cudnn", "cudnn-any-order", "auto"};
+    const char *const ways[] = {"cudnn", "cudnn-nondeterministic", "auto"};
     for (int i = 0; i < 7 && cudnn_requested(ways[i / 3]); i++) {
         struct trial c = trial_of(of_cudnn[i % 3], i % 3 == 0 ? F16 : BF16);
         c.rounds_heads = c.shape.groups != c.shape.heads;
@@ -556,7 +556,7 @@ Test(attention_narrow, cudnn_matches)
 /* One engine's sums are nondeterministic; the emulated one perturbs every second run to show it. */
 Test(attention_narrow, cudnn_is_deterministic_if_required)
 {
-    const char *const ways[] = {"cudnn", "cudnn-any-order"};
+    const char *const ways[] = {"cudnn", "cudnn-nondeterministic"};
     for (int way = 0; way < 2 && cudnn_requested(ways[way]); way++) {
         struct trial c = trial_of((struct shape){2, 72, 4, 2, 64, 0, 0.0F}, BF16);
         const size_t bytes = (size_t)(c.tokens * (c.width + 2 * c.group_width)) * sizeof(uint16_t);

@@ -98,7 +98,7 @@ Test(device, every_device_has_its_traits_in_every_build)
     cr_assert(!device_is_built("no such device"));
 }
 
-Test(device, the_ledger_has_current_and_peak_bytes_by_part)
+Test(device, memory_use_has_current_and_peak_bytes_by_part)
 {
     const char *const names[] = {"cpu", "strict", "dry"};
     for (int i = 0; i < 3; i++) {
@@ -279,12 +279,12 @@ static void expect_all_streams_progress(const char *name)
     device_close(device);
 }
 
-Test(stream, blocking_serves_every_stream_cpu)
+Test(stream, a_blocking_wait_progresses_every_stream_cpu)
 {
     expect_all_streams_progress("cpu");
 }
 
-Test(stream, blocking_serves_every_stream_strict)
+Test(stream, a_blocking_wait_progresses_every_stream_strict)
 {
     expect_all_streams_progress("strict");
 }

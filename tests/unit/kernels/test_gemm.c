@@ -92,7 +92,7 @@ static void run_on(struct device *device, struct gemm args)
     struct tensor operands[] = {args.a, args.b, args.c, args.bias};
     for (int i = 0; i < 4; i++)
         if (tensor_count(operands[i]) > 0)
-            mirror_lend(device, operands[i].data, bytes_spanned(operands[i]));
+            mirror_register(device, operands[i].data, bytes_spanned(operands[i]));
     cr_assert_eq(stream_create(device, "compute", &stream), OK);
     cr_assert_eq(gemm(stream, args), OK, "%s", fail_text());
     cr_assert_eq(stream_sync(stream), OK);
@@ -274,7 +274,7 @@ static const int64_t bit_shapes[][3] = {
 };
 enum {
     BIT_SHAPES = sizeof bit_shapes / sizeof *bit_shapes,
-    // Large shapes test nothing more about memory, or about a kernel with identical blocks.
+    // Larger shapes would not test more of the memory accesses, or of a kernel whose blocks are identical.
     FIRST_BIT_SHAPE = FIXTURE_IS_EMULATED ? 5
                       : UNDER_SANITIZER   ? 3
                                           : 0

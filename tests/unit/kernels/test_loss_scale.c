@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Loss scaling: the sequence of scales, against a model written from the description of Megatron-LM's
  * DynamicGradScaler; and the three ops that use it. */
-#include "tests/support/narrow_numbers.h"
+#include "tests/support/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "trainer/optimizer/loss_scale.h"
 
@@ -148,11 +148,11 @@ static void clip_of(double limit, const float *scale, double squares_0, double r
     double loss[2] = {3.0, 7.0}, tokens[2] = {2.0, 3.0}, squares[2] = {squares_0, 16.0};
     void *const mine[] = {loss, tokens, squares};
     for (int i = 0; i < 3; i++)
-        fixture_lend(&fixture, mine[i], sizeof loss);
-    fixture_lend(&fixture, result, 4 * sizeof *result);
-    fixture_lend(&fixture, hyper, sizeof *hyper);
+        fixture_register(&fixture, mine[i], sizeof loss);
+    fixture_register(&fixture, result, 4 * sizeof *result);
+    fixture_register(&fixture, hyper, sizeof *hyper);
     float kept = scale != NULL ? *scale : 0.0F;
-    fixture_lend(&fixture, &kept, sizeof kept);
+    fixture_register(&fixture, &kept, sizeof kept);
     struct clip op = {.loss = tensor_1d(loss, F64, 2),
                       .tokens = tensor_1d(tokens, F64, 2),
                       .squares = tensor_1d(squares, F64, 2),
@@ -190,7 +190,7 @@ Test(loss_scale, a_skipped_step_changes_nothing)
 {
     struct fixture fixture = fixture_open(2);
     struct adamw_hyper hyper = {0.1F, 0.1F, 0.05F, 1e-6F, 0.2F, 0.1F, 0.0F, 0.1F, 1.0F, 1};
-    fixture_lend(&fixture, &hyper, sizeof hyper);
+    fixture_register(&fixture, &hyper, sizeof hyper);
     float *vectors[4], *before[4];
     uint16_t *working = fixture_shorts(&fixture, N);
     for (int i = 0; i < 4; i++) {
@@ -237,7 +237,7 @@ Test(loss_scale, is_applied_at_the_logits)
 {
     struct fixture fixture = fixture_open(2);
     float scales[2] = {4096.0F, 0x1p18F};
-    fixture_lend(&fixture, scales, sizeof scales);
+    fixture_register(&fixture, scales, sizeof scales);
     float *plain = fixture_normals(&fixture, "logits", T * V, 4.0),
           *scaled = fixture_copy(&fixture, plain, T * V);
     uint16_t *narrow = fixture_shorts(&fixture, T * V), *unscaled = fixture_shorts(&fixture, T * V);

@@ -3,8 +3,8 @@
  *
  * The reference shares nothing with kernels/number_format.c: it decodes by the tables of the specifications,
  * in double precision, and rounds by searching all codes for the nearest. Between two neighbours the result
- * changes only at their midpoint: so each value, each midpoint, and the adjacent floats decide for all 2^32
- * inputs, provided that rounding is monotonic, which a walk through all exponents tests. */
+ * changes only at their midpoint. So testing each value, each midpoint, and the adjacent floats covers all
+ * 2^32 inputs, provided that rounding is monotonic, which a scan of all exponents tests. */
 #include "kernels/number_round.h"
 
 #include "base/philox.h"

@@ -121,7 +121,7 @@ static void count_times(void *context, const struct observation *seen)
     *(int *)context += seen->at_ns > 0;
 }
 
-/* The clock is read if any observer wants to know the time. */
+/* The clock is read only if an observer requests the time. */
 Test(observe, the_time_is_optional)
 {
     for (int others = 0; others < 2; others++) {

@@ -100,7 +100,7 @@ static uint64_t sums(struct fixture *fixture)
     struct {
         double block[64], sum;
     } squared;
-    fixture_lend(fixture, &squared, sizeof squared);
+    fixture_register(fixture, &squared, sizeof squared);
     cr_assert_eq(column_sum(fixture->stream, (struct column_sum){x, bias}), OK, "%s", fail_text());
     int32_t *id = fixture_ints(fixture, ROWS);
     for (int t = 0; t < ROWS; t++)
@@ -112,7 +112,7 @@ static uint64_t sums(struct fixture *fixture)
     cr_assert_eq(squares(fixture->stream, s), OK, "%s", fail_text());
     cr_assert_eq(sum(fixture->stream, (struct sum){s.out, tensor_1d(&squared.sum, F64, 1)}), OK);
     struct adamw_hyper hyper = {0.01F, 0.1F, 0.05F, 1e-6F, 0.2F, 0.1F, 0.1F, 0.1F, 0.0F, 1};
-    fixture_lend(fixture, &hyper, sizeof hyper);
+    fixture_register(fixture, &hyper, sizeof hyper);
     struct adamw a = {.weight = tensor_1d(table.data, F32, ROWS * COLUMNS),
                       .gradient = s.x,
                       .m = vector(fixture, "m", ROWS * COLUMNS),
@@ -235,7 +235,7 @@ Test(ops_bits, rows_alone)
     struct tensor target = vector(&fixture, "target", ROWS);
     int32_t *label = fixture_ints(&fixture, ROWS);
     float *x = fixture_floats(&fixture, COLUMNS), *y = fixture_floats(&fixture, COLUMNS), one[4];
-    fixture_lend(&fixture, one, sizeof one);
+    fixture_register(&fixture, one, sizeof one);
     alone.x = tensor_2d(x, F32, 1, COLUMNS);
     alone.y = tensor_2d(y, F32, 1, COLUMNS);
     alone.mean = tensor_1d(&one[0], F32, 1);

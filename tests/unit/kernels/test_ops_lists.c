@@ -2,7 +2,7 @@
 /* squares_each(), sum_each() and adamw_each() are bit-identical to their single ops in sequence: lists with
  * more members than fit in a launch, of tensors with one element, several blocks, and none; and each is one
  * op, also if the list is freed before it runs. */
-#include "tests/support/narrow_numbers.h"
+#include "tests/support/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 
 #include <criterion/criterion.h>
@@ -159,7 +159,7 @@ Test(ops_lists, adamw)
     for (enum kind kind = IN_FP32; kind <= WITHOUT_MASTERS; kind++) {
         struct fixture fixture = fixture_open(2);
         struct adamw_hyper hyper = {0.01F, 0.1F, 0.05F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F, 0.0F, 3};
-        fixture_lend(&fixture, &hyper, sizeof hyper);
+        fixture_register(&fixture, &hyper, sizeof hyper);
         const struct vectors before = vectors_of(&fixture), each = vectors_of(&fixture),
                              all = vectors_of(&fixture);
         struct adamw *list = malloc(MEMBERS * sizeof *list);

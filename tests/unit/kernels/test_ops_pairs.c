@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Fused ops: the outputs are bit-identical to the two ops in sequence, including gaps between rows and all
  * other memory that must be unchanged. Each side has its own memory with the same initial contents. */
-#include "tests/support/narrow_numbers.h"
+#include "tests/support/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
 
@@ -30,8 +30,8 @@ struct side {
 };
 
 /* [rows, columns] of a type; uninitialized without a name. */
-static struct tensor numbers(struct side *s, enum dtype dtype, const char *name, int64_t rows,
-                             int64_t columns)
+static struct tensor new_tensor(struct side *s, enum dtype dtype, const char *name, int64_t rows,
+                                int64_t columns)
 {
     const int64_t gap = rows > 1 ? s->trial->gap : 0, count = rows * (columns + gap);
     float *wide =
@@ -48,12 +48,12 @@ static struct tensor numbers(struct side *s, enum dtype dtype, const char *name,
 
 static struct tensor matrix(struct side *s, const char *name)
 {
-    return numbers(s, s->trial->dtype, name, s->trial->rows, s->trial->columns);
+    return new_tensor(s, s->trial->dtype, name, s->trial->rows, s->trial->columns);
 }
 
 static struct tensor vector(struct side *s, enum dtype dtype, const char *name, int64_t count)
 {
-    return tensor_1d(numbers(s, dtype, name, 1, count).data, dtype, count);
+    return tensor_1d(new_tensor(s, dtype, name, 1, count).data, dtype, count);
 }
 
 /* Layer norm only. */

@@ -43,7 +43,7 @@ static double *normals(struct fixture *fixture, const char *name, int64_t count)
     return fixture_widen(fixture, fixture_normals(fixture, name, count, 1.0), count);
 }
 
-static double weighed(const double *y, const double *c, int64_t count)
+static double weighted_sum(const double *y, const double *c, int64_t count)
 {
     double sum = 0.0;
     for (int64_t i = 0; i < count; i++)
@@ -63,7 +63,7 @@ static double norm_value(const void *context)
     const struct norm_case *n = context;
     double y[ROWS * COLUMNS];
     reference_norm_forward(&n->op, y);
-    return weighed(y, n->c, ROWS * COLUMNS);
+    return weighted_sum(y, n->c, ROWS * COLUMNS);
 }
 
 static void check_norm(enum norm_kind kind)
@@ -106,7 +106,7 @@ static double activation_value(const void *context)
     const struct activation_case *a = context;
     double y[ROWS * COLUMNS];
     reference_activation_forward(a->kind, ROWS, COLUMNS, a->x, y);
-    return weighed(y, a->c, ROWS * COLUMNS);
+    return weighted_sum(y, a->c, ROWS * COLUMNS);
 }
 
 Test(reference, activations)
@@ -158,7 +158,7 @@ static double attention_value(const void *context)
     const struct attention_case *a = context;
     double out[TOKENS * A * D];
     reference_attention_forward(&a->op, out);
-    return weighed(out, a->c, TOKENS * A * D);
+    return weighted_sum(out, a->c, TOKENS * A * D);
 }
 
 Test(reference, attention)

@@ -340,10 +340,10 @@ Test(ops_rows, activations_of_huge_arguments)
     const float huge[] = {1e3F, -1e3F, 1e20F, -1e20F, 3e38F, -3e38F, 0.0F, -0.0F};
     for (int kind = 0; kind < 3; kind++) {
         float x[16], y[8], dx[16], dy[8];
-        fixture_lend(&fixture, x, sizeof x);
-        fixture_lend(&fixture, y, sizeof y);
-        fixture_lend(&fixture, dx, sizeof dx);
-        fixture_lend(&fixture, dy, sizeof dy);
+        fixture_register(&fixture, x, sizeof x);
+        fixture_register(&fixture, y, sizeof y);
+        fixture_register(&fixture, dx, sizeof dx);
+        fixture_register(&fixture, dy, sizeof dy);
         for (int i = 0; i < 8; i++) {
             x[i] = huge[i];
             x[8 + i] = dy[i] = 1.0F;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* bf16 weights without masters: rounding results, frequencies, and random bits. */
 #include "kernels/narrow.h"
-#include "tests/support/narrow_numbers.h"
+#include "tests/support/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 
 #include <criterion/criterion.h>
@@ -157,7 +157,7 @@ static void expect_whole(struct fixture *fixture, uint64_t step, uint16_t *out)
     float *wide = fixture_floats(fixture, ALL);
     for (int e = 0; e < ALL; e++)
         wide[e] = (float)narrow_value(BF16, s.weight[e]);
-    fixture_lend(fixture, &hyper, sizeof hyper);
+    fixture_register(fixture, &hyper, sizeof hyper);
     struct adamw op = op_of(&s, &all, &hyper, 0, ALL);
     op.weight = tensor_1d(wide, F32, ALL);
     cr_assert_eq(adamw(fixture->stream, op), OK, "%s", fail_text());
@@ -184,7 +184,7 @@ Test(ops_stochastic, keyed_by_global_index)
             struct adamw_hyper hyper = hyper_at(5);
             expect_whole(&fixture, 5, whole);
             struct state s = state_of(&fixture, cut);
-            fixture_lend(&fixture, &hyper, sizeof hyper);
+            fixture_register(&fixture, &hyper, sizeof hyper);
             int64_t count = cut->rows * cut->columns;
             for (int p = 0; p < parts; p++) {
                 int64_t begin = count * p / parts, end = count * (p + 1) / parts;
@@ -209,7 +209,7 @@ Test(ops_stochastic, keyed_by_step)
     struct adamw_hyper hyper = hyper_at(2);
     const struct cut all = {0, ROWS, 0, COLUMNS};
     struct state s = state_of(&fixture, &all);
-    fixture_lend(&fixture, &hyper, sizeof hyper);
+    fixture_register(&fixture, &hyper, sizeof hyper);
     cr_assert_eq(adamw(fixture.stream, op_of(&s, &all, &hyper, 0, ALL)), OK, "%s", fail_text());
     cr_assert_eq(stream_sync(fixture.stream), OK);
     for (int e = 0; e < ALL; e++)
@@ -240,7 +240,7 @@ Test(ops_stochastic, small_updates_are_not_lost)
         s.gradient[e] = e % 2 == 0 ? 1.0F : -1.0F; // with beta 0 the step is its sign
         s.m[e] = s.v[e] = 0.0F;
     }
-    fixture_lend(&fixture, &hyper, sizeof hyper);
+    fixture_register(&fixture, &hyper, sizeof hyper);
     for (int step = 1; step <= STEPS; step++) {
         hyper.step = (uint64_t)step;
         struct adamw op = op_of(&s, &(struct cut){0, 1, 0, 1}, &hyper, 0, N);

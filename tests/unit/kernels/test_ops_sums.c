@@ -99,8 +99,8 @@ Test(ops_sums, dropout_threshold_is_exact)
             if (dropout.probability <= 0.0F || dropout.probability > 0.99F)
                 continue;
             float x[8] = {1, 1, 1, 1, 1, 1, 1, 1}, out[8];
-            fixture_lend(&fixture, x, sizeof x);
-            fixture_lend(&fixture, out, sizeof out);
+            fixture_register(&fixture, x, sizeof x);
+            fixture_register(&fixture, out, sizeof out);
             struct residual_backward op = {tensor_2d(x, F32, 1, 8), tensor_2d(out, F32, 1, 8), dropout};
             cr_assert_eq(residual_backward(fixture.stream, op), OK);
             cr_expect(side == 0 ? out[i] > 0.0F : out[i] == 0.0F);
@@ -310,8 +310,8 @@ Test(ops_sums, loss_forward)
         struct loss_case c = loss_case();
         run_loss_forward(&c, cut);
         double sample_loss[BATCH], sample_tokens[BATCH], want[BATCH] = {0}, bound[BATCH] = {0};
-        fixture_lend(&c.fixture, sample_loss, sizeof sample_loss);
-        fixture_lend(&c.fixture, sample_tokens, sizeof sample_tokens);
+        fixture_register(&c.fixture, sample_loss, sizeof sample_loss);
+        fixture_register(&c.fixture, sample_tokens, sizeof sample_tokens);
         struct loss_finish finish = {tensor_1d(c.sum, F32, T), tensor_1d(c.target, F32, T), c.mask,
                                      tensor_1d(sample_loss, F64, BATCH),
                                      tensor_1d(sample_tokens, F64, BATCH)};
@@ -381,8 +381,8 @@ Test(ops_sums, loss_of_masked_tokens)
     c.logits[5 * V_PADDED + 3] = NAN;
     run_loss_forward(&c, 0);
     double sample_loss[BATCH], sample_tokens[BATCH];
-    fixture_lend(&c.fixture, sample_loss, sizeof sample_loss);
-    fixture_lend(&c.fixture, sample_tokens, sizeof sample_tokens);
+    fixture_register(&c.fixture, sample_loss, sizeof sample_loss);
+    fixture_register(&c.fixture, sample_tokens, sizeof sample_tokens);
     struct loss_finish finish = {tensor_1d(c.sum, F32, T), tensor_1d(c.target, F32, T), c.mask,
                                  tensor_1d(sample_loss, F64, BATCH), tensor_1d(sample_tokens, F64, BATCH)};
     cr_assert_eq(loss_finish(c.fixture.stream, finish), OK, "%s", fail_text());
@@ -454,9 +454,9 @@ Test(ops_sums, squares)
         x.data = fixture_normals(&fixture, "x", count, 1.0);
         double out[64], alone, total = 0.0, whole;
         cr_assert_leq(blocks, 64);
-        fixture_lend(&fixture, out, sizeof out);
-        fixture_lend(&fixture, &alone, sizeof alone);
-        fixture_lend(&fixture, &whole, sizeof whole);
+        fixture_register(&fixture, out, sizeof out);
+        fixture_register(&fixture, &alone, sizeof alone);
+        fixture_register(&fixture, &whole, sizeof whole);
         cr_assert_eq(squares(fixture.stream, (struct squares){x, tensor_1d(out, F64, blocks)}), OK, "%s",
                      fail_text());
         for (int64_t b = 0; b < blocks; b++) {
@@ -489,7 +489,7 @@ Test(ops_sums, sum_of_many)
     enum { N = 5003 };
     struct fixture fixture = fixture_open(1);
     double *x = fixture_doubles(&fixture, N), whole = 0.0;
-    fixture_lend(&fixture, &whole, sizeof whole);
+    fixture_register(&fixture, &whole, sizeof whole);
     for (int i = 0; i < N; i++)
         x[i] = (double)(i % 7 + 1) * (i % 2 == 0 ? 1.0 : 0x1p20);
     const int64_t counts[] = {N, N - 1, 1025, 1024, 33, 1};
@@ -516,7 +516,7 @@ Test(ops_sums, adamw)
         float *w = fixture_normals(&fixture, "w", N, 1.0), *g = fixture_normals(&fixture, "g", N, 3.0);
         float *m = fixture_normals(&fixture, "m", N, 0.1), *v = fixture_normals(&fixture, "v", N, 0.1);
         struct adamw_hyper hyper = {0.01F, 0.1F, 0.05F, 1e-6F, 0.271F, 0.142F, 0.125F, 0.1F, 0.0F, 1};
-        fixture_lend(&fixture, &hyper, sizeof hyper);
+        fixture_register(&fixture, &hyper, sizeof hyper);
         double want[3][16], bound[3][16];
         float got[3][16];
         float *picked[3] = {w, m, v};

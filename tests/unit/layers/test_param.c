@@ -135,16 +135,16 @@ Test(param, finds_rows_by_name)
     struct params params = rows_of(&m, &alone, false);
     for (int i = 0; i < params.count; i++)
         cr_expect_eq(params_find(&params, params.rows[i].name), i);
-    static const char *const strangers[] = {"layers.9.norm1.weight",
-                                            "layers.-1.norm1.weight",
-                                            "layers.norm1.weight",
-                                            "layers.00.norm1.weight",
-                                            "layers.99999999999999999999.norm1.weight",
-                                            "layers.",
-                                            "norm1.weight",
-                                            ""};
-    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++)
-        cr_expect_eq(params_find(&params, strangers[i]), -1, "%s", strangers[i]);
+    static const char *const unknown[] = {"layers.9.norm1.weight",
+                                          "layers.-1.norm1.weight",
+                                          "layers.norm1.weight",
+                                          "layers.00.norm1.weight",
+                                          "layers.99999999999999999999.norm1.weight",
+                                          "layers.",
+                                          "norm1.weight",
+                                          ""};
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        cr_expect_eq(params_find(&params, unknown[i]), -1, "%s", unknown[i]);
     params_free(&params);
 }
 
@@ -211,7 +211,7 @@ static struct slice slice_at(const struct param *row, struct mesh_coord coord)
 }
 
 /* Counts how often the primary ranks of shards cover each element, and checks each rank's rectangle. */
-static void covers_once(const struct param *row, int tp, int64_t multiple)
+static void expect_covered_once(const struct param *row, int tp, int64_t multiple)
 {
     int64_t rows = row->dim[0], columns = row->dim[1];
     unsigned char *times = calloc((size_t)(rows * columns), 1);
@@ -233,7 +233,7 @@ static void covers_once(const struct param *row, int tp, int64_t multiple)
 }
 
 /* Padding is memory only: it does not change the rows that a rank holds, and so no sum over shards. */
-Test(param, padding_moves_no_row)
+Test(param, padding_does_not_move_rows)
 {
     for (int tp = 1; tp <= 8; tp++)
         for (int r = 0; r < tp; r++)
@@ -250,7 +250,7 @@ Test(param, padding_moves_no_row)
 }
 
 /* All ranks must have shards of one size: messages require it. */
-static void shares_are_equal(const struct param *row, int tp)
+static void expect_equal_shards(const struct param *row, int tp)
 {
     struct slice first = slice_at(row, (struct mesh_coord){0});
     for (int r = 1; r < tp; r++) {
@@ -266,8 +266,8 @@ static void check_cuts(struct model_config m, int tp, bool sequence)
     struct params params = rows_of(&m, &degrees, sequence);
     for (int i = 0; i < params.count; i++) {
         bool vocabulary = params.rows[i].dim[0] == m.vocab_size;
-        covers_once(&params.rows[i], tp, vocabulary ? m.make_vocab_size_divisible_by : 1);
-        shares_are_equal(&params.rows[i], tp);
+        expect_covered_once(&params.rows[i], tp, vocabulary ? m.make_vocab_size_divisible_by : 1);
+        expect_equal_shards(&params.rows[i], tp);
     }
     params_free(&params);
 }

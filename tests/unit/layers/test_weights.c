@@ -2,7 +2,7 @@
 /* The weights of one rank: offsets, initial values, and tied weights. */
 #include "layers/parameters/weights.h"
 #include "tests/fixtures/model_family.h"
-#include "tests/support/narrow_numbers.h"
+#include "tests/support/narrow_reference.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -264,7 +264,7 @@ static int64_t not_rounded(const struct weights *w)
 
 /* In bf16 the master values equal those of fp32, and the compute weights are those values rounded; also on
  * a rank that owns a part only, and from values in host memory. */
-Test(weights, bf16_is_the_value_rounded)
+Test(weights, bf16_weights_are_rounded_masters)
 {
     struct fixture s;
     fixture_open(&s, false, 2, 1, whole_model, WHOLE);

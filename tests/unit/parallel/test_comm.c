@@ -50,9 +50,9 @@ Test(comm, rejects_an_incomplete_table)
         // All entries of the ops table; the others are `device`, a bool, and an optional pair.
         cr_assert_eq(sizeof(struct transport_ops), (sizeof entries / sizeof *entries + 4) * sizeof(void *));
         for (size_t e = 0; e < sizeof entries / sizeof *entries; e++) {
-            struct transport_ops hole = *transport_at(i);
-            memset((char *)&hole + entries[e], 0, sizeof(void *));
-            cr_assert_eq(transport_check(&hole), BAD_ARGUMENT);
+            struct transport_ops incomplete = *transport_at(i);
+            memset((char *)&incomplete + entries[e], 0, sizeof(void *));
+            cr_assert_eq(transport_check(&incomplete), BAD_ARGUMENT);
             expect_error("does not provide");
         }
         struct transport_ops half = *transport_at(i);
@@ -290,7 +290,7 @@ Test(dry, does_not_mix, .init = no_launcher)
     expect_error("rank 0: all_reduce all: transport local does not support device dry");
 }
 
-static enum status bad_groups(struct world *world, void *argument)
+static enum status invalid_groups(struct world *world, void *argument)
 {
     static const struct {
         int ranks[2], count;
@@ -313,5 +313,5 @@ static enum status bad_groups(struct world *world, void *argument)
 
 Test(dry, rejects_impossible_groups)
 {
-    cr_assert_eq(world_run_dry(4, 1, bad_groups, NULL), OK);
+    cr_assert_eq(world_run_dry(4, 1, invalid_groups, NULL), OK);
 }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct mesh made(struct degrees degrees, const char *order)
+static struct mesh make_mesh(struct degrees degrees, const char *order)
 {
     struct mesh mesh;
     cr_assert_eq(mesh_create(degrees, order, &mesh), OK, "%s", fail_text());
@@ -25,7 +25,7 @@ static const char *group_text(const struct mesh *mesh, enum mesh_kind kind, int 
 
 Test(mesh, has_the_coordinates_of_the_figure)
 {
-    struct mesh mesh = made((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 2, .pp = 2}, NULL);
+    struct mesh mesh = make_mesh((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 2, .pp = 2}, NULL);
     cr_assert_eq(mesh.world, 8);
     struct mesh_coord coord = mesh_coord(&mesh, MESH_DENSE, 5);
     cr_assert(coord.tp == 1 && coord.dp == 0 && coord.pp == 1 && coord.cp == 0 && coord.ep == 0);
@@ -35,7 +35,8 @@ Test(mesh, has_the_coordinates_of_the_figure)
 Test(mesh, has_the_groups_of_megatron)
 {
     char text[256];
-    struct mesh m = made((struct degrees){.tp = 2, .cp = 2, .ep = 1, .dp = 2, .pp = 2}, "tp-cp-ep-pp-dp");
+    struct mesh m =
+        make_mesh((struct degrees){.tp = 2, .cp = 2, .ep = 1, .dp = 2, .pp = 2}, "tp-cp-ep-pp-dp");
     cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_TP, 9, text), "8 9");
     cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_CP, 9, text), "9 11");
     cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_PP, 9, text), "9 13");
@@ -43,13 +44,13 @@ Test(mesh, has_the_groups_of_megatron)
     cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_DP | AXIS_CP, 8, text), "0 2 8 10");
     cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_TP | AXIS_PP, 0, text), "0 1 4 5");
 
-    m = made((struct degrees){.tp = 2, .cp = 1, .ep = 4, .dp = 32, .pp = 1}, "tp-cp-ep-pp-dp");
+    m = make_mesh((struct degrees){.tp = 2, .cp = 1, .ep = 4, .dp = 32, .pp = 1}, "tp-cp-ep-pp-dp");
     cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_EP, 11, text), "9 11 13 15");
     cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_DP, 11, text), "3 11 19 27 35 43 51 59");
     cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_TP | AXIS_EP, 11, text), "8 9 10 11 12 13 14 15");
     cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_TP, 11, text), "10 11");
 
-    m = made((struct degrees){.tp = 4, .cp = 1, .ep = 4, .dp = 4, .pp = 8}, NULL);
+    m = make_mesh((struct degrees){.tp = 4, .cp = 1, .ep = 4, .dp = 4, .pp = 8}, NULL);
     cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_PP, 3, text), "3 19 35 51 67 83 99 115");
     cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_PP, 3, text), "3 19 35 51 67 83 99 115");
     cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_DP, 16, text), "16 20 24 28");
@@ -61,7 +62,7 @@ Test(mesh, has_an_expert_tensor_degree)
 {
     char text[256];
     struct degrees degrees = {.tp = 4, .cp = 1, .ep = 4, .dp = 2, .pp = 2, .etp = 1};
-    struct mesh m = made(degrees, NULL);
+    struct mesh m = make_mesh(degrees, NULL);
     cr_assert_str_eq(group_text(&m, MESH_DENSE, AXIS_TP, 5, text), "4 5 6 7");
     cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_TP, 5, text), "5");
     cr_assert_str_eq(group_text(&m, MESH_EXPERT, AXIS_EP, 5, text), "4 5 6 7");
@@ -70,7 +71,7 @@ Test(mesh, has_an_expert_tensor_degree)
     cr_assert(!mesh_coincide(&m));
     degrees.ep = 1;
     degrees.etp = 0; // tp
-    m = made(degrees, NULL);
+    m = make_mesh(degrees, NULL);
     cr_assert(mesh_coincide(&m));
     for (int rank = 0; rank < m.world; rank++) {
         struct mesh_coord dense = mesh_coord(&m, MESH_DENSE, rank),
@@ -112,15 +113,15 @@ Test(mesh, accepts_any_rank_order)
         char order[32];
         snprintf(order, sizeof order, "%s-%s-%s-%s-%s", names[at[0]], names[at[1]], names[at[2]],
                  names[at[3]], names[at[4]]);
-        struct mesh mesh = made((struct degrees){.tp = 2, .cp = 2, .ep = 1, .dp = 3, .pp = 2}, order);
+        struct mesh mesh = make_mesh((struct degrees){.tp = 2, .cp = 2, .ep = 1, .dp = 3, .pp = 2}, order);
         check_one(&mesh, MESH_DENSE);
         checked++;
     }
     cr_assert_eq(checked, 120);
     struct mesh experts =
-        made((struct degrees){.tp = 2, .cp = 1, .ep = 2, .dp = 4, .pp = 2}, "ep-tp-dp-cp-pp");
+        make_mesh((struct degrees){.tp = 2, .cp = 1, .ep = 2, .dp = 4, .pp = 2}, "ep-tp-dp-cp-pp");
     check_one(&experts, MESH_EXPERT);
-    experts = made((struct degrees){.tp = 4, .cp = 1, .ep = 2, .dp = 3, .pp = 2, .etp = 2}, NULL);
+    experts = make_mesh((struct degrees){.tp = 4, .cp = 1, .ep = 2, .dp = 3, .pp = 2, .etp = 2}, NULL);
     check_one(&experts, MESH_EXPERT);
 }
 
@@ -129,7 +130,8 @@ Test(mesh, orders_groups_by_coordinates_for_any_rank_order)
 {
     const char *orders[] = {"tp-cp-ep-dp-pp", "tp-dp-ep-cp-pp", "pp-dp-tp-ep-cp"};
     for (size_t i = 0; i < 3; i++) {
-        struct mesh mesh = made((struct degrees){.tp = 2, .cp = 2, .ep = 1, .dp = 3, .pp = 2}, orders[i]);
+        struct mesh mesh =
+            make_mesh((struct degrees){.tp = 2, .cp = 2, .ep = 1, .dp = 3, .pp = 2}, orders[i]);
         int ranks[24];
         cr_assert_eq(mesh_group(&mesh, MESH_DENSE, AXIS_CP | AXIS_DP, 7, ranks), 6);
         for (int member = 0; member < 6; member++) {
@@ -186,7 +188,7 @@ static void expect_detected(const struct mesh *mesh, const char *words)
 
 Test(mesh, detects_an_inconsistent_mesh)
 {
-    const struct mesh good = made((struct degrees){.tp = 2, .cp = 1, .ep = 2, .dp = 4, .pp = 2}, NULL);
+    const struct mesh good = make_mesh((struct degrees){.tp = 2, .cp = 1, .ep = 2, .dp = 4, .pp = 2}, NULL);
     cr_assert_eq(mesh_check(&good), OK);
     struct mesh bad = good;
     bad.degrees.cp = 0;
@@ -202,7 +204,7 @@ Test(mesh, detects_an_inconsistent_mesh)
     expect_detected(&bad, "mesh: axis 0 is invalid or twice in the order of ranks");
     bad.order[1] = AXIS_COUNT;
     expect_detected(&bad, "mesh: axis 5 is invalid or twice in the order of ranks");
-    bad = made((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 4, .pp = 2}, "ep-pp-dp-tp-cp");
+    bad = make_mesh((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 4, .pp = 2}, "ep-pp-dp-tp-cp");
     bad.degrees.ep = 2; // before pp on the expert mesh only
     expect_detected(&bad, "mesh: a rank has other pipeline coordinates on the expert mesh");
 }

@@ -94,7 +94,7 @@ Test(cost, shared_cpu)
     profile_destroy(p);
 }
 
-Test(cost, measured_precede)
+Test(cost, measured_tables_take_precedence)
 {
     struct cluster_profile *p = ideal_profile(1e14, 1e12);
     struct cost_options options = {.profile = p, .ranks_per_node = 8};

@@ -152,7 +152,7 @@ static double fitted_value(const struct fit_result *result, const char *key)
     return 0.0;
 }
 
-Test(fit, a_profile_is_found_again_from_step_times)
+Test(fit, a_profile_is_recovered_from_step_times)
 {
     double seconds[RUNS];
     bool used[RUNS];

@@ -14,7 +14,7 @@
 enum { RANKS = 4, LANES = 3, MOST_ITEMS = 400, MOST_OPS = 200, MOST_MESSAGES = 200, WORLD = 0, PIPELINE = 1 };
 
 /* A tape whose lists have a fixed capacity. */
-struct made {
+struct fixed_tape {
     struct tape tape;
     struct tape_lane lanes[LANES];
     struct tape_item items[LANES][MOST_ITEMS];
@@ -27,7 +27,7 @@ struct made {
 };
 
 struct set {
-    struct made *made; // [count]
+    struct fixed_tape *storage; // [count]
     struct tape *tapes[RANKS];
     int count;
     int64_t collectives, sent[RANKS][RANKS]; // so far
@@ -35,10 +35,10 @@ struct set {
 
 static struct set set_create(int count)
 {
-    struct set set = {.made = calloc((size_t)count, sizeof *set.made), .count = count};
-    cr_assert_not_null(set.made);
+    struct set set = {.storage = calloc((size_t)count, sizeof *set.storage), .count = count};
+    cr_assert_not_null(set.storage);
     for (int r = 0; r < count; r++) {
-        struct made *m = &set.made[r];
+        struct fixed_tape *m = &set.storage[r];
         m->tape = (struct tape){.rank = r,
                                 .lanes = m->lanes,
                                 .ops = m->ops,
@@ -62,7 +62,7 @@ static struct set set_create(int count)
 
 static void append(struct set *set, int rank, int lane, struct tape_item item)
 {
-    struct tape_lane *at = &set->made[rank].lanes[lane];
+    struct tape_lane *at = &set->storage[rank].lanes[lane];
     cr_assert(at->count < MOST_ITEMS);
     at->items[at->count++] = item;
 }
@@ -109,13 +109,14 @@ static void all_reduce(struct set *set, int lane, int bytes)
 
 static void record(struct set *set, int rank, int lane)
 {
-    append(set, rank, lane, (struct tape_item){.kind = TAPE_RECORD, .index = ++set->made[rank].events[lane]});
+    append(set, rank, lane,
+           (struct tape_item){.kind = TAPE_RECORD, .index = ++set->storage[rank].events[lane]});
 }
 
 /* For the last event recorded by `other`. */
 static void wait_for(struct set *set, int rank, int lane, int other)
 {
-    const int number = set->made[rank].events[other];
+    const int number = set->storage[rank].events[other];
     if (number > 0)
         append(set, rank, lane, (struct tape_item){.kind = TAPE_WAIT, .lane = other, .index = number});
 }
@@ -173,7 +174,7 @@ static double overlapped(int seconds, double slowdown)
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, seconds);
     const double got = step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0});
-    free(set.made);
+    free(set.storage);
     return got;
 }
 
@@ -200,7 +201,7 @@ Test(overlap, is_a_class_of_its_own)
     expect_near(step->path.run_s[COST_OVERLAP], 8.0);
     cr_expect(step->ranks[1].run_s[COST_OVERLAP] <= 0.0);
     prediction_destroy(step);
-    free(set.made);
+    free(set.storage);
 }
 
 /* Two messages at once slow down as much as one, each for its own time. */
@@ -211,7 +212,7 @@ Test(overlap, is_counted_once)
     p2p(&set, 0, 1, 1, 1, 40);
     p2p(&set, 0, 2, 2, 1, 60);
     expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0}), 60.0 + (100.0 - 60.0 / 1.5));
-    free(set.made);
+    free(set.storage);
 }
 
 /* A message that waits for its other rank is not in flight; then it is, in the middle of an op. */
@@ -222,7 +223,7 @@ Test(overlap, begins_with_the_transfer)
     run_op(&set, 1, 1, 50);
     p2p(&set, 0, 1, 1, 1, 30);
     expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0}), 50.0 + 30.0 + (50.0 - 30.0 / 1.5));
-    free(set.made);
+    free(set.storage);
 }
 
 /* What other ranks send to each other, and copies and ops of other lanes, slow nothing down; nor is an op of
@@ -235,7 +236,7 @@ Test(overlap, is_of_the_rank_and_its_compute_lane)
     p2p(&set, 1, 2, 1, 1, 80);
     run_op(&set, 1, 2, 100);
     expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0}), 100.0);
-    free(set.made);
+    free(set.storage);
 }
 
 /* A message that begins earlier can be next to an op that was alone before. */
@@ -253,7 +254,7 @@ Test(overlap, can_make_a_step_with_a_faster_op_longer)
         run_op(&set, 2, 0, faster ? 20 : 30);
         p2p(&set, 2, 0, 0, 1, 10);
         seconds[faster] = step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0});
-        free(set.made);
+        free(set.storage);
     }
     expect_near(seconds[0], 40.0);
     expect_near(seconds[1], 20.0 + 10.0 + (10.0 - 10.0 / 1.5) + 1.0 + 8.0);
@@ -279,7 +280,7 @@ Test(shared_cores, slow_down_ops_of_all_ranks)
     expect_near(step->path.run_s[COST_SHARED_CORES], 50.0);
     expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 2}), 100.0); // a core each
     prediction_destroy(step);
-    free(set.made);
+    free(set.storage);
 }
 
 /* From 20 s, when rank 1 begins, to 80 s, when it ends. */
@@ -296,7 +297,7 @@ Test(shared_cores, are_shared_while_both_compute)
     expect_near(step->ranks[0].run_s[COST_SHARED_CORES], 30.0);
     expect_near(step->ranks[1].run_s[COST_SHARED_CORES], 30.0);
     prediction_destroy(step);
-    free(set.made);
+    free(set.storage);
 }
 
 /* A rank that waits for a message leaves its core to the others. */
@@ -307,7 +308,7 @@ Test(shared_cores, are_free_while_a_rank_waits)
     p2p(&set, 0, 1, 0, 0, 1);
     run_op(&set, 1, 0, 10);
     expect_near(step_s(&set, ONE_CORE), 21.0);
-    free(set.made);
+    free(set.storage);
 }
 
 /* Three ranks on two cores, then two. */
@@ -317,7 +318,7 @@ Test(shared_cores, are_as_many_as_there_are)
     for (int r = 0; r < 3; r++)
         run_op(&set, r, 0, r == 0 ? 40 : 20);
     expect_near(step_s(&set, TWO_CORES), 30.0 + 20.0);
-    free(set.made);
+    free(set.storage);
 }
 
 /* A tape stands for two of four ranks. */
@@ -329,7 +330,7 @@ Test(shared_cores, count_the_ranks_of_a_tape)
     run_op(&set, 1, 0, 10);
     expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 4}), 21.0);
     expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4}), 41.0);
-    free(set.made);
+    free(set.storage);
 }
 
 /* Ranks on other nodes have other cores. */
@@ -340,7 +341,7 @@ Test(shared_cores, are_those_of_a_node)
         run_op(&set, r, 0, 10);
     expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 2}), 20.0);
     expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4}), 40.0);
-    free(set.made);
+    free(set.storage);
 }
 
 /* Next to a message of 40 s an op is slower by half, on half a core by a factor of 2. */
@@ -362,7 +363,7 @@ Test(shared_cores, and_overlap_multiply)
     expect_near(step->ranks[0].run_s[COST_SHARED_CORES], 50.0);
     expect_near(step->step_s, 60.0 + 100.0 + 50.0);
     prediction_destroy(step);
-    free(set.made);
+    free(set.storage);
 }
 
 /* ---- random tapes ---- */
@@ -470,7 +471,7 @@ Test(random_tapes, are_never_slower_on_a_faster_cluster)
     for (int i = 0; i < RANDOM_SETS; i++) {
         struct set set = random_set(&random);
         check_faster(&set, &random);
-        free(set.made);
+        free(set.storage);
     }
 }
 
@@ -485,7 +486,7 @@ Test(random_tapes, are_slowed_down_by_at_most_the_slowdown)
         const double got_s = checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0});
         cr_expect(got_s >= alone_s * (1.0 - 1e-12) && got_s <= alone_s * (1.0 + slowdown) * (1.0 + 1e-12),
                   "%g s, alone %g s", got_s, alone_s);
-        free(set.made);
+        free(set.storage);
     }
 }
 
@@ -510,6 +511,6 @@ Test(random_tapes, share_cores)
                       step->step_s >= alone->step_s * (1.0 - 1e-12));
         prediction_destroy(alone);
         prediction_destroy(step);
-        free(set.made);
+        free(set.storage);
     }
 }

@@ -73,7 +73,7 @@ static bool equal_tables(const struct cluster_profile *a, const struct cluster_p
     return equal;
 }
 
-static void writes_what_it_reads(const char *yaml)
+static void round_trips(const char *yaml)
 {
     struct cluster_profile *first = load_good(yaml);
     struct text written = {0};
@@ -85,10 +85,10 @@ static void writes_what_it_reads(const char *yaml)
     profile_destroy(second);
 }
 
-Test(profile, writes_what_it_reads)
+Test(profile, round_trips)
 {
-    writes_what_it_reads(SMALL);
-    writes_what_it_reads(FULL);
+    round_trips(SMALL);
+    round_trips(FULL);
 }
 
 Test(profile, reads_every_field)
@@ -115,7 +115,7 @@ Test(profile, reads_every_field)
     profile_destroy(p);
 }
 
-Test(profile, a_name_is_the_files)
+Test(profile, the_name_defaults_to_that_of_the_file)
 {
     struct cluster_profile *p = load_good(SMALL);
     cr_expect_str_eq(p->name, "P");

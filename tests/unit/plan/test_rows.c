@@ -15,8 +15,8 @@ static enum status parse(const char *text, struct published *table, struct probl
     return published_parse("t.csv", text, strlen(text), table, problems);
 }
 
-/* The text must be refused, with exactly these problems, each a part of one. */
-static void refuses(const char *text, const char *const *parts, size_t count)
+/* The text must be rejected, with exactly these problems; each string is part of one. */
+static void expect_rejected(const char *text, const char *const *parts, size_t count)
 {
     struct problems problems;
     struct published table;
@@ -29,8 +29,9 @@ static void refuses(const char *text, const char *const *parts, size_t count)
     problems_free(&problems);
 }
 
-#define REFUSES(text, ...) \
-    refuses(text, (const char *const[]){__VA_ARGS__}, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *))
+#define EXPECT_REJECTED(text, ...)                            \
+    expect_rejected(text, (const char *const[]){__VA_ARGS__}, \
+                    sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *))
 
 Test(rows, cells_as_in_rfc_4180)
 {
@@ -86,27 +87,28 @@ Test(rows, the_header_for_writers_is_read)
 
 Test(rows, all_problems_at_once)
 {
-    REFUSES("tp,pp,step_time_s,mfu_pct\n"
-            "8.5,-1,0,0.43\n"
-            "8,1,nan,52\n"
-            "1,2,3\n"
-            "1,2,3,4,5\n"
-            "8,1,1e9,520\n",
-            "t.csv:2: column tp: \"8.5\" is not an integer from 1 to 65536", "t.csv:2: column pp: \"-1\"",
-            "t.csv:2: column step_time_s: \"0\" is not a number",
-            "t.csv:2: column mfu_pct: \"0.43\" is not a "
-            "number from 1 to 100 (percent)",
-            "t.csv:3: column step_time_s: \"nan\"", "t.csv:4: 3 cells; the header has 4 columns",
-            "t.csv:5: 5 cells", "t.csv:6: column step_time_s: \"1e9\"", "t.csv:6: column mfu_pct: \"520\"");
-    REFUSES("model,layer,tp,tp\n", "unknown column 2: \"layer\"; did you mean layers?",
-            "column tp occurs twice, as columns 3 and 4");
-    REFUSES("", "t.csv: empty");
-    REFUSES("model\n\"open\n", "t.csv:2: cell 1: the quote is never closed");
-    REFUSES("model,tp\n\"a\"b,1\n", "t.csv:2: cell 1: expected a comma");
-    REFUSES("model,tp\na\"b,1\n", "t.csv:2: cell 1: a quote in a cell without quotes");
+    EXPECT_REJECTED("tp,pp,step_time_s,mfu_pct\n"
+                    "8.5,-1,0,0.43\n"
+                    "8,1,nan,52\n"
+                    "1,2,3\n"
+                    "1,2,3,4,5\n"
+                    "8,1,1e9,520\n",
+                    "t.csv:2: column tp: \"8.5\" is not an integer from 1 to 65536",
+                    "t.csv:2: column pp: \"-1\"", "t.csv:2: column step_time_s: \"0\" is not a number",
+                    "t.csv:2: column mfu_pct: \"0.43\" is not a "
+                    "number from 1 to 100 (percent)",
+                    "t.csv:3: column step_time_s: \"nan\"", "t.csv:4: 3 cells; the header has 4 columns",
+                    "t.csv:5: 5 cells", "t.csv:6: column step_time_s: \"1e9\"",
+                    "t.csv:6: column mfu_pct: \"520\"");
+    EXPECT_REJECTED("model,layer,tp,tp\n", "unknown column 2: \"layer\"; did you mean layers?",
+                    "column tp occurs twice, as columns 3 and 4");
+    EXPECT_REJECTED("", "t.csv: empty");
+    EXPECT_REJECTED("model\n\"open\n", "t.csv:2: cell 1: the quote is never closed");
+    EXPECT_REJECTED("model,tp\n\"a\"b,1\n", "t.csv:2: cell 1: expected a comma");
+    EXPECT_REJECTED("model,tp\na\"b,1\n", "t.csv:2: cell 1: a quote in a cell without quotes");
 }
 
-Test(rows, bytes_that_are_no_text_are_refused)
+Test(rows, bytes_that_are_not_text_are_rejected)
 {
     struct problems problems = {0};
     struct published table;
@@ -132,8 +134,8 @@ Test(rows, bytes_that_are_no_text_are_refused)
     text_free(&wide);
 }
 
-/* Mutations of a valid table: each is read or refused with a problem, never more. */
-Test(rows, mutated_tables_are_read_or_refused)
+/* Mutations of a valid table: each is read, or rejected with a problem. */
+Test(rows, mutated_tables_are_read_or_rejected)
 {
     const char valid[] = "model,layers,hidden,heads,vocab,seq,tp,pp,dp,notes\n"
                          "\"GPT, 1\",24,2048,16,50k,1024,2,2,4,\"a \"\"b\"\"\"\r\n"
@@ -228,7 +230,7 @@ Test(rows, schedules_by_their_names)
                   "[schedule \"chimera\" is not implemented]");
 }
 
-Test(rows, what_a_row_lacks)
+Test(rows, missing_cells_are_listed)
 {
     expect_recipe(BEGIN "512,8,2,32,,,,,1536,interleaved,not stated,,,,,,,,,,,,",
                   "?train.micro_batch_size ?pipeline.virtual_stages ?memory.recompute_granularity "
@@ -255,7 +257,7 @@ Test(rows, overrides_of_a_row_come_last)
         "tp=4 parallel.pipeline_parallel_size=1");
 }
 
-Test(rows, what_the_words_of_a_row_imply)
+Test(rows, assumptions_implied_by_a_row)
 {
     struct problems problems;
     struct published table;

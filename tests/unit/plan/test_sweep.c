@@ -35,7 +35,7 @@ Test(sweep, constraints)
         {"layers_per_stage > 11.5", true},
         {"pipeline.schedule == 1f1b", true},
         {"pipeline.schedule != 1f1b", false},
-        {"pipeline.schedule < 1f1b", false}, // text has no order; refused below
+        {"pipeline.schedule < 1f1b", false}, // text has no order; rejected below
         {"parallel.sequence_parallel == true", true},
         {"model.hidden_size / model.num_attention_heads == model.kv_channels", true},
     };
@@ -56,7 +56,7 @@ Test(sweep, constraints)
     recipe_destroy(recipe);
 }
 
-Test(sweep, constraints_that_are_none)
+Test(sweep, invalid_constraints_are_rejected)
 {
     static const char *const texts[] = {"",
                                         "tp",
@@ -120,7 +120,7 @@ Test(sweep, layouts_in_the_order_of_the_file)
     sweep_file_free(&file);
 }
 
-Test(sweep, files_that_are_none)
+Test(sweep, invalid_files_are_rejected)
 {
     static const char *const texts[] = {
         "axes: {tp: [1]}\n",
@@ -149,7 +149,7 @@ Test(sweep, files_that_are_none)
     }
 }
 
-Test(sweep, counts_more_layouts_than_it_starts)
+Test(sweep, too_many_layouts_are_counted_and_rejected)
 {
     struct sweep_file file;
     struct problems problems = {0};

@@ -55,7 +55,8 @@ static void expect_bounds(const struct sweep *all, double least_mean)
     cr_expect(ratios > least_mean, "mean of bound / step: %g", ratios);
 }
 
-/* fewest: layouts in all; least_mean: of bound / step; share: of all layouts, planned for the best. */
+/* fewest: minimum number of valid layouts; least_mean: minimum of the mean of bound / step; share: maximum
+ * fraction of the layouts that are planned to find the best. */
 static void compare(const char *axes, const char *const *overrides, size_t fewest, double least_mean,
                     double share)
 {

@@ -32,54 +32,54 @@ static const char header[] =
     "paper,model,layers,hidden,heads,vocab,seq,tp,pp,dp,micro_batch,global_batch,schedule,"
     "recompute,precision,step_time_s,memory_gb,status,figure,overrides\n";
 
-struct sheet {
+struct predicted {
     struct published published;
     struct table table;
 };
 
-static struct sheet predict(const char *rows, const char *profile)
+static struct predicted predict(const char *rows, const char *profile)
 {
     const struct shipped_table *base = table_shipped("default");
-    struct sheet sheet;
+    struct predicted predicted;
     struct text text = {0};
     struct problems problems = {0};
     cr_assert_not_null(base);
     text_add(&text, "%s%s", header, rows);
-    cr_assert_eq(published_parse("t.csv", text.chars, text.length, &sheet.published, &problems), OK, "%s",
+    cr_assert_eq(published_parse("t.csv", text.chars, text.length, &predicted.published, &problems), OK, "%s",
                  rows);
     const struct table_options options = {.base = {base->name, base->yaml, true}, .profile = profile};
-    cr_assert_eq(table_predict(&sheet.published, &options, &sheet.table), OK);
+    cr_assert_eq(table_predict(&predicted.published, &options, &predicted.table), OK);
     text_free(&text);
-    return sheet;
+    return predicted;
 }
 
-static void sheet_free(struct sheet *sheet)
+static void predicted_free(struct predicted *predicted)
 {
-    table_free(&sheet->table);
-    published_free(&sheet->published);
+    table_free(&predicted->table);
+    published_free(&predicted->published);
 }
 
 Test(table, rows_are_predicted_and_compared)
 {
-    struct sheet sheet =
+    struct predicted predicted =
         predict("A,one,4,1024,16,1024,512,2,1,1,1,4,,none,bf16,0.05,2,ok,,\n"
                 "A,two,4,1024,16,1024,512,2,2,1,1,4,1F1B,none,bf16,,,oom,,\n"
                 "B,three,4,1024,16,1024,512,2,1,1,1,4,,none,bf16,0.05,,kernel_missing,,\n"
                 "A,four,4,1024,16,1024,512,2,1,1,1,4,,none,bf16,0.1,,ok,,cluster.profile=dgx-h100\n",
                 NULL);
-    const struct table_row *row = sheet.table.rows;
+    const struct table_row *row = predicted.table.rows;
     cr_assert_not_null(row[0].reason);
     cr_expect_str_eq(row[0].reason, "no cluster profile; use --profile NAME");
     cr_expect_str_eq(row[2].reason, "status is kernel_missing");
     cr_expect_null(row[3].reason, "%s", row[3].reason);
     cr_expect_str_eq(row[3].profile, "dgx-h100");
-    sheet_free(&sheet);
+    predicted_free(&predicted);
 
-    sheet = predict("A,one,4,1024,16,1024,512,2,1,1,1,4,,none,bf16,0.05,2,ok,,\n"
-                    "A,two,4,1024,16,1024,512,2,2,1,1,4,1F1B,none,bf16,,,oom,,\n"
-                    "B,three,4,1024,16,1024,512,2,1,1,1,4,,none,fp8,0.05,,ok,,\n",
-                    "dgx-a100-80");
-    row = sheet.table.rows;
+    predicted = predict("A,one,4,1024,16,1024,512,2,1,1,1,4,,none,bf16,0.05,2,ok,,\n"
+                        "A,two,4,1024,16,1024,512,2,2,1,1,4,1F1B,none,bf16,,,oom,,\n"
+                        "B,three,4,1024,16,1024,512,2,1,1,1,4,,none,fp8,0.05,,ok,,\n",
+                        "dgx-a100-80");
+    row = predicted.table.rows;
     cr_assert_null(row[0].reason, "%s", row[0].reason);
     cr_expect_str_eq(row[0].layout, "tp2 pp1 dp1 b1");
     cr_expect_str_eq(row[1].layout, "tp2 pp2 dp1 b1 1f1b");
@@ -96,8 +96,8 @@ Test(table, rows_are_predicted_and_compared)
     cr_expect_eq(row[0].fit, FIT_OK);
     cr_expect_eq(row[1].printed_fit, FIT_OOM);
 
-    cr_assert_eq(sheet.table.group_count, 2);
-    const struct table_group *group = sheet.table.groups;
+    cr_assert_eq(predicted.table.group_count, 2);
+    const struct table_group *group = predicted.table.groups;
     cr_expect_str_eq(group[0].paper, "A");
     cr_expect_eq(group[0].rows, 2);
     cr_expect_eq(group[0].predicted, 2);
@@ -109,32 +109,33 @@ Test(table, rows_are_predicted_and_compared)
     cr_expect_eq(group[0].fit_checked, 2);
     cr_expect_eq(group[0].fit_right, 1, "two was OOM and is predicted to fit");
     cr_expect_eq(group[1].predicted, 0);
-    sheet_free(&sheet);
+    predicted_free(&predicted);
 }
 
 /* One layer: a ninth of what nine layers add to none. */
 Test(table, the_time_of_a_layer)
 {
-    struct sheet sheet = predict("A,step,8,2048,16,1024,1024,1,1,1,4,32,,none,bf16,1,,ok,,\n"
-                                 "A,step,16,2048,16,1024,1024,1,1,1,4,32,,none,bf16,1,,ok,,\n"
-                                 "A,layer,8,2048,16,1024,1024,1,1,1,4,32,,none,bf16,0.01,,,layer,\n",
-                                 "dgx-a100-80");
-    const struct table_row *row = sheet.table.rows;
+    struct predicted predicted = predict("A,step,8,2048,16,1024,1024,1,1,1,4,32,,none,bf16,1,,ok,,\n"
+                                         "A,step,16,2048,16,1024,1024,1,1,1,4,32,,none,bf16,1,,ok,,\n"
+                                         "A,layer,8,2048,16,1024,1024,1,1,1,4,32,,none,bf16,0.01,,,layer,\n",
+                                         "dgx-a100-80");
+    const struct table_row *row = predicted.table.rows;
     cr_assert_null(row[2].reason, "%s", row[2].reason);
     cr_expect_float_eq(row[2].step_s, (row[1].step_s - row[0].step_s) / (8 * 8), 0.01 * row[2].step_s);
-    sheet_free(&sheet);
+    predicted_free(&predicted);
 }
 
 /* 2 + 2 + 12 bytes per parameter, and no activations. */
 Test(table, memory_of_model_states)
 {
-    struct sheet sheet = predict("A,one,4,1024,16,1024,512,1,1,1,1,4,,none,bf16,,0.9,,model states,\n"
-                                 "A,one,4,1024,16,1024,512,1,1,1,1,4,,none,bf16,,0.9,,,\n",
-                                 "dgx-a100-80");
+    struct predicted predicted = predict("A,one,4,1024,16,1024,512,1,1,1,1,4,,none,bf16,,0.9,,model states,\n"
+                                         "A,one,4,1024,16,1024,512,1,1,1,1,4,,none,bf16,,0.9,,,\n",
+                                         "dgx-a100-80");
     const double parameters = 4 * (12 * 1024.0 * 1024 + 13 * 1024) + 1536 * 1024 + 2 * 1024;
-    cr_expect_float_eq(sheet.table.rows[0].bytes, 18 * parameters, 18 * 0.01 * parameters, "fp32 gradients");
-    cr_expect_gt(sheet.table.rows[1].bytes, 1.1 * sheet.table.rows[0].bytes);
-    sheet_free(&sheet);
+    cr_expect_float_eq(predicted.table.rows[0].bytes, 18 * parameters, 18 * 0.01 * parameters,
+                       "fp32 gradients");
+    cr_expect_gt(predicted.table.rows[1].bytes, 1.1 * predicted.table.rows[0].bytes);
+    predicted_free(&predicted);
 }
 
 /* Every shipped table can be read, and its first row can be expressed. */

@@ -342,7 +342,7 @@ Test(recipe, a_byte_order_mark_is_skipped)
     EXPECT_MESSAGES("\xFF\xFEs\n", "R: is UTF-16; save it as UTF-8\n");
 }
 
-Test(recipe, yaml_that_does_not_parse_names_line_and_column)
+Test(recipe, yaml_errors_name_line_and_column)
 {
     EXPECT_MESSAGES("model:\n\tnum_layers: 4\n", "R:2:1: a tab in the indentation; use spaces\n");
     EXPECT_MESSAGES("seed: [1, 2\nname: x\n",
@@ -369,7 +369,7 @@ Test(recipe, yaml_that_does_not_parse_names_line_and_column)
                  "command line: pipeline.layout [2, 2 is not YAML; is a bracket or a quote missing?\n");
 }
 
-Test(recipe, yaml_that_a_recipe_does_not_use)
+Test(recipe, unsupported_yaml_is_rejected)
 {
     EXPECT_MESSAGES("a: &x 1\nb: *x\n",
                     "R:1:4: anchors (&name) are not supported; use `base: other.yaml` to share settings\n");

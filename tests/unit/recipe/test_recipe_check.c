@@ -218,7 +218,7 @@ Test(recipe_check, layers_of_a_virtual_stage)
          "microbatches and pipeline.virtual_stages 3: each rank holds one stage; it supports any p, any "
          "m, v = 1; schedules that support it: looped-bfs, interleaved, zb-h1, auto; use "
          "parallel.pipeline_parallel_size=6\n",
-         twelve[0], twelve[1], twelve[3]); // 1F1B takes no virtual stages
+         twelve[0], twelve[1], twelve[3]); // 1F1B does not support virtual stages
 }
 
 Test(recipe_check, schedule_files)

@@ -176,7 +176,7 @@ Test(recipe_cluster, a_profile_has_the_peak)
          "cluster.profile=dgx-v100-32", "precision.params_dtype=bf16");
 }
 
-Test(recipe_cluster, a_profile_that_cannot_be_used)
+Test(recipe_cluster, unusable_profiles_are_rejected)
 {
     WITH("command line: cluster.profile: ./no.yaml: No such file or directory\n",
          "cluster.profile=./no.yaml");

@@ -31,7 +31,7 @@ static const struct variant {
     {{"model.num_layers"}, {"25"}},
     {{"pipeline.layout"}, {"[13, 11]"}},
     {{"optimizer.lr_decay_iters"}, {"auto"}},
-    /* Not legal. */
+    /* Invalid. */
     {{"tp"}, {"5"}},
     {{"pp"}, {"25"}},
     {{"train.micro_batch_size"}, {"3"}},
@@ -102,7 +102,7 @@ static enum status vary(struct recipe_variants *all, const struct variant *varia
     return status;
 }
 
-Test(recipe_variants, are_the_recipes_that_loading_makes)
+Test(recipe_variants, equal_loaded_recipes)
 {
     struct recipe_variants *all = NULL;
     struct problems problems = {0};

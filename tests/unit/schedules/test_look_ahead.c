@@ -98,15 +98,15 @@ struct clocks {
     int step[PERIOD_RANKS], at[PERIOD_RANKS];
     double ended[PERIOD_STEPS + 1][PERIOD_RANKS]; // when the list of a step was done; 0: not yet
     double report[PERIOD_STEPS + 1]
-                 [PERIOD_RANKS]; // when the rank had the reports of itself and all earlier ranks
-    double begun[PERIOD_STEPS];  // by rank 0
-    double *made[2];             // [gradient][step][stages][m]
+                 [PERIOD_RANKS];  // when the rank had the reports of itself and all earlier ranks
+    double started[PERIOD_STEPS]; // by rank 0
+    double *produced_at[2];       // [gradient][step][stages][m]
 };
 
-static double *made(const struct clocks *c, bool gradient, int step, int stage, int microbatch)
+static double *produced_at(const struct clocks *c, bool gradient, int step, int stage, int microbatch)
 {
-    return &c->made[gradient][((size_t)step * (size_t)c->s->stages + (size_t)stage) * (size_t)c->s->m +
-                              (size_t)microbatch];
+    return &c->produced_at[gradient][((size_t)step * (size_t)c->s->stages + (size_t)stage) * (size_t)c->s->m +
+                                     (size_t)microbatch];
 }
 
 /* When the rank may run its next action, regardless of the action's inputs; < 0: unknown. */
@@ -143,7 +143,7 @@ static double input(const struct clocks *c, int rank, struct action a)
     int source = gradient ? a.stage + 1 : a.stage - 1;
     if (a.kind == BACKWARD_WEIGHT || source < 0 || source >= c->s->stages)
         return 0.0;
-    double at = *made(c, gradient, c->step[rank], source, a.microbatch);
+    double at = *produced_at(c, gradient, c->step[rank], source, a.microbatch);
     bool here = schedule_rank(c->s, source, a.microbatch) == rank;
     return at > 0.0 ? at + (here ? 0.0 : c->message) : -1.0;
 }
@@ -167,11 +167,11 @@ static bool advance(struct clocks *c, int rank)
         return false;
     c->clock[rank] = fmax(c->clock[rank], fmax(allowed, available));
     if (rank == 0 && c->at[rank] == 0)
-        c->begun[step] = c->clock[rank];
+        c->started[step] = c->clock[rank];
     if (traits->computes)
         c->clock[rank] += (a.kind == BACKWARD ? 2.0 : 1.0) / c->s->v;
     if (traits->forward || traits->backward_input)
-        *made(c, !traits->forward, step, a.stage, a.microbatch) = c->clock[rank];
+        *produced_at(c, !traits->forward, step, a.stage, a.microbatch) = c->clock[rank];
     c->at[rank]++;
     return true;
 }
@@ -194,8 +194,8 @@ static double period(const char *name, int p, int m, bool validated, double mess
     struct schedule *s = build(name, p, m, 0);
     size_t cells = (size_t)PERIOD_STEPS * (size_t)s->stages * (size_t)m;
     c.s = s;
-    c.made[0] = calloc(cells, sizeof(double));
-    c.made[1] = calloc(cells, sizeof(double));
+    c.produced_at[0] = calloc(cells, sizeof(double));
+    c.produced_at[1] = calloc(cells, sizeof(double));
     cr_assert_eq(schedule_look_ahead(s, c.cut), OK);
     for (bool moved = true; moved;) {
         moved = false;
@@ -206,10 +206,10 @@ static double period(const char *name, int p, int m, bool validated, double mess
     }
     for (int rank = 0; rank < p; rank++)
         cr_assert_eq(c.step[rank], PERIOD_STEPS, "%s: rank %d is stalled", name, rank);
-    free(c.made[0]);
-    free(c.made[1]);
+    free(c.produced_at[0]);
+    free(c.produced_at[1]);
     schedule_destroy(s);
-    return c.begun[PERIOD_STEPS - 1] - c.begun[PERIOD_STEPS - 2];
+    return c.started[PERIOD_STEPS - 1] - c.started[PERIOD_STEPS - 2];
 }
 
 static void expect_period(const char *name, double waiting, double validated, double waiting_costs,

@@ -112,8 +112,8 @@ Test(schedule, peaks_are_the_closed_forms)
         }
 }
 
-/* Groups of a given size, then the rest, as in Megatron-LM; even groups where the rest would be too small
- * for its loop to close; warm-up by the given size where m is less. */
+/* Groups of a given size, then the remainder, as in Megatron-LM; groups of equal size where the last two
+ * would be too small for a round trip; warm-up for the given size where m is less. */
 Test(schedule, groups_of_a_given_size)
 {
     const struct {

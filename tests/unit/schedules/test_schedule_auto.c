@@ -16,8 +16,8 @@ enum { MOST_LENGTH = 12, MOST_LISTS = 20000, MOST_STAGES = 6 };
 /* A pipeline so small that every list of every rank can be enumerated. */
 struct tiny {
     int p, m, v;
-    int limit;      // chunks
-    bool any_order; // of microbatches, except for W
+    int limit;       // chunks
+    bool free_order; // of microbatches, except for W
     struct cost_table costs;
     struct stage_cost of_stage[MOST_STAGES];
     struct action (*lists)[MOST_LENGTH]; // stage: the chunk
@@ -42,8 +42,8 @@ static bool may_follow(const struct tiny *t, unsigned done[3][2], int kind, int 
         needs &= done[0][chunk - 1];
     if (kind == 1 && chunk + 1 < t->v)
         needs &= done[1][chunk + 1];
-    bool in_turn = (done[kind][chunk] & (bit - 1)) == bit - 1 || (t->any_order && kind != 2);
-    return (done[kind][chunk] & bit) == 0 && needs != 0 && in_turn;
+    bool in_order = (done[kind][chunk] & (bit - 1)) == bit - 1 || (t->free_order && kind != 2);
+    return (done[kind][chunk] & bit) == 0 && needs != 0 && in_order;
 }
 
 /* Enumerates every continuation from `at` actions. */
@@ -182,7 +182,7 @@ Test(schedule_auto, microbatch_order_costs_nothing)
         random_costs(&rng, &t);
         double in_order = optimum(&t);
         int lists = t.count;
-        t.any_order = true;
+        t.free_order = true;
         cr_assert_eq(optimum(&t), in_order);
         cr_assert_gt(t.count, lists);
         schedule_destroy(t.s);

@@ -276,28 +276,28 @@ static bool *flag(const struct naive_checker *c, enum action_kind kind, int stag
     return &c->done[((int)kind * c->s->stages + stage) * c->s->m + microbatch];
 }
 
-static bool made(const struct naive_checker *c, bool gradient, int stage, int microbatch)
+static bool is_produced(const struct naive_checker *c, bool gradient, int stage, int microbatch)
 {
     if (!gradient)
         return *flag(c, FORWARD, stage, microbatch);
     return *flag(c, BACKWARD, stage, microbatch) || *flag(c, BACKWARD_INPUT, stage, microbatch);
 }
 
-static bool arrived(const struct naive_checker *c, bool gradient, int stage, int microbatch)
+static bool is_available(const struct naive_checker *c, bool gradient, int stage, int microbatch)
 {
     int from = gradient ? stage + 1 : stage - 1;
     if (from < 0 || from >= c->s->stages)
         return true;
     if (!c->s->has_transfers ||
         schedule_rank(c->s, from, microbatch) == schedule_rank(c->s, stage, microbatch))
-        return made(c, gradient, from, microbatch);
+        return is_produced(c, gradient, from, microbatch);
     return *flag(c, gradient ? RECV_GRADIENT : RECV_ACTIVATION, stage, microbatch);
 }
 
 static bool may_compute(const struct naive_checker *c, struct action a)
 {
     int k = a.microbatch;
-    bool backward_done = made(c, true, a.stage, k);
+    bool backward_done = is_produced(c, true, a.stage, k);
     for (int later = k + 1; later < c->s->m; later++)
         if ((a.kind == BACKWARD || a.kind == BACKWARD_WEIGHT) &&
             schedule_rank(c->s, a.stage, later) == schedule_rank(c->s, a.stage, k) &&
@@ -306,10 +306,10 @@ static bool may_compute(const struct naive_checker *c, struct action a)
     if (*flag(c, a.kind, a.stage, k))
         return false;
     if (a.kind == FORWARD)
-        return arrived(c, false, a.stage, k);
+        return is_available(c, false, a.stage, k);
     if (a.kind == BACKWARD_WEIGHT)
         return *flag(c, BACKWARD_INPUT, a.stage, k) && !*flag(c, BACKWARD, a.stage, k);
-    return made(c, false, a.stage, k) && arrived(c, true, a.stage, k) && !backward_done;
+    return is_produced(c, false, a.stage, k) && is_available(c, true, a.stage, k) && !backward_done;
 }
 
 /* A transfer happens when both ends have reached it; done by the sender. */
@@ -319,7 +319,7 @@ static bool may_send(struct naive_checker *c, int rank, struct action a)
     int to = gradient ? a.stage - 1 : a.stage + 1;
     if ((a.kind != SEND_ACTIVATION && !gradient) || to < 0 || to >= c->s->stages ||
         schedule_rank(c->s, to, a.microbatch) != a.peer || a.peer == rank ||
-        !made(c, gradient, a.stage, a.microbatch))
+        !is_produced(c, gradient, a.stage, a.microbatch))
         return false;
     const struct action_list *list = &c->s->ranks[a.peer];
     if (c->position[a.peer] >= list->count)
@@ -359,7 +359,7 @@ static bool naive_execute(struct naive_checker *c)
     }
     for (int stage = 0; stage < s->stages; stage++)
         for (int k = 0; k < s->m; k++)
-            if (!made(c, false, stage, k) ||
+            if (!is_produced(c, false, stage, k) ||
                 !(*flag(c, BACKWARD, stage, k) || *flag(c, BACKWARD_WEIGHT, stage, k)))
                 return false;
     return left == 0;

@@ -210,7 +210,7 @@ static struct action nth(const struct schedule *s, int rank, int round, bool for
 
 /* The list of a rank whose backwards start after `ahead` forwards, and whose W, if split, after `late`
  * more. */
-static void expect_law(const struct schedule *s, int rank, int round, int ahead, int late, bool split)
+static void expect_rule(const struct schedule *s, int rank, int round, int ahead, int late, bool split)
 {
     int all = s->m * s->v, at = 0;
     const struct action_list *list = &s->ranks[rank];
@@ -247,9 +247,9 @@ Test(orders, loops_of_any_size)
                 struct schedule *breadth = build_lists("looped-bfs", p, m, v);
                 for (int rank = 0; rank < p; rank++) {
                     int loop = (v - 1) * round, down = p - 1 - rank;
-                    expect_law(interleaved, rank, round, least(loop + 2 * down, all), 0, false);
-                    expect_law(split, rank, round, least(loop + down, all), least(rank, all), true);
-                    expect_law(breadth, rank, m, all, 0, false);
+                    expect_rule(interleaved, rank, round, least(loop + 2 * down, all), 0, false);
+                    expect_rule(split, rank, round, least(loop + down, all), least(rank, all), true);
+                    expect_rule(breadth, rank, m, all, 0, false);
                 }
                 schedule_destroy(breadth);
                 schedule_destroy(split);

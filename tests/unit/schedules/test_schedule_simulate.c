@@ -323,7 +323,7 @@ Test(simulate, a_fused_backward_may_be_cheaper)
     schedule_destroy(s);
 }
 
-/* An overlapped pair takes the longer of its two, their sum, or something between. */
+/* An overlapped pair takes the longer of its two, their sum, or a value between. */
 Test(simulate, pairs_are_timed_together)
 {
     struct schedule *s = build_lists("1f1b", 1, 2, 1);

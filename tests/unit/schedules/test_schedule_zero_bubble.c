@@ -29,8 +29,8 @@ static void expect_least(bool v_shaped, int p, int m)
     double bound;
     cr_assert_eq(schedule_bound(s, &units, limit, &bound), OK);
     cr_assert_leq(bound, sim->makespan);
-    cr_assert_eq(sim->makespan, least_makespan(v_shaped, p, m), "%s p %d m %d: %g, possible is %d", name, p,
-                 m, sim->makespan, least_makespan(v_shaped, p, m));
+    cr_assert_eq(sim->makespan, least_makespan(v_shaped, p, m), "%s p %d m %d: %g; the minimum is %d", name,
+                 p, m, sim->makespan, least_makespan(v_shaped, p, m));
     for (int rank = 0; rank < p; rank++)
         cr_assert_leq(sim->ranks[rank].peak, least(limit, s->v * m), "%s p %d m %d rank %d", name, p, m,
                       rank);

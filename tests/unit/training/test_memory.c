@@ -120,7 +120,7 @@ static struct memory_table table_of(const char *layers, const char *layout, int6
 }
 
 /* The activations of one layer: the difference between models with four and three layers. */
-static int64_t of_a_layer(const char *layout)
+static int64_t activations_of_a_layer(const char *layout)
 {
     int64_t ignored;
     struct memory_table three = table_of("model.num_layers=3", layout, &ignored),
@@ -134,11 +134,12 @@ static int64_t of_a_layer(const char *layout)
 Test(memory, recipe_with_assume_papers)
 {
     const int64_t sbh = 2048LL * 4 * 6144, core = 64LL * 2048 * 2048 * 4;
-    cr_expect_eq(of_a_layer("tp=1"), 34 * sbh + 5 * core);
-    cr_expect_eq(of_a_layer("tp=8"), 10 * sbh + 24 * sbh / 8 + 5 * core / 8);
-    cr_expect_eq(of_a_layer("tp=8 parallel.sequence_parallel=true"), 34 * sbh / 8 + 5 * core / 8);
-    cr_expect_eq(of_a_layer("tp=8 memory.recompute_granularity=selective"), 10 * sbh + 24 * sbh / 8);
-    cr_expect_eq(of_a_layer("tp=1 memory.recompute_granularity=full"), 2 * sbh);
+    cr_expect_eq(activations_of_a_layer("tp=1"), 34 * sbh + 5 * core);
+    cr_expect_eq(activations_of_a_layer("tp=8"), 10 * sbh + 24 * sbh / 8 + 5 * core / 8);
+    cr_expect_eq(activations_of_a_layer("tp=8 parallel.sequence_parallel=true"), 34 * sbh / 8 + 5 * core / 8);
+    cr_expect_eq(activations_of_a_layer("tp=8 memory.recompute_granularity=selective"),
+                 10 * sbh + 24 * sbh / 8);
+    cr_expect_eq(activations_of_a_layer("tp=1 memory.recompute_granularity=full"), 2 * sbh);
     int64_t parameters;
     struct memory_table table = table_of("model.num_layers=4", "tp=1", &parameters);
     static const struct {

@@ -3,7 +3,7 @@
  * amount, up or down, and no memory next to it. The host cannot access the emulated GPU's memory, so that a
  * perturbation that dereferences a device address ends the test. */
 #include "kernels/ops.h"
-#include "tests/support/narrow_numbers.h"
+#include "tests/support/narrow_reference.h"
 #include "trainer/verify/perturb.h"
 
 #include <criterion/criterion.h>
@@ -20,7 +20,7 @@ static const char *const devices[] = {"cpu", "strict", "cuda"};
 enum { DEVICES = sizeof devices / sizeof *devices };
 
 /* Elements of any type. */
-struct numbers {
+struct elements {
     _Alignas(64) char a[ROWS * 4], b[COLUMNS * 4], c[COUNT * 4];
 };
 
@@ -39,9 +39,9 @@ static void store(enum dtype dtype, char *to, int at, float x)
         memcpy(to + (size_t)at * sizeof narrow, &narrow, sizeof narrow);
 }
 
-static struct numbers inputs(enum dtype dtype)
+static struct elements inputs(enum dtype dtype)
 {
-    struct numbers x = {.a = {0}};
+    struct elements x = {.a = {0}};
     for (int i = 0; i < ROWS; i++)
         store(dtype, x.a, i, 1.0F);
     for (int i = 0; i < COLUMNS; i++)
@@ -52,13 +52,13 @@ static struct numbers inputs(enum dtype dtype)
 }
 
 /* A column of ones times a row, so that the unperturbed result is exact. */
-static struct numbers multiply(const char *name, enum dtype dtype)
+static struct elements multiply(const char *name, enum dtype dtype)
 {
     struct device *device = NULL;
     struct stream *stream = NULL;
     struct buffer buffer = {0};
     struct perturbation perturbation = {.generator = philox_named(5, "test"), .terms = TERMS};
-    struct numbers x = inputs(dtype);
+    struct elements x = inputs(dtype);
     setenv("EMULATOR_STREAMS", "late", 1);
     setenv("EMULATOR_MEMORY", "guarded", 1);
     cr_assert_eq(device_open(&(struct device_options){.name = name, .threads = 1}, &device), OK, "%s",
@@ -66,7 +66,7 @@ static struct numbers multiply(const char *name, enum dtype dtype)
     cr_assert_eq(stream_create(device, "compute", &stream), OK);
     cr_assert_eq(buffer_alloc(device, PART_DATA, sizeof x, &buffer), OK);
     perturb_device(&perturbation, device);
-    struct numbers *there = buffer.data;
+    struct elements *there = buffer.data;
     cr_assert_eq(copy_to_device(stream, there, &x, sizeof x), OK);
     const struct tensor c = tensor_2d(there->c, dtype, ROWS, WIDE);
     cr_assert_eq(gemm(stream, (struct gemm){.a = tensor_2d(there->a, dtype, ROWS, 1),
@@ -85,7 +85,7 @@ static struct numbers multiply(const char *name, enum dtype dtype)
 
 /* +1 or -1: perturbed by one unit in the last place, or by 1 / TERMS, away from zero or towards it; 0:
  * neither. */
-static int direction(enum dtype dtype, const struct numbers *x, int at, float want)
+static int direction(enum dtype dtype, const struct elements *x, int at, float want)
 {
     uint16_t narrow;
     float wide;
@@ -99,9 +99,9 @@ static int direction(enum dtype dtype, const struct numbers *x, int at, float wa
     return fabs(fabs(relative) - 0x1p-16) <= 0x1p-24 ? (relative > 0.0 ? 1 : -1) : 0;
 }
 
-static bool is_kept(enum dtype dtype, const struct numbers *x, int at, float want)
+static bool is_kept(enum dtype dtype, const struct elements *x, int at, float want)
 {
-    struct numbers exact_numbers;
+    struct elements exact_numbers;
     const size_t bytes = dtype_bytes(dtype), offset = (size_t)at * bytes;
     store(dtype, exact_numbers.c, at, want);
     return memcmp(x->c + offset, exact_numbers.c + offset, bytes) == 0;
@@ -109,7 +109,7 @@ static bool is_kept(enum dtype dtype, const struct numbers *x, int at, float wan
 
 static void expect_perturbed(const char *device, enum dtype dtype)
 {
-    const struct numbers x = multiply(device, dtype);
+    const struct elements x = multiply(device, dtype);
     int wrong = 0, up = 0, down = 0;
     for (int i = 0; i < COUNT; i++) {
         const int column = i % WIDE - FIRST;
@@ -138,7 +138,7 @@ Test(perturb, perturbs_every_result_element_only)
 Test(perturb, devices_agree)
 {
     for (int i = 1; i < DEVICES; i++) {
-        const struct numbers cpu = multiply(devices[0], BF16), other = multiply(devices[i], BF16);
+        const struct elements cpu = multiply(devices[0], BF16), other = multiply(devices[i], BF16);
         cr_expect_eq(memcmp(cpu.c, other.c, sizeof cpu.c), 0, "%s", devices[i]);
     }
 }

@@ -49,7 +49,7 @@ Test(run_folder, has_one_run_at_a_time)
 }
 
 /* The owner is written into the lock, never into a file that a link of this name points to. */
-Test(run_folder, a_link_is_no_lock)
+Test(run_folder, a_link_is_not_used_as_a_lock)
 {
     char folder[32];
     struct recipe recipe = recipe_in(folder);

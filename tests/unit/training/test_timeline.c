@@ -103,13 +103,13 @@ Test(timeline, recovers_the_costs_from_the_times)
 }
 
 /* The start and end of an action, given by hand. */
-struct ran {
+struct interval {
     const char *action;
     double start, end;
 };
 
 /* 1F1B on two ranks with one microbatch. */
-static struct simulation *by_hand(const struct schedule *s, const struct ran times[4])
+static struct simulation *by_hand(const struct schedule *s, const struct interval times[4])
 {
     struct simulation *sim = NULL;
     cr_assert_eq(simulation_create(s, &sim), OK);
@@ -129,7 +129,8 @@ static struct simulation *by_hand(const struct schedule *s, const struct ran tim
 Test(timeline, message_time_is_the_shortest_production_to_consumption)
 {
     struct schedule *s = build("1f1b", 2, 1, 1);
-    const struct ran times[] = {{"0F0", 0, 1}, {"1F0", 1.5, 3.5}, {"1B0", 3.5, 7.5}, {"0B0", 8.25, 11.25}};
+    const struct interval times[] = {
+        {"0F0", 0, 1}, {"1F0", 1.5, 3.5}, {"1B0", 3.5, 7.5}, {"0B0", 8.25, 11.25}};
     struct simulation *sim = by_hand(s, times);
     cr_assert_eq(sim->makespan, 11.25);
     cr_assert_eq(sim->ranks[0].busy, 4.0);
@@ -159,7 +160,7 @@ Test(timeline, message_time_is_the_shortest_production_to_consumption)
 Test(timeline, the_bubble_is_that_of_the_rank_that_waits_longest)
 {
     struct schedule *s = build("1f1b", 2, 1, 1);
-    const struct ran times[] = {{"0F0", 0, 3}, {"1F0", 3.5, 4}, {"1B0", 6, 6.5}, {"0B0", 7, 10}};
+    const struct interval times[] = {{"0F0", 0, 3}, {"1F0", 3.5, 4}, {"1B0", 6, 6.5}, {"0B0", 7, 10}};
     struct simulation *sim = by_hand(s, times);
     double greatest = 0.0;
     for (int rank = 0; rank < 2; rank++) {

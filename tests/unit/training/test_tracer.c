@@ -26,7 +26,7 @@ Test(tracer, words)
     cr_assert(parsed("action,").of[TRACE_ACTION]);
 }
 
-static void refused(const char *words, const char *text)
+static void expect_rejected(const char *words, const char *text)
 {
     struct tracing tracing;
     cr_assert_eq(tracing_parse(words, NULL, &tracing), BAD_USAGE, "%s", words);
@@ -35,16 +35,18 @@ static void refused(const char *words, const char *text)
 
 Test(tracer, rejects_unknown_words)
 {
-    refused("com,memory",
-            "CUBOID_TRACE: \"com\" cannot be traced (did you mean \"comm\"?); use comm, action, "
-            "memory, joined by commas, or all");
-    refused("network",
-            "CUBOID_TRACE: \"network\" cannot be traced; use comm, action, memory, joined by commas, or all");
-    refused("comm,,memory",
-            "CUBOID_TRACE: \"\" cannot be traced; use comm, action, memory, joined by commas, or all");
-    refused("\033[2J",
-            "CUBOID_TRACE: \"\\x1b[2J\" cannot be traced; use comm, action, memory, joined by commas, "
-            "or all");
+    expect_rejected("com,memory",
+                    "CUBOID_TRACE: \"com\" cannot be traced (did you mean \"comm\"?); use comm, action, "
+                    "memory, joined by commas, or all");
+    expect_rejected(
+        "network",
+        "CUBOID_TRACE: \"network\" cannot be traced; use comm, action, memory, joined by commas, or all");
+    expect_rejected(
+        "comm,,memory",
+        "CUBOID_TRACE: \"\" cannot be traced; use comm, action, memory, joined by commas, or all");
+    expect_rejected(
+        "\033[2J", "CUBOID_TRACE: \"\\x1b[2J\" cannot be traced; use comm, action, memory, joined by commas, "
+                   "or all");
 }
 
 static const int64_t noon_ns = 93417024999;

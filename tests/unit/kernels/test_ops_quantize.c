@@ -3,7 +3,7 @@
  * trying exponents, and its value by trying every code. Where a published recipe multiplies in fp32, so does
  * the reference, in that order. The Hadamard transform against its matrix in double precision. */
 #include "kernels/number_round.h"
-#include "tests/support/narrow_numbers.h"
+#include "tests/support/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/sanitized.h"
 
@@ -213,7 +213,7 @@ static void check_shape(const struct shape *s, int threads, int shift)
     fixture_close(&fixture);
 }
 
-Test(ops_numbers, block_scales_follow_their_rule)
+Test(ops_quantize, block_scales_follow_their_rule)
 {
     static const struct shape shapes[] = {
         {NUMBER_E4M3, SCALE_E8M0_DOWN, 1, 32, 0, 3, 70},
@@ -238,7 +238,7 @@ Test(ops_numbers, block_scales_follow_their_rule)
         check_shape(&shapes[i], 1 + (int)i % 3, (int)i % 2);
 }
 
-Test(ops_numbers, scale_rules_at_exponent_limits)
+Test(ops_quantize, scale_rules_at_exponent_limits)
 {
     const float least = 0x1p-149F,
                 values[] = {least, 0x1p-126F, 0x1p-100F, 448.0F, 448.00003F, 1.0F, 0x1.fffffep127F};
@@ -272,7 +272,7 @@ Test(ops_numbers, scale_rules_at_exponent_limits)
     fixture_close(&fixture);
 }
 
-Test(ops_numbers, bitnet_scales_by_row_and_mean)
+Test(ops_quantize, bitnet_scales_by_row_and_mean)
 {
     enum { ROWS = 9, COLUMNS = 30 };
     struct fixture fixture = fixture_open(2);
@@ -309,7 +309,7 @@ Test(ops_numbers, bitnet_scales_by_row_and_mean)
     fixture_close(&fixture);
 }
 
-Test(ops_numbers, amax_accumulates_and_propagates_nan)
+Test(ops_quantize, amax_accumulates_and_propagates_nan)
 {
     struct fixture fixture = fixture_open(3);
     const int64_t rows = 400, columns = 1100; // more than one pass of a GPU
@@ -346,7 +346,7 @@ Test(ops_numbers, amax_accumulates_and_propagates_nan)
     fixture_close(&fixture);
 }
 
-Test(ops_numbers, propagates_non_finite_values)
+Test(ops_quantize, propagates_non_finite_values)
 {
     struct fixture fixture = fixture_open(1);
     const float bad[] = {INFINITY, -INFINITY, NAN};
@@ -376,7 +376,7 @@ Test(ops_numbers, propagates_non_finite_values)
 }
 
 /* The same elements of a wider matrix, at other addresses and on other ranks. */
-Test(ops_numbers, stochastic_rounding_is_keyed_by_sample_and_position)
+Test(ops_quantize, stochastic_rounding_is_keyed_by_sample_and_position)
 {
     enum { ROWS = 40, COLUMNS = 300, BEGIN = 130 };
     struct fixture fixture = fixture_open(3);
@@ -420,7 +420,7 @@ Test(ops_numbers, stochastic_rounding_is_keyed_by_sample_and_position)
     fixture_close(&fixture);
 }
 
-Test(ops_numbers, hadamard_matches_its_matrix_and_preserves_dot_products)
+Test(ops_quantize, hadamard_matches_its_matrix_and_preserves_dot_products)
 {
     enum { ROWS = 48, COLUMNS = 70 };
     struct fixture fixture = fixture_open(2);
@@ -462,7 +462,7 @@ Test(ops_numbers, hadamard_matches_its_matrix_and_preserves_dot_products)
     fixture_close(&fixture);
 }
 
-Test(ops_numbers, threads_change_no_bit)
+Test(ops_quantize, threads_change_no_bit)
 {
     enum { ROWS = 300, COLUMNS = 257 };
     float *out[2];
@@ -486,7 +486,7 @@ Test(ops_numbers, threads_change_no_bit)
     fixture_close(&fixtures[1]);
 }
 
-Test(ops_numbers, checks_reject_invalid_shapes)
+Test(ops_quantize, checks_reject_invalid_shapes)
 {
     struct fixture fixture = fixture_open(1);
     float *x = fixture_normals(&fixture, "x", 64, 1.0);
@@ -515,7 +515,7 @@ Test(ops_numbers, checks_reject_invalid_shapes)
 
 /* With a scale that is rounded down, magnitudes above 448 times the scale saturate, by up to an eighth; with
  * one that is rounded up, none does. */
-Test(ops_numbers, an_mxfp8_scale_is_rounded_up_or_down)
+Test(ops_quantize, an_mxfp8_scale_is_rounded_up_or_down)
 {
     struct fixture fixture = fixture_open(1);
     float *x = fixture_floats(&fixture, 32), *out = fixture_floats(&fixture, 32);
