@@ -106,7 +106,7 @@ static enum status add_partials(struct bench *b)
 }
 
 /* For each element of a bias the rms of its matrix's row of gradients; NULL for other rows. */
-static double *least_of(const struct expected *e, int row)
+static double *least_sizes(const struct expected *e, int row)
 {
     int matrix = bound_companion(&e->params, row);
     if (matrix < 0 || e->gradient[matrix] == NULL)
@@ -128,7 +128,7 @@ static enum status compare_gradient(struct bench *b, const struct held *held)
     for (int i = 0; i < b->weights.count && b->subject == WHOLE; i++)
         if (b->weights.list[i].row->tie == held->index)
             also = b->weights.list[i].gradient.data;
-    double *zeros = calloc((size_t)count, sizeof *zeros), *least = least_of(e, held->index);
+    double *zeros = calloc((size_t)count, sizeof *zeros), *least = least_sizes(e, held->index);
     struct expectation expectation = {.what = held->row->name,
                                       .want =
                                           e->gradient[held->index] != NULL ? e->gradient[held->index] : zeros,

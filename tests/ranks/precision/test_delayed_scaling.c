@@ -16,9 +16,9 @@
 
 enum { STEPS_SEEN = 9, MOST_ROWS = 40, MOST_SLOTS = MOST_ROWS * OPERAND_COUNT };
 
-/* The values of a slot that rank r records in a step: of each kind some, including zeros, infinities and
+/* The value that a rank records for a slot in a step: of many magnitudes, and sometimes zero, infinite or
  * NaN. */
-static float seen_by(int rank, int step, int64_t slot)
+static float recorded_value(int rank, int step, int64_t slot)
 {
     uint32_t word = philox_word(philox_named(5, "seen"), (uint64_t)(rank + 10 * step), (uint64_t)slot);
     if ((slot + step) % 5 == 0)
@@ -43,8 +43,8 @@ static float expected_used(const struct history_case *c, int steps, int64_t slot
         double most = 0.0;
         bool finite = true;
         for (int r = 0; r < c->ranks; r++) {
-            finite = finite && isfinite(seen_by(r, s, slot));
-            most = fmax(most, (double)seen_by(r, s, slot));
+            finite = finite && isfinite(recorded_value(r, s, slot));
+            most = fmax(most, (double)recorded_value(r, s, slot));
         }
         entry = finite && most > 0.0 ? most : entry;
         of_step[s] = entry;
@@ -81,7 +81,7 @@ static enum status run_history(struct world *world, const struct history_case *c
             if (memcmp(&used[slot], &want, sizeof want) != 0 || seen[slot] > 0.0F)
                 return fail(OUT_OF_BOUND, "step %d, slot %lld: the scale is %g, expected %g; amax %g", step,
                             (long long)slot, (double)used[slot], (double)want, (double)seen[slot]);
-            seen[slot] = seen_by(world->rank, step, slot);
+            seen[slot] = recorded_value(world->rank, step, slot);
         }
         TRY(copy_to_device(stream, delayed.seen.data, seen, tensor_bytes(delayed.seen)));
         TRY(amax_history_reduce(history));
@@ -140,9 +140,9 @@ static int check_histories(void)
 #define COMMON                                                                               \
     "precision.matmul_format=hybrid optimizer.lr_decay_iters=6 optimizer.lr_warmup_iters=1 " \
     "train.eval_interval=0 cluster.threads_per_rank=1 "
-#define DEEP  "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1 cluster.device=strict "
-#define ROUND "pp=2 pipeline.schedule=interleaved memory.recompute_granularity=full "
-#define TURN                                                              \
+#define PP_4        "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1 cluster.device=strict "
+#define INTERLEAVED "pp=2 pipeline.schedule=interleaved memory.recompute_granularity=full "
+#define ZB_V                                                              \
     "pp=2 pipeline.schedule=zb-v memory.recompute_granularity=selective " \
     "memory.recompute_modules=[norm,core_attn] "
 
@@ -154,7 +154,7 @@ struct context {
     float *history; // [rows * OPERAND_COUNT], the newest of each, after the first step; NULL: not requested
 };
 
-static enum status write_seen(struct rank_state *w, float value, int64_t begin, int64_t end)
+static enum status overwrite_amax(struct rank_state *w, float value, int64_t begin, int64_t end)
 {
     struct tensor seen = amax_history_scaling(w->amax).seen;
     return fill(w->compute, (struct fill){.out = tensor_1d((float *)seen.data + begin, F32, end - begin),
@@ -167,7 +167,7 @@ static enum status inject(void *context, struct rank_state *w, int64_t step)
     const struct context *c = context;
     int64_t slots = (int64_t)w->params.count * OPERAND_COUNT;
     if (step == 2 && c->fault == UNRECORDED_STEP)
-        return write_seen(w, 0.0F, 0, slots);
+        return overwrite_amax(w, 0.0F, 0, slots);
     return OK;
 }
 
@@ -181,7 +181,7 @@ static enum status inject_loaded(void *context, struct rank_state *w, int64_t st
         return amax_history_settle(w->amax);
     }
     if (step == 0 && c->fault == EVALUATION_RECORDS)
-        return write_seen(w, 9e9F, 0, (int64_t)w->params.count * OPERAND_COUNT);
+        return overwrite_amax(w, 9e9F, 0, (int64_t)w->params.count * OPERAND_COUNT);
     return OK;
 }
 
@@ -201,7 +201,7 @@ static enum status keep_newest(void *context, struct rank_state *w, int64_t step
 }
 
 /* The default options of a run. */
-static void add_usual(struct text *keys, const char *more)
+static void add_defaults(struct text *keys, const char *more)
 {
     static const char *const usual[][2] = {
         {"precision.scaling=", "delayed"}, {"precision.amax_history_len=", "3"}, {"train.train_iters=", "6"}};
@@ -216,7 +216,7 @@ static enum status run(const struct tiny *tiny, const char *more, struct trace_o
     struct recipe *recipe = NULL;
     struct text keys = {0};
     text_add(&keys, "checkpoint.save=%s/saved checkpoint.save_interval=3 %s", tiny->folder, more);
-    add_usual(&keys, more);
+    add_defaults(&keys, more);
     enum status status = tiny_recipe(tiny, TINY_GPT, COMMON, keys.chars, 0, &recipe);
     text_free(&keys);
     TRY(status);
@@ -235,9 +235,9 @@ static const struct run_case {
     enum fault fault;
     bool differs;
 } runs[] = {
-    {"a deep pipeline, late streams", DEEP, false, NO_FAULT, false},
-    {"two chunks, all recomputed", ROUND, false, NO_FAULT, false},
-    {"zb-v, some recomputed", TURN, false, NO_FAULT, false},
+    {"a deep pipeline, late streams", PP_4, false, NO_FAULT, false},
+    {"two chunks, all recomputed", INTERLEAVED, false, NO_FAULT, false},
+    {"zb-v, some recomputed", ZB_V, false, NO_FAULT, false},
     {"evaluations between the steps", "", true, NO_FAULT, false},
     {"injected: amax of a step not recorded", "", false, UNRECORDED_STEP, true},
     {"injected: a lost history", "", false, LOST_HISTORY, true},
@@ -282,14 +282,14 @@ static int check_resume(const struct tiny *tiny, const struct trace *reference)
 {
     struct context nothing = {0}, lost = {.fault = LOST_HISTORY};
     struct trace saved = {.steps = 0}, again;
-    enum status status = run(tiny, TURN, (struct trace_options){.stop_after = 4}, &nothing, &saved);
+    enum status status = run(tiny, ZB_V, (struct trace_options){.stop_after = 4}, &nothing, &saved);
     again = saved;
     if (status == OK)
         status = run(tiny, "", (struct trace_options){.resume = true}, &nothing, &again);
     int failures = report("stopped on two ranks, resumed on one", status, reference, &again, false);
     again = saved;
     if (status == OK)
-        status = run(tiny, ROUND, (struct trace_options){.resume = true}, &lost, &again);
+        status = run(tiny, INTERLEAVED, (struct trace_options){.resume = true}, &lost, &again);
     return failures + report("injected: resumed without the history", status, reference, &again, true);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Training in fp16: one injected overflow, on one rank, skips one step on every rank of every layout, and
- * has no other effect: weights and moments stay bitwise the same, Adam and the learning-rate schedule do not
- * count the step, and the scale changes as the recipe says. An overflow that no scale can avoid ends the run
- * with an error. test_layouts and test_bounds check that layouts agree.
+/* Training in fp16: one injected overflow, on one rank, skips one step on every rank of every layout, and has
+ * no other effect: weights and moments stay bitwise the same, Adam and the learning-rate schedule do not
+ * count the step, and the scale changes according to the recipe. An overflow that no scale can avoid ends the
+ * run with an error. test_layouts and test_bounds check that layouts agree.
  *
  * The overflow is injected at its usual source, the gradient of the loss: one token of one rank has weight
  * 2^20. Its loss stays finite.
@@ -57,13 +57,13 @@ struct observations {
 /* The last tensor and data rank; of the pipeline ranks those whose head reads it. */
 static enum status inject(void *context, struct rank_state *w, int64_t step)
 {
-    const struct observations *scene = context;
+    const struct observations *seen = context;
     const struct mesh_coord coord = w->groups->coord;
     const struct degrees *d = &w->mesh.degrees;
-    if (step < scene->from || step > scene->to || coord.tp != d->tp - 1 || coord.dp != d->dp - 1)
+    if (step < seen->from || step > seen->to || coord.tp != d->tp - 1 || coord.dp != d->dp - 1)
         return OK;
-    TRY(copy_to_device(w->compute, (void *)(uintptr_t)w->batches.list[0].loss_mask, &scene->weight,
-                       sizeof scene->weight));
+    TRY(copy_to_device(w->compute, (void *)(uintptr_t)w->batches.list[0].loss_mask, &seen->weight,
+                       sizeof seen->weight));
     return stream_sync(w->compute);
 }
 
@@ -95,20 +95,21 @@ static enum status find_state(struct rank_state *w, uint64_t *out)
     return OK;
 }
 
-static enum status look(void *context, struct rank_state *w, int64_t step, const struct step_result *result)
+static enum status keep_result(void *context, struct rank_state *w, int64_t step,
+                               const struct step_result *result)
 {
-    struct observations *scene = context;
+    struct observations *seen = context;
     int rank = w->world->rank;
-    scene->skipped[rank][step] = result->skipped;
-    scene->scale[rank][step] = w->loss_scale.scale;
-    scene->has_state[rank] = w->weights.m.bytes > 0;
-    return find_state(w, &scene->state[rank][step]);
+    seen->skipped[rank][step] = result->skipped;
+    seen->scale[rank][step] = w->loss_scale.scale;
+    seen->has_state[rank] = w->weights.m.bytes > 0;
+    return find_state(w, &seen->state[rank][step]);
 }
 
-static enum status remember(void *context, struct rank_state *w)
+static enum status keep_initial_state(void *context, struct rank_state *w)
 {
-    struct observations *scene = context;
-    return find_state(w, &scene->state[w->world->rank][0]);
+    struct observations *seen = context;
+    return find_state(w, &seen->state[w->world->rank][0]);
 }
 
 /* ---- one skipped step everywhere ---- */
@@ -124,20 +125,20 @@ static enum status run(const struct tiny *tiny, enum tiny_family family, const c
     return status;
 }
 
-static enum status check_steps(const struct observations *scene, int ranks, bool fixed)
+static enum status check_steps(const struct observations *seen, int ranks, bool fixed)
 {
     for (int rank = 0; rank < ranks; rank++)
         for (int step = 1; step <= STEPS; step++) {
-            bool expected = step == FROM, stays = scene->state[rank][step] == scene->state[rank][step - 1];
+            bool expected = step == FROM, stays = seen->state[rank][step] == seen->state[rank][step - 1];
             double scale = fixed || step < FROM ? 1024.0 : 512.0;
-            if (scene->skipped[rank][step] != expected)
+            if (seen->skipped[rank][step] != expected)
                 return fail(OUT_OF_BOUND, "rank %d %s step %d", rank, expected ? "ran" : "skipped", step);
-            if (stays != (expected || !scene->has_state[rank]))
+            if (stays != (expected || !seen->has_state[rank]))
                 return fail(OUT_OF_BOUND, "rank %d: step %d left its weights unchanged: %d", rank, step,
                             stays);
-            if (scene->scale[rank][step] != scale)
+            if (seen->scale[rank][step] != scale)
                 return fail(OUT_OF_BOUND, "rank %d: the scale is %g after step %d", rank,
-                            scene->scale[rank][step], step);
+                            seen->scale[rank][step], step);
         }
     return OK;
 }
@@ -145,21 +146,22 @@ static enum status check_steps(const struct observations *scene, int ranks, bool
 static enum status check_trial(const struct tiny *tiny, enum tiny_family family, const struct trial *trial,
                                bool fixed)
 {
-    struct observations *scene = calloc(1, sizeof *scene);
+    struct observations *seen = calloc(1, sizeof *seen);
     struct trace trace = {.steps = 0};
     char common[300];
-    CHECK(scene != NULL);
-    *scene = (struct observations){.from = FROM, .to = FROM, .weight = 0x1p20F};
+    CHECK(seen != NULL);
+    *seen = (struct observations){.from = FROM, .to = FROM, .weight = 0x1p20F};
     snprintf(common, sizeof common, "%s%s train.train_iters=%d precision.%s=1024", FP16, trial->common, STEPS,
              fixed ? "loss_scale" : "initial_loss_scale");
-    struct hooks hooks = {.context = scene, .built = remember, .loaded = inject, .stepped = look};
+    struct hooks hooks = {
+        .context = seen, .built = keep_initial_state, .loaded = inject, .stepped = keep_result};
     enum status status = run(tiny, family, common, trial->layout, hooks, &trace);
     int ranks = 1;
-    while (ranks < MOST_RANKS && scene->state[ranks][0] != 0)
+    while (ranks < MOST_RANKS && seen->state[ranks][0] != 0)
         ranks++;
     if (status == OK)
-        status = check_steps(scene, ranks, fixed);
-    free(scene);
+        status = check_steps(seen, ranks, fixed);
+    free(seen);
     return status;
 }
 
@@ -170,7 +172,7 @@ static enum status check_trial(const struct tiny *tiny, enum tiny_family family,
 static enum status find_change(void *context, struct rank_state *w, int64_t step,
                                const struct step_result *result)
 {
-    struct observations *scene = context;
+    struct observations *seen = context;
     struct owned *owned = weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc1.bias"));
     const int64_t count = tensor_count(owned->value);
     float now[200];
@@ -179,26 +181,26 @@ static enum status find_change(void *context, struct rank_state *w, int64_t step
     TRY(stream_sync(w->compute));
     for (int64_t i = 0; i < count; i++)
         if (step == 2)
-            scene->largest_change = fmax(scene->largest_change, fabs((double)now[i]));
+            seen->largest_change = fmax(seen->largest_change, fabs((double)now[i]));
     CHECK(result->skipped == (step == 1));
     return OK;
 }
 
 static enum status check_count(const struct tiny *tiny)
 {
-    struct observations scene = {.from = 1, .to = 1, .weight = 0x1p20F};
+    struct observations seen = {.from = 1, .to = 1, .weight = 0x1p20F};
     struct trace trace = {.steps = 0};
     struct recipe *recipe = NULL;
-    struct hooks hooks = {.context = &scene, .loaded = inject, .stepped = find_change};
+    struct hooks hooks = {.context = &seen, .loaded = inject, .stepped = find_change};
     TRY(run(tiny, TINY_GPT, FP16 "precision.loss_scale=1024 train.train_iters=3", "", hooks, &trace));
     TRY(tiny_recipe(tiny, TINY_GPT, "", "", 0, &recipe));
     double first = learning_rate(&recipe->optimizer, 1), second = learning_rate(&recipe->optimizer, 2);
     recipe_destroy(recipe);
     CHECK(second > 1.5 * first); // or the comparison detects nothing
-    return fabs(scene.largest_change / first - 1.0) < 1e-4
+    return fabs(seen.largest_change / first - 1.0) < 1e-4
                ? OK
                : fail(OUT_OF_BOUND, "Adam's first step moved a bias by %g; the learning rates are %g and %g",
-                      scene.largest_change, first, second);
+                      seen.largest_change, first, second);
 }
 
 /* ---- errors that end a run ---- */
@@ -206,13 +208,13 @@ static enum status check_count(const struct tiny *tiny)
 static enum status check_end(const struct tiny *tiny, const char *common, float weight,
                              const char *const *expected)
 {
-    struct observations *scene = calloc(1, sizeof *scene);
+    struct observations *seen = calloc(1, sizeof *seen);
     struct trace trace = {.steps = 0};
-    CHECK(scene != NULL);
-    *scene = (struct observations){.from = 1, .to = INT64_MAX, .weight = weight};
+    CHECK(seen != NULL);
+    *seen = (struct observations){.from = 1, .to = INT64_MAX, .weight = weight};
     enum status status =
-        run(tiny, TINY_GPT, common, "pp=2", (struct hooks){.context = scene, .loaded = inject}, &trace);
-    free(scene);
+        run(tiny, TINY_GPT, common, "pp=2", (struct hooks){.context = seen, .loaded = inject}, &trace);
+    free(seen);
     if (status != NOT_FINITE)
         return fail(OUT_OF_BOUND, "%s: the run ended with %s", common, status_name(status));
     for (int i = 0; expected[i] != NULL; i++)

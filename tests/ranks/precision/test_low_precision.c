@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Low precision in linear layers: each operand is quantized as its format says, the quantized values do not
- * depend on the layout, and runs of layouts with the same arithmetic are bit-identical. */
+/* Low precision in linear layers: each operand is quantized according to its format, the quantized values do
+ * not depend on the layout, and runs of layouts with the same arithmetic are bit-identical. */
 #include "layers/linear/linear.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny_verify.h"
@@ -96,7 +96,7 @@ static int64_t amax_slot(const struct rank *r, int operand)
            operand;
 }
 
-static void delay_scaling(struct rank *r)
+static void use_delayed_scaling(struct rank *r)
 {
     int64_t slots = (int64_t)r->params.count * OPERANDS;
     r->used = calloc((size_t)slots, sizeof *r->used);
@@ -110,7 +110,7 @@ static void delay_scaling(struct rank *r)
 }
 
 /* As at the end of a step: the maximum over ranks. An evaluation has recorded nothing. */
-static enum status keep_seen(struct rank *r)
+static enum status reduce_amax(struct rank *r)
 {
     TRY(group_all_reduce(r->groups->world, r->stream, r->env.delayed.seen, REDUCE_MAX));
     TRY(stream_sync(r->stream));
@@ -152,7 +152,7 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
                           .sequences = B,
                           .options = &r->options,
                           .seed = 3};
-    delay_scaling(r);
+    use_delayed_scaling(r);
     struct layout layout = {0};
     r->qkv = column_linear_declare(&r->env, &layout, params_weight(&r->params, 1, ROLE_QUERY), -1);
     r->proj = row_linear_declare(&r->env, &layout, params_weight(&r->params, 1, ROLE_ATTENTION_OUT), -1);
@@ -279,7 +279,7 @@ static enum status rank_main(struct world *world, void *argument)
     for (int layer = 0; layer < 2 && status == OK; layer++)
         status = quantize_all(&r, layer);
     if (status == OK)
-        status = keep_seen(&r);
+        status = reduce_amax(&r);
     close_rank(&r);
     return status;
 }
@@ -470,40 +470,40 @@ struct layout_group {
 };
 
 #define STEPS    " train.train_iters=6 optimizer.lr_decay_iters=6 train.eval_interval=6 "
-#define BF16_TOO "precision.params_dtype=bf16 "
-#define DEEP     "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1 cluster.device=strict"
-#define ROUND \
+#define BF16_ALL "precision.params_dtype=bf16 "
+#define PP_4     "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1 cluster.device=strict"
+#define INTERLEAVED \
     "pp=2 pipeline.schedule=interleaved cluster.threads_per_rank=2 memory.recompute_granularity=full"
-#define TURN                                                              \
+#define ZB_V                                                              \
     "pp=2 pipeline.schedule=zb-v memory.recompute_granularity=selective " \
     "memory.recompute_modules=[norm,core_attn]"
 
 static const struct layout_group groups[] = {
-    {TINY_GPT, "precision.matmul_format=mxfp8" STEPS, {"", DEEP, ROUND, TURN}, false},
+    {TINY_GPT, "precision.matmul_format=mxfp8" STEPS, {"", PP_4, INTERLEAVED, ZB_V}, false},
     {TINY_LLAMA,
      "precision.matmul_format=nvfp4 model.seq_length=16 precision.high_precision_last_layers=1" STEPS,
-     {"", DEEP, TURN},
+     {"", PP_4, ZB_V},
      false},
     {TINY_LLAMA,
      "precision.matmul_format=hybrid precision.scaling=blockwise" STEPS,
-     {"", DEEP, ROUND},
+     {"", PP_4, INTERLEAVED},
      false},
     {TINY_GPT,
      "precision.forward_format=ternary precision.grad_weight_format=e5m2 dp=2 train.micro_batch_size=1" STEPS,
-     {"", ROUND},
+     {"", INTERLEAVED},
      false},
     {TINY_GPT,
      "precision.matmul_format=e4m3 tp=2 parallel.sequence_parallel=true model.hidden_dropout=0.1" STEPS,
      {"", "pp=2 pipeline.schedule=zb-h1 cluster.device=strict"},
      false},
     // Each option must have an effect; low precision with all layers in high precision must have none.
-    {TINY_LLAMA, BF16_TOO "precision.matmul_format=nvfp4 model.seq_length=16" STEPS, {"", DEEP, TURN}, false},
-    {TINY_GPT, BF16_TOO STEPS, {"", "precision.matmul_format=mxfp8"}, true},
+    {TINY_LLAMA, BF16_ALL "precision.matmul_format=nvfp4 model.seq_length=16" STEPS, {"", PP_4, ZB_V}, false},
+    {TINY_GPT, BF16_ALL STEPS, {"", "precision.matmul_format=mxfp8"}, true},
     {TINY_GPT, "precision.matmul_format=mxfp8" STEPS, {"", "precision.mxfp8_scale_rounding=down"}, true},
     {TINY_GPT,
      "precision.params_dtype=fp16 precision.initial_loss_scale=1024 precision.matmul_format=hybrid "
      "precision.scaling=delayed" STEPS,
-     {"", DEEP, ROUND},
+     {"", PP_4, INTERLEAVED},
      false},
     {TINY_GPT, STEPS, {"precision.matmul_format=none", "precision.forward_format=e4m3"}, true},
     {TINY_GPT, STEPS, {"precision.matmul_format=none", "precision.grad_input_format=e5m2"}, true},
@@ -569,7 +569,7 @@ static int check_bounds(const struct tiny *tiny)
         {TINY_LLAMA, "precision.matmul_format=e4m3 train.micro_batch_size=2", "dp=2", ""},
         {TINY_GPT, "precision.matmul_format=hybrid precision.scaling=delayed train.micro_batch_size=2",
          "dp=2 tp=2 pp=2", "tp=2"}, // of as many tensor-parallel ranks
-        {TINY_LLAMA, BF16_TOO "precision.matmul_format=mxfp8 train.micro_batch_size=2", "dp=2", ""},
+        {TINY_LLAMA, BF16_ALL "precision.matmul_format=mxfp8 train.micro_batch_size=2", "dp=2", ""},
     };
     int failures = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i += UNDER_SANITIZER ? 3 : 1) {

@@ -9,8 +9,8 @@ enum { MOST_LANES = 16 };
 
 /* ---- comparison ---- */
 
-/* The events that a lane records within the step, in order: equal ones of the two tapes have equal indices.
- * The numbers themselves are the device's own. */
+/* The events that a lane records within the step, in order. Corresponding events of two tapes have equal
+ * indices here; their numbers depend on the device. */
 struct events {
     int *number, count;
 };
@@ -25,8 +25,8 @@ static struct events events_of(const struct tape_lane *lane)
     return events;
 }
 
-/* An event of the plan is of the step, where its number is that of one of its records, or it was recorded
- * before. */
+/* An event of the plan was either recorded within the step, and then corresponds to the real event with the
+ * same index, or before it. */
 static bool same_event(const struct events *real, int number, const struct events *plan, int planned)
 {
     CHECK(real->count == plan->count);
@@ -74,7 +74,7 @@ static void item_text(const struct tape *tape, const struct tape_item *item, cha
     }
 }
 
-/* Numbers of events are compared when all records are known. */
+/* Numbers of events are compared later, in compare_waits(), when all records are known. */
 static bool same_item(const struct tape *real, const struct tape_item *a, const struct tape *plan,
                       const struct tape_item *b)
 {

@@ -68,7 +68,7 @@ enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 /* ---- a run ---- */
 
-struct episode {
+struct checkpoint_run {
     struct run run;
     struct recipe *recipe;
     const char *from;       // NULL: start from scratch
@@ -80,8 +80,8 @@ struct episode {
     bool same_arithmetic;
 };
 
-static enum status episode_open(const char *device, const struct layout_case *layout, int family, int process,
-                                struct episode *out)
+static enum status run_open(const char *device, const struct layout_case *layout, int family, int process,
+                            struct checkpoint_run *out)
 {
     const char *overrides[MOST_OVERRIDES];
     char device_key[64], data_key[64];
@@ -96,7 +96,7 @@ static enum status episode_open(const char *device, const struct layout_case *la
     for (int i = 0; layout->overrides[i] != NULL; i++)
         overrides[count++] = layout->overrides[i];
     struct problems problems = {0};
-    *out = (struct episode){.steps = STEPS};
+    *out = (struct checkpoint_run){.steps = STEPS};
     enum status status = recipe_load("recipe.yaml", overrides, count, layout->size, &out->recipe, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
@@ -104,70 +104,70 @@ static enum status episode_open(const char *device, const struct layout_case *la
     return run_create(out->recipe, true, &out->run);
 }
 
-static void episode_close(struct episode *episode)
+static void run_close(struct checkpoint_run *r)
 {
-    run_destroy(&episode->run);
-    recipe_destroy(episode->recipe);
+    run_destroy(&r->run);
+    recipe_destroy(r->recipe);
 }
 
 static const enum snapshot_kind kinds[] = {SNAPSHOT_WEIGHT, SNAPSHOT_M, SNAPSHOT_V};
 
 /* Whole tensors, assembled without files, and compared by rank 0. */
-static enum status compare(const struct episode *episode, const struct rank_state *w)
+static enum status compare(const struct checkpoint_run *r, const struct rank_state *w)
 {
     for (int k = 0; k < 3; k++)
         for (int row = 0; w->world->rank == 0 && row < w->params.count; row++) {
-            const struct snapshot *mine = episode->begin, *theirs = episode->expected;
+            const struct snapshot *mine = r->begin, *theirs = r->expected;
             const char *name = w->params.rows[row].name;
             if (mine->differs[kinds[k]][row] != 0)
-                return fail(OUT_OF_BOUND, "%s: the copies of %s differ", episode->from, name);
+                return fail(OUT_OF_BOUND, "%s: the copies of %s differ", r->from, name);
             if (theirs != NULL && mine->count[row] > 0 &&
                 memcmp(mine->tensor[kinds[k]][row], theirs->tensor[kinds[k]][row],
                        (size_t)mine->count[row] * sizeof(float)) != 0)
-                return fail(OUT_OF_BOUND, "%s: %s is not what was saved (state %d)", episode->from, name, k);
+                return fail(OUT_OF_BOUND, "%s: %s is not what was saved (state %d)", r->from, name, k);
         }
     return OK;
 }
 
-static enum status steps(struct episode *episode, struct rank_state *w)
+static enum status steps(struct checkpoint_run *r, struct rank_state *w)
 {
-    for (int i = 0; i < episode->steps; i++) {
+    for (int i = 0; i < r->steps; i++) {
         struct step_result result;
         TRY(rank_step(w, &result));
         if (w->world->rank == 0)
-            episode->losses[i] = result.loss;
-        if (episode->same_arithmetic && result.loss != episode->expected_losses[i])
-            return fail(OUT_OF_BOUND, "%s: step %lld has loss %.17g and not %.17g", episode->from,
-                        (long long)w->step, result.loss, episode->expected_losses[i]);
+            r->losses[i] = result.loss;
+        if (r->same_arithmetic && result.loss != r->expected_losses[i])
+            return fail(OUT_OF_BOUND, "%s: step %lld has loss %.17g and not %.17g", r->from,
+                        (long long)w->step, result.loss, r->expected_losses[i]);
     }
     return OK;
 }
 
-static enum status episode_ranks(struct episode *episode, struct rank_state *w)
+static enum status run_steps(struct checkpoint_run *r, struct rank_state *w)
 {
     struct step_result result;
-    for (int i = 0; i < STEPS && episode->from == NULL; i++)
+    for (int i = 0; i < STEPS && r->from == NULL; i++)
         TRY(rank_step(w, &result));
-    if (episode->from != NULL)
-        TRY(checkpoint_load(w, episode->from, true));
+    if (r->from != NULL)
+        TRY(checkpoint_load(w, r->from, true));
     if (w->step != STEPS)
-        return fail(OUT_OF_BOUND, "%s: step %lld", episode->from, (long long)w->step);
-    if (episode->saves)
+        return fail(OUT_OF_BOUND, "%s: step %lld", r->from, (long long)w->step);
+    if (r->saves)
         TRY(checkpoint_save(w));
-    if (episode->begin != NULL) {
+    if (r->begin != NULL) {
         for (int k = 0; k < 3; k++)
-            TRY(snapshot_take(episode->begin, w, kinds[k]));
-        TRY(compare(episode, w));
+            TRY(snapshot_take(r->begin, w, kinds[k]));
+        TRY(compare(r, w));
     }
-    return steps(episode, w);
+    return steps(r, w);
 }
 
-static enum status episode_rank(struct world *world, void *argument)
+static enum status rank_main(struct world *world, void *argument)
 {
-    struct episode *episode = argument;
+    struct checkpoint_run *r = argument;
     struct rank_state state;
-    TRY(rank_create(&episode->run, world, true, &state));
-    enum status status = episode_ranks(episode, &state);
+    TRY(rank_create(&r->run, world, true, &state));
+    enum status status = run_steps(r, &state);
     rank_destroy(&state);
     return status;
 }
@@ -222,49 +222,49 @@ static enum status write_data(int process)
 /* ---- every layout resumes from every other ---- */
 
 static enum status read_on(const char *device, int family, int reader, int writer,
-                           const struct episode *wrote)
+                           const struct checkpoint_run *wrote)
 {
-    struct episode episode;
+    struct checkpoint_run r;
     struct params params;
     struct snapshot loaded;
-    TRY(episode_open(device, &layouts[reader], family, 0, &episode));
-    TRY(params_declare(&episode.recipe->model, &episode.run.mesh.degrees, false, &params));
+    TRY(run_open(device, &layouts[reader], family, 0, &r));
+    TRY(params_declare(&r.recipe->model, &r.run.mesh.degrees, false, &params));
     TRY(snapshot_create(&params, &loaded));
-    episode.from = "saves";
-    episode.begin = &loaded;
-    episode.expected = wrote->begin;
-    episode.same_arithmetic = layouts[reader].arithmetic == layouts[writer].arithmetic;
-    memcpy(episode.expected_losses, wrote->losses, sizeof episode.expected_losses);
-    enum status status = world_run("local", layouts[reader].size, episode_rank, &episode);
+    r.from = "saves";
+    r.begin = &loaded;
+    r.expected = wrote->begin;
+    r.same_arithmetic = layouts[reader].arithmetic == layouts[writer].arithmetic;
+    memcpy(r.expected_losses, wrote->losses, sizeof r.expected_losses);
+    enum status status = world_run("local", layouts[reader].size, rank_main, &r);
     snapshot_destroy(&loaded);
     params_free(&params);
-    episode_close(&episode);
+    run_close(&r);
     return status;
 }
 
 static enum status write_on(const char *device, int family, int writer)
 {
-    struct episode episode;
+    struct checkpoint_run r;
     struct params params;
     struct snapshot saved;
     remove_all("saves");
-    TRY(episode_open(device, &layouts[writer], family, 0, &episode));
-    TRY(params_declare(&episode.recipe->model, &episode.run.mesh.degrees, false, &params));
+    TRY(run_open(device, &layouts[writer], family, 0, &r));
+    TRY(params_declare(&r.recipe->model, &r.run.mesh.degrees, false, &params));
     TRY(snapshot_create(&params, &saved));
-    episode.saves = true;
-    episode.begin = &saved;
-    TRY(world_run("local", layouts[writer].size, episode_rank, &episode));
+    r.saves = true;
+    r.begin = &saved;
+    TRY(world_run("local", layouts[writer].size, rank_main, &r));
     enum status status = OK;
     // Itself, the next, ...; under a sanitizer only one of these two.
     for (int i = UNDER_SANITIZER && writer > 0; status == OK && i < (UNDER_SANITIZER ? 2 : LAYOUTS); i++) {
         int reader = (writer + i) % LAYOUTS;
-        status = read_on(device, family, reader, writer, &episode);
+        status = read_on(device, family, reader, writer, &r);
         if (status != OK)
             fprintf(stderr, "family %d, layout %d on %d: %s\n", family, reader, writer, fail_text());
     }
     snapshot_destroy(&saved);
     params_free(&params);
-    episode_close(&episode);
+    run_close(&r);
     return status;
 }
 
@@ -273,15 +273,15 @@ static enum status write_on(const char *device, int family, int writer)
 static enum status corruption(const char *device)
 {
     static const char path[] = "saves/step-00000002/rank-00000.safetensors";
-    struct episode episode;
+    struct checkpoint_run r;
     struct stat info;
     remove_all("saves");
-    TRY(episode_open(device, &layouts[0], 0, 0, &episode));
-    episode.saves = true;
-    episode.steps = 0;
-    TRY(world_run("local", 1, episode_rank, &episode));
-    episode.saves = false;
-    episode.from = "saves/step-00000002";
+    TRY(run_open(device, &layouts[0], 0, 0, &r));
+    r.saves = true;
+    r.steps = 0;
+    TRY(world_run("local", 1, rank_main, &r));
+    r.saves = false;
+    r.from = "saves/step-00000002";
     if (stat(path, &info) != 0)
         return fail(IO_ERROR, "%s: %s", path, strerror(errno));
     int file = open(path, O_RDWR);
@@ -291,7 +291,7 @@ static enum status corruption(const char *device)
         ssize_t ignored = pread(file, &byte, 1, at);
         other = (char)(byte ^ 4);
         ignored += pwrite(file, &other, 1, at);
-        bool caught = world_run("local", 1, episode_rank, &episode) == BAD_CHECKPOINT;
+        bool caught = world_run("local", 1, rank_main, &r) == BAD_CHECKPOINT;
         ignored += pwrite(file, &byte, 1, at);
         if (!caught || ignored != 3)
             status = fail(OUT_OF_BOUND, "byte %lld of %s was corrupted, and no rank detected it",
@@ -299,8 +299,8 @@ static enum status corruption(const char *device)
     }
     close(file);
     if (status == OK)
-        status = world_run("local", 1, episode_rank, &episode);
-    episode_close(&episode);
+        status = world_run("local", 1, rank_main, &r);
+    run_close(&r);
     return status;
 }
 
@@ -355,11 +355,11 @@ static enum status full_disk(struct rank_state *w)
     return right ? OK : fail(OUT_OF_BOUND, "keep_last 1 did not keep exactly the last checkpoint");
 }
 
-static enum status full_disk_rank(struct world *world, void *argument)
+static enum status full_disk_main(struct world *world, void *argument)
 {
-    struct episode *episode = argument;
+    struct checkpoint_run *r = argument;
     struct rank_state state;
-    TRY(rank_create(&episode->run, world, true, &state));
+    TRY(rank_create(&r->run, world, true, &state));
     enum status status = full_disk(&state);
     rank_destroy(&state);
     return status;
@@ -367,13 +367,13 @@ static enum status full_disk_rank(struct world *world, void *argument)
 
 static enum status disk(const char *device)
 {
-    struct episode episode;
+    struct checkpoint_run r;
     struct layout_case layout = layouts[5];
     layout.overrides[3] = "checkpoint.keep_last=1";
     remove_all("saves");
-    TRY(episode_open(device, &layout, 1, 0, &episode));
-    enum status status = world_run("local", layout.size, full_disk_rank, &episode);
-    episode_close(&episode);
+    TRY(run_open(device, &layout, 1, 0, &r));
+    enum status status = world_run("local", layout.size, full_disk_main, &r);
+    run_close(&r);
     return status;
 }
 
@@ -381,11 +381,11 @@ static enum status disk(const char *device)
 
 static enum status save_forever(struct world *world, void *argument)
 {
-    const struct episode *episode = argument;
+    const struct checkpoint_run *r = argument;
     struct rank_state w;
     struct step_result result;
     char *found = NULL;
-    TRY(rank_create(&episode->run, world, true, &w));
+    TRY(rank_create(&r->run, world, true, &w));
     TRY(checkpoint_find("saves", &found));
     if (found != NULL)
         TRY(checkpoint_load(&w, found, true));
@@ -398,11 +398,11 @@ static enum status save_forever(struct world *world, void *argument)
 
 static _Noreturn void child(const char *device)
 {
-    struct episode episode;
+    struct checkpoint_run r;
     struct layout_case layout = layouts[5];
     layout.overrides[3] = "checkpoint.keep_last=1";
-    MUST(episode_open(device, &layout, 0, 0, &episode));
-    MUST(world_run("local", layout.size, save_forever, &episode));
+    MUST(run_open(device, &layout, 0, 0, &r));
+    MUST(world_run("local", layout.size, save_forever, &r));
     _exit(3);
 }
 
@@ -473,7 +473,7 @@ static enum status local(const char *device)
 }
 
 /* A rank that cannot read the folder: existing checkpoints must not be ignored. */
-static enum status unshared(struct rank_state *w)
+static enum status check_unreadable_folder(struct rank_state *w)
 {
     char *found = NULL;
     struct stat info;
@@ -491,20 +491,20 @@ static enum status unshared(struct rank_state *w)
 }
 
 /* Stopped and resumed, as processes: both runs in one world, as a process can have only one. */
-static enum status resumed_rank(struct world *world, void *argument)
+static enum status resumed_main(struct world *world, void *argument)
 {
-    const struct episode *episode = argument;
+    const struct checkpoint_run *r = argument;
     struct rank_state state;
     struct step_result result, again;
-    TRY(rank_create(&episode->run, world, true, &state));
+    TRY(rank_create(&r->run, world, true, &state));
     TRY(rank_step(&state, &result));
     TRY(checkpoint_save(&state));
     TRY(rank_step(&state, &result));
     rank_destroy(&state);
-    TRY(rank_create(&episode->run, world, true, &state));
+    TRY(rank_create(&r->run, world, true, &state));
     TRY(checkpoint_load(&state, "saves", true));
     TRY(rank_step(&state, &again));
-    TRY(unshared(&state));
+    TRY(check_unreadable_folder(&state));
     rank_destroy(&state);
     if (result.loss != again.loss || result.grad_norm != again.grad_norm)
         return fail(OUT_OF_BOUND, "loss %.17g became %.17g", result.loss, again.loss);
@@ -513,22 +513,22 @@ static enum status resumed_rank(struct world *world, void *argument)
 
 static enum status mpi(const char *device, const struct launcher *launcher)
 {
-    struct episode episode;
+    struct checkpoint_run r;
     struct layout_case layout = {launcher->size, 1, {"tp=2", "parallel.sequence_parallel=true"}};
-    TRY(episode_open(device, &layout, 0, launcher->rank, &episode));
-    enum status status = world_run("mpi", layout.size, resumed_rank, &episode);
-    episode_close(&episode);
+    TRY(run_open(device, &layout, 0, launcher->rank, &r));
+    enum status status = world_run("mpi", layout.size, resumed_main, &r);
+    run_close(&r);
     return status;
 }
 
 /* ---- a checkpoint of another format version ---- */
 
-static enum status convert_rank(struct world *world, void *argument)
+static enum status convert_main(struct world *world, void *argument)
 {
-    const struct episode *episode = argument;
+    const struct checkpoint_run *r = argument;
     struct rank_state state;
-    TRY(rank_create(&episode->run, world, true, &state));
-    enum status status = checkpoint_load(&state, episode->from, true);
+    TRY(rank_create(&r->run, world, true, &state));
+    enum status status = checkpoint_load(&state, r->from, true);
     if (status == OK)
         status = checkpoint_save(&state);
     rank_destroy(&state);
@@ -538,18 +538,18 @@ static enum status convert_rank(struct world *world, void *argument)
 static enum status convert_on(const char *folder, const char *save, bool alone)
 {
     struct problems problems = {0};
-    struct episode episode = {.from = folder};
+    struct checkpoint_run r = {.from = folder};
     char recipe[300], save_key[60];
     snprintf(recipe, sizeof recipe, "%s/recipe.yaml", folder);
     snprintf(save_key, sizeof save_key, "checkpoint.save=%s", save);
     const char *overrides[] = {save_key, "cluster.threads_per_rank=1", "tp=1"};
-    enum status status = recipe_load(recipe, overrides, alone ? 3 : 2, 0, &episode.recipe, &problems);
+    enum status status = recipe_load(recipe, overrides, alone ? 3 : 2, 0, &r.recipe, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
     TRY(status);
-    TRY(run_create(episode.recipe, false, &episode.run));
-    status = world_run("local", episode.run.mesh.world, convert_rank, &episode);
-    episode_close(&episode);
+    TRY(run_create(r.recipe, false, &r.run));
+    status = world_run("local", r.run.mesh.world, convert_main, &r);
+    run_close(&r);
     return status;
 }
 

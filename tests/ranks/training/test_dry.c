@@ -12,10 +12,10 @@ enum { MOST_RANKS = 16, MOST_CHUNKS = 4 };
 
 #define FULL       " memory.recompute_granularity=full "
 #define OFFLOAD    " memory.offload_activations=true "
-#define SOME       " memory.recompute_granularity=selective memory.recompute_modules="
+#define SELECTIVE  " memory.recompute_granularity=selective memory.recompute_modules="
 #define OVERLAP    " parallel.sequence_parallel=true parallel.tp_comm_overlap=true "
-#define BF16_TOO   " precision.params_dtype=bf16 "
-#define FP16_TOO   " precision.params_dtype=fp16 "
+#define BF16_ALL   " precision.params_dtype=bf16 "
+#define FP16_ALL   " precision.params_dtype=fp16 "
 #define NO_MASTERS " precision.main_params_dtype=bf16 "
 
 struct layout_case {
@@ -156,7 +156,7 @@ static const struct layout_case cases[] = {
     {TINY_GPT, "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,0,5,0] train.micro_batch_size=1", 1},
     // Low-precision matmuls have copies of their operands.
     {TINY_GPT, "tp=2 parallel.sequence_parallel=true precision.matmul_format=hybrid", 1},
-    {TINY_LLAMA, BF16_TOO "dp=2 precision.matmul_format=e4m3 precision.scaling=delayed", 1},
+    {TINY_LLAMA, BF16_ALL "dp=2 precision.matmul_format=e4m3 precision.scaling=delayed", 1},
     {TINY_LLAMA,
      "tp=4 pp=2 pipeline.layout=[4,1] precision.forward_format=ternary "
      "precision.high_precision_layers=[layers.1,fc2]",
@@ -170,13 +170,13 @@ static const struct layout_case cases[] = {
     {TINY_LLAMA, "pp=2 pipeline.schedule=zb-v" FULL, 1},
     {TINY_GPT, "pp=2 pipeline.schedule=interleaved" FULL "memory.recompute_method=block", 1},
     {TINY_GPT, "pp=2 pipeline.schedule=v-half tp=2" FULL "memory.recompute_method=block", 1},
-    {TINY_GPT, SOME "[core_attn]", 1},
-    {TINY_LLAMA, "pp=2 tp=2" SOME "[norm,activation]", 1},
-    {TINY_LLAMA, "pp=4 pipeline.layout=[1,0,2,2] pipeline.schedule=zb-h2" SOME "[norm,activation,core_attn]",
-     1},
+    {TINY_GPT, SELECTIVE "[core_attn]", 1},
+    {TINY_LLAMA, "pp=2 tp=2" SELECTIVE "[norm,activation]", 1},
+    {TINY_LLAMA,
+     "pp=4 pipeline.layout=[1,0,2,2] pipeline.schedule=zb-h2" SELECTIVE "[norm,activation,core_attn]", 1},
     {TINY_GPT, "pp=4 pipeline.layout=[1,2,0,2]" OFFLOAD, 1},
     {TINY_LLAMA, "pp=2 tp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v" OFFLOAD FULL, 1},
-    {TINY_GPT, "pp=2 pipeline.schedule=interleaved" OFFLOAD SOME "[norm]", 1},
+    {TINY_GPT, "pp=2 pipeline.schedule=interleaved" OFFLOAD SELECTIVE "[norm]", 1},
     {TINY_GPT, "dp=2 parallel.zero_stage=3 memory.offload_optimizer=true" FULL, 1},
     {TINY_GPT,
      "pp=4 dp=2 pipeline.layout=[1,1,1,2] parallel.zero_stage=1 train.micro_batch_size=1 "
@@ -193,36 +193,36 @@ static const struct layout_case cases[] = {
      "pipeline.optimizer_post_validation=true model.tie_word_embeddings=true",
      1},
     // bf16 with fp32 master weights.
-    {TINY_GPT, BF16_TOO "tp=2 pp=2 dp=2 parallel.zero_stage=1 parallel.sequence_parallel=true", 1},
-    {TINY_LLAMA, BF16_TOO "pp=3 pipeline.optimizer_post_validation=true" SOME "[norm,core_attn]", 2},
-    {TINY_LLAMA, BF16_TOO "dp=2 parallel.zero_stage=2 memory.offload_optimizer=true", 1},
+    {TINY_GPT, BF16_ALL "tp=2 pp=2 dp=2 parallel.zero_stage=1 parallel.sequence_parallel=true", 1},
+    {TINY_LLAMA, BF16_ALL "pp=3 pipeline.optimizer_post_validation=true" SELECTIVE "[norm,core_attn]", 2},
+    {TINY_LLAMA, BF16_ALL "dp=2 parallel.zero_stage=2 memory.offload_optimizer=true", 1},
     {TINY_GPT,
-     BF16_TOO "dp=3 pp=2 parallel.zero_stage=3 parallel.overlap_param_gather=true train.global_batch_size=12 "
+     BF16_ALL "dp=3 pp=2 parallel.zero_stage=3 parallel.overlap_param_gather=true train.global_batch_size=12 "
               "pipeline.optimizer_post_validation=true",
      1},
-    {TINY_LLAMA, BF16_TOO "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3" FULL, 1},
-    {TINY_GPT, FP16_TOO "model.vocab_size=3000", 2},
-    {TINY_LLAMA, FP16_TOO "tp=2 pp=2 model.vocab_size=3001", 1},
+    {TINY_LLAMA, BF16_ALL "dp=2 pp=2 pipeline.schedule=zb-v parallel.zero_stage=3" FULL, 1},
+    {TINY_GPT, FP16_ALL "model.vocab_size=3000", 2},
+    {TINY_LLAMA, FP16_ALL "tp=2 pp=2 model.vocab_size=3001", 1},
     {TINY_LLAMA,
-     FP16_TOO "tp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true model.vocab_size=3001", 1},
-    {TINY_GPT, FP16_TOO "pp=3 model.ffn_hidden_size=800", 1},
-    {TINY_GPT, FP16_TOO "pp=2 model.ffn_hidden_size=800 precision.matmul_format=mxfp8", 1},
+     FP16_ALL "tp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true model.vocab_size=3001", 1},
+    {TINY_GPT, FP16_ALL "pp=3 model.ffn_hidden_size=800", 1},
+    {TINY_GPT, FP16_ALL "pp=2 model.ffn_hidden_size=800 precision.matmul_format=mxfp8", 1},
     {TINY_GPT,
-     FP16_TOO "pp=2 model.ffn_hidden_size=800 precision.matmul_format=mxfp8 "
+     FP16_ALL "pp=2 model.ffn_hidden_size=800 precision.matmul_format=mxfp8 "
               "precision.high_precision_layers=[layers.0,layers.-1.mlp.fc1]",
      1},
     {TINY_GPT,
-     FP16_TOO "model.ffn_hidden_size=800 precision.matmul_format=mxfp8 precision.grad_weight_format=none", 1},
+     FP16_ALL "model.ffn_hidden_size=800 precision.matmul_format=mxfp8 precision.grad_weight_format=none", 1},
     {TINY_GPT,
-     FP16_TOO
+     FP16_ALL
      "tp=2 pp=2 parallel.sequence_parallel=true parallel.tp_comm_overlap=true model.ffn_hidden_size=800",
      1},
-    {TINY_GPT, FP16_TOO "tp=2 pp=2 parallel.sequence_parallel=true" FULL, 1},
-    {TINY_LLAMA, FP16_TOO "pp=2 dp=2 parallel.zero_stage=3 pipeline.optimizer_post_validation=true", 2},
+    {TINY_GPT, FP16_ALL "tp=2 pp=2 parallel.sequence_parallel=true" FULL, 1},
+    {TINY_LLAMA, FP16_ALL "pp=2 dp=2 parallel.zero_stage=3 pipeline.optimizer_post_validation=true", 2},
     // Without master weights.
     {TINY_GPT,
-     BF16_TOO NO_MASTERS "tp=2 pp=2 dp=2 parallel.zero_stage=1 pipeline.optimizer_post_validation=true", 1},
-    {TINY_LLAMA, BF16_TOO NO_MASTERS "dp=2 parallel.zero_stage=3 memory.offload_optimizer=true", 1},
+     BF16_ALL NO_MASTERS "tp=2 pp=2 dp=2 parallel.zero_stage=1 pipeline.optimizer_post_validation=true", 1},
+    {TINY_LLAMA, BF16_ALL NO_MASTERS "dp=2 parallel.zero_stage=3 memory.offload_optimizer=true", 1},
 };
 
 int main(void)

@@ -153,7 +153,7 @@ static enum status train(const struct tiny *tiny, const char *layout, struct wat
     return status;
 }
 
-static int complain(const char *layout, const char *what)
+static int report_failure(const char *layout, const char *what)
 {
     printf("FAILED %s: %s\n", layout, what);
     return 1;
@@ -165,7 +165,7 @@ static int observe(const struct tiny *tiny, const char *layout, bool waits, stru
     struct watch watch = {.waits = waits};
     int failures = 0;
     if (train(tiny, layout, &watch, out) != OK)
-        return complain(layout, fail_text());
+        return report_failure(layout, fail_text());
     for (int r = 0; r < RANKS; r++)
         failures += watch.failures[r];
     return failures;
@@ -175,7 +175,7 @@ static int observe(const struct tiny *tiny, const char *layout, bool waits, stru
 static int same_bits(const char *layout, const struct trace *reference, const struct trace *trace)
 {
     struct text why = {0};
-    int failures = trace_differs(reference, trace, &why) ? complain(layout, text_chars(&why)) : 0;
+    int failures = trace_differs(reference, trace, &why) ? report_failure(layout, text_chars(&why)) : 0;
     text_free(&why);
     return failures;
 }
@@ -193,7 +193,7 @@ static int rejects_a_small_gpu(const struct tiny *tiny)
     unsetenv("EMULATOR_FAIL");
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
         if (status != NO_DEVICE_MEMORY || strstr(fail_text(), expected[i]) == NULL)
-            failures += complain(expected[i], fail_text());
+            failures += report_failure(expected[i], fail_text());
     return failures;
 }
 
@@ -211,7 +211,7 @@ int main(void)
         failures += same_bits(one[i + 1], &stays, &leaves);
     }
     if (observe(&tiny, one[0], true, &ignored) == 0)
-        failures += complain(one[0], "a host that waits in every step is not detected");
+        failures += report_failure(one[0], "a host that waits in every step is not detected");
     failures += observe(&tiny,
                         "tp=2 dp=2 pp=2 cluster.transport=nccl parallel.zero_stage=1 "
                         "precision.params_dtype=bf16",

@@ -105,7 +105,7 @@ static enum status train(const struct tiny *tiny, const struct graph_case *c, co
     return status;
 }
 
-static int complain(const char *layout, const char *what)
+static int report_failure(const char *layout, const char *what)
 {
     printf("FAILED %s: %s\n", layout, what);
     return 1;
@@ -121,7 +121,7 @@ static int check_counts(const struct graph_case *c, const struct watch *off, con
     bool bad = off->graphs != 0 || on->graphs != c->graphs ||
                (!c->often && on->launches > off->launches / LESS) ||
                (fp16 && (on->skipped == 0 || on->skipped == STEPS));
-    return bad ? complain(c->layout, text) : 0;
+    return bad ? report_failure(c->layout, text) : 0;
 }
 
 static int compare(const struct tiny *tiny, const struct graph_case *c)
@@ -131,9 +131,9 @@ static int compare(const struct tiny *tiny, const struct graph_case *c)
     struct text why = {0};
     int failures = 0;
     if (train(tiny, c, "", &none, &off) != OK || train(tiny, c, GRAPHS, &watch, &on) != OK)
-        return complain(c->layout, fail_text());
+        return report_failure(c->layout, fail_text());
     if (trace_differs(&off, &on, &why))
-        failures += complain(c->layout, text_chars(&why));
+        failures += report_failure(c->layout, text_chars(&why));
     if (strstr(c->layout, "post_validation") == NULL)
         failures += check_counts(c, &none, &watch);
     text_free(&why);
@@ -151,7 +151,7 @@ static int check_failure(const struct tiny *tiny, const char *failing, int fault
         train(tiny, &(struct graph_case){.layout = "pipeline.schedule=gpipe"}, GRAPHS, &watch, &ignored);
     unsetenv("EMULATOR_FAIL");
     bool reported = status != OK && strstr(fail_text(), first) != NULL && strstr(fail_text(), last) != NULL;
-    return reported ? 0 : complain(first, status != OK ? fail_text() : "no error was reported");
+    return reported ? 0 : report_failure(first, status != OK ? fail_text() : "no error was reported");
 }
 
 int main(void)

@@ -415,10 +415,10 @@ static void check_resumed(struct test *test, const struct layout_group *group, c
     snprintf(first, sizeof first, "%s %s", before, save);
     snprintf(second, sizeof second, "%s %s", after, save);
     struct trace_options stop = {.transport = "local", .stop_after = TINY_STEPS / 4},
-                         go_on = {.transport = "local", .resume = true};
+                         resume = {.transport = "local", .resume = true};
     enum status status = run(&test->tiny, group, first, &stop, &trace);
     if (status == OK)
-        status = run(&test->tiny, group, second, &go_on, &trace);
+        status = run(&test->tiny, group, second, &resume, &trace);
     record(test, group, second, status, reference, &trace);
 }
 
@@ -573,7 +573,7 @@ static void check_processes(struct test *test, const char *mpirun, const char *p
 }
 
 /* Under ThreadSanitizer groups that differ from another only in types and sizes add nothing. */
-static bool is_taken(const struct layout_group *group)
+static bool is_selected(const struct layout_group *group)
 {
     bool other_values = group->layouts == narrow || group->layouts == narrow_zero_2_and_3 ||
                         group->layouts == narrow_single || group->layouts == thirds;
@@ -589,7 +589,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         check_processes(&test, argv[1], argv[0]);
     for (size_t g = 0; argc == 1 && g < GROUPS; g++)
-        if (is_taken(&groups[g]))
+        if (is_selected(&groups[g]))
             check_group(&test, &groups[g]);
     tiny_destroy(&test.tiny);
     printf("%d runs, %d failures\n", test.runs, test.failures);

@@ -172,7 +172,7 @@ static void check_schedules(struct test *test, const struct subject *subject, co
 }
 
 /* Each schedule with each clipping mode, with one of the models. */
-static bool takes_schedules(const struct subject *subject, const struct clipping *clipping)
+static bool runs_all_schedules(const struct subject *subject, const struct clipping *clipping)
 {
     return clipping->schedules && ((subject - subjects) + (clipping - clippings)) % 2 == 0;
 }
@@ -184,7 +184,7 @@ static void check_subject(struct test *test, const struct subject *subject, cons
     record(test, subject->name, clipping->common, status == OK, fail_text());
     for (int i = 0; status == OK && subject->layouts[i] != NULL; i++)
         check(test, subject, clipping, subject->layouts[i], true, &reference);
-    if (status != OK || !takes_schedules(subject, clipping))
+    if (status != OK || !runs_all_schedules(subject, clipping))
         return;
     int count = subject->pipelines[1] != NULL ? 2 : 1;
     for (int i = UNDER_SANITIZER ? count - 1 : 0; i < count; i++)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The predicted step (trainer/plan/predict/): where messages are free, it is the schedule simulator's, which
- * knows nothing of tapes; on one rank it is the sum of its ops; the parts of a rank's time add up to the step
- * on every layout, and
- * so do those of the critical path; and no step gets longer on a faster cluster. */
+/* The predicted step (trainer/plan/predict/): where messages are free, it equals that of the schedule
+ * simulator, which does not use tapes; on one rank it is the sum of its ops; on every layout the parts of a
+ * rank's time, and those of the critical path, add up to the step; and no step gets longer on a faster
+ * cluster. */
 #include "schedules/simulate.h"
 #include "tests/support/tiny.h"
 #include "tests/unit/plan/ideal_profile.h"

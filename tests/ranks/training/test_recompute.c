@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FULL    " memory.recompute_granularity=full "
-#define UNIFORM FULL "memory.recompute_num_layers="
-#define BLOCK   FULL "memory.recompute_method=block memory.recompute_num_layers="
-#define PARTS   " memory.recompute_granularity=selective "
-#define SOME    PARTS "memory.recompute_modules="
-#define STRICT  " cluster.device=strict "
-#define OFFLOAD " memory.offload_activations=true "
-#define MOMENTS " memory.offload_optimizer=true "
+#define FULL              " memory.recompute_granularity=full "
+#define UNIFORM           FULL "memory.recompute_num_layers="
+#define BLOCK             FULL "memory.recompute_method=block memory.recompute_num_layers="
+#define SELECTIVE         " memory.recompute_granularity=selective "
+#define SELECTIVE_MODULES SELECTIVE "memory.recompute_modules="
+#define STRICT            " cluster.device=strict "
+#define OFFLOAD           " memory.offload_activations=true "
+#define MOMENTS           " memory.offload_optimizer=true "
 
 /* Layouts bit-identical to the first, which keeps all activations. */
 struct layout_group {
@@ -29,12 +29,12 @@ static const struct layout_group groups[] = {
     {"gpt, dropout, documents",
      TINY_GPT,
      TINY_DROPOUT TINY_DOCUMENTS,
-     {"", FULL, UNIFORM "2" STRICT, BLOCK "3" STRICT, SOME "[norm,activation,core_attn]" STRICT, PARTS STRICT,
-      "pp=2 pipeline.layout=[4,1]" UNIFORM "3", "pp=2 pipeline.schedule=interleaved" BLOCK "1" STRICT,
-      "pp=2 pipeline.schedule=zb-v" UNIFORM "2" STRICT,
+     {"", FULL, UNIFORM "2" STRICT, BLOCK "3" STRICT, SELECTIVE_MODULES "[norm,activation,core_attn]" STRICT,
+      SELECTIVE STRICT, "pp=2 pipeline.layout=[4,1]" UNIFORM "3",
+      "pp=2 pipeline.schedule=interleaved" BLOCK "1" STRICT, "pp=2 pipeline.schedule=zb-v" UNIFORM "2" STRICT,
       "pp=4 pipeline.schedule=zb-h1 pipeline.layout=[0,2,1,2]" UNIFORM "2" STRICT,
-      "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1" SOME "[norm,activation]" STRICT,
-      "pp=2 pipeline.schedule=v-min" SOME "[norm,core_attn]" STRICT,
+      "pp=4 pipeline.layout=[2,0,3,0] pipeline.schedule=zb-h1" SELECTIVE_MODULES "[norm,activation]" STRICT,
+      "pp=2 pipeline.schedule=v-min" SELECTIVE_MODULES "[norm,core_attn]" STRICT,
       "pp=2 pipeline.schedule=dualpipev" BLOCK "1" STRICT, "pp=4 pipeline.layout=[2,0,3,0]" FULL STRICT,
       // Offload and reload.
       "pp=4 pipeline.layout=[1,1,1,2]" OFFLOAD, "pp=4 pipeline.layout=[2,0,3,0]" OFFLOAD STRICT,
@@ -42,15 +42,16 @@ static const struct layout_group groups[] = {
       "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,2,0,3]" OFFLOAD STRICT,
       "pp=2 pipeline.schedule=interleaved" OFFLOAD STRICT, "pp=2 pipeline.schedule=zb-v" OFFLOAD STRICT,
       "pp=4 pipeline.schedule=zb-h2 pipeline.layout=[1,1,1,2]" OFFLOAD STRICT FULL,
-      "pp=2 pipeline.schedule=dualpipev" OFFLOAD STRICT SOME "[norm]",
+      "pp=2 pipeline.schedule=dualpipev" OFFLOAD STRICT SELECTIVE_MODULES "[norm]",
       "pp=2 pipeline.schedule=looped-bfs pipeline.virtual_stages=2" OFFLOAD STRICT,
       "pp=4 pipeline.layout=[1,1,1,2] pipeline.optimizer_post_validation=true" OFFLOAD STRICT}},
     {"llama, tp 2, sequence parallel",
      TINY_LLAMA,
      "tp=2 parallel.sequence_parallel=true" TINY_DROPOUT,
-     {"", UNIFORM "5", UNIFORM "2" STRICT, SOME "[layernorm,activation]" STRICT,
+     {"", UNIFORM "5", UNIFORM "2" STRICT, SELECTIVE_MODULES "[layernorm,activation]" STRICT,
       "pp=2 pipeline.schedule=interleaved pipeline.layout=[2,1,0,2]" UNIFORM "2" STRICT,
-      "pp=2 pipeline.schedule=zb-v" BLOCK "1", "pp=2 pipeline.schedule=zb-v" SOME "[activation]" STRICT,
+      "pp=2 pipeline.schedule=zb-v" BLOCK "1",
+      "pp=2 pipeline.schedule=zb-v" SELECTIVE_MODULES "[activation]" STRICT,
       "pp=4 pipeline.layout=[1,1,1,2]" FULL,
       "pp=4 pipeline.layout=[1,1,1,2] pipeline.schedule=zb-h2" FULL STRICT,
       "pp=4 pipeline.layout=[1,1,1,2]" OFFLOAD STRICT,
@@ -59,8 +60,8 @@ static const struct layout_group groups[] = {
     {"gpt, tp 2, dp 2",
      TINY_GPT,
      "tp=2 dp=2",
-     {"", FULL, PARTS, MOMENTS STRICT, MOMENTS "parallel.zero_stage=1", "pp=2" BLOCK "2" STRICT,
-      "pp=2 pipeline.schedule=zb-v" SOME "[norm]" STRICT}},
+     {"", FULL, SELECTIVE, MOMENTS STRICT, MOMENTS "parallel.zero_stage=1", "pp=2" BLOCK "2" STRICT,
+      "pp=2 pipeline.schedule=zb-v" SELECTIVE_MODULES "[norm]" STRICT}},
     {"gpt, dp 2, ZeRO 3, dropout",
      TINY_GPT,
      "dp=2 parallel.zero_stage=3 train.micro_batch_size=1" TINY_DROPOUT,
@@ -69,7 +70,8 @@ static const struct layout_group groups[] = {
     {"llama, dualpipe, documents",
      TINY_LLAMA,
      "pp=2 pipeline.schedule=dualpipe" TINY_LLAMA_BYTES TINY_DOCUMENTS,
-     {"", UNIFORM "2" STRICT, SOME "[core_attn,activation]" STRICT, OFFLOAD STRICT, FULL OFFLOAD}},
+     {"", UNIFORM "2" STRICT, SELECTIVE_MODULES "[core_attn,activation]" STRICT, OFFLOAD STRICT,
+      FULL OFFLOAD}},
 };
 
 struct test {
@@ -112,10 +114,10 @@ static void check_resumed(struct test *test, const struct layout_group *group, c
     struct text layout = {0}, why = {0};
     text_add(&layout, "%s checkpoint.save=%s/save", MOMENTS STRICT, test->tiny.folder);
     struct trace_options stop = {.transport = "local", .stop_after = 1},
-                         go_on = {.transport = "local", .resume = true};
+                         resume = {.transport = "local", .resume = true};
     test->runs++;
     if (run_short(test, group, text_chars(&layout), stop, &trace) != OK ||
-        run_short(test, group, text_chars(&layout), go_on, &trace) != OK)
+        run_short(test, group, text_chars(&layout), resume, &trace) != OK)
         text_add(&why, "%s", fail_text());
     else
         trace_differs(reference, &trace, &why);

@@ -21,12 +21,12 @@ enum { MOST_RANKS = 16, RANDOM_RECIPES = 60 };
 
 #define FULL       " memory.recompute_granularity=full "
 #define OFFLOAD    " memory.offload_activations=true "
-#define SOME       " memory.recompute_granularity=selective memory.recompute_modules="
+#define SELECTIVE  " memory.recompute_granularity=selective memory.recompute_modules="
 #define SEQUENCE   " parallel.sequence_parallel=true "
 #define OVERLAP    SEQUENCE "parallel.tp_comm_overlap=true "
 #define VALIDATION " pipeline.optimizer_post_validation=true "
-#define BF16_TOO   " precision.params_dtype=bf16 "
-#define FP16_TOO   " precision.params_dtype=fp16 precision.initial_loss_scale=16 "
+#define BF16_ALL   " precision.params_dtype=bf16 "
+#define FP16_ALL   " precision.params_dtype=fp16 precision.initial_loss_scale=16 "
 
 struct layout_case {
     enum tiny_family family;
@@ -79,7 +79,7 @@ static bool fault_hits(enum fault fault, const struct observation *seen)
     return false;
 }
 
-static void tap_see(void *context, const struct observation *seen)
+static void tap_observe(void *context, const struct observation *seen)
 {
     struct tap *tap = context;
     if (!tap->on)
@@ -122,7 +122,7 @@ static enum status observe(void *context, struct rank_state *state)
 {
     struct job *job = context;
     return device_observe(state->device,
-                          (struct observer){.see = tap_see, .context = &job->tap[state->world->rank]});
+                          (struct observer){.see = tap_observe, .context = &job->tap[state->world->rank]});
 }
 
 /* Records the first step of a rank. What is recorded is compared later: ranks whose peer has failed, and that
@@ -136,7 +136,7 @@ static enum status rank_main(struct world *world, void *argument)
     struct step_result result;
     TRY(tape_recorder_create(world->rank, &recorder));
     tap->recorder = tape_recorder_observer(recorder);
-    TRY(world_observe(world, (struct observer){.see = tap_see, .context = tap}));
+    TRY(world_observe(world, (struct observer){.see = tap_observe, .context = tap}));
     TRY(rank_create(&job->run, world, true, &state));
     tape_recorder_record(recorder, true);
     tap->on = true;
@@ -238,7 +238,8 @@ static const struct layout_case cases[] = {
     {TINY_GPT, "tp=3 model.make_vocab_size_divisible_by=4 pp=2 pipeline.schedule=interleaved"},
     {TINY_LLAMA, "pp=4 pipeline.layout=[2,0,3,0] train.micro_batch_size=1"},
     {TINY_GPT, "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,0,5,0] train.micro_batch_size=1"},
-    {TINY_LLAMA, "pp=4 pipeline.layout=[1,0,2,2] pipeline.schedule=zb-h2" SOME "[norm,activation,core_attn]"},
+    {TINY_LLAMA,
+     "pp=4 pipeline.layout=[1,0,2,2] pipeline.schedule=zb-h2" SELECTIVE "[norm,activation,core_attn]"},
     {TINY_GPT, "pp=4 pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1"},
     {TINY_LLAMA, "pp=2 pipeline.schedule=dualpipev pipeline.layout=[0,2,1,2]"},
     {TINY_GPT, "pp=2 pipeline.schedule=v-half tp=2" FULL "memory.recompute_method=block"},
@@ -247,7 +248,7 @@ static const struct layout_case cases[] = {
     {TINY_GPT, "pp=2 pipeline.schedule=interleaved" FULL "memory.recompute_method=block"},
     {TINY_GPT, "pp=2 pipeline.schedule=zb-h1" FULL "memory.recompute_num_layers=2"},
     {TINY_LLAMA, "tp=2" SEQUENCE FULL "memory.recompute_num_layers=3"},
-    {TINY_LLAMA, "pp=2 tp=2" SOME "[norm,activation]"},
+    {TINY_LLAMA, "pp=2 tp=2" SELECTIVE "[norm,activation]"},
     {TINY_GPT, "pp=4 pipeline.layout=[1,2,0,2]" OFFLOAD},
     {TINY_LLAMA, "pp=2 tp=2 pipeline.schedule=zb-v" SEQUENCE OFFLOAD FULL},
     {TINY_GPT, "dp=4 train.micro_batch_size=1"},
@@ -265,15 +266,15 @@ static const struct layout_case cases[] = {
     {TINY_GPT, "tp=2 pp=3" VALIDATION},
     {TINY_LLAMA, "dp=2 pp=2 parallel.zero_stage=3 parallel.overlap_grad_reduce=false "
                  "model.tie_word_embeddings=true" VALIDATION},
-    {TINY_GPT, BF16_TOO "tp=2 pp=2 dp=2 parallel.zero_stage=1" SEQUENCE},
-    {TINY_LLAMA, BF16_TOO "pp=3" VALIDATION SOME "[norm,core_attn]"},
-    {TINY_LLAMA, BF16_TOO "dp=2 parallel.zero_stage=3 precision.main_params_dtype=bf16"},
-    {TINY_LLAMA, FP16_TOO "tp=2 pp=2 model.vocab_size=3001"},
-    {TINY_GPT, FP16_TOO "pp=2 dp=2 parallel.zero_stage=2"},
+    {TINY_GPT, BF16_ALL "tp=2 pp=2 dp=2 parallel.zero_stage=1" SEQUENCE},
+    {TINY_LLAMA, BF16_ALL "pp=3" VALIDATION SELECTIVE "[norm,core_attn]"},
+    {TINY_LLAMA, BF16_ALL "dp=2 parallel.zero_stage=3 precision.main_params_dtype=bf16"},
+    {TINY_LLAMA, FP16_ALL "tp=2 pp=2 model.vocab_size=3001"},
+    {TINY_GPT, FP16_ALL "pp=2 dp=2 parallel.zero_stage=2"},
     {TINY_GPT, "tp=2 precision.matmul_format=hybrid" SEQUENCE},
     // Collectives and unequal numbers of sends in one group.
-    {TINY_GPT, BF16_TOO "tp=2 dp=2 precision.matmul_format=e4m3" OVERLAP},
-    {TINY_LLAMA, BF16_TOO "dp=2 precision.matmul_format=e4m3 precision.scaling=delayed"},
+    {TINY_GPT, BF16_ALL "tp=2 dp=2 precision.matmul_format=e4m3" OVERLAP},
+    {TINY_LLAMA, BF16_ALL "dp=2 precision.matmul_format=e4m3 precision.scaling=delayed"},
     {TINY_LLAMA, "tp=4 pp=2 pipeline.layout=[4,1] precision.forward_format=ternary "
                  "precision.high_precision_layers=[layers.1,fc2]"},
 };

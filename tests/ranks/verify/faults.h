@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Faults that test_faults.c injects into a layout's run: hooks of worker.h, called on every rank, each
+/* Faults that test_faults.c injects into a layout's run: hooks of rank_state.h, called on every rank, each
  * modifying its own rank's state only. Those of tables, gradients and the optimizer are in test_faults.c
  * itself. */
 #pragma once
@@ -15,21 +15,21 @@ enum status dropout_by_slot(void *context, struct rank_state *w, int64_t step);
 enum status mean_of_means(void *context, struct rank_state *w, int64_t step);
 enum status data_swapped(void *context, struct rank_state *w, int64_t step);
 enum status order_swapped(void *context, struct rank_state *w, int64_t step);
-enum status microbatch_lost(void *context, struct rank_state *w, int64_t step);
+enum status microbatch_used_twice(void *context, struct rank_state *w, int64_t step);
 enum status labels_of_another(void *context, struct rank_state *w, int64_t step);
 enum status labels_shifted(void *context, struct rank_state *w, int64_t step);
-enum status documents_forgotten(void *context, struct rank_state *w, int64_t step);
+enum status documents_ignored(void *context, struct rank_state *w, int64_t step);
 enum status positions_not_reset(void *context, struct rank_state *w, int64_t step);
-enum status mask_forgotten(void *context, struct rank_state *w, int64_t step);
+enum status mask_ignored(void *context, struct rank_state *w, int64_t step);
 enum status data_of_first(void *context, struct rank_state *w, int64_t step);
 
 /* faults_layers.c */
-enum status numbered_from_zero(void *context, struct rank_state *w);
-enum status numbered_again(void *context, struct rank_state *w, int64_t step);
-enum status bias_grows(void *context, struct rank_state *w, int64_t step);
-enum status bias_shrinks(void *context, struct rank_state *w, int64_t step);
-enum status row_sum_lost(void *context, struct rank_state *w);
-enum status row_sum_found(void *context, struct rank_state *w, int64_t step);
+enum status ranks_numbered_from_zero(void *context, struct rank_state *w);
+enum status restore_rank_numbers(void *context, struct rank_state *w, int64_t step);
+enum status bias_added_before_sum(void *context, struct rank_state *w, int64_t step);
+enum status bias_restored(void *context, struct rank_state *w, int64_t step);
+enum status skip_all_reduce(void *context, struct rank_state *w);
+enum status restore_all_reduce(void *context, struct rank_state *w, int64_t step);
 enum status slots_overlap(void *context, struct rank_state *w);
 enum status rate_of_another_step(void *context, struct rank_state *w);
 enum status rate_of_this_step(void *context, struct rank_state *w, int64_t step,

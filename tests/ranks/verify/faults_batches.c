@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-// A hook has the signature of worker.h, whether or not a fault uses the step.
+// A hook has the signature of rank_state.h, whether or not a fault uses the step.
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 static int64_t tokens_of(const struct rank_state *w)
@@ -78,7 +78,7 @@ enum status order_swapped(void *context, struct rank_state *w, int64_t step)
 }
 
 /* One microbatch is used twice, its neighbor never. */
-enum status microbatch_lost(void *context, struct rank_state *w, int64_t step)
+enum status microbatch_used_twice(void *context, struct rank_state *w, int64_t step)
 {
     if (w->groups->coord.dp == 0)
         return OK;
@@ -110,7 +110,7 @@ enum status labels_shifted(void *context, struct rank_state *w, int64_t step)
     return OK;
 }
 
-enum status documents_forgotten(void *context, struct rank_state *w, int64_t step)
+enum status documents_ignored(void *context, struct rank_state *w, int64_t step)
 {
     for (int j = 0; j < w->batches.count; j++)
         w->batches.list[j].document = NULL;
@@ -126,7 +126,7 @@ enum status positions_not_reset(void *context, struct rank_state *w, int64_t ste
     return OK;
 }
 
-enum status mask_forgotten(void *context, struct rank_state *w, int64_t step)
+enum status mask_ignored(void *context, struct rank_state *w, int64_t step)
 {
     if (w->groups->coord.dp == 0)
         return OK;

@@ -7,17 +7,17 @@
 
 #include <stdlib.h>
 
-// A hook has the signature of worker.h, whether or not a fault uses the step.
+// A hook has the signature of rank_state.h, whether or not a fault uses the step.
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* Every tp rank uses tp rank 0: tokens and heads are numbered from zero on each. */
-enum status numbered_from_zero(void *context, struct rank_state *w)
+enum status ranks_numbered_from_zero(void *context, struct rank_state *w)
 {
     w->groups->tp->rank = 0;
     return OK;
 }
 
-enum status numbered_again(void *context, struct rank_state *w, int64_t step)
+enum status restore_rank_numbers(void *context, struct rank_state *w, int64_t step)
 {
     w->groups->tp->rank = w->groups->coord.tp;
     return OK;
@@ -26,13 +26,13 @@ enum status numbered_again(void *context, struct rank_state *w, int64_t step)
 /* The bias of a row-parallel layer, added before the reduction: tp times. */
 static const char row_bias[] = "layers.1.mlp.fc2.bias";
 
-enum status bias_grows(void *context, struct rank_state *w, int64_t step)
+enum status bias_added_before_sum(void *context, struct rank_state *w, int64_t step)
 {
     struct held *held = held_named(w, row_bias);
     return held != NULL ? scale(w, held->weight, 2.0F) : OK;
 }
 
-enum status bias_shrinks(void *context, struct rank_state *w, int64_t step)
+enum status bias_restored(void *context, struct rank_state *w, int64_t step)
 {
     struct held *held = held_named(w, row_bias);
     return held != NULL ? scale(w, held->weight, 0.5F) : OK;
@@ -50,30 +50,30 @@ struct skipping_ops {
 /* The first all-reduce is the embedding's, the second the first attention's. */
 enum { SKIPPED_CALL = 2 };
 
-static enum status all_reduce_but_one(struct comm *comm, struct stream *stream, struct tensor data,
-                                      enum reduction how)
+static enum status all_reduce_skipping_one(struct comm *comm, struct stream *stream, struct tensor data,
+                                           enum reduction how)
 {
-    struct skipping_ops *silent = (struct skipping_ops *)(uintptr_t)comm->ops;
-    return ++silent->calls == SKIPPED_CALL ? OK : silent->inner->all_reduce(comm, stream, data, how);
+    struct skipping_ops *skipping = (struct skipping_ops *)(uintptr_t)comm->ops;
+    return ++skipping->calls == SKIPPED_CALL ? OK : skipping->inner->all_reduce(comm, stream, data, how);
 }
 
-enum status row_sum_lost(void *context, struct rank_state *w)
+enum status skip_all_reduce(void *context, struct rank_state *w)
 {
-    struct skipping_ops *silent = malloc(sizeof *silent);
-    CHECK(silent != NULL);
+    struct skipping_ops *skipping = malloc(sizeof *skipping);
+    CHECK(skipping != NULL);
     struct comm *comm = w->groups->tp->comm;
-    *silent = (struct skipping_ops){.ops = *comm->ops, .inner = comm->ops};
-    silent->ops.all_reduce = all_reduce_but_one;
-    comm->ops = &silent->ops;
+    *skipping = (struct skipping_ops){.ops = *comm->ops, .inner = comm->ops};
+    skipping->ops.all_reduce = all_reduce_skipping_one;
+    comm->ops = &skipping->ops;
     return OK;
 }
 
-enum status row_sum_found(void *context, struct rank_state *w, int64_t step)
+enum status restore_all_reduce(void *context, struct rank_state *w, int64_t step)
 {
     struct comm *comm = w->groups->tp->comm;
-    struct skipping_ops *silent = (struct skipping_ops *)(uintptr_t)comm->ops;
-    comm->ops = silent->inner;
-    free(silent);
+    struct skipping_ops *skipping = (struct skipping_ops *)(uintptr_t)comm->ops;
+    comm->ops = skipping->inner;
+    free(skipping);
     return OK;
 }
 
@@ -99,7 +99,7 @@ struct late_run {
     const struct run *original;
 };
 
-/* The second stage warms up one step longer than the recipe says. */
+/* The warm-up of the second stage is one step longer than that of the recipe. */
 enum status rate_of_another_step(void *context, struct rank_state *w)
 {
     if (mesh_coord(&w->mesh, MESH_DENSE, w->world->rank).pp != 1)

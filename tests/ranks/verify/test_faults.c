@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Faults known from real trainers, injected one by one into a layout's run, must be detected by verify, in
  * the quantity they affect first; without the fault the same layout must pass. The trainer has no code for
- * this: a fault modifies the tables and the memory of a rank from the hooks of worker.h.
+ * this: a fault modifies the tables and the memory of a rank from the hooks of rank_state.h.
  *
  * Pitfall: a fault in memory that ranks share would affect other ranks too. Hooks run on
  * every rank at once and modify their own rank state only. The device is the cpu: its streams are
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A hook has the signature of worker.h, whether or not a fault uses the step.
+// A hook has the signature of rank_state.h, whether or not a fault uses the step.
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* ---- access to a rank's state ---- */
@@ -54,19 +54,19 @@ static enum status norm_not_reduced(void *context, struct rank_state *w)
     return OK;
 }
 
-static enum status reduced_though_whole(void *context, struct rank_state *w)
+static enum status replicated_gradient_summed(void *context, struct rank_state *w)
 {
     row_named(w, "layers.0.norm2.bias")->partial = PARTIAL_TP;
     return OK;
 }
 
-static enum status kv_not_added(void *context, struct rank_state *w)
+static enum status replicated_kv_not_summed(void *context, struct rank_state *w)
 {
     row_named(w, "layers.0.attention.k.weight")->partial = PARTIAL_NONE;
     return OK;
 }
 
-static enum status norm_decays(void *context, struct rank_state *w)
+static enum status weight_decay_on_norm(void *context, struct rank_state *w)
 {
     row_named(w, "norm.weight")->decay = true;
     return OK;
@@ -114,7 +114,7 @@ static enum status local_index(void *context, struct rank_state *w)
 }
 
 /* The copy of a tied weight is initialized under its own name. */
-static enum status copy_drawn_apart(void *context, struct rank_state *w)
+static enum status tied_copy_drawn_separately(void *context, struct rank_state *w)
 {
     struct held *held = held_named(w, "head.weight");
     return held == NULL ? OK : draw_again(w, "head.weight", "head.weight", held->slice.begin[0]);
@@ -122,18 +122,18 @@ static enum status copy_drawn_apart(void *context, struct rank_state *w)
 
 /* ---- gradients ---- */
 
-static enum status tie_twice(void *context, struct rank_state *w, int64_t step)
+static enum status tied_gradient_twice(void *context, struct rank_state *w, int64_t step)
 {
     return scale_gradient(w, "head.weight", 2.0F);
 }
 
-static enum status tie_never(void *context, struct rank_state *w, int64_t step)
+static enum status tied_gradient_not_added(void *context, struct rank_state *w, int64_t step)
 {
     return scale_gradient(w, "head.weight", 0.0F);
 }
 
 /* By one part in ten thousand. */
-static enum status a_little_larger(void *context, struct rank_state *w, int64_t step)
+static enum status gradient_scaled_up(void *context, struct rank_state *w, int64_t step)
 {
     return scale_gradient(w, "layers.3.mlp.fc1.weight", 1.0001F);
 }
@@ -155,19 +155,19 @@ static enum status replica_drifts(void *context, struct rank_state *w, int64_t s
     return OK;
 }
 
-static enum status data_alone(void *context, struct rank_state *w)
+static enum status data_parallel_off(void *context, struct rank_state *w)
 {
     w->groups->data->size = 1;
     return OK;
 }
 
-static enum status data_together(void *context, struct rank_state *w, int64_t step)
+static enum status data_parallel_restored(void *context, struct rank_state *w, int64_t step)
 {
     w->groups->data->size = w->mesh.degrees.dp;
     return OK;
 }
 
-static enum status data_twice(void *context, struct rank_state *w, int64_t step)
+static enum status data_parallel_twice(void *context, struct rank_state *w, int64_t step)
 {
     return group_all_reduce(w->groups->data, w->compute, w->weights.flat_gradient, REDUCE_SUM);
 }
@@ -175,7 +175,7 @@ static enum status data_twice(void *context, struct rank_state *w, int64_t step)
 /* One data rank accumulates one gradient in another buffer, and adds zeros to the data-parallel sum. */
 static const char lost_bucket[] = "layers.2.mlp.fc2.weight";
 
-static enum status bucket_elsewhere(void *context, struct rank_state *w)
+static enum status separate_bucket(void *context, struct rank_state *w)
 {
     struct held *held = held_named(w, lost_bucket);
     if (held == NULL || w->groups->coord.dp == 0)
@@ -184,7 +184,7 @@ static enum status bucket_elsewhere(void *context, struct rank_state *w)
     return held->gradient.data != NULL ? OK : fail(NO_MEMORY, "no memory for a lost gradient");
 }
 
-static enum status bucket_lost(void *context, struct rank_state *w, int64_t step)
+static enum status lose_bucket(void *context, struct rank_state *w, int64_t step)
 {
     struct held *held = held_named(w, lost_bucket);
     if (held == NULL || w->groups->coord.dp == 0)
@@ -205,27 +205,27 @@ static enum status set_primary(struct rank_state *w, const char *name, int tp, b
     return OK;
 }
 
-static enum status norm_reports_twice(void *context, struct rank_state *w, int64_t step)
+static enum status replica_twice_in_norm(void *context, struct rank_state *w, int64_t step)
 {
     return set_primary(w, "layers.3.norm2.weight", 1, true);
 }
 
-static enum status norm_reports_once(void *context, struct rank_state *w, int64_t step)
+static enum status restore_replica_in_norm(void *context, struct rank_state *w, int64_t step)
 {
     return set_primary(w, "layers.3.norm2.weight", 1, false);
 }
 
-static enum status share_is_silent(void *context, struct rank_state *w, int64_t step)
+static enum status shard_missing_in_norm(void *context, struct rank_state *w, int64_t step)
 {
     return set_primary(w, "layers.0.mlp.fc1.weight", 1, false);
 }
 
-static enum status share_reports_twice(void *context, struct rank_state *w, int64_t step)
+static enum status restore_shard_in_norm(void *context, struct rank_state *w, int64_t step)
 {
     return set_primary(w, "layers.0.mlp.fc1.weight", 1, true);
 }
 
-static enum status v_forgotten(void *context, struct rank_state *w, int64_t step)
+static enum status v_reset(void *context, struct rank_state *w, int64_t step)
 {
     struct owned *owned = weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
     return owned != NULL ? scale(w, owned->v, 0.0F) : OK;
@@ -233,31 +233,31 @@ static enum status v_forgotten(void *context, struct rank_state *w, int64_t step
 
 /* ---- stage replicas: the two ranks that hold a stage in DualPipe ---- */
 
-static enum status replicas_alone(void *context, struct rank_state *w)
+static enum status replica_sum_off(void *context, struct rank_state *w)
 {
     w->groups->stage_replicas->size = 1;
     return OK;
 }
 
-static enum status replicas_together(void *context, struct rank_state *w, int64_t step)
+static enum status replica_sum_restored(void *context, struct rank_state *w, int64_t step)
 {
     w->groups->stage_replicas->size = 2;
     return OK;
 }
 
-static enum status replicas_twice(void *context, struct rank_state *w, int64_t step)
+static enum status replica_sum_twice(void *context, struct rank_state *w, int64_t step)
 {
     return group_all_reduce(w->groups->stage_replicas, w->compute, w->weights.flat_gradient, REDUCE_SUM);
 }
 
 /* Both replicas add their squares to the global norm. */
-static enum status replicas_report(void *context, struct rank_state *w, int64_t step)
+static enum status both_replicas_in_norm(void *context, struct rank_state *w, int64_t step)
 {
     w->groups->stage_replicas->rank = 0;
     return OK;
 }
 
-static enum status one_replica_reports(void *context, struct rank_state *w, int64_t step)
+static enum status restore_replica_norm(void *context, struct rank_state *w, int64_t step)
 {
     w->groups->stage_replicas->rank = w->groups->stage_replicas->ranks[0] == w->world->rank ? 0 : 1;
     return OK;
@@ -285,13 +285,16 @@ struct fault_layout {
     }
 
 static const struct fault in_square[] = {
-    {"a tied gradient added twice", {.data_reduced = tie_twice}, VERIFY_GRADIENT, "embedding.weight"},
+    {"a tied gradient added twice",
+     {.data_reduced = tied_gradient_twice},
+     VERIFY_GRADIENT,
+     "embedding.weight"},
     {"data-parallel gradients reduced twice",
-     {.data_reduced = data_twice},
+     {.data_reduced = data_parallel_twice},
      VERIFY_GRADIENT,
      "layers.0.mlp.fc1.weight"},
     {"a row-parallel layer without its all-reduce",
-     {.built = row_sum_lost, .data_reduced = row_sum_found},
+     {.built = skip_all_reduce, .data_reduced = restore_all_reduce},
      QUANTITY_LOSS,
      NULL},
     {"all data ranks read the first one's samples", {.loaded = data_of_first}, QUANTITY_LOSS, NULL},
@@ -300,41 +303,41 @@ static const struct fault in_square[] = {
      VERIFY_GRADIENT,
      "layers.2.attention.proj.bias"},
     {"a replicated gradient added over tp",
-     {.declared = reduced_though_whole},
+     {.declared = replicated_gradient_summed},
      VERIFY_GRADIENT,
      "layers.0.norm2.bias"},
-    {"weight decay on a norm", {.declared = norm_decays}, VERIFY_WEIGHT, "norm.weight"},
+    {"weight decay on a norm", {.declared = weight_decay_on_norm}, VERIFY_WEIGHT, "norm.weight"},
     {"two tp ranks with swapped data", {.loaded = data_swapped}, QUANTITY_LOSS, NULL},
     {"rank order of the data swapped", {.loaded = order_swapped}, QUANTITY_LOSS, NULL},
     {"labels shifted on one tp rank", {.loaded = labels_shifted}, QUANTITY_LOSS, NULL},
-    {"a microbatch twice, another never", {.loaded = microbatch_lost}, QUANTITY_LOSS, NULL},
+    {"a microbatch twice, another never", {.loaded = microbatch_used_twice}, QUANTITY_LOSS, NULL},
     {"a norm weight twice in the global norm",
-     {.data_reduced = norm_reports_twice, .gradients_complete = norm_reports_once},
+     {.data_reduced = replica_twice_in_norm, .gradients_complete = restore_replica_in_norm},
      QUANTITY_NORM,
      NULL},
     {"a shard missing in the global norm",
-     {.data_reduced = share_is_silent, .gradients_complete = share_reports_twice},
+     {.data_reduced = shard_missing_in_norm, .gradients_complete = restore_shard_in_norm},
      QUANTITY_NORM,
      NULL},
-    {"Adam's v reset", {.loaded = v_forgotten}, VERIFY_V, "layers.1.mlp.fc2.weight"},
+    {"Adam's v reset", {.loaded = v_reset}, VERIFY_V, "layers.1.mlp.fc2.weight"},
     {"one replica differs by a bit",
      {.gradients_complete = replica_drifts},
      VERIFY_REPLICAS,
      "layers.4.mlp.fc2.weight"},
     {"data-parallel gradients not reduced",
-     {.built = data_alone, .data_reduced = data_together},
+     {.built = data_parallel_off, .data_reduced = data_parallel_restored},
      VERIFY_GRADIENT,
      "layers.0.mlp.fc1.weight"},
     {"a gradient of one data rank lost",
-     {.built = bucket_elsewhere, .data_reduced = bucket_lost},
+     {.built = separate_bucket, .data_reduced = lose_bucket},
      VERIFY_GRADIENT,
      lost_bucket},
     {"a bias added before the reduction",
-     {.loaded = bias_grows, .data_reduced = bias_shrinks},
+     {.loaded = bias_added_before_sum, .data_reduced = bias_restored},
      QUANTITY_LOSS,
      NULL},
     {"a gradient a little too large",
-     {.data_reduced = a_little_larger},
+     {.data_reduced = gradient_scaled_up},
      VERIFY_GRADIENT,
      "layers.3.mlp.fc1.weight"},
     {"a shard initialized by its local index",
@@ -354,28 +357,34 @@ static const struct fault in_pipeline[] = {
      VERIFY_GRADIENT,
      "layers.1.norm1.weight"},
     {"positions not offset",
-     {.built = numbered_from_zero, .data_reduced = numbered_again},
+     {.built = ranks_numbered_from_zero, .data_reduced = restore_rank_numbers},
      VERIFY_GRADIENT,
      "position.weight"},
-    {"a tied gradient not added", {.data_reduced = tie_never}, VERIFY_GRADIENT, "embedding.weight"},
+    {"a tied gradient not added",
+     {.data_reduced = tied_gradient_not_added},
+     VERIFY_GRADIENT,
+     "embedding.weight"},
     {"the learning rate of another step on one stage",
      {.declared = rate_of_another_step, .stepped = rate_of_this_step},
      VERIFY_WEIGHT,
      "layers.4.mlp.fc1.weight"},
     {"an activation slot too short", {.built = slots_overlap}, VERIFY_GRADIENT, NULL},
-    {"a tied copy initialized separately", {.built = copy_drawn_apart}, VERIFY_REPLICAS, "embedding.weight"},
+    {"a tied copy initialized separately",
+     {.built = tied_copy_drawn_separately},
+     VERIFY_REPLICAS,
+     "embedding.weight"},
     {"labels of another microbatch", {.loaded = labels_of_another}, QUANTITY_LOSS, NULL},
     END,
 };
 
 static const struct fault in_replicated[] = {
     {"gradients of replicated heads not added",
-     {.declared = kv_not_added},
+     {.declared = replicated_kv_not_summed},
      VERIFY_GRADIENT,
      "layers.0.attention.k.weight"},
     {"dropout by the microbatch's slot", {.loaded = dropout_by_slot}, QUANTITY_LOSS, NULL},
     {"attention dropout by the local head",
-     {.built = numbered_from_zero, .data_reduced = numbered_again},
+     {.built = ranks_numbered_from_zero, .data_reduced = restore_rank_numbers},
      QUANTITY_LOSS,
      NULL},
     END,
@@ -383,7 +392,7 @@ static const struct fault in_replicated[] = {
 
 static const struct fault in_dropped[] = {
     {"hidden dropout by the local token",
-     {.built = numbered_from_zero, .data_reduced = numbered_again},
+     {.built = ranks_numbered_from_zero, .data_reduced = restore_rank_numbers},
      QUANTITY_LOSS,
      NULL},
     END,
@@ -391,19 +400,19 @@ static const struct fault in_dropped[] = {
 
 static const struct fault in_documents[] = {
     {"a mean of means", {.loaded = mean_of_means}, QUANTITY_LOSS, NULL},
-    {"attention across documents", {.loaded = documents_forgotten}, QUANTITY_LOSS, NULL},
+    {"attention across documents", {.loaded = documents_ignored}, QUANTITY_LOSS, NULL},
     {"positions not reset at document ends", {.loaded = positions_not_reset}, QUANTITY_LOSS, NULL},
-    {"one data rank without loss mask", {.loaded = mask_forgotten}, QUANTITY_LOSS, NULL},
+    {"one data rank without loss mask", {.loaded = mask_ignored}, QUANTITY_LOSS, NULL},
     END,
 };
 
 static const struct fault in_two_directions[] = {
     {"gradients of the directions not added",
-     {.built = replicas_alone, .data_reduced = replicas_together},
+     {.built = replica_sum_off, .data_reduced = replica_sum_restored},
      VERIFY_GRADIENT,
      "layers.0.mlp.fc1.weight"},
     {"gradients of the directions added twice",
-     {.data_reduced = replicas_twice},
+     {.data_reduced = replica_sum_twice},
      VERIFY_GRADIENT,
      "layers.0.mlp.fc1.weight"},
     {"one stage replica differs by a bit",
@@ -411,11 +420,11 @@ static const struct fault in_two_directions[] = {
      VERIFY_REPLICAS,
      "layers.4.mlp.fc2.weight"},
     {"both stage replicas in the global norm",
-     {.data_reduced = replicas_report, .gradients_complete = one_replica_reports},
+     {.data_reduced = both_replicas_in_norm, .gradients_complete = restore_replica_norm},
      QUANTITY_NORM,
      NULL},
     {"a tied gradient added twice, dualpipe",
-     {.data_reduced = tie_twice},
+     {.data_reduced = tied_gradient_twice},
      VERIFY_GRADIENT,
      "embedding.weight"},
     END,
