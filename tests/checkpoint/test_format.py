@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints as other programs see them.
+"""Checkpoints, read by other programs.
 
     test_format.py CUBOID TEST_CHECKPOINT SOURCE_ROOT
 

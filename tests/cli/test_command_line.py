@@ -282,9 +282,10 @@ def test_unusable_input():
         refused("a checkpoint of another model", done, "model.ffn_hidden_size 16, but the recipe has 24; "
                 "set model.ffn_hidden_size=16, or another logging.run_dir or checkpoint.load")
         os.truncate(f"{checkpoint}/rank-00000.safetensors", 100)
-        refused("a torn checkpoint", train("another", "text", f"checkpoint.load={checkpoint}"), "rank-00000.safeten")
+        refused("a truncated checkpoint", train("another", "text", f"checkpoint.load={checkpoint}"),
+                "rank-00000.safeten")
         os.truncate(f"{folder}/text.bin", 100)
-        refused("a torn dataset", train("third", "text"), "text.bin")
+        refused("a truncated dataset", train("third", "text"), "text.bin")
         refused("no dataset", train("fourth", "nothing"), "nothing.idx")
         os.mkfifo(f"{folder}/pipe.idx")
         os.link(f"{folder}/text.bin", f"{folder}/pipe.bin")

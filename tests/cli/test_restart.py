@@ -30,13 +30,13 @@ logging: {log_interval: 1000000}
 failures = []
 
 
-def words(name, *keys):
+def arguments(name, *keys):
     return [CUBOID, "train", "a.yaml", f"logging.run_dir={name}", *keys]
 
 
 def train(name, *keys, **options):
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 60, **options}
-    return subprocess.run(words(name, *keys), text=True, check=False, **options)
+    return subprocess.run(arguments(name, *keys), text=True, check=False, **options)
 
 
 def begin(name, *keys, until=None, **options):
@@ -44,7 +44,7 @@ def begin(name, *keys, until=None, **options):
     path = f"{name}/metrics.jsonl"
     before = os.stat(path).st_ino if os.path.exists(path) else None
     until = until or (lambda: os.path.exists(path) and os.path.getsize(path) > 0 and os.stat(path).st_ino != before)
-    child = subprocess.Popen(words(name, *keys), stderr=subprocess.PIPE,
+    child = subprocess.Popen(arguments(name, *keys), stderr=subprocess.PIPE,
                              **{"stdout": subprocess.DEVNULL, "text": True, **options})
     deadline = time.monotonic() + 40
     while child.poll() is None and not until() and time.monotonic() < deadline:
@@ -88,15 +88,15 @@ def saved(name):
     return sorted(entry for entry in os.listdir(f"{name}/checkpoints") if entry.startswith("step-"))
 
 
-def whole(name):
+def complete_checkpoints(name):
     """Complete checkpoints, except those being written or removed."""
     return sorted(os.path.basename(os.path.dirname(path)) for path in
                   glob.glob(f"{name}/checkpoints/step-????????/manifest.json"))
 
 
-def is_whole(name):
-    made = steps(name)
-    return made == list(range(1, len(made) + 1))
+def has_all_steps(name):
+    written = steps(name)
+    return written == list(range(1, len(written) + 1))
 
 
 def test_killed_before_its_first_checkpoint():
@@ -122,13 +122,14 @@ def test_saves_by_time():
     """All ranks save after the same step, and the newest two are kept; also when ranks run ahead of the step."""
     for name, keys in [("timed", ["dp=2"]), ("ahead", ["pp=2", "pipeline.optimizer_post_validation=true"])]:
         child = begin(name, "checkpoint.save_minutes=0.0004", *keys,
-                      until=lambda n=name: len(whole(n)) > 1)
+                      until=lambda n=name: len(complete_checkpoints(n)) > 1)
         done = end(child, signal.SIGKILL)
-        expect(f"{name}: saved while it ran", done.returncode == -signal.SIGKILL and len(whole(name)) >= 2, done)
-        last = int(whole(name)[-1][5:])
+        kept = complete_checkpoints(name)
+        expect(f"{name}: saved while it ran", done.returncode == -signal.SIGKILL and len(kept) >= 2, done)
+        last = int(kept[-1][5:])
         done = train(name, f"train.train_iters={last + 3}", *keys)
         check(f"{name}: continues", done, 0, out=f"step {last}\n")
-        expect(f"{name}: metrics", is_whole(name) and len(steps(name)) == last + 3)
+        expect(f"{name}: metrics", has_all_steps(name) and len(steps(name)) == last + 3)
         expect(f"{name}: two are kept", len(saved(name)) == 2, saved(name))
     done = train("untimed", "checkpoint.save_minutes=0", "train.train_iters=100")
     expect("never by time", done.returncode == 0 and saved("untimed") == ["step-00000100"], done)
@@ -140,7 +141,7 @@ def test_signals():
                          (signal.SIGUSR1, ["resilience.exit_signal=SIGUSR1"])]:
         name = number.name
         check(name, end(begin(name, *keys), number), 75, err="stop requested: saved step ")
-        expect(f"{name}: saved", saved(name) and int(saved(name)[0][5:]) == len(steps(name)) and is_whole(name))
+        expect(f"{name}: saved", saved(name) and int(saved(name)[0][5:]) == len(steps(name)) and has_all_steps(name))
     done = end(begin("unlisted"), signal.SIGUSR1)
     check("a signal that is not in the list", done, -signal.SIGUSR1)
     done = end(begin("unsaved", "checkpoint.save=none"), signal.SIGINT)
@@ -185,24 +186,24 @@ def test_signal_during_start():
 
 def test_damaged_metrics():
     keys = ["checkpoint.save_interval=2"]
-    train("torn", "train.train_iters=6", *keys)
-    with open("torn/metrics.jsonl", "rb") as file:
+    train("damaged", "train.train_iters=6", *keys)
+    with open("damaged/metrics.jsonl", "rb") as file:
         lines = file.readlines()
     lines[2] = lines[2][:20] + b"\0\0\0" + lines[2][23:]
-    with open("torn/metrics.jsonl", "wb") as file:
+    with open("damaged/metrics.jsonl", "wb") as file:
         file.writelines([*lines, b'{"step": 7, "lo'])
     before = b"".join([*lines, b'{"step": 7, "lo'])
-    done = train("torn", "train.train_iters=8", *keys)
-    check("a torn line", done, 0, err="warning: torn/metrics.jsonl: line 3 is incomplete or corrupt (2 such lines in "
-         "total) and is dropped; the original file is kept as torn/metrics-1.jsonl\n")
-    expect("a missing line", "torn/metrics.jsonl lacks 1 of the steps up to 6; the first is step 3" in
+    done = train("damaged", "train.train_iters=8", *keys)
+    check("a truncated line", done, 0, err="warning: damaged/metrics.jsonl: line 3 is incomplete or corrupt (2 such "
+         "lines in total) and is dropped; the original file is kept as damaged/metrics-1.jsonl\n")
+    expect("a missing line", "damaged/metrics.jsonl lacks 1 of the steps up to 6; the first is step 3" in
            done.stderr, done)
-    with open("torn/metrics-1.jsonl", "rb") as file:
+    with open("damaged/metrics-1.jsonl", "rb") as file:
         expect("as it was", file.read() == before)
-    expect("what is left", steps("torn") == [1, 2, 4, 5, 6, 7, 8], steps("torn"))
-    os.remove("torn/metrics.jsonl")
-    done = train("torn", "train.train_iters=10", *keys)
-    check("a removed file", done, 0, err="torn/metrics.jsonl lacks 8 of the steps up to 8; the first is step 1")
+    expect("what is left", steps("damaged") == [1, 2, 4, 5, 6, 7, 8], steps("damaged"))
+    os.remove("damaged/metrics.jsonl")
+    done = train("damaged", "train.train_iters=10", *keys)
+    check("a removed file", done, 0, err="damaged/metrics.jsonl lacks 8 of the steps up to 8; the first is step 1")
 
 
 def test_lost_record():
@@ -224,10 +225,10 @@ def test_full_disk():
     last = int(saved("full")[-1][5:])
     check("metrics on a full disk", done, 1, err=f"; saved step {last} in full/checkpoints")
     with open("full/metrics.jsonl", "rb") as file:
-        expect("no torn line", file.read().endswith(b"}\n"))
+        expect("no truncated line", file.read().endswith(b"}\n"))
     done = train("full", f"train.train_iters={last + 2}")
     check("with free space again", done, 0, out=f"step {last}\n")
-    expect("every line is written", is_whole("full") and len(steps("full")) == last + 2, steps("full")[-5:])
+    expect("every line is written", has_all_steps("full") and len(steps("full")) == last + 2, steps("full")[-5:])
     expect("no unwritten lines remain", not os.path.exists("full/checkpoints/metrics-unwritten.jsonl"))
 
 

@@ -78,7 +78,7 @@ def test_file(folder):
     check("an unknown column", run(path), 2, err="runs.csv:1: unknown column 2: \"depth\"")
     path = write(folder, HEADER + ROW.replace(",4,1024", ",4.5,1024") + "GPT,4\n")
     done = run(path)
-    check("a value and a torn row", done, 2, err="runs.csv:2: column layers: \"4.5\" is not an integer")
+    check("an invalid value and an incomplete row", done, 2, err="runs.csv:2: column layers: \"4.5\" is not an integer")
     expect("both are reported", "runs.csv:3: 2 cells; the header has 17 columns" in done.stderr, done)
     check("--columns", run("--columns"), 0, out="paper,model,params_b,layers,hidden,")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpu_report.py without a GPU: its figures from canned texts, and complete reports from fake programs.
+"""gpu_report.py without a GPU: its figures from recorded outputs, and complete reports from fake programs.
 
     test_gpu_report.py TOOLS [CUBOID]       TOOLS: the folder of the scripts. CUBOID: prints the real texts"""
 import json

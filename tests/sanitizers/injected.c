@@ -55,12 +55,12 @@ int main(int count, char **arguments)
 {
     static const struct {
         const char *name;
-        void (*plant)(void);
+        void (*inject)(void);
     } faults[] = {{"race", race}, {"overflow", overflow}, {"heap", heap}, {"leak", leak}};
     for (size_t i = 0; count == 2 && i < sizeof faults / sizeof *faults; i++) {
         if (strcmp(arguments[1], faults[i].name) != 0)
             continue;
-        faults[i].plant();
+        faults[i].inject();
         printf("%s was not detected\n", arguments[1]);
         return 0;
     }
