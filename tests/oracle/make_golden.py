@@ -5,7 +5,7 @@
     make_golden.py            writes golden_*.txt next to this file
     make_golden.py --check    recomputes them and compares; exit status 1 when a file is not current
 
-A golden file is words separated by white space, so that `fscanf("%s")` and `strtod` read it all.
+A golden file is words separated by white space, so that `fscanf("%s")` and `strtod` can read it.
 It begins with its recipe (`model`, `optimizer` and `data` lines, each a
 recipe key and its value), and then has
 
@@ -22,7 +22,7 @@ The batches are formulas, with integer arithmetic, step counted from 0 and s fro
 
     documents: document id 0 for s < 5 and 1 from there, positions 0..4 and then 0..S-6
     mask:      the loss of input s of row b counts where (s + step) % (b + 2) is not 0, so that every
-               row, and every microbatch, brings another number of tokens to the mean
+               row, and every microbatch, contributes another number of tokens to the mean
 
 A key bias's gradient is zero in exact arithmetic without RoPE (it adds one number to all scores of a row).
 It is written as 0. In single precision it is rounding noise, which Adam scales up to lr: bound

@@ -86,7 +86,7 @@ struct async **emulator_async(void);
  * the destination is NaN. `present` false: zero-fill. */
 void emulator_copy(void *to, const void *from, size_t bytes, bool present, const char *file, int line);
 void emulator_copy_commit(void);     // closes a group
-void emulator_copy_wait(int groups); // for all groups except the last so many
+void emulator_copy_wait(int groups); // for all but the last `groups` groups
 
 /* How often, since creation, the eight rows of an ldmatrix were not in different banks. */
 void emulator_bank_conflict(void);

@@ -55,14 +55,14 @@ static void write_file(const char *path, const void *bytes, size_t length)
     close(file);
 }
 
-/* A file with this header and so many bytes of data. */
-static void write_header(const char *path, const char *header, size_t numbers)
+/* A file with this header and `bytes` bytes of data. */
+static void write_header(const char *path, const char *header, size_t bytes)
 {
     struct text file = {0};
     uint64_t length = strlen(header);
     text_add_bytes(&file, (const char *)&length, sizeof length);
     text_add(&file, "%s", header);
-    for (size_t i = 0; i < numbers; i++)
+    for (size_t i = 0; i < bytes; i++)
         text_add_bytes(&file, "\x3f", 1);
     write_file(path, file.chars, file.length);
     text_free(&file);

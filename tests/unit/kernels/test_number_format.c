@@ -197,7 +197,7 @@ Test(number_format, infinities_saturate_and_nan_stays)
     cr_expect(number_encode(NUMBER_E2M1, NAN) == 7 && number_encode(NUMBER_INT8, NAN) == 0);
 }
 
-/* x is `part` 64ths of the way from one value to the next: so many 64ths of all words must round up. */
+/* x is `part` 64ths of the way from one value to the next: that fraction of all words must round up. */
 Test(number_format, stochastic_rounding_has_the_right_probability)
 {
     for (size_t i = 0; i < NUMBER_FORMAT_COUNT; i++) {
