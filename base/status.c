@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/status.h"
 
+#include "base/progress.h"
 #include "base/text.h"
 
 #include <stdio.h>
@@ -9,7 +10,6 @@
 
 static _Thread_local char last_text[2048];
 static _Thread_local struct who me = {.rank = -1};
-static _Thread_local struct watched *watched;
 
 static const char *const names[] = {
     [OK] = "ok",
@@ -75,16 +75,6 @@ const char *who_text(const struct who *who, char out[WHO_CHARS])
     return out;
 }
 
-static void publish(bool progress)
-{
-    if (watched == NULL)
-        return;
-    pthread_mutex_lock(&watched->lock);
-    watched->who = me;
-    watched->progress += progress;
-    pthread_mutex_unlock(&watched->lock);
-}
-
 void who_does(const char *action)
 {
     // In every action of a dry run: faster than snprintf().
@@ -92,21 +82,20 @@ void who_does(const char *action)
     memcpy(me.action, action, length);
     me.action[length] = 0;
     me.waits[0] = 0;
-    publish(true);
+    progress_who(&me, (struct progress_range){0}, true);
+}
+
+void who_waits_for(const char *message, struct progress_range recorded)
+{
+    if (strncmp(me.waits, message, sizeof me.waits - 1) == 0)
+        return; // unchanged
+    snprintf(me.waits, sizeof me.waits, "%s", message);
+    progress_who(&me, recorded, false);
 }
 
 void who_waits(const char *message)
 {
-    if (watched == NULL || strncmp(me.waits, message, sizeof me.waits - 1) == 0)
-        return; // not watched, or unchanged
-    snprintf(me.waits, sizeof me.waits, "%s", message);
-    publish(false);
-}
-
-void who_is_watched(struct watched *copy)
-{
-    watched = copy;
-    publish(true);
+    who_waits_for(message, (struct progress_range){0});
 }
 
 enum { WHY_CHARS = 2048, WHERE_CHARS = 2000 };
@@ -115,6 +104,7 @@ enum { WHY_CHARS = 2048, WHERE_CHARS = 2000 };
 static _Noreturn void end_process(int exit, const char *why, const char *where)
 {
     char prefix[WHO_CHARS] = "cuboid", shown[WHY_CHARS];
+    progress_end();
     text_printable(why, shown, sizeof shown);
     if (me.rank >= 0)
         who_text(&me, prefix);
@@ -152,5 +142,6 @@ _Noreturn void die_of(enum status status, const char *format, ...)
 
 _Noreturn void exit_silently(enum status status)
 {
+    progress_end();
     _exit(status_exit(status));
 }

@@ -9,7 +9,6 @@
  * The text of the last failure is thread-local, like errno, since ranks can be threads. */
 #pragma once
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -78,15 +77,9 @@ const char *who_text(const struct who *who, char out[WHO_CHARS]);
 void who_does(const char *action);
 /* Sets the message that this thread is waiting for; "" once it has arrived. */
 void who_waits(const char *message);
-
-/* A copy of a thread's state, for a monitoring thread (trainer/engine/watchdog.h). */
-struct watched {
-    pthread_mutex_t lock; // of the fields below
-    struct who who;
-    uint64_t progress; // how often this thread has reported progress
-};
-/* Keeps `copy` up to date with this thread from now on; NULL: stops. */
-void who_is_watched(struct watched *copy);
+/* Same, with its number in the flight recorder (base/progress.h). */
+struct progress_range;
+void who_waits_for(const char *message, struct progress_range recorded);
 
 /* Prints "r5 (pp 1 dp 0 tp 1) step 12 3F7: WHAT: why" on standard error and ends the process with status 1,
  * which ends the job: the other ranks are threads of it, or the launcher ends them. */

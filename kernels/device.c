@@ -3,6 +3,7 @@
  * ops table. */
 #include "kernels/device.h"
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/device_cpu.h"
@@ -385,7 +386,33 @@ enum status stream_submit_work(struct stream *stream, struct work *work)
 {
     if (work == NULL || work->start == NULL || work->poll == NULL || work->rest == NULL || work->name == NULL)
         return fail(BAD_ARGUMENT, "stream %s: a work needs start, poll, rest and a name", stream->name);
+    work->recorded = progress_take();
     // Ownership passes even on failure.
     enum status status = stream->device->ops->submit_work(stream, work);
     return violates_replay(stream->device, "a message") ? BAD_ARGUMENT : status;
+}
+
+enum status work_start(struct work *work)
+{
+    progress_started(work->recorded);
+    return work->start(work);
+}
+
+enum status work_poll(struct work *work, bool *done)
+{
+    const struct progress_range recorded = work->recorded; // a work that is done has been freed
+    TRY(work->poll(work, done));
+    if (!*done)
+        return OK;
+    progress_done(recorded);
+    who_waits("");
+    return OK;
+}
+
+void work_rest(struct work *work)
+{
+    int64_t begin_ns = clock_ns();
+    who_waits_for(work->name, work->recorded);
+    work->rest(work);
+    progress_waited(clock_ns() - begin_ns);
 }

@@ -13,6 +13,7 @@
  * has ordered it. */
 #pragma once
 
+#include "base/progress.h"
 #include "kernels/device_traits.h"
 #include "kernels/kernel_options.h"
 #include "kernels/tensor.h"
@@ -139,9 +140,15 @@ struct work {
     enum status (*poll)(struct work *work, bool *done); // makes progress, perhaps by computing; never blocks
     void (*rest)(struct work *work);                    // sleeps until a message of this rank progresses
     const char *name;                                   // "all_reduce tp", for traces and hang reports
+    struct progress_range recorded; // by stream_submit_work(): its messages in the flight recorder
 };
 /* Takes ownership of `work`. */
 MUST_USE enum status stream_submit_work(struct stream *stream, struct work *work);
+
+/* For backends: call the functions of a work, and record what happens (base/progress.h). */
+MUST_USE enum status work_start(struct work *work);
+MUST_USE enum status work_poll(struct work *work, bool *done);
+void work_rest(struct work *work);
 
 /* Replays work that is submitted repeatedly with identical ops and arguments, including every pointer and
  * count: values that change between submissions are read from device memory. body() submits it. A device with

@@ -139,7 +139,25 @@ static int64_t first_known(int64_t a, int64_t b)
     return a >= 0 ? a : b;
 }
 
-enum status launcher_find(struct launcher *out)
+static const char *text_of(const char *name)
+{
+    const char *text = getenv(name);
+    return text != NULL ? text : "";
+}
+
+/* Which job this is, and where. mpirun numbers its jobs with 16 bits: the address of its server is added. */
+static void name_job(struct launcher *launcher)
+{
+    if (launcher->size > 0)
+        snprintf(launcher->job, sizeof launcher->job, "%s %s.%s %s", text_of("PMIX_NAMESPACE"),
+                 text_of("SLURM_JOB_ID"), text_of("SLURM_STEP_ID"), text_of("OMPI_MCA_orte_hnp_uri"));
+    if (text_of("CUBOID_NODE")[0] != 0)
+        snprintf(launcher->node, sizeof launcher->node, "%s", text_of("CUBOID_NODE"));
+    else if (gethostname(launcher->node, sizeof launcher->node - 1) != 0)
+        launcher->node[0] = 0;
+}
+
+static enum status find_launcher(struct launcher *out)
 {
     int64_t size = environment("OMPI_COMM_WORLD_SIZE"), rank = environment("OMPI_COMM_WORLD_RANK");
     if (size > 0 && size <= INT_MAX && rank >= 0 && rank < size) {
@@ -167,6 +185,13 @@ enum status launcher_find(struct launcher *out)
                     "srun --mpi=pmix or mpirun, or allocate one node",
                     (long long)nodes);
     *out = (struct launcher){.name = "none", .size = 0, .rank = -1};
+    return OK;
+}
+
+enum status launcher_find(struct launcher *out)
+{
+    TRY(find_launcher(out));
+    name_job(out);
     return OK;
 }
 

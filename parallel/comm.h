@@ -171,6 +171,8 @@ MUST_USE enum status world_run_threads(int size, enum status (*body)(struct worl
 struct launcher {
     const char *name; // "mpirun", "srun", "none"
     int size, rank;
+    char job[200]; // a name of the job, the same on all of its processes of a machine; "" without a launcher
+    char node[64]; // the host name, or CUBOID_NODE: tests name several nodes on one machine
 };
 /* BAD_USAGE if many processes were started that cannot find each other (srun without PMIx), or a single one
  * in an allocation of several nodes. */

@@ -111,10 +111,10 @@ static enum status advance(struct cpu_device *d, struct cpu_stream *s)
     while (s->begin < s->end) {
         struct work *work = s->queue[s->begin];
         bool done = false;
-        enum status status = s->started ? OK : work->start(work);
+        enum status status = s->started ? OK : work_start(work);
         s->started = true;
         if (status == OK)
-            status = work->poll(work, &done);
+            status = work_poll(work, &done);
         if (done || status != OK)
             pop(d, s);
         TRY(status);
@@ -131,26 +131,15 @@ static enum status advance_all(struct cpu_device *d)
     return OK;
 }
 
-/* Sleeps until a message of this rank may have progressed. The first work of every stream has been
- * started. */
-static void rest(struct cpu_device *d)
-{
-    for (struct cpu_stream *s = d->streams; s != NULL; s = s->next) {
-        if (s->started) {
-            s->queue[s->begin]->rest(s->queue[s->begin]);
-            return;
-        }
-    }
-}
-
 /* Blocks until `s` has completed its first `at` works. */
 static enum status finish_until(struct cpu_device *d, struct cpu_stream *s, uint64_t at)
 {
     while (s->finished < at) {
         int64_t before = d->waiting;
         TRY(advance_all(d));
+        // Any message of this rank may progress meanwhile; the first of `s` is the one that it waits for.
         if (d->waiting == before)
-            rest(d);
+            work_rest(s->queue[s->begin]);
     }
     return OK;
 }

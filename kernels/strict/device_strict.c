@@ -120,11 +120,11 @@ static enum status run_work(struct entry *entry, bool *done)
 {
     if (!entry->started) {
         entry->started = true;
-        enum status status = entry->work->start(entry->work);
+        enum status status = work_start(entry->work);
         if (status != OK)
             return status;
     }
-    return entry->work->poll(entry->work, done);
+    return work_poll(entry->work, done);
 }
 
 /* Runs the first entry of `s` if it is ready. An error also ends the entry. */
@@ -182,12 +182,26 @@ static bool want_all_works(struct strict_device *d)
     return more;
 }
 
-/* Sleeps until a message of this rank may have progressed. */
-static void rest(struct strict_device *d)
+/* The message that `s` waits for, perhaps through other streams; NULL: none has been started. */
+static struct work *awaited_work(const struct strict_stream *s)
 {
+    while (s->done < s->put && s->entries[s->begin].kind == ENTRY_WAIT)
+        s = s->entries[s->begin].wait.stream;
+    const struct entry *entry = s->done < s->put ? &s->entries[s->begin] : NULL;
+    return entry != NULL && entry->kind == ENTRY_WORK && entry->started ? entry->work : NULL;
+}
+
+/* Sleeps until a message of this rank may have progressed; preferably the one that `target` waits for. */
+static void rest(struct strict_device *d, const struct strict_stream *target)
+{
+    struct work *awaited = awaited_work(target);
+    if (awaited != NULL) {
+        work_rest(awaited);
+        return;
+    }
     for (struct strict_stream *s = d->streams; s != NULL; s = s->next) {
         if (s->done < s->put && s->entries[s->begin].started) {
-            s->entries[s->begin].work->rest(s->entries[s->begin].work);
+            work_rest(s->entries[s->begin].work);
             return;
         }
     }
@@ -210,7 +224,7 @@ static enum status drive_until(struct device *device, struct strict_stream *targ
 
         // A wait that made another stream wanted is progress: run that stream before wanting more.
         if (!moved && wanted_after == wanted_before && !want_all_works(d))
-            rest(d);
+            rest(d, target);
     }
     return OK;
 }

@@ -3,11 +3,22 @@
  * that is omitted.
  *
  *     sum    data rank 1 omits the second all-reduce over tp of action 0F0, in every run: wrong results
- *     send   pipeline rank 0 omits action 0SEND_F2 of step 2: a hang */
+ *     send   pipeline rank 0 omits action 0SEND_F2 of step 2: a hang
+ *
+ * And those of tests/cli/test_hangs.py, at a call of rank INJECT_RANK in step INJECT_STEP:
+ *
+ *     loop   it never returns, and computes
+ *     read   it never returns, and waits in a system call
+ *     slow   each call of that step takes 0.25 s longer
+ *     count  the first all-reduce has one element less */
 #include "parallel/group.h"
+
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 enum status real_all_reduce(struct group *group, struct stream *stream, struct tensor data,
                             enum reduction how) __asm__("__real_group_all_reduce");
@@ -24,6 +35,34 @@ static bool injected(const char *fault)
     return name != NULL && strcmp(name, fault) == 0;
 }
 
+static int64_t number_of(const char *name)
+{
+    const char *text = getenv(name);
+    int64_t value = -1;
+    return text != NULL && integer_parse(text, &value) ? value : -1;
+}
+
+/* Whether the fault is one of this rank, now. */
+static bool is_mine(const char *fault)
+{
+    const struct who *me = who_am_i();
+    return injected(fault) && me->rank == number_of("INJECT_RANK") && me->step >= number_of("INJECT_STEP");
+}
+
+static void delay(void)
+{
+    enum { SLOW_NS = 250000000 };
+    int ends[2];
+    char byte;
+    if (is_mine("slow") && who_am_i()->step == number_of("INJECT_STEP"))
+        nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
+    if (is_mine("loop"))
+        for (volatile int i = 0;; i = i ^ 1)
+            ;
+    if (is_mine("read") && pipe(ends) == 0)
+        (void)!read(ends[0], &byte, 1);
+}
+
 enum status faulty_all_reduce(struct group *group, struct stream *stream, struct tensor data,
                               enum reduction how)
 {
@@ -32,6 +71,9 @@ enum status faulty_all_reduce(struct group *group, struct stream *stream, struct
     const struct who *me = who_am_i();
     bool counted = injected("sum") && strcmp(group->name, "tp") == 0 && strcmp(me->action, "0F0") == 0;
     sums += counted;
+    delay();
+    if (is_mine("count") && group->size > 1 && data.ndim == 1 && data.dim[0] > 1)
+        data.dim[0]--;
     return counted && me->dp == 1 && sums == LOST ? OK : real_all_reduce(group, stream, data, how);
 }
 
@@ -39,6 +81,7 @@ enum status faulty_exchange(struct group *group, struct stream *stream, const st
                             int count)
 {
     const struct who *me = who_am_i();
+    delay();
     bool lost = injected("send") && me->step == 2 && strcmp(me->action, "0SEND_F2") == 0;
     return lost ? OK : real_exchange(group, stream, messages, count);
 }

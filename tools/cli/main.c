@@ -5,6 +5,7 @@
 #include "kernels/device.h"
 #include "parallel/comm.h"
 #include "tools/cli/cmd_generate.h"
+#include "tools/cli/cmd_hang.h"
 #include "tools/cli/cmd_plan.h"
 #include "tools/cli/cmd_recipe.h"
 #include "tools/cli/cmd_train.h"
@@ -42,6 +43,7 @@ static const struct command {
     {"recipe", cmd_recipe, "RECIPE [key=value ...]",
      "validate a recipe; print every key with its value and origin"},
     {"profile", cmd_profile, "check | fit | --list", "check, list and fit cluster profiles"},
+    {"hang", cmd_hang, "FILE", "explain a flight-recorder dump: who waits for whom"},
     {"doctor", cmd_doctor, "[--profile FILE]", "report this machine's devices, libraries and speed"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };

@@ -13,6 +13,7 @@ GRAPH = {
     "trainer": {
         "trainer/files": [],
         "trainer/trace": [],
+        "trainer/progress": ["trainer/files"],
         "trainer/plan/profile": ["trainer/files"],
         "trainer/plan/assume": [],
         "trainer/recipe": ["trainer/files", "trainer/plan/profile", "trainer/plan/assume"],
@@ -20,7 +21,7 @@ GRAPH = {
         "trainer/data": ["trainer/files", "trainer/recipe", "trainer/tokenizer"],
         "trainer/optimizer": ["trainer/recipe"],
         "trainer/engine": ["trainer/recipe", "trainer/data", "trainer/optimizer", "trainer/trace",
-                           "trainer/plan/memory_plan.h"],
+                           "trainer/progress", "trainer/plan/memory_plan.h"],
         "trainer/memory": ["trainer/recipe", "trainer/engine", "trainer/plan/assume"],
         "trainer/plan": ["trainer/recipe", "trainer/engine", "trainer/memory", "trainer/plan/profile",
                          "trainer/plan/assume"],
@@ -28,7 +29,7 @@ GRAPH = {
                                "trainer/optimizer/learning_rate.h"],
         "trainer/verify": ["trainer/recipe", "trainer/engine", "trainer/optimizer", "trainer/plan"],
         "trainer/run": ["trainer/recipe", "trainer/files", "trainer/tokenizer", "trainer/data", "trainer/optimizer",
-                        "trainer/engine", "trainer/memory", "trainer/plan", "trainer/checkpoint"],
+                        "trainer/engine", "trainer/memory", "trainer/plan", "trainer/checkpoint", "trainer/progress"],
     },
     "parallel": {
         "parallel/transports/local": ["parallel"],
@@ -47,7 +48,8 @@ GRAPH = {
 }
 
 # Folders that need no README.
-NO_README = ["", ".ci", "docs/schedules", "docs/gpu", "tests/emulator/include/*", "tests/checkpoint/version-1"]
+NO_README = ["", ".ci", "docs/schedules", "docs/precision", "docs/gpu", "tests/emulator/include/*",
+             "tests/checkpoint/version-1"]
 
 # The map of the source, and the headers that it need not name: private to a device's folder, tools, tests.
 MAP = "docs/reading.md"

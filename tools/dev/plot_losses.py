@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plots the validation losses of several runs into one SVG, and prints the last ones as a Markdown table.
 
-    tools/dev/plot_losses.py LABEL=RUN_DIR ... -o docs/precision.svg     also writes the losses, to docs/precision.csv
-    tools/dev/plot_losses.py docs/precision.csv -o docs/precision.svg    plots them again
+    tools/dev/plot_losses.py LABEL=RUN_DIR ... -o docs/precision/precision.svg     also writes the losses, as .csv
+    tools/dev/plot_losses.py docs/precision/precision.csv -o docs/precision/precision.svg    plots them again
 
 The upper panel has the losses, the lower one their distance from the first run's, in per cent, step by step. Only
 evaluated steps are plotted: lines of metrics.jsonl with a valid_loss. Lines differ in colour (Okabe and Ito's), marker

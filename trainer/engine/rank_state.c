@@ -228,6 +228,7 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
     struct mesh_coord coord = mesh_coord(&run->mesh, MESH_DENSE, world->rank);
     *me = (struct who){.rank = world->rank, .pp = coord.pp, .dp = coord.dp, .tp = coord.tp};
     who_does("start");
+    TRY(message_recorder_attach(&out->recorder, world));
     TRY(tracer_create(&run->tracing, out->device, world, &out->tracer));
 
     TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->layers.sequence_parallel, &out->params));

@@ -15,6 +15,7 @@
 #include "trainer/optimizer/loss_scale.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/optimizer/post_validation.h"
+#include "trainer/progress/recorder.h"
 #include "trainer/recipe/recipe.h"
 #include "trainer/trace/tracer.h"
 
@@ -80,6 +81,7 @@ struct rank_state {
     struct groups *groups;
     struct device *device;
     struct tracer *tracer; // NULL: nothing is traced
+    struct message_recorder recorder;
     struct stream *compute;
     struct params params;
     struct weights weights;

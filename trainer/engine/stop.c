@@ -28,6 +28,7 @@ struct stop {
     pthread_mutex_t lock; // protects the members below
     bool training;
     struct text checkpoint; // empty: no checkpoint
+    atomic_int *leaving;    // of the monitor; NULL: none
 };
 
 static const char *name_of(int number)
@@ -55,9 +56,19 @@ static void wait_for_rank_zero(const struct stop *stop, pid_t sender)
 static _Noreturn void end_before_training(const struct stop *stop, int number, pid_t sender)
 {
     bool saved = stop->checkpoint.length > 0;
+    if (stop->leaving != NULL)
+        atomic_store(stop->leaving, 1);
     wait_for_rank_zero(stop, sender);
     die_of(saved ? STOPPED : INTERRUPTED, "%s before the first step: nothing was trained; %s",
            name_of(number), saved ? stop->checkpoint.chars : "there is no checkpoint yet");
+}
+
+static void announce_end(struct stop *stop)
+{
+    pthread_mutex_lock(&stop->lock);
+    if (stop->leaving != NULL)
+        atomic_store(stop->leaving, 1);
+    pthread_mutex_unlock(&stop->lock);
 }
 
 static void receive(struct stop *stop, int number, pid_t sender)
@@ -91,6 +102,7 @@ static void *wait_for_signals(void *argument)
             continue;
         interrupts += (int)info.ssi_signo == SIGINT;
         if (interrupts > 1) {
+            announce_end(stop);
             wait_for_rank_zero(stop, (pid_t)info.ssi_pid);
             die_of(INTERRUPTED,
                    "a second SIGINT: ended at once; steps after the last complete checkpoint are lost");
@@ -175,6 +187,15 @@ void stop_set_checkpoint(struct stop *stop, const char *where)
     pthread_mutex_unlock(&stop->lock);
 }
 
+void stop_set_leaving(struct stop *stop, atomic_int *leaving)
+{
+    if (stop == NULL)
+        return;
+    pthread_mutex_lock(&stop->lock);
+    stop->leaving = leaving;
+    pthread_mutex_unlock(&stop->lock);
+}
+
 void stop_training(struct stop *stop)
 {
     if (stop == NULL)
@@ -187,9 +208,4 @@ void stop_training(struct stop *stop)
 bool stop_requested(const struct stop *stop)
 {
     return stop != NULL && atomic_load(&stop->came) != 0;
-}
-
-bool stop_came(const struct stop *stop, int signal_number)
-{
-    return stop != NULL && atomic_load(&stop->came) == signal_number;
 }

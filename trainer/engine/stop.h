@@ -13,6 +13,8 @@
 
 #include "trainer/recipe/recipe.h"
 
+#include <stdatomic.h>
+
 struct stop;
 
 /* Handles the recipe's exit signals, and unblocks the other signals that a recipe can name. signals NULL: the
@@ -24,11 +26,12 @@ void stop_destroy(struct stop *stop);
 
 /* Sets the checkpoint to resume from, for a signal before the first step: "step 7 is saved in runs/a". */
 void stop_set_checkpoint(struct stop *stop, const char *where);
+/* `leaving` becomes 1 before the process exits because of a signal: for monitors of the other processes
+ * (trainer/progress/monitor.h). NULL: none. */
+void stop_set_leaving(struct stop *stop, atomic_int *leaving);
 /* Marks the start of the first step: signals are recorded from now on. Any rank may call it, more than once.
  * Accepts NULL. */
 void stop_training(struct stop *stop);
 
 /* Returns whether a signal has been recorded; false for NULL. */
 bool stop_requested(const struct stop *stop);
-/* Returns whether this signal has been recorded. */
-bool stop_came(const struct stop *stop, int signal_number);

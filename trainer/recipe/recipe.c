@@ -406,6 +406,16 @@ static void turn_off(struct recipe_loader *loader, const char *key, const char *
     loader->recipe->origin[row].kind = FROM_DERIVED;
 }
 
+/* `auto` depends on the launcher, which the run knows. */
+static void derive_heartbeat(struct recipe *recipe)
+{
+    const double least_s = 60.0;
+    recipe->resilience.heartbeat_is_automatic =
+        recipe->origin[row_of("resilience.heartbeat_timeout_seconds")].kind == FROM_DERIVED;
+    if (recipe->resilience.heartbeat_is_automatic)
+        recipe->resilience.heartbeat_timeout_seconds = least_s;
+}
+
 void recipe_settle(struct recipe_loader *loader)
 {
     struct recipe *recipe = loader->recipe;
@@ -413,6 +423,7 @@ void recipe_settle(struct recipe_loader *loader)
     for (int i = 0; i < recipe_row_count; i++)
         if (recipe_rows[i].derived != NULL && recipe->origin[i].kind == FROM_DEFAULT)
             recipe->origin[i].kind = FROM_DERIVED;
+    derive_heartbeat(recipe);
     if (!loader->quiet) {
         recipe_warn_unused(recipe, loader->problems);
         recipe_warn_alignment(recipe, loader->problems);

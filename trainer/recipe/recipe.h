@@ -187,7 +187,8 @@ struct recipe_profile {
 
 struct recipe_resilience {
     bool check_for_nan_in_loss_and_grad;
-    double heartbeat_timeout_seconds; // of a process whose ranks make no progress; 0: no timeout
+    double heartbeat_timeout_seconds; // of a rank that makes no progress; 0: no timeout
+    bool heartbeat_is_automatic;      // that, or ten times the longest step, save or evaluation
     struct recipe_names exit_signal;  // SIGTERM, ...: save, then exit 75
 };
 

@@ -424,10 +424,11 @@ const struct recipe_row recipe_rows[] = {
     ROW("resilience.check_for_nan_in_loss_and_grad", BOOL, resilience.check_for_nan_in_loss_and_grad, "true",
         "Stop at the first NaN or infinity in a loss or gradient, and report the step, rank and "
         "parameter."),
-    ROW("resilience.heartbeat_timeout_seconds", REAL, resilience.heartbeat_timeout_seconds, "0",
-        "Watchdog: if no rank of a process makes progress for this long, report what each rank waits for "
-        "and exit. Must exceed the longest legitimate wait, such as for a checkpoint. 0: off.",
-        NOT_NEGATIVE),
+    ROW("resilience.heartbeat_timeout_seconds", REAL, resilience.heartbeat_timeout_seconds, NULL,
+        "If a rank that the others wait for makes no progress for this long, report it and end the job "
+        "(docs/hangs.md). Must exceed the longest single action. 0: off.",
+        NOT_NEGATIVE,
+        .derived = "under a launcher 60, or ten times the longest step, save or evaluation so far; else 0"),
     ROW("resilience.exit_signal", NAMES, resilience.exit_signal, "[SIGTERM, SIGINT]",
         "Signals on which the run finishes its step, saves a checkpoint and exits with status 75; before "
         "the first step it exits at once. A second SIGINT exits at once. mpirun forwards SIGUSR1, but "

@@ -108,11 +108,13 @@ void origin_text(const struct recipe *recipe, int row, struct text *out)
 }
 
 /* A folder that is derived from another key follows that key when the saved recipe is run again under another
- * name: written out, it would lead into the folders of the run that it was saved by. */
-static bool is_derived_path(const struct recipe *recipe, int row)
+ * name: written out, it would lead into the folders of the run that it was saved by. A timeout that follows
+ * the run does so again. */
+static bool stays_derived(const struct recipe *recipe, int row)
 {
     return recipe->origin[row].kind == FROM_DERIVED &&
-           (row == row_of("logging.run_dir") || row == row_of("checkpoint.save"));
+           (row == row_of("logging.run_dir") || row == row_of("checkpoint.save") ||
+            row == row_of("resilience.heartbeat_timeout_seconds"));
 }
 
 /* The text of a comment that says where a row's value came from. */
@@ -127,7 +129,7 @@ static void add_from(const struct recipe *recipe, int row, struct text *out)
         text_add(out, "derived");
     if (kind == FROM_DERIVED && row == row_of("logging.peak_flops") && recipe->cluster.profile != NULL)
         text_add(out, " from cluster.profile %s", recipe->cluster.profile);
-    if (!is_derived_path(recipe, row))
+    if (!stays_derived(recipe, row))
         return;
     text_add(out, ": ");
     value_text(recipe, &recipe_rows[row], out);
@@ -138,7 +140,7 @@ static void add_resolved_row(const struct recipe *recipe, int row, struct text *
     struct text line = {0}, from = {0};
     text_add(&line, "%s%s: ", row_section_length(&recipe_rows[row]) > 0 ? "  " : "",
              row_name(&recipe_rows[row]));
-    if (is_derived_path(recipe, row))
+    if (stays_derived(recipe, row))
         text_add(&line, "auto");
     else
         value_text(recipe, &recipe_rows[row], &line);

@@ -6,12 +6,12 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_lock.h"
 #include "trainer/engine/agree.h"
-#include "trainer/engine/watchdog.h"
 #include "trainer/optimizer/learning_rate.h"
 #include "trainer/plan/dry_run.h"
 #include "trainer/plan/memory_plan.h"
 #include "trainer/plan/model_flops.h"
 #include "trainer/plan/report.h"
+#include "trainer/progress/monitor.h"
 #include "trainer/run/metrics.h"
 #include "trainer/run/run_folder.h"
 #include "trainer/run/run_plan.h"
@@ -181,9 +181,11 @@ static void plan_save(struct session *s)
 
 static enum status save(struct session *s)
 {
+    const int64_t begin_ns = clock_ns();
     TRY(rank_agree(&s->rank_state, is_rank_zero(s) ? sync_metrics(s) : OK));
     TRY(checkpoint_save(&s->rank_state));
     s->saved = s->rank_state.step;
+    progress_took(clock_ns() - begin_ns);
     plan_save(s);
     return OK;
 }
@@ -257,11 +259,14 @@ static enum status one_step(struct session *s, bool *stop)
     else
         TRY(rank_step(w, &result));
     TRY(rank_check_finite(w, &result));
+    const int64_t stepped_ns = clock_ns();
     struct step_record record = record_of(w, &result, clock_s() - start);
+    progress_took(stepped_ns - (int64_t)(1e9 * start));
     *stop = w->stats[STAT_REQUEST] >= (double)REQUEST_STOP;
     s->save_due = s->save_due || w->stats[STAT_REQUEST] >= (double)REQUEST_SAVE;
     if (record.has_valid)
         TRY(rank_evaluate(w, &record.valid_loss, stop));
+    progress_took(clock_ns() - stepped_ns);
     record.has_valid = record.has_valid && !*stop;
     if (is_rank_zero(s) && !s->stepped)
         TRY(say_choices(s));
@@ -329,7 +334,7 @@ struct job {
     struct run_plan plan;         // of rank 0's process
     atomic_int ranks;             // number of ranks that completed successfully
     atomic_llong allocated_bytes; // maximum over these ranks
-    struct watchdog *watchdog;    // NULL: disabled
+    struct monitor *monitor;      // NULL: disabled
 };
 
 static enum status run_rank(struct session *session, const struct job *job, struct world *world)
@@ -343,12 +348,11 @@ static enum status rank_main(struct world *world, void *argument)
 {
     struct job *job = argument;
     struct session session = {.folder = &job->folder, .plan = &job->plan};
-    struct pulse pulse;
     if (job->status != OK)
         return fail(job->status, "%s", text_chars(&job->why));
-    watchdog_enter(job->watchdog, &pulse);
+    monitor_enter(job->monitor);
     enum status status = run_rank(&session, job, world);
-    watchdog_leave(job->watchdog, &pulse);
+    monitor_leave(job->monitor);
     status = memory_plan_explain(job->run.recipe, &session.rank_state, status);
     // After a failure, peers may still use memory shared by this rank; the process ends now.
     if (status != OK && status != STOPPED)
@@ -361,22 +365,42 @@ static enum status rank_main(struct world *world, void *argument)
     return status;
 }
 
-/* Runs the ranks under the watchdog: with the timeout of the recipe, and under a launcher to report the end
- * of the job. */
-static enum status run_world(struct job *job, const struct recipe *recipe, bool launched, int size)
+/* Starts the monitor of this process. Under a launcher the processes of a node share a page. */
+static enum status start_monitor(struct job *job, const struct recipe *recipe,
+                                 const struct launcher *launcher, int size)
 {
-    struct watchdog_config config = {
-        .limit_s = recipe->resilience.heartbeat_timeout_seconds,
-        .stop = launched ? job->run.stop : NULL,
+    bool launched = launcher->size > 1;
+    int here = launched ? launcher_local_size(getenv, launcher->size) : 1;
+    const struct monitor_config config = {
+        .page = {.job = launched ? launcher->job : NULL,
+                 .node = launched ? launcher->node : "",
+                 .processes = here,
+                 .slots = launched ? here : size},
+        .timeout_s = recipe->resilience.heartbeat_is_automatic && !launched
+                         ? 0.0
+                         : recipe->resilience.heartbeat_timeout_seconds,
+        .automatic = recipe->resilience.heartbeat_is_automatic,
+        .schedule = job->run.schedule,
+        .run_dir = recipe->logging.run_dir,
     };
+    TRY(monitor_start(&config, &job->monitor));
+    stop_set_leaving(job->run.stop, monitor_leaving(job->monitor));
+    return OK;
+}
+
+/* Runs the ranks, and monitors them. */
+static enum status run_world(struct job *job, const struct recipe *recipe, const struct launcher *launcher,
+                             int size)
+{
     if (job->status == OK) {
-        job->status = watchdog_start(&config, &job->watchdog);
+        job->status = start_monitor(job, recipe, launcher, size > 0 ? size : recipe_world_size(recipe));
         if (job->status != OK)
             text_add(&job->why, "%s", fail_text());
     }
     const struct world_options options = recipe_world(recipe, size);
     enum status status = world_run_as(&options, rank_main, job);
-    watchdog_stop(job->watchdog);
+    stop_set_leaving(job->run.stop, NULL);
+    monitor_stop(job->monitor);
     return status;
 }
 
@@ -431,7 +455,7 @@ static enum status train_until_stopped(const struct recipe *recipe, int size, co
     if (status != OK)
         text_add(&job.why, "%s", fail_text());
     if (status == OK || launcher->size > 1)
-        status = run_world(&job, recipe, launcher->size > 0, size);
+        status = run_world(&job, recipe, launcher, size);
     if (first && (status == OK || status == STOPPED))
         report_resident(atomic_load(&job.ranks), atomic_load(&job.allocated_bytes), stdout);
     checkpoint_lock_release(job.run.checkpoint_lock);

@@ -59,6 +59,7 @@ struct cuda_stream {
 struct message_mark {
     struct cuda_stream *stream; // NULL: closed since
     uint32_t mark;
+    struct progress_range recorded;
     struct cuda_guard *guard;
     char name[56];
 };
@@ -318,7 +319,7 @@ static bool is_passed(const struct message_mark *m)
 static const struct message_mark *first_message(struct cuda_device *d)
 {
     while (d->first_message != d->last_message && is_passed(&d->message[d->first_message % MESSAGES]))
-        d->first_message++;
+        progress_done(d->message[d->first_message++ % MESSAGES].recorded);
     return d->first_message != d->last_message ? &d->message[d->first_message % MESSAGES] : NULL;
 }
 
@@ -338,7 +339,7 @@ static enum status block(struct cuda_device *d, const struct cuda_queue *queue, 
             continue;
         const struct message_mark *m = first_message(d);
         if (m != NULL)
-            who_waits(m->name);
+            who_waits_for(m->name, m->recorded);
         if (m != NULL)
             status = m->guard->check(m->guard);
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
@@ -361,7 +362,7 @@ static enum status start_if_due(struct cuda_stream *s, struct pending *p)
         return OK;
     TRY(cuda_check(&s->queue, error, "cudaEventQuery"));
     p->started = true;
-    return p->work->start(p->work);
+    return work_start(p->work);
 }
 
 /* Makes progress on the first works of `s`. */
@@ -372,7 +373,7 @@ static enum status advance(struct cuda_stream *s)
         bool done = false;
         enum status status = p->started ? OK : start_if_due(s, p);
         if (status == OK && p->started)
-            status = p->work->poll(p->work, &done);
+            status = work_poll(p->work, &done);
         if (done || status != OK) {
             s->begin++;
             s->finished++;
@@ -400,7 +401,7 @@ static enum status rest(struct cuda_device *d)
         started = p;
     }
     CHECK(started != NULL);
-    started->work->rest(started->work);
+    work_rest(started->work);
     return OK;
 }
 
@@ -508,7 +509,8 @@ enum status cuda_message_end(struct cuda_queue *queue, const char *name, struct 
     if (d->last_message - d->first_message == MESSAGES)
         d->first_message++; // one less that a message could name
     struct message_mark *m = &d->message[d->last_message++ % MESSAGES];
-    *m = (struct message_mark){.stream = s, .mark = make_mark(s), .guard = guard};
+    *m =
+        (struct message_mark){.stream = s, .mark = make_mark(s), .recorded = progress_take(), .guard = guard};
     snprintf(m->name, sizeof m->name, "%s", name);
     return OK;
 }

@@ -179,16 +179,13 @@ static enum status request_poll(struct work *work, bool *done)
         all = all && t->done;
     }
     *done = all;
-    if (all) {
-        who_waits("");
+    if (all)
         request_free(r);
-    }
     return OK;
 }
 
 static void request_rest(struct work *work)
 {
-    who_waits(work->name);
     notification_rest(own_notification(((struct request *)work)->comm));
 }
 

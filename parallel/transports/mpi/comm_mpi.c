@@ -220,7 +220,6 @@ static enum status request_poll(struct work *work, bool *done)
             r->count = 0;
     }
     *done = true;
-    who_waits("");
     request_free(r);
     return OK;
 }
@@ -246,7 +245,6 @@ static void rest(struct mpi_world *w)
 
 static void request_rest(struct work *work)
 {
-    who_waits(work->name);
     rest(world_of(((struct request *)work)->c));
 }
 

@@ -3,15 +3,16 @@
  * or stop in one of several ways while the others wait for it, and checks how soon all have ended, with which
  * messages and which exit status.
  *     test_failure [MPIRUN]                    runs everything
- *     test_failure TRANSPORT SIZE CASE CLOCK   is one of the worlds
+ *     test_failure TRANSPORT SIZE CASE         is one of the worlds
  * Compiled ON_THE_EMULATOR its worlds use nccl, between the GPUs of tests/emulator.
  *
  * The limit is five seconds, or the time in which ten worlds without a failure have started and ended after
- * those: load on the machine slows them down as much as the failing one. Watchdogs use the test's own clock
- * (watchdog_clock.h). */
+ * those: load on the machine slows them down as much as the failing one. */
 #include "tests/ranks/parallel/ranks.h"
-#include "tests/ranks/parallel/watchdog_clock.h"
 #include "tests/support/tiny.h"
+#include "trainer/engine/stop.h"
+#include "trainer/progress/monitor.h"
+#include "trainer/progress/recorder.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -29,12 +30,6 @@ enum {
     REFERENCE_WORLDS = 10,
     EXIT_STATUS = 40
 }; // a world that returns exits with EXIT_STATUS + its status
-
-/* Of a watchdog on the test's clock, which checks every 0.1 s. The report comes with the ninth check without
- * progress and the abort with the nineteenth. The cases stay one check away from both: the check in which
- * time advances may be the first without a heartbeat, or not. */
-static const double LIMIT_S = 0.8;
-enum { CHECKS = 7, LATE_CHECKS = 14 };
 
 static const char failing_now[] = "now: "; // printed just before the failure; time is measured from here
 
@@ -55,8 +50,7 @@ static void announce(const struct world *world, int rank, const char *what)
 /* Of a process. */
 struct job {
     const struct failure_case *failure_case;
-    struct watchdog *watchdog;
-    struct test_clock clock;
+    struct monitor *monitor;
     atomic_int failed; // ranks
 };
 
@@ -118,10 +112,20 @@ static enum status one_exits(struct env *env, struct job *job)
 
 static enum status one_is_killed(struct env *env, struct job *job)
 {
+    (void)job;
     announce(env->world, 1, "rank 1 is killed");
-    if (env->world->rank == 1) {
-        clock_flow(&job->clock);
+    if (env->world->rank == 1)
         raise(SIGKILL);
+    return reduce(env, 10);
+}
+
+static enum status one_is_stopped(struct env *env, struct job *job)
+{
+    (void)job;
+    announce(env->world, 1, "rank 1 is stopped");
+    if (env->world->rank == 1) {
+        who_does("2W1");
+        raise(SIGSTOP);
     }
     return reduce(env, 10);
 }
@@ -143,16 +147,25 @@ static enum status one_is_lost(struct env *env, struct job *job)
 
 static enum status one_hangs(struct env *env, struct job *job)
 {
+    (void)job;
+    announce(env->world, 1, "rank 1 hangs");
     if (env->world->rank != 1)
         return reduce(env, 10);
     who_does("3F7");
-    clock_others_wait(&job->clock, 1, RANKS);
-    announce_failure("rank 1 hangs");
-    clock_pass(&job->clock, 100, false);
     sleep_forever();
 }
 
-/* On the system's clock. */
+static enum status one_loops(struct env *env, struct job *job)
+{
+    (void)job;
+    announce(env->world, 1, "rank 1 loops");
+    if (env->world->rank != 1)
+        return reduce(env, 10);
+    who_does("3F8");
+    for (volatile int i = 0;; i = i + 1)
+        ;
+}
+
 static enum status all_hang(struct env *env, struct job *job)
 {
     (void)job;
@@ -160,45 +173,27 @@ static enum status all_hang(struct env *env, struct job *job)
     sleep_forever();
 }
 
-/* Runs for five times the watchdog's limit, but with a heartbeat before each limit. Checks are late, as in a
- * process that was suspended. */
+/* The others wait for twice the timeout, but each of its actions is shorter. */
 static enum status one_is_slow(struct env *env, struct job *job)
 {
+    enum { ACTIONS = 20, EACH_MS = 200 };
+    (void)job;
+    announce(env->world, 1, "rank 1 is slow");
     if (env->world->rank != 1)
         return reduce(env, 10);
-    clock_others_wait(&job->clock, 1, RANKS);
-    announce_failure("rank 1 is slow");
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < ACTIONS; i++) {
         who_does("slow");
-        clock_pass(&job->clock, CHECKS, true);
+        nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000L}, NULL);
     }
-    clock_leave(&job->clock, job->watchdog, 1);
-    clock_pass(&job->clock, CHECKS, true);
-    clock_enter(&job->clock, job->watchdog, 1);
     printf("rank 1 is late\n");
-    return reduce(env, 10);
-}
-
-/* The limit passes, and then a heartbeat arrives before the abort. */
-static enum status one_is_late(struct env *env, struct job *job)
-{
-    if (env->world->rank != 1)
-        return reduce(env, 10);
-    clock_others_wait(&job->clock, 1, RANKS);
-    who_does("3F7");
-    clock_pass(&job->clock, LATE_CHECKS, false);
-    who_does("there");
-    clock_pass(&job->clock, CHECKS, false);
-    announce_failure("rank 1 is late");
     return reduce(env, 10);
 }
 
 static const struct failure_case {
     const char *name;
     enum status (*body)(struct env *env, struct job *job);
-    struct watchdog_config watchdog;
-    bool system_clock; // of the watchdog
-    bool stops;        // by SIGTERM
+    double timeout_s; // of the monitor
+    bool stops;       // by SIGTERM
 } cases[] = {
     {.name = "all_end", .body = all_end}, // a world used as the time reference
     {.name = "one_fails", .body = one_fails},
@@ -208,10 +203,11 @@ static const struct failure_case {
     {.name = "one_is_killed", .body = one_is_killed},
     {.name = "one_lost_step", .body = one_lost_step},
     {.name = "one_is_lost", .body = one_is_lost}, // NCCL reports the error (EMULATOR_FAIL)
-    {.name = "one_hangs", .body = one_hangs, .watchdog = {.limit_s = LIMIT_S}},
-    {.name = "all_hang", .body = all_hang, .watchdog = {.limit_s = 0.2}, .system_clock = true},
-    {.name = "one_is_slow", .body = one_is_slow, .watchdog = {.limit_s = LIMIT_S}},
-    {.name = "one_is_late", .body = one_is_late, .watchdog = {.limit_s = LIMIT_S}},
+    {.name = "one_hangs", .body = one_hangs, .timeout_s = 1.0},
+    {.name = "one_loops", .body = one_loops, .timeout_s = 1.0},
+    {.name = "one_is_stopped", .body = one_is_stopped, .timeout_s = 1.0},
+    {.name = "all_hang", .body = all_hang, .timeout_s = 0.5},
+    {.name = "one_is_slow", .body = one_is_slow, .timeout_s = 2.0},
     {.name = "one_is_missing", .body = one_is_killed, .stops = true},
 };
 enum { CASES = sizeof cases / sizeof *cases };
@@ -220,17 +216,19 @@ static enum status body(struct world *world, void *argument)
 {
     struct job *job = argument;
     struct env env;
+    struct message_recorder recorder;
     const char *device = world->ops->device != NULL ? world->ops->device : "cpu";
+    monitor_enter(job->monitor);
+    TRY(message_recorder_attach(&recorder, world));
     TRY(env_open(&env, world, &(struct run){.device = device}));
     TRY(reduce(&env, 1)); // past launch
-    clock_enter(&job->clock, job->watchdog, world->rank);
     enum status status = job->failure_case->body(&env, job);
-    clock_leave(&job->clock, job->watchdog, world->rank);
     if (status != OK)
         atomic_fetch_add(&job->failed, 1);
     char text[256];
     snprintf(text, sizeof text, "%s", fail_text());
     TRY(env_close(&env));
+    monitor_leave(job->monitor);
     return status == OK ? OK : fail(status, "%s", text);
 }
 
@@ -256,16 +254,19 @@ static int run_as_world(char **argv)
         if (strcmp(cases[c].name, argv[3]) == 0)
             job.failure_case = &cases[c];
     CHECK(job.failure_case != NULL);
-    clock_open(&job.clock, argv[4]);
-    struct watchdog_config config = job.failure_case->watchdog;
-    struct stop *stop = NULL;
-    if (job.failure_case->stops)
-        config.stop = stop = receive_sigterm();
-    if (!job.failure_case->system_clock)
-        config.clock = clock_of(&job.clock);
-    MUST(watchdog_start(&config, &job.watchdog));
+    struct launcher launcher;
+    MUST(launcher_find(&launcher));
+    struct stop *stop = job.failure_case->stops ? receive_sigterm() : NULL;
+    const struct monitor_config config = {
+        .page = {.job = launcher.size > 0 ? launcher.job : NULL,
+                 .node = launcher.node,
+                 .processes = launcher.size > 0 ? launcher.size : 1,
+                 .slots = RANKS},
+        .timeout_s = job.failure_case->timeout_s,
+    };
+    MUST(monitor_start(&config, &job.monitor));
     enum status status = world_run(argv[1], size, body, &job);
-    watchdog_stop(job.watchdog);
+    monitor_stop(job.monitor);
     stop_destroy(stop);
     // As cuboid does: every process reports it, as mpirun ends the others at the first failure.
     if (status != OK)
@@ -296,21 +297,18 @@ struct launch_method {
 };
 
 struct launched {
-    char folder[TINY_FOLDER_CHARS]; // of its own: for the shared clock and for Open MPI's files
+    char folder[TINY_FOLDER_CHARS]; // of its own: for Open MPI's files
     pid_t child;
 };
 
 static void start_world(const struct launch_method *method, const char *name, int out, struct launched *world)
 {
-    char clock_path[TINY_FOLDER_CHARS + 10], kill_delay[12];
+    char kill_delay[12];
     const char *root = getenv("TMPDIR");
     snprintf(world->folder, sizeof world->folder, "%s/failure-XXXXXX", root != NULL ? root : "/tmp");
     CHECK(mkdtemp(world->folder) != NULL);
-    snprintf(clock_path, sizeof clock_path, "%s/clock", world->folder);
-    clock_create(clock_path);
     const char *size = method->mpirun != NULL ? "0" : "4"; // 0: the launcher's
-    const char *words[] = {method->mpirun, "-n",       "4", method->program, method->transport, size,
-                           name,           clock_path, NULL};
+    const char *words[] = {method->mpirun, "-n", "4", method->program, method->transport, size, name, NULL};
     const char *const *first = method->mpirun != NULL ? words : words + 3;
     world->child = fork();
     CHECK(world->child >= 0);
@@ -320,6 +318,7 @@ static void start_world(const struct launch_method *method, const char *name, in
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
     setenv("OMPI_MCA_orte_tmpdir_base", world->folder, 1);
+    setenv("CUBOID_NODE", "x", 1);
     if (method->kill_delay_s > 0) {
         snprintf(kill_delay, sizeof kill_delay, "%d", method->kill_delay_s);
         setenv("OMPI_MCA_odls_base_sigkill_timeout", kill_delay, 1);
@@ -403,6 +402,9 @@ static void run_world(const struct launch_method *method, const char *name, stru
     out->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+#define HANGS "rank 1 (pp 0 dp 0 tp 0, node x) stalled in 3F7 for 1"
+#define WAIT  "; ranks 0, 2, 3 wait for it in all_reduce all\n"
+
 /* Where all fail, they agree on the lowest rank, or a rank that timed out waiting for the others reports
  * itself. */
 static const struct expectation {
@@ -418,10 +420,13 @@ static const struct expectation {
     {"nccl", "one_lost_step", "all_reduce of 10 of type 2", 1, NULL}, // the emulator's message
     {"nccl", "one_is_lost", "remote process exited or there was a network error", EXIT_STATUS + PEER_LOST,
      "nccl: comm all: "},
-    {"nccl", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 1, "waits for all_reduce all\n"},
+    {"nccl", "one_hangs", HANGS, 1, WAIT},
+    {"nccl", "one_is_slow", "rank 1 is late", EXIT_STATUS + OK, NULL},
+    {"nccl mpi", "one_hangs", HANGS, 1, WAIT},
+    {"nccl mpi", "one_is_stopped", "stalled in 2W1 for 1", 1, "its process is stopped (T)" WAIT},
     {"nccl mpi", "one_fails", "rank 1: the loss is not finite", 0, NULL},
     {"nccl mpi", "one_is_missing", "process rank 1", 0,
-     "waits for all_reduce all, and the job is being ended\n"},
+     "rank 1 (pp 0 dp 0 tp 0, node x) was in start: its process is gone"},
 #else
     // The user may have caused it, so the message has no source location.
     {"local", "one_fails", "rank 1: the loss is not finite", 1, "(the other ranks wait for it)\n"},
@@ -429,23 +434,23 @@ static const struct expectation {
     {"local", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
     {"local", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1, NULL},
     {"local", "one_lost_step", "out of sync", 1, NULL},
-    {"local", "all_hang", ": no progress for 0.2 s, waits for no message\n", 1,
-     "no rank of this process has made progress"},
-    {"local", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 1,
-     "waits for all_reduce all\n"},
+    {"local", "all_hang", "rank # (pp 0 dp 0 tp 0, node x) stalled in start for 0.", 1,
+     ": its thread sleeps in a system call (S)\n"},
+    {"local", "one_hangs", HANGS, 1, WAIT},
+    {"local", "one_loops", "stalled in 3F8 for 1", 1, ": its thread is running (R)" WAIT},
     {"local", "one_is_slow", "rank 1 is late", EXIT_STATUS + OK, NULL},
-    {"local", "one_is_late", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for 0.9 s", EXIT_STATUS + OK,
-     "rank 1 is late"},
     {"mpi", "one_fails", "rank 1: the loss is not finite", 0, NULL},
     {"mpi", "all_fail", "rank #: no tokens for rank #", 0, NULL},
     {"mpi", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
     {"mpi", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 0, NULL},
     {"mpi", "one_is_killed", "process rank 1", 0, NULL}, // mpirun's message
     {"mpi", "one_lost_step", "rank 1", 0, NULL},
-    {"mpi", "one_hangs", "r1 (pp 0 dp 0 tp 0) step 0 3F7: no progress for", 0, "waits for all_reduce all\n"},
-    {"mpi", "one_is_slow", "waits for all_reduce all\n", 0,
-     NULL}, // with a process of their own, others receive no heartbeat
-    {"mpi", "one_is_missing", "process rank 1", 0, "waits for all_reduce all, and the job is being ended\n"},
+    {"mpi", "one_hangs", HANGS, 1, WAIT},
+    {"mpi", "one_loops", "stalled in 3F8 for 1", 1, ": its thread is running (R)" WAIT},
+    {"mpi", "one_is_stopped", "stalled in 2W1 for 1", 1, ": its process is stopped (T)" WAIT},
+    {"mpi", "one_is_slow", "rank 1 is late", 0, NULL},
+    {"mpi", "one_is_missing", "process rank 1", 0,
+     "rank 1 (pp 0 dp 0 tp 0, node x) was in start: its process is gone" WAIT},
 #endif
 };
 
@@ -497,7 +502,7 @@ static bool ends_as_expected_in_time(struct launch_method *method, const struct 
 
 int main(int argc, char **argv)
 {
-    if (argc == 5)
+    if (argc == 4)
         return run_as_world(argv);
     int failures = 0;
     for (size_t i = 0; i < sizeof expectations / sizeof *expectations; i++) {

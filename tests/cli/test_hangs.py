@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Hang reports of cuboid train under mpirun: the rank that is stopped, loops, reads forever or is gone is named, with
+exactly those that wait; every process exits within the timeout plus a few seconds; a slow rank ends no run.
+
+    test_hangs.py CUBOID-FAULTY MPIRUN [--runs N] [--first N]
+
+Without --runs: a short form. Run n is a function of n alone. Prints a line for each run; exit status 1 if one failed.
+With the variable CUBOID_DEVICE=cuda, CUBOID-FAULTY is a build with emulated GPUs."""
+import argparse
+import glob
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+RECIPE = """\
+model: {num_layers: 8, hidden_size: 32, num_attention_heads: 4, seq_length: 32}
+train: {global_batch_size: 16, micro_batch_size: 1, train_iters: 1000000}
+optimizer: {lr: 1e-3}
+data: {train: text, split: "1"}
+checkpoint: {save: none, load: none}
+logging: {log_interval: 1000000}
+"""
+# The layouts have 8 ranks (short form: 4), and cover the schedules.
+LAYOUTS = {4: ["pp=2 tp=2 dp=1", "pp=4 tp=1 dp=1 pipeline.schedule=zb-h1", "pp=2 tp=1 dp=2 pipeline.schedule=gpipe"],
+           8: ["pp=2 tp=2 dp=2", "pp=4 tp=2 dp=1 pipeline.schedule=zb-h1", "pp=4 tp=1 dp=2 pipeline.schedule=gpipe",
+               "pp=2 tp=2 dp=2 pipeline.schedule=interleaved pipeline.virtual_stages=2",
+               "pp=4 tp=1 dp=2 pipeline.schedule=zb-v", "pp=1 tp=4 dp=2 parallel.zero_stage=1", "pp=1 tp=2 dp=4"]}
+KINDS = ["stop", "loop", "read", "kill", "first", "slow"]
+TIMEOUT_S, MARGIN_S = 3.0, 6.0  # the margin includes the start and end of processes on a busy machine
+
+
+def processes(folder):
+    """rank -> process id, of the run in this folder."""
+    found = {}
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        pid = int(path.split("/")[2])
+        try:
+            with open(path, "rb") as file:
+                environment = dict(entry.partition(b"=")[::2] for entry in file.read().split(b"\0"))
+            with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+                name = file.read()
+        except OSError:
+            continue
+        if environment.get(b"HANGS_FOLDER") == folder.encode() and name.startswith("cuboid") and \
+                b"OMPI_COMM_WORLD_RANK" in environment:
+            found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = pid
+    return found
+
+
+def steps_done(folder):
+    try:
+        with open(os.path.join(folder, "run", "metrics.jsonl"), encoding="ascii") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return 0
+
+
+def ranks_in(text):
+    """ "ranks 0-2, 5" -> {0, 1, 2, 5}"""
+    found = set()
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def explain(line, ranks):
+    """The culprit, and the ranks that are said to wait."""
+    named = re.search(r"rank (\d+) \(pp \d+ dp \d+ tp \d+, node \S+\) (?:stalled in|was in) (\S+)", line)
+    if not named:
+        return None, set()
+    waiting = set()
+    for part in line.split("; ")[1:]:
+        match = re.match(r"ranks? ([\d, -]+?) waits? for", part)
+        waiting |= ranks_in(match.group(1)) if match else set()
+    return int(named.group(1)), waiting & set(range(ranks))
+
+
+class Run:
+    """One run: starts it, disturbs it, and checks what it reports."""
+
+    def __init__(self, options, number, folder):
+        rng = random.Random(number)
+        self.options, self.number, self.folder = options, number, folder
+        self.kind = KINDS[number % len(KINDS)]
+        self.ranks = options.ranks
+        # A slow rank delays its transfers: with data ranks, so that some wait for longer than the timeout.
+        layouts = [layout for layout in LAYOUTS[self.ranks] if self.kind != "slow" or "tp=1 dp=2" in layout]
+        self.layout = rng.choice(layouts)
+        self.victim = 0 if self.kind == "first" else rng.randrange(self.ranks)
+        self.step = rng.randint(2, 6)
+        self.delay = rng.random() * 0.3
+
+    def start(self):
+        environment = dict(os.environ, HANGS_FOLDER=self.folder, OMPI_MCA_orte_tmpdir_base=self.folder, CUBOID_NODE="x")
+        if self.kind in ("loop", "read", "slow"):
+            environment |= {"INJECT": self.kind, "INJECT_RANK": str(self.victim), "INJECT_STEP": str(self.step)}
+        words = [self.options.mpirun, "-n", str(self.ranks), self.options.cuboid, "train", "a.yaml",
+                 f"logging.run_dir={self.folder}/run", f"resilience.heartbeat_timeout_seconds={TIMEOUT_S}",
+                 *self.layout.split()]
+        if self.kind == "slow":
+            words.append("train.train_iters=8")
+        if os.environ.get("CUBOID_DEVICE"):
+            words += ["cluster.device=" + os.environ["CUBOID_DEVICE"]]
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+    def disturb(self, run):
+        """Returns the time from which the timeout counts."""
+        complete = self.step - (self.kind in ("loop", "read"))  # an injected fault occurs in step `step`
+        while steps_done(self.folder) < complete and run.poll() is None:
+            time.sleep(0.02)
+        time.sleep(self.delay)
+        found = processes(self.folder)
+        if self.kind in ("stop", "first") and self.victim in found:
+            os.kill(found[self.victim], signal.SIGSTOP)
+        if self.kind == "kill" and self.victim in found:
+            os.kill(found[self.victim], signal.SIGKILL)
+        return time.monotonic()
+
+    def check(self):
+        """A line about this run, and whether it is as expected."""
+        with self.start() as run:
+            begin = self.disturb(run) if self.kind != "slow" else time.monotonic()
+            text = run.communicate()[0]
+        took = time.monotonic() - begin
+        left = processes(self.folder)
+        for pid in left.values():
+            os.kill(pid, signal.SIGKILL)
+        reports = [line for line in text.splitlines() if "stalled in" in line or "was in" in line]
+        line = f"run {self.number} {self.kind} {self.layout}: rank {self.victim}, {took:.1f} s, status {run.returncode}"
+        if self.kind == "slow":
+            good = run.returncode == 0 and not reports
+        else:
+            culprit, waiting = explain(reports[0], self.ranks) if len(reports) == 1 else (None, set())
+            others = set(range(self.ranks)) - {self.victim}
+            killed = self.kind == "kill"
+            good = culprit == self.victim and (killed or waiting == others) and not left and \
+                (killed or (run.returncode == 1 and self.dump_agrees(culprit))) and \
+                took < (2.0 if killed else TIMEOUT_S) + MARGIN_S
+        return line + (" ok" if good else " FAILED"), good, text + f"left: {left}\n"
+
+    def dump_agrees(self, culprit):
+        files = glob.glob(os.path.join(self.folder, "run", "hang-*.json"))
+        if len(files) != 1:
+            return False
+        with open(files[0], encoding="utf-8") as file:
+            ranks = [entry["rank"] for entry in json.load(file)["ranks"]]
+        done = subprocess.run([self.options.cuboid, "hang", files[0], "--messages", "3"], stdout=subprocess.PIPE,
+                              text=True, check=False)
+        return ranks == list(range(self.ranks)) and done.returncode == 0 and \
+            re.search(rf"(?m)^{culprit} .*others wait for it$", done.stdout) is not None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cuboid")
+    parser.add_argument("mpirun")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--runs", type=int, default=len(KINDS))
+    parser.add_argument("--ranks", type=int, default=4)
+    options = parser.parse_args()
+    options.cuboid = os.path.abspath(options.cuboid)
+    options.mpirun = os.path.abspath(options.mpirun) if os.sep in options.mpirun else options.mpirun
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        with open("a.yaml", "w", encoding="ascii") as file:
+            file.write(RECIPE)
+        with open("text.txt", "w", encoding="ascii") as file:
+            file.write("The ocean is wide, and so is the sky. " * 100)
+        subprocess.run([options.cuboid, "data", "prepare", "text.txt", "-o", "text"], stdout=subprocess.DEVNULL,
+                       check=True)
+        for number in range(options.first, options.first + options.runs):
+            with tempfile.TemporaryDirectory(dir=folder) as own:
+                line, good, text = Run(options, number, own).check()
+            failures += not good
+            print(line, flush=True)
+            if not good:
+                print(text, flush=True)
+        os.chdir("/")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Who waits for whom, from snapshots written by hand; and a snapshot that is written and read back. */
+#include "base/clock.h"
+#include "parallel/comm.h"
+#include "trainer/progress/hang_dump.h"
+#include "trainer/progress/page.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Two pipeline ranks, two tensor ranks: rank = 2 pp + tp. */
+enum { RANKS = 4, TP = 0, EDGE = 1 };
+static const double limit_s = 40.0;
+
+static void open_snapshot(struct hang *hang)
+{
+    cr_assert_eq(hang_create(RANKS, hang), OK);
+    hang->limit_s = limit_s;
+    for (int r = 0; r < RANKS; r++) {
+        struct hang_rank *rank = &hang->ranks[r];
+        struct progress_head *head = &rank->progress.head;
+        *head = (struct progress_head){
+            .who = {.rank = r, .pp = r / 2, .tp = r % 2, .step = 12}, .state = PROGRESS_ACTIVE, .groups = 2};
+        snprintf(rank->node, sizeof rank->node, "b");
+        rank->process = PROCESS_SLEEPS;
+        rank->still_s = 40.5;
+        rank->progress.group[TP] = (struct progress_group){
+            .name = "tp", .id = 100 + r / 2, .first = r - r % 2, .stride = 1, .size = 2};
+        rank->progress.group[EDGE] = (struct progress_group){
+            .name = "pp 1>0 gradient", .id = 200 + r % 2, .first = 2 + r % 2, .stride = -2, .size = 2};
+    }
+}
+
+static void does(struct hang *hang, int rank, const char *action)
+{
+    struct who *who = &hang->ranks[rank].progress.head.who;
+    snprintf(who->action, sizeof who->action, "%s", action);
+}
+
+/* Records the next call on a group. */
+static struct progress_message *call(struct hang *hang, int rank, int group, enum call kind, int64_t count)
+{
+    struct rank_progress *progress = &hang->ranks[rank].progress;
+    struct progress_message *m = &progress->message[progress->head.messages++];
+    *m = (struct progress_message){.number = ++progress->group[group].calls,
+                                   .bytes = count * 4,
+                                   .queued_ns = 1,
+                                   .done_ns = 2,
+                                   .group = group,
+                                   .peer = -1,
+                                   .call = (uint8_t)kind,
+                                   .dtype = F32};
+    if (group == EDGE)
+        m->peer = kind == CALL_SEND ? rank - 2 : rank + 2;
+    return m;
+}
+
+/* The last call of the rank has not completed. */
+static void waits(struct hang *hang, int rank)
+{
+    struct rank_progress *progress = &hang->ranks[rank].progress;
+    struct progress_message *m = &progress->message[progress->head.messages - 1];
+    m->done_ns = 0;
+    progress->head.awaited = progress->head.messages;
+    snprintf(progress->head.who.waits, sizeof progress->head.who.waits, "%s %s",
+             m->group == EDGE ? "exchange" : call_name((enum call)m->call), progress->group[m->group].name);
+}
+
+static void expect(const struct hang *hang, enum hang_kind kind, int culprit, const char *report)
+{
+    struct hang_finding finding = {0};
+    struct text text = {0};
+    cr_assert_eq(hang_find(hang, &finding), OK);
+    hang_report(hang, &finding, &text);
+    cr_assert_eq(finding.kind, kind, "kind %d, not %d: %s", (int)finding.kind, (int)kind, text_chars(&text));
+    cr_assert_eq(finding.culprit, culprit, "culprit %d: %s", finding.culprit, text_chars(&text));
+    cr_assert_str_eq(text_chars(&text), report);
+    hang_finding_free(&finding);
+    text_free(&text);
+}
+
+/* Rank 3 does not take part in the all-reduce of its tensor group, so rank 2 does not send to rank 0. */
+static void stall(struct hang *hang)
+{
+    open_snapshot(hang);
+    does(hang, 3, "1W2");
+    hang->ranks[3].process = PROCESS_IS_STOPPED;
+    hang->ranks[3].still_s = 41.0;
+    call(hang, 2, TP, CALL_ALL_REDUCE, 16);
+    waits(hang, 2);
+    does(hang, 2, "1I3");
+    call(hang, 0, EDGE, CALL_RECEIVE, 8);
+    waits(hang, 0);
+    does(hang, 0, "0I3");
+    snprintf(hang->ranks[0].needs, sizeof hang->ranks[0].needs, "1I3");
+    call(hang, 1, TP, CALL_ALL_REDUCE, 16);
+    waits(hang, 1);
+}
+
+static const char stalled[] =
+    "step 12: rank 3 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for 41.0 s: its process is stopped "
+    "(T); rank 2 waits "
+    "for it in all_reduce tp; rank 0 waits for rank 2; rank 1 waits for rank 0";
+
+Test(hang, names_the_culprit_and_those_who_wait)
+{
+    struct hang hang;
+    stall(&hang);
+    expect(&hang, HANG_CULPRIT, 3, stalled);
+    hang.ranks[3].process = PROCESS_RUNS;
+    hang.ranks[2].still_s = 39.0; // waits for less than the timeout
+    expect(&hang, HANG_CULPRIT, 3,
+           "step 12: rank 3 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for 41.0 s: its thread is running "
+           "(R); rank 2 "
+           "waits for it in all_reduce tp; rank 0 waits for rank 2; rank 1 waits for rank 0");
+    hang_free(&hang);
+}
+
+/* A stopped rank of the first stage: its neighbour names the action that it waits for. */
+Test(hang, names_the_action_that_is_missing)
+{
+    struct hang hang;
+    stall(&hang);
+    hang.ranks[3].process = PROCESS_SLEEPS;
+    hang.ranks[3].still_s = 0.0;
+    hang.ranks[2].process = PROCESS_IS_STOPPED;
+    expect(&hang, HANG_CULPRIT, 2,
+           "step 12: rank 2 (pp 1 dp 0 tp 0, node b) stalled in 1I3 for 40.5 s: its process is stopped "
+           "(T); rank 0 "
+           "waits for its 1I3; rank 1 waits for rank 0");
+    hang_free(&hang);
+}
+
+Test(hang, a_slow_rank_is_none)
+{
+    struct hang hang;
+    stall(&hang);
+    hang.ranks[3].process = PROCESS_RUNS;
+    hang.ranks[3].still_s = 1.0;
+    expect(&hang, HANG_NONE, -1, "");
+    hang.ranks[3].process = PROCESS_IS_STOPPED; // not for long
+    expect(&hang, HANG_NONE, -1, "");
+    hang_free(&hang);
+}
+
+Test(hang, a_process_that_is_gone_needs_no_timeout)
+{
+    struct hang hang;
+    stall(&hang);
+    hang.limit_s = 0.0;
+    hang.ranks[3].still_s = 0.1;
+    hang.ranks[3].process = PROCESS_IS_GONE;
+    expect(&hang, HANG_CULPRIT, 3,
+           "step 12: rank 3 (pp 1 dp 0 tp 1, node b) was in 1W2: its process is gone; rank 2 waits for it in "
+           "all_reduce tp; rank 0 waits for rank 2; rank 1 waits for rank 0");
+    hang_free(&hang);
+}
+
+Test(hang, names_calls_that_differ)
+{
+    struct hang hang;
+    stall(&hang);
+    hang.ranks[3].process = PROCESS_SLEEPS;
+    call(&hang, 3, TP, CALL_ALL_GATHER, 16);
+    waits(&hang, 3);
+    expect(&hang, HANG_MISMATCH, 3,
+           "step 12: rank 3 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for 41.0 s: rank 3 called "
+           "all_gather f32[16] as "
+           "its 1st on tp, rank 2 all_reduce f32[16]; rank 2 waits for it in all_reduce tp; rank 0 "
+           "waits for rank 2; "
+           "rank 1 waits for rank 0");
+    hang_free(&hang);
+}
+
+/* Each end of an edge waits for the other. */
+Test(hang, names_a_deadlock)
+{
+    struct hang hang;
+    open_snapshot(&hang);
+    does(&hang, 0, "0B7");
+    call(&hang, 0, EDGE, CALL_RECEIVE, 8);
+    waits(&hang, 0);
+    does(&hang, 2, "1F7");
+    hang.ranks[2].progress.group[EDGE] =
+        (struct progress_group){.name = "pp 0>1", .id = 300, .first = 0, .stride = 2, .size = 2};
+    call(&hang, 2, EDGE, CALL_RECEIVE, 8)->peer = 0;
+    waits(&hang, 2);
+    hang.ranks[1].progress.head.state = hang.ranks[3].progress.head.state = PROGRESS_NONE;
+    expect(&hang, HANG_DEADLOCK, 0,
+           "step 12: rank 0 (pp 0 dp 0 tp 0, node b) stalled in 0B7 for 40.5 s: a deadlock; rank 0 in "
+           "0B7 waits for "
+           "exchange pp 1>0 gradient (its call 1 there); rank 2 in 1F7 waits for exchange pp 0>1 (its "
+           "call 1 there); "
+           "rank 2 waits for it in exchange pp 0>1");
+    hang_free(&hang);
+}
+
+Test(hang, is_written_and_read_back)
+{
+    char path[] = "/tmp/test_hang-XXXXXX";
+    int file = mkstemp(path);
+    struct hang hang, copy;
+    struct text written = {0}, report = {0};
+    cr_assert_geq(file, 0);
+    close(file);
+    stall(&hang);
+    for (int i = 0; i < 2 * PROGRESS_MESSAGES; i++) { // older ones are overwritten
+        struct rank_progress *progress = &hang.ranks[3].progress;
+        progress->message[progress->head.messages++ % PROGRESS_MESSAGES] = (struct progress_message){
+            .number = 7 + i, .group = EDGE, .peer = 1, .call = CALL_SEND, .dtype = BF16};
+    }
+    hang_dump_text(&hang, "a report", &written);
+    cr_assert_eq(file_write_atomic(path, written.chars, written.length), OK);
+    cr_assert_eq(hang_dump_read(path, &copy, &report), OK, "%s", fail_text());
+    cr_assert_str_eq(text_chars(&report), "a report");
+    cr_assert_eq(copy.count, RANKS);
+    expect(&copy, HANG_CULPRIT, 3, stalled);
+    cr_assert_null(hang_message(&copy.ranks[3], PROGRESS_MESSAGES));
+    const struct progress_message *m = hang_message(&copy.ranks[3], PROGRESS_MESSAGES + 1);
+    cr_assert_eq(m->number, 7 + PROGRESS_MESSAGES);
+    cr_assert_eq(m->dtype, BF16);
+    cr_assert_eq(file_write_atomic(path, "{\"format\": 2}", 13), OK);
+    cr_assert_eq(hang_dump_read(path, &copy, &report), BAD_DATA);
+    unlink(path);
+    text_free(&written);
+    text_free(&report);
+    hang_free(&hang);
+    hang_free(&copy);
+}
+
+Test(process, is_parsed)
+{
+    uint64_t started = 0;
+    const char *stat = "17 (a) b) T 1 17 17 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2";
+    cr_assert_eq(process_parse(stat, &started), PROCESS_IS_STOPPED);
+    cr_assert_eq(started, 98765);
+    cr_assert_eq(process_parse("nothing", &started), PROCESS_UNKNOWN);
+    cr_assert_eq(process_look((int)getpid(), 0), PROCESS_RUNS);
+    cr_assert(!process_is_gone((int)getpid(), process_started((int)getpid())));
+    cr_assert(process_is_gone((int)getpid(), 1));
+}
+
+/* The costs of a message and an action, for docs/hangs.md; the limits are far above. */
+Test(progress, is_cheap_and_readable)
+{
+    enum { CALLS = 20000 };
+    static const double most_s = 20e-6;
+    const struct page_options options = {.node = "", .processes = 1, .slots = 1};
+    struct page *page = NULL;
+    struct progress_writer *writer = calloc(1, sizeof *writer);
+    struct progress_head head;
+    cr_assert_eq(page_open(&options, &page), OK);
+    progress_begin(writer, page_claim(page));
+    const struct progress_group tp = {.name = "tp", .id = 5, .size = 2};
+    int64_t begin_ns = clock_ns();
+    for (int i = 1; i <= CALLS; i++) {
+        progress_queue((struct progress_message){.group = progress_group(&tp), .bytes = 64}, i);
+        struct progress_range range = progress_take();
+        progress_started(range);
+        progress_done(range);
+    }
+    int64_t messages_ns = clock_ns() - begin_ns;
+    begin_ns = clock_ns();
+    for (int i = 0; i < CALLS; i++)
+        who_does("1F3");
+    int64_t actions_ns = clock_ns() - begin_ns;
+    cr_log_info("%.0f ns for a message, %.0f ns for an action", (double)messages_ns / CALLS,
+                (double)actions_ns / CALLS);
+    cr_assert(progress_read_head(page_slot(page, 0), &head));
+    cr_assert_eq(head.messages, CALLS);
+    cr_assert_eq(head.count, 3 * CALLS);
+    cr_assert_str_eq(head.who.action, "1F3");
+    cr_assert_lt((double)messages_ns / CALLS, 1e9 * most_s);
+    progress_end();
+    page_close(page);
+    free(writer);
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The report of a hang, in one line. */
+#include "trainer/progress/hang.h"
+
+#include "parallel/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WHY_CHARS = 160 };
+
+static int rank_of(const struct hang_rank *rank)
+{
+    return rank->progress.head.who.rank;
+}
+
+/* "rank 5 (pp 1 dp 0 tp 1, node b)" */
+static void add_rank(const struct hang_rank *rank, struct text *out)
+{
+    const struct who *who = &rank->progress.head.who;
+    text_add(out, "rank %d (pp %d dp %d tp %d%s%s)", who->rank, who->pp, who->dp, who->tp,
+             rank->node[0] != 0 ? ", node " : "", rank->node);
+}
+
+/* "1W2", "optimizer"; what follows "stalled in ". */
+static const char *action_of(const struct hang_rank *rank)
+{
+    const char *action = rank->progress.head.who.action;
+    return action[0] != 0 ? action : "start";
+}
+
+/* ---- those who wait ---- */
+
+/* Why a rank waits for the one that it was found to wait for. */
+static void reason_of(const struct hang *hang, const struct hang_finding *finding, int r, char out[WHY_CHARS])
+{
+    const struct hang_rank *rank = &hang->ranks[r];
+    const struct progress_message *message = hang_awaited(rank);
+    int target = finding->waits_for[r];
+    if (target != finding->culprit)
+        snprintf(out, WHY_CHARS, "rank %d", rank_of(&hang->ranks[target]));
+    else if (rank->needs[0] != 0)
+        snprintf(out, WHY_CHARS, "its %s", rank->needs);
+    else
+        snprintf(out, WHY_CHARS, "it in %s", message != NULL ? rank->progress.head.who.waits : "a message");
+}
+
+/* Lists the ranks in groups with the same reason: first those that wait for the culprit itself. */
+static void add_waiting(const struct hang *hang, const struct hang_finding *finding, struct text *out)
+{
+    size_t n = (size_t)hang->count;
+    char(*why)[WHY_CHARS] = calloc(n + 1, sizeof *why);
+    bool *listed = calloc(n + 1, sizeof *listed);
+    int *same = calloc(n + 1, sizeof *same);
+    CHECK(why != NULL && listed != NULL && same != NULL);
+    for (int r = 0; r < hang->count; r++)
+        if (finding->waits_for[r] >= 0)
+            reason_of(hang, finding, r, why[r]);
+    for (int direct = 1; direct >= 0; direct--)
+        for (int r = 0; r < hang->count; r++) {
+            int count = 0, target = finding->waits_for[r];
+            if (target < 0 || listed[r] || (target == finding->culprit) != (direct == 1))
+                continue;
+            for (int q = r; q < hang->count; q++) {
+                if (finding->waits_for[q] < 0 || listed[q] || strcmp(why[q], why[r]) != 0)
+                    continue;
+                listed[q] = true;
+                same[count++] = rank_of(&hang->ranks[q]);
+            }
+            text_add(out, "; ");
+            hang_ranks_text(same, count, out);
+            text_add(out, " %s for %s", count == 1 ? "waits" : "wait", why[r]);
+        }
+    free(why);
+    free(listed);
+    free(same);
+}
+
+/* ---- the culprit ---- */
+
+/* Other ranks that are stopped, gone or silent like the culprit, such as the others of a node. */
+static void add_others(const struct hang *hang, const struct hang_finding *finding, struct text *out)
+{
+    const struct hang_rank *first = &hang->ranks[finding->culprit];
+    int *others = calloc((size_t)hang->count + 1, sizeof *others), count = 0;
+    CHECK(others != NULL);
+    for (int r = 0; r < hang->count; r++) {
+        const struct hang_rank *rank = &hang->ranks[r];
+        bool same = rank->process == first->process && rank->progress.head.state == PROGRESS_ACTIVE &&
+                    (first->process == PROCESS_IS_STOPPED || first->process == PROCESS_IS_GONE ||
+                     first->process == PROCESS_NODE_SILENT);
+        if (same && rank != first)
+            others[count++] = rank_of(rank);
+    }
+    if (count > 0) {
+        text_add(out, ", and so %s ", count == 1 ? "is that of" : "are those of");
+        hang_ranks_text(others, count, out);
+    }
+    free(others);
+}
+
+/* "its process is stopped (T)". */
+static void add_state(const struct hang *hang, const struct hang_finding *finding, struct text *out)
+{
+    const struct hang_rank *rank = &hang->ranks[finding->culprit];
+    const struct progress_head *head = &rank->progress.head;
+    if (head->state == PROGRESS_ENDED) {
+        text_add(out, ": it has ended");
+        return;
+    }
+    text_add(out, ": %s", process_state_text(rank->process));
+    if (head->who.waits[0] != 0 && rank->process != PROCESS_IS_GONE && rank->process != PROCESS_IS_STOPPED)
+        text_add(out, ", and it waits for %s", head->who.waits);
+    add_others(hang, finding, out);
+}
+
+/* The ranks of a cycle, each with the message that it waits for. */
+static void add_cycle(const struct hang *hang, const struct hang_finding *finding, struct text *out)
+{
+    int at = finding->culprit;
+    text_add(out, ": a deadlock");
+    for (int i = 0; i < hang->count; i++) {
+        const struct hang_rank *rank = &hang->ranks[at];
+        const struct progress_message *message = hang_awaited(rank);
+        int next = at == finding->culprit ? -1 : finding->waits_for[at];
+        text_add(out, "; rank %d in %s waits for %s", rank_of(rank), action_of(rank),
+                 rank->progress.head.who.waits);
+        if (message != NULL)
+            text_add(out, " (its call %lld there)", (long long)message->number);
+        for (int r = 0; next < 0 && r < hang->count; r++) // a member of the cycle waits for the culprit
+            if (finding->waits_for[r] == at && r != at)
+                next = r;
+        if (next < 0 || next == finding->culprit)
+            return;
+        at = next;
+    }
+}
+
+void hang_report(const struct hang *hang, const struct hang_finding *finding, struct text *out)
+{
+    if (finding->kind == HANG_NONE)
+        return;
+    const struct hang_rank *rank = &hang->ranks[finding->culprit];
+    if (rank->progress.head.who.step > 0)
+        text_add(out, "step %d: ", rank->progress.head.who.step);
+    add_rank(rank, out);
+    if (rank->process == PROCESS_IS_GONE)
+        text_add(out, " was in %s", action_of(rank));
+    else
+        text_add(out, " stalled in %s for %.1f s", action_of(rank), rank->still_s);
+    switch (finding->kind) {
+    case HANG_CULPRIT:
+        add_state(hang, finding, out);
+        break;
+    case HANG_MISMATCH:
+        text_add(out, ": %s", text_chars(&finding->mismatch));
+        break;
+    case HANG_DEADLOCK:
+        add_cycle(hang, finding, out);
+        break;
+    case HANG_NONE:
+        break;
+    }
+    add_waiting(hang, finding, out);
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Finds out who is late: a thread in each process looks at the progress of all ranks of its node, in the page
+ * that they share (page.h), and one of these threads reports.
+ *
+ *     rank stopped, looping or blocked     no progress for the timeout ──> one report (hang.h), exit status 1
+ *     process gone                         at once
+ *     rank slow, others wait for it        it makes progress: nothing happens
+ *
+ * The thread uses neither ranks nor transports, so it works when all of them hang. The first process whose
+ * monitor is alive is the one that judges; so a stopped process cannot prevent its own report. After the
+ * report each process exits, and those that cannot (stopped ones) are killed.
+ *
+ * Time without progress is counted in looks: a late look counts as if it were on time. A suspended job, or
+ * one on an overloaded machine, had no time to make progress either, and is not ended.
+ *
+ * Caution: the timeout must exceed the longest single action: an op, or reading the samples of a step. */
+#pragma once
+
+#include "trainer/progress/page.h"
+
+#include <stdatomic.h>
+
+struct schedule;
+
+struct monitor_config {
+    struct page_options page;
+    double timeout_s;                // 0: none, only processes that are gone are reported
+    bool automatic;                  // timeout_s is the least; ten times the longest step, save or evaluation
+    const struct schedule *schedule; // names the actions that ranks wait for; NULL: not named
+    const char *run_dir;             // of hang-STEP.json; NULL: nothing is written
+};
+
+struct monitor;
+
+/* If the page cannot be shared, a warning is printed, and each process monitors only its own ranks. Without
+ * processes to share with and without a timeout there is nothing to monitor, and *out is NULL; the functions
+ * below accept it. */
+MUST_USE enum status monitor_start(const struct monitor_config *config, struct monitor **out);
+/* Call it when no rank of this process is monitored any more. */
+void monitor_stop(struct monitor *monitor);
+
+/* This thread is a rank that publishes its progress from now on. */
+void monitor_enter(struct monitor *monitor);
+void monitor_leave(struct monitor *monitor);
+
+/* To be set to 1 before this process exits with a message of its own; NULL without a monitor. */
+atomic_int *monitor_leaving(struct monitor *monitor);

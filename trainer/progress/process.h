@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What the operating system knows of a process or a thread: /proc/PID/stat. */
+#pragma once
+
+#include "base/status.h"
+
+enum process_state {
+    PROCESS_UNKNOWN,
+    PROCESS_RUNS,        // R: on a CPU, or ready
+    PROCESS_SLEEPS,      // S: in a system call
+    PROCESS_WAITS_DISK,  // D
+    PROCESS_IS_STOPPED,  // T, t: by a signal or a debugger
+    PROCESS_IS_GONE,     // it has exited, perhaps without being waited for (Z)
+    PROCESS_NODE_SILENT, // its node does not answer
+    PROCESS_STATES
+};
+/* "its process is stopped (T)". */
+const char *process_state_text(enum process_state state);
+/* A short name, "stopped", and the state of that name; PROCESS_UNKNOWN for any other. */
+const char *process_state_name(enum process_state state);
+enum process_state process_state_named(const char *name);
+
+/* The state of a thread (0: the main thread) of a process of this machine. */
+enum process_state process_look(int process, int thread);
+/* Parses the text of /proc/PID/stat; *started: ticks since boot, which with its id identifies a process. */
+enum process_state process_parse(const char *stat, uint64_t *started);
+/* When a process was started; 0 if it is gone. */
+uint64_t process_started(int process);
+/* Whether the process with this id and start has exited. */
+bool process_is_gone(int process, uint64_t started);
