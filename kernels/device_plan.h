@@ -27,6 +27,10 @@ struct op_cost {
 };
 struct op_cost op_cost(const struct op *op);
 
+/* How much faster than one thread so many threads of the cpu device compute an m x n matrix of fp32: they
+ * divide it into few parts, by its shape alone, each of which has one thread. From 1 to `threads`. */
+double cpu_matmul_speedup(int64_t m, int64_t n, int threads);
+
 /* An op without its operands: what a plan needs to know of it. Ops with equal records take equal time. */
 struct op_record {
     enum op_kind kind;

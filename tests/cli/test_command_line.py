@@ -5,6 +5,7 @@ no time limits here: meson's limit ends a test that hangs.
 
     test_command_line.py CUBOID SOURCE_ROOT VERSION"""
 import os
+import re
 import resource
 import signal
 import stat
@@ -125,9 +126,11 @@ def test_doctor():
                1e7 < float(rows["device.memory_bandwidth"]) < 1e15 and 0 < float(rows["node.link_latency_s"]) < 1, done)
         with open(profile, encoding="utf-8") as file:
             text = file.read()
-        types = {dtype for dtype in ["fp32", "tf32", "bf16", "fp16"] if f"k: 2048, dtype: {dtype}, flops: " in text}
+        types = {dtype for dtype in ["fp32", "tf32", "bf16", "fp16"]
+                 if re.search(f"k: [0-9]+, dtype: {dtype}, (threads: 1, )?flops: ", text)}
         expect("the types of its matmuls", types == {"fp32", "bf16", "fp16"}, done)
-        for table in ["memory", "all_reduce", "all_gather", "reduce_scatter", "p2p"]:
+        for table in ["memory", "attention_forward", "attention_backward", "op", "all_reduce", "all_gather",
+                      "reduce_scatter", "p2p"]:
             expect(f"its table {table}", int(rows[f"measured.{table}"]) >= 8, done)
         check("a recipe with it", run("recipe", QUICKSTART, f"cluster.profile={profile}"), 0,
               out=f"derived from cluster.profile {profile}")

@@ -17,9 +17,11 @@
  * are converted to fp32, multiplied, and the result rounded once: correct, but no faster than fp32. */
 #include "kernels/cpu/matmul/blas.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/device_plan.h"
 
 #include <string.h>
 
+enum { MOST_THREADS = 1024 };
 enum { PANEL_ROWS = 512, PANEL_COLUMNS = 1536, PANELS_ENOUGH = 6, PANEL_LEAST = 512 * 384, PANEL_STEP = 16 };
 
 /* c as a grid of panels, equal except for the last in each direction. */
@@ -49,6 +51,26 @@ static struct grid grid_of(int64_t m, int64_t n)
         .rows = rows, .columns = columns, .down = blocks_of(m, rows), .across = blocks_of(n, columns)};
     grid.tasks = grid.down * grid.across;
     return grid;
+}
+
+double cpu_matmul_speedup(int64_t m, int64_t n, int threads)
+{
+    const struct grid grid = grid_of(m, n);
+    double busy[MOST_THREADS] = {0}, all = 0.0, end = 0.0;
+    const int count = threads < MOST_THREADS ? threads : MOST_THREADS;
+    if (m < 1 || n < 1)
+        return 1.0;
+    for (int64_t task = 0; task < grid.tasks; task++) {
+        const int64_t row = task % grid.down * grid.rows, column = task / grid.down * grid.columns;
+        const double area = (double)min_i64(grid.rows, m - row) * (double)min_i64(grid.columns, n - column);
+        int first = 0; // to be idle
+        for (int t = 1; t < count; t++)
+            first = busy[t] < busy[first] ? t : first;
+        busy[first] += area;
+        end = busy[first] > end ? busy[first] : end;
+        all += area;
+    }
+    return all / end;
 }
 
 struct job {

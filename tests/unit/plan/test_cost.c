@@ -99,12 +99,69 @@ Test(cost, measured_tables_take_precedence)
     struct cluster_profile *p = ideal_profile(1e14, 1e12);
     struct cost_options options = {.profile = p, .ranks_per_node = 8};
     struct op_record op = matmul(64, 64, 64), between = matmul(128, 64, 64);
-    profile_add_sample(p, MEASURED_MATMUL, &(struct profile_sample){{64, 64, 64}, PROFILE_BF16, 1e12});
-    profile_add_sample(p, MEASURED_MATMUL, &(struct profile_sample){{256, 64, 64}, PROFILE_BF16, 4e12});
-    profile_add_sample(p, MEASURED_MATMUL, &(struct profile_sample){{64, 64, 64}, PROFILE_FP16, 1e9});
+    profile_add_sample(p, MEASURED_MATMUL,
+                       &(struct profile_sample){.shape = {64, 64, 64}, .dtype = PROFILE_BF16, .value = 1e12});
+    profile_add_sample(
+        p, MEASURED_MATMUL,
+        &(struct profile_sample){.shape = {256, 64, 64}, .dtype = PROFILE_BF16, .value = 4e12});
+    profile_add_sample(p, MEASURED_MATMUL,
+                       &(struct profile_sample){.shape = {64, 64, 64}, .dtype = PROFILE_FP16, .value = 1e9});
     expect_near(cost_of_op(&options, &op).run_s, 2.0 * 64 * 64 * 64 / 1e12);
     // equally far from both, in log space: their geometric mean
     expect_near(cost_of_op(&options, &between).run_s, 2.0 * 128 * 64 * 64 / 2e12);
+    profile_destroy(p);
+}
+
+/* Of a CPU with 4 cores, with `threads` for each rank. */
+static double cpu_op_s(struct cluster_profile *p, int threads, const struct op_record *op)
+{
+    const struct cost_options options = {.profile = p, .ranks_per_node = 4, .threads = threads};
+    return cost_of_op(&options, op).run_s;
+}
+
+/* One thread at 1e9 B/s, four at 2e9: two are in between, in log space. */
+Test(cost, measured_threads)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    p->device.is_cpu = true;
+    p->device.cores = 4;
+    const struct op_record op = {.kind = OP_ADAMW, .dtype = F32, .shape = {1, 64, 0}, .cost = {0.0, 1e6}};
+    struct op_record other = op;
+    other.kind = OP_FILL; // not measured
+    profile_add_sample(
+        p, MEASURED_OP,
+        &(struct profile_sample){.shape = {1, 64}, .op = OP_ADAMW, .threads = 1, .value = 1e9});
+    expect_near(cpu_op_s(p, 1, &op), 1e-3);
+    expect_near(cpu_op_s(p, 2, &op), 5e-4); // twice as fast, as far as is known
+    expect_near(cpu_op_s(p, 4, &other), 1e-6);
+    profile_add_sample(p, MEASURED_OP,
+                       &(struct profile_sample){.shape = {1, 64}, .op = OP_ADAMW, .value = 2e9}); // all cores
+    expect_near(cpu_op_s(p, 1, &op), 1e-3);
+    expect_near(cpu_op_s(p, 2, &op), 1e-3 / sqrt(2.0));
+    expect_near(cpu_op_s(p, 4, &op), 5e-4);
+    profile_destroy(p);
+}
+
+/* A measured matmul includes its memory traffic. More threads are faster as far as they divide it. */
+Test(cost, measured_matmuls_of_threads)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    p->device.is_cpu = true;
+    p->device.cores = 4;
+    struct op_record large = matmul(2048, 2048, 64), small = matmul(16, 16, 64);
+    large.dtype = small.dtype = F32;
+    large.cost.bytes = 1e15;
+    profile_add_sample(p, MEASURED_MATMUL,
+                       &(struct profile_sample){.shape = {2048, 2048, 64}, .threads = 1, .value = 1e9});
+    for (int threads = 1; threads <= 4; threads++) {
+        expect_near(cpu_op_s(p, threads, &large),
+                    2.0 * 2048 * 2048 * 64 / 1e9 / cpu_matmul_speedup(2048, 2048, threads));
+        expect_near(cpu_op_s(p, threads, &small), 2.0 * 16 * 16 * 64 / 1e9);
+    }
+    expect_near(cpu_matmul_speedup(16, 16, 8), 1.0);
+    expect_near(cpu_matmul_speedup(2048, 2048, 1), 1.0);
+    expect_near(cpu_matmul_speedup(2048, 2048, 2), 2.0);
+    cr_expect(cpu_matmul_speedup(4096, 1024, 3) > 2.5 && cpu_matmul_speedup(4096, 1024, 3) <= 3.0);
     profile_destroy(p);
 }
 
@@ -174,9 +231,9 @@ Test(cost, between_nodes)
 
 Test(cost, measured_messages)
 {
-    struct profile_sample list[] = {{{4, 1, 1000}, PROFILE_FP32, 1e-5},
-                                    {{4, 1, 3000}, PROFILE_FP32, 2e-5},
-                                    {{2, 1, 1000}, PROFILE_FP32, 1.0}};
+    struct profile_sample list[] = {{.shape = {4, 1, 1000}, .value = 1e-5},
+                                    {.shape = {4, 1, 3000}, .value = 2e-5},
+                                    {.shape = {2, 1, 1000}, .value = 1.0}};
     const struct profile_measured table = {.list = list, .count = 3};
     double s;
     cr_expect(measured_seconds(&table, 4, 1, 2000.0, &s));

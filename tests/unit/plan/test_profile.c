@@ -2,6 +2,7 @@
 /* Cluster profiles: reading, writing, bases, and shipped profiles. */
 #include "tests/unit/plan/profile_case.h"
 
+#include "kernels/ops.h"
 #include "trainer/plan/profile/profile_table.h"
 
 #define FULL                                                                                     \
@@ -23,6 +24,9 @@
     "  matmul:\n"                                                                                \
     "    - {m: 16, n: 32, k: 64, dtype: bf16, flops: 1.5e11}\n"                                  \
     "    - {flops: 1e10, dtype: fp32, k: 64, n: 32, m: 16}\n"                                    \
+    "    - {m: 16, n: 32, k: 64, dtype: fp32, threads: 2, flops: 2e10}\n"                        \
+    "  op: [{rows: 2, columns: 3, op: adamw, dtype: fp32, threads: 1, bytes_per_s: 1e10},\n"     \
+    "       {rows: 2, columns: 3, op: fill, dtype: fp32, bytes_per_s: 2e10}]\n"                  \
     "  attention_backward: [{heads: 8, sequence: 128, head_dim: 64, dtype: bf16, flops: 1e9}]\n" \
     "  memory: [{bytes: 1e6, bytes_per_s: 1e10}]\n"                                              \
     "  all_reduce: [{ranks: 8, nodes: 2, bytes: 1024, seconds: 1e-4}]\n"                         \
@@ -68,7 +72,9 @@ static bool equal_tables(const struct cluster_profile *a, const struct cluster_p
         equal = equal && one->count == other->count;
         for (size_t i = 0; equal && i < one->count; i++)
             equal = memcmp(one->list[i].shape, other->list[i].shape, sizeof one->list[i].shape) == 0 &&
-                    one->list[i].dtype == other->list[i].dtype && one->list[i].value == other->list[i].value;
+                    one->list[i].dtype == other->list[i].dtype &&
+                    one->list[i].value == other->list[i].value &&
+                    one->list[i].threads == other->list[i].threads && one->list[i].op == other->list[i].op;
     }
     return equal;
 }
@@ -107,8 +113,11 @@ Test(profile, reads_every_field)
     cr_expect(p->model.matmul_tile == 0 && p->model.congestion == 0.0);
     cr_expect_eq(p->model.attention_forward, 0.6); // a default
     const struct profile_sample *second = &p->measured[MEASURED_MATMUL].list[1];
-    cr_expect(p->measured[MEASURED_MATMUL].count == 2 && second->shape[0] == 16 && second->shape[1] == 32 &&
+    cr_expect(p->measured[MEASURED_MATMUL].count == 3 && second->shape[0] == 16 && second->shape[1] == 32 &&
               second->shape[2] == 64 && second->dtype == PROFILE_FP32 && second->value == 1e10);
+    cr_expect(second->threads == 0 && p->measured[MEASURED_MATMUL].list[2].threads == 2);
+    const struct profile_sample *op = p->measured[MEASURED_OP].list;
+    cr_expect(op[0].op == OP_ADAMW && op[0].threads == 1 && op[1].op == OP_FILL && op[1].threads == 0);
     cr_expect_eq(p->measured[MEASURED_ALL_REDUCE].list[0].shape[1], 2);
     cr_expect(p->fit.rows == 40 && p->fit.at_bound.count == 2);
     cr_expect_str_eq(p->fit.at_bound.list[1], "launch_s");
@@ -270,6 +279,13 @@ Test(profile, bad_tables)
         SMALL "measured:\n  matmul: [{m: 1, n: 1, k: 1, dtype: fp32, flops: 1.2e12}]\n",
         "F/P.yaml: measured.matmul entry 1: flops 1.2e12 exceeds device.peak_flops_fp32 1e12; correct one of "
         "them\n");
+    expect_messages(SMALL
+                    "measured:\n  op: [{rows: 1, columns: 1, op: adam, dtype: fp32, bytes_per_s: 1e9}]\n",
+                    "F/P.yaml:4: measured.op entry 1: op adam is unknown; did you mean adamw?\n");
+    expect_messages(
+        SMALL "measured:\n  matmul: [{m: 1, n: 1, k: 1, dtype: fp32, threads: 0, flops: 1e9}]\n",
+        "F/P.yaml:4: measured.matmul entry 1: threads 0 is out of range; expected an integer from 1 to "
+        "65536\n");
     expect_messages(SMALL "measured:\n  p2p: [{ranks: 3, nodes: 2, bytes: 1, seconds: 1}]\n",
                     "F/P.yaml:4: measured.p2p entry 1: ranks 3 is not a multiple of nodes 2\n");
 }

@@ -171,7 +171,7 @@ int cmd_doctor(int argc, char **argv)
         printf(
             "cuboid doctor [--profile FILE]   report devices, libraries and launchers of this machine, and\n"
             "measure matrix multiplication, memory and messages, in a few seconds. FILE gets a cluster\n"
-            "profile with tables of measured rates, in half a minute: cluster.profile=FILE uses it,\n"
+            "profile with tables of measured rates, in under a minute: cluster.profile=FILE uses it,\n"
             "cuboid profile check FILE prints it. Measure on an idle machine.\n");
         return 0;
     }

@@ -94,7 +94,6 @@ static void set_model(struct cluster_profile *profile)
     if (profile->device.is_cpu) {
         model->matmul_tile = 0;
         model->matmul_unaligned = 1.0;
-        model->step_overhead_s = 1e-3;
         model->launch_s = 0.0; // in the times of small shapes
         model->attention_half_flops = model->matmul_half_flops;
     }

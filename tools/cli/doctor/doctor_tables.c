@@ -4,6 +4,7 @@
 #include "tools/cli/doctor/doctor_tables.h"
 
 #include "tools/cli/doctor/doctor_measure.h"
+#include "tools/cli/doctor/doctor_steps.h"
 #include "tools/cli/doctor/doctor_time.h"
 
 #include <stdio.h>
@@ -203,7 +204,12 @@ enum status doctor_tables(const char *device, const char *transport, int most_ra
                           struct cluster_profile *profile)
 {
     struct transfer_bench bench = {device, profile};
+    const bool is_gpu = device_traits(device)->is_gpu;
+    if (!is_gpu)
+        TRY(doctor_steps(profile->device.cores, profile));
     for (enum rate rate = 0; rate < RATE_COUNT; rate++) {
+        if (!is_gpu && rate != RATE_FP16)
+            continue; // in training steps
         enum status status = matmul_table(device, rate, profile);
         if (status != OK && status != NOT_SUPPORTED)
             return status;

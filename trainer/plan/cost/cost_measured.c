@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/cost/cost_measured.h"
 
+#include "kernels/device_plan.h"
+
 #include <math.h>
 
 static double distance(const struct profile_sample *sample, const int64_t *shape)
@@ -15,15 +17,26 @@ static double distance(const struct profile_sample *sample, const int64_t *shape
     return squares;
 }
 
-bool measured_rate(const struct profile_measured *table, const int64_t *shape, enum profile_dtype dtype,
-                   double *out)
+/* Those of a sample on this CPU. */
+static int threads_of(const struct profile_sample *sample, const struct measured_query *query)
+{
+    return sample->threads > 0 ? sample->threads : query->cores;
+}
+
+static bool is_asked(const struct profile_sample *sample, const struct measured_query *query)
+{
+    return sample->dtype == query->dtype && sample->op == query->op;
+}
+
+/* With query->threads; 0: any. */
+static bool rate_at(const struct profile_measured *table, const struct measured_query *query, double *out)
 {
     double weights = 0.0, logs = 0.0;
     for (size_t i = 0; i < table->count; i++) {
         const struct profile_sample *sample = &table->list[i];
-        if (sample->dtype != dtype)
+        if (!is_asked(sample, query) || (query->threads > 0 && threads_of(sample, query) != query->threads))
             continue;
-        double squares = distance(sample, shape);
+        double squares = distance(sample, query->shape);
         if (squares == 0.0) {
             *out = sample->value;
             return true;
@@ -35,6 +48,47 @@ bool measured_rate(const struct profile_measured *table, const int64_t *shape, e
     if (weights > 0.0)
         *out = exp(logs / weights);
     return weights > 0.0;
+}
+
+static double divided(const struct measured_query *query, int threads)
+{
+    return cpu_matmul_speedup(query->shape[0], query->shape[1], threads);
+}
+
+bool measured_rate(const struct profile_measured *table, const struct measured_query *query, double *out)
+{
+    struct measured_query fewer = *query, more = *query;
+    double low = 0.0, high = 0.0;
+    if (query->threads == 0)
+        return rate_at(table, query, out);
+    fewer.threads = more.threads = 0;
+    for (size_t i = 0; i < table->count; i++) {
+        const int threads = threads_of(&table->list[i], query);
+        if (!is_asked(&table->list[i], query))
+            continue;
+        if (threads <= query->threads && threads > fewer.threads)
+            fewer.threads = threads;
+        if (threads >= query->threads && (more.threads == 0 || threads < more.threads))
+            more.threads = threads;
+    }
+    if (fewer.threads == 0 && more.threads == 0)
+        return false;
+    if (fewer.threads > 0)
+        rate_at(table, &fewer, &low);
+    if (more.threads > 0)
+        rate_at(table, &more, &high);
+    const double threads = query->threads;
+    if (query->is_matmul)
+        *out = fewer.threads > 0 ? low * divided(query, query->threads) / divided(query, fewer.threads)
+                                 : high * divided(query, query->threads) / divided(query, more.threads);
+    else if (fewer.threads == 0)
+        *out = high * threads / more.threads;
+    else if (more.threads <= fewer.threads)
+        *out = low * threads / fewer.threads;
+    else
+        *out =
+            low * pow(high / low, log(threads / fewer.threads) / log((double)more.threads / fewer.threads));
+    return true;
 }
 
 static bool is_of(const struct profile_sample *sample, int ranks, int nodes)

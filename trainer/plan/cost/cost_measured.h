@@ -4,10 +4,22 @@
 
 #include "trainer/plan/profile/profile.h"
 
-/* The rate at a shape: the geometric mean of the samples of this dtype, weighted by the inverse fourth power
- * of their distance in log space; the sample itself where one matches. False if the table has none. */
-bool measured_rate(const struct profile_measured *table, const int64_t *shape, enum profile_dtype dtype,
-                   double *out);
+/* Which rate. */
+struct measured_query {
+    const int64_t *shape;
+    enum profile_dtype dtype;
+    int op; // of MEASURED_OP, else 0
+    bool is_matmul;
+    int threads, cores; // of a rank, and of its CPU; 0: of a GPU
+};
+
+/* The rate at a shape: the geometric mean of the samples of this op and dtype, weighted by the inverse fourth
+ * power of their distance in log space; the sample itself where one matches. On a CPU: between those of the
+ * nearest numbers of threads, by a power of the threads; fewer or more threads than all samples have get
+ * their part or multiple of the nearest. A matmul always gets those of the most threads up to query->threads,
+ * else of the fewest, times how much better more threads divide it (kernels/device_plan.h). False if the
+ * table has none. */
+bool measured_rate(const struct profile_measured *table, const struct measured_query *query, double *out);
 
 /* Seconds of `bytes` among `ranks` on `nodes`: between the two nearest sizes, linear; beyond the largest, at
  * its rate; below the smallest, its time. False if the table has no sample of these ranks and nodes. */

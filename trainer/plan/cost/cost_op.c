@@ -63,16 +63,40 @@ static double top_peak(const struct cost_options *options)
     return top;
 }
 
+/* The rate of a shape in a measured table, with the threads of a rank. */
+static bool rate_of(const struct cost_options *options, enum profile_kind kind, const int64_t *shape,
+                    enum profile_dtype dtype, int op, double *rate)
+{
+    const struct profile_device *device = &options->profile->device;
+    const struct measured_query query = {.shape = shape,
+                                         .dtype = dtype,
+                                         .op = op,
+                                         .is_matmul = kind == MEASURED_MATMUL,
+                                         .threads = device->is_cpu ? cost_threads(options) : 0,
+                                         .cores = device->cores};
+    return measured_rate(&options->profile->measured[kind], &query, rate);
+}
+
 static double memory_s(const struct cost_options *options, double bytes)
 {
     const struct cluster_profile *p = options->profile;
     double rate;
     if (bytes <= 0.0)
         return 0.0;
-    if (!measured_rate(&p->measured[MEASURED_MEMORY], (int64_t[]){(int64_t)bytes, 1, 1}, PROFILE_FP32, &rate))
-        rate = p->device.memory_bandwidth * p->model.memory_efficiency * bytes /
+    if (!rate_of(options, MEASURED_MEMORY, (int64_t[]){(int64_t)bytes, 1, 1}, PROFILE_FP32, 0, &rate))
+        rate = p->device.memory_bandwidth * p->model.memory_efficiency * core_share(options) * bytes /
                (bytes + p->model.memory_half_bytes);
-    return bytes / (rate * core_share(options));
+    return bytes / rate;
+}
+
+/* An op that is limited by memory, on most devices. */
+static double memory_bound_s(const struct cost_options *options, const struct op_record *op)
+{
+    double rate;
+    if (op->cost.bytes > 0.0 &&
+        rate_of(options, MEASURED_OP, op->shape, cost_dtype(options, op->dtype), (int)op->kind, &rate))
+        return op->cost.bytes / rate;
+    return memory_s(options, op->cost.bytes);
 }
 
 /* A copy between host and device, over the device's own link (PCIe, NVLink-C2C); on a CPU through memory. */
@@ -93,7 +117,8 @@ static double waves(const struct cluster_profile *p, const int64_t *shape)
     return rounds > 0 ? (double)tiles / (double)(rounds * cores) : 1.0;
 }
 
-static double matmul_s(const struct cost_options *options, const struct op_record *op)
+/* *measured: from a table, so with its memory traffic. */
+static double matmul_s(const struct cost_options *options, const struct op_record *op, bool *measured)
 {
     enum { ROW_BYTES = 16 };
     const struct profile_model *model = &options->profile->model;
@@ -103,8 +128,9 @@ static double matmul_s(const struct cost_options *options, const struct op_recor
     double rate;
     if (flops <= 0.0)
         return 0.0;
-    if (measured_rate(&options->profile->measured[MEASURED_MATMUL], op->shape, dtype, &rate))
-        return flops / (rate * core_share(options));
+    *measured = rate_of(options, MEASURED_MATMUL, op->shape, dtype, 0, &rate);
+    if (*measured)
+        return flops / rate;
     int64_t each = (int64_t)dtype_bytes(op->dtype);
     bool aligned = op->shape[1] * each % ROW_BYTES == 0 && op->shape[2] * each % ROW_BYTES == 0;
     double efficiency = model->matmul_efficiency * k / (k + model->matmul_half_k) *
@@ -112,36 +138,45 @@ static double matmul_s(const struct cost_options *options, const struct op_recor
     return flops / (peak_of(options, dtype) * efficiency) + model->matmul_half_flops / top_peak(options);
 }
 
-static double attention_s(const struct cost_options *options, const struct op_record *op)
+static double attention_s(const struct cost_options *options, const struct op_record *op, bool *measured)
 {
     const struct profile_model *model = &options->profile->model;
     const bool forward = op->kind == OP_ATTENTION_FORWARD;
     const enum profile_dtype dtype = cost_dtype(options, op->dtype);
     const double flops = op->cost.flops;
-    const struct profile_measured *table =
-        &options->profile->measured[forward ? MEASURED_ATTENTION_FORWARD : MEASURED_ATTENTION_BACKWARD];
     double rate;
     if (flops <= 0.0)
         return 0.0;
-    if (measured_rate(table, op->shape, dtype, &rate))
-        return flops / (rate * core_share(options));
+    *measured = rate_of(options, forward ? MEASURED_ATTENTION_FORWARD : MEASURED_ATTENTION_BACKWARD,
+                        op->shape, dtype, 0, &rate);
+    if (*measured)
+        return flops / rate;
     double efficiency = forward ? model->attention_forward : model->attention_backward;
     return flops / (peak_of(options, dtype) * efficiency) + model->attention_half_flops / top_peak(options);
 }
 
-/* An op as it stands. A measured matmul or attention includes its memory traffic, and the model is limited by
- * it. */
+/* Without launches. A matmul or attention that is not measured takes no less time than its memory traffic. */
+static double run_s(const struct cost_options *options, const struct op_record *op)
+{
+    bool measured = false;
+    double compute_s;
+    if (op->kind == OP_TO_DEVICE || op->kind == OP_TO_HOST)
+        return host_copy_s(options, op->cost.bytes);
+    if (cost_class_of(op->kind) == COST_MEMORY)
+        return memory_bound_s(options, op);
+    if (op->kind == OP_GEMM)
+        compute_s = matmul_s(options, op, &measured);
+    else
+        compute_s = attention_s(options, op, &measured);
+    if (options->assume != NULL && op->kind != OP_GEMM)
+        compute_s *= assume_attention_factor(options->assume, op->kind);
+    return measured ? compute_s : fmax(compute_s, memory_s(options, op->cost.bytes));
+}
+
+/* An op as it stands. */
 static struct op_time cost_of_one(const struct cost_options *options, const struct op_record *op)
 {
-    if (op->kind == OP_TO_DEVICE || op->kind == OP_TO_HOST)
-        return (struct op_time){.run_s = host_copy_s(options, op->cost.bytes),
-                                .launch_s = op->launches * options->profile->model.launch_s};
-    double compute_s = op->kind == OP_GEMM                         ? matmul_s(options, op)
-                       : cost_class_of(op->kind) == COST_ATTENTION ? attention_s(options, op)
-                                                                   : 0.0;
-    if (options->assume != NULL && cost_class_of(op->kind) == COST_ATTENTION)
-        compute_s *= assume_attention_factor(options->assume, op->kind);
-    return (struct op_time){.run_s = fmax(compute_s, memory_s(options, op->cost.bytes)),
+    return (struct op_time){.run_s = run_s(options, op),
                             .launch_s = op->launches * options->profile->model.launch_s};
 }
 

@@ -93,6 +93,7 @@ enum profile_kind {
     MEASURED_ATTENTION_FORWARD,  // heads (sequences times heads), sequence, head_dim, dtype: FLOP/s, causal
     MEASURED_ATTENTION_BACKWARD, // same
     MEASURED_MEMORY,             // bytes (read plus written): bytes/s
+    MEASURED_OP,                 // rows, columns (struct op_record), op, dtype: bytes/s
     MEASURED_ALL_REDUCE,         // ranks, nodes, bytes (of the whole tensor): s
     MEASURED_ALL_GATHER,         // same
     MEASURED_REDUCE_SCATTER,     // same
@@ -105,6 +106,8 @@ struct profile_sample {
     int64_t shape[MEASURED_COLUMNS]; // >= 1
     enum profile_dtype dtype;        // of the kinds that have one, else PROFILE_FP32
     double value;                    // > 0
+    int threads;                     // of a rank of a CPU, while all cores are busy; 0: as many as cores
+    int op;                          // of MEASURED_OP: enum op_kind
 };
 
 struct profile_measured {

@@ -4,10 +4,13 @@
  *   measured:
  *     matmul:
  *       - {m: 4096, n: 4096, k: 4096, dtype: bf16, flops: 2.4e14}
+ *     op:
+ *       - {rows: 1024, columns: 512, op: norm_forward, dtype: fp32, threads: 1, bytes_per_s: 1.2e10}
  *     p2p:
  *       - {ranks: 2, nodes: 1, bytes: 1048576, seconds: 1.1e-05} */
 #include "trainer/plan/profile/profile_table.h"
 
+#include "kernels/ops.h"
 #include "trainer/files/problems.h"
 #include "trainer/files/yaml.h"
 
@@ -15,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHOWN = 60, MOST_NAMES = MEASURED_COLUMNS + 2 };
+enum { SHOWN = 60, MOST_NAMES = MEASURED_COLUMNS + 4, MOST_THREADS = 1 << 16 };
 #define LARGEST_SIZE 1e15
 
 void profile_measured_free(struct profile_measured *measured)
@@ -54,23 +57,37 @@ void profile_add_hint(const char *name, const char *prefix, const char *const *n
 
 /* ---- reading ---- */
 
+/* What a key of an entry gives. */
+enum entry_key { KEY_OP, KEY_COLUMN, KEY_DTYPE, KEY_THREADS, KEY_VALUE };
+
 /* One entry of a table, while it is read. */
 struct entry {
     const struct measured_kind *kind;
-    const char *names[MOST_NAMES]; // its keys: columns, dtype, value
+    const char *names[MOST_NAMES]; // its keys
+    enum entry_key keys[MOST_NAMES];
     size_t count;
     bool seen[MOST_NAMES];
     struct profile_sample sample;
 };
 
+static void add_key(struct entry *entry, enum entry_key key, const char *name)
+{
+    entry->names[entry->count] = name;
+    entry->keys[entry->count++] = key;
+}
+
 static void entry_begin(struct entry *entry, const struct measured_kind *kind)
 {
     *entry = (struct entry){.kind = kind};
     for (int c = 0; c < MEASURED_COLUMNS && kind->columns[c] != NULL; c++)
-        entry->names[entry->count++] = kind->columns[c];
+        add_key(entry, KEY_COLUMN, kind->columns[c]);
+    if (kind->has_op)
+        add_key(entry, KEY_OP, "op");
     if (kind->has_dtype)
-        entry->names[entry->count++] = "dtype";
-    entry->names[entry->count++] = kind->value;
+        add_key(entry, KEY_DTYPE, "dtype");
+    if (kind->has_threads)
+        add_key(entry, KEY_THREADS, "threads");
+    add_key(entry, KEY_VALUE, kind->value);
 }
 
 /* Appends the fault of a number to `why` unless it is from `low` to `high`. */
@@ -105,6 +122,20 @@ static void read_dtype(const struct node *node, enum profile_dtype *out, struct 
     profile_add_hint(node->text, "", names, PROFILE_DTYPES, why);
 }
 
+static void read_op(const struct node *node, int *out, struct text *why)
+{
+    const char *names[OP_KIND_COUNT];
+    for (int op = 0; op < OP_KIND_COUNT; op++) {
+        names[op] = op_name((enum op_kind)op);
+        if (node->kind == NODE_SCALAR && strcmp(node->text, names[op]) == 0) {
+            *out = op;
+            return;
+        }
+    }
+    text_add(why, "op %.*s is unknown", SHOWN, node->text);
+    profile_add_hint(node->text, "", names, OP_KIND_COUNT, why);
+}
+
 /* One key of an entry. */
 static void read_key(struct entry *entry, const char *key, const struct node *value, struct text *why)
 {
@@ -120,13 +151,25 @@ static void read_key(struct entry *entry, const char *key, const struct node *va
     if (entry->seen[at])
         text_add(why, "%s is given twice; remove one of them", key);
     entry->seen[at] = true;
-    if (at + 1 == entry->count)
-        entry->sample.value = read_number(value, key, kind->low, kind->high, false, why);
-    else if (kind->has_dtype && at + 2 == entry->count)
-        read_dtype(value, &entry->sample.dtype, why);
-    else {
-        double size = read_number(value, key, 1.0, LARGEST_SIZE, true, why);
+    double size = 1.0;
+    switch (entry->keys[at]) {
+    case KEY_OP:
+        read_op(value, &entry->sample.op, why);
+        break;
+    case KEY_COLUMN:
+        size = read_number(value, key, 1.0, LARGEST_SIZE, true, why);
         entry->sample.shape[at] = why->length == 0 ? (int64_t)size : 1;
+        break;
+    case KEY_DTYPE:
+        read_dtype(value, &entry->sample.dtype, why);
+        break;
+    case KEY_THREADS:
+        size = read_number(value, key, 1.0, MOST_THREADS, true, why);
+        entry->sample.threads = why->length == 0 ? (int)size : 1;
+        break;
+    case KEY_VALUE:
+        entry->sample.value = read_number(value, key, kind->low, kind->high, false, why);
+        break;
     }
 }
 
@@ -147,7 +190,7 @@ static void read_entry(struct entry *entry, const struct node *node, struct text
     for (size_t i = 0; i < node->count && why->length == 0; i += 2)
         read_key(entry, node->child[i]->text, node->child[i + 1], why);
     for (size_t i = 0; i < entry->count && why->length == 0; i++)
-        if (!entry->seen[i])
+        if (!entry->seen[i] && entry->keys[i] != KEY_THREADS)
             text_add(why, "%s is missing", entry->names[i]);
     if (why->length == 0 && !ranks_are_even(entry))
         text_add(why, "ranks %lld is not a multiple of nodes %lld", (long long)entry->sample.shape[0],
@@ -159,7 +202,9 @@ static int compare_shapes(const struct profile_sample *a, const struct profile_s
     for (int c = 0; c < MEASURED_COLUMNS; c++)
         if (a->shape[c] != b->shape[c])
             return a->shape[c] < b->shape[c] ? -1 : 1;
-    return (int)a->dtype - (int)b->dtype;
+    if (a->op != b->op)
+        return a->op - b->op;
+    return a->dtype != b->dtype ? (int)a->dtype - (int)b->dtype : a->threads - b->threads;
 }
 
 /* A sample and its entry, for sorting by shape. */
@@ -230,7 +275,8 @@ void profile_measured_check(const struct cluster_profile *profile, const char *w
 {
     for (enum profile_kind kind = 0; kind < MEASURED_KINDS; kind++) {
         const struct profile_measured *table = &profile->measured[kind];
-        for (size_t i = 0; measured_kinds[kind].has_dtype && i < table->count; i++) {
+        const bool of_peak = measured_kinds[kind].has_dtype && !measured_kinds[kind].has_op;
+        for (size_t i = 0; of_peak && i < table->count; i++) {
             const struct profile_sample *sample = &table->list[i];
             const double peak = profile->device.peak_flops[sample->dtype];
             char rate[NUMBER_CHARS], limit[NUMBER_CHARS];
@@ -253,8 +299,12 @@ static void add_entry(const struct measured_kind *kind, const struct profile_sam
     text_add(out, "    - {");
     for (int c = 0; c < MEASURED_COLUMNS && kind->columns[c] != NULL; c++)
         text_add(out, "%s: %lld, ", kind->columns[c], (long long)sample->shape[c]);
+    if (kind->has_op)
+        text_add(out, "op: %s, ", op_name((enum op_kind)sample->op));
     if (kind->has_dtype)
         text_add(out, "dtype: %s, ", profile_dtype_name(sample->dtype));
+    if (sample->threads > 0)
+        text_add(out, "threads: %d, ", sample->threads);
     text_add(out, "%s: %s}\n", kind->value, profile_number_text(sample->value, number));
 }
 

@@ -149,10 +149,10 @@ const struct profile_section profile_sections[] = {
 };
 const int profile_section_count = sizeof profile_sections / sizeof *profile_sections;
 
-#define ATTENTION_KIND(name_, help_)                                                                        \
-    {                                                                                                       \
-        .name = (name_), .columns = {"heads", "sequence", "head_dim"}, .has_dtype = true, .value = "flops", \
-        .unit = "FLOP/s", .low = 1e3, .high = 1e18, .help = (help_)                                         \
+#define ATTENTION_KIND(name_, help_)                                                                       \
+    {                                                                                                      \
+        .name = (name_), .columns = {"heads", "sequence", "head_dim"}, .has_dtype = true,                  \
+        .has_threads = true, .value = "flops", .unit = "FLOP/s", .low = 1e3, .high = 1e18, .help = (help_) \
     }
 #define TRANSFER_KIND(name_, help_)                                                               \
     {                                                                                             \
@@ -164,6 +164,7 @@ const struct measured_kind measured_kinds[MEASURED_KINDS] = {
     [MEASURED_MATMUL] = {.name = "matmul",
                          .columns = {"m", "n", "k"},
                          .has_dtype = true,
+                         .has_threads = true,
                          .value = "flops",
                          .unit = "FLOP/s",
                          .low = 1e3,
@@ -179,6 +180,16 @@ const struct measured_kind measured_kinds[MEASURED_KINDS] = {
                          .low = 1e3,
                          .high = 1e15,
                          .help = "Rate of a copy of half as many bytes: bytes are read plus written."},
+    [MEASURED_OP] = {.name = "op",
+                     .columns = {"rows", "columns"},
+                     .has_op = true,
+                     .has_dtype = true,
+                     .has_threads = true,
+                     .value = "bytes_per_s",
+                     .unit = "B/s",
+                     .low = 1e3,
+                     .high = 1e15,
+                     .help = "Rate of another op over the bytes that `cuboid plan --ops` prints."},
     [MEASURED_ALL_REDUCE] = TRANSFER_KIND("all_reduce", "Time of an all-reduce of a tensor."),
     [MEASURED_ALL_GATHER] = TRANSFER_KIND("all_gather", "Time of an all-gather; bytes of its result."),
     [MEASURED_REDUCE_SCATTER] =
