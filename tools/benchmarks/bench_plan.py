@@ -1,0 +1,213 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted against measured steps and memory of layouts on this machine's CPU.
+
+    bench_plan.py CUBOID [--profile FILE] [--layouts 60] [--sweeps 5] [--steps 8] [--first 0]
+
+Measures a profile with `cuboid doctor --profile` unless one is given, then trains each layout for a few steps, as
+threads or under mpirun, on at most 8 ranks. A reference, one rank of the same model, runs before and after each
+layout: load on a shared machine then affects both. An error is (predicted / measured) / (that of the reference) - 1;
+`alone` is predicted / measured - 1. Memory is what the process of rank 0 had resident, against what is planned for
+its ranks: `over` is beyond 3 % more than that, without the program itself. A sweep trains layouts of equally many
+ranks: how much longer the layout predicted best takes than the one measured best. Layout N is a function of N."""
+import argparse
+import array
+import json
+import os
+import random
+import re
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+
+MODEL = ["model.num_layers=4", "model.hidden_size=256", "model.num_attention_heads=8", "model.seq_length=256",
+         "model.vocab_size=4096", "tokenizer.tokenizer_type=none", "train.global_batch_size=8",
+         "train.eval_interval=0", "optimizer.lr=1e-3", "optimizer.lr_warmup_iters=1", "checkpoint.save_interval=0",
+         "checkpoint.save=none"]
+LLAMA = ["model.normalization=RMSNorm", "model.activation=swiglu", "model.add_bias_linear=false",
+         "model.position_embedding_type=rope", "model.tie_word_embeddings=false", "model.num_query_groups=4",
+         "model.ffn_hidden_size=768"]
+GLOBAL_BATCH, MOST_RANKS, SWEEP_LAYOUTS = 8, 8, 6
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def degrees(draw, ranks):
+    """tp, pp, dp and a micro-batch size that are possible; ranks: their product, None: up to MOST_RANKS."""
+    while True:
+        tp, pp, dp = draw.choice([1, 1, 2, 4]), draw.choice([1, 1, 2, 4]), draw.choice([1, 2, 4])
+        micro = draw.choice([1, 2, 4])
+        if tp * pp * dp <= MOST_RANKS and GLOBAL_BATCH % (micro * dp) == 0 and ranks in (None, tp * pp * dp):
+            return tp, pp, dp, micro
+
+
+def layout(number, ranks=None, draw=None):
+    """Overrides of layout `number`, its ranks, and whether they are processes."""
+    draw = draw or random.Random(number)
+    tp, pp, dp, micro = degrees(draw, ranks)
+    out = [f"tp={tp}", f"pp={pp}", f"dp={dp}", f"train.micro_batch_size={micro}"]
+    if tp > 1:
+        out.append(f"parallel.sequence_parallel={draw.choice(['true', 'false'])}")
+    if dp > 1:
+        out.append(f"parallel.zero_stage={draw.choice([0, 1, 2, 3])}")
+        out.append(f"parallel.overlap_grad_reduce={draw.choice(['true', 'false'])}")
+    if pp > 1:
+        out.append("pipeline.schedule=" + draw.choice(["gpipe", "1f1b", "zb-h1"]))
+    out.append(f"memory.recompute_granularity={draw.choice(['none', 'none', 'selective', 'full'])}")
+    family, processes = draw.random() < 0.5, draw.random() < 0.5
+    return out + (LLAMA if family else []), tp * pp * dp, tp * pp * dp > 1 and processes
+
+
+def sweep_layouts(number):
+    """Different layouts of a sweep: of one family, number of ranks and kind of ranks."""
+    draw = random.Random(f"sweep {number}")
+    ranks, llama, processes = draw.choice([2, 4, 4, 8]), draw.random() < 0.5, draw.random() < 0.5
+    out = []
+    while len(out) < SWEEP_LAYOUTS:
+        words = [word for word in layout(0, ranks, draw)[0] if word not in LLAMA] + (LLAMA if llama else [])
+        if words not in out:
+            out.append(words)
+    return out, ranks, processes
+
+
+def environment():
+    remove = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+    return {key: value for key, value in os.environ.items() if key not in remove}
+
+
+def size_of(number, unit):
+    return float(number) * UNITS[unit]
+
+
+def memory_of(output, ranks, processes):
+    """Bytes planned for the ranks of rank 0's process, and resident in it."""
+    # The table of memory by rank: rank, pipeline rank, parts, total.
+    rows = re.findall(r"^ *\d+ +\d+(?: +[0-9.]+ [KMG]?i?B)+ +([0-9.]+) ([KMG]?i?B)$", output, re.M)
+    resident = re.search(r"^peak memory: .*, ([0-9.]+) ([KMG]?i?B) resident", output, re.M)
+    if not rows or not resident:
+        return None
+    planned = [size_of(*row) for row in rows]
+    return planned[0] if processes else sum(planned) * ranks / len(planned), size_of(*resident.groups())
+
+
+def train(arguments, folder, words, ranks, processes):
+    """Predicted and measured seconds of a step, and memory_of(); or an error's text."""
+    run = os.path.join(folder, "run")
+    subprocess.run(["rm", "-rf", run], check=True)
+    launch = ["mpirun", "--bind-to", "none", "-n", str(ranks)] if processes else []
+    command = [*launch, arguments.cuboid, "train", os.path.join(folder, "recipe.yaml"), *MODEL, *words,
+               f"logging.run_dir={run}", f"data.train={folder}/ids", f"train.train_iters={arguments.steps}",
+               f"cluster.profile={arguments.profile}"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=300)
+    if done.returncode != 0:
+        return f"{' '.join(words)}: {done.stderr.strip()[:300]}"
+    with open(os.path.join(run, "metrics.jsonl")) as lines:
+        records = [json.loads(line) for line in lines]
+    measured = statistics.median(record["step_time_s"] for record in records[2:])
+    return records[-1]["predicted_step_time_s"], measured, memory_of(done.stdout, ranks, processes)
+
+
+def write_data(folder):
+    draw = random.Random(1)
+    documents, length = 100, 2000
+    with open(folder + "/ids.bin", "wb") as out:
+        out.write(array.array("H", (draw.randrange(4096) for _ in range(documents * length))).tobytes())
+    with open(folder + "/ids.idx", "wb") as out:
+        out.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, documents, documents + 1))
+        out.write(struct.pack(f"<{documents}i", *[length] * documents))
+        out.write(struct.pack(f"<{documents}q", *range(0, 2 * documents * length, 2 * length)))
+        out.write(struct.pack(f"<{documents + 1}q", *range(documents + 1)))
+    with open(folder + "/recipe.yaml", "w") as out:
+        out.write("name: bench\n")
+
+
+class Row:
+    """A layout and its references: seconds predicted and measured, and errors."""
+
+    def __init__(self, words, ranks, processes, result, references):
+        self.predicted, self.measured, memory = result
+        reference = statistics.mean(one[1] for one in references)
+        self.words, self.ranks, self.processes = words, ranks, processes
+        self.alone = self.predicted / self.measured - 1
+        self.reference = references[0][0] / reference - 1
+        self.error = (1 + self.alone) / (1 + self.reference) - 1
+        self.relative_s = self.measured / reference # of the reference step of the same round
+        self.planned, self.resident = memory or (0, 0)
+        self.over = self.resident - 1.03 * self.planned
+
+    def __str__(self):
+        words = " ".join(word.split(".")[-1] for word in self.words if word not in LLAMA)
+        return (f"{'mpirun ' if self.processes else 'threads'} {self.ranks} ranks  predicted "
+                f"{1e3 * self.predicted:7.1f} ms  measured {1e3 * self.measured:7.1f} ms  error "
+                f"{100 * self.error:+6.1f} %  alone {100 * self.alone:+6.1f} %  reference "
+                f"{100 * self.reference:+6.1f} %  memory {self.planned / 2**20:6.0f} MiB over "
+                f"{self.over / 2**20:+5.0f} MiB  {words}{' llama' if self.words[-1] in LLAMA else ''}")
+
+
+def measure(arguments, folder, name, words, ranks, processes):
+    """A row, or None after printing why."""
+    family = [word for word in words if word in LLAMA] + ["train.micro_batch_size=4"]
+    before = train(arguments, folder, family, 1, False)
+    result = train(arguments, folder, words, ranks, processes)
+    after = train(arguments, folder, family, 1, False)
+    bad = [entry for entry in (before, result, after) if isinstance(entry, str)]
+    row = None if bad else Row(words, ranks, processes, result, [before, after])
+    print(f"{name:>4s}  {row or 'FAILED ' + bad[0]}", flush=True)
+    return row
+
+
+def measure_sweep(arguments, folder, number):
+    """How much longer the layout predicted best takes than the one measured best."""
+    layouts, ranks, processes = sweep_layouts(number)
+    rows = [measure(arguments, folder, f"s{number}", words, ranks, processes) for words in layouts]
+    rows = [row for row in rows if row]
+    if not rows:
+        return None
+    chosen, best = min(rows, key=lambda row: row.predicted), min(rows, key=lambda row: row.relative_s)
+    return chosen.relative_s / best.relative_s - 1
+
+
+def summary(name, errors):
+    if errors:
+        ordered = sorted(abs(error) for error in errors)
+        print(f"{name:24s} {len(ordered):3d} layouts  median {100 * statistics.median(ordered):5.1f} %  "
+              f"90th percentile {100 * ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]:5.1f} %")
+
+
+def summarize(rows):
+    summary("error", [row.error for row in rows])
+    summary("alone", [row.alone for row in rows])
+    summary("threads", [row.error for row in rows if not row.processes])
+    summary("processes", [row.error for row in rows if row.processes])
+    summary("more ranks than cores", [row.error for row in rows if row.ranks > os.cpu_count()])
+    if rows:
+        print(f"memory: {max(row.over for row in rows) / 2**20:.0f} MiB beyond 1.03 x planned at most, "
+              f"{min(row.over for row in rows) / 2**20:.0f} MiB at least")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cuboid")
+    parser.add_argument("--profile")
+    parser.add_argument("--layouts", type=int, default=60)
+    parser.add_argument("--sweeps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--first", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        write_data(folder)
+        if arguments.profile is None:
+            arguments.profile = os.path.join(folder, "profile.yaml")
+            subprocess.run([arguments.cuboid, "doctor", "--profile", arguments.profile], check=True, env=environment(),
+                           stdout=subprocess.DEVNULL)
+        numbers = range(arguments.first, arguments.first + arguments.layouts)
+        rows = [measure(arguments, folder, str(number), *layout(number)) for number in numbers]
+        longer = [measure_sweep(arguments, folder, number) for number in range(arguments.sweeps)]
+    summarize([row for row in rows if row])
+    print("".join(f"sweep {number}: {100 * one:.1f} % longer than the best\n"
+                  for number, one in enumerate(longer) if one is not None), end="")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
