@@ -2,6 +2,7 @@
 #include "base/progress.h"
 
 #include "base/clock.h"
+#include "base/progress_slot.h"
 
 #include <stdio.h>
 #include <string.h>

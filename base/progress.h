@@ -14,8 +14,6 @@
 
 #include "base/status.h"
 
-#include <stdatomic.h>
-
 enum { PROGRESS_MESSAGES = 256, PROGRESS_GROUPS = 48, PROGRESS_STEPS = 4 };
 
 enum progress_state {
@@ -72,11 +70,7 @@ struct rank_progress {
     struct progress_message message[PROGRESS_MESSAGES]; // message n at (n - 1) % PROGRESS_MESSAGES
 };
 
-enum { PROGRESS_WORDS = sizeof(struct rank_progress) / sizeof(uint64_t) };
-struct progress_slot {
-    _Atomic uint64_t version; // odd while the writer is inside
-    _Atomic uint64_t words[PROGRESS_WORDS];
-};
+struct progress_slot; // base/progress_slot.h
 
 /* ---- the thread of a rank ---- */
 

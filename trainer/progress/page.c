@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/progress/page.h"
 
+#include "base/progress_slot.h"
 #include "base/text.h"
 #include "trainer/progress/process.h"
 

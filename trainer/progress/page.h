@@ -11,6 +11,8 @@
 
 #include "base/progress.h"
 
+#include <stdatomic.h>
+
 struct page_process {
     atomic_int id;      // of the operating system; 0: none yet
     atomic_int leaving; // it ends, or exits with a message of its own
