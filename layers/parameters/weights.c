@@ -110,18 +110,29 @@ static enum status list_layers(struct weights *w)
     return OK;
 }
 
-/* Finds the part of a held parameter in this rank's slice of its bucket; returns false if there is none. */
-static bool own_part(const struct weights *w, int index, struct owned *out)
+/* Finds the part of a held parameter in the slice of its bucket that data rank `rank` owns; returns false if
+ * there is none. */
+static bool own_part(const struct weights *w, int index, int rank, struct owned *out)
 {
     struct held *held = &w->list[index];
     const struct bucket *bucket = &w->plan.buckets[w->plan.bucket_of[index]];
     int64_t columns = columns_of(held), rows = held->slice.padded[0];
-    int64_t begin = bucket_cut(bucket, w->rank) - held->gradient_offset;
-    int64_t end = bucket_cut(bucket, w->rank + 1) - held->gradient_offset;
+    int64_t begin = bucket_cut(bucket, rank) - held->gradient_offset;
+    int64_t end = bucket_cut(bucket, rank + 1) - held->gradient_offset;
     begin = begin > 0 ? begin / columns : 0; // slices end between two rows, or outside the parameter
     end = end < rows * columns ? end / columns : rows;
     *out = (struct owned){.held = held, .begin = begin, .count = end - begin};
     return begin < end;
+}
+
+bool weights_owned_rows(const struct weights *w, int row, int rank, int64_t *begin, int64_t *count)
+{
+    struct owned owned;
+    if (w->held_of_row[row] < 0 || !own_part(w, w->held_of_row[row], rank, &owned))
+        return false;
+    *begin = owned.begin;
+    *count = owned.count;
+    return true;
 }
 
 static enum status list_owned(struct weights *w)
@@ -130,7 +141,7 @@ static enum status list_owned(struct weights *w)
     if (w->owned == NULL)
         return fail(NO_MEMORY, "no memory for the table of %d parameters", w->count);
     for (int i = 0; i < w->count; i++)
-        w->owned_count += own_part(w, i, &w->owned[w->owned_count]);
+        w->owned_count += own_part(w, i, w->rank, &w->owned[w->owned_count]);
     return OK;
 }
 

@@ -130,6 +130,10 @@ struct held *weights_held(const struct weights *weights, int row);
 /* Returns the owned part of a parameter; NULL if there is none. */
 struct owned *weights_owned(const struct weights *weights, int row);
 
+/* Computes the rows of a held parameter, with padding, that data rank `rank` owns; false if it owns none. The
+ * same on all ranks that hold the parameter, also on other tensor ranks. */
+bool weights_owned_rows(const struct weights *weights, int row, int rank, int64_t *begin, int64_t *count);
+
 /* Returns the owned rectangle of the global tensor; padded[0] equals `count`. */
 struct slice owned_slice(const struct owned *owned);
 

@@ -5,15 +5,16 @@
     test_format.py CUBOID TEST_CHECKPOINT SOURCE_ROOT
 
 - The lines of docs/checkpoints.md, exactly as printed there, assemble the same global tensors from a
-  checkpoint of one rank and from that of a pipeline.
+  checkpoint of one rank and from those of other layouts; data ranks without ZeRO have files of equal size.
 - Every checksum equals libxxhash's of the bytes that the page names.
-- A checkpoint of version 1 (version-1/, written by a program of that version on two ranks) has, loaded on one rank and
-  on two and saved again, bit-identical tensors; the loss scale is then a tensor."""
+- Checkpoints of versions 1 and 2 (version-1/ and version-2/, written by programs of these versions on several ranks)
+  have, loaded on one rank and on all and saved again, bit-identical tensors."""
 import base64
 import ctypes
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -26,7 +27,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from fixtures import write_dataset  # noqa: E402
 
 CUBOID, CONVERT, ROOT = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3]
-VERSION_1 = os.path.join(ROOT, "tests", "checkpoint", "version-1")
 MIB = 1 << 20
 
 # Large enough that a file has several MiB and tensors cross their boundaries.
@@ -81,7 +81,7 @@ def xxh3(data):
     return f"{library.XXH3_64bits(data, ctypes.c_size_t(len(data))):016x}"
 
 
-def check_file(folder, entry, manifest):
+def check_file(folder, entry, manifest, pieces):
     with open(os.path.join(folder, entry["name"]), "rb") as file:
         raw = file.read()
     assert len(raw) == entry["bytes"]
@@ -90,7 +90,7 @@ def check_file(folder, entry, manifest):
     header = json.loads(raw[8:data])
     metadata = header.pop("__metadata__")
     assert all(isinstance(value, str) for value in metadata.values())
-    assert metadata["cuboid.version"] == "2" and metadata["cuboid.step"] == str(manifest["step"])
+    assert metadata["cuboid.version"] == "3" and metadata["cuboid.step"] == str(manifest["step"])
     assert (metadata["cuboid.run"], metadata["cuboid.save"]) == (manifest["run"], manifest["save"])
     sums = "".join(xxh3(raw[at:at + MIB]) for at in range(data, len(raw), MIB))
     assert metadata["cuboid.xxh3"] == sums
@@ -100,63 +100,86 @@ def check_file(folder, entry, manifest):
         assert tensor["data_offsets"][0] == end
         end = tensor["data_offsets"][1]
     assert data + end == len(raw)
-    for tensor in entry["tensors"]:
-        begin, shape = (",".join(map(str, tensor[key])) for key in ("begin", "shape"))
-        assert metadata[tensor["name"]] == f"{begin} {shape}"
-        assert header[tensor["name"]]["shape"] == tensor["count"]
-        assert header[tensor["name"]]["dtype"] == tensor["dtype"]
+    for name, tensor in header.items():
+        begin, shape = ([int(number) for number in part.split(",")] for part in metadata[name].split())
+        pieces.setdefault(name, []).append((entry["name"], tensor["dtype"], shape, begin, tensor["shape"]))
     return len(sums) // 16
+
+
+def check_tensor(tensor, pieces):
+    """Its ranks are those whose files have a piece, and the pieces hold each element once."""
+    files = [f"rank-{rank:05d}.safetensors" for first, last in tensor["ranks"] for rank in range(first, last + 1)]
+    assert files == sorted(piece[0] for piece in pieces), (tensor, pieces)
+    held = numpy.zeros(tensor["shape"], "i4")
+    for _, dtype, shape, begin, count in pieces:
+        assert (dtype, shape) == (tensor["dtype"], tensor["shape"])
+        held[tuple(slice(b, b + n) for b, n in zip(begin, count))] += 1
+    assert (held == 1).all(), tensor
 
 
 def check_checksums(folder):
     """Returns the number of blocks in the largest file."""
     with open(os.path.join(folder, "manifest.json"), "rb") as file:
         text = file.read()
-    manifest = json.loads(text)
-    assert manifest["version"] == 2 and xxh3(text[:text.rindex(b'"checksum"')]) == manifest["checksum"]
+    manifest, pieces = json.loads(text), {}
+    assert manifest["version"] == 3 and xxh3(text[:text.rindex(b'"checksum"')]) == manifest["checksum"]
     with open(os.path.join(folder, manifest["recipe"]["name"]), "rb") as file:
         recipe = file.read()
     assert (len(recipe), xxh3(recipe)) == (manifest["recipe"]["bytes"], manifest["recipe"]["xxh3"])
-    return max(check_file(folder, entry, manifest) for entry in manifest["files"])
+    blocks = max(check_file(folder, entry, manifest, pieces) for entry in manifest["files"])
+    assert sorted(pieces) == [tensor["name"] for tensor in manifest["tensors"]]
+    for tensor in manifest["tensors"]:
+        check_tensor(tensor, pieces[tensor["name"]])
+    return blocks
+
+
+def check_balance(folder, ranks):
+    """Without ZeRO the data ranks of a stage write files of the same size, up to rows, headers and blocks."""
+    with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as file:
+        sizes = [entry["bytes"] for entry in json.load(file)["files"]]
+    assert len(sizes) == ranks and max(sizes) - min(sizes) < 6000, sizes
 
 
 def test_layouts():
     write_dataset("text", [i * i % 9000 for i in range(400)])
     with open("recipe.yaml", "w", encoding="utf-8") as file:
         file.write(RECIPE)
-    for name, keys in (("one", []), ("many", ["pp=2", "dp=2", "parallel.zero_stage=1"])):
+    layouts = {"one": [], "many": ["pp=2", "dp=2", "parallel.zero_stage=1"], "copies": ["dp=4"]}
+    for name, keys in layouts.items():
         run(CUBOID, "train", "recipe.yaml", f"logging.run_dir={name}", "cluster.threads_per_rank=1", *keys)
-    folders = [f"{name}/checkpoints/step-00000002" for name in ("one", "many")]
+    folders = [f"{name}/checkpoints/step-00000002" for name in layouts]
     blocks = [check_checksums(folder) for folder in folders]
     assert blocks[0] > 2 and blocks[1] > 1, blocks
-    one, many = (assemble(folder) for folder in folders)
+    check_balance(folders[2], 4)
+    one, many, copies = (assemble(folder) for folder in folders)
+    assert many.keys() == copies.keys()
     expect_same(one, many)
     assert one["embedding.weight"].shape == (9000, 24) and numpy.isfinite(one["embedding.weight"]).all()
     assert one["precision.loss_scale"].dtype == "<f8" and one["precision.amax.layers.0.mlp.fc1.weight"].shape == (3, 3)
 
 
-def restore(folder):
-    """The checkpoint of version 1, whose tensors are stored in the source tree as base64."""
+def restore(stored, folder):
+    """A checkpoint of an earlier version, whose tensors are stored in the source tree as base64."""
     os.mkdir(folder)
-    for name in os.listdir(VERSION_1):
-        with open(os.path.join(VERSION_1, name), "rb") as file:
+    for name in os.listdir(stored):
+        with open(os.path.join(stored, name), "rb") as file:
             content = file.read()
         plain = name.removesuffix(".base64")
         with open(os.path.join(folder, plain), "wb") as file:
             file.write(content if plain == name else base64.b64decode(content))
 
 
-def test_version_1():
-    restore("old")
+def test_version(version, but=()):
+    restore(os.path.join(ROOT, "tests", "checkpoint", f"version-{version}"), "old")
     run(CONVERT, "convert", "old")
     old = assemble("old")
     # 20 parameters with two moments each, and the histories of 6 weights.
-    assert len(old) == 66 and "precision.loss_scale" not in old, len(old)
+    assert len(old) == 66 + (version > 1), len(old)
     for name in ("converted-1", "converted-all"):
         folder = f"{name}/step-00000003"
         check_checksums(folder)
         new = assemble(folder)
-        expect_same(old, new, but=["precision.loss_scale"])
+        expect_same(old, new, but=but)
         assert new["precision.loss_scale"].tolist() == [2048.0, 1.0, 2.0]
     with open("converted-all/step-00000003/manifest.json", encoding="utf-8") as file:
         assert len(json.load(file)["files"]) == 2
@@ -172,11 +195,14 @@ def test_version_1():
             assert name == "recipe.yaml" or (done.returncode == 1 and f"old/{name}" in done.stderr), done.stderr
             file.seek(at)
             file.write(raw[at:at + 1])
+    for folder in ("old", "converted-1", "converted-all"):
+        shutil.rmtree(folder)
 
 
 with tempfile.TemporaryDirectory() as scratch:
     os.chdir(scratch)
     test_layouts()
-    test_version_1()
+    test_version(1, but=["precision.loss_scale"])
+    test_version(2)
     os.chdir("/")
 print("checkpoints: ok")

@@ -4,73 +4,81 @@
 
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/checkpoint_lock.h"
-#include "trainer/checkpoint/checkpoint_state.h"
+#include "trainer/checkpoint/checkpoint_note.h"
+#include "trainer/checkpoint/checkpoint_share.h"
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/engine/agree.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { BAND_ELEMENTS = 1 << 20 };
 
 /* The shards that this rank writes. */
 struct job {
     struct rank_state *rank_state;
+    struct tensor_list tensors;
+    struct share share;
     struct shard *shards;
     struct slice *slices;
-    struct tensor *sources;     // device tensor of each shard, padded
-    const void **in_host;       // or its host memory; else NULL
-    struct state_tensor *state; // state other than parameters
-    int state_count, count;
+    const char **sources; // device address of the first element of each shard, used for arithmetic only
+    const void **in_host; // or its host memory; else NULL
+    uint8_t *has;         // [tensors] whether a shard of the tensor is written
+    int count;
     float *host; // holds the largest band
+    struct note note;
 };
 
 static void job_free(struct job *job)
 {
+    tensor_list_free(&job->tensors);
+    share_free(&job->share);
     free(job->shards);
     free(job->slices);
     free(job->sources);
     free(job->in_host);
-    free(job->state);
+    free(job->has);
     free(job->host);
 }
 
-/* Adds `slice` of a tensor of these dimensions. The caller sets its source and its name. */
-static struct shard *job_add(struct job *job, int ndim, const int64_t *dim, const struct slice *slice)
+/* Adds a shard of tensor `index`. */
+static void job_add(struct job *job, int index, const struct slice *slice, const void *source,
+                    const void *in_host)
 {
     struct shard *shard = &job->shards[job->count];
-    const bool is_narrow = job->sources[job->count].dtype == BF16;
-    *shard = (struct shard){.ndim = ndim, .dtype = is_narrow ? SAFETENSORS_BF16 : SAFETENSORS_F32};
-    for (int d = 0; d < SHARD_MAX_DIMS; d++) {
-        shard->dim[d] = dim[d];
+    CHECK(tensor_list_at(&job->tensors, index, shard));
+    for (int d = 0; d < SHARD_MAX_DIMS && slice != NULL; d++) {
         shard->begin[d] = slice->begin[d];
         shard->count[d] = slice->count[d];
     }
-    job->slices[job->count++] = *slice;
-    return shard;
+    if (slice != NULL)
+        job->slices[job->count] = *slice;
+    job->sources[job->count] = source;
+    job->in_host[job->count] = in_host;
+    job->has[index] = 1;
+    cover_add(&job->note.cover, shard);
+    job->count++;
 }
 
-static void job_add_states(struct job *job, const struct owned *owned, const struct slice *slice)
+static void job_add_part(struct job *job, const struct share_part *part)
 {
-    const struct param *row = owned->held->row;
+    const struct owned *owned = weights_owned(&job->rank_state->weights, part->row);
+    CHECK(owned != NULL); // the share of a rank is among the parameters that it owns
+    int64_t skipped = (part->slice.begin[0] - owned_slice(owned).begin[0]) * part->slice.padded[1];
     for (enum state state = 0; state < STATE_COUNT; state++) {
-        if (state_tensor(owned, state).data == NULL)
-            continue;
-        job->sources[job->count] = state_tensor(owned, state);
-        struct shard *shard = job_add(job, row->ndim, row->dim, slice);
-        state_name(state, row->name, shard->name);
+        struct tensor source = state_tensor(owned, state);
+        if (source.data != NULL)
+            job_add(job, tensor_list_index(&job->tensors, part->row, state), &part->slice,
+                    (const char *)source.data + (size_t)skipped * dtype_bytes(source.dtype), NULL);
     }
 }
 
 /* All ranks hold the same state: rank 0 writes it. */
-static void job_add_state_tensors(struct job *job)
+static void job_add_replicated(struct job *job)
 {
-    for (int i = 0; i < job->state_count && job->rank_state->world->rank == 0; i++) {
-        job->in_host[job->count] = job->state[i].bytes;
-        job->shards[job->count++] = job->state[i].shard;
-    }
+    for (int i = 0; i < job->tensors.replicated_count && job->rank_state->world->rank == 0; i++)
+        job_add(job, tensor_list_replicated(&job->tensors, i), NULL, NULL, job->tensors.replicated[i].bytes);
 }
 
 /* Number of rows with about BAND_ELEMENTS elements, at least 1. */
@@ -80,33 +88,34 @@ static int64_t rows_at_once(const struct slice *slice)
     return rows > 0 ? rows : 1;
 }
 
-static enum status job_create(struct rank_state *w, struct job *job)
+static enum status job_allocate(struct job *job)
 {
     int64_t largest = BAND_ELEMENTS;
-    *job = (struct job){.rank_state = w};
-    TRY(state_list(w, &job->state, &job->state_count));
-    size_t most = (size_t)w->weights.owned_count * STATE_COUNT + (size_t)job->state_count + 1;
+    size_t most = (size_t)job->share.count * STATE_COUNT + (size_t)job->tensors.replicated_count + 1;
     job->shards = calloc(most, sizeof *job->shards);
     job->slices = calloc(most, sizeof *job->slices);
     job->sources = calloc(most, sizeof *job->sources);
     job->in_host = calloc(most, sizeof *job->in_host);
-    if (!job->shards || !job->slices || !job->sources || !job->in_host)
+    job->has = calloc((size_t)tensor_list_count(&job->tensors) + 1, 1);
+    if (!job->shards || !job->slices || !job->sources || !job->in_host || !job->has)
         return fail(NO_MEMORY, "no memory for the list of checkpoint tensors");
-    for (int i = 0; i < w->weights.owned_count; i++) {
-        const struct owned *owned = &w->weights.owned[i];
-        struct slice slice;
-        if (!shard_of_rank(w->run, owned->held->row, w->world->rank, &slice))
-            continue;
-        slice = owned_slice(owned);
-        if (slice_count(&slice) == 0)
-            continue; // padding
-        job_add_states(job, owned, &slice);
-        if (largest < slice.padded[1])
-            largest = slice.padded[1];
-    }
-    job_add_state_tensors(job);
+    for (int i = 0; i < job->share.count; i++)
+        if (largest < job->share.parts[i].slice.padded[1])
+            largest = job->share.parts[i].slice.padded[1];
     job->host = malloc((size_t)largest * sizeof *job->host);
     return job->host != NULL ? OK : fail(NO_MEMORY, "no memory to read %lld elements", (long long)largest);
+}
+
+static enum status job_create(struct rank_state *w, struct job *job)
+{
+    *job = (struct job){.rank_state = w};
+    TRY(tensor_list_create(w, &job->tensors));
+    TRY(share_of_rank(w->run, &w->params, &w->weights, w->world->rank, &job->share));
+    TRY(job_allocate(job));
+    for (int i = 0; i < job->share.count; i++)
+        job_add_part(job, &job->share.parts[i]);
+    job_add_replicated(job);
+    return OK;
 }
 
 /* Writes the elements of one shard without padding, a band of rows at a time. */
@@ -114,7 +123,7 @@ static enum status write_shard(struct job *job, int index, struct checkpoint_wri
 {
     const struct shard *shard = &job->shards[index];
     const struct slice *slice = &job->slices[index];
-    const char *source = job->sources[index].data; // device address: used for arithmetic only
+    const char *source = job->sources[index];
     const size_t each = safetensors_dtype_bytes(shard->dtype);
     struct stream *stream = job->rank_state->compute;
     if (job->in_host[index] != NULL)
@@ -141,88 +150,29 @@ static enum status write_all(struct job *job, const struct save_identity *identi
         status = write_shard(job, i, writer);
     if (status == OK)
         status = checkpoint_writer_finish(writer);
+    if (status == OK) {
+        job->note.bytes = checkpoint_writer_bytes(writer);
+        job->note.checksum = checkpoint_writer_checksum(writer);
+    }
     checkpoint_writer_destroy(writer);
     return status;
 }
 
-static void file_name(int rank, char out[MANIFEST_FILE_CHARS])
+/* A rank that holds no shard writes no file. */
+static enum status write_rank_file(struct job *job, const struct save_identity *identity, const char *folder)
 {
-    snprintf(out, MANIFEST_FILE_CHARS, "rank-%05d.safetensors", rank);
-}
-
-static enum status write_rank_file(struct rank_state *w, const struct save_identity *identity,
-                                   const char *folder)
-{
-    struct job job;
     char name[MANIFEST_FILE_CHARS];
-    enum status status = job_create(w, &job);
-    if (status == OK && job.count > 0) {
-        struct text path = {0};
-        file_name(w->world->rank, name);
-        text_add(&path, "%s/%s", folder, name);
-        status = write_all(&job, identity, path.chars);
-        text_free(&path);
-    }
-    job_free(&job);
+    struct text path = {0};
+    if (job->count == 0)
+        return OK;
+    manifest_file_name(job->rank_state->world->rank, name);
+    text_add(&path, "%s/%s", folder, name);
+    enum status status = write_all(job, identity, path.chars);
+    text_free(&path);
     return status;
 }
 
 /* ---- rank 0: manifest and publication ---- */
-
-static enum status check_all_there(const struct rank_state *w, const struct manifest *manifest,
-                                   const char *folder)
-{
-    enum state states = w->weights.m.data != NULL ? STATE_COUNT : STATE_VALUE + 1;
-    for (int i = 0; i < w->params.count; i++)
-        for (enum state state = 0; state < states && w->params.rows[i].tie < 0; state++) {
-            char name[SHARD_NAME_CHARS];
-            int count;
-            state_name(state, w->params.rows[i].name, name);
-            if (manifest_find(manifest, name, &count) == NULL)
-                return fail(BAD_CHECKPOINT, "%s: no rank wrote %s", folder, name);
-        }
-    return OK;
-}
-
-static enum status check_state_there(const struct rank_state *w, const struct manifest *manifest,
-                                     const char *folder)
-{
-    struct state_tensor *state = NULL;
-    int state_count, count;
-    enum status status = state_list(w, &state, &state_count);
-    for (int i = 0; status == OK && i < state_count; i++) {
-        if (manifest_find(manifest, state[i].shard.name, &count) == NULL)
-            status = fail(BAD_CHECKPOINT, "%s: no rank wrote %s", folder, state[i].shard.name);
-    }
-    free(state);
-    return status;
-}
-
-/* With ZeRO a rank may own no elements and has then written no file. A file that was lost is still detected,
- * because the shards then do not tile their tensors. */
-static bool has_written(const struct rank_state *w, const char *folder, const char *name, int rank)
-{
-    if (rank > 0 && (!shard_of_rank_any(w->run, &w->params, rank) || w->weights.zero_stage == 0))
-        return shard_of_rank_any(w->run, &w->params, rank);
-    struct text path = {0};
-    text_add(&path, "%s/%s", folder, name);
-    bool there = access(path.chars, F_OK) == 0;
-    text_free(&path);
-    return there;
-}
-
-static enum status gather_manifest(struct rank_state *w, const char *folder, struct manifest *manifest)
-{
-    for (int rank = 0; rank < w->world->size; rank++) {
-        char name[MANIFEST_FILE_CHARS];
-        file_name(rank, name);
-        if (has_written(w, folder, name, rank))
-            TRY(manifest_add_file(manifest, folder, name));
-    }
-    TRY(manifest_complete(manifest, folder));
-    TRY(check_state_there(w, manifest, folder));
-    return check_all_there(w, manifest, folder);
-}
 
 static enum status write_text(const char *folder, const char *name, const struct text *text)
 {
@@ -243,8 +193,11 @@ static enum status write_fingerprint(struct rank_state *w, const char *folder)
     return write_text(folder, "data.json", fingerprint);
 }
 
-static enum status complete(struct rank_state *w, const struct save_ticket *ticket, const char *folder)
+/* `notes`: those of all ranks, of `words` words each. */
+static enum status complete(const struct job *job, const struct save_ticket *ticket, const uint32_t *notes,
+                            int words, const char *folder)
 {
+    struct rank_state *w = job->rank_state;
     static const char recipe_name[] = "recipe.yaml";
     struct manifest manifest = {0};
     struct text text = {0}, resolved = {0};
@@ -256,7 +209,7 @@ static enum status complete(struct rank_state *w, const struct save_ticket *tick
         status = manifest_begin(w, &ticket->identity, &manifest);
     if (status == OK) {
         manifest_set_recipe(&manifest, recipe_name, &resolved);
-        status = gather_manifest(w, folder, &manifest);
+        status = notes_add(&job->tensors, notes, w->world->size, words, folder, &manifest);
     }
     if (status == OK) {
         manifest_text(&manifest, &text);
@@ -296,13 +249,39 @@ static enum status share_ticket(struct rank_state *w, struct save_ticket *ticket
     return OK;
 }
 
+/* Gathers the notes on rank 0, which publishes the checkpoint. */
+static enum status publish_together(struct job *job, const struct save_ticket *ticket, const char *folder)
+{
+    struct rank_state *w = job->rank_state;
+    const int tensors = tensor_list_count(&job->tensors), words = note_words(tensors);
+    const size_t ranks = w->world->rank == 0 ? (size_t)w->world->size : 1;
+    uint32_t *mine = calloc((size_t)words, sizeof *mine), *all = calloc(ranks * (size_t)words, sizeof *all);
+    enum status status = rank_agree(w, mine != NULL && all != NULL
+                                           ? OK
+                                           : fail(NO_MEMORY, "no memory for the notes of %zu ranks", ranks));
+    if (status == OK) {
+        note_pack(&job->note, job->has, tensors, mine);
+        status = rank_agree(w, notes_gather(w, mine, words, all));
+    }
+    if (status == OK)
+        status = rank_agree(w, w->world->rank == 0 ? complete(job, ticket, all, words, folder) : OK);
+    free(mine);
+    free(all);
+    return status;
+}
+
 static enum status write_together(struct rank_state *w, const struct save_ticket *ticket)
 {
     struct text folder = {0};
+    struct job job;
     folder_of_ticket(w->run->recipe->checkpoint.save, ticket, &folder);
-    enum status status = rank_agree(w, write_rank_file(w, &ticket->identity, folder.chars));
+    enum status status = job_create(w, &job);
     if (status == OK)
-        status = rank_agree(w, w->world->rank == 0 ? complete(w, ticket, folder.chars) : OK);
+        status = write_rank_file(&job, &ticket->identity, folder.chars);
+    status = rank_agree(w, status);
+    if (status == OK)
+        status = publish_together(&job, ticket, folder.chars);
+    job_free(&job);
     text_free(&folder);
     return status;
 }

@@ -25,21 +25,21 @@ static enum status assemble(struct source *s, const struct param *row, enum stat
                             const struct slice *want, float *local)
 {
     char name[SHARD_NAME_CHARS];
+    struct shard whole;
+    const struct shard *shards;
     int count;
     state_name(state, row->name, name);
-    const struct shard *shards = manifest_find(&s->manifest, name, &count);
-    if (shards == NULL && state != STATE_VALUE)
+    bool there = source_tensor(s, name, &whole);
+    if (!there && state != STATE_VALUE)
         return fail(BAD_CHECKPOINT, "%s: contains no %s: cannot resume training from weights alone",
                     s->folder, name);
-    if (shards == NULL)
+    if (!there)
         return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
-    if (shards->ndim != row->ndim || shards->dim[0] != row->dim[0] || shards->dim[1] != row->dim[1])
-        return shape_differs(s, row, shards);
-    int64_t given = 0;
+    if (whole.ndim != row->ndim || whole.dim[0] != row->dim[0] || whole.dim[1] != row->dim[1])
+        return shape_differs(s, row, &whole);
+    TRY(source_find(s, name, want, &shards, &count));
     for (int i = 0; i < count; i++)
-        if (shard_overlaps(&shards[i], want))
-            TRY(source_read(s, &shards[i], state == STATE_VALUE, want, local, &given));
-    CHECK(given == slice_count(want)); // the manifest's shards cover each tensor, every element once
+        TRY(source_read(s, &shards[i], state == STATE_VALUE, want, local));
     return OK;
 }
 
@@ -144,7 +144,7 @@ static enum status load_here(struct rank_state *w, const char *path, bool with_o
     struct source source;
     *out = (struct outcome){0};
     TRY(checkpoint_resolve(path, &folder));
-    enum status status = source_open(folder, &source);
+    enum status status = source_open(folder, w->world->rank, &source);
     if (status == OK)
         status = manifest_check_model(&source.manifest, w->run->recipe, folder);
     if (status == OK && with_optimizer && w->world->rank == 0 && w->run->data != NULL)

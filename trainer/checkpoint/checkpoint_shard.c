@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/checkpoint_shard.h"
 
-#include "schedules/schedule.h"
-
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -38,30 +36,14 @@ struct tensor state_tensor(const struct owned *owned, enum state state)
     return (struct tensor){0};
 }
 
+enum safetensors_dtype shard_dtype(enum state state, enum dtype main)
+{
+    return state == STATE_VALUE && main == BF16 ? SAFETENSORS_BF16 : SAFETENSORS_F32;
+}
+
 int64_t shard_elements(const struct shard *shard)
 {
     return shard->count[0] * shard->count[1];
-}
-
-/* ---- the writer of each shard ---- */
-
-bool shard_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out)
-{
-    struct mesh_coord coord = mesh_coord(&run->mesh, row->mesh, rank);
-    bool copy = run->recipe->data_parallel.zero_stage == 0 && (coord.dp != 0 || coord.cp != 0);
-    if (row->tie >= 0 || copy || coord.pp != run_rank_of_layer(run, row->layer))
-        return false;
-    *out = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
-    return out->first_replica && slice_count(out) > 0;
-}
-
-bool shard_of_rank_any(const struct run *run, const struct params *params, int rank)
-{
-    struct slice slice;
-    for (int i = 0; i < params->count; i++)
-        if (shard_of_rank(run, &params->rows[i], rank, &slice))
-            return true;
-    return false;
 }
 
 /* ---- as text ---- */
@@ -135,6 +117,37 @@ bool shard_overlaps(const struct shard *shard, const struct slice *want)
             min_of(shard->begin[d] + shard->count[d], want->begin[d] + want->count[d]))
             return false;
     return true;
+}
+
+void shard_clip(const struct shard *shard, const struct slice *want, struct shard *out)
+{
+    *out = *shard;
+    for (int d = 0; d < SHARD_MAX_DIMS; d++) {
+        int64_t begin = max_of(shard->begin[d], want->begin[d]);
+        int64_t end = min_of(shard->begin[d] + shard->count[d], want->begin[d] + want->count[d]);
+        out->begin[d] = begin - want->begin[d];
+        out->count[d] = end - begin;
+        out->dim[d] = want->count[d];
+    }
+}
+
+int64_t shard_overlap(const struct shard *shard, const struct slice *want)
+{
+    struct shard part;
+    if (!shard_overlaps(shard, want))
+        return 0;
+    shard_clip(shard, want, &part);
+    return shard_elements(&part);
+}
+
+bool shard_is_sound(const struct shard *shard)
+{
+    int64_t elements;
+    for (int d = 0; d < SHARD_MAX_DIMS; d++)
+        if (shard->begin[d] < 0 || shard->count[d] < 1 || shard->begin[d] > shard->dim[d] ||
+            shard->count[d] > shard->dim[d] - shard->begin[d])
+            return false;
+    return !__builtin_mul_overflow(shard->dim[0], shard->dim[1], &elements);
 }
 
 void shard_remove_padding(const struct slice *slice, void *local, size_t element_bytes)

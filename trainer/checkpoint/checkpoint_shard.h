@@ -8,11 +8,7 @@
  * On another layout, a slice is assembled from the overlapping parts of the shards; the two layouts share
  * only names and rectangles. This file accesses neither files nor devices.
  *
- * With ZeRO the shard of a data rank is the part that it owns (layers/parameters/weights.h): some rows of
- * that rectangle.
- *
- * Caution: every element has exactly one writer. Replicas (over data without ZeRO, of replicated key/value
- * heads, of a stage in a bidirectional pipeline, second uses of a tied weight) write nothing. */
+ * checkpoint_share.h determines which rank writes which rectangle. */
 #pragma once
 
 #include "layers/parameters/weights.h"
@@ -32,6 +28,9 @@ void amax_name(const char *param_name, char out[SHARD_NAME_CHARS]);
 /* View of the owned part; data is NULL if nothing is owned. */
 struct tensor state_tensor(const struct owned *owned, enum state state);
 
+/* The type of a state in a file; `main`: that of the values, f32 or bf16. */
+enum safetensors_dtype shard_dtype(enum state state, enum dtype main);
+
 struct shard {
     char name[SHARD_NAME_CHARS];
     int file; // index of its file
@@ -43,13 +42,6 @@ struct shard {
 };
 
 int64_t shard_elements(const struct shard *shard);
-
-/* Computes the rectangle of `row` that `rank` writes, the same for all states; returns false if it writes
- * none. With ZeRO: the owned part of this rectangle, possibly empty. A function of the layout alone, so every
- * rank can compute it for every other. */
-bool shard_of_rank(const struct run *run, const struct param *row, int rank, struct slice *out);
-/* True if the rank writes anything at all; with ZeRO, if it may. */
-bool shard_of_rank_any(const struct run *run, const struct params *params, int rank);
 
 /* Formats "129,0 257,192": begin and global shape. The counts are the shape of the tensor in the file. */
 enum { SHARD_TEXT_CHARS = 128 };
@@ -71,3 +63,9 @@ int64_t shard_copy(const struct shard *shard, int64_t first, int64_t count, cons
                    const struct slice *want, float *local);
 /* True if shard and slice overlap. */
 bool shard_overlaps(const struct shard *shard, const struct slice *want);
+/* The number of elements of `want` in the shard. */
+int64_t shard_overlap(const struct shard *shard, const struct slice *want);
+/* Sets *out to the part of the shard in `want`, as a shard of a tensor that is exactly `want`. They overlap. */
+void shard_clip(const struct shard *shard, const struct slice *want, struct shard *out);
+/* True if the shard is not empty and lies inside its tensor, whose size fits into 63 bits. */
+bool shard_is_sound(const struct shard *shard);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* In version 2 files are verified with the checksums in their headers while they are read. In version 1 a
+/* From version 2 on files are verified with the checksums in their headers while they are read. In version 1 a
  * shard is always read in full, since only the whole shard has a checksum. */
 #include "trainer/checkpoint/checkpoint_source.h"
 
 #include "kernels/narrow.h"
+#include "trainer/checkpoint/format/checkpoint_cover.h"
 #include "trainer/files/checksum_v1.h"
 
 #include <stdlib.h>
@@ -13,9 +14,9 @@ enum { OPEN_FILES = 32 };
 
 static void close_files(struct source *s)
 {
-    for (int i = 0; s->open != NULL && i < s->manifest.file_count; i++) {
-        checkpoint_file_close(s->open[i]);
-        s->open[i] = NULL;
+    for (int i = 0; s->files != NULL && i < s->manifest.file_count; i++) {
+        checkpoint_file_close(s->files[i].open);
+        s->files[i].open = NULL;
     }
     s->open_count = 0;
 }
@@ -23,20 +24,23 @@ static void close_files(struct source *s)
 void source_close(struct source *s)
 {
     close_files(s);
-    free(s->open);
+    for (int i = 0; s->files != NULL && i < s->manifest.file_count; i++)
+        free(s->files[i].shards);
+    free(s->files);
+    free(s->found);
     free(s->chunk);
     free(s->narrow);
     manifest_free(&s->manifest);
 }
 
-enum status source_open(const char *folder, struct source *s)
+enum status source_open(const char *folder, int first_rank, struct source *s)
 {
-    *s = (struct source){.folder = folder};
+    *s = (struct source){.folder = folder, .first_rank = first_rank};
     TRY(manifest_read(folder, &s->manifest));
-    s->open = calloc((size_t)s->manifest.file_count, sizeof *s->open);
+    s->files = calloc((size_t)s->manifest.file_count, sizeof *s->files);
     s->chunk = malloc(SOURCE_CHUNK_ELEMENTS * sizeof *s->chunk);
     s->narrow = malloc(SOURCE_CHUNK_ELEMENTS * sizeof *s->narrow);
-    return s->open != NULL && s->chunk != NULL && s->narrow != NULL
+    return s->files != NULL && s->chunk != NULL && s->narrow != NULL
                ? OK
                : fail(NO_MEMORY, "%s: no memory to read it", folder);
 }
@@ -62,20 +66,21 @@ static enum status check_header(const struct manifest *m, const struct manifest_
  * rank. */
 static enum status file_of(struct source *s, int index, struct checkpoint_file **out)
 {
-    if (s->open[index] == NULL) {
+    if (s->files[index].open == NULL) {
         if (s->open_count == OPEN_FILES)
             close_files(s);
         struct text path = {0};
         text_add(&path, "%s/%s", s->folder, s->manifest.files[index].name);
-        enum status status = checkpoint_file_open(path.chars, s->manifest.version, &s->open[index]);
+        enum status status = checkpoint_file_open(path.chars, s->manifest.version, &s->files[index].open);
         if (status == OK) {
             s->open_count++;
-            status = check_header(&s->manifest, &s->manifest.files[index], s->open[index], path.chars);
+            s->opened++;
+            status = check_header(&s->manifest, &s->manifest.files[index], s->files[index].open, path.chars);
         }
         text_free(&path);
         TRY(status);
     }
-    *out = s->open[index];
+    *out = s->files[index].open;
     return OK;
 }
 
@@ -106,10 +111,159 @@ static enum status wrong_dtype(const struct source *s, const struct shard *shard
                 works);
 }
 
+/* ---- finding ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct shard *)a)->name, ((const struct shard *)b)->name);
+}
+
+/* Reads the shards of a file from its header, once. */
+static enum status read_header(struct source *s, int index)
+{
+    struct source_file *file = &s->files[index];
+    struct checkpoint_file *open = NULL;
+    if (file->shards != NULL)
+        return OK;
+    TRY(file_of(s, index, &open));
+    const struct safetensors *tensors = checkpoint_file_tensors(open);
+    struct shard *list = calloc((size_t)safetensors_count(tensors) + 1, sizeof *list);
+    enum status status = list != NULL ? OK : fail(NO_MEMORY, "%s: no memory for its header", s->folder);
+    for (int i = 0; status == OK && i < safetensors_count(tensors); i++) {
+        status = checkpoint_file_shard(open, safetensors_at(tensors, i), &list[i]);
+        list[i].file = index;
+    }
+    if (status != OK) {
+        free(list);
+        return status;
+    }
+    file->count = safetensors_count(tensors);
+    qsort(list, (size_t)file->count, sizeof *list, by_name);
+    file->shards = list;
+    return OK;
+}
+
+bool source_tensor(const struct source *s, const char *name, struct shard *out)
+{
+    int count = 0;
+    *out = (struct shard){.name = ""};
+    if (s->manifest.version < 3) {
+        const struct shard *shards = manifest_shards(&s->manifest, name, &count);
+        if (shards != NULL)
+            *out = *shards;
+    } else {
+        const struct manifest_tensor *tensor = manifest_tensor(&s->manifest, name);
+        if (tensor != NULL) {
+            *out = (struct shard){.dtype = tensor->dtype, .ndim = tensor->ndim};
+            memcpy(out->name, tensor->name, sizeof out->name);
+            memcpy(out->dim, tensor->dim, sizeof out->dim);
+        }
+    }
+    for (int d = 0; d < SHARD_MAX_DIMS; d++) {
+        out->begin[d] = 0;
+        out->count[d] = out->dim[d];
+    }
+    return out->name[0] != 0;
+}
+
+/* Appends the shard to s->found if it overlaps `want`; *left: elements of `want` that were not found yet. */
+static enum status take(struct source *s, const struct shard *shard, const struct slice *want, int *count,
+                        int64_t *left)
+{
+    if (!shard_overlaps(shard, want))
+        return OK;
+    if (*count == s->found_capacity) {
+        int capacity = *count > 0 ? 2 * *count : 16;
+        struct shard *list = realloc(s->found, (size_t)capacity * sizeof *list);
+        if (list == NULL)
+            return fail(NO_MEMORY, "%s: no memory for %d shards of %s", s->folder, capacity, shard->name);
+        s->found = list;
+        s->found_capacity = capacity;
+    }
+    s->found[(*count)++] = *shard;
+    *left -= shard_overlap(shard, want);
+    return OK;
+}
+
+/* Takes the shard of the tensor in a file that is in its ranges of ranks. */
+static enum status take_from(struct source *s, int file, const struct shard *whole, const struct slice *want,
+                             int *count, int64_t *left)
+{
+    TRY(read_header(s, file));
+    const struct source_file *f = &s->files[file];
+    const struct shard *shard = bsearch(whole, f->shards, (size_t)f->count, sizeof *f->shards, by_name);
+    const char *name = s->manifest.files[file].name;
+    if (shard == NULL)
+        return fail(BAD_CHECKPOINT, "%s/%s: no tensor %s, but the manifest lists it", s->folder, name,
+                    whole->name);
+    if (shard->ndim != whole->ndim || shard->dtype != whole->dtype ||
+        memcmp(shard->dim, whole->dim, sizeof shard->dim) != 0 || !shard_is_sound(shard))
+        return fail(BAD_CHECKPOINT, "%s/%s: shape or dtype of %s differs from the manifest", s->folder, name,
+                    whole->name);
+    return take(s, shard, want, count, left);
+}
+
+/* Searches the file of this rank, and then those of the others in their order. */
+static enum status search(struct source *s, const struct shard *whole, const struct slice *want, int *count,
+                          int64_t *left)
+{
+    const struct manifest *m = &s->manifest;
+    const struct manifest_tensor *tensor = manifest_tensor(m, whole->name);
+    int own = -1;
+    for (int i = tensor->range; i < tensor->range + tensor->range_count; i++)
+        if (m->ranges[i].first <= s->first_rank && s->first_rank <= m->ranges[i].last)
+            own = manifest_file_of(m, s->first_rank);
+    if (own >= 0)
+        TRY(take_from(s, own, whole, want, count, left));
+    for (int i = tensor->range; i < tensor->range + tensor->range_count; i++) {
+        int first = manifest_file_of(m, m->ranges[i].first), last = manifest_file_of(m, m->ranges[i].last);
+        for (int file = first; file <= last && *left > 0; file++)
+            if (file != own)
+                TRY(take_from(s, file, whole, want, count, left));
+    }
+    return OK;
+}
+
+/* Checks that what was found covers `want` exactly once. */
+static enum status check_cover(struct source *s, const struct shard *whole, const struct slice *want,
+                               int count)
+{
+    struct shard *parts = calloc((size_t)count + 1, sizeof *parts);
+    if (parts == NULL)
+        return fail(NO_MEMORY, "%s: no memory for %d shards", s->folder, count);
+    for (int i = 0; i < count; i++)
+        shard_clip(&s->found[i], want, &parts[i]);
+    enum status status = count > 0 ? shards_tile(parts, count, s->folder)
+                                   : fail(BAD_CHECKPOINT, "%s: no file contains %s", s->folder, whole->name);
+    free(parts);
+    return status;
+}
+
+enum status source_find(struct source *s, const char *name, const struct slice *want,
+                        const struct shard **list, int *count)
+{
+    struct shard whole;
+    int64_t left = slice_count(want);
+    *count = 0;
+    if (!source_tensor(s, name, &whole))
+        return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
+    if (s->manifest.version < 3) {
+        int all;
+        const struct shard *shards = manifest_shards(&s->manifest, name, &all);
+        for (int i = 0; i < all; i++)
+            TRY(take(s, &shards[i], want, count, &left));
+    } else
+        TRY(search(s, &whole, want, count, &left));
+    if (slice_count(want) > 0)
+        TRY(check_cover(s, &whole, want, *count));
+    *list = s->found;
+    return OK;
+}
+
 /* ---- shards ---- */
 
 enum status source_read(struct source *s, const struct shard *shard, bool may_be_narrow,
-                        const struct slice *want, float *local, int64_t *given)
+                        const struct slice *want, float *local)
 {
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
@@ -131,7 +285,7 @@ enum status source_read(struct source *s, const struct shard *shard, bool may_be
             checksum_v1_add(&sum, read, bytes);
         if (is_narrow)
             widen_floats(BF16, s->narrow, s->chunk, count);
-        *given += shard_copy(shard, at, count, s->chunk, want, local);
+        (void)shard_copy(shard, at, count, s->chunk, want, local);
     }
     if (s->manifest.version == 1 && checksum_v1_end(&sum) != shard->checksum)
         return fail(BAD_CHECKPOINT, "%s/%s: the checksum of %s differs from the manifest: corrupt", s->folder,
@@ -142,17 +296,21 @@ enum status source_read(struct source *s, const struct shard *shard, bool may_be
 enum status source_read_f64(struct source *s, const char *name, double *out, int count, bool *found)
 {
     int shards;
+    struct shard whole;
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
-    const struct shard *shard = manifest_find(&s->manifest, name, &shards);
-    *found = shard != NULL;
-    if (shard == NULL)
+    const struct shard *list;
+    *found = source_tensor(s, name, &whole);
+    if (!*found)
         return OK;
-    if (shards != 1 || shard_elements(shard) != count)
+    struct slice want = {.ndim = whole.ndim};
+    memcpy(want.count, whole.count, sizeof want.count);
+    TRY(source_find(s, name, &want, &list, &shards));
+    if (shards != 1 || shard_elements(&whole) != count)
         return fail(BAD_CHECKPOINT, "%s: %s has %lld elements, not %d", s->folder, name,
-                    (long long)(shard->dim[0] * shard->dim[1]), count);
-    TRY(tensor_of(s, shard, &file, &tensor));
+                    (long long)shard_elements(&whole), count);
+    TRY(tensor_of(s, list, &file, &tensor));
     if (tensor->dtype != SAFETENSORS_F64)
-        return wrong_dtype(s, shard, tensor, "F64");
+        return wrong_dtype(s, list, tensor, "F64");
     return checkpoint_file_read(file, tensor, 0, (size_t)count * sizeof *out, out);
 }

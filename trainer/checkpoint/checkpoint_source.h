@@ -4,23 +4,43 @@
 
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
+/* A file of a checkpoint, and the shards in it once its header was read. */
+struct source_file {
+    struct checkpoint_file *open; // NULL: not open
+    struct shard *shards;         // sorted by name; NULL: not read, or version 1 and 2
+    int count;
+};
+
 struct source {
     const char *folder;
     struct manifest manifest;
-    struct checkpoint_file **open; // [file_count], NULL: not open
-    int open_count;
+    struct source_file *files; // [manifest.file_count]
+    int open_count, opened;    // files that are open; number of times that one was opened
+    int first_rank;            // whose file is searched first: that of this rank; -1: none
+    struct shard *found;       // result of source_find()
+    int found_capacity;
     float *chunk;     // [SOURCE_CHUNK_ELEMENTS]
     uint16_t *narrow; // [SOURCE_CHUNK_ELEMENTS], for bf16 values
+    int64_t bytes;    // read from files so far, in whole blocks
 };
 enum { SOURCE_CHUNK_ELEMENTS = 1 << 18 };
 
-MUST_USE enum status source_open(const char *folder, struct source *out);
+MUST_USE enum status source_open(const char *folder, int first_rank, struct source *out);
 void source_close(struct source *source); // accepts the result of a failed source_open()
 
+/* Sets *out to the whole tensor; false if the checkpoint has no tensor of this name. */
+bool source_tensor(const struct source *source, const char *name, struct shard *out);
+
+/* Finds the shards of a tensor that overlap `want`, which they cover exactly once: BAD_CHECKPOINT otherwise, or
+ * if there is no such tensor. Reads headers of files that may contain it, until all of them are found. The list
+ * is valid until the next call. */
+MUST_USE enum status source_find(struct source *source, const char *name, const struct slice *want,
+                                 const struct shard **list, int *count);
+
 /* Copies the elements of `shard` (F32, or BF16 if may_be_narrow) that are in `want` to their offsets in
- * `local`, f32[padded]; adds their number to *given. Returns BAD_CHECKPOINT on a checksum mismatch. */
+ * `local`, f32[padded]. Returns BAD_CHECKPOINT on a checksum mismatch. */
 MUST_USE enum status source_read(struct source *source, const struct shard *shard, bool may_be_narrow,
-                                 const struct slice *want, float *local, int64_t *given);
+                                 const struct slice *want, float *local);
 
 /* Reads a small F64 tensor that is stored in one shard; *found is false if the checkpoint lacks it. */
 MUST_USE enum status source_read_f64(struct source *source, const char *name, double *out, int count,

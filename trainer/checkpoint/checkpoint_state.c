@@ -52,20 +52,22 @@ enum status state_list(const struct rank_state *w, struct state_tensor **out, in
 /* ---- delayed scaling ---- */
 
 /* Reads the history of one row, with as many steps as were saved; the caller frees it. */
-static enum status read_amax(struct source *s, const struct shard *shards, int count, float **out)
+static enum status read_amax(struct source *s, const struct shard *tensor, float **out)
 {
-    int64_t given = 0;
     struct slice whole = {.ndim = 2};
-    if (shards->ndim != 2 || shards->dim[0] != OPERAND_COUNT)
-        return fail(BAD_CHECKPOINT, "%s: %s has %lld lines, not %d", s->folder, shards->name,
-                    (long long)shards->dim[0], (int)OPERAND_COUNT);
+    const struct shard *shards;
+    int count;
+    if (tensor->ndim != 2 || tensor->dim[0] != OPERAND_COUNT)
+        return fail(BAD_CHECKPOINT, "%s: %s has %lld lines, not %d", s->folder, tensor->name,
+                    (long long)tensor->dim[0], (int)OPERAND_COUNT);
     for (int d = 0; d < 2; d++)
-        whole.count[d] = whole.padded[d] = shards->dim[d];
+        whole.count[d] = whole.padded[d] = tensor->dim[d];
     *out = calloc((size_t)slice_padded(&whole) + 1, sizeof **out);
     if (*out == NULL)
-        return fail(NO_MEMORY, "no memory for %s", shards->name);
+        return fail(NO_MEMORY, "no memory for %s", tensor->name);
+    TRY(source_find(s, tensor->name, &whole, &shards, &count));
     for (int i = 0; i < count; i++)
-        TRY(source_read(s, &shards[i], false, &whole, *out, &given));
+        TRY(source_read(s, &shards[i], false, &whole, *out));
     return OK;
 }
 
@@ -75,17 +77,17 @@ enum status state_load_amax(struct rank_state *w, struct source *s)
     int missing = 0;
     for (int row = 0; row < w->params.count && w->amax != NULL; row++) {
         char name[SHARD_NAME_CHARS];
-        int count;
+        struct shard tensor;
         int64_t steps;
         float *values = NULL;
         amax_name(w->params.rows[row].name, name);
-        const struct shard *shards = manifest_find(&s->manifest, name, &count);
+        bool saved = source_tensor(s, name, &tensor);
         if (amax_history_of(w->amax, row, &steps) == NULL)
             continue;
-        enum status status = shards != NULL ? read_amax(s, shards, count, &values) : OK;
-        if (status == OK && shards != NULL)
-            amax_history_put(w->amax, row, values, shards->dim[1]);
-        missing += shards == NULL;
+        enum status status = saved ? read_amax(s, &tensor, &values) : OK;
+        if (status == OK && saved)
+            amax_history_put(w->amax, row, values, tensor.dim[1]);
+        missing += !saved;
         free(values);
         TRY(status);
     }

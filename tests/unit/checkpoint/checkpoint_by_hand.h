@@ -51,17 +51,22 @@ static inline const char *list(const char *save, struct text *out)
 
 /* ---- a hand-made checkpoint ---- */
 
-static inline void write_tensors(const char *path, const struct save_identity *identity)
+static const struct shard hand_made[] = {
+    {.name = "norm.weight", .ndim = 1, .dim = {4, 1}, .count = {4, 1}},
+    {.name = "head.weight", .dtype = SAFETENSORS_F32, .ndim = 2, .dim = {2, 4}, .count = {2, 4}}};
+
+/* Returns the size and the checksum of the header. */
+static inline struct manifest_file write_tensors(const char *path, const struct save_identity *identity)
 {
-    const struct shard shards[] = {
-        {.name = "norm.weight", .ndim = 1, .dim = {4, 1}, .count = {4, 1}},
-        {.name = "head.weight", .dtype = SAFETENSORS_F32, .ndim = 2, .dim = {2, 4}, .count = {2, 4}}};
     float numbers[12] = {0};
     struct checkpoint_writer *writer = NULL;
-    cr_assert_eq(checkpoint_writer_create(path, identity, shards, 2, &writer), OK, "%s", fail_text());
+    cr_assert_eq(checkpoint_writer_create(path, identity, hand_made, 2, &writer), OK, "%s", fail_text());
     cr_assert_eq(checkpoint_writer_append(writer, numbers, sizeof numbers), OK);
     cr_assert_eq(checkpoint_writer_finish(writer), OK, "%s", fail_text());
+    struct manifest_file file = {.bytes = checkpoint_writer_bytes(writer),
+                                 .checksum = checkpoint_writer_checksum(writer)};
     checkpoint_writer_destroy(writer);
+    return file;
 }
 
 static inline void write_in(const char *folder, const char *name, const char *text, size_t length)
@@ -72,7 +77,8 @@ static inline void write_in(const char *folder, const char *name, const char *te
     text_free(&path);
 }
 
-static inline void write_manifest(const char *folder, const struct save_identity *identity)
+static inline void write_manifest(const char *folder, const struct save_identity *identity,
+                                  const struct manifest_file *file)
 {
     struct loaded loaded = load(SMALL, NULL, 0);
     struct run run = {.recipe = loaded.recipe};
@@ -85,7 +91,9 @@ static inline void write_manifest(const char *folder, const struct save_identity
         mesh_create((struct degrees){.tp = 2, .cp = 1, .ep = 1, .dp = 1, .pp = 1}, NULL, &state.mesh), OK);
     cr_assert_eq(manifest_begin(&state, identity, &manifest), OK);
     manifest_set_recipe(&manifest, "recipe.yaml", &recipe);
-    cr_assert_eq(manifest_add_file(&manifest, folder, "rank-00000.safetensors"), OK, "%s", fail_text());
+    cr_assert_eq(manifest_add_file(&manifest, 0, file->bytes, file->checksum), OK, "%s", fail_text());
+    for (int i = 0; i < 2; i++)
+        cr_assert(manifest_add_tensor(&manifest, &hand_made[i]) == OK && manifest_add_rank(&manifest, 0) == OK);
     cr_assert_eq(manifest_complete(&manifest, folder), OK, "%s", fail_text());
     manifest_text(&manifest, &text);
     write_in(folder, "manifest.json", text.chars, text.length);
@@ -103,8 +111,8 @@ static inline struct save_ticket begin(const char *save, int64_t step)
     cr_assert_eq(folder_begin(save, step, &ticket), OK, "%s", fail_text());
     folder_of_ticket(save, &ticket, &folder);
     text_add(&path, "%s/rank-00000.safetensors", folder.chars);
-    write_tensors(path.chars, &ticket.identity);
-    write_manifest(folder.chars, &ticket.identity);
+    struct manifest_file file = write_tensors(path.chars, &ticket.identity);
+    write_manifest(folder.chars, &ticket.identity, &file);
     text_free(&folder);
     text_free(&path);
     return ticket;

@@ -13,7 +13,6 @@ Test(checkpoint_manifest, a_manifest_reads_back)
 {
     char folder[32];
     struct manifest m;
-    int count;
     enter(folder);
     save_one("s", 12);
     cr_assert_eq(manifest_read("s/step-00000012", &m), OK, "%s", fail_text());
@@ -21,12 +20,13 @@ Test(checkpoint_manifest, a_manifest_reads_back)
     cr_expect(manifest_degree(&m, "tp") == 2 && manifest_degree(&m, "pp") == 1 && m.axis_count == 5);
     cr_expect_eq(manifest_degree(&m, "xp"), 0);
     cr_expect_str_eq(m.rank_order, "tp-cp-ep-dp-pp");
-    cr_expect(m.file_count == 1 && m.shard_count == 2);
-    const struct shard *shard = manifest_find(&m, "head.weight", &count);
-    cr_assert(shard != NULL && count == 1);
-    cr_expect(shard->ndim == 2 && shard->dim[1] == 4 && shard->count[0] == 2);
-    cr_expect_null(manifest_find(&m, "head", &count));
-    cr_expect_eq(count, 0);
+    cr_expect(m.file_count == 1 && m.files[0].rank == 0 && manifest_file_of(&m, 0) == 0);
+    cr_expect_eq(manifest_file_of(&m, 1), -1);
+    const struct manifest_tensor *tensor = manifest_tensor(&m, "head.weight");
+    cr_assert_not_null(tensor);
+    cr_expect(tensor->ndim == 2 && tensor->dim[0] == 2 && tensor->dim[1] == 4 && tensor->range_count == 1);
+    cr_expect(m.ranges[tensor->range].first == 0 && m.ranges[tensor->range].last == 0);
+    cr_expect_null(manifest_tensor(&m, "head"));
     struct text again = {0}, file = {0};
     manifest_text(&m, &again);
     cr_assert_eq(file_read("s/step-00000012/manifest.json", &file), OK);
@@ -129,7 +129,20 @@ static enum status read_changed(const struct text *bytes, bool sign)
     return status;
 }
 
-/* Converts a manifest to version 1, which has no run, no save and no recipe. */
+/* Converts a manifest to version 2, in which each file lists its shards. */
+static void to_version_2(struct text *text)
+{
+    static const char *const changes[][2] = {
+        {"\"version\": 3", "\"version\": 2"},
+        {"\"}],\n\"tensors\": [", "\", \"tensors\": ["},
+        {"[2, 4], \"ranks\": [[0, 0]]}", "[2, 4], \"begin\": [0, 0], \"count\": [2, 4]}"},
+        {"[4], \"ranks\": [[0, 0]]}", "[4], \"begin\": [0], \"count\": [4]}]}"},
+    };
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)
+        text_replace(text, changes[i][0], changes[i][1]);
+}
+
+/* Converts a manifest of version 2 to version 1, which has no run, no save and no recipe. */
 static void to_version_1(struct text *text)
 {
     static const char *const changes[][2] = {
@@ -171,6 +184,7 @@ Test(checkpoint_manifest, a_manifest_of_version_1_may_have_a_loss_scale)
         struct text changed = {0}, model = {0};
         text_add(&changed, "%s", good.chars);
         text_add(&model, "%s\"model\": {", cases[i].words);
+        to_version_2(&changed);
         to_version_1(&changed);
         text_replace(&changed, "\"model\": {", model.chars);
         cr_expect_eq(read_changed(&changed, true), cases[i].status, "%s", cases[i].words);
@@ -212,13 +226,27 @@ Test(checkpoint_manifest, survives_any_corrupt_byte)
     leave(folder);
 }
 
+/* {old text, new text, the reason} */
+static void expect_rejected(const struct text *good, const char *const cases[][3], size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct text changed = {0};
+        text_add(&changed, "%s", good->chars);
+        text_replace(&changed, cases[i][0], cases[i][1]);
+        cr_expect_neq(strcmp(changed.chars, good->chars), 0, "%s", cases[i][0]);
+        cr_expect_eq(read_changed(&changed, true), BAD_CHECKPOINT, "%s", cases[i][1]);
+        cr_expect_not_null(strstr(fail_text(), cases[i][2]), "%s\n got %s", cases[i][1], fail_text());
+        text_free(&changed);
+    }
+}
+
 Test(checkpoint_manifest, invalid_manifests_are_rejected_with_the_reason)
 {
     static const char *const cases[][3] = {
         {"cuboid checkpoint", "a checkpoint", "not the manifest of a checkpoint"},
-        {"\"version\": 2", "\"version\": 3",
-         "format version 3 is not supported; this cuboid reads 1 to 2, use a newer one"},
-        {"\"version\": 2", "\"version\": 0", "format version 0 is not supported"},
+        {"\"version\": 3", "\"version\": 4",
+         "format version 4 is not supported; this cuboid reads 1 to 3, use a newer one"},
+        {"\"version\": 3", "\"version\": 0", "format version 0 is not supported"},
         {"\"step\": 12", "\"step\": 9223372036854775807",
          "step 9223372036854775807 is too large; the maximum is 1000000000000"},
         {"\"step\": 12", "\"step\": 92233720368547758070", "not JSON: corrupt"},
@@ -236,29 +264,42 @@ Test(checkpoint_manifest, invalid_manifests_are_rejected_with_the_reason)
         {"\"pp\": 1", "\"pp\": 0", "pp is missing or has the wrong type"},
         {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"../rank-00000.safetensor\"",
          "name of a file is missing"},
+        {"\"name\": \"rank-00000.safetensors\"", "\"name\": \"rank-0.safetensors\"",
+         "name of a file is missing"},
         {"\"name\": \"norm.weight\"", "\"name\": \"norm\\nweight\"", "name is missing or has the wrong type"},
+        {"\"name\": \"norm.weight\"", "\"name\": \"head.weight\"", "head.weight is listed twice"},
+        {"\"shape\": [4]", "\"shape\": [4, 1, 1]", "shape is missing or has the wrong type"},
+        {"\"shape\": [4]", "\"shape\": [0]", "shape is missing or has the wrong type"},
+        {"\"shape\": [4]", "\"shape\": [4294967296, 4294967296]", "shape is missing or has the wrong type"},
+        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": []", "no rank wrote norm.weight"},
+        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0]]", "ranks is missing or has the wrong type"},
+        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[1, 0]]", "ranks is missing or has the wrong type"},
+        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0, 4294967296]]",
+         "ranks is missing or has the wrong type"},
+        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0, 1]]",
+         "ranks 0 to 1 of norm.weight do not all have a file"},
+        {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0, 0], [0, 0]]",
+         "ranks 0 to 0 of norm.weight do not all have a file, or not in order"},
+        {"\"bytes\": ", "\"bytes\": 1", "bytes, but the manifest has"},
+    };
+    static const char *const cases_2[][3] = {
+        {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "dtype is missing or has the wrong type"},
         {"\"shape\": [4]", "\"shape\": [5]", "the shards of norm.weight contain 4 of its 5 elements"},
         {"\"shape\": [4]", "\"shape\": [4, 1, 1]", "shape is missing or has the wrong type"},
         {"\"begin\": [0]", "\"begin\": [9223372036854775807]", "a shard of norm.weight exceeds its shape"},
         {"\"count\": [4]", "\"count\": []", "count is missing or has the wrong type"},
         {"\"name\": \"head.weight\"", "\"name\": \"norm.weight\"",
          "a shard of norm.weight exceeds its shape"},
-        {"\"bytes\": ", "\"bytes\": 1", "bytes, but the manifest has"},
     };
     char folder[32];
     struct text good = {0};
     enter(folder);
     save_one("s", 12);
     cr_assert_eq(file_read("s/step-00000012/manifest.json", &good), OK);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct text changed = {0};
-        text_add(&changed, "%s", good.chars);
-        text_replace(&changed, cases[i][0], cases[i][1]);
-        cr_expect_neq(strcmp(changed.chars, good.chars), 0);
-        cr_expect_eq(read_changed(&changed, true), BAD_CHECKPOINT, "%s", cases[i][1]);
-        cr_expect_not_null(strstr(fail_text(), cases[i][2]), "%s\n got %s", cases[i][1], fail_text());
-        text_free(&changed);
-    }
+    expect_rejected(&good, cases, sizeof cases / sizeof *cases);
+    to_version_2(&good);
+    cr_expect_eq(read_changed(&good, true), OK, "%s", fail_text());
+    expect_rejected(&good, cases_2, sizeof cases_2 / sizeof *cases_2);
     text_free(&good);
     leave(folder);
 }
@@ -269,7 +310,7 @@ Test(checkpoint_manifest, invalid_manifests_are_rejected_with_the_reason)
 Test(checkpoint_manifest, files_carry_their_identity)
 {
     static const char *const cases[][3] = {
-        {"\"cuboid.version\":\"2\"", "\"cuboid.version\":\"3\"",
+        {"\"cuboid.version\":\"3\"", "\"cuboid.version\":\"2\"",
          "metadata field cuboid.version is missing or invalid"},
         {"\"cuboid.version\"", "\"cuboid.Version\"", "metadata field cuboid.version is missing or invalid"},
         {"\"cuboid.run\":\"", "\"cuboid.run\":\"x", "metadata field cuboid.run is missing or invalid"},
@@ -356,6 +397,16 @@ static bool tiles(const struct shard *list, int count, int64_t size)
     return good;
 }
 
+/* The same by the sums of corners that ranks exchange. */
+static bool covers(const struct shard *list, int count)
+{
+    struct cover sum = {0}, whole = {0};
+    cover_add_whole(&whole, &list[0]);
+    for (int i = 0; i < count; i++)
+        cover_add(&sum, &list[i]);
+    return cover_equal(&sum, &whole);
+}
+
 /* Checked against a count of each element: random tilings, and the same with one rectangle moved or
  * stretched. */
 Test(checkpoint_manifest, shards_must_cover_a_tensor_exactly_once)
@@ -378,6 +429,7 @@ Test(checkpoint_manifest, shards_must_cover_a_tensor_exactly_once)
         }
         bool good = tiles(list, count, size);
         cr_assert_eq(shards_tile(list, count, "here"), good ? OK : BAD_CHECKPOINT, "round %d", round);
+        cr_assert_eq(covers(list, count), good, "round %d", round);
         accepted += good;
         refused += !good;
     }
@@ -389,7 +441,7 @@ Test(checkpoint_manifest, many_shards_are_checked_quickly)
 {
     enum { MANY = 200000, LIMIT_S = 20 };
     const clock_t begin = clock();
-    struct manifest m = {.shards = calloc(MANY, sizeof *m.shards), .shard_count = MANY};
+    struct manifest m = {.version = 2, .shards = calloc(MANY, sizeof *m.shards), .shard_count = MANY};
     cr_assert_not_null(m.shards);
     for (int i = 0; i < MANY; i++)
         m.shards[i] = rectangle(0, i, MANY, 1, MANY);

@@ -2,6 +2,8 @@
 /* Shards, without files: every tensor of a model is a function of name, state and global index. It is cut
  * into shards on one layout and reassembled on another, for all pairs of layouts, and each element must
  * equal the function's value; so swapped rows and columns, or a missing shard, cannot cancel. */
+#include "trainer/checkpoint/checkpoint_share.h"
+#include "trainer/checkpoint/format/checkpoint_cover.h"
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
 #include "schedules/schedule.h"
@@ -123,28 +125,26 @@ static struct shard *shard_add(struct shard_set *set, const struct param *row, c
 static void shards_of_all_ranks(const struct plan *plan, struct shard_set *out)
 {
     size_t most = (size_t)plan->params.count * STATE_COUNT * (size_t)plan->run.mesh.world;
-    *out = (struct shard_set){.values = calloc(most, sizeof *out->values)};
+    *out = (struct shard_set){.manifest = {.version = 2}, .values = calloc(most, sizeof *out->values)};
     struct manifest *m = &out->manifest;
     m->shards = calloc(most, sizeof *m->shards);
     for (int rank = 0; rank < plan->run.mesh.world; rank++) {
-        bool any = false;
-        for (int r = 0; r < plan->params.count; r++)
+        struct share share;
+        cr_assert_eq(share_of_rank(&plan->run, &plan->params, NULL, rank, &share), OK);
+        for (int p = 0; p < share.count; p++)
             for (enum state state = 0; state < STATE_COUNT; state++) {
+                int r = share.parts[p].row;
                 const struct param *row = &plan->params.rows[r];
-                struct slice slice;
-                if (!shard_of_rank(&plan->run, row, rank, &slice))
-                    continue;
                 cr_assert(holds(&plan->run, mesh_coord(&plan->run.mesh, row->mesh, rank).pp, row->layer));
-                struct shard *shard = shard_add(out, row, &slice);
+                struct shard *shard = shard_add(out, row, &share.parts[p].slice);
                 state_name(state, row->name, shard->name);
                 float *values = calloc((size_t)shard_elements(shard), sizeof *values);
                 for (int64_t i = 0; i < shard_elements(shard); i++)
                     values[i] = element(r, state, shard->begin[0] + i / shard->count[1],
                                         shard->begin[1] + i % shard->count[1]);
                 out->values[m->shard_count++] = values;
-                any = true;
             }
-        cr_assert_eq(any, shard_of_rank_any(&plan->run, &plan->params, rank));
+        share_free(&share);
     }
 }
 
@@ -168,7 +168,7 @@ static void check_slice(const struct shard_set *set, const struct plan *plan, in
     char name[SHARD_NAME_CHARS];
     int count;
     state_name(state, plan->params.rows[original].name, name);
-    const struct shard *shards = manifest_find(&set->manifest, name, &count);
+    const struct shard *shards = manifest_shards(&set->manifest, name, &count);
     cr_assert(shards != NULL && count >= 1, "%s", name);
     int64_t given = 0, chunk = 1 + (r + rank) % 11;
     for (int p = 0; p < count; p++) {
@@ -218,6 +218,70 @@ Test(checkpoint_shard, any_layout_loads_on_any_other)
     }
 }
 
+/* Every element has one writer, whatever the layout, and the writers of a replica group have the same number of
+ * elements up to a row each. */
+Test(checkpoint_shard, replicas_share_the_writing)
+{
+    const struct model_config model = model_at(0);
+    for (int l = 0; l < LAYOUTS; l++) {
+        struct plan plan;
+        int64_t elements[8][8] = {{0}}; // [pipeline and tensor coordinate][writer]
+        int writers[8] = {0};
+        plan_open(&model, &layouts[l], &plan);
+        bool mirrored = schedule_has_replicas(plan.run.schedule);
+        for (int rank = 0; rank < plan.run.mesh.world; rank++) {
+            struct share share;
+            struct mesh_coord coord = mesh_coord(&plan.run.mesh, MESH_DENSE, rank);
+            int pp = mirrored && coord.pp >= layouts[l].pp / 2 ? layouts[l].pp - 1 - coord.pp : coord.pp;
+            int group = pp * layouts[l].tp + coord.tp;
+            cr_assert_eq(share_of_rank(&plan.run, &plan.params, NULL, rank, &share), OK);
+            for (int p = 0; p < share.count; p++) {
+                elements[group][writers[group]] += slice_count(&share.parts[p].slice);
+                cr_expect(p == 0 || share.parts[p].row > share.parts[p - 1].row);
+            }
+            writers[group]++;
+            share_free(&share);
+        }
+        for (int g = 0; g < layouts[l].tp * layouts[l].pp; g++)
+            for (int i = 1; i < writers[g]; i++)
+                cr_expect(llabs(elements[g][i] - elements[g][0]) <= 2 * 36, "layout %d: %lld and %lld", l,
+                          (long long)elements[g][i], (long long)elements[g][0]);
+        plan_close(&plan);
+    }
+}
+
+/* The covers of all ranks add up to that of the whole tensors; not if a shard is lost, doubled or moved. */
+Test(checkpoint_shard, covers_detect_missing_and_overlapping_shards)
+{
+    const struct model_config model = model_at(0);
+    for (int l = 0; l < LAYOUTS; l++) {
+        struct plan plan;
+        struct shard_set set;
+        struct cover whole = {0};
+        plan_open(&model, &layouts[l], &plan);
+        shards_of_all_ranks(&plan, &set);
+        struct manifest *m = &set.manifest;
+        cr_assert_eq(manifest_complete(m, "here"), OK, "%s", fail_text());
+        for (int i = 0; i < m->shard_count; i++)
+            if (i == 0 || strcmp(m->shards[i - 1].name, m->shards[i].name) != 0)
+                cover_add_whole(&whole, &m->shards[i]);
+        for (int fault = -1; fault < 4; fault++) {
+            struct cover sum = {0};
+            struct shard *one = &m->shards[m->shard_count / 2];
+            const struct shard kept = *one;
+            one->begin[0] += fault == 0;
+            one->dim[0] += fault == 1;
+            one->dtype = fault == 2 ? SAFETENSORS_BF16 : one->dtype;
+            for (int i = fault == 3; i < m->shard_count; i++)
+                cover_add(&sum, &m->shards[i]);
+            cr_expect_eq(cover_equal(&sum, &whole), fault < 0, "layout %d, fault %d", l, fault);
+            *one = kept;
+        }
+        shard_set_free(&set);
+        plan_close(&plan);
+    }
+}
+
 /* A parameter unlike those of models: split in either dimension, unevenly, padded, with empty shards. */
 static struct param random_row(uint32_t *random, int tp)
 {
@@ -257,15 +321,18 @@ Test(checkpoint_shard, any_shard_of_any_dimension)
         struct plan writer, reader;
         plan_open(&model, &layouts[round % 2 == 0 ? 2 : 1], &writer);
         plan_open(&model, &layouts[round % 3 == 0 ? 3 : 1], &reader);
-        struct shard_set set = {.values = calloc(8, sizeof *set.values)};
+        struct shard_set set = {.manifest = {.version = 2}, .values = calloc(8, sizeof *set.values)};
         set.manifest.shards = calloc(8, sizeof *set.manifest.shards);
         uint32_t same = random;
         struct param row = random_row(&same, writer.run.mesh.degrees.tp);
         for (int rank = 0; rank < writer.run.mesh.world; rank++) {
-            struct slice slice;
+            struct share share;
+            const struct params one = {.rows = &row, .count = 1};
             row.layer = 0;
-            if (shard_of_rank(&writer.run, &row, rank, &slice))
-                add_random_shard(&set, &row, &slice);
+            cr_assert_eq(share_of_rank(&writer.run, &one, NULL, rank, &share), OK);
+            if (share.count > 0)
+                add_random_shard(&set, &row, &share.parts[0].slice);
+            share_free(&share);
         }
         cr_assert_eq(manifest_complete(&set.manifest, "here"), OK, "%s", fail_text());
         reader.params.rows[0] = random_row(&random, reader.run.mesh.degrees.tp);
@@ -289,7 +356,7 @@ Test(checkpoint_shard, detects_missing_and_overlapping_shards)
         struct manifest *m = &set.manifest;
         cr_assert_eq(manifest_complete(m, "here"), OK);
         int count;
-        struct shard *cut = (struct shard *)(uintptr_t)manifest_find(m, "layers.1.mlp.fc2.weight", &count);
+        struct shard *cut = (struct shard *)(uintptr_t)manifest_shards(m, "layers.1.mlp.fc2.weight", &count);
         cr_assert_eq(count, 2); // columns 0..18 and 18..36
         const char *expected[] = {
             "here: the shards of layers.1.mlp.fc2.weight contain 432 of its 864 elements",

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Counts for each corner point the rectangles with a corner there. If these counts are odd at the four
- * corners of the whole and even everywhere else, the number of rectangles over an element (the counts are its
- * second difference) is odd inside the whole, so at least 1; if in addition the areas add up to that of the
- * whole, it is exactly 1. */
 #include "trainer/checkpoint/format/checkpoint_cover.h"
 
+#include "trainer/files/checksum.h"
+
 #include <stdlib.h>
+#include <string.h>
 
 struct corner {
     int64_t row, column;
@@ -16,16 +15,6 @@ static int by_place(const void *a, const void *b)
     const struct corner *x = a, *y = b;
     int order = (x->row > y->row) - (x->row < y->row);
     return order != 0 ? order : (x->column > y->column) - (x->column < y->column);
-}
-
-/* True if the shard is non-empty and inside its tensor; *elements: of the whole tensor. */
-static bool is_sound(const struct shard *shard, int64_t *elements)
-{
-    for (int d = 0; d < SHARD_MAX_DIMS; d++)
-        if (shard->begin[d] < 0 || shard->count[d] < 1 || shard->begin[d] > shard->dim[d] ||
-            shard->count[d] > shard->dim[d] - shard->begin[d])
-            return false;
-    return !__builtin_mul_overflow(shard->dim[0], shard->dim[1], elements);
 }
 
 static bool same_whole(const struct shard *a, const struct shard *b)
@@ -58,8 +47,9 @@ enum status shards_tile(const struct shard *shards, int count, const char *path)
     static const int64_t origin[SHARD_MAX_DIMS] = {0};
     int64_t whole = 0, covered = 0;
     for (int i = 0; i < count; i++)
-        if (!is_sound(&shards[i], &whole) || !same_whole(&shards[i], &shards[0]))
+        if (!shard_is_sound(&shards[i]) || !same_whole(&shards[i], &shards[0]))
             return fail(BAD_CHECKPOINT, "%s: a shard of %s exceeds its shape", path, shards[i].name);
+    whole = shards[0].dim[0] * shards[0].dim[1];
     for (int i = 0; i < count; i++)
         if (__builtin_add_overflow(covered, shard_elements(&shards[i]), &covered) || covered > whole)
             return fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, shards[0].name);
@@ -75,4 +65,55 @@ enum status shards_tile(const struct shard *shards, int count, const char *path)
     bool agree = corners_agree(corners, 4 * ((int64_t)count + 1));
     free(corners);
     return agree ? OK : fail(BAD_CHECKPOINT, "%s: two shards of %s overlap", path, shards[0].name);
+}
+
+/* ---- covers ---- */
+
+/* The hash of a corner depends on the name, the type and the shape of the tensor. */
+static uint64_t corner_hash(const struct shard *shard, int64_t row, int64_t column)
+{
+    struct {
+        char name[SHARD_NAME_CHARS];
+        int64_t dtype, ndim, dim[SHARD_MAX_DIMS], row, column;
+    } key;
+    memset(&key, 0, sizeof key);
+    memcpy(key.name, shard->name, strlen(shard->name));
+    key.dtype = (int64_t)shard->dtype;
+    key.ndim = shard->ndim;
+    memcpy(key.dim, shard->dim, sizeof key.dim);
+    key.row = row;
+    key.column = column;
+    return checksum_of(&key, sizeof key);
+}
+
+static void add_rectangle(struct cover *cover, const struct shard *shard, const int64_t *begin,
+                          const int64_t *count)
+{
+    struct corner corners[4];
+    add_corners(corners, begin, count);
+    for (int i = 0; i < 4; i++)
+        cover->corners ^= corner_hash(shard, corners[i].row, corners[i].column);
+    cover->elements += (uint64_t)count[0] * (uint64_t)count[1];
+}
+
+void cover_add(struct cover *cover, const struct shard *shard)
+{
+    add_rectangle(cover, shard, shard->begin, shard->count);
+}
+
+void cover_add_whole(struct cover *cover, const struct shard *shard)
+{
+    static const int64_t origin[SHARD_MAX_DIMS] = {0};
+    add_rectangle(cover, shard, origin, shard->dim);
+}
+
+void cover_join(struct cover *cover, const struct cover *other)
+{
+    cover->elements += other->elements;
+    cover->corners ^= other->corners;
+}
+
+bool cover_equal(const struct cover *a, const struct cover *b)
+{
+    return a->elements == b->elements && a->corners == b->corners;
 }

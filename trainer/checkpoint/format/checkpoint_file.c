@@ -134,6 +134,16 @@ enum status checkpoint_writer_finish(struct checkpoint_writer *w)
     return status;
 }
 
+int64_t checkpoint_writer_bytes(const struct checkpoint_writer *w)
+{
+    return safetensors_writer_bytes(w->file);
+}
+
+uint64_t checkpoint_writer_checksum(const struct checkpoint_writer *w)
+{
+    return safetensors_writer_checksum(w->file);
+}
+
 void checkpoint_writer_destroy(struct checkpoint_writer *w)
 {
     if (w == NULL)
@@ -176,7 +186,7 @@ static enum status read_metadata(struct checkpoint_file *f)
     const char *version = safetensors_metadata(f->tensors, key_version);
     const char *step = safetensors_metadata(f->tensors, key_step);
     int64_t number = 0, blocks = blocks_of(safetensors_data_bytes(f->tensors));
-    if (version == NULL || !integer_parse(version, &number) || number != CHECKPOINT_VERSION)
+    if (version == NULL || !integer_parse(version, &number) || number != f->version)
         return lacks(f, key_version);
     TRY(take_hex(f, key_run, sizeof f->identity.run, f->identity.run));
     TRY(take_hex(f, key_save, sizeof f->identity.save, f->identity.save));
@@ -195,7 +205,7 @@ enum status checkpoint_file_open(const char *path, int version, struct checkpoin
     f->block_at = -1;
     text_add(&f->path, "%s", path);
     enum status status = safetensors_open(path, &f->tensors);
-    if (status == OK && version >= CHECKPOINT_VERSION)
+    if (status == OK && version > 1)
         status = read_metadata(f);
     if (status == OK)
         *out = f;
@@ -267,7 +277,7 @@ enum status checkpoint_file_read(struct checkpoint_file *f, const struct safeten
                                  int64_t from, size_t length, void *out)
 {
     char *to = out;
-    if (f->version < CHECKPOINT_VERSION)
+    if (f->version == 1)
         return safetensors_read(f->tensors, tensor, from, length, out);
     CHECK(from >= 0 && from <= tensor->bytes && length <= (size_t)(tensor->bytes - from));
     for (int64_t at = tensor->offset_bytes + from; length > 0;) {

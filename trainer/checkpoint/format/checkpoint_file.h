@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One file of a checkpoint, format version 2: a safetensors file whose metadata holds the identity of run and
+/* One file of a checkpoint, format version 3: a safetensors file whose metadata holds the identity of run and
  * save, the offset of each tensor in the global tensor, and checksums of the data. It can be verified by
  * itself; the manifest (checkpoint_manifest.h) only lists files.
  *
- *   "cuboid.version": "2"
+ *   "cuboid.version": "3"
  *   "cuboid.run":     32 hexadecimal digits, the identity of the run
  *   "cuboid.save":    16 hexadecimal digits, a new random number for each save
  *   "cuboid.step":    "100"
  *   "cuboid.xxh3":    16 digits for each MiB of the data after the header; the last block may be shorter
  *   "head.weight":    "129,0 257,192", begin and shape of the global tensor; one entry for each tensor
  *
- * Version 1 had one checksum per tensor, kept in the manifest, and no identity; its files are read here
+ * Version 2 differs only in the manifest. Version 1 had one checksum per tensor, kept in the manifest, and no identity; its files are read here
  * without verification, and the caller compares the checksums.
  *
  * Data is read in blocks of one MiB; each is verified before any of its bytes is used. */
@@ -18,7 +18,7 @@
 
 #include "trainer/checkpoint/checkpoint_shard.h"
 
-enum { CHECKPOINT_VERSION = 2, CHECKPOINT_BLOCK_BYTES = 1 << 20 };
+enum { CHECKPOINT_VERSION = 3, CHECKPOINT_BLOCK_BYTES = 1 << 20 };
 enum { RUN_CHARS = 33, SAVE_CHARS = 17 };
 
 /* Run, save and step of a checkpoint, the same in all of its files. In version 1 run and save are "". */
@@ -45,6 +45,9 @@ MUST_USE enum status checkpoint_writer_append(struct checkpoint_writer *writer, 
                                               size_t length);
 /* Call it after all data: writes the header, syncs to disk, and renames the file to PATH. */
 MUST_USE enum status checkpoint_writer_finish(struct checkpoint_writer *writer);
+/* What the manifest lists of a finished file: its size, and the checksum of its header. */
+int64_t checkpoint_writer_bytes(const struct checkpoint_writer *writer);
+uint64_t checkpoint_writer_checksum(const struct checkpoint_writer *writer);
 /* Accepts NULL. An unfinished file is removed. */
 void checkpoint_writer_destroy(struct checkpoint_writer *writer);
 
@@ -52,7 +55,8 @@ void checkpoint_writer_destroy(struct checkpoint_writer *writer);
 
 struct checkpoint_file;
 
-/* Opens a file; BAD_CHECKPOINT names the file and the problem. Not thread-safe. */
+/* Opens a file of this version of the format; BAD_CHECKPOINT names the file and the problem. Not
+ * thread-safe. */
 MUST_USE enum status checkpoint_file_open(const char *path, int version, struct checkpoint_file **out);
 void checkpoint_file_close(struct checkpoint_file *file); // accepts NULL
 

@@ -153,58 +153,70 @@ void manifest_set_recipe(struct manifest *m, const char *name, const struct text
     snprintf(m->recipe.name, sizeof m->recipe.name, "%s", name);
 }
 
-static enum status add_open_file(struct manifest *m, const struct checkpoint_file *file, const char *path,
-                                 const char *name)
+void manifest_file_name(int rank, char out[MANIFEST_FILE_CHARS])
 {
-    const struct safetensors *tensors = checkpoint_file_tensors(file);
-    if (!identity_equal(checkpoint_file_identity(file), &m->identity))
-        return fail(BAD_CHECKPOINT,
-                    "%s: another run wrote it at the same time; set a different checkpoint.save "
-                    "for each run",
-                    path);
-    size_t shards = (size_t)m->shard_count + (size_t)safetensors_count(tensors) + 1;
-    void *files = realloc(m->files, ((size_t)m->file_count + 1) * sizeof *m->files);
-    m->files = files != NULL ? files : m->files;
-    void *list = realloc(m->shards, shards * sizeof *m->shards);
-    m->shards = list != NULL ? list : m->shards;
-    if (files == NULL || list == NULL)
-        return fail(NO_MEMORY, "%s: no memory for the manifest of a checkpoint", path);
-    struct manifest_file *entry = &m->files[m->file_count];
-    *entry = (struct manifest_file){.bytes = safetensors_file_bytes(tensors),
-                                    .checksum = safetensors_header_checksum(tensors)};
-    snprintf(entry->name, sizeof entry->name, "%s", name);
-    for (int i = 0; i < safetensors_count(tensors); i++) {
-        struct shard *shard = &m->shards[m->shard_count];
-        TRY(checkpoint_file_shard(file, safetensors_at(tensors, i), shard));
-        shard->file = m->file_count;
-        m->shard_count++;
-    }
-    m->file_count++;
+    snprintf(out, MANIFEST_FILE_CHARS, "rank-%05d.safetensors", rank);
+}
+
+/* Makes space for one more element of *list, whose capacity is a power of two. */
+static enum status grow(void **list, int count, size_t each)
+{
+    if (count > 0 && (count & (count - 1)) != 0)
+        return OK;
+    void *larger = realloc(*list, (count > 0 ? 2 * (size_t)count : 1) * each);
+    if (larger == NULL)
+        return fail(NO_MEMORY, "no memory for the manifest of a checkpoint");
+    *list = larger;
     return OK;
 }
 
-enum status manifest_add_file(struct manifest *m, const char *folder, const char *name)
+enum status manifest_add_file(struct manifest *m, int rank, int64_t bytes, uint64_t checksum)
 {
-    struct text path = {0};
-    struct checkpoint_file *file = NULL;
-    text_add(&path, "%s/%s", folder, name);
-    enum status status = checkpoint_file_open(path.chars, m->version, &file);
-    if (status == OK)
-        status = add_open_file(m, file, path.chars, name);
-    checkpoint_file_close(file);
-    text_free(&path);
-    return status;
+    CHECK(rank >= 0 && (m->file_count == 0 || m->files[m->file_count - 1].rank < rank));
+    TRY(grow((void **)&m->files, m->file_count, sizeof *m->files));
+    struct manifest_file *file = &m->files[m->file_count++];
+    *file = (struct manifest_file){.rank = rank, .bytes = bytes, .checksum = checksum};
+    manifest_file_name(rank, file->name);
+    return OK;
+}
+
+enum status manifest_add_tensor(struct manifest *m, const struct shard *whole)
+{
+    TRY(grow((void **)&m->tensors, m->tensor_count, sizeof *m->tensors));
+    struct manifest_tensor *tensor = &m->tensors[m->tensor_count++];
+    *tensor = (struct manifest_tensor){.dtype = whole->dtype, .ndim = whole->ndim, .range = m->range_count};
+    memcpy(tensor->name, whole->name, sizeof tensor->name);
+    for (int d = 0; d < SHARD_MAX_DIMS; d++)
+        tensor->dim[d] = d < whole->ndim ? whole->dim[d] : 1;
+    return OK;
+}
+
+enum status manifest_add_rank(struct manifest *m, int rank)
+{
+    struct manifest_tensor *tensor = &m->tensors[m->tensor_count - 1];
+    struct rank_range *last = tensor->range_count > 0 ? &m->ranges[m->range_count - 1] : NULL;
+    CHECK(rank >= 0 && (last == NULL || rank > last->last));
+    if (last != NULL && rank == last->last + 1) {
+        last->last = rank;
+        return OK;
+    }
+    TRY(grow((void **)&m->ranges, m->range_count, sizeof *m->ranges));
+    m->ranges[m->range_count++] = (struct rank_range){rank, rank};
+    tensor->range_count++;
+    return OK;
 }
 
 void manifest_free(struct manifest *m)
 {
     free(m->model);
     free(m->files);
+    free(m->tensors);
+    free(m->ranges);
     free(m->shards);
     *m = (struct manifest){0};
 }
 
-/* ---- tiling ---- */
+/* ---- checks ---- */
 
 static int by_name_and_begin(const void *a, const void *b)
 {
@@ -215,7 +227,7 @@ static int by_name_and_begin(const void *a, const void *b)
     return order;
 }
 
-enum status manifest_complete(struct manifest *m, const char *path)
+static enum status check_shards(struct manifest *m, const char *path)
 {
     if (m->shard_count > 0)
         qsort(m->shards, (size_t)m->shard_count, sizeof *m->shards, by_name_and_begin);
@@ -229,12 +241,80 @@ enum status manifest_complete(struct manifest *m, const char *path)
     return OK;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    const struct manifest_tensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static enum status check_ranks(const struct manifest *m, const struct manifest_tensor *tensor,
+                               const char *path)
+{
+    if (tensor->range_count == 0)
+        return fail(BAD_CHECKPOINT, "%s: no rank wrote %s", path, tensor->name);
+    for (int i = tensor->range; i < tensor->range + tensor->range_count; i++) {
+        const struct rank_range *range = &m->ranges[i];
+        int first = manifest_file_of(m, range->first), last = manifest_file_of(m, range->last);
+        if (first < 0 || last < 0 || last - first != range->last - range->first ||
+            (i > tensor->range && range[-1].last >= range->first))
+            return fail(BAD_CHECKPOINT, "%s: ranks %d to %d of %s do not all have a file, or not in order",
+                        path, range->first, range->last, tensor->name);
+    }
+    return OK;
+}
+
+enum status manifest_complete(struct manifest *m, const char *path)
+{
+    if (m->version < 3)
+        return check_shards(m, path);
+    for (int i = 1; i < m->file_count; i++)
+        if (m->files[i].rank <= m->files[i - 1].rank)
+            return fail(BAD_CHECKPOINT, "%s: %s follows %s", path, m->files[i].name, m->files[i - 1].name);
+    if (m->tensor_count > 0)
+        qsort(m->tensors, (size_t)m->tensor_count, sizeof *m->tensors, by_name);
+    for (int i = 0; i < m->tensor_count; i++) {
+        if (i > 0 && strcmp(m->tensors[i - 1].name, m->tensors[i].name) == 0)
+            return fail(BAD_CHECKPOINT, "%s: %s is listed twice", path, m->tensors[i].name);
+        TRY(check_ranks(m, &m->tensors[i], path));
+    }
+    return OK;
+}
+
+/* ---- finding ---- */
+
+static int compare_tensor(const void *name, const void *tensor)
+{
+    return strcmp(name, ((const struct manifest_tensor *)tensor)->name);
+}
+
+const struct manifest_tensor *manifest_tensor(const struct manifest *m, const char *name)
+{
+    return m->tensor_count == 0
+               ? NULL
+               : bsearch(name, m->tensors, (size_t)m->tensor_count, sizeof *m->tensors, compare_tensor);
+}
+
+static int compare_rank(const void *rank, const void *file)
+{
+    int other = ((const struct manifest_file *)file)->rank;
+    return (*(const int *)rank > other) - (*(const int *)rank < other);
+}
+
+int manifest_file_of(const struct manifest *m, int rank)
+{
+    const struct manifest_file *found =
+        m->file_count == 0
+            ? NULL
+            : bsearch(&rank, m->files, (size_t)m->file_count, sizeof *m->files, compare_rank);
+    return found != NULL ? (int)(found - m->files) : -1;
+}
+
 static int compare_name(const void *name, const void *shard)
 {
     return strcmp(name, ((const struct shard *)shard)->name);
 }
 
-const struct shard *manifest_find(const struct manifest *m, const char *name, int *count)
+const struct shard *manifest_shards(const struct manifest *m, const char *name, int *count)
 {
     *count = 0;
     if (m->shard_count == 0)

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The manifest describes a checkpoint and the file of each of its shards. It is written last and ends with a
- * checksum of itself: a folder without a whole manifest is not a checkpoint. Version 2:
+/* The manifest describes a checkpoint: its files, and the ranks whose files hold the pieces of each tensor. It
+ * is written last and ends with a checksum of itself: a folder without a whole manifest is not a checkpoint.
+ * Version 3:
  *
- *   {"format": "cuboid checkpoint", "version": 2,
+ *   {"format": "cuboid checkpoint", "version": 3,
  *    "run": "<32 digits>", "save": "<16 digits>", "step": 100,      as in the header of each file
  *    "consumed_samples": 1600, "seed": "1234",
  *    "skipped_steps": 3,                                      of these steps; omitted if 0
  *    "model": {"num_layers": "4", ...},                      as in the resolved recipe
  *    "layout": {"tp": 2, "cp": 1, "ep": 1, "dp": 2, "pp": 2}, "rank_order": "tp-cp-ep-dp-pp",
  *    "recipe": {"name": "recipe.yaml", "bytes": 1234, "xxh3": "<checksum>"},
- *    "files": [{"name": "rank-00000.safetensors", "bytes": 1234, "header": "<checksum>", "tensors": [
- *       {"name": "embedding.weight", "dtype": "F32", "shape": [257, 192], "begin": [0, 0],
- *        "count": [129, 192]}, ...]}],
+ *    "files": [{"name": "rank-00000.safetensors", "bytes": 1234, "header": "<checksum>"}, ...],
+ *    "tensors": [{"name": "embedding.weight", "dtype": "F32", "shape": [257, 192], "ranks": [[0, 3], [8, 8]]}],
  *    "checksum": "<of everything before this key>"}
  *
- * The layout maps each axis to its degree; it is informational and not used for loading. The manifest does
- * not depend on the format of the files (checkpoint_file.h). Version 1 is also read: it has the rank order
- * inside the layout, no run, no save and no recipe, one checksum for each tensor, and the loss scale, which
- * is a tensor in version 2. */
+ * Ranges of ranks include both ends, and each rank in them has a file; where a piece lies is in the header of
+ * that file (checkpoint_file.h). So the manifest grows with the files and the tensors, not with their product.
+ * The layout maps each axis to its degree; it is informational and not used for loading.
+ *
+ * Versions 1 and 2 are also read. Instead of "tensors" each of their files lists its shards: {"name", "dtype",
+ * "shape", "begin", "count"}. Version 1 has the rank order inside the layout, no run, no save and no recipe,
+ * one checksum for each tensor, and the loss scale, which is a tensor in later versions. */
 #pragma once
 
 #include "trainer/checkpoint/format/checkpoint_file.h"
@@ -32,8 +35,22 @@ struct manifest_key { // of the model
 
 struct manifest_file {
     char name[MANIFEST_FILE_CHARS];
+    int rank; // in its name; -1: none. Files are in the order of their ranks from version 3 on
     int64_t bytes;
     uint64_t checksum; // of its header; of the recipe: of the whole file
+};
+
+/* Ranks first .. last. */
+struct rank_range {
+    int first, last;
+};
+
+struct manifest_tensor {
+    char name[SHARD_NAME_CHARS];
+    enum safetensors_dtype dtype;
+    int ndim;
+    int64_t dim[SHARD_MAX_DIMS]; // 1 past ndim
+    int range, range_count;      // in manifest.ranges, in rising order
 };
 
 struct manifest_axis {
@@ -55,8 +72,10 @@ struct manifest {
     struct manifest_file recipe; // name "" in version 1
     struct manifest_key *model;
     struct manifest_file *files;
-    struct shard *shards; // sorted by name, then by begin
-    int axis_count, model_count, file_count, shard_count;
+    struct manifest_tensor *tensors; // version 3, sorted by name
+    struct rank_range *ranges;
+    struct shard *shards; // versions 1 and 2, sorted by name, then by begin
+    int axis_count, model_count, file_count, tensor_count, range_count, shard_count;
 };
 
 /* Fills in the step, the model and the layout; no recipe and no files yet. */
@@ -64,10 +83,18 @@ MUST_USE enum status manifest_begin(const struct rank_state *state, const struct
                                     struct manifest *out);
 /* Sets the resolved recipe that is stored next to the manifest. */
 void manifest_set_recipe(struct manifest *manifest, const char *name, const struct text *recipe);
-/* Adds FOLDER/NAME with the shards listed in its header; BAD_CHECKPOINT if it is of another run or save. */
-MUST_USE enum status manifest_add_file(struct manifest *manifest, const char *folder, const char *name);
-/* Sorts the shards and checks that they tile each tensor exactly. `path` is for error messages. */
+/* Formats the name of the file of a rank. */
+void manifest_file_name(int rank, char out[MANIFEST_FILE_CHARS]);
+/* Adds the file of a rank, in the order of the ranks: its size and the checksum of its header. */
+MUST_USE enum status manifest_add_file(struct manifest *manifest, int rank, int64_t bytes,
+                                       uint64_t checksum);
+/* Adds a tensor: name, dtype and shape of `whole`; then the ranks that hold a piece of it, in rising order. */
+MUST_USE enum status manifest_add_tensor(struct manifest *manifest, const struct shard *whole);
+MUST_USE enum status manifest_add_rank(struct manifest *manifest, int rank);
+/* Sorts what was added. Checks that tensors are listed once, with ranks that have files; in versions 1 and 2,
+ * that the shards tile each tensor exactly. `path` is for error messages. */
 MUST_USE enum status manifest_complete(struct manifest *manifest, const char *path);
+/* Formats a manifest of version 3. */
 void manifest_text(const struct manifest *manifest, struct text *out);
 
 /* Reads FOLDER/manifest.json; checks that it is complete, that every file exists with its size, and the
@@ -75,8 +102,13 @@ void manifest_text(const struct manifest *manifest, struct text *out);
 MUST_USE enum status manifest_read(const char *folder, struct manifest *out);
 void manifest_free(struct manifest *manifest); // accepts {0}
 
-/* Returns the first of the *count consecutive shards of a tensor; NULL and 0 if there are none. */
-const struct shard *manifest_find(const struct manifest *manifest, const char *name, int *count);
+/* Returns NULL if the checkpoint has no such tensor. Version 3. */
+const struct manifest_tensor *manifest_tensor(const struct manifest *manifest, const char *name);
+/* Returns the index of the file of a rank; -1 if there is none. Version 3. */
+int manifest_file_of(const struct manifest *manifest, int rank);
+/* Returns the first of the *count consecutive shards of a tensor; NULL and 0 if there are none. Versions 1 and
+ * 2. */
+const struct shard *manifest_shards(const struct manifest *manifest, const char *name, int *count);
 
 /* The degree of an axis of the layout; 0 if it is not listed. */
 int manifest_degree(const struct manifest *manifest, const char *axis);

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -76,7 +77,7 @@ static enum status take_seed(const struct reader *r, const json_t *root)
     return errno == 0 && *end == 0 ? OK : lacks(r, "seed");
 }
 
-/* Both may be missing: no step was skipped, and there is no loss scale; version 2 stores the scale as a
+/* Both may be missing: no step was skipped, and there is no loss scale; later versions store the scale as a
  * tensor. */
 static enum status take_loss_scale(const struct reader *r, const json_t *root)
 {
@@ -150,19 +151,29 @@ static enum status take_dtype(const struct reader *r, const json_t *tensor, stru
     return safetensors_dtype_parse(text, &shard->dtype) ? OK : lacks(r, "dtype");
 }
 
-static enum status take_shard(const struct reader *r, const json_t *tensor, int file, struct shard *shard)
+/* Reads name, shape and dtype of a tensor. */
+static enum status take_whole(const struct reader *r, const json_t *tensor, struct shard *shard)
 {
-    *shard = (struct shard){.file = file, .dim = {1, 1}, .count = {1, 1}};
+    *shard = (struct shard){.dim = {1, 1}, .count = {1, 1}};
     TRY(take_text(r, tensor, "name", shard->name, sizeof shard->name));
     size_t ndim = json_array_size(json_object_get(tensor, "shape"));
     if (ndim < 1 || ndim > SHARD_MAX_DIMS)
         return lacks(r, "shape");
     shard->ndim = (int)ndim;
     TRY(take_numbers(r, tensor, "shape", shard->ndim, shard->dim));
+    if (r->out->version > 2 && !shard_is_sound(&(struct shard){.dim = {shard->dim[0], shard->dim[1]},
+                                                               .count = {1, 1}}))
+        return lacks(r, "shape");
+    return r->out->version == 1 ? OK : take_dtype(r, tensor, shard);
+}
+
+static enum status take_shard(const struct reader *r, const json_t *tensor, int file, struct shard *shard)
+{
+    TRY(take_whole(r, tensor, shard));
+    shard->file = file;
     TRY(take_numbers(r, tensor, "begin", shard->ndim, shard->begin));
     TRY(take_numbers(r, tensor, "count", shard->ndim, shard->count));
-    return r->out->version == 1 ? take_checksum(r, tensor, "checksum", &shard->checksum)
-                                : take_dtype(r, tensor, shard);
+    return r->out->version == 1 ? take_checksum(r, tensor, "checksum", &shard->checksum) : OK;
 }
 
 static enum status take_entry(const struct reader *r, const json_t *entry, const char *checksum,
@@ -176,14 +187,27 @@ static enum status take_entry(const struct reader *r, const json_t *entry, const
     return take_checksum(r, entry, checksum, &file->checksum);
 }
 
+/* Reads the rank in the name of a file; -1 if it has another name. */
+static int rank_in(const char *name)
+{
+    char expected[MANIFEST_FILE_CHARS];
+    int rank = -1;
+    if (sscanf(name, "rank-%9d", &rank) != 1 || rank < 0)
+        return -1;
+    manifest_file_name(rank, expected);
+    return strcmp(name, expected) == 0 ? rank : -1;
+}
+
 static enum status take_file(const struct reader *r, const json_t *entry)
 {
     struct manifest *m = r->out;
-    TRY(take_entry(r, entry, "header", &m->files[m->file_count]));
+    struct manifest_file *file = &m->files[m->file_count];
+    TRY(take_entry(r, entry, "header", file));
+    file->rank = rank_in(file->name);
     const json_t *tensors = json_object_get(entry, "tensors");
-    if (!json_is_array(tensors))
-        return lacks(r, "tensors");
-    for (size_t i = 0; i < json_array_size(tensors); i++) {
+    if (m->version > 2 ? file->rank < 0 : !json_is_array(tensors))
+        return lacks(r, m->version > 2 ? "name of a file" : "tensors");
+    for (size_t i = 0; m->version < 3 && i < json_array_size(tensors); i++) {
         TRY(take_shard(r, json_array_get(tensors, i), m->file_count, &m->shards[m->shard_count]));
         m->shard_count++;
     }
@@ -200,11 +224,54 @@ static enum status take_files(const struct reader *r, const json_t *root)
     for (size_t i = 0; i < count; i++)
         shards += json_array_size(json_object_get(json_array_get(files, i), "tensors"));
     r->out->files = calloc(count, sizeof *r->out->files);
-    r->out->shards = calloc(shards + 1, sizeof *r->out->shards);
+    r->out->shards = calloc(r->out->version < 3 ? shards + 1 : 1, sizeof *r->out->shards);
     if (r->out->files == NULL || r->out->shards == NULL || shards > INT32_MAX)
         return fail(NO_MEMORY, "%s: no memory for %zu files and %zu shards", r->path, count, shards);
     for (size_t i = 0; i < count; i++)
         TRY(take_file(r, json_array_get(files, i)));
+    return OK;
+}
+
+static enum status take_ranks(const struct reader *r, const json_t *ranks, struct manifest_tensor *tensor)
+{
+    struct manifest *m = r->out;
+    tensor->range = m->range_count;
+    for (size_t i = 0; i < json_array_size(ranks); i++) {
+        const json_t *first = json_array_get(json_array_get(ranks, i), 0);
+        const json_t *last = json_array_get(json_array_get(ranks, i), 1);
+        if (!json_is_integer(first) || !json_is_integer(last) || json_integer_value(first) < 0 ||
+            json_integer_value(last) < json_integer_value(first) || json_integer_value(last) > INT32_MAX)
+            return lacks(r, "ranks");
+        m->ranges[m->range_count++] =
+            (struct rank_range){(int)json_integer_value(first), (int)json_integer_value(last)};
+        tensor->range_count++;
+    }
+    return OK;
+}
+
+static enum status take_tensors(const struct reader *r, const json_t *root)
+{
+    const json_t *tensors = json_object_get(root, "tensors");
+    struct manifest *m = r->out;
+    size_t ranges = 0, count = json_array_size(tensors);
+    if (count == 0 || count > INT32_MAX)
+        return lacks(r, "tensors");
+    for (size_t i = 0; i < count; i++)
+        ranges += json_array_size(json_object_get(json_array_get(tensors, i), "ranks"));
+    m->tensors = calloc(count, sizeof *m->tensors);
+    m->ranges = calloc(ranges + 1, sizeof *m->ranges);
+    if (m->tensors == NULL || m->ranges == NULL || ranges > INT32_MAX)
+        return fail(NO_MEMORY, "%s: no memory for %zu tensors", r->path, count);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *entry = json_array_get(tensors, i);
+        struct shard shard;
+        TRY(take_whole(r, entry, &shard));
+        struct manifest_tensor *tensor = &m->tensors[m->tensor_count++];
+        *tensor = (struct manifest_tensor){.dtype = shard.dtype, .ndim = shard.ndim};
+        memcpy(tensor->name, shard.name, sizeof tensor->name);
+        memcpy(tensor->dim, shard.dim, sizeof tensor->dim);
+        TRY(take_ranks(r, json_object_get(entry, "ranks"), tensor));
+    }
     return OK;
 }
 
@@ -246,10 +313,12 @@ static enum status take_all(const struct reader *r, const json_t *root)
     if (version > 1)
         TRY(take_entry(r, json_object_get(root, "recipe"), "xxh3", &r->out->recipe));
     TRY(take_files(r, root));
+    if (version > 2)
+        TRY(take_tensors(r, root));
     return manifest_complete(r->out, r->path);
 }
 
-/* The last key is a checksum of the text before it: XXH3 in version 2, another algorithm in version 1. The
+/* The last key is a checksum of the text before it: XXH3 from version 2 on, another algorithm in version 1. The
  * version is unknown before parsing, so either is accepted. */
 static enum status check_own_checksum(const char *path, const struct text *text)
 {

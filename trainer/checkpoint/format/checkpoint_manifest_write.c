@@ -2,8 +2,6 @@
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 #include "trainer/files/checksum.h"
 
-#include <stdlib.h>
-
 static void add_numbers(struct text *out, const char *key, const int64_t *list, int count)
 {
     text_add(out, ", \"%s\": [", key);
@@ -12,49 +10,31 @@ static void add_numbers(struct text *out, const char *key, const int64_t *list, 
     text_add(out, "]");
 }
 
-static void add_shard(struct text *out, const struct shard *shard)
-{
-    text_add(out, "\n  {\"name\": \"%s\", \"dtype\": \"%s\"", shard->name,
-             safetensors_dtype_name(shard->dtype));
-    add_numbers(out, "shape", shard->dim, shard->ndim);
-    add_numbers(out, "begin", shard->begin, shard->ndim);
-    add_numbers(out, "count", shard->count, shard->ndim);
-    text_add(out, "}");
-}
-
-/* Groups the shards by file, in their order otherwise. */
-static int *by_file(const struct manifest *m)
-{
-    int *first = calloc((size_t)m->file_count + 1, sizeof *first);
-    int *order = calloc((size_t)m->shard_count + 1, sizeof *order);
-    CHECK(first != NULL && order != NULL); // out of memory: growing text also ends the program
-    for (int i = 0; i < m->shard_count; i++)
-        first[m->shards[i].file + 1]++;
-    for (int file = 0; file < m->file_count; file++)
-        first[file + 1] += first[file];
-    for (int i = 0; i < m->shard_count; i++)
-        order[first[m->shards[i].file]++] = i;
-    free(first);
-    return order;
-}
-
 static void add_files(struct text *out, const struct manifest *m)
 {
     char hex[HEX_CHARS];
-    int *order = by_file(m), next = 0;
     text_add(out, "\"files\": [");
-    for (int file = 0; file < m->file_count; file++) {
-        const struct manifest_file *f = &m->files[file];
-        text_add(out, "%s\n{\"name\": \"%s\", \"bytes\": %lld, \"header\": \"%s\", \"tensors\": [",
-                 file > 0 ? "," : "", f->name, (long long)f->bytes, hex_text(f->checksum, hex));
-        for (int i = 0; next < m->shard_count && m->shards[order[next]].file == file; i++) {
-            text_add(out, i > 0 ? "," : "");
-            add_shard(out, &m->shards[order[next++]]);
-        }
+    for (int i = 0; i < m->file_count; i++)
+        text_add(out, "%s\n{\"name\": \"%s\", \"bytes\": %lld, \"header\": \"%s\"}", i > 0 ? "," : "",
+                 m->files[i].name, (long long)m->files[i].bytes, hex_text(m->files[i].checksum, hex));
+    text_add(out, "],\n");
+}
+
+static void add_tensors(struct text *out, const struct manifest *m)
+{
+    text_add(out, "\"tensors\": [");
+    for (int i = 0; i < m->tensor_count; i++) {
+        const struct manifest_tensor *tensor = &m->tensors[i];
+        const struct rank_range *ranges = m->ranges + tensor->range;
+        text_add(out, "%s\n{\"name\": \"%s\", \"dtype\": \"%s\"", i > 0 ? "," : "", tensor->name,
+                 safetensors_dtype_name(tensor->dtype));
+        add_numbers(out, "shape", tensor->dim, tensor->ndim);
+        text_add(out, ", \"ranks\": [");
+        for (int r = 0; r < tensor->range_count; r++)
+            text_add(out, "%s[%d, %d]", r > 0 ? ", " : "", ranges[r].first, ranges[r].last);
         text_add(out, "]}");
     }
     text_add(out, "],\n");
-    free(order);
 }
 
 static void add_layout(struct text *out, const struct manifest *m)
@@ -68,6 +48,7 @@ static void add_layout(struct text *out, const struct manifest *m)
 void manifest_text(const struct manifest *m, struct text *out)
 {
     char hex[HEX_CHARS];
+    CHECK(m->version == CHECKPOINT_VERSION);
     text_add(out, "{\"format\": \"cuboid checkpoint\", \"version\": %d,\n", m->version);
     text_add(out, "\"run\": \"%s\", \"save\": \"%s\", \"step\": %lld,\n", m->identity.run, m->identity.save,
              (long long)m->identity.step);
@@ -85,5 +66,6 @@ void manifest_text(const struct manifest *m, struct text *out)
     text_add(out, "\"recipe\": {\"name\": \"%s\", \"bytes\": %lld, \"xxh3\": \"%s\"},\n", m->recipe.name,
              (long long)m->recipe.bytes, hex_text(m->recipe.checksum, hex));
     add_files(out, m);
+    add_tensors(out, m);
     text_add(out, "\"checksum\": \"%s\"}\n", hex_text(checksum_of(out->chars, out->length), hex));
 }

@@ -98,5 +98,8 @@ MUST_USE enum status safetensors_append(struct safetensors_writer *writer, const
 /* Call it after all data: writes the header, syncs to disk, and only then renames the file to PATH. */
 MUST_USE enum status safetensors_finish(struct safetensors_writer *writer,
                                         const struct safetensors_pair *metadata, int count);
+/* The size of a finished file, and the checksum of all bytes before its data. */
+int64_t safetensors_writer_bytes(const struct safetensors_writer *writer);
+uint64_t safetensors_writer_checksum(const struct safetensors_writer *writer);
 /* Accepts NULL. An unfinished file is removed. */
 void safetensors_writer_destroy(struct safetensors_writer *writer);

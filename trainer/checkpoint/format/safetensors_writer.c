@@ -4,6 +4,7 @@
 #include "trainer/checkpoint/format/safetensors.h"
 
 #include "base/file.h"
+#include "trainer/files/checksum.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@ struct safetensors_writer {
     int64_t header_bytes; // before the data, including the 8 bytes of the length
     int64_t bytes;        // of all data
     int64_t written;      // bytes written so far
+    uint64_t checksum;    // of the header, once it is written
 };
 
 static int64_t dims_product(const struct safetensors_tensor *tensor)
@@ -133,7 +135,7 @@ enum status safetensors_append(struct safetensors_writer *w, const void *bytes, 
     return OK;
 }
 
-static enum status write_header(const struct safetensors_writer *w, const struct safetensors_pair *metadata,
+static enum status write_header(struct safetensors_writer *w, const struct safetensors_pair *metadata,
                                 int count)
 {
     struct text header = {0};
@@ -143,6 +145,7 @@ static enum status write_header(const struct safetensors_writer *w, const struct
     CHECK((int64_t)header.length <= w->header_bytes);
     text_add(&header, "%*s", (int)(w->header_bytes - (int64_t)header.length), "");
     enum status status = write_at(w, header.chars, header.length, 0);
+    w->checksum = checksum_of(header.chars, header.length);
     text_free(&header);
     return status;
 }
@@ -153,6 +156,16 @@ enum status safetensors_finish(struct safetensors_writer *w, const struct safete
     CHECK(w->written == w->bytes);
     TRY(write_header(w, metadata, count));
     return file_temporary_commit(&w->file, w->path.chars);
+}
+
+int64_t safetensors_writer_bytes(const struct safetensors_writer *w)
+{
+    return w->header_bytes + w->bytes;
+}
+
+uint64_t safetensors_writer_checksum(const struct safetensors_writer *w)
+{
+    return w->checksum;
 }
 
 void safetensors_writer_destroy(struct safetensors_writer *w)

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/checkpoint_share.h"
+
+#include "schedules/schedule.h"
+
+#include <stdlib.h>
+
+/* The index of a rank among the ranks that hold the same elements, and their number. */
+struct replicas {
+    int index, count;
+};
+
+/* The same for all data ranks of a mesh: index in the order of their group. */
+static struct replicas data_ranks(const struct mesh *mesh, enum mesh_kind kind, struct mesh_coord coord)
+{
+    const struct degrees *d = &mesh->degrees;
+    if (kind == MESH_EXPERT)
+        return (struct replicas){coord.dp, mesh->world / d->pp / d->etp / d->ep};
+    return (struct replicas){coord.dp * d->cp + coord.cp, d->dp * d->cp};
+}
+
+/* The other pipeline rank with the same stages; `pp` itself if there is none. */
+static int mirror_of(const struct schedule *schedule, int pp)
+{
+    int stage = schedule_stage(schedule, pp, 0);
+    return schedule->rank_of[schedule->rank_of[0][stage] == pp ? 1 : 0][stage];
+}
+
+static struct replicas replicas_of(const struct run *run, enum mesh_kind kind, int rank)
+{
+    struct mesh_coord coord = mesh_coord(&run->mesh, kind, rank);
+    bool whole = run->recipe->data_parallel.zero_stage == 0;
+    struct replicas replicas = whole ? data_ranks(&run->mesh, kind, coord) : (struct replicas){0, 1};
+    int mirror = mirror_of(run->schedule, coord.pp);
+    if (mirror == coord.pp)
+        return replicas;
+    return (struct replicas){2 * replicas.index + (coord.pp > mirror), 2 * replicas.count};
+}
+
+/* Computes the rectangle that the replica group of `rank` writes; false if it is empty. */
+static bool rectangle_of(const struct run *run, const struct weights *weights, const struct param *row,
+                         int index, int rank, struct slice *out)
+{
+    struct mesh_coord coord = mesh_coord(&run->mesh, row->mesh, rank);
+    if (row->tie >= 0 || !schedule_holds(run->schedule, coord.pp, run_stage_of_layer(run, row->layer)))
+        return false;
+    *out = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
+    if (!out->first_replica)
+        return false;
+    if (run->recipe->data_parallel.zero_stage > 0) {
+        int64_t begin, count;
+        CHECK(weights != NULL);
+        if (!weights_owned_rows(weights, index, data_ranks(&run->mesh, MESH_DENSE, coord).index, &begin,
+                                &count))
+            return false;
+        int64_t real = out->count[0] - begin; // the remaining rows are padding
+        out->begin[0] += begin;
+        out->count[0] = real < count ? real : count;
+    }
+    out->padded[0] = out->count[0];
+    return out->count[0] > 0 && out->count[1] > 0;
+}
+
+/* The cut before share `index` of `count` equal shares. */
+static int64_t cut_before(int64_t total, int index, int count)
+{
+    return total / count * index + total % count * index / count;
+}
+
+/* The row that contains element `at` of the rectangle, or the next one past its end. */
+static int64_t row_at(const struct slice *slice, int64_t at)
+{
+    return at <= 0 ? 0 : at >= slice_count(slice) ? slice->count[0] : at / slice->count[1];
+}
+
+/* Keeps this rank's share of the parts of one mesh; the others become empty. */
+static void keep_share(const struct params *params, enum mesh_kind kind, struct replicas replicas,
+                       struct share *share)
+{
+    int64_t total = 0, at = 0;
+    for (int i = 0; i < share->count; i++)
+        total += params->rows[share->parts[i].row].mesh == kind ? slice_count(&share->parts[i].slice) : 0;
+    int64_t begin = cut_before(total, replicas.index, replicas.count);
+    int64_t end = cut_before(total, replicas.index + 1, replicas.count);
+    for (int i = 0; i < share->count; i++) {
+        struct slice *slice = &share->parts[i].slice;
+        if (params->rows[share->parts[i].row].mesh != kind)
+            continue;
+        int64_t first = row_at(slice, begin - at), last = row_at(slice, end - at);
+        at += slice_count(slice);
+        slice->begin[0] += first;
+        slice->count[0] = slice->padded[0] = last - first;
+    }
+}
+
+enum status share_of_rank(const struct run *run, const struct params *params, const struct weights *weights,
+                          int rank, struct share *out)
+{
+    int kept = 0;
+    *out = (struct share){.parts = calloc((size_t)params->count + 1, sizeof *out->parts)};
+    if (out->parts == NULL)
+        return fail(NO_MEMORY, "no memory for a list of %d parameters", params->count);
+    for (int i = 0; i < params->count; i++) {
+        struct share_part *part = &out->parts[out->count];
+        part->row = i;
+        out->count += rectangle_of(run, weights, &params->rows[i], i, rank, &part->slice);
+    }
+    for (int kind = 0; kind < MESH_COUNT; kind++)
+        keep_share(params, (enum mesh_kind)kind, replicas_of(run, (enum mesh_kind)kind, rank), out);
+    for (int i = 0; i < out->count; i++)
+        if (out->parts[i].slice.count[0] > 0)
+            out->parts[kept++] = out->parts[i];
+    out->count = kept;
+    return OK;
+}
+
+void share_free(struct share *share)
+{
+    free(share->parts);
+    *share = (struct share){0};
+}
