@@ -134,10 +134,10 @@ def check_checksums(folder):
 
 
 def check_balance(folder, ranks):
-    """Without ZeRO the data ranks of a stage write files of the same size, up to rows, headers and blocks."""
+    """Without ZeRO the data ranks of a stage write files of the same size, up to rows and headers."""
     with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as file:
         sizes = [entry["bytes"] for entry in json.load(file)["files"]]
-    assert len(sizes) == ranks and max(sizes) - min(sizes) < 6000, sizes
+    assert len(sizes) == ranks and max(sizes) - min(sizes) < 20000, sizes
 
 
 def test_layouts():

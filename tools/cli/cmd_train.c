@@ -46,7 +46,7 @@ int cmd_train(int argc, char **argv)
     struct stop *stop = NULL;
     struct launcher launcher;
     bool is_rank_zero = launcher_find(&launcher) != OK || launcher.rank <= 0;
-    if (stop_create(NULL, is_rank_zero, &stop) != OK)
+    if (stop_create(NULL, NULL, is_rank_zero, &stop) != OK)
         return exit_status(NO_MEMORY);
     const struct recipe_request request = {.alone = false};
     int size = 0, status = recipe_argument_choose(argc, argv, &request, &recipe, &chosen, &size);

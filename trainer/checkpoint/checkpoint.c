@@ -4,8 +4,8 @@
 
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/checkpoint_lock.h"
-#include "trainer/checkpoint/checkpoint_note.h"
-#include "trainer/checkpoint/checkpoint_share.h"
+#include "trainer/checkpoint/distribute/checkpoint_note.h"
+#include "trainer/checkpoint/distribute/checkpoint_share.h"
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/engine/agree.h"
 
@@ -66,7 +66,7 @@ static void job_add_part(struct job *job, const struct share_part *part)
     const struct owned *owned = weights_owned(&job->rank_state->weights, part->row);
     CHECK(owned != NULL); // the share of a rank is among the parameters that it owns
     int64_t skipped = (part->slice.begin[0] - owned_slice(owned).begin[0]) * part->slice.padded[1];
-    for (enum state state = 0; state < STATE_COUNT; state++) {
+    for (enum state state = 0; state < job->tensors.states; state++) {
         struct tensor source = state_tensor(owned, state);
         if (source.data != NULL)
             job_add(job, tensor_list_index(&job->tensors, part->row, state), &part->slice,
@@ -256,9 +256,8 @@ static enum status publish_together(struct job *job, const struct save_ticket *t
     const int tensors = tensor_list_count(&job->tensors), words = note_words(tensors);
     const size_t ranks = w->world->rank == 0 ? (size_t)w->world->size : 1;
     uint32_t *mine = calloc((size_t)words, sizeof *mine), *all = calloc(ranks * (size_t)words, sizeof *all);
-    enum status status = rank_agree(w, mine != NULL && all != NULL
-                                           ? OK
-                                           : fail(NO_MEMORY, "no memory for the notes of %zu ranks", ranks));
+    enum status status = rank_agree(
+        w, mine != NULL && all != NULL ? OK : fail(NO_MEMORY, "no memory for the notes of %zu ranks", ranks));
     if (status == OK) {
         note_pack(&job->note, job->has, tensors, mine);
         status = rank_agree(w, notes_gather(w, mine, words, all));
@@ -333,6 +332,7 @@ enum status checkpoint_save(struct rank_state *w)
     if (status != OK)
         return abandon(w, &ticket, status);
     if (first)
-        folder_prune(recipe->checkpoint.save, &ticket, recipe->checkpoint.keep_last);
+        folder_prune(recipe->checkpoint.save, &ticket, recipe->checkpoint.keep_last,
+                     recipe->checkpoint.save_retain_interval);
     return OK;
 }

@@ -290,8 +290,8 @@ static enum status keep_as_old(const char *save, const struct save_ticket *ticke
 }
 
 /* Renames the new checkpoint to its final name. A symbolic link of that name is removed. This run's own
- * checkpoint is replaced, and is then recorded as unfinished or replaced. Anything else is kept under another
- * name. */
+ * checkpoint is replaced, and is then recorded as unfinished or replaced. Anything else is kept under
+ * another name. */
 static enum status take_name(const char *save, const struct save_ticket *ticket, const char *partial,
                              const char *final, bool *replaced)
 {
@@ -359,7 +359,7 @@ static enum status remove_checkpoint(const char *save, int64_t step)
     return status;
 }
 
-void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep)
+void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep, int64_t retain)
 {
     struct entries entries;
     const struct save_identity *identity = &ticket->identity;
@@ -370,7 +370,8 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
         const struct entry *entry = &entries.list[i];
         struct text path = {0};
         folder_of_step(save, entry->step, "", &path);
-        if (entry->suffix[0] == 0 && entry->step <= identity->step &&
+        bool retained = retain > 0 && entry->step % retain == 0;
+        if (entry->suffix[0] == 0 && entry->step <= identity->step && !retained &&
             is_own(path.chars, identity->run, entry->step) && ++complete > keep &&
             remove_checkpoint(save, entry->step) != OK)
             print_line(stderr, "warning: %s", fail_text());
@@ -383,7 +384,8 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
 
 /* ---- finding ---- */
 
-/* A symbolic link is valid if it leads to a checkpoint of this run, for example one moved to another disk. */
+/* A symbolic link is valid if it leads to a checkpoint of this run, for example one moved to another disk.
+ * */
 static enum status check_link(const char *save, const char *path, const struct manifest *manifest)
 {
     struct record record;

@@ -12,13 +12,13 @@
  * A checkpoint is written under .partial and renamed when it is complete; before removal a checkpoint is
  * renamed. Both names are recorded before they appear, so a crash at any moment leaves complete checkpoints
  * complete, and the next save removes the rest. Only folders recorded by this run are removed, and complete
- * checkpoints only if their manifest has this run's identity; a symbolic link is unlinked, and its target is
- * not touched.
+ * checkpoints only if their manifest has this run's identity; a symbolic link is unlinked, and its target
+ * is not touched.
  *
  * A checkpoint of a step that was saved before is replaced by one renameat2(RENAME_EXCHANGE). Some file
- * systems (NFS, Lustre, overlay) do not support it. There the older one is recorded as .replaced and renamed,
- * then the new one is renamed to the final name. After an interruption at any point, the step has a complete
- * checkpoint: under its final name, or under the recorded one, where it is found and from where
+ * systems (NFS, Lustre, overlay) do not support it. There the older one is recorded as .replaced and
+ * renamed, then the new one is renamed to the final name. After an interruption at any point, the step has
+ * a complete checkpoint: under its final name, or under the recorded one, where it is found and from where
  * folder_clean() renames it back. All of these functions are called by rank 0 only. */
 #pragma once
 
@@ -41,19 +41,20 @@ MUST_USE enum status folder_begin(const char *save, int64_t step, struct save_ti
 MUST_USE enum status folder_publish(const char *save, const struct save_ticket *ticket);
 /* Removes the folder of a failed save, as far as possible. */
 void folder_abandon(const char *save, const struct save_ticket *ticket);
-/* Keeps the newest `keep` complete checkpoints of this run up to this step, and removes older ones; 0: keeps
- * all. Prints a line on standard error for one that it cannot remove. This ends the save: nothing is
- * unfinished. */
-void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep);
+/* Keeps the newest `keep` complete checkpoints of this run up to this step, and those whose step is a
+ * multiple of `retain` (0: none), which do not count; removes the others. keep 0: keeps all. Prints a line
+ * on standard error for one that it cannot remove. This ends the save: nothing is unfinished. */
+void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep, int64_t retain);
 /* Removes the folders that this run has recorded as unfinished, and completes an interrupted replacement.
  * IO_ERROR names a replaced checkpoint that cannot be renamed back; its record is kept. */
 MUST_USE enum status folder_clean(const char *save);
 
-/* Finds the newest complete checkpoint of a step below `below`; *step is -1 if there is none. `skipped` gets
- * a line for each one that was skipped. */
+/* Finds the newest complete checkpoint of a step below `below`; *step is -1 if there is none. `skipped`
+ * gets a line for each one that was skipped. */
 MUST_USE enum status folder_newest(const char *save, int64_t below, int64_t *step, struct text *skipped);
-/* Call it when a run resumes from `step` because no later checkpoint could be loaded: renames the later ones,
- * so that they are neither counted as checkpoints nor overwritten. Prints a line each on standard error. */
+/* Call it when a run resumes from `step` because no later checkpoint could be loaded: renames the later
+ * ones, so that they are neither counted as checkpoints nor overwritten. Prints a line each on standard
+ * error. */
 void folder_set_aside(const char *save, int64_t step);
 
 /* True for the one rank of the whole job that prints. */

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Loading. Each slice is assembled in host memory from the overlapping shards and copied to the device whole,
- * with zero padding. */
+/* Loading: what to load, and what to warn of. */
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/checkpoint_state.h"
+#include "trainer/checkpoint/distribute/checkpoint_exchange.h"
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/engine/agree.h"
-#include "trainer/engine/host_floats.h"
 #include "trainer/optimizer/learning_rate.h"
 
 #include <stdio.h>
@@ -20,78 +19,37 @@ static enum status shape_differs(const struct source *s, const struct param *row
                 (long long)row->dim[1]);
 }
 
-/* Assembles one slice of one state in `local`, which must be zero. */
-static enum status assemble(struct source *s, const struct param *row, enum state state,
-                            const struct slice *want, float *local)
+static enum status check_tensor(const struct source *s, const struct param *row, enum state state)
 {
     char name[SHARD_NAME_CHARS];
     struct shard whole;
-    const struct shard *shards;
-    int count;
     state_name(state, row->name, name);
     bool there = source_tensor(s, name, &whole);
     if (!there && state != STATE_VALUE)
-        return fail(BAD_CHECKPOINT, "%s: contains no %s: cannot resume training from weights alone",
-                    s->folder, name);
+        return fail(
+            BAD_CHECKPOINT,
+            "%s: contains no %s: cannot resume training from weights alone; set "
+            "checkpoint.load_optim=false to begin with moments of zero, or checkpoint.finetune=true to "
+            "begin at step 0",
+            s->folder, name);
     if (!there)
         return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
     if (whole.ndim != row->ndim || whole.dim[0] != row->dim[0] || whole.dim[1] != row->dim[1])
         return shape_differs(s, row, &whole);
-    TRY(source_find(s, name, want, &shards, &count));
-    for (int i = 0; i < count; i++)
-        TRY(source_read(s, &shards[i], state == STATE_VALUE, want, local));
     return OK;
 }
 
-/* Loads `slice` of a state of a row, with padding, to `target`, or for a value, to its location in the
- * weights. */
-static enum status load_state(struct rank_state *w, struct source *s, const struct held *held,
-                              enum state state, struct slice slice, struct tensor target)
+/* Checks that the checkpoint has all tensors of the recipe, with their shapes. */
+static enum status check_tensors(const struct rank_state *w, const struct source *s, bool with_moments)
 {
-    const struct param *row = held->row->tie >= 0 ? &w->params.rows[held->row->tie] : held->row;
-    float *local = calloc((size_t)slice_padded(&slice) + 1, sizeof *local);
-    if (local == NULL)
-        return fail(NO_MEMORY, "no memory for this rank's part of %s", row->name);
-    enum status status = assemble(s, row, state, &slice, local);
-    if (status == OK && target.data == NULL)
-        status = weights_put(&w->weights, w->compute, held, local);
-    else if (status == OK)
-        status = floats_to_device(w->compute, target, local);
-    free(local);
-    return status;
-}
-
-static enum status load_slices(struct rank_state *w, struct source *s, bool with_optimizer)
-{
-    bool whole = w->weights.zero_stage < 3; // a rank holds more values than it owns
-    for (int h = 0; h < w->weights.count; h++) {
-        const struct held *held = &w->weights.list[h];
-        if (!held->second_use && whole)
-            TRY(load_state(w, s, held, STATE_VALUE, held->slice, (struct tensor){0}));
-    }
-    enum state states = with_optimizer ? STATE_COUNT : STATE_VALUE + 1;
-    for (int i = 0; i < w->weights.owned_count; i++) {
-        const struct owned *owned = &w->weights.owned[i];
-        for (enum state state = whole ? STATE_VALUE + 1 : STATE_VALUE; state < states; state++)
-            if (state_tensor(owned, state).data != NULL)
-                TRY(load_state(w, s, owned->held, state, owned_slice(owned), state_tensor(owned, state)));
-    }
+    enum state states = with_moments ? STATE_COUNT : STATE_VALUE + 1;
+    for (int row = 0; row < w->params.count; row++)
+        for (enum state state = 0; state < states && w->params.rows[row].tie < 0; state++)
+            TRY(check_tensor(s, &w->params.rows[row], state));
     return OK;
 }
 
 /* ---- all ranks ---- */
-
-/* Resuming with another global batch size is allowed; warns that samples are repeated or skipped. */
-static void warn_of_samples(const struct rank_state *w, const struct source *s)
-{
-    int64_t batch = w->run->recipe->train.global_batch_size, samples = s->manifest.consumed_samples;
-    int64_t step = s->manifest.identity.step;
-    if (step > 0 && (samples % batch != 0 || samples / batch != step))
-        print_line(stderr,
-                   "warning: %s: train.global_batch_size changed from %lld to %lld; samples do "
-                   "not continue after sample %lld",
-                   s->folder, (long long)(samples / step), (long long)batch, (long long)samples);
-}
 
 /* Another recipe may change the learning rate schedule, even if only train.train_iters changed, since
  * optimizer.lr_decay_iters is derived from it. Compares the rates of the next step. */
@@ -130,71 +88,75 @@ static void warn_of_changes(const struct rank_state *w, const struct source *s)
     text_free(&path);
 }
 
-/* The result of loading on one rank. */
-struct outcome {
-    int64_t step, skipped;
-    struct loss_scale loss_scale; // to resume with
-    bool fits;                    // the checkpoint was opened and matches the model: later failures are
-                                  // damage
-};
-
-static enum status load_here(struct rank_state *w, const char *path, bool with_optimizer, struct outcome *out)
+static bool loads_moments(const struct rank_state *w, bool with_optimizer)
 {
-    char *folder = NULL;
-    struct source source;
-    *out = (struct outcome){0};
-    TRY(checkpoint_resolve(path, &folder));
-    enum status status = source_open(folder, w->world->rank, &source);
-    if (status == OK)
-        status = manifest_check_model(&source.manifest, w->run->recipe, folder);
-    if (status == OK && with_optimizer && w->world->rank == 0 && w->run->data != NULL)
-        status = data_fingerprint_check(w->run->data, folder, w->run->recipe->data.strict);
-    out->fits = status == OK;
-    if (status == OK)
-        status = load_slices(w, &source, with_optimizer);
-    if (status == OK)
-        status = state_load_amax(w, &source);
-    if (status == OK)
-        status = state_load_loss_scale(w, &source, &out->loss_scale);
-    out->step = source.manifest.identity.step;
-    out->skipped = source.manifest.skipped_steps;
-    if (status == OK && with_optimizer && w->world->rank == 0) {
-        warn_of_samples(w, &source);
-        warn_of_changes(w, &source);
-    }
-    source_close(&source);
-    free(folder);
-    return status;
+    return with_optimizer && w->run->recipe->checkpoint.load_optim;
 }
 
-/* On machines that do not share the folder, ranks could resume from different steps. */
-static enum status check_same_step(struct rank_state *w, int64_t step, const char *path)
+/* Opens the checkpoint and compares it with the recipe. *folder: freed by the caller. */
+static enum status open_here(struct rank_state *w, const char *path, bool with_optimizer, char **folder,
+                             struct source *source)
 {
-    double range[2] = {(double)step, -(double)step};
-    TRY(rank_agree_max(w, range, 2));
+    TRY(checkpoint_resolve(path, folder));
+    TRY(source_open(*folder, w->world->rank, source));
+    TRY(manifest_check_model(&source->manifest, w->run->recipe, *folder));
+    TRY(check_tensors(w, source, loads_moments(w, with_optimizer)));
+    if (with_optimizer && w->world->rank == 0 && w->run->data != NULL)
+        TRY(data_fingerprint_check(w->run->data, *folder, w->run->recipe->data.strict));
+    return OK;
+}
+
+/* On machines that do not share the folder, ranks could resume from different checkpoints. */
+static enum status check_same(struct rank_state *w, const struct source *s)
+{
+    enum { DIGITS = 12 }; // 48 bits, exact in a double
+    char save[DIGITS + 1] = {0};
+    memcpy(save, s->manifest.identity.save, DIGITS);
+    double step = (double)s->manifest.identity.step, number = (double)strtoull(save, NULL, 16);
+    double range[4] = {step, -step, number, -number};
+    TRY(rank_agree_max(w, range, 4));
     if (range[0] != -range[1])
         return fail(BAD_CHECKPOINT, "%s: step %.0f on one rank and %.0f on another: is the folder shared?",
-                    path, -range[1], range[0]);
+                    s->folder, -range[1], range[0]);
+    if (range[2] != -range[3])
+        return fail(BAD_CHECKPOINT, "%s: another save of step %.0f on another rank: is the folder shared?",
+                    s->folder, range[0]);
+    return OK;
+}
+
+static enum status load_opened(struct rank_state *w, struct source *source, bool with_optimizer)
+{
+    struct loss_scale loss_scale;
+    const struct manifest *m = &source->manifest;
+    TRY(rank_agree(w, exchange_load(w, source, loads_moments(w, with_optimizer))));
+    TRY(state_load_amax(w, source));
+    TRY(state_load_loss_scale(w, source, &loss_scale));
+    if (with_optimizer && w->world->rank == 0)
+        warn_of_changes(w, source);
+    w->step = m->identity.step;
+    w->skipped = m->skipped_steps;
+    w->sample_offset = m->consumed_samples - m->identity.step * w->run->recipe->train.global_batch_size;
+    w->loss_scale = loss_scale;
     return OK;
 }
 
 /* *broken: every rank could open it, and some rank found damage, so an older checkpoint may load. A
- * checkpoint that a rank cannot see is not broken: the folder may not be shared. */
+ * checkpoint that a rank cannot see, or that does not fit the recipe, is not broken. */
 static enum status load_together(struct rank_state *w, const char *path, bool with_optimizer, bool *broken)
 {
-    struct outcome outcome;
-    enum status status = load_here(w, path, with_optimizer, &outcome);
-    double misfit = outcome.fits ? 0.0 : 1.0;
+    char *folder = NULL;
+    struct source source = {.folder = NULL};
+    enum status status = rank_agree(w, open_here(w, path, with_optimizer, &folder, &source));
     *broken = false;
-    TRY(rank_agree_max(w, &misfit, 1));
-    status = rank_agree(w, status);
-    *broken = status == BAD_CHECKPOINT && misfit == 0.0;
-    TRY(status);
-    TRY(check_same_step(w, outcome.step, path));
-    w->step = outcome.step;
-    w->skipped = outcome.skipped;
-    w->loss_scale = outcome.loss_scale;
-    return OK;
+    if (status == OK)
+        status = check_same(w, &source);
+    if (status == OK) {
+        status = load_opened(w, &source, with_optimizer);
+        *broken = status == BAD_CHECKPOINT;
+    }
+    source_close(&source);
+    free(folder);
+    return status;
 }
 
 enum status checkpoint_load(struct rank_state *w, const char *path, bool with_optimizer)

@@ -65,7 +65,8 @@ int64_t shard_copy(const struct shard *shard, int64_t first, int64_t count, cons
 bool shard_overlaps(const struct shard *shard, const struct slice *want);
 /* The number of elements of `want` in the shard. */
 int64_t shard_overlap(const struct shard *shard, const struct slice *want);
-/* Sets *out to the part of the shard in `want`, as a shard of a tensor that is exactly `want`. They overlap. */
+/* Sets *out to the part of the shard in `want`, as a shard of a tensor that is
+ * exactly `want`. They overlap. */
 void shard_clip(const struct shard *shard, const struct slice *want, struct shard *out);
 /* True if the shard is not empty and lies inside its tensor, whose size fits into 63 bits. */
 bool shard_is_sound(const struct shard *shard);

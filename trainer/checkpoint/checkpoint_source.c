@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* From version 2 on files are verified with the checksums in their headers while they are read. In version 1 a
- * shard is always read in full, since only the whole shard has a checksum. */
+/* From version 2 on files are verified with the checksums in their headers while they are read. In version
+ * 1 a shard is always read in full, since only the whole shard has a checksum. */
 #include "trainer/checkpoint/checkpoint_source.h"
 
 #include "kernels/narrow.h"
 #include "trainer/checkpoint/format/checkpoint_cover.h"
 #include "trainer/files/checksum_v1.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,7 +167,8 @@ bool source_tensor(const struct source *s, const char *name, struct shard *out)
     return out->name[0] != 0;
 }
 
-/* Appends the shard to s->found if it overlaps `want`; *left: elements of `want` that were not found yet. */
+/* Appends the shard to s->found if it overlaps `want`; *left: elements of `want` that were not found yet.
+ * */
 static enum status take(struct source *s, const struct shard *shard, const struct slice *want, int *count,
                         int64_t *left)
 {
@@ -185,13 +187,20 @@ static enum status take(struct source *s, const struct shard *shard, const struc
     return OK;
 }
 
+static const struct shard *shard_in(const struct source_file *file, const char *name)
+{
+    struct shard key = {.ndim = 0};
+    snprintf(key.name, sizeof key.name, "%s", name);
+    return file->count == 0 ? NULL
+                            : bsearch(&key, file->shards, (size_t)file->count, sizeof *file->shards, by_name);
+}
+
 /* Takes the shard of the tensor in a file that is in its ranges of ranks. */
 static enum status take_from(struct source *s, int file, const struct shard *whole, const struct slice *want,
                              int *count, int64_t *left)
 {
     TRY(read_header(s, file));
-    const struct source_file *f = &s->files[file];
-    const struct shard *shard = bsearch(whole, f->shards, (size_t)f->count, sizeof *f->shards, by_name);
+    const struct shard *shard = shard_in(&s->files[file], whole->name);
     const char *name = s->manifest.files[file].name;
     if (shard == NULL)
         return fail(BAD_CHECKPOINT, "%s/%s: no tensor %s, but the manifest lists it", s->folder, name,
@@ -201,6 +210,16 @@ static enum status take_from(struct source *s, int file, const struct shard *who
         return fail(BAD_CHECKPOINT, "%s/%s: shape or dtype of %s differs from the manifest", s->folder, name,
                     whole->name);
     return take(s, shard, want, count, left);
+}
+
+bool source_file_has(struct source *s, int rank, const char *name, const struct slice *part)
+{
+    int file = s->manifest.version > 2 ? manifest_file_of(&s->manifest, rank) : -1;
+    if (file < 0 || read_header(s, file) != OK)
+        return false;
+    const struct shard *shard = shard_in(&s->files[file], name);
+    return shard != NULL && memcmp(shard->begin, part->begin, sizeof part->begin) == 0 &&
+           memcmp(shard->count, part->count, sizeof part->count) == 0;
 }
 
 /* Searches the file of this rank, and then those of the others in their order. */

@@ -31,9 +31,12 @@ void source_close(struct source *source); // accepts the result of a failed sour
 /* Sets *out to the whole tensor; false if the checkpoint has no tensor of this name. */
 bool source_tensor(const struct source *source, const char *name, struct shard *out);
 
-/* Finds the shards of a tensor that overlap `want`, which they cover exactly once: BAD_CHECKPOINT otherwise, or
- * if there is no such tensor. Reads headers of files that may contain it, until all of them are found. The list
- * is valid until the next call. */
+/* True if the file of a rank has exactly this part of a tensor. */
+bool source_file_has(struct source *source, int rank, const char *name, const struct slice *part);
+
+/* Finds the shards of a tensor that overlap `want`, which they cover exactly once: BAD_CHECKPOINT
+ * otherwise, or if there is no such tensor. Reads headers of files that may contain it, until all of them
+ * are found. The list is valid until the next call. */
 MUST_USE enum status source_find(struct source *source, const char *name, const struct slice *want,
                                  const struct shard **list, int *count);
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/checkpoint_state.h"
 
+#include "trainer/checkpoint/distribute/checkpoint_staging.h"
+#include "trainer/engine/agree.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,15 +54,21 @@ enum status state_list(const struct rank_state *w, struct state_tensor **out, in
 
 /* ---- delayed scaling ---- */
 
+static enum status check_amax(const struct source *s, const struct shard *tensor)
+{
+    return tensor->ndim == 2 && tensor->dim[0] == OPERAND_COUNT
+               ? OK
+               : fail(BAD_CHECKPOINT, "%s: %s has %lld lines, not %d", s->folder, tensor->name,
+                      (long long)tensor->dim[0], (int)OPERAND_COUNT);
+}
+
 /* Reads the history of one row, with as many steps as were saved; the caller frees it. */
 static enum status read_amax(struct source *s, const struct shard *tensor, float **out)
 {
     struct slice whole = {.ndim = 2};
     const struct shard *shards;
     int count;
-    if (tensor->ndim != 2 || tensor->dim[0] != OPERAND_COUNT)
-        return fail(BAD_CHECKPOINT, "%s: %s has %lld lines, not %d", s->folder, tensor->name,
-                    (long long)tensor->dim[0], (int)OPERAND_COUNT);
+    TRY(check_amax(s, tensor));
     for (int d = 0; d < 2; d++)
         whole.count[d] = whole.padded[d] = tensor->dim[d];
     *out = calloc((size_t)slice_padded(&whole) + 1, sizeof **out);
@@ -71,7 +80,44 @@ static enum status read_amax(struct source *s, const struct shard *tensor, float
     return OK;
 }
 
-/* Every rank reads all histories. A checkpoint of a run with another low-precision format has none. */
+/* Broadcasts `count` numbers of rank 0. */
+static enum status share_floats(struct rank_state *w, float *values, int64_t count)
+{
+    struct staging staging;
+    const size_t bytes = (size_t)count * sizeof *values;
+    if (w->world->size == 1)
+        return OK;
+    TRY(staging_open(w, bytes, &staging));
+    enum status status = copy_to_device(w->compute, staging.data, values, bytes);
+    if (status == OK)
+        status = group_broadcast(w->groups->world, w->compute, tensor_1d(staging.data, F32, count), 0);
+    if (status == OK)
+        status = copy_to_host(w->compute, values, staging.data, bytes);
+    if (status == OK)
+        status = stream_sync(w->compute);
+    staging_close(&staging);
+    return status;
+}
+
+/* Reads the history of one row on rank 0, for all ranks. */
+static enum status load_history(struct rank_state *w, struct source *s, int row, const struct shard *tensor)
+{
+    float *values = NULL;
+    enum status status = w->world->rank == 0 ? read_amax(s, tensor, &values) : check_amax(s, tensor);
+    if (status == OK && values == NULL)
+        values = calloc((size_t)shard_elements(tensor) + 1, sizeof *values);
+    if (status == OK && values == NULL)
+        status = fail(NO_MEMORY, "no memory for %s", tensor->name);
+    status = rank_agree(w, status);
+    if (status == OK)
+        status = share_floats(w, values, shard_elements(tensor));
+    if (status == OK)
+        amax_history_put(w->amax, row, values, tensor->dim[1]);
+    free(values);
+    return status;
+}
+
+/* A checkpoint of a run with another low-precision format has no histories. */
 enum status state_load_amax(struct rank_state *w, struct source *s)
 {
     int missing = 0;
@@ -79,17 +125,13 @@ enum status state_load_amax(struct rank_state *w, struct source *s)
         char name[SHARD_NAME_CHARS];
         struct shard tensor;
         int64_t steps;
-        float *values = NULL;
         amax_name(w->params.rows[row].name, name);
-        bool saved = source_tensor(s, name, &tensor);
         if (amax_history_of(w->amax, row, &steps) == NULL)
             continue;
-        enum status status = saved ? read_amax(s, &tensor, &values) : OK;
-        if (status == OK && saved)
-            amax_history_put(w->amax, row, values, tensor.dim[1]);
-        missing += !saved;
-        free(values);
-        TRY(status);
+        if (source_tensor(s, name, &tensor))
+            TRY(load_history(w, s, row, &tensor));
+        else
+            missing++;
     }
     if (missing > 0 && w->world->rank == 0)
         print_line(stderr,
@@ -107,18 +149,28 @@ static bool is_count(double number)
     return number >= 0.0 && number <= 0x1p53 && number == floor(number);
 }
 
-enum status state_load_loss_scale(const struct rank_state *w, struct source *s, struct loss_scale *out)
+/* Reads the scale and its counters on rank 0. */
+static enum status read_loss_scale(struct source *s, double numbers[SCALE_NUMBERS])
 {
     const struct manifest *m = &s->manifest;
-    double numbers[SCALE_NUMBERS] = {m->loss_scale.scale, (double)m->loss_scale.good_steps,
-                                     (double)m->loss_scale.hysteresis};
     bool found = false;
+    numbers[0] = m->loss_scale.scale;
+    numbers[1] = (double)m->loss_scale.good_steps;
+    numbers[2] = (double)m->loss_scale.hysteresis;
     if (m->version > 1)
         TRY(source_read_f64(s, loss_scale_name, numbers, SCALE_NUMBERS, &found));
     if (found &&
         !(numbers[0] > 0.0 && numbers[0] <= LOSS_SCALE_MOST && is_count(numbers[1]) && is_count(numbers[2])))
         return fail(BAD_CHECKPOINT, "%s: %s is %g, %g, %g: not a scale and two counts", s->folder,
                     loss_scale_name, numbers[0], numbers[1], numbers[2]);
+    return OK;
+}
+
+enum status state_load_loss_scale(struct rank_state *w, struct source *s, struct loss_scale *out)
+{
+    double numbers[SCALE_NUMBERS] = {0.0};
+    TRY(rank_agree(w, w->world->rank == 0 ? read_loss_scale(s, numbers) : OK));
+    TRY(rank_agree_max(w, numbers, SCALE_NUMBERS)); // all others have zeros
     *out = loss_scale_of(w->run->recipe);
     loss_scale_resume(out, numbers[0], (int64_t)numbers[1], (int64_t)numbers[2]);
     return OK;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Replicated training state in a checkpoint, besides parameters and moments: the same on every rank, stored
- * as tensors under global names. Rank 0 writes it, and every rank reads all of it.
+ * as tensors under global names. Rank 0 writes it, and reads it for all ranks.
  *
  *   precision.amax.NAME     F32 [OPERAND_COUNT, steps]   delayed scaling: the history of one weight's
  *                                                        operands, newest first
@@ -21,9 +21,9 @@ struct state_tensor {
  * 0. */
 MUST_USE enum status state_list(const struct rank_state *state, struct state_tensor **out, int *count);
 
-/* Truncates or pads histories of another length; missing ones start empty, with a warning. */
+/* Collective. Truncates or pads histories of another length; missing ones start empty, with a warning. */
 MUST_USE enum status state_load_amax(struct rank_state *state, struct source *source);
-/* Sets the loss scale to resume with: that of the checkpoint if both runs use dynamic scaling, else the
- * initial one. */
-MUST_USE enum status state_load_loss_scale(const struct rank_state *state, struct source *source,
+/* Collective. Sets the loss scale to resume with: that of the checkpoint if both runs use dynamic scaling,
+ * else the initial one. */
+MUST_USE enum status state_load_loss_scale(struct rank_state *state, struct source *source,
                                            struct loss_scale *out);

@@ -146,9 +146,9 @@ static void close_list(struct data_list *list)
     free(list->weights);
 }
 
-/* Selects the documents of each source between two cumulative shares; boundaries are rounded half to even, as
- * in Megatron. Sources are keyed by their position in the list, so the same file listed twice is shuffled
- * differently, and a file may be moved to another folder. */
+/* Selects the documents of each source between two cumulative shares; boundaries are rounded half to even,
+ * as in Megatron. Sources are keyed by their position in the list, so the same file listed twice is
+ * shuffled differently, and a file may be moved to another folder. */
 static enum status make_mix(struct data_mix *mix, const struct data_list *list, enum data_split split,
                             double from, double to, const struct data_config *config)
 {
@@ -363,7 +363,8 @@ void batch_free(struct batch_tokens *batch)
 uint64_t batch_first_sample(const struct batch_coord *coord)
 {
     uint64_t slot = (uint64_t)(coord->microbatch * coord->dp_size + coord->dp_rank);
-    return coord->step * (uint64_t)coord->global_batch_size + slot * (uint64_t)coord->micro_batch_size;
+    return coord->step * (uint64_t)coord->global_batch_size + (uint64_t)coord->offset +
+           slot * (uint64_t)coord->micro_batch_size;
 }
 
 /* Megatron's get_ltor_masks_and_position_ids: the end-of-document token belongs to its document, at its

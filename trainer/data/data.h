@@ -11,8 +11,8 @@
  *
  * As in Megatron's GPTDataset, a sample is S + 1 tokens, may span documents, and the next one begins at its
  * last token: that token is the last label here and the first input there. So each token of an epoch is an
- * input exactly once, except the last ones, at most S, which do not fill a sample; they differ from epoch to
- * epoch, because the documents are in another order.
+ * input exactly once, except the last ones, at most S, which do not fill a sample; they differ from epoch
+ * to epoch, because the documents are in another order.
  *
  * Caution: anything that depends on dp, tp, pp or the microbatch size must stay out of this file, except
  * batch_first_sample(), which is pure arithmetic. */
@@ -74,13 +74,14 @@ const struct dataset *data_source(const struct data *data, enum data_split list,
 /* Storage of data_fingerprint.h for its text; empty at first, and freed with the data. */
 struct text *data_fingerprint_cache(struct data *data);
 
-/* Appends one line per source of a split that has documents: documents, tokens, samples per epoch, share. */
+/* Appends one line per source of a split that has documents: documents, tokens, samples per epoch, share.
+ * */
 void data_describe(const struct data *data, struct text *out);
 
-/* Reads tokens[S + 1] of a sample; any number is valid, since epochs repeat. Validation samples do not depend
- * on the seed: sample i is the same text in every run over the same data. BAD_DATA if an id is outside the
- * vocabulary, with file, document, position and id. O(log documents), and O(documents) at the beginning of an
- * epoch of a source. */
+/* Reads tokens[S + 1] of a sample; any number is valid, since epochs repeat. Validation samples do not
+ * depend on the seed: sample i is the same text in every run over the same data. BAD_DATA if an id is
+ * outside the vocabulary, with file, document, position and id. O(log documents), and O(documents) at the
+ * beginning of an epoch of a source. */
 MUST_USE enum status data_sample(struct data *data, enum data_split split, uint64_t sample, int32_t *tokens);
 
 /* One microbatch, arrays [B, S]. Owns its arrays. */
@@ -104,10 +105,12 @@ struct batch_coord {
     int64_t micro_batch_size;  // B
     int dp_size, dp_rank;      // dp, r
     int64_t microbatch;        // j, in [0, G / (dp * B))
+    int64_t offset;            // added to all sample numbers; n*G + offset is not negative
 };
 
-/* Step n trains on samples [n*G, (n + 1)*G); row b of a microbatch is sample n*G + (j*dp + r)*B + b, as in
- * Megatron. The assignment to ranks does not change the mathematics. */
+/* Step n trains on the G samples from n*G + offset; row b of a microbatch is the (j*dp + r)*B + b-th of
+ * them, as in Megatron. The assignment to ranks does not change the mathematics. The offset is 0 unless G
+ * changed during the run: the samples before step n are always those that were consumed. */
 uint64_t batch_first_sample(const struct batch_coord *coord);
 
 /* Fills `batch`; its rows and seq_length must match `coord` and the data. */

@@ -77,8 +77,8 @@ static enum status call_hook(enum status (*hook)(void *, struct rank_state *), c
     return hook != NULL ? hook(run->hooks.context, w) : OK;
 }
 
-/* This rank's layers in the order in which their gradients become ready: the last chunk first, and within it
- * the last layer first. */
+/* This rank's layers in the order in which their gradients become ready: the last chunk first, and within
+ * it the last layer first. */
 static int layers_held(const struct run *run, int pp_rank, int *out)
 {
     const struct schedule *schedule = run->schedule;
@@ -281,7 +281,7 @@ static bool has_documents(const struct run *run)
     return run->recipe->data.reset_attention_mask;
 }
 
-static struct batch_coord batch_coord_of(const struct rank_state *w, uint64_t step)
+static struct batch_coord batch_coord_of(const struct rank_state *w, enum data_split split, uint64_t step)
 {
     const struct recipe *recipe = w->run->recipe;
     return (struct batch_coord){
@@ -290,16 +290,17 @@ static struct batch_coord batch_coord_of(const struct rank_state *w, uint64_t st
         .micro_batch_size = recipe->train.micro_batch_size,
         .dp_size = w->mesh.degrees.dp,
         .dp_rank = w->groups->coord.dp,
+        .offset = split == DATA_TRAIN ? w->sample_offset : 0,
     };
 }
 
 /* Loads the microbatches of global batch `index` and sets the destinations of their losses: each sample has
- * its own slot in the global batch, independent of the layout. In a run without data, the hook `loaded` fills
- * them; a dry run only enqueues their copy. */
+ * its own slot in the global batch, independent of the layout. In a run without data, the hook `loaded`
+ * fills them; a dry run only enqueues their copy. */
 static enum status load_batches(struct rank_state *w, enum data_split split, uint64_t index)
 {
-    struct batch_coord coord = batch_coord_of(w, index);
-    uint64_t begin = index * (uint64_t)coord.global_batch_size;
+    struct batch_coord coord = batch_coord_of(w, split, index);
+    uint64_t begin = index * (uint64_t)coord.global_batch_size + (uint64_t)coord.offset;
     TRY(optimizer_begin(w->optimizer));
     if (w->run->data != NULL || w->run->is_planning)
         TRY(batches_load(&w->batches, w->compute, w->run->data, split, &coord, has_documents(w->run)));
@@ -356,13 +357,16 @@ static enum status run_step(struct rank_state *w)
 
 static bool wants_stop(const struct rank_state *w)
 {
-    return w->wants_stop || stop_requested(w->run->stop);
+    return w->wants_stop || stop_requested(w->run->stop) || (w->stop_at_s > 0.0 && clock_s() >= w->stop_at_s);
 }
 
-static enum request request_of(const struct rank_state *w)
+static enum request request_of(struct rank_state *w)
 {
     if (wants_stop(w))
         return REQUEST_STOP;
+    w->saves_asked = stop_saves(w->run->stop);
+    if (w->saves_asked > w->saves_done)
+        return REQUEST_SAVE;
     return w->save_at_s > 0.0 && clock_s() >= w->save_at_s ? REQUEST_SAVE : REQUEST_NOTHING;
 }
 
@@ -381,7 +385,7 @@ static void collect_slot_stats(const struct rank_state *w, double stats[STAT_COU
     }
 }
 
-static void collect_stats(const struct rank_state *w, double stats[STAT_COUNT])
+static void collect_stats(struct rank_state *w, double stats[STAT_COUNT])
 {
     struct step_times times = executor_times(w->executor);
     double span = times.last_end_s - times.first_start_s;
@@ -394,7 +398,8 @@ static void collect_stats(const struct rank_state *w, double stats[STAT_COUNT])
     collect_slot_stats(w, stats);
 }
 
-/* Enqueues the max all-reduce of the statistics; they are available together with the result of the step. */
+/* Enqueues the max all-reduce of the statistics; they are available together with the result of the step.
+ * */
 static enum status exchange_stats(struct rank_state *w)
 {
     collect_stats(w, w->stats);
@@ -462,6 +467,11 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
     w->skipped += out->skipped;
     loss_scale_step(&w->loss_scale, out->skipped);
     return hooks->stepped != NULL ? hooks->stepped(hooks->context, w, number, out) : OK;
+}
+
+int64_t rank_consumed_samples(const struct rank_state *w)
+{
+    return w->step * w->run->recipe->train.global_batch_size + w->sample_offset;
 }
 
 int64_t rank_updates(const struct rank_state *w)

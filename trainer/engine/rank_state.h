@@ -92,6 +92,9 @@ struct rank_state {
     struct post_validation *validation; // NULL: each step waits for the whole world
     bool ahead;                         // the look-ahead forwards of the next step have run
     bool wants_stop;                    // requests a stop on all ranks, as an exit signal does
+    int saves_asked, saves_done; // save signals of this process that were requested, and that were saved for
+    double stop_at_s; // requests a stop on all ranks after the first step that ends at or after this time; 0:
+                      // never
     double save_at_s; // requests a save on all ranks after the first step that ends at or after this time; 0:
                       // never
     double stats[STAT_COUNT]; // of the last step, maximum over all ranks
@@ -101,6 +104,8 @@ struct rank_state {
     float scale_sent;             // host value of the last copy to scale_buffer
     int64_t step;                 // completed steps
     int64_t skipped;              // completed steps without an update
+    int64_t sample_offset;        // consumed samples, minus step * global_batch_size: not 0 if the batch size
+                                  // has changed
 };
 
 /* training=false: weights and forward passes only. */
@@ -110,19 +115,21 @@ void rank_destroy(struct rank_state *state);
 
 /* Runs one complete step and increments state->step. */
 MUST_USE enum status rank_step(struct rank_state *state, struct step_result *out);
-/* Like rank_step(), for a caller that starts the next step at once on every rank: with post-validation, ranks
- * may already be in the next step on return. Weights and moments are still those of this step. */
+/* Like rank_step(), for a caller that starts the next step at once on every rank: with post-validation,
+ * ranks may already be in the next step on return. Weights and moments are still those of this step. */
 MUST_USE enum status rank_step_and_on(struct rank_state *state, struct step_result *out);
 
+/* Number of training samples so far: the next one has this number. */
+int64_t rank_consumed_samples(const struct rank_state *state);
 /* Number of weight updates so far: the step count of Adam's bias correction and of the learning rate. */
 int64_t rank_updates(const struct rank_state *state);
 
 /* Ends the run on a non-finite loss or gradient: every rank returns NOT_FINITE with the step, the parameter
- * and its rank. Returns OK if the recipe disables the check; also for gradients only, if the step was skipped
- * and the loss scale can still be lowered. */
+ * and its rank. Returns OK if the recipe disables the check; also for gradients only, if the step was
+ * skipped and the loss scale can still be lowered. */
 MUST_USE enum status rank_check_finite(const struct rank_state *state, const struct step_result *result);
 
-/* Mean loss per token over eval_iters global batches of the validation split, the same batches each time; NAN
- * if it has no unmasked tokens. Since evaluation may take hours, the exit signal is queried before each
+/* Mean loss per token over eval_iters global batches of the validation split, the same batches each time;
+ * NAN if it has no unmasked tokens. Since evaluation may take hours, the exit signal is queried before each
  * batch: then *stop is true on all ranks and *loss is not set. */
 MUST_USE enum status rank_evaluate(struct rank_state *state, double *loss, bool *stop);

@@ -24,7 +24,9 @@ struct stop {
     pthread_t thread;
     int signals, wake;    // file descriptors
     bool is_rank_zero;    // prints for the job
-    atomic_int came;      // the first signal; 0: none
+    sigset_t save;        // signals that request a save
+    atomic_int came;      // the first exit signal; 0: none
+    atomic_int saves;     // number of save signals
     pthread_mutex_t lock; // protects the members below
     bool training;
     struct text checkpoint; // empty: no checkpoint
@@ -100,6 +102,10 @@ static void *wait_for_signals(void *argument)
             break;
         if (files[0].revents == 0 || read(stop->signals, &info, sizeof info) != (ssize_t)sizeof info)
             continue;
+        if (sigismember(&stop->save, (int)info.ssi_signo) == 1) {
+            atomic_fetch_add(&stop->saves, 1);
+            continue;
+        }
         interrupts += (int)info.ssi_signo == SIGINT;
         if (interrupts > 1) {
             announce_end(stop);
@@ -135,16 +141,23 @@ static void block_only(const sigset_t *listed)
     pthread_sigmask(SIG_UNBLOCK, &others, NULL);
 }
 
-enum status stop_create(const struct recipe_names *signals, bool is_rank_zero, struct stop **out)
+enum status stop_create(const struct recipe_names *signals, const struct recipe_names *save,
+                        bool is_rank_zero, struct stop **out)
 {
-    sigset_t set;
+    static const struct recipe_names none;
+    sigset_t set, also;
     set_of(signals, &set);
+    set_of(save != NULL ? save : &none, &also);
+    for (int i = 0; i < KNOWN; i++)
+        if (sigismember(&also, known[i].number) == 1)
+            sigaddset(&set, known[i].number);
     block_only(&set);
     struct stop *stop = calloc(1, sizeof *stop);
     if (stop == NULL)
         return fail(NO_MEMORY, "no memory for the exit signals");
     CHECK(pthread_mutex_init(&stop->lock, NULL) == 0);
     stop->is_rank_zero = is_rank_zero;
+    stop->save = also;
     stop->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     int why = stop->signals >= 0 ? 0 : errno;
     stop->wake = eventfd(0, EFD_CLOEXEC);
@@ -208,4 +221,9 @@ void stop_training(struct stop *stop)
 bool stop_requested(const struct stop *stop)
 {
     return stop != NULL && atomic_load(&stop->came) != 0;
+}
+
+int stop_saves(const struct stop *stop)
+{
+    return stop != NULL ? atomic_load(&stop->saves) : 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Stop on request: one thread of the process receives the signals of resilience.exit_signal.
+/* Stop and save on request: one thread of the process receives the signals of resilience.exit_signal and
+ * resilience.save_signal.
  *
  *   before the first step   the process prints a line and exits at once: 75 if there is a complete checkpoint
  *                           to resume from, else 1
@@ -17,10 +18,12 @@
 
 struct stop;
 
-/* Handles the recipe's exit signals, and unblocks the other signals that a recipe can name. signals NULL: the
- * recipe is not read yet, and each of them exits the process. is_rank_zero: this process prints for the job.
- * Call it before starting other threads; the signals stay blocked afterwards. */
-MUST_USE enum status stop_create(const struct recipe_names *signals, bool is_rank_zero, struct stop **out);
+/* Handles the recipe's exit signals and save signals (NULL: none), and unblocks the other signals that a
+ * recipe can name. signals NULL: the recipe is not read yet, and each of them exits the process.
+ * is_rank_zero: this process prints for the job. Call it before starting other threads; the signals stay
+ * blocked afterwards. */
+MUST_USE enum status stop_create(const struct recipe_names *signals, const struct recipe_names *save,
+                                 bool is_rank_zero, struct stop **out);
 /* Stops handling signals. Accepts NULL. */
 void stop_destroy(struct stop *stop);
 
@@ -35,3 +38,5 @@ void stop_training(struct stop *stop);
 
 /* Returns whether a signal has been recorded; false for NULL. */
 bool stop_requested(const struct stop *stop);
+/* Returns the number of save signals so far; 0 for NULL. */
+int stop_saves(const struct stop *stop);

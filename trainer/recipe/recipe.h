@@ -169,6 +169,10 @@ struct recipe_checkpoint {
     int64_t save_interval; // in steps; 0: not by steps
     double save_minutes;   // since the last one; 0: not by time
     int64_t keep_last;     // 0: all
+    int64_t save_retain_interval; // in steps: keep_last removes none of their multiples; 0: off
+    int64_t ckpt_step;            // of the checkpoint in the folder `load`; 0: the newest
+    bool save_optim, load_optim;
+    bool finetune; // start at step 0 from `load`
     bool async_save;
 };
 
@@ -189,7 +193,9 @@ struct recipe_resilience {
     bool check_for_nan_in_loss_and_grad;
     double heartbeat_timeout_seconds; // of a rank that makes no progress; 0: no timeout
     bool heartbeat_is_automatic;      // that, or ten times the longest step, save or evaluation
+    double exit_duration_in_mins;     // save, then exit 75; 0: never
     struct recipe_names exit_signal;  // SIGTERM, ...: save, then exit 75
+    struct recipe_names save_signal;  // save, and resume
 };
 
 struct recipe_cluster {
@@ -257,8 +263,8 @@ struct recipe {
 MUST_USE enum status recipe_load(const char *path, const char *const *overrides, size_t override_count,
                                  int world_size, struct recipe **out, struct problems *problems);
 
-/* The same, for a command that runs the recipe: each missing file that it names is an error, too, and all are
- * reported at once. */
+/* The same, for a command that runs the recipe: each missing file that it names is an error, too, and all
+ * are reported at once. */
 MUST_USE enum status recipe_load_with_files(const char *path, const char *const *overrides,
                                             size_t override_count, int world_size, struct recipe **out,
                                             struct problems *problems);
@@ -312,8 +318,8 @@ enum dtype recipe_main_dtype(const struct recipe *recipe);
  * same recipe. */
 void recipe_resolved_text(const struct recipe *recipe, struct text *out);
 
-/* The main name of a key that is given by any of its names ("pp"); NULL if there is none. Equal names are one
- * pointer. */
+/* The main name of a key that is given by any of its names ("pp"); NULL if there is none. Equal names are
+ * one pointer. */
 const char *recipe_key(const char *name);
 
 /* The main name of the key that an unknown one may mean; NULL when none is near. */
@@ -327,8 +333,8 @@ bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS]);
 /* The value of a key ("model.norm_epsilon"), as that text has it. The key is one of the table's. */
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out);
 
-/* What a plan reads and the columns of a published table do not have, as "key=value" words: all other keys of
- * the model, and of the layout, precision and cluster those that are not the default. */
+/* What a plan reads and the columns of a published table do not have, as "key=value" words: all other keys
+ * of the model, and of the layout, precision and cluster those that are not the default. */
 void recipe_planned_text(const struct recipe *recipe, struct text *out);
 
 /* Its default, in the same form; false if it has none, or a derived one. */
@@ -343,8 +349,8 @@ const char *recipe_model_key(int index);
 void recipe_changes(const struct recipe *then, const struct recipe *now, const char *what,
                     struct problems *problems);
 
-/* Appends the keys of the section `assume` that are not the defaults: "assume.attention=unfused ..."; nothing
- * if there are none. */
+/* Appends the keys of the section `assume` that are not the defaults: "assume.attention=unfused ...";
+ * nothing if there are none. */
 void recipe_assumed_text(const struct recipe *recipe, struct text *out);
 
 /* The overrides that make a layout one rank: appends "key=value" for layout key `index` (the sections

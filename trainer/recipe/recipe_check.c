@@ -147,7 +147,8 @@ bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
 
 /* ---- rules ---- */
 
-/* A check in progress: which rule reads which row, which rules apply, and which hold on the recipe as it is.
+/* A check in progress: which rule reads which row, which rules apply, and which hold on the recipe as it
+ * is.
  */
 struct check {
     struct view view;
@@ -157,8 +158,8 @@ struct check {
     bool held[MOST_RULES];
 };
 
-static const struct rules *const tables[] = {&recipe_layout_rules, &recipe_run_rules, &recipe_precision_rules,
-                                             &recipe_plan_rules};
+static const struct rules *const tables[] = {&recipe_layout_rules, &recipe_run_rules, &recipe_save_rules,
+                                             &recipe_precision_rules, &recipe_plan_rules};
 
 static int rule_count(void)
 {

@@ -8,6 +8,7 @@
  * that were saved by earlier versions have the paths themselves; with a new run_dir on the command line they
  * would write into the checkpoints of the run that they were saved by. So a folder that a file gives, and
  * that is exactly what would have been derived there, follows what the command line changes. */
+#include "trainer/recipe/recipe_rules.h"
 #include "trainer/recipe/recipe_table.h"
 
 #include <stdlib.h>
@@ -103,3 +104,61 @@ void recipe_derive_paths(struct recipe *recipe, const char *path, const struct r
                       "logging.run_dir"))
         rederive(recipe, "checkpoint.save", save, save_of(*dir), "logging.run_dir", problems);
 }
+
+/* ---- rules of saving and resuming ---- */
+
+static bool save_holds(const struct view *v)
+{
+    const struct recipe *r = v->recipe;
+    return r->checkpoint.save_interval == 0 || r->checkpoint.save != NULL ||
+           !v->given[GIVEN_SAVE]; // it is derived after the rules
+}
+
+static void save_message(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "checkpoint.save_interval %lld needs a folder, but checkpoint.save is none; use "
+             "checkpoint.save_interval=0",
+             (long long)v->recipe->checkpoint.save_interval);
+}
+
+static bool load_holds(const struct view *v)
+{
+    const struct recipe_checkpoint *c = &v->recipe->checkpoint;
+    return (!c->finetune && c->ckpt_step == 0) || (c->load != NULL && strcmp(c->load, "auto") != 0);
+}
+
+static void load_message(const struct view *v, struct text *out)
+{
+    const struct recipe_checkpoint *c = &v->recipe->checkpoint;
+    text_add(out, "checkpoint.%s needs a folder to load from, but checkpoint.load is %s; set it to a folder",
+             c->finetune ? "finetune" : "ckpt_step", c->load != NULL ? c->load : "none");
+}
+
+/* A signal in both lists; NULL if there is none. */
+static const char *doubled_signal(const struct recipe_resilience *r)
+{
+    for (size_t i = 0; i < r->save_signal.count * r->exit_signal.count; i++)
+        if (strcmp(r->save_signal.list[i % r->save_signal.count],
+                   r->exit_signal.list[i / r->save_signal.count]) == 0)
+            return r->save_signal.list[i % r->save_signal.count];
+    return NULL;
+}
+
+static bool signals_hold(const struct view *v)
+{
+    return doubled_signal(&v->recipe->resilience) == NULL;
+}
+
+static void signals_message(const struct view *v, struct text *out)
+{
+    text_add(out, "%s is in resilience.save_signal and in resilience.exit_signal; remove it from one of them",
+             doubled_signal(&v->recipe->resilience));
+}
+
+static const struct rule rules[] = {
+    {"checkpoint.save_interval checkpoint.save", save_holds, save_message, {{0}}},
+    {"checkpoint.finetune checkpoint.ckpt_step checkpoint.load", load_holds, load_message, {{0}}},
+    {"resilience.save_signal resilience.exit_signal", signals_hold, signals_message, {{0}}},
+};
+const struct rules recipe_save_rules = RULES_OF(rules);

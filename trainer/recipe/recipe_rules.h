@@ -57,6 +57,7 @@ struct rules {
         .list = (table), .count = sizeof(table) / sizeof *(table) \
     }
 extern const struct rules recipe_layout_rules; // the model, and how it is cut
+extern const struct rules recipe_save_rules;   // saving and resuming
 extern const struct rules recipe_run_rules;    // learning rate, data, tokenizer, files
 extern const struct rules recipe_precision_rules;
 extern const struct rules recipe_plan_rules;

@@ -179,21 +179,6 @@ static void split_message(const struct view *v, struct text *out)
     text_add(out, "data.split has a validation part, but data.valid is set; use data.split=1,0,0");
 }
 
-static bool save_holds(const struct view *v)
-{
-    const struct recipe *r = v->recipe;
-    return r->checkpoint.save_interval == 0 || r->checkpoint.save != NULL ||
-           !v->given[GIVEN_SAVE]; // it is derived after the rules
-}
-
-static void save_message(const struct view *v, struct text *out)
-{
-    text_add(out,
-             "checkpoint.save_interval %lld needs a folder, but checkpoint.save is none; use "
-             "checkpoint.save_interval=0",
-             (long long)v->recipe->checkpoint.save_interval);
-}
-
 static bool name_holds(const struct view *v)
 {
     const char *name = v->recipe->name; // NULL: derived, a moment later
@@ -536,7 +521,6 @@ static const struct rule rules[] = {
      {{0}}},
     {"train.eval_interval data.split data.valid", eval_holds, eval_message, {{0}}},
     {"data.split data.valid", split_holds, split_message, {{0}}},
-    {"checkpoint.save_interval checkpoint.save", save_holds, save_message, {{0}}},
     {"name", name_holds, name_message, {{0}}},
     {"parallel.rank_order", order_holds, order_message, {{0}}},
     {"cluster.device", built_holds, built_message, {{0}}},

@@ -399,6 +399,18 @@ const struct recipe_row recipe_rows[] = {
         NOT_NEGATIVE),
     ROW("checkpoint.keep_last", COUNT, checkpoint.keep_last, "2",
         "Number of complete checkpoints to keep; older ones are removed. 0: keep all.", BETWEEN(0, 1e6)),
+    ROW("checkpoint.save_retain_interval", COUNT, checkpoint.save_retain_interval, "0",
+        "`keep_last` removes no checkpoint whose step is a multiple of this; 0: off.", STEPS),
+    ROW("checkpoint.save_optim", BOOL, checkpoint.save_optim, "true",
+        "Save the optimizer's moments; `false`: half or a third of the size, but training cannot resume "
+        "exactly."),
+    ROW("checkpoint.load_optim", BOOL, checkpoint.load_optim, "true",
+        "Load the optimizer's moments; `false`: they start at zero, at the step of the checkpoint."),
+    ROW("checkpoint.ckpt_step", COUNT, checkpoint.ckpt_step, "0",
+        "Step of the checkpoint to start from, where `load` is a folder of several; 0: the newest.", STEPS),
+    ROW("checkpoint.finetune", BOOL, checkpoint.finetune, "false",
+        "Use only the weights of the checkpoint in `load`: start at step 0 and at the first sample, with "
+        "moments of zero. Checkpoints of the run itself are resumed as usual."),
     ROW("checkpoint.async_save", BOOL, checkpoint.async_save, "false", "Write checkpoints in the background.",
         .unbuilt = true),
 
@@ -429,6 +441,12 @@ const struct recipe_row recipe_rows[] = {
         "(docs/hangs.md). Must exceed the longest single action. 0: off.",
         NOT_NEGATIVE,
         .derived = "under a launcher 60, or ten times the longest step, save or evaluation so far; else 0"),
+    ROW("resilience.exit_duration_in_mins", REAL, resilience.exit_duration_in_mins, "0",
+        "Minutes after which the run finishes its step, saves a checkpoint and exits with status 75, by rank "
+        "0's clock; 0: never.",
+        NOT_NEGATIVE),
+    ROW("resilience.save_signal", NAMES, resilience.save_signal, "[]",
+        "Signals on which the run saves a checkpoint after its step, and resumes.", .choices = signals),
     ROW("resilience.exit_signal", NAMES, resilience.exit_signal, "[SIGTERM, SIGINT]",
         "Signals on which the run finishes its step, saves a checkpoint and exits with status 75; before "
         "the first step it exits at once. A second SIGINT exits at once. mpirun forwards SIGUSR1, but "

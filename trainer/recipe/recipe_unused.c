@@ -122,6 +122,16 @@ static bool never_saved(const struct recipe *r)
     return r->checkpoint.save == NULL;
 }
 
+static bool all_are_kept(const struct recipe *r)
+{
+    return r->checkpoint.save == NULL || r->checkpoint.keep_last == 0;
+}
+
+static bool never_loaded(const struct recipe *r)
+{
+    return r->checkpoint.load == NULL;
+}
+
 static bool not_full(const struct recipe *r)
 {
     return r->layers.recompute.granularity != RECOMPUTE_FULL;
@@ -177,7 +187,10 @@ static const struct unused_key {
      "only full uses it"},
     {"memory.recompute_modules", not_selective, "memory.recompute_granularity", "only selective uses it"},
     {"checkpoint.keep_last", never_saved, "checkpoint.save", "there is nothing to remove"},
-    {"checkpoint.save_minutes", never_saved, "checkpoint.save", "nothing is saved"},
+    {"checkpoint.save_retain_interval", all_are_kept, "checkpoint.keep_last", "nothing is removed"},
+    {"checkpoint.save_minutes checkpoint.save_optim resilience.save_signal", never_saved, "checkpoint.save",
+     "nothing is saved"},
+    {"checkpoint.load_optim", never_loaded, "checkpoint.load", "nothing is loaded"},
     {"profile.profile_step_start profile.profile_step_end", not_timed, "profile.timeline",
      "no timeline is written"},
 };

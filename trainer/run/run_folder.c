@@ -190,11 +190,14 @@ static enum status find_newest(const struct recipe *recipe, int64_t *step)
 }
 
 /* The step of the checkpoint in checkpoint.load; -1 if it cannot be read. */
-static int64_t step_of(const char *load)
+static int64_t step_of(const struct recipe *recipe)
 {
+    const char *load = recipe->checkpoint.load;
     char *path = NULL;
     struct manifest manifest = {0};
     int64_t step = -1;
+    if (recipe->checkpoint.ckpt_step > 0)
+        return recipe->checkpoint.ckpt_step;
     if (checkpoint_resolve(load, &path) == OK && manifest_read(path, &manifest) == OK)
         step = manifest.identity.step;
     manifest_free(&manifest);
@@ -208,7 +211,9 @@ enum status run_folder_check(const struct recipe *recipe, struct run_folder *out
     bool named = load != NULL && !is_auto(recipe);
     *out = (struct run_folder){.newest = -1};
     enum status status = find_newest(recipe, &out->newest);
-    out->continues = load != NULL && out->newest >= 0 && (!named || out->newest > step_of(load));
+    bool finetunes = recipe->checkpoint.finetune; // steps of the run and of `load` are unrelated
+    out->continues =
+        load != NULL && out->newest >= 0 && (!named || finetunes || out->newest > step_of(recipe));
     if (status == OK && named && !out->continues)
         status = check_named(load);
     if (status == OK)
@@ -216,7 +221,7 @@ enum status run_folder_check(const struct recipe *recipe, struct run_folder *out
     if (status == OK && out->continues)
         text_add(&out->from, "saved step %lld in %s", (long long)out->newest, recipe->checkpoint.save);
     else if (status == OK && named)
-        text_add(&out->from, "saved step %lld in %s", (long long)step_of(load), load);
+        text_add(&out->from, "saved step %lld in %s", (long long)step_of(recipe), load);
     // Before its first checkpoint, an active run looks like one that has ended.
     return status != OK && is_taken(folder) ? taken(folder) : status;
 }

@@ -49,7 +49,18 @@ static bool is_rank_zero(const struct session *s)
 /* Loads the checkpoint named by the recipe; on failure, the message lists the alternatives. */
 static enum status load_named(struct session *s, const char *path)
 {
-    enum status status = checkpoint_load(&s->rank_state, path, true);
+    struct rank_state *w = &s->rank_state;
+    const struct recipe_checkpoint *checkpoint = &w->run->recipe->checkpoint;
+    struct text folder = {0};
+    text_add(&folder, "%s", path);
+    if (checkpoint->ckpt_step > 0)
+        text_add(&folder, "/step-%08lld", (long long)checkpoint->ckpt_step);
+    enum status status = checkpoint_load(w, folder.chars, !checkpoint->finetune);
+    text_free(&folder);
+    if (status == OK && checkpoint->finetune) {
+        w->step = w->skipped = w->sample_offset = 0;
+        w->loss_scale = loss_scale_of(w->run->recipe);
+    }
     if (status != BAD_CHECKPOINT)
         return status;
     return fail(BAD_CHECKPOINT, "checkpoint.load: %s; to load an older one set checkpoint.load=FOLDER/step-N",
@@ -147,9 +158,9 @@ static bool lies_in(const char *path, const char *folder)
     return strncmp(path, folder, length) == 0 && (path[length] == '/' || path[length] == 0);
 }
 
-/* If metrics cannot be written, the checkpoint disk may still have space: all ranks stop after the next step,
- * save it, and return this error. If the folder itself was removed together with its checkpoints, another run
- * may be using the name, and nothing more is written. */
+/* If metrics cannot be written, the checkpoint disk may still have space: all ranks stop after the next
+ * step, save it, and return this error. If the folder itself was removed together with its checkpoints,
+ * another run may be using the name, and nothing more is written. */
 static enum status stop_after_failure(struct session *s, enum status status)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
@@ -176,6 +187,7 @@ static void plan_save(struct session *s)
     const struct recipe_checkpoint *checkpoint = &s->rank_state.run->recipe->checkpoint;
     if (is_rank_zero(s) && checkpoint->save != NULL && checkpoint->save_minutes > 0.0)
         s->rank_state.save_at_s = clock_s() + 60.0 * checkpoint->save_minutes;
+    s->rank_state.saves_done = s->rank_state.saves_asked;
     s->save_due = false;
 }
 
@@ -303,6 +315,8 @@ static enum status loop(struct session *s)
     bool stop = false, saves = recipe->checkpoint.save != NULL;
     s->saved = s->folder->newest;
     plan_save(s);
+    if (is_rank_zero(s) && recipe->resilience.exit_duration_in_mins > 0.0)
+        w->stop_at_s = clock_s() + 60.0 * recipe->resilience.exit_duration_in_mins;
     stop_training(w->run->stop);
     if (saves && recipe->train.train_iters == 0 && w->step == 0 && s->saved < 0)
         TRY(save(s));
@@ -324,8 +338,8 @@ static enum status loop(struct session *s)
 }
 
 /* Shared by the ranks of this process. `status` and `why`: the result of the preparation. A process that
- * fails to prepare and exits would block the others; so under a launcher its failure is reported through the
- * world. */
+ * fails to prepare and exits would block the others; so under a launcher its failure is reported through
+ * the world. */
 struct job {
     struct run run;
     enum status status;
@@ -472,7 +486,8 @@ enum status train(const struct recipe *recipe, int size)
     struct launcher launcher = {.rank = -1};
     struct stop *stop = NULL;
     TRY(launcher_find(&launcher));
-    TRY(stop_create(&recipe->resilience.exit_signal, launcher.rank <= 0, &stop));
+    TRY(stop_create(&recipe->resilience.exit_signal, &recipe->resilience.save_signal, launcher.rank <= 0,
+                    &stop));
     outlive_readers();
     enum status status = train_until_stopped(recipe, size, &launcher, stop);
     stop_destroy(stop);

@@ -236,7 +236,7 @@ static enum status body(struct world *world, void *argument)
 static struct stop *receive_sigterm(void)
 {
     struct stop *stop = NULL;
-    MUST(stop_create(&(struct recipe_names){.list = (char *[]){(char[]){"SIGTERM"}}, .count = 1}, false,
+    MUST(stop_create(&(struct recipe_names){.list = (char *[]){(char[]){"SIGTERM"}}, .count = 1}, NULL, false,
                      &stop));
     stop_training(stop);
     return stop;

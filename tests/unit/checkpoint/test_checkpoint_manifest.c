@@ -240,6 +240,15 @@ static void expect_rejected(const struct text *good, const char *const cases[][3
     }
 }
 
+static const char *const invalid_2[][3] = {
+    {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "dtype is missing or has the wrong type"},
+    {"\"shape\": [4]", "\"shape\": [5]", "the shards of norm.weight contain 4 of its 5 elements"},
+    {"\"shape\": [4]", "\"shape\": [4, 1, 1]", "shape is missing or has the wrong type"},
+    {"\"begin\": [0]", "\"begin\": [9223372036854775807]", "a shard of norm.weight exceeds its shape"},
+    {"\"count\": [4]", "\"count\": []", "count is missing or has the wrong type"},
+    {"\"name\": \"head.weight\"", "\"name\": \"norm.weight\"", "a shard of norm.weight exceeds its shape"},
+};
+
 Test(checkpoint_manifest, invalid_manifests_are_rejected_with_the_reason)
 {
     static const char *const cases[][3] = {
@@ -282,15 +291,6 @@ Test(checkpoint_manifest, invalid_manifests_are_rejected_with_the_reason)
          "ranks 0 to 0 of norm.weight do not all have a file, or not in order"},
         {"\"bytes\": ", "\"bytes\": 1", "bytes, but the manifest has"},
     };
-    static const char *const cases_2[][3] = {
-        {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "dtype is missing or has the wrong type"},
-        {"\"shape\": [4]", "\"shape\": [5]", "the shards of norm.weight contain 4 of its 5 elements"},
-        {"\"shape\": [4]", "\"shape\": [4, 1, 1]", "shape is missing or has the wrong type"},
-        {"\"begin\": [0]", "\"begin\": [9223372036854775807]", "a shard of norm.weight exceeds its shape"},
-        {"\"count\": [4]", "\"count\": []", "count is missing or has the wrong type"},
-        {"\"name\": \"head.weight\"", "\"name\": \"norm.weight\"",
-         "a shard of norm.weight exceeds its shape"},
-    };
     char folder[32];
     struct text good = {0};
     enter(folder);
@@ -299,7 +299,7 @@ Test(checkpoint_manifest, invalid_manifests_are_rejected_with_the_reason)
     expect_rejected(&good, cases, sizeof cases / sizeof *cases);
     to_version_2(&good);
     cr_expect_eq(read_changed(&good, true), OK, "%s", fail_text());
-    expect_rejected(&good, cases_2, sizeof cases_2 / sizeof *cases_2);
+    expect_rejected(&good, invalid_2, sizeof invalid_2 / sizeof *invalid_2);
     text_free(&good);
     leave(folder);
 }

@@ -2,7 +2,7 @@
 /* Shards, without files: every tensor of a model is a function of name, state and global index. It is cut
  * into shards on one layout and reassembled on another, for all pairs of layouts, and each element must
  * equal the function's value; so swapped rows and columns, or a missing shard, cannot cancel. */
-#include "trainer/checkpoint/checkpoint_share.h"
+#include "trainer/checkpoint/distribute/checkpoint_share.h"
 #include "trainer/checkpoint/format/checkpoint_cover.h"
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
@@ -218,15 +218,15 @@ Test(checkpoint_shard, any_layout_loads_on_any_other)
     }
 }
 
-/* Every element has one writer, whatever the layout, and the writers of a replica group have the same number of
- * elements up to a row each. */
+/* Every element has one writer, whatever the layout, and the writers of a replica group have the same
+ * number of elements up to a row each. */
 Test(checkpoint_shard, replicas_share_the_writing)
 {
     const struct model_config model = model_at(0);
     for (int l = 0; l < LAYOUTS; l++) {
         struct plan plan;
-        int64_t elements[8][8] = {{0}}; // [pipeline and tensor coordinate][writer]
-        int writers[8] = {0};
+        int64_t elements[16][8] = {{0}}; // [pipeline and tensor coordinate][writer]
+        int writers[16] = {0};
         plan_open(&model, &layouts[l], &plan);
         bool mirrored = schedule_has_replicas(plan.run.schedule);
         for (int rank = 0; rank < plan.run.mesh.world; rank++) {

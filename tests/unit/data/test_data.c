@@ -321,7 +321,7 @@ Test(data, all_layouts_use_the_same_samples)
         cr_assert_eq(batch_create(B, S, &batch), OK);
         for (int r = 0; r < dp; r++)
             for (int j = 0; j < G / (dp * B); j++) {
-                struct batch_coord place = {STEP, G, B, dp, r, j};
+                struct batch_coord place = {STEP, G, B, dp, r, j, 0};
                 cr_assert_eq(data_batch(data, DATA_TRAIN, &place, &batch), OK, "%s", fail_text());
                 for (int row = 0; row < B; row++) {
                     int32_t tokens[S + 1];
@@ -368,7 +368,7 @@ Test(data, packed_documents_are_marked_as_in_megatron)
         config.reset_attention_mask = options & 2;
         config.eod_mask_loss = options & 4;
         struct data *data = open_data(&config);
-        cr_assert_eq(data_batch(data, DATA_TRAIN, &(struct batch_coord){0, 1, 1, 1, 0, 0}, &batch), OK);
+        cr_assert_eq(data_batch(data, DATA_TRAIN, &(struct batch_coord){0, 1, 1, 1, 0, 0, 0}, &batch), OK);
         cr_assert_eq(memcmp(batch.tokens, text, 36), 0);
         cr_assert_eq(memcmp(batch.labels, text + 1, 36), 0);
         cr_assert_eq(memcmp(batch.positions, options & 1 ? positions : plain, 36), 0);

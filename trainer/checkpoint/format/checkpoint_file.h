@@ -10,8 +10,8 @@
  *   "cuboid.xxh3":    16 digits for each MiB of the data after the header; the last block may be shorter
  *   "head.weight":    "129,0 257,192", begin and shape of the global tensor; one entry for each tensor
  *
- * Version 2 differs only in the manifest. Version 1 had one checksum per tensor, kept in the manifest, and no identity; its files are read here
- * without verification, and the caller compares the checksums.
+ * Version 2 differs only in the manifest. Version 1 had one checksum per tensor, kept in the manifest, and no
+ * identity; its files are read here without verification, and the caller compares the checksums.
  *
  * Data is read in blocks of one MiB; each is verified before any of its bytes is used. */
 #pragma once

@@ -10,8 +10,8 @@
 
 /* ---- the model ---- */
 
-/* Keys of the recipe's section `model` that may differ on loading: they change no weight and no value of the
- * model. All others must agree, so that a new key of the model is compared unless it is listed here. */
+/* Keys of the recipe's section `model` that may differ on loading: they change no weight and no value of
+ * the model. All others must agree, so that a new key of the model is compared unless it is listed here. */
 static const char *const free_keys[] = {"make_vocab_size_divisible_by", "hidden_dropout", "attention_dropout",
                                         "init_method_std", "attention_backend"};
 
@@ -117,6 +117,17 @@ int manifest_degree(const struct manifest *m, const char *axis)
     return 0;
 }
 
+bool manifest_has_layout(const struct manifest *m, const struct mesh *mesh)
+{
+    struct manifest now = {0};
+    order_text(mesh, now.rank_order);
+    layout_of(&mesh->degrees, &now);
+    bool same = m->axis_count == now.axis_count && strcmp(m->rank_order, now.rank_order) == 0;
+    for (int i = 0; same && i < now.axis_count; i++)
+        same = manifest_degree(m, now.layout[i].name) == now.layout[i].degree;
+    return same;
+}
+
 static int model_keys(void)
 {
     int count = 0;
@@ -132,7 +143,7 @@ enum status manifest_begin(const struct rank_state *state, const struct save_ide
     *out = (struct manifest){
         .version = CHECKPOINT_VERSION,
         .identity = *identity,
-        .consumed_samples = state->step * recipe->train.global_batch_size,
+        .consumed_samples = rank_consumed_samples(state),
         .skipped_steps = state->skipped,
         .seed = recipe->seed,
         .model = calloc((size_t)model_keys(), sizeof *out->model),
@@ -303,9 +314,8 @@ static int compare_rank(const void *rank, const void *file)
 int manifest_file_of(const struct manifest *m, int rank)
 {
     const struct manifest_file *found =
-        m->file_count == 0
-            ? NULL
-            : bsearch(&rank, m->files, (size_t)m->file_count, sizeof *m->files, compare_rank);
+        m->file_count == 0 ? NULL
+                           : bsearch(&rank, m->files, (size_t)m->file_count, sizeof *m->files, compare_rank);
     return found != NULL ? (int)(found - m->files) : -1;
 }
 

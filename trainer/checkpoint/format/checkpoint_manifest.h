@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The manifest describes a checkpoint: its files, and the ranks whose files hold the pieces of each tensor. It
- * is written last and ends with a checksum of itself: a folder without a whole manifest is not a checkpoint.
- * Version 3:
+/* The manifest describes a checkpoint: its files, and the ranks whose files hold the pieces of each tensor.
+ * It is written last and ends with a checksum of itself: a folder without a whole manifest is not a
+ * checkpoint. Version 3:
  *
  *   {"format": "cuboid checkpoint", "version": 3,
  *    "run": "<32 digits>", "save": "<16 digits>", "step": 100,      as in the header of each file
@@ -11,16 +11,17 @@
  *    "layout": {"tp": 2, "cp": 1, "ep": 1, "dp": 2, "pp": 2}, "rank_order": "tp-cp-ep-dp-pp",
  *    "recipe": {"name": "recipe.yaml", "bytes": 1234, "xxh3": "<checksum>"},
  *    "files": [{"name": "rank-00000.safetensors", "bytes": 1234, "header": "<checksum>"}, ...],
- *    "tensors": [{"name": "embedding.weight", "dtype": "F32", "shape": [257, 192], "ranks": [[0, 3], [8, 8]]}],
+ *    "tensors": [{"name": "embedding.weight", "dtype": "F32", "shape": [257, 192],
+ *                 "ranks": [[0, 3], [8, 8]]}, ...],
  *    "checksum": "<of everything before this key>"}
  *
- * Ranges of ranks include both ends, and each rank in them has a file; where a piece lies is in the header of
- * that file (checkpoint_file.h). So the manifest grows with the files and the tensors, not with their product.
- * The layout maps each axis to its degree; it is informational and not used for loading.
+ * Ranges of ranks include both ends, and each rank in them has a file; where a piece lies is in the header
+ * of that file (checkpoint_file.h). So the manifest grows with the files and the tensors, not with their
+ * product. The layout maps each axis to its degree; it is informational and not used for loading.
  *
- * Versions 1 and 2 are also read. Instead of "tensors" each of their files lists its shards: {"name", "dtype",
- * "shape", "begin", "count"}. Version 1 has the rank order inside the layout, no run, no save and no recipe,
- * one checksum for each tensor, and the loss scale, which is a tensor in later versions. */
+ * Versions 1 and 2 are also read. Instead of "tensors" each of their files lists its shards: {"name",
+ * "dtype", "shape", "begin", "count"}. Version 1 has the rank order inside the layout, no run, no save and
+ * no recipe, one checksum for each tensor, and the loss scale, which is a tensor in later versions. */
 #pragma once
 
 #include "trainer/checkpoint/format/checkpoint_file.h"
@@ -86,13 +87,13 @@ void manifest_set_recipe(struct manifest *manifest, const char *name, const stru
 /* Formats the name of the file of a rank. */
 void manifest_file_name(int rank, char out[MANIFEST_FILE_CHARS]);
 /* Adds the file of a rank, in the order of the ranks: its size and the checksum of its header. */
-MUST_USE enum status manifest_add_file(struct manifest *manifest, int rank, int64_t bytes,
-                                       uint64_t checksum);
-/* Adds a tensor: name, dtype and shape of `whole`; then the ranks that hold a piece of it, in rising order. */
+MUST_USE enum status manifest_add_file(struct manifest *manifest, int rank, int64_t bytes, uint64_t checksum);
+/* Adds a tensor: name, dtype and shape of `whole`; then the ranks that hold a piece of it, in rising order.
+ * */
 MUST_USE enum status manifest_add_tensor(struct manifest *manifest, const struct shard *whole);
 MUST_USE enum status manifest_add_rank(struct manifest *manifest, int rank);
-/* Sorts what was added. Checks that tensors are listed once, with ranks that have files; in versions 1 and 2,
- * that the shards tile each tensor exactly. `path` is for error messages. */
+/* Sorts what was added. Checks that tensors are listed once, with ranks that have files; in versions 1 and
+ * 2, that the shards tile each tensor exactly. `path` is for error messages. */
 MUST_USE enum status manifest_complete(struct manifest *manifest, const char *path);
 /* Formats a manifest of version 3. */
 void manifest_text(const struct manifest *manifest, struct text *out);
@@ -106,15 +107,18 @@ void manifest_free(struct manifest *manifest); // accepts {0}
 const struct manifest_tensor *manifest_tensor(const struct manifest *manifest, const char *name);
 /* Returns the index of the file of a rank; -1 if there is none. Version 3. */
 int manifest_file_of(const struct manifest *manifest, int rank);
-/* Returns the first of the *count consecutive shards of a tensor; NULL and 0 if there are none. Versions 1 and
- * 2. */
+/* Returns the first of the *count consecutive shards of a tensor; NULL and 0 if there are none. Versions 1
+ * and 2. */
 const struct shard *manifest_shards(const struct manifest *manifest, const char *name, int *count);
 
 /* The degree of an axis of the layout; 0 if it is not listed. */
 int manifest_degree(const struct manifest *manifest, const char *axis);
 
+/* True if the checkpoint was written on these degrees, in this order of ranks. ZeRO is not compared. */
+bool manifest_has_layout(const struct manifest *manifest, const struct mesh *mesh);
+
 /* Compares the model with the recipe. BAD_CHECKPOINT names the first key that is missing or differs, with
- * both values. Keys that change neither a tensor nor a function of one (dropout, initialization, padding) may
- * differ. */
+ * both values. Keys that change neither a tensor nor a function of one (dropout, initialization, padding)
+ * may differ. */
 MUST_USE enum status manifest_check_model(const struct manifest *manifest, const struct recipe *recipe,
                                           const char *path);

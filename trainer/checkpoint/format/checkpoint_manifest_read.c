@@ -161,8 +161,8 @@ static enum status take_whole(const struct reader *r, const json_t *tensor, stru
         return lacks(r, "shape");
     shard->ndim = (int)ndim;
     TRY(take_numbers(r, tensor, "shape", shard->ndim, shard->dim));
-    if (r->out->version > 2 && !shard_is_sound(&(struct shard){.dim = {shard->dim[0], shard->dim[1]},
-                                                               .count = {1, 1}}))
+    if (r->out->version > 2 &&
+        !shard_is_sound(&(struct shard){.dim = {shard->dim[0], shard->dim[1]}, .count = {1, 1}}))
         return lacks(r, "shape");
     return r->out->version == 1 ? OK : take_dtype(r, tensor, shard);
 }
@@ -318,8 +318,8 @@ static enum status take_all(const struct reader *r, const json_t *root)
     return manifest_complete(r->out, r->path);
 }
 
-/* The last key is a checksum of the text before it: XXH3 from version 2 on, another algorithm in version 1. The
- * version is unknown before parsing, so either is accepted. */
+/* The last key is a checksum of the text before it: XXH3 from version 2 on, another algorithm in version 1.
+ * The version is unknown before parsing, so either is accepted. */
 static enum status check_own_checksum(const char *path, const struct text *text)
 {
     static const char key[] = "\"checksum\": \"", end[] = "\"}\n";

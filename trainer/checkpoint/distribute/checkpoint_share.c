@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/checkpoint_share.h"
+#include "trainer/checkpoint/distribute/checkpoint_share.h"
 
 #include "schedules/schedule.h"
 
@@ -37,28 +37,52 @@ static struct replicas replicas_of(const struct run *run, enum mesh_kind kind, i
     return (struct replicas){2 * replicas.index + (coord.pp > mirror), 2 * replicas.count};
 }
 
+bool share_same_stages(const struct run *run, int rank, int other)
+{
+    int pp = mesh_coord(&run->mesh, MESH_DENSE, rank).pp;
+    int other_pp = mesh_coord(&run->mesh, MESH_DENSE, other).pp;
+    return pp == other_pp || mirror_of(run->schedule, pp) == other_pp;
+}
+
+bool share_owned(const struct run *run, const struct weights *weights, int row, int second_use, int rank,
+                 struct slice *slice)
+{
+    int64_t begin, count;
+    int data_rank = data_ranks(&run->mesh, MESH_DENSE, mesh_coord(&run->mesh, MESH_DENSE, rank)).index;
+    CHECK(weights != NULL);
+    if (!weights_owned_rows(weights, row, data_rank, &begin, &count) &&
+        (second_use < 0 || !weights_owned_rows(weights, second_use, data_rank, &begin, &count)))
+        return false;
+    int64_t real = slice->count[0] - begin; // the remaining rows are padding
+    slice->begin[0] += begin;
+    slice->padded[0] = count;
+    slice->count[0] = real < 0 ? 0 : real < count ? real : count;
+    return true;
+}
+
+/* Index of the second use of a tied parameter; -1: none. */
+static int second_use_of(const struct params *params, int row)
+{
+    for (int i = 0; i < params->count && params->rows[row].tied; i++)
+        if (params->rows[i].tie == row)
+            return i;
+    return -1;
+}
+
 /* Computes the rectangle that the replica group of `rank` writes; false if it is empty. */
-static bool rectangle_of(const struct run *run, const struct weights *weights, const struct param *row,
+static bool rectangle_of(const struct run *run, const struct params *params, const struct weights *weights,
                          int index, int rank, struct slice *out)
 {
+    const struct param *row = &params->rows[index];
     struct mesh_coord coord = mesh_coord(&run->mesh, row->mesh, rank);
     if (row->tie >= 0 || !schedule_holds(run->schedule, coord.pp, run_stage_of_layer(run, row->layer)))
         return false;
     *out = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
-    if (!out->first_replica)
+    if (!out->first_replica || (run->recipe->data_parallel.zero_stage > 0 &&
+                                !share_owned(run, weights, index, second_use_of(params, index), rank, out)))
         return false;
-    if (run->recipe->data_parallel.zero_stage > 0) {
-        int64_t begin, count;
-        CHECK(weights != NULL);
-        if (!weights_owned_rows(weights, index, data_ranks(&run->mesh, MESH_DENSE, coord).index, &begin,
-                                &count))
-            return false;
-        int64_t real = out->count[0] - begin; // the remaining rows are padding
-        out->begin[0] += begin;
-        out->count[0] = real < count ? real : count;
-    }
     out->padded[0] = out->count[0];
-    return out->count[0] > 0 && out->count[1] > 0;
+    return slice_count(out) > 0;
 }
 
 /* The cut before share `index` of `count` equal shares. */
@@ -93,25 +117,64 @@ static void keep_share(const struct params *params, enum mesh_kind kind, struct 
     }
 }
 
+static void drop_empty(struct share *share)
+{
+    int kept = 0;
+    for (int i = 0; i < share->count; i++)
+        if (slice_count(&share->parts[i].slice) > 0)
+            share->parts[kept++] = share->parts[i];
+    share->count = kept;
+}
+
 enum status share_of_rank(const struct run *run, const struct params *params, const struct weights *weights,
                           int rank, struct share *out)
 {
-    int kept = 0;
     *out = (struct share){.parts = calloc((size_t)params->count + 1, sizeof *out->parts)};
     if (out->parts == NULL)
         return fail(NO_MEMORY, "no memory for a list of %d parameters", params->count);
     for (int i = 0; i < params->count; i++) {
         struct share_part *part = &out->parts[out->count];
         part->row = i;
-        out->count += rectangle_of(run, weights, &params->rows[i], i, rank, &part->slice);
+        out->count += rectangle_of(run, params, weights, i, rank, &part->slice);
     }
     for (int kind = 0; kind < MESH_COUNT; kind++)
         keep_share(params, (enum mesh_kind)kind, replicas_of(run, (enum mesh_kind)kind, rank), out);
-    for (int i = 0; i < out->count; i++)
-        if (out->parts[i].slice.count[0] > 0)
-            out->parts[kept++] = out->parts[i];
-    out->count = kept;
+    drop_empty(out);
     return OK;
+}
+
+/* Moves a cut to the nearest end of a part if that is at most `most` elements away: a part that is read by
+ * one rank needs no block of a file twice. */
+static int64_t snap(const struct share *share, int64_t cut, int64_t most)
+{
+    int64_t at = 0, best = cut, distance = most + 1;
+    for (int i = 0; i <= share->count; i++) {
+        int64_t away = at > cut ? at - cut : cut - at;
+        if (away < distance) {
+            best = at;
+            distance = away;
+        }
+        at += i < share->count ? slice_count(&share->parts[i].slice) : 0;
+    }
+    return best;
+}
+
+void share_cut(struct share *share, int index, int count)
+{
+    int64_t total = 0, at = 0;
+    for (int i = 0; i < share->count; i++)
+        total += slice_count(&share->parts[i].slice);
+    int64_t most = total / count / 8;
+    int64_t begin = snap(share, cut_before(total, index, count), most);
+    int64_t end = snap(share, cut_before(total, index + 1, count), most);
+    for (int i = 0; i < share->count; i++) {
+        struct slice *slice = &share->parts[i].slice;
+        int64_t first = row_at(slice, begin - at), last = row_at(slice, end - at);
+        at += slice_count(slice);
+        slice->begin[0] += first;
+        slice->count[0] = slice->padded[0] = last - first;
+    }
+    drop_empty(share);
 }
 
 void share_free(struct share *share)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What each rank reports of the file that it wrote. Rank 0 makes the manifest of these notes, so that no file
- * is opened again, whatever the number of ranks.
+/* What each rank reports of the file that it wrote. Rank 0 makes the manifest of these notes, so that no
+ * file is opened again, whatever the number of ranks.
  *
  *     bytes, header checksum       of the file; 0 bytes: the rank wrote none
  *     cover                        of its pieces (checkpoint_cover.h): the sum over all ranks must equal that
@@ -21,8 +21,8 @@ struct note {
 /* The tensors of a checkpoint: the states of each parameter, then the replicated state. */
 struct tensor_list {
     const struct params *params;
-    enum state states;    // those that are saved: STATE_VALUE alone, or all
-    enum dtype main;      // of the values
+    enum state states; // those that are saved: STATE_VALUE alone, or all
+    enum dtype main;   // of the values
     struct state_tensor *replicated;
     int replicated_count;
 };
@@ -43,10 +43,11 @@ void note_unpack(const uint32_t *words, struct note *out);
 bool note_has(const uint32_t *words, int tensor);
 
 /* Collective: sends `words` 32-bit words of every rank to rank 0, which stores them in all[world][words];
- * `all` is not used on other ranks. Uses the memory of the gradients, which are not needed between steps. */
+ * `all` is not used on other ranks. Uses the memory of the gradients, which are not needed between steps.
+ * */
 MUST_USE enum status notes_gather(struct rank_state *state, const uint32_t *mine, int words, uint32_t *all);
 
-/* Adds the files and tensors of all ranks to the manifest. BAD_CHECKPOINT if no rank wrote a tensor, or if the
- * pieces do not hold each element exactly once. `path` is for error messages. */
+/* Adds the files and tensors of all ranks to the manifest. BAD_CHECKPOINT if no rank wrote a tensor, or if
+ * the pieces do not hold each element exactly once. `path` is for error messages. */
 MUST_USE enum status notes_add(const struct tensor_list *list, const uint32_t *all, int ranks, int words,
                                const char *path, struct manifest *manifest);

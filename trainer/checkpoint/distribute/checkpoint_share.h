@@ -12,14 +12,14 @@
  * compute the share of every other, without a message.
  *
  * Caution: every element has exactly one writer. Of the ranks that hold the same tensor-parallel share
- * (replicated parameters and key/value heads) only the first writes, and second uses of a tied weight are not
- * written. */
+ * (replicated parameters and key/value heads) only the first writes, and second uses of a tied weight are
+ * not written. */
 #pragma once
 
 #include "trainer/checkpoint/checkpoint_shard.h"
 
-/* A rectangle of a parameter, the same in all of its states; never empty. padded[1] is the stride of its rows
- * in the memory of the rank, and padded[0] equals count[0]. */
+/* A rectangle of a parameter, the same in all of its states; never empty. padded[1] is the stride of its
+ * rows in the memory of the rank, and padded[0] equals count[0]. */
 struct share_part {
     int row; // index of the parameter
     struct slice slice;
@@ -36,3 +36,13 @@ struct share {
 MUST_USE enum status share_of_rank(const struct run *run, const struct params *params,
                                    const struct weights *weights, int rank, struct share *out);
 void share_free(struct share *share); // accepts {0}
+
+/* Keeps share `index` of `count` equal shares of a list, cut between rows; a cut near the end of a part
+ * moves there. */
+void share_cut(struct share *share, int index, int count);
+/* True if both ranks hold the same stages: the same pipeline rank, or its mirror image. */
+bool share_same_stages(const struct run *run, int rank, int other);
+/* With ZeRO: reduces the rectangle of a parameter that `rank` holds to what it owns; false if it owns
+ * nothing. `row` or `second_use` (-1: none) is held by this rank, too: both uses are cut identically. */
+bool share_owned(const struct run *run, const struct weights *weights, int row, int second_use, int rank,
+                 struct slice *slice);

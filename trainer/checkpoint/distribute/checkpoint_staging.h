@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Device memory for messages between steps. Gradients are not needed then, so their memory is used: saving and
- * loading do not change the peak of a run. */
+/* Device memory for messages between steps. Gradients are not needed then, so their memory is used: saving
+ * and loading do not change the peak of a run. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/checkpoint_note.h"
+#include "trainer/checkpoint/distribute/checkpoint_note.h"
 
-#include "trainer/checkpoint/checkpoint_staging.h"
+#include "trainer/checkpoint/distribute/checkpoint_staging.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ enum status tensor_list_create(const struct rank_state *w, struct tensor_list *o
 {
     *out = (struct tensor_list){
         .params = &w->params,
-        .states = w->weights.m.data != NULL ? STATE_COUNT : STATE_VALUE + 1,
+        .states = w->run->recipe->checkpoint.save_optim ? STATE_COUNT : STATE_VALUE + 1,
         .main = w->weights.main,
     };
     return state_list(w, &out->replicated, &out->replicated_count);
@@ -94,8 +94,8 @@ static enum status receive(struct rank_state *w, const struct staging *staging, 
     struct message messages[MOST_MESSAGES];
     const size_t bytes = (size_t)words * sizeof *all;
     for (int i = 0; i < count; i++)
-        messages[i] =
-            (struct message){.data = tensor_1d(staging->data + (size_t)i * bytes, I32, words), .peer = first + i};
+        messages[i] = (struct message){.data = tensor_1d(staging->data + (size_t)i * bytes, I32, words),
+                                       .peer = first + i};
     TRY(group_exchange(w->groups->world, w->compute, messages, count));
     TRY(copy_to_host(w->compute, all + (size_t)first * (size_t)words, staging->data, (size_t)count * bytes));
     return stream_sync(w->compute);
@@ -160,6 +160,7 @@ enum status notes_add(const struct tensor_list *list, const uint32_t *all, int r
     TRY(manifest_complete(manifest, path));
     if (cover_equal(&cover, &expected))
         return OK;
-    return fail(BAD_CHECKPOINT, "%s: the files of all ranks contain %llu of %llu elements, or some of them twice",
-                path, (unsigned long long)cover.elements, (unsigned long long)expected.elements);
+    return fail(BAD_CHECKPOINT,
+                "%s: the files of all ranks contain %llu of %llu elements, or some of them twice", path,
+                (unsigned long long)cover.elements, (unsigned long long)expected.elements);
 }

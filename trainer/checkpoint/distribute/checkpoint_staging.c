@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/checkpoint_staging.h"
+#include "trainer/checkpoint/distribute/checkpoint_staging.h"
 
 enum status staging_open(struct rank_state *w, size_t bytes, struct staging *out)
 {

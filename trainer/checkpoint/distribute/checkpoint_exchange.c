@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A failure to read must not leave other ranks waiting: a rank that cannot read continues with zeros, and
+ * reports the first error at the end. */
+#include "trainer/checkpoint/distribute/checkpoint_exchange.h"
+
+#include "trainer/checkpoint/distribute/checkpoint_note.h"
+#include "trainer/checkpoint/distribute/checkpoint_readers.h"
+#include "trainer/checkpoint/distribute/checkpoint_staging.h"
+#include "trainer/engine/agree.h"
+#include "trainer/engine/host_floats.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define READ_AHEAD_BYTES   ((size_t)128 << 20)
+#define MOST_STAGING_BYTES ((size_t)32 << 20)
+
+/* A rectangle that this rank reads, of one state. */
+struct piece {
+    int row;
+    enum state state;
+    struct slice slice;
+    float *values; // NULL: not read yet, or no longer needed
+};
+
+/* Part of the message to or from one rank, in this rank's staging memory. */
+struct parcel {
+    int rank;
+    struct slice slice; // global rectangle; padded equals count
+    int64_t at;         // element offset in the staging memory
+};
+
+struct loader {
+    struct rank_state *rank_state;
+    struct source *source;
+    enum state states;
+    struct readers *readers;
+    struct piece *pieces; // in the order in which they are needed
+    int piece_count, piece;
+    int ahead;          // pieces that were read so far
+    size_t ahead_bytes; // of values that are in memory
+    struct staging staging;
+    int64_t capacity;              // elements that fit into half of the staging memory of every rank
+    float *host;                   // [2 * capacity] image of the staging memory
+    struct parcel *send, *receive; // [world]
+    struct message *messages;      // [2 * world]
+    int send_count, receive_count;
+    enum status status; // of reading
+    struct text why;
+};
+
+/* ---- rectangles ---- */
+
+static bool intersect(const struct slice *a, const struct slice *b, struct slice *out)
+{
+    *out = (struct slice){.ndim = a->ndim};
+    for (int d = 0; d < SHARD_MAX_DIMS; d++) {
+        int64_t end_a = a->begin[d] + a->count[d], end_b = b->begin[d] + b->count[d];
+        int64_t end = end_a < end_b ? end_a : end_b;
+        out->begin[d] = a->begin[d] > b->begin[d] ? a->begin[d] : b->begin[d];
+        out->count[d] = out->padded[d] = end - out->begin[d];
+        if (out->count[d] <= 0)
+            return false;
+    }
+    return true;
+}
+
+static bool same_slice(const struct slice *a, const struct slice *b)
+{
+    return memcmp(a->begin, b->begin, sizeof a->begin) == 0 &&
+           memcmp(a->count, b->count, sizeof a->count) == 0;
+}
+
+/* Copies the elements of `part` between two rectangles that contain it, each with its own row stride. */
+static void copy_part(const struct slice *part, const struct slice *from, const float *source,
+                      const struct slice *to, float *target)
+{
+    for (int64_t row = part->begin[0]; row < part->begin[0] + part->count[0]; row++)
+        memcpy(target + (row - to->begin[0]) * to->padded[1] + part->begin[1] - to->begin[1],
+               source + (row - from->begin[0]) * from->padded[1] + part->begin[1] - from->begin[1],
+               (size_t)part->count[1] * sizeof *target);
+}
+
+/* ---- reading ---- */
+
+/* Keeps the first error of this rank. */
+static void note_failure(struct loader *l, enum status status)
+{
+    if (status == OK || l->status != OK)
+        return;
+    l->status = status;
+    text_add(&l->why, "%s", fail_text());
+}
+
+static enum status read_values(struct loader *l, struct piece *piece)
+{
+    struct rank_state *w = l->rank_state;
+    char name[SHARD_NAME_CHARS];
+    const struct shard *shards;
+    int count;
+    state_name(piece->state, w->params.rows[piece->row].name, name);
+    TRY(source_find(l->source, name, &piece->slice, &shards, &count));
+    for (int i = 0; i < count; i++)
+        TRY(source_read(l->source, &shards[i], piece->state == STATE_VALUE, &piece->slice, piece->values));
+    return OK;
+}
+
+static void read_piece(struct loader *l, struct piece *piece)
+{
+    size_t bytes = (size_t)slice_count(&piece->slice) * sizeof *piece->values;
+    piece->values = calloc(1, bytes + 1);
+    if (piece->values == NULL)
+        die_of(NO_MEMORY, "no memory for %zu bytes of a checkpoint", bytes);
+    l->ahead_bytes += bytes;
+    if (l->status == OK)
+        note_failure(l, read_values(l, piece));
+}
+
+/* Reads the pieces from the current one on, as long as they fit. */
+static void read_ahead(struct loader *l)
+{
+    while (l->ahead < l->piece_count && (l->ahead <= l->piece || l->ahead_bytes < READ_AHEAD_BYTES))
+        read_piece(l, &l->pieces[l->ahead++]);
+}
+
+static void drop_piece(struct loader *l)
+{
+    struct piece *piece = &l->pieces[l->piece++];
+    l->ahead_bytes -= (size_t)slice_count(&piece->slice) * sizeof *piece->values;
+    free(piece->values);
+    piece->values = NULL;
+}
+
+/* ---- messages of one band of rows ---- */
+
+/* Packs the part for `rank`, unless an earlier one is the same. */
+static void pack(struct loader *l, int rank, const struct slice *part, const struct piece *piece,
+                 int64_t *used)
+{
+    struct parcel *parcel = &l->send[l->send_count];
+    *parcel = (struct parcel){.rank = rank, .slice = *part, .at = -1};
+    for (int i = 0; i < l->send_count && parcel->at < 0; i++)
+        if (same_slice(&l->send[i].slice, part))
+            parcel->at = l->send[i].at;
+    if (parcel->at < 0) {
+        parcel->at = *used;
+        *used += slice_count(part);
+        CHECK(*used <= l->capacity);
+        copy_part(part, &piece->slice, piece->values, part, l->host + parcel->at);
+    }
+    l->send_count++;
+}
+
+static void expect_from(struct loader *l, int rank, const struct slice *part, int64_t *used)
+{
+    l->receive[l->receive_count++] = (struct parcel){.rank = rank, .slice = *part, .at = l->capacity + *used};
+    *used += slice_count(part);
+    CHECK(*used <= l->capacity);
+}
+
+/* Lists what this rank sends and receives of a band. */
+static void list_parcels(struct loader *l, const struct reader *readers, int count, const struct reader *me,
+                         int need, const struct piece *piece, const struct slice *band)
+{
+    struct slice part, here;
+    int64_t sent = 0, received = 0;
+    l->send_count = l->receive_count = 0;
+    for (int i = 0; i < count; i++) {
+        const struct reader *other = &readers[i];
+        if (other == me)
+            continue;
+        if (piece != NULL && other->needs[need] && intersect(&piece->slice, band, &here) &&
+            intersect(&here, &other->needed[need], &part))
+            pack(l, other->rank, &part, piece, &sent);
+        if (me->needs[need] && other->reads && intersect(&other->rectangle, band, &here) &&
+            intersect(&here, &me->needed[need], &part))
+            expect_from(l, other->rank, &part, &received);
+    }
+}
+
+static enum status exchange_band(struct loader *l)
+{
+    struct rank_state *w = l->rank_state;
+    int count = 0;
+    int64_t sent = 0, received = 0;
+    if (l->send_count + l->receive_count == 0)
+        return OK;
+    for (int i = 0; i < l->send_count; i++) {
+        int64_t elements = slice_count(&l->send[i].slice);
+        sent = sent > l->send[i].at + elements ? sent : l->send[i].at + elements;
+        l->messages[count++] = (struct message){
+            .data = tensor_1d((float *)l->staging.data + l->send[i].at, F32, elements),
+            .peer = l->send[i].rank,
+            .send = true,
+        };
+    }
+    for (int i = 0; i < l->receive_count; i++) {
+        int64_t elements = slice_count(&l->receive[i].slice);
+        received += elements;
+        l->messages[count++] = (struct message){
+            .data = tensor_1d((float *)l->staging.data + l->receive[i].at, F32, elements),
+            .peer = l->receive[i].rank,
+        };
+    }
+    who_does("load a checkpoint");
+    if (sent > 0)
+        TRY(copy_to_device(w->compute, l->staging.data, l->host, (size_t)sent * sizeof *l->host));
+    TRY(group_exchange(w->groups->world, w->compute, l->messages, count));
+    if (received > 0)
+        TRY(copy_to_host(w->compute, l->host + l->capacity, (float *)l->staging.data + l->capacity,
+                         (size_t)received * sizeof *l->host));
+    return stream_sync(w->compute);
+}
+
+/* ---- one state of one parameter ---- */
+
+/* Stores the needed rectangle, with padding, on the device. */
+static enum status put(struct loader *l, int row, enum state state, const float *local)
+{
+    struct rank_state *w = l->rank_state;
+    const struct held *held = weights_held(&w->weights, row);
+    for (int i = 0; held == NULL && i < w->params.count; i++)
+        if (w->params.rows[i].tie == row)
+            held = weights_held(&w->weights, i);
+    CHECK(held != NULL);
+    if (state == STATE_VALUE && w->weights.zero_stage < 3)
+        return weights_put(&w->weights, w->compute, held, local);
+    const struct owned *owned = weights_owned(&w->weights, held->index);
+    CHECK(owned != NULL);
+    struct tensor target = state_tensor(owned, state);
+    return target.data != NULL ? floats_to_device(w->compute, target, local) : OK;
+}
+
+/* `piece`: what this rank reads; NULL: nothing. */
+static enum status exchange_rows(struct loader *l, const struct param *param, const struct reader *readers,
+                                 int count, const struct reader *me, int need, const struct piece *piece,
+                                 float *local)
+{
+    const struct slice *needed = &me->needed[need];
+    const int64_t rows = l->capacity / param->dim[1];
+    struct slice part;
+    for (int64_t first = 0; first < param->dim[0]; first += rows) {
+        struct slice band = {.ndim = 2, .begin = {first, 0}, .count = {rows, param->dim[1]}};
+        list_parcels(l, readers, count, me, need, piece, &band);
+        TRY(exchange_band(l));
+        for (int i = 0; i < l->receive_count; i++)
+            copy_part(&l->receive[i].slice, &l->receive[i].slice, l->host + l->receive[i].at, needed, local);
+    }
+    if (piece != NULL && me->needs[need] && intersect(&piece->slice, needed, &part))
+        copy_part(&part, &piece->slice, piece->values, needed, local);
+    return OK;
+}
+
+static enum status load_state(struct loader *l, int row, enum state state, const struct reader *readers,
+                              int count, const struct reader *me)
+{
+    const int need = state != STATE_VALUE;
+    const struct piece *piece = me->reads ? &l->pieces[l->piece] : NULL;
+    float *local = NULL;
+    CHECK(piece == NULL || (piece->row == row && piece->state == state));
+    if (piece != NULL)
+        read_ahead(l);
+    if (me->needs[need])
+        local = calloc((size_t)slice_padded(&me->needed[need]) + 1, sizeof *local);
+    if (me->needs[need] && local == NULL)
+        die_of(NO_MEMORY, "no memory for this rank's part of %s", l->rank_state->params.rows[row].name);
+    enum status status =
+        exchange_rows(l, &l->rank_state->params.rows[row], readers, count, me, need, piece, local);
+    if (status == OK && local != NULL)
+        status = put(l, row, state, local);
+    if (me->reads)
+        drop_piece(l);
+    free(local);
+    return status;
+}
+
+static enum status load_row(struct loader *l, int row)
+{
+    const struct reader *readers, *me = NULL;
+    const int rank = l->rank_state->world->rank;
+    int count;
+    if (l->rank_state->params.rows[row].tie >= 0 || !readers_has(l->readers, row, rank))
+        return OK;
+    TRY(readers_of(l->readers, row, &readers, &count));
+    for (int i = 0; i < count; i++)
+        if (readers[i].rank == rank)
+            me = &readers[i];
+    for (enum state state = 0; state < l->states; state++)
+        TRY(load_state(l, row, state, readers, count, me));
+    return OK;
+}
+
+/* ---- preparation ---- */
+
+/* Whether this rank's file has exactly the shards that this rank would write now. */
+static bool wrote_the_same(struct loader *l, const struct share *share)
+{
+    const struct rank_state *w = l->rank_state;
+    for (int i = 0; i < share->count; i++)
+        for (enum state state = 0; state < l->states; state++) {
+            char name[SHARD_NAME_CHARS];
+            state_name(state, w->params.rows[share->parts[i].row].name, name);
+            if (!source_file_has(l->source, w->world->rank, name, &share->parts[i].slice))
+                return false;
+        }
+    return true;
+}
+
+/* Agrees on whether the checkpoint has the layout of this run. */
+static enum status compare_layouts(struct loader *l, bool *same)
+{
+    struct rank_state *w = l->rank_state;
+    struct share share = {0};
+    double differs = 1.0;
+    if (manifest_has_layout(&l->source->manifest, &w->mesh)) {
+        TRY(share_of_rank(w->run, &w->params, &w->weights, w->world->rank, &share));
+        differs = wrote_the_same(l, &share) ? 0.0 : 1.0;
+        share_free(&share);
+    }
+    TRY(rank_agree_max(w, &differs, 1));
+    *same = differs == 0.0;
+    return OK;
+}
+
+/* Lists what this rank reads. */
+static enum status list_pieces(struct loader *l)
+{
+    struct rank_state *w = l->rank_state;
+    l->pieces = calloc((size_t)w->params.count * STATE_COUNT + 1, sizeof *l->pieces);
+    if (l->pieces == NULL)
+        return fail(NO_MEMORY, "no memory for a list of %d parameters", w->params.count);
+    for (int row = 0; row < w->params.count; row++) {
+        const struct reader *readers;
+        int count;
+        if (w->params.rows[row].tie >= 0 || !readers_has(l->readers, row, w->world->rank))
+            continue;
+        TRY(readers_of(l->readers, row, &readers, &count));
+        for (int i = 0; i < count; i++)
+            for (enum state state = 0; state < l->states; state++)
+                if (readers[i].rank == w->world->rank && readers[i].reads)
+                    l->pieces[l->piece_count++] =
+                        (struct piece){.row = row, .state = state, .slice = readers[i].rectangle};
+    }
+    return OK;
+}
+
+/* Sets the capacity to what every rank has. */
+static enum status open_staging(struct loader *l)
+{
+    struct rank_state *w = l->rank_state;
+    int64_t widest = 1;
+    for (int i = 0; i < w->params.count; i++)
+        widest = w->params.rows[i].dim[1] > widest ? w->params.rows[i].dim[1] : widest;
+    TRY(staging_open(w, 2 * (size_t)widest * sizeof *l->host, &l->staging));
+    size_t bytes = l->staging.bytes < MOST_STAGING_BYTES ? l->staging.bytes : MOST_STAGING_BYTES;
+    double least = -(double)(bytes / 2 / sizeof *l->host);
+    TRY(rank_agree_max(w, &least, 1));
+    l->capacity = (int64_t)-least;
+    l->host = malloc(2 * (size_t)l->capacity * sizeof *l->host);
+    l->send = calloc((size_t)w->world->size, sizeof *l->send);
+    l->receive = calloc((size_t)w->world->size, sizeof *l->receive);
+    l->messages = calloc(2 * (size_t)w->world->size, sizeof *l->messages);
+    if (!l->host || !l->send || !l->receive || !l->messages)
+        return fail(NO_MEMORY, "no memory for messages of %lld elements", (long long)l->capacity);
+    return OK;
+}
+
+static enum status prepare(struct loader *l)
+{
+    struct rank_state *w = l->rank_state;
+    struct readers_config config = {.run = w->run, .params = &w->params, .weights = &w->weights};
+    TRY(compare_layouts(l, &config.same_layout));
+    enum status status = readers_create(&config, &l->readers);
+    if (status == OK)
+        status = list_pieces(l);
+    TRY(rank_agree(w, status));
+    return rank_agree(w, open_staging(l));
+}
+
+static void loader_free(struct loader *l)
+{
+    for (int i = l->piece; i < l->ahead; i++)
+        free(l->pieces[i].values);
+    staging_close(&l->staging);
+    readers_destroy(l->readers);
+    free(l->pieces);
+    free(l->host);
+    free(l->send);
+    free(l->receive);
+    free(l->messages);
+    text_free(&l->why);
+}
+
+enum status exchange_load(struct rank_state *w, struct source *source, bool with_moments)
+{
+    struct loader l = {
+        .rank_state = w,
+        .source = source,
+        .states = with_moments ? STATE_COUNT : STATE_VALUE + 1,
+    };
+    enum status status = prepare(&l);
+    for (int row = 0; status == OK && row < w->params.count; row++)
+        status = load_row(&l, row);
+    if (status == OK && l.status != OK)
+        status = fail(l.status, "%s", l.why.chars);
+    loader_free(&l);
+    return status;
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/distribute/checkpoint_readers.h"
+
+#include "schedules/schedule.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct readers {
+    struct readers_config config;
+    int world;
+    struct share *shares; // [world], of ranks whose shares were needed so far
+    bool *known;          // [world] whether the share is known
+    int *second;          // [params] index of a second use; -1: none
+    struct reader *list;  // [world], of the last call
+};
+
+static enum status create(const struct readers_config *config, struct readers *r)
+{
+    const int world = config->run->mesh.world, count = config->params->count;
+    r->config = *config;
+    r->world = world;
+    r->shares = calloc((size_t)world, sizeof *r->shares);
+    r->known = calloc((size_t)world, sizeof *r->known);
+    r->second = calloc((size_t)count + 1, sizeof *r->second);
+    r->list = calloc((size_t)world, sizeof *r->list);
+    if (!r->shares || !r->known || !r->second || !r->list)
+        return fail(NO_MEMORY, "no memory for the reading of %d ranks", world);
+    for (int i = 0; i < count; i++)
+        r->second[i] = -1;
+    for (int i = 0; i < count; i++)
+        if (config->params->rows[i].tie >= 0)
+            r->second[config->params->rows[i].tie] = i;
+    return OK;
+}
+
+enum status readers_create(const struct readers_config *config, struct readers **out)
+{
+    struct readers *r = calloc(1, sizeof *r);
+    if (r == NULL)
+        return fail(NO_MEMORY, "no memory for the reading of a checkpoint");
+    enum status status = create(config, r);
+    if (status == OK)
+        *out = r;
+    else
+        readers_destroy(r);
+    return status;
+}
+
+void readers_destroy(struct readers *r)
+{
+    if (r == NULL)
+        return;
+    for (int i = 0; r->shares != NULL && i < r->world; i++)
+        share_free(&r->shares[i]);
+    free(r->shares);
+    free(r->known);
+    free(r->second);
+    free(r->list);
+    free(r);
+}
+
+static const struct param *row_at(const struct readers *r, int row)
+{
+    return &r->config.params->rows[row];
+}
+
+/* Whether a pipeline rank holds the layer of a parameter. */
+static bool holds(const struct readers *r, int row, int pp)
+{
+    const struct run *run = r->config.run;
+    return schedule_holds(run->schedule, pp, run_stage_of_layer(run, row_at(r, row)->layer));
+}
+
+bool readers_has(const struct readers *r, int row, int rank)
+{
+    int pp = mesh_coord(&r->config.run->mesh, row_at(r, row)->mesh, rank).pp;
+    return holds(r, row, pp) || (r->second[row] >= 0 && holds(r, r->second[row], pp));
+}
+
+/* ---- who reads ---- */
+
+/* All of a parameter. */
+static struct slice whole_of(const struct param *row)
+{
+    struct slice slice = {.ndim = row->ndim};
+    for (int d = 0; d < SHARD_MAX_DIMS; d++)
+        slice.count[d] = slice.padded[d] = row->dim[d];
+    return slice;
+}
+
+/* Equal shares of all parameters of a stage for its ranks. */
+static enum status band_share(const struct readers *r, int rank, struct share *out)
+{
+    const struct run *run = r->config.run;
+    const struct params *params = r->config.params;
+    int pp = mesh_coord(&run->mesh, MESH_DENSE, rank).pp, index = 0, count = 0;
+    *out = (struct share){.parts = calloc((size_t)params->count + 1, sizeof *out->parts)};
+    if (out->parts == NULL)
+        return fail(NO_MEMORY, "no memory for a list of %d parameters", params->count);
+    for (int i = 0; i < params->count; i++)
+        if (params->rows[i].tie < 0 && holds(r, i, pp))
+            out->parts[out->count++] = (struct share_part){i, whole_of(&params->rows[i])};
+    for (int other = 0; other < r->world; other++) {
+        if (!share_same_stages(run, other, rank))
+            continue;
+        index += other < rank;
+        count++;
+    }
+    share_cut(out, index, count);
+    return OK;
+}
+
+static enum status know_share(struct readers *r, int rank)
+{
+    const struct readers_config *c = &r->config;
+    if (r->known[rank])
+        return OK;
+    TRY(c->same_layout ? share_of_rank(c->run, c->params, c->weights, rank, &r->shares[rank])
+                       : band_share(r, rank, &r->shares[rank]));
+    r->known[rank] = true;
+    return OK;
+}
+
+static int by_row(const void *row, const void *part)
+{
+    int other = ((const struct share_part *)part)->row;
+    return (*(const int *)row > other) - (*(const int *)row < other);
+}
+
+static enum status find_read(struct readers *r, int row, struct reader *out)
+{
+    if (!holds(r, row, mesh_coord(&r->config.run->mesh, row_at(r, row)->mesh, out->rank).pp))
+        return OK; // only a second use
+    TRY(know_share(r, out->rank));
+    const struct share *share = &r->shares[out->rank];
+    const struct share_part *part =
+        share->count == 0 ? NULL
+                          : bsearch(&row, share->parts, (size_t)share->count, sizeof *share->parts, by_row);
+    out->reads = part != NULL;
+    if (part != NULL)
+        out->rectangle = part->slice;
+    return OK;
+}
+
+/* ---- who needs it ---- */
+
+static void find_needs(const struct readers *r, int row, struct reader *out)
+{
+    const struct param *param = row_at(r, row);
+    const int zero = r->config.run->recipe->data_parallel.zero_stage;
+    struct mesh_coord coord = mesh_coord(&r->config.run->mesh, param->mesh, out->rank);
+    struct slice held = shard_slice(param->ndim, param->dim, param->cuts, param->cut_count, coord),
+                 owned = held;
+    if (zero > 0 && !share_owned(r->config.run, r->config.weights, row, r->second[row], out->rank, &owned))
+        owned.count[0] = 0;
+    out->needed[0] = zero < 3 ? held : owned;
+    out->needed[1] = owned;
+    for (int i = 0; i < 2; i++)
+        out->needs[i] = slice_count(&out->needed[i]) > 0;
+}
+
+enum status readers_of(struct readers *r, int row, const struct reader **out, int *count)
+{
+    *count = 0;
+    for (int rank = 0; rank < r->world; rank++) {
+        if (!readers_has(r, row, rank))
+            continue;
+        struct reader *reader = &r->list[(*count)++];
+        *reader = (struct reader){.rank = rank};
+        TRY(find_read(r, row, reader));
+        find_needs(r, row, reader);
+    }
+    *out = r->list;
+    return OK;
+}

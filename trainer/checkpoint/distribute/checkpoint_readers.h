@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Distributes the reading of a checkpoint: for each parameter, which rank reads which rectangle of it, and
+ * which rank needs which. Together the ranks read every element once; what a rank needs and does not read,
+ * it receives (checkpoint_exchange.h).
+ *
+ *   same layout     a rank reads what it wrote: its own file, and no other
+ *   another one     the ranks of a stage (all tensor and data ranks) read consecutive rows of its
+ *                   parameters, whole rows, in equal shares. A row that was written in several parts is in
+ *                   several files, but is read once
+ *
+ * Everything follows from the two layouts, so that every rank knows the rectangles of every other. */
+#pragma once
+
+#include "trainer/checkpoint/distribute/checkpoint_share.h"
+
+struct readers_config {
+    const struct run *run;
+    const struct params *params;
+    const struct weights *weights;
+    bool same_layout;
+};
+
+struct readers;
+
+MUST_USE enum status readers_create(const struct readers_config *config, struct readers **out);
+void readers_destroy(struct readers *readers); // accepts NULL
+
+/* A rank that takes part in loading a parameter. */
+struct reader {
+    int rank;
+    bool reads;
+    struct slice rectangle; // that it reads, whole in all states; if `reads`
+    bool needs[2];          // the values; the moments
+    struct slice needed[2];
+};
+
+/* Sets *out to all ranks that read or need parameter `row`, which this rank must need or read too, in
+ * rising order. Valid until the next call. */
+MUST_USE enum status readers_of(struct readers *readers, int row, const struct reader **out, int *count);
+
+/* True if `rank` holds parameter `row`, or a second use of it. */
+bool readers_has(const struct readers *readers, int row, int rank);
