@@ -63,6 +63,9 @@ static const struct layout_case {
     {6, 3, {"tp=6"}},
     {4, 1, {"pp=4", "pipeline.schedule=zb-h1"}},
     {2, 1, {"pp=2", "pipeline.layout=[1,3]", "pipeline.schedule=gpipe"}},
+    {4, 4, {"tp=2", "dp=2", "parallel.zero_stage=3", "parallel.rank_order=dp-tp-cp-ep-pp"}},
+    {8, 5, {"pp=4", "dp=2", "pipeline.schedule=dualpipe", "parallel.zero_stage=1"}},
+    {6, 6, {"dp=2", "pp=3", "pipeline.layout=[2,1,1]", "parallel.zero_stage=2", "train.global_batch_size=8"}},
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 

@@ -160,8 +160,9 @@ static void expect_from(struct loader *l, int rank, const struct slice *part, in
 
 /* Lists what this rank sends and receives of a band. */
 static void list_parcels(struct loader *l, const struct reader *readers, int count, const struct reader *me,
-                         int need, const struct piece *piece, const struct slice *band)
+                         enum state state, const struct piece *piece, const struct slice *band)
 {
+    const int need = state != STATE_VALUE;
     struct slice part, here;
     int64_t sent = 0, received = 0;
     l->send_count = l->receive_count = 0;
@@ -172,7 +173,7 @@ static void list_parcels(struct loader *l, const struct reader *readers, int cou
         if (piece != NULL && other->needs[need] && intersect(&piece->slice, band, &here) &&
             intersect(&here, &other->needed[need], &part))
             pack(l, other->rank, &part, piece, &sent);
-        if (me->needs[need] && other->reads && intersect(&other->rectangle, band, &here) &&
+        if (me->needs[need] && other->reads[state] && intersect(&other->rectangle[state], band, &here) &&
             intersect(&here, &me->needed[need], &part))
             expect_from(l, other->rank, &part, &received);
     }
@@ -233,15 +234,16 @@ static enum status put(struct loader *l, int row, enum state state, const float 
 
 /* `piece`: what this rank reads; NULL: nothing. */
 static enum status exchange_rows(struct loader *l, const struct param *param, const struct reader *readers,
-                                 int count, const struct reader *me, int need, const struct piece *piece,
-                                 float *local)
+                                 int count, const struct reader *me, enum state state,
+                                 const struct piece *piece, float *local)
 {
+    const int need = state != STATE_VALUE;
     const struct slice *needed = &me->needed[need];
     const int64_t rows = l->capacity / param->dim[1];
     struct slice part;
     for (int64_t first = 0; first < param->dim[0]; first += rows) {
         struct slice band = {.ndim = 2, .begin = {first, 0}, .count = {rows, param->dim[1]}};
-        list_parcels(l, readers, count, me, need, piece, &band);
+        list_parcels(l, readers, count, me, state, piece, &band);
         TRY(exchange_band(l));
         for (int i = 0; i < l->receive_count; i++)
             copy_part(&l->receive[i].slice, &l->receive[i].slice, l->host + l->receive[i].at, needed, local);
@@ -255,7 +257,7 @@ static enum status load_state(struct loader *l, int row, enum state state, const
                               int count, const struct reader *me)
 {
     const int need = state != STATE_VALUE;
-    const struct piece *piece = me->reads ? &l->pieces[l->piece] : NULL;
+    const struct piece *piece = me->reads[state] ? &l->pieces[l->piece] : NULL;
     float *local = NULL;
     CHECK(piece == NULL || (piece->row == row && piece->state == state));
     if (piece != NULL)
@@ -265,10 +267,10 @@ static enum status load_state(struct loader *l, int row, enum state state, const
     if (me->needs[need] && local == NULL)
         die_of(NO_MEMORY, "no memory for this rank's part of %s", l->rank_state->params.rows[row].name);
     enum status status =
-        exchange_rows(l, &l->rank_state->params.rows[row], readers, count, me, need, piece, local);
+        exchange_rows(l, &l->rank_state->params.rows[row], readers, count, me, state, piece, local);
     if (status == OK && local != NULL)
         status = put(l, row, state, local);
-    if (me->reads)
+    if (piece != NULL)
         drop_piece(l);
     free(local);
     return status;
@@ -337,9 +339,9 @@ static enum status list_pieces(struct loader *l)
         TRY(readers_of(l->readers, row, &readers, &count));
         for (int i = 0; i < count; i++)
             for (enum state state = 0; state < l->states; state++)
-                if (readers[i].rank == w->world->rank && readers[i].reads)
+                if (readers[i].rank == w->world->rank && readers[i].reads[state])
                     l->pieces[l->piece_count++] =
-                        (struct piece){.row = row, .state = state, .slice = readers[i].rectangle};
+                        (struct piece){.row = row, .state = state, .slice = readers[i].rectangle[state]};
     }
     return OK;
 }
@@ -368,7 +370,8 @@ static enum status open_staging(struct loader *l)
 static enum status prepare(struct loader *l)
 {
     struct rank_state *w = l->rank_state;
-    struct readers_config config = {.run = w->run, .params = &w->params, .weights = &w->weights};
+    struct readers_config config = {
+        .run = w->run, .params = &w->params, .weights = &w->weights, .states = l->states};
     TRY(compare_layouts(l, &config.same_layout));
     enum status status = readers_create(&config, &l->readers);
     if (status == OK)

@@ -89,18 +89,21 @@ static struct slice whole_of(const struct param *row)
     return slice;
 }
 
-/* Equal shares of all parameters of a stage for its ranks. */
+/* Equal shares of all states of all parameters of a stage for its ranks, in the order in which they are
+ * stored. The index of a part is that of the parameter times STATE_COUNT plus the state. */
 static enum status band_share(const struct readers *r, int rank, struct share *out)
 {
     const struct run *run = r->config.run;
     const struct params *params = r->config.params;
     int pp = mesh_coord(&run->mesh, MESH_DENSE, rank).pp, index = 0, count = 0;
-    *out = (struct share){.parts = calloc((size_t)params->count + 1, sizeof *out->parts)};
+    *out = (struct share){.parts = calloc((size_t)params->count * STATE_COUNT + 1, sizeof *out->parts)};
     if (out->parts == NULL)
         return fail(NO_MEMORY, "no memory for a list of %d parameters", params->count);
     for (int i = 0; i < params->count; i++)
-        if (params->rows[i].tie < 0 && holds(r, i, pp))
-            out->parts[out->count++] = (struct share_part){i, whole_of(&params->rows[i])};
+        for (int state = 0; state < (int)r->config.states; state++)
+            if (params->rows[i].tie < 0 && holds(r, i, pp))
+                out->parts[out->count++] =
+                    (struct share_part){i * STATE_COUNT + state, whole_of(&params->rows[i])};
     for (int other = 0; other < r->world; other++) {
         if (!share_same_stages(run, other, rank))
             continue;
@@ -134,12 +137,15 @@ static enum status find_read(struct readers *r, int row, struct reader *out)
         return OK; // only a second use
     TRY(know_share(r, out->rank));
     const struct share *share = &r->shares[out->rank];
-    const struct share_part *part =
-        share->count == 0 ? NULL
-                          : bsearch(&row, share->parts, (size_t)share->count, sizeof *share->parts, by_row);
-    out->reads = part != NULL;
-    if (part != NULL)
-        out->rectangle = part->slice;
+    for (int state = 0; state < (int)r->config.states; state++) {
+        int key = r->config.same_layout ? row : row * STATE_COUNT + state;
+        const struct share_part *part = share->count == 0 ? NULL
+                                                          : bsearch(&key, share->parts, (size_t)share->count,
+                                                                    sizeof *share->parts, by_row);
+        out->reads[state] = part != NULL;
+        if (part != NULL)
+            out->rectangle[state] = part->slice;
+    }
     return OK;
 }
 

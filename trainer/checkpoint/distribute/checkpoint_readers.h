@@ -5,8 +5,8 @@
  *
  *   same layout     a rank reads what it wrote: its own file, and no other
  *   another one     the ranks of a stage (all tensor and data ranks) read consecutive rows of its
- *                   parameters, whole rows, in equal shares. A row that was written in several parts is in
- *                   several files, but is read once
+ *                   parameters and their moments, whole rows, in equal shares. A row that was written in
+ *                   several parts is in several files, but is read once
  *
  * Everything follows from the two layouts, so that every rank knows the rectangles of every other. */
 #pragma once
@@ -17,6 +17,7 @@ struct readers_config {
     const struct run *run;
     const struct params *params;
     const struct weights *weights;
+    enum state states; // number of states that are loaded
     bool same_layout;
 };
 
@@ -28,9 +29,9 @@ void readers_destroy(struct readers *readers); // accepts NULL
 /* A rank that takes part in loading a parameter. */
 struct reader {
     int rank;
-    bool reads;
-    struct slice rectangle; // that it reads, whole in all states; if `reads`
-    bool needs[2];          // the values; the moments
+    bool reads[STATE_COUNT];
+    struct slice rectangle[STATE_COUNT]; // that it reads of each state; if `reads`
+    bool needs[2];                       // the values; the moments
     struct slice needed[2];
 };
 

@@ -164,7 +164,7 @@ void share_cut(struct share *share, int index, int count)
     int64_t total = 0, at = 0;
     for (int i = 0; i < share->count; i++)
         total += slice_count(&share->parts[i].slice);
-    int64_t most = total / count / 8;
+    int64_t most = total / count / 4;
     int64_t begin = snap(share, cut_before(total, index, count), most);
     int64_t end = snap(share, cut_before(total, index + 1, count), most);
     for (int i = 0; i < share->count; i++) {
