@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 static _Thread_local char last_text[2048];
-static _Thread_local struct who me = {.rank = -1};
+static _Thread_local struct who me = {.rank = -1, .layer = NO_LAYER};
 
 static const char *const names[] = {
     [OK] = "ok",

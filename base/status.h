@@ -63,10 +63,11 @@ const char *fail_text(void);
 struct who {
     int rank, pp, dp, tp;
     int step;        // counted from 1; 0 before training
+    int layer;       // of the model, whose ops are enqueued; NO_LAYER: none
     char action[48]; // "3F7", "optimizer"; "" if none
     char waits[56];  // the message that it is waiting for, "exchange pp 0>1"; "" if none
 };
-enum { WHO_CHARS = 160 };
+enum { WHO_CHARS = 160, NO_LAYER = -2 }; // -1 is the embedding
 
 /* Returns the state of this thread; thread-local. */
 struct who *who_am_i(void);

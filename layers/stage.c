@@ -188,17 +188,30 @@ static enum status release(const struct stage *stage, int i)
     return weights_release(stage->env->weights, stage->env->compute, stage->layers[i].layer);
 }
 
+/* Attributes what is enqueued to layer i, for observers, until leave(). */
+static const struct stage_layer *enter(const struct stage *stage, int i)
+{
+    who_am_i()->layer = stage->layers[i].layer;
+    return &stage->layers[i];
+}
+
+static enum status leave(enum status status)
+{
+    who_am_i()->layer = NO_LAYER;
+    return status;
+}
+
 static enum status layer_forward(const struct stage *stage, const struct pass *pass, int i)
 {
-    const struct stage_layer *layer = &stage->layers[i];
-    return layer->kind->forward(layer->forward, pass, input_of(stage, pass, i + 1));
+    const struct stage_layer *layer = enter(stage, i);
+    return leave(layer->kind->forward(layer->forward, pass, input_of(stage, pass, i + 1)));
 }
 
 static enum status layer_recompute(const struct stage *stage, const struct pass *pass, int i,
                                    struct tensor out)
 {
-    const struct stage_layer *layer = &stage->layers[i];
-    return layer->kind->recompute(layer->backward, pass, out);
+    const struct stage_layer *layer = enter(stage, i);
+    return leave(layer->kind->recompute(layer->backward, pass, out));
 }
 
 /* Recomputes the dropped activations of the run that ends with layer i, and acquires the values of layer i.
@@ -218,9 +231,9 @@ static enum status recompute_run(const struct stage *stage, const struct pass *p
 static enum status layer_backward_input(const struct stage *stage, const struct pass *pass, int i,
                                         struct tensor dx)
 {
-    const struct stage_layer *layer = &stage->layers[i];
     TRY(recompute_run(stage, pass, i));
-    TRY(layer->kind->backward_input(layer->backward, pass, dx));
+    const struct stage_layer *layer = enter(stage, i);
+    TRY(leave(layer->kind->backward_input(layer->backward, pass, dx)));
     return release(stage, i);
 }
 
@@ -228,10 +241,11 @@ static enum status layer_backward_input(const struct stage *stage, const struct 
 static enum status layer_backward_weight(const struct stage *stage, const struct pass *pass, int i)
 {
     const struct env *env = stage->env;
-    const struct stage_layer *layer = &stage->layers[i];
-    TRY(gradients_begin(env->weights->gradients, env->compute, layer->layer));
-    TRY(layer->kind->backward_weight(layer->backward, pass));
-    return gradients_end(env->weights->gradients, env->compute, layer->layer, pass->is_last);
+    const int number = stage->layers[i].layer;
+    TRY(gradients_begin(env->weights->gradients, env->compute, number));
+    const struct stage_layer *layer = enter(stage, i);
+    TRY(leave(layer->kind->backward_weight(layer->backward, pass)));
+    return gradients_end(env->weights->gradients, env->compute, number, pass->is_last);
 }
 
 /* ---- a pass ---- */

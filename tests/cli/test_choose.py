@@ -80,6 +80,57 @@ def test_layouts(folder):
     expect("parallel: auto opens the layout of a base", done.returncode == 0 and len(chosen_of(done.stderr)) == 7, done)
 
 
+def test_degrees():
+    """With all three degrees the number of ranks is known; the layers of the stages are chosen, too."""
+    keys = [GPT3, "precision.params_dtype=bf16", "cluster.profile=dgx-a100-40", "train.global_batch_size=32",
+            "parallel=auto", "tp=2", "pp=4", "dp=1"]
+    auto, text = planned(*keys)
+    expect("no nodes are needed", auto["ranks"] == 8 and auto["pp"] == 4, text)
+    chosen = chosen_of(text)
+    layers = [word for word in chosen if word.startswith("pipeline.layout=")]
+    expect("the last stage, with the head, has fewer layers", len(layers) == 1 and
+           json.loads(layers[0].split("=")[1])[-1] < max(json.loads(layers[0].split("=")[1])) and
+           sum(json.loads(layers[0].split("=")[1])) == 24, chosen)
+    given = [*keys[:4], *keys[5:], *(word for word in chosen if not word.startswith("pipeline.layout="))]
+    even, _ = planned(*given)
+    expect("which is faster than even ones", auto["step_time_s"] < even["step_time_s"], (auto["step_time_s"], chosen))
+    again, _ = planned(*given, *layers)
+    expect("the choice, given, is the same plan", again == auto, again)
+    small, text = planned(*keys, "model.vocab_size=1000", "tokenizer.tokenizer_type=none",
+                          "tokenizer.vocab_file=none", "tokenizer.merge_file=none")
+    expect("without a large head they are even", not any("layout" in word for word in chosen_of(text)), (small, text))
+
+
+def test_schedule(folder):
+    """pipeline.schedule: auto has the times of the plan, and fits where it can."""
+    keys = [GPT3, "precision.params_dtype=bf16", "cluster.profile=dgx-a100-40", "tp=1", "pp=4", "dp=1",
+            "train.global_batch_size=64", "train.micro_batch_size=2", "model.num_layers=32", "model.vocab_size=5000",
+            "tokenizer.tokenizer_type=none", "tokenizer.vocab_file=none", "tokenizer.merge_file=none"]
+    auto = [*keys, "pipeline.schedule=auto"]
+    for reserved, fits in ((0, True), (24e9, True), (28e9, True), (36e9, False)):
+        less = f"assume.reserved_bytes={int(reserved)}"
+        got, _ = planned(*auto, less)
+        expect(f"with {reserved:.0f} bytes less it fits, or not", got["fits"] == fits, got)
+        for name in ("1f1b", "zb-h1"):
+            other, _ = planned(*keys, less, f"pipeline.schedule={name}")
+            expect(f"no slower than {name}", not other["fits"] or not fits or
+                   got["step_time_s"] <= 1.001 * other["step_time_s"], (got["step_time_s"], other["step_time_s"]))
+        again, _ = planned(*auto, less)
+        expect("the same again", again == got, again)
+    given, _ = planned(*auto, "pipeline.auto_memory_limit=4")
+    plain, _ = planned(*auto, "pipeline.auto_times=plan")
+    expect("a limit is kept, and the times that are given", given["step_time_s"] != plain["step_time_s"], given)
+    path = os.path.join(folder, "auto.yaml")
+    done = run("plan", *auto, "-o", path)
+    with open(path, encoding="utf-8") as file:
+        recipe = file.read()
+    again, _ = planned(path)
+    expect("the written recipe has the same schedule", done.returncode == 0 and "  auto_times: plan " in recipe and
+           again["step_time_s"] == plain["step_time_s"], recipe)
+    refuse("times of a plan need a profile", ["pipeline.auto_times", "cluster.profile"], "plan", GPT3,
+           "pipeline.schedule=auto", "pipeline.auto_times=plan", "pp=2")
+
+
 def test_cpu(folder):
     """A recipe with a layout of its own, on a CPU: its layout is replaced, and the written recipe trains."""
     profile, path = os.path.join(folder, "cpu.yaml"), os.path.join(folder, "cpu-best.yaml")
@@ -126,6 +177,8 @@ def test_refusals(folder):
 with tempfile.TemporaryDirectory() as temporary:
     test_best_of_all()
     test_layouts(temporary)
+    test_degrees()
+    test_schedule(temporary)
     test_cpu(temporary)
     test_refusals(temporary)
 print("\n".join(failures) if failures else "all as expected")

@@ -119,6 +119,46 @@ def test_refusals(folder):
     expect("training refuses assumptions", done.returncode == 2 and "assume.norm" in done.stderr, done)
 
 
+def listed_ops(*arguments):
+    """The groups of --ops: name, milliseconds, and the lines of ops of each."""
+    done = plan(GPT3, "--ops", *{word.split("=")[0]: word for word in [*ON_A100, *arguments]}.values())
+    lines = done.stdout[done.stdout.index("ops of a step by layer"):].split("\n")[2:]
+    groups = []
+    for line in lines:
+        words = line.split()
+        if line.startswith("  "):
+            groups[-1][2].append((words[0], int(words[-5]), float(words[-4]), float(words[-2])))
+        elif line.endswith("%"):
+            groups.append((" ".join(words[:-2]), float(words[-2]), []))
+    return groups
+
+
+def test_ops():
+    """Ops by layer add up to the plan, and equal layers are listed once."""
+    weights, tokens = 2048 * (3 * 2048 + 2048 + 2 * 8192) / 2, 16 * 2048  # of a layer and a tensor rank; of a replica
+    for keys, names in (([], ["layers 0-23"]), (["pp=1", "dp=8"], ["layers 0-23"]),
+                        (["memory.recompute_granularity=full", "memory.recompute_method=block",
+                          "memory.recompute_num_layers=4"],
+                         ["layers 0-3", "layers 4-11", "layers 12-15", "layers 16-23"]),
+                        (["model.num_layers=2"], ["layers 0-1"]), (["model.num_layers=1", "pp=1"], ["layer 0"])):
+        groups, got = listed_ops(*keys), planned(*keys)
+        expect(f"the groups of {keys}", [group[0] for group in groups] ==
+               ["embedding", *names, "head", "outside of layers"], groups)
+        parts = sum(got["breakdown_s"][part] for part in ("matmul", "attention", "memory_bound", "launch"))
+        total = sum(group[1] for group in groups)
+        expect(f"the ops of {keys} are those of the plan", abs(total - 1e3 * got["pp"] * parts) < 1e-5 * total + 0.01,
+               (total, parts))
+        for name, seconds, ops in groups:
+            expect(f"the ops of {name} add up", abs(sum(op[3] for op in ops) - seconds) < 1e-3 * len(ops), ops)
+        if not keys or "dp=8" in keys:
+            flops = sum(op[1] * op[2] for op in groups[1][2] if op[0] == "gemm")
+            replica = tokens if not keys else tokens // 2
+            expect(f"matmuls of the layers of {keys}", abs(flops - 6 * 24 * weights * replica) < 1e-3 * flops,
+                   (flops, groups[1]))
+            expect("the first op takes the longest time", groups[1][2][0][3] == max(op[3] for op in groups[1][2]),
+                   groups[1])
+
+
 def test_limits():
     own = planned()
     for keys in ([], ["parallel.zero_stage=3"], ["pp=4", "train.global_batch_size=8"]):
@@ -210,7 +250,7 @@ node: {{devices: 1}}
 def test_training(folder):
     with open(f"{folder}/text", "w") as out:
         out.write("predicted and measured " * 400)
-    for name, memory in (("fits", "1e11"), ("small", "2e6")):
+    for name, memory in (("fits", "1e11"), ("small", "2e6"), ("near", "30e6")):
         with open(f"{folder}/{name}.yaml", "w") as out:
             out.write(CPU.format(memory))
     prepared = subprocess.run([CUBOID, "data", "prepare", f"{folder}/text", "-o", f"{folder}/ids"], check=False,
@@ -231,7 +271,13 @@ def test_training(folder):
     done = subprocess.run([*train, f"logging.run_dir={folder}/none", f"cluster.profile={folder}/small.yaml"],
                           capture_output=True, text=True, check=False)
     expect("a run that cannot fit is refused", done.returncode == 2 and "cluster.profile" in done.stderr and
-           "reduce it with" in done.stderr, done)
+           "no change of one or two layout keys makes it fit" in done.stderr, done)
+    near = [*train, f"logging.run_dir={folder}/near", f"cluster.profile={folder}/near.yaml"]
+    done = subprocess.run(near, capture_output=True, text=True, check=False)
+    change = re.search(r"it fits with (.*?) \(", done.stderr)
+    expect("the changes that make it fit are listed", done.returncode == 2 and change, done)
+    done = subprocess.run([*near, *change.group(1).split()], capture_output=True, text=True, check=False)
+    expect(f"with {change.group(1)} it trains", done.returncode == 0, done)
     expect("before any step", not os.path.exists(f"{folder}/none/metrics.jsonl"), os.listdir(f"{folder}/none"))
     done = subprocess.run([*train, f"logging.run_dir={folder}/gpu", "cluster.profile=dgx-h100"], capture_output=True,
                           text=True, check=False)
@@ -349,6 +395,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_advice()
     test_critical_path()
     test_limits()
+    test_ops()
     test_sums()
     test_text()
     test_effects()

@@ -25,7 +25,7 @@ static const char help[] =
     "                recomputation; the shortest step that fits\n"
     "  -o FILE       also the recipe with every value, as a file for cuboid train\n"
     "  --json        one JSON object, with the names of metrics.jsonl\n"
-    "  --ops         also the ops of the rank that computes for the longest time, most expensive first\n"
+    "  --ops         also the ops of a step by layer, with their shapes, FLOPs, bytes and predicted times\n"
     "  --terms       also the terms of the memory of the fullest rank\n"
     "  --svg FILE    also a picture of the step: the streams of every pipeline rank, with their actions\n"
     "                and messages, and the critical path; -: standard output has only that\n"

@@ -24,17 +24,6 @@ static const char help[] =
     "The same command resumes from the newest complete checkpoint, or starts at step 1 if there is none.\n"
     "SIGTERM or Ctrl-C saves a checkpoint and exits with status 75; a second Ctrl-C exits at once.\n";
 
-/* On a device that does not compute, training is a plan: cuboid plan. */
-static int plan_only(const struct recipe *recipe, const char *path, const struct chosen *chosen,
-                     int world_size)
-{
-    const struct advice_source source = {.path = path,
-                                         .overrides = (const char *const *)chosen->overrides.list,
-                                         .override_count = chosen->overrides.count,
-                                         .world_size = world_size};
-    return plan_recipe(recipe, &source, &(struct plan_options){.terms = true});
-}
-
 int cmd_train(int argc, char **argv)
 {
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
@@ -53,10 +42,14 @@ int cmd_train(int argc, char **argv)
     stop_destroy(stop);
     if (status != 0)
         return status;
+    const struct advice_source source = {.path = argv[1],
+                                         .overrides = (const char *const *)chosen.overrides.list,
+                                         .override_count = chosen.overrides.count,
+                                         .world_size = launcher.size};
     if (device_traits(recipe->cluster.device)->computes)
-        status = exit_status_of_world(train(recipe, size));
-    else if (is_rank_zero)
-        status = plan_only(recipe, argv[1], &chosen, launcher.size);
+        status = exit_status_of_world(train(recipe, &source, size));
+    else if (is_rank_zero) // a device that does not compute plans
+        status = plan_recipe(recipe, &source, &(struct plan_options){.terms = true});
     recipe_destroy(recipe);
     chosen_free(&chosen);
     return status;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/data.h"
 
+#include "base/philox.h"
 #include "trainer/data/data_blend.h"
 #include "trainer/data/data_part.h"
 
@@ -28,7 +29,9 @@ struct data {
     int64_t seq_length, vocab_size;
     int32_t end_of_document;
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
-    char split[64]; // as configured, for messages; "" with a validation list
+    bool mock;
+    struct philox random[DATA_SPLITS]; // tokens of mock data
+    char split[64];                    // as configured, for messages; "" with a validation list
     struct data_list train, valid;
     struct data_mix mixes[DATA_SPLITS];
     struct text fingerprint;
@@ -70,7 +73,7 @@ enum status data_split_parse(const char *split, double share[DATA_SPLITS])
 
 static enum status check_config(const struct data_config *c)
 {
-    if (c->train_count < 1)
+    if (c->train_count < 1 && !c->mock)
         return fail(BAD_RECIPE, "data.train: no sources; use a list of {path, weight}");
     if (c->train_count > SOURCES_MAX || c->valid_count > SOURCES_MAX)
         return fail(BAD_RECIPE, "data.%s: %d sources; use at most %d",
@@ -178,6 +181,17 @@ static void free_mix(struct data_mix *mix)
     blend_destroy(mix->blend);
 }
 
+/* As for sources, only training depends on the seed. */
+static void make_mock(struct data *d, uint64_t seed)
+{
+    for (int split = 0; split < DATA_SPLITS; split++) {
+        struct text name = {0};
+        text_add(&name, "data.mock.%s", split_names[split]);
+        d->random[split] = philox_named(split == DATA_TRAIN ? seed : 0, name.chars);
+        text_free(&name);
+    }
+}
+
 static enum status open_all(struct data *d, const struct data_config *c)
 {
     TRY(check_config(c));
@@ -188,7 +202,12 @@ static enum status open_all(struct data *d, const struct data_config *c)
         .reset_position_ids = c->reset_position_ids,
         .reset_attention_mask = c->reset_attention_mask,
         .eod_mask_loss = c->eod_mask_loss,
+        .mock = c->mock,
     };
+    if (c->mock) {
+        make_mock(d, c->seed);
+        return OK;
+    }
     TRY(open_lists(d, c));
     if (c->valid_count > 0) {
         TRY(make_mix(&d->mixes[DATA_TRAIN], &d->train, DATA_TRAIN, 0.0, 1.0, c));
@@ -266,6 +285,8 @@ static enum status refuse_part(const struct data *d, enum data_split split, int 
 enum status data_require(const struct data *data, enum data_split split)
 {
     const struct data_mix *mix = &data->mixes[split];
+    if (data->mock)
+        return OK;
     if (mix->count == 0)
         return fail(BAD_RECIPE, "data.%s: has no documents if data.valid is a list", split_names[split]);
     for (int i = 0; i < mix->count; i++)
@@ -312,9 +333,24 @@ void data_describe(const struct data *data, struct text *out)
     }
 }
 
+/* Ids are uniform in [0, vocab_size). */
+static void mock_sample(const struct data *data, enum data_split split, uint64_t sample, int32_t *tokens)
+{
+    uint32_t words[4];
+    for (int64_t i = 0; i <= data->seq_length; i++) {
+        if (i % 4 == 0)
+            philox_words(data->random[split], sample, (uint64_t)i / 4, words);
+        tokens[i] = (int32_t)(((uint64_t)words[i % 4] * (uint64_t)data->vocab_size) >> 32);
+    }
+}
+
 enum status data_sample(struct data *data, enum data_split split, uint64_t sample, int32_t *tokens)
 {
     struct data_mix *mix = &data->mixes[split];
+    if (data->mock) {
+        mock_sample(data, split, sample, tokens);
+        return OK;
+    }
     if (mix->count == 0)
         return data_require(data, split);
     int source = 0;

@@ -14,6 +14,9 @@
  * input exactly once, except the last ones, at most S, which do not fill a sample; they differ from epoch
  * to epoch, because the documents are in another order.
  *
+ * Mock data has no sources: token i of a sample is a random id below vocab_size, a function of seed, sample
+ * and i.
+ *
  * Caution: anything that depends on dp, tp, pp or the microbatch size must stay out of this file, except
  * batch_first_sample(), which is pure arithmetic. */
 #pragma once
@@ -35,6 +38,7 @@ struct data_source_config {
 
 /* Named like the recipe's keys. data_open() copies values only; strings may be freed afterwards. */
 struct data_config {
+    bool mock; // random tokens instead of sources; train_count and valid_count are 0, split is NULL
     const struct data_source_config *train;
     int train_count;
     const struct data_source_config *valid; // separate validation list: all documents of `train` are then for
@@ -66,7 +70,7 @@ void data_close(struct data *data); // accepts NULL
  * with evaluation calls this for DATA_VALID before it starts. */
 MUST_USE enum status data_require(const struct data *data, enum data_split split);
 
-/* Samples in one epoch of all sources of a split; 0 if there are none. */
+/* Samples in one epoch of all sources of a split; 0 if there are none, and of mock data. */
 int64_t data_epoch_samples(const struct data *data, enum data_split split);
 
 /* Source `i` of data.train or data.valid; NULL after the last. */

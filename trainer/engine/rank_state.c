@@ -226,7 +226,8 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
     TRY(open_device(run, world, training, &out->device));
     struct who *me = who_am_i();
     struct mesh_coord coord = mesh_coord(&run->mesh, MESH_DENSE, world->rank);
-    *me = (struct who){.rank = world->rank, .pp = coord.pp, .dp = coord.dp, .tp = coord.tp};
+    *me =
+        (struct who){.rank = world->rank, .pp = coord.pp, .dp = coord.dp, .tp = coord.tp, .layer = NO_LAYER};
     who_does("start");
     TRY(message_recorder_attach(&out->recorder, world));
     TRY(tracer_create(&run->tracing, out->device, world, &out->tracer));

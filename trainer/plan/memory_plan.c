@@ -25,7 +25,7 @@ static enum status dry_step(struct world *world, void *argument)
     TRY(rank_create(&s->run, world, true, &state));
     if (s->recorder != NULL)
         tape_recorder_record(s->recorder, true);
-    TRY(rank_step(&state, &result));
+    const enum status status = rank_step(&state, &result);
     if (s->recorder != NULL)
         tape_recorder_record(s->recorder, false); // not what rank_destroy() enqueues
     s->out->use = device_memory(state.device);
@@ -33,7 +33,7 @@ static enum status dry_step(struct world *world, void *argument)
     for (int chunk = 0; s->slots != NULL && chunk < s->run.schedule->chunks; chunk++)
         stash_slots(&executor_store(state.executor)->stash, chunk, &s->slots[chunk * SLOT_LIFETIMES]);
     rank_destroy(&state);
-    return OK;
+    return status;
 }
 
 /* The hook `declared`: the device is open, nothing is enqueued. */
@@ -82,6 +82,18 @@ static enum status run_recorded(const struct run *run, int rank, struct dry_run_
     return status;
 }
 
+enum status memory_plan_too_long(const struct run *run)
+{
+    const struct recipe *recipe = run->recipe;
+    return fail(NOT_SUPPORTED,
+                "a step of %lld layers and %lld microbatches has more than %d million ops and messages, too "
+                "many to plan; use fewer microbatches: a smaller train.global_batch_size (now %lld) or a "
+                "larger train.micro_batch_size (now %lld)",
+                (long long)recipe->model.num_layers, (long long)recipe_microbatches(recipe),
+                TAPE_MOST_ITEMS / 1000000, (long long)recipe->train.global_batch_size,
+                (long long)recipe->train.micro_batch_size);
+}
+
 static enum status record(const struct run *run, int rank, bool repeats, struct dry_run_of_rank *s,
                           struct tape **tape)
 {
@@ -95,7 +107,7 @@ static enum status record(const struct run *run, int rank, bool repeats, struct 
         *tape = recorded;
     else
         tape_destroy(recorded);
-    return status;
+    return status == NOT_SUPPORTED ? memory_plan_too_long(run) : status;
 }
 
 enum status memory_plan_record(const struct run *run, int rank, struct slot_use *slots,

@@ -25,12 +25,16 @@ struct memory_plan {
 MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct slot_use *slots,
                                       struct memory_plan *out);
 
-/* Same, and the tape of the step. Equal actions are run once (step_recorder.h). */
+/* Same, and the tape of the step. Equal actions are run once (step_recorder.h). NOT_SUPPORTED for a tape of
+ * more than TAPE_MOST_ITEMS. */
 MUST_USE enum status memory_plan_record(const struct run *run, int rank, struct slot_use *slots,
                                         struct memory_plan *out, struct tape **tape);
 /* The same tape, for tests: every action is run. */
 MUST_USE enum status memory_plan_record_all(const struct run *run, int rank, struct slot_use *slots,
                                             struct memory_plan *out, struct tape **tape);
+
+/* NOT_SUPPORTED, with the keys that make a step too long for a tape. */
+enum status memory_plan_too_long(const struct run *run);
 
 /* Appends the keys that reduce the device memory of this recipe: "reduce it with
  * memory.recompute_granularity full, ...". */

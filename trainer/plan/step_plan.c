@@ -37,6 +37,9 @@ static enum status plan_row(struct step_plan *plan, int pp)
                              .pp = pp,
                              .slots = plan->slots + pp * run->schedule->chunks * SLOT_LIFETIMES};
     TRY(memory_plan_record(run, row->rank, row->slots, &memory, &plan->tapes[pp]));
+    plan->items += tape_items(plan->tapes[pp]);
+    if (plan->items > TAPE_MOST_ITEMS)
+        return memory_plan_too_long(run);
     memcpy(row->part_bytes, memory.use.peak_bytes, sizeof row->part_bytes);
     row->bytes = memory.use.peak_total_bytes;
     plan->assumes_memory = assumes_memory(&run->recipe->assume);

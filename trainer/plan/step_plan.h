@@ -20,6 +20,7 @@ struct step_plan {
     struct part_row *rows;   // [count]
     struct slot_use *slots;  // of the rows
     struct tape **tapes;     // [count]
+    int64_t items;           // of the tapes
     struct prediction *step; // NULL without a profile
     int fullest;             // the row with the most memory
     /* Without a profile 0. */
@@ -56,6 +57,6 @@ MUST_USE enum status step_plan_formula_bytes(const struct run *run, int64_t *out
  * the names of metrics.jsonl. */
 MUST_USE enum status step_plan_print(const struct step_plan *plan, bool terms, FILE *to);
 void step_plan_json(const struct step_plan *plan, struct text *out);
-/* Of a plan with a profile: the ops of the rank that computes for the longest time, most expensive first:
- * shape, count, FLOPs, bytes, time, share. */
+/* Of a plan with a profile: the ops of a step by layer of the model, equal layers as one: shape, count,
+ * FLOPs, bytes, time, share. */
 MUST_USE enum status step_plan_print_ops(const struct step_plan *plan, FILE *to);

@@ -385,6 +385,8 @@ static void find_missing(struct recipe_loader *loader, const char *path)
         const struct recipe_row *row = &recipe_rows[i];
         bool given = loader->recipe->origin[i].kind != FROM_DEFAULT;
         bool empty = row->type == ROW_SOURCES && loader->recipe->data.train.count == 0;
+        if (row->type == ROW_SOURCES && loader->recipe->data.mock_data)
+            continue;
         if (row->fallback == NULL && row->derived == NULL && !loader->bad[i] && (!given || empty)) {
             bool here = loader->recipe->origin[i].kind == FROM_COMMAND_LINE; // emptied
             problems_add(loader->problems, "%s: %s is required, such as %s", here ? "command line" : path,

@@ -82,6 +82,11 @@ struct recipe_parallel {
 
 /* What `auto` searches a schedule for: times in any one unit. */
 struct recipe_auto {
+    enum schedule_times {
+        TIMES_GIVEN,
+        TIMES_PLAN
+    } times;             // TIMES_PLAN: those of a plan with cluster.profile,
+                         // and its memory limit unless there is one here
     double f, i, w;      // of one stage
     double comm;         // of a message
     double memory_limit; // microbatches that a rank holds from F to W, of everything it has; 0: no limit
@@ -148,7 +153,8 @@ struct recipe_memory {
 };
 
 struct recipe_data {
-    struct recipe_sources train; // at least one
+    bool mock_data;              // random tokens; no sources, and tokenizer files only for documents
+    struct recipe_sources train; // at least one without mock_data
     struct recipe_sources valid; // empty: the second part of `split`
     double split[3]; // shares of train, valid, test; any positive sum; 1, 0, 0 where `valid` is given
     bool reset_attention_mask;
@@ -276,6 +282,9 @@ MUST_USE enum status recipe_load_text(const char *name, const char *text, const 
 
 /* Adds a warning for each missing file that a run of the recipe reads. */
 void recipe_warn_of_files(const struct recipe *recipe, struct problems *problems);
+
+/* Whether a run reads a tokenizer: not for mock data, unless it needs the id of the end of a document. */
+bool recipe_needs_tokenizer(const struct recipe *recipe);
 
 /* Takes NULL. */
 void recipe_destroy(struct recipe *recipe);

@@ -2,6 +2,8 @@
 /* The section `assume`, which only a plan reads. */
 #include "trainer/recipe/recipe_rules.h"
 
+#include <string.h>
+
 static bool is_assumed(const struct recipe *recipe, int row)
 {
     return row_in_section(&recipe_rows[row], "assume") && !value_is_default(recipe, &recipe_rows[row]);
@@ -41,7 +43,22 @@ static void assumption_message(const struct view *v, struct text *out)
              v->recipe->cluster.device);
 }
 
+static bool times_hold(const struct view *v)
+{
+    const struct recipe_pipeline *pipeline = &v->recipe->pipeline;
+    return strcmp(pipeline->schedule, "auto") != 0 || pipeline->search.times != TIMES_PLAN ||
+           v->recipe->cluster.profile != NULL;
+}
+
+static void times_message(const struct view *v, struct text *out)
+{
+    (void)v;
+    text_add(out, "pipeline.auto_times plan needs cluster.profile; add cluster.profile=NAME (cuboid profile "
+                  "--list), or use pipeline.auto_times=given");
+}
+
 static const struct rule rules[] = {
+    {"pipeline.auto_times cluster.profile pipeline.schedule", times_hold, times_message, {{0}}},
     {"assume.programs assume.attention assume.norm assume.activation assume.accumulation assume.recompute "
      "assume.gradient_dtype assume.optimizer_bytes_per_parameter assume.logits_bytes_per_element "
      "assume.partition assume.overlap assume.tp_overlap assume.reserved_bytes assume.fragmentation "

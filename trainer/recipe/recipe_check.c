@@ -24,6 +24,7 @@ static const char *const given_keys[GIVEN_COUNT] = {
     [GIVEN_SPLIT] = "data.split",
     [GIVEN_SAVE] = "checkpoint.save",
     [GIVEN_VIRTUAL] = "pipeline.virtual_stages",
+    [GIVEN_TIMES] = "pipeline.auto_times",
 };
 
 static void read_given(const struct recipe *recipe, bool given[GIVEN_COUNT])
@@ -74,6 +75,22 @@ static int default_virtual_stages(const struct recipe *r)
     return own > 0 ? (int)(own < (int64_t)most ? own : (int64_t)most) : 1;
 }
 
+/* A time or a limit that is given is meant to be used. */
+static enum schedule_times default_times(const struct recipe *r)
+{
+    static const char *const keys[] = {"pipeline.auto_f", "pipeline.auto_i", "pipeline.auto_w",
+                                       "pipeline.auto_comm", "pipeline.auto_memory_limit"};
+    if (r->cluster.profile == NULL || r->pipeline.schedule == NULL ||
+        strcmp(r->pipeline.schedule, "auto") != 0)
+        return TIMES_GIVEN;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const enum origin_kind kind = r->origin[row_of(keys[i])].kind;
+        if (kind == FROM_FILE || kind == FROM_COMMAND_LINE)
+            return TIMES_GIVEN;
+    }
+    return TIMES_PLAN;
+}
+
 static void derive(struct recipe *r, int world_size, const bool given[GIVEN_COUNT])
 {
     struct model_config *model = &r->model;
@@ -98,6 +115,8 @@ static void derive(struct recipe *r, int world_size, const bool given[GIVEN_COUN
     }
     if (!given[GIVEN_VIRTUAL])
         r->pipeline.virtual_stages = default_virtual_stages(r);
+    if (!given[GIVEN_TIMES])
+        r->pipeline.search.times = default_times(r);
     if (r->assume.overlap != ASSUME_OVERLAP_OWN) {
         r->data_parallel.overlap_grad_reduce = r->assume.overlap != ASSUME_OVERLAP_NONE;
         r->data_parallel.overlap_param_gather = r->assume.overlap == ASSUME_OVERLAP_BOTH;

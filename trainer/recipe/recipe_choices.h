@@ -54,6 +54,7 @@ static const struct choice wsd_decays[] = {IS("exponential", WSD_EXPONENTIAL),
                                            IS("cosine", WSD_COSINE),
                                            IS("minus_sqrt", WSD_MINUS_SQUARE_ROOT),
                                            {0}};
+static const struct choice auto_times[] = {IS("given", TIMES_GIVEN), IS("plan", TIMES_PLAN), {0}};
 static const struct choice granularities[] = {
     IS("none", RECOMPUTE_NONE), IS("selective", RECOMPUTE_SELECTIVE), IS("full", RECOMPUTE_FULL), {0}};
 static const struct choice searches[] = {IS("none", SEARCH_NONE), IS("auto", SEARCH_AUTO), {0}};

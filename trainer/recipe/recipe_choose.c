@@ -10,20 +10,23 @@ static const char *const layout_keys[] = {"parallel.tensor_parallel_size",
                                           "pipeline.schedule",
                                           "pipeline.virtual_stages"};
 
+static void open_row(struct recipe *recipe, int row)
+{
+    if (recipe->origin[row].kind == FROM_COMMAND_LINE)
+        return;
+    if (recipe_rows[row].fallback != NULL)
+        value_set_default(recipe, &recipe_rows[row]);
+    else
+        value_free(recipe, &recipe_rows[row]);
+    recipe->origin[row] = (struct recipe_origin){.kind = FROM_DEFAULT};
+}
+
 void recipe_open_layout(struct recipe *recipe)
 {
-    for (size_t i = 0; i <= sizeof layout_keys / sizeof *layout_keys; i++) {
-        const char *key =
-            i < sizeof layout_keys / sizeof *layout_keys ? layout_keys[i] : "parallel.data_parallel_size";
-        const int row = row_of(key);
-        if (recipe->origin[row].kind == FROM_COMMAND_LINE)
-            continue;
-        if (recipe_rows[row].fallback != NULL)
-            value_set_default(recipe, &recipe_rows[row]);
-        else
-            value_free(recipe, &recipe_rows[row]);
-        recipe->origin[row] = (struct recipe_origin){.kind = FROM_DEFAULT};
-    }
+    for (size_t i = 0; i < sizeof layout_keys / sizeof *layout_keys; i++)
+        open_row(recipe, row_of(layout_keys[i]));
+    open_row(recipe, row_of("parallel.data_parallel_size"));
+    open_row(recipe, row_of("pipeline.layout"));
 }
 
 int recipe_to_choose(const struct recipe *recipe, const char **keys)

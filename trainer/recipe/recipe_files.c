@@ -48,19 +48,30 @@ static bool has_checkpoint_folder(const struct recipe *recipe)
     return save != NULL && access(save, F_OK) == 0;
 }
 
+bool recipe_needs_tokenizer(const struct recipe *recipe)
+{
+    const struct recipe_data *data = &recipe->data;
+    return !data->mock_data || data->reset_attention_mask || data->reset_position_ids || data->eod_mask_loss;
+}
+
 void recipe_check_files(const struct recipe *recipe, bool schedule, struct problems *problems)
 {
-    const char *load = recipe->checkpoint.load, *vocab = recipe->tokenizer.vocab_file;
+    const char *load = recipe->checkpoint.load, *vocab = recipe->tokenizer.vocab_file,
+               *merge = recipe->tokenizer.merge_file;
     if (schedule && recipe->pipeline.schedule_file != NULL)
         check_path(recipe, "pipeline.schedule_file", recipe->pipeline.schedule_file, problems);
     if (recipe->cluster.device == NULL || !device_traits(recipe->cluster.device)->computes)
         return; // planning opens none of them
-    check_sources(recipe, "data.train", &recipe->data.train, problems);
-    check_sources(recipe, "data.valid", &recipe->data.valid, problems);
+    if (!recipe->data.mock_data) {
+        check_sources(recipe, "data.train", &recipe->data.train, problems);
+        check_sources(recipe, "data.valid", &recipe->data.valid, problems);
+    }
+    if (!recipe_needs_tokenizer(recipe))
+        vocab = merge = NULL;
     if (vocab != NULL)
         check_path(recipe, "tokenizer.vocab_file", vocab, problems);
-    if (recipe->tokenizer.merge_file != NULL)
-        check_path(recipe, "tokenizer.merge_file", recipe->tokenizer.merge_file, problems);
+    if (merge != NULL)
+        check_path(recipe, "tokenizer.merge_file", merge, problems);
     if (load != NULL && strcmp(load, "auto") != 0 && !has_checkpoint_folder(recipe))
         check_path(recipe, "checkpoint.load", load, problems);
 }

@@ -19,6 +19,7 @@ enum given_key {
     GIVEN_SPLIT,
     GIVEN_SAVE,
     GIVEN_VIRTUAL,
+    GIVEN_TIMES,
     GIVEN_COUNT
 };
 

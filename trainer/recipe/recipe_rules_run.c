@@ -157,7 +157,8 @@ static void documents_message(const struct view *v, struct text *out)
 static bool eval_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
-    return r->train.eval_interval == 0 || r->data.valid.count > 0 || r->data.split[1] > 0;
+    return r->train.eval_interval == 0 || r->data.mock_data || r->data.valid.count > 0 ||
+           r->data.split[1] > 0;
 }
 
 static void eval_message(const struct view *v, struct text *out)

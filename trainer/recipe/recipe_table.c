@@ -208,6 +208,12 @@ const struct recipe_row recipe_rows[] = {
         "rolls back if the gradients had to be clipped. Results are bit-identical. Needs a copy of "
         "weights and optimizer state on every stage but the last.",
         .aliases = "enable_optimizer_post_validation"),
+    ROW("pipeline.auto_times", CHOICE, pipeline.search.times, NULL,
+        "With `schedule: auto`: `plan` takes the times of each stage and of a message from a plan with "
+        "`cluster.profile`, and what fits into the device as the memory limit; `given` those of the next "
+        "keys.",
+        .derived = "plan with cluster.profile and none of the next keys, else given", .choices = auto_times,
+        .one_rank = "auto"),
     ROW("pipeline.auto_f", REAL, pipeline.search.f, "1",
         "With `schedule: auto`: time of a microbatch's forward pass through all virtual stages of a rank, "
         "in any unit.",
@@ -361,6 +367,9 @@ const struct recipe_row recipe_rows[] = {
         "Prefix of the training dataset (PREFIX.bin and PREFIX.idx), or a list of `{path, weight}` whose "
         "weights are the sources' shares of the samples.",
         .example = "data/quickstart"),
+    ROW("data.mock_data", BOOL, data.mock_data, "false",
+        "Train and validate on random tokens, without any dataset: `train` is then not required. A token is "
+        "a function of the seed, the sample and its position, so it is the same for every layout."),
     ROW("data.valid", SOURCES, data.valid, "[]",
         "The same for validation. Empty: the second part of `split`."),
     ROW("data.split", SPLIT, data.split, NULL,

@@ -132,6 +132,11 @@ static bool never_loaded(const struct recipe *r)
     return r->checkpoint.load == NULL;
 }
 
+static bool is_mock(const struct recipe *r)
+{
+    return r->data.mock_data;
+}
+
 static bool not_full(const struct recipe *r)
 {
     return r->layers.recompute.granularity != RECOMPUTE_FULL;
@@ -183,6 +188,7 @@ static const struct unused_key {
     {"precision.loss_scale " DYNAMIC_SCALE, not_scaled, "precision.params_dtype",
      "only fp16 scales the loss"},
     {DYNAMIC_SCALE, scale_is_fixed, "precision.loss_scale", "only 0 (dynamic loss scaling) uses it"},
+    {"data.train data.valid data.strict", is_mock, "data.mock_data", "all tokens are random"},
     {"memory.recompute_method memory.recompute_num_layers", not_full, "memory.recompute_granularity",
      "only full uses it"},
     {"memory.recompute_modules", not_selective, "memory.recompute_granularity", "only selective uses it"},
@@ -195,14 +201,15 @@ static const struct unused_key {
      "no timeline is written"},
 };
 
-/* True if the key was given, with a value other than the default. */
+/* True if the key was given, with a value other than the default; one without a default is not empty. */
 static bool is_given(const struct recipe *recipe, int row)
 {
     enum origin_kind kind = recipe->origin[row].kind;
     struct text value = {0};
     value_text(recipe, &recipe_rows[row], &value);
-    bool given = (kind == FROM_FILE || kind == FROM_COMMAND_LINE) &&
-                 strcmp(text_chars(&value), recipe_rows[row].fallback) != 0;
+    const char *fallback = recipe_rows[row].fallback != NULL ? recipe_rows[row].fallback : "[]";
+    bool given =
+        (kind == FROM_FILE || kind == FROM_COMMAND_LINE) && strcmp(text_chars(&value), fallback) != 0;
     text_free(&value);
     return given;
 }

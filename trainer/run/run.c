@@ -3,10 +3,12 @@
 #include "schedules/csv/csv.h"
 #include "schedules/simulate.h"
 #include "trainer/engine/rank_state.h"
+#include "trainer/plan/choose/choose_schedule.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out)
 {
@@ -34,7 +36,7 @@ static enum status source_list(const struct recipe_sources *from, struct data_so
 static enum status end_of_document(const struct recipe *recipe, int32_t *out)
 {
     *out = -1;
-    if (recipe->tokenizer.tokenizer_type == TOKENIZER_NONE)
+    if (recipe->tokenizer.tokenizer_type == TOKENIZER_NONE || !recipe_needs_tokenizer(recipe))
         return OK;
     struct tokenizer *tokenizer = NULL;
     TRY(run_tokenizer(recipe, &tokenizer));
@@ -49,9 +51,10 @@ static enum status open_data(const struct recipe *recipe, struct data **out)
     snprintf(split, sizeof split, "%s,%s,%s", number_text(recipe->data.split[0], part[0]),
              number_text(recipe->data.split[1], part[1]), number_text(recipe->data.split[2], part[2]));
     struct data_config config = {
-        .train_count = (int)recipe->data.train.count,
-        .valid_count = (int)recipe->data.valid.count,
-        .split = recipe->data.valid.count > 0 ? NULL : split,
+        .mock = recipe->data.mock_data,
+        .train_count = recipe->data.mock_data ? 0 : (int)recipe->data.train.count,
+        .valid_count = recipe->data.mock_data ? 0 : (int)recipe->data.valid.count,
+        .split = recipe->data.mock_data || recipe->data.valid.count > 0 ? NULL : split,
         .seed = recipe->seed,
         .seq_length = recipe->model.seq_length,
         .vocab_size = recipe->model.vocab_size,
@@ -109,6 +112,12 @@ static enum status build_schedule(const struct recipe *recipe, struct schedule *
     return schedule_build(&options, out);
 }
 
+static bool is_planned(const struct recipe *recipe)
+{
+    return recipe->pipeline.schedule_file == NULL && strcmp(recipe->pipeline.schedule, "auto") == 0 &&
+           recipe->pipeline.search.times == TIMES_PLAN;
+}
+
 static enum status table_of_layers(const struct recipe *recipe, int stages, int **out)
 {
     *out = calloc((size_t)stages + 1, sizeof **out);
@@ -133,10 +142,9 @@ int run_rank_of_layer(const struct run *run, int layer)
     return schedule_rank(run->schedule, run_stage_of_layer(run, layer), 0);
 }
 
-enum status run_create(const struct recipe *recipe, bool with_data, struct run *out)
+static enum status create(const struct recipe *recipe, bool with_data, struct run *out)
 {
     const struct recipe_parallel *parallel = &recipe->parallel;
-    *out = (struct run){.recipe = recipe};
     TRY(tracing_parse(getenv("CUBOID_TRACE"), getenv("CUBOID_TRACE_FILE"), &out->tracing));
     struct degrees degrees = {
         .tp = parallel->tensor_parallel_size,
@@ -146,9 +154,24 @@ enum status run_create(const struct recipe *recipe, bool with_data, struct run *
         .pp = parallel->pipeline_parallel_size,
     };
     TRY(mesh_create(degrees, parallel->rank_order, &out->mesh));
-    TRY(build_schedule(recipe, &out->schedule));
-    TRY(table_of_layers(recipe, out->schedule->stages, &out->stage_first_layer));
+    if (is_planned(recipe)) {
+        const int stages = parallel->pipeline_parallel_size * recipe->pipeline.virtual_stages;
+        TRY(table_of_layers(recipe, stages, &out->stage_first_layer));
+        TRY(choose_schedule(out));
+    } else {
+        TRY(build_schedule(recipe, &out->schedule));
+        TRY(table_of_layers(recipe, out->schedule->stages, &out->stage_first_layer));
+    }
     return with_data ? open_data(recipe, &out->data) : OK;
+}
+
+enum status run_create(const struct recipe *recipe, bool with_data, struct run *out)
+{
+    *out = (struct run){.recipe = recipe};
+    const enum status status = create(recipe, with_data, out);
+    if (status != OK)
+        run_destroy(out);
+    return status;
 }
 
 void run_destroy(struct run *run)

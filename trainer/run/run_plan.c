@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/run_plan.h"
 
-#include "trainer/plan/memory_plan.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -32,11 +30,30 @@ static enum status write_plan(const struct step_plan *plan)
     return status;
 }
 
-static enum status refuse(const struct step_plan *plan)
+/* The changes for which the run fits, fastest first. */
+static enum status advise(const struct step_plan *plan, const struct advice_source *source, struct text *out)
+{
+    struct advice advice;
+    TRY(advice_make(source, plan, &advice));
+    if (advice.count == 0)
+        text_add(out,
+                 "no change of one or two layout keys makes it fit (%d planned); use more ranks, or a "
+                 "smaller batch or model",
+                 advice.planned);
+    for (int i = 0; i < advice.count; i++) {
+        char needed[NUMBER_CHARS];
+        text_add(out, "%s%s (%s, predicted step %.4g s)", i == 0 ? "it fits with " : ", or with ",
+                 advice.items[i].change, bytes_text(advice.items[i].needed_bytes, needed),
+                 advice.items[i].step_s);
+    }
+    return OK;
+}
+
+static enum status refuse(const struct step_plan *plan, const struct advice_source *source)
 {
     char needed[NUMBER_CHARS], there[NUMBER_CHARS];
     struct text advice = {0};
-    memory_plan_advise(plan->run->recipe, &advice);
+    TRY(advise(plan, source, &advice));
     bytes_text(plan->needed_bytes, needed);
     bytes_text(plan->device_bytes, there);
     enum status status =
@@ -47,27 +64,32 @@ static enum status refuse(const struct step_plan *plan)
 }
 
 static enum status plan_and_write(const struct run *run, const struct cluster_profile *profile,
-                                  struct run_plan *out)
+                                  const struct advice_source *source, struct run_plan *out)
 {
     struct step_plan plan;
-    TRY(step_plan_make_timeline(run, profile, &plan));
+    const enum status planned = step_plan_make_timeline(run, profile, &plan);
+    if (planned == NOT_SUPPORTED) {
+        print_line(stderr, "warning: the step time is not predicted: %s", fail_text());
+        return OK;
+    }
+    TRY(planned);
     *out = (struct run_plan){.step_s = plan.step_s,
                              .bubble_fraction = plan.bubble_fraction,
                              .memory_peak_bytes = plan.rows[plan.fullest].bytes,
                              .error_fraction = profile->fit.error_fraction};
-    enum status status = plan.fits ? write_plan(&plan) : refuse(&plan);
+    enum status status = plan.fits ? write_plan(&plan) : refuse(&plan, source);
     step_plan_free(&plan);
     return status;
 }
 
-enum status run_plan_make(const struct run *run, struct run_plan *out)
+enum status run_plan_make(const struct run *run, const struct advice_source *source, struct run_plan *out)
 {
     struct cluster_profile *profile = NULL;
     *out = (struct run_plan){.step_s = 0.0};
     TRY(step_plan_profile(run->recipe, &profile));
     enum status status = OK;
     if (profile != NULL && is_of_this_kind(run->recipe, profile))
-        status = plan_and_write(run, profile, out);
+        status = plan_and_write(run, profile, source, out);
     profile_destroy(profile);
     return status;
 }

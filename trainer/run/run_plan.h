@@ -3,7 +3,7 @@
  * and compared with what was measured at the end. */
 #pragma once
 
-#include "trainer/plan/step_plan.h"
+#include "trainer/plan/advice/advice.h"
 
 /* What the plan predicts; zeros without a profile. */
 struct run_plan {
@@ -14,9 +14,11 @@ struct run_plan {
 };
 
 /* Plans the run and writes plan.json. A profile of another kind of device than cluster.device has no plan: a
- * warning. BAD_RECIPE if the run needs more memory than the profile's device has, with changes that reduce
- * it. */
-MUST_USE enum status run_plan_make(const struct run *run, struct run_plan *out);
+ * warning, and so is a step that is too long to be predicted. BAD_RECIPE if the run needs more memory than
+ * the profile's device has, with the changes for which it does not. source: what the recipe was loaded
+ * from. */
+MUST_USE enum status run_plan_make(const struct run *run, const struct advice_source *source,
+                                   struct run_plan *out);
 
 /* What a run measured. */
 struct run_measured {

@@ -345,6 +345,7 @@ struct job {
     enum status status;
     struct text why;
     struct run_folder folder;
+    const struct advice_source *source;
     struct run_plan plan;         // of rank 0's process
     atomic_int ranks;             // number of ranks that completed successfully
     atomic_llong allocated_bytes; // maximum over these ranks
@@ -453,16 +454,16 @@ static enum status prepare(struct job *job, const struct recipe *recipe, struct 
     TRY(lock_checkpoints(recipe, &job->run));
     report_layout(&job->run, stdout);
     TRY(report_offload(&job->run, stderr));
-    TRY(run_plan_make(&job->run, &job->plan));
+    TRY(run_plan_make(&job->run, job->source, &job->plan));
     // Between GPUs the transport also allocates memory, which the formula does not include.
     return device_traits(recipe->cluster.device)->reserves ? dry_run_table(&job->run, stdout)
                                                            : report_formula(&job->run, stdout);
 }
 
-static enum status train_until_stopped(const struct recipe *recipe, int size, const struct launcher *launcher,
-                                       struct stop *stop)
+static enum status train_until_stopped(const struct recipe *recipe, const struct advice_source *source,
+                                       int size, const struct launcher *launcher, struct stop *stop)
 {
-    struct job job = {.ranks = 0};
+    struct job job = {.source = source};
     int folder = -1;
     bool first = launcher->rank <= 0;
     enum status status = job.status = prepare(&job, recipe, stop, &folder);
@@ -481,7 +482,7 @@ static enum status train_until_stopped(const struct recipe *recipe, int size, co
     return status;
 }
 
-enum status train(const struct recipe *recipe, int size)
+enum status train(const struct recipe *recipe, const struct advice_source *source, int size)
 {
     struct launcher launcher = {.rank = -1};
     struct stop *stop = NULL;
@@ -489,7 +490,7 @@ enum status train(const struct recipe *recipe, int size)
     TRY(stop_create(&recipe->resilience.exit_signal, &recipe->resilience.save_signal, launcher.rank <= 0,
                     &stop));
     outlive_readers();
-    enum status status = train_until_stopped(recipe, size, &launcher, stop);
+    enum status status = train_until_stopped(recipe, source, size, &launcher, stop);
     stop_destroy(stop);
     return status;
 }

@@ -3,7 +3,9 @@
 #pragma once
 
 #include "trainer/engine/rank_state.h"
+#include "trainer/plan/advice/advice.h"
 
 /* Trains to the last step of the recipe, or until a stop is requested. Returns OK, STOPPED (a complete
- * checkpoint was written), or an error. size: of the world; 0: from the launcher. */
-MUST_USE enum status train(const struct recipe *recipe, int size);
+ * checkpoint was written), or an error. source: what the recipe was loaded from. size: of the world; 0: from
+ * the launcher. */
+MUST_USE enum status train(const struct recipe *recipe, const struct advice_source *source, int size);

@@ -78,7 +78,8 @@ static void item_text(const struct tape *tape, const struct tape_item *item, cha
 static bool same_item(const struct tape *real, const struct tape_item *a, const struct tape *plan,
                       const struct tape_item *b)
 {
-    if (a->kind != b->kind || strcmp(real->actions[a->action].name, plan->actions[b->action].name) != 0)
+    if (a->kind != b->kind || a->layer != b->layer ||
+        strcmp(real->actions[a->action].name, plan->actions[b->action].name) != 0)
         return false;
     switch (a->kind) {
     case TAPE_OP:

@@ -22,7 +22,8 @@ static enum status differ(int rank, const char *what, int64_t at)
 
 static bool same_item(const struct tape_item *a, const struct tape_item *b)
 {
-    return a->kind == b->kind && a->lane == b->lane && a->index == b->index && a->action == b->action;
+    return a->kind == b->kind && a->lane == b->lane && a->index == b->index && a->action == b->action &&
+           a->layer == b->layer;
 }
 
 static enum status same_lanes(const struct tape *a, const struct tape *b)

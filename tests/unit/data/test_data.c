@@ -441,3 +441,77 @@ Test(data, invalid_requests_suggest_valid_values)
     text_free(&expected);
     fixture_free(&f);
 }
+
+/* ---- mock data ---- */
+
+static struct data *open_mock(uint64_t seed, int64_t vocab_size)
+{
+    struct data_config config = {
+        .mock = true, .seed = seed, .seq_length = 64, .vocab_size = vocab_size, .end_of_document = -1};
+    return open_data(&config);
+}
+
+/* Samples are functions of seed, split and number, in any order; ids are uniform in the vocabulary. */
+Test(data, mock_tokens_are_random_and_repeatable)
+{
+    enum { VOCABULARY = 10, SAMPLES = 400, TOKENS = 65 };
+    struct data *a = open_mock(1, VOCABULARY), *b = open_mock(1, VOCABULARY), *c = open_mock(2, VOCABULARY);
+    int32_t x[TOKENS], y[TOKENS], z[TOKENS];
+    int seen[VOCABULARY] = {0}, pairs = 0, seeds = 0, splits = 0;
+    cr_assert_eq(data_require(a, DATA_TRAIN), OK);
+    cr_assert_eq(data_require(a, DATA_VALID), OK);
+    for (int i = 0; i < SAMPLES; i++) {
+        cr_assert_eq(data_sample(a, DATA_TRAIN, (uint64_t)i, x), OK);
+        cr_assert_eq(data_sample(b, DATA_TRAIN, (uint64_t)(SAMPLES - 1 - i), y), OK);
+        cr_assert_eq(data_sample(b, DATA_TRAIN, (uint64_t)i, y), OK);
+        cr_assert_eq(memcmp(x, y, sizeof x), 0);
+        cr_assert_eq(data_sample(c, DATA_TRAIN, (uint64_t)i, z), OK);
+        cr_assert_eq(data_sample(a, DATA_TRAIN, (uint64_t)i + (1ULL << 40), y), OK);
+        for (int k = 0; k < TOKENS; k++) {
+            cr_assert(x[k] >= 0 && x[k] < VOCABULARY);
+            seen[x[k]]++;
+            seeds += x[k] == z[k];
+            pairs += x[k] == y[k];
+        }
+        cr_assert_eq(data_sample(a, DATA_VALID, (uint64_t)i, y), OK);
+        cr_assert_eq(data_sample(c, DATA_VALID, (uint64_t)i, z), OK);
+        cr_assert_eq(memcmp(y, z, sizeof y), 0); // does not depend on the seed
+        for (int k = 0; k < TOKENS; k++)
+            splits += x[k] == y[k];
+    }
+    // 26000 tokens: 2600 of each, and as many by chance in two samples; the standard deviation is 48.
+    for (int id = 0; id < VOCABULARY; id++)
+        cr_assert(abs(seen[id] - 2600) < 250, "id %d: %d", id, seen[id]);
+    cr_assert(abs(seeds - 2600) < 250 && abs(pairs - 2600) < 250 && abs(splits - 2600) < 250, "%d %d %d",
+              seeds, pairs, splits);
+    data_close(a);
+    data_close(b);
+    data_close(c);
+}
+
+/* A batch of one rank holds the rows that another layout has on several. */
+Test(data, mock_batches_do_not_depend_on_the_layout)
+{
+    struct data *data = open_mock(3, 50000);
+    struct batch_tokens whole, part;
+    cr_assert_eq(batch_create(8, 64, &whole), OK);
+    cr_assert_eq(batch_create(2, 64, &part), OK);
+    const struct batch_coord all = {.step = 5, .global_batch_size = 8, .micro_batch_size = 8, .dp_size = 1};
+    cr_assert_eq(data_batch(data, DATA_TRAIN, &all, &whole), OK);
+    for (int rank = 0; rank < 2; rank++)
+        for (int j = 0; j < 2; j++) {
+            const struct batch_coord coord = {.step = 5,
+                                              .global_batch_size = 8,
+                                              .micro_batch_size = 2,
+                                              .dp_size = 2,
+                                              .dp_rank = rank,
+                                              .microbatch = j};
+            cr_assert_eq(data_batch(data, DATA_TRAIN, &coord, &part), OK);
+            const size_t at = (size_t)(part.samples[0] - whole.samples[0]) * 64;
+            cr_assert_eq(memcmp(part.tokens, whole.tokens + at, 2 * 64 * sizeof(int32_t)), 0);
+            cr_assert_eq(memcmp(part.labels, whole.labels + at, 2 * 64 * sizeof(int32_t)), 0);
+        }
+    batch_free(&whole);
+    batch_free(&part);
+    data_close(data);
+}

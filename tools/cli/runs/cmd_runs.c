@@ -43,11 +43,11 @@ static char *reason_of(const struct problems *problems)
 /* Without the run's cluster profile if it is not there: its path may be relative to another folder. */
 static enum status load_recipe(const char *path, struct recipe **out, struct problems *problems)
 {
-    static const char *const none[] = {"cluster.profile=none"};
+    static const char *const none[] = {"cluster.profile=none", "pipeline.auto_times=given"};
     struct problems others = {0};
     enum status status = recipe_load(path, NULL, 0, 0, out, problems);
     if (status == BAD_RECIPE)
-        status = recipe_load(path, none, 1, 0, out, &others);
+        status = recipe_load(path, none, 2, 0, out, &others);
     problems_free(&others);
     return status;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/choose/choose.h"
 
+#include "trainer/plan/choose/choose_layers.h"
 #include "trainer/plan/sweep/sweep.h"
 #include "trainer/recipe/recipe_table.h"
 
@@ -9,7 +10,7 @@
 
 /* ---- what can be chosen ---- */
 
-enum { MOST_MICRO_BATCH = 64, MOST_TP = 64, MOST_PP = 128 };
+enum { MOST_MICRO_BATCH = 64, MOST_TP = 64, MOST_PP = 128, REFINED = 3 };
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -75,7 +76,7 @@ static void replace(const struct choose_options *options, const char *const *key
                     const char *more, struct recipe_names *out)
 {
     char *words = text_copy(more), *rest = NULL;
-    out->list = calloc(options->override_count + RECIPE_MOST_CHOSEN + 3, sizeof *out->list);
+    out->list = calloc(options->override_count + RECIPE_MOST_CHOSEN + 4, sizeof *out->list);
     if (out->list == NULL)
         die(__FILE__, __LINE__, "choose", "out of memory for the overrides");
     for (size_t i = 0; i < options->override_count; i++)
@@ -91,6 +92,7 @@ static void replace(const struct choose_options *options, const char *const *key
 struct choosing {
     const struct choose_options *options;
     bool layout;                              // parallel: auto
+    bool layers;                              // also the layers of each stage
     const char *keys[RECIPE_MOST_CHOSEN + 2]; // the axes, the data-parallel degree, parallel.search
     int axes;                                 // keys that are searched
     int count;                                // keys with a value in the choice: without parallel.search
@@ -135,9 +137,19 @@ static void refuse_all(const struct sweep *sweep, struct problems *problems)
 
 static void count_layouts(const struct sweep *sweep, struct chosen *chosen)
 {
-    chosen->layouts = sweep->file->layouts;
-    chosen->legal = chosen->layouts - sweep->counts[SWEEP_REFUSED] - sweep->counts[SWEEP_FAILED];
-    chosen->fits = chosen->legal - sweep->counts[SWEEP_TOO_LARGE];
+    const int64_t legal = sweep->file->layouts - sweep->counts[SWEEP_REFUSED] - sweep->counts[SWEEP_FAILED];
+    chosen->layouts += sweep->file->layouts;
+    chosen->legal += legal;
+    chosen->fits += legal - sweep->counts[SWEEP_TOO_LARGE];
+}
+
+/* As one word. */
+static void add_layers(const struct recipe *recipe, struct text *out)
+{
+    text_add(out, " pipeline.layout=[");
+    for (size_t i = 0; i < recipe->pipeline.layout.count; i++)
+        text_add(out, "%s%lld", i > 0 ? "," : "", (long long)recipe->pipeline.layout.list[i]);
+    text_add(out, "]");
 }
 
 /* The values of the recipe: an option that has no effect is off in it. */
@@ -146,31 +158,92 @@ static enum status take_best(const struct choosing *choosing, const struct sweep
 {
     struct recipe *recipe;
     TRY(sweep_recipe(sweep, best->number, &recipe));
+    text_free(&chosen->keys);
     for (int i = 0; i < choosing->count; i++) {
         text_add(&chosen->keys, "%s%s=", i > 0 ? " " : "", choosing->keys[i]);
         value_text(recipe, &recipe_rows[row_of(choosing->keys[i])], &chosen->keys);
     }
+    if (recipe->pipeline.layout.count > 0 && choosing->layers)
+        add_layers(recipe, &chosen->keys);
     recipe_destroy(recipe);
     chosen->step_s = best->step_s;
     return OK;
+}
+
+static enum status make_sweep(const struct choosing *choosing, const struct sweep_file *file, int64_t best,
+                              struct sweep *out, struct problems *problems)
+{
+    const struct sweep_options options = {.overrides = choosing->overrides,
+                                          .override_count = choosing->override_count,
+                                          .world_size = choosing->options->world_size,
+                                          .best = best,
+                                          .progress = report,
+                                          .context = (void *)(uintptr_t)choosing->options};
+    return sweep_make(file, &options, out, problems);
+}
+
+/* A sweep of `yaml`, with the recipe as its base. */
+static enum status parse_axes(const struct choosing *choosing, const struct text *yaml,
+                              struct sweep_file *out, struct problems *problems)
+{
+    TRY(sweep_file_parse("auto", yaml->chars, yaml->length, out, problems));
+    free(out->base);
+    out->base = text_copy(choosing->options->path);
+    return OK;
+}
+
+/* Takes the fastest of some layouts if it is faster than the one that is chosen. */
+static enum status take_faster(const struct choosing *choosing, const struct text *yaml,
+                               struct chosen *chosen, struct problems *problems)
+{
+    struct sweep_file file;
+    struct sweep sweep;
+    TRY(parse_axes(choosing, yaml, &file, problems));
+    enum status status = make_sweep(choosing, &file, 1, &sweep, problems);
+    if (status == OK) {
+        count_layouts(&sweep, chosen);
+        const struct sweep_layout *best = sweep.best_count > 0 ? &sweep.layouts[sweep.best[0]] : NULL;
+        if (best != NULL && best->step_s < chosen->step_s)
+            status = take_best(choosing, &sweep, best, chosen);
+        sweep_free(&sweep);
+    }
+    sweep_file_free(&file);
+    return status;
+}
+
+/* The same layout with other numbers of layers per stage. */
+static enum status refine_layout(const struct choosing *choosing, const struct sweep *sweep, size_t index,
+                                 struct chosen *chosen, struct problems *problems)
+{
+    const int64_t number = sweep->layouts[sweep->best[index]].number;
+    struct recipe *recipe;
+    struct text yaml = {0}, layers = {0};
+    TRY(sweep_recipe(sweep, number, &recipe));
+    choose_layers(recipe, &layers);
+    recipe_destroy(recipe);
+    text_add(&yaml, "base: recipe\naxes:\n");
+    for (int i = 0; i < sweep->file->axis_count; i++)
+        text_add(&yaml, "  %s: [%s]\n", sweep->file->axes[i].key,
+                 sweep->file->axes[i].texts[sweep_value(sweep->file, number, i)]);
+    text_add(&yaml, "  pipeline.layout: [%s]\n", text_chars(&layers));
+    const enum status status = layers.length > 0 ? take_faster(choosing, &yaml, chosen, problems) : OK;
+    text_free(&yaml);
+    text_free(&layers);
+    return status;
 }
 
 static enum status search(struct choosing *choosing, const struct sweep_file *file, struct chosen *chosen,
                           struct problems *problems)
 {
     struct sweep sweep;
-    const struct sweep_options options = {.overrides = choosing->overrides,
-                                          .override_count = choosing->override_count,
-                                          .world_size = choosing->options->world_size,
-                                          .best = 1,
-                                          .progress = report,
-                                          .context = (void *)(uintptr_t)choosing->options};
-    TRY(sweep_make(file, &options, &sweep, problems));
+    TRY(make_sweep(choosing, file, choosing->layers ? REFINED : 1, &sweep, problems));
     count_layouts(&sweep, chosen);
     enum status status = OK;
-    if (sweep.best_count > 0)
+    if (sweep.best_count > 0) {
         status = take_best(choosing, &sweep, &sweep.layouts[sweep.best[0]], chosen);
-    else {
+        for (size_t i = 0; choosing->layers && i < sweep.best_count && i < REFINED && status == OK; i++)
+            status = refine_layout(choosing, &sweep, i, chosen, problems);
+    } else {
         refuse_all(&sweep, problems);
         status = fail(BAD_RECIPE, "no layout fits");
     }
@@ -192,6 +265,17 @@ static void open_all(struct choosing *choosing)
         if (!given)
             choosing->overrides[choosing->override_count++] = autos[k];
     }
+}
+
+/* Whether tensor, pipeline and data parallelism are given, and so the number of ranks. */
+static bool gives_degrees(const struct recipe *base)
+{
+    static const char *const keys[] = {"parallel.tensor_parallel_size", "parallel.pipeline_parallel_size",
+                                       "parallel.data_parallel_size"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (base->origin[row_of(keys[i])].kind == FROM_DEFAULT)
+            return false;
+    return true;
 }
 
 /* The number of ranks; 0: unknown, and not needed. */
@@ -216,6 +300,8 @@ static enum status find_ranks(const struct choosing *choosing, const struct reci
     *ranks = choosing->options->world_size;
     if (*ranks == 0)
         *ranks = (int64_t)cluster->nodes * devices * cluster->ranks_per_gpu;
+    if (*ranks == 0 && gives_degrees(base))
+        *ranks = recipe_world_size(base);
     if (*ranks > 0 || !choosing->layout)
         return OK;
     problems_add(problems,
@@ -236,11 +322,9 @@ static enum status choose(struct choosing *choosing, const struct recipe *base, 
     text_add(&yaml, "base: recipe\naxes:\n");
     for (int i = 0; i < choosing->axes; i++)
         add_axis(base, ranks, choosing->keys[i], &yaml);
-    enum status status = sweep_file_parse("auto", yaml.chars, yaml.length, &file, problems);
+    enum status status = parse_axes(choosing, &yaml, &file, problems);
     text_free(&yaml);
     TRY(status);
-    free(file.base);
-    file.base = text_copy(choosing->options->path);
     status = search(choosing, &file, chosen, problems);
     sweep_file_free(&file);
     return status;
@@ -261,6 +345,7 @@ static enum status find_and_choose(struct choosing *choosing, struct chosen *cho
         return opened == BAD_RECIPE ? OK : opened;
     const struct recipe *base = recipe_variants_base(variants);
     choosing->layout = base->parallel.search == SEARCH_AUTO;
+    choosing->layers = choosing->layout && base->origin[row_of("pipeline.layout")].kind == FROM_DEFAULT;
     choosing->axes = choosing->count = recipe_variants_to_choose(variants, choosing->keys);
     if (choosing->layout && base->origin[row_of("parallel.data_parallel_size")].kind == FROM_DEFAULT)
         choosing->keys[choosing->count++] = "parallel.data_parallel_size"; // the remaining ranks
@@ -281,6 +366,8 @@ static enum status load(const struct choosing *choosing, struct chosen *chosen, 
         text_add(&more, "%s", chosen->keys.chars);
     else if (choosing->count > 0)
         text_add(&more, "parallel.data_parallel_size=auto");
+    if (choosing->layers && strstr(text_chars(&more), "pipeline.layout=") == NULL)
+        text_add(&more, " pipeline.layout=[]"); // the recipe may have one, of another layout
     if (choosing->axes > 0 || choosing->layout)
         text_add(&more, " parallel.search=none");
     replace(options, choosing->keys, more.length > 0 ? choosing->count + 1 : 0, text_chars(&more),
@@ -290,6 +377,8 @@ static enum status load(const struct choosing *choosing, struct chosen *chosen, 
         options->world_size, out, problems);
     for (int i = 0; i < choosing->count && status == OK; i++)
         (*out)->origin[row_of(choosing->keys[i])].kind = FROM_DERIVED;
+    if (choosing->layers && status == OK)
+        (*out)->origin[row_of("pipeline.layout")].kind = FROM_DERIVED;
     text_free(&more);
     return status;
 }

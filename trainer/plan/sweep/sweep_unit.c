@@ -204,6 +204,15 @@ static double head_of(const struct sums *one, const struct sums *two, enum phase
     return fmax(2.0 * one->matmuls[phase] - two->matmuls[phase], 0.0);
 }
 
+/* Ops of a model without layers, except for lookups. */
+static struct stage_cost rest_of(const struct sums *one, const struct sums *two)
+{
+    double seconds[PHASES];
+    for (int phase = 0; phase < PHASES; phase++)
+        seconds[phase] = fmax(2.0 * one->ops[phase] - two->ops[phase] - one->embedding[phase], 0.0);
+    return (struct stage_cost){.f = seconds[PHASE_F], .i = seconds[PHASE_I], .w = seconds[PHASE_W]};
+}
+
 /* The time of I and W together is at most that of B. */
 static void limit(struct stage_cost *split, const struct stage_cost *whole)
 {
@@ -231,6 +240,8 @@ void sweep_unit_measure(const struct recipe *recipe, const struct cluster_profil
         out->head[split] = (struct stage_cost){.f = head_of(&one, &two, PHASE_F),
                                                .i = head_of(&one, &two, PHASE_I),
                                                .w = head_of(&one, &two, PHASE_W)};
+        if (split == 1)
+            out->rest = rest_of(&one, &two);
         out->update_s = fmax(two.ops[PHASE_UPDATE] - one.ops[PHASE_UPDATE], 0.0);
     }
     if (!out->is_known)

@@ -21,6 +21,8 @@ struct sweep_unit {
     /* Lower bounds, in seconds: with whole backward passes (then i is B and w is 0), and with split ones. A
      * schedule with both has the smaller of them. */
     struct stage_cost layer[2], embedding[2], head[2];
+    /* Of a split pass, what is neither in a layer nor a lookup: final norm, head, loss. No lower bound. */
+    struct stage_cost rest;
     double update_s; // of the parameters of a layer, in the optimizer
     /* Bytes that a layer adds on one data-parallel rank: its states, and activations that a microbatch keeps
      * from F to I. 0 with offload_activations. */

@@ -149,6 +149,8 @@ static enum status predict(struct table_row *row, const struct table_options *op
             status = plan_recipe(&more, longer, cache);
         difference(row, &more, (double)recipe_microbatches(recipe));
     }
+    if (status == OK && options->measure != NULL)
+        status = options->measure(options->context, recipe, row, reason);
     recipe_destroy(recipe);
     recipe_destroy(longer);
     return status;

@@ -23,12 +23,17 @@ struct table_base {
     bool infers;      // rows also say what their words imply: row_recipe_infer()
 };
 
+struct table_row;
 struct table_options {
     struct table_base base;
     const char *profile; // NULL: that of the row, the base, or else a data sheet's for the row's gpu_type
     const char *const *overrides; // of all rows, after those of the row
     size_t override_count;
     void (*progress)(void *context, size_t done, size_t count); // NULL: none
+    int ranks; // of scaled-down recipes (table_scale.h); 0: the rows as they are
+    /* Replaces what was printed by what it measures of the row's recipe, which is planned; a reason why not
+     * is appended. NULL: nothing is measured. */
+    enum status (*measure)(void *context, struct recipe *recipe, struct table_row *row, struct text *reason);
     void *context;
 };
 

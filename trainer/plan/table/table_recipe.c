@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/table/table.h"
+#include "trainer/plan/table/table_scale.h"
 
 #include <string.h>
 
@@ -66,6 +67,22 @@ static struct recipe *load_with_profile(const struct table_options *options, str
     return recipe;
 }
 
+/* The recipe at a scale that can be run; keys of the command line keep their values. */
+static struct recipe *scale_down(const struct table_options *options, struct recipe *recipe,
+                                 struct row_recipe *made)
+{
+    struct recipe *small = NULL;
+    struct problems problems = {0};
+    table_scale(recipe, options->ranks, &made->overrides);
+    for (size_t i = 0; i < options->override_count; i++)
+        row_recipe_set(&made->overrides, options->overrides[i]);
+    recipe_destroy(recipe);
+    (void)!load(options, &made->overrides, &small, &problems);
+    add_reason(&made->reason, &problems);
+    problems_free(&problems);
+    return small;
+}
+
 static struct recipe *make(const struct table_options *options, const struct published_row *row, int layers,
                            struct row_recipe *made)
 {
@@ -88,7 +105,9 @@ static struct recipe *make(const struct table_options *options, const struct pub
     if (recipe != NULL && recipe->cluster.profile == NULL)
         text_add(&made->reason, "%sno cluster profile; use --profile NAME",
                  made->reason.length > 0 ? "; " : "");
-    return recipe;
+    return recipe != NULL && options->ranks > 0 && made->reason.length == 0
+               ? scale_down(options, recipe, made)
+               : recipe;
 }
 
 struct recipe *table_row_recipe(const struct table_options *options, const struct published_row *row,

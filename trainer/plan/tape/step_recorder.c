@@ -2,6 +2,7 @@
 #include "trainer/plan/tape/step_recorder.h"
 
 #include "trainer/plan/tape/arena_state.h"
+#include "trainer/plan/tape/tape_recorder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +127,8 @@ static bool repeat(struct step_recorder *r, const struct repeatable *entry, cons
 enum status step_recorder_run(struct step_recorder *r, const struct stage_ops *ops, struct graph **graph)
 {
     const struct arena_state state = arena_state_of(weights_of(ops));
+    if (r->recorder->items > TAPE_MOST_ITEMS)
+        return fail(NOT_SUPPORTED, "the step is too long for a tape");
     struct repeatable *entry = only_enqueues(ops) ? entry_of(r, ops, &state) : NULL;
     if (entry != NULL && repeat(r, entry, ops, &state))
         return OK;

@@ -162,16 +162,21 @@ static int message_of(struct tape_recorder *r, const struct observed_message *se
 
 /* ---- the observer ---- */
 
+bool tape_recorder_grow(struct tape_recorder *r, struct tape_lane *lane, int more)
+{
+    r->items += more;
+    if (r->items > TAPE_MOST_ITEMS || !GROW(lane->items, lane->count, more))
+        r->out_of_memory = true;
+    return !r->out_of_memory;
+}
+
 static void add_item(struct tape_recorder *r, int lane, struct tape_item item)
 {
     if (lane < 0 || r->out_of_memory)
         return;
     struct tape_lane *at = &r->tape->lanes[lane];
-    if (!GROW(at->items, at->count, 1)) {
-        r->out_of_memory = true;
-        return;
-    }
-    at->items[at->count++] = item;
+    if (tape_recorder_grow(r, at, 1))
+        at->items[at->count++] = item;
 }
 
 static void see(void *context, const struct observation *seen)
@@ -180,7 +185,7 @@ static void see(void *context, const struct observation *seen)
     if (!r->on || r->out_of_memory || seen->stream == NULL)
         return;
     const int lane = lane_of(r, seen->stream), action = tape_recorder_action(r, seen->who->action);
-    struct tape_item item = {.action = action};
+    struct tape_item item = {.action = action, .layer = seen->who->layer};
     switch (seen->what) {
     case OBSERVED_OP:
         item.kind = TAPE_OP;
@@ -198,7 +203,7 @@ static void see(void *context, const struct observation *seen)
         break;
     case OBSERVED_WAIT:
         item.kind = TAPE_WAIT;
-        item.lane = lane_of(r, seen->event.stream);
+        item.lane = (int16_t)lane_of(r, seen->event.stream); // of few streams
         item.index = (int)seen->event.at;
         break;
     case OBSERVED_RANGE:
@@ -239,7 +244,7 @@ void tape_recorder_record(struct tape_recorder *recorder, bool on)
 enum status tape_recorder_finish(struct tape_recorder *recorder, struct tape **out)
 {
     struct tape *tape = recorder->tape;
-    const bool incomplete = recorder->out_of_memory;
+    const bool incomplete = recorder->out_of_memory, too_long = recorder->items > TAPE_MOST_ITEMS;
     const int rank = tape->rank;
     free(recorder->streams);
     free(recorder->recorded);
@@ -248,6 +253,9 @@ enum status tape_recorder_finish(struct tape_recorder *recorder, struct tape **o
     free(recorder);
     if (incomplete) {
         tape_destroy(tape);
+        if (too_long)
+            return fail(NOT_SUPPORTED, "a step of rank %d has more than %d million ops and messages", rank,
+                        TAPE_MOST_ITEMS / 1000000);
         return fail(NO_MEMORY, "no memory for the tape of rank %d", rank);
     }
     *out = tape;
@@ -268,6 +276,14 @@ void tape_destroy(struct tape *tape)
     free(tape->messages);
     free(tape->actions);
     free(tape);
+}
+
+int64_t tape_items(const struct tape *tape)
+{
+    int64_t items = 0;
+    for (int lane = 0; lane < tape->lane_count; lane++)
+        items += tape->lanes[lane].count;
+    return items;
 }
 
 double tape_matmul_flops(const struct tape *tape)

@@ -23,10 +23,11 @@ enum tape_kind {
 };
 
 struct tape_item {
-    enum tape_kind kind;
-    int lane;   // TAPE_WAIT: the lane that recorded the event
-    int index;  // see tape_kind
-    int action; // of actions: the part of the step that enqueued it
+    enum tape_kind kind : 16;
+    int16_t lane; // TAPE_WAIT: the lane that recorded the event
+    int index;    // see tape_kind
+    int action;   // of actions: the part of the step that enqueued it
+    int layer;    // of the model, for which it was enqueued; NO_LAYER: none
 };
 
 /* Members are world ranks, in group order. */
@@ -68,6 +69,12 @@ struct tape {
 
 void tape_destroy(struct tape *tape); // takes NULL
 
+/* Longer tapes are not recorded: 1 GB. */
+enum { TAPE_MOST_ITEMS = 64000000 };
+
+/* Of all lanes. */
+int64_t tape_items(const struct tape *tape);
+
 /* 2·m·n·k of all matmuls; attention is not one. */
 double tape_matmul_flops(const struct tape *tape);
 
@@ -79,5 +86,5 @@ MUST_USE enum status tape_recorder_create(int rank, struct tape_recorder **out);
 struct observer tape_recorder_observer(struct tape_recorder *recorder);
 void tape_recorder_record(struct tape_recorder *recorder, bool on); // off until then
 /* Destroys the recorder: its observer must not be called any more, so close the device and the world's comms
- * before. NO_MEMORY if the tape is incomplete. */
+ * before. NO_MEMORY if the tape is incomplete; NOT_SUPPORTED if it would be too long. */
 MUST_USE enum status tape_recorder_finish(struct tape_recorder *recorder, struct tape **out);

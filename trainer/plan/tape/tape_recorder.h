@@ -20,6 +20,7 @@ struct tape_recorder {
     struct message_counter *counters;
     int counter_count, next_counter; // next: where to look first
     bool on, out_of_memory;
+    int64_t items;         // of all lanes; more than TAPE_MOST_ITEMS: out_of_memory
     int64_t last_sequence; // of the last message
     int next_op;           // where to look for the next op first
 };
@@ -27,6 +28,9 @@ struct tape_recorder {
 /* Makes room for `more` of `each` bytes in a list of `count`; capacities are powers of two. */
 bool tape_grow(void **list, int count, int more, size_t each);
 #define GROW(list, count, more) tape_grow((void **)&(list), (count), (more), sizeof *(list))
+
+/* Makes room for more items of a lane; false: no memory, or too many. */
+bool tape_recorder_grow(struct tape_recorder *r, struct tape_lane *lane, int more);
 
 /* The index of an action; actions come one after the other. */
 int tape_recorder_action(struct tape_recorder *r, const char *name);

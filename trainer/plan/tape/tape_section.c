@@ -192,7 +192,7 @@ static bool repeat_items(struct tape_recorder *r, const struct tape_section *sec
 {
     struct tape_lane *to = &r->tape->lanes[lane];
     const struct section_lane *range = &section->lanes[lane];
-    if (!GROW(to->items, to->count, range->end - range->begin))
+    if (!tape_recorder_grow(r, to, range->end - range->begin))
         return false;
     for (int i = range->begin; i < range->end; i++) {
         struct tape_item item = to->items[i];
