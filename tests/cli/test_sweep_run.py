@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cuboid sweep --run: measured layouts, sweeps that are killed and resumed, runs that fail or hang; cuboid runs.
 
-    test_sweep_run.py CUBOID [MPIRUN ...]"""
+    test_sweep_run.py CUBOID [MPIRUN ...]
+    test_sweep_run.py CUBOID --long [MPIRUN ...]    only sweeps of 40 runs that are killed, for tools/soak"""
 import csv
 import json
 import os
@@ -14,7 +15,8 @@ import tempfile
 import time
 
 CUBOID = os.path.abspath(sys.argv[1])
-MPIRUN = sys.argv[2:]
+LONG = "--long" in sys.argv
+MPIRUN = [word for word in sys.argv[2:] if word != "--long"]
 PROFILE = """device: {name: CPU, is_cpu: true, cores: 2, peak_flops_fp32: 1e11, memory_bytes: 8e9,
   memory_bandwidth: 2e10}
 node: {devices: 1}
@@ -76,29 +78,31 @@ def none_left(folder):
     return False
 
 
-def kill_and_resume(folder, times, arguments, count):
+def kill_and_resume(folder, times, arguments, count, runs="sweep.yaml.runs", longest=0.3):
     """Kills the sweep at random moments, then lets it end; every layout is measured once."""
-    draw = random.Random(1)
+    draw, saved = random.Random(1), []
     for i in range(times):
-        before = len(journal(folder))
+        before = len(journal(folder, runs))
         sweep = subprocess.Popen([CUBOID, "sweep", *arguments], cwd=folder, stdout=subprocess.DEVNULL,
                                  stderr=subprocess.DEVNULL)
         for _ in range(1000):
-            if len(journal(folder)) > before or sweep.poll() is not None:
+            if len(journal(folder, runs)) > before or sweep.poll() is not None:
                 break
             time.sleep(0.01)
-        time.sleep(draw.random() * 0.3)
+        time.sleep(draw.random() * longest)
         sweep.kill()
         sweep.wait()
         if not none_left(folder):
             failures.append(f"kill {i}: processes are left")
+        saved += [entry for entry in journal(folder, runs) if entry[0] == "done" and entry not in saved]
     done = run(folder, "sweep", *arguments)
-    entries = journal(folder)
+    entries = journal(folder, runs)
     measured = [layout for state, _, _, layout in entries if state == "done"]
     expect(f"{count} layouts are measured once: {len(measured)}", len(measured) == len(set(measured)) == count, done)
+    expect("what was measured before a kill is kept", all(entry in entries for entry in saved), saved)
     expect("all are printed", len(re.findall(r"^ +\d+ done ", done.stdout, re.M)) == count, done)
     again = run(folder, "sweep", *arguments)
-    expect("nothing is measured twice", again.stdout == done.stdout and journal(folder) == entries, again)
+    expect("nothing is measured twice", again.stdout == done.stdout and journal(folder, runs) == entries, again)
     return done
 
 
@@ -114,7 +118,7 @@ def test_csv_alone(folder, text):
 
 
 def test_threads(folder):
-    done = kill_and_resume(folder, 5, ["sweep.yaml", "--run", "0", "--steps", "4"], 16)
+    done = kill_and_resume(folder, 5, ["sweep.yaml", "--run", "--steps", "4"], 16)
     pattern = r" 1 done +[0-9.e-]+ +[0-9.e-]+ +[-+][0-9.]+%  tp="
     expect("predicted next to measured", re.search(pattern, done.stdout), done)
     runs = os.path.join(folder, "sweep.yaml.runs", "runs")
@@ -172,6 +176,39 @@ esac
     expect("no run succeeds", done.returncode == 1 and "no run ended as it should" in done.stderr, done)
 
 
+def test_endless_output(folder):
+    """A run that never stops writing is ended, and its log is short."""
+    bad = script(folder, "bad.sh", "exec yes garbage\n")
+    done = run(folder, "sweep", "sweep.yaml", "--run", "1", "--launch", bad, "--run-dir", "bad")
+    logs = os.path.join(folder, "bad", "logs")
+    sizes = [os.path.getsize(os.path.join(logs, name)) for name in os.listdir(logs)]
+    expect(f"its log is short: {sizes}", len(sizes) == 1 and sizes[0] < 2 << 20, done)
+    expect("it has failed, with the reason", re.search(r"^ +1 failed ", done.stdout, re.M) and
+           "its output is more than 64 MiB" in done.stdout and done.returncode == 1, done)
+    expect("no process is left", none_left(folder), done)
+
+
+def test_page(folder):
+    """--run without a number runs all; the page has what was measured next to what was predicted."""
+    with open(os.path.join(folder, "sweep.yaml"), "w", encoding="utf-8") as file:
+        file.write("base: tiny.yaml\naxes:\n  tp: [1, 2]\n  pp: [1, 2]\n")
+    done = run(folder, "sweep", "--run", "sweep.yaml", "--steps", "3", "--html", "page.html", "pipeline.schedule=gpipe")
+    entries = journal(folder)
+    with open(os.path.join(folder, "page.html"), encoding="utf-8") as file:
+        page = file.read()
+    cells = re.findall(r'<td class="text">done</td><td>([0-9.e-]+)</td><td>([-+][0-9.]+) %</td>', page)
+    measured = [f"{float(entry[1]):.4g}" for entry in entries if entry[0] == "done"]
+    expect("all four are on the page", len(cells) == 4 and sorted(cell[0] for cell in cells) == sorted(measured), done)
+    expect("with a plot and the median error", page.count("measured step, s") == 1 and "4 runs: median error" in page,
+           done)
+    one = run(folder, "sweep", "sweep.yaml", "--run", "1", "--steps", "3", "--html", "page.html",
+              "pipeline.schedule=gpipe")
+    expect("a number, and what was measured before", one.stdout.count(" done ") == 1 and journal(folder) == entries,
+           one)
+    bad = run(folder, "sweep", "sweep.yaml", "--run=x")
+    expect("no number", bad.returncode == 2 and "--run x is invalid; use an integer from 0" in bad.stderr, bad)
+
+
 def test_mpirun(folder):
     with open(os.path.join(folder, "sweep.yaml"), "w", encoding="utf-8") as file:
         file.write("base: tiny.yaml\naxes:\n  tp: [1, 2]\n  pp: [1, 2]\n")
@@ -187,9 +224,25 @@ def case(test):
         test(folder)
 
 
-case(test_threads)
-case(test_bad_runs)
-if MPIRUN:
+def test_long(folder):
+    with open(os.path.join(folder, "sweep.yaml"), "w", encoding="utf-8") as file:
+        file.write(SWEEP.replace("[1f1b, gpipe]", "[1f1b, gpipe, zb-h1, zb-h2, auto]"))
+    launch = " ".join(MPIRUN) + " -n {ranks}"
+    for name, more in (("threads", []), ("mpirun", ["--launch", launch])):
+        arguments = ["sweep.yaml", "--run", "--steps", "4", "--run-dir", name, *more]
+        began, before = time.monotonic(), len(failures)
+        kill_and_resume(folder, 5, arguments, 40, name, longest=20.0)
+        print(f"soak: {name}: 40 runs, 5 kills, {len(failures) - before} failures, {time.monotonic() - began:.0f} s")
+
+
+if LONG:
+    case(test_long)
+else:
+    case(test_threads)
+    case(test_bad_runs)
+    case(test_endless_output)
+    case(test_page)
+if MPIRUN and not LONG:
     case(test_mpirun)
 print("\n".join(failures) if failures else "all as expected")
 sys.exit(1 if failures else 0)

@@ -46,6 +46,10 @@ static enum status store(const char *command, const struct option *option, const
 {
     int64_t integer = 0;
     double number = 0.0;
+    if (option->type == OPTION_COUNT && value == NULL) {
+        *(int64_t *)option->value = (int64_t)option->low;
+        return OK;
+    }
     switch (option->type) { // no default: a new type is a compile error here
     case OPTION_FLAG:
         *(bool *)option->value = true;
@@ -59,6 +63,7 @@ static enum status store(const char *command, const struct option *option, const
     case OPTION_REST:
     case OPTION_END:
         return OK;
+    case OPTION_COUNT:
     case OPTION_INTEGER:
         if (!integer_parse(value, &integer))
             break;
@@ -75,13 +80,19 @@ static enum status store(const char *command, const struct option *option, const
     }
     char low[NUMBER_CHARS], high[NUMBER_CHARS];
     return fail(BAD_USAGE, "%s: %s %s is invalid; use %s from %s to %s", command, option->name, value,
-                option->type == OPTION_INTEGER ? "an integer" : "a number", number_text(option->low, low),
+                option->type != OPTION_REAL ? "an integer" : "a number", number_text(option->low, low),
                 number_text(option->high, high));
 }
 
 static bool takes_value(const struct option *option)
 {
     return option->type == OPTION_TEXT || option->type == OPTION_INTEGER || option->type == OPTION_REAL;
+}
+
+static bool is_integer(const char *argument)
+{
+    int64_t integer;
+    return integer_parse(argument, &integer);
 }
 
 /* The index of the first option with this variable: "-o" and "--output" are one. */
@@ -109,19 +120,22 @@ enum status options_parse(int argc, char **argv, const struct option *options, i
         }
         if (option == NULL)
             return unknown(argv[0], argv[i], options, count);
+        if (option->type == OPTION_COUNT && value == NULL && i + 1 < argc && is_integer(argv[i + 1]))
+            value = argv[++i];
         bool flag = !takes_value(option);
         ended = option->type == OPTION_END;
-        if (flag && value != NULL)
+        if (flag && value != NULL && option->type != OPTION_COUNT)
             return fail(BAD_USAGE, "%s: %s takes no value", argv[0], option->name);
         if (!flag && value == NULL && i + 1 == argc)
             return fail(BAD_USAGE, "%s: %s needs a value", argv[0], option->name);
         if (!flag && value == NULL)
             value = argv[++i];
         const char **before = &given[variable_of(option, options)];
+        const char *shown = value == NULL && option->type == OPTION_COUNT ? "without a value" : value;
         if (*before != NULL)
             return fail(BAD_USAGE, "%s: %s is given twice (%s and %s); remove one of them", argv[0],
-                        option->name, *before, value);
-        *before = value;
+                        option->name, *before, shown);
+        *before = shown;
         TRY(store(argv[0], option, value));
     }
     return OK;

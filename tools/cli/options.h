@@ -18,6 +18,7 @@ enum option_type {
     OPTION_FLAG,    // bool, set to true
     OPTION_CLEAR,   // bool, set to false
     OPTION_INTEGER, // int64_t
+    OPTION_COUNT,   // the same, with an optional value: `low` if no integer follows
     OPTION_REAL,    // double
     OPTION_TEXT,    // const char *: points into argv
     OPTION_REST,    // "-": left for the command, as what begins with no dash

@@ -15,7 +15,7 @@
 
 static const char help[] =
     "cuboid sweep SWEEP.yaml [key=value ...] [--top N] [--all] [-o FILE.csv] [--html FILE]\n"
-    "             [--run K] [--launch WORDS] [--steps N] [--timeout S] [--run-dir DIR]\n"
+    "             [--run [K]] [--launch WORDS] [--steps N] [--timeout S] [--run-dir DIR]\n"
     "\n"
     "Plans every layout of a recipe with the given values of some keys, and prints the fastest that fit\n"
     "(docs/planning.md). Layouts that a rule of the recipe refuses, or that do not fit, are counted with\n"
@@ -34,8 +34,8 @@ static const char help[] =
     "  -o FILE.csv    also write all legal layouts, with the columns of cuboid table --columns\n"
     "  --html FILE    also write a page: heat maps, time against memory, layouts without a plan\n"
     "\n"
-    "  --run K        run the best K layouts as cuboid train, on random tokens, and print measured next to\n"
-    "                 predicted; 0: all planned ones. The same command again runs what is left\n"
+    "  --run [K]      run the best K layouts, or all that fit, as cuboid train on random tokens, and print\n"
+    "                 measured next to predicted. The same command again runs what is left\n"
     "  --launch W     launcher, like \"mpirun -np {ranks}\"; without it, ranks are threads\n"
     "  --steps N      of a run; default 6. The time of a step is the median without the first\n"
     "  --timeout S    seconds, after which a run is ended; default 600\n"
@@ -46,7 +46,7 @@ static const char help[] =
 struct arguments {
     int64_t top;
     bool all;
-    int64_t run, steps; // run -1: none is run
+    int64_t run, steps; // run -1: none is run; 0: all
     double timeout_s;
     const char *launch, *run_dir;
     const char *csv, *html;
@@ -74,7 +74,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
         {"--all", OPTION_FLAG, &out->all, 0, 0},
         {"--output", OPTION_TEXT, &out->csv, 0, 0},
         {"-o", OPTION_TEXT, &out->csv, 0, 0},
-        {"--run", OPTION_INTEGER, &out->run, 0, 1e6},
+        {"--run", OPTION_COUNT, &out->run, 0, 1e6},
         {"--steps", OPTION_INTEGER, &out->steps, 2, 1e6},
         {"--timeout", OPTION_REAL, &out->timeout_s, 0.01, 1e9},
         {"--launch", OPTION_TEXT, &out->launch, 0, 0},
@@ -150,32 +150,56 @@ static enum status write_csv(const struct sweep *sweep, const char *path)
     return status;
 }
 
-static enum status write_html(const struct sweep *sweep, const char *path)
+static enum status write_html(const struct sweep *sweep, const struct sweep_measured *measured,
+                              const char *path)
 {
     struct text page = {0};
-    sweep_html(sweep, &page);
+    sweep_html(sweep, measured, &page);
     const enum status status = file_write_atomic(path, page.chars, page.length);
     text_free(&page);
     return status;
 }
 
-static enum status run_best(const struct sweep *sweep, const struct arguments *arguments)
+/* IO_ERROR if no layout was measured. */
+static enum status check_measured(const struct sweep *sweep, const struct sweep_measured *measured,
+                                  const char *dir)
+{
+    for (size_t i = 0; i < sweep->best_count; i++)
+        if (measured[i].state == RUN_DONE)
+            return OK;
+    return fail(IO_ERROR, "no run ended as it should; the logs are in %s/logs", dir);
+}
+
+static enum status run_best(const struct sweep *sweep, const struct arguments *arguments,
+                            struct sweep_measured *measured)
 {
     struct text dir = {0};
-    int64_t done = 0;
     text_add(&dir, "%s%s", arguments->run_dir != NULL ? arguments->run_dir : sweep->file->path,
              arguments->run_dir != NULL ? "" : ".runs");
     const struct sweep_run_options options = {.count = arguments->run,
-                                              .dir = dir.chars,
-                                              .launch = arguments->launch,
-                                              .steps = arguments->steps,
-                                              .timeout_s = arguments->timeout_s,
+                                              .measure = {.dir = dir.chars,
+                                                          .launch = arguments->launch,
+                                                          .steps = arguments->steps,
+                                                          .timeout_s = arguments->timeout_s},
                                               .overrides = arguments->rest + 1,
                                               .override_count = (size_t)arguments->rest_count - 1};
-    enum status status = sweep_run(sweep, &options, &done);
-    if (status == OK && done == 0)
-        status = fail(IO_ERROR, "no run ended as it should; the logs are in %s/logs", dir.chars);
+    enum status status = sweep_run(sweep, &options, measured);
+    if (status == OK)
+        status = check_measured(sweep, measured, dir.chars);
     text_free(&dir);
+    return status;
+}
+
+/* Runs the best, and writes the page again with what was measured. */
+static enum status run_and_show(const struct sweep *sweep, const struct arguments *arguments)
+{
+    struct sweep_measured *measured = calloc(sweep->best_count, sizeof *measured);
+    if (measured == NULL)
+        return fail(NO_MEMORY, "no memory for %zu runs", sweep->best_count);
+    enum status status = run_best(sweep, arguments, measured);
+    if (status == OK && arguments->html != NULL)
+        status = write_html(sweep, measured, arguments->html);
+    free(measured);
     return status;
 }
 
@@ -187,8 +211,8 @@ static enum status show(struct sweep *sweep, const struct arguments *arguments)
     if (arguments->csv != NULL)
         TRY(write_csv(sweep, arguments->csv));
     if (arguments->html != NULL)
-        TRY(write_html(sweep, arguments->html));
-    return arguments->run >= 0 && sweep->best_count > 0 ? run_best(sweep, arguments) : OK;
+        TRY(write_html(sweep, NULL, arguments->html));
+    return arguments->run >= 0 && sweep->best_count > 0 ? run_and_show(sweep, arguments) : OK;
 }
 
 /* How many layouts are to be found; 0: all. */

@@ -53,11 +53,24 @@ static void add_axis_heads(const struct sweep *sweep, struct text *out)
     }
 }
 
-static size_t add_planned(const struct sweep *sweep, struct text *out)
+static void add_measured(const struct sweep_layout *layout, const struct sweep_measured *measured,
+                         struct text *out)
+{
+    text_add(out, "<td class=\"text\">%s</td>", run_state_name(measured->state));
+    if (measured->state == RUN_DONE)
+        text_add(out, "<td>%.4g</td><td>%+.1f %%</td>", measured->step_s,
+                 100.0 * (layout->step_s / measured->step_s - 1.0));
+    else
+        text_add(out, "<td>-</td><td>-</td>");
+}
+
+static size_t add_planned(const struct sweep *sweep, const struct sweep_measured *measured, struct text *out)
 {
     size_t rows = 0;
-    text_add(out, "<h2>Planned layouts, fastest first</h2>\n<table>\n<tr><th></th><th>step, s</th>"
-                  "<th>TFLOP/s</th><th>bubble</th><th>memory, GiB</th>");
+    text_add(out,
+             "<h2>Planned layouts, fastest first</h2>\n<table>\n<tr><th></th><th>step, s</th>"
+             "<th>TFLOP/s</th><th>bubble</th><th>memory, GiB</th>%s",
+             measured == NULL ? "" : "<th class=\"text\">run</th><th>measured, s</th><th>error</th>");
     add_axis_heads(sweep, out);
     text_add(out, "</tr>\n");
     for (; rows < sweep->best_count && rows < LISTED; rows++) {
@@ -65,6 +78,8 @@ static size_t add_planned(const struct sweep *sweep, struct text *out)
         text_add(out, "<tr><td>%zu</td><td>%.4g</td><td>%.4g</td><td>%.1f %%</td><td>%.4g</td>", rows + 1,
                  layout->step_s, layout->tflops_per_rank, 100.0 * layout->bubble_fraction,
                  (double)layout->needed_bytes / (1 << 30));
+        if (measured != NULL)
+            add_measured(layout, &measured[rows], out);
         add_values(sweep, layout->number, out);
         text_add(out, "</tr>\n");
     }
@@ -111,13 +126,15 @@ static void add_others(const struct sweep *sweep, size_t rows, struct text *out)
         text_add(out, "<p>%lld more are not listed.</p>\n", (long long)(others - shown));
 }
 
-void sweep_html(const struct sweep *sweep, struct text *out)
+void sweep_html(const struct sweep *sweep, const struct sweep_measured *measured, struct text *out)
 {
     html_begin(out, sweep->file->path);
     add_counts(sweep, out);
     add_maps(sweep, out);
     sweep_html_front(sweep, out);
-    const size_t rows = add_planned(sweep, out);
+    if (measured != NULL)
+        sweep_html_measured(sweep, measured, out);
+    const size_t rows = add_planned(sweep, measured, out);
     add_reasons(sweep, out);
     add_others(sweep, rows, out);
     html_end(out);

@@ -144,7 +144,14 @@ static struct axes find_axes(const struct sweep *sweep)
     return axes;
 }
 
-static void add_ticks(const struct axes *axes, struct text *out)
+static void begin_plot(const char *what, struct text *out)
+{
+    text_add(out, "<svg width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n",
+             LEFT + WIDTH + 20, TOP + HEIGHT + 50, LEFT + WIDTH + 20, TOP + HEIGHT + 50, what);
+}
+
+/* x, y: the names of the axes. */
+static void add_ticks(const struct axes *axes, const char *x, const char *y, struct text *out)
 {
     text_add(out, "<rect class=\"axis\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n", LEFT, TOP, WIDTH,
              HEIGHT);
@@ -155,11 +162,10 @@ static void add_ticks(const struct axes *axes, struct text *out)
         text_add(out, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n", LEFT - 8,
                  TOP + HEIGHT * (1.0 - share) + 4, axes->y[0] + share * (axes->y[1] - axes->y[0]));
     }
-    text_add(
-        out,
-        "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">memory of the fullest device, GiB</text>\n"
-        "<text x=\"14\" y=\"%d\" text-anchor=\"middle\" transform=\"rotate(-90 14 %d)\">step, s</text>\n",
-        LEFT + WIDTH / 2, TOP + HEIGHT + 40, TOP + HEIGHT / 2, TOP + HEIGHT / 2);
+    text_add(out,
+             "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n"
+             "<text x=\"14\" y=\"%d\" text-anchor=\"middle\" transform=\"rotate(-90 14 %d)\">%s</text>\n",
+             LEFT + WIDTH / 2, TOP + HEIGHT + 40, x, TOP + HEIGHT / 2, TOP + HEIGHT / 2, y);
 }
 
 /* Layouts on the front, and the fastest ones, have a tooltip. */
@@ -187,12 +193,10 @@ void sweep_html_front(const struct sweep *sweep, struct text *out)
     double least = INFINITY;
     if (sweep->best_count == 0)
         return;
-    text_add(out,
-             "<h2>Time against memory</h2>\n<p>Orange: no other planned layout is faster with as little "
-             "memory.</p>\n<svg width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" "
-             "aria-label=\"step time against memory\">\n",
-             LEFT + WIDTH + 20, TOP + HEIGHT + 50, LEFT + WIDTH + 20, TOP + HEIGHT + 50);
-    add_ticks(&axes, out);
+    text_add(out, "<h2>Time against memory</h2>\n<p>Orange: no other planned layout is faster with as little "
+                  "memory.</p>\n");
+    begin_plot("step time against memory", out);
+    add_ticks(&axes, "memory of the fullest device, GiB", "step, s", out);
     // Fastest first: a layout is on the front if it needs less than all faster ones.
     for (size_t i = 0; i < sweep->best_count; i++) {
         const struct sweep_layout *layout = &sweep->layouts[sweep->best[i]];
@@ -210,4 +214,65 @@ void sweep_html_front(const struct sweep *sweep, struct text *out)
     text_add(out, "<path d=\"%s\" stroke=\"#d55e00\" fill=\"none\"/>\n%s</svg>\n", line.chars, front.chars);
     text_free(&line);
     text_free(&front);
+}
+
+/* ---- measured against predicted ---- */
+
+static void add_run(const struct sweep *sweep, const struct axes *axes, size_t index, double measured_s,
+                    struct text *out)
+{
+    const struct sweep_layout *layout = &sweep->layouts[sweep->best[index]];
+    struct text text = {0};
+    sweep_layout_text(sweep->file, layout->number, &text);
+    text_add(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\" fill=\"#0072b2\"><title>",
+             x_of(axes, layout->step_s), y_of(axes, measured_s));
+    html_escaped(out, text_chars(&text));
+    text_add(out, ": %.4g s, predicted %.4g s</title></circle>\n", measured_s, layout->step_s);
+    text_free(&text);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* "median error 2.1 %, 90th percentile 4.0 %". errors: absolute values, sorted by this. */
+static void add_errors(double *errors, size_t count, struct text *out)
+{
+    qsort(errors, count, sizeof *errors, ascending);
+    const double median = 0.5 * (errors[(count - 1) / 2] + errors[count / 2]);
+    text_add(out,
+             "<h2>Measured against predicted</h2>\n<p>%zu runs: median error %.1f %%, 90th percentile %.1f "
+             "%%.</p>\n",
+             count, 100.0 * median, 100.0 * errors[(9 * count + 9) / 10 - 1]);
+}
+
+void sweep_html_measured(const struct sweep *sweep, const struct sweep_measured *measured, struct text *out)
+{
+    struct axes axes = {{INFINITY, 0.0}, {INFINITY, 0.0}};
+    double *errors = calloc(sweep->best_count + 1, sizeof *errors);
+    size_t count = 0;
+    for (size_t i = 0; errors != NULL && i < sweep->best_count; i++) {
+        const double predicted_s = sweep->layouts[sweep->best[i]].step_s, is_s = measured[i].step_s;
+        if (measured[i].state != RUN_DONE)
+            continue;
+        errors[count++] = fabs(predicted_s / is_s - 1.0);
+        axes.x[0] = fmin(axes.x[0], fmin(predicted_s, is_s)); // equal axes
+        axes.x[1] = fmax(axes.x[1], fmax(predicted_s, is_s));
+    }
+    if (count >= 2) {
+        widen(axes.x);
+        axes.y[0] = axes.x[0];
+        axes.y[1] = axes.x[1];
+        add_errors(errors, count, out);
+        begin_plot("measured against predicted step time", out);
+        add_ticks(&axes, "predicted step, s", "measured step, s", out);
+        text_add(out, "<path d=\"M%d %dL%d %d\" stroke=\"#888\"/>\n", LEFT, TOP + HEIGHT, LEFT + WIDTH, TOP);
+        for (size_t i = 0; i < sweep->best_count; i++)
+            if (measured[i].state == RUN_DONE)
+                add_run(sweep, &axes, i, measured[i].step_s, out);
+        text_add(out, "</svg>\n");
+    }
+    free(errors);
 }

@@ -9,6 +9,7 @@
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/table/table_argument.h"
 #include "tools/cli/table/table_output.h"
+#include "tools/cli/table/table_run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 
 static const char help[] =
     "cuboid table NAME | FILE.csv [key=value ...] [--profile P] [--recipe R] [--html FILE] [--json]\n"
+    "             [--run [RANKS]] [--launch WORDS] [--steps N] [--timeout S] [--run-dir DIR]\n"
     "cuboid table --list\n"
     "\n"
     "Predicts each run of a published scaling table with cuboid plan, and prints step time and memory next\n"
@@ -29,23 +31,40 @@ static const char help[] =
     "                 do not print; without it, what their words imply (a model called Llama)\n"
     "  --html FILE    also write a page with predicted against printed\n"
     "  --json         one JSON object\n"
+    "  --run [RANKS]  the same table for real: each row with a small model on at most RANKS ranks (8), with\n"
+    "                 its schedule, recomputation and kinds of parallelism; measured next to predicted.\n"
+    "                 Needs the profile of this machine (cuboid doctor --profile FILE). The same command\n"
+    "                 again runs what is left\n"
+    "  --launch W, --steps N, --timeout S, --run-dir DIR (default: TABLE.runs): as of cuboid sweep\n"
     "\n"
     "Exit status: 0 if any row was predicted; 1 if none was; 2 for a table that cannot be read.\n";
 
 struct arguments {
     bool list, columns, json;
     const char *profile, *recipe, *html;
+    int64_t run; // ranks; -1: nothing is run
+    struct measure_options measure;
     const char **rest; // the table, then overrides
     int rest_count;
 };
 
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
-    *out = (struct arguments){.rest = calloc((size_t)argc + 1, sizeof(char *))};
+    *out = (struct arguments){.rest = calloc((size_t)argc + 1, sizeof(char *)),
+                              .run = -1,
+                              .measure = {.steps = 6, .timeout_s = 600.0}};
     const struct option options[] = {
-        {"--list", OPTION_FLAG, &out->list, 0, 0},     {"--columns", OPTION_FLAG, &out->columns, 0, 0},
-        {"--json", OPTION_FLAG, &out->json, 0, 0},     {"--profile", OPTION_TEXT, &out->profile, 0, 0},
-        {"--recipe", OPTION_TEXT, &out->recipe, 0, 0}, {"--html", OPTION_TEXT, &out->html, 0, 0},
+        {"--list", OPTION_FLAG, &out->list, 0, 0},
+        {"--columns", OPTION_FLAG, &out->columns, 0, 0},
+        {"--json", OPTION_FLAG, &out->json, 0, 0},
+        {"--profile", OPTION_TEXT, &out->profile, 0, 0},
+        {"--recipe", OPTION_TEXT, &out->recipe, 0, 0},
+        {"--html", OPTION_TEXT, &out->html, 0, 0},
+        {"--run", OPTION_COUNT, &out->run, 0, 64},
+        {"--steps", OPTION_INTEGER, &out->measure.steps, 2, 1e6},
+        {"--launch", OPTION_TEXT, &out->measure.launch, 0, 0},
+        {"--timeout", OPTION_REAL, &out->measure.timeout_s, 0.01, 1e9},
+        {"--run-dir", OPTION_TEXT, &out->measure.dir, 0, 0},
     };
     if (out->rest == NULL)
         return fail(NO_MEMORY, "no memory for the arguments");
@@ -120,6 +139,21 @@ static enum status check_shared(const struct arguments *arguments)
     return table_check_shared(arguments->recipe, arguments->rest + 1, (size_t)arguments->rest_count - 1);
 }
 
+/* The rows at a small scale, measured. */
+static enum status run_table(const struct published *published, const struct table_options *options,
+                             const struct arguments *arguments, struct table *out)
+{
+    struct measure_options measure = arguments->measure;
+    struct text dir = {0};
+    const char *slash = strrchr(arguments->rest[0], '/');
+    text_add(&dir, "%s.runs", slash != NULL ? slash + 1 : arguments->rest[0]);
+    if (measure.dir == NULL)
+        measure.dir = dir.chars;
+    const enum status status = table_run(published, options, &measure, (int)arguments->run, out);
+    text_free(&dir);
+    return status;
+}
+
 static int predict(const struct arguments *arguments)
 {
     struct published published = {.path = NULL};
@@ -137,7 +171,11 @@ static int predict(const struct arguments *arguments)
             table_open(arguments->rest[0], arguments->recipe, &published, &options.base, &title));
     if (status != 0)
         return status;
-    status = exit_status(table_predict(&published, &options, &table));
+    title.measured = arguments->run >= 0;
+    if (title.measured)
+        status = exit_status(run_table(&published, &options, arguments, &table));
+    else
+        status = exit_status(table_predict(&published, &options, &table));
     progress_line_clear(&progress);
     if (status == 0) {
         size_t predicted = 0;

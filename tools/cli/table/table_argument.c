@@ -57,7 +57,7 @@ enum status table_open(const char *name, const char *recipe, struct published *p
     struct problems problems = {0};
     if (shipped == NULL || (!is_file(name) && *shipped->csv == 0))
         return refuse_name(name);
-    *title = (struct table_title){name, is_file(name) ? "rows of this file" : shipped->description};
+    *title = (struct table_title){name, is_file(name) ? "rows of this file" : shipped->description, false};
     *base = choose_base(recipe, shipped);
     enum status status =
         is_file(name) ? published_read(name, published, &problems)

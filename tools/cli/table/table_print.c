@@ -100,8 +100,8 @@ void table_print(const struct table *table, const struct table_title *title, FIL
                 profile = table->rows[i].profile;
         print_line(to, "%s%s%s", *group->paper != 0 ? group->paper : title->name,
                    *profile != 0 ? ", on " : "", profile);
-        fprintf(to, "  %-12s %6s  %-44s %10s %10s %8s  %7s %7s %8s\n", "model", "GPUs", "layout", "printed s",
-                "predicted", "error", "GB", "pred.", "error");
+        fprintf(to, "  %-12s %6s  %-44s %10s %10s %8s  %7s %7s %8s\n", "model", "GPUs", "layout",
+                title->measured ? "measured s" : "printed s", "predicted", "error", "GB", "pred.", "error");
         for (size_t i = 0; i < table->count; i++)
             if (strcmp(table->rows[i].row->cell[PUBLISHED_PAPER], group->paper) == 0)
                 print_row(&table->rows[i], to);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/sweep/sweep_journal.h"
+#include "tools/cli/measure/journal.h"
 
 #include <errno.h>
 #include <fcntl.h>

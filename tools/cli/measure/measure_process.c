@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/clock.h"
-#include "tools/cli/sweep/sweep_run.h"
+#include "tools/cli/measure/measure.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,11 +9,14 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 static const double GRACE_S = 5.0, RELEASE_S = 60.0;
+/* A run that writes more is ended, and the rest of its log is dropped. */
+enum { MOST_LOG = 64 << 20, KEPT_LOG = 1 << 20 };
 
 /* In the child. A launcher is asked to end, since it has to end its ranks. */
 static _Noreturn void start(char *const *argv, int log, bool is_launcher, pid_t parent)
@@ -31,14 +34,20 @@ static _Noreturn void start(char *const *argv, int log, bool is_launcher, pid_t 
     exit_silently(IO_ERROR);
 }
 
-/* Waits until `until`; false: it still runs. */
-static bool wait_until(pid_t child, double until, int *status)
+static bool is_too_long(int log)
+{
+    struct stat about;
+    return fstat(log, &about) == 0 && about.st_size > MOST_LOG;
+}
+
+/* Waits until `until`, or until the log is too long; false: it still runs. log -1: no matter how long. */
+static bool wait_until(pid_t child, int log, double until, int *status)
 {
     for (;;) {
         const pid_t ended = waitpid(child, status, WNOHANG);
         if (ended == child || (ended < 0 && errno != EINTR))
             return true;
-        if (clock_s() >= until)
+        if (clock_s() >= until || (log >= 0 && is_too_long(log)))
             return false;
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
@@ -80,8 +89,28 @@ static enum status open_log(const char *log, int *out)
     return fail(IO_ERROR, "%s: cannot be written: %s", log, strerror(errno));
 }
 
-enum status sweep_process(char *const *argv, const char *log, double timeout_s, bool is_launcher,
-                          enum run_state *out)
+/* The beginning of a log that is too long, with the reason as its last line. */
+static void shorten(int log)
+{
+    char why[120];
+    const int length =
+        snprintf(why, sizeof why, "\ncuboid: ended, since its output is more than %d MiB\n", MOST_LOG >> 20);
+    if (ftruncate(log, KEPT_LOG) == 0)
+        (void)!pwrite(log, why, (size_t)length, KEPT_LOG);
+}
+
+/* Ends a run with all its processes. */
+static void end(pid_t child, int *status)
+{
+    kill(-child, SIGTERM);
+    if (!wait_until(child, -1, clock_s() + GRACE_S, status)) {
+        kill(-child, SIGKILL);
+        wait_until(child, -1, INFINITY, status);
+    }
+}
+
+enum status measure_process(char *const *argv, const char *log, double timeout_s, bool is_launcher,
+                            enum run_state *out)
 {
     const pid_t parent = getpid();
     int status = 0, file;
@@ -90,20 +119,22 @@ enum status sweep_process(char *const *argv, const char *log, double timeout_s, 
     const pid_t child = fork();
     if (child == 0)
         start(argv, file, is_launcher, parent);
-    close(file);
-    if (child < 0)
+    if (child < 0) {
+        close(file);
         return fail(NO_MEMORY, "no process can be started: %s", strerror(errno));
-    setpgid(child, child);
-    const bool ended = wait_until(child, clock_s() + timeout_s, &status);
-    if (!ended) {
-        kill(-child, SIGTERM);
-        if (!wait_until(child, clock_s() + GRACE_S, &status)) {
-            kill(-child, SIGKILL);
-            wait_until(child, INFINITY, &status);
-        }
     }
-    kill(-child, SIGKILL); // what a launcher has left
+    setpgid(child, child);
+    const bool ended = wait_until(child, file, clock_s() + timeout_s, &status);
     if (!ended)
+        end(child, &status);
+    kill(-child, SIGKILL); // what a launcher has left
+    const bool too_long = is_too_long(file);
+    if (too_long)
+        shorten(file);
+    close(file);
+    if (too_long)
+        *out = RUN_FAILED;
+    else if (!ended)
         *out = RUN_TIMEOUT;
     else if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         *out = RUN_DONE;
