@@ -77,7 +77,7 @@ SYSTEM = set("""
     fcntl fnmatch getopt glob libgen netdb poll pthread sched semaphore spawn syslog termios unistd
     arpa/inet linux/futex netinet/in netinet/tcp sys/file sys/ioctl sys/mman sys/prctl sys/resource
     sys/select sys/socket sys/stat sys/statvfs sys/sysinfo sys/syscall sys/time sys/times sys/types sys/uio
-    sys/un sys/utsname sys/wait sys/eventfd sys/signalfd sys/random malloc execinfo ftw""".split())
+    sys/un sys/utsname sys/wait sys/eventfd sys/inotify sys/signalfd sys/random malloc execinfo ftw""".split())
 
 # A backend's name as a string: only where backends register, and where a user's text names them.
 BACKENDS = {"cpu", "cuda", "strict", "dry", "local", "mpi", "nccl"}
