@@ -75,6 +75,7 @@ struct cost_options step_plan_cost_options(const struct run *run, const struct c
     return (struct cost_options){.profile = profile,
                                  .ranks_per_node = ranks_per_node(run, profile),
                                  .threads = recipe->cluster.threads_per_rank,
+                                 .processes = profile->device.is_cpu && recipe_has_processes(recipe),
                                  .tf32 = recipe->kernels.tf32,
                                  .assume = &recipe->assume,
                                  .attention_dropout = recipe->model.attention_dropout > 0.0,

@@ -297,6 +297,8 @@ int recipe_world_size(const struct recipe *recipe);
 
 /* cluster.transport; where that is auto and there are several ranks with GPUs, nccl. */
 const char *recipe_transport(const struct recipe *recipe);
+/* Whether ranks are processes of this machine's CPU: with transport auto, under a launcher. */
+bool recipe_has_processes(const struct recipe *recipe);
 /* How its world is opened; `size` as world_run() has it. */
 struct world_options;
 struct world_options recipe_world(const struct recipe *recipe, int size);

@@ -26,6 +26,14 @@ const char *recipe_transport(const struct recipe *r)
     return is_auto && !host && recipe_ranks(r) > 1 ? "nccl" : r->cluster.transport;
 }
 
+bool recipe_has_processes(const struct recipe *recipe)
+{
+    struct launcher launcher;
+    if (strcmp(recipe->cluster.transport, "auto") != 0)
+        return strcmp(recipe->cluster.transport, "mpi") == 0;
+    return launcher_find(&launcher) == OK && launcher.size > 1;
+}
+
 struct world_options recipe_world(const struct recipe *r, int size)
 {
     return (struct world_options){.transport = recipe_transport(r),

@@ -229,23 +229,53 @@ Test(cost, between_nodes)
     profile_destroy(p);
 }
 
+/* Below 0: not measured. */
+static double transfer_s(const struct profile_measured *table, int ranks, int nodes, double bytes)
+{
+    const struct measured_transfer transfer = {.ranks = ranks, .nodes = nodes, .bytes = bytes};
+    double seconds;
+    return measured_seconds(table, &transfer, &seconds) ? seconds : -1.0;
+}
+
 Test(cost, measured_messages)
 {
     struct profile_sample list[] = {{.shape = {4, 1, 1000}, .value = 1e-5},
                                     {.shape = {4, 1, 3000}, .value = 2e-5},
                                     {.shape = {2, 1, 1000}, .value = 1.0}};
     const struct profile_measured table = {.list = list, .count = 3};
-    double s;
-    cr_expect(measured_seconds(&table, 4, 1, 2000.0, &s));
-    expect_near(s, 1.5e-5);
-    cr_expect(measured_seconds(&table, 4, 1, 6000.0, &s));
-    expect_near(s, 4e-5);
-    cr_expect(measured_seconds(&table, 4, 1, 10.0, &s));
-    expect_near(s, 1e-5);
-    cr_expect(measured_seconds(&table, 4, 1, 1000.0, &s));
-    expect_near(s, 1e-5);
-    cr_expect_not(measured_seconds(&table, 8, 1, 1000.0, &s));
-    cr_expect_not(measured_seconds(&table, 4, 2, 1000.0, &s));
+    expect_near(transfer_s(&table, 4, 1, 2000.0), 1.5e-5);
+    expect_near(transfer_s(&table, 4, 1, 6000.0), 4e-5);
+    expect_near(transfer_s(&table, 4, 1, 10.0), 1e-5);
+    expect_near(transfer_s(&table, 4, 1, 1000.0), 1e-5);
+    cr_expect(transfer_s(&table, 8, 1, 1000.0) < 0.0);
+    cr_expect(transfer_s(&table, 4, 2, 1000.0) < 0.0);
+}
+
+/* On a CPU: of samples with other ranks on the node, the nearest; of processes, if there are any. */
+Test(cost, measured_messages_of_a_cpu)
+{
+    static const double seconds[] = {1e-3, 2e-3, 4e-3, 8e-3};
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    const struct group_shape two = {.ranks = 2, .nodes = 1, .per_node = 2};
+    p->device.is_cpu = true;
+    for (int i = 0; i < 3; i++) // 2 of 2, of 4, of 16 ranks
+        profile_add_sample(p, MEASURED_ALL_GATHER,
+                           &(struct profile_sample){.shape = {2, 1, 1000},
+                                                    .node_ranks = i > 0 ? 4 * i * i : 0,
+                                                    .value = seconds[i]});
+    struct cost_options options = {.profile = p, .ranks_per_node = 2};
+    expect_near(cost_of_message(&options, CALL_ALL_GATHER, two, 1000), 1e-3);
+    options.ranks_per_node = 4;
+    expect_near(cost_of_message(&options, CALL_ALL_GATHER, two, 1000), 2e-3);
+    options.ranks_per_node = 64;
+    expect_near(cost_of_message(&options, CALL_ALL_GATHER, two, 1000), 4e-3);
+    options.processes = true;
+    expect_near(cost_of_message(&options, CALL_ALL_GATHER, two, 1000), 4e-3);
+    profile_add_sample(
+        p, MEASURED_ALL_GATHER,
+        &(struct profile_sample){.shape = {2, 1, 1000}, .processes = true, .value = seconds[3]});
+    expect_near(cost_of_message(&options, CALL_ALL_GATHER, two, 1000), 8e-3);
+    profile_destroy(p);
 }
 
 /* No op and no message takes longer on a faster device, link or network. */

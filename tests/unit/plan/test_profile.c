@@ -30,6 +30,10 @@
     "  attention_backward: [{heads: 8, sequence: 128, head_dim: 64, dtype: bf16, flops: 1e9}]\n" \
     "  memory: [{bytes: 1e6, bytes_per_s: 1e10}]\n"                                              \
     "  all_reduce: [{ranks: 8, nodes: 2, bytes: 1024, seconds: 1e-4}]\n"                         \
+    "  all_gather:\n"                                                                            \
+    "    - {ranks: 2, nodes: 1, bytes: 1024, seconds: 1e-4}\n"                                   \
+    "    - {ranks: 2, nodes: 1, bytes: 1024, node_ranks: 4, seconds: 2e-4}\n"                    \
+    "    - {ranks: 2, nodes: 1, bytes: 1024, processes: true, node_ranks: 4, seconds: 3e-4}\n"   \
     "  p2p: []\n"                                                                                \
     "fit: {error_fraction: 0.02, rows: 40, at_bound: [congestion, launch_s]}\n"
 
@@ -74,7 +78,9 @@ static bool equal_tables(const struct cluster_profile *a, const struct cluster_p
             equal = memcmp(one->list[i].shape, other->list[i].shape, sizeof one->list[i].shape) == 0 &&
                     one->list[i].dtype == other->list[i].dtype &&
                     one->list[i].value == other->list[i].value &&
-                    one->list[i].threads == other->list[i].threads && one->list[i].op == other->list[i].op;
+                    one->list[i].threads == other->list[i].threads && one->list[i].op == other->list[i].op &&
+                    one->list[i].node_ranks == other->list[i].node_ranks &&
+                    one->list[i].processes == other->list[i].processes;
     }
     return equal;
 }

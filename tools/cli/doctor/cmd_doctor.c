@@ -7,6 +7,7 @@
 #include "kernels/device_look.h"
 #include "parallel/transports/look.h"
 #include "tools/cli/doctor/doctor_measure.h"
+#include "tools/cli/doctor/doctor_messages.h"
 #include "tools/cli/doctor/doctor_profile.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
@@ -17,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CPU_RANKS = 4 };
+enum { CPU_RANKS = 8 };
 
 /* ---- inventory ---- */
 
@@ -166,7 +167,11 @@ int cmd_doctor(int argc, char **argv)
 {
     const char *profile = NULL, *rest[8];
     int rest_count = 0;
-    const struct option options[] = {{.name = "--profile", .type = OPTION_TEXT, .value = &profile}};
+    bool messages = false;
+    const struct option options[] = {
+        {.name = "--profile", .type = OPTION_TEXT, .value = &profile},
+        {.name = "--messages", .type = OPTION_FLAG, .value = &messages},
+    };
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         printf(
             "cuboid doctor [--profile FILE]   report devices, libraries and launchers of this machine, and\n"
@@ -176,10 +181,12 @@ int cmd_doctor(int argc, char **argv)
         return 0;
     }
     struct launcher launcher;
-    enum status status = argc < 8 ? options_parse(argc, argv, options, 1, rest, &rest_count)
+    enum status status = argc < 8 ? options_parse(argc, argv, options, 2, rest, &rest_count)
                                   : fail(BAD_USAGE, "cuboid doctor [--profile FILE]");
     if (status == OK && rest_count > 0)
         status = fail(BAD_USAGE, "doctor: unknown argument %s; use cuboid doctor [--profile FILE]", rest[0]);
+    if (status == OK && messages) // of doctor_messages(), which starts these processes
+        return exit_status_of_world(doctor_messages_of_processes());
     if (status == OK && launcher_find(&launcher) == OK && launcher.size > 1)
         status = fail(BAD_USAGE,
                       "doctor examines one machine, but %s started %d processes; run it without a launcher",

@@ -4,6 +4,7 @@
 #include "tools/cli/doctor/doctor_tables.h"
 
 #include "tools/cli/doctor/doctor_measure.h"
+#include "tools/cli/doctor/doctor_messages.h"
 #include "tools/cli/doctor/doctor_steps.h"
 #include "tools/cli/doctor/doctor_time.h"
 
@@ -13,7 +14,7 @@
 
 #define TRY_S 0.01 // minimum duration of a try
 
-enum { TRIES = 3, MOST_RANKS = 8 };
+enum { TRIES = 3 };
 
 /* Prints a line of progress, at once. */
 static void say(const char *table, size_t shapes, const char *detail)
@@ -141,69 +142,11 @@ static enum status memory_table(const char *name, struct cluster_profile *profil
     return status;
 }
 
-/* ---- between ranks ---- */
-
-static const struct {
-    enum profile_kind kind;
-    enum status (*put)(struct stream *stream, const void *context);
-} transfers[] = {
-    {MEASURED_ALL_REDUCE, doctor_put_all_reduce},
-    {MEASURED_ALL_GATHER, doctor_put_all_gather},
-    {MEASURED_REDUCE_SCATTER, doctor_put_reduce_scatter},
-    {MEASURED_P2P, doctor_put_exchange},
-};
-
-struct transfer_bench {
-    const char *device;
-    struct cluster_profile *profile; // written by rank 0
-};
-
-static enum status time_transfers(struct world *world, struct device *device, struct stream *stream,
-                                  const struct transfer_bench *bench)
-{
-    enum { SMALLEST = 1 << 10, LARGEST = 1 << 22, FACTOR = 16, MOST_BYTES = 1 << 20, MOST_TIMES = 32 };
-    int ranks[MOST_RANKS];
-    struct message_task task = {.all = NULL};
-    struct buffer buffer = {0};
-    for (int r = 0; r < world->size; r++)
-        ranks[r] = r;
-    TRY(group_create(world, "doctor", 1, ranks, world->size, &task.all));
-    TRY(buffer_alloc(device, PART_DATA, 2 * LARGEST, &buffer)); // p2p: one message sent, one received
-    TRY(fill(stream, (struct fill){.out = tensor_1d(buffer.data, F32, 2 * LARGEST / 4), .value = 0.0F}));
-    for (size_t t = 0; t < sizeof transfers / sizeof *transfers; t++)
-        for (int64_t bytes = SMALLEST; bytes <= LARGEST; bytes *= FACTOR) {
-            const int64_t share = MOST_BYTES / bytes;
-            const int times = share > MOST_TIMES ? MOST_TIMES : share > 4 ? (int)share : 4;
-            const int64_t all = transfers[t].kind == MEASURED_P2P ? 2 * bytes : bytes;
-            struct profile_sample sample = {.shape = {world->size, 1, bytes}};
-            task.data = tensor_1d(buffer.data, F32, all / 4);
-            TRY(doctor_time_messages(stream, &task, transfers[t].put, times, TRIES, &sample.value));
-            if (world->rank == 0)
-                profile_add_sample(bench->profile, transfers[t].kind, &sample);
-        }
-    buffer_free(&buffer);
-    group_destroy(task.all);
-    return OK;
-}
-
-static enum status transfer_rank(struct world *world, void *argument)
-{
-    const struct transfer_bench *bench = argument;
-    struct device *device = NULL;
-    struct stream *stream = NULL;
-    struct device_options options = {.name = bench->device, .threads = 1, .index = world->device_index};
-    TRY(device_open(&options, &device));
-    TRY(stream_create(device, "doctor", &stream));
-    TRY(time_transfers(world, device, stream, bench));
-    stream_destroy(stream);
-    device_close(device);
-    return OK;
-}
+/* ---- all ---- */
 
 enum status doctor_tables(const char *device, const char *transport, int most_ranks,
                           struct cluster_profile *profile)
 {
-    struct transfer_bench bench = {device, profile};
     const bool is_gpu = device_traits(device)->is_gpu;
     if (!is_gpu)
         TRY(doctor_steps(profile->device.cores, profile));
@@ -215,14 +158,5 @@ enum status doctor_tables(const char *device, const char *transport, int most_ra
             return status;
     }
     TRY(memory_table(device, profile));
-    for (int ranks = 2; ranks <= most_ranks && ranks <= MOST_RANKS; ranks *= 2) {
-        struct world_options options = {.transport = transport, .size = ranks, .nondeterministic = true};
-        size_t before = profile->measured[MEASURED_P2P].count;
-        char detail[32];
-        TRY(world_run_as(&options, transfer_rank, &bench));
-        snprintf(detail, sizeof detail, " each, %d ranks", ranks);
-        say("all_reduce, all_gather, reduce_scatter, p2p", profile->measured[MEASURED_P2P].count - before,
-            detail);
-    }
-    return OK;
+    return doctor_messages(device, transport, most_ranks, profile);
 }

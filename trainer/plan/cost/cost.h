@@ -19,6 +19,7 @@ struct cost_options {
     const struct cluster_profile *profile;
     int ranks_per_node;
     int threads;                      // of each rank, on a CPU; 0: the cores of a node, divided by its ranks
+    bool processes;                   // on a CPU: its ranks are, not threads of one process
     bool tf32;                        // matmuls of f32 use it
     const struct assumptions *assume; // NULL: none
     bool attention_dropout;           // of the recipe, for unfused attention

@@ -91,26 +91,61 @@ bool measured_rate(const struct profile_measured *table, const struct measured_q
     return true;
 }
 
-static bool is_of(const struct profile_sample *sample, int ranks, int nodes)
+/* ---- transfers ---- */
+
+/* Samples of one way to transfer. */
+struct way {
+    int node_ranks;
+    bool processes;
+};
+
+static bool is_of(const struct profile_sample *sample, const struct measured_transfer *transfer)
 {
-    return sample->shape[0] == ranks && sample->shape[1] == nodes;
+    return sample->shape[0] == transfer->ranks && sample->shape[1] == transfer->nodes;
 }
 
-bool measured_seconds(const struct profile_measured *table, int ranks, int nodes, double bytes, double *out)
+static int node_ranks_of(const struct profile_sample *sample)
+{
+    return sample->node_ranks > 0 ? sample->node_ranks : (int)(sample->shape[0] / sample->shape[1]);
+}
+
+/* The samples nearest to the transfer. False: there are none. */
+static bool nearest_way(const struct profile_measured *table, const struct measured_transfer *transfer,
+                        struct way *out)
+{
+    const double asked = transfer->node_ranks > 0 ? transfer->node_ranks : 1.0;
+    double nearest = INFINITY;
+    for (size_t i = 0; i < table->count; i++) {
+        const struct profile_sample *sample = &table->list[i];
+        const double other_kind = sample->processes != transfer->processes ? 1e3 : 0.0;
+        const double away = fabs(log(node_ranks_of(sample) / asked)) + other_kind;
+        if (!is_of(sample, transfer) || !(away < nearest))
+            continue;
+        nearest = away;
+        *out = (struct way){node_ranks_of(sample), sample->processes};
+    }
+    return nearest < INFINITY;
+}
+
+bool measured_seconds(const struct profile_measured *table, const struct measured_transfer *transfer,
+                      double *out)
 {
     const struct profile_sample *below = NULL, *above = NULL;
+    const double bytes = transfer->bytes;
+    struct way way = {0, false};
+    if (!nearest_way(table, transfer, &way))
+        return false;
     for (size_t i = 0; i < table->count; i++) {
         const struct profile_sample *sample = &table->list[i];
         double size = (double)sample->shape[2];
-        if (!is_of(sample, ranks, nodes))
+        if (!is_of(sample, transfer) || node_ranks_of(sample) != way.node_ranks ||
+            sample->processes != way.processes)
             continue;
         if (size <= bytes && (below == NULL || sample->shape[2] > below->shape[2]))
             below = sample;
         if (size >= bytes && (above == NULL || sample->shape[2] < above->shape[2]))
             above = sample;
     }
-    if (below == NULL && above == NULL)
-        return false;
     if (above == NULL)
         *out = below->value * bytes / (double)below->shape[2];
     else if (below == NULL || above->shape[2] == below->shape[2])

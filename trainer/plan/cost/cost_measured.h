@@ -21,6 +21,16 @@ struct measured_query {
  * table has none. */
 bool measured_rate(const struct profile_measured *table, const struct measured_query *query, double *out);
 
-/* Seconds of `bytes` among `ranks` on `nodes`: between the two nearest sizes, linear; beyond the largest, at
- * its rate; below the smallest, its time. False if the table has no sample of these ranks and nodes. */
-bool measured_seconds(const struct profile_measured *table, int ranks, int nodes, double bytes, double *out);
+/* Which time. */
+struct measured_transfer {
+    int ranks, nodes;
+    double bytes;
+    int node_ranks; // of a CPU, in groups of such transfers at the same time; 0: a GPU
+    bool processes; // and whether they are, if there are such samples
+};
+
+/* Seconds of a transfer: between the two nearest sizes, linear; beyond the largest, at its rate; below the
+ * smallest, its time. Of the samples of these ranks and nodes, those with the nearest node_ranks. False if
+ * the table has none. */
+bool measured_seconds(const struct profile_measured *table, const struct measured_transfer *transfer,
+                      double *out);

@@ -89,11 +89,24 @@ static double round_latency(const struct cost_options *options, struct group_sha
     return (group.ranks - group.nodes) * link + (group.nodes > 1 ? group.nodes * network : 0.0);
 }
 
+/* In a measured table. */
+static bool time_of(const struct cost_options *options, enum profile_kind kind, int ranks, int nodes,
+                    double bytes, double *out)
+{
+    const struct measured_transfer transfer = {
+        .ranks = ranks,
+        .nodes = nodes,
+        .bytes = bytes,
+        .node_ranks = options->profile->device.is_cpu ? options->ranks_per_node : 0,
+        .processes = options->processes};
+    return measured_seconds(&options->profile->measured[kind], &transfer, out);
+}
+
 static double p2p_s(const struct cost_options *options, struct group_shape group, double bytes)
 {
     const struct cluster_profile *p = options->profile;
     double seconds;
-    if (measured_seconds(&p->measured[MEASURED_P2P], 2, group.nodes > 1 ? 2 : 1, bytes, &seconds))
+    if (time_of(options, MEASURED_P2P, 2, group.nodes > 1 ? 2 : 1, bytes, &seconds))
         return seconds;
     if (group.nodes > 1)
         return p->network.latency_s + bytes / (network_bandwidth(options, 1) * p->model.p2p_efficiency);
@@ -108,7 +121,7 @@ static bool measured(const struct cost_options *options, enum call call, struct 
                                                         [CALL_REDUCE_SCATTER] = MEASURED_REDUCE_SCATTER};
     if (kinds[call] == MEASURED_MATMUL)
         return false;
-    return measured_seconds(&options->profile->measured[kinds[call]], group.ranks, group.nodes, bytes, out);
+    return time_of(options, kinds[call], group.ranks, group.nodes, bytes, out);
 }
 
 /* ---- sums in rank order: comm_nccl.c ---- */

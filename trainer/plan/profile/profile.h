@@ -108,6 +108,10 @@ struct profile_sample {
     double value;                    // > 0
     int threads;                     // of a rank of a CPU, while all cores are busy; 0: as many as cores
     int op;                          // of MEASURED_OP: enum op_kind
+    /* Of transfers on a CPU: ranks of a node, all of which take part in one at the same time, in groups of
+     * this size; 0: this group only. And whether they are processes, not threads of one. */
+    int node_ranks;
+    bool processes;
 };
 
 struct profile_measured {

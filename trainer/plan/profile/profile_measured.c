@@ -58,7 +58,7 @@ void profile_add_hint(const char *name, const char *prefix, const char *const *n
 /* ---- reading ---- */
 
 /* What a key of an entry gives. */
-enum entry_key { KEY_OP, KEY_COLUMN, KEY_DTYPE, KEY_THREADS, KEY_VALUE };
+enum entry_key { KEY_OP, KEY_COLUMN, KEY_DTYPE, KEY_THREADS, KEY_NODE_RANKS, KEY_PROCESSES, KEY_VALUE };
 
 /* One entry of a table, while it is read. */
 struct entry {
@@ -87,6 +87,10 @@ static void entry_begin(struct entry *entry, const struct measured_kind *kind)
         add_key(entry, KEY_DTYPE, "dtype");
     if (kind->has_threads)
         add_key(entry, KEY_THREADS, "threads");
+    if (kind->is_transfer) {
+        add_key(entry, KEY_NODE_RANKS, "node_ranks");
+        add_key(entry, KEY_PROCESSES, "processes");
+    }
     add_key(entry, KEY_VALUE, kind->value);
 }
 
@@ -136,6 +140,18 @@ static void read_op(const struct node *node, int *out, struct text *why)
     profile_add_hint(node->text, "", names, OP_KIND_COUNT, why);
 }
 
+static void read_bool(const struct node *node, const char *name, bool *out, struct text *why)
+{
+    *out = node->kind == NODE_SCALAR && strcmp(node->text, "true") == 0;
+    if (!*out && (node->kind != NODE_SCALAR || strcmp(node->text, "false") != 0))
+        text_add(why, "%s %.*s is not true or false", name, SHOWN, node->text);
+}
+
+static bool is_optional(enum entry_key key)
+{
+    return key == KEY_THREADS || key == KEY_NODE_RANKS || key == KEY_PROCESSES;
+}
+
 /* One key of an entry. */
 static void read_key(struct entry *entry, const char *key, const struct node *value, struct text *why)
 {
@@ -167,6 +183,13 @@ static void read_key(struct entry *entry, const char *key, const struct node *va
         size = read_number(value, key, 1.0, MOST_THREADS, true, why);
         entry->sample.threads = why->length == 0 ? (int)size : 1;
         break;
+    case KEY_NODE_RANKS:
+        size = read_number(value, key, 2.0, MOST_THREADS, true, why);
+        entry->sample.node_ranks = why->length == 0 ? (int)size : 2;
+        break;
+    case KEY_PROCESSES:
+        read_bool(value, key, &entry->sample.processes, why);
+        break;
     case KEY_VALUE:
         entry->sample.value = read_number(value, key, kind->low, kind->high, false, why);
         break;
@@ -190,7 +213,7 @@ static void read_entry(struct entry *entry, const struct node *node, struct text
     for (size_t i = 0; i < node->count && why->length == 0; i += 2)
         read_key(entry, node->child[i]->text, node->child[i + 1], why);
     for (size_t i = 0; i < entry->count && why->length == 0; i++)
-        if (!entry->seen[i] && entry->keys[i] != KEY_THREADS)
+        if (!entry->seen[i] && !is_optional(entry->keys[i]))
             text_add(why, "%s is missing", entry->names[i]);
     if (why->length == 0 && !ranks_are_even(entry))
         text_add(why, "ranks %lld is not a multiple of nodes %lld", (long long)entry->sample.shape[0],
@@ -204,7 +227,11 @@ static int compare_shapes(const struct profile_sample *a, const struct profile_s
             return a->shape[c] < b->shape[c] ? -1 : 1;
     if (a->op != b->op)
         return a->op - b->op;
-    return a->dtype != b->dtype ? (int)a->dtype - (int)b->dtype : a->threads - b->threads;
+    if (a->dtype != b->dtype)
+        return (int)a->dtype - (int)b->dtype;
+    if (a->node_ranks != b->node_ranks)
+        return a->node_ranks - b->node_ranks;
+    return a->processes != b->processes ? a->processes - b->processes : a->threads - b->threads;
 }
 
 /* A sample and its entry, for sorting by shape. */
@@ -305,6 +332,10 @@ static void add_entry(const struct measured_kind *kind, const struct profile_sam
         text_add(out, "dtype: %s, ", profile_dtype_name(sample->dtype));
     if (sample->threads > 0)
         text_add(out, "threads: %d, ", sample->threads);
+    if (sample->node_ranks > 0)
+        text_add(out, "node_ranks: %d, ", sample->node_ranks);
+    if (sample->processes)
+        text_add(out, "processes: true, ");
     text_add(out, "%s: %s}\n", kind->value, profile_number_text(sample->value, number));
 }
 

@@ -154,10 +154,10 @@ const int profile_section_count = sizeof profile_sections / sizeof *profile_sect
         .name = (name_), .columns = {"heads", "sequence", "head_dim"}, .has_dtype = true,                  \
         .has_threads = true, .value = "flops", .unit = "FLOP/s", .low = 1e3, .high = 1e18, .help = (help_) \
     }
-#define TRANSFER_KIND(name_, help_)                                                               \
-    {                                                                                             \
-        .name = (name_), .columns = {"ranks", "nodes", "bytes"}, .value = "seconds", .unit = "s", \
-        .low = 1e-9, .high = 1e5, .help = (help_)                                                 \
+#define TRANSFER_KIND(name_, help_)                                                                       \
+    {                                                                                                     \
+        .name = (name_), .columns = {"ranks", "nodes", "bytes"}, .is_transfer = true, .value = "seconds", \
+        .unit = "s", .low = 1e-9, .high = 1e5, .help = (help_)                                            \
     }
 
 const struct measured_kind measured_kinds[MEASURED_KINDS] = {

@@ -48,9 +48,11 @@ extern const int profile_section_count;
 struct measured_kind {
     const char *name;                      // "all_reduce"
     const char *columns[MEASURED_COLUMNS]; // names of the shape; NULL past the last
-    bool has_op, has_dtype, has_threads;   // threads are optional
-    const char *value, *unit;              // "seconds", "s"
-    double low, high;                      // of the value
+    bool has_op, has_dtype;
+    bool has_threads;         // optional
+    bool is_transfer;         // node_ranks, processes: optional
+    const char *value, *unit; // "seconds", "s"
+    double low, high;         // of the value
     const char *help;
 };
 extern const struct measured_kind measured_kinds[MEASURED_KINDS];

@@ -116,9 +116,9 @@ static void add_reference_kind(const struct measured_kind *kind, struct text *ou
     text_add(out, "| `%s` | ", kind->name);
     for (int c = 0; c < MEASURED_COLUMNS && kind->columns[c] != NULL; c++)
         text_add(out, "%s`%s`", c > 0 ? ", " : "", kind->columns[c]);
-    text_add(out, "%s%s%s | `%s` | %s | %s |\n", kind->has_op ? ", `op`" : "",
-             kind->has_dtype ? ", `dtype`" : "", kind->has_threads ? ", `threads`" : "", kind->value,
-             kind->unit, kind->help);
+    text_add(out, "%s%s%s%s | `%s` | %s | %s |\n", kind->has_op ? ", `op`" : "",
+             kind->has_dtype ? ", `dtype`" : "", kind->has_threads ? ", `threads`" : "",
+             kind->is_transfer ? ", `node_ranks`, `processes`" : "", kind->value, kind->unit, kind->help);
 }
 
 void profile_reference(struct text *out)
@@ -135,8 +135,10 @@ void profile_reference(struct text *out)
     text_add(out,
              "\n### measured\n\nLists of measured shapes, which take precedence over `model`.\n"
              "A table given here replaces that of the base as a whole.\n"
-             "`threads` are those of a rank of a CPU while all cores are busy; without, as many as there "
-             "are cores.\n\n"
+             "Optional, on a CPU:\n`threads` are those of a rank while all cores are busy; without, as "
+             "many as there are cores.\n"
+             "`node_ranks` are the ranks of a node, which take part in such transfers at the same time in "
+             "groups of `ranks`.\n`processes: true` if they are not threads.\n\n"
              "| table | shape | value | unit | meaning |\n|---|---|---|---|---|\n");
     for (enum profile_kind kind = 0; kind < MEASURED_KINDS; kind++)
         add_reference_kind(&measured_kinds[kind], out);

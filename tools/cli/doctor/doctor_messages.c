@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/doctor/doctor_messages.h"
+
+#include "parallel/comm.h"
+#include "tools/cli/doctor/doctor_time.h"
+#include "tools/cli/sweep/sweep_run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_RANKS = 8, TRIES = 3, PATH_CHARS = 1024, KIND_CHARS = 32 };
+static const double LIMIT_S = 60.0; // of one mpirun
+
+static const struct {
+    const char *name;
+    enum profile_kind kind;
+    enum status (*put)(struct stream *stream, const void *context);
+} transfers[] = {
+    {"all_reduce", MEASURED_ALL_REDUCE, doctor_put_all_reduce},
+    {"all_gather", MEASURED_ALL_GATHER, doctor_put_all_gather},
+    {"reduce_scatter", MEASURED_REDUCE_SCATTER, doctor_put_reduce_scatter},
+    {"p2p", MEASURED_P2P, doctor_put_exchange},
+};
+enum { TRANSFERS = sizeof transfers / sizeof *transfers };
+
+struct message_bench {
+    const char *device;
+    bool processes;
+    struct cluster_profile *profile; // written by rank 0
+};
+
+/* ---- a world ---- */
+
+/* The best of several tries; where groups share the cores, their mean: the best one had them alone. */
+static enum status time_one(struct group *all, struct stream *stream, const struct message_task *task,
+                            enum status (*put)(struct stream *stream, const void *context), int times,
+                            double *out)
+{
+    if (all->size == task->all->size)
+        return doctor_time_messages(stream, task, put, times, TRIES, out);
+    *out = 0.0;
+    for (int i = 0; i < TRIES; i++) {
+        double once;
+        TRY(group_barrier(all, stream));
+        TRY(doctor_time_messages(stream, task, put, times, 1, &once));
+        *out += once / TRIES;
+    }
+    return OK;
+}
+
+/* All ranks, a group, do the same in groups of `size`. */
+static enum status time_groups(struct world *world, struct group *all_ranks, struct device *device,
+                               struct stream *stream, int size, const struct message_bench *bench)
+{
+    enum { SMALLEST = 1 << 10, LARGEST = 1 << 22, FACTOR = 16, MOST_BYTES = 1 << 20, MOST_TIMES = 32 };
+    const int first = world->rank / size * size;
+    int ranks[MOST_RANKS];
+    struct message_task task = {.all = NULL};
+    struct buffer buffer = {0};
+    for (int r = 0; r < size; r++)
+        ranks[r] = first + r;
+    TRY(group_create(world, "doctor", 1 + size, ranks, size, &task.all));
+    TRY(buffer_alloc(device, PART_DATA, 2 * LARGEST, &buffer)); // p2p: one message sent, one received
+    TRY(fill(stream, (struct fill){.out = tensor_1d(buffer.data, F32, 2 * LARGEST / 4), .value = 0.0F}));
+    for (size_t t = 0; t < TRANSFERS; t++)
+        for (int64_t bytes = SMALLEST; bytes <= LARGEST; bytes *= FACTOR) {
+            const int64_t share = MOST_BYTES / bytes;
+            const int times = share > MOST_TIMES ? MOST_TIMES : share > 4 ? (int)share : 4;
+            const int64_t all = transfers[t].kind == MEASURED_P2P ? 2 * bytes : bytes;
+            struct profile_sample sample = {.shape = {size, 1, bytes},
+                                            .node_ranks = size < world->size ? world->size : 0,
+                                            .processes = bench->processes};
+            task.data = tensor_1d(buffer.data, F32, all / 4);
+            TRY(time_one(all_ranks, stream, &task, transfers[t].put, times, &sample.value));
+            if (world->rank == 0)
+                profile_add_sample(bench->profile, transfers[t].kind, &sample);
+        }
+    buffer_free(&buffer);
+    group_destroy(task.all);
+    return OK;
+}
+
+static enum status message_rank(struct world *world, void *argument)
+{
+    const struct message_bench *bench = argument;
+    const bool is_gpu = device_traits(bench->device)->is_gpu;
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct group *all = NULL;
+    int ranks[MOST_RANKS];
+    struct device_options options = {.name = bench->device, .threads = 1, .index = world->device_index};
+    TRY(device_open(&options, &device));
+    TRY(stream_create(device, "doctor", &stream));
+    for (int r = 0; r < world->size; r++)
+        ranks[r] = r;
+    TRY(group_create(world, "doctor", 1, ranks, world->size, &all));
+    for (int size = is_gpu ? world->size : 2; size <= world->size; size *= 2)
+        TRY(time_groups(world, all, device, stream, size, bench));
+    group_destroy(all);
+    stream_destroy(stream);
+    device_close(device);
+    return OK;
+}
+
+static void say(const struct cluster_profile *profile, size_t before, int ranks, const char *what)
+{
+    printf("measured    all_reduce, all_gather, reduce_scatter, p2p: %zu shapes each, %d %s\n",
+           profile->measured[MEASURED_P2P].count - before, ranks, what);
+    fflush(stdout);
+}
+
+/* ---- processes ---- */
+
+enum status doctor_messages_of_processes(void)
+{
+    struct message_bench bench = {.device = "cpu", .processes = true, .profile = profile_create()};
+    const struct world_options options = {.transport = "mpi", .nondeterministic = true};
+    enum status status = world_run_as(&options, message_rank, &bench);
+    for (size_t t = 0; t < TRANSFERS && status == OK; t++)
+        for (size_t i = 0; i < bench.profile->measured[transfers[t].kind].count; i++) {
+            const struct profile_sample *sample = &bench.profile->measured[transfers[t].kind].list[i];
+            printf("%s %lld %d %lld %.6g\n", transfers[t].name, (long long)sample->shape[0],
+                   sample->node_ranks, (long long)sample->shape[2], sample->value);
+        }
+    profile_destroy(bench.profile);
+    return status;
+}
+
+/* One line of them. */
+static bool add_line(struct cluster_profile *profile, const char *line)
+{
+    char name[KIND_CHARS];
+    long long ranks, bytes;
+    struct profile_sample sample = {.processes = true};
+    if (sscanf(line, "%31s %lld %d %lld %lf", name, &ranks, &sample.node_ranks, &bytes, &sample.value) != 5)
+        return false;
+    sample.shape[0] = ranks;
+    sample.shape[1] = 1;
+    sample.shape[2] = bytes;
+    for (size_t t = 0; t < TRANSFERS; t++)
+        if (strcmp(name, transfers[t].name) == 0)
+            profile_add_sample(profile, transfers[t].kind, &sample);
+    return true;
+}
+
+/* The lines of a file. */
+static bool add_lines(struct cluster_profile *profile, const char *path)
+{
+    struct text text = {0};
+    bool any = false;
+    if (file_read(path, &text) != OK)
+        return false;
+    for (const char *line = text_chars(&text); *line != '\0'; line += strcspn(line, "\n") + 1) {
+        any = add_line(profile, line) || any;
+        if (line[strcspn(line, "\n")] == '\0')
+            break;
+    }
+    text_free(&text);
+    return any;
+}
+
+/* Runs mpirun, with its output in the file `log`. Open MPI's variables: more processes than cores, on any of
+ * them. */
+static bool run_processes(int ranks, const char *log, struct cluster_profile *profile)
+{
+    char program[PATH_CHARS] = "", count[NUMBER_CHARS];
+    char *const argv[] = {(char *)"env",
+                          (char *)"OMPI_MCA_rmaps_base_oversubscribe=1",
+                          (char *)"OMPI_MCA_hwloc_base_binding_policy=none",
+                          (char *)"PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
+                          (char *)"mpirun",
+                          (char *)"-n",
+                          count,
+                          program,
+                          (char *)"doctor",
+                          (char *)"--messages",
+                          NULL};
+    enum run_state state;
+    snprintf(count, sizeof count, "%d", ranks);
+    return readlink("/proc/self/exe", program, sizeof program - 1) > 0 &&
+           sweep_process(argv, log, LIMIT_S, true, &state) == OK && state == RUN_DONE &&
+           add_lines(profile, log);
+}
+
+/* Prints a line for each number of processes, or that there are none. */
+static void measure_processes(int most_ranks, struct cluster_profile *profile)
+{
+    char log[] = "/tmp/cuboid-doctor-XXXXXX";
+    const int file = mkstemp(log);
+    for (int ranks = 2; file >= 0 && ranks <= most_ranks && ranks <= MOST_RANKS; ranks *= 2) {
+        const size_t before = profile->measured[MEASURED_P2P].count;
+        if (!run_processes(ranks, log, profile)) {
+            printf("            messages between processes are not measured: mpirun -n %d fails\n", ranks);
+            break;
+        }
+        say(profile, before, ranks, "processes");
+    }
+    if (file < 0)
+        return;
+    unlink(log);
+    close(file);
+}
+
+static bool has_mpi(void)
+{
+    for (size_t i = 0; transport_at(i) != NULL; i++)
+        if (strcmp(transport_at(i)->name, "mpi") == 0)
+            return true;
+    return false;
+}
+
+enum status doctor_messages(const char *device, const char *transport, int most_ranks,
+                            struct cluster_profile *profile)
+{
+    struct message_bench bench = {.device = device, .profile = profile};
+    const bool is_gpu = device_traits(device)->is_gpu;
+    for (int ranks = 2; ranks <= most_ranks && ranks <= MOST_RANKS; ranks *= 2) {
+        struct world_options options = {.transport = transport, .size = ranks, .nondeterministic = true};
+        const size_t before = profile->measured[MEASURED_P2P].count;
+        TRY(world_run_as(&options, message_rank, &bench));
+        say(profile, before, ranks, "ranks");
+    }
+    if (!is_gpu && has_mpi())
+        measure_processes(most_ranks, profile);
+    return OK;
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Times of messages between the ranks of this machine, by call, size, and size of the group. On a CPU also in
+ * several groups at the same time, with more ranks than cores, and between processes. */
+#pragma once
+
+#include "trainer/plan/profile/profile.h"
+
+/* Adds samples to the tables of transfers, of 2, 4, ... up to `most_ranks` ranks of `transport`. On a CPU
+ * also of processes, which mpirun starts, if it is there; otherwise it prints why not. Prints a line for each
+ * number of ranks. */
+MUST_USE enum status doctor_messages(const char *device, const char *transport, int most_ranks,
+                                     struct cluster_profile *profile);
+
+/* Measures messages between the processes that a launcher started; rank 0 prints them, for
+ * doctor_messages(). */
+MUST_USE enum status doctor_messages_of_processes(void);
