@@ -20,7 +20,7 @@ from fixtures import no_file_beyond  # noqa: E402
 
 CUBOID, ROOT, VERSION = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3]
 QUICKSTART = os.path.join(ROOT, "recipes", "quickstart.yaml")
-COMMANDS = ["train", "verify", "generate", "schedule", "data", "recipe", "profile", "table", "doctor"]
+COMMANDS = ["train", "verify", "generate", "checkpoint", "schedule", "data", "recipe", "profile", "table", "doctor"]
 # A tiny model whose steps take almost no time, on one rank.
 TINY = ["train.train_iters=2", "optimizer.lr_warmup_iters=1", "optimizer.lr_decay_iters=2", "train.eval_interval=0",
         "model.hidden_size=16", "model.kv_channels=8", "model.num_attention_heads=2", "model.num_query_groups=2",

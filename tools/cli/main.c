@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "kernels/device.h"
 #include "parallel/comm.h"
+#include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/cmd_generate.h"
 #include "tools/cli/cmd_hang.h"
 #include "tools/cli/cmd_plan.h"
@@ -38,6 +39,7 @@ static const struct command {
     {"runs", cmd_runs, "DIR ... [--csv]", "compare finished runs"},
     {"table", cmd_table, "NAME | FILE.csv | --list", "published scaling tables: predicted next to printed"},
     {"generate", cmd_generate, "RUN --prompt TEXT", "generate text with a trained model"},
+    {"checkpoint", cmd_checkpoint, "inspect | diff | reshard", "inspect, compare and rewrite checkpoints"},
     {"schedule", cmd_schedule, "NAME -p P -m M", "simulate and draw a pipeline schedule"},
     {"data", cmd_data, "prepare | inspect", "tokenize text into datasets, and inspect them"},
     {"recipe", cmd_recipe, "RECIPE [key=value ...]",
@@ -52,7 +54,7 @@ static void print_help(FILE *to)
 {
     fputs("cuboid trains GPTs on a data x tensor x pipeline parallel mesh, from one YAML recipe.\n\n", to);
     for (int i = 0; i < COMMAND_COUNT; i++)
-        fprintf(to, "  cuboid %-9s %-26s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
+        fprintf(to, "  cuboid %-10s %-26s %s\n", commands[i].name, commands[i].arguments, commands[i].help);
     fputs(
         "\n'cuboid COMMAND --help' for details; 'cuboid --version' for build options.\n"
         "key=value sets any recipe key by its dotted name (parallel.tensor_parallel_size=2, or tp=2).\n"

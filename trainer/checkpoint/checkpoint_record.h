@@ -5,8 +5,8 @@
  *
  * `run` is the identity of the run: drawn once at random, unchanged when the run is resumed, and stored in
  * the manifest of each of its checkpoints. `unfinished` names the folders that this run is creating or
- * removing: it is written before such a folder appears, so that after a kill the next save can identify them.
- * A folder that is not listed here is never removed, whatever its name.
+ * removing: it is written before such a folder appears, so that after a kill the next save can identify
+ * them. A folder that is not listed here is never removed, whatever its name.
  *
  * "replaced": "step-00000100.replaced" is added while two renames replace a checkpoint: the complete
  * checkpoint of that step, until step-00000100 is complete again (checkpoint_folder.h). */

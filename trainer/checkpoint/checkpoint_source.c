@@ -146,25 +146,15 @@ static enum status read_header(struct source *s, int index)
 
 bool source_tensor(const struct source *s, const char *name, struct shard *out)
 {
-    int count = 0;
+    const struct manifest_tensor *tensor = manifest_tensor(&s->manifest, name);
     *out = (struct shard){.name = ""};
-    if (s->manifest.version < 3) {
-        const struct shard *shards = manifest_shards(&s->manifest, name, &count);
-        if (shards != NULL)
-            *out = *shards;
-    } else {
-        const struct manifest_tensor *tensor = manifest_tensor(&s->manifest, name);
-        if (tensor != NULL) {
-            *out = (struct shard){.dtype = tensor->dtype, .ndim = tensor->ndim};
-            memcpy(out->name, tensor->name, sizeof out->name);
-            memcpy(out->dim, tensor->dim, sizeof out->dim);
-        }
-    }
-    for (int d = 0; d < SHARD_MAX_DIMS; d++) {
-        out->begin[d] = 0;
-        out->count[d] = out->dim[d];
-    }
-    return out->name[0] != 0;
+    if (tensor == NULL)
+        return false;
+    *out = (struct shard){.dtype = tensor->dtype, .ndim = tensor->ndim};
+    memcpy(out->name, tensor->name, sizeof out->name);
+    memcpy(out->dim, tensor->dim, sizeof out->dim);
+    memcpy(out->count, tensor->dim, sizeof out->count);
+    return true;
 }
 
 /* Appends the shard to s->found if it overlaps `want`; *left: elements of `want` that were not found yet.
@@ -309,6 +299,86 @@ enum status source_read(struct source *s, const struct shard *shard, bool may_be
     if (s->manifest.version == 1 && checksum_v1_end(&sum) != shard->checksum)
         return fail(BAD_CHECKPOINT, "%s/%s: the checksum of %s differs from the manifest: corrupt", s->folder,
                     s->manifest.files[shard->file].name, shard->name);
+    return OK;
+}
+
+/* Reads a shard of version 1, which has one checksum, in full. */
+static enum status verify_v1(struct source *s, const struct shard *shard, struct checkpoint_file *file,
+                             const struct safetensors_tensor *tensor)
+{
+    struct checksum_v1 sum;
+    const int64_t most = SOURCE_CHUNK_ELEMENTS * (int64_t)sizeof *s->chunk;
+    checksum_v1_begin(&sum);
+    for (int64_t at = 0; at < tensor->bytes; at += most) {
+        int64_t bytes = tensor->bytes - at < most ? tensor->bytes - at : most;
+        TRY(checkpoint_file_read(file, tensor, at, (size_t)bytes, s->chunk));
+        checksum_v1_add(&sum, s->chunk, (size_t)bytes);
+    }
+    if (checksum_v1_end(&sum) == shard->checksum)
+        return OK;
+    return fail(BAD_CHECKPOINT, "%s/%s: the checksum of %s differs from the manifest: corrupt", s->folder,
+                s->manifest.files[shard->file].name, shard->name);
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+enum status source_read_bytes(struct source *s, const struct shard *shard, const struct slice *want,
+                              char *out)
+{
+    struct checkpoint_file *file = NULL;
+    const struct safetensors_tensor *tensor = NULL;
+    struct shard part;
+    TRY(tensor_of(s, shard, &file, &tensor));
+    if (s->manifest.version == 1)
+        TRY(verify_v1(s, shard, file, tensor));
+    shard_clip(shard, want, &part);
+    const int64_t each = (int64_t)safetensors_dtype_bytes(tensor->dtype);
+    const int64_t first_row = larger(shard->begin[0], want->begin[0]) - shard->begin[0];
+    const int64_t first_column = larger(shard->begin[1], want->begin[1]) - shard->begin[1];
+    // Rows that are consecutive in both are read at once.
+    bool whole_rows = part.count[1] == shard->count[1] && part.count[1] == want->count[1];
+    const int64_t rows = whole_rows ? part.count[0] : 1;
+    for (int64_t row = 0; row < part.count[0]; row += rows)
+        TRY(checkpoint_file_read(file, tensor, ((first_row + row) * shard->count[1] + first_column) * each,
+                                 (size_t)(rows * part.count[1] * each),
+                                 out + ((part.begin[0] + row) * want->count[1] + part.begin[1]) * each));
+    return OK;
+}
+
+enum status source_read_whole(struct source *s, const char *name, const struct slice *want, char *out)
+{
+    const struct shard *shards;
+    int count;
+    TRY(source_find(s, name, want, &shards, &count));
+    for (int i = 0; i < count; i++)
+        TRY(source_read_bytes(s, &shards[i], want, out));
+    return OK;
+}
+
+enum status source_verify_file(struct source *s, int index, int64_t *bytes)
+{
+    struct checkpoint_file *file = NULL;
+    TRY(file_of(s, index, &file));
+    const struct safetensors *tensors = checkpoint_file_tensors(file);
+    const size_t most = SOURCE_CHUNK_ELEMENTS * sizeof *s->chunk;
+    for (int t = 0; t < safetensors_count(tensors); t++) {
+        const struct safetensors_tensor *tensor = safetensors_at(tensors, t);
+        for (int64_t at = 0; at < tensor->bytes; at += (int64_t)most) {
+            size_t length = (size_t)(tensor->bytes - at) < most ? (size_t)(tensor->bytes - at) : most;
+            TRY(checkpoint_file_read(file, tensor, at, length, s->chunk));
+        }
+        *bytes += tensor->bytes;
+    }
+    for (int i = 0; s->manifest.version == 1 && i < s->manifest.shard_count; i++) {
+        const struct safetensors_tensor *tensor = NULL;
+        if (s->manifest.shards[i].file != index)
+            continue;
+        TRY(tensor_of(s, &s->manifest.shards[i], &file, &tensor));
+        TRY(verify_v1(s, &s->manifest.shards[i], file, tensor));
+    }
     return OK;
 }
 

@@ -21,7 +21,6 @@ struct source {
     int found_capacity;
     float *chunk;     // [SOURCE_CHUNK_ELEMENTS]
     uint16_t *narrow; // [SOURCE_CHUNK_ELEMENTS], for bf16 values
-    int64_t bytes;    // read from files so far, in whole blocks
 };
 enum { SOURCE_CHUNK_ELEMENTS = 1 << 18 };
 
@@ -44,6 +43,16 @@ MUST_USE enum status source_find(struct source *source, const char *name, const 
  * `local`, f32[padded]. Returns BAD_CHECKPOINT on a checksum mismatch. */
 MUST_USE enum status source_read(struct source *source, const struct shard *shard, bool may_be_narrow,
                                  const struct slice *want, float *local);
+
+/* Copies the bytes of `shard` that are in `want` to their offsets in `out`, which holds `want` without
+ * padding in the type of the shard. They overlap. In version 1 this reads all of the shard. */
+MUST_USE enum status source_read_bytes(struct source *source, const struct shard *shard,
+                                       const struct slice *want, char *out);
+/* source_find() and source_read_bytes() of all that is in `want`. */
+MUST_USE enum status source_read_whole(struct source *source, const char *name, const struct slice *want,
+                                       char *out);
+/* Reads a file in full and verifies all of its checksums; adds the size of its data to *bytes. */
+MUST_USE enum status source_verify_file(struct source *source, int file, int64_t *bytes);
 
 /* Reads a small F64 tensor that is stored in one shard; *found is false if the checkpoint lacks it. */
 MUST_USE enum status source_read_f64(struct source *source, const char *name, double *out, int count,

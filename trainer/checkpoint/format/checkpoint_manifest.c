@@ -157,6 +157,27 @@ enum status manifest_begin(const struct rank_state *state, const struct save_ide
     return OK;
 }
 
+enum status manifest_begin_copy(const struct manifest *from, const struct mesh *mesh,
+                                const struct save_identity *identity, struct manifest *out)
+{
+    *out = (struct manifest){
+        .version = CHECKPOINT_VERSION,
+        .identity = *identity,
+        .consumed_samples = from->consumed_samples,
+        .skipped_steps = from->skipped_steps,
+        .seed = from->seed,
+        .recipe = from->recipe,
+        .model = calloc((size_t)from->model_count + 1, sizeof *out->model),
+        .model_count = from->model_count,
+    };
+    if (out->model == NULL)
+        return fail(NO_MEMORY, "no memory for the manifest of a checkpoint");
+    memcpy(out->model, from->model, (size_t)from->model_count * sizeof *out->model);
+    layout_of(&mesh->degrees, out);
+    order_text(mesh, out->rank_order);
+    return OK;
+}
+
 void manifest_set_recipe(struct manifest *m, const char *name, const struct text *recipe)
 {
     m->recipe.bytes = (int64_t)recipe->length;
@@ -238,6 +259,18 @@ static int by_name_and_begin(const void *a, const void *b)
     return order;
 }
 
+/* Lists the tensors of versions 1 and 2, whose shards are sorted. */
+static enum status list_tensors(struct manifest *m)
+{
+    free(m->tensors);
+    m->tensors = NULL;
+    m->tensor_count = 0;
+    for (int i = 0; i < m->shard_count; i++)
+        if (i == 0 || strcmp(m->shards[i - 1].name, m->shards[i].name) != 0)
+            TRY(manifest_add_tensor(m, &m->shards[i]));
+    return OK;
+}
+
 static enum status check_shards(struct manifest *m, const char *path)
 {
     if (m->shard_count > 0)
@@ -249,7 +282,7 @@ static enum status check_shards(struct manifest *m, const char *path)
         TRY(shards_tile(&m->shards[i], count, path));
         i += count;
     }
-    return OK;
+    return list_tensors(m);
 }
 
 static int by_name(const void *a, const void *b)

@@ -73,7 +73,7 @@ struct manifest {
     struct manifest_file recipe; // name "" in version 1
     struct manifest_key *model;
     struct manifest_file *files;
-    struct manifest_tensor *tensors; // version 3, sorted by name
+    struct manifest_tensor *tensors; // sorted by name; ranges only in version 3
     struct rank_range *ranges;
     struct shard *shards; // versions 1 and 2, sorted by name, then by begin
     int axis_count, model_count, file_count, tensor_count, range_count, shard_count;
@@ -82,6 +82,9 @@ struct manifest {
 /* Fills in the step, the model and the layout; no recipe and no files yet. */
 MUST_USE enum status manifest_begin(const struct rank_state *state, const struct save_identity *identity,
                                     struct manifest *out);
+/* The same for a copy of a checkpoint on another layout, without its files and tensors. */
+MUST_USE enum status manifest_begin_copy(const struct manifest *from, const struct mesh *mesh,
+                                         const struct save_identity *identity, struct manifest *out);
 /* Sets the resolved recipe that is stored next to the manifest. */
 void manifest_set_recipe(struct manifest *manifest, const char *name, const struct text *recipe);
 /* Formats the name of the file of a rank. */
@@ -103,7 +106,7 @@ void manifest_text(const struct manifest *manifest, struct text *out);
 MUST_USE enum status manifest_read(const char *folder, struct manifest *out);
 void manifest_free(struct manifest *manifest); // accepts {0}
 
-/* Returns NULL if the checkpoint has no such tensor. Version 3. */
+/* Returns NULL if the checkpoint has no such tensor. */
 const struct manifest_tensor *manifest_tensor(const struct manifest *manifest, const char *name);
 /* Returns the index of the file of a rank; -1 if there is none. Version 3. */
 int manifest_file_of(const struct manifest *manifest, int rank);

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""cuboid checkpoint inspect, diff and reshard.
+
+    test_checkpoint_command.py CUBOID
+
+- A checkpoint rewritten for other layouts, back and forth, has equal tensors; a run resumes from it on its layout, with
+  the losses of a run that resumed from the original.
+- diff finds one changed element, another shape and missing tensors; inspect --verify names a corrupted file.
+- All of them need less memory than twice the largest tensor and 64 MiB."""
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from fixtures import write_dataset  # noqa: E402
+
+CUBOID = os.path.abspath(sys.argv[1])
+MIB = 1 << 20
+# The embedding has 96 MB.
+RECIPE = """
+model: {num_layers: 2, hidden_size: 24, num_attention_heads: 2, seq_length: 8, vocab_size: 1000000}
+train: {global_batch_size: 4, micro_batch_size: 1, train_iters: 1}
+optimizer: {lr: 1e-2, lr_decay_style: constant}
+tokenizer: {tokenizer_type: none}
+precision: {params_dtype: fp16, matmul_format: hybrid, scaling: delayed, amax_history_len: 3, initial_loss_scale: 1024}
+data: {train: text}
+cluster: {threads_per_rank: 1}
+"""
+SMALL = "model.vocab_size=900"
+
+
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (2 * 96_000_000 + 64 * MIB,) * 2)
+
+
+def run(*words, status=0, **options):
+    done = subprocess.run([CUBOID, *words], capture_output=True, text=True, check=False, timeout=100, **options)
+    if done.returncode != status:
+        sys.exit(f"{words}: status {done.returncode}, not {status}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def command(*words, status=0, limited=True):
+    return run("checkpoint", *words, status=status, preexec_fn=limit_memory if limited else None)
+
+
+def train(name, *keys):
+    return run("train", "recipe.yaml", f"logging.run_dir={name}", *keys)
+
+
+def losses(name):
+    with open(f"{name}/metrics.jsonl", encoding="utf-8") as file:
+        return [json.loads(line).get("loss") for line in file]
+
+
+def test_large():
+    train("large")
+    folder = "large/checkpoints/step-00000001"
+    out = command("inspect", folder, "--verify").stdout
+    assert "verified" in out and "embedding.weight" in out, out
+    command("reshard", folder, "-o", "large-4", "tp=2", "dp=2")
+    assert json.loads(command("diff", folder, "large-4", "--json").stdout)["differences"] == []
+    shutil.rmtree("large-4")
+    shutil.rmtree("large")
+
+
+def test_reshard():
+    train("base", SMALL, "train.train_iters=3", "tp=2", "dp=2", "parallel.zero_stage=1")
+    base = "base/checkpoints/step-00000003"
+    layouts = {"a": ["tp=1", "dp=1"], "b": ["tp=1", "pp=2", "dp=2"], "c": ["tp=2", "dp=2", "pp=1"]}
+    previous = base
+    for name, keys in layouts.items():
+        command("reshard", previous, "-o", name, *keys)
+        assert "0 differ" in command("diff", base, name).stdout
+        command("inspect", name, "--verify")
+        found = json.loads(command("inspect", name, "--json").stdout)
+        assert found["step"] == 3 and found["version"] == 3 and found["consumed_samples"] == 12, found
+        assert found["layout"]["pp"] == (2 if name == "b" else 1), found["layout"]
+        previous = name
+    for name in (base, "c"):
+        train(f"from-{os.path.basename(name)}", SMALL, "train.train_iters=5", "tp=2", "dp=2", f"checkpoint.load={name}")
+    assert losses("from-c") == losses("from-step-00000003") and len(losses("from-c")) == 2
+    done = command("reshard", base, "-o", "a", "tp=1", status=2)
+    assert "-o a: File exists; use a directory that does not exist" in done.stderr, done.stderr
+    done = command("reshard", base, "-o", "x", "model.num_layers=3", status=2)
+    assert "trained with model.num_layers 2" in done.stderr, done.stderr
+
+
+def test_diff():
+    shutil.copytree("a", "changed")
+    done = command("diff", "a", "changed")
+    assert done.stdout.startswith("121 tensors are equal, 0 differ; steps 3 and 3"), done.stdout
+    train("other", SMALL, "train.train_iters=4", "tp=1", "checkpoint.load=a")
+    found = json.loads(command("diff", "a", "other/checkpoints", "--json", status=1).stdout)
+    assert found["steps"] == [3, 4] and len(found["differences"]) > 20, found
+    names = {entry["name"]: entry for entry in found["differences"]}
+    assert 0 < names["embedding.weight"]["elements"] <= 900 * 24 and 0 < names["embedding.weight"]["largest"] < 1
+    train("wide", "model.vocab_size=800", "checkpoint.save_optim=false")
+    found = json.loads(command("diff", "a", "wide/checkpoints", "--json", status=1).stdout)
+    why = {entry["name"]: entry.get("why") for entry in found["differences"]}
+    assert why["embedding.weight"] == "other shape" and why["optimizer.m.norm.weight"] == "only in A", why
+
+
+def test_damage():
+    name = "changed/rank-00000.safetensors"
+    size = os.path.getsize(name)
+    with open(name, "r+b") as file:
+        for at in (12, size // 2, size - 1):
+            file.seek(at)
+            byte = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte[0] ^ 4]))
+            file.flush()
+            done = command("inspect", "changed", "--verify", status=2)
+            assert name in done.stderr and (at == 12 or "checksum" in done.stderr), done.stderr
+            command("diff", "a", "changed", status=2)
+            file.seek(at)
+            file.write(byte)
+    command("inspect", "changed", "--verify")
+    assert "unknown subcommand inspct; use inspect" in command("inspct", status=2).stderr
+    assert "2 checkpoints given" in command("inspect", "a", "b", status=2).stderr
+    assert "not a checkpoint" in command("inspect", ".", status=2).stderr
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    os.chdir(scratch)
+    write_dataset("text", [i * i % 700 for i in range(400)])
+    with open("recipe.yaml", "w", encoding="utf-8") as recipe:
+        recipe.write(RECIPE)
+    test_reshard()
+    test_diff()
+    test_damage()
+    test_large()
+    os.chdir("/")
+print("checkpoint command: ok")

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Writes the files that a run on another layout would write, with the bytes of the checkpoint. The layout
+ * is that of the checkpoint's recipe with the given keys; with ZeRO, files are those of a run without it,
+ * which loads the same. */
+#include "base/file.h"
+#include "tools/cli/checkpoint/cmd_checkpoint.h"
+#include "tools/cli/options.h"
+#include "trainer/checkpoint/checkpoint_record.h"
+#include "trainer/checkpoint/distribute/checkpoint_note.h"
+#include "trainer/checkpoint/distribute/checkpoint_share.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct reshard {
+    struct source source;
+    char *folder;
+    const char *out;
+    struct recipe *recipe;
+    struct run run;
+    struct params params;
+    struct tensor_list tensors;
+    struct save_identity identity;
+    int words; // of a note
+    uint32_t *notes;
+    char *band; // [CHECKPOINT_BAND_BYTES, or a row]
+    struct manifest manifest;
+};
+
+/* What one rank writes. */
+struct rank_file {
+    struct share share;
+    struct shard *shards;
+    int count;
+    uint8_t *has;
+    struct note note;
+};
+
+/* ---- arguments ---- */
+
+static enum status parse(int argc, char **argv, const char **out, const char **rest, int *count)
+{
+    const struct option options[] = {{"-o", OPTION_TEXT, out, 0, 0}, {"--output", OPTION_TEXT, out, 0, 0}};
+    TRY(options_parse(argc, argv, options, 2, rest, count));
+    if (*count < 1 || strchr(rest[0], '=') != NULL)
+        return fail(BAD_USAGE,
+                    "checkpoint reshard: no checkpoint given; use cuboid checkpoint reshard CKPT -o "
+                    "OUT tp=2");
+    if (*out == NULL)
+        return fail(BAD_USAGE,
+                    "checkpoint reshard: no output given; use -o and a directory that does not exist");
+    return OK;
+}
+
+static enum status load_layout(struct reshard *r, const char *const *keys, int count)
+{
+    struct text path = {0};
+    struct problems problems = {0};
+    const char **all = calloc((size_t)count + 3, sizeof *all);
+    if (all == NULL)
+        return fail(NO_MEMORY, "no memory for %d keys", count);
+    for (int i = 0; i < count; i++)
+        all[i] = keys[i];
+    all[count] = "cluster.device=dry"; // the layout does not depend on it, and no device is needed
+    all[count + 1] = "parallel.zero_stage=0";
+    text_add(&path, "%s/recipe.yaml", r->folder);
+    enum status status = recipe_load(path.chars, all, (size_t)count + 2, 0, &r->recipe, &problems);
+    if (status != OK)
+        problems_print(&problems, stderr);
+    if (status != OK)
+        status = fail(status, "checkpoint reshard: %s with these keys is not valid", path.chars);
+    problems_free(&problems);
+    text_free(&path);
+    free(all);
+    TRY(status);
+    TRY(manifest_check_model(&r->source.manifest, r->recipe, r->folder));
+    TRY(run_create(r->recipe, false, &r->run));
+    return params_declare(&r->recipe->model, &r->run.mesh.degrees, r->recipe->layers.sequence_parallel,
+                          &r->params);
+}
+
+/* ---- tensors ---- */
+
+static bool has_tensor(const struct reshard *r, enum state state, const struct param *row, struct shard *out)
+{
+    char name[SHARD_NAME_CHARS];
+    state_name(state, row->name, name);
+    return source_tensor(&r->source, name, out);
+}
+
+static bool is_parameter(const struct reshard *r, const char *name)
+{
+    for (int i = 0; i < r->params.count; i++)
+        for (enum state state = 0; state < STATE_COUNT; state++) {
+            char other[SHARD_NAME_CHARS];
+            state_name(state, r->params.rows[i].name, other);
+            if (r->params.rows[i].tie < 0 && strcmp(name, other) == 0)
+                return true;
+        }
+    return false;
+}
+
+/* The states that the checkpoint has, and everything else as replicated state. */
+static enum status list_tensors(struct reshard *r)
+{
+    struct shard whole;
+    struct tensor_list *list = &r->tensors;
+    const struct manifest *m = &r->source.manifest;
+    *list = (struct tensor_list){.params = &r->params};
+    list->states = has_tensor(r, STATE_M, &r->params.rows[0], &whole) ? STATE_COUNT : STATE_VALUE + 1;
+    if (!has_tensor(r, STATE_VALUE, &r->params.rows[0], &whole))
+        return fail(BAD_CHECKPOINT, "%s: holds no %s", r->folder, r->params.rows[0].name);
+    list->main = whole.dtype == SAFETENSORS_BF16 ? BF16 : F32;
+    list->replicated = calloc((size_t)m->tensor_count + 1, sizeof *list->replicated);
+    if (list->replicated == NULL)
+        return fail(NO_MEMORY, "no memory for a list of %d tensors", m->tensor_count);
+    for (int i = 0; i < m->tensor_count; i++)
+        if (!is_parameter(r, m->tensors[i].name))
+            CHECK(source_tensor(&r->source, m->tensors[i].name,
+                                &list->replicated[list->replicated_count++].shard));
+    for (int i = 0; i < tensor_list_count(list); i++) {
+        struct shard theirs;
+        if (tensor_list_at(list, i, &whole) &&
+            (!source_tensor(&r->source, whole.name, &theirs) || theirs.dtype != whole.dtype ||
+             memcmp(theirs.dim, whole.dim, sizeof whole.dim) != 0))
+            return fail(BAD_CHECKPOINT, "%s: %s is missing or differs from the recipe", r->folder,
+                        whole.name);
+    }
+    return OK;
+}
+
+/* ---- files ---- */
+
+static void add_shard(struct reshard *r, struct rank_file *file, int index, const struct slice *slice)
+{
+    struct shard *shard = &file->shards[file->count++];
+    CHECK(tensor_list_at(&r->tensors, index, shard));
+    for (int d = 0; d < SHARD_MAX_DIMS && slice != NULL; d++) {
+        shard->begin[d] = slice->begin[d];
+        shard->count[d] = slice->count[d];
+    }
+    file->has[index] = 1;
+    cover_add(&file->note.cover, shard);
+}
+
+static enum status list_shards(struct reshard *r, int rank, struct rank_file *file)
+{
+    *file = (struct rank_file){.count = 0};
+    TRY(share_of_rank(&r->run, &r->params, NULL, rank, &file->share));
+    const int tensors = tensor_list_count(&r->tensors);
+    file->shards = calloc((size_t)tensors + 1, sizeof *file->shards);
+    file->has = calloc((size_t)tensors + 1, 1);
+    if (file->shards == NULL || file->has == NULL)
+        return fail(NO_MEMORY, "no memory for a list of %d tensors", tensors);
+    for (int i = 0; i < file->share.count; i++)
+        for (enum state state = 0; state < r->tensors.states; state++)
+            add_shard(r, file, tensor_list_index(&r->tensors, file->share.parts[i].row, state),
+                      &file->share.parts[i].slice);
+    for (int i = 0; i < r->tensors.replicated_count && rank == 0; i++)
+        add_shard(r, file, tensor_list_replicated(&r->tensors, i), NULL);
+    return OK;
+}
+
+static enum status write_shard(struct reshard *r, const struct shard *shard, struct checkpoint_writer *writer)
+{
+    const size_t each = safetensors_dtype_bytes(shard->dtype);
+    const int64_t rows = CHECKPOINT_BAND_BYTES / (shard->count[1] * (int64_t)each);
+    for (int64_t row = 0, count; row < shard->count[0]; row += count) {
+        struct slice band = {.ndim = shard->ndim};
+        count = rows < 1 ? 1 : shard->count[0] - row < rows ? shard->count[0] - row : rows;
+        band.begin[0] = shard->begin[0] + row;
+        band.begin[1] = shard->begin[1];
+        band.count[0] = count;
+        band.count[1] = shard->count[1];
+        TRY(source_read_whole(&r->source, shard->name, &band, r->band));
+        TRY(checkpoint_writer_append(writer, r->band, (size_t)slice_count(&band) * each));
+    }
+    return OK;
+}
+
+static enum status write_shards(struct reshard *r, int rank, struct rank_file *file)
+{
+    struct text path = {0};
+    struct checkpoint_writer *writer = NULL;
+    char name[MANIFEST_FILE_CHARS];
+    manifest_file_name(rank, name);
+    text_add(&path, "%s/%s", r->out, name);
+    enum status status =
+        checkpoint_writer_create(path.chars, &r->identity, file->shards, file->count, &writer);
+    for (int i = 0; status == OK && i < file->count; i++)
+        status = write_shard(r, &file->shards[i], writer);
+    if (status == OK)
+        status = checkpoint_writer_finish(writer);
+    if (status == OK) {
+        file->note.bytes = checkpoint_writer_bytes(writer);
+        file->note.checksum = checkpoint_writer_checksum(writer);
+    }
+    checkpoint_writer_destroy(writer);
+    text_free(&path);
+    return status;
+}
+
+static enum status write_rank(struct reshard *r, int rank)
+{
+    struct rank_file file;
+    enum status status = list_shards(r, rank, &file);
+    if (status == OK && file.count > 0)
+        status = write_shards(r, rank, &file);
+    if (status == OK)
+        note_pack(&file.note, file.has, tensor_list_count(&r->tensors),
+                  r->notes + (size_t)rank * (size_t)r->words);
+    share_free(&file.share);
+    free(file.shards);
+    free(file.has);
+    return status;
+}
+
+/* Copies a small file of the checkpoint, if it has it. */
+static enum status copy_file(const struct reshard *r, const char *name)
+{
+    struct text from = {0}, to = {0}, bytes = {0};
+    text_add(&from, "%s/%s", r->folder, name);
+    text_add(&to, "%s/%s", r->out, name);
+    enum status status = OK;
+    if (access(from.chars, F_OK) == 0)
+        status = file_read(from.chars, &bytes);
+    if (status == OK && bytes.length > 0)
+        status = file_write_atomic(to.chars, bytes.chars, bytes.length);
+    text_free(&from);
+    text_free(&to);
+    text_free(&bytes);
+    return status;
+}
+
+static enum status write_manifest(struct reshard *r)
+{
+    struct text text = {0}, path = {0};
+    TRY(copy_file(r, "recipe.yaml"));
+    TRY(copy_file(r, "data.json"));
+    TRY(manifest_begin_copy(&r->source.manifest, &r->run.mesh, &r->identity, &r->manifest));
+    TRY(notes_add(&r->tensors, r->notes, r->run.mesh.world, r->words, r->out, &r->manifest));
+    manifest_text(&r->manifest, &text);
+    text_add(&path, "%s/manifest.json", r->out);
+    enum status status = file_write_atomic(path.chars, text.chars, text.length);
+    text_free(&text);
+    text_free(&path);
+    return status;
+}
+
+static enum status allocate(struct reshard *r)
+{
+    size_t band = CHECKPOINT_BAND_BYTES;
+    for (int i = 0; i < r->source.manifest.tensor_count; i++) {
+        const struct manifest_tensor *tensor = &r->source.manifest.tensors[i];
+        size_t row = (size_t)tensor->dim[1] * safetensors_dtype_bytes(tensor->dtype);
+        band = row > band ? row : band;
+    }
+    r->words = note_words(tensor_list_count(&r->tensors));
+    r->notes = calloc((size_t)r->run.mesh.world * (size_t)r->words, sizeof *r->notes);
+    r->band = malloc(band);
+    return r->notes != NULL && r->band != NULL ? OK
+                                               : fail(NO_MEMORY, "no memory for bands of %zu bytes", band);
+}
+
+static enum status reshard(struct reshard *r, const char *path, const char *const *keys, int count)
+{
+    TRY(checkpoint_argument(path, &r->folder, &r->source));
+    if (r->source.manifest.version == 1)
+        return fail(BAD_CHECKPOINT, "%s: format version 1; resume from it and save it again first",
+                    r->folder);
+    TRY(load_layout(r, keys, count));
+    TRY(list_tensors(r));
+    TRY(allocate(r));
+    r->identity = r->source.manifest.identity;
+    TRY(random_hex(r->identity.save, SAVE_CHARS - 1));
+    if (mkdir(r->out, 0777) != 0)
+        return fail(BAD_USAGE, "checkpoint reshard: -o %s: %s; use a directory that does not exist", r->out,
+                    strerror(errno));
+    for (int rank = 0; rank < r->run.mesh.world; rank++)
+        TRY(write_rank(r, rank));
+    TRY(write_manifest(r));
+    print_line(stdout, "%s: step %lld, %d tensors in %d files for %d ranks", r->out,
+               (long long)r->identity.step, r->manifest.tensor_count, r->manifest.file_count,
+               r->run.mesh.world);
+    return OK;
+}
+
+int checkpoint_reshard(int argc, char **argv)
+{
+    struct reshard r = {.out = NULL};
+    int count = 0;
+    const char **rest = calloc((size_t)argc + 1, sizeof *rest);
+    enum status status = rest != NULL ? parse(argc, argv, &r.out, rest, &count)
+                                      : fail(NO_MEMORY, "no memory for the arguments");
+    if (status == OK)
+        status = reshard(&r, rest[0], rest + 1, count - 1);
+    tensor_list_free(&r.tensors);
+    params_free(&r.params);
+    if (r.run.recipe != NULL)
+        run_destroy(&r.run);
+    recipe_destroy(r.recipe);
+    source_close(&r.source);
+    manifest_free(&r.manifest);
+    free(r.notes);
+    free(r.band);
+    free(r.folder);
+    free(rest);
+    return checkpoint_exit(status);
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/checkpoint/cmd_checkpoint.h"
+
+#include "tools/cli/recipe_argument.h"
+#include "trainer/checkpoint/checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "cuboid checkpoint inspect CKPT [--json] [--verify]\n"
+    "cuboid checkpoint diff A B [--json]\n"
+    "cuboid checkpoint reshard CKPT -o OUT [tp=N] [pp=N] [dp=N] [key=value ...]\n"
+    "\n"
+    "CKPT is a checkpoint, or a directory of them: then its newest. No GPU and no data are needed, and\n"
+    "tensors are read in bands, so that checkpoints of any size fit.\n"
+    "\n"
+    "  inspect    step, layout and tensors; --verify reads all files and checks every checksum\n"
+    "  diff       the tensors that differ, and by how much; exit status 1 if any does\n"
+    "  reshard    rewrites the files for another layout, with the same bytes in each tensor\n"
+    "\n"
+    "  -o OUT     directory of the new checkpoint, which must not exist\n"
+    "  --json     machine-readable output\n"
+    "\n"
+    "Exit status: 0 success (diff: equal); 1 a difference, or a runtime failure; 2 bad usage, or a damaged\n"
+    "checkpoint.\n";
+
+enum status checkpoint_argument(const char *path, char **folder, struct source *out)
+{
+    TRY(checkpoint_resolve(path, folder));
+    return source_open(*folder, -1, out);
+}
+
+int checkpoint_exit(enum status status)
+{
+    return exit_status_of_input(status);
+}
+
+int64_t checkpoint_band_rows(const struct shard *tensor)
+{
+    int64_t row = tensor->dim[1] * (int64_t)safetensors_dtype_bytes(tensor->dtype);
+    return row < CHECKPOINT_BAND_BYTES ? CHECKPOINT_BAND_BYTES / row : 1;
+}
+
+int cmd_checkpoint(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int (*run)(int argc, char **argv);
+    } commands[] = {
+        {"inspect", checkpoint_inspect}, {"diff", checkpoint_diff}, {"reshard", checkpoint_reshard}};
+    static const char *const names[] = {"inspect", "diff", "reshard"};
+    if (argc < 2)
+        return checkpoint_exit(
+            fail(BAD_USAGE, "checkpoint: what to do is missing; use inspect, diff or reshard"));
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        fputs(help, stdout);
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            for (int a = 2; a < argc; a++)
+                if (strcmp(argv[a], "--help") == 0 || strcmp(argv[a], "-h") == 0) {
+                    fputs(help, stdout);
+                    return 0;
+                }
+            return commands[i].run(argc - 1, argv + 1);
+        }
+    const char *near = nearest_name(argv[1], names, sizeof names / sizeof *names);
+    return checkpoint_exit(fail(BAD_USAGE, "checkpoint: unknown subcommand %s; use %s", argv[1],
+                                near != NULL ? near : "inspect, diff or reshard"));
+}

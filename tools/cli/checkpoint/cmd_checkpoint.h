@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid checkpoint inspect | diff | reshard */
+#pragma once
+
+#include "trainer/checkpoint/checkpoint_source.h"
+
+int cmd_checkpoint(int argc, char **argv);
+
+/* The subcommands; argv[0] is their name. Return the exit status. */
+int checkpoint_inspect(int argc, char **argv);
+int checkpoint_diff(int argc, char **argv);
+int checkpoint_reshard(int argc, char **argv);
+
+/* Opens the checkpoint at `path`, or the newest one in it. *folder: freed by the caller, after the source.
+ * */
+MUST_USE enum status checkpoint_argument(const char *path, char **folder, struct source *out);
+/* Prints the message of a failure, and returns the exit status. Bad checkpoints are bad input. */
+int checkpoint_exit(enum status status);
+
+/* Rows of a tensor with this number of columns that are read at once. */
+enum { CHECKPOINT_BAND_BYTES = 8 << 20 };
+int64_t checkpoint_band_rows(const struct shard *tensor);
