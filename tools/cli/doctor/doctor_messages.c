@@ -3,7 +3,7 @@
 
 #include "parallel/comm.h"
 #include "tools/cli/doctor/doctor_time.h"
-#include "tools/cli/sweep/sweep_run.h"
+#include "tools/cli/measure/measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,7 +180,7 @@ static bool run_processes(int ranks, const char *log, struct cluster_profile *pr
     enum run_state state;
     snprintf(count, sizeof count, "%d", ranks);
     return readlink("/proc/self/exe", program, sizeof program - 1) > 0 &&
-           sweep_process(argv, log, LIMIT_S, true, &state) == OK && state == RUN_DONE &&
+           measure_process(argv, log, LIMIT_S, true, &state) == OK && state == RUN_DONE &&
            add_lines(profile, log);
 }
 
