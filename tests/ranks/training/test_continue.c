@@ -33,7 +33,7 @@ static _Noreturn void run_child(const struct recipe *recipe, const char *output)
 {
     int file = open(output, O_RDWR | O_CREAT | O_TRUNC, 0666);
     CHECK(file >= 0 && dup2(file, STDOUT_FILENO) >= 0 && dup2(file, STDERR_FILENO) >= 0);
-    enum status status = train(recipe, recipe_world_size(recipe));
+    enum status status = train(recipe, NULL, recipe_world_size(recipe));
     if (status == OK)
         exit(OK); // LeakSanitizer reports them where it is enabled
     fflush(stdout);

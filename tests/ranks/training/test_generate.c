@@ -114,7 +114,7 @@ static enum status train_family(const struct fixture *fixture)
     static const char *const short_run[] = {"train.train_iters=20"};
     struct recipe *recipe = NULL;
     TRY(load(fixture, short_run, UNDER_SANITIZER ? 1 : 0, &recipe));
-    enum status status = train(recipe, recipe_world_size(recipe));
+    enum status status = train(recipe, NULL, recipe_world_size(recipe));
     recipe_destroy(recipe);
     return status;
 }

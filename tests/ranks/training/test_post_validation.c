@@ -397,7 +397,7 @@ static enum status train_in_child(const struct test *test, const struct subject 
         dup2(nowhere, 1);
         if (stops)
             setenv(stop_variable, "", 1);
-        enum status status = train(recipe, recipe_world_size(recipe));
+        enum status status = train(recipe, NULL, recipe_world_size(recipe));
         if (status != OK && status != STOPPED)
             fprintf(stderr, "%s\n", fail_text());
         _exit((int)status);

@@ -118,7 +118,8 @@ static void wait_for(struct set *set, int rank, int lane, int other)
 {
     const int number = set->storage[rank].events[other];
     if (number > 0)
-        append(set, rank, lane, (struct tape_item){.kind = TAPE_WAIT, .lane = other, .index = number});
+        append(set, rank, lane,
+               (struct tape_item){.kind = TAPE_WAIT, .lane = (int16_t)other, .index = number});
 }
 
 /* ---- predictions ---- */
