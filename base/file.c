@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 /* Reads to the end and closes. */
-static enum status read_all(int fd, const char *path, size_t most, struct text *out)
+static enum status read_all(int fd, const char *path, size_t limit, struct text *out)
 {
     char chunk[1 << 16];
     ssize_t got;
@@ -23,9 +23,9 @@ static enum status read_all(int fd, const char *path, size_t most, struct text *
             return status;
         }
         text_add_bytes(out, chunk, (size_t)got);
-        if (out->length > most) { // the file has grown, or does not report its size, as in /proc
+        if (out->length > limit) { // the file has grown, or does not report its size, as in /proc
             close(fd);
-            return fail(IO_ERROR, "%s: is larger than the limit of %zu bytes", path, most);
+            return fail(IO_ERROR, "%s: is larger than the limit of %zu bytes", path, limit);
         }
     }
     close(fd);
@@ -38,7 +38,7 @@ enum status file_read(const char *path, struct text *out)
     return file_read_small(path, SIZE_MAX, out);
 }
 
-enum status file_read_small(const char *path, size_t most, struct text *out)
+enum status file_read_small(const char *path, size_t limit, struct text *out)
 {
     struct stat info;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // else open() of a pipe blocks until there is a
@@ -57,14 +57,14 @@ enum status file_read_small(const char *path, size_t most, struct text *out)
                     : S_ISFIFO(info.st_mode) ? "pipe"
                                              : "device");
     }
-    if ((uint64_t)info.st_size > most) {
+    if ((uint64_t)info.st_size > limit) {
         close(fd);
-        return fail(IO_ERROR, "%s: has %lld bytes; the limit is %zu", path, (long long)info.st_size, most);
+        return fail(IO_ERROR, "%s: has %lld bytes; the limit is %zu", path, (long long)info.st_size, limit);
     }
-    return read_all(fd, path, most, out);
+    return read_all(fd, path, limit, out);
 }
 
-const char *file_place_fault(const char *path)
+const char *file_path_problem(const char *path)
 {
     struct stat info;
     struct text folder = {0};
@@ -99,7 +99,7 @@ static bool write_all(int fd, const char *bytes, size_t length)
 
 enum status file_write_atomic(const char *path, const void *bytes, size_t length)
 {
-    const char *fault = file_place_fault(path);
+    const char *fault = file_path_problem(path);
     if (fault != NULL)
         return fail(IO_ERROR, "%s: %s", path, fault);
     struct file_temporary file;

@@ -24,8 +24,7 @@ MUST_USE enum status file_temporary_create(const char *path, struct file_tempora
 MUST_USE enum status file_temporary_commit(struct file_temporary *file, const char *path);
 /* Closes the file and removes it unless it was committed. May be called more than once. */
 void file_temporary_discard(struct file_temporary *file);
-/* Removes temporary files of `path` left by killed processes. On a file system without locks it removes none.
- * */
+/* Removes temporary files of `path` left by killed processes; none on a file system without locks. */
 void file_temporary_sweep(const char *path);
 
 /* Returns the length of the final name in a temporary name, "manifest.json" of

@@ -14,7 +14,7 @@
 
 /* Between the file name and the 16 hex digits of the token. */
 static const char infix[] = ".cuboid-tmp-";
-enum { TOKEN_DIGITS = 16, MOST_TRIES = 100 };
+enum { TOKEN_DIGITS = 16, MAX_TRIES = 100 };
 
 enum status random_token(uint64_t *out)
 {
@@ -24,8 +24,8 @@ enum status random_token(uint64_t *out)
     return got == sizeof *out ? OK : fail(IO_ERROR, "getrandom: %s", strerror(got < 0 ? errno : EIO));
 }
 
-/* A concurrent sweep may have opened the file before it was locked and removed it: then another one is
- * created. */
+/* Locks a new file. Returns false if a concurrent sweep removed it before it was locked; the caller then
+ * creates another one. */
 static bool lock_new(int fd)
 {
     struct stat info;
@@ -36,7 +36,7 @@ static bool lock_new(int fd)
 enum status file_temporary_create(const char *path, struct file_temporary *out)
 {
     *out = (struct file_temporary){.fd = -1};
-    for (int i = 0; i < MOST_TRIES; i++) {
+    for (int i = 0; i < MAX_TRIES; i++) {
         uint64_t token;
         TRY(random_token(&token));
         struct text name = {0};
@@ -90,7 +90,7 @@ size_t file_temporary_base_length(const char *name)
     return temporary ? whole - ending : whole;
 }
 
-/* "manifest.json.cuboid-tmp-3f09c2d4a1b85e67" of "manifest.json". */
+/* Returns true for "manifest.json.cuboid-tmp-3f09c2d4a1b85e67" and base "manifest.json". */
 static bool is_temporary_of(const char *name, const char *base)
 {
     size_t length = file_temporary_base_length(name);

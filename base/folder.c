@@ -36,7 +36,7 @@ enum status folder_sync_parent(const char *path)
     return status;
 }
 
-static enum status make_one(const char *path)
+static enum status make_one_level(const char *path)
 {
     if (mkdir(path, 0777) == 0)
         return folder_sync_parent(path);
@@ -51,7 +51,7 @@ enum status folder_make(const char *path)
         if ((*c == '/' || *c == 0) && c != path) {
             part.length = 0;
             text_add_bytes(&part, path, (size_t)(c - path));
-            status = make_one(part.chars);
+            status = make_one_level(part.chars);
         }
         if (*c == 0)
             break;

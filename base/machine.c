@@ -11,11 +11,10 @@
 
 /* ---- cgroups ---- */
 
-enum { MOST_FILE = 1 << 20 };
+enum { MAX_FILE_BYTES = 1 << 20 };
 
-/* Returns the contents of FOLDER/NAME, owned by the caller; NULL if it cannot be read, which is not an error.
- * */
-static char *read_in(const char *folder, const char *name)
+/* Returns the contents of FOLDER/NAME, owned by the caller. NULL if it cannot be read: not an error. */
+static char *read_file_in(const char *folder, const char *name)
 {
     char chunk[4096];
     size_t got;
@@ -23,7 +22,7 @@ static char *read_in(const char *folder, const char *name)
     text_add(&path, "%s/%s", folder, name);
     FILE *file = fopen(path.chars, "re");
     text_free(&path);
-    while (file != NULL && (got = fread(chunk, 1, sizeof chunk, file)) > 0 && out.length < MOST_FILE)
+    while (file != NULL && (got = fread(chunk, 1, sizeof chunk, file)) > 0 && out.length < MAX_FILE_BYTES)
         text_add_bytes(&out, chunk, got);
     if (file != NULL)
         fclose(file);
@@ -55,11 +54,12 @@ int64_t cgroup_memory_max(const char *text)
 static void add_group(const char *folder, struct cgroup_limits *out)
 {
     static const char *const memory_files[] = {"memory.max", "memory.limit_in_bytes"};
-    char *text = read_in(folder, "cpu.max");
+    char *text = read_file_in(folder, "cpu.max");
     if (text != NULL)
         out->cpus = fmin(out->cpus, cgroup_cpu_max(text));
     free(text);
-    char *quota = read_in(folder, "cpu.cfs_quota_us"), *period = read_in(folder, "cpu.cfs_period_us");
+    char *quota = read_file_in(folder, "cpu.cfs_quota_us"),
+         *period = read_file_in(folder, "cpu.cfs_period_us");
     if (quota != NULL && period != NULL) {
         struct text both = {0};
         text_add(&both, "%s %s", quota, period); // -1: no limit
@@ -69,7 +69,7 @@ static void add_group(const char *folder, struct cgroup_limits *out)
     free(quota);
     free(period);
     for (size_t i = 0; i < sizeof memory_files / sizeof *memory_files; i++) {
-        text = read_in(folder, memory_files[i]);
+        text = read_file_in(folder, memory_files[i]);
         int64_t bytes = text != NULL ? cgroup_memory_max(text) : INT64_MAX;
         out->memory_bytes = bytes < out->memory_bytes ? bytes : out->memory_bytes;
         free(text);
@@ -170,22 +170,23 @@ int launcher_local_size(char *(*get)(const char *name), int size)
 
 /* ---- this machine ---- */
 
-/* Returns the size of the affinity mask of a process, 0: this one; -1 if unknown. Sets have room for 1024
- * CPUs by default. */
+/* Returns the number of CPUs in the affinity mask of a process (0: this one); -1 if unknown. The default
+ * cpu_set_t has room for 1024 CPUs, so larger sets are tried. */
 static int affinity_of(pid_t process)
 {
     int count = -1;
-    for (int most = 1024; count < 0 && most <= 1 << 16; most *= 4) {
-        cpu_set_t *set = CPU_ALLOC(most);
-        if (set != NULL && sched_getaffinity(process, CPU_ALLOC_SIZE(most), set) == 0)
-            count = CPU_COUNT_S(CPU_ALLOC_SIZE(most), set);
+    for (int capacity = 1024; count < 0 && capacity <= 1 << 16; capacity *= 4) {
+        cpu_set_t *set = CPU_ALLOC(capacity);
+        if (set != NULL && sched_getaffinity(process, CPU_ALLOC_SIZE(capacity), set) == 0)
+            count = CPU_COUNT_S(CPU_ALLOC_SIZE(capacity), set);
         CPU_FREE(set);
     }
     return count;
 }
 
-/* A launcher that binds its processes gives each a part of its own mask; others inherit the whole mask. Open
- * MPI reports whether it binds, even with a shell between mpirun and this process. */
+/* Returns the CPUs that the processes of this job share. A launcher that binds its processes gives each a
+ * part of its own mask; without binding, each inherits the whole mask. Open MPI reports whether it binds,
+ * which also works with a shell between mpirun and this process. */
 static int shared_cpus(int cpus, int online)
 {
     const char *bound = getenv("OMPI_MCA_orte_bound_at_launch");
@@ -195,10 +196,10 @@ static int shared_cpus(int cpus, int online)
     return parent > cpus ? parent : cpus;
 }
 
-void machine_look(struct machine *out)
+void machine_query(struct machine *out)
 {
     struct cgroup_limits limits = {.cpus = INFINITY, .memory_bytes = INT64_MAX};
-    char *groups = read_in("/proc/self", "cgroup");
+    char *groups = read_file_in("/proc/self", "cgroup");
     if (groups != NULL)
         cgroup_read(groups, "/sys/fs/cgroup", &limits);
     free(groups);

@@ -18,7 +18,7 @@ struct machine {
     double quota;    // CPU time limit of the cgroup, in CPUs; INFINITY: no limit
     int64_t memory_bytes;
 };
-void machine_look(struct machine *out);
+void machine_query(struct machine *out);
 
 /* Returns the CPU threads of each of `ranks` ranks of this machine, of which `here` are threads of this
  * process: an equal share of the CPUs of the job, at most those available to this process. At least 1. */
@@ -27,8 +27,8 @@ int machine_threads(const struct machine *machine, int ranks, int here);
 /* ---- kernel files ---- */
 
 /* Limits of the cgroup named in `proc_cgroup` (/proc/self/cgroup) and of its ancestors, in the hierarchies
- * under `root` (/sys/fs/cgroup): version 2, or cpu and memory of version 1. In a container the name is often
- * the one outside of it; then the files of the root are used. */
+ * under `root` (/sys/fs/cgroup): version 2, or cpu and memory of version 1. In a container, the name is often
+ * that of the host's cgroup; the files of the root are used then. */
 struct cgroup_limits {
     double cpus;          // INFINITY: no limit
     int64_t memory_bytes; // INT64_MAX: no limit

@@ -3,9 +3,9 @@
  * and branches, so that compilers vectorize the loops: initializing a large model takes a fraction of a
  * second.
  *
- * The angle is a word in turns, reduced to a quarter turn exactly, as an integer. Logarithm, sine and cosine
- * are series accurate to 2e-16 on the reduced range. Only IEEE operations without contraction are used, so
- * scalar and vector code, and all processors, give identical bits. */
+ * A word is an angle in units of 2^-32 turns; it is reduced to a quarter turn exactly, as an integer.
+ * Logarithm, sine and cosine are series accurate to 2e-16 on the reduced range. Only IEEE operations
+ * without contraction are used, so scalar and vector code, and all processors, give identical bits. */
 #pragma once
 
 #include "base/philox.h"

@@ -72,7 +72,7 @@ void progress_begin(struct progress_writer *writer, struct progress_slot *slot)
     writer->slot = slot;
     mine = writer;
     writer->now.head = (struct progress_head){
-        .who = *who_am_i(),
+        .who = *rank_context(),
         .state = PROGRESS_ACTIVE,
         .process = (int32_t)getpid(),
         .thread = (int32_t)syscall(SYS_gettid),
@@ -95,7 +95,7 @@ void progress_end(void)
     mine = NULL;
 }
 
-void progress_who(const struct who *who, struct progress_range awaited, bool made_progress)
+void progress_set_context(const struct rank_context *who, struct progress_range awaited, bool made_progress)
 {
     if (mine == NULL)
         return;

@@ -2,7 +2,7 @@
 /* Progress of a rank, as other threads and processes see it: what it does, since when, the message that it
  * waits for, the number of its calls on each communicator, and its last messages (a flight recorder).
  *
- *     thread of the rank          who_does, who_waits, messages
+ *     thread of the rank          rank_context_set_action, rank_context_set_wait, messages
  *         └─> struct progress_writer ──> struct progress_slot, in memory that a monitor can read
  *
  * One thread writes a slot; any thread or process of the machine reads it, without a lock: a version number
@@ -30,7 +30,7 @@ struct progress_step {
 
 /* Everything that changes often. */
 struct progress_head {
-    struct who who;
+    struct rank_context who;
     int32_t state;           // enum progress_state
     int32_t process, thread; // ids of the operating system
     int32_t groups;          // number of groups
@@ -112,7 +112,7 @@ void progress_step(struct progress_step step);
 void progress_took(int64_t ns);
 
 /* For base/status.c: the state of the thread has changed; whether it made progress. */
-void progress_who(const struct who *who, struct progress_range awaited, bool made_progress);
+void progress_set_context(const struct rank_context *who, struct progress_range awaited, bool made_progress);
 
 /* ---- a monitor ---- */
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 static _Thread_local char last_text[2048];
-static _Thread_local struct who me = {.rank = -1, .layer = NO_LAYER};
+static _Thread_local struct rank_context me = {.rank = -1, .layer = NO_LAYER};
 
 static const char *const names[] = {
     [OK] = "ok",
@@ -63,39 +63,39 @@ const char *fail_text(void)
     return last_text;
 }
 
-struct who *who_am_i(void)
+struct rank_context *rank_context(void)
 {
     return &me;
 }
 
-const char *who_text(const struct who *who, char out[WHO_CHARS])
+const char *rank_context_text(const struct rank_context *who, char out[RANK_CONTEXT_CHARS])
 {
-    snprintf(out, WHO_CHARS, "r%d (pp %d dp %d tp %d) step %d%s%s", who->rank, who->pp, who->dp, who->tp,
-             who->step, who->action[0] != 0 ? " " : "", who->action);
+    snprintf(out, RANK_CONTEXT_CHARS, "r%d (pp %d dp %d tp %d) step %d%s%s", who->rank, who->pp, who->dp,
+             who->tp, who->step, who->action[0] != 0 ? " " : "", who->action);
     return out;
 }
 
-void who_does(const char *action)
+void rank_context_set_action(const char *action)
 {
-    // In every action of a dry run: faster than snprintf().
+    // Called for every action of a dry run: memcpy() is faster than snprintf().
     const size_t length = strnlen(action, sizeof me.action - 1);
     memcpy(me.action, action, length);
     me.action[length] = 0;
-    me.waits[0] = 0;
-    progress_who(&me, (struct progress_range){0}, true);
+    me.waiting_for[0] = 0;
+    progress_set_context(&me, (struct progress_range){0}, true);
 }
 
-void who_waits_for(const char *message, struct progress_range recorded)
+void rank_context_set_wait_for(const char *message, struct progress_range recorded)
 {
-    if (strncmp(me.waits, message, sizeof me.waits - 1) == 0)
+    if (strncmp(me.waiting_for, message, sizeof me.waiting_for - 1) == 0)
         return; // unchanged
-    snprintf(me.waits, sizeof me.waits, "%s", message);
-    progress_who(&me, recorded, false);
+    snprintf(me.waiting_for, sizeof me.waiting_for, "%s", message);
+    progress_set_context(&me, recorded, false);
 }
 
-void who_waits(const char *message)
+void rank_context_set_wait(const char *message)
 {
-    who_waits_for(message, (struct progress_range){0});
+    rank_context_set_wait_for(message, (struct progress_range){0});
 }
 
 enum { WHY_CHARS = 2048, WHERE_CHARS = 2000 };
@@ -103,11 +103,11 @@ enum { WHY_CHARS = 2048, WHERE_CHARS = 2000 };
 /* `where` follows the reason. */
 static _Noreturn void end_process(int exit, const char *why, const char *where)
 {
-    char prefix[WHO_CHARS] = "cuboid", shown[WHY_CHARS];
+    char prefix[RANK_CONTEXT_CHARS] = "cuboid", shown[WHY_CHARS];
     progress_end();
     text_printable(why, shown, sizeof shown);
     if (me.rank >= 0)
-        who_text(&me, prefix);
+        rank_context_text(&me, prefix);
     // A single write, so that lines of several failing ranks do not interleave. No exit handlers: the other
     // ranks of this process are still running and would use destroyed objects.
     char line_text[WHY_CHARS + 2400];

@@ -59,28 +59,28 @@ const char *fail_text(void);
             return status_;           \
     } while (0)
 
-/* Rank, step and action of this thread, for traces and for die(). rank -1: no rank yet. */
-struct who {
+/* The rank, step and action of a thread, for traces and for die(). rank -1: no rank yet. */
+struct rank_context {
     int rank, pp, dp, tp;
-    int step;        // counted from 1; 0 before training
-    int layer;       // of the model, whose ops are enqueued; NO_LAYER: none
-    char action[48]; // "3F7", "optimizer"; "" if none
-    char waits[56];  // the message that it is waiting for, "exchange pp 0>1"; "" if none
+    int step;             // counted from 1; 0 before training
+    int layer;            // of the model, whose ops are enqueued; NO_LAYER: none
+    char action[48];      // "3F7", "optimizer"; "" if none
+    char waiting_for[56]; // the message that it is waiting for, "exchange pp 0>1"; "" if none
 };
-enum { WHO_CHARS = 160, NO_LAYER = -2 }; // -1 is the embedding
+enum { RANK_CONTEXT_CHARS = 160, NO_LAYER = -2 }; // -1 is the embedding
 
-/* Returns the state of this thread; thread-local. */
-struct who *who_am_i(void);
+/* Returns the context of this thread; thread-local. */
+struct rank_context *rank_context(void);
 /* "r5 (pp 1 dp 0 tp 1) step 12 3F7" */
-const char *who_text(const struct who *who, char out[WHO_CHARS]);
+const char *rank_context_text(const struct rank_context *who, char out[RANK_CONTEXT_CHARS]);
 
 /* Sets the current action of this thread. Every call counts as progress, also with an unchanged action. */
-void who_does(const char *action);
+void rank_context_set_action(const char *action);
 /* Sets the message that this thread is waiting for; "" once it has arrived. */
-void who_waits(const char *message);
+void rank_context_set_wait(const char *message);
 /* Same, with its number in the flight recorder (base/progress.h). */
 struct progress_range;
-void who_waits_for(const char *message, struct progress_range recorded);
+void rank_context_set_wait_for(const char *message, struct progress_range recorded);
 
 /* Prints "r5 (pp 1 dp 0 tp 1) step 12 3F7: WHAT: why" on standard error and ends the process with status 1,
  * which ends the job: the other ranks are threads of it, or the launcher ends them. */
@@ -89,12 +89,11 @@ _Noreturn void die(const char *file, int line, const char *what, const char *for
 /* Same with status_exit(status), for errors that cannot be reported to the other ranks. The user may have
  * caused the error, so no source location is printed. */
 _Noreturn void die_of(enum status status, const char *format, ...) PRINTF_LIKE(2, 3);
-/* Ends the process with the exit status of `status`, without a message: another process reports the reason.
- */
+/* Ends the process with the exit status of `status`, silently: another process reports the reason. */
 _Noreturn void exit_silently(enum status status);
 
 /* Assertion, active in every build. */
-#define CHECK(promise) ((promise) ? (void)0 : die(__FILE__, __LINE__, #promise, "is false"))
+#define CHECK(condition) ((condition) ? (void)0 : die(__FILE__, __LINE__, #condition, "is false"))
 
 /* For calls after launch whose failure cannot be handled. */
 #define MUST(call)                                             \

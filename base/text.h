@@ -58,12 +58,13 @@ const char *nearest_name(const char *name, const char *const *names, size_t coun
 /* Reads a whole file into `out` (terminated). Errors name the file and the reason. Directories, devices and
  * pipes, which may have no end or no writer, are rejected before reading. IO_ERROR. */
 MUST_USE enum status file_read(const char *path, struct text *out);
-/* Same for a file of at most `most` bytes. */
-MUST_USE enum status file_read_small(const char *path, size_t most, struct text *out);
+/* Same for a file of at most `limit` bytes. */
+MUST_USE enum status file_read_small(const char *path, size_t limit, struct text *out);
 
-/* Returns why no file can be created at `path`, as the rest of a sentence that names it; NULL if one can.
- * Only regular files may be replaced: a rename would replace a device, a pipe or a link by a regular file. */
-const char *file_place_fault(const char *path);
+/* Returns the reason why no file can be created at `path`, to be appended to the path in a message; NULL
+ * if it can. Only regular files may be replaced: a rename would turn a device, a pipe or a link into a
+ * file. */
+const char *file_path_problem(const char *path);
 
 /* Writes `bytes` so that `path` is either unchanged or complete: a temporary file next to it (base/file.h),
  * fsync, rename, fsync of the directory. Removes the temporary file on failure, and those left by processes

@@ -405,14 +405,14 @@ enum status work_poll(struct work *work, bool *done)
     if (!*done)
         return OK;
     progress_done(recorded);
-    who_waits("");
+    rank_context_set_wait("");
     return OK;
 }
 
 void work_rest(struct work *work)
 {
     int64_t begin_ns = clock_ns();
-    who_waits_for(work->name, work->recorded);
+    rank_context_set_wait_for(work->name, work->recorded);
     work->rest(work);
     progress_waited(clock_ns() - begin_ns);
 }

@@ -78,7 +78,7 @@ enum status device_look_facts(const char *name, int index, struct device_facts *
         return cuda_look_facts(index, out);
     struct machine machine;
     struct text processor = {0};
-    machine_look(&machine);
+    machine_query(&machine);
     add_processor(&processor);
     *out = (struct device_facts){.cores = machine.cpus, .memory_bytes = machine.memory_bytes};
     text_printable(processor.length > 0 ? processor.chars : "CPU", out->name, sizeof out->name);

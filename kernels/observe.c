@@ -25,7 +25,7 @@ enum status observers_add(struct observers *observers, struct observer observer)
 
 void observers_see(const struct observers *observers, struct observation seen)
 {
-    seen.who = who_am_i();
+    seen.who = rank_context();
     seen.at_ns = observers->needs_time ? clock_ns() : 0;
     for (int i = 0; i < observers->count; i++)
         observers->list[i].see(observers->list[i].context, &seen);

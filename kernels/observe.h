@@ -39,9 +39,9 @@ struct observed_message; // parallel/observe_world.h
 
 struct observation {
     enum observed what;
-    const struct who *who;       // rank and coordinates, step and action
-    int64_t at_ns;               // clock_ns(); 0 if no observer of the device or comm wants it
-    const struct stream *stream; // of an op, an event, a message; else NULL
+    const struct rank_context *who; // rank and coordinates, step and action
+    int64_t at_ns;                  // clock_ns(); 0 if no observer of the device or comm wants it
+    const struct stream *stream;    // of an op, an event, a message; else NULL
     union {
         const char *range; // OBSERVED_RANGE: the name of the range that begins; NULL: the innermost one ends
         const struct op *op;

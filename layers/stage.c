@@ -191,13 +191,13 @@ static enum status release(const struct stage *stage, int i)
 /* Attributes what is enqueued to layer i, for observers, until leave(). */
 static const struct stage_layer *enter(const struct stage *stage, int i)
 {
-    who_am_i()->layer = stage->layers[i].layer;
+    rank_context()->layer = stage->layers[i].layer;
     return &stage->layers[i];
 }
 
 static enum status leave(enum status status)
 {
-    who_am_i()->layer = NO_LAYER;
+    rank_context()->layer = NO_LAYER;
     return status;
 }
 

@@ -45,7 +45,7 @@ static int64_t number_of(const char *name)
 /* Whether the fault is one of this rank, now. */
 static bool is_mine(const char *fault)
 {
-    const struct who *me = who_am_i();
+    const struct rank_context *me = rank_context();
     return injected(fault) && me->rank == number_of("INJECT_RANK") && me->step >= number_of("INJECT_STEP");
 }
 
@@ -54,7 +54,7 @@ static void delay(void)
     enum { SLOW_NS = 250000000 };
     int ends[2];
     char byte;
-    if (is_mine("slow") && who_am_i()->step == number_of("INJECT_STEP"))
+    if (is_mine("slow") && rank_context()->step == number_of("INJECT_STEP"))
         nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
     if (is_mine("loop"))
         for (volatile int i = 0;; i = i ^ 1)
@@ -68,7 +68,7 @@ enum status faulty_all_reduce(struct group *group, struct stream *stream, struct
 {
     enum { LOST = 2 };
     static _Thread_local int sums; // of this rank, in its first 0F0
-    const struct who *me = who_am_i();
+    const struct rank_context *me = rank_context();
     bool counted = injected("sum") && strcmp(group->name, "tp") == 0 && strcmp(me->action, "0F0") == 0;
     sums += counted;
     delay();
@@ -80,7 +80,7 @@ enum status faulty_all_reduce(struct group *group, struct stream *stream, struct
 enum status faulty_exchange(struct group *group, struct stream *stream, const struct message *messages,
                             int count)
 {
-    const struct who *me = who_am_i();
+    const struct rank_context *me = rank_context();
     delay();
     bool lost = injected("send") && me->step == 2 && strcmp(me->action, "0SEND_F2") == 0;
     return lost ? OK : real_exchange(group, stream, messages, count);

@@ -26,7 +26,7 @@ static void print_ranks(const struct hang *hang, const struct hang_finding *find
            "action", "stalled s", "process", "waits for message", "waits for rank");
     for (int r = 0; r < hang->count; r++) {
         const struct hang_rank *rank = &hang->ranks[r];
-        const struct who *who = &rank->progress.head.who;
+        const struct rank_context *who = &rank->progress.head.who;
         struct text place = {0}, target = {0};
         text_add(&place, "pp %d dp %d tp %d", who->pp, who->dp, who->tp);
         if (finding->kind != HANG_NONE && finding->waits_for[r] >= 0)
@@ -36,7 +36,8 @@ static void print_ranks(const struct hang *hang, const struct hang_finding *find
         bool ended = rank->progress.head.state == PROGRESS_ENDED;
         print_line(stdout, "%-6d %-16s %-10s %6d %-14s %10.1f  %-9s %-28s %s", who->rank, place.chars,
                    rank->node, who->step, who->action, rank->still_s,
-                   ended ? "ended" : process_state_name(rank->process), who->waits, text_chars(&target));
+                   ended ? "ended" : process_state_name(rank->process), who->waiting_for,
+                   text_chars(&target));
         text_free(&place);
         text_free(&target);
     }

@@ -24,7 +24,7 @@ static void add_threads(const struct recipe *recipe, struct text *out)
     int ranks = recipe_world_size(recipe);
     if (recipe->cluster.threads_per_rank > 0)
         return;
-    machine_look(&machine);
+    machine_query(&machine);
     double cpus = machine.quota < machine.cpus ? machine.quota : machine.cpus;
     int threads = machine_threads(&machine, ranks, ranks);
     text_add(out,

@@ -53,7 +53,7 @@ static enum status check_path(const struct output *o)
     if (o->path[0] == 0)
         return fail(BAD_USAGE, "%s: %s has an empty name; use a file name, or - for standard output",
                     o->command, o->option);
-    const char *fault = file_place_fault(o->path);
+    const char *fault = file_path_problem(o->path);
     return fault == NULL ? OK : fail(BAD_USAGE, "%s: %s %s: %s", o->command, o->option, o->path, fault);
 }
 

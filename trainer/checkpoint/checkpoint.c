@@ -130,7 +130,7 @@ static enum status write_shard(struct job *job, int index, struct checkpoint_wri
         return checkpoint_writer_append(writer, job->in_host[index], (size_t)shard_elements(shard) * each);
     for (int64_t row = 0, rows = rows_at_once(slice); row < slice->count[0]; row += rows) {
         struct slice band = *slice;
-        who_does("save");
+        rank_context_set_action("save");
         band.count[0] = slice->count[0] - row < rows ? slice->count[0] - row : rows;
         size_t padded_bytes = (size_t)(band.count[0] * band.padded[1]) * each;
         TRY(copy_to_host(stream, job->host, source + (size_t)(row * band.padded[1]) * each, padded_bytes));

@@ -35,7 +35,7 @@ bool folder_is_rank_zero(void)
 {
     struct launcher launcher;
     bool alone = launcher_find(&launcher) != OK || launcher.rank <= 0;
-    return alone && who_am_i()->rank <= 0;
+    return alone && rank_context()->rank <= 0;
 }
 
 /* ---- listing ---- */

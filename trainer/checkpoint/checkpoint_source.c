@@ -288,7 +288,7 @@ enum status source_read(struct source *s, const struct shard *shard, bool may_be
     for (int64_t at = 0; at < elements; at += SOURCE_CHUNK_ELEMENTS) {
         int64_t count = elements - at < SOURCE_CHUNK_ELEMENTS ? elements - at : SOURCE_CHUNK_ELEMENTS;
         size_t bytes = (size_t)count * each;
-        who_does("load a checkpoint");
+        rank_context_set_action("load a checkpoint");
         TRY(checkpoint_file_read(file, tensor, at * (int64_t)each, bytes, read));
         if (s->manifest.version == 1)
             checksum_v1_add(&sum, read, bytes);

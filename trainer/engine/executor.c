@@ -282,9 +282,9 @@ static enum status run_action(struct executor *e, struct action action)
 /* Names what follows, for hang reports, traces and profilers, until device_range_end(). */
 static void begin_action(struct executor *e, struct action action)
 {
-    char text[sizeof who_am_i()->action];
+    char text[sizeof rank_context()->action];
     action_text(action, text);
-    who_does(text);
+    rank_context_set_action(text);
     device_range_begin(e->env.weights->device, text);
 }
 

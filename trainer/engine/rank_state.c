@@ -23,7 +23,7 @@ int run_threads(const struct run *run, int world_size)
     struct machine machine;
     // Under a launcher each process is one rank.
     bool launched = launcher_find(&launcher) == OK && launcher.size > 0;
-    machine_look(&machine);
+    machine_query(&machine);
     return machine_threads(&machine, launched ? launcher_local_size(getenv, launcher.size) : world_size,
                            launched ? 1 : world_size);
 }
@@ -224,11 +224,11 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
     *out = (struct rank_state){.run = run, .world = world, .mesh = run->mesh};
     // The device comes first: some transports use it while connecting.
     TRY(open_device(run, world, training, &out->device));
-    struct who *me = who_am_i();
+    struct rank_context *me = rank_context();
     struct mesh_coord coord = mesh_coord(&run->mesh, MESH_DENSE, world->rank);
-    *me =
-        (struct who){.rank = world->rank, .pp = coord.pp, .dp = coord.dp, .tp = coord.tp, .layer = NO_LAYER};
-    who_does("start");
+    *me = (struct rank_context){
+        .rank = world->rank, .pp = coord.pp, .dp = coord.dp, .tp = coord.tp, .layer = NO_LAYER};
+    rank_context_set_action("start");
     TRY(message_recorder_attach(&out->recorder, world));
     TRY(tracer_create(&run->tracing, out->device, world, &out->tracer));
 
@@ -321,7 +321,7 @@ static enum status load_batches(struct rank_state *w, enum data_split split, uin
 
 static enum status load(struct rank_state *w, enum data_split split, uint64_t index)
 {
-    who_does("load");
+    rank_context_set_action("load");
     device_range_begin(w->device, "load");
     enum status status = load_batches(w, split, index);
     device_range_end(w->device);
@@ -339,7 +339,7 @@ static enum status run_step(struct rank_state *w)
 {
     const struct hooks *hooks = &w->run->hooks;
     int64_t step = w->step + 1;
-    who_am_i()->step = (int)step;
+    rank_context()->step = (int)step;
     if (!w->ahead) {
         TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
         TRY(call_step_hook(hooks->loaded, w, step));
@@ -348,7 +348,7 @@ static enum status run_step(struct rank_state *w)
     TRY(send_scale(w));
     TRY(executor_step(w->executor, w->batches.list));
     TRY(call_step_hook(hooks->data_reduced, w, step));
-    who_does("optimizer");
+    rank_context_set_action("optimizer");
     device_range_begin(w->device, "reduce");
     TRY(optimizer_complete_gradients(w->optimizer));
     TRY(optimizer_report_squares(w->optimizer));
@@ -413,7 +413,7 @@ static enum status exchange_stats(struct rank_state *w)
 /* Runs the forward passes of the next step that may run before it is confirmed. */
 static enum status look_ahead(struct rank_state *w)
 {
-    who_am_i()->step = (int)w->step + 1;
+    rank_context()->step = (int)w->step + 1;
     TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
     TRY(executor_look_ahead(w->executor, w->batches.list));
     w->ahead = true;
@@ -433,8 +433,8 @@ static enum status validated_update(struct rank_state *w, int64_t step, bool may
     w->step = step;
     if (guessed)
         TRY(look_ahead(w));
-    who_am_i()->step = (int)step;
-    who_does("verdict");
+    rank_context()->step = (int)step;
+    rank_context_set_action("verdict");
     TRY(post_validation_conclude(w->validation, &verdict, out));
     memcpy(w->stats, verdict.stats, sizeof w->stats);
     if (!verdict.ahead)
@@ -556,7 +556,7 @@ enum status rank_evaluate(struct rank_state *w, double *loss, bool *stop)
         TRY(load(w, DATA_VALID, (uint64_t)i));
         TRY(call_step_hook(w->run->hooks.loaded, w, 0));
         TRY(executor_evaluate(w->executor, w->batches.list, w->batches.count));
-        who_does("evaluate");
+        rank_context_set_action("evaluate");
         TRY(optimizer_reduce_report(w->optimizer));
         TRY(optimizer_finish(w->optimizer, &result));
         sum += result.loss * result.tokens;

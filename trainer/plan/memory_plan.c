@@ -60,9 +60,9 @@ static enum status run_on_dry(const struct run *run, int rank, struct dry_run_of
             (struct hooks){.context = s, .declared = observe, .ops = s->step != NULL ? run_ops : NULL};
     if (device_traits(run->recipe->cluster.device)->computes)
         s->run.tracing = (struct tracing){.any = false}; // the run is traced, not its plan
-    const struct who before = *who_am_i();               // no rank yet, and not in the simulated step
+    const struct rank_context before = *rank_context();  // no rank yet, and not in the simulated step
     enum status status = world_run_dry(run->mesh.world, rank, dry_step, s);
-    *who_am_i() = before;
+    *rank_context() = before;
     return status;
 }
 
@@ -194,7 +194,7 @@ enum status memory_plan_explain(const struct recipe *recipe, const struct rank_s
 {
     const bool of_gpu = status == NO_DEVICE_MEMORY && state->device != NULL;
     const bool of_host = status == NO_MEMORY && device_traits(recipe->cluster.device)->is_gpu;
-    const struct who *who = who_am_i();
+    const struct rank_context *who = rank_context();
     struct text why = {0};
     if (!of_gpu && !of_host)
         return status;
@@ -217,7 +217,7 @@ enum status memory_plan_check_host(const struct recipe *recipe)
 {
     struct machine machine;
     int64_t elements;
-    machine_look(&machine);
+    machine_query(&machine);
     double there = (double)machine.memory_bytes; // or the limit of its cgroup
     if (!device_traits(recipe->cluster.device)->of_host)
         return OK;

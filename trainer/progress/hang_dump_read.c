@@ -93,13 +93,13 @@ static void read_messages(const json_t *list, struct rank_progress *out)
 static void read_rank(const json_t *entry, struct hang_rank *out)
 {
     struct progress_head *head = &out->progress.head;
-    head->who = (struct who){.rank = (int)integer(entry, "rank"),
-                             .pp = (int)integer(entry, "pp"),
-                             .dp = (int)integer(entry, "dp"),
-                             .tp = (int)integer(entry, "tp"),
-                             .step = (int)integer(entry, "step")};
+    head->who = (struct rank_context){.rank = (int)integer(entry, "rank"),
+                                      .pp = (int)integer(entry, "pp"),
+                                      .dp = (int)integer(entry, "dp"),
+                                      .tp = (int)integer(entry, "tp"),
+                                      .step = (int)integer(entry, "step")};
     copy(entry, "action", head->who.action, sizeof head->who.action);
-    copy(entry, "waits", head->who.waits, sizeof head->who.waits);
+    copy(entry, "waits", head->who.waiting_for, sizeof head->who.waiting_for);
     copy(entry, "needs", out->needs, sizeof out->needs);
     copy(entry, "node", out->node, sizeof out->node);
     out->process = process_state_named(string(entry, "process"));

@@ -17,7 +17,7 @@ static int rank_of(const struct hang_rank *rank)
 /* "rank 5 (pp 1 dp 0 tp 1, node b)" */
 static void add_rank(const struct hang_rank *rank, struct text *out)
 {
-    const struct who *who = &rank->progress.head.who;
+    const struct rank_context *who = &rank->progress.head.who;
     text_add(out, "rank %d (pp %d dp %d tp %d%s%s)", who->rank, who->pp, who->dp, who->tp,
              rank->node[0] != 0 ? ", node " : "", rank->node);
 }
@@ -42,7 +42,8 @@ static void reason_of(const struct hang *hang, const struct hang_finding *findin
     else if (rank->needs[0] != 0)
         snprintf(out, WHY_CHARS, "its %s", rank->needs);
     else
-        snprintf(out, WHY_CHARS, "it in %s", message != NULL ? rank->progress.head.who.waits : "a message");
+        snprintf(out, WHY_CHARS, "it in %s",
+                 message != NULL ? rank->progress.head.who.waiting_for : "a message");
 }
 
 /* Lists the ranks in groups with the same reason: first those that wait for the culprit itself. */
@@ -109,8 +110,9 @@ static void add_state(const struct hang *hang, const struct hang_finding *findin
         return;
     }
     text_add(out, ": %s", process_state_text(rank->process));
-    if (head->who.waits[0] != 0 && rank->process != PROCESS_IS_GONE && rank->process != PROCESS_IS_STOPPED)
-        text_add(out, ", and it waits for %s", head->who.waits);
+    if (head->who.waiting_for[0] != 0 && rank->process != PROCESS_IS_GONE &&
+        rank->process != PROCESS_IS_STOPPED)
+        text_add(out, ", and it waits for %s", head->who.waiting_for);
     add_others(hang, finding, out);
 }
 
@@ -124,7 +126,7 @@ static void add_cycle(const struct hang *hang, const struct hang_finding *findin
         const struct progress_message *message = hang_awaited(rank);
         int next = at == finding->culprit ? -1 : finding->waits_for[at];
         text_add(out, "; rank %d in %s waits for %s", rank_of(rank), action_of(rank),
-                 rank->progress.head.who.waits);
+                 rank->progress.head.who.waiting_for);
         if (message != NULL)
             text_add(out, " (its call %lld there)", (long long)message->number);
         for (int r = 0; next < 0 && r < hang->count; r++) // a member of the cycle waits for the culprit

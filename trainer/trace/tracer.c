@@ -147,7 +147,7 @@ bool trace_line(const struct tracing *tracing, const struct observation *seen, c
     struct columns c;
     if (!fill(tracing, seen, &c))
         return false;
-    const struct who *who = seen->who;
+    const struct rank_context *who = seen->who;
     const int64_t us = seen->at_ns / MICROSECOND;
     char action[NAME_CHARS];
     column(seen->what == OBSERVED_RANGE ? seen->range : who->action, action, sizeof action);

@@ -339,12 +339,12 @@ static enum status block(struct cuda_device *d, const struct cuda_queue *queue, 
             continue;
         const struct message_mark *m = first_message(d);
         if (m != NULL)
-            who_waits_for(m->name, m->recorded);
+            rank_context_set_wait_for(m->name, m->recorded);
         if (m != NULL)
             status = m->guard->check(m->guard);
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     }
-    who_waits("");
+    rank_context_set_wait("");
     return status;
 }
 

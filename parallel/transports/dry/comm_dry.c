@@ -132,10 +132,10 @@ enum status world_run_dry(int size, int rank, enum status (*body)(struct world *
         return fail(BAD_ARGUMENT, "there is no rank %d in a dry world of %d", rank, size);
     struct world world = {
         .ops = &transport_dry, .rank = rank, .size = size, .local_rank = rank, .local_size = size};
-    int before = who_am_i()->rank;
-    who_am_i()->rank = rank;
+    int before = rank_context()->rank;
+    rank_context()->rank = rank;
     enum status status = body(&world, argument);
-    who_am_i()->rank = before;
+    rank_context()->rank = before;
     world_close(&world);
     if (status == OK)
         return OK;

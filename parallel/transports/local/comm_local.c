@@ -339,7 +339,7 @@ struct rank_thread {
     bool ended;
     enum status status;
     char text[1024];
-    struct who who; // what it was doing when it ended
+    struct rank_context who; // what it was doing when it ended
 };
 
 struct job {
@@ -371,14 +371,14 @@ static void *rank_main(void *argument)
                               .local_rank = me->rank,
                               .local_size = job->world.size,
                               .state = &job->world};
-        who_am_i()->rank = me->rank;
+        rank_context()->rank = me->rank;
         status = job->body(&world, job->argument);
         world_close(&world);
     }
 
     pthread_mutex_lock(&job->lock);
     me->status = status;
-    me->who = *who_am_i();
+    me->who = *rank_context();
     snprintf(me->text, sizeof me->text, "%s", status == OK ? "" : fail_text());
     me->ended = true;
     job->ended++;
@@ -421,7 +421,7 @@ static void job_wait(struct job *job)
         }
         if (pthread_cond_timedwait(&job->changed, &job->lock, &until) == ETIMEDOUT &&
             job->ended < job->world.size) {
-            *who_am_i() = failed->who;
+            *rank_context() = failed->who;
             die_of(failed->status, "rank %d: %s (the other ranks wait for it)", failed->rank, failed->text);
         }
     }

@@ -497,7 +497,7 @@ static enum status run_mpi(const struct world_options *options,
     check(MPI_Comm_set_errhandler(w.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", "world", -1);
     check(MPI_Comm_size(w.comm, &world.size), "MPI_Comm_size", "world", -1);
     check(MPI_Comm_rank(w.comm, &world.rank), "MPI_Comm_rank", "world", -1);
-    who_am_i()->rank = world.rank;
+    rank_context()->rank = world.rank;
     MPI_Comm here;
     check(MPI_Comm_split_type(w.comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), "MPI_Comm_split_type",
           "world", -1);

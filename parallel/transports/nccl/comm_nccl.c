@@ -113,13 +113,13 @@ static enum status begin(struct comm *comm, struct stream *stream, enum call cal
         return BAD_ARGUMENT;
     }
     TRY(cuda_message_begin(stream, &out->queue));
-    who_waits(out->name); // a call blocks if the GPU's queue is full
+    rank_context_set_wait(out->name); // a call blocks if the GPU's queue is full
     return OK;
 }
 
 static enum status end(const struct call_of *call, enum status status)
 {
-    who_waits("");
+    rank_context_set_wait("");
     TRY(status);
     return cuda_message_end(call->queue, call->name, &call->c->world->guard);
 }
@@ -502,11 +502,11 @@ static enum status greet(struct nccl_comm *c)
 static enum status connect(struct nccl_comm *c, const struct invitation *invitation)
 {
     const struct nccl_library *nccl = library_of(c);
-    who_waits(c->comm.name);
+    rank_context_set_wait(c->comm.name);
     TRY(nccl_check(nccl, c, nccl->ncclCommInitRank(&c->nccl, c->comm.size, invitation->id, c->comm.rank),
                    "ncclCommInitRank", c->comm.name));
     enum status status = greet(c);
-    who_waits("");
+    rank_context_set_wait("");
     return status;
 }
 

@@ -124,7 +124,7 @@ static enum status one_is_stopped(struct env *env, struct job *job)
     (void)job;
     announce(env->world, 1, "rank 1 is stopped");
     if (env->world->rank == 1) {
-        who_does("2W1");
+        rank_context_set_action("2W1");
         raise(SIGSTOP);
     }
     return reduce(env, 10);
@@ -151,7 +151,7 @@ static enum status one_hangs(struct env *env, struct job *job)
     announce(env->world, 1, "rank 1 hangs");
     if (env->world->rank != 1)
         return reduce(env, 10);
-    who_does("3F7");
+    rank_context_set_action("3F7");
     sleep_forever();
 }
 
@@ -161,7 +161,7 @@ static enum status one_loops(struct env *env, struct job *job)
     announce(env->world, 1, "rank 1 loops");
     if (env->world->rank != 1)
         return reduce(env, 10);
-    who_does("3F8");
+    rank_context_set_action("3F8");
     for (volatile int i = 0;; i = i + 1)
         ;
 }
@@ -182,7 +182,7 @@ static enum status one_is_slow(struct env *env, struct job *job)
     if (env->world->rank != 1)
         return reduce(env, 10);
     for (int i = 0; i < ACTIONS; i++) {
-        who_does("slow");
+        rank_context_set_action("slow");
         nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000L}, NULL);
     }
     printf("rank 1 is late\n");

@@ -377,7 +377,7 @@ void __wrap_stop_training(struct stop *stop);
 void __wrap_stop_training(struct stop *stop)
 {
     __real_stop_training(stop);
-    if (who_am_i()->rank == 0 && getenv(stop_variable) != NULL)
+    if (rank_context()->rank == 0 && getenv(stop_variable) != NULL)
         kill(getpid(), SIGTERM);
     while (getenv(stop_variable) != NULL && !stop_requested(stop))
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);

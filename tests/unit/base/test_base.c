@@ -212,12 +212,12 @@ Test(file, replaces_only_regular_files)
                            fail_text());
         cr_assert(lstat(names[i], &after) == 0 && after.st_ino == before.st_ino, "%s", names[i]);
     }
-    cr_assert_str_eq(file_place_fault("folder/none/new"), "there is no such folder");
-    cr_assert_str_eq(file_place_fault("folder/"), "not a file; use the name of a new file");
-    cr_assert_str_eq(file_place_fault("new/"), "there is no such folder");
-    cr_assert_str_eq(file_place_fault(""), "there is no such folder");
-    cr_assert_null(file_place_fault("folder/new"));
-    cr_assert_null(file_place_fault("new"));
+    cr_assert_str_eq(file_path_problem("folder/none/new"), "there is no such folder");
+    cr_assert_str_eq(file_path_problem("folder/"), "not a file; use the name of a new file");
+    cr_assert_str_eq(file_path_problem("new/"), "there is no such folder");
+    cr_assert_str_eq(file_path_problem(""), "there is no such folder");
+    cr_assert_null(file_path_problem("folder/new"));
+    cr_assert_null(file_path_problem("new"));
     cr_assert(unlink("pipe") == 0 && unlink("link") == 0 && rmdir("folder") == 0);
     cr_assert(chdir("/") == 0 && rmdir(folder) == 0);
 }
@@ -230,7 +230,7 @@ Test(file, reports_an_unwritable_directory)
     cr_assert(chdir(folder) == 0 && chmod(".", 0555) == 0);
     pid_t child = fork();
     if (child == 0) {
-        const char *fault = getuid() != 0 || setuid(65534) == 0 ? file_place_fault("new") : NULL;
+        const char *fault = getuid() != 0 || setuid(65534) == 0 ? file_path_problem("new") : NULL;
         _exit(fault != NULL && strcmp(fault, "Permission denied") == 0 ? 0 : 1);
     }
     int ended = -1;

@@ -144,7 +144,7 @@ Test(machine, the_size_of_a_job_on_this_machine)
 Test(machine, this_one)
 {
     struct machine machine;
-    machine_look(&machine);
+    machine_query(&machine);
     cr_expect(machine.cpus >= 1 && machine.shared_cpus >= machine.cpus && machine.quota > 0.0 &&
               machine.memory_bytes > 1 << 20);
 }

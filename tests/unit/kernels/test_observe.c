@@ -20,7 +20,7 @@ static void note(void *context, const struct observation *seen)
     struct notes *notes = context;
     const size_t length = strlen(notes->text), left = sizeof notes->text - length;
     char *end = notes->text + length;
-    cr_assert(seen->who == who_am_i() && seen->at_ns >= notes->last_ns);
+    cr_assert(seen->who == rank_context() && seen->at_ns >= notes->last_ns);
     notes->last_ns = seen->at_ns;
     switch (seen->what) {
     case OBSERVED_RANGE:

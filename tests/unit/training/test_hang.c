@@ -35,7 +35,7 @@ static void open_snapshot(struct hang *hang)
 
 static void does(struct hang *hang, int rank, const char *action)
 {
-    struct who *who = &hang->ranks[rank].progress.head.who;
+    struct rank_context *who = &hang->ranks[rank].progress.head.who;
     snprintf(who->action, sizeof who->action, "%s", action);
 }
 
@@ -64,7 +64,7 @@ static void waits(struct hang *hang, int rank)
     struct progress_message *m = &progress->message[progress->head.messages - 1];
     m->done_ns = 0;
     progress->head.awaited = progress->head.messages;
-    snprintf(progress->head.who.waits, sizeof progress->head.who.waits, "%s %s",
+    snprintf(progress->head.who.waiting_for, sizeof progress->head.who.waiting_for, "%s %s",
              m->group == EDGE ? "exchange" : call_name((enum call)m->call), progress->group[m->group].name);
 }
 
@@ -264,7 +264,7 @@ Test(progress, is_cheap_and_readable)
     int64_t messages_ns = clock_ns() - begin_ns;
     begin_ns = clock_ns();
     for (int i = 0; i < CALLS; i++)
-        who_does("1F3");
+        rank_context_set_action("1F3");
     int64_t actions_ns = clock_ns() - begin_ns;
     cr_log_info("%.0f ns for a message, %.0f ns for an action", (double)messages_ns / CALLS,
                 (double)actions_ns / CALLS);

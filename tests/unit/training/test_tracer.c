@@ -60,7 +60,7 @@ static struct line line_of(struct observation seen)
 {
     struct line line = {""};
     struct tracing all = parsed("all");
-    struct who who = {.rank = 1, .tp = 1, .step = 2, .action = "0F3"};
+    struct rank_context who = {.rank = 1, .tp = 1, .step = 2, .action = "0F3"};
     seen.who = &who;
     seen.at_ns = noon_ns;
     cr_expect_eq(trace_line(&all, &seen, line.text), line.text[0] != 0);
@@ -144,7 +144,7 @@ Test(tracer, traces_only_selected_kinds)
 {
     char line[TRACE_LINE_CHARS];
     struct tracing comm = parsed("comm");
-    struct observation seen = {.what = OBSERVED_ALLOC, .who = who_am_i()};
+    struct observation seen = {.what = OBSERVED_ALLOC, .who = rank_context()};
     cr_expect(!trace_line(&comm, &seen, line));
     seen.what = OBSERVED_RANGE;
     seen.range = "load";

@@ -243,7 +243,7 @@ static enum status check_folder(const char *prefix, const char *folder)
 
 static enum status check_place(const char *prefix, const char *path)
 {
-    const char *fault = file_place_fault(path);
+    const char *fault = file_path_problem(path);
     return fault == NULL ? OK : fail(BAD_USAGE, "-o %s: %s: %s", prefix, path, fault);
 }
 

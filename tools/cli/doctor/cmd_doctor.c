@@ -192,7 +192,7 @@ int cmd_doctor(int argc, char **argv)
                       "doctor examines one machine, but %s started %d processes; run it without a launcher",
                       launcher.name, launcher.size);
     // Checked before measuring for several seconds: the output file can be written.
-    const char *fault = status == OK && profile != NULL ? file_place_fault(profile) : NULL;
+    const char *fault = status == OK && profile != NULL ? file_path_problem(profile) : NULL;
     if (fault != NULL)
         status = fail(BAD_USAGE, "doctor: --profile \"%s\": %s", profile, fault);
     return status == OK ? examine(profile) : exit_status(status);

@@ -203,7 +203,7 @@ static enum status exchange_band(struct loader *l)
             .peer = l->receive[i].rank,
         };
     }
-    who_does("load a checkpoint");
+    rank_context_set_action("load a checkpoint");
     if (sent > 0)
         TRY(copy_to_device(w->compute, l->staging.data, l->host, (size_t)sent * sizeof *l->host));
     TRY(group_exchange(w->groups->world, w->compute, l->messages, count));
