@@ -31,50 +31,50 @@ static const char *size_text(int64_t size, char out[24])
     return out;
 }
 
-static bool size_fits(int64_t size, int64_t wanted)
+static bool size_fits(int64_t size, int64_t expected)
 {
-    return size >= 0 && (wanted == ANY_SIZE || size == wanted);
+    return size >= 0 && (expected == ANY_SIZE || size == expected);
 }
 
-static bool fits(const struct want *want)
+static bool fits(const struct arg_check *check)
 {
-    const struct tensor *t = &want->tensor;
-    switch (want->kind) {
-    case WANT_POINTER:
-        return want->pointer != NULL || want->optional || want->rows == 0;
-    case WANT_VECTOR:
+    const struct tensor *t = &check->tensor;
+    switch (check->kind) {
+    case ARG_POINTER:
+        return check->pointer != NULL || check->optional || check->rows == 0;
+    case ARG_VECTOR:
         if (t->data == NULL)
-            return want->optional;
-        return t->dtype == want->dtype && t->ndim == 1 && size_fits(t->dim[0], want->columns) &&
+            return check->optional;
+        return t->dtype == check->dtype && t->ndim == 1 && size_fits(t->dim[0], check->columns) &&
                (t->dim[0] <= 1 || t->stride[0] == 1);
-    case WANT_MATRIX:
+    case ARG_MATRIX:
         if (t->data == NULL)
-            return want->optional;
-        return t->dtype == want->dtype && t->ndim == 2 && size_fits(t->dim[0], want->rows) &&
-               size_fits(t->dim[1], want->columns) && (t->dim[1] <= 1 || t->stride[1] == 1) &&
+            return check->optional;
+        return t->dtype == check->dtype && t->ndim == 2 && size_fits(t->dim[0], check->rows) &&
+               size_fits(t->dim[1], check->columns) && (t->dim[1] <= 1 || t->stride[1] == 1) &&
                (t->dim[0] <= 1 || t->stride[0] >= t->dim[1]);
     }
     return false;
 }
 
-static void add_wanted(struct text *text, const struct want *want)
+static void add_expected(struct text *text, const struct arg_check *check)
 {
     char rows[24], columns[24];
-    if (want->kind == WANT_VECTOR)
-        text_add(text, "dense %s[%s]", dtype_name(want->dtype), size_text(want->columns, columns));
+    if (check->kind == ARG_VECTOR)
+        text_add(text, "dense %s[%s]", dtype_name(check->dtype), size_text(check->columns, columns));
     else
-        text_add(text, "%s[%s, %s] with dense rows", dtype_name(want->dtype), size_text(want->rows, rows),
-                 size_text(want->columns, columns));
+        text_add(text, "%s[%s, %s] with dense rows", dtype_name(check->dtype), size_text(check->rows, rows),
+                 size_text(check->columns, columns));
 }
 
-enum status check_wants(enum op_kind kind, const struct want *wants, int count)
+enum status check_args(enum op_kind kind, const struct arg_check *checks, int count)
 {
-    const struct want *bad = NULL;
+    const struct arg_check *bad = NULL;
     for (int i = 0; i < count && bad == NULL; i++)
-        bad = fits(&wants[i]) ? NULL : &wants[i];
+        bad = fits(&checks[i]) ? NULL : &checks[i];
     if (bad == NULL)
         return OK;
-    if (bad->kind == WANT_POINTER)
+    if (bad->kind == ARG_POINTER)
         return fail(BAD_ARGUMENT, "%s: %s is NULL, but there are %lld rows", op_name(kind), bad->name,
                     (long long)bad->rows);
 
@@ -85,11 +85,12 @@ enum status check_wants(enum op_kind kind, const struct want *wants, int count)
         text_add(&text, " with strides %lld, %lld", (long long)bad->tensor.stride[0],
                  (long long)bad->tensor.stride[1]);
     text_add(&text, ", not ");
-    add_wanted(&text, bad);
+    add_expected(&text, bad);
     text_add(&text, " (");
     for (int i = 0; i < count; i++) {
-        if (wants[i].kind != WANT_POINTER)
-            text_add(&text, "%s%s %s", i > 0 ? ", " : "", wants[i].name, tensor_text(wants[i].tensor, shape));
+        if (checks[i].kind != ARG_POINTER)
+            text_add(&text, "%s%s %s", i > 0 ? ", " : "", checks[i].name,
+                     tensor_text(checks[i].tensor, shape));
     }
     enum status status = fail(BAD_ARGUMENT, "%s)", text_chars(&text));
     text_free(&text);
@@ -97,17 +98,17 @@ enum status check_wants(enum op_kind kind, const struct want *wants, int count)
 }
 
 enum status check_dropout(enum op_kind kind, const struct dropout *dropout, int64_t rows, int64_t columns,
-                          bool wants_offset)
+                          bool needs_offset)
 {
     float p = dropout->probability;
     if (!(p >= 0.0F && p < 1.0F))
         return fail(BAD_ARGUMENT, "%s: dropout probability %g is not in [0, 1)", op_name(kind), (double)p);
     if (p == 0.0F)
         return OK;
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         per_row("dropout.sample", dropout->sample, rows),
-        per_row("dropout.sample_offset", dropout->sample_offset, wants_offset ? rows : 0)};
-    CHECK_WANTS(kind, wants);
+        per_row("dropout.sample_offset", dropout->sample_offset, needs_offset ? rows : 0)};
+    CHECK_ARGS(kind, checks);
     if (dropout->column_begin < 0 || columns > dropout->columns - dropout->column_begin)
         return fail(BAD_ARGUMENT, "%s: dropout of columns %lld to %lld of %lld", op_name(kind),
                     (long long)dropout->column_begin, (long long)(dropout->column_begin + columns),
@@ -139,7 +140,7 @@ enum status submit_op(struct stream *stream, const struct op *op)
 {
     struct device *device = stream->device;
     if (device->replaying != NULL && device->replaying != stream) {
-        device->not_replayable = "an op on another stream";
+        device->replay_violation = "an op on another stream";
         return BAD_ARGUMENT;
     }
     return device->ops->submit(stream, op);

@@ -43,14 +43,14 @@ static enum status check_table(const struct device_ops *ops)
         const char *name;
         bool there;
     } entries[] = {
-        {"traits", ops->traits != NULL && ops->traits->name != NULL && ops->traits->what != NULL},
+        {"traits", ops->traits != NULL && ops->traits->name != NULL && ops->traits->summary != NULL},
         {"open", ops->open != NULL},
         {"close", ops->close != NULL},
         {"alloc", ops->alloc != NULL},
         {"free", ops->free != NULL},
         {"host_alloc", ops->host_alloc != NULL},
         {"host_free", ops->host_free != NULL},
-        {"host_rest", ops->host_rest != NULL},
+        {"host_page_out", ops->host_page_out != NULL},
         {"stream_open", ops->stream_open != NULL},
         {"stream_close", ops->stream_close != NULL},
         {"submit", ops->submit != NULL},
@@ -93,9 +93,9 @@ enum status device_open(const struct device_options *options, struct device **ou
     if (device_is_built(options->name))
         return device_open_with(device_traits(options->name)->ops, options, out);
     struct text known = {0};
-    const char *names[MOST_DEVICES];
+    const char *names[MAX_DEVICES];
     size_t count = 0;
-    for (size_t i = 0; device_at(i) != NULL && count < MOST_DEVICES; i++)
+    for (size_t i = 0; device_at(i) != NULL && count < MAX_DEVICES; i++)
         if (device_at(i)->ops != NULL) {
             names[count] = device_at(i)->name;
             text_add(&known, "%s%s", count > 0 ? ", " : "", names[count]);
@@ -118,7 +118,7 @@ enum status device_check_algorithms(const char *name, const char *path)
 
 size_t op_scratch_bytes(const struct op *op, const struct device_options *options)
 {
-    const char *kernels = options->stands_for != NULL ? options->stands_for : options->name;
+    const char *kernels = options->simulated_device != NULL ? options->simulated_device : options->name;
     if (device_traits(kernels)->is_gpu)
         return cuda_planned_scratch_bytes(op, options->kernels.attention, options->nondeterministic);
     return cpu_scratch_bytes(op, options->threads);
@@ -210,10 +210,10 @@ void buffer_free(struct buffer *buffer)
     *buffer = (struct buffer){0};
 }
 
-void buffer_rest(const struct buffer *buffer, size_t offset, size_t bytes)
+void buffer_page_out(const struct buffer *buffer, size_t offset, size_t bytes)
 {
     CHECK(buffer->part == PART_HOST && offset <= buffer->bytes && bytes <= buffer->bytes - offset);
-    buffer->device->ops->host_rest((char *)buffer->data + offset, bytes);
+    buffer->device->ops->host_page_out((char *)buffer->data + offset, bytes);
 }
 
 void device_choices(const struct device *device, struct text *out)
@@ -281,7 +281,7 @@ static bool violates_replay(struct device *device, const char *what)
 {
     if (device->replaying == NULL)
         return false;
-    device->not_replayable = what;
+    device->replay_violation = what;
     return true;
 }
 
@@ -307,14 +307,14 @@ enum status stream_replay(struct stream *stream, struct graph **graph, enum stat
     if (*graph == NULL)
         return fail(NO_MEMORY, "no memory for a graph");
     (*graph)->device = device;
-    device->not_replayable = NULL;
+    device->replay_violation = NULL;
     device->replaying = stream;
     enum status status = run_body(stream, *graph, body, context);
     device->replaying = NULL;
-    if (device->not_replayable == NULL)
+    if (device->replay_violation == NULL)
         return status;
     return fail(BAD_ARGUMENT, "stream %s: the body to be replayed has %s, which a replay would skip",
-                stream->name, device->not_replayable);
+                stream->name, device->replay_violation);
 }
 
 void graph_destroy(struct graph *graph)
@@ -384,8 +384,9 @@ enum status copy_to_host(struct stream *stream, void *host, const void *device_d
 
 enum status stream_submit_work(struct stream *stream, struct work *work)
 {
-    if (work == NULL || work->start == NULL || work->poll == NULL || work->rest == NULL || work->name == NULL)
-        return fail(BAD_ARGUMENT, "stream %s: a work needs start, poll, rest and a name", stream->name);
+    if (work == NULL || work->start == NULL || work->poll == NULL || work->sleep == NULL ||
+        work->name == NULL)
+        return fail(BAD_ARGUMENT, "stream %s: a work needs start, poll, sleep and a name", stream->name);
     work->recorded = progress_take();
     // Ownership passes even on failure.
     enum status status = stream->device->ops->submit_work(stream, work);
@@ -409,10 +410,10 @@ enum status work_poll(struct work *work, bool *done)
     return OK;
 }
 
-void work_rest(struct work *work)
+void work_sleep(struct work *work)
 {
     int64_t begin_ns = clock_ns();
     rank_context_set_wait_for(work->name, work->recorded);
-    work->rest(work);
+    work->sleep(work);
     progress_waited(clock_ns() - begin_ns);
 }

@@ -40,23 +40,23 @@ enum part {
 const char *part_name(enum part part);
 
 struct device_options {
-    const char *name;       // "cpu", "strict", "dry", "cuda"
-    int threads;            // compute threads of this rank, including the caller; >= 1
-    int index;              // index among identical devices; 0 on a CPU
-    bool nondeterministic;  // nondeterministic: reduction order may vary between runs, kernels may be chosen
-                            // by timing
-    const char *stands_for; // dry only: the device whose scratch memory it counts; NULL: the CPU
-    size_t reserve_bytes;   // pooled memory: size of the first segment, allocated at once; 0: on demand
+    const char *name;      // "cpu", "strict", "dry", "cuda"
+    int threads;           // compute threads of this rank, including the caller; >= 1
+    int index;             // index among identical devices; 0 on a CPU
+    bool nondeterministic; // nondeterministic: reduction order may vary between runs, kernels may be chosen
+                           // by timing
+    const char *simulated_device; // dry only: the device whose memory it accounts for; NULL: the CPU
+    size_t reserve_bytes;         // pooled memory: size of the first segment, allocated at once; 0: on demand
     struct kernel_options kernels;
     // Upper limit on the grid of kernels whose blocks loop over tiles; 0: one block per multiprocessor. For
     // tests, so that few tiles need many iterations. Results do not depend on it.
-    int most_blocks;
+    int max_blocks;
 };
 
 /* Opens the device of one rank. NOT_SUPPORTED lists the devices of this build. A device, its streams and its
  * buffers belong to one thread at a time: the rank's. */
 MUST_USE enum status device_open(const struct device_options *options, struct device **out);
-void device_close(struct device *device); // takes NULL; all buffers and streams must be gone
+void device_close(struct device *device); // accepts NULL; all buffers and streams must be gone
 
 /* OK if `path` is valid for kernel_options.matmul_algorithms of the named device, as far as can be checked
  * before it is open; else an error that names the recipe's key. */
@@ -88,11 +88,12 @@ struct buffer {
     enum part part;
 };
 MUST_USE enum status buffer_alloc(struct device *device, enum part part, size_t bytes, struct buffer *out);
-void buffer_free(struct buffer *buffer); // takes {0}
+void buffer_free(struct buffer *buffer); // accepts {0}
 
 /* For PART_HOST with copy_to_host() and copy_to_device() only: a hint that these bytes are not accessed until
- * they are copied back. Their contents are preserved, even if the write is still in flight on a stream. */
-void buffer_rest(const struct buffer *buffer, size_t offset, size_t bytes);
+ * they are copied back, so that their pages may be reclaimed. Their contents are preserved, even if the write
+ * is still in flight on a stream. */
+void buffer_page_out(const struct buffer *buffer, size_t offset, size_t bytes);
 
 /* A profiler range: everything this thread submits from now on is part of `name`, until the end. Ranges
  * nest. */
@@ -101,7 +102,7 @@ void device_range_end(struct device *device);
 
 /* An in-order queue of ops and messages. `name` is a literal, for traces. */
 MUST_USE enum status stream_create(struct device *device, const char *name, struct stream **out);
-void stream_destroy(struct stream *stream); // takes NULL; synchronizes first
+void stream_destroy(struct stream *stream); // accepts NULL; synchronizes first
 
 struct device *stream_device(const struct stream *stream);
 
@@ -130,15 +131,15 @@ MUST_USE enum status copy_to_host(struct stream *stream, void *host, const void 
  * never accessed again: the job is about to end.
  *
  * A blocked host (*_sync, or a cpu stream whose next op must wait) serves *all* streams of its device: it
- * loops over them, starts ready work, polls started work, and after a round without progress calls rest of
- * any started work. Serving only the awaited stream would deadlock: two sends queue on one edge, the first is
- * complete, and the peer needs the second before it can send the data we wait for. rest sleeps until polling
- * may succeed again: until any message of this rank has progressed since its last rest returned. It may
- * return early. */
+ * loops over them, starts ready work, polls started work, and after a round without progress calls sleep
+ * of any started work. Serving only the awaited stream would deadlock: two sends queue on one edge, the
+ * first is complete, and the peer needs the second before it can send the data we wait for. sleep returns
+ * when polling may succeed again: when any message of this rank has progressed since the last sleep
+ * returned. It may return early. */
 struct work {
     enum status (*start)(struct work *work);            // posts it; never blocks
     enum status (*poll)(struct work *work, bool *done); // makes progress, perhaps by computing; never blocks
-    void (*rest)(struct work *work);                    // sleeps until a message of this rank progresses
+    void (*sleep)(struct work *work);                   // sleeps until a message of this rank progresses
     const char *name;                                   // "all_reduce tp", for traces and hang reports
     struct progress_range recorded; // by stream_submit_work(): its messages in the flight recorder
 };
@@ -148,7 +149,7 @@ MUST_USE enum status stream_submit_work(struct stream *stream, struct work *work
 /* For backends: call the functions of a work, and record what happens (base/progress.h). */
 MUST_USE enum status work_start(struct work *work);
 MUST_USE enum status work_poll(struct work *work, bool *done);
-void work_rest(struct work *work);
+void work_sleep(struct work *work);
 
 /* Replays work that is submitted repeatedly with identical ops and arguments, including every pointer and
  * count: values that change between submissions are read from device memory. body() submits it. A device with
@@ -160,12 +161,12 @@ void work_rest(struct work *work);
 struct graph;
 MUST_USE enum status stream_replay(struct stream *stream, struct graph **graph,
                                    enum status (*body)(void *context), void *context);
-void graph_destroy(struct graph *graph); // takes NULL; the launched graph may still be in flight
+void graph_destroy(struct graph *graph); // accepts NULL; the launched graph may still be in flight
 
 /* The interface of a backend; opening rejects a table with a NULL entry by name. Callers use the functions
  * above and kernels/ops.h, which validate first: a backend may rely on that. */
 struct device_ops {
-    const struct device_traits *traits; // its row of the registry
+    const struct device_traits *traits; // its entry in the registry
     enum status (*open)(struct device *device, const struct device_options *options);
     void (*close)(struct device *device);
     // NO_DEVICE_MEMORY: reports why
@@ -173,7 +174,7 @@ struct device_ops {
     void (*free)(struct device *device, enum part part, void *data, size_t bytes);
     enum status (*host_alloc)(struct device *device, size_t bytes, void **out); // reports its own errors
     void (*host_free)(struct device *device, void *data, size_t bytes);
-    void (*host_rest)(void *data, size_t bytes); // buffer_rest()
+    void (*host_page_out)(void *data, size_t bytes); // buffer_page_out()
     enum status (*stream_open)(struct stream *stream);
     void (*stream_close)(struct stream *stream);
     enum status (*submit)(struct stream *stream, const struct op *op);    // copies `op`
@@ -204,9 +205,9 @@ struct device {
     int streams;        // currently open
     bool has_epilogues; // runs a gemm with its epilogue as one op; else it is split into two
     struct memory_use memory;
-    struct stream *replaying;   // the stream whose body is running; NULL: none
-    const char *not_replayable; // the violation of that body, or NULL
-    void *state;                // owned by the backend
+    struct stream *replaying;     // the stream whose body is running; NULL: none
+    const char *replay_violation; // the violation of that body, or NULL
+    void *state;                  // owned by the backend
 };
 struct stream {
     struct device *device;

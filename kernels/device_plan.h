@@ -6,14 +6,14 @@
 #include "kernels/ops.h"
 
 /* The name of the planning device. */
-const char *device_that_plans(void);
+const char *planning_device_name(void);
 
 /* The pool size that would have sufficed so far, in bytes; 0 on a device that computes. */
 size_t device_planned_bytes(const struct device *device);
 
 /* Whether the transport between devices of the simulated kind reduces floats itself, in rank order, which
  * needs scratch memory; false on a device that computes. */
-bool stream_plans_sums(const struct stream *stream);
+bool stream_needs_sum_scratch(const struct stream *stream);
 
 /* Counts `bytes` of message scratch as communication memory if the device simulates a GPU; else does
  * nothing. */
@@ -27,17 +27,17 @@ struct op_cost {
 };
 struct op_cost op_cost(const struct op *op);
 
-/* How much faster than one thread so many threads of the cpu device compute an m x n matrix of fp32: they
- * divide it into few parts, by its shape alone, each of which has one thread. From 1 to `threads`. */
+/* The speedup of `threads` threads of the cpu device over one thread for an m x n fp32 matmul: the result is
+ * divided into few panels, by its shape alone, each computed by one thread. From 1 to `threads`. */
 double cpu_matmul_speedup(int64_t m, int64_t n, int threads);
 
-/* An op without its operands: what a plan needs to know of it. Ops with equal records take equal time. */
+/* An op without its operands, as recorded in a plan. Ops with equal records take equal time. */
 struct op_record {
     enum op_kind kind;
     enum dtype dtype; // of the inputs
-    /* gemm: m, n, k. Attention: heads times sequences, queries per sequence, head size. Copies between host
-     * and device: 1, bytes, 0. Other ops: rows and columns of the tensor that names their size; lists: 1, the
-     * elements of all members. */
+    /* gemm: m, n, k. Attention: heads times sequences, queries per sequence, head size. Copies between
+     * host and device: 1, bytes, 0. Other ops: rows and columns of the tensor that determines the size;
+     * lists: 1, the elements of all members. */
     int64_t shape[3];
     int launches; // kernels; 0: the op does nothing
     struct op_cost cost;

@@ -11,43 +11,43 @@
 
 const struct device_traits device_traits_cpu = {
     .name = "cpu",
-    .what = "the processor: BLAS and own kernels, synchronous streams",
+    .summary = "the processor: BLAS and own kernels, synchronous streams",
     .ops = &device_cpu,
     .computes = true,
-    .of_host = true,
+    .has_host_memory = true,
     .synchronous = true,
     .can_be_planned = true,
 };
 
 const struct device_traits device_traits_strict = {
     .name = "strict",
-    .what = "the cpu for debugging: fresh memory is NaN and streams run as late as permitted",
+    .summary = "the cpu for debugging: fresh memory is NaN and streams run as late as permitted",
     .ops = &device_strict,
     .computes = true,
-    .of_host = true,
+    .has_host_memory = true,
 };
 
 const struct device_traits device_traits_dry = {
     .name = "dry",
-    .what = "computes nothing: allocates as a run does, for planning",
+    .summary = "computes nothing: allocates as a run does, for planning",
     .ops = &device_dry,
     .has_matmul_options = true, // as the simulated device
-    .takes_cudnn = true,
+    .supports_cudnn = true,
 };
 
 const struct device_traits device_traits_cuda = {
     .name = "cuda",
-    .what = "an NVIDIA GPU: cuBLASLt and own kernels, asynchronous streams",
+    .summary = "an NVIDIA GPU: cuBLASLt and own kernels, asynchronous streams",
 #ifdef HAVE_CUDA
     .ops = &device_cuda,
 #endif
     .computes = true,
-    .of_host = CUDA_IS_EMULATED,
+    .has_host_memory = CUDA_IS_EMULATED,
     .is_gpu = true,
     .has_matmul_options = true,
-    .takes_cudnn = true,
-    .reserves = true,
-    .keeps_graphs = true,
+    .supports_cudnn = true,
+    .has_memory_pool = true,
+    .supports_graphs = true,
     .can_be_planned = true,
 };
 
@@ -58,7 +58,7 @@ static const struct device_traits *const devices[] = {
     &device_traits_cuda,
 };
 enum { DEVICES = sizeof devices / sizeof *devices };
-_Static_assert((int)DEVICES <= (int)MOST_DEVICES, "raise MOST_DEVICES");
+_Static_assert((int)DEVICES <= (int)MAX_DEVICES, "raise MAX_DEVICES");
 
 const struct device_traits *device_at(size_t index)
 {

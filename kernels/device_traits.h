@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The registry of devices: one row of facts for each, also for those that this build lacks, because recipes,
+/* The registry of devices: the properties of each, also of those that this build lacks, because recipes,
  * rules and memory plans name them.
  *
  *     device_traits("cuda")->is_gpu                 true in every build
  *     device_traits("cuda")->ops                    NULL in a build without CUDA
  *
- * An open device has the same row: device->ops->traits. */
+ * An open device refers to the same entry: device->ops->traits. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,26 +15,26 @@ struct device_ops;
 
 struct device_traits {
     const char *name;
-    const char *what;             // one sentence for help and doctor
+    const char *summary;          // one sentence
     const struct device_ops *ops; // NULL: not in this build
     bool computes;                // false: its buffers cannot be read
-    bool of_host;                 // its buffers are host memory, as CPU transports require
+    bool has_host_memory;         // its buffers are host memory, as CPU transports require
     bool synchronous;             // synchronous: an op is complete when its call returns, so that the host's
                                   // clock can time it
     bool is_gpu;                  // also if the emulator replaces it
     bool has_matmul_options;      // reads tf32, matmul_algorithms, epilogues
-    bool takes_cudnn;             // supports ATTENTION_CUDNN
-    bool reserves;                // reads device_options.reserve_bytes
-    bool keeps_graphs;            // captures graphs: stream_replay()
+    bool supports_cudnn;          // supports ATTENTION_CUDNN
+    bool has_memory_pool;         // reads device_options.reserve_bytes
+    bool supports_graphs;         // captures graphs: stream_replay()
     bool can_be_planned;          // a dry device can count its kernels' memory
 };
 
-enum { MOST_DEVICES = 8 };
+enum { MAX_DEVICES = 8 };
 
 /* All devices, in the order of help: index 0, 1, ...; NULL past the last. Index 0 is the default device. */
 const struct device_traits *device_at(size_t index);
 
-/* The row of this name. For an unknown name, which device_open() rejects, the row of the default device. */
+/* The entry of this name. For an unknown name, which device_open() rejects, that of the default device. */
 const struct device_traits *device_traits(const char *name);
 
 /* Whether this build has a device of this name. */

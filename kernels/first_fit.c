@@ -8,8 +8,8 @@
 enum { ALIGNMENT = 256 };
 
 /* A block, free or allocated; all blocks of a segment in address order. */
-struct run {
-    struct run *next;
+struct block {
+    struct block *next;
     uintptr_t begin;
     size_t bytes;
     bool free;
@@ -18,8 +18,8 @@ struct run {
 struct segment {
     struct segment *next;
     uintptr_t begin;
-    size_t reached;
-    struct run *runs;
+    size_t high_water;
+    struct block *blocks;
 };
 
 struct first_fit {
@@ -37,10 +37,10 @@ void first_fit_destroy(struct first_fit *fit)
     while (fit != NULL && fit->segments != NULL) {
         struct segment *segment = fit->segments;
         fit->segments = segment->next;
-        while (segment->runs != NULL) {
-            struct run *run = segment->runs;
-            segment->runs = run->next;
-            free(run);
+        while (segment->blocks != NULL) {
+            struct block *block = segment->blocks;
+            segment->blocks = block->next;
+            free(block);
         }
         free(segment);
     }
@@ -50,14 +50,14 @@ void first_fit_destroy(struct first_fit *fit)
 enum status first_fit_add(struct first_fit *fit, void *data, size_t bytes)
 {
     struct segment *segment = malloc(sizeof *segment);
-    struct run *run = malloc(sizeof *run);
-    if (segment == NULL || run == NULL) {
+    struct block *block = malloc(sizeof *block);
+    if (segment == NULL || block == NULL) {
         free(segment);
-        free(run);
+        free(block);
         return fail(NO_MEMORY, "no memory for a pool");
     }
-    *run = (struct run){.begin = (uintptr_t)data, .bytes = bytes, .free = true};
-    *segment = (struct segment){.next = fit->segments, .begin = run->begin, .runs = run};
+    *block = (struct block){.begin = (uintptr_t)data, .bytes = bytes, .free = true};
+    *segment = (struct segment){.next = fit->segments, .begin = block->begin, .blocks = block};
     fit->segments = segment;
     return OK;
 }
@@ -69,18 +69,18 @@ size_t first_fit_occupied(size_t bytes)
     return bytes <= SIZE_MAX / 2 ? (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT : 0;
 }
 
-/* Splits `run` after its first `bytes`. */
-static enum status cut(struct run *run, size_t bytes)
+/* Splits `block` after its first `bytes`. */
+static enum status split(struct block *block, size_t bytes)
 {
-    if (run->bytes == bytes)
+    if (block->bytes == bytes)
         return OK;
-    struct run *rest = malloc(sizeof *rest);
+    struct block *rest = malloc(sizeof *rest);
     if (rest == NULL)
         return fail(NO_MEMORY, "no memory for a pool");
-    *rest = (struct run){
-        .next = run->next, .begin = run->begin + bytes, .bytes = run->bytes - bytes, .free = true};
-    run->next = rest;
-    run->bytes = bytes;
+    *rest = (struct block){
+        .next = block->next, .begin = block->begin + bytes, .bytes = block->bytes - bytes, .free = true};
+    block->next = rest;
+    block->bytes = bytes;
     return OK;
 }
 
@@ -89,14 +89,14 @@ enum status first_fit_alloc(struct first_fit *fit, size_t bytes, void **out)
     size_t occupied = first_fit_occupied(bytes);
     *out = NULL;
     for (struct segment *segment = fit->segments; segment != NULL && occupied > 0; segment = segment->next)
-        for (struct run *run = segment->runs; run != NULL; run = run->next) {
-            if (!run->free || run->bytes < occupied)
+        for (struct block *block = segment->blocks; block != NULL; block = block->next) {
+            if (!block->free || block->bytes < occupied)
                 continue;
-            TRY(cut(run, occupied));
-            run->free = false;
-            size_t end = run->begin - segment->begin + occupied;
-            segment->reached = end > segment->reached ? end : segment->reached;
-            *out = (void *)run->begin;
+            TRY(split(block, occupied));
+            block->free = false;
+            size_t end = block->begin - segment->begin + occupied;
+            segment->high_water = end > segment->high_water ? end : segment->high_water;
+            *out = (void *)block->begin;
             return OK;
         }
     return OK;
@@ -105,19 +105,19 @@ enum status first_fit_alloc(struct first_fit *fit, size_t bytes, void **out)
 void first_fit_free(struct first_fit *fit, void *data)
 {
     for (struct segment *segment = fit->segments; segment != NULL; segment = segment->next) {
-        struct run *before = NULL, *run = segment->runs;
-        while (run != NULL && run->begin != (uintptr_t)data) {
-            before = run;
-            run = run->next;
+        struct block *before = NULL, *block = segment->blocks;
+        while (block != NULL && block->begin != (uintptr_t)data) {
+            before = block;
+            block = block->next;
         }
-        if (run == NULL)
+        if (block == NULL)
             continue;
-        CHECK(!run->free);
-        run->free = true;
+        CHECK(!block->free);
+        block->free = true;
         if (before == NULL || !before->free)
-            before = run;
+            before = block;
         while (before->next != NULL && before->next->free) {
-            struct run *next = before->next;
+            struct block *next = before->next;
             before->bytes += next->bytes;
             before->next = next->next;
             free(next);
@@ -127,7 +127,7 @@ void first_fit_free(struct first_fit *fit, void *data)
     die(__FILE__, __LINE__, "first_fit_free", "%p does not belong to this pool", data);
 }
 
-size_t first_fit_reached(const struct first_fit *fit)
+size_t first_fit_high_water(const struct first_fit *fit)
 {
-    return fit->segments != NULL ? fit->segments->reached : 0;
+    return fit->segments != NULL ? fit->segments->high_water : 0;
 }

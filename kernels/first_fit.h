@@ -15,7 +15,7 @@
 struct first_fit;
 
 MUST_USE enum status first_fit_create(struct first_fit **out);
-void first_fit_destroy(struct first_fit *fit); // takes NULL
+void first_fit_destroy(struct first_fit *fit); // accepts NULL
 
 /* Adds `bytes` from `data` on, aligned to 256, to the pool. The newest segment is searched first. */
 MUST_USE enum status first_fit_add(struct first_fit *fit, void *data, size_t bytes);
@@ -27,5 +27,5 @@ void first_fit_free(struct first_fit *fit, void *data);
 /* The bytes of a segment that first_fit_alloc(bytes) occupies; 0: no segment can hold it. */
 size_t first_fit_occupied(size_t bytes);
 
-/* The high-water mark of the newest segment, from its begin: a segment of this size would have sufficed. */
-size_t first_fit_reached(const struct first_fit *fit);
+/* The high-water mark of the newest segment, from its start: a segment of this size would have sufficed. */
+size_t first_fit_high_water(const struct first_fit *fit);

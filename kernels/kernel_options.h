@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Options of a device's kernels: which implementation computes an op. The recipe embeds this struct, and
- * device_options has a copy. A recipe key that kernels read is therefore a field here, a row in
+ * device_options has a copy. To add a recipe key that kernels read, add a field here, a row in
  * trainer/recipe/recipe_table.c, and its use. */
 #pragma once
 

@@ -20,7 +20,7 @@ static inline float float_of_bf16(uint16_t x)
 }
 
 /* Adds half a unit of the last kept bit, less one, plus one if that bit is odd: a carry rounds up, into the
- * exponent if necessary. A NaN keeps its upper bits and is quieted, lest its fraction become 0. */
+ * exponent if necessary. A NaN keeps its upper bits and is quieted, so that its fraction is not 0. */
 static inline uint16_t bf16_of(float x)
 {
     uint32_t bits = bits_of_float(x);

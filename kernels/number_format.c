@@ -6,24 +6,24 @@
 
 #include <math.h>
 
-static const struct number_facts facts[] = {
+static const struct number_traits all_traits[] = {
     [NUMBER_E4M3] = {"e4m3", 4, 3, 7, 448.0F, 8, -6},
     [NUMBER_E5M2] = {"e5m2", 5, 2, 15, 57344.0F, 15, -14},
     [NUMBER_E2M1] = {"e2m1", 2, 1, 1, 6.0F, 2, 0},
     [NUMBER_INT8] = {"int8", 0, 6, 0, 127.0F, 6, 6},
     [NUMBER_TERNARY] = {"ternary", 0, 0, 0, 1.0F, 0, 0},
 };
-_Static_assert(sizeof facts / sizeof *facts == NUMBER_FORMAT_COUNT, "one row per format");
+_Static_assert(sizeof all_traits / sizeof *all_traits == NUMBER_FORMAT_COUNT, "one row per format");
 
-const struct number_facts *number_facts(enum number_format format)
+const struct number_traits *number_traits(enum number_format format)
 {
     CHECK((int)format >= 0 && format < NUMBER_FORMAT_COUNT);
-    return &facts[format];
+    return &all_traits[format];
 }
 
 struct rounder number_rounder(enum number_format format)
 {
-    const struct number_facts *f = number_facts(format);
+    const struct number_traits *f = number_traits(format);
     return (struct rounder){
         .largest = f->largest,
         .least = (uint32_t)(f->least_exponent + 127) << 23,
@@ -49,7 +49,7 @@ static uint8_t nan_code(enum number_format format, bool negative)
 
 uint8_t number_encode(enum number_format format, float x)
 {
-    const struct number_facts *f = number_facts(format);
+    const struct number_traits *f = number_traits(format);
     if (isnan(x))
         return nan_code(format, signbit(x) != 0);
     float rounded = number_round(number_rounder(format), x);
@@ -69,7 +69,7 @@ uint8_t number_encode(enum number_format format, float x)
 
 float number_decode(enum number_format format, uint8_t code)
 {
-    const struct number_facts *f = number_facts(format);
+    const struct number_traits *f = number_traits(format);
     if (format == NUMBER_INT8)
         return (float)(int8_t)code;
     if (format == NUMBER_TERNARY)

@@ -24,14 +24,14 @@ enum number_format {
     NUMBER_FORMAT_COUNT
 };
 
-struct number_facts {
+struct number_traits {
     const char *name;
     int exponent_bits, mantissa_bits, bias; // exponent_bits 0: an integer
     float largest;
     int largest_exponent; // of the largest: floor(log2(largest))
     int least_exponent;   // of a normal number; the step size is constant below it
 };
-const struct number_facts *number_facts(enum number_format format);
+const struct number_traits *number_traits(enum number_format format);
 
 /* Encodes x: the format's bits in the low bits, the others 0. NaN in a format without NaN: 6 in e2m1, 0 in
  * the integers. */

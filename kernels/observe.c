@@ -9,7 +9,7 @@ struct observed_device {
     struct device_ops ops; // the table of the device while it is observed
     const struct device_ops *inner;
     struct observers observers;
-    int depth; // of ops that enqueue others: only the outermost was enqueued by the program
+    int depth; // of nested submits: only the outermost op was enqueued by the program
 };
 
 /* ---- lists of observers ---- */
@@ -23,12 +23,12 @@ enum status observers_add(struct observers *observers, struct observer observer)
     return OK;
 }
 
-void observers_see(const struct observers *observers, struct observation seen)
+void observers_notify(const struct observers *observers, struct observation observation)
 {
-    seen.who = rank_context();
-    seen.at_ns = observers->needs_time ? clock_ns() : 0;
+    observation.who = rank_context();
+    observation.at_ns = observers->needs_time ? clock_ns() : 0;
     for (int i = 0; i < observers->count; i++)
-        observers->list[i].see(observers->list[i].context, &seen);
+        observers->list[i].notify(observers->list[i].context, &observation);
 }
 
 /* ---- the observed table ---- */
@@ -38,22 +38,22 @@ static const struct device_ops *inner_of(const struct device *device)
     return device->observed->inner;
 }
 
-static void see_stream(const struct stream *stream, struct observation seen)
+static void notify_stream(const struct stream *stream, struct observation observation)
 {
-    seen.stream = stream;
-    observers_see(&stream->device->observed->observers, seen);
+    observation.stream = stream;
+    observers_notify(&stream->device->observed->observers, observation);
 }
 
-static void see_memory(const struct device *device, enum observed what, struct observed_memory memory)
+static void notify_memory(const struct device *device, enum observed what, struct observed_memory memory)
 {
-    observers_see(&device->observed->observers, (struct observation){.what = what, .memory = memory});
+    observers_notify(&device->observed->observers, (struct observation){.what = what, .memory = memory});
 }
 
 static enum status observed_submit(struct stream *stream, const struct op *op)
 {
     struct observed_device *observed = stream->device->observed;
     if (observed->depth == 0)
-        see_stream(stream, (struct observation){.what = OBSERVED_OP, .op = op});
+        notify_stream(stream, (struct observation){.what = OBSERVED_OP, .op = op});
     observed->depth++;
     enum status status = observed->inner->submit(stream, op);
     observed->depth--;
@@ -64,13 +64,13 @@ static uint64_t observed_record(struct stream *stream)
 {
     uint64_t at = inner_of(stream->device)->record(stream);
     struct event event = {.stream = stream, .at = at};
-    see_stream(stream, (struct observation){.what = OBSERVED_RECORD, .event = event});
+    notify_stream(stream, (struct observation){.what = OBSERVED_RECORD, .event = event});
     return at;
 }
 
 static enum status observed_wait(struct stream *stream, struct event event)
 {
-    see_stream(stream, (struct observation){.what = OBSERVED_WAIT, .event = event});
+    notify_stream(stream, (struct observation){.what = OBSERVED_WAIT, .event = event});
     return inner_of(stream->device)->wait(stream, event);
 }
 
@@ -79,13 +79,13 @@ static enum status observed_alloc(struct device *device, enum part part, size_t 
     // The reason for a failure may be in fail_text(): nothing is called after it.
     enum status status = inner_of(device)->alloc(device, part, bytes, out);
     if (status == OK)
-        see_memory(device, OBSERVED_ALLOC, (struct observed_memory){part, bytes, *out});
+        notify_memory(device, OBSERVED_ALLOC, (struct observed_memory){part, bytes, *out});
     return status;
 }
 
 static void observed_free(struct device *device, enum part part, void *data, size_t bytes)
 {
-    see_memory(device, OBSERVED_FREE, (struct observed_memory){part, bytes, data});
+    notify_memory(device, OBSERVED_FREE, (struct observed_memory){part, bytes, data});
     inner_of(device)->free(device, part, data, bytes);
 }
 
@@ -93,19 +93,20 @@ static enum status observed_host_alloc(struct device *device, size_t bytes, void
 {
     enum status status = inner_of(device)->host_alloc(device, bytes, out);
     if (status == OK)
-        see_memory(device, OBSERVED_ALLOC, (struct observed_memory){PART_HOST, bytes, *out});
+        notify_memory(device, OBSERVED_ALLOC, (struct observed_memory){PART_HOST, bytes, *out});
     return status;
 }
 
 static void observed_host_free(struct device *device, void *data, size_t bytes)
 {
-    see_memory(device, OBSERVED_FREE, (struct observed_memory){PART_HOST, bytes, data});
+    notify_memory(device, OBSERVED_FREE, (struct observed_memory){PART_HOST, bytes, data});
     inner_of(device)->host_free(device, data, bytes);
 }
 
 static void observed_range(struct device *device, const char *name)
 {
-    observers_see(&device->observed->observers, (struct observation){.what = OBSERVED_RANGE, .range = name});
+    observers_notify(&device->observed->observers,
+                     (struct observation){.what = OBSERVED_RANGE, .range = name});
     if (inner_of(device)->range != NULL)
         inner_of(device)->range(device, name);
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Observers of a rank: one place that sees every op enqueued, every allocation and release, every action, and
- * (parallel/observe_world.h) every message. An observer is attached to a device by replacing its ops table by
- * a copy whose entries report to the observers and then call the original. Without an observer nothing
- * is replaced, and there is no overhead.
+/* Observers of a rank: they are notified of every op enqueued, every allocation and release, every action,
+ * and (parallel/observe_world.h) every message. An observer is attached to a device by replacing its ops
+ * table by a copy whose entries report to the observers and then call the original. Without an observer
+ * nothing is replaced, and there is no overhead.
  *
- *     device.h, ops.h ──> observed table ──> see(), of each observer
+ *     device.h, ops.h ──> observed table ──> notify(), of each observer
  *                              └───────────> table of the device
  *
- * One observation says who (rank, coordinates), when (step, action, time), what, and how much. An observer
- * that has to keep an observation copies the parts that it needs: its pointers are valid during the call.
+ * An observation has the rank and its coordinates, the step, action and time, and the event with its size. An
+ * observer that keeps an observation copies the parts that it needs: its pointers are valid during the call.
  *
- * Caution: see() runs on the thread of the rank, before the call that it reports (allocations: after it). It
- * must not enqueue, allocate from the device, or wait for other ranks. An observer of several ranks is called
- * from several threads. */
+ * Caution: notify() runs on the thread of the rank, before the call that it reports (allocations: after
+ * it). It must not enqueue, allocate from the device, or wait for other ranks. An observer of several
+ * ranks is called from several threads. */
 #pragma once
 
 #include "kernels/device.h"
@@ -40,7 +40,7 @@ struct observed_message; // parallel/observe_world.h
 struct observation {
     enum observed what;
     const struct rank_context *who; // rank and coordinates, step and action
-    int64_t at_ns;                  // clock_ns(); 0 if no observer of the device or comm wants it
+    int64_t at_ns;                  // clock_ns(); 0 if no observer of the device or comm needs it
     const struct stream *stream;    // of an op, an event, a message; else NULL
     union {
         const char *range; // OBSERVED_RANGE: the name of the range that begins; NULL: the innermost one ends
@@ -52,7 +52,7 @@ struct observation {
 };
 
 struct observer {
-    void (*see)(void *context, const struct observation *seen);
+    void (*notify)(void *context, const struct observation *observation);
     void *context;
     bool ignores_time; // at_ns may be 0: reading the clock takes longer than a dry op
 };
@@ -62,12 +62,12 @@ struct observer {
 enum { OBSERVERS = 4 };
 MUST_USE enum status device_observe(struct device *device, struct observer observer);
 
-/* For tables that are wrapped in the same way: a list of observers, and a report to all of them, to which
- * who, at_ns are added. */
+/* For tables that are wrapped in the same way: a list of observers, and a report to all of them;
+ * observers_notify() sets who and at_ns. */
 struct observers {
     int count;
     bool needs_time; // of any of them
     struct observer list[OBSERVERS];
 };
 MUST_USE enum status observers_add(struct observers *observers, struct observer observer);
-void observers_see(const struct observers *observers, struct observation seen);
+void observers_notify(const struct observers *observers, struct observation observation);

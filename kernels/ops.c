@@ -14,12 +14,12 @@ bool epilogue_is_none(const struct epilogue *epilogue)
 static enum status check_epilogue(const struct gemm *args, int64_t m, int64_t n)
 {
     const struct epilogue *e = &args->epilogue;
-    const struct want wants[] = {
-        or_none(matrix("after", e->after, args->c.dtype, m, n)),
-        or_none(matrix("before", e->before, args->c.dtype, m, n)),
-        or_none(vector("bias_gradient", e->bias_gradient, F32, m)),
+    const struct arg_check checks[] = {
+        optional(matrix("after", e->after, args->c.dtype, m, n)),
+        optional(matrix("before", e->before, args->c.dtype, m, n)),
+        optional(vector("bias_gradient", e->bias_gradient, F32, m)),
     };
-    CHECK_WANTS(OP_GEMM, wants);
+    CHECK_ARGS(OP_GEMM, checks);
     bool activates = e->after.data != NULL || e->before.data != NULL;
     if ((e->after.data != NULL) + (e->before.data != NULL) + (e->bias_gradient.data != NULL) > 1)
         return fail(BAD_ARGUMENT, "gemm: more than one of after, before and bias_gradient");
@@ -50,19 +50,19 @@ enum status gemm(struct stream *stream, struct gemm args)
 {
     enum dtype type = working_type(args.a), out = args.c.dtype == F32 ? F32 : type;
     // Every operand is a matrix, possibly transposed: a determines K, and b and c must agree.
-    const struct want a[] = {matrix("a", args.a, type, ANY_SIZE, ANY_SIZE),
-                             matrix("c", args.c, out, ANY_SIZE, ANY_SIZE)};
-    CHECK_WANTS(OP_GEMM, a);
+    const struct arg_check a[] = {matrix("a", args.a, type, ANY_SIZE, ANY_SIZE),
+                                  matrix("c", args.c, out, ANY_SIZE, ANY_SIZE)};
+    CHECK_ARGS(OP_GEMM, a);
     int64_t m = args.a.dim[args.transpose_a ? 1 : 0], k = args.a.dim[args.transpose_a ? 0 : 1];
     int64_t n = args.c.dim[1];
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix(args.transpose_a ? "a (transposed)" : "a", args.a, type, ANY_SIZE, ANY_SIZE),
         matrix(args.transpose_b ? "b (transposed)" : "b", args.b, type, args.transpose_b ? n : k,
                args.transpose_b ? k : n),
         matrix("c", args.c, out, m, n),
-        or_none(vector("bias", args.bias, type, n)),
+        optional(vector("bias", args.bias, type, n)),
     };
-    CHECK_WANTS(OP_GEMM, wants);
+    CHECK_ARGS(OP_GEMM, checks);
     if (args.accumulate && out != F32)
         return fail(BAD_ARGUMENT, "gemm: c is %s, but only f32 can be accumulated into", dtype_name(out));
     TRY(check_epilogue(&args, m, n));
@@ -84,8 +84,8 @@ static enum status check_memory(enum op_kind kind, const char *name, struct tens
     if (t.data == NULL)
         return fail(BAD_ARGUMENT, "%s: %s is none", op_name(kind), name);
     if (t.ndim == 2) {
-        const struct want want[] = {matrix(name, t, t.dtype, ANY_SIZE, ANY_SIZE)};
-        CHECK_WANTS(kind, want);
+        const struct arg_check check[] = {matrix(name, t, t.dtype, ANY_SIZE, ANY_SIZE)};
+        CHECK_ARGS(kind, check);
     } else if (!tensor_is_dense(t)) {
         return fail(BAD_ARGUMENT, "%s: %s is %s, not dense", op_name(kind), name, tensor_text(t, shape));
     }
@@ -145,11 +145,12 @@ enum status add(struct stream *stream, struct add args)
 
 enum status add_parts(struct stream *stream, struct add_parts args)
 {
-    const struct want parts[] = {matrix("parts", args.parts, working_type(args.parts), ANY_SIZE, ANY_SIZE)};
-    CHECK_WANTS(OP_ADD_PARTS, parts);
-    const struct want wants[] = {parts[0],
-                                 vector("out", args.out, working_type(args.parts), args.parts.dim[1])};
-    CHECK_WANTS(OP_ADD_PARTS, wants);
+    const struct arg_check parts[] = {
+        matrix("parts", args.parts, working_type(args.parts), ANY_SIZE, ANY_SIZE)};
+    CHECK_ARGS(OP_ADD_PARTS, parts);
+    const struct arg_check checks[] = {parts[0],
+                                       vector("out", args.out, working_type(args.parts), args.parts.dim[1])};
+    CHECK_ARGS(OP_ADD_PARTS, checks);
     if (args.parts.dim[0] < 1)
         return fail(BAD_ARGUMENT, "add_parts: no parts");
     if (tensor_count(args.out) == 0)
@@ -167,8 +168,8 @@ enum status poison(struct stream *stream, struct poison args)
 
 enum status init_normal(struct stream *stream, struct init_normal args)
 {
-    const struct want wants[] = {matrix("out", args.out, working_type(args.out), ANY_SIZE, ANY_SIZE)};
-    CHECK_WANTS(OP_INIT_NORMAL, wants);
+    const struct arg_check checks[] = {matrix("out", args.out, working_type(args.out), ANY_SIZE, ANY_SIZE)};
+    CHECK_ARGS(OP_INIT_NORMAL, checks);
     if (args.row_begin < 0 || args.column_begin < 0 || args.out.dim[1] > args.columns - args.column_begin)
         return fail(BAD_ARGUMENT, "init_normal: row %lld, columns %lld to %lld of %lld",
                     (long long)args.row_begin, (long long)args.column_begin,
@@ -180,10 +181,10 @@ enum status init_normal(struct stream *stream, struct init_normal args)
 
 enum status column_sum(struct stream *stream, struct column_sum args)
 {
-    const struct want in[] = {matrix("in", args.in, working_type(args.in), ANY_SIZE, ANY_SIZE)};
-    CHECK_WANTS(OP_COLUMN_SUM, in);
-    const struct want wants[] = {in[0], vector("out", args.out, F32, args.in.dim[1])};
-    CHECK_WANTS(OP_COLUMN_SUM, wants);
+    const struct arg_check in[] = {matrix("in", args.in, working_type(args.in), ANY_SIZE, ANY_SIZE)};
+    CHECK_ARGS(OP_COLUMN_SUM, in);
+    const struct arg_check checks[] = {in[0], vector("out", args.out, F32, args.in.dim[1])};
+    CHECK_ARGS(OP_COLUMN_SUM, checks);
     if (tensor_count(args.in) == 0)
         return OK; // nothing to add
     return submit_op(stream, &(struct op){.kind = OP_COLUMN_SUM, .column_sum = args});
@@ -194,8 +195,8 @@ static enum status check_squares(const struct squares *args)
     char shape[TENSOR_TEXT_CHARS];
     if (args->x.dtype != F32 || args->x.data == NULL || !tensor_is_dense(args->x))
         return fail(BAD_ARGUMENT, "squares: x is %s, not dense f32", tensor_text(args->x, shape));
-    const struct want wants[] = {vector("out", args->out, F64, squares_blocks(args->x))};
-    CHECK_WANTS(OP_SQUARES, wants);
+    const struct arg_check checks[] = {vector("out", args->out, F64, squares_blocks(args->x))};
+    CHECK_ARGS(OP_SQUARES, checks);
     return OK;
 }
 
@@ -228,9 +229,9 @@ int64_t squares_blocks(struct tensor x)
 enum status sum_each(struct stream *stream, struct sum_list all)
 {
     for (int64_t i = 0; i < all.count; i++) {
-        const struct want wants[] = {vector("x", all.at[i].x, F64, ANY_SIZE),
-                                     vector("out", all.at[i].out, F64, 1)};
-        CHECK_WANTS(OP_SUM, wants);
+        const struct arg_check checks[] = {vector("x", all.at[i].x, F64, ANY_SIZE),
+                                           vector("out", all.at[i].out, F64, 1)};
+        CHECK_ARGS(OP_SUM, checks);
     }
     return all.count > 0 ? submit_op(stream, &(struct op){.kind = OP_SUM, .sum = all}) : OK;
 }
@@ -242,12 +243,12 @@ enum status sum(struct stream *stream, struct sum args)
 
 enum status clip(struct stream *stream, struct clip args)
 {
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         vector("loss", args.loss, F64, ANY_SIZE),       vector("tokens", args.tokens, F64, args.loss.dim[0]),
         vector("squares", args.squares, F64, ANY_SIZE), per_row("hyper", args.hyper, 1),
         vector("result", args.result, F64, 4),
     };
-    CHECK_WANTS(OP_CLIP, wants);
+    CHECK_ARGS(OP_CLIP, checks);
     return submit_op(stream, &(struct op){.kind = OP_CLIP, .clip = args});
 }
 
@@ -268,19 +269,19 @@ static enum status check_stochastic(const struct adamw *args)
 static enum status check_adamw(const struct adamw *args)
 {
     const enum dtype type = args->weight.dtype == BF16 ? BF16 : F32;
-    const struct want weight[] = {vector("weight", args->weight, type, ANY_SIZE)};
-    CHECK_WANTS(OP_ADAMW, weight);
+    const struct arg_check weight[] = {vector("weight", args->weight, type, ANY_SIZE)};
+    CHECK_ARGS(OP_ADAMW, weight);
     TRY(check_stochastic(args));
     int64_t count = args->weight.dim[0];
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         weight[0],
         vector("gradient", args->gradient, F32, count),
         vector("m", args->m, F32, count),
         vector("v", args->v, F32, count),
         per_row("hyper", args->hyper, count),
-        or_none(vector("working", args->working, working_type(args->working), count)),
+        optional(vector("working", args->working, working_type(args->working), count)),
     };
-    CHECK_WANTS(OP_ADAMW, wants);
+    CHECK_ARGS(OP_ADAMW, checks);
     return OK;
 }
 

@@ -467,9 +467,9 @@ struct op {
  * device that defers ops. Release it with free(). NULL: out of memory. */
 struct op *op_copy(const struct op *op, size_t *bytes);
 
-/* Returns the scratch memory that an op needs on a device with these options (name, stands_for, threads,
- * attention, nondeterministic); reads only the dimensions and types of the op. One scratch buffer, as large
- * as the largest need, serves all ops of a device (the CPU) or of a stream (cuda). */
+/* Returns the scratch memory that an op needs on a device with these options (name, simulated_device,
+ * threads, attention, nondeterministic); reads only the dimensions and types of the op. One scratch
+ * buffer, as large as the largest need, serves all ops of a device (the CPU) or of a stream (cuda). */
 size_t op_scratch_bytes(const struct op *op, const struct device_options *options);
 
 /* Entry points: each validates its arguments (BAD_ARGUMENT with the shapes) and submits. */

@@ -6,8 +6,8 @@
 /* x determines T, H and the working type. */
 static enum status check_rows(enum op_kind kind, const char *name, struct tensor x)
 {
-    const struct want wants[] = {matrix(name, x, working_type(x), ANY_SIZE, ANY_SIZE)};
-    return check_wants(kind, wants, 1);
+    const struct arg_check checks[] = {matrix(name, x, working_type(x), ANY_SIZE, ANY_SIZE)};
+    return check_args(kind, checks, 1);
 }
 
 static enum status check_norm_forward(enum op_kind kind, const struct norm_forward *args)
@@ -16,7 +16,7 @@ static enum status check_norm_forward(enum op_kind kind, const struct norm_forwa
     enum dtype type = args->x.dtype;
     int64_t rows = args->x.dim[0], columns = args->x.dim[1];
     bool layer = args->kind == NORM_LAYER;
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix("x", args->x, type, rows, columns),
         vector("weight", args->weight, type, columns),
         layer ? vector("bias", args->bias, type, columns) : per_row("bias", NULL, 0),
@@ -24,7 +24,7 @@ static enum status check_norm_forward(enum op_kind kind, const struct norm_forwa
         layer ? vector("mean", args->mean, F32, rows) : per_row("mean", NULL, 0),
         vector("rstd", args->rstd, F32, rows),
     };
-    CHECK_WANTS(kind, wants);
+    CHECK_ARGS(kind, checks);
     return OK;
 }
 
@@ -42,18 +42,18 @@ static enum status check_norm_backward(enum op_kind kind, const struct norm_back
     enum dtype type = args->x.dtype;
     int64_t rows = args->x.dim[0], columns = args->x.dim[1];
     bool layer = args->kind == NORM_LAYER;
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix("dy", args->dy, type, rows, columns),
         matrix("x", args->x, type, rows, columns),
         vector("weight", args->weight, type, columns),
         layer ? vector("mean", args->mean, F32, rows) : per_row("mean", NULL, 0),
         vector("rstd", args->rstd, F32, rows),
-        or_none(matrix("dresidual", args->dresidual, type, rows, columns)),
+        optional(matrix("dresidual", args->dresidual, type, rows, columns)),
         matrix("dx", args->dx, type, rows, columns),
         vector("dweight", args->dweight, F32, columns),
         layer ? vector("dbias", args->dbias, F32, columns) : per_row("dbias", NULL, 0),
     };
-    CHECK_WANTS(kind, wants);
+    CHECK_ARGS(kind, checks);
     return OK;
 }
 
@@ -76,11 +76,11 @@ enum status activation_forward(struct stream *stream, struct activation_forward 
 {
     TRY(check_rows(OP_ACTIVATION_FORWARD, "y", args.y));
     int64_t rows = args.y.dim[0], columns = args.y.dim[1];
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix("x", args.x, args.y.dtype, rows, activation_parts(args.kind) * columns),
         matrix("y", args.y, args.y.dtype, rows, columns),
     };
-    CHECK_WANTS(OP_ACTIVATION_FORWARD, wants);
+    CHECK_ARGS(OP_ACTIVATION_FORWARD, checks);
     if (tensor_count(args.y) == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_ACTIVATION_FORWARD, .activation_forward = args});
@@ -90,12 +90,12 @@ enum status activation_backward(struct stream *stream, struct activation_backwar
 {
     TRY(check_rows(OP_ACTIVATION_BACKWARD, "dy", args.dy));
     int64_t rows = args.dy.dim[0], columns = activation_parts(args.kind) * args.dy.dim[1];
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix("x", args.x, args.dy.dtype, rows, columns),
         matrix("dy", args.dy, args.dy.dtype, rows, args.dy.dim[1]),
         matrix("dx", args.dx, args.dy.dtype, rows, columns),
     };
-    CHECK_WANTS(OP_ACTIVATION_BACKWARD, wants);
+    CHECK_ARGS(OP_ACTIVATION_BACKWARD, checks);
     if (tensor_count(args.dy) == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_ACTIVATION_BACKWARD, .activation_backward = args});
@@ -109,8 +109,8 @@ enum status rope(struct stream *stream, struct rope args)
         columns % args.head_dim != 0)
         return fail(BAD_ARGUMENT, "rope: %lld columns are not heads of even size %lld, at most %d",
                     (long long)columns, (long long)args.head_dim, (int)ROPE_HEAD_DIM_MAX);
-    const struct want wants[] = {per_row("position", args.position, rows)};
-    CHECK_WANTS(OP_ROPE, wants);
+    const struct arg_check checks[] = {per_row("position", args.position, rows)};
+    CHECK_ARGS(OP_ROPE, checks);
     if (tensor_count(args.x) == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_ROPE, .rope = args});
@@ -120,10 +120,10 @@ enum status rope(struct stream *stream, struct rope args)
 static enum status check_heads(enum op_kind kind, const struct attention_forward *args)
 {
     enum dtype type = working_type(args->q);
-    const struct want qk[] = {matrix("q", args->q, type, ANY_SIZE, ANY_SIZE),
-                              matrix("k", args->k, type, ANY_SIZE, ANY_SIZE),
-                              matrix("v", args->v, type, args->k.dim[0], ANY_SIZE)};
-    CHECK_WANTS(kind, qk);
+    const struct arg_check qk[] = {matrix("q", args->q, type, ANY_SIZE, ANY_SIZE),
+                                   matrix("k", args->k, type, ANY_SIZE, ANY_SIZE),
+                                   matrix("v", args->v, type, args->k.dim[0], ANY_SIZE)};
+    CHECK_ARGS(kind, qk);
     int64_t rows = args->q.dim[0], columns = args->q.dim[1], shared = args->k.dim[1], keys = args->k.dim[0];
     if (args->batch < 0 || args->sequence < 0 || args->batch * args->sequence != rows)
         return fail(BAD_ARGUMENT, "%s: batch %lld x sequence %lld is not the %lld rows of q", op_name(kind),
@@ -146,11 +146,11 @@ static enum status check_attention(enum op_kind kind, const struct attention_for
 {
     TRY(check_heads(kind, args));
     int64_t rows = args->q.dim[0], heads = args->q.dim[1] / args->head_dim, keys = attention_keys(args);
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix("out", args->out, args->q.dtype, rows, heads * attention_value_dim(args)),
         matrix("lse", args->lse, F32, heads, rows),
     };
-    CHECK_WANTS(kind, wants);
+    CHECK_ARGS(kind, checks);
     bool inside = args->query_begin + args->sequence <= keys;
     bool drops = args->dropout.probability > 0.0F;
     if (args->query_begin < 0 || (rows > 0 && !inside && (args->document != NULL || drops)))
@@ -181,13 +181,13 @@ enum status attention_backward(struct stream *stream, struct attention_backward 
     enum dtype type = args.forward.q.dtype;
     const struct attention_forward *f = &args.forward;
     int64_t rows = f->q.dim[0], keys = f->k.dim[0];
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix("dout", args.dout, type, rows, f->out.dim[1]),
         matrix("dq", args.dq, type, rows, f->q.dim[1]),
         matrix("dk", args.dk, type, keys, f->k.dim[1]),
         matrix("dv", args.dv, type, keys, f->v.dim[1]),
     };
-    CHECK_WANTS(OP_ATTENTION_BACKWARD, wants);
+    CHECK_ARGS(OP_ATTENTION_BACKWARD, checks);
     if (rows == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_ATTENTION_BACKWARD, .attention_backward = args});
@@ -197,11 +197,11 @@ static enum status check_embedding(enum op_kind kind, struct tensor rows_of, str
                                    enum dtype table_type, const int32_t *id, int64_t begin, int64_t rows)
 {
     TRY(check_rows(kind, "out", rows_of));
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix("table", table, table_type, ANY_SIZE, rows_of.dim[1]),
         per_row("id", id, rows_of.dim[0]),
     };
-    CHECK_WANTS(kind, wants);
+    CHECK_ARGS(kind, checks);
     if (begin < 0 || rows < 0 || rows > table.dim[0])
         return fail(BAD_ARGUMENT, "%s: ids from %lld, %lld rows, and the table has %lld", op_name(kind),
                     (long long)begin, (long long)rows, (long long)table.dim[0]);
@@ -230,13 +230,13 @@ static enum status check_residual_forward(enum op_kind kind, const struct residu
     TRY(check_rows(kind, "x", args->x));
     enum dtype type = args->x.dtype;
     int64_t rows = args->x.dim[0], columns = args->x.dim[1];
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix("x", args->x, type, rows, columns),
-        or_none(vector("bias", args->bias, type, columns)),
-        or_none(matrix("residual", args->residual, type, rows, columns)),
+        optional(vector("bias", args->bias, type, columns)),
+        optional(matrix("residual", args->residual, type, rows, columns)),
         matrix("out", args->out, type, rows, columns),
     };
-    CHECK_WANTS(kind, wants);
+    CHECK_ARGS(kind, checks);
     return check_dropout(kind, &args->dropout, rows, columns, true);
 }
 
@@ -252,11 +252,11 @@ static enum status check_residual_backward(enum op_kind kind, const struct resid
 {
     TRY(check_rows(kind, "dout", args->dout));
     int64_t rows = args->dout.dim[0], columns = args->dout.dim[1];
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix("dout", args->dout, args->dout.dtype, rows, columns),
         matrix("dx", args->dx, args->dout.dtype, rows, columns),
     };
-    CHECK_WANTS(kind, wants);
+    CHECK_ARGS(kind, checks);
     return check_dropout(kind, &args->dropout, rows, columns, true);
 }
 
@@ -306,7 +306,7 @@ static enum status check_logits(enum op_kind kind, struct tensor logits, int64_t
 {
     TRY(check_rows(kind, "logits", logits));
     if (begin < 0 || columns < 0 || columns > logits.dim[1])
-        return fail(BAD_ARGUMENT, "%s: %lld real columns from %lld, and the logits have %lld", op_name(kind),
+        return fail(BAD_ARGUMENT, "%s: %lld valid columns from %lld, and the logits have %lld", op_name(kind),
                     (long long)columns, (long long)begin, (long long)logits.dim[1]);
     return OK;
 }
@@ -314,9 +314,9 @@ static enum status check_logits(enum op_kind kind, struct tensor logits, int64_t
 enum status loss_max(struct stream *stream, struct loss_max args)
 {
     TRY(check_logits(OP_LOSS_MAX, args.logits, 0, args.columns));
-    const struct want wants[] = {matrix("logits", args.logits, args.logits.dtype, ANY_SIZE, ANY_SIZE),
-                                 vector("max", args.max, F32, args.logits.dim[0])};
-    CHECK_WANTS(OP_LOSS_MAX, wants);
+    const struct arg_check checks[] = {matrix("logits", args.logits, args.logits.dtype, ANY_SIZE, ANY_SIZE),
+                                       vector("max", args.max, F32, args.logits.dim[0])};
+    CHECK_ARGS(OP_LOSS_MAX, checks);
     if (args.logits.dim[0] == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_LOSS_MAX, .loss_max = args});
@@ -326,14 +326,14 @@ enum status loss_sum(struct stream *stream, struct loss_sum args)
 {
     TRY(check_logits(OP_LOSS_SUM, args.logits, args.begin, args.columns));
     int64_t rows = args.logits.dim[0];
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix("logits", args.logits, args.logits.dtype, rows, ANY_SIZE),
         vector("max", args.max, F32, rows),
         per_row("label", args.label, rows),
         vector("sum", args.sum, F32, rows),
         vector("target", args.target, F32, rows),
     };
-    CHECK_WANTS(OP_LOSS_SUM, wants);
+    CHECK_ARGS(OP_LOSS_SUM, checks);
     if (rows == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_LOSS_SUM, .loss_sum = args});
@@ -341,18 +341,18 @@ enum status loss_sum(struct stream *stream, struct loss_sum args)
 
 enum status loss_finish(struct stream *stream, struct loss_finish args)
 {
-    const struct want sums[] = {vector("sum", args.sum, F32, ANY_SIZE),
-                                vector("sample_loss", args.sample_loss, F64, ANY_SIZE)};
-    CHECK_WANTS(OP_LOSS_FINISH, sums);
+    const struct arg_check sums[] = {vector("sum", args.sum, F32, ANY_SIZE),
+                                     vector("sample_loss", args.sample_loss, F64, ANY_SIZE)};
+    CHECK_ARGS(OP_LOSS_FINISH, sums);
     int64_t rows = args.sum.dim[0], batch = args.sample_loss.dim[0];
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         sums[0],
         vector("target", args.target, F32, rows),
         per_row("mask", args.mask, rows),
         sums[1],
         vector("sample_tokens", args.sample_tokens, F64, batch),
     };
-    CHECK_WANTS(OP_LOSS_FINISH, wants);
+    CHECK_ARGS(OP_LOSS_FINISH, checks);
     if (batch == 0 ? rows != 0 : rows % batch != 0)
         return fail(BAD_ARGUMENT, "loss_finish: %lld rows are not %lld sequences of equal length",
                     (long long)rows, (long long)batch);
@@ -367,14 +367,14 @@ enum status loss_backward(struct stream *stream, struct loss_backward args)
 {
     TRY(check_logits(OP_LOSS_BACKWARD, args.logits, args.begin, args.columns));
     int64_t rows = args.logits.dim[0];
-    const struct want wants[] = {
+    const struct arg_check checks[] = {
         matrix("logits", args.logits, args.logits.dtype, rows, ANY_SIZE),
         vector("max", args.max, F32, rows),
         vector("sum", args.sum, F32, rows),
         per_row("label", args.label, rows),
         per_row("mask", args.mask, rows),
     };
-    CHECK_WANTS(OP_LOSS_BACKWARD, wants);
+    CHECK_ARGS(OP_LOSS_BACKWARD, checks);
     if (rows == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_LOSS_BACKWARD, .loss_backward = args});

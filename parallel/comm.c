@@ -81,7 +81,7 @@ static bool reaches(const struct transport_ops *ops, const char *device)
 {
     if (!ops->moves_data || !device_traits(device)->computes)
         return ops->moves_data == device_traits(device)->computes;
-    return ops->device != NULL ? strcmp(ops->device, device) == 0 : device_traits(device)->of_host;
+    return ops->device != NULL ? strcmp(ops->device, device) == 0 : device_traits(device)->has_host_memory;
 }
 
 bool transport_reaches(const char *transport, const char *device)

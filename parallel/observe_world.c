@@ -66,8 +66,8 @@ static void see(const struct comm *comm, const struct stream *stream, struct obs
 {
     message.comm = comm;
     message.sequence = comm->observed_calls;
-    observers_see(&comm->world->observed->observers,
-                  (struct observation){.what = OBSERVED_MESSAGE, .stream = stream, .message = &message});
+    observers_notify(&comm->world->observed->observers,
+                     (struct observation){.what = OBSERVED_MESSAGE, .stream = stream, .message = &message});
 }
 
 /* Reports a call; returns the table that executes it. */

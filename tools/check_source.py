@@ -56,7 +56,7 @@ VENDOR = {
     "immintrin.h": ["kernels/cpu/*"],
     "cu*.h": ["kernels/cuda/*", "parallel/transports/nccl/*"],
     "cu*.hpp": ["kernels/cuda/*"],
-    "dlfcn.h": ["kernels/cuda/*library.c", "kernels/cuda/runtime/look.c",
+    "dlfcn.h": ["kernels/cuda/*library.c", "kernels/cuda/runtime/cuda_info.c",
                 "parallel/transports/mpi/comm_mpi.c"],
     "mma.h": ["kernels/cuda/*"],
     "nv*.h": ["kernels/cuda/*"],

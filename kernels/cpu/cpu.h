@@ -25,7 +25,7 @@ void cpu_state_close(struct device *device, struct cpu_state *state);
  * allocation per op, for the total, from the calling thread only. Counted in PART_WORKSPACE. `bytes` equals
  * cpu_scratch_bytes() of the op, so that the dry device can count it without running the op. */
 void *cpu_scratch(struct device *device, size_t bytes);
-/* Scratch memory of an op on a device with so many threads; 0 for most. */
+/* Scratch memory of an op on a device with this many threads; most ops need none. */
 size_t cpu_scratch_bytes(const struct op *op, int threads);
 size_t cpu_gemm_scratch(const struct gemm *op);
 size_t cpu_column_sum_scratch(const struct column_sum *op);
@@ -33,7 +33,7 @@ size_t cpu_norm_backward_scratch(const struct norm_backward *op);
 size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads);
 size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads);
 
-/* Runs the op to completion: the one switch (run.c). */
+/* Runs the op to completion: a switch over op kinds (run.c). */
 void cpu_run(struct device *device, const struct op *op);
 
 /* One line of advice if the BLAS does not use this processor's full vector width, or NULL. */

@@ -139,7 +139,7 @@ static enum status finish_until(struct cpu_device *d, struct cpu_stream *s, uint
         TRY(advance_all(d));
         // Any message of this rank may progress meanwhile; the first of `s` is the one that it waits for.
         if (d->waiting == before)
-            work_rest(s->queue[s->begin]);
+            work_sleep(s->queue[s->begin]);
     }
     return OK;
 }
@@ -195,7 +195,7 @@ const struct device_ops device_cpu = {
     .free = cpu_free,
     .host_alloc = cpu_host_alloc,
     .host_free = cpu_host_free,
-    .host_rest = cpu_host_rest,
+    .host_page_out = cpu_host_page_out,
     .stream_open = cpu_stream_open,
     .stream_close = cpu_stream_close,
     .submit = cpu_submit,

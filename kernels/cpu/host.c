@@ -57,7 +57,7 @@ void cpu_host_free(struct device *device, void *data, size_t bytes)
     munmap(data, bytes);
 }
 
-void cpu_host_rest(void *data, size_t bytes)
+void cpu_host_page_out(void *data, size_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)data;
     uintptr_t first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;

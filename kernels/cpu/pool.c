@@ -36,14 +36,14 @@ struct cpu_pool {
     pthread_t thread[];
 };
 
-static void pause_a_little(void)
+static void spin_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #endif
 }
 
-static void take_tasks(struct cpu_pool *pool)
+static void run_tasks(struct cpu_pool *pool)
 {
     for (;;) {
         int64_t task = atomic_fetch_add_explicit(&pool->next_task, 1, memory_order_relaxed);
@@ -65,7 +65,7 @@ static void worker_wait(struct cpu_pool *pool, uint64_t seen)
     for (int spin = 0; spin < SPINS; spin++) {
         if (has_new_job(atomic_load(&pool->gate), seen) || atomic_load(&pool->stop))
             return;
-        pause_a_little();
+        spin_pause();
     }
     pthread_mutex_lock(&pool->mutex);
     atomic_fetch_add(&pool->sleepers, 1);
@@ -88,7 +88,7 @@ static void *worker_main(void *argument)
         if (!atomic_compare_exchange_weak(&pool->gate, &gate, gate + 1))
             continue;
         seen = gate >> GATE_JOB_SHIFT;
-        take_tasks(pool);
+        run_tasks(pool);
         uint64_t after = atomic_fetch_sub(&pool->gate, 1) - 1;
 
         // The last worker to leave a closed job wakes the caller.
@@ -106,7 +106,7 @@ static void wait_until_empty(struct cpu_pool *pool)
     for (int spin = 0; spin < SPINS; spin++) {
         if ((atomic_load(&pool->gate) & GATE_INSIDE) == 0)
             return;
-        pause_a_little();
+        spin_pause();
     }
     pthread_mutex_lock(&pool->mutex);
     atomic_store(&pool->caller_sleeps, true);
@@ -138,7 +138,7 @@ void cpu_pool_run(struct cpu_pool *pool, int64_t tasks, void (*body)(void *conte
         pthread_mutex_unlock(&pool->mutex);
     }
 
-    take_tasks(pool);
+    run_tasks(pool);
     atomic_fetch_and(&pool->gate, ~(uint64_t)GATE_OPEN);
     wait_until_empty(pool);
 }

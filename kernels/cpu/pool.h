@@ -26,6 +26,6 @@ void cpu_parallel(struct device *device, int64_t tasks, void (*body)(void *conte
 
 /* Internal to cpu_parallel and the device. threads >= 1. */
 MUST_USE enum status cpu_pool_create(int threads, struct cpu_pool **out);
-void cpu_pool_destroy(struct cpu_pool *pool); // takes NULL
+void cpu_pool_destroy(struct cpu_pool *pool); // accepts NULL
 void cpu_pool_run(struct cpu_pool *pool, int64_t tasks, void (*body)(void *context, int64_t task),
                   void *context);

@@ -17,7 +17,7 @@ void cpu_run(struct device *device, const struct op *op)
     case OP_KIND_COUNT:
         break;
     }
-    die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
+    die(__FILE__, __LINE__, "op kind", "unknown op kind %d", (int)op->kind);
 }
 
 size_t cpu_scratch_bytes(const struct op *op, int threads)

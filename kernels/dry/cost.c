@@ -209,5 +209,5 @@ struct op_cost op_cost(const struct op *op)
     case OP_KIND_COUNT:
         break;
     }
-    die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
+    die(__FILE__, __LINE__, "op kind", "unknown op kind %d", (int)op->kind);
 }

@@ -18,8 +18,8 @@
 #include <string.h>
 
 #define FIRST_ADDRESS ((uintptr_t)1 << (sizeof(uintptr_t) * 8 - 8))
-#define MOST_BYTES    ((size_t)FIRST_ADDRESS / 4) // of the device; the same amount follows for the host
-#define HOST_ADDRESS  (FIRST_ADDRESS + 2 * MOST_BYTES)
+#define MAX_BYTES     ((size_t)FIRST_ADDRESS / 4) // of the device; the same amount follows for the host
+#define HOST_ADDRESS  (FIRST_ADDRESS + 2 * MAX_BYTES)
 
 struct dry_device {
     struct device_options options;
@@ -46,14 +46,14 @@ static bool is_dry(const struct device *device)
     return device->ops->open == dry_open;
 }
 
-const char *device_that_plans(void)
+const char *planning_device_name(void)
 {
     return device_traits_dry.name;
 }
 
 size_t device_planned_bytes(const struct device *device)
 {
-    return !is_dry(device) ? 0 : first_fit_reached(dry_of(device)->memory);
+    return !is_dry(device) ? 0 : first_fit_high_water(dry_of(device)->memory);
 }
 
 static void close_state(struct dry_device *state)
@@ -69,14 +69,14 @@ static enum status dry_open(struct device *device, const struct device_options *
     if (state == NULL)
         return fail(NO_MEMORY, "no memory for a dry device");
     state->options = *options;
-    state->is_gpu = options->stands_for != NULL && device_traits(options->stands_for)->is_gpu;
+    state->is_gpu = options->simulated_device != NULL && device_traits(options->simulated_device)->is_gpu;
     enum status status = first_fit_create(&state->memory);
     if (status == OK)
         status = first_fit_create(&state->host);
     if (status == OK)
-        status = first_fit_add(state->memory, (void *)FIRST_ADDRESS, MOST_BYTES);
+        status = first_fit_add(state->memory, (void *)FIRST_ADDRESS, MAX_BYTES);
     if (status == OK)
-        status = first_fit_add(state->host, (void *)HOST_ADDRESS, MOST_BYTES);
+        status = first_fit_add(state->host, (void *)HOST_ADDRESS, MAX_BYTES);
     device->has_epilogues =
         state->is_gpu && options->kernels.epilogues == EPILOGUES_AUTO && options->nondeterministic;
     if (status == OK)
@@ -118,7 +118,7 @@ static void dry_host_free(struct device *device, void *data, size_t bytes)
     first_fit_free(dry_of(device)->host, data);
 }
 
-static void dry_rest(void *data, size_t bytes)
+static void dry_host_page_out(void *data, size_t bytes)
 {
     (void)data;
     (void)bytes;
@@ -171,7 +171,7 @@ static enum status count_scratch(struct stream *stream, const struct op *op)
     return state->is_gpu ? count_trial(stream->device, op) : OK;
 }
 
-bool stream_plans_sums(const struct stream *stream)
+bool stream_needs_sum_scratch(const struct stream *stream)
 {
     const struct dry_device *state = dry_of(stream->device);
     return is_dry(stream->device) && state->is_gpu && !state->options.nondeterministic;
@@ -213,7 +213,7 @@ static enum status dry_submit_work(struct stream *stream, struct work *work)
         TRY(work->poll(work, &done));
         if (done)
             return OK;
-        work->rest(work);
+        work->sleep(work);
     }
 }
 
@@ -244,7 +244,7 @@ const struct device_ops device_dry = {
     .free = dry_free,
     .host_alloc = dry_host_alloc,
     .host_free = dry_host_free,
-    .host_rest = dry_rest,
+    .host_page_out = dry_host_page_out,
     .stream_open = dry_stream_open,
     .stream_close = dry_stream_close,
     .submit = dry_submit,

@@ -22,7 +22,7 @@ static void set_attention(struct op_record *out, const struct attention_forward 
     set_shape(out, a->q.dtype, a->batch * (a->q.dim[1] / a->head_dim), a->sequence, a->head_dim);
 }
 
-/* The tensor that names the size of the op. */
+/* The tensor that determines the size of the op. */
 static struct tensor size_of(const struct op *op)
 {
     switch (op->kind) {

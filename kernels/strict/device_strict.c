@@ -11,17 +11,17 @@
  *     host:     op a on X; record e; wait(Y, e); work b on Y; op c on X; event_sync(Y) -> runs a, b; not c
  *
  * Absence of deadlocks that a GPU would not have. On a GPU, submitted work runs without the host, so a
- * correct program may rely on this: while a host blocks, all its streams progress as far as their own order
- * and their waits permit. strict gives that guarantee, but only when necessary: drive() first runs only the
- * wanted entries; when all of those depend on incomplete works (a peer is late, or itself blocked on a
- * message that is later in another stream of ours), it wants every stream up to its last work. Entries after
- * the last works cannot help a peer and remain deferred. Every message that this rank has submitted is
- * therefore posted as soon as its own predecessors are complete. Suppose ranks are stuck forever, and follow
- * the dependencies of any blocked entry: a work depends on its peer's work, which depends on the entries
- * before it; a wait depends on the entries before its event. If the chain ends, it ends at an entry that some
- * host has not yet submitted, because that host is blocked in a sync (and the chain continues from there); so
- * it is a cycle, and a cycle is a deadlock on a GPU as well. A wait alone cannot close it: events are
- * recorded before they are waited for. */
+ * correct program may rely on this: while a host blocks, all its streams progress as far as their own
+ * order and their waits permit. strict gives the same guarantee, but runs no more than it needs to:
+ * drive() first runs only the requested entries; when all of those depend on incomplete works (a peer is
+ * late, or itself blocked on a message that is later in another stream of ours), it requests every stream
+ * up to its last work. Entries after the last works cannot help a peer and remain deferred. Every message
+ * that this rank has submitted is therefore posted as soon as its own predecessors are complete. Suppose
+ * ranks are stuck forever, and follow the dependencies of any blocked entry: a work depends on its peer's
+ * work, which depends on the entries before it; a wait depends on the entries before its event. If the
+ * chain ends, it ends at an entry that some host has not yet submitted, because that host is blocked in a
+ * sync (and the chain continues from there); so it is a cycle, and a cycle is a deadlock on a GPU as well.
+ * A wait alone cannot close it: events are recorded before they are waited for. */
 #include "kernels/strict/device_strict.h"
 
 #include "kernels/cpu/cpu.h"
@@ -47,10 +47,10 @@ struct entry {
 
 struct strict_stream {
     struct strict_stream *next; // list of the device's streams
-    struct entry *entries;      // entries [done, put), the first at index `begin`
+    struct entry *entries;      // entries [done, appended), the first at index `begin`
     int64_t begin, capacity;
-    uint64_t done, put;
-    uint64_t wanted;    // entries below this number are wanted: run now
+    uint64_t done, appended;
+    uint64_t requested; // entries below this number are requested: run now
     uint64_t last_work; // one past the number of the last work submitted
 };
 
@@ -92,13 +92,13 @@ static void run_poison(struct tensor t)
 static bool all_streams_empty(const struct strict_device *d)
 {
     for (const struct strict_stream *s = d->streams; s != NULL; s = s->next) {
-        if (s->done < s->put)
+        if (s->done < s->appended)
             return false;
     }
     return true;
 }
 
-static void give_back(struct strict_device *d)
+static void release_freed(struct strict_device *d)
 {
     while (d->freed != NULL) {
         struct freed *freed = d->freed;
@@ -110,10 +110,10 @@ static void give_back(struct strict_device *d)
 
 /* Entries */
 
-static void want(struct strict_stream *s, uint64_t at)
+static void request(struct strict_stream *s, uint64_t at)
 {
-    if (s->wanted < at)
-        s->wanted = at;
+    if (s->requested < at)
+        s->requested = at;
 }
 
 static enum status run_work(struct entry *entry, bool *done)
@@ -148,36 +148,36 @@ static enum status run_first(struct device *device, struct strict_stream *s, boo
     case ENTRY_WAIT:
         *done = entry->wait.stream->done >= entry->wait.at;
         if (!*done)
-            want(entry->wait.stream, entry->wait.at);
+            request(entry->wait.stream, entry->wait.at);
         break;
     }
     if (*done || status != OK) {
         s->begin++;
         s->done++;
-        if (s->done == s->put)
+        if (s->done == s->appended)
             s->begin = 0;
     }
     return status;
 }
 
-/* Runs the wanted entries of `s`, up to the first that is not ready. */
-static enum status run_wanted(struct device *device, struct strict_stream *s, bool *moved)
+/* Runs the requested entries of `s`, up to the first that is not ready. */
+static enum status run_requested(struct device *device, struct strict_stream *s, bool *moved)
 {
     bool done = true;
-    while (done && s->done < s->wanted) {
+    while (done && s->done < s->requested) {
         TRY(run_first(device, s, &done));
         *moved = *moved || done;
     }
     return OK;
 }
 
-/* Wants every message of the device; false if that was already so. */
-static bool want_all_works(struct strict_device *d)
+/* Requests every message of the device. Returns false if all had been requested before. */
+static bool request_all_works(struct strict_device *d)
 {
     bool more = false;
     for (struct strict_stream *s = d->streams; s != NULL; s = s->next) {
-        more = more || s->wanted < s->last_work;
-        want(s, s->last_work);
+        more = more || s->requested < s->last_work;
+        request(s, s->last_work);
     }
     return more;
 }
@@ -185,23 +185,23 @@ static bool want_all_works(struct strict_device *d)
 /* The message that `s` waits for, perhaps through other streams; NULL: none has been started. */
 static struct work *awaited_work(const struct strict_stream *s)
 {
-    while (s->done < s->put && s->entries[s->begin].kind == ENTRY_WAIT)
+    while (s->done < s->appended && s->entries[s->begin].kind == ENTRY_WAIT)
         s = s->entries[s->begin].wait.stream;
-    const struct entry *entry = s->done < s->put ? &s->entries[s->begin] : NULL;
+    const struct entry *entry = s->done < s->appended ? &s->entries[s->begin] : NULL;
     return entry != NULL && entry->kind == ENTRY_WORK && entry->started ? entry->work : NULL;
 }
 
 /* Sleeps until a message of this rank may have progressed; preferably the one that `target` waits for. */
-static void rest(struct strict_device *d, const struct strict_stream *target)
+static void sleep_until_progress(struct strict_device *d, const struct strict_stream *target)
 {
     struct work *awaited = awaited_work(target);
     if (awaited != NULL) {
-        work_rest(awaited);
+        work_sleep(awaited);
         return;
     }
     for (struct strict_stream *s = d->streams; s != NULL; s = s->next) {
-        if (s->done < s->put && s->entries[s->begin].started) {
-            work_rest(s->entries[s->begin].work);
+        if (s->done < s->appended && s->entries[s->begin].started) {
+            work_sleep(s->entries[s->begin].work);
             return;
         }
     }
@@ -211,20 +211,20 @@ static void rest(struct strict_device *d, const struct strict_stream *target)
 static enum status drive_until(struct device *device, struct strict_stream *target, uint64_t at)
 {
     struct strict_device *d = device->state;
-    want(target, at);
+    request(target, at);
     while (target->done < at) {
         bool moved = false;
-        uint64_t wanted_before = 0, wanted_after = 0;
+        uint64_t requested_before = 0, requested_after = 0;
         for (struct strict_stream *s = d->streams; s != NULL; s = s->next)
-            wanted_before += s->wanted;
+            requested_before += s->requested;
         for (struct strict_stream *s = d->streams; s != NULL; s = s->next)
-            TRY(run_wanted(device, s, &moved));
+            TRY(run_requested(device, s, &moved));
         for (struct strict_stream *s = d->streams; s != NULL; s = s->next)
-            wanted_after += s->wanted;
+            requested_after += s->requested;
 
-        // A wait that made another stream wanted is progress: run that stream before wanting more.
-        if (!moved && wanted_after == wanted_before && !want_all_works(d))
-            rest(d, target);
+        // A wait that made another stream requested is progress: run that stream before requesting more.
+        if (!moved && requested_after == requested_before && !request_all_works(d))
+            sleep_until_progress(d, target);
     }
     return OK;
 }
@@ -235,17 +235,17 @@ static enum status drive(struct device *device, struct strict_stream *target, ui
     struct strict_device *d = device->state;
     enum status status = drive_until(device, target, at);
 
-    // Entries wanted for this call only are deferred again.
+    // Entries requested for this call only are deferred again.
     for (struct strict_stream *s = d->streams; s != NULL; s = s->next)
-        s->wanted = 0;
+        s->requested = 0;
     if (all_streams_empty(d))
-        give_back(d);
+        release_freed(d);
     return status;
 }
 
-static void put(struct strict_stream *s, struct entry entry)
+static void append(struct strict_stream *s, struct entry entry)
 {
-    int64_t count = (int64_t)(s->put - s->done);
+    int64_t count = (int64_t)(s->appended - s->done);
     if (s->begin + count == s->capacity) {
         int64_t capacity = count < s->capacity / 2 ? s->capacity : 2 * s->capacity + 16;
         struct entry *entries = malloc((size_t)capacity * sizeof *entries);
@@ -258,9 +258,9 @@ static void put(struct strict_stream *s, struct entry entry)
         s->capacity = capacity;
     }
     s->entries[s->begin + count] = entry;
-    s->put++;
+    s->appended++;
     if (entry.kind == ENTRY_WORK)
-        s->last_work = s->put;
+        s->last_work = s->appended;
 }
 
 /* The ops table */
@@ -283,7 +283,7 @@ static void strict_close(struct device *device)
 {
     struct strict_device *state = device->state;
     cpu_state_close(device, &state->cpu);
-    give_back(state);
+    release_freed(state);
     free(state);
 }
 
@@ -333,13 +333,13 @@ static void strict_stream_close(struct stream *stream)
     *link = s->next;
 
     // Pending only after an error. Waits for this stream's events can no longer be satisfied.
-    for (uint64_t i = s->done; i < s->put; i++) {
+    for (uint64_t i = s->done; i < s->appended; i++) {
         struct entry *entry = &s->entries[s->begin + (int64_t)(i - s->done)];
         if (entry->kind == ENTRY_OP)
             free(entry->op);
     }
     for (struct strict_stream *other = device_of(stream)->streams; other != NULL; other = other->next) {
-        for (uint64_t i = other->done; i < other->put; i++) {
+        for (uint64_t i = other->done; i < other->appended; i++) {
             struct entry *entry = &other->entries[other->begin + (int64_t)(i - other->done)];
             if (entry->kind == ENTRY_WAIT && entry->wait.stream == s)
                 *entry = (struct entry){.kind = ENTRY_WAIT, .wait = {.stream = other, .at = 0}};
@@ -355,25 +355,25 @@ static enum status strict_submit(struct stream *stream, const struct op *op)
     struct op *copy = op_copy(op, &bytes); // the caller's list may be gone when it runs
     if (copy == NULL)
         return fail(NO_MEMORY, "no memory for an op on stream %s", stream->name);
-    put(stream->state, (struct entry){.kind = ENTRY_OP, .op = copy});
+    append(stream->state, (struct entry){.kind = ENTRY_OP, .op = copy});
     return OK;
 }
 
 static enum status strict_submit_work(struct stream *stream, struct work *work)
 {
-    put(stream->state, (struct entry){.kind = ENTRY_WORK, .work = work});
+    append(stream->state, (struct entry){.kind = ENTRY_WORK, .work = work});
     return OK;
 }
 
 static uint64_t strict_record(struct stream *stream)
 {
-    return ((struct strict_stream *)stream->state)->put;
+    return ((struct strict_stream *)stream->state)->appended;
 }
 
 static enum status strict_wait(struct stream *stream, struct event event)
 {
-    put(stream->state,
-        (struct entry){.kind = ENTRY_WAIT, .wait = {.stream = event.stream->state, .at = event.at}});
+    append(stream->state,
+           (struct entry){.kind = ENTRY_WAIT, .wait = {.stream = event.stream->state, .at = event.at}});
     return OK;
 }
 
@@ -390,7 +390,7 @@ const struct device_ops device_strict = {
     .free = strict_free,
     .host_alloc = cpu_host_alloc,
     .host_free = cpu_host_free,
-    .host_rest = cpu_host_rest,
+    .host_page_out = cpu_host_page_out,
     .stream_open = strict_stream_open,
     .stream_close = strict_stream_close,
     .submit = strict_submit,

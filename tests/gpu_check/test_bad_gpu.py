@@ -51,10 +51,10 @@ class Machines(unittest.TestCase):
         self.assertFalse(os.path.exists(metrics) and os.path.getsize(metrics), "it trained nevertheless")
 
     def test_no_gpu_or_an_unsupported_one(self):
-        self.rejected(self.cuboid(FAIL="cudaGetDeviceCount"), "cluster.device cuda: no GPU here", "8.0 or newer")
-        self.rejected(self.cuboid(DRIVER="0"), "cluster.device cuda: no NVIDIA driver here; it requires one, and an "
+        self.rejected(self.cuboid(FAIL="cudaGetDeviceCount"), "cluster.device cuda: no GPU found", "8.0 or newer")
+        self.rejected(self.cuboid(DRIVER="0"), "cluster.device cuda: no NVIDIA driver found; it requires one, and an "
                      "NVIDIA GPU of compute capability 8.0 or newer; use cluster.device cpu")
-        self.rejected(self.cuboid(DRIVER="12040"), "cluster.device cuda: the driver is too old: it knows CUDA 12.4, "
+        self.rejected(self.cuboid(DRIVER="12040"), "cluster.device cuda: the driver is too old: it supports CUDA 12.4, "
                      "and this build requires 13.0")
         self.rejected(self.cuboid(CAPABILITY="7.5"), "cluster.device cuda: GPU 0, emulated GPU, has compute capability "
                      "7.5, and this build requires 8.0 or newer")
@@ -196,12 +196,12 @@ class Machines(unittest.TestCase):
         done = subprocess.run([CUBOID, "doctor"], text=True, capture_output=True, check=True,
                               env={**os.environ, "EMULATOR_GPUS": "2", "EMULATOR_FAIL": "cudaMalloc"})
         for words in ("gpu 0       emulated GPU, compute capability 9.0, ", "gpu 1       emulated GPU",
-                      "cuda        the driver knows CUDA 13.0, this build has 13.0, cuBLASLt ", ", NCCL 2.28.9",
+                      "cuda        the driver supports CUDA 13.0, this build has 13.0, cuBLASLt ", ", NCCL 2.28.9",
                       "measured    nothing: "):
             self.assertIn(words, done.stdout)
         done = subprocess.run([CUBOID, "doctor"], text=True, capture_output=True, check=True,
                               env={**os.environ, "EMULATOR_DRIVER": "0"})
-        self.assertIn("cuda        no NVIDIA driver here, this build has CUDA 13.0, cuBLASLt ", done.stdout)
+        self.assertIn("cuda        no NVIDIA driver found, this build has CUDA 13.0, cuBLASLt ", done.stdout)
 
 
 if __name__ == "__main__":

@@ -41,14 +41,14 @@ static bool same_options(const struct device_options *a, const struct device_opt
     return strcmp(a->name, b->name) == 0 && a->threads == b->threads && a->index == b->index &&
            a->kernels.attention == b->kernels.attention && a->nondeterministic == b->nondeterministic &&
            a->kernels.tf32 == b->kernels.tf32 && a->kernels.epilogues == b->kernels.epilogues &&
-           a->most_blocks == b->most_blocks;
+           a->max_blocks == b->max_blocks;
 }
 
 /* The device with these options: reused, or newly opened. */
 static enum status find_device(const struct device_options *options, struct open_device **out)
 {
     CHECK(strlen(options->name) < sizeof open_devices->name && options->kernels.matmul_algorithms == NULL &&
-          options->stands_for == NULL && options->reserve_bytes == 0);
+          options->simulated_device == NULL && options->reserve_bytes == 0);
     int i = 0;
     while (open_devices[i].device != NULL && !same_options(&open_devices[i].options, options))
         CHECK(++i < MOST_OPEN);
@@ -198,9 +198,9 @@ static void no_rest(void *data, size_t bytes)
 
 static const struct device_traits traits = {
     .name = "mirror",
-    .what = "another device, with tensors in host memory",
+    .summary = "another device, with tensors in host memory",
     .computes = true,
-    .of_host = true,
+    .has_host_memory = true,
 };
 
 static const struct device_ops mirror = {
@@ -211,7 +211,7 @@ static const struct device_ops mirror = {
     .free = free_part,
     .host_alloc = host_alloc,
     .host_free = host_free,
-    .host_rest = no_rest,
+    .host_page_out = no_rest,
     .stream_open = open_stream,
     .stream_close = close_stream,
     .submit = submit,

@@ -18,7 +18,7 @@ static struct device_options options_of(const char *name, int threads)
     const char *attention = getenv("CUBOID_TEST_ATTENTION");
     const char *blocks = getenv("CUBOID_TEST_BLOCKS");
     struct device_options options = {.name = name, .threads = threads, .kernels.attention = ATTENTION_OWN};
-    options.most_blocks = blocks != NULL ? (int)strtol(blocks, NULL, 10) : 0;
+    options.max_blocks = blocks != NULL ? (int)strtol(blocks, NULL, 10) : 0;
     if (attention != NULL && strcmp(attention, "own") != 0) {
         options.kernels.attention = strcmp(attention, "auto") == 0  ? ATTENTION_AUTO
                                     : strcmp(attention, "mma") == 0 ? ATTENTION_OWN_MMA

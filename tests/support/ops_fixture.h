@@ -4,7 +4,7 @@
  * the cuda device under tests/emulator), guarded arrays, random values, and two ways to compare.
  *
  * CUBOID_TEST_ATTENTION selects the attention kernels: own (the default), mma, cudnn, cudnn-nondeterministic
- * or auto. CUBOID_TEST_BLOCKS is device_options.most_blocks.
+ * or auto. CUBOID_TEST_BLOCKS is device_options.max_blocks.
  *
  *     [ NaN NaN NaN | x0 x1 ... xn | NaN NaN NaN ]     an array: accesses out of bounds are detected
  *

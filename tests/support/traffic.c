@@ -27,7 +27,7 @@ static void count(void *context, const struct observation *seen)
 
 struct observer traffic_observer(struct traffic *traffic)
 {
-    return (struct observer){.see = count, .context = traffic};
+    return (struct observer){.notify = count, .context = traffic};
 }
 
 struct traffic_row traffic_of(const struct traffic *traffic, const char *name)

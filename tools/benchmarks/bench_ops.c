@@ -568,7 +568,7 @@ int main(int argc, char **argv)
     b.memory.rotate_bytes = (size_t)b.rotate_mb * 1000000;
     printf("%s, %s, %s, %lld x %lld tokens\n", options.name, dtype_name(b.dtype), b.model.name,
            (long long)b.batch, (long long)b.sequence);
-    if (device_traits(options.name)->computes && !device_traits(options.name)->of_host) {
+    if (device_traits(options.name)->computes && !device_traits(options.name)->has_host_memory) {
         if (b.own_attention) {
             cudnn = open_other(options, ATTENTION_CUDNN, EPILOGUES_APART, &b.cudnn);
             mma = open_other(options, ATTENTION_OWN_MMA, EPILOGUES_APART, &b.mma);

@@ -34,12 +34,12 @@ struct device_options run_device_options(const struct run *run, int threads)
     const char *device = recipe->cluster.device;
     bool plans = run->is_planning || !device_traits(device)->computes;
     return (struct device_options){
-        .name = plans ? device_that_plans() : device,
+        .name = plans ? planning_device_name() : device,
         .threads = threads,
         .nondeterministic = !recipe->deterministic,
-        .stands_for = !plans                            ? NULL
-                      : device_traits(device)->computes ? device
-                                                        : recipe->cluster.dry_device,
+        .simulated_device = !plans                            ? NULL
+                            : device_traits(device)->computes ? device
+                                                              : recipe->cluster.dry_device,
         .kernels = recipe->kernels,
     };
 }
@@ -51,7 +51,7 @@ static enum status open_device(const struct run *run, const struct world *world,
 {
     struct device_options options = run_device_options(run, run_threads(run, world->size));
     options.index = world->device_index;
-    if (!training || !device_traits(options.name)->reserves)
+    if (!training || !device_traits(options.name)->has_memory_pool)
         return device_open(&options, out);
     struct memory_plan plan;
     TRY(memory_plan_make(run, world->rank, NULL, &plan));

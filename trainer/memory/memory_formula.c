@@ -523,7 +523,8 @@ static enum status compute(const struct run *run, int rank, int threads, const s
         .recompute = recipe->layers.recompute,
         .device = run_device_options(run, threads),
     };
-    s.on_gpu = device_traits(s.device.stands_for != NULL ? s.device.stands_for : s.device.name)->is_gpu;
+    s.on_gpu =
+        device_traits(s.device.simulated_device != NULL ? s.device.simulated_device : s.device.name)->is_gpu;
     s.split = schedule_splits_backward(run->schedule, s.coord.pp);
     out->slots = calloc((size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *out->slots);
     if (out->slots == NULL)

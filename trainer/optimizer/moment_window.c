@@ -22,8 +22,8 @@ enum status moment_window_begin(struct moment_window *window)
 
 enum status moment_window_end(struct moment_window *window, const struct weights *weights)
 {
-    buffer_rest(&weights->m, 0, weights->m.bytes);
-    buffer_rest(&weights->v, 0, weights->v.bytes);
+    buffer_page_out(&weights->m, 0, weights->m.bytes);
+    buffer_page_out(&weights->v, 0, weights->v.bytes);
     return stream_wait(window->compute, stream_record(window->copies));
 }
 

@@ -219,7 +219,7 @@ enum status memory_plan_check_host(const struct recipe *recipe)
     int64_t elements;
     machine_query(&machine);
     double there = (double)machine.memory_bytes; // or the limit of its cgroup
-    if (!device_traits(recipe->cluster.device)->of_host)
+    if (!device_traits(recipe->cluster.device)->has_host_memory)
         return OK;
     TRY(model_parameters(&recipe->model, &elements));
     double parameters = (double)elements;

@@ -21,7 +21,7 @@ int recipe_world_size(const struct recipe *recipe)
 const char *recipe_transport(const struct recipe *r)
 {
     const char *device = r->cluster.device;
-    bool host = !device_traits(device)->computes || device_traits(device)->of_host;
+    bool host = !device_traits(device)->computes || device_traits(device)->has_host_memory;
     bool is_auto = strcmp(r->cluster.transport, "auto") == 0;
     return is_auto && !host && recipe_ranks(r) > 1 ? "nccl" : r->cluster.transport;
 }

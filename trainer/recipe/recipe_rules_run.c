@@ -417,7 +417,7 @@ static void epilogues_message(const struct view *v, struct text *out)
 /* Adds why cuDNN's attention is unavailable, each reason with its fix; false: it is available. */
 static bool cudnn_obstacles(const struct recipe *r, struct text *out)
 {
-    bool takes = device_traits(r->cluster.device)->takes_cudnn;
+    bool takes = device_traits(r->cluster.device)->supports_cudnn;
     bool fits = r->model.kv_channels % 8 == 0 && r->model.kv_channels <= 128;
     const struct {
         bool there;

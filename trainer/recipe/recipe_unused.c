@@ -13,7 +13,7 @@
 
 static bool keeps_no_graphs(const struct recipe *r)
 {
-    return device_traits(r->cluster.device)->computes && !device_traits(r->cluster.device)->keeps_graphs;
+    return device_traits(r->cluster.device)->computes && !device_traits(r->cluster.device)->supports_graphs;
 }
 
 static bool computes_on_another_device(const struct recipe *r)

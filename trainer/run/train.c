@@ -456,8 +456,8 @@ static enum status prepare(struct job *job, const struct recipe *recipe, struct 
     TRY(report_offload(&job->run, stderr));
     TRY(run_plan_make(&job->run, job->source, &job->plan));
     // Between GPUs the transport also allocates memory, which the formula does not include.
-    return device_traits(recipe->cluster.device)->reserves ? dry_run_table(&job->run, stdout)
-                                                           : report_formula(&job->run, stdout);
+    return device_traits(recipe->cluster.device)->has_memory_pool ? dry_run_table(&job->run, stdout)
+                                                                  : report_formula(&job->run, stdout);
 }
 
 static enum status train_until_stopped(const struct recipe *recipe, const struct advice_source *source,

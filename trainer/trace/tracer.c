@@ -222,7 +222,7 @@ enum status tracer_create(const struct tracing *tracing, struct device *device, 
         return status;
     }
     *out = tracer;
-    const struct observer observer = {.see = see, .context = tracer};
+    const struct observer observer = {.notify = see, .context = tracer};
     TRY(device_observe(device, observer));
     return world_observe(world, observer);
 }

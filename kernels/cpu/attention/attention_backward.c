@@ -16,10 +16,10 @@ struct backward {
 
 /* One task's scratch memory. Rows of `width` floats, or value_width, except for the transposed blocks. */
 struct task_scratch {
-    float *key, *dkey, *dvalue;        // [K][width], and value_width: this group's
-    float *query_turned, *dout_turned; // [width][64], and value_width; queries scaled
-    float *query, *dout, *dquery;      // [64][width], and value_width of dout
-    float *p, *ds, *factor;            // [64 keys][64 queries]
+    float *key, *dkey, *dvalue;                // [K][width], and value_width: this group's
+    float *query_transposed, *dout_transposed; // [width][64], and value_width; queries scaled
+    float *query, *dout, *dquery;              // [64][width], and value_width of dout
+    float *p, *ds, *factor;                    // [64 keys][64 queries]
     float *buffer; // [64][D or E] for operands other than fp32: one of them, converted to fp32
     float lse[ATTENTION_BLOCK], delta[ATTENTION_BLOCK];
 };
@@ -39,9 +39,9 @@ static void task_scratch_init(struct task_scratch *scratch, float *memory, const
     scratch->key = memory;
     scratch->dkey = scratch->key + keys * width;
     scratch->dvalue = scratch->dkey + keys * width;
-    scratch->query_turned = scratch->dvalue + keys * value;
-    scratch->dout_turned = scratch->query_turned + ATTENTION_BLOCK * width;
-    scratch->query = scratch->dout_turned + ATTENTION_BLOCK * value;
+    scratch->query_transposed = scratch->dvalue + keys * value;
+    scratch->dout_transposed = scratch->query_transposed + ATTENTION_BLOCK * width;
+    scratch->query = scratch->dout_transposed + ATTENTION_BLOCK * value;
     scratch->dout = scratch->query + ATTENTION_BLOCK * width;
     scratch->dquery = scratch->dout + ATTENTION_BLOCK * value;
     scratch->p = scratch->dquery + ATTENTION_BLOCK * width;
@@ -62,7 +62,7 @@ static void softmax_lanes(const struct attention_tile *t, struct task_scratch *s
         int64_t at = k * ATTENTION_BLOCK + v * LANES;
         vec p = vec_exp(vec_load(scratch->p + at) - lse), dp = vec_load(scratch->ds + at);
         if (t->masked)
-            p = vec_select(attention_tile_sees(t, v, k, document), p, vec_all(0.0F));
+            p = vec_select(attention_tile_attends(t, v, k, document), p, vec_all(0.0F));
         vec kept = p;
         if (drops) {
             vec factor = vec_load(scratch->factor + at);
@@ -75,67 +75,67 @@ static void softmax_lanes(const struct attention_tile *t, struct task_scratch *s
 }
 
 /* scores[keys][queries] = rows of k or v times the transposed queries or dout. */
-static void score_product(const struct attention_tile *t, struct tensor rows, int64_t group, int64_t head_dim,
-                          const float *turned, float *buffer, float *score)
+static void score_matmul(const struct attention_tile *t, struct tensor rows, int64_t group, int64_t head_dim,
+                         const float *turned, float *buffer, float *score)
 {
     struct block_rows keys = block_rows(rows, t->key_row, group * head_dim, t->keys, head_dim, buffer);
-    block_product(&(struct block_product){.rows = t->keys,
-                                          .columns = blocks_of(t->queries, LANES) * LANES,
-                                          .terms = head_dim,
-                                          .a = keys.data,
-                                          .a_row = keys.stride,
-                                          .a_term = 1,
-                                          .b = turned,
-                                          .b_row = ATTENTION_BLOCK,
-                                          .c = score,
-                                          .c_row = ATTENTION_BLOCK,
-                                          .triangle = t->diagonal ? COLUMNS_FROM_ROW : WHOLE});
+    block_matmul(&(struct block_matmul){.rows = t->keys,
+                                        .columns = blocks_of(t->queries, LANES) * LANES,
+                                        .terms = head_dim,
+                                        .a = keys.data,
+                                        .a_row = keys.stride,
+                                        .a_term = 1,
+                                        .b = turned,
+                                        .b_row = ATTENTION_BLOCK,
+                                        .c = score,
+                                        .c_row = ATTENTION_BLOCK,
+                                        .triangle = t->diagonal ? COLUMNS_FROM_ROW : WHOLE});
 }
 
 /* Accumulates this query block's contribution to the gradients of k or v. */
-static void key_product(const struct attention_tile *t, const float *score, const float *rows, int64_t width,
-                        float *gradient)
+static void key_matmul(const struct attention_tile *t, const float *score, const float *rows, int64_t width,
+                       float *gradient)
 {
-    block_product(&(struct block_product){.rows = t->keys,
-                                          .columns = width,
-                                          .terms = t->queries,
-                                          .a = score,
-                                          .a_row = ATTENTION_BLOCK,
-                                          .a_term = 1,
-                                          .b = rows,
-                                          .b_row = width,
-                                          .c = gradient + t->key * width,
-                                          .c_row = width,
-                                          .accumulate = true,
-                                          .triangle = t->diagonal ? TERMS_FROM_ROW : WHOLE});
+    block_matmul(&(struct block_matmul){.rows = t->keys,
+                                        .columns = width,
+                                        .terms = t->queries,
+                                        .a = score,
+                                        .a_row = ATTENTION_BLOCK,
+                                        .a_term = 1,
+                                        .b = rows,
+                                        .b_row = width,
+                                        .c = gradient + t->key * width,
+                                        .c_row = width,
+                                        .accumulate = true,
+                                        .triangle = t->diagonal ? TERMS_FROM_ROW : WHOLE});
 }
 
 static void backward_tile(const struct backward *job, const struct attention_tile *t,
                           struct task_scratch *scratch)
 {
     int64_t group = t->head / (job->heads / job->groups), width = job->width;
-    score_product(t, t->op->k, group, t->op->head_dim, scratch->query_turned, scratch->buffer, scratch->p);
-    score_product(t, t->op->v, group, attention_value_dim(t->op), scratch->dout_turned, scratch->buffer,
-                  scratch->ds);
+    score_matmul(t, t->op->k, group, t->op->head_dim, scratch->query_transposed, scratch->buffer, scratch->p);
+    score_matmul(t, t->op->v, group, attention_value_dim(t->op), scratch->dout_transposed, scratch->buffer,
+                 scratch->ds);
     if (t->op->dropout.probability > 0.0F)
         attention_tile_dropout(t, scratch->factor);
     for (int64_t v = 0; v < blocks_of(t->queries, LANES); v++)
         softmax_lanes(t, scratch, v);
 
-    key_product(t, scratch->p, scratch->dout, job->value_width, scratch->dvalue);
-    key_product(t, scratch->ds, scratch->query, width, scratch->dkey);
-    block_product(&(struct block_product){.rows = t->queries,
-                                          .columns = width,
-                                          .terms = t->keys,
-                                          .a = scratch->ds,
-                                          .a_row = 1,
-                                          .a_term = ATTENTION_BLOCK,
-                                          .b = scratch->key + t->key * width,
-                                          .b_row = width,
-                                          .c = scratch->dquery,
-                                          .c_row = width,
-                                          .accumulate = true,
-                                          .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
+    key_matmul(t, scratch->p, scratch->dout, job->value_width, scratch->dvalue);
+    key_matmul(t, scratch->ds, scratch->query, width, scratch->dkey);
+    block_matmul(&(struct block_matmul){.rows = t->queries,
+                                        .columns = width,
+                                        .terms = t->keys,
+                                        .a = scratch->ds,
+                                        .a_row = 1,
+                                        .a_term = ATTENTION_BLOCK,
+                                        .b = scratch->key + t->key * width,
+                                        .b_row = width,
+                                        .c = scratch->dquery,
+                                        .c_row = width,
+                                        .accumulate = true,
+                                        .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
 }
 
 /* Loads a block of queries, its dout, lse and delta. */
@@ -145,10 +145,10 @@ static void load_queries(const struct backward *job, const struct attention_tile
     const struct attention_forward *op = t->op;
     int64_t first = t->sequence * op->sequence + t->query, d = op->head_dim, e = attention_value_dim(op);
     struct block_rows q = block_rows(op->q, first, t->head * d, t->queries, d, scratch->buffer);
-    block_transpose(q, t->queries, d, op->scale, scratch->query_turned);
+    block_transpose(q, t->queries, d, op->scale, scratch->query_transposed);
     block_pad(q, t->queries, d, scratch->query, job->width);
     struct block_rows dout = block_rows(job->op->dout, first, t->head * e, t->queries, e, scratch->buffer);
-    block_transpose(dout, t->queries, e, 1.0F, scratch->dout_turned);
+    block_transpose(dout, t->queries, e, 1.0F, scratch->dout_transposed);
     block_pad(dout, t->queries, e, scratch->dout, job->value_width);
     struct block_rows outs = block_rows(op->out, first, t->head * e, t->queries, e, scratch->buffer);
     memset(scratch->dquery, 0, (size_t)(t->queries * job->width) * sizeof(float));
@@ -194,7 +194,7 @@ static void group_task(void *context, int64_t task)
     const int64_t e = attention_value_dim(op);
     int which;
     struct task_scratch scratch;
-    task_scratch_init(&scratch, slot_take(&job->slots, &which), op);
+    task_scratch_init(&scratch, slot_acquire(&job->slots, &which), op);
     for (int64_t key = 0; key < keys; key += ATTENTION_BLOCK) {
         int64_t count = min_i64(ATTENTION_BLOCK, keys - key);
         block_pad(block_rows(op->k, row + key, group * d, count, d, scratch.buffer), count, d,
@@ -204,7 +204,7 @@ static void group_task(void *context, int64_t task)
         backward_head(job, sequence, head, &scratch);
     block_store(job->op->dk, row, group * d, scratch.dkey, job->width, keys, d);
     block_store(job->op->dv, row, group * e, scratch.dvalue, job->value_width, keys, e);
-    slot_give(&job->slots, which);
+    slot_release(&job->slots, which);
 }
 
 size_t cpu_attention_backward_scratch(const struct attention_backward *op, int threads)

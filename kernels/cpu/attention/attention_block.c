@@ -12,7 +12,7 @@ enum { TILE_VECTORS = 2 };
 #endif
 
 /* `rows` and `vectors` are constants at each call, so the sums stay in registers. */
-VECTOR_INLINE void tile(int rows, int vectors, const struct block_product *p, int64_t row, int64_t column)
+VECTOR_INLINE void tile(int rows, int vectors, const struct block_matmul *p, int64_t row, int64_t column)
 {
     int64_t begin = p->triangle == TERMS_FROM_ROW ? row : 0;
     int64_t end = p->triangle == TERMS_TO_ROW ? min_i64(row + TILE_ROWS, p->terms) : p->terms;
@@ -38,7 +38,7 @@ VECTOR_INLINE void tile(int rows, int vectors, const struct block_product *p, in
             vec_store(p->c + (row + r) * p->c_row + column + v * LANES, sum[r][v]);
 }
 
-VECTOR_INLINE void tile_of_vectors(int rows, int64_t vectors, const struct block_product *p, int64_t row,
+VECTOR_INLINE void tile_of_vectors(int rows, int64_t vectors, const struct block_matmul *p, int64_t row,
                                    int64_t column)
 {
     switch (vectors) {
@@ -61,9 +61,9 @@ VECTOR_INLINE void tile_of_vectors(int rows, int64_t vectors, const struct block
     }
 }
 
-void block_product(const struct block_product *product)
+void block_matmul(const struct block_matmul *product)
 {
-    const struct block_product p = *product;
+    const struct block_matmul p = *product;
     for (int64_t panel = 0; panel < p.columns; panel += (int64_t)TILE_VECTORS * LANES) {
         int64_t panel_end = min_i64(panel + (int64_t)TILE_VECTORS * LANES, p.columns);
         for (int64_t row = 0; row < p.rows;) {
@@ -160,16 +160,16 @@ bool attention_tile_is_empty(const struct attention_tile *t)
     if (t->op->document == NULL)
         return false;
     const int32_t *document = t->op->document + t->key_row - t->key;
-    int32_t query_least = INT32_MAX, query_most = INT32_MIN, key_least = INT32_MAX, key_most = INT32_MIN;
+    int32_t query_min = INT32_MAX, query_max = INT32_MIN, key_min = INT32_MAX, key_max = INT32_MIN;
     for (int64_t q = t->token; q < t->token + t->queries; q++) {
-        query_least = document[q] < query_least ? document[q] : query_least;
-        query_most = document[q] > query_most ? document[q] : query_most;
+        query_min = document[q] < query_min ? document[q] : query_min;
+        query_max = document[q] > query_max ? document[q] : query_max;
     }
     for (int64_t k = t->key; k < t->key + t->keys; k++) {
-        key_least = document[k] < key_least ? document[k] : key_least;
-        key_most = document[k] > key_most ? document[k] : key_most;
+        key_min = document[k] < key_min ? document[k] : key_min;
+        key_max = document[k] > key_max ? document[k] : key_max;
     }
-    return query_most < key_least || key_most < query_least;
+    return query_max < key_min || key_max < query_min;
 }
 
 veci attention_tile_documents(const struct attention_tile *t, int64_t v)
@@ -246,7 +246,7 @@ struct slots slots_create(struct device *device, int64_t floats)
     return slots;
 }
 
-float *slot_take(const struct slots *slots, int *which)
+float *slot_acquire(const struct slots *slots, int *which)
 {
     for (int s = 0;; s = (s + 1) % slots->count) {
         if (atomic_exchange(&slots->taken[s], 1) == 0) {
@@ -256,7 +256,7 @@ float *slot_take(const struct slots *slots, int *which)
     }
 }
 
-void slot_give(const struct slots *slots, int which)
+void slot_release(const struct slots *slots, int which)
 {
     atomic_store(&slots->taken[which], 0);
 }

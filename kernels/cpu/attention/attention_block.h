@@ -28,7 +28,7 @@ enum triangle {
 
 /* c[rows, columns] (+)= a[rows, terms] b[terms, columns]; columns is a multiple of LANES. a has strides a_row
  * and a_term; the rows of b and c are contiguous, with strides b_row and c_row. */
-struct block_product {
+struct block_matmul {
     int64_t rows, columns, terms;
     const float *a, *b;
     float *c;
@@ -36,7 +36,7 @@ struct block_product {
     bool accumulate;
     enum triangle triangle;
 };
-void block_product(const struct block_product *product);
+void block_matmul(const struct block_matmul *product);
 
 /* Rows and columns of an fp32 matrix with row stride `stride`. */
 struct block_rows {
@@ -76,13 +76,13 @@ struct attention_tile {
 struct attention_tile attention_tile(const struct attention_forward *op, int64_t sequence, int64_t head,
                                      int64_t query, int64_t key);
 
-/* Number of key rows that the queries of a tile may see: those of the whole tile end here. */
+/* One past the last key row that any query of the tile attends to. */
 static inline int64_t attention_tile_end(const struct attention_tile *tile)
 {
     return min_i64(attention_keys(tile->op), tile->token + tile->queries);
 }
 
-/* Whether documents mask all pairs of the tile. */
+/* Returns true if documents mask all pairs of the tile. */
 bool attention_tile_is_empty(const struct attention_tile *tile);
 
 /* Floats per row of a head of q and k, and of v, in full vectors. */
@@ -102,21 +102,21 @@ static inline int64_t attention_tile_keys(const struct attention_tile *tile, int
 }
 
 /* The queries of vector v that attend to key k of the tile. `document` holds their ids, 0 in unused lanes. */
-static inline veci attention_tile_sees(const struct attention_tile *tile, int64_t v, int64_t k, veci document)
+static inline veci attention_tile_attends(const struct attention_tile *tile, int64_t v, int64_t k,
+                                          veci document)
 {
     int32_t ahead = (int32_t)(tile->key + k - tile->token - v * LANES);
-    veci sees = veci_lanes() >= veci_all(ahead);
+    veci attends = veci_lanes() >= veci_all(ahead);
     if (tile->op->document != NULL)
-        sees &= document == veci_all(tile->op->document[tile->key_row + k]);
-    return sees;
+        attends &= document == veci_all(tile->op->document[tile->key_row + k]);
+    return attends;
 }
 veci attention_tile_documents(const struct attention_tile *tile, int64_t v);
 
 /* factor[k][q]: the dropout factor of each pair's probability. */
 void attention_tile_dropout(const struct attention_tile *tile, float *factor);
 
-/* Slices of an op's scratch, one per running task. A task acquires a free one, so threads bound their
- * number. */
+/* Parts of an op's scratch memory, as many as threads: a running task acquires a free one. */
 struct slots {
     int count;
     int64_t floats;
@@ -125,5 +125,5 @@ struct slots {
 };
 struct slots slots_create(struct device *device, int64_t floats);
 size_t slots_bytes(int threads, int64_t floats); // of cpu_scratch()
-float *slot_take(const struct slots *slots, int *which);
-void slot_give(const struct slots *slots, int which);
+float *slot_acquire(const struct slots *slots, int *which);
+void slot_release(const struct slots *slots, int which);

@@ -24,7 +24,7 @@ struct task_scratch {
     float *score; // [64 keys][64 queries]: s, then p
     float *value, *out, *factor;
     float *buffer; // [64][D or E] for operands other than fp32: one of them, converted to fp32
-    float most[ATTENTION_BLOCK], sum[ATTENTION_BLOCK], shrink[ATTENTION_BLOCK]; // m, l, e^(m - m')
+    float max[ATTENTION_BLOCK], sum[ATTENTION_BLOCK], rescale[ATTENTION_BLOCK]; // m, l, e^(m - m')
 };
 
 static int64_t task_scratch_floats(const struct attention_forward *op)
@@ -45,7 +45,7 @@ static void task_scratch_init(struct task_scratch *scratch, float *memory, int64
     scratch->buffer = scratch->factor + ATTENTION_BLOCK * ATTENTION_BLOCK;
     memset(scratch->out, 0, (size_t)(value_width * ATTENTION_BLOCK) * sizeof(float));
     for (int q = 0; q < ATTENTION_BLOCK; q++) {
-        scratch->most[q] = -INFINITY;
+        scratch->max[q] = -INFINITY;
         scratch->sum[q] = 0.0F;
     }
 }
@@ -56,27 +56,27 @@ static void softmax_lanes(const struct attention_tile *t, struct task_scratch *s
     float *score = scratch->score + v * LANES;
     const int64_t keys = attention_tile_keys(t, v);
     veci document = attention_tile_documents(t, v);
-    vec old = vec_load(scratch->most + v * LANES), most = old;
+    vec old = vec_load(scratch->max + v * LANES), max = old;
     for (int64_t k = 0; k < keys; k++) {
         vec s = vec_load(score + k * ATTENTION_BLOCK);
         if (t->masked) {
-            s = vec_select(attention_tile_sees(t, v, k, document), s, vec_all(-INFINITY));
+            s = vec_select(attention_tile_attends(t, v, k, document), s, vec_all(-INFINITY));
             vec_store(score + k * ATTENTION_BLOCK, s);
         }
-        most = vec_max(most, s);
+        max = vec_max(max, s);
     }
 
     // A fully masked query has no maximum yet: 0 in its place avoids inf - inf.
-    vec base = vec_select_less(vec_all(-INFINITY), most, most, vec_all(0.0F));
-    vec shrink = vec_exp(old - base), sum = vec_load(scratch->sum + v * LANES) * shrink;
+    vec base = vec_select_less(vec_all(-INFINITY), max, max, vec_all(0.0F));
+    vec rescale = vec_exp(old - base), sum = vec_load(scratch->sum + v * LANES) * rescale;
     for (int64_t k = 0; k < keys; k++) {
         vec p = vec_exp(vec_load(score + k * ATTENTION_BLOCK) - base);
         sum += p;
         vec_store(score + k * ATTENTION_BLOCK, p);
     }
-    vec_store(scratch->most + v * LANES, most);
+    vec_store(scratch->max + v * LANES, max);
     vec_store(scratch->sum + v * LANES, sum);
-    vec_store(scratch->shrink + v * LANES, shrink);
+    vec_store(scratch->rescale + v * LANES, rescale);
 }
 
 static void drop_scores(const struct attention_tile *t, struct task_scratch *scratch)
@@ -97,17 +97,17 @@ static void forward_tile(const struct forward *job, const struct attention_tile 
     int64_t group = t->head / (job->heads / (op->k.dim[1] / op->head_dim)), row = t->key_row;
     int64_t vectors = blocks_of(t->queries, LANES), d = op->head_dim, e = attention_value_dim(op);
     struct block_rows keys = block_rows(op->k, row, group * d, t->keys, d, scratch->buffer);
-    block_product(&(struct block_product){.rows = t->keys,
-                                          .columns = vectors * LANES,
-                                          .terms = d,
-                                          .a = keys.data,
-                                          .a_row = keys.stride,
-                                          .a_term = 1,
-                                          .b = scratch->query,
-                                          .b_row = ATTENTION_BLOCK,
-                                          .c = scratch->score,
-                                          .c_row = ATTENTION_BLOCK,
-                                          .triangle = t->diagonal ? COLUMNS_FROM_ROW : WHOLE});
+    block_matmul(&(struct block_matmul){.rows = t->keys,
+                                        .columns = vectors * LANES,
+                                        .terms = d,
+                                        .a = keys.data,
+                                        .a_row = keys.stride,
+                                        .a_term = 1,
+                                        .b = scratch->query,
+                                        .b_row = ATTENTION_BLOCK,
+                                        .c = scratch->score,
+                                        .c_row = ATTENTION_BLOCK,
+                                        .triangle = t->diagonal ? COLUMNS_FROM_ROW : WHOLE});
     for (int64_t v = 0; v < vectors; v++)
         softmax_lanes(t, scratch, v);
     if (op->dropout.probability > 0.0F)
@@ -117,19 +117,19 @@ static void forward_tile(const struct forward *job, const struct attention_tile 
               job->value_width);
     for (int64_t q = 0; q < t->queries; q++)
         for (int64_t i = 0; i < job->value_width; i++)
-            scratch->out[q * job->value_width + i] *= scratch->shrink[q];
-    block_product(&(struct block_product){.rows = t->queries,
-                                          .columns = job->value_width,
-                                          .terms = t->keys,
-                                          .a = scratch->score,
-                                          .a_row = 1,
-                                          .a_term = ATTENTION_BLOCK,
-                                          .b = scratch->value,
-                                          .b_row = job->value_width,
-                                          .c = scratch->out,
-                                          .c_row = job->value_width,
-                                          .accumulate = true,
-                                          .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
+            scratch->out[q * job->value_width + i] *= scratch->rescale[q];
+    block_matmul(&(struct block_matmul){.rows = t->queries,
+                                        .columns = job->value_width,
+                                        .terms = t->keys,
+                                        .a = scratch->score,
+                                        .a_row = 1,
+                                        .a_term = ATTENTION_BLOCK,
+                                        .b = scratch->value,
+                                        .b_row = job->value_width,
+                                        .c = scratch->out,
+                                        .c_row = job->value_width,
+                                        .accumulate = true,
+                                        .triangle = t->diagonal ? TERMS_TO_ROW : WHOLE});
 }
 
 static void write_results(const struct forward *job, const struct attention_tile *t,
@@ -142,7 +142,7 @@ static void write_results(const struct forward *job, const struct attention_tile
         float *out = scratch->out + q * job->value_width, share = 1.0F / scratch->sum[q];
         for (int64_t i = 0; i < e; i++)
             out[i] *= share;
-        f32_row(op->lse, t->head)[first + q] = scratch->most[q] + logf(scratch->sum[q]);
+        f32_row(op->lse, t->head)[first + q] = scratch->max[q] + logf(scratch->sum[q]);
     }
     block_store(op->out, first, t->head * e, scratch->out, job->value_width, t->queries, e);
 }
@@ -153,7 +153,7 @@ static void forward_task(void *context, int64_t task)
     const struct attention_forward *op = job->op;
     int which;
     struct task_scratch scratch;
-    task_scratch_init(&scratch, slot_take(&job->slots, &which), job->width, job->value_width);
+    task_scratch_init(&scratch, slot_acquire(&job->slots, &which), job->width, job->value_width);
 
     // Later queries attend to more keys: long tasks are scheduled first, for load balance at the end.
     int64_t pairs = op->batch * job->heads, query_block = job->query_blocks - 1 - task / pairs;
@@ -170,7 +170,7 @@ static void forward_task(void *context, int64_t task)
             forward_tile(job, &t, &scratch);
     }
     write_results(job, &t, &scratch);
-    slot_give(&job->slots, which);
+    slot_release(&job->slots, which);
 }
 
 size_t cpu_attention_forward_scratch(const struct attention_forward *op, int threads)

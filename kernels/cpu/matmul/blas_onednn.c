@@ -55,7 +55,7 @@ static void check(dnnl_status_t status, const char *call)
                "smaller model or fewer ranks per machine",
                call);
     if (status != dnnl_success)
-        die(__FILE__, __LINE__, call, "oneDNN says %d", (int)status);
+        die(__FILE__, __LINE__, call, "oneDNN returned status %d", (int)status);
 }
 
 void blas_sgemm(const struct blas_panel *p, int threads)
@@ -121,7 +121,7 @@ static void operand_destroy(struct operand *o)
 /* One matmul, from description to execution. Creating the primitive takes microseconds if it is in oneDNN's
  * cache, which holds the last thousand, else milliseconds. Everything runs on the calling thread, which owns
  * oneDNN's scratchpad. */
-struct product {
+struct matmul {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     dnnl_primitive_attr_t attributes;
@@ -131,7 +131,7 @@ struct product {
     struct operand a, b, c, bias;
 };
 
-static void describe(struct product *x)
+static void describe(struct matmul *x)
 {
     description a = DESCRIBED(x->a), b = DESCRIBED(x->b), c = DESCRIBED(x->c), bias = DESCRIBED(x->bias);
 #if DNNL_VERSION_MAJOR >= 3
@@ -145,7 +145,7 @@ static void describe(struct product *x)
 #endif
 }
 
-static void prepare(struct product *x, const struct blas_panel *p)
+static void prepare(struct matmul *x, const struct blas_panel *p)
 {
     check(dnnl_engine_create(&x->engine, dnnl_cpu, 0), "engine_create");
     check(dnnl_stream_create(&x->stream, x->engine, dnnl_stream_default_flags), "stream_create");
@@ -165,7 +165,7 @@ static void prepare(struct product *x, const struct blas_panel *p)
     check(dnnl_primitive_create(&x->primitive, x->described), "primitive_create");
 }
 
-static void product_destroy(struct product *x)
+static void matmul_destroy(struct matmul *x)
 {
     dnnl_primitive_destroy(x->primitive);
     dnnl_primitive_desc_destroy(x->described);
@@ -181,7 +181,7 @@ static void product_destroy(struct product *x)
 
 void blas_bf16(const struct blas_panel *p, int threads)
 {
-    struct product x = {0};
+    struct matmul x = {0};
     inside = true;
     omp_set_num_threads(threads);
     prepare(&x, p);
@@ -192,7 +192,7 @@ void blas_bf16(const struct blas_panel *p, int threads)
     check(dnnl_primitive_execute(x.primitive, x.stream, p->bias != NULL ? 4 : 3, operands),
           "primitive_execute");
     check(dnnl_stream_wait(x.stream), "stream_wait");
-    product_destroy(&x);
+    matmul_destroy(&x);
     inside = false;
 }
 

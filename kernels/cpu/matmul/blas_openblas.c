@@ -25,14 +25,14 @@ void blas_sgemm(const struct blas_panel *p, int threads)
 
 bool blas_has_bf16(void)
 {
-    return false; // not every build has its bf16 gemm
+    return false; // not every build of OpenBLAS has a bf16 gemm
 }
 
 void blas_bf16(const struct blas_panel *panel, int threads)
 {
     (void)panel;
     (void)threads;
-    die(__FILE__, __LINE__, "blas_bf16", "OpenBLAS has none here");
+    die(__FILE__, __LINE__, "blas_bf16", "not supported with OpenBLAS");
 }
 
 const char *cpu_blas_name(void)

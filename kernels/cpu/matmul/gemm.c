@@ -21,8 +21,14 @@
 
 #include <string.h>
 
-enum { MOST_THREADS = 1024 };
-enum { PANEL_ROWS = 512, PANEL_COLUMNS = 1536, PANELS_ENOUGH = 6, PANEL_LEAST = 512 * 384, PANEL_STEP = 16 };
+enum { MAX_THREADS = 1024 };
+enum {
+    PANEL_ROWS = 512,
+    PANEL_COLUMNS = 1536,
+    MIN_PANELS = 6,
+    MIN_PANEL_ELEMENTS = 512 * 384,
+    PANEL_STEP = 16
+};
 
 /* c as a grid of panels, equal except for the last in each direction. */
 struct grid {
@@ -31,7 +37,7 @@ struct grid {
 };
 
 /* The least multiple of PANEL_STEP that does not divide `size` into more parts than `part` does. */
-static int64_t even(int64_t size, int64_t part)
+static int64_t even_size(int64_t size, int64_t part)
 {
     return blocks_of(blocks_of(size, blocks_of(size, part)), PANEL_STEP) * PANEL_STEP;
 }
@@ -39,13 +45,13 @@ static int64_t even(int64_t size, int64_t part)
 static struct grid grid_of(int64_t m, int64_t n)
 {
     int64_t down = blocks_of(m, PANEL_ROWS);
-    int64_t rows = even(m, blocks_of(m, down + (down > 1 ? down % 2 : 0)));
-    int64_t columns = even(n, PANEL_COLUMNS);
-    while (blocks_of(m, rows) * blocks_of(n, columns) < PANELS_ENOUGH && rows * columns > PANEL_LEAST) {
+    int64_t rows = even_size(m, blocks_of(m, down + (down > 1 ? down % 2 : 0)));
+    int64_t columns = even_size(n, PANEL_COLUMNS);
+    while (blocks_of(m, rows) * blocks_of(n, columns) < MIN_PANELS && rows * columns > MIN_PANEL_ELEMENTS) {
         if (columns >= rows)
-            columns = even(n, columns / 2);
+            columns = even_size(n, columns / 2);
         else
-            rows = even(m, rows / 2);
+            rows = even_size(m, rows / 2);
     }
     struct grid grid = {
         .rows = rows, .columns = columns, .down = blocks_of(m, rows), .across = blocks_of(n, columns)};
@@ -56,8 +62,8 @@ static struct grid grid_of(int64_t m, int64_t n)
 double cpu_matmul_speedup(int64_t m, int64_t n, int threads)
 {
     const struct grid grid = grid_of(m, n);
-    double busy[MOST_THREADS] = {0}, all = 0.0, end = 0.0;
-    const int count = threads < MOST_THREADS ? threads : MOST_THREADS;
+    double busy[MAX_THREADS] = {0}, all = 0.0, end = 0.0;
+    const int count = threads < MAX_THREADS ? threads : MAX_THREADS;
     if (m < 1 || n < 1)
         return 1.0;
     for (int64_t task = 0; task < grid.tasks; task++) {
@@ -122,7 +128,7 @@ static void run_panel(void *context, int64_t task)
 }
 
 /* A single-row matrix may have any stride; a BLAS requires at least the row length. */
-static int64_t leading(struct tensor t)
+static int64_t leading_dimension(struct tensor t)
 {
     int64_t least = t.dim[1] > 0 ? t.dim[1] : 1;
     return t.stride[0] > least ? t.stride[0] : least;
@@ -139,9 +145,9 @@ static void multiply(struct device *device, const struct gemm *op)
                   .m = op->c.dim[0],
                   .n = op->c.dim[1],
                   .k = op->a.dim[op->transpose_a ? 0 : 1],
-                  .lda = leading(op->a),
-                  .ldb = leading(op->b),
-                  .ldc = leading(op->c),
+                  .lda = leading_dimension(op->a),
+                  .ldb = leading_dimension(op->b),
+                  .ldc = leading_dimension(op->c),
                   .c_type = op->c.dtype},
         .a = op->a,
         .b = op->b,
@@ -162,7 +168,7 @@ static bool is_native(const struct gemm *op)
 enum { LINE_FLOATS = 16 }; // of 64 bytes
 
 /* A dense fp32 copy of t, in `scratch` after the *taken floats in use; f32 stays in place. */
-static struct tensor take_wide(struct tensor t, int64_t *taken, float *scratch)
+static struct tensor widen_operand(struct tensor t, int64_t *taken, float *scratch)
 {
     float *at = scratch + *taken;
     if (t.data == NULL || t.dtype == F32)
@@ -175,10 +181,10 @@ static struct gemm widened(const struct gemm *op, float *scratch, int64_t *float
 {
     struct gemm wide = *op;
     *floats = 0;
-    wide.a = take_wide(op->a, floats, scratch);
-    wide.b = take_wide(op->b, floats, scratch);
-    wide.bias = take_wide(op->bias, floats, scratch);
-    wide.c = take_wide(op->c, floats, scratch);
+    wide.a = widen_operand(op->a, floats, scratch);
+    wide.b = widen_operand(op->b, floats, scratch);
+    wide.bias = widen_operand(op->bias, floats, scratch);
+    wide.c = widen_operand(op->c, floats, scratch);
     return wide;
 }
 

@@ -6,13 +6,13 @@
 
 #include <math.h>
 
-enum { MOST_TASKS = 64 };
+enum { MAX_TASKS = 64 };
 
 struct job {
     const struct magnitude *op;
     int64_t rows_each;
-    uint32_t largest[MOST_TASKS];
-    double sum[MOST_TASKS];
+    uint32_t largest[MAX_TASKS];
+    double sum[MAX_TASKS];
 };
 
 /* As integers, floats without sign keep their order, with infinity and NaN largest. */
@@ -71,7 +71,7 @@ void cpu_magnitude(struct device *device, const struct magnitude *op)
 {
     int64_t rows = op->in.dim[0], each = rows_each_task(op->in.dim[1]);
     struct job job = {.op = op};
-    job.rows_each = blocks_of(rows, MOST_TASKS) > each ? blocks_of(rows, MOST_TASKS) : each;
+    job.rows_each = blocks_of(rows, MAX_TASKS) > each ? blocks_of(rows, MAX_TASKS) : each;
     int64_t tasks = blocks_of(rows, job.rows_each);
     cpu_parallel(device, tasks, run_task, &job);
     if (op->kind == MAGNITUDE_LARGEST_IN_ROW)

@@ -26,7 +26,7 @@ struct factor {
 
 struct job {
     const struct quantize *op;
-    const struct number_facts *facts;
+    const struct number_traits *traits;
     struct rounder rounder, scale_rounder; // scale_rounder: for SCALE_E4M3's codes
     float up, whole;                       // for SCALE_E4M3; else 1
     struct factor one;                     // without blocks: for all rows
@@ -44,7 +44,7 @@ static struct factor power_of_two(int e)
 static struct factor factor_of(const struct job *job, float a)
 {
     int exponent, largest_exponent;
-    float fraction = frexpf(a, &exponent), largest = job->facts->largest;
+    float fraction = frexpf(a, &exponent), largest = job->traits->largest;
     if (!isfinite(a))
         return (struct factor){NAN, NAN};
     float largest_fraction = frexpf(largest, &largest_exponent);
@@ -54,7 +54,7 @@ static struct factor factor_of(const struct job *job, float a)
         return a == 0.0F ? (struct factor){1.0F, 1.0F} : power_of_two(least);
     case SCALE_E8M0_DOWN:
     case SCALE_E8M0_UP: {
-        int e = job->op->scale == SCALE_E8M0_UP ? least : exponent - 1 - job->facts->largest_exponent;
+        int e = job->op->scale == SCALE_E8M0_UP ? least : exponent - 1 - job->traits->largest_exponent;
         float scale = a == 0.0F ? 1.0F : e8m0_decode(e8m0_encode(e));
         return (struct factor){1.0F / scale, scale};
     }
@@ -64,11 +64,11 @@ static struct factor factor_of(const struct job *job, float a)
         return (struct factor){code > 0.0F ? 1.0F / (code * job->whole) : 0.0F, code};
     }
     case SCALE_FULL: {
-        float most = a < 1e-5F ? 1e-5F : a;
-        return (struct factor){largest / most, most / largest};
+        float divisor = a < 1e-5F ? 1e-5F : a;
+        return (struct factor){largest / divisor, divisor / largest};
     }
     }
-    die(__FILE__, __LINE__, "scale rule", "%d is none", (int)job->op->scale);
+    die(__FILE__, __LINE__, "scale rule", "unknown scale rule %d", (int)job->op->scale);
 }
 
 static float given_magnitude(const struct quantize *op, int64_t row)
@@ -197,7 +197,7 @@ void cpu_quantize(struct device *device, const struct quantize *op)
     int64_t rows = op->in.dim[0], columns = op->in.dim[1], down = op->block_rows > 0 ? op->block_rows : 1;
     struct job job = {
         .op = op,
-        .facts = number_facts(op->format),
+        .traits = number_traits(op->format),
         .rounder = number_rounder(op->format),
         .scale_rounder = number_rounder(NUMBER_E4M3),
         .up = 1.0F,
@@ -206,7 +206,7 @@ void cpu_quantize(struct device *device, const struct quantize *op)
         .period = op->period > 0 && op->block_rows > 0 ? op->period : rows,
     };
     if (op->scale == SCALE_E4M3) {
-        float up = job.facts->largest * number_facts(NUMBER_E4M3)->largest / given_magnitude(op, 0);
+        float up = job.traits->largest * number_traits(NUMBER_E4M3)->largest / given_magnitude(op, 0);
         job.up = up > FLT_MAX ? FLT_MAX : up; // not for NaN, which must propagate
         job.whole = 1.0F / job.up;
     } else if (op->block_rows == 0 && !job.each_row) {

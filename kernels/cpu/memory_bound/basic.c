@@ -29,26 +29,26 @@ static struct rows rows_of(struct tensor t)
 }
 
 /* One task is a range of complete rows, or, for long rows, a segment of one row. */
-struct cut {
+struct task_split {
     int64_t rows_each, columns_each, segments; // segments: per row
     int64_t tasks;
 };
 
-static struct cut cut_rows(struct rows rows)
+static struct task_split split_rows(struct rows rows)
 {
-    struct cut cut = {.rows_each = 1, .columns_each = rows.columns, .segments = 1};
+    struct task_split split = {.rows_each = 1, .columns_each = rows.columns, .segments = 1};
     if (rows.columns > BLOCK_ELEMENTS) {
-        cut.columns_each = BLOCK_ELEMENTS;
-        cut.segments = (rows.columns + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
+        split.columns_each = BLOCK_ELEMENTS;
+        split.segments = (rows.columns + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
     } else if (rows.columns > 0) {
-        cut.rows_each = BLOCK_ELEMENTS / rows.columns;
+        split.rows_each = BLOCK_ELEMENTS / rows.columns;
     }
-    cut.tasks = (rows.count + cut.rows_each - 1) / cut.rows_each * cut.segments;
-    return cut;
+    split.tasks = (rows.count + split.rows_each - 1) / split.rows_each * split.segments;
+    return split;
 }
 
 struct job {
-    struct cut cut;
+    struct task_split split;
     struct rows in, out;
     enum dtype dtype, in_dtype; // of out and of in; they differ only in cast
     float value;
@@ -59,19 +59,19 @@ struct job {
 static void run_task(void *context, int64_t task)
 {
     const struct job *job = context;
-    int64_t first = task / job->cut.segments * job->cut.rows_each;
-    int64_t column = task % job->cut.segments * job->cut.columns_each;
+    int64_t first = task / job->split.segments * job->split.rows_each;
+    int64_t column = task % job->split.segments * job->split.columns_each;
     int64_t columns = job->out.columns - column;
-    if (columns > job->cut.columns_each)
-        columns = job->cut.columns_each;
-    for (int64_t r = first; r < first + job->cut.rows_each && r < job->out.count; r++)
+    if (columns > job->split.columns_each)
+        columns = job->split.columns_each;
+    for (int64_t r = first; r < first + job->split.rows_each && r < job->out.count; r++)
         job->row(job, r, column, columns);
 }
 
 static void run_job(struct device *device, struct job *job)
 {
-    job->cut = cut_rows(job->out);
-    cpu_parallel(device, job->cut.tasks, run_task, job);
+    job->split = split_rows(job->out);
+    cpu_parallel(device, job->split.tasks, run_task, job);
 }
 
 static char *at(struct rows rows, enum dtype dtype, int64_t row, int64_t column)

@@ -7,12 +7,12 @@
 #include <math.h>
 
 /* The valid columns of row t. */
-static struct segment first_real(struct tensor logits, int64_t columns, int64_t t)
+static struct segment first_valid(struct tensor logits, int64_t columns, int64_t t)
 {
     return segment_at(logits.dtype, columns, t, 0);
 }
 
-static struct segment next_real(struct tensor logits, int64_t columns, struct segment p)
+static struct segment next_valid(struct tensor logits, int64_t columns, struct segment p)
 {
     return segment_at(logits.dtype, columns, p.row, p.column + p.count);
 }
@@ -23,20 +23,20 @@ static void max_task(void *context, int64_t t)
     const float *x = NULL;
     float buffer[SEGMENT_ELEMENTS];
     int64_t i = 0, n = 0;
-    vec most[4];
+    vec lane_max[4];
     for (int s = 0; s < 4; s++)
-        most[s] = vec_all(-INFINITY);
-    for (struct segment p = first_real(op->logits, op->columns, t); p.count > 0;
-         p = next_real(op->logits, op->columns, p)) {
+        lane_max[s] = vec_all(-INFINITY);
+    for (struct segment p = first_valid(op->logits, op->columns, t); p.count > 0;
+         p = next_valid(op->logits, op->columns, p)) {
         x = row_in(op->logits, p, buffer);
         n = p.count;
         for (i = 0; i + 4 * LANES <= n; i += 4 * LANES)
             for (int s = 0; s < 4; s++) {
                 vec_ahead(x + i + s * LANES);
-                most[s] = vec_max(most[s], vec_load(x + i + s * LANES));
+                lane_max[s] = vec_max(lane_max[s], vec_load(x + i + s * LANES));
             }
     }
-    float max = vec_largest(vec_max(vec_max(most[0], most[1]), vec_max(most[2], most[3])));
+    float max = vec_largest(vec_max(vec_max(lane_max[0], lane_max[1]), vec_max(lane_max[2], lane_max[3])));
     for (; i < n; i++) // tail of the last segment; the others are full
         max = max > x[i] ? max : x[i];
     ((float *)op->max.data)[t] = max;
@@ -79,8 +79,8 @@ static void sum_task(void *context, int64_t t)
     const struct loss_sum *op = context;
     float buffer[SEGMENT_ELEMENTS], max = ((const float *)op->max.data)[t];
     vec sum[2] = {{0}};
-    for (struct segment p = first_real(op->logits, op->columns, t); p.count > 0;
-         p = next_real(op->logits, op->columns, p))
+    for (struct segment p = first_valid(op->logits, op->columns, t); p.count > 0;
+         p = next_valid(op->logits, op->columns, p))
         add_exponentials(row_in(op->logits, p, buffer), p.count, max, sum);
     ((float *)op->sum.data)[t] = vec_sum(sum[0] + sum[1]);
     int64_t column = label_column(op->label, t, op->begin, op->columns);
@@ -139,8 +139,8 @@ static void backward_task(void *context, int64_t t)
         zero_columns(op->logits, t, 0);
         return;
     }
-    for (struct segment p = first_real(op->logits, op->columns, t); p.count > 0;
-         p = next_real(op->logits, op->columns, p)) {
+    for (struct segment p = first_valid(op->logits, op->columns, t); p.count > 0;
+         p = next_valid(op->logits, op->columns, p)) {
         float buffer[SEGMENT_ELEMENTS], *x = row_in(op->logits, p, buffer);
         backward_segment(x, p.count, max, factor);
         if (label >= p.column && label < p.column + p.count)

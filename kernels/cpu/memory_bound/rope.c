@@ -32,7 +32,7 @@ static void make_table(const struct job *job, int64_t t, float *cosine, float *s
     }
 }
 
-static void turn(float *restrict x, const float *restrict cosine, const float *restrict sine, int64_t half)
+static void rotate(float *restrict x, const float *restrict cosine, const float *restrict sine, int64_t half)
 {
     float *restrict y = x + half;
     for (int64_t i = 0; i < half; i++) {
@@ -53,7 +53,7 @@ static void row_task(void *context, int64_t t)
     for (int64_t column = 0; column < x.dim[1]; column += job->op->head_dim) {
         struct segment head = {t, column, job->op->head_dim};
         float buffer[ROPE_HEAD_DIM_MAX], *pairs = row_in(x, head, buffer);
-        turn(pairs, cosine, sine, job->half);
+        rotate(pairs, cosine, sine, job->half);
         row_store(x, head, pairs);
     }
 }

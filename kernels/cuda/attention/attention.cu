@@ -14,10 +14,10 @@
  * from lse. The results of a sequence and head depend on their own inputs alone. */
 #include "kernels/cuda/attention/attention.h"
 
-enum { TILE = 32, THREADS = 256, WARPS = THREADS / WARP, MINE = TILE / WARPS, MOST_COLUMNS = 256 };
+enum { TILE = 32, THREADS = 256, WARPS = THREADS / WARP, WARP_ROWS = TILE / WARPS, MAX_COLUMNS = 256 };
 
 struct attention {
-    struct numbers q, k, v, out, dout, dq, dk, dv;
+    struct any_rows q, k, v, out, dout, dq, dk, dv;
     rows<float> lse;
     float *delta; // [A, T]
     int64_t sequence, tokens;
@@ -27,7 +27,7 @@ struct attention {
     struct pair_dropout dropout;
 };
 
-static __device__ bool sees(const struct attention &a, int64_t row, int64_t query, int64_t key)
+static __device__ bool attends(const struct attention &a, int64_t row, int64_t query, int64_t key)
 {
     return query < a.sequence && key <= query &&
            (a.document == nullptr || a.document[row + query] == a.document[row + key]);
@@ -50,7 +50,7 @@ static __host__ __device__ int pitch_of(int head_dim)
 }
 
 /* Loads rows [first, first + TILE) of one head to shared memory, zeros past the sequence's end. */
-static __device__ void load_tile(const struct numbers &from, const struct block_coord &at, int64_t column,
+static __device__ void load_tile(const struct any_rows &from, const struct block_coord &at, int64_t column,
                                  int64_t first, const struct attention &a, float *tile)
 {
     const int pitch = pitch_of(a.head_dim);
@@ -72,8 +72,8 @@ static __device__ float dot(const float *x, const float *y, int count)
 
 /* line[column of this lane] += weight[0] row 0 + weight[stride] row 1 + ... of a tile. */
 template <int CHUNKS>
-__device__ void add_weighed_rows(float line[CHUNKS], const float *weight, int stride, const float *tile,
-                                 int head_dim)
+__device__ void add_weighted_rows(float line[CHUNKS], const float *weight, int stride, const float *tile,
+                                  int head_dim)
 {
     const int lane = static_cast<int>(threadIdx.x % WARP), pitch = pitch_of(head_dim);
     UNROLL(2)
@@ -87,7 +87,7 @@ __device__ void add_weighed_rows(float line[CHUNKS], const float *weight, int st
 }
 
 template <int CHUNKS>
-__device__ void store_line(const struct numbers &to, int64_t row, int64_t column, const float line[CHUNKS],
+__device__ void store_line(const struct any_rows &to, int64_t row, int64_t column, const float line[CHUNKS],
                            float factor, int head_dim)
 {
     const int lane = static_cast<int>(threadIdx.x % WARP);
@@ -97,23 +97,23 @@ __device__ void store_line(const struct numbers &to, int64_t row, int64_t column
 }
 
 /* A query's running state across tiles: the maximum, the sum, and the unnormalized row of out. */
-template <int CHUNKS> struct running {
-    float most, sum, out[CHUNKS];
+template <int CHUNKS> struct softmax_state {
+    float max, sum, out[CHUNKS];
 };
 
 /* Converts a query's scores of one tile to weights in `p`, and rescales the running state. */
 template <int CHUNKS>
-__device__ void soften(struct running<CHUNKS> &r, float score, const struct attention &a,
-                       const struct block_coord &at, int64_t query, int64_t key, float *p)
+__device__ void update_softmax(struct softmax_state<CHUNKS> &r, float score, const struct attention &a,
+                               const struct block_coord &at, int64_t query, int64_t key, float *p)
 {
-    const float most = fmaxf(r.most, warp_reduce(score, larger()));
+    const float max = fmaxf(r.max, warp_reduce(score, larger()));
     // A fully masked query has no maximum yet: 0 in its place avoids inf - inf.
-    const float base = most == -INFINITY ? 0.0F : most, shrink = expf(r.most - base),
+    const float base = max == -INFINITY ? 0.0F : max, rescale = expf(r.max - base),
                 weight = expf(score - base);
-    r.most = most;
-    r.sum = r.sum * shrink + warp_reduce(weight, plus());
+    r.max = max;
+    r.sum = r.sum * rescale + warp_reduce(weight, plus());
     for (int i = 0; i < CHUNKS; i++)
-        r.out[i] *= shrink;
+        r.out[i] *= rescale;
     p[threadIdx.x % WARP] = weight != 0.0F ? weight * pair_factor(a, at, query, key) : 0.0F;
 }
 
@@ -121,7 +121,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
 {
     DYNAMIC_SHARED(float, memory);
     const int pitch = pitch_of(a.head_dim), lane = static_cast<int>(threadIdx.x % WARP);
-    const int mine = static_cast<int>(threadIdx.x / WARP) * MINE; // this warp's first query
+    const int mine = static_cast<int>(threadIdx.x / WARP) * WARP_ROWS; // this warp's first query
     float *const q = memory, *const k = q + TILE * pitch, *const v = k + TILE * pitch,
                  *const p = v + TILE * pitch;
     const int64_t first = static_cast<int64_t>(blockIdx.x) * TILE;
@@ -129,9 +129,9 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
     const struct block_coord at = {blockIdx.z * a.sequence, blockIdx.z, head, group};
     const int64_t column = static_cast<int64_t>(head) * a.head_dim,
                   shared_column = static_cast<int64_t>(group) * a.head_dim;
-    struct running<CHUNKS> state[MINE];
-    for (int j = 0; j < MINE; j++) {
-        state[j].most = -INFINITY;
+    struct softmax_state<CHUNKS> state[WARP_ROWS];
+    for (int j = 0; j < WARP_ROWS; j++) {
+        state[j].max = -INFINITY;
         state[j].sum = 0.0F;
         for (int i = 0; i < CHUNKS; i++)
             state[j].out[i] = 0.0F;
@@ -142,24 +142,24 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
         load_tile(a.k, at, shared_column, key, a, k);
         load_tile(a.v, at, shared_column, key, a, v);
         __syncthreads();
-        for (int j = 0; j < MINE; j++) {
+        for (int j = 0; j < WARP_ROWS; j++) {
             const int64_t query = first + mine + j;
             const float score = a.scale * dot(q + (mine + j) * pitch, k + lane * pitch, a.head_dim);
-            soften(state[j], sees(a, at.row, query, key + lane) ? score : -INFINITY, a, at, query, key + lane,
-                   p + (mine + j) * TILE);
+            update_softmax(state[j], attends(a, at.row, query, key + lane) ? score : -INFINITY, a, at, query,
+                           key + lane, p + (mine + j) * TILE);
         }
         __syncwarp(); // a warp reads only its own rows of p
-        for (int j = 0; j < MINE; j++)
-            add_weighed_rows<CHUNKS>(state[j].out, p + (mine + j) * TILE, 1, v, a.head_dim);
+        for (int j = 0; j < WARP_ROWS; j++)
+            add_weighted_rows<CHUNKS>(state[j].out, p + (mine + j) * TILE, 1, v, a.head_dim);
         __syncwarp();
     }
-    for (int j = 0; j < MINE; j++) {
+    for (int j = 0; j < WARP_ROWS; j++) {
         const int64_t query = first + mine + j;
         if (query >= a.sequence)
             continue;
         store_line<CHUNKS>(a.out, at.row + query, column, state[j].out, 1.0F / state[j].sum, a.head_dim);
         if (lane == 0)
-            a.lse.row(head)[at.row + query] = state[j].most + logf(state[j].sum);
+            a.lse.row(head)[at.row + query] = state[j].max + logf(state[j].sum);
     }
 }
 
@@ -217,11 +217,11 @@ static __device__ void make_pairs(const struct attention &a, const struct block_
                                   int64_t first_query, int64_t first_key, const struct smem &d)
 {
     const int pitch = pitch_of(a.head_dim), lane = static_cast<int>(threadIdx.x % WARP);
-    for (int j = 0; j < MINE; j++) {
-        const int line = static_cast<int>(threadIdx.x / WARP) * MINE + j;
+    for (int j = 0; j < WARP_ROWS; j++) {
+        const int line = static_cast<int>(threadIdx.x / WARP) * WARP_ROWS + j;
         const int64_t query = first_query + line, key = first_key + lane;
         float p = 0.0F, ds = 0.0F;
-        if (sees(a, at.row, query, key)) {
+        if (attends(a, at.row, query, key)) {
             const int64_t token = at.row + query;
             const float score = a.scale * dot(d.q + line * pitch, d.k + lane * pitch, a.head_dim);
             const float weight = expf(score - a.lse.row(at.head)[token]),
@@ -239,11 +239,11 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) key_gradients(s
 {
     DYNAMIC_SHARED(float, memory);
     const struct smem d = smem_of(memory, pitch_of(a.head_dim));
-    const int mine = static_cast<int>(threadIdx.x / WARP) * MINE, group = static_cast<int>(blockIdx.y);
+    const int mine = static_cast<int>(threadIdx.x / WARP) * WARP_ROWS, group = static_cast<int>(blockIdx.y);
     const int64_t first_key = static_cast<int64_t>(blockIdx.x) * TILE;
     const int64_t shared_column = static_cast<int64_t>(group) * a.head_dim;
     struct block_coord at = {blockIdx.z * a.sequence, blockIdx.z, 0, group};
-    float dk[MINE][CHUNKS] = {}, dv[MINE][CHUNKS] = {};
+    float dk[WARP_ROWS][CHUNKS] = {}, dv[WARP_ROWS][CHUNKS] = {};
     load_tile(a.k, at, shared_column, first_key, a, d.k);
     load_tile(a.v, at, shared_column, first_key, a, d.v);
     const int each = a.heads / a.groups;
@@ -256,13 +256,13 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) key_gradients(s
             __syncthreads();
             make_pairs(a, at, query, first_key, d);
             __syncthreads();
-            for (int j = 0; j < MINE; j++) {
-                add_weighed_rows<CHUNKS>(dv[j], d.p + mine + j, PAIR_PITCH, d.dout, a.head_dim);
-                add_weighed_rows<CHUNKS>(dk[j], d.ds + mine + j, PAIR_PITCH, d.q, a.head_dim);
+            for (int j = 0; j < WARP_ROWS; j++) {
+                add_weighted_rows<CHUNKS>(dv[j], d.p + mine + j, PAIR_PITCH, d.dout, a.head_dim);
+                add_weighted_rows<CHUNKS>(dk[j], d.ds + mine + j, PAIR_PITCH, d.q, a.head_dim);
             }
         }
     }
-    for (int j = 0; j < MINE; j++) {
+    for (int j = 0; j < WARP_ROWS; j++) {
         const int64_t key = first_key + mine + j;
         if (key >= a.sequence)
             continue;
@@ -275,13 +275,13 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) query_gradients
 {
     DYNAMIC_SHARED(float, memory);
     const struct smem d = smem_of(memory, pitch_of(a.head_dim));
-    const int mine = static_cast<int>(threadIdx.x / WARP) * MINE, head = static_cast<int>(blockIdx.y);
+    const int mine = static_cast<int>(threadIdx.x / WARP) * WARP_ROWS, head = static_cast<int>(blockIdx.y);
     const int group = head / (a.heads / a.groups);
     const int64_t first = static_cast<int64_t>(blockIdx.x) * TILE;
     const int64_t column = static_cast<int64_t>(head) * a.head_dim,
                   shared_column = static_cast<int64_t>(group) * a.head_dim;
     const struct block_coord at = {blockIdx.z * a.sequence, blockIdx.z, head, group};
-    float dq[MINE][CHUNKS] = {};
+    float dq[WARP_ROWS][CHUNKS] = {};
     load_tile(a.q, at, column, first, a, d.q);
     load_tile(a.dout, at, column, first, a, d.dout);
     for (int64_t key = 0; key <= first; key += TILE) {
@@ -291,10 +291,10 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) query_gradients
         __syncthreads();
         make_pairs(a, at, first, key, d);
         __syncwarp(); // a warp reads only its own rows of ds
-        for (int j = 0; j < MINE; j++)
-            add_weighed_rows<CHUNKS>(dq[j], d.ds + (mine + j) * PAIR_PITCH, 1, d.k, a.head_dim);
+        for (int j = 0; j < WARP_ROWS; j++)
+            add_weighted_rows<CHUNKS>(dq[j], d.ds + (mine + j) * PAIR_PITCH, 1, d.k, a.head_dim);
     }
-    for (int j = 0; j < MINE; j++)
+    for (int j = 0; j < WARP_ROWS; j++)
         if (first + mine + j < a.sequence)
             store_line<CHUNKS>(a.dq, at.row + first + mine + j, column, dq[j], 1.0F, a.head_dim);
 }
@@ -302,10 +302,10 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) query_gradients
 static struct attention attention_of(const struct attention_forward *op)
 {
     struct attention a = {};
-    a.q = numbers_of(op->q);
-    a.k = numbers_of(op->k);
-    a.v = numbers_of(op->v);
-    a.out = numbers_of(op->out);
+    a.q = any_rows_of(op->q);
+    a.k = any_rows_of(op->k);
+    a.v = any_rows_of(op->v);
+    a.out = any_rows_of(op->out);
     a.lse = floats(op->lse);
     a.sequence = op->sequence;
     a.tokens = op->q.dim[0];
@@ -320,10 +320,10 @@ static struct attention attention_of(const struct attention_forward *op)
 
 static enum status check_size(const struct attention &a, int64_t batch)
 {
-    if (a.head_dim > MOST_COLUMNS)
+    if (a.head_dim > MAX_COLUMNS)
         return fail(NOT_SUPPORTED,
                     "cuda: attention supports head dimensions up to %d, not %d (model.kv_channels)",
-                    static_cast<int>(MOST_COLUMNS), a.head_dim);
+                    static_cast<int>(MAX_COLUMNS), a.head_dim);
     if (a.heads > MAX_GRID_Y || batch > MAX_GRID_Y)
         return fail(NOT_SUPPORTED, "cuda: attention supports at most %d heads and sequences, not %d and %lld",
                     static_cast<int>(MAX_GRID_Y), a.heads, static_cast<long long>(batch));
@@ -385,10 +385,10 @@ enum status cuda_own_attention_backward(struct cuda_queue *queue, const struct a
     TRY(check_size(a, op->forward.batch));
     if (attention_suits_wgmma(queue, op))
         return attention_wgmma_backward(queue, op);
-    a.dout = numbers_of(op->dout);
-    a.dq = numbers_of(op->dq);
-    a.dk = numbers_of(op->dk);
-    a.dv = numbers_of(op->dv);
+    a.dout = any_rows_of(op->dout);
+    a.dq = any_rows_of(op->dq);
+    a.dk = any_rows_of(op->dk);
+    a.dv = any_rows_of(op->dv);
     void *delta;
     TRY(cuda_scratch(queue, static_cast<size_t>(a.heads * a.tokens) * sizeof(float), &delta));
     a.delta = static_cast<float *>(delta);

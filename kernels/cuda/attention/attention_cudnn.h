@@ -7,10 +7,10 @@
  *     cudnn_plan_create           graph, engine and workspace of a shape attention_cudnn_graph.c
  *     cudnn_attention_forward     on the queue's stream                  attention_cudnn.c
  *
- * attention_choice.c selects the implementation of each call; both leave out and lse in one layout, so
+ * attention_choice.c selects the implementation of each call; both write out and lse in the same layout, so
  * forward and backward may use different ones.
  *
- * Caution: before 9.26 cuDNN silently assumes a packed lse, [batch, heads, sequence], whatever its strides
+ * Caution: before 9.26 cuDNN silently assumes a packed lse, [batch, heads, sequence], for any strides
  * (cudnn-frontend's pull request 304). Ours has that layout for a single sequence; for several, our own
  * kernel packs it. Workspace comes from cuda_library_scratch(), in the size that the plan reports. */
 #pragma once
@@ -91,7 +91,7 @@ struct cudnn {
 /* Uses the current device. deterministic: exclude engines with nondeterministic sums. gpu: NULL, or the
  * properties of a GPU in cuDNN's JSON format, for plans that are never executed. */
 MUST_USE enum status cudnn_open(bool deterministic, const char *gpu, struct cudnn **out);
-void cudnn_close(struct cudnn *cudnn); // takes NULL
+void cudnn_close(struct cudnn *cudnn); // accepts NULL
 
 /* "cuda: CALL (SUBJECT): STATUS: cuDNN's message; stream and op of queue", which may be NULL. */
 MUST_USE enum status cudnn_check(const struct cudnn *cudnn, const struct cuda_queue *queue,

@@ -22,141 +22,141 @@
 #include <stdio.h>
 
 /* Name, dimensions, type, storage. B sequences, A heads, G groups, S tokens, D columns of a head. */
-#define TENSORS(X)                                    \
-    X(Q, "BASD", NARROW, CUDNN_Q)                     \
-    X(K_TURNED, "BGDS", NARROW, CUDNN_K)              \
-    X(V, "BGSD", NARROW, CUDNN_V)                     \
-    X(V_TURNED, "BGDS", NARROW, CUDNN_V)              \
-    X(OUT, "BASD", NARROW, CUDNN_OUT)                 \
-    X(LSE, "BAS1", FLOATS, OWN_MEMORY)                \
-    X(DOUT, "BASD", NARROW, CUDNN_DOUT)               \
-    X(DQ, "BASD", NARROW, CUDNN_DQ)                   \
-    X(DK, "BGSD", NARROW, CUDNN_DK)                   \
-    X(DV, "BGSD", NARROW, CUDNN_DV)                   \
-    X(DELTA, "BAS1", FLOATS, OWN_MEMORY)              \
-    X(DQ_SUM, "BASD", FLOATS, OWN_MEMORY)             \
-    X(SCALE, "1111", FLOATS, BY_VALUE)                \
-    X(HIDDEN, "1111", FLOATS, BY_VALUE)               \
-    X(ONE, "1111", FLOATS, BY_VALUE)                  \
-    X(SCORES, "BASS", FLOATS, VIRTUAL)                \
-    X(SCALED, "BASS", FLOATS, VIRTUAL)                \
-    X(ROW, "BASS", INTEGERS, VIRTUAL)                 \
-    X(COLUMN, "BASS", INTEGERS, VIRTUAL)              \
-    X(SEEN, "BASS", TRUTHS, VIRTUAL)                  \
-    X(MASKED, "BASS", FLOATS, VIRTUAL)                \
-    X(MOST, "BAS1", FLOATS, VIRTUAL)                  \
-    X(DISTANCE, "BASS", FLOATS, VIRTUAL)              \
-    X(POWER, "BASS", FLOATS, VIRTUAL)                 \
-    X(SUM, "BAS1", FLOATS, VIRTUAL)                   \
-    X(LOG_SUM, "BAS1", FLOATS, VIRTUAL)               \
-    X(WEIGHT, "BASS", NARROW, VIRTUAL)                \
-    X(DOUT_OUT, "BASD", FLOATS, VIRTUAL)              \
-    X(DOTS, "BAS1", FLOATS, VIRTUAL)                  \
-    X(POWER_TURNED, "BASS", NARROW, VIRTUAL_TURNED)   \
-    X(DV_HEADS, "BASD", NARROW, VIRTUAL)              \
-    X(DWEIGHT, "BASS", FLOATS, VIRTUAL)               \
-    X(DWEIGHT_CENTRED, "BASS", FLOATS, VIRTUAL)       \
-    X(DSCALED, "BASS", FLOATS, VIRTUAL)               \
-    X(DSCORES, "BASS", FLOATS, VIRTUAL)               \
-    X(DSCORES_TURNED, "BASS", NARROW, VIRTUAL_TURNED) \
-    X(DK_HEADS, "BASD", NARROW, VIRTUAL)              \
-    X(K, "BGSD", NARROW, VIRTUAL_K)
+#define TENSORS(X)                                             \
+    X(Q, "BASD", WORKING, CUDNN_Q)                             \
+    X(K_TRANSPOSED, "BGDS", WORKING, CUDNN_K)                  \
+    X(V, "BGSD", WORKING, CUDNN_V)                             \
+    X(V_TRANSPOSED, "BGDS", WORKING, CUDNN_V)                  \
+    X(OUT, "BASD", WORKING, CUDNN_OUT)                         \
+    X(LSE, "BAS1", FLOATS, OWN_MEMORY)                         \
+    X(DOUT, "BASD", WORKING, CUDNN_DOUT)                       \
+    X(DQ, "BASD", WORKING, CUDNN_DQ)                           \
+    X(DK, "BGSD", WORKING, CUDNN_DK)                           \
+    X(DV, "BGSD", WORKING, CUDNN_DV)                           \
+    X(DELTA, "BAS1", FLOATS, OWN_MEMORY)                       \
+    X(DQ_SUM, "BASD", FLOATS, OWN_MEMORY)                      \
+    X(SCALE, "1111", FLOATS, BY_VALUE)                         \
+    X(MINUS_INFINITY, "1111", FLOATS, BY_VALUE)                \
+    X(ONE, "1111", FLOATS, BY_VALUE)                           \
+    X(SCORES, "BASS", FLOATS, VIRTUAL)                         \
+    X(SCALED, "BASS", FLOATS, VIRTUAL)                         \
+    X(ROW_INDEX, "BASS", INTEGERS, VIRTUAL)                    \
+    X(COLUMN_INDEX, "BASS", INTEGERS, VIRTUAL)                 \
+    X(ATTENDED, "BASS", BOOLEANS, VIRTUAL)                     \
+    X(MASKED, "BASS", FLOATS, VIRTUAL)                         \
+    X(MAX_SCORE, "BAS1", FLOATS, VIRTUAL)                      \
+    X(DISTANCE, "BASS", FLOATS, VIRTUAL)                       \
+    X(POWER, "BASS", FLOATS, VIRTUAL)                          \
+    X(SUM, "BAS1", FLOATS, VIRTUAL)                            \
+    X(LOG_SUM, "BAS1", FLOATS, VIRTUAL)                        \
+    X(WEIGHT, "BASS", WORKING, VIRTUAL)                        \
+    X(DOUT_OUT, "BASD", FLOATS, VIRTUAL)                       \
+    X(DOTS, "BAS1", FLOATS, VIRTUAL)                           \
+    X(POWER_TRANSPOSED, "BASS", WORKING, VIRTUAL_TRANSPOSED)   \
+    X(DV_HEADS, "BASD", WORKING, VIRTUAL)                      \
+    X(DWEIGHT, "BASS", FLOATS, VIRTUAL)                        \
+    X(DWEIGHT_CENTRED, "BASS", FLOATS, VIRTUAL)                \
+    X(DSCALED, "BASS", FLOATS, VIRTUAL)                        \
+    X(DSCORES, "BASS", FLOATS, VIRTUAL)                        \
+    X(DSCORES_TRANSPOSED, "BASS", WORKING, VIRTUAL_TRANSPOSED) \
+    X(DK_HEADS, "BASD", WORKING, VIRTUAL)                      \
+    X(K, "BGSD", WORKING, VIRTUAL_K)
 
 enum tensor_name {
     NONE,
-#define NAME(name, dims, type, home) name,
+#define NAME(name, dims, type, storage) name,
     TENSORS(NAME)
 #undef NAME
         TENSOR_COUNT
 };
 
 /* Storage of tensors other than the op's matrices. */
-enum { OWN_MEMORY = CUDNN_MATRICES, BY_VALUE, VIRTUAL, VIRTUAL_TURNED, VIRTUAL_K };
-enum number { NARROW, FLOATS, INTEGERS, TRUTHS };
-enum { RANK = 4, MOST_NODES = 32, MOST_CONFIGS = 16 };
+enum { OWN_MEMORY = CUDNN_MATRICES, BY_VALUE, VIRTUAL, VIRTUAL_TRANSPOSED, VIRTUAL_K };
+enum element_type { WORKING, FLOATS, INTEGERS, BOOLEANS };
+enum { RANK = 4, MAX_NODES = 32, MAX_CONFIGS = 16 };
 
-static const struct row {
+static const struct tensor_spec {
     const char *name, *dims;
-    enum number type;
-    int home;
+    enum element_type type;
+    int storage;
 } tensors[TENSOR_COUNT] = {
-#define ROW_OF(name_, dims_, type_, home_) [name_] = {#name_, dims_, type_, home_},
-    TENSORS(ROW_OF)
-#undef ROW_OF
+#define SPEC_OF(name_, dims_, type_, storage_) [name_] = {#name_, dims_, type_, storage_},
+    TENSORS(SPEC_OF)
+#undef SPEC_OF
 };
 
-enum kind { PRODUCT, POINT, REDUCE, TURN };
+enum kind { MATMUL, POINTWISE, REDUCE, RESHAPE };
 /* Condition for a node: heads of a group share k and v, or not; dq is accumulated in a buffer, or not. */
-enum when { ALWAYS, GROUPED, ALONE, IN_ANY_ORDER, IN_ONE_ORDER };
+enum condition { ALWAYS, GROUPED, UNGROUPED, NONDETERMINISTIC, DETERMINISTIC };
 
 /* y = x (op) b; a select takes its condition in t. */
 struct node {
     enum kind kind;
     int how;
     enum tensor_name x, b, y, t;
-    enum when when;
+    enum condition when;
 };
 
-#define POINT_(how, ...)                          \
-    {                                             \
-        POINT, CUDNN_POINTWISE_##how, __VA_ARGS__ \
+#define POINTWISE_(how, ...)                          \
+    {                                                 \
+        POINTWISE, CUDNN_POINTWISE_##how, __VA_ARGS__ \
     }
 #define REDUCE_(how, ...)                              \
     {                                                  \
         REDUCE, CUDNN_REDUCE_TENSOR_##how, __VA_ARGS__ \
     }
 /* The causal mask: sets scores past the diagonal to minus infinity. */
-#define HIDE(from, to)                                                                 \
-    POINT_(GEN_INDEX, .x = from, .y = ROW), POINT_(GEN_INDEX, .x = from, .y = COLUMN), \
-        POINT_(CMP_GE, .x = ROW, .b = COLUMN, .y = SEEN),                              \
-        POINT_(BINARY_SELECT, .x = from, .b = HIDDEN, .y = to, .t = SEEN)
+#define CAUSAL_MASK(from, to)                                                                              \
+    POINTWISE_(GEN_INDEX, .x = from, .y = ROW_INDEX), POINTWISE_(GEN_INDEX, .x = from, .y = COLUMN_INDEX), \
+        POINTWISE_(CMP_GE, .x = ROW_INDEX, .b = COLUMN_INDEX, .y = ATTENDED),                              \
+        POINTWISE_(BINARY_SELECT, .x = from, .b = MINUS_INFINITY, .y = to, .t = ATTENDED)
 
 static const struct node forward_nodes[] = {
-    {PRODUCT, .x = Q, .b = K_TURNED, .y = SCORES},
-    POINT_(MUL, .x = SCORES, .b = SCALE, .y = SCALED),
-    HIDE(SCALED, MASKED),
-    REDUCE_(MAX, .x = MASKED, .y = MOST),
-    POINT_(SUB, .x = MASKED, .b = MOST, .y = DISTANCE),
-    POINT_(EXP, .x = DISTANCE, .y = POWER),
+    {MATMUL, .x = Q, .b = K_TRANSPOSED, .y = SCORES},
+    POINTWISE_(MUL, .x = SCORES, .b = SCALE, .y = SCALED),
+    CAUSAL_MASK(SCALED, MASKED),
+    REDUCE_(MAX, .x = MASKED, .y = MAX_SCORE),
+    POINTWISE_(SUB, .x = MASKED, .b = MAX_SCORE, .y = DISTANCE),
+    POINTWISE_(EXP, .x = DISTANCE, .y = POWER),
     REDUCE_(ADD, .x = POWER, .y = SUM),
-    POINT_(LOG, .x = SUM, .y = LOG_SUM),
-    POINT_(ADD, .x = MOST, .b = LOG_SUM, .y = LSE),
-    POINT_(DIV, .x = POWER, .b = SUM, .y = WEIGHT),
-    {PRODUCT, .x = WEIGHT, .b = V, .y = OUT},
+    POINTWISE_(LOG, .x = SUM, .y = LOG_SUM),
+    POINTWISE_(ADD, .x = MAX_SCORE, .b = LOG_SUM, .y = LSE),
+    POINTWISE_(DIV, .x = POWER, .b = SUM, .y = WEIGHT),
+    {MATMUL, .x = WEIGHT, .b = V, .y = OUT},
 };
 
 static const struct node backward_nodes[] = {
-    POINT_(MUL, .x = DOUT, .b = OUT, .y = DOUT_OUT),
+    POINTWISE_(MUL, .x = DOUT, .b = OUT, .y = DOUT_OUT),
     REDUCE_(ADD, .x = DOUT_OUT, .y = DOTS),
-    POINT_(MUL, .x = DOTS, .b = ONE, .y = DELTA),
-    {PRODUCT, .x = Q, .b = K_TURNED, .y = SCORES},
-    POINT_(MUL, .x = SCORES, .b = SCALE, .y = SCALED),
-    POINT_(SUB, .x = SCALED, .b = LSE, .y = DISTANCE),
-    HIDE(DISTANCE, MASKED),
-    POINT_(EXP, .x = MASKED, .y = POWER),
-    {TURN, .x = POWER, .y = POWER_TURNED},
-    {PRODUCT, .x = POWER_TURNED, .b = DOUT, .y = DV, .when = ALONE},
-    {PRODUCT, .x = POWER_TURNED, .b = DOUT, .y = DV_HEADS, .when = GROUPED},
+    POINTWISE_(MUL, .x = DOTS, .b = ONE, .y = DELTA),
+    {MATMUL, .x = Q, .b = K_TRANSPOSED, .y = SCORES},
+    POINTWISE_(MUL, .x = SCORES, .b = SCALE, .y = SCALED),
+    POINTWISE_(SUB, .x = SCALED, .b = LSE, .y = DISTANCE),
+    CAUSAL_MASK(DISTANCE, MASKED),
+    POINTWISE_(EXP, .x = MASKED, .y = POWER),
+    {RESHAPE, .x = POWER, .y = POWER_TRANSPOSED},
+    {MATMUL, .x = POWER_TRANSPOSED, .b = DOUT, .y = DV, .when = UNGROUPED},
+    {MATMUL, .x = POWER_TRANSPOSED, .b = DOUT, .y = DV_HEADS, .when = GROUPED},
     REDUCE_(ADD, .x = DV_HEADS, .y = DV, .when = GROUPED),
-    {PRODUCT, .x = DOUT, .b = V_TURNED, .y = DWEIGHT},
-    POINT_(SUB, .x = DWEIGHT, .b = DELTA, .y = DWEIGHT_CENTRED),
-    POINT_(MUL, .x = DWEIGHT_CENTRED, .b = POWER, .y = DSCALED),
-    POINT_(MUL, .x = DSCALED, .b = SCALE, .y = DSCORES),
-    {TURN, .x = DSCORES, .y = DSCORES_TURNED},
-    {PRODUCT, .x = DSCORES_TURNED, .b = Q, .y = DK, .when = ALONE},
-    {PRODUCT, .x = DSCORES_TURNED, .b = Q, .y = DK_HEADS, .when = GROUPED},
+    {MATMUL, .x = DOUT, .b = V_TRANSPOSED, .y = DWEIGHT},
+    POINTWISE_(SUB, .x = DWEIGHT, .b = DELTA, .y = DWEIGHT_CENTRED),
+    POINTWISE_(MUL, .x = DWEIGHT_CENTRED, .b = POWER, .y = DSCALED),
+    POINTWISE_(MUL, .x = DSCALED, .b = SCALE, .y = DSCORES),
+    {RESHAPE, .x = DSCORES, .y = DSCORES_TRANSPOSED},
+    {MATMUL, .x = DSCORES_TRANSPOSED, .b = Q, .y = DK, .when = UNGROUPED},
+    {MATMUL, .x = DSCORES_TRANSPOSED, .b = Q, .y = DK_HEADS, .when = GROUPED},
     REDUCE_(ADD, .x = DK_HEADS, .y = DK, .when = GROUPED),
-    {TURN, .x = K_TURNED, .y = K},
-    {PRODUCT, .x = DSCORES, .b = K, .y = DQ_SUM, .when = IN_ANY_ORDER},
-    POINT_(IDENTITY, .x = DQ_SUM, .y = DQ, .when = IN_ANY_ORDER),
-    {PRODUCT, .x = DSCORES, .b = K, .y = DQ, .when = IN_ONE_ORDER},
+    {RESHAPE, .x = K_TRANSPOSED, .y = K},
+    {MATMUL, .x = DSCORES, .b = K, .y = DQ_SUM, .when = NONDETERMINISTIC},
+    POINTWISE_(IDENTITY, .x = DQ_SUM, .y = DQ, .when = NONDETERMINISTIC),
+    {MATMUL, .x = DSCORES, .b = K, .y = DQ, .when = DETERMINISTIC},
 };
 
 struct graph {
     const struct cudnn *cudnn;
     const struct cuda_queue *queue;
     struct cudnn_plan *plan;
-    cudnnBackendDescriptor_t tensor[TENSOR_COUNT], node[MOST_NODES];
+    cudnnBackendDescriptor_t tensor[TENSOR_COUNT], node[MAX_NODES];
     int nodes;
 };
 
@@ -215,7 +215,7 @@ static int64_t size_of(const struct cudnn_shape *s, char letter)
 }
 
 /* Stride of a matrix of the op: [T, heads D] with its own row stride. */
-static int64_t distance_of(const struct cudnn_shape *s, int matrix, char letter)
+static int64_t stride_of(const struct cudnn_shape *s, int matrix, char letter)
 {
     switch (letter) {
     case 'B':
@@ -230,33 +230,33 @@ static int64_t distance_of(const struct cudnn_shape *s, int matrix, char letter)
     }
 }
 
-static void lay_out(const struct cudnn_shape *s, const struct row *row, int64_t dim[RANK],
-                    int64_t stride[RANK])
+static void set_layout(const struct cudnn_shape *s, const struct tensor_spec *row, int64_t dim[RANK],
+                       int64_t stride[RANK])
 {
-    const int home = row->home == VIRTUAL_K ? CUDNN_K : row->home;
+    const int storage = row->storage == VIRTUAL_K ? CUDNN_K : row->storage;
     int64_t packed = 1;
     for (int i = RANK - 1; i >= 0; i--) {
         dim[i] = size_of(s, row->dims[i]);
-        stride[i] = home < CUDNN_MATRICES ? distance_of(s, home, row->dims[i]) : packed;
+        stride[i] = storage < CUDNN_MATRICES ? stride_of(s, storage, row->dims[i]) : packed;
         packed *= dim[i];
     }
-    if (home == VIRTUAL_TURNED) {
+    if (storage == VIRTUAL_TRANSPOSED) {
         int64_t last = stride[RANK - 1];
         stride[RANK - 1] = stride[RANK - 2];
         stride[RANK - 2] = last;
     }
 }
 
-static cudnnDataType_t data_type(const struct cudnn_shape *s, enum number type)
+static cudnnDataType_t data_type(const struct cudnn_shape *s, enum element_type type)
 {
     switch (type) {
-    case NARROW:
+    case WORKING:
         return s->dtype == BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
     case FLOATS:
         return CUDNN_DATA_FLOAT;
     case INTEGERS:
         return CUDNN_DATA_INT32;
-    case TRUTHS:
+    case BOOLEANS:
         break;
     }
     return CUDNN_DATA_BOOLEAN;
@@ -265,14 +265,14 @@ static cudnnDataType_t data_type(const struct cudnn_shape *s, enum number type)
 /* Created at its first use by a node. */
 static enum status add_tensor(struct graph *g, enum tensor_name name)
 {
-    const struct row *row = &tensors[name];
+    const struct tensor_spec *row = &tensors[name];
     const cudnnDataType_t type = data_type(&g->plan->shape, row->type);
     const int64_t uid = name, alignment = 16;
-    const bool is_virtual = row->home >= VIRTUAL, by_value = row->home == BY_VALUE;
+    const bool is_virtual = row->storage >= VIRTUAL, by_value = row->storage == BY_VALUE;
     int64_t dim[RANK], stride[RANK];
     if (name == NONE || g->tensor[name] != NULL)
         return OK;
-    lay_out(&g->plan->shape, row, dim, stride);
+    set_layout(&g->plan->shape, row, dim, stride);
     cudnnBackendDescriptor_t t;
     TRY(make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, &t));
     TRY(set(g, t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type));
@@ -289,13 +289,13 @@ static enum status add_tensor(struct graph *g, enum tensor_name name)
 
 /* Operations */
 
-static enum status add_product(struct graph *g, const struct node *n, cudnnBackendDescriptor_t *out)
+static enum status add_matmul(struct graph *g, const struct node *n, cudnnBackendDescriptor_t *out)
 {
     const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
     cudnnBackendDescriptor_t what, node;
     TRY(make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, &what));
     TRY(set(g, what, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute));
-    TRY(finish(g, what, "product"));
+    TRY(finish(g, what, "matmul"));
     TRY(make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, &node));
     TRY(set_part(g, node, CUDNN_ATTR_OPERATION_MATMUL_ADESC, g->tensor[n->x]));
     TRY(set_part(g, node, CUDNN_ATTR_OPERATION_MATMUL_BDESC, g->tensor[n->b]));
@@ -305,11 +305,11 @@ static enum status add_product(struct graph *g, const struct node *n, cudnnBacke
     return OK;
 }
 
-static enum status add_point(struct graph *g, const struct node *n, cudnnBackendDescriptor_t *out)
+static enum status add_pointwise(struct graph *g, const struct node *n, cudnnBackendDescriptor_t *out)
 {
     const cudnnPointwiseMode_t mode = (cudnnPointwiseMode_t)n->how;
     const cudnnDataType_t compute = mode == CUDNN_POINTWISE_CMP_GE ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
-    const int64_t axis = n->y == ROW ? RANK - 2 : RANK - 1;
+    const int64_t axis = n->y == ROW_INDEX ? RANK - 2 : RANK - 1;
     cudnnBackendDescriptor_t what, node;
     TRY(make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, &what));
     TRY(set(g, what, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode));
@@ -346,7 +346,7 @@ static enum status add_reduction(struct graph *g, const struct node *n, cudnnBac
     return OK;
 }
 
-static enum status add_turn(struct graph *g, const struct node *n, cudnnBackendDescriptor_t *out)
+static enum status add_reshape(struct graph *g, const struct node *n, cudnnBackendDescriptor_t *out)
 {
     cudnnBackendDescriptor_t node;
     TRY(make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, &node));
@@ -363,17 +363,17 @@ static enum status add_node(struct graph *g, const struct node *n)
     for (int i = 0; i < 4; i++)
         TRY(add_tensor(g, names[i]));
     switch (n->kind) {
-    case PRODUCT:
-        TRY(add_product(g, n, &node));
+    case MATMUL:
+        TRY(add_matmul(g, n, &node));
         break;
-    case POINT:
-        TRY(add_point(g, n, &node));
+    case POINTWISE:
+        TRY(add_pointwise(g, n, &node));
         break;
     case REDUCE:
         TRY(add_reduction(g, n, &node));
         break;
-    case TURN:
-        TRY(add_turn(g, n, &node));
+    case RESHAPE:
+        TRY(add_reshape(g, n, &node));
         break;
     }
     TRY(finish(g, node, tensors[n->y].name));
@@ -381,7 +381,7 @@ static enum status add_node(struct graph *g, const struct node *n)
     return OK;
 }
 
-static bool is_there(const struct graph *g, enum when when)
+static bool applies(const struct graph *g, enum condition when)
 {
     const bool grouped = g->plan->shape.groups != g->plan->shape.heads;
     switch (when) {
@@ -389,11 +389,11 @@ static bool is_there(const struct graph *g, enum when when)
         return true;
     case GROUPED:
         return grouped;
-    case ALONE:
+    case UNGROUPED:
         return !grouped;
-    case IN_ANY_ORDER:
+    case NONDETERMINISTIC:
         return !g->cudnn->deterministic;
-    case IN_ONE_ORDER:
+    case DETERMINISTIC:
         break;
     }
     return g->cudnn->deterministic;
@@ -401,7 +401,7 @@ static bool is_there(const struct graph *g, enum when when)
 
 /* Plans */
 
-static enum status is_ordered(struct graph *g, cudnnBackendDescriptor_t config, bool *out)
+static enum status is_deterministic(struct graph *g, cudnnBackendDescriptor_t config, bool *out)
 {
     cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     cudnnBackendDescriptor_t engine;
@@ -428,7 +428,7 @@ static enum status is_ordered(struct graph *g, cudnnBackendDescriptor_t config, 
 static enum status choose(struct graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode)
 {
     const struct cudnn_library *cudnn = &g->cudnn->library;
-    cudnnBackendDescriptor_t heuristic, plan, config[MOST_CONFIGS];
+    cudnnBackendDescriptor_t heuristic, plan, config[MAX_CONFIGS];
     int64_t count = 0;
     bool ordered = true;
     TRY(make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristic));
@@ -438,16 +438,16 @@ static enum status choose(struct graph *g, cudnnBackendDescriptor_t graph, cudnn
         TRY(set_part(g, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, g->cudnn->gpu));
     if (cudnn->cudnnBackendFinalize(heuristic) != CUDNN_STATUS_SUCCESS)
         return OK; // no engine: reported if no heuristic has one
-    for (int i = 0; i < MOST_CONFIGS; i++)
+    for (int i = 0; i < MAX_CONFIGS; i++)
         TRY(make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[i]));
     TRY(cudnn_check(g->cudnn, g->queue,
                     cudnn->cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGS, &count,
+                                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIGS, &count,
                                                     config),
                     "cudnnBackendGetAttribute", "engines"));
-    for (int64_t i = 0; i < count && i < MOST_CONFIGS && g->plan->plan == NULL; i++) {
+    for (int64_t i = 0; i < count && i < MAX_CONFIGS && g->plan->plan == NULL; i++) {
         if (g->cudnn->deterministic)
-            TRY(is_ordered(g, config[i], &ordered));
+            TRY(is_deterministic(g, config[i], &ordered));
         if (!ordered)
             continue;
         TRY(make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan));
@@ -492,7 +492,7 @@ enum status cudnn_plan_create(const struct cudnn *cudnn, const struct cuda_queue
     const size_t count =
         plan->shape.backward ? sizeof backward_nodes / sizeof *nodes : sizeof forward_nodes / sizeof *nodes;
     for (size_t i = 0; i < count; i++)
-        if (is_there(&g, nodes[i].when))
+        if (applies(&g, nodes[i].when))
             TRY(add_node(&g, &nodes[i]));
     return make_plan(&g);
 }
@@ -511,9 +511,9 @@ enum status cudnn_plan_run(const struct cudnn *cudnn, const struct cuda_queue *q
         bool there;
     } all[] = {
         {Q, at->matrix[CUDNN_Q], true},
-        {K_TURNED, at->matrix[CUDNN_K], true},
+        {K_TRANSPOSED, at->matrix[CUDNN_K], true},
         {V, at->matrix[CUDNN_V], !back},
-        {V_TURNED, at->matrix[CUDNN_V], back},
+        {V_TRANSPOSED, at->matrix[CUDNN_V], back},
         {OUT, at->matrix[CUDNN_OUT], true},
         {LSE, at->lse, true},
         {DOUT, at->matrix[CUDNN_DOUT], back},
@@ -523,7 +523,7 @@ enum status cudnn_plan_run(const struct cudnn *cudnn, const struct cuda_queue *q
         {DELTA, at->delta, back},
         {DQ_SUM, at->dq_sum, sums},
         {SCALE, &scale, true},
-        {HIDDEN, &hidden, true},
+        {MINUS_INFINITY, &hidden, true},
         {ONE, &one, back},
     };
     int64_t uid[sizeof all / sizeof *all], count = 0;

@@ -5,7 +5,7 @@
  * next, lane by lane (mma.h), so weights and their gradients stay in registers. Tiles of q, k, v and dout are
  * in shared memory (tile.h).
  *
- * Forward:  rows are queries.    s = q k^T     p = e^(scale s - most)     out += p v
+ * Forward:  rows are queries.    s = q k^T     p = e^(scale s - max)     out += p v
  *
  * The backward pass uses one kernel for two passes, which differ in their rows:
  *
@@ -46,29 +46,30 @@ template <> struct plan<128, TO_QUERIES> {
 
 template <int D, int PASS> struct sizes : plan<D, PASS> {
     using is = plan<D, PASS>;
-    static constexpr int MINE = 16 * is::M, ROWS = is::WARPS * MINE, COLUMNS = 8 * is::N,
+    static constexpr int WARP_ROWS = 16 * is::M, ROWS = is::WARPS * WARP_ROWS, COLUMNS = 8 * is::N,
                          THREADS = is::WARPS * WARP;
 };
 
 /* A query's running state across tiles: the largest score, this lane's share of the sum, the row of out. */
-template <int D, int M> struct running {
-    float out[M][D / 8][4], most[M][2], sum[M][2];
+template <int D, int M> struct softmax_state {
+    float out[M][D / 8][4], max[M][2], sum[M][2];
 };
 
-/* Converts scores to weights e^(scale (s - most)), and rescales the running state. */
+/* Converts scores to weights e^(scale (s - max)), and rescales the running state. */
 template <int D, int M, int N>
-__device__ void soften(struct running<D, M> &state, float s[M][N][4], int m, int half, float scale_log2)
+__device__ void update_softmax(struct softmax_state<D, M> &state, float s[M][N][4], int m, int half,
+                               float scale_log2)
 {
-    float most = state.most[m][half];
+    float max = state.max[m][half];
     UNROLL_ALL
     for (int n = 0; n < N; n++)
-        most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
-    most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
+        max = fmaxf(max, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+    max = fmaxf(max, __shfl_xor_sync(ALL_LANES, max, 1));
+    max = fmaxf(max, __shfl_xor_sync(ALL_LANES, max, 2));
     // A fully masked query has no maximum yet: 0 in its place avoids inf - inf.
-    const float base = most == -INFINITY ? 0.0F : most * scale_log2;
-    const float shrink = exp2_fast(fmaf(state.most[m][half], scale_log2, -base));
-    float sum = state.sum[m][half] * shrink;
+    const float base = max == -INFINITY ? 0.0F : max * scale_log2;
+    const float rescale = exp2_fast(fmaf(state.max[m][half], scale_log2, -base));
+    float sum = state.sum[m][half] * rescale;
     UNROLL_ALL
     for (int n = 0; n < N; n++) {
         UNROLL_ALL
@@ -79,10 +80,10 @@ __device__ void soften(struct running<D, M> &state, float s[M][N][4], int m, int
     }
     UNROLL_ALL
     for (int d = 0; d < D / 8; d++) {
-        state.out[m][d][2 * half] *= shrink;
-        state.out[m][d][2 * half + 1] *= shrink;
+        state.out[m][d][2 * half] *= rescale;
+        state.out[m][d][2 * half + 1] *= rescale;
     }
-    state.most[m][half] = most;
+    state.max[m][half] = max;
     state.sum[m][half] = sum;
 }
 
@@ -98,7 +99,7 @@ template <int M, int N> __device__ void drop_weights(float s[M][N][4], int m, ui
 /* Stores out and lse of this warp's queries. */
 template <class T, int D, int M>
 __device__ void finish_queries(const operands<T> &a, const struct block_coord &at, int first, int mine,
-                               struct running<D, M> &state, const tile<T, D> &q)
+                               struct softmax_state<D, M> &state, const tile<T, D> &q)
 {
     const int lane = static_cast<int>(threadIdx.x % WARP);
     float factor[M][2];
@@ -112,7 +113,7 @@ __device__ void finish_queries(const operands<T> &a, const struct block_coord &a
             sum += __shfl_xor_sync(ALL_LANES, sum, 2);
             factor[m][half] = (a.dropout.drops ? a.dropout.rule.scale : 1.0F) / sum;
             if (lane % 4 == 0 && query < a.sequence)
-                a.lse.row(at.head)[at.row + query] = state.most[m][half] * a.scale + logf(sum);
+                a.lse.row(at.head)[at.row + query] = state.max[m][half] * a.scale + logf(sum);
         }
     }
     store_rows<M>(a.out, at.row, static_cast<int64_t>(at.head) * D, first, mine, a.sequence, state.out,
@@ -128,19 +129,19 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
     int32_t *const document = reinterpret_cast<int32_t *>(v.data + is::COLUMNS * D);
     const int lane = static_cast<int>(threadIdx.x % WARP), warp = static_cast<int>(threadIdx.x / WARP);
     const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * is::ROWS; // longest first
-    const int mine = warp * is::MINE, head = static_cast<int>(blockIdx.y),
+    const int mine = warp * is::WARP_ROWS, head = static_cast<int>(blockIdx.y),
               group = head / (a.heads / a.groups);
     const int end = first + is::ROWS < a.sequence ? first + is::ROWS : a.sequence;
     const struct block_coord at = {static_cast<int64_t>(blockIdx.z) * a.sequence, blockIdx.z, head, group};
     const int64_t shared_column = static_cast<int64_t>(group) * D;
-    struct running<D, is::M> state = {
+    struct softmax_state<D, is::M> state = {
     };
     for (int i = 0; i < 2 * is::M; i++)
-        state.most[i / 2][i % 2] = -INFINITY;
+        state.max[i / 2][i % 2] = -INFINITY;
     const auto start_keys = [&](int key) {
         start_rows<T, D, is::COLUMNS, is::THREADS>(k, a.k, at.row, shared_column, key, a.sequence);
         if (a.document != nullptr)
-            start_numbers<is::COLUMNS>(document, a.document + at.row, key, a.sequence);
+            start_elements<is::COLUMNS>(document, a.document + at.row, key, a.sequence);
         cp_async_commit();
     };
     start_rows<T, D, is::ROWS, is::THREADS>(q, a.q, at.row, static_cast<int64_t>(head) * D, first,
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
     for (int key = 0; key < end; key += is::COLUMNS) {
         float s[is::M][is::N][4];
         const int row = first + mine + lane / 4;
-        const bool seen = key < first + mine + is::MINE; // attended to by any of this warp's queries
+        const bool seen = key < first + mine + is::WARP_ROWS; // attended to by any of this warp's queries
         cp_async_wait<0>();
         __syncthreads(); // these keys have arrived, and the previous values are no longer in use
         start_rows<T, D, is::COLUMNS, is::THREADS>(v, a.v, at.row, shared_column, key, a.sequence);
@@ -168,13 +169,13 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
             continue;
         UNROLL_ALL
         for (int i = 0; i < 2 * is::M; i++)
-            soften<D, is::M, is::N>(state, s, i / 2, i % 2, a.scale_log2);
+            update_softmax<D, is::M, is::N>(state, s, i / 2, i % 2, a.scale_log2);
         UNROLL_ALL
         for (int m = 0; m < is::M; m++)
             if (a.dropout.drops)
                 drop_weights<is::M, is::N>(s, m,
                                            kept_weights<is::N, false>(a.dropout, at, row + 16 * m, key));
-        add_product<is::M, is::N>(state.out, s, v);
+        add_matmul<is::M, is::N>(state.out, s, v);
     }
     finish_queries<T, D, is::M>(a, at, first, mine, state, q);
 }
@@ -206,11 +207,11 @@ template <class T, int D, int PASS> struct stage {
         start_rows<T, D, is::COLUMNS, is::THREADS>(w, KEYS ? a.dout : a.v, at.row, at_column, column,
                                                    a.sequence);
         if (KEYS) {
-            start_numbers<is::COLUMNS, float>(lse, a.lse.row(head) + at.row, column, a.sequence);
-            start_numbers<is::COLUMNS, float>(delta, a.delta + head * a.tokens + at.row, column, a.sequence);
+            start_elements<is::COLUMNS, float>(lse, a.lse.row(head) + at.row, column, a.sequence);
+            start_elements<is::COLUMNS, float>(delta, a.delta + head * a.tokens + at.row, column, a.sequence);
         }
         if (a.document != nullptr)
-            start_numbers<is::COLUMNS>(document, a.document + at.row, column, a.sequence);
+            start_elements<is::COLUMNS>(document, a.document + at.row, column, a.sequence);
         cp_async_commit();
     }
 };
@@ -230,7 +231,7 @@ template <class T, int D, int PASS> struct gradient {
         float s[is::M][is::N][4], dp[is::M][is::N][4];
         multiply_rows<is::M, is::N>(s, x, mine, c.u);
         if (a.document != nullptr ||
-            (KEYS ? column < tile_row + is::MINE - 1 : column + is::COLUMNS - 1 > tile_row))
+            (KEYS ? column < tile_row + is::WARP_ROWS - 1 : column + is::COLUMNS - 1 > tile_row))
             mask_scores<KEYS, is::M, is::N>(s, -INFINITY, row, column, a.sequence, a.documents_of(at.row),
                                             c.document);
         multiply_rows<is::M, is::N>(dp, y, mine, c.w);
@@ -252,8 +253,8 @@ template <class T, int D, int PASS> struct gradient {
             }
         }
         if constexpr (KEYS)
-            add_product<is::M, is::N>(second, s, c.w);
-        add_product<is::M, is::N>(first, dp, c.u);
+            add_matmul<is::M, is::N>(second, s, c.w);
+        add_matmul<is::M, is::N>(first, dp, c.u);
     }
 
     __device__ void store(const operands<T> &a, const struct block_coord &at, const tile<T, D> &x,
@@ -281,7 +282,7 @@ __global__ void __launch_bounds__((sizes<D, PASS>::THREADS)) differentiate_mma(o
     T *const stages = y.data + is::ROWS * D; // two stages
     using columns = stage<T, D, PASS>;
     const int lane = static_cast<int>(threadIdx.x % WARP),
-              mine = static_cast<int>(threadIdx.x / WARP) * is::MINE;
+              mine = static_cast<int>(threadIdx.x / WARP) * is::WARP_ROWS;
     // Longest first.
     const int begin = static_cast<int>(KEYS ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * is::ROWS;
     const int row = begin + mine + lane / 4, each = a.heads / a.groups, of = static_cast<int>(blockIdx.y);
@@ -310,7 +311,7 @@ __global__ void __launch_bounds__((sizes<D, PASS>::THREADS)) differentiate_mma(o
         __syncthreads(); // this step's columns have arrived, and the previous ones are no longer in use
         if (left > 1)
             columns(stages + (left - 1) % 2 * columns::NUMBERS).start(a, at, at.head + (wraps ? 1 : 0), next);
-        if (KEYS ? column + is::COLUMNS > begin + mine : column < begin + mine + is::MINE)
+        if (KEYS ? column + is::COLUMNS > begin + mine : column < begin + mine + is::WARP_ROWS)
             sum.add_tile(a, at, x, y, columns(stages + left % 2 * columns::NUMBERS), mine, row, column);
         column = next;
         at.head += KEYS && wraps ? 1 : 0;

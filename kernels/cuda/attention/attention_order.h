@@ -51,7 +51,7 @@ static inline struct order order_of(const struct attention_forward *op, int rows
             static_cast<int>(together < all ? together : all)};
 }
 
-/* One block per multiprocessor, or per tile if there are fewer; less if a test limits it. */
+/* One block per multiprocessor, or per tile if there are fewer tiles; fewer blocks if a test limits them. */
 static inline enum status blocks_for(const struct cuda_queue *queue, const struct order &order, dim3 *out)
 {
     int device, processors;
@@ -59,8 +59,8 @@ static inline enum status blocks_for(const struct cuda_queue *queue, const struc
     TRY(cuda_check(queue, cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
                    "cudaDeviceGetAttribute"));
     int blocks = order.work_tiles() < processors ? order.work_tiles() : processors;
-    if (queue->most_blocks > 0 && blocks > queue->most_blocks)
-        blocks = queue->most_blocks;
+    if (queue->max_blocks > 0 && blocks > queue->max_blocks)
+        blocks = queue->max_blocks;
     *out = dim3(static_cast<unsigned>(blocks));
     return OK;
 }

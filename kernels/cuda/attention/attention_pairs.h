@@ -92,11 +92,11 @@ __device__ void mask_scores(float s[M][N][4], float hidden, int row, int column,
         UNROLL_ALL
         for (int j = 0; j < 2 * N; j++) {
             const int c = j / 2 * 8 + in_group * 2 + j % 2;
-            bool sees = KEYS_ARE_ROWS ? r <= column + c : column + c <= r;
+            bool attends = KEYS_ARE_ROWS ? r <= column + c : column + c <= r;
             if (row_document != nullptr)
-                sees = sees && document == column_document[c];
+                attends = attends && document == column_document[c];
             float &score = s[i / 2][j / 2][i % 2 * 2 + j % 2];
-            score = sees ? score : hidden;
+            score = attends ? score : hidden;
         }
     }
 }

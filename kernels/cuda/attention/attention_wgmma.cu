@@ -185,7 +185,7 @@ template <class T, int D, bool PAIRS> struct consumer {
     const smem<T, D> &d;
     const struct work_tile w;
     const int number, row; // consumer index; row of this lane's first query
-    float s[1][KEYS / 8][4], out[1][D / 8][4], most[2], sum[2], shrink[2];
+    float s[1][KEYS / 8][4], out[1][D / 8][4], max[2], sum[2], rescale[2];
     uint32_t p[KEYS / 16][4];
 
     __device__ __forceinline__ consumer(const job<T> &job_, const smem<T, D> &smem_,
@@ -195,8 +195,8 @@ template <class T, int D, bool PAIRS> struct consumer {
               static_cast<int>(threadIdx.x % WARPGROUP / WARP * 16 + threadIdx.x % WARP / 4))
     {
         for (int i = 0; i < 2; i++) {
-            most[i] = -INFINITY;
-            sum[i] = shrink[i] = 0.0F;
+            max[i] = -INFINITY;
+            sum[i] = rescale[i] = 0.0F;
         }
         for (int i = 0; i < D / 2; i++)
             out[0][i / 4][i % 4] = 0.0F;
@@ -230,11 +230,11 @@ template <class T, int D, bool PAIRS> struct consumer {
             mbarrier_arrive(empty);
     }
 
-    /* Converts scores to weights e^(scale (s - most)), and computes the rescaling factor. */
-    __device__ __forceinline__ void soften(int half)
+    /* Converts scores to weights e^(scale (s - max)), and computes the rescaling factor. */
+    __device__ __forceinline__ void update_softmax(int half)
     {
         const float scale_log2 = j.a.scale_log2;
-        float larger = most[half];
+        float larger = max[half];
         UNROLL_ALL
         for (int n = 0; n < KEYS / 8; n++)
             larger = fmaxf(larger, fmaxf(s[0][n][2 * half], s[0][n][2 * half + 1]));
@@ -242,9 +242,9 @@ template <class T, int D, bool PAIRS> struct consumer {
         larger = fmaxf(larger, __shfl_xor_sync(ALL_LANES, larger, 2));
         // A fully masked query has no maximum yet: 0 in its place avoids inf - inf.
         const float base = larger == -INFINITY ? 0.0F : larger * scale_log2;
-        shrink[half] = exp2_fast(fmaf(most[half], scale_log2, -base));
-        most[half] = larger;
-        float added = sum[half] * shrink[half];
+        rescale[half] = exp2_fast(fmaf(max[half], scale_log2, -base));
+        max[half] = larger;
+        float added = sum[half] * rescale[half];
         UNROLL_ALL
         for (int n = 0; n < KEYS / 8; n++) {
             UNROLL_ALL
@@ -289,8 +289,8 @@ template <class T, int D, bool PAIRS> struct consumer {
         const int key = (w.tiles - 1 - i) * KEYS;
         if ((PAIRS && j.a.document != nullptr) || key + KEYS > (row & ~15)) // first row of this warp
             hide(key);
-        soften(0);
-        soften(1);
+        update_softmax(0);
+        update_softmax(1);
         if (PAIRS && j.a.dropout.drops)
             drop(key);
     }
@@ -307,7 +307,7 @@ template <class T, int D, bool PAIRS> struct consumer {
     {
         UNROLL_ALL
         for (int i = 0; i < D / 2; i++)
-            out[0][i / 4][i % 4] *= shrink[i / 2 % 2];
+            out[0][i / 4][i % 4] *= rescale[i / 2 % 2];
     }
 
     __device__ __forceinline__ void hold()
@@ -395,7 +395,7 @@ template <class T, int D, bool PAIRS> struct consumer {
             all += __shfl_xor_sync(ALL_LANES, all, 2);
             factor[0][half] = (PAIRS && j.a.dropout.drops ? j.a.dropout.rule.scale : 1.0F) / all;
             if (threadIdx.x % 4 == 0 && query < j.a.sequence)
-                j.a.lse.row(w.at.head)[w.at.row + query] = most[half] * j.a.scale + logf(all);
+                j.a.lse.row(w.at.head)[w.at.row + query] = max[half] * j.a.scale + logf(all);
         }
         named_barrier(1 + is::CONSUMERS + number, WARPGROUP); // all its warps have finished with the queries
         store_rows<1>(j.a.out, w.at.row, static_cast<int64_t>(w.at.head) * D, first, mine, j.a.sequence, out,
@@ -422,11 +422,11 @@ __global__ void __launch_bounds__((sizes<D>::THREADS), 1) attend_wgmma(const __g
     }
     __syncthreads();
     if (group == 0) {
-        give_registers<is::LEFT>();
+        release_registers<is::LEFT>();
         if (threadIdx.x == 0)
             produce<T, D>(j, d);
     } else {
-        take_registers<is::REGISTERS>();
+        acquire_registers<is::REGISTERS>();
         int begun = 0;
         UNROLL(1)
         for (int round = 0; j.order.assigned(round) < j.order.work_tiles(); round++) {

@@ -60,7 +60,7 @@ __device__ __forceinline__ void narrow_kept(uint32_t (&to)[N / 2][4], const floa
     wgmma_hold(to);
 }
 
-struct alignas(8) two {
+struct alignas(8) float_pair {
     float at[2];
 };
 
@@ -71,27 +71,28 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
     static constexpr bool KEYS = is::KEYS;
     static constexpr int N = is::N;
     float first[D / 8][4], second[KEYS ? D / 8 : 1][4];
-    struct two lse, delta; // of this lane's rows, if those are queries
+    struct float_pair lse, delta; // of this lane's rows, if those are queries
 
     /* lse or delta of columns that are queries, for the four elements of tile n; x is that of the rows. */
-    static __device__ __forceinline__ struct two of_tile(const float *columns, int n, const struct two &x)
+    static __device__ __forceinline__ struct float_pair of_tile(const float *columns, int n,
+                                                                const struct float_pair &x)
     {
         const int in_group = static_cast<int>(threadIdx.x % 4);
-        return KEYS ? *reinterpret_cast<const struct two *>(columns + 8 * n + 2 * in_group) : x;
+        return KEYS ? *reinterpret_cast<const struct float_pair *>(columns + 8 * n + 2 * in_group) : x;
     }
 
     /* Converts scores to weights. `row` is this lane's first. Masked weights are set to 0 afterwards, instead
      * of the scores to -infinity before: so a branch follows the exponentials, across which ptxas does not
      * move the wait for dp. Otherwise it would wait before them. */
     __device__ __forceinline__ void weigh(float (&s)[1][N][4], const operands<T> &a,
-                                          const struct measures &of, const struct block_coord &at,
+                                          const struct query_stats &of, const struct block_coord &at,
                                           const float *of_columns, int row, int column) const
     {
         const int first_row = row - static_cast<int>(threadIdx.x % WARP / 4); // of the warp's 16
         const bool documents = RARE && a.document != nullptr;
         UNROLL_ALL
         for (int n = 0; n < N; n++) {
-            const struct two sum = of_tile(of_columns, n, lse);
+            const struct float_pair sum = of_tile(of_columns, n, lse);
             UNROLL_ALL
             for (int i = 0; i < 4; i++)
                 s[0][n][i] = exp2_fast(fmaf(s[0][n][i], a.scale_log2, -sum.at[KEYS ? i % 2 : i / 2]));
@@ -109,7 +110,7 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
     {
         UNROLL_ALL
         for (int n = 0; n < N; n++) {
-            const struct two less = of_tile(of_columns, n, delta);
+            const struct float_pair less = of_tile(of_columns, n, delta);
             UNROLL_ALL
             for (int i = 0; i < 4; i++) {
                 float x = dp[n][i];
@@ -130,11 +131,11 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
         else
             narrow_all<T, N>(weights, p);
         wgmma_fence();
-        add_product<T, D, is::COLUMNS>(second, weights, w);
+        add_matmul<T, D, is::COLUMNS>(second, weights, w);
     }
 
     /* Processes one tile of columns. Rows of x and y from `mine` on are this warpgroup's. */
-    __device__ __forceinline__ void add_tile(const operands<T> &a, const struct measures &of,
+    __device__ __forceinline__ void add_tile(const operands<T> &a, const struct query_stats &of,
                                              const struct block_coord &at, const back_smem<T, D, PASS> &smem,
                                              const back_stage<T, D, PASS> &c, int mine, int row, int column)
     {
@@ -159,7 +160,7 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
             add_weighed(weights, s[0], a, mask, c.w);
         narrow_all<T, N>(ds, dp);
         wgmma_fence();
-        add_product<T, D, is::COLUMNS>(first, ds, c.u);
+        add_matmul<T, D, is::COLUMNS>(first, ds, c.u);
         wgmma_wait<0>();
         wgmma_hold(first);
         wgmma_hold(ds);
@@ -196,7 +197,7 @@ __device__ __forceinline__ void store_rows(const rows<T> &to, int64_t row, int64
 /* Interleaves the copies: columns that have arrived can be processed while others wait for their rows. */
 template <class T, int D, int PASS>
 __device__ __forceinline__ void produce(const struct maps &maps, const operands<T> &a,
-                                        const struct measures &of, const struct order &order,
+                                        const struct query_stats &of, const struct order &order,
                                         const back_smem<T, D, PASS> &smem)
 {
     ring<back_sizes<D, PASS>::STAGES> t;
@@ -217,13 +218,13 @@ __device__ __forceinline__ void produce(const struct maps &maps, const operands<
 
 /* A work tile, of which `consumer` has 64 rows. `round`: its index within the block. */
 template <class T, int D, int PASS, bool RARE>
-__device__ __forceinline__ void consume(const operands<T> &a, const struct measures &of,
+__device__ __forceinline__ void consume(const operands<T> &a, const struct query_stats &of,
                                         back_work_tile<D, PASS> p, const back_smem<T, D, PASS> &smem,
                                         int consumer, int round, ring<back_sizes<D, PASS>::STAGES> &t)
 {
     using is = back_sizes<D, PASS>;
     constexpr bool KEYS = is::KEYS;
-    const int lane = static_cast<int>(threadIdx.x % WARP), mine = consumer * MINE,
+    const int lane = static_cast<int>(threadIdx.x % WARP), mine = consumer * WARPGROUP_ROWS,
               warp_row = mine + static_cast<int>(threadIdx.x % WARPGROUP) / WARP * 16,
               row = p.begin + warp_row + lane / 4;
     gradient<T, D, PASS, RARE> sum = {};
@@ -258,7 +259,7 @@ __device__ __forceinline__ void consume(const operands<T> &a, const struct measu
 template <class T, int D, int PASS, bool RARE>
 __global__ void __launch_bounds__(THREADS, 1)
     differentiate_wgmma(const __grid_constant__ struct maps maps, const operands<T> a,
-                        const struct measures of, const struct order order)
+                        const struct query_stats of, const struct order order)
 {
     DYNAMIC_SHARED(unsigned char, memory);
     const back_smem<T, D, PASS> smem(memory);
@@ -266,11 +267,11 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int warpgroup = __shfl_sync(ALL_LANES, static_cast<int>(threadIdx.x) / WARPGROUP, 0);
     smem.prepare(maps);
     if (warpgroup == 0) {
-        give_registers<PRODUCER_REGISTERS>(); // first: the consumers wait for them
+        release_registers<PRODUCER_REGISTERS>(); // first: the consumers wait for them
         if (threadIdx.x == 0)
             produce(maps, a, of, order, smem);
     } else {
-        take_registers<CONSUMER_REGISTERS>();
+        acquire_registers<CONSUMER_REGISTERS>();
         ring<back_sizes<D, PASS>::STAGES> t;
         UNROLL(1)
         for (int round = 0; order.assigned(round) < order.work_tiles(); round++)
@@ -282,7 +283,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* Eight elements of a head per thread. */
 template <class T, int D>
-__global__ void __launch_bounds__(2 * WARPGROUP) weigh_queries(operands<T> a, const struct measures of)
+__global__ void __launch_bounds__(2 * WARPGROUP)
+    compute_query_stats(operands<T> a, const struct query_stats of)
 {
     constexpr int LANES = D / EACH;
     const int lane = static_cast<int>(threadIdx.x) % LANES, head = static_cast<int>(blockIdx.y),
@@ -312,7 +314,7 @@ __global__ void __launch_bounds__(2 * WARPGROUP) weigh_queries(operands<T> a, co
 template <class T, int D, int PASS, bool RARE>
 static enum status differentiate(struct cuda_queue *queue, const struct attention_backward *op,
                                  const struct maps &maps, const struct operands<T> &a,
-                                 const struct measures &of)
+                                 const struct query_stats &of)
 {
     const struct order order = order_of(&op->forward, ROWS, PASS == TO_KEYS);
     dim3 grid(1);
@@ -321,8 +323,8 @@ static enum status differentiate(struct cuda_queue *queue, const struct attentio
                   (back_smem<T, D, PASS>::BYTES), maps, a, of, order);
 }
 
-static enum status measures_of(struct cuda_queue *queue, const struct attention_forward *op, int64_t heads,
-                               struct measures *out)
+static enum status query_stats_of(struct cuda_queue *queue, const struct attention_forward *op, int64_t heads,
+                                  struct query_stats *out)
 {
     const int64_t padded = blocks_of(op->sequence, ATTENTION_TILE) * ATTENTION_TILE,
                   queries = heads * op->batch * padded, tokens = op->batch * padded;
@@ -341,16 +343,16 @@ static enum status backward(struct cuda_queue *queue, const struct attention_bac
 {
     const struct attention_forward *f = &op->forward;
     const struct operands<T> a = operands_of<T>(op, NULL);
-    struct measures of;
+    struct query_stats of;
     struct maps maps;
-    TRY(measures_of(queue, f, a.heads, &of));
+    TRY(query_stats_of(queue, f, a.heads, &of));
     TRY(tensor_map_of(queue, &f->q, f->batch, D, BOX_ROWS, &maps.q));
     TRY(tensor_map_of(queue, &f->k, f->batch, D, BOX_ROWS, &maps.k));
     TRY(tensor_map_of(queue, &f->v, f->batch, D, BOX_ROWS, &maps.v));
     TRY(tensor_map_of(queue, &op->dout, f->batch, D, BOX_ROWS, &maps.dout));
     const dim3 queries(static_cast<unsigned>(of.padded * (D / EACH) / (2 * WARPGROUP)),
                        static_cast<unsigned>(a.heads), static_cast<unsigned>(f->batch));
-    TRY(LAUNCH(queue, (weigh_queries<T, D>), queries, 2 * WARPGROUP, 0, a, of));
+    TRY(LAUNCH(queue, (compute_query_stats<T, D>), queries, 2 * WARPGROUP, 0, a, of));
     if (a.document != NULL || a.dropout.drops) {
         TRY((differentiate<T, D, TO_KEYS, true>(queue, op, maps, a, of)));
         return differentiate<T, D, TO_QUERIES, true>(queue, op, maps, a, of);

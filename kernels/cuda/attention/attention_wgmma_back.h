@@ -24,15 +24,15 @@ template <int D, int PASS> struct back_sizes {
                          N = COLUMNS / 8;
 };
 constexpr int CONSUMERS = 2, THREADS = (1 + CONSUMERS) * WARPGROUP;
-constexpr int MINE = 64, ROWS = CONSUMERS * MINE;                // per warpgroup, per block
-constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240; // 168 on average
+constexpr int WARPGROUP_ROWS = 64, ROWS = CONSUMERS * WARPGROUP_ROWS; // per warpgroup, per block
+constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;      // 168 on average
 static_assert(registers_suffice(CONSUMERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS),
               "consumers would wait forever");
 constexpr int BOX_ROWS = 64, PANEL = 64, PANEL_CHUNKS = PANEL / 8; // rows per copy; columns of an operand
 
 /* ROWS rows of D elements in shared memory, as wgmma operands: D / 64 panels of 64 columns each. */
 template <class T, int D, int ROWS> struct panels {
-    static constexpr int PANEL_NUMBERS = ROWS * PANEL, PANEL_BYTES = PANEL_NUMBERS * int{sizeof(T)},
+    static constexpr int PANEL_ELEMENTS = ROWS * PANEL, PANEL_BYTES = PANEL_ELEMENTS * int{sizeof(T)},
                          BYTES = D / PANEL * PANEL_BYTES;
     T *data;
 
@@ -40,7 +40,7 @@ template <class T, int D, int ROWS> struct panels {
     __device__ uint64_t along(int row, int k) const
     {
         constexpr int STEPS = PANEL / 16;
-        return operand_after(rows_operand(data + k / STEPS * PANEL_NUMBERS + row * PANEL),
+        return operand_after(rows_operand(data + k / STEPS * PANEL_ELEMENTS + row * PANEL),
                              k % STEPS * 16 * int{sizeof(T)});
     }
 
@@ -52,7 +52,7 @@ template <class T, int D, int ROWS> struct panels {
 
     __device__ T *at(int row, int chunk) const
     {
-        return data + chunk / PANEL_CHUNKS * PANEL_NUMBERS + row * PANEL +
+        return data + chunk / PANEL_CHUNKS * PANEL_ELEMENTS + row * PANEL +
                (chunk % PANEL_CHUNKS ^ row % 8) * 8;
     }
 
@@ -61,7 +61,7 @@ template <class T, int D, int ROWS> struct panels {
                               int64_t sequence) const
     {
         for (int p = 0; p < D / PANEL; p++)
-            tensor_load(data + p * PANEL_NUMBERS + row * PANEL, map, barrier, p * PANEL, head, first,
+            tensor_load(data + p * PANEL_ELEMENTS + row * PANEL, map, barrier, p * PANEL, head, first,
                         static_cast<int>(sequence));
     }
 
@@ -86,8 +86,8 @@ __device__ __forceinline__ void multiply_rows(float (&s)[COLUMNS / 8][4], const 
 
 /* Issues sum += s w, as one wgmma group. */
 template <class T, int D, int COLUMNS>
-__device__ __forceinline__ void add_product(float (&sum)[D / 8][4], const uint32_t (&s)[COLUMNS / 16][4],
-                                            const panels<T, D, COLUMNS> &w)
+__device__ __forceinline__ void add_matmul(float (&sum)[D / 8][4], const uint32_t (&s)[COLUMNS / 16][4],
+                                           const panels<T, D, COLUMNS> &w)
 {
     UNROLL_ALL
     for (int k = 0; k < COLUMNS / 16; k++)
@@ -99,9 +99,9 @@ struct maps {
     CUtensorMap q, k, v, dout;
 };
 
-/* Outputs of weigh_queries(), for sequences of `padded` queries (a multiple of the tile): lse in units of log
- * 2 and dout . out, [head][sequence][query]; documents, [sequence][token], or NULL. */
-struct measures {
+/* Outputs of compute_query_stats(), for sequences of `padded` queries (a multiple of the tile): lse in
+ * units of log 2 and dout . out, [head][sequence][query]; documents, [sequence][token], or NULL. */
+struct query_stats {
     float *lse, *delta;
     int32_t *document;
     int padded, sequences;
@@ -167,8 +167,8 @@ template <int STAGES> struct ring {
 template <class T, int D, int PASS> struct back_stage {
     using is = back_sizes<D, PASS>;
     using tile = panels<T, D, is::COLUMNS>;
-    static constexpr int NUMBERS_BYTES = is::COLUMNS * int{sizeof(float)}, // for columns that are queries
-        COPIED = 2 * tile::BYTES + (is::KEYS ? 2 * NUMBERS_BYTES : 0),
+    static constexpr int STATS_BYTES = is::COLUMNS * int{sizeof(float)}, // for columns that are queries
+        COPIED = 2 * tile::BYTES + (is::KEYS ? 2 * STATS_BYTES : 0),
                          BYTES = (COPIED + OPERAND_ATOM_BYTES - 1) / OPERAND_ATOM_BYTES * OPERAND_ATOM_BYTES;
     tile u, w;
     float *lse, *delta;
@@ -180,7 +180,7 @@ template <class T, int D, int PASS> struct back_stage {
     }
 
     /* One thread starts all copies of a stage; their bytes arrive at `full`. */
-    __device__ void start(const struct maps &maps, const struct measures &of, const struct block_coord &at,
+    __device__ void start(const struct maps &maps, const struct query_stats &of, const struct block_coord &at,
                           int column, uint64_t *full) const
     {
         const int head = is::KEYS ? at.head : at.group;
@@ -189,8 +189,8 @@ template <class T, int D, int PASS> struct back_stage {
         w.start(is::KEYS ? &maps.dout : &maps.v, full, head, column, at.number);
         if (is::KEYS) {
             const int64_t first = of.first(head, at.number) + column;
-            bulk_load(lse, of.lse + first, NUMBERS_BYTES, full);
-            bulk_load(delta, of.delta + first, NUMBERS_BYTES, full);
+            bulk_load(lse, of.lse + first, STATS_BYTES, full);
+            bulk_load(delta, of.delta + first, STATS_BYTES, full);
         }
     }
 };
@@ -249,7 +249,7 @@ template <class T, int D, int PASS> struct back_smem {
                                unsigned parity) const
     {
         for (int i = 0; i < CONSUMERS; i++) {
-            const int mine = i * MINE;
+            const int mine = i * WARPGROUP_ROWS;
             mbarrier_wait(done + i, parity ^ 1);
             mbarrier_arrive_expecting(ready + i, 2 * tile::BYTES / CONSUMERS);
             x.start_box(mine, is::KEYS ? &maps.k : &maps.q, ready + i, p.head(), p.begin + mine, p.at.number);

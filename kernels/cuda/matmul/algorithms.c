@@ -15,7 +15,7 @@
 
 #define KEY "cluster.matmul_algorithms"
 static const char first_line[] = "cuboid matmul algorithms 1\n";
-enum { PATH_CHARS = 4096, MOST_BYTES = 16 << 20 };
+enum { PATH_CHARS = 4096, MAX_BYTES = 16 << 20 };
 
 struct entry {
     char key[ALGORITHM_KEY_CHARS];
@@ -140,7 +140,7 @@ static enum status read_file(struct algorithms *a)
     struct text text = {0};
     if (access(a->path, F_OK) != 0)
         return OK;
-    enum status status = file_read_small(a->path, MOST_BYTES, &text);
+    enum status status = file_read_small(a->path, MAX_BYTES, &text);
     if (status == OK)
         status = read_lines(a, &text);
     text_free(&text);
@@ -327,7 +327,7 @@ enum status algorithms_keep(struct algorithms *a, const char *key, struct algori
     return status;
 }
 
-void algorithms_say(const struct algorithms *a, struct text *out)
+void algorithms_report(const struct algorithms *a, struct text *out)
 {
     int count[2] = {0, 0};
     for (size_t i = 0; i < a->count; i++)

@@ -31,14 +31,14 @@ struct algorithms;
  * missing; folders of another path are not. IO_ERROR if it is not writable, BAD_DATA if another file has this
  * name; both name the recipe's key. */
 MUST_USE enum status algorithms_open(const char *path, struct algorithms **out);
-void algorithms_close(struct algorithms *algorithms); // takes NULL
+void algorithms_close(struct algorithms *algorithms); // accepts NULL
 
 /* Returns the error that algorithms_open() would return for this path, as far as can be checked without
  * creating anything. */
 MUST_USE enum status algorithms_check(const char *path);
 
 /* Appends the number of entries used and added; then the key of each. */
-void algorithms_say(const struct algorithms *algorithms, struct text *out);
+void algorithms_report(const struct algorithms *algorithms, struct text *out);
 
 /* Looks up `key`, rereading the file on a miss. key: no '|', no control characters. */
 MUST_USE enum status algorithms_find(struct algorithms *algorithms, const char *key, struct algorithm *out,

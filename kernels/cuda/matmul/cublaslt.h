@@ -110,7 +110,7 @@ MUST_USE enum status cublaslt_plan(struct cuda_queue *queue, const struct gemm *
 /* ---- gemm_epilogue.c ---- */
 
 /* For device_choices(): the matmuls whose epilogues are fused. */
-void cublaslt_say_epilogues(const struct cuda_library *lt, struct text *out);
+void cublaslt_report_epilogues(const struct cuda_library *lt, struct text *out);
 
 /* Whether the library supports the epilogue of this op. */
 bool cublaslt_has_epilogue(const struct gemm *op);

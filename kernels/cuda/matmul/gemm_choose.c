@@ -14,15 +14,15 @@
 #include <string.h>
 
 enum { CANDIDATES = 8, WARM_UP = 1, REPEATS = 3 };
-_Static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(struct algorithm), "kept as it is");
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(struct algorithm), "stored unchanged");
 
 /* ---- candidates from the heuristic ---- */
 
 /* The preference's alignments are those of the library's operands, in its order. Split-K may reduce partial
  * results in the type of the result (the schemes "in place" and "output type"), which would round each of
  * them for a 16-bit type; these are excluded. */
-static enum status prefer(const struct cuda_library *lt, const struct cuda_queue *queue, struct call *call,
-                          const struct shape *shape)
+static enum status create_preference(const struct cuda_library *lt, const struct cuda_queue *queue,
+                                     struct call *call, const struct shape *shape)
 {
     const uint64_t workspace = call->workspace_bytes;
     const uint32_t reductions =
@@ -51,18 +51,18 @@ static enum status prefer(const struct cuda_library *lt, const struct cuda_queue
 }
 
 /* *found is 0 only if that is permitted: the library has no algorithm for this matmul. */
-static enum status offer(const struct cuda_library *lt, const struct cuda_queue *queue, struct call *call,
-                         const struct shape *shape, int wanted, bool or_none,
-                         cublasLtMatmulHeuristicResult_t out[CANDIDATES], int *found)
+static enum status query_candidates(const struct cuda_library *lt, const struct cuda_queue *queue,
+                                    struct call *call, const struct shape *shape, int wanted, bool optional,
+                                    cublasLtMatmulHeuristicResult_t out[CANDIDATES], int *found)
 {
-    TRY(prefer(lt, queue, call, shape));
+    TRY(create_preference(lt, queue, call, shape));
     cublasStatus_t s = lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, call->what, call->b, call->a, call->c,
                                                           call->c, call->preference, wanted, out, found);
     if (s == CUBLAS_STATUS_SUCCESS && *found > 0)
         return OK;
     *found = 0;
     s = s == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : s;
-    if (or_none && (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE))
+    if (optional && (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE))
         return OK;
     return cublaslt_check(lt, queue, s, "cublasLtMatmulAlgoGetHeuristic");
 }
@@ -184,8 +184,8 @@ void cublaslt_write_key(const struct cuda_library *lt, const struct shape *s, ch
 }
 
 /* Whether the library accepts an algorithm from the file. */
-static bool is_taken(const struct cuda_library *lt, const struct call *call,
-                     const cublasLtMatmulAlgo_t *algorithm)
+static bool is_accepted(const struct cuda_library *lt, const struct call *call,
+                        const cublasLtMatmulAlgo_t *algorithm)
 {
     cublasLtMatmulHeuristicResult_t result;
     return lt->cublasLtMatmulAlgoCheck(lt->handle, call->what, call->b, call->a, call->c, call->c, algorithm,
@@ -202,10 +202,10 @@ enum status cublaslt_choose(const struct cuda_library *lt, struct cuda_queue *qu
     struct algorithm kept;
     int count, fastest = 0;
     bool found = false;
-    TRY(offer(lt, queue, call, shape, lt->algorithms != NULL ? CANDIDATES : 1, refused != NULL, candidates,
-              &count));
+    TRY(query_candidates(lt, queue, call, shape, lt->algorithms != NULL ? CANDIDATES : 1, refused != NULL,
+                         candidates, &count));
     if (refused != NULL) {
-        *refused = count == 0 || !is_taken(lt, call, &candidates[0].algo);
+        *refused = count == 0 || !is_accepted(lt, call, &candidates[0].algo);
         if (*refused)
             return OK;
     }
@@ -221,7 +221,7 @@ enum status cublaslt_choose(const struct cuda_library *lt, struct cuda_queue *qu
     }
     cublasLtMatmulAlgo_t chosen;
     memcpy(&chosen, &kept, sizeof chosen);
-    if (is_taken(lt, call, &chosen))
+    if (is_accepted(lt, call, &chosen))
         *out = chosen;
     return OK;
 }

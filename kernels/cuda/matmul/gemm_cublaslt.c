@@ -63,9 +63,9 @@ enum status cuda_library_check(const char *algorithms)
 void cuda_library_choices(const struct cuda_library *lt, struct text *out)
 {
     if (lt->algorithms != NULL)
-        algorithms_say(lt->algorithms, out);
+        algorithms_report(lt->algorithms, out);
     if (lt->epilogues != EPILOGUES_APART)
-        cublaslt_say_epilogues(lt, out);
+        cublaslt_report_epilogues(lt, out);
 }
 
 void cuda_library_close(struct cuda_library *lt)
@@ -84,10 +84,10 @@ bool cuda_library_has_epilogues(const struct cuda_library *lt)
     return lt->epilogues != EPILOGUES_APART;
 }
 
-/* The largest power of two, up to `most`, that divides the address. */
-static uint32_t alignment_of(const void *data, uintptr_t most)
+/* The largest power of two, up to `limit`, that divides the address. */
+static uint32_t alignment_of(const void *data, uintptr_t limit)
 {
-    uintptr_t bits = (uintptr_t)data | most;
+    uintptr_t bits = (uintptr_t)data | limit;
     return (uint32_t)(bits & (~bits + 1));
 }
 
@@ -201,7 +201,8 @@ static cublasStatus_t describe(const struct cuda_library *lt, struct call *call,
     return s;
 }
 
-static cublasStatus_t lay_out(const struct cuda_library *lt, cublasLtMatrixLayout_t *layout, struct tensor t)
+static cublasStatus_t create_layout(const struct cuda_library *lt, cublasLtMatrixLayout_t *layout,
+                                    struct tensor t)
 {
     return lt->cublasLtMatrixLayoutCreate(layout, data_type(t.dtype), (uint64_t)t.dim[1], (uint64_t)t.dim[0],
                                           t.stride[0]);
@@ -212,11 +213,11 @@ static enum status call_create(const struct cuda_library *lt, const struct cuda_
 {
     cublasStatus_t s = describe(lt, call, is_tf32(queue, call->op));
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = lay_out(lt, &call->a, call->op->a);
+        s = create_layout(lt, &call->a, call->op->a);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = lay_out(lt, &call->b, call->op->b);
+        s = create_layout(lt, &call->b, call->op->b);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = lay_out(lt, &call->c, call->out);
+        s = create_layout(lt, &call->c, call->out);
     return cublaslt_check(lt, queue, s, "cublasLtMatmulDescCreate");
 }
 

@@ -64,7 +64,7 @@ static bool has_choice(const struct plan *plan)
            plan->shape.epilogue != CUBLASLT_EPILOGUE_BIAS;
 }
 
-void cublaslt_say_epilogues(const struct cuda_library *lt, struct text *out)
+void cublaslt_report_epilogues(const struct cuda_library *lt, struct text *out)
 {
     char key[ALGORITHM_KEY_CHARS];
     int count[2] = {0, 0};

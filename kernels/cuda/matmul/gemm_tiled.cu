@@ -5,14 +5,14 @@
 
 enum { SIDE = 64, SLICE = 16, THREADS = 256, BY = 4, ACROSS = SIDE / BY, PITCH = SIDE + 1 };
 
-struct product {
-    struct numbers a, b, c, bias;
+struct matmul {
+    struct any_rows a, b, c, bias;
     int64_t m, n, k;
     bool transpose_a, transpose_b, accumulate;
 };
 
 /* slice[k][i] = element (first + i, first_k + k) of a matrix [rows, K], or of its transpose; 0 outside. */
-static __device__ void load_slice(const struct numbers &from, bool rows_are_k, int64_t first, int64_t count,
+static __device__ void load_slice(const struct any_rows &from, bool rows_are_k, int64_t first, int64_t count,
                                   int64_t first_k, int64_t k_count, float *slice)
 {
     for (int i = static_cast<int>(threadIdx.x); i < SIDE * SLICE; i += THREADS) {
@@ -25,7 +25,7 @@ static __device__ void load_slice(const struct numbers &from, bool rows_are_k, i
     }
 }
 
-static __global__ void __launch_bounds__(THREADS) multiply(struct product p)
+static __global__ void __launch_bounds__(THREADS) multiply(struct matmul p)
 {
     SHARED(float, a, SLICE *PITCH);
     SHARED(float, b, SLICE *PITCH);
@@ -60,16 +60,16 @@ static __global__ void __launch_bounds__(THREADS) multiply(struct product p)
 
 enum status cuda_gemm_tiled(struct cuda_queue *queue, const struct gemm *op)
 {
-    struct product p = {numbers_of(op->a),
-                        numbers_of(op->b),
-                        numbers_of(op->c),
-                        numbers_of(op->bias),
-                        op->c.dim[0],
-                        op->c.dim[1],
-                        op->a.dim[op->transpose_a ? 0 : 1],
-                        op->transpose_a,
-                        op->transpose_b,
-                        op->accumulate};
+    struct matmul p = {any_rows_of(op->a),
+                       any_rows_of(op->b),
+                       any_rows_of(op->c),
+                       any_rows_of(op->bias),
+                       op->c.dim[0],
+                       op->c.dim[1],
+                       op->a.dim[op->transpose_a ? 0 : 1],
+                       op->transpose_a,
+                       op->transpose_b,
+                       op->accumulate};
     if (blocks_of(p.m, SIDE) > MAX_GRID_Y)
         return fail(NOT_SUPPORTED, "cuda: our own matrix multiplication supports at most %lld rows, not %lld",
                     static_cast<long long>(MAX_GRID_Y * SIDE), static_cast<long long>(p.m));

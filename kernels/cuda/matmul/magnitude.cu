@@ -7,7 +7,7 @@
 
 #include "kernels/float_bits.h"
 
-enum { THREADS = 256, MOST_BLOCKS = MAGNITUDE_BLOCKS, TRANSFORM_THREADS = 128 };
+enum { THREADS = 256, MAX_BLOCKS = MAGNITUDE_BLOCKS, TRANSFORM_THREADS = 128 };
 
 struct larger_bits {
     __device__ uint32_t operator()(uint32_t a, uint32_t b) const
@@ -116,7 +116,7 @@ template <class F, class T> static enum status find_one(struct cuda_queue *queue
     using type = typename F::type;
     void *partial;
     const int64_t rows = op->in.dim[0];
-    const int blocks = rows < MOST_BLOCKS ? static_cast<int>(rows) : MOST_BLOCKS;
+    const int blocks = rows < MAX_BLOCKS ? static_cast<int>(rows) : MAX_BLOCKS;
     TRY(cuda_scratch(queue, static_cast<size_t>(blocks) * sizeof(type), &partial));
     TRY(LAUNCH(queue, (find_in_rows<F, T>), dim3(static_cast<unsigned>(blocks)), threads_of_row(op), 0,
                rows_of<T>(op->in), rows, op->in.dim[1], static_cast<type *>(partial)));
@@ -153,7 +153,7 @@ struct signs {
 
 /* One thread per column of 16 rows: accesses are coalesced. */
 static __global__ void __launch_bounds__(TRANSFORM_THREADS)
-    transform(struct numbers in, rows<float> out, int64_t blocks, int64_t columns, struct signs sign)
+    transform(struct any_rows in, rows<float> out, int64_t blocks, int64_t columns, struct signs sign)
 {
     const int64_t column = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     for (int64_t block = blockIdx.y; block < blocks && column < columns; block += gridDim.y) {
@@ -188,6 +188,6 @@ enum status cuda_hadamard(struct cuda_queue *queue, const struct hadamard *op)
     const int threads = threads_for(columns, TRANSFORM_THREADS);
     dim3 grid(static_cast<unsigned>(blocks_of(columns, threads)),
               static_cast<unsigned>(blocks < MAX_GRID_Y ? blocks : MAX_GRID_Y));
-    return LAUNCH(queue, transform, grid, threads, 0, numbers_of(op->in), floats(op->out), blocks, columns,
+    return LAUNCH(queue, transform, grid, threads, 0, any_rows_of(op->in), floats(op->out), blocks, columns,
                   sign);
 }

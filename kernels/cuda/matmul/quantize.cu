@@ -32,7 +32,7 @@ struct factor {
     float into, back;
 };
 
-struct formatting {
+struct quantizer {
     enum scale_rule scale;
     float largest, scale_largest; // of the format, and of SCALE_E4M3's codes
     int largest_exponent;         // floor(log2(largest))
@@ -71,7 +71,7 @@ static __device__ int exponent_of(float a, uint32_t *fraction)
 }
 
 /* up: for SCALE_E4M3, the scale of the block scales. */
-static __device__ struct factor factor_of(const struct formatting &f, float a, float up)
+static __device__ struct factor factor_of(const struct quantizer &f, float a, float up)
 {
     if (bits_of_float(a) >= INFINITE_BITS)
         return {NAN, NAN};
@@ -96,11 +96,11 @@ static __device__ struct factor factor_of(const struct formatting &f, float a, f
     case SCALE_FULL:
         break;
     }
-    const float most = a < 1e-5F ? 1e-5F : a;
-    return {f.largest / most, most / f.largest};
+    const float divisor = a < 1e-5F ? 1e-5F : a;
+    return {f.largest / divisor, divisor / f.largest};
 }
 
-static __device__ float up_of(const struct formatting &f)
+static __device__ float up_of(const struct quantizer &f)
 {
     if (f.scale != SCALE_E4M3)
         return 1.0F;
@@ -109,7 +109,7 @@ static __device__ float up_of(const struct formatting &f)
 }
 
 /* Quantizes columns [column, column + EACH) of a row. */
-static __device__ void round_vector(const struct formatting &f, int64_t row, int64_t column, float whole,
+static __device__ void round_vector(const struct quantizer &f, int64_t row, int64_t column, float whole,
                                     const struct factor factor[EACH], vec<float> &x)
 {
     uint32_t word[EACH] = {};
@@ -134,7 +134,7 @@ static __device__ void round_vector(const struct formatting &f, int64_t row, int
 template <class T> struct round_all {
     rows<T> in;
     rows<float> out;
-    struct formatting f;
+    struct quantizer f;
 
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
@@ -167,7 +167,7 @@ struct strips {
 };
 
 /* The factors of a thread's columns; `line` has the largest magnitudes of 128 columns. */
-static __device__ void factors_of(const struct formatting &f, const uint32_t *line, int column, float up,
+static __device__ void factors_of(const struct quantizer &f, const uint32_t *line, int column, float up,
                                   struct factor factor[EACH])
 {
     const int across = static_cast<int>(f.block_columns);
@@ -186,7 +186,7 @@ static __device__ void factors_of(const struct formatting &f, const uint32_t *li
 
 template <class T>
 static __global__ void __launch_bounds__(TILE_THREADS)
-    round_blocks(rows<T> in, rows<float> out, struct strips strips, struct formatting f)
+    round_blocks(rows<T> in, rows<float> out, struct strips strips, struct quantizer f)
 {
     SHARED(uint32_t, largest, LINES * TILE);
     const int line = static_cast<int>(threadIdx.x) / GROUPS_OF_COLUMNS;
@@ -199,17 +199,17 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         const int64_t strip = group * at_once + (single ? line : 0);
         const int64_t begin = strips.begin(strip) + (single ? 0 : line);
         const int64_t end = strip < strips.count && left > 0 ? strips.end(strip) : 0;
-        uint32_t most[EACH] = {};
+        uint32_t largest_of_column[EACH] = {};
         for (int64_t row = begin; row < end; row += step) {
             vec<float> x = in.load(row, first, left);
             for (int i = 0; i < EACH; i++) {
                 const uint32_t a = bits_of_float(x.at[i]) & 0x7FFFFFFFU;
-                most[i] = a > most[i] ? a : most[i];
+                largest_of_column[i] = a > largest_of_column[i] ? a : largest_of_column[i];
             }
         }
         __syncthreads(); // all have read the previous group
         for (int i = 0; i < EACH; i++)
-            largest[line * TILE + column + i] = most[i];
+            largest[line * TILE + column + i] = largest_of_column[i];
         __syncthreads();
         for (int l = 1; l < LINES && !single; l++) // one thread per column
             if (largest[l * TILE + threadIdx.x] > largest[threadIdx.x])
@@ -225,14 +225,14 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     }
 }
 
-static struct formatting formatting_of(const struct quantize *op)
+static struct quantizer quantizer_of(const struct quantize *op)
 {
-    const struct number_facts *facts = number_facts(op->format);
-    struct formatting f = {};
+    const struct number_traits *traits = number_traits(op->format);
+    struct quantizer f = {};
     f.scale = op->scale;
-    f.largest = facts->largest;
-    f.scale_largest = number_facts(NUMBER_E4M3)->largest;
-    f.largest_exponent = facts->largest_exponent;
+    f.largest = traits->largest;
+    f.scale_largest = number_traits(NUMBER_E4M3)->largest;
+    f.largest_exponent = traits->largest_exponent;
     f.rounder = number_rounder(op->format);
     f.scale_rounder = number_rounder(NUMBER_E4M3);
     f.magnitude = op->magnitude.data;
@@ -262,7 +262,7 @@ template <class T> static enum status round_with_blocks(struct cuda_queue *queue
     dim3 grid(static_cast<unsigned>(blocks_of(s.columns, TILE)),
               static_cast<unsigned>(groups < MAX_GRID_Y ? groups : MAX_GRID_Y));
     return LAUNCH(queue, round_blocks<T>, grid, TILE_THREADS, 0, rows_of<T>(op->in), floats(op->out), s,
-                  formatting_of(op));
+                  quantizer_of(op));
 }
 
 enum status cuda_quantize(struct cuda_queue *queue, const struct quantize *op)
@@ -271,7 +271,7 @@ enum status cuda_quantize(struct cuda_queue *queue, const struct quantize *op)
         using T = decltype(number);
         if (op->block_rows > 0)
             return round_with_blocks<T>(queue, op);
-        round_all<T> f = {rows_of<T>(op->in), floats(op->out), formatting_of(op)};
+        round_all<T> f = {rows_of<T>(op->in), floats(op->out), quantizer_of(op)};
         return run_each_vector(queue, f, op->in.dim[0], op->in.dim[1]);
     });
 }

@@ -92,7 +92,7 @@ template <enum activation_kind KIND, class T> struct activate {
         return p;
     }
 
-    __device__ void put(const in &p, int64_t row, int64_t column, int64_t left) const
+    __device__ void write(const in &p, int64_t row, int64_t column, int64_t left) const
     {
         vec<float> q = rows<T>::widened(p.x);
         const vec<float> u = rows<T>::widened(p.up);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The elementary memory ops. fill and copy move 4-byte words, whatever the type: an 8-byte element is two; or
- * 2-byte words, for bf16 and f16. */
+/* The elementary memory ops. fill and copy move 4-byte words (an 8-byte element is two), or 2-byte words
+ * for bf16 and f16. */
 #define NORMAL_FUNCTION static __host__ __device__ inline
 #include "kernels/cuda/memory_bound/random.h"
 #include "kernels/cuda/memory_bound/reduce.h"
@@ -35,7 +35,7 @@ struct fill_words {
 
 /* A 4-byte or 8-byte element. */
 template <class N>
-static enum status fill_with_number(struct cuda_queue *queue, const struct tensor &out, N value)
+static enum status fill_element(struct cuda_queue *queue, const struct tensor &out, N value)
 {
     uint32_t word[2];
     memcpy(word, &value, sizeof value);
@@ -43,7 +43,7 @@ static enum status fill_with_number(struct cuda_queue *queue, const struct tenso
                            row_count(out), word_columns<uint32_t>(out));
 }
 
-template <class T> struct fill_numbers {
+template <class T> struct fill_elements {
     rows<T> out;
     float value;
 
@@ -61,11 +61,11 @@ enum status cuda_fill(struct cuda_queue *queue, const struct fill *op)
     const float value = op->value;
     switch (op->out.dtype) {
     case F64:
-        return fill_with_number(queue, op->out, static_cast<double>(value));
+        return fill_element(queue, op->out, static_cast<double>(value));
     case I32:
-        return fill_with_number(queue, op->out, static_cast<int32_t>(value));
+        return fill_element(queue, op->out, static_cast<int32_t>(value));
     case I64:
-        return fill_with_number(queue, op->out, static_cast<int64_t>(value));
+        return fill_element(queue, op->out, static_cast<int64_t>(value));
     case F32:
     case BF16:
     case F16:
@@ -74,7 +74,7 @@ enum status cuda_fill(struct cuda_queue *queue, const struct fill *op)
     }
     return with_type(op->out.dtype, [=](auto number) {
         using T = decltype(number);
-        return run_each_vector(queue, fill_numbers<T>{rows_of<T>(op->out), value}, row_count(op->out),
+        return run_each_vector(queue, fill_elements<T>{rows_of<T>(op->out), value}, row_count(op->out),
                                column_count(op->out));
     });
 }
@@ -90,7 +90,7 @@ template <class From, class To> struct copy_to {
         return from.read(row, column, left);
     }
 
-    __device__ void put(const in &p, int64_t row, int64_t column, int64_t left) const
+    __device__ void write(const in &p, int64_t row, int64_t column, int64_t left) const
     {
         to.store(row, column, left, rows<From>::widened(p));
     }

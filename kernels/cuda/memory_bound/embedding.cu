@@ -31,7 +31,7 @@ template <class T> struct gather {
         return p;
     }
 
-    __device__ void put(const in &p, int64_t t, int64_t column, int64_t left) const
+    __device__ void write(const in &p, int64_t t, int64_t column, int64_t left) const
     {
         if (!p.here && accumulate)
             return;
@@ -61,7 +61,7 @@ constexpr int SORT_THREADS = 256, SCATTER_THREADS = 128;
 struct sorted {
     int32_t token, alike;
 };
-static_assert(sizeof(struct sorted) == SORTED_TOKEN_BYTES, "what scratch.h says of it");
+static_assert(sizeof(struct sorted) == SORTED_TOKEN_BYTES, "scratch.h has another size");
 
 /* order[position of t] = t, the position by (id, t). */
 static __global__ void sort_tokens(const int32_t *id, int64_t count, struct sorted *order)
@@ -158,7 +158,8 @@ static __device__ void make_tables(const int32_t *position, int tokens, int half
 }
 
 template <class T>
-static __device__ void turn(const vec<T> was[2], const float *table, int half, int left, vec<float> now[2])
+static __device__ void rotate_vector(const vec<T> was[2], const float *table, int half, int left,
+                                     vec<float> now[2])
 {
     const vec<float> a = rows<T>::widened(was[0]), b = rows<T>::widened(was[1]);
     for (int k = 0; k < EACH; k++) {
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(ROPE_THREADS)
             if (t >= here)
                 break;
             vec<float> out[2];
-            turn<T>(in[t], table + 2 * t * half + i, half, left, out);
+            rotate_vector<T>(in[t], table + 2 * t * half + i, half, left, out);
             x.store(first + t, column, left, out[0]);
             x.store(first + t, column + half, left, out[1]);
         }

@@ -16,14 +16,14 @@ template <class T> struct loss_rows {
 template <class T> __global__ void __launch_bounds__(THREADS) largest_of_rows(loss_rows<T> op)
 {
     const int64_t row = blockIdx.x;
-    float most = -INFINITY;
+    float max_logit = -INFINITY;
     walk_row(op.logits, row, op.columns, -INFINITY, [&](const vec<float> &q) {
         for (int i = 0; i < EACH; i++)
-            most = fmaxf(most, q.at[i]);
+            max_logit = fmaxf(max_logit, q.at[i]);
     });
-    most = block_reduce(most, larger(), -INFINITY);
+    max_logit = block_reduce(max_logit, larger(), -INFINITY);
     if (threadIdx.x == 0)
-        op.max[row] = most;
+        op.max[row] = max_logit;
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS) sum_of_rows(loss_rows<T> op)
@@ -120,12 +120,12 @@ template <class T> struct loss_gradient {
         return logits.read(row, column, left);
     }
 
-    /* A masked token has 0, whatever was loaded. Few vectors contain a target or the end of a row. */
-    __device__ void put(const in &p, int64_t row, int64_t column, int64_t left) const
+    /* The gradient of a masked token is 0. Few vectors contain a target or the end of a row. */
+    __device__ void write(const in &p, int64_t row, int64_t column, int64_t left) const
     {
         const float weight = scale != nullptr ? mask[row] * *scale : mask[row];
         const bool counts = weight != 0.0F;
-        const float factor = counts ? weight / sum[row] : 0.0F, most = counts ? max[row] : 0.0F;
+        const float factor = counts ? weight / sum[row] : 0.0F, max_logit = counts ? max[row] : 0.0F;
         const int64_t at = static_cast<int64_t>(label[row]) - begin - column,
                       real = counts ? columns - column : 0;
         vec<float> q = rows<T>::widened(p);
@@ -133,7 +133,7 @@ template <class T> struct loss_gradient {
             for (int i = 0; i < EACH; i++)
                 q.at[i] = i < real ? q.at[i] : -INFINITY;
         for (int i = 0; i < EACH; i++)
-            q.at[i] = expf(q.at[i] - most) * factor;
+            q.at[i] = expf(q.at[i] - max_logit) * factor;
         if (at >= 0 && at < EACH && at < real)
             for (int i = 0; i < EACH; i++)
                 q.at[i] -= i == at ? weight : 0.0F;

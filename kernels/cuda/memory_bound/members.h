@@ -11,10 +11,10 @@
 #include "kernels/cuda/runtime/launch.h"
 
 template <class M> struct members {
-    enum { MOST = 160 };
-    unsigned first[MOST + 1]; // first block of each, and one past the last
+    enum { MAX_MEMBERS = 160 };
+    unsigned first[MAX_MEMBERS + 1]; // first block of each, and one past the last
     int count;
-    M at[MOST];
+    M at[MAX_MEMBERS];
 
     /* The member of this block; `block` becomes its index within the member. */
     __device__ const M &of_block(unsigned &block) const
@@ -42,7 +42,7 @@ static enum status launch_members(int64_t count, Member member, Launch launch)
             batch.count++;
             batch.first[batch.count] = batch.first[batch.count - 1] + static_cast<unsigned>(blocks);
         }
-        const bool full = batch.count == members<M>::MOST;
+        const bool full = batch.count == members<M>::MAX_MEMBERS;
         if (batch.count > 0 && (full || i + 1 == count)) {
             TRY(launch(batch, batch.first[batch.count]));
             batch.count = 0;

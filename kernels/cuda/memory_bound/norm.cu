@@ -58,8 +58,9 @@ __global__ void __launch_bounds__(THREADS) norm_forward_rows(norm_rows<T> op, ad
         vec<T> in[ROWS] = {};
         UNROLL_ALL
         for (int k = 0; k < ROWS && k < count; k++)
-            in[k] = ADDS ? before.template put<FITS>(before.template read<FITS>(row, c, n - c), row, c, n - c)
-                         : op.x.template read<FITS>(row + k, c, n - c);
+            in[k] =
+                ADDS ? before.template write<FITS>(before.template read<FITS>(row, c, n - c), row, c, n - c)
+                     : op.x.template read<FITS>(row + k, c, n - c);
         UNROLL_ALL
         for (int k = 0; k < ROWS; k++) {
             held[k] = c == first ? in[k] : held[k];
@@ -221,7 +222,7 @@ template <class T, bool FITS> struct norm_back_vector {
 };
 
 template <bool FITS, class T>
-static __device__ void put_sums(const norm_back<T> &op, int64_t column, const struct weight_sums &sums)
+static __device__ void store_sums(const norm_back<T> &op, int64_t column, const struct weight_sums &sums)
 {
     const int64_t line = 2 * static_cast<int64_t>(blockIdx.x), left = op.columns - column;
     op.sums.template store<FITS>(line, column, left, sums.dweight);
@@ -229,7 +230,7 @@ static __device__ void put_sums(const norm_back<T> &op, int64_t column, const st
         op.sums.template store<FITS>(line + 1, column, left, sums.dbias);
 }
 
-template <class T> static __device__ struct weight_sums get_sums(const norm_back<T> &op, int64_t column)
+template <class T> static __device__ struct weight_sums load_sums(const norm_back<T> &op, int64_t column)
 {
     const int64_t line = 2 * static_cast<int64_t>(blockIdx.x), left = op.columns - column;
     struct weight_sums sums = {op.sums.load(line, column, left), {}};
@@ -261,16 +262,16 @@ template <class T, bool FITS> __global__ void __launch_bounds__(THREADS) norm_ba
         for (int64_t c = first; c < n; c += stride) {
             if (!FITS) {
                 in.read(op, r, c);
-                sums = r > begin ? get_sums(op, c) : weight_sums{};
+                sums = r > begin ? load_sums(op, c) : weight_sums{};
             }
             const vec<float> weight = op.weight.template load<FITS>(0, c, n - c);
             in.write(op, r, c, in.add_gradients(weight, row, sums));
             if (!FITS)
-                put_sums<FITS>(op, c, sums);
+                store_sums<FITS>(op, c, sums);
         }
     }
     if (FITS && first < n)
-        put_sums<FITS>(op, first, sums);
+        store_sums<FITS>(op, first, sums);
 }
 
 template <class T> static bool fits(const norm_back<T> &op)

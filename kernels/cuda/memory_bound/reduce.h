@@ -34,7 +34,7 @@ template <class T, class Op> __device__ T block_reduce(T value, Op op, T zero)
     SHARED(T, of_warp, WARP);
     const unsigned lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     value = warp_reduce(value, op);
-    __syncthreads(); // the previous call's result may still be being read
+    __syncthreads(); // the previous call's result may still be in use
     if (lane == 0)
         of_warp[threadIdx.x / WARP] = value;
     __syncthreads();

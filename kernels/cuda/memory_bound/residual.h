@@ -75,7 +75,7 @@ template <class T> struct add_residual {
 
     /* The sum of columns [column, column + EACH) of a row, as stored in `out`. */
     template <bool WHOLE = false>
-    __device__ vec<T> put(const in &p, int64_t row, int64_t column, int64_t left) const
+    __device__ vec<T> write(const in &p, int64_t row, int64_t column, int64_t left) const
     {
         vec<float> q = rows<T>::widened(p.x);
         if (bias.data != nullptr) {

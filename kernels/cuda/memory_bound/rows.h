@@ -172,7 +172,7 @@ template <class T> struct rows {
         write<WHOLE>(r, column, left, narrowed(q));
     }
 
-    /* Whether rows of so many columns consist of 16-byte accesses only; true also of an absent matrix. */
+    /* Returns true if rows of this many columns consist of 16-byte accesses only, or the matrix is absent. */
     bool are_whole(int64_t columns) const
     {
         return data == nullptr || (wide && columns % EACH == 0);
@@ -208,7 +208,7 @@ template <class F> static enum status with_type(enum dtype dtype, F f)
 }
 
 /* A matrix of f32, bf16 or f16 for kernels that are compiled once: branches on the type at each element. */
-struct numbers {
+struct any_rows {
     void *data;
     int64_t stride;
     enum dtype dtype;
@@ -233,7 +233,7 @@ struct numbers {
     }
 };
 
-static inline struct numbers numbers_of(const struct tensor &t)
+static inline struct any_rows any_rows_of(const struct tensor &t)
 {
     return {t.data, t.ndim == 2 ? t.stride[0] : 0, t.dtype};
 }
@@ -256,7 +256,7 @@ template <class F> __global__ void each_vector(F f, int64_t row_count, int64_t c
         f(row, column, columns - column);
 }
 
-/* The same in two steps: f.put(f.read(row, column, left), row, column, left). Each thread handles two
+/* The same in two steps: f.write(f.read(row, column, left), row, column, left). Each thread handles two
  * vectors, one below the other, or in a single row a block's width apart, and has both loads in flight before
  * it waits. With one 16-byte load per thread a full multiprocessor has 32 KiB in flight, too little for full
  * memory bandwidth. */
@@ -274,9 +274,9 @@ template <class F> __global__ void each_two_vectors(F f, int64_t row_count, int6
         in[0] = f.read(row, column, left);
         if (both)
             in[1] = f.read(row + down, column + across, left - across);
-        f.put(in[0], row, column, left);
+        f.write(in[0], row, column, left);
         if (both)
-            f.put(in[1], row + down, column + across, left - across);
+            f.write(in[1], row + down, column + across, left - across);
     }
 }
 

@@ -5,13 +5,13 @@
  *     load ─ 0F0 ─ 0B0 ─ ... ─ reduce ─ update | loss, norm, statistics of the ranks | load ─ ...
  *     inside: the host must not block          | at the end: one wait is intended
  *
- * A step begins at the profiler range "load", and the ranges tell which action made a call. Querying again
- * after not-ready, and copying from or to memory that CUDA did not allocate in this program, also count as
- * blocking.
+ * A step begins at the profiler range "load"; the current range is the action that made a call. Querying
+ * again after not-ready, and copying from or to memory that CUDA did not allocate in this program, also
+ * count as blocking.
  *
  * Caution: waits inside cuBLASLt, cuDNN and the driver are not calls of ours. With COUNT_HOLD_S=2, all
  * streams are therefore held from the third step on, until the host has submitted the whole step: a wait
- * for them inside the step blocks until the hold times out after so many seconds, which is reported. (A
+ * for them inside the step blocks until the hold times out after that many seconds, which is reported. (A
  * GPU queues about a thousand launches, beyond which the host blocks anyway: use it only for steps with
  * fewer.) */
 #include "kernels/cuda/runtime/cuda.h"
@@ -22,7 +22,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_CALLS = 16, MOST_ALLOCATIONS = 256, MOST_STREAMS = 64, HELD_FROM = 3, RANGE_CHARS = 24 };
+enum { MAX_CALLS = 16, MAX_ALLOCATIONS = 256, MAX_STREAMS = 64, HELD_FROM = 3, RANGE_CHARS = 24 };
 enum phase { BEFORE, INSIDE, AT_THE_END, PHASES };
 
 struct call {
@@ -39,10 +39,10 @@ struct allocation {
 struct count {
     int step;
     enum phase phase;
-    struct call call[PHASES][MOST_CALLS];
+    struct call call[PHASES][MAX_CALLS];
     const void *not_ready; // last event queried that was not ready
-    struct allocation allocation[MOST_ALLOCATIONS];
-    cudaStream_t stream[MOST_STREAMS];
+    struct allocation allocation[MAX_ALLOCATIONS];
+    cudaStream_t stream[MAX_STREAMS];
     // Guarded by the lock: accessed by the GPU's streams.
     pthread_mutex_t lock;
     pthread_cond_t released;
@@ -56,7 +56,7 @@ static _Thread_local struct count mine = {.lock = PTHREAD_MUTEX_INITIALIZER,
 
 static void count_call(const char *name)
 {
-    struct call *call = mine.call[mine.phase], *end = call + MOST_CALLS;
+    struct call *call = mine.call[mine.phase], *end = call + MAX_CALLS;
     while (call->name != NULL && strcmp(call->name, name) != 0)
         CHECK(++call < end);
     if (call->count++ == 0)
@@ -93,7 +93,7 @@ static void hold(void *context)
 
 static void print_calls(const struct call *call, bool first)
 {
-    for (int i = 0; i < MOST_CALLS && call[i].name != NULL; i++, first = false)
+    for (int i = 0; i < MAX_CALLS && call[i].name != NULL; i++, first = false)
         printf("%s%s %d (%s)", first ? " " : ", ", call[i].name, call[i].count, call[i].range);
     printf("%s", first ? " nothing" : "");
 }
@@ -125,7 +125,7 @@ static void begin_step(void)
     pthread_mutex_lock(&mine.lock);
     mine.holds = true;
     pthread_mutex_unlock(&mine.lock);
-    for (int i = 0; i < MOST_STREAMS; i++)
+    for (int i = 0; i < MAX_STREAMS; i++)
         if (mine.stream[i] != NULL)
             MUST(cuda_check(NULL, cudaLaunchHostFunc(mine.stream[i], hold, &mine), "cudaLaunchHostFunc"));
 }
@@ -186,7 +186,7 @@ CALL(cudaStreamQuery, cudaError_t, (cudaStream_t stream))
 
 static bool is_ours(const void *data)
 {
-    for (int i = 0; i < MOST_ALLOCATIONS; i++)
+    for (int i = 0; i < MAX_ALLOCATIONS; i++)
         if (mine.allocation[i].data != NULL &&
             (uintptr_t)data - (uintptr_t)mine.allocation[i].data < mine.allocation[i].bytes)
             return true;
@@ -208,7 +208,7 @@ static cudaError_t allocated(const char *name, cudaError_t error, const void *da
     int i = 0;
     count_call(name);
     while (error == cudaSuccess && mine.allocation[i].data != NULL)
-        CHECK(++i < MOST_ALLOCATIONS);
+        CHECK(++i < MAX_ALLOCATIONS);
     if (error == cudaSuccess)
         mine.allocation[i] = (struct allocation){data, bytes};
     return error;
@@ -217,7 +217,7 @@ static cudaError_t allocated(const char *name, cudaError_t error, const void *da
 static void freed(const char *name, const void *data)
 {
     count_call(name);
-    for (int i = 0; i < MOST_ALLOCATIONS; i++)
+    for (int i = 0; i < MAX_ALLOCATIONS; i++)
         if (mine.allocation[i].data == data)
             mine.allocation[i] = (struct allocation){0};
 }
@@ -258,7 +258,7 @@ static void replace_stream(cudaStream_t old, cudaStream_t stream)
 {
     int i = 0;
     while (mine.stream[i] != old)
-        CHECK(++i < MOST_STREAMS);
+        CHECK(++i < MAX_STREAMS);
     mine.stream[i] = stream;
 }
 

@@ -31,7 +31,7 @@ struct cuda_queue {
     struct cuda_attention *attention;
     bool tf32;                  // for fp32 matmuls
     cuda_tensor_encoder encode; // NULL: the GPU lacks the instructions of wgmma.h
-    int most_blocks;            // device_options.most_blocks
+    int max_blocks;             // device_options.max_blocks
 };
 
 /* OK, or NOT_SUPPORTED with "cuda: CALL: CUDA's message (queue's op with its shapes)", or NO_DEVICE_MEMORY
@@ -58,7 +58,7 @@ MUST_USE enum status cuda_library_scratch(struct cuda_queue *queue, size_t bytes
 enum { CUDA_OP_CHARS = 256 };
 const char *cuda_op_text(const struct op *op, char out[CUDA_OP_CHARS]);
 
-/* Launches the op's kernels on the queue: the one switch (run.c). Copies belong to device_cuda.c. */
+/* Launches the op's kernels on the queue: a switch over op kinds (run.c). Copies are in device_cuda.c. */
 MUST_USE enum status cuda_run(struct cuda_queue *queue, const struct op *op);
 
 /* cuda_gemm(queue, const struct gemm *op) and so on. */
@@ -86,7 +86,7 @@ MUST_USE enum status cuda_pack_lse(struct cuda_queue *queue, const struct attent
 MUST_USE enum status cuda_unpack_lse(struct cuda_queue *queue, const struct attention_forward *op,
                                      const float *packed);
 MUST_USE enum status cuda_attention_open(const struct device_options *options, struct cuda_attention **out);
-void cuda_attention_close(struct cuda_attention *attention);                           // takes NULL
+void cuda_attention_close(struct cuda_attention *attention);                           // accepts NULL
 void cuda_attention_choices(const struct cuda_attention *attention, struct text *out); // device_choices()
 
 /* Opens cuBLASLt for one device; the error names the missing library in one line. */
@@ -95,7 +95,7 @@ MUST_USE enum status cuda_library_open(const struct cuda_gpu *gpu, const struct 
                                        struct cuda_library **out);
 /* Whether cuda_gemm() supports epilogues. */
 bool cuda_library_has_epilogues(const struct cuda_library *library);
-void cuda_library_close(struct cuda_library *library);                           // takes NULL
+void cuda_library_close(struct cuda_library *library);                           // accepts NULL
 void cuda_library_choices(const struct cuda_library *library, struct text *out); // device_choices()
 /* device_check_algorithms() */
 MUST_USE enum status cuda_library_check(const char *algorithms);

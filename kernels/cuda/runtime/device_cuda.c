@@ -31,7 +31,7 @@
 enum {
     MARKS = 64,
     MESSAGES = 64,
-    LOOKS = CUDA_IS_EMULATED ? 20 : 2000, // polls by a waiting host before it sleeps between them
+    POLLS = CUDA_IS_EMULATED ? 20 : 2000, // polls by a waiting host before it sleeps between them
     SLEEP_NS = 20000,                     // sleep between polls
     OLDEST_MAJOR = 8,
     OLDEST_MINOR = 0
@@ -71,7 +71,7 @@ struct cuda_device {
     struct cuda_attention *attention;
     bool tf32;
     cuda_tensor_encoder encode;
-    int most_blocks;
+    int max_blocks;
     struct cuda_stream *streams;
     struct message_mark message[MESSAGES]; // [first, last) may be in flight, modulo MESSAGES
     uint32_t first_message, last_message;
@@ -96,20 +96,20 @@ enum status cuda_gpu_count(int *out)
     if (error == cudaErrorInsufficientDriver && driver > 0)
         return fail(
             NOT_SUPPORTED,
-            "cluster.device cuda: the driver is too old: it knows CUDA %d.%d, and this build requires "
+            "cluster.device cuda: the driver is too old: it supports CUDA %d.%d, and this build requires "
             "%d.%d; install a newer driver, or use cluster.device cpu",
             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (error == cudaErrorInsufficientDriver)
         return fail(
             NOT_SUPPORTED,
-            "cluster.device cuda: no NVIDIA driver here; it requires one, and an NVIDIA GPU of compute "
+            "cluster.device cuda: no NVIDIA driver found; it requires one, and an NVIDIA GPU of compute "
             "capability %d.%d or newer; use cluster.device cpu",
             OLDEST_MAJOR, OLDEST_MINOR);
     return fail(
         NOT_SUPPORTED,
-        "cluster.device cuda: no GPU here: cudaGetDeviceCount says \"%s\" (the driver knows CUDA %d.%d, "
-        "this build requires %d.%d); it requires an NVIDIA GPU of compute capability %d.%d or newer and "
-        "its driver; use cluster.device cpu",
+        "cluster.device cuda: no GPU found: cudaGetDeviceCount returned \"%s\" (the driver supports CUDA "
+        "%d.%d, this build requires %d.%d); it requires an NVIDIA GPU of compute capability %d.%d or "
+        "newer and its driver; use cluster.device cpu",
         error != cudaSuccess ? cudaGetErrorString(error) : "0", driver / 1000, driver % 1000 / 10,
         runtime / 1000, runtime % 1000 / 10, OLDEST_MAJOR, OLDEST_MINOR);
 }
@@ -161,7 +161,7 @@ static enum status cuda_open(struct device *device, const struct device_options 
     if (d == NULL)
         return fail(NO_MEMORY, "no memory for a cuda device");
     d->tf32 = options->kernels.tf32;
-    d->most_blocks = options->most_blocks;
+    d->max_blocks = options->max_blocks;
     enum status status = cuda_pool_create(options->reserve_bytes, &d->pool);
     if (status == OK)
         status = cuda_staging_create(&d->staging);
@@ -224,7 +224,7 @@ static void cuda_host_free(struct device *device, void *data, size_t bytes)
 }
 
 /* Pinned memory stays resident. */
-static void cuda_host_rest(void *data, size_t bytes)
+static void cuda_host_page_out(void *data, size_t bytes)
 {
     (void)data;
     (void)bytes;
@@ -254,7 +254,7 @@ static enum status cuda_stream_open(struct stream *stream)
                                    .attention = device_of(stream)->attention,
                                    .tf32 = device_of(stream)->tf32,
                                    .encode = device_of(stream)->encode,
-                                   .most_blocks = device_of(stream)->most_blocks};
+                                   .max_blocks = device_of(stream)->max_blocks};
     enum status status = cuda_check(NULL, cudaStreamCreateWithFlags(&s->queue.stream, cudaStreamNonBlocking),
                                     "cudaStreamCreateWithFlags");
     for (int i = 0; status == OK && i < MARKS; i++)
@@ -329,13 +329,13 @@ static enum status block(struct cuda_device *d, const struct cuda_queue *queue, 
     if (first_message(d) == NULL)
         return cuda_check(queue, cudaEventSynchronize(event), "cudaEventSynchronize");
     enum status status = OK;
-    for (int64_t looks = 1; status == OK; looks++) {
+    for (int64_t polls = 1; status == OK; polls++) {
         cudaError_t error = cudaEventQuery(event);
         if (error != cudaErrorNotReady) {
             status = cuda_check(queue, error, "cudaEventQuery");
             break;
         }
-        if (looks < LOOKS)
+        if (polls < POLLS)
             continue;
         const struct message_mark *m = first_message(d);
         if (m != NULL)
@@ -389,7 +389,7 @@ static enum status advance(struct cuda_stream *s)
 
 /* Sleeps until a work may progress: until the GPU has reached one that has not started, which needs no peer;
  * else until a message of this rank progresses. */
-static enum status rest(struct cuda_device *d)
+static enum status sleep_until_progress(struct cuda_device *d)
 {
     struct pending *started = NULL;
     for (struct cuda_stream *s = d->streams; s != NULL; s = s->next) {
@@ -401,7 +401,7 @@ static enum status rest(struct cuda_device *d)
         started = p;
     }
     CHECK(started != NULL);
-    work_rest(started->work);
+    work_sleep(started->work);
     return OK;
 }
 
@@ -417,7 +417,7 @@ static enum status finish_works(struct cuda_device *d, struct cuda_stream *s, ui
         for (struct cuda_stream *one = d->streams; one != NULL; one = one->next)
             after += one->finished;
         if (before == after)
-            TRY(rest(d));
+            TRY(sleep_until_progress(d));
     }
     return OK;
 }
@@ -536,7 +536,7 @@ const struct device_ops device_cuda = {
     .free = cuda_free,
     .host_alloc = cuda_host_alloc,
     .host_free = cuda_host_free,
-    .host_rest = cuda_host_rest,
+    .host_page_out = cuda_host_page_out,
     .stream_open = cuda_stream_open,
     .stream_close = cuda_stream_close,
     .submit = cuda_submit,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Replayed work as a CUDA graph: captured from the stream the second time, and from then on launched as one
+/* Replayed work as a CUDA graph: captured from the stream the second time, and from then on launched with one
  * call instead of hundreds.
  *
  *     first      body: scratch is allocated, algorithms are chosen, modules are loaded
@@ -28,7 +28,7 @@ struct cuda_graph {
     const void *scratch; // the stream's scratch at the time of capture
 };
 
-static enum status refuse(enum status status)
+static enum status fail_with_key(enum status status)
 {
     return fail(status, "cluster.cuda_graphs true: %s; use cluster.cuda_graphs false", fail_text());
 }
@@ -53,7 +53,7 @@ static enum status capture(struct cuda_queue *queue, enum status (*body)(void *c
     return status;
 }
 
-static void forget(struct cuda_graph *g)
+static void drop_graph(struct cuda_graph *g)
 {
     if (g->executable != NULL)
         cudaGraphExecDestroy(g->executable);
@@ -106,17 +106,17 @@ enum status cuda_replay(struct stream *stream, void **state, enum status (*body)
         return fail(NO_MEMORY, "no memory for a graph");
     TRY(cuda_message_begin(stream, &queue)); // completes earlier works of the host
     if (g->executable != NULL && g->scratch != queue->scratch.data)
-        forget(g);
+        drop_graph(g);
     enum status status =
         g->executable == NULL ? make(g, queue, body, context) : compare(g, queue, body, context);
     if (status == OK)
         status = cuda_check(queue, cudaGraphLaunch(g->executable, queue->stream), "cudaGraphLaunch");
-    return status == OK ? OK : refuse(status);
+    return status == OK ? OK : fail_with_key(status);
 }
 
 void cuda_replay_end(void *state)
 {
     struct cuda_graph *g = state;
-    forget(g);
+    drop_graph(g);
     free(g);
 }

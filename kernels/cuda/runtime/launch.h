@@ -39,8 +39,8 @@ template <class... Parameters, class... Arguments>
 enum status launch_kernel(struct cuda_queue *queue, const char *name, void (*kernel)(Parameters...),
                           dim3 grid, int threads, size_t shared_bytes, Arguments... arguments)
 {
-    enum { WITHOUT_ASKING = 48 * 1024 };
-    if (shared_bytes > WITHOUT_ASKING) {
+    enum { DEFAULT_SHARED_BYTES = 48 * 1024 };
+    if (shared_bytes > DEFAULT_SHARED_BYTES) {
         cudaError_t error =
             cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
@@ -61,8 +61,8 @@ static inline int64_t blocks_of(int64_t count, int64_t each)
     return (count + each - 1) / each;
 }
 
-/* Block size for `count` work items: full warps, at most `most`. */
-static inline int threads_for(int64_t count, int most)
+/* Block size for `count` work items: full warps, at most `limit` threads. */
+static inline int threads_for(int64_t count, int limit)
 {
-    return count >= most ? most : static_cast<int>(blocks_of(count, WARP)) * WARP;
+    return count >= limit ? limit : static_cast<int>(blocks_of(count, WARP)) * WARP;
 }

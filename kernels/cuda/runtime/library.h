@@ -4,8 +4,8 @@
  *     dlopen("libnccl.so.2")     LD_LIBRARY_PATH, the system's folders
  *     FOLDER/libnccl.so.2        of the CUDA toolkit of this build
  *
- * Caution: a library that exists but cannot be loaded, truncated or built for another machine, is a
- * different error from "not found"; and only the path tells which of several was loaded. */
+ * Caution: "not found" differs from a library that exists but cannot be loaded, because it is truncated or
+ * built for another machine; and only the path identifies which of several was loaded. */
 #pragma once
 
 #include "base/status.h"

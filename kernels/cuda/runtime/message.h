@@ -7,8 +7,8 @@
  *     return cuda_message_end(queue, "exchange pp 0>1", guard);
  *
  * Caution: a message whose peer has failed never completes and stalls the stream. The device therefore
- * tracks incomplete messages; a waiting host polls their guards for errors and reports the message that it
- * waits for. */
+ * tracks incomplete messages; a waiting host polls their guards for errors, and hang reports name the message
+ * that it waits for. */
 #pragma once
 
 #include "kernels/cuda/runtime/cuda.h"

@@ -15,7 +15,7 @@ struct cuda_pool;
 
 /* reserve_bytes: allocated from CUDA at once. NO_DEVICE_MEMORY reports the bytes requested and free. */
 MUST_USE enum status cuda_pool_create(size_t reserve_bytes, struct cuda_pool **out);
-void cuda_pool_destroy(struct cuda_pool *pool); // takes NULL; returns all memory to CUDA
+void cuda_pool_destroy(struct cuda_pool *pool); // accepts NULL; returns all memory to CUDA
 
 /* Allocates an aligned (256 bytes), disjoint block. NO_DEVICE_MEMORY reports the free memory. */
 MUST_USE enum status cuda_pool_alloc(struct cuda_pool *pool, size_t bytes, void **out);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The one switch over op kinds, and error messages. */
+/* The switch over op kinds, and error messages. */
 #include "base/text.h"
 #include "kernels/cuda/runtime/cuda.h"
 
@@ -136,5 +136,5 @@ enum status cuda_run(struct cuda_queue *queue, const struct op *op)
     case OP_KIND_COUNT:
         break;
     }
-    die(__FILE__, __LINE__, "op kind", "%d is none", (int)op->kind);
+    die(__FILE__, __LINE__, "op kind", "unknown op kind %d", (int)op->kind);
 }

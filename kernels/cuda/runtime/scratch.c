@@ -40,8 +40,8 @@ static size_t of_attention_backward(const struct attention_forward *op)
     const int64_t tiles = (op->sequence + ATTENTION_TILE - 1) / ATTENTION_TILE,
                   tokens = op->batch * tiles * ATTENTION_TILE;
     const bool tiled = op->q.dtype != F32 && (op->head_dim == 64 || op->head_dim == 128);
-    const int64_t numbers = tiled ? (2 * heads_of(op) + 1) * tokens : heads_of(op) * op->q.dim[0];
-    return (size_t)numbers * sizeof(float);
+    const int64_t floats = tiled ? (2 * heads_of(op) + 1) * tokens : heads_of(op) * op->q.dim[0];
+    return (size_t)floats * sizeof(float);
 }
 
 size_t cuda_scratch_bytes(const struct op *op)

@@ -156,7 +156,7 @@ enum status cuda_staging_deliver(struct cuda_staging *s)
     return OK;
 }
 
-static enum status take_slot(struct cuda_staging *s, const struct cuda_queue *queue, uint64_t *number)
+static enum status acquire_slot(struct cuda_staging *s, const struct cuda_queue *queue, uint64_t *number)
 {
     if (s->end - s->begin == SLOTS) {
         TRY(cuda_block(queue, s->slot[s->begin % SLOTS].event));
@@ -170,7 +170,7 @@ static enum status copy_slot(struct cuda_staging *s, struct cuda_queue *queue, e
                              const char *from, size_t bytes)
 {
     uint64_t number;
-    TRY(take_slot(s, queue, &number));
+    TRY(acquire_slot(s, queue, &number));
     struct slot *slot = &s->slot[number % SLOTS];
     char *memory = slot_memory(s, number);
     bool to_device = kind == OP_TO_DEVICE;

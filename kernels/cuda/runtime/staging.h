@@ -18,7 +18,7 @@
 struct cuda_staging;
 
 MUST_USE enum status cuda_staging_create(struct cuda_staging **out);
-void cuda_staging_destroy(struct cuda_staging *staging); // takes NULL; undelivered data is dropped
+void cuda_staging_destroy(struct cuda_staging *staging); // accepts NULL; undelivered data is dropped
 
 /* Allocates zeroed pinned host memory. */
 MUST_USE enum status cuda_staging_pin(struct cuda_staging *staging, size_t bytes, void **out);

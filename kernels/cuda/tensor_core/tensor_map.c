@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { SINCE_CUDA = 12000, RANK = 4, BOX_COLUMNS = 64, NUMBER_BYTES = 2 };
+enum { SINCE_CUDA = 12000, RANK = 4, BOX_COLUMNS = 64, ELEMENT_BYTES = 2 };
 
 typedef CUresult (*encoder)(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *data,
                             const cuuint64_t *dim, const cuuint64_t *stride, const cuuint32_t *box,
@@ -43,8 +43,8 @@ enum status tensor_map_of(const struct cuda_queue *queue, const struct tensor *t
     const int64_t sequence = t->dim[0] / batch;
     const cuuint64_t dim[RANK] = {(cuuint64_t)head_dim, (cuuint64_t)(t->dim[1] / head_dim),
                                   (cuuint64_t)sequence, (cuuint64_t)batch};
-    const cuuint64_t row_bytes = (cuuint64_t)t->stride[0] * NUMBER_BYTES;
-    const cuuint64_t stride[RANK - 1] = {(cuuint64_t)head_dim * NUMBER_BYTES, row_bytes,
+    const cuuint64_t row_bytes = (cuuint64_t)t->stride[0] * ELEMENT_BYTES;
+    const cuuint64_t stride[RANK - 1] = {(cuuint64_t)head_dim * ELEMENT_BYTES, row_bytes,
                                          (cuuint64_t)sequence * row_bytes};
     const cuuint32_t box[RANK] = {BOX_COLUMNS, 1, (cuuint32_t)rows, 1}, step[RANK] = {1, 1, 1, 1};
     const CUtensorMapDataType type =

@@ -39,7 +39,7 @@ __device__ void start_rows(const tile<T, D> &to, const rows<T> &from, int64_t ro
 }
 
 /* One element per column. */
-template <int COLUMNS, class N> __device__ void start_numbers(N *to, const N *from, int first, int sequence)
+template <int COLUMNS, class N> __device__ void start_elements(N *to, const N *from, int first, int sequence)
 {
     const int c = static_cast<int>(threadIdx.x);
     if (c < COLUMNS)
@@ -77,7 +77,7 @@ __device__ void multiply_rows(float s[M][N][4], const tile<T, D> &x, int mine, c
 
 /* sum += s w: s as produced by multiply_rows, rounded; 8 N rows of w, all of a head's columns. */
 template <int M, int N, class T, int D>
-__device__ void add_product(float sum[M][D / 8][4], const float s[M][N][4], const tile<T, D> &w)
+__device__ void add_matmul(float sum[M][D / 8][4], const float s[M][N][4], const tile<T, D> &w)
 {
     const int lane = static_cast<int>(threadIdx.x % WARP);
     UNROLL_ALL

@@ -155,7 +155,7 @@ template <int FRAGMENTS> __device__ __forceinline__ void wgmma_hold(uint32_t (&a
 template <class T, int N, bool TRANSPOSE_A = false, bool TRANSPOSE_B = false>
 __device__ __forceinline__ void wgmma(float (&d)[N / 8][4], uint64_t a, uint64_t b, bool accumulate)
 {
-    static_assert(N == 64 || N == 128, "a line each for other widths");
+    static_assert(N == 64 || N == 128, "no case for this width");
     if constexpr (N == 64 && IS_BF16<T>)
         WGMMA_SHARED(64, "bf16", "%32", "%33", "%34", "%35", "%36");
     else if constexpr (N == 64)
@@ -171,7 +171,7 @@ template <class T, int N, bool TRANSPOSE_B = false>
 __device__ __forceinline__ void wgmma(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b,
                                       bool accumulate)
 {
-    static_assert(N == 64 || N == 128, "a line each for other widths");
+    static_assert(N == 64 || N == 128, "no case for this width");
     if constexpr (N == 64 && IS_BF16<T>)
         WGMMA_REGISTERS(64, "bf16", "%32, %33, %34, %35", "%36", "%37", "%38");
     else if constexpr (N == 64)
@@ -242,8 +242,8 @@ static __device__ __forceinline__ void tensor_load(void *to, const CUtensorMap *
                  : "memory");
 }
 
-/* One thread starts a copy of so many bytes, a multiple of 16, between 16-byte aligned addresses; they arrive
- * at `barrier` ("cp.async.bulk"). */
+/* One thread starts a copy of `bytes`, a multiple of 16, between 16-byte aligned addresses; they arrive at
+ * `barrier` ("cp.async.bulk"). */
 static __device__ __forceinline__ void bulk_load(void *to, const void *from, int bytes, uint64_t *barrier)
 {
     asm volatile(
@@ -281,13 +281,13 @@ static __device__ __forceinline__ void named_barrier_arrive(int number, int thre
 /* Sets the registers per thread of this warpgroup, all of which must execute it: fewer, which releases
  * registers; or more, which waits until others have released them ("setmaxnreg"). Multiples of 8 from 24 to
  * 256. */
-template <int REGISTERS> __device__ __forceinline__ void give_registers()
+template <int REGISTERS> __device__ __forceinline__ void release_registers()
 {
     static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg");
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-template <int REGISTERS> __device__ __forceinline__ void take_registers()
+template <int REGISTERS> __device__ __forceinline__ void acquire_registers()
 {
     static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "setmaxnreg");
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));

@@ -39,7 +39,7 @@ static enum status dry_message(struct comm *comm, struct stream *stream, enum ca
     if (r == NULL)
         return fail(NO_MEMORY, "no memory for %s %s", call_name(call), comm->name);
     snprintf(r->name, sizeof r->name, "%s %s", call_name(call), comm->name);
-    r->work = (struct work){.start = dry_start, .poll = dry_poll, .rest = dry_rest, .name = r->name};
+    r->work = (struct work){.start = dry_start, .poll = dry_poll, .sleep = dry_rest, .name = r->name};
     return stream_submit_work(stream, &r->work);
 }
 
@@ -67,7 +67,7 @@ static void comm_destroy_dry(struct comm *comm)
 static enum status all_reduce_dry(struct comm *comm, struct stream *stream, struct tensor data,
                                   enum reduction how)
 {
-    const bool maximum = how == REDUCE_MAX, adds = maximum || stream_plans_sums(stream);
+    const bool maximum = how == REDUCE_MAX, adds = maximum || stream_needs_sum_scratch(stream);
     const size_t each = dtype_bytes(data.dtype);
     if (adds && data.dtype != I32 && data.dtype != I64)
         TRY(stream_plan_message(stream,
@@ -80,7 +80,7 @@ static enum status reduce_scatter_dry(struct comm *comm, struct stream *stream, 
 {
     const bool is_float = large.dtype != I32 && large.dtype != I64;
     const int64_t mine = counts != NULL ? counts[comm->rank] : tensor_count(small);
-    if (is_float && (counts != NULL || stream_plans_sums(stream)))
+    if (is_float && (counts != NULL || stream_needs_sum_scratch(stream)))
         TRY(stream_plan_message(stream,
                                 nccl_reduce_scatter_scratch(comm->size, mine, dtype_bytes(large.dtype))));
     return dry_message(comm, stream, CALL_REDUCE_SCATTER);

@@ -198,7 +198,7 @@ static struct request *request_create(struct local_comm *c, const char *what, in
     r->count = count;
     snprintf(r->name, sizeof r->name, "%s %s", what, c->comm.name);
     r->work =
-        (struct work){.start = request_start, .poll = request_poll, .rest = request_rest, .name = r->name};
+        (struct work){.start = request_start, .poll = request_poll, .sleep = request_rest, .name = r->name};
     return r;
 }
 

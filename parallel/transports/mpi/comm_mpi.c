@@ -260,7 +260,7 @@ static struct request *request_create(struct comm *comm, const char *what,
     r->step = step;
     snprintf(r->name, sizeof r->name, "%s %s", what, comm->name);
     r->work =
-        (struct work){.start = request_start, .poll = request_poll, .rest = request_rest, .name = r->name};
+        (struct work){.start = request_start, .poll = request_poll, .sleep = request_rest, .name = r->name};
     return r;
 }
 

@@ -109,7 +109,7 @@ static enum status begin(struct comm *comm, struct stream *stream, enum call cal
     if (c->nccl == NULL)
         return fail(PEER_LOST, "%s: the comm was aborted because another rank has failed", out->name);
     if (stream->device->replaying != NULL) {
-        stream->device->not_replayable = "a message";
+        stream->device->replay_violation = "a message";
         return BAD_ARGUMENT;
     }
     TRY(cuda_message_begin(stream, &out->queue));

@@ -211,12 +211,12 @@ inline void named_barrier_arrive(int number, int threads, CALLED_FROM)
     emulator_named_barrier(number, threads, false, file, line);
 }
 
-template <int REGISTERS> void give_registers()
+template <int REGISTERS> void release_registers()
 {
     emulator_registers(REGISTERS);
 }
 
-template <int REGISTERS> void take_registers()
+template <int REGISTERS> void acquire_registers()
 {
     emulator_registers(REGISTERS);
 }

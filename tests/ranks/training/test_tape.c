@@ -87,7 +87,7 @@ static void tap_observe(void *context, const struct observation *seen)
     if (tap->slow && seen->what == OBSERVED_OP && seen->op->kind == OP_ADAMW)
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     struct observer count = traffic_observer(&tap->traffic);
-    count.see(count.context, seen);
+    count.notify(count.context, seen);
     struct observation changed = *seen;
     struct op op;
     struct observed_message message;
@@ -105,7 +105,7 @@ static void tap_observe(void *context, const struct observation *seen)
     } else if (hit) {
         return;
     }
-    tap->recorder.see(tap->recorder.context, &changed);
+    tap->recorder.notify(tap->recorder.context, &changed);
 }
 
 /* ---- a run ---- */
@@ -122,7 +122,7 @@ static enum status observe(void *context, struct rank_state *state)
 {
     struct job *job = context;
     return device_observe(state->device,
-                          (struct observer){.see = tap_observe, .context = &job->tap[state->world->rank]});
+                          (struct observer){.notify = tap_observe, .context = &job->tap[state->world->rank]});
 }
 
 /* Records the first step of a rank. What is recorded is compared later: ranks whose peer has failed, and that
@@ -136,7 +136,7 @@ static enum status rank_main(struct world *world, void *argument)
     struct step_result result;
     TRY(tape_recorder_create(world->rank, &recorder));
     tap->recorder = tape_recorder_observer(recorder);
-    TRY(world_observe(world, (struct observer){.see = tap_observe, .context = tap}));
+    TRY(world_observe(world, (struct observer){.notify = tap_observe, .context = tap}));
     TRY(rank_create(&job->run, world, true, &state));
     tape_recorder_record(recorder, true);
     tap->on = true;

@@ -306,7 +306,7 @@ Test(algorithms, messages)
     cr_assert_eq(algorithms_find(a, "two", &got, &found), OK);
     cr_assert_eq(algorithms_keep(a, "two", &second), OK);
     cr_assert_eq(algorithms_find(a, "two", &got, &found), OK);
-    algorithms_say(a, &messages);
+    algorithms_report(a, &messages);
     snprintf(expected, sizeof expected,
              "matmul: 1 algorithms from %s, 1 timed and added to it\n  cached: one\n  timed: two\n",
              scratch.path);

@@ -268,7 +268,7 @@ static void multiply_tiles(rows<T> x, rows<T> u, int row_count, float *s_out, fl
     const int lane = static_cast<int>(threadIdx.x % WARP), mine = static_cast<int>(threadIdx.x / WARP) * 16;
     float s[1][2][4], sum[1][8][4] = {};
     multiply_rows<1, 2>(s, left, mine, right);
-    add_product<1, 2>(sum, s, right);
+    add_matmul<1, 2>(sum, s, right);
     for (int i = 0; i < 4; i++) {
         const int row = mine + lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
         for (int n = 0; n < 2; n++)

@@ -243,11 +243,11 @@ enum register_fault { NO_REGISTER_FAULT, RELEASED_BY_ONE_WARP, TOO_MANY_ACQUIRED
 static void share_registers(enum register_fault fault)
 {
     if (threadIdx.x >= WARPGROUP && fault == TOO_MANY_ACQUIRED)
-        take_registers<256>();
+        acquire_registers<256>();
     else if (threadIdx.x >= WARPGROUP)
-        take_registers<240>();
+        acquire_registers<240>();
     else if (fault != RELEASED_BY_ONE_WARP || threadIdx.x < 32)
-        give_registers<24>();
+        release_registers<24>();
 }
 
 static void expect_shared_registers(enum register_fault fault)

@@ -48,7 +48,7 @@ static inline enum status fake_poll(struct work *work, bool *done)
     return outcome == OK ? OK : fail(outcome, "the fake message failed");
 }
 
-static inline void fake_rest(struct work *work)
+static inline void fake_sleep(struct work *work)
 {
     ((struct fake_work *)(void *)work)->log[FAKE_RESTED]++;
     nanosleep(&(struct timespec){.tv_nsec = 10000}, NULL);
@@ -60,7 +60,7 @@ static inline enum status fake_submit(struct stream *stream, struct fake_work wh
     struct fake_work *fake = malloc(sizeof *fake);
     *fake = what;
     fake->work =
-        (struct work){.start = fake_start, .poll = fake_poll, .rest = fake_rest, .name = "fake message"};
+        (struct work){.start = fake_start, .poll = fake_poll, .sleep = fake_sleep, .name = "fake message"};
     return stream_submit_work(stream, &fake->work);
 }
 

@@ -65,7 +65,7 @@ Test(device, rejects_an_incomplete_table)
 {
     struct device *device = NULL;
     struct device_ops table = *device_at(0)->ops;
-    const struct device_traits half = {.name = "half", .what = "a part of a device"};
+    const struct device_traits half = {.name = "half", .summary = "a part of a device"};
     table.traits = &half;
     table.wait = NULL;
     cr_assert_eq(device_open_with(&table, &(struct device_options){.name = "half", .threads = 1}, &device),
@@ -89,7 +89,7 @@ Test(device, every_device_has_its_traits_in_every_build)
         cr_assert_eq(device_traits(names[i]), traits);
         cr_assert_eq(device_is_built(names[i]), traits->ops != NULL);
         cr_assert(traits->ops == NULL || traits->ops->traits == traits, "%s", names[i]);
-        cr_assert(traits->ops == NULL || traits->keeps_graphs == (traits->ops->replay != NULL), "%s",
+        cr_assert(traits->ops == NULL || traits->supports_graphs == (traits->ops->replay != NULL), "%s",
                   names[i]);
     }
     cr_assert_null(device_at(4));

@@ -40,7 +40,7 @@ static struct dry dry_open(void)
     cr_assert_eq(stream_create(d.device, "compute", &d.stream), OK);
     d.counts = calloc(OP_KIND_COUNT, sizeof *d.counts);
     cr_assert_not_null(d.counts);
-    cr_assert_eq(device_observe(d.device, (struct observer){.see = count_op, .context = d.counts}), OK);
+    cr_assert_eq(device_observe(d.device, (struct observer){.notify = count_op, .context = d.counts}), OK);
     return d;
 }
 
@@ -418,7 +418,7 @@ Test(checks, loss)
     int32_t label[6];
     float mask[6];
     REJECTS(loss_max(d.stream, (struct loss_max){.logits = f32(6, 10), .columns = 11, .max = f32_vector(6)}),
-            "11 real columns");
+            "11 valid columns");
     struct loss_sum sum = {.logits = f32(6, 10), .max = f32_vector(6), .columns = 10, .sum = f32_vector(6)};
     REJECTS(loss_sum(d.stream, sum), "label is NULL");
     sum.label = label;

@@ -142,7 +142,7 @@ static float compute_then_send(bool wait)
         cr_assert_eq(stream_wait(b.edge, stream_record(b.compute)), OK);
     struct sender *sender = malloc(sizeof *sender);
     *sender = (struct sender){
-        .work = {.start = sender_start, .poll = sender_poll, .rest = fake_rest, .name = "send"},
+        .work = {.start = sender_start, .poll = sender_poll, .sleep = fake_sleep, .name = "send"},
         .from = b.x.data,
         .to = &sent};
     cr_assert_eq(stream_submit_work(b.edge, &sender->work), OK);

@@ -114,14 +114,14 @@ Test(number_format, codes_match_the_specification)
         for (int code = 0; code < CODES; code++) {
             float got = number_decode(f->format, (uint8_t)code);
             if (code >= 1 << f->bits) {
-                cr_expect(isnan(got), "%s %d", number_facts(f->format)->name, code);
+                cr_expect(isnan(got), "%s %d", number_traits(f->format)->name, code);
                 continue;
             }
             double want = f->value(code);
             if (f->format == NUMBER_INT8 && code == 128)
                 want = -128.0; // a valid code that is never produced
             cr_expect((double)got == want || (isnan(want) && isnan(got)), "%s %d is %g, not %g",
-                      number_facts(f->format)->name, code, (double)got, want);
+                      number_traits(f->format)->name, code, (double)got, want);
             if (!isfinite(f->value(code)))
                 continue;
             numbers++;
@@ -132,8 +132,8 @@ Test(number_format, codes_match_the_specification)
         }
         cr_expect_eq(numbers, f->numbers);
         cr_expect(largest == f->largest && smallest == f->smallest);
-        cr_expect_eq((double)number_facts(f->format)->largest, largest);
-        cr_expect_eq(number_facts(f->format)->largest_exponent, (int)floor(log2(largest)));
+        cr_expect_eq((double)number_traits(f->format)->largest, largest);
+        cr_expect_eq(number_traits(f->format)->largest_exponent, (int)floor(log2(largest)));
     }
 }
 
@@ -157,7 +157,7 @@ Test(number_format, rounds_to_nearest_at_every_midpoint)
             wrong += mistakes_around(f, (float)value) + mistakes_around(f, middle);
             looked += 12;
         }
-        cr_expect_eq(wrong, 0, "%s: %lld of %lld", number_facts(f->format)->name, (long long)wrong,
+        cr_expect_eq(wrong, 0, "%s: %lld of %lld", number_traits(f->format)->name, (long long)wrong,
                      (long long)looked);
     }
 }
@@ -180,7 +180,7 @@ Test(number_format, rounds_floats_of_every_exponent)
             wrong += now < before;
             before = now;
         }
-        cr_expect_eq(wrong, 0, "%s", number_facts(formats[i].format)->name);
+        cr_expect_eq(wrong, 0, "%s", number_traits(formats[i].format)->name);
     }
 }
 
@@ -221,7 +221,7 @@ Test(number_format, stochastic_rounding_has_the_right_probability)
                 }
             }
         }
-        cr_expect_eq(wrong, 0, "%s: %lld", number_facts(f->format)->name, (long long)wrong);
+        cr_expect_eq(wrong, 0, "%s: %lld", number_traits(f->format)->name, (long long)wrong);
     }
 }
 

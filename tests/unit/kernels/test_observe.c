@@ -84,8 +84,8 @@ Test(observe, sees_everything_in_order)
          name++) {
         struct notes notes = {.text = ""}, others = {.text = ""};
         struct device *device = open_device(*name);
-        cr_assert_eq(device_observe(device, (struct observer){.see = note, .context = &notes}), OK);
-        cr_assert_eq(device_observe(device, (struct observer){.see = note, .context = &others}), OK);
+        cr_assert_eq(device_observe(device, (struct observer){.notify = note, .context = &notes}), OK);
+        cr_assert_eq(device_observe(device, (struct observer){.notify = note, .context = &others}), OK);
         use(device);
         device_close(device);
         // The fill on the dry device needs no scratch memory, so all devices allocate the same.
@@ -108,7 +108,7 @@ Test(observe, an_observed_dry_device_still_plans)
     struct notes notes = {.text = ""};
     struct device *device = open_device("dry");
     struct buffer x = {0};
-    cr_assert_eq(device_observe(device, (struct observer){.see = note, .context = &notes}), OK);
+    cr_assert_eq(device_observe(device, (struct observer){.notify = note, .context = &notes}), OK);
     cr_assert_eq(buffer_alloc(device, PART_WEIGHTS, 1000, &x), OK);
     cr_assert_geq(device_planned_bytes(device), 1000);
     buffer_free(&x);
@@ -129,11 +129,12 @@ Test(observe, the_time_is_optional)
         struct device *device = open_device("dry");
         cr_assert_eq(
             device_observe(device,
-                           (struct observer){.see = count_times, .context = &times, .ignores_time = true}),
+                           (struct observer){.notify = count_times, .context = &times, .ignores_time = true}),
             OK);
         if (others > 0)
             cr_assert_eq(
-                device_observe(device, (struct observer){.see = count_times, .context = &other_times}), OK);
+                device_observe(device, (struct observer){.notify = count_times, .context = &other_times}),
+                OK);
         use(device);
         device_close(device);
         cr_expect((times > 0) == (others > 0) && other_times == times, "%d and %d", times, other_times);
@@ -145,8 +146,8 @@ Test(observe, the_list_is_bounded)
     struct notes notes = {.text = ""};
     struct device *device = open_device("cpu");
     for (int i = 0; i < OBSERVERS; i++)
-        cr_assert_eq(device_observe(device, (struct observer){.see = note, .context = &notes}), OK);
-    cr_assert_eq(device_observe(device, (struct observer){.see = note, .context = &notes}), BAD_ARGUMENT);
+        cr_assert_eq(device_observe(device, (struct observer){.notify = note, .context = &notes}), OK);
+    cr_assert_eq(device_observe(device, (struct observer){.notify = note, .context = &notes}), BAD_ARGUMENT);
     cr_assert_str_eq(fail_text(), "there are 4 observers already");
     device_close(device);
 }
@@ -157,7 +158,7 @@ Test(observe, failed_allocations_are_not_recorded)
     struct notes notes = {.text = ""};
     struct device *device = open_device("dry");
     struct buffer x = {0};
-    cr_assert_eq(device_observe(device, (struct observer){.see = note, .context = &notes}), OK);
+    cr_assert_eq(device_observe(device, (struct observer){.notify = note, .context = &notes}), OK);
     cr_assert_eq(buffer_alloc(device, PART_WEIGHTS, (size_t)1 << 62, &x), NO_MEMORY);
     cr_assert_str_eq(notes.text, "");
     device_close(device);

@@ -183,7 +183,7 @@ static void check_shape(const struct shape *s, int threads, int shift)
     MUST(quantize(fixture.stream, q));
     MUST(stream_sync(fixture.stream));
     cr_expect_eq(mistakes(&q, out, stride), 0, "%s, scale %d, blocks %lld x %lld, period %lld, %lld x %lld",
-                 number_facts(s->format)->name, (int)s->scale, (long long)s->block_rows,
+                 number_traits(s->format)->name, (int)s->scale, (long long)s->block_rows,
                  (long long)s->block_columns, (long long)s->period, (long long)s->rows,
                  (long long)s->columns);
     for (int64_t r = 0; r < s->rows; r++)

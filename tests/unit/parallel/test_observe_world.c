@@ -60,7 +60,7 @@ static enum status every_call(struct world *world, void *argument)
     (void)argument;
     const struct transport_ops *own = world->ops;
     struct rank r = {.group = NULL};
-    TRY(world_observe(world, (struct observer){.see = note, .context = &r}));
+    TRY(world_observe(world, (struct observer){.notify = note, .context = &r}));
     TRY(open_rank(world, &r));
     const struct tensor whole = tensor_1d(r.x.data, F32, 100), share = tensor_1d(r.y.data, F32, 25);
     const int64_t counts[] = {10, 20, 30, 40}, out_counts[] = {1, 20, 3, 4};
@@ -119,7 +119,7 @@ Test(observe_world, without_an_observer_comms_have_the_transports_table)
 /* Closing a world detaches observers that were left. */
 static enum status left_open(struct world *world, void *argument)
 {
-    return world_observe(world, (struct observer){.see = note, .context = argument});
+    return world_observe(world, (struct observer){.notify = note, .context = argument});
 }
 
 Test(observe_world, closing_a_world_detaches)

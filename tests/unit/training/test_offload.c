@@ -314,7 +314,7 @@ Test(offload, host_memory)
     cr_assert_eq(buffer_alloc(device, PART_DATA, COUNT * sizeof *in, &there), OK);
     cr_assert_eq(fill(stream, (struct fill){.out = tensor_1d(there.data, F32, COUNT), .value = 3.0F}), OK);
     cr_assert_eq(copy_to_host(stream, host.data, there.data, there.bytes), OK);
-    buffer_rest(&host, 100, host.bytes - 100);
+    buffer_page_out(&host, 100, host.bytes - 100);
     cr_assert_eq(copy_to_host(stream, in, host.data, host.bytes), OK);
     cr_assert_eq(stream_sync(stream), OK);
     for (int i = 0; i < COUNT; i++)

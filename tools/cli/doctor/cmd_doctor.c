@@ -4,7 +4,7 @@
 #include "tools/cli/doctor/cmd_doctor.h"
 
 #include "kernels/device.h"
-#include "kernels/device_look.h"
+#include "kernels/device_info.h"
 #include "parallel/transports/look.h"
 #include "tools/cli/doctor/doctor_measure.h"
 #include "tools/cli/doctor/doctor_messages.h"
@@ -76,7 +76,7 @@ static void print_traps(void)
 static void print_cpu(void)
 {
     struct text text = {0};
-    if (device_look("cpu", 0, &text) == OK)
+    if (device_describe("cpu", 0, &text) == OK)
         printf("cpu         %s\n", text_chars(&text));
     text_free(&text);
     print_traps();
@@ -94,17 +94,18 @@ static void print_no_gpu(const char *why)
 static int print_gpus(void)
 {
     int count = 0;
-    if (device_look_count("cuda", &count) != OK) {
+    if (device_count("cuda", &count) != OK) {
         print_no_gpu(fail_text());
         count = 0;
     }
     for (int i = 0; i < count; i++) {
         struct text text = {0};
-        printf("gpu %d       %s\n", i, device_look("cuda", i, &text) == OK ? text_chars(&text) : fail_text());
+        printf("gpu %d       %s\n", i,
+               device_describe("cuda", i, &text) == OK ? text_chars(&text) : fail_text());
         text_free(&text);
     }
     struct text libraries = {0};
-    device_look_libraries("cuda", &libraries);
+    device_describe_libraries("cuda", &libraries);
     transport_look("nccl", &libraries);
     if (libraries.length > 0)
         printf("cuda        %s\n", text_chars(&libraries));

@@ -6,7 +6,7 @@
 #include "tools/cli/doctor/doctor_profile.h"
 
 #include "kernels/device.h"
-#include "kernels/device_look.h"
+#include "kernels/device_info.h"
 #include "tools/cli/doctor/doctor_tables.h"
 #include "trainer/files/problems.h"
 
@@ -132,11 +132,11 @@ static void round_measurements(struct cluster_profile *profile)
 static enum status make(const char *device, const char *transport, int ranks, const struct ceilings *c,
                         struct cluster_profile *profile)
 {
-    struct device_facts facts;
+    struct device_info facts;
     char host[NAME_CHARS] = "", name[4 * NAME_CHARS];
     gethostname(host, sizeof host - 1);
     text_printable(host, name, sizeof host);
-    TRY(device_look_facts(device, 0, &facts));
+    TRY(device_query_info(device, 0, &facts));
     profile_set_text(&profile->name, name);
     profile_set_text(&profile->description, "measured by cuboid doctor");
     profile_set_text(&profile->device.name, facts.name);

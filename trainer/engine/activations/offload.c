@@ -149,7 +149,7 @@ enum status offload_leave(struct offload *o, int chunk, int microbatch)
     for (int lifetime = 0; lifetime < LIFETIMES; lifetime++) {
         size_t offset = host_offset(o, lifetime, chunk, microbatch), bytes = slot_bytes(o, lifetime, chunk);
         TRY(copy_to_host(o->stream, (char *)o->host.data + offset, base[lifetime], bytes));
-        buffer_rest(&o->host, offset, bytes);
+        buffer_page_out(&o->host, offset, bytes);
         o->copied[lifetime][slot_index(o, lifetime, chunk, microbatch, false)] = stream_record(o->stream);
     }
     return OK;
@@ -170,7 +170,7 @@ static enum status bring_back(struct offload *o, int chunk, int microbatch)
         TRY(acquire(o, o->stream, lifetime, chunk, microbatch, true));
         stash_set_owner(o->stash, (enum lifetime)lifetime, chunk, microbatch, true);
         TRY(copy_to_device(o->stream, base[lifetime], (char *)o->host.data + offset, bytes));
-        buffer_rest(&o->host, offset, bytes);
+        buffer_page_out(&o->host, offset, bytes);
     }
     o->back[chunk * o->stash->m + microbatch] = stream_record(o->stream);
     return OK;

@@ -233,7 +233,7 @@ enum status tape_recorder_create(int rank, struct tape_recorder **out)
 
 struct observer tape_recorder_observer(struct tape_recorder *recorder)
 {
-    return (struct observer){.see = see, .context = recorder, .ignores_time = true};
+    return (struct observer){.notify = see, .context = recorder, .ignores_time = true};
 }
 
 void tape_recorder_record(struct tape_recorder *recorder, bool on)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/device_look.h"
+#include "kernels/device_info.h"
 
 #include "base/machine.h"
 #include "kernels/device.h"
@@ -8,29 +8,29 @@
 #include <unistd.h>
 
 #ifdef HAVE_CUDA
-#include "kernels/cuda/runtime/look.h"
+#include "kernels/cuda/runtime/cuda_info.h"
 #else
-static enum status cuda_look_count(int *out)
+static enum status cuda_device_count(int *out)
 {
     *out = 0;
     return fail(NOT_SUPPORTED, "this build has no device \"cuda\"");
 }
 
-static enum status cuda_look(int index, struct text *out)
+static enum status cuda_describe(int index, struct text *out)
 {
     (void)index;
     (void)out;
     return fail(NOT_SUPPORTED, "this build has no device \"cuda\"");
 }
 
-static enum status cuda_look_facts(int index, struct device_facts *out)
+static enum status cuda_query_info(int index, struct device_info *out)
 {
     (void)index;
     (void)out;
     return fail(NOT_SUPPORTED, "this build has no device \"cuda\"");
 }
 
-static void cuda_look_libraries(struct text *out)
+static void cuda_describe_libraries(struct text *out)
 {
     (void)out;
 }
@@ -50,18 +50,18 @@ static void add_processor(struct text *out)
     text_free(&info);
 }
 
-enum status device_look_count(const char *name, int *out)
+enum status device_count(const char *name, int *out)
 {
     if (device_traits(name)->is_gpu)
-        return cuda_look_count(out);
+        return cuda_device_count(out);
     *out = 1;
     return OK;
 }
 
-enum status device_look(const char *name, int index, struct text *out)
+enum status device_describe(const char *name, int index, struct text *out)
 {
     if (device_traits(name)->is_gpu)
-        return cuda_look(index, out);
+        return cuda_describe(index, out);
     char memory[NUMBER_CHARS];
     double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -72,22 +72,22 @@ enum status device_look(const char *name, int index, struct text *out)
     return OK;
 }
 
-enum status device_look_facts(const char *name, int index, struct device_facts *out)
+enum status device_query_info(const char *name, int index, struct device_info *out)
 {
     if (device_traits(name)->is_gpu)
-        return cuda_look_facts(index, out);
+        return cuda_query_info(index, out);
     struct machine machine;
     struct text processor = {0};
     machine_query(&machine);
     add_processor(&processor);
-    *out = (struct device_facts){.cores = machine.cpus, .memory_bytes = machine.memory_bytes};
+    *out = (struct device_info){.cores = machine.cpus, .memory_bytes = machine.memory_bytes};
     text_printable(processor.length > 0 ? processor.chars : "CPU", out->name, sizeof out->name);
     text_free(&processor);
     return OK;
 }
 
-void device_look_libraries(const char *name, struct text *out)
+void device_describe_libraries(const char *name, struct text *out)
 {
     if (device_traits(name)->is_gpu)
-        cuda_look_libraries(out);
+        cuda_describe_libraries(out);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/runtime/look.h"
+#include "kernels/cuda/runtime/cuda_info.h"
 
 #include "kernels/cuda/runtime/message.h"
 
@@ -11,12 +11,12 @@
 #define CUDA_LIBRARY_DIR "."
 #endif
 
-enum status cuda_look_count(int *out)
+enum status cuda_device_count(int *out)
 {
     return cuda_gpu_count(out);
 }
 
-enum status cuda_look(int index, struct text *out)
+enum status cuda_describe(int index, struct text *out)
 {
     struct cuda_gpu gpu;
     size_t left = 0, all = 0;
@@ -28,7 +28,7 @@ enum status cuda_look(int index, struct text *out)
     return OK;
 }
 
-enum status cuda_look_facts(int index, struct device_facts *out)
+enum status cuda_query_info(int index, struct device_info *out)
 {
     struct cuda_gpu gpu;
     size_t left = 0, all = 0;
@@ -37,7 +37,7 @@ enum status cuda_look_facts(int index, struct device_facts *out)
     TRY(cuda_check(NULL, cudaMemGetInfo(&left, &all), "cudaMemGetInfo"));
     TRY(cuda_check(NULL, cudaDeviceGetAttribute(&cores, cudaDevAttrMultiProcessorCount, index),
                    "cudaDeviceGetAttribute"));
-    *out = (struct device_facts){
+    *out = (struct device_info){
         .cores = cores, .memory_bytes = (int64_t)all, .reserved_bytes = (int64_t)(all - left)};
     text_printable(gpu.name, out->name, sizeof out->name);
     return OK;
@@ -65,15 +65,15 @@ static void add_library(struct text *out, const char *what, const char *file, co
         dlclose(module);
 }
 
-void cuda_look_libraries(struct text *out)
+void cuda_describe_libraries(struct text *out)
 {
     int driver = 0, runtime = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess || cudaRuntimeGetVersion(&runtime) != cudaSuccess)
         driver = runtime = 0;
     if (driver > 0)
-        text_add(out, "the driver knows CUDA %d.%d", driver / 1000, driver % 1000 / 10);
+        text_add(out, "the driver supports CUDA %d.%d", driver / 1000, driver % 1000 / 10);
     else
-        text_add(out, "no NVIDIA driver here");
+        text_add(out, "no NVIDIA driver found");
     text_add(out, ", this build has %s%d.%d", driver > 0 ? "" : "CUDA ", runtime / 1000, runtime % 1000 / 10);
     add_library(out, "cuBLASLt", "libcublasLt.so.13", "cublasLtGetVersion", 10000);
     add_library(out, "cuDNN", "libcudnn.so.9", "cudnnGetVersion", 10000);

@@ -5,17 +5,17 @@
 #include "base/text.h"
 
 /* Counts the devices of this name: GPUs, or 1 for a host device. NOT_SUPPORTED as from device_open(). */
-MUST_USE enum status device_look_count(const char *name, int *out);
+MUST_USE enum status device_count(const char *name, int *out);
 /* Describes one: "NVIDIA H200, compute capability 9.0, 139.8 GiB, 0000:1b:00.0". */
-MUST_USE enum status device_look(const char *name, int index, struct text *out);
+MUST_USE enum status device_describe(const char *name, int index, struct text *out);
 /* Describes its libraries, as found here: "driver CUDA 13.0, runtime 13.0, cuBLASLt 13.0.2". */
-void device_look_libraries(const char *name, struct text *out);
+void device_describe_libraries(const char *name, struct text *out);
 
-/* The same as numbers. */
-struct device_facts {
+/* The same as values. */
+struct device_info {
     char name[128];
     int cores;              // SMs of a GPU; CPUs available to this process
-    int64_t memory_bytes;   // in all
+    int64_t memory_bytes;   // total
     int64_t reserved_bytes; // of a GPU: in use by its context, and by other processes
 };
-MUST_USE enum status device_look_facts(const char *name, int index, struct device_facts *out);
+MUST_USE enum status device_query_info(const char *name, int index, struct device_info *out);

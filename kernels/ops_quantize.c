@@ -4,19 +4,20 @@
 
 static enum status check_in(enum op_kind kind, struct tensor in, struct tensor out)
 {
-    const struct want first[] = {matrix("in", in, working_type(in), ANY_SIZE, ANY_SIZE)};
-    CHECK_WANTS(kind, first);
-    const struct want wants[] = {first[0], matrix("out", out, F32, in.dim[0], in.dim[1])};
-    return check_wants(kind, wants, 2);
+    const struct arg_check first[] = {matrix("in", in, working_type(in), ANY_SIZE, ANY_SIZE)};
+    CHECK_ARGS(kind, first);
+    const struct arg_check checks[] = {first[0], matrix("out", out, F32, in.dim[0], in.dim[1])};
+    return check_args(kind, checks, 2);
 }
 
 enum status magnitude(struct stream *stream, struct magnitude args)
 {
-    const struct want in[] = {matrix("in", args.in, working_type(args.in), ANY_SIZE, ANY_SIZE)};
-    CHECK_WANTS(OP_MAGNITUDE, in);
-    const struct want wants[] = {in[0], vector("out", args.out, args.kind == MAGNITUDE_SUM ? F64 : F32,
-                                               args.kind == MAGNITUDE_LARGEST_IN_ROW ? args.in.dim[0] : 1)};
-    CHECK_WANTS(OP_MAGNITUDE, wants);
+    const struct arg_check in[] = {matrix("in", args.in, working_type(args.in), ANY_SIZE, ANY_SIZE)};
+    CHECK_ARGS(OP_MAGNITUDE, in);
+    const struct arg_check checks[] = {in[0],
+                                       vector("out", args.out, args.kind == MAGNITUDE_SUM ? F64 : F32,
+                                              args.kind == MAGNITUDE_LARGEST_IN_ROW ? args.in.dim[0] : 1)};
+    CHECK_ARGS(OP_MAGNITUDE, checks);
     if (tensor_count(args.in) == 0)
         return args.accumulate ? OK : fill(stream, (struct fill){.out = args.out, .value = 0.0F});
     return submit_op(stream, &(struct op){.kind = OP_MAGNITUDE, .magnitude = args});
@@ -42,8 +43,8 @@ static enum status check_scales(const struct quantize *q)
     if (blocks && q->scale != SCALE_E4M3)
         return OK;
     bool wide = q->magnitude.dtype == F64, each = !blocks && q->magnitude.dim[0] != 1;
-    const struct want wants[] = {vector("magnitude", q->magnitude, wide ? F64 : F32, each ? rows : 1)};
-    return check_wants(OP_QUANTIZE, wants, 1);
+    const struct arg_check checks[] = {vector("magnitude", q->magnitude, wide ? F64 : F32, each ? rows : 1)};
+    return check_args(OP_QUANTIZE, checks, 1);
 }
 
 enum status quantize(struct stream *stream, struct quantize args)
@@ -51,8 +52,8 @@ enum status quantize(struct stream *stream, struct quantize args)
     TRY(check_in(OP_QUANTIZE, args.in, args.out));
     TRY(check_scales(&args));
     if (args.sample != NULL) {
-        const struct want wants[] = {per_row("sample_offset", args.sample_offset, args.in.dim[0])};
-        CHECK_WANTS(OP_QUANTIZE, wants);
+        const struct arg_check checks[] = {per_row("sample_offset", args.sample_offset, args.in.dim[0])};
+        CHECK_ARGS(OP_QUANTIZE, checks);
         if (args.column_begin < 0 || args.in.dim[1] > args.columns - args.column_begin)
             return fail(BAD_ARGUMENT, "quantize: stochastic rounding of columns %lld to %lld of %lld",
                         (long long)args.column_begin, (long long)(args.column_begin + args.in.dim[1]),
