@@ -17,7 +17,7 @@ _Static_assert(sizeof action_traits_of_kind / sizeof *action_traits_of_kind == A
                "one row for each kind of action");
 
 /* Appends a decimal number; returns the end of the text. */
-static char *put_number(char *out, int number)
+static char *append_number(char *out, int number)
 {
     char digits[12];
     int count = 0;
@@ -37,8 +37,8 @@ static char *put_number(char *out, int number)
 const char *action_text(struct action action, char out[ACTION_CHARS])
 {
     bool known = action.kind >= 0 && action.kind < ACTION_KIND_COUNT;
-    char *end = put_number(out, action.stage);
+    char *end = append_number(out, action.stage);
     end = stpcpy(end, known ? action_traits(action.kind)->text : "?");
-    *put_number(end, action.microbatch) = 0;
+    *append_number(end, action.microbatch) = 0;
     return out;
 }

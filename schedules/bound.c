@@ -9,11 +9,11 @@
 /* Shortest and longest time of a stage: a B may be shorter or longer than its halves. */
 struct range {
     double f, i, w, both;
-    double most_i, most_w, most_both;
+    double max_i, max_w, max_both;
 };
 
-/* A single microbatch alone in the pipeline. */
-struct trip {
+/* Times of a single microbatch, alone in the pipeline. */
+struct single_pass {
     const struct schedule *s;
     struct range *cost; // [stages]
     double *forward;    // [stages] F(s)
@@ -30,12 +30,12 @@ static struct range range_of(const struct cost_table *costs, int stage)
                           .i = fmin(c.i, whole),
                           .w = fmin(c.w, whole),
                           .both = fmin(halves, whole),
-                          .most_i = fmax(c.i, whole - c.w),
-                          .most_w = c.w,
-                          .most_both = fmax(halves, whole)};
+                          .max_i = fmax(c.i, whole - c.w),
+                          .max_w = c.w,
+                          .max_both = fmax(halves, whole)};
 }
 
-static void compute_trip(struct trip *t, const struct cost_table *costs)
+static void compute_single_pass(struct single_pass *t, const struct cost_table *costs)
 {
     const struct schedule *s = t->s;
     double message = costs->latency + costs->wire;
@@ -57,7 +57,7 @@ static void compute_trip(struct trip *t, const struct cost_table *costs)
 }
 
 /* Returns the largest total time of `count` elements of t->fillers, each used up to m times. */
-static double longest(const struct trip *t, int count)
+static double longest(const struct single_pass *t, int count)
 {
     double sum = 0.0;
     for (int n = 0; n < t->s->v && count > 0; n++) {
@@ -74,16 +74,16 @@ static double longest(const struct trip *t, int count)
 
 enum filler { BY_F, BY_BOTH, BY_W };
 
-static double longest_by(const struct trip *t, int rank, enum filler what, int count)
+static double longest_by(const struct single_pass *t, int rank, enum filler what, int count)
 {
     for (int chunk = 0; chunk < t->s->v; chunk++) {
         const struct range *c = &t->cost[schedule_stage(t->s, rank, chunk)];
-        t->fillers[chunk] = what == BY_F ? c->f : what == BY_W ? c->most_w : c->most_both;
+        t->fillers[chunk] = what == BY_F ? c->f : what == BY_W ? c->max_w : c->max_both;
     }
     return longest(t, count);
 }
 
-static double by_work(const struct trip *t, int rank, int limit)
+static double by_work(const struct single_pass *t, int rank, int limit)
 {
     const struct schedule *s = t->s;
     int a = schedule_stage(s, rank, 0), z = schedule_stage(s, rank, s->v - 1);
@@ -95,12 +95,12 @@ static double by_work(const struct trip *t, int rank, int limit)
     double fill = fmax(0.0, t->backward[z] - t->forward[a] - longest_by(t, rank, BY_F, limit));
     double drain =
         t->backward[z] - t->forward[z] + t->end[z] - t->cost[z].f - longest_by(t, rank, BY_BOTH, limit);
-    double drain_inputs = t->end[a] - t->cost[a].most_i - longest_by(t, rank, BY_W, limit);
+    double drain_inputs = t->end[a] - t->cost[a].max_i - longest_by(t, rank, BY_W, limit);
     drain = fmax(0.0, fmax(drain, drain_inputs));
     return t->forward[a] + work + (limit < (int64_t)s->m * s->v ? fill + drain : fmax(fill, drain));
 }
 
-static double by_round_trips(const struct trip *t, int rank, int limit)
+static double by_round_trips(const struct single_pass *t, int rank, int limit)
 {
     const struct schedule *s = t->s;
     int a = schedule_stage(s, rank, 0), z = schedule_stage(s, rank, s->v - 1), n = limit - s->v + 1;
@@ -108,7 +108,7 @@ static double by_round_trips(const struct trip *t, int rank, int limit)
     return (s->m - 1) % n * t->cost[a].f + (s->m - 1) / n * round_trip + t->backward[a] + t->end[a];
 }
 
-static double by_area(const struct trip *t, int rank, int limit)
+static double by_area(const struct single_pass *t, int rank, int limit)
 {
     const struct schedule *s = t->s;
     double area = 0.0, f = INFINITY, w = INFINITY, least = INFINITY;
@@ -124,7 +124,7 @@ static double by_area(const struct trip *t, int rank, int limit)
     return t->forward[schedule_stage(s, rank, 0)] + least;
 }
 
-static double by_rest(const struct trip *t, int rank)
+static double by_rest(const struct single_pass *t, int rank)
 {
     const struct schedule *s = t->s;
     double rest = 0.0, bound = 0.0;
@@ -142,7 +142,7 @@ enum status schedule_bound(const struct schedule *s, const struct cost_table *co
         return fail(NOT_SUPPORTED, "no lower bound for schedules with replicas of stages");
     size_t stages = (size_t)s->stages;
     double *times = calloc(3 * stages + (size_t)s->v, sizeof *times);
-    struct trip t = {.s = s, .cost = calloc(stages, sizeof *t.cost)};
+    struct single_pass t = {.s = s, .cost = calloc(stages, sizeof *t.cost)};
     if (times == NULL || t.cost == NULL) {
         free(times);
         free(t.cost);
@@ -152,7 +152,7 @@ enum status schedule_bound(const struct schedule *s, const struct cost_table *co
     t.backward = times + stages;
     t.end = times + 2 * stages;
     t.fillers = times + 3 * stages;
-    compute_trip(&t, costs);
+    compute_single_pass(&t, costs);
     if (limit > (int64_t)s->m * s->v)
         limit = s->m * s->v;
     double bound = 0.0;

@@ -12,12 +12,12 @@ struct pool {
     int begin, end, made;
 };
 
-static int pool_take(struct pool *pool)
+static int pool_acquire(struct pool *pool)
 {
     return pool->end - pool->begin >= 2 ? pool->queue[pool->begin++] : pool->made++;
 }
 
-static void pool_give(struct pool *pool, int index)
+static void pool_release(struct pool *pool, int index)
 {
     pool->queue[pool->end++] = index;
 }
@@ -41,9 +41,9 @@ enum status gradient_plan_create(const struct schedule *schedule, int rank, stru
         int *cell =
             &out->of[schedule_chunk(schedule, action.stage, action.microbatch) * m + action.microbatch];
         if ((action.kind == RECV_GRADIENT || traits->backward_input) && *cell < 0)
-            *cell = pool_take(&pool);
+            *cell = pool_acquire(&pool);
         if (action.kind == SEND_GRADIENT || (traits->backward_input && action.stage == 0))
-            pool_give(&pool, *cell);
+            pool_release(&pool, *cell);
         bool passed_on = traits->backward_input && action.stage > 0 &&
                          schedule_rank(schedule, action.stage - 1, action.microbatch) == rank;
         if (passed_on)

@@ -24,7 +24,7 @@ static size_t cell(const struct schedule *s, struct action transfer)
     return (size_t)transfer_receiver(transfer) * (size_t)s->m + (size_t)transfer.microbatch;
 }
 
-static void note_ends(const struct schedule *s, const int *count, const struct ends *ends)
+static void record_ends(const struct schedule *s, const int *count, const struct ends *ends)
 {
     for (size_t i = 0; i < (size_t)s->stages * (size_t)s->m; i++)
         ends->at[0][i] = ends->at[1][i] = BEYOND;
@@ -89,7 +89,7 @@ enum status schedule_look_ahead(const struct schedule *s, int *count)
     if (status == OK) {
         count_ahead(s, count);
         memcpy(seen, count, (size_t)s->p * sizeof *seen);
-        note_ends(s, count, &ends);
+        record_ends(s, count, &ends);
         stop_before_open_messages(s, &ends, count);
         for (bool changed = true; changed;) {
             changed = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Look-ahead of optimizer post-validation (post_validation.h): how far ranks may run into a step before the
- * previous step is validated. These are the longest prefixes of their lists that contain only forwards and
- * their transfers, and both ends of every message. 1F1B on three ranks:
+/* Look-ahead of optimizer post-validation (post_validation.h): the actions of a step that ranks may run
+ * before the previous step is validated. These are the longest prefixes of their lists that contain only
+ * forwards and their transfers, and both ends of every message. 1F1B on three ranks:
  *
  *     rank 0:  F0 SEND0        F1 SEND1        F2 | SEND2 ...
  *     rank 1:     RECV0        F0 SEND0 RECV1  F1 | SEND1 ...

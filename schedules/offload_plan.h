@@ -29,9 +29,9 @@ struct offload_plan {
 MUST_USE enum status offload_plan_create(const struct schedule *schedule, int rank,
                                          struct offload_plan **out);
 void offload_plan_destroy(struct offload_plan *plan);
-/* BAD_SCHEDULE names the broken promise: a tensor that exists has a slot below the peak in both lifetimes, a
- * tensor that is not offloaded the same one; a transfer back starts after the first lifetime has ended and
- * before the action that reads it; and no slot has two tensors at once. */
+/* Invariants; BAD_SCHEDULE names the violated one: a tensor that exists has a slot below the peak in both
+ * lifetimes, a tensor that is not offloaded the same one; a transfer back starts after the first lifetime
+ * has ended and before the action that reads it; and no slot has two tensors at once. */
 MUST_USE enum status offload_plan_check(const struct offload_plan *plan, const struct schedule *schedule,
                                         int rank);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What offload_plan_check() proves. A tensor that is offloaded is on the device twice: from its first action
- * to at least the action after its F, while it is copied to the host, and from the action before which it
+/* Checks an offload plan. A tensor that is offloaded is on the device twice: from its first action to at
+ * least the action after its F, while it is copied to the host; and from the action before which it
  * returns to its last one. */
 #include "schedules/offload_plan.h"
 

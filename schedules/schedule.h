@@ -8,7 +8,7 @@
  * Steps:  the generator of a family, a pure function of (p, m, v)    schedule_build()
  *         insertion of transfers, common to all families             schedule_add_transfers()
  *         the checker, which accepts exactly the valid schedules     schedule_check()
- *         users: executor, simulator, drawings, slots (peak.h)
+ *         used by the executor, the simulator, drawings and slots (peak.h)
  *
  * The placement of stages is a table too. p ranks hold v chunks each, so there are p·v stages:
  *
@@ -77,7 +77,7 @@ struct schedule_options {
  * nearest one) or if the family does not support p, m, v (gives the reason and valid values); NO_MEMORY. */
 MUST_USE enum status schedule_build(const struct schedule_options *options, struct schedule **out);
 /* Same with the placement of the stages and empty lists: quick. NOT_SUPPORTED for a search. */
-MUST_USE enum status schedule_placed(const struct schedule_options *options, struct schedule **out);
+MUST_USE enum status schedule_build_placement(const struct schedule_options *options, struct schedule **out);
 void schedule_destroy(struct schedule *schedule);
 
 /* Returns name, description and supported sizes of family `index`; NULL after the last. */
@@ -92,8 +92,8 @@ void schedule_names(struct text *out);
 
 /* Larger schedules have more actions than fit into memory: an input error. */
 enum {
-    SCHEDULE_MOST_RANKS = 1 << 16,
-    SCHEDULE_MOST_CELLS = 1 << 26 // p·v stages times m microbatches
+    SCHEDULE_MAX_RANKS = 1 << 16,
+    SCHEDULE_MAX_CELLS = 1 << 26 // p·v stages times m microbatches
 };
 
 /* Returns the default v of a family; 0 for an unknown name. */
@@ -101,7 +101,7 @@ int schedule_default_v(const char *name);
 /* Returns the reason why the family in `options` does not support its p, m and v; NULL if it does. */
 const char *schedule_unsupported(const struct schedule_options *options);
 /* Returns the largest m for p >= 1 and v >= 1; 0 if these alone are too large. */
-int64_t schedule_most_microbatches(int p, int v);
+int64_t schedule_max_microbatches(int p, int v);
 /* Returns the supported sizes of a family; NULL for an unknown name. */
 const char *schedule_supported_sizes(const char *name);
 

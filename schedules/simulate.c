@@ -320,8 +320,7 @@ static void summarize(const struct schedule *s, struct simulation *sim)
             sim->makespan = sim->times[i].end;
 }
 
-/* Marks the path back from the action that ended last, following the dependency that determined each start.
- * */
+/* Marks the critical path, backwards from the action that ended last, by the cause of each start. */
 static void mark_path(const struct schedule *s, struct simulation *sim)
 {
     for (int64_t i = 0; i < sim->first[s->p]; i++)

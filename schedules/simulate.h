@@ -27,7 +27,7 @@ struct cost_table {
     const struct stage_cost *of_stage; // [stages], or NULL
     double b;                          // a B takes b·(i + w); 0: i + w
     const double *b_of_stage;          // [stages] of a B, overrides b; NULL: none
-    bool b_alone;                      // only f and the time of a B are known; i and w are half of it each
+    bool b_alone;                      // only f and the time of a B are known; i and w are half of the B each
     double latency;                    // of a message, in flight
     double wire;                       // of a message, occupying its edge, which transfers one at a time
     double pair_overlap;               // duration of two overlapped actions: 0: the sum, 1: the maximum
@@ -68,6 +68,5 @@ void simulation_destroy(struct simulation *simulation); // accepts NULL
 MUST_USE enum status simulation_create(const struct schedule *schedule, struct simulation **out);
 void simulation_total(const struct schedule *schedule, struct simulation *simulation);
 
-/* Returns the peak number of microbatches whose activations `rank` holds from F to W or B, over all chunks.
- * */
+/* Returns the peak number of microbatches, over all chunks, whose activations `rank` holds (F to W or B). */
 int schedule_peak(const struct schedule *schedule, int rank);

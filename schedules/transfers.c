@@ -42,7 +42,7 @@ static size_t cell(const struct schedule *s, int stage, int microbatch)
 }
 
 /* Records when the activation (and the gradient) of each stage and microbatch is produced. */
-static void note_ends(const struct schedule *s, const struct simulation *sim, double *const end[2])
+static void record_ends(const struct schedule *s, const struct simulation *sim, double *const end[2])
 {
     for (int rank = 0; rank < s->p; rank++)
         for (int i = 0; i < s->ranks[rank].count; i++) {
@@ -183,7 +183,7 @@ enum status schedule_add_transfers_by(struct schedule *s, const struct cost_tabl
         events != NULL && ends != NULL ? OK : fail(NO_MEMORY, "no memory for the transfers of a schedule");
     if (status == OK) {
         double *const end[2] = {ends, ends + cells};
-        note_ends(s, sim, end);
+        record_ends(s, sim, end);
         size_t count = find_events(s, end, events);
         status = merge_into(s, sim, events, count);
     }

@@ -12,14 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_LINES = SCHEDULE_MOST_RANKS, MOST_BYTES = 1 << 30, SHOWN_BYTES = 32, TOO_LARGE = INT_MAX };
+enum { MAX_LINES = SCHEDULE_MAX_RANKS, MAX_BYTES = 1 << 30, SHOWN_BYTES = 32, TOO_LARGE = INT_MAX };
 /* Error codes of parse_cell(). */
 enum { NO_ACTION = -1, HUGE_NUMBER = -2 };
 
 /* ---- cells ---- */
 
 /* Cuts the next cell off the front of `rest`; returns false after the last one. */
-static bool take_cell(struct span *rest, struct span *cell)
+static bool next_cell(struct span *rest, struct span *cell)
 {
     if (rest->at == NULL)
         return false;
@@ -55,7 +55,7 @@ static struct span unquoted(struct span cell)
     return without_blanks((struct span){cell.at + 1, cell.length - 2});
 }
 
-static bool take_word(struct span *s, const char *word)
+static bool match_word(struct span *s, const char *word)
 {
     size_t length = strlen(word);
     if (s->length < length || memcmp(s->at, word, length) != 0)
@@ -66,7 +66,7 @@ static bool take_word(struct span *s, const char *word)
 }
 
 /* Parses a number; values too large for stages or microbatches become TOO_LARGE. */
-static bool take_number(struct span *s, int *out)
+static bool parse_number(struct span *s, int *out)
 {
     size_t digits = 0;
     int64_t number = 0;
@@ -81,7 +81,7 @@ static bool take_number(struct span *s, int *out)
 }
 
 /* Parses the letters of a kind, up to the digits of the microbatch. */
-static struct span take_letters(struct span *s)
+static struct span parse_letters(struct span *s)
 {
     struct span letters = {s->at, 0};
     while (letters.length < s->length && (s->at[letters.length] < '0' || s->at[letters.length] > '9'))
@@ -91,18 +91,18 @@ static struct span take_letters(struct span *s)
     return letters;
 }
 
-static bool take_action(struct span *s, struct action *out)
+static bool parse_action(struct span *s, struct action *out)
 {
     *out = (struct action){.peer = -1};
-    if (!take_number(s, &out->stage))
+    if (!parse_number(s, &out->stage))
         return false;
-    struct span letters = take_letters(s);
+    struct span letters = parse_letters(s);
     for (int kind = 0; kind < ACTION_KIND_COUNT; kind++) {
         const char *text = action_traits((enum action_kind)kind)->text;
         if (strlen(text) != letters.length || memcmp(text, letters.at, letters.length) != 0)
             continue;
         out->kind = (enum action_kind)kind;
-        return take_number(s, &out->microbatch);
+        return parse_number(s, &out->microbatch);
     }
     return false;
 }
@@ -114,14 +114,14 @@ static int parse_cell(struct span cell, struct action out[2])
     if (rest.length == 0)
         return 0;
     int count = 1;
-    if (take_word(&rest, "(")) {
-        if (!take_action(&rest, &out[0]) || !take_word(&rest, ";") || !take_action(&rest, &out[1]) ||
-            !take_word(&rest, ")"))
+    if (match_word(&rest, "(")) {
+        if (!parse_action(&rest, &out[0]) || !match_word(&rest, ";") || !parse_action(&rest, &out[1]) ||
+            !match_word(&rest, ")"))
             return NO_ACTION;
-        take_word(&rest, "OVERLAP_F_B");
+        match_word(&rest, "OVERLAP_F_B");
         out[0].overlaps_next = true;
         count = 2;
-    } else if (!take_action(&rest, &out[0])) {
+    } else if (!parse_action(&rest, &out[0])) {
         return NO_ACTION;
     }
     for (int i = 0; i < count; i++)
@@ -146,7 +146,7 @@ static int cell_of(const struct csv *csv, int rank, int position)
 {
     struct action actions[2];
     struct span rest = csv->lines[rank], cell;
-    for (int number = 1, count = 0; take_cell(&rest, &cell); number++) {
+    for (int number = 1, count = 0; next_cell(&rest, &cell); number++) {
         count += parse_cell(cell, actions);
         if (count > position)
             return number;
@@ -188,7 +188,7 @@ static enum status fail_unknown(const struct csv *csv, int rank, int number, str
     struct text shown = {0};
     int stage;
     show(rest, &shown);
-    letters = take_number(&rest, &stage) ? take_letters(&rest) : rest;
+    letters = parse_number(&rest, &stage) ? parse_letters(&rest) : rest;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strlen(others[i].letters) == letters.length &&
             memcmp(others[i].letters, letters.at, letters.length) == 0)
@@ -217,7 +217,7 @@ static enum status split_lines(struct csv *csv, const char *bytes, size_t length
     int lines = 1;
     for (size_t i = 0; i < length; i++)
         lines += bytes[i] == '\n' ? 1 : 0;
-    if (length > MOST_BYTES || lines > MOST_LINES)
+    if (length > MAX_BYTES || lines > MAX_LINES)
         return fail(BAD_SCHEDULE, "%s: %zu bytes in %d lines; too large for a schedule", csv->name, length,
                     lines);
     csv->lines = calloc((size_t)lines, sizeof *csv->lines);
@@ -239,7 +239,7 @@ static enum status parse_line(struct csv *csv, int rank)
 {
     struct span rest = csv->lines[rank], cell;
     struct action actions[2];
-    for (int number = 1; take_cell(&rest, &cell); number++) {
+    for (int number = 1; next_cell(&rest, &cell); number++) {
         int count = parse_cell(cell, actions);
         if (count < 0)
             return fail_unknown(csv, rank, number, cell, count);
@@ -320,7 +320,7 @@ enum status schedule_read_csv(const char *path, struct schedule **out)
 {
     struct text text = {0}, name = {0};
     text_add_printable(&name, path, strlen(path));
-    enum status status = file_read_small(path, MOST_BYTES, &text);
+    enum status status = file_read_small(path, MAX_BYTES, &text);
     if (status == OK)
         status = schedule_parse_csv(text_chars(&name), text_chars(&text), text.length, out);
     text_free(&name);

@@ -13,7 +13,7 @@ static void add_cell(const struct action_list *list, int position, struct text *
     struct action next = list->actions[position + 1];
     text_add(out, "(%s;", action_text(a, text));
     text_add(out, "%s)", action_text(next, text));
-    // Suffix that PyTorch requires for pairs; it knows only this one.
+    // PyTorch requires this suffix for pairs.
     if (a.kind == FORWARD && next.kind == BACKWARD)
         text_add(out, "OVERLAP_F_B");
 }
@@ -29,11 +29,11 @@ static int64_t idle_cells(const struct schedule *s, const struct simulation *sim
 
 enum status schedule_write_csv(const struct schedule *s, struct text *out)
 {
-    enum { MOST_IDLE = 1 << 24 };
+    enum { MAX_IDLE = 1 << 24 };
     static const struct cost_table units = {.chunk = {1.0, 1.0, 1.0}, .b = 0.5, .pair_overlap = 1.0};
     struct simulation *sim = NULL;
     TRY(simulate(s, &units, NULL, &sim));
-    bool aligned = idle_cells(s, sim) <= MOST_IDLE;
+    bool aligned = idle_cells(s, sim) <= MAX_IDLE;
     for (int rank = 0; rank < s->p; rank++) {
         const struct action_list *list = &s->ranks[rank];
         int64_t column = 0, cells = 0;

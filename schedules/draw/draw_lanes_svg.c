@@ -109,7 +109,7 @@ static void add_rectangle(struct picture *x, const char *class, double begin_s, 
     double width = (end_s - begin_s) * x->scale;
     width -= width > 4.0 ? 0.7 : 0.0; // a gap between neighbours
     text_add(x->out, "<rect class=\"%s\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%d\"", class,
-             svg_fine(LEFT + begin_s * x->scale), svg_fine(x->y), svg_fine(width > NEAR ? width : NEAR),
+             svg_round(LEFT + begin_s * x->scale), svg_round(x->y), svg_round(width > NEAR ? width : NEAR),
              CELL);
 }
 
@@ -198,7 +198,8 @@ static void label(struct picture *x, const struct lane_row *row)
         if (busy_s > 0.5 * (end_s - begin_s) && kind_of(row->slices[i].action, &microbatch) != CELL_OTHER &&
             6.2 * (double)strlen(microbatch) + 1.0 <= (end_s - begin_s) * x->scale)
             text_add(x->out, "<text class=\"n\" x=\"%.7g\" y=\"%.7g\">%s</text>\n",
-                     svg_fine(LEFT + (begin_s + end_s) / 2.0 * x->scale), svg_fine(x->y + 10.8), microbatch);
+                     svg_round(LEFT + (begin_s + end_s) / 2.0 * x->scale), svg_round(x->y + 10.8),
+                     microbatch);
     }
 }
 
@@ -257,10 +258,10 @@ static void draw_axis(struct picture *x, double bottom)
 {
     const double step_ms = svg_tick_step(x->scale / 1e3);
     for (int tick = 0; tick * step_ms <= 1e3 * x->drawing->step_s * (1 + 1e-12); tick++) {
-        const double at = svg_fine(LEFT + tick * step_ms / 1e3 * x->scale);
-        text_add(x->out, "<path class=\"grid\" d=\"M%.7g %dV%.7g\"/>", at, TOP - 3, svg_fine(bottom + 3));
+        const double at = svg_round(LEFT + tick * step_ms / 1e3 * x->scale);
+        text_add(x->out, "<path class=\"grid\" d=\"M%.7g %dV%.7g\"/>", at, TOP - 3, svg_round(bottom + 3));
         text_add(x->out, "<text class=\"s m\" x=\"%.7g\" y=\"%.7g\">%.7g ms</text>\n", at,
-                 svg_fine(bottom + 17), tick * step_ms);
+                 svg_round(bottom + 17), tick * step_ms);
     }
 }
 
@@ -275,8 +276,9 @@ static void legend_entry(struct picture *x, struct legend *at, const char *class
     if (at->x + width > LEFT + x->width + RIGHT)
         *at = (struct legend){.x = 4, .y = at->y + LEGEND_LINE};
     text_add(x->out, "<rect class=\"%s\" x=\"%.7g\" y=\"%.7g\" width=\"14\" height=\"14\"/>", class,
-             svg_fine(at->x), svg_fine(at->y - 11));
-    text_add(x->out, "<text x=\"%.7g\" y=\"%.7g\">%s</text>\n", svg_fine(at->x + 18), svg_fine(at->y), words);
+             svg_round(at->x), svg_round(at->y - 11));
+    text_add(x->out, "<text x=\"%.7g\" y=\"%.7g\">%s</text>\n", svg_round(at->x + 18), svg_round(at->y),
+             words);
     at->x += width;
 }
 
@@ -306,7 +308,7 @@ static double draw_rows(struct picture *x)
         if (row->count == 0)
             continue;
         x->y = y;
-        text_add(x->out, "<text x=\"4\" y=\"%.7g\">pp %d  ", svg_fine(y + 11), row->rank);
+        text_add(x->out, "<text x=\"4\" y=\"%.7g\">pp %d  ", svg_round(y + 11), row->rank);
         svg_add_escaped(x->out, row->name);
         text_add(x->out, "</text>");
         add_rectangle(x, "idle", 0.0, x->drawing->step_s);
@@ -355,10 +357,10 @@ void draw_lanes_svg(const struct lane_drawing *drawing, struct text *out)
     text_add(out,
              "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.7g %.7g\" width=\"%.7g\" "
              "height=\"%.7g\" font-family=\"Helvetica, Arial, sans-serif\">\n",
-             svg_fine(width), svg_fine(height), svg_fine(width), svg_fine(height));
+             svg_round(width), svg_round(height), svg_round(width), svg_round(height));
     add_style(&x);
     text_add(out, "<rect class=\"page\" x=\"0\" y=\"0\" width=\"%.7g\" height=\"%.7g\" rx=\"6\"/>\n",
-             svg_fine(width), svg_fine(height));
+             svg_round(width), svg_round(height));
     draw_title(&x);
     const double bottom = draw_rows(&x);
     draw_axis(&x, bottom);

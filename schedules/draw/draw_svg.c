@@ -161,8 +161,8 @@ static void draw_cell(struct picture *x, int rank, int position)
     char name[ACTION_CHARS], number[NUMBER_CHARS];
     int digits = snprintf(number, sizeof number, "%d", a.microbatch);
     text_add(x->out, "<rect class=\"%s%d\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%.7g\" rx=\"1.5\"",
-             action_traits(a.kind)->text, schedule_chunk(s, a.stage, a.microbatch), svg_fine(box.x),
-             svg_fine(box.y), svg_fine(box.width), svg_fine(box.height));
+             action_traits(a.kind)->text, schedule_chunk(s, a.stage, a.microbatch), svg_round(box.x),
+             svg_round(box.y), svg_round(box.width), svg_round(box.height));
     if (x->hints)
         text_add(x->out, "><title>%s: %.6g to %.6g</title></rect>", action_text(a, name), time.start,
                  time.end);
@@ -170,8 +170,8 @@ static void draw_cell(struct picture *x, int rank, int position)
         text_add(x->out, "/>");
     if (digits * (box.half ? 6.0 : DIGIT) <= box.width)
         text_add(x->out, "<text class=\"n%s\" x=\"%.7g\" y=\"%.7g\">%s</text>", box.half ? " half" : "",
-                 svg_fine(box.x + box.width / 2.0),
-                 svg_fine(box.y + box.height / 2.0 + (box.half ? 3.8 : 4.2)), number);
+                 svg_round(box.x + box.width / 2.0),
+                 svg_round(box.y + box.height / 2.0 + (box.half ? 3.8 : 4.2)), number);
     text_add(x->out, "\n");
 }
 
@@ -181,9 +181,9 @@ static void draw_rank(struct picture *x, int rank)
     const struct simulation *sim = x->drawing->simulation;
     const struct rank_time *total = &sim->ranks[rank];
     double y = x->top + rank * PITCH, span = total->last_end - total->first_start;
-    text_add(x->out, "<text x=\"4\" y=\"%.7g\">rank %d</text>", svg_fine(y + 18), rank);
+    text_add(x->out, "<text x=\"4\" y=\"%.7g\">rank %d</text>", svg_round(y + 18), rank);
     text_add(x->out, "<rect class=\"idle\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%d\"/>\n",
-             svg_fine(LEFT + total->first_start * x->scale), svg_fine(y), svg_fine(span * x->scale), CELL);
+             svg_round(LEFT + total->first_start * x->scale), svg_round(y), svg_round(span * x->scale), CELL);
     for (int i = 0; i < list->count; i++)
         if (action_traits(list->actions[i].kind)->computes)
             draw_cell(x, rank, i);
@@ -193,10 +193,10 @@ static void draw_rank(struct picture *x, int rank)
             text_add(
                 x->out,
                 "<rect class=\"path\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%.7g\" rx=\"1.5\"/>\n",
-                svg_fine(box.x), svg_fine(box.y), svg_fine(box.width), svg_fine(box.height));
+                svg_round(box.x), svg_round(box.y), svg_round(box.width), svg_round(box.height));
     }
     text_add(x->out, "<text class=\"s\" x=\"%.7g\" y=\"%.7g\">%.1f %% idle, peak %.4g</text>\n",
-             svg_fine(LEFT + x->width + 10), svg_fine(y + 18),
+             svg_round(LEFT + x->width + 10), svg_round(y + 18),
              span > 0.0 ? 100.0 * total->bubble / span : 0.0, (double)total->peak / x->drawing->schedule->v);
 }
 
@@ -208,10 +208,10 @@ static void draw_axis(struct picture *x)
     double step = svg_tick_step(x->scale), bottom = x->top + sim->p * PITCH;
     for (int tick = 0; tick * step <= sim->makespan * (1 + 1e-12); tick++) {
         double at = LEFT + tick * step * x->scale;
-        text_add(x->out, "<path class=\"grid\" d=\"M%.7g %.7gV%.7g\"/>", svg_fine(at), svg_fine(x->top - 3),
-                 svg_fine(bottom + 3));
-        text_add(x->out, "<text class=\"s m\" x=\"%.7g\" y=\"%.7g\">%.7g%s%s</text>\n", svg_fine(at),
-                 svg_fine(bottom + 17), tick * step, x->options->unit != NULL ? " " : "",
+        text_add(x->out, "<path class=\"grid\" d=\"M%.7g %.7gV%.7g\"/>", svg_round(at), svg_round(x->top - 3),
+                 svg_round(bottom + 3));
+        text_add(x->out, "<text class=\"s m\" x=\"%.7g\" y=\"%.7g\">%.7g%s%s</text>\n", svg_round(at),
+                 svg_round(bottom + 17), tick * step, x->options->unit != NULL ? " " : "",
                  x->options->unit != NULL ? x->options->unit : "");
     }
 }
@@ -231,24 +231,24 @@ static void draw_title(struct picture *x)
     const struct rank_time *worst = &sim->ranks[worst_rank(sim)];
     double span = worst->last_end - worst->first_start;
     const char *unit = x->options->unit != NULL ? x->options->unit : "";
-    int least = sim->ranks[0].peak, most = least;
+    int least = sim->ranks[0].peak, largest = least;
     for (int rank = 1; rank < s->p; rank++) {
         least = sim->ranks[rank].peak < least ? sim->ranks[rank].peak : least;
-        most = sim->ranks[rank].peak > most ? sim->ranks[rank].peak : most;
+        largest = sim->ranks[rank].peak > largest ? sim->ranks[rank].peak : largest;
     }
-    text_add(x->out, "<text class=\"h\" x=\"4\" y=\"%.7g\">", svg_fine(x->top - x->title + 22));
+    text_add(x->out, "<text class=\"h\" x=\"4\" y=\"%.7g\">", svg_round(x->top - x->title + 22));
     svg_add_escaped(x->out, x->drawing->title);
     text_add(x->out,
              "</text>\n<text class=\"s\" x=\"4\" y=\"%.7g\">p %d, m %d, v %d: makespan %.6g%s%s, bubble "
              "%.6g%s%s (%.1f %%), peak ",
-             svg_fine(x->top - x->title + 42), s->p, s->m, s->v, sim->makespan, *unit != 0 ? " " : "", unit,
+             svg_round(x->top - x->title + 42), s->p, s->m, s->v, sim->makespan, *unit != 0 ? " " : "", unit,
              sim->bubble, *unit != 0 ? " " : "", unit, span > 0.0 ? 100.0 * sim->bubble / span : 0.0);
-    if (least < most)
+    if (least < largest)
         text_add(x->out, "%.4g to ", (double)least / s->v);
-    text_add(x->out, "%.4g microbatch%s</text>\n", (double)most / s->v, most == s->v ? "" : "es");
+    text_add(x->out, "%.4g microbatch%s</text>\n", (double)largest / s->v, largest == s->v ? "" : "es");
     if (x->options->note == NULL)
         return;
-    text_add(x->out, "<text class=\"s\" x=\"4\" y=\"%.7g\">", svg_fine(x->top - x->title + 42 + NOTE));
+    text_add(x->out, "<text class=\"s\" x=\"4\" y=\"%.7g\">", svg_round(x->top - x->title + 42 + NOTE));
     svg_add_escaped(x->out, x->options->note);
     text_add(x->out, "</text>\n");
 }
@@ -270,18 +270,18 @@ static double legend_entry(struct picture *x, double at, double y, const char *c
         text_add(x->out, "<rect class=\"%s", class);
         if (shades > 0)
             text_add(x->out, "%d", shades > 1 ? i * (x->chunks - 1) / (shades - 1) : 0);
-        text_add(x->out, "\" x=\"%.7g\" y=\"%.7g\" width=\"14\" height=\"16\" rx=\"1.5\"/>", svg_fine(at),
-                 svg_fine(y - 12));
+        text_add(x->out, "\" x=\"%.7g\" y=\"%.7g\" width=\"14\" height=\"16\" rx=\"1.5\"/>", svg_round(at),
+                 svg_round(y - 12));
         at += 15;
     }
-    text_add(x->out, "<text x=\"%.7g\" y=\"%.7g\">%s</text>\n", svg_fine(at + 4), svg_fine(y), words);
+    text_add(x->out, "<text x=\"%.7g\" y=\"%.7g\">%s</text>\n", svg_round(at + 4), svg_round(y), words);
     return at + 6.4 * (double)strlen(words) + 18;
 }
 
 static void draw_legend(struct picture *x, double y)
 {
-    enum { MOST_SHADES = 4 };
-    int shades = x->chunks < MOST_SHADES ? x->chunks : MOST_SHADES;
+    enum { MAX_SHADES = 4 };
+    int shades = x->chunks < MAX_SHADES ? x->chunks : MAX_SHADES;
     double at = 4;
     for (int kind = 0; kind < ACTION_KIND_COUNT; kind++)
         if (x->used[kind] && palette[kind].legend != NULL)
@@ -293,7 +293,7 @@ static void draw_legend(struct picture *x, double y)
     if (x->chunks > 1)
         text_add(x->out,
                  "<text class=\"s\" x=\"4\" y=\"%.7g\">dark: chunk 0, light: chunk %d of a rank</text>\n",
-                 svg_fine(y + 22), x->chunks - 1);
+                 svg_round(y + 22), x->chunks - 1);
 }
 
 /* Chooses the scale at which numbers fit the cells of the kind that is shortest on average, up to
@@ -344,10 +344,10 @@ void draw_svg(const struct drawing *drawings, int count, const struct svg_option
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.7g %.7g\" width=\"%.7g\" height=\"%.7g\" "
         "font-family=\"Helvetica, Arial, sans-serif\">\n",
-        svg_fine(width), svg_fine(height), svg_fine(width), svg_fine(height));
+        svg_round(width), svg_round(height), svg_round(width), svg_round(height));
     add_style(&x);
     text_add(out, "<rect class=\"page\" x=\"0\" y=\"0\" width=\"%.7g\" height=\"%.7g\" rx=\"6\"/>\n",
-             svg_fine(width), svg_fine(height));
+             svg_round(width), svg_round(height));
     x.top = x.title;
     for (int d = 0; d < count; d++) {
         x.drawing = &drawings[d];

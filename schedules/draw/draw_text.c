@@ -239,9 +239,9 @@ static void choose_scale(struct chart *c, int columns)
     }
     // Left and right of the chart: "rank 12 |" and "|  75.0 % idle  peak 10.5".
     enum { MARGIN = 34, LEAST = 20 };
-    int most = columns - MARGIN > LEAST ? columns - MARGIN : LEAST;
+    int available = columns - MARGIN > LEAST ? columns - MARGIN : LEAST;
     double makespan = c->sim->makespan > 0.0 ? c->sim->makespan : 1.0;
-    double fits = most / makespan;
+    double fits = available / makespan;
     if (wanted > 0.0 && ceil(wanted) <= fits)
         c->scale = ceil(wanted);
     else

@@ -6,7 +6,7 @@
  *     rank 1  |   F0 B0--- F1 B1--- F2 B2---       |   0.0 % idle  peak 1
  *              0              5              10
  *
- * A cell says kind and microbatch, and the stage too ("4F0") where a rank has several. With colours the hue
+ * A cell shows kind and microbatch, and the stage too ("4F0") if a rank has several. With colours the hue
  * is the kind, the lightness the chunk, and adjacent cells of one kind alternate. On a narrow terminal
  * labels drop the stage, then the kind (with colours) or the microbatch (without), then everything. Cells
  * of equal length have labels of the same form. To the right of a row: the fraction of idle time between

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-double svg_fine(double pixels)
+double svg_round(double pixels)
 {
     return floor(pixels * 100.0 + 0.5) / 100.0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the pictures have in common. Private to this folder. */
+/* Shared by the pictures. Private to this folder. */
 #pragma once
 
 #include "base/text.h"
@@ -9,11 +9,11 @@ struct colour {
     int red, green, blue;
 };
 
-/* Of a cell of a rank's first chunk (draw_svg.c). */
+/* Colour of a cell of a rank's first chunk (draw_svg.c). */
 struct colour svg_action_colour(enum action_kind kind);
 
 /* Rounds to a hundredth of a pixel, so that the file is the same on every machine. */
-double svg_fine(double pixels);
+double svg_round(double pixels);
 
 /* Returns the distance of ticks: 1, 2 or 5 times a power of ten, at least 60 pixels. */
 double svg_tick_step(double scale);

@@ -70,8 +70,7 @@ static void forward_with_backward(struct streams *x, int stream)
     add(x, b);
 }
 
-/* The last backwards of both streams. From the middle on they are split, since the previous ranks wait for I.
- */
+/* The last backwards of both streams. From the middle on they are split: the previous ranks wait for I. */
 static void drain_both(struct streams *x, int count)
 {
     bool split = false;

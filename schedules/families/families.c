@@ -64,7 +64,7 @@ static const char *unsupported(const struct family *family, const struct schedul
         return "it does not support microbatch_group_size";
     if (o->microbatch_group_size > 0 && o->microbatch_group_size < o->p && o->microbatch_group_size < o->m)
         return "a microbatch_group_size below p causes a deadlock";
-    if (o->m > schedule_most_microbatches(o->p, o->v))
+    if (o->m > schedule_max_microbatches(o->p, o->v))
         return "the actions do not fit in memory";
     return family->restriction(o);
 }
@@ -92,26 +92,26 @@ const char *schedule_unsupported(const struct schedule_options *options)
     return unsupported(family, &o);
 }
 
-int64_t schedule_most_microbatches(int p, int v)
+int64_t schedule_max_microbatches(int p, int v)
 {
-    return p > SCHEDULE_MOST_RANKS ? 0 : SCHEDULE_MOST_CELLS / ((int64_t)p * v);
+    return p > SCHEDULE_MAX_RANKS ? 0 : SCHEDULE_MAX_CELLS / ((int64_t)p * v);
 }
 
 /* Suggests the largest valid m, or p, or v if even one rank would have too many actions. */
 static enum status fail_size(const struct family *family, const struct schedule_options *o)
 {
-    int64_t most = schedule_most_microbatches(o->p, o->v),
-            ranks = o->p < SCHEDULE_MOST_RANKS ? o->p : SCHEDULE_MOST_RANKS;
+    int64_t limit = schedule_max_microbatches(o->p, o->v),
+            ranks = o->p < SCHEDULE_MAX_RANKS ? o->p : SCHEDULE_MAX_RANKS;
     const char *what = "m";
-    if (most == 0) {
-        what = o->v <= SCHEDULE_MOST_CELLS ? "p" : "v";
-        most = o->v > SCHEDULE_MOST_CELLS                         ? SCHEDULE_MOST_CELLS / ranks
-               : SCHEDULE_MOST_CELLS / o->v < SCHEDULE_MOST_RANKS ? SCHEDULE_MOST_CELLS / o->v
-                                                                  : SCHEDULE_MOST_RANKS;
+    if (limit == 0) {
+        what = o->v <= SCHEDULE_MAX_CELLS ? "p" : "v";
+        limit = o->v > SCHEDULE_MAX_CELLS                        ? SCHEDULE_MAX_CELLS / ranks
+                : SCHEDULE_MAX_CELLS / o->v < SCHEDULE_MAX_RANKS ? SCHEDULE_MAX_CELLS / o->v
+                                                                 : SCHEDULE_MAX_RANKS;
     }
     return fail(BAD_SCHEDULE,
                 "%s of p %d, m %d, v %d has more actions than fit in memory; use %s %lld or less",
-                family->about.name, o->p, o->m, o->v, what, (long long)most);
+                family->about.name, o->p, o->m, o->v, what, (long long)limit);
 }
 
 static enum status check_options(const struct family *family, const struct schedule_options *o)
@@ -119,7 +119,7 @@ static enum status check_options(const struct family *family, const struct sched
     const char *why = unsupported(family, o);
     if (why == NULL)
         return OK;
-    if (o->p >= 1 && o->v >= 1 && o->m > schedule_most_microbatches(o->p, o->v))
+    if (o->p >= 1 && o->v >= 1 && o->m > schedule_max_microbatches(o->p, o->v))
         return fail_size(family, o);
     return fail(BAD_SCHEDULE, "%s does not support p %d, m %d, v %d: %s; it supports %s", family->about.name,
                 o->p, o->m, o->v, why, family->about.supports);
@@ -144,7 +144,7 @@ enum status schedule_complete(struct schedule *s, const struct schedule_options 
     return status;
 }
 
-enum status schedule_placed(const struct schedule_options *options, struct schedule **out)
+enum status schedule_build_placement(const struct schedule_options *options, struct schedule **out)
 {
     const struct family *family = NULL;
     TRY(find_family(options->name, &family));

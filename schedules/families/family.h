@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Interface for schedule families: a row of FAMILIES (below), a generator and a memory claim. A generator
+/* Interface of schedule families: an entry in FAMILIES (below), a generator and a memory claim. A generator
  * appends F, B or I and W with schedule_add(), per rank, in the rank's order, and nothing else: transfers are
  * added later. */
 #pragma once
@@ -48,7 +48,7 @@ struct custom_placement {
 /* Creates an empty schedule of family "file" with a copy of this placement. */
 MUST_USE enum status schedule_create_custom(const struct custom_placement *given, struct schedule **out);
 
-/* Measured progress, in percent, after the generator, the transfers, a search. */
+/* Measured progress, in percent of the time, after the generator, the transfers, a search. */
 enum { GENERATED_PERCENT = 10, TRANSFERRED_PERCENT = 60, SEARCHED_PERCENT = 90 };
 
 static inline void report_progress(const struct progress *progress, double percent)

@@ -24,35 +24,35 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* Progress of a rank with one of its chunks. */
-struct arm {
+/* The progress of a rank in one of its chunks. */
+struct chunk_progress {
     int stage;
     int f, i, w;    // microbatches done
     bool without_w; // W are counted, but not appended
 };
 
-static void forward(struct schedule *s, struct arm *arm)
+static void forward(struct schedule *s, struct chunk_progress *chunk)
 {
-    schedule_add(s, FORWARD, arm->stage, arm->f++);
+    schedule_add(s, FORWARD, chunk->stage, chunk->f++);
 }
 
-static void input(struct schedule *s, struct arm *arm)
+static void input(struct schedule *s, struct chunk_progress *chunk)
 {
-    schedule_add(s, BACKWARD_INPUT, arm->stage, arm->i++);
+    schedule_add(s, BACKWARD_INPUT, chunk->stage, chunk->i++);
 }
 
-static void weight(struct schedule *s, struct arm *arm)
+static void weight(struct schedule *s, struct chunk_progress *chunk)
 {
-    if (!arm->without_w)
-        schedule_add(s, BACKWARD_WEIGHT, arm->stage, arm->w);
-    arm->w++;
+    if (!chunk->without_w)
+        schedule_add(s, BACKWARD_WEIGHT, chunk->stage, chunk->w);
+    chunk->w++;
 }
 
 static void zb_v_rank(struct schedule *s, int rank, bool without_w)
 {
     int p = s->p, m = s->m > 2 * p - 1 ? s->m : 2 * p - 1;
-    struct arm down = {.stage = schedule_stage(s, rank, 0), .without_w = without_w};
-    struct arm up = {.stage = schedule_stage(s, rank, 1), .without_w = without_w};
+    struct chunk_progress down = {.stage = schedule_stage(s, rank, 0), .without_w = without_w};
+    struct chunk_progress up = {.stage = schedule_stage(s, rank, 1), .without_w = without_w};
 
     // Fill: until the first microbatch returns, then both chunks alternately.
     for (int k = 0; k < 2 * (p - rank) - 1; k++)

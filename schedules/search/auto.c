@@ -65,7 +65,7 @@ struct search {
 
 static const struct family *const placements[PLACEMENTS] = {&family_1f1b, &family_zb_v};
 
-static bool better(const struct found *a, const struct found *b, double margin)
+static bool is_better(const struct found *a, const struct found *b, double margin)
 {
     if (b->schedule == NULL || a->makespan < b->makespan * (1.0 - margin))
         return true;
@@ -92,21 +92,21 @@ static void spend(struct search *h, int64_t actions)
 
 /* Keeps the schedule if it is shorter by more than `margin`, or no longer and has a lower peak. Takes
  * ownership. */
-static enum status offer(struct search *h, struct schedule *s, double margin)
+static enum status keep_if_better(struct search *h, struct schedule *s, double margin)
 {
-    struct found offered = {.schedule = s};
+    struct found candidate = {.schedule = s};
     struct simulation *sim = NULL;
     enum status status = simulate(s, &h->costs, NULL, &sim);
     if (status == OK) {
-        offered.makespan = sim->makespan;
-        offered.bubble = sim->bubble;
-        offered.peak = peak_of(s);
+        candidate.makespan = sim->makespan;
+        candidate.bubble = sim->bubble;
+        candidate.peak = peak_of(s);
         simulation_destroy(sim);
     }
-    if (status == OK && offered.peak <= h->limit && better(&offered, h->found, margin)) {
+    if (status == OK && candidate.peak <= h->limit && is_better(&candidate, h->found, margin)) {
         s->limit = h->limit;
         schedule_destroy(h->found->schedule);
-        *h->found = offered;
+        *h->found = candidate;
     } else {
         schedule_destroy(s);
     }
@@ -171,7 +171,7 @@ static enum status try_family(struct search *h, const struct schedule_options *o
     if (status == OK && !dominated)
         status = schedule_add_transfers(s);
     if (status == OK && !dominated)
-        return offer(h, s, 0.0);
+        return keep_if_better(h, s, 0.0);
     schedule_destroy(s);
     return status;
 }
@@ -213,7 +213,7 @@ static enum status add_transfers(const struct pipe *x, struct schedule *s)
     return status;
 }
 
-static enum status offer_steps(struct search *h, int placement, const pipe_step *steps, bool fuse)
+static enum status keep_steps_if_better(struct search *h, int placement, const pipe_step *steps, bool fuse)
 {
     struct schedule *s = NULL;
     struct schedule_options o = {.p = h->o->p, .m = h->o->m, .v = h->v};
@@ -225,12 +225,12 @@ static enum status offer_steps(struct search *h, int placement, const pipe_step 
         schedule_destroy(s);
         return status;
     }
-    return offer(h, s, 1e-9);
+    return keep_if_better(h, s, 1e-9);
 }
 
-static int64_t budget(int64_t actions, int most, int each)
+static int64_t budget(int64_t actions, int limit, int each)
 {
-    return actions < most / each ? actions * each : most;
+    return actions < limit / each ? actions * each : limit;
 }
 
 /* Searches within `limit` chunks. `known` is the makespan of `steps`; PIPE_NEVER if these are not set. */
@@ -252,8 +252,8 @@ static enum status search_within(struct search *h, int placement, int limit, int
     if (known == PIPE_NEVER ||
         (!fuse && h->found->schedule != NULL && least > h->found->makespan * (1.0 + 1e-6)))
         return OK;
-    TRY(offer_steps(h, placement, steps, false));
-    return fuse ? offer_steps(h, placement, steps, true) : OK;
+    TRY(keep_steps_if_better(h, placement, steps, false));
+    return fuse ? keep_steps_if_better(h, placement, steps, true) : OK;
 }
 
 /* Finds the shortest building block of v_limited.c at this limit; `out` is its makespan, PIPE_NEVER if
@@ -292,11 +292,11 @@ static enum status improve_block(struct search *h, int placement, int64_t goal, 
     time = local_search(x, time, goal, local, steps);
     spend(h, local);
     h->best_time[placement] = time;
-    return offer_steps(h, placement, steps, false);
+    return keep_steps_if_better(h, placement, steps, false);
 }
 
 /* Returns true if the best schedule is optimal: as short as the bound, with at most `limit` chunks. */
-static bool done(const struct search *h, double bound, int limit)
+static bool is_optimal(const struct search *h, double bound, int limit)
 {
     const struct found *f = h->found;
     return f->schedule != NULL && f->makespan <= bound * (1.0 + 1e-9) &&
@@ -317,19 +317,19 @@ static enum status search_limited(struct search *h, int placement, double bound,
     if (affordable)
         TRY(find_block(h, placement, WITH_RESERVE_AND_DRAIN, reserved, &with_drain));
     if (with_drain <= goal)
-        TRY(offer_steps(h, placement, reserved, false));
-    if (done(h, bound, h->limit))
+        TRY(keep_steps_if_better(h, placement, reserved, false));
+    if (is_optimal(h, bound, h->limit))
         return OK;
     TRY(search_within(h, placement, h->limit, goal, h->best_time[placement], h->steps[placement]));
-    if (x->actions <= BLOCKS / BLOCKS_LEAST && !done(h, bound, h->limit)) {
+    if (x->actions <= BLOCKS / BLOCKS_LEAST && !is_optimal(h, bound, h->limit)) {
         TRY(find_block(h, placement, WITH_HEADROOM, h->other, &time));
         TRY(improve_block(h, placement, goal, time, h->other));
     }
-    if (affordable && !done(h, bound, h->limit)) {
+    if (affordable && !is_optimal(h, bound, h->limit)) {
         TRY(find_block(h, placement, WITH_RESERVE, h->other, &time));
         TRY(improve_block(h, placement, goal, time, h->other));
     }
-    return done(h, bound, h->limit) ? OK : improve_block(h, placement, goal, with_drain, reserved);
+    return is_optimal(h, bound, h->limit) ? OK : improve_block(h, placement, goal, with_drain, reserved);
 }
 
 /* Without a limit, first searches within the memory of one full pipe, then of two. */
@@ -341,9 +341,9 @@ static enum status search_placement(struct search *h, int placement)
     int64_t goal = (int64_t)ceil(bound * x->ticks_per_unit * (1.0 + 1e-9));
     int64_t full = (int64_t)x->p * x->v;
     for (int pipes = 1; h->o->memory_limit == 0.0 && pipes <= FULL_PIPES; pipes++)
-        if (pipes * full < h->limit && !done(h, bound, (int)(pipes * full)))
+        if (pipes * full < h->limit && !is_optimal(h, bound, (int)(pipes * full)))
             TRY(search_within(h, placement, (int)(pipes * full), goal, PIPE_NEVER, h->other));
-    if (done(h, bound, h->limit))
+    if (is_optimal(h, bound, h->limit))
         return OK;
     if (placement == 0 || h->v != 2 || h->limit >= 2 * x->p)
         return search_within(h, placement, h->limit, goal, h->best_time[placement], h->steps[placement]);

@@ -66,7 +66,7 @@ static void reset_run(struct greedy *g)
 /* State visible to a rank when it decides. */
 struct view {
     int forward, backward, weight; // candidate step, or NONE
-    bool wants_memory;             // an F is available, and only memory is missing
+    bool lacks_memory;             // an F is available, and only memory is missing
     int64_t soon;                  // arrival time of the next input that it could use
 };
 
@@ -83,7 +83,7 @@ static void observe_input(const struct greedy *g, const struct task *q, int step
     if (forward && g->ahead[q->rank] + after >= rule->ahead[q->rank])
         return;
     if (forward && g->held[q->rank] + after >= rule->hold[q->rank]) {
-        out->wants_memory = out->wants_memory || arrival <= now;
+        out->lacks_memory = out->lacks_memory || arrival <= now;
         return;
     }
     if (arrival > now) {
@@ -101,12 +101,12 @@ static struct view observe(const struct greedy *g, int rank, int64_t now)
     const struct pipe *x = g->pipe;
     const int *done = x->done + (size_t)rank * (size_t)x->tasks;
     struct view view = {.forward = NONE, .backward = NONE, .weight = NONE, .soon = PIPE_NEVER};
-    int most = 0;
+    int largest_backlog = 0;
     for (int step = 0; step < 2 * x->v; step++)
         observe_input(g, pipe_task(x, rank, step), step, now, &view);
     for (int step = 2 * x->v; step < x->tasks; step++)
-        if (done[step - x->v] - done[step] > most) {
-            most = done[step - x->v] - done[step];
+        if (done[step - x->v] - done[step] > largest_backlog) {
+            largest_backlog = done[step - x->v] - done[step];
             view.weight = step;
         }
     return view;
@@ -125,7 +125,7 @@ static int choose_step(const struct greedy *g, int rank, int64_t now, int64_t *r
     if (view.weight == NONE)
         return NONE;
     int64_t fits = pipe_task(g->pipe, rank, view.weight)->time / 100 * g->rule.fit;
-    return view.wants_memory || view.soon == PIPE_NEVER || now + fits <= view.soon ? view.weight : NONE;
+    return view.lacks_memory || view.soon == PIPE_NEVER || now + fits <= view.soon ? view.weight : NONE;
 }
 
 static void run_step(struct greedy *g, int rank, int step, int64_t now)

@@ -308,7 +308,7 @@ static struct schedule_options options_of(const struct recipe *r)
 
 static int64_t most_microbatches(const struct recipe *r)
 {
-    return schedule_most_microbatches(r->parallel.pipeline_parallel_size, r->pipeline.virtual_stages);
+    return schedule_max_microbatches(r->parallel.pipeline_parallel_size, r->pipeline.virtual_stages);
 }
 
 static bool fits_holds(const struct view *v)

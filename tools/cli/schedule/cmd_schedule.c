@@ -135,9 +135,9 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     *out = (struct arguments){
         .outputs = {[SVG] = {"schedule", "--svg", NULL}, [TRACE] = {"schedule", "--trace", NULL}}};
     const struct option options[] = {
-        {"-p", OPTION_INTEGER, &out->p, 1, SCHEDULE_MOST_RANKS},
-        {"-m", OPTION_INTEGER, &out->m, 1, SCHEDULE_MOST_CELLS},
-        {"-v", OPTION_INTEGER, &out->v, 1, SCHEDULE_MOST_CELLS},
+        {"-p", OPTION_INTEGER, &out->p, 1, SCHEDULE_MAX_RANKS},
+        {"-m", OPTION_INTEGER, &out->m, 1, SCHEDULE_MAX_CELLS},
+        {"-v", OPTION_INTEGER, &out->v, 1, SCHEDULE_MAX_CELLS},
         {"--cost", OPTION_TEXT, &out->cost, 0, 0},
         {"--cost-file", OPTION_TEXT, &out->cost_file, 0, 0},
         {"--memory-limit", OPTION_TEXT, &out->limit_text, 0, 0},

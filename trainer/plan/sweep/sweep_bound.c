@@ -262,7 +262,7 @@ static enum status place(const struct recipe *recipe, struct schedule **out)
     *out = NULL;
     if (recipe->pipeline.schedule_file != NULL)
         return OK;
-    const enum status status = schedule_placed(&options, out);
+    const enum status status = schedule_build_placement(&options, out);
     return status == NO_MEMORY ? status : OK;
 }
 
