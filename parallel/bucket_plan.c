@@ -34,8 +34,8 @@ static void lay_out(struct bucket_plan *plan, const struct bucket_range *ranges,
     }
 }
 
-/* Returns the allowed cut of this range nearest to `target`. */
-static int64_t cut_in(const struct bucket_range *range, int64_t target)
+/* Returns the allowed slice boundary in this range that is nearest to `target`. */
+static int64_t boundary_in(const struct bucket_range *range, int64_t target)
 {
     int64_t inside = target - range->begin, low = 0, high = range->end - range->begin;
     if (range->block > 0) {
@@ -45,16 +45,16 @@ static int64_t cut_in(const struct bucket_range *range, int64_t target)
     return range->begin + (inside - low <= high - inside ? low : high);
 }
 
-/* Returns the cut nearest to `target`; monotonic in `target`, from the bucket's begin to its end. */
-static int64_t cut_near(const struct bucket *bucket, const struct bucket_range *ranges, int64_t target)
+/* Returns the slice boundary nearest to `target`: monotonic, from the bucket's begin to its end. */
+static int64_t boundary_near(const struct bucket *bucket, const struct bucket_range *ranges, int64_t target)
 {
     for (int i = bucket->first; i < bucket->first + bucket->count; i++)
         if (target < ranges[i].end)
-            return target <= ranges[i].begin ? ranges[i].begin : cut_in(&ranges[i], target);
+            return target <= ranges[i].begin ? ranges[i].begin : boundary_in(&ranges[i], target);
     return bucket->end;
 }
 
-static void cut(struct bucket_plan *plan, const struct bucket_range *ranges)
+static void assign_slices(struct bucket_plan *plan, const struct bucket_range *ranges)
 {
     int64_t *counts = plan->counts;
     for (int b = 0; b < plan->count; b++) {
@@ -65,7 +65,7 @@ static void cut(struct bucket_plan *plan, const struct bucket_range *ranges)
         bucket->counts = counts;
         for (int r = 0; r < plan->ranks; r++) {
             int64_t target = bucket->begin + share * (r + 1) + rest * (r + 1) / plan->ranks;
-            int64_t end = r + 1 < plan->ranks ? cut_near(bucket, ranges, target) : bucket->end;
+            int64_t end = r + 1 < plan->ranks ? boundary_near(bucket, ranges, target) : bucket->end;
             *counts++ = end - at;
             at = end;
         }
@@ -82,8 +82,9 @@ static enum status check_slices(const struct bucket_plan *plan, int index)
                         (long long)bucket->counts[r], r, (long long)left);
         left -= bucket->counts[r];
     }
-    return left == 0 ? OK
-                     : fail(BAD_ARGUMENT, "bucket %d: %lld elements are of no rank", index, (long long)left);
+    return left == 0
+               ? OK
+               : fail(BAD_ARGUMENT, "bucket %d: %lld elements belong to no rank", index, (long long)left);
 }
 
 enum status bucket_plan_check(const struct bucket_plan *plan)
@@ -97,7 +98,7 @@ enum status bucket_plan_check(const struct bucket_plan *plan)
                         bucket->first, bucket->first + bucket->count, ranges, plan->range_count);
         for (int i = ranges; i < ranges + bucket->count; i++)
             if (plan->bucket_of[i] != b)
-                return fail(BAD_ARGUMENT, "bucket %d: its range %d is noted as of bucket %d", b, i,
+                return fail(BAD_ARGUMENT, "bucket %d: its range %d is recorded in bucket %d", b, i,
                             plan->bucket_of[i]);
         if (bucket->begin < at || bucket->end < bucket->begin)
             return fail(BAD_ARGUMENT, "bucket %d: [%lld, %lld) does not follow element %lld", b,
@@ -133,7 +134,7 @@ enum status bucket_plan_create(const struct bucket_range *ranges, int count, int
         bucket_plan_destroy(&plan);
         return fail(NO_MEMORY, "no memory for %d gradient ranges", count);
     }
-    cut(&plan, ranges);
+    assign_slices(&plan, ranges);
     enum status status = bucket_plan_check(&plan);
     if (status == OK)
         *out = plan;
@@ -150,7 +151,7 @@ void bucket_plan_destroy(struct bucket_plan *plan)
     *plan = (struct bucket_plan){0};
 }
 
-int64_t bucket_cut(const struct bucket *bucket, int rank)
+int64_t bucket_slice_begin(const struct bucket *bucket, int rank)
 {
     int64_t at = bucket->begin;
     for (int r = 0; r < rank; r++)

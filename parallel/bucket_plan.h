@@ -11,7 +11,7 @@
  * (kernels/ops.h), so a slice boundary inside a block would change its bits.
  *
  * Caution: the gradients of both uses of a tied weight are added slice by slice, possibly on two ranks with
- * different neighbours. Each use is `alone` in its bucket, so both are cut identically. */
+ * different neighbours. Each use is `alone` in its bucket, so both are split identically. */
 #pragma once
 
 #include "base/status.h"
@@ -22,7 +22,7 @@
 /* A tensor in the flat buffer. */
 struct bucket_range {
     int64_t begin, end; // elements
-    int64_t block;      // may be cut at multiples of this from its begin; 0: not at all
+    int64_t block;      // may be split at multiples of this from its begin; 0: not at all
     int unit;           // a bucket contains tensors of one unit only
     bool alone;         // has a bucket of its own
 };
@@ -47,10 +47,9 @@ MUST_USE enum status bucket_plan_create(const struct bucket_range *ranges, int c
                                         int ranks, struct bucket_plan *out);
 void bucket_plan_destroy(struct bucket_plan *plan); // accepts {0}
 
-/* BAD_ARGUMENT names the broken promise: buckets contain all ranges, in order and once, they do not overlap,
- * and the slices of the ranks make up each. */
+/* Invariants; BAD_ARGUMENT names the violated one: buckets contain all ranges, in order and once, they do
+ * not overlap, and the slices of the ranks make up each. */
 MUST_USE enum status bucket_plan_check(const struct bucket_plan *plan);
 
-/* Returns the start of the slice of `rank` in the flat buffer; for rank == ranks the end of the last slice.
- * */
-int64_t bucket_cut(const struct bucket *bucket, int rank);
+/* Returns the start of the slice of `rank` in the flat buffer; for rank == ranks, the end of the bucket. */
+int64_t bucket_slice_begin(const struct bucket *bucket, int rank);

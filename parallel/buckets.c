@@ -13,10 +13,11 @@ struct pending {
 struct buckets {
     struct buckets_config config;
     struct stream *stream;
-    void **known; // [buckets + 1] registrations with the transport: one for each group, at its first
-                  // bucket; the last one for the stage replicas
-    int started;  // buckets started in this step
-    bool *ready;  // [ranges]
+    // [buckets + 1] registrations with the transport: one for each group, at its first bucket; the last one
+    // is for the stage replicas
+    void **registered;
+    int started;             // buckets started in this step
+    bool *ready;             // [ranges]
     struct pending *pending; // [buckets]
 };
 
@@ -60,19 +61,19 @@ static enum status register_gradients(struct buckets *b)
     const struct buckets_config *config = &b->config;
     for (int i = 0; i < config->plan->count; i++)
         if (is_first_of_group(b, i))
-            TRY(group_register(config->group_of[i], config->gradients, &b->known[i]));
+            TRY(group_register(config->group_of[i], config->gradients, &b->registered[i]));
     if (config->stage_replicas == NULL)
         return OK;
-    return group_register(config->stage_replicas, config->gradients, &b->known[config->plan->count]);
+    return group_register(config->stage_replicas, config->gradients, &b->registered[config->plan->count]);
 }
 
 static void unregister_gradients(struct buckets *b)
 {
     const struct buckets_config *config = &b->config;
-    for (int i = 0; b->known != NULL && i < config->plan->count; i++)
-        group_unregister(config->group_of[i], b->known[i]);
-    if (b->known != NULL)
-        group_unregister(config->stage_replicas, b->known[config->plan->count]);
+    for (int i = 0; b->registered != NULL && i < config->plan->count; i++)
+        group_unregister(config->group_of[i], b->registered[i]);
+    if (b->registered != NULL)
+        group_unregister(config->stage_replicas, b->registered[config->plan->count]);
 }
 
 enum status buckets_create(const struct buckets_config *config, struct buckets **out)
@@ -84,9 +85,9 @@ enum status buckets_create(const struct buckets_config *config, struct buckets *
     b->config = *config;
     b->ready = calloc((size_t)config->plan->range_count + 1, sizeof *b->ready);
     b->pending = calloc((size_t)config->plan->count + 1, sizeof *b->pending);
-    b->known = calloc((size_t)config->plan->count + 1, sizeof *b->known);
+    b->registered = calloc((size_t)config->plan->count + 1, sizeof *b->registered);
     enum status status = OK;
-    if (b->ready == NULL || b->pending == NULL || b->known == NULL)
+    if (b->ready == NULL || b->pending == NULL || b->registered == NULL)
         status = fail(NO_MEMORY, "no memory for %d buckets", config->plan->count);
     if (status == OK)
         status = stream_create(config->device, "buckets", &b->stream);
@@ -108,7 +109,7 @@ void buckets_destroy(struct buckets *buckets)
         return;
     stream_destroy(buckets->stream);
     unregister_gradients(buckets);
-    free(buckets->known);
+    free(buckets->registered);
     free(buckets->ready);
     free(buckets->pending);
     free(buckets);
@@ -125,7 +126,7 @@ static enum status sum_over_group(const struct buckets *b, int index, struct ten
     *summed = whole;
     if (!b->config.scatter)
         return group_all_reduce(data, b->stream, whole, REDUCE_SUM);
-    *summed = tensor_1d(gradients + bucket_cut(bucket, data->rank), F32, bucket->counts[data->rank]);
+    *summed = tensor_1d(gradients + bucket_slice_begin(bucket, data->rank), F32, bucket->counts[data->rank]);
     return group_reduce_scatter_v(data, b->stream, whole, bucket->counts);
 }
 
@@ -143,7 +144,7 @@ static enum status start(struct buckets *b)
     return OK;
 }
 
-enum status buckets_ready(struct buckets *b, int first, int count, struct event after)
+enum status buckets_mark_ready(struct buckets *b, int first, int count, struct event after)
 {
     const struct bucket_plan *plan = b->config.plan;
     if (first < 0 || count < 0 || count > plan->range_count - first)

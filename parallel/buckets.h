@@ -6,7 +6,7 @@
  * rank order, so the bucket size does not change results.
  *
  * A bucket has one reduction group: dense and expert parameters are in different buckets. Buckets start in
- * flat order whatever their groups are, so collectives of different groups match, too.
+ * flat order regardless of their groups, so collectives of different groups match, too.
  *
  * With ZeRO each data rank needs the sum of its slice only: a reduce-scatter, half the traffic of an
  * all-reduce. The other slices are undefined afterwards.
@@ -27,10 +27,9 @@ struct buckets_config {
     struct device *device;
     struct tensor gradients;        // f32[N]
     const struct bucket_plan *plan; // one range per parameter
-    bool scatter;                   // reduce-scatter: each data rank gets the sum of its slice; else
-                                    // all-reduce
-    const struct data_parallel_options *options; // without overlap_grad_reduce every bucket starts in
-                                                 // buckets_wait, after what its stream has then
+    bool scatter; // reduce-scatter: each data rank gets the sum of its slice; else all-reduce
+    // Without overlap_grad_reduce every bucket starts in buckets_wait, after all work enqueued until then.
+    const struct data_parallel_options *options;
 };
 
 struct buckets;
@@ -40,7 +39,7 @@ void buckets_destroy(struct buckets *buckets); // accepts NULL; synchronizes fir
 
 /* Marks ranges [first, first + count) as final for this step once `after` is done; they must not be written
  * until buckets_wait. BAD_ARGUMENT for a range that is already marked. */
-MUST_USE enum status buckets_ready(struct buckets *buckets, int first, int count, struct event after);
+MUST_USE enum status buckets_mark_ready(struct buckets *buckets, int first, int count, struct event after);
 
 /* Makes `stream` wait until all gradients are reduced, and resets the state for the next step. BAD_ARGUMENT
  * for a range that was never marked. */

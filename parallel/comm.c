@@ -77,25 +77,25 @@ bool transport_is_built(const char *name)
     return find(name) != NULL;
 }
 
-static bool reaches(const struct transport_ops *ops, const char *device)
+static bool supports_device(const struct transport_ops *ops, const char *device)
 {
     if (!ops->moves_data || !device_traits(device)->computes)
         return ops->moves_data == device_traits(device)->computes;
     return ops->device != NULL ? strcmp(ops->device, device) == 0 : device_traits(device)->has_host_memory;
 }
 
-bool transport_reaches(const char *transport, const char *device)
+bool transport_supports_device(const char *transport, const char *device)
 {
     const struct transport_ops *ops = find(transport);
-    return ops == NULL || !device_is_built(device) || reaches(ops, device);
+    return ops == NULL || !device_is_built(device) || supports_device(ops, device);
 }
 
-const struct transport_ops *transport_of_host(bool launched)
+const struct transport_ops *transport_for_cpu(bool launched)
 {
     return find(launched ? "mpi" : "local");
 }
 
-/* A missing entry would otherwise be found in the middle of a run, on some ranks. */
+/* Checked at the start: a missing entry would otherwise fail in the middle of a run, on some ranks. */
 enum status transport_check(const struct transport_ops *ops)
 {
     const struct {
@@ -103,7 +103,7 @@ enum status transport_check(const struct transport_ops *ops)
         bool there;
     } entries[] = {
         {"name", ops->name != NULL},
-        {"what", ops->what != NULL},
+        {"summary", ops->summary != NULL},
         {"run", ops->run != NULL},
         {"comm_create", ops->comm_create != NULL},
         {"comm_destroy", ops->comm_destroy != NULL},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Transports: a const ops table (struct transport_ops) each, like devices. local: ranks are threads of this
- * process; mpi: one process per rank; nccl: ranks with a GPU each, threads or processes; dry: only counts. A
+ * process; mpi: one process per rank; nccl: ranks with a GPU each, threads or processes; dry: counts only. A
  * world is this rank's handle of the whole job; a comm is its handle of one group's communicator. All comms
  * are created before step 0, so that no step pays for connection setup and wiring faults appear before
  * training.
@@ -13,7 +13,7 @@
  *   - messages of one comm match in the order of the *calls* on each rank, independent of streams and of
  *     the time at which those start them (for exchange: in the order between those two ranks);
  *   - progress: a blocked rank progresses all messages on all its streams (see struct work), so everything
- *     that all sides have enqueued completes, in whatever order the ranks wait;
+ *     that all sides have enqueued completes, in any order in which the ranks wait;
  *   - counts are 64-bit elements.
  *
  * On GPUs the messages of one comm also *run* in call order, one after the other. Two ranks that call send
@@ -25,7 +25,7 @@
 struct comm;
 struct world;
 
-/* What a comm can be called for. */
+/* The calls of a comm. */
 enum call {
     CALL_ALL_REDUCE,
     CALL_REDUCE_SCATTER,
@@ -60,9 +60,9 @@ struct world_options {
 /* Functions of a transport. Call them through the API of group.h, which checks arguments. */
 struct transport_ops {
     const char *name;
-    const char *what;   // one sentence for help and doctor
-    const char *device; // the only device whose memory it transfers; NULL: all devices with host memory
-    bool moves_data;    // false for dry, which is used with devices that do not compute
+    const char *summary; // one sentence
+    const char *device;  // the only device whose memory it transfers; NULL: all devices with host memory
+    bool moves_data;     // false for dry, which is used with devices that do not compute
     /* Runs body once for each rank of this process (local: `size` threads; mpi: one), see world_run. The size
      * in options is at least 1. */
     enum status (*run)(const struct world_options *options,
@@ -131,10 +131,10 @@ const struct transport_ops *transport_at(size_t index);
  * after the last. */
 const char *transport_name(size_t index);
 
-/* Returns whether this build has a transport of this name ("auto" is none), and whether it can transfer
- * memory of the named device; true if either name is unknown, which is rejected elsewhere. */
+/* Return true if this build has a transport of this name ("auto" is not one), and if it can transfer
+ * memory of the named device (also if either name is unknown, which is rejected elsewhere). */
 bool transport_is_built(const char *name);
-bool transport_reaches(const char *transport, const char *device);
+bool transport_supports_device(const char *transport, const char *device);
 
 /* Opens a world and runs `body` on each of its ranks. NOT_SUPPORTED names the transports of this build.
  * "auto": mpi under a launcher that started several processes, else local. size 0: as launched. BAD_USAGE if
@@ -143,8 +143,7 @@ bool transport_reaches(const char *transport, const char *device);
  * Returns OK when all ranks have finished, or the status of the lowest failed rank (PEER_LOST, the
  * consequence of another failure, ranks last), with "rank N: text" as fail_text(), identically in every
  * process. If a rank fails and the others do not finish within half a second, they are blocked on it: the
- * process exits, naming that rank and its error. (STOPPED is not a failure: the others have unlimited time.)
- * */
+ * process exits, naming that rank and its error. (STOPPED is not a failure, and has no time limit.) */
 MUST_USE enum status world_run(const char *transport, int size,
                                enum status (*body)(struct world *world, void *argument), void *argument);
 MUST_USE enum status world_run_as(const struct world_options *options,

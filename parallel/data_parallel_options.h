@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Options of data parallelism: what is sharded, and how gradients are reduced. The recipe embeds this struct,
- * and buckets and weights read it. A recipe key of theirs is therefore a field here, a row in
+ * and buckets and weights read it. To add a recipe key for them, add a field here, a row in
  * trainer/recipe/recipe_table.c, and its use. No option changes results, except that zero_stage 2 and 3 sum
  * in another order. */
 #pragma once

@@ -83,9 +83,9 @@ enum status groups_add_ties(struct world *world, struct groups *g, int first_pp,
 
 enum status groups_add_replicas(struct world *world, struct groups *g)
 {
-    int stages = g->mesh.degrees.pp, mine = g->coord.pp, other = stages - 1 - mine;
-    if (stages % 2 != 0)
-        return fail(BAD_ARGUMENT, "replicas of stages need an even number of pipeline ranks, not %d", stages);
+    int degree = g->mesh.degrees.pp, mine = g->coord.pp, other = degree - 1 - mine;
+    if (degree % 2 != 0)
+        return fail(BAD_ARGUMENT, "replicas of stages need an even number of pipeline ranks, not %d", degree);
     return make_pair(world, g, "stage replicas", GROUP_ID_REPLICAS, mine < other ? mine : other,
                      mine < other ? other : mine, &g->stage_replicas);
 }

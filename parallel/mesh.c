@@ -145,10 +145,10 @@ static enum status order_parse(const char *text, int order[AXIS_COUNT])
     return OK;
 }
 
-/* Returns the largest divisor of n up to `most`. */
-static int divisor_below(int n, int most)
+/* Returns the largest divisor of n up to `limit`. */
+static int divisor_below(int n, int limit)
 {
-    int below = most < n ? most : n;
+    int below = limit < n ? limit : n;
     while (n % below != 0)
         below--;
     return below;

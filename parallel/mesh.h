@@ -43,7 +43,7 @@ struct mesh_coord {
  * invalid, or the two meshes would not share pp (experts need pp last, or strides that agree). */
 MUST_USE enum status mesh_create(struct degrees degrees, const char *rank_order, struct mesh *out);
 
-/* BAD_ARGUMENT names the broken promise: degrees of at least 1 whose product is the world, etp * ep
+/* Invariants; BAD_ARGUMENT names the violated one: degrees of at least 1 whose product is the world, etp * ep
  * divides tp * dp * cp, an order with each axis once, and the same pipeline coordinate of each rank on both
  * meshes. */
 MUST_USE enum status mesh_check(const struct mesh *mesh);

@@ -62,7 +62,7 @@ int64_t message_bytes_from(const struct observed_message *m, int peer)
 
 /* ---- the observed table ---- */
 
-static void see(const struct comm *comm, const struct stream *stream, struct observed_message message)
+static void notify(const struct comm *comm, const struct stream *stream, struct observed_message message)
 {
     message.comm = comm;
     message.sequence = comm->observed_calls;
@@ -75,7 +75,7 @@ static const struct transport_ops *report(struct comm *comm, const struct stream
                                           struct observed_message message)
 {
     comm->observed_calls++;
-    see(comm, stream, message);
+    notify(comm, stream, message);
     return comm->world->observed->inner;
 }
 
@@ -90,38 +90,38 @@ static enum status observed_create(struct world *world, const char *name, int64_
 static enum status observed_all_reduce(struct comm *comm, struct stream *stream, struct tensor data,
                                        enum reduction how)
 {
-    const struct observed_message seen = {.call = CALL_ALL_REDUCE, .data = data, .peer = -1};
-    return report(comm, stream, seen)->all_reduce(comm, stream, data, how);
+    const struct observed_message message = {.call = CALL_ALL_REDUCE, .data = data, .peer = -1};
+    return report(comm, stream, message)->all_reduce(comm, stream, data, how);
 }
 
 static enum status observed_reduce_scatter(struct comm *comm, struct stream *stream, struct tensor large,
                                            const int64_t *counts, struct tensor small)
 {
-    const struct observed_message seen = {
+    const struct observed_message message = {
         .call = CALL_REDUCE_SCATTER, .data = large, .counts = counts, .peer = -1};
-    return report(comm, stream, seen)->reduce_scatter(comm, stream, large, counts, small);
+    return report(comm, stream, message)->reduce_scatter(comm, stream, large, counts, small);
 }
 
 static enum status observed_all_gather(struct comm *comm, struct stream *stream, struct tensor small,
                                        const int64_t *counts, struct tensor large)
 {
-    const struct observed_message seen = {
+    const struct observed_message message = {
         .call = CALL_ALL_GATHER, .data = large, .counts = counts, .peer = -1};
-    return report(comm, stream, seen)->all_gather(comm, stream, small, counts, large);
+    return report(comm, stream, message)->all_gather(comm, stream, small, counts, large);
 }
 
 static enum status observed_broadcast(struct comm *comm, struct stream *stream, struct tensor data, int root)
 {
-    const struct observed_message seen = {.call = CALL_BROADCAST, .data = data, .peer = root};
-    return report(comm, stream, seen)->broadcast(comm, stream, data, root);
+    const struct observed_message message = {.call = CALL_BROADCAST, .data = data, .peer = root};
+    return report(comm, stream, message)->broadcast(comm, stream, data, root);
 }
 
 static enum status observed_all_to_all(struct comm *comm, struct stream *stream, struct tensor in,
                                        const int64_t *in_counts, struct tensor out, const int64_t *out_counts)
 {
-    const struct observed_message seen = {
+    const struct observed_message message = {
         .call = CALL_ALL_TO_ALL, .data = in, .counts = in_counts, .out_counts = out_counts, .peer = -1};
-    return report(comm, stream, seen)->all_to_all(comm, stream, in, in_counts, out, out_counts);
+    return report(comm, stream, message)->all_to_all(comm, stream, in, in_counts, out, out_counts);
 }
 
 static enum status observed_exchange(struct comm *comm, struct stream *stream, const struct message *messages,
@@ -130,17 +130,17 @@ static enum status observed_exchange(struct comm *comm, struct stream *stream, c
     comm->observed_calls++;
     for (int i = 0; i < count; i++) {
         const struct message *m = &messages[i];
-        see(comm, stream,
-            (struct observed_message){
-                .call = m->send ? CALL_SEND : CALL_RECEIVE, .data = m->data, .peer = m->peer});
+        notify(comm, stream,
+               (struct observed_message){
+                   .call = m->send ? CALL_SEND : CALL_RECEIVE, .data = m->data, .peer = m->peer});
     }
     return comm->world->observed->inner->exchange(comm, stream, messages, count);
 }
 
 static enum status observed_barrier(struct comm *comm, struct stream *stream)
 {
-    const struct observed_message seen = {.call = CALL_BARRIER, .peer = -1};
-    return report(comm, stream, seen)->barrier(comm, stream);
+    const struct observed_message message = {.call = CALL_BARRIER, .peer = -1};
+    return report(comm, stream, message)->barrier(comm, stream);
 }
 
 /* ---- attaching ---- */

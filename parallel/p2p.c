@@ -17,12 +17,12 @@ struct p2p {
     struct channel channels[];
 };
 
-static enum status check_edges(const struct p2p_edge *edges, int count, int stages)
+static enum status check_edges(const struct p2p_edge *edges, int count, int degree)
 {
     for (int i = 0; i < count; i++) {
         struct p2p_edge e = edges[i];
-        if (e.from_pp < 0 || e.from_pp >= stages || e.to_pp < 0 || e.to_pp >= stages || e.from_pp == e.to_pp)
-            return fail(BAD_ARGUMENT, "a pipeline of %d stages has no edge %d > %d", stages, e.from_pp,
+        if (e.from_pp < 0 || e.from_pp >= degree || e.to_pp < 0 || e.to_pp >= degree || e.from_pp == e.to_pp)
+            return fail(BAD_ARGUMENT, "a pipeline of %d ranks has no edge %d > %d", degree, e.from_pp,
                         e.to_pp);
         for (int j = 0; j < i; j++)
             if (edges[j].from_pp == e.from_pp && edges[j].to_pp == e.to_pp && edges[j].gradient == e.gradient)
@@ -94,7 +94,7 @@ static enum status transfer(struct p2p *p2p, struct p2p_edge edge, struct tensor
         *done = stream_record(c->stream);
         return p2p->blocking ? event_sync(*done) : OK;
     }
-    return fail(BAD_ARGUMENT, "stage %d has no pipeline edge %d > %d for %s", p2p->pp, edge.from_pp,
+    return fail(BAD_ARGUMENT, "pipeline rank %d has no edge %d > %d for %s", p2p->pp, edge.from_pp,
                 edge.to_pp, edge.gradient ? "gradients" : "activations");
 }
 

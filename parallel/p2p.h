@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Point-to-point transfers between pipeline stages. Every directed edge of the pipeline and each payload
+/* Point-to-point transfers between pipeline ranks. Every directed edge of the pipeline and each payload
  * (activations, gradients) has a comm and a stream of its own, so that no transfer queues after one on
  * another edge:
  *
- *     stage 0 ──activations──> stage 1      edge {0, 1, false}
- *     stage 0 <──gradients──── stage 1      edge {1, 0, true}
+ *     pp 0 ──activations──> pp 1      edge {0, 1, false}
+ *     pp 0 <──gradients──── pp 1      edge {1, 0, true}
  *
  * Transfers of one edge match in call order, so sender and receiver must call in the same order; the schedule
  * checker guarantees it. In a `synchronous` world each call blocks until the other end has called, as the
@@ -20,9 +20,9 @@ struct p2p_edge {
 
 struct p2p;
 
-/* Collective over the world. edges: all edges of the whole pipeline, the same list on every rank. Each rank
- * creates those that it is an end of, with the peer at its own tp, cp and dp coordinates. BAD_ARGUMENT for an
- * edge to itself, outside the pipeline, or listed twice. */
+/* Collective over the world. edges: all edges of the whole pipeline, the same list on every rank. Each
+ * rank creates the edges of which it is one end, with the peer at its own tp, cp and dp coordinates.
+ * BAD_ARGUMENT for an edge to itself, outside the pipeline, or listed twice. */
 MUST_USE enum status p2p_create(struct world *world, const struct groups *groups, struct device *device,
                                 const struct p2p_edge *edges, int count, struct p2p **out);
 void p2p_destroy(struct p2p *p2p); // accepts NULL; synchronizes first

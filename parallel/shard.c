@@ -15,7 +15,7 @@ static int coordinate(struct mesh_coord coord, int axis)
     case AXIS_PP:
         return coord.pp;
     }
-    die(__FILE__, __LINE__, "cut", "a cut names one axis, not %d", axis);
+    die(__FILE__, __LINE__, "sharding", "a dimension is sharded along one mesh axis, not %d", axis);
 }
 
 static int64_t round_up(int64_t value, int64_t multiple)
@@ -23,16 +23,17 @@ static int64_t round_up(int64_t value, int64_t multiple)
     return (value + multiple - 1) / multiple * multiple;
 }
 
-enum status cut_check(const struct cut *cut, int ndim)
+enum status sharding_check(const struct sharding *sharding, int ndim)
 {
-    if (cut->dim < 0 || cut->dim >= ndim)
-        return fail(BAD_ARGUMENT, "cut: there is no dimension %d of %d", cut->dim, ndim);
-    if (cut->axes != AXIS_TP && cut->axes != AXIS_CP && cut->axes != AXIS_EP && cut->axes != AXIS_DP &&
-        cut->axes != AXIS_PP)
-        return fail(BAD_ARGUMENT, "cut: a cut is along one axis of the mesh, not %d", cut->axes);
-    if (cut->parts < 1 || cut->replicas < 1 || cut->multiple < 1)
-        return fail(BAD_ARGUMENT, "cut: %d parts, %d replicas, multiples of %lld; each is at least 1",
-                    cut->parts, cut->replicas, (long long)cut->multiple);
+    if (sharding->dim < 0 || sharding->dim >= ndim)
+        return fail(BAD_ARGUMENT, "sharding: there is no dimension %d of %d", sharding->dim, ndim);
+    if (sharding->axes != AXIS_TP && sharding->axes != AXIS_CP && sharding->axes != AXIS_EP &&
+        sharding->axes != AXIS_DP && sharding->axes != AXIS_PP)
+        return fail(BAD_ARGUMENT, "sharding: a dimension is sharded along one mesh axis, not %d",
+                    sharding->axes);
+    if (sharding->parts < 1 || sharding->replicas < 1 || sharding->multiple < 1)
+        return fail(BAD_ARGUMENT, "sharding: %d parts, %d replicas, multiples of %lld; each is at least 1",
+                    sharding->parts, sharding->replicas, (long long)sharding->multiple);
     return OK;
 }
 
@@ -55,7 +56,7 @@ enum status slice_check(const struct slice *slice, const int64_t *dim)
     return OK;
 }
 
-struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, int cut_count,
+struct slice shard_slice(int ndim, const int64_t *dim, const struct sharding *shardings, int sharding_count,
                          struct mesh_coord coord)
 {
     CHECK(ndim >= 1 && ndim <= SHARD_MAX_DIMS);
@@ -64,22 +65,22 @@ struct slice shard_slice(int ndim, const int64_t *dim, const struct cut *cuts, i
         slice.count[i] = slice.padded[i] = i < ndim ? dim[i] : 1;
 
     bool tp_seen = false;
-    for (int c = 0; c < cut_count; c++) {
-        const struct cut *cut = &cuts[c];
-        MUST(cut_check(cut, ndim));
-        int index = coordinate(coord, cut->axes), part = index / cut->replicas;
-        CHECK(part < cut->parts);
-        int64_t whole = dim[cut->dim];
-        int64_t share = (whole + cut->parts - 1) / cut->parts;
+    for (int c = 0; c < sharding_count; c++) {
+        const struct sharding *sharding = &shardings[c];
+        MUST(sharding_check(sharding, ndim));
+        int index = coordinate(coord, sharding->axes), part = index / sharding->replicas;
+        CHECK(part < sharding->parts);
+        int64_t whole = dim[sharding->dim];
+        int64_t share = (whole + sharding->parts - 1) / sharding->parts;
         int64_t begin = share * part < whole ? share * part : whole;
         int64_t end = begin + share < whole ? begin + share : whole;
-        slice.begin[cut->dim] = begin;
-        slice.count[cut->dim] = end - begin;
-        slice.padded[cut->dim] = round_up(share, cut->multiple);
-        slice.first_replica = slice.first_replica && index % cut->replicas == 0;
-        tp_seen = tp_seen || cut->axes == AXIS_TP;
+        slice.begin[sharding->dim] = begin;
+        slice.count[sharding->dim] = end - begin;
+        slice.padded[sharding->dim] = round_up(share, sharding->multiple);
+        slice.first_replica = slice.first_replica && index % sharding->replicas == 0;
+        tp_seen = tp_seen || sharding->axes == AXIS_TP;
     }
-    // A tensor that tp does not cut is replicated over tp; the first tp rank is its primary.
+    // A tensor that is not sharded over tp is replicated over tp; the first tp rank is its primary.
     slice.first_replica = slice.first_replica && (tp_seen || coord.tp == 0);
     MUST(slice_check(&slice, dim));
     return slice;

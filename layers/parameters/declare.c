@@ -57,7 +57,7 @@ struct param *declare_param(struct declaration *d, enum param_role role, const c
 static void cut_over_tp(const struct declaration *d, struct param *row, int dim)
 {
     row->cuts[row->cut_count++] =
-        (struct cut){.dim = dim, .axes = AXIS_TP, .parts = d->degrees->tp, .replicas = 1, .multiple = 1};
+        (struct sharding){.dim = dim, .axes = AXIS_TP, .parts = d->degrees->tp, .replicas = 1, .multiple = 1};
 }
 
 struct param *declare_matrix(struct declaration *d, enum param_role role, const char *name, int64_t outputs,

@@ -40,7 +40,8 @@ static bool communicates(const struct gradients *g, bool is_last)
 
 static enum status mark_ready(struct gradients *g, struct stream *compute, const struct held_layer *layer)
 {
-    return buckets_ready(((struct bucketed *)g)->buckets, layer->first, layer->count, stream_record(compute));
+    return buckets_mark_ready(((struct bucketed *)g)->buckets, layer->first, layer->count,
+                              stream_record(compute));
 }
 
 static enum status finish_reduce(struct gradients *g, struct stream *compute)

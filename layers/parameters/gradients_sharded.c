@@ -62,7 +62,8 @@ static enum status reduce(struct sharded_gradients *s, const struct held_layer *
     const struct weights *w = s->base.weights;
     for (int b = layer->first_bucket; b < layer->first_bucket + layer->buckets; b++) {
         const struct bucket *bucket = &w->plan.buckets[b];
-        int64_t begin = bucket->begin - layer->begin, own = bucket_cut(bucket, w->rank) - layer->begin;
+        int64_t begin = bucket->begin - layer->begin,
+                own = bucket_slice_begin(bucket, w->rank) - layer->begin;
         int64_t count = bucket->counts[w->rank], all = bucket->end - bucket->begin;
         TRY(group_reduce_scatter_v(w->group_of[b], s->reduce, layer_arena_part(&s->arena, slot, begin, all),
                                    bucket->counts));

@@ -59,7 +59,7 @@ static enum status check_shape(const struct param *row)
         return fail(BAD_ARGUMENT, "%s: %d cuts; the maximum is %d", row->name, row->cut_count,
                     PARAM_MAX_CUTS);
     for (int c = 0; c < row->cut_count; c++) {
-        TRY(cut_check(&row->cuts[c], row->ndim));
+        TRY(sharding_check(&row->cuts[c], row->ndim));
         for (int other = 0; other < c; other++)
             if (row->cuts[other].axes == row->cuts[c].axes)
                 return fail(BAD_ARGUMENT, "%s: two cuts along axis %d", row->name, row->cuts[c].axes);

@@ -55,7 +55,7 @@ struct param {
     int ndim;
     int64_t dim[SHARD_MAX_DIMS];
     enum mesh_kind mesh;
-    struct cut cuts[PARAM_MAX_CUTS];
+    struct sharding cuts[PARAM_MAX_CUTS];
     int cut_count;
     enum partial partial;
     int layer; // LAYER_EMBEDDING, 0 .. num_layers-1, or num_layers for the final norm and head

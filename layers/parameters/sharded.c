@@ -64,7 +64,8 @@ static enum status gather(struct sharded *s, int index, int *out)
     TRY(stream_wait(s->gather, w->updated));
     for (int b = layer->first_bucket; b < layer->first_bucket + layer->buckets; b++) {
         const struct bucket *bucket = &w->plan.buckets[b];
-        int64_t begin = bucket->begin - layer->begin, own = bucket_cut(bucket, w->rank) - layer->begin;
+        int64_t begin = bucket->begin - layer->begin,
+                own = bucket_slice_begin(bucket, w->rank) - layer->begin;
         int64_t count = bucket->counts[w->rank], all = bucket->end - bucket->begin;
         if (count > 0)
             TRY(put(s->gather, weights_value_slice(w, b), layer_arena_part(&s->arena, *out, own, count)));

@@ -117,8 +117,8 @@ static bool own_part(const struct weights *w, int index, int rank, struct owned 
     struct held *held = &w->list[index];
     const struct bucket *bucket = &w->plan.buckets[w->plan.bucket_of[index]];
     int64_t columns = columns_of(held), rows = held->slice.padded[0];
-    int64_t begin = bucket_cut(bucket, rank) - held->gradient_offset;
-    int64_t end = bucket_cut(bucket, rank + 1) - held->gradient_offset;
+    int64_t begin = bucket_slice_begin(bucket, rank) - held->gradient_offset;
+    int64_t end = bucket_slice_begin(bucket, rank + 1) - held->gradient_offset;
     begin = begin > 0 ? begin / columns : 0; // slices end between two rows, or outside the parameter
     end = end < rows * columns ? end / columns : rows;
     *out = (struct owned){.held = held, .begin = begin, .count = end - begin};
@@ -241,7 +241,8 @@ static void point_held(struct weights *w, bool training)
 static int64_t slice_offset(const struct weights *w, int index, int64_t element, bool gradients)
 {
     int b = w->plan.bucket_of[index];
-    int64_t in_slice = w->list[index].gradient_offset + element - bucket_cut(&w->plan.buckets[b], w->rank);
+    int64_t in_slice =
+        w->list[index].gradient_offset + element - bucket_slice_begin(&w->plan.buckets[b], w->rank);
     return slices_before(w, b, gradients) + in_slice;
 }
 

@@ -12,7 +12,7 @@ extern const struct transport_ops transport_mpi;  // only if MPI was found; for 
 extern const struct transport_ops transport_nccl; // only if CUDA and NCCL were found
 
 /* The CPU transport: ranks are processes of a launcher, or threads; NULL: not in this build. */
-const struct transport_ops *transport_of_host(bool launched);
+const struct transport_ops *transport_for_cpu(bool launched);
 
 /* Returns how long a waiting rank spins before it sleeps, with `ranks` on this machine. Sleep and wake-up
  * take some 30 us; with a core per rank, spinning that long costs nothing and catches a partner that is

@@ -99,7 +99,7 @@ static void add_slices(struct flat *f, const struct bucket_plan *plan, int64_t *
     int mine = plan->ranks > 1 ? f->coord.dp : 0;
     for (int b = 0; b < plan->count; b++) {
         const struct bucket *bucket = &plan->buckets[b];
-        int64_t begin = bucket_cut(bucket, mine), end = bucket_cut(bucket, mine + 1);
+        int64_t begin = bucket_slice_begin(bucket, mine), end = bucket_slice_begin(bucket, mine + 1);
         if (plan->ranks > 1 && !is_second(f, f->rows[bucket->first]))
             f->sum->moments += lines(end - begin);
         slices += lines(end - begin);

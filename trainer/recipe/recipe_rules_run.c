@@ -296,7 +296,7 @@ static void built_message(const struct view *v, struct text *out)
 /* What is built, and moves this device's memory; a device that does not compute needs none. */
 static bool goes_with(const char *transport, const char *device)
 {
-    return transport_is_built(transport) && transport_reaches(transport, device);
+    return transport_is_built(transport) && transport_supports_device(transport, device);
 }
 
 static bool transport_holds(const struct view *v)

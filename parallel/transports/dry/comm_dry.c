@@ -28,7 +28,7 @@ static enum status dry_poll(struct work *work, bool *done)
     return OK;
 }
 
-static void dry_rest(struct work *work)
+static void dry_sleep(struct work *work)
 {
     (void)work;
 }
@@ -39,7 +39,7 @@ static enum status dry_message(struct comm *comm, struct stream *stream, enum ca
     if (r == NULL)
         return fail(NO_MEMORY, "no memory for %s %s", call_name(call), comm->name);
     snprintf(r->name, sizeof r->name, "%s %s", call_name(call), comm->name);
-    r->work = (struct work){.start = dry_start, .poll = dry_poll, .sleep = dry_rest, .name = r->name};
+    r->work = (struct work){.start = dry_start, .poll = dry_poll, .sleep = dry_sleep, .name = r->name};
     return stream_submit_work(stream, &r->work);
 }
 
@@ -154,7 +154,7 @@ static enum status run_dry(const struct world_options *options,
 
 const struct transport_ops transport_dry = {
     .name = "dry",
-    .what = "no communication: ranks run one at a time, without their peers",
+    .summary = "no communication: ranks run one at a time, without their peers",
     .moves_data = false,
     .run = run_dry,
     .comm_create = comm_create_dry,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The local transport: ranks are threads of this process. meeting.h implements the exchange; this file has
+/* The local transport: ranks are threads of this process. rendezvous.h implements the exchange; this file has
  * the world of threads, the comms, and the calls that enqueue requests on a stream.
  *
  * Caution: a failed rank cannot unblock the others, which wait for its messages on condition variables. The
  * first failure therefore starts a timer; if the other ranks have not finished when it expires, the process
  * exits with that rank's error. */
 #include "parallel/comm.h"
-#include "parallel/transports/local/meeting.h"
+#include "parallel/transports/local/rendezvous.h"
 #include "parallel/transports/transports.h"
 
 #include <errno.h>
@@ -20,12 +20,12 @@ struct local_world {
     int size;
     struct notification *notifications; // [size]
     pthread_mutex_t lock;
-    struct hub *hubs; // under the lock
+    struct shared_comm *shared_comms; // under the lock
 };
 
 struct local_comm {
     struct comm comm; // first: callers hold a pointer to it
-    struct hub *hub;
+    struct shared_comm *shared;
     uint64_t calls;            // collectives so far
     uint64_t *sent, *received; // [size] sends and receives so far, by peer
 };
@@ -37,7 +37,7 @@ static struct local_comm *local_of(struct comm *comm)
 
 static struct notification *own_notification(const struct local_comm *c)
 {
-    return c->hub->notifications[c->comm.rank];
+    return c->shared->notifications[c->comm.rank];
 }
 
 /* ---- comms ---- */
@@ -50,12 +50,12 @@ static int index_of(int rank, const int *ranks, int count)
     return -1;
 }
 
-/* Returns the oldest hub of this id that expects `rank` and has not seen it yet. Ranks create their comms in
- * the same order, so this is the hub that faster ranks created in the same call. Hubs that have seen this
- * rank belong to an earlier use of the id and are still held by slower ranks. */
-static struct hub **hub_expecting(struct local_world *world, int64_t id, int rank)
+/* Returns the oldest shared comm of this id that `rank` is a member of and has not joined yet. Ranks create
+ * their comms in the same order, so it is the one that faster ranks created in the same call. Those that this
+ * rank has joined belong to an earlier use of the id and are still held by slower ranks. */
+static struct shared_comm **find_shared_comm(struct local_world *world, int64_t id, int rank)
 {
-    struct hub **at = &world->hubs;
+    struct shared_comm **at = &world->shared_comms;
     for (; *at != NULL; at = &(*at)->next) {
         int mine = index_of(rank, (*at)->ranks, (*at)->size);
         if ((*at)->id == id && mine >= 0 && !(*at)->seen[mine])
@@ -65,33 +65,34 @@ static struct hub **hub_expecting(struct local_world *world, int64_t id, int ran
 }
 
 /* Requires the world's lock. */
-static enum status hub_enter(struct local_world *world, const char *name, int64_t id, int rank,
-                             const int *ranks, int count, struct hub **out)
+static enum status shared_comm_join(struct local_world *world, const char *name, int64_t id, int rank,
+                                    const int *ranks, int count, struct shared_comm **out)
 {
-    struct hub **at = hub_expecting(world, id, rank), *hub = *at;
-    if (hub != NULL && (hub->size != count || memcmp(hub->ranks, ranks, (size_t)count * sizeof *ranks) != 0))
+    struct shared_comm **at = find_shared_comm(world, id, rank), *shared = *at;
+    if (shared != NULL &&
+        (shared->size != count || memcmp(shared->ranks, ranks, (size_t)count * sizeof *ranks) != 0))
         return fail(BAD_ARGUMENT, "comm %s: rank %d and another rank disagree about its members", name, rank);
-    if (hub == NULL) {
-        TRY(hub_create(id, name, ranks, count, &hub));
+    if (shared == NULL) {
+        TRY(shared_comm_create(id, name, ranks, count, &shared));
         for (int i = 0; i < count; i++)
-            hub->notifications[i] = &world->notifications[ranks[i]];
-        *at = hub; // append: oldest first
+            shared->notifications[i] = &world->notifications[ranks[i]];
+        *at = shared; // append: oldest first
     }
-    hub->seen[index_of(rank, ranks, count)] = true;
-    *out = hub;
+    shared->seen[index_of(rank, ranks, count)] = true;
+    *out = shared;
     return OK;
 }
 
-static void hub_leave(struct local_world *world, struct hub *hub)
+static void shared_comm_leave(struct local_world *world, struct shared_comm *shared)
 {
     pthread_mutex_lock(&world->lock);
-    hub->expected--; // the hub waits for the ranks that have not joined yet
-    if (hub->expected == 0) {
-        struct hub **at = &world->hubs;
-        while (*at != hub)
+    shared->expected--; // also counts the ranks that have not joined yet
+    if (shared->expected == 0) {
+        struct shared_comm **at = &world->shared_comms;
+        while (*at != shared)
             at = &(*at)->next;
-        *at = hub->next;
-        hub_destroy(hub);
+        *at = shared->next;
+        shared_comm_destroy(shared);
     }
     pthread_mutex_unlock(&world->lock);
 }
@@ -99,8 +100,8 @@ static void hub_leave(struct local_world *world, struct hub *hub)
 static void comm_destroy_local(struct comm *comm)
 {
     struct local_comm *c = local_of(comm);
-    if (c->hub != NULL)
-        hub_leave(comm->world->state, c->hub);
+    if (c->shared != NULL)
+        shared_comm_leave(comm->world->state, c->shared);
     free(c->sent);
     free(c->received);
     free(c);
@@ -124,7 +125,7 @@ static enum status comm_create_local(struct world *world, const char *name, int6
         status = fail(NO_MEMORY, "no memory for the comm %s", name);
     if (status == OK) {
         pthread_mutex_lock(&w->lock);
-        status = hub_enter(w, name, id, world->rank, ranks, count, &c->hub);
+        status = shared_comm_join(w, name, id, world->rank, ranks, count, &c->shared);
         pthread_mutex_unlock(&w->lock);
     }
     if (status == OK)
@@ -136,10 +137,10 @@ static enum status comm_create_local(struct world *world, const char *name, int6
 
 /* ---- requests on a stream ---- */
 
-struct ticket {
+struct pending {
     struct operation operation;
     struct participant participant;
-    struct meeting *meeting; // NULL: not joined yet, or already left
+    struct rendezvous *rendezvous; // NULL: not joined yet, or already left
     bool done;
 };
 
@@ -149,7 +150,7 @@ struct request {
     char name[56];
     int64_t *counts; // copy of the caller's array, read by the other ranks; for all_to_all both arrays
     int count;
-    struct ticket tickets[];
+    struct pending pending[];
 };
 
 static void request_free(struct request *request)
@@ -162,8 +163,8 @@ static enum status request_start(struct work *work)
 {
     struct request *r = (struct request *)work;
     for (int i = 0; i < r->count; i++) {
-        struct ticket *t = &r->tickets[i];
-        TRY(meeting_join(r->comm->hub, t->operation, t->participant, &t->meeting));
+        struct pending *t = &r->pending[i];
+        TRY(rendezvous_join(r->comm->shared, t->operation, t->participant, &t->rendezvous));
     }
     return OK;
 }
@@ -173,9 +174,9 @@ static enum status request_poll(struct work *work, bool *done)
     struct request *r = (struct request *)work;
     bool all = true;
     for (int i = 0; i < r->count; i++) {
-        struct ticket *t = &r->tickets[i];
+        struct pending *t = &r->pending[i];
         if (!t->done)
-            t->done = meeting_help(r->comm->hub, t->meeting, r->comm->comm.rank);
+            t->done = rendezvous_progress(r->comm->shared, t->rendezvous, r->comm->comm.rank);
         all = all && t->done;
     }
     *done = all;
@@ -184,21 +185,21 @@ static enum status request_poll(struct work *work, bool *done)
     return OK;
 }
 
-static void request_rest(struct work *work)
+static void request_sleep(struct work *work)
 {
-    notification_rest(own_notification(((struct request *)work)->comm));
+    notification_wait(own_notification(((struct request *)work)->comm));
 }
 
 static struct request *request_create(struct local_comm *c, const char *what, int count)
 {
-    struct request *r = calloc(1, sizeof *r + (size_t)count * sizeof r->tickets[0]);
+    struct request *r = calloc(1, sizeof *r + (size_t)count * sizeof r->pending[0]);
     if (r == NULL)
         return NULL;
     r->comm = c;
     r->count = count;
     snprintf(r->name, sizeof r->name, "%s %s", what, c->comm.name);
     r->work =
-        (struct work){.start = request_start, .poll = request_poll, .sleep = request_rest, .name = r->name};
+        (struct work){.start = request_start, .poll = request_poll, .sleep = request_sleep, .name = r->name};
     return r;
 }
 
@@ -212,7 +213,7 @@ static enum status collective(struct comm *comm, struct stream *stream, const ch
     operation.from = operation.to = -1;
     operation.sequence = c->calls++;
     participant.rank = comm->rank;
-    r->tickets[0] = (struct ticket){.operation = operation, .participant = participant};
+    r->pending[0] = (struct pending){.operation = operation, .participant = participant};
     return stream_submit_work(stream, &r->work);
 }
 
@@ -246,7 +247,7 @@ static enum status slices(struct comm *comm, struct stream *stream, struct opera
     operation.sequence = c->calls++;
     participant.rank = comm->rank;
     participant.in_counts = r->counts;
-    r->tickets[0] = (struct ticket){.operation = operation, .participant = participant};
+    r->pending[0] = (struct pending){.operation = operation, .participant = participant};
     return stream_submit_work(stream, &r->work);
 }
 
@@ -295,7 +296,7 @@ static enum status all_to_all_local(struct comm *comm, struct stream *stream, st
     memcpy(counts, in_counts, n * sizeof *counts);
     memcpy(counts + n, out_counts, n * sizeof *counts);
     r->counts = counts;
-    r->tickets[0] = (struct ticket){
+    r->pending[0] = (struct pending){
         .operation =
             {.kind = OPERATION_ALL_TO_ALL, .from = -1, .to = -1, .sequence = c->calls++, .dtype = in.dtype},
         .participant = {.in = in.data,
@@ -323,7 +324,7 @@ static enum status exchange_local(struct comm *comm, struct stream *stream, cons
                                       .dtype = m->data.dtype,
                                       .count = tensor_count(m->data)};
         struct participant participant = {.in = m->data.data, .out = m->data.data, .rank = comm->rank};
-        r->tickets[i] = (struct ticket){.operation = operation, .participant = participant};
+        r->pending[i] = (struct pending){.operation = operation, .participant = participant};
     }
     return stream_submit_work(stream, &r->work);
 }
@@ -482,9 +483,10 @@ static enum status run_local(const struct world_options *options,
 
     enum status status = job_run(&job);
 
-    for (struct hub *hub = job.world.hubs, *next; hub != NULL; hub = next) { // non-empty only after a failure
-        next = hub->next;
-        hub_destroy(hub);
+    // Some are left only after a failure.
+    for (struct shared_comm *shared = job.world.shared_comms, *next; shared != NULL; shared = next) {
+        next = shared->next;
+        shared_comm_destroy(shared);
     }
     pthread_cond_destroy(&job.changed);
     pthread_mutex_destroy(&job.world.lock);
@@ -499,7 +501,7 @@ static enum status run_local(const struct world_options *options,
 
 const struct transport_ops transport_local = {
     .name = "local",
-    .what = "ranks are threads of this process; needs no launcher",
+    .summary = "ranks are threads of this process; needs no launcher",
     .moves_data = true,
     .run = run_local,
     .comm_create = comm_create_local,

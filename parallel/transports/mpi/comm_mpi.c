@@ -23,10 +23,10 @@ enum {
     TAG_SEQUENCES = 1 << 21,     // MPI_TAG_UB may be as low as 2^23 - 1
     TAG_MESSAGE = TAG_SEQUENCES, // added to the tags of exchanges
     CHUNK_BYTES = 1 << 30,
-    SLEEP_NS = 5000,        // the first sleep after finding nothing to do;
-    SLEEP_LONG_NS = 80000,  // each is twice as long as the previous one, up to this,
-    SLEEP_PART = 12,        // or to this part of the wait so far,
-    SLEEP_MOST_NS = 1000000 // but never longer
+    SLEEP_NS = 5000,       // the first sleep after finding nothing to do;
+    SLEEP_LONG_NS = 80000, // each is twice as long as the previous one, up to this,
+    SLEEP_PART = 12,       // or to this part of the wait so far,
+    SLEEP_MAX_NS = 1000000 // but never longer
 };
 
 struct mpi_world {
@@ -227,7 +227,7 @@ static enum status request_poll(struct work *work, bool *done)
 /* There may be more ranks than cores, and other programs: a process that sleeps briefly is woken promptly,
  * while one that yields may wait for a time slice of every other process. Polls of ranks that wait take time
  * from those that compute, so they become rare in a long wait; its end is noticed a small part of it late. */
-static void rest(struct mpi_world *w)
+static void sleep_until_poll(struct mpi_world *w)
 {
     int64_t now = clock_ns();
     if (w->idle_since_ns == 0) {
@@ -238,14 +238,14 @@ static void rest(struct mpi_world *w)
         return;
     nanosleep(&(struct timespec){.tv_nsec = w->sleep_ns}, NULL);
     const int64_t part_ns = (now - w->idle_since_ns) / SLEEP_PART;
-    const int64_t most_ns = part_ns > SLEEP_MOST_NS ? SLEEP_MOST_NS : part_ns;
-    const int64_t limit_ns = most_ns > SLEEP_LONG_NS ? most_ns : SLEEP_LONG_NS;
+    const int64_t capped_ns = part_ns > SLEEP_MAX_NS ? SLEEP_MAX_NS : part_ns;
+    const int64_t limit_ns = capped_ns > SLEEP_LONG_NS ? capped_ns : SLEEP_LONG_NS;
     w->sleep_ns = 2 * w->sleep_ns < limit_ns ? 2 * w->sleep_ns : limit_ns;
 }
 
-static void request_rest(struct work *work)
+static void request_sleep(struct work *work)
 {
-    rest(world_of(((struct request *)work)->c));
+    sleep_until_poll(world_of(((struct request *)work)->c));
 }
 
 static struct request *request_create(struct comm *comm, const char *what,
@@ -260,7 +260,7 @@ static struct request *request_create(struct comm *comm, const char *what,
     r->step = step;
     snprintf(r->name, sizeof r->name, "%s %s", what, comm->name);
     r->work =
-        (struct work){.start = request_start, .poll = request_poll, .sleep = request_rest, .name = r->name};
+        (struct work){.start = request_start, .poll = request_poll, .sleep = request_sleep, .name = r->name};
     return r;
 }
 
@@ -379,7 +379,7 @@ static void comm_destroy_mpi(struct comm *comm)
 
 /* Open MPI can yield the core in every poll that finds nothing, and does so if there are more ranks than
  * cores. Next to busy processes each such poll costs a time slice of one of them. Ranks therefore yield only
- * inside MPI's blocking calls, and sleep between polls (rest()). No effect with other MPIs. */
+ * inside MPI's blocking calls, and sleep between polls (sleep_until_poll()). No effect with other MPIs. */
 static void yield_in_polls(bool yield)
 {
     void *set = dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle");
@@ -410,7 +410,7 @@ static void connect(struct mpi_comm *c, int64_t id)
     for (bool done = false; !done;) {
         MUST(request_poll(&hello->work, &done));
         if (!done)
-            rest(w);
+            sleep_until_poll(w);
     }
 }
 
@@ -452,7 +452,7 @@ static bool end_wait(struct mpi_world *w, MPI_Request *request, int limit_ms)
             return true;
         if (limit_ms > 0 && clock_ns() - begin > limit_ms * (int64_t)1000000)
             return false;
-        rest(w);
+        sleep_until_poll(w);
     }
 }
 
@@ -527,7 +527,7 @@ static enum status run_mpi(const struct world_options *options,
 
 const struct transport_ops transport_mpi = {
     .name = "mpi",
-    .what = "one process per rank, under mpirun or srun --mpi=pmix",
+    .summary = "one process per rank, under mpirun or srun --mpi=pmix",
     .moves_data = true,
     .run = run_mpi,
     .comm_create = comm_create_mpi,

@@ -18,7 +18,7 @@ struct request {
     /* Posts the next messages and returns false, or returns true if the request is complete. A step that
      * returns false without posting is called again immediately. */
     bool (*step)(struct request *request);
-    int stage; // private to the step
+    int phase; // private to the step
 
     struct pending *pending;
     int count, capacity, left;
@@ -39,8 +39,7 @@ struct tagged_message {
     int tag;
 };
 
-/* Between two ranks and for one tag, sends and receives match in the order of posting. Empty messages count.
- * */
+/* Between two ranks and for one tag, sends and receives match in the order of posting, empty ones too. */
 void post_send(struct request *request, const void *data, size_t bytes, int peer);
 void post_recv(struct request *request, void *data, size_t bytes, int peer);
 /* Returns scratch memory of at least `bytes`, stable until the request is done unless it must grow; accounted

@@ -2,7 +2,7 @@
 /* Algorithms of the mpi transport. MPI's own reductions choose their tree, and thus the order of additions,
  * by message size and machine. Here everything consists of sends and receives, and sums are in rank order:
  *
- *     all_reduce   cut the array into one slice per rank; send slice q to rank q; add the received slices,
+ *     all_reduce   split the array into one slice per rank; send slice q to rank q; add the received slices,
  *                  in rank order; send the finished slice to all ranks
  *                  (small arrays are sent whole to all ranks, and each adds them)
  *
@@ -21,8 +21,7 @@ enum {
 };
 
 /* out = sum of the ranks' chunks in rank order; mine is at `mine` (or already in out), the others' in scratch
- * memory, `stride` apart. Accumulates in the storage of rank 0's chunk, tile by tile, to stay in the cache.
- * */
+ * memory, `stride` apart. Accumulates in the storage of rank 0's chunk, in tiles that stay in the cache. */
 static void add_in_order(struct request *r, char *out, const char *mine, char *others, size_t stride,
                          int64_t count)
 {
@@ -41,7 +40,7 @@ static void add_in_order(struct request *r, char *out, const char *mine, char *o
     }
 }
 
-/* Returns the start of slice q of `count` elements cut into one per rank. */
+/* Returns the start of slice q of `count` elements, split into one per rank. */
 static int64_t slice_begin(const struct request *r, int64_t count, int q)
 {
     int64_t each = (count + r->size - 1) / r->size, begin = each * q;
@@ -52,17 +51,17 @@ bool step_all_reduce(struct request *r)
 {
     int size = r->size, rank = r->rank;
     size_t element = dtype_bytes(r->in.dtype);
-    int64_t left = tensor_count(r->in) - r->at, most = SEGMENT_BYTES / (int64_t)element;
+    int64_t left = tensor_count(r->in) - r->at, limit = SEGMENT_BYTES / (int64_t)element;
     if (left == 0)
         return true;
-    int64_t count = left < most ? left : most;
+    int64_t count = left < limit ? left : limit;
     char *data = (char *)r->in.data + (size_t)r->at * element;
     bool whole = (size_t)(count * size) * element <= WHOLE_BYTES; // every rank adds everything
     int64_t begin = whole ? 0 : slice_begin(r, count, rank);
     int64_t mine = whole ? count : slice_begin(r, count, rank + 1) - begin;
     size_t stride = (size_t)mine * element;
 
-    switch (r->stage) {
+    switch (r->phase) {
     case 0: { // send each rank its slice, receive this rank's slice from each
         char *others = request_scratch(r, stride * (size_t)size + 1);
         for (int q = 0; q < size; q++) {
@@ -73,13 +72,13 @@ bool step_all_reduce(struct request *r)
             post_recv(r, others + (size_t)q * stride, stride, q);
             post_send(r, data + (size_t)from * element, (size_t)(to - from) * element, q);
         }
-        r->stage = 1;
+        r->phase = 1;
         return false;
     }
     case 1: { // this rank's slice is summed
         char *slice = data + (size_t)begin * element;
         add_in_order(r, slice, slice, r->scratch.data, stride, mine);
-        r->stage = whole ? 2 : 3;
+        r->phase = whole ? 2 : 3;
         return false;
     }
     case 3: // send the summed slice to each rank, receive theirs
@@ -90,11 +89,11 @@ bool step_all_reduce(struct request *r)
             post_recv(r, data + (size_t)from * element, (size_t)(to - from) * element, q);
             post_send(r, data + (size_t)begin * element, stride, q);
         }
-        r->stage = 2;
+        r->phase = 2;
         return false;
     default: // the next segment
         r->at += count;
-        r->stage = 0;
+        r->phase = 0;
         return false;
     }
 }
@@ -102,27 +101,27 @@ bool step_all_reduce(struct request *r)
 /* Returns the elements of the longest slice of any rank. */
 static int64_t longest_slice(const struct request *r)
 {
-    int64_t most = 0;
+    int64_t longest = 0;
     for (int q = 0; q < r->size; q++)
-        most = r->counts[q] > most ? r->counts[q] : most;
-    return most;
+        longest = r->counts[q] > longest ? r->counts[q] : longest;
+    return longest;
 }
 
-/* Returns the number of elements from `at` on in a slice of `all`, at most `most`. */
-static int64_t segment_of(int64_t all, int64_t at, int64_t most)
+/* Returns the number of elements from `at` on in a slice of `all`, at most `limit`. */
+static int64_t segment_of(int64_t all, int64_t at, int64_t limit)
 {
-    return all - at > most ? most : all > at ? all - at : 0;
+    return all - at > limit ? limit : all > at ? all - at : 0;
 }
 
 bool step_reduce_scatter(struct request *r)
 {
     int size = r->size, rank = r->rank;
     size_t element = dtype_bytes(r->in.dtype);
-    int64_t most = SEGMENT_BYTES / (int64_t)element / size;
-    most = most > 0 ? most : 1;
+    int64_t limit = SEGMENT_BYTES / (int64_t)element / size;
+    limit = limit > 0 ? limit : 1;
     if (r->at >= longest_slice(r))
         return true;
-    int64_t count = segment_of(r->counts[rank], r->at, most);
+    int64_t count = segment_of(r->counts[rank], r->at, limit);
     size_t bytes = (size_t)count * element;
     const char *slice = (const char *)r->in.data + (size_t)r->at * element, *mine = slice;
 
@@ -130,20 +129,20 @@ bool step_reduce_scatter(struct request *r)
     for (int q = 0; q < size; q++) {
         if (q == rank) {
             mine = slice;
-        } else if (r->stage == 0) {
+        } else if (r->phase == 0) {
             post_recv(r, others + (size_t)q * bytes, bytes, q);
-            post_send(r, slice, (size_t)segment_of(r->counts[q], r->at, most) * element, q);
+            post_send(r, slice, (size_t)segment_of(r->counts[q], r->at, limit) * element, q);
         }
         slice += (size_t)r->counts[q] * element;
     }
-    if (r->stage == 0) {
-        r->stage = 1;
+    if (r->phase == 0) {
+        r->phase = 1;
         return false;
     }
     if (count > 0)
         add_in_order(r, (char *)r->out.data + (size_t)r->at * element, mine, others, bytes, count);
-    r->at += most;
-    r->stage = 0;
+    r->at += limit;
+    r->phase = 0;
     return false;
 }
 
@@ -151,7 +150,7 @@ bool step_reduce_scatter(struct request *r)
 
 bool step_all_gather(struct request *r)
 {
-    if (r->stage++ > 0)
+    if (r->phase++ > 0)
         return true;
     size_t bytes = tensor_bytes(r->in);
     char *out = r->out.data, *own = out;
@@ -172,7 +171,7 @@ bool step_all_gather(struct request *r)
 
 bool step_broadcast(struct request *r)
 {
-    if (r->stage++ > 0)
+    if (r->phase++ > 0)
         return true;
     size_t bytes = tensor_bytes(r->in);
     if (r->root != r->rank)
@@ -185,7 +184,7 @@ bool step_broadcast(struct request *r)
 
 bool step_all_to_all(struct request *r)
 {
-    if (r->stage++ > 0)
+    if (r->phase++ > 0)
         return true;
     int size = r->size;
     size_t element = dtype_bytes(r->in.dtype);
@@ -214,7 +213,7 @@ bool step_all_to_all(struct request *r)
 
 bool step_barrier(struct request *r)
 {
-    if (r->stage++ > 0)
+    if (r->phase++ > 0)
         return true;
     for (int q = 0; q < r->size; q++)
         if (q != r->rank) {
@@ -227,7 +226,7 @@ bool step_barrier(struct request *r)
 /* Each send/receive pair has its own tag, by its number between these two ranks. */
 bool step_exchange(struct request *r)
 {
-    if (r->stage++ > 0)
+    if (r->phase++ > 0)
         return true;
     for (int i = 0; i < r->message_count; i++) {
         struct tensor data = r->messages[i].message.data;

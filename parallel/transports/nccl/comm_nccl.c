@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Comms and collectives of the nccl transport: one GPU per rank, asynchronous on the GPU.
  *
- *     rank 0 ── unique id ──> the others      over the carrier: threads' memory, or MPI
+ *     rank 0 ── unique id ──> the others      over the bootstrap world: threads' memory, or MPI
  *     all:  ncclCommInitRank, then first messages, so that wiring faults appear before step 0
  *     a call enqueues the message on the stream and returns; the host does not wait
  *
@@ -56,7 +56,7 @@ static ncclDataType_t type_of(enum dtype dtype)
     case DTYPE_COUNT:
         break;
     }
-    die(__FILE__, __LINE__, "dtype", "%d is none", (int)dtype);
+    die(__FILE__, __LINE__, "dtype", "unknown dtype %d", (int)dtype);
 }
 
 static bool is_float(enum dtype dtype)
@@ -77,7 +77,7 @@ enum status nccl_check(const struct nccl_library *nccl, const struct nccl_comm *
                   strstr(more, cudaGetErrorString(cudaErrorMemoryAllocation)) != NULL;
     enum status status = result == ncclRemoteError ? PEER_LOST : memory ? NO_DEVICE_MEMORY : NOT_SUPPORTED;
     char left[CUDA_FREE_CHARS];
-    return fail(status, "nccl: %s%s%s: %s%s%s%s%s; NCCL_DEBUG=INFO says more", call,
+    return fail(status, "nccl: %s%s%s: %s%s%s%s%s; set NCCL_DEBUG=INFO for details", call,
                 name[0] != '\0' ? " " : "", name, nccl->ncclGetErrorString(result),
                 more[0] != '\0' ? ": " : "", more, memory ? "; " : "", memory ? cuda_free_text(left) : "");
 }
@@ -95,17 +95,17 @@ static enum status end_group(const struct nccl_comm *c, ncclResult_t result, con
 /* ---- enqueueing one message ---- */
 
 /* One call of this transport in progress. */
-struct call_of {
+struct nccl_call {
     struct nccl_comm *c;
     const struct nccl_library *nccl;
     struct cuda_queue *queue;
     const char *name; // "all_reduce tp"
 };
 
-static enum status begin(struct comm *comm, struct stream *stream, enum call call, struct call_of *out)
+static enum status begin(struct comm *comm, struct stream *stream, enum call call, struct nccl_call *out)
 {
     struct nccl_comm *c = nccl_of(comm);
-    *out = (struct call_of){.c = c, .nccl = library_of(c), .name = c->names[call]};
+    *out = (struct nccl_call){.c = c, .nccl = library_of(c), .name = c->names[call]};
     if (c->nccl == NULL)
         return fail(PEER_LOST, "%s: the comm was aborted because another rank has failed", out->name);
     if (stream->device->replaying != NULL) {
@@ -117,14 +117,14 @@ static enum status begin(struct comm *comm, struct stream *stream, enum call cal
     return OK;
 }
 
-static enum status end(const struct call_of *call, enum status status)
+static enum status end(const struct nccl_call *call, enum status status)
 {
     rank_context_set_wait("");
     TRY(status);
     return cuda_message_end(call->queue, call->name, &call->c->world->guard);
 }
 
-static enum status check(const struct call_of *call, ncclResult_t result, const char *what)
+static enum status check(const struct nccl_call *call, ncclResult_t result, const char *what)
 {
     return nccl_check(call->nccl, call->c, result, what, call->c->comm.name);
 }
@@ -132,7 +132,7 @@ static enum status check(const struct call_of *call, ncclResult_t result, const 
 /* ---- sums in rank order ---- */
 
 /* in[count] of every rank -> out[count] of each: their sum or maximum. */
-static enum status gather_and_add(const struct call_of *call, const void *in, void *out, int64_t count,
+static enum status gather_and_add(const struct nccl_call *call, const void *in, void *out, int64_t count,
                                   enum dtype dtype, enum reduction how)
 {
     const struct comm *comm = &call->c->comm;
@@ -176,27 +176,27 @@ static char *slice_begin(const struct slices *s, int rank)
     return s->data + (size_t)before * dtype_bytes(s->dtype);
 }
 
-/* Returns the number of elements [at, at + most) that the slice has. */
-static int64_t chunk_count(const struct slices *s, int rank, int64_t at, int64_t most)
+/* Returns the number of elements [at, at + limit) that the slice has. */
+static int64_t chunk_count(const struct slices *s, int rank, int64_t at, int64_t limit)
 {
     int64_t left = slice_count(s, rank) - at;
-    return left < 0 ? 0 : left < most ? left : most;
+    return left < 0 ? 0 : left < limit ? left : limit;
 }
 
 /* Sends that chunk of every slice to its rank, which adds the received chunks: out. */
-static enum status scatter_and_add(const struct call_of *call, const struct slices *s, int64_t at,
-                                   int64_t most, void *out)
+static enum status scatter_and_add(const struct nccl_call *call, const struct slices *s, int64_t at,
+                                   int64_t limit, void *out)
 {
     const struct nccl_comm *c = call->c;
     ncclDataType_t type = type_of(s->dtype);
     int rank = c->comm.rank;
     size_t each = dtype_bytes(s->dtype), skip = (size_t)at * each;
-    int64_t mine = chunk_count(s, rank, at, most);
+    int64_t mine = chunk_count(s, rank, at, limit);
     void *parts;
     TRY(cuda_message_scratch(call->queue, (size_t)c->comm.size * (size_t)mine * each, &parts));
     ncclResult_t result = call->nccl->ncclGroupStart();
     for (int r = 0; r < c->comm.size && result == ncclSuccess; r++) {
-        size_t theirs = (size_t)chunk_count(s, r, at, most);
+        size_t theirs = (size_t)chunk_count(s, r, at, limit);
         char *part = (char *)parts + (size_t)r * (size_t)mine * each;
         if (r != rank && theirs > 0)
             result =
@@ -217,7 +217,7 @@ static enum status scatter_and_add(const struct call_of *call, const struct slic
 }
 
 /* One chunk, with bounded scratch memory: equal shares, and the remainder. */
-static enum status add_chunk(const struct call_of *call, char *data, int64_t count, enum dtype dtype)
+static enum status add_chunk(const struct nccl_call *call, char *data, int64_t count, enum dtype dtype)
 {
     const struct comm *comm = &call->c->comm;
     size_t each = dtype_bytes(dtype);
@@ -236,13 +236,13 @@ static enum status add_chunk(const struct call_of *call, char *data, int64_t cou
     return done < count ? gather_and_add(call, rest, rest, count - done, dtype, REDUCE_SUM) : OK;
 }
 
-static enum status reduce_in_order(const struct call_of *call, struct tensor data, enum reduction how)
+static enum status reduce_in_order(const struct nccl_call *call, struct tensor data, enum reduction how)
 {
     size_t each = dtype_bytes(data.dtype);
-    int64_t most = nccl_chunk(call->c->comm.size, each, how == REDUCE_MAX), all = tensor_count(data);
-    for (int64_t at = 0; at < all; at += most) {
+    int64_t limit = nccl_chunk(call->c->comm.size, each, how == REDUCE_MAX), all = tensor_count(data);
+    for (int64_t at = 0; at < all; at += limit) {
         char *chunk = (char *)data.data + (size_t)at * each;
-        int64_t count = all - at < most ? all - at : most;
+        int64_t count = all - at < limit ? all - at : limit;
         if (how == REDUCE_MAX)
             TRY(gather_and_add(call, chunk, chunk, count, data.dtype, how));
         else
@@ -256,7 +256,7 @@ static enum status reduce_in_order(const struct call_of *call, struct tensor dat
 static enum status all_reduce_nccl(struct comm *comm, struct stream *stream, struct tensor data,
                                    enum reduction how)
 {
-    struct call_of call;
+    struct nccl_call call;
     TRY(begin(comm, stream, CALL_ALL_REDUCE, &call));
     bool in_order =
         is_float(data.dtype) && (how == REDUCE_MAX || !call.c->world->job->options->nondeterministic);
@@ -270,7 +270,7 @@ static enum status all_reduce_nccl(struct comm *comm, struct stream *stream, str
 }
 
 /* Integers with slices of different sizes: all-reduces everything and keeps this rank's slice. */
-static enum status add_uneven_integers(const struct call_of *call, const struct slices *s, int64_t count,
+static enum status add_uneven_integers(const struct nccl_call *call, const struct slices *s, int64_t count,
                                        struct tensor small)
 {
     char *mine = slice_begin(s, call->c->comm.rank);
@@ -289,7 +289,7 @@ static enum status add_uneven_integers(const struct call_of *call, const struct 
 static enum status reduce_scatter_nccl(struct comm *comm, struct stream *stream, struct tensor large,
                                        const int64_t *counts, struct tensor small)
 {
-    struct call_of call;
+    struct nccl_call call;
     size_t each = dtype_bytes(large.dtype);
     struct slices slices = {
         .data = large.data, .dtype = large.dtype, .counts = counts, .equal = tensor_count(small)};
@@ -302,17 +302,17 @@ static enum status reduce_scatter_nccl(struct comm *comm, struct stream *stream,
                                 "ncclReduceScatter"));
     if (!is_float(large.dtype))
         return end(&call, add_uneven_integers(&call, &slices, tensor_count(large), small));
-    int64_t most = nccl_slice_chunk(comm->size, each), largest = 0;
+    int64_t limit = nccl_slice_chunk(comm->size, each), largest = 0;
     for (int r = 0; r < comm->size; r++)
         largest = slice_count(&slices, r) > largest ? slice_count(&slices, r) : largest;
     enum status status = OK;
-    for (int64_t at = 0; at < largest && status == OK; at += most)
-        status = scatter_and_add(&call, &slices, at, most, (char *)small.data + (size_t)at * each);
+    for (int64_t at = 0; at < largest && status == OK; at += limit)
+        status = scatter_and_add(&call, &slices, at, limit, (char *)small.data + (size_t)at * each);
     return end(&call, status);
 }
 
 /* Slices of different sizes: each is broadcast, all in one group. */
-static enum status gather_uneven(const struct call_of *call, struct tensor small, const struct slices *s)
+static enum status gather_uneven(const struct nccl_call *call, struct tensor small, const struct slices *s)
 {
     ncclResult_t result = call->nccl->ncclGroupStart();
     for (int r = 0; r < call->c->comm.size && result == ncclSuccess; r++) {
@@ -328,7 +328,7 @@ static enum status gather_uneven(const struct call_of *call, struct tensor small
 static enum status all_gather_nccl(struct comm *comm, struct stream *stream, struct tensor small,
                                    const int64_t *counts, struct tensor large)
 {
-    struct call_of call;
+    struct nccl_call call;
     struct slices slices = {.data = large.data, .dtype = large.dtype, .counts = counts};
     TRY(begin(comm, stream, CALL_ALL_GATHER, &call));
     if (counts != NULL)
@@ -341,7 +341,7 @@ static enum status all_gather_nccl(struct comm *comm, struct stream *stream, str
 
 static enum status broadcast_nccl(struct comm *comm, struct stream *stream, struct tensor data, int root)
 {
-    struct call_of call;
+    struct nccl_call call;
     TRY(begin(comm, stream, CALL_BROADCAST, &call));
     return end(&call,
                check(&call,
@@ -354,7 +354,7 @@ static enum status broadcast_nccl(struct comm *comm, struct stream *stream, stru
 static enum status all_to_all_nccl(struct comm *comm, struct stream *stream, struct tensor in,
                                    const int64_t *in_counts, struct tensor out, const int64_t *out_counts)
 {
-    struct call_of call;
+    struct nccl_call call;
     size_t each = dtype_bytes(in.dtype);
     const char *from = in.data;
     char *to = out.data;
@@ -376,7 +376,7 @@ static enum status all_to_all_nccl(struct comm *comm, struct stream *stream, str
 static enum status exchange_nccl(struct comm *comm, struct stream *stream, const struct message *messages,
                                  int count)
 {
-    struct call_of call;
+    struct nccl_call call;
     TRY(begin(comm, stream, messages[0].send ? CALL_SEND : CALL_RECEIVE, &call));
     ncclResult_t result = call.nccl->ncclGroupStart();
     for (int i = 0; i < count && result == ncclSuccess; i++) {
@@ -395,7 +395,7 @@ static enum status exchange_nccl(struct comm *comm, struct stream *stream, const
 /* An all-reduce of one unused element. */
 static enum status barrier_nccl(struct comm *comm, struct stream *stream)
 {
-    struct call_of call;
+    struct nccl_call call;
     void *number = NULL;
     TRY(begin(comm, stream, CALL_BARRIER, &call));
     enum status status = cuda_message_scratch(call.queue, sizeof(int32_t), &number);
@@ -433,35 +433,35 @@ static void unregister_nccl(struct comm *comm, void *handle)
 /* ---- comms ---- */
 
 /* Sent by the first rank of a group to the others. */
-struct invitation {
+struct unique_id_message {
     int32_t status;
     ncclUniqueId id;
 };
 
-static enum status invite(struct nccl_world *w, const char *name, int64_t id, const int *ranks, int count,
-                          struct invitation *out)
+static enum status broadcast_unique_id(struct nccl_world *w, const char *name, int64_t id, const int *ranks,
+                                       int count, struct unique_id_message *out)
 {
-    _Static_assert(sizeof *out % sizeof(int32_t) == 0, "it travels as whole numbers");
+    _Static_assert(sizeof *out % sizeof(int32_t) == 0, "sent as an array of int32");
     const struct nccl_library *nccl = &w->job->nccl;
-    struct comm *carrier = NULL;
-    TRY(w->carrier->ops->comm_create(w->carrier, name, id, ranks, count, &carrier));
+    struct comm *bootstrap = NULL;
+    TRY(w->bootstrap->ops->comm_create(w->bootstrap, name, id, ranks, count, &bootstrap));
     enum status status = OK;
     memset(out, 0, sizeof *out);
-    if (ranks[0] == w->carrier->rank)
+    if (ranks[0] == w->bootstrap->rank)
         status = nccl_check(nccl, NULL, nccl->ncclGetUniqueId(&out->id), "ncclGetUniqueId", name);
     out->status = (int32_t)status;
     struct tensor words = tensor_1d(out, I32, sizeof *out / sizeof(int32_t));
-    enum status sent = carrier->ops->broadcast(carrier, w->stream, words, 0);
+    enum status sent = bootstrap->ops->broadcast(bootstrap, w->stream, words, 0);
     if (sent == OK)
         sent = stream_sync(w->stream);
-    carrier->ops->comm_destroy(carrier);
+    bootstrap->ops->comm_destroy(bootstrap);
     TRY(status);
     TRY(sent);
     return out->status == OK ? OK : fail(PEER_LOST, "comm %s: rank %d could not create it", name, ranks[0]);
 }
 
-/* Returns when `stream` has finished, or with an error. */
-static enum status settle(struct nccl_world *w, cudaStream_t stream)
+/* Waits until `stream` has finished, or this rank or another one has failed. */
+static enum status wait_for_stream(struct nccl_world *w, cudaStream_t stream)
 {
     for (;;) {
         cudaError_t error = cudaStreamQuery(stream);
@@ -472,10 +472,10 @@ static enum status settle(struct nccl_world *w, cudaStream_t stream)
     }
 }
 
-/* A first message between all pairs of ranks, even if NCCL adds by itself: overlapped chunks and slices of
- * different sizes are point-to-point. Groups of more than MANY ranks connect on first use. */
-enum { MANY = 64 };
-static enum status greet(struct nccl_comm *c)
+/* Sends a first message between all pairs of ranks, even if NCCL itself reduces: overlapped chunks and slices
+ * of different sizes are point-to-point. Larger groups than MAX_CONNECTED_RANKS connect on first use. */
+enum { MAX_CONNECTED_RANKS = 64 };
+static enum status warm_up_connections(struct nccl_comm *c)
 {
     const struct nccl_library *nccl = library_of(c);
     const struct comm *comm = &c->comm;
@@ -483,8 +483,8 @@ static enum status greet(struct nccl_comm *c)
     cudaStream_t stream = c->world->warm_up;
     TRY(nccl_check(nccl, c, nccl->ncclAllReduce(buffer, buffer, 1, ncclInt32, ncclSum, c->nccl, stream),
                    "ncclAllReduce", comm->name));
-    if (comm->size > MANY && c->world->job->options->nondeterministic)
-        return settle(c->world, stream);
+    if (comm->size > MAX_CONNECTED_RANKS && c->world->job->options->nondeterministic)
+        return wait_for_stream(c->world, stream);
     ncclResult_t result = nccl->ncclGroupStart();
     for (int r = 0; r < comm->size && result == ncclSuccess; r++) {
         if (r == comm->rank)
@@ -495,17 +495,17 @@ static enum status greet(struct nccl_comm *c)
                 nccl->ncclRecv(buffer + sizeof(int32_t) * (size_t)(r + 1), 1, ncclInt32, r, c->nccl, stream);
     }
     TRY(end_group(c, result, "ncclSend"));
-    return settle(c->world, stream);
+    return wait_for_stream(c->world, stream);
 }
 
 /* Creates the communicator and its connections. */
-static enum status connect(struct nccl_comm *c, const struct invitation *invitation)
+static enum status connect(struct nccl_comm *c, const struct unique_id_message *message)
 {
     const struct nccl_library *nccl = library_of(c);
     rank_context_set_wait(c->comm.name);
-    TRY(nccl_check(nccl, c, nccl->ncclCommInitRank(&c->nccl, c->comm.size, invitation->id, c->comm.rank),
+    TRY(nccl_check(nccl, c, nccl->ncclCommInitRank(&c->nccl, c->comm.size, message->id, c->comm.rank),
                    "ncclCommInitRank", c->comm.name));
-    enum status status = greet(c);
+    enum status status = warm_up_connections(c);
     rank_context_set_wait("");
     return status;
 }
@@ -522,8 +522,8 @@ enum status nccl_comm_create(struct world *world, const char *name, int64_t id, 
                              struct comm **out)
 {
     struct nccl_world *w = world->state;
-    struct invitation invitation;
-    TRY(invite(w, name, id, ranks, count, &invitation));
+    struct unique_id_message message;
+    TRY(broadcast_unique_id(w, name, id, ranks, count, &message));
     struct nccl_comm *c = calloc(1, sizeof *c);
     if (c == NULL)
         return fail(NO_MEMORY, "no memory for the comm %s", name);
@@ -536,7 +536,7 @@ enum status nccl_comm_create(struct world *world, const char *name, int64_t id, 
     name_calls(c);
     c->next = w->comms;
     w->comms = c;
-    enum status status = connect(c, &invitation);
+    enum status status = connect(c, &message);
     if (status == OK)
         *out = &c->comm;
     else
@@ -576,7 +576,7 @@ void nccl_abort(struct nccl_world *w)
 
 const struct transport_ops transport_nccl = {
     .name = "nccl",
-    .what = "a GPU for each rank: threads of one process, or processes under mpirun or srun --mpi=pmix",
+    .summary = "a GPU for each rank: threads of one process, or processes under mpirun or srun --mpi=pmix",
     .device = "cuda",
     .moves_data = true,
     .run = nccl_run,

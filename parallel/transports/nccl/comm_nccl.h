@@ -62,11 +62,11 @@ struct nccl_comm {
 struct nccl_world {
     struct cuda_guard guard; // first: guard of all messages
     struct nccl_job *job;
-    struct world *carrier; // the same ranks on a CPU transport, which distributes the unique ids
-    struct device *host;   // for messages of the carrier
+    struct world *bootstrap; // the same ranks on a CPU transport, which distributes the unique ids
+    struct device *host;     // for messages of the bootstrap world
     struct stream *stream;
-    cudaStream_t warm_up; // for the first message of each comm,
-    void *warm_up_buffer; // and its buffer: an element per rank, and one more
+    cudaStream_t warm_up; // for the first message of each comm
+    void *warm_up_buffer; // for these messages: one element per rank, and one more
     struct nccl_comm *comms;
 };
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* NCCL is loaded when an nccl world is opened, and not linked: programs that never open one start without it.
- * */
+/* NCCL is loaded when an nccl world is opened, not linked: other programs start without it. */
 #include "kernels/cuda/runtime/library.h"
 #include "parallel/transports/nccl/comm_nccl.h"
 

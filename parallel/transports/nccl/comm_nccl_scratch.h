@@ -15,10 +15,10 @@ enum {
 /* Returns the elements of one chunk of an all-reduce; for a maximum every rank gathers everything. */
 static inline int64_t nccl_chunk(int ranks, size_t each, bool maximum)
 {
-    int64_t most = CHUNK_BYTES / (int64_t)each;
+    int64_t limit = CHUNK_BYTES / (int64_t)each;
     if (maximum)
-        most = most / ranks > 0 ? most / ranks : 1;
-    return most;
+        limit = limit / ranks > 0 ? limit / ranks : 1;
+    return limit;
 }
 
 /* Returns true if every rank adds all of a chunk. */
@@ -38,8 +38,8 @@ static inline size_t nccl_chunk_scratch(int ranks, int64_t count, size_t each, b
 /* Of all chunks; all but the last are equal. */
 static inline size_t nccl_all_reduce_scratch(int ranks, int64_t count, size_t each, bool maximum)
 {
-    int64_t most = nccl_chunk(ranks, each, maximum), last = count % most;
-    size_t whole = count >= most ? nccl_chunk_scratch(ranks, most, each, maximum) : 0;
+    int64_t limit = nccl_chunk(ranks, each, maximum), last = count % limit;
+    size_t whole = count >= limit ? nccl_chunk_scratch(ranks, limit, each, maximum) : 0;
     size_t other = last > 0 ? nccl_chunk_scratch(ranks, last, each, maximum) : 0;
     return whole > other ? whole : other;
 }
@@ -47,13 +47,13 @@ static inline size_t nccl_all_reduce_scratch(int ranks, int64_t count, size_t ea
 /* Returns the elements of a rank's slice that a reduce-scatter adds at a time. */
 static inline int64_t nccl_slice_chunk(int ranks, size_t each)
 {
-    int64_t most = CHUNK_BYTES / (int64_t)each / ranks;
-    return most > 0 ? most : 1;
+    int64_t limit = CHUNK_BYTES / (int64_t)each / ranks;
+    return limit > 0 ? limit : 1;
 }
 
 /* Of a rank whose slice has `mine` elements. */
 static inline size_t nccl_reduce_scatter_scratch(int ranks, int64_t mine, size_t each)
 {
-    int64_t most = nccl_slice_chunk(ranks, each);
-    return (size_t)ranks * (size_t)(mine < most ? mine : most) * each;
+    int64_t limit = nccl_slice_chunk(ranks, each);
+    return (size_t)ranks * (size_t)(mine < limit ? mine : limit) * each;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* World of the nccl transport: a carrier, i.e. the same ranks on a CPU transport (threads, or processes over
- * MPI), the assignment of GPUs to ranks, and failure handling.
+/* World of the nccl transport: the bootstrap world, which is the same ranks on a CPU transport (threads, or
+ * processes over MPI); the assignment of GPUs to ranks; and failure handling.
  *
  *     local rank r  ->  GPU r of this machine      or the only one visible (srun --gpus-per-task)
  *
@@ -13,7 +13,7 @@
 #include "parallel/transports/nccl/comm_nccl.h"
 
 #include "base/text.h"
-#include "parallel/transports/look.h"
+#include "parallel/transports/transport_info.h"
 #include "parallel/transports/transports.h"
 
 #include <stdio.h>
@@ -34,23 +34,23 @@ struct participant {
 
 static int ranks_per_gpu(const struct nccl_world *w)
 {
-    int asked = w->job->options->ranks_per_gpu;
-    return asked > 1 ? asked : 1;
+    int requested = w->job->options->ranks_per_gpu;
+    return requested > 1 ? requested : 1;
 }
 
 static enum status choose(const struct nccl_world *w, struct participant *participant, int *index)
 {
-    int count, local = w->carrier->local_rank, share = ranks_per_gpu(w);
+    int count, local = w->bootstrap->local_rank, share = ranks_per_gpu(w);
     struct cuda_gpu gpu;
     TRY(cuda_gpu_count(&count));
     *index = local / share;
-    if (*index >= count && count == 1 && w->carrier->ops != transport_of_host(false))
+    if (*index >= count && count == 1 && w->bootstrap->ops != transport_for_cpu(false))
         *index = 0; // may be a different GPU on each rank: the bus id tells
     if (*index >= count)
         return fail(NOT_SUPPORTED,
                     "cluster.device cuda: %d ranks on this machine, and %d GPU%s: room for %d "
                     "(cluster.ranks_per_gpu %d); use more nodes or smaller degrees",
-                    w->carrier->local_size, count, count == 1 ? "" : "s", share * count, share);
+                    w->bootstrap->local_size, count, count == 1 ? "" : "s", share * count, share);
     TRY(cuda_gpu_choose(*index, &gpu));
     snprintf(participant->bus_id, sizeof participant->bus_id, "%s", gpu.bus_id);
     snprintf(participant->name, sizeof participant->name, "%s", gpu.name);
@@ -60,7 +60,7 @@ static enum status choose(const struct nccl_world *w, struct participant *partic
 /* All ranks report the first rank with an error; then the checks that need all ranks. */
 static enum status compare(const struct nccl_world *w, const struct participant *participants)
 {
-    int size = w->carrier->size, share = ranks_per_gpu(w);
+    int size = w->bootstrap->size, share = ranks_per_gpu(w);
     for (int r = 0; r < size; r++)
         if (participants[r].status != OK)
             return fail((enum status)participants[r].status, "%s (rank %d, %s)", participants[r].message, r,
@@ -90,34 +90,34 @@ static enum status compare(const struct nccl_world *w, const struct participant 
     return OK;
 }
 
-static enum status add_participants(struct nccl_world *w, int *index)
+static enum status exchange_participants(struct nccl_world *w, int *index)
 {
-    struct world *carrier = w->carrier;
-    struct participant *participants = calloc((size_t)carrier->size, sizeof *participants),
-                       *mine = &participants[carrier->rank];
+    struct world *bootstrap = w->bootstrap;
+    struct participant *participants = calloc((size_t)bootstrap->size, sizeof *participants),
+                       *mine = &participants[bootstrap->rank];
     if (participants == NULL)
-        return fail(NO_MEMORY, "no memory for %d participants", carrier->size);
+        return fail(NO_MEMORY, "no memory for %d participants", bootstrap->size);
     gethostname(mine->host, sizeof mine->host - 1);
     mine->status = (int32_t)choose(w, mine, index);
     if (mine->status != OK)
         snprintf(mine->message, sizeof mine->message, "%s", fail_text());
     enum status status = OK;
-    if (carrier->size > 1) {
-        int *ranks = calloc((size_t)carrier->size, sizeof *ranks);
+    if (bootstrap->size > 1) {
+        int *ranks = calloc((size_t)bootstrap->size, sizeof *ranks);
         CHECK(ranks != NULL);
-        for (int r = 0; r < carrier->size; r++)
+        for (int r = 0; r < bootstrap->size; r++)
             ranks[r] = r;
         struct comm *all = NULL;
-        _Static_assert(sizeof *participants % sizeof(int32_t) == 0, "it travels as whole numbers");
+        _Static_assert(sizeof *participants % sizeof(int32_t) == 0, "sent as an array of int32");
         int64_t words = sizeof *participants / sizeof(int32_t);
-        status = carrier->ops->comm_create(carrier, "participants", 0, ranks, carrier->size, &all);
+        status = bootstrap->ops->comm_create(bootstrap, "participants", 0, ranks, bootstrap->size, &all);
         if (status == OK)
-            status = carrier->ops->all_gather(all, w->stream, tensor_1d(mine, I32, words), NULL,
-                                              tensor_1d(participants, I32, carrier->size * words));
+            status = bootstrap->ops->all_gather(all, w->stream, tensor_1d(mine, I32, words), NULL,
+                                                tensor_1d(participants, I32, bootstrap->size * words));
         if (status == OK)
             status = stream_sync(w->stream);
         if (all != NULL)
-            carrier->ops->comm_destroy(all);
+            bootstrap->ops->comm_destroy(all);
         free(ranks);
     }
     if (status == OK)
@@ -157,7 +157,7 @@ static void report_failure(struct nccl_world *w, const char *why)
     if (!atomic_compare_exchange_strong(&w->job->failed, &none, -1))
         return;
     snprintf(w->job->why, sizeof w->job->why, "%.*s", (int)sizeof w->job->why - 1, why);
-    atomic_store(&w->job->failed, w->carrier->rank + 1);
+    atomic_store(&w->job->failed, w->bootstrap->rank + 1);
 }
 
 /* ---- world ---- */
@@ -172,27 +172,28 @@ static void share_gpu(const struct nccl_world *w)
         {"NCCL_MAX_CTAS", "2"},
     };
     char id[HOST_CHARS];
-    snprintf(id, sizeof id, "cuboid-rank-%d", w->carrier->rank);
+    snprintf(id, sizeof id, "cuboid-rank-%d", w->bootstrap->rank);
     setenv("NCCL_HOSTID", id, 1);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         setenv(settings[i][0], settings[i][1], 0);
 }
 
-static enum status open_carrier(struct nccl_world *w)
+static enum status open_bootstrap(struct nccl_world *w)
 {
     TRY(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &w->host));
-    return stream_create(w->host, "carrier", &w->stream);
+    return stream_create(w->host, "bootstrap", &w->stream);
 }
 
 /* Allocates memory for the first messages of all comms before any is sent: a later allocation could wait for
  * a GPU that waits for this rank's message (nccl_run). */
 static enum status alloc_warm_up(struct nccl_world *w)
 {
-    if (w->carrier->size == 1)
+    if (w->bootstrap->size == 1)
         return OK;
     TRY(cuda_check(NULL, cudaStreamCreateWithFlags(&w->warm_up, cudaStreamNonBlocking),
                    "cudaStreamCreateWithFlags"));
-    return cuda_check(NULL, cudaMalloc(&w->warm_up_buffer, sizeof(int32_t) * (size_t)(w->carrier->size + 1)),
+    return cuda_check(NULL,
+                      cudaMalloc(&w->warm_up_buffer, sizeof(int32_t) * (size_t)(w->bootstrap->size + 1)),
                       "cudaMalloc");
 }
 
@@ -204,19 +205,19 @@ static void free_warm_up(struct nccl_world *w)
         cudaStreamDestroy(w->warm_up);
 }
 
-static enum status rank_main(struct world *carrier, void *argument)
+static enum status rank_main(struct world *bootstrap, void *argument)
 {
     struct nccl_job *job = argument;
-    struct nccl_world w = {.guard = {check_world}, .job = job, .carrier = carrier};
-    struct world world = *carrier;
+    struct nccl_world w = {.guard = {check_world}, .job = job, .bootstrap = bootstrap};
+    struct world world = *bootstrap;
     world.ops = &transport_nccl;
     world.observed = NULL;
     world.state = &w;
 
-    enum status status = open_carrier(&w);
+    enum status status = open_bootstrap(&w);
     if (status == OK)
-        status = add_participants(&w, &world.device_index);
-    if (status == OK && ranks_per_gpu(&w) > 1 && carrier->size > 1)
+        status = exchange_participants(&w, &world.device_index);
+    if (status == OK && ranks_per_gpu(&w) > 1 && bootstrap->size > 1)
         share_gpu(&w);
     if (status == OK)
         status = alloc_warm_up(&w);
@@ -251,8 +252,8 @@ enum status nccl_run(const struct world_options *options,
 {
     struct launcher launcher;
     TRY(launcher_find(&launcher));
-    const struct transport_ops *carrier = transport_of_host(launcher.size > 0);
-    if (carrier == NULL)
+    const struct transport_ops *bootstrap = transport_for_cpu(launcher.size > 0);
+    if (bootstrap == NULL)
         return fail(
             NOT_SUPPORTED,
             "cluster.transport nccl: %s started %d processes, which need MPI, and this build has none; use "
@@ -272,10 +273,10 @@ enum status nccl_run(const struct world_options *options,
             load_early();
         TRY(nccl_library_open(&job.nccl));
     }
-    return carrier->run(options, rank_main, &job);
+    return bootstrap->run(options, rank_main, &job);
 }
 
-void nccl_look(struct text *out)
+void nccl_describe_library(struct text *out)
 {
     struct nccl_library nccl;
     int version = 0;

@@ -220,7 +220,7 @@ static void bucket_step(struct env *env, struct group *data, struct buckets *b, 
                     copy(compute, (struct copy){.in = tensor_1d((float *)source->data + begin, F32, length),
                                                 .out = tensor_1d((float *)flat->data + begin, F32, length)}));
         }
-        EXPECT_OK(env, buckets_ready(b, i, pieces, stream_record(compute)));
+        EXPECT_OK(env, buckets_mark_ready(b, i, pieces, stream_record(compute)));
     }
     struct buffer result = {0};
     MUST(buffer_alloc(env->device, PART_DATA, (size_t)count * sizeof *host, &result));
@@ -240,7 +240,7 @@ static bool is_mine(const struct bucket_plan *plan, int rank, int64_t i)
 {
     for (int b = 0; b < plan->count; b++) {
         const struct bucket *bucket = &plan->buckets[b];
-        if (i >= bucket_cut(bucket, rank) && i < bucket_cut(bucket, rank + 1))
+        if (i >= bucket_slice_begin(bucket, rank) && i < bucket_slice_begin(bucket, rank + 1))
             return true;
     }
     return false;
@@ -329,11 +329,11 @@ static void buckets_reject(struct env *env)
     bucket_plan_destroy(&plan);
     EXPECT_OK(env, bucket_plan_create(good, 2, 8, 1, &plan));
     EXPECT_OK(env, buckets_create(&config, &b));
-    EXPECT_OK(env, buckets_ready(b, 0, 1, stream_record(env->stream)));
-    expect(env, buckets_ready(b, 0, 1, stream_record(env->stream)) == BAD_ARGUMENT, "ready twice");
-    expect(env, buckets_ready(b, 1, 2, stream_record(env->stream)) == BAD_ARGUMENT, "no such range");
+    EXPECT_OK(env, buckets_mark_ready(b, 0, 1, stream_record(env->stream)));
+    expect(env, buckets_mark_ready(b, 0, 1, stream_record(env->stream)) == BAD_ARGUMENT, "ready twice");
+    expect(env, buckets_mark_ready(b, 1, 2, stream_record(env->stream)) == BAD_ARGUMENT, "no such range");
     expect(env, buckets_wait(b, env->stream) == BAD_ARGUMENT, "never ready");
-    EXPECT_OK(env, buckets_ready(b, 1, 1, stream_record(env->stream)));
+    EXPECT_OK(env, buckets_mark_ready(b, 1, 1, stream_record(env->stream)));
     EXPECT_OK(env, buckets_wait(b, env->stream));
     EXPECT_OK(env, stream_sync(env->stream));
     buckets_destroy(b);

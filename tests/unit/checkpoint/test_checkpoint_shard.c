@@ -292,7 +292,7 @@ static struct param random_row(uint32_t *random, int tp)
     }
     struct param row = {.name = "random", .ndim = 2, .dim = {1 + draw[0] % 13, 1 + draw[1] % 13}, .tie = -1};
     row.cuts[0] =
-        (struct cut){.dim = draw[2] % 2, .axes = AXIS_TP, .parts = tp, .replicas = 1, .multiple = 1};
+        (struct sharding){.dim = draw[2] % 2, .axes = AXIS_TP, .parts = tp, .replicas = 1, .multiple = 1};
     row.cuts[0].multiple = 1 + draw[3] % 4;
     row.cut_count = draw[4] % 4 > 0;
     return row;

@@ -239,7 +239,7 @@ Test(param, padding_does_not_move_rows)
         for (int r = 0; r < tp; r++)
             for (int64_t rows = 1; rows < 300; rows += 37) {
                 const int64_t dim[] = {rows, 4};
-                struct cut cut = {.axes = AXIS_TP, .parts = tp, .replicas = 1, .multiple = 1};
+                struct sharding cut = {.axes = AXIS_TP, .parts = tp, .replicas = 1, .multiple = 1};
                 const struct slice tight = shard_slice(2, dim, &cut, 1, (struct mesh_coord){.tp = r});
                 cut.multiple = 128;
                 const struct slice padded = shard_slice(2, dim, &cut, 1, (struct mesh_coord){.tp = r});

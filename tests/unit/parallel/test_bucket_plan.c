@@ -56,11 +56,11 @@ static bool may_cut(const struct bucket *bucket, const struct bucket_range *rang
 static void check_bucket(const struct bucket *bucket, const struct bucket_range *ranges, int ranks)
 {
     int64_t share = (bucket->end - bucket->begin) / ranks, slack = longest_block(bucket, ranges) + 1;
-    cr_assert_eq(bucket_cut(bucket, 0), bucket->begin);
-    cr_assert_eq(bucket_cut(bucket, ranks), bucket->end);
+    cr_assert_eq(bucket_slice_begin(bucket, 0), bucket->begin);
+    cr_assert_eq(bucket_slice_begin(bucket, ranks), bucket->end);
     for (int r = 0; r < ranks; r++) {
         cr_assert_geq(bucket->counts[r], 0);
-        cr_assert(may_cut(bucket, ranges, bucket_cut(bucket, r)));
+        cr_assert(may_cut(bucket, ranges, bucket_slice_begin(bucket, r)));
         cr_assert_leq(llabs(bucket->counts[r] - share), slack, "%lld of %lld", (long long)bucket->counts[r],
                       (long long)share);
     }
@@ -141,12 +141,12 @@ Test(bucket_plan, detects_an_inconsistent_plan)
     BREAK(plan.buckets[1].count, 2, "bucket 1: ranges [2, 4) do not follow the first 2 of 3");
     BREAK(plan.buckets[0].count, 0, "bucket 0: ranges [0, 0) do not follow the first 0 of 3");
     BREAK(plan.count, 1, "buckets: 2 of 3 ranges are in a bucket");
-    BREAK(plan.bucket_of[1], 1, "bucket 0: its range 1 is noted as of bucket 1");
+    BREAK(plan.bucket_of[1], 1, "bucket 0: its range 1 is recorded in bucket 1");
     BREAK(plan.buckets[1].begin, 199, "bucket 1: [199, 260) does not follow element 200");
     BREAK(plan.buckets[1].end, 199, "bucket 1: [200, 199) does not follow element 200");
     int64_t *counts = plan.buckets[0].counts;
     cr_assert_eq(counts[0] + counts[1], 200);
-    BREAK(counts[1], counts[1] - 10, "bucket 0: 10 elements are of no rank");
+    BREAK(counts[1], counts[1] - 10, "bucket 0: 10 elements belong to no rank");
     BREAK(counts[0], 201, "bucket 0: 201 elements for rank 0, of which 200 are left");
     BREAK(counts[0], -1, "bucket 0: -1 elements for rank 0, of which 200 are left");
     bucket_plan_destroy(&plan);

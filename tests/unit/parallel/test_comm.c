@@ -35,7 +35,7 @@ Test(comm, rejects_an_incomplete_table)
         cr_assert_eq(transport_check(transport_at(i)), OK, "%s", fail_text());
         const size_t entries[] = {
             offsetof(struct transport_ops, name),
-            offsetof(struct transport_ops, what),
+            offsetof(struct transport_ops, summary),
             offsetof(struct transport_ops, run),
             offsetof(struct transport_ops, comm_create),
             offsetof(struct transport_ops, comm_destroy),

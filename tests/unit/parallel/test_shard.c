@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Invariants of cuts and slices: violations are detected. (Shards of real tensors: layers/test_param.c.) */
+/* Invariants of shardings and slices: violations are detected. (Shards of real tensors: test_param.c.) */
 #include "parallel/shard.h"
 
 #include <criterion/criterion.h>
 
 static const int64_t dim[] = {50257, 8};
-static const struct cut rows = {.dim = 0, .axes = AXIS_TP, .parts = 4, .replicas = 1, .multiple = 1};
+static const struct sharding rows = {.dim = 0, .axes = AXIS_TP, .parts = 4, .replicas = 1, .multiple = 1};
 
 static void expect_detected(enum status status, const char *words)
 {
@@ -15,24 +15,27 @@ static void expect_detected(enum status status, const char *words)
 
 Test(shard, detects_an_inconsistent_cut)
 {
-    struct cut bad = rows;
-    cr_assert_eq(cut_check(&rows, 2), OK);
+    struct sharding bad = rows;
+    cr_assert_eq(sharding_check(&rows, 2), OK);
     bad.dim = 2;
-    expect_detected(cut_check(&bad, 2), "cut: there is no dimension 2 of 2");
+    expect_detected(sharding_check(&bad, 2), "sharding: there is no dimension 2 of 2");
     bad.dim = -1;
-    expect_detected(cut_check(&bad, 2), "cut: there is no dimension -1 of 2");
+    expect_detected(sharding_check(&bad, 2), "sharding: there is no dimension -1 of 2");
     bad = rows;
     bad.axes = AXIS_TP | AXIS_DP;
-    expect_detected(cut_check(&bad, 2), "cut: a cut is along one axis of the mesh, not 9");
+    expect_detected(sharding_check(&bad, 2), "sharding: a dimension is sharded along one mesh axis, not 9");
     bad = rows;
     bad.parts = 0;
-    expect_detected(cut_check(&bad, 2), "cut: 0 parts, 1 replicas, multiples of 1; each is at least 1");
+    expect_detected(sharding_check(&bad, 2),
+                    "sharding: 0 parts, 1 replicas, multiples of 1; each is at least 1");
     bad = rows;
     bad.replicas = 0;
-    expect_detected(cut_check(&bad, 2), "cut: 4 parts, 0 replicas, multiples of 1; each is at least 1");
+    expect_detected(sharding_check(&bad, 2),
+                    "sharding: 4 parts, 0 replicas, multiples of 1; each is at least 1");
     bad = rows;
     bad.multiple = 0;
-    expect_detected(cut_check(&bad, 2), "cut: 4 parts, 1 replicas, multiples of 0; each is at least 1");
+    expect_detected(sharding_check(&bad, 2),
+                    "sharding: 4 parts, 1 replicas, multiples of 0; each is at least 1");
 }
 
 Test(shard, detects_an_inconsistent_slice)

@@ -5,7 +5,7 @@
 
 #include "kernels/device.h"
 #include "kernels/device_info.h"
-#include "parallel/transports/look.h"
+#include "parallel/transports/transport_info.h"
 #include "tools/cli/doctor/doctor_measure.h"
 #include "tools/cli/doctor/doctor_messages.h"
 #include "tools/cli/doctor/doctor_profile.h"
@@ -106,7 +106,7 @@ static int print_gpus(void)
     }
     struct text libraries = {0};
     device_describe_libraries("cuda", &libraries);
-    transport_look("nccl", &libraries);
+    transport_describe_library("nccl", &libraries);
     if (libraries.length > 0)
         printf("cuda        %s\n", text_chars(&libraries));
     text_free(&libraries);

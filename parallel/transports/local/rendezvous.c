@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/transports/local/meeting.h"
+#include "parallel/transports/local/rendezvous.h"
 
 #include "base/clock.h"
 #include "parallel/transports/reduce.h"
@@ -16,11 +16,11 @@ enum {
     SMALL_BYTES = 32 * 1024  // moved in all; up to here the last rank to join does all of it
 };
 
-struct meeting {
-    struct meeting *next; // in the hub's open or spare list
+struct rendezvous {
+    struct rendezvous *next; // in the open or spare list of the shared comm
     struct operation operation;
-    int participants, taken; // joined and left: under the hub's lock
-    int64_t slices;          // written before `ready`
+    int participants, joined; // joined and left: under the lock of the shared comm
+    int64_t slices;           // written before `ready`
     _Alignas(64) _Atomic bool ready;
     _Alignas(64) _Atomic int64_t claimed;
     _Alignas(64) _Atomic int64_t finished;
@@ -30,29 +30,29 @@ struct meeting {
 
 void notification_init(struct notification *notification, int64_t spin_ns)
 {
-    notification->spin_ns = notification->most_spin_ns = spin_ns;
-    atomic_init(&notification->news, 0);
+    notification->spin_ns = notification->max_spin_ns = spin_ns;
+    atomic_init(&notification->events, 0);
     atomic_init(&notification->sleeping, false);
     notification->seen = 0;
     CHECK(pthread_mutex_init(&notification->lock, NULL) == 0);
-    CHECK(pthread_cond_init(&notification->rung, NULL) == 0);
+    CHECK(pthread_cond_init(&notification->signaled, NULL) == 0);
 }
 
 void notification_fini(struct notification *notification)
 {
     pthread_mutex_destroy(&notification->lock);
-    pthread_cond_destroy(&notification->rung);
+    pthread_cond_destroy(&notification->signaled);
 }
 
-/* `news` is written before `sleeping` is read here, and in the opposite order in notification_rest. With a
- * total order of the accesses, either the notifier sees the sleeper or the sleeper sees the news. */
-void notification_ring(struct notification *notification)
+/* `events` is written before `sleeping` is read here, and in the opposite order in notification_wait. With a
+ * total order of the accesses, either the notifier sees the sleeper or the sleeper sees the events. */
+void notification_signal(struct notification *notification)
 {
-    atomic_fetch_add(&notification->news, 1);
+    atomic_fetch_add(&notification->events, 1);
     if (!atomic_load(&notification->sleeping))
         return;
     pthread_mutex_lock(&notification->lock);
-    pthread_cond_signal(&notification->rung);
+    pthread_cond_signal(&notification->signaled);
     pthread_mutex_unlock(&notification->lock);
 }
 
@@ -61,9 +61,9 @@ void notification_ring(struct notification *notification)
 static void spin(struct notification *notification)
 {
     enum { SHORTEST = 16 }; // the shortest spin is this fraction of the longest
-    int64_t half = notification->spin_ns / 2, least = notification->most_spin_ns / SHORTEST;
+    int64_t half = notification->spin_ns / 2, least = notification->max_spin_ns / SHORTEST;
     int64_t until = 0;
-    for (int i = 0; atomic_load_explicit(&notification->news, memory_order_acquire) == notification->seen;
+    for (int i = 0; atomic_load_explicit(&notification->events, memory_order_acquire) == notification->seen;
          i++) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
@@ -77,59 +77,60 @@ static void spin(struct notification *notification)
             return;
         }
     }
-    notification->spin_ns = 4 * half < notification->most_spin_ns ? 4 * half : notification->most_spin_ns;
+    notification->spin_ns = 4 * half < notification->max_spin_ns ? 4 * half : notification->max_spin_ns;
 }
 
-void notification_rest(struct notification *notification)
+void notification_wait(struct notification *notification)
 {
     spin(notification);
-    if (atomic_load(&notification->news) == notification->seen) {
+    if (atomic_load(&notification->events) == notification->seen) {
         pthread_mutex_lock(&notification->lock);
         atomic_store(&notification->sleeping, true);
-        while (atomic_load(&notification->news) == notification->seen)
-            pthread_cond_wait(&notification->rung, &notification->lock);
+        while (atomic_load(&notification->events) == notification->seen)
+            pthread_cond_wait(&notification->signaled, &notification->lock);
         atomic_store(&notification->sleeping, false);
         pthread_mutex_unlock(&notification->lock);
     }
-    notification->seen = atomic_load(&notification->news);
+    notification->seen = atomic_load(&notification->events);
 }
 
-enum status hub_create(int64_t id, const char *name, const int *ranks, int size, struct hub **out)
+enum status shared_comm_create(int64_t id, const char *name, const int *ranks, int size,
+                               struct shared_comm **out)
 {
-    struct hub *hub = calloc(1, sizeof *hub);
-    if (hub == NULL)
+    struct shared_comm *shared = calloc(1, sizeof *shared);
+    if (shared == NULL)
         return fail(NO_MEMORY, "no memory for the comm %s", name);
-    CHECK(pthread_mutex_init(&hub->lock, NULL) == 0);
-    hub->id = id;
-    hub->size = hub->expected = size;
-    snprintf(hub->name, sizeof hub->name, "%s", name);
-    hub->notifications = calloc((size_t)size, sizeof *hub->notifications);
-    hub->ranks = calloc((size_t)size, sizeof *hub->ranks);
-    hub->seen = calloc((size_t)size, sizeof *hub->seen);
-    if (hub->notifications == NULL || hub->ranks == NULL || hub->seen == NULL) {
-        hub_destroy(hub);
+    CHECK(pthread_mutex_init(&shared->lock, NULL) == 0);
+    shared->id = id;
+    shared->size = shared->expected = size;
+    snprintf(shared->name, sizeof shared->name, "%s", name);
+    shared->notifications = calloc((size_t)size, sizeof *shared->notifications);
+    shared->ranks = calloc((size_t)size, sizeof *shared->ranks);
+    shared->seen = calloc((size_t)size, sizeof *shared->seen);
+    if (shared->notifications == NULL || shared->ranks == NULL || shared->seen == NULL) {
+        shared_comm_destroy(shared);
         return fail(NO_MEMORY, "no memory for the comm %s", name);
     }
-    memcpy(hub->ranks, ranks, (size_t)size * sizeof *ranks);
-    *out = hub;
+    memcpy(shared->ranks, ranks, (size_t)size * sizeof *ranks);
+    *out = shared;
     return OK;
 }
 
-void hub_destroy(struct hub *hub)
+void shared_comm_destroy(struct shared_comm *shared)
 {
-    if (hub == NULL)
+    if (shared == NULL)
         return;
-    struct meeting *lists[] = {hub->open, hub->spare};
+    struct rendezvous *lists[] = {shared->open, shared->spare};
     for (size_t i = 0; i < 2; i++)
-        for (struct meeting *m = lists[i], *next; m != NULL; m = next) {
+        for (struct rendezvous *m = lists[i], *next; m != NULL; m = next) {
             next = m->next;
             free(m);
         }
-    pthread_mutex_destroy(&hub->lock);
-    free(hub->notifications);
-    free(hub->ranks);
-    free(hub->seen);
-    free(hub);
+    pthread_mutex_destroy(&shared->lock);
+    free(shared->notifications);
+    free(shared->ranks);
+    free(shared->seen);
+    free(shared);
 }
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -143,7 +144,7 @@ static int64_t slice_elements(const struct operation *operation)
 }
 
 /* Returns the number of slices; *bytes: the total traffic (to detect small messages). */
-static int64_t slices_of(const struct meeting *m, int64_t *bytes)
+static int64_t slices_of(const struct rendezvous *m, int64_t *bytes)
 {
     const struct operation *a = &m->operation;
     int64_t per_buffer = ceil_div(a->count, slice_elements(a)), size = (int64_t)dtype_bytes(a->dtype);
@@ -176,7 +177,7 @@ static int64_t slices_of(const struct meeting *m, int64_t *bytes)
 
 /* Sums elements [begin, end) in rank order into participant 0's buffer and copies them to the others, tile by
  * tile, while the tile is still in the cache. */
-static void all_reduce_range(const struct meeting *m, int64_t begin, int64_t end)
+static void all_reduce_range(const struct rendezvous *m, int64_t begin, int64_t end)
 {
     const struct operation *a = &m->operation;
     int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
@@ -194,7 +195,7 @@ static void all_reduce_range(const struct meeting *m, int64_t begin, int64_t end
 }
 
 /* Returns the start of the slice of rank `owner`. */
-static int64_t slice_base(const struct meeting *m, int owner)
+static int64_t slice_base(const struct rendezvous *m, int owner)
 {
     int64_t base = 0;
     for (int r = 0; r < owner; r++)
@@ -204,7 +205,7 @@ static int64_t slice_base(const struct meeting *m, int owner)
 
 /* Sums the same range of every rank's input, in rank order, into the output of one rank. The output may alias
  * an input, so the sum is accumulated in a separate buffer. */
-static void reduce_scatter_range(const struct meeting *m, int owner, int64_t begin, int64_t end)
+static void reduce_scatter_range(const struct rendezvous *m, int owner, int64_t begin, int64_t end)
 {
     const struct operation *a = &m->operation;
     int64_t size = (int64_t)dtype_bytes(a->dtype), tile = TILE_BYTES / size;
@@ -228,7 +229,7 @@ static void copy_bytes(char *to, const char *from, int64_t bytes)
         memcpy(to, from, (size_t)bytes);
 }
 
-static void all_to_all_pair(const struct meeting *m, int from, int to)
+static void all_to_all_pair(const struct rendezvous *m, int from, int to)
 {
     int64_t size = (int64_t)dtype_bytes(m->operation.dtype), in_at = 0, out_at = 0;
     for (int r = 0; r < to; r++)
@@ -239,7 +240,7 @@ static void all_to_all_pair(const struct meeting *m, int from, int to)
                m->participant[from].in_counts[to] * size);
 }
 
-static void slice_run(const struct meeting *m, int64_t index)
+static void slice_run(const struct rendezvous *m, int64_t index)
 {
     const struct operation *a = &m->operation;
     if (a->kind == OPERATION_ALL_TO_ALL) {
@@ -282,14 +283,14 @@ static void slice_run(const struct meeting *m, int64_t index)
     }
 }
 
-static void ring_others(const struct hub *hub, const struct meeting *m, int rank)
+static void notify_others(const struct shared_comm *shared, const struct rendezvous *m, int rank)
 {
     for (int s = 0; s < m->participants; s++)
         if (m->participant[s].rank != rank)
-            notification_ring(hub->notifications[m->participant[s].rank]);
+            notification_signal(shared->notifications[m->participant[s].rank]);
 }
 
-static void help(struct hub *hub, struct meeting *m, int rank)
+static void run_slices(struct shared_comm *shared, struct rendezvous *m, int rank)
 {
     for (;;) {
         int64_t index = atomic_fetch_add_explicit(&m->claimed, 1, memory_order_relaxed);
@@ -298,12 +299,12 @@ static void help(struct hub *hub, struct meeting *m, int rank)
         slice_run(m, index);
         // Release: readers of `finished` see the writes of this slice.
         if (atomic_fetch_add_explicit(&m->finished, 1, memory_order_acq_rel) + 1 == m->slices)
-            ring_others(hub, m, rank);
+            notify_others(shared, m, rank);
     }
 }
 
-/* Returns a description of the mismatch between two participants of a meeting, or NULL. */
-static const char *disagreement(const struct operation *a, const struct operation *b)
+/* Returns a description of the mismatch between two participants of a rendezvous, or NULL. */
+static const char *mismatch(const struct operation *a, const struct operation *b)
 {
     if (a->kind != b->kind)
         return "a different call";
@@ -325,54 +326,54 @@ static const char *const operation_names[] = {
 _Static_assert(sizeof operation_names / sizeof *operation_names == OPERATION_COUNT,
                "one name for each operation");
 
-/* Finds the open meeting of this operation; requires the hub's lock. */
-static struct meeting **open_find(struct hub *hub, const struct operation *operation)
+/* Finds the open rendezvous of this operation; requires the lock of the shared comm. */
+static struct rendezvous **find_open(struct shared_comm *shared, const struct operation *operation)
 {
-    struct meeting **at = &hub->open;
+    struct rendezvous **at = &shared->open;
     while (*at != NULL && ((*at)->operation.sequence != operation->sequence ||
                            (*at)->operation.from != operation->from || (*at)->operation.to != operation->to))
         at = &(*at)->next;
     return at;
 }
 
-static struct meeting *meeting_open(struct hub *hub, const struct operation *operation)
+static struct rendezvous *rendezvous_open(struct shared_comm *shared, const struct operation *operation)
 {
-    struct meeting *m = hub->spare;
+    struct rendezvous *m = shared->spare;
     if (m != NULL) {
-        hub->spare = m->next;
+        shared->spare = m->next;
     } else {
-        size_t bytes = sizeof *m + (size_t)(hub->size < 2 ? 2 : hub->size) * sizeof m->participant[0];
+        size_t bytes = sizeof *m + (size_t)(shared->size < 2 ? 2 : shared->size) * sizeof m->participant[0];
         m = aligned_alloc(64, (bytes + 63) / 64 * 64);
         if (m == NULL)
             return NULL;
     }
     m->operation = *operation;
-    m->participants = operation->from >= 0 ? 2 : hub->size;
-    m->taken = 0;
+    m->participants = operation->from >= 0 ? 2 : shared->size;
+    m->joined = 0;
     m->slices = 0;
     atomic_init(&m->ready, false);
     atomic_init(&m->claimed, 0);
     atomic_init(&m->finished, 0);
     atomic_init(&m->left, 0);
-    m->next = hub->open;
-    hub->open = m;
+    m->next = shared->open;
+    shared->open = m;
     return m;
 }
 
-static enum status counts_check(const struct hub *hub, const struct meeting *m)
+static enum status counts_check(const struct shared_comm *shared, const struct rendezvous *m)
 {
     for (int from = 0; from < m->participants; from++)
         for (int to = 0; to < m->participants; to++)
             if (m->participant[from].in_counts[to] != m->participant[to].out_counts[from])
                 return fail(BAD_ARGUMENT,
                             "all_to_all %s: rank %d sends %lld elements to rank %d, which expects %lld",
-                            hub->name, hub->ranks[from], (long long)m->participant[from].in_counts[to],
-                            hub->ranks[to], (long long)m->participant[to].out_counts[from]);
+                            shared->name, shared->ranks[from], (long long)m->participant[from].in_counts[to],
+                            shared->ranks[to], (long long)m->participant[to].out_counts[from]);
     return OK;
 }
 
-/* Checks that all ranks cut the data identically. */
-static enum status slices_check(const struct hub *hub, const struct meeting *m)
+/* Checks that all ranks split the data identically. */
+static enum status slices_check(const struct shared_comm *shared, const struct rendezvous *m)
 {
     for (int s = 1; s < m->participants; s++)
         for (int r = 0; r < m->participants; r++)
@@ -380,21 +381,21 @@ static enum status slices_check(const struct hub *hub, const struct meeting *m)
                 return fail(BAD_ARGUMENT,
                             "%s %s: rank %d expects the slice of rank %d to have %lld elements, but rank %d "
                             "expects %lld",
-                            operation_names[m->operation.kind], hub->name, hub->ranks[0], hub->ranks[r],
-                            (long long)m->participant[0].in_counts[r], hub->ranks[s],
+                            operation_names[m->operation.kind], shared->name, shared->ranks[0],
+                            shared->ranks[r], (long long)m->participant[0].in_counts[r], shared->ranks[s],
                             (long long)m->participant[s].in_counts[r]);
     return OK;
 }
 
 /* Called when all ranks have joined: completes a small message immediately, else publishes the slices for
  * waiting ranks. */
-static enum status meeting_begin(struct hub *hub, struct meeting *m, int rank)
+static enum status rendezvous_begin(struct shared_comm *shared, struct rendezvous *m, int rank)
 {
     int64_t bytes = 0;
     if (m->operation.kind == OPERATION_ALL_TO_ALL)
-        TRY(counts_check(hub, m));
+        TRY(counts_check(shared, m));
     if (m->operation.kind == OPERATION_REDUCE_SCATTER || m->operation.kind == OPERATION_ALL_GATHER)
-        TRY(slices_check(hub, m));
+        TRY(slices_check(shared, m));
     m->slices = slices_of(m, &bytes);
     if (bytes <= SMALL_BYTES) {
         for (int64_t i = 0; i < m->slices; i++)
@@ -403,60 +404,60 @@ static enum status meeting_begin(struct hub *hub, struct meeting *m, int rank)
         atomic_store_explicit(&m->finished, m->slices, memory_order_relaxed);
     }
     atomic_store_explicit(&m->ready, true, memory_order_release);
-    ring_others(hub, m, rank);
+    notify_others(shared, m, rank);
     return OK;
 }
 
-enum status meeting_join(struct hub *hub, struct operation operation, struct participant participant,
-                         struct meeting **out)
+enum status rendezvous_join(struct shared_comm *shared, struct operation operation,
+                            struct participant participant, struct rendezvous **out)
 {
-    pthread_mutex_lock(&hub->lock);
-    struct meeting **at = open_find(hub, &operation), *m = *at;
+    pthread_mutex_lock(&shared->lock);
+    struct rendezvous **at = find_open(shared, &operation), *m = *at;
     if (m == NULL) {
-        m = meeting_open(hub, &operation);
-        at = &hub->open;
+        m = rendezvous_open(shared, &operation);
+        at = &shared->open;
     }
-    const char *wrong = m != NULL ? disagreement(&m->operation, &operation) : NULL;
+    const char *wrong = m != NULL ? mismatch(&m->operation, &operation) : NULL;
     bool full = false;
     if (m != NULL && wrong == NULL) {
         int slot = operation.from < 0 ? participant.rank : participant.rank == operation.to;
         m->participant[slot] = participant;
-        m->taken++;
-        full = m->taken == m->participants;
+        m->joined++;
+        full = m->joined == m->participants;
         if (full)
             *at = m->next;
     }
-    pthread_mutex_unlock(&hub->lock);
+    pthread_mutex_unlock(&shared->lock);
 
     if (m == NULL)
-        return fail(NO_MEMORY, "no memory for a message on %s", hub->name);
+        return fail(NO_MEMORY, "no memory for a message on %s", shared->name);
     if (wrong != NULL)
         return fail(BAD_ARGUMENT,
                     "%s %s, message %llu: rank %d passes %lld elements, another rank passes %s: "
                     "the ranks are out of sync",
-                    operation_names[operation.kind], hub->name, (unsigned long long)operation.sequence,
-                    hub->ranks[participant.rank], (long long)operation.count, wrong);
+                    operation_names[operation.kind], shared->name, (unsigned long long)operation.sequence,
+                    shared->ranks[participant.rank], (long long)operation.count, wrong);
     *out = m;
-    return full ? meeting_begin(hub, m, participant.rank) : OK;
+    return full ? rendezvous_begin(shared, m, participant.rank) : OK;
 }
 
-bool meeting_help(struct hub *hub, struct meeting *m, int rank)
+bool rendezvous_progress(struct shared_comm *shared, struct rendezvous *m, int rank)
 {
     if (!atomic_load_explicit(&m->ready, memory_order_acquire))
         return false;
     if (atomic_load_explicit(&m->claimed, memory_order_relaxed) < m->slices)
-        help(hub, m, rank);
+        run_slices(shared, m, rank);
     if (atomic_load_explicit(&m->finished, memory_order_acquire) < m->slices)
         return false;
 
-    // The last rank to leave recycles the meeting. Other ranks must not access it after they have left: it
+    // The last rank to leave recycles the rendezvous. Other ranks must not access it after they have left: it
     // may be in use again.
     int participants = m->participants;
     if (atomic_fetch_add_explicit(&m->left, 1, memory_order_acq_rel) + 1 == participants) {
-        pthread_mutex_lock(&hub->lock);
-        m->next = hub->spare;
-        hub->spare = m;
-        pthread_mutex_unlock(&hub->lock);
+        pthread_mutex_lock(&shared->lock);
+        m->next = shared->spare;
+        shared->spare = m;
+        pthread_mutex_unlock(&shared->lock);
     }
     return true;
 }
