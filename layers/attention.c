@@ -7,7 +7,7 @@
 /* q, k and v as columns of one fused matrix [T, (A + 2G)D]. */
 struct heads {
     struct tensor q, k, v;
-    struct tensor turned; // q and k: rotated by position
+    struct tensor rotated; // q and k: rotated by position
 };
 
 static struct heads split_heads(const struct attention *attention, const struct env *env, struct tensor fused)
@@ -17,7 +17,7 @@ static struct heads split_heads(const struct attention *attention, const struct 
         .q = tensor_columns(fused, 0, q_end),
         .k = tensor_columns(fused, q_end, k_end),
         .v = tensor_columns(fused, k_end, k_end + attention->groups * d),
-        .turned = tensor_columns(fused, 0, k_end),
+        .rotated = tensor_columns(fused, 0, k_end),
     };
 }
 
@@ -34,9 +34,9 @@ void attention_declare_params(struct declaration *d)
     declare_fused(d, first);
     if (m->add_bias_linear) {
         first = d->out->count;
-        declare_cut_bias(d, ROLE_QUERY, "attention.q.bias", query);
-        declare_kv_replicas(d, declare_cut_bias(d, ROLE_KEY, "attention.k.bias", kv));
-        declare_kv_replicas(d, declare_cut_bias(d, ROLE_VALUE, "attention.v.bias", kv));
+        declare_sharded_bias(d, ROLE_QUERY, "attention.q.bias", query);
+        declare_kv_replicas(d, declare_sharded_bias(d, ROLE_KEY, "attention.k.bias", kv));
+        declare_kv_replicas(d, declare_sharded_bias(d, ROLE_VALUE, "attention.v.bias", kv));
         declare_fused(d, first);
     }
     declare_matrix(d, ROLE_ATTENTION_OUT, "attention.proj.weight", m->hidden_size, query, 1,
@@ -45,7 +45,7 @@ void attention_declare_params(struct declaration *d)
         declare_hidden_bias(d, ROLE_ATTENTION_OUT, "attention.proj.bias");
 }
 
-struct attention attention_declare(const struct env *env, struct layout *layout, int layer)
+struct attention attention_declare(const struct env *env, struct slot_layout *layout, int layer)
 {
     const struct model_config *model = env->model;
     const struct params *params = env->weights->params;
@@ -63,13 +63,13 @@ struct attention attention_declare(const struct env *env, struct layout *layout,
     attention.proj = row_linear_declare(env, layout, params_weight(params, layer, ROLE_ATTENTION_OUT),
                                         params_bias(params, layer, ROLE_ATTENTION_OUT));
     int64_t fused = (attention.heads + 2 * attention.groups) * d;
-    attention.fused = layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, fused);
-    attention.lse =
-        layout_add_f32(layout, RECOMPUTE_CORE_ATTENTION, KEEP_UNTIL_BACKWARD_INPUT, attention.heads, tokens);
-    attention.out = layout_add_of(layout, RECOMPUTE_CORE_ATTENTION, KEEP_UNTIL_BACKWARD_WEIGHT, tokens,
-                                  attention.heads * d);
-    attention.dfused = layout_add(layout, KEEP_INPUT_TO_WEIGHT, tokens, fused);
-    attention.dout = layout_add(layout, SCRATCH, tokens, attention.heads * d);
+    attention.fused = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, fused);
+    attention.lse = slot_layout_add_f32(layout, RECOMPUTE_CORE_ATTENTION, KEEP_UNTIL_BACKWARD_INPUT,
+                                        attention.heads, tokens);
+    attention.out = slot_layout_add_of(layout, RECOMPUTE_CORE_ATTENTION, KEEP_UNTIL_BACKWARD_WEIGHT, tokens,
+                                       attention.heads * d);
+    attention.dfused = slot_layout_add(layout, KEEP_INPUT_TO_WEIGHT, tokens, fused);
+    attention.dout = slot_layout_add(layout, SCRATCH, tokens, attention.heads * d);
     return attention;
 }
 
@@ -80,7 +80,7 @@ static enum status rotate(const struct pass *pass, struct heads heads, bool inve
     if (model->position_embedding != ROPE)
         return OK;
     return rope(pass->env->compute, (struct rope){
-                                        .x = heads.turned,
+                                        .x = heads.rotated,
                                         .position = pass->batch->position,
                                         .head_dim = model->kv_channels,
                                         .base = model->rotary_base,
@@ -134,7 +134,7 @@ enum status attention_layer_forward(const struct attention *attention, const str
     return row_linear_forward(&attention->proj, pass, args.out, y);
 }
 
-enum status attention_core_again(const struct attention *attention, const struct pass *pass)
+enum status attention_core_recompute(const struct attention *attention, const struct pass *pass)
 {
     return attention_forward(pass->env->compute, core(attention, pass));
 }

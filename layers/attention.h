@@ -20,13 +20,13 @@ struct attention {
 };
 
 void attention_declare_params(struct declaration *d);
-struct attention attention_declare(const struct env *env, struct layout *layout, int layer);
+struct attention attention_declare(const struct env *env, struct slot_layout *layout, int layer);
 
 /* x and *y: [T or T/tp, H]. *y is in scratch memory and excludes the projection bias. */
 MUST_USE enum status attention_layer_forward(const struct attention *attention, const struct pass *pass,
                                              struct tensor x, struct tensor *y);
 /* Recomputes the attention core from q, k and v (RECOMPUTE_CORE_ATTENTION). */
-MUST_USE enum status attention_core_again(const struct attention *attention, const struct pass *pass);
+MUST_USE enum status attention_core_recompute(const struct attention *attention, const struct pass *pass);
 /* Reads the gradient of y from attention->proj.dy. Writes *dx. */
 MUST_USE enum status attention_layer_backward_input(const struct attention *attention,
                                                     const struct pass *pass, struct tensor *dx);

@@ -39,7 +39,7 @@ static void declare_params(struct declaration *d)
     mlp_declare_params(d);
 }
 
-static void declare(const struct env *env, struct layout *layout, int layer, struct region x, void *self)
+static void declare(const struct env *env, struct slot_layout *layout, int layer, struct region x, void *self)
 {
     int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
     struct block block = {
@@ -49,19 +49,19 @@ static void declare(const struct env *env, struct layout *layout, int layer, str
         .mlp_site = site(env, layer, "mlp"),
     };
     block.norm1 = norm_declare(env, layout, layer, ROLE_ATTENTION_NORM);
-    block.normed1 = layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
+    block.normed1 = slot_layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
     // The branches never run at the same time: they share scratch memory.
     size_t scratch = layout->bytes[SCRATCH];
     block.attention = attention_declare(env, layout, layer);
-    size_t most = layout->bytes[SCRATCH];
+    size_t attention_scratch = layout->bytes[SCRATCH];
     layout->bytes[SCRATCH] = scratch;
 
-    block.middle = layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, hidden);
+    block.middle = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, hidden);
     block.norm2 = norm_declare(env, layout, layer, ROLE_MLP_NORM);
-    block.normed2 = layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
+    block.normed2 = slot_layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
     block.mlp = mlp_declare(env, layout, layer);
-    if (layout->bytes[SCRATCH] < most)
-        layout->bytes[SCRATCH] = most;
+    if (layout->bytes[SCRATCH] < attention_scratch)
+        layout->bytes[SCRATCH] = attention_scratch;
     *(struct block *)self = block;
 }
 
@@ -117,7 +117,8 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
                                                            pass_tensor(pass, block->middle), out));
 }
 
-/* What a program does that recomputes a layer without looking into it. */
+/* Recomputes the whole layer, including its unused output: models programs that recompute a layer as a black
+ * box (RECOMPUTE_WHOLE). */
 static enum status forward_discarded(const struct block *block, const struct pass *pass)
 {
     struct tensor branch;
@@ -140,7 +141,7 @@ static enum status recompute(const void *self, const struct pass *pass, struct t
         TRY(norm_forward(pass->env->compute, second_norm(block, pass)));
     }
     if ((block->recomputed & RECOMPUTE_CORE_ATTENTION) != 0)
-        TRY(attention_core_again(&block->attention, pass));
+        TRY(attention_core_recompute(&block->attention, pass));
     return (block->recomputed & RECOMPUTE_ACTIVATION) != 0 ? mlp_activate(&block->mlp, pass) : OK;
 }
 

@@ -17,15 +17,15 @@ static void declare_params(struct declaration *d)
     declare_vocabulary(d, ROLE_TOKEN_EMBEDDING, "embedding.weight");
     if (m->position_embedding != LEARNED_ABSOLUTE)
         return;
-    struct param *row =
+    struct param *param =
         declare_param(d, ROLE_POSITION_EMBEDDING, "position.weight", m->seq_length, m->hidden_size);
-    row->init = INIT_NORMAL;
-    row->std = (float)m->init_method_std;
-    row->decay = true;
-    row->partial = d->sequence_parallel ? PARTIAL_TP : PARTIAL_NONE;
+    param->init = INIT_NORMAL;
+    param->std = (float)m->init_method_std;
+    param->decay = true;
+    param->partial = d->sequence_parallel ? PARTIAL_TP : PARTIAL_NONE;
 }
 
-static void declare(const struct env *env, struct layout *layout, int layer, struct region x, void *self)
+static void declare(const struct env *env, struct slot_layout *layout, int layer, struct region x, void *self)
 {
     (void)x;
     int64_t hidden = env->model->hidden_size;
@@ -34,10 +34,10 @@ static void declare(const struct env *env, struct layout *layout, int layer, str
         .position = params_weight(env->weights->params, layer, ROLE_POSITION_EMBEDDING),
         .site = philox_named(env->seed, "embedding.dropout"),
     };
-    embedding.partial = layout_add(layout, SCRATCH, env->tokens, hidden);
-    embedding.dx = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), hidden);
+    embedding.partial = slot_layout_add(layout, SCRATCH, env->tokens, hidden);
+    embedding.dx = slot_layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), hidden);
     if (env->options->sequence_parallel)
-        embedding.gathered = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env->tokens, hidden);
+        embedding.gathered = slot_layout_add(layout, KEEP_INPUT_TO_WEIGHT, env->tokens, hidden);
     *(struct embedding *)self = embedding;
 }
 
@@ -62,7 +62,7 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
 {
     const struct embedding *embedding = self;
     const struct env *env = pass->env;
-    const struct held *held = weights_held(env->weights, embedding->table);
+    const struct held_param *held = weights_held(env->weights, embedding->table);
     struct group *tp = env->groups->tp;
     // Without sequence parallelism the sum is accumulated in `out` itself.
     struct tensor partial = env->options->sequence_parallel ? pass_tensor(pass, embedding->partial) : out;
@@ -106,7 +106,7 @@ static enum status backward_weight(const void *self, const struct pass *pass)
 {
     const struct embedding *embedding = self;
     const struct env *env = pass->env;
-    const struct held *held = weights_held(env->weights, embedding->table);
+    const struct held_param *held = weights_held(env->weights, embedding->table);
     struct tensor local = pass_tensor(pass, embedding->dx);
     struct tensor whole = env->options->sequence_parallel ? pass_tensor(pass, embedding->gathered) : local;
     TRY(embedding_backward(env->compute, (struct embedding_backward){

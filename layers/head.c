@@ -28,19 +28,19 @@ static void declare_params(struct declaration *d)
         declare_tie(d, weight, ROLE_TOKEN_EMBEDDING);
 }
 
-static void declare(const struct env *env, struct layout *layout, int layer, struct region x, void *self)
+static void declare(const struct env *env, struct slot_layout *layout, int layer, struct region x, void *self)
 {
     int64_t tokens = env->tokens, local = env_local_tokens(env), hidden = env->model->hidden_size;
     int weight = params_weight(env->weights->params, layer, ROLE_HEAD);
     const struct slice *slice = &weights_held(env->weights, weight)->slice;
     struct head head = {.begin = slice->begin[0], .columns = slice->count[0], .x = x};
     head.norm = norm_declare(env, layout, layer, ROLE_FINAL_NORM);
-    head.normed = layout_add(layout, KEEP_UNTIL_BACKWARD_WEIGHT, local, hidden);
+    head.normed = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_WEIGHT, local, hidden);
     head.linear = column_linear_declare(env, layout, weight, -1);
-    head.logits = layout_add(layout, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, slice->padded[0]);
-    head.max = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
+    head.logits = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, slice->padded[0]);
+    head.max = slot_layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
     // Both sums are adjacent in memory, for one all-reduce.
-    head.sums = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 2, tokens);
+    head.sums = slot_layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 2, tokens);
     *(struct head *)self = head;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A layer kind: one const row with everything that the rest of the program needs of a layer. A model is a
- * list of layers (layers/model.h); stages, parameters, checkpoints and `verify` work on any list. A new kind
- * is one file with its struct, its functions and its row, and an entry in layers/model.h.
+/* A layer kind: the constant ops table through which the rest of the program uses a layer. A model is a
+ * list of layers (layers/model.h); stages, parameters, checkpoints and `verify` work on any list. A new
+ * kind is one file with its struct, its functions and its ops table, and an entry in layers/model.h.
  *
  *     declare_params    the descriptors of its parameters          once per model
  *     declare           regions of its activations, in `self`      when a stage is created
@@ -27,7 +27,8 @@ struct layer_kind {
     bool has_output; // false: writes losses instead of activations, as a head does
     void (*declare_params)(struct declaration *declaration);
     /* layer: numbered as in struct param; x: [T or T/tp, H], the input, if the kind has one; self: zeroed. */
-    void (*declare)(const struct env *env, struct layout *layout, int layer, struct region x, void *self);
+    void (*declare)(const struct env *env, struct slot_layout *layout, int layer, struct region x,
+                    void *self);
     /* out: [T or T/tp, H]; {0} without output. */
     enum status (*forward)(const void *self, const struct pass *pass, struct tensor out);
     /* out: {0}, or the destination of the output when the next layer of a recomputed run needs it. NULL: the

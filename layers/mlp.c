@@ -27,16 +27,16 @@ void mlp_declare_params(struct declaration *d)
     declare_fused(d, first);
     first = d->out->count;
     if (gated && m->add_bias_linear)
-        declare_cut_bias(d, ROLE_MLP_GATE, "mlp.gate.bias", features);
+        declare_sharded_bias(d, ROLE_MLP_GATE, "mlp.gate.bias", features);
     if (m->add_bias_linear)
-        declare_cut_bias(d, ROLE_MLP_UP, gated ? "mlp.up.bias" : "mlp.fc1.bias", features);
+        declare_sharded_bias(d, ROLE_MLP_UP, gated ? "mlp.up.bias" : "mlp.fc1.bias", features);
     declare_fused(d, first);
     declare_matrix(d, ROLE_MLP_DOWN, "mlp.fc2.weight", hidden, features, 1, declare_branch_std(d));
     if (m->add_bias_linear)
         declare_hidden_bias(d, ROLE_MLP_DOWN, "mlp.fc2.bias");
 }
 
-struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer)
+struct mlp mlp_declare(const struct env *env, struct slot_layout *layout, int layer)
 {
     const struct params *params = env->weights->params;
     bool gated = env->model->activation == SWIGLU;
@@ -48,11 +48,12 @@ struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer)
                                    params_bias(params, layer, first));
     mlp.out = row_linear_declare(env, layout, params_weight(params, layer, ROLE_MLP_DOWN),
                                  params_bias(params, layer, ROLE_MLP_DOWN));
-    mlp.before = layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, before);
-    mlp.after = layout_add_of(layout, RECOMPUTE_ACTIVATION, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, features);
-    mlp.dbefore = layout_add(layout, KEEP_INPUT_TO_WEIGHT, tokens, before);
+    mlp.before = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, before);
+    mlp.after =
+        slot_layout_add_of(layout, RECOMPUTE_ACTIVATION, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, features);
+    mlp.dbefore = slot_layout_add(layout, KEEP_INPUT_TO_WEIGHT, tokens, before);
     if (gated)
-        mlp.dafter = layout_add(layout, SCRATCH, tokens, features);
+        mlp.dafter = slot_layout_add(layout, SCRATCH, tokens, features);
     return mlp;
 }
 
@@ -66,7 +67,7 @@ enum status mlp_activate(const struct mlp *mlp, const struct pass *pass)
 
 /* If backward recomputes the activation from `before` alone, forward uses the same separate kernel, for
  * bit-identical results. */
-static bool activates_behind_product(const struct env *env)
+static bool fuses_activation(const struct env *env)
 {
     const struct recompute *r = &env->options->recompute;
     return env->model->activation != SWIGLU &&
@@ -76,7 +77,7 @@ static bool activates_behind_product(const struct env *env)
 enum status mlp_forward_features(const struct mlp *mlp, const struct pass *pass, struct tensor x)
 {
     struct tensor before = pass_tensor(pass, mlp->before);
-    if (activates_behind_product(pass->env))
+    if (fuses_activation(pass->env))
         return column_linear_forward(
             &mlp->in, pass, x, before,
             (struct epilogue){.activation = kind_of(pass->env), .after = pass_tensor(pass, mlp->after)});

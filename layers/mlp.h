@@ -9,6 +9,7 @@
 struct mlp {
     struct column_linear in;
     struct row_linear out;
+    // Input and output of the activation function, and their gradients.
     struct region before;  // KEEP_UNTIL_BACKWARD_INPUT [T, F/tp], or 2F/tp for SwiGLU
     struct region after;   // KEEP_UNTIL_BACKWARD_WEIGHT [T, F/tp]
     struct region dbefore; // KEEP_INPUT_TO_WEIGHT, same shape as before
@@ -16,7 +17,7 @@ struct mlp {
 };
 
 void mlp_declare_params(struct declaration *d);
-struct mlp mlp_declare(const struct env *env, struct layout *layout, int layer);
+struct mlp mlp_declare(const struct env *env, struct slot_layout *layout, int layer);
 
 /* x and *y: [T or T/tp, H]. *y is in scratch memory and excludes the bias of the second layer. */
 MUST_USE enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct tensor x,

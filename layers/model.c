@@ -19,18 +19,18 @@ enum status params_declare(const struct model_config *model, const struct degree
     return status;
 }
 
-enum status model_parameters(const struct model_config *model, int64_t *out)
+enum status model_parameter_count(const struct model_config *model, int64_t *out)
 {
     const struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .etp = 1, .dp = 1, .pp = 1};
     struct params params;
     TRY(params_declare(model, &one_each, false, &params));
     *out = 0;
     for (int i = 0; i < params.count; i++) {
-        const struct param *row = &params.rows[i];
+        const struct param *param = &params.list[i];
         int64_t elements = 1;
-        for (int d = 0; d < row->ndim; d++)
-            elements *= row->dim[d];
-        *out += row->tie < 0 ? elements : 0;
+        for (int d = 0; d < param->ndim; d++)
+            elements *= param->dim[d];
+        *out += param->tie < 0 ? elements : 0;
     }
     params_free(&params);
     return OK;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A model as a list of layers: LAYER_EMBEDDING, 0 .. num_layers - 1, and num_layers for the head. The only
- * place that knows layer kinds by name. */
+ * file that names layer kinds. */
 #pragma once
 
 #include "layers/layer_kind.h"

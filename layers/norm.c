@@ -14,7 +14,7 @@ void norm_declare_params(struct declaration *d, enum param_role role, const char
     declare_hidden_bias(d, role, full);
 }
 
-struct norm norm_declare(const struct env *env, struct layout *layout, int layer, enum param_role role)
+struct norm norm_declare(const struct env *env, struct slot_layout *layout, int layer, enum param_role role)
 {
     int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
     struct norm norm = {
@@ -22,10 +22,10 @@ struct norm norm_declare(const struct env *env, struct layout *layout, int layer
         .bias = params_bias(env->weights->params, layer, role),
     };
     CHECK(norm.weight >= 0);
-    norm.mean = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
-    norm.rstd = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
-    norm.dweight = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_INPUT_TO_WEIGHT, 1, hidden);
-    norm.dbias = layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_INPUT_TO_WEIGHT, 1, hidden);
+    norm.mean = slot_layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
+    norm.rstd = slot_layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
+    norm.dweight = slot_layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_INPUT_TO_WEIGHT, 1, hidden);
+    norm.dbias = slot_layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_INPUT_TO_WEIGHT, 1, hidden);
     return norm;
 }
 
@@ -39,9 +39,9 @@ static struct tensor vector(const struct pass *pass, struct region region)
     return tensor_1d(pass_tensor(pass, region).data, F32, region.columns);
 }
 
-static struct tensor value_or_none(const struct env *env, int row)
+static struct tensor value_or_none(const struct env *env, int param)
 {
-    return row >= 0 ? weights_held(env->weights, row)->weight : (struct tensor){0};
+    return param >= 0 ? weights_held(env->weights, param)->weight : (struct tensor){0};
 }
 
 struct norm_forward norm_layer_forward(const struct norm *norm, const struct pass *pass, struct tensor x,

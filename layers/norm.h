@@ -17,7 +17,7 @@ struct norm {
 /* Declares its parameters: a weight, and a bias with LayerNorm. name: without ".weight". */
 void norm_declare_params(struct declaration *d, enum param_role role, const char *name);
 
-struct norm norm_declare(const struct env *env, struct layout *layout, int layer, enum param_role role);
+struct norm norm_declare(const struct env *env, struct slot_layout *layout, int layer, enum param_role role);
 
 /* Return the op for the caller to enqueue, alone or fused with the residual op next to it. */
 struct norm_forward norm_layer_forward(const struct norm *norm, const struct pass *pass, struct tensor x,

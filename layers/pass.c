@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/pass.h"
 
-static enum lifetime lifetime_of(const struct layout *layout, unsigned module, enum lifetime lifetime)
+static enum lifetime lifetime_of(const struct slot_layout *layout, unsigned module, enum lifetime lifetime)
 {
     if ((layout->recomputed & (module | RECOMPUTE_LAYER)) == 0)
         return lifetime;
@@ -10,8 +10,8 @@ static enum lifetime lifetime_of(const struct layout *layout, unsigned module, e
                                                     : lifetime;
 }
 
-static struct region add_region(struct layout *layout, enum recompute_module module, enum lifetime lifetime,
-                                enum dtype dtype, int64_t rows, int64_t columns)
+static struct region add_region(struct slot_layout *layout, enum recompute_module module,
+                                enum lifetime lifetime, enum dtype dtype, int64_t rows, int64_t columns)
 {
     lifetime = lifetime_of(layout, module, lifetime);
     struct region region = {lifetime, layout->bytes[lifetime], rows, columns, dtype};
@@ -20,19 +20,20 @@ static struct region add_region(struct layout *layout, enum recompute_module mod
     return region;
 }
 
-struct region layout_add(struct layout *layout, enum lifetime lifetime, int64_t rows, int64_t columns)
+struct region slot_layout_add(struct slot_layout *layout, enum lifetime lifetime, int64_t rows,
+                              int64_t columns)
 {
-    return layout_add_of(layout, RECOMPUTE_LAYER, lifetime, rows, columns);
+    return slot_layout_add_of(layout, RECOMPUTE_LAYER, lifetime, rows, columns);
 }
 
-struct region layout_add_of(struct layout *layout, enum recompute_module module, enum lifetime lifetime,
-                            int64_t rows, int64_t columns)
+struct region slot_layout_add_of(struct slot_layout *layout, enum recompute_module module,
+                                 enum lifetime lifetime, int64_t rows, int64_t columns)
 {
     return add_region(layout, module, lifetime, layout->working, rows, columns);
 }
 
-struct region layout_add_f32(struct layout *layout, enum recompute_module module, enum lifetime lifetime,
-                             int64_t rows, int64_t columns)
+struct region slot_layout_add_f32(struct slot_layout *layout, enum recompute_module module,
+                                  enum lifetime lifetime, int64_t rows, int64_t columns)
 {
     return add_region(layout, module, lifetime, F32, rows, columns);
 }

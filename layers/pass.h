@@ -32,8 +32,8 @@ struct region {
     enum dtype dtype;
 };
 
-/* Bytes declared so far of each lifetime, i.e. the size of one slot. */
-struct layout {
+/* The regions declared so far: for each lifetime their bytes, i.e. the size of one slot. */
+struct slot_layout {
     size_t bytes[LIFETIME_COUNT];
     enum dtype working;         // of activations: env.working
     unsigned recomputed;        // modules whose declarations use RECOMPUTE instead of
@@ -42,19 +42,19 @@ struct layout {
 };
 
 /* Declares a tensor [rows, columns] of the working type, 64-byte aligned. */
-struct region layout_add(struct layout *layout, enum lifetime lifetime, int64_t rows, int64_t columns);
+struct region slot_layout_add(struct slot_layout *layout, enum lifetime lifetime, int64_t rows,
+                              int64_t columns);
 /* Same, for a tensor of a module that can be recomputed without the rest of the layer. */
-struct region layout_add_of(struct layout *layout, enum recompute_module module, enum lifetime lifetime,
-                            int64_t rows, int64_t columns);
+struct region slot_layout_add_of(struct slot_layout *layout, enum recompute_module module,
+                                 enum lifetime lifetime, int64_t rows, int64_t columns);
 /* Same, f32 for every working type: reductions and row statistics. */
-struct region layout_add_f32(struct layout *layout, enum recompute_module module, enum lifetime lifetime,
-                             int64_t rows, int64_t columns);
+struct region slot_layout_add_f32(struct slot_layout *layout, enum recompute_module module,
+                                  enum lifetime lifetime, int64_t rows, int64_t columns);
 
 /* One microbatch on the device: arrays per token. Every tp rank holds all T of them. */
 struct batch {
     const int32_t *token, *label; // [T]
-    const int32_t *position;      // [T] for the position embedding; restarts at documents when the recipe
-                                  // asks for it
+    const int32_t *position;      // [T] for the position embedding; the recipe may restart it at documents
     const int32_t *document;      // [T] document index; NULL: one document
     const float *loss_mask;       // [T]
     const int64_t *sample;        // [T] global sample counter
@@ -63,10 +63,10 @@ struct batch {
 };
 
 /* Largest magnitudes (amax) of the operands of linear layers, f32[params.count * OPERAND_COUNT]. `used`
- * determines the scales of this step; `seen` collects the magnitudes of this step. {0} without delayed
+ * determines the scales of this step; `recorded` collects the magnitudes of this step. {0} without delayed
  * scaling. */
 struct delayed_scaling {
-    struct tensor used, seen;
+    struct tensor used, recorded;
 };
 
 /* State shared by the layers of a rank. */
@@ -77,7 +77,7 @@ struct env {
     struct weights *weights;
     struct stream *compute;
     struct stream *comm_stream; // tp collectives concurrent with matmuls; NULL: everything runs on `compute`
-    int64_t tokens;             // T: of a microbatch on this rank, before tp cuts them
+    int64_t tokens;             // T: of a microbatch on this rank, before sequence parallelism splits them
     int64_t sequences;          // B: T / B consecutive tokens each. Only attention and quantization, whose
                                 // blocks restart at each sequence, read it: for every other layer a
                                 // token is a row with a sample and a position

@@ -21,8 +21,8 @@ enum recompute_granularity { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL
 enum recompute_method { RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK };
 
 enum recompute_extent {
-    RECOMPUTE_NEEDED,
-    RECOMPUTE_WHOLE // also the output of each run: plans of programs that do so (assume.recompute)
+    RECOMPUTE_NEEDED, // only what a backward pass reads
+    RECOMPUTE_WHOLE // also the unused output of each run, to plan for programs that do so (assume.recompute)
 };
 
 /* Modules of a layer, as bits. */

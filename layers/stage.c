@@ -10,16 +10,16 @@
 
 /* Starts the declarations of a layer. Layers share scratch memory, one at a time; and KEEP_INPUT_TO_WEIGHT
  * too if W follows I immediately. */
-static struct layout begin_layer(const struct env *env, const struct layout *so_far)
+static struct slot_layout begin_layer(const struct env *env, const struct slot_layout *so_far)
 {
-    struct layout layout = *so_far;
+    struct slot_layout layout = *so_far;
     layout.bytes[RECOMPUTE] = layout.bytes[SCRATCH] = 0;
     if (!env->split_weight)
         layout.bytes[KEEP_INPUT_TO_WEIGHT] = 0;
     return layout;
 }
 
-static void end_layer(struct layout *so_far, const struct layout *layout)
+static void end_layer(struct slot_layout *so_far, const struct slot_layout *layout)
 {
     for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++)
         if (so_far->bytes[lifetime] < layout->bytes[lifetime])
@@ -30,7 +30,7 @@ static void end_layer(struct layout *so_far, const struct layout *layout)
 static void declare_view(struct stage *stage, const struct stage_layer *layer, unsigned modules,
                          enum lifetime until_weight, size_t *recomputed, void *self)
 {
-    struct layout layout = begin_layer(stage->env, &stage->layout);
+    struct slot_layout layout = begin_layer(stage->env, &stage->layout);
     layout.bytes[RECOMPUTE] = *recomputed;
     layout.recomputed = modules;
     layout.until_weight = until_weight;
@@ -55,11 +55,11 @@ static void declare_run(struct stage *stage, struct recompute_run run)
 {
     const struct env *env = stage->env;
     int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
-    struct layout inputs = begin_layer(env, &stage->layout);
+    struct slot_layout inputs = begin_layer(env, &stage->layout);
     for (int i = run.first; i < run.first + run.count; i++) {
         enum lifetime lifetime = i == run.first ? input_lifetime(stage, i) : RECOMPUTE;
         if (stage->layers[i].kind->has_input)
-            stage->layers[i].x = layout_add(&inputs, lifetime, tokens, hidden);
+            stage->layers[i].x = slot_layout_add(&inputs, lifetime, tokens, hidden);
     }
     end_layer(&stage->layout, &inputs);
     size_t lying = inputs.bytes[RECOMPUTE];
@@ -68,9 +68,9 @@ static void declare_run(struct stage *stage, struct recompute_run run)
     for (int i = run.first; i < run.first + run.count; i++) {
         struct stage_layer *layer = &stage->layers[i];
         size_t passing = inputs.bytes[RECOMPUTE];
-        struct layout before = stage->layout;
+        struct slot_layout before = stage->layout;
         declare_view(stage, layer, run.modules, RECOMPUTE, &passing, layer->forward);
-        struct layout after = stage->layout;
+        struct slot_layout after = stage->layout;
         stage->layout = before; // kept tensors are identical in both declarations
         declare_view(stage, layer, run.modules, until_weight, &lying, layer->backward);
         end_layer(&stage->layout, &after);
@@ -130,8 +130,8 @@ enum status stage_create(const struct env *env, struct stage_span span, struct s
         i += run.count;
     }
     if (out->has_output)
-        out->through = layout_add(&out->layout, input_lifetime(out, out->count), env_local_tokens(env),
-                                  env->model->hidden_size);
+        out->output = slot_layout_add(&out->layout, input_lifetime(out, out->count), env_local_tokens(env),
+                                      env->model->hidden_size);
     return OK;
 }
 
@@ -151,7 +151,7 @@ static struct tensor input_of(const struct stage *stage, const struct pass *pass
     bool inside = i < stage->count, there = inside ? stage->layers[i].kind->has_input : stage->has_output;
     if (!there)
         return (struct tensor){0};
-    return pass_tensor(pass, inside ? stage->layers[i].x : stage->through);
+    return pass_tensor(pass, inside ? stage->layers[i].x : stage->output);
 }
 
 struct tensor stage_input(const struct stage *stage, const struct pass *pass)
@@ -214,8 +214,7 @@ static enum status layer_recompute(const struct stage *stage, const struct pass 
     return leave(layer->kind->recompute(layer->backward, pass, out));
 }
 
-/* Recomputes the dropped activations of the run that ends with layer i, and acquires the values of layer i.
- * */
+/* Recomputes the dropped activations of the run that ends with layer i; acquires the values of layer i. */
 static enum status recompute_run(const struct stage *stage, const struct pass *pass, int i)
 {
     int first = stage->layers[i].recompute_from;

@@ -38,9 +38,9 @@ struct stage {
     const struct env *env;
     struct stage_layer *layers; // [count]
     int count;
-    bool has_input, has_output; // not {0} where the stage begins with an embedding or ends with a head
-    struct region through;      // KEEP_UNTIL_BACKWARD_INPUT [T or T/tp, H]: the output, if there is one
-    struct layout layout;       // size of one slot of each lifetime
+    bool has_input, has_output; // false if the stage begins with an embedding; if it ends with a head
+    struct region output;       // KEEP_UNTIL_BACKWARD_INPUT [T or T/tp, H]: the output, if there is one
+    struct slot_layout layout;  // size of one slot of each lifetime
 };
 
 MUST_USE enum status stage_create(const struct env *env, struct stage_span span, struct stage *out);

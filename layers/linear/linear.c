@@ -3,35 +3,36 @@
 
 #include "layers/linear/linear_overlap.h"
 
-static const int64_t *global_shape(const struct env *env, int row)
+static const int64_t *global_shape(const struct env *env, int param)
 {
-    return env->weights->params->rows[row].dim;
+    return env->weights->params->list[param].dim;
 }
 
-struct column_linear column_linear_declare(const struct env *env, struct layout *layout, int weight, int bias)
+struct column_linear column_linear_declare(const struct env *env, struct slot_layout *layout, int weight,
+                                           int bias)
 {
     int64_t in = global_shape(env, weight)[1];
     struct column_linear layer = {.weight = weight, .bias = bias};
-    layer.partial = layout_add(layout, SCRATCH, env->tokens, in);
+    layer.partial = slot_layout_add(layout, SCRATCH, env->tokens, in);
     if (env->options->sequence_parallel) {
-        layer.gathered = layout_add(layout, SCRATCH, env->tokens, in);
-        layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), in);
+        layer.gathered = slot_layout_add(layout, SCRATCH, env->tokens, in);
+        layer.scattered = slot_layout_add(layout, SCRATCH, env_local_tokens(env), in);
     }
     layer.quantization = quantization_declare(env, layout, weight, 0);
     return layer;
 }
 
-struct row_linear row_linear_declare(const struct env *env, struct layout *layout, int weight, int bias)
+struct row_linear row_linear_declare(const struct env *env, struct slot_layout *layout, int weight, int bias)
 {
     int64_t out = global_shape(env, weight)[0];
     struct row_linear layer = {.weight = weight, .bias = bias};
-    layer.partial = layout_add(layout, SCRATCH, env->tokens, out);
-    layer.dy = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), out);
+    layer.partial = slot_layout_add(layout, SCRATCH, env->tokens, out);
+    layer.dy = slot_layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), out);
     if (env->options->sequence_parallel) {
-        layer.scattered = layout_add(layout, SCRATCH, env_local_tokens(env), out);
+        layer.scattered = slot_layout_add(layout, SCRATCH, env_local_tokens(env), out);
         if (env->comm_stream != NULL)
-            layer.parts = layout_add(layout, SCRATCH, env->tokens, out);
-        layer.gathered = layout_add(layout, KEEP_INPUT_TO_WEIGHT, env->tokens, out);
+            layer.parts = slot_layout_add(layout, SCRATCH, env->tokens, out);
+        layer.gathered = slot_layout_add(layout, KEEP_INPUT_TO_WEIGHT, env->tokens, out);
     }
     layer.quantization = quantization_declare(env, layout, weight, 1);
     return layer;
@@ -61,11 +62,11 @@ static enum status reduce_tokens(const struct pass *pass, struct tensor partial,
     return group_reduce_scatter(env->groups->tp, env->compute, partial, *sum);
 }
 
-static struct tensor fused_or_none(const struct env *env, int row, bool gradient)
+static struct tensor fused_or_none(const struct env *env, int param, bool gradient)
 {
-    if (row < 0)
+    if (param < 0)
         return (struct tensor){0};
-    return gradient ? weights_fused_gradient(env->weights, row) : weights_fused_value(env->weights, row);
+    return gradient ? weights_fused_gradient(env->weights, param) : weights_fused_value(env->weights, param);
 }
 
 /* Multiplies in fp32 and rounds once to the output type. */
@@ -125,8 +126,7 @@ static enum status gather_and_multiply(const struct quantization *quantization, 
     return multiply(quantization, pass, matmul, args);
 }
 
-/* Sums a matmul over ranks; this rank's partial result is in c. parts: buffer for those of the other ranks.
- * */
+/* Sums a matmul over ranks; this rank's partial result is in c. parts: buffer for those of other ranks. */
 static enum status multiply_and_reduce(const struct quantization *quantization, const struct pass *pass,
                                        enum matmul matmul, struct region parts, struct region into,
                                        struct gemm args, struct tensor *sum)

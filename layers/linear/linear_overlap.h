@@ -35,7 +35,6 @@ MUST_USE enum status multiply_gathered(const struct env *env, struct tensor loca
 MUST_USE enum status multiply_scattered(const struct env *env, struct gemm args, struct tensor parts,
                                         struct tensor sum);
 
-/* Gathers `local` into `whole`, concurrently with later work on `compute`. Readers of `whole` wait for *done.
- * */
+/* Gathers `local` into `whole`, concurrently with later work on `compute`. Wait for *done to read `whole`. */
 MUST_USE enum status gather_overlapped(const struct env *env, struct tensor local, struct tensor whole,
                                        struct event *done);

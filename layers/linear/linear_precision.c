@@ -18,7 +18,7 @@ bool linear_precision_quantizes(const struct linear_precision *precision)
 }
 
 /* Returns true if `name` equals `whole` or its first dotted components. */
-static bool begins(const char *whole, const char *name)
+static bool starts_with(const char *whole, const char *name)
 {
     size_t length = strlen(name);
     return strncmp(whole, name, length) == 0 && (whole[length] == 0 || whole[length] == '.');
@@ -28,13 +28,13 @@ bool linear_is_named(const char *name, int64_t num_layers, int64_t layer, const 
 {
     static const char prefix[] = "layers.";
     if (strncmp(name, prefix, sizeof prefix - 1) != 0)
-        return begins(linear, name) || strcmp(strchr(linear, '.') + 1, name) == 0;
+        return starts_with(linear, name) || strcmp(strchr(linear, '.') + 1, name) == 0;
     const char *number = name + sizeof prefix - 1;
     char *rest;
     long long index = strtoll(number, &rest, 10);
     if (rest == number || (*rest != 0 && *rest != '.'))
         return false;
-    return (index < 0 ? index + num_layers : index) == layer && (*rest == 0 || begins(linear, rest + 1));
+    return (index < 0 ? index + num_layers : index) == layer && (*rest == 0 || starts_with(linear, rest + 1));
 }
 
 bool linear_is_high(const struct linear_precision *precision, int64_t layer, const char *linear)

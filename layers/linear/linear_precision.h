@@ -24,12 +24,11 @@ enum matmul_format {
     MATMUL_FORMAT_COUNT
 };
 
-/* Source of the largest magnitude (amax) behind a scale of e4m3, e5m2 or hybrid: the current tensor, the
- * tensor in previous steps, or a block. The other formats define their own scales. */
+/* Source of the largest magnitude (amax) that determines a scale of e4m3, e5m2 or hybrid: the current tensor,
+ * the tensor in previous steps, or a block. The other formats define their own scales. */
 enum scaling { SCALING_TENSORWISE, SCALING_DELAYED, SCALING_BLOCKWISE };
 
-/* Rounding of an mxfp8 scale to one of the two powers of two next to amax / (largest number of the format).
- * */
+/* Rounding of an mxfp8 scale to one of the two powers of two next to amax / (largest value of the format). */
 enum scale_rounding { SCALE_ROUNDS_UP, SCALE_ROUNDS_DOWN };
 
 struct linear_precision {
@@ -55,5 +54,5 @@ bool linear_is_named(const char *name, int64_t num_layers, int64_t layer, const 
 /* Returns true if the linear layer stays in high precision. */
 bool linear_is_high(const struct linear_precision *precision, int64_t layer, const char *linear);
 
-/* Number of elements along the sum that share a scale: tensors must not be cut within them. 1: any cut. */
+/* Number of elements along the sum that share a scale: tensors must not be split within them. 1: anywhere. */
 int64_t matmul_block(enum matmul_format format, enum scaling scaling);

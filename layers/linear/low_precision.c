@@ -17,7 +17,7 @@ struct rule {
     bool transformed; // in grad_weight: Hadamard transform
 };
 
-/* Designated initializers: omitted fields are omitted on purpose. */
+/* Omitted fields are zero on purpose. */
 #define TO(format_, ...)                                           \
     {                                                              \
         .quantizes = true, .format = NUMBER_##format_, __VA_ARGS__ \
@@ -39,7 +39,7 @@ static const struct rule own_rules[MATMUL_FORMAT_COUNT][OPERAND_COUNT] = {
 };
 
 /* Returns true for e4m3, e5m2 and hybrid, whose scaling is configurable. */
-static bool is_told(enum matmul_format format)
+static bool has_configurable_scaling(enum matmul_format format)
 {
     return format == MATMUL_E4M3 || format == MATMUL_E5M2 || format == MATMUL_HYBRID;
 }
@@ -51,7 +51,7 @@ static struct rule rule_of(const struct linear_precision *precision, enum matmul
     rule.transformed = rule.transformed && matmul == MATMUL_GRAD_WEIGHT;
     if (format == MATMUL_MXFP8 && precision->mxfp8_scale_rounding == SCALE_ROUNDS_DOWN)
         rule.scale = SCALE_E8M0_DOWN;
-    if (!is_told(format))
+    if (!has_configurable_scaling(format))
         return rule;
     switch (precision->scaling) {
     case SCALING_TENSORWISE:
@@ -72,10 +72,11 @@ static const enum operand operands_of[MATMUL_COUNT][2] = {
     {OPERAND_X, OPERAND_W}, {OPERAND_DY, OPERAND_W}, {OPERAND_DY, OPERAND_X}};
 
 /* Each operand occurs in two matmuls; its amax is recorded in the first one that uses delayed scaling. */
-static bool is_seen_in(const struct linear_precision *precision, enum matmul matmul, enum operand operand)
+static bool is_recorded_in(const struct linear_precision *precision, enum matmul matmul, enum operand operand)
 {
     for (int p = 0; p < (int)matmul; p++)
-        if (is_told(precision->format[p]) && (operands_of[p][0] == operand || operands_of[p][1] == operand))
+        if (has_configurable_scaling(precision->format[p]) &&
+            (operands_of[p][0] == operand || operands_of[p][1] == operand))
             return false;
     return true;
 }
@@ -113,43 +114,43 @@ static const char *linear_of(enum param_role role)
 static int parts_of(const struct weights *weights, int weight)
 {
     int parts = 0;
-    for (int i = weight; i < weights->params->count && weights->params->rows[i].fuse == weight; i++)
+    for (int i = weight; i < weights->params->count && weights->params->list[i].fuse == weight; i++)
         parts++;
     CHECK(parts >= 1 && parts <= QUANTIZED_PARTS);
     return parts;
 }
 
-struct quantization quantization_declare(const struct env *env, struct layout *layout, int weight,
-                                         int cut_dim)
+struct quantization quantization_declare(const struct env *env, struct slot_layout *layout, int weight,
+                                         int shard_dim)
 {
     static const char *const matmuls[MATMUL_COUNT] = {"forward", "grad_input", "grad_weight"};
-    const struct param *rows = env->weights->params->rows;
-    const char *linear = linear_of(rows[weight].role);
-    struct quantization quantization = {.weight = weight, .cut_inputs = cut_dim == 1};
+    const struct param *params = env->weights->params->list;
+    const char *linear = linear_of(params[weight].role);
+    struct quantization quantization = {.weight = weight, .inputs_sharded = shard_dim == 1};
     if (linear == NULL || !linear_precision_quantizes(&env->options->precision))
         return quantization;
     // Memory does not depend on the layers kept in high precision.
-    if (!linear_is_high(&env->options->precision, rows[weight].layer, linear))
+    if (!linear_is_high(&env->options->precision, params[weight].layer, linear))
         quantization.precision = env->options->precision;
     int64_t outputs = 0, inputs = weights_held(env->weights, weight)->slice.padded[1];
     for (int i = 0; i < parts_of(env->weights, weight); i++) {
         outputs += weights_held(env->weights, weight + i)->slice.padded[0];
         for (int p = 0; p < MATMUL_COUNT; p++) {
             char name[2 * PARAM_NAME_CHARS];
-            snprintf(name, sizeof name, "%s.%s.rounding", rows[weight + i].name, matmuls[p]);
+            snprintf(name, sizeof name, "%s.%s.rounding", params[weight + i].name, matmuls[p]);
             quantization.dither[i][p] = philox_named(env->seed, name);
         }
     }
     quantization.signs = philox_named(env->seed, "hadamard.signs");
-    quantization.x = layout_add_f32(layout, 0, SCRATCH, env->tokens, inputs);
-    quantization.w = layout_add_f32(layout, 0, SCRATCH, outputs, inputs);
-    quantization.dy = layout_add_f32(layout, 0, SCRATCH, env->tokens, outputs);
-    quantization.magnitudes = layout_add_f32(layout, 0, SCRATCH, 1, env->tokens);
+    quantization.x = slot_layout_add_f32(layout, 0, SCRATCH, env->tokens, inputs);
+    quantization.w = slot_layout_add_f32(layout, 0, SCRATCH, outputs, inputs);
+    quantization.dy = slot_layout_add_f32(layout, 0, SCRATCH, env->tokens, outputs);
+    quantization.magnitudes = slot_layout_add_f32(layout, 0, SCRATCH, 1, env->tokens);
     if (env->working == F32)
         return quantization;
     quantization.output =
-        layout_add_f32(layout, 0, SCRATCH, env->tokens, outputs > inputs ? outputs : inputs);
-    quantization.bias = layout_add_f32(layout, 0, SCRATCH, 1, outputs);
+        slot_layout_add_f32(layout, 0, SCRATCH, env->tokens, outputs > inputs ? outputs : inputs);
+    quantization.bias = slot_layout_add_f32(layout, 0, SCRATCH, 1, outputs);
     return quantization;
 }
 
@@ -162,8 +163,8 @@ struct task {
     enum matmul matmul;
     enum operand operand;
     struct rule rule;
-    int parts; // logical tensors along its outputs; x has none
-    bool cut;  // over tp
+    int parts;    // logical tensors along its outputs; x has none
+    bool sharded; // over tp
 };
 
 /* Returns the columns (of dy) or rows (of w) of one logical tensor. */
@@ -214,23 +215,22 @@ static enum status find_magnitudes(const struct task *task, struct tensor in)
         TRY(magnitude(env->compute, (struct magnitude){.kind = kinds[task->rule.magnitude],
                                                        .in = part_of(task, in, i),
                                                        .out = magnitude_of_part(task, i)}));
-    if (!task->cut)
+    if (!task->sharded)
         return OK;
     return group_all_reduce(env->groups->tp, env->compute, magnitudes_of(task),
                             task->rule.magnitude == OF_MEAN ? REDUCE_SUM : REDUCE_MAX);
 }
 
-/* Records magnitudes for the scales of the next step. Other ranks' parts and microbatches are merged later.
- * */
-static enum status see_magnitudes(const struct task *task, struct tensor in)
+/* Records magnitudes for the scales of the next step. Other ranks and microbatches are merged later. */
+static enum status record_magnitudes(const struct task *task, struct tensor in)
 {
     const struct env *env = task->pass->env;
-    if (!task->pass->training || !is_seen_in(&task->quantization->precision, task->matmul, task->operand))
+    if (!task->pass->training || !is_recorded_in(&task->quantization->precision, task->matmul, task->operand))
         return OK;
     for (int i = 0; i < task->parts; i++)
         TRY(magnitude(env->compute, (struct magnitude){.kind = MAGNITUDE_LARGEST,
                                                        .in = part_of(task, in, i),
-                                                       .out = delayed_part(task, env->delayed.seen, i),
+                                                       .out = delayed_part(task, env->delayed.recorded, i),
                                                        .accumulate = true}));
     return OK;
 }
@@ -257,11 +257,11 @@ static enum status quantize_part(const struct task *task, struct tensor in, stru
     if (rule->magnitude == OF_MEAN)
         args.divisor = (double)tensor_count(args.in) * env->groups->tp->size;
     if (rule->stochastic) {
-        const struct held *held = weights_held(env->weights, quantization->weight + part);
+        const struct held_param *held = weights_held(env->weights, quantization->weight + part);
         args.generator = quantization->dither[part][task->matmul];
         args.sample = task->pass->batch->sample;
         args.sample_offset = task->pass->batch->sample_offset;
-        args.columns = held->row->dim[0];
+        args.columns = held->param->dim[0];
         args.column_begin = held->slice.begin[0];
     }
     return quantize(env->compute, args);
@@ -281,7 +281,7 @@ static enum status quantize_one(const struct quantization *quantization, const s
         return cast(pass->env->compute, (struct cast){.in = as_it_is, .out = *tensor});
     }
     task.parts = operand == OPERAND_X ? 1 : parts_of(pass->env->weights, quantization->weight);
-    task.cut = operand == OPERAND_W || (operand == OPERAND_X) == quantization->cut_inputs;
+    task.sharded = operand == OPERAND_W || (operand == OPERAND_X) == quantization->inputs_sharded;
     struct tensor in = *tensor, out = pass_tensor(pass, *regions[operand]);
     if (task.rule.transformed) {
         TRY(hadamard(pass->env->compute,
@@ -289,7 +289,7 @@ static enum status quantize_one(const struct quantization *quantization, const s
         in = out;
     }
     if (task.rule.magnitude == OF_HISTORY)
-        TRY(see_magnitudes(&task, in));
+        TRY(record_magnitudes(&task, in));
     else if (task.rule.magnitude != OF_NOTHING)
         TRY(find_magnitudes(&task, in));
     for (int i = 0; i < task.parts; i++)

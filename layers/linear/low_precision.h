@@ -32,7 +32,7 @@
  *
  * Scales must not depend on the layout. A tensor is therefore a logical tensor (q, k and v separately, over
  * all tp ranks, for x and dy of one microbatch), blocks restart at each logical tensor and each sequence,
- * and tp cuts tensors only between blocks (checked by the recipe). Stochastic rounding is keyed by tensor
+ * and tp shards tensors only between blocks (checked by the recipe). Stochastic rounding is keyed by tensor
  * name, global sample and element.
  *
  * Caution: sums over tp ranks round differently from those of one rank, and a rounding to three mantissa bits
@@ -48,7 +48,7 @@ enum { QUANTIZED_PARTS = 3 }; // q, k and v
 struct quantization {
     struct linear_precision precision; // {0} in a layer that stays in high precision
     int weight;                        // parameter index of the first fused matrix
-    bool cut_inputs;                   // tp cuts K, not N
+    bool inputs_sharded;               // tp shards K, not N
     struct region x, w, dy;            // SCRATCH, quantized copies: f32[T, K], [N, K], [T, N] of this rank
     struct region magnitudes;          // SCRATCH
     struct region output, bias;        // SCRATCH, if activations are not f32: f32[T, K or N], [1, N]
@@ -56,9 +56,9 @@ struct quantization {
     struct philox dither[QUANTIZED_PARTS][MATMUL_COUNT];
 };
 
-/* cut_dim: dimension of the weight that tp cuts. */
-struct quantization quantization_declare(const struct env *env, struct layout *layout, int weight,
-                                         int cut_dim);
+/* shard_dim: dimension of the weight that tp shards. */
+struct quantization quantization_declare(const struct env *env, struct slot_layout *layout, int weight,
+                                         int shard_dim);
 
 /* Operands of a matmul, in the order of the table above. */
 struct operands {

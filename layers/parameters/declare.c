@@ -18,26 +18,26 @@ static struct param *append(struct declaration *d)
     struct params *out = d->out;
     if (d->status == OK && out->count == out->capacity) {
         int capacity = out->capacity > 0 ? 2 * out->capacity : CAPACITY_AT_FIRST;
-        struct param *rows = realloc(out->rows, (size_t)capacity * sizeof *rows);
-        if (rows != NULL) {
-            out->rows = rows;
+        struct param *list = realloc(out->list, (size_t)capacity * sizeof *list);
+        if (list != NULL) {
+            out->list = list;
             out->capacity = capacity;
         } else {
-            d->status = fail(NO_MEMORY, "no memory for the rows of %d parameters", capacity);
+            d->status = fail(NO_MEMORY, "no memory for the descriptors of %d parameters", capacity);
         }
     }
     if (d->status != OK)
         return &d->spare;
     out->begin[d->layer - LAYER_EMBEDDING + 1]++;
-    return &out->rows[out->count++];
+    return &out->list[out->count++];
 }
 
 struct param *declare_param(struct declaration *d, enum param_role role, const char *name, int64_t rows,
                             int64_t columns)
 {
     int index = d->out->count;
-    struct param *row = append(d);
-    *row = (struct param){
+    struct param *param = append(d);
+    *param = (struct param){
         .role = role,
         .ndim = columns > 0 ? 2 : 1,
         .dim = {rows, columns > 0 ? columns : 1},
@@ -48,82 +48,83 @@ struct param *declare_param(struct declaration *d, enum param_role role, const c
         .fuse = index,
     };
     if (d->layer >= 0 && d->layer < d->model->num_layers)
-        snprintf(row->name, sizeof row->name, "layers.%d.%.40s", d->layer, name);
+        snprintf(param->name, sizeof param->name, "layers.%d.%.40s", d->layer, name);
     else
-        snprintf(row->name, sizeof row->name, "%s", name);
-    return row;
+        snprintf(param->name, sizeof param->name, "%s", name);
+    return param;
 }
 
-static void cut_over_tp(const struct declaration *d, struct param *row, int dim)
+static void shard_over_tp(const struct declaration *d, struct param *param, int dim)
 {
-    row->cuts[row->cut_count++] =
+    param->shardings[param->sharding_count++] =
         (struct sharding){.dim = dim, .axes = AXIS_TP, .parts = d->degrees->tp, .replicas = 1, .multiple = 1};
 }
 
 struct param *declare_matrix(struct declaration *d, enum param_role role, const char *name, int64_t outputs,
-                             int64_t inputs, int cut_dim, double std)
+                             int64_t inputs, int shard_dim, double std)
 {
-    struct param *row = declare_param(d, role, name, outputs, inputs);
-    cut_over_tp(d, row, cut_dim);
-    row->init = INIT_NORMAL;
-    row->std = (float)std;
-    row->decay = true;
-    return row;
+    struct param *param = declare_param(d, role, name, outputs, inputs);
+    shard_over_tp(d, param, shard_dim);
+    param->init = INIT_NORMAL;
+    param->std = (float)std;
+    param->decay = true;
+    return param;
 }
 
-struct param *declare_cut_bias(struct declaration *d, enum param_role role, const char *name, int64_t outputs)
+struct param *declare_sharded_bias(struct declaration *d, enum param_role role, const char *name,
+                                   int64_t outputs)
 {
-    struct param *row = declare_param(d, role, name, outputs, 0);
-    cut_over_tp(d, row, 0);
-    row->is_bias = true;
-    return row;
+    struct param *param = declare_param(d, role, name, outputs, 0);
+    shard_over_tp(d, param, 0);
+    param->is_bias = true;
+    return param;
 }
 
 struct param *declare_hidden_weight(struct declaration *d, enum param_role role, const char *name)
 {
-    struct param *row = declare_param(d, role, name, d->model->hidden_size, 0);
-    row->init = INIT_ONE;
-    row->partial = d->sequence_parallel ? PARTIAL_TP : PARTIAL_NONE;
-    return row;
+    struct param *param = declare_param(d, role, name, d->model->hidden_size, 0);
+    param->init = INIT_ONE;
+    param->partial = d->sequence_parallel ? PARTIAL_TP : PARTIAL_NONE;
+    return param;
 }
 
 struct param *declare_hidden_bias(struct declaration *d, enum param_role role, const char *name)
 {
-    struct param *row = declare_hidden_weight(d, role, name);
-    row->init = INIT_ZERO;
-    row->is_bias = true;
-    return row;
+    struct param *param = declare_hidden_weight(d, role, name);
+    param->init = INIT_ZERO;
+    param->is_bias = true;
+    return param;
 }
 
 struct param *declare_vocabulary(struct declaration *d, enum param_role role, const char *name)
 {
     const struct model_config *m = d->model;
-    struct param *row = declare_matrix(d, role, name, m->vocab_size, m->hidden_size, 0, m->init_method_std);
-    row->cuts[0].multiple = m->make_vocab_size_divisible_by;
-    return row;
+    struct param *param = declare_matrix(d, role, name, m->vocab_size, m->hidden_size, 0, m->init_method_std);
+    param->shardings[0].multiple = m->make_vocab_size_divisible_by;
+    return param;
 }
 
-void declare_kv_replicas(const struct declaration *d, struct param *row)
+void declare_kv_replicas(const struct declaration *d, struct param *param)
 {
     int replicas = params_kv_replicas(d->model, d->degrees->tp);
-    row->cuts[0].parts = d->degrees->tp / replicas;
-    row->cuts[0].replicas = replicas;
-    row->partial = replicas > 1 ? PARTIAL_KV : PARTIAL_NONE;
+    param->shardings[0].parts = d->degrees->tp / replicas;
+    param->shardings[0].replicas = replicas;
+    param->partial = replicas > 1 ? PARTIAL_KV : PARTIAL_NONE;
 }
 
-void declare_tie(const struct declaration *d, struct param *row, enum param_role role)
+void declare_tie(const struct declaration *d, struct param *param, enum param_role role)
 {
-    row->tie = params_weight(d->out, LAYER_EMBEDDING, role);
+    param->tie = params_weight(d->out, LAYER_EMBEDDING, role);
     if (d->status != OK)
         return;
-    CHECK(row->tie >= 0);
-    row->tied = d->out->rows[row->tie].tied = true;
+    CHECK(param->tie >= 0);
+    param->tied = d->out->list[param->tie].tied = true;
 }
 
 void declare_fused(struct declaration *d, int first)
 {
     for (int i = first; i < d->out->count; i++)
-        d->out->rows[i].fuse = first;
+        d->out->list[i].fuse = first;
 }
 
 double declare_branch_std(const struct declaration *d)

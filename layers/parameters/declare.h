@@ -3,7 +3,7 @@
  * order of the global list.
  *
  *     norm_declare_params(d, ROLE_MLP_NORM, "norm2");
- *     declare_matrix(d, ROLE_MLP_UP, "mlp.fc1.weight", F, H, 0, std);    [F, H], rows cut over tp
+ *     declare_matrix(d, ROLE_MLP_UP, "mlp.fc1.weight", F, H, 0, std);    [F, H], rows sharded over tp
  *
  * Names are relative to the layer: "layers.3." is prepended in layer 3. The returned descriptor may be
  * changed further until the next call. Out of memory is reported once, in `status`. */
@@ -27,25 +27,25 @@ void declare_layer(struct declaration *d, int layer);
 /* A replicated parameter [rows, columns], or a vector [rows] for columns 0; initialized to zero. */
 struct param *declare_param(struct declaration *d, enum param_role role, const char *name, int64_t rows,
                             int64_t columns);
-/* A matrix [outputs, inputs] with normal initialization and weight decay. tp cuts dimension cut_dim. */
+/* A matrix [outputs, inputs] with normal initialization and weight decay, sharded over tp along shard_dim. */
 struct param *declare_matrix(struct declaration *d, enum param_role role, const char *name, int64_t outputs,
-                             int64_t inputs, int cut_dim, double std);
-/* The bias of output features, cut like the rows of a matrix. */
-struct param *declare_cut_bias(struct declaration *d, enum param_role role, const char *name,
-                               int64_t outputs);
+                             int64_t inputs, int shard_dim, double std);
+/* The bias of output features, sharded like the rows of a matrix. */
+struct param *declare_sharded_bias(struct declaration *d, enum param_role role, const char *name,
+                                   int64_t outputs);
 /* A vector along the hidden dimension: replicated, but its gradient covers the local tokens only. Weights are
  * initialized to one, biases to zero. */
 struct param *declare_hidden_weight(struct declaration *d, enum param_role role, const char *name);
 struct param *declare_hidden_bias(struct declaration *d, enum param_role role, const char *name);
-/* Embeddings of the vocabulary, or the head: [V, H], cut by rows, which are padded in memory to a round
- * number for efficient matmuls. */
+/* The embedding of the vocabulary, or the head: [V, H], sharded by rows, which are padded in memory to a
+ * multiple for efficient matmuls. */
 struct param *declare_vocabulary(struct declaration *d, enum param_role role, const char *name);
 
-/* Cuts a key/value parameter over the tp ranks. With fewer key/value heads than ranks, each head is held by
+/* Shards a key/value parameter over the tp ranks. With fewer key/value heads than ranks, each head is held by
  * several ranks, and each rank's gradient covers its own query heads only. */
-void declare_kv_replicas(const struct declaration *d, struct param *row);
+void declare_kv_replicas(const struct declaration *d, struct param *param);
 /* Lets a parameter share the value of the embedding's weight with this role, which has the same shape. */
-void declare_tie(const struct declaration *d, struct param *row, enum param_role role);
+void declare_tie(const struct declaration *d, struct param *param, enum param_role role);
 /* Fuses the parameters from index `first` to the last one: they are adjacent in memory. */
 void declare_fused(struct declaration *d, int first);
 

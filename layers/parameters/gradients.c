@@ -32,7 +32,7 @@ void gradients_destroy(struct gradients *gradients)
     free(gradients);
 }
 
-/* ---- promises ---- */
+/* ---- invariants ---- */
 
 static enum status check_layers(const struct weights *w)
 {
@@ -41,7 +41,7 @@ static enum status check_layers(const struct weights *w)
     for (int l = 0; l < w->layer_count; l++) {
         const struct held_layer *layer = &w->layers[l];
         if (layer->first != next || layer->begin < end || weights_layer(w, layer->layer) != layer)
-            return fail(BAD_ARGUMENT, "gradients of layer %d: not the neighbours of those before them",
+            return fail(BAD_ARGUMENT, "gradients of layer %d: not adjacent to those before them",
                         layer->layer);
         next = layer->first + layer->count;
         end = layer->begin + layer->elements;
@@ -53,12 +53,12 @@ static enum status check_buckets(const struct weights *w)
 {
     for (int b = 0; b < w->plan.count; b++) {
         const struct bucket *bucket = &w->plan.buckets[b];
-        const struct param *first = w->list[bucket->first].row;
+        const struct param *first = w->list[bucket->first].param;
         for (int i = bucket->first; i < bucket->first + bucket->count; i++) {
-            const struct param *row = w->list[i].row;
-            if (row->mesh != first->mesh || (w->zero_stage >= 2 && row->layer != first->layer))
+            const struct param *param = w->list[i].param;
+            if (param->mesh != first->mesh || (w->zero_stage >= 2 && param->layer != first->layer))
                 return fail(BAD_ARGUMENT, "gradients of %s and %s share a bucket, but not a reduction",
-                            first->name, row->name);
+                            first->name, param->name);
         }
         if (w->group_of[b] == NULL)
             return fail(BAD_ARGUMENT, "gradient of %s: no group reduces it", first->name);

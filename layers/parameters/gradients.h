@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The gradients of a rank's layers, from the first microbatch of a step to the sum over all of its reduction
- * group. Stages call it, whatever the ZeRO stage:
+ * group. Pipeline stages call it, with every ZeRO stage:
  *
  *                               ZeRO 0 and 1: bucketed               ZeRO 2 and 3: sharded
  *     gradients_zero            zeroes all gradients                 zeroes this rank's slices
@@ -51,8 +51,8 @@ extern const struct gradients_ops gradients_bucketed, gradients_sharded;
 MUST_USE enum status gradients_create(struct weights *weights, const struct weights_config *config);
 void gradients_destroy(struct gradients *gradients); // accepts NULL; synchronizes first
 
-/* Promise: the layers cover all held parameters, in flat order; and each bucket contains parameters of one
- * reduction group, with sharded gradients of one layer. Else BAD_ARGUMENT. */
+/* Invariants: the layers cover all held parameters, in flat order; and each bucket contains parameters of one
+ * reduction group, with sharded gradients of one layer. BAD_ARGUMENT if violated. */
 MUST_USE enum status gradients_check(const struct gradients *gradients);
 
 /* Begins a step. */

@@ -40,7 +40,7 @@ static bool communicates(const struct gradients *g, bool is_last)
 static void point_views(const struct sharded_gradients *s, const struct held_layer *layer, int slot)
 {
     for (int i = layer->first; i < layer->first + layer->count; i++) {
-        struct held *held = &s->base.weights->list[i];
+        struct held_param *held = &s->base.weights->list[i];
         int64_t begin = held->gradient_offset - layer->begin;
         held->gradient.data = slot >= 0 ? layer_arena_part(&s->arena, slot, begin, 0).data : NULL;
     }

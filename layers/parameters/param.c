@@ -20,12 +20,12 @@ enum status params_create(int layer_count, struct params *out)
 
 void params_free(struct params *params)
 {
-    free(params->rows);
+    free(params->list);
     free(params->begin);
     *params = (struct params){0};
 }
 
-/* ---- promises ---- */
+/* ---- invariants ---- */
 
 static enum status check_layers(const struct params *params)
 {
@@ -37,87 +37,89 @@ static enum status check_layers(const struct params *params)
         if (begin > end || end > params->count)
             return fail(BAD_ARGUMENT, "parameters: layer %d has parameters [%d, %d) of %d",
                         i + LAYER_EMBEDDING, begin, end, params->count);
-        for (int row = begin; row < end; row++)
-            if (params->rows[row].layer != i + LAYER_EMBEDDING)
+        for (int param = begin; param < end; param++)
+            if (params->list[param].layer != i + LAYER_EMBEDDING)
                 return fail(BAD_ARGUMENT, "%s: is listed in layer %d, but belongs to layer %d",
-                            params->rows[row].name, i + LAYER_EMBEDDING, params->rows[row].layer);
+                            params->list[param].name, i + LAYER_EMBEDDING, params->list[param].layer);
     }
     return OK;
 }
 
-static enum status check_shape(const struct param *row)
+static enum status check_shape(const struct param *param)
 {
-    if (row->name[0] == 0 || (int)row->role < 0 || row->role >= ROLE_COUNT)
-        return fail(BAD_ARGUMENT, "a parameter of role %d has the name \"%s\"", (int)row->role, row->name);
-    if (row->ndim < 1 || row->ndim > SHARD_MAX_DIMS)
-        return fail(BAD_ARGUMENT, "%s: %d dimensions; the maximum is %d", row->name, row->ndim,
+    if (param->name[0] == 0 || (int)param->role < 0 || param->role >= ROLE_COUNT)
+        return fail(BAD_ARGUMENT, "a parameter of role %d has the name \"%s\"", (int)param->role,
+                    param->name);
+    if (param->ndim < 1 || param->ndim > SHARD_MAX_DIMS)
+        return fail(BAD_ARGUMENT, "%s: %d dimensions; the maximum is %d", param->name, param->ndim,
                     SHARD_MAX_DIMS);
-    for (int i = 0; i < row->ndim; i++)
-        if (row->dim[i] < 1)
-            return fail(BAD_ARGUMENT, "%s: dimension %d is %lld", row->name, i, (long long)row->dim[i]);
-    if (row->cut_count < 0 || row->cut_count > PARAM_MAX_CUTS)
-        return fail(BAD_ARGUMENT, "%s: %d cuts; the maximum is %d", row->name, row->cut_count,
-                    PARAM_MAX_CUTS);
-    for (int c = 0; c < row->cut_count; c++) {
-        TRY(sharding_check(&row->cuts[c], row->ndim));
+    for (int i = 0; i < param->ndim; i++)
+        if (param->dim[i] < 1)
+            return fail(BAD_ARGUMENT, "%s: dimension %d is %lld", param->name, i, (long long)param->dim[i]);
+    if (param->sharding_count < 0 || param->sharding_count > PARAM_MAX_SHARDINGS)
+        return fail(BAD_ARGUMENT, "%s: %d sharded dimensions; the maximum is %d", param->name,
+                    param->sharding_count, PARAM_MAX_SHARDINGS);
+    for (int c = 0; c < param->sharding_count; c++) {
+        TRY(sharding_check(&param->shardings[c], param->ndim));
         for (int other = 0; other < c; other++)
-            if (row->cuts[other].axes == row->cuts[c].axes)
-                return fail(BAD_ARGUMENT, "%s: two cuts along axis %d", row->name, row->cuts[c].axes);
+            if (param->shardings[other].axes == param->shardings[c].axes)
+                return fail(BAD_ARGUMENT, "%s: two dimensions sharded along axis %d", param->name,
+                            param->shardings[c].axes);
     }
-    if (row->init == INIT_NORMAL && !(row->std >= 0.0F && row->std < INFINITY))
-        return fail(BAD_ARGUMENT, "%s: a standard deviation of %g", row->name, (double)row->std);
+    if (param->init == INIT_NORMAL && !(param->std >= 0.0F && param->std < INFINITY))
+        return fail(BAD_ARGUMENT, "%s: a standard deviation of %g", param->name, (double)param->std);
     return OK;
 }
 
 static enum status check_once_in_layer(const struct params *params, int index)
 {
-    const struct param *row = &params->rows[index];
-    for (int i = params->begin[row->layer - LAYER_EMBEDDING]; i < index; i++) {
-        const struct param *other = &params->rows[i];
-        if (strcmp(other->name, row->name) == 0 ||
-            (other->role == row->role && other->is_bias == row->is_bias))
-            return fail(BAD_ARGUMENT, "%s: has the name or the role of %s", row->name, other->name);
+    const struct param *param = &params->list[index];
+    for (int i = params->begin[param->layer - LAYER_EMBEDDING]; i < index; i++) {
+        const struct param *other = &params->list[i];
+        if (strcmp(other->name, param->name) == 0 ||
+            (other->role == param->role && other->is_bias == param->is_bias))
+            return fail(BAD_ARGUMENT, "%s: has the name or the role of %s", param->name, other->name);
     }
     return OK;
 }
 
-static enum status check_tie(const struct params *params, const struct param *row)
+static enum status check_tie(const struct params *params, const struct param *param)
 {
-    if (row->tie < 0)
+    if (param->tie < 0)
         return OK;
-    if (row->tie >= params->count)
-        return fail(BAD_ARGUMENT, "%s: shares the value of parameter %d of %d", row->name, row->tie,
+    if (param->tie >= params->count)
+        return fail(BAD_ARGUMENT, "%s: shares the value of parameter %d of %d", param->name, param->tie,
                     params->count);
-    const struct param *original = &params->rows[row->tie];
-    bool same = original->ndim == row->ndim;
-    for (int i = 0; same && i < row->ndim; i++)
-        same = original->dim[i] == row->dim[i];
-    if (!same || original == row || original->tie >= 0)
-        return fail(BAD_ARGUMENT, "%s: cannot share the value of %s: another shape, or a tie", row->name,
+    const struct param *original = &params->list[param->tie];
+    bool same = original->ndim == param->ndim;
+    for (int i = 0; same && i < param->ndim; i++)
+        same = original->dim[i] == param->dim[i];
+    if (!same || original == param || original->tie >= 0)
+        return fail(BAD_ARGUMENT, "%s: cannot share the value of %s: another shape, or a tie", param->name,
                     original->name);
-    return row->tied && original->tied ? OK
-                                       : fail(BAD_ARGUMENT, "%s: shares a value, but is not marked as tied",
-                                              row->tied ? original->name : row->name);
+    return param->tied && original->tied ? OK
+                                         : fail(BAD_ARGUMENT, "%s: shares a value, but is not marked as tied",
+                                                param->tied ? original->name : param->name);
 }
 
 static enum status check_fuse(const struct params *params, int index)
 {
-    const struct param *row = &params->rows[index];
-    bool valid = row->fuse >= 0 && row->fuse <= index && params->rows[row->fuse].layer == row->layer;
-    for (int i = row->fuse; valid && i < index; i++)
-        valid = params->rows[i].fuse == row->fuse;
+    const struct param *param = &params->list[index];
+    bool valid = param->fuse >= 0 && param->fuse <= index && params->list[param->fuse].layer == param->layer;
+    for (int i = param->fuse; valid && i < index; i++)
+        valid = params->list[i].fuse == param->fuse;
     return valid ? OK
                  : fail(BAD_ARGUMENT, "%s: is fused with parameter %d, but not with all in between",
-                        row->name, row->fuse);
+                        param->name, param->fuse);
 }
 
 enum status params_check(const struct params *params)
 {
     TRY(check_layers(params));
     for (int i = 0; i < params->count; i++) {
-        TRY(check_shape(&params->rows[i]));
+        TRY(check_shape(&params->list[i]));
         TRY(check_once_in_layer(params, i));
-        TRY(check_tie(params, &params->rows[i]));
+        TRY(check_tie(params, &params->list[i]));
         TRY(check_fuse(params, i));
     }
     return OK;
@@ -137,7 +139,7 @@ static int find_role(const struct params *params, int layer, enum param_role rol
 {
     int first, count = params_of_layer(params, layer, &first);
     for (int i = first; i < first + count; i++)
-        if (params->rows[i].role == role && params->rows[i].is_bias == is_bias)
+        if (params->list[i].role == role && params->list[i].is_bias == is_bias)
             return i;
     return -1;
 }
@@ -157,7 +159,7 @@ static int find_in_layer(const struct params *params, int layer, const char *nam
 {
     int first, count = params_of_layer(params, layer, &first);
     for (int i = first; i < first + count; i++)
-        if (strcmp(params->rows[i].name, name) == 0)
+        if (strcmp(params->list[i].name, name) == 0)
             return i;
     return -1;
 }
@@ -170,6 +172,6 @@ int params_find(const struct params *params, const char *name)
         long layer = strtol(name + sizeof prefix - 1, NULL, 10);
         return layer >= 0 && layer < head ? find_in_layer(params, (int)layer, name) : -1;
     }
-    int row = find_in_layer(params, LAYER_EMBEDDING, name);
-    return row >= 0 ? row : find_in_layer(params, head, name);
+    int param = find_in_layer(params, LAYER_EMBEDDING, name);
+    return param >= 0 ? param : find_in_layer(params, head, name);
 }

@@ -4,7 +4,7 @@
  * groups that reduce its gradient, the rank that counts it in the global norm, weight decay, and its name in
  * checkpoints.
  *
- *     layers.0.attention.q.weight   [A*D, H]  rows cut over tp    decays
+ *     layers.0.attention.q.weight   [A*D, H]  rows sharded over tp, weight decay
  *     layers.0.norm1.weight         [H]       replicated; under sequence parallelism each tp rank processes
  *                                             other tokens, so its gradient is partial over tp
  *     head.weight                   = embedding.weight if tied: a second use, with a gradient of
@@ -21,7 +21,7 @@
 #include "layers/model_config.h"
 #include "parallel/shard.h"
 
-enum { LAYER_EMBEDDING = -1, PARAM_NAME_CHARS = 64, PARAM_MAX_CUTS = 2 };
+enum { LAYER_EMBEDDING = -1, PARAM_NAME_CHARS = 64, PARAM_MAX_SHARDINGS = 2 };
 
 /* What a parameter is to its layer; the bias of a matrix has the role of the matrix. Code that treats some
  * parameters differently reads the role, never the name. A layer has at most one weight and one bias of each
@@ -55,8 +55,8 @@ struct param {
     int ndim;
     int64_t dim[SHARD_MAX_DIMS];
     enum mesh_kind mesh;
-    struct sharding cuts[PARAM_MAX_CUTS];
-    int cut_count;
+    struct sharding shardings[PARAM_MAX_SHARDINGS];
+    int sharding_count;
     enum partial partial;
     int layer; // LAYER_EMBEDDING, 0 .. num_layers-1, or num_layers for the final norm and head
     enum param_init init;
@@ -69,7 +69,7 @@ struct param {
 
 /* The parameters of a model, layer by layer; layers may differ. */
 struct params {
-    struct param *rows;
+    struct param *list;
     int count, capacity;
     int layer_count; // including embedding and head
     int *begin;      // [layer_count + 1]: first parameter of layer i - 1; begin[layer_count] is `count`
@@ -82,9 +82,9 @@ MUST_USE enum status params_declare(const struct model_config *model, const stru
 /* An empty list for layers LAYER_EMBEDDING .. layer_count - 2, to be filled through declare.h. */
 MUST_USE enum status params_create(int layer_count, struct params *out);
 void params_free(struct params *params);
-/* BAD_ARGUMENT names the parameter and the broken promise: layers are consecutive; within a layer each role
- * and name occurs once; shapes and cuts are valid; a tie has the shape of its original, which has no tie; a
- * fused matrix consists of consecutive parameters of one layer. */
+/* Invariants; BAD_ARGUMENT names the parameter and the violated one: layers are consecutive; within a
+ * layer each role and name occurs once; shapes and shardings are valid; a tie has the shape of its
+ * original, which has no tie; a fused matrix consists of consecutive parameters of one layer. */
 MUST_USE enum status params_check(const struct params *params);
 
 /* Returns the number of parameters of a layer (numbered as in struct param); *first: the first of them. They
@@ -99,7 +99,7 @@ int params_bias(const struct params *params, int layer, enum param_role role);
 int params_find(const struct params *params, const char *name);
 
 /* The number of elements of all parameters of the model, without padding; a tied weight counts once. */
-MUST_USE enum status model_parameters(const struct model_config *model, int64_t *out);
+MUST_USE enum status model_parameter_count(const struct model_config *model, int64_t *out);
 
 /* Returns the number of neighbouring tp ranks that share key/value heads: 1 while tp <= groups. */
 int params_kv_replicas(const struct model_config *model, int tp);

@@ -43,14 +43,14 @@ static void point_views(const struct sharded *s, int index, int slot)
 {
     const struct held_layer *layer = &s->weights->layers[index];
     for (int i = layer->first; i < layer->first + layer->count; i++) {
-        struct held *held = &s->weights->list[i];
+        struct held_param *held = &s->weights->list[i];
         int64_t begin = held->gradient_offset - layer->begin;
         held->weight.data = slot >= 0 ? layer_arena_part(&s->arena, slot, begin, 0).data : NULL;
     }
 }
 
 /* Copies; rounds if layers compute in a smaller type than the optimizer's. */
-static enum status put(struct stream *stream, struct tensor in, struct tensor out)
+static enum status copy_or_cast(struct stream *stream, struct tensor in, struct tensor out)
 {
     return in.dtype == out.dtype ? copy(stream, (struct copy){.in = in, .out = out})
                                  : cast(stream, (struct cast){.in = in, .out = out});
@@ -68,7 +68,8 @@ static enum status gather(struct sharded *s, int index, int *out)
                 own = bucket_slice_begin(bucket, w->rank) - layer->begin;
         int64_t count = bucket->counts[w->rank], all = bucket->end - bucket->begin;
         if (count > 0)
-            TRY(put(s->gather, weights_value_slice(w, b), layer_arena_part(&s->arena, *out, own, count)));
+            TRY(copy_or_cast(s->gather, weights_value_slice(w, b),
+                             layer_arena_part(&s->arena, *out, own, count)));
         TRY(group_all_gather_v(w->group_of[b], s->gather, layer_arena_part(&s->arena, *out, begin, all),
                                bucket->counts));
     }
@@ -77,7 +78,7 @@ static enum status gather(struct sharded *s, int index, int *out)
 }
 
 /* Prefetches the layer after `index` if it fits next to it. */
-static enum status gather_ahead(struct sharded *s, int index, int next_layer)
+static enum status prefetch(struct sharded *s, int index, int next_layer)
 {
     int slot, next = index_of(s, next_layer);
     bool can =
@@ -98,7 +99,7 @@ enum status weights_acquire(struct weights *weights, struct stream *compute, int
     s->arena.slot[slot].used = true;
     TRY(stream_wait(compute, s->arena.slot[slot].filled));
     point_views(s, index, slot);
-    return gather_ahead(s, index, next);
+    return prefetch(s, index, next);
 }
 
 struct layer_arena *weights_arena(const struct weights *weights)

@@ -19,8 +19,7 @@ MUST_USE enum status sharded_create(struct weights *weights, const struct weight
 void sharded_destroy(struct sharded *sharded); // accepts NULL; synchronizes first
 
 /* Makes the values of a layer available to later work on `compute`. next: the following layer, which is
- * prefetched; ignored if this rank does not hold it. One layer at a time. Other ZeRO stages: nothing to do.
- * */
+ * prefetched; ignored if this rank does not hold it. One layer at a time. Other ZeRO stages: no effect. */
 MUST_USE enum status weights_acquire(struct weights *weights, struct stream *compute, int layer, int next);
 MUST_USE enum status weights_release(struct weights *weights, struct stream *compute, int layer);
 

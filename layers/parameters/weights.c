@@ -20,8 +20,8 @@ static void assign_offsets(struct weights *w, int64_t *values, int64_t *gradient
 {
     *values = *gradients = 0;
     for (int i = 0; i < w->count; i++) {
-        struct held *held = &w->list[i];
-        bool starts = held->row->fuse == held->index;
+        struct held_param *held = &w->list[i];
+        bool starts = held->param->fuse == held->index;
         int64_t count = slice_padded(&held->slice);
         if (starts)
             *gradients = aligned(*gradients);
@@ -40,7 +40,7 @@ static void assign_offsets(struct weights *w, int64_t *values, int64_t *gradient
 
 /* ---- buckets, and the owned part of them ---- */
 
-static int64_t columns_of(const struct held *held)
+static int64_t columns_of(const struct held_param *held)
 {
     return held->slice.ndim == 1 ? 1 : held->slice.padded[1];
 }
@@ -54,14 +54,14 @@ static enum status find_groups(struct weights *w, const struct groups *groups)
     if (w->group_of == NULL)
         return fail(NO_MEMORY, "no memory for the groups of %d buckets", w->plan.count);
     for (int b = 0; b < w->plan.count; b++)
-        w->group_of[b] = groups_of(groups, w->list[w->plan.buckets[b].first].row->mesh).data;
+        w->group_of[b] = groups_of(groups, w->list[w->plan.buckets[b].first].param->mesh).data;
     return OK;
 }
 
 /* A bucket contains parameters of one mesh, and in stage 2 and 3 of one layer. */
-static int unit_of(const struct weights *w, const struct param *row)
+static int unit_of(const struct weights *w, const struct param *param)
 {
-    return (w->zero_stage >= 2 ? MESH_COUNT * row->layer : 0) + (int)row->mesh;
+    return (w->zero_stage >= 2 ? MESH_COUNT * param->layer : 0) + (int)param->mesh;
 }
 
 static enum status plan_buckets(struct weights *w, const struct weights_config *config)
@@ -70,14 +70,14 @@ static enum status plan_buckets(struct weights *w, const struct weights_config *
     if (ranges == NULL)
         return fail(NO_MEMORY, "no memory for %d gradients", w->count);
     for (int i = 0; i < w->count; i++) {
-        const struct held *held = &w->list[i];
+        const struct held_param *held = &w->list[i];
         ranges[i] = (struct bucket_range){
             .begin = held->gradient_offset,
             .end = held->gradient_offset + slice_padded(&held->slice),
             .block = squares_block_rows(columns_of(held)) * columns_of(held),
-            .unit = unit_of(w, held->row),
-            // Uses of a tied weight are cut identically wherever they are held.
-            .alone = w->zero_stage > 0 && held->row->tied,
+            .unit = unit_of(w, held->param),
+            // Both uses of a tied weight are split identically wherever they are held.
+            .alone = w->zero_stage > 0 && held->param->tied,
         };
     }
     int64_t bucket_bytes = (int64_t)(config->options->bucket_size_mb * 1048576.0);
@@ -95,10 +95,10 @@ static enum status list_layers(struct weights *w)
     if (w->layers == NULL)
         return fail(NO_MEMORY, "no memory for the table of %d layers", w->count);
     for (int i = 0; i < w->count; i++) {
-        const struct held *held = &w->list[i];
+        const struct held_param *held = &w->list[i];
         int bucket = w->plan.bucket_of[i];
-        if (i == 0 || held->row->layer != w->layers[w->layer_count - 1].layer)
-            w->layers[w->layer_count++] = (struct held_layer){.layer = held->row->layer,
+        if (i == 0 || held->param->layer != w->layers[w->layer_count - 1].layer)
+            w->layers[w->layer_count++] = (struct held_layer){.layer = held->param->layer,
                                                               .first = i,
                                                               .first_bucket = bucket,
                                                               .begin = held->gradient_offset};
@@ -112,23 +112,23 @@ static enum status list_layers(struct weights *w)
 
 /* Finds the part of a held parameter in the slice of its bucket that data rank `rank` owns; returns false if
  * there is none. */
-static bool own_part(const struct weights *w, int index, int rank, struct owned *out)
+static bool own_part(const struct weights *w, int index, int rank, struct owned_param *out)
 {
-    struct held *held = &w->list[index];
+    struct held_param *held = &w->list[index];
     const struct bucket *bucket = &w->plan.buckets[w->plan.bucket_of[index]];
     int64_t columns = columns_of(held), rows = held->slice.padded[0];
     int64_t begin = bucket_slice_begin(bucket, rank) - held->gradient_offset;
     int64_t end = bucket_slice_begin(bucket, rank + 1) - held->gradient_offset;
     begin = begin > 0 ? begin / columns : 0; // slices end between two rows, or outside the parameter
     end = end < rows * columns ? end / columns : rows;
-    *out = (struct owned){.held = held, .begin = begin, .count = end - begin};
+    *out = (struct owned_param){.held = held, .begin = begin, .count = end - begin};
     return begin < end;
 }
 
 bool weights_owned_rows(const struct weights *w, int row, int rank, int64_t *begin, int64_t *count)
 {
-    struct owned owned;
-    if (w->held_of_row[row] < 0 || !own_part(w, w->held_of_row[row], rank, &owned))
+    struct owned_param owned;
+    if (w->held_of_param[row] < 0 || !own_part(w, w->held_of_param[row], rank, &owned))
         return false;
     *begin = owned.begin;
     *count = owned.count;
@@ -207,7 +207,7 @@ static enum status allocate(struct weights *w, int64_t values, int64_t gradients
 }
 
 /* View of rows of a held parameter, the first at element `offset` of a buffer. */
-static struct tensor view_as(enum dtype dtype, const struct held *held, const struct buffer *buffer,
+static struct tensor view_as(enum dtype dtype, const struct held_param *held, const struct buffer *buffer,
                              int64_t offset, int64_t rows)
 {
     void *data = buffer->data != NULL ? (char *)buffer->data + (size_t)offset * dtype_bytes(dtype) : NULL;
@@ -215,7 +215,8 @@ static struct tensor view_as(enum dtype dtype, const struct held *held, const st
                                  : tensor_2d(data, dtype, rows, held->slice.padded[1]);
 }
 
-static struct tensor view(const struct held *held, const struct buffer *buffer, int64_t offset, int64_t rows)
+static struct tensor view(const struct held_param *held, const struct buffer *buffer, int64_t offset,
+                          int64_t rows)
 {
     return view_as(F32, held, buffer, offset, rows);
 }
@@ -225,10 +226,10 @@ static void point_held(struct weights *w, bool training)
 {
     const struct buffer nowhere = {0};
     for (int i = 0; i < w->count; i++) {
-        struct held *held = &w->list[i];
+        struct held_param *held = &w->list[i];
         int64_t rows = held->slice.padded[0];
         if (held->second_use)
-            held->value_offset = w->list[w->held_of_row[held->row->tie]].value_offset;
+            held->value_offset = w->list[w->held_of_param[held->param->tie]].value_offset;
         held->weight =
             view_as(w->working, held, w->zero_stage >= 3 ? &nowhere : &w->value, held->value_offset, rows);
         if (training)
@@ -249,8 +250,8 @@ static int64_t slice_offset(const struct weights *w, int index, int64_t element,
 static void point_owned(struct weights *w, bool training)
 {
     for (int i = 0; i < w->owned_count; i++) {
-        struct owned *owned = &w->owned[i];
-        struct held *held = owned->held;
+        struct owned_param *owned = &w->owned[i];
+        struct held_param *held = owned->held;
         int index = (int)(held - w->list);
         int64_t before = owned->begin * columns_of(held);
         int64_t gradient = held->gradient_offset + before, value = held->value_offset + before;
@@ -282,8 +283,8 @@ struct tensor weights_gradient_slice(const struct weights *w, int bucket)
 
 struct tensor weights_value_slice(const struct weights *w, int bucket)
 {
-    const struct held *first = &w->list[w->plan.buckets[bucket].first];
-    int source = first->second_use ? w->plan.bucket_of[w->held_of_row[first->row->tie]] : bucket;
+    const struct held_param *first = &w->list[w->plan.buckets[bucket].first];
+    int source = first->second_use ? w->plan.bucket_of[w->held_of_param[first->param->tie]] : bucket;
     char *begin = (char *)w->value.data + (size_t)slices_before(w, source, false) * dtype_bytes(w->main);
     return tensor_1d(begin, w->main, w->plan.buckets[source].counts[w->rank]);
 }
@@ -294,27 +295,28 @@ static enum status list_held(struct weights *w, const struct weights_config *con
 {
     const struct params *params = w->params;
     w->list = calloc((size_t)params->count, sizeof *w->list);
-    w->held_of_row = malloc((size_t)params->count * sizeof *w->held_of_row);
-    if (w->list == NULL || w->held_of_row == NULL)
+    w->held_of_param = malloc((size_t)params->count * sizeof *w->held_of_param);
+    if (w->list == NULL || w->held_of_param == NULL)
         return fail(NO_MEMORY, "no memory for the table of %d parameters", params->count);
     for (int i = 0; i < params->count; i++)
-        w->held_of_row[i] = -1;
+        w->held_of_param[i] = -1;
 
     for (int l = 0; l < config->layer_count; l++) {
         int first, count = params_of_layer(params, config->layers[l], &first);
         for (int i = first; i < first + count; i++) {
-            const struct param *row = &params->rows[i];
-            w->held_of_row[i] = w->count;
-            w->list[w->count++] = (struct held){
-                .row = row,
+            const struct param *param = &params->list[i];
+            w->held_of_param[i] = w->count;
+            w->list[w->count++] = (struct held_param){
+                .param = param,
                 .index = i,
-                .slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, config->coord),
+                .slice = shard_slice(param->ndim, param->dim, param->shardings, param->sharding_count,
+                                     config->coord),
             };
         }
     }
     for (int i = 0; i < w->count; i++) {
-        int tie = w->list[i].row->tie;
-        w->list[i].second_use = tie >= 0 && w->held_of_row[tie] >= 0;
+        int tie = w->list[i].param->tie;
+        w->list[i].second_use = tie >= 0 && w->held_of_param[tie] >= 0;
     }
     return OK;
 }
@@ -365,7 +367,7 @@ void weights_destroy(struct weights *weights)
     buffer_free(&weights->master);
     bucket_plan_destroy(&weights->plan);
     free(weights->list);
-    free(weights->held_of_row);
+    free(weights->held_of_param);
     free(weights->layers);
     free(weights->group_of);
     free(weights->owned);
@@ -378,30 +380,30 @@ static struct tensor whole(const struct buffer *buffer)
 }
 
 /* A copy of a tied weight uses the random numbers of the original. */
-static const char *original_name(const struct weights *w, const struct param *row)
+static const char *original_name(const struct weights *w, const struct param *param)
 {
-    return row->tie >= 0 ? w->params->rows[row->tie].name : row->name;
+    return param->tie >= 0 ? w->params->list[param->tie].name : param->name;
 }
 
 /* Initializes part of a held parameter, or all of it. */
-static enum status initialize_part(const struct weights *w, const struct held *held, struct slice slice,
+static enum status initialize_part(const struct weights *w, const struct held_param *held, struct slice slice,
                                    struct tensor value, struct stream *stream, uint64_t seed)
 {
-    const struct param *row = held->row;
-    if (row->init == INIT_ZERO || slice_count(&slice) == 0)
+    const struct param *param = held->param;
+    if (param->init == INIT_ZERO || slice_count(&slice) == 0)
         return OK;
-    if (row->init == INIT_ONE)
+    if (param->init == INIT_ONE)
         return fill(stream, (struct fill){.out = value, .value = 1.0F});
 
-    const char *name = original_name(w, row);
+    const char *name = original_name(w, param);
     struct tensor matrix = tensor_2d(value.data, value.dtype, slice.padded[0], slice.padded[1]);
     return init_normal(stream, (struct init_normal){
                                    .out = tensor_rows(matrix, 0, slice.count[0]),
                                    .generator = philox_named(seed, name),
-                                   .std = row->std,
+                                   .std = param->std,
                                    .row_begin = slice.begin[0],
                                    .column_begin = slice.begin[1],
-                                   .columns = row->dim[1],
+                                   .columns = param->dim[1],
                                });
 }
 
@@ -412,7 +414,7 @@ static enum status initialize_values(struct weights *w, struct stream *stream, u
         if (!w->list[i].second_use)
             TRY(initialize_part(w, &w->list[i], w->list[i].slice, w->list[i].weight, stream, seed));
     for (int i = 0; i < w->owned_count; i++) {
-        const struct owned *owned = &w->owned[i];
+        const struct owned_param *owned = &w->owned[i];
         bool apart = w->zero_stage >= 3 || has_masters(w);
         if (apart && owned->value.data != NULL)
             TRY(initialize_part(w, owned->held, owned_slice(owned), owned->value, stream, seed));
@@ -434,12 +436,12 @@ enum status weights_initialize(struct weights *w, struct stream *stream, uint64_
 }
 
 /* Copies rows [begin, begin + count) to the device as fp32 and rounds them there. */
-static enum status put_rows(struct weights *w, struct stream *stream, const struct held *held,
+static enum status set_rows(struct weights *w, struct stream *stream, const struct held_param *held,
                             const float *host, const struct buffer *staging, int64_t begin, int64_t count)
 {
     int64_t columns = columns_of(held), elements = count * columns;
     struct tensor wide = tensor_1d(staging->data, F32, elements);
-    const struct owned *owned = weights_owned(w, held->index);
+    const struct owned_param *owned = weights_owned(w, held->index);
     struct tensor to = view_as(w->working, held, &w->value, held->value_offset + begin * columns, count);
     TRY(copy_to_device(stream, wide.data, host + begin * columns, tensor_bytes(wide)));
     TRY(cast(stream, (struct cast){.in = wide, .out = tensor_1d(to.data, to.dtype, elements)}));
@@ -456,12 +458,13 @@ static enum status put_rows(struct weights *w, struct stream *stream, const stru
                                       .out = tensor_1d(master, F32, (last - first) * columns)});
 }
 
-enum status weights_put(struct weights *w, struct stream *stream, const struct held *held, const float *host)
+enum status weights_set(struct weights *w, struct stream *stream, const struct held_param *held,
+                        const float *host)
 {
     enum { STAGING_ELEMENTS = 1 << 20 };
     int64_t rows = held->slice.padded[0], columns = columns_of(held);
     CHECK(w->zero_stage < 3);
-    CHECK_USE(slice_check(&held->slice, held->row->dim));
+    CHECK_USE(slice_check(&held->slice, held->param->dim));
     if (w->working == F32) {
         TRY(copy_to_device(stream, held->weight.data, host, tensor_bytes(held->weight)));
         return stream_sync(stream);
@@ -472,7 +475,7 @@ enum status weights_put(struct weights *w, struct stream *stream, const struct h
     enum status status =
         buffer_alloc(w->device, PART_WORKSPACE, (size_t)(each * columns) * sizeof(float), &staging);
     for (int64_t begin = 0; status == OK && begin < rows; begin += each)
-        status = put_rows(w, stream, held, host, &staging, begin, begin + each < rows ? each : rows - begin);
+        status = set_rows(w, stream, held, host, &staging, begin, begin + each < rows ? each : rows - begin);
     if (status == OK)
         status = stream_sync(stream);
     buffer_free(&staging);
@@ -502,15 +505,15 @@ const struct held_layer *weights_layer(const struct weights *weights, int layer)
     return NULL;
 }
 
-struct owned *weights_owned(const struct weights *weights, int row)
+struct owned_param *weights_owned(const struct weights *weights, int param)
 {
     for (int i = 0; i < weights->owned_count; i++)
-        if (weights->owned[i].held->index == row)
+        if (weights->owned[i].held->index == param)
             return &weights->owned[i];
     return NULL;
 }
 
-struct slice owned_slice(const struct owned *owned)
+struct slice owned_slice(const struct owned_param *owned)
 {
     struct slice slice = owned->held->slice;
     int64_t real = slice.count[0] - owned->begin; // the remaining rows are padding
@@ -527,40 +530,41 @@ struct philox stochastic_named(uint64_t seed, const char *param_name)
     return philox_named(seed, name);
 }
 
-struct stochastic owned_stochastic(const struct weights *w, const struct owned *owned, uint64_t seed)
+struct stochastic owned_stochastic(const struct weights *w, const struct owned_param *owned, uint64_t seed)
 {
-    const struct param *row = owned->held->row;
+    const struct param *param = owned->held->param;
     const struct slice slice = owned_slice(owned);
     return (struct stochastic){
-        .generator = stochastic_named(seed, original_name(w, row)),
-        .begin = slice.begin[0] * row->dim[1] + slice.begin[1],
+        .generator = stochastic_named(seed, original_name(w, param)),
+        .begin = slice.begin[0] * param->dim[1] + slice.begin[1],
         .width = columns_of(owned->held),
-        .columns = row->dim[1],
+        .columns = param->dim[1],
     };
 }
 
-struct held *weights_held(const struct weights *weights, int row)
+struct held_param *weights_held(const struct weights *weights, int param)
 {
-    return row >= 0 && weights->held_of_row[row] >= 0 ? &weights->list[weights->held_of_row[row]] : NULL;
+    return param >= 0 && weights->held_of_param[param] >= 0 ? &weights->list[weights->held_of_param[param]]
+                                                            : NULL;
 }
 
 /* View from the first to the last of the fused parameters: they are adjacent. */
-static struct tensor fused(const struct weights *weights, int first_row, bool gradient)
+static struct tensor fused(const struct weights *weights, int first, bool gradient)
 {
-    const struct held *first = weights_held(weights, first_row);
-    CHECK(first != NULL);
-    struct tensor view = gradient ? first->gradient : first->weight;
-    for (int i = first_row + 1; i < weights->params->count && weights->params->rows[i].fuse == first_row; i++)
+    const struct held_param *held = weights_held(weights, first);
+    CHECK(held != NULL);
+    struct tensor view = gradient ? held->gradient : held->weight;
+    for (int i = first + 1; i < weights->params->count && weights->params->list[i].fuse == first; i++)
         view.dim[0] += weights_held(weights, i)->slice.padded[0];
     return view;
 }
 
-struct tensor weights_fused_value(const struct weights *weights, int first_row)
+struct tensor weights_fused_value(const struct weights *weights, int first)
 {
-    return fused(weights, first_row, false);
+    return fused(weights, first, false);
 }
 
-struct tensor weights_fused_gradient(const struct weights *weights, int first_row)
+struct tensor weights_fused_gradient(const struct weights *weights, int first)
 {
-    return fused(weights, first_row, true);
+    return fused(weights, first, true);
 }

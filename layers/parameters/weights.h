@@ -4,8 +4,8 @@
  * the last layer first, the embedding last. A bucket of gradients is therefore one range of one buffer.
  *
  * The optimizer of a rank updates the *owned* parameters: all that it holds, or with ZeRO (1910.02054) its
- * slices. A bucket is cut into one slice per data rank (parallel/bucket_plan.h), between rows of a matrix, so
- * that the owned part of a matrix is again a matrix:
+ * slices. A bucket is split into one slice per data rank (parallel/bucket_plan.h), between rows of a
+ * matrix, so that the owned part of a matrix is again a matrix:
  *
  *     held    | head          | norm | mlp 5 w | b | ...        used by the layers
  *     owned   | rows 40..79   |      | rows 0.. |               updated by AdamW, saved in checkpoints
@@ -40,8 +40,8 @@
 #include "parallel/data_parallel_options.h"
 #include "parallel/group.h"
 
-struct held {
-    const struct param *row;
+struct held_param {
+    const struct param *param;
     int index; // of the descriptor in params
     struct slice slice;
     int64_t value_offset, gradient_offset; // element offsets in the flat buffers
@@ -51,8 +51,8 @@ struct held {
 };
 
 /* Rows [begin, begin + count) of a held matrix (elements of a vector), including padding. Never empty. */
-struct owned {
-    struct held *held;
+struct owned_param {
+    struct held_param *held;
     int64_t begin, count;
     struct tensor value, gradient, m, v; // f32[count] or [count, columns]; value has the type `main`; a
                                          // second use has only the gradient, and without training there is
@@ -71,9 +71,9 @@ struct held_layer {
 struct weights {
     const struct params *params;
     struct device *device;
-    struct held *list; // in flat order
+    struct held_param *list; // in flat order
     int count;
-    int *held_of_row;          // index into list, or -1
+    int *held_of_param;        // index into list, or -1
     struct held_layer *layers; // in flat order
     int layer_count;
     enum dtype working; // type of the held values
@@ -83,7 +83,7 @@ struct weights {
     struct group **group_of; // [plan.count]: the group that reduces each bucket, and shares its slices; NULL
                              // without groups
     int rank;                // index of this rank's slices
-    struct owned *owned;     // in flat order
+    struct owned_param *owned; // in flat order
     int owned_count;
     struct buffer value, gradient, m, v;
     struct buffer master;        // f32 master weights, if the held values have another type than `main`
@@ -116,8 +116,8 @@ void weights_destroy(struct weights *weights);
 MUST_USE enum status weights_initialize(struct weights *weights, struct stream *stream, uint64_t seed);
 /* Copies the value of a held parameter from f32 host memory, in its padded local shape, to held->weight and
  * to its owned part. Synchronous. */
-MUST_USE enum status weights_put(struct weights *weights, struct stream *stream, const struct held *held,
-                                 const float *host);
+MUST_USE enum status weights_set(struct weights *weights, struct stream *stream,
+                                 const struct held_param *held, const float *host);
 /* After an update: all-gathers the owned values into the held values, where both exist. */
 MUST_USE enum status weights_gather(struct weights *weights, struct stream *stream);
 
@@ -125,20 +125,21 @@ MUST_USE enum status weights_gather(struct weights *weights, struct stream *stre
 const struct held_layer *weights_layer(const struct weights *weights, int layer);
 
 /* Returns NULL if this rank does not hold the parameter. */
-struct held *weights_held(const struct weights *weights, int row);
+struct held_param *weights_held(const struct weights *weights, int param);
 
 /* Returns the owned part of a parameter; NULL if there is none. */
-struct owned *weights_owned(const struct weights *weights, int row);
+struct owned_param *weights_owned(const struct weights *weights, int param);
 
 /* Computes the rows of a held parameter, with padding, that data rank `rank` owns; false if it owns none. The
  * same on all ranks that hold the parameter, also on other tensor ranks. */
 bool weights_owned_rows(const struct weights *weights, int row, int rank, int64_t *begin, int64_t *count);
 
 /* Returns the owned rectangle of the global tensor; padded[0] equals `count`. */
-struct slice owned_slice(const struct owned *owned);
+struct slice owned_slice(const struct owned_param *owned);
 
 /* Stochastic rounding of the updates of a two-byte value. */
-struct stochastic owned_stochastic(const struct weights *weights, const struct owned *owned, uint64_t seed);
+struct stochastic owned_stochastic(const struct weights *weights, const struct owned_param *owned,
+                                   uint64_t seed);
 /* Returns the random generator of the stochastic rounding for this parameter name. */
 struct philox stochastic_named(uint64_t seed, const char *param_name);
 
@@ -147,6 +148,6 @@ struct philox stochastic_named(uint64_t seed, const char *param_name);
 struct tensor weights_gradient_slice(const struct weights *weights, int bucket);
 struct tensor weights_value_slice(const struct weights *weights, int bucket); // stage 3
 
-/* The parameters fused with `first_row`, as one matrix (or vector). */
-struct tensor weights_fused_value(const struct weights *weights, int first_row);
-struct tensor weights_fused_gradient(const struct weights *weights, int first_row);
+/* The parameters fused with `first`, as one matrix (or vector). */
+struct tensor weights_fused_value(const struct weights *weights, int first);
+struct tensor weights_fused_gradient(const struct weights *weights, int first);

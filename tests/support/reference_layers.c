@@ -46,7 +46,7 @@ void reference_linear(const struct reference_model *r, const char *name, bool bi
                       double *y)
 {
     int matrix = row_of(r, name, ".weight"), vector = bias ? row_of(r, name, ".bias") : -1;
-    int64_t out = r->params->rows[matrix].dim[0], in = r->params->rows[matrix].dim[1];
+    int64_t out = r->params->list[matrix].dim[0], in = r->params->list[matrix].dim[1];
     const double *w = r->weight[matrix];
     for (int64_t t = 0; t < tokens_of(r); t++)
         for (int64_t n = 0; n < out; n++) {

@@ -21,20 +21,20 @@ static uint64_t mix(uint64_t row, uint64_t index, uint32_t bits)
     return (x ^ x >> 31) >> 8;
 }
 
-static enum status hash_tensor(struct rank_state *w, const struct owned *owned, struct tensor tensor,
+static enum status hash_tensor(struct rank_state *w, const struct owned_param *owned, struct tensor tensor,
                                uint64_t salt, uint64_t *sum)
 {
-    const struct held *held = owned->held;
+    const struct held_param *held = owned->held;
     const struct slice part = owned_slice(owned), *slice = &part;
     float *local = malloc((size_t)tensor_count(tensor) * sizeof *local + 1);
-    enum status status = local != NULL ? OK : fail(NO_MEMORY, "no memory to read %s", held->row->name);
+    enum status status = local != NULL ? OK : fail(NO_MEMORY, "no memory to read %s", held->param->name);
     if (status == OK)
         status = floats_from_device(w->compute, tensor, local);
     for (int64_t i = 0; status == OK && i < slice->count[0]; i++)
         for (int64_t j = 0; j < slice->count[1]; j++) {
             uint32_t bits;
             memcpy(&bits, &local[i * slice->padded[1] + j], sizeof bits);
-            int64_t index = (slice->begin[0] + i) * held->row->dim[1] + slice->begin[1] + j;
+            int64_t index = (slice->begin[0] + i) * held->param->dim[1] + slice->begin[1] + j;
             *sum += mix(((uint64_t)held->index << 2) + salt, (uint64_t)index, bits);
         }
     free(local);
@@ -51,9 +51,9 @@ static enum status hash_weights(struct rank_state *w, int64_t hash[TRACE_MOST_RO
                      ? groups->stage_replicas == NULL || groups->stage_replicas->rank == 0
                      : groups_is_primary_replica(groups);
     for (int i = 0; i < w->weights.owned_count; i++) {
-        const struct owned *owned = &w->weights.owned[i];
-        const struct held *held = owned->held;
-        if (!first || !held->slice.first_replica || held->row->tie >= 0)
+        const struct owned_param *owned = &w->weights.owned[i];
+        const struct held_param *held = owned->held;
+        if (!first || !held->slice.first_replica || held->param->tie >= 0)
             continue;
         uint64_t sum = 0;
         TRY(hash_tensor(w, owned, owned->value, 0, &sum));
@@ -124,7 +124,7 @@ static enum status rank_run(struct world *world, const struct job *job)
     trace.rows = state.params.count;
     CHECK(trace.steps <= TRACE_MOST_STEPS && trace.rows <= TRACE_MOST_ROWS);
     for (int i = 0; i < trace.rows; i++)
-        memcpy(trace.names[i], state.params.rows[i].name, sizeof trace.names[i]);
+        memcpy(trace.names[i], state.params.list[i].name, sizeof trace.names[i]);
     memset(trace.hash, 0, sizeof trace.hash);
     if (job->options->resume)
         TRY(resume(&state));

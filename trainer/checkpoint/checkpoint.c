@@ -63,7 +63,7 @@ static void job_add(struct job *job, int index, const struct slice *slice, const
 
 static void job_add_part(struct job *job, const struct share_part *part)
 {
-    const struct owned *owned = weights_owned(&job->rank_state->weights, part->row);
+    const struct owned_param *owned = weights_owned(&job->rank_state->weights, part->row);
     CHECK(owned != NULL); // the share of a rank is among the parameters that it owns
     int64_t skipped = (part->slice.begin[0] - owned_slice(owned).begin[0]) * part->slice.padded[1];
     for (enum state state = 0; state < job->tensors.states; state++) {

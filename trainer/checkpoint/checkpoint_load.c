@@ -44,8 +44,8 @@ static enum status check_tensors(const struct rank_state *w, const struct source
 {
     enum state states = with_moments ? STATE_COUNT : STATE_VALUE + 1;
     for (int row = 0; row < w->params.count; row++)
-        for (enum state state = 0; state < states && w->params.rows[row].tie < 0; state++)
-            TRY(check_tensor(s, &w->params.rows[row], state));
+        for (enum state state = 0; state < states && w->params.list[row].tie < 0; state++)
+            TRY(check_tensor(s, &w->params.list[row], state));
     return OK;
 }
 

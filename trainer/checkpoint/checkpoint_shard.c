@@ -21,7 +21,7 @@ void amax_name(const char *param_name, char out[SHARD_NAME_CHARS])
     snprintf(out, SHARD_NAME_CHARS, "precision.amax.%s", param_name);
 }
 
-struct tensor state_tensor(const struct owned *owned, enum state state)
+struct tensor state_tensor(const struct owned_param *owned, enum state state)
 {
     switch (state) {
     case STATE_VALUE:

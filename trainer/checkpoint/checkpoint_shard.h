@@ -26,7 +26,7 @@ void state_name(enum state state, const char *param_name, char out[SHARD_NAME_CH
  * scaling, the same on every rank (amax_history.h). Rank 0 writes it. */
 void amax_name(const char *param_name, char out[SHARD_NAME_CHARS]);
 /* View of the owned part; data is NULL if nothing is owned. */
-struct tensor state_tensor(const struct owned *owned, enum state state);
+struct tensor state_tensor(const struct owned_param *owned, enum state state);
 
 /* The type of a state in a file; `main`: that of the values, f32 or bf16. */
 enum safetensors_dtype shard_dtype(enum state state, enum dtype main);

@@ -44,7 +44,7 @@ enum status state_list(const struct rank_state *w, struct state_tensor **out, in
             continue;
         struct state_tensor *state = &(*out)[(*count)++];
         add_tensor(state, SAFETENSORS_F32, 2, OPERAND_COUNT, columns);
-        amax_name(w->params.rows[row].name, state->shard.name);
+        amax_name(w->params.list[row].name, state->shard.name);
         state->bytes = history;
     }
     if (w->loss_scale.scale > 0.0 && !w->loss_scale.fixed)
@@ -125,7 +125,7 @@ enum status state_load_amax(struct rank_state *w, struct source *s)
         char name[SHARD_NAME_CHARS];
         struct shard tensor;
         int64_t steps;
-        amax_name(w->params.rows[row].name, name);
+        amax_name(w->params.list[row].name, name);
         if (amax_history_of(w->amax, row, &steps) == NULL)
             continue;
         if (source_tensor(s, name, &tensor))

@@ -494,8 +494,8 @@ enum status rank_step_and_on(struct rank_state *w, struct step_result *out)
 static int rank_of_row(const struct rank_state *w, int row, int share)
 {
     const struct run *run = w->run;
-    struct mesh_coord coord = {.tp = share, .pp = run_rank_of_layer(run, w->params.rows[row].layer)};
-    return mesh_rank(&run->mesh, w->params.rows[row].mesh, coord);
+    struct mesh_coord coord = {.tp = share, .pp = run_rank_of_layer(run, w->params.list[row].layer)};
+    return mesh_rank(&run->mesh, w->params.list[row].mesh, coord);
 }
 
 /* Reports a gradient overflow that a smaller loss scale would avoid. */
@@ -522,7 +522,7 @@ enum status rank_check_finite(const struct rank_state *w, const struct step_resu
     bool overflows = result->skipped && isfinite(result->loss);
     if (!w->run->recipe->resilience.check_for_nan_in_loss_and_grad || (overflows && !w->loss_scale.stuck))
         return OK;
-    const char *name = result->not_finite_row >= 0 ? w->params.rows[result->not_finite_row].name : NULL;
+    const char *name = result->not_finite_row >= 0 ? w->params.list[result->not_finite_row].name : NULL;
     if (name != NULL && overflows)
         return overflows_still(w, result, name);
     if (name != NULL)

@@ -18,7 +18,7 @@ enum status snapshot_create(const struct params *params, struct snapshot *out)
         good = good && out->tensor[kind] != NULL && out->differs[kind] != NULL;
     }
     for (size_t i = 0; good && i < rows; i++) {
-        const struct param *row = &params->rows[i];
+        const struct param *row = &params->list[i];
         if (row->tie >= 0)
             continue;
         out->count[i] = row->dim[0] * row->dim[1];
@@ -47,7 +47,7 @@ void snapshot_destroy(struct snapshot *snapshot)
 
 /* This rank's part of one quantity of one row. */
 struct portion {
-    const struct held *held;
+    const struct held_param *held;
     struct slice slice;
     struct tensor tensor;
 };
@@ -72,8 +72,8 @@ static int portions_of(const struct rank_state *state, enum snapshot_kind kind)
 
 static struct portion portion_at(const struct rank_state *state, enum snapshot_kind kind, int i)
 {
-    const struct owned *owned = &state->weights.owned[i];
-    const struct held *held = &state->weights.list[i];
+    const struct owned_param *owned = &state->weights.owned[i];
+    const struct held_param *held = &state->weights.list[i];
     switch (kind) {
     case SNAPSHOT_WEIGHT:
         if (is_whole(state, kind))
@@ -92,9 +92,9 @@ static struct portion portion_at(const struct rank_state *state, enum snapshot_k
 }
 
 /* The row that holds the values of a row: for a tied weight, its original. */
-static int original_of(const struct held *held)
+static int original_of(const struct held_param *held)
 {
-    return held->row->tie >= 0 ? held->row->tie : held->index;
+    return held->param->tie >= 0 ? held->param->tie : held->index;
 }
 
 /* The gradient of a tied weight is complete only after embedding and head were added: on both of their ranks,
@@ -106,13 +106,14 @@ static bool takes_part(const struct rank_state *state, const struct portion *por
 }
 
 /* For tensors sharded over data ranks, each rank is primary for its own shard. */
-static bool is_written_by(const struct rank_state *state, const struct held *held, enum snapshot_kind kind)
+static bool is_written_by(const struct rank_state *state, const struct held_param *held,
+                          enum snapshot_kind kind)
 {
     const struct groups *groups = state->groups;
     bool cut = state->weights.zero_stage > 0 && !is_whole(state, kind);
     bool first = cut ? groups->stage_replicas == NULL || groups->stage_replicas->rank == 0
                      : groups_is_primary_replica(groups);
-    return first && held->slice.first_replica && held->row->tie < 0;
+    return first && held->slice.first_replica && held->param->tie < 0;
 }
 
 /* Address of row i of the part in the whole tensor. */
@@ -120,7 +121,7 @@ static float *whole_row(const struct snapshot *snapshot, enum snapshot_kind kind
                         int64_t i)
 {
     const struct slice *slice = &part->slice;
-    int64_t columns = part->held->row->dim[1];
+    int64_t columns = part->held->param->dim[1];
     return snapshot->tensor[kind][original_of(part->held)] + (slice->begin[0] + i) * columns +
            slice->begin[1];
 }
@@ -174,7 +175,7 @@ static enum status cut_out(const struct snapshot *snapshot, enum snapshot_kind k
 {
     float *local = calloc((size_t)slice_padded(&part->slice) + 1, sizeof *local);
     if (local == NULL)
-        return fail(NO_MEMORY, "no memory for the slice of %s", part->held->row->name);
+        return fail(NO_MEMORY, "no memory for the slice of %s", part->held->param->name);
     for (int64_t i = 0; i < part->slice.count[0]; i++)
         memcpy(local + i * part->slice.padded[1], whole_row(snapshot, kind, part, i),
                (size_t)part->slice.count[1] * sizeof *local);
@@ -189,7 +190,7 @@ static enum status give_part(const struct snapshot *snapshot, struct rank_state 
     TRY(cut_out(snapshot, kind, part, &local));
     enum status status = OK;
     if (kind == SNAPSHOT_WEIGHT && state->weights.zero_stage < 3)
-        status = weights_put(&state->weights, state->compute, part->held, local);
+        status = weights_set(&state->weights, state->compute, part->held, local);
     else
         status = floats_to_device(state->compute, part->tensor, local);
     free(local);
@@ -201,7 +202,7 @@ enum status snapshot_give(const struct snapshot *snapshot, struct rank_state *st
     // Complete on every rank, regardless of ownership.
     bool values = kind == SNAPSHOT_WEIGHT && state->weights.zero_stage < 3;
     for (int p = 0; p < (values ? state->weights.count : state->weights.owned_count); p++) {
-        const struct held *held = &state->weights.list[p];
+        const struct held_param *held = &state->weights.list[p];
         struct portion part =
             values ? (struct portion){held, held->slice, held->weight} : portion_at(state, kind, p);
         if (!part.held->second_use && part.tensor.data != NULL)

@@ -33,15 +33,15 @@ static bool is_second(const struct flat *f, const struct param *row)
 
 static bool is_tied(const struct flat *f, int index)
 {
-    const struct param *head = &f->params->rows[f->params->count - 1];
-    return head->tie >= 0 && (index == head->tie || &f->params->rows[index] == head);
+    const struct param *head = &f->params->list[f->params->count - 1];
+    return head->tie >= 0 && (index == head->tie || &f->params->list[index] == head);
 }
 
 /* Rows of one matrix are stored without gaps; the next row begins at a cache line. */
 static void add_row(struct flat *f, int index)
 {
-    const struct param *row = &f->params->rows[index];
-    struct slice slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, f->coord);
+    const struct param *row = &f->params->list[index];
+    struct slice slice = shard_slice(row->ndim, row->dim, row->shardings, row->sharding_count, f->coord);
     int64_t columns = row->ndim == 1 ? 1 : slice.padded[1], elements = slice_padded(&slice);
     int64_t rows = columns < SQUARES_BLOCK ? SQUARES_BLOCK / columns : 1; // of a block
     if (row->fuse == index) {

@@ -73,7 +73,7 @@ struct delayed_scaling amax_history_scaling(const struct amax_history *history)
 {
     if (history == NULL)
         return (struct delayed_scaling){0};
-    return (struct delayed_scaling){.used = vector_of(history, 0), .seen = vector_of(history, 1)};
+    return (struct delayed_scaling){.used = vector_of(history, 0), .recorded = vector_of(history, 1)};
 }
 
 /* ---- the step ---- */
@@ -133,7 +133,7 @@ const float *amax_history_of(const struct amax_history *h, int row, int64_t *col
         return NULL;
     const struct params *params = h->config.params;
     *columns = h->length;
-    return has_history(&params->rows[row], params->rows[params->count - 1].layer)
+    return has_history(&params->list[row], params->list[params->count - 1].layer)
                ? h->lines + row * OPERAND_COUNT * h->length
                : NULL;
 }

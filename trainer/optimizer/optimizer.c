@@ -40,21 +40,21 @@ static struct tensor report_part(const struct optimizer *o, int64_t begin, int64
     return tensor_1d((double *)o->report.data + begin, F64, count);
 }
 
-static bool is_partial(const struct owned *owned, enum partial kind)
+static bool is_partial(const struct owned_param *owned, enum partial kind)
 {
-    return owned->held->row->partial == kind;
+    return owned->held->param->partial == kind;
 }
 
 /* True if this rank counts its share of the row in the norm: the first of its holders on the tp axis, and not
  * for the second use of a tied weight. */
-static bool is_counted(const struct held *held)
+static bool is_counted(const struct held_param *held)
 {
-    return held->row->tie < 0 && held->slice.first_replica;
+    return held->param->tie < 0 && held->slice.first_replica;
 }
 
-static int64_t blocks_of(const struct held *held)
+static int64_t blocks_of(const struct held_param *held)
 {
-    return held->row->tie < 0 ? squares_blocks(held->weight) : 0;
+    return held->param->tie < 0 ? squares_blocks(held->weight) : 0;
 }
 
 /* Allocates the lists of owned and held rows. */
@@ -155,7 +155,7 @@ static enum status pack(struct optimizer *o, bool back)
 {
     int64_t at = 0;
     for (int i = 0; i < o->config.weights->owned_count; i++) {
-        const struct owned *owned = &o->config.weights->owned[i];
+        const struct owned_param *owned = &o->config.weights->owned[i];
         if (!is_partial(owned, PARTIAL_TP))
             continue;
         struct tensor gradient = flat(owned->gradient);
@@ -173,16 +173,17 @@ static enum status reduce_packed(struct optimizer *o)
     int64_t begin = 0, end = 0;
     enum mesh_kind mesh = MESH_DENSE;
     for (int i = 0; i <= o->config.weights->owned_count; i++) {
-        const struct owned *owned = i < o->config.weights->owned_count ? &o->config.weights->owned[i] : NULL;
+        const struct owned_param *owned =
+            i < o->config.weights->owned_count ? &o->config.weights->owned[i] : NULL;
         if (owned != NULL && !is_partial(owned, PARTIAL_TP))
             continue;
-        if (end > begin && (owned == NULL || owned->held->row->mesh != mesh)) {
+        if (end > begin && (owned == NULL || owned->held->param->mesh != mesh)) {
             TRY(group_all_reduce(groups_of(o->config.groups, mesh).tp, o->config.compute,
                                  tensor_1d((float *)o->packed.data + begin, F32, end - begin), REDUCE_SUM));
             begin = end;
         }
         if (owned != NULL) {
-            mesh = owned->held->row->mesh;
+            mesh = owned->held->param->mesh;
             end += tensor_count(owned->gradient);
         }
     }
@@ -199,7 +200,7 @@ static enum status add_partials(struct optimizer *o)
         TRY(pack(o, true));
     }
     for (int i = 0; i < o->config.weights->owned_count; i++) {
-        const struct owned *owned = &o->config.weights->owned[i];
+        const struct owned_param *owned = &o->config.weights->owned[i];
         if (is_partial(owned, PARTIAL_KV))
             TRY(group_all_reduce(groups->kv, compute, flat(owned->gradient), REDUCE_SUM));
     }
@@ -212,10 +213,10 @@ static enum status add_ties(struct optimizer *o)
 {
     struct weights *weights = o->config.weights;
     for (int i = 0; i < weights->params->count; i++) {
-        int original = weights->params->rows[i].tie;
+        int original = weights->params->list[i].tie;
         if (original < 0)
             continue;
-        struct owned *second = weights_owned(weights, i), *first = weights_owned(weights, original);
+        struct owned_param *second = weights_owned(weights, i), *first = weights_owned(weights, original);
         if (first != NULL && second != NULL)
             TRY(add(o->config.compute,
                     (struct add){.in = flat(second->gradient), .out = flat(first->gradient)}));
@@ -237,9 +238,9 @@ static enum status sum_blocks(struct optimizer *o)
     const struct weights *weights = o->config.weights;
     int64_t begin = 0, end = 0;
     for (int i = 0; i < weights->count; i++) {
-        enum mesh_kind mesh = weights->list[i].row->mesh;
+        enum mesh_kind mesh = weights->list[i].param->mesh;
         end += blocks_of(&weights->list[i]);
-        if (i + 1 < weights->count && weights->list[i + 1].row->mesh == mesh)
+        if (i + 1 < weights->count && weights->list[i + 1].param->mesh == mesh)
             continue;
         TRY(group_all_reduce(groups_of(o->config.groups, mesh).data, o->config.compute,
                              blocks_view(o, begin, end - begin), REDUCE_SUM));
@@ -258,7 +259,7 @@ static enum status find_blocks(struct optimizer *o)
     int64_t first = 0;
     TRY(fill(o->config.compute, (struct fill){.out = all, .value = 0.0F}));
     for (int i = 0, h = 0; i < weights->owned_count; i++) {
-        const struct owned *owned = &weights->owned[i];
+        const struct owned_param *owned = &weights->owned[i];
         struct tensor gradient = owned->gradient;
         for (; &weights->list[h] != owned->held; h++)
             first += blocks_of(&weights->list[h]);
@@ -284,7 +285,7 @@ enum status optimizer_report_squares(struct optimizer *o)
         return OK;
     TRY(find_blocks(o));
     for (int i = 0; i < weights->count && groups_is_primary_replica(groups); i++) {
-        const struct held *held = &weights->list[i];
+        const struct held_param *held = &weights->list[i];
         int64_t count = blocks_of(held);
         int64_t at = 2 * o->loss_count + (int64_t)held->index * o->tp + groups->coord.tp;
         if (is_counted(held))
@@ -347,7 +348,7 @@ enum status optimizer_set_hyper(struct optimizer *o, int64_t step)
     return copy_to_device(o->config.compute, o->hyper.data, &o->host_hyper, sizeof o->host_hyper);
 }
 
-static struct adamw step_of(const struct optimizer *o, const struct owned *owned)
+static struct adamw step_of(const struct optimizer *o, const struct owned_param *owned)
 {
     return (struct adamw){
         .weight = flat(owned->value),
@@ -355,7 +356,7 @@ static struct adamw step_of(const struct optimizer *o, const struct owned *owned
         .m = flat(owned->m),
         .v = flat(owned->v),
         .hyper = o->hyper.data,
-        .decay = owned->held->row->decay,
+        .decay = owned->held->param->decay,
         .working = flat_or_none(owned->working),
         .stochastic = owned_stochastic(o->config.weights, owned, o->config.seed),
     };

@@ -221,7 +221,7 @@ enum status memory_plan_check_host(const struct recipe *recipe)
     double there = (double)machine.memory_bytes; // or the limit of its cgroup
     if (!device_traits(recipe->cluster.device)->has_host_memory)
         return OK;
-    TRY(model_parameters(&recipe->model, &elements));
+    TRY(model_parameter_count(&recipe->model, &elements));
     double parameters = (double)elements;
     struct memory_assume assume = memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe));
     int zero = recipe->data_parallel.zero_stage, data = recipe->parallel.data_parallel_size;

@@ -85,7 +85,7 @@ void report_layout(const struct run *run, FILE *to)
     if (run->schedule->v > 1)
         snprintf(chunks, sizeof chunks, " with %d stages a rank", run->schedule->v);
     int64_t elements = 0;
-    MUST(model_parameters(&recipe->model, &elements));
+    MUST(model_parameter_count(&recipe->model, &elements));
     count_text((double)elements, parameters);
     count_text((double)(recipe->train.global_batch_size * recipe->model.seq_length), tokens);
     fprintf(to, "%s: %s parameters, %lld steps of %s tokens (%lld sequences of %lld)\n", recipe->name,

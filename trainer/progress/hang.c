@@ -115,7 +115,7 @@ static bool is_dead(const struct hang_rank *rank)
 
 static bool is_waiting(const struct hang_rank *rank)
 {
-    return is_active(rank) && !is_dead(rank) && rank->progress.head.who.waits[0] != 0;
+    return is_active(rank) && !is_dead(rank) && rank->progress.head.who.waiting_for[0] != 0;
 }
 
 /* Number of calls on a group; -1 if the rank is not a member, or has never called. */

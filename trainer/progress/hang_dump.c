@@ -69,7 +69,7 @@ static void add_rank(const struct hang_rank *rank, struct text *out)
              head->who.pp, head->who.dp, head->who.tp, head->who.step);
     add_string("node", rank->node, out);
     add_string("action", head->who.action, out);
-    add_string("waits", head->who.waits, out);
+    add_string("waits", head->who.waiting_for, out);
     add_string("needs", rank->needs, out);
     add_string("process", process_state_name(rank->process), out);
     text_add(out,

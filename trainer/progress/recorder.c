@@ -64,5 +64,5 @@ enum status message_recorder_attach(struct message_recorder *recorder, struct wo
     *recorder = (struct message_recorder){.count = 0};
     if (!progress_is_published())
         return OK;
-    return world_observe(world, (struct observer){.see = see, .context = recorder, .ignores_time = true});
+    return world_observe(world, (struct observer){.notify = see, .context = recorder, .ignores_time = true});
 }

@@ -52,9 +52,9 @@ static struct path path_from(const struct params *params, const struct model_con
 {
     struct path sum = {0};
     for (int i = 0; i < params->count; i++) {
-        if (params->rows[i].layer < first || params->rows[i].is_bias)
+        if (params->list[i].layer < first || params->list[i].is_bias)
             continue;
-        struct path one = path_of_weight(&params->rows[i], m);
+        struct path one = path_of_weight(&params->list[i], m);
         sum.terms += one.terms;
         sum.forward += one.forward;
         sum.backward += one.backward;
@@ -102,8 +102,8 @@ double bound_spread(const struct params *params, const struct model_config *m, d
 double bound_logit(const struct params *params, float *const *weights, int64_t hidden_size)
 {
     int head = params_weight(params, params->layer_count - 2, ROLE_HEAD); // in the last layer
-    head = params->rows[head].tie >= 0 ? params->rows[head].tie : head;
-    const int64_t *dim = params->rows[head].dim;
+    head = params->list[head].tie >= 0 ? params->list[head].tie : head;
+    const int64_t *dim = params->list[head].dim;
     return bound_rms(weights[head], dim[0] * dim[1], 1) * sqrt((double)hidden_size);
 }
 
@@ -155,9 +155,9 @@ static double size_of_terms(const struct param *row, double of_row, double of_co
 
 int bound_companion(const struct params *params, int row)
 {
-    const struct param *param = &params->rows[row];
+    const struct param *param = &params->list[row];
     int matrix = param->is_bias ? params_weight(params, param->layer, param->role) : -1;
-    return matrix >= 0 && params->rows[matrix].ndim == 2 ? matrix : -1;
+    return matrix >= 0 && params->list[matrix].ndim == 2 ? matrix : -1;
 }
 
 /* Inputs of all bounds of one gradient. */
@@ -182,7 +182,7 @@ static void bound_vector(const struct params *params, const struct sizes *s, int
     double size = bound_rms(s->gradient, count, 1),
            moved = s->response != NULL ? bound_rms(s->response, count, 1) : 0.0;
     for (int64_t i = 0; i < count; i++) {
-        int64_t columns = matrix >= 0 ? params->rows[matrix].dim[1] : 0;
+        int64_t columns = matrix >= 0 ? params->list[matrix].dim[1] : 0;
         double of_matrix = matrix >= 0 ? bound_rms(gradients[matrix] + i * columns, columns, 1) : 0.0;
         bound[i] = (float)bound_of(s, fmax(size, of_matrix), moved, i);
     }
@@ -223,8 +223,8 @@ static enum status bound_matrix(const struct sizes *s, float *bound)
 enum status bound_gradient(const struct params *params, int row, float *const *gradients,
                            const float *response, double least, double spread, float *bound)
 {
-    const struct sizes sizes = {&params->rows[row], gradients[row], response, least, spread};
-    if (params->rows[row].dim[1] != 1)
+    const struct sizes sizes = {&params->list[row], gradients[row], response, least, spread};
+    if (params->list[row].dim[1] != 1)
         return bound_matrix(&sizes, bound);
     bound_vector(params, &sizes, bound_companion(params, row), gradients, bound);
     return OK;

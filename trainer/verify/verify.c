@@ -25,7 +25,7 @@ static enum status response_create(const struct params *params, struct response 
     out->gradient = calloc((size_t)params->count, sizeof *out->gradient);
     bool good = out->gradient != NULL;
     for (int row = 0; good && row < params->count; row++) {
-        const struct param *param = &params->rows[row];
+        const struct param *param = &params->list[row];
         out->gradient[row] =
             param->tie >= 0 ? NULL : calloc((size_t)(param->dim[0] * param->dim[1]), sizeof(float));
         good = param->tie >= 0 || out->gradient[row] != NULL;
@@ -144,7 +144,7 @@ static double weight_bound(const struct comparison *c, int row, int64_t i, struc
                            struct adam_element element, double delta)
 {
     const struct recipe *r = c->recipe;
-    const struct param *param = &c->params->rows[row];
+    const struct param *param = &c->params->list[row];
     if (recipe_main_dtype(r) == F32)
         return bound_weight(&r->optimizer, c->step, param->decay, element, delta);
     uint32_t word = philox_word(rounding, (uint64_t)c->step, (uint64_t)i / 2);
@@ -157,7 +157,7 @@ static void compare_state(const struct comparison *c, int row, const float *boun
 {
     const struct recipe_optimizer *o = &c->recipe->optimizer;
     const struct snapshot *one = c->one, *layout = c->layout;
-    const struct philox rounding = stochastic_named(c->recipe->seed, c->params->rows[row].name);
+    const struct philox rounding = stochastic_named(c->recipe->seed, c->params->list[row].name);
     double scale = clip_factor(o, one) / divisor_of(one), u = 0x1p-24;
     for (int64_t i = 0; i < one->count[row]; i++) {
         double g = value(one, SNAPSHOT_GRADIENT, row, i) * scale;
@@ -187,7 +187,7 @@ static double roundoff_of(const struct recipe *recipe)
 /* Computes the bounds of a row's gradient, summed over tokens, per element. */
 static enum status bounds_of_row(const struct comparison *c, int row, float **out)
 {
-    const struct param *param = &c->params->rows[row];
+    const struct param *param = &c->params->list[row];
     *out = calloc((size_t)c->one->count[row] + 1, sizeof **out);
     if (*out == NULL)
         return fail(NO_MEMORY, "no memory to compare %s", param->name);
@@ -277,7 +277,7 @@ static enum status report_create(const struct params *params, int steps, struct 
         good = good && out->worst[q] != NULL;
     }
     for (int i = 0; good && i < params->count; i++)
-        memcpy(out->names[i], params->rows[i].name, sizeof out->names[i]);
+        memcpy(out->names[i], params->list[i].name, sizeof out->names[i]);
     return good ? OK : fail(NO_MEMORY, "no memory for the report");
 }
 

@@ -48,7 +48,7 @@ static enum status draw_nothing(void *context, struct rank_state *state)
 {
     (void)context;
     for (int row = 0; row < state->params.count; row++)
-        state->params.rows[row].init = INIT_ZERO;
+        state->params.list[row].init = INIT_ZERO;
     return OK;
 }
 

@@ -24,10 +24,10 @@ struct window window_of(const struct bench *b, enum shape shape)
         int64_t before = 0;
         int q = params_find(&b->params, "layers.0.attention.q.weight");
         for (w.runs = 0; w.runs < 3; w.runs++) {
-            const struct held *held = weights_held(&b->weights, q + w.runs);
+            const struct held_param *held = weights_held(&b->weights, q + w.runs);
             w.begin[w.runs] = before + held->slice.begin[0];
             w.count[w.runs] = held->slice.count[0];
-            before += held->row->dim[0];
+            before += held->param->dim[0];
         }
     }
     return w;
@@ -48,12 +48,12 @@ void window_walk(const struct window *w, void *context,
                 visit(context, local++, (w->row_begin + i) * w->width + w->begin[run] + j);
 }
 
-struct window window_of_slice(const struct held *held)
+struct window window_of_slice(const struct held_param *held)
 {
     const struct slice *s = &held->slice;
     return (struct window){.row_begin = s->begin[0],
                            .rows = s->count[0],
-                           .width = held->row->dim[1],
+                           .width = held->param->dim[1],
                            .runs = 1,
                            .begin = {s->begin[1]},
                            .count = {s->count[1]}};
@@ -85,7 +85,7 @@ enum status bench_write(struct bench *b, const struct window *w, const double *w
     return status;
 }
 
-static enum status declare_kind(struct bench *b, struct layout *layout, int layer)
+static enum status declare_kind(struct bench *b, struct slot_layout *layout, int layer)
 {
     const struct env *env = &b->env;
     struct layer *l = &b->layer;
@@ -94,12 +94,12 @@ static enum status declare_kind(struct bench *b, struct layout *layout, int laye
     if (l->self == NULL)
         return fail(NO_MEMORY, "no memory for a layer");
     if (l->kind->has_input)
-        l->x = layout_add(layout, KEEP_INPUT, env_local_tokens(env), env->model->hidden_size);
+        l->x = slot_layout_add(layout, KEEP_INPUT, env_local_tokens(env), env->model->hidden_size);
     l->kind->declare(env, layout, layer, l->x, l->self);
     return OK;
 }
 
-static enum status declare(struct bench *b, struct layout *layout)
+static enum status declare(struct bench *b, struct slot_layout *layout)
 {
     const struct env *env = &b->env;
     struct layer *l = &b->layer;
@@ -190,7 +190,7 @@ static enum status make_weights(struct bench *b)
     TRY(weights_initialize(&b->weights, b->stream, SEED));
     TRY(gradients_zero(b->weights.gradients, b->stream));
     for (int i = 0; i < b->weights.count; i++) {
-        const struct held *held = &b->weights.list[i];
+        const struct held_param *held = &b->weights.list[i];
         struct window w = window_of_slice(held);
         TRY(bench_write(b, &w, b->trial->expected->reference.weight[held->index], held->weight.data));
     }
@@ -223,7 +223,7 @@ enum status bench_open(struct trial *trial, struct world *world, struct bench *b
                           .options = &b->options,
                           .split_weight = !trial->fused,
                           .seed = SEED};
-    struct layout layout = {0};
+    struct slot_layout layout = {0};
     TRY(declare(b, &layout));
     b->pass = (struct pass){.env = &b->env, .batch = &b->batch, .training = true};
     for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {

@@ -73,7 +73,7 @@ struct window {
 };
 
 struct window window_of(const struct bench *b, enum shape shape);
-struct window window_of_slice(const struct held *held);
+struct window window_of_slice(const struct held_param *held);
 int64_t window_columns(const struct window *w);
 /* Calls `visit` with the local and the global index of each element. */
 void window_walk(const struct window *w, void *context,

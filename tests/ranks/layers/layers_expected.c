@@ -224,7 +224,7 @@ static double **make_weights(const struct params *params)
     double **weight = calloc((size_t)params->count, sizeof *weight);
     CHECK(weight != NULL);
     for (int i = 0; i < params->count; i++) {
-        const struct param *row = &params->rows[i];
+        const struct param *row = &params->list[i];
         // Norm weights near 1, and biases that are not zero, so that each has an effect.
         double mean = row->init == INIT_ONE ? 1.0 : 0.0;
         weight[i] =
@@ -255,8 +255,8 @@ void expected_solve(struct expected *e)
     int64_t in = T * columns_of(&e->family->model, facts[e->subject].in);
     reference_gradient(evaluate, e, e->x, in, e->dx);
     for (int i = 0; i < e->params.count; i++) {
-        int64_t count = e->params.rows[i].dim[0] * e->params.rows[i].dim[1];
-        if (!owns(e->subject, &e->params.rows[i]))
+        int64_t count = e->params.list[i].dim[0] * e->params.list[i].dim[1];
+        if (!owns(e->subject, &e->params.list[i]))
             continue;
         e->gradient[i] = normals("", count, 0.0, 0.0);
         reference_gradient(evaluate, e, e->reference.weight[i], count, e->gradient[i]);
@@ -268,7 +268,7 @@ void expected_destroy(struct expected *e)
 {
     for (int i = 0; i < e->params.count; i++) {
         free(e->gradient[i]);
-        if (e->params.rows[i].tie < 0)
+        if (e->params.list[i].tie < 0)
             free(e->reference.weight[i]);
     }
     free(e->gradient);

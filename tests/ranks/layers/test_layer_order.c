@@ -67,7 +67,7 @@ static const struct gradients_ops recording = {.end = note_end};
 /* Another microbatch of the same shape: other tokens and samples, by shifting the starts of the arrays. */
 static enum status slots_open(struct bench *b, int microbatch, struct slots *s)
 {
-    const struct layout *layout = &b->layer.stage.layout;
+    const struct slot_layout *layout = &b->layer.stage.layout;
     for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++)
         if (lifetime != SCRATCH)
             TRY(buffer_alloc(b->device, PART_ACTIVATIONS, layout->bytes[lifetime], &s->lifetime[lifetime]));

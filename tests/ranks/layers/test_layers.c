@@ -96,11 +96,11 @@ static enum status compare(struct bench *b, const struct window *w, const void *
 static enum status add_partials(struct bench *b)
 {
     for (int i = 0; i < b->weights.count && b->trial->fault != PARTIAL_SUMS_LEFT; i++) {
-        const struct held *held = &b->weights.list[i];
+        const struct held_param *held = &b->weights.list[i];
         struct tensor flat = tensor_1d(held->gradient.data, F32, tensor_count(held->gradient));
-        if (held->row->partial != PARTIAL_NONE)
-            TRY(group_all_reduce(held->row->partial == PARTIAL_TP ? b->groups->tp : b->groups->kv, b->stream,
-                                 flat, REDUCE_SUM));
+        if (held->param->partial != PARTIAL_NONE)
+            TRY(group_all_reduce(held->param->partial == PARTIAL_TP ? b->groups->tp : b->groups->kv,
+                                 b->stream, flat, REDUCE_SUM));
     }
     return OK;
 }
@@ -111,7 +111,7 @@ static double *least_sizes(const struct expected *e, int row)
     int matrix = bound_companion(&e->params, row);
     if (matrix < 0 || e->gradient[matrix] == NULL)
         return NULL;
-    int64_t rows = e->params.rows[matrix].dim[0], columns = e->params.rows[matrix].dim[1];
+    int64_t rows = e->params.list[matrix].dim[0], columns = e->params.list[matrix].dim[1];
     double *least = calloc((size_t)rows, sizeof *least);
     for (int64_t i = 0; least != NULL && i < rows; i++)
         least[i] = rms(e->gradient[matrix] + i * columns, columns);
@@ -119,17 +119,17 @@ static double *least_sizes(const struct expected *e, int row)
 }
 
 /* Rows of other layers must have stayed zero. */
-static enum status compare_gradient(struct bench *b, const struct held *held)
+static enum status compare_gradient(struct bench *b, const struct held_param *held)
 {
     const struct expected *e = b->trial->expected;
-    int64_t count = held->row->dim[0] * held->row->dim[1];
+    int64_t count = held->param->dim[0] * held->param->dim[1];
     struct window w = window_of_slice(held);
     const void *also = NULL;
     for (int i = 0; i < b->weights.count && b->subject == WHOLE; i++)
-        if (b->weights.list[i].row->tie == held->index)
+        if (b->weights.list[i].param->tie == held->index)
             also = b->weights.list[i].gradient.data;
     double *zeros = calloc((size_t)count, sizeof *zeros), *least = least_sizes(e, held->index);
-    struct expectation expectation = {.what = held->row->name,
+    struct expectation expectation = {.what = held->param->name,
                                       .want =
                                           e->gradient[held->index] != NULL ? e->gradient[held->index] : zeros,
                                       .least = least,
@@ -197,7 +197,7 @@ static enum status run_layer(struct bench *b)
     TRY(bench_backward_weight(b, x, dy));
     TRY(add_partials(b));
     for (int i = 0; i < b->weights.count; i++)
-        if (!(b->subject == WHOLE && b->weights.list[i].row->tie >= 0))
+        if (!(b->subject == WHOLE && b->weights.list[i].param->tie >= 0))
             TRY(compare_gradient(b, &b->weights.list[i]));
     return OK;
 }

@@ -166,7 +166,7 @@ static int64_t wrong_gradients(struct fixture *s)
     struct env *env = s->env;
     int64_t wrong = 0;
     for (int o = 0; o < s->sharded.owned_count; o++) {
-        const struct owned *owned = &s->sharded.owned[o];
+        const struct owned_param *owned = &s->sharded.owned[o];
         int64_t count = tensor_count(owned->gradient), before = owned->begin * (count / owned->count);
         float *host = malloc((size_t)count * sizeof *host);
         MUST(copy_to_host(env->stream, host, owned->gradient.data, (size_t)count * sizeof *host));
@@ -280,7 +280,7 @@ static void complete_once(struct env *env)
     s.whole.layers[1].first++;
     expect(env, gradients_check(both[0]) == BAD_ARGUMENT, "a parameter without a layer");
     s.whole.layers[1].first--;
-    struct param *row = (struct param *)(uintptr_t)s.sharded.list[1].row;
+    struct param *row = (struct param *)(uintptr_t)s.sharded.list[1].param;
     row->mesh = MESH_EXPERT;
     expect(env, gradients_check(both[1]) == BAD_ARGUMENT, "two meshes in one bucket");
     row->mesh = MESH_DENSE;
@@ -290,7 +290,7 @@ static void complete_once(struct env *env)
 
 /* ---- two reduction groups ---- */
 
-static int salt_of(const struct held *held)
+static int salt_of(const struct held_param *held)
 {
     return 7 * held->index;
 }
@@ -302,7 +302,7 @@ static void accumulate(struct env *env, struct weights *w)
         const struct held_layer *layer = weights_layer(w, layers[k]);
         EXPECT_OK(env, gradients_begin(w->gradients, env->stream, layers[k]));
         for (int i = layer->first; i < layer->first + layer->count; i++) {
-            const struct held *held = &w->list[i];
+            const struct held_param *held = &w->list[i];
             int64_t count = tensor_count(held->gradient);
             float *host = malloc((size_t)count * sizeof *host);
             for (int64_t e = 0; e < count; e++)
@@ -316,7 +316,7 @@ static void accumulate(struct env *env, struct weights *w)
 }
 
 /* Elements that are not the sum over the ranks of a group. */
-static int64_t wrong_sums(struct env *env, const struct held *held, const struct group *group)
+static int64_t wrong_sums(struct env *env, const struct held_param *held, const struct group *group)
 {
     int64_t count = tensor_count(held->gradient), wrong = 0;
     float *host = malloc((size_t)count * sizeof *host);
@@ -344,7 +344,7 @@ static void two_groups(struct env *env)
     struct degrees degrees = {.tp = 1, .cp = 1, .ep = n % 2 == 0 ? 2 : n, .dp = n, .pp = 1};
     declare(env, &params);
     for (int i = 0; i < params.count; i++)
-        params.rows[i].mesh = strstr(params.rows[i].name, ".mlp.") != NULL ? MESH_EXPERT : MESH_DENSE;
+        params.list[i].mesh = strstr(params.list[i].name, ".mlp.") != NULL ? MESH_EXPERT : MESH_DENSE;
     MUST(mesh_create(degrees, NULL, &mesh));
     MUST(groups_create(env->world, &mesh, 1, &groups));
     struct data_parallel_options options = {.overlap_grad_reduce = true, .bucket_size_mb = 0.004};
@@ -360,11 +360,11 @@ static void two_groups(struct env *env)
     accumulate(env, &w);
     EXPECT_OK(env, gradients_finish_reduce(w.gradients, env->stream));
     for (int i = 0; i < w.count; i++) {
-        const struct group *group = groups_of(groups, w.list[i].row->mesh).data;
-        expect(env, w.list[i].row->mesh == MESH_DENSE ? group->size == n : group->size < n, "equal groups");
+        const struct group *group = groups_of(groups, w.list[i].param->mesh).data;
+        expect(env, w.list[i].param->mesh == MESH_DENSE ? group->size == n : group->size < n, "equal groups");
         int64_t wrong = wrong_sums(env, &w.list[i], group);
         expect(env, wrong == 0, "%lld elements of %s are not the sum over %d ranks", (long long)wrong,
-               w.list[i].row->name, group->size);
+               w.list[i].param->name, group->size);
     }
     weights_destroy(&w);
     groups_destroy(groups);

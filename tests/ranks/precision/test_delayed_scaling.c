@@ -69,12 +69,12 @@ static enum status run_history(struct world *world, const struct history_case *c
     struct amax_history_config config = {&recipe, params, groups, device, stream};
     TRY(amax_history_create(&config, &history));
     struct delayed_scaling delayed = amax_history_scaling(history);
-    int64_t slots = tensor_count(delayed.seen);
+    int64_t slots = tensor_count(delayed.recorded);
     float seen[MOST_SLOTS], used[MOST_SLOTS];
     CHECK(slots <= MOST_SLOTS);
     for (int step = 0; step <= STEPS_SEEN; step++) {
         TRY(copy_to_host(stream, used, delayed.used.data, tensor_bytes(delayed.used)));
-        TRY(copy_to_host(stream, seen, delayed.seen.data, tensor_bytes(delayed.seen)));
+        TRY(copy_to_host(stream, seen, delayed.recorded.data, tensor_bytes(delayed.recorded)));
         TRY(stream_sync(stream));
         for (int64_t slot = 0; slot < slots; slot++) {
             float want = expected_used(c, step, slot);
@@ -83,7 +83,7 @@ static enum status run_history(struct world *world, const struct history_case *c
                             (long long)slot, (double)used[slot], (double)want, (double)seen[slot]);
             seen[slot] = recorded_value(world->rank, step, slot);
         }
-        TRY(copy_to_device(stream, delayed.seen.data, seen, tensor_bytes(delayed.seen)));
+        TRY(copy_to_device(stream, delayed.recorded.data, seen, tensor_bytes(delayed.recorded)));
         TRY(amax_history_reduce(history));
         TRY(stream_sync(stream));
         TRY(amax_history_update(history));
@@ -156,8 +156,8 @@ struct context {
 
 static enum status overwrite_amax(struct rank_state *w, float value, int64_t begin, int64_t end)
 {
-    struct tensor seen = amax_history_scaling(w->amax).seen;
-    return fill(w->compute, (struct fill){.out = tensor_1d((float *)seen.data + begin, F32, end - begin),
+    struct tensor recorded = amax_history_scaling(w->amax).recorded;
+    return fill(w->compute, (struct fill){.out = tensor_1d((float *)recorded.data + begin, F32, end - begin),
                                           .value = value});
 }
 

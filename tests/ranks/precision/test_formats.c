@@ -114,7 +114,7 @@ static enum status open_stage(struct world *world, const char *device, struct st
                           .sequences = B,
                           .working = BF16,
                           .options = &options};
-    struct layout layout = {.working = BF16};
+    struct slot_layout layout = {.working = BF16};
     s->up = column_linear_declare(&s->env, &layout, params_weight(&s->params, 0, ROLE_MLP_UP),
                                   params_bias(&s->params, 0, ROLE_MLP_UP));
     s->down = row_linear_declare(&s->env, &layout, params_weight(&s->params, 0, ROLE_MLP_DOWN), -1);
@@ -143,12 +143,12 @@ static enum status write_weight(struct stage_of_one *s, const char *name, struct
     char full[2 * PARAM_NAME_CHARS];
     snprintf(full, sizeof full, "layers.0.%s", name);
     int row = params_find(&s->params, full);
-    const int64_t *dim = s->params.rows[row].dim;
+    const int64_t *dim = s->params.list[row].dim;
     float values[HIDDEN * FFN];
     fill_matrix(m, name, dim[0], dim[1]);
     for (int64_t i = 0; i < dim[0] * dim[1]; i++)
         values[i] = (float)m->value[i];
-    return weights_put(&s->weights, s->stream, weights_held(&s->weights, row), values);
+    return weights_set(&s->weights, s->stream, weights_held(&s->weights, row), values);
 }
 
 /* One dot product: sum over k of a[k * step] b[k * step]. */

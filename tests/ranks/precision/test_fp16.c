@@ -173,7 +173,7 @@ static enum status find_change(void *context, struct rank_state *w, int64_t step
                                const struct step_result *result)
 {
     struct observations *seen = context;
-    struct owned *owned = weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc1.bias"));
+    struct owned_param *owned = weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc1.bias"));
     const int64_t count = tensor_count(owned->value);
     float now[200];
     CHECK(count <= 200);

@@ -112,7 +112,7 @@ static void use_delayed_scaling(struct rank *r)
 /* As at the end of a step: the maximum over ranks. An evaluation has recorded nothing. */
 static enum status reduce_amax(struct rank *r)
 {
-    TRY(group_all_reduce(r->groups->world, r->stream, r->env.delayed.seen, REDUCE_MAX));
+    TRY(group_all_reduce(r->groups->world, r->stream, r->env.delayed.recorded, REDUCE_MAX));
     TRY(stream_sync(r->stream));
     for (int operand = 0; operand < OPERANDS && r->groups->world->rank == 0; operand++)
         r->trial->seen[operand] = r->seen[amax_slot(r, operand)];
@@ -153,7 +153,7 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
                           .options = &r->options,
                           .seed = 3};
     use_delayed_scaling(r);
-    struct layout layout = {0};
+    struct slot_layout layout = {0};
     r->qkv = column_linear_declare(&r->env, &layout, params_weight(&r->params, 1, ROLE_QUERY), -1);
     r->proj = row_linear_declare(&r->env, &layout, params_weight(&r->params, 1, ROLE_ATTENTION_OUT), -1);
     r->pass = (struct pass){.env = &r->env, .batch = &r->batch, .training = true};
@@ -190,7 +190,7 @@ static int parts_of(const struct rank *r, int layer, struct cut_part out[3])
     for (int i = 0; i < count; i++) {
         const struct slice *slice = &weights_held(&r->weights, weight + i)->slice;
         out[i] = (struct cut_part){slice->begin[dim], slice->count[dim], offset, slice->first_replica};
-        offset += weights_held(&r->weights, weight + i)->row->dim[dim];
+        offset += weights_held(&r->weights, weight + i)->param->dim[dim];
     }
     return count;
 }

@@ -76,7 +76,7 @@ enum status golden_gradient_bound(const struct model_config *model, const struct
     if (*out == NULL)
         return fail(NO_MEMORY, "no memory for bounds");
     return bound_gradient(params, row, now->tensor[SNAPSHOT_GRADIENT], NULL, 0.0,
-                          unit * sqrt(terms_of(model, params, &params->rows[row], tokens)), *out);
+                          unit * sqrt(terms_of(model, params, &params->list[row], tokens)), *out);
 }
 
 /* ---- comparing ---- */
@@ -120,7 +120,7 @@ static void exact_step(struct exact *e, const struct recipe_optimizer *o, int st
 static void compare_updates(struct comparison *c, int row)
 {
     const struct recipe_optimizer *o = &c->recipe->optimizer;
-    const struct param *param = &c->params->rows[row];
+    const struct param *param = &c->params->list[row];
     const double decay = param->ndim == 2 ? o->weight_decay : 0.0;
     for (int64_t i = 0; i < c->record->initial.count[row]; i++) {
         struct exact e = {.w = (double)c->record->initial.tensor[SNAPSHOT_WEIGHT][row][i]};
@@ -139,12 +139,12 @@ static void compare_updates(struct comparison *c, int row)
 
 static void compare_gradient(struct comparison *c, int row, const float *bound)
 {
-    const struct golden_tensor *golden = golden_find(c->golden, c->params->rows[row].name, true);
+    const struct golden_tensor *golden = golden_find(c->golden, c->params->list[row].name, true);
     const struct snapshot *now = &c->record->step[0];
     if (c->golden->gradient_count == 0)
         return;
     if (golden == NULL || golden->count != now->count[row]) {
-        note(c->out, GOLDEN_GRADIENT, c->params->rows[row].name, INFINITY, 1.0);
+        note(c->out, GOLDEN_GRADIENT, c->params->list[row].name, INFINITY, 1.0);
         return;
     }
     for (int64_t i = 0; i < golden->count; i++) {
@@ -157,7 +157,7 @@ static void compare_gradient(struct comparison *c, int row, const float *bound)
 /* Some golden files have no weights. */
 static void compare_weight(struct comparison *c, int row)
 {
-    const struct golden_tensor *golden = golden_find(c->golden, c->params->rows[row].name, false);
+    const struct golden_tensor *golden = golden_find(c->golden, c->params->list[row].name, false);
     const float *have = c->record->step[c->golden->steps - 1].tensor[SNAPSHOT_WEIGHT][row];
     double lr = c->recipe->optimizer.lr;
     for (int64_t i = 0; golden != NULL && i < golden->count; i++) {
@@ -200,7 +200,7 @@ static enum status compare_row(struct comparison *c, int step, int row)
         compare_weight(c, row);
     }
     for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
-        note(c->out, GOLDEN_REPLICAS, c->params->rows[row].name,
+        note(c->out, GOLDEN_REPLICAS, c->params->list[row].name,
              (double)atomic_load(&now->differs[kind][row]), 0.0);
     return status;
 }

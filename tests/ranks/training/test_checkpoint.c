@@ -121,7 +121,7 @@ static enum status compare(const struct checkpoint_run *r, const struct rank_sta
     for (int k = 0; k < 3; k++)
         for (int row = 0; w->world->rank == 0 && row < w->params.count; row++) {
             const struct snapshot *mine = r->begin, *theirs = r->expected;
-            const char *name = w->params.rows[row].name;
+            const char *name = w->params.list[row].name;
             if (mine->differs[kinds[k]][row] != 0)
                 return fail(OUT_OF_BOUND, "%s: the copies of %s differ", r->from, name);
             if (theirs != NULL && mine->count[row] > 0 &&

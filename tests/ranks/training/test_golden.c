@@ -170,7 +170,7 @@ static enum status declared(void *context, struct rank_state *w)
 {
     const struct golden_run *run = context;
     for (int i = 0; run->fault == DECAYED_BIASES && i < w->params.count; i++)
-        w->params.rows[i].decay = true;
+        w->params.list[i].decay = true;
     return OK;
 }
 
@@ -185,7 +185,7 @@ static enum status add_noise(const struct golden_run *run, int64_t step, int row
     if (status == OK)
         status = golden_gradient_bound(model, run->params, all, tokens, row, &bound);
     if (status == OK) {
-        struct philox generator = philox_named((uint64_t)run->noise, run->params->rows[row].name);
+        struct philox generator = philox_named((uint64_t)run->noise, run->params->list[row].name);
         philox_normal(generator, (uint64_t)step, 0, all->count[row], normal);
         // Written to the buffer of another kind: later bounds depend on the unmodified gradients.
         for (int64_t i = 0; i < all->count[row]; i++)
@@ -215,7 +215,7 @@ static enum status make_noise(const struct golden_run *run, struct rank_state *w
 
 static enum status scale_gradient(struct rank_state *w)
 {
-    struct held *held = weights_held(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
+    struct held_param *held = weights_held(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
     if (held == NULL)
         return OK;
     int64_t count = tensor_count(held->gradient);

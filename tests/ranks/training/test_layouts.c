@@ -455,7 +455,8 @@ static enum status flip_bit(void *context, struct rank_state *w, int64_t step,
 {
     (void)context;
     (void)result;
-    struct owned *owned = weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
+    struct owned_param *owned =
+        weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
     if (step < w->run->recipe->train.train_iters || owned == NULL)
         return OK;
     uint32_t bits;

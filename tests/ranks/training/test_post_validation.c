@@ -230,7 +230,7 @@ static enum status inject(void *context, struct rank_state *w, int64_t step)
     const struct fault *fault = context;
     if (step != fault->step || w->groups->coord.pp != fault->pp)
         return OK;
-    const struct held *held = &w->weights.list[w->weights.count - 1];
+    const struct held_param *held = &w->weights.list[w->weights.count - 1];
     TRY(copy_to_device(w->compute, held->gradient.data, &fault->value, sizeof fault->value));
     return stream_sync(w->compute);
 }

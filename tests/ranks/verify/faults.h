@@ -7,7 +7,7 @@
 #include "trainer/engine/rank_state.h"
 
 /* NULL if this rank does not hold it. */
-struct held *held_named(struct rank_state *w, const char *name);
+struct held_param *held_named(struct rank_state *w, const char *name);
 enum status scale(struct rank_state *w, struct tensor t, float factor);
 
 /* faults_batches.c */

@@ -28,13 +28,13 @@ static const char row_bias[] = "layers.1.mlp.fc2.bias";
 
 enum status bias_added_before_sum(void *context, struct rank_state *w, int64_t step)
 {
-    struct held *held = held_named(w, row_bias);
+    struct held_param *held = held_named(w, row_bias);
     return held != NULL ? scale(w, held->weight, 2.0F) : OK;
 }
 
 enum status bias_restored(void *context, struct rank_state *w, int64_t step)
 {
-    struct held *held = held_named(w, row_bias);
+    struct held_param *held = held_named(w, row_bias);
     return held != NULL ? scale(w, held->weight, 0.5F) : OK;
 }
 

@@ -140,7 +140,7 @@ static enum status round_by_local_index(void *context, struct rank_state *w, int
 {
     (void)context;
     (void)step;
-    struct held *held = weights_held(&w->weights, params_find(&w->params, rounded_locally));
+    struct held_param *held = weights_held(&w->weights, params_find(&w->params, rounded_locally));
     if (held != NULL)
         held->slice.begin[0] = 0;
     return OK;
@@ -152,10 +152,10 @@ static enum status restore_global_index(void *context, struct rank_state *w, int
     (void)context;
     (void)step;
     (void)result;
-    struct held *held = weights_held(&w->weights, params_find(&w->params, rounded_locally));
+    struct held_param *held = weights_held(&w->weights, params_find(&w->params, rounded_locally));
     if (held != NULL)
-        held->slice = shard_slice(held->row->ndim, held->row->dim, held->row->cuts, held->row->cut_count,
-                                  w->groups->coord);
+        held->slice = shard_slice(held->param->ndim, held->param->dim, held->param->shardings,
+                                  held->param->sharding_count, w->groups->coord);
     return OK;
 }
 

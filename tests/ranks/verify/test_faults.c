@@ -23,10 +23,10 @@ static struct param *row_named(struct rank_state *w, const char *name)
 {
     int row = params_find(&w->params, name);
     CHECK(row >= 0);
-    return &w->params.rows[row];
+    return &w->params.list[row];
 }
 
-struct held *held_named(struct rank_state *w, const char *name)
+struct held_param *held_named(struct rank_state *w, const char *name)
 {
     return weights_held(&w->weights, params_find(&w->params, name));
 }
@@ -42,7 +42,7 @@ enum status scale(struct rank_state *w, struct tensor t, float factor)
 
 static enum status scale_gradient(struct rank_state *w, const char *name, float factor)
 {
-    struct held *held = held_named(w, name);
+    struct held_param *held = held_named(w, name);
     return held != NULL ? scale(w, held->gradient, factor) : OK;
 }
 
@@ -84,9 +84,9 @@ static enum status padding_built(void *context, struct rank_state *w)
 {
     struct param *row = row_named(w, "head.weight");
     row->dim[0]--;
-    struct held *held = held_named(w, "head.weight");
+    struct held_param *held = held_named(w, "head.weight");
     if (held != NULL)
-        held->slice = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, w->groups->coord);
+        held->slice = shard_slice(row->ndim, row->dim, row->shardings, row->sharding_count, w->groups->coord);
     return OK;
 }
 
@@ -95,16 +95,16 @@ static enum status padding_built(void *context, struct rank_state *w)
 static enum status draw_again(struct rank_state *w, const char *held_name, const char *drawn_name,
                               int64_t begin)
 {
-    struct held *held = held_named(w, held_name);
+    struct held_param *held = held_named(w, held_name);
     if (held == NULL)
         return OK;
     return init_normal(w->compute, (struct init_normal){
                                        .out = tensor_rows(held->weight, 0, held->slice.count[0]),
                                        .generator = philox_named(w->run->recipe->seed, drawn_name),
-                                       .std = held->row->std,
+                                       .std = held->param->std,
                                        .row_begin = begin,
                                        .column_begin = held->slice.begin[1],
-                                       .columns = held->row->dim[1],
+                                       .columns = held->param->dim[1],
                                    });
 }
 
@@ -116,7 +116,7 @@ static enum status local_index(void *context, struct rank_state *w)
 /* The copy of a tied weight is initialized under its own name. */
 static enum status tied_copy_drawn_separately(void *context, struct rank_state *w)
 {
-    struct held *held = held_named(w, "head.weight");
+    struct held_param *held = held_named(w, "head.weight");
     return held == NULL ? OK : draw_again(w, "head.weight", "head.weight", held->slice.begin[0]);
 }
 
@@ -146,7 +146,7 @@ static enum status scaled_by_tp(void *context, struct rank_state *w, int64_t ste
 /* The last bit of one gradient, on one of two ranks that hold it, after all reductions. */
 static enum status replica_drifts(void *context, struct rank_state *w, int64_t step)
 {
-    struct held *held = held_named(w, "layers.4.mlp.fc2.weight");
+    struct held_param *held = held_named(w, "layers.4.mlp.fc2.weight");
     if (held == NULL || groups_is_primary_replica(w->groups))
         return OK;
     TRY(stream_sync(w->compute));
@@ -177,7 +177,7 @@ static const char lost_bucket[] = "layers.2.mlp.fc2.weight";
 
 static enum status separate_bucket(void *context, struct rank_state *w)
 {
-    struct held *held = held_named(w, lost_bucket);
+    struct held_param *held = held_named(w, lost_bucket);
     if (held == NULL || w->groups->coord.dp == 0)
         return OK;
     held->gradient.data = calloc((size_t)slice_padded(&held->slice), sizeof(float));
@@ -186,7 +186,7 @@ static enum status separate_bucket(void *context, struct rank_state *w)
 
 static enum status lose_bucket(void *context, struct rank_state *w, int64_t step)
 {
-    struct held *held = held_named(w, lost_bucket);
+    struct held_param *held = held_named(w, lost_bucket);
     if (held == NULL || w->groups->coord.dp == 0)
         return OK;
     TRY(stream_sync(w->compute));
@@ -199,7 +199,7 @@ static enum status lose_bucket(void *context, struct rank_state *w, int64_t step
 
 static enum status set_primary(struct rank_state *w, const char *name, int tp, bool first)
 {
-    struct held *held = held_named(w, name);
+    struct held_param *held = held_named(w, name);
     if (held != NULL && w->groups->coord.tp == tp)
         held->slice.first_replica = first;
     return OK;
@@ -227,7 +227,8 @@ static enum status restore_shard_in_norm(void *context, struct rank_state *w, in
 
 static enum status v_reset(void *context, struct rank_state *w, int64_t step)
 {
-    struct owned *owned = weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
+    struct owned_param *owned =
+        weights_owned(&w->weights, params_find(&w->params, "layers.1.mlp.fc2.weight"));
     return owned != NULL ? scale(w, owned->v, 0.0F) : OK;
 }
 

@@ -134,7 +134,7 @@ static void shards_of_all_ranks(const struct plan *plan, struct shard_set *out)
         for (int p = 0; p < share.count; p++)
             for (enum state state = 0; state < STATE_COUNT; state++) {
                 int r = share.parts[p].row;
-                const struct param *row = &plan->params.rows[r];
+                const struct param *row = &plan->params.list[r];
                 cr_assert(holds(&plan->run, mesh_coord(&plan->run.mesh, row->mesh, rank).pp, row->layer));
                 struct shard *shard = shard_add(out, row, &share.parts[p].slice);
                 state_name(state, row->name, shard->name);
@@ -160,14 +160,14 @@ static void shard_set_free(struct shard_set *set)
 static void check_slice(const struct shard_set *set, const struct plan *plan, int r, enum state state,
                         int rank)
 {
-    const struct param *row = &plan->params.rows[r];
+    const struct param *row = &plan->params.list[r];
     int original = row->tie >= 0 ? row->tie : r;
     struct mesh_coord coord = mesh_coord(&plan->run.mesh, row->mesh, rank);
-    struct slice want = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
+    struct slice want = shard_slice(row->ndim, row->dim, row->shardings, row->sharding_count, coord);
     float *local = calloc((size_t)slice_padded(&want) + 1, sizeof *local);
     char name[SHARD_NAME_CHARS];
     int count;
-    state_name(state, plan->params.rows[original].name, name);
+    state_name(state, plan->params.list[original].name, name);
     const struct shard *shards = manifest_shards(&set->manifest, name, &count);
     cr_assert(shards != NULL && count >= 1, "%s", name);
     int64_t given = 0, chunk = 1 + (r + rank) % 11;
@@ -291,10 +291,10 @@ static struct param random_row(uint32_t *random, int tp)
         draw[i] = (int)(*random >> 20);
     }
     struct param row = {.name = "random", .ndim = 2, .dim = {1 + draw[0] % 13, 1 + draw[1] % 13}, .tie = -1};
-    row.cuts[0] =
+    row.shardings[0] =
         (struct sharding){.dim = draw[2] % 2, .axes = AXIS_TP, .parts = tp, .replicas = 1, .multiple = 1};
-    row.cuts[0].multiple = 1 + draw[3] % 4;
-    row.cut_count = draw[4] % 4 > 0;
+    row.shardings[0].multiple = 1 + draw[3] % 4;
+    row.sharding_count = draw[4] % 4 > 0;
     return row;
 }
 
@@ -327,7 +327,7 @@ Test(checkpoint_shard, any_shard_of_any_dimension)
         struct param row = random_row(&same, writer.run.mesh.degrees.tp);
         for (int rank = 0; rank < writer.run.mesh.world; rank++) {
             struct share share;
-            const struct params one = {.rows = &row, .count = 1};
+            const struct params one = {.list = &row, .count = 1};
             row.layer = 0;
             cr_assert_eq(share_of_rank(&writer.run, &one, NULL, rank, &share), OK);
             if (share.count > 0)
@@ -335,8 +335,8 @@ Test(checkpoint_shard, any_shard_of_any_dimension)
             share_free(&share);
         }
         cr_assert_eq(manifest_complete(&set.manifest, "here"), OK, "%s", fail_text());
-        reader.params.rows[0] = random_row(&random, reader.run.mesh.degrees.tp);
-        memcpy(reader.params.rows[0].dim, row.dim, sizeof row.dim);
+        reader.params.list[0] = random_row(&random, reader.run.mesh.degrees.tp);
+        memcpy(reader.params.list[0].dim, row.dim, sizeof row.dim);
         for (int rank = 0; rank < reader.run.mesh.world; rank++)
             check_slice(&set, &reader, 0, STATE_VALUE, rank);
         shard_set_free(&set);

@@ -43,7 +43,7 @@ static struct params rows_of(const struct model_config *m, const struct degrees 
 static void text_of_rows(const struct params *params, struct text *out)
 {
     for (int i = 0; i < params->count; i++) {
-        const struct param *row = &params->rows[i];
+        const struct param *row = &params->list[i];
         text_add(out, "%s%s [%lld", row->fuse < i ? "+" : "", row->name, (long long)row->dim[0]);
         if (row->ndim == 2)
             text_add(out, ", %lld", (long long)row->dim[1]);
@@ -116,8 +116,8 @@ static int64_t count_of_recipe(const char *name)
     struct params params = rows_of(&recipe->model, &alone, false);
     int64_t count = 0;
     for (int i = 0; i < params.count; i++)
-        if (params.rows[i].tie < 0)
-            count += params.rows[i].dim[0] * params.rows[i].dim[1];
+        if (params.list[i].tie < 0)
+            count += params.list[i].dim[0] * params.list[i].dim[1];
     params_free(&params);
     recipe_destroy(recipe);
     return count;
@@ -134,7 +134,7 @@ Test(param, finds_rows_by_name)
     struct model_config m = tiny_gpt2();
     struct params params = rows_of(&m, &alone, false);
     for (int i = 0; i < params.count; i++)
-        cr_expect_eq(params_find(&params, params.rows[i].name), i);
+        cr_expect_eq(params_find(&params, params.list[i].name), i);
     static const char *const unknown[] = {"layers.9.norm1.weight",
                                           "layers.-1.norm1.weight",
                                           "layers.norm1.weight",
@@ -167,7 +167,7 @@ Test(param, roles_are_unique_and_agree_with_names)
         m.add_bias_linear = family != 1;
         struct params params = rows_of(&m, &alone, false);
         for (int i = 0; i < params.count; i++) {
-            const struct param *row = &params.rows[i];
+            const struct param *row = &params.list[i];
             enum param_role role = ROLE_COUNT;
             for (size_t k = 0; k < sizeof table / sizeof *table && role == ROLE_COUNT; k++)
                 if (strstr(row->name, table[k].part) != NULL)
@@ -197,7 +197,7 @@ Test(param, rows_of_a_layer_are_contiguous)
         cr_expect_eq(first, next);
         cr_expect_gt(count, 0);
         for (next = first; next < first + count; next++)
-            cr_expect_eq(params.rows[next].layer, layer, "%s", params.rows[next].name);
+            cr_expect_eq(params.list[next].layer, layer, "%s", params.list[next].name);
     }
     cr_expect_eq(next, params.count);
     params_free(&params);
@@ -207,7 +207,7 @@ Test(param, rows_of_a_layer_are_contiguous)
 
 static struct slice slice_at(const struct param *row, struct mesh_coord coord)
 {
-    return shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
+    return shard_slice(row->ndim, row->dim, row->shardings, row->sharding_count, coord);
 }
 
 /* Counts how often the primary ranks of shards cover each element, and checks each rank's rectangle. */
@@ -265,9 +265,9 @@ static void check_cuts(struct model_config m, int tp, bool sequence)
     degrees.tp = tp;
     struct params params = rows_of(&m, &degrees, sequence);
     for (int i = 0; i < params.count; i++) {
-        bool vocabulary = params.rows[i].dim[0] == m.vocab_size;
-        expect_covered_once(&params.rows[i], tp, vocabulary ? m.make_vocab_size_divisible_by : 1);
-        expect_equal_shards(&params.rows[i], tp);
+        bool vocabulary = params.list[i].dim[0] == m.vocab_size;
+        expect_covered_once(&params.list[i], tp, vocabulary ? m.make_vocab_size_divisible_by : 1);
+        expect_equal_shards(&params.list[i], tp);
     }
     params_free(&params);
 }
@@ -303,8 +303,8 @@ Test(param, query_heads_are_on_the_rank_of_their_group)
             m.num_attention_heads = 8;
             m.num_query_groups = groups;
             struct params params = rows_of(&m, &degrees, false);
-            const struct param *q = &params.rows[params_find(&params, "layers.0.attention.q.weight")],
-                               *k = &params.rows[params_find(&params, "layers.0.attention.k.weight")];
+            const struct param *q = &params.list[params_find(&params, "layers.0.attention.q.weight")],
+                               *k = &params.list[params_find(&params, "layers.0.attention.k.weight")];
             for (int r = 0; r < tp; r++) {
                 struct slice a = slice_at(q, (struct mesh_coord){.tp = r}),
                              b = slice_at(k, (struct mesh_coord){.tp = r});
@@ -331,11 +331,11 @@ Test(param, marks_partial_gradients)
         degrees.tp = 2;
         struct params params = rows_of(&m, &degrees, sequence == 1);
         for (int i = 0; i < params.count; i++) {
-            const struct param *row = &params.rows[i];
+            const struct param *row = &params.list[i];
             bool kv = strstr(row->name, ".k.") != NULL || strstr(row->name, ".v.") != NULL;
-            enum partial want = kv                                     ? PARTIAL_KV
-                                : row->cut_count == 0 && sequence == 1 ? PARTIAL_TP
-                                                                       : PARTIAL_NONE;
+            enum partial want = kv                                          ? PARTIAL_KV
+                                : row->sharding_count == 0 && sequence == 1 ? PARTIAL_TP
+                                                                            : PARTIAL_NONE;
             cr_expect_eq(row->partial, want, "%s", row->name);
             cr_expect_eq(row->decay, row->ndim == 2, "%s", row->name);
         }
@@ -362,12 +362,12 @@ Test(param, detects_an_inconsistent_table)
     struct degrees degrees = alone;
     degrees.tp = 2;
     struct params params = rows_of(&m, &degrees, false);
-    struct param *q = &params.rows[params_find(&params, "layers.0.attention.q.weight")],
-                 *k = &params.rows[params_find(&params, "layers.0.attention.k.weight")],
-                 *v = &params.rows[params_find(&params, "layers.0.attention.v.weight")],
-                 *head = &params.rows[params_find(&params, "head.weight")],
-                 *embedding = &params.rows[params_find(&params, "embedding.weight")];
-    const int last = params.count - 1, first = (int)(q - params.rows);
+    struct param *q = &params.list[params_find(&params, "layers.0.attention.q.weight")],
+                 *k = &params.list[params_find(&params, "layers.0.attention.k.weight")],
+                 *v = &params.list[params_find(&params, "layers.0.attention.v.weight")],
+                 *head = &params.list[params_find(&params, "head.weight")],
+                 *embedding = &params.list[params_find(&params, "embedding.weight")];
+    const int last = params.count - 1, first = (int)(q - params.list);
     char words[200];
     // Layers.
     snprintf(words, sizeof words, "parameters: the layers do not contain all %d of them", params.count);
@@ -381,10 +381,10 @@ Test(param, detects_an_inconsistent_table)
     BREAK(q->role, ROLE_COUNT, "a parameter of role 13 has the name \"layers.0.attention.q.weight\"");
     BREAK(q->ndim, 3, "layers.0.attention.q.weight: 3 dimensions; the maximum is 2");
     BREAK(q->dim[1], 0, "layers.0.attention.q.weight: dimension 1 is 0");
-    BREAK(q->cut_count, 3, "layers.0.attention.q.weight: 3 cuts; the maximum is 2");
-    BREAK(q->cuts[0].parts, 0, "cut: 0 parts, 1 replicas, multiples of 1; each is at least 1");
-    q->cuts[1] = q->cuts[0];
-    BREAK(q->cut_count, 2, "layers.0.attention.q.weight: two cuts along axis 1");
+    BREAK(q->sharding_count, 3, "layers.0.attention.q.weight: 3 sharded dimensions; the maximum is 2");
+    BREAK(q->shardings[0].parts, 0, "sharding: 0 parts, 1 replicas, multiples of 1; each is at least 1");
+    q->shardings[1] = q->shardings[0];
+    BREAK(q->sharding_count, 2, "layers.0.attention.q.weight: two dimensions sharded along axis 1");
     BREAK(q->std, -1.0F, "layers.0.attention.q.weight: a standard deviation of -1");
     // Names and roles.
     BREAK(k->role, ROLE_QUERY,
@@ -405,7 +405,7 @@ Test(param, detects_an_inconsistent_table)
     // Fused matrices.
     snprintf(words, sizeof words,
              "layers.0.attention.v.weight: is fused with parameter %d, but not with all in between", first);
-    BREAK(k->fuse, (int)(k - params.rows), words);
+    BREAK(k->fuse, (int)(k - params.list), words);
     snprintf(words, sizeof words,
              "layers.0.attention.v.weight: is fused with parameter %d, but not with all in between", last);
     BREAK(v->fuse, last, words);

@@ -70,7 +70,7 @@ static void fixture_close(struct fixture *s)
 static const int whole_model[] = {LAYERS, 2, 1, 0, LAYER_EMBEDDING};
 enum { WHOLE = sizeof whole_model / sizeof *whole_model };
 
-static const struct held *by_name(const struct fixture *s, const char *name)
+static const struct held_param *by_name(const struct fixture *s, const char *name)
 {
     return weights_held(&s->weights, params_find(&s->params, name));
 }
@@ -84,17 +84,17 @@ Test(weights, are_in_layer_order_without_overlap)
         cr_assert_eq(w->count, s.params.count);
         int64_t value_end = 0, gradient_end = 0, position = 0;
         for (int i = 0; i < w->count; i++) {
-            const struct held *held = &w->list[i];
-            while (whole_model[position] != held->row->layer)
-                cr_assert_lt(++position, WHOLE, "%s is out of order", held->row->name);
+            const struct held_param *held = &w->list[i];
+            while (whole_model[position] != held->param->layer)
+                cr_assert_lt(++position, WHOLE, "%s is out of order", held->param->name);
             int64_t count = slice_padded(&held->slice);
-            cr_expect_geq(held->gradient_offset, gradient_end, "%s", held->row->name);
+            cr_expect_geq(held->gradient_offset, gradient_end, "%s", held->param->name);
             gradient_end = held->gradient_offset + count;
             if (held->second_use)
                 continue;
-            cr_expect_geq(held->value_offset, value_end, "%s", held->row->name);
+            cr_expect_geq(held->value_offset, value_end, "%s", held->param->name);
             value_end = held->value_offset + count;
-            const struct owned *owned = weights_owned(w, held->index);
+            const struct owned_param *owned = weights_owned(w, held->index);
             cr_expect_eq((float *)owned->m.data - (float *)w->m.data, held->value_offset);
             cr_expect_eq((float *)owned->v.data - (float *)w->v.data, held->value_offset);
             cr_expect_eq(owned->value.data, held->weight.data);
@@ -111,9 +111,9 @@ Test(weights, fused_rows_are_one_matrix)
     struct fixture s;
     fixture_open(&s, true, 2, 0, whole_model, WHOLE);
     int q = params_find(&s.params, "layers.1.attention.q.weight");
-    const struct held *rows[] = {by_name(&s, "layers.1.attention.q.weight"),
-                                 by_name(&s, "layers.1.attention.k.weight"),
-                                 by_name(&s, "layers.1.attention.v.weight")};
+    const struct held_param *rows[] = {by_name(&s, "layers.1.attention.q.weight"),
+                                       by_name(&s, "layers.1.attention.k.weight"),
+                                       by_name(&s, "layers.1.attention.v.weight")};
     struct tensor value = weights_fused_value(&s.weights, q),
                   gradient = weights_fused_gradient(&s.weights, q);
     cr_expect(value.dim[0] == 12 + 6 + 6 && value.dim[1] == 12, "%lld", (long long)value.dim[0]);
@@ -131,7 +131,7 @@ Test(weights, fused_rows_are_one_matrix)
 }
 
 /* Every slice of every tp equals the whole tensor at its global indices; padding is zero. */
-static void compare_slice(const struct held *part, const struct held *whole)
+static void compare_slice(const struct held_param *part, const struct held_param *whole)
 {
     const struct slice *s = &part->slice;
     const float *a = part->weight.data, *b = whole->weight.data;
@@ -140,7 +140,7 @@ static void compare_slice(const struct held *part, const struct held *whole)
             bool real = i < s->count[0] && j < s->count[1];
             float want = real ? b[(s->begin[0] + i) * whole->slice.padded[1] + s->begin[1] + j] : 0.0F;
             cr_assert_eq(memcmp(&a[i * s->padded[1] + j], &want, sizeof want), 0, "%s (%lld, %lld)",
-                         part->row->name, (long long)i, (long long)j);
+                         part->param->name, (long long)i, (long long)j);
         }
 }
 
@@ -154,7 +154,7 @@ Test(weights, slices_are_initialized_as_the_full_tensor)
                 struct fixture s;
                 fixture_open(&s, llama == 1, tp, rank, whole_model, WHOLE);
                 for (int i = 0; i < s.weights.count; i++)
-                    compare_slice(&s.weights.list[i], by_name(&one, s.weights.list[i].row->name));
+                    compare_slice(&s.weights.list[i], by_name(&one, s.weights.list[i].param->name));
                 fixture_close(&s);
             }
         fixture_close(&one);
@@ -167,7 +167,7 @@ Test(weights, initial_values)
     struct fixture s;
     fixture_open(&s, false, 1, 0, whole_model, WHOLE);
     for (int i = 0; i < s.weights.count; i++) {
-        const struct held *held = &s.weights.list[i];
+        const struct held_param *held = &s.weights.list[i];
         const float *x = held->weight.data;
         int64_t n = slice_count(&held->slice);
         double sum = 0.0, squares = 0.0;
@@ -175,19 +175,19 @@ Test(weights, initial_values)
             sum += (double)x[k];
             squares += (double)x[k] * (double)x[k];
         }
-        if (held->row->init == INIT_NORMAL) {
-            double std = (double)held->row->std, count = (double)n;
-            cr_expect_lt(fabs(sum / count), 5.0 * std / sqrt(count), "%s", held->row->name);
+        if (held->param->init == INIT_NORMAL) {
+            double std = (double)held->param->std, count = (double)n;
+            cr_expect_lt(fabs(sum / count), 5.0 * std / sqrt(count), "%s", held->param->name);
             cr_expect_lt(fabs(squares / count / (std * std) - 1.0), 5.0 * sqrt(2.0 / count), "%s",
-                         held->row->name);
+                         held->param->name);
         } else {
-            cr_expect_eq(sum, held->row->init == INIT_ONE ? (double)n : 0.0, "%s", held->row->name);
+            cr_expect_eq(sum, held->param->init == INIT_ONE ? (double)n : 0.0, "%s", held->param->name);
         }
     }
     // The last matrix of a branch is smaller by sqrt(2 L).
-    const struct held *q = by_name(&s, "layers.0.attention.q.weight"),
-                      *proj = by_name(&s, "layers.0.attention.proj.weight");
-    cr_expect_float_eq((double)(q->row->std / proj->row->std), sqrt(2.0 * LAYERS), 1e-6);
+    const struct held_param *q = by_name(&s, "layers.0.attention.q.weight"),
+                            *proj = by_name(&s, "layers.0.attention.proj.weight");
+    cr_expect_float_eq((double)(q->param->std / proj->param->std), sqrt(2.0 * LAYERS), 1e-6);
     fixture_close(&s);
 }
 
@@ -196,7 +196,7 @@ Test(weights, a_tied_weight_on_one_rank_is_held_once)
 {
     struct fixture s;
     fixture_open(&s, false, 2, 1, whole_model, WHOLE);
-    const struct held *head = by_name(&s, "head.weight"), *embedding = by_name(&s, "embedding.weight");
+    const struct held_param *head = by_name(&s, "head.weight"), *embedding = by_name(&s, "embedding.weight");
     cr_expect(head->second_use);
     cr_expect_not(embedding->second_use);
     cr_expect_eq(head->weight.data, embedding->weight.data);
@@ -212,7 +212,7 @@ Test(weights, a_tied_weight_on_two_ranks_is_held_twice)
     struct fixture a, b;
     fixture_open(&a, false, 2, 1, first, 2);
     fixture_open(&b, false, 2, 1, last, 2);
-    const struct held *embedding = by_name(&a, "embedding.weight"), *head = by_name(&b, "head.weight");
+    const struct held_param *embedding = by_name(&a, "embedding.weight"), *head = by_name(&b, "head.weight");
     cr_assert(embedding != NULL && head != NULL && by_name(&a, "head.weight") == NULL);
     cr_expect_null(by_name(&a, "layers.2.norm1.weight"));
     cr_expect_not(head->second_use);
@@ -227,7 +227,7 @@ Test(weights, an_untied_head_is_another_matrix)
 {
     struct fixture s;
     fixture_open(&s, true, 1, 0, whole_model, WHOLE);
-    const struct held *head = by_name(&s, "head.weight"), *embedding = by_name(&s, "embedding.weight");
+    const struct held_param *head = by_name(&s, "head.weight"), *embedding = by_name(&s, "embedding.weight");
     cr_expect_not(head->second_use);
     cr_expect_neq(memcmp(head->weight.data, embedding->weight.data, 64), 0);
     fixture_close(&s);
@@ -254,7 +254,7 @@ static int64_t not_rounded(const struct weights *w)
 {
     int64_t wrong = 0, seen = 0;
     for (int i = 0; i < w->owned_count; i++) {
-        const struct owned *owned = &w->owned[i];
+        const struct owned_param *owned = &w->owned[i];
         for (int64_t e = 0; owned->value.data != NULL && e < tensor_count(owned->value); e++, seen++)
             wrong += ((const uint16_t *)owned->working.data)[e] !=
                      narrow_nearest(BF16, ((const float *)owned->value.data)[e]);
@@ -286,18 +286,19 @@ Test(weights, bf16_weights_are_rounded_masters)
         cr_assert_eq(weights_initialize(&narrow, s.stream, 7), OK, "%s", fail_text());
         cr_expect_eq(not_rounded(&narrow), 0);
         for (int i = 0; i < narrow.count; i++) {
-            const struct held *held = &narrow.list[i], *wide = &s.weights.list[i];
+            const struct held_param *held = &narrow.list[i], *wide = &s.weights.list[i];
             const float *value = wide->weight.data;
             cr_expect_eq(held->weight.dtype, BF16);
             for (int64_t e = 0; e < tensor_count(held->weight); e++)
                 cr_assert_eq(((uint16_t *)held->weight.data)[e], narrow_nearest(BF16, value[e]), "%s",
-                             held->row->name);
+                             held->param->name);
         }
-        const struct held *held = weights_held(&narrow, params_find(&s.params, "layers.1.mlp.fc1.weight"));
+        const struct held_param *held =
+            weights_held(&narrow, params_find(&s.params, "layers.1.mlp.fc1.weight"));
         float numbers[20 * 12];
         for (int e = 0; e < 20 * 12; e++)
             numbers[e] = 1.0F + (float)e / 1000.0F;
-        cr_assert_eq(weights_put(&narrow, s.stream, held, numbers), OK, "%s", fail_text());
+        cr_assert_eq(weights_set(&narrow, s.stream, held, numbers), OK, "%s", fail_text());
         cr_expect_eq(not_rounded(&narrow), 0);
         cr_expect_eq(((uint16_t *)held->weight.data)[77], narrow_nearest(BF16, numbers[77]));
         weights_destroy(&narrow);

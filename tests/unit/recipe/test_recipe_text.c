@@ -267,7 +267,7 @@ Test(recipe_text, real_models_have_their_published_sizes)
         struct problems problems = {0};
         cr_assert_eq(recipe_load(models[i].path, NULL, 0, 0, &recipe, &problems), OK);
         int64_t count = 0;
-        cr_assert_eq(model_parameters(&recipe->model, &count), OK);
+        cr_assert_eq(model_parameter_count(&recipe->model, &count), OK);
         cr_assert((double)count >= models[i].low && (double)count <= models[i].high, "%s: %lld",
                   models[i].path, (long long)count);
         problems_free(&problems);

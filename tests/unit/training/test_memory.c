@@ -113,7 +113,7 @@ static struct memory_table table_of(const char *layers, const char *layout, int6
     cr_assert(l.recipe != NULL, "%s", text_chars(&l.messages));
     cr_assert_eq(run_create(l.recipe, false, &run), OK, "%s", fail_text());
     cr_assert_eq(memory_formula(&run, 0, 1, &table), OK, "%s", fail_text());
-    cr_assert_eq(model_parameters(&l.recipe->model, parameters), OK);
+    cr_assert_eq(model_parameter_count(&l.recipe->model, parameters), OK);
     run_destroy(&run);
     loaded_free(&l);
     return table;

@@ -96,8 +96,8 @@ static bool is_parameter(const struct reshard *r, const char *name)
     for (int i = 0; i < r->params.count; i++)
         for (enum state state = 0; state < STATE_COUNT; state++) {
             char other[SHARD_NAME_CHARS];
-            state_name(state, r->params.rows[i].name, other);
-            if (r->params.rows[i].tie < 0 && strcmp(name, other) == 0)
+            state_name(state, r->params.list[i].name, other);
+            if (r->params.list[i].tie < 0 && strcmp(name, other) == 0)
                 return true;
         }
     return false;
@@ -110,9 +110,9 @@ static enum status list_tensors(struct reshard *r)
     struct tensor_list *list = &r->tensors;
     const struct manifest *m = &r->source.manifest;
     *list = (struct tensor_list){.params = &r->params};
-    list->states = has_tensor(r, STATE_M, &r->params.rows[0], &whole) ? STATE_COUNT : STATE_VALUE + 1;
-    if (!has_tensor(r, STATE_VALUE, &r->params.rows[0], &whole))
-        return fail(BAD_CHECKPOINT, "%s: holds no %s", r->folder, r->params.rows[0].name);
+    list->states = has_tensor(r, STATE_M, &r->params.list[0], &whole) ? STATE_COUNT : STATE_VALUE + 1;
+    if (!has_tensor(r, STATE_VALUE, &r->params.list[0], &whole))
+        return fail(BAD_CHECKPOINT, "%s: holds no %s", r->folder, r->params.list[0].name);
     list->main = whole.dtype == SAFETENSORS_BF16 ? BF16 : F32;
     list->replicated = calloc((size_t)m->tensor_count + 1, sizeof *list->replicated);
     if (list->replicated == NULL)

@@ -147,7 +147,7 @@ static void see(void *context, const struct observation *seen)
 
 static enum status observe(void *context, struct rank_state *state)
 {
-    return device_observe(state->device, (struct observer){.see = see, .context = context});
+    return device_observe(state->device, (struct observer){.notify = see, .context = context});
 }
 
 /* Random tokens. */

@@ -98,7 +98,7 @@ static enum status read_values(struct loader *l, struct piece *piece)
     char name[SHARD_NAME_CHARS];
     const struct shard *shards;
     int count;
-    state_name(piece->state, w->params.rows[piece->row].name, name);
+    state_name(piece->state, w->params.list[piece->row].name, name);
     TRY(source_find(l->source, name, &piece->slice, &shards, &count));
     for (int i = 0; i < count; i++)
         TRY(source_read(l->source, &shards[i], piece->state == STATE_VALUE, &piece->slice, piece->values));
@@ -219,14 +219,14 @@ static enum status exchange_band(struct loader *l)
 static enum status put(struct loader *l, int row, enum state state, const float *local)
 {
     struct rank_state *w = l->rank_state;
-    const struct held *held = weights_held(&w->weights, row);
+    const struct held_param *held = weights_held(&w->weights, row);
     for (int i = 0; held == NULL && i < w->params.count; i++)
-        if (w->params.rows[i].tie == row)
+        if (w->params.list[i].tie == row)
             held = weights_held(&w->weights, i);
     CHECK(held != NULL);
     if (state == STATE_VALUE && w->weights.zero_stage < 3)
-        return weights_put(&w->weights, w->compute, held, local);
-    const struct owned *owned = weights_owned(&w->weights, held->index);
+        return weights_set(&w->weights, w->compute, held, local);
+    const struct owned_param *owned = weights_owned(&w->weights, held->index);
     CHECK(owned != NULL);
     struct tensor target = state_tensor(owned, state);
     return target.data != NULL ? floats_to_device(w->compute, target, local) : OK;
@@ -265,9 +265,9 @@ static enum status load_state(struct loader *l, int row, enum state state, const
     if (me->needs[need])
         local = calloc((size_t)slice_padded(&me->needed[need]) + 1, sizeof *local);
     if (me->needs[need] && local == NULL)
-        die_of(NO_MEMORY, "no memory for this rank's part of %s", l->rank_state->params.rows[row].name);
+        die_of(NO_MEMORY, "no memory for this rank's part of %s", l->rank_state->params.list[row].name);
     enum status status =
-        exchange_rows(l, &l->rank_state->params.rows[row], readers, count, me, state, piece, local);
+        exchange_rows(l, &l->rank_state->params.list[row], readers, count, me, state, piece, local);
     if (status == OK && local != NULL)
         status = put(l, row, state, local);
     if (piece != NULL)
@@ -281,7 +281,7 @@ static enum status load_row(struct loader *l, int row)
     const struct reader *readers, *me = NULL;
     const int rank = l->rank_state->world->rank;
     int count;
-    if (l->rank_state->params.rows[row].tie >= 0 || !readers_has(l->readers, row, rank))
+    if (l->rank_state->params.list[row].tie >= 0 || !readers_has(l->readers, row, rank))
         return OK;
     TRY(readers_of(l->readers, row, &readers, &count));
     for (int i = 0; i < count; i++)
@@ -301,7 +301,7 @@ static bool wrote_the_same(struct loader *l, const struct share *share)
     for (int i = 0; i < share->count; i++)
         for (enum state state = 0; state < l->states; state++) {
             char name[SHARD_NAME_CHARS];
-            state_name(state, w->params.rows[share->parts[i].row].name, name);
+            state_name(state, w->params.list[share->parts[i].row].name, name);
             if (!source_file_has(l->source, w->world->rank, name, &share->parts[i].slice))
                 return false;
         }
@@ -334,7 +334,7 @@ static enum status list_pieces(struct loader *l)
     for (int row = 0; row < w->params.count; row++) {
         const struct reader *readers;
         int count;
-        if (w->params.rows[row].tie >= 0 || !readers_has(l->readers, row, w->world->rank))
+        if (w->params.list[row].tie >= 0 || !readers_has(l->readers, row, w->world->rank))
             continue;
         TRY(readers_of(l->readers, row, &readers, &count));
         for (int i = 0; i < count; i++)
@@ -352,7 +352,7 @@ static enum status open_staging(struct loader *l)
     struct rank_state *w = l->rank_state;
     int64_t widest = 1;
     for (int i = 0; i < w->params.count; i++)
-        widest = w->params.rows[i].dim[1] > widest ? w->params.rows[i].dim[1] : widest;
+        widest = w->params.list[i].dim[1] > widest ? w->params.list[i].dim[1] : widest;
     TRY(staging_open(w, 2 * (size_t)widest * sizeof *l->host, &l->staging));
     size_t bytes = l->staging.bytes < MOST_STAGING_BYTES ? l->staging.bytes : MOST_STAGING_BYTES;
     double least = -(double)(bytes / 2 / sizeof *l->host);

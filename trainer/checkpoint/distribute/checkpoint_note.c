@@ -49,7 +49,7 @@ bool tensor_list_at(const struct tensor_list *list, int index, struct shard *out
         *out = list->replicated[index - list->params->count * STATE_COUNT].shard;
         return true;
     }
-    const struct param *row = &list->params->rows[index / STATE_COUNT];
+    const struct param *row = &list->params->list[index / STATE_COUNT];
     enum state state = (enum state)(index % STATE_COUNT);
     if (row->tie >= 0 || state >= list->states)
         return false;

@@ -29,8 +29,8 @@ static enum status create(const struct readers_config *config, struct readers *r
     for (int i = 0; i < count; i++)
         r->second[i] = -1;
     for (int i = 0; i < count; i++)
-        if (config->params->rows[i].tie >= 0)
-            r->second[config->params->rows[i].tie] = i;
+        if (config->params->list[i].tie >= 0)
+            r->second[config->params->list[i].tie] = i;
     return OK;
 }
 
@@ -62,7 +62,7 @@ void readers_destroy(struct readers *r)
 
 static const struct param *row_at(const struct readers *r, int row)
 {
-    return &r->config.params->rows[row];
+    return &r->config.params->list[row];
 }
 
 /* Whether a pipeline rank holds the layer of a parameter. */
@@ -101,9 +101,9 @@ static enum status band_share(const struct readers *r, int rank, struct share *o
         return fail(NO_MEMORY, "no memory for a list of %d parameters", params->count);
     for (int i = 0; i < params->count; i++)
         for (int state = 0; state < (int)r->config.states; state++)
-            if (params->rows[i].tie < 0 && holds(r, i, pp))
+            if (params->list[i].tie < 0 && holds(r, i, pp))
                 out->parts[out->count++] =
-                    (struct share_part){i * STATE_COUNT + state, whole_of(&params->rows[i])};
+                    (struct share_part){i * STATE_COUNT + state, whole_of(&params->list[i])};
     for (int other = 0; other < r->world; other++) {
         if (!share_same_stages(run, other, rank))
             continue;
@@ -156,7 +156,7 @@ static void find_needs(const struct readers *r, int row, struct reader *out)
     const struct param *param = row_at(r, row);
     const int zero = r->config.run->recipe->data_parallel.zero_stage;
     struct mesh_coord coord = mesh_coord(&r->config.run->mesh, param->mesh, out->rank);
-    struct slice held = shard_slice(param->ndim, param->dim, param->cuts, param->cut_count, coord),
+    struct slice held = shard_slice(param->ndim, param->dim, param->shardings, param->sharding_count, coord),
                  owned = held;
     if (zero > 0 && !share_owned(r->config.run, r->config.weights, row, r->second[row], out->rank, &owned))
         owned.count[0] = 0;

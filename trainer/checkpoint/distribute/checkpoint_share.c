@@ -63,8 +63,8 @@ bool share_owned(const struct run *run, const struct weights *weights, int row, 
 /* Index of the second use of a tied parameter; -1: none. */
 static int second_use_of(const struct params *params, int row)
 {
-    for (int i = 0; i < params->count && params->rows[row].tied; i++)
-        if (params->rows[i].tie == row)
+    for (int i = 0; i < params->count && params->list[row].tied; i++)
+        if (params->list[i].tie == row)
             return i;
     return -1;
 }
@@ -73,11 +73,11 @@ static int second_use_of(const struct params *params, int row)
 static bool rectangle_of(const struct run *run, const struct params *params, const struct weights *weights,
                          int index, int rank, struct slice *out)
 {
-    const struct param *row = &params->rows[index];
+    const struct param *row = &params->list[index];
     struct mesh_coord coord = mesh_coord(&run->mesh, row->mesh, rank);
     if (row->tie >= 0 || !schedule_holds(run->schedule, coord.pp, run_stage_of_layer(run, row->layer)))
         return false;
-    *out = shard_slice(row->ndim, row->dim, row->cuts, row->cut_count, coord);
+    *out = shard_slice(row->ndim, row->dim, row->shardings, row->sharding_count, coord);
     if (!out->first_replica || (run->recipe->data_parallel.zero_stage > 0 &&
                                 !share_owned(run, weights, index, second_use_of(params, index), rank, out)))
         return false;
@@ -103,12 +103,12 @@ static void keep_share(const struct params *params, enum mesh_kind kind, struct 
 {
     int64_t total = 0, at = 0;
     for (int i = 0; i < share->count; i++)
-        total += params->rows[share->parts[i].row].mesh == kind ? slice_count(&share->parts[i].slice) : 0;
+        total += params->list[share->parts[i].row].mesh == kind ? slice_count(&share->parts[i].slice) : 0;
     int64_t begin = cut_before(total, replicas.index, replicas.count);
     int64_t end = cut_before(total, replicas.index + 1, replicas.count);
     for (int i = 0; i < share->count; i++) {
         struct slice *slice = &share->parts[i].slice;
-        if (params->rows[share->parts[i].row].mesh != kind)
+        if (params->list[share->parts[i].row].mesh != kind)
             continue;
         int64_t first = row_at(slice, begin - at), last = row_at(slice, end - at);
         at += slice_count(slice);

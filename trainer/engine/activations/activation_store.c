@@ -111,7 +111,7 @@ static enum status acquire_input(struct activation_store *store, struct action a
         return acquire_to_write(store, action, KEEP_INPUT);
     if (schedule_rank(store->schedule, previous.stage, previous.microbatch) != store->pp_rank)
         return acquire_to_read(store, action, KEEP_INPUT);
-    enum lifetime of_output = store->stash.stages[chunk_of(store, previous)].through.lifetime;
+    enum lifetime of_output = store->stash.stages[chunk_of(store, previous)].output.lifetime;
     TRY(acquire_to_read(store, previous, of_output));
     return acquire_to_write(store, action, KEEP_INPUT);
 }
@@ -200,7 +200,7 @@ enum status activation_store_release(struct activation_store *store, struct acti
 void activation_store_sent(struct activation_store *store, struct action action, struct event sent)
 {
     int chunk = chunk_of(store, action);
-    offload_sent(store->offload, store->stash.stages[chunk].through.lifetime, chunk, action.microbatch, sent);
+    offload_sent(store->offload, store->stash.stages[chunk].output.lifetime, chunk, action.microbatch, sent);
 }
 
 /* ---- addresses ---- */
