@@ -129,20 +129,24 @@ static void wait_for(struct set *set, int rank, int lane, int other)
 struct rates {
     double flops, link, latency_s, slowdown;
     int cores, per_node;
+    double waiting; // cores that a process takes while it waits; 0: ranks are threads
 };
 
 /* The rate of a matmul of x FLOPs, 2·m·n·k with m = x, is 2 FLOP/s. */
-static const struct rates ONE = {2.0, 1.0, 0.0, 0.0, 0, 0};
+static const struct rates ONE = {2.0, 1.0, 0.0, 0.0, 0, 0, 0.0};
 
 static struct prediction *predict(const struct set *set, struct rates rates)
 {
     struct cluster_profile *p = ideal_profile(rates.flops, 1e30);
-    const struct cost_options options = {
-        .profile = p, .ranks_per_node = rates.cores > 0 ? rates.per_node : RANKS, .threads = 1};
+    const struct cost_options options = {.profile = p,
+                                         .ranks_per_node = rates.cores > 0 ? rates.per_node : RANKS,
+                                         .threads = 1,
+                                         .processes = rates.waiting > 0.0};
     struct prediction *step = NULL;
     p->node.link_bandwidth = rates.link;
     p->node.link_latency_s = rates.latency_s;
     p->model.overlap_slowdown = rates.slowdown;
+    p->node.waiting_process = rates.waiting;
     p->device.is_cpu = rates.cores > 0;
     for (int i = 0; i < PROFILE_DTYPES && rates.cores > 0; i++) {
         p->device.cores = rates.cores;
@@ -174,7 +178,7 @@ static double overlapped(int seconds, double slowdown)
     struct set set = set_create(2);
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, seconds);
-    const double got = step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0});
+    const double got = step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0, 0.0});
     free(set.storage);
     return got;
 }
@@ -195,7 +199,7 @@ Test(overlap, is_a_class_of_its_own)
     struct set set = set_create(2);
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, 40);
-    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.25, 0, 0});
+    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.25, 0, 0, 0.0});
     expect_near(step->ranks[0].run_s[COST_MATMUL], 100.0);
     expect_near(step->ranks[0].run_s[COST_OVERLAP], 8.0);
     expect_near(step->path.run_s[COST_MATMUL], 100.0);
@@ -212,7 +216,7 @@ Test(overlap, is_counted_once)
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, 40);
     p2p(&set, 0, 2, 2, 1, 60);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0}), 60.0 + (100.0 - 60.0 / 1.5));
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0}), 60.0 + (100.0 - 60.0 / 1.5));
     free(set.storage);
 }
 
@@ -223,7 +227,8 @@ Test(overlap, begins_with_the_transfer)
     run_op(&set, 0, 0, 100);
     run_op(&set, 1, 1, 50);
     p2p(&set, 0, 1, 1, 1, 30);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0}), 50.0 + 30.0 + (50.0 - 30.0 / 1.5));
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0}),
+                50.0 + 30.0 + (50.0 - 30.0 / 1.5));
     free(set.storage);
 }
 
@@ -236,7 +241,7 @@ Test(overlap, is_of_the_rank_and_its_compute_lane)
     run_op(&set, 0, 2, 90);
     p2p(&set, 1, 2, 1, 1, 80);
     run_op(&set, 1, 2, 100);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0}), 100.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0}), 100.0);
     free(set.storage);
 }
 
@@ -254,7 +259,7 @@ Test(overlap, can_make_a_step_with_a_faster_op_longer)
         run_op(&set, 1, 0, 8);
         run_op(&set, 2, 0, faster ? 20 : 30);
         p2p(&set, 2, 0, 0, 1, 10);
-        seconds[faster] = step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0});
+        seconds[faster] = step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0});
         free(set.storage);
     }
     expect_near(seconds[0], 40.0);
@@ -263,7 +268,8 @@ Test(overlap, can_make_a_step_with_a_faster_op_longer)
 
 /* ---- shared cores ---- */
 
-static const struct rates ONE_CORE = {2.0, 1.0, 0.0, 0.0, 1, 2}, TWO_CORES = {2.0, 1.0, 0.0, 0.0, 2, 3};
+static const struct rates ONE_CORE = {2.0, 1.0, 0.0, 0.0, 1, 2, 0.0},
+                          TWO_CORES = {2.0, 1.0, 0.0, 0.0, 2, 3, 0.0};
 
 /* Both run at half the speed until the shorter one ends. */
 Test(shared_cores, slow_down_ops_of_all_ranks)
@@ -279,7 +285,7 @@ Test(shared_cores, slow_down_ops_of_all_ranks)
     expect_near(step->ranks[1].bubble_s, 50.0);
     expect_near(step->path.run_s[COST_MATMUL], 100.0);
     expect_near(step->path.run_s[COST_SHARED_CORES], 50.0);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 2}), 100.0); // a core each
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 2, 0.0}), 100.0); // a core each
     prediction_destroy(step);
     free(set.storage);
 }
@@ -329,8 +335,8 @@ Test(shared_cores, count_the_ranks_of_a_tape)
     run_op(&set, 0, 0, 10);
     p2p(&set, 0, 1, 0, 0, 1);
     run_op(&set, 1, 0, 10);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 4}), 21.0);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4}), 41.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 4, 0.0}), 21.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4, 0.0}), 41.0);
     free(set.storage);
 }
 
@@ -340,8 +346,29 @@ Test(shared_cores, are_those_of_a_node)
     struct set set = set_create(4);
     for (int r = 0; r < 4; r++)
         run_op(&set, r, 0, 10);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 2}), 20.0);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4}), 40.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 2, 0.0}), 20.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4, 0.0}), 40.0);
+    free(set.storage);
+}
+
+/* One core: an op next to a rank that waits, then two ops, then one next to a rank that is at its end. */
+Test(shared_cores, are_taken_by_processes_that_wait)
+{
+    struct set set = set_create(2);
+    run_op(&set, 0, 0, 100);
+    p2p(&set, 0, 1, 0, 0, 1);
+    run_op(&set, 0, 0, 10);
+    run_op(&set, 1, 0, 20);
+    struct rates rates = ONE_CORE;
+    rates.waiting = 0.25;
+    struct prediction *step = predict(&set, rates);
+    expect_near(step->ranks[0].end_s, 125.0 + 1.0 + 20.0);
+    expect_near(step->step_s, 146.0 + 12.5);
+    expect_near(step->ranks[0].run_s[COST_SHARED_CORES], 25.0 + 10.0);
+    expect_near(step->ranks[1].run_s[COST_SHARED_CORES], 10.0 + 2.5);
+    prediction_destroy(step);
+    rates.cores = 2;
+    expect_near(step_s(&set, rates), 121.0);
     free(set.storage);
 }
 
@@ -451,10 +478,10 @@ static double checked_step_s(const struct set *set, struct rates rates)
 /* A faster device, a faster link, a shorter latency and one op that is faster never make a step longer. */
 static void check_faster(struct set *set, struct random *random)
 {
-    const struct rates base = {2.0, 1.0, 3.0, 0.0, 0, 0},
-                       faster[] = {{2.0 + 1.0 * draw(random, 5), 1.0, 3.0, 0.0, 0, 0},
-                                   {2.0, 1.0 + 0.5 * draw(random, 5), 3.0, 0.0, 0, 0},
-                                   {2.0, 1.0, 0.1 * draw(random, 31), 0.0, 0, 0}};
+    const struct rates base = {2.0, 1.0, 3.0, 0.0, 0, 0, 0.0},
+                       faster[] = {{2.0 + 1.0 * draw(random, 5), 1.0, 3.0, 0.0, 0, 0, 0.0},
+                                   {2.0, 1.0 + 0.5 * draw(random, 5), 3.0, 0.0, 0, 0, 0.0},
+                                   {2.0, 1.0, 0.1 * draw(random, 31), 0.0, 0, 0, 0.0}};
     const double limit_s = step_s(set, base) * (1.0 + 1e-12);
     for (size_t i = 0; i < sizeof faster / sizeof *faster; i++)
         cr_expect(step_s(set, faster[i]) <= limit_s, "%zu", i);
@@ -484,7 +511,7 @@ Test(random_tapes, are_slowed_down_by_at_most_the_slowdown)
         struct set set = random_set(&random);
         const double slowdown = 0.1 * draw(&random, 20);
         const double alone_s = checked_step_s(&set, ONE);
-        const double got_s = checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0});
+        const double got_s = checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0, 0.0});
         cr_expect(got_s >= alone_s * (1.0 - 1e-12) && got_s <= alone_s * (1.0 + slowdown) * (1.0 + 1e-12),
                   "%g s, alone %g s", got_s, alone_s);
         free(set.storage);
@@ -500,8 +527,9 @@ Test(random_tapes, share_cores)
         struct set set = random_set(&random);
         const int cores = 1 + draw(&random, set.count);
         const double slowdown = 0.1 * draw(&random, 20);
-        struct prediction *alone = predict(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0});
-        struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, slowdown, cores, set.count});
+        struct prediction *alone = predict(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0, 0.0});
+        struct prediction *step =
+            predict(&set, (struct rates){2.0, 1.0, 0.0, slowdown, cores, set.count, 0.0});
         double busy_s = 0.0;
         check_parts(step);
         for (int r = 0; r < set.count; r++)

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/doctor/doctor_messages.h"
 
+#include "base/clock.h"
 #include "parallel/comm.h"
 #include "tools/cli/doctor/doctor_time.h"
 #include "tools/cli/measure/measure.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MOST_RANKS = 8, TRIES = 3, PATH_CHARS = 1024, KIND_CHARS = 32 };
@@ -113,17 +116,57 @@ static void say(const struct cluster_profile *profile, size_t before, int ranks,
 
 /* ---- processes ---- */
 
+/* The processor time that rank 0 needs per second while it waits for the last rank. */
+static enum status time_waiting(struct world *world, void *argument)
+{
+    enum { WAITS = 8, WAIT_NS = 20000000 };
+    struct device *device = NULL;
+    struct stream *stream = NULL;
+    struct group *all = NULL;
+    struct timespec begin, end;
+    int ranks[MOST_RANKS];
+    double *fraction = argument, begin_s = 0.0;
+    for (int r = 0; r < world->size; r++)
+        ranks[r] = r;
+    TRY(device_open(&(struct device_options){.name = "cpu", .threads = 1}, &device));
+    TRY(stream_create(device, "doctor", &stream));
+    TRY(group_create(world, "doctor", 1, ranks, world->size, &all));
+    for (int i = 0; i <= WAITS; i++) {
+        if (world->rank == world->size - 1)
+            nanosleep(&(struct timespec){.tv_nsec = WAIT_NS}, NULL);
+        TRY(group_barrier(all, stream));
+        TRY(stream_sync(stream));
+        CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, i == 0 ? &begin : &end) == 0);
+        begin_s = i == 0 ? clock_s() : begin_s;
+    }
+    *fraction = ((double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec)) /
+                (clock_s() - begin_s);
+    group_destroy(all);
+    stream_destroy(stream);
+    device_close(device);
+    return OK;
+}
+
+static enum status measure_rank(struct world *world, void *argument)
+{
+    struct message_bench *bench = argument;
+    TRY(message_rank(world, argument));
+    return time_waiting(world, &bench->profile->node.waiting_process);
+}
+
 enum status doctor_messages_of_processes(void)
 {
     struct message_bench bench = {.device = "cpu", .processes = true, .profile = profile_create()};
     const struct world_options options = {.transport = "mpi", .nondeterministic = true};
-    enum status status = world_run_as(&options, message_rank, &bench);
+    enum status status = world_run_as(&options, measure_rank, &bench);
     for (size_t t = 0; t < TRANSFERS && status == OK; t++)
         for (size_t i = 0; i < bench.profile->measured[transfers[t].kind].count; i++) {
             const struct profile_sample *sample = &bench.profile->measured[transfers[t].kind].list[i];
             printf("%s %lld %d %lld %.6g\n", transfers[t].name, (long long)sample->shape[0],
                    sample->node_ranks, (long long)sample->shape[2], sample->value);
         }
+    if (status == OK && bench.profile->measured[MEASURED_P2P].count > 0) // rank 0
+        printf("waiting 0 0 0 %.6g\n", bench.profile->node.waiting_process);
     profile_destroy(bench.profile);
     return status;
 }
@@ -139,6 +182,8 @@ static bool add_line(struct cluster_profile *profile, const char *line)
     sample.shape[0] = ranks;
     sample.shape[1] = 1;
     sample.shape[2] = bytes;
+    if (strcmp(name, "waiting") == 0)
+        profile->node.waiting_process = fmin(sample.value, 1.0);
     for (size_t t = 0; t < TRANSFERS; t++)
         if (strcmp(name, transfers[t].name) == 0)
             profile_add_sample(profile, transfers[t].kind, &sample);

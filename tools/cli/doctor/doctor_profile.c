@@ -116,10 +116,10 @@ static double rounded(double value)
 static void round_measurements(struct cluster_profile *profile)
 {
     struct profile_model *model = &profile->model;
-    double *values[] = {&profile->device.memory_bandwidth, &profile->node.link_latency_s,
-                        &profile->node.link_bandwidth,     &model->matmul_half_flops,
-                        &model->memory_half_bytes,         &model->collective_link_efficiency,
-                        &model->collective_link_half_bytes};
+    double *values[] = {&profile->device.memory_bandwidth,  &profile->node.link_latency_s,
+                        &profile->node.link_bandwidth,      &profile->node.waiting_process,
+                        &model->matmul_half_flops,          &model->memory_half_bytes,
+                        &model->collective_link_efficiency, &model->collective_link_half_bytes};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         *values[i] = rounded(*values[i]);
     for (enum profile_dtype d = 0; d < PROFILE_DTYPES; d++)

@@ -139,7 +139,7 @@ static void change_busy(struct predictor *p, const struct rank *rank, double sig
 {
     if (rank->cores == NULL)
         return;
-    rank->cores->busy += sign * rank->threads;
+    rank->cores->busy += sign * (rank->threads - rank->waiting);
     for (int r = 0; r < p->count && rank->cores->ranks > 1; r++)
         if (p->ranks[r].cores == rank->cores)
             change_speed(p, &p->ranks[r], now_s);

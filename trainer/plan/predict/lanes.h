@@ -71,7 +71,7 @@ struct node_cores {
     int node;
     int ranks;    // with a tape
     double cores; // of the node
-    double busy;  // threads that run ops now
+    double busy;  // those that threads take now: with ops, or waiting
 };
 
 struct rank {
@@ -84,7 +84,8 @@ struct rank {
     int index;                // of the prediction's ranks
     int in_flight;            // exchanges that take place now
     struct node_cores *cores; // NULL: a device of its own
-    double threads;           // of this rank, and of those on its node for which it stands
+    double threads, waiting;  // cores that it and those on its node for which it stands take: with ops, and
+                              // while they wait for messages
 };
 
 struct predictor {

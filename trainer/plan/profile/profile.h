@@ -45,9 +45,10 @@ struct profile_device {
 };
 
 struct profile_node {
-    int devices;           // all pairs communicate at link_bandwidth
-    double link_latency_s; // 0 on a node of one device
-    double link_bandwidth; // of one device, in one direction; 0 on a node of one device
+    int devices;            // all pairs communicate at link_bandwidth
+    double link_latency_s;  // 0 on a node of one device
+    double link_bandwidth;  // of one device, in one direction; 0 on a node of one device
+    double waiting_process; // of a CPU: the part of a core that a process takes while it waits for a message
 };
 
 struct profile_network {
