@@ -16,6 +16,7 @@
 #include "tools/cli/profile/cmd_profile.h"
 #include "tools/cli/runs/cmd_runs.h"
 #include "tools/cli/schedule/cmd_schedule.h"
+#include "tools/cli/submit/cmd_submit.h"
 #include "tools/cli/sweep/cmd_sweep.h"
 #include "tools/cli/table/cmd_table.h"
 
@@ -36,6 +37,7 @@ static const struct command {
      "compare a layout with one rank: losses, gradients, weights"},
     {"plan", cmd_plan, "RECIPE [key=value ...]", "memory and step time of a recipe on a cluster"},
     {"sweep", cmd_sweep, "SWEEP.yaml [key=value ...]", "plan all layouts of a recipe, and compare them"},
+    {"submit", cmd_submit, "RECIPE [key=value ...]", "submit a recipe to Slurm: saves, requeues, resumes"},
     {"runs", cmd_runs, "DIR ... [--csv]", "compare finished runs"},
     {"table", cmd_table, "NAME | FILE.csv | --list", "published scaling tables: predicted next to printed"},
     {"generate", cmd_generate, "RUN --prompt TEXT", "generate text with a trained model"},

@@ -54,7 +54,7 @@ static enum status load_and_print(int argc, char **argv, const struct recipe_req
         .overrides = (const char *const *)(argv + 2),
         .override_count = (size_t)(argc - 2),
         .world_size = launcher->size,
-        .files = !request->quiet && strcmp(argv[0], "train") == 0,
+        .files = !request->quiet && (strcmp(argv[0], "train") == 0 || strcmp(argv[0], "submit") == 0),
         .best = request->best,
         .progress = first && !request->quiet ? show_progress : NULL,
         .context = &progress,

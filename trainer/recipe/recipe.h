@@ -214,9 +214,14 @@ struct recipe_cluster {
     int gpus_per_node; // 0: unset
     int ranks_per_gpu;
     int threads_per_rank; // 0: see run_threads()
-    char *time;
+    char *time;           // of the batch job: slurm_seconds()
     char *partition;
+    char *account;
+    struct recipe_names sbatch; // options, which begin with a dash, and commands
 };
+
+/* Seconds of a time limit in Slurm's notation ("90", "12:00:00", "2-00:00:00"); -1 if it is not one. */
+int64_t slurm_seconds(const char *text);
 
 /* Where a value came from. */
 enum origin_kind {

@@ -5,11 +5,65 @@
 #include "trainer/plan/profile/profile.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int64_t recipe_cluster_ranks(const struct recipe *recipe)
 {
     const struct recipe_cluster *cluster = &recipe->cluster;
     return (int64_t)cluster->nodes * cluster->gpus_per_node * cluster->ranks_per_gpu;
+}
+
+/* Splits "2-12:30:00" into days and up to three fields; false if it is not of that form. */
+static bool time_fields(const char *text, int64_t *days, int64_t fields[3], int *count)
+{
+    const char *dash = strchr(text, '-');
+    int used = 0;
+    long long number;
+    *days = -1;
+    if (dash != NULL) {
+        if (sscanf(text, "%9lld-%n", &number, &used) != 1 || used != dash + 1 - text || *text == '+')
+            return false;
+        *days = number;
+        text = dash + 1;
+    }
+    for (*count = 0; *count < 3; text++) {
+        const size_t digits = strspn(text, "0123456789");
+        if (digits == 0 || digits > 9)
+            return false;
+        fields[(*count)++] = strtoll(text, NULL, 10);
+        text += digits;
+        if (*text != ':')
+            return *text == 0;
+    }
+    return false;
+}
+
+int64_t slurm_seconds(const char *text)
+{
+    // After days: hours:minutes:seconds. Otherwise the last of two fields is the seconds, and one is minutes.
+    int64_t days, f[3] = {0, 0, 0};
+    int count;
+    if (*text == '-' || !time_fields(text, &days, f, &count))
+        return -1;
+    if (days >= 0)
+        return ((days * 24 + f[0]) * 60 + f[1]) * 60 + f[2];
+    if (count == 3)
+        return (f[0] * 60 + f[1]) * 60 + f[2];
+    return f[0] * 60 + f[1];
+}
+
+bool rule_time_holds(const struct view *view)
+{
+    const char *time = view->recipe->cluster.time;
+    return time == NULL || slurm_seconds(time) > 0;
+}
+
+void rule_time_message(const struct view *view, struct text *out)
+{
+    text_add(out,
+             "cluster.time %s is not a time limit of Slurm; use minutes (90), hours:minutes:seconds "
+             "(12:00:00) or days-hours (2-12), in quotes",
+             view->recipe->cluster.time);
 }
 
 /* What matmuls of the recipe are computed in. */

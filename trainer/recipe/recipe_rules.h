@@ -69,5 +69,9 @@ int64_t recipe_ranks(const struct recipe *recipe);
 /* nodes x gpus_per_node x ranks_per_gpu; 0: unset. */
 int64_t recipe_cluster_ranks(const struct recipe *recipe);
 
+/* cluster.time is none, or in Slurm's notation. */
+bool rule_time_holds(const struct view *view);
+void rule_time_message(const struct view *view, struct text *out);
+
 /* How many ids the recipe's tokenizer has; 0 when it cannot know. */
 int64_t rule_tokenizer_vocab(const struct recipe *recipe);

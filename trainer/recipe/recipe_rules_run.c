@@ -548,6 +548,7 @@ static const struct rule rules[] = {
       {.key = "parallel.pipeline_parallel_size"},
       {.key = "cluster.nodes", .guess = nodes_of_layout, .least = 1},
       {.key = "cluster.gpus_per_node", .least = 1}}},
+    {"cluster.time", rule_time_holds, rule_time_message, {{0}}},
     {"profile.profile_step_start profile.profile_step_end profile.timeline train.train_iters",
      profile_holds,
      profile_message,

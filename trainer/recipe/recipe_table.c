@@ -506,10 +506,17 @@ const struct recipe_row recipe_rows[] = {
         "CPU threads per rank. 0: the CPUs available to the job on this machine (affinity mask, cgroup "
         "CPU quota) divided by its ranks there. Results are bit-identical.",
         BETWEEN(0, 4096)),
-    ROW("cluster.time", TEXT, cluster.time, "none", "Time limit of the batch job.", .optional = true,
-        .unbuilt = true),
-    ROW("cluster.partition", TEXT, cluster.partition, "none", "Partition (queue) of the batch job.",
-        .optional = true, .unbuilt = true),
+    ROW("cluster.time", TEXT, cluster.time, "none",
+        "Time limit of a job of `cuboid submit` in Slurm's notation: minutes, H:MM:SS or D-HH:MM:SS. `none`: "
+        "that of the partition.",
+        .optional = true),
+    ROW("cluster.partition", TEXT, cluster.partition, "none",
+        "Partition of a job of `cuboid submit`. `none`: Slurm's default.", .optional = true),
+    ROW("cluster.account", TEXT, cluster.account, "none",
+        "Account of a job of `cuboid submit`. `none`: Slurm's default.", .optional = true),
+    ROW("cluster.sbatch", NAMES, cluster.sbatch, "[]",
+        "Further lines of the batch script of `cuboid submit`: options of sbatch (`--exclusive`), and "
+        "commands to run before the training (`module load cuda`)."),
 
     ROW("assume.programs", CHOICE, assume.programs, "program",
         "Whose tensors a plan counts; also written `assume: papers`. `program`: this program's. `papers`: "

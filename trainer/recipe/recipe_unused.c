@@ -22,11 +22,6 @@ static bool computes_on_another_device(const struct recipe *r)
            strcmp(r->cluster.device, r->cluster.dry_device) != 0;
 }
 
-static bool has_no_node_size(const struct recipe *r)
-{
-    return r->cluster.gpus_per_node == 0;
-}
-
 static bool not_searched(const struct recipe *r)
 {
     return strcmp(r->pipeline.schedule, "auto") != 0;
@@ -161,8 +156,6 @@ static const struct unused_key {
      "only 3 gathers weights per layer"},
     {"parallel.tp_comm_overlap", no_messages_to_hide, "parallel.sequence_parallel",
      "it overlaps the communication of sequence parallelism"},
-    {"cluster.nodes", has_no_node_size, "cluster.gpus_per_node",
-     "ranks are counted only if both are set, or with a profile of GPUs"},
     {"cluster.cuda_graphs", keeps_no_graphs, "cluster.device", "CUDA graphs need a GPU"},
     {"cluster.dry_device", computes_on_another_device, "cluster.device", "only dry simulates another device"},
     {"parallel.nccl_ub", not_on_gpus, "cluster.device", "NCCL needs GPUs"},

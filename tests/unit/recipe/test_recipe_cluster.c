@@ -196,9 +196,7 @@ Test(recipe_cluster, unusable_profiles_are_rejected)
 Test(recipe_cluster, nodes_have_the_ranks_of_the_layout)
 {
     WITH("", "cluster.nodes=2", "cluster.gpus_per_node=2", "tp=2"); // dp is derived
-    WITH("warning: command line: cluster.nodes has no effect: cluster.gpus_per_node is 0, and ranks "
-         "are counted only if both are set, or with a profile of GPUs\n",
-         "cluster.nodes=2", "tp=2");
+    WITH("", "cluster.nodes=2", "tp=2");                            // for cuboid submit
     // Whole nodes of the profile.
     WITH("command line: cluster.nodes 2 x cluster.gpus_per_node 8 are 16 ranks, but the layout has 2 (tp "
          "2 x pp 1 "
@@ -233,4 +231,25 @@ Test(recipe_cluster, one_rank_has_no_nodes)
     loaded_free(&loaded);
     for (size_t i = 0; i < count; i++)
         text_free(&made[i]);
+}
+
+/* Slurm's notation: minutes, minutes:seconds, hours:minutes:seconds, and days- before hours. */
+Test(recipe_cluster, time_limits)
+{
+    static const struct {
+        const char *text;
+        int64_t seconds;
+    } cases[] = {
+        {"90", 5400},   {"2:30", 150}, {"12:00:00", 43200}, {"1-12", 129600}, {"2-00:30", 174600},
+        {"0-0:0:7", 7}, {"", -1},      {"abc", -1},         {"1:2:3:4", -1},  {"1-", -1},
+        {"-5", -1},     {"1h", -1},    {"1:", -1},          {"1--2", -1},     {"+5", -1},
+        {" 5", -1},     {"1-2-3", -1}, {"1:2:", -1},        {"5 ", -1},       {"12345678901", -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        cr_expect_eq(slurm_seconds(cases[i].text), cases[i].seconds, "%s: %lld", cases[i].text,
+                     (long long)slurm_seconds(cases[i].text));
+    WITH("", "cluster.time=1-00:00:00");
+    WITH("command line: cluster.time 0 is not a time limit of Slurm; use minutes (90), "
+         "hours:minutes:seconds (12:00:00) or days-hours (2-12), in quotes\n",
+         "cluster.time=0");
 }

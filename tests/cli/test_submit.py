@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""cuboid submit, with programs that stand for Slurm's: the script, what it does after each exit status, refusals.
+
+    test_submit.py CUBOID"""
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from fixtures import write_dataset  # noqa: E402
+
+CUBOID = os.path.abspath(sys.argv[1])
+RECIPE = """\
+model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 8}
+train: {global_batch_size: 4, train_iters: 4}
+optimizer: {lr: 1e-3, lr_decay_style: constant}
+data: {train: text, split: "1"}
+parallel: {data_parallel_size: 4}
+"""
+failures = []
+
+
+def program(name, text):
+    with open(f"bin/{name}", "w", encoding="utf-8") as file:
+        file.write("#!/bin/bash\n" + text)
+    os.chmod(f"bin/{name}", 0o755)
+
+
+def run(*words, **more):
+    environment = {**os.environ, "PATH": os.path.abspath("bin") + ":" + os.environ["PATH"], **more}
+    return subprocess.run(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          check=False, timeout=60)
+
+
+def submit(*words):
+    return run(CUBOID, "submit", "a.yaml", *words)
+
+
+def expect(what, truth, done):
+    if not truth:
+        failures.append(what)
+        print(f"{what}: {done!r:.3000}")
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def directives(script):
+    return [line[len("#SBATCH "):] for line in script.split("\n") if line.startswith("#SBATCH ")]
+
+
+def test_script():
+    done = submit("cluster.nodes=2", "cluster.time=1-12", "cluster.partition=long", "cluster.account=lab",
+                  "cluster.threads_per_rank=3", "cluster.sbatch=[--exclusive, echo 'before it']", "name=it's",
+                  "logging.run_dir=runs/a b%", "--print", "--after", "afterok:17")
+    found = directives(done.stdout)
+    for line in ("--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=3", "--time=1-12", "--partition=long",
+                 "--account=lab", "--requeue", "--open-mode=append", "--exclusive", "--dependency=afterok:17",
+                 '--output="runs/a b%%/slurm-%j.log"'):
+        expect(line, done.returncode == 0 and line in found, done)
+    signals = [line for line in found if line.startswith("--signal=TERM@")]
+    expect("a lead of 60 s, two steps and two saves", signals == ["--signal=TERM@130"], done)
+    syntax = subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False)
+    expect("a shell accepts it", syntax.returncode == 0, done)
+    done = submit("cluster.nodes=2", "resilience.exit_signal=[SIGUSR2]", "--print", "--launch", "start {nodes} {ranks}")
+    expect("another signal", any(line.startswith("--signal=USR2@") for line in directives(done.stdout)), done)
+    expect("another launcher", "\nstart 2 4 " in done.stdout and "--after" not in done.stdout, done)
+    # A model of 175 B parameters on two nodes writes 2.1 TB at 0.4 GB/s, and twice that is the lead: about 3 h.
+    done = submit("cluster.nodes=2", "model.num_layers=96", "model.hidden_size=12288", "model.num_attention_heads=96",
+                  "model.seq_length=2048", "model.vocab_size=51200", "tokenizer.tokenizer_type=none", "--print")
+    signal = next((line for line in directives(done.stdout) if line.startswith("--signal")), "--signal=TERM@0")
+    expect("a large model has a long lead", abs(int(signal.split("@")[1]) / 10500 - 1) < 0.05, done)
+
+
+def test_script_of_a_started_run():
+    """The lead follows the measured step and save."""
+    done = run(CUBOID, "train", "a.yaml", "logging.run_dir=started")
+    expect("trains", done.returncode == 0, done)
+    done = submit("cluster.nodes=1", "logging.run_dir=started", "--print")
+    expect("measured", "--signal=TERM@70" in directives(done.stdout) and done.stdout.count("(measured)") == 2, done)
+
+
+def test_submits():
+    program("sbatch", 'cat >"$HERE/script"; echo "$@" >"$HERE/arguments"; echo "123;cluster"\n')
+    done = run(CUBOID, "submit", "a.yaml", "cluster.nodes=1", HERE=os.getcwd())
+    expect("the job's number", done.returncode == 0 and done.stdout == "123\n" and read("arguments") == "--parsable\n",
+           done)
+    expect("the folder of Slurm's log", os.path.isdir("runs/a"), done)
+    # The script, with programs that stand for srun and scontrol.
+    program("srun", 'printf "%s\\n" "$@" >"$HERE/srun"; exit "$STATUS"\n')
+    program("scontrol", 'echo "$@" >>"$HERE/scontrol"; [ "$1" = requeue ] || echo "JobId=9 JobState=$STATE"\n')
+    for status, state, restarts, requeued, ended in [
+            (0, "RUNNING", "", False, 0), (1, "RUNNING", "", False, 1), (75, "RUNNING", "", True, 75),
+            (75, "RUNNING", "99", True, 75), (75, "RUNNING", "100", False, 75), (75, "CANCELLED", "", False, 75),
+            (137, "RUNNING", "2", False, 137)]:
+        if os.path.exists("scontrol"):
+            os.remove("scontrol")
+        more = {"SLURM_RESTART_COUNT": restarts} if restarts else {}
+        done = run("bash", "script", HERE=os.getcwd(), STATUS=str(status), STATE=state, SLURM_JOB_ID="9", **more)
+        what = f"status {status}, {state}, {restarts or 0} requeues"
+        expect(what, done.returncode == ended, done)
+        expect(what, requeued == (os.path.exists("scontrol") and "requeue 9\n" in read("scontrol")), done)
+        expect(what, (restarts == "100") == ("100 of 100 requeues" in done.stderr), done)
+    words = read("srun").split("\n")
+    expect("trains the same recipe", words[-5:-1] == [CUBOID, "train", "a.yaml", "cluster.nodes=1"], words)
+    # A signal to the script: it waits for the ranks.
+    program("srun", 'kill -TERM "$PPID"; sleep 0.3; exit 75\n')
+    done = run("bash", "script", HERE=os.getcwd(), STATE="RUNNING", SLURM_JOB_ID="9")
+    expect("a signal to the script", done.returncode == 75 and "requeue 9\n" in read("scontrol"), done)
+
+
+def test_refusals():
+    one = "cluster.nodes=1"
+    for words, status, line in [
+            (["cluster.nodes=3"], 2, "cluster.nodes 3 does not divide the layout's 4 ranks; use cluster.nodes=2 or "
+             "cluster.nodes=4"),
+            (["cluster.gpus_per_node=3"], 2, "cluster.gpus_per_node 3 does not divide the layout's 4 ranks; use "
+             "cluster.gpus_per_node=2 or cluster.gpus_per_node=4"),
+            (["cluster.nodes=2", "cluster.gpus_per_node=3", "train.global_batch_size=12"], 2,
+             "use parallel.data_parallel_size=6"),
+            ([], 2, "cluster.nodes is not set, and the layout has 4 ranks; use cluster.nodes=1"),
+            ([one, "checkpoint.save=none"], 2, "checkpoint.save is none: a requeued job would start from step 1; use "
+             "checkpoint.save=auto"),
+            ([one, "resilience.exit_signal=[]"], 2, "use resilience.exit_signal=[SIGTERM]"),
+            ([one, "cluster.time=2"], 2, "cluster.time 2 is not longer than the 130 s that saving takes; use "
+             "cluster.time=5 or more"),
+            ([one, "cluster.time=soon"], 2, "cluster.time soon is not a time limit of Slurm"),
+            ([one, "cluster.device=dry"], 2, "use cluster.device=cpu"),
+            ([one, "data.train=nothing"], 2, "nothing"),
+            ([one, "--after", "x"], 2, "--after x is not a job"),
+    ]:
+        done = submit(*words)
+        lines = done.stderr.strip().split("\n")
+        expect(f"{words}", done.returncode == status and len(lines) == 1 and line in lines[0] and not done.stdout, done)
+    done = run(CUBOID, "submit", "a.yaml", one, PATH="bin")
+    expect("no Slurm", done.returncode == 1 and done.stderr.startswith("cuboid: sbatch cannot be started: ") and
+           done.stderr.endswith("; is Slurm installed here? --print prints the script\n"), done)
+
+
+def test_refused_by_sbatch():
+    """sbatch's words, the key, and what works; the first line of several."""
+    program("sinfo", 'echo "debug (2 nodes, up to 1:00:00)"; echo "long (9 nodes, up to infinite)"\n')
+    for words, key in [("invalid partition specified: debgu", "cluster.partition"),
+                       ("Requested time limit is invalid (missing or exceeds some limit)", "cluster.time"),
+                       ("Batch job submission failed: Node count specification invalid", "cluster.nodes"),
+                       ("Invalid qos specification", "cluster.sbatch")]:
+        program("sbatch", f'cat >/dev/null; for w in "{words}" more; do echo "sbatch: error: $w" >&2; done; exit 1\n')
+        done = submit("cluster.nodes=1")
+        expect(words, done.returncode == 1 and done.stderr == f"cuboid: sbatch refuses the job: {words}; see {key}; "
+               "partitions: debug (2 nodes, up to 1:00:00), long (9 nodes, up to infinite)\n", done)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+    os.mkdir("bin")
+    with open("a.yaml", "w", encoding="utf-8") as recipe:
+        recipe.write(RECIPE)
+    write_dataset("text", [i % 50 for i in range(4000)])
+    for case in (test_script, test_script_of_a_started_run, test_refusals, test_submits, test_refused_by_sbatch):
+        case()
+print("\n".join(failures) if failures else "ok")
+sys.exit(1 if failures else 0)

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuboid submit: renders a batch script, and gives it to sbatch. */
+#include "tools/cli/submit/cmd_submit.h"
+
+#include "base/process.h"
+#include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
+#include "tools/cli/submit/launch.h"
+#include "tools/cli/submit/submit.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char help[] =
+    "cuboid submit RECIPE [key=value ...] [--print] [--after JOB] [--requeues N] [--launch COMMAND]\n"
+    "\n"
+    "Submits the recipe to Slurm as a batch job that trains it: cluster.nodes, gpus_per_node, time,\n"
+    "partition, account and sbatch (further lines). Before its time limit, or when it is preempted, the job\n"
+    "saves, exits with 75 and is requeued by its script; then it resumes.\n"
+    "\n"
+    "  --print           print the script, and submit nothing\n"
+    "  --after JOB       start when that job has ended; afterok:JOB: and only if it succeeded\n"
+    "  --requeues N      at most this often (default 100)\n"
+    "  --launch COMMAND  what starts the ranks; {nodes} and {ranks} are replaced\n"
+    "\n"
+    "  cuboid submit recipes/quickstart.yaml cluster.nodes=2 cluster.time=12:00:00 --print\n"
+    "\n"
+    "Prints the number of the job. Exit status: 0 submitted; 1 sbatch failed; 2 invalid usage or recipe.\n";
+
+struct arguments {
+    bool print;
+    const char *after, *launch;
+    int64_t requeues;
+};
+
+/* "123", or a type of sbatch and a job. */
+static enum status check_after(const char *after)
+{
+    static const char *const types[] = {"after:", "afterany:", "afternotok:", "afterok:"};
+    const char *job = after;
+    for (size_t i = 0; after != NULL && i < sizeof types / sizeof *types; i++)
+        if (strncmp(after, types[i], strlen(types[i])) == 0)
+            job = after + strlen(types[i]);
+    if (job == NULL || (*job != 0 && strspn(job, "0123456789_") == strlen(job)))
+        return OK;
+    return fail(BAD_USAGE, "--after %s is not a job; use --after 123 or --after afterok:123", after);
+}
+
+/* ---- sbatch ---- */
+
+/* The key that sbatch's words are about. */
+static const char *key_of_refusal(const char *words)
+{
+    static const struct {
+        const char *word, *key;
+    } keys[] = {{"partition", "cluster.partition"}, {"account", "cluster.account"},
+                {"time", "cluster.time"},           {"node", "cluster.nodes"},
+                {"gres", "cluster.gpus_per_node"},  {"gpu", "cluster.gpus_per_node"},
+                {"dependency", "--after"}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcasestr(words, keys[i].word) != NULL)
+            return keys[i].key;
+    return "cluster.sbatch";
+}
+
+/* "; partitions: a (up to 1:00:00), b": what sinfo knows; nothing if it cannot be run. */
+static void add_partitions(struct text *out)
+{
+    char program[] = "sinfo", no_header[] = "-h", format[] = "--format=%R (%D nodes, up to %l)";
+    struct text list = {0}, errors = {0};
+    int exit = 0;
+    if (process_capture((char *[]){program, no_header, format, NULL}, NULL, &list, &errors, &exit) == OK &&
+        exit == 0 && list.length > 0) {
+        list.chars[list.length - 1] = 0;
+        text_add(out, "; partitions: ");
+        for (const char *at = list.chars; *at != 0; at++)
+            text_add(out, "%.*s", *at == '\n' ? 2 : 1, *at == '\n' ? ", " : at);
+    }
+    text_free(&list);
+    text_free(&errors);
+}
+
+/* sbatch's first line, without its "sbatch: error: ". */
+static enum status refused(struct text *errors, int exit)
+{
+    static const char *const heads[] = {"sbatch: ", "error: "};
+    char *words = errors->length > 0 ? errors->chars : NULL;
+    struct text hint = {0};
+    if (words == NULL)
+        return fail(IO_ERROR, "sbatch failed with status %d, without a message", exit);
+    if (exit == 127)
+        return fail(IO_ERROR, "%.*s; is Slurm installed here? --print prints the script",
+                    (int)strcspn(words, "\n"), words);
+    for (size_t i = 0; i < 2; i++)
+        if (strncmp(words, heads[i], strlen(heads[i])) == 0)
+            words += strlen(heads[i]);
+    words[strcspn(words, "\n")] = 0;
+    const char *key = key_of_refusal(words);
+    add_partitions(&hint);
+    enum status status =
+        fail(IO_ERROR, "sbatch refuses the job: %s; see %s%s", words, key, text_chars(&hint));
+    text_free(&hint);
+    return status;
+}
+
+static enum status submit(const char *script)
+{
+    char program[] = "sbatch", parsable[] = "--parsable";
+    struct text out = {0}, errors = {0};
+    int exit = 0;
+    enum status status = process_capture((char *[]){program, parsable, NULL}, script, &out, &errors, &exit);
+    if (status == OK && exit != 0)
+        status = refused(&errors, exit);
+    else if (status == OK)
+        print_line(stdout, "%.*s", (int)strcspn(text_chars(&out), ";\n"), text_chars(&out));
+    text_free(&out);
+    text_free(&errors);
+    return status;
+}
+
+/* ---- the command ---- */
+
+static enum status submit_recipe(const struct arguments *arguments, struct submission *s)
+{
+    struct text why = {0}, script = {0};
+    enum status status = submit_nodes(s->recipe, &s->nodes, &s->ranks_per_node);
+    if (status == OK)
+        s->lead_s = submit_lead(s->recipe, s->nodes, &why);
+    if (status == OK)
+        status = submit_check(s);
+    if (status == OK) {
+        submit_script(s, why.chars, &script);
+        if (arguments->print)
+            fputs(script.chars, stdout);
+        else
+            status = folder_make(s->recipe->logging.run_dir); // for Slurm's log
+    }
+    if (status == OK && !arguments->print)
+        status = submit(script.chars);
+    text_free(&why);
+    text_free(&script);
+    return status;
+}
+
+static int load_and_submit(const struct arguments *arguments, int argc, char **argv)
+{
+    struct recipe *recipe = NULL;
+    struct chosen chosen;
+    struct text program = {0};
+    int size = 0;
+    const int bad =
+        recipe_argument_choose(argc, argv, &(struct recipe_request){.alone = true}, &recipe, &chosen, &size);
+    if (bad != 0)
+        return bad;
+    char *folder = getcwd(NULL, 0);
+    enum status status =
+        folder != NULL ? process_program(&program) : fail(IO_ERROR, "the working directory has no path");
+    struct submission submission = {.recipe = recipe,
+                                    .path = argv[1],
+                                    .overrides = &chosen.overrides,
+                                    .program = text_chars(&program),
+                                    .folder = folder,
+                                    .launch = arguments->launch,
+                                    .after = arguments->after,
+                                    .requeues = arguments->requeues};
+    if (status == OK)
+        status = submit_recipe(arguments, &submission);
+    free(folder);
+    text_free(&program);
+    recipe_destroy(recipe);
+    chosen_free(&chosen);
+    return exit_status(status);
+}
+
+int cmd_submit(int argc, char **argv)
+{
+    struct arguments arguments = {.launch = launch_of_slurm(), .requeues = 100};
+    const struct option options[] = {{"--print", OPTION_FLAG, &arguments.print, 0, 0},
+                                     {"--after", OPTION_TEXT, &arguments.after, 0, 0},
+                                     {"--requeues", OPTION_INTEGER, &arguments.requeues, 0, 1e9},
+                                     {"--launch", OPTION_TEXT, &arguments.launch, 0, 0}};
+    int count = 0;
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        fputs(help, stdout);
+        return 0;
+    }
+    const char **words = calloc((size_t)argc + 2, sizeof *words);
+    CHECK(words != NULL);
+    words[0] = argv[0];
+    enum status status = options_parse(argc, argv, options, 4, words + 1, &count);
+    if (status == OK)
+        status = check_after(arguments.after);
+    const int result =
+        status == OK ? load_and_submit(&arguments, count + 1, (char **)words) : exit_status(status);
+    free(words);
+    return result;
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/submit/submit.h"
+
+#include "base/process.h"
+#include "parallel/comm.h"
+#include "tools/cli/submit/launch.h"
+
+#include <string.h>
+
+/* ---- nodes ---- */
+
+/* Divisors of `ranks` next to `value`. */
+static int64_t divisor_below(int64_t ranks, int64_t value)
+{
+    while (value > 1 && ranks % value != 0)
+        value--;
+    return value;
+}
+
+static int64_t divisor_above(int64_t ranks, int64_t value)
+{
+    while (value < ranks && ranks % value != 0)
+        value++;
+    return value < ranks ? value : ranks;
+}
+
+static enum status refuse_cut(const char *key, int64_t value, int64_t ranks, int64_t each)
+{
+    const int64_t below = divisor_below(ranks / each, value), above = divisor_above(ranks / each, value);
+    struct text way = {0};
+    text_add(&way, "use %s=%lld", key, (long long)below);
+    if (above > below)
+        text_add(&way, " or %s=%lld", key, (long long)above);
+    enum status status = fail(BAD_RECIPE, "%s %lld does not divide the layout's %lld ranks; %s", key,
+                              (long long)value, (long long)ranks, way.chars);
+    text_free(&way);
+    return status;
+}
+
+enum status submit_nodes(const struct recipe *recipe, int *nodes, int *ranks_per_node)
+{
+    const struct recipe_cluster *cluster = &recipe->cluster;
+    const int ranks = recipe_world_size(recipe), shared = cluster->ranks_per_gpu;
+    *nodes = cluster->nodes;
+    if (cluster->gpus_per_node > 0) {
+        *ranks_per_node = cluster->gpus_per_node * shared < ranks ? cluster->gpus_per_node * shared : ranks;
+        if (ranks % shared != 0 || ranks % *ranks_per_node != 0)
+            return refuse_cut("cluster.gpus_per_node", cluster->gpus_per_node, ranks,
+                              ranks % shared == 0 ? shared : 1);
+        *nodes = ranks / *ranks_per_node;
+        return OK;
+    }
+    if (*nodes == 0 && ranks > 1)
+        return fail(BAD_RECIPE,
+                    "cluster.nodes is not set, and the layout has %d ranks; use cluster.nodes=1, or set "
+                    "cluster.gpus_per_node",
+                    ranks);
+    if (*nodes == 0)
+        *nodes = 1;
+    if (ranks % *nodes != 0)
+        return refuse_cut("cluster.nodes", *nodes, ranks, 1);
+    *ranks_per_node = ranks / *nodes;
+    return OK;
+}
+
+/* ---- what can be requeued ---- */
+
+/* The signal that stops the run: SIGTERM if it does; NULL: none does. */
+static const char *stop_signal(const struct recipe *recipe)
+{
+    const struct recipe_names *signals = &recipe->resilience.exit_signal;
+    for (size_t i = 0; i < signals->count; i++)
+        if (strcmp(signals->list[i], "SIGTERM") == 0)
+            return signals->list[i];
+    return signals->count > 0 ? signals->list[0] : NULL;
+}
+
+enum status submit_check(const struct submission *s)
+{
+    const struct recipe *recipe = s->recipe;
+    const char *time = recipe->cluster.time;
+    if (!device_traits(recipe->cluster.device)->computes)
+        return fail(BAD_RECIPE, "cluster.device %s does not train; use cluster.device=%s",
+                    recipe->cluster.device, recipe->cluster.dry_device);
+    if (recipe->checkpoint.save == NULL)
+        return fail(
+            BAD_RECIPE,
+            "checkpoint.save is none: a requeued job would start from step 1; use checkpoint.save=auto");
+    if (stop_signal(recipe) == NULL)
+        return fail(BAD_RECIPE,
+                    "resilience.exit_signal is empty: the job cannot save before its time limit; use "
+                    "resilience.exit_signal=[SIGTERM]");
+    if (time != NULL && slurm_seconds(time) <= s->lead_s)
+        return fail(BAD_RECIPE,
+                    "cluster.time %s is not longer than the %lld s that saving takes; use "
+                    "cluster.time=%lld or more (minutes)",
+                    time, (long long)s->lead_s, (long long)((2 * s->lead_s + 59) / 60));
+    for (size_t i = 0; i < recipe->cluster.sbatch.count; i++)
+        if (strpbrk(recipe->cluster.sbatch.list[i], "\r\n") != NULL)
+            return fail(BAD_RECIPE, "cluster.sbatch: entry %zu has several lines; use one entry for each",
+                        i + 1);
+    return OK;
+}
+
+/* ---- the script ---- */
+
+/* A path in which sbatch replaces %j. */
+static void add_log_path(const char *run_dir, struct text *out)
+{
+    text_add(out, "#SBATCH --output=\"");
+    for (; *run_dir != 0; run_dir++) {
+        if (*run_dir == '"' || *run_dir == '\\')
+            text_add(out, "\\");
+        text_add(out, "%c", *run_dir);
+        if (*run_dir == '%')
+            text_add(out, "%%");
+    }
+    text_add(out, "/slurm-%%j.log\"\n");
+}
+
+static void add_option(struct text *out, const char *option, const char *value)
+{
+    if (value != NULL) {
+        text_add(out, "#SBATCH --%s=", option);
+        text_add_shell_word(out, value);
+        text_add(out, "\n");
+    }
+}
+
+static void add_resources(const struct submission *s, struct text *out)
+{
+    const struct recipe_cluster *cluster = &s->recipe->cluster;
+    add_option(out, "job-name", s->recipe->name);
+    text_add(out, "#SBATCH --nodes=%d\n#SBATCH --ntasks-per-node=%d\n", s->nodes, s->ranks_per_node);
+    if (strcmp(cluster->device, "cuda") == 0)
+        text_add(out, "#SBATCH --gpus-per-node=%d\n", s->ranks_per_node / cluster->ranks_per_gpu);
+    if (cluster->threads_per_rank > 0)
+        text_add(out, "#SBATCH --cpus-per-task=%d\n", cluster->threads_per_rank);
+    add_option(out, "time", cluster->time);
+    add_option(out, "partition", cluster->partition);
+    add_option(out, "account", cluster->account);
+    if (s->after != NULL)
+        text_add(out, "#SBATCH --dependency=%s%s\n",
+                 strchr(s->after, ':') != NULL ? "" : "afterany:", s->after);
+}
+
+static bool is_option(const char *line)
+{
+    return *line == '-' || strncmp(line, "#SBATCH", strlen("#SBATCH")) == 0;
+}
+
+static void add_lines(const struct submission *s, bool options, struct text *out)
+{
+    const struct recipe_names *lines = &s->recipe->cluster.sbatch;
+    for (size_t i = 0; i < lines->count; i++)
+        if (is_option(lines->list[i]) == options)
+            text_add(out, "%s%s\n", *lines->list[i] == '-' ? "#SBATCH " : "", lines->list[i]);
+}
+
+static void add_command(const struct submission *s, struct text *out)
+{
+    launch_text(s->launch, s->nodes, s->nodes * s->ranks_per_node, out);
+    if (s->recipe->cluster.threads_per_rank > 0 && strncmp(s->launch, "srun", strlen("srun")) == 0)
+        text_add(out, " --cpus-per-task=%d", s->recipe->cluster.threads_per_rank);
+    text_add(out, " \\\n    ");
+    text_add_shell_word(out, s->program);
+    text_add(out, " train ");
+    text_add_shell_word(out, s->path);
+    for (size_t i = 0; i < s->overrides->count; i++) {
+        text_add(out, " ");
+        text_add_shell_word(out, s->overrides->list[i]);
+    }
+    text_add(out, " || status=$?\n");
+}
+
+static void add_requeue(const struct submission *s, struct text *out)
+{
+    text_add(
+        out,
+        "\n"
+        "# 75: stopped on request, with a complete checkpoint. A canceled job stays canceled.\n"
+        "if [ \"$status\" -eq 75 ]; then\n"
+        "    case $(scontrol show job -o \"$SLURM_JOB_ID\") in\n"
+        "    *JobState=CANCELLED*) exit 75 ;;\n"
+        "    esac\n"
+        "    if [ \"${SLURM_RESTART_COUNT:-0}\" -lt %lld ]; then\n"
+        "        scontrol requeue \"$SLURM_JOB_ID\" && exit 75\n"
+        "    fi\n"
+        "    echo \"cuboid: job $SLURM_JOB_ID is not requeued: ${SLURM_RESTART_COUNT:-0} of %lld requeues "
+        "(submit --requeues)\" >&2\n"
+        "fi\n"
+        "exit \"$status\"\n",
+        (long long)s->requeues, (long long)s->requeues);
+}
+
+void submit_script(const struct submission *s, const char *why, struct text *out)
+{
+    text_add(out, "#!/bin/bash\n");
+    add_resources(s, out);
+    add_log_path(s->recipe->logging.run_dir, out);
+    text_add(out, "#SBATCH --requeue\n#SBATCH --open-mode=append\n");
+    // Without B: the signal goes to the ranks, and not to this script.
+    text_add(out, "# %s\n#SBATCH --signal=%s@%lld\n", why, stop_signal(s->recipe) + strlen("SIG"),
+             (long long)s->lead_s);
+    add_lines(s, true, out);
+    text_add(out,
+             "\n# Slurm runs this script again, from its first line, whenever the job is requeued.\n"
+             "# The script outlives the signals that make the ranks save: a trap waits for the command.\n"
+             "trap : TERM INT USR1 USR2\ncd ");
+    text_add_shell_word(out, s->folder);
+    text_add(out, " || exit 1\n");
+    add_lines(s, false, out);
+    text_add(out, "status=0\n");
+    add_command(s, out);
+    add_requeue(s, out);
+}
