@@ -9,7 +9,7 @@
  *
  *     loop   it never returns, and computes
  *     read   it never returns, and waits in a system call
- *     slow   each call of that step takes 0.25 s longer
+ *     slow   each call of that step takes 80 ms longer
  *     count  the first all-reduce has one element less */
 #include "parallel/group.h"
 
@@ -51,7 +51,7 @@ static bool is_mine(const char *fault)
 
 static void delay(void)
 {
-    enum { SLOW_NS = 250000000 };
+    enum { SLOW_NS = 80000000 };
     int ends[2];
     char byte;
     if (is_mine("slow") && rank_context()->step == number_of("INJECT_STEP"))

@@ -32,8 +32,9 @@ LAYOUTS = {4: ["pp=2 tp=2 dp=1", "pp=4 tp=1 dp=1 pipeline.schedule=zb-h1", "pp=2
            8: ["pp=2 tp=2 dp=2", "pp=4 tp=2 dp=1 pipeline.schedule=zb-h1", "pp=4 tp=1 dp=2 pipeline.schedule=gpipe",
                "pp=2 tp=2 dp=2 pipeline.schedule=interleaved pipeline.virtual_stages=2",
                "pp=4 tp=1 dp=2 pipeline.schedule=zb-v", "pp=1 tp=4 dp=2 parallel.zero_stage=1", "pp=1 tp=2 dp=4"]}
-KINDS = ["stop", "loop", "read", "kill", "first", "slow"]
-TIMEOUT_S, MARGIN_S = 3.0, 6.0  # the margin includes the start and end of processes on a busy machine
+# node: all processes of one of two nodes; nodes: one process, with two nodes.
+KINDS = ["stop", "loop", "read", "kill", "first", "slow", "node", "nodes"]
+TIMEOUT_S, MARGIN_S = 4.0, 6.0  # the margin includes the start and end of processes on a busy machine
 
 
 def processes(folder):
@@ -96,18 +97,26 @@ class Run:
         self.victim = 0 if self.kind == "first" else rng.randrange(self.ranks)
         self.step = rng.randint(2, 6)
         self.delay = rng.random() * 0.3
+        self.nodes = 2 if self.kind in ("node", "nodes") else 1
+        # Ranks are assigned to nodes in order.
+        share = self.ranks // self.nodes
+        begin = self.victim // share * share
+        self.stopped = list(range(begin, begin + share)) if self.kind == "node" else [self.victim]
 
     def start(self):
-        environment = dict(os.environ, HANGS_FOLDER=self.folder, OMPI_MCA_orte_tmpdir_base=self.folder, CUBOID_NODE="x")
+        environment = dict(os.environ, HANGS_FOLDER=self.folder, OMPI_MCA_orte_tmpdir_base=self.folder)
         if self.kind in ("loop", "read", "slow"):
             environment |= {"INJECT": self.kind, "INJECT_RANK": str(self.victim), "INJECT_STEP": str(self.step)}
-        words = [self.options.mpirun, "-n", str(self.ranks), self.options.cuboid, "train", "a.yaml",
-                 f"logging.run_dir={self.folder}/run", f"resilience.heartbeat_timeout_seconds={TIMEOUT_S}",
-                 *self.layout.split()]
+        program = [self.options.cuboid, "train", "a.yaml", f"logging.run_dir={self.folder}/run",
+                   f"resilience.heartbeat_timeout_seconds={TIMEOUT_S}", *self.layout.split()]
         if self.kind == "slow":
-            words.append("train.train_iters=8")
+            program.append("train.train_iters=8")
         if os.environ.get("CUBOID_DEVICE"):
-            words += ["cluster.device=" + os.environ["CUBOID_DEVICE"]]
+            program += ["cluster.device=" + os.environ["CUBOID_DEVICE"]]
+        words = [self.options.mpirun]
+        for node in range(self.nodes):
+            words += [*([":"] if node > 0 else []), "-n", str(self.ranks // self.nodes), "-x",
+                      f"CUBOID_NODE={'xyz'[node]}", *program]
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
     def disturb(self, run):
@@ -115,10 +124,11 @@ class Run:
         complete = self.step - (self.kind in ("loop", "read"))  # an injected fault occurs in step `step`
         while steps_done(self.folder) < complete and run.poll() is None:
             time.sleep(0.02)
-        time.sleep(self.delay)
+        time.sleep(self.delay + (2 if self.nodes > 1 else 0))  # until the nodes are connected
         found = processes(self.folder)
-        if self.kind in ("stop", "first") and self.victim in found:
-            os.kill(found[self.victim], signal.SIGSTOP)
+        for rank in self.stopped if self.kind in ("stop", "first", "node", "nodes") else []:
+            if rank in found:
+                os.kill(found[rank], signal.SIGSTOP)
         if self.kind == "kill" and self.victim in found:
             os.kill(found[self.victim], signal.SIGKILL)
         return time.monotonic()
@@ -138,9 +148,9 @@ class Run:
             good = run.returncode == 0 and not reports
         else:
             culprit, waiting = explain(reports[0], self.ranks) if len(reports) == 1 else (None, set())
-            others = set(range(self.ranks)) - {self.victim}
+            others = set(range(self.ranks)) - set(self.stopped)
             killed = self.kind == "kill"
-            good = culprit == self.victim and (killed or waiting == others) and not left and \
+            good = culprit in self.stopped and (killed or waiting == others) and not left and \
                 (killed or (run.returncode == 1 and self.dump_agrees(culprit))) and \
                 took < (2.0 if killed else TIMEOUT_S) + MARGIN_S
         return line + (" ok" if good else " FAILED"), good, text + f"left: {left}\n"

@@ -42,13 +42,22 @@ enum status rank_share(struct rank_state *w, uint32_t *words, int count)
     return OK;
 }
 
-static enum status broadcast(struct rank_state *w, struct buffer *buffer, int32_t *note, int root)
+static enum status broadcast(struct rank_state *w, struct buffer *buffer, int32_t *note, int count, int root)
 {
-    size_t bytes = NOTE_INTS * sizeof *note;
+    size_t bytes = (size_t)count * sizeof *note;
     TRY(copy_to_device(w->compute, buffer->data, note, bytes));
-    TRY(group_broadcast(w->groups->world, w->compute, tensor_1d(buffer->data, I32, NOTE_INTS), root));
+    TRY(group_broadcast(w->groups->world, w->compute, tensor_1d(buffer->data, I32, count), root));
     TRY(copy_to_host(w->compute, note, buffer->data, bytes));
     return stream_sync(w->compute);
+}
+
+enum status rank_broadcast(struct rank_state *w, int32_t *words, int count)
+{
+    const int most = (int)(w->stats_buffer.bytes / sizeof *words);
+    CHECK(most > 0);
+    for (int at = 0; at < count; at += most)
+        TRY(broadcast(w, &w->stats_buffer, words + at, count - at < most ? count - at : most, 0));
+    return OK;
 }
 
 /* Broadcasts the status and the reason of rank `root`. */
@@ -61,7 +70,7 @@ static enum status share_reason(struct rank_state *w, enum status mine, int root
     memcpy(reason, text, strlen(text) < most ? strlen(text) : most);
     struct buffer buffer = {0};
     TRY(buffer_alloc(w->device, PART_COMMUNICATION, sizeof note, &buffer));
-    enum status status = broadcast(w, &buffer, note, root);
+    enum status status = broadcast(w, &buffer, note, NOTE_INTS, root);
     buffer_free(&buffer);
     TRY(status);
     return fail((enum status)note[0], "%s", reason);

@@ -107,15 +107,14 @@ static bool is_gone(const struct hang_rank *rank)
     return rank->process == PROCESS_IS_GONE || rank->process == PROCESS_NODE_SILENT;
 }
 
-/* It cannot continue, even if its message arrives. */
-static bool is_dead(const struct hang_rank *rank)
+bool hang_is_dead(const struct hang_rank *rank)
 {
     return is_gone(rank) || rank->process == PROCESS_IS_STOPPED;
 }
 
 static bool is_waiting(const struct hang_rank *rank)
 {
-    return is_active(rank) && !is_dead(rank) && rank->progress.head.who.waiting_for[0] != 0;
+    return is_active(rank) && !hang_is_dead(rank) && rank->progress.head.who.waiting_for[0] != 0;
 }
 
 /* Number of calls on a group; -1 if the rank is not a member, or has never called. */
@@ -182,7 +181,7 @@ static bool has_edge(const struct hang_rank *rank, const struct hang_rank *other
     if (late)
         return numbered && calls_of(other, group->id) < message->number;
     const struct progress_message *theirs = numbered ? call_of(other, group->id, message->number) : NULL;
-    if (theirs != NULL && theirs->done_ns > 0 && !is_dead(other))
+    if (theirs != NULL && theirs->done_ns > 0 && !hang_is_dead(other))
         return false;
     return !waits_in(other, group, message);
 }
@@ -214,7 +213,7 @@ static int grade(const struct hang *hang, int index)
         return 4;
     if (!stalled)
         return 0;
-    return is_dead(rank) ? 3 : !is_waiting(rank) ? 2 : hang_awaited(rank) == NULL ? 1 : 0;
+    return hang_is_dead(rank) ? 3 : !is_waiting(rank) ? 2 : hang_awaited(rank) == NULL ? 1 : 0;
 }
 
 static int find_culprit(const struct hang *hang)
@@ -326,8 +325,8 @@ static int find_mismatch(const struct hang *hang, int index, int *list, struct t
 
 /* ---- the finding ---- */
 
-/* For each rank that waits for the culprit, directly or not: breadth first, so that the nearest reason is
- * kept. */
+/* For each rank that waits for the culprit, or another one like it, directly or not: breadth first, so that
+ * the nearest reason is kept. */
 static void set_reasons(const struct hang *hang, int *list, int *queue, struct hang_finding *out)
 {
     int begin = 0, end = 0;
@@ -335,8 +334,14 @@ static void set_reasons(const struct hang *hang, int *list, int *queue, struct h
     CHECK(seen != NULL);
     for (int r = 0; r < hang->count; r++)
         out->waits_for[r] = -1;
-    seen[out->culprit] = true;
-    queue[end++] = out->culprit;
+    for (int r = 0; r < hang->count; r++) {
+        const struct hang_rank *rank = &hang->ranks[r], *first = &hang->ranks[out->culprit];
+        bool too = hang_is_dead(first) && rank->process == first->process && is_active(rank);
+        if (r != out->culprit && !too)
+            continue;
+        seen[r] = true;
+        queue[end++] = r;
+    }
     while (begin < end) {
         int target = queue[begin++];
         for (int r = 0; r < hang->count; r++) {

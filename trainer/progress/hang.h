@@ -41,6 +41,8 @@ void hang_sort(struct hang *hang);
 struct schedule;
 void hang_set_needs(struct hang *hang, const struct schedule *schedule);
 
+/* Stopped, gone or silent: it cannot continue, even if its message arrives. */
+bool hang_is_dead(const struct hang_rank *rank);
 /* The message that a rank waits for; NULL: none, or unknown. */
 const struct progress_message *hang_awaited(const struct hang_rank *rank);
 /* The last of its recorded messages is number progress.head.messages; NULL if it was overwritten. */

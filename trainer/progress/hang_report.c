@@ -87,14 +87,12 @@ static void add_others(const struct hang *hang, const struct hang_finding *findi
     CHECK(others != NULL);
     for (int r = 0; r < hang->count; r++) {
         const struct hang_rank *rank = &hang->ranks[r];
-        bool same = rank->process == first->process && rank->progress.head.state == PROGRESS_ACTIVE &&
-                    (first->process == PROCESS_IS_STOPPED || first->process == PROCESS_IS_GONE ||
-                     first->process == PROCESS_NODE_SILENT);
-        if (same && rank != first)
+        bool same = rank->process == first->process && rank->progress.head.state == PROGRESS_ACTIVE;
+        if (same && hang_is_dead(first) && rank != first)
             others[count++] = rank_of(rank);
     }
     if (count > 0) {
-        text_add(out, ", and so %s ", count == 1 ? "is that of" : "are those of");
+        text_add(out, ", like %s ", count == 1 ? "that of" : "those of");
         hang_ranks_text(others, count, out);
     }
     free(others);
@@ -110,8 +108,7 @@ static void add_state(const struct hang *hang, const struct hang_finding *findin
         return;
     }
     text_add(out, ": %s", process_state_text(rank->process));
-    if (head->who.waiting_for[0] != 0 && rank->process != PROCESS_IS_GONE &&
-        rank->process != PROCESS_IS_STOPPED)
+    if (head->who.waiting_for[0] != 0 && !hang_is_dead(rank))
         text_add(out, ", and it waits for %s", head->who.waiting_for);
     add_others(hang, finding, out);
 }

@@ -6,9 +6,11 @@
  *     process gone                         at once
  *     rank slow, others wait for it        it makes progress: nothing happens
  *
+ * With several nodes, the first process of each reports to the first node, which judges (control.h).
+ *
  * The thread uses neither ranks nor transports, so it works when all of them hang. The first process whose
  * monitor is alive is the one that judges; so a stopped process cannot prevent its own report. After the
- * report each process exits, and those that cannot (stopped ones) are killed.
+ * report each process exits with status 1; stopped ones continue for that, and what cannot exit is killed.
  *
  * Time without progress is counted in looks: a late look counts as if it were on time. A suspended job, or
  * one on an overloaded machine, had no time to make progress either, and is not ended.
@@ -28,6 +30,7 @@ struct monitor_config {
     bool automatic;                  // timeout_s is the least; ten times the longest step, save or evaluation
     const struct schedule *schedule; // names the actions that ranks wait for; NULL: not named
     const char *run_dir;             // of hang-STEP.json; NULL: nothing is written
+    bool several_hosts;              // some processes of the job are on other machines
 };
 
 struct monitor;
@@ -42,6 +45,12 @@ void monitor_stop(struct monitor *monitor);
 /* This thread is a rank that publishes its progress from now on. */
 void monitor_enter(struct monitor *monitor);
 void monitor_leave(struct monitor *monitor);
+
+/* With several nodes: rank 0 fills in the address of its node, shares it with all ranks, and each process
+ * passes it to monitor_connect(). Until then, each node is monitored on its own. */
+struct control_address;
+MUST_USE enum status monitor_address(struct monitor *monitor, struct control_address *out);
+void monitor_connect(struct monitor *monitor, const struct control_address *address);
 
 /* To be set to 1 before this process exits with a message of its own; NULL without a monitor. */
 atomic_int *monitor_leaving(struct monitor *monitor);

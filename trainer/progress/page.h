@@ -16,6 +16,7 @@
 struct page_process {
     atomic_int id;      // of the operating system; 0: none yet
     atomic_int leaving; // it ends, or exits with a message of its own
+    atomic_int port;    // of its control connection
     _Atomic uint64_t started;
     _Atomic int64_t beat_ns; // clock_ns() of its monitor's last look
 };

@@ -11,6 +11,7 @@
 #include "trainer/plan/memory_plan.h"
 #include "trainer/plan/model_flops.h"
 #include "trainer/plan/report.h"
+#include "trainer/progress/control.h"
 #include "trainer/progress/monitor.h"
 #include "trainer/run/metrics.h"
 #include "trainer/run/run_folder.h"
@@ -350,11 +351,28 @@ struct job {
     atomic_int ranks;             // number of ranks that completed successfully
     atomic_llong allocated_bytes; // maximum over these ranks
     struct monitor *monitor;      // NULL: disabled
+    bool launched;                // several processes
 };
+
+/* Connects the monitors of the nodes. Under a launcher only: all ranks decide alike. */
+static enum status connect_monitors(struct rank_state *w, struct monitor *monitor)
+{
+    union {
+        struct control_address address;
+        int32_t words[(sizeof(struct control_address) + sizeof(int32_t) - 1) / sizeof(int32_t)];
+    } shared = {0};
+    if (w->world->rank == 0)
+        TRY(monitor_address(monitor, &shared.address));
+    TRY(rank_broadcast(w, shared.words, sizeof shared.words / sizeof shared.words[0]));
+    monitor_connect(monitor, &shared.address);
+    return OK;
+}
 
 static enum status run_rank(struct session *session, const struct job *job, struct world *world)
 {
     TRY(rank_create(&job->run, world, true, &session->rank_state));
+    if (job->launched)
+        TRY(connect_monitors(&session->rank_state, job->monitor));
     TRY(begin(session));
     return loop(session);
 }
@@ -397,7 +415,9 @@ static enum status start_monitor(struct job *job, const struct recipe *recipe,
         .automatic = recipe->resilience.heartbeat_is_automatic,
         .schedule = job->run.schedule,
         .run_dir = recipe->logging.run_dir,
+        .several_hosts = launched && here < launcher->size,
     };
+    job->launched = launched;
     TRY(monitor_start(&config, &job->monitor));
     stop_set_leaving(job->run.stop, monitor_leaving(job->monitor));
     return OK;

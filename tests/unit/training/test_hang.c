@@ -158,6 +158,23 @@ Test(hang, a_process_that_is_gone_needs_no_timeout)
     hang_free(&hang);
 }
 
+/* A node that does not answer: nothing is known of its messages. */
+Test(hang, names_a_silent_node)
+{
+    struct hang hang;
+    stall(&hang);
+    for (int r = 2; r < RANKS; r++) {
+        hang.ranks[r].process = PROCESS_NODE_SILENT;
+        hang.ranks[r].progress.head.groups = 0;
+        hang.ranks[r].progress.head.messages = 0;
+    }
+    expect(
+        &hang, HANG_CULPRIT, 3,
+        "step 12: rank 3 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for 41.0 s: its node is silent, like that "
+        "of rank 2; rank 0 waits for rank 2; rank 1 waits for rank 0");
+    hang_free(&hang);
+}
+
 Test(hang, names_calls_that_differ)
 {
     struct hang hang;

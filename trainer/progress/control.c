@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/progress/control.h"
+
+#include "base/clock.h"
+#include "trainer/progress/control_wire.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const int64_t patience_ns =
+    2000000000; // without an answer, another process of the first node is tried
+enum { ANSWER_MS = 1000, WELCOME_MS = 1000 };
+
+struct control {
+    int listening, port;
+    bool started, remote;
+    struct control_address address;
+    char node[HANG_NODE_CHARS];
+    struct control_node first; // seen from another node
+    int next_port;             // that is tried next
+    int count, capacity;
+    struct control_node *nodes; // seen from the first one
+};
+
+/* Sent with a hello: both ends must agree on the layout of what follows. */
+struct hello {
+    char name[HANG_NODE_CHARS];
+    uint8_t secret[CONTROL_SECRET / 2];
+    uint64_t bytes_of_rank, bytes_of_all;
+};
+
+/* ---- opening ---- */
+
+enum status control_open(bool several_hosts, struct control **out)
+{
+    struct control *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return fail(NO_MEMORY, "no memory for the control connection");
+    c->first.file = -1;
+    c->listening = -1;
+    enum status status = wire_listen(several_hosts, &c->listening, &c->port);
+    if (status == OK)
+        *out = c;
+    else
+        control_close(c);
+    return status;
+}
+
+static void disconnect(struct control_node *node)
+{
+    if (node->file >= 0)
+        close(node->file);
+    node->file = -1;
+}
+
+static void free_node(struct control_node *node)
+{
+    disconnect(node);
+    free(node->ranks);
+    free(node->all);
+}
+
+void control_close(struct control *c)
+{
+    if (c == NULL)
+        return;
+    if (c->first.file >= 0)
+        (void)wire_send(c->first.file, WIRE_BYE, NULL, 0);
+    free_node(&c->first);
+    for (int i = 0; i < c->count; i++)
+        free_node(&c->nodes[i]);
+    free(c->nodes);
+    if (c->listening >= 0)
+        close(c->listening);
+    free(c);
+}
+
+int control_port(const struct control *control)
+{
+    return control->port;
+}
+
+void control_start(struct control *c, const struct control_address *address, const char *node)
+{
+    c->address = *address;
+    snprintf(c->node, sizeof c->node, "%s", node);
+    c->remote = strcmp(c->node, address->node) != 0;
+    snprintf(c->first.name, sizeof c->first.name, "%s", address->node);
+    c->started = true;
+}
+
+bool control_is_started(const struct control *control)
+{
+    return control != NULL && control->started;
+}
+
+bool control_is_remote(const struct control *control)
+{
+    return control_is_started(control) && control->remote;
+}
+
+/* ---- messages with the progress of a node ---- */
+
+/* Replaces the ranks of a node. */
+static bool take_ranks(struct control_node *node, const struct wire_message *m)
+{
+    size_t count = m->bytes / sizeof *node->ranks;
+    struct control_rank *ranks = malloc(m->bytes + 1);
+    if (ranks == NULL || count * sizeof *ranks != m->bytes) {
+        free(ranks);
+        return false;
+    }
+    memcpy(ranks, m->data, m->bytes);
+    free(node->ranks);
+    node->ranks = ranks;
+    node->count = (int)count;
+    node->silent_ns = 0;
+    return true;
+}
+
+static bool take_all(struct control_node *node, const struct wire_message *m)
+{
+    if (m->bytes != (size_t)node->count * sizeof *node->all)
+        return false;
+    free(node->all);
+    node->all = malloc(m->bytes + 1);
+    if (node->all != NULL)
+        memcpy(node->all, m->data, m->bytes);
+    return node->all != NULL;
+}
+
+/* ---- the first node ---- */
+
+static bool same_secret(const uint8_t *a, const uint8_t *b)
+{
+    unsigned difference = 0;
+    for (int i = 0; i < CONTROL_SECRET / 2; i++)
+        difference |= (unsigned)(a[i] ^ b[i]);
+    return difference == 0;
+}
+
+static struct control_node *add_node(struct control *c, const char *name)
+{
+    for (int i = 0; i < c->count; i++)
+        if (strcmp(c->nodes[i].name, name) == 0)
+            return &c->nodes[i];
+    if (c->count == c->capacity) {
+        int capacity = c->capacity > 0 ? 2 * c->capacity : 16;
+        struct control_node *nodes = realloc(c->nodes, (size_t)capacity * sizeof *nodes);
+        if (nodes == NULL)
+            return NULL;
+        c->nodes = nodes;
+        c->capacity = capacity;
+    }
+    struct control_node *node = &c->nodes[c->count++];
+    *node = (struct control_node){.file = -1};
+    snprintf(node->name, sizeof node->name, "%s", name);
+    return node;
+}
+
+/* A connection without the secret is closed without an answer. */
+static void accept_node(struct control *c)
+{
+    struct wire_message m = {0};
+    struct hello hello;
+    int file = wire_accept(c->listening);
+    if (file < 0)
+        return;
+    bool good = wire_receive(file, sizeof hello, &m) && m.kind == WIRE_HELLO && m.bytes == sizeof hello;
+    if (good) {
+        memcpy(&hello, m.data, sizeof hello);
+        hello.name[sizeof hello.name - 1] = 0;
+        good = same_secret(hello.secret, c->address.secret) &&
+               hello.bytes_of_rank == sizeof(struct control_rank) &&
+               hello.bytes_of_all == sizeof(struct hang_rank);
+    }
+    struct control_node *node = good ? add_node(c, hello.name) : NULL;
+    wire_free(&m);
+    if (node == NULL ||
+        !wire_send(file, WIRE_WELCOME, c->address.secret + CONTROL_SECRET / 2, CONTROL_SECRET / 2)) {
+        close(file);
+        return;
+    }
+    disconnect(node);
+    node->file = file;
+    node->silent_ns = 0;
+}
+
+/* Reads one message of a node. */
+static void hear(struct control_node *node)
+{
+    struct wire_message m = {0};
+    bool good = wire_receive(node->file, WIRE_MOST_BYTES, &m);
+    if (good && m.kind == WIRE_RANKS)
+        good = take_ranks(node, &m);
+    else if (good && m.kind == WIRE_ALL)
+        good = take_all(node, &m);
+    else if (good && m.kind == WIRE_BYE)
+        node->count = 0; // its ranks have ended
+    wire_free(&m);
+    if (!good)
+        disconnect(node);
+}
+
+static void hear_all(struct control *c)
+{
+    for (int i = 0; i < c->count; i++)
+        while (c->nodes[i].file >= 0 && wire_is_ready(c->nodes[i].file, 0))
+            hear(&c->nodes[i]);
+}
+
+void control_serve(struct control *c, const struct control_rank *mine, int count, int64_t passed_ns)
+{
+    while (wire_is_ready(c->listening, 0))
+        accept_node(c);
+    for (int i = 0; i < c->count; i++)
+        c->nodes[i].silent_ns += passed_ns;
+    hear_all(c);
+    for (int i = 0; i < c->count; i++)
+        if (c->nodes[i].file >= 0 && c->nodes[i].silent_ns == 0 &&
+            !wire_send(c->nodes[i].file, WIRE_RANKS, mine, (size_t)count * sizeof *mine))
+            disconnect(&c->nodes[i]);
+}
+
+int control_nodes(const struct control *control)
+{
+    return control->count;
+}
+
+const struct control_node *control_node(const struct control *control, int index)
+{
+    return &control->nodes[index];
+}
+
+void control_collect(struct control *c)
+{
+    int64_t end_ns = clock_ns() + ANSWER_MS * INT64_C(1000000);
+    for (int i = 0; i < c->count; i++) {
+        free(c->nodes[i].all);
+        c->nodes[i].all = NULL;
+        if (c->nodes[i].file >= 0 && !wire_send(c->nodes[i].file, WIRE_GIVE_ALL, NULL, 0))
+            disconnect(&c->nodes[i]);
+    }
+    for (bool complete = false; !complete && clock_ns() < end_ns;) {
+        complete = true;
+        hear_all(c);
+        for (int i = 0; i < c->count; i++)
+            complete =
+                complete && (c->nodes[i].all != NULL || c->nodes[i].file < 0 || c->nodes[i].count == 0);
+        if (!complete)
+            poll(NULL, 0, 10);
+    }
+}
+
+void control_end(struct control *c)
+{
+    for (int i = 0; i < c->count; i++)
+        if (c->nodes[i].file >= 0)
+            (void)wire_send(c->nodes[i].file, WIRE_END, NULL, 0);
+}
+
+/* ---- another node ---- */
+
+static bool greet(struct control *c, int file)
+{
+    struct hello hello = {.bytes_of_rank = sizeof(struct control_rank),
+                          .bytes_of_all = sizeof(struct hang_rank)};
+    struct wire_message m = {0};
+    snprintf(hello.name, sizeof hello.name, "%s", c->node);
+    memcpy(hello.secret, c->address.secret, sizeof hello.secret);
+    bool good = wire_send(file, WIRE_HELLO, &hello, sizeof hello) && wire_is_ready(file, WELCOME_MS) &&
+                wire_receive(file, CONTROL_SECRET / 2, &m) && m.kind == WIRE_WELCOME &&
+                m.bytes == CONTROL_SECRET / 2 && same_secret(m.data, c->address.secret + CONTROL_SECRET / 2);
+    wire_free(&m);
+    return good;
+}
+
+/* Tries one process of the first node. */
+static void connect_first(struct control *c)
+{
+    int port = c->address.ports[c->next_port];
+    if (port == 0)
+        c->next_port = 0;
+    port = c->address.ports[c->next_port];
+    c->next_port = (c->next_port + 1) % CONTROL_PORTS;
+    if (port == 0)
+        return;
+    int file = wire_connect(c->address.host, port);
+    if (file >= 0 && !greet(c, file)) {
+        close(file);
+        file = -1;
+    }
+    c->first.file = file;
+    if (file >= 0)
+        c->first.silent_ns = 0;
+}
+
+enum control_wish control_report(struct control *c, const struct control_rank *mine, int count,
+                                 int64_t passed_ns)
+{
+    struct control_node *first = &c->first;
+    enum control_wish wish = CONTROL_NOTHING;
+    first->silent_ns += passed_ns;
+    if (first->file >= 0 && first->silent_ns > patience_ns)
+        if (first->file >= 0 && first->silent_ns > patience_ns)
+            disconnect(first);
+    if (first->file < 0)
+        connect_first(c);
+    if (first->file >= 0 && !wire_send(first->file, WIRE_RANKS, mine, (size_t)count * sizeof *mine))
+        disconnect(first);
+    while (first->file >= 0 && wire_is_ready(first->file, 0)) {
+        struct wire_message m = {0};
+        bool good = wire_receive(first->file, WIRE_MOST_BYTES, &m);
+        if (good && m.kind == WIRE_RANKS)
+            good = take_ranks(first, &m);
+        else if (good && m.kind == WIRE_GIVE_ALL && wish == CONTROL_NOTHING)
+            wish = CONTROL_EVERYTHING;
+        else if (good && m.kind == WIRE_END)
+            wish = CONTROL_END;
+        wire_free(&m);
+        if (!good)
+            disconnect(first);
+    }
+    return wish;
+}
+
+void control_send_all(struct control *c, const struct hang *hang)
+{
+    if (c->first.file >= 0 &&
+        !wire_send(c->first.file, WIRE_ALL, hang->ranks, (size_t)hang->count * sizeof *hang->ranks))
+        disconnect(&c->first);
+}
+
+const struct control_node *control_first(const struct control *control)
+{
+    return &control->first;
+}
