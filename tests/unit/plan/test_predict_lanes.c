@@ -372,7 +372,7 @@ Test(shared_cores, are_taken_by_processes_that_wait)
     free(set.storage);
 }
 
-/* Next to a message of 40 s an op is slower by half, on half a core by a factor of 2. */
+/* Next to a message an op is slower by half, and by a factor of 2 because rank 1 moves it on the same core. */
 Test(shared_cores, and_overlap_multiply)
 {
     struct set set = set_create(2);
@@ -385,11 +385,11 @@ Test(shared_cores, and_overlap_multiply)
     struct rates rates = ONE_CORE;
     rates.slowdown = 0.5;
     struct prediction *step = predict(&set, rates);
-    // rank 0: 30 s next to the message do 20, 30 s alone do 30, then 50 at half the speed
-    expect_near(step->ranks[0].end_s, 60.0 + 100.0);
-    expect_near(step->ranks[0].run_s[COST_OVERLAP], 10.0);
-    expect_near(step->ranks[0].run_s[COST_SHARED_CORES], 50.0);
-    expect_near(step->step_s, 60.0 + 100.0 + 50.0);
+    // rank 0: 30 s next to the message do 10, 30 s alone do 30, then 60 at half the speed
+    expect_near(step->ranks[0].end_s, 60.0 + 120.0);
+    expect_near(step->ranks[0].run_s[COST_OVERLAP], 5.0);
+    expect_near(step->ranks[0].run_s[COST_SHARED_CORES], 15.0 + 60.0);
+    expect_near(step->step_s, 60.0 + 120.0 + 40.0);
     prediction_destroy(step);
     free(set.storage);
 }

@@ -119,7 +119,7 @@ static void say(const struct cluster_profile *profile, size_t before, int ranks,
 /* The processor time that rank 0 needs per second while it waits for the last rank. */
 static enum status time_waiting(struct world *world, void *argument)
 {
-    enum { WAITS = 8, WAIT_NS = 20000000 };
+    enum { WAITS = 8, WAIT_NS = 5000000 };
     struct device *device = NULL;
     struct stream *stream = NULL;
     struct group *all = NULL;

@@ -127,22 +127,38 @@ static void change_speed(struct predictor *p, const struct rank *rank, double no
     lane_heap_update(p, compute);
 }
 
+/* Cores that the rank takes now: with ops, to move messages, or while it waits. */
+static double cores_taken(const struct rank *rank)
+{
+    return rank->computes ? rank->threads : rank->in_flight > 0 ? rank->stands_for : rank->waiting;
+}
+
+/* Ops or messages of the rank have begun or ended. */
+static void change_taken(struct predictor *p, struct rank *rank, double now_s)
+{
+    const double taken = cores_taken(rank);
+    if (rank->cores == NULL || !(taken < rank->taken || taken > rank->taken))
+        return;
+    rank->cores->busy += taken - rank->taken;
+    rank->taken = taken;
+    for (int r = 0; r < p->count && rank->cores->ranks > 1; r++)
+        if (p->ranks[r].cores == rank->cores)
+            change_speed(p, &p->ranks[r], now_s);
+}
+
 /* A message of the rank begins or ends. */
 static void change_in_flight(struct predictor *p, struct rank *rank, int change, double now_s)
 {
     rank->in_flight += change;
     change_speed(p, rank, now_s);
+    change_taken(p, rank, now_s);
 }
 
-/* A compute lane begins (sign 1) or has ended (-1) to run ops on cores that it shares. */
-static void change_busy(struct predictor *p, const struct rank *rank, double sign, double now_s)
+/* The compute lane begins to run ops, or ends. */
+static void change_computes(struct predictor *p, struct rank *rank, bool computes, double now_s)
 {
-    if (rank->cores == NULL)
-        return;
-    rank->cores->busy += sign * (rank->threads - rank->waiting);
-    for (int r = 0; r < p->count && rank->cores->ranks > 1; r++)
-        if (p->ranks[r].cores == rank->cores)
-            change_speed(p, &p->ranks[r], now_s);
+    rank->computes = computes;
+    change_taken(p, rank, now_s);
 }
 
 /* The lane is busy with `count` items for so long, if nothing overlaps. Returns false if that is no time. */
@@ -154,7 +170,7 @@ static bool begin(struct predictor *p, struct lane *lane, int count, double seco
     }
     const bool slowed = may_be_slowed(lane);
     if (slowed)
-        change_busy(p, lane->rank, 1.0, lane->now_s);
+        change_computes(p, lane->rank, true, lane->now_s);
     lane->items_busy = count;
     lane->began_s = lane->left_at_s = lane->now_s;
     lane->alone_s = lane->left_s = seconds;
@@ -195,7 +211,7 @@ static void end(struct predictor *p, struct lane *lane)
     lane->at += lane->items_busy;
     lane->items_busy = 0;
     if (computed)
-        change_busy(p, lane->rank, -1.0, lane->now_s);
+        change_computes(p, lane->rank, false, lane->now_s);
     if (!p->records_spans || p->out_of_memory)
         return;
     p->out->spans[lane->span].end_s = lane->now_s;

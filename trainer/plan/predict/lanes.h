@@ -71,7 +71,7 @@ struct node_cores {
     int node;
     int ranks;    // with a tape
     double cores; // of the node
-    double busy;  // those that threads take now: with ops, or waiting
+    double busy;  // those that its ranks take now
 };
 
 struct rank {
@@ -84,8 +84,10 @@ struct rank {
     int index;                // of the prediction's ranks
     int in_flight;            // exchanges that take place now
     struct node_cores *cores; // NULL: a device of its own
-    double threads, waiting;  // cores that it and those on its node for which it stands take: with ops, and
-                              // while they wait for messages
+    bool computes;            // the compute lane runs ops
+    double stands_for;        // ranks of its node, itself included
+    double threads, waiting;  // cores that these take with ops, and while they wait for messages
+    double taken;             // and now
 };
 
 struct predictor {

@@ -165,8 +165,10 @@ static enum status share_cores(struct predictor *p, const struct cost_options *o
     for (int r = 0; r < p->count; r++) {
         const int stands_for = per_node / p->ranks[r].cores->ranks;
         const double ranks = stands_for > 0 ? stands_for : 1;
+        p->ranks[r].stands_for = ranks;
         p->ranks[r].threads = cost_threads(options) * ranks;
         p->ranks[r].waiting = options->processes ? options->profile->node.waiting_process * ranks : 0.0;
+        p->ranks[r].taken = p->ranks[r].waiting;
         p->ranks[r].cores->busy += p->ranks[r].waiting;
     }
     return OK;
