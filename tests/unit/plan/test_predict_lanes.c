@@ -372,7 +372,8 @@ Test(shared_cores, are_taken_by_processes_that_wait)
     free(set.storage);
 }
 
-/* Next to a message an op is slower by half, and by a factor of 2 because rank 1 moves it on the same core. */
+/* Next to a message an op is slower by half, and by a factor of 2, since rank 1 moves it on the same
+ * core. */
 Test(shared_cores, and_overlap_multiply)
 {
     struct set set = set_create(2);
