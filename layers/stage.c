@@ -79,18 +79,21 @@ static void declare_run(struct stage *stage, struct recompute_run run)
         stage->layers[run.first + run.count - 1].recompute_from = run.first;
 }
 
-/* Returns the run of layer i, in layers of the stage. Only layers that can be recomputed count for the
- * recipe's run lengths. */
-static struct recompute_run run_of(const struct stage *stage, int i)
+/* How many layers of the stage can be recomputed. */
+static int recomputable(const struct stage *stage)
 {
-    int count = 0, before = 0;
+    int count = 0;
+    for (int i = 0; i < stage->count; i++)
+        count += stage->layers[i].kind->recompute != NULL ? 1 : 0;
+    return count;
+}
+
+/* Returns the run of layer i, in layers of the stage. Only layers that can be recomputed count for the
+ * recipe's run lengths: there are `count`, `before` of them before layer i. */
+static struct recompute_run run_of(const struct stage *stage, int i, int count, int before)
+{
     if (stage->layers[i].kind->recompute == NULL)
         return (struct recompute_run){.first = i, .count = 1};
-    for (int j = 0; j < stage->count; j++) {
-        int can = stage->layers[j].kind->recompute != NULL ? 1 : 0;
-        count += can;
-        before += j < i ? can : 0;
-    }
     struct recompute_run run = recompute_run_of(&stage->env->options->recompute, count, before);
     run.first += i - before;
     for (int j = run.first; j < run.first + run.count; j++)
@@ -124,9 +127,11 @@ enum status stage_create(const struct env *env, struct stage_span span, struct s
 {
     *out = (struct stage){.env = env, .layout.working = env->working};
     TRY(create_layers(out, span));
-    for (int i = 0; i < out->count;) {
-        struct recompute_run run = run_of(out, i);
+    const int count = recomputable(out);
+    for (int i = 0, before = 0; i < out->count;) {
+        struct recompute_run run = run_of(out, i, count, before);
         declare_run(out, run);
+        before += out->layers[i].kind->recompute != NULL ? run.count : 0;
         i += run.count;
     }
     if (out->has_output)

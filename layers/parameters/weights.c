@@ -499,6 +499,10 @@ enum status weights_gather(struct weights *w, struct stream *stream)
 
 const struct held_layer *weights_layer(const struct weights *weights, int layer)
 {
+    // With one chunk they are listed from the last to the first.
+    const int guess = weights->layer_count > 0 ? weights->layers[0].layer - layer : -1;
+    if (guess >= 0 && guess < weights->layer_count && weights->layers[guess].layer == layer)
+        return &weights->layers[guess];
     for (int i = 0; i < weights->layer_count; i++)
         if (weights->layers[i].layer == layer)
             return &weights->layers[i];

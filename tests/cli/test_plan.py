@@ -247,6 +247,15 @@ node: {{devices: 1}}
 """
 
 
+def test_long():
+    """A step that is too long for a tape is refused at once; one with many layers is planned."""
+    done = plan(GPT3, *ON_A100[:2], "tp=1", "pp=1", "dp=1", "train.global_batch_size=131072")
+    expect("too many microbatches", done.returncode == 2 and "131072 microbatches has more than 64 million ops" in
+           done.stderr and "train.micro_batch_size" in done.stderr, done)
+    done = plan(GPT3, *ON_A100[:2], "tp=1", "pp=1", "dp=1", "train.global_batch_size=2", "model.num_layers=20000")
+    expect("many layers", done.returncode == 1 and "it does NOT fit" in done.stdout, done)
+
+
 def test_training(folder):
     with open(f"{folder}/text", "w") as out:
         out.write("predicted and measured " * 400)
@@ -393,6 +402,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_output_refusals(scratch)
     test_training(scratch)
     test_advice()
+    test_long()
     test_critical_path()
     test_limits()
     test_ops()

@@ -111,8 +111,46 @@ def test_page(folder):
     check("a page that cannot be written", run(path, "--profile", "dgx-a100-80", "--html", folder), 2, err="--html ")
 
 
+CPU = """device: {name: CPU, is_cpu: true, cores: 2, peak_flops_fp32: 1e11, memory_bytes: 8e9, memory_bandwidth: 2e10}
+node: {devices: 1}
+"""
+
+
+def test_run(folder):
+    """The rows for real: small runs of the same kind, planned and measured, once each."""
+    profile, runs = os.path.join(folder, "cpu.yaml"), os.path.join(folder, "runs")
+    with open(profile, "w", encoding="utf-8") as file:
+        file.write(CPU)
+    path = write(folder, HEADER + "".join((
+        "A,24,8192,64,51200,2048,64,2,8,4,1,256,1F1B,none,bf16,0.05,\n",
+        "B,24,8192,64,51200,2048,64,2,8,4,4,256,1F1B,full,bf16,0.05,\n",
+        "C,24,8192,64,51200,2048,64,2,8,4,1,512,1F1B,none,bf16,0.05,\n",
+        "D,24,8192,64,51200,2048,64,2,8,4,1,256,no such schedule,none,bf16,0.05,\n")))
+    arguments = [path, "--run", "2", "--steps", "3", "--profile", profile, "--run-dir", runs]
+    done = run(*arguments, "--json")
+    check("rows are run", done, 0)
+    rows = json.loads(done.stdout)["rows"]
+    expect("their ranks are at most two, of the largest degree",
+           all("tp1 pp2 dp1" in row["layout"] for row in rows[:3]) and "full" in rows[1]["layout"] and "no such schedule" in rows[3]["reason"], done)
+    expect("step time and memory are measured", all(row["printed_s"] > 0 and row["predicted_s"] > 0 and
+           abs(row["predicted_bytes"] / row["printed_bytes"] - 1) < 1e-3 for row in rows[:3]), done)
+    with open(os.path.join(runs, "journal"), encoding="utf-8") as file:
+        journal = file.read()
+    expect("equal small runs are measured once", journal.count("done ") == 2 and
+           rows[0]["printed_s"] == rows[2]["printed_s"] != rows[1]["printed_s"], done)
+    again = run(*arguments)
+    with open(os.path.join(runs, "journal"), encoding="utf-8") as file:
+        expect("and not again", file.read() == journal and "measured s" in again.stdout and "printed s" not in
+               again.stdout, again)
+    check("without a profile", run(path, "--run"), 2, err="--run needs the profile of this machine")
+    check("with one of GPUs", run(path, "--run", "--profile", "dgx-h100"), 2, err="dgx-h100 describes GPUs")
+    whole = run("zero", "--run", "--profile", profile, "--run-dir", os.path.join(folder, "zero"))
+    expect("figures that are not of a step", "its figures are of one model states" in whole.stdout, whole)
+
+
 with tempfile.TemporaryDirectory() as temporary:
     test_named()
+    test_run(temporary)
     test_file(temporary)
     test_page(temporary)
 print("\n".join(failures) if failures else "all as expected")

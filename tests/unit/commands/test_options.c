@@ -70,6 +70,46 @@ Test(options, errors_name_valid_values)
     }
 }
 
+/* A number is taken where one follows; anything else is not its value. */
+Test(options, optional_count)
+{
+    static const struct {
+        const char *text;
+        int64_t count;
+        int rest;
+    } cases[] = {{"c a", -1, 1},      {"c --run", 0, 0},       {"c --run 3 a", 3, 1},   {"c --run=3 a", 3, 1},
+                 {"c --run a", 0, 1}, {"c a --run b=4", 0, 2}, {"c --run --flag", 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t count = -1;
+        bool flag = false;
+        int rest_count = 0;
+        const char *rest[8];
+        const struct option options[] = {{"--run", OPTION_COUNT, &count, 0, 5},
+                                         {"--flag", OPTION_FLAG, &flag, 0, 0}};
+        struct line line;
+        split_line(cases[i].text, &line);
+        cr_assert_eq(options_parse(line.count, line.words, options, 2, rest, &rest_count), OK, "%s",
+                     fail_text());
+        cr_assert(count == cases[i].count && rest_count == cases[i].rest, "%s", cases[i].text);
+    }
+    int64_t count = -1;
+    int rest_count = 0;
+    const char *rest[8];
+    const struct option options[] = {{"--run", OPTION_COUNT, &count, 0, 5}};
+    static const char *const wrong[][2] = {
+        {"c --run 6", "c: --run 6 is invalid; use an integer from 0 to 5"},
+        {"c --run -1", "c: --run -1 is invalid; use an integer from 0 to 5"},
+        {"c --run=", "c: --run  is invalid; use an integer from 0 to 5"},
+        {"c --run --run=2", "c: --run is given twice (without a value and 2); remove one of them"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct line line;
+        split_line(wrong[i][0], &line);
+        cr_expect_eq(options_parse(line.count, line.words, options, 1, rest, &rest_count), BAD_USAGE);
+        cr_expect_str_eq(fail_text(), wrong[i][1]);
+    }
+}
+
 Test(options, aliases_and_double_dash)
 {
     const char *name = NULL, *rest[8];

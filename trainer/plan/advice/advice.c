@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Plans of at most so many tape items together, but at least a few. */
-enum { MOST_ITEMS = 3000000, FEWEST_PLANS = 3 };
+/* Plans of at most so many tape items together, but at least a few; none for a plan that takes seconds. */
+enum { MOST_ITEMS = 3000000, FEWEST_PLANS = 3, TOO_MANY_ITEMS = 12000000 };
 static const double LEAST_GAIN = 0.005;
 
 struct search {
@@ -132,6 +132,8 @@ enum status advice_make(const struct advice_source *source, const struct step_pl
     struct search s = {.source = source, .base = plan, .out = out};
     const int64_t plans = MOST_ITEMS / (plan->items + 1);
     *out = (struct advice){.count = 0};
+    if (plan->items > TOO_MANY_ITEMS)
+        return OK;
     s.plans_left = plans > FEWEST_PLANS ? plans : FEWEST_PLANS;
     s.threads = run_threads(plan->run, plan->run->mesh.world);
     advice_list_make(plan->run->recipe, &s.list);

@@ -25,23 +25,27 @@ static int64_t between(double value, int64_t low, int64_t high)
     return rounded < low ? low : rounded > high ? high : rounded;
 }
 
-/* Powers of two: 1 for 1, then doubled where the recipe's degree is the largest multiple. */
+/* The axis to double: one that is 1 but not in the recipe, else the one that is furthest below; -1: none. */
+static int next_axis(const int from[AXES], const int to[AXES])
+{
+    int best = -1;
+    for (int i = 0; i < AXES; i++) {
+        const bool is_new = to[i] == 1,
+                   is_better = best < 0 || (is_new && to[best] > 1) ||
+                               (is_new == (to[best] == 1) && from[i] * to[best] > from[best] * to[i]);
+        if (2 * to[i] <= from[i] && is_better)
+            best = i;
+    }
+    return best;
+}
+
+/* Powers of two, of at most `ranks` ranks. */
 static void scale_degrees(const int from[AXES], int ranks, int out[AXES])
 {
     for (int i = 0; i < AXES; i++)
         out[i] = 1;
-    for (int product = 1; 2 * product <= ranks; product *= 2) {
-        int largest = -1;
-        for (int i = 0; i < AXES; i++)
-            if (2 * out[i] <= from[i] && (largest < 0 || from[i] * out[largest] > from[largest] * out[i]))
-                largest = i;
-        for (int i = AXES - 1; i >= 0; i--) // each that is above 1 first
-            if (out[i] == 1 && from[i] > 1)
-                largest = i;
-        if (largest < 0)
-            return;
-        out[largest] *= 2;
-    }
+    for (int product = 1; 2 * product <= ranks && next_axis(from, out) >= 0; product *= 2)
+        out[next_axis(from, out)] *= 2;
 }
 
 static void scale_model(const struct model_config *m, int tp, int layers, struct recipe_names *out)
