@@ -94,9 +94,14 @@ def test_submits():
     # The script, with programs that stand for srun and scontrol.
     program("srun", 'printf "%s\\n" "$@" >"$HERE/srun"; exit "$STATUS"\n')
     program("scontrol", 'echo "$@" >>"$HERE/scontrol"; [ "$1" = requeue ] || echo "JobId=9 JobState=$STATE"\n')
+    done = run("bash", "script", HERE=os.getcwd(), STATUS="0", STATE="RUNNING", SLURM_JOB_ID="9")
+    expect("srun returned 0, but nothing is saved", done.returncode == 75 and "requeue 9\n" in read("scontrol"), done)
+    os.makedirs("runs/a/checkpoints/step-00000004")
+    with open("runs/a/checkpoints/step-00000004/manifest.json", "w", encoding="utf-8"):
+        pass
     for status, state, restarts, requeued, ended in [
             (0, "RUNNING", "", False, 0), (1, "RUNNING", "", False, 1), (75, "RUNNING", "", True, 75),
-            (75, "RUNNING", "99", True, 75), (75, "RUNNING", "100", False, 75), (75, "CANCELLED", "", False, 75),
+            (75, "RUNNING", "99", True, 75), (75, "RUNNING", "100", False, 75), (75, "COMPLETING", "", False, 75),
             (137, "RUNNING", "2", False, 137)]:
         if os.path.exists("scontrol"):
             os.remove("scontrol")

@@ -4,6 +4,7 @@
 #include "base/process.h"
 #include "parallel/comm.h"
 #include "tools/cli/submit/launch.h"
+#include "trainer/checkpoint/checkpoint_folder.h"
 
 #include <string.h>
 
@@ -173,15 +174,32 @@ static void add_command(const struct submission *s, struct text *out)
     text_add(out, " || status=$?\n");
 }
 
+/* A run that ends with 0 has saved its last step. */
+static void add_started(const struct submission *s, struct text *out)
+{
+    struct text last = {0};
+    folder_of_step(s->recipe->checkpoint.save, s->recipe->train.train_iters, "", &last);
+    text_add(&last, "/manifest.json");
+    text_add(out, "\n# srun may return 0 if a node was not ready to start a task.\n"
+                  "if [ \"$status\" -eq 0 ] && [ ! -e ");
+    text_add_shell_word(out, last.chars);
+    text_add(out, " ]; then\n"
+                  "    echo \"cuboid: job $SLURM_JOB_ID was not started: the last step is not saved\" >&2\n"
+                  "    status=75\n"
+                  "fi\n");
+    text_free(&last);
+}
+
 static void add_requeue(const struct submission *s, struct text *out)
 {
     text_add(
         out,
         "\n"
-        "# 75: stopped on request, with a complete checkpoint. A canceled job stays canceled.\n"
+        "# 75: stopped on request, with a complete checkpoint. A canceled job is not running.\n"
         "if [ \"$status\" -eq 75 ]; then\n"
         "    case $(scontrol show job -o \"$SLURM_JOB_ID\") in\n"
-        "    *JobState=CANCELLED*) exit 75 ;;\n"
+        "    *JobState=RUNNING*) ;;\n"
+        "    *) exit 75 ;;\n"
         "    esac\n"
         "    if [ \"${SLURM_RESTART_COUNT:-0}\" -lt %lld ]; then\n"
         "        scontrol requeue \"$SLURM_JOB_ID\" && exit 75\n"
@@ -212,5 +230,6 @@ void submit_script(const struct submission *s, const char *why, struct text *out
     add_lines(s, false, out);
     text_add(out, "status=0\n");
     add_command(s, out);
+    add_started(s, out);
     add_requeue(s, out);
 }

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# A Slurm of its own in the folder $work, on this machine and on loopback: nodes n1 and n2 of four CPUs each, and two
+# partitions, of which `urgent` preempts `low`. To be sourced; needs root.
+daemons=()
+work=${work:?}
+
+stop_slurm() {
+    scancel --signal=KILL --user=root 2>/dev/null || true
+    scancel --user=root 2>/dev/null || true
+    sleep 0.5
+    for ((i = ${#daemons[@]} - 1; i >= 0; i--)); do kill "${daemons[i]}" 2>/dev/null || true; done
+    sleep 0.5
+    kill -KILL "${daemons[@]}" 2>/dev/null || true
+}
+
+start() { # LOG COMMAND...: a daemon.
+    local log=$1
+    shift
+    "$@" >"$work/$log" 2>&1 &
+    daemons+=($!) && disown
+}
+
+write_config() { # HOST PORT
+    cat >"$work/slurm.conf" <<CONF
+ClusterName=test
+SlurmctldHost=$1(127.0.0.1)
+SlurmctldPort=$2
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket=$work/munge/socket
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SwitchType=switch/none
+MpiDefault=pmix
+KillWait=5
+ReturnToService=2
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+StateSaveLocation=$work/state
+SlurmctldPidFile=$work/slurmctld.pid
+SlurmctldLogFile=$work/slurmctld.log
+SlurmdSpoolDir=$work/spool/%n
+SlurmdPidFile=$work/slurmd.%n.pid
+SlurmdLogFile=$work/slurmd.%n.log
+TmpFS=$work/tmp/%n
+SchedulerParameters=sched_min_interval=2000,sched_interval=2,bf_interval=2,batch_sched_delay=0
+NodeName=n1 NodeHostname=$1 NodeAddr=127.0.0.1 Port=$(($2 + 1)) CPUs=4 State=UNKNOWN
+NodeName=n2 NodeHostname=$1 NodeAddr=127.0.0.1 Port=$(($2 + 2)) CPUs=4 State=UNKNOWN
+PartitionName=low Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
+PartitionName=urgent Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=2
+CONF
+}
+
+start_slurm() {
+    local host node
+    host=$(hostname)
+    mkdir -p "$work"/{munge,state,spool/n1,spool/n2,tmp/n1,tmp/n2}
+    mungekey -c -k "$work/munge/key"
+    chown -R munge "$work/munge"
+    start munged.out setpriv --reuid=munge --regid=munge --clear-groups munged -F -f --num-threads=1 \
+        --key-file="$work/munge/key" --socket="$work/munge/socket" --pid-file="$work/munge/pid" \
+        --seed-file="$work/munge/seed"
+    write_config "$host" $((20000 + $$ % 4000 * 3))
+    export SLURM_CONF=$work/slurm.conf
+    start slurmctld.out slurmctld -D -f "$SLURM_CONF"
+    for node in n1 n2; do start slurmd.$node.out slurmd -D -N $node -f "$SLURM_CONF"; done
+    for _ in $(seq 200); do
+        [ "$(sinfo -h -p low -t idle -o %D 2>/dev/null)" = 2 ] && return
+        sleep 0.1
+    done
+    echo "the nodes did not start" >&2
+    return 1
+}
