@@ -25,6 +25,21 @@
  * nothing under its final name. On a device that does not compute, there is nothing to save. */
 MUST_USE enum status checkpoint_save(struct rank_state *state);
 
+/* A save that continues in the background: a thread of each rank copies the state of this step to host
+ * memory, computes checksums and writes. Both calls are collective, like checkpoint_save(); between them
+ * the state may change after checkpoint_wait_for_copy(). One save at a time. */
+struct checkpoint_saving;
+/* *out: NULL on failure, and on a device that does not compute. in_background false: returns when this
+ * rank's file is written. */
+MUST_USE enum status checkpoint_begin(struct rank_state *state, bool in_background,
+                                      struct checkpoint_saving **out);
+/* Waits until the state of the rank is copied: call it before the state changes. Accepts NULL. */
+void checkpoint_wait_for_copy(struct checkpoint_saving *saving);
+/* True once this rank's file is written, or its writing has failed; also for NULL. */
+bool checkpoint_is_written(const struct checkpoint_saving *saving);
+/* Waits until all files are written, publishes the checkpoint, and frees `saving`, which may be NULL. */
+MUST_USE enum status checkpoint_finish(struct checkpoint_saving *saving);
+
 /* Finds the newest complete checkpoint in the folder; *out is NULL if there is none. The caller frees it.
  * Incomplete ones are skipped with a line each on standard error. */
 MUST_USE enum status checkpoint_find(const char *save_folder, char **out);

@@ -390,7 +390,9 @@ static void collect_stats(struct rank_state *w, double stats[STAT_COUNT])
 {
     struct step_times times = executor_times(w->executor);
     double span = times.last_end_s - times.first_start_s;
-    stats[STAT_REQUEST] = (double)request_of(w);
+    const struct background *background = &w->background;
+    bool writes = background->saving != NULL && !background->is_written(background->saving);
+    stats[STAT_REQUEST] = (double)request_of(w) + (writes ? 0.5 : 0.0);
     stats[STAT_BUBBLE] = timeline_bubble_stat(span, times.busy_s);
     struct memory_use use = device_memory(w->device);
     stats[STAT_MEMORY] = (double)use.peak_total_bytes;
@@ -452,6 +454,8 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
     // Hooks must not observe a rank that has already started the next step.
     bool may_guess = continues && hooks->loaded == NULL && hooks->stepped == NULL;
     TRY(run_step(w));
+    if (w->background.saving != NULL)
+        w->background.wait_for_copy(w->background.saving);
     if (w->validation != NULL) {
         TRY(validated_update(w, number, may_guess, out));
     } else {

@@ -20,6 +20,7 @@
 #include "trainer/trace/tracer.h"
 
 struct checkpoint_lock;
+struct checkpoint_saving;
 struct rank_state;
 
 /* Each may be NULL. `step` counts from 1; evaluation batches are loaded with step 0. */
@@ -74,6 +75,13 @@ int run_threads(const struct run *run, int world_size);
 struct tokenizer;
 MUST_USE enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out);
 
+/* A checkpoint that is written in the background (trainer/checkpoint/checkpoint.h). */
+struct background {
+    struct checkpoint_saving *saving; // NULL: none
+    bool (*is_written)(const struct checkpoint_saving *saving);
+    void (*wait_for_copy)(struct checkpoint_saving *saving); // called before the state changes
+};
+
 struct rank_state {
     const struct run *run;
     struct world *world;
@@ -92,6 +100,7 @@ struct rank_state {
     struct post_validation *validation; // NULL: each step waits for the whole world
     bool ahead;                         // the look-ahead forwards of the next step have run
     bool wants_stop;                    // requests a stop on all ranks, as an exit signal does
+    struct background background;
     int saves_asked, saves_done; // save signals of this process that were requested, and that were saved for
     double stop_at_s; // requests a stop on all ranks after the first step that ends at or after this time; 0:
                       // never

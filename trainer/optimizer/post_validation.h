@@ -47,7 +47,7 @@
 
 /* Rank statistics at the end of the list; all ranks receive the maximum of each. */
 enum collect_stats {
-    STAT_REQUEST, // enum request
+    STAT_REQUEST, // enum request; 0.5 more while the rank is writing a checkpoint in the background
     STAT_BUBBLE,
     STAT_MEMORY,                                   // peak bytes
     STAT_PARTS,                                    // peak bytes of each part

@@ -420,8 +420,9 @@ const struct recipe_row recipe_rows[] = {
     ROW("checkpoint.finetune", BOOL, checkpoint.finetune, "false",
         "Use only the weights of the checkpoint in `load`: start at step 0 and at the first sample, with "
         "moments of zero. Checkpoints of the run itself are resumed as usual."),
-    ROW("checkpoint.async_save", BOOL, checkpoint.async_save, "false", "Write checkpoints in the background.",
-        .unbuilt = true),
+    ROW("checkpoint.async_save", BOOL, checkpoint.async_save, "false",
+        "Copy the state to host memory and write it in the background, while training continues; needs host "
+        "memory of the size of a rank's file. The last checkpoint of a run is not in the background."),
 
     ROW("logging.run_dir", TEXT, logging.run_dir, NULL,
         "Folder of the run: resolved recipe, metrics.jsonl, checkpoints.", .derived = "runs/NAME"),

@@ -37,6 +37,7 @@ struct session {
     const struct run_plan *plan;
     int64_t saved;                  // step of the last save; -1: none
     bool stepped, warned, complete; // complete: there was no step left to train
+    bool written;                   // all ranks have written the checkpoint that is saved in the background
     bool save_due;                  // agreed on by all ranks: save as soon as no look-ahead is in progress
 };
 
@@ -192,12 +193,40 @@ static void plan_save(struct session *s)
     s->save_due = false;
 }
 
-static enum status save(struct session *s)
+/* Publishes the checkpoint that is written in the background. If writing failed, the current state is saved
+ * at once instead, and *saved is true. */
+static enum status finish_saving(struct session *s, bool *saved)
 {
+    struct rank_state *w = &s->rank_state;
+    struct checkpoint_saving *saving = w->background.saving;
+    w->background.saving = NULL;
+    s->written = *saved = false;
+    enum status status = checkpoint_finish(saving);
+    if (status == OK)
+        return OK;
+    if (is_rank_zero(s))
+        print_line(stderr, "warning: the checkpoint of step %lld could not be written: %s; saving step %lld",
+                   (long long)s->saved, fail_text(), (long long)w->step);
+    *saved = true;
+    s->saved = w->step;
+    return checkpoint_save(w);
+}
+
+/* `last`: no step follows. */
+static enum status save(struct session *s, bool last)
+{
+    struct rank_state *w = &s->rank_state;
     const int64_t begin_ns = clock_ns();
-    TRY(rank_agree(&s->rank_state, is_rank_zero(s) ? sync_metrics(s) : OK));
-    TRY(checkpoint_save(&s->rank_state));
-    s->saved = s->rank_state.step;
+    TRY(rank_agree(w, is_rank_zero(s) ? sync_metrics(s) : OK));
+    bool saved;
+    TRY(finish_saving(s, &saved));
+    if (!saved && w->run->recipe->checkpoint.async_save && !last) {
+        w->background.is_written = checkpoint_is_written;
+        w->background.wait_for_copy = checkpoint_wait_for_copy;
+        TRY(checkpoint_begin(w, true, &w->background.saving));
+    } else if (!saved)
+        TRY(checkpoint_save(w));
+    s->saved = w->step;
     progress_took(clock_ns() - begin_ns);
     plan_save(s);
     return OK;
@@ -228,7 +257,8 @@ static bool goes_on_after(const struct session *s, int64_t step)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
     bool saves = recipe->checkpoint.save != NULL && due(recipe->checkpoint.save_interval, step);
-    return step < recipe->train.train_iters && !saves && !s->save_due && !evaluates_after(recipe, step);
+    return step < recipe->train.train_iters && !saves && !s->save_due && !s->written &&
+           !evaluates_after(recipe, step);
 }
 
 /* The metrics.jsonl fields of a step, without those of an evaluation. */
@@ -276,6 +306,7 @@ static enum status one_step(struct session *s, bool *stop)
     struct step_record record = record_of(w, &result, clock_s() - start);
     progress_took(stepped_ns - (int64_t)(1e9 * start));
     *stop = w->stats[STAT_REQUEST] >= (double)REQUEST_STOP;
+    s->written = w->background.saving != NULL && w->stats[STAT_REQUEST] == 0.0;
     s->save_due = s->save_due || w->stats[STAT_REQUEST] >= (double)REQUEST_SAVE;
     if (record.has_valid)
         TRY(rank_evaluate(w, &record.valid_loss, stop));
@@ -313,21 +344,23 @@ static enum status loop(struct session *s)
 {
     struct rank_state *w = &s->rank_state;
     const struct recipe *recipe = w->run->recipe;
-    bool stop = false, saves = recipe->checkpoint.save != NULL;
+    bool stop = false, saved, saves = recipe->checkpoint.save != NULL;
     s->saved = s->folder->newest;
     plan_save(s);
     if (is_rank_zero(s) && recipe->resilience.exit_duration_in_mins > 0.0)
         w->stop_at_s = clock_s() + 60.0 * recipe->resilience.exit_duration_in_mins;
     stop_training(w->run->stop);
     if (saves && recipe->train.train_iters == 0 && w->step == 0 && s->saved < 0)
-        TRY(save(s));
+        TRY(save(s, true));
     while (w->step < recipe->train.train_iters && !stop) {
         TRY(one_step(s, &stop));
         bool last = stop || w->step == recipe->train.train_iters;
         // The look-ahead of post-validation is valid only if the next step follows immediately.
         bool now = s->save_due && !w->ahead;
         if (saves && (last || now || due(recipe->checkpoint.save_interval, w->step)))
-            TRY(save(s));
+            TRY(save(s, last));
+        else if (s->written && !w->ahead)
+            TRY(finish_saving(s, &saved));
     }
     // Ranks may still be exchanging weights of the last step, from memory that is about to be freed.
     TRY(stream_sync(w->compute));

@@ -53,19 +53,14 @@ int cmd_checkpoint(int argc, char **argv)
     if (argc < 2)
         return checkpoint_exit(
             fail(BAD_USAGE, "checkpoint: what to do is missing; use inspect, diff or reshard"));
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        fputs(help, stdout);
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (strcmp(argv[1], commands[i].name) == 0) {
-            for (int a = 2; a < argc; a++)
-                if (strcmp(argv[a], "--help") == 0 || strcmp(argv[a], "-h") == 0) {
-                    fputs(help, stdout);
-                    return 0;
-                }
-            return commands[i].run(argc - 1, argv + 1);
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            fputs(help, stdout);
+            return 0;
         }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
     const char *near = nearest_name(argv[1], names, sizeof names / sizeof *names);
     return checkpoint_exit(fail(BAD_USAGE, "checkpoint: unknown subcommand %s; use %s", argv[1],
                                 near != NULL ? near : "inspect, diff or reshard"));

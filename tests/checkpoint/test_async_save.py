@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Saving in the background: every checkpoint has the bytes of one that was saved without it.
+
+    test_async_save.py CUBOID
+
+- Over layouts, ZeRO, post-validation, offloaded moments and delayed scaling, all checkpoints of two runs are equal.
+- A run that is killed while it saves resumes from a complete checkpoint, and ends with the same weights."""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from fixtures import write_dataset  # noqa: E402
+
+CUBOID = os.path.abspath(sys.argv[1])
+RECIPE = """
+model: {num_layers: 4, hidden_size: 24, num_attention_heads: 2, seq_length: 16, vocab_size: 257}
+train: {global_batch_size: 8, micro_batch_size: 1, train_iters: 9}
+optimizer: {lr: 1e-2, lr_decay_style: constant}
+data: {train: text}
+cluster: {threads_per_rank: 1}
+checkpoint: {save_interval: 2, keep_last: 0}
+"""
+LAYOUTS = [
+    [],
+    ["dp=4"],
+    ["tp=2", "dp=2", "parallel.zero_stage=1"],
+    ["pp=2", "dp=2", "parallel.zero_stage=3", "precision.params_dtype=bf16"],
+    ["pp=4", "pipeline.schedule=zb-h1", "pipeline.optimizer_post_validation=true"],
+    ["dp=2", "memory.offload_optimizer=true"],
+    ["tp=2", "precision.params_dtype=fp16", "precision.matmul_format=hybrid", "precision.scaling=delayed"],
+]
+STEPS = [2, 4, 6, 8, 9]
+ASYNC = "checkpoint.async_save=true"
+
+
+def words(name, *keys):
+    return [CUBOID, "train", "recipe.yaml", f"logging.run_dir={name}", *keys]
+
+
+def run(*arguments, status=0):
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == status, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
+
+
+def same(a, b, steps):
+    for step in steps:
+        folders = [f"{name}/checkpoints/step-{step:08d}" for name in (a, b)]
+        run(CUBOID, "checkpoint", "diff", *folders)
+    saved = sorted(name for name in os.listdir(f"{b}/checkpoints") if name.startswith("step-"))
+    assert saved == [f"step-{step:08d}" for step in steps], saved
+
+
+def test_layouts():
+    for keys in LAYOUTS:
+        run(*words("sync", *keys))
+        run(*words("async", ASYNC, *keys))
+        same("sync", "async", STEPS)
+        shutil.rmtree("sync")
+        shutil.rmtree("async")
+
+
+def test_killed():
+    run(*words("sync", "dp=2"))
+    for turn in range(4):
+        child = subprocess.Popen(words("killed", "dp=2", ASYNC), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wanted = f"killed/checkpoints/step-{2 + 2 * turn:08d}"
+        while not any(os.path.exists(wanted + suffix) for suffix in ("", ".partial")) and child.poll() is None:
+            time.sleep(0.001)
+        time.sleep(0.003 * turn)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    run(*words("killed", "dp=2", ASYNC))
+    run(CUBOID, "checkpoint", "diff", "sync/checkpoints", "killed/checkpoints")
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    os.chdir(scratch)
+    write_dataset("text", [i * i % 250 for i in range(4000)])
+    with open("recipe.yaml", "w", encoding="utf-8") as recipe:
+        recipe.write(RECIPE)
+    test_layouts()
+    test_killed()
+    os.chdir("/")
+print("async_save: ok")
