@@ -14,6 +14,7 @@ _Static_assert(sizeof(struct rank_progress) % sizeof(uint64_t) == 0 &&
                "a slot is copied in words");
 
 static _Thread_local struct progress_writer *mine;
+static _Thread_local int64_t waited_ns;
 
 /* ---- copying ---- */
 
@@ -195,13 +196,14 @@ void progress_done(struct progress_range messages)
 
 void progress_waited(int64_t ns)
 {
+    waited_ns += ns;
     if (mine != NULL)
-        mine->now.head.waited_ns += ns;
+        mine->now.head.waited_ns = waited_ns;
 }
 
 int64_t progress_waited_ns(void)
 {
-    return mine != NULL ? mine->now.head.waited_ns : 0;
+    return waited_ns;
 }
 
 void progress_step(struct progress_step step)

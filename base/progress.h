@@ -105,7 +105,7 @@ void progress_done(struct progress_range messages);
 
 /* The thread has waited for so long. */
 void progress_waited(int64_t ns);
-/* Total so far; 0 without a writer. */
+/* Total so far, also without a writer. */
 int64_t progress_waited_ns(void);
 /* Publishes the times of a step, and the duration of a step, a save or an evaluation. */
 void progress_step(struct progress_step step);

@@ -10,6 +10,7 @@
  *     loop   it never returns, and computes
  *     read   it never returns, and waits in a system call
  *     slow   each call of that step takes 80 ms longer
+ *     drag   it computes a quarter longer before each all-reduce, from that step on
  *     count  the first all-reduce has one element less */
 #include "parallel/group.h"
 
@@ -49,6 +50,20 @@ static bool is_mine(const char *fault)
     return injected(fault) && me->rank == number_of("INJECT_RANK") && me->step >= number_of("INJECT_STEP");
 }
 
+/* Computes for a quarter of the processor time since the last call: other processes may use the processor. */
+static void drag(void)
+{
+    static _Thread_local int64_t last_ns;
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    int64_t now_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec, end_ns = now_ns + (now_ns - last_ns) / 4;
+    while (last_ns > 0 && now_ns < end_ns) {
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        now_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+    }
+    last_ns = now_ns;
+}
+
 static void delay(void)
 {
     enum { SLOW_NS = 80000000 };
@@ -56,6 +71,8 @@ static void delay(void)
     char byte;
     if (is_mine("slow") && rank_context()->step == number_of("INJECT_STEP"))
         nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
+    if (is_mine("drag"))
+        drag();
     if (is_mine("loop"))
         for (volatile int i = 0;; i = i ^ 1)
             ;

@@ -31,6 +31,7 @@ struct executor {
     struct graph **graphs; // [actions of the list]; NULL: CUDA graphs are off
     struct graph **graph;  // of the current action, or NULL
     double start_s;        // start of the current action, after its waits
+    int64_t waited_ns;     // of this thread until then
 };
 
 /* ---- creation ---- */
@@ -189,11 +190,17 @@ static bool is_here(const struct executor *e, int stage, int microbatch)
     return stage >= 0 && stage < schedule->stages && schedule_rank(schedule, stage, microbatch) == e->pp_rank;
 }
 
+static void begin_time(struct executor *e)
+{
+    e->start_s = clock_s();
+    e->waited_ns = progress_waited_ns();
+}
+
 /* The action begins after this wait: waiting is bubble, not work. */
 static enum status await(struct executor *e, struct event event)
 {
     TRY(stream_wait(e->env.compute, event));
-    e->start_s = clock_s();
+    begin_time(e);
     return OK;
 }
 
@@ -275,7 +282,7 @@ static enum status run_action(struct executor *e, struct action action)
 {
     struct job job = job_of(e, action);
     TRY(activation_store_acquire(&e->store, action, job.pass.base));
-    e->start_s = clock_s();
+    begin_time(e);
     return run_job(e, &job);
 }
 
@@ -305,6 +312,7 @@ static enum status run_timed(struct executor *e, int position)
     if (!(e->times.first_start_s > 0.0))
         e->times.first_start_s = e->start_s;
     e->times.busy_s += end - e->start_s;
+    e->times.waited_s += 1e-9 * (double)(progress_waited_ns() - e->waited_ns);
     e->times.last_end_s = end;
     return OK;
 }
@@ -370,7 +378,7 @@ enum status executor_drop_ahead(struct executor *executor)
     }
     executor->ahead_dropped = executor->done > 0;
     executor->done = 0;
-    executor->times.busy_s = 0.0;
+    executor->times.busy_s = executor->times.waited_s = 0.0;
     return p2p_sync(executor->p2p);
 }
 

@@ -323,7 +323,9 @@ static enum status load(struct rank_state *w, enum data_split split, uint64_t in
 {
     rank_context_set_action("load");
     device_range_begin(w->device, "load");
+    const double begin_s = clock_s();
     enum status status = load_batches(w, split, index);
+    w->data_s += clock_s() - begin_s;
     device_range_end(w->device);
     return status;
 }
@@ -386,6 +388,26 @@ static void collect_slot_stats(const struct rank_state *w, double stats[STAT_COU
     }
 }
 
+/* Times of this rank in the step, for all ranks and for the monitor of its node. */
+static void collect_times(struct rank_state *w, const struct step_times *times, double stats[STAT_COUNT])
+{
+    const int64_t waited_ns = progress_waited_ns();
+    const double compute_s = fmax(times->busy_s - times->waited_s, 0.0);
+    const double wait_s = 1e-9 * (double)(waited_ns - w->waited_ns);
+    stats[STAT_COMPUTE_MOST] = timeline_slowest_stat(compute_s, w->world->rank);
+    stats[STAT_COMPUTE_LEAST] = timeline_least_stat(compute_s);
+    stats[STAT_WAIT_MOST] = wait_s;
+    stats[STAT_WAIT_LEAST] = timeline_least_stat(wait_s);
+    stats[STAT_DATA_MOST] = w->data_s;
+    stats[STAT_DATA_LEAST] = timeline_least_stat(w->data_s);
+    progress_step((struct progress_step){.step = w->step + 1,
+                                         .compute_ns = (int64_t)(1e9 * compute_s),
+                                         .wait_ns = waited_ns - w->waited_ns,
+                                         .data_ns = (int64_t)(1e9 * w->data_s)});
+    w->waited_ns = waited_ns;
+    w->data_s = 0.0;
+}
+
 static void collect_stats(struct rank_state *w, double stats[STAT_COUNT])
 {
     struct step_times times = executor_times(w->executor);
@@ -399,6 +421,7 @@ static void collect_stats(struct rank_state *w, double stats[STAT_COUNT])
     for (int part = 0; part < PART_COUNT; part++)
         stats[STAT_PARTS + part] = (double)use.peak_bytes[part];
     collect_slot_stats(w, stats);
+    collect_times(w, &times, stats);
 }
 
 /* Enqueues the max all-reduce of the statistics; they are available together with the result of the step.

@@ -61,6 +61,36 @@ double timeline_bubble_fraction(double collect_stats)
     return collect_stats - floor(collect_stats);
 }
 
+/* ---- the slowest rank ---- */
+
+static const double rank_scale = 0x1p-20, longest_s = 0x1p20; // twelve days
+
+double timeline_slowest_stat(double seconds, int rank)
+{
+    const double most_us = 0x1p32;
+    return fmin(floor(fmax(seconds, 0.0) * 1e6), most_us) + rank_scale * (double)rank;
+}
+
+double timeline_slowest_s(double stat)
+{
+    return 1e-6 * floor(stat);
+}
+
+int timeline_slowest_rank(double stat)
+{
+    return (int)((stat - floor(stat)) / rank_scale + 0.5);
+}
+
+double timeline_least_stat(double seconds)
+{
+    return longest_s - seconds;
+}
+
+double timeline_least_s(double stat)
+{
+    return fmax(longest_s - stat, 0.0);
+}
+
 /* ---- costs ---- */
 
 struct sums {

@@ -51,6 +51,16 @@ double timeline_clock_ahead(const struct barrier_times *first, const struct barr
 double timeline_bubble_stat(double span_s, double busy_s);
 double timeline_bubble_fraction(double collect_stats);
 
+/* ---- the slowest rank ---- */
+
+/* Statistics of which a max all-reduce selects the longest time together with its rank (below 2^20), and the
+ * shortest time. Seconds, with a resolution of a microsecond and of a nanosecond. */
+double timeline_slowest_stat(double seconds, int rank);
+double timeline_slowest_s(double stat);
+int timeline_slowest_rank(double stat);
+double timeline_least_stat(double seconds);
+double timeline_least_s(double stat);
+
 /* ---- costs for the simulator ---- */
 
 /* Derives a cost table from measured times: the mean F, I, W and B of every stage (0 for a kind that it

@@ -6,6 +6,7 @@
 #include "trainer/progress/control_view.h"
 #include "trainer/progress/hang.h"
 #include "trainer/progress/hang_dump.h"
+#include "trainer/progress/straggler.h"
 
 #include <errno.h>
 #include <math.h>
@@ -46,6 +47,7 @@ struct monitor {
     bool *gone;                      // [processes]
     struct progress_writer *writers; // [slots], of the ranks of this process
     atomic_int writers_used;
+    struct straggler *stragglers; // [slots]
     pthread_t thread;
     int wake;
     struct control *control;
@@ -391,8 +393,10 @@ static enum status create(struct monitor *m)
     m->files = calloc(1 + processes, sizeof *m->files);
     m->gone = calloc(processes, sizeof *m->gone);
     m->ranks = calloc(slots, sizeof *m->ranks);
+    m->stragglers = calloc(slots, sizeof *m->stragglers);
     m->writers = calloc(m->config.page.job != NULL ? 1 : slots, sizeof *m->writers);
-    if (m->watched == NULL || m->files == NULL || m->gone == NULL || m->ranks == NULL || m->writers == NULL)
+    if (m->watched == NULL || m->files == NULL || m->gone == NULL || m->ranks == NULL ||
+        m->stragglers == NULL || m->writers == NULL)
         return fail(NO_MEMORY, "no memory for a monitor of %zu ranks", slots);
     for (size_t p = 0; p < processes; p++)
         m->files[1 + p].fd = -1;
@@ -417,6 +421,7 @@ static void destroy(struct monitor *m)
     control_close(m->control);
     page_close(m->page);
     free(m->ranks);
+    free(m->stragglers);
     free(m->watched);
     free(m->files);
     free(m->gone);
@@ -470,6 +475,49 @@ void monitor_leave(struct monitor *m)
 {
     if (m != NULL)
         progress_end();
+}
+
+/* ---- stragglers ---- */
+
+/* Reads the times of a step. Returns the number of ranks that have published them: all of this node. */
+static int read_times(struct monitor *m, int64_t step)
+{
+    int count = 0;
+    for (int s = 0; s < page_slots(m->page); s++) {
+        struct progress_head head;
+        if (!progress_read_head(page_slot(m->page, s), &head) || head.state == PROGRESS_NONE)
+            continue;
+        struct straggler *rank = &m->stragglers[count++];
+        const struct progress_step *times = &head.steps[step % PROGRESS_STEPS];
+        if (times->step != step)
+            return 0;
+        rank->rank = head.who.rank;
+        rank->pp = head.who.pp;
+        rank->dp = head.who.dp;
+        rank->tp = head.who.tp;
+        rank->compute_ns = times->compute_ns;
+    }
+    return count;
+}
+
+void monitor_step(struct monitor *m, int64_t step)
+{
+    struct progress_head first;
+    // One rank of the node is enough: that of the first slot.
+    if (m == NULL || !progress_read_head(page_slot(m->page, 0), &first) ||
+        first.who.rank != rank_context()->rank)
+        return;
+    int count = read_times(m, step), found = count > 1 ? straggler_step(m->stragglers, count) : -1;
+    if (found < 0)
+        return;
+    const struct straggler *rank = &m->stragglers[found];
+    print_line(
+        stderr,
+        "straggler: step %lld: rank %d (pp %d dp %d tp %d%s%s) has computed %.0f %% longer than its peers "
+        "over the last %d steps",
+        (long long)step, rank->rank, rank->pp, rank->dp, rank->tp,
+        m->config.page.node[0] != 0 ? ", node " : "", m->config.page.node, 100.0 * rank->excess,
+        STRAGGLER_STEPS);
 }
 
 /* ---- several nodes ---- */

@@ -46,6 +46,11 @@ void monitor_stop(struct monitor *monitor);
 void monitor_enter(struct monitor *monitor);
 void monitor_leave(struct monitor *monitor);
 
+/* Called by each rank after each step, in which all ranks have taken part: names a rank of this node that has
+ * computed at least 10 % longer than its peers, the ranks of its pipeline coordinate on this node, in almost
+ * all of the last 20 steps (straggler.h). */
+void monitor_step(struct monitor *monitor, int64_t step);
+
 /* With several nodes: rank 0 fills in the address of its node, shares it with all ranks, and each process
  * passes it to monitor_connect(). Until then, each node is monitored on its own. */
 struct control_address;

@@ -51,6 +51,18 @@ static void add_number(struct text *line, const char *key, double value)
     text_add(line, ", \"%s\": %s", key, isfinite(value) ? number_text(value, number) : "null");
 }
 
+static void add_times(struct text *line, const struct step_record *r)
+{
+    const struct {
+        const char *key;
+        const double *range;
+    } times[] = {{"compute_s", r->compute_s}, {"wait_s", r->wait_s}, {"data_s", r->data_s}};
+    text_add(line, ", \"ranks\": {");
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        text_add(line, "\"%s\": [%.6f, %.6f], ", times[i].key, times[i].range[0], times[i].range[1]);
+    text_add(line, "\"slowest\": %d}", r->slowest);
+}
+
 static enum status write_line(struct metrics *m, const struct step_record *r)
 {
     double per_rank = r->step_time_s > 0.0 ? m->config.flops_per_token * (double)r->tokens / r->step_time_s /
@@ -81,6 +93,8 @@ static enum status write_line(struct metrics *m, const struct step_record *r)
                  lifetime_name((enum lifetime)kind), (long long)r->slots[kind].slots,
                  (long long)r->slots[kind].bytes);
     text_add(&line, "}");
+    if (r->has_times)
+        add_times(&line, r);
     if (r->has_rollbacks)
         text_add(&line, ", \"rollbacks\": %d", r->rollbacks);
     if (r->loss_scale > 0.0) {

@@ -35,6 +35,7 @@ struct session {
     struct text broken;      // why metrics cannot be written; empty: they can
     const struct run_folder *folder;
     const struct run_plan *plan;
+    struct monitor *monitor;        // NULL: none
     int64_t saved;                  // step of the last save; -1: none
     bool stepped, warned, complete; // complete: there was no step left to train
     bool written;                   // all ranks have written the checkpoint that is saved in the background
@@ -261,6 +262,18 @@ static bool goes_on_after(const struct session *s, int64_t step)
            !evaluates_after(recipe, step);
 }
 
+static void add_times(const struct rank_state *w, struct step_record *record)
+{
+    record->has_times = device_traits(w->run->recipe->cluster.device)->synchronous;
+    record->compute_s[0] = timeline_least_s(w->stats[STAT_COMPUTE_LEAST]);
+    record->compute_s[1] = timeline_slowest_s(w->stats[STAT_COMPUTE_MOST]);
+    record->slowest = timeline_slowest_rank(w->stats[STAT_COMPUTE_MOST]);
+    record->wait_s[0] = timeline_least_s(w->stats[STAT_WAIT_LEAST]);
+    record->wait_s[1] = w->stats[STAT_WAIT_MOST];
+    record->data_s[0] = timeline_least_s(w->stats[STAT_DATA_LEAST]);
+    record->data_s[1] = w->stats[STAT_DATA_MOST];
+}
+
 /* The metrics.jsonl fields of a step, without those of an evaluation. */
 static struct step_record record_of(const struct rank_state *w, const struct step_result *result,
                                     double time_s)
@@ -284,6 +297,7 @@ static struct step_record record_of(const struct rank_state *w, const struct ste
         .skipped = result->skipped,
         .has_valid = evaluates_after(recipe, w->step),
     };
+    add_times(w, &record);
     for (int part = 0; part < PART_COUNT; part++)
         record.part_peak_bytes[part] = (int64_t)w->stats[STAT_PARTS + part];
     for (int kind = 0; kind < SLOT_LIFETIMES; kind++)
@@ -312,6 +326,7 @@ static enum status one_step(struct session *s, bool *stop)
         TRY(rank_evaluate(w, &record.valid_loss, stop));
     progress_took(clock_ns() - stepped_ns);
     record.has_valid = record.has_valid && !*stop;
+    monitor_step(s->monitor, w->step);
     if (is_rank_zero(s) && !s->stepped)
         TRY(say_choices(s));
     if (is_rank_zero(s)) {
@@ -413,7 +428,7 @@ static enum status run_rank(struct session *session, const struct job *job, stru
 static enum status rank_main(struct world *world, void *argument)
 {
     struct job *job = argument;
-    struct session session = {.folder = &job->folder, .plan = &job->plan};
+    struct session session = {.folder = &job->folder, .plan = &job->plan, .monitor = job->monitor};
     if (job->status != OK)
         return fail(job->status, "%s", text_chars(&job->why));
     monitor_enter(job->monitor);

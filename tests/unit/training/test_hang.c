@@ -4,6 +4,7 @@
 #include "parallel/comm.h"
 #include "trainer/progress/hang_dump.h"
 #include "trainer/progress/page.h"
+#include "trainer/progress/straggler.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -257,6 +258,38 @@ Test(process, is_parsed)
     cr_assert_eq(process_look((int)getpid(), 0), PROCESS_RUNS);
     cr_assert(!process_is_gone((int)getpid(), process_started((int)getpid())));
     cr_assert(process_is_gone((int)getpid(), 1));
+}
+
+/* Steps until a rank is named, and how often; noise: of a single step. */
+static int steps_until_named(double slower, double noise, int steps, int *times)
+{
+    struct straggler ranks[6] = {0};
+    int first = -1;
+    *times = 0;
+    unsigned state = 7; // of rand_r()
+    for (int step = 1; step <= steps; step++) {
+        for (int r = 0; r < 6; r++) {
+            ranks[r].rank = r;
+            ranks[r].pp = r / 3; // the second stage has twice the work
+            double time_ns = 1e7 * (1 + r / 3) * (1.0 + noise * ((double)rand_r(&state) / RAND_MAX - 0.5));
+            ranks[r].compute_ns = (int64_t)(r == 4 ? slower * time_ns : time_ns);
+        }
+        int found = straggler_step(ranks, 6);
+        cr_assert(found == -1 || found == 4);
+        first = found >= 0 && first < 0 ? step : first;
+        *times += found >= 0;
+    }
+    return first;
+}
+
+Test(straggler, is_named_once_and_nobody_else)
+{
+    int times;
+    cr_assert_eq(steps_until_named(1.2, 0.0, 100, &times), STRAGGLER_SLOW);
+    cr_assert_eq(times, 1);
+    cr_assert_leq(steps_until_named(1.2, 0.05, 100, &times), STRAGGLER_STEPS + 5);
+    cr_assert_eq(steps_until_named(1.0, 0.3, 5000, &times), -1);
+    cr_assert_eq(steps_until_named(1.08, 0.0, 5000, &times), -1);
 }
 
 /* The costs of a message and an action, for docs/hangs.md; the limits are far above. */

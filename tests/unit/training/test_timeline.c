@@ -194,3 +194,16 @@ Test(timeline, bubble_stat_round_trips)
     }
     cr_assert_gt(timeline_bubble_stat(10.0, 6.0), timeline_bubble_stat(3.0, 1.0));
 }
+
+/* The longest time of all ranks and its rank, in one maximum. */
+Test(timeline, the_slowest_rank_of_a_maximum)
+{
+    double most = fmax(timeline_slowest_stat(0.0123456, 7), timeline_slowest_stat(0.0123451, 100000));
+    cr_assert_eq(timeline_slowest_rank(most), 100000); // equal in microseconds: the higher rank
+    cr_assert_float_eq(timeline_slowest_s(most), 0.012345, 1e-12);
+    most = fmax(timeline_slowest_stat(3600.5, 1), timeline_slowest_stat(3600.4, 1048575));
+    cr_assert_eq(timeline_slowest_rank(most), 1);
+    cr_assert_float_eq(timeline_slowest_s(most), 3600.5, 1e-9);
+    double least = fmax(timeline_least_stat(0.25), timeline_least_stat(1e-6));
+    cr_assert_float_eq(timeline_least_s(least), 1e-6, 1e-9);
+}
