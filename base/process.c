@@ -2,9 +2,12 @@
 #include "base/process.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -71,6 +74,38 @@ static enum status run(char *const *argv, const int files[STREAMS], int *exit)
             return fail(IO_ERROR, "%s cannot be waited for: %s", argv[0], strerror(errno));
     *exit = process_exit(wait_status);
     return OK;
+}
+
+static _Noreturn void start_in_group(char *const *argv, int errors, pid_t parent)
+{
+    sigset_t none;
+    const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) // it ended before the previous line
+        _exit(1);
+    signal(SIGPIPE, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    start(argv, (int[STREAMS]){nothing, STDOUT_FILENO, errors});
+}
+
+enum status process_start(char *const *argv, pid_t *child, int *errors)
+{
+    int ends[2];
+    const pid_t parent = getpid();
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return fail(IO_ERROR, "no pipe for the errors of %s: %s", argv[0], strerror(errno));
+    fflush(NULL);
+    *child = fork();
+    if (*child == 0)
+        start_in_group(argv, ends[1], parent);
+    close(ends[1]);
+    *errors = ends[0];
+    if (*child > 0)
+        return OK;
+    close(ends[0]);
+    return fail(NO_MEMORY, "%s cannot be started: %s", argv[0], strerror(errno));
 }
 
 enum status process_capture(char *const *argv, const char *input, struct text *out, struct text *errors,

@@ -4,13 +4,14 @@
 #include "parallel/comm.h"
 #include "tools/cli/cmd_plan.h"
 #include "tools/cli/recipe_argument.h"
+#include "tools/cli/restart/restart.h"
 #include "trainer/engine/stop.h"
 #include "trainer/run/train.h"
 
 #include <string.h>
 
 static const char help[] =
-    "cuboid train RECIPE [key=value ...]\n"
+    "cuboid train RECIPE [key=value ...] [--restarts N] [--launch COMMAND]\n"
     "\n"
     "Trains the recipe's model. Without a launcher all ranks are threads of this process; under mpirun or\n"
     "srun each process is one rank. Losses are bit-identical.\n"
@@ -22,7 +23,10 @@ static const char help[] =
     "The run's folder (logging.run_dir, by default runs/NAME) gets recipe.yaml with every key and its\n"
     "origin, metrics.jsonl with a line per step, and checkpoints, every 30 minutes and at the end.\n"
     "The same command resumes from the newest complete checkpoint, or starts at step 1 if there is none.\n"
-    "SIGTERM or Ctrl-C saves a checkpoint and exits with status 75; a second Ctrl-C exits at once.\n";
+    "SIGTERM or Ctrl-C saves a checkpoint and exits with status 75; a second Ctrl-C exits at once.\n"
+    "\n"
+    "  --restarts N      start the run again after a failure, at most N times, from the newest checkpoint\n"
+    "  --launch COMMAND  what starts it, such as 'srun -N {nodes} -n {ranks}'; default: threads\n";
 
 int cmd_train(int argc, char **argv)
 {
@@ -30,6 +34,10 @@ int cmd_train(int argc, char **argv)
         fputs(help, stdout);
         return 0;
     }
+    for (int i = 1; i < argc; i++)
+        if (strncmp(argv[i], "--restart", strlen("--restart")) == 0 ||
+            strncmp(argv[i], "--launch", strlen("--launch")) == 0)
+            return restart_command(argc, argv);
     struct recipe *recipe = NULL;
     struct chosen chosen;
     struct stop *stop = NULL;

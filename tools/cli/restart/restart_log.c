@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/restart/restart.h"
+
+#include "trainer/checkpoint/checkpoint_folder.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DIGITS "0123456789"
+
+void failure_free(struct failure *failure)
+{
+    text_free(&failure->why);
+    text_free(&failure->who);
+}
+
+/* The number after `key` in a line that this program has written; -1: none. */
+static double number_after(const char *line, const char *end, const char *key)
+{
+    const char *at = strstr(line, key);
+    return at != NULL && at < end ? strtod(at + strlen(key), NULL) : -1.0;
+}
+
+double productive_s(const char *run_dir, int64_t after, int64_t *last)
+{
+    struct text path = {0}, bytes = {0};
+    double sum = 0.0;
+    *last = 0;
+    text_add(&path, "%s/metrics.jsonl", run_dir);
+    if (file_read(path.chars, &bytes) == OK)
+        for (const char *line = text_chars(&bytes), *end; (end = strchr(line, '\n')) != NULL;
+             line = end + 1) {
+            const double step = number_after(line, end, "\"step\": ");
+            const double seconds = number_after(line, end, "\"step_time_s\": ");
+            if (step > (double)*last)
+                *last = (int64_t)step;
+            if (step > (double)after && seconds > 0.0)
+                sum += seconds;
+        }
+    text_free(&path);
+    text_free(&bytes);
+    return sum;
+}
+
+/* "rank 5, node b" of "rank 5 (pp 1 dp 0 tp 1, node b)"; of "r5 (pp 1 ...)", "rank 5". */
+static void add_who(const char *why, struct text *out)
+{
+    const char *rank = strstr(why, "rank "), *node = strstr(why, ", node ");
+    if (rank != NULL && isdigit((unsigned char)rank[5]))
+        text_add(out, "rank %.*s", (int)strspn(rank + 5, DIGITS), rank + 5);
+    else if (why[0] == 'r' && isdigit((unsigned char)why[1]))
+        text_add(out, "rank %.*s", (int)strspn(why + 1, DIGITS), why + 1);
+    if (node != NULL)
+        text_add(out, "%snode %.*s", out->length > 0 ? ", " : "", (int)strcspn(node + 7, ")"), node + 7);
+}
+
+void failure_find(const struct recipe *recipe, const struct attempt *attempt, struct failure *out)
+{
+    struct text skipped = {0};
+    *out = (struct failure){0};
+    (void)productive_s(recipe->logging.run_dir, 0, &out->step);
+    if (folder_newest(recipe->checkpoint.save, INT64_MAX, &out->saved, &skipped) != OK || out->saved < 0)
+        out->saved = 0;
+    text_free(&skipped);
+    text_add(&out->why, "%s", text_chars(&attempt->why));
+    add_who(text_chars(&attempt->why), &out->who);
+}
+
+bool failure_equal(const struct failure *a, const struct failure *b)
+{
+    const char *p = text_chars(&a->why), *q = text_chars(&b->why);
+    for (;; p++, q++) {
+        p += strspn(p, DIGITS ".");
+        q += strspn(q, DIGITS ".");
+        if (*p != *q)
+            return false;
+        if (*p == 0)
+            return a->step == b->step;
+    }
+}
+
+static void add_time(struct text *out)
+{
+    const time_t now = time(NULL);
+    struct tm utc;
+    char text[32];
+    gmtime_r(&now, &utc);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    text_add(out, "%s", text);
+}
+
+enum status failure_log(const struct recipe *recipe, const struct failure *failure, int64_t restart, int exit)
+{
+    struct text path = {0}, line = {0};
+    text_add(&path, "%s/restarts.jsonl", recipe->logging.run_dir);
+    text_add(&line, "{\"restart\": %lld, \"time\": \"", (long long)restart);
+    add_time(&line);
+    text_add(&line, "\", \"status\": %d, \"step\": %lld, \"saved\": %lld, \"lost\": %lld, \"who\": ", exit,
+             (long long)failure->step, (long long)failure->saved,
+             (long long)(failure->step - failure->saved));
+    text_add_json(&line, text_chars(&failure->who));
+    text_add(&line, ", \"why\": ");
+    text_add_json(&line, text_chars(&failure->why));
+    text_add(&line, "}\n");
+    const int file = open(path.chars, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    enum status status = OK;
+    if (file < 0 || write(file, line.chars, line.length) != (ssize_t)line.length)
+        status = fail(IO_ERROR, "%s cannot be written: %s", path.chars, strerror(errno));
+    if (file >= 0)
+        close(file);
+    text_free(&path);
+    text_free(&line);
+    return status;
+}
