@@ -6,9 +6,9 @@
 
 #include <sys/types.h>
 
-/* Runs argv[0], found on PATH, with `input` (NULL: none) as its standard input. Appends its output to `out`,
- * and its errors to `errors`. *exit: its exit status; 128 + the number of the signal that killed it; 127 if
- * there is no such program. IO_ERROR, NO_MEMORY. */
+/* Runs argv[0], found on PATH, with `input` (NULL: none) as its standard input. Appends its output to
+ * `out`, and its errors to `errors`. *exit: its exit status; 128 + the number of the signal that killed it;
+ * 127 if there is no such program. IO_ERROR, NO_MEMORY. */
 MUST_USE enum status process_capture(char *const *argv, const char *input, struct text *out,
                                      struct text *errors, int *exit);
 
