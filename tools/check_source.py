@@ -57,6 +57,7 @@ VENDOR = {
     "cu*.h": ["kernels/cuda/*", "parallel/transports/nccl/*"],
     "cu*.hpp": ["kernels/cuda/*"],
     "dlfcn.h": ["kernels/cuda/*library.c", "kernels/cuda/runtime/cuda_info.c",
+                "tests/checkpoint/fault_calls.c",
                 "parallel/transports/mpi/comm_mpi.c"],
     "mma.h": ["kernels/cuda/*"],
     "nv*.h": ["kernels/cuda/*"],
@@ -114,6 +115,7 @@ EXEMPT = {
     ("state", "kernels/cuda/runtime/count_calls.c"):
         "a call of CUDA has no place for who counts it; not of the program itself",
     ("state", "tests/support/mirror.c"): "a GPU is opened once in a process, however many tests use it",
+    ("state", "tests/checkpoint/fault_calls.c"): "a preloaded library counts the calls of its process",
     ("state", "tests/cli/lost_call.c"): "an injected fault counts the calls of its rank",
     ("state", "tests/emulator/cudnn/cudnn.c"): "the last refusal belongs to the thread, as in the real library",
     ("state", "tests/emulator/gpu/emulator.c"): "threadIdx is the running thread's, on a GPU as well",

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A save that fails at any call on files: a complete checkpoint at most one save old is found, and the run that is
+started again ends with the weights of an undisturbed one, bitwise.
+
+    test_crash_points.py CUBOID LIBRARY [--full]     LIBRARY: fault_calls.c
+
+Each point is one call of a run that saves three times, and one of: the process is killed there, or writes half and is
+killed; the power fails and what was not synced is lost; a disk is full or fails once, or from then on. Without --full a
+few points of each are tried, spread over the run; with it, all of them, in more kinds of runs (tools/soak)."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from fixtures import write_dataset  # noqa: E402
+
+CUBOID, LIBRARY, FULL = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), "--full" in sys.argv
+RECIPE = """
+model: {num_layers: 1, hidden_size: 8, num_attention_heads: 2, seq_length: 8, vocab_size: 257}
+train: {global_batch_size: 4, micro_batch_size: 1, train_iters: 3}
+optimizer: {lr: 1e-2, lr_decay_style: constant}
+data: {train: text}
+cluster: {threads_per_rank: 1}
+checkpoint: {save_interval: 1, keep_last: 2}
+"""
+KINDS = ["kill", "half", "power", "nospace", "error", "full"]
+RUNS = {"sync": ["dp=2"], "async": ["dp=2", "checkpoint.async_save=true"]}
+if FULL:
+    RUNS |= {"zero": ["dp=2", "parallel.zero_stage=1"],
+             "async-zero": ["dp=2", "parallel.zero_stage=2", "checkpoint.async_save=true"]}
+POINTS = int(os.environ.get("POINTS", "3"))  # of each kind and run, without --full
+
+
+def train(name, keys, **faults):
+    """The run in the folder `name`; returns its exit status and output."""
+    environment = os.environ | {key: str(value) for key, value in faults.items()}
+    if faults:
+        environment |= {"LD_PRELOAD": LIBRARY, "FAULT_FOLDER": f"{name}/checkpoints"}
+    done = subprocess.run([CUBOID, "train", "recipe.yaml", f"logging.run_dir={name}", *keys], env=environment,
+                          capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+def newest(folder):
+    """The step of the newest complete checkpoint, according to the program; -1 if there is none."""
+    done = subprocess.run([CUBOID, "checkpoint", "inspect", folder, "--verify", "--json"], capture_output=True,
+                          text=True, check=False, timeout=60)
+    return int(done.stdout.split('"step": ')[1].split(",")[0]) if done.returncode == 0 else -1
+
+
+def try_point(kind, keys, call):
+    """Returns how the disturbed run ended."""
+    shutil.rmtree("run", ignore_errors=True)
+    faults = {"FAULT_CALL": call, "FAULT_KIND": "nospace" if kind == "full" else kind}
+    if kind == "full":
+        faults["FAULT_LAST"] = 1000000
+    status, output = train("run", keys, **faults)
+    where = f"{kind} at call {call} of {' '.join(keys)}: status {status}\n{output}"
+    assert status in (0, 1, -9), where
+    steps = sum(1 for line in open("run/metrics.jsonl", encoding="utf-8")) if os.path.exists("run/metrics.jsonl") else 0
+    found = newest("run/checkpoints")
+    # Asynchronous saves are published one step later.
+    assert found >= steps - (3 if "checkpoint.async_save=true" in keys else 2), f"found {found} of {steps}; {where}"
+    again, text = train("run", keys)
+    assert again == 0, f"{where}\nstarted again: {text}"
+    done = subprocess.run([CUBOID, "checkpoint", "diff", "whole/checkpoints", "run/checkpoints"], capture_output=True,
+                          text=True, check=False, timeout=60)
+    assert done.returncode == 0, f"{where}\n{done.stdout}{done.stderr}"
+    return status
+
+
+def calls_of(keys):
+    shutil.rmtree("run", ignore_errors=True)
+    status, output = train("run", keys, FAULT_COUNT="count")
+    assert status == 0, output
+    with open("count", encoding="utf-8") as file:
+        return int(file.read())
+
+
+def test_run(name, keys):
+    shutil.rmtree("whole", ignore_errors=True)
+    status, output = train("whole", keys)
+    assert status == 0, output
+    calls = calls_of(keys)
+    assert calls > 60, calls
+    ends = {}
+    for i, kind in enumerate(KINDS):
+        points = range(1, calls + 1)
+        if not FULL:
+            points = [1 + (calls - 1) * (len(KINDS) * turn + i) // (len(KINDS) * POINTS) for turn in range(POINTS)]
+        for call in points:
+            status = try_point(kind, keys, call)
+            ends[status] = ends.get(status, 0) + 1
+    assert ends.get(-9, 0) > 0 and ends.get(1, 0) > 0, ends
+    print(f"{name}: {calls} calls, {sum(ends.values())} points tried; exit status: {ends}", flush=True)
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    os.chdir(scratch)
+    write_dataset("text", [i * i % 250 for i in range(400)])
+    with open("recipe.yaml", "w", encoding="utf-8") as recipe:
+        recipe.write(RECIPE)
+    for run_name, run_keys in RUNS.items():
+        test_run(run_name, run_keys)
+    os.chdir("/")
+print("crash points: ok")
