@@ -33,7 +33,7 @@ LAYOUTS = {4: ["pp=2 tp=2 dp=1", "pp=4 tp=1 dp=1 pipeline.schedule=zb-h1", "pp=2
                "pp=2 tp=2 dp=2 pipeline.schedule=interleaved pipeline.virtual_stages=2",
                "pp=4 tp=1 dp=2 pipeline.schedule=zb-v", "pp=1 tp=4 dp=2 parallel.zero_stage=1", "pp=1 tp=2 dp=4"]}
 # node: all processes of one of two nodes; nodes: one process, with two nodes.
-KINDS = ["stop", "loop", "read", "kill", "first", "slow", "node", "nodes"]
+KINDS = ["stop", "loop", "read", "kill", "first", "slow", "node", "nodes", "count"]
 TIMEOUT_S, MARGIN_S = 4.0, 6.0  # the margin includes the start and end of processes on a busy machine
 
 
@@ -105,7 +105,7 @@ class Run:
 
     def start(self):
         environment = dict(os.environ, HANGS_FOLDER=self.folder, OMPI_MCA_orte_tmpdir_base=self.folder)
-        if self.kind in ("loop", "read", "slow"):
+        if self.kind in ("loop", "read", "slow", "count"):
             environment |= {"INJECT": self.kind, "INJECT_RANK": str(self.victim), "INJECT_STEP": str(self.step)}
         program = [self.options.cuboid, "train", "a.yaml", f"logging.run_dir={self.folder}/run",
                    f"resilience.heartbeat_timeout_seconds={TIMEOUT_S}", *self.layout.split()]
@@ -121,7 +121,7 @@ class Run:
 
     def disturb(self, run):
         """Returns the time from which the timeout counts."""
-        complete = self.step - (self.kind in ("loop", "read"))  # an injected fault occurs in step `step`
+        complete = self.step - (self.kind in ("loop", "read", "count"))  # an injected fault occurs in step `step`
         while steps_done(self.folder) < complete and run.poll() is None:
             time.sleep(0.02)
         time.sleep(self.delay + (2 if self.nodes > 1 else 0))  # until the nodes are connected
@@ -143,9 +143,11 @@ class Run:
         for pid in left.values():
             os.kill(pid, signal.SIGKILL)
         reports = [line for line in text.splitlines() if "stalled in" in line or "was in" in line]
-        line = f"run {self.number} {self.kind} {self.layout}: rank {self.victim}, {took:.1f} s, status {run.returncode}"
+        line = f"{self.kind} {self.layout}: rank {self.victim}, {took:.1f} s, status {run.returncode}"
         if self.kind == "slow":
             good = run.returncode == 0 and not reports
+        elif self.kind == "count":  # the transport compares the sizes itself
+            good = run.returncode != 0 and "out of sync" in text and not left
         else:
             culprit, waiting = explain(reports[0], self.ranks) if len(reports) == 1 else (None, set())
             others = set(range(self.ranks)) - set(self.stopped)
@@ -153,7 +155,7 @@ class Run:
             good = culprit in self.stopped and (killed or waiting == others) and not left and \
                 (killed or (run.returncode == 1 and self.dump_agrees(culprit))) and \
                 took < (2.0 if killed else TIMEOUT_S) + MARGIN_S
-        return line + (" ok" if good else " FAILED"), good, text + f"left: {left}\n"
+        return f"run {self.number} {'ok' if good else 'FAILED'} {line}", good, text + f"left: {left}\n"
 
     def dump_agrees(self, culprit):
         files = glob.glob(os.path.join(self.folder, "run", "hang-*.json"))
