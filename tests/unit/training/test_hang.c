@@ -2,6 +2,8 @@
 /* Who waits for whom, from snapshots written by hand; and a snapshot that is written and read back. */
 #include "base/clock.h"
 #include "parallel/comm.h"
+#include "trainer/progress/control_view.h"
+#include "trainer/progress/control_wire.h"
 #include "trainer/progress/hang_dump.h"
 #include "trainer/progress/page.h"
 #include "trainer/progress/straggler.h"
@@ -290,6 +292,47 @@ Test(straggler, is_named_once_and_nobody_else)
     cr_assert_leq(steps_until_named(1.2, 0.05, 100, &times), STRAGGLER_STEPS + 5);
     cr_assert_eq(steps_until_named(1.0, 0.3, 5000, &times), -1);
     cr_assert_eq(steps_until_named(1.08, 0.0, 5000, &times), -1);
+}
+
+/* Two nodes in one process: each call of one end is followed by one of the other. A greeting needs an answer
+ * while it waits, so here the hello is sent by hand. */
+Test(control, needs_the_secret)
+{
+    struct control *first = NULL;
+    struct control_address address = {.node = "a", .host = "127.0.0.1", .secret = {1, 2, 3}};
+    struct {
+        char name[HANG_NODE_CHARS];
+        uint8_t secret[CONTROL_SECRET / 2];
+        uint64_t bytes_of_rank, bytes_of_all;
+    } hello = {.name = "b",
+               .secret = {1, 2, 4},
+               .bytes_of_rank = sizeof(struct control_rank),
+               .bytes_of_all = sizeof(struct hang_rank)};
+    struct control_rank rank = {.head = {.who = {.rank = 5}, .state = PROGRESS_ACTIVE}, .still_ns = 7};
+    struct wire_message message;
+    cr_assert_eq(control_open(false, &first), OK);
+    address.ports[0] = control_port(first);
+    control_start(first, &address, "a");
+    for (int right = 0; right < 2; right++) {
+        hello.secret[2] = right != 0 ? 3 : 4;
+        int file = wire_connect(address.host, address.ports[0]);
+        cr_assert_geq(file, 0);
+        cr_assert(wire_send(file, WIRE_HELLO, &hello, sizeof hello));
+        control_serve(first, NULL, 0, 1);
+        cr_assert_eq(control_nodes(first), right);
+        cr_assert_eq(wire_receive(file, CONTROL_SECRET / 2, &message), right != 0);
+        wire_free(&message);
+        if (right != 0) {
+            cr_assert(wire_send(file, WIRE_RANKS, &rank, sizeof rank));
+            control_serve(first, NULL, 0, 1);
+            cr_assert_eq(control_ranks(first), 1);
+            cr_assert_eq(control_node(first, 0)->ranks[0].head.who.rank, 5);
+            control_serve(first, NULL, 0, 100); // nothing is heard
+            cr_assert_eq(control_look(first).most_ns, 107);
+        }
+        close(file);
+    }
+    control_close(first);
 }
 
 /* The costs of a message and an action, for docs/hangs.md; the limits are far above. */
