@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the habits that a compiler does not: who includes whom, where a vendor's header may appear, how
-long a file or a function may be, which calls are banned, and no state that ranks as threads would share.
+"""Checks conventions that a compiler does not: which folder may include which, where a vendor's header may appear,
+limits on the length of files and functions, banned calls, and mutable state that ranks as threads would share.
 
     tools/check_source.py             the whole tree; one "file:line: sentence" each, exit status 1 if any
     tools/check_source.py --list      the rules
 
-Comments and string literals are blanked first, column for column, so a word in a comment is never taken
-for code. It reads text and not types: a rule here must be one that text can decide.
+Comments and string literals are blanked first, column for column, so that a word in a comment is not mistaken
+for code. The checker reads text, not types: every rule must be decidable from text.
 
 A rule is one function below with @rule, and one injected fault in tests/check_source. Where a file must
-break a rule, EXEMPT gives the reason; an exemption that nothing needs any more is a complaint too."""
+break a rule, EXEMPT gives the reason; an unneeded exemption is also reported."""
 import ast
 import fnmatch
 import os
@@ -25,7 +25,7 @@ import check_tree  # noqa: E402
 
 FILE_LINES, FUNCTION_LINES, C_LINE_CHARS, SCRIPT_LINE_CHARS = 600, 60, 110, 120
 
-# Who may include whom: every folder itself, and these.
+# The folders that a folder may include, besides itself.
 MAY_INCLUDE = {
     "base": [],
     "kernels": ["base"],
@@ -37,7 +37,7 @@ MAY_INCLUDE = {
     "tests": ["tools", "trainer", "schedules", "layers", "parallel", "kernels", "base"],
 }
 
-# Headers that are private to their folder: who else may include them (the registry that lists them).
+# Headers that are private to their folder, and the other files that may include them (the registry).
 PRIVATE = {
     "kernels/cpu/*": ["kernels/device*.c", "kernels/registry.c", "kernels/strict/*", "kernels/dry/*",
                       "tools/benchmarks/bench_gemm.c"],
@@ -46,7 +46,7 @@ PRIVATE = {
     "kernels/cuda/*": ["kernels/device*.c", "kernels/registry.c", "parallel/transports/nccl/*"],
 }
 
-# Where each library's headers may appear: nothing else of the program knows the library.
+# Where each library's headers may be included.
 VENDOR = {
     "mpi.h": ["parallel/transports/mpi/*"],
     "nccl.h": ["parallel/transports/nccl/*"],
@@ -71,7 +71,7 @@ VENDOR = {
     "new": ["tests/emulator/*"],
 }
 
-# The C library and POSIX, and the one kernel interface that timing and waiting need.
+# The C library, POSIX, and the Linux interfaces for timing and waiting.
 SYSTEM = set("""
     complex ctype errno fenv float inttypes iso646 limits locale math signal stdalign stdarg stdatomic
     stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar wchar dirent
@@ -80,51 +80,53 @@ SYSTEM = set("""
     sys/select sys/socket sys/stat sys/statvfs sys/sysinfo sys/syscall sys/time sys/times sys/types sys/uio
     sys/un sys/utsname sys/wait sys/eventfd sys/inotify sys/signalfd sys/random malloc execinfo ftw""".split())
 
-# A backend's name as a string: only where backends register, and where a user's text names them.
+# A backend's name as a string: only where backends register, and where users name them.
 BACKENDS = {"cpu", "cuda", "strict", "dry", "local", "mpi", "nccl"}
 KNOWS_BACKENDS = ["kernels/cpu/*", "kernels/cuda/*", "kernels/strict/*", "kernels/dry/*", "kernels/device*.c",
                   "kernels/registry.c", "parallel/comm*.c",
                   "parallel/transports/*", "trainer/recipe/*", "tools/*", "tests/*"]
 
 BANNED = {
-    "strcpy": "snprintf or text_add knows the size", "strcat": "text_add grows", "strncpy": "it may not terminate",
-    "strncat": "text_add grows", "sprintf": "snprintf knows the size", "vsprintf": "vsnprintf knows the size",
-    "gets": "fgets or file_read", "atoi": "integer_parse sees errors", "atol": "integer_parse sees errors",
-    "atoll": "integer_parse sees errors", "atof": "number_parse sees errors",
-    "strtok": "it keeps hidden state; strtok_r or strcspn", "rand": "philox is keyed and the same everywhere",
-    "srand": "philox needs no seeding", "random": "philox is keyed and the same everywhere",
-    "drand48": "philox is keyed and the same everywhere", "asctime": "strftime", "ctime": "strftime",
-    "localtime": "localtime_r", "gmtime": "gmtime_r",
-    "system": "posix_spawn takes arguments apart", "popen": "posix_spawn takes arguments apart",
-    "tmpnam": "mkstemp", "mktemp": "mkstemp", "alloca": "an array has a size, or malloc a failure",
+    "strcpy": "use snprintf or text_add, which know the size", "strcat": "use text_add",
+    "strncpy": "the result may not be terminated", "strncat": "use text_add",
+    "sprintf": "use snprintf", "vsprintf": "use vsnprintf",
+    "gets": "use fgets or file_read", "atoi": "use integer_parse, which detects errors",
+    "atol": "use integer_parse, which detects errors", "atoll": "use integer_parse, which detects errors",
+    "atof": "use number_parse, which detects errors",
+    "strtok": "it has hidden state; use strtok_r or strcspn", "rand": "use philox, which is keyed and portable",
+    "srand": "use philox, which needs no seeding", "random": "use philox, which is keyed and portable",
+    "drand48": "use philox, which is keyed and portable", "asctime": "use strftime", "ctime": "use strftime",
+    "localtime": "use localtime_r", "gmtime": "use gmtime_r",
+    "system": "use posix_spawn, which needs no shell", "popen": "use posix_spawn, which needs no shell",
+    "tmpnam": "use mkstemp", "mktemp": "use mkstemp", "alloca": "use an array of fixed size, or malloc",
     "setjmp": "return a status", "longjmp": "return a status",
 }
-# Calls with a home: (where they may stand, what to do elsewhere).
-HOMED = {
-    "assert": (["tests/*"], "CHECK is for promises, in every build"),
+# Calls restricted to some files: (these files, what to do elsewhere).
+RESTRICTED = {
+    "assert": (["tests/*"], "use CHECK, which is enabled in every build"),
     "exit": (["base/*", "tools/cli/main.c", "tests/*"], "return a status; die() in a world"),
     "_exit": (["base/*", "tests/*"], "return a status; die() in a world"),
     "abort": (["base/*", "tests/*"], "return a status; die() in a world"),
 }
 
-# (rule, path) that may be broken, and why.
+# (rule, path) exempt from the rule, and why.
 EXEMPT = {
-    ("state", "base/progress.c"): "the progress of a rank is its thread's, and so is the place where it is published",
-    ("state", "base/status.c"): "the last failure and the place of a thread belong to the thread, as errno does",
-    ("state", "kernels/cpu/matmul/blas_onednn.c"): "a signal handler has no place for what it needs",
+    ("state", "base/progress.c"): "the progress of a rank, and where it is published, are per thread",
+    ("state", "base/status.c"): "the last failure and the activity of a thread are per thread, like errno",
+    ("state", "kernels/cpu/matmul/blas_onednn.c"): "a signal handler has no argument for its data",
     ("state", "kernels/cuda/runtime/count_calls.c"):
-        "a call of CUDA has no place for who counts it; not of the program itself",
-    ("state", "tests/support/mirror.c"): "a GPU is opened once in a process, however many tests use it",
+        "an intercepted CUDA call has no argument for the counter; not part of the program",
+    ("state", "tests/support/mirror.c"): "a GPU is opened once per process, however many tests use it",
     ("state", "tests/checkpoint/fault_calls.c"): "a preloaded library counts the calls of its process",
     ("state", "tests/cli/lost_call.c"): "an injected fault counts the calls of its rank",
-    ("state", "tests/emulator/cudnn/cudnn.c"): "the last refusal belongs to the thread, as in the real library",
-    ("state", "tests/emulator/gpu/emulator.c"): "threadIdx is the running thread's, on a GPU as well",
-    ("state", "tests/emulator/gpu/graph.c"): "a capture is its thread's, as cudaStreamCaptureModeThreadLocal has it",
-    ("state", "tests/emulator/gpu/launch.c"): "CUDA's last error belongs to the thread, as errno does",
+    ("state", "tests/emulator/cudnn/cudnn.c"): "the last error is per thread, as in the real library",
+    ("state", "tests/emulator/gpu/emulator.c"): "threadIdx belongs to the running thread, as on a GPU",
+    ("state", "tests/emulator/gpu/graph.c"): "a capture is per thread, as with cudaStreamCaptureModeThreadLocal",
+    ("state", "tests/emulator/gpu/launch.c"): "CUDA's last error is per thread, like errno",
     ("state", "tests/emulator/nccl/nccl.c"):
-        "the order of a GPU's messages is its thread's, whichever comm they are of",
-    ("state", "tests/emulator/gpu/nvtx.c"): "ranges nest for each thread, as NVTX has it",
-    ("state", "tests/emulator/gpu/runtime.c"): "a GPU's memory is the process's, however many devices are opened",
+        "the order of a GPU's messages is per thread, across all comms",
+    ("state", "tests/emulator/gpu/nvtx.c"): "ranges nest per thread, as in NVTX",
+    ("state", "tests/emulator/gpu/runtime.c"): "a GPU's memory is per process, however many devices are opened",
 }
 
 MACHINE_PATH = re.compile(r"(?<![\w./])/(?:home|root|work|Users)/\w|(?<![\w./])/tmp/w" + r"t\b|\.\./share" + r"d\b")
@@ -158,7 +160,7 @@ TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+
 
 
 def blank(text, keep_strings):
-    """Comments (and strings' insides) become spaces; lines and columns stay where they are."""
+    """Replaces comments (and the contents of strings) by spaces; lines and columns are unchanged."""
     def replace(match):
         token = match.group()
         if token[0] == '"':
@@ -202,7 +204,7 @@ ATTRIBUTES = re.compile(r"\b(?:__attribute__|_Alignas|alignas|__launch_bounds__|
 
 
 def top_level(source):
-    """(start, end, text, body) of what stands at file scope; body: the offset of a function's brace, or None.
+    """(start, end, text, body) of each declaration and definition at file scope. body: offset of a function's brace.
     Braces of a declaration are shortened to {} in its text."""
     code, depth, start, pieces, brace, is_body = source.statements, 0, 0, [], 0, False
     for match in re.finditer(r"[{};]", code):
@@ -238,7 +240,7 @@ def first_text(source, start):
 
 
 def mutable_name(declaration):
-    """The name of the variable that this declaration makes changeable, or None."""
+    """The name of the mutable variable that this text declares, or None."""
     text = re.sub(r"\[[^\]]*\]", "[]", ATTRIBUTES.sub(" ", declaration.split("=")[0])).strip()
     if not text or re.match(r"(?:typedef|_Static_assert|static_assert|using|template|friend)\b", text):
         return None
@@ -250,7 +252,7 @@ def mutable_name(declaration):
     if pointer_to_function:
         return None if pointer_to_function.group(1) else pointer_to_function.group(2)
     if re.search(r"\bsig_atomic_t\b", text):
-        return None   # all that a signal handler can reach
+        return None   # a signal handler can access nothing else
     if "constexpr" in text or re.search(r"\bconst\b", text.rsplit("*", 1)[-1]):
         return None
     name = re.search(r"(\w+)\s*(?:\[\]\s*)*$", text)
@@ -266,7 +268,7 @@ def direction(source):
     for line, name, quoted in source.includes():
         target = name.split("/")[0]
         if quoted and allowed is None:
-            yield line, f"the folder {source.folder}/ is not in the table of who may include whom"
+            yield line, f"the folder {source.folder}/ is not in MAY_INCLUDE of tools/check_source.py"
         elif quoted and target in MAY_INCLUDE and target != source.folder and target not in allowed:
             may = ", ".join(allowed) or "nothing but the C library"
             yield line, f"{source.folder}/ may not include {name}; it may include {may}"
@@ -274,13 +276,13 @@ def direction(source):
 
 @rule(*C_FILES)
 def folder_graph(source):
-    """So do the folders inside trainer/, parallel/ and schedules/ (tools/dev/check_tree.py has the graph)."""
+    """The same for the folders inside trainer/, parallel/ and schedules/ (graph in tools/dev/check_tree.py)."""
     return check_tree.graph_complaints(source.path, source.includes())
 
 
 @rule(*C_FILES)
 def private(source):
-    """A backend's own headers stay in its folder and its registry."""
+    """A backend's private headers are included only in its folder and the registry."""
     for line, name, quoted in source.includes():
         for owner, others in PRIVATE.items():
             if quoted and matches(name, [owner]) and not matches(source.path, [owner, "tests/*", *others]):
@@ -289,20 +291,20 @@ def private(source):
 
 @rule(*C_FILES)
 def vendor(source):
-    """A library's header is included in its one place."""
+    """The headers of a library are included only in the files listed in VENDOR."""
     for line, name, quoted in source.includes():
         homes = next((homes for pattern, homes in VENDOR.items() if fnmatch.fnmatch(name, pattern)), None)
         if quoted or name.removesuffix(".h") in SYSTEM:
             continue
         if homes is None:
-            yield line, f"<{name}> is not known: say in VENDOR of tools/check_source.py where it may be included"
+            yield line, f"<{name}> is unknown: add the files that may include it to VENDOR of tools/check_source.py"
         elif not matches(source.path, homes):
             yield line, f"<{name}> may be included only in {', '.join(homes)}"
 
 
 @rule(*C_FILES)
 def include_path(source):
-    """Includes are written from the root of the repository."""
+    """Include paths are relative to the root of the repository."""
     for line, name, quoted in source.includes():
         if quoted and (".." in name or not os.path.exists(os.path.join(source.root, name))):
             yield line, f'"{name}" is not a path from the root of the repository'
@@ -310,11 +312,11 @@ def include_path(source):
 
 @rule(".c", ".cu")
 def own_header(source):
-    """A file includes its own header first, so that every header stands alone."""
+    """A file includes its own header first, so that every header is self-contained."""
     own = re.sub(r"\.\w+$", ".h", source.path)
     first = next(source.includes(), None)
     if first and first[1] != own and os.path.exists(os.path.join(source.root, own)):
-        yield first[0], f'"{own}" comes first: it must stand without the others\' help'
+        yield first[0], f'include "{own}" first: a header must be self-contained'
 
 
 @rule(".c", ".cu")
@@ -327,35 +329,35 @@ def header_of_c(source):
 
 @rule(".h", ".cuh")
 def pragma_once(source):
-    """A header guards itself with #pragma once."""
+    """A header begins with #pragma once."""
     if not re.search(r"^#pragma once$", source.code, re.M):
-        yield 1, "a header has #pragma once"
+        yield 1, "add #pragma once"
 
 
 @rule(*C_FILES)
 def backend_name(source):
-    """Compute code names no backend."""
+    """Code outside the backends does not name them."""
     if matches(source.path, KNOWS_BACKENDS):
         return
     for match in re.finditer(r'"([^"\n]*)"', source.code_with_strings):
         if match.group(1) in BACKENDS:
             yield (source.line_of(match.start()),
-                   f'"{match.group(1)}" is named only by its registry, the recipe and tools; ask the table')
+                   f'"{match.group(1)}" may be named only in registries, recipes and tools; use the registry')
     asks = r"^[ \t]*#[ \t]*(?:el)?if\w*[^\n]*(?:MPI|CUDA|NCCL|DNNL|ONEDNN|OPENBLAS)"
     for match in re.finditer(asks, source.code, re.M):
-        yield source.line_of(match.start()), "code outside a backend does not ask which backends are built"
+        yield source.line_of(match.start()), "only backends may depend on which backends are built"
 
 
 @rule(*C_FILES)
 def banned_call(source):
-    """Calls that cannot see errors or sizes, or keep hidden state."""
+    """No calls that cannot detect errors or sizes, or have hidden state."""
     for match in re.finditer(r"(?<![\w.>])(\w+)\s*\(", source.code):
         name = match.group(1)
         if name in BANNED:
             yield source.line_of(match.start()), f"{name}() is banned: {BANNED[name]}"
-        elif name in HOMED and not matches(source.path, HOMED[name][0]):
-            homes, instead = HOMED[name]
-            yield source.line_of(match.start()), f"{name}() stands only in {', '.join(homes)}: {instead}"
+        elif name in RESTRICTED and not matches(source.path, RESTRICTED[name][0]):
+            files, instead = RESTRICTED[name]
+            yield source.line_of(match.start()), f"{name}() is allowed only in {', '.join(files)}: {instead}"
 
 
 @rule(*C_FILES)
@@ -381,7 +383,7 @@ def state(source):
 
 @rule(*C_FILES)
 def function_length(source):
-    """A function fits on a screen; the labels of a switch are its table of contents and not counted."""
+    """A function fits on a screen; the case labels of a switch are not counted."""
     for start, end, text, body in top_level(source):
         first = first_text(source, start)
         labels = re.findall(r"^[ \t]*case[^\n:?]*:[ \t]*$", source.code[start:end], re.M)
@@ -393,11 +395,11 @@ def function_length(source):
 
 @rule(".py", "python")
 def python_function_length(source):
-    """So does a Python function."""
+    """The same for Python functions."""
     try:
         tree = ast.parse(source.text)
     except (SyntaxError, ValueError) as error:
-        yield getattr(error, "lineno", None) or 1, "Python does not parse this"
+        yield getattr(error, "lineno", None) or 1, "a Python syntax error"
         return
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -408,7 +410,7 @@ def python_function_length(source):
 
 @rule(*C_FILES, *SCRIPTS, "script", ".build")
 def file_length(source):
-    """A file can be held in the head."""
+    """A file has at most 600 lines."""
     count = len(source.lines) - (source.lines[-1] == "")
     if count > FILE_LINES:
         yield FILE_LINES + 1, f"{count} lines, over {FILE_LINES}"
@@ -416,7 +418,7 @@ def file_length(source):
 
 @rule(*C_FILES, *SCRIPTS, "script")
 def spdx(source):
-    """The first line says the licence (the second, after #!)."""
+    """The first line (the second, after #!) is the SPDX license identifier."""
     first = source.lines[1:2] if source.text.startswith("#!") else source.lines[:1]
     mark = "//" if source.kind in C_FILES else "#"
     if first != [f"{mark} SPDX-License-Identifier: Apache-2.0"]:
@@ -425,25 +427,25 @@ def spdx(source):
 
 @rule(*C_FILES)
 def dead_code(source):
-    """git remembers; the file need not."""
+    """No code that is always disabled or always enabled: git keeps old versions."""
     for match in re.finditer(r"^[ \t]*#[ \t]*(?:el)?if[ \t]+[01]\b", source.code, re.M):
-        yield source.line_of(match.start()), "code that is always in or always out: git remembers the other half"
+        yield source.line_of(match.start()), "a constant condition: remove it and the unused code"
 
 
 @rule(*C_FILES, *SCRIPTS, *PROSE, "script")
 def unfinished(source):
-    """A note to do something later is an issue, not a comment."""
+    """No notes about work to be done later; these belong in issues."""
     for number, line in enumerate(source.lines, 1):
         if UNFINISHED.search(line):
-            yield number, "finish it, or say what is true now"
+            yield number, "finish it, or describe the current state"
 
 
 @rule(*C_FILES, *SCRIPTS, *PROSE, "script")
 def machine_path(source):
-    """Nothing knows the machine it was written on."""
+    """No paths of a particular machine."""
     for number, line in enumerate(source.lines, 1):
         if MACHINE_PATH.search(line):
-            yield number, "a path of one machine"
+            yield number, "a path of a particular machine"
 
 
 @rule(*C_FILES, *SCRIPTS, *PROSE, "script")
@@ -464,7 +466,7 @@ def whitespace(source):
 
 @rule(*C_FILES, *SCRIPTS, "script")
 def line_length(source):
-    """Two files side by side on a screen."""
+    """Lines are short enough for two files side by side."""
     for number, line in enumerate(source.lines, 1):
         limit = C_LINE_CHARS if source.kind in C_FILES else SCRIPT_LINE_CHARS
         if len(line) > limit:
@@ -485,11 +487,11 @@ def broken_link(source):
 
 @rule(*C_FILES, *SCRIPTS, *PROSE, "script")
 def private_word(source):
-    """Standard terms instead of private words (tools/dev/check_tree.py lists them)."""
+    """Standard terms instead of private words (list in tools/dev/check_tree.py)."""
     return [] if source.path == "tools/dev/check_tree.py" else check_tree.word_complaints(source.lines)
 
 
-# ---- The walk ------------------------------------------------------------------------------------
+# ---- The files ------------------------------------------------------------------------------------
 
 def tree_files(root):
     """Tracked files and new ones that git does not ignore; without git, everything but build folders."""
@@ -506,7 +508,7 @@ def tree_files(root):
 
 
 def kinds_of(source):
-    """The suffixes a file answers to: its own, and those that its first line makes it."""
+    """The kinds of a file for rules: its suffix, and those that follow from its first line."""
     kinds = {source.kind}
     if source.text.startswith("#!"):
         kinds.add("script")
@@ -516,7 +518,7 @@ def kinds_of(source):
 
 
 def check(root, exempt):
-    """All complaints about the tree at `root`, as (path, line, rule, sentence)."""
+    """All findings in the tree at `root`, as (path, line, rule, sentence)."""
     complaints, used = [], set()
     for path in tree_files(root):
         if matches(path, DATA) or os.path.getsize(os.path.join(root, path)) > 4 << 20:
@@ -540,8 +542,8 @@ def main(arguments):
     if arguments == ["--list"]:
         for name, (_, function) in RULES.items():
             print(f"{name:24} {function.__doc__}")
-        print(f"{'folder-size':24} A folder has no more files than a reader can survey.")
-        print(f"{'folder-readme':24} A folder opens with a short README.md.")
+        print(f"{'folder-size':24} A folder has at most 25 files.")
+        print(f"{'folder-readme':24} A folder has a short README.md.")
         print(f"{'reading-map':24} docs/reading.md links every public header.")
         return 0
     if arguments and arguments[0] == "--root" and len(arguments) == 2:

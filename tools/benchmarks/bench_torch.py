@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's training step of GPT-2 124M on a CPU: what Cuboid's step is measured against.
+"""PyTorch's training step of GPT-2 124M on a CPU: the baseline for Cuboid's step.
 
 Written as PyTorch users write it: eager, fp32, one fused projection for q, k and v,
 F.scaled_dot_product_attention where the version has it, torch.optim.AdamW, gradients of the

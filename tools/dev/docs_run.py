@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that pictures and tables in the documentation match the program's output.
 
-A page names a command in a comment, and behind it stands what the command prints, or the picture that it writes:
+A page names a command in a comment, followed by the output of the command, or the picture that it writes:
 
     <!-- run: cuboid schedule compare -p 8 -m 32 -->     <!-- run: cuboid schedule 1f1b -p 4 -m 8 --svg docs/a.svg -->
     ```text                                              ![1F1B](a.svg)

@@ -33,7 +33,7 @@ with what was printed.
 - *FLOPs plus bytes*: FLOPs of matmuls and attention, and bytes of the other ops, at the profile's efficiencies,
   without messages and schedule.
 - MFU is computed from step times with the FLOPs of Narayanan et al. 2021 without recomputation, full attention.
-- Memory is what the program allocates on the fullest device, in 1e9 bytes.
+- Memory is the allocation on the device with the most in use, in 1e9 bytes.
   *Fits* adds what the device reserves and compares with its memory.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part `repeat` of tools/soak: tests of a build, each repeated in a row while other processes keep the cores
-busy. Up to --jobs tests run side by side."""
+"""The part `repeat` of tools/soak: tests of a build, each repeated while other processes keep the cores busy. Up to
+--jobs tests run concurrently."""
 import concurrent.futures
 import contextlib
 import hashlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures from what Cuboid's programs print and write: for tools/gpu/gpu_report.py, tested with canned texts by
+"""Extracts figures from the output of Cuboid's programs, for tools/gpu/gpu_report.py; tested with recorded output by
 tests/gpu_check."""
 import array
 import json
@@ -18,7 +18,7 @@ def to_bytes(text):
 
 
 def peak_of(gpu_name):
-    """FLOP/s of bf16 that a GPU of this name is sold with; None for one that is not in the list."""
+    """Peak bf16 FLOP/s of a GPU by its name, from the data sheet; None if it is not in the list."""
     return next((peak for name, peak in PEAK_FLOPS.items() if re.search(rf"\b{name}\b", gpu_name)), None)
 
 
@@ -51,7 +51,7 @@ def dry_bytes(out):
 
 
 def step_calls(out):
-    """What cuboid_counted prints for each step: {step, text, inside, end: {call: (count, range)}, free, all}."""
+    """The output of cuboid_counted for each step: {step, text, inside, end: {call: (count, range)}, free, all}."""
     def calls(listed):
         return {name: (int(count or 1), where)
                 for name, count, where in re.findall(r"(?:^|, )(.*?)(?: (\d+))? \((\w+)\)", listed)}

@@ -206,7 +206,7 @@ def main():
         parser.add_argument("--" + name, type=int, default=default, help=f"{what} ({default})")
     parser.add_argument("--compile", choices=["blocks", "whole", "none"], default="blocks")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--tiny", action="store_true", help="a model of no size, to rehearse")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model, for a dry run")
     arguments = parser.parse_args()
     shape = dict(MODELS[arguments.model])
     if arguments.tiny:

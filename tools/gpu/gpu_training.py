@@ -72,7 +72,7 @@ def layers_that_fit(s, model, room):
 
 
 def torch_figures(s, model, layers):
-    """PyTorch's step of the same work, or the reason why there is none."""
+    """PyTorch's step for the same model and batch, or the reason why there is none."""
     batch, microbatches = (2, 2) if s.tiny else (model.batch, model.microbatches)
     command = [sys.executable, s.path("gpu_torch.py"), "--model", model.name, "--batch", str(batch),
                "--microbatches", str(microbatches), "--seq", str(model.seq)]
