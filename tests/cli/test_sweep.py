@@ -81,7 +81,7 @@ def test_every_layout(folder):
         expect(f"as planned alone: {words}, {plans[words]}", same, done)
     expect("some do not fit", oom > 0 and f"{oom} do not fit" in done.stdout, done)
     refused = sum(plan is None for plan in plans.values())
-    expect("some are refused", refused > 10 and f"{refused} refused by rules" in done.stdout, done)
+    expect("some are rejected", refused > 10 and f"{refused} rejected by rules" in done.stdout, done)
     counts = [int(line.split()[0]) for line in done.stdout.split("by reason:\n")[1].splitlines() if line[:10].strip()]
     expect("each layout has one reason", sum(counts) == refused + oom and counts == sorted(counts, reverse=True), done)
     expect("fastest first", [float(row["step_time_s"]) for row in rows if row["status"] == "ok"] ==
@@ -107,14 +107,14 @@ def test_no_layout(folder):
     done = run("sweep", path, *COMMON)
     check("no legal layout", done, 1, out="no layout can be planned; most were rejected by: ")
     expect("the rule that rejected most", "model.num_attention_heads" in done.stdout.split("most were")[1], done)
-    change = re.search(r"leaves a layout: (\S+), which gives (.*)", done.stdout)
+    change = re.search(r"makes a layout possible: (\S+), with (.*)", done.stdout)
     expect("the smallest change", change is not None and change.group(1) in ("tp=2", "tp=4"), done)
     if change:
         check("it leaves one", run("plan", BASE, *COMMON, *change.group(2).split()), 0)
     path = write(folder, {"tp": ["1"], "train.micro_batch_size": ["32", "48"]})
     done = run("sweep", path, *ONE, "dp=2", "pp=1", "train.global_batch_size=384", "model.num_layers=48")
     check("none fits", done, 1, out="most were rejected by: memory of the device")
-    expect("a change that fits", re.search(r"leaves a layout: (tp|train.micro_batch_size)=", done.stdout), done)
+    expect("a change that fits", re.search(r"makes a layout possible: (tp|train.micro_batch_size)=", done.stdout), done)
 
 
 def page_of(what, done, path):
@@ -167,7 +167,7 @@ def test_refusals(folder):
     path = write(folder, {"tp": ["1"]})
     check("no profile", run("sweep", path), 2, err="has no cluster.profile, which a sweep needs")
     check("two sweeps", run("sweep", path, path), 2, err="is not key=value")
-    check("a device", run("sweep", path, "cluster.device=cuda"), 2, err="--run uses the device of the recipe")
+    check("a device", run("sweep", path, "cluster.device=cuda"), 2, err="--run the device of the recipe")
     check("an unknown key", run("sweep", path, "model.depth=3"), 2, err="unknown key model.depth")
     check("a CSV that cannot be written", run("sweep", path, *COMMON, "-o", folder), 2, err="-o ")
     path = write(folder, {"tp": ["1"]}, base="none.yaml")

@@ -171,9 +171,9 @@ esac
     expect("the reason", "\n     bad/logs/0: out of memory\n" in done.stdout and
            "     bad/logs/1: empty\n" in done.stdout, done)
     other = run(folder, *arguments, "seed=3")
-    expect("another sweep in this folder", other.returncode == 2 and "is of another sweep" in other.stderr, other)
+    expect("another sweep in this folder", other.returncode == 2 and "belongs to another sweep" in other.stderr, other)
     done = run(folder, "sweep", "sweep.yaml", "--run", "2", "--launch", "false", "--run-dir", "none")
-    expect("no run succeeds", done.returncode == 1 and "no run ended as it should" in done.stderr, done)
+    expect("no run succeeds", done.returncode == 1 and "no run succeeded" in done.stderr, done)
 
 
 def test_endless_output(folder):
@@ -184,7 +184,7 @@ def test_endless_output(folder):
     sizes = [os.path.getsize(os.path.join(logs, name)) for name in os.listdir(logs)]
     expect(f"its log is short: {sizes}", len(sizes) == 1 and sizes[0] < 2 << 20, done)
     expect("it has failed, with the reason", re.search(r"^ +1 failed ", done.stdout, re.M) and
-           "its output is more than 64 MiB" in done.stdout and done.returncode == 1, done)
+           "its output exceeds 64 MiB" in done.stdout and done.returncode == 1, done)
     expect("no process is left", none_left(folder), done)
 
 

@@ -131,7 +131,8 @@ def test_run(folder):
     check("rows are run", done, 0)
     rows = json.loads(done.stdout)["rows"]
     expect("their ranks are at most two, of the largest degree",
-           all("tp1 pp2 dp1" in row["layout"] for row in rows[:3]) and "full" in rows[1]["layout"] and "no such schedule" in rows[3]["reason"], done)
+           all("tp1 pp2 dp1" in row["layout"] for row in rows[:3]) and "full" in rows[1]["layout"]
+           and "no such schedule" in rows[3]["reason"], done)
     expect("step time and memory are measured", all(row["printed_s"] > 0 and row["predicted_s"] > 0 and
            abs(row["predicted_bytes"] / row["printed_bytes"] - 1) < 1e-3 for row in rows[:3]), done)
     with open(os.path.join(runs, "journal"), encoding="utf-8") as file:

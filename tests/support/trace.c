@@ -99,7 +99,7 @@ static enum status train_steps(struct rank_state *w, const struct trace_options 
         double ignored;
         bool looks_ahead = options->looks_ahead && !options->evaluates_often && w->step + 1 < trace->steps &&
                            w->step + 1 != options->stop_after;
-        TRY(looks_ahead ? rank_step_and_on(w, &result) : rank_step(w, &result));
+        TRY(looks_ahead ? rank_step_look_ahead(w, &result) : rank_step(w, &result));
         TRY(rank_check_finite(w, &result));
         trace->rollbacks += result.rollbacks;
         trace->ahead += w->ahead;

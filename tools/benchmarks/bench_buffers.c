@@ -19,7 +19,7 @@ static void *copy_of(const struct bench_buffer *b, int i)
     return (char *)b->memory.data + (size_t)i * b->bytes;
 }
 
-void *bench_take(struct bench_memory *m, size_t bytes)
+void *bench_alloc(struct bench_memory *m, size_t bytes)
 {
     return take(m, bytes)->memory.data;
 }

@@ -35,7 +35,7 @@ struct bench_memory {
 };
 
 /* Returns the first copy of a buffer, uninitialized. Exits if memory is exhausted. */
-void *bench_take(struct bench_memory *m, size_t bytes);
+void *bench_alloc(struct bench_memory *m, size_t bytes);
 /* Same, with all copies initialized from `from` in host memory. */
 void *bench_filled(struct bench_memory *m, const void *from, size_t bytes);
 /* Returns a matrix of normals, different in each copy. */

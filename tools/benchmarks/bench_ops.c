@@ -374,7 +374,7 @@ static void bench_optimizer(struct bench *b)
            (28.0 + (b->dtype == F32 ? 0.0 : b->size)) * (double)count, "GB/s", times);
     int64_t blocks = squares_blocks(a.gradient);
     struct squares s = {.x = a.gradient,
-                        .out = tensor_1d(bench_take(&b->memory, (size_t)blocks * 8), F64, blocks)};
+                        .out = tensor_1d(bench_alloc(&b->memory, (size_t)blocks * 8), F64, blocks)};
     report(b, "squares, 32 M", BEST_S(b, s, squares(b->stream, s)), 4.0 * (double)count, "GB/s", times);
     bench_release(&b->memory);
 }

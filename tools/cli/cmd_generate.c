@@ -74,7 +74,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 
 /* ---- checkpoint ---- */
 
-static bool is_there(const char *folder, const char *name)
+static bool exists(const char *folder, const char *name)
 {
     struct stat info;
     struct text path = {0};
@@ -84,14 +84,14 @@ static bool is_there(const char *folder, const char *name)
     return found;
 }
 
-/* Resolves the argument: *out is a recipe (true), or a directory that is a checkpoint or contains some
- * (false). In a run directory they are in checkpoints/, even if the directory was moved, which its recipe
- * does not record. If there are none yet, the recipe tells where they will be, and thus what to run first. */
-static bool names_recipe(const char *model, struct text *out)
+/* Resolves the argument: returns true if *out is a recipe, false if it is a directory that is a checkpoint or
+ * contains some. In a run directory they are in checkpoints/, even if the directory was moved, which its
+ * recipe does not record. Without checkpoints, the run directory's recipe is used for the error message. */
+static bool resolve_to_recipe(const char *model, struct text *out)
 {
-    bool folder = is_there(model, "/."), checkpoint = is_there(model, "/manifest.json");
-    bool holds = !checkpoint && is_there(model, "/checkpoints");
-    bool recipe = folder && !checkpoint && !holds && is_there(model, "/recipe.yaml");
+    bool folder = exists(model, "/."), checkpoint = exists(model, "/manifest.json");
+    bool holds = !checkpoint && exists(model, "/checkpoints");
+    bool recipe = folder && !checkpoint && !holds && exists(model, "/recipe.yaml");
     text_add(out, "%s%s", model, recipe ? "/recipe.yaml" : holds ? "/checkpoints" : "");
     return recipe || !folder;
 }
@@ -182,8 +182,8 @@ static int load_of_checkpoint(const struct arguments *a, const char *path, char 
 static int load_model(const struct arguments *a, char **checkpoint, struct recipe **recipe)
 {
     struct text path = {0};
-    int status = names_recipe(a->rest[0], &path) ? load_of_recipe(a, path.chars, checkpoint, recipe)
-                                                 : load_of_checkpoint(a, path.chars, checkpoint, recipe);
+    int status = resolve_to_recipe(a->rest[0], &path) ? load_of_recipe(a, path.chars, checkpoint, recipe)
+                                                      : load_of_checkpoint(a, path.chars, checkpoint, recipe);
     text_free(&path);
     return status;
 }

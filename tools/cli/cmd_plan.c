@@ -14,22 +14,22 @@ static const char help[] =
     "cuboid plan RECIPE [key=value ...] [--best] [-o FILE] [--json] [--ops] [--terms]\n"
     "                   [--svg FILE] [--trace FILE]\n"
     "\n"
-    "Prints what the recipe needs and how long a step takes, before anything runs: layers by rank, memory\n"
-    "by part, messages, and, with cluster.profile, the time of a step, where it goes, and what would\n"
-    "help. The program itself runs on a device that computes nothing: neither data nor a GPU is needed\n"
+    "Predicts memory and step time of a recipe: layers by rank, memory by part, messages, and, with\n"
+    "cluster.profile, the time of a step, its breakdown, and changes that would reduce it. The training\n"
+    "program runs on a device that computes nothing: neither data nor a GPU is needed\n"
     "(docs/planning.md).\n"
     "\n"
     "  cuboid plan recipes/gpt3-1.3b.yaml tp=2 pp=4 dp=4 cluster.profile=dgx-a100-80\n"
     "\n"
-    "  --best        choose what a plan can choose and is not given: parallel layout, schedule, microbatch,\n"
-    "                recomputation; the shortest step that fits\n"
-    "  -o FILE       also the recipe with every value, as a file for cuboid train\n"
-    "  --json        one JSON object, with the names of metrics.jsonl\n"
-    "  --ops         also the ops of a step by layer, with their shapes, FLOPs, bytes and predicted times\n"
-    "  --terms       also the terms of the memory of the fullest rank\n"
-    "  --svg FILE    also a picture of the step: the streams of every pipeline rank, with their actions\n"
-    "                and messages, and the critical path; -: standard output has only that\n"
-    "  --trace FILE  also the same as a trace for Perfetto or chrome://tracing; -: as for --svg\n"
+    "  --best        choose the keys that are not given (parallel layout, schedule, micro-batch size,\n"
+    "                recomputation) for the shortest step that fits\n"
+    "  -o FILE       also write the resolved recipe, for cuboid train\n"
+    "  --json        print one JSON object, with the names of metrics.jsonl\n"
+    "  --ops         also print the ops of a step by layer, with shapes, FLOPs, bytes and predicted times\n"
+    "  --terms       also print the memory terms of the rank that needs the most memory\n"
+    "  --svg FILE    also draw the step: the streams of every pipeline rank, with their actions and\n"
+    "                messages, and the critical path; -: to standard output, instead of the plan\n"
+    "  --trace FILE  also write the step as a trace for Perfetto or chrome://tracing; -: as for --svg\n"
     "\n"
     "With the profile of a GPU, the plan is for cluster.device=cuda, unless cluster.dry_device is given.\n"
     "Exit status: 0 if it fits, or without a profile; 1 if it does not; 2 for a recipe that cannot run.\n";
@@ -75,17 +75,17 @@ static const char *device_given(const struct arguments *arguments)
     return NULL;
 }
 
-/* Errors that need no recipe. */
+/* Checks for errors that do not depend on the recipe. */
 static enum status check_arguments(const struct arguments *arguments)
 {
     const char *device = device_given(arguments);
     if (arguments->count < 2)
         return fail(BAD_USAGE, "no recipe given; use cuboid plan recipes/quickstart.yaml");
     if (arguments->options.json && (arguments->options.ops || arguments->options.terms))
-        return fail(BAD_USAGE, "--json has neither ops nor terms; use --ops and --terms without it");
+        return fail(BAD_USAGE, "--json cannot be combined with --ops or --terms; remove one of them");
     if (device != NULL && strcmp(device, "dry") != 0)
         return fail(BAD_USAGE,
-                    "a plan is made with cluster.device=dry, not %s; cluster.dry_device=%s plans for it",
+                    "a plan uses cluster.device=dry, not %s; set cluster.dry_device=%s to plan for it",
                     device, device);
     const struct input inputs[] = {{"recipe", arguments->recipe[1]}};
     const struct plan_options *o = &arguments->options;
@@ -110,7 +110,7 @@ static void print_json(const struct step_plan *plan, const struct advice *advice
     text_free(&json);
 }
 
-/* Writes the files of the timeline, and reports them on standard output, unless that has another format. */
+/* Writes the files of the timeline, and reports them on standard output unless it has JSON or a file. */
 static enum status write_outputs(const struct step_plan *plan, const struct plan_options *options)
 {
     typedef enum status draw(const struct step_plan *plan, const char *name, struct text *out);

@@ -8,8 +8,8 @@ enum plan_output { PLAN_SVG, PLAN_TRACE, PLAN_OUTPUTS };
 
 struct plan_options {
     bool json;
-    bool ops;                            // also the ops of the slowest rank
-    bool terms;                          // also the terms of the memory
+    bool ops;                            // also the ops of the rank with the longest compute time
+    bool terms;                          // also the memory terms
     struct output outputs[PLAN_OUTPUTS]; // files of the timeline
 };
 

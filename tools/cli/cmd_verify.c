@@ -72,7 +72,7 @@ static int run(struct arguments *arguments, const struct recipe *layout, const s
                "%s; set "
                "%s=none to compare with one rank\n",
                tp, format, key);
-    if (layout->origin[row_of("train.train_iters")].kind == FROM_COMMAND_LINE)
+    if (layout->origin[recipe_row_index("train.train_iters")].kind == FROM_COMMAND_LINE)
         print_line(stderr, "warning: command line: train.train_iters has no effect on verify; set --steps N");
     printf("%s: %d ranks against %d, %d steps\n", layout->name, recipe_world_size(layout), tp, options.steps);
     int status = exit_status(verify(&options, &report));

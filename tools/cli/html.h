@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Pages without scripts or other files: they open without a network. All text from files passes
- * html_escaped(). */
+/* Self-contained HTML pages without scripts. All text from files must pass html_escaped(). */
 #pragma once
 
 #include "base/text.h"
 
-/* Any text, safe in elements and in quoted attributes. */
+/* Appends any text, escaped for elements and quoted attributes. */
 void html_escaped(struct text *out, const char *chars);
 
-/* Up to the heading, which is the title. */
+/* Begins a page; the title is also its heading. */
 void html_begin(struct text *out, const char *title);
 void html_end(struct text *out);
 

@@ -83,7 +83,7 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-/* --help is recognized anywhere, also as the value of an option; write --prompt=--help for the text. */
+/* --help is recognized anywhere, even as the value of an option; use --prompt=--help to pass it as text. */
 static bool asks_for_help(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -100,7 +100,7 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
-/* `word`: the next one, perhaps a subcommand with a help of its own. */
+/* word: the next argument, which may be a subcommand with its own help. */
 static int print_help_of(const struct command *command, char *name, char *word)
 {
     char help[] = "--help";
@@ -152,7 +152,7 @@ static int run(int argc, char **argv)
 
 /* Opens a standard file descriptor that the caller has closed: otherwise the next opened file, perhaps a
  * checkpoint, would get its number, and output would be written into it. */
-static void hold_standard_files(void)
+static void open_standard_files(void)
 {
     for (int file = STDIN_FILENO; file <= STDERR_FILENO; file++)
         if (fcntl(file, F_GETFD) < 0)
@@ -160,7 +160,7 @@ static void hold_standard_files(void)
 }
 
 /* Detects errors of standard output once, at the end, instead of after each printf. */
-static int settle_output(int status)
+static int check_output(int status)
 {
     errno = 0;
     bool arrived = fflush(stdout) == 0;
@@ -189,6 +189,6 @@ int main(int argc, char **argv)
     // Ignore SIGXFSZ: exceeding the file size limit is a write error with a message, not a fatal
     // signal.
     signal(SIGXFSZ, SIG_IGN);
-    hold_standard_files();
-    return settle_output(run(argc, argv));
+    open_standard_files();
+    return check_output(run(argc, argv));
 }

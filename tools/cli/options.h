@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A command's options as a table; parsing and refusing are read from it.
+/* A command's options as a table, used for parsing and for error messages.
  *
  *     const struct option options[] = {
  *         {"--tokens", OPTION_INTEGER, &tokens, 1, 1e6},
  *         {"--json", OPTION_FLAG, &json},
  *     };
  *
- * A second row with the same variable is another name of an option ("-o").
+ * A second row with the same variable is another name of the option ("-o").
  *
- * "--tokens 5" and "--tokens=5" are the same; a value is given once. What begins with no dash is left for the
- * command. A value may begin with one: "-1" or a text. */
+ * "--tokens 5" and "--tokens=5" are the same. Each option may be given once. Arguments without a leading dash
+ * are left for the command. An option's value may begin with a dash: "-1", or text. */
 #pragma once
 
 #include "base/text.h"
@@ -21,8 +21,8 @@ enum option_type {
     OPTION_COUNT,   // the same, with an optional value: `low` if no integer follows
     OPTION_REAL,    // double
     OPTION_TEXT,    // const char *: points into argv
-    OPTION_REST,    // "-": left for the command, as what begins with no dash
-    OPTION_END      // "--": all that follows is left for the command
+    OPTION_REST,    // "-": left for the command, like arguments without a dash
+    OPTION_END      // "--": all following arguments are left for the command
 };
 
 struct option {

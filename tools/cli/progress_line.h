@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A line on a terminal that is written over while work is done. Nothing is printed where standard error is no
- * terminal, or for work that ends soon. */
+/* A progress line on standard error, overwritten in place. Nothing is printed if it is not a terminal, or for
+ * work that ends soon. */
 #pragma once
 
 #include "base/status.h"
 
 struct progress_line {
-    double begun, shown; // when; shown 0: never
+    double begun, shown; // times of the start and of the last update; shown 0: none yet
     bool on;             // standard error is a terminal
 };
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rows of a CSV with the columns of published tables (trainer/plan/rows/rows.h), cell by cell. */
+/* Rows of a CSV with the columns of published tables (trainer/plan/published/published.h), cell by cell. */
 #pragma once
 
-#include "trainer/plan/rows/rows.h"
+#include "trainer/plan/published/published.h"
 
-/* {0} is a row of empty cells. */
+/* The cells of one row; {0}: all empty. */
 struct published_cells {
     struct text cell[PUBLISHED_COLUMNS];
 };
 
 void published_set_number(struct published_cells *row, enum published_column column, double value);
 void published_set_text(struct published_cells *row, enum published_column column, const char *text);
-/* The columns of model and layout. */
+/* Sets the columns of model and layout. */
 void published_set_recipe(struct published_cells *row, const struct recipe *recipe);
-/* Appends the line, and empties the cells. */
+/* Appends the row as a CSV line, and empties the cells. */
 void published_end_row(struct published_cells *row, struct text *out);

@@ -14,10 +14,10 @@ static enum status fail_in_world(struct world *world, void *argument)
     return fail(BAD_RECIPE, "%s", (const char *)argument);
 }
 
-/* Under a launcher, a process whose recipe is invalid meets the others before it exits. If all have the
+/* Under a launcher, a process whose recipe is invalid joins the world before it exits. If all have the
  * same recipe, they agree, and rank 0 reports the reason. If a node has another file, the others would
  * wait for this rank: it then aborts with its reason, and the launcher ends the job. */
-static void meet_to_fail(const struct launcher *launcher, const struct problems *problems)
+static void fail_together(const struct launcher *launcher, const struct problems *problems)
 {
     size_t first = 0;
     while (problems->list[first].warning)
@@ -32,16 +32,16 @@ static void show_progress(void *context, const char *what, int64_t done, int64_t
                        (long long)count);
 }
 
-/* What was chosen, and from how many layouts. */
+/* Prints the chosen keys, and the number of layouts considered. */
 static void print_chosen(const struct chosen *chosen)
 {
     if (chosen->keys.length > 0)
-        fprintf(stderr, "chosen: %s (predicted step %.4g s; of %lld layouts %lld are possible, %lld fit)\n",
-                chosen->keys.chars, chosen->step_s, (long long)chosen->layouts, (long long)chosen->legal,
+        fprintf(stderr, "chosen: %s (predicted step %.4g s; of %lld layouts %lld are valid, %lld fit)\n",
+                chosen->keys.chars, chosen->step_s, (long long)chosen->layouts, (long long)chosen->valid,
                 (long long)chosen->fits);
 }
 
-/* Loads the recipe with problems and choices printed by the first rank. */
+/* Loads the recipe; rank 0 prints problems and choices. */
 static enum status load_and_print(int argc, char **argv, const struct recipe_request *request,
                                   const struct launcher *launcher, struct recipe **recipe,
                                   struct chosen *chosen)
@@ -66,7 +66,7 @@ static enum status load_and_print(int argc, char **argv, const struct recipe_req
     if (status == OK && first && !request->quiet)
         print_chosen(chosen);
     if (status != OK && problems.errors > 0)
-        meet_to_fail(launcher, &problems);
+        fail_together(launcher, &problems);
     problems_free(&problems);
     return status;
 }
@@ -154,7 +154,7 @@ static bool same_key(const char *override, const char *other)
     return key[0] != NULL && key[0] == key[1];
 }
 
-static bool says_any(const char *override, char *const *keys, int count)
+static bool sets_any(const char *override, char *const *keys, int count)
 {
     for (int i = 0; i < count; i++)
         if (same_key(override, keys[i]))
@@ -178,11 +178,11 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
     for (int i = 0; i < extra; i++)
         all[first + ours++] = (char *)(uintptr_t)more[i];
     for (int i = 0; i < layout.count; i++)
-        if (!says_any(layout.list[i], all + first, extra))
+        if (!sets_any(layout.list[i], all + first, extra))
             all[first + ours++] = layout.list[i];
     count = first + ours;
     for (int i = first; i < argc; i++)
-        if (!says_any(argv[i], all + first, ours))
+        if (!sets_any(argv[i], all + first, ours))
             all[count++] = argv[i];
     // No warnings here: the user did not choose these values.
     int status = load_argument(argc < 2 ? argc : count, all,

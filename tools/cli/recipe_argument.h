@@ -11,10 +11,10 @@ int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, i
 
 struct recipe_request {
     bool alone; // as above
-    bool quiet; // no warnings, and a choice is not reported
-    bool best;  // everything that a plan can choose, and is not given, is chosen
+    bool quiet; // print neither warnings nor the choice
+    bool best;  // choose every key that a plan can choose and that is not given
 };
-/* Same, with what was chosen; chosen_free() it if 0 is returned. */
+/* Same; also returns the choice. If 0 is returned, call chosen_free(). */
 int recipe_argument_choose(int argc, char **argv, const struct recipe_request *request,
                            struct recipe **recipe, struct chosen *chosen, int *size);
 

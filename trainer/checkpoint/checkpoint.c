@@ -83,7 +83,7 @@ static enum status complete(struct checkpoint_saving *s, const uint32_t *notes, 
 /* ---- all ranks ---- */
 
 /* Broadcasts the ticket of rank 0 as 32-bit words. */
-static enum status share_ticket(struct rank_state *w, struct save_ticket *ticket)
+static enum status broadcast_ticket(struct rank_state *w, struct save_ticket *ticket)
 {
     enum { HALF = 8, RUN_WORDS = (RUN_CHARS - 1) / HALF, SAVE_WORDS = (SAVE_CHARS - 1) / HALF };
     uint32_t words[RUN_WORDS + SAVE_WORDS + 1] = {0};
@@ -95,7 +95,7 @@ static enum status share_ticket(struct rank_state *w, struct save_ticket *ticket
         words[i] = (uint32_t)strtoul(digits, NULL, 16);
     }
     words[RUN_WORDS + SAVE_WORDS] = (uint32_t)ticket->attempt;
-    TRY(rank_share(w, words, RUN_WORDS + SAVE_WORDS + 1));
+    TRY(rank_broadcast_small(w, words, RUN_WORDS + SAVE_WORDS + 1));
     for (int i = 0; i < RUN_WORDS + SAVE_WORDS; i++)
         snprintf(i < RUN_WORDS ? identity->run + i * HALF : identity->save + (i - RUN_WORDS) * HALF, HALF + 1,
                  "%08x", words[i]);
@@ -202,7 +202,7 @@ static enum status begin(struct checkpoint_saving *s, bool in_background)
 {
     struct rank_state *w = s->rank_state;
     TRY(rank_agree(w, w->world->rank == 0 ? begin_save(w, &s->ticket) : OK));
-    TRY(share_ticket(w, &s->ticket));
+    TRY(broadcast_ticket(w, &s->ticket));
     folder_of_ticket(w->run->recipe->checkpoint.save, &s->ticket, &s->folder);
     return rank_agree(w, prepare(s, in_background));
 }

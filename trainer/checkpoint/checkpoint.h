@@ -55,10 +55,10 @@ MUST_USE enum status checkpoint_resolve(const char *path, char **out);
 MUST_USE enum status checkpoint_load(struct rank_state *state, const char *path, bool with_optimizer);
 
 /* Collective: loads the newest checkpoint in recipe->checkpoint.save that every rank can load, with the
- * optimizer. A damaged one is renamed to step-N.broken and the next older one is tried; one of another
- * model is an error. *out: its path, freed by the caller; NULL: the folder has none. BAD_CHECKPOINT if all
- * are damaged. */
-MUST_USE enum status checkpoint_continue(struct rank_state *state, char **out);
+ * optimizer. A damaged one is renamed to step-N.broken and the next older one is tried; one of another model
+ * is an error. *out: its path, freed by the caller; NULL: the folder has none. BAD_CHECKPOINT if all are
+ * damaged. */
+MUST_USE enum status checkpoint_load_newest(struct rank_state *state, char **out);
 
 /* Path of the recipe saved in a checkpoint. `path` as for checkpoint_resolve(). */
 MUST_USE enum status checkpoint_recipe_path(const char *path, char **out);

@@ -31,7 +31,7 @@ void folder_of_ticket(const char *save, const struct save_ticket *ticket, struct
         text_add(out, "-%d", ticket->attempt);
 }
 
-bool folder_is_rank_zero(void)
+bool is_job_rank_zero(void)
 {
     struct launcher launcher;
     bool alone = launcher_find(&launcher) != OK || launcher.rank <= 0;
@@ -175,7 +175,7 @@ static bool is_own(const char *path, const char *run, int64_t step)
 
 /* Completes an interrupted replacement. The replaced checkpoint is removed only if the step has another
  * complete one; otherwise it is renamed back. */
-static enum status settle_replaced(const char *save, const struct record *record)
+static enum status settle_replaced(const char *save, const struct run_record *record)
 {
     struct text replaced = {0}, final = {0};
     struct stat info;
@@ -199,8 +199,8 @@ static enum status settle_replaced(const char *save, const struct record *record
 
 enum status folder_clean(const char *save)
 {
-    struct record record;
-    TRY(record_read(save, &record));
+    struct run_record record;
+    TRY(run_record_read(save, &record));
     TRY(settle_replaced(save, &record));
     for (int i = 0; i < record.count; i++) {
         struct text path = {0};
@@ -212,7 +212,7 @@ enum status folder_clean(const char *save)
         return OK;
     record.count = 0;
     record.replaced[0] = 0;
-    return record_write(save, &record);
+    return run_record_write(save, &record);
 }
 
 /* ---- one save ---- */
@@ -237,7 +237,7 @@ static enum status make_partial(const char *save, struct save_ticket *out)
     struct text partial = {0};
     enum status status = choose_partial(save, out, &partial);
     if (status == OK)
-        status = record_set_unfinished(save, name_in(save, &partial));
+        status = run_record_set_unfinished(save, name_in(save, &partial));
     if (status == OK && mkdir(partial.chars, 0777) != 0)
         status = fail(IO_ERROR, "%s: %s", partial.chars, strerror(errno));
     if (status == OK)
@@ -248,12 +248,12 @@ static enum status make_partial(const char *save, struct save_ticket *out)
 
 enum status folder_begin(const char *save, int64_t step, struct save_ticket *out)
 {
-    struct record record;
+    struct run_record record;
     *out = (struct save_ticket){.identity = {.step = step}};
     TRY(folder_make(save));
     TRY(folder_clean(save));
     TRY(make_partial(save, out));
-    TRY(record_read(save, &record));
+    TRY(run_record_read(save, &record));
     memcpy(out->identity.run, record.run, sizeof record.run);
     return random_hex(out->identity.save, SAVE_CHARS - 1);
 }
@@ -265,7 +265,7 @@ static enum status replace(const char *save, const struct save_ticket *ticket, c
 {
     struct text replaced = {0};
     free_name(save, ticket->identity.step, replaced_suffix, &replaced);
-    enum status status = record_set_replaced(save, name_in(save, &replaced));
+    enum status status = run_record_set_replaced(save, name_in(save, &replaced));
     if (status == OK)
         status = move(final, replaced.chars);
     bool moved = status == OK;
@@ -337,7 +337,7 @@ void folder_abandon(const char *save, const struct save_ticket *ticket)
         return;
     folder_of_ticket(save, ticket, &partial);
     remove_or_warn(partial.chars);
-    if (record_set_unfinished(save, NULL) != OK)
+    if (run_record_set_unfinished(save, NULL) != OK)
         print_line(stderr, "warning: %s", fail_text());
     text_free(&partial);
 }
@@ -349,7 +349,7 @@ static enum status remove_checkpoint(const char *save, int64_t step)
     folder_of_step(save, step, "", &path);
     free_name(save, step, ".removed", &removed);
     bool is_link = lstat(path.chars, &info) == 0 && S_ISLNK(info.st_mode);
-    enum status status = is_link ? OK : record_set_unfinished(save, name_in(save, &removed));
+    enum status status = is_link ? OK : run_record_set_unfinished(save, name_in(save, &removed));
     if (status == OK && !is_link)
         status = move(path.chars, removed.chars);
     if (status == OK)
@@ -378,7 +378,7 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
         text_free(&path);
     }
     free(entries.list);
-    if (record_set_unfinished(save, NULL) != OK)
+    if (run_record_set_unfinished(save, NULL) != OK)
         print_line(stderr, "warning: %s", fail_text());
 }
 
@@ -388,11 +388,11 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
  * */
 static enum status check_link(const char *save, const char *path, const struct manifest *manifest)
 {
-    struct record record;
+    struct run_record record;
     struct stat info;
     if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode))
         return OK;
-    TRY(record_read(save, &record));
+    TRY(run_record_read(save, &record));
     bool own = record.run[0] != 0 && strcmp(record.run, manifest->identity.run) == 0;
     return own ? OK
                : fail(BAD_CHECKPOINT,
@@ -419,8 +419,8 @@ static enum status check_complete(const char *save, const char *path, int64_t st
  * run. */
 static bool is_replaced(const char *save, const char *name)
 {
-    struct record record;
-    return record_read(save, &record) == OK && strcmp(name, record.replaced) == 0;
+    struct run_record record;
+    return run_record_read(save, &record) == OK && strcmp(name, record.replaced) == 0;
 }
 
 /* folder_newest() that also returns the path. */
@@ -466,7 +466,7 @@ enum status checkpoint_find(const char *save_folder, char **out)
     struct text skipped = {0}, path = {0};
     int64_t step = -1;
     enum status status = find_newest(save_folder, INT64_MAX, &step, &path, &skipped);
-    if (folder_is_rank_zero())
+    if (is_job_rank_zero())
         fputs(text_chars(&skipped), stderr);
     text_free(&skipped);
     if (step < 0)

@@ -58,4 +58,4 @@ MUST_USE enum status folder_newest(const char *save, int64_t below, int64_t *ste
 void folder_set_aside(const char *save, int64_t step);
 
 /* True for the one rank of the whole job that prints. */
-bool folder_is_rank_zero(void);
+bool is_job_rank_zero(void);

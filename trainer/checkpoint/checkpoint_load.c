@@ -12,19 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status shape_differs(const struct source *s, const struct param *row, const struct shard *shard)
+static enum status shape_differs(const struct checkpoint_source *s, const struct param *row,
+                                 const struct shard *shard)
 {
     return fail(BAD_CHECKPOINT, "%s: %s has shape %lld x %lld, but the recipe needs %lld x %lld", s->folder,
                 shard->name, (long long)shard->dim[0], (long long)shard->dim[1], (long long)row->dim[0],
                 (long long)row->dim[1]);
 }
 
-static enum status check_tensor(const struct source *s, const struct param *row, enum state state)
+static enum status check_tensor(const struct checkpoint_source *s, const struct param *row, enum state state)
 {
     char name[SHARD_NAME_CHARS];
     struct shard whole;
     state_name(state, row->name, name);
-    bool there = source_tensor(s, name, &whole);
+    bool there = checkpoint_source_tensor(s, name, &whole);
     if (!there && state != STATE_VALUE)
         return fail(
             BAD_CHECKPOINT,
@@ -40,7 +41,8 @@ static enum status check_tensor(const struct source *s, const struct param *row,
 }
 
 /* Checks that the checkpoint has all tensors of the recipe, with their shapes. */
-static enum status check_tensors(const struct rank_state *w, const struct source *s, bool with_moments)
+static enum status check_tensors(const struct rank_state *w, const struct checkpoint_source *s,
+                                 bool with_moments)
 {
     enum state states = with_moments ? STATE_COUNT : STATE_VALUE + 1;
     for (int row = 0; row < w->params.count; row++)
@@ -54,7 +56,7 @@ static enum status check_tensors(const struct rank_state *w, const struct source
 /* Another recipe may change the learning rate schedule, even if only train.train_iters changed, since
  * optimizer.lr_decay_iters is derived from it. Compares the rates of the next step. */
 static void warn_of_learning_rate(const struct recipe_optimizer *then, const struct recipe_optimizer *now,
-                                  const struct source *s, struct problems *changes)
+                                  const struct checkpoint_source *s, struct problems *changes)
 {
     int64_t step = s->manifest.identity.step + 1;
     double before = learning_rate(then, step), after = learning_rate(now, step);
@@ -70,7 +72,7 @@ static void warn_of_learning_rate(const struct recipe_optimizer *then, const str
 }
 
 /* Warns of all other keys that change the mathematics. */
-static void warn_of_changes(const struct rank_state *w, const struct source *s)
+static void warn_of_changes(const struct rank_state *w, const struct checkpoint_source *s)
 {
     struct text path = {0};
     struct problems problems = {0}, changes = {0};
@@ -95,10 +97,10 @@ static bool loads_moments(const struct rank_state *w, bool with_optimizer)
 
 /* Opens the checkpoint and compares it with the recipe. *folder: freed by the caller. */
 static enum status open_here(struct rank_state *w, const char *path, bool with_optimizer, char **folder,
-                             struct source *source)
+                             struct checkpoint_source *source)
 {
     TRY(checkpoint_resolve(path, folder));
-    TRY(source_open(*folder, w->world->rank, source));
+    TRY(checkpoint_source_open(*folder, w->world->rank, source));
     TRY(manifest_check_model(&source->manifest, w->run->recipe, *folder));
     TRY(check_tensors(w, source, loads_moments(w, with_optimizer)));
     if (with_optimizer && w->world->rank == 0 && w->run->data != NULL)
@@ -107,7 +109,7 @@ static enum status open_here(struct rank_state *w, const char *path, bool with_o
 }
 
 /* On machines that do not share the folder, ranks could resume from different checkpoints. */
-static enum status check_same(struct rank_state *w, const struct source *s)
+static enum status check_same(struct rank_state *w, const struct checkpoint_source *s)
 {
     enum { DIGITS = 12 }; // 48 bits, exact in a double
     char save[DIGITS + 1] = {0};
@@ -124,7 +126,7 @@ static enum status check_same(struct rank_state *w, const struct source *s)
     return OK;
 }
 
-static enum status load_opened(struct rank_state *w, struct source *source, bool with_optimizer)
+static enum status load_opened(struct rank_state *w, struct checkpoint_source *source, bool with_optimizer)
 {
     struct loss_scale loss_scale;
     const struct manifest *m = &source->manifest;
@@ -142,10 +144,10 @@ static enum status load_opened(struct rank_state *w, struct source *source, bool
 
 /* *broken: every rank could open it, and some rank found damage, so an older checkpoint may load. A
  * checkpoint that a rank cannot see, or that does not fit the recipe, is not broken. */
-static enum status load_together(struct rank_state *w, const char *path, bool with_optimizer, bool *broken)
+static enum status load_on_all(struct rank_state *w, const char *path, bool with_optimizer, bool *broken)
 {
     char *folder = NULL;
-    struct source source = {.folder = NULL};
+    struct checkpoint_source source = {.folder = NULL};
     enum status status = rank_agree(w, open_here(w, path, with_optimizer, &folder, &source));
     *broken = false;
     if (status == OK)
@@ -154,7 +156,7 @@ static enum status load_together(struct rank_state *w, const char *path, bool wi
         status = load_opened(w, &source, with_optimizer);
         *broken = status == BAD_CHECKPOINT;
     }
-    source_close(&source);
+    checkpoint_source_close(&source);
     free(folder);
     return status;
 }
@@ -162,11 +164,11 @@ static enum status load_together(struct rank_state *w, const char *path, bool wi
 enum status checkpoint_load(struct rank_state *w, const char *path, bool with_optimizer)
 {
     bool broken;
-    return device_computes(w->device) ? load_together(w, path, with_optimizer, &broken) : OK;
+    return device_computes(w->device) ? load_on_all(w, path, with_optimizer, &broken) : OK;
 }
 
 /* Rank 0 searches, so that all ranks try the same checkpoint even if their views of the folder differ. */
-static enum status find_together(struct rank_state *w, int64_t below, int64_t *step)
+static enum status find_newest(struct rank_state *w, int64_t below, int64_t *step)
 {
     struct text skipped = {0};
     enum status status = OK;
@@ -182,7 +184,7 @@ static enum status find_together(struct rank_state *w, int64_t below, int64_t *s
     return OK;
 }
 
-enum status checkpoint_continue(struct rank_state *w, char **out)
+enum status checkpoint_load_newest(struct rank_state *w, char **out)
 {
     const char *save = w->run->recipe->checkpoint.save;
     bool first = w->world->rank == 0, broken = device_computes(w->device) && save != NULL;
@@ -196,7 +198,7 @@ enum status checkpoint_continue(struct rank_state *w, char **out)
     }
     TRY(rank_agree(w, status));
     while (broken) {
-        TRY(find_together(w, below, &step));
+        TRY(find_newest(w, below, &step));
         if (step < 0 && status != OK)
             return fail(BAD_CHECKPOINT,
                         "%s: none of its checkpoints can be loaded; start a new run with another "
@@ -206,7 +208,7 @@ enum status checkpoint_continue(struct rank_state *w, char **out)
             return OK;
         struct text path = {0};
         folder_of_step(save, step, "", &path);
-        status = load_together(w, path.chars, true, &broken);
+        status = load_on_all(w, path.chars, true, &broken);
         if (broken && first)
             print_line(stderr, "warning: %s", fail_text());
         if (status == OK)

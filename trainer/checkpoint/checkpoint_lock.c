@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/checkpoint/checkpoint_owner.h"
+#include "trainer/checkpoint/checkpoint_lock_owner.h"
 #include "trainer/checkpoint/checkpoint_record.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ enum { RENEW_MS = 10000, EXPIRES_MS = 60000, POLL_MS = 100, NS_PER_MS = 1000000,
 
 struct checkpoint_lock {
     struct text save, path; // the folder, and its owner.json
-    struct owner self;
+    struct lock_owner self;
     int fd;       // of SAVE/owner.lock; -1: none
     bool flocked; // owner.lock is locked
     int64_t renew_ms, expires_ms;
@@ -36,10 +36,10 @@ struct checkpoint_lock {
 
 /* ---- other owners ---- */
 
-static enum status taken_by(const struct checkpoint_lock *l, const struct owner *owner)
+static enum status taken_by(const struct checkpoint_lock *l, const struct lock_owner *owner)
 {
     struct text who = {0};
-    owner_describe(owner, &who);
+    lock_owner_describe(owner, &who);
     enum status status = fail(BAD_RECIPE,
                               "checkpoint.save: another run is writing in %s: %s; wait for it, or use "
                               "another directory, such as checkpoint.save=%s-2",
@@ -67,7 +67,7 @@ static enum status file_system_now(const struct checkpoint_lock *l, int64_t *out
 }
 
 /* For an owner on another machine: it is active if it renews its lease before it expires. */
-static enum status wait_for_expiry(const struct checkpoint_lock *l, const struct owner *owner)
+static enum status wait_for_expiry(const struct checkpoint_lock *l, const struct lock_owner *owner)
 {
     int64_t now, waited_ms = 0;
     struct text who = {0};
@@ -76,15 +76,15 @@ static enum status wait_for_expiry(const struct checkpoint_lock *l, const struct
     int64_t left_ms = age_ms < 0 ? l->expires_ms : l->expires_ms - age_ms;
     if (left_ms <= 0)
         return OK;
-    owner_describe(owner, &who);
+    lock_owner_describe(owner, &who);
     fprintf(stderr,
             "%s: last used by %s, which has not released it; waiting up to %lld s for its lease to expire\n",
             l->save.chars, who.chars, (long long)((left_ms + 999) / 1000));
     text_free(&who);
     for (; waited_ms < left_ms; waited_ms += POLL_MS) {
-        struct owner again;
+        struct lock_owner again;
         pause_ms(POLL_MS);
-        TRY(owner_read(l->path.chars, &again));
+        TRY(lock_owner_read(l->path.chars, &again));
         if (again.token[0] == 0)
             return OK; // released
         if (again.renewed_ns != owner->renewed_ns || strcmp(again.token, owner->token) != 0)
@@ -94,29 +94,29 @@ static enum status wait_for_expiry(const struct checkpoint_lock *l, const struct
 }
 
 /* When the flock is held, an owner on this machine has exited. */
-static enum status wait_for(const struct checkpoint_lock *l, const struct owner *owner)
+static enum status wait_for(const struct checkpoint_lock *l, const struct lock_owner *owner)
 {
     if (owner->token[0] == 0)
         return OK;
-    if (!owner_is_local(owner))
+    if (!lock_owner_is_local(owner))
         return wait_for_expiry(l, owner);
-    return !l->flocked && owner_is_alive(owner) ? taken_by(l, owner) : OK;
+    return !l->flocked && lock_owner_is_alive(owner) ? taken_by(l, owner) : OK;
 }
 
 /* ---- the lease ---- */
 
 /* Removes the lease that was read. A lease placed since then is restored. */
-static enum status remove_seen(const struct checkpoint_lock *l, const struct owner *seen)
+static enum status remove_seen(const struct checkpoint_lock *l, const struct lock_owner *seen)
 {
     struct text aside = {0};
-    struct owner moved;
+    struct lock_owner moved;
     text_add(&aside, "%s.%s", l->path.chars, l->self.token);
     enum status status = OK;
     if (rename(l->path.chars, aside.chars) != 0) {
         if (errno != ENOENT)
             status = fail(IO_ERROR, "%s: %s", l->path.chars, strerror(errno));
     } else {
-        status = owner_read(aside.chars, &moved);
+        status = lock_owner_read(aside.chars, &moved);
         if (status == OK && strcmp(moved.token, seen->token) != 0) {
             status = link(aside.chars, l->path.chars) == 0 || errno == EEXIST
                          ? taken_by(l, &moved)
@@ -135,7 +135,7 @@ static enum status create_owner_file(const struct checkpoint_lock *l, bool *mine
     struct text text = {0};
     struct stat info = {0};
     TRY(file_temporary_create(l->path.chars, &file));
-    owner_text(&l->self, &text);
+    lock_owner_text(&l->self, &text);
     bool good = write(file.fd, text.chars, text.length) == (ssize_t)text.length && fsync(file.fd) == 0;
     bool linked = good && link(file.path.chars, l->path.chars) == 0;
     int why = errno;
@@ -149,12 +149,12 @@ static enum status create_owner_file(const struct checkpoint_lock *l, bool *mine
 
 static enum status take_lease(const struct checkpoint_lock *l)
 {
-    struct owner owner = {.pid = 0};
+    struct lock_owner owner = {.pid = 0};
     file_temporary_sweep(l->path.chars);
     for (int i = 0; i < MOST_TRIES; i++) {
         bool mine = false;
         struct stat info;
-        TRY(owner_read(l->path.chars, &owner));
+        TRY(lock_owner_read(l->path.chars, &owner));
         TRY(wait_for(l, &owner));
         if (lstat(l->path.chars, &info) == 0)
             TRY(remove_seen(l, &owner));
@@ -167,14 +167,14 @@ static enum status take_lease(const struct checkpoint_lock *l)
 
 /* ---- renewal ---- */
 
-static bool is_mine(const struct checkpoint_lock *l, struct owner *owner)
+static bool is_mine(const struct checkpoint_lock *l, struct lock_owner *owner)
 {
-    return owner_read(l->path.chars, owner) == OK && strcmp(owner->token, l->self.token) == 0;
+    return lock_owner_read(l->path.chars, owner) == OK && strcmp(owner->token, l->self.token) == 0;
 }
 
 static void renew(struct checkpoint_lock *l)
 {
-    struct owner owner;
+    struct lock_owner owner;
     if (is_mine(l, &owner))
         (void)utimensat(AT_FDCWD, l->path.chars, NULL, AT_SYMLINK_NOFOLLOW);
     else if (owner.token[0] != 0)
@@ -238,23 +238,23 @@ static bool is_inside(const char *folder, const char *run_dir)
  * record is lost, checkpoints inside the run folder are its own. */
 static enum status agree_on_run(const struct checkpoint_lock *l, const char *run_dir)
 {
-    struct record folder, run;
-    TRY(record_read(l->save.chars, &folder));
+    struct run_record folder, run;
+    TRY(run_record_read(l->save.chars, &folder));
     if (run_dir == NULL)
         return OK;
-    TRY(record_read(run_dir, &run));
+    TRY(run_record_read(run_dir, &run));
     if (folder.run[0] != 0 && run.run[0] == 0 && is_inside(l->save.chars, run_dir)) {
         memcpy(run.run, folder.run, sizeof run.run);
-        return record_write(run_dir, &run);
+        return run_record_write(run_dir, &run);
     }
     if (folder.run[0] != 0)
         return strcmp(folder.run, run.run) == 0 ? OK : of_another_run(l, run_dir);
     if (run.run[0] == 0) {
         TRY(random_hex(run.run, RUN_CHARS - 1));
-        TRY(record_write(run_dir, &run));
+        TRY(run_record_write(run_dir, &run));
     }
     memcpy(folder.run, run.run, sizeof run.run);
-    return record_write(l->save.chars, &folder);
+    return run_record_write(l->save.chars, &folder);
 }
 
 /* ---- acquiring ---- */
@@ -262,7 +262,7 @@ static enum status agree_on_run(const struct checkpoint_lock *l, const char *run
 static enum status lock_file(struct checkpoint_lock *l, bool without_flock)
 {
     struct text path = {0};
-    struct owner owner;
+    struct lock_owner owner;
     text_add(&path, "%s/owner.lock", l->save.chars);
     l->fd = open(path.chars, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     enum status status =
@@ -274,7 +274,7 @@ static enum status lock_file(struct checkpoint_lock *l, bool without_flock)
     l->flocked = !without_flock && flock(l->fd, LOCK_EX | LOCK_NB) == 0;
     if (l->flocked || without_flock || errno != EWOULDBLOCK)
         return OK;
-    TRY(owner_read(l->path.chars, &owner));
+    TRY(lock_owner_read(l->path.chars, &owner));
     return taken_by(l, &owner);
 }
 
@@ -283,7 +283,7 @@ static enum status take(struct checkpoint_lock *l, const struct checkpoint_lock_
     text_add(&l->save, "%s", options->save);
     text_add(&l->path, "%s/owner.json", options->save);
     TRY(folder_make(options->save));
-    TRY(owner_self(&l->self));
+    TRY(lock_owner_self(&l->self));
     TRY(lock_file(l, options->without_flock));
     TRY(take_lease(l));
     TRY(start_renewing(l));
@@ -291,7 +291,8 @@ static enum status take(struct checkpoint_lock *l, const struct checkpoint_lock_
     return folder_clean(options->save);
 }
 
-enum status checkpoint_lock_take(const struct checkpoint_lock_options *options, struct checkpoint_lock **out)
+enum status checkpoint_lock_acquire(const struct checkpoint_lock_options *options,
+                                    struct checkpoint_lock **out)
 {
     struct checkpoint_lock *l = calloc(1, sizeof *l);
     if (l == NULL)
@@ -314,20 +315,20 @@ enum status checkpoint_lock_take(const struct checkpoint_lock_options *options, 
 
 enum status checkpoint_lock_check(const struct checkpoint_lock *l)
 {
-    struct owner owner;
+    struct lock_owner owner;
     bool mine = false;
     if (l == NULL || (is_mine(l, &owner) && !atomic_load(&l->lost)))
         return OK;
-    TRY(owner_read(l->path.chars, &owner));
+    TRY(lock_owner_read(l->path.chars, &owner));
     if (owner.token[0] == 0 && !atomic_load(&l->lost)) { // removed by hand
         TRY(remove_seen(l, &owner));
         TRY(create_owner_file(l, &mine));
     }
     if (mine)
         return OK;
-    TRY(owner_read(l->path.chars, &owner));
+    TRY(lock_owner_read(l->path.chars, &owner));
     struct text who = {0};
-    owner_describe(&owner, &who);
+    lock_owner_describe(&owner, &who);
     enum status status = fail(IO_ERROR,
                               "%s has been taken by another run, %s, while this process was stopped or its "
                               "file system did not answer; this run no longer writes there",
@@ -338,7 +339,7 @@ enum status checkpoint_lock_check(const struct checkpoint_lock *l)
 
 void checkpoint_lock_release(struct checkpoint_lock *l)
 {
-    struct owner owner;
+    struct lock_owner owner;
     if (l == NULL)
         return;
     if (l->renews) {

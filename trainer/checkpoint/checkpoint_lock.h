@@ -26,11 +26,11 @@ struct checkpoint_lock_options {
 
 struct checkpoint_lock;
 
-/* Creates and locks the folder, and removes the remains of interrupted saves of this run. Returns
- * BAD_RECIPE if another run is writing there, or if the folder belongs to another run. Waits while the
- * lease of another machine may expire. */
-MUST_USE enum status checkpoint_lock_take(const struct checkpoint_lock_options *options,
-                                          struct checkpoint_lock **out);
+/* Creates and locks the folder, and removes the remains of interrupted saves of this run. Returns BAD_RECIPE
+ * if another run is writing there, or if the folder belongs to another run. Waits while the lease of another
+ * machine may expire. */
+MUST_USE enum status checkpoint_lock_acquire(const struct checkpoint_lock_options *options,
+                                             struct checkpoint_lock **out);
 /* Returns IO_ERROR if another run has since acquired the lease. Accepts NULL. */
 MUST_USE enum status checkpoint_lock_check(const struct checkpoint_lock *lock);
 void checkpoint_lock_release(struct checkpoint_lock *lock); // accepts NULL

@@ -12,26 +12,26 @@
 
 enum { MOST_BYTES = 1 << 16 };
 
-static bool take_name(const json_t *value, char out[RECORD_NAME_CHARS])
+static bool take_name(const json_t *value, char out[RUN_RECORD_NAME_CHARS])
 {
     const char *name = json_string_value(value);
-    if (name == NULL || strlen(name) >= RECORD_NAME_CHARS || strncmp(name, "step-", 5) != 0 ||
+    if (name == NULL || strlen(name) >= RUN_RECORD_NAME_CHARS || strncmp(name, "step-", 5) != 0 ||
         strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") != strlen(name))
         return false;
-    snprintf(out, RECORD_NAME_CHARS, "%s", name);
+    snprintf(out, RUN_RECORD_NAME_CHARS, "%s", name);
     return true;
 }
 
-static bool take_names(const json_t *list, struct record *out)
+static bool take_names(const json_t *list, struct run_record *out)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (out->count == RECORD_MOST_FOLDERS ||
+        if (out->count == RUN_RECORD_MAX_FOLDERS ||
             !take_name(json_array_get(list, i), out->unfinished[out->count++]))
             return false;
     return json_is_array(list);
 }
 
-static bool parse(const struct text *text, struct record *out)
+static bool parse(const struct text *text, struct run_record *out)
 {
     json_t *root = json_read(text_chars(text), text->length, JSON_REJECT_DUPLICATES, NULL);
     const char *format = json_string_value(json_object_get(root, "format"));
@@ -43,17 +43,17 @@ static bool parse(const struct text *text, struct record *out)
     if (good)
         memcpy(out->run, run, RUN_CHARS);
     else
-        *out = (struct record){.count = 0};
+        *out = (struct run_record){.count = 0};
     json_decref(root);
     return good;
 }
 
-enum status record_read(const char *save, struct record *out)
+enum status run_record_read(const char *save, struct run_record *out)
 {
     struct text path = {0}, text = {0};
     struct stat info;
     enum status status = OK;
-    *out = (struct record){.count = 0};
+    *out = (struct run_record){.count = 0};
     text_add(&path, "%s/run.json", save);
     if (lstat(path.chars, &info) == 0)
         status = file_read_small(path.chars, MOST_BYTES, &text);
@@ -69,7 +69,7 @@ enum status record_read(const char *save, struct record *out)
     return status;
 }
 
-enum status record_write(const char *save, const struct record *record)
+enum status run_record_write(const char *save, const struct run_record *record)
 {
     struct text path = {0}, text = {0};
     text_add(&path, "%s/run.json", save);
@@ -87,24 +87,24 @@ enum status record_write(const char *save, const struct record *record)
     return status;
 }
 
-enum status record_set_unfinished(const char *save, const char *name)
+enum status run_record_set_unfinished(const char *save, const char *name)
 {
-    struct record record;
-    TRY(record_read(save, &record));
+    struct run_record record;
+    TRY(run_record_read(save, &record));
     if (record.run[0] == 0)
         TRY(random_hex(record.run, RUN_CHARS - 1));
     record.count = name != NULL;
     if (name != NULL)
-        snprintf(record.unfinished[0], RECORD_NAME_CHARS, "%s", name);
-    return record_write(save, &record);
+        snprintf(record.unfinished[0], RUN_RECORD_NAME_CHARS, "%s", name);
+    return run_record_write(save, &record);
 }
 
-enum status record_set_replaced(const char *save, const char *name)
+enum status run_record_set_replaced(const char *save, const char *name)
 {
-    struct record record;
-    TRY(record_read(save, &record));
+    struct run_record record;
+    TRY(run_record_read(save, &record));
     snprintf(record.replaced, sizeof record.replaced, "%s", name);
-    return record_write(save, &record);
+    return run_record_write(save, &record);
 }
 
 enum status random_hex(char *out, size_t digits)

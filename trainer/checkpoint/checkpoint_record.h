@@ -14,23 +14,23 @@
 
 #include "trainer/checkpoint/format/checkpoint_file.h"
 
-enum { RECORD_MOST_FOLDERS = 4, RECORD_NAME_CHARS = 64 };
+enum { RUN_RECORD_MAX_FOLDERS = 4, RUN_RECORD_NAME_CHARS = 64 };
 
-struct record {
+struct run_record {
     char run[RUN_CHARS]; // "": the folder has no run yet
-    char unfinished[RECORD_MOST_FOLDERS][RECORD_NAME_CHARS];
+    char unfinished[RUN_RECORD_MAX_FOLDERS][RUN_RECORD_NAME_CHARS];
     int count;
-    char replaced[RECORD_NAME_CHARS]; // "": none
+    char replaced[RUN_RECORD_NAME_CHARS]; // "": none
 };
 
 /* Sets *out to an empty record if there is none, or with a warning if it cannot be parsed. */
-MUST_USE enum status record_read(const char *save, struct record *out);
-MUST_USE enum status record_write(const char *save, const struct record *record);
+MUST_USE enum status run_record_read(const char *save, struct run_record *out);
+MUST_USE enum status run_record_write(const char *save, const struct run_record *record);
 /* Writes the record with exactly this unfinished folder; NULL: none. */
-MUST_USE enum status record_set_unfinished(const char *save, const char *name);
+MUST_USE enum status run_record_set_unfinished(const char *save, const char *name);
 
 /* Writes the record with this checkpoint being replaced; keeps the rest. */
-MUST_USE enum status record_set_replaced(const char *save, const char *name);
+MUST_USE enum status run_record_set_replaced(const char *save, const char *name);
 
 /* Writes `digits` random hexadecimal digits (a multiple of 16) and a terminating 0. */
 MUST_USE enum status random_hex(char *out, size_t digits);

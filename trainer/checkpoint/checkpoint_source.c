@@ -4,7 +4,7 @@
 #include "trainer/checkpoint/checkpoint_source.h"
 
 #include "kernels/narrow.h"
-#include "trainer/checkpoint/format/checkpoint_cover.h"
+#include "trainer/checkpoint/format/checkpoint_tiling.h"
 #include "trainer/files/checksum_v1.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 enum { OPEN_FILES = 32 };
 
-static void close_files(struct source *s)
+static void close_files(struct checkpoint_source *s)
 {
     for (int i = 0; s->files != NULL && i < s->manifest.file_count; i++) {
         checkpoint_file_close(s->files[i].open);
@@ -22,7 +22,7 @@ static void close_files(struct source *s)
     s->open_count = 0;
 }
 
-void source_close(struct source *s)
+void checkpoint_source_close(struct checkpoint_source *s)
 {
     close_files(s);
     for (int i = 0; s->files != NULL && i < s->manifest.file_count; i++)
@@ -34,9 +34,9 @@ void source_close(struct source *s)
     manifest_free(&s->manifest);
 }
 
-enum status source_open(const char *folder, int first_rank, struct source *s)
+enum status checkpoint_source_open(const char *folder, int first_rank, struct checkpoint_source *s)
 {
-    *s = (struct source){.folder = folder, .first_rank = first_rank};
+    *s = (struct checkpoint_source){.folder = folder, .first_rank = first_rank};
     TRY(manifest_read(folder, &s->manifest));
     s->files = calloc((size_t)s->manifest.file_count, sizeof *s->files);
     s->chunk = malloc(SOURCE_CHUNK_ELEMENTS * sizeof *s->chunk);
@@ -65,7 +65,7 @@ static enum status check_header(const struct manifest *m, const struct manifest_
 
 /* Keeps only a few files open: a checkpoint of a thousand ranks must not need a thousand descriptors per
  * rank. */
-static enum status file_of(struct source *s, int index, struct checkpoint_file **out)
+static enum status file_of(struct checkpoint_source *s, int index, struct checkpoint_file **out)
 {
     if (s->files[index].open == NULL) {
         if (s->open_count == OPEN_FILES)
@@ -85,8 +85,8 @@ static enum status file_of(struct source *s, int index, struct checkpoint_file *
     return OK;
 }
 
-static enum status tensor_of(struct source *s, const struct shard *shard, struct checkpoint_file **file,
-                             const struct safetensors_tensor **out)
+static enum status tensor_of(struct checkpoint_source *s, const struct shard *shard,
+                             struct checkpoint_file **file, const struct safetensors_tensor **out)
 {
     TRY(file_of(s, shard->file, file));
     const struct safetensors_tensor *tensor = safetensors_find(checkpoint_file_tensors(*file), shard->name);
@@ -104,7 +104,7 @@ static enum status tensor_of(struct source *s, const struct shard *shard, struct
     return OK;
 }
 
-static enum status wrong_dtype(const struct source *s, const struct shard *shard,
+static enum status wrong_dtype(const struct checkpoint_source *s, const struct shard *shard,
                                const struct safetensors_tensor *tensor, const char *works)
 {
     return fail(BAD_CHECKPOINT, "%s/%s: %s is %s; expected %s", s->folder,
@@ -120,7 +120,7 @@ static int by_name(const void *a, const void *b)
 }
 
 /* Reads the shards of a file from its header, once. */
-static enum status read_header(struct source *s, int index)
+static enum status read_header(struct checkpoint_source *s, int index)
 {
     struct source_file *file = &s->files[index];
     struct checkpoint_file *open = NULL;
@@ -144,7 +144,7 @@ static enum status read_header(struct source *s, int index)
     return OK;
 }
 
-bool source_tensor(const struct source *s, const char *name, struct shard *out)
+bool checkpoint_source_tensor(const struct checkpoint_source *s, const char *name, struct shard *out)
 {
     const struct manifest_tensor *tensor = manifest_tensor(&s->manifest, name);
     *out = (struct shard){.name = ""};
@@ -159,8 +159,8 @@ bool source_tensor(const struct source *s, const char *name, struct shard *out)
 
 /* Appends the shard to s->found if it overlaps `want`; *left: elements of `want` that were not found yet.
  * */
-static enum status take(struct source *s, const struct shard *shard, const struct slice *want, int *count,
-                        int64_t *left)
+static enum status take(struct checkpoint_source *s, const struct shard *shard, const struct slice *want,
+                        int *count, int64_t *left)
 {
     if (!shard_overlaps(shard, want))
         return OK;
@@ -186,8 +186,8 @@ static const struct shard *shard_in(const struct source_file *file, const char *
 }
 
 /* Takes the shard of the tensor in a file that is in its ranges of ranks. */
-static enum status take_from(struct source *s, int file, const struct shard *whole, const struct slice *want,
-                             int *count, int64_t *left)
+static enum status take_from(struct checkpoint_source *s, int file, const struct shard *whole,
+                             const struct slice *want, int *count, int64_t *left)
 {
     TRY(read_header(s, file));
     const struct shard *shard = shard_in(&s->files[file], whole->name);
@@ -202,7 +202,8 @@ static enum status take_from(struct source *s, int file, const struct shard *who
     return take(s, shard, want, count, left);
 }
 
-bool source_file_has(struct source *s, int rank, const char *name, const struct slice *part)
+bool checkpoint_source_file_has(struct checkpoint_source *s, int rank, const char *name,
+                                const struct slice *part)
 {
     int file = s->manifest.version > 2 ? manifest_file_of(&s->manifest, rank) : -1;
     if (file < 0 || read_header(s, file) != OK)
@@ -213,8 +214,8 @@ bool source_file_has(struct source *s, int rank, const char *name, const struct 
 }
 
 /* Searches the file of this rank, and then those of the others in their order. */
-static enum status search(struct source *s, const struct shard *whole, const struct slice *want, int *count,
-                          int64_t *left)
+static enum status search(struct checkpoint_source *s, const struct shard *whole, const struct slice *want,
+                          int *count, int64_t *left)
 {
     const struct manifest *m = &s->manifest;
     const struct manifest_tensor *tensor = manifest_tensor(m, whole->name);
@@ -234,8 +235,8 @@ static enum status search(struct source *s, const struct shard *whole, const str
 }
 
 /* Checks that what was found covers `want` exactly once. */
-static enum status check_cover(struct source *s, const struct shard *whole, const struct slice *want,
-                               int count)
+static enum status check_cover(struct checkpoint_source *s, const struct shard *whole,
+                               const struct slice *want, int count)
 {
     struct shard *parts = calloc((size_t)count + 1, sizeof *parts);
     if (parts == NULL)
@@ -248,13 +249,13 @@ static enum status check_cover(struct source *s, const struct shard *whole, cons
     return status;
 }
 
-enum status source_find(struct source *s, const char *name, const struct slice *want,
-                        const struct shard **list, int *count)
+enum status checkpoint_source_find(struct checkpoint_source *s, const char *name, const struct slice *want,
+                                   const struct shard **list, int *count)
 {
     struct shard whole;
     int64_t left = slice_count(want);
     *count = 0;
-    if (!source_tensor(s, name, &whole))
+    if (!checkpoint_source_tensor(s, name, &whole))
         return fail(BAD_CHECKPOINT, "%s: holds no %s", s->folder, name);
     if (s->manifest.version < 3) {
         int all;
@@ -271,8 +272,8 @@ enum status source_find(struct source *s, const char *name, const struct slice *
 
 /* ---- shards ---- */
 
-enum status source_read(struct source *s, const struct shard *shard, bool may_be_narrow,
-                        const struct slice *want, float *local)
+enum status checkpoint_source_read(struct checkpoint_source *s, const struct shard *shard, bool may_be_narrow,
+                                   const struct slice *want, float *local)
 {
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
@@ -303,8 +304,8 @@ enum status source_read(struct source *s, const struct shard *shard, bool may_be
 }
 
 /* Reads a shard of version 1, which has one checksum, in full. */
-static enum status verify_v1(struct source *s, const struct shard *shard, struct checkpoint_file *file,
-                             const struct safetensors_tensor *tensor)
+static enum status verify_v1(struct checkpoint_source *s, const struct shard *shard,
+                             struct checkpoint_file *file, const struct safetensors_tensor *tensor)
 {
     struct checksum_v1 sum;
     const int64_t most = SOURCE_CHUNK_ELEMENTS * (int64_t)sizeof *s->chunk;
@@ -325,8 +326,8 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-enum status source_read_bytes(struct source *s, const struct shard *shard, const struct slice *want,
-                              char *out)
+enum status checkpoint_source_read_bytes(struct checkpoint_source *s, const struct shard *shard,
+                                         const struct slice *want, char *out)
 {
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
@@ -348,17 +349,18 @@ enum status source_read_bytes(struct source *s, const struct shard *shard, const
     return OK;
 }
 
-enum status source_read_whole(struct source *s, const char *name, const struct slice *want, char *out)
+enum status checkpoint_source_read_whole(struct checkpoint_source *s, const char *name,
+                                         const struct slice *want, char *out)
 {
     const struct shard *shards;
     int count;
-    TRY(source_find(s, name, want, &shards, &count));
+    TRY(checkpoint_source_find(s, name, want, &shards, &count));
     for (int i = 0; i < count; i++)
-        TRY(source_read_bytes(s, &shards[i], want, out));
+        TRY(checkpoint_source_read_bytes(s, &shards[i], want, out));
     return OK;
 }
 
-enum status source_verify_file(struct source *s, int index, int64_t *bytes)
+enum status checkpoint_source_verify_file(struct checkpoint_source *s, int index, int64_t *bytes)
 {
     struct checkpoint_file *file = NULL;
     TRY(file_of(s, index, &file));
@@ -382,19 +384,20 @@ enum status source_verify_file(struct source *s, int index, int64_t *bytes)
     return OK;
 }
 
-enum status source_read_f64(struct source *s, const char *name, double *out, int count, bool *found)
+enum status checkpoint_source_read_f64(struct checkpoint_source *s, const char *name, double *out, int count,
+                                       bool *found)
 {
     int shards;
     struct shard whole;
     struct checkpoint_file *file = NULL;
     const struct safetensors_tensor *tensor = NULL;
     const struct shard *list;
-    *found = source_tensor(s, name, &whole);
+    *found = checkpoint_source_tensor(s, name, &whole);
     if (!*found)
         return OK;
     struct slice want = {.ndim = whole.ndim};
     memcpy(want.count, whole.count, sizeof want.count);
-    TRY(source_find(s, name, &want, &list, &shards));
+    TRY(checkpoint_source_find(s, name, &want, &list, &shards));
     if (shards != 1 || shard_elements(&whole) != count)
         return fail(BAD_CHECKPOINT, "%s: %s has %lld elements, not %d", s->folder, name,
                     (long long)shard_elements(&whole), count);

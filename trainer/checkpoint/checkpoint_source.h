@@ -11,49 +11,53 @@ struct source_file {
     int count;
 };
 
-struct source {
+struct checkpoint_source {
     const char *folder;
     struct manifest manifest;
     struct source_file *files; // [manifest.file_count]
     int open_count, opened;    // files that are open; number of times that one was opened
     int first_rank;            // whose file is searched first: that of this rank; -1: none
-    struct shard *found;       // result of source_find()
+    struct shard *found;       // result of checkpoint_source_find()
     int found_capacity;
     float *chunk;     // [SOURCE_CHUNK_ELEMENTS]
     uint16_t *narrow; // [SOURCE_CHUNK_ELEMENTS], for bf16 values
 };
 enum { SOURCE_CHUNK_ELEMENTS = 1 << 18 };
 
-MUST_USE enum status source_open(const char *folder, int first_rank, struct source *out);
-void source_close(struct source *source); // accepts the result of a failed source_open()
+MUST_USE enum status checkpoint_source_open(const char *folder, int first_rank,
+                                            struct checkpoint_source *out);
+void checkpoint_source_close(
+    struct checkpoint_source *source); // accepts the result of a failed checkpoint_source_open()
 
 /* Sets *out to the whole tensor; false if the checkpoint has no tensor of this name. */
-bool source_tensor(const struct source *source, const char *name, struct shard *out);
+bool checkpoint_source_tensor(const struct checkpoint_source *source, const char *name, struct shard *out);
 
 /* True if the file of a rank has exactly this part of a tensor. */
-bool source_file_has(struct source *source, int rank, const char *name, const struct slice *part);
+bool checkpoint_source_file_has(struct checkpoint_source *source, int rank, const char *name,
+                                const struct slice *part);
 
 /* Finds the shards of a tensor that overlap `want`, which they cover exactly once: BAD_CHECKPOINT
  * otherwise, or if there is no such tensor. Reads headers of files that may contain it, until all of them
  * are found. The list is valid until the next call. */
-MUST_USE enum status source_find(struct source *source, const char *name, const struct slice *want,
-                                 const struct shard **list, int *count);
+MUST_USE enum status checkpoint_source_find(struct checkpoint_source *source, const char *name,
+                                            const struct slice *want, const struct shard **list, int *count);
 
 /* Copies the elements of `shard` (F32, or BF16 if may_be_narrow) that are in `want` to their offsets in
  * `local`, f32[padded]. Returns BAD_CHECKPOINT on a checksum mismatch. */
-MUST_USE enum status source_read(struct source *source, const struct shard *shard, bool may_be_narrow,
-                                 const struct slice *want, float *local);
+MUST_USE enum status checkpoint_source_read(struct checkpoint_source *source, const struct shard *shard,
+                                            bool may_be_narrow, const struct slice *want, float *local);
 
 /* Copies the bytes of `shard` that are in `want` to their offsets in `out`, which holds `want` without
  * padding in the type of the shard. They overlap. In version 1 this reads all of the shard. */
-MUST_USE enum status source_read_bytes(struct source *source, const struct shard *shard,
-                                       const struct slice *want, char *out);
-/* source_find() and source_read_bytes() of all that is in `want`. */
-MUST_USE enum status source_read_whole(struct source *source, const char *name, const struct slice *want,
-                                       char *out);
+MUST_USE enum status checkpoint_source_read_bytes(struct checkpoint_source *source, const struct shard *shard,
+                                                  const struct slice *want, char *out);
+/* checkpoint_source_find() and checkpoint_source_read_bytes() of all that is in `want`. */
+MUST_USE enum status checkpoint_source_read_whole(struct checkpoint_source *source, const char *name,
+                                                  const struct slice *want, char *out);
 /* Reads a file in full and verifies all of its checksums; adds the size of its data to *bytes. */
-MUST_USE enum status source_verify_file(struct source *source, int file, int64_t *bytes);
+MUST_USE enum status checkpoint_source_verify_file(struct checkpoint_source *source, int file,
+                                                   int64_t *bytes);
 
 /* Reads a small F64 tensor that is stored in one shard; *found is false if the checkpoint lacks it. */
-MUST_USE enum status source_read_f64(struct source *source, const char *name, double *out, int count,
-                                     bool *found);
+MUST_USE enum status checkpoint_source_read_f64(struct checkpoint_source *source, const char *name,
+                                                double *out, int count, bool *found);

@@ -39,7 +39,7 @@ enum status state_list(const struct rank_state *w, struct state_tensor **out, in
         return fail(NO_MEMORY, "no memory for the list of checkpoint tensors");
     for (int row = 0; row < w->params.count; row++) {
         int64_t columns = 0;
-        const float *history = amax_history_of(w->amax, row, &columns);
+        const float *history = amax_history_get(w->amax, row, &columns);
         if (history == NULL)
             continue;
         struct state_tensor *state = &(*out)[(*count)++];
@@ -54,7 +54,7 @@ enum status state_list(const struct rank_state *w, struct state_tensor **out, in
 
 /* ---- delayed scaling ---- */
 
-static enum status check_amax(const struct source *s, const struct shard *tensor)
+static enum status check_amax(const struct checkpoint_source *s, const struct shard *tensor)
 {
     return tensor->ndim == 2 && tensor->dim[0] == OPERAND_COUNT
                ? OK
@@ -63,7 +63,7 @@ static enum status check_amax(const struct source *s, const struct shard *tensor
 }
 
 /* Reads the history of one row, with as many steps as were saved; the caller frees it. */
-static enum status read_amax(struct source *s, const struct shard *tensor, float **out)
+static enum status read_amax(struct checkpoint_source *s, const struct shard *tensor, float **out)
 {
     struct slice whole = {.ndim = 2};
     const struct shard *shards;
@@ -74,9 +74,9 @@ static enum status read_amax(struct source *s, const struct shard *tensor, float
     *out = calloc((size_t)slice_padded(&whole) + 1, sizeof **out);
     if (*out == NULL)
         return fail(NO_MEMORY, "no memory for %s", tensor->name);
-    TRY(source_find(s, tensor->name, &whole, &shards, &count));
+    TRY(checkpoint_source_find(s, tensor->name, &whole, &shards, &count));
     for (int i = 0; i < count; i++)
-        TRY(source_read(s, &shards[i], false, &whole, *out));
+        TRY(checkpoint_source_read(s, &shards[i], false, &whole, *out));
     return OK;
 }
 
@@ -100,7 +100,8 @@ static enum status share_floats(struct rank_state *w, float *values, int64_t cou
 }
 
 /* Reads the history of one row on rank 0, for all ranks. */
-static enum status load_history(struct rank_state *w, struct source *s, int row, const struct shard *tensor)
+static enum status load_history(struct rank_state *w, struct checkpoint_source *s, int row,
+                                const struct shard *tensor)
 {
     float *values = NULL;
     enum status status = w->world->rank == 0 ? read_amax(s, tensor, &values) : check_amax(s, tensor);
@@ -112,13 +113,13 @@ static enum status load_history(struct rank_state *w, struct source *s, int row,
     if (status == OK)
         status = share_floats(w, values, shard_elements(tensor));
     if (status == OK)
-        amax_history_put(w->amax, row, values, tensor->dim[1]);
+        amax_history_set(w->amax, row, values, tensor->dim[1]);
     free(values);
     return status;
 }
 
 /* A checkpoint of a run with another low-precision format has no histories. */
-enum status state_load_amax(struct rank_state *w, struct source *s)
+enum status state_load_amax(struct rank_state *w, struct checkpoint_source *s)
 {
     int missing = 0;
     for (int row = 0; row < w->params.count && w->amax != NULL; row++) {
@@ -126,9 +127,9 @@ enum status state_load_amax(struct rank_state *w, struct source *s)
         struct shard tensor;
         int64_t steps;
         amax_name(w->params.list[row].name, name);
-        if (amax_history_of(w->amax, row, &steps) == NULL)
+        if (amax_history_get(w->amax, row, &steps) == NULL)
             continue;
-        if (source_tensor(s, name, &tensor))
+        if (checkpoint_source_tensor(s, name, &tensor))
             TRY(load_history(w, s, row, &tensor));
         else
             missing++;
@@ -138,7 +139,7 @@ enum status state_load_amax(struct rank_state *w, struct source *s)
                    "warning: %s has no amax history for %d weights: precision.scaling delayed starts "
                    "with scales of 1",
                    s->folder, missing);
-    return amax_history_settle(w->amax);
+    return amax_history_upload(w->amax);
 }
 
 /* ---- the loss scale ---- */
@@ -150,7 +151,7 @@ static bool is_count(double number)
 }
 
 /* Reads the scale and its counters on rank 0. */
-static enum status read_loss_scale(struct source *s, double numbers[SCALE_NUMBERS])
+static enum status read_loss_scale(struct checkpoint_source *s, double numbers[SCALE_NUMBERS])
 {
     const struct manifest *m = &s->manifest;
     bool found = false;
@@ -158,15 +159,15 @@ static enum status read_loss_scale(struct source *s, double numbers[SCALE_NUMBER
     numbers[1] = (double)m->loss_scale.good_steps;
     numbers[2] = (double)m->loss_scale.hysteresis;
     if (m->version > 1)
-        TRY(source_read_f64(s, loss_scale_name, numbers, SCALE_NUMBERS, &found));
+        TRY(checkpoint_source_read_f64(s, loss_scale_name, numbers, SCALE_NUMBERS, &found));
     if (found &&
-        !(numbers[0] > 0.0 && numbers[0] <= LOSS_SCALE_MOST && is_count(numbers[1]) && is_count(numbers[2])))
+        !(numbers[0] > 0.0 && numbers[0] <= LOSS_SCALE_MAX && is_count(numbers[1]) && is_count(numbers[2])))
         return fail(BAD_CHECKPOINT, "%s: %s is %g, %g, %g: not a scale and two counts", s->folder,
                     loss_scale_name, numbers[0], numbers[1], numbers[2]);
     return OK;
 }
 
-enum status state_load_loss_scale(struct rank_state *w, struct source *s, struct loss_scale *out)
+enum status state_load_loss_scale(struct rank_state *w, struct checkpoint_source *s, struct loss_scale *out)
 {
     double numbers[SCALE_NUMBERS] = {0.0};
     TRY(rank_agree(w, w->world->rank == 0 ? read_loss_scale(s, numbers) : OK));

@@ -22,8 +22,8 @@ struct state_tensor {
 MUST_USE enum status state_list(const struct rank_state *state, struct state_tensor **out, int *count);
 
 /* Collective. Truncates or pads histories of another length; missing ones start empty, with a warning. */
-MUST_USE enum status state_load_amax(struct rank_state *state, struct source *source);
+MUST_USE enum status state_load_amax(struct rank_state *state, struct checkpoint_source *source);
 /* Collective. Sets the loss scale to resume with: that of the checkpoint if both runs use dynamic scaling,
  * else the initial one. */
-MUST_USE enum status state_load_loss_scale(struct rank_state *state, struct source *source,
+MUST_USE enum status state_load_loss_scale(struct rank_state *state, struct checkpoint_source *source,
                                            struct loss_scale *out);

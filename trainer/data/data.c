@@ -15,7 +15,7 @@ enum { SOURCES_MAX = 4096 };
 /* The sources of one split. `part[i].dataset` is a source of data->train, or of data->valid. */
 struct data_mix {
     int count;
-    struct part *parts;
+    struct data_part *parts;
     struct blend *blend;
 };
 
@@ -165,8 +165,8 @@ static enum status make_mix(struct data_mix *mix, const struct data_list *list, 
         text_add(&name, "data.%s[%d]", split_names[split], i);
         // Only training depends on the seed: validation losses of different runs are comparable.
         uint64_t seed = split == DATA_TRAIN ? config->seed : 0;
-        part_init(&mix->parts[i], list->datasets[i], first, end - first, config->seq_length, seed,
-                  name.chars);
+        data_part_init(&mix->parts[i], list->datasets[i], first, end - first, config->seq_length, seed,
+                       name.chars);
         text_free(&name);
         mix->count = i + 1;
     }
@@ -176,7 +176,7 @@ static enum status make_mix(struct data_mix *mix, const struct data_list *list, 
 static void free_mix(struct data_mix *mix)
 {
     for (int i = 0; i < mix->count; i++)
-        part_fini(&mix->parts[i]);
+        data_part_fini(&mix->parts[i]);
     free(mix->parts);
     blend_destroy(mix->blend);
 }
@@ -255,7 +255,7 @@ void data_close(struct data *data)
 /* Reports valid values for a part without samples. */
 static enum status refuse_part(const struct data *d, enum data_split split, int source)
 {
-    const struct part *part = &d->mixes[split].parts[source];
+    const struct data_part *part = &d->mixes[split].parts[source];
     const char *path = dataset_prefix(part->dataset);
     int64_t documents = dataset_documents(part->dataset);
     struct text what = {0};
@@ -319,7 +319,7 @@ void data_describe(const struct data *data, struct text *out)
     for (int split = 0; split < DATA_SPLITS; split++) {
         const struct data_mix *mix = &data->mixes[split];
         for (int i = 0; i < mix->count; i++) {
-            const struct part *part = &mix->parts[i];
+            const struct data_part *part = &mix->parts[i];
             if (part->documents == 0)
                 continue;
             char tokens[NUMBER_CHARS];
@@ -358,7 +358,7 @@ enum status data_sample(struct data *data, enum data_split split, uint64_t sampl
     blend_at(mix->blend, sample, &source, &ordinal);
     if (mix->parts[source].samples == 0)
         return refuse_part(data, split, source);
-    return part_sample(&mix->parts[source], ordinal, data->vocab_size, tokens);
+    return data_part_sample(&mix->parts[source], ordinal, data->vocab_size, tokens);
 }
 
 enum status batch_create(int64_t rows, int64_t seq_length, struct batch_tokens *out)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* Documents per lookup: for a whole epoch, and at most for one sample. */
-enum { RUN = 32 * PART_BLOCK, SAMPLE_RUN = 8 * PART_BLOCK };
+enum { RUN = 32 * DATA_PART_BLOCK, SAMPLE_RUN = 8 * DATA_PART_BLOCK };
 
 static struct philox order_named(uint64_t seed, const char *name, const char *what)
 {
@@ -18,11 +18,11 @@ static struct philox order_named(uint64_t seed, const char *name, const char *wh
     return generator;
 }
 
-void part_init(struct part *part, const struct dataset *dataset, int64_t first, int64_t documents,
-               int64_t seq_length, uint64_t seed, const char *name)
+void data_part_init(struct data_part *part, const struct dataset *dataset, int64_t first, int64_t documents,
+                    int64_t seq_length, uint64_t seed, const char *name)
 {
     int64_t tokens = dataset_start(dataset, first + documents) - dataset_start(dataset, first);
-    *part = (struct part){
+    *part = (struct data_part){
         .dataset = dataset,
         .first = first,
         .documents = documents,
@@ -35,18 +35,18 @@ void part_init(struct part *part, const struct dataset *dataset, int64_t first, 
     CHECK(pthread_mutex_init(&part->lock, NULL) == 0);
 }
 
-void part_fini(struct part *part)
+void data_part_fini(struct data_part *part)
 {
     if (part->dataset == NULL)
         return;
-    for (int e = 0; e < PART_EPOCHS; e++)
+    for (int e = 0; e < DATA_PART_EPOCHS; e++)
         free(part->epochs[e].starts);
     pthread_mutex_destroy(&part->lock);
-    *part = (struct part){0};
+    *part = (struct data_part){0};
 }
 
 /* Looks up the documents at `count` positions of an epoch, fewer at its end; returns their number. */
-static int64_t documents_at(const struct part *part, int64_t epoch, int64_t begin, int64_t count,
+static int64_t documents_at(const struct data_part *part, int64_t epoch, int64_t begin, int64_t count,
                             int64_t *out)
 {
     int64_t left = part->documents - begin;
@@ -57,22 +57,22 @@ static int64_t documents_at(const struct part *part, int64_t epoch, int64_t begi
     return count;
 }
 
-static int64_t block_count(const struct part *part)
+static int64_t block_count(const struct data_part *part)
 {
-    return (part->documents + PART_BLOCK - 1) / PART_BLOCK;
+    return (part->documents + DATA_PART_BLOCK - 1) / DATA_PART_BLOCK;
 }
 
 /* Returns the offsets of an epoch, computed now unless it is one of the two stored epochs. Called with the
  * lock held. */
-static enum status find_epoch(struct part *part, int64_t epoch, const int64_t **starts)
+static enum status find_epoch(struct data_part *part, int64_t epoch, const int64_t **starts)
 {
-    for (int e = 0; e < PART_EPOCHS; e++)
+    for (int e = 0; e < DATA_PART_EPOCHS; e++)
         if (part->epochs[e].starts != NULL && part->epochs[e].epoch == epoch) {
             part->last = e;
             *starts = part->epochs[e].starts;
             return OK;
         }
-    struct part_epoch *slot = &part->epochs[1 - part->last];
+    struct data_part_epoch *slot = &part->epochs[1 - part->last];
     int64_t blocks = block_count(part);
     if (slot->starts == NULL)
         slot->starts = malloc((size_t)(blocks + 1) * sizeof *slot->starts);
@@ -83,8 +83,8 @@ static enum status find_epoch(struct part *part, int64_t epoch, const int64_t **
     for (int64_t begin = 0; begin < part->documents; begin += RUN) {
         int64_t count = documents_at(part, epoch, begin, RUN, documents);
         for (int64_t i = 0; i < count; i++) {
-            if (i % PART_BLOCK == 0)
-                slot->starts[(begin + i) / PART_BLOCK] = offset;
+            if (i % DATA_PART_BLOCK == 0)
+                slot->starts[(begin + i) / DATA_PART_BLOCK] = offset;
             offset += dataset_length(part->dataset, documents[i]);
         }
     }
@@ -113,20 +113,21 @@ static int64_t find_block(const int64_t *starts, int64_t blocks, int64_t offset)
 
 /* Number of documents to look up at once for `count` tokens: a multiple of the block size that is nearly
  * always sufficient, since computing the permutation for many documents is cheaper per document. */
-static int64_t documents_for(const struct part *part, int64_t count)
+static int64_t documents_for(const struct data_part *part, int64_t count)
 {
-    double about = 0.75 * PART_BLOCK + (double)count * (double)part->documents / (double)part->tokens;
-    int64_t blocks = about < SAMPLE_RUN ? (int64_t)(about / PART_BLOCK) + 1 : SAMPLE_RUN / PART_BLOCK;
-    return blocks * PART_BLOCK;
+    double about = 0.75 * DATA_PART_BLOCK + (double)count * (double)part->documents / (double)part->tokens;
+    int64_t blocks =
+        about < SAMPLE_RUN ? (int64_t)(about / DATA_PART_BLOCK) + 1 : SAMPLE_RUN / DATA_PART_BLOCK;
+    return blocks * DATA_PART_BLOCK;
 }
 
 /* Reads tokens[count], starting at token `offset` of the epoch, across documents. */
-static enum status read_run(const struct part *part, int64_t epoch, const int64_t *starts, int64_t offset,
-                            int64_t count, int64_t vocab_size, int32_t *tokens)
+static enum status read_run(const struct data_part *part, int64_t epoch, const int64_t *starts,
+                            int64_t offset, int64_t count, int64_t vocab_size, int32_t *tokens)
 {
     const int64_t block = find_block(starts, block_count(part), offset);
     int64_t begin = starts[block], documents[SAMPLE_RUN];
-    for (int64_t at = block * PART_BLOCK, many; count > 0; at += many) {
+    for (int64_t at = block * DATA_PART_BLOCK, many; count > 0; at += many) {
         many = documents_at(part, epoch, at, documents_for(part, count), documents);
         for (int64_t i = 0; i < many && count > 0; i++) {
             int64_t length = dataset_length(part->dataset, documents[i]), take = begin + length - offset;
@@ -143,7 +144,7 @@ static enum status read_run(const struct part *part, int64_t epoch, const int64_
     return OK;
 }
 
-enum status part_sample(struct part *part, uint64_t i, int64_t vocab_size, int32_t *tokens)
+enum status data_part_sample(struct data_part *part, uint64_t i, int64_t vocab_size, int32_t *tokens)
 {
     CHECK(part->samples > 0);
     int64_t epoch = (int64_t)(i / (uint64_t)part->samples), in_epoch = (int64_t)(i % (uint64_t)part->samples);

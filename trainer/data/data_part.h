@@ -7,7 +7,7 @@
  *               returned as the i-th                        k = another permutation of i
  *
  * Both permutations are computed, not stored. The token offset of the first document of each block of
- * PART_BLOCK documents is stored, for the last two epochs used (a global batch may span two epochs), and
+ * DATA_PART_BLOCK documents is stored, for the last two epochs used (a global batch may span two epochs), and
  * computed when an epoch is first used: a pass over the lengths of all documents, which dominates the start
  * of a run with very many documents. */
 #pragma once
@@ -17,14 +17,14 @@
 
 #include <pthread.h>
 
-enum { PART_EPOCHS = 2, PART_BLOCK = 32 };
+enum { DATA_PART_EPOCHS = 2, DATA_PART_BLOCK = 32 };
 
-struct part_epoch {
+struct data_part_epoch {
     int64_t epoch;
     int64_t *starts; // [blocks + 1]; NULL: not computed
 };
 
-struct part {
+struct data_part {
     const struct dataset *dataset; // must outlive this
     int64_t first, documents;      // documents [first, first + documents)
     int64_t tokens;
@@ -32,14 +32,15 @@ struct part {
     int64_t samples; // per epoch; 0 if there are too few tokens
     struct philox document_order, sample_order;
     pthread_mutex_t lock; // protects the members below
-    struct part_epoch epochs[PART_EPOCHS];
+    struct data_part_epoch epochs[DATA_PART_EPOCHS];
     int last; // index of the epoch used last
 };
 
 /* Initializes a part. `name` and `seed` are the keys of the shuffles. */
-void part_init(struct part *part, const struct dataset *dataset, int64_t first, int64_t documents,
-               int64_t seq_length, uint64_t seed, const char *name);
-void part_fini(struct part *part);
+void data_part_init(struct data_part *part, const struct dataset *dataset, int64_t first, int64_t documents,
+                    int64_t seq_length, uint64_t seed, const char *name);
+void data_part_fini(struct data_part *part);
 
 /* Reads tokens[S + 1] of the i-th sample, counted over all epochs. The part must have samples. */
-MUST_USE enum status part_sample(struct part *part, uint64_t i, int64_t vocab_size, int32_t *tokens);
+MUST_USE enum status data_part_sample(struct data_part *part, uint64_t i, int64_t vocab_size,
+                                      int32_t *tokens);

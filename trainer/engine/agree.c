@@ -30,7 +30,7 @@ enum status rank_agree_max(struct rank_state *w, double *values, int count)
     return status;
 }
 
-enum status rank_share(struct rank_state *w, uint32_t *words, int count)
+enum status rank_broadcast_small(struct rank_state *w, uint32_t *words, int count)
 {
     double values[AGREE_MAX_VALUES] = {0.0};
     CHECK(count <= AGREE_MAX_VALUES);
@@ -61,7 +61,7 @@ enum status rank_broadcast(struct rank_state *w, int32_t *words, int count)
 }
 
 /* Broadcasts the status and the reason of rank `root`. */
-static enum status share_reason(struct rank_state *w, enum status mine, int root)
+static enum status broadcast_reason(struct rank_state *w, enum status mine, int root)
 {
     int32_t note[NOTE_INTS] = {(int32_t)mine};
     char *reason = (char *)(note + 1);
@@ -83,5 +83,5 @@ enum status rank_agree(struct rank_state *w, enum status mine)
     // The lowest rank that failed contributes the greatest value.
     double worst = mine == OK ? 0.0 : (double)(w->world->size - w->world->rank);
     TRY(rank_agree_max(w, &worst, 1));
-    return worst == 0.0 ? OK : share_reason(w, mine, w->world->size - (int)worst);
+    return worst == 0.0 ? OK : broadcast_reason(w, mine, w->world->size - (int)worst);
 }

@@ -12,8 +12,8 @@ MUST_USE enum status rank_agree(struct rank_state *state, enum status mine);
 enum { AGREE_MAX_VALUES = 8 };
 MUST_USE enum status rank_agree_max(struct rank_state *state, double *values, int count);
 
-/* Collective: replaces the words by those of rank 0, through the buffer of the step statistics. */
+/* Collective: broadcasts `count` words of rank 0, through the buffer of the step statistics. */
 MUST_USE enum status rank_broadcast(struct rank_state *state, int32_t *words, int count);
 
-/* Collective: broadcasts the words of rank 0; at most AGREE_MAX_VALUES. */
-MUST_USE enum status rank_share(struct rank_state *state, uint32_t *words, int count);
+/* Same, for at most AGREE_MAX_VALUES words; also before that buffer is allocated. */
+MUST_USE enum status rank_broadcast_small(struct rank_state *state, uint32_t *words, int count);

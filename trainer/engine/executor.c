@@ -306,7 +306,7 @@ static enum status run_timed(struct executor *e, int position)
     device_range_end(e->env.weights->device);
     TRY(activation_store_release(&e->store, action));
     double end = clock_s();
-    timeline_note(&e->timeline, position, e->start_s, end);
+    timeline_record(&e->timeline, position, e->start_s, end);
     if (!action_traits(action.kind)->computes)
         return OK;
     if (!(e->times.first_start_s > 0.0))
@@ -352,7 +352,7 @@ enum status executor_step(struct executor *executor, const struct batch *batches
     TRY(complete_idle_chunks(executor));
     TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
     executor->done = 0;
-    timeline_close(&executor->timeline);
+    timeline_end_step(&executor->timeline);
     return gradients_finish_reduce(gradients, executor->env.compute);
 }
 

@@ -150,7 +150,7 @@ static enum status create_executor(struct rank_state *w, bool training)
         .schedule = w->run->schedule,
         .stage_first_layer = w->run->stage_first_layer,
         .training = training,
-        .hook = {.run = w->run->hooks.ops, .context = w->run->hooks.context},
+        .hook = {.run = w->run->hooks.run_stage_ops, .context = w->run->hooks.context},
     };
     return executor_create(&config, &w->executor);
 }
@@ -233,7 +233,7 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
     TRY(tracer_create(&run->tracing, out->device, world, &out->tracer));
 
     TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->layers.sequence_parallel, &out->params));
-    TRY(call_hook(run->hooks.declared, run, out));
+    TRY(call_hook(run->hooks.on_params_declared, run, out));
     int kv_replicas = params_kv_replicas(&recipe->model, run->mesh.degrees.tp);
     TRY(groups_create(world, &out->mesh, kv_replicas, &out->groups));
     TRY(add_ties(out));
@@ -248,7 +248,7 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
     TRY(create_executor(out, training));
     if (training)
         TRY(create_optimizer(out));
-    return call_hook(run->hooks.built, run, out);
+    return call_hook(run->hooks.on_weights_initialized, run, out);
 }
 
 void rank_destroy(struct rank_state *state)
@@ -344,18 +344,18 @@ static enum status run_step(struct rank_state *w)
     rank_context()->step = (int)step;
     if (!w->ahead) {
         TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
-        TRY(call_step_hook(hooks->loaded, w, step));
+        TRY(call_step_hook(hooks->on_batches_loaded, w, step));
     }
     w->ahead = false;
     TRY(send_scale(w));
     TRY(executor_step(w->executor, w->batches.list));
-    TRY(call_step_hook(hooks->data_reduced, w, step));
+    TRY(call_step_hook(hooks->on_gradients_reduced, w, step));
     rank_context_set_action("optimizer");
     device_range_begin(w->device, "reduce");
     TRY(optimizer_complete_gradients(w->optimizer));
     TRY(optimizer_report_squares(w->optimizer));
     device_range_end(w->device);
-    return call_step_hook(hooks->gradients_complete, w, step);
+    return call_step_hook(hooks->on_gradients_complete, w, step);
 }
 
 static bool wants_stop(const struct rank_state *w)
@@ -454,13 +454,13 @@ static enum status validated_update(struct rank_state *w, int64_t step, bool may
     double stats[STAT_COUNT];
     struct verdict verdict;
     collect_stats(w, stats);
-    TRY(post_validation_hand_on(w->validation, rank_updates(w) + 1, may_guess, stats, &guessed));
+    TRY(post_validation_pass_down(w->validation, rank_updates(w) + 1, may_guess, stats, &guessed));
     w->step = step;
     if (guessed)
         TRY(look_ahead(w));
     rank_context()->step = (int)step;
     rank_context_set_action("verdict");
-    TRY(post_validation_conclude(w->validation, &verdict, out));
+    TRY(post_validation_finish(w->validation, &verdict, out));
     memcpy(w->stats, verdict.stats, sizeof w->stats);
     if (!verdict.ahead)
         return OK;
@@ -475,7 +475,7 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
     const struct hooks *hooks = &w->run->hooks;
     int64_t number = w->step + 1;
     // Hooks must not observe a rank that has already started the next step.
-    bool may_guess = continues && hooks->loaded == NULL && hooks->stepped == NULL;
+    bool may_guess = continues && hooks->on_batches_loaded == NULL && hooks->on_step_end == NULL;
     TRY(run_step(w));
     if (w->background.saving != NULL)
         w->background.wait_for_copy(w->background.saving);
@@ -494,7 +494,7 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
     }
     w->skipped += out->skipped;
     loss_scale_step(&w->loss_scale, out->skipped);
-    return hooks->stepped != NULL ? hooks->stepped(hooks->context, w, number, out) : OK;
+    return hooks->on_step_end != NULL ? hooks->on_step_end(hooks->context, w, number, out) : OK;
 }
 
 int64_t rank_consumed_samples(const struct rank_state *w)
@@ -512,7 +512,7 @@ enum status rank_step(struct rank_state *w, struct step_result *out)
     return step(w, false, out);
 }
 
-enum status rank_step_and_on(struct rank_state *w, struct step_result *out)
+enum status rank_step_look_ahead(struct rank_state *w, struct step_result *out)
 {
     return step(w, true, out);
 }
@@ -526,8 +526,8 @@ static int rank_of_row(const struct rank_state *w, int row, int share)
 }
 
 /* Reports a gradient overflow that a smaller loss scale would avoid. */
-static enum status overflows_still(const struct rank_state *w, const struct step_result *result,
-                                   const char *name)
+static enum status overflow_error(const struct rank_state *w, const struct step_result *result,
+                                  const char *name)
 {
     const struct loss_scale *scale = &w->loss_scale;
     int rank = rank_of_row(w, result->not_finite_row, result->not_finite_share);
@@ -541,7 +541,7 @@ static enum status overflows_still(const struct rank_state *w, const struct step
         NOT_FINITE,
         "step %lld: the gradient of %s is not finite on rank %d (loss %g) at the smallest loss scale, "
         "precision.min_loss_scale %g; use precision.params_dtype=bf16, which has the range of fp32",
-        (long long)w->step, name, rank, result->loss, scale->least);
+        (long long)w->step, name, rank, result->loss, scale->min_scale);
 }
 
 enum status rank_check_finite(const struct rank_state *w, const struct step_result *result)
@@ -551,7 +551,7 @@ enum status rank_check_finite(const struct rank_state *w, const struct step_resu
         return OK;
     const char *name = result->not_finite_row >= 0 ? w->params.list[result->not_finite_row].name : NULL;
     if (name != NULL && overflows)
-        return overflows_still(w, result, name);
+        return overflow_error(w, result, name);
     if (name != NULL)
         return fail(NOT_FINITE, "step %lld: the gradient of %s is not finite on rank %d (loss %g)",
                     (long long)w->step, name,
@@ -562,11 +562,11 @@ enum status rank_check_finite(const struct rank_state *w, const struct step_resu
 }
 
 /* Sets *stop on every rank as soon as one rank has received the signal. */
-static enum status hear_stop(struct rank_state *w, bool *stop)
+static enum status query_stop(struct rank_state *w, bool *stop)
 {
-    double came = wants_stop(w) ? 1.0 : 0.0;
-    TRY(rank_agree_max(w, &came, 1));
-    *stop = came > 0.0;
+    double requested = wants_stop(w) ? 1.0 : 0.0;
+    TRY(rank_agree_max(w, &requested, 1));
+    *stop = requested > 0.0;
     return OK;
 }
 
@@ -577,11 +577,11 @@ enum status rank_evaluate(struct rank_state *w, double *loss, bool *stop)
     CHECK(!w->ahead); // its forward activations occupy these slots
     for (int64_t i = 0; i < iterations; i++) {
         struct step_result result;
-        TRY(hear_stop(w, stop));
+        TRY(query_stop(w, stop));
         if (*stop)
             return OK;
         TRY(load(w, DATA_VALID, (uint64_t)i));
-        TRY(call_step_hook(w->run->hooks.loaded, w, 0));
+        TRY(call_step_hook(w->run->hooks.on_batches_loaded, w, 0));
         TRY(executor_evaluate(w->executor, w->batches.list, w->batches.count));
         rank_context_set_action("evaluate");
         TRY(optimizer_reduce_report(w->optimizer));

@@ -5,8 +5,8 @@
  *                      layers of each stage
  *   struct rank_state  of one rank: groups, device, weights, executor, optimizer, microbatches
  *
- * Hooks serve to observe a run and to inject faults: they are called when a rank is built, when the
- * microbatches of a step are loaded, and when its gradients are reduced. */
+ * Hooks serve to observe a run and to inject faults: they are called when a rank is created, and at several
+ * points of each step. */
 #pragma once
 
 #include "trainer/engine/executor.h"
@@ -26,24 +26,24 @@ struct rank_state;
 /* Each may be NULL. `step` counts from 1; evaluation batches are loaded with step 0. */
 struct hooks {
     void *context;
-    enum status (*declared)(void *context, struct rank_state *state); // parameters are declared, nothing is
-                                                                      // allocated
-    enum status (*built)(void *context, struct rank_state *state);    // weights are initialized
-    enum status (*loaded)(void *context, struct rank_state *state,
-                          int64_t step); // microbatches are on the device
-    enum status (*data_reduced)(
-        void *context, struct rank_state *state,
-        int64_t step); // the schedule is complete: gradients are reduced over data ranks
-    enum status (*gradients_complete)(void *context, struct rank_state *state,
-                                      int64_t step); // also over tensor ranks and tied weights
-    enum status (*stepped)(void *context, struct rank_state *state, int64_t step,
-                           const struct step_result *result);
-    enum status (*ops)(void *context, const struct stage_ops *ops, struct graph **graph); // stage_ops_hook
+    /* Parameters are declared, but no memory is allocated. */
+    enum status (*on_params_declared)(void *context, struct rank_state *state);
+    enum status (*on_weights_initialized)(void *context, struct rank_state *state);
+    /* The microbatches of the step are on the device. */
+    enum status (*on_batches_loaded)(void *context, struct rank_state *state, int64_t step);
+    /* The schedule is complete, and gradients are reduced over data ranks. */
+    enum status (*on_gradients_reduced)(void *context, struct rank_state *state, int64_t step);
+    /* Gradients are also reduced over tensor ranks and tied weights. */
+    enum status (*on_gradients_complete)(void *context, struct rank_state *state, int64_t step);
+    enum status (*on_step_end)(void *context, struct rank_state *state, int64_t step,
+                               const struct step_result *result);
+    /* Runs in place of stage_ops_run() (struct stage_ops_hook). */
+    enum status (*run_stage_ops)(void *context, const struct stage_ops *ops, struct graph **graph);
 };
 
 struct run {
     const struct recipe *recipe;
-    struct data *data; // NULL: no data is read; the hook `loaded` has to fill the microbatches
+    struct data *data; // NULL: no data is read; the hook on_batches_loaded has to fill the microbatches
     struct schedule *schedule;
     int *stage_first_layer; // [stages + 1]
     struct mesh mesh;
@@ -128,7 +128,7 @@ void rank_destroy(struct rank_state *state);
 MUST_USE enum status rank_step(struct rank_state *state, struct step_result *out);
 /* Like rank_step(), for a caller that starts the next step at once on every rank: with post-validation,
  * ranks may already be in the next step on return. Weights and moments are still those of this step. */
-MUST_USE enum status rank_step_and_on(struct rank_state *state, struct step_result *out);
+MUST_USE enum status rank_step_look_ahead(struct rank_state *state, struct step_result *out);
 
 /* Number of training samples so far: the next one has this number. */
 int64_t rank_consumed_samples(const struct rank_state *state);

@@ -105,7 +105,7 @@ static bool takes_part(const struct rank_state *state, const struct portion *por
     return portion->tensor.data != NULL && !(portion->held->second_use && !values);
 }
 
-/* For tensors sharded over data ranks, each rank is primary for its own shard. */
+/* Whether this rank writes the slice to the snapshot: its only holder, or the primary replica. */
 static bool is_written_by(const struct rank_state *state, const struct held_param *held,
                           enum snapshot_kind kind)
 {
@@ -135,7 +135,8 @@ static enum status read_local(struct rank_state *state, struct tensor tensor, fl
     return floats_from_device(state->compute, tensor, *out);
 }
 
-/* Writes the elements for which this rank is primary (`speaking`), compares the others. */
+/* as_writer: writes the slices of this rank for which is_written_by() is true. Otherwise compares the
+ * others. */
 static enum status visit(struct snapshot *snapshot, struct rank_state *state, enum snapshot_kind kind,
                          bool as_writer)
 {
@@ -161,7 +162,7 @@ static enum status visit(struct snapshot *snapshot, struct rank_state *state, en
     return OK;
 }
 
-enum status snapshot_take(struct snapshot *snapshot, struct rank_state *state, enum snapshot_kind kind)
+enum status snapshot_gather(struct snapshot *snapshot, struct rank_state *state, enum snapshot_kind kind)
 {
     TRY(visit(snapshot, state, kind, true));
     TRY(group_barrier(state->groups->world, state->compute));
@@ -197,7 +198,8 @@ static enum status give_part(const struct snapshot *snapshot, struct rank_state 
     return status;
 }
 
-enum status snapshot_give(const struct snapshot *snapshot, struct rank_state *state, enum snapshot_kind kind)
+enum status snapshot_scatter(const struct snapshot *snapshot, struct rank_state *state,
+                             enum snapshot_kind kind)
 {
     // Complete on every rank, regardless of ownership.
     bool values = kind == SNAPSHOT_WEIGHT && state->weights.zero_stage < 3;
@@ -211,11 +213,11 @@ enum status snapshot_give(const struct snapshot *snapshot, struct rank_state *st
     return OK;
 }
 
-enum status snapshot_take_amax(struct snapshot *snapshot, const struct rank_state *state)
+enum status snapshot_read_amax(struct snapshot *snapshot, const struct rank_state *state)
 {
     for (int row = 0; row < snapshot->rows && state->world->rank == 0; row++) {
         int64_t steps;
-        const float *history = amax_history_of(state->amax, row, &steps);
+        const float *history = amax_history_get(state->amax, row, &steps);
         if (history == NULL)
             continue;
         size_t bytes = (size_t)(OPERAND_COUNT * steps) * sizeof *history;
@@ -229,10 +231,10 @@ enum status snapshot_take_amax(struct snapshot *snapshot, const struct rank_stat
     return OK;
 }
 
-enum status snapshot_give_amax(const struct snapshot *snapshot, struct rank_state *state)
+enum status snapshot_write_amax(const struct snapshot *snapshot, struct rank_state *state)
 {
     for (int row = 0; row < snapshot->rows && state->amax != NULL; row++)
         if (snapshot->amax[row] != NULL)
-            amax_history_put(state->amax, row, snapshot->amax[row], snapshot->amax_steps);
-    return amax_history_settle(state->amax);
+            amax_history_set(state->amax, row, snapshot->amax[row], snapshot->amax_steps);
+    return amax_history_upload(state->amax);
 }

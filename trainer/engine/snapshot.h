@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Gathers the model state of all ranks into whole tensors in host memory, for inspection and comparison (not
- * for saving). Each element is written by the primary owner of its slice; replicas must hold the same bits,
- * and elements that differ are counted. */
+ * for saving). Each element is written by one rank; its replicas on other ranks are compared bitwise, and
+ * elements that differ are counted. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"
@@ -25,11 +25,12 @@ MUST_USE enum status snapshot_create(const struct params *params, struct snapsho
 void snapshot_destroy(struct snapshot *snapshot);
 
 /* Collective over the world: copies this rank's slices into the whole tensors, then compares the replicas. */
-MUST_USE enum status snapshot_take(struct snapshot *snapshot, struct rank_state *state,
-                                   enum snapshot_kind kind);
-/* Copies the amax history of delayed scaling, which is the same on all ranks: from rank 0; to every rank. */
-MUST_USE enum status snapshot_take_amax(struct snapshot *snapshot, const struct rank_state *state);
-MUST_USE enum status snapshot_give_amax(const struct snapshot *snapshot, struct rank_state *state);
-/* Copies this rank's slices from the whole tensors. */
-MUST_USE enum status snapshot_give(const struct snapshot *snapshot, struct rank_state *state,
-                                   enum snapshot_kind kind);
+MUST_USE enum status snapshot_gather(struct snapshot *snapshot, struct rank_state *state,
+                                     enum snapshot_kind kind);
+/* Copies the amax history of delayed scaling, which is the same on all ranks: from rank 0 to the snapshot, or
+ * from the snapshot to this rank. */
+MUST_USE enum status snapshot_read_amax(struct snapshot *snapshot, const struct rank_state *state);
+MUST_USE enum status snapshot_write_amax(const struct snapshot *snapshot, struct rank_state *state);
+/* Copies this rank's slices from the whole tensors to the device. */
+MUST_USE enum status snapshot_scatter(const struct snapshot *snapshot, struct rank_state *state,
+                                      enum snapshot_kind kind);

@@ -25,7 +25,7 @@ struct stop {
     int signals, wake;    // file descriptors
     bool is_rank_zero;    // prints for the job
     sigset_t save;        // signals that request a save
-    atomic_int came;      // the first exit signal; 0: none
+    atomic_int received;  // the first exit signal; 0: none
     atomic_int saves;     // number of save signals
     pthread_mutex_t lock; // protects the members below
     bool training;
@@ -81,7 +81,7 @@ static void receive(struct stop *stop, int number, pid_t sender)
     pthread_mutex_unlock(&stop->lock);
     int none = 0;
     struct text line = {0};
-    if (atomic_compare_exchange_strong(&stop->came, &none, number)) {
+    if (atomic_compare_exchange_strong(&stop->received, &none, number)) {
         text_add(&line,
                  "%s: the running step is finished and saved, then the run stops; %s ends it at once\n",
                  name_of(number), number == SIGINT ? "a second SIGINT" : "SIGINT twice");
@@ -220,7 +220,7 @@ void stop_training(struct stop *stop)
 
 bool stop_requested(const struct stop *stop)
 {
-    return stop != NULL && atomic_load(&stop->came) != 0;
+    return stop != NULL && atomic_load(&stop->received) != 0;
 }
 
 int stop_saves(const struct stop *stop)

@@ -9,9 +9,9 @@
 enum status timeline_create(int count, struct timeline *out)
 {
     struct timeline t = {.count = count};
-    t.noted = calloc(2 * (size_t)count + 1, sizeof *t.noted);
-    t.whole = calloc(2 * (size_t)count + 1, sizeof *t.whole);
-    if (t.noted == NULL || t.whole == NULL) {
+    t.current = calloc(2 * (size_t)count + 1, sizeof *t.current);
+    t.complete = calloc(2 * (size_t)count + 1, sizeof *t.complete);
+    if (t.current == NULL || t.complete == NULL) {
         timeline_destroy(&t);
         return fail(NO_MEMORY, "no memory for the times of %d actions", count);
     }
@@ -21,23 +21,23 @@ enum status timeline_create(int count, struct timeline *out)
 
 void timeline_destroy(struct timeline *timeline)
 {
-    free(timeline->noted);
-    free(timeline->whole);
+    free(timeline->current);
+    free(timeline->complete);
     *timeline = (struct timeline){0};
 }
 
-void timeline_close(struct timeline *timeline)
+void timeline_end_step(struct timeline *timeline)
 {
-    double *whole = timeline->whole;
-    timeline->whole = timeline->noted;
-    timeline->noted = whole;
+    double *whole = timeline->complete;
+    timeline->complete = timeline->current;
+    timeline->current = whole;
 }
 
-double timeline_clock_ahead(const struct barrier_times *first, const struct barrier_times *rank)
+double timeline_clock_offset(const struct barrier_times *first, const struct barrier_times *rank)
 {
-    double least = rank->came_s[0] - first->left_s[0], most = rank->left_s[0] - first->came_s[0];
+    double least = rank->arrived_s[0] - first->left_s[0], most = rank->left_s[0] - first->arrived_s[0];
     for (int i = 1; i < TIMELINE_BARRIERS; i++) {
-        double low = rank->came_s[i] - first->left_s[i], high = rank->left_s[i] - first->came_s[i];
+        double low = rank->arrived_s[i] - first->left_s[i], high = rank->left_s[i] - first->arrived_s[i];
         least = low > least ? low : least;
         most = high < most ? high : most;
     }
@@ -56,9 +56,9 @@ double timeline_bubble_stat(double span_s, double busy_s)
     return fmin(floor(bubble_s * 1e6), most_us) + fmin(bubble_s / span_s, most_part);
 }
 
-double timeline_bubble_fraction(double collect_stats)
+double timeline_bubble_fraction(double bubble_stat)
 {
-    return collect_stats - floor(collect_stats);
+    return bubble_stat - floor(bubble_stat);
 }
 
 /* ---- the slowest rank ---- */
@@ -117,7 +117,8 @@ static void add_times(const struct schedule *s, const struct simulation *measure
         }
 }
 
-static struct action_time *makers(const struct schedule *s, const struct simulation *measured, bool gradient)
+static struct action_time *producers(const struct schedule *s, const struct simulation *measured,
+                                     bool gradient)
 {
     struct action_time *made = calloc((size_t)s->stages * (size_t)s->m, sizeof *made);
     CHECK(made != NULL);
@@ -138,7 +139,7 @@ static double shortest_message(const struct schedule *s, const struct simulation
 {
     double shortest = -1.0;
     for (int gradient = 0; gradient < 2; gradient++) {
-        struct action_time *made = makers(s, measured, gradient);
+        struct action_time *made = producers(s, measured, gradient);
         for (int stage = 0; stage < s->stages; stage++)
             for (int j = 0; j < s->m; j++) {
                 int from = stage_before(stage, gradient);

@@ -13,34 +13,34 @@
 #include "schedules/simulate.h"
 
 struct timeline {
-    int count;     // actions of this rank's list
-    double *noted; // [count][2] of the step in progress
-    double *whole; // [count][2] of the last complete step
+    int count;        // actions of this rank's list
+    double *current;  // [count][2], step in progress
+    double *complete; // [count][2], last complete step
 };
 
 MUST_USE enum status timeline_create(int count, struct timeline *out);
 void timeline_destroy(struct timeline *timeline); // accepts {0}
 
-static inline void timeline_note(struct timeline *timeline, int position, double start_s, double end_s)
+static inline void timeline_record(struct timeline *timeline, int position, double start_s, double end_s)
 {
-    timeline->noted[2 * position] = start_s;
-    timeline->noted[2 * position + 1] = end_s;
+    timeline->current[2 * position] = start_s;
+    timeline->current[2 * position + 1] = end_s;
 }
 /* Ends a step: all of its actions have been recorded. */
-void timeline_close(struct timeline *timeline);
+void timeline_end_step(struct timeline *timeline);
 
 /* ---- clock synchronization ---- */
 
 /* Times of a rank at a series of barriers: arrival and departure. */
 enum { TIMELINE_BARRIERS = 8 };
 struct barrier_times {
-    double came_s[TIMELINE_BARRIERS], left_s[TIMELINE_BARRIERS];
+    double arrived_s[TIMELINE_BARRIERS], left_s[TIMELINE_BARRIERS];
 };
 
 /* Offset of a rank's clock from the clock of rank 0. No rank leaves a barrier before all have arrived, which
  * bounds the offset from both sides. Returns 0 if 0 is within the bounds, as with threads or processes on one
  * machine. */
-double timeline_clock_ahead(const struct barrier_times *first, const struct barrier_times *rank);
+double timeline_clock_offset(const struct barrier_times *first, const struct barrier_times *rank);
 
 /* ---- the bubble ---- */
 
@@ -49,7 +49,7 @@ double timeline_clock_ahead(const struct barrier_times *first, const struct barr
  * into one double, so that a max all-reduce selects the rank together with its fraction: whole microseconds
  * of bubble, and the fraction (below 1) after the decimal point. Seconds; 0 for a rank without actions. */
 double timeline_bubble_stat(double span_s, double busy_s);
-double timeline_bubble_fraction(double collect_stats);
+double timeline_bubble_fraction(double bubble_stat);
 
 /* ---- the slowest rank ---- */
 

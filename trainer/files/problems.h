@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* All problems of an input file at once, instead of the first one. */
+/* Collects all problems of an input file, instead of stopping at the first one. */
 #pragma once
 
 #include "base/status.h"
 
 #include <stdio.h>
 
-/* What is wrong with an input file: a growing list of lines, each naming file and line (or the command line),
+/* The problems of an input file: a growing list of lines, each naming file and line (or the command line),
  * key, value and the fix. {0} is empty. */
 struct problem {
     char *text;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Events of libyaml, turned into a tree with limits.
  *
- * libyaml says where and what in its own words ("mapping values are not allowed in this context"); the
- * hints below add what usually causes it. A tab in the indentation is looked for first, because libyaml
+ * libyaml reports position and problem in its own words ("mapping values are not allowed in this context");
+ * the hints below add what usually causes it. A tab in the indentation is looked for first, because libyaml
  * would name the character after it. */
 #include "trainer/files/yaml.h"
 
@@ -68,7 +68,7 @@ static void refuse(struct reader *reader, yaml_mark_t mark, const char *why)
     reader->failed = true;
 }
 
-/* What usually causes one of libyaml's sentences. */
+/* A hint about the usual cause of an error message of libyaml. */
 static const char *hint_for(const char *problem)
 {
     static const struct {
@@ -94,7 +94,7 @@ static void refuse_syntax(struct reader *reader)
     const char *problem = parser->problem != NULL ? parser->problem : "cannot be parsed";
     struct text why = {0};
     text_add(&why, "not YAML: %s%s", problem, hint_for(problem));
-    // Where a construct began, when it ends or breaks far away.
+    // Also gives the line where the construct began, which may be far away.
     if (parser->context != NULL && parser->context_mark.line != parser->problem_mark.line)
         text_add(&why, " (%s from line %zu)", parser->context, parser->context_mark.line + 1);
     refuse(reader, parser->problem_mark, why.chars);

@@ -2,9 +2,9 @@
 /* The part of YAML that recipes and cluster profiles may use, as a small tree: mappings, lists and scalars
  * with their positions.
  *
- * Left out on purpose, and refused in words: anchors, aliases and merge keys (`base:` shares settings),
+ * Not supported on purpose, with an error message: anchors, aliases and merge keys (`base:` shares settings),
  * tags, several documents, tabs in the indentation. Input is bounded before it is parsed, and the tree
- * while it is built, so no file can make this slow or large. */
+ * while it is built, so no file can exhaust time or memory. */
 #pragma once
 
 #include "base/text.h"
@@ -40,11 +40,11 @@ struct node *node_scalar(const char *text);
 bool text_is_printable(const char *text);
 /* Appends `chars` with whatever could break a line or a YAML comment replaced by '?'. */
 void text_add_clean(struct text *out, const char *chars);
-/* Appends a text as a scalar, in quotes where it would be read as something else: syntax, true, none or the
+/* Appends a text as a scalar, quoted if it could be read as something else: YAML syntax, true, none or the
  * word `reserved` (may be NULL). NULL is none. */
 void yaml_add_string(struct text *out, const char *string, const char *reserved);
 
-/* Returns why `path` cannot be read; NULL when it was, up to one byte more than YAML_MAX_BYTES. It is a
- * regular file, or a pipe without a name (`<(...)`, /dev/stdin) that is written to: nothing else is waited
- * for. */
+/* Reads `path`, up to one byte more than YAML_MAX_BYTES. Returns NULL, or the reason of the failure. Accepts
+ * regular files, and unnamed pipes (`<(...)`, /dev/stdin) that are being written; never blocks on anything
+ * else. */
 const char *yaml_file_read(const char *path, struct text *out, dev_t *device, ino_t *inode);

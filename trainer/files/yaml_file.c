@@ -11,7 +11,7 @@
 
 enum { SILENCE_MS = 10000 }; // of a pipe, while a file is read from it
 
-/* A pipe in the file system has a path, and may never have a writer; one that a shell made has none. */
+/* Whether a pipe is a FIFO with a path, which may never have a writer; a pipe made by a shell has no path. */
 static bool is_named(int fd)
 {
     char link[32], target[16] = "";
@@ -29,7 +29,7 @@ static const char *kind_fault(int fd, const struct stat *about)
                : "is a device, not a regular file; use a file";
 }
 
-/* Up to one byte more than a file may have. */
+/* Reads up to one byte more than the limit of a file. */
 static const char *read_bounded(int fd, struct text *out)
 {
     char block[8192];

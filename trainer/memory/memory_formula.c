@@ -24,18 +24,18 @@ struct estimate {
     int64_t scratch;
 };
 
-/* The papers count model states and activations only. */
-static bool is_of_papers(enum part part)
+/* Whether the papers count this part: they count model states and activations only. */
+static bool is_in_papers(enum part part)
 {
     return part == PART_WEIGHTS || part == PART_MASTERS || part == PART_GRADIENTS || part == PART_MOMENTS ||
            part == PART_ACTIVATIONS || part == PART_HOST;
 }
 
-static enum status put_term(struct estimate *s, struct memory_term term)
+static enum status add_term(struct estimate *s, struct memory_term term)
 {
     struct memory_table *t = s->table;
     int64_t bytes = term.bytes * term.count * term.slots;
-    if (bytes == 0 || (s->shape.assume.large_only && !is_of_papers(term.part)))
+    if (bytes == 0 || (s->shape.assume.large_only && !is_in_papers(term.part)))
         return OK;
     if (t->count == t->capacity) {
         int capacity = 2 * t->capacity + 64;
@@ -51,17 +51,17 @@ static enum status put_term(struct estimate *s, struct memory_term term)
     return OK;
 }
 
-static enum status put(struct estimate *s, enum part part, const char *what, int64_t bytes)
+static enum status add_bytes(struct estimate *s, enum part part, const char *what, int64_t bytes)
 {
     struct memory_term term = {
         .part = part, .stage = -1, .what = what, .bytes = bytes, .count = 1, .slots = 1};
-    return put_term(s, term);
+    return add_term(s, term);
 }
 
 /* Adds a separate buffer: whole cache lines, at least one. */
-static enum status put_buffer(struct estimate *s, enum part part, const char *what, int64_t bytes)
+static enum status add_buffer(struct estimate *s, enum part part, const char *what, int64_t bytes)
 {
-    return put(s, part, what, bytes > 0 ? (bytes + 63) / 64 * 64 : 64);
+    return add_bytes(s, part, what, bytes > 0 ? (bytes + 63) / 64 * 64 : 64);
 }
 
 static void raise_to(int64_t *most, int64_t bytes)
@@ -87,7 +87,7 @@ static int layers_keeping(const struct estimate *s, const struct chunk *c, unsig
 }
 
 /* Adds `count` tensors to each of the chunk's slots of a lifetime. */
-static enum status put_slots(struct estimate *s, const struct chunk *c, enum lifetime lifetime,
+static enum status add_slots(struct estimate *s, const struct chunk *c, enum lifetime lifetime,
                              const char *what, int64_t bytes, int64_t count)
 {
     struct memory_term term = {.part = s->part,
@@ -101,25 +101,25 @@ static enum status put_slots(struct estimate *s, const struct chunk *c, enum lif
         use->slots = term.slots;
         use->bytes += bytes * count;
     }
-    return put_term(s, term);
+    return add_term(s, term);
 }
 
 /* Adds an item of one block: kept from F on, or between I and W. */
-static enum status put_item(struct estimate *s, const struct chunk *c, const struct memory_item *item)
+static enum status add_item(struct estimate *s, const struct chunk *c, const struct memory_item *item)
 {
     bool lasts = item->lifetime == KEEP_UNTIL_BACKWARD_INPUT || item->lifetime == KEEP_UNTIL_BACKWARD_WEIGHT;
     if (!lasts && item->lifetime != KEEP_INPUT_TO_WEIGHT)
         return OK;
     if (!lasts)
-        return s->split ? put_slots(s, c, KEEP_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers) : OK;
+        return s->split ? add_slots(s, c, KEEP_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers) : OK;
     int keeping = layers_keeping(s, c, item->module);
-    TRY(put_slots(s, c, item->lifetime, item->what, item->bytes, keeping));
+    TRY(add_slots(s, c, item->lifetime, item->what, item->bytes, keeping));
     if (!s->split || item->lifetime != KEEP_UNTIL_BACKWARD_WEIGHT)
         return OK;
-    return put_slots(s, c, KEEP_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers - keeping);
+    return add_slots(s, c, KEEP_INPUT_TO_WEIGHT, item->what, item->bytes, c->layers - keeping);
 }
 
-/* Recompute buffer of a run of layers: F recomputes one layer after the other, I needs all at once. */
+/* Recompute buffer of consecutive layers: F recomputes one layer after the other, I needs all at once. */
 static int64_t run_bytes(const struct estimate *s, const struct memory_items *items, struct recompute_run run)
 {
     int64_t passing = 0, lying = 0, inputs = (run.count - 1) * items->list[0].bytes;
@@ -135,7 +135,7 @@ static int64_t run_bytes(const struct estimate *s, const struct memory_items *it
     return inputs + (passing > run.count * lying ? passing : run.count * lying);
 }
 
-static enum status put_blocks(struct estimate *s, const struct chunk *c)
+static enum status add_blocks(struct estimate *s, const struct chunk *c)
 {
     struct memory_items items = memory_of_block(&s->shape);
     int64_t inputs = 0;
@@ -145,49 +145,49 @@ static enum status put_blocks(struct estimate *s, const struct chunk *c)
         inputs += i > 0;
         i += run.count;
     }
-    TRY(put_slots(s, c, KEEP_INPUT, "input of the stage", items.list[0].bytes, c->layers > 0));
-    TRY(put_slots(s, c, KEEP_UNTIL_BACKWARD_INPUT, "inputs of layers", items.list[0].bytes, inputs));
+    TRY(add_slots(s, c, KEEP_INPUT, "input of the stage", items.list[0].bytes, c->layers > 0));
+    TRY(add_slots(s, c, KEEP_UNTIL_BACKWARD_INPUT, "inputs of layers", items.list[0].bytes, inputs));
     for (int k = 1; k < items.count; k++)
-        TRY(put_item(s, c, &items.list[k]));
+        TRY(add_item(s, c, &items.list[k]));
     if (c->layers > 0)
         raise_to(&s->scratch, memory_block_scratch(&s->shape));
     return OK;
 }
 
 /* Adds the embedding or the head, which are never recomputed. */
-static enum status put_end(struct estimate *s, const struct chunk *c, const struct memory_items *items)
+static enum status add_end(struct estimate *s, const struct chunk *c, const struct memory_items *items)
 {
     for (int k = 0; k < items->count; k++) {
         const struct memory_item *item = &items->list[k];
         bool input = k == 0 && c->layers == 0 && item->lifetime == KEEP_UNTIL_BACKWARD_INPUT;
         if (item->lifetime == SCRATCH || (item->lifetime == KEEP_INPUT_TO_WEIGHT && !s->split))
             continue;
-        TRY(put_slots(s, c, input ? KEEP_INPUT : item->lifetime, item->what, item->bytes, 1));
+        TRY(add_slots(s, c, input ? KEEP_INPUT : item->lifetime, item->what, item->bytes, 1));
     }
     raise_to(&s->scratch, memory_of_lifetime(items, SCRATCH));
     return OK;
 }
 
-static enum status put_chunk(struct estimate *s, const struct chunk *c)
+static enum status add_chunk(struct estimate *s, const struct chunk *c)
 {
     struct memory_items block = memory_of_block(&s->shape), embedding = memory_of_embedding(&s->shape),
                         head = memory_of_head(&s->shape);
     int64_t between = 0; // I and W of one layer, if W follows immediately
-    TRY(put_blocks(s, c));
+    TRY(add_blocks(s, c));
     if (c->layers > 0)
         raise_to(&between, memory_of_lifetime(&block, KEEP_INPUT_TO_WEIGHT));
     if (c->has_embedding) {
-        TRY(put_end(s, c, &embedding));
+        TRY(add_end(s, c, &embedding));
         raise_to(&between, memory_of_lifetime(&embedding, KEEP_INPUT_TO_WEIGHT));
     }
     if (c->has_head) {
-        TRY(put_end(s, c, &head));
+        TRY(add_end(s, c, &head));
         raise_to(&between, memory_of_lifetime(&head, KEEP_INPUT_TO_WEIGHT));
     } else {
-        TRY(put_slots(s, c, c->layers == 0 ? KEEP_INPUT : KEEP_UNTIL_BACKWARD_INPUT, "output of the stage",
+        TRY(add_slots(s, c, c->layers == 0 ? KEEP_INPUT : KEEP_UNTIL_BACKWARD_INPUT, "output of the stage",
                       (memory_stream_bytes(&s->shape) + 63) / 64 * 64, 1));
     }
-    return s->split ? OK : put_slots(s, c, KEEP_INPUT_TO_WEIGHT, "gradients inside one layer", between, 1);
+    return s->split ? OK : add_slots(s, c, KEEP_INPUT_TO_WEIGHT, "gradients inside one layer", between, 1);
 }
 
 /* With offload, each activation briefly has two slots on the device, and one on the host all the time. */
@@ -197,7 +197,7 @@ static int64_t slots_of(const struct estimate *s, enum lifetime lifetime, int ch
     return offloaded ? s->offloaded->peak[lifetime][chunk] : s->slots->peak[lifetime][chunk];
 }
 
-static enum status put_chunks(struct estimate *s)
+static enum status add_chunks(struct estimate *s)
 {
     const struct run *run = s->run;
     const struct schedule *schedule = run->schedule;
@@ -215,24 +215,24 @@ static enum status put_chunks(struct estimate *s)
         };
         if (s->part == PART_ACTIVATIONS)
             c.slots[KEEP_INPUT_TO_WEIGHT] = s->slots->peak[KEEP_INPUT_TO_WEIGHT][index];
-        TRY(put_chunk(s, &c));
+        TRY(add_chunk(s, &c));
     }
     return OK;
 }
 
-static enum status put_activations(struct estimate *s)
+static enum status add_activations(struct estimate *s)
 {
     s->part = PART_HOST;
     if (s->offloaded != NULL && s->offloaded->any)
-        TRY(put_chunks(s));
+        TRY(add_chunks(s));
     s->part = PART_ACTIVATIONS;
-    TRY(put_chunks(s));
+    TRY(add_chunks(s));
     struct gradient_plan gradients = {.count = 0};
     TRY(gradient_plan_create(s->run->schedule, s->coord.pp, &gradients));
     struct slot_use use = {gradients.count, memory_stream_bytes(&s->shape)};
     gradient_plan_destroy(&gradients);
     s->table->slots[STAGE_GRADIENT] = use;
-    return put_buffer(s, PART_ACTIVATIONS, "gradients between stages", use.slots * use.bytes);
+    return add_buffer(s, PART_ACTIVATIONS, "gradients between stages", use.slots * use.bytes);
 }
 
 /* ---- weights and model states ---- */
@@ -246,74 +246,74 @@ static bool slices_are_masters(const struct estimate *s)
 }
 
 /* Adds the stored weights under the given name. */
-static enum status put_weights(struct estimate *s, const char *weights, const char *masters,
+static enum status add_weights(struct estimate *s, const char *weights, const char *masters,
                                const struct memory_states *states)
 {
     const struct memory_assume *assume = &s->shape.assume;
     if (slices_are_masters(s))
-        return put_buffer(s, PART_MASTERS, masters, states->values * assume->master);
-    TRY(put_buffer(s, PART_WEIGHTS, weights, states->values * assume->weight));
-    return assume->master > 0 ? put_buffer(s, PART_MASTERS, masters, states->moments * assume->master) : OK;
+        return add_buffer(s, PART_MASTERS, masters, states->values * assume->master);
+    TRY(add_buffer(s, PART_WEIGHTS, weights, states->values * assume->weight));
+    return assume->master > 0 ? add_buffer(s, PART_MASTERS, masters, states->moments * assume->master) : OK;
 }
 
-static enum status put_moments(struct estimate *s, const struct memory_states *states)
+static enum status add_moments(struct estimate *s, const struct memory_states *states)
 {
     bool offload = s->run->recipe->memory.offload_optimizer;
     int64_t moment = states->moments * s->shape.assume.moment;
-    TRY(put_buffer(s, offload ? PART_HOST : PART_MOMENTS, "first moments", moment));
-    TRY(put_buffer(s, offload ? PART_HOST : PART_MOMENTS, "second moments", moment));
-    return offload ? put_buffer(s, PART_MOMENTS, "moment window", 4 * (int64_t)sizeof(float) << 16) : OK;
+    TRY(add_buffer(s, offload ? PART_HOST : PART_MOMENTS, "first moments", moment));
+    TRY(add_buffer(s, offload ? PART_HOST : PART_MOMENTS, "second moments", moment));
+    return offload ? add_buffer(s, PART_MOMENTS, "moment window", 4 * (int64_t)sizeof(float) << 16) : OK;
 }
 
 /* Adds the report, the scalars and the rank statistics of a step. */
-static enum status put_step(struct estimate *s, const struct memory_states *states)
+static enum status add_step(struct estimate *s, const struct memory_states *states)
 {
     int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
     int64_t squares = (int64_t)s->params.count * s->shape.tp;
-    TRY(put_buffer(s, PART_DATA, "report of a step", (4 * samples + squares + 4) * word));
-    TRY(put_buffer(s, PART_DATA, "scalars of a step", sizeof(struct adamw_hyper)));
+    TRY(add_buffer(s, PART_DATA, "report of a step", (4 * samples + squares + 4) * word));
+    TRY(add_buffer(s, PART_DATA, "scalars of a step", sizeof(struct adamw_hyper)));
     if (s->run->recipe->precision.params_dtype == RECIPE_FP16)
-        TRY(put_buffer(s, PART_DATA, "loss scale", (int64_t)sizeof(float)));
-    TRY(put_buffer(s, PART_DATA, "step statistics", STAT_COUNT * word));
+        TRY(add_buffer(s, PART_DATA, "loss scale", (int64_t)sizeof(float)));
+    TRY(add_buffer(s, PART_DATA, "step statistics", STAT_COUNT * word));
     if (s->run->recipe->precision.scaling == SCALE_DELAYED)
-        TRY(put_buffer(s, PART_DATA, "amax of delayed scaling",
+        TRY(add_buffer(s, PART_DATA, "amax of delayed scaling",
                        2 * (int64_t)s->params.count * OPERAND_COUNT * (int64_t)sizeof(float)));
-    return put_buffer(s, PART_WORKSPACE, "squares of blocks", states->blocks * word);
+    return add_buffer(s, PART_WORKSPACE, "squares of blocks", states->blocks * word);
 }
 
 /* Adds the reports in transit, and the backup of a rank that may have to roll back. */
-static enum status put_validation(struct estimate *s, const struct memory_states *states)
+static enum status add_validation(struct estimate *s, const struct memory_states *states)
 {
     int64_t word = sizeof(double), samples = s->run->recipe->train.global_batch_size;
     int64_t squares = (int64_t)s->params.count * s->shape.tp, p = s->run->mesh.degrees.pp;
     int64_t moment = states->moments * s->shape.assume.moment;
     int64_t travelling = (2 * samples + squares + p * (1 + STAT_COUNT)) * word;
-    TRY(put_buffer(s, PART_DATA, "validation: own report", samples * word + travelling));
-    TRY(put_buffer(s, PART_DATA, "validation: report so far", travelling));
+    TRY(add_buffer(s, PART_DATA, "validation: own report", samples * word + travelling));
+    TRY(add_buffer(s, PART_DATA, "validation: report so far", travelling));
     if (s->coord.pp == p - 1)
         return OK;
-    TRY(put_buffer(s, PART_DATA, "validation: whole report", travelling));
-    TRY(put_buffer(s, PART_MOMENTS, "copy of first moments", moment));
-    TRY(put_buffer(s, PART_MOMENTS, "copy of second moments", moment));
-    return put_weights(s, "copy of weights", "copy of master weights", states);
+    TRY(add_buffer(s, PART_DATA, "validation: whole report", travelling));
+    TRY(add_buffer(s, PART_MOMENTS, "copy of first moments", moment));
+    TRY(add_buffer(s, PART_MOMENTS, "copy of second moments", moment));
+    return add_weights(s, "copy of weights", "copy of master weights", states);
 }
 
-static enum status put_states(struct estimate *s, const struct memory_states *states)
+static enum status add_states(struct estimate *s, const struct memory_states *states)
 {
     const struct memory_assume *assume = &s->shape.assume;
-    TRY(put_weights(s, "weights", "masters", states));
-    TRY(put_buffer(s, PART_GRADIENTS, "gradients", states->gradients * assume->gradient));
-    TRY(put_moments(s, states));
+    TRY(add_weights(s, "weights", "masters", states));
+    TRY(add_buffer(s, PART_GRADIENTS, "gradients", states->gradients * assume->gradient));
+    TRY(add_moments(s, states));
     if (s->run->recipe->data_parallel.zero_stage >= 3)
-        TRY(put_buffer(s, PART_BUCKETS, "gathered weights", states->gathered * assume->weight));
+        TRY(add_buffer(s, PART_BUCKETS, "gathered weights", states->gathered * assume->weight));
     if (s->run->recipe->data_parallel.zero_stage >= 2) // also of a rank without parameters
-        TRY(put_buffer(s, PART_BUCKETS, "gradients of a layer, before the reduce-scatter",
+        TRY(add_buffer(s, PART_BUCKETS, "gradients of a layer, before the reduce-scatter",
                        states->opened * assume->gradient));
     if (states->packed > 0)
-        TRY(put_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
+        TRY(add_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
                        states->packed * assume->gradient));
-    TRY(put_step(s, states));
-    return s->run->recipe->pipeline.optimizer_post_validation ? put_validation(s, states) : OK;
+    TRY(add_step(s, states));
+    return s->run->recipe->pipeline.optimizer_post_validation ? add_validation(s, states) : OK;
 }
 
 /* ---- temporary memory and data ---- */
@@ -454,24 +454,24 @@ static int64_t of_kernels(const struct estimate *s)
 
 /* Adds the buffers of a microbatch: sample, i64; token, label, position, document, loss slot and mask, four
  * bytes each. */
-static enum status put_data(struct estimate *s)
+static enum status add_data(struct estimate *s)
 {
     int64_t bytes = s->shape.batch * s->shape.sequence * (8 + 6 * 4);
-    return put_buffer(s, PART_DATA, "microbatches of a step", (bytes + 63) / 64 * 64 * s->run->schedule->m);
+    return add_buffer(s, PART_DATA, "microbatches of a step", (bytes + 63) / 64 * 64 * s->run->schedule->m);
 }
 
-static enum status put_all(struct estimate *s)
+static enum status add_all(struct estimate *s)
 {
     struct memory_states states;
     TRY(memory_states_of(s->run, &s->params, s->coord, &states));
-    TRY(put_states(s, &states));
-    TRY(put_activations(s));
-    TRY(put(s, PART_WORKSPACE, "recomputed activations", s->recomputed));
-    TRY(put(s, PART_WORKSPACE, "scratch memory of the layers", s->scratch));
+    TRY(add_states(s, &states));
+    TRY(add_activations(s));
+    TRY(add_bytes(s, PART_WORKSPACE, "recomputed activations", s->recomputed));
+    TRY(add_bytes(s, PART_WORKSPACE, "scratch memory of the layers", s->scratch));
     int64_t kernels = of_kernels(s);
     if (kernels > 0)
-        TRY(put_buffer(s, PART_WORKSPACE, "scratch memory of the kernels", kernels));
-    return put_data(s);
+        TRY(add_buffer(s, PART_WORKSPACE, "scratch memory of the kernels", kernels));
+    return add_data(s);
 }
 
 /* The section `assume` of the recipe. */
@@ -533,7 +533,7 @@ static enum status compute(const struct run *run, int rank, int threads, const s
     if (status == OK && recipe->memory.offload_activations)
         status = offload_plan_create(run->schedule, s.coord.pp, &s.offloaded);
     if (status == OK)
-        status = put_all(&s);
+        status = add_all(&s);
     slot_plan_destroy(s.slots);
     offload_plan_destroy(s.offloaded);
     if (status != OK)
@@ -557,7 +557,7 @@ enum status memory_formula(const struct run *run, int rank, int threads, struct 
     return status;
 }
 
-enum status memory_formula_most(const struct run *run, int threads, int64_t *bytes)
+enum status memory_formula_max(const struct run *run, int threads, int64_t *bytes)
 {
     struct params params;
     enum status status = OK;

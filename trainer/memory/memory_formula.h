@@ -8,8 +8,8 @@
  *     workspace           9437184   1      1      scratch memory of the layers
  *
  * The dry device counts the same bytes by a dry run of the program; this formula explains them. Caution: a
- * term written down as the program computes it proves nothing. Sizes of activations are derived from the
- * model's dimensions, not from the declarations of regions in layers/; parameters, buckets, slots and the
+ * term copied from the program's own computation would prove nothing. Sizes of activations are derived from
+ * the model's dimensions, not from the declarations of regions in layers/; parameters, buckets, slots and the
  * scratch memory of ops come from the functions that the program uses. */
 #pragma once
 
@@ -34,6 +34,6 @@ struct memory_table {
 /* Computes the terms of a rank with `threads` compute threads; ranks are threads of one process. Excludes the
  * work buffers of reductions between GPUs (parallel/transports/nccl/comm_nccl_scratch.h). */
 MUST_USE enum status memory_formula(const struct run *run, int rank, int threads, struct memory_table *out);
-/* The bytes of the fullest rank. */
-MUST_USE enum status memory_formula_most(const struct run *run, int threads, int64_t *bytes);
+/* The bytes of the rank with the most memory. */
+MUST_USE enum status memory_formula_max(const struct run *run, int threads, int64_t *bytes);
 void memory_table_free(struct memory_table *table);

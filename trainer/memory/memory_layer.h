@@ -45,7 +45,7 @@ struct memory_shape {
 struct memory_item {
     const char *what;
     enum lifetime lifetime;
-    unsigned module; // modules with which it can be recomputed; 0: only with its whole layer
+    unsigned module; // modules whose recomputation includes it; 0: recomputed only with its whole layer
     int64_t bytes;
 };
 

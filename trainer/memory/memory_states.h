@@ -9,12 +9,13 @@
 struct memory_states {
     int64_t values, gradients; // whole, or slices with ZeRO 3 (values) and 2 (gradients); f32 from gradients
                                // on
-    int64_t gathered, opened;  // buffers for the whole values, and gradients, of a layer and its neighbour
-    int64_t whole;             // f32: gradients before the reduce-scatter
-    int messages;              // number of reduce-scatter messages
-    int64_t moments;           // f32, of each of m and v
-    int64_t packed;            // f32: gradients that are partial over tp
-    int64_t blocks;            // f64: blocks for the squares of the norm
+    int64_t gathered,
+        opened;      // buffers for the whole values, and gradients, of one layer or two consecutive ones
+    int64_t whole;   // f32: gradients before the reduce-scatter
+    int messages;    // number of reduce-scatter messages
+    int64_t moments; // f32, of each of m and v
+    int64_t packed;  // f32: gradients that are partial over tp
+    int64_t blocks;  // f64: blocks for the squares of the norm
 };
 
 MUST_USE enum status memory_states_of(const struct run *run, const struct params *params,

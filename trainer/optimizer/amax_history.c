@@ -96,7 +96,7 @@ static float largest_of(const float *line, int64_t count)
     return largest;
 }
 
-enum status amax_history_settle(struct amax_history *h)
+enum status amax_history_upload(struct amax_history *h)
 {
     if (h == NULL)
         return OK;
@@ -122,12 +122,12 @@ enum status amax_history_update(struct amax_history *h)
         memmove(line + 1, line, (size_t)(h->length - 1) * sizeof *line);
         line[0] = entry;
     }
-    return amax_history_settle(h);
+    return amax_history_upload(h);
 }
 
 /* ---- saving and loading ---- */
 
-const float *amax_history_of(const struct amax_history *h, int row, int64_t *columns)
+const float *amax_history_get(const struct amax_history *h, int row, int64_t *columns)
 {
     if (h == NULL)
         return NULL;
@@ -138,7 +138,7 @@ const float *amax_history_of(const struct amax_history *h, int row, int64_t *col
                : NULL;
 }
 
-void amax_history_put(struct amax_history *h, int row, const float *values, int64_t columns)
+void amax_history_set(struct amax_history *h, int row, const float *values, int64_t columns)
 {
     for (int64_t operand = 0; operand < OPERAND_COUNT; operand++) {
         float *line = h->lines + (row * OPERAND_COUNT + operand) * h->length;

@@ -49,8 +49,9 @@ MUST_USE enum status amax_history_update(struct amax_history *history);
 
 /* The history of the operands of one linear layer's weight: [OPERAND_COUNT][*columns], newest first; NULL for
  * other rows. Owned by the history. */
-const float *amax_history_of(const struct amax_history *history, int row, int64_t *columns);
+const float *amax_history_get(const struct amax_history *history, int row, int64_t *columns);
 /* Overwrites it with a history of any length. Invalid values (negative, not finite) become 0. Call
- * amax_history_settle() afterwards. */
-void amax_history_put(struct amax_history *history, int row, const float *values, int64_t columns);
-MUST_USE enum status amax_history_settle(struct amax_history *history);
+ * amax_history_upload() afterwards. */
+void amax_history_set(struct amax_history *history, int row, const float *values, int64_t columns);
+/* Computes the scales from the history, and copies them to the device. */
+MUST_USE enum status amax_history_upload(struct amax_history *history);

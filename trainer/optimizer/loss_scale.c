@@ -11,9 +11,9 @@ struct loss_scale loss_scale_of(const struct recipe *recipe)
         .scale = fixed ? p->loss_scale : p->initial_loss_scale,
         .hysteresis = p->hysteresis,
         .fixed = fixed,
-        .least = p->min_loss_scale,
+        .min_scale = p->min_loss_scale,
         .window = p->loss_scale_window,
-        .whole_hysteresis = p->hysteresis,
+        .initial_hysteresis = p->hysteresis,
     };
 }
 
@@ -21,30 +21,30 @@ void loss_scale_resume(struct loss_scale *state, double scale, int64_t good_step
 {
     if (!(state->scale > 0.0) || state->fixed || !(scale > 0.0))
         return;
-    state->scale = scale > state->least ? scale : state->least;
+    state->scale = scale > state->min_scale ? scale : state->min_scale;
     state->good_steps = good_steps;
     state->hysteresis = hysteresis;
 }
 
-static void overflows(struct loss_scale *s)
+static void record_overflow(struct loss_scale *s)
 {
     s->good_steps = 0;
     s->hysteresis -= s->hysteresis > 0;
     if (s->hysteresis > 0)
         return;
-    s->stuck = s->scale <= s->least;
+    s->stuck = s->scale <= s->min_scale;
     if (!s->stuck)
-        s->scale = s->scale * 0.5 > s->least ? s->scale * 0.5 : s->least;
+        s->scale = s->scale * 0.5 > s->min_scale ? s->scale * 0.5 : s->min_scale;
 }
 
-static void holds(struct loss_scale *s)
+static void record_good_step(struct loss_scale *s)
 {
     s->good_steps++;
     if (s->good_steps < s->window)
         return;
     s->good_steps = 0;
-    s->hysteresis = s->whole_hysteresis;
-    if (s->scale * 2.0 <= LOSS_SCALE_MOST)
+    s->hysteresis = s->initial_hysteresis;
+    if (s->scale * 2.0 <= LOSS_SCALE_MAX)
         s->scale *= 2.0;
 }
 
@@ -57,7 +57,7 @@ void loss_scale_step(struct loss_scale *state, bool overflow)
     if (state->fixed)
         state->stuck = state->skipped >= LOSS_SCALE_PATIENCE;
     else if (overflow)
-        overflows(state);
+        record_overflow(state);
     else
-        holds(state);
+        record_good_step(state);
 }

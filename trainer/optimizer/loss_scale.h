@@ -8,7 +8,7 @@
  * The scale is static or dynamic (as Megatron-LM's DynamicGradScaler):
  *
  *   good step   after `window` good steps in a row the scale doubles, and the hysteresis is reset
- *   overflow    decrements the hysteresis; at 0 the scale is halved, down to `least`
+ *   overflow    decrements the hysteresis; at 0 the scale is halved, down to `min_scale`
  *
  * The next state is a function of the state and the overflow flag, the same on every rank; no communication
  * is needed, and a checkpoint stores three values.
@@ -18,7 +18,7 @@
 
 #include "trainer/recipe/recipe.h"
 
-#define LOSS_SCALE_MOST 1e18 // more than fp16 can need; fp32 gradients still have headroom above it
+#define LOSS_SCALE_MAX 1e18 // more than fp16 can need; fp32 gradients still have headroom above it
 
 /* A static scale with this many overflows in a row cannot train. */
 enum { LOSS_SCALE_PATIENCE = 20 };
@@ -31,8 +31,8 @@ struct loss_scale {
     int64_t skipped;    // consecutive skipped steps up to now
     // Parameters, from the recipe:
     bool fixed;
-    double least;
-    int64_t window, whole_hysteresis;
+    double min_scale;
+    int64_t window, initial_hysteresis;
 };
 
 /* The initial state of a run; scale 0 unless params_dtype is fp16. */

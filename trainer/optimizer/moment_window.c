@@ -28,47 +28,47 @@ enum status moment_window_end(struct moment_window *window, const struct weights
 }
 
 /* Elements [begin, begin + count) of the vectors. */
-struct shard {
+struct chunk {
     int64_t begin, count;
     int half;
 };
 
-static struct shard shard_at(int64_t elements, int64_t i)
+static struct chunk chunk_at(int64_t elements, int64_t i)
 {
     int64_t begin = i * MOMENT_CHUNK, left = elements - begin;
-    return (struct shard){
+    return (struct chunk){
         .begin = begin, .count = left < MOMENT_CHUNK ? left : MOMENT_CHUNK, .half = (int)(i % 2)};
 }
 
-static struct tensor part_of(struct tensor vector, struct shard shard)
+static struct tensor part_of(struct tensor vector, struct chunk chunk)
 {
-    char *begin = (char *)vector.data + (size_t)shard.begin * dtype_bytes(vector.dtype);
-    return tensor_1d(begin, vector.dtype, shard.count);
+    char *begin = (char *)vector.data + (size_t)chunk.begin * dtype_bytes(vector.dtype);
+    return tensor_1d(begin, vector.dtype, chunk.count);
 }
 
-/* Its buffer in the window; moment 0 is m, 1 is v. */
-static struct tensor room_of(const struct moment_window *window, struct shard shard, int moment)
+/* The chunk's buffer in the window; moment 0 is m, 1 is v. */
+static struct tensor window_of(const struct moment_window *window, struct chunk chunk, int moment)
 {
     float *buffer = window->buffer.data;
-    return tensor_1d(buffer + (2 * shard.half + moment) * MOMENT_CHUNK, F32, shard.count);
+    return tensor_1d(buffer + (2 * chunk.half + moment) * MOMENT_CHUNK, F32, chunk.count);
 }
 
-static enum status fetch(struct moment_window *window, const struct adamw *args, struct shard shard)
+static enum status fetch(struct moment_window *window, const struct adamw *args, struct chunk chunk)
 {
-    const struct tensor from[2] = {part_of(args->m, shard), part_of(args->v, shard)};
+    const struct tensor from[2] = {part_of(args->m, chunk), part_of(args->v, chunk)};
     for (int moment = 0; moment < 2; moment++)
-        TRY(copy_to_device(window->copies, room_of(window, shard, moment).data, from[moment].data,
+        TRY(copy_to_device(window->copies, window_of(window, chunk, moment).data, from[moment].data,
                            tensor_bytes(from[moment])));
-    window->arrived[shard.half] = stream_record(window->copies);
+    window->arrived[chunk.half] = stream_record(window->copies);
     return OK;
 }
 
-static enum status put_back(struct moment_window *window, const struct adamw *args, struct shard shard)
+static enum status write_back(struct moment_window *window, const struct adamw *args, struct chunk chunk)
 {
-    const struct tensor to[2] = {part_of(args->m, shard), part_of(args->v, shard)};
+    const struct tensor to[2] = {part_of(args->m, chunk), part_of(args->v, chunk)};
     TRY(stream_wait(window->copies, stream_record(window->compute)));
     for (int moment = 0; moment < 2; moment++)
-        TRY(copy_to_host(window->copies, to[moment].data, room_of(window, shard, moment).data,
+        TRY(copy_to_host(window->copies, to[moment].data, window_of(window, chunk, moment).data,
                          tensor_bytes(to[moment])));
     return OK;
 }
@@ -77,22 +77,22 @@ enum status moment_window_step(struct moment_window *window, struct adamw args)
 {
     int64_t elements = args.m.dim[0], shards = (elements + MOMENT_CHUNK - 1) / MOMENT_CHUNK;
     if (shards > 0)
-        TRY(fetch(window, &args, shard_at(elements, 0)));
+        TRY(fetch(window, &args, chunk_at(elements, 0)));
     for (int64_t i = 0; i < shards; i++) {
-        struct shard shard = shard_at(elements, i);
+        struct chunk chunk = chunk_at(elements, i);
         if (i + 1 < shards)
-            TRY(fetch(window, &args, shard_at(elements, i + 1)));
-        TRY(stream_wait(window->compute, window->arrived[shard.half]));
+            TRY(fetch(window, &args, chunk_at(elements, i + 1)));
+        TRY(stream_wait(window->compute, window->arrived[chunk.half]));
         struct adamw step = args;
-        step.weight = part_of(args.weight, shard);
-        step.gradient = part_of(args.gradient, shard);
+        step.weight = part_of(args.weight, chunk);
+        step.gradient = part_of(args.gradient, chunk);
         if (args.working.data != NULL)
-            step.working = part_of(args.working, shard);
-        step.stochastic.first += shard.begin;
-        step.m = room_of(window, shard, 0);
-        step.v = room_of(window, shard, 1);
+            step.working = part_of(args.working, chunk);
+        step.stochastic.first += chunk.begin;
+        step.m = window_of(window, chunk, 0);
+        step.v = window_of(window, chunk, 1);
         TRY(adamw(window->compute, step));
-        TRY(put_back(window, &args, shard));
+        TRY(write_back(window, &args, chunk));
     }
     return OK;
 }

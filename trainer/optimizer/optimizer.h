@@ -67,7 +67,7 @@ MUST_USE enum status optimizer_report_squares(struct optimizer *optimizer);
 /* Reduces the report over the world, sets the gradient scale, and updates the weights. `step` counts the
  * updates, from 1. */
 MUST_USE enum status optimizer_update(struct optimizer *optimizer, int64_t step);
-/* Synchronises at the end of the step, and reads its result. */
+/* Synchronizes at the end of the step, and reads its result. */
 MUST_USE enum status optimizer_finish(struct optimizer *optimizer, struct step_result *out);
 
 /* Reduces the report over the world and computes the result: all of an evaluation, between
@@ -89,7 +89,7 @@ MUST_USE enum status optimizer_set_hyper(struct optimizer *optimizer,
 MUST_USE enum status optimizer_compute_result(struct optimizer *optimizer, struct tensor report,
                                               struct tensor tokens);
 MUST_USE enum status optimizer_apply(struct optimizer *optimizer); // AdamW, gather
-/* Synchronises, and reads the result that belongs to the last gradient scale; `report` locates a non-finite
+/* Synchronizes, and reads the result that belongs to the last gradient scale; `report` locates a non-finite
  * gradient. */
 MUST_USE enum status optimizer_read(struct optimizer *optimizer, struct tensor report,
                                     struct step_result *out);

@@ -207,8 +207,8 @@ static enum status send_report(struct post_validation *v)
     return OK;
 }
 
-enum status post_validation_hand_on(struct post_validation *v, int64_t step, bool may_guess,
-                                    const double stats[STAT_COUNT], bool *guessed)
+enum status post_validation_pass_down(struct post_validation *v, int64_t step, bool may_guess,
+                                      const double stats[STAT_COUNT], bool *guessed)
 {
     struct stream *compute = v->config.compute;
     struct tensor slot = part(v, v->samples + v->entries + v->pp, 1);
@@ -230,8 +230,8 @@ enum status post_validation_hand_on(struct post_validation *v, int64_t step, boo
 
 /* ---- passing the report up ---- */
 
-enum status post_validation_conclude(struct post_validation *v, struct verdict *verdict,
-                                     struct step_result *out)
+enum status post_validation_finish(struct post_validation *v, struct verdict *verdict,
+                                   struct step_result *out)
 {
     struct stream *compute = v->config.compute;
     double *whole = v->pp < v->last ? v->whole.data : travelling(v).data;

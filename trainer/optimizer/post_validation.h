@@ -80,14 +80,14 @@ MUST_USE enum status post_validation_create(const struct post_validation_config 
 void post_validation_destroy(struct post_validation *validation); // accepts NULL
 
 /* f64[G] in host memory: token counts of this rank's samples, in the order of the global batch, to be filled
- * before post_validation_hand_on(). NULL if another rank of the stage counts the same samples. */
+ * before post_validation_pass_down(). NULL if another rank of the stage counts the same samples. */
 double *post_validation_tokens(struct post_validation *validation);
 
 /* Call it after optimizer_report_squares() of `step`: passes the report down the
  * pipeline. Waits for the ranks above, not for those below. may_guess must be the same on every rank.
  * *guessed: the update was made, and the rank may start the next step. */
-MUST_USE enum status post_validation_hand_on(struct post_validation *validation, int64_t step, bool may_guess,
-                                             const double stats[STAT_COUNT], bool *guessed);
+MUST_USE enum status post_validation_pass_down(struct post_validation *validation, int64_t step,
+                                               bool may_guess, const double stats[STAT_COUNT], bool *guessed);
 
 struct verdict {
     bool ahead; // some rank has guessed and looked ahead
@@ -97,5 +97,5 @@ struct verdict {
 
 /* Waits for the complete report; afterwards the update equals the synchronous one. *out is the same on every
  * rank. */
-MUST_USE enum status post_validation_conclude(struct post_validation *validation, struct verdict *verdict,
-                                              struct step_result *out);
+MUST_USE enum status post_validation_finish(struct post_validation *validation, struct verdict *verdict,
+                                            struct step_result *out);

@@ -8,17 +8,18 @@
 #include <string.h>
 
 /* Ranks of one pipeline coordinate have equal sizes: only the first of each is planned. */
-static enum status plan_rows(const struct run *run, struct part_row *rows, struct slot_use *slots)
+static enum status plan_ranks(const struct run *run, struct rank_memory *ranks, struct slot_use *slots)
 {
     for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
-        rows[pp] = (struct part_row){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp}),
-                                     .pp = pp,
-                                     .slots = slots + pp * run->schedule->chunks * SLOT_LIFETIMES};
+        ranks[pp] =
+            (struct rank_memory){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp}),
+                                 .pp = pp,
+                                 .slots = slots + pp * run->schedule->chunks * SLOT_LIFETIMES};
         struct memory_plan memory_plan;
-        TRY(memory_plan_make(run, rows[pp].rank, slots + pp * run->schedule->chunks * SLOT_LIFETIMES,
+        TRY(memory_plan_make(run, ranks[pp].rank, slots + pp * run->schedule->chunks * SLOT_LIFETIMES,
                              &memory_plan));
-        memcpy(rows[pp].part_bytes, memory_plan.use.peak_bytes, sizeof rows[pp].part_bytes);
-        rows[pp].bytes = memory_plan.use.peak_total_bytes;
+        memcpy(ranks[pp].part_bytes, memory_plan.use.peak_bytes, sizeof ranks[pp].part_bytes);
+        ranks[pp].bytes = memory_plan.use.peak_total_bytes;
     }
     return OK;
 }
@@ -26,15 +27,15 @@ static enum status plan_rows(const struct run *run, struct part_row *rows, struc
 enum status dry_run_table(const struct run *run, FILE *to)
 {
     const int count = run->mesh.degrees.pp;
-    struct part_row *rows = calloc((size_t)count, sizeof *rows);
+    struct rank_memory *ranks = calloc((size_t)count, sizeof *ranks);
     struct slot_use *slots =
         calloc((size_t)count * (size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *slots);
-    enum status status = rows != NULL && slots != NULL ? plan_rows(run, rows, slots)
-                                                       : fail(NO_MEMORY, "no memory for %d rows", count);
+    enum status status = ranks != NULL && slots != NULL ? plan_ranks(run, ranks, slots)
+                                                        : fail(NO_MEMORY, "no memory for %d ranks", count);
     if (status == OK)
-        report_parts(run, rows, count, to);
+        report_parts(run, ranks, count, to);
     fflush(to);
-    free(rows);
+    free(ranks);
     free(slots);
     return status;
 }

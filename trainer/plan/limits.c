@@ -9,7 +9,7 @@ static int by_fraction(const void *a, const void *b)
     return x->fraction < y->fraction ? 1 : x->fraction > y->fraction ? -1 : 0;
 }
 
-/* All parts of the step; matmuls and attention are one. */
+/* All parts of the step; matmuls and attention are one part. */
 static int all_parts(const struct step_plan *plan, struct plan_limit *out)
 {
     const struct prediction *step = plan->step;
@@ -38,9 +38,9 @@ static int all_parts(const struct step_plan *plan, struct plan_limit *out)
     return count;
 }
 
-int plan_limits(const struct step_plan *plan, struct plan_limit out[LIMITS_MOST])
+int plan_limits(const struct step_plan *plan, struct plan_limit out[MAX_LIMITS])
 {
-    struct plan_limit parts[LIMITS_MOST];
+    struct plan_limit parts[MAX_LIMITS];
     const struct plan_limit memory = {"memory", (double)plan->needed_bytes / (double)plan->device_bytes};
     CHECK(plan->step != NULL);
     const int all = all_parts(plan, parts);
@@ -48,16 +48,16 @@ int plan_limits(const struct step_plan *plan, struct plan_limit out[LIMITS_MOST]
     qsort(parts, (size_t)all, sizeof *parts, by_fraction);
     if (!plan->fits)
         out[count++] = memory;
-    for (int i = 0; i < all && (i == 0 || parts[i].fraction >= LIMIT_LEAST); i++)
+    for (int i = 0; i < all && (i == 0 || parts[i].fraction >= LIMIT_MIN_FRACTION); i++)
         out[count++] = parts[i];
-    if (plan->fits && memory.fraction >= MEMORY_LEAST)
+    if (plan->fits && memory.fraction >= LIMIT_MIN_MEMORY)
         out[count++] = memory;
     return count;
 }
 
 void plan_limits_print(const struct step_plan *plan, FILE *to)
 {
-    struct plan_limit limits[LIMITS_MOST];
+    struct plan_limit limits[MAX_LIMITS];
     const int count = plan_limits(plan, limits);
     fprintf(to, "limited by");
     for (int i = 0; i < count; i++)
@@ -67,7 +67,7 @@ void plan_limits_print(const struct step_plan *plan, FILE *to)
 
 void plan_limits_json(const struct step_plan *plan, struct text *out)
 {
-    struct plan_limit limits[LIMITS_MOST];
+    struct plan_limit limits[MAX_LIMITS];
     const int count = plan_limits(plan, limits);
     text_add(out, "[");
     for (int i = 0; i < count; i++)

@@ -11,7 +11,7 @@ struct dry_run_of_rank {
     struct run run;
     struct slot_use *slots;
     struct tape_recorder *recorder; // NULL: no tape
-    struct step_recorder *step;     // NULL: every action is run
+    struct step_recorder *step;     // NULL: every action is run, none repeated
     struct memory_plan *out;
 };
 
@@ -36,7 +36,7 @@ static enum status dry_step(struct world *world, void *argument)
     return status;
 }
 
-/* The hook `declared`: the device is open, nothing is enqueued. */
+/* The hook on_params_declared: the device is open, and nothing is enqueued yet. */
 static enum status observe(void *context, struct rank_state *state)
 {
     const struct dry_run_of_rank *s = context;
@@ -56,10 +56,10 @@ static enum status run_on_dry(const struct run *run, int rank, struct dry_run_of
     s->run.data = NULL;
     s->run.hooks = (struct hooks){0};
     if (s->recorder != NULL)
-        s->run.hooks =
-            (struct hooks){.context = s, .declared = observe, .ops = s->step != NULL ? run_ops : NULL};
+        s->run.hooks = (struct hooks){
+            .context = s, .on_params_declared = observe, .run_stage_ops = s->step != NULL ? run_ops : NULL};
     if (device_traits(run->recipe->cluster.device)->computes)
-        s->run.tracing = (struct tracing){.any = false}; // the run is traced, not its plan
+        s->run.tracing = (struct tracing){.any = false}; // only the run is traced, not its plan
     const struct rank_context before = *rank_context();  // no rank yet, and not in the simulated step
     enum status status = world_run_dry(run->mesh.world, rank, dry_step, s);
     *rank_context() = before;
@@ -72,7 +72,7 @@ enum status memory_plan_make(const struct run *run, int rank, struct slot_use *s
     return run_on_dry(run, rank, &(struct dry_run_of_rank){.slots = slots, .out = out});
 }
 
-/* s->step, of which `s` keeps what it counted. */
+/* Runs the step with a step recorder, and keeps its counts. */
 static enum status run_recorded(const struct run *run, int rank, struct dry_run_of_rank *s)
 {
     TRY(step_recorder_create(s->recorder, &s->step));
@@ -163,7 +163,7 @@ void memory_plan_largest(const int64_t *bytes, struct text *out)
     }
 }
 
-/* Pinned memory and other host memory of a rank. */
+/* Appends the keys that reduce host memory, pinned or not. */
 static void advise_of_host(const struct recipe *recipe, struct text *out)
 {
     text_add(out, "; reduce it with ");
@@ -212,7 +212,7 @@ enum status memory_plan_explain(const struct recipe *recipe, const struct rank_s
     return status;
 }
 
-/* The estimate of 1910.02054, section 5, over all data ranks. */
+/* Estimates as in 1910.02054, section 5, over all data ranks. */
 enum status memory_plan_check_host(const struct recipe *recipe)
 {
     struct machine machine;

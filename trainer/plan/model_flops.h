@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The FLOPs by which utilisation is measured: those of the model, whatever a program executes. */
+/* FLOPs of the model, the basis of MFU: a function of the model alone, whatever a program executes. */
 #pragma once
 
 #include "layers/model_config.h"
@@ -8,6 +8,6 @@
  * * D for attention (Narayanan et al. 2021, without recomputation). */
 double model_flops_per_token(const struct model_config *model);
 /* The fraction of these FLOPs that remains if only the causal half of attention is counted, as Megatron-LM
- * reports it today (num_floating_point_operations). Multiply a utilisation by it to convert to that
+ * reports it today (num_floating_point_operations). Multiply an MFU by it to convert to that
  * convention. */
 double model_causal_share(const struct model_config *model);

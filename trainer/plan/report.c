@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* "r0 r1 r2 r3" or "r0..r3": the ranks at this pipeline coordinate. */
+/* Appends the ranks at this pipeline coordinate: "r0 r1 r2 r3" or "r0..r3". */
 static void add_ranks(const struct run *run, int pp_rank, struct text *out)
 {
     int first = -1, previous = -1;
@@ -49,7 +49,7 @@ static void print_stage(const struct run *run, int stage, FILE *to)
     text_free(&ranks);
 }
 
-/* The cost of ZeRO if it communicates more than once per step. */
+/* Prints the traffic of ZeRO 2 and 3, which communicate more than once per step. */
 static void print_zero(const struct run *run, FILE *to)
 {
     const struct recipe *recipe = run->recipe;
@@ -63,7 +63,7 @@ static void print_zero(const struct run *run, FILE *to)
         status = memory_states_of(run, &params, (struct mesh_coord){0}, &states);
     params_free(&params);
     if (status != OK)
-        return; // a run reports it anyway
+        return; // the run reports the error
     bytes_text(states.whole * (int64_t)sizeof(float), bytes);
     fprintf(to,
             "ZeRO %d: for each of %d microbatch%s rank 0 reduce-scatters %s of gradients "
@@ -79,11 +79,11 @@ void report_layout(const struct run *run, FILE *to)
 {
     const struct recipe *recipe = run->recipe;
     const struct degrees *d = &run->mesh.degrees;
-    char parameters[NUMBER_CHARS], tokens[NUMBER_CHARS], chunks[32] = "", zero[32] = "";
+    char parameters[NUMBER_CHARS], tokens[NUMBER_CHARS], chunks[48] = "", zero[32] = "";
     if (recipe->data_parallel.zero_stage > 0)
         snprintf(zero, sizeof zero, ", ZeRO %d", recipe->data_parallel.zero_stage);
     if (run->schedule->v > 1)
-        snprintf(chunks, sizeof chunks, " with %d stages a rank", run->schedule->v);
+        snprintf(chunks, sizeof chunks, " with %d stages per rank", run->schedule->v);
     int64_t elements = 0;
     MUST(model_parameter_count(&recipe->model, &elements));
     count_text((double)elements, parameters);
@@ -107,46 +107,47 @@ void report_layout(const struct run *run, FILE *to)
     fflush(to);
 }
 
-/* Width of a column: its name, and at least one value; 0 for a part that no rank has. */
-static int part_width(const struct part_row *rows, int count, int part)
+/* Width of a column: that of its name, at least 10; 0 for a part that no rank has. */
+static int part_width(const struct rank_memory *ranks, int count, int part)
 {
     bool any = false;
     for (int i = 0; i < count; i++)
-        any = any || rows[i].part_bytes[part] > 0;
+        any = any || ranks[i].part_bytes[part] > 0;
     int name = (int)strlen(part_name((enum part)part));
     return !any ? 0 : name > 10 ? name : 10;
 }
 
-static void print_parts(const struct part_row *rows, int count, FILE *to)
+static void print_parts(const struct rank_memory *ranks, int count, FILE *to)
 {
     char number[NUMBER_CHARS];
     fprintf(to, "%5s %6s", "rank", "pp");
     for (int part = 0; part < PART_COUNT; part++)
-        if (part_width(rows, count, part) > 0)
-            fprintf(to, "  %*s", part_width(rows, count, part), part_name((enum part)part));
+        if (part_width(ranks, count, part) > 0)
+            fprintf(to, "  %*s", part_width(ranks, count, part), part_name((enum part)part));
     fprintf(to, "  %10s\n", "total");
     for (int i = 0; i < count; i++) {
-        fprintf(to, "%5d %6d", rows[i].rank, rows[i].pp);
+        fprintf(to, "%5d %6d", ranks[i].rank, ranks[i].pp);
         for (int part = 0; part < PART_COUNT; part++)
-            if (part_width(rows, count, part) > 0)
-                fprintf(to, "  %*s", part_width(rows, count, part),
-                        bytes_text(rows[i].part_bytes[part], number));
-        fprintf(to, "  %10s\n", bytes_text(rows[i].bytes, number));
+            if (part_width(ranks, count, part) > 0)
+                fprintf(to, "  %*s", part_width(ranks, count, part),
+                        bytes_text(ranks[i].part_bytes[part], number));
+        fprintf(to, "  %10s\n", bytes_text(ranks[i].bytes, number));
     }
 }
 
 /* "4 x 24.00 KiB": number of slots, and bytes of one microbatch. */
-static void print_slots(const struct run *run, const struct part_row *rows, int count, FILE *to)
+static void print_slots(const struct run *run, const struct rank_memory *ranks, int count, FILE *to)
 {
     fprintf(to, "activations, slots x bytes of a microbatch:\n%5s %6s %6s", "rank", "pp", "stage");
     for (int kind = 0; kind < SLOT_LIFETIMES; kind++)
         fprintf(to, "  %15s", lifetime_name((enum lifetime)kind));
     for (int i = 0; i < count * run->schedule->chunks; i++) {
-        const struct part_row *row = &rows[i / run->schedule->chunks];
+        const struct rank_memory *memory = &ranks[i / run->schedule->chunks];
         int chunk = i % run->schedule->chunks;
-        fprintf(to, "\n%5d %6d %6d", row->rank, row->pp, schedule_stage(run->schedule, row->pp, chunk));
+        fprintf(to, "\n%5d %6d %6d", memory->rank, memory->pp,
+                schedule_stage(run->schedule, memory->pp, chunk));
         for (int kind = 0; kind < SLOT_LIFETIMES; kind++) {
-            const struct slot_use *use = &row->slots[chunk * SLOT_LIFETIMES + kind];
+            const struct slot_use *use = &memory->slots[chunk * SLOT_LIFETIMES + kind];
             char bytes[NUMBER_CHARS], cell[2 * NUMBER_CHARS + 4] = "-";
             if (use->slots > 0)
                 snprintf(cell, sizeof cell, "%lld x %s", (long long)use->slots,
@@ -157,14 +158,14 @@ static void print_slots(const struct run *run, const struct part_row *rows, int 
     fprintf(to, "\n");
 }
 
-void report_parts(const struct run *run, const struct part_row *rows, int count, FILE *to)
+void report_parts(const struct run *run, const struct rank_memory *ranks, int count, FILE *to)
 {
-    print_parts(rows, count, to);
-    print_slots(run, rows, count, to);
+    print_parts(ranks, count, to);
+    print_slots(run, ranks, count, to);
 }
 
 /* True if the schedule leaves time for an offload on some rank. */
-static enum status anything_leaves(const struct run *run, bool *out)
+static enum status offloads_anything(const struct run *run, bool *out)
 {
     *out = false;
     for (int pp = 0; pp < run->schedule->p && !*out; pp++) {
@@ -180,7 +181,7 @@ enum status report_offload(const struct run *run, FILE *to)
 {
     bool any = true;
     if (run->recipe->memory.offload_activations)
-        TRY(anything_leaves(run, &any));
+        TRY(offloads_anything(run, &any));
     if (!any)
         print_line(to, "warning: memory.offload_activations has no effect: in this schedule backward "
                        "passes follow their forward (almost) immediately; use three or more pipeline "
@@ -188,15 +189,16 @@ enum status report_offload(const struct run *run, FILE *to)
     return OK;
 }
 
-static enum status evaluate_rows(const struct run *run, struct memory_table *tables, struct part_row *rows)
+static enum status evaluate_ranks(const struct run *run, struct memory_table *tables,
+                                  struct rank_memory *ranks)
 {
     int threads = run_threads(run, run->mesh.world);
     for (int pp = 0; pp < run->mesh.degrees.pp; pp++) {
         int rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp});
         TRY(memory_formula(run, rank, threads, &tables[pp]));
-        rows[pp] =
-            (struct part_row){.rank = rank, .pp = pp, .bytes = tables[pp].bytes, .slots = tables[pp].slots};
-        memcpy(rows[pp].part_bytes, tables[pp].part_bytes, sizeof rows[pp].part_bytes);
+        ranks[pp] = (struct rank_memory){
+            .rank = rank, .pp = pp, .bytes = tables[pp].bytes, .slots = tables[pp].slots};
+        memcpy(ranks[pp].part_bytes, tables[pp].part_bytes, sizeof ranks[pp].part_bytes);
     }
     return OK;
 }
@@ -205,21 +207,21 @@ enum status report_formula(const struct run *run, FILE *to)
 {
     int count = run->mesh.degrees.pp;
     struct memory_table *tables = calloc((size_t)count, sizeof *tables);
-    struct part_row *rows = calloc((size_t)count, sizeof *rows);
-    enum status status = tables != NULL && rows != NULL ? evaluate_rows(run, tables, rows)
-                                                        : fail(NO_MEMORY, "no memory for %d rows", count);
+    struct rank_memory *ranks = calloc((size_t)count, sizeof *ranks);
+    enum status status = tables != NULL && ranks != NULL ? evaluate_ranks(run, tables, ranks)
+                                                         : fail(NO_MEMORY, "no memory for %d ranks", count);
     if (status == OK)
-        report_parts(run, rows, count, to);
+        report_parts(run, ranks, count, to);
     for (int pp = 0; tables != NULL && pp < count; pp++)
         memory_table_free(&tables[pp]);
     free(tables);
-    free(rows);
+    free(ranks);
     fflush(to);
     return status;
 }
 
 /* Sum of the terms from the i-th on with the same name; 0 if an earlier term has it. */
-static int64_t bytes_called(const struct memory_table *table, int i)
+static int64_t bytes_of_name(const struct memory_table *table, int i)
 {
     int64_t bytes = 0;
     for (int k = 0; k < table->count; k++) {
@@ -241,7 +243,7 @@ enum status report_terms(const struct run *run, int rank, FILE *to)
     for (int part = 0; part < PART_COUNT; part++)
         for (int i = 0; i < table.count; i++) {
             char number[NUMBER_CHARS];
-            int64_t bytes = (int)table.list[i].part == part ? bytes_called(&table, i) : 0;
+            int64_t bytes = (int)table.list[i].part == part ? bytes_of_name(&table, i) : 0;
             if (bytes > 0)
                 fprintf(to, "  %-13s %11s  %s\n", part_name((enum part)part), bytes_text(bytes, number),
                         table.list[i].what);

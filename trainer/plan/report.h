@@ -13,14 +13,14 @@ void report_layout(const struct run *run, FILE *to);
 MUST_USE enum status report_formula(const struct run *run, FILE *to);
 /* Prints the named memory terms of a rank, summed over its stages. */
 MUST_USE enum status report_terms(const struct run *run, int rank, FILE *to);
-/* A line of the memory table. */
-struct part_row {
+/* Memory of one rank: a line of the table. */
+struct rank_memory {
     int rank, pp;
     int64_t part_bytes[PART_COUNT], bytes;
     struct slot_use *slots; // [chunks][SLOT_LIFETIMES]
 };
-/* Prints the table, then for each stage the number of activation slots and the bytes per microbatch. */
-void report_parts(const struct run *run, const struct part_row *rows, int count, FILE *to);
+/* Prints the table of memory by part, then for each stage the number of activation slots and their bytes. */
+void report_parts(const struct run *run, const struct rank_memory *ranks, int count, FILE *to);
 /* Warns if memory.offload_activations has nothing to offload. */
 MUST_USE enum status report_offload(const struct run *run, FILE *to);
 /* Prints the peak resident size of the process next to the total peak allocation of its ranks. */

@@ -9,7 +9,7 @@
 
 /* ---- memory and tapes ---- */
 
-/* Whether the section `assume` says anything about memory, so that the dry run does not have it. */
+/* Whether the section `assume` changes the memory, so that the dry run does not apply. */
 static bool assumes_memory(const struct assumptions *assume)
 {
     return assume->programs != ASSUME_PROGRAM || assume_stores_scores(assume) ||
@@ -18,44 +18,44 @@ static bool assumes_memory(const struct assumptions *assume)
            assume->activation == ASSUME_UNFUSED;
 }
 
-static enum status assume_row(const struct run *run, struct part_row *row)
+static enum status replace_by_formula(const struct run *run, struct rank_memory *out)
 {
     struct memory_table table;
-    TRY(memory_formula(run, row->rank, run_threads(run, run->mesh.world), &table));
-    memcpy(row->part_bytes, table.part_bytes, sizeof row->part_bytes);
-    row->bytes = table.bytes;
+    TRY(memory_formula(run, out->rank, run_threads(run, run->mesh.world), &table));
+    memcpy(out->part_bytes, table.part_bytes, sizeof out->part_bytes);
+    out->bytes = table.bytes;
     memory_table_free(&table);
     return OK;
 }
 
-static enum status plan_row(struct step_plan *plan, int pp)
+static enum status plan_rank(struct step_plan *plan, int pp)
 {
     const struct run *run = plan->run;
-    struct part_row *row = &plan->rows[pp];
+    struct rank_memory *out = &plan->ranks[pp];
     struct memory_plan memory;
-    *row = (struct part_row){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp}),
-                             .pp = pp,
-                             .slots = plan->slots + pp * run->schedule->chunks * SLOT_LIFETIMES};
-    TRY(memory_plan_record(run, row->rank, row->slots, &memory, &plan->tapes[pp]));
+    *out = (struct rank_memory){.rank = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.pp = pp}),
+                                .pp = pp,
+                                .slots = plan->slots + pp * run->schedule->chunks * SLOT_LIFETIMES};
+    TRY(memory_plan_record(run, out->rank, out->slots, &memory, &plan->tapes[pp]));
     plan->items += tape_items(plan->tapes[pp]);
     if (plan->items > TAPE_MOST_ITEMS)
         return memory_plan_too_long(run);
-    memcpy(row->part_bytes, memory.use.peak_bytes, sizeof row->part_bytes);
-    row->bytes = memory.use.peak_total_bytes;
+    memcpy(out->part_bytes, memory.use.peak_bytes, sizeof out->part_bytes);
+    out->bytes = memory.use.peak_total_bytes;
     plan->assumes_memory = assumes_memory(&run->recipe->assume);
     if (plan->assumes_memory)
-        TRY(assume_row(run, row));
-    plan->fullest = row->bytes > plan->rows[plan->fullest].bytes ? pp : plan->fullest;
+        TRY(replace_by_formula(run, out));
+    plan->peak_rank = out->bytes > plan->ranks[plan->peak_rank].bytes ? pp : plan->peak_rank;
     return OK;
 }
 
 static enum status allocate(struct step_plan *plan)
 {
     const size_t count = (size_t)plan->count, chunks = (size_t)plan->run->schedule->chunks;
-    plan->rows = calloc(count, sizeof *plan->rows);
+    plan->ranks = calloc(count, sizeof *plan->ranks);
     plan->slots = calloc(count * chunks * SLOT_LIFETIMES, sizeof *plan->slots);
     plan->tapes = calloc(count, sizeof(struct tape *));
-    if (plan->rows == NULL || plan->slots == NULL || plan->tapes == NULL)
+    if (plan->ranks == NULL || plan->slots == NULL || plan->tapes == NULL)
         return fail(NO_MEMORY, "no memory for the plan of %d ranks", plan->count);
     return OK;
 }
@@ -126,13 +126,13 @@ int64_t step_plan_needed(const struct cluster_profile *profile, const struct run
 
 enum status step_plan_formula_bytes(const struct run *run, int64_t *out)
 {
-    return memory_formula_most(run, run_threads(run, run->mesh.world), out);
+    return memory_formula_max(run, run_threads(run, run->mesh.world), out);
 }
 
 static void check_fit(struct step_plan *plan)
 {
     plan->device_bytes = plan->profile->device.memory_bytes;
-    plan->needed_bytes = step_plan_needed(plan->profile, plan->run, plan->rows[plan->fullest].bytes);
+    plan->needed_bytes = step_plan_needed(plan->profile, plan->run, plan->ranks[plan->peak_rank].bytes);
     plan->fits = plan->needed_bytes <= plan->device_bytes;
 }
 
@@ -168,7 +168,7 @@ static enum status make(struct step_plan *plan, bool timeline)
         TRY(check_profile(plan));
     TRY(allocate(plan));
     for (int pp = 0; pp < plan->count; pp++)
-        TRY(plan_row(plan, pp));
+        TRY(plan_rank(plan, pp));
     plan->fits = true;
     if (plan->profile == NULL)
         return OK;
@@ -218,7 +218,7 @@ void step_plan_free(struct step_plan *plan)
     for (int i = 0; plan->tapes != NULL && i < plan->count; i++)
         tape_destroy(plan->tapes[i]);
     free(plan->tapes);
-    free(plan->rows);
+    free(plan->ranks);
     free(plan->slots);
     prediction_destroy(plan->step);
     *plan = (struct step_plan){.run = NULL};

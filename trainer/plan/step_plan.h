@@ -16,19 +16,20 @@ struct step_plan {
     const struct run *run;
     const struct cluster_profile *profile; // NULL: no times
     struct cost_options cost;
-    int count;               // pipeline ranks
-    struct part_row *rows;   // [count]
-    struct slot_use *slots;  // of the rows
-    struct tape **tapes;     // [count]
-    int64_t items;           // of the tapes
-    struct prediction *step; // NULL without a profile
-    int fullest;             // the row with the most memory
-    /* Without a profile 0. */
-    double step_s; // with the profile's overhead per step
+    int count;                 // pipeline ranks
+    struct rank_memory *ranks; // [count]
+    struct slot_use *slots;    // of all ranks
+    struct tape **tapes;       // [count]
+    int64_t items;             // of all tapes
+    struct prediction *step;   // NULL without a profile
+    int peak_rank;             // index of the rank with the most memory
+    /* 0 without a profile: */
+    double step_s; // including the profile's overhead per step
     double tokens_per_s, tflops_per_rank, mfu, hfu, bubble_fraction;
-    int64_t device_bytes, needed_bytes; // of one device; what its ranks need, with what is reserved
-    bool fits;                          // true without a profile
-    bool assumes_memory;                // rows are of the formula, with the section `assume`
+    int64_t device_bytes; // memory of one device
+    int64_t needed_bytes; // needed by its ranks, with reserved memory
+    bool fits;            // true without a profile
+    bool assumes_memory;  // the ranks' memory is that of the formula under the section `assume`
 };
 
 /* Loads the profile of the recipe, NULL if it has none. BAD_RECIPE after printing what is wrong with it. */
@@ -38,25 +39,26 @@ MUST_USE enum status step_plan_profile(const struct recipe *recipe, struct clust
  * run would return (BAD_RECIPE, ...). */
 MUST_USE enum status step_plan_make(const struct run *run, const struct cluster_profile *profile,
                                     struct step_plan *out);
-/* The same, and the step has the spans of all lanes and its critical path. */
+/* Same; also records the spans of all lanes and the critical path. */
 MUST_USE enum status step_plan_make_timeline(const struct run *run, const struct cluster_profile *profile,
                                              struct step_plan *out);
 void step_plan_free(struct step_plan *plan);
 
-/* What the ranks of a device need if the fullest allocates `bytes`: with fragmentation, and what the device
- * reserves. */
+/* Memory that the ranks of one device need if the largest of them allocates `bytes`: with fragmentation and
+ * reserved memory. */
 int64_t step_plan_needed(const struct cluster_profile *profile, const struct run *run, int64_t bytes);
 
-/* How ops and messages of the run are costed. */
+/* Options for the cost of the run's ops and messages. */
 struct cost_options step_plan_cost_options(const struct run *run, const struct cluster_profile *profile);
 
-/* The most that a rank allocates, by the formula: quick, without the scratch of reductions between GPUs. */
+/* The largest allocation of any rank according to the formula: fast, but without the scratch memory of
+ * reductions between GPUs. */
 MUST_USE enum status step_plan_formula_bytes(const struct run *run, int64_t *out);
 
-/* As text, `terms`: also the terms of the memory of the fullest rank. As the members of a JSON object, with
- * the names of metrics.jsonl. */
+/* Prints the plan; `terms`: also the memory terms of the rank with the most memory. step_plan_json() appends
+ * the members of a JSON object, with the names of metrics.jsonl. */
 MUST_USE enum status step_plan_print(const struct step_plan *plan, bool terms, FILE *to);
 void step_plan_json(const struct step_plan *plan, struct text *out);
-/* Of a plan with a profile: the ops of a step by layer of the model, equal layers as one: shape, count,
- * FLOPs, bytes, time, share. */
+/* Prints the ops of a step by layer of the model, equal layers as one: shape, count, FLOPs, bytes, time,
+ * share. Requires a profile. */
 MUST_USE enum status step_plan_print_ops(const struct step_plan *plan, FILE *to);

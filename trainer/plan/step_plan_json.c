@@ -17,24 +17,24 @@ static void add_integer(struct text *out, const char *key, int64_t value)
     text_add(out, ", \"%s\": %lld", key, (long long)value);
 }
 
-/* What the rank with the most of it keeps in host memory: offloaded activations and optimizer. */
+/* Host memory of the rank that uses the most: offloaded activations and optimizer state. */
 static int64_t host_bytes(const struct step_plan *plan)
 {
     int64_t most = 0;
     for (int i = 0; i < plan->count; i++)
-        most = plan->rows[i].part_bytes[PART_HOST] > most ? plan->rows[i].part_bytes[PART_HOST] : most;
+        most = plan->ranks[i].part_bytes[PART_HOST] > most ? plan->ranks[i].part_bytes[PART_HOST] : most;
     return most;
 }
 
 static void add_memory(const struct step_plan *plan, struct text *out)
 {
-    const struct part_row *row = &plan->rows[plan->fullest];
-    add_integer(out, "memory_peak_bytes", row->bytes);
-    add_integer(out, "memory_peak_rank", row->rank);
+    const struct rank_memory *rank = &plan->ranks[plan->peak_rank];
+    add_integer(out, "memory_peak_bytes", rank->bytes);
+    add_integer(out, "memory_peak_rank", rank->rank);
     text_add(out, ", \"memory_bytes\": {");
     for (int part = 0; part < PART_COUNT; part++)
         text_add(out, "%s\"%s\": %lld", part > 0 ? ", " : "", part_name((enum part)part),
-                 (long long)row->part_bytes[part]);
+                 (long long)rank->part_bytes[part]);
     text_add(out, "}");
     add_integer(out, "host_memory_bytes", host_bytes(plan));
     if (plan->profile == NULL)
@@ -84,7 +84,7 @@ static void add_breakdown(const struct step_plan *plan, struct text *out)
     text_add(out, "}");
 }
 
-/* The parts of the critical path, which add up to step_time_s too, and those of each pipeline rank. */
+/* The parts of the critical path, which also add up to step_time_s, and the share of each pipeline rank. */
 static void add_critical_path(const struct step_plan *plan, struct text *out)
 {
     const struct prediction *step = plan->step;

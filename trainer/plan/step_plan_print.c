@@ -20,20 +20,20 @@ static const char *const classes[COST_CLASSES] = {
     [COST_ATTENTION] = "attention",
     [COST_MEMORY] = "memory-bound ops",
     [COST_LAUNCH] = "kernel launches",
-    [COST_OVERLAP] = "slowdown of ops next to messages",
-    [COST_SHARED_CORES] = "slowdown of ops on shared cores",
+    [COST_OVERLAP] = "slowdown by overlap with messages",
+    [COST_SHARED_CORES] = "slowdown by shared cores",
 };
 static const char *const groups[PREDICT_GROUPS] = {
-    [GROUP_TP] = "tensor-parallel messages",      [GROUP_PP] = "pipeline messages",
-    [GROUP_DP] = "data-parallel messages",        [GROUP_ZERO] = "ZeRO gathers and reductions",
-    [GROUP_HOST] = "copies from and to the host", [GROUP_OTHER] = "other messages",
+    [GROUP_TP] = "tensor-parallel messages", [GROUP_PP] = "pipeline messages",
+    [GROUP_DP] = "data-parallel messages",   [GROUP_ZERO] = "ZeRO gathers and reductions",
+    [GROUP_HOST] = "host-device copies",     [GROUP_OTHER] = "other messages",
 };
 
 static void print_breakdown(const struct step_plan *plan, FILE *to)
 {
     const struct prediction *step = plan->step;
     double bubble_s = 0.0;
-    fprintf(to, "where the time goes, mean of the pipeline ranks:\n");
+    fprintf(to, "time of a step, mean over the pipeline ranks:\n");
     for (int c = 0; c < COST_CLASSES; c++) {
         double sum = 0.0;
         for (int i = 0; i < step->count; i++)
@@ -51,11 +51,11 @@ static void print_breakdown(const struct step_plan *plan, FILE *to)
     for (int i = 0; i < step->count; i++)
         bubble_s += step->ranks[i].bubble_s / step->count;
     print_line_of(to, "pipeline bubble", bubble_s, plan->step_s);
-    print_line_of(to, "overhead of a step", plan->profile->model.step_overhead_s, plan->step_s);
+    print_line_of(to, "step overhead", plan->profile->model.step_overhead_s, plan->step_s);
 }
 
 struct share {
-    const char *name; // NULL: of a rank
+    const char *name; // NULL: the share of a rank
     int rank;
     double seconds;
 };
@@ -98,7 +98,7 @@ static void print_critical_path(const struct step_plan *plan, FILE *to)
             (struct share){.name = groups[g], .rank = COST_CLASSES + g, .seconds = step->path.transfer_s[g]};
     for (int i = 0; ranks != NULL && i < step->count; i++)
         ranks[i] = (struct share){.rank = i, .seconds = step->ranks[i].critical_s};
-    fprintf(to, "critical path: what the end of the step waited for\n");
+    fprintf(to, "critical path: shares of the step\n");
     print_shares(parts, COST_CLASSES + PREDICT_GROUPS, plan->step_s, to);
     if (ranks != NULL && step->count > 1)
         print_shares(ranks, step->count, plan->step_s, to);
@@ -112,7 +112,7 @@ static void print_messages(const struct step_plan *plan, FILE *to)
         fprintf(to, "  %20s", predict_group_name((enum predict_group)g));
     for (int i = 0; i < plan->count; i++) {
         const struct predicted_rank *rank = &plan->step->ranks[i];
-        fprintf(to, "\n%5d %6d", plan->rows[i].rank, plan->rows[i].pp);
+        fprintf(to, "\n%5d %6d", plan->ranks[i].rank, plan->ranks[i].pp);
         for (int g = 0; g < PREDICT_GROUPS; g++) {
             char bytes[NUMBER_CHARS], cell[NUMBER_CHARS + 32] = "-";
             if (rank->calls[g] > 0)
@@ -124,7 +124,7 @@ static void print_messages(const struct step_plan *plan, FILE *to)
     fprintf(to, "\n");
 }
 
-/* Executed FLOPs leave out the masked half of attention, which MFU counts by convention: HFU may be below. */
+/* HFU may be below MFU: kernels skip the masked half of attention, which MFU counts by convention. */
 static void print_utilization(const struct step_plan *plan, FILE *to)
 {
     const struct recipe *recipe = plan->run->recipe;
@@ -166,8 +166,8 @@ static void print_times(const struct step_plan *plan, FILE *to)
     print_messages(plan, to);
     bytes_text(plan->needed_bytes, needed);
     bytes_text(plan->device_bytes, there);
-    fprintf(to, "memory: rank %d needs the most: %s of %s, with what the device reserves: %s\n",
-            plan->rows[plan->fullest].rank, needed, there, plan->fits ? "it fits" : "it does NOT fit");
+    fprintf(to, "memory: rank %d needs the most: %s of %s, including reserved memory: %s\n",
+            plan->ranks[plan->peak_rank].rank, needed, there, plan->fits ? "it fits" : "it does NOT fit");
 }
 
 static void print_others(const struct run *run, FILE *to)
@@ -197,10 +197,10 @@ static void print_notes(const struct step_plan *plan, FILE *to)
 
 static enum status print_memory(const struct step_plan *plan, bool terms, FILE *to)
 {
-    report_parts(plan->run, plan->rows, plan->count, to);
+    report_parts(plan->run, plan->ranks, plan->count, to);
     fflush(to);
     if (terms) {
-        TRY(report_terms(plan->run, plan->rows[plan->fullest].rank, to));
+        TRY(report_terms(plan->run, plan->ranks[plan->peak_rank].rank, to));
         if (!plan->assumes_memory && device_traits(plan->run->recipe->cluster.dry_device)->is_gpu)
             fprintf(to, "The terms do not include the buffers of reductions between GPUs.\n");
     }

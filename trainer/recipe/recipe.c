@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Loading: files and command line, key by key, into one struct.
+/* Loads files and command line, key by key, into one struct.
  *
  * quickstart.yaml -> base: common.yaml -> base: ...   read first to last, applied last to first; then the
  * command line; then defaults, derived values, and the checks. Every step adds its problems to one list and
- * continues, so that all are reported at once. A refused row is `bad`: nothing that depends on it is checked,
- * so that one mistake is reported once. */
+ * continues, so that all are reported at once. A row with an invalid value is `bad`: nothing that depends on
+ * it is checked, so that one mistake is reported once. */
 #include "trainer/recipe/recipe.h"
 
 #include "trainer/recipe/recipe_table.h"
@@ -16,7 +16,7 @@
 enum { MAX_FILES = 16, SHOWN = 60 };
 
 /* One file of the chain of bases. */
-struct layer {
+struct recipe_file {
     struct node *root;
     const char *path; // belongs to the recipe
     dev_t device;
@@ -25,13 +25,13 @@ struct layer {
 
 /* ---- unknown keys ---- */
 
-/* The names of a section's keys, and at the top those of the sections. */
+/* The names of a section's keys; at the top level also those of the sections. */
 static size_t names_of(const char *section, const char *names[RECIPE_MOST_ROWS + RECIPE_MOST_SECTIONS])
 {
     size_t count = 0;
     for (int i = 0; i < recipe_row_count; i++)
-        if (row_in_section(&recipe_rows[i], section))
-            names[count++] = row_name(&recipe_rows[i]);
+        if (recipe_row_in_section(&recipe_rows[i], section))
+            names[count++] = recipe_row_name(&recipe_rows[i]);
     for (int i = 1; i < recipe_section_count && *section == 0; i++)
         names[count++] = recipe_sections[i].name;
     return count;
@@ -58,10 +58,10 @@ static void refuse_key(struct recipe_loader *loader, const char *where, const ch
         return;
     }
     // The right name in the wrong section; else a typo in this one; else one in another section.
-    int row = row_called(name);
+    int row = recipe_row_find_any_section(name);
     const char *near = row < 0 ? nearest_name(name, names, names_of(section, names)) : NULL;
     if (row < 0 && near == NULL)
-        row = row_near(name);
+        row = recipe_row_nearest(name);
     struct text hint = {0};
     const char *feature = row < 0 ? recipe_missing_feature(name) : NULL;
     if (feature != NULL)
@@ -84,7 +84,7 @@ static void set_row(struct recipe_loader *loader, int row, const struct node *va
 {
     bool automatic = false;
     struct text why = {0};
-    if (!value_set(loader->recipe, &recipe_rows[row], value, &automatic, &why)) {
+    if (!recipe_value_set(loader->recipe, &recipe_rows[row], value, &automatic, &why)) {
         problems_add(loader->problems, "%s: %s %s", where, recipe_rows[row].key, text_chars(&why));
         loader->bad[row] = true;
     } else
@@ -93,11 +93,11 @@ static void set_row(struct recipe_loader *loader, int row, const struct node *va
         origin.kind = TO_BE_CHOSEN;
     else if (automatic) {
         // Treats the key as unset, and drops a value inherited from a base.
-        value_free(loader->recipe, &recipe_rows[row]);
+        recipe_value_free(loader->recipe, &recipe_rows[row]);
         origin.kind = FROM_DEFAULT;
     }
     loader->recipe->origin[row] = origin;
-    if (row == row_of("parallel.search") && loader->recipe->parallel.search == SEARCH_AUTO)
+    if (row == recipe_row_index("parallel.search") && loader->recipe->parallel.search == SEARCH_AUTO)
         recipe_open_layout(loader->recipe);
     text_free(&why);
 }
@@ -119,7 +119,7 @@ static void apply_keys(struct recipe_loader *loader, const char *file, const cha
         const struct node *key = map->child[i], *value = map->child[i + 1];
         char where[300];
         snprintf(where, sizeof where, "%.260s:%d", file, key->line);
-        int row = row_find(section, key->text);
+        int row = recipe_row_find(section, key->text);
         bool is_section = is_section_name(key->text);
         if (row >= 0 && first_line[row] > 0) {
             problems_add(loader->problems, "%s: %s is given twice, first in line %d; remove one of them",
@@ -128,10 +128,11 @@ static void apply_keys(struct recipe_loader *loader, const char *file, const cha
         } else if (row >= 0) {
             first_line[row] = key->line;
             set_row(loader, row, value, (struct recipe_origin){FROM_FILE, key->line, file}, where);
-        } else if (*section == 0 && !is_section && row_find_dotted(key->text) >= 0) {
-            const struct recipe_row *meant = &recipe_rows[row_find_dotted(key->text)];
+        } else if (*section == 0 && !is_section && recipe_row_find_dotted(key->text) >= 0) {
+            const struct recipe_row *meant = &recipe_rows[recipe_row_find_dotted(key->text)];
             problems_add(loader->problems, "%s: unknown key %s; in a file, write %.*s: {%s: ...}", where,
-                         key->text, (int)row_section_length(meant), meant->key, row_name(meant));
+                         key->text, (int)recipe_row_section_length(meant), meant->key,
+                         recipe_row_name(meant));
         } else if (is_section && *section != 0 && value->kind == NODE_MAP &&
                    strcmp(section, key->text) != 0) {
             problems_add(loader->problems, "%s: %s is inside %s, but it is a top-level section; unindent it",
@@ -154,8 +155,8 @@ static void apply_short_form(struct recipe_loader *loader, const char *file, int
     char where[300];
     snprintf(where, sizeof where, "%.260s:%d", file, key->line);
     if (short_for != NULL && value->kind == NODE_SCALAR)
-        set_row(loader, row_find(name, short_for), value, (struct recipe_origin){FROM_FILE, key->line, file},
-                where);
+        set_row(loader, recipe_row_find(name, short_for), value,
+                (struct recipe_origin){FROM_FILE, key->line, file}, where);
     else
         problems_add(loader->problems, "%s: %s is a section; expected keys and values below it", where, name);
 }
@@ -181,17 +182,17 @@ static void apply_section(struct recipe_loader *loader, const char *file, const 
     }
 }
 
-/* False when there is nothing in it that could be applied. */
-static bool apply_layer(struct recipe_loader *loader, const struct layer *layer)
+/* Applies the keys of a file; false if it has none. */
+static bool apply_file(struct recipe_loader *loader, const struct recipe_file *file)
 {
-    if (layer->root->kind != NODE_MAP) {
-        problems_add(loader->problems, "%s:%d: expected keys and values, such as `seed: 1`", layer->path,
-                     layer->root->line);
+    if (file->root->kind != NODE_MAP) {
+        problems_add(loader->problems, "%s:%d: expected keys and values, such as `seed: 1`", file->path,
+                     file->root->line);
         return false;
     }
-    apply_keys(loader, layer->path, "", layer->root);
+    apply_keys(loader, file->path, "", file->root);
     for (int s = 1; s < recipe_section_count; s++)
-        apply_section(loader, layer->path, layer->root, s);
+        apply_section(loader, file->path, file->root, s);
     return true;
 }
 
@@ -208,11 +209,11 @@ static const char *keep_path(struct recipe *recipe, char *path)
     return path;
 }
 
-/* What `base:` says, as a path from here; NULL when it says nothing or was refused. */
-static char *base_path(struct recipe_loader *loader, const struct layer *layer, int *line)
+/* The path given by `base:`, relative to the working directory; NULL: none, or invalid. */
+static char *base_path(struct recipe_loader *loader, const struct recipe_file *file, int *line)
 {
-    for (size_t i = 0; layer->root->kind == NODE_MAP && i < layer->root->count; i += 2) {
-        const struct node *key = layer->root->child[i], *value = layer->root->child[i + 1];
+    for (size_t i = 0; file->root->kind == NODE_MAP && i < file->root->count; i += 2) {
+        const struct node *key = file->root->child[i], *value = file->root->child[i + 1];
         if (strcmp(key->text, "base") != 0)
             continue;
         *line = value->line;
@@ -221,62 +222,63 @@ static char *base_path(struct recipe_loader *loader, const struct layer *layer, 
              strcmp(value->text, "~") == 0))
             return NULL;
         if (value->kind != NODE_SCALAR || *value->text == 0 || !text_is_printable(value->text)) {
-            problems_add(loader->problems, "%s:%d: base expects the path of one recipe", layer->path, *line);
+            problems_add(loader->problems, "%s:%d: base expects the path of one recipe", file->path, *line);
             return NULL;
         }
-        const char *slash = strrchr(layer->path, '/'), *base = value->text;
+        const char *slash = strrchr(file->path, '/'), *base = value->text;
         struct text path = {0};
         while (slash != NULL && strncmp(base, "./", 2) == 0)
             base += 1 + strspn(base + 1, "/"); // relative to the folder of this recipe in any case
         if (slash != NULL && *base != '/')
-            text_add_bytes(&path, layer->path, (size_t)(slash - layer->path) + 1);
+            text_add_bytes(&path, file->path, (size_t)(slash - file->path) + 1);
         text_add(&path, "%s", base);
         return path.chars;
     }
     return NULL;
 }
 
-/* Reads `path` into layers[count]; `from` is what named it: "a.yaml:2: base ", or "". */
-static bool read_layer(struct recipe_loader *loader, char *path, const char *from, struct layer *layers,
-                       size_t count)
+/* Reads `path` into files[count]. from: prefix for messages, where the path was given: "a.yaml:2: base ", or
+ * "". */
+static bool read_recipe_file(struct recipe_loader *loader, char *path, const char *from,
+                             struct recipe_file *files, size_t count)
 {
-    struct layer *layer = &layers[count];
+    struct recipe_file *file = &files[count];
     struct text bytes = {0};
-    layer->path = keep_path(loader->recipe, path);
+    file->path = keep_path(loader->recipe, path);
     const char *fault = NULL;
     if (count == 0 && loader->text != NULL)
         text_add(&bytes, "%s", loader->text);
     else
-        fault = yaml_file_read(path, &bytes, &layer->device, &layer->inode);
+        fault = yaml_file_read(path, &bytes, &file->device, &file->inode);
     if (fault != NULL) {
         problems_add(loader->problems, "%s%s: %s", from, path, fault);
         text_free(&bytes);
         return false;
     }
     for (size_t i = 0; i < count; i++)
-        if (layers[i].device == layer->device && layers[i].inode == layer->inode) {
+        if (files[i].device == file->device && files[i].inode == file->inode) {
             problems_add(loader->problems, "%s%s: is already being read; a recipe cannot be its own base",
                          from, path);
             text_free(&bytes);
             return false;
         }
-    layer->root = yaml_parse(path, text_chars(&bytes), bytes.length, loader->problems);
+    file->root = yaml_parse(path, text_chars(&bytes), bytes.length, loader->problems);
     text_free(&bytes);
-    return layer->root != NULL;
+    return file->root != NULL;
 }
 
-/* False when a file could not be read, so that half of the keys are not known. */
+/* Reads a recipe and its bases; false if a file could not be read, so that some keys are unknown. */
 static bool load_files(struct recipe_loader *loader, const char *path)
 {
-    struct layer layers[MAX_FILES] = {0};
+    struct recipe_file files[MAX_FILES] = {0};
     size_t count = 0, before = loader->problems->errors;
     char *next = text_copy(path);
     struct text from = {0};
-    while (next != NULL && read_layer(loader, next, text_chars(&from), layers, count)) {
+    while (next != NULL && read_recipe_file(loader, next, text_chars(&from), files, count)) {
         int line = 0;
-        next = base_path(loader, &layers[count], &line);
+        next = base_path(loader, &files[count], &line);
         text_free(&from);
-        text_add(&from, "%s:%d: base ", layers[count].path, line);
+        text_add(&from, "%s:%d: base ", files[count].path, line);
         count++;
         if (next != NULL && count == MAX_FILES) {
             problems_add(loader->problems, "%s%s: more than %d recipes, each based on the next",
@@ -287,8 +289,8 @@ static bool load_files(struct recipe_loader *loader, const char *path)
     }
     bool complete = loader->problems->errors == before;
     for (size_t i = count; i-- > 0;) {
-        complete = apply_layer(loader, &layers[i]) && complete;
-        node_free(layers[i].root);
+        complete = apply_file(loader, &files[i]) && complete;
+        node_free(files[i].root);
     }
     text_free(&from);
     return complete;
@@ -310,8 +312,9 @@ static struct node *override_value(struct recipe_loader *loader, const char *key
     return node;
 }
 
-/* "--tp=2", or "--tp" or "tp" and then "2", as other programs have it; `next` is "2". Also "--lr" for
- * optimizer.lr, and "--train-iters". True when it is one of these; *takes_next: so is `next`. */
+/* Reports options in the style of other programs: "--tp=2", or "--tp" or "tp" followed by `next`, "2"; also
+ * "--lr" for optimizer.lr, and "--train-iters". True if it is one of these; *takes_next: `next` is its
+ * value. */
 static bool refuse_option(struct recipe_loader *loader, const char *override, const char *next,
                           bool *takes_next)
 {
@@ -341,11 +344,11 @@ static void apply_override(struct recipe_loader *loader, const char *override, i
     }
     char key[128];
     snprintf(key, sizeof key, "%.*s", (int)(equals - override), override);
-    int row = row_find_dotted(key);
+    int row = recipe_row_find_dotted(key);
     if (row < 0 && is_section_name(key)) {
         problems_add(loader->problems, "command line: %s is a section; write %s.KEY=value", key, key);
     } else if (row < 0) {
-        // "model.num_layer": the section is told apart from the name, so that its own keys are nearest.
+        // "model.num_layer": the section is separated, so that its own keys are nearest.
         char *dot = strchr(key, '.');
         bool known = false;
         for (int s = 1; dot != NULL && s < recipe_section_count; s++)
@@ -376,7 +379,7 @@ static void set_defaults(struct recipe *recipe)
 {
     for (int i = 0; i < recipe_row_count; i++)
         if (recipe_rows[i].fallback != NULL && recipe_rows[i].type != ROW_BASE)
-            value_set_default(recipe, &recipe_rows[i]);
+            recipe_value_set_default(recipe, &recipe_rows[i]);
 }
 
 static void find_missing(struct recipe_loader *loader, const char *path)
@@ -399,26 +402,26 @@ static void find_missing(struct recipe_loader *loader, const char *path)
 /* Warns that a key is overridden, and why; the caller changes the field. */
 static void turn_off(struct recipe_loader *loader, const char *key, const char *reason)
 {
-    int row = row_of(key);
+    int row = recipe_row_index(key);
     struct text where = {0};
-    origin_text(loader->recipe, row, &where);
+    recipe_origin_text(loader->recipe, row, &where);
     if (!loader->quiet)
         problems_warn(loader->problems, "%s: %s is disabled: %s", text_chars(&where), key, reason);
     text_free(&where);
     loader->recipe->origin[row].kind = FROM_DERIVED;
 }
 
-/* `auto` depends on the launcher, which the run knows. */
+/* `auto` depends on the launcher, which only the run knows. */
 static void derive_heartbeat(struct recipe *recipe)
 {
-    const double least_s = 60.0;
+    const double min_s = 60.0;
     recipe->resilience.heartbeat_is_automatic =
-        recipe->origin[row_of("resilience.heartbeat_timeout_seconds")].kind == FROM_DERIVED;
+        recipe->origin[recipe_row_index("resilience.heartbeat_timeout_seconds")].kind == FROM_DERIVED;
     if (recipe->resilience.heartbeat_is_automatic)
-        recipe->resilience.heartbeat_timeout_seconds = least_s;
+        recipe->resilience.heartbeat_timeout_seconds = min_s;
 }
 
-void recipe_settle(struct recipe_loader *loader)
+void recipe_finalize(struct recipe_loader *loader)
 {
     struct recipe *recipe = loader->recipe;
     struct recipe_parallel *parallel = &recipe->parallel;
@@ -445,7 +448,7 @@ void recipe_settle(struct recipe_loader *loader)
  * `described`: the device of the files. */
 static void derive_dry_device(struct recipe *recipe, const struct device_traits *described)
 {
-    const int row = row_of("cluster.dry_device");
+    const int row = recipe_row_index("cluster.dry_device");
     const struct device_traits *device = device_traits(recipe->cluster.device);
     if (!device->computes)
         device = described;
@@ -477,8 +480,9 @@ void recipe_read(struct recipe_loader *loader, const char *path, const char *con
 void recipe_complete(struct recipe_loader *loader, const char *path, int world_size)
 {
     find_missing(loader, path);
-    loader->bad[row_of("pipeline.schedule_file")] |= !recipe_read_schedule(loader->recipe, loader->problems);
-    loader->bad[row_of("cluster.profile")] |=
+    loader->bad[recipe_row_index("pipeline.schedule_file")] |=
+        !recipe_read_schedule(loader->recipe, loader->problems);
+    loader->bad[recipe_row_index("cluster.profile")] |=
         !recipe_read_profile(loader->recipe, &loader->profile, loader->problems);
     recipe_derive(loader->recipe, world_size);
 }
@@ -490,11 +494,11 @@ void recipe_loader_free(struct recipe_loader *loader)
     *loader = (struct recipe_loader){.recipe = NULL};
 }
 
-/* False: values are open, which are chosen before this by those who have a plan. */
-static bool refuse_choices(struct recipe_loader *loader, size_t before)
+/* Adds a problem if keys are open: commands that plan choose their values before loading. False if any is. */
+static bool reject_open_keys(struct recipe_loader *loader, size_t before)
 {
     const char *keys[RECIPE_MOST_CHOSEN];
-    const int count = recipe_to_choose(loader->recipe, keys);
+    const int count = recipe_open_keys(loader->recipe, keys);
     const bool by_layout = loader->recipe->parallel.search == SEARCH_AUTO;
     for (int i = 0; i < (by_layout ? 1 : count) && loader->problems->errors == before; i++)
         problems_add(
@@ -504,7 +508,7 @@ static bool refuse_choices(struct recipe_loader *loader, size_t before)
     return count == 0 && !by_layout;
 }
 
-/* text: of the recipe, or NULL; files: a missing file that the recipe names is an error. */
+/* text: of the recipe, or NULL to read `path`. files: a missing file that the recipe names is an error. */
 static enum status load(const char *path, const char *text, const char *const *overrides,
                         size_t override_count, int world_size, bool files, struct recipe **out,
                         struct problems *problems)
@@ -515,7 +519,7 @@ static enum status load(const char *path, const char *text, const char *const *o
     if (loader.recipe == NULL)
         return fail(NO_MEMORY, "a recipe");
     recipe_read(&loader, path, overrides, override_count);
-    const bool chosen = refuse_choices(&loader, before);
+    const bool chosen = reject_open_keys(&loader, before);
 
     // If a file could not be read, the keys missing from it would cause spurious errors; so do open choices.
     if (loader.complete && chosen) {
@@ -526,7 +530,7 @@ static enum status load(const char *path, const char *text, const char *const *o
     if (files)
         recipe_check_files(loader.recipe, !loader.complete, problems);
     if (problems->errors == before) {
-        recipe_settle(&loader);
+        recipe_finalize(&loader);
         *out = loader.recipe;
     } else
         recipe_destroy(loader.recipe);
@@ -560,7 +564,7 @@ void recipe_destroy(struct recipe *recipe)
     if (recipe == NULL)
         return;
     for (int i = 0; i < recipe_row_count; i++)
-        value_free(recipe, &recipe_rows[i]);
+        recipe_value_free(recipe, &recipe_rows[i]);
     for (size_t i = 0; i < recipe->files.count; i++)
         free(recipe->files.list[i]);
     free(recipe->files.list);

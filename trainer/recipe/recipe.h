@@ -16,7 +16,7 @@
  * has the field of each key.
  *
  * A loaded recipe is complete (defaults and derived values filled in), within every range, consistent
- * across keys, and uses only features that are built: callers need not validate it. It does not change
+ * across keys, and uses only implemented features: callers need not validate it. It does not change
  * after loading, so ranks that are threads may share it.
  *
  * One table (recipe_table.c) has a row for each key. Parsing, defaults, ranges, the resolved text and
@@ -42,7 +42,7 @@ enum amax_algorithm { AMAX_MAX, AMAX_MOST_RECENT };
 enum tokenizer_type {
     TOKENIZER_BYTE, // 257 ids: the bytes, and 256 ends a document
     TOKENIZER_GPT2_BPE,
-    TOKENIZER_NONE // ids made by another program: no text in or out, and no id known to end a document
+    TOKENIZER_NONE // ids from another program: no text input or output, and no end-of-document id
 };
 
 /* A dataset by the prefix of its .bin and .idx files, and its share among the sources. */
@@ -80,7 +80,7 @@ struct recipe_parallel {
     enum layout_search { SEARCH_NONE, SEARCH_AUTO } search; // resolved: none
 };
 
-/* What `auto` searches a schedule for: times in any one unit. */
+/* The costs for which `auto` searches a schedule; times in any unit. */
 struct recipe_auto {
     enum schedule_times {
         TIMES_GIVEN,
@@ -89,20 +89,20 @@ struct recipe_auto {
                          // and its memory limit unless there is one here
     double f, i, w;      // of one stage
     double comm;         // of a message
-    double memory_limit; // microbatches that a rank holds from F to W, of everything it has; 0: no limit
+    double memory_limit; // microbatches whose activations (all chunks, F to W) a rank may hold; 0: no limit
 };
 
 struct recipe_pipeline {
-    char *schedule;       // a name of the schedules' table: "1f1b"; "file" where schedule_file says it
+    char *schedule;       // name of a schedule family: "1f1b"; "file" with schedule_file
     int virtual_stages;   // v, chunks per rank
     int layers_per_stage; // Megatron's way to set virtual_stages; 0: not set. Read virtual_stages instead.
     int microbatch_group_size;
     char *schedule_file;
     struct {
         int p, m, v;
-        bool stage_replicas;     // every stage has two holders
-    } file;                      // what schedule_file is made for; zeros without one
-    struct recipe_layers layout; // empty: spread evenly. Read recipe_stage_layers() instead.
+        bool stage_replicas;     // every stage is on two ranks
+    } file;                      // sizes of schedule_file; zeros without one
+    struct recipe_layers layout; // empty: as even as possible. Read recipe_stage_layers() instead.
     bool optimizer_post_validation;
     struct recipe_auto search;
 };
@@ -160,7 +160,7 @@ struct recipe_data {
     bool reset_attention_mask;
     bool reset_position_ids;
     bool eod_mask_loss;
-    bool strict; // refuses to resume on data that is not what made the checkpoint
+    bool strict; // resuming on data that differ from the checkpoint's is an error
 };
 
 struct recipe_tokenizer {
@@ -205,9 +205,9 @@ struct recipe_resilience {
 };
 
 struct recipe_cluster {
-    char *device;     // a name of the devices' registry: "cpu"
-    char *transport;  // "auto": see recipe_transport(); or a name of the transports' registry
-    char *dry_device; // whose kernels' temporary memory is counted where device is dry: "cpu" or "cuda"
+    char *device;     // name of a device: "cpu"
+    char *transport;  // name of a transport, or "auto": see recipe_transport()
+    char *dry_device; // device whose memory is counted if `device` is dry: "cpu" or "cuda"
     bool cuda_graphs;
     char *profile;     // name or path of a cluster profile: profile_load()
     int nodes;         // 0: unset
@@ -223,13 +223,13 @@ struct recipe_cluster {
 /* Seconds of a time limit in Slurm's notation ("90", "12:00:00", "2-00:00:00"); -1 if it is not one. */
 int64_t slurm_seconds(const char *text);
 
-/* Where a value came from. */
+/* The origin of a value. */
 enum origin_kind {
     FROM_DEFAULT,
     FROM_FILE,
     FROM_COMMAND_LINE,
     FROM_DERIVED,
-    TO_BE_CHOSEN // `auto`, of a key that a plan chooses (trainer/plan/choose/choose.h); holds the default
+    TO_BE_CHOSEN // `auto` for a key that a plan chooses (trainer/plan/choose/choose.h); holds the default
 };
 
 struct recipe_origin {
@@ -269,18 +269,17 @@ struct recipe {
 };
 
 /* Reads the recipe at `path`, then the overrides, each "key=value" with a dotted key (or tp, pp, dp, cp,
- * ep). world_size: the launcher's number of ranks; 0 alone, where `data_parallel_size: auto` is 1. On
+ * ep). world_size: number of ranks of the launcher; 0 without one, where `data_parallel_size: auto` is 1. On
  * BAD_RECIPE, `problems` has at least one error and *out is untouched; on OK it may have warnings. */
 MUST_USE enum status recipe_load(const char *path, const char *const *overrides, size_t override_count,
                                  int world_size, struct recipe **out, struct problems *problems);
 
-/* The same, for a command that runs the recipe: each missing file that it names is an error, too, and all
- * are reported at once. */
+/* The same for a command that runs the recipe: each missing file that it names is also an error. */
 MUST_USE enum status recipe_load_with_files(const char *path, const char *const *overrides,
                                             size_t override_count, int world_size, struct recipe **out,
                                             struct problems *problems);
 
-/* recipe_load() of text in memory, which `name` names as a path. */
+/* recipe_load() for text in memory; `name` stands for its path. */
 MUST_USE enum status recipe_load_text(const char *name, const char *text, const char *const *overrides,
                                       size_t override_count, int world_size, struct recipe **out,
                                       struct problems *problems);
@@ -294,17 +293,17 @@ bool recipe_needs_tokenizer(const struct recipe *recipe);
 /* Takes NULL. */
 void recipe_destroy(struct recipe *recipe);
 
-/* Replaces cluster.device=dry by the device that it stands for, for a recipe that is written to be run. */
+/* Replaces cluster.device=dry by the device that it simulates, before the recipe is written for a run. */
 void recipe_use_dry_device(struct recipe *recipe);
 
-/* tp * cp * dp * pp: how many ranks the recipe runs on. */
+/* Number of ranks of the recipe: tp * cp * dp * pp. */
 int recipe_world_size(const struct recipe *recipe);
 
 /* cluster.transport; where that is auto and there are several ranks with GPUs, nccl. */
 const char *recipe_transport(const struct recipe *recipe);
 /* Whether ranks are processes of this machine's CPU: with transport auto, under a launcher. */
 bool recipe_has_processes(const struct recipe *recipe);
-/* How its world is opened; `size` as world_run() has it. */
+/* Options for opening the recipe's world; `size` as for world_run(). */
 struct world_options;
 struct world_options recipe_world(const struct recipe *recipe, int size);
 struct world_options recipe_world_of_threads(const struct recipe *recipe, int size);
@@ -312,56 +311,55 @@ struct world_options recipe_world_of_threads(const struct recipe *recipe, int si
 /* m: microbatches of one step on one data-parallel rank. */
 int64_t recipe_microbatches(const struct recipe *recipe);
 
-/* The number of layers on `stage`: 0 to p * v - 1, in the order in which a batch passes them; which rank
- * holds it is the schedule's business. pipeline.layout when given. Otherwise as even as possible, and the
- * first num_layers % (p * v) stages get one more, because the last one also has the head and the loss. No
- * layer is ever dropped. */
+/* The number of layers of `stage`, 0 to p * v - 1 in the order of a forward pass; the schedule determines its
+ * rank. As in pipeline.layout, if given. Otherwise as even as possible: the first num_layers % (p * v) stages
+ * get one more, because the last one also has the head and the loss. */
 int64_t recipe_stage_layers(const struct recipe *recipe, int stage);
 
-/* The name of the first format other than none, and the key that sets it; NULL where there is none. */
+/* The name of the first format other than none, and the key that sets it; NULL: no matmul is quantized. */
 const char *recipe_quantized_format(const struct recipe *recipe, const char **key);
 
 /* The layers on all stages before `stage`: the index of its first. */
 int64_t recipe_stage_first_layer(const struct recipe *recipe, int stage);
 
-/* precision.params_dtype, as it is written and as the kernels know it. */
+/* The name of precision.params_dtype. */
 const char *recipe_dtype_name(const struct recipe *recipe);
-/* What precision.params_dtype and precision.main_params_dtype are to the kernels. */
+/* precision.params_dtype and precision.main_params_dtype as dtypes of the kernels. */
 enum dtype recipe_working_dtype(const struct recipe *recipe);
 enum dtype recipe_main_dtype(const struct recipe *recipe);
 
-/* The recipe as YAML, every key with its value and, as a comment, where that came from. Loads back to the
+/* Appends the recipe as YAML, every key with its value and, as a comment, its origin. It loads back to the
  * same recipe. */
 void recipe_resolved_text(const struct recipe *recipe, struct text *out);
 
-/* The main name of a key that is given by any of its names ("pp"); NULL if there is none. Equal names are
- * one pointer. */
+/* The main name of a key, given by any of its names ("pp"); NULL: unknown. The same key always returns the
+ * same pointer. */
 const char *recipe_key(const char *name);
 
-/* The main name of the key that an unknown one may mean; NULL when none is near. */
+/* The main name of the key nearest to an unknown one; NULL: none is near. */
 const char *recipe_key_near(const char *name);
 
-/* The key for an option of another program: "tp" for "--tp=2" (as it is spelled there), "optimizer.lr" for
- * "--lr". False if there is none. */
+/* The key for an option in the style of other programs: "tp" for "--tp=2", "optimizer.lr" for "--lr". False
+ * if there is none. */
 enum { RECIPE_KEY_CHARS = 64 };
 bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS]);
 
-/* The value of a key ("model.norm_epsilon"), as that text has it. The key is one of the table's. */
+/* Appends the value of a key ("model.norm_epsilon") as in recipe_resolved_text(). The key must exist. */
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out);
 
-/* What a plan reads and the columns of a published table do not have, as "key=value" words: all other keys
- * of the model, and of the layout, precision and cluster those that are not the default. */
+/* Appends, as "key=value" words, the keys that affect a plan but have no column in a published table: those
+ * of the model, and those of layout, precision and cluster that differ from the default. */
 void recipe_planned_text(const struct recipe *recipe, struct text *out);
 
-/* Its default, in the same form; false if it has none, or a derived one. */
+/* Appends the default of a key in the form of recipe_key_text(); false if it has none, or a derived one. */
 bool recipe_default_text(const char *key, struct text *out);
 
 /* Key `index` of the section model: "model.norm_epsilon"; NULL past the last. */
 const char *recipe_model_key(int index);
 
 /* A warning for each key of the mathematics (model, optimizer, data, precision, seed) whose value differs,
- * with both: "WHAT: optimizer.lr changed from 0.001 to 0.002". Keys that only say where it runs
- * may differ. The global batch is the data's own business: see checkpoint_load(). */
+ * with both: "WHAT: optimizer.lr changed from 0.001 to 0.002". Layout
+ * keys may differ. checkpoint_load() reports a changed global batch size. */
 void recipe_changes(const struct recipe *then, const struct recipe *now, const char *what,
                     struct problems *problems);
 
@@ -369,11 +367,11 @@ void recipe_changes(const struct recipe *then, const struct recipe *now, const c
  * nothing if there are none. */
 void recipe_assumed_text(const struct recipe *recipe, struct text *out);
 
-/* The overrides that make a layout one rank: appends "key=value" for layout key `index` (the sections
- * parallel, pipeline and memory, and the keys that count nodes); false past the last. */
+/* Overrides that reduce a layout to one rank: appends "key=value" for layout key `index` (sections parallel,
+ * pipeline and memory, and the keys that count nodes); false past the last. */
 bool recipe_one_rank_override(int index, struct text *out);
 /* Whether any layout key differs. */
 bool recipe_layouts_differ(const struct recipe *a, const struct recipe *b);
 
-/* The reference page: every key, its type, default, range and help, as Markdown. */
+/* Appends the reference page: every key with its type, default, range and help, as Markdown. */
 void recipe_reference(struct text *out);

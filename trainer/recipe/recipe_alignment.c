@@ -13,13 +13,13 @@
 
 enum { ALIGNMENT = 8, WIDTHS = 6 };
 
-/* A matrix, its row on one rank, and the key to change. */
+/* A matrix, the length of its rows on one rank, and the key to change. */
 struct width {
     const char *matrix, *key;
     int64_t elements;
 };
 
-static int64_t up_to(int64_t x, int64_t multiple)
+static int64_t round_up(int64_t x, int64_t multiple)
 {
     return (x + multiple - 1) / multiple * multiple;
 }
@@ -29,7 +29,7 @@ static void widths_of(const struct model_config *m, int64_t tp, struct width out
     const int64_t heads = m->num_attention_heads / tp,
                   groups = m->num_query_groups > tp ? m->num_query_groups / tp : 1;
     const int64_t ffn = m->ffn_hidden_size / tp, gates = m->activation == SWIGLU ? 2 : 1;
-    const int64_t vocabulary = up_to((m->vocab_size + tp - 1) / tp, m->make_vocab_size_divisible_by);
+    const int64_t vocabulary = round_up((m->vocab_size + tp - 1) / tp, m->make_vocab_size_divisible_by);
     const struct width widths[WIDTHS] = {
         {"the hidden states and the weights that they are multiplied by", "model.hidden_size",
          m->hidden_size},
@@ -88,7 +88,7 @@ void recipe_warn_alignment(const struct recipe *recipe, struct problems *problem
         if (w->elements % ALIGNMENT == 0)
             continue;
         struct text where = {0}, value = {0};
-        origin_text(recipe, row_of(w->key), &where);
+        recipe_origin_text(recipe, recipe_row_index(w->key), &where);
         recipe_key_text(recipe, w->key, &value);
         problems_warn(problems,
                       "%s: %s %s: %s: rows of %lld elements on each rank, not a multiple of %d, keep matrix "

@@ -6,7 +6,8 @@
 
 static bool is_assumed(const struct recipe *recipe, int row)
 {
-    return row_in_section(&recipe_rows[row], "assume") && !value_is_default(recipe, &recipe_rows[row]);
+    return recipe_row_in_section(&recipe_rows[row], "assume") &&
+           !recipe_value_is_default(recipe, &recipe_rows[row]);
 }
 
 void recipe_assumed_text(const struct recipe *recipe, struct text *out)
@@ -14,7 +15,7 @@ void recipe_assumed_text(const struct recipe *recipe, struct text *out)
     for (int i = 0; i < recipe_row_count; i++)
         if (is_assumed(recipe, i)) {
             text_add(out, "%s%s=", out->length > 0 ? " " : "", recipe_rows[i].key);
-            value_text(recipe, &recipe_rows[i], out);
+            recipe_value_text(recipe, &recipe_rows[i], out);
         }
 }
 
@@ -36,7 +37,7 @@ static void assumption_message(const struct view *v, struct text *out)
 {
     const struct recipe_row *row = &recipe_rows[first_assumption(v->recipe)];
     text_add(out, "%s ", row->key);
-    value_text(v->recipe, row, out);
+    recipe_value_text(v->recipe, row, out);
     text_add(out,
              " is for plans only, but cluster.device is %s; use cuboid plan or cluster.device=dry, or remove "
              "it",

@@ -25,7 +25,7 @@ static bool is_one_of(const char *key, const char *const *list, size_t count)
 
 static bool is_mathematics(const struct recipe_row *row)
 {
-    if (row_kind(row) == SECTION_MATHEMATICS)
+    if (recipe_row_section_kind(row) == SECTION_MATHEMATICS)
         return !is_one_of(row->key, idle_keys, COUNT(idle_keys));
     return is_one_of(row->key, single_keys, COUNT(single_keys));
 }
@@ -45,8 +45,8 @@ static bool is_read(const struct recipe_row *row, const struct recipe *then, con
 static bool differs(const struct recipe *then, const struct recipe *now, const struct recipe_row *row,
                     struct text *before, struct text *after)
 {
-    value_text(then, row, before);
-    value_text(now, row, after);
+    recipe_value_text(then, row, before);
+    recipe_value_text(now, row, after);
     return strcmp(text_chars(before), text_chars(after)) != 0;
 }
 
@@ -70,7 +70,7 @@ bool recipe_one_rank_override(int index, struct text *out)
 {
     for (int i = 0; i < recipe_row_count; i++) {
         const struct recipe_row *row = &recipe_rows[i];
-        if ((row_kind(row) != SECTION_LAYOUT && row->one_rank == NULL) || index-- > 0)
+        if ((recipe_row_section_kind(row) != SECTION_LAYOUT && row->one_rank == NULL) || index-- > 0)
             continue;
         text_add(out, "%s=%s", row->key, row->one_rank != NULL ? row->one_rank : row->fallback);
         return true;
@@ -83,7 +83,7 @@ bool recipe_layouts_differ(const struct recipe *a, const struct recipe *b)
     bool differ = false;
     for (int i = 0; i < recipe_row_count; i++) {
         struct text one = {0}, other = {0};
-        if (row_kind(&recipe_rows[i]) == SECTION_LAYOUT)
+        if (recipe_row_section_kind(&recipe_rows[i]) == SECTION_LAYOUT)
             differ = differs(a, b, &recipe_rows[i], &one, &other) || differ;
         text_free(&one);
         text_free(&other);

@@ -2,7 +2,7 @@
 /* Derived values, the rules applied, and suggestions.
  *
  * A suggestion is tried, not guessed: on a copy of the recipe with one key changed and everything derived
- * again, every rule that reads this key must hold, and no other may break. From
+ * again, every rule that reads this key must hold, and no other may be newly violated. From
  *     model.num_attention_heads 12 is not divisible by parallel.tensor_parallel_size 5
  * the search away from 5 finds 4 and 6, because they also divide ffn_hidden_size 3072 and the rest. */
 #include "schedules/csv/csv.h"
@@ -30,7 +30,7 @@ static const char *const given_keys[GIVEN_COUNT] = {
 static void read_given(const struct recipe *recipe, bool given[GIVEN_COUNT])
 {
     for (int i = 0; i < GIVEN_COUNT; i++) {
-        enum origin_kind kind = recipe->origin[row_of(given_keys[i])].kind;
+        enum origin_kind kind = recipe->origin[recipe_row_index(given_keys[i])].kind;
         given[i] = kind == FROM_FILE || kind == FROM_COMMAND_LINE;
     }
 }
@@ -59,8 +59,8 @@ static int64_t default_ffn(const struct model_config *model)
     return ffn > 0 ? ffn : 64;
 }
 
-/* v if it is not set. At most the largest value of the key; a rule reports a layers_per_stage that does not
- * fit. */
+/* The number of virtual stages if it is not set, at most the largest value of the key; a rule reports a
+ * layers_per_stage that does not divide the layers. */
 static int default_virtual_stages(const struct recipe *r)
 {
     const struct recipe_pipeline *pipeline = &r->pipeline;
@@ -71,7 +71,7 @@ static int default_virtual_stages(const struct recipe *r)
     else if (pipeline->schedule != NULL)
         own = strcmp(pipeline->schedule, "file") == 0 ? pipeline->file.v
                                                       : schedule_default_v(pipeline->schedule);
-    double most = recipe_rows[row_of("pipeline.virtual_stages")].high;
+    double most = recipe_rows[recipe_row_index("pipeline.virtual_stages")].high;
     return own > 0 ? (int)(own < (int64_t)most ? own : (int64_t)most) : 1;
 }
 
@@ -84,7 +84,7 @@ static enum schedule_times default_times(const struct recipe *r)
         strcmp(r->pipeline.schedule, "auto") != 0)
         return TIMES_GIVEN;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const enum origin_kind kind = r->origin[row_of(keys[i])].kind;
+        const enum origin_kind kind = r->origin[recipe_row_index(keys[i])].kind;
         if (kind == FROM_FILE || kind == FROM_COMMAND_LINE)
             return TIMES_GIVEN;
     }
@@ -140,7 +140,7 @@ void recipe_derive(struct recipe *recipe, int world_size)
 bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
 {
     struct recipe_pipeline *pipeline = &recipe->pipeline;
-    int file = row_of("pipeline.schedule_file"), name = row_of("pipeline.schedule");
+    int file = recipe_row_index("pipeline.schedule_file"), name = recipe_row_index("pipeline.schedule");
     if (pipeline->schedule_file == NULL)
         return true;
     if (recipe->origin[name].kind == FROM_DEFAULT) {
@@ -151,7 +151,7 @@ bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
     struct schedule *schedule = NULL;
     if (schedule_read_csv(pipeline->schedule_file, &schedule) != OK) {
         struct text where = {0};
-        origin_text(recipe, file, &where);
+        recipe_origin_text(recipe, file, &where);
         problems_add(problems, "%s: pipeline.schedule_file: %s", where.chars, fail_text());
         text_free(&where);
         return false;
@@ -166,9 +166,8 @@ bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
 
 /* ---- rules ---- */
 
-/* A check in progress: which rule reads which row, which rules apply, and which hold on the recipe as it
- * is.
- */
+/* A check in progress: which rule reads which row, which rules apply, and which hold for the current
+ * recipe. */
 struct check {
     struct view view;
     int given_row[GIVEN_COUNT];
@@ -197,7 +196,7 @@ static const struct rule *rule_at(int i)
     return &tables[table]->list[i];
 }
 
-/* The rows of a rule, in its order; returns how many. */
+/* The rows that a rule reads, in its order; returns their number. */
 static int rule_rows(const struct rule *rule, int rows[16])
 {
     int count = 0;
@@ -207,7 +206,7 @@ static int rule_rows(const struct rule *rule, int rows[16])
         CHECK(length < sizeof key);
         memcpy(key, at, length);
         key[length] = 0;
-        rows[count++] = row_of(key);
+        rows[count++] = recipe_row_index(key);
         at += length;
         at += strspn(at, " ");
     }
@@ -226,21 +225,21 @@ static void check_begin(struct check *check, const bool bad[RECIPE_MOST_ROWS])
         }
     }
     for (int i = 0; i < GIVEN_COUNT; i++)
-        check->given_row[i] = row_of(given_keys[i]);
+        check->given_row[i] = recipe_row_index(given_keys[i]);
     read_given(check->view.recipe, check->view.given);
     for (int i = 0; i < rule_count(); i++)
         check->held[i] = !check->applies[i] || rule_at(i)->holds(&check->view);
 }
 
-/* strict: every rule that reads the changed row holds. Otherwise only: this rule does, and nothing breaks
- * that held, which is what can be had when the recipe has several problems with one key. */
+/* Tries a value. strict: every rule that reads the changed row must hold. Otherwise this rule must hold, and
+ * no other rule may be newly violated: the best possible result if several problems involve one key. */
 static bool candidate_works(const struct check *check, int broken, int row, int64_t value, bool strict)
 {
     const struct recipe_row *changed = &recipe_rows[row];
     if ((double)value < changed->low || (double)value > changed->high)
         return false;
     struct recipe copy = *check->view.recipe; // shares the strings and lists, which nothing here changes
-    value_set_integer(&copy, changed, value);
+    recipe_value_set_integer(&copy, changed, value);
     struct view view = check->view;
     view.recipe = &copy;
     for (int i = 0; i < GIVEN_COUNT; i++)
@@ -259,10 +258,10 @@ static bool suggest(const struct check *check, int broken, const struct fix *fix
                     struct text *out)
 {
     const struct recipe *recipe = check->view.recipe;
-    int row = row_of(fix->key);
-    if (recipe_rows[row].unbuilt)
+    int row = recipe_row_index(fix->key);
+    if (recipe_rows[row].unimplemented)
         return false;
-    int64_t start = fix->guess != NULL ? fix->guess(recipe) : value_integer(recipe, &recipe_rows[row]);
+    int64_t start = fix->guess != NULL ? fix->guess(recipe) : recipe_value_integer(recipe, &recipe_rows[row]);
     int64_t grid = fix->grid != NULL ? fix->grid(recipe) : 1;
     int64_t low = start - (start % grid + grid) % grid, found[2] = {0};
     bool has[2] = {false, false};
@@ -273,7 +272,7 @@ static bool suggest(const struct check *check, int broken, const struct fix *fix
     for (int side = 0; side < 2; side++)
         for (int64_t step = 0; step < WALK && !has[side]; step++) {
             found[side] = side == 0 ? low - step * grid : low + (step + 1) * grid;
-            has[side] = found[side] >= fix->least && candidate_works(check, broken, row, found[side], strict);
+            has[side] = found[side] >= fix->min && candidate_works(check, broken, row, found[side], strict);
         }
     if (has[0] && has[1])
         text_add(out, "; use %s=%lld or %lld", fix->key, (long long)found[0], (long long)found[1]);
@@ -282,8 +281,8 @@ static bool suggest(const struct check *check, int broken, const struct fix *fix
     return has[0] || has[1];
 }
 
-/* The first key that was given: where a reader would fix it. */
-static void add_place(const struct check *check, const struct rule *rule, struct text *out)
+/* Appends the origin of the first key that was given, where a user would fix it. */
+static void add_origin(const struct check *check, const struct rule *rule, struct text *out)
 {
     const struct recipe *recipe = check->view.recipe;
     int rows[16];
@@ -293,10 +292,10 @@ static void add_place(const struct check *check, const struct rule *rule, struct
         if (kind == FROM_FILE || kind == FROM_COMMAND_LINE)
             chosen = rows[k];
     }
-    origin_text(recipe, chosen, out);
+    recipe_origin_text(recipe, chosen, out);
 }
 
-int recipe_first_broken(const struct recipe *recipe, int world_size)
+int recipe_first_violation(const struct recipe *recipe, int world_size)
 {
     struct view view = {.recipe = recipe, .world = world_size};
     read_given(recipe, view.given);
@@ -321,7 +320,7 @@ void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RE
         if (check.held[i])
             continue;
         struct text line = {0};
-        add_place(&check, rule, &line);
+        add_origin(&check, rule, &line);
         text_add(&line, ": ");
         rule->message(&check.view, &line);
         bool found = false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Keys that a plan chooses: which of them are open. */
+/* The keys that a plan can choose, and which of them are open. */
 #include "trainer/recipe/recipe_table.h"
 
-/* Of `parallel: auto`; each is open unless it is given. */
+/* The keys opened by `parallel: auto`, unless given. */
 static const char *const layout_keys[] = {"parallel.tensor_parallel_size",
                                           "parallel.pipeline_parallel_size",
                                           "parallel.zero_stage",
@@ -15,21 +15,21 @@ static void open_row(struct recipe *recipe, int row)
     if (recipe->origin[row].kind == FROM_COMMAND_LINE)
         return;
     if (recipe_rows[row].fallback != NULL)
-        value_set_default(recipe, &recipe_rows[row]);
+        recipe_value_set_default(recipe, &recipe_rows[row]);
     else
-        value_free(recipe, &recipe_rows[row]);
+        recipe_value_free(recipe, &recipe_rows[row]);
     recipe->origin[row] = (struct recipe_origin){.kind = FROM_DEFAULT};
 }
 
 void recipe_open_layout(struct recipe *recipe)
 {
     for (size_t i = 0; i < sizeof layout_keys / sizeof *layout_keys; i++)
-        open_row(recipe, row_of(layout_keys[i]));
-    open_row(recipe, row_of("parallel.data_parallel_size"));
-    open_row(recipe, row_of("pipeline.layout"));
+        open_row(recipe, recipe_row_index(layout_keys[i]));
+    open_row(recipe, recipe_row_index("parallel.data_parallel_size"));
+    open_row(recipe, recipe_row_index("pipeline.layout"));
 }
 
-int recipe_to_choose(const struct recipe *recipe, const char **keys)
+int recipe_open_keys(const struct recipe *recipe, const char **keys)
 {
     int count = 0;
     for (int i = 0; i < recipe_row_count; i++)
@@ -37,7 +37,7 @@ int recipe_to_choose(const struct recipe *recipe, const char **keys)
             keys[count++] = recipe_rows[i].key;
     for (size_t i = 0; i < sizeof layout_keys / sizeof *layout_keys; i++)
         if (recipe->parallel.search == SEARCH_AUTO &&
-            recipe->origin[row_of(layout_keys[i])].kind == FROM_DEFAULT)
+            recipe->origin[recipe_row_index(layout_keys[i])].kind == FROM_DEFAULT)
             keys[count++] = layout_keys[i];
     CHECK(count <= RECIPE_MOST_CHOSEN);
     return count;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Section `cluster` of a recipe: the profile, and the ranks of the nodes. */
+/* Section `cluster` of a recipe: the profile, and the number of ranks per node. */
 #include "trainer/recipe/recipe_rules.h"
 
 #include "trainer/plan/profile/profile.h"
@@ -66,7 +66,7 @@ void rule_time_message(const struct view *view, struct text *out)
              view->recipe->cluster.time);
 }
 
-/* What matmuls of the recipe are computed in. */
+/* The dtype in which the recipe's matmuls are computed. */
 static enum profile_dtype matmul_dtype(const struct recipe *recipe)
 {
     switch (recipe->precision.params_dtype) {
@@ -82,24 +82,24 @@ static enum profile_dtype matmul_dtype(const struct recipe *recipe)
 
 static bool was_given(const struct recipe *recipe, const char *key)
 {
-    enum origin_kind kind = recipe->origin[row_of(key)].kind;
+    enum origin_kind kind = recipe->origin[recipe_row_index(key)].kind;
     return kind == FROM_FILE || kind == FROM_COMMAND_LINE;
 }
 
-/* cluster.nodes alone: whole nodes of the profile. */
+/* With cluster.nodes only: uses all devices of the profile's nodes. */
 static void derive_node(struct recipe *recipe, const struct cluster_profile *profile)
 {
     struct recipe_cluster *cluster = &recipe->cluster;
     if (cluster->nodes == 0 || cluster->gpus_per_node > 0 || profile->device.is_cpu)
         return;
     cluster->gpus_per_node = profile->node.devices;
-    recipe->origin[row_of("cluster.gpus_per_node")].kind = FROM_DERIVED;
+    recipe->origin[recipe_row_index("cluster.gpus_per_node")].kind = FROM_DERIVED;
 }
 
 /* A plan for GPUs counts the memory of GPUs. */
 static void derive_dry_device(struct recipe *recipe, const struct cluster_profile *profile)
 {
-    const int row = row_of("cluster.dry_device");
+    const int row = recipe_row_index("cluster.dry_device");
     if (profile->device.is_cpu || device_traits(recipe->cluster.device)->computes ||
         recipe->origin[row].kind != FROM_DEFAULT)
         return;
@@ -112,7 +112,7 @@ void recipe_use_dry_device(struct recipe *recipe)
 {
     free(recipe->cluster.device);
     recipe->cluster.device = text_copy(recipe->cluster.dry_device);
-    recipe->origin[row_of("cluster.device")] = (struct recipe_origin){.kind = FROM_DERIVED};
+    recipe->origin[recipe_row_index("cluster.device")] = (struct recipe_origin){.kind = FROM_DERIVED};
 }
 
 static void derive_peak(struct recipe *recipe, const struct cluster_profile *profile, const char *where,
@@ -136,7 +136,7 @@ bool recipe_read_profile(struct recipe *recipe, struct profile_cache *cache, str
     struct text where = {0};
     if (cluster->profile == NULL)
         return true;
-    origin_text(recipe, row_of("cluster.profile"), &where);
+    recipe_origin_text(recipe, recipe_row_index("cluster.profile"), &where);
     bool good = profile_cache_load(cache, cluster->profile, &faults) == OK;
     const struct cluster_profile *profile = cache->profile;
     for (size_t i = 0; i < faults.count; i++)

@@ -13,7 +13,7 @@ static bool check_path(const struct recipe *recipe, const char *key, const char 
     if (access(path, R_OK) == 0)
         return true;
     int why = errno;
-    origin_text(recipe, row_of(key), &where);
+    recipe_origin_text(recipe, recipe_row_index(key), &where);
     problems_add(problems, "%s: %s: %s: %s", text_chars(&where), key, path, strerror(why));
     text_free(&where);
     return false;
@@ -40,7 +40,7 @@ static void check_sources(const struct recipe *recipe, const char *key, const st
     }
 }
 
-/* A run that has checkpoints of its own resumes from those, so the one that it began with may be gone.
+/* A run that already has checkpoints resumes from those, so the one that it started from may be gone.
  * run_folder_check() decides then. */
 static bool has_checkpoint_folder(const struct recipe *recipe)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Sections `memory` and `precision` of a recipe, as layers and kernels want them. */
+/* Converts the sections `memory` and `precision` to options of layers and kernels. */
 #include "trainer/recipe/recipe_table.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 static unsigned modules_of(const struct recipe_names *names)
 {
     unsigned modules = 0;
-    const struct recipe_row *row = &recipe_rows[row_of("memory.recompute_modules")];
+    const struct recipe_row *row = &recipe_rows[recipe_row_index("memory.recompute_modules")];
     for (size_t i = 0; i < names->count; i++)
         for (const struct choice *c = row->choices; c->name != NULL; c++)
             if (strcmp(names->list[i], c->name) == 0)
@@ -15,7 +15,7 @@ static unsigned modules_of(const struct recipe_names *names)
     return modules;
 }
 
-/* format, scaling, num_layers and high: the other fields are rows of the table. */
+/* Fills format, scaling, num_layers and high; the other fields are rows of the table. */
 static void derive_precision(struct recipe *recipe)
 {
     const struct recipe_precision *p = &recipe->precision;

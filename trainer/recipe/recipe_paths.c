@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The name of a run and its folders, each derived from the one before:
+/* The name of a run and its folders, each derived from the previous one:
  *
  *   recipes/quickstart.yaml -> name quickstart -> logging.run_dir runs/quickstart
  *                           -> checkpoint.save runs/quickstart/checkpoints
@@ -29,7 +29,7 @@ void recipe_paths_free(struct recipe_paths *paths)
     *paths = (struct recipe_paths){0};
 }
 
-/* The file's name without directory and extension; "recipe" where that cannot name anything. */
+/* The file's name without directory and extension; "recipe" if that is not a valid name. */
 static char *name_of_file(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -57,14 +57,14 @@ static char *save_of(const char *run_dir)
     return text.chars;
 }
 
-/* Whether a file gives `key` the value `derived`, which it would also have without, while `source`, from
- * which it is derived, was changed on the command line. Takes `derived`. */
+/* Whether a file sets `key` to `derived`, its derived value anyway, while `source`, from which it is derived,
+ * was changed on the command line. Takes ownership of `derived`. */
 static bool is_stale(const struct recipe *recipe, const char *key, const char *value, char *derived,
                      const char *source)
 {
     bool stale = derived != NULL && value != NULL && strcmp(value, derived) == 0 &&
-                 recipe->origin[row_of(key)].kind == FROM_FILE &&
-                 recipe->origin[row_of(source)].kind != FROM_FILE;
+                 recipe->origin[recipe_row_index(key)].kind == FROM_FILE &&
+                 recipe->origin[recipe_row_index(source)].kind != FROM_FILE;
     free(derived);
     return stale;
 }
@@ -75,13 +75,13 @@ static void rederive(struct recipe *recipe, const char *key, char **field, char 
 {
     struct text where = {0};
     if (strcmp(*field, derived) != 0) {
-        origin_text(recipe, row_of(key), &where);
+        recipe_origin_text(recipe, recipe_row_index(key), &where);
         problems_warn(problems,
                       "%s: %s %s is derived from the %s of that file, which has changed; using %s (set %s "
                       "on the command line to override)",
                       text_chars(&where), key, *field, source, derived, key);
         text_free(&where);
-        recipe->origin[row_of(key)].kind = FROM_DERIVED;
+        recipe->origin[recipe_row_index(key)].kind = FROM_DERIVED;
     }
     free(*field);
     *field = derived;
@@ -92,13 +92,13 @@ void recipe_derive_paths(struct recipe *recipe, const char *path, const struct r
 {
     const char *name = in_files->name, *run_dir = in_files->run_dir;
     char **dir = &recipe->logging.run_dir, **save = &recipe->checkpoint.save;
-    if (recipe->origin[row_of("name")].kind == FROM_DEFAULT)
+    if (recipe->origin[recipe_row_index("name")].kind == FROM_DEFAULT)
         recipe->name = name_of_file(path);
-    if (recipe->origin[row_of("logging.run_dir")].kind == FROM_DEFAULT)
+    if (recipe->origin[recipe_row_index("logging.run_dir")].kind == FROM_DEFAULT)
         *dir = run_dir_of(recipe->name);
     else if (is_stale(recipe, "logging.run_dir", *dir, name != NULL ? run_dir_of(name) : NULL, "name"))
         rederive(recipe, "logging.run_dir", dir, run_dir_of(recipe->name), "name", problems);
-    if (recipe->origin[row_of("checkpoint.save")].kind == FROM_DEFAULT)
+    if (recipe->origin[recipe_row_index("checkpoint.save")].kind == FROM_DEFAULT)
         *save = save_of(*dir);
     else if (is_stale(recipe, "checkpoint.save", *save, run_dir != NULL ? save_of(run_dir) : NULL,
                       "logging.run_dir"))

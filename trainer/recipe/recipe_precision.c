@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the precision keys say about the linear layers, and their rules. */
+/* The precision keys of the linear layers, and their rules. */
 #include "kernels/ops.h"
 #include "trainer/recipe/recipe_rules.h"
 
@@ -29,7 +29,7 @@ const char *recipe_quantized_format(const struct recipe *recipe, const char **ke
 
 /* ---- scaling ---- */
 
-/* The first matmul whose format brings its own scales; -1 when none does. */
+/* The first matmul whose format has its own scales; -1: none. */
 static int with_own_scales(const struct linear_precision *precision)
 {
     for (int i = 0; i < MATMUL_COUNT; i++)
@@ -56,7 +56,7 @@ static void scaling_message(const struct view *v, struct text *out)
              format_names[precision->format[matmul]]);
 }
 
-/* Ranks would run on into a step whose scales the others have not brought yet. */
+/* With post-validation, a rank would start a step before all ranks have contributed to its scales. */
 static bool delay_holds(const struct view *v)
 {
     return v->recipe->precision.scaling != SCALE_DELAYED || !v->recipe->pipeline.optimizer_post_validation;
@@ -72,7 +72,7 @@ static void delay_message(const struct view *v, struct text *out)
 
 /* ---- names ---- */
 
-static bool means_something(const struct recipe *r, const char *name)
+static bool matches_a_layer(const struct recipe *r, const char *name)
 {
     for (int64_t layer = 0; layer < r->model.num_layers; layer++)
         for (int i = 0; i < LINEARS_OF_LAYER; i++)
@@ -81,23 +81,23 @@ static bool means_something(const struct recipe *r, const char *name)
     return false;
 }
 
-static const char *first_stranger(const struct recipe *r)
+static const char *first_unknown_layer(const struct recipe *r)
 {
     for (size_t i = 0; i < r->precision.high_precision_layers.count; i++)
-        if (!means_something(r, r->precision.high_precision_layers.list[i]))
+        if (!matches_a_layer(r, r->precision.high_precision_layers.list[i]))
             return r->precision.high_precision_layers.list[i];
     return NULL;
 }
 
 static bool names_hold(const struct view *v)
 {
-    return first_stranger(v->recipe) == NULL;
+    return first_unknown_layer(v->recipe) == NULL;
 }
 
 static void names_message(const struct view *v, struct text *out)
 {
     text_add(out, "precision.high_precision_layers: ");
-    text_add_clean(out, first_stranger(v->recipe));
+    text_add_clean(out, first_unknown_layer(v->recipe));
     text_add(out,
              " is not a linear layer of this model; use layers.0 to layers.%lld, alone or followed "
              "by one of",
@@ -107,7 +107,7 @@ static void names_message(const struct view *v, struct text *out)
     text_add(out, " (layers.0.mlp.fc2), or one of these alone");
 }
 
-/* ---- where tensor parallelism cuts ---- */
+/* ---- blocks under tensor parallelism ---- */
 
 static int64_t largest_block(const struct recipe *r, int *matmul)
 {
@@ -123,7 +123,7 @@ static int64_t largest_block(const struct recipe *r, int *matmul)
     return largest;
 }
 
-/* The rows or columns of one rank, of what tp cuts. */
+/* The rows or columns that one rank has of a tensor-parallel dimension. */
 struct share {
     const char *what;
     int64_t size;
@@ -141,7 +141,7 @@ static void shares_of(const struct recipe *r, struct share out[SHARES])
     out[2] = (struct share){"MLP", m->ffn_hidden_size / tp};
 }
 
-static const struct share *first_cut_inside(const struct recipe *r, struct share shares[SHARES], int *matmul)
+static const struct share *first_split_block(const struct recipe *r, struct share shares[SHARES], int *matmul)
 {
     int64_t block = largest_block(r, matmul);
     shares_of(r, shares);
@@ -151,19 +151,19 @@ static const struct share *first_cut_inside(const struct recipe *r, struct share
     return NULL;
 }
 
-static bool cuts_hold(const struct view *v)
+static bool blocks_hold(const struct view *v)
 {
     struct share shares[SHARES];
     int matmul = 0;
-    return first_cut_inside(v->recipe, shares, &matmul) == NULL;
+    return first_split_block(v->recipe, shares, &matmul) == NULL;
 }
 
-static void cuts_message(const struct view *v, struct text *out)
+static void blocks_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     struct share shares[SHARES];
     int matmul = 0;
-    const struct share *share = first_cut_inside(r, shares, &matmul);
+    const struct share *share = first_split_block(r, shares, &matmul);
     const struct linear_precision *precision = &r->layers.precision;
     text_add(
         out,
@@ -174,7 +174,7 @@ static void cuts_message(const struct view *v, struct text *out)
         precision->format[matmul] < MATMUL_MXFP8 ? " with precision.scaling blockwise" : "");
 }
 
-/* ---- what a format needs ---- */
+/* ---- requirements of formats ---- */
 
 static bool transforms(const struct recipe *r)
 {
@@ -242,8 +242,8 @@ static const struct rule rules[] = {
     {"precision.high_precision_layers model.num_layers", names_hold, names_message, {{0}}},
     {"parallel.tensor_parallel_size " FORMATS " precision.scaling model.num_attention_heads "
      "model.num_query_groups model.kv_channels model.hidden_size model.ffn_hidden_size model.activation",
-     cuts_hold,
-     cuts_message,
+     blocks_hold,
+     blocks_message,
      {{.key = "parallel.tensor_parallel_size"}}},
     {"model.seq_length " FORMATS,
      tokens_hold,

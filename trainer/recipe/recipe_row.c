@@ -5,34 +5,34 @@
 #include <stdio.h>
 #include <string.h>
 
-size_t row_section_length(const struct recipe_row *row)
+size_t recipe_row_section_length(const struct recipe_row *row)
 {
     const char *dot = strchr(row->key, '.');
     return dot != NULL ? (size_t)(dot - row->key) : 0;
 }
 
-const char *row_name(const struct recipe_row *row)
+const char *recipe_row_name(const struct recipe_row *row)
 {
     const char *dot = strchr(row->key, '.');
     return dot != NULL ? dot + 1 : row->key;
 }
 
-bool row_in_section(const struct recipe_row *row, const char *section)
+bool recipe_row_in_section(const struct recipe_row *row, const char *section)
 {
-    size_t length = row_section_length(row);
+    size_t length = recipe_row_section_length(row);
     return strlen(section) == length && strncmp(row->key, section, length) == 0;
 }
 
-enum section_kind row_kind(const struct recipe_row *row)
+enum section_kind recipe_row_section_kind(const struct recipe_row *row)
 {
     int section = 0;
-    while (section < recipe_section_count && !row_in_section(row, recipe_sections[section].name))
+    while (section < recipe_section_count && !recipe_row_in_section(row, recipe_sections[section].name))
         section++;
     CHECK(section < recipe_section_count);
     return recipe_sections[section].kind;
 }
 
-bool row_choice(const struct recipe_row *row, size_t index, struct choice *out)
+bool recipe_row_choice(const struct recipe_row *row, size_t index, struct choice *out)
 {
     if (row->names != NULL)
         *out = (struct choice){.name = row->names(index)};
@@ -41,18 +41,18 @@ bool row_choice(const struct recipe_row *row, size_t index, struct choice *out)
     return out->name != NULL;
 }
 
-bool row_has_choices(const struct recipe_row *row)
+bool recipe_row_has_choices(const struct recipe_row *row)
 {
     return row->choices != NULL || row->names != NULL;
 }
 
-void row_choices_text(const struct recipe_row *row, struct text *out)
+void recipe_row_choices_text(const struct recipe_row *row, struct text *out)
 {
     const char *last = NULL;
     size_t shown = 0;
     struct choice c;
-    for (size_t i = 0; row_choice(row, i, &c); i++)
-        if (!c.alias && !c.unbuilt) {
+    for (size_t i = 0; recipe_row_choice(row, i, &c); i++)
+        if (!c.alias && !c.unimplemented) {
             if (last != NULL)
                 text_add(out, "%s%s", shown++ > 0 ? ", " : "", last);
             last = c.name;
@@ -74,56 +74,56 @@ static bool list_has(const char *list, const char *word)
     return false;
 }
 
-int row_find(const char *section, const char *name)
+int recipe_row_find(const char *section, const char *name)
 {
     for (int i = 0; i < recipe_row_count; i++)
-        if (row_in_section(&recipe_rows[i], section) &&
-            (strcmp(row_name(&recipe_rows[i]), name) == 0 || list_has(recipe_rows[i].aliases, name)))
+        if (recipe_row_in_section(&recipe_rows[i], section) &&
+            (strcmp(recipe_row_name(&recipe_rows[i]), name) == 0 || list_has(recipe_rows[i].aliases, name)))
             return i;
     return -1;
 }
 
-int row_find_dotted(const char *key)
+int recipe_row_find_dotted(const char *key)
 {
     static const char *const short_names[] = {"tp", "pp", "dp", "cp", "ep"};
     for (size_t i = 0; i < sizeof short_names / sizeof *short_names; i++)
         if (strcmp(key, short_names[i]) == 0)
-            return row_find("parallel", key);
+            return recipe_row_find("parallel", key);
     const char *dot = strchr(key, '.');
     for (int s = 1; s < recipe_section_count && dot == NULL; s++)
         if (recipe_sections[s].short_for != NULL && strcmp(recipe_sections[s].name, key) == 0)
-            return row_find(key, recipe_sections[s].short_for);
+            return recipe_row_find(key, recipe_sections[s].short_for);
     if (dot == NULL)
-        return row_find("", key);
+        return recipe_row_find("", key);
     char section[32] = "";
     size_t length = (size_t)(dot - key);
     if (length == 0 || length >= sizeof section)
         return -1;
     memcpy(section, key, length);
-    return row_find(section, dot + 1);
+    return recipe_row_find(section, dot + 1);
 }
 
 const char *recipe_key(const char *name)
 {
-    int row = row_find_dotted(name);
+    int row = recipe_row_find_dotted(name);
     return row >= 0 ? recipe_rows[row].key : NULL;
 }
 
-int row_called(const char *name)
+int recipe_row_find_any_section(const char *name)
 {
     for (int s = 0; s < recipe_section_count; s++) {
-        int row = row_find(recipe_sections[s].name, name);
+        int row = recipe_row_find(recipe_sections[s].name, name);
         if (row >= 0)
             return row;
     }
     return -1;
 }
 
-int row_near(const char *name)
+int recipe_row_nearest(const char *name)
 {
     const char *names[RECIPE_MOST_ROWS] = {NULL};
     for (int i = 0; i < recipe_row_count; i++)
-        names[i] = row_name(&recipe_rows[i]);
+        names[i] = recipe_row_name(&recipe_rows[i]);
     const char *near = nearest_name(name, names, (size_t)recipe_row_count);
     for (int i = 0; i < recipe_row_count && near != NULL; i++)
         if (names[i] == near)
@@ -134,8 +134,8 @@ int row_near(const char *name)
 const char *recipe_key_near(const char *name)
 {
     const char *dot = strrchr(name, '.');
-    int row = row_called(dot != NULL ? dot + 1 : name);
-    row = row < 0 ? row_near(dot != NULL ? dot + 1 : name) : row;
+    int row = recipe_row_find_any_section(dot != NULL ? dot + 1 : name);
+    row = row < 0 ? recipe_row_nearest(dot != NULL ? dot + 1 : name) : row;
     return row >= 0 ? recipe_rows[row].key : NULL;
 }
 
@@ -145,9 +145,9 @@ bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS])
     snprintf(key, RECIPE_KEY_CHARS, "%.*s", (int)strcspn(name, "="), name);
     for (char *c = key; name != argument && *c != 0; c++)
         *c = *c == '-' ? '_' : *c;
-    if (row_find_dotted(key) >= 0)
+    if (recipe_row_find_dotted(key) >= 0)
         return true;
-    int row = row_called(key);
+    int row = recipe_row_find_any_section(key);
     if (row >= 0)
         snprintf(key, RECIPE_KEY_CHARS, "%s", recipe_rows[row].key);
     return row >= 0;
@@ -156,17 +156,17 @@ bool recipe_key_of_option(const char *argument, char key[RECIPE_KEY_CHARS])
 const char *recipe_model_key(int index)
 {
     for (int i = 0; i < recipe_row_count; i++)
-        if (row_in_section(&recipe_rows[i], "model") && index-- == 0)
+        if (recipe_row_in_section(&recipe_rows[i], "model") && index-- == 0)
             return recipe_rows[i].key;
     return NULL;
 }
 
-int row_of(const char *key)
+int recipe_row_index(const char *key)
 {
     for (int i = 0; i < recipe_row_count; i++)
         if (strcmp(recipe_rows[i].key, key) == 0)
             return i;
-    int row = row_find_dotted(key);
+    int row = recipe_row_find_dotted(key);
     CHECK(row >= 0);
     return row;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rules across the keys of a recipe. For recipe_check.c and recipe_rules_*.c.
+/* Rules across the keys of a recipe, private to recipe_check.c and recipe_rules_*.c.
  *
  * A rule is a pure predicate with the list of keys that it reads, so that suggestions are tried, not
  * guessed (recipe_check.c). Caution: a rule that reads a key which is missing in `reads` allows invalid
@@ -25,26 +25,26 @@ enum given_key {
 
 struct view {
     const struct recipe *recipe; // derived values filled in; name, run_dir and save may still be NULL
-    int world;                   // ranks; 0: alone
+    int world;                   // number of ranks; 0: no launcher
     bool given[GIVEN_COUNT];     // by the recipe or the command line
 };
 
-/* One way out: change the integer `key`, starting at guess() and walking in steps of grid(). */
+/* A possible fix: change the integer `key`, searching from guess() in steps of grid(). */
 struct fix {
     const char *key;
-    int64_t (*guess)(const struct recipe *recipe); // NULL: the present value
+    int64_t (*guess)(const struct recipe *recipe); // NULL: the current value
     int64_t (*grid)(const struct recipe *recipe);  // NULL: 1
-    int64_t least;                                 // smaller values, such as 0 for "unset", are not suggested
+    int64_t min;                                   // smaller values, such as 0 for "unset", are not suggested
 };
 
 enum { RULE_FIXES = 5 };
 
 struct rule {
-    const char *reads; // separated by spaces; the first that was given says where the problem is
+    const char *reads; // keys, separated by spaces; the problem is reported at the first one that was given
     bool (*holds)(const struct view *view);
-    void (*message)(const struct view *view,
-                    struct text *out); // the sentence; has its own way out if `fix` is empty
-    struct fix fix[RULE_FIXES];        // in the order in which they are tried
+    /* Appends the message, with the fix if `fix` is empty. */
+    void (*message)(const struct view *view, struct text *out);
+    struct fix fix[RULE_FIXES]; // in the order in which they are tried
 };
 
 enum { RULE_MAX_WORLD = 1 << 20 };
@@ -57,7 +57,7 @@ struct rules {
     {                                                             \
         .list = (table), .count = sizeof(table) / sizeof *(table) \
     }
-extern const struct rules recipe_layout_rules; // the model, and how it is cut
+extern const struct rules recipe_layout_rules; // the model, and how it is partitioned
 extern const struct rules recipe_save_rules;   // saving and resuming
 extern const struct rules recipe_run_rules;    // learning rate, data, tokenizer, files
 extern const struct rules recipe_precision_rules;
@@ -73,5 +73,5 @@ int64_t recipe_cluster_ranks(const struct recipe *recipe);
 bool rule_time_holds(const struct view *view);
 void rule_time_message(const struct view *view, struct text *out);
 
-/* How many ids the recipe's tokenizer has; 0 when it cannot know. */
+/* Vocabulary size of the recipe's tokenizer; 0: unknown. */
 int64_t rule_tokenizer_vocab(const struct recipe *recipe);

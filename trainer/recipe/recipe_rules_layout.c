@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rules of the model and of how it is cut: heads, the MLP, stages, ranks and the batch. */
+/* Rules of the model and of its partition: heads, the MLP, stages, ranks and the batch. */
 #include "schedules/schedule.h"
 #include "trainer/recipe/recipe_rules.h"
 
@@ -65,7 +65,7 @@ static void groups_message(const struct view *v, struct text *out)
              (long long)m->num_attention_heads, (long long)m->num_query_groups);
 }
 
-/* ---- the tensor-parallel cuts ---- */
+/* ---- tensor parallelism ---- */
 
 static int64_t tp_of(const struct recipe *r)
 {
@@ -92,7 +92,7 @@ static void heads_tp_message(const struct view *v, struct text *out)
 static bool groups_tp_holds(const struct view *v)
 {
     int64_t groups = v->recipe->model.num_query_groups, tp = tp_of(v->recipe);
-    // Plain attention has as many groups as heads: then heads_tp_message() says it all.
+    // Multi-head attention has as many groups as heads: then heads_tp_message() reports it.
     return !v->given[GIVEN_GROUPS] || groups % tp == 0 || tp % groups == 0;
 }
 
@@ -197,8 +197,8 @@ static void layout_message(const struct view *v, struct text *out)
     text_add(out, "]");
 }
 
-/* The layers that there would be. */
-static int64_t layers_said(const struct recipe *r)
+/* The number of layers that the keys imply. */
+static int64_t layers_implied(const struct recipe *r)
 {
     return stages_of(r) * r->pipeline.layers_per_stage;
 }
@@ -207,7 +207,7 @@ static bool per_stage_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
     return r->pipeline.layers_per_stage == 0 ||
-           (layers_said(r) == r->model.num_layers && r->pipeline.layout.count == 0);
+           (layers_implied(r) == r->model.num_layers && r->pipeline.layout.count == 0);
 }
 
 static void per_stage_message(const struct view *v, struct text *out)
@@ -216,13 +216,13 @@ static void per_stage_message(const struct view *v, struct text *out)
     long long layers = r->model.num_layers, each = r->pipeline.layers_per_stage;
     int p = r->parallel.pipeline_parallel_size;
     text_add(out, PER_STAGE " %lld ", each);
-    if (layers_said(r) == layers)
+    if (layers_implied(r) == layers)
         text_add(out, "and pipeline.layout are mutually exclusive; use pipeline.layout=[]");
     else if (v->given[GIVEN_VIRTUAL])
         text_add(out,
                  "x " PP " %d x pipeline.virtual_stages %d is %lld layers, but model.num_layers is "
                  "%lld",
-                 p, r->pipeline.virtual_stages, (long long)layers_said(r), layers);
+                 p, r->pipeline.virtual_stages, (long long)layers_implied(r), layers);
     else
         text_add(out, "x " PP " %d is %lld layers, which do not divide model.num_layers %lld", p, each * p,
                  layers);
@@ -235,14 +235,14 @@ static int64_t samples_at_once(const struct recipe *r)
     return r->train.micro_batch_size * r->parallel.data_parallel_size;
 }
 
-static bool says_file(const struct recipe *r)
+static bool is_schedule_file(const struct recipe *r)
 {
     return strcmp(r->pipeline.schedule, "file") == 0;
 }
 
 static bool one_schedule_holds(const struct view *v)
 {
-    return says_file(v->recipe) == (v->recipe->pipeline.schedule_file != NULL);
+    return is_schedule_file(v->recipe) == (v->recipe->pipeline.schedule_file != NULL);
 }
 
 static void one_schedule_message(const struct view *v, struct text *out)
@@ -276,7 +276,7 @@ static bool file_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
     const struct recipe_pipeline *p = &r->pipeline;
-    if (p->schedule_file == NULL || !says_file(r)) // one_schedule_message() reports both together
+    if (p->schedule_file == NULL || !is_schedule_file(r)) // one_schedule_message() reports both together
         return true;
     return p->file.p == r->parallel.pipeline_parallel_size && p->file.v == p->virtual_stages &&
            p->file.m == recipe_microbatches(r) && p->microbatch_group_size == 0;
@@ -333,16 +333,16 @@ static int64_t largest_batch(const struct recipe *r)
     return most_microbatches(r) * samples_at_once(r);
 }
 
-static bool takes_holds(const struct view *v)
+static bool supported_holds(const struct view *v)
 {
     struct schedule_options options = options_of(v->recipe);
     if (!fits_holds(v))
-        return true; // fits_message() says it
-    return says_file(v->recipe) || options.m < 1 ||
-           schedule_unsupported(&options) == NULL; // no whole microbatch: batch_message() says it
+        return true; // fits_message() reports it
+    return is_schedule_file(v->recipe) || options.m < 1 ||
+           schedule_unsupported(&options) == NULL; // no whole microbatch: batch_message() reports it
 }
 
-static void takes_message(const struct view *v, struct text *out)
+static void supported_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     struct schedule_options options = options_of(r);
@@ -553,8 +553,8 @@ static const struct rule rules[] = {
      {{.key = "train.global_batch_size", .guess = largest_batch}}},
     {"pipeline.schedule pipeline.virtual_stages pipeline.microbatch_group_size " PP
      " train.global_batch_size train.micro_batch_size " DP " " TP " parallel.context_parallel_size",
-     takes_holds,
-     takes_message,
+     supported_holds,
+     supported_message,
      {{.key = "pipeline.virtual_stages"}, {.key = "pipeline.microbatch_group_size"}, {.key = PP}}},
     {"pipeline.auto_memory_limit", limit_holds, limit_message, {{0}}},
     {"pipeline.auto_f pipeline.auto_i pipeline.auto_w", times_hold, times_message, {{0}}},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rules of a run: the learning rate, data and tokenizer, names and folders. */
+/* Rules of a run: learning rate, data, tokenizer, names, folders, device and nodes. */
 #include "trainer/recipe/recipe_rules.h"
 
 #include "kernels/device.h"
@@ -15,13 +15,13 @@ static int64_t decay_of(const struct recipe *r)
     return r->optimizer.lr_decay_iters;
 }
 
-/* No step is made, and no learning rate is needed. */
+/* The run makes no step, so it needs no learning rate. */
 static bool never_steps(const struct recipe *r)
 {
     return r->train.train_iters == 0;
 }
 
-/* Megatron-LM's rule, except for a decay without a single step. A run may end before its warm-up does. */
+/* Megatron-LM's rule, not applied to a run without steps. A run may end before its warm-up. */
 static bool warmup_holds(const struct view *v)
 {
     return never_steps(v->recipe) || v->recipe->optimizer.lr_warmup_iters <= decay_of(v->recipe);
@@ -91,7 +91,7 @@ static void min_lr_message(const struct view *v, struct text *out)
 static bool vocab_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
-    // A vocabulary file has its own size: the tokenizer compares when it has read it.
+    // The size of a vocabulary file is compared when the tokenizer has read it.
     if (r->tokenizer.tokenizer_type == TOKENIZER_GPT2_BPE && r->tokenizer.vocab_file != NULL)
         return true;
     return r->model.vocab_size >= 1 && r->model.vocab_size >= rule_tokenizer_vocab(r);
@@ -182,7 +182,7 @@ static void split_message(const struct view *v, struct text *out)
 
 static bool name_holds(const struct view *v)
 {
-    const char *name = v->recipe->name; // NULL: derived, a moment later
+    const char *name = v->recipe->name; // NULL: derived later
     return name == NULL || (strchr(name, '/') == NULL && strcmp(name, ".") != 0 && strcmp(name, "..") != 0);
 }
 
@@ -293,8 +293,9 @@ static void built_message(const struct view *v, struct text *out)
              device_at(0)->name);
 }
 
-/* What is built, and moves this device's memory; a device that does not compute needs none. */
-static bool goes_with(const char *transport, const char *device)
+/* Whether the transport is in this build and supports the memory of the device; any does if it computes
+ * nothing. */
+static bool supports_device(const char *transport, const char *device)
 {
     return transport_is_built(transport) && transport_supports_device(transport, device);
 }
@@ -305,7 +306,7 @@ static bool transport_holds(const struct view *v)
     if (!device_is_built(device) || !device_traits(device)->computes)
         return true;
     bool alone = recipe_ranks(v->recipe) <= 1 && strcmp(v->recipe->cluster.transport, "nccl") != 0;
-    return alone || strcmp(transport, "auto") == 0 || goes_with(transport, device);
+    return alone || strcmp(transport, "auto") == 0 || supports_device(transport, device);
 }
 
 static void transport_message(const struct view *v, struct text *out)
@@ -321,7 +322,7 @@ static void transport_message(const struct view *v, struct text *out)
                  "-Dcuda=enabled -Dmpi=enabled; needs nvcc, nccl.h and MPI); use",
                  "cluster.device", device, ranks, ranks == 1 ? "" : "s", transport);
     for (size_t i = 0; transport_name(i) != NULL; i++)
-        if (goes_with(transport_name(i), device))
+        if (supports_device(transport_name(i), device))
             text_add(out, "%s%s",
                      others++ > 0 ? " or cluster.transport=" : " cluster.transport=", transport_name(i));
     if (others == 0)
@@ -481,7 +482,7 @@ static int64_t degree_of_nodes(const struct recipe *r)
     return degree > 0 ? degree : 1;
 }
 
-/* The nodes that the layout fills. */
+/* The number of nodes that the layout needs. */
 static int64_t nodes_of_layout(const struct recipe *r)
 {
     int64_t per_node = (int64_t)r->cluster.gpus_per_node * r->cluster.ranks_per_gpu;
@@ -546,8 +547,8 @@ static const struct rule rules[] = {
      {{.key = "parallel.data_parallel_size", .guess = degree_of_nodes},
       {.key = "parallel.tensor_parallel_size"},
       {.key = "parallel.pipeline_parallel_size"},
-      {.key = "cluster.nodes", .guess = nodes_of_layout, .least = 1},
-      {.key = "cluster.gpus_per_node", .least = 1}}},
+      {.key = "cluster.nodes", .guess = nodes_of_layout, .min = 1},
+      {.key = "cluster.gpus_per_node", .min = 1}}},
     {"cluster.time", rule_time_holds, rule_time_message, {{0}}},
     {"profile.profile_step_start profile.profile_step_end profile.timeline train.train_iters",
      profile_holds,

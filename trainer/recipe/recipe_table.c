@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a recipe can say: one row for each key, in the order of the reference page.
+/* One row for each key of a recipe, in the order of the reference page.
  *
- * To add a key: a field in the struct of the folder that reads it, a row here, and the page again with
- * `cuboid recipe --reference > docs/recipe.md` (docs/extending.md). To build a key that was refused: remove
- * `.unbuilt` from the row or from the choice. Key names are Megatron-LM's where it has one. */
+ * To add a key: add a field in the struct of the folder that reads it and a row here, and regenerate the page
+ * with `cuboid recipe --reference > docs/recipe.md` (docs/extending.md). To implement a reserved key: remove
+ * `.unimplemented` from the row or from the choice. Key names are Megatron-LM's where it has one. */
 #include "trainer/recipe/recipe_table.h"
 #include "parallel/comm.h"
 #include "schedules/schedule.h"
@@ -17,7 +17,7 @@ static const char *schedule_choice(size_t index)
     const struct schedule_about *about = schedule_about((int)index);
     if (about != NULL)
         return about->name;
-    return schedule_about((int)index - 1) != NULL ? "file" : NULL; // index 0 has a family
+    return schedule_about((int)index - 1) != NULL ? "file" : NULL; // "file" follows the last family
 }
 
 static const char *device_choice(size_t index)
@@ -142,13 +142,13 @@ const struct recipe_row recipe_rows[] = {
         .aliases = "dp", .one_rank = "1"),
     ROW("parallel.context_parallel_size", INT, parallel.context_parallel_size, "1",
         "c, the context-parallel degree: divides each sequence.", BETWEEN(1, 65536), .aliases = "cp",
-        .unbuilt = true),
+        .unimplemented = true),
     ROW("parallel.context_parallel_method", CHOICE, parallel.context_parallel_method, "ring",
         "Communication of keys and values between context-parallel ranks.", .choices = context_methods,
-        .aliases = "cp_comm_type", .unbuilt = true),
+        .aliases = "cp_comm_type", .unimplemented = true),
     ROW("parallel.expert_parallel_size", INT, parallel.expert_parallel_size, "1",
         "e, the expert-parallel degree: distributes the experts.", BETWEEN(1, 65536),
-        .aliases = "ep expert_model_parallel_size", .unbuilt = true),
+        .aliases = "ep expert_model_parallel_size", .unimplemented = true),
     ROW("parallel.sequence_parallel", BOOL, layers.sequence_parallel, "false",
         "Sequence parallelism: norms, dropout and the residual stream are sharded along the sequence over "
         "the tensor-parallel ranks."),
@@ -429,7 +429,7 @@ const struct recipe_row recipe_rows[] = {
     ROW("logging.log_interval", COUNT, logging.log_interval, "10",
         "Steps between log lines on the terminal. metrics.jsonl has every step.", BETWEEN(1, 1e12)),
     ROW("logging.tensorboard_dir", TEXT, logging.tensorboard_dir, "none",
-        "Folder for TensorBoard event files.", .optional = true, .unbuilt = true),
+        "Folder for TensorBoard event files.", .optional = true, .unimplemented = true),
     ROW("logging.peak_flops", REAL, logging.peak_flops, NULL,
         "Peak FLOP/s of one rank's device, for mfu (full attention) and mfu_causal (causal half) in "
         "metrics.jsonl and the summary; 0: unknown.",

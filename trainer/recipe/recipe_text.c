@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A recipe written out: each value with where it came from, and the reference page.
+/* Writes a recipe, each value with its origin, and the reference page.
  *
  *   model:
  *     num_layers: 6                # recipes/quickstart.yaml:14
  *     kv_channels: 32              # derived
  *
- * The law: what is written here loads back to the same recipe. So a text that could be read as a word
- * of ours (none, auto) or as YAML's own syntax goes into quotes. */
+ * Invariant: the text loads back to the same recipe. Values that could be read as reserved words (none, auto)
+ * or as YAML syntax are therefore quoted. */
 #include "trainer/recipe/recipe_table.h"
 
 #include <ctype.h>
@@ -59,7 +59,7 @@ static void add_list(struct text *out, const struct recipe_row *row, const void 
     text_add(out, "]");
 }
 
-void value_text(const struct recipe *recipe, const struct recipe_row *row, struct text *out)
+void recipe_value_text(const struct recipe *recipe, const struct recipe_row *row, struct text *out)
 {
     const void *field = (const char *)recipe + row->offset;
     switch (row->type) {
@@ -71,7 +71,7 @@ void value_text(const struct recipe *recipe, const struct recipe_row *row, struc
         break;
     case ROW_INT:
     case ROW_COUNT:
-        text_add(out, "%lld", (long long)value_integer(recipe, row));
+        text_add(out, "%lld", (long long)recipe_value_integer(recipe, row));
         break;
     case ROW_REAL:
         text_add_real(out, *(const double *)field);
@@ -96,7 +96,7 @@ void value_text(const struct recipe *recipe, const struct recipe_row *row, struc
 
 /* ---- the resolved recipe ---- */
 
-void origin_text(const struct recipe *recipe, int row, struct text *out)
+void recipe_origin_text(const struct recipe *recipe, int row, struct text *out)
 {
     const struct recipe_origin *origin = &recipe->origin[row];
     if (origin->kind == FROM_COMMAND_LINE)
@@ -107,43 +107,44 @@ void origin_text(const struct recipe *recipe, int row, struct text *out)
         text_add(out, "%s", recipe->files.count > 0 ? recipe->files.list[0] : "recipe");
 }
 
-/* A folder that is derived from another key follows that key when the saved recipe is run again under another
- * name: written out, it would lead into the folders of the run that it was saved by. A timeout that follows
- * the run does so again. */
+/* Some derived values are written as `auto`: a folder then follows the name when the saved recipe is run
+ * under another name, instead of pointing to the folders of the original run; so does a timeout that depends
+ * on the run. */
 static bool stays_derived(const struct recipe *recipe, int row)
 {
     return recipe->origin[row].kind == FROM_DERIVED &&
-           (row == row_of("logging.run_dir") || row == row_of("checkpoint.save") ||
-            row == row_of("resilience.heartbeat_timeout_seconds"));
+           (row == recipe_row_index("logging.run_dir") || row == recipe_row_index("checkpoint.save") ||
+            row == recipe_row_index("resilience.heartbeat_timeout_seconds"));
 }
 
-/* The text of a comment that says where a row's value came from. */
+/* Appends the origin of a row's value, for a comment. */
 static void add_from(const struct recipe *recipe, int row, struct text *out)
 {
     enum origin_kind kind = recipe->origin[row].kind;
     if (kind == FROM_DEFAULT)
         text_add(out, "default");
     else if (kind != FROM_DERIVED)
-        origin_text(recipe, row, out);
+        recipe_origin_text(recipe, row, out);
     else
         text_add(out, "derived");
-    if (kind == FROM_DERIVED && row == row_of("logging.peak_flops") && recipe->cluster.profile != NULL)
+    if (kind == FROM_DERIVED && row == recipe_row_index("logging.peak_flops") &&
+        recipe->cluster.profile != NULL)
         text_add(out, " from cluster.profile %s", recipe->cluster.profile);
     if (!stays_derived(recipe, row))
         return;
     text_add(out, ": ");
-    value_text(recipe, &recipe_rows[row], out);
+    recipe_value_text(recipe, &recipe_rows[row], out);
 }
 
 static void add_resolved_row(const struct recipe *recipe, int row, struct text *out)
 {
     struct text line = {0}, from = {0};
-    text_add(&line, "%s%s: ", row_section_length(&recipe_rows[row]) > 0 ? "  " : "",
-             row_name(&recipe_rows[row]));
+    text_add(&line, "%s%s: ", recipe_row_section_length(&recipe_rows[row]) > 0 ? "  " : "",
+             recipe_row_name(&recipe_rows[row]));
     if (stays_derived(recipe, row))
         text_add(&line, "auto");
     else
-        value_text(recipe, &recipe_rows[row], &line);
+        recipe_value_text(recipe, &recipe_rows[row], &line);
     add_from(recipe, row, &from);
     text_add(out, "%-*s # ", COMMENT_COLUMN, line.chars);
     text_add_clean(out, from.chars);
@@ -160,19 +161,19 @@ void recipe_resolved_text(const struct recipe *recipe, struct text *out)
         if (*section != 0)
             text_add(out, "\n%s:\n", section);
         for (int row = 0; row < recipe_row_count; row++)
-            if (row_in_section(&recipe_rows[row], section) && recipe_rows[row].type != ROW_BASE)
+            if (recipe_row_in_section(&recipe_rows[row], section) && recipe_rows[row].type != ROW_BASE)
                 add_resolved_row(recipe, row, out);
     }
 }
 
 void recipe_key_text(const struct recipe *recipe, const char *key, struct text *out)
 {
-    value_text(recipe, &recipe_rows[row_of(key)], out);
+    recipe_value_text(recipe, &recipe_rows[recipe_row_index(key)], out);
 }
 
 /* ---- overrides ---- */
 
-/* Keys with a column (trainer/plan/rows/). */
+/* Keys with a column (trainer/plan/published/). */
 static bool has_column(const char *key)
 {
     static const char *const keys[] = {"model.num_layers",
@@ -198,16 +199,16 @@ static bool is_planned(const struct recipe *recipe, const struct recipe_row *row
 {
     static const char *const sections[] = {"parallel", "pipeline", "precision", "memory", "assume"};
     static const char *const others[] = {"cluster.nodes", "cluster.gpus_per_node", "cluster.ranks_per_gpu"};
-    if (row->type == ROW_BASE || row->unbuilt || has_column(row->key))
+    if (row->type == ROW_BASE || row->unimplemented || has_column(row->key))
         return false;
-    if (row_in_section(row, "model") || strcmp(row->key, "deterministic") == 0)
+    if (recipe_row_in_section(row, "model") || strcmp(row->key, "deterministic") == 0)
         return true;
     bool here = false;
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
-        here = here || row_in_section(row, sections[i]);
+        here = here || recipe_row_in_section(row, sections[i]);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         here = here || strcmp(row->key, others[i]) == 0;
-    return here && !value_is_default(recipe, row);
+    return here && !recipe_value_is_default(recipe, row);
 }
 
 void recipe_planned_text(const struct recipe *recipe, struct text *out)
@@ -216,7 +217,7 @@ void recipe_planned_text(const struct recipe *recipe, struct text *out)
         struct text value = {0};
         if (!is_planned(recipe, &recipe_rows[row]))
             continue;
-        value_text(recipe, &recipe_rows[row], &value);
+        recipe_value_text(recipe, &recipe_rows[row], &value);
         text_add(out, "%s%s=", out->length > 0 ? " " : "", recipe_rows[row].key);
         for (const char *at = text_chars(&value); *at != 0; at++)
             if (*at != ' ') // of a list: words are separated by spaces
@@ -249,7 +250,7 @@ static const char intro[] =
 
 static const char table_head[] = "| key | values | default | meaning |\n|---|---|---|---|\n";
 
-/* The keys that most recipes set, in the order in which one writes a recipe. */
+/* The keys that most recipes set, in the usual order. */
 static const char *const common_keys[] = {
     "name",
     "seed",
@@ -293,30 +294,30 @@ static void add_default_cell(const struct recipe_row *row, struct text *out)
 /* "`gpipe`, `1f1b`" or "integer from 1 to 65536", without the article. */
 static void add_value_cell(const struct recipe_row *row, struct text *out)
 {
-    if (row_has_choices(row)) {
+    if (recipe_row_has_choices(row)) {
         size_t shown = 0;
         struct choice c;
         text_add(out, "%s", row->type == ROW_NAMES ? "list of " : "");
-        for (size_t i = 0; row_choice(row, i, &c); i++)
-            if (!c.alias && !c.unbuilt)
+        for (size_t i = 0; recipe_row_choice(row, i, &c); i++)
+            if (!c.alias && !c.unimplemented)
                 text_add(out, "%s`%s`", shown++ > 0 ? ", " : "", c.name);
         return;
     }
     struct text expected = {0};
-    value_expected(row, &expected);
+    recipe_value_expected(row, &expected);
     const char *start = text_chars(&expected);
     size_t article = strncmp(start, "a ", 2) == 0 ? 2 : strncmp(start, "an ", 3) == 0 ? 3 : 0;
     text_add(out, "%s", start + article);
     text_free(&expected);
 }
 
-static void add_unbuilt(const struct recipe_row *row, struct text *out)
+static void add_unimplemented(const struct recipe_row *row, struct text *out)
 {
-    if (row->unbuilt)
+    if (row->unimplemented)
         text_add(out, " Only `%s` is accepted.", row->fallback);
     size_t shown = 0;
-    for (const struct choice *c = row->choices; !row->unbuilt && c != NULL && c->name != NULL; c++)
-        if (c->unbuilt)
+    for (const struct choice *c = row->choices; !row->unimplemented && c != NULL && c->name != NULL; c++)
+        if (c->unimplemented)
             text_add(out, "%s`%s`", shown++ > 0 ? ", " : " Not implemented yet: ", c->name);
     if (shown > 0)
         text_add(out, ".");
@@ -329,7 +330,7 @@ static void add_reference_row(const struct recipe_row *row, const char *shown, s
     text_add(out, " | ");
     add_default_cell(row, out);
     text_add(out, " | %s", row->help);
-    add_unbuilt(row, out);
+    add_unimplemented(row, out);
     for (const char *at = row->aliases; at != NULL && *at != 0; at += strspn(at, " ")) {
         int length = (int)strcspn(at, " ");
         text_add(out, "%s`%.*s`",
@@ -350,7 +351,7 @@ static void add_common(struct text *out)
              "\n## Common keys\n\nThe keys that most recipes set; the sections below list them again.\n\n%s",
              table_head);
     for (size_t i = 0; i < sizeof common_keys / sizeof *common_keys; i++)
-        add_reference_row(&recipe_rows[row_of(common_keys[i])], common_keys[i], out);
+        add_reference_row(&recipe_rows[recipe_row_index(common_keys[i])], common_keys[i], out);
 }
 
 static void add_not_implemented(struct text *out)
@@ -358,7 +359,7 @@ static void add_not_implemented(struct text *out)
     text_add(out, "\n## Not implemented yet\n\nReserved keys, of which only the default is accepted.\n\n%s",
              table_head);
     for (int row = 0; row < recipe_row_count; row++)
-        if (recipe_rows[row].unbuilt)
+        if (recipe_rows[row].unimplemented)
             add_reference_row(&recipe_rows[row], recipe_rows[row].key, out);
 }
 
@@ -372,8 +373,8 @@ void recipe_reference(struct text *out)
         text_add(out, "\n## %s%s\n\n%s\n\n%s", section->name, *section->name == 0 ? "Top level" : "",
                  section->help, table_head);
         for (int row = 0; row < recipe_row_count; row++)
-            if (row_in_section(&recipe_rows[row], section->name) && !recipe_rows[row].unbuilt)
-                add_reference_row(&recipe_rows[row], row_name(&recipe_rows[row]), out);
+            if (recipe_row_in_section(&recipe_rows[row], section->name) && !recipe_rows[row].unimplemented)
+                add_reference_row(&recipe_rows[row], recipe_row_name(&recipe_rows[row]), out);
     }
     add_not_implemented(out);
 }

@@ -4,9 +4,8 @@
  *     warning: R:9: optimizer.lr_wsd_decay_iters has no effect: optimizer.lr_decay_style is cosine, and only
  *     WSD uses it
  *
- * A row has the keys, a predicate that tells when they are unused, the key that decides it, and what uses
- * them. Caution:
- * defaults, and values equal to the default, cause no warning. */
+ * A row has the keys, a predicate that is true if they are unused, the key that decides it, and the reason.
+ * Caution: defaults, and values equal to the default, cause no warning. */
 #include "trainer/recipe/recipe_table.h"
 
 #include <string.h>
@@ -199,7 +198,7 @@ static bool is_given(const struct recipe *recipe, int row)
 {
     enum origin_kind kind = recipe->origin[row].kind;
     struct text value = {0};
-    value_text(recipe, &recipe_rows[row], &value);
+    recipe_value_text(recipe, &recipe_rows[row], &value);
     const char *fallback = recipe_rows[row].fallback != NULL ? recipe_rows[row].fallback : "[]";
     bool given =
         (kind == FROM_FILE || kind == FROM_COMMAND_LINE) && strcmp(text_chars(&value), fallback) != 0;
@@ -210,11 +209,11 @@ static bool is_given(const struct recipe *recipe, int row)
 static void warn_unused(const struct recipe *recipe, const char *key, const struct unused_key *unused,
                         struct problems *problems)
 {
-    int row = row_of(key);
+    int row = recipe_row_index(key);
     if (!is_given(recipe, row))
         return;
     struct text where = {0}, value = {0};
-    origin_text(recipe, row, &where);
+    recipe_origin_text(recipe, row, &where);
     recipe_key_text(recipe, unused->because, &value);
     problems_warn(problems, "%s: %s has no effect: %s is %s, and %s", text_chars(&where), key,
                   unused->because, text_chars(&value), unused->wanted);
@@ -222,12 +221,12 @@ static void warn_unused(const struct recipe *recipe, const char *key, const stru
     text_free(&value);
 }
 
-/* ---- valid keys with useless values ---- */
+/* ---- values without effect ---- */
 
 static void warn_at(const struct recipe *recipe, const char *key, const char *what, struct problems *problems)
 {
     struct text where = {0};
-    origin_text(recipe, row_of(key), &where);
+    recipe_origin_text(recipe, recipe_row_index(key), &where);
     problems_warn(problems, "%s: %s %s", text_chars(&where), key, what);
     text_free(&where);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One value of a recipe: text to field and field to text.
+/* Converts one value of a recipe from text to a field and back.
  *
- * A refusal is the rest of a sentence that begins with the key: `model.num_layers` `1.5 is not a whole
- * number; use 1 or 2`. What it proposes is inside the row's range; whether it also fits the other keys
- * is for recipe_check.c. Caution: a value is stored only when all of it is good, so that a list with one
- * bad entry leaves the field as it was. */
+ * An error is the rest of a sentence that begins with the key: `model.num_layers` `1.5 is not a whole
+ * number; use 1 or 2`. A proposed value is inside the row's range; recipe_check.c checks it against other
+ * keys. Caution: a value is stored only if it is valid as a whole: a list with one invalid entry leaves the
+ * field unchanged. */
 #include "trainer/recipe/recipe_table.h"
 
 #include <float.h>
@@ -27,7 +27,7 @@ static void *allocate(size_t count, size_t size)
     return memory;
 }
 
-/* ---- what a row wants, in words ---- */
+/* ---- expected values ---- */
 
 static void add_range(const struct recipe_row *row, const char *noun, struct text *out)
 {
@@ -40,7 +40,7 @@ static void add_range(const struct recipe_row *row, const char *noun, struct tex
         text_add(out, row->above ? "%s above %s" : "%s, %s or more", noun, low);
 }
 
-void value_expected(const struct recipe_row *row, struct text *out)
+void recipe_value_expected(const struct recipe_row *row, struct text *out)
 {
     switch (row->type) {
     case ROW_BOOL:
@@ -59,7 +59,7 @@ void value_expected(const struct recipe_row *row, struct text *out)
         break;
     case ROW_WORD:
     case ROW_CHOICE:
-        row_choices_text(row, out);
+        recipe_row_choices_text(row, out);
         break;
     case ROW_LAYERS:
         text_add(out, "a list of integers, like [3, 3, 2]");
@@ -68,7 +68,7 @@ void value_expected(const struct recipe_row *row, struct text *out)
         text_add(out, "a list of names");
         if (row->choices != NULL) {
             text_add(out, ": ");
-            row_choices_text(row, out);
+            recipe_row_choices_text(row, out);
         }
         break;
     case ROW_SOURCES:
@@ -104,7 +104,7 @@ static bool refuse(const struct recipe_row *row, const struct node *node, struct
         text_add(why, "is empty; expected ");
     else
         text_add(why, "\"%.*s\" is not ", SHOWN, node->text);
-    value_expected(row, why);
+    recipe_value_expected(row, why);
     return false;
 }
 
@@ -116,14 +116,14 @@ static bool refuse_inside(const char *what, size_t index, struct text *inner, st
     return false;
 }
 
-/* With the bound that `value` crosses, if it can be taken, or the row's example. */
+/* Suggests the bound that `value` exceeds, if it is a valid value, or else the row's example. */
 static bool refuse_range(const struct recipe_row *row, const struct node *node, double value,
                          const char *what, struct text *why)
 {
     bool too_low = !(value > row->low);
     bool open = too_low ? row->above : row->below;
     text_add(why, "%.*s is %s; expected ", SHOWN, node->text, what);
-    value_expected(row, why);
+    recipe_value_expected(row, why);
     if (!open) {
         text_add(why, "; use ");
         text_add_real(why, too_low ? row->low : row->high);
@@ -159,7 +159,7 @@ static bool parse_real(const struct recipe_row *row, const struct node *node, do
     return true;
 }
 
-/* "; use 1 or 2" for 1.5, "; use 1000" for 1e3, and the bound for what lies beyond it. */
+/* Suggests integers: "; use 1 or 2" for 1.5, "; use 1000" for 1e3, and the bound for values beyond it. */
 static void add_whole_neighbours(const struct recipe_row *row, double value, struct text *why)
 {
     double below = fmin(fmax(floor(value), row->low), row->high);
@@ -213,7 +213,7 @@ static bool parse_text(const struct recipe_row *row, const struct node *node, ch
                                                          : NULL;
     if (wrong != NULL) {
         text_add(why, "%s; expected ", wrong);
-        value_expected(row, why);
+        recipe_value_expected(row, why);
         return false;
     }
     *out = text_copy(node->text);
@@ -226,17 +226,17 @@ static bool parse_choice(const struct recipe_row *row, const struct node *node, 
     const char *names[32];
     size_t count = 0;
     struct choice c;
-    for (size_t i = 0; row_choice(row, i, &c); i++) {
+    for (size_t i = 0; recipe_row_choice(row, i, &c); i++) {
         if (node->kind == NODE_SCALAR && strcmp(node->text, c.name) == 0) {
-            if (c.unbuilt) {
+            if (c.unimplemented) {
                 text_add(why, "%s is not implemented yet; use ", c.name);
-                row_choices_text(row, why);
+                recipe_row_choices_text(row, why);
                 return false;
             }
             *out = c;
             return true;
         }
-        if (!c.unbuilt && count < sizeof names / sizeof *names)
+        if (!c.unimplemented && count < sizeof names / sizeof *names)
             names[count++] = c.name;
     }
     refuse(row, node, why);
@@ -272,7 +272,7 @@ static void free_names(struct recipe_names *names)
     *names = (struct recipe_names){0};
 }
 
-/* One of a row's choices, by its own name; any text where it has none. */
+/* Parses one of a row's choices; any text if the row has no choices. */
 static bool parse_name(const struct recipe_row *row, const struct node *node, char **out, struct text *why)
 {
     if (row->choices == NULL)
@@ -411,7 +411,7 @@ static bool parse_shares(const struct recipe_row *row, const struct node *list, 
     struct text inner = {0};
     if (list->count < 1 || list->count > 3) {
         text_add(why, "has %zu numbers; expected ", list->count);
-        value_expected(row, why);
+        recipe_value_expected(row, why);
         return false;
     }
     for (size_t i = 0; i < list->count; i++)
@@ -501,63 +501,63 @@ static bool parse_field(struct recipe *recipe, const struct recipe_row *row, con
 
 bool recipe_default_text(const char *key, struct text *out)
 {
-    const struct recipe_row *row = &recipe_rows[row_of(key)];
+    const struct recipe_row *row = &recipe_rows[recipe_row_index(key)];
     if (row->fallback == NULL)
         return false;
     struct recipe *fallback = allocate(1, sizeof *fallback);
-    value_set_default(fallback, row);
-    value_text(fallback, row, out);
-    value_free(fallback, row);
+    recipe_value_set_default(fallback, row);
+    recipe_value_text(fallback, row, out);
+    recipe_value_free(fallback, row);
     free(fallback);
     return true;
 }
 
-bool value_is_default(const struct recipe *recipe, const struct recipe_row *row)
+bool recipe_value_is_default(const struct recipe *recipe, const struct recipe_row *row)
 {
     struct text here = {0}, there = {0};
-    value_text(recipe, row, &here);
+    recipe_value_text(recipe, row, &here);
     bool same = recipe_default_text(row->key, &there) && strcmp(text_chars(&here), text_chars(&there)) == 0;
     text_free(&here);
     text_free(&there);
     return same;
 }
 
-bool value_set(struct recipe *recipe, const struct recipe_row *row, const struct node *node, bool *automatic,
-               struct text *why)
+bool recipe_value_set(struct recipe *recipe, const struct recipe_row *row, const struct node *node,
+                      bool *automatic, struct text *why)
 {
     *automatic = (row->derived != NULL || row->chosen) && is_word(node, "auto");
     if (*automatic && row->chosen)
-        value_set_default(recipe, row);
+        recipe_value_set_default(recipe, row);
     if (*automatic || row->type == ROW_BASE)
         return true;
     struct recipe *scratch = allocate(1, sizeof *scratch);
     bool good = parse_field(scratch, row, node, why);
-    if (good && row->unbuilt && !value_is_default(scratch, row)) {
-        value_text(scratch, row, why);
+    if (good && row->unimplemented && !recipe_value_is_default(scratch, row)) {
+        recipe_value_text(scratch, row, why);
         text_add(why, " is not implemented yet; use %s", row->fallback);
         good = false;
     }
     if (good) {
-        value_free(recipe, row);
+        recipe_value_free(recipe, row);
         good = parse_field(recipe, row, node, why);
     }
-    value_free(scratch, row);
+    recipe_value_free(scratch, row);
     free(scratch);
     return good;
 }
 
-void value_set_default(struct recipe *recipe, const struct recipe_row *row)
+void recipe_value_set_default(struct recipe *recipe, const struct recipe_row *row)
 {
     struct text why = {0};
     struct node *node = default_node(row);
-    value_free(recipe, row);
+    recipe_value_free(recipe, row);
     if (!parse_field(recipe, row, node, &why))
         die(__FILE__, __LINE__, row->key, "the default of the table: %s", text_chars(&why));
     node_free(node);
     text_free(&why);
 }
 
-void value_free(struct recipe *recipe, const struct recipe_row *row)
+void recipe_value_free(struct recipe *recipe, const struct recipe_row *row)
 {
     void *field = field_of(recipe, row);
     if (row->type == ROW_TEXT || row->type == ROW_WORD) {
@@ -572,13 +572,13 @@ void value_free(struct recipe *recipe, const struct recipe_row *row)
         free_sources(field);
 }
 
-int64_t value_integer(const struct recipe *recipe, const struct recipe_row *row)
+int64_t recipe_value_integer(const struct recipe *recipe, const struct recipe_row *row)
 {
     const void *field = field_of(recipe, row);
     return row->type == ROW_INT ? *(const int *)field : *(const int64_t *)field;
 }
 
-void value_set_integer(struct recipe *recipe, const struct recipe_row *row, int64_t value)
+void recipe_value_set_integer(struct recipe *recipe, const struct recipe_row *row, int64_t value)
 {
     void *field = field_of(recipe, row);
     if (row->type == ROW_INT)

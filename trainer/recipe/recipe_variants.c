@@ -42,9 +42,9 @@ enum status recipe_variants_open(const char *path, const char *const *overrides,
                 problems->errors - before == 1 ? "" : "s");
 }
 
-int recipe_variants_to_choose(const struct recipe_variants *variants, const char *keys[RECIPE_MOST_CHOSEN])
+int recipe_variants_open_keys(const struct recipe_variants *variants, const char *keys[RECIPE_MOST_CHOSEN])
 {
-    return recipe_to_choose(variants->loader.recipe, keys);
+    return recipe_open_keys(variants->loader.recipe, keys);
 }
 
 const struct recipe *recipe_variants_base(const struct recipe_variants *variants)
@@ -64,11 +64,11 @@ void recipe_variants_close(struct recipe_variants *variants)
 
 bool recipe_change_is_valid(const struct recipe_change *change, struct text *why)
 {
-    const struct recipe_row *row = &recipe_rows[row_of(change->key)];
+    const struct recipe_row *row = &recipe_rows[recipe_row_index(change->key)];
     struct recipe *scratch = allocate_recipe();
     bool automatic;
-    const bool good = value_set(scratch, row, change->value, &automatic, why);
-    value_free(scratch, row);
+    const bool good = recipe_value_set(scratch, row, change->value, &automatic, why);
+    recipe_value_free(scratch, row);
     free(scratch);
     return good;
 }
@@ -102,7 +102,7 @@ static void copy_sources(struct recipe_sources *to, const struct recipe_sources 
         to->list[i] = (struct recipe_source){text_copy(from->list[i].path), from->list[i].weight};
 }
 
-/* Gives `to` its own copy of a field of `from`. */
+/* Replaces a field of `to` by its own copy of that of `from`. */
 static void copy_value(struct recipe *to, const struct recipe *from, const struct recipe_row *row)
 {
     void *out = (char *)to + row->offset;
@@ -152,16 +152,16 @@ static struct recipe *copy_recipe(const struct recipe *from)
 
 static void set(struct recipe *recipe, const struct recipe_change *change)
 {
-    const int row = row_of(change->key);
+    const int row = recipe_row_index(change->key);
     struct text why = {0};
     bool automatic;
-    CHECK(value_set(recipe, &recipe_rows[row], change->value, &automatic, &why));
+    CHECK(recipe_value_set(recipe, &recipe_rows[row], change->value, &automatic, &why));
     if (automatic && !recipe_rows[row].chosen)
-        value_free(recipe, &recipe_rows[row]);
+        recipe_value_free(recipe, &recipe_rows[row]);
     recipe->origin[row] = (struct recipe_origin){.kind = automatic ? FROM_DEFAULT : FROM_COMMAND_LINE};
 }
 
-/* A copy with the changes, and all that is derived from them; the rules are not checked. */
+/* Makes a copy with the changes and new derived values; the rules are not checked. */
 static void make(struct recipe_variants *variants, const struct recipe_change *changes, size_t count,
                  struct problems *problems, struct recipe_loader *out)
 {
@@ -180,11 +180,11 @@ enum status recipe_variant(struct recipe_variants *variants, const struct recipe
     struct problems problems = {0};
     struct recipe_loader loader;
     make(variants, changes, count, &problems, &loader);
-    *rule = problems.errors == 0 ? recipe_first_broken(loader.recipe, variants->world_size) : -1;
+    *rule = problems.errors == 0 ? recipe_first_violation(loader.recipe, variants->world_size) : -1;
     const bool good = problems.errors == 0 && *rule < 0;
     if (good) {
         recipe_derive_paths(loader.recipe, variants->path, &loader.in_files, &problems);
-        recipe_settle(&loader);
+        recipe_finalize(&loader);
         *out = loader.recipe;
     } else
         recipe_destroy(loader.recipe);

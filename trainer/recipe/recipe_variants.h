@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Many recipes that differ in a few keys, from one reading of the files. Each is the recipe that
+/* Many recipes that differ in a few keys, from a single read of the files. Each is the recipe that
  * recipe_load() makes of the same files and overrides, without its warnings, in microseconds.
  *
  *   struct recipe_variants *variants;
@@ -30,10 +30,10 @@ MUST_USE enum status recipe_variants_open(const char *path, const char *const *o
                                           struct problems *problems);
 void recipe_variants_close(struct recipe_variants *variants); // takes NULL
 
-/* The keys whose value is `auto` and has to be chosen, by their main names; with `parallel: auto` also those
- * of the layout that are not given. */
-int recipe_variants_to_choose(const struct recipe_variants *variants, const char *keys[RECIPE_MOST_CHOSEN]);
-/* What the files and overrides say; nothing is derived from it yet. */
+/* The open keys, by their main names: those with the value `auto`, and with `parallel: auto` also the keys of
+ * the layout that are not given. */
+int recipe_variants_open_keys(const struct recipe_variants *variants, const char *keys[RECIPE_MOST_CHOSEN]);
+/* The recipe given by files and overrides, before anything is derived. */
 const struct recipe *recipe_variants_base(const struct recipe_variants *variants);
 
 /* Whether a value is valid for a key by itself; `why` is the rest of a sentence that begins with the key. */

@@ -128,26 +128,26 @@ static enum status window_logits(struct rank_state *w, struct window *window, co
 
 /* ---- generation ---- */
 
-struct maker {
+struct generator {
     struct window window;
     struct sampler *sampler;
     float *logits; // [V]
     struct utf8_printer printer;
 };
 
-static void maker_free(struct maker *maker)
+static void generator_free(struct generator *generator)
 {
-    window_destroy(&maker->window);
-    sampler_destroy(maker->sampler);
-    free(maker->logits);
-    text_free(&maker->printer.pending);
+    window_destroy(&generator->window);
+    sampler_destroy(generator->sampler);
+    free(generator->logits);
+    text_free(&generator->printer.pending);
 }
 
 /* Ids beyond the tokenizer's vocabulary (padding of the vocabulary) are never sampled. */
-static enum status maker_create(struct job *job, struct rank_state *w, struct maker *out)
+static enum status generator_create(struct job *job, struct rank_state *w, struct generator *out)
 {
     int64_t vocab = job->recipe.model.vocab_size, known = tokenizer_vocab_size(job->tokenizer);
-    *out = (struct maker){.printer = {.to = job->options->to, .raw = job->options->raw}};
+    *out = (struct generator){.printer = {.to = job->options->to, .raw = job->options->raw}};
     out->logits = calloc((size_t)vocab, sizeof *out->logits);
     if (out->logits == NULL)
         return fail(NO_MEMORY, "no memory for %lld logits", (long long)vocab);
@@ -155,36 +155,36 @@ static enum status maker_create(struct job *job, struct rank_state *w, struct ma
     return window_create(w, &out->window);
 }
 
-static enum status print_ids(struct job *job, struct maker *maker, int64_t begin)
+static enum status print_ids(struct job *job, struct generator *generator, int64_t begin)
 {
     struct text bytes = {0};
     enum status status =
         tokenizer_decode(job->tokenizer, job->ids.ids + begin, job->ids.count - begin, &bytes);
     if (status == OK)
-        status = utf8_print(&maker->printer, text_chars(&bytes), bytes.length);
+        status = utf8_print(&generator->printer, text_chars(&bytes), bytes.length);
     text_free(&bytes);
     return status;
 }
 
-static enum status make_text(struct job *job, struct rank_state *w, struct maker *maker)
+static enum status generate_text(struct job *job, struct rank_state *w, struct generator *generator)
 {
     const struct generate_options *o = job->options;
     struct generate_result *result = &job->result;
     int32_t end = tokenizer_end_of_document(job->tokenizer);
-    TRY(utf8_print(&maker->printer, o->prompt, (size_t)o->prompt_bytes));
+    TRY(utf8_print(&generator->printer, o->prompt, (size_t)o->prompt_bytes));
     double start = clock_s();
     while (result->tokens < o->tokens && !result->stopped) {
         int32_t id;
-        TRY(window_logits(w, &maker->window, &job->ids, maker->logits));
-        TRY(sampler_draw(maker->sampler, maker->logits, result->tokens, &id));
+        TRY(window_logits(w, &generator->window, &job->ids, generator->logits));
+        TRY(sampler_draw(generator->sampler, generator->logits, result->tokens, &id));
         job->ids.ids[job->ids.count++] = id;
         result->tokens++;
         result->stopped = id == end && !o->no_stop;
         if (!result->stopped)
-            TRY(print_ids(job, maker, job->ids.count - 1));
+            TRY(print_ids(job, generator, job->ids.count - 1));
     }
     result->seconds = clock_s() - start;
-    return utf8_print_end(&maker->printer);
+    return utf8_print_end(&generator->printer);
 }
 
 /* There is one rank and only forward passes: no layout or training key would reduce the memory. */
@@ -199,7 +199,7 @@ static enum status rank_main(struct world *world, void *argument)
 {
     struct job *job = argument;
     struct rank_state state;
-    struct maker maker = {0};
+    struct generator generator = {0};
     enum status status = rank_create(&job->run, world, false, &state);
     if (status == OK && !device_computes(state.device))
         status = fail(BAD_RECIPE,
@@ -208,13 +208,13 @@ static enum status rank_main(struct world *world, void *argument)
     if (status == OK)
         status = checkpoint_load(&state, job->options->checkpoint, false);
     if (status == OK)
-        status = maker_create(job, &state, &maker);
+        status = generator_create(job, &state, &generator);
     if (status == OK) {
         job->result.step = state.step;
-        status = make_text(job, &state, &maker);
+        status = generate_text(job, &state, &generator);
     }
     status = explain(status);
-    maker_free(&maker);
+    generator_free(&generator);
     rank_destroy(&state);
     return status;
 }

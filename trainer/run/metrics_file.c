@@ -17,7 +17,7 @@ struct metrics_file {
     int fd;
     off_t bytes; // in complete lines
     bool lost;
-    time_t looked; // time of the last check of the path
+    time_t checked; // time of the last check of the path
     struct text path, run_dir;
     struct text unwritten;      // lines pending until there is space
     struct text unwritten_path; // destination if the disk stays full; empty: none
@@ -136,7 +136,7 @@ static enum status trim(const struct metrics_file *file, int64_t first_step)
 }
 
 /* For a run without a complete checkpoint. */
-static enum status put_aside(const struct metrics_file *file, int64_t first_step, off_t bytes)
+static enum status rename_old_file(const struct metrics_file *file, int64_t first_step, off_t bytes)
 {
     struct text kept = {0};
     free_name(file->run_dir.chars, &kept);
@@ -166,7 +166,7 @@ static enum status open_file(struct metrics_file *file, const struct metrics_fil
         TRY(trim(file, config->first_step));
     else if (stat(file->path.chars, &info) == 0)
         TRY(config->continues ? trim(file, config->first_step)
-                              : put_aside(file, config->first_step, info.st_size));
+                              : rename_old_file(file, config->first_step, info.st_size));
     file->fd = open(file->path.chars, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (file->fd < 0 || fstat(file->fd, &info) != 0)
         return cannot_write(file);
@@ -206,7 +206,7 @@ void metrics_file_close(struct metrics_file *file)
 }
 
 /* Checks whether the path still names the open file. */
-static enum status look(struct metrics_file *file)
+static enum status check_path(struct metrics_file *file)
 {
     struct stat open_one, named;
     file->lost = file->lost || fstat(file->fd, &open_one) != 0 || stat(file->path.chars, &named) != 0 ||
@@ -244,15 +244,15 @@ enum status metrics_file_append(struct metrics_file *file, const struct text *li
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     text_add_bytes(&file->unwritten, line->chars, line->length);
-    if (now.tv_sec != file->looked)
-        TRY(look(file));
-    file->looked = now.tv_sec;
+    if (now.tv_sec != file->checked)
+        TRY(check_path(file));
+    file->checked = now.tv_sec;
     return flush(file);
 }
 
 enum status metrics_file_sync(struct metrics_file *file)
 {
-    TRY(look(file));
+    TRY(check_path(file));
     if (flush(file) == OK)
         return fsync(file->fd) == 0 ? OK : cannot_write(file);
     if (file->unwritten_path.length == 0)

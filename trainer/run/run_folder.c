@@ -3,7 +3,7 @@
 
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
-#include "trainer/checkpoint/checkpoint_owner.h"
+#include "trainer/checkpoint/checkpoint_lock_owner.h"
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
 #include <errno.h>
@@ -21,22 +21,22 @@ static bool is_auto(const struct recipe *recipe)
 }
 
 /* Prefixes the last failure reason with its key. */
-static enum status about(const char *key)
+static enum status prefix_key(const char *key)
 {
     return fail(BAD_RECIPE, "%s: %s", key, fail_text());
 }
 
-static enum status make(const char *key, const char *folder)
+static enum status make_folder(const char *key, const char *folder)
 {
     if (folder_make(folder) != OK)
-        return about(key);
+        return prefix_key(key);
     return access(folder, W_OK | X_OK) == 0
                ? OK
                : fail(BAD_RECIPE, "%s: %s: cannot be written: %s", key, folder, strerror(errno));
 }
 
 /* Returns whether `load` is a checkpoint or contains a complete one. */
-static enum status find_in(const char *load, bool *found)
+static enum status has_checkpoint(const char *load, bool *found)
 {
     int64_t step = -1;
     struct stat info;
@@ -47,21 +47,21 @@ static enum status find_in(const char *load, bool *found)
     if (!*found)
         status = folder_newest(load, INT64_MAX, &step, &skipped);
     *found = *found || step >= 0;
-    if (!*found && folder_is_rank_zero()) // otherwise checkpoint_load() reports it
+    if (!*found && is_job_rank_zero()) // otherwise checkpoint_load() reports it
         fputs(text_chars(&skipped), stderr);
     text_free(&manifest);
     text_free(&skipped);
-    return status == OK ? OK : about("checkpoint.load");
+    return status == OK ? OK : prefix_key("checkpoint.load");
 }
 
-/* There is none in `load` itself; in a run folder they are one level deeper. */
+/* `load` has no checkpoint itself; in a run folder they are one level deeper. */
 static enum status refuse_empty(const char *load)
 {
     bool found = false;
     struct stat info;
     struct text inside = {0};
     text_add(&inside, "%s/checkpoints", load);
-    enum status status = stat(inside.chars, &info) == 0 ? find_in(inside.chars, &found) : OK;
+    enum status status = stat(inside.chars, &info) == 0 ? has_checkpoint(inside.chars, &found) : OK;
     if (status == OK)
         status = fail(BAD_RECIPE,
                       "checkpoint.load: %s: not a checkpoint: contains neither manifest.json nor a "
@@ -80,20 +80,20 @@ static enum status check_named(const char *load)
                       : S_ISDIR(info.st_mode) ? NULL
                                               : "not a folder";
     if (why == NULL)
-        TRY(find_in(load, &found));
+        TRY(has_checkpoint(load, &found));
     if (why == NULL)
         return found ? OK : refuse_empty(load);
     return fail(BAD_RECIPE, "checkpoint.load: %s: %s; use auto, none or a checkpoint directory", load, why);
 }
 
-static enum status taken(const char *folder)
+static enum status in_use_error(const char *folder)
 {
     struct text path = {0}, who = {0};
-    struct owner owner;
+    struct lock_owner owner;
     text_add(&path, "%s/lock", folder);
-    if (owner_read(path.chars, &owner) == OK && owner.token[0] != 0) {
+    if (lock_owner_read(path.chars, &owner) == OK && owner.token[0] != 0) {
         text_add(&who, ": ");
-        owner_describe(&owner, &who);
+        lock_owner_describe(&owner, &who);
     }
     enum status status = fail(BAD_RECIPE,
                               "logging.run_dir: another run is writing in %s%s; wait for it, or use another "
@@ -105,12 +105,12 @@ static enum status taken(const char *folder)
 }
 
 /* Writes the owner into the lock file. It is used only in messages: a full disk is no error. */
-static void sign(int fd)
+static void write_owner(int fd)
 {
-    struct owner self;
+    struct lock_owner self;
     struct text text = {0};
-    if (owner_self(&self) == OK) {
-        owner_text(&self, &text);
+    if (lock_owner_self(&self) == OK) {
+        lock_owner_text(&self, &text);
         if (ftruncate(fd, 0) == 0)
             (void)!pwrite(fd, text_chars(&text), text.length, 0);
     }
@@ -119,7 +119,7 @@ static void sign(int fd)
 
 /* Uses a shared lock, so that processes that check at the same time do not mistake each other for that
  * run. */
-static bool is_taken(const char *folder)
+static bool is_active(const char *folder)
 {
     struct text path = {0};
     text_add(&path, "%s/lock", folder);
@@ -142,7 +142,7 @@ static bool is_used(const char *folder)
 }
 
 /* Refuses if the run's default folder holds checkpoints but `save` is another folder or none. */
-static enum status refuse_other_place(const struct recipe *recipe)
+static enum status refuse_other_save(const struct recipe *recipe)
 {
     int64_t step = -1;
     struct text usual = {0}, skipped = {0};
@@ -173,7 +173,7 @@ static enum status check_earlier(const struct recipe *recipe, int64_t newest)
                     "checkpoint.load=none starts from scratch; use checkpoint.load=auto to resume "
                     "it, or another directory, such as logging.run_dir=%s-2",
                     folder, (long long)newest, folder);
-    return newest < 0 && (recipe->checkpoint.load == NULL || is_auto(recipe)) ? refuse_other_place(recipe)
+    return newest < 0 && (recipe->checkpoint.load == NULL || is_auto(recipe)) ? refuse_other_save(recipe)
                                                                               : OK;
 }
 
@@ -186,7 +186,7 @@ static enum status find_newest(const struct recipe *recipe, int64_t *step)
         return OK;
     enum status status = folder_newest(recipe->checkpoint.save, INT64_MAX, step, &skipped);
     text_free(&skipped); // loading reports it
-    return status == IO_ERROR ? about("checkpoint.save") : status;
+    return status == IO_ERROR ? prefix_key("checkpoint.save") : status;
 }
 
 /* The step of the checkpoint in checkpoint.load; -1 if it cannot be read. */
@@ -223,7 +223,7 @@ enum status run_folder_check(const struct recipe *recipe, struct run_folder *out
     else if (status == OK && named)
         text_add(&out->from, "saved step %lld in %s", (long long)step_of(recipe), load);
     // Before its first checkpoint, an active run looks like one that has ended.
-    return status != OK && is_taken(folder) ? taken(folder) : status;
+    return status != OK && is_active(folder) ? in_use_error(folder) : status;
 }
 
 void run_folder_free(struct run_folder *folder)
@@ -234,7 +234,7 @@ void run_folder_free(struct run_folder *folder)
 enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
 {
     const char *folder = recipe->logging.run_dir;
-    TRY(make("logging.run_dir", folder));
+    TRY(make_folder("logging.run_dir", folder));
     struct text path = {0};
     text_add(&path, "%s/lock", folder);
     int fd = open(path.chars, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
@@ -244,12 +244,12 @@ enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
     else if (fd < 0)
         status = fail(BAD_RECIPE, "logging.run_dir: %s: %s", path.chars, strerror(errno));
     else if (flock(fd, LOCK_EX | LOCK_NB) != 0)
-        status = taken(folder);
+        status = in_use_error(folder);
     else
-        sign(fd);
+        write_owner(fd);
     text_free(&path);
     if (status == OK && recipe->checkpoint.save != NULL)
-        status = make("checkpoint.save", recipe->checkpoint.save);
+        status = make_folder("checkpoint.save", recipe->checkpoint.save);
     if (status == OK)
         *descriptor = fd;
     else if (fd >= 0)

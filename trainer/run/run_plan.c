@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* False, with a warning, if the profile describes another kind of device than the one that computes. */
+/* Returns false, with a warning, if the profile describes another kind of device than cluster.device. */
 static bool is_of_this_kind(const struct recipe *recipe, const struct cluster_profile *profile)
 {
     const bool on_gpu = device_traits(recipe->cluster.device)->is_gpu;
@@ -58,7 +58,7 @@ static enum status refuse(const struct step_plan *plan, const struct advice_sour
     bytes_text(plan->device_bytes, there);
     enum status status =
         fail(BAD_RECIPE, "rank %d needs %s, but a device of cluster.profile %s has %s; %s",
-             plan->rows[plan->fullest].rank, needed, plan->profile->name, there, text_chars(&advice));
+             plan->ranks[plan->peak_rank].rank, needed, plan->profile->name, there, text_chars(&advice));
     text_free(&advice);
     return status;
 }
@@ -75,7 +75,7 @@ static enum status plan_and_write(const struct run *run, const struct cluster_pr
     TRY(planned);
     *out = (struct run_plan){.step_s = plan.step_s,
                              .bubble_fraction = plan.bubble_fraction,
-                             .memory_peak_bytes = plan.rows[plan.fullest].bytes,
+                             .memory_peak_bytes = plan.ranks[plan.peak_rank].bytes,
                              .error_fraction = profile->fit.error_fraction};
     enum status status = plan.fits ? write_plan(&plan) : refuse(&plan, source);
     step_plan_free(&plan);

@@ -5,7 +5,7 @@
 
 #include "trainer/plan/advice/advice.h"
 
-/* What the plan predicts; zeros without a profile. */
+/* The predictions; zeros without a profile. */
 struct run_plan {
     double step_s;
     double bubble_fraction;
@@ -13,20 +13,20 @@ struct run_plan {
     double error_fraction; // of the profile's fit; 0: unknown
 };
 
-/* Plans the run and writes plan.json. A profile of another kind of device than cluster.device has no plan: a
- * warning, and so is a step that is too long to be predicted. BAD_RECIPE if the run needs more memory than
- * the profile's device has, with the changes for which it does not. source: what the recipe was loaded
+/* Plans the run and writes plan.json. Without a plan, and with a warning, if the profile is for another kind
+ * of device than cluster.device, or if the step is too long to be predicted. BAD_RECIPE, with changes that
+ * would help, if the run needs more memory than the profile's device has. source: what the recipe was loaded
  * from. */
 MUST_USE enum status run_plan_make(const struct run *run, const struct advice_source *source,
                                    struct run_plan *out);
 
-/* What a run measured. */
+/* Measurements of a run. */
 struct run_measured {
     int64_t steps;          // without the first step of the process
-    double step_s;          // their mean
+    double step_s;          // mean over these steps
     double bubble_fraction; // of the last step; NAN: unknown
     int64_t memory_peak_bytes;
 };
 
-/* Prints predicted next to measured; nothing without a plan or a measured step. */
+/* Prints predicted next to measured values; nothing without a plan or a measured step. */
 void run_plan_compare(const struct run_plan *plan, const struct run_measured *measured, FILE *to);

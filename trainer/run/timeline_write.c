@@ -29,13 +29,13 @@ static enum status fill_row(struct rank_state *w, double *row)
 {
     struct barrier_times barriers;
     for (int i = 0; i < TIMELINE_BARRIERS; i++) {
-        barriers.came_s[i] = clock_s();
+        barriers.arrived_s[i] = clock_s();
         TRY(group_barrier(w->groups->world, w->compute));
         barriers.left_s[i] = clock_s();
     }
     memcpy(row, &barriers, sizeof barriers);
     const struct timeline *timeline = executor_timeline(w->executor);
-    memcpy(row + BARRIER_COLUMNS, timeline->whole, 2 * (size_t)timeline->count * sizeof *row);
+    memcpy(row + BARRIER_COLUMNS, timeline->complete, 2 * (size_t)timeline->count * sizeof *row);
     return OK;
 }
 
@@ -75,12 +75,12 @@ static enum status gather(struct rank_state *w, struct gathered *g)
     return status;
 }
 
-static double clock_ahead(const struct gathered *g, int rank)
+static double clock_offset(const struct gathered *g, int rank)
 {
     struct barrier_times first, other;
     memcpy(&first, g->rows, sizeof first);
     memcpy(&other, g->rows + rank * g->columns, sizeof other);
-    return timeline_clock_ahead(&first, &other);
+    return timeline_clock_offset(&first, &other);
 }
 
 /* ---- pipelines ---- */
@@ -104,7 +104,7 @@ static enum status pipeline_times(const struct rank_state *w, const struct gathe
     for (coord.pp = 0; coord.pp < s->p; coord.pp++) {
         int rank = mesh_rank(&w->mesh, MESH_DENSE, coord);
         const double *times = g->rows + rank * g->columns + BARRIER_COLUMNS;
-        double shift_s = clock_ahead(g, rank) + origin_s;
+        double shift_s = clock_offset(g, rank) + origin_s;
         for (int i = 0; i < s->ranks[coord.pp].count; i++)
             sim->times[sim->first[coord.pp] + i] = (struct action_time){
                 .start = after_origin(times[2 * i] - shift_s),
@@ -126,7 +126,7 @@ static double origin_of(const struct rank_state *w, const struct gathered *g)
         int first = 0;
         while (first < list->count - 1 && !action_traits(list->actions[first].kind)->computes)
             first++;
-        double start = g->rows[rank * g->columns + BARRIER_COLUMNS + 2 * first] - clock_ahead(g, rank);
+        double start = g->rows[rank * g->columns + BARRIER_COLUMNS + 2 * first] - clock_offset(g, rank);
         origin = rank == 0 || start < origin ? start : origin;
     }
     return origin;

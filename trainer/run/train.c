@@ -84,7 +84,7 @@ static enum status load_checkpoint(struct session *s, bool *own)
     if (!is_auto)
         TRY(rank_agree_max(&s->rank_state, &continues, 1));
     if (is_auto || continues > 0.0)
-        TRY(checkpoint_continue(&s->rank_state, &path));
+        TRY(checkpoint_load_newest(&s->rank_state, &path));
     *own = path != NULL;
     if (!*own && !is_auto)
         TRY(load_named(s, load));
@@ -138,7 +138,7 @@ static bool due(int64_t interval, int64_t step)
 
 /* Reports the kernels that this rank's device has selected: on the terminal when first known, and in a file
  * of the run folder whenever the selection grows. */
-static enum status say_choices(struct session *s)
+static enum status report_choices(struct session *s)
 {
     struct text now = {0};
     enum status status = OK;
@@ -254,7 +254,7 @@ static bool evaluates_after(const struct recipe *recipe, int64_t step)
 }
 
 /* True if the next step follows immediately. */
-static bool goes_on_after(const struct session *s, int64_t step)
+static bool continues_after(const struct session *s, int64_t step)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
     bool saves = recipe->checkpoint.save != NULL && due(recipe->checkpoint.save_interval, step);
@@ -311,8 +311,8 @@ static enum status one_step(struct session *s, bool *stop)
     struct rank_state *w = &s->rank_state;
     double start = clock_s();
     struct step_result result;
-    if (goes_on_after(s, w->step + 1))
-        TRY(rank_step_and_on(w, &result));
+    if (continues_after(s, w->step + 1))
+        TRY(rank_step_look_ahead(w, &result));
     else
         TRY(rank_step(w, &result));
     TRY(rank_check_finite(w, &result));
@@ -328,7 +328,7 @@ static enum status one_step(struct session *s, bool *stop)
     record.has_valid = record.has_valid && !*stop;
     monitor_step(s->monitor, w->step);
     if (is_rank_zero(s) && !s->stepped)
-        TRY(say_choices(s));
+        TRY(report_choices(s));
     if (is_rank_zero(s)) {
         warn_of_no_loss(s, &record);
         TRY(stop_after_failure(s, metrics_step(s->metrics, &record)));
@@ -380,7 +380,7 @@ static enum status loop(struct session *s)
     // Ranks may still be exchanging weights of the last step, from memory that is about to be freed.
     TRY(stream_sync(w->compute));
     if (is_rank_zero(s) && s->stepped)
-        TRY(say_choices(s));
+        TRY(report_choices(s));
     if (is_rank_zero(s) && s->broken.length == 0)
         TRY(metrics_sync(s->metrics));
     return outcome(s, stop);
@@ -489,7 +489,7 @@ static enum status run_world(struct job *job, const struct recipe *recipe, const
 
 /* Ignores SIGPIPE: a closed stdout (train | head) must not abort training. Writes then fail as on a full
  * disk, which the exit status reports. */
-static void outlive_readers(void)
+static void ignore_sigpipe(void)
 {
     signal(SIGPIPE, SIG_IGN);
 }
@@ -500,7 +500,7 @@ static enum status lock_checkpoints(const struct recipe *recipe, struct run *run
         .save = recipe->checkpoint.save,
         .run_dir = recipe->logging.run_dir,
     };
-    return options.save != NULL ? checkpoint_lock_take(&options, &run->checkpoint_lock) : OK;
+    return options.save != NULL ? checkpoint_lock_acquire(&options, &run->checkpoint_lock) : OK;
 }
 
 /* All preparation before ranks start. *folder: the lock of the run folder. */
@@ -557,7 +557,7 @@ enum status train(const struct recipe *recipe, const struct advice_source *sourc
     TRY(launcher_find(&launcher));
     TRY(stop_create(&recipe->resilience.exit_signal, &recipe->resilience.save_signal, launcher.rank <= 0,
                     &stop));
-    outlive_readers();
+    ignore_sigpipe();
     enum status status = train_until_stopped(recipe, source, size, &launcher, stop);
     stop_destroy(stop);
     return status;

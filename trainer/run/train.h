@@ -6,6 +6,6 @@
 #include "trainer/plan/advice/advice.h"
 
 /* Trains to the last step of the recipe, or until a stop is requested. Returns OK, STOPPED (a complete
- * checkpoint was written), or an error. source: what the recipe was loaded from. size: of the world; 0: from
- * the launcher. */
+ * checkpoint was written), or an error. source: what the recipe was loaded from; may be NULL for a recipe
+ * without cluster.profile. size: of the world; 0: from the launcher. */
 MUST_USE enum status train(const struct recipe *recipe, const struct advice_source *source, int size);

@@ -198,7 +198,7 @@ static enum status open_file(struct tracer *tracer, int rank)
     return status;
 }
 
-static void see(void *context, const struct observation *seen)
+static void observe(void *context, const struct observation *seen)
 {
     const struct tracer *tracer = context;
     char line[TRACE_LINE_CHARS];
@@ -222,7 +222,7 @@ enum status tracer_create(const struct tracing *tracing, struct device *device, 
         return status;
     }
     *out = tracer;
-    const struct observer observer = {.notify = see, .context = tracer};
+    const struct observer observer = {.notify = observe, .context = tracer};
     TRY(device_observe(device, observer));
     return world_observe(world, observer);
 }

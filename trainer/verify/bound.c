@@ -10,7 +10,7 @@
 
 static const double unit_roundoff = 0x1p-24, lambda = 8.0, lambda_single = 3.0;
 
-/* What the weights of a layer add to a path through it: terms of sums in one direction, and rounded tensors
+/* Contribution of a layer's weights to a path through it: terms of sums in one direction, and rounded tensors
  * forward and backward. */
 struct path {
     double terms, forward, backward;

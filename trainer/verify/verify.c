@@ -332,7 +332,7 @@ static double first_scale(const struct recipe *recipe)
 
 /* The runs of a step. */
 struct runs {
-    struct episode one, layout, perturbed;
+    struct verify_run one, layout, perturbed;
 };
 
 /* A quantized operand jumps when it crosses from one representable value to the next: a perturbed run would
@@ -343,15 +343,15 @@ static bool is_perturbed(const struct recipe *recipe)
     return !linear_precision_quantizes(precision);
 }
 
-static enum status play_perturbed(const struct verify_options *options, struct runs *runs,
-                                  struct response *response)
+static enum status run_perturbed(const struct verify_options *options, struct runs *runs,
+                                 struct response *response)
 {
     runs->perturbed.skipped = false;
     for (int draw = 1; draw <= PERTURBED_RUNS && !runs->perturbed.skipped; draw++) {
         if (!is_perturbed(options->one_rank))
             return OK;
         runs->perturbed.draw = draw;
-        TRY(episode_play(options->one_rank, (struct hooks){0}, &runs->perturbed));
+        TRY(verify_run(options->one_rank, (struct hooks){0}, &runs->perturbed));
         if (!runs->perturbed.skipped)
             response_add(response, runs->one.end, runs->perturbed.end, draw == 1);
     }
@@ -359,18 +359,18 @@ static enum status play_perturbed(const struct verify_options *options, struct r
 }
 
 /* Runs one step of all runs; halves the scale as long as any of them overflows. */
-static enum status play_all(const struct verify_options *options, struct runs *runs,
-                            struct response *response, double *scale)
+static enum status run_all(const struct verify_options *options, struct runs *runs, struct response *response,
+                           double *scale)
 {
     const struct recipe_precision *precision = &options->one_rank->precision;
-    struct episode *one = &runs->one, *layout = &runs->layout;
+    struct verify_run *one = &runs->one, *layout = &runs->layout;
     for (;; *scale = fmax(*scale * 0.5, precision->min_loss_scale)) {
         one->loss_scale = layout->loss_scale = runs->perturbed.loss_scale = *scale;
-        TRY(episode_play(options->one_rank, (struct hooks){0}, one));
+        TRY(verify_run(options->one_rank, (struct hooks){0}, one));
         if (!one->skipped)
-            TRY(episode_play(options->layout, options->injected, layout));
+            TRY(verify_run(options->layout, options->injected, layout));
         if (!one->skipped && !layout->skipped)
-            TRY(play_perturbed(options, runs, response));
+            TRY(run_perturbed(options, runs, response));
         if (!one->skipped && !layout->skipped && !runs->perturbed.skipped)
             return OK;
         if (precision->loss_scale > 0.0 || *scale <= precision->min_loss_scale)
@@ -403,7 +403,7 @@ static enum status verify_steps(const struct verify_options *options, const stru
         };
         runs.one.initial = s == 0 ? &copies->begin : NULL;
         runs.layout.initial = s == 0 ? &copies->initial : NULL;
-        TRY(play_all(options, &runs, &copies->response, &scale));
+        TRY(run_all(options, &runs, &copies->response, &scale));
         if (s == 0)
             compare_initial(params, &copies->begin, &copies->initial, out);
         struct comparison comparison = {

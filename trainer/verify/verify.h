@@ -23,7 +23,7 @@ enum verify_quantity {
     VERIFY_QUANTITIES
 };
 
-/* The worst element of a row over all steps: error / bound, and both values. */
+/* The worst element of a parameter over all steps: error / bound, and both values. */
 struct verify_worst {
     double ratio; // above 1: outside the bound
     double error, bound;

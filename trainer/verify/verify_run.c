@@ -7,36 +7,35 @@
 
 #include <stdlib.h>
 
-struct play {
+struct job {
     struct run run;
-    struct episode *episode;
+    struct verify_run *step;
     struct perturbation *perturbations; // [ranks], or NULL
 };
 
-static enum status take_all(struct snapshot *snapshot, struct rank_state *state)
+static enum status gather_all(struct snapshot *snapshot, struct rank_state *state)
 {
     for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
-        TRY(snapshot_take(snapshot, state, (enum snapshot_kind)kind));
-    return snapshot_take_amax(snapshot, state);
+        TRY(snapshot_gather(snapshot, state, (enum snapshot_kind)kind));
+    return snapshot_read_amax(snapshot, state);
 }
 
-static enum status give_state(const struct snapshot *snapshot, struct rank_state *state)
+static enum status scatter_state(const struct snapshot *snapshot, struct rank_state *state)
 {
-    TRY(snapshot_give(snapshot, state, SNAPSHOT_WEIGHT));
-    TRY(snapshot_give(snapshot, state, SNAPSHOT_M));
-    TRY(snapshot_give_amax(snapshot, state));
-    return snapshot_give(snapshot, state, SNAPSHOT_V);
+    TRY(snapshot_scatter(snapshot, state, SNAPSHOT_WEIGHT));
+    TRY(snapshot_scatter(snapshot, state, SNAPSHOT_M));
+    TRY(snapshot_write_amax(snapshot, state));
+    return snapshot_scatter(snapshot, state, SNAPSHOT_V);
 }
 
 /* Every rank, step and draw has different perturbations. */
-static void perturb_rank(struct play *play, struct world *world, struct rank_state *state)
+static void perturb_rank(struct job *job, struct world *world, struct rank_state *state)
 {
-    struct perturbation *p = &play->perturbations[world->rank];
-    const struct recipe *recipe = play->run.recipe;
-    const struct episode *episode = play->episode;
+    struct perturbation *p = &job->perturbations[world->rank];
+    const struct recipe *recipe = job->run.recipe;
+    const struct verify_run *step = job->step;
     char name[80];
-    snprintf(name, sizeof name, "perturb.%d.%lld.%d", episode->draw, (long long)episode->steps_done,
-             world->rank);
+    snprintf(name, sizeof name, "perturb.%d.%lld.%d", step->draw, (long long)step->steps_done, world->rank);
     p->generator = philox_named(recipe->seed, name);
     p->terms = bound_longest_sum(&recipe->model);
     p->roundoff = bound_roundoff(F32, recipe->kernels.tf32);
@@ -44,7 +43,7 @@ static void perturb_rank(struct play *play, struct world *world, struct rank_sta
 }
 
 /* Weights that a snapshot replaces before the first step need no random values. */
-static enum status draw_nothing(void *context, struct rank_state *state)
+static enum status skip_initialization(void *context, struct rank_state *state)
 {
     (void)context;
     for (int row = 0; row < state->params.count; row++)
@@ -52,60 +51,60 @@ static enum status draw_nothing(void *context, struct rank_state *state)
     return OK;
 }
 
-static enum status one_step(struct play *play, struct world *world, struct rank_state *state)
+static enum status one_step(struct job *job, struct world *world, struct rank_state *state)
 {
-    struct episode *episode = play->episode;
+    struct verify_run *step = job->step;
     struct step_result result;
-    TRY(rank_create(&play->run, world, true, state));
-    if (episode->initial != NULL)
-        TRY(snapshot_take(episode->initial, state, SNAPSHOT_WEIGHT));
-    if (episode->begin != NULL)
-        TRY(give_state(episode->begin, state));
-    if (play->perturbations != NULL)
-        perturb_rank(play, world, state);
-    state->step = episode->steps_done;
-    state->loss_scale.scale = episode->loss_scale;
+    TRY(rank_create(&job->run, world, true, state));
+    if (step->initial != NULL)
+        TRY(snapshot_gather(step->initial, state, SNAPSHOT_WEIGHT));
+    if (step->begin != NULL)
+        TRY(scatter_state(step->begin, state));
+    if (job->perturbations != NULL)
+        perturb_rank(job, world, state);
+    state->step = step->steps_done;
+    state->loss_scale.scale = step->loss_scale;
     TRY(rank_step(state, &result));
     if (!result.skipped)
-        TRY(play->perturbations == NULL ? take_all(episode->end, state)
-                                        : snapshot_take(episode->end, state, SNAPSHOT_GRADIENT));
+        TRY(job->perturbations == NULL ? gather_all(step->end, state)
+                                       : snapshot_gather(step->end, state, SNAPSHOT_GRADIENT));
     if (world->rank == 0) {
-        episode->skipped = result.skipped;
-        episode->end->loss = result.loss;
-        episode->end->grad_norm = result.grad_norm;
-        episode->end->tokens = result.tokens;
-        episode->end->loss_scale = result.loss_scale;
+        step->skipped = result.skipped;
+        step->end->loss = result.loss;
+        step->end->grad_norm = result.grad_norm;
+        step->end->tokens = result.tokens;
+        step->end->loss_scale = result.loss_scale;
     }
     rank_destroy(state);
     return OK;
 }
 
-static enum status play_rank(struct world *world, void *argument)
+static enum status run_rank(struct world *world, void *argument)
 {
-    struct play *play = argument;
+    struct job *job = argument;
     struct rank_state state = {0};
-    return memory_plan_explain(play->run.recipe, &state, one_step(play, world, &state));
+    return memory_plan_explain(job->run.recipe, &state, one_step(job, world, &state));
 }
 
-enum status episode_play(const struct recipe *recipe, struct hooks hooks, struct episode *episode)
+enum status verify_run(const struct recipe *recipe, struct hooks hooks, struct verify_run *step)
 {
-    struct play play = {.episode = episode};
+    struct job job = {.step = step};
     int ranks = recipe_world_size(recipe);
-    if (episode->draw > 0) {
-        play.perturbations = calloc((size_t)ranks, sizeof *play.perturbations);
-        if (play.perturbations == NULL)
+    if (step->draw > 0) {
+        job.perturbations = calloc((size_t)ranks, sizeof *job.perturbations);
+        if (job.perturbations == NULL)
             return fail(NO_MEMORY, "no memory to perturb %d ranks", ranks);
     }
-    enum status status = run_create(recipe, true, &play.run);
-    play.run.hooks = hooks;
-    if (episode->begin != NULL && episode->initial == NULL && hooks.declared == NULL)
-        play.run.hooks.declared = draw_nothing;
+    enum status status = run_create(recipe, true, &job.run);
+    job.run.hooks = hooks;
+    if (step->begin != NULL && step->initial == NULL && hooks.on_params_declared == NULL)
+        job.run.hooks.on_params_declared = skip_initialization;
     const struct world_options options = recipe_world_of_threads(recipe, ranks);
     if (status == OK)
-        status = world_run_as(&options, play_rank, &play);
-    run_destroy(&play.run);
-    for (int i = 0; play.perturbations != NULL && i < ranks; i++)
-        perturbation_free(&play.perturbations[i]);
-    free(play.perturbations);
+        status = world_run_as(&options, run_rank, &job);
+    run_destroy(&job.run);
+    for (int i = 0; job.perturbations != NULL && i < ranks; i++)
+        perturbation_free(&job.perturbations[i]);
+    free(job.perturbations);
     return status;
 }

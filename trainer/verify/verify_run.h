@@ -5,7 +5,7 @@
 
 #include "trainer/engine/snapshot.h"
 
-struct episode {
+struct verify_run {
     int64_t steps_done;           // before this step
     const struct snapshot *begin; // NULL: the initial weights
     struct snapshot *initial;     // NULL: not requested
@@ -16,4 +16,4 @@ struct episode {
                        // otherwise it has gradients and the loss
 };
 
-MUST_USE enum status episode_play(const struct recipe *recipe, struct hooks hooks, struct episode *episode);
+MUST_USE enum status verify_run(const struct recipe *recipe, struct hooks hooks, struct verify_run *step);

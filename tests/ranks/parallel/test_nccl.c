@@ -154,9 +154,10 @@ static int check_connections(const struct tiny *tiny, const char *layout)
     struct connections connections = {.later = 0};
     struct recipe *recipe = NULL;
     struct trace trace;
-    struct trace_options options = {
-        .transport = "nccl",
-        .hooks = {.context = &connections, .built = count_before, .stepped = count_later}};
+    struct trace_options options = {.transport = "nccl",
+                                    .hooks = {.context = &connections,
+                                              .on_weights_initialized = count_before,
+                                              .on_step_end = count_later}};
     enum status status =
         tiny_recipe(tiny, TINY_GPT, COMMON "cluster.transport=nccl deterministic=false", layout, 0, &recipe);
     if (status == OK)

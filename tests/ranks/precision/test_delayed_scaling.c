@@ -177,8 +177,8 @@ static enum status inject_loaded(void *context, struct rank_state *w, int64_t st
     if (step == 5 && c->fault == LOST_HISTORY) {
         float nothing[OPERAND_COUNT] = {0};
         for (int row = 0; row < w->params.count; row++)
-            amax_history_put(w->amax, row, nothing, 1);
-        return amax_history_settle(w->amax);
+            amax_history_set(w->amax, row, nothing, 1);
+        return amax_history_upload(w->amax);
     }
     if (step == 0 && c->fault == EVALUATION_RECORDS)
         return overwrite_amax(w, 9e9F, 0, (int64_t)w->params.count * OPERAND_COUNT);
@@ -193,7 +193,7 @@ static enum status keep_newest(void *context, struct rank_state *w, int64_t step
     for (int row = 0; row < w->params.count && step == 1 && w->world->rank == 0 && c->history != NULL;
          row++) {
         int64_t columns;
-        const float *lines = amax_history_of(w->amax, row, &columns);
+        const float *lines = amax_history_get(w->amax, row, &columns);
         for (int operand = 0; operand < OPERAND_COUNT && lines != NULL; operand++)
             c->history[row * OPERAND_COUNT + operand] = lines[operand * columns];
     }
@@ -221,8 +221,10 @@ static enum status run(const struct tiny *tiny, const char *more, struct trace_o
     text_free(&keys);
     TRY(status);
     options.transport = "local";
-    options.hooks = (struct hooks){
-        .context = context, .loaded = inject_loaded, .gradients_complete = inject, .stepped = keep_newest};
+    options.hooks = (struct hooks){.context = context,
+                                   .on_batches_loaded = inject_loaded,
+                                   .on_gradients_complete = inject,
+                                   .on_step_end = keep_newest};
     status = trace_run(recipe, &options, out);
     recipe_destroy(recipe);
     return status;

@@ -153,8 +153,10 @@ static enum status check_trial(const struct tiny *tiny, enum tiny_family family,
     *seen = (struct observations){.from = FROM, .to = FROM, .weight = 0x1p20F};
     snprintf(common, sizeof common, "%s%s train.train_iters=%d precision.%s=1024", FP16, trial->common, STEPS,
              fixed ? "loss_scale" : "initial_loss_scale");
-    struct hooks hooks = {
-        .context = seen, .built = keep_initial_state, .loaded = inject, .stepped = keep_result};
+    struct hooks hooks = {.context = seen,
+                          .on_weights_initialized = keep_initial_state,
+                          .on_batches_loaded = inject,
+                          .on_step_end = keep_result};
     enum status status = run(tiny, family, common, trial->layout, hooks, &trace);
     int ranks = 1;
     while (ranks < MOST_RANKS && seen->state[ranks][0] != 0)
@@ -191,7 +193,7 @@ static enum status check_count(const struct tiny *tiny)
     struct observations seen = {.from = 1, .to = 1, .weight = 0x1p20F};
     struct trace trace = {.steps = 0};
     struct recipe *recipe = NULL;
-    struct hooks hooks = {.context = &seen, .loaded = inject, .stepped = find_change};
+    struct hooks hooks = {.context = &seen, .on_batches_loaded = inject, .on_step_end = find_change};
     TRY(run(tiny, TINY_GPT, FP16 "precision.loss_scale=1024 train.train_iters=3", "", hooks, &trace));
     TRY(tiny_recipe(tiny, TINY_GPT, "", "", 0, &recipe));
     double first = learning_rate(&recipe->optimizer, 1), second = learning_rate(&recipe->optimizer, 2);
@@ -212,8 +214,8 @@ static enum status check_end(const struct tiny *tiny, const char *common, float 
     struct trace trace = {.steps = 0};
     CHECK(seen != NULL);
     *seen = (struct observations){.from = 1, .to = INT64_MAX, .weight = weight};
-    enum status status =
-        run(tiny, TINY_GPT, common, "pp=2", (struct hooks){.context = seen, .loaded = inject}, &trace);
+    enum status status = run(tiny, TINY_GPT, common, "pp=2",
+                             (struct hooks){.context = seen, .on_batches_loaded = inject}, &trace);
     free(seen);
     if (status != NOT_FINITE)
         return fail(OUT_OF_BOUND, "%s: the run ended with %s", common, status_name(status));

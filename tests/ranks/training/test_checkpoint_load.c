@@ -225,7 +225,7 @@ static enum status continues_the_samples(void)
         TRY(episode_open(layouts[0], sizes[i], &episode));
         episode.loads = i > 0;
         episode.steps = 2 + i % 2;
-        episode.run.hooks = (struct hooks){.context = &episode, .loaded = count_samples};
+        episode.run.hooks = (struct hooks){.context = &episode, .on_batches_loaded = count_samples};
         samples += episode.steps * (int)episode.recipe->train.global_batch_size;
         enum status status = run_ranks(&episode);
         for (int s = 0; s < MOST_SAMPLES; s++)

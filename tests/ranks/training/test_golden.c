@@ -200,7 +200,7 @@ static enum status make_noise(const struct golden_run *run, struct rank_state *w
 {
     struct snapshot all;
     TRY(snapshot_create(run->params, &all));
-    enum status status = snapshot_take(&all, w, SNAPSHOT_GRADIENT);
+    enum status status = snapshot_gather(&all, w, SNAPSHOT_GRADIENT);
     for (int row = 0; status == OK && row < all.rows; row++)
         if (all.count[row] > 0)
             status = add_noise(run, step, row, &all);
@@ -208,7 +208,7 @@ static enum status make_noise(const struct golden_run *run, struct rank_state *w
     all.tensor[SNAPSHOT_GRADIENT] = all.tensor[SNAPSHOT_M];
     all.tensor[SNAPSHOT_M] = gradients;
     if (status == OK)
-        status = snapshot_give(&all, w, SNAPSHOT_GRADIENT);
+        status = snapshot_scatter(&all, w, SNAPSHOT_GRADIENT);
     snapshot_destroy(&all);
     return status;
 }
@@ -246,7 +246,7 @@ static enum status reduced(void *context, struct rank_state *w, int64_t step)
 static enum status built(void *context, struct rank_state *w)
 {
     struct golden_run *run = context;
-    return snapshot_take(&run->record.initial, w, SNAPSHOT_WEIGHT);
+    return snapshot_gather(&run->record.initial, w, SNAPSHOT_WEIGHT);
 }
 
 static enum status stepped(void *context, struct rank_state *w, int64_t step,
@@ -255,7 +255,7 @@ static enum status stepped(void *context, struct rank_state *w, int64_t step,
     struct golden_run *run = context;
     struct snapshot *to = &run->record.step[step - 1];
     for (int kind = 0; kind < SNAPSHOT_KINDS; kind++)
-        TRY(snapshot_take(to, w, (enum snapshot_kind)kind));
+        TRY(snapshot_gather(to, w, (enum snapshot_kind)kind));
     if (w->world->rank == 0) {
         to->loss = result->loss;
         to->grad_norm = result->grad_norm;
@@ -327,11 +327,11 @@ static enum status run_world(const struct golden *golden, const struct params *p
         TRY(snapshot_create(params, &run->record.step[s]));
     TRY(run_create(recipe, false, &run->config));
     run->config.hooks = (struct hooks){.context = run,
-                                       .declared = declared,
-                                       .built = built,
-                                       .loaded = loaded,
-                                       .gradients_complete = reduced,
-                                       .stepped = stepped};
+                                       .on_params_declared = declared,
+                                       .on_weights_initialized = built,
+                                       .on_batches_loaded = loaded,
+                                       .on_gradients_complete = reduced,
+                                       .on_step_end = stepped};
     return world_run("local", recipe_world_size(recipe), rank_body, run);
 }
 

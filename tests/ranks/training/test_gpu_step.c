@@ -144,10 +144,10 @@ static enum status train(const struct tiny *tiny, const char *layout, struct wat
     struct trace_options options = {.transport = recipe_transport(recipe)};
     if (watch != NULL)
         options.hooks = (struct hooks){.context = watch,
-                                       .declared = declared,
-                                       .built = built,
-                                       .gradients_complete = reduced,
-                                       .stepped = stepped};
+                                       .on_params_declared = declared,
+                                       .on_weights_initialized = built,
+                                       .on_gradients_complete = reduced,
+                                       .on_step_end = stepped};
     enum status status = trace_run(recipe, &options, out);
     recipe_destroy(recipe);
     return status;

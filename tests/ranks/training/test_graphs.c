@@ -87,11 +87,12 @@ static enum status train(const struct tiny *tiny, const struct graph_case *c, co
     snprintf(layout, sizeof layout, "%s%s train.global_batch_size=%d", c->layout, graphs,
              strncmp(c->layout, "dp=2", 4) == 0 ? 2 * M : M);
     TRY(tiny_recipe(tiny, c->family, SMALL, layout, 0, &recipe));
-    struct trace_options options = {.transport = recipe_transport(recipe),
-                                    .evaluates_often = c->often,
-                                    .looks_ahead = !c->often,
-                                    .stop_after = c->stops ? 1 : 0,
-                                    .hooks = {.context = watch, .loaded = loaded, .stepped = stepped}};
+    struct trace_options options = {
+        .transport = recipe_transport(recipe),
+        .evaluates_often = c->often,
+        .looks_ahead = !c->often,
+        .stop_after = c->stops ? 1 : 0,
+        .hooks = {.context = watch, .on_batches_loaded = loaded, .on_step_end = stepped}};
     if (strstr(c->layout, "post_validation") != NULL) // ranks look ahead when no observer is set
         options.hooks = (struct hooks){0};
     *out = (struct trace){0};

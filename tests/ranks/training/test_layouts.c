@@ -467,7 +467,7 @@ static enum status flip_bit(void *context, struct rank_state *w, int64_t step,
     return stream_sync(w->compute);
 }
 
-/* The hook `loaded` also sees evaluation batches. */
+/* The hook on_batches_loaded also sees evaluation batches. */
 static enum status count_loaded(void *context, struct rank_state *w, int64_t step)
 {
     int *counts = context; // of steps, of evaluations
@@ -479,7 +479,8 @@ static enum status count_loaded(void *context, struct rank_state *w, int64_t ste
 static void check_loaded(struct test *test, const struct layout_group *group, const struct trace *reference)
 {
     int counts[2] = {0};
-    struct trace_options options = {.transport = "local", .hooks = {counts, .loaded = count_loaded}};
+    struct trace_options options = {.transport = "local",
+                                    .hooks = {counts, .on_batches_loaded = count_loaded}};
     struct trace trace = {.steps = 0};
     enum status status = run(&test->tiny, group, group->layouts[0], &options, &trace);
     test->runs++;
@@ -492,7 +493,7 @@ static void check_loaded(struct test *test, const struct layout_group *group, co
 /* Tests the comparison itself: it must detect a difference of one bit, and name it. */
 static void check_flipped(struct test *test, const struct layout_group *group, const struct trace *reference)
 {
-    struct trace_options options = {.transport = "local", .hooks = {.stepped = flip_bit}};
+    struct trace_options options = {.transport = "local", .hooks = {.on_step_end = flip_bit}};
     struct trace trace = {.steps = 0};
     struct text why = {0};
     enum status status = run(&test->tiny, group, group->layouts[0], &options, &trace);

@@ -103,7 +103,8 @@ static enum status run_short(const struct test *test, const struct layout_group 
 static enum status run(const struct test *test, const struct layout_group *group, const char *layout,
                        struct memory_use *use, struct trace *out)
 {
-    struct trace_options options = {.transport = "local", .hooks = {use, .built = note_memory}};
+    struct trace_options options = {.transport = "local",
+                                    .hooks = {use, .on_weights_initialized = note_memory}};
     return run_short(test, group, layout, options, out);
 }
 

@@ -182,7 +182,7 @@ static enum status open_job(const struct recipe *recipe, struct job *job)
     CHECK(recipe_world_size(recipe) <= MOST_RANKS);
     *job = (struct job){.processes = false};
     TRY(run_create(recipe, true, &job->run));
-    job->run.hooks = (struct hooks){.context = job, .declared = observe};
+    job->run.hooks = (struct hooks){.context = job, .on_params_declared = observe};
     return OK;
 }
 

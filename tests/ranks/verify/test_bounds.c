@@ -165,8 +165,8 @@ static void check_local_rounding(struct test *test)
 {
     const struct comparison c = {TINY_GPT, BF16_ALL NO_MASTERS "train.micro_batch_size=1",
                                  "tp=2 dp=2 parallel.zero_stage=1", ""};
-    const struct hooks injected = {.gradients_complete = round_by_local_index,
-                                   .stepped = restore_global_index};
+    const struct hooks injected = {.on_gradients_complete = round_by_local_index,
+                                   .on_step_end = restore_global_index};
     struct verify_report report = {0};
     enum status status = tiny_verify(&test->tiny, &c, 2, injected, &report);
     double ratio = status == OK ? largest_ratio(&report, VERIFY_WEIGHT, rounded_locally) : 0.0;

@@ -208,7 +208,7 @@ static enum status make(const char *folder)
 static enum status find(int layout, const char *folder)
 {
     struct plan plan;
-    struct source source;
+    struct checkpoint_source source;
     struct share share;
     struct rusage use;
     int pieces = 0;
@@ -216,14 +216,14 @@ static enum status find(int layout, const char *folder)
     const int rank = plan.run.mesh.world / 2 + 77;
     TRY(share_of_rank(&plan.run, &plan.params, NULL, rank, &share));
     double begin = cpu_s();
-    TRY(source_open(folder, rank, &source));
+    TRY(checkpoint_source_open(folder, rank, &source));
     for (int i = 0; i < share.count; i++)
         for (enum state state = 0; state < STATE_COUNT; state++) {
             char name[SHARD_NAME_CHARS];
             const struct shard *shards;
             int count;
             state_name(state, plan.params.list[share.parts[i].row].name, name);
-            TRY(source_find(&source, name, &share.parts[i].slice, &shards, &count));
+            TRY(checkpoint_source_find(&source, name, &share.parts[i].slice, &shards, &count));
             pieces += count;
         }
     double took = cpu_s() - begin;
@@ -233,7 +233,7 @@ static enum status find(int layout, const char *folder)
     if (took > MOST_FIND_S || use.ru_maxrss > MOST_MEMORY_KB || (layout == 0 && source.opened != 1))
         return fail(OUT_OF_BOUND, "layout %d: %.3f s, %ld kB, %d files", layout, took, use.ru_maxrss,
                     source.opened);
-    source_close(&source);
+    checkpoint_source_close(&source);
     share_free(&share);
     plan_close(&plan);
     return OK;

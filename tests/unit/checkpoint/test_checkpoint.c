@@ -76,9 +76,9 @@ Test(checkpoint, only_leftovers_of_this_run_are_removed, .init = silence)
     // The user's copies, each of them a complete checkpoint of this run.
     for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) {
         struct save_ticket ticket = {.identity = {.step = 1}};
-        struct record record;
+        struct run_record record;
         struct text path = {0};
-        cr_assert_eq(record_read("s", &record), OK);
+        cr_assert_eq(run_record_read("s", &record), OK);
         memcpy(ticket.identity.run, record.run, sizeof record.run);
         cr_assert_eq(random_hex(ticket.identity.save, SAVE_CHARS - 1), OK);
         cr_assert_eq(mkdir(theirs[i], 0777), 0);
@@ -110,7 +110,7 @@ Test(checkpoint, an_interrupted_removal_is_completed)
     for (size_t files = 0; files <= 3; files++) {
         enter(folder);
         save_one("s", 1);
-        cr_assert_eq(record_set_unfinished("s", "step-00000001.removed"), OK);
+        cr_assert_eq(run_record_set_unfinished("s", "step-00000001.removed"), OK);
         cr_assert_eq(rename("s/step-00000001", "s/step-00000001.removed"), 0);
         for (size_t i = 0; i < files; i++) {
             struct text path = {0};
@@ -253,7 +253,7 @@ Test(checkpoint, files_of_two_saves_are_not_mixed, .init = silence)
 {
     char folder[32];
     struct manifest manifest;
-    struct source source;
+    struct checkpoint_source source;
     const struct shard *shards;
     int count;
     enter(folder);
@@ -268,13 +268,13 @@ Test(checkpoint, files_of_two_saves_are_not_mixed, .init = silence)
     const struct slice want = {.ndim = 1, .count = {4, 1}, .padded = {4, 1}};
     for (int i = 0; i < 4; i++) {
         (void)write_tensors("s/step-00000012/rank-00000.safetensors", &others[i]);
-        cr_assert_eq(source_open("s/step-00000012", 0, &source), OK, "%s", fail_text());
-        enum status status = source_find(&source, "norm.weight", &want, &shards, &count);
+        cr_assert_eq(checkpoint_source_open("s/step-00000012", 0, &source), OK, "%s", fail_text());
+        enum status status = checkpoint_source_find(&source, "norm.weight", &want, &shards, &count);
         cr_expect_eq(status, i < 3 ? BAD_CHECKPOINT : OK, "%d", i);
         if (i < 3)
             cr_expect_not_null(strstr(fail_text(), ", but the manifest is of step 12 of run "), "%s",
                                fail_text());
-        source_close(&source);
+        checkpoint_source_close(&source);
     }
     leave(folder);
 }
@@ -295,7 +295,7 @@ Test(checkpoint, a_damaged_record_is_replaced, .init = silence)
     };
     char folder[32];
     struct text names = {0};
-    struct record record;
+    struct run_record record;
     enter(folder);
     cr_assert_eq(mkdir("precious", 0777), 0);
     write_in("precious", "manifest.json", "x", 1);
@@ -303,7 +303,7 @@ Test(checkpoint, a_damaged_record_is_replaced, .init = silence)
         cr_assert_eq(folder_make("s"), OK);
         write_in("s", "run.json", records[i], strlen(records[i]));
         save_one("s", 1);
-        cr_assert_eq(record_read("s", &record), OK);
+        cr_assert_eq(run_record_read("s", &record), OK);
         cr_expect(is_hex(record.run, RUN_CHARS - 1) &&
                   record.run[0] + record.run[1] + record.run[2] != 3 * '0');
     }

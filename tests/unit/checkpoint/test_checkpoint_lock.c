@@ -4,7 +4,7 @@
 #include "trainer/checkpoint/checkpoint_lock.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
-#include "trainer/checkpoint/checkpoint_owner.h"
+#include "trainer/checkpoint/checkpoint_lock_owner.h"
 #include "trainer/checkpoint/checkpoint_record.h"
 
 #include <fcntl.h>
@@ -28,12 +28,12 @@ static int64_t now_ms(void)
 
 static void write_owner(const char *host, const char *machine, int64_t pid, int64_t started)
 {
-    struct owner owner = {.pid = pid, .started = started, .token = "0123456789abcdef"};
+    struct lock_owner owner = {.pid = pid, .started = started, .token = "0123456789abcdef"};
     struct text text = {0};
     snprintf(owner.host, sizeof owner.host, "%s", host);
     snprintf(owner.machine, sizeof owner.machine, "%s", machine);
     snprintf(owner.job, sizeof owner.job, "%s", "SLURM_JOB_ID 55");
-    owner_text(&owner, &text);
+    lock_owner_text(&owner, &text);
     cr_assert_eq(folder_make("s"), OK);
     write_in("s", "owner.json", text.chars, text.length);
     text_free(&text);
@@ -42,7 +42,7 @@ static void write_owner(const char *host, const char *machine, int64_t pid, int6
 static void expect_rejected(const struct checkpoint_lock_options *options, const char *words)
 {
     struct checkpoint_lock *lock = NULL;
-    cr_expect_eq(checkpoint_lock_take(options, &lock), BAD_RECIPE);
+    cr_expect_eq(checkpoint_lock_acquire(options, &lock), BAD_RECIPE);
     cr_expect_not_null(strstr(fail_text(), words), "%s", fail_text());
     checkpoint_lock_release(lock);
 }
@@ -50,7 +50,7 @@ static void expect_rejected(const struct checkpoint_lock_options *options, const
 static void expect_acquired(const struct checkpoint_lock_options *options)
 {
     struct checkpoint_lock *lock = NULL;
-    cr_expect_eq(checkpoint_lock_take(options, &lock), OK, "%s", fail_text());
+    cr_expect_eq(checkpoint_lock_acquire(options, &lock), OK, "%s", fail_text());
     cr_expect_eq(checkpoint_lock_check(lock), OK, "%s", fail_text());
     checkpoint_lock_release(lock);
 }
@@ -65,7 +65,7 @@ Test(checkpoint_lock, rejects_a_second_run)
     for (int kind = 0; kind < 2; kind++) {
         struct checkpoint_lock *lock = NULL;
         enter(folder);
-        cr_assert_eq(checkpoint_lock_take(&kinds[kind], &lock), OK, "%s", fail_text());
+        cr_assert_eq(checkpoint_lock_acquire(&kinds[kind], &lock), OK, "%s", fail_text());
         expect_rejected(&kinds[kind], words);
         expect_rejected(&kinds[1], words);
         usleep(50000); // it is renewed meanwhile
@@ -89,7 +89,7 @@ Test(checkpoint_lock, a_killed_run_can_restart_immediately)
         pid_t child = fork();
         if (child == 0) {
             struct checkpoint_lock *lock = NULL;
-            bool good = checkpoint_lock_take(&kinds[kind], &lock) == OK;
+            bool good = checkpoint_lock_acquire(&kinds[kind], &lock) == OK;
             if (write(pipes[1], good ? "+" : "-", 1) == 1)
                 pause();
             _exit(1);
@@ -112,9 +112,9 @@ Test(checkpoint_lock, a_killed_run_can_restart_immediately)
 Test(checkpoint_lock, pids_can_be_reused)
 {
     char folder[32];
-    struct owner self;
-    cr_assert_eq(owner_self(&self), OK);
-    cr_assert(owner_is_local(&self) && owner_is_alive(&self));
+    struct lock_owner self;
+    cr_assert_eq(lock_owner_self(&self), OK);
+    cr_assert(lock_owner_is_local(&self) && lock_owner_is_alive(&self));
     enter(folder);
     write_owner("here", self.machine, self.pid, self.started + 1);
     expect_acquired(&kinds[1]);
@@ -160,8 +160,8 @@ Test(checkpoint_lock, exactly_one_of_many_acquires_it, .timeout = 60)
 {
     enum { ROUNDS = 12, MANY = 6 };
     char folder[32];
-    struct owner self;
-    cr_assert_eq(owner_self(&self), OK);
+    struct lock_owner self;
+    cr_assert_eq(lock_owner_self(&self), OK);
     for (int round = 0; round < ROUNDS; round++) {
         int ready[2], go[2], got = 0;
         char byte;
@@ -176,7 +176,7 @@ Test(checkpoint_lock, exactly_one_of_many_acquires_it, .timeout = 60)
                 close(go[1]);
                 while (read(go[0], &byte, 1) > 0)
                     ;
-                bool good = checkpoint_lock_take(&kinds[1], &lock) == OK;
+                bool good = checkpoint_lock_acquire(&kinds[1], &lock) == OK;
                 if (write(ready[1], good ? "+" : "-", 1) == 1)
                     pause();
                 _exit(1);
@@ -199,7 +199,7 @@ Test(checkpoint_lock, a_suspended_process_detects_a_lost_lease)
     char folder[32];
     enter(folder);
     struct checkpoint_lock *lock = NULL;
-    cr_assert_eq(checkpoint_lock_take(&kinds[0], &lock), OK, "%s", fail_text());
+    cr_assert_eq(checkpoint_lock_acquire(&kinds[0], &lock), OK, "%s", fail_text());
     cr_assert_eq(unlink("s/owner.json"), 0); // by hand
     cr_expect_eq(checkpoint_lock_check(lock), OK, "%s", fail_text());
     write_in("s", "owner.json", "{", 1);
@@ -216,7 +216,7 @@ Test(checkpoint_lock, a_suspended_process_detects_a_lost_lease)
 Test(checkpoint_lock, a_folder_belongs_to_one_run, .init = silence)
 {
     char folder[32];
-    struct record first, second;
+    struct run_record first, second;
     enter(folder);
     cr_assert(mkdir("a", 0777) == 0 && mkdir("b", 0777) == 0);
     struct checkpoint_lock_options a = {.save = "a/s", .run_dir = "a"}, b = {.save = "a/s", .run_dir = "b"};
@@ -229,7 +229,7 @@ Test(checkpoint_lock, a_folder_belongs_to_one_run, .init = silence)
     expect_rejected(&b, "remove a/s/run.json to give it to this run");
     cr_assert_eq(unlink("a/s/run.json"), 0);
     expect_acquired(&b);
-    cr_assert(record_read("a/s", &first) == OK && record_read("b", &second) == OK);
+    cr_assert(run_record_read("a/s", &first) == OK && run_record_read("b", &second) == OK);
     cr_expect_str_eq(first.run, second.run);
     // One folder may be both the run's folder and the checkpoint folder.
     struct checkpoint_lock_options both = {.save = "d", .run_dir = "d"};

@@ -3,7 +3,7 @@
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
 #include "tests/unit/checkpoint/checkpoint_by_hand.h"
-#include "trainer/checkpoint/format/checkpoint_cover.h"
+#include "trainer/checkpoint/format/checkpoint_tiling.h"
 #include "trainer/files/checksum.h"
 
 #include <fcntl.h>

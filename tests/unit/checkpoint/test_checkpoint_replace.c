@@ -119,7 +119,7 @@ Test(checkpoint_replace, a_kill_at_any_call_keeps_a_checkpoint_and_leaves_no_fil
         for (; killed; calls++) {
             char folder[32];
             struct text names = {0};
-            struct record record;
+            struct run_record record;
             enter(folder);
             make_folder();
             struct save_ticket ticket = begin("s", 2);
@@ -130,7 +130,7 @@ Test(checkpoint_replace, a_kill_at_any_call_keeps_a_checkpoint_and_leaves_no_fil
             expect_step_2(calls);
             save_one("s", 1); // removes a temporary run.json, too
             cr_expect_str_eq(list("s", &names), usual, "killed after %d calls: %s", calls, names.chars);
-            cr_assert_eq(record_read("s", &record), OK);
+            cr_assert_eq(run_record_read("s", &record), OK);
             cr_expect(record.count == 0 && record.replaced[0] == 0);
             text_free(&names);
             leave(folder);
@@ -193,7 +193,7 @@ Test(checkpoint_replace, the_replaced_checkpoint_is_kept_until_the_new_one_is_co
     struct text names = {0};
     enter(folder);
     make_folder();
-    cr_assert_eq(record_set_replaced("s", "step-00000002.replaced-2"), OK);
+    cr_assert_eq(run_record_set_replaced("s", "step-00000002.replaced-2"), OK);
     cr_assert_eq(rename("s/step-00000002", "s/step-00000002.replaced-2"), 0);
     cr_assert_eq(mkdir("s/step-00000002", 0777), 0);
     write_in("s/step-00000002", "mine", "x", 1);

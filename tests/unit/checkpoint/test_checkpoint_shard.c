@@ -3,8 +3,8 @@
  * into shards on one layout and reassembled on another, for all pairs of layouts, and each element must
  * equal the function's value; so swapped rows and columns, or a missing shard, cannot cancel. */
 #include "trainer/checkpoint/distribute/checkpoint_share.h"
-#include "trainer/checkpoint/format/checkpoint_cover.h"
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
+#include "trainer/checkpoint/format/checkpoint_tiling.h"
 
 #include "schedules/schedule.h"
 #include "tests/fixtures/model_family.h"

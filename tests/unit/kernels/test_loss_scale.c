@@ -133,7 +133,7 @@ Test(loss_scale, growth_is_bounded)
     struct loss_scale state = loss_scale_of(&recipe);
     for (int i = 0; i < 5000; i++)
         loss_scale_step(&state, false);
-    cr_expect(state.scale > 1e17 && state.scale <= LOSS_SCALE_MOST);
+    cr_expect(state.scale > 1e17 && state.scale <= LOSS_SCALE_MAX);
 }
 
 /* ---- the ops ---- */

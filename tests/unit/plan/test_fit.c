@@ -53,10 +53,10 @@ Test(fit, finds_the_parameters_that_the_rows_determine)
     struct fit_solver solver = solve_line(&line);
     cr_expect_float_eq(solver.parameters[0].value, 4.0, 0.01, "%g", solver.parameters[0].value);
     cr_expect_float_eq(solver.parameters[1].value, 0.25, 0.001, "%g", solver.parameters[1].value);
-    cr_expect_lt(solver.parameters[0].certainty, 0.1);
-    cr_expect_lt(solver.parameters[1].certainty, 0.1);
+    cr_expect_lt(solver.parameters[0].uncertainty, 0.1);
+    cr_expect_lt(solver.parameters[1].uncertainty, 0.1);
     cr_expect_float_eq(solver.parameters[2].value, 7.0, 1e-9, "the prior");
-    cr_expect_float_eq(solver.parameters[2].certainty, 1.0, 1e-6);
+    cr_expect_float_eq(solver.parameters[2].uncertainty, 1.0, 1e-6);
     for (int i = 0; i < ROWS; i++)
         cr_expect_lt(fabs(solver.error[i]), 0.001);
     free(solver.error);

@@ -334,10 +334,10 @@ Test(profile, a_profile_extends_others)
     cr_expect_eq(p->device.peak_flops[PROFILE_BF16], 312e12);
     cr_expect(p->measured[MEASURED_MEMORY].count == 0 && p->measured[MEASURED_P2P].count == 1);
     const struct profile_origin *origin = p->origin;
-    cr_expect(origin[profile_row_of("model.launch_s")].line == 2);
-    cr_expect_str_eq(strrchr(origin[profile_row_of("model.congestion")].file, '/'), "/b.yaml");
-    cr_expect_str_eq(origin[profile_row_of("device.cores")].file, "dgx-a100-80");
-    cr_expect_null(origin[profile_row_of("model.matmul_half_k")].file);
+    cr_expect(origin[profile_row_index("model.launch_s")].line == 2);
+    cr_expect_str_eq(strrchr(origin[profile_row_index("model.congestion")].file, '/'), "/b.yaml");
+    cr_expect_str_eq(origin[profile_row_index("device.cores")].file, "dgx-a100-80");
+    cr_expect_null(origin[profile_row_index("model.matmul_half_k")].file);
     loaded_free(&loaded);
 }
 

@@ -2,7 +2,7 @@
 /* Tables of published runs: reading CSV, columns, a row as a recipe, the printed step time. */
 #include "base/philox.h"
 #include "trainer/plan/model_flops.h"
-#include "trainer/plan/rows/rows.h"
+#include "trainer/plan/published/published.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -179,17 +179,17 @@ static void expect_recipe(const char *cells, const char *expected)
     struct text text = {0}, found = {0};
     struct problems problems;
     struct published table;
-    struct row_recipe made;
+    struct published_recipe made;
     text_add(&text, HEADER "%s\n", cells);
     cr_assert_eq(parse(text.chars, &table, &problems), OK, "%s", cells);
-    row_recipe_make(&table.rows[0], &made);
+    published_recipe_make(&table.rows[0], &made);
     for (size_t i = 0; i < made.overrides.count; i++)
         text_add(&found, "%s ", made.overrides.list[i]);
     for (int i = 0; i < made.assumed_count; i++)
         text_add(&found, "?%s ", made.assumed[i].key);
     text_add(&found, "[%s]", text_chars(&made.reason));
     cr_expect(strstr(found.chars, expected) != NULL, "%s\n  expected %s", found.chars, expected);
-    row_recipe_free(&made);
+    published_recipe_free(&made);
     published_free(&table);
     text_free(&text);
     text_free(&found);
@@ -261,7 +261,7 @@ Test(rows, assumptions_implied_by_a_row)
 {
     struct problems problems;
     struct published table;
-    struct row_recipe made;
+    struct published_recipe made;
     struct text found = {0};
     cr_assert_eq(parse("model,notes,overrides\n"
                        "LLAMA 13B,kernel=flash_attention2 + RMS kernel; x,model.activation=gelu\n"
@@ -270,12 +270,12 @@ Test(rows, assumptions_implied_by_a_row)
                        &table, &problems),
                  OK);
     for (size_t row = 0; row < 3; row++) {
-        row_recipe_make(&table.rows[row], &made);
-        row_recipe_infer(&table.rows[row], &made);
+        published_recipe_make(&table.rows[row], &made);
+        published_recipe_infer(&table.rows[row], &made);
         for (size_t i = 0; i < made.overrides.count; i++)
             text_add(&found, "%s ", made.overrides.list[i]);
         text_add(&found, "|");
-        row_recipe_free(&made);
+        published_recipe_free(&made);
     }
     cr_expect_not_null(strstr(found.chars, "model.activation=gelu model.position_embedding_type=rope "
                                            "model.normalization=RMSNorm model.add_bias_linear=false "

@@ -122,7 +122,7 @@ Test(sweep_search, layouts_are_counted)
     for (int state = 0; state < SWEEP_STATES; state++)
         counted += sweep.counts[state];
     cr_expect_eq(counted, file.layouts);
-    cr_expect(sweep.counts[SWEEP_SLOWER] > 0 && sweep.counts[SWEEP_REFUSED] > 0);
+    cr_expect(sweep.counts[SWEEP_SLOWER] > 0 && sweep.counts[SWEEP_INVALID] > 0);
     counted = sweep.counts[SWEEP_PLANNED] + sweep.counts[SWEEP_SLOWER];
     for (int i = 0; i < sweep.reason_count; i++)
         counted += sweep.reasons[i].count;

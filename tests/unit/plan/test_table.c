@@ -21,11 +21,11 @@ Test(table, rank_correlation_of_ranks_not_values)
 {
     const double a[] = {1, 2, 3, 4}, cubed[] = {1, 8, 27, 64}, falling[] = {9, 5, 2, 1},
                  ties[] = {1, 1, 2, 2};
-    cr_expect_float_eq(rank_correlation(a, cubed, 4), 1.0, 1e-12);
-    cr_expect_float_eq(rank_correlation(a, falling, 4), -1.0, 1e-12);
-    cr_expect_float_eq(rank_correlation(a, ties, 4), 4.0 / sqrt(20.0), 1e-12);
-    cr_expect(isnan(rank_correlation(a, cubed, 2)));
-    cr_expect(isnan(rank_correlation((const double[]){1, 1, 1}, a, 3)));
+    cr_expect_float_eq(spearman_correlation(a, cubed, 4), 1.0, 1e-12);
+    cr_expect_float_eq(spearman_correlation(a, falling, 4), -1.0, 1e-12);
+    cr_expect_float_eq(spearman_correlation(a, ties, 4), 4.0 / sqrt(20.0), 1e-12);
+    cr_expect(isnan(spearman_correlation(a, cubed, 2)));
+    cr_expect(isnan(spearman_correlation((const double[]){1, 1, 1}, a, 3)));
 }
 
 static const char header[] =
@@ -152,12 +152,12 @@ Test(table, shipped_tables_are_read)
             published_parse(shipped->name, shipped->csv, strlen(shipped->csv), &published, &problems), OK,
             "%s", shipped->name);
         for (size_t i = 0; i < published.count; i++) {
-            struct row_recipe made;
-            row_recipe_make(&published.rows[i], &made);
+            struct published_recipe made;
+            published_recipe_make(&published.rows[i], &made);
             cr_expect(*published.rows[i].cell[PUBLISHED_SOURCE] != 0, "%s:%d has no source", shipped->name,
                       published.rows[i].line);
             cr_expect(i > 0 || made.reason.length == 0, "%s: %s", shipped->name, text_chars(&made.reason));
-            row_recipe_free(&made);
+            published_recipe_free(&made);
         }
         published_free(&published);
         count++;

@@ -222,7 +222,7 @@ Test(recipe_text, the_reference_page_has_common_keys_first_and_reserved_ones_las
     cr_assert(strstr(page.chars, "\n| `optimizer.lr` |") < top && strstr(top, "\n| `lr` |") < reserved);
     size_t count = 0;
     for (int row = 0; row < recipe_row_count; row++)
-        if (recipe_rows[row].unbuilt) {
+        if (recipe_rows[row].unimplemented) {
             char cell[128];
             snprintf(cell, sizeof cell, "\n| `%s` |", recipe_rows[row].key);
             cr_assert(strstr(page.chars, cell) > reserved, "%s", recipe_rows[row].key);
@@ -280,23 +280,23 @@ Test(recipe_text, the_table_is_consistent)
     size_t in_sections = 0;
     for (int s = 0; s < recipe_section_count; s++)
         for (int i = 0; i < recipe_row_count; i++)
-            in_sections += row_in_section(&recipe_rows[i], recipe_sections[s].name) ? 1 : 0;
+            in_sections += recipe_row_in_section(&recipe_rows[i], recipe_sections[s].name) ? 1 : 0;
     cr_assert_eq((int)in_sections, recipe_row_count, "every row is in one section");
     for (int i = 0; i < recipe_row_count; i++) {
         const struct recipe_row *row = &recipe_rows[i];
-        cr_assert_eq(row_of(row->key), i, "%s is listed twice", row->key);
+        cr_assert_eq(recipe_row_index(row->key), i, "%s is listed twice", row->key);
         cr_assert(strlen(row->help) > 0 && row->help[strlen(row->help) - 1] == '.', "%s", row->key);
         cr_assert_eq(strchr(row->help, '|'), NULL, "%s would break the page's table", row->key);
         // A key is given, derived or has a default; one that is not implemented has the only valid value.
         cr_assert(row->fallback != NULL || row->derived != NULL || row->example != NULL, "%s", row->key);
-        cr_assert(!row->unbuilt || row->fallback != NULL, "%s", row->key);
+        cr_assert(!row->unimplemented || row->fallback != NULL, "%s", row->key);
         // An alias maps to this key only.
         for (const char *at = row->aliases; at != NULL && *at != 0; at += strspn(at, " ")) {
             char alias[64], section[32];
             size_t length = strcspn(at, " ");
             snprintf(alias, sizeof alias, "%.*s", (int)length, at);
-            snprintf(section, sizeof section, "%.*s", (int)row_section_length(row), row->key);
-            cr_assert_eq(row_find(section, alias), i, "%s is also an alias of another key", alias);
+            snprintf(section, sizeof section, "%.*s", (int)recipe_row_section_length(row), row->key);
+            cr_assert_eq(recipe_row_find(section, alias), i, "%s is also an alias of another key", alias);
             at += length;
         }
     }
@@ -311,8 +311,8 @@ Test(recipe_text, every_layout_key_has_a_value_on_one_rank)
         const struct recipe_row *row = &recipe_rows[i];
         bool layout = false;
         for (size_t s = 0; s < sizeof sections / sizeof *sections; s++)
-            layout = layout || row_in_section(row, sections[s]);
-        cr_assert_eq(row_kind(row) == SECTION_LAYOUT, layout, "%s", row->key);
+            layout = layout || recipe_row_in_section(row, sections[s]);
+        cr_assert_eq(recipe_row_section_kind(row) == SECTION_LAYOUT, layout, "%s", row->key);
         bool counts_nodes =
             strcmp(row->key, "cluster.nodes") == 0 || strcmp(row->key, "cluster.gpus_per_node") == 0;
         cr_assert(layout ? row->one_rank != NULL || row->fallback != NULL
@@ -342,7 +342,7 @@ Test(recipe_text, names_come_from_the_registries)
         "cpu, strict, dry or cuda", "cpu or cuda", "auto, local, mpi or nccl"};
     for (int i = 0; i < 4; i++) {
         struct text choices = {0};
-        row_choices_text(&recipe_rows[row_of(keys[i])], &choices);
+        recipe_row_choices_text(&recipe_rows[recipe_row_index(keys[i])], &choices);
         cr_assert_str_eq(choices.chars, names[i]);
         text_free(&choices);
     }

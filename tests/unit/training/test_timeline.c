@@ -19,7 +19,7 @@ static void wait_at_barrier(struct rng *rng, double ahead, struct barrier_times 
         double open = came[0] > came[1] ? came[0] : came[1];
         for (int rank = 0; rank < 2; rank++) {
             left[rank] = open + rng_int(rng, 1, 50) * 1e-6;
-            out[rank].came_s[i] = came[rank] + rank * ahead;
+            out[rank].arrived_s[i] = came[rank] + rank * ahead;
             out[rank].left_s[i] = left[rank] + rank * ahead;
         }
         now = open + 0.001;
@@ -34,7 +34,7 @@ Test(timeline, measures_clock_offsets)
         struct barrier_times seen[2];
         double ahead = clocks[i % 4];
         wait_at_barrier(&rng, ahead, seen);
-        double found = timeline_clock_ahead(&seen[0], &seen[1]);
+        double found = timeline_clock_offset(&seen[0], &seen[1]);
         // Each is late by 50 microseconds at most.
         cr_assert(fabs(found - ahead) <= 50e-6 + 1e-8, "%g, expected %g", found, ahead);
         if (i % 4 == 0)
@@ -46,14 +46,14 @@ Test(timeline, keeps_the_last_complete_step)
 {
     struct timeline t;
     cr_assert_eq(timeline_create(2, &t), OK);
-    timeline_note(&t, 0, 1.0, 2.0);
-    timeline_note(&t, 1, 2.0, 3.0);
-    timeline_close(&t);
-    timeline_note(&t, 0, 4.0, 5.0); // of the next step
-    cr_assert_eq(t.whole[0], 1.0);
-    cr_assert_eq(t.whole[3], 3.0);
-    timeline_close(&t);
-    cr_assert_eq(t.whole[0], 4.0);
+    timeline_record(&t, 0, 1.0, 2.0);
+    timeline_record(&t, 1, 2.0, 3.0);
+    timeline_end_step(&t);
+    timeline_record(&t, 0, 4.0, 5.0); // of the next step
+    cr_assert_eq(t.complete[0], 1.0);
+    cr_assert_eq(t.complete[3], 3.0);
+    timeline_end_step(&t);
+    cr_assert_eq(t.complete[0], 4.0);
     timeline_destroy(&t);
 }
 

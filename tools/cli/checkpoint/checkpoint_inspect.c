@@ -28,19 +28,19 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 }
 
 /* All elements of all tensors, which their pieces must hold once. *bytes: data that was read. */
-static enum status verify(struct source *s, int64_t *bytes)
+static enum status verify(struct checkpoint_source *s, int64_t *bytes)
 {
     *bytes = 0;
     for (int i = 0; i < s->manifest.file_count; i++)
-        TRY(source_verify_file(s, i, bytes));
+        TRY(checkpoint_source_verify_file(s, i, bytes));
     for (int i = 0; i < s->manifest.tensor_count; i++) {
         struct shard whole;
         const struct shard *shards;
         int count;
-        CHECK(source_tensor(s, s->manifest.tensors[i].name, &whole));
+        CHECK(checkpoint_source_tensor(s, s->manifest.tensors[i].name, &whole));
         struct slice all = {.ndim = whole.ndim};
         memcpy(all.count, whole.dim, sizeof all.count);
-        TRY(source_find(s, whole.name, &all, &shards, &count));
+        TRY(checkpoint_source_find(s, whole.name, &all, &shards, &count));
     }
     return OK;
 }
@@ -75,7 +75,7 @@ static void add_ranks(struct text *out, const struct manifest *m, const struct m
     }
 }
 
-static void print_text(const struct source *s, const struct arguments *a, int64_t verified)
+static void print_text(const struct checkpoint_source *s, const struct arguments *a, int64_t verified)
 {
     const struct manifest *m = &s->manifest;
     char bytes[NUMBER_CHARS];
@@ -107,7 +107,7 @@ static void print_text(const struct source *s, const struct arguments *a, int64_
     text_free(&out);
 }
 
-static void print_json(const struct source *s, const struct arguments *a)
+static void print_json(const struct checkpoint_source *s, const struct arguments *a)
 {
     const struct manifest *m = &s->manifest;
     struct text out = {0};
@@ -148,7 +148,7 @@ static void print_json(const struct source *s, const struct arguments *a)
 int checkpoint_inspect(int argc, char **argv)
 {
     struct arguments a;
-    struct source source = {.folder = NULL};
+    struct checkpoint_source source = {.folder = NULL};
     char *folder = NULL;
     int64_t verified = 0;
     enum status status = parse(argc, argv, &a);
@@ -160,7 +160,7 @@ int checkpoint_inspect(int argc, char **argv)
         print_json(&source, &a);
     else if (status == OK)
         print_text(&source, &a, verified);
-    source_close(&source);
+    checkpoint_source_close(&source);
     free(folder);
     free(a.rest);
     return checkpoint_exit(status);

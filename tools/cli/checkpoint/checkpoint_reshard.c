@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 struct reshard {
-    struct source source;
+    struct checkpoint_source source;
     char *folder;
     const char *out;
     struct recipe *recipe;
@@ -88,7 +88,7 @@ static bool has_tensor(const struct reshard *r, enum state state, const struct p
 {
     char name[SHARD_NAME_CHARS];
     state_name(state, row->name, name);
-    return source_tensor(&r->source, name, out);
+    return checkpoint_source_tensor(&r->source, name, out);
 }
 
 static bool is_parameter(const struct reshard *r, const char *name)
@@ -119,12 +119,12 @@ static enum status list_tensors(struct reshard *r)
         return fail(NO_MEMORY, "no memory for a list of %d tensors", m->tensor_count);
     for (int i = 0; i < m->tensor_count; i++)
         if (!is_parameter(r, m->tensors[i].name))
-            CHECK(source_tensor(&r->source, m->tensors[i].name,
-                                &list->replicated[list->replicated_count++].shard));
+            CHECK(checkpoint_source_tensor(&r->source, m->tensors[i].name,
+                                           &list->replicated[list->replicated_count++].shard));
     for (int i = 0; i < tensor_list_count(list); i++) {
         struct shard theirs;
         if (tensor_list_at(list, i, &whole) &&
-            (!source_tensor(&r->source, whole.name, &theirs) || theirs.dtype != whole.dtype ||
+            (!checkpoint_source_tensor(&r->source, whole.name, &theirs) || theirs.dtype != whole.dtype ||
              memcmp(theirs.dim, whole.dim, sizeof whole.dim) != 0))
             return fail(BAD_CHECKPOINT, "%s: %s is missing or differs from the recipe", r->folder,
                         whole.name);
@@ -175,7 +175,7 @@ static enum status write_shard(struct reshard *r, const struct shard *shard, str
         band.begin[1] = shard->begin[1];
         band.count[0] = count;
         band.count[1] = shard->count[1];
-        TRY(source_read_whole(&r->source, shard->name, &band, r->band));
+        TRY(checkpoint_source_read_whole(&r->source, shard->name, &band, r->band));
         TRY(checkpoint_writer_append(writer, r->band, (size_t)slice_count(&band) * each));
     }
     return OK;
@@ -302,7 +302,7 @@ int checkpoint_reshard(int argc, char **argv)
     if (r.run.recipe != NULL)
         run_destroy(&r.run);
     recipe_destroy(r.recipe);
-    source_close(&r.source);
+    checkpoint_source_close(&r.source);
     manifest_free(&r.manifest);
     free(r.notes);
     free(r.band);

@@ -25,10 +25,10 @@ static const char help[] =
     "Exit status: 0 success (diff: equal); 1 a difference, or a runtime failure; 2 bad usage, or a damaged\n"
     "checkpoint.\n";
 
-enum status checkpoint_argument(const char *path, char **folder, struct source *out)
+enum status checkpoint_argument(const char *path, char **folder, struct checkpoint_source *out)
 {
     TRY(checkpoint_resolve(path, folder));
-    return source_open(*folder, -1, out);
+    return checkpoint_source_open(*folder, -1, out);
 }
 
 int checkpoint_exit(enum status status)

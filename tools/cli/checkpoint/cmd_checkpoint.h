@@ -13,7 +13,7 @@ int checkpoint_reshard(int argc, char **argv);
 
 /* Opens the checkpoint at `path`, or the newest one in it. *folder: freed by the caller, after the source.
  * */
-MUST_USE enum status checkpoint_argument(const char *path, char **folder, struct source *out);
+MUST_USE enum status checkpoint_argument(const char *path, char **folder, struct checkpoint_source *out);
 /* Prints the message of a failure, and returns the exit status. Bad checkpoints are bad input. */
 int checkpoint_exit(enum status status);
 

@@ -64,13 +64,13 @@ static void print_launchers(void)
 }
 
 /* Environment variables that silently reduce performance. */
-static void print_traps(void)
+static void print_slow_variables(void)
 {
-    static const char *const traps[] = {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"};
-    for (size_t i = 0; i < sizeof traps / sizeof *traps; i++)
-        if (getenv(traps[i]) != NULL)
-            print_line(stdout, "            %s=%s is set, and may slow OpenBLAS down; unset it", traps[i],
-                       getenv(traps[i]));
+    static const char *const names[] = {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i]) != NULL)
+            print_line(stdout, "            %s=%s is set, and may slow OpenBLAS down; unset it", names[i],
+                       getenv(names[i]));
 }
 
 static void print_cpu(void)
@@ -79,7 +79,7 @@ static void print_cpu(void)
     if (device_describe("cpu", 0, &text) == OK)
         printf("cpu         %s\n", text_chars(&text));
     text_free(&text);
-    print_traps();
+    print_slow_variables();
 }
 
 /* Returns the reason without the key before it and the advice after it, which apply to a run. */

@@ -58,7 +58,7 @@ static enum status measure_gemm(struct device *device, struct stream *stream, en
                                .c = tensor_2d(c.data, dtype, n, n),
                                .transpose_b = true};
         if (status == OK)
-            status = doctor_time(stream, &(struct task){doctor_put_gemm, &product}, TRY_S, TRIES, &once);
+            status = doctor_time(stream, &(struct task){doctor_enqueue_gemm, &product}, TRY_S, TRIES, &once);
         double rate = 2.0 * (double)n * (double)n * (double)n / once;
         if (status == OK && rate > *flops)
             *flops = rate;
@@ -84,7 +84,7 @@ static enum status measure_copy(struct device *device, struct stream *stream, do
         status = doctor_fill(stream, &from, F32, 8192, 8192);
     struct copy both = {.in = tensor_1d(from.data, F32, count), .out = tensor_1d(to.data, F32, count)};
     if (status == OK)
-        status = doctor_time(stream, &(struct task){doctor_put_copy, &both}, TRY_S, TRIES, &once);
+        status = doctor_time(stream, &(struct task){doctor_enqueue_copy, &both}, TRY_S, TRIES, &once);
     if (status == OK)
         *bytes_per_s = 2.0 * (double)bytes / once;
     buffer_free(&from);
@@ -149,10 +149,10 @@ static enum status measure_messages(struct world *world, struct device *device, 
     double small, large, sum;
     b.data = tensor_1d(buffer.data, F32, 4);
     TRY(fill(stream, (struct fill){.out = tensor_1d(buffer.data, F32, BYTES / 4), .value = 0.0F}));
-    TRY(doctor_time_messages(stream, &b, doctor_put_exchange, 100, TRIES, &small));
+    TRY(doctor_time_messages(stream, &b, doctor_enqueue_exchange, 100, TRIES, &small));
     b.data = tensor_1d(buffer.data, F32, BYTES / 4);
-    TRY(doctor_time_messages(stream, &b, doctor_put_exchange, 4, TRIES, &large));
-    TRY(doctor_time_messages(stream, &b, doctor_put_all_reduce, 4, TRIES, &sum));
+    TRY(doctor_time_messages(stream, &b, doctor_enqueue_exchange, 4, TRIES, &large));
+    TRY(doctor_time_messages(stream, &b, doctor_enqueue_all_reduce, 4, TRIES, &sum));
     if (world->rank == 0) {
         link->out->link_ranks = world->size;
         link->out->latency_s = small;

@@ -19,12 +19,12 @@ static const double LIMIT_S = 60.0; // of one mpirun
 static const struct {
     const char *name;
     enum profile_kind kind;
-    enum status (*put)(struct stream *stream, const void *context);
+    enum status (*enqueue)(struct stream *stream, const void *context);
 } transfers[] = {
-    {"all_reduce", MEASURED_ALL_REDUCE, doctor_put_all_reduce},
-    {"all_gather", MEASURED_ALL_GATHER, doctor_put_all_gather},
-    {"reduce_scatter", MEASURED_REDUCE_SCATTER, doctor_put_reduce_scatter},
-    {"p2p", MEASURED_P2P, doctor_put_exchange},
+    {"all_reduce", MEASURED_ALL_REDUCE, doctor_enqueue_all_reduce},
+    {"all_gather", MEASURED_ALL_GATHER, doctor_enqueue_all_gather},
+    {"reduce_scatter", MEASURED_REDUCE_SCATTER, doctor_enqueue_reduce_scatter},
+    {"p2p", MEASURED_P2P, doctor_enqueue_exchange},
 };
 enum { TRANSFERS = sizeof transfers / sizeof *transfers };
 
@@ -38,16 +38,16 @@ struct message_bench {
 
 /* The best of several tries; where groups share the cores, their mean: the best one had them alone. */
 static enum status time_one(struct group *all, struct stream *stream, const struct message_task *task,
-                            enum status (*put)(struct stream *stream, const void *context), int times,
+                            enum status (*enqueue)(struct stream *stream, const void *context), int times,
                             double *out)
 {
     if (all->size == task->all->size)
-        return doctor_time_messages(stream, task, put, times, TRIES, out);
+        return doctor_time_messages(stream, task, enqueue, times, TRIES, out);
     *out = 0.0;
     for (int i = 0; i < TRIES; i++) {
         double once;
         TRY(group_barrier(all, stream));
-        TRY(doctor_time_messages(stream, task, put, times, 1, &once));
+        TRY(doctor_time_messages(stream, task, enqueue, times, 1, &once));
         *out += once / TRIES;
     }
     return OK;
@@ -76,7 +76,7 @@ static enum status time_groups(struct world *world, struct group *all_ranks, str
                                             .node_ranks = size < world->size ? world->size : 0,
                                             .processes = bench->processes};
             task.data = tensor_1d(buffer.data, F32, all / 4);
-            TRY(time_one(all_ranks, stream, &task, transfers[t].put, times, &sample.value));
+            TRY(time_one(all_ranks, stream, &task, transfers[t].enqueue, times, &sample.value));
             if (world->rank == 0)
                 profile_add_sample(bench->profile, transfers[t].kind, &sample);
         }

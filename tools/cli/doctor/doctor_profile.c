@@ -16,7 +16,7 @@
 
 enum { NAME_CHARS = 64, MOST_SAMPLES = 256 };
 
-/* The work of a sample, and its rate in units of work per second. */
+/* The size of a sample, and its rate in the same unit per second. */
 struct point {
     double size, rate;
 };
@@ -40,7 +40,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The largest rate of a table, of one type. */
+/* The largest rate of one dtype in a table. */
 static double peak_of(const struct cluster_profile *profile, enum profile_kind kind, enum profile_dtype dtype)
 {
     double peak = 0.0;
@@ -53,7 +53,7 @@ static double peak_of(const struct cluster_profile *profile, enum profile_kind k
     return peak;
 }
 
-/* The median half-size of fp32 samples; at least 0, which caches can make it. */
+/* The median half-size of fp32 samples, at least 0: caches can make it negative. */
 static double half_of(const struct cluster_profile *profile, enum profile_kind kind, double peak)
 {
     double halves[MOST_SAMPLES];
@@ -103,7 +103,7 @@ static void set_model(struct cluster_profile *profile)
     }
 }
 
-/* Four digits: more are noise. */
+/* Rounds to four significant digits. */
 static double rounded(double value)
 {
     char text[NUMBER_CHARS];
@@ -156,7 +156,7 @@ static enum status make(const char *device, const char *transport, int ranks, co
     return OK;
 }
 
-/* What `cuboid profile check` would refuse is an error here. */
+/* Checks the profile as `cuboid profile check` does. */
 static enum status check(const struct cluster_profile *profile, const char *path)
 {
     struct problems problems = {0};

@@ -249,7 +249,8 @@ static enum status alone(struct world *world, void *argument)
     struct run run = m->run;
     struct rank_state state;
     double overhead_s = 0.0;
-    run.hooks = (struct hooks){.context = watch, .declared = observe, .loaded = fill_batches};
+    run.hooks =
+        (struct hooks){.context = watch, .on_params_declared = observe, .on_batches_loaded = fill_batches};
     TRY(rank_create(&run, world, true, &state));
     enum status status = train(&state, watch, &overhead_s);
     rank_destroy(&state);

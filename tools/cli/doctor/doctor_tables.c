@@ -17,7 +17,7 @@
 enum { TRIES = 3 };
 
 /* Prints a line of progress, at once. */
-static void say(const char *table, size_t shapes, const char *detail)
+static void report_table(const char *table, size_t shapes, const char *detail)
 {
     printf("measured    %s: %zu shapes%s\n", table, shapes, detail);
     fflush(stdout);
@@ -55,7 +55,7 @@ static enum status time_matmul(struct device *device, struct stream *stream, enu
     }
     struct gemm matmul = {.a = tensors[0], .b = tensors[1], .c = tensors[2], .transpose_b = true};
     if (status == OK)
-        status = doctor_time(stream, &(struct task){doctor_put_gemm, &matmul}, TRY_S, TRIES, seconds);
+        status = doctor_time(stream, &(struct task){doctor_enqueue_gemm, &matmul}, TRY_S, TRIES, seconds);
     for (int i = 0; i < 3; i++)
         buffer_free(&buffers[i]);
     return status;
@@ -107,7 +107,7 @@ static enum status matmul_table(const char *name, enum rate rate, struct cluster
     stream_destroy(stream);
     device_close(device);
     if (status == OK)
-        say(rate_name(rate), profile->measured[MEASURED_MATMUL].count - before, " of matmul");
+        report_table(rate_name(rate), profile->measured[MEASURED_MATMUL].count - before, " of matmul");
     return status;
 }
 
@@ -128,7 +128,7 @@ static enum status memory_table(const char *name, struct cluster_profile *profil
         int64_t count = bytes / 2 / (int64_t)sizeof(float);
         struct copy both = {.in = tensor_1d(from.data, F32, count), .out = tensor_1d(to.data, F32, count)};
         double seconds = 0.0;
-        status = doctor_time(stream, &(struct task){doctor_put_copy, &both}, TRY_S, TRIES, &seconds);
+        status = doctor_time(stream, &(struct task){doctor_enqueue_copy, &both}, TRY_S, TRIES, &seconds);
         if (status == OK)
             profile_add_sample(profile, MEASURED_MEMORY,
                                &(struct profile_sample){.shape = {bytes}, .value = (double)bytes / seconds});
@@ -138,7 +138,7 @@ static enum status memory_table(const char *name, struct cluster_profile *profil
     stream_destroy(stream);
     device_close(device);
     if (status == OK)
-        say("memory", profile->measured[MEASURED_MEMORY].count, "");
+        report_table("memory", profile->measured[MEASURED_MEMORY].count, "");
     return status;
 }
 

@@ -10,7 +10,7 @@ static enum status time_of(struct stream *stream, const struct task *task, int t
     TRY(stream_sync(stream));
     double begin = clock_s();
     for (int i = 0; i < times; i++)
-        TRY(task->put(stream, task->context));
+        TRY(task->enqueue(stream, task->context));
     TRY(stream_sync(stream));
     *out = clock_s() - begin;
     return OK;
@@ -40,19 +40,19 @@ enum status doctor_fill(struct stream *stream, struct buffer *buffer, enum dtype
                                                     .columns = columns});
 }
 
-enum status doctor_put_gemm(struct stream *stream, const void *context)
+enum status doctor_enqueue_gemm(struct stream *stream, const void *context)
 {
     return gemm(stream, *(const struct gemm *)context);
 }
 
-enum status doctor_put_copy(struct stream *stream, const void *context)
+enum status doctor_enqueue_copy(struct stream *stream, const void *context)
 {
     return copy(stream, *(const struct copy *)context);
 }
 
 /* ---- messages ---- */
 
-enum status doctor_put_exchange(struct stream *stream, const void *context)
+enum status doctor_enqueue_exchange(struct stream *stream, const void *context)
 {
     const struct message_task *t = context;
     int n = t->all->size, rank = t->all->rank;
@@ -65,7 +65,7 @@ enum status doctor_put_exchange(struct stream *stream, const void *context)
     return group_exchange(t->all, stream, both, 2);
 }
 
-enum status doctor_put_all_reduce(struct stream *stream, const void *context)
+enum status doctor_enqueue_all_reduce(struct stream *stream, const void *context)
 {
     const struct message_task *t = context;
     return group_all_reduce(t->all, stream, t->data, REDUCE_SUM);
@@ -78,27 +78,27 @@ static struct tensor slice_of(const struct message_task *t)
     return tensor_1d((float *)t->data.data + count * t->all->rank, F32, count);
 }
 
-enum status doctor_put_all_gather(struct stream *stream, const void *context)
+enum status doctor_enqueue_all_gather(struct stream *stream, const void *context)
 {
     const struct message_task *t = context;
     return group_all_gather(t->all, stream, slice_of(t), t->data);
 }
 
-enum status doctor_put_reduce_scatter(struct stream *stream, const void *context)
+enum status doctor_enqueue_reduce_scatter(struct stream *stream, const void *context)
 {
     const struct message_task *t = context;
     return group_reduce_scatter(t->all, stream, t->data, slice_of(t));
 }
 
 enum status doctor_time_messages(struct stream *stream, const struct message_task *task,
-                                 enum status (*put)(struct stream *, const void *), int times, int tries,
+                                 enum status (*enqueue)(struct stream *, const void *), int times, int tries,
                                  double *best)
 {
     *best = 1e30;
     for (int i = 0; i <= tries; i++) {
         double all;
         TRY(group_barrier(task->all, stream));
-        TRY(time_of(stream, &(struct task){put, task}, times, &all));
+        TRY(time_of(stream, &(struct task){enqueue, task}, times, &all));
         *best = i > 0 && all / times < *best ? all / times : *best;
     }
     return OK;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Timing of ops and messages. The best of several tries counts, each long enough for the clock: a machine is
- * often busy, and never too fast. */
+/* Timing of ops and messages: the best of several tries, each long enough for the clock's resolution. Other
+ * load can only make a try slower. */
 #pragma once
 
 #include "kernels/ops.h"
@@ -8,7 +8,7 @@
 
 /* Enqueues some work on the stream. */
 struct task {
-    enum status (*put)(struct stream *stream, const void *context);
+    enum status (*enqueue)(struct stream *stream, const void *context);
     const void *context;
 };
 
@@ -22,8 +22,8 @@ MUST_USE enum status doctor_fill(struct stream *stream, struct buffer *buffer, e
                                  int64_t columns);
 
 /* Tasks of one op; context: struct gemm, struct copy. */
-MUST_USE enum status doctor_put_gemm(struct stream *stream, const void *context);
-MUST_USE enum status doctor_put_copy(struct stream *stream, const void *context);
+MUST_USE enum status doctor_enqueue_gemm(struct stream *stream, const void *context);
+MUST_USE enum status doctor_enqueue_copy(struct stream *stream, const void *context);
 
 /* Messages of a group of all ranks; context: struct message_task. */
 struct message_task {
@@ -31,12 +31,12 @@ struct message_task {
     struct tensor data; // fp32, in one dimension; its length is a multiple of 2 and of the number of ranks
 };
 /* Sends the first half of data to the next rank, and receives the second half from the previous one. */
-MUST_USE enum status doctor_put_exchange(struct stream *stream, const void *context);
-MUST_USE enum status doctor_put_all_reduce(struct stream *stream, const void *context);
-MUST_USE enum status doctor_put_all_gather(struct stream *stream, const void *context);
-MUST_USE enum status doctor_put_reduce_scatter(struct stream *stream, const void *context);
+MUST_USE enum status doctor_enqueue_exchange(struct stream *stream, const void *context);
+MUST_USE enum status doctor_enqueue_all_reduce(struct stream *stream, const void *context);
+MUST_USE enum status doctor_enqueue_all_gather(struct stream *stream, const void *context);
+MUST_USE enum status doctor_enqueue_reduce_scatter(struct stream *stream, const void *context);
 
 /* Returns the seconds of one message; all ranks run the same number, so that every receive has its send. */
 MUST_USE enum status doctor_time_messages(struct stream *stream, const struct message_task *task,
-                                          enum status (*put)(struct stream *, const void *), int times,
+                                          enum status (*enqueue)(struct stream *, const void *), int times,
                                           int tries, double *best);

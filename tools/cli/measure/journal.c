@@ -15,7 +15,7 @@ const char *run_state_name(enum run_state state)
     return names[state];
 }
 
-/* Without control characters, so that it is one line. */
+/* Removes control characters, so that the text is one line. */
 static char *clean(const char *layout)
 {
     struct text text = {0};
@@ -33,7 +33,7 @@ static struct journal_entry *find(const struct journal *journal, const char *lay
     return NULL;
 }
 
-/* Takes `layout`. */
+/* Sets the state of a layout; takes ownership of `layout`. */
 static void set(struct journal *journal, char *layout, const struct journal_entry *entry)
 {
     struct journal_entry *known = find(journal, layout);
@@ -101,7 +101,7 @@ static enum status read_lines(struct journal *journal, char *text, const char *h
 {
     char *first = strsep(&text, "\n");
     if (text == NULL || strcmp(first, head) != 0)
-        return fail(BAD_USAGE, "%s is of another sweep (\"%.200s\"); use --run-dir with another folder",
+        return fail(BAD_USAGE, "%s belongs to another sweep (\"%.200s\"); use --run-dir with another folder",
                     journal->path, first);
     for (char *line; (line = strsep(&text, "\n")) != NULL && text != NULL;)
         read_line(journal, line);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What is known of the runs of a sweep: a file with one line for each change, appended and synced, so that it
- * survives a kill.
+/* The journal of the runs of a sweep: a file with one line per change of state, appended and synced, so that
+ * it survives a kill.
  *
  *     sweep gpt3.yaml cluster.profile=selene
  *     running 0 0 tp=1 pp=2
  *     done 0.1234 29926635584 tp=1 pp=2
  *
- * A line that is not complete is ignored. The file is locked while it is open. */
+ * An incomplete line is ignored. The file is locked while it is open. */
 #pragma once
 
 #include "base/text.h"
@@ -18,19 +18,21 @@ struct journal_entry {
     char *layout;
     enum run_state state;
     double step_s;        // measured; 0 unless done
-    int64_t memory_bytes; // of the fullest rank
+    int64_t memory_bytes; // of the rank with the most
 };
 
 struct journal {
     char *path;
     int fd;
-    struct journal_entry *list; // one per layout, its last state
+    struct journal_entry *list; // one per layout, with its latest state
     size_t count;
 };
 
-/* Opens or creates it. `head`: what was run; BAD_USAGE if the file is of something else, or in use. */
+/* Opens or creates the journal. `head`: its first line, which identifies the sweep. BAD_USAGE if the file
+ * belongs to another sweep, or is in use. */
 MUST_USE enum status journal_open(const char *path, const char *head, struct journal *out);
 void journal_close(struct journal *journal);
-/* RUN_QUEUED if it has no entry. A layout that was running when the sweep ended is queued, too. */
+/* Finds the entry of a layout; RUN_QUEUED without one, and for a layout that was running when the sweep
+ * ended. */
 struct journal_entry journal_find(const struct journal *journal, const char *layout);
 MUST_USE enum status journal_add(struct journal *journal, const struct journal_entry *entry);

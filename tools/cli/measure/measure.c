@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/measure/measure.h"
 
-#include "trainer/plan/rows/rows.h"
+#include "trainer/plan/published/published.h"
 #include "trainer/run/run_summary.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ static void PRINTF_LIKE(2, 3) set(struct recipe_names *overrides, const char *fo
     va_start(arguments, format);
     vsnprintf(chars, sizeof chars, format, arguments);
     va_end(arguments);
-    row_recipe_set(overrides, chars);
+    overrides_set(overrides, chars);
 }
 
 /* Those of the request, and what makes a short run on random tokens. */
@@ -48,9 +48,9 @@ static void make_overrides(const struct measure *measure, const struct measure_r
         "data.eod_mask_loss=false",
     };
     for (size_t i = 0; i < request->overrides->count; i++)
-        row_recipe_set(out, request->overrides->list[i]);
+        overrides_set(out, request->overrides->list[i]);
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        row_recipe_set(out, fixed[i]);
+        overrides_set(out, fixed[i]);
     set(out, "model.vocab_size=%lld", (long long)request->recipe->model.vocab_size);
     set(out, "train.train_iters=%lld", (long long)measure->options.steps);
     set(out, "logging.run_dir=%s/runs/%lld", measure->options.dir, (long long)request->number);

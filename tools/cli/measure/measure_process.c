@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 static const double GRACE_S = 5.0, RELEASE_S = 60.0;
-/* A run that writes more is ended, and the rest of its log is dropped. */
+/* A run with a longer log is killed, and the log is truncated. */
 enum { MOST_LOG = 64 << 20, KEPT_LOG = 1 << 20 };
 
-/* In the child. A launcher is asked to end, since it has to end its ranks. */
+/* Runs in the child. A launcher gets SIGTERM if the parent dies, since it has to end its ranks. */
 static _Noreturn void start(char *const *argv, int log, bool is_launcher, pid_t parent)
 {
     const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -40,7 +40,8 @@ static bool is_too_long(int log)
     return fstat(log, &about) == 0 && about.st_size > MOST_LOG;
 }
 
-/* Waits until `until`, or until the log is too long; false: it still runs. log -1: no matter how long. */
+/* Waits for the child until time `until`, or until the log is too long; false: it is still running. log -1:
+ * of any length. */
 static bool wait_until(pid_t child, int log, double until, int *status)
 {
     for (;;) {
@@ -53,8 +54,8 @@ static bool wait_until(pid_t child, int log, double until, int *status)
     }
 }
 
-/* Whether the output says that memory was not sufficient. */
-static bool tells_of_memory(const char *log)
+/* Whether the log contains an out-of-memory message. */
+static bool reports_out_of_memory(const char *log)
 {
     static const char *const words[] = {"out of memory", "no memory", "does not fit",
                                         "cannot allocate memory", "out of GPU memory"};
@@ -68,7 +69,7 @@ static bool tells_of_memory(const char *log)
     return found;
 }
 
-/* The log, empty. It stays locked while a process writes to it: a run that a killed sweep has started may
+/* Opens and empties the log. It stays locked while a process writes to it: a run whose parent was killed may
  * need some time to end. */
 static enum status open_log(const char *log, int *out)
 {
@@ -89,17 +90,17 @@ static enum status open_log(const char *log, int *out)
     return fail(IO_ERROR, "%s: cannot be written: %s", log, strerror(errno));
 }
 
-/* The beginning of a log that is too long, with the reason as its last line. */
+/* Truncates a log that is too long, and appends the reason. */
 static void shorten(int log)
 {
     char why[120];
     const int length =
-        snprintf(why, sizeof why, "\ncuboid: ended, since its output is more than %d MiB\n", MOST_LOG >> 20);
+        snprintf(why, sizeof why, "\ncuboid: killed, because its output exceeds %d MiB\n", MOST_LOG >> 20);
     if (ftruncate(log, KEPT_LOG) == 0)
         (void)!pwrite(log, why, (size_t)length, KEPT_LOG);
 }
 
-/* Ends a run with all its processes. */
+/* Kills a run with all its processes. */
 static void end(pid_t child, int *status)
 {
     kill(-child, SIGTERM);
@@ -127,7 +128,7 @@ enum status measure_process(char *const *argv, const char *log, double timeout_s
     const bool ended = wait_until(child, file, clock_s() + timeout_s, &status);
     if (!ended)
         end(child, &status);
-    kill(-child, SIGKILL); // what a launcher has left
+    kill(-child, SIGKILL); // processes that a launcher has left behind
     const bool too_long = is_too_long(file);
     if (too_long)
         shorten(file);
@@ -138,7 +139,7 @@ enum status measure_process(char *const *argv, const char *log, double timeout_s
         *out = RUN_TIMEOUT;
     else if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         *out = RUN_DONE;
-    else if ((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) || tells_of_memory(log))
+    else if ((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) || reports_out_of_memory(log))
         *out = RUN_OOM;
     else
         *out = RUN_FAILED;

@@ -55,7 +55,7 @@ static int print_help(void)
     printf(
         "cuboid profile check FILE|NAME   check a cluster profile; print every key with its unit and origin\n"
         "cuboid profile fit TABLE...      fit a profile to step times (cuboid profile fit --help)\n"
-        "cuboid profile --list            list the profiles that have a name\n"
+        "cuboid profile --list            list the shipped profiles\n"
         "cuboid profile --reference       print every key with its range, default and meaning\n"
         "A FILE has a slash in its path or ends in .yaml. cuboid doctor --profile FILE measures one.\n");
     return 0;

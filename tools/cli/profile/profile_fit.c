@@ -15,16 +15,16 @@
 static const char help[] =
     "cuboid profile fit TABLE... --base PROFILE -o FILE [--recipe R] [--fast] [key=value ...]\n"
     "\n"
-    "Fits the efficiency parameters (section `model`) of a cluster profile to step times: of your own runs,\n"
-    "or published ones. Prints how well the rows determine each parameter, and the error of the step times,\n"
-    "also of rows that the fit has not seen.\n"
+    "Fits the efficiency parameters (section `model`) of a cluster profile to step times of your own runs\n"
+    "or published ones. Prints how well the rows determine each parameter, and the error of the step\n"
+    "times, including that on held-out rows.\n"
     "\n"
     "  TABLE           a FILE.csv, with columns as for cuboid table, or the name of a published table\n"
-    "  --base PROFILE  the profile to begin with; its values are the prior\n"
+    "  --base PROFILE  the profile to start from; its values are the prior\n"
     "  -o FILE         the fitted profile, complete; without it, only the tables are printed\n"
     "  --recipe R      base recipe of the rows of a FILE.csv\n"
     "  --fast          do not fit again with rows held out\n"
-    "  key=value       recipe keys of all rows, after those of the row\n";
+    "  key=value       recipe keys for all rows; they override those of the row\n";
 
 struct arguments {
     const char *base, *out, *recipe;
@@ -69,7 +69,7 @@ static enum status hold_out_source(const struct fit_rows *rows, const struct fit
     return OK;
 }
 
-/* The third, sixth, ... row of each source. */
+/* Holds out the third, sixth, ... row of each source. */
 static enum status hold_out_thirds(const struct fit_rows *rows, const struct fit_options *options, bool *used,
                                    struct fit_held_out *out)
 {
@@ -179,7 +179,7 @@ static int fit(const struct arguments *arguments)
     return exit;
 }
 
-/* Before the fit, which may take long. */
+/* Checks the output before the fit, which may take long. */
 static enum status check_output(const struct arguments *arguments)
 {
     const struct output out = {"profile fit", "-o", arguments->out};
@@ -190,7 +190,7 @@ static enum status check_output(const struct arguments *arguments)
     return OK;
 }
 
-/* Splits what is no option into tables, and overrides: the words with "=". */
+/* Splits the positional arguments into tables and overrides, which contain "=". */
 static enum status parse(int argc, char **argv, struct arguments *out)
 {
     const struct option options[] = {

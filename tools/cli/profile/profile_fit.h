@@ -15,11 +15,11 @@ enum { FIT_MOST_SOURCES = 32 };
 struct fit_held_out {
     const char *sources[FIT_MOST_SOURCES]; // in the order of the rows
     int source_count;
-    struct fit_error without[FIT_MOST_SOURCES]; // of source i, fitted to all others; count 0: a single source
-    struct fit_error thirds[FIT_MOST_SOURCES];  // of every third row of source i, fitted to all other rows
-    struct fit_error all_thirds;                // of every third row
+    struct fit_error without[FIT_MOST_SOURCES]; // on source i, fitted to all others; count 0: a single source
+    struct fit_error thirds[FIT_MOST_SOURCES];  // on every third row of source i, fitted to all other rows
+    struct fit_error all_thirds;                // on every third row of all sources
 };
 
-/* The tables: parameters, and errors of each source. `base` has the errors before the fit. */
+/* Prints the tables of parameters and of the errors of each source. base: the errors before the fit. */
 void profile_fit_print(const struct fit_rows *rows, const double *base, const struct fit_result *fitted,
                        const struct fit_held_out *held_out, FILE *to);

@@ -6,11 +6,11 @@ static void print_keys(const struct fit_result *fitted, FILE *to)
     fprintf(to, "%-32s %10s %10s %12s\n", "model", "base", "fitted", "determined");
     for (int i = 0; i < fitted->key_count; i++) {
         const struct fit_parameter *p = &fitted->keys[i].parameter;
-        const double share = 1.0 - p->certainty * p->certainty;
+        const double share = 1.0 - p->uncertainty * p->uncertainty;
         fprintf(to, "%-32s %10.4g %10.4g %10.0f %%%s\n", fitted->keys[i].key, p->prior, p->value,
                 share > 0.0 ? 100.0 * share : 0.0,
                 p->at_bound   ? "  at a bound of its range"
-                : share < 0.1 ? "  the rows do not tell"
+                : share < 0.1 ? "  not determined by the rows"
                               : "");
     }
 }
@@ -38,7 +38,7 @@ void profile_fit_print(const struct fit_rows *rows, const double *base, const st
             fit_rows_count(rows), fit_rows_left_out(rows));
     print_keys(fitted, to);
     fprintf(to,
-            "\n%% error of the step, median and 90th percentile of absolute values; held out: of rows that\n"
+            "\n%% error of the step, median and 90th percentile of absolute values; held out: on rows that\n"
             "the fit has not seen, a whole source or every third row of each\n");
     fprintf(to, "%-34s %5s %14s %14s %14s %14s\n", "source", "rows", "base", "fitted", "source out",
             "third out");

@@ -14,11 +14,11 @@
 static const char help[] =
     "cuboid runs DIR ... [--csv]\n"
     "\n"
-    "Compares finished runs: layout, time of a step (median without the first), tokens/s, speed-up over the\n"
-    "first run, memory of the fullest rank, bubble, last loss, and the predicted step if the run had a\n"
-    "cluster profile. DIR is the folder of a run, with metrics.jsonl and recipe.yaml.\n"
+    "Compares finished runs: layout, step time (median without the first step), tokens/s, speed-up over\n"
+    "the first run, peak memory of a rank, bubble, last loss, and the predicted step time if the run had a\n"
+    "cluster profile. DIR is a run folder, with metrics.jsonl and recipe.yaml.\n"
     "\n"
-    "  --csv    the columns of cuboid table --columns; read by cuboid table and cuboid profile fit\n"
+    "  --csv    print CSV for cuboid table and cuboid profile fit (cuboid table --columns)\n"
     "\n"
     "Exit status: 0 if any run could be read; 1 if none could; 2 for invalid usage.\n";
 
@@ -31,7 +31,7 @@ struct compared {
 
 /* ---- reading ---- */
 
-/* The first error, as the reason. */
+/* Copies the first error. */
 static char *reason_of(const struct problems *problems)
 {
     for (size_t i = 0; i < problems->count; i++)
@@ -40,7 +40,8 @@ static char *reason_of(const struct problems *problems)
     return text_copy(fail_text());
 }
 
-/* Without the run's cluster profile if it is not there: its path may be relative to another folder. */
+/* Loads the recipe of a run; without its cluster profile if that cannot be read, since the path may be
+ * relative to another folder. */
 static enum status load_recipe(const char *path, struct recipe **out, struct problems *problems)
 {
     static const char *const none[] = {"cluster.profile=none", "pipeline.auto_times=given"};

@@ -167,21 +167,21 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 
 /* Prints the chart on standard output unless another form is requested, and writes the files. These are
  * reported if that does not disturb the requested output. */
-static enum status show(const struct arguments *a, const struct played *played)
+static enum status show(const struct arguments *a, const struct simulated *simulated)
 {
     const struct output *svg = &a->outputs[SVG], *trace = &a->outputs[TRACE];
     bool report = printing(a) == NULL && !outputs_print(a->outputs, OUTPUTS);
     if (a->times)
-        print_schedule_times(played);
+        print_schedule_times(simulated);
     else if (a->csv)
-        TRY(print_schedule_csv(played));
+        TRY(print_schedule_csv(simulated));
     else if (a->json)
-        print_schedule_json(played);
+        print_schedule_json(simulated);
     else if (a->text || (svg->path == NULL && trace->path == NULL))
-        print_schedule_text(played);
+        print_schedule_text(simulated);
     if (svg->path != NULL)
-        TRY(write_schedule_svg(played, a->critical, svg, report));
-    return trace->path != NULL ? write_schedule_trace(played, trace, report) : OK;
+        TRY(write_schedule_svg(simulated, a->critical, svg, report));
+    return trace->path != NULL ? write_schedule_trace(simulated, trace, report) : OK;
 }
 
 static enum status read_file(const struct arguments *a, struct schedule **out)
@@ -226,7 +226,7 @@ static enum status check_stages(const struct arguments *a, int p, int v)
 }
 
 /* Checked before any work. With as many stages as the file has, auto has no choice of v. */
-static enum status settle_v(struct arguments *a)
+static enum status choose_v(struct arguments *a)
 {
     if (a->cost_file == NULL || is_file(a->name))
         return OK;
@@ -260,7 +260,7 @@ static enum status run_one(const struct arguments *a, const struct cost_table *w
     }
     reporter_end(&reporter);
     if (status == OK)
-        status = show(a, &(struct played){a->name, schedule, whole, simulation});
+        status = show(a, &(struct simulated){a->name, schedule, whole, simulation});
     simulation_destroy(simulation);
     schedule_destroy(schedule);
     return status;
@@ -290,7 +290,7 @@ static enum status run(struct arguments *a)
         TRY(read_stage_costs(a->cost_file, &file));
     whole.of_stage = file.of_stage;
     a->stages = file.count;
-    enum status status = settle_v(a);
+    enum status status = choose_v(a);
     if (status == OK && !is_file(a->name)) // files have I and W, or may have them
         status =
             check_costs(&whole, a->name, strcmp(a->name, "auto") == 0 || strcmp(a->name, "compare") == 0);

@@ -61,8 +61,8 @@ static void summarize(const struct schedule *s, const struct simulation *sim, st
 }
 
 /* Simulates one family with one v; 0: its default. */
-static enum status play_with(const struct comparison *c, int v, const struct progress *progress,
-                             struct entry *out)
+static enum status simulate_with(const struct comparison *c, int v, const struct progress *progress,
+                                 struct entry *out)
 {
     struct schedule *schedule = NULL;
     struct simulation *simulation = NULL;
@@ -82,21 +82,22 @@ static bool is_auto(const struct entry *entry)
 }
 
 /* Named families use the given v or their default, which is 1 or 2; auto uses the best of these. */
-static enum status play(const struct comparison *c, const struct progress *progress, struct entry *out)
+static enum status simulate_family(const struct comparison *c, const struct progress *progress,
+                                   struct entry *out)
 {
     enum status status = BAD_SCHEDULE;
     struct entry given = {.name = out->name};
     if (is_auto(out)) {
-        status = play_with(c, 0, progress, out);
+        status = simulate_with(c, 0, progress, out);
         if (status == OK && c->v > OWN_V)
-            status = play_with(c, c->v, progress, &given);
+            status = simulate_with(c, c->v, progress, &given);
         if (status == OK && given.v > 0 &&
             (given.makespan < out->makespan || (given.makespan <= out->makespan && given.whole < out->whole)))
             *out = given;
     } else {
-        status = c->v > 0 ? play_with(c, c->v, progress, out) : BAD_SCHEDULE;
+        status = c->v > 0 ? simulate_with(c, c->v, progress, out) : BAD_SCHEDULE;
         if (status == BAD_SCHEDULE)
-            status = play_with(c, 0, progress, out);
+            status = simulate_with(c, 0, progress, out);
     }
     if (status != BAD_SCHEDULE)
         return status;
@@ -210,7 +211,7 @@ enum status compare_schedules(const struct comparison *c)
         entries[i].name = schedule_about(i)->name;
         double share = is_auto(&entries[i]) ? AUTO_SHARE : 1.0;
         reporter_part(&reporter, entries[i].name, 100.0 * i / all, 100.0 * (i + share) / all);
-        status = play(c, &reporter.progress, &entries[i]);
+        status = simulate_family(c, &reporter.progress, &entries[i]);
     }
     reporter_end(&reporter);
     sort(entries, count);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static const char *behind_blanks(const char *text)
+static const char *skip_blanks(const char *text)
 {
     return text + strspn(text, " \t");
 }
@@ -21,9 +21,9 @@ static enum status set_cost(struct cost_table *costs, const char *item, unsigned
                            [COST_W] = {"w", &costs->chunk.w},
                            [COST_COMM] = {"comm", &costs->wire},
                            [COST_B] = {"b", &costs->b}};
-    item = behind_blanks(item);
+    item = skip_blanks(item);
     size_t length = strcspn(item, " \t=");
-    const char *equals = behind_blanks(item + length);
+    const char *equals = skip_blanks(item + length);
     double value;
     for (size_t k = 0; *equals == '=' && k < sizeof known / sizeof *known; k++) {
         if (strlen(known[k].name) != length || strncmp(known[k].name, item, length) != 0)
@@ -31,7 +31,7 @@ static enum status set_cost(struct cost_table *costs, const char *item, unsigned
         if ((*set >> k & 1U) != 0)
             return fail(BAD_USAGE, "schedule: --cost has %s twice", known[k].name);
         *set |= 1U << k;
-        if (!number_parse(behind_blanks(equals + 1), &value) || !(value >= 0.0 && value <= 1e12))
+        if (!number_parse(skip_blanks(equals + 1), &value) || !(value >= 0.0 && value <= 1e12))
             return fail(BAD_USAGE, "schedule: --cost %s is invalid; use a time from 0 to 1e12", item);
         *known[k].value = value;
         return OK;
@@ -41,7 +41,7 @@ static enum status set_cost(struct cost_table *costs, const char *item, unsigned
 }
 
 /* Converts the time of a B to a multiple of i + w. If only B was measured, its halves are unknown. */
-static enum status settle_b(const char *text, unsigned set, struct cost_table *costs)
+static enum status set_b(const char *text, unsigned set, struct cost_table *costs)
 {
     bool i = (set >> COST_I & 1U) != 0, w = (set >> COST_W & 1U) != 0;
     double b = costs->b, halves = costs->chunk.i + costs->chunk.w;
@@ -79,7 +79,7 @@ enum status parse_costs(const char *text, bool with_file, struct cost_table *out
     }
     text_free(&item);
     TRY(status);
-    TRY(settle_b(text, set, out));
+    TRY(set_b(text, set, out));
     if (with_file && (set & ~(unsigned)COMM) != 0)
         return fail(BAD_USAGE,
                     "schedule: --cost %s and --cost-file both set the times of F, I and W; with a file, "

@@ -41,10 +41,10 @@ bool terminal_colours(int file)
     return wanted && isatty(file) == 1 && term != NULL && *term != 0 && strcmp(term, "dumb") != 0;
 }
 
-void print_schedule_text(const struct played *played)
+void print_schedule_text(const struct simulated *simulated)
 {
-    const struct schedule *s = played->schedule;
-    const struct simulation *sim = played->simulation;
+    const struct schedule *s = simulated->schedule;
+    const struct simulation *sim = simulated->simulation;
     enum { SHOWN_RANKS = 32 };
     struct text out = {0};
     struct winsize window = {0};
@@ -60,16 +60,16 @@ void print_schedule_text(const struct played *played)
     text_add(&out, "%s\ncritical path: ", sim->p > SHOWN_RANKS ? " ..." : "");
     draw_path(s, sim, &out);
     text_add(&out, "\n");
-    add_costs(played->whole, s->v, &out);
+    add_costs(simulated->whole, s->v, &out);
     text_add(&out, "\n");
     fputs(out.chars, stdout);
     text_free(&out);
 }
 
-void print_schedule_times(const struct played *played)
+void print_schedule_times(const struct simulated *simulated)
 {
-    const struct schedule *s = played->schedule;
-    const struct simulation *sim = played->simulation;
+    const struct schedule *s = simulated->schedule;
+    const struct simulation *sim = simulated->simulation;
     char action[ACTION_CHARS], start[NUMBER_CHARS], end[NUMBER_CHARS];
     puts("rank,position,action,kind,stage,chunk,microbatch,peer,start,end,critical");
     for (int rank = 0; rank < s->p; rank++)
@@ -85,10 +85,10 @@ void print_schedule_times(const struct played *played)
         }
 }
 
-enum status print_schedule_csv(const struct played *played)
+enum status print_schedule_csv(const struct simulated *simulated)
 {
     struct text out = {0};
-    enum status status = schedule_write_csv(played->schedule, &out);
+    enum status status = schedule_write_csv(simulated->schedule, &out);
     if (status == OK)
         fputs(text_chars(&out), stdout);
     text_free(&out);
@@ -124,14 +124,14 @@ static void json_stage_costs(const struct schedule *s, const struct cost_table *
     puts("]},");
 }
 
-void print_schedule_json(const struct played *played)
+void print_schedule_json(const struct simulated *simulated)
 {
-    const struct schedule *s = played->schedule;
-    const struct simulation *sim = played->simulation;
-    const struct cost_table *costs = played->whole;
+    const struct schedule *s = simulated->schedule;
+    const struct simulation *sim = simulated->simulation;
+    const struct cost_table *costs = simulated->whole;
     char a[NUMBER_CHARS], b[NUMBER_CHARS], c[NUMBER_CHARS], d[NUMBER_CHARS], e[NUMBER_CHARS];
     struct text name = {0};
-    text_add_json(&name, played->name);
+    text_add_json(&name, simulated->name);
     printf("{\"schedule\": %s, \"p\": %d, \"m\": %d, \"v\": %d,\n", name.chars, s->p, s->m, s->v);
     text_free(&name);
     if (costs->of_stage != NULL)
@@ -158,12 +158,12 @@ void print_schedule_json(const struct played *played)
 
 /* ---- files ---- */
 
-enum status write_schedule_svg(const struct played *played, bool critical, const struct output *to,
+enum status write_schedule_svg(const struct simulated *simulated, bool critical, const struct output *to,
                                bool report)
 {
     struct text content = {0}, note = {0};
-    add_costs(played->whole, played->schedule->v, &note);
-    draw_svg(&(struct drawing){played->name, played->schedule, played->simulation}, 1,
+    add_costs(simulated->whole, simulated->schedule->v, &note);
+    draw_svg(&(struct drawing){simulated->name, simulated->schedule, simulated->simulation}, 1,
              &(struct svg_options){.critical = critical, .note = note.chars}, &content);
     enum status status = output_write(to, &content, report);
     text_free(&note);
@@ -171,12 +171,12 @@ enum status write_schedule_svg(const struct played *played, bool critical, const
     return status;
 }
 
-enum status write_schedule_trace(const struct played *played, const struct output *to, bool report)
+enum status write_schedule_trace(const struct simulated *simulated, const struct output *to, bool report)
 {
     enum { MICROSECONDS = 1000 }; // a unit of time is displayed as a millisecond
     struct text content = {0};
-    draw_trace(&(struct drawing){played->name, played->schedule, played->simulation}, 1, MICROSECONDS,
-               &content);
+    draw_trace(&(struct drawing){simulated->name, simulated->schedule, simulated->simulation}, 1,
+               MICROSECONDS, &content);
     enum status status = output_write(to, &content, report);
     text_free(&content);
     return status;

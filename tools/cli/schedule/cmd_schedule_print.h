@@ -6,7 +6,7 @@
 #include "tools/cli/output.h"
 
 /* A simulated schedule. */
-struct played {
+struct simulated {
     const char *name;
     const struct schedule *schedule;
     const struct cost_table *whole; // its costs, of a whole rank
@@ -22,12 +22,14 @@ double bubble_fraction(const struct simulation *simulation);
 bool terminal_colours(int file);
 
 void print_schedule_list(void);
-void print_schedule_text(const struct played *played);  // the chart, the totals, the critical path
-void print_schedule_times(const struct played *played); // a line per action
-MUST_USE enum status print_schedule_csv(const struct played *played); // a file's text: schedules/csv/csv.h
-void print_schedule_json(const struct played *played);
+void print_schedule_text(const struct simulated *simulated);  // the chart, the totals, the critical path
+void print_schedule_times(const struct simulated *simulated); // a line per action
+MUST_USE enum status
+print_schedule_csv(const struct simulated *simulated); // a file's text: schedules/csv/csv.h
+void print_schedule_json(const struct simulated *simulated);
 
 /* `report`: reports the written files on standard output. */
-MUST_USE enum status write_schedule_svg(const struct played *played, bool critical, const struct output *to,
-                                        bool report);
-MUST_USE enum status write_schedule_trace(const struct played *played, const struct output *to, bool report);
+MUST_USE enum status write_schedule_svg(const struct simulated *simulated, bool critical,
+                                        const struct output *to, bool report);
+MUST_USE enum status write_schedule_trace(const struct simulated *simulated, const struct output *to,
+                                          bool report);

@@ -17,9 +17,9 @@ static const char help[] =
     "cuboid sweep SWEEP.yaml [key=value ...] [--top N] [--all] [-o FILE.csv] [--html FILE]\n"
     "             [--run [K]] [--launch WORDS] [--steps N] [--timeout S] [--run-dir DIR]\n"
     "\n"
-    "Plans every layout of a recipe with the given values of some keys, and prints the fastest that fit\n"
-    "(docs/planning.md). Layouts that a rule of the recipe refuses, or that do not fit, are counted with\n"
-    "the reason. Needs a cluster profile, but neither data nor a GPU.\n"
+    "Plans a recipe with every combination of the given values of some keys, and prints the fastest\n"
+    "layouts that fit (docs/planning.md). Invalid layouts and those that do not fit are counted by reason.\n"
+    "Needs a cluster profile, but neither data nor a GPU.\n"
     "\n"
     "  base: gpt3-175b.yaml                     a recipe, relative to the file\n"
     "  axes:                                    recipe keys and their values\n"
@@ -27,19 +27,19 @@ static const char help[] =
     "    pipeline.schedule: [1f1b, zb-h1]\n"
     "  constraints: [tp * pp <= 64]             optional\n"
     "\n"
-    "  key=value      recipe keys of the base\n"
-    "  --top N        layouts to find and print; default 10. Layouts with a lower bound of the step above\n"
-    "                 theirs are not planned\n"
-    "  --all          plan all legal layouts that fit\n"
-    "  -o FILE.csv    also write all legal layouts, with the columns of cuboid table --columns\n"
+    "  key=value      recipe keys that override the base\n"
+    "  --top N        number of layouts to find and print (default 10). Layouts whose lower bound of the\n"
+    "                 step time exceeds theirs are not planned\n"
+    "  --all          plan all valid layouts that fit\n"
+    "  -o FILE.csv    also write all valid layouts, with the columns of cuboid table --columns\n"
     "  --html FILE    also write a page: heat maps, time against memory, layouts without a plan\n"
     "\n"
-    "  --run [K]      run the best K layouts, or all that fit, as cuboid train on random tokens, and print\n"
-    "                 measured next to predicted. The same command again runs what is left\n"
-    "  --launch W     launcher, like \"mpirun -np {ranks}\"; without it, ranks are threads\n"
-    "  --steps N      of a run; default 6. The time of a step is the median without the first\n"
-    "  --timeout S    seconds, after which a run is ended; default 600\n"
-    "  --run-dir DIR  default: SWEEP.yaml.runs\n"
+    "  --run [K]      run the best K layouts, or all planned ones, with cuboid train on random tokens, and\n"
+    "                 print measured next to predicted times. Repeat the command to resume\n"
+    "  --launch W     launcher, such as \"mpirun -np {ranks}\"; without it, ranks are threads\n"
+    "  --steps N      steps per run (default 6); the step time is the median without the first\n"
+    "  --timeout S    seconds after which a run is killed (default 600)\n"
+    "  --run-dir DIR  folder of the runs (default: SWEEP.yaml.runs)\n"
     "\n"
     "Exit status: 0 if a layout was planned; 1 if none was; 2 for a file or recipe that cannot be used.\n";
 
@@ -50,11 +50,11 @@ struct arguments {
     double timeout_s;
     const char *launch, *run_dir;
     const char *csv, *html;
-    const char **rest; // the file, overrides, one more
+    const char **rest; // the file, overrides, and room for one more
     int rest_count;
 };
 
-/* Before the sweep, which may take long. */
+/* Checks the outputs before the sweep, which may take long. */
 static enum status check_outputs(const struct arguments *arguments)
 {
     const struct output outputs[] = {{"sweep", "-o", arguments->csv}, {"sweep", "--html", arguments->html}};
@@ -92,8 +92,8 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     for (int i = 1; i < out->rest_count; i++)
         if (strncmp(out->rest[i], "cluster.device=", strlen("cluster.device=")) == 0)
             return fail(BAD_USAGE,
-                        "%s: a sweep is planned with cluster.device=dry, and --run uses the device of the "
-                        "recipe; set it there, or use cluster.dry_device to plan for another",
+                        "%s: a sweep uses cluster.device=dry, and --run the device of the recipe; set it "
+                        "there, or set cluster.dry_device to plan for another",
                         out->rest[i]);
     TRY(check_outputs(out));
     out->rest[out->rest_count++] = "cluster.device=dry";
@@ -102,7 +102,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 
 struct watch {
     struct progress_line progress;
-    double begun; // of the phase
+    double begun; // start of the phase
     int phase;
 };
 
@@ -131,10 +131,10 @@ static enum status suggest(struct sweep *sweep)
         print_line(stdout, "no layout can be planned; most were rejected by: %s", sweep->reasons[0].what);
     const enum status status = sweep_smallest_change(sweep, &change, &layout);
     if (status == OK && change.length > 0)
-        print_line(stdout, "smallest change of one axis that leaves a layout: %s, which gives %s",
+        print_line(stdout, "smallest change of one axis that makes a layout possible: %s, with %s",
                    change.chars, layout.chars);
     else if (status == OK)
-        fputs("no change of one axis was found that leaves a layout\n", stdout);
+        fputs("no change of one axis was found that makes a layout possible\n", stdout);
     text_free(&change);
     text_free(&layout);
     return status;
@@ -215,7 +215,7 @@ static enum status show(struct sweep *sweep, const struct arguments *arguments)
     return arguments->run >= 0 && sweep->best_count > 0 ? run_and_show(sweep, arguments) : OK;
 }
 
-/* How many layouts are to be found; 0: all. */
+/* Number of best layouts to find; 0: all. */
 static int64_t best_of(const struct arguments *arguments)
 {
     if (arguments->all || arguments->run == 0)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One row per legal layout, with the columns of published tables (trainer/plan/rows/rows.h). The values of
- * the axes are also in the column `overrides`: `cuboid table FILE --recipe BASE` plans the same recipes. */
+/* One row per valid layout, with the columns of published tables (trainer/plan/published/published.h). The
+ * values of the axes are also in the column `overrides`: `cuboid table FILE --recipe BASE` plans the same
+ * recipes. */
 #include "tools/cli/published_csv.h"
 #include "tools/cli/sweep/sweep_output.h"
 
@@ -22,11 +23,11 @@ static void set_figures(struct published_cells *row, const struct sweep_layout *
     published_set_number(row, PUBLISHED_STEP_TIME_S, layout->step_s);
     published_set_number(row, PUBLISHED_TFLOPS_PER_GPU, layout->tflops_per_rank);
     published_set_number(row, PUBLISHED_TOKENS_PER_S_PER_GPU, layout->tokens_per_s / ranks);
-    if (layout->mfu >= 0.01) // less is refused as another unit
+    if (layout->mfu >= 0.01) // smaller values would be rejected as a wrong unit
         published_set_number(row, PUBLISHED_MFU_PCT, 100.0 * layout->mfu);
 }
 
-/* The axes, what has no column, and "cluster.profile=P". */
+/* Fills `overrides`: the axes, other keys without a column, and "cluster.profile=P". */
 static void set_overrides(struct published_cells *row, const struct sweep *sweep,
                           const struct sweep_layout *layout, const struct recipe *recipe)
 {
@@ -64,7 +65,7 @@ enum status sweep_csv(const struct sweep *sweep, struct text *out)
     for (size_t i = 0; i < sweep->best_count; i++)
         TRY(add_row(sweep, &sweep->layouts[sweep->best[i]], out));
     for (size_t i = 0; i < sweep->count; i++)
-        if (sweep->layouts[i].state != SWEEP_PLANNED && sweep->layouts[i].state != SWEEP_REFUSED)
+        if (sweep->layouts[i].state != SWEEP_PLANNED && sweep->layouts[i].state != SWEEP_INVALID)
             TRY(add_row(sweep, &sweep->layouts[i], out));
     return OK;
 }

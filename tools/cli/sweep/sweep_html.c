@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The page: heat maps of pairs of axes, time against memory, the layouts with a plan, and the others with the
- * reason. At most LISTED layouts have a row, so that a page is below 2 MB. */
+/* The HTML page: heat maps of pairs of axes, time against memory, the planned layouts, and the others with
+ * their reasons. At most LISTED layouts are listed, which keeps the page below 2 MB. */
 #include "tools/cli/html.h"
 #include "tools/cli/sweep/sweep_output.h"
 
@@ -12,20 +12,19 @@ static void add_counts(const struct sweep *sweep, struct text *out)
 {
     text_add(out, "<p>%lld layouts of ", (long long)sweep->file->layouts);
     html_escaped(out, sweep->file->base);
-    text_add(
-        out,
-        ": %lld planned, %lld slower by a lower bound of their step, %lld do not fit, %lld refused by rules, "
-        "%lld that cannot be planned.</p>\n",
-        (long long)sweep->counts[SWEEP_PLANNED], (long long)sweep->counts[SWEEP_SLOWER],
-        (long long)sweep->counts[SWEEP_TOO_LARGE], (long long)sweep->counts[SWEEP_REFUSED],
-        (long long)sweep->counts[SWEEP_FAILED]);
+    text_add(out,
+             ": %lld planned, %lld slower by a lower bound of the step time, %lld do not fit, "
+             "%lld rejected by rules, %lld that cannot be planned.</p>\n",
+             (long long)sweep->counts[SWEEP_PLANNED], (long long)sweep->counts[SWEEP_SLOWER],
+             (long long)sweep->counts[SWEEP_TOO_LARGE], (long long)sweep->counts[SWEEP_INVALID],
+             (long long)sweep->counts[SWEEP_FAILED]);
 }
 
 static void add_maps(const struct sweep *sweep, struct text *out)
 {
     const struct sweep_file *file = sweep->file;
     int maps = 0;
-    text_add(out, "<h2>Fastest step by pairs of keys</h2>\n<p>Seconds. Grey: no layout was planned; "
+    text_add(out, "<h2>Shortest step by pairs of keys</h2>\n<p>Seconds. Grey: no layout was planned; "
                   "&#8805;: only a lower bound is known.</p>\n");
     for (int a = 0; a < file->axis_count; a++)
         for (int b = a + 1; b < file->axis_count && maps < MOST_MAPS; b++)
@@ -37,7 +36,7 @@ static void add_maps(const struct sweep *sweep, struct text *out)
         sweep_html_map(sweep, 0, 0, out);
 }
 
-/* The values of the axes, a cell each. */
+/* Adds a cell for the value of each axis. */
 static void add_values(const struct sweep *sweep, int64_t number, struct text *out)
 {
     for (int i = 0; i < sweep->file->axis_count; i++)
@@ -100,7 +99,7 @@ static void add_reasons(const struct sweep *sweep, struct text *out)
     text_add(out, "</table>\n");
 }
 
-/* rows: layouts that have one already. */
+/* Lists layouts that are not planned. rows: number of layouts listed so far. */
 static void add_others(const struct sweep *sweep, size_t rows, struct text *out)
 {
     const int64_t others = sweep->file->layouts - (int64_t)sweep->best_count;

@@ -8,7 +8,7 @@
 
 /* ---- heat map ---- */
 
-/* The fastest layout with two values. */
+/* The fastest layout with a given value of each of two axes. */
 struct cell {
     double step_s, bound_s; // INFINITY: none
     int64_t number;
@@ -34,7 +34,7 @@ static struct cell find_cell(const struct sweep *sweep, int a, int value_a, int 
     return cell;
 }
 
-/* Viridis, from yellow (0, fast) to dark blue (1), which the colour-blind can read, too. */
+/* The Viridis palette, from yellow (0, fast) to dark blue (1): safe for colour-blind readers. */
 static void add_colour(double share, struct text *out)
 {
     static const int stops[5][3] = {
@@ -53,7 +53,7 @@ static void add_cell(const struct sweep *sweep, const struct cell *cell, double 
     struct text layout = {0};
     if (isfinite(cell->step_s)) {
         text_add(out, "<td");
-        add_colour(log(cell->step_s / fastest) / log(2.0), out); // dark: twice the fastest
+        add_colour(log(cell->step_s / fastest) / log(2.0), out); // darkest at twice the fastest step
         sweep_layout_text(sweep->file, cell->number, &layout);
     } else {
         text_add(out, "<td class=\"none\"");
@@ -196,7 +196,7 @@ void sweep_html_front(const struct sweep *sweep, struct text *out)
     text_add(out, "<h2>Time against memory</h2>\n<p>Orange: no other planned layout is faster with as little "
                   "memory.</p>\n");
     begin_plot("step time against memory", out);
-    add_ticks(&axes, "memory of the fullest device, GiB", "step, s", out);
+    add_ticks(&axes, "peak memory of a device, GiB", "step, s", out);
     // Fastest first: a layout is on the front if it needs less than all faster ones.
     for (size_t i = 0; i < sweep->best_count; i++) {
         const struct sweep_layout *layout = &sweep->layouts[sweep->best[i]];

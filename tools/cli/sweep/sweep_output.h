@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What cuboid sweep prints and writes. */
+/* Output of cuboid sweep. */
 #pragma once
 
 #include "tools/cli/measure/journal.h"
 #include "trainer/plan/sweep/sweep.h"
 
-/* A run of one of the best layouts; RUN_QUEUED: it was not run. */
+/* The run of one of the best layouts; RUN_QUEUED: it was not run. */
 struct sweep_measured {
     enum run_state state;
     double step_s; // 0 unless done
 };
 
-/* The best `top` layouts, and the reasons of those without a plan. */
+/* Prints the best `top` layouts, and the reasons for those without a plan. */
 void sweep_print(const struct sweep *sweep, int64_t top, FILE *to);
-/* The legal layouts as a table that cuboid table reads: fastest first, then those that do not fit. */
+/* Appends the valid layouts as a table that cuboid table reads: fastest first, then those that do not fit. */
 MUST_USE enum status sweep_csv(const struct sweep *sweep, struct text *out);
-/* One self-contained page. measured: [sweep->best_count]; NULL: none was run. */
+/* Appends one self-contained HTML page. measured: [sweep->best_count]; NULL: no layout was run. */
 void sweep_html(const struct sweep *sweep, const struct sweep_measured *measured, struct text *out);
 
 /* ---- its plots: sweep_html_plots.c ---- */
 
-/* Heat map: the fastest layout with each pair of values of two axes. */
+/* Appends a heat map: the fastest layout for each pair of values of axes a and b. */
 void sweep_html_map(const struct sweep *sweep, int a, int b, struct text *out);
-/* Planned layouts, and the Pareto front of time and memory. */
+/* Appends a plot of the planned layouts with the Pareto front of time and memory. */
 void sweep_html_front(const struct sweep *sweep, struct text *out);
 /* Measured against predicted steps; nothing if fewer than two were measured. */
 void sweep_html_measured(const struct sweep *sweep, const struct sweep_measured *measured, struct text *out);

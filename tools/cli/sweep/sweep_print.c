@@ -14,9 +14,9 @@ static void print_counts(const struct sweep *sweep, FILE *to)
     char layouts[2 * NUMBER_CHARS];
     print_line(to, "%s: %s of %s", sweep->file->path, plural(sweep->file->layouts, "layout", layouts),
                sweep->file->base);
-    fprintf(to, "  %lld planned, %lld do not fit, %lld refused by rules",
+    fprintf(to, "  %lld planned, %lld do not fit, %lld rejected by rules",
             (long long)sweep->counts[SWEEP_PLANNED], (long long)sweep->counts[SWEEP_TOO_LARGE],
-            (long long)sweep->counts[SWEEP_REFUSED]);
+            (long long)sweep->counts[SWEEP_INVALID]);
     if (sweep->counts[SWEEP_SLOWER] > 0)
         fprintf(to, ", %lld slower by their bound", (long long)sweep->counts[SWEEP_SLOWER]);
     if (sweep->counts[SWEEP_FAILED] > 0)

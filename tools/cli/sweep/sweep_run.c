@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/sweep/sweep_run.h"
 
-#include "trainer/plan/rows/rows.h"
+#include "trainer/plan/published/published.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +18,11 @@ static void make_overrides(const struct runner *runner, int64_t number, struct r
     const struct sweep_file *file = runner->sweep->file;
     for (size_t i = 0; i < runner->options->override_count; i++)
         if (strcmp(runner->options->overrides[i], "cluster.device=dry") != 0)
-            row_recipe_set(out, runner->options->overrides[i]);
+            overrides_set(out, runner->options->overrides[i]);
     for (int i = 0; i < file->axis_count; i++) {
         struct text word = {0};
         text_add(&word, "%s=%s", file->axes[i].key, file->axes[i].texts[sweep_value(file, number, i)]);
-        row_recipe_set(out, word.chars);
+        overrides_set(out, word.chars);
         text_free(&word);
     }
 }

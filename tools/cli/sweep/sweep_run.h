@@ -6,12 +6,12 @@
 #include "tools/cli/sweep/sweep_output.h"
 
 struct sweep_run_options {
-    int64_t count; // the best so many layouts; 0: all that were planned
+    int64_t count; // number of best layouts to run; 0: all planned ones
     struct measure_options measure;
     const char *const *overrides; // of the base recipe
     size_t override_count;
 };
 
-/* Runs them, and prints the table. measured: [sweep->best_count], filled for those that were run. */
+/* Runs the layouts, and prints a table. measured: [sweep->best_count], filled for those that were run. */
 MUST_USE enum status sweep_run(const struct sweep *sweep, const struct sweep_run_options *options,
                                struct sweep_measured *measured);

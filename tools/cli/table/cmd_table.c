@@ -20,16 +20,16 @@ static const char help[] =
     "             [--run [RANKS]] [--launch WORDS] [--steps N] [--timeout S] [--run-dir DIR]\n"
     "cuboid table --list\n"
     "\n"
-    "Predicts each run of a published scaling table with cuboid plan, and prints step time and memory next\n"
-    "to what was printed, the errors, and those of two baselines (docs/planning.md).\n"
+    "Predicts each run of a published scaling table, and prints predicted next to printed step times and\n"
+    "memory, with the errors of the predictions and of two baselines (docs/planning.md).\n"
     "\n"
-    "  NAME           a table that is part of this program (--list), with the assumptions of recipes/papers\n"
-    "  FILE.csv       rows of your own, with the columns of those tables (--columns), in any order\n"
-    "  key=value      recipe keys of all rows, after those of the row\n"
-    "  --profile P    the cluster profile, by name or path; else the table's, or that of the row's gpu_type\n"
-    "  --recipe R     base recipe of the rows of FILE.csv, by path, or that of a named table: what the rows\n"
-    "                 do not print; without it, what their words imply (a model called Llama)\n"
-    "  --html FILE    also write a page with predicted against printed\n"
+    "  NAME           a shipped table (--list), with the assumptions of recipes/papers\n"
+    "  FILE.csv       your own rows, with the columns of those tables (--columns), in any order\n"
+    "  key=value      recipe keys for all rows; they override those of the row\n"
+    "  --profile P    cluster profile, by name or path (default: the table's, or that of the gpu_type)\n"
+    "  --recipe R     base recipe for the rows of FILE.csv: a path, or the name of a shipped table.\n"
+    "                 Without it, missing keys are inferred from names (a model called Llama)\n"
+    "  --html FILE    also write a page with a plot of predicted against printed times\n"
     "  --json         one JSON object\n"
     "  --run [RANKS]  the same table for real: each row with a small model on at most RANKS ranks (8), with\n"
     "                 its schedule, recomputation and kinds of parallelism; measured next to predicted.\n"
@@ -124,7 +124,7 @@ static enum status print(const struct table *table, const struct table_title *ti
     return status;
 }
 
-/* Reported once, not for each row. */
+/* Checks the arguments that all rows share, so that an error is reported once. */
 static enum status check_shared(const struct arguments *arguments)
 {
     struct cluster_profile *profile = NULL;

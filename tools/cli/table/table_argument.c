@@ -24,7 +24,7 @@ static enum status refuse_name(const char *name)
                 near != NULL ? "?" : "");
 }
 
-/* --recipe, which is the name of a shipped table or a path; else the recipe of the table. */
+/* The base recipe: --recipe (the name of a shipped table, or a path), or else that of the table. */
 static struct table_base choose_base(const char *recipe, const struct shipped_table *shipped)
 {
     const struct shipped_table *other = recipe != NULL ? table_shipped(recipe) : NULL;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A table on the command line: the name of a shipped one, or the path of a .csv. */
+/* Table argument of a command: the name of a shipped table, or the path of a .csv. */
 #pragma once
 
 #include "tools/cli/table/table_output.h"
 
-/* What all rows share is checked once: a --recipe that cannot be read, unknown keys. BAD_USAGE. */
+/* Checks the arguments that all rows share: a --recipe that cannot be read, unknown keys. BAD_USAGE. */
 MUST_USE enum status table_check_shared(const char *recipe, const char *const *overrides, size_t count);
 
 /* Reads the table, and chooses the base recipe of its rows: `recipe` (a path, or the name of a shipped table;

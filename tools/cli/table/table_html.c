@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One page without scripts or other files. The plot has logarithmic axes of equal scale: on the diagonal the
- * prediction equals what was printed, and the shaded band is 10 % to each side. The experiments differ in
- * colour (Okabe and Ito) and in shape. */
+/* One self-contained page without scripts. The plot has logarithmic axes of equal scale: on the diagonal the
+ * prediction equals the printed value, and the shaded band is 10 % to each side. Experiments are
+ * distinguished by colour (Okabe and Ito) and by shape. */
 #include "tools/cli/html.h"
 #include "tools/cli/table/table_output.h"
 
@@ -16,7 +16,7 @@ static const char *const hues[HUES] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7
 /* ---- the plot ---- */
 
 struct axes {
-    double low, high; // of both, as decimal logarithms
+    double low, high; // range of both axes, as decimal logarithms
 };
 
 static double pixels(const struct axes *axes, double seconds)
@@ -223,7 +223,7 @@ void table_html(const struct table *table, const struct table_title *title, stru
     html_escaped(out, title->description);
     text_add(out, "</p>\n");
     add_plot(table, out);
-    text_add(out, "<p>Shaded: within 10 %% of what was printed.</p>\n");
+    text_add(out, "<p>Shaded: within 10 %% of the printed value.</p>\n");
     add_summary(table, out);
     text_add(out, "<table>\n<tr><th class=\"text\">experiment</th><th class=\"text\">model</th><th>GPUs</th>"
                   "<th class=\"text\">layout</th><th>printed, s</th><th>predicted, s</th><th>error</th>"

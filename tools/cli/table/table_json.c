@@ -9,7 +9,7 @@ static void add_key(struct text *out, const char *key)
     text_add(out, "%s\"%s\": ", last == '{' ? "" : ", ", key);
 }
 
-/* NAN is null. */
+/* NAN becomes null. */
 static void add_value(struct text *out, const char *key, double value)
 {
     char number[NUMBER_CHARS];
@@ -17,7 +17,7 @@ static void add_value(struct text *out, const char *key, double value)
     text_add(out, "%s", isfinite(value) ? number_text(value, number) : "null");
 }
 
-/* A figure that is never 0: that is an unknown one. */
+/* Adds a figure that is never 0; 0 means unknown and becomes null. */
 static void add_number(struct text *out, const char *key, double value)
 {
     add_value(out, key, value != 0.0 ? value : NAN);
@@ -113,8 +113,8 @@ void table_json(const struct table *table, const struct table_title *title, stru
         add_errors(out, "constant_utilization", &group->by_utilization);
         add_errors(out, "flops_plus_bytes", &group->by_roofline);
         add_errors(out, "memory", &group->memory);
-        add_number(out, "rank_correlation_step_time", group->rank_step);
-        add_number(out, "rank_correlation_utilization", group->rank_utilization);
+        add_number(out, "rank_correlation_step_time", group->step_correlation);
+        add_number(out, "rank_correlation_utilization", group->utilization_correlation);
         add_count(out, "fit_checked", group->fit_checked);
         add_count(out, "fit_right", group->fit_right);
         text_add(out, "}");

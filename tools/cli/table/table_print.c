@@ -73,11 +73,11 @@ static void print_group(const struct table_group *group, FILE *to)
     print_errors(constant.chars, &group->by_utilization, to);
     print_errors("FLOPs plus bytes, no schedule", &group->by_roofline, to);
     print_errors("memory", &group->memory, to);
-    if (!isnan(group->rank_step))
-        fprintf(to, "  rank correlation: step time %.3f", group->rank_step);
-    if (!isnan(group->rank_utilization))
-        fprintf(to, ", utilization %.3f", group->rank_utilization);
-    if (!isnan(group->rank_step))
+    if (!isnan(group->step_correlation))
+        fprintf(to, "  rank correlation: step time %.3f", group->step_correlation);
+    if (!isnan(group->utilization_correlation))
+        fprintf(to, ", utilization %.3f", group->utilization_correlation);
+    if (!isnan(group->step_correlation))
         fprintf(to, "\n");
     if (group->fit_checked > 0)
         fprintf(to, "  memory fits as printed: %zu of %zu rows\n", group->fit_right, group->fit_checked);

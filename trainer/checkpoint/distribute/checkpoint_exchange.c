@@ -32,7 +32,7 @@ struct parcel {
 
 struct loader {
     struct rank_state *rank_state;
-    struct source *source;
+    struct checkpoint_source *source;
     enum state states;
     struct readers *readers;
     struct piece *pieces; // in the order in which they are needed
@@ -99,9 +99,10 @@ static enum status read_values(struct loader *l, struct piece *piece)
     const struct shard *shards;
     int count;
     state_name(piece->state, w->params.list[piece->row].name, name);
-    TRY(source_find(l->source, name, &piece->slice, &shards, &count));
+    TRY(checkpoint_source_find(l->source, name, &piece->slice, &shards, &count));
     for (int i = 0; i < count; i++)
-        TRY(source_read(l->source, &shards[i], piece->state == STATE_VALUE, &piece->slice, piece->values));
+        TRY(checkpoint_source_read(l->source, &shards[i], piece->state == STATE_VALUE, &piece->slice,
+                                   piece->values));
     return OK;
 }
 
@@ -302,7 +303,7 @@ static bool wrote_the_same(struct loader *l, const struct share *share)
         for (enum state state = 0; state < l->states; state++) {
             char name[SHARD_NAME_CHARS];
             state_name(state, w->params.list[share->parts[i].row].name, name);
-            if (!source_file_has(l->source, w->world->rank, name, &share->parts[i].slice))
+            if (!checkpoint_source_file_has(l->source, w->world->rank, name, &share->parts[i].slice))
                 return false;
         }
     return true;
@@ -394,7 +395,7 @@ static void loader_free(struct loader *l)
     text_free(&l->why);
 }
 
-enum status exchange_load(struct rank_state *w, struct source *source, bool with_moments)
+enum status exchange_load(struct rank_state *w, struct checkpoint_source *source, bool with_moments)
 {
     struct loader l = {
         .rank_state = w,

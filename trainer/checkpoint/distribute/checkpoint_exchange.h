@@ -16,4 +16,5 @@
 /* Collective; every rank passes the same checkpoint, which has the shapes of the recipe. With_moments: also
  * the optimizer's moments. A rank that fails returns its own error, and the others the same status: the
  * state is then unusable. */
-MUST_USE enum status exchange_load(struct rank_state *state, struct source *source, bool with_moments);
+MUST_USE enum status exchange_load(struct rank_state *state, struct checkpoint_source *source,
+                                   bool with_moments);

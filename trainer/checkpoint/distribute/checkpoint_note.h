@@ -3,14 +3,14 @@
  * file is opened again, whatever the number of ranks.
  *
  *     bytes, header checksum       of the file; 0 bytes: the rank wrote none
- *     cover                        of its pieces (checkpoint_cover.h): the sum over all ranks must equal that
- *                                  of the whole tensors, so each element was written exactly once
+ *     cover                        of its pieces (checkpoint_tiling.h): the sum over all ranks must equal
+ *                                  that of the whole tensors, so each element was written exactly once
  *     one bit for each tensor      that has a piece in the file, in the order of note_tensor()
  */
 #pragma once
 
 #include "trainer/checkpoint/checkpoint_state.h"
-#include "trainer/checkpoint/format/checkpoint_cover.h"
+#include "trainer/checkpoint/format/checkpoint_tiling.h"
 
 struct note {
     int64_t bytes;

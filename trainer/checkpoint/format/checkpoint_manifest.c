@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 
-#include "trainer/checkpoint/format/checkpoint_cover.h"
+#include "trainer/checkpoint/format/checkpoint_tiling.h"
 #include "trainer/files/checksum.h"
 
 #include <stdio.h>

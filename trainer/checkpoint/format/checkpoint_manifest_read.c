@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reads a manifest file. Its checksum is verified first, so any other error was written by a program or by
- * hand; everything is checked all the same. */
+ * hand; everything is still checked. */
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 #include "trainer/files/checksum.h"
 #include "trainer/files/checksum_v1.h"
@@ -90,7 +90,7 @@ static enum status take_loss_scale(const struct reader *r, const json_t *root)
     if (kept == NULL || m->version > 1)
         return OK;
     m->loss_scale.scale = json_number_value(scale);
-    if (!(m->loss_scale.scale > 0.0 && m->loss_scale.scale <= LOSS_SCALE_MOST))
+    if (!(m->loss_scale.scale > 0.0 && m->loss_scale.scale <= LOSS_SCALE_MAX))
         return lacks(r, "scale");
     TRY(take_count(r, kept, "good_steps", &m->loss_scale.good_steps));
     return take_count(r, kept, "hysteresis", &m->loss_scale.hysteresis);

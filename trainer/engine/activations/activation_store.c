@@ -28,7 +28,7 @@ void activation_store_destroy(struct activation_store *store)
     *store = (struct activation_store){0};
 }
 
-/* ---- promises ---- */
+/* ---- checks ---- */
 
 static int chunk_of(const struct activation_store *store, struct action action)
 {
@@ -134,7 +134,7 @@ static enum status acquire_backward(struct activation_store *store, struct actio
     const struct action_traits *traits = action_traits(action.kind);
     int chunk = chunk_of(store, action);
     if (traits->backward_input) {
-        TRY(offload_await(store->offload, chunk, action.microbatch));
+        TRY(offload_wait(store->offload, chunk, action.microbatch));
         TRY(acquire_to_read(store, action, KEEP_INPUT));
         TRY(acquire_to_read(store, action, KEEP_UNTIL_BACKWARD_INPUT));
         stash_set_owner(&store->stash, KEEP_INPUT_TO_WEIGHT, chunk, action.microbatch, true);
@@ -149,7 +149,7 @@ static enum status acquire_backward(struct activation_store *store, struct actio
 
 enum status activation_store_prefetch(struct activation_store *store, int position)
 {
-    return offload_return(store->offload, position);
+    return offload_prefetch(store->offload, position);
 }
 
 enum status activation_store_acquire(struct activation_store *store, struct action action,
@@ -189,7 +189,7 @@ enum status activation_store_release(struct activation_store *store, struct acti
 {
     int chunk = chunk_of(store, action);
     if (action.kind == FORWARD)
-        TRY(offload_leave(store->offload, chunk, action.microbatch));
+        TRY(offload_to_host(store->offload, chunk, action.microbatch));
     for (int lifetime = 0; lifetime < PLANNED_LIFETIMES; lifetime++)
         if (ends(action, (enum lifetime)lifetime))
             TRY(stash_poison(&store->stash, store->compute, (enum lifetime)lifetime, chunk, action.microbatch,

@@ -12,10 +12,10 @@
  *     W, B              -                                            what W reads last is dead
  *     SEND_GRADIENT     -                                            the message delays the next writer
  *
- * Dead memory is filled with NaN on the strict device. In an evaluation actions acquire, and release nothing.
+ * Dead memory is filled with NaN on the strict device. In an evaluation, actions acquire but release nothing.
  *
- * The promise: a slot that an action reads holds the tensors of its own microbatch.
- * activation_store_acquire() checks it in every action, in constant time. */
+ * Invariant: a slot that an action reads holds the tensors of its own microbatch. activation_store_acquire()
+ * checks it for every action, in constant time. */
 #pragma once
 
 #include "trainer/engine/activations/stash.h"
@@ -42,8 +42,8 @@ MUST_USE enum status activation_store_create(const struct activation_store_confi
                                              struct activation_store *out);
 void activation_store_destroy(struct activation_store *store); // accepts {0}
 
-/* Promise: every action of the rank's list has slots and a gradient buffer within the memory allocated. Else
- * BAD_SCHEDULE. */
+/* Checks that every action of the rank's list has slots and a gradient buffer within the memory allocated.
+ * BAD_SCHEDULE otherwise. */
 MUST_USE enum status activation_store_check(const struct activation_store *store);
 
 /* Starts the copies from the host that must be in flight when the action at `position` of the list begins. */

@@ -139,7 +139,7 @@ static size_t host_offset(const struct offload *o, int lifetime, int chunk, int 
     return o->begin[lifetime][chunk] + slot_bytes(o, lifetime, chunk) * (size_t)slot;
 }
 
-enum status offload_leave(struct offload *o, int chunk, int microbatch)
+enum status offload_to_host(struct offload *o, int chunk, int microbatch)
 {
     if (o == NULL || o->stash->offloaded->reload_at[chunk * o->stash->m + microbatch] < 0)
         return OK;
@@ -161,7 +161,7 @@ void offload_sent(struct offload *o, enum lifetime lifetime, int chunk, int micr
         o->sent[lifetime][slot_index(o, lifetime, chunk, microbatch, false)] = sent;
 }
 
-static enum status bring_back(struct offload *o, int chunk, int microbatch)
+static enum status reload(struct offload *o, int chunk, int microbatch)
 {
     char *base[LIFETIME_COUNT];
     stash_bases(o->stash, chunk, microbatch, true, base);
@@ -176,18 +176,18 @@ static enum status bring_back(struct offload *o, int chunk, int microbatch)
     return OK;
 }
 
-enum status offload_return(struct offload *o, int position)
+enum status offload_prefetch(struct offload *o, int position)
 {
     if (o == NULL || o->first_at[position] < 0)
         return OK;
     // Previous readers of the slot are actions enqueued before this point.
     TRY(stream_wait(o->stream, stream_record(o->compute)));
     for (int cell = o->first_at[position]; cell >= 0; cell = o->next[cell])
-        TRY(bring_back(o, cell / o->stash->m, cell % o->stash->m));
+        TRY(reload(o, cell / o->stash->m, cell % o->stash->m));
     return OK;
 }
 
-enum status offload_await(struct offload *o, int chunk, int microbatch)
+enum status offload_wait(struct offload *o, int chunk, int microbatch)
 {
     int cell = o != NULL ? chunk * o->stash->m + microbatch : 0;
     return o != NULL && o->stash->offloaded->reload_at[cell] >= 0 ? stream_wait(o->compute, o->back[cell])

@@ -28,14 +28,14 @@ void offload_destroy(struct offload *offload); // accepts NULL
 MUST_USE enum status offload_acquire(struct offload *offload, struct stream *stream, enum lifetime lifetime,
                                      int chunk, int microbatch);
 /* Starts the copy to the host; call it after F has been enqueued on the compute stream. */
-MUST_USE enum status offload_leave(struct offload *offload, int chunk, int microbatch);
+MUST_USE enum status offload_to_host(struct offload *offload, int chunk, int microbatch);
 /* Registers the event at which a message has finished reading the slot. */
 void offload_sent(struct offload *offload, enum lifetime lifetime, int chunk, int microbatch,
                   struct event sent);
-/* Starts the copies back that must be in flight when the action at `position` begins. */
-MUST_USE enum status offload_return(struct offload *offload, int position);
-/* Makes the compute stream wait for the copy back. */
-MUST_USE enum status offload_await(struct offload *offload, int chunk, int microbatch);
+/* Starts the copies back to the device that must be in flight when the action at `position` begins. */
+MUST_USE enum status offload_prefetch(struct offload *offload, int position);
+/* Makes the compute stream wait for the copy back to the device. */
+MUST_USE enum status offload_wait(struct offload *offload, int chunk, int microbatch);
 
 /* The stream of the offload copies. */
 struct stream *offload_stream(const struct offload *offload);

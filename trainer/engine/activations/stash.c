@@ -99,7 +99,7 @@ static enum status allocate_gradients(struct device *device, const struct env *e
     return buffer_alloc(device, PART_ACTIVATIONS, (size_t)(use.slots * use.bytes), &stash->gradient);
 }
 
-static enum status plan_absences(const struct stash_config *config, struct stash *stash)
+static enum status plan_offload(const struct stash_config *config, struct stash *stash)
 {
     if (!config->offload || !config->backward)
         return OK;
@@ -135,7 +135,7 @@ enum status stash_create(struct device *device, const struct stash_config *confi
     }
     TRY(allocate_owners(out));
     TRY(slot_plan_create(schedule, config->pp_rank, &out->plan));
-    TRY(plan_absences(config, out));
+    TRY(plan_offload(config, out));
     if (config->backward) {
         TRY(gradient_plan_create(schedule, config->pp_rank, &out->gradients));
         TRY(allocate_gradients(device, config->stages[0].env, out));

@@ -2,20 +2,21 @@
 #include "trainer/plan/advice/advice.h"
 
 #include "trainer/plan/advice/advice_list.h"
-#include "trainer/plan/rows/rows.h"
+#include "trainer/plan/published/published.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Plans of at most so many tape items together, but at least a few; none for a plan that takes seconds. */
-enum { MOST_ITEMS = 3000000, FEWEST_PLANS = 3, TOO_MANY_ITEMS = 12000000 };
+/* Limits the total number of tape items of all plans; but a minimum number of plans is always made, unless a
+ * single one takes seconds. */
+enum { MAX_ITEMS = 3000000, MIN_PLANS = 3, TOO_MANY_ITEMS = 12000000 };
 static const double LEAST_GAIN = 0.005;
 
 struct search {
     const struct advice_source *source;
     const struct step_plan *base;
     struct advice_list list;
-    int threads; // of a rank: the number of ranks is that of the base, and the machine is looked at once
+    int threads; // per rank, determined once: the number of ranks is that of the base recipe
     int64_t plans_left;
     struct advice *out;
 };
@@ -27,7 +28,7 @@ static void free_names(struct recipe_names *names)
     free(names->list);
 }
 
-/* The recipe with a change; NULL: it is not valid. */
+/* Loads the recipe with a change; NULL: it is not valid. */
 static struct recipe *load_changed(const struct search *s, const char *change)
 {
     struct recipe_names overrides = {0};
@@ -35,12 +36,12 @@ static struct recipe *load_changed(const struct search *s, const char *change)
     struct recipe *recipe = NULL;
     char words[ADVICE_CHARS], *rest = words;
     for (size_t i = 0; i < s->source->override_count; i++)
-        row_recipe_set(&overrides, s->source->overrides[i]);
+        overrides_set(&overrides, s->source->overrides[i]);
     snprintf(words, sizeof words, "cluster.threads_per_rank=%d", s->threads);
-    row_recipe_set(&overrides, words);
+    overrides_set(&overrides, words);
     snprintf(words, sizeof words, "%s", change);
     for (char *word; (word = strsep(&rest, " ")) != NULL;)
-        row_recipe_set(&overrides, word);
+        overrides_set(&overrides, word);
     enum status status = recipe_load(s->source->path, (const char *const *)overrides.list, overrides.count,
                                      s->source->world_size, &recipe, &problems);
     problems_free(&problems);
@@ -115,7 +116,7 @@ static void consider_pairs(struct search *s)
     char pair[2 * ADVICE_CHARS];
     for (int i = 0; i < list->count; i++)
         for (int k = i + 1; k < list->count; k++) {
-            // A change of two degrees is a pair already.
+            // A change of two degrees already is a pair.
             const bool two = strchr(list->changes[i], ' ') != NULL || strchr(list->changes[k], ' ') != NULL;
             if (two || !list->saves_memory[i] || !list->saves_memory[k] ||
                 share_a_key(list->changes[i], list->changes[k]))
@@ -130,11 +131,11 @@ enum status advice_make(const struct advice_source *source, const struct step_pl
 {
     CHECK(plan->profile != NULL);
     struct search s = {.source = source, .base = plan, .out = out};
-    const int64_t plans = MOST_ITEMS / (plan->items + 1);
+    const int64_t plans = MAX_ITEMS / (plan->items + 1);
     *out = (struct advice){.count = 0};
     if (plan->items > TOO_MANY_ITEMS)
         return OK;
-    s.plans_left = plans > FEWEST_PLANS ? plans : FEWEST_PLANS;
+    s.plans_left = plans > MIN_PLANS ? plans : MIN_PLANS;
     s.threads = run_threads(plan->run, plan->run->mesh.world);
     advice_list_make(plan->run->recipe, &s.list);
     for (int i = 0; i < s.list.count; i++)

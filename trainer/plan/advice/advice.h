@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What to change in a recipe: the cheapest layouts that differ from it in one or two keys, each loaded and
- * planned like the recipe itself, so that applying a piece of advice plans to exactly what it says.
+/* Suggests changes of one or two keys of a recipe. Each changed recipe is loaded and planned like the
+ * original, so that a suggestion, once applied, gives exactly the plan that it announced.
  *
  *   parallel.zero_stage=1                       step 1.02 s (-3.1 %), memory 41.0 GiB (-12.5 GiB)
  *
@@ -25,7 +25,7 @@ struct advice {
     struct advice_item items[ADVICE_MOST]; // fastest first
     int count;
     int considered; // changes that are valid recipes
-    int planned;    // of these: not excluded by their memory, nor by the limit of plans
+    int planned;    // of these: not excluded by their memory, or by the limit on the number of plans
 };
 
 /* The recipe of a plan, as it was loaded. */
@@ -33,14 +33,14 @@ struct advice_source {
     const char *path;
     const char *const *overrides;
     size_t override_count;
-    int world_size; // as recipe_load() got it
+    int world_size; // as passed to recipe_load()
 };
 
-/* `plan` has a profile. The number of plans is limited by the size of the tapes, not by time: the same input
- * gives the same advice. Changes that cannot be loaded or planned are left out. NO_MEMORY. */
+/* Requires a plan with a profile. The number of plans is limited by the size of the tapes, not by time, so
+ * the result is deterministic. Changes that cannot be loaded or planned are skipped. NO_MEMORY. */
 MUST_USE enum status advice_make(const struct advice_source *source, const struct step_plan *plan,
                                  struct advice *out);
 
-/* Of a plan: as text; as the JSON member "advice". */
+/* Prints the advice; advice_json() appends it as the JSON member "advice". */
 void advice_print(const struct advice *advice, const struct step_plan *plan, FILE *to);
 void advice_json(const struct advice *advice, struct text *out);

@@ -64,7 +64,7 @@ static void add_overlaps(const struct recipe *r, struct advice_list *list)
     }
 }
 
-/* Twice one degree and half another. */
+/* Doubles one degree and halves another. */
 static void add_degrees(const struct recipe *r, struct advice_list *list)
 {
     const char *const names[] = {"tp", "pp", "dp"};

@@ -12,6 +12,6 @@ struct advice_list {
     int count;
 };
 
-/* Appends the changes of one key, or of two degrees whose product stays the same, most promising first. They
- * need not be valid. */
+/* Appends changes of one key, or of two degrees with the same product, most promising first. They need not be
+ * valid. */
 void advice_list_make(const struct recipe *recipe, struct advice_list *out);

@@ -3,8 +3,9 @@
 
 #include <math.h>
 
-/* Memory traffic and kernels of other forms, relative to this program's. Counted from PyTorch's modules with
- * 2-byte tensors, 1-byte masks and fp32 statistics; bytes per element, with this program's in brackets.
+/* Memory traffic and kernels of other implementations, relative to this program's. Counted from PyTorch's
+ * modules with 2-byte tensors, 1-byte masks and fp32 statistics; bytes per element, with this program's in
+ * brackets.
  *
  *   unfused RMSNorm      forward   float 6, square 8, mean 4, multiply 8, cast 6, weight 4 = 36 [4]
  *                        backward  as many passes over twice the tensors = 72 [6]
@@ -28,7 +29,7 @@ static bool is_attention(enum op_kind kind)
 
 /* ---- attention, unfused ---- */
 
-/* A batch of `heads` GEMMs m x n x k, as one. */
+/* A batched GEMM: `heads` GEMMs m x n x k as one op. */
 static struct op_record batched_gemm(const struct op_record *op, int64_t m, int64_t n, int64_t k)
 {
     const int64_t heads = op->shape[0], each = (int64_t)dtype_bytes(op->dtype);
@@ -137,7 +138,7 @@ static bool is_backward(enum op_kind kind)
     return kind == OP_NORM_BACKWARD || kind == OP_RESIDUAL_NORM_BACKWARD || kind == OP_ACTIVATION_BACKWARD;
 }
 
-/* The kernels of a norm; false: it is this program's. */
+/* The kernels of a norm; returns false if they are this program's. */
 static bool norm_form(enum assumed_fusion norm, enum op_kind kind, struct form *out)
 {
     if (norm == ASSUME_UNFUSED)
@@ -218,8 +219,8 @@ double assume_attention_factor(const struct assumptions *assume, enum op_kind ki
 
 /* ---- layers of stages ---- */
 
-/* Layers before the end of `stage` (-1: 0) if each stage ends where its parameters are nearest to its share.
- * Norms and biases are left out. */
+/* Number of layers before the end of `stage` (-1: 0) if each stage ends where the parameters so far are
+ * nearest to an even share. Norms and biases are not counted. */
 static int64_t layers_until(const struct model_config *model, int64_t stages, int64_t stage)
 {
     const double hidden = (double)model->hidden_size, layers = (double)model->num_layers;

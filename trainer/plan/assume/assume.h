@@ -13,10 +13,11 @@
 #include "kernels/device_plan.h"
 #include "layers/model_config.h"
 
-enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS }; // whose tensors a plan counts
+/* Which tensors a plan counts: those of this program, or those of the papers. */
+enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS };
 enum assumed_attention {
     ASSUME_ATTENTION_OWN,
-    ASSUME_ATTENTION_EAGER,   // same with the kernels of PyTorch alone: scale, mask, softmax in fp32
+    ASSUME_ATTENTION_EAGER,   // as unfused, with PyTorch's separate kernels: scale, mask, softmax in fp32
     ASSUME_ATTENTION_UNFUSED, // scores, softmax and dropout are stored
     ASSUME_ATTENTION_FLASH,   // FlashAttention 1
     ASSUME_ATTENTION_FLASH2,
@@ -24,12 +25,12 @@ enum assumed_attention {
 };
 enum assumed_fusion {
     ASSUME_FUSED,
-    ASSUME_SEPARATE, // of norms: one kernel each for norm, dropout with residual, and their gradients
+    ASSUME_SEPARATE, // norms only: one kernel each for norm, dropout with residual, and their gradients
     ASSUME_UNFUSED   // one kernel for each operation of the formula
 };
 enum assumed_partition {
     ASSUME_PARTITION_OWN,
-    ASSUME_PARTITION_PARAMETERS,         // stages of about equal numbers of parameters
+    ASSUME_PARTITION_PARAMETERS,         // stages with about the same number of parameters
     ASSUME_PARTITION_EMBEDDING_AS_LAYER, // embedding and head count as a layer each
 };
 enum assumed_overlap { ASSUME_OVERLAP_OWN, ASSUME_OVERLAP_NONE, ASSUME_OVERLAP_GRAD, ASSUME_OVERLAP_BOTH };
@@ -39,28 +40,28 @@ struct assumptions {
     enum memory_assumption programs;
     enum assumed_attention attention;
     enum assumed_fusion norm, activation;
-    enum assumed_fusion accumulation; // of weight gradients: in the epilogue of their matmul, or separate
+    enum assumed_fusion accumulation; // weight gradients: in the epilogue of the matmul, or separate
     enum assumed_dtype gradient_dtype;
     int optimizer_bytes_per_parameter; // master weights and moments; 0: this program's
-    int logits_bytes_per_element;      // of logits and their gradient; 0: this program's
+    int logits_bytes_per_element;      // logits and their gradient; 0: this program's
     enum assumed_partition partition;
     enum assumed_overlap overlap;
-    double tp_overlap;      // fraction of each tensor-parallel message that compute hides
+    double tp_overlap;      // fraction of each tensor-parallel message that is hidden by compute
     int64_t reserved_bytes; // per device, for CUDA, libraries, buffers; -1: the profile's
-    double fragmentation;   // of the allocated memory; -1: the profile's
+    double fragmentation;   // fraction of the allocated memory; -1: the profile's
 };
 
-/* Replaces an op by those of the other program: returns their number, 1 and a copy where nothing is assumed.
- * has_dropout: of attention probabilities. Their costs (FLOPs, bytes) are those of the other program's
- * kernels. */
+/* Replaces an op by those of the other program, with the costs (FLOPs, bytes) of its kernels. Returns their
+ * number; without an assumption it is 1, a copy of the op. has_dropout: dropout of attention
+ * probabilities. */
 enum { ASSUME_MOST_OPS = 8 };
 int assume_ops(const struct assumptions *assume, bool has_dropout, const struct op_record *op,
                struct op_record out[ASSUME_MOST_OPS]);
 
-/* Whether the scores of attention are tensors. */
+/* Whether attention scores are stored as tensors. */
 bool assume_stores_scores(const struct assumptions *assume);
 
-/* The time of this attention kernel relative to this program's. */
+/* The time of the assumed attention kernel relative to this program's. */
 double assume_attention_factor(const struct assumptions *assume, enum op_kind kind);
 
 /* The layers of a stage, for a partition other than this program's. */

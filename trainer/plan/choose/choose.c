@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what can be chosen ---- */
+/* ---- values to search ---- */
 
 enum { MOST_MICRO_BATCH = 64, MOST_TP = 64, MOST_PP = 128, REFINED = 3 };
 
@@ -24,7 +24,7 @@ static void add_powers(int64_t most, struct text *out)
         text_add(out, "%s%lld", i > 1 ? ", " : "", (long long)i);
 }
 
-/* Divisors of the layers, and powers of two; all divide the ranks. */
+/* Divisors of the number of layers, and powers of two; all divide the number of ranks. */
 static void add_pipelines(int64_t layers, int64_t ranks, struct text *out)
 {
     for (int64_t i = 1; i <= smaller(MOST_PP, layers); i++)
@@ -71,7 +71,7 @@ static bool sets_any(const char *override, const char *const *keys, int count)
     return false;
 }
 
-/* The overrides without those of `keys`, then the words of `more`. */
+/* The overrides without those of `keys`, followed by the words of `more`. */
 static void replace(const struct choose_options *options, const char *const *keys, int count,
                     const char *more, struct recipe_names *out)
 {
@@ -107,8 +107,9 @@ static void report(void *context, enum sweep_phase phase, int64_t done, int64_t 
         options->progress(options->context, phase == SWEEP_CHECKING ? "checking" : "planning", done, count);
 }
 
-/* Why no layout was planned: an error of those that may fit, else the one that lacks least. */
-static void refuse_all(const struct sweep *sweep, struct problems *problems)
+/* Reports why no layout was planned: an error of one that may fit, else the layout that lacks the least
+ * memory. */
+static void report_failure(const struct sweep *sweep, struct problems *problems)
 {
     for (int i = 0; i < sweep->reason_count; i++)
         if (sweep->reasons[i].state == SWEEP_FAILED) {
@@ -137,13 +138,13 @@ static void refuse_all(const struct sweep *sweep, struct problems *problems)
 
 static void count_layouts(const struct sweep *sweep, struct chosen *chosen)
 {
-    const int64_t legal = sweep->file->layouts - sweep->counts[SWEEP_REFUSED] - sweep->counts[SWEEP_FAILED];
+    const int64_t valid = sweep->file->layouts - sweep->counts[SWEEP_INVALID] - sweep->counts[SWEEP_FAILED];
     chosen->layouts += sweep->file->layouts;
-    chosen->legal += legal;
-    chosen->fits += legal - sweep->counts[SWEEP_TOO_LARGE];
+    chosen->valid += valid;
+    chosen->fits += valid - sweep->counts[SWEEP_TOO_LARGE];
 }
 
-/* As one word. */
+/* Appends pipeline.layout as one override. */
 static void add_layers(const struct recipe *recipe, struct text *out)
 {
     text_add(out, " pipeline.layout=[");
@@ -152,7 +153,7 @@ static void add_layers(const struct recipe *recipe, struct text *out)
     text_add(out, "]");
 }
 
-/* The values of the recipe: an option that has no effect is off in it. */
+/* Takes the values of the resulting recipe, where options without effect are disabled. */
 static enum status take_best(const struct choosing *choosing, const struct sweep *sweep,
                              const struct sweep_layout *best, struct chosen *chosen)
 {
@@ -161,7 +162,7 @@ static enum status take_best(const struct choosing *choosing, const struct sweep
     text_free(&chosen->keys);
     for (int i = 0; i < choosing->count; i++) {
         text_add(&chosen->keys, "%s%s=", i > 0 ? " " : "", choosing->keys[i]);
-        value_text(recipe, &recipe_rows[row_of(choosing->keys[i])], &chosen->keys);
+        recipe_value_text(recipe, &recipe_rows[recipe_row_index(choosing->keys[i])], &chosen->keys);
     }
     if (recipe->pipeline.layout.count > 0 && choosing->layers)
         add_layers(recipe, &chosen->keys);
@@ -244,14 +245,14 @@ static enum status search(struct choosing *choosing, const struct sweep_file *fi
         for (size_t i = 0; choosing->layers && i < sweep.best_count && i < REFINED && status == OK; i++)
             status = refine_layout(choosing, &sweep, i, chosen, problems);
     } else {
-        refuse_all(&sweep, problems);
+        report_failure(&sweep, problems);
         status = fail(BAD_RECIPE, "no layout fits");
     }
     sweep_free(&sweep);
     return status;
 }
 
-/* An override for each key that can be chosen and is not given. */
+/* Adds `auto` for each key that can be chosen and is not given. */
 static void open_all(struct choosing *choosing)
 {
     static const char *const autos[] = {"parallel=auto", "train.micro_batch_size=auto",
@@ -273,7 +274,7 @@ static bool gives_degrees(const struct recipe *base)
     static const char *const keys[] = {"parallel.tensor_parallel_size", "parallel.pipeline_parallel_size",
                                        "parallel.data_parallel_size"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (base->origin[row_of(keys[i])].kind == FROM_DEFAULT)
+        if (base->origin[recipe_row_index(keys[i])].kind == FROM_DEFAULT)
             return false;
     return true;
 }
@@ -292,7 +293,7 @@ static enum status find_ranks(const struct choosing *choosing, const struct reci
         return fail(BAD_RECIPE, "no cluster.profile");
     }
     TRY(profile_load(cluster->profile, &profile, problems));
-    const bool on_cpu = profile->device.is_cpu; // its ranks are threads or processes: any number
+    const bool on_cpu = profile->device.is_cpu; // ranks are threads or processes, in any number
     const int devices = cluster->gpus_per_node > 0 ? cluster->gpus_per_node
                         : on_cpu                   ? 0
                                                    : profile->node.devices;
@@ -330,8 +331,8 @@ static enum status choose(struct choosing *choosing, const struct recipe *base, 
     return status;
 }
 
-/* Finds the open keys; then chooses, if there are any. A recipe that cannot be read has none: loading it
- * reports why. */
+/* Finds the open keys and chooses their values. A recipe that cannot be read has none; loading it reports
+ * why. */
 static enum status find_and_choose(struct choosing *choosing, struct chosen *chosen,
                                    struct problems *problems)
 {
@@ -345,9 +346,11 @@ static enum status find_and_choose(struct choosing *choosing, struct chosen *cho
         return opened == BAD_RECIPE ? OK : opened;
     const struct recipe *base = recipe_variants_base(variants);
     choosing->layout = base->parallel.search == SEARCH_AUTO;
-    choosing->layers = choosing->layout && base->origin[row_of("pipeline.layout")].kind == FROM_DEFAULT;
-    choosing->axes = choosing->count = recipe_variants_to_choose(variants, choosing->keys);
-    if (choosing->layout && base->origin[row_of("parallel.data_parallel_size")].kind == FROM_DEFAULT)
+    choosing->layers =
+        choosing->layout && base->origin[recipe_row_index("pipeline.layout")].kind == FROM_DEFAULT;
+    choosing->axes = choosing->count = recipe_variants_open_keys(variants, choosing->keys);
+    if (choosing->layout &&
+        base->origin[recipe_row_index("parallel.data_parallel_size")].kind == FROM_DEFAULT)
         choosing->keys[choosing->count++] = "parallel.data_parallel_size"; // the remaining ranks
     choosing->keys[choosing->count] = "parallel.search";
     enum status status = choosing->axes > 0 ? choose(choosing, base, chosen, problems) : OK;
@@ -376,9 +379,9 @@ static enum status load(const struct choosing *choosing, struct chosen *chosen, 
         options->path, (const char *const *)chosen->overrides.list, chosen->overrides.count,
         options->world_size, out, problems);
     for (int i = 0; i < choosing->count && status == OK; i++)
-        (*out)->origin[row_of(choosing->keys[i])].kind = FROM_DERIVED;
+        (*out)->origin[recipe_row_index(choosing->keys[i])].kind = FROM_DERIVED;
     if (choosing->layers && status == OK)
-        (*out)->origin[row_of("pipeline.layout")].kind = FROM_DERIVED;
+        (*out)->origin[recipe_row_index("pipeline.layout")].kind = FROM_DERIVED;
     text_free(&more);
     return status;
 }

@@ -3,8 +3,8 @@
  *
  *   open keys ── their values ──> sweep (sweep/sweep.h) ── shortest step that fits ──> overrides ──> recipe
  *
- * A layout changes no result, so it may be chosen. The choice is a function of the recipe, its profile and
- * the number of ranks: equal on every rank. */
+ * A layout does not change results, so it may be chosen. The choice is a function of the recipe, its profile
+ * and the number of ranks, and therefore the same on every rank. */
 #pragma once
 
 #include "base/text.h"
@@ -14,21 +14,21 @@ struct choose_options {
     const char *path;
     const char *const *overrides;
     size_t override_count;
-    int world_size; // the launcher's number of ranks; 0: alone
+    int world_size; // number of ranks of the launcher; 0: no launcher
     bool files;     // a missing file that the recipe names is an error
-    bool best;      // choose all that can be chosen, and is not given
+    bool best;      // choose every key that can be chosen and is not given
     void (*progress)(void *context, const char *what, int64_t done, int64_t count); // NULL: none
     void *context;
 };
 
 struct chosen {
     struct text keys;              // "train.micro_batch_size=4 ..."; empty: the recipe is complete
-    int64_t layouts, legal, fits;  // considered; allowed by the rules; of these, that fit
+    int64_t layouts, valid, fits;  // considered; of these valid; of these fit
     double step_s;                 // predicted
-    struct recipe_names overrides; // with which recipe_load() makes the recipe
+    struct recipe_names overrides; // with these, recipe_load() makes the same recipe
 };
 
-/* As recipe_load(). BAD_RECIPE also if no layout is legal or fits. chosen_free() on OK. */
+/* As recipe_load(); also BAD_RECIPE if no layout is valid or fits. On OK, call chosen_free(). */
 MUST_USE enum status choose_load(const struct choose_options *options, struct recipe **out,
                                  struct chosen *chosen, struct problems *problems);
 void chosen_free(struct chosen *chosen);

@@ -4,7 +4,7 @@
  *
  *   op           matmul, attention: FLOPs / (peak · efficiency); no op is faster than its memory traffic
  *   collective   ring: bytes over the slowest link of the ring, and a latency per step
- *   sum in rank  reduce-scatter by sends, and a kernel that adds; then an all-gather. A small one: all ranks
+ *   sum in rank  reduce-scatter by sends, and a kernel that adds; then an all-gather. Small ones: all ranks
  *     order      gather everything and add. In chunks of bounded scratch memory
  *   p2p          bytes over a link, or over the sender's share of its node's NICs */
 #pragma once
@@ -14,27 +14,27 @@
 #include "trainer/plan/assume/assume.h"
 #include "trainer/plan/profile/profile.h"
 
-/* Where ranks are: rank r runs on node r / ranks_per_node. */
+/* Rank r runs on node r / ranks_per_node. */
 struct cost_options {
     const struct cluster_profile *profile;
     int ranks_per_node;
-    int threads;                      // of each rank, on a CPU; 0: the cores of a node, divided by its ranks
-    bool processes;                   // on a CPU: its ranks are, not threads of one process
-    bool tf32;                        // matmuls of f32 use it
+    int threads;                      // per rank, on a CPU; 0: the cores of a node, divided by its ranks
+    bool processes;                   // on a CPU: ranks are processes, not threads of one process
+    bool tf32;                        // fp32 matmuls use TF32
     const struct assumptions *assume; // NULL: none
-    bool attention_dropout;           // of the recipe, for unfused attention
-    bool in_order; // sums over ranks of GPUs are in rank order (parallel/transports/nccl/), not NCCL's own
+    bool attention_dropout;           // the recipe has it; matters for unfused attention
+    bool in_order; // sums over GPU ranks are in rank order (parallel/transports/nccl/) instead of NCCL's own
 };
 
-/* What matmuls of a dtype are computed in. */
+/* The dtype in which matmuls with operands of `dtype` are computed. */
 enum profile_dtype cost_dtype(const struct cost_options *options, enum dtype dtype);
 
 /* Cores of a CPU that an op of a rank keeps busy: its threads, or all cores if there are fewer. 1 on a
  * GPU. */
 int cost_threads(const struct cost_options *options);
 
-/* The categories of a step's compute time. COST_OVERLAP: what ops take longer next to messages;
- * COST_SHARED_CORES: on a CPU, where more threads are busy than there are cores. */
+/* The categories of a step's compute time. COST_OVERLAP: the slowdown of ops that overlap with messages;
+ * COST_SHARED_CORES: on a CPU, the slowdown while more threads are busy than there are cores. */
 enum cost_class {
     COST_MATMUL,
     COST_ATTENTION,
@@ -47,18 +47,18 @@ enum cost_class {
 const char *cost_class_name(enum cost_class class);
 enum cost_class cost_class_of(enum op_kind kind);
 
-/* Seconds of an op without its launches, and of its launches. On a CPU: with the threads of its rank on cores
- * of their own. Ranks that share cores are the business of a prediction (predict.h). */
+/* Time of an op without its kernel launches, and of its launches. On a CPU: with the threads of its rank on
+ * separate cores; the prediction (predict.h) accounts for ranks that share cores. */
 struct op_time {
     double run_s, launch_s;
 };
 struct op_time cost_of_op(const struct cost_options *options, const struct op_record *op);
 
-/* How a group lies on nodes. */
+/* How the ranks of a group are distributed over nodes. */
 struct group_shape {
     int ranks;
     int nodes;
-    int per_node; // most ranks on one node
+    int per_node; // maximum number of ranks on one node
 };
 struct group_shape cost_group_shape(const struct cost_options *options, const int *ranks, int size);
 

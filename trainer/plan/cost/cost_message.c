@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* Ranks of the group on the node of its i-th rank; 0 if an earlier rank is on that node. */
+/* Number of ranks of the group on the node of its i-th rank; 0 if an earlier rank is on the same node. */
 static int ranks_on_node(const int *ranks, int size, int i, int per_node)
 {
     int here = 0;
@@ -21,7 +21,7 @@ static int ranks_on_node(const int *ranks, int size, int i, int per_node)
     return here;
 }
 
-/* The same in ascending order, where the ranks of a node follow each other: i is the first of them. */
+/* The same for ranks in ascending order, where those of a node are consecutive: i is the first of them. */
 static int ranks_in_run(const int *ranks, int size, int i, int per_node)
 {
     int here = 1;
@@ -47,14 +47,14 @@ struct group_shape cost_group_shape(const struct cost_options *options, const in
     return shape;
 }
 
-/* Between ranks of one node; through memory where nothing else is known. */
+/* Bandwidth between ranks of one node: of the link, or of memory if the profile has no link. */
 static double link_bandwidth(const struct cost_options *options)
 {
     const struct cluster_profile *p = options->profile;
     return p->node.link_bandwidth > 0.0 ? p->node.link_bandwidth : p->device.memory_bandwidth;
 }
 
-/* Between nodes: the group's share of a node's NICs. */
+/* Bandwidth between nodes: the group's share of a node's NICs. */
 static double network_bandwidth(const struct cost_options *options, int ranks_here)
 {
     const struct profile_network *network = &options->profile->network;
@@ -82,7 +82,7 @@ static double bus_bandwidth(const struct cost_options *options, struct group_sha
     return group.per_node > 1 ? fmin(link, network) : network;
 }
 
-/* Latency of passing something once around the ring. */
+/* Latency of one pass around the ring. */
 static double round_latency(const struct cost_options *options, struct group_shape group)
 {
     const double link = options->profile->node.link_latency_s, network = options->profile->network.latency_s;
@@ -126,14 +126,14 @@ static bool measured(const struct cost_options *options, enum call call, struct 
 
 /* ---- sums in rank order: comm_nccl.c ---- */
 
-/* Adds `parts` bytes and writes `bytes`, in one kernel. */
+/* One kernel that reads `parts` bytes, adds, and writes `bytes`. */
 static double add_s(const struct cost_options *options, double parts, double bytes)
 {
     const struct cluster_profile *p = options->profile;
     return p->model.launch_s + (parts + bytes) / (p->device.memory_bandwidth * p->model.memory_efficiency);
 }
 
-/* One chunk: every rank adds its share. */
+/* One chunk, of which every rank adds its share. */
 static double chunk_s(const struct cost_options *options, struct group_shape group, double bytes,
                       bool gathers)
 {

@@ -40,21 +40,22 @@ int cost_threads(const struct cost_options *options)
     return threads < 1 ? 1 : threads < device->cores ? threads : device->cores;
 }
 
-/* The part of its device that a rank computes with: some cores of a CPU, or a GPU. */
+/* The fraction of its device that a rank computes with: some cores of a CPU, or a whole GPU. */
 static double core_share(const struct cost_options *options)
 {
     const struct profile_device *device = &options->profile->device;
     return device->is_cpu ? (double)cost_threads(options) / device->cores : 1.0;
 }
 
-/* The peak of a dtype; that of fp32 where the device has none, for the few ops of another dtype. */
+/* The peak of a dtype, or that of fp32 if the device does not support it: only a few ops have other
+ * dtypes. */
 static double peak_of(const struct cost_options *options, enum profile_dtype dtype)
 {
     const double *peak = options->profile->device.peak_flops;
     return core_share(options) * (peak[dtype] > 0.0 ? peak[dtype] : peak[PROFILE_FP32]);
 }
 
-/* The largest peak: fixed times do not depend on the dtype. */
+/* The largest peak of any dtype, for fixed times, which do not depend on the dtype. */
 static double top_peak(const struct cost_options *options)
 {
     double top = 0.0;
@@ -99,14 +100,14 @@ static double memory_bound_s(const struct cost_options *options, const struct op
     return memory_s(options, op->cost.bytes);
 }
 
-/* A copy between host and device, over the device's own link (PCIe, NVLink-C2C); on a CPU through memory. */
+/* A copy between host and device, over the link of the device (PCIe, NVLink-C2C); on a CPU, in memory. */
 static double host_copy_s(const struct cost_options *options, double bytes)
 {
     const struct profile_device *device = &options->profile->device;
     return device->is_cpu ? memory_s(options, bytes) : bytes / device->host_bandwidth;
 }
 
-/* The used share of the last wave of output tiles. */
+/* Utilization of the waves of output tiles (wave quantization). */
 static double waves(const struct cluster_profile *p, const int64_t *shape)
 {
     const int64_t edge = p->model.matmul_tile, cores = p->device.cores;
@@ -155,7 +156,8 @@ static double attention_s(const struct cost_options *options, const struct op_re
     return flops / (peak_of(options, dtype) * efficiency) + model->attention_half_flops / top_peak(options);
 }
 
-/* Without launches. A matmul or attention that is not measured takes no less time than its memory traffic. */
+/* Time without launches. A matmul or attention that is not measured takes at least the time of its memory
+ * traffic. */
 static double run_s(const struct cost_options *options, const struct op_record *op)
 {
     bool measured = false;
@@ -173,7 +175,7 @@ static double run_s(const struct cost_options *options, const struct op_record *
     return measured ? compute_s : fmax(compute_s, memory_s(options, op->cost.bytes));
 }
 
-/* An op as it stands. */
+/* The cost of one op, without assumptions. */
 static struct op_time cost_of_one(const struct cost_options *options, const struct op_record *op)
 {
     return (struct op_time){.run_s = run_s(options, op),

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Names of a rank's messages; groups and calls are few. */
+/* Names of a rank's messages, by group and call. */
 struct names {
     char (*list)[64]; // [groups][CALL_COUNT]
 };

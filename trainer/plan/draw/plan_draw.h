@@ -5,6 +5,6 @@
 
 #include "trainer/plan/step_plan.h"
 
-/* Appends the file. `name` of the recipe. The plan has a timeline. NO_MEMORY. */
+/* Appends the contents of the file. name: of the recipe. Requires a plan with a timeline. NO_MEMORY. */
 MUST_USE enum status plan_draw_svg(const struct step_plan *plan, const char *name, struct text *out);
 MUST_USE enum status plan_draw_trace(const struct step_plan *plan, const char *name, struct text *out);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A recipe's plan, whose tapes are predicted again and again. */
+/* The plan of a recipe, whose tapes are predicted repeatedly. */
 struct planned {
     struct recipe *recipe;
     struct run run;
@@ -59,7 +59,7 @@ static void row_free(struct fit_row *row)
     planned_free(&row->longer);
 }
 
-/* False: the row has no prediction or no step time. */
+/* Returns false if the row has no prediction or no step time. */
 static bool plan_row(const struct table_options *options, const struct published_row *row,
                      const struct cluster_profile *profile, struct fit_row *out)
 {
@@ -172,7 +172,7 @@ double fit_rows_printed(const struct fit_rows *rows, size_t row)
 
 /* ---- predictions ---- */
 
-/* NAN if there is no memory. */
+/* Predicts the step time; NAN if memory is exhausted. */
 static double predict(const struct planned *planned, const struct cluster_profile *profile)
 {
     struct cost_options options = planned->plan.cost;
@@ -211,7 +211,7 @@ struct fitting {
     size_t calls;
 };
 
-/* A copy of the profile that shares all but the numbers. */
+/* A shallow copy of the profile with other values. */
 static struct cluster_profile with_values(const struct fitting *fitting, const double *values)
 {
     struct cluster_profile profile = *fitting->rows->profile;

@@ -16,12 +16,12 @@ struct fit_rows;
 
 struct fit_table {
     const struct published *published; // outlives the rows
-    struct table_base base;            // of its recipes
+    struct table_base base;            // base of the rows' recipes
 };
 
 struct fit_options {
-    const char *profile;          // name or path; of all rows
-    const char *const *overrides; // recipe overrides of all rows, after those of the row
+    const char *profile;          // name or path, for all rows
+    const char *const *overrides; // recipe overrides for all rows, applied after those of the row
     size_t override_count;
     void (*progress)(void *context, const char *what, size_t done, size_t count); // NULL: none
     void *context;
@@ -40,7 +40,7 @@ double fit_rows_printed(const struct fit_rows *rows, size_t row); // seconds
 /* Sets error[row] = predicted / printed - 1 with the base profile. */
 void fit_base_error(const struct fit_rows *rows, double *error);
 
-/* Absolute relative errors of some rows. */
+/* Statistics of the absolute relative errors of some rows. */
 struct fit_error {
     size_t count;
     double median, p90, bias; // bias: median with sign
@@ -57,13 +57,13 @@ struct fit_result {
     double *error; // [rows] predicted / printed - 1, of every row, held out or not
 };
 
-/* Fits to the rows with used[row] (NULL: all), starting at `profile`; profile_destroy() it. `what`: for
- * progress. */
+/* Fits to the rows with used[row] (NULL: all), starting at the base profile. Free the result with
+ * fit_result_free(). `what`: for progress. */
 MUST_USE enum status fit_model(const struct fit_rows *rows, const struct fit_options *options,
                                const bool *used, const char *what, struct fit_result *out);
 void fit_result_free(struct fit_result *result);
 
-/* Of the rows with used[row] == which (used NULL: all), and of one source (NULL: all). */
+/* Errors of the rows with used[row] == which (used NULL: all) and of one source (NULL: all). */
 struct fit_error fit_error_of(const struct fit_rows *rows, const double *error, const bool *used, bool which,
                               const char *source);
 

@@ -27,7 +27,7 @@ static double x_of(const struct fit_parameter *parameter, double value)
     return log(value / parameter->prior) / parameter->spread;
 }
 
-/* Whose square is Huber's function, smoothed. */
+/* The square root of the smoothed Huber function. */
 static double huber_root(double r)
 {
     return copysign(sqrt(2.0 * (sqrt(1.0 + r * r) - 1.0)), r);
@@ -51,7 +51,8 @@ static void residuals(struct fit_solver *solver, const double *x, double *out)
     memcpy(out + solver->rows, x, (size_t)solver->parameter_count * sizeof *out);
 }
 
-/* Derivatives of the residuals, one column per parameter, by finite differences away from its bound. */
+/* Jacobian of the residuals, one column per parameter, by finite differences away from the parameter's
+ * bound. */
 static void differentiate(struct fit_solver *solver, const double *at, double *jacobian)
 {
     const int n = solver->parameter_count;
@@ -71,7 +72,7 @@ static void differentiate(struct fit_solver *solver, const double *at, double *j
     }
 }
 
-/* For lmder: residuals (flag 1) or their derivatives. */
+/* Callback of lmder: residuals (flag 1) or their Jacobian. */
 static int evaluate(void *context, int m, int n, const double *x, double *out, double *jacobian, int leading,
                     int flag)
 {
@@ -106,7 +107,7 @@ static void invert(double *a, int n)
 }
 
 /* The covariance of x is (JᵀJ)⁻¹; that of the priors alone is 1. */
-static void set_certainty(struct fit_solver *solver, const double *x, double *jacobian)
+static void set_uncertainty(struct fit_solver *solver, const double *x, double *jacobian)
 {
     const int n = solver->parameter_count;
     const size_t m = solver->rows + (size_t)n;
@@ -118,7 +119,7 @@ static void set_certainty(struct fit_solver *solver, const double *x, double *ja
                 normal[i * n + j] += jacobian[(size_t)i * m + r] * jacobian[(size_t)j * m + r];
     invert(normal, n);
     for (int i = 0; i < n; i++)
-        solver->parameters[i].certainty = sqrt(normal[i * n + i]);
+        solver->parameters[i].uncertainty = sqrt(normal[i * n + i]);
 }
 
 /* ---- the fit ---- */
@@ -167,7 +168,7 @@ enum status fit_solve(struct fit_solver *solver)
         status = minimize(solver, x, jacobian, residual);
     if (status == OK) {
         take_result(solver, x);
-        set_certainty(solver, x, jacobian);
+        set_uncertainty(solver, x, jacobian);
         residuals(solver, x, residual);
     }
     free(jacobian);

@@ -4,8 +4,8 @@
  *     minimize  sum over rows        of huber(log(predicted / measured) / NOISE)
  *             + sum over parameters  of (log(value / prior) / spread)²
  *
- * huber(r) is r² for small r and grows like |r| for large, so that a wrong row has a bounded pull. A value
- * that the rows do not determine stays at its prior. */
+ * huber(r) is r² for small r and grows like |r| for large r, so that the influence of an outlier is bounded.
+ * A value that the rows do not determine stays at its prior. */
 #pragma once
 
 #include "base/status.h"
@@ -15,10 +15,10 @@
 enum { FIT_MOST_PARAMETERS = 24 };
 
 struct fit_parameter {
-    double prior, spread; // of the value; of its logarithm
+    double prior, spread; // prior value; standard deviation of its logarithm
     double low, high;     // range, low may be 0
     double value;         // out
-    double certainty;     // out: standard deviation after / before the fit; 1: the rows say nothing
+    double uncertainty;   // out: standard deviation after / before the fit; 1: the rows do not determine it
     bool at_bound;        // out
 };
 
@@ -36,7 +36,7 @@ struct fit_solver {
     double *base; // of fit_solve() alone
 };
 
-/* Whether this build has the solver. */
+/* Whether this build includes the solver (cminpack). */
 bool fit_is_available(void);
 /* NOT_SUPPORTED without cminpack; NO_MEMORY. With no row, values are the priors. */
 MUST_USE enum status fit_solve(struct fit_solver *solver);

@@ -4,5 +4,5 @@
 
 #include "trainer/plan/predict/lanes.h"
 
-/* Marks the spans of the critical path, and adds up its parts. The predictor has run and records spans. */
+/* Marks the spans of the critical path, and adds up its parts. Call it after a simulation with spans. */
 void critical_path_find(struct predictor *predictor);

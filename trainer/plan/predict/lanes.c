@@ -81,7 +81,7 @@ static void add_span(struct predictor *p, struct lane *lane)
 
 /* ---- busy lanes ---- */
 
-/* Whether the items are the ops of a compute lane, which messages of its rank slow down. */
+/* Whether the items are ops of a compute lane, which messages of the same rank slow down. */
 static bool may_be_slowed(const struct lane *lane)
 {
     return is_compute(lane) && item_of(lane)->kind == TAPE_OP;
@@ -92,28 +92,28 @@ static double slowdown(const struct predictor *p, const struct rank *rank)
     return rank->in_flight > 0 ? p->slowdown : 1.0;
 }
 
-/* How much slower ops of the rank are because more threads are busy than its node has cores. */
-static double crowd(const struct rank *rank)
+/* Factor on the time of the rank's ops while more threads are busy than its node has cores. */
+static double crowding(const struct rank *rank)
 {
     const struct node_cores *cores = rank->cores;
     return cores != NULL && cores->busy > cores->cores ? cores->busy / cores->cores : 1.0;
 }
 
-/* The time since left_at_s that shared cores have cost. */
+/* Adds the time since left_at_s that was lost to shared cores. */
 static void add_shared(struct lane *lane, double now_s)
 {
-    if (lane->crowd > 1.0)
-        lane->shared_s += (now_s - lane->left_at_s) * (1.0 - 1.0 / lane->crowd);
+    if (lane->crowding > 1.0)
+        lane->shared_s += (now_s - lane->left_at_s) * (1.0 - 1.0 / lane->crowding);
 }
 
-/* The ops of the rank's compute lane, if it is busy with some, end later or earlier from `now_s` on. */
+/* Updates the end of the ops in progress on the rank's compute lane, if any, after a change at `now_s`. */
 static void change_speed(struct predictor *p, const struct rank *rank, double now_s)
 {
     struct lane *compute = &rank->lanes[COMPUTE];
     if (compute->items_busy == 0 || !may_be_slowed(compute))
         return;
-    const double before = compute->overlap * compute->crowd;
-    const double overlap = slowdown(p, rank), on_cores = crowd(rank), after = overlap * on_cores;
+    const double before = compute->overlap * compute->crowding;
+    const double overlap = slowdown(p, rank), on_cores = crowding(rank), after = overlap * on_cores;
     if (!(before < after || before > after))
         return;
     const double left_s = compute->left_s - (now_s - compute->left_at_s) / before;
@@ -121,7 +121,7 @@ static void change_speed(struct predictor *p, const struct rank *rank, double no
     compute->left_s = left_s > 0.0 ? left_s : 0.0;
     compute->left_at_s = now_s;
     compute->overlap = overlap;
-    compute->crowd = on_cores;
+    compute->crowding = on_cores;
     compute->slowed = compute->slowed || after > 1.0;
     compute->end_s = now_s + compute->left_s * after;
     lane_heap_update(p, compute);
@@ -130,7 +130,7 @@ static void change_speed(struct predictor *p, const struct rank *rank, double no
 /* Cores that the rank takes now: with ops, to move messages, or while it waits. */
 static double cores_taken(const struct rank *rank)
 {
-    return rank->computes ? rank->threads : rank->in_flight > 0 ? rank->stands_for : rank->waiting;
+    return rank->computes ? rank->threads : rank->in_flight > 0 ? rank->represents : rank->waiting;
 }
 
 /* Ops or messages of the rank have begun or ended. */
@@ -154,14 +154,14 @@ static void change_in_flight(struct predictor *p, struct rank *rank, int change,
     change_taken(p, rank, now_s);
 }
 
-/* The compute lane begins to run ops, or ends. */
+/* The compute lane of a rank begins or has ended running ops. */
 static void change_computes(struct predictor *p, struct rank *rank, bool computes, double now_s)
 {
     rank->computes = computes;
     change_taken(p, rank, now_s);
 }
 
-/* The lane is busy with `count` items for so long, if nothing overlaps. Returns false if that is no time. */
+/* Starts `count` items, which take `seconds` if nothing overlaps. Returns false if they take no time. */
 static bool begin(struct predictor *p, struct lane *lane, int count, double seconds)
 {
     if (!(seconds > 0.0)) {
@@ -176,13 +176,13 @@ static bool begin(struct predictor *p, struct lane *lane, int count, double seco
     lane->alone_s = lane->left_s = seconds;
     lane->shared_s = 0.0;
     lane->overlap = slowed ? slowdown(p, lane->rank) : 1.0;
-    lane->crowd = slowed ? crowd(lane->rank) : 1.0;
-    const double factor = lane->overlap * lane->crowd;
+    lane->crowding = slowed ? crowding(lane->rank) : 1.0;
+    const double factor = lane->overlap * lane->crowding;
     lane->slowed = factor > 1.0;
     lane->end_s = lane->now_s + seconds * factor;
     add_span(p, lane);
     lane_heap_push(p, lane);
-    for (int i = 0; i < AHEAD; i++) // until it ends, hundreds of other lanes have their turn
+    for (int i = 0; i < AHEAD; i++) // many other lanes advance before this one ends
         __builtin_prefetch((const char *)(item_of(lane) + count) + i * CACHE_LINE);
     if (item_of(lane)->kind == TAPE_MESSAGE)
         change_in_flight(p, lane->rank, 1, lane->now_s);
@@ -221,7 +221,7 @@ static void end(struct predictor *p, struct lane *lane)
 
 /* ---- ops ---- */
 
-/* A copy between host and device on a lane of its own is a transfer that the compute lane may wait for. */
+/* A copy between host and device on a separate lane is a transfer that the compute lane may wait for. */
 static void account_copy(struct lane *lane, int index)
 {
     struct predicted_rank *out = lane->rank->out;
@@ -233,7 +233,7 @@ static void account_copy(struct lane *lane, int index)
     out->calls[GROUP_HOST]++;
 }
 
-/* Begins the ops up to the next item of another kind or action. False: they take no time. */
+/* Starts the ops up to the next item of another kind or action. Returns false if they take no time. */
 static bool run_ops(struct predictor *p, struct lane *lane)
 {
     struct lane_op *ops = lane->rank->ops;
@@ -257,7 +257,7 @@ static bool run_ops(struct predictor *p, struct lane *lane)
 
 static void record(struct predictor *p, struct lane *lane)
 {
-    lane->recorded[lane->events++] = (struct recorded){
+    lane->recorded[lane->events++] = (struct recorded_event){
         .at_s = lane->now_s, .transfer_s = lane->transfer_s, .group = lane->group, .cause = lane->cause};
     lane->transfer_s = 0.0;
     for (int i = 0; i < lane->rank->tape->lane_count; i++)
@@ -265,7 +265,7 @@ static void record(struct predictor *p, struct lane *lane)
             lanes_wake(p, &lane->rank->lanes[i]);
 }
 
-/* The compute lane waits for `gap_s`, at the end of a transfer of `transfer_s`. */
+/* The compute lane has waited for `gap_s`, until the end of a transfer of `transfer_s`. */
 static void account_gap(struct lane *lane, double gap_s, double transfer_s, enum predict_group group)
 {
     double exposed = transfer_s < gap_s ? transfer_s : gap_s;
@@ -277,7 +277,7 @@ static void account_gap(struct lane *lane, double gap_s, double transfer_s, enum
         lane->rank->out->update_s += exposed;
 }
 
-/* False: the event is not recorded yet. */
+/* Returns false if the event is not recorded yet. */
 static bool wait(struct lane *lane)
 {
     const struct tape_item *item = item_of(lane);
@@ -288,7 +288,7 @@ static bool wait(struct lane *lane)
     lane->held = number >= other->events;
     if (lane->held)
         return false;
-    const struct recorded *event = &other->recorded[number];
+    const struct recorded_event *event = &other->recorded[number];
     if (event->at_s > lane->now_s) {
         account_gap(lane, event->at_s - lane->now_s, event->transfer_s, event->group);
         lane->now_s = event->at_s;
@@ -311,42 +311,42 @@ static int exchange_items(const struct lane *lane)
     return count;
 }
 
-static struct meeting *meeting_of(struct predictor *p, const struct lane *lane, int item)
+static struct rendezvous *rendezvous_of(struct predictor *p, const struct lane *lane, int item)
 {
     const int message = lane->items->items[item].index;
-    return meeting_at(p->meetings, lane->rank->messages[message].series,
-                      lane->rank->tape->messages[message].number);
+    return rendezvous_at(p->rendezvous, lane->rank->messages[message].series,
+                         lane->rank->tape->messages[message].number);
 }
 
-static void join(struct predictor *p, const struct lane *lane, struct meeting *meeting)
+static void join(struct predictor *p, const struct lane *lane, struct rendezvous *rendezvous)
 {
-    if (meeting->joined++ == 0 || lane->now_s > meeting->ready_s) {
-        meeting->ready_s = lane->now_s;
-        meeting->cause = lane->cause;
+    if (rendezvous->joined++ == 0 || lane->now_s > rendezvous->ready_s) {
+        rendezvous->ready_s = lane->now_s;
+        rendezvous->cause = lane->cause;
     }
-    while (meeting->joined == meeting->expected && meeting->waiting != NULL) {
-        struct lane *first = meeting->waiting;
-        meeting->waiting = first->next_waiting;
+    while (rendezvous->joined == rendezvous->expected && rendezvous->waiting != NULL) {
+        struct lane *first = rendezvous->waiting;
+        rendezvous->waiting = first->next_waiting;
         lanes_wake(p, first);
     }
 }
 
-/* Finds when all messages of the exchange can start, and the span that ends then. False: another rank has not
- * reached one. */
+/* Finds the time at which all messages of the exchange can start, and the span that ends then. Returns false
+ * if another rank has not reached one of them. */
 static bool is_ready(struct predictor *p, struct lane *lane, int count, double *ready_s, int *cause)
 {
     *ready_s = lane->now_s;
     *cause = lane->cause;
     for (int i = 0; i < count; i++) {
-        struct meeting *meeting = meeting_of(p, lane, lane->at + i);
-        if (meeting->joined < meeting->expected) {
-            lane->next_waiting = meeting->waiting;
-            meeting->waiting = lane;
+        struct rendezvous *rendezvous = rendezvous_of(p, lane, lane->at + i);
+        if (rendezvous->joined < rendezvous->expected) {
+            lane->next_waiting = rendezvous->waiting;
+            rendezvous->waiting = lane;
             return false;
         }
-        if (meeting->ready_s > *ready_s) {
-            *ready_s = meeting->ready_s;
-            *cause = meeting->cause;
+        if (rendezvous->ready_s > *ready_s) {
+            *ready_s = rendezvous->ready_s;
+            *cause = rendezvous->cause;
         }
     }
     return true;
@@ -377,7 +377,7 @@ static enum outcome transfer(struct predictor *p, struct lane *lane)
     double ready_s;
     int cause;
     for (int i = 0; i < count && !lane->posted; i++)
-        join(p, lane, meeting_of(p, lane, lane->at + i));
+        join(p, lane, rendezvous_of(p, lane, lane->at + i));
     lane->posted = true;
     if (!is_ready(p, lane, count, &ready_s, &cause))
         return TRANSFER_WAITS;
@@ -392,7 +392,7 @@ static enum outcome transfer(struct predictor *p, struct lane *lane)
 
 /* ---- the loop ---- */
 
-/* Advances a lane that is not busy until it is, or has to wait. */
+/* Advances an idle lane until it is busy or has to wait. */
 static void advance(struct predictor *p, struct lane *lane)
 {
     while (lane->at < lane->items->count) {

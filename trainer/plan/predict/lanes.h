@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Discrete-event simulation of lanes: the state of each lane and the loop that advances the one that ends
- * first. A lane is busy (with ops or with an exchange of messages), held by a wait, in a meeting that is
- * incomplete, or at its end. predict.c makes and destroys it. Private to this folder. */
+ * first. A lane is busy (with ops or with an exchange of messages), held by a wait, in an incomplete
+ * rendezvous, or at its end. predict.c creates and destroys it. Private to this folder. */
 #pragma once
 
-#include "trainer/plan/predict/meeting.h"
 #include "trainer/plan/predict/predict.h"
+#include "trainer/plan/predict/rendezvous.h"
 
 enum { COMPUTE = 0, NO_SPAN = -1 }; // COMPUTE: the first lane of a tape
 
-/* An event: when it was recorded, the transfer before it on its lane, and the span that ended then. */
-struct recorded {
+/* A recorded event: its time, the transfer before it on its lane, and the span that ended then. */
+struct recorded_event {
     double at_s;
     double transfer_s;
     enum predict_group group;
@@ -20,35 +20,35 @@ struct recorded {
 struct lane {
     const struct tape_lane *items;
     struct rank *rank;
-    int order;                // of all lanes: which of two that end at the same time is first
-    int at;                   // next item, or that which it is busy with
-    int items_busy;           // with so many items from `at`; 0: not busy
+    int order;                // index among all lanes; the lower one of two that end together is first
+    int at;                   // index of the next item, or of the first one in progress
+    int items_busy;           // number of items in progress; 0: not busy
     double now_s;             // end of the previous item
     double end_s;             // if busy
-    double began_s, alone_s;  // if busy: since when, and for how long without overlap
-    double left_s, left_at_s; // the compute lane with ops: alone_s not done yet, at which time
-    double overlap, crowd;    // and how much slower it is since then, next to messages and on shared cores
-    double shared_s;          // and until then, the time that shared cores have cost
-    int heap_at;              // if busy: in the heap
+    double began_s, alone_s;  // if busy: start; duration without overlap
+    double left_s, left_at_s; // compute lane with ops: the part of alone_s that was left at time left_at_s
+    double overlap, crowding; // factors on its time since left_at_s: messages, shared cores
+    double shared_s;          // time lost to shared cores before left_at_s
+    int heap_at;              // if busy: index in the heap
     int cause;                // the span that ends at now_s; NO_SPAN: none, now_s is 0
     int span;                 // if busy and spans are recorded
     int first;                // number of its first event in the tape
     int events;               // recorded so far
-    struct recorded *recorded;
+    struct recorded_event *recorded;
     double transfer_s; // of messages since the last event
     enum predict_group group;
-    bool slowed; // if busy: by a message next to it, at any time
-    bool posted; // the messages of the next item are
-    bool held;   // the next item is a wait for an event that is not recorded
-    bool queued;
-    struct lane *next;         // in the queue
-    struct lane *next_waiting; // in a meeting
+    bool slowed;               // if busy: has overlapped with a message
+    bool posted;               // the messages of the next item are posted
+    bool held;                 // the next item is a wait for an event that is not recorded yet
+    bool queued;               // in the predictor's queue
+    struct lane *next;         // in that queue
+    struct lane *next_waiting; // in the list of a rendezvous
 };
 
-/* An op as it is needed in the loop. */
+/* An op, reduced to what the simulation reads. */
 struct lane_op {
     double seconds; // run_s and launch_s
-    int64_t count;  // of the compute lane, so far
+    int64_t count;  // times run on the compute lane so far
     double run_s, launch_s;
     enum cost_class class;
     bool is_copy;
@@ -62,16 +62,16 @@ struct heap_entry {
 
 struct lane_message {
     double seconds;
-    int series; // of meetings
+    int series; // of rendezvous (rendezvous.h)
     enum predict_group group;
 };
 
-/* The cores of a CPU. */
+/* The cores of a node's CPU. */
 struct node_cores {
     int node;
-    int ranks;    // with a tape
-    double cores; // of the node
-    double busy;  // those that its ranks take now
+    int ranks; // ranks of the node that have a tape
+    double cores;
+    double busy; // cores in use by these ranks
 };
 
 struct rank {
@@ -79,33 +79,33 @@ struct rank {
     struct lane *lanes;
     struct lane_op *ops;           // [tape->op_count]
     struct lane_message *messages; // [tape->message_count]
-    bool *in_update;               // [tape->action_count] from the optimizer on
+    bool *in_update;               // [tape->action_count] actions from the optimizer on
     struct predicted_rank *out;
-    int index;                // of the prediction's ranks
-    int in_flight;            // exchanges that take place now
-    struct node_cores *cores; // NULL: a device of its own
-    bool computes;            // the compute lane runs ops
-    double stands_for;        // ranks of its node, itself included
-    double threads, waiting;  // cores that these take with ops, and while they wait for messages
-    double taken;             // and now
+    int index;                // in prediction.ranks
+    int in_flight;            // exchanges in progress
+    struct node_cores *cores; // NULL: the rank has its own device
+    bool computes;            // the compute lane is running ops
+    double represents;        // ranks of its node: itself, and those without a tape that it represents
+    double threads, waiting;  // cores used by these ranks while running ops, and while waiting for messages
+    double taken;             // cores used by these ranks now
 };
 
 struct predictor {
     struct rank *ranks;
     int count, lane_count;
-    struct meetings *meetings;
-    double slowdown;          // of ops next to messages: 1 or more
-    struct node_cores *nodes; // [count] those of CPUs
-    struct lane *head, *tail; // lanes that may be able to advance now
-    struct heap_entry *heap;  // busy lanes, the first to end at 0; room for all lanes
+    struct rendezvous_table *rendezvous;
+    double slowdown;          // factor on the time of ops that overlap with messages: 1 or more
+    struct node_cores *nodes; // [count], only on CPUs
+    struct lane *head, *tail; // queue of lanes that may be able to advance
+    struct heap_entry *heap;  // busy lanes, earliest end first; capacity for all lanes
     int busy;
     struct prediction *out;
     bool records_spans;
     int64_t span_capacity;
-    bool out_of_memory; // of spans
+    bool out_of_memory; // for spans
 };
 
-/* Appends a lane to those that may be able to advance, unless it is among them. */
+/* Appends a lane to the queue, unless it is in it. */
 void lanes_wake(struct predictor *predictor, struct lane *lane);
 
 /* Runs until no lane is busy. Lanes that have not reached their end then wait for each other. */

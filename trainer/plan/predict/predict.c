@@ -17,34 +17,34 @@ const char *predict_group_name(enum predict_group group)
     return names[group];
 }
 
-static enum predict_group kind_of(const struct tape_group *group, enum call call)
+static enum predict_group group_of(const struct tape_group *group, enum call call)
 {
-    const bool of_shards = call == CALL_REDUCE_SCATTER || call == CALL_ALL_GATHER;
+    const bool is_sharded = call == CALL_REDUCE_SCATTER || call == CALL_ALL_GATHER;
     if (strncmp(group->name, "tp", 2) == 0 || strncmp(group->name, "kv", 2) == 0)
         return GROUP_TP;
     if (strncmp(group->name, "pp", 2) == 0)
         return GROUP_PP;
     if (strstr(group->name, "dp") != NULL || strcmp(group->name, "ties") == 0)
-        return of_shards ? GROUP_ZERO : GROUP_DP;
+        return is_sharded ? GROUP_ZERO : GROUP_DP;
     return GROUP_OTHER;
 }
 
 /* ---- setup ---- */
 
-static bool is_two(const struct tape_message *message)
+static bool is_p2p(const struct tape_message *message)
 {
     return message->call == CALL_SEND || message->call == CALL_RECEIVE;
 }
 
-/* An earlier message of this tape between the same ranks, in the same direction; NULL: none nearby. */
-static const struct lane_message *same_ends(const struct rank *rank, int message, bool *same_bytes)
+/* A recent message of this tape between the same ranks, in the same direction; NULL: none. */
+static const struct lane_message *find_similar(const struct rank *rank, int message, bool *same_bytes)
 {
     enum { NEAR = 64 };
     const struct tape_message *m = &rank->tape->messages[message];
     for (int i = message - 1; i >= 0 && i >= message - NEAR; i--) {
         const struct tape_message *before = &rank->tape->messages[i];
-        if (before->group == m->group && is_two(m) == is_two(before) &&
-            (!is_two(m) || (before->call == m->call && before->peer == m->peer))) {
+        if (before->group == m->group && is_p2p(m) == is_p2p(before) &&
+            (!is_p2p(m) || (before->call == m->call && before->peer == m->peer))) {
             *same_bytes = before->call == m->call && before->bytes == m->bytes;
             return &rank->messages[i];
         }
@@ -52,12 +52,12 @@ static const struct lane_message *same_ends(const struct rank *rank, int message
     return NULL;
 }
 
-static double message_s(const struct cost_options *options, const struct rank *rank,
-                        const struct tape_message *message, enum predict_group group)
+static double message_seconds(const struct cost_options *options, const struct rank *rank,
+                              const struct tape_message *message, enum predict_group group)
 {
     const struct tape_group *ranks = &rank->tape->groups[message->group];
     const int two[] = {rank->tape->rank, message->peer};
-    const struct group_shape shape = is_two(message) ? cost_group_shape(options, two, 2)
+    const struct group_shape shape = is_p2p(message) ? cost_group_shape(options, two, 2)
                                                      : cost_group_shape(options, ranks->ranks, ranks->size);
     const double seconds = cost_of_message(options, message->call, shape, message->bytes);
     return options->assume != NULL && group == GROUP_TP ? seconds * (1.0 - options->assume->tp_overlap)
@@ -71,11 +71,11 @@ static enum status find_messages(struct predictor *p, const struct cost_options 
         const struct tape_message *message = &tape->messages[i];
         struct lane_message *out = &rank->messages[i];
         bool same_bytes = false;
-        const struct lane_message *before = same_ends(rank, i, &same_bytes);
-        *out = (struct lane_message){.group = kind_of(&tape->groups[message->group], message->call)};
-        out->series = before != NULL ? before->series : meetings_series(p->meetings, tape, message);
-        out->seconds = same_bytes ? before->seconds : message_s(options, rank, message, out->group);
-        if (out->series < 0 || meeting_at(p->meetings, out->series, message->number) == NULL)
+        const struct lane_message *before = find_similar(rank, i, &same_bytes);
+        *out = (struct lane_message){.group = group_of(&tape->groups[message->group], message->call)};
+        out->series = before != NULL ? before->series : rendezvous_series(p->rendezvous, tape, message);
+        out->seconds = same_bytes ? before->seconds : message_seconds(options, rank, message, out->group);
+        if (out->series < 0 || rendezvous_at(p->rendezvous, out->series, message->number) == NULL)
             return fail(NO_MEMORY, "no memory for the messages of rank %d", tape->rank);
     }
     return OK;
@@ -102,7 +102,7 @@ static enum status create_lanes(struct predictor *p, struct rank *rank)
     return OK;
 }
 
-/* Actions from the optimizer on. */
+/* Whether an action belongs to the update: from the optimizer on. */
 static bool is_update(const char *action)
 {
     return strcmp(action, "optimizer") == 0 || strcmp(action, "verdict") == 0;
@@ -143,7 +143,8 @@ static void destroy_rank(struct rank *rank)
     free(rank->in_update);
 }
 
-/* Finds which ranks share the cores of a CPU. A rank stands for as many ranks of its node as the others. */
+/* Finds the ranks that share the cores of a CPU. The ranks of a node that have a tape each represent the same
+ * number of its ranks. */
 static enum status share_cores(struct predictor *p, const struct cost_options *options)
 {
     const struct profile_device *device = &options->profile->device;
@@ -163,9 +164,9 @@ static enum status share_cores(struct predictor *p, const struct cost_options *o
         p->ranks[r].cores = &p->nodes[at];
     }
     for (int r = 0; r < p->count; r++) {
-        const int stands_for = per_node / p->ranks[r].cores->ranks;
-        const double ranks = stands_for > 0 ? stands_for : 1;
-        p->ranks[r].stands_for = ranks;
+        const int represented = per_node / p->ranks[r].cores->ranks;
+        const double ranks = represented > 0 ? represented : 1;
+        p->ranks[r].represents = ranks;
         p->ranks[r].threads = cost_threads(options) * ranks;
         p->ranks[r].waiting = options->processes ? options->profile->node.waiting_process * ranks : 0.0;
         p->ranks[r].taken = p->ranks[r].waiting;
@@ -176,7 +177,7 @@ static enum status share_cores(struct predictor *p, const struct cost_options *o
 
 static enum status create(struct predictor *p, const struct cost_options *options, struct tape *const *tapes)
 {
-    TRY(meetings_create(tapes, p->count, &p->meetings));
+    TRY(rendezvous_table_create(tapes, p->count, &p->rendezvous));
     for (int r = 0; r < p->count; r++) {
         p->ranks[r].out = &p->out->ranks[r];
         p->ranks[r].index = r;
@@ -189,7 +190,7 @@ static enum status create(struct predictor *p, const struct cost_options *option
     return OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the simulation ---- */
 
 static enum status check_ended(const struct predictor *p)
 {
@@ -216,7 +217,7 @@ static void add_ops(struct rank *rank)
     }
 }
 
-/* What follows the compute lane of a rank is a transfer, and then the wait for the slowest rank. */
+/* After the end of a rank's compute lane come transfers, then the wait for the slowest rank. */
 static void finish(struct predictor *p)
 {
     struct prediction *out = p->out;
@@ -241,7 +242,8 @@ static void finish(struct predictor *p)
         out->ranks[r].bubble_s += out->step_s - out->ranks[r].end_s;
 }
 
-static enum status play(struct predictor *p, const struct cost_options *options, struct tape *const *tapes)
+static enum status run_simulation(struct predictor *p, const struct cost_options *options,
+                                  struct tape *const *tapes)
 {
     TRY(create(p, options, tapes));
     lanes_run(p);
@@ -276,7 +278,7 @@ static enum status predict(const struct cost_options *options, struct tape *cons
                                   .slowdown = 1.0 + options->profile->model.overlap_slowdown,
                                   .records_spans = records_spans};
     enum status status = predictor.ranks != NULL && predictor.out != NULL
-                             ? play(&predictor, options, tapes)
+                             ? run_simulation(&predictor, options, tapes)
                              : fail(NO_MEMORY, "no memory for a prediction of %d ranks", count);
     for (int r = 0; predictor.ranks != NULL && r < count; r++)
         if (predictor.ranks[r].tape != NULL)
@@ -284,7 +286,7 @@ static enum status predict(const struct cost_options *options, struct tape *cons
     free(predictor.ranks);
     free(predictor.nodes);
     free(predictor.heap);
-    meetings_destroy(predictor.meetings);
+    rendezvous_table_destroy(predictor.rendezvous);
     if (status == OK)
         *out = predictor.out;
     else

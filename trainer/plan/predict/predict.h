@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Plays tapes: one rank of each pipeline coordinate, its streams as lanes. A lane runs its items in order; a
- * wait holds it until the event is recorded; a message starts when all tapes whose ranks take part have
- * reached it. Ranks without a tape (other data and tensor ranks) run in step with those that have one.
+/* Simulates tapes: one rank of each pipeline coordinate, its streams as lanes. A lane runs its items in
+ * order; a wait holds it until the event is recorded; a message starts when all tapes whose ranks take part
+ * have reached it. Ranks without a tape (other data and tensor ranks) run in step with those that have one.
  *
  *     rank 0  compute      0F0 ████ 0F1 ████          0B0 ████████
  *             activations           ▒▒       ▒▒
@@ -14,14 +14,14 @@
  *     1 core   rank 0  ████▒▒▒▒████           ▒ both run, at half the speed
  *              rank 1      ▒▒▒▒
  *
- * The time of a rank is divided completely: what its compute lane runs, by class of op; what it waits for, by
- * group, as far as a transfer took place; and the rest, in which it waited for other ranks (the bubble). */
+ * The time of a rank is accounted for completely: ops on its compute lane, by class; exposed transfers, by
+ * group; and the rest, in which the compute lane waits for other ranks (the bubble). */
 #pragma once
 
 #include "trainer/plan/cost/cost.h"
 #include "trainer/plan/tape/tape.h"
 
-/* Messages by what they are for. GROUP_ZERO: reduce-scatters and all-gathers of data-parallel ranks;
+/* Messages by purpose. GROUP_ZERO: reduce-scatters and all-gathers of data-parallel ranks;
  * GROUP_DP: their all-reduces. GROUP_HOST: copies between host and device. */
 enum predict_group { GROUP_TP, GROUP_PP, GROUP_DP, GROUP_ZERO, GROUP_HOST, GROUP_OTHER, PREDICT_GROUPS };
 const char *predict_group_name(enum predict_group group);
@@ -30,26 +30,27 @@ struct predicted_rank {
     double run_s[COST_CLASSES];       // of the compute lane
     double exposed_s[PREDICT_GROUPS]; // transfers that the compute lane waited for
     double bubble_s;                  // the compute lane waited for other ranks
-    double update_s; // of run_s and exposed_s: after the backward passes (actions "optimizer" and later)
+    double update_s; // part of run_s and exposed_s after the backward passes (actions "optimizer" and later)
     double transfer_s[PREDICT_GROUPS]; // duration of all transfers, exposed or not
     int64_t bytes[PREDICT_GROUPS], calls[PREDICT_GROUPS];
     double end_s;
-    double critical_s; // of the critical path
+    double critical_s; // this rank's part of the critical path
 };
 
-/* A lane was busy: with ops of one action that follow each other, or with the messages of one exchange. */
+/* A time in which a lane is busy: with consecutive ops of one action, or with the messages of one
+ * exchange. */
 struct predicted_span {
     double begin_s, end_s;
-    double shared_s;  // of that: longer because cores were shared
-    int rank;         // of the prediction's ranks
-    int lane;         // of the rank's tape
+    double shared_s;  // part of it lost to shared cores
+    int rank;         // index in prediction.ranks
+    int lane;         // index in the lanes of the rank's tape
     int first, count; // items of the lane
     int cause;        // the span whose end let it begin, at begin_s; -1: it began at 0
     bool critical;    // on the critical path
 };
 
-/* From the last span back through the causes. There is no gap between a span and its cause, so the parts add
- * up to the step. */
+/* Runs from the last span back through the causes. There is no gap between a span and its cause, so the parts
+ * add up to the step. */
 struct critical_path {
     double run_s[COST_CLASSES];        // of ops
     double transfer_s[PREDICT_GROUPS]; // of messages, and of copies
@@ -59,17 +60,17 @@ struct prediction {
     int count;
     double step_s;
     struct predicted_rank *ranks; // [count]; those of one rank add up to step_s
-    /* Of predict_timeline(), else NULL and 0. */
+    /* Filled by predict_timeline() only: */
     struct predicted_span *spans; // in the order of begin_s
     int64_t span_count;
     int last_span; // the first of those that end at step_s; -1: none
     struct critical_path path;
 };
 
-/* BAD_SCHEDULE names the ranks and items that wait for each other; NO_MEMORY. */
+/* Predicts a step. BAD_SCHEDULE names the ranks and items that wait for each other; NO_MEMORY. */
 MUST_USE enum status predict_step(const struct cost_options *options, struct tape *const *tapes, int count,
                                   struct prediction **out);
-/* The same, and the spans of all lanes. */
+/* Same; also records the spans of all lanes and the critical path. */
 MUST_USE enum status predict_timeline(const struct cost_options *options, struct tape *const *tapes,
                                       int count, struct prediction **out);
 void prediction_destroy(struct prediction *prediction); // takes NULL

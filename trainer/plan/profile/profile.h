@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A cluster profile: what predictions know about a machine.
+/* A cluster profile: the parameters of a machine for predictions.
  *
  *   device:    one GPU, or one CPU socket: peak FLOP/s per dtype, memory
  *   node:      devices with a fast interconnect (NVLink, NVSwitch) between them
@@ -62,7 +62,7 @@ struct profile_model {
     /* A matmul of F = 2·m·n·k FLOPs takes
      *     F / (peak · matmul_efficiency · k/(k + matmul_half_k) · waves · alignment)
      *     + matmul_half_flops / top
-     * top: the largest peak of the device; waves: used share of the last wave of tiles (1 if matmul_tile is
+     * top: the largest peak of the device; waves: utilization of the waves of tiles (1 if matmul_tile is
      * 0); alignment: matmul_unaligned if a row of an operand is not a multiple of 16 bytes, else 1. */
     double matmul_efficiency;
     double matmul_half_flops;
@@ -75,7 +75,7 @@ struct profile_model {
     /* Memory-bound kernels: memory_bandwidth · memory_efficiency · b/(b + memory_half_bytes). */
     double memory_efficiency;
     double memory_half_bytes;
-    double launch_s; // host or device time of one kernel launch that is not hidden
+    double launch_s; // exposed host or device time of one kernel launch
     /* Collectives: bus bandwidth (as in nccl-tests), nominal · efficiency · b/(b + half_bytes); between nodes
      * also / (1 + congestion · log2(nodes)). */
     double collective_link_efficiency, collective_link_half_bytes;
@@ -84,11 +84,11 @@ struct profile_model {
     double p2p_efficiency;   // of send and receive, link or NIC
     double overlap_slowdown; // compute concurrent with communication takes 1 + this times as long
     double fragmentation;    // of the memory allocated
-    double step_overhead_s;  // host time of a step that no kernel hides
+    double step_overhead_s;  // host time per step that is not hidden by kernels
 };
 
 /* Kinds of measured tables. A sample's shape has the columns of its kind, in this order; columns that a kind
- * lacks are 0. Transfers: `ranks` take part, on `nodes` nodes with equally many of them. */
+ * lacks are 0. Transfers: among `ranks` ranks, evenly distributed over `nodes` nodes. */
 enum profile_kind {
     MEASURED_MATMUL,             // m, n, k, dtype: FLOP/s
     MEASURED_ATTENTION_FORWARD,  // heads (sequences times heads), sequence, head_dim, dtype: FLOP/s, causal
@@ -105,7 +105,7 @@ enum { MEASURED_COLUMNS = 3 };
 
 struct profile_sample {
     int64_t shape[MEASURED_COLUMNS]; // >= 1
-    enum profile_dtype dtype;        // of the kinds that have one, else PROFILE_FP32
+    enum profile_dtype dtype;        // PROFILE_FP32 for kinds without dtype
     double value;                    // > 0
     int threads;                     // of a rank of a CPU, while all cores are busy; 0: as many as cores
     int op;                          // of MEASURED_OP: enum op_kind
@@ -116,7 +116,7 @@ struct profile_sample {
 };
 
 struct profile_measured {
-    struct profile_sample *list; // in the order of the file; no shape occurs twice
+    struct profile_sample *list; // in file order; shapes are unique
     size_t count;                // 0: not measured
 };
 
@@ -131,7 +131,7 @@ struct profile_fit {
     struct profile_names at_bound; // parameters of `model` that the fit left at a bound of their range
 };
 
-/* Where a value came from. */
+/* The origin of a value. */
 struct profile_origin {
     const char *file; // belongs to the profile; NULL: the default
     int line;         // counted from 1
@@ -154,8 +154,8 @@ struct cluster_profile {
     struct profile_origin measured_origin[MEASURED_KINDS];
 };
 
-/* Loads a profile by the name of a shipped one, or by path: a value with a slash, or that ends in .yaml. On
- * BAD_RECIPE, `problems` has all that is wrong with it, and *out is untouched. */
+/* Loads a shipped profile by name, or a file by path: a value with a slash, or that ends in .yaml. On
+ * BAD_RECIPE, `problems` lists everything that is wrong, and *out is untouched. */
 MUST_USE enum status profile_load(const char *name_or_path, struct cluster_profile **out,
                                   struct problems *problems);
 
@@ -169,15 +169,15 @@ MUST_USE enum status profile_cache_load(struct profile_cache *cache, const char 
                                         struct problems *problems);
 void profile_cache_free(struct profile_cache *cache);
 
-/* A profile with the defaults of the table, for programs that measure one; required fields are 0 or NULL. */
+/* Creates a profile with all defaults, to be filled by measurements; required fields are 0 or NULL. */
 struct cluster_profile *profile_create(void);
 /* Takes NULL. */
 void profile_destroy(struct cluster_profile *profile);
 
-/* Adds a problem for each missing, inconsistent or out-of-range value. `where` begins each problem. */
+/* Adds a problem for each missing, inconsistent or out-of-range value. `where` is the prefix of each. */
 void profile_check(const struct cluster_profile *profile, const char *where, struct problems *problems);
 
-/* The profile as YAML, complete and without a base. Loads back to an equal profile. */
+/* Appends the profile as YAML, complete and without a base. It loads back to an equal profile. */
 void profile_text(const struct cluster_profile *profile, struct text *out);
 /* A table of all keys: value, unit, origin. */
 void profile_table_text(const struct cluster_profile *profile, struct text *out);

@@ -94,7 +94,7 @@ static void entry_begin(struct entry *entry, const struct measured_kind *kind)
     add_key(entry, KEY_VALUE, kind->value);
 }
 
-/* Appends the fault of a number to `why` unless it is from `low` to `high`. */
+/* Reads a number; appends the fault to `why` if it is not from `low` to `high`. */
 static double read_number(const struct node *node, const char *name, double low, double high, bool integer,
                           struct text *why)
 {
@@ -196,7 +196,7 @@ static void read_key(struct entry *entry, const char *key, const struct node *va
     }
 }
 
-/* Whether ranks are spread evenly over nodes; kinds without these columns are. */
+/* Whether ranks are spread evenly over nodes; true for kinds without these columns. */
 static bool ranks_are_even(const struct entry *entry)
 {
     const int64_t *shape = entry->sample.shape;
@@ -247,7 +247,7 @@ static int compare_positions(const void *a, const void *b)
     return order != 0 ? order : (p->entry > q->entry) - (p->entry < q->entry);
 }
 
-/* A shape that occurs twice has two rates, of which one is wrong. */
+/* Adds a problem for each shape that occurs twice: one of its rates must be wrong. */
 static void refuse_repeated(const struct profile_measured *table, const struct node *node, const char *name,
                             const char *file, struct problems *problems)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Reading a profile: bases first, then the profile itself, key by key; then what is missing or inconsistent.
- * Every step adds its problems to one list and continues, so that all are reported at once. A refused row is
- * `bad`, and not also reported as missing. */
+ * Every step adds its problems to one list and continues, so that all are reported at once. A row with an
+ * invalid value is `bad`, and not also reported as missing. */
 #include "trainer/plan/profile/profile_table.h"
 
 #include "trainer/files/problems.h"
@@ -163,7 +163,7 @@ static void apply_map(struct reader *reader, const struct node *map, const char 
     }
 }
 
-/* ---- the whole ---- */
+/* ---- checks ---- */
 
 static void add_missing(const struct profile_row *row, const char *where, struct problems *problems)
 {
@@ -184,7 +184,7 @@ static int peak_row(enum profile_dtype dtype)
 {
     char key[64];
     snprintf(key, sizeof key, "device.peak_flops_%s", profile_dtype_name(dtype));
-    return profile_row_of(key);
+    return profile_row_index(key);
 }
 
 static void check_rows(const struct cluster_profile *profile, const bool *bad, const char *where,
@@ -230,7 +230,7 @@ void profile_check(const struct cluster_profile *profile, const char *where, str
     check_rows(profile, bad, where, problems);
 }
 
-/* An empty name is that of the file, without folder and .yaml. */
+/* An empty name becomes that of the file, without folder and .yaml. */
 static void derive_name(struct cluster_profile *profile)
 {
     const char *path = profile->files.list[0], *slash = strrchr(path, '/');
@@ -243,13 +243,13 @@ static void derive_name(struct cluster_profile *profile)
     text_free(&name);
 }
 
-/* A base's name and description are its own. */
-static void drop_texts_of_base(struct cluster_profile *profile)
+/* Name and description are not inherited from a base. */
+static void drop_inherited_texts(struct cluster_profile *profile)
 {
     profile_set_text(&profile->name, "");
     profile_set_text(&profile->description, "");
-    profile->origin[profile_row_of("name")] = (struct profile_origin){0};
-    profile->origin[profile_row_of("description")] = (struct profile_origin){0};
+    profile->origin[profile_row_index("name")] = (struct profile_origin){0};
+    profile->origin[profile_row_index("description")] = (struct profile_origin){0};
 }
 
 enum status profile_load(const char *name_or_path, struct cluster_profile **out, struct problems *problems)
@@ -260,7 +260,7 @@ enum status profile_load(const char *name_or_path, struct cluster_profile **out,
     bool complete = profile_sources_read(reader.profile, name_or_path, sources, &count, problems);
     for (size_t i = count; i-- > 0;) {
         const struct node *root = sources[i].root;
-        drop_texts_of_base(reader.profile);
+        drop_inherited_texts(reader.profile);
         if (root->kind == NODE_MAP)
             apply_map(&reader, root, "", sources[i].path);
         else

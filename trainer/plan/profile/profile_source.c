@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Where profiles come from: shipped ones by name, others by path; and the chain of their bases.
+/* Sources of profiles: shipped ones by name, others by path; and the chain of their bases.
  *
  *   mine.yaml -> base: dgx-a100-80 (shipped)
  *   selene (shipped) -> base: dgx-a100-80 (shipped) */
@@ -39,7 +39,7 @@ static bool is_path(const char *text)
            (dot != NULL && (strcasecmp(dot, ".yaml") == 0 || strcasecmp(dot, ".yml") == 0));
 }
 
-/* Stores a path in the profile, which owns it from now on. */
+/* Stores a path in the profile, which takes ownership. */
 static const char *keep(struct cluster_profile *profile, char *path)
 {
     struct profile_names *files = &profile->files;
@@ -71,9 +71,9 @@ static void refuse_name(const char *name, const char *from, struct problems *pro
     text_free(&line);
 }
 
-/* ---- reading one ---- */
+/* ---- reading one source ---- */
 
-/* Identifies what is being read, to detect cycles. */
+/* Identifies a source, to detect cycles. */
 struct identity {
     const struct shipped_profile *shipped; // NULL: a file
     dev_t device;
@@ -87,7 +87,7 @@ static bool is_same(const struct identity *a, const struct identity *b)
     return a->device == b->device && a->inode == b->inode;
 }
 
-/* Gets the bytes of `source`; false after adding a problem. `from` begins it: "a.yaml:2: base: ". */
+/* Reads the bytes of a source; false after adding a problem, whose prefix is `from`: "a.yaml:2: base: ". */
 static bool read_bytes(const char *path, const char *from, struct text *bytes, struct identity *identity,
                        struct problems *problems)
 {
@@ -105,7 +105,7 @@ static bool read_bytes(const char *path, const char *from, struct text *bytes, s
     return fault == NULL;
 }
 
-/* The base of a profile as a name or a path from here; NULL: none, or refused. */
+/* The base of a profile, as a name or a path relative to the working directory; NULL: none, or invalid. */
 static char *base_of(const struct profile_source *source, struct text *from, struct problems *problems)
 {
     for (size_t i = 0; source->root->kind == NODE_MAP && i < source->root->count; i += 2) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What a profile can contain: one row for each key, in the order of the file and of docs/planning.md.
+/* One row for each key of a profile, in the order of the file and of docs/planning.md.
  *
- * To add a key: a field in profile.h, a row here, and the page again with
- * `cuboid profile --reference` (docs/planning.md). Numbers of the section `model` are efficiency parameters:
+ * To add a key: add a field in profile.h and a row here, and regenerate the reference in docs/planning.md
+ * with `cuboid profile --reference`. Numbers of the section `model` are efficiency parameters:
  * at most twenty, none for one paper or one row of measurements. `spread` says how far such a default may be
  * off, for fits (trainer/plan/fit/): 0.15 is 15 %, 0.7 a factor of two, 1.5 one of four and a half. */
 #include "trainer/plan/profile/profile_table.h"
@@ -228,7 +228,7 @@ int profile_row_find(const char *section, const char *name)
     return -1;
 }
 
-int profile_row_of(const char *key)
+int profile_row_index(const char *key)
 {
     int found = -1;
     for (int i = 0; i < profile_row_count; i++)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The table of profile keys, for the files profile_*.c and the fit only: everyone else reads struct
- * cluster_profile.
+/* The table of profile keys, private to profile_*.c and the fit: other code reads struct cluster_profile.
  *
  *   key "model.matmul_efficiency", type FIELD_REAL, field offsetof(struct cluster_profile, ...), unit "1",
  *   range above 0 to 1, default "0.8", meaning, source of the default. */
@@ -14,10 +13,10 @@ enum field_type {
     FIELD_INT,   // int
     FIELD_COUNT, // int64_t
     FIELD_REAL,  // double
-    FIELD_NAMES  // struct profile_names: names of the section `model`
+    FIELD_NAMES  // struct profile_names: keys of the section `model`
 };
 
-/* When a key without a default must be given. */
+/* When a key without a default is required. */
 enum requirement { ALWAYS, IF_SEVERAL_DEVICES, IF_NETWORK };
 
 struct profile_row {
@@ -64,8 +63,8 @@ const char *profile_row_name(const struct profile_row *row);
 bool profile_row_in(const struct profile_row *row, const char *section);
 /* By name inside a section; -1: unknown. */
 int profile_row_find(const char *section, const char *name);
-/* For keys written in this program: there is one. */
-int profile_row_of(const char *key);
+/* The same for a full key that exists: a literal in this program. */
+int profile_row_index(const char *key);
 /* False for a key that is meaningless in this profile, such as a link of a single device. */
 bool profile_row_applies(const struct profile_row *row, const struct cluster_profile *profile);
 
@@ -96,19 +95,20 @@ bool profile_in_range(const struct profile_row *row, double value);
 
 /* The shortest decimal that reads back to the same value, with an exponent where that is shorter: 3.12e14. */
 const char *profile_number_text(double value, char out[NUMBER_CHARS]);
-/* Parses a number without quotes; NULL or why it is none, as the rest of a sentence that begins with it. */
+/* Parses an unquoted number. Returns NULL, or the fault as the rest of a sentence: "is not a number". */
 const char *profile_number_fault(const struct node *node, double *out);
 
 /* ---- measured tables: profile_measured.c ---- */
 
-/* Replaces the table `kind` by the list `node`. Adds a problem for each wrong entry; then the table is
+/* Replaces the table `kind` by the list `node`. On an invalid entry, adds a problem and leaves the table
  * unchanged. */
 void profile_measured_set(struct cluster_profile *profile, enum profile_kind kind, const struct node *node,
                           const char *file, struct problems *problems);
-/* Adds a problem for each rate that exceeds the peak of its dtype by more than a tenth: a wrong unit. */
+/* Adds a problem for each rate that exceeds the peak of its dtype by more than a tenth: probably a wrong
+ * unit. */
 void profile_measured_check(const struct cluster_profile *profile, const char *where,
                             struct problems *problems);
-/* The section `measured` as YAML; nothing without tables. */
+/* Appends the section `measured` as YAML; nothing without tables. */
 void profile_measured_text(const struct cluster_profile *profile, struct text *out);
 void profile_measured_free(struct profile_measured *measured);
 /* Appends "nearest? the names are ..." for an unknown name. */
@@ -117,14 +117,15 @@ void profile_add_hint(const char *name, const char *prefix, const char *const *n
 
 /* ---- files: profile_source.c ---- */
 
-/* A profile and its bases, in the order in which they name each other. */
+/* A profile and its bases, each followed by its own base. */
 enum { PROFILE_MOST_SOURCES = 8 };
 struct profile_source {
-    const char *path; // belongs to the profile: of a file, or the name of a shipped profile
+    const char *path; // path of a file or name of a shipped profile; owned by the cluster profile
     struct node *root;
 };
 
-/* Reads the chain that begins with `name_or_path`. False after adding a problem; some are read then. */
+/* Reads the chain that begins with `name_or_path`. False after adding a problem; sources[0..*count) are
+ * read. */
 bool profile_sources_read(struct cluster_profile *profile, const char *name_or_path,
                           struct profile_source sources[PROFILE_MOST_SOURCES], size_t *count,
                           struct problems *problems);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A profile written out: as YAML, as a table with the origin of each value, and the reference of all keys. */
+/* Writes a profile as YAML and as a table with the origin of each value; writes the reference of all keys. */
 #include "trainer/plan/profile/profile_table.h"
 
 #include "trainer/files/yaml.h"
@@ -8,7 +8,7 @@
 
 enum { COMMENT_COLUMN = 44, KEY_COLUMNS = 38, VALUE_COLUMNS = 26, UNIT_COLUMNS = 9 };
 
-/* Whether a row has a value: not a link of a single device. */
+/* Whether a row has a value in this profile: the link of a single device does not. */
 static bool has_value(const struct cluster_profile *profile, const struct profile_row *row)
 {
     return row->fallback != NULL || !profile_is_number(row) || profile_number(profile, row) != 0.0;

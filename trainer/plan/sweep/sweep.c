@@ -7,18 +7,18 @@
 /* ---- one layout ---- */
 
 enum status sweep_load(const struct sweep *sweep, const struct recipe_change *changes, struct recipe **out,
-                       struct sweep_refusal *refusal)
+                       struct sweep_violation *violation)
 {
     struct recipe *recipe = NULL;
-    *refusal = (struct sweep_refusal){.rule = -1};
-    TRY(recipe_variant(sweep->variants, changes, (size_t)sweep->file->axis_count, &recipe, &refusal->rule));
+    *violation = (struct sweep_violation){.rule = -1};
+    TRY(recipe_variant(sweep->variants, changes, (size_t)sweep->file->axis_count, &recipe, &violation->rule));
     for (int i = 0; i < sweep->file->constraint_count; i++)
         if (!sweep_constraint_holds(&sweep->file->constraints[i], recipe)) {
-            refusal->constraint = &sweep->file->constraints[i];
+            violation->constraint = &sweep->file->constraints[i];
             recipe_destroy(recipe);
             return BAD_RECIPE;
         }
-    // Threads of the host do not matter to a GPU: the machine need not be looked at for each layout.
+    // A plan for GPUs does not depend on host threads, so the machine need not be examined for each layout.
     if (device_traits(recipe->cluster.dry_device)->is_gpu && recipe->cluster.threads_per_rank == 0)
         recipe->cluster.threads_per_rank = 1;
     *out = recipe;
@@ -28,10 +28,10 @@ enum status sweep_load(const struct sweep *sweep, const struct recipe_change *ch
 enum status sweep_recipe(const struct sweep *sweep, int64_t number, struct recipe **out)
 {
     struct recipe_change changes[SWEEP_MOST_AXES];
-    struct sweep_refusal refusal;
+    struct sweep_violation violation;
     sweep_changes(sweep->file, number, changes);
-    if (sweep_load(sweep, changes, out, &refusal) != OK)
-        return fail(BAD_RECIPE, "layout %lld is not legal", (long long)number);
+    if (sweep_load(sweep, changes, out, &violation) != OK)
+        return fail(BAD_RECIPE, "layout %lld is not valid", (long long)number);
     return OK;
 }
 
@@ -49,7 +49,7 @@ enum status sweep_needed(struct sweep *sweep, const struct run *run, struct swee
     return OK;
 }
 
-/* The problem of a variant, in words. */
+/* Appends the first problem of a variant. */
 static void explain(const struct sweep *sweep, const struct recipe_change *changes, struct text *out)
 {
     static const char prefix[] = "command line: ";
@@ -63,22 +63,23 @@ static void explain(const struct sweep *sweep, const struct recipe_change *chang
     problems_free(&problems);
 }
 
-/* Counts a refused layout. Its example is made for the first of a rule only, since it takes long. */
-static int refuse(struct sweep *sweep, const struct recipe_change *changes,
-                  const struct sweep_refusal *refusal, int64_t number)
+/* Counts an invalid layout. The example is made only for the first layout of each reason, since it is
+ * slow. */
+static int add_invalid(struct sweep *sweep, const struct recipe_change *changes,
+                       const struct sweep_violation *violation, int64_t number)
 {
     struct text what = {0}, example = {0};
-    if (refusal->constraint != NULL) {
-        text_add(&what, "constraint %s", refusal->constraint->text);
+    if (violation->constraint != NULL) {
+        text_add(&what, "constraint %s", violation->constraint->text);
         sweep_layout_text(sweep->file, number, &example);
     } else {
-        const char *keys = refusal->rule >= 0 ? recipe_rule_keys(refusal->rule) : "inputs of the recipe";
+        const char *keys = violation->rule >= 0 ? recipe_rule_keys(violation->rule) : "inputs of the recipe";
         for (; *keys != 0; keys++)
-            text_add(&what, refusal->rule >= 0 && *keys == ' ' ? ", " : "%c", *keys);
-        if (!sweep_has_reason(sweep, SWEEP_REFUSED, what.chars))
+            text_add(&what, violation->rule >= 0 && *keys == ' ' ? ", " : "%c", *keys);
+        if (!sweep_has_reason(sweep, SWEEP_INVALID, what.chars))
             explain(sweep, changes, &example);
     }
-    const int reason = sweep_add_reason(sweep, SWEEP_REFUSED, what.chars, text_chars(&example), number);
+    const int reason = sweep_add_reason(sweep, SWEEP_INVALID, what.chars, text_chars(&example), number);
     text_free(&what);
     text_free(&example);
     return reason;
@@ -107,8 +108,8 @@ void sweep_shared_text(const struct sweep *sweep, int64_t number, struct text *o
             text_add(out, "%d ", sweep_value(sweep->file, number, i));
 }
 
-/* The bound of a legal layout. */
-static enum status bound(struct sweep *sweep, const struct recipe *recipe, struct sweep_layout *layout)
+/* Computes the lower bounds of a valid layout. */
+static enum status add_bounds(struct sweep *sweep, const struct recipe *recipe, struct sweep_layout *layout)
 {
     struct problems problems = {0};
     struct text shared = {0};
@@ -145,20 +146,20 @@ static enum status bound(struct sweep *sweep, const struct recipe *recipe, struc
 static enum status check_layout(struct sweep *sweep, int64_t number)
 {
     struct recipe_change changes[SWEEP_MOST_AXES];
-    struct sweep_refusal refusal;
+    struct sweep_violation violation;
     struct recipe *recipe = NULL;
     struct sweep_layout layout = {.number = number, .state = SWEEP_SLOWER, .reason = -1};
     sweep_changes(sweep->file, number, changes);
-    enum status status = sweep_load(sweep, changes, &recipe, &refusal);
+    enum status status = sweep_load(sweep, changes, &recipe, &violation);
     if (status == BAD_RECIPE) {
-        layout.state = SWEEP_REFUSED;
-        layout.reason = refuse(sweep, changes, &refusal, number);
-        sweep->counts[SWEEP_REFUSED]++;
+        layout.state = SWEEP_INVALID;
+        layout.reason = add_invalid(sweep, changes, &violation, number);
+        sweep->counts[SWEEP_INVALID]++;
         status = OK;
     } else if (status == OK)
-        status = bound(sweep, recipe, &layout);
+        status = add_bounds(sweep, recipe, &layout);
     recipe_destroy(recipe);
-    if (status == OK && (layout.state != SWEEP_REFUSED || sweep->counts[SWEEP_REFUSED] <= SWEEP_MOST_REFUSED))
+    if (status == OK && (layout.state != SWEEP_INVALID || sweep->counts[SWEEP_INVALID] <= SWEEP_MAX_INVALID))
         return append(sweep, &layout);
     return status;
 }
@@ -180,11 +181,11 @@ static enum status make(struct sweep *sweep, const struct sweep_options *options
     return OK;
 }
 
-/* A key that is `auto` has to be an axis. */
+/* A key that is `auto` must be an axis. */
 static enum status check_choices(const struct sweep *sweep, struct problems *problems)
 {
     const char *keys[RECIPE_MOST_CHOSEN];
-    const int count = recipe_variants_to_choose(sweep->variants, keys);
+    const int count = recipe_variants_open_keys(sweep->variants, keys);
     const size_t before = problems->errors;
     for (int i = 0; i < count; i++) {
         bool is_axis = false;

@@ -46,9 +46,9 @@ bool sweep_bound_ignores(const char *key)
     return strncmp(key, "pipeline.", 9) == 0;
 }
 
-/* The unit of a recipe; NULL: out of memory. */
-static struct sweep_unit *find(struct sweep_bounds *bounds, const char *key, const struct recipe *recipe,
-                               const struct cluster_profile *profile)
+/* Finds or measures the unit costs of a recipe. NULL: out of memory. */
+static struct sweep_unit *find_unit(struct sweep_bounds *bounds, const char *key, const struct recipe *recipe,
+                                    const struct cluster_profile *profile)
 {
     for (int i = bounds->count - 1; i >= 0; i--)
         if (strcmp(bounds->units[i].key, key) == 0)
@@ -74,18 +74,18 @@ static double total(const struct stage_cost *cost)
     return cost->f + cost->i + cost->w;
 }
 
-/* ---- what is known of a layout ---- */
+/* ---- one layout ---- */
 
 struct bounded {
     const struct recipe *recipe;
     const struct schedule *placed;
     struct sweep_unit *unit;
-    bool has_lists; // of actions; else only the placement is known
+    bool has_lists; // the schedule has lists of actions; otherwise only the placement is known
     struct cost_options options;
-    struct run run;                     // recipe and mesh
-    struct stage_cost *stages;          // [placed->stages]
-    int64_t fewest_layers, most_layers; // of a rank
-    int64_t smallest_stage;             // in layers
+    struct run run;                 // recipe and mesh
+    struct stage_cost *stages;      // [placed->stages]
+    int64_t min_layers, max_layers; // of a rank
+    int64_t smallest_stage;         // in layers
 };
 
 static enum status find_mesh(struct bounded *l)
@@ -104,7 +104,7 @@ static void find_stages(struct bounded *l)
 {
     const bool split = sweep_unit_splits(l->recipe);
     const struct schedule *placed = l->placed;
-    l->fewest_layers = l->smallest_stage = INT64_MAX;
+    l->min_layers = l->smallest_stage = INT64_MAX;
     for (int i = 0; i < placed->stages; i++) {
         const int64_t layers = recipe_stage_layers(l->recipe, i);
         add_cost(&l->stages[i], &l->unit->layer[split], (double)layers);
@@ -118,13 +118,13 @@ static void find_stages(struct bounded *l)
         int64_t layers = 0;
         for (int chunk = 0; chunk < placed->chunks; chunk++)
             layers += recipe_stage_layers(l->recipe, schedule_stage(placed, rank, chunk));
-        l->fewest_layers = layers < l->fewest_layers ? layers : l->fewest_layers;
-        l->most_layers = layers > l->most_layers ? layers : l->most_layers;
+        l->min_layers = layers < l->min_layers ? layers : l->min_layers;
+        l->max_layers = layers > l->max_layers ? layers : l->max_layers;
     }
 }
 
-/* Of a message between neighbouring stages: at least this time. */
-static double message_s(const struct bounded *l)
+/* Lower bound of the time of a message between consecutive stages. */
+static double message_seconds(const struct bounded *l)
 {
     const struct recipe *recipe = l->recipe;
     if (l->placed->p == 1)
@@ -140,7 +140,7 @@ static double message_s(const struct bounded *l)
 
 /* ---- parts of a step ---- */
 
-static enum status played_s(const struct schedule *schedule, const struct cost_table *costs, double *out)
+static enum status simulated_s(const struct schedule *schedule, const struct cost_table *costs, double *out)
 {
     struct simulation *simulation = NULL;
     TRY(simulate(schedule, costs, NULL, &simulation));
@@ -149,25 +149,26 @@ static enum status played_s(const struct schedule *schedule, const struct cost_t
     return OK;
 }
 
-/* Compute and messages between stages. */
+/* Lower bound from compute and messages between stages. */
 static enum status compute_s(const struct bounded *l, double *out)
 {
     const struct schedule *placed = l->placed;
     const char *schedule = l->recipe->pipeline.schedule;
     const bool holds_p = placed->v == 1 && (strcmp(schedule, "1f1b") == 0 || strcmp(schedule, "zb-h1") == 0);
-    const struct cost_table costs = {.of_stage = l->stages, .latency = message_s(l)};
+    const struct cost_table costs = {.of_stage = l->stages, .latency = message_seconds(l)};
     double sum = 0.0;
     if (l->has_lists)
-        return played_s(placed, &costs, out);
+        return simulated_s(placed, &costs, out);
     for (int i = 0; i < placed->stages; i++)
         sum += total(&l->stages[i]);
-    *out = sum * placed->m / placed->p; // the mean of the ranks
+    *out = sum * placed->m / placed->p; // mean over the ranks
     if (schedule_has_replicas(placed))
         return OK;
     return schedule_bound(placed, &costs, holds_p ? placed->p : placed->m * placed->v, out);
 }
 
-/* The longest of the calls, each as one message of `layers` layers; they may be on different streams. */
+/* Time of the longest of the calls, each as one message of `layers` layers: they may be on different
+ * streams. */
 static double traffic_s(const struct bounded *l, const int64_t bytes[CALL_COUNT], int64_t layers)
 {
     const int dp = l->run.mesh.degrees.dp;
@@ -184,7 +185,7 @@ static double traffic_s(const struct bounded *l, const int64_t bytes[CALL_COUNT]
     return longest;
 }
 
-/* What messages of data-parallel ranks add to a step that computes until `end_s`. */
+/* Adds the messages of data-parallel ranks to a step whose compute ends at `end_s`. */
 static double with_traffic(const struct bounded *l, double end_s, double update_s)
 {
     const struct data_parallel_options *options = &l->recipe->data_parallel;
@@ -198,10 +199,10 @@ static double with_traffic(const struct bounded *l, double end_s, double update_
     double last_s = 0.0;
     for (int i = 0; i < l->placed->stages; i++)
         last_s = fmax(last_s, l->stages[i].i + l->stages[i].w);
-    const double busy_s = l->placed->m * (double)l->most_layers * traffic_s(l, traffic->microbatch, 1);
+    const double busy_s = l->placed->m * (double)l->max_layers * traffic_s(l, traffic->microbatch, 1);
     const double reduced_s = end_s - last_s + traffic_s(l, traffic->reduce, l->smallest_stage);
     end_s = fmax(end_s, fmax(busy_s, reduced_s));
-    return end_s + fmax(update_s, traffic_s(l, traffic->update, l->fewest_layers));
+    return end_s + fmax(update_s, traffic_s(l, traffic->update, l->min_layers));
 }
 
 static enum status bound_layout(struct bounded *l, double *out)
@@ -211,7 +212,7 @@ static enum status bound_layout(struct bounded *l, double *out)
     double end_s = 0.0;
     find_stages(l);
     TRY(compute_s(l, &end_s));
-    *out = with_traffic(l, end_s, l->unit->update_s * (double)l->fewest_layers / shards);
+    *out = with_traffic(l, end_s, l->unit->update_s * (double)l->min_layers / shards);
     return OK;
 }
 
@@ -239,19 +240,20 @@ static enum status bound_in(struct sweep_bounds *bounds, const char *shared, con
                             const struct schedule *placed, bool has_lists,
                             const struct cluster_profile *profile, double *seconds)
 {
-    struct sweep_unit *unit = find(bounds, shared, recipe, profile);
+    struct sweep_unit *unit = find_unit(bounds, shared, recipe, profile);
     *seconds = 0.0;
     if (unit == NULL)
         return fail(NO_MEMORY, "no memory for the bounds of a sweep");
     if (!unit->is_known)
         return OK;
     TRY(bound_placed(recipe, placed, has_lists, unit, profile, seconds));
-    // Rounding of many sums must not exclude a layout that is as fast as the best.
+    // Rounding errors must not exclude a layout that is as fast as the best.
     *seconds = *seconds * (1.0 - 1e-6) + profile->model.step_overhead_s;
     return OK;
 }
 
-/* OK with NULL: there is none before a plan, which reports the reason. */
+/* Finds the placement of the recipe's schedule. OK with NULL if it has none; planning then reports the
+ * reason. */
 static enum status place(const struct recipe *recipe, struct schedule **out)
 {
     const struct schedule_options options = {.name = recipe->pipeline.schedule,
@@ -301,7 +303,7 @@ static double state_bytes(const struct recipe *recipe, const struct sweep_unit *
     return weights + masters + gradients + moments;
 }
 
-/* Microbatches that the first rank holds at once, from F to I. */
+/* Number of microbatches that the first rank holds at once, from F to I. */
 static int held_microbatches(const struct recipe *recipe, const struct schedule *placed)
 {
     static const char *const names[] = {"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2"};
@@ -314,7 +316,7 @@ static int held_microbatches(const struct recipe *recipe, const struct schedule 
 enum status sweep_bound_memory(struct sweep_bounds *bounds, const char *shared, const struct recipe *recipe,
                                const struct cluster_profile *profile, int64_t *bytes)
 {
-    struct sweep_unit *unit = find(bounds, shared, recipe, profile);
+    struct sweep_unit *unit = find_unit(bounds, shared, recipe, profile);
     struct schedule *placed = NULL;
     *bytes = 0;
     if (unit == NULL)

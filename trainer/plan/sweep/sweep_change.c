@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What to change in a sweep without a layout: values that an axis does not have, nearest first. For integers
- * these are up to 64 times larger or smaller, by factors of two and then one by one; for others, what the
- * recipe accepts of a few words. */
+/* Suggests a change for a sweep without a planned layout: values that an axis does not have, nearest first.
+ * For integers these are up to 64 times larger or smaller, by factors of two and then one by one; for other
+ * keys, the words of a short list that the recipe accepts. */
 #include "trainer/plan/sweep/sweep.h"
 
 #include <math.h>
@@ -103,14 +103,14 @@ static void find_candidates(const struct sweep_file *file, struct candidates *ou
 }
 
 /* Whether the layout with these values can be planned. */
-static bool works(struct sweep *sweep, const struct recipe_change *changes)
+static bool can_be_planned(struct sweep *sweep, const struct recipe_change *changes)
 {
-    struct sweep_refusal refusal;
+    struct sweep_violation violation;
     struct recipe *recipe = NULL;
     struct run run;
     struct sweep_layout layout;
     bool fits = false;
-    if (sweep_load(sweep, changes, &recipe, &refusal) != OK)
+    if (sweep_load(sweep, changes, &recipe, &violation) != OK)
         return false;
     if (run_create(recipe, false, &run) == OK && sweep_needed(sweep, &run, &layout, &fits) == OK && fits) {
         struct step_plan plan;
@@ -143,7 +143,7 @@ static bool try_candidate(struct sweep *sweep, const struct candidate *candidate
         sweep_changes(file, number, changes);
         changes[candidate->axis].value = node;
         ++*tries;
-        found = works(sweep, changes);
+        found = can_be_planned(sweep, changes);
         for (int i = 0; found && i < file->axis_count; i++)
             text_add(layout, "%s%s=%s", i > 0 ? " " : "", file->axes[i].label,
                      i == candidate->axis ? candidate->value

@@ -80,8 +80,8 @@ static struct sweep_factor factor_of(const char *word, bool is_divisor)
     return factor;
 }
 
-/* One side, which ends with a comparison or the text. Returns the comparison, -1 at the end, -2 if it is not
- * valid. */
+/* Parses one side, up to a comparison or the end of the text. Returns the index of the comparison, -1 at the
+ * end, -2 if the side is not valid. */
 static int parse_side(const char **at, struct sweep_factor *side, int *count, struct text *why)
 {
     char word[WORD_CHARS];
@@ -116,7 +116,8 @@ static bool is_text(const struct sweep_factor *factor)
     return factor->key == NULL && isnan(factor->number);
 }
 
-/* Text is a value that the key on the left can have; derived values are numbers. */
+/* Checks that a text on the right is a value that the key on the left can have. Derived values are
+ * numbers. */
 static bool check_value(const struct sweep_constraint *constraint, struct text *why)
 {
     const char *key = constraint->left[0].key, *word = constraint->right[0].text;
@@ -134,7 +135,7 @@ static bool check_value(const struct sweep_constraint *constraint, struct text *
     return good;
 }
 
-/* Text is allowed alone on the right, compared with a recipe key by == or !=. */
+/* Text must be alone on the right side, and compared with a recipe key by == or !=. */
 static bool check_words(const struct sweep_constraint *constraint, struct text *why)
 {
     const bool equality = constraint->compare == EQUAL || constraint->compare == UNEQUAL;
@@ -201,7 +202,7 @@ static void text_of(const struct sweep_factor *factor, const struct recipe *reci
         text_add(out, "%s", factor->text);
 }
 
-/* NAN: it is no number. */
+/* The value of a factor; NAN: not a number. */
 static double number_of(const struct sweep_factor *factor, const struct recipe *recipe)
 {
     struct text text = {0};

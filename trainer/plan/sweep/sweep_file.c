@@ -13,8 +13,8 @@ struct reader {
 
 /* ---- sections ---- */
 
-/* A path of this file, relative to it. */
-static char *path_beside(const char *file, const char *name)
+/* Resolves a path relative to the folder of `file`. */
+static char *resolve_path(const char *file, const char *name)
 {
     const char *slash = strrchr(file, '/');
     struct text path = {0};
@@ -30,10 +30,10 @@ static void read_base(struct reader *reader, const struct node *value)
         problems_add(reader->problems, "%s:%d: base expects the path of a recipe", reader->file->path,
                      value->line);
     else
-        reader->file->base = path_beside(reader->file->path, value->text);
+        reader->file->base = resolve_path(reader->file->path, value->text);
 }
 
-/* A value as an override has it: a list or mapping in flow style. */
+/* Appends a value as in an override: lists and mappings in flow style. */
 static void add_value(const struct node *node, struct text *out)
 {
     if (node->kind == NODE_SCALAR) {
@@ -171,7 +171,7 @@ static void read_key(struct reader *reader, const struct node *name, const struc
                                                     : "");
 }
 
-/* The product of the axes; more than SWEEP_MOST_LAYOUTS are a problem. */
+/* Computes the number of layouts; more than SWEEP_MOST_LAYOUTS are a problem. */
 static void count_layouts(struct reader *reader)
 {
     struct sweep_file *file = reader->file;

@@ -11,9 +11,9 @@
  *       - microbatches >= 2 * pp
  *       - pipeline.schedule != gpipe
  *
- * A layout is one value of each axis, and has a number: 0 has the first value of each. A side of a constraint
- * is a product (or quotient) of numbers, recipe keys, and the derived values ranks, microbatches (m of a
- * data-parallel rank), nodes and layers_per_stage. Text can be compared with == and !=. */
+ * A layout is one value of each axis. Layouts are numbered; 0 has the first value of each axis. A side of a
+ * constraint is a product (or quotient) of numbers, recipe keys, and the derived values ranks, microbatches
+ * (m of a data-parallel rank), nodes and layers_per_stage. Text can be compared with == and !=. */
 #pragma once
 
 #include "trainer/recipe/recipe_variants.h"
@@ -23,22 +23,22 @@ enum { SWEEP_MOST_AXES = 24, SWEEP_MOST_CONSTRAINTS = 32, SWEEP_MOST_FACTORS = 6
 
 struct sweep_axis {
     const char *key; // main name of the recipe key
-    char *label;     // as it is written
+    char *label;     // the key as written in the file
     int line, count;
-    const struct node **values; // [count]; of the file
+    const struct node **values; // [count]; owned by sweep_file.root
     char **texts;               // [count]; as YAML, on one line
 };
 
-/* Something that a constraint compares. */
+/* A factor of one side of a constraint. */
 struct sweep_factor {
     const char *key; // main name of a recipe key, or a derived value; NULL: `text`
-    char *text;      // as it is written
-    double number;   // of text; NAN: it is none
+    char *text;      // as written in the file
+    double number;   // value of `text`; NAN: not a number
     bool is_divisor;
 };
 
 struct sweep_constraint {
-    char *text;  // the whole
+    char *text;  // as written in the file
     int compare; // index of "<=", "<", ">=", ">", "==", "!="
     int line, left_count, right_count;
     struct sweep_factor left[SWEEP_MOST_FACTORS], right[SWEEP_MOST_FACTORS];
@@ -53,8 +53,8 @@ struct sweep_file {
     struct node *root; // owns the values
 };
 
-/* Reads a sweep. BAD_RECIPE: `problems` has all that is wrong with it; more than SWEEP_MOST_LAYOUTS layouts
- * are an error. */
+/* Reads a sweep. BAD_RECIPE: `problems` lists everything that is wrong, such as more than SWEEP_MOST_LAYOUTS
+ * layouts. */
 MUST_USE enum status sweep_file_read(const char *path, struct sweep_file *out, struct problems *problems);
 /* Same for text in memory; `path` names it, and `base` in it is relative to it. */
 MUST_USE enum status sweep_file_parse(const char *path, const char *bytes, size_t length,
@@ -71,7 +71,7 @@ void sweep_layout_text(const struct sweep_file *file, int64_t number, struct tex
 
 /* ---- constraints: sweep_constraint.c ---- */
 
-/* Parses "tp * pp <= 64"; false with `why`. */
+/* Parses "tp * pp <= 64"; returns false with the reason in `why`. */
 bool sweep_constraint_parse(const char *text, struct sweep_constraint *out, struct text *why);
 void sweep_constraint_free(struct sweep_constraint *constraint);
 bool sweep_constraint_holds(const struct sweep_constraint *constraint, const struct recipe *recipe);

@@ -35,7 +35,7 @@ int sweep_add_reason(struct sweep *sweep, enum sweep_state state, const char *wh
     return at;
 }
 
-/* Most frequent first; equal ones by their first layout. */
+/* Most frequent first; ties by first layout. */
 static int compare(const void *a, const void *b)
 {
     const struct sweep_reason *one = a, *other = b;

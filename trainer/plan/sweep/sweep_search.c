@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Best first: the layout with the smallest bound is next. At first this is the bound of its placement; then
- * its schedule is built, its memory is checked, and the schedule played with lower bounds of its actions;
- * with the result it waits again, and is planned when it is still the next. */
+/* Best-first search: the layout with the smallest lower bound is visited next. The first bound is that of the
+ * placement. At the first visit the schedule is built, the memory is checked, and the schedule is simulated
+ * with lower bounds of its actions; the layout returns to the heap with the refined bound, and is planned at
+ * the second visit. */
 #include "trainer/plan/sweep/sweep.h"
 
 #include <stdlib.h>
@@ -17,9 +18,9 @@ struct candidate {
 struct search {
     struct sweep *sweep;
     const struct sweep_options *options;
-    struct candidate *heap; // the smallest first
+    struct candidate *heap; // smallest bound first
     size_t count;
-    double *steps; // of the best layouts, ascending
+    double *steps; // step times of the best layouts, ascending
     int64_t step_count, most;
 };
 
@@ -54,7 +55,7 @@ static struct candidate pop(struct search *s)
     return first;
 }
 
-/* ---- the best steps so far ---- */
+/* ---- the best step times so far ---- */
 
 static void insert_step(struct search *s, double step_s)
 {
@@ -90,12 +91,12 @@ int sweep_too_large(struct sweep *sweep, const struct sweep_layout *layout)
     return reason;
 }
 
-/* Plans a run that fits by the formula; the dry run has the last word. */
+/* Plans a run that fits according to the formula; the dry run decides whether it does. */
 static enum status plan(struct sweep *sweep, const struct run *run, struct sweep_layout *layout)
 {
     struct step_plan plan;
     TRY(step_plan_make(run, sweep->profiles.profile, &plan));
-    layout->bytes = plan.rows[plan.fullest].bytes;
+    layout->bytes = plan.ranks[plan.peak_rank].bytes;
     layout->needed_bytes = plan.needed_bytes;
     layout->state = plan.fits ? SWEEP_PLANNED : SWEEP_TOO_LARGE;
     layout->step_s = plan.step_s;
@@ -107,7 +108,7 @@ static enum status plan(struct sweep *sweep, const struct run *run, struct sweep
     return OK;
 }
 
-/* The bound of the schedule, and the memory. */
+/* Checks the memory, and refines the bound with the schedule. */
 static enum status refine(struct sweep *sweep, const struct run *run, struct sweep_layout *layout)
 {
     struct text shared = {0};
@@ -137,7 +138,7 @@ static enum status visit_recipe(struct sweep *sweep, const struct recipe *recipe
     return status;
 }
 
-/* Returns NO_MEMORY; all other errors are those of the layout. */
+/* Returns OK or NO_MEMORY; any other error is recorded as that of the layout. */
 static enum status visit(struct search *s, struct candidate *candidate)
 {
     struct sweep *sweep = s->sweep;
@@ -174,7 +175,7 @@ static int by_speed(const void *a, const void *b)
     return precedes(one, other) ? -1 : precedes(other, one);
 }
 
-/* Uses the heap, which is empty or has only slower layouts. */
+/* Reuses the memory of the heap, which is empty or has only slower layouts. */
 static enum status sort_best(struct search *s)
 {
     struct sweep *sweep = s->sweep;
@@ -196,11 +197,11 @@ static enum status sort_best(struct search *s)
 static enum status search(struct search *s)
 {
     const struct sweep_options *options = s->options;
-    const int64_t legal = (int64_t)s->count;
+    const int64_t valid = (int64_t)s->count;
     while (s->count > 0 && may_be_best(s, s->heap[0].bound_s)) {
         struct candidate candidate = pop(s);
         if (options->progress != NULL)
-            options->progress(options->context, SWEEP_PLANNING, legal - (int64_t)s->count, legal);
+            options->progress(options->context, SWEEP_PLANNING, valid - (int64_t)s->count, valid);
         TRY(visit(s, &candidate));
     }
     s->sweep->counts[SWEEP_SLOWER] = (int64_t)s->count;

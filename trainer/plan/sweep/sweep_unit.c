@@ -9,9 +9,9 @@
 
 enum phase { PHASE_F, PHASE_I, PHASE_W, PHASE_UPDATE, PHASE_OTHER, PHASES };
 
-/* Seconds of a step of one microbatch. */
+/* Times of a step of one microbatch, in seconds. */
 struct sums {
-    double ops[PHASES];       // of the compute lane
+    double ops[PHASES];       // all ops of the compute lane
     double matmuls[PHASES];   // of these
     double embedding[PHASES]; // of these: lookups
     double messages[PHASES];  // of tensor parallelism
@@ -92,10 +92,10 @@ static enum status add_tape(const struct run *run, const struct cluster_profile 
     return OK;
 }
 
-/* What is recorded of a recipe. */
+/* Which variant of a recipe is recorded. */
 struct variant {
     int layers, data_parallel_size;
-    bool split; // backward passes
+    bool split; // split backward passes into I and W
 };
 
 /* One microbatch of the recipe on `data_parallel_size` data-parallel ranks, without a pipeline. */
@@ -185,7 +185,7 @@ static enum status measure_memory(const struct recipe *recipe, struct sweep_unit
 
 /* ---- time ---- */
 
-/* What a second layer adds, at most what it takes alone. */
+/* The cost that a second layer adds, but at most that of the first one alone. */
 static struct stage_cost layer_of(const struct sums *one, const struct sums *two, bool messages)
 {
     double seconds[PHASES];
@@ -198,13 +198,13 @@ static struct stage_cost layer_of(const struct sums *one, const struct sums *two
     return (struct stage_cost){.f = seconds[PHASE_F], .i = seconds[PHASE_I], .w = seconds[PHASE_W]};
 }
 
-/* Matmuls of a model without layers. */
+/* Time of the matmuls outside the layers. */
 static double head_of(const struct sums *one, const struct sums *two, enum phase phase)
 {
     return fmax(2.0 * one->matmuls[phase] - two->matmuls[phase], 0.0);
 }
 
-/* Ops of a model without layers, except for lookups. */
+/* The ops of a model without layers, except for lookups. */
 static struct stage_cost rest_of(const struct sums *one, const struct sums *two)
 {
     double seconds[PHASES];
@@ -213,7 +213,7 @@ static struct stage_cost rest_of(const struct sums *one, const struct sums *two)
     return (struct stage_cost){.f = seconds[PHASE_F], .i = seconds[PHASE_I], .w = seconds[PHASE_W]};
 }
 
-/* The time of I and W together is at most that of B. */
+/* Limits the time of I and W together to that of B. */
 static void limit(struct stage_cost *split, const struct stage_cost *whole)
 {
     const double both = split->i + split->w, factor = both > whole->i ? whole->i / both : 1.0;

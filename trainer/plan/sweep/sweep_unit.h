@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The time of one microbatch in one layer, the embedding and the head of a recipe, from tapes of models of
- * one and two layers: for sweep_bound.c. */
+/* Unit costs of a recipe, for sweep_bound.c: the time of one microbatch in a layer, in the embedding and in
+ * the head, from tapes of models of one and two layers. */
 #pragma once
 
 #include "schedules/simulate.h"
@@ -9,7 +9,7 @@
 /* Bytes of the messages of data parallelism that a layer adds, by call. */
 struct sweep_traffic {
     bool is_known;
-    int64_t microbatch[CALL_COUNT]; // for each microbatch, with ZeRO 2 and 3
+    int64_t microbatch[CALL_COUNT]; // per microbatch, with ZeRO 2 and 3
     int64_t reduce[CALL_COUNT];     // once, after the last microbatch
     int64_t update[CALL_COUNT];     // once, after the last backward pass
 };
@@ -18,23 +18,25 @@ struct sweep_unit {
     char *key;
     struct sweep_traffic traffic[4][2]; // by ZeRO stage, and whether reductions overlap
     bool is_known;
-    /* Lower bounds, in seconds: with whole backward passes (then i is B and w is 0), and with split ones. A
-     * schedule with both has the smaller of them. */
+    /* Lower bounds, in seconds: [0] with whole backward passes (i is B, and w is 0), [1] with split ones. A
+     * schedule with both uses the smaller one. */
     struct stage_cost layer[2], embedding[2], head[2];
-    /* Of a split pass, what is neither in a layer nor a lookup: final norm, head, loss. No lower bound. */
+    /* With a split backward pass, the time of everything that is neither in a layer nor a lookup: final norm,
+     * head, loss. Not a lower bound. */
     struct stage_cost rest;
-    double update_s; // of the parameters of a layer, in the optimizer
-    /* Bytes that a layer adds on one data-parallel rank: its states, and activations that a microbatch keeps
-     * from F to I. 0 with offload_activations. */
+    double update_s; // optimizer update of the parameters of a layer
+    /* Bytes that a layer adds on one data-parallel rank: model states, and activations that a microbatch
+     * keeps from F to I (0 with offload_activations). */
     int64_t weight_bytes, master_bytes, gradient_bytes, moment_bytes, activation_bytes;
 };
 
 /* Whether the recipe's schedule has actions I and W. */
 bool sweep_unit_splits(const struct recipe *recipe);
 
-/* Of a recipe with several data-parallel ranks. */
+/* Measures the traffic of a recipe with several data-parallel ranks. */
 void sweep_unit_measure_traffic(const struct recipe *recipe, struct sweep_traffic *out);
 
-/* is_known: false if the recipe has layers of different formats, or cannot be run alone. */
+/* Measures the unit costs. is_known is false if the recipe's layers have different formats, or if it cannot
+ * run on one data-parallel rank without a pipeline. */
 void sweep_unit_measure(const struct recipe *recipe, const struct cluster_profile *profile,
                         struct sweep_unit *out);

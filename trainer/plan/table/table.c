@@ -15,7 +15,7 @@ static enum status load_profile(struct profile_cache *cache, const char *name)
     return status;
 }
 
-/* ---- what a plan says of a row ---- */
+/* ---- results of a plan ---- */
 
 static char *layout_text(const struct recipe *recipe)
 {
@@ -88,10 +88,10 @@ static void take_memory(struct table_row *row, const struct step_plan *plan)
     for (int i = 0; only_states && i < plan->count; i++) {
         double bytes = 0.0;
         for (size_t k = 0; k < sizeof states / sizeof *states; k++)
-            bytes += (double)plan->rows[i].part_bytes[states[k]];
+            bytes += (double)plan->ranks[i].part_bytes[states[k]];
         most = bytes > most ? bytes : most;
     }
-    row->bytes = only_states ? most : (double)plan->rows[plan->fullest].bytes;
+    row->bytes = only_states ? most : (double)plan->ranks[plan->peak_rank].bytes;
     row->printed_bytes = isnan(printed) ? 0.0 : printed * 1e9;
     row->fit = only_states ? FIT_UNKNOWN : plan->fits ? FIT_OK : FIT_OOM;
     row->printed_fit = strcmp(status, "ok") == 0    ? FIT_OK
@@ -99,7 +99,7 @@ static void take_memory(struct table_row *row, const struct step_plan *plan)
                                                     : FIT_UNKNOWN;
 }
 
-/* A step of the recipe on its profile. */
+/* Plans a step of the recipe on its profile. */
 static enum status plan_recipe(struct table_row *row, const struct recipe *recipe,
                                struct profile_cache *cache)
 {
@@ -117,8 +117,9 @@ static enum status plan_recipe(struct table_row *row, const struct recipe *recip
     return status;
 }
 
-/* One layer's forward and backward pass of one microbatch: what a further layer adds to a step. */
-static void difference(struct table_row *row, const struct table_row *more, double microbatches)
+/* Computes one layer's forward and backward pass of one microbatch: the time that one more layer adds to a
+ * step. */
+static void subtract(struct table_row *row, const struct table_row *more, double microbatches)
 {
     const double share = 1.0 / microbatches;
     row->step_s = (more->step_s - row->step_s) * share;
@@ -147,7 +148,7 @@ static enum status predict(struct table_row *row, const struct table_options *op
         longer = table_row_recipe(options, row->row, 1, reason);
         if (longer != NULL)
             status = plan_recipe(&more, longer, cache);
-        difference(row, &more, (double)recipe_microbatches(recipe));
+        subtract(row, &more, (double)recipe_microbatches(recipe));
     }
     if (status == OK && options->measure != NULL)
         status = options->measure(options->context, recipe, row, reason);

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A table of published runs (rows/rows.h) predicted row by row:
+/* A table of published runs (published/published.h) predicted row by row:
  *
  *   base recipe + row's overrides + command line ── recipe ── step plan (step_plan.h) ──> predicted
  *   row's figures ──────────────────────────────────────────────────────────────────────> printed
  *
- * Two baselines show what the tape and the schedule add. The first is fitted to the experiment, so it is to
- * be compared with predictions that are fitted in the same way, by one factor (`scaled`):
+ * Two baselines show what the tape and the schedule contribute. The first is fitted to the experiment;
+ * compare it with predictions that are fitted in the same way, by one factor (`scaled`):
  *
- *   constant utilization   model FLOPs / (peak · u), one u for an experiment: the median of the printed
+ *   constant utilization   model FLOPs / (peak · u), one u per experiment: the median of the printed ones
  *   FLOPs plus bytes       FLOPs of matmuls and attention / (peak · matmul_efficiency) + bytes of the
- *                          other ops / (memory bandwidth · memory_efficiency), mean of the pipeline
- *                          ranks: neither messages nor a schedule */
+ *                          other ops / (memory bandwidth · memory_efficiency), mean over the pipeline
+ *                          ranks, without messages and schedule */
 #pragma once
 
-#include "trainer/plan/rows/rows.h"
+#include "trainer/plan/published/published.h"
 #include "trainer/plan/step_plan.h"
 
 /* A recipe that rows are based on. */
 struct table_base {
     const char *name; // a path
     const char *yaml; // its text; NULL: `name` is a file
-    bool infers;      // rows also say what their words imply: row_recipe_infer()
+    bool infers;      // with published_recipe_infer()
 };
 
 struct table_row;
 struct table_options {
     struct table_base base;
-    const char *profile; // NULL: that of the row, the base, or else a data sheet's for the row's gpu_type
-    const char *const *overrides; // of all rows, after those of the row
+    const char *profile; // NULL: that of the row or the base, or else the shipped one for the row's gpu_type
+    const char *const *overrides; // for all rows, applied after those of the row
     size_t override_count;
     void (*progress)(void *context, size_t done, size_t count); // NULL: none
     int ranks; // of scaled-down recipes (table_scale.h); 0: the rows as they are
@@ -41,22 +41,23 @@ enum table_fit { FIT_UNKNOWN, FIT_OK, FIT_OOM };
 
 struct table_row {
     const struct published_row *row;
-    char *reason; // why there is no prediction, in words; NULL: there is one. All below are 0 without
+    char *reason; // why there is no prediction; NULL: there is one. Without one, all members below are 0
     char *layout; // "tp8 pp2 dp32 v3 b4 interleaved full"
     char *profile;
     struct printed_step printed;      // seconds; 0: none
-    double step_s;                    // predicted, of what `printed` is of
+    double step_s;                    // predicted, with the scope of `printed` (PUBLISHED_FIGURE)
     double scaled_s;                  // step_s times the factor of its experiment
     double utilization_s, roofline_s; // the baselines; 0: none
-    double ideal_s;                   // model FLOPs at the peak
-    double run_s[COST_CLASSES], exposed_s[PREDICT_GROUPS], bubble_s, overhead_s; // of step_s, means of ranks
-    double printed_bytes, bytes; // of the fullest rank; 0: not printed
+    double ideal_s;                   // time of the model FLOPs at the peak
+    /* Parts of step_s, means over ranks. */
+    double run_s[COST_CLASSES], exposed_s[PREDICT_GROUPS], bubble_s, overhead_s;
+    double printed_bytes, bytes; // of the rank with the most memory; 0: not printed
     enum table_fit printed_fit, fit;
 };
 
 /* Relative errors, predicted / printed - 1. */
 struct table_errors {
-    size_t count;       // pairs; 0: the rest is 0
+    size_t count;       // pairs; if 0, all other members are 0
     double median, p90; // of absolute values
     double bias;        // median with sign
     double worst;       // the largest absolute value, with sign
@@ -67,11 +68,12 @@ struct table_errors {
 struct table_group {
     const char *paper;
     size_t rows, predicted; // predicted + those with a reason = rows
-    double utilization;     // the constant of the baseline
+    double utilization;     // of the constant-utilization baseline
     double factor;          // median of printed / predicted
     struct table_errors step, scaled, by_utilization, by_roofline, memory; // scaled: of factor * step_s
-    double rank_step, rank_utilization; // Spearman's correlation with the printed; NAN below three pairs
-    size_t fit_checked, fit_right;      // rows that print ok or oom
+    /* Spearman's, with the printed ones; NAN below three pairs. */
+    double step_correlation, utilization_correlation;
+    size_t fit_checked, fit_right; // rows with status ok or oom; of these, predicted right
 };
 
 struct table {
@@ -87,8 +89,7 @@ MUST_USE enum status table_predict(const struct published *published, const stru
                                    struct table *out);
 void table_free(struct table *table);
 
-/* The recipe of a row, with `layers` more layers than the row prints. NULL after adding to `reason` why there
- * is none, in words. */
+/* The recipe of a row, with `layers` additional layers. NULL after adding the reason why there is none. */
 struct recipe *table_row_recipe(const struct table_options *options, const struct published_row *row,
                                 int layers, struct text *reason);
 
@@ -97,21 +98,21 @@ double table_error(double predicted, double printed);
 
 /* ---- statistics: table_statistics.c ---- */
 
-/* Fills the baselines of the rows, and the groups. */
+/* Computes the baselines of the rows, and the groups. */
 void table_summarize(struct table *table);
-/* The quantile q (0 to 1) of values, which are sorted here, interpolated; NAN without values. */
+/* The quantile q (0 to 1) of the values, interpolated; sorts them in place. NAN without values. */
 double quantile(double *values, size_t count, double q);
-/* Spearman's rank correlation; equal values share the mean of their ranks. NAN below three, or if all values
- * of one side are equal. */
-double rank_correlation(const double *a, const double *b, size_t count);
+/* Spearman's rank correlation; equal values share the mean of their ranks. NAN for fewer than three values,
+ * or if all values of one side are equal. */
+double spearman_correlation(const double *a, const double *b, size_t count);
 
-/* ---- tables that have a name: embedded by tools/dev/embed_files.py ---- */
+/* ---- shipped tables: embedded by tools/dev/embed_files.py ---- */
 
 struct shipped_table {
     const char *name, *description;
     const char *yaml; // the base recipe
-    const char *csv;  // "": a base for other tables
+    const char *csv;  // "": only a base recipe for other tables
 };
 extern const struct shipped_table shipped_tables[]; // ends with {0}
-/* NULL: unknown. */
+/* Finds a shipped table by name; NULL: unknown. */
 const struct shipped_table *table_shipped(const char *name);

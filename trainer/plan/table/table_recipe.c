@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* The first problem, without the words that a recipe's own user would need. */
+/* Appends the first problem, without its location on the command line. */
 static void add_reason(struct text *reason, const struct problems *problems)
 {
     for (size_t i = 0; i < problems->count; i++) {
@@ -16,7 +16,7 @@ static void add_reason(struct text *reason, const struct problems *problems)
     }
 }
 
-/* The profile of a data sheet for a row that names its GPU; NULL: none. */
+/* The shipped profile for the name of a GPU; NULL: none. */
 static const char *profile_of_gpu(const char *gpu)
 {
     static const struct {
@@ -36,7 +36,7 @@ static void set_profile(struct recipe_names *overrides, const char *name)
 {
     struct text override = {0};
     text_add(&override, "cluster.profile=%s", name);
-    row_recipe_set(overrides, override.chars);
+    overrides_set(overrides, override.chars);
     text_free(&override);
 }
 
@@ -50,7 +50,7 @@ static enum status load(const struct table_options *options, const struct recipe
 }
 
 /* Loads a row's recipe, with the profile of its GPU if nothing else gives one. */
-static struct recipe *load_with_profile(const struct table_options *options, struct row_recipe *made,
+static struct recipe *load_with_profile(const struct table_options *options, struct published_recipe *made,
                                         const struct published_row *row)
 {
     struct recipe *recipe = NULL;
@@ -69,13 +69,13 @@ static struct recipe *load_with_profile(const struct table_options *options, str
 
 /* The recipe at a scale that can be run; keys of the command line keep their values. */
 static struct recipe *scale_down(const struct table_options *options, struct recipe *recipe,
-                                 struct row_recipe *made)
+                                 struct published_recipe *made)
 {
     struct recipe *small = NULL;
     struct problems problems = {0};
     table_scale(recipe, options->ranks, &made->overrides);
     for (size_t i = 0; i < options->override_count; i++)
-        row_recipe_set(&made->overrides, options->overrides[i]);
+        overrides_set(&made->overrides, options->overrides[i]);
     recipe_destroy(recipe);
     (void)!load(options, &made->overrides, &small, &problems);
     add_reason(&made->reason, &problems);
@@ -84,24 +84,24 @@ static struct recipe *scale_down(const struct table_options *options, struct rec
 }
 
 static struct recipe *make(const struct table_options *options, const struct published_row *row, int layers,
-                           struct row_recipe *made)
+                           struct published_recipe *made)
 {
     struct recipe *recipe;
     struct text more = {0};
     if (options->base.infers)
-        row_recipe_infer(row, made);
-    row_recipe_set(&made->overrides, "cluster.device=dry");
+        published_recipe_infer(row, made);
+    overrides_set(&made->overrides, "cluster.device=dry");
     if (options->profile != NULL)
         set_profile(&made->overrides, options->profile);
     for (size_t i = 0; i < options->override_count; i++)
-        row_recipe_set(&made->overrides, options->overrides[i]);
+        overrides_set(&made->overrides, options->overrides[i]);
     text_add(&more, "model.num_layers=%.0f", row->number[PUBLISHED_LAYERS] + layers);
     if (layers > 0)
-        row_recipe_set(&made->overrides, more.chars);
+        overrides_set(&made->overrides, more.chars);
     text_free(&more);
     recipe = load_with_profile(options, made, row);
     if (recipe != NULL)
-        row_recipe_check(made, recipe);
+        published_recipe_check(made, recipe);
     if (recipe != NULL && recipe->cluster.profile == NULL)
         text_add(&made->reason, "%sno cluster profile; use --profile NAME",
                  made->reason.length > 0 ? "; " : "");
@@ -114,8 +114,8 @@ struct recipe *table_row_recipe(const struct table_options *options, const struc
                                 int layers, struct text *reason)
 {
     struct recipe *recipe = NULL;
-    struct row_recipe made;
-    row_recipe_make(row, &made);
+    struct published_recipe made;
+    published_recipe_make(row, &made);
     if (made.reason.length == 0)
         recipe = make(options, row, layers, &made);
     text_add(reason, "%s", text_chars(&made.reason));
@@ -123,6 +123,6 @@ struct recipe *table_row_recipe(const struct table_options *options, const struc
         recipe_destroy(recipe);
         recipe = NULL;
     }
-    row_recipe_free(&made);
+    published_recipe_free(&made);
     return recipe;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/table/table_scale.h"
 
-#include "trainer/plan/rows/rows.h"
+#include "trainer/plan/published/published.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static void PRINTF_LIKE(2, 3) set(struct recipe_names *overrides, const char *fo
     va_start(arguments, format);
     vsnprintf(word, sizeof word, format, arguments);
     va_end(arguments);
-    row_recipe_set(overrides, word);
+    overrides_set(overrides, word);
 }
 
 static int64_t between(double value, int64_t low, int64_t high)

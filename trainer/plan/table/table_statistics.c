@@ -42,7 +42,7 @@ static void ranks_of(const double *values, size_t count, double *rank)
     }
 }
 
-double rank_correlation(const double *a, const double *b, size_t count)
+double spearman_correlation(const double *a, const double *b, size_t count)
 {
     double *rank_a = allocate(count, sizeof *rank_a), *rank_b = allocate(count, sizeof *rank_b);
     const double mean = ((double)count - 1.0) / 2.0;
@@ -124,7 +124,7 @@ static bool is_of(const struct table_row *row, const struct table_group *group)
     return strcmp(row->row->cell[PUBLISHED_PAPER], group->paper) == 0;
 }
 
-/* One utilization, and one factor, for all rows of the group. */
+/* Fits one utilization and one factor to all rows of the group. */
 static void fit_constants(struct table *table, struct table_group *group)
 {
     double *printed = allocate(table->count, sizeof *printed),
@@ -166,8 +166,8 @@ static void correlate(const struct table *table, struct table_group *group)
         list[2][count] = row->ideal_s / row->step_s;
         list[3][count++] = row->ideal_s / row->printed.seconds;
     }
-    group->rank_step = rank_correlation(list[0], list[1], count);
-    group->rank_utilization = rank_correlation(list[2], list[3], count);
+    group->step_correlation = spearman_correlation(list[0], list[1], count);
+    group->utilization_correlation = spearman_correlation(list[2], list[3], count);
     for (int k = 0; k < 4; k++)
         free(list[k]);
 }

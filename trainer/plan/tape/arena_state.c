@@ -47,7 +47,7 @@ static bool same_event(struct event a, struct event b)
     return a.stream == b.stream && a.at == b.at;
 }
 
-/* Counts the counterparts of an event that differ from those found so far. */
+/* Counts the distinct counterparts of an event. */
 static void find(struct event event, struct event before, struct event now, struct event *found, int *count)
 {
     if (!same_event(event, before) || (*count > 0 && same_event(*found, now)))
@@ -80,7 +80,7 @@ bool arena_state_events(const struct arena_state *before, const struct arena_sta
     return true;
 }
 
-/* An event of the section, or one from before it that was kept. */
+/* Returns the event after the repetition: of the section, or unchanged from before it. */
 static struct event repeated(struct event event, struct event was, struct event now,
                              const struct tape_recorder *recorder, const struct tape_section *section)
 {

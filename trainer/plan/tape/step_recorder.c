@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A run of an action of this kind. */
+/* An action that has been run, and may be repeated. */
 struct repeatable {
     const struct stage *stage;
     enum action_kind kind;
@@ -53,7 +53,7 @@ static const struct weights *weights_of(const struct stage_ops *ops)
     return ops->pass->env->weights;
 }
 
-/* True if the action changes nothing but the streams and the arenas. */
+/* True if the action affects only the streams and the arenas. */
 static bool only_enqueues(const struct stage_ops *ops)
 {
     return ops->pass->training && !(action_traits(ops->kind)->backward_weight && ops->pass->is_last);
@@ -85,7 +85,7 @@ static struct repeatable *entry_of(struct step_recorder *r, const struct stage_o
     return &list[r->count++];
 }
 
-/* Runs an action as a section, which is kept if it can be repeated. */
+/* Runs an action and records it as a section, which is kept if it can be repeated. */
 static enum status run_section(struct step_recorder *r, struct repeatable *entry, const struct stage_ops *ops,
                                const struct arena_state *state, struct graph **graph)
 {
@@ -107,7 +107,7 @@ static enum status run_section(struct step_recorder *r, struct repeatable *entry
     return status;
 }
 
-/* False: nothing was done, it has to be run. */
+/* Returns false without any effect if the action has to be run. */
 static bool repeat(struct step_recorder *r, const struct repeatable *entry, const struct stage_ops *ops,
                    const struct arena_state *state)
 {

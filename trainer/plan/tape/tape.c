@@ -53,7 +53,6 @@ static int lane_of(struct tape_recorder *r, const struct stream *stream)
     return tape->lane_count++;
 }
 
-/* Actions come one after the other. */
 int tape_recorder_action(struct tape_recorder *r, const char *name)
 {
     struct tape *tape = r->tape;
@@ -94,7 +93,7 @@ static int op_of(struct tape_recorder *r, const struct op *op)
 {
     struct tape *tape = r->tape;
     const struct op_record record = op_record(op);
-    // Layers repeat: usually this op followed the previous one before.
+    // Layers repeat: usually the same two ops have followed each other before.
     for (int tried = 0; tried < tape->op_count; tried++) {
         r->next_op = r->next_op < tape->op_count ? r->next_op : 0;
         if (op_record_equals(&tape->ops[r->next_op++], &record))
@@ -114,8 +113,8 @@ static bool is_collective(const struct tape_message *message)
     return message->call != CALL_SEND && message->call != CALL_RECEIVE;
 }
 
-/* Counts this kind of message between this rank and the peer, or the group's collectives, in both cases as
- * the other ranks do: a collective follows unequal numbers of sends on the ranks of a group. */
+/* Counts messages of this kind between this rank and the peer, or collectives of the group: all ranks of the
+ * group then agree on the numbers, although a collective follows different numbers of sends on each. */
 int64_t tape_recorder_number(struct tape_recorder *r, const struct tape_message *message)
 {
     const bool alone = is_collective(message);
@@ -179,7 +178,7 @@ static void add_item(struct tape_recorder *r, int lane, struct tape_item item)
         at->items[at->count++] = item;
 }
 
-static void see(void *context, const struct observation *seen)
+static void observe(void *context, const struct observation *seen)
 {
     struct tape_recorder *r = context;
     if (!r->on || r->out_of_memory || seen->stream == NULL)
@@ -233,7 +232,7 @@ enum status tape_recorder_create(int rank, struct tape_recorder **out)
 
 struct observer tape_recorder_observer(struct tape_recorder *recorder)
 {
-    return (struct observer){.notify = see, .context = recorder, .ignores_time = true};
+    return (struct observer){.notify = observe, .context = recorder, .ignores_time = true};
 }
 
 void tape_recorder_record(struct tape_recorder *recorder, bool on)

@@ -16,8 +16,8 @@
 #include "trainer/engine/rank_state.h"
 
 enum tape_kind {
-    TAPE_OP,      // index: of ops
-    TAPE_MESSAGE, // index: of messages
+    TAPE_OP,      // index: into ops
+    TAPE_MESSAGE, // index: into messages
     TAPE_RECORD,  // index: number of this event on its lane; consecutive
     TAPE_WAIT,    // index: number of an event of `lane`; complete if it was recorded before the step
 };
@@ -26,7 +26,7 @@ struct tape_item {
     enum tape_kind kind : 16;
     int16_t lane; // TAPE_WAIT: the lane that recorded the event
     int index;    // see tape_kind
-    int action;   // of actions: the part of the step that enqueued it
+    int action;   // index into actions: the part of the step that enqueued it
     int layer;    // of the model, for which it was enqueued; NO_LAYER: none
 };
 
@@ -40,10 +40,10 @@ struct tape_group {
 struct tape_message {
     enum call call;
     enum dtype dtype;
-    int group;          // of groups
-    int64_t bytes;      // of the whole tensor (observe_world.h)
-    int peer;           // world rank, of send and receive; the root of a broadcast; else -1
-    int64_t number;     // from 1; collectives: of this group's; send, receive: of those to or from the peer
+    int group;      // index into groups
+    int64_t bytes;  // of the whole tensor (observe_world.h)
+    int peer;       // world rank, for send and receive; the root of a broadcast; else -1
+    int64_t number; // from 1, of the collectives of the group, or of the sends to (receives from) the peer
     bool with_previous; // part of the same exchange as the lane's previous item
 };
 
@@ -69,18 +69,18 @@ struct tape {
 
 void tape_destroy(struct tape *tape); // takes NULL
 
-/* Longer tapes are not recorded: 1 GB. */
+/* Longer tapes, of more than 1 GB, are not recorded. */
 enum { TAPE_MOST_ITEMS = 64000000 };
 
-/* Of all lanes. */
+/* The number of items of all lanes. */
 int64_t tape_items(const struct tape *tape);
 
-/* 2·m·n·k of all matmuls; attention is not one. */
+/* FLOPs of all matmuls, 2·m·n·k each, without attention. */
 double tape_matmul_flops(const struct tape *tape);
 
-/* For a rank on any device; memory_plan_record() records on the dry device. Attach the recorder's observer
- * to the device, and to the world before its comms are created. All that is enqueued between the calls with
- * true and false is recorded: exactly one step. */
+/* Records the tape of a rank on any device; memory_plan_record() uses the dry device. Attach the recorder's
+ * observer to the device, and to the world before its comms are created. All that is enqueued between the
+ * calls with true and false is recorded: exactly one step. */
 struct tape_recorder;
 MUST_USE enum status tape_recorder_create(int rank, struct tape_recorder **out);
 struct observer tape_recorder_observer(struct tape_recorder *recorder);

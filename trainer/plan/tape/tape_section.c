@@ -9,8 +9,8 @@
 /* The items of a lane. */
 struct section_lane {
     int begin, end;
-    int first_event, events; // recorded in the section; the number of the first of them
-    int difference;          // of the numbers of events, in the last repetition
+    int first_event, events; // number of the first event recorded in the section, and their count
+    int difference;          // between the event numbers of the last repetition and those of the section
 };
 
 /* An event from before the section, of this step. */
@@ -26,7 +26,7 @@ struct tape_section {
     int outer_count;
 };
 
-/* ---- its extent ---- */
+/* ---- extent ---- */
 
 enum status tape_section_begin(const struct tape_recorder *recorder, struct tape_section **out)
 {
@@ -79,7 +79,7 @@ static bool is_inside(const struct section_lane *lane, int number)
     return number >= lane->first_event && number - lane->first_event < lane->events;
 }
 
-/* The place of an event among the outer ones; -1: none of them. */
+/* Index of an event in the list of outer events; -1: not in it. */
 static int outer_at(const struct tape_section *section, int lane, int number)
 {
     for (int i = 0; i < section->outer_count; i++)
@@ -97,7 +97,7 @@ static bool is_of_step(const struct tape_lane *lane, int number)
     return false;
 }
 
-/* False: there are too many. */
+/* Adds the outer events of a lane. False: there are too many. */
 static bool add_outer(const struct tape *tape, struct tape_section *section, const struct tape_lane *lane,
                       const struct section_lane *range)
 {
@@ -163,7 +163,7 @@ static bool repeat_messages(struct tape_recorder *r, const struct tape_section *
         *message = tape->messages[section->first_message + i];
         message->number = tape_recorder_number(r, message);
     }
-    r->last_sequence = 0; // the transport counts no repeated calls
+    r->last_sequence = 0; // the transport does not count repeated calls
     return !r->out_of_memory;
 }
 

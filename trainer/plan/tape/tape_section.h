@@ -6,21 +6,22 @@
  *     recorded   gemm, all_reduce tp number 7, record 3, wait 3      1F2
  *     repeated   gemm, all_reduce tp number 9, record 5, wait 5      1F3
  *
- * Caution: valid only if the program would have enqueued the same again. What it keeps of the section, such
- * as an event, has to be replaced by the caller. */
+ * Caution: valid only if the program would have enqueued the same again. Whatever the program keeps of the
+ * section, such as an event, must be replaced by the caller. */
 #pragma once
 
 #include "trainer/plan/tape/tape.h"
 
 struct tape_section;
-/* Begins at the current point of a recorder that records. */
+/* Begins a section at the current point of a recorder that is recording. */
 MUST_USE enum status tape_section_begin(const struct tape_recorder *recorder, struct tape_section **out);
 void tape_section_destroy(struct tape_section *section); // takes NULL
 
 /* Ends a section. False if it cannot be repeated: it waits for too many events from before its beginning. */
 MUST_USE bool tape_section_end(const struct tape_recorder *recorder, struct tape_section *section);
 
-/* The events of this step from before its beginning for which it waits. Those from before the step stay. */
+/* Outer events: those recorded in this step before the section, for which it waits. Events from before the
+ * step are repeated unchanged. */
 enum { TAPE_SECTION_OUTER = 4 };
 int tape_section_outer(const struct tape_recorder *recorder, const struct tape_section *section,
                        struct event out[TAPE_SECTION_OUTER]);
@@ -30,6 +31,7 @@ int tape_section_outer(const struct tape_recorder *recorder, const struct tape_s
 void tape_section_repeat(struct tape_recorder *recorder, struct tape_section *section,
                          const struct event *outer);
 
-/* What an event of the section has become in its last repetition. False if it is none of the section's. */
+/* Replaces an event of the section by its counterpart in the last repetition. False if it is not of the
+ * section. */
 bool tape_section_event(const struct tape_recorder *recorder, const struct tape_section *section,
                         struct event *event);

@@ -4,28 +4,28 @@
  *     model,layers,hidden,heads,seq,vocab,tp,pp,dp,micro_batch,global_batch,schedule,step_time_s,...
  *     GPT 39.1B,48,8192,64,2048,51200,8,2,32,4,1536,interleaved 1F1B,14.45,...
  *
- * An empty cell was not printed; so are the cells of a column that the file does not have.
+ * An empty cell means that the value was not published, as does a missing column.
  *
  *     struct problems problems = {0};
  *     struct published table;
  *     enum status status = published_read("runs.csv", &table, &problems);
  *     problems_print(&problems, stderr);                      // all of them at once
  *     ...
- *     struct row_recipe made;
- *     row_recipe_make(&table.rows[i], &made);
+ *     struct published_recipe made;
+ *     published_recipe_make(&table.rows[i], &made);
  *     if (text_chars(&made.reason)[0] == 0) ...               // made.overrides: "model.num_layers=48", ...
- *     row_recipe_free(&made);
+ *     published_recipe_free(&made);
  *     published_free(&table);
  *
  * Writers: published_header(), then one csv_add_cell() (csv.h) per column, in the order of this enum. */
 #pragma once
 
-#include "trainer/plan/rows/csv.h"
+#include "trainer/plan/published/csv.h"
 #include "trainer/recipe/recipe.h"
 
-/* One table (rows_columns.c) has name, type, unit and range of each. */
+/* published_columns.c has the name, type, unit and range of each. */
 enum published_column {
-    PUBLISHED_PAPER, // where it was published; rows with the same text are one experiment
+    PUBLISHED_PAPER, // the publication; rows with the same text are one experiment
     PUBLISHED_MODEL,
     PUBLISHED_PARAMS_B, // parameters, 1e9
     PUBLISHED_LAYERS,
@@ -41,7 +41,7 @@ enum published_column {
     PUBLISHED_DP,
     PUBLISHED_CP,
     PUBLISHED_EP,
-    PUBLISHED_VPP,          // virtual stages per rank, or "max": one layer each
+    PUBLISHED_VPP,          // virtual stages per rank, or "max": one layer per stage
     PUBLISHED_MICRO_BATCH,  // samples
     PUBLISHED_GLOBAL_BATCH, // samples
     PUBLISHED_SCHEDULE,
@@ -52,7 +52,7 @@ enum published_column {
     PUBLISHED_TFLOPS_PER_GPU,
     PUBLISHED_MFU_PCT,
     PUBLISHED_TOKENS_PER_S_PER_GPU,
-    PUBLISHED_MEMORY_GB, // of the fullest device, 1e9 bytes
+    PUBLISHED_MEMORY_GB, // of the device with the most memory in use, 1e9 bytes
     PUBLISHED_STATUS,    // "ok", "oom", or why there is no measurement
     PUBLISHED_SOURCE,
     PUBLISHED_HFU_PCT,
@@ -63,12 +63,12 @@ enum published_column {
     PUBLISHED_DERIVED_FIELDS,
     PUBLISHED_NOTES,
     PUBLISHED_OVERRIDES, // further recipe overrides, separated by spaces: "pipeline.layout=[2,3,3,2]"
-    PUBLISHED_FIGURE, // what the figures are of: "" the step, "layer" one layer's forward and backward pass
-                      // of one microbatch, "model states" memory without activations
+    PUBLISHED_FIGURE, // scope of the figures: "": the step; "layer": forward and backward pass of one layer
+                      // for one microbatch; "model states": memory without activations
     PUBLISHED_COLUMNS
 };
 
-/* "tp"; the columns of the header, in the order of the enum. */
+/* Name of a column in the header: "tp". */
 const char *published_column_name(enum published_column column);
 /* Appends all names as a CSV line, with the line end. */
 void published_header(struct text *out);
@@ -95,44 +95,46 @@ MUST_USE enum status published_parse(const char *path, const char *bytes, size_t
                                      struct published *out, struct problems *problems);
 void published_free(struct published *table);
 
-/* ---- a row as a recipe: rows_recipe.c ---- */
+/* ---- a row as a recipe: published_recipe.c ---- */
 
-/* A key that the row does not print: a base recipe has to give it. */
-struct row_assumption {
+/* A key that the row does not give: a base recipe has to set it. */
+struct published_assumption {
     const char *key; // "train.micro_batch_size"
     enum published_column column;
 };
-enum { ROW_MOST_ASSUMPTIONS = 16 };
+enum { PUBLISHED_MAX_ASSUMPTIONS = 16 };
 
-struct row_recipe {
+struct published_recipe {
     struct recipe_names overrides; // "key=value", each key once; for recipe_load()
-    struct row_assumption assumed[ROW_MOST_ASSUMPTIONS];
+    struct published_assumption assumed[PUBLISHED_MAX_ASSUMPTIONS];
     int assumed_count;
-    struct text reason; // why the run cannot be expressed, in words; empty if it can
+    struct text reason; // why the run cannot be expressed as a recipe; empty if it can
 };
 
-/* What the row prints, as recipe overrides. Model details without a column (activation, norms, ties), the
- * profile and all keys in `assumed` are left to the base recipe. */
-void row_recipe_make(const struct published_row *row, struct row_recipe *out);
-/* Adds what the words of a row imply, for rows that have no base recipe of their own: a model called Llama
+/* Converts a row to recipe overrides. Model details without a column (activation, norms, ties), the profile
+ * and all keys in `assumed` are left to the base recipe. */
+void published_recipe_make(const struct published_row *row, struct published_recipe *out);
+/* Adds overrides that the names in a row imply, for rows without a base recipe: a model called Llama
  * has rope, RMSNorm, SwiGLU, no biases and untied embeddings; "kernel=NAME" in `notes` is the attention
  * kernel, with "RMS kernel" a fused norm. Keys that the row sets keep their values. */
-void row_recipe_infer(const struct published_row *row, struct row_recipe *made);
-void row_recipe_free(struct row_recipe *made);
-/* Adds "key=value" to a list of overrides; it replaces another value of the same key, under any name. */
-void row_recipe_set(struct recipe_names *overrides, const char *override);
-/* After loading a recipe with the overrides: adds to `reason` each assumed key that the base did not give. */
-void row_recipe_check(struct row_recipe *made, const struct recipe *recipe);
+void published_recipe_infer(const struct published_row *row, struct published_recipe *made);
+void published_recipe_free(struct published_recipe *made);
+/* Adds "key=value" to a list of overrides, replacing another value of the same key under any of its names. */
+void overrides_set(struct recipe_names *overrides, const char *override);
+/* Call it after loading a recipe with the overrides: adds to `reason` each assumed key that the base does not
+ * set. */
+void published_recipe_check(struct published_recipe *made, const struct recipe *recipe);
 
-/* GPUs of the run: the cell, else the product of the degrees; 0: neither is printed. */
+/* GPUs of the run: the cell, or else the product of the degrees; 0: neither is given. */
 double published_gpus(const struct published_row *row);
 
-/* The figures are of one layer's forward and backward pass of one microbatch. */
+/* True if the figures are those of one layer (PUBLISHED_FIGURE). */
 bool published_is_layer(const struct published_row *row);
 
-/* ---- what was printed: rows_printed.c ---- */
+/* ---- the printed step time: published_step.c ---- */
 
-enum printed_from { // in order of precedence
+/* The printed figure from which a step time is computed, in order of precedence. */
+enum printed_from {
     PRINTED_NOTHING,
     PRINTED_STEP_TIME,
     PRINTED_DERIVED_STEP_TIME,
@@ -150,10 +152,10 @@ struct printed_step {
     enum printed_from from;
 };
 
-/* The printed time of a step. For a row that prints a rate of FLOPs, their number is computed from `model`
- * (NULL: such rates are not used): model_flops_per_token() (Narayanan et al. 2021, eq. 3 without
- * recomputation). MFU counts these. HFU, and TFLOP/s of a row with full recomputation, count the recomputed
- * forward passes of the layers as well, which makes them that paper's 96 B s l h^2 (1 + s/6h + V/16lh).
- * peak_flops: of one device; 0: utilizations are not used. */
+/* The printed time of a step. For a row that prints FLOP/s or utilization, the FLOPs are computed from
+ * `model` (NULL: such figures are not used): model_flops_per_token() (Narayanan et al. 2021, eq. 3 without
+ * recomputation) for MFU. HFU, and TFLOP/s of a row with full recomputation, also count the recomputed
+ * forward passes of the layers, which gives that paper's 96 B s l h^2 (1 + s/6h + V/16lh). peak_flops: of one
+ * device; 0: utilization is not used. */
 struct printed_step published_step(const struct published_row *row, const struct model_config *model,
                                    double peak_flops);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/plan/rows/rows_columns.h"
+#include "trainer/plan/published/published_columns.h"
 
 #include <math.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #define COUNT(column, title, most)     [PUBLISHED_##column] = {title, "", COLUMN_COUNT, 1, most}
 #define REAL(column, title, u, lo, hi) [PUBLISHED_##column] = {title, u, COLUMN_REAL, lo, hi}
 
-const struct column_row column_rows[PUBLISHED_COLUMNS] = {
+const struct column_descriptor column_descriptors[PUBLISHED_COLUMNS] = {
     TEXT(PAPER, "paper"),
     TEXT(MODEL, "model"),
     REAL(PARAMS_B, "params_b", "1e9 parameters", 1e-6, 1e5),
@@ -52,25 +52,25 @@ const struct column_row column_rows[PUBLISHED_COLUMNS] = {
 
 const char *published_column_name(enum published_column column)
 {
-    return column_rows[column].name;
+    return column_descriptors[column].name;
 }
 
 void published_header(struct text *out)
 {
     for (int i = 0; i < PUBLISHED_COLUMNS; i++)
-        text_add(out, "%s%s", i > 0 ? "," : "", column_rows[i].name);
+        text_add(out, "%s%s", i > 0 ? "," : "", column_descriptors[i].name);
     text_add(out, "\n");
 }
 
 int column_find(const char *name)
 {
     for (int i = 0; i < PUBLISHED_COLUMNS; i++)
-        if (strcmp(column_rows[i].name, name) == 0)
+        if (strcmp(column_descriptors[i].name, name) == 0)
             return i;
     return -1;
 }
 
-bool column_parse(const struct column_row *column, const char *cell, double *out)
+bool column_parse(const struct column_descriptor *column, const char *cell, double *out)
 {
     char digits[40];
     const size_t length = strlen(cell);
@@ -87,7 +87,7 @@ bool column_parse(const struct column_row *column, const char *cell, double *out
            (column->type != COLUMN_COUNT || *out == floor(*out));
 }
 
-void column_expected(const struct column_row *column, struct text *out)
+void column_expected(const struct column_descriptor *column, struct text *out)
 {
     char low[NUMBER_CHARS], high[NUMBER_CHARS];
     text_add(out, "%s from %s to %s", column->type == COLUMN_COUNT ? "an integer" : "a number",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Cells are unquoted in place: what is written never overtakes what is read. */
-#include "trainer/plan/rows/csv.h"
+/* Cells are unquoted in place: the write position never overtakes the read position. */
+#include "trainer/plan/published/csv.h"
 
 #include "trainer/recipe/recipe.h"
 
@@ -78,7 +78,7 @@ static bool read_plain(struct reader *reader)
     return true;
 }
 
-/* Reads one cell, without what separates it from the next. */
+/* Reads one cell, without the separator after it. */
 static bool read_cell(struct reader *reader)
 {
     struct csv *csv = reader->csv;
@@ -99,7 +99,7 @@ static bool read_cell(struct reader *reader)
     return true;
 }
 
-/* Skips what separates cells, and terminates the cell before it. *ends: the record, too. */
+/* Skips the separator after a cell, and terminates the cell. *ends: the record ends, too. */
 static void end_cell(struct reader *reader, bool *ends)
 {
     *ends = reader->in == reader->end || *reader->in != ',';
@@ -135,7 +135,7 @@ static bool read_record(struct reader *reader)
     return true;
 }
 
-/* Errors of the bytes as a whole. */
+/* Checks for errors of the file as a whole. */
 static bool check_bytes(const char *name, const char *bytes, size_t length, struct problems *problems)
 {
     const char *zero = memchr(bytes, 0, length);
@@ -155,7 +155,7 @@ bool csv_parse(const char *name, const char *bytes, size_t length, struct csv *o
     *out = (struct csv){.bytes = NULL};
     if (!check_bytes(name, bytes, length, problems))
         return false;
-    // One byte more: the last cell is terminated, also if no line end follows it.
+    // One more byte, to terminate the last cell even if no line end follows it.
     out->bytes = malloc(length + 1);
     if (out->bytes == NULL)
         die(__FILE__, __LINE__, "csv", "out of memory for a table");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/format/checkpoint_cover.h"
+#include "trainer/checkpoint/format/checkpoint_tiling.h"
 
 #include "trainer/files/checksum.h"
 
@@ -10,14 +10,14 @@ struct corner {
     int64_t row, column;
 };
 
-static int by_place(const void *a, const void *b)
+static int by_position(const void *a, const void *b)
 {
     const struct corner *x = a, *y = b;
     int order = (x->row > y->row) - (x->row < y->row);
     return order != 0 ? order : (x->column > y->column) - (x->column < y->column);
 }
 
-static bool same_whole(const struct shard *a, const struct shard *b)
+static bool same_shape(const struct shard *a, const struct shard *b)
 {
     return a->ndim == b->ndim && a->dtype == b->dtype && a->dim[0] == b->dim[0] && a->dim[1] == b->dim[1];
 }
@@ -26,9 +26,9 @@ static bool same_whole(const struct shard *a, const struct shard *b)
  * are added once, so that all counts must be even. */
 static bool corners_agree(struct corner *corners, int64_t count)
 {
-    qsort(corners, (size_t)count, sizeof *corners, by_place);
+    qsort(corners, (size_t)count, sizeof *corners, by_position);
     for (int64_t i = 0, same; i < count; i += same) {
-        for (same = 1; i + same < count && by_place(&corners[i], &corners[i + same]) == 0;)
+        for (same = 1; i + same < count && by_position(&corners[i], &corners[i + same]) == 0;)
             same++;
         if (same % 2 != 0)
             return false;
@@ -47,7 +47,7 @@ enum status shards_tile(const struct shard *shards, int count, const char *path)
     static const int64_t origin[SHARD_MAX_DIMS] = {0};
     int64_t whole = 0, covered = 0;
     for (int i = 0; i < count; i++)
-        if (!shard_is_sound(&shards[i]) || !same_whole(&shards[i], &shards[0]))
+        if (!shard_is_sound(&shards[i]) || !same_shape(&shards[i], &shards[0]))
             return fail(BAD_CHECKPOINT, "%s: a shard of %s exceeds its shape", path, shards[i].name);
     whole = shards[0].dim[0] * shards[0].dim[1];
     for (int i = 0; i < count; i++)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* CSV as in RFC 4180: records of cells, which may be quoted and then contain commas, line ends and "" for a
  * quote. Lines end with LF or CRLF. Stricter than many readers: a quote inside an unquoted cell, text after a
- * closing quote, an open quote at the end and a 0 byte are errors. Input is bounded, so no file can make this
- * slow or large. */
+ * closing quote, an unclosed quote and a zero byte are errors. Input is bounded, so no file can exhaust time
+ * or memory. */
 #pragma once
 
 #include "base/text.h"
@@ -13,7 +13,7 @@ enum { CSV_MAX_BYTES = 16 << 20, CSV_MAX_CELL = 1 << 16, CSV_MAX_CELLS = 256, CS
 
 struct csv_record {
     int line;                 // of its first byte, counted from 1
-    size_t first_cell, count; // of csv.cells
+    size_t first_cell, count; // in csv.cells
 };
 
 struct csv {
@@ -23,8 +23,8 @@ struct csv {
     size_t cell_count, record_count;
 };
 
-/* Parses `length` bytes; `name` is the file's, for "NAME:LINE: ...". A byte order mark and empty lines are
- * skipped. False after adding problems; *out is empty then. */
+/* Parses `length` bytes; `name`: file name for messages, "NAME:LINE: ...". A byte order mark and empty lines
+ * are skipped. False after adding problems; *out is empty then. */
 bool csv_parse(const char *name, const char *bytes, size_t length, struct csv *out,
                struct problems *problems);
 void csv_free(struct csv *csv);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/plan/rows/rows_columns.h"
+#include "trainer/plan/published/published_columns.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 enum { SHOWN = 60 };
 
-/* The column of each cell of the header; false after adding problems. */
+/* Finds the column of each cell of the header; false after adding problems. */
 static bool read_header(const struct published *table, int columns[CSV_MAX_CELLS], struct problems *problems)
 {
     const size_t before = problems->errors;
@@ -16,7 +16,7 @@ static bool read_header(const struct published *table, int columns[CSV_MAX_CELLS
     for (size_t i = 0; i < header->count; i++) {
         const char *name = table->csv.cells[header->first_cell + i], *names[PUBLISHED_COLUMNS];
         for (int k = 0; k < PUBLISHED_COLUMNS; k++)
-            names[k] = column_rows[k].name;
+            names[k] = column_descriptors[k].name;
         columns[i] = column_find(name);
         const char *near = columns[i] < 0 ? nearest_name(name, names, PUBLISHED_COLUMNS) : NULL;
         if (columns[i] < 0)
@@ -35,7 +35,7 @@ static bool read_header(const struct published *table, int columns[CSV_MAX_CELLS
 static void read_cell(const struct published *table, struct published_row *row, int column, const char *cell,
                       struct problems *problems)
 {
-    const struct column_row *kind = &column_rows[column];
+    const struct column_descriptor *kind = &column_descriptors[column];
     struct text expected = {0};
     row->cell[column] = cell;
     if (kind->type == COLUMN_TEXT || *cell == 0 || column_parse(kind, cell, &row->number[column]))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/model_flops.h"
-#include "trainer/plan/rows/rows.h"
+#include "trainer/plan/published/published.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,7 +20,7 @@ const char *printed_from_name(enum printed_from from)
     return names[from];
 }
 
-/* FLOPs per token with the recomputed forward passes. */
+/* FLOPs per token, including recomputed forward passes. */
 static double executed_flops(const struct model_config *model, bool full, bool selective)
 {
     const double all = model_flops_per_token(model);

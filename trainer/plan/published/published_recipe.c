@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* One row as recipe overrides. Words in the papers' own terms are read by what they begin with or contain. */
-#include "trainer/plan/rows/rows.h"
+/* Converts a row to recipe overrides. Text in the papers' own terms is matched by prefixes or substrings. */
+#include "trainer/plan/published/published.h"
 #include "trainer/recipe/recipe_table.h"
 
 #include <ctype.h>
@@ -25,7 +25,7 @@ static const char *key_of(const char *override)
     return recipe_key(name);
 }
 
-void row_recipe_set(struct recipe_names *overrides, const char *override)
+void overrides_set(struct recipe_names *overrides, const char *override)
 {
     const char *key = key_of(override);
     for (size_t i = 0; i < overrides->count; i++)
@@ -41,20 +41,20 @@ void row_recipe_set(struct recipe_names *overrides, const char *override)
     overrides->list[overrides->count++] = text_copy(override);
 }
 
-static void set(struct row_recipe *made, const char *key, const char *value)
+static void set(struct published_recipe *made, const char *key, const char *value)
 {
     char override[OVERRIDE_CHARS];
     snprintf(override, sizeof override, "%s=%s", key, value);
-    row_recipe_set(&made->overrides, override);
+    overrides_set(&made->overrides, override);
 }
 
-static void set_number(struct row_recipe *made, const char *key, double value)
+static void set_number(struct published_recipe *made, const char *key, double value)
 {
     char number[NUMBER_CHARS];
     set(made, key, number_text(value, number));
 }
 
-static void PRINTF_LIKE(2, 3) refuse(struct row_recipe *made, const char *format, ...)
+static void PRINTF_LIKE(2, 3) refuse(struct published_recipe *made, const char *format, ...)
 {
     char reason[400];
     va_list arguments;
@@ -64,15 +64,15 @@ static void PRINTF_LIKE(2, 3) refuse(struct row_recipe *made, const char *format
     text_add(&made->reason, "%s%s", made->reason.length > 0 ? "; " : "", reason);
 }
 
-static void assume(struct row_recipe *made, const char *key, enum published_column column)
+static void assume(struct published_recipe *made, const char *key, enum published_column column)
 {
-    CHECK(made->assumed_count < ROW_MOST_ASSUMPTIONS);
-    made->assumed[made->assumed_count++] = (struct row_assumption){key, column};
+    CHECK(made->assumed_count < PUBLISHED_MAX_ASSUMPTIONS);
+    made->assumed[made->assumed_count++] = (struct published_assumption){key, column};
 }
 
-/* ---- words ---- */
+/* ---- text ---- */
 
-static bool begins(const char *text, const char *word)
+static bool begins_with(const char *text, const char *word)
 {
     return strncasecmp(text, word, strlen(word)) == 0;
 }
@@ -80,15 +80,16 @@ static bool begins(const char *text, const char *word)
 static bool contains(const char *text, const char *word)
 {
     for (; *text != 0; text++)
-        if (begins(text, word))
+        if (begins_with(text, word))
             return true;
     return false;
 }
 
-/* No figure at all: empty, or the paper's silence in words. */
-static bool is_unsaid(const char *cell)
+/* True if a cell gives no value: empty, or "not stated" and the like. */
+static bool is_missing(const char *cell)
 {
-    return *cell == 0 || begins(cell, "not stated") || begins(cell, "not printed") || begins(cell, "unknown");
+    return *cell == 0 || begins_with(cell, "not stated") || begins_with(cell, "not printed") ||
+           begins_with(cell, "unknown");
 }
 
 static bool given(const struct published_row *row, enum published_column column)
@@ -98,7 +99,7 @@ static bool given(const struct published_row *row, enum published_column column)
 
 /* ---- sections ---- */
 
-static void make_model(const struct published_row *row, struct row_recipe *made)
+static void make_model(const struct published_row *row, struct published_recipe *made)
 {
     static const struct {
         const char *key;
@@ -142,7 +143,7 @@ bool published_is_layer(const struct published_row *row)
     return strcmp(row->cell[PUBLISHED_FIGURE], "layer") == 0;
 }
 
-static void make_degrees(const struct published_row *row, struct row_recipe *made)
+static void make_degrees(const struct published_row *row, struct published_recipe *made)
 {
     const double tp = degree(row, PUBLISHED_TP), pp = degree(row, PUBLISHED_PP),
                  cp = degree(row, PUBLISHED_CP);
@@ -165,51 +166,51 @@ static void make_degrees(const struct published_row *row, struct row_recipe *mad
 }
 
 /* Sharding: sequence parallelism, ZeRO. Keys without effect are not set. */
-static void make_sharding(const struct published_row *row, struct row_recipe *made)
+static void make_sharding(const struct published_row *row, struct published_recipe *made)
 {
     const char *sequence = row->cell[PUBLISHED_SEQ_PARALLEL], *zero = row->cell[PUBLISHED_ZERO_STAGE];
-    if (begins(sequence, "yes") || begins(sequence, "true") || begins(sequence, "1"))
+    if (begins_with(sequence, "yes") || begins_with(sequence, "true") || begins_with(sequence, "1"))
         set(made, "parallel.sequence_parallel", "true");
-    else if (begins(sequence, "no") || begins(sequence, "false") || begins(sequence, "0"))
+    else if (begins_with(sequence, "no") || begins_with(sequence, "false") || begins_with(sequence, "0"))
         set(made, "parallel.sequence_parallel", "false");
-    else if (!is_unsaid(sequence))
+    else if (!is_missing(sequence))
         refuse(made, "seq_parallel \"%.*s\" is neither yes nor no", SHOWN, sequence);
     if (*zero >= '0' && *zero <= '3' && !isdigit((unsigned char)zero[1]))
         set(made, "parallel.zero_stage", (char[]){*zero, 0});
-    else if (!is_unsaid(zero))
+    else if (!is_missing(zero))
         assume(made, "parallel.zero_stage", PUBLISHED_ZERO_STAGE);
 }
 
-/* v of an interleaved schedule. */
-static void make_virtual_stages(const struct published_row *row, struct row_recipe *made)
+/* The number of virtual stages of an interleaved schedule. */
+static void make_virtual_stages(const struct published_row *row, struct published_recipe *made)
 {
     const char *vpp = row->cell[PUBLISHED_VPP];
     const double layers = row->number[PUBLISHED_LAYERS], pp = degree(row, PUBLISHED_PP);
     int64_t stages;
     if (integer_parse(vpp, &stages) && stages >= 1)
         set_number(made, "pipeline.virtual_stages", (double)stages);
-    else if (begins(vpp, "max") && !isnan(layers))
+    else if (begins_with(vpp, "max") && !isnan(layers))
         set_number(made, "pipeline.virtual_stages", ceil(layers / pp));
-    else if (is_unsaid(vpp))
+    else if (is_missing(vpp))
         assume(made, "pipeline.virtual_stages", PUBLISHED_VPP);
     else
         refuse(made, "vpp \"%.*s\" is not a number", SHOWN, vpp);
 }
 
-/* A name as Cuboid's schedules have it: "ZB-H1" is zb-h1. False if there is none. */
-static bool make_named_schedule(const char *cell, struct row_recipe *made)
+/* Sets a schedule that has a name in Cuboid: "ZB-H1" is zb-h1. False if there is none. */
+static bool make_named_schedule(const char *cell, struct published_recipe *made)
 {
     static const char *const names[] = {"gpipe",  "looped-bfs", "zb-h1",     "zb-h2",    "zb-v",
                                         "v-half", "v-min",      "dualpipev", "dualpipe", "auto"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (begins(cell, names[i])) {
+        if (begins_with(cell, names[i])) {
             set(made, "pipeline.schedule", names[i]);
             return true;
         }
     return false;
 }
 
-static void make_schedule(const struct published_row *row, struct row_recipe *made)
+static void make_schedule(const struct published_row *row, struct published_recipe *made)
 {
     const char *schedule = row->cell[PUBLISHED_SCHEDULE];
     const double pp = degree(row, PUBLISHED_PP);
@@ -221,39 +222,39 @@ static void make_schedule(const struct published_row *row, struct row_recipe *ma
     } else if (contains(schedule, "non-interleaved")) {
         set(made, "pipeline.schedule", "1f1b");
         set(made, "pipeline.virtual_stages", "1");
-    } else if (contains(schedule, "interleaved") || begins(schedule, "1f1b-i") ||
-               (begins(schedule, "1f1b") && several)) {
+    } else if (contains(schedule, "interleaved") || begins_with(schedule, "1f1b-i") ||
+               (begins_with(schedule, "1f1b") && several)) {
         set(made, "pipeline.schedule", "interleaved");
         make_virtual_stages(row, made);
-    } else if (begins(schedule, "1f1b")) {
+    } else if (begins_with(schedule, "1f1b")) {
         set(made, "pipeline.schedule", "1f1b");
         set(made, "pipeline.virtual_stages", "1");
-    } else if (begins(schedule, "zb-1p") || begins(schedule, "zb-2p")) {
-        // The schedules of an automatic search within one or two times the activations of 1F1B.
+    } else if (begins_with(schedule, "zb-1p") || begins_with(schedule, "zb-2p")) {
+        // Found by an automatic search within one or two times the activation memory of 1F1B.
         set(made, "pipeline.schedule", "auto");
         set_number(made, "pipeline.auto_memory_limit", (schedule[3] == '2' ? 2.0 : 1.0) * pp);
-    } else if (is_unsaid(schedule))
+    } else if (is_missing(schedule))
         assume(made, "pipeline.schedule", PUBLISHED_SCHEDULE);
     else if (!make_named_schedule(schedule, made))
         refuse(made, "schedule \"%.*s\" is not implemented", SHOWN, schedule);
 }
 
-static void make_memory(const struct published_row *row, struct row_recipe *made)
+static void make_memory(const struct published_row *row, struct published_recipe *made)
 {
     static const char *const values[] = {"none", "full", "selective"};
     const char *recompute = row->cell[PUBLISHED_RECOMPUTE];
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
-        if (begins(recompute, values[i])) {
+        if (begins_with(recompute, values[i])) {
             set(made, "memory.recompute_granularity", values[i]);
             return;
         }
-    if (is_unsaid(recompute))
+    if (is_missing(recompute))
         assume(made, "memory.recompute_granularity", PUBLISHED_RECOMPUTE);
     else
         refuse(made, "recompute \"%.*s\" is neither none, selective nor full", SHOWN, recompute);
 }
 
-static void make_precision(const struct published_row *row, struct row_recipe *made)
+static void make_precision(const struct published_row *row, struct published_recipe *made)
 {
     const char *precision = row->cell[PUBLISHED_PRECISION];
     if (contains(precision, "fp8") || contains(precision, "fp4"))
@@ -266,14 +267,14 @@ static void make_precision(const struct published_row *row, struct row_recipe *m
     else if (contains(precision, "fp32") || contains(precision, "tf32")) {
         set(made, "precision.params_dtype", "fp32");
         set(made, "precision.allow_tf32", contains(precision, "tf32") ? "true" : "false");
-    } else if (is_unsaid(precision))
+    } else if (is_missing(precision))
         assume(made, "precision.params_dtype", PUBLISHED_PRECISION);
     else
         refuse(made, "precision \"%.*s\" is not known", SHOWN, precision);
 }
 
 /* The column overrides: words separated by spaces. */
-static void make_overrides(const struct published_row *row, struct row_recipe *made)
+static void make_overrides(const struct published_row *row, struct published_recipe *made)
 {
     char word[OVERRIDE_CHARS];
     for (const char *at = row->cell[PUBLISHED_OVERRIDES]; at[strspn(at, " ")] != 0;) {
@@ -283,15 +284,15 @@ static void make_overrides(const struct published_row *row, struct row_recipe *m
         if (length >= sizeof word || strchr(word, '=') == NULL || key_of(word) == NULL)
             refuse(made, "overrides: \"%.*s\" is not key=value of a recipe", SHOWN, word);
         else
-            row_recipe_set(&made->overrides, word);
+            overrides_set(&made->overrides, word);
         at += length;
     }
 }
 
-void row_recipe_make(const struct published_row *row, struct row_recipe *out)
+void published_recipe_make(const struct published_row *row, struct published_recipe *out)
 {
     const char *status = row->cell[PUBLISHED_STATUS];
-    *out = (struct row_recipe){.assumed_count = 0};
+    *out = (struct published_recipe){.assumed_count = 0};
     if (*status != 0 && strcmp(status, "ok") != 0 && strcmp(status, "oom") != 0)
         refuse(out, "status is %.*s", SHOWN, status);
     make_model(row, out);
@@ -304,15 +305,15 @@ void row_recipe_make(const struct published_row *row, struct row_recipe *out)
 }
 
 /* Sets a key that has no value yet. */
-static void infer(struct row_recipe *made, const char *override)
+static void infer(struct published_recipe *made, const char *override)
 {
     for (size_t i = 0; i < made->overrides.count; i++)
         if (key_of(made->overrides.list[i]) == key_of(override))
             return;
-    row_recipe_set(&made->overrides, override);
+    overrides_set(&made->overrides, override);
 }
 
-void row_recipe_infer(const struct published_row *row, struct row_recipe *made)
+void published_recipe_infer(const struct published_row *row, struct published_recipe *made)
 {
     static const char *const llama[] = {"model.position_embedding_type=rope", "model.normalization=RMSNorm",
                                         "model.activation=swiglu", "model.add_bias_linear=false",
@@ -329,23 +330,23 @@ void row_recipe_infer(const struct published_row *row, struct row_recipe *made)
                                                       : "assume.attention=unfused");
     infer(made, contains(notes, "RMS kernel") ? "assume.norm=fused" : "assume.norm=unfused");
     if (contains(row->cell[PUBLISHED_MODEL], "llama"))
-        infer(made, "assume.activation=unfused"); // as such programs have it: two kernels for SwiGLU
+        infer(made, "assume.activation=unfused"); // such programs use two kernels for SwiGLU
 }
 
-void row_recipe_free(struct row_recipe *made)
+void published_recipe_free(struct published_recipe *made)
 {
     for (size_t i = 0; i < made->overrides.count; i++)
         free(made->overrides.list[i]);
     free(made->overrides.list);
     text_free(&made->reason);
-    *made = (struct row_recipe){.assumed_count = 0};
+    *made = (struct published_recipe){.assumed_count = 0};
 }
 
-void row_recipe_check(struct row_recipe *made, const struct recipe *recipe)
+void published_recipe_check(struct published_recipe *made, const struct recipe *recipe)
 {
     for (int i = 0; i < made->assumed_count; i++) {
-        const struct row_assumption *assumed = &made->assumed[i];
-        const enum origin_kind kind = recipe->origin[row_of(assumed->key)].kind;
+        const struct published_assumption *assumed = &made->assumed[i];
+        const enum origin_kind kind = recipe->origin[recipe_row_index(assumed->key)].kind;
         if (kind == FROM_DEFAULT || kind == FROM_DERIVED)
             refuse(made, "%s is empty; give %s=VALUE", published_column_name(assumed->column), assumed->key);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/checkpoint_owner.h"
+#include "trainer/checkpoint/checkpoint_lock_owner.h"
 
 #include "base/file.h"
 #include "trainer/files/json_read.h"
@@ -35,7 +35,7 @@ static int64_t start_of(int64_t pid)
     return started;
 }
 
-static void machine_text(char out[OWNER_TEXT_CHARS])
+static void machine_text(char out[LOCK_OWNER_TEXT_CHARS])
 {
     struct text boot = {0};
     char space[64] = "";
@@ -43,26 +43,26 @@ static void machine_text(char out[OWNER_TEXT_CHARS])
         text_free(&boot);
     if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0)
         space[0] = 0;
-    snprintf(out, OWNER_TEXT_CHARS, "%.*s %s", (int)strcspn(text_chars(&boot), "\n"), text_chars(&boot),
+    snprintf(out, LOCK_OWNER_TEXT_CHARS, "%.*s %s", (int)strcspn(text_chars(&boot), "\n"), text_chars(&boot),
              space);
     text_free(&boot);
 }
 
-static void job_text(char out[OWNER_TEXT_CHARS])
+static void job_text(char out[LOCK_OWNER_TEXT_CHARS])
 {
     static const char *const names[] = {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"};
     out[0] = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names && out[0] == 0; i++) {
         const char *value = getenv(names[i]);
         if (value != NULL && *value != 0)
-            snprintf(out, OWNER_TEXT_CHARS, "%s %.64s", names[i], value);
+            snprintf(out, LOCK_OWNER_TEXT_CHARS, "%s %.64s", names[i], value);
     }
 }
 
-enum status owner_self(struct owner *out)
+enum status lock_owner_self(struct lock_owner *out)
 {
     uint64_t token;
-    *out = (struct owner){.pid = getpid(), .started = start_of(getpid())};
+    *out = (struct lock_owner){.pid = getpid(), .started = start_of(getpid())};
     TRY(random_token(&token));
     snprintf(out->token, sizeof out->token, "%016" PRIx64, token);
     if (gethostname(out->host, sizeof out->host - 1) != 0)
@@ -72,14 +72,14 @@ enum status owner_self(struct owner *out)
     return OK;
 }
 
-bool owner_is_local(const struct owner *owner)
+bool lock_owner_is_local(const struct lock_owner *owner)
 {
-    char machine[OWNER_TEXT_CHARS];
+    char machine[LOCK_OWNER_TEXT_CHARS];
     machine_text(machine);
     return strcmp(owner->machine, machine) == 0;
 }
 
-bool owner_is_alive(const struct owner *owner)
+bool lock_owner_is_alive(const struct lock_owner *owner)
 {
     int64_t started = start_of(owner->pid);
     return started >= 0 && started == owner->started;
@@ -87,7 +87,7 @@ bool owner_is_alive(const struct owner *owner)
 
 /* ---- as text ---- */
 
-void owner_describe(const struct owner *owner, struct text *out)
+void lock_owner_describe(const struct lock_owner *owner, struct text *out)
 {
     if (owner->token[0] == 0) {
         text_add(out, "an unknown process");
@@ -100,7 +100,7 @@ void owner_describe(const struct owner *owner, struct text *out)
     text_add_printable(out, owner->job, strlen(owner->job));
 }
 
-void owner_text(const struct owner *owner, struct text *out)
+void lock_owner_text(const struct lock_owner *owner, struct text *out)
 {
     text_add(out, "{\"token\": \"%s\", \"host\": ", owner->token);
     text_add_json(out, owner->host);
@@ -120,7 +120,7 @@ static bool take_text(const json_t *root, const char *key, size_t size, char *ou
     return true;
 }
 
-static bool parse(const struct text *text, struct owner *out)
+static bool parse(const struct text *text, struct lock_owner *out)
 {
     json_t *root = json_read(text_chars(text), text->length, JSON_REJECT_DUPLICATES, NULL);
     const json_t *pid = json_object_get(root, "pid"), *started = json_object_get(root, "started");
@@ -136,11 +136,11 @@ static bool parse(const struct text *text, struct owner *out)
 }
 
 /* Reopened each time, so that a network file system revalidates its cache. */
-enum status owner_read(const char *path, struct owner *out)
+enum status lock_owner_read(const char *path, struct lock_owner *out)
 {
     struct stat info;
     struct text text = {0};
-    *out = (struct owner){.pid = 0};
+    *out = (struct lock_owner){.pid = 0};
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return errno == ENOENT ? OK : fail(IO_ERROR, "%s: %s", path, strerror(errno));
@@ -151,7 +151,7 @@ enum status owner_read(const char *path, struct owner *out)
         text_add_bytes(&text, chunk, (size_t)got);
     close(fd);
     if (!good || !parse(&text, out))
-        *out = (struct owner){.pid = 0};
+        *out = (struct lock_owner){.pid = 0};
     out->renewed_ns = good ? info.st_mtim.tv_sec * INT64_C(1000000000) + info.st_mtim.tv_nsec : 0;
     text_free(&text);
     return OK;

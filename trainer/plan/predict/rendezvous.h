@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Rendezvous of lanes of several tapes: one per collective, and one per message between two ranks. Private to
+ * this folder. */
+#pragma once
+
+#include "trainer/plan/tape/tape.h"
+
+struct lane;
+
+struct rendezvous {
+    int joined, expected;
+    int cause;            // the span of the last lane to join, which ends then (lanes.h)
+    double ready_s;       // time at which the last lane joined
+    struct lane *waiting; // linked by lane.next_waiting
+};
+
+struct rendezvous_table;
+MUST_USE enum status rendezvous_table_create(struct tape *const *tapes, int count,
+                                             struct rendezvous_table **out);
+void rendezvous_table_destroy(struct rendezvous_table *table); // takes NULL
+
+/* Returns the series that a message belongs to, the same on all tapes: the collectives of a group, or the
+ * messages from one of its ranks to another. -1: no memory. */
+int rendezvous_series(struct rendezvous_table *table, const struct tape *tape,
+                      const struct tape_message *message);
+
+/* Returns rendezvous `number` of a series, from 1. NULL: no memory. */
+struct rendezvous *rendezvous_at(struct rendezvous_table *table, int series, int64_t number);
