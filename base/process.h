@@ -12,8 +12,8 @@
 MUST_USE enum status process_capture(char *const *argv, const char *input, struct text *out,
                                      struct text *errors, int *exit);
 
-/* Starts argv[0] in a process group of its own, with an empty standard input and a pipe for its errors: *errors
- * is the end to read. No signal is blocked in it. It gets SIGTERM when this process ends. */
+/* Starts argv[0] in a process group of its own, with an empty standard input and a pipe for its errors:
+ * *errors is the end to read. No signal is blocked in it. It gets SIGTERM when this process ends. */
 MUST_USE enum status process_start(char *const *argv, pid_t *child, int *errors);
 
 /* Returns the exit status, or 128 + the signal, of a status of waitpid(). */
