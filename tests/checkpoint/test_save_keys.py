@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Keys of saving and loading: finetune, ckpt_step, load_optim, save_optim, save_retain_interval, save_signal and
+exit_duration_in_mins.
+
+    test_save_keys.py CUBOID"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from fixtures import write_dataset  # noqa: E402
+
+CUBOID = os.path.abspath(sys.argv[1])
+RECIPE = """
+model: {num_layers: 1, hidden_size: 8, num_attention_heads: 2, seq_length: 8, vocab_size: 257}
+train: {global_batch_size: 4, micro_batch_size: 1, train_iters: 6}
+optimizer: {lr: 1e-2, lr_decay_style: constant}
+data: {train: text}
+cluster: {threads_per_rank: 1}
+checkpoint: {save_interval: 1, keep_last: 0}
+"""
+
+
+def words(name, *keys):
+    return [CUBOID, "train", "recipe.yaml", f"logging.run_dir={name}", *keys]
+
+
+def train(name, *keys, status=0):
+    done = subprocess.run(words(name, *keys), capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == status, f"{name} {keys}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
+
+
+def diff(a, b):
+    done = subprocess.run([CUBOID, "checkpoint", "diff", a, b, "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout)["differences"]
+
+
+def steps(name):
+    return sorted(int(entry[5:]) for entry in os.listdir(f"{name}/checkpoints") if entry[5:].isdigit())
+
+
+def metrics(name):
+    with open(f"{name}/metrics.jsonl", encoding="utf-8") as file:
+        return [(line["step"], line["loss"]) for line in map(json.loads, file) if "loss" in line]
+
+
+def test_loading():
+    train("base")
+    base = "checkpoint.load=base/checkpoints"
+    # From an earlier step: the same as the original from there on.
+    done = train("earlier", base, "checkpoint.ckpt_step=3")
+    assert "resumes from base/checkpoints, step 3" in done.stdout, done.stdout
+    assert metrics("earlier") == metrics("base")[3:]
+    # Weights only: no moments to load, so the run cannot resume exactly.
+    train("weights", "checkpoint.save_optim=false", "train.train_iters=3")
+    folder = "weights/checkpoints/step-00000003"
+    names = {entry["name"] for entry in diff("base/checkpoints/step-00000003", folder)}
+    assert names and all(name.startswith("optimizer.") for name in names), names
+    done = train("fails", "checkpoint.load=weights/checkpoints", status=2)
+    assert "contains no optimizer.m." in done.stderr and "set checkpoint.load_optim=false" in done.stderr, done.stderr
+    train("fresh", "checkpoint.load=weights/checkpoints", "checkpoint.load_optim=false")
+    assert [step for step, _ in metrics("fresh")] == [4, 5, 6] and metrics("fresh")[0] == metrics("base")[3]
+    assert metrics("fresh")[2] != metrics("base")[5]
+
+
+def test_finetune():
+    for name, load in (("tuned", "base/checkpoints"), ("tuned-weights", "weights/checkpoints")):
+        train(name, f"checkpoint.load={load}", "checkpoint.finetune=true", "train.train_iters=4")
+        assert [step for step, _ in metrics(name)] == [1, 2, 3, 4] and metrics(name)[0] != metrics("base")[0]
+        # Started again it resumes its own checkpoint, although those of the base have larger steps.
+        done = train(name, f"checkpoint.load={load}", "checkpoint.finetune=true")
+        assert f"resumes from {name}/checkpoints/step-00000004" in done.stdout, done.stdout
+        assert steps(name)[-1] == 6
+    for key in ("finetune=true", "ckpt_step=3"):
+        done = train("refused", f"checkpoint.{key}", status=2)
+        assert "needs a folder to load from, but checkpoint.load is auto" in done.stderr, done.stderr
+
+
+def test_retain():
+    train("kept", "checkpoint.keep_last=1", "checkpoint.save_retain_interval=2", "train.train_iters=5")
+    assert steps("kept") == [2, 4, 5], steps("kept")
+
+
+def wait_for(condition):
+    for _ in range(2000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("timed out")
+
+
+def test_signals():
+    keys = ["checkpoint.save_interval=0", "train.train_iters=1000000", "resilience.save_signal=SIGUSR1"]
+    child = subprocess.Popen(words("signals", *keys), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: os.path.exists("signals/metrics.jsonl") and len(metrics("signals")) > 2)
+    for turn in (1, 2):
+        child.send_signal(signal.SIGUSR1)
+        wait_for(lambda: os.path.exists("signals/checkpoints") and len(steps("signals")) == turn)
+    assert child.poll() is None
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(60) == 75, child.stderr.read()
+    assert len(steps("signals")) == 3
+    done = train("doubled", "resilience.save_signal=SIGTERM", status=2)
+    assert "SIGTERM is in resilience.save_signal and in resilience.exit_signal" in done.stderr, done.stderr
+    done = train("timed", "checkpoint.save_interval=0", "train.train_iters=1000000",
+                 "resilience.exit_duration_in_mins=0.005", status=75)
+    assert "stop requested: saved step" in done.stderr and len(steps("timed")) == 1, done.stderr
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    os.chdir(scratch)
+    write_dataset("text", [i * i % 250 for i in range(400)])
+    with open("recipe.yaml", "w", encoding="utf-8") as recipe:
+        recipe.write(RECIPE)
+    test_loading()
+    test_finetune()
+    test_retain()
+    test_signals()
+    os.chdir("/")
+print("save_keys: ok")
