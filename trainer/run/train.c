@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/run/train.h"
+#include "trainer/run/compare_ranks.h"
 
 #include "base/clock.h"
 #include "base/machine.h"
@@ -100,6 +101,7 @@ static enum status begin(struct session *s)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
     bool own;
+    TRY(compare_ranks(&s->rank_state));
     TRY(load_checkpoint(s, &own));
     if (!is_rank_zero(s))
         return OK;
