@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "trainer/progress/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -126,6 +127,27 @@ static enum status open_locked(struct page *page)
     return fail(IO_ERROR, "%s cannot be opened", page->path.chars);
 }
 
+/* Removes pages that no process uses: those of nodes whose processes were killed before all had started. */
+static void sweep(void)
+{
+    char prefix[40], path[320];
+    DIR *list = opendir(folder);
+    snprintf(prefix, sizeof prefix, "cuboid-%u-", (unsigned)getuid());
+    for (struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (file < 0)
+            continue;
+        if (lock(file, LOCK_OPENING, F_WRLCK, false) && lock(file, LOCK_USING, F_WRLCK, false))
+            unlink(path);
+        close(file);
+    }
+    if (list != NULL)
+        closedir(list);
+}
+
 static void name_file(const struct page_options *options, struct text *out)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -164,6 +186,7 @@ static enum status open_page(struct page *page, const struct page_options *optio
         initialize(page, options);
     } else {
         name_file(options, &page->path);
+        sweep();
         TRY(open_locked(page));
         TRY(enter(page, options));
     }

@@ -5,8 +5,9 @@
  *     /dev/shm/cuboid-UID-HASH    processes: id, start, the time of their monitor's last look
  *                                 slots: one for each rank of the node
  *
- * The file disappears when all processes of the node have opened it; the memory lives as long as they do. A
- * file whose processes have all been killed before is used again. Without a launcher the memory is private.*/
+ * The file disappears when all processes of the node have opened it; the memory lives as long as they do.
+ * Pages whose processes were all killed before that are removed by the next job. Without a launcher the
+ * memory is private. */
 #pragma once
 
 #include "base/progress.h"
