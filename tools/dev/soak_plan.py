@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts `advice` and `sweep` of tools/soak: advice of random plans, applied; real sweeps that are killed."""
 import concurrent.futures
+import itertools
 import json
 import os
 import random
@@ -51,8 +52,36 @@ def applied(keys, change):
     return [word for word in keys if short.get(word.split("=")[0], word.split("=")[0]) not in changed] + change.split()
 
 
+def degrees(keys):
+    """All changes of two of the degrees that keep their product."""
+    now = {name: int(word.split("=")[1]) for word in keys for name in ("tp", "pp", "dp") if word.startswith(name + "=")}
+    for more, less in itertools.permutations(now, 2):
+        factor = 2
+        while now[less] % factor == 0:
+            yield f"{more}={now[more] * factor} {less}={now[less] // factor}"
+            factor *= 2
+
+
+def two_keys(cuboid, keys):
+    """The first change of at most two keys that fits, of all values that may save memory; None: there is none."""
+    values = {"memory.recompute_granularity": ["full", "selective"], "parallel.zero_stage": [3, 2, 1],
+              "memory.offload_optimizer": ["true"], "memory.offload_activations": ["true"],
+              "train.micro_batch_size": [1, 2], "pipeline.virtual_stages": [1, 2],
+              "pipeline.schedule": ["1f1b", "v-min", "v-half", "zb-h1", "zb-v", "interleaved", "auto"],
+              "parallel.bucket_size_mb": [1]}
+    single = [[f"{key}={value}" for value in choices] for key, choices in values.items()]
+    changes = [word for words in single for word in words] + list(degrees(keys))
+    changes += [f"{a} {b}" for one, other in itertools.combinations(single, 2) for a in one for b in other]
+    for change in changes:
+        found = plan(cuboid, applied(keys, change))
+        if found is not None and found["fits"]:
+            return change
+    return None
+
+
 def check_advice(cuboid, number):
-    """One recipe: (kind, problems, pieces of advice). kind: invalid, fits, helped, not helped, or hopeless."""
+    """One recipe: (kind, problems, pieces of advice). kind: invalid, fits, helped, not helped, more than two keys (only
+    such changes make it fit), or hopeless."""
     keys, problems = random_recipe(number), []
     before = plan(cuboid, keys)
     if before is None:
@@ -76,7 +105,12 @@ def check_advice(cuboid, number):
     free = [word for word in keys if word.split("=")[0] not in ("tp", "pp", "dp") and not word.startswith(
         ("parallel.", "pipeline.", "memory.", "train.micro"))]
     best = plan(cuboid, free, "--best", f"cluster.nodes={nodes}", f"cluster.gpus_per_node={min(before['ranks'], 8)}")
-    return ("hopeless" if best is None or not best["fits"] else "not helped"), problems, 0
+    if best is None or not best["fits"]:
+        return "hopeless", problems, 0
+    change = two_keys(cuboid, keys)
+    if change is not None:
+        print(f"run {number}: {' '.join(keys)}: not told that {change} fits", flush=True)
+    return ("not helped" if change is not None else "more than two keys"), problems, 0
 
 
 def advice(options, stamp, write):
@@ -96,11 +130,12 @@ def advice(options, stamp, write):
                 counts = ", ".join(f"{len(found)} {kind}" for kind, found in kinds.items())
                 print(f"{done} of {len(numbers)}: {counts}", flush=True)
     helped, missed = len(kinds.get("helped", [])), kinds.get("not helped", [])
-    could = helped + len(missed)
+    could, more = helped + len(missed), len(kinds.get("more than two keys", []))
     write([f"{stamp}: random recipes {numbers[0]} to {numbers[-1]}; {len(kinds.get('invalid', []))} are not valid.",
            f"**{pieces} pieces of advice, applied: {len(problems)} plan to something else.**",
-           f"{could + len(kinds.get('hopeless', []))} do not fit; of {could} for which some layout of the same GPUs "
-           f"fits, {helped} are told a change of at most two keys that fits ({100 * helped / max(could, 1):.1f} %).",
+           f"{could + more + len(kinds.get('hopeless', []))} do not fit; for {could} a change of at most two keys does, "
+           f"and {helped} are told one ({100 * helped / max(could, 1):.1f} %).",
+           f"For {more} others only changes of more keys on the same GPUs fit.",
            *([f"Not told: {', '.join(map(str, missed))}."] if missed else [])])
     return bool(problems) or helped < SHARE * could
 

@@ -64,17 +64,18 @@ static void add_overlaps(const struct recipe *r, struct advice_list *list)
     }
 }
 
-/* Doubles one degree and halves another. */
+/* Multiplies one degree by 2 or 4, and divides another. */
 static void add_degrees(const struct recipe *r, struct advice_list *list)
 {
     const char *const names[] = {"tp", "pp", "dp"};
     const int degrees[] = {r->parallel.tensor_parallel_size, r->parallel.pipeline_parallel_size,
                            r->parallel.data_parallel_size};
-    for (int more = 0; more < 3; more++)
-        for (int less = 0; less < 3; less++)
-            if (more != less && degrees[less] % 2 == 0)
-                propose(list, less == 2, "%s=%d %s=%d", names[more], 2 * degrees[more], names[less],
-                        degrees[less] / 2);
+    for (int factor = 2; factor <= 4; factor *= 2)
+        for (int more = 0; more < 3; more++)
+            for (int less = 0; less < 3; less++)
+                if (more != less && degrees[less] % factor == 0)
+                    propose(list, less == 2, "%s=%d %s=%d", names[more], factor * degrees[more], names[less],
+                            degrees[less] / factor);
 }
 
 void advice_list_make(const struct recipe *recipe, struct advice_list *out)
