@@ -133,8 +133,8 @@ def advice(options, stamp, write):
     could, more = helped + len(missed), len(kinds.get("more than two keys", []))
     write([f"{stamp}: random recipes {numbers[0]} to {numbers[-1]}; {len(kinds.get('invalid', []))} are not valid.",
            f"**{pieces} pieces of advice, applied: {len(problems)} plan to something else.**",
-           f"{could + more + len(kinds.get('hopeless', []))} do not fit; for {could} a change of at most two keys does, "
-           f"and {helped} are told one ({100 * helped / max(could, 1):.1f} %).",
+           f"{could + more + len(kinds.get('hopeless', []))} do not fit; {could} do with a change of at most two keys, "
+           f"and {helped} of these are told one ({100 * helped / max(could, 1):.1f} %).",
            f"For {more} others only changes of more keys on the same GPUs fit.",
            *([f"Not told: {', '.join(map(str, missed))}."] if missed else [])])
     return bool(problems) or helped < SHARE * could
