@@ -517,7 +517,8 @@ Test(recipe, one_rank_resets_every_layout_key)
         struct text text = {0};
         *value++ = 0;
         recipe_key_text(recipe, override.chars, &text);
-        cr_assert_str_eq(text_chars(&text), value, "%s", override.chars);
+        if (strcmp(value, "auto") != 0) // which is replaced by a derived value
+            cr_assert_str_eq(text_chars(&text), value, "%s", override.chars);
         text_free(&text);
         text_free(&override);
     }

@@ -167,7 +167,7 @@ static enum status check_measured(const struct sweep *sweep, const struct sweep_
     for (size_t i = 0; i < sweep->best_count; i++)
         if (measured[i].state == RUN_DONE)
             return OK;
-    return fail(IO_ERROR, "no run ended as it should; the logs are in %s/logs", dir);
+    return fail(IO_ERROR, "no run succeeded; the logs are in %s/logs", dir);
 }
 
 static enum status run_best(const struct sweep *sweep, const struct arguments *arguments,
