@@ -156,7 +156,7 @@ def test_refused_by_sbatch():
                        ("Invalid qos specification", "cluster.sbatch")]:
         program("sbatch", f'cat >/dev/null; for w in "{words}" more; do echo "sbatch: error: $w" >&2; done; exit 1\n')
         done = submit("cluster.nodes=1")
-        expect(words, done.returncode == 1 and done.stderr == f"cuboid: sbatch refuses the job: {words}; see {key}; "
+        expect(words, done.returncode == 1 and done.stderr == f"cuboid: sbatch rejected the job: {words}; see {key}; "
                "partitions: debug (2 nodes, up to 1:00:00), long (9 nodes, up to infinite)\n", done)
 
 

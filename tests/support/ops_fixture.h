@@ -39,8 +39,8 @@ struct device *fixture_tf32_device(void);
 struct fixture fixture_open(int threads);
 struct fixture fixture_open_with(int threads, enum matmul_epilogues epilogues); // if the device has any
 void fixture_close(struct fixture *fixture);
-/* Makes a test's own memory usable by ops, until fixture_close. Arrays from the functions below already are.
- * */
+/* Makes a test's own memory usable by ops, until fixture_close. Arrays from the functions below already
+ * are. */
 void fixture_register(struct fixture *fixture, void *data, size_t bytes);
 
 /* All end the program when out of memory. Freed by fixture_close. */

@@ -14,7 +14,7 @@ static const char help[] =
     "Explains hang-STEP.json, which a run writes into its folder when it hangs or loses a process: the rank\n"
     "that the others wait for, what each rank does, and the calls of each communicator.\n"
     "\n"
-    "  --messages N    also the last N messages of each rank (at most 256)\n"
+    "  --messages N    also print the last N messages of each rank (at most 256)\n"
     "\n"
     "Exit status: 0 if the file could be read; 2 if not.\n";
 
@@ -53,7 +53,7 @@ static const struct progress_group *group_of(const struct hang_rank *rank, uint6
     return NULL;
 }
 
-/* Whether an earlier rank is a member: its line has this group. */
+/* Whether the group was printed for an earlier rank. */
 static bool is_printed(const struct hang *hang, int before, uint64_t id)
 {
     for (int r = 0; r < before; r++)
@@ -109,7 +109,7 @@ static void print_groups(const struct hang *hang)
 
 /* ---- messages ---- */
 
-/* "0.123 s ago", or what is missing. */
+/* Appends a time relative to the last progress of the rank, or `missing`. */
 static void add_time(const struct hang_rank *rank, int64_t at_ns, const char *missing, struct text *out)
 {
     if (at_ns == 0)

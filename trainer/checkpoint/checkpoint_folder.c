@@ -384,8 +384,8 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
 
 /* ---- finding ---- */
 
-/* A symbolic link is valid if it leads to a checkpoint of this run, for example one moved to another disk.
- * */
+/* A symbolic link is valid if it leads to a checkpoint of this run, for example one moved to another
+ * disk. */
 static enum status check_link(const char *save, const char *path, const struct manifest *manifest)
 {
     struct run_record record;

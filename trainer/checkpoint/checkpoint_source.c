@@ -157,8 +157,8 @@ bool checkpoint_source_tensor(const struct checkpoint_source *s, const char *nam
     return true;
 }
 
-/* Appends the shard to s->found if it overlaps `want`; *left: elements of `want` that were not found yet.
- * */
+/* Appends the shard to s->found if it overlaps `want`; *left: elements of `want` that were not found
+ * yet. */
 static enum status take(struct checkpoint_source *s, const struct shard *shard, const struct slice *want,
                         int *count, int64_t *left)
 {

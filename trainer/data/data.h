@@ -78,8 +78,8 @@ const struct dataset *data_source(const struct data *data, enum data_split list,
 /* Storage of data_fingerprint.h for its text; empty at first, and freed with the data. */
 struct text *data_fingerprint_cache(struct data *data);
 
-/* Appends one line per source of a split that has documents: documents, tokens, samples per epoch, share.
- * */
+/* Appends one line per source of a split that has documents: documents, tokens, samples per epoch,
+ * share. */
 void data_describe(const struct data *data, struct text *out);
 
 /* Reads tokens[S + 1] of a sample; any number is valid, since epochs repeat. Validation samples do not

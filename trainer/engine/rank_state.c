@@ -424,8 +424,8 @@ static void collect_stats(struct rank_state *w, double stats[STAT_COUNT])
     collect_times(w, &times, stats);
 }
 
-/* Enqueues the max all-reduce of the statistics; they are available together with the result of the step.
- * */
+/* Enqueues the max all-reduce of the statistics; they are available together with the result of the
+ * step. */
 static enum status exchange_stats(struct rank_state *w)
 {
     collect_stats(w, w->stats);

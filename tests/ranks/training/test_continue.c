@@ -41,8 +41,8 @@ static _Noreturn void run_child(const struct recipe *recipe, const char *output)
     _exit((int)status);
 }
 
-/* Trains to step `steps` in the fixture's folder `name`, on four ranks unless the overrides set a layout.
- * */
+/* Trains to step `steps` in the fixture's folder `name`, on four ranks unless the overrides set a
+ * layout. */
 static void run(struct fixture *s, const char *name, int steps, const char *more)
 {
     char keys[1000], path[TINY_FOLDER_CHARS + 20];

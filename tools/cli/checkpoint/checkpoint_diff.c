@@ -10,8 +10,8 @@
 /* The comparison of one tensor. */
 struct difference {
     const char *name;
-    const char *why;  // only in A, only in B, shape, dtype; NULL: compared
-    int64_t elements; // that differ in their bits
+    const char *why;  // why the elements were not compared; NULL: they were
+    int64_t elements; // number of elements that are not bitwise equal
     double largest;   // |a - b|; NAN if one of the two is not a number
 };
 

@@ -27,7 +27,8 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     return OK;
 }
 
-/* All elements of all tensors, which their pieces must hold once. *bytes: data that was read. */
+/* Reads all files and verifies their checksums, and that the shards contain each element exactly once.
+ * *bytes: the number of bytes read. */
 static enum status verify(struct checkpoint_source *s, int64_t *bytes)
 {
     *bytes = 0;

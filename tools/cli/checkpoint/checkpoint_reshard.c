@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Writes the files that a run on another layout would write, with the bytes of the checkpoint. The layout
- * is that of the checkpoint's recipe with the given keys; with ZeRO, files are those of a run without it,
- * which loads the same. */
+/* Writes the files that a run on another layout would write, with the values of the checkpoint. The layout is
+ * that of the checkpoint's recipe with the given keys, but without ZeRO: a run with ZeRO can load it. */
 #include "base/file.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
@@ -30,7 +29,7 @@ struct reshard {
     struct manifest manifest;
 };
 
-/* What one rank writes. */
+/* The file of one rank. */
 struct rank_file {
     struct share share;
     struct shard *shards;
@@ -103,7 +102,7 @@ static bool is_parameter(const struct reshard *r, const char *name)
     return false;
 }
 
-/* The states that the checkpoint has, and everything else as replicated state. */
+/* Lists the states of the parameters in the checkpoint, and all other tensors as replicated state. */
 static enum status list_tensors(struct reshard *r)
 {
     struct shard whole;
@@ -218,7 +217,7 @@ static enum status write_rank(struct reshard *r, int rank)
     return status;
 }
 
-/* Copies a small file of the checkpoint, if it has it. */
+/* Copies a small file of the checkpoint, if it exists. */
 static enum status copy_file(const struct reshard *r, const char *name)
 {
     struct text from = {0}, to = {0}, bytes = {0};

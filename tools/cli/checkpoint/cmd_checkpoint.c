@@ -12,8 +12,8 @@ static const char help[] =
     "cuboid checkpoint diff A B [--json]\n"
     "cuboid checkpoint reshard CKPT -o OUT [tp=N] [pp=N] [dp=N] [key=value ...]\n"
     "\n"
-    "CKPT is a checkpoint, or a directory of them: then its newest. No GPU and no data are needed, and\n"
-    "tensors are read in bands, so that checkpoints of any size fit.\n"
+    "CKPT is a checkpoint, or a directory of checkpoints, of which the newest is used. No GPU and no data\n"
+    "are needed. Tensors are read in bands, so that checkpoints of any size fit in memory.\n"
     "\n"
     "  inspect    step, layout and tensors; --verify reads all files and checks every checksum\n"
     "  diff       the tensors that differ, and by how much; exit status 1 if any does\n"
@@ -52,7 +52,7 @@ int cmd_checkpoint(int argc, char **argv)
     static const char *const names[] = {"inspect", "diff", "reshard"};
     if (argc < 2)
         return checkpoint_exit(
-            fail(BAD_USAGE, "checkpoint: what to do is missing; use inspect, diff or reshard"));
+            fail(BAD_USAGE, "checkpoint: subcommand missing; use inspect, diff or reshard"));
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             fputs(help, stdout);

@@ -186,7 +186,7 @@ int cmd_doctor(int argc, char **argv)
                                   : fail(BAD_USAGE, "cuboid doctor [--profile FILE]");
     if (status == OK && rest_count > 0)
         status = fail(BAD_USAGE, "doctor: unknown argument %s; use cuboid doctor [--profile FILE]", rest[0]);
-    if (status == OK && messages) // of doctor_messages(), which starts these processes
+    if (status == OK && messages) // a process started by doctor_messages()
         return exit_status_of_world(doctor_messages_of_processes());
     if (status == OK && launcher_find(&launcher) == OK && launcher.size > 1)
         status = fail(BAD_USAGE,

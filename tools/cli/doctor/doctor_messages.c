@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum { MOST_RANKS = 8, TRIES = 3, PATH_CHARS = 1024, KIND_CHARS = 32 };
-static const double LIMIT_S = 60.0; // of one mpirun
+static const double LIMIT_S = 60.0; // timeout of one mpirun
 
 static const struct {
     const char *name;
@@ -36,7 +36,8 @@ struct message_bench {
 
 /* ---- a world ---- */
 
-/* The best of several tries; where groups share the cores, their mean: the best one had them alone. */
+/* The best of several tries; their mean where groups share the cores, because in the best try the others were
+ * idle. */
 static enum status time_one(struct group *all, struct stream *stream, const struct message_task *task,
                             enum status (*enqueue)(struct stream *stream, const void *context), int times,
                             double *out)
@@ -53,7 +54,7 @@ static enum status time_one(struct group *all, struct stream *stream, const stru
     return OK;
 }
 
-/* All ranks, a group, do the same in groups of `size`. */
+/* Measures all transfers in groups of `size` ranks, all groups at the same time. */
 static enum status time_groups(struct world *world, struct group *all_ranks, struct device *device,
                                struct stream *stream, int size, const struct message_bench *bench)
 {
@@ -107,7 +108,7 @@ static enum status message_rank(struct world *world, void *argument)
     return OK;
 }
 
-static void say(const struct cluster_profile *profile, size_t before, int ranks, const char *what)
+static void report(const struct cluster_profile *profile, size_t before, int ranks, const char *what)
 {
     printf("measured    all_reduce, all_gather, reduce_scatter, p2p: %zu shapes each, %d %s\n",
            profile->measured[MEASURED_P2P].count - before, ranks, what);
@@ -116,7 +117,7 @@ static void say(const struct cluster_profile *profile, size_t before, int ranks,
 
 /* ---- processes ---- */
 
-/* The processor time that rank 0 needs per second while it waits for the last rank. */
+/* Measures the CPU time per second that rank 0 uses while it waits for the last rank. */
 static enum status time_waiting(struct world *world, void *argument)
 {
     enum { WAITS = 8, WAIT_NS = 5000000 };
@@ -171,7 +172,7 @@ enum status doctor_messages_of_processes(void)
     return status;
 }
 
-/* One line of them. */
+/* Adds the sample of one line. */
 static bool add_line(struct cluster_profile *profile, const char *line)
 {
     char name[KIND_CHARS];
@@ -190,7 +191,7 @@ static bool add_line(struct cluster_profile *profile, const char *line)
     return true;
 }
 
-/* The lines of a file. */
+/* Adds the samples of a file. */
 static bool add_lines(struct cluster_profile *profile, const char *path)
 {
     struct text text = {0};
@@ -206,8 +207,8 @@ static bool add_lines(struct cluster_profile *profile, const char *path)
     return any;
 }
 
-/* Runs mpirun, with its output in the file `log`. Open MPI's variables: more processes than cores, on any of
- * them. */
+/* Runs mpirun, with its output in the file `log`. The variables of Open MPI allow more processes than cores,
+ * without binding. */
 static bool run_processes(int ranks, const char *log, struct cluster_profile *profile)
 {
     char program[PATH_CHARS] = "", count[NUMBER_CHARS];
@@ -240,7 +241,7 @@ static void measure_processes(int most_ranks, struct cluster_profile *profile)
             printf("            messages between processes are not measured: mpirun -n %d fails\n", ranks);
             break;
         }
-        say(profile, before, ranks, "processes");
+        report(profile, before, ranks, "processes");
     }
     if (file < 0)
         return;
@@ -265,7 +266,7 @@ enum status doctor_messages(const char *device, const char *transport, int most_
         struct world_options options = {.transport = transport, .size = ranks, .nondeterministic = true};
         const size_t before = profile->measured[MEASURED_P2P].count;
         TRY(world_run_as(&options, message_rank, &bench));
-        say(profile, before, ranks, "ranks");
+        report(profile, before, ranks, "ranks");
     }
     if (!is_gpu && has_mpi())
         measure_processes(most_ranks, profile);

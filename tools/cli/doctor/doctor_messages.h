@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Times of messages between the ranks of this machine, by call, size, and size of the group. On a CPU also in
- * several groups at the same time, with more ranks than cores, and between processes. */
+/* Times of messages between the ranks of this machine, by call, size, and size of the group. On a CPU also
+ * with several groups at the same time, with more ranks than cores, and between processes. */
 #pragma once
 
 #include "trainer/plan/profile/profile.h"
 
-/* Adds samples to the tables of transfers, of 2, 4, ... up to `most_ranks` ranks of `transport`. On a CPU
- * also of processes, which mpirun starts, if it is there; otherwise it prints why not. Prints a line for each
+/* Adds samples to the tables of transfers, for 2, 4, ... up to `most_ranks` ranks of `transport`. On a CPU
+ * also for processes, started by mpirun; prints the reason if that is not possible. Prints a line for each
  * number of ranks. */
 MUST_USE enum status doctor_messages(const char *device, const char *transport, int most_ranks,
                                      struct cluster_profile *profile);

@@ -14,14 +14,14 @@
 
 enum { WARM_STEPS = 1, LEAST_STEPS = 3, MOST_STEPS = 40, MICROBATCHES = 2 };
 static const double LEAST_ELEMENTS = 4096.0;
-static const double MEASURE_S = 0.15; // of the steps of one model
+static const double MEASURE_S = 0.15; // total time of the steps of one model
 
 /* ---- what is measured ---- */
 
-/* An op of a shape, with its rates so far: FLOP/s, or bytes/s. */
+/* An op of one shape, with its rates so far: FLOP/s, or bytes/s. */
 struct timed_op {
     enum profile_kind table;
-    struct profile_sample sample; // without its value
+    struct profile_sample sample; // its value is not set
     double *rates;
     size_t count;
 };
@@ -33,12 +33,12 @@ struct timed_ops {
 
 /* The observer of a rank. */
 struct watch {
-    struct timed_ops *ops; // NULL: of a rank that only keeps a core busy
+    struct timed_ops *ops; // NULL: the rank only keeps a core busy
     int threads;
     struct timed_op *running; // NULL: none
-    double work;              // of it
+    double work;              // of the running op: FLOPs or bytes
     int64_t began_ns;
-    int64_t in_ops_ns; // of all ops of a step
+    int64_t in_ops_ns; // time in all ops of a step
 };
 
 static enum profile_kind table_of(enum op_kind kind)
@@ -70,7 +70,7 @@ static struct timed_op *find(struct timed_ops *ops, enum profile_kind table,
     return NULL;
 }
 
-/* Room for a power of two; one more is needed. */
+/* Whether a list, whose capacity is a power of two, has no room for another entry. */
 static bool is_full(size_t count)
 {
     return (count & (count - 1)) == 0;
@@ -173,10 +173,10 @@ static enum status fill_batches(void *context, struct rank_state *state, int64_t
 
 /* ---- one model ---- */
 
-/* `tokens` of a microbatch. */
+/* tokens: of a microbatch. */
 struct small_model {
     int layers, hidden, head_dim, tokens, sequence;
-    bool in_all; // in bf16 and with all threads, too
+    bool in_all; // also measured in bf16, and with all threads
 };
 static const struct small_model models[] = {
     {4, 64, 32, 256, 128, false},  {4, 64, 32, 1024, 256, false}, {4, 128, 32, 256, 256, true},
@@ -193,7 +193,7 @@ struct measurement {
     struct run run;
     struct timed_ops *ops;
     int ranks, threads;
-    double overhead_s; // of a step, the longest; written by rank 0
+    double overhead_s; // the longest of a step; written by rank 0
 };
 
 static enum status recipe_of(const struct small_model *model, const char *family, const char *dtype,
@@ -222,7 +222,7 @@ static enum status recipe_of(const struct small_model *model, const char *family
     return status;
 }
 
-/* Steps until MEASURE_S; all ranks of a measurement do about the same, at the same time. */
+/* Runs steps for MEASURE_S; all ranks of a measurement do about the same at the same time. */
 static enum status train(struct rank_state *state, struct watch *watch, double *overhead_s)
 {
     struct step_result result;
@@ -241,7 +241,7 @@ static enum status train(struct rank_state *state, struct watch *watch, double *
     return OK;
 }
 
-/* A rank without other ranks. */
+/* A rank that trains a model of its own. */
 static enum status alone(struct world *world, void *argument)
 {
     struct measurement *m = ((void **)argument)[0];
@@ -295,7 +295,7 @@ static double elements(const struct profile_sample *sample)
     return (double)sample->shape[0] * (double)sample->shape[1];
 }
 
-/* The median rate of each op, except for those that take next to no time. */
+/* Adds the median rate of each op, except for those with negligible time. */
 static void add_samples(const struct timed_ops *ops, struct cluster_profile *profile)
 {
     for (size_t i = 0; i < ops->count; i++) {
@@ -308,7 +308,7 @@ static void add_samples(const struct timed_ops *ops, struct cluster_profile *pro
     }
 }
 
-/* One thread per rank, and all threads of one. */
+/* Measures with one thread per rank, and with one rank that has all threads. */
 static enum status measure_both(const struct small_model *model, const char *family, const char *dtype,
                                 int cores, struct measurement *m)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The measured tables of a profile: matmuls by shape and type, copies by size, messages by size and number of
- * ranks. Half a minute at most on two cores. */
+ * ranks. Takes at most half a minute on two cores. */
 #pragma once
 
 #include "trainer/plan/profile/profile.h"
 
 /* Measures one device with all cores, and messages between up to `most_ranks` ranks of `transport`. Types
- * that the device does not support are left out. Prints a line for each table. */
+ * that the device does not support are omitted. Prints a line for each table. */
 MUST_USE enum status doctor_tables(const char *device, const char *transport, int most_ranks,
                                    struct cluster_profile *profile);

@@ -121,7 +121,7 @@ static enum status open_file(struct journal *journal, const char *head)
     if (bytes.length == 0)
         text_add(&line, "%s\n", head);
     else if (bytes.chars[bytes.length - 1] != '\n')
-        text_add(&line, "\n"); // after a line that is not complete
+        text_add(&line, "\n"); // ends an incomplete line
     if (bytes.length > 0)
         status = read_lines(journal, bytes.chars, head);
     if (status == OK && line.length > 0)

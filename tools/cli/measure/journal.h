@@ -18,7 +18,7 @@ struct journal_entry {
     char *layout;
     enum run_state state;
     double step_s;        // measured; 0 unless done
-    int64_t memory_bytes; // of the rank with the most
+    int64_t memory_bytes; // of the rank that needs the most
 };
 
 struct journal {

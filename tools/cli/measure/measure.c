@@ -23,7 +23,7 @@ static void PRINTF_LIKE(2, 3) set(struct recipe_names *overrides, const char *fo
     overrides_set(overrides, chars);
 }
 
-/* Those of the request, and what makes a short run on random tokens. */
+/* Collects the overrides of the request, and those of a short run on random tokens. */
 static void make_overrides(const struct measure *measure, const struct measure_request *request,
                            struct recipe_names *out)
 {
@@ -100,7 +100,7 @@ static enum status start(const struct measure *measure, const struct measure_req
 
 /* ---- one run ---- */
 
-/* Fills a measured entry; a run without usable metrics has failed. */
+/* Fills an entry from the metrics of its run; a run without usable metrics has failed. */
 static void take_metrics(const struct measure *measure, int64_t number, struct journal_entry *entry)
 {
     struct run_summary summary;

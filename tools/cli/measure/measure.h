@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Short runs to measure a step: each is `cuboid train` in a child process, on random tokens (data.mock_data).
- * A run that does not end is killed with all its processes; if this program is killed, so is the run. What
- * has been measured is in a journal (journal.h), and is not run again. */
+ * A run that does not end is killed with all its processes; if this program is killed, so is the run. Results
+ * are recorded in a journal (journal.h); what it contains is not run again. */
 #pragma once
 
 #include "tools/cli/measure/journal.h"
 #include "trainer/recipe/recipe.h"
 
 struct measure_options {
-    const char *dir;    // of the journal, the logs and the run folders
+    const char *dir;    // contains the journal, the logs and the run folders
     const char *launch; // "mpirun -np {ranks}"; NULL: ranks are threads
     int64_t steps;
-    double timeout_s; // of a run
+    double timeout_s; // per run
 };
 
 struct measure {
@@ -20,29 +20,29 @@ struct measure {
     char *program; // this executable
 };
 
-/* Makes the folder and opens the journal. `head`: what is measured; the options are added. IO_ERROR;
- * BAD_USAGE as journal_open(). */
+/* Creates the folder and opens the journal. `head` identifies what is measured; the options are appended.
+ * IO_ERROR; BAD_USAGE as journal_open(). */
 MUST_USE enum status measure_open(const struct measure_options *options, const char *head,
                                   struct measure *out);
 void measure_close(struct measure *measure);
 
 struct measure_request {
-    const char *name;                     // of the journal's entry
-    int64_t number;                       // of the log and the run folder
-    const char *path;                     // of the recipe
-    const struct recipe_names *overrides; // of it
-    const struct recipe *recipe;          // with these overrides
+    const char *name;                     // key in the journal
+    int64_t number;                       // names the log and the run folder
+    const char *path;                     // recipe file
+    const struct recipe_names *overrides; // of the recipe file
+    const struct recipe *recipe;          // loaded with these overrides
 };
 
-/* Runs it, unless the journal has a result. */
+/* Runs the request, unless the journal has its result. */
 MUST_USE enum status measure_run(struct measure *measure, const struct measure_request *request,
                                  struct journal_entry *out);
 
-/* The log of run `number`, with its last line that is not empty: most often why it failed. */
+/* Prints the path of a run's log and its last non-empty line, which is usually the reason for a failure. */
 void measure_print_log(const struct measure *measure, int64_t number);
 
 /* ---- one process: measure_process.c ---- */
 
-/* Runs argv, which ends with NULL, with its output in `log`. RUN_DONE: exit status 0. */
+/* Runs argv, terminated by NULL, with its output in the file `log`. RUN_DONE: exit status 0. */
 MUST_USE enum status measure_process(char *const *argv, const char *log, double timeout_s, bool is_launcher,
                                      enum run_state *out);

@@ -24,7 +24,7 @@ static _Noreturn void start(char *const *argv, int log, bool is_launcher, pid_t 
     const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, is_launcher ? SIGTERM : SIGKILL);
-    if (getppid() != parent) // it ended before the previous line
+    if (getppid() != parent) // the parent ended before prctl()
         exit_silently(IO_ERROR);
     dup2(nothing, STDIN_FILENO);
     dup2(log, STDOUT_FILENO);

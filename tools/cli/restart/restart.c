@@ -15,11 +15,11 @@
 struct supervisor {
     const struct recipe *recipe;
     struct text command;
-    int64_t most, restarts, lost; // restarts allowed and made; steps that were made twice
-    struct failure failure;       // the last
+    int64_t most, restarts, lost; // restarts allowed and made; steps that were repeated
+    struct failure failure;       // of the last attempt
 };
 
-/* The launcher, this executable, and its arguments. */
+/* Makes the command of an attempt: the launcher, this executable, and its arguments. */
 static enum status make_command(struct supervisor *s, const char *launch, const char *path,
                                 const struct recipe_names *overrides)
 {
@@ -43,7 +43,7 @@ static enum status make_command(struct supervisor *s, const char *launch, const 
     return OK;
 }
 
-/* Records a failure. *again: the run can be started again. */
+/* Records a failure. *again: the run may be restarted. */
 static enum status note_failure(struct supervisor *s, const struct attempt *attempt, bool *again)
 {
     struct failure failure;
@@ -67,7 +67,8 @@ static enum status note_failure(struct supervisor *s, const struct attempt *atte
     return OK;
 }
 
-/* ETTR of Kokolis et al. (arXiv:2410.21680): the share of the time that made progress. */
+/* ETTR (effective training time ratio) of Kokolis et al. (arXiv:2410.21680): the share of the time that made
+ * progress. */
 static void print_summary(const struct supervisor *s, int64_t first, double seconds)
 {
     int64_t last;
@@ -79,7 +80,7 @@ static void print_summary(const struct supervisor *s, int64_t first, double seco
                s->restarts > 0 ? "/restarts.jsonl" : "");
 }
 
-/* Exit statuses of a run that is not started again: it is complete, invalid, or was stopped. */
+/* Whether the run is not restarted: it is complete, invalid, or was stopped. */
 static bool is_final(const struct attempt *attempt)
 {
     return attempt->stopped || attempt->exit == 0 || attempt->exit == status_exit(BAD_RECIPE) ||

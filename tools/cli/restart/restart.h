@@ -10,41 +10,41 @@
 
 #include "trainer/recipe/recipe.h"
 
-/* cuboid train with options. argv[0] is "train". Returns the exit status. */
+/* cuboid train with the options --restarts and --launch. argv[0] is "train". Returns the exit status. */
 int restart_command(int argc, char **argv);
 
 /* ---- one attempt: restart_attempt.c ---- */
 
 struct attempt {
-    int exit;        // status; 128 + signal
-    bool stopped;    // a stop was requested, and passed on
+    int exit;        // exit status; 128 + number of the signal that killed it
+    bool stopped;    // a stop was requested, and forwarded
     struct text why; // the message of a failure
     double seconds;
 };
 
 /* Runs `command` in a shell, and copies its errors to standard error. SIGTERM, SIGINT and SIGHUP are
- * passed on to it. */
+ * forwarded to it. */
 MUST_USE enum status attempt_run(const char *command, struct attempt *out);
 
-/* ---- what is known of failures: restart_log.c ---- */
+/* ---- failures: restart_log.c ---- */
 
 struct failure {
-    int64_t step;  // the last that was finished; 0: none
-    int64_t saved; // the newest complete checkpoint; 0: none
+    int64_t step;  // last completed step; 0: none
+    int64_t saved; // step of the newest complete checkpoint; 0: none
     struct text why, who;
 };
 void failure_free(struct failure *failure);
 
-/* Of the run folder, after an attempt has failed. */
+/* Collects what the run folder and the output tell about a failed attempt. */
 void failure_find(const struct recipe *recipe, const struct attempt *attempt, struct failure *out);
 
-/* The same step, and the same message up to its numbers. */
+/* Whether step and message are equal, ignoring numbers in the message. */
 bool failure_equal(const struct failure *a, const struct failure *b);
 
 /* Appends a line to RUN_DIR/restarts.jsonl. IO_ERROR. */
 MUST_USE enum status failure_log(const struct recipe *recipe, const struct failure *failure, int64_t restart,
                                  int exit);
 
-/* The sum of step_time_s of the steps after `after` in metrics.jsonl, which has each step once: the time
- * that was not lost. *last: the last step. */
+/* Productive time: the sum of step_time_s of the steps after `after` in metrics.jsonl, which has each step
+ * once. *last: the last step. */
 double productive_s(const char *run_dir, int64_t after, int64_t *last);

@@ -14,9 +14,9 @@
 enum { MOST_LINE = 4096 };
 
 struct reader {
-    struct text line; // not ended yet
-    struct text last; // the last line with text
-    struct text *why; // the first that names a cause
+    struct text line; // incomplete
+    struct text last; // the last non-empty line
+    struct text *why; // the first line that names a cause
 };
 
 static bool begins(const char *line, const char *head)
@@ -24,7 +24,8 @@ static bool begins(const char *line, const char *head)
     return strncmp(line, head, strlen(head)) == 0;
 }
 
-/* Hang reports ("step 3: rank 1 ..."), the end of a rank ("r1 (pp ..."), errors of the program. */
+/* Whether a line is a hang report ("step 3: rank 1 ..."), the error of a rank ("r1 (pp ..."), or an error of
+ * the program. */
 static bool is_cause(const char *line)
 {
     return (begins(line, "step ") && strstr(line, ": rank ") != NULL) ||
@@ -53,7 +54,7 @@ static void read_lines(struct reader *reader, const char *bytes, size_t count)
             text_add_bytes(&reader->line, bytes + i, 1);
 }
 
-/* Copies what has arrived; false at the end. */
+/* Copies the available output; false at its end. */
 static bool copy_errors(int errors, struct reader *reader)
 {
     char bytes[4096];
@@ -74,7 +75,8 @@ static void pass_on(int signals, pid_t child, bool *stopped)
     kill(-child, (int)info.ssi_signo);
 }
 
-/* Until the child and all that write to its standard error have ended. */
+/* Copies output and forwards signals until the child, and every process that writes to its standard error,
+ * has ended. */
 static void follow(pid_t child, int errors, int signals, struct reader *reader, bool *stopped)
 {
     for (;;) {

@@ -19,7 +19,7 @@ void failure_free(struct failure *failure)
     text_free(&failure->who);
 }
 
-/* The number after `key` in a line that this program has written; -1: none. */
+/* The number after `key` in a line of metrics.jsonl; -1: none. */
 static double number_after(const char *line, const char *end, const char *key)
 {
     const char *at = strstr(line, key);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuboid submit: renders a batch script, and gives it to sbatch. */
+/* cuboid submit: writes a batch script, and passes it to sbatch. */
 #include "tools/cli/submit/cmd_submit.h"
 
 #include "base/process.h"
@@ -17,12 +17,12 @@ static const char help[] =
     "\n"
     "Submits the recipe to Slurm as a batch job that trains it: cluster.nodes, gpus_per_node, time,\n"
     "partition, account and sbatch (further lines). Before its time limit, or when it is preempted, the job\n"
-    "saves, exits with 75 and is requeued by its script; then it resumes.\n"
+    "saves a checkpoint, exits with 75 and is requeued by its script; then it resumes.\n"
     "\n"
     "  --print           print the script, and submit nothing\n"
-    "  --after JOB       start when that job has ended; afterok:JOB: and only if it succeeded\n"
-    "  --requeues N      at most this often (default 100)\n"
-    "  --launch COMMAND  what starts the ranks; {nodes} and {ranks} are replaced\n"
+    "  --after JOB       start when that job has ended; afterok:JOB: only if it succeeded\n"
+    "  --requeues N      maximum number of requeues (default 100)\n"
+    "  --launch COMMAND  starts the ranks; {nodes} and {ranks} are replaced by their numbers\n"
     "\n"
     "  cuboid submit recipes/quickstart.yaml cluster.nodes=2 cluster.time=12:00:00 --print\n"
     "\n"
@@ -34,7 +34,7 @@ struct arguments {
     int64_t requeues;
 };
 
-/* "123", or a type of sbatch and a job. */
+/* Accepts "123", or a dependency of sbatch such as "afterok:123". */
 static enum status check_after(const char *after)
 {
     static const char *const types[] = {"after:", "afterany:", "afternotok:", "afterok:"};
@@ -49,7 +49,7 @@ static enum status check_after(const char *after)
 
 /* ---- sbatch ---- */
 
-/* The key that sbatch's words are about. */
+/* The key that an error message of sbatch is about. */
 static const char *key_of_refusal(const char *words)
 {
     static const struct {
@@ -64,7 +64,7 @@ static const char *key_of_refusal(const char *words)
     return "cluster.sbatch";
 }
 
-/* "; partitions: a (up to 1:00:00), b": what sinfo knows; nothing if it cannot be run. */
+/* Appends "; partitions: a (2 nodes, up to 1:00:00), ..." from sinfo; nothing if it cannot be run. */
 static void add_partitions(struct text *out)
 {
     char program[] = "sinfo", no_header[] = "-h", format[] = "--format=%R (%D nodes, up to %l)";
@@ -81,7 +81,7 @@ static void add_partitions(struct text *out)
     text_free(&errors);
 }
 
-/* sbatch's first line, without its "sbatch: error: ". */
+/* Fails with the first line of sbatch's errors, without its "sbatch: error: ". */
 static enum status refused(struct text *errors, int exit)
 {
     static const char *const heads[] = {"sbatch: ", "error: "};
@@ -99,7 +99,7 @@ static enum status refused(struct text *errors, int exit)
     const char *key = key_of_refusal(words);
     add_partitions(&hint);
     enum status status =
-        fail(IO_ERROR, "sbatch refuses the job: %s; see %s%s", words, key, text_chars(&hint));
+        fail(IO_ERROR, "sbatch rejected the job: %s; see %s%s", words, key, text_chars(&hint));
     text_free(&hint);
     return status;
 }

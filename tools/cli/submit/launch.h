@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Launchers as text: "srun -N {nodes} -n {ranks}". */
+/* Commands of launchers: "srun -N {nodes} -n {ranks}". */
 #pragma once
 
 #include "base/text.h"
 
-/* The launcher of batch jobs, if none is given: one with MPI if this build has it. */
+/* The default launcher of batch jobs: with MPI if this build has it. */
 const char *launch_of_slurm(void);
 
 /* Appends `launch` with {nodes} and {ranks} replaced. */

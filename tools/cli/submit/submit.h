@@ -11,27 +11,28 @@
 
 struct submission {
     const struct recipe *recipe;
-    const char *path;                     // of the recipe
+    const char *path;                     // recipe file
     const struct recipe_names *overrides; // "key=value"
-    const char *program, *folder;         // of this executable; the working directory
+    const char *program, *folder;         // path of this executable; working directory
     const char *launch;                   // "srun -n {ranks}": starts the ranks
-    const char *after; // "123" or "afterok:123": starts when that job has ended; NULL: none
-    int64_t requeues;  // limit
+    const char *after;                    // "123" or "afterok:123": the job to wait for; NULL: none
+    int64_t requeues;                     // maximum number
     int nodes, ranks_per_node;
-    int64_t lead_s; // from the signal to the end
+    int64_t lead_s; // time from the signal to the end of the job
 };
 
-/* Nodes and ranks per node, from cluster.nodes, cluster.gpus_per_node or both. BAD_RECIPE names the nearest
- * values that the layout fills. */
+/* Nodes and ranks per node, from cluster.nodes, cluster.gpus_per_node or both. BAD_RECIPE, with the
+ * nearest valid values, if the ranks do not fill the nodes. */
 MUST_USE enum status submit_nodes(const struct recipe *recipe, int *nodes, int *ranks_per_node);
 
-/* How long before its end the job is signaled: time for the running step, the save, and Slurm's coarse clock.
- * From the run's own checkpoints and metrics if there are some, otherwise from the size of the model. `why`:
- * "a save of 12 s, measured, ...". */
+/* Seconds before its end at which the job is signaled: time for the current step, the save, and Slurm's
+ * coarse timer. Based on the run's own checkpoints and metrics if there are any, otherwise on the size of the
+ * model. `why`: the explanation, "twice a step of 0.5 s (measured) ...". */
 int64_t submit_lead(const struct recipe *recipe, int nodes, struct text *why);
 
-/* BAD_RECIPE if the job cannot be requeued: it saves nothing, has no signal, or no time for it. */
+/* BAD_RECIPE if the job cannot be requeued: it saves no checkpoint, no signal stops it, or its time limit is
+ * too short. */
 MUST_USE enum status submit_check(const struct submission *submission);
 
-/* The batch script. why: that of submit_lead(). */
+/* Appends the batch script. why: from submit_lead(). */
 void submit_script(const struct submission *submission, const char *why, struct text *out);

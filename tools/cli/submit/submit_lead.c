@@ -9,10 +9,11 @@
 #include <math.h>
 #include <sys/stat.h>
 
-/* Slurm looks at its jobs every 30 s or so, and may signal a minute early or late. */
+/* Slurm checks its jobs about every 30 s, and may send a signal a minute early or late. */
 static const double CLOCK_S = 60.0;
-static const double STEP_S = 30.0;          // until a step was measured
-static const double NODE_BYTES_PER_S = 2e8; // until a save was measured: a busy shared file system
+static const double STEP_S = 30.0; // assumed until a step has been measured
+static const double NODE_BYTES_PER_S =
+    2e8; // assumed until a save has been measured: a busy shared file system
 static const double SAFETY = 2.0;
 
 /* Bytes of a checkpoint: fp32 values and two moments. */
@@ -26,7 +27,7 @@ static double checkpoint_bytes(const struct recipe *recipe)
     return (matmuls + embedding) * (recipe->checkpoint.save_optim ? 12.0 : 4.0);
 }
 
-/* The seconds from the creation of the newest checkpoint's folder to its manifest; 0: none is known. */
+/* The seconds from the creation of the newest checkpoint's folder to that of its manifest; 0: unknown. */
 static double measured_save_s(const struct recipe *recipe)
 {
     struct text folder = {0}, skipped = {0};
@@ -60,7 +61,7 @@ int64_t submit_lead(const struct recipe *recipe, int nodes, struct text *why)
     if (stepped)
         step_s = summary.step_s;
     const double lead = CLOCK_S + SAFETY * (step_s + save_s);
-    text_add(why, "twice a step of %s (%s) and a save of %s (%s), and 60 s for Slurm's clock",
+    text_add(why, "twice a step of %s (%s) and a save of %s (%s), and 60 s for Slurm's timer",
              seconds_text(step_s, step), stepped ? "measured" : "assumed", seconds_text(save_s, save),
              saved ? "measured" : "at 200 MB/s per node");
     return 10 * (int64_t)ceil(lead / 10.0);

@@ -10,7 +10,7 @@
 
 /* ---- nodes ---- */
 
-/* Divisors of `ranks` next to `value`. */
+/* The divisors of `ranks` nearest to `value`. */
 static int64_t divisor_below(int64_t ranks, int64_t value)
 {
     while (value > 1 && ranks % value != 0)
@@ -25,7 +25,7 @@ static int64_t divisor_above(int64_t ranks, int64_t value)
     return value < ranks ? value : ranks;
 }
 
-static enum status refuse_cut(const char *key, int64_t value, int64_t ranks, int64_t each)
+static enum status not_divisible(const char *key, int64_t value, int64_t ranks, int64_t each)
 {
     const int64_t below = divisor_below(ranks / each, value), above = divisor_above(ranks / each, value);
     struct text way = {0};
@@ -46,8 +46,8 @@ enum status submit_nodes(const struct recipe *recipe, int *nodes, int *ranks_per
     if (cluster->gpus_per_node > 0) {
         *ranks_per_node = cluster->gpus_per_node * shared < ranks ? cluster->gpus_per_node * shared : ranks;
         if (ranks % shared != 0 || ranks % *ranks_per_node != 0)
-            return refuse_cut("cluster.gpus_per_node", cluster->gpus_per_node, ranks,
-                              ranks % shared == 0 ? shared : 1);
+            return not_divisible("cluster.gpus_per_node", cluster->gpus_per_node, ranks,
+                                 ranks % shared == 0 ? shared : 1);
         *nodes = ranks / *ranks_per_node;
         return OK;
     }
@@ -59,14 +59,14 @@ enum status submit_nodes(const struct recipe *recipe, int *nodes, int *ranks_per
     if (*nodes == 0)
         *nodes = 1;
     if (ranks % *nodes != 0)
-        return refuse_cut("cluster.nodes", *nodes, ranks, 1);
+        return not_divisible("cluster.nodes", *nodes, ranks, 1);
     *ranks_per_node = ranks / *nodes;
     return OK;
 }
 
 /* ---- what can be requeued ---- */
 
-/* The signal that stops the run: SIGTERM if it does; NULL: none does. */
+/* The signal that stops the run, preferably SIGTERM; NULL: none. */
 static const char *stop_signal(const struct recipe *recipe)
 {
     const struct recipe_names *signals = &recipe->resilience.exit_signal;
@@ -105,7 +105,7 @@ enum status submit_check(const struct submission *s)
 
 /* ---- the script ---- */
 
-/* A path in which sbatch replaces %j. */
+/* Appends the path of the log, in which sbatch replaces %j. */
 static void add_log_path(const char *run_dir, struct text *out)
 {
     text_add(out, "#SBATCH --output=\"");
@@ -174,7 +174,7 @@ static void add_command(const struct submission *s, struct text *out)
     text_add(out, " || status=$?\n");
 }
 
-/* A run that ends with 0 has saved its last step. */
+/* A run that exits with 0 has saved its last step. */
 static void add_started(const struct submission *s, struct text *out)
 {
     struct text last = {0};

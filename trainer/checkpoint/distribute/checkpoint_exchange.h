@@ -6,8 +6,8 @@
  *     rank 0    reads rows 0..40     sends the columns of rank 1       receives its columns of rows 40..80
  *     rank 1    reads rows 40..80    sends the columns of rank 0       receives its columns of rows 0..40
  *
- * A rank reads ahead, so that all of them read at the same time. Messages use the memory of the gradients.
- * */
+ * A rank reads ahead, so that all of them read at the same time. Messages use the memory of the
+ * gradients. */
 #pragma once
 
 #include "trainer/checkpoint/checkpoint_source.h"

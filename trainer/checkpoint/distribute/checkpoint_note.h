@@ -43,8 +43,8 @@ void note_unpack(const uint32_t *words, struct note *out);
 bool note_has(const uint32_t *words, int tensor);
 
 /* Collective: sends `words` 32-bit words of every rank to rank 0, which stores them in all[world][words];
- * `all` is not used on other ranks. Uses the memory of the gradients, which are not needed between steps.
- * */
+ * `all` is not used on other ranks. Uses the memory of the gradients, which are not needed between
+ * steps. */
 MUST_USE enum status notes_gather(struct rank_state *state, const uint32_t *mine, int words, uint32_t *all);
 
 /* Adds the files and tensors of all ranks to the manifest. BAD_CHECKPOINT if no rank wrote a tensor, or if
