@@ -53,7 +53,9 @@ def test_errors_are_printed_once():
     status, text = mpirun((4, ["a.yaml", "tp=3", "dp=1"]))
     expect("a bad recipe", status == 2 and text.count("num_attention_heads 2 is not divisible") == 1, status, text)
     status, text = mpirun((4, ["nothing.yaml"]))
-    expect("no recipe", status == 2 and count(text, "error: ", "cuboid") == 1, status, text)
+    # (On a busy machine another rank can fail before rank 0 does, which then reports mpirun's signal.)
+    expect("no recipe", status == 2 and count(text, "error: ") == 1 and count(text, "cuboid: SIGTERM") <= 1, status,
+           text)
     status, text = mpirun((4, ["a.yaml", "data.train=nothing"]))
     expect("no data", status == 2 and count(text, "error: ") == 1 and "nothing.idx" in text, status, text)
     status, text = mpirun((4, ["a.yaml", "cluster.device=dry"]))
