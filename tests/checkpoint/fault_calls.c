@@ -26,7 +26,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PATH_CHARS = 400, MOST_EVENTS = 4096 };
+enum { PATH_CHARS = 400, MAX_EVENTS = 4096 };
 enum kind { CREATED, RENAMED, EXCHANGED, WRITTEN };
 
 /* Something that is not durable yet. */
@@ -37,7 +37,7 @@ struct event {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct event events[MOST_EVENTS];
+static struct event events[MAX_EVENTS];
 static int event_count;
 static long call_count;
 
@@ -75,7 +75,7 @@ static bool path_of(int fd, char out[PATH_CHARS])
 
 static void add_event(enum kind kind, const char *path, const char *from)
 {
-    if (event_count == MOST_EVENTS)
+    if (event_count == MAX_EVENTS)
         return;
     struct event *event = &events[event_count++];
     event->kind = kind;

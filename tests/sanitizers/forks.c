@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { FORKS = 100, HELD = 512, MOST_BYTES = 3000, CHILD_LIMIT_S = 20 };
+enum { FORKS = 100, HELD = 512, MAX_BYTES = 3000, CHILD_LIMIT_S = 20 };
 
 static void *churn(void *context)
 {
@@ -16,7 +16,7 @@ static void *churn(void *context)
     for (uint32_t state = 1;; state = state * 1664525U + 1013904223U) {
         void **one = &held[state >> 23];
         free(*one);
-        *one = malloc(16 + (state >> 8) % MOST_BYTES);
+        *one = malloc(16 + (state >> 8) % MAX_BYTES);
     }
     return context;
 }
@@ -27,7 +27,7 @@ static void allocate(void)
 {
     char *volatile last = NULL;
     for (int i = 0; i < 2000; i++)
-        last = malloc(16 + (size_t)i % MOST_BYTES); // NOLINT(clang-analyzer-unix.Malloc)
+        last = malloc(16 + (size_t)i % MAX_BYTES); // NOLINT(clang-analyzer-unix.Malloc)
     (void)last;
 }
 

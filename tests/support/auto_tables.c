@@ -9,15 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_STAGES = 64, MOST_V = 2 };
+enum { MAX_STAGES = 64, MAX_V = 2 };
 
 struct table {
     struct philox generator;
     uint64_t number, drawn;
     struct schedule_options options; // of auto
-    struct stage_cost whole[MOST_STAGES];
-    struct stage_cost of_stage[MOST_V + 1][MOST_STAGES]; // by v
-    struct cost_table costs[MOST_V + 1];
+    struct stage_cost whole[MAX_STAGES];
+    struct stage_cost of_stage[MAX_V + 1][MAX_STAGES]; // by v
+    struct cost_table costs[MAX_V + 1];
 };
 
 static double draw(struct table *t, double low, double high)
@@ -44,7 +44,7 @@ static void fill(struct table *t, int most_p, int most_m)
     if (draw_int(t, 0, 3) != 0)
         limit = floor(limit);
     int v = draw_int(t, 0, 2);
-    for (int parts = 1; parts <= MOST_V; parts++) {
+    for (int parts = 1; parts <= MAX_V; parts++) {
         for (int stage = 0; stage < p * parts; stage++) {
             struct stage_cost c = t->whole[stage / parts];
             t->of_stage[parts][stage] = (struct stage_cost){c.f / parts, c.i / parts, c.w / parts};
@@ -126,7 +126,7 @@ enum status auto_table(uint64_t number, int most_p, int most_m, struct auto_outc
                                  .v = t.options.v,
                                  .limit = t.options.memory_limit,
                                  .shortest = "none"};
-    int from = out->v == 0 ? 1 : out->v, to = out->v == 0 ? MOST_V : out->v;
+    int from = out->v == 0 ? 1 : out->v, to = out->v == 0 ? MAX_V : out->v;
     for (int v = from; v <= to; v++) {
         TRY(try_named(&t, v, out));
         TRY(find_bound(&t, v, out));

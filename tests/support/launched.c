@@ -10,7 +10,7 @@
  * synchronous. The trace of run n is written to FOLDER/trace-n. */
 enum { PROGRAM, MARK, FOLDER, HEAD };
 enum { FAMILY, COMMON, LAYOUT, HOW, WORDS };
-enum { MOST_RUNS = 64, PATH_CHARS = TINY_FOLDER_CHARS + 40 };
+enum { MAX_RUNS = 64, PATH_CHARS = TINY_FOLDER_CHARS + 40 };
 static const char mark[] = "--rank";
 
 static enum status world_of(const struct tiny *tiny, const struct launch *run, int *ranks)
@@ -53,7 +53,7 @@ static enum status launch_ranks(const struct mpirun *mpirun, const struct launch
     static const char *const how[] = {"", "g", "s", "gs"};
     char digits[16], path[PATH_CHARS];
     snprintf(digits, sizeof digits, "%d", number);
-    const char *words[3 + HEAD + MOST_RUNS * WORDS + 1] = {mpirun->path, "-n", digits};
+    const char *words[3 + HEAD + MAX_RUNS * WORDS + 1] = {mpirun->path, "-n", digits};
     const char **ours = words + 3;
     ours[PROGRAM] = mpirun->program;
     ours[MARK] = mark;
@@ -82,8 +82,8 @@ static enum status launch_ranks(const struct mpirun *mpirun, const struct launch
 
 enum status launch(const struct mpirun *mpirun, const struct launch *runs, int count, struct trace *out)
 {
-    int ranks[MOST_RUNS];
-    CHECK(count <= MOST_RUNS);
+    int ranks[MAX_RUNS];
+    CHECK(count <= MAX_RUNS);
     for (int i = 0; i < count; i++)
         TRY(world_of(mpirun->tiny, &runs[i], &ranks[i]));
     for (int i = 0; i < count; i++) {
@@ -120,8 +120,8 @@ static enum status read_run(const struct tiny *tiny, char **words, int ranks, st
 
 static enum status run_all(const struct tiny *tiny, char **words, int count)
 {
-    const struct recipe *recipes[MOST_RUNS] = {NULL};
-    struct trace_options options[MOST_RUNS];
+    const struct recipe *recipes[MAX_RUNS] = {NULL};
+    struct trace_options options[MAX_RUNS];
     struct launcher launcher;
     char path[PATH_CHARS];
     TRY(launcher_find(&launcher));
@@ -148,7 +148,7 @@ int launched_rank(int argc, char **argv)
 {
     struct tiny tiny;
     int count = (argc - HEAD) / WORDS;
-    CHECK(count > 0 && count <= MOST_RUNS && (argc - HEAD) % WORDS == 0);
+    CHECK(count > 0 && count <= MAX_RUNS && (argc - HEAD) % WORDS == 0);
     snprintf(tiny.folder, sizeof tiny.folder, "%s", argv[FOLDER]);
     enum status status = run_all(&tiny, argv + HEAD, count);
     if (status != OK)

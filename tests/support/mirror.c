@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ARRAYS = 512, MOST_OPEN = 16 };
+enum { MAX_ARRAYS = 512, MAX_OPEN = 16 };
 
 struct host_array {
     char *host;
@@ -22,12 +22,12 @@ static struct open_device {
     char name[16];         // of the options
     struct device *device; // NULL: free
     struct stream *stream;
-} open_devices[MOST_OPEN];
+} open_devices[MAX_OPEN];
 
 struct mirror {
     struct device *device; // one of open_devices
     struct stream *stream;
-    struct host_array array[MOST_ARRAYS];
+    struct host_array array[MAX_ARRAYS];
     int arrays;
 };
 
@@ -51,7 +51,7 @@ static enum status find_device(const struct device_options *options, struct open
           options->simulated_device == NULL && options->reserve_bytes == 0);
     int i = 0;
     while (open_devices[i].device != NULL && !same_options(&open_devices[i].options, options))
-        CHECK(++i < MOST_OPEN);
+        CHECK(++i < MAX_OPEN);
     struct open_device *o = &open_devices[i];
     *out = o;
     if (o->device != NULL)
@@ -126,7 +126,7 @@ static void close_stream(struct stream *stream)
 }
 
 /* If a word is the address of a registered array, replaces it by the device address and copies the array. */
-static enum status translate(struct mirror *m, void *at, bool named[MOST_ARRAYS])
+static enum status translate(struct mirror *m, void *at, bool named[MAX_ARRAYS])
 {
     uint64_t word = 0;
     memcpy(&word, at, sizeof word);
@@ -150,7 +150,7 @@ static enum status translate(struct mirror *m, void *at, bool named[MOST_ARRAYS]
 static enum status submit(struct stream *stream, const struct op *op)
 {
     struct mirror *m = mirror_of(stream->device);
-    bool named[MOST_ARRAYS] = {false};
+    bool named[MAX_ARRAYS] = {false};
     size_t bytes = 0;
     struct op *there = op_copy(op, &bytes);
     CHECK(there != NULL && bytes % sizeof(uint64_t) == 0);
@@ -234,6 +234,6 @@ void mirror_register(struct device *device, void *data, size_t bytes)
     for (int i = 0; i < m->arrays; i++)
         if (m->array[i].host == (char *)data && m->array[i].bytes == bytes)
             return; // already registered
-    CHECK(m->arrays < MOST_ARRAYS);
+    CHECK(m->arrays < MAX_ARRAYS);
     m->array[m->arrays++] = (struct host_array){.host = data, .bytes = bytes};
 }

@@ -123,10 +123,10 @@ void tiny_destroy(struct tiny *tiny)
 
 /* ---- recipes ---- */
 
-enum { MOST_OVERRIDES = 128, OVERRIDES_CHARS = 6000 };
+enum { MAX_OVERRIDES = 128, OVERRIDES_CHARS = 6000 };
 
 struct overrides {
-    const char *list[MOST_OVERRIDES];
+    const char *list[MAX_OVERRIDES];
     size_t count;
     char storage[OVERRIDES_CHARS];
     char path[TINY_FOLDER_CHARS + 40]; // replaces "data.train=bytes"
@@ -139,7 +139,7 @@ static void split(struct overrides *o, const struct tiny *tiny, const char *comm
     CHECK(length >= 0 && (size_t)length < sizeof o->storage);
     char *rest = NULL;
     for (char *word = strtok_r(o->storage, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
-        CHECK(o->count < MOST_OVERRIDES);
+        CHECK(o->count < MAX_OVERRIDES);
         static const char train[] = "data.train=";
         if (strncmp(word, train, sizeof train - 1) == 0) {
             snprintf(o->path, sizeof o->path, "%s%s/%s", train, tiny->folder, word + sizeof train - 1);

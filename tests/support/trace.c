@@ -42,7 +42,7 @@ static enum status hash_tensor(struct rank_state *w, const struct owned_param *o
 }
 
 /* Each element is hashed by one rank: the first owner of its shard. */
-static enum status hash_weights(struct rank_state *w, int64_t hash[TRACE_MOST_ROWS])
+static enum status hash_weights(struct rank_state *w, int64_t hash[TRACE_MAX_ROWS])
 {
     struct buffer sums = {0};
     size_t bytes = (size_t)w->params.count * sizeof *hash;
@@ -122,7 +122,7 @@ static enum status rank_run(struct world *world, const struct job *job)
     TRY(rank_create(&job->run, world, true, &state));
     trace.steps = (int)job->run.recipe->train.train_iters;
     trace.rows = state.params.count;
-    CHECK(trace.steps <= TRACE_MOST_STEPS && trace.rows <= TRACE_MOST_ROWS);
+    CHECK(trace.steps <= TRACE_MAX_STEPS && trace.rows <= TRACE_MAX_ROWS);
     for (int i = 0; i < trace.rows; i++)
         memcpy(trace.names[i], state.params.list[i].name, sizeof trace.names[i]);
     memset(trace.hash, 0, sizeof trace.hash);

@@ -7,15 +7,15 @@
 
 #include "trainer/engine/rank_state.h"
 
-enum { TRACE_MOST_STEPS = 20, TRACE_MOST_ROWS = 400 };
+enum { TRACE_MAX_STEPS = 20, TRACE_MAX_ROWS = 400 };
 
 struct trace {
     int steps, rows;
-    double loss[TRACE_MOST_STEPS], grad_norm[TRACE_MOST_STEPS];
+    double loss[TRACE_MAX_STEPS], grad_norm[TRACE_MAX_STEPS];
     double valid_loss;
     int rollbacks, ahead; // updates that were rolled back; steps started before validation. Not compared
-    int64_t hash[TRACE_MOST_ROWS];
-    char names[TRACE_MOST_ROWS][PARAM_NAME_CHARS];
+    int64_t hash[TRACE_MAX_ROWS];
+    char names[TRACE_MAX_ROWS][PARAM_NAME_CHARS];
 };
 
 struct trace_options {

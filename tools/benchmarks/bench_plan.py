@@ -29,16 +29,16 @@ MODEL = ["model.num_layers=4", "model.hidden_size=256", "model.num_attention_hea
 LLAMA = ["model.normalization=RMSNorm", "model.activation=swiglu", "model.add_bias_linear=false",
          "model.position_embedding_type=rope", "model.tie_word_embeddings=false", "model.num_query_groups=4",
          "model.ffn_hidden_size=768"]
-GLOBAL_BATCH, MOST_RANKS, SWEEP_LAYOUTS = 8, 8, 6
+GLOBAL_BATCH, MAX_RANKS, SWEEP_LAYOUTS = 8, 8, 6
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def degrees(draw, ranks):
-    """tp, pp, dp and a micro-batch size that are possible; ranks: their product, None: up to MOST_RANKS."""
+    """tp, pp, dp and a micro-batch size that are possible; ranks: their product, None: up to MAX_RANKS."""
     while True:
         tp, pp, dp = draw.choice([1, 1, 2, 4]), draw.choice([1, 1, 2, 4]), draw.choice([1, 2, 4])
         micro = draw.choice([1, 2, 4])
-        if tp * pp * dp <= MOST_RANKS and GLOBAL_BATCH % (micro * dp) == 0 and ranks in (None, tp * pp * dp):
+        if tp * pp * dp <= MAX_RANKS and GLOBAL_BATCH % (micro * dp) == 0 and ranks in (None, tp * pp * dp):
             return tp, pp, dp, micro
 
 

@@ -112,7 +112,7 @@ static enum status find_of_recipe(const struct recipe *recipe, const char *path,
 
 /* ---- the prompt ---- */
 
-enum { MOST_PROMPT_BYTES = 1 << 26 };
+enum { MAX_PROMPT_BYTES = 1 << 26 };
 
 /* Reads --prompt - from standard input, to its end, byte for byte: a final line break is part of the
  * prompt. */
@@ -124,12 +124,12 @@ static enum status read_prompt(const char *prompt, struct text *out)
         text_add(out, "%s", prompt);
         return OK;
     }
-    while ((got = fread(chunk, 1, sizeof chunk, stdin)) > 0 && out->length <= MOST_PROMPT_BYTES)
+    while ((got = fread(chunk, 1, sizeof chunk, stdin)) > 0 && out->length <= MAX_PROMPT_BYTES)
         text_add_bytes(out, chunk, got);
-    if (out->length > MOST_PROMPT_BYTES)
+    if (out->length > MAX_PROMPT_BYTES)
         return fail(BAD_USAGE,
                     "generate: --prompt -: standard input has more than %d bytes; use a shorter one",
-                    MOST_PROMPT_BYTES);
+                    MAX_PROMPT_BYTES);
     return ferror(stdin) == 0
                ? OK
                : fail(BAD_USAGE, "generate: --prompt -: standard input cannot be read: %s", strerror(errno));

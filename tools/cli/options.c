@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MOST_OPTIONS = 32 };
+enum { MAX_OPTIONS = 32 };
 
 /* Finds the option that an argument names, alone or before "="; *value points after the "=", or is NULL. */
 static const struct option *find(const char *argument, const struct option *options, int count,
@@ -21,7 +21,7 @@ static const struct option *find(const char *argument, const struct option *opti
 
 static enum status unknown(const char *command, const char *argument, const struct option *options, int count)
 {
-    const char *names[MOST_OPTIONS];
+    const char *names[MAX_OPTIONS];
     struct text list = {0};
     size_t shown = 0;
     for (int i = 0; i < count; i++)
@@ -107,10 +107,10 @@ static int variable_of(const struct option *option, const struct option *options
 enum status options_parse(int argc, char **argv, const struct option *options, int count, const char **rest,
                           int *rest_count)
 {
-    const char *given[MOST_OPTIONS] = {NULL}; // the value of each
+    const char *given[MAX_OPTIONS] = {NULL}; // the value of each
     bool ended = false;
     *rest_count = 0;
-    CHECK(count <= MOST_OPTIONS);
+    CHECK(count <= MAX_OPTIONS);
     for (int i = 1; i < argc; i++) {
         const char *value = NULL;
         const struct option *option = ended ? NULL : find(argv[i], options, count, &value);

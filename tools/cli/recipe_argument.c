@@ -113,10 +113,10 @@ int recipe_argument(int argc, char **argv, bool alone, struct recipe **recipe, i
     return load_argument(argc, argv, &(struct recipe_request){.alone = alone}, recipe, size);
 }
 
-enum { MOST_OVERRIDES = 128 }; // layout keys
+enum { MAX_OVERRIDES = 128 }; // layout keys
 
 struct overrides {
-    char *list[MOST_OVERRIDES];
+    char *list[MAX_OVERRIDES];
     int count;
 };
 
@@ -126,7 +126,7 @@ static void overrides_of_one_rank(struct overrides *out)
     struct text override = {0};
     *out = (struct overrides){0};
     while (recipe_one_rank_override(out->count, &override)) {
-        CHECK(out->count < MOST_OVERRIDES);
+        CHECK(out->count < MAX_OVERRIDES);
         out->list[out->count++] = override.chars;
         override = (struct text){0};
     }
@@ -168,7 +168,7 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
     struct overrides layout;
     while (more != NULL && more[extra] != NULL)
         extra++;
-    char **all = calloc((size_t)argc + MOST_OVERRIDES + (size_t)extra, sizeof *all);
+    char **all = calloc((size_t)argc + MAX_OVERRIDES + (size_t)extra, sizeof *all);
     if (all == NULL)
         return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
     // The command, the recipe, our overrides, and those of the caller that ours do not replace.

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 static const char partial_suffix[] = ".partial", replaced_suffix[] = ".replaced";
-enum { MOST_NAMES = 1000 };
+enum { MAX_NAMES = 1000 };
 
 void folder_of_step(const char *save, int64_t step, const char *suffix, struct text *out)
 {
@@ -124,7 +124,7 @@ static void free_name(const char *save, int64_t step, const char *suffix, struct
     struct stat info;
     folder_of_step(save, step, suffix, out);
     size_t length = out->length;
-    for (int i = 2; i <= MOST_NAMES && lstat(out->chars, &info) == 0; i++) {
+    for (int i = 2; i <= MAX_NAMES && lstat(out->chars, &info) == 0; i++) {
         out->length = length;
         text_add(out, "-%d", i);
     }
@@ -224,7 +224,7 @@ static enum status choose_partial(const char *save, struct save_ticket *out, str
     folder_of_ticket(save, out, path);
     if (lstat(path->chars, &info) == 0 && S_ISLNK(info.st_mode))
         TRY(folder_remove(path->chars, is_part));
-    for (out->attempt = 1; out->attempt < MOST_NAMES && lstat(path->chars, &info) == 0;) {
+    for (out->attempt = 1; out->attempt < MAX_NAMES && lstat(path->chars, &info) == 0;) {
         out->attempt++;
         text_free(path);
         folder_of_ticket(save, out, path);

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RENEW_MS = 10000, EXPIRES_MS = 60000, POLL_MS = 100, NS_PER_MS = 1000000, MOST_TRIES = 100 };
+enum { RENEW_MS = 10000, EXPIRES_MS = 60000, POLL_MS = 100, NS_PER_MS = 1000000, MAX_TRIES = 100 };
 
 struct checkpoint_lock {
     struct text save, path; // the folder, and its owner.json
@@ -151,7 +151,7 @@ static enum status take_lease(const struct checkpoint_lock *l)
 {
     struct lock_owner owner = {.pid = 0};
     file_temporary_sweep(l->path.chars);
-    for (int i = 0; i < MOST_TRIES; i++) {
+    for (int i = 0; i < MAX_TRIES; i++) {
         bool mine = false;
         struct stat info;
         TRY(lock_owner_read(l->path.chars, &owner));

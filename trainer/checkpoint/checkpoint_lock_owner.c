@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 1 << 14 };
+enum { MAX_BYTES = 1 << 14 };
 
 /* ---- this process ---- */
 
@@ -24,7 +24,7 @@ static int64_t start_of(int64_t pid)
     struct text path = {0}, text = {0};
     int64_t started = -1;
     text_add(&path, "/proc/%" PRId64 "/stat", pid);
-    if (access(path.chars, F_OK) == 0 && file_read_small(path.chars, MOST_BYTES, &text) == OK) {
+    if (access(path.chars, F_OK) == 0 && file_read_small(path.chars, MAX_BYTES, &text) == OK) {
         const char *at = strrchr(text_chars(&text), ')'); // the process name may contain anything
         for (int i = 0; i < FIELDS_AFTER_NAME && at != NULL; i++)
             at = strchr(at + 1, ' ');
@@ -39,7 +39,7 @@ static void machine_text(char out[LOCK_OWNER_TEXT_CHARS])
 {
     struct text boot = {0};
     char space[64] = "";
-    if (file_read_small("/proc/sys/kernel/random/boot_id", MOST_BYTES, &boot) != OK)
+    if (file_read_small("/proc/sys/kernel/random/boot_id", MAX_BYTES, &boot) != OK)
         text_free(&boot);
     if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0)
         space[0] = 0;
@@ -147,7 +147,7 @@ enum status lock_owner_read(const char *path, struct lock_owner *out)
     bool good = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
     char chunk[1024];
     ssize_t got;
-    while (good && text.length < MOST_BYTES && (got = read(fd, chunk, sizeof chunk)) > 0)
+    while (good && text.length < MAX_BYTES && (got = read(fd, chunk, sizeof chunk)) > 0)
         text_add_bytes(&text, chunk, (size_t)got);
     close(fd);
     if (!good || !parse(&text, out))

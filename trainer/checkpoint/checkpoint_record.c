@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MOST_BYTES = 1 << 16 };
+enum { MAX_BYTES = 1 << 16 };
 
 static bool take_name(const json_t *value, char out[RUN_RECORD_NAME_CHARS])
 {
@@ -56,7 +56,7 @@ enum status run_record_read(const char *save, struct run_record *out)
     *out = (struct run_record){.count = 0};
     text_add(&path, "%s/run.json", save);
     if (lstat(path.chars, &info) == 0)
-        status = file_read_small(path.chars, MOST_BYTES, &text);
+        status = file_read_small(path.chars, MAX_BYTES, &text);
     else if (errno != ENOENT)
         status = fail(IO_ERROR, "%s: %s", path.chars, strerror(errno));
     if (status == OK && text.length > 0 && !parse(&text, out))

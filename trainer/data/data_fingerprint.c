@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BLOCKS = 16 * FINGERPRINT_BLOCKS, FEWEST_BLOCKS = 4, MOST_FILE_BYTES = 1 << 28 };
+enum { MAX_BLOCKS = 16 * FINGERPRINT_BLOCKS, FEWEST_BLOCKS = 4, MAX_FILE_BYTES = 1 << 28 };
 
 static const char *const lists[] = {[DATA_TRAIN] = "train", [DATA_VALID] = "valid"};
 enum { LISTS = sizeof lists / sizeof *lists };
@@ -72,7 +72,7 @@ static enum status add_source(const struct dataset *source, int64_t most, void *
 static enum status add_lists(const struct data *data, void *buffer, struct text *out)
 {
     int64_t sources = source_count(data, DATA_TRAIN) + source_count(data, DATA_VALID);
-    int64_t most = MOST_BLOCKS / (sources > 0 ? sources : 1);
+    int64_t most = MAX_BLOCKS / (sources > 0 ? sources : 1);
     most = most > FINGERPRINT_BLOCKS ? FINGERPRINT_BLOCKS : most < FEWEST_BLOCKS ? FEWEST_BLOCKS : most;
     text_add(out, "{\"format\": \"cuboid data\", \"version\": 1");
     for (int list = 0; list < LISTS; list++) {
@@ -223,7 +223,7 @@ enum status data_fingerprint_compare(struct data *data, const char *folder, bool
 {
     struct text path = {0}, file = {0};
     text_add(&path, "%s/data.json", folder);
-    enum status status = file_read_small(path.chars, MOST_FILE_BYTES, &file);
+    enum status status = file_read_small(path.chars, MAX_FILE_BYTES, &file);
     if (status == OK)
         status = compare(data, path.chars, &file, changes);
     *is_recorded = status == OK;

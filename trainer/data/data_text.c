@@ -158,11 +158,11 @@ static enum status read_json_line(struct reader *r, const char *bytes, int64_t l
 /* Keeps the beginning of a line that continues in the next chunk. */
 static enum status keep_line(struct reader *r, const char *bytes, size_t length)
 {
-    if (length > TEXT_MOST_LINE_BYTES - r->line.length)
+    if (length > TEXT_MAX_LINE_BYTES - r->line.length)
         return fail(BAD_DATA,
                     "%s, line %" PRId64 ": longer than the limit of %d MiB; split the document, or "
                     "use plain text",
-                    r->name, r->line_number + 1, TEXT_MOST_LINE_BYTES >> 20);
+                    r->name, r->line_number + 1, TEXT_MAX_LINE_BYTES >> 20);
     text_add_bytes(&r->line, bytes, length);
     return OK;
 }

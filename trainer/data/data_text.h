@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-enum { TEXT_MOST_LINE_BYTES = 1 << 30 }; // of JSON Lines: one line is held in memory
+enum { TEXT_MAX_LINE_BYTES = 1 << 30 }; // of JSON Lines: one line is held in memory
 
 enum text_format {
     TEXT_BY_NAME,

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MOST_DEPTH = 512 };
+enum { MAX_DEPTH = 512 };
 
 struct scanner {
     const char *at, *end;
@@ -202,14 +202,14 @@ static bool scan_after(struct scanner *s, char *closers, int *depth)
 /* Scans a value of any kind, without recursion, so that no line can overflow the stack. */
 static bool scan_value(struct scanner *s)
 {
-    char closers[MOST_DEPTH];
+    char closers[MAX_DEPTH];
     const char *begin, *end;
     int depth = 0;
     do {
         skip_space(s);
         char c = peek(s);
         if (c == '{' || c == '[') {
-            if (depth == MOST_DEPTH)
+            if (depth == MAX_DEPTH)
                 return refuse(s, s->at, "nested deeper than 512 levels");
             closers[depth++] = c == '{' ? '}' : ']';
             s->at++;

@@ -58,7 +58,7 @@ static void add_bytes(const struct memory_shape *s, struct memory_items *items, 
 {
     if (!s->assume.large_only)
         bytes = (bytes + 63) / 64 * 64;
-    CHECK(items->count < MEMORY_MOST_ITEMS);
+    CHECK(items->count < MEMORY_MAX_ITEMS);
     items->list[items->count++] =
         (struct memory_item){.what = what, .lifetime = lifetime, .module = module, .bytes = bytes};
 }

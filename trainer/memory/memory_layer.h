@@ -49,9 +49,9 @@ struct memory_item {
     int64_t bytes;
 };
 
-enum { MEMORY_MOST_ITEMS = 40 };
+enum { MEMORY_MAX_ITEMS = 40 };
 struct memory_items {
-    struct memory_item list[MEMORY_MOST_ITEMS];
+    struct memory_item list[MEMORY_MAX_ITEMS];
     int count;
 };
 

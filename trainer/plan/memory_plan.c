@@ -90,7 +90,7 @@ enum status memory_plan_too_long(const struct run *run)
                 "many to plan; use fewer microbatches: a smaller train.global_batch_size (now %lld) or a "
                 "larger train.micro_batch_size (now %lld)",
                 (long long)recipe->model.num_layers, (long long)recipe_microbatches(recipe),
-                TAPE_MOST_ITEMS / 1000000, (long long)recipe->train.global_batch_size,
+                TAPE_MAX_ITEMS / 1000000, (long long)recipe->train.global_batch_size,
                 (long long)recipe->train.micro_batch_size);
 }
 

@@ -26,7 +26,7 @@ MUST_USE enum status memory_plan_make(const struct run *run, int rank, struct sl
                                       struct memory_plan *out);
 
 /* Same, and the tape of the step. Equal actions are run once (step_recorder.h). NOT_SUPPORTED for a tape of
- * more than TAPE_MOST_ITEMS. */
+ * more than TAPE_MAX_ITEMS. */
 MUST_USE enum status memory_plan_record(const struct run *run, int rank, struct slot_use *slots,
                                         struct memory_plan *out, struct tape **tape);
 /* The same tape, for tests: every action is run. */

@@ -38,7 +38,7 @@ static enum status plan_rank(struct step_plan *plan, int pp)
                                 .slots = plan->slots + pp * run->schedule->chunks * SLOT_LIFETIMES};
     TRY(memory_plan_record(run, out->rank, out->slots, &memory, &plan->tapes[pp]));
     plan->items += tape_items(plan->tapes[pp]);
-    if (plan->items > TAPE_MOST_ITEMS)
+    if (plan->items > TAPE_MAX_ITEMS)
         return memory_plan_too_long(run);
     memcpy(out->part_bytes, memory.use.peak_bytes, sizeof out->part_bytes);
     out->bytes = memory.use.peak_total_bytes;

@@ -69,12 +69,12 @@ static int larger_share(const void *a, const void *b)
 /* One line: the largest shares, and the sum of the others. */
 static void print_shares(struct share *shares, int count, double step_s, FILE *to)
 {
-    enum { MOST = 5 };
+    enum { MAX_SHARES = 5 };
     double others_s = 0.0;
     qsort(shares, (size_t)count, sizeof *shares, larger_share);
     for (int i = 0; i < count; i++) {
         const double percent = 100.0 * shares[i].seconds / step_s;
-        if (i >= MOST || shares[i].seconds <= 0.0)
+        if (i >= MAX_SHARES || shares[i].seconds <= 0.0)
             others_s += shares[i].seconds;
         else if (shares[i].name != NULL)
             fprintf(to, "%s%s %.1f %%", i > 0 ? ", " : "  ", shares[i].name, percent);

@@ -192,7 +192,7 @@ static void accept_node(struct control *c)
 static void hear(struct control_node *node)
 {
     struct wire_message m = {0};
-    bool good = wire_receive(node->file, WIRE_MOST_BYTES, &m);
+    bool good = wire_receive(node->file, WIRE_MAX_BYTES, &m);
     if (good && m.kind == WIRE_RANKS)
         good = take_ranks(node, &m);
     else if (good && m.kind == WIRE_ALL)
@@ -312,7 +312,7 @@ enum control_wish control_report(struct control *c, const struct control_rank *m
         disconnect(first);
     while (first->file >= 0 && wire_is_ready(first->file, 0)) {
         struct wire_message m = {0};
-        bool good = wire_receive(first->file, WIRE_MOST_BYTES, &m);
+        bool good = wire_receive(first->file, WIRE_MAX_BYTES, &m);
         if (good && m.kind == WIRE_RANKS)
             good = take_ranks(first, &m);
         else if (good && m.kind == WIRE_GIVE_ALL && wish == CONTROL_NOTHING)

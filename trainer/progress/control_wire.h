@@ -16,7 +16,7 @@ enum wire_kind {
     WIRE_KINDS
 };
 
-enum { WIRE_MOST_BYTES = 256 << 20 };
+enum { WIRE_MAX_BYTES = 256 << 20 };
 
 struct wire_message {
     enum wire_kind kind;

@@ -116,7 +116,7 @@ static void *write_file(void *argument)
 
 void hang_dump_in_time(const struct hang *hang, const char *report, const char *path)
 {
-    enum { MOST_MS = 2000, POLL_MS = 5 };
+    enum { MAX_MS = 2000, POLL_MS = 5 };
     pthread_t thread;
     // Not freed: a thread that hangs uses it, and the process is about to exit.
     struct dump *dump = calloc(1, sizeof *dump);
@@ -127,6 +127,6 @@ void hang_dump_in_time(const struct hang *hang, const char *report, const char *
     if (pthread_create(&thread, NULL, write_file, dump) != 0)
         return;
     pthread_detach(thread);
-    for (int ms = 0; ms < MOST_MS && !atomic_load(&dump->done); ms += POLL_MS)
+    for (int ms = 0; ms < MAX_MS && !atomic_load(&dump->done); ms += POLL_MS)
         poll(NULL, 0, POLL_MS);
 }

@@ -26,7 +26,7 @@ struct recipe_file {
 /* ---- unknown keys ---- */
 
 /* The names of a section's keys; at the top level also those of the sections. */
-static size_t names_of(const char *section, const char *names[RECIPE_MOST_ROWS + RECIPE_MOST_SECTIONS])
+static size_t names_of(const char *section, const char *names[RECIPE_MAX_ROWS + RECIPE_MAX_SECTIONS])
 {
     size_t count = 0;
     for (int i = 0; i < recipe_row_count; i++)
@@ -40,7 +40,7 @@ static size_t names_of(const char *section, const char *names[RECIPE_MOST_ROWS +
 /* "; the keys of tokenizer are tokenizer_type, vocab_file, merge_file" */
 static void add_keys_of(const char *section, struct text *out)
 {
-    const char *names[RECIPE_MOST_ROWS + RECIPE_MOST_SECTIONS] = {NULL};
+    const char *names[RECIPE_MAX_ROWS + RECIPE_MAX_SECTIONS] = {NULL};
     size_t count = names_of(section, names);
     text_add(out, "; the keys of %s are", section);
     for (size_t i = 0; i < count; i++)
@@ -50,7 +50,7 @@ static void add_keys_of(const char *section, struct text *out)
 /* "WHERE: unknown key train.lr; did you mean optimizer.lr?" */
 static void refuse_key(struct recipe_loader *loader, const char *where, const char *section, const char *name)
 {
-    const char *names[RECIPE_MOST_ROWS + RECIPE_MOST_SECTIONS] = {NULL};
+    const char *names[RECIPE_MAX_ROWS + RECIPE_MAX_SECTIONS] = {NULL};
     const char *dot = *section != 0 ? "." : "";
     if (strcmp(section, name) == 0) { // `model: {model: ...}`
         problems_add(loader->problems, "%s: unknown key %s.%s; the keys of %s are not nested", where, section,
@@ -114,7 +114,7 @@ static bool is_section_name(const char *name)
 static void apply_keys(struct recipe_loader *loader, const char *file, const char *section,
                        const struct node *map)
 {
-    int first_line[RECIPE_MOST_ROWS] = {0};
+    int first_line[RECIPE_MAX_ROWS] = {0};
     for (size_t i = 0; i < map->count; i += 2) {
         const struct node *key = map->child[i], *value = map->child[i + 1];
         char where[300];
@@ -333,7 +333,7 @@ static bool refuse_option(struct recipe_loader *loader, const char *override, co
     return true;
 }
 
-static void apply_override(struct recipe_loader *loader, const char *override, int first[RECIPE_MOST_ROWS],
+static void apply_override(struct recipe_loader *loader, const char *override, int first[RECIPE_MAX_ROWS],
                            int index)
 {
     const char *equals = strchr(override, '=');
@@ -462,7 +462,7 @@ static void derive_dry_device(struct recipe *recipe, const struct device_traits 
 void recipe_read(struct recipe_loader *loader, const char *path, const char *const *overrides,
                  size_t override_count)
 {
-    int first[RECIPE_MOST_ROWS] = {0};
+    int first[RECIPE_MAX_ROWS] = {0};
     set_defaults(loader->recipe);
     loader->complete = load_files(loader, path);
     const struct device_traits *described = device_traits(loader->recipe->cluster.device);
@@ -497,7 +497,7 @@ void recipe_loader_free(struct recipe_loader *loader)
 /* Adds a problem if keys are open: commands that plan choose their values before loading. False if any is. */
 static bool reject_open_keys(struct recipe_loader *loader, size_t before)
 {
-    const char *keys[RECIPE_MOST_CHOSEN];
+    const char *keys[RECIPE_MAX_CHOSEN];
     const int count = recipe_open_keys(loader->recipe, keys);
     const bool by_layout = loader->recipe->parallel.search == SEARCH_AUTO;
     for (int i = 0; i < (by_layout ? 1 : count) && loader->problems->errors == before; i++)

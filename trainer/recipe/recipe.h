@@ -238,8 +238,8 @@ struct recipe_origin {
     const char *file; // FROM_FILE: belongs to the recipe
 };
 
-enum { RECIPE_MOST_CHOSEN = 8 }; // keys that a plan can choose
-enum { RECIPE_MOST_ROWS = 256 }; // room for an origin of each row of the table
+enum { RECIPE_MAX_CHOSEN = 8 }; // keys that a plan can choose
+enum { RECIPE_MAX_ROWS = 256 }; // room for an origin of each row of the table
 
 struct recipe {
     char *name;
@@ -265,7 +265,7 @@ struct recipe {
     struct assumptions assume; // other than the defaults only with a device that computes nothing
 
     struct recipe_names files; // the recipe, and what it is based on
-    struct recipe_origin origin[RECIPE_MOST_ROWS];
+    struct recipe_origin origin[RECIPE_MAX_ROWS];
 };
 
 /* Reads the recipe at `path`, then the overrides, each "key=value" with a dotted key (or tp, pp, dp, cp,

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RULES = 128, WALK = 4096 };
+enum { MAX_RULES = 128, WALK = 4096 };
 
 static const char *const given_keys[GIVEN_COUNT] = {
     [GIVEN_GROUPS] = "model.num_query_groups",
@@ -171,9 +171,9 @@ bool recipe_read_schedule(struct recipe *recipe, struct problems *problems)
 struct check {
     struct view view;
     int given_row[GIVEN_COUNT];
-    bool reads[MOST_RULES][RECIPE_MOST_ROWS];
-    bool applies[MOST_RULES];
-    bool held[MOST_RULES];
+    bool reads[MAX_RULES][RECIPE_MAX_ROWS];
+    bool applies[MAX_RULES];
+    bool held[MAX_RULES];
 };
 
 static const struct rules *const tables[] = {&recipe_layout_rules, &recipe_run_rules, &recipe_save_rules,
@@ -184,7 +184,7 @@ static int rule_count(void)
     int count = 0;
     for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
         count += tables[t]->count;
-    CHECK(count <= MOST_RULES);
+    CHECK(count <= MAX_RULES);
     return count;
 }
 
@@ -213,7 +213,7 @@ static int rule_rows(const struct rule *rule, int rows[16])
     return count;
 }
 
-static void check_begin(struct check *check, const bool bad[RECIPE_MOST_ROWS])
+static void check_begin(struct check *check, const bool bad[RECIPE_MAX_ROWS])
 {
     for (int i = 0; i < rule_count(); i++) {
         int rows[16];
@@ -310,7 +310,7 @@ const char *recipe_rule_keys(int rule)
     return rule_at(rule)->reads;
 }
 
-void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_MOST_ROWS],
+void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_MAX_ROWS],
                   struct problems *problems)
 {
     struct check check = {.view = {.recipe = recipe, .world = world_size}};

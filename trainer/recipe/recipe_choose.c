@@ -39,6 +39,6 @@ int recipe_open_keys(const struct recipe *recipe, const char **keys)
         if (recipe->parallel.search == SEARCH_AUTO &&
             recipe->origin[recipe_row_index(layout_keys[i])].kind == FROM_DEFAULT)
             keys[count++] = layout_keys[i];
-    CHECK(count <= RECIPE_MOST_CHOSEN);
+    CHECK(count <= RECIPE_MAX_CHOSEN);
     return count;
 }

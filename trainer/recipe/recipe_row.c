@@ -121,7 +121,7 @@ int recipe_row_find_any_section(const char *name)
 
 int recipe_row_nearest(const char *name)
 {
-    const char *names[RECIPE_MOST_ROWS] = {NULL};
+    const char *names[RECIPE_MAX_ROWS] = {NULL};
     for (int i = 0; i < recipe_row_count; i++)
         names[i] = recipe_row_name(&recipe_rows[i]);
     const char *near = nearest_name(name, names, (size_t)recipe_row_count);

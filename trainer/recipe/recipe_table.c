@@ -569,7 +569,7 @@ const struct recipe_row recipe_rows[] = {
 };
 
 const int recipe_row_count = sizeof recipe_rows / sizeof *recipe_rows;
-_Static_assert(sizeof recipe_rows / sizeof *recipe_rows <= RECIPE_MOST_ROWS, "raise RECIPE_MOST_ROWS");
+_Static_assert(sizeof recipe_rows / sizeof *recipe_rows <= RECIPE_MAX_ROWS, "raise RECIPE_MAX_ROWS");
 
 const struct recipe_section recipe_sections[] = {
     {"", SECTION_RUN, "General keys.", NULL},
@@ -593,5 +593,5 @@ const struct recipe_section recipe_sections[] = {
      .short_for = "programs"},
 };
 const int recipe_section_count = sizeof recipe_sections / sizeof *recipe_sections;
-_Static_assert(sizeof recipe_sections / sizeof *recipe_sections <= RECIPE_MOST_SECTIONS,
-               "raise RECIPE_MOST_SECTIONS");
+_Static_assert(sizeof recipe_sections / sizeof *recipe_sections <= RECIPE_MAX_SECTIONS,
+               "raise RECIPE_MAX_SECTIONS");

@@ -59,7 +59,7 @@ struct recipe_row {
 };
 
 extern const struct recipe_row recipe_rows[];
-extern const int recipe_row_count; // at most RECIPE_MOST_ROWS
+extern const int recipe_row_count; // at most RECIPE_MAX_ROWS
 
 /* What the keys of a section determine. */
 enum section_kind {
@@ -75,9 +75,9 @@ struct recipe_section {
     const char *short_for; // the key set by a value in place of the mapping: `assume: papers`; or NULL
 };
 
-enum { RECIPE_MOST_SECTIONS = 32 };
+enum { RECIPE_MAX_SECTIONS = 32 };
 extern const struct recipe_section recipe_sections[];
-extern const int recipe_section_count; // at most RECIPE_MOST_SECTIONS
+extern const int recipe_section_count; // at most RECIPE_MAX_SECTIONS
 
 /* ---- finding rows: recipe_row.c ---- */
 
@@ -154,7 +154,7 @@ void recipe_paths_free(struct recipe_paths *paths);
 void recipe_derive_paths(struct recipe *recipe, const char *path, const struct recipe_paths *in_files,
                          struct problems *problems);
 
-/* Fills keys[RECIPE_MOST_CHOSEN] with the open keys, whose values a plan has to choose; returns their
+/* Fills keys[RECIPE_MAX_CHOSEN] with the open keys, whose values a plan has to choose; returns their
  * number. */
 int recipe_open_keys(const struct recipe *recipe, const char **keys);
 
@@ -164,7 +164,7 @@ void recipe_open_layout(struct recipe *recipe);
 /* The index of the first rule that does not hold; -1: all hold. */
 int recipe_first_violation(const struct recipe *recipe, int world_size);
 /* Adds a problem for each rule that does not hold; rules that read a row in `bad` are left out. */
-void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_MOST_ROWS],
+void recipe_check(const struct recipe *recipe, int world_size, const bool bad[RECIPE_MAX_ROWS],
                   struct problems *problems);
 
 /* ---- loading: recipe.c ---- */
@@ -175,7 +175,7 @@ struct recipe_loader {
     const char *text; // of the first file; NULL: read it
     bool quiet;       // no warnings
     bool complete;    // all files were read
-    bool bad[RECIPE_MOST_ROWS];
+    bool bad[RECIPE_MAX_ROWS];
     struct recipe_paths in_files;
     struct profile_cache profile;
 };

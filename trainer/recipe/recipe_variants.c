@@ -42,7 +42,7 @@ enum status recipe_variants_open(const char *path, const char *const *overrides,
                 problems->errors - before == 1 ? "" : "s");
 }
 
-int recipe_variants_open_keys(const struct recipe_variants *variants, const char *keys[RECIPE_MOST_CHOSEN])
+int recipe_variants_open_keys(const struct recipe_variants *variants, const char *keys[RECIPE_MAX_CHOSEN])
 {
     return recipe_open_keys(variants->loader.recipe, keys);
 }

@@ -32,7 +32,7 @@ void recipe_variants_close(struct recipe_variants *variants); // takes NULL
 
 /* The open keys, by their main names: those with the value `auto`, and with `parallel: auto` also the keys of
  * the layout that are not given. */
-int recipe_variants_open_keys(const struct recipe_variants *variants, const char *keys[RECIPE_MOST_CHOSEN]);
+int recipe_variants_open_keys(const struct recipe_variants *variants, const char *keys[RECIPE_MAX_CHOSEN]);
 /* The recipe given by files and overrides, before anything is derived. */
 const struct recipe *recipe_variants_base(const struct recipe_variants *variants);
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_FACTS = 40, FACT_CHARS = 128, FACT_WORDS = FACT_CHARS / 4 };
+enum { MAX_FACTS = 40, FACT_CHARS = 128, FACT_WORDS = FACT_CHARS / 4 };
 
 struct fact {
     char name[64];
@@ -18,13 +18,13 @@ struct fact {
 };
 
 struct facts {
-    struct fact list[MOST_FACTS];
+    struct fact list[MAX_FACTS];
     int count;
 };
 
 static void add_fact(struct facts *facts, const char *name, const char *text)
 {
-    CHECK(facts->count < MOST_FACTS);
+    CHECK(facts->count < MAX_FACTS);
     struct fact *fact = &facts->list[facts->count++];
     snprintf(fact->name, sizeof fact->name, "%s", name);
     text_printable(text, fact->text, sizeof fact->text);

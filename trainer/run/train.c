@@ -268,12 +268,12 @@ static void add_times(const struct rank_state *w, struct step_record *record)
 {
     record->has_times = device_traits(w->run->recipe->cluster.device)->synchronous;
     record->compute_s[0] = timeline_least_s(w->stats[STAT_COMPUTE_LEAST]);
-    record->compute_s[1] = timeline_slowest_s(w->stats[STAT_COMPUTE_MOST]);
-    record->slowest = timeline_slowest_rank(w->stats[STAT_COMPUTE_MOST]);
+    record->compute_s[1] = timeline_slowest_s(w->stats[STAT_COMPUTE_MAX]);
+    record->slowest = timeline_slowest_rank(w->stats[STAT_COMPUTE_MAX]);
     record->wait_s[0] = timeline_least_s(w->stats[STAT_WAIT_LEAST]);
-    record->wait_s[1] = w->stats[STAT_WAIT_MOST];
+    record->wait_s[1] = w->stats[STAT_WAIT_MAX];
     record->data_s[0] = timeline_least_s(w->stats[STAT_DATA_LEAST]);
-    record->data_s[1] = w->stats[STAT_DATA_MOST];
+    record->data_s[1] = w->stats[STAT_DATA_MAX];
 }
 
 /* The metrics.jsonl fields of a step, without those of an evaluation. */

@@ -13,7 +13,7 @@ struct result {
     double terms; // 0: no sum, one rounding
 };
 
-enum { MOST_RESULTS = 4 };
+enum { MAX_RESULTS = 4 };
 
 /* ---- results of an op ---- */
 
@@ -53,7 +53,7 @@ static int results_of_norm(const struct norm_forward *op, struct result *out, in
     return add_result(out, count, op->y, (double)op->x.dim[1]);
 }
 
-static int results_of(const struct op *op, struct result out[MOST_RESULTS])
+static int results_of(const struct op *op, struct result out[MAX_RESULTS])
 {
     int count = 0;
     switch (op->kind) {
@@ -211,7 +211,7 @@ static enum status perturb(struct perturbation *p, struct stream *stream, const 
 static enum status perturbed_submit(struct stream *stream, const struct op *op)
 {
     struct perturbation *p = (struct perturbation *)(uintptr_t)stream->device->ops;
-    struct result results[MOST_RESULTS];
+    struct result results[MAX_RESULTS];
     TRY(p->inner->submit(stream, op));
     int count = results_of(op, results);
     for (int i = 0; i < count; i++)

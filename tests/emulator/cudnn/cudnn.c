@@ -256,7 +256,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
                             (long long)count, (int)type);
     if (type == DESCRIPTOR && (status = check_descriptors(rule, count, values)) != CUDNN_STATUS_SUCCESS)
         return status;
-    CHECK(d->attributes < MOST_ATTRIBUTES);
+    CHECK(d->attributes < MAX_ATTRIBUTES);
     void *copy = malloc((size_t)count * bytes_of(type));
     CHECK(copy != NULL);
     memcpy(copy, values, (size_t)count * bytes_of(type));

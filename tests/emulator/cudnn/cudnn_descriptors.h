@@ -4,7 +4,7 @@
 
 #include "tests/emulator/include/cudnn_graph.h"
 
-enum { MOST_ATTRIBUTES = 8, TENSOR_RANK = 4 };
+enum { MAX_ATTRIBUTES = 8, TENSOR_RANK = 4 };
 
 struct attribute {
     cudnnBackendAttributeName_t name;
@@ -15,7 +15,7 @@ struct attribute {
 struct descriptor {
     cudnnBackendDescriptorType_t type;
     bool finalized;
-    struct attribute attribute[MOST_ATTRIBUTES];
+    struct attribute attribute[MAX_ATTRIBUTES];
     int attributes;
     struct descriptor *graph; // of a heuristic's result, and of objects created from it
     int engine;               // likewise: 0 is nondeterministic, 1 deterministic

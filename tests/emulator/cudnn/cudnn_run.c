@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TENSORS = 64 };
+enum { MAX_TENSORS = 64 };
 
 struct array {
     const struct descriptor *tensor;
@@ -25,10 +25,10 @@ struct execution {
     const struct descriptor *graph;
     int64_t disturbed; // by the order of the blocks
     char *workspace;
-    struct array array[MOST_TENSORS];
+    struct array array[MAX_TENSORS];
     int64_t arrays;
 };
-_Static_assert(sizeof(struct execution) == 5 * 8 + MOST_TENSORS * sizeof(struct array), "compared as bytes");
+_Static_assert(sizeof(struct execution) == 5 * 8 + MAX_TENSORS * sizeof(struct array), "compared as bytes");
 
 static int64_t elements(const struct descriptor *tensor)
 {
@@ -275,7 +275,7 @@ static cudnnStatus_t add_tensor(struct execution *e, const struct descriptor *te
 {
     if (tensor == NULL || find(e, tensor) != NULL)
         return CUDNN_STATUS_SUCCESS;
-    CHECK(e->arrays < MOST_TENSORS);
+    CHECK(e->arrays < MAX_TENSORS);
     struct array *kept = &e->array[e->arrays++];
     kept->tensor = tensor;
     if (attribute_bool(tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL))

@@ -8,10 +8,10 @@
 #include <string.h>
 
 enum {
-    MOST_BARRIERS = 64,
-    MOST_LOADS = 64,
-    MOST_WARPS = 32,
-    MOST_WGMMAS = 128,
+    MAX_BARRIERS = 64,
+    MAX_LOADS = 64,
+    MAX_WARPS = 32,
+    MAX_WGMMAS = 128,
     REGISTERS = 65536,
     NAMED = 16,
     WARPGROUP_WARPS = 4,
@@ -40,14 +40,14 @@ struct load {
 
 struct named {
     int threads, arrived;
-    uint64_t round, arrived_without_waiting[MOST_WARPS]; // a bit per lane that has arrived without waiting
+    uint64_t round, arrived_without_waiting[MAX_WARPS]; // a bit per lane that has arrived without waiting
 };
 
 /* Per warp: wgmma [begin, end) are in flight, counted from the block's first. */
 struct warp {
     int begin, end, waits;
-    uint64_t begun;                           // digest of all: the warps of a warpgroup must agree
-    struct emulator_wgmma wgmma[MOST_WGMMAS]; // modulo
+    uint64_t begun;                          // digest of all: the warps of a warpgroup must agree
+    struct emulator_wgmma wgmma[MAX_WGMMAS]; // modulo
     struct {
         int begun, groups, waits, registers; // 0: the initial number
         bool fenced;
@@ -61,15 +61,15 @@ struct left_read {
 };
 
 struct async {
-    struct left_read left[MOST_WARPS / WARPGROUP_WARPS][MOST_WGMMAS]; // modulo
-    struct mbarrier barrier[MOST_BARRIERS];
-    struct load load[MOST_LOADS];
+    struct left_read left[MAX_WARPS / WARPGROUP_WARPS][MAX_WGMMAS]; // modulo
+    struct mbarrier barrier[MAX_BARRIERS];
+    struct load load[MAX_LOADS];
     struct named named[NAMED];
-    struct warp *warp[MOST_WARPS];
+    struct warp *warp[MAX_WARPS];
     int barriers, loads;
     struct emulator_memory memory; // dynamic shared memory
     char *seen;                    // the same, as seen by the async proxy
-    bool fenced[MOST_WARPS];       // by a lane, not yet settled
+    bool fenced[MAX_WARPS];        // by a lane, not yet settled
 };
 
 /* The state of this block. */
@@ -89,7 +89,7 @@ static struct async *here(void)
 
 void async_destroy(struct async *a)
 {
-    for (int i = 0; a != NULL && i < MOST_WARPS; i++)
+    for (int i = 0; a != NULL && i < MAX_WARPS; i++)
         free(a->warp[i]);
     free(a);
 }
@@ -166,7 +166,7 @@ void emulator_mbarrier_init(uint64_t *at, int arrivals, const char *file, int li
     for (int i = 0; i < a->barriers; i++)
         if (a->barrier[i].at == at)
             fail_at(file, line, "this mbarrier is initialized already");
-    if (arrivals < 1 || a->barriers == MOST_BARRIERS)
+    if (arrivals < 1 || a->barriers == MAX_BARRIERS)
         fail_at(file, line, "an mbarrier without arrivals, or too many mbarriers");
     a->barrier[a->barriers++] = (struct mbarrier){.at = at, .arrivals = arrivals, .pending = arrivals};
     *at = MARK;
@@ -280,7 +280,7 @@ static void begin_load(struct async *a, struct load *load, void *to, uint64_t *b
 void emulator_bulk_load(void *to, const void *from, int bytes, uint64_t *barrier, const char *file, int line)
 {
     struct async *a = here();
-    if (a->loads == MOST_LOADS)
+    if (a->loads == MAX_LOADS)
         fail_at(file, line, "too many copies in flight");
     if (bytes <= 0 || bytes % CHUNK != 0 || (uintptr_t)from % CHUNK != 0)
         fail_at(file, line, "a copy must be a multiple of 16 bytes, from an aligned address");
@@ -293,7 +293,7 @@ void emulator_tensor_load(void *to, const void *map, uint64_t *barrier, const in
 {
     struct async *a = here();
     struct load *load = &a->load[a->loads];
-    if (a->loads == MOST_LOADS)
+    if (a->loads == MAX_LOADS)
         fail_at(file, line, "too many copies in flight");
     memcpy(&load->map, map, sizeof load->map);
     if (load->map.magic != EMULATED_MAP || (int)load->map.rank != rank || (uintptr_t)map % 64 != 0)
@@ -410,7 +410,7 @@ static uint64_t digest(uint64_t before, const struct emulator_wgmma *p)
 static bool is_in_flight(const struct warp *w, const struct emulator_wgmma *p, unsigned lane, int number)
 {
     for (int i = w->begin; i < number; i++) {
-        const struct emulator_wgmma *other = &w->wgmma[i % MOST_WGMMAS];
+        const struct emulator_wgmma *other = &w->wgmma[i % MAX_WGMMAS];
         if (other->d[lane] == p->d[lane] && other->n != p->n)
             emulator_wgmma_fail(p, "wgmmas of different widths into the same registers");
         if (other->d[lane] == p->d[lane])
@@ -425,7 +425,7 @@ void emulator_wgmma_begin(const struct emulator_wgmma *wgmma, float *d, const ui
     struct warp *w = my_warp();
     const unsigned lane = thread() % EMULATOR_LANES;
     const int number = w->lane[lane].begun++;
-    struct emulator_wgmma mine = *wgmma, *p = &w->wgmma[number % MOST_WGMMAS];
+    struct emulator_wgmma mine = *wgmma, *p = &w->wgmma[number % MAX_WGMMAS];
     mine.warp = (int)(thread() / EMULATOR_LANES);
     mine.group = w->lane[lane].groups;
     mine.number = number;
@@ -434,7 +434,7 @@ void emulator_wgmma_begin(const struct emulator_wgmma *wgmma, float *d, const ui
     if (!w->lane[lane].fenced)
         fail_at(file, line, "no wgmma_fence() since the last wait");
     if (number == w->end) {
-        if (w->end - w->begin == MOST_WGMMAS)
+        if (w->end - w->begin == MAX_WGMMAS)
             fail_at(file, line, "too many wgmmas in flight");
         *p = mine;
         w->end++;
@@ -472,7 +472,7 @@ static void complete_wgmma(struct emulator_wgmma *p)
 void emulator_wgmma_left(const struct emulator_wgmma *p, const void *rows, size_t bytes)
 {
     uint64_t digest = 0, word;
-    struct left_read *read = &here()->left[p->warp / WARPGROUP_WARPS][p->number % MOST_WGMMAS];
+    struct left_read *read = &here()->left[p->warp / WARPGROUP_WARPS][p->number % MAX_WGMMAS];
     for (size_t i = 0; i < bytes; i += sizeof word) {
         memcpy(&word, (const char *)rows + i, sizeof word);
         digest = (digest ^ word) * 0x100000001b3U;
@@ -498,8 +498,8 @@ void emulator_wgmma_wait(int groups, const char *file, int line)
     for (int i = 0; i < EMULATOR_LANES; i++)
         if (w->lane[i].begun != w->lane[lane].begun || w->lane[i].groups != w->lane[lane].groups)
             fail_at(file, line, "the lanes of this warp issued different wgmmas");
-    while (w->begin < w->end && w->wgmma[w->begin % MOST_WGMMAS].group < number)
-        complete_wgmma(&w->wgmma[w->begin++ % MOST_WGMMAS]);
+    while (w->begin < w->end && w->wgmma[w->begin % MAX_WGMMAS].group < number)
+        complete_wgmma(&w->wgmma[w->begin++ % MAX_WGMMAS]);
 }
 
 void emulator_registers(int count)
@@ -511,7 +511,7 @@ void emulator_registers(int count)
 static void expect_registers(const struct async *a)
 {
     int all = 0;
-    for (int i = 0; i < MOST_WARPS * EMULATOR_LANES; i++) {
+    for (int i = 0; i < MAX_WARPS * EMULATOR_LANES; i++) {
         const struct warp *w = a->warp[i / EMULATOR_LANES], *first = a->warp[i / WARPGROUP * WARPGROUP_WARPS];
         const int mine = w != NULL ? w->lane[i % EMULATOR_LANES].registers : 0;
         if (mine != (first != NULL ? first->lane[0].registers : 0))
@@ -531,7 +531,7 @@ void async_end_block(struct async *a)
     const char *left = a->loads > 0 ? "a copy of a box" : NULL;
     for (int i = 0; i < NAMED; i++)
         left = a->named[i].arrived > 0 ? "an arrival at a named barrier" : left;
-    for (int i = 0; i < MOST_WARPS; i++) {
+    for (int i = 0; i < MAX_WARPS; i++) {
         const int leader = i / WARPGROUP_WARPS * WARPGROUP_WARPS;
         const struct warp *w = a->warp[i], *first = a->warp[leader];
         left = w != NULL && w->begin < w->end ? "a wgmma" : left;
@@ -547,7 +547,7 @@ void async_end_block(struct async *a)
     memset(a->fenced, 0, sizeof a->fenced);
     memset(a->left, 0, sizeof a->left);
     memset(a->named, 0, sizeof a->named);
-    for (int i = 0; i < MOST_WARPS; i++) {
+    for (int i = 0; i < MAX_WARPS; i++) {
         if (a->warp[i] != NULL) {
             a->warp[i]->begin = a->warp[i]->end = a->warp[i]->waits = 0;
             a->warp[i]->begun = 0;

@@ -21,8 +21,8 @@
 #include <ucontext.h>
 #endif
 
-enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 4096, MOST_THREADS = 1024, LANES = 32, SHARED_SITES = 32 };
-enum { MOST_COPIES = 256, SHARED_ALIGNMENT = 1024 };
+enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 4096, MAX_THREADS = 1024, LANES = 32, SHARED_SITES = 32 };
+enum { MAX_COPIES = 256, SHARED_ALIGNMENT = 1024 };
 
 enum fiber_state { NEW, READY, AT_BARRIER, AT_WARP, AT_CONDITION, DONE };
 
@@ -52,7 +52,7 @@ struct copies {
         const void *from; // NULL: zeros
         size_t bytes;
         int group;
-    } copy[MOST_COPIES];
+    } copy[MAX_COPIES];
 };
 
 struct stack {
@@ -64,11 +64,11 @@ struct stack {
 };
 
 struct emulator {
-    struct fiber fiber[MOST_THREADS];
-    struct stack stack[MOST_THREADS];
-    int free_stack[MOST_THREADS], free_stacks, stacks;
-    unsigned order[MOST_THREADS];
-    struct emulator_deposit deposit[MOST_THREADS / LANES][2][LANES];
+    struct fiber fiber[MAX_THREADS];
+    struct stack stack[MAX_THREADS];
+    int free_stack[MAX_THREADS], free_stacks, stacks;
+    unsigned order[MAX_THREADS];
+    struct emulator_deposit deposit[MAX_THREADS / LANES][2][LANES];
     struct copies *copies; // per thread; NULL: no kernel has started any
     struct async *async;
     struct shared_array shared[SHARED_SITES];
@@ -199,7 +199,7 @@ static int acquire_stack(struct emulator *e)
 {
     if (e->free_stacks > 0)
         return e->free_stack[--e->free_stacks];
-    CHECK(e->stacks < MOST_THREADS);
+    CHECK(e->stacks < MAX_THREADS);
     struct stack *stack = &e->stack[e->stacks];
     stack->memory =
         mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -392,7 +392,7 @@ static void run_block(struct emulator *e)
 void emulator_launch(struct emulator *e, const char *kernel, struct emulator_index grid, unsigned threads,
                      size_t shared_bytes, void (*body)(const void *context), const void *context)
 {
-    CHECK(threads >= 1 && threads <= MOST_THREADS && current == NULL);
+    CHECK(threads >= 1 && threads <= MAX_THREADS && current == NULL);
     e->kernel = kernel;
     e->grid = grid;
     e->threads = (struct emulator_index){threads, 1, 1};
@@ -541,10 +541,10 @@ void emulator_copy(void *to, const void *from, size_t bytes, bool present, const
 {
     struct emulator *e = current;
     if (e->copies == NULL)
-        CHECK((e->copies = calloc(MOST_THREADS, sizeof *e->copies)) != NULL);
+        CHECK((e->copies = calloc(MAX_THREADS, sizeof *e->copies)) != NULL);
     struct copies *c = &e->copies[e->now->index.x];
     emulator_expect_shared(to, bytes, file, line);
-    if ((uintptr_t)from % bytes != 0 || c->count == MOST_COPIES)
+    if ((uintptr_t)from % bytes != 0 || c->count == MAX_COPIES)
         die(file, line, e->kernel, "thread %u: copy %d, of %zu bytes from %p", e->now->index.x, c->count,
             bytes, from);
     if (present)

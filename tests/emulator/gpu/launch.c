@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_Y_AND_Z = 65535, MOST_THREADS = 1024, MOST_KERNELS = 128 };
+enum { MAX_Y_AND_Z = 65535, MAX_THREADS = 1024, MAX_KERNELS = 128 };
 
 static _Thread_local cudaError_t last_error;
 
@@ -31,7 +31,7 @@ static _Thread_local struct {
     const void *kernel;
     int device;
     size_t bytes;
-} asked[MOST_KERNELS];
+} asked[MAX_KERNELS];
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value)
 {
@@ -40,7 +40,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
         (size_t)value > emulator_most_shared_bytes())
         return emulator_returns(cudaErrorInvalidValue);
     while (asked[i].kernel != NULL && (asked[i].kernel != kernel || asked[i].device != emulator_device()))
-        CHECK(++i < MOST_KERNELS);
+        CHECK(++i < MAX_KERNELS);
     asked[i].kernel = kernel;
     asked[i].device = emulator_device();
     asked[i].bytes = (size_t)value;
@@ -57,7 +57,7 @@ size_t emulator_most_shared_bytes(void)
 
 static size_t shared_bytes_of(const void *kernel)
 {
-    for (int i = 0; i < MOST_KERNELS && asked[i].kernel != NULL; i++)
+    for (int i = 0; i < MAX_KERNELS && asked[i].kernel != NULL; i++)
         if (asked[i].kernel == kernel && asked[i].device == emulator_device())
             return asked[i].bytes > EMULATOR_SHARED_BYTES ? asked[i].bytes : EMULATOR_SHARED_BYTES;
     return EMULATOR_SHARED_BYTES;
@@ -66,8 +66,8 @@ static size_t shared_bytes_of(const void *kernel)
 cudaError_t emulator_check_launch(const void *kernel, struct emulator_index grid,
                                   struct emulator_index threads, size_t shared_bytes)
 {
-    bool good = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= MOST_Y_AND_Z && grid.z >= 1 &&
-                grid.z <= MOST_Y_AND_Z && threads.x >= 1 && threads.x <= MOST_THREADS && threads.y == 1 &&
+    bool good = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= MAX_Y_AND_Z && grid.z >= 1 &&
+                grid.z <= MAX_Y_AND_Z && threads.x >= 1 && threads.x <= MAX_THREADS && threads.y == 1 &&
                 threads.z == 1;
     if (!good)
         return emulator_returns(cudaErrorInvalidConfiguration);

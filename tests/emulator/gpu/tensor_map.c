@@ -7,15 +7,15 @@
 
 #include <string.h>
 
-enum { MOST_BOX = 256, MOST_STEP = 8, SWIZZLE_BYTES = 128 };
+enum { MAX_BOX = 256, MAX_STEP = 8, SWIZZLE_BYTES = 128 };
 
 static const char *wrong_dimension(const struct emulated_map *m, uint32_t i, const cuuint32_t *step)
 {
     if (m->dim[i] == 0 || m->dim[i] > (uint64_t)1 << 32)
         return "a dimension is 0 or above 2^32";
-    if (m->box[i] == 0 || m->box[i] > MOST_BOX)
+    if (m->box[i] == 0 || m->box[i] > MAX_BOX)
         return "a side of the box is 0 or above 256";
-    if (step[i] == 0 || step[i] > MOST_STEP)
+    if (step[i] == 0 || step[i] > MAX_STEP)
         return "a step is 0 or above 8";
     if (step[i] != 1)
         return "the emulator supports only steps of 1";

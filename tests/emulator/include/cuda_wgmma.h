@@ -76,8 +76,8 @@ template <int COLUMNS> void emulated_sums(const emulator_wgmma *p, bool in, floa
 /* One warp's rows; terms in the order of k, as mma_m16n8k16 does. */
 template <class T> void emulated_multiply(const emulator_wgmma *p)
 {
-    enum { MOST_COLUMNS = 256, TOGETHER = 16 }; // columns that the compiler vectorizes
-    float all[64][16], b[MOST_COLUMNS][16], across[16][MOST_COLUMNS], sums[16][MOST_COLUMNS];
+    enum { MAX_COLUMNS = 256, TOGETHER = 16 }; // columns that the compiler vectorizes
+    float all[64][16], b[MAX_COLUMNS][16], across[16][MAX_COLUMNS], sums[16][MAX_COLUMNS];
     float(*const a)[16] = all + p->warp % 4 * 16; // this warp's rows
     if (p->left[0] != nullptr)
         emulated_left<T>(p, a);

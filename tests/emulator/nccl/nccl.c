@@ -36,7 +36,7 @@ struct thread_state {
     int comms_in_flight;
     struct ncclComm *comm;
     cudaStream_t stream;
-    struct transfer transfers[MOST_TRANSFERS];
+    struct transfer transfers[MAX_TRANSFERS];
 };
 static _Thread_local struct thread_state mine;
 static _Thread_local char last_error[256];
@@ -213,7 +213,7 @@ static ncclResult_t add_transfer(struct transfer transfer, ncclComm_t comm, cuda
     }
     if (comm == NULL || comm->aborted || transfer.peer < 0 || transfer.peer >= comm->ranks)
         return set_error(ncclInvalidArgument, "no comm, or no such peer");
-    CHECK(mine.transfer_count < MOST_TRANSFERS);
+    CHECK(mine.transfer_count < MAX_TRANSFERS);
     CHECK(mine.transfer_count == 0 || (mine.comm == comm && mine.stream == stream));
     transfer.bytes = transfer.count * nccl_bytes_of(transfer.type);
     transfer.registered = is_registered(comm, transfer.data);

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { SLOT_BYTES = 64 << 10, MOST_TRANSFERS = 64, GPU_CHARS = 96 };
+enum { SLOT_BYTES = 64 << 10, MAX_TRANSFERS = 64, GPU_CHARS = 96 };
 
 enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, POINT_TO_POINT };
 

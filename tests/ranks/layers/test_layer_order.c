@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MICROBATCHES = 3, MOST_ACTIONS = 9, MOST_DONE = MICROBATCHES * (LAYERS + 2) };
+enum { MICROBATCHES = 3, MAX_ACTIONS = 9, MAX_DONE = MICROBATCHES * (LAYERS + 2) };
 
 /* F0 F1 ..: a letter and a microbatch for each action. */
 struct order {
@@ -29,7 +29,7 @@ struct result {
     float *gradient; // all of the rank's
     size_t bytes;
     float dx[MICROBATCHES][T * 8];
-    int done[MOST_DONE], done_count;
+    int done[MAX_DONE], done_count;
 };
 
 /* Options and results of the ranks of one world. */
@@ -57,7 +57,7 @@ static enum status note_end(struct gradients *gradients, struct stream *compute,
 {
     struct result *result = ((struct recorder *)gradients)->result;
     (void)compute;
-    if (result->done_count < MOST_DONE)
+    if (result->done_count < MAX_DONE)
         result->done[result->done_count++] = layer->layer;
     return OK;
 }
@@ -162,7 +162,7 @@ static bool same(const struct job *a, const struct job *b, int ranks)
 static bool done_in_order(const struct result *result)
 {
     static const int order[] = {LAYERS, 1, 0, LAYER_EMBEDDING};
-    bool good = result->done_count == MOST_DONE;
+    bool good = result->done_count == MAX_DONE;
     for (int i = 0; i < result->done_count; i++)
         good = good && result->done[i] == order[i % (LAYERS + 2)];
     return good;

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_V = 3 };
+enum { MAX_V = 3 };
 
 /* Debug builds check a schedule where it is used: the executor rejects the injected fault. */
 #ifdef CHECK_USES
@@ -41,7 +41,7 @@ static enum status load(const struct test *test, const struct schedule_options *
     snprintf(common, sizeof common,
              "model.num_layers=%d model.hidden_size=8 model.num_attention_heads=2 model.ffn_hidden_size=8 "
              "model.seq_length=3 train.micro_batch_size=1 train.global_batch_size=%d",
-             options->p * MOST_V, options->m);
+             options->p * MAX_V, options->m);
     snprintf(layout, sizeof layout, "pp=%d pipeline.schedule=%s pipeline.virtual_stages=%d%s", options->p,
              options->name, options->v, options->m % 3 == 2 ? " cluster.device=strict" : "");
     return tiny_recipe(&test->tiny, options->m % 2 == 0 ? TINY_GPT : TINY_LLAMA, common, layout, 0, out);
@@ -95,7 +95,7 @@ static enum status body(struct world *world, void *argument)
     for (int m = 1; m <= 3 * test->p; m += test->every) {
         struct step_result gpipe = {0};
         for (int i = 0; schedule_about(i) != NULL; i++)
-            for (int v = 1; v <= MOST_V; v++) {
+            for (int v = 1; v <= MAX_V; v++) {
                 struct schedule_options options = {
                     .name = schedule_about(i)->name, .p = test->p, .m = m, .v = v};
                 struct step_result result;

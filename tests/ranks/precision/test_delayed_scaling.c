@@ -14,7 +14,7 @@
 
 /* ---- scales from a history ---- */
 
-enum { STEPS_SEEN = 9, MOST_ROWS = 40, MOST_SLOTS = MOST_ROWS * OPERAND_COUNT };
+enum { STEPS_SEEN = 9, MAX_ROWS = 40, MAX_SLOTS = MAX_ROWS * OPERAND_COUNT };
 
 /* The value that a rank records for a slot in a step: of many magnitudes, and sometimes zero, infinite or
  * NaN. */
@@ -70,8 +70,8 @@ static enum status run_history(struct world *world, const struct history_case *c
     TRY(amax_history_create(&config, &history));
     struct delayed_scaling delayed = amax_history_scaling(history);
     int64_t slots = tensor_count(delayed.recorded);
-    float seen[MOST_SLOTS], used[MOST_SLOTS];
-    CHECK(slots <= MOST_SLOTS);
+    float seen[MAX_SLOTS], used[MAX_SLOTS];
+    CHECK(slots <= MAX_SLOTS);
     for (int step = 0; step <= STEPS_SEEN; step++) {
         TRY(copy_to_host(stream, used, delayed.used.data, tensor_bytes(delayed.used)));
         TRY(copy_to_host(stream, seen, delayed.recorded.data, tensor_bytes(delayed.recorded)));
@@ -301,7 +301,7 @@ static int check_splits(const struct tiny *tiny)
 {
     static const char *const splits[] = {"", "dp=2", "dp=4", "dp=2 parallel.zero_stage=3",
                                          "pp=2 pipeline.schedule=dualpipe"};
-    float first[MOST_SLOTS * 4], other[MOST_SLOTS * 4];
+    float first[MAX_SLOTS * 4], other[MAX_SLOTS * 4];
     int failures = 0, present = 0;
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
         char overrides[200];

@@ -21,7 +21,7 @@
 #define FP16 "precision.params_dtype=fp16 precision.hysteresis=1 "
 #define BF16 "precision.params_dtype=bf16 "
 
-enum { MOST_RANKS = 8, STEPS = 4, FROM = 3 }; // the step that overflows
+enum { MAX_RANKS = 8, STEPS = 4, FROM = 3 }; // the step that overflows
 
 static const struct trial {
     const char *common;
@@ -45,10 +45,10 @@ struct observations {
     int64_t from, to; // the steps with an overflow
     float weight;     // of the token
     int steps;
-    bool skipped[MOST_RANKS][TRACE_MOST_STEPS + 1];
-    double scale[MOST_RANKS][TRACE_MOST_STEPS + 1]; // after the step
-    uint64_t state[MOST_RANKS][TRACE_MOST_STEPS + 1];
-    bool has_state[MOST_RANKS];
+    bool skipped[MAX_RANKS][TRACE_MAX_STEPS + 1];
+    double scale[MAX_RANKS][TRACE_MAX_STEPS + 1]; // after the step
+    uint64_t state[MAX_RANKS][TRACE_MAX_STEPS + 1];
+    bool has_state[MAX_RANKS];
     double largest_change; // of a bias that starts at 0, in the step after the first skipped one
 };
 
@@ -159,7 +159,7 @@ static enum status check_trial(const struct tiny *tiny, enum tiny_family family,
                           .on_step_end = keep_result};
     enum status status = run(tiny, family, common, trial->layout, hooks, &trace);
     int ranks = 1;
-    while (ranks < MOST_RANKS && seen->state[ranks][0] != 0)
+    while (ranks < MAX_RANKS && seen->state[ranks][0] != 0)
         ranks++;
     if (status == OK)
         status = check_steps(seen, ranks, fixed);

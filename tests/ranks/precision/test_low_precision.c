@@ -12,8 +12,8 @@
 
 /* ---- one layer, split over tp ranks ---- */
 
-enum { B = 2, S = 48, T = B * S, HIDDEN = 96, HEADS = 4, GROUPS = 2, WIDTH = 128, MOST_TP = 4 };
-enum { Q = HEADS * WIDTH, KV = GROUPS * WIDTH, FUSED = Q + 2 * KV, MOST = FUSED * T };
+enum { B = 2, S = 48, T = B * S, HIDDEN = 96, HEADS = 4, GROUPS = 2, WIDTH = 128, MAX_TP = 4 };
+enum { Q = HEADS * WIDTH, KV = GROUPS * WIDTH, FUSED = Q + 2 * KV, MAX_ELEMENTS = FUSED * T };
 
 static const struct model_config model = {.num_layers = 2,
                                           .hidden_size = HIDDEN,
@@ -32,12 +32,12 @@ enum { OF_X, OF_W, OF_DY, OPERANDS };
 /* The quantized x, w and dy of each matmul, by global index; for the QKV layer (0), which is
  * column-parallel, and the projection (1), which is row-parallel. */
 struct quantized {
-    float of[2][MATMUL_COUNT][OPERANDS][MOST];
+    float of[2][MATMUL_COUNT][OPERANDS][MAX_ELEMENTS];
 };
 
 /* Global x and dy of both layers. Sizes differ from token to token. */
 struct operand_values {
-    float of[2][OPERANDS][MOST];
+    float of[2][OPERANDS][MAX_ELEMENTS];
 };
 
 struct trial {
@@ -248,7 +248,7 @@ static enum status quantize_all(struct rank *r, int layer)
 {
     const struct quantization *q = layer == 0 ? &r->qkv.quantization : &r->proj.quantization;
     static const int operands[MATMUL_COUNT][2] = {{OF_X, OF_W}, {OF_DY, OF_W}, {OF_DY, OF_X}};
-    float *x = malloc(MOST * sizeof *x), *dy = malloc(MOST * sizeof *dy);
+    float *x = malloc(MAX_ELEMENTS * sizeof *x), *dy = malloc(MAX_ELEMENTS * sizeof *dy);
     CHECK(x != NULL && dy != NULL);
     struct tensor in[OPERANDS] = {make(r, layer, OF_X, x), weights_fused_value(&r->weights, q->weight),
                                   make(r, layer, OF_DY, dy)};
@@ -439,7 +439,7 @@ static int check_layer(void)
         memcpy(seen, trial.seen, sizeof seen);
         check.seen = seen;
         int64_t wrong = check_format(&check);
-        for (int tp = 2; tp <= MOST_TP; tp *= 2) {
+        for (int tp = 2; tp <= MAX_TP; tp *= 2) {
             memset(cut, 0, sizeof *cut);
             trial.out = cut;
             MUST(world_run_threads(tp, rank_main, &trial));

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_LANES = 16 };
+enum { MAX_LANES = 16 };
 
 /* ---- comparison ---- */
 
@@ -120,8 +120,8 @@ static enum status compare_waits(const struct tape *real, const struct tape *pla
 
 enum status tape_compare(const struct tape *real, const struct tape *plan)
 {
-    struct events a[MOST_LANES], b[MOST_LANES];
-    CHECK(real->lane_count <= MOST_LANES);
+    struct events a[MAX_LANES], b[MAX_LANES];
+    CHECK(real->lane_count <= MAX_LANES);
     if (real->rank != plan->rank || real->lane_count != plan->lane_count)
         return fail(OUT_OF_BOUND, "rank %d: %d streams; the tape of rank %d has %d", real->rank,
                     real->lane_count, plan->rank, plan->lane_count);

@@ -32,7 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STEPS = 2, MOST_OVERRIDES = 20 };
+enum { STEPS = 2, MAX_OVERRIDES = 20 };
 
 static const char recipe_text[] =
     "model: {num_layers: 4, hidden_size: 24, num_attention_heads: 6, seq_length: 8, vocab_size: 33}\n"
@@ -86,7 +86,7 @@ struct checkpoint_run {
 static enum status run_open(const char *device, const struct layout_case *layout, int family, int process,
                             struct checkpoint_run *out)
 {
-    const char *overrides[MOST_OVERRIDES];
+    const char *overrides[MAX_OVERRIDES];
     char device_key[64], data_key[64];
     size_t count = 0;
     snprintf(device_key, sizeof device_key, "cluster.device=%s", device);

@@ -25,9 +25,9 @@ static const char recipe_text[] =
     "cluster: {device: cpu, threads_per_rank: 1}\n"
     "checkpoint: {save: saves, load: none}\n";
 
-enum { MOST_KEYS = 8, MOST_SAMPLES = 200 };
+enum { MAX_KEYS = 8, MAX_SAMPLES = 200 };
 
-static const char *const layouts[][MOST_KEYS] = {
+static const char *const layouts[][MAX_KEYS] = {
     {"tp=1"},
     {"tp=2"},
     {"dp=4"},
@@ -44,12 +44,12 @@ struct episode {
     struct recipe *recipe;
     bool loads;
     int steps;
-    int seen[MOST_SAMPLES]; // how often each sample was loaded
+    int seen[MAX_SAMPLES]; // how often each sample was loaded
 };
 
 static enum status episode_open(const char *const *keys, const char *more, struct episode *out)
 {
-    const char *overrides[MOST_KEYS + 1];
+    const char *overrides[MAX_KEYS + 1];
     size_t count = 0;
     for (; keys[count] != NULL; count++)
         overrides[count] = keys[count];
@@ -208,7 +208,7 @@ static enum status count_samples(void *context, struct rank_state *w, int64_t st
     for (int j = 0; j < w->batches.count; j++)
         for (int64_t row = 0; row < w->batches.rows; row++) {
             int64_t sample = w->batches.list[j].sample[row * w->batches.seq_length];
-            if (sample < 0 || sample >= MOST_SAMPLES)
+            if (sample < 0 || sample >= MAX_SAMPLES)
                 return fail(OUT_OF_BOUND, "sample %lld", (long long)sample);
             episode->seen[sample]++;
         }
@@ -219,7 +219,7 @@ static enum status continues_the_samples(void)
 {
     static const char *const sizes[] = {"train.global_batch_size=8", "train.global_batch_size=12",
                                         "train.global_batch_size=4", "train.global_batch_size=20"};
-    int seen[MOST_SAMPLES] = {0}, samples = 0;
+    int seen[MAX_SAMPLES] = {0}, samples = 0;
     TRY(folder_remove("saves/step-00000000", is_temporary));
     for (int i = 0; i < 4; i++) {
         struct episode episode;
@@ -229,12 +229,12 @@ static enum status continues_the_samples(void)
         episode.run.hooks = (struct hooks){.context = &episode, .on_batches_loaded = count_samples};
         samples += episode.steps * (int)episode.recipe->train.global_batch_size;
         enum status status = run_ranks(&episode);
-        for (int s = 0; s < MOST_SAMPLES; s++)
+        for (int s = 0; s < MAX_SAMPLES; s++)
             seen[s] += episode.seen[s];
         episode_close(&episode);
         TRY(status);
     }
-    for (int s = 0; s < MOST_SAMPLES; s++)
+    for (int s = 0; s < MAX_SAMPLES; s++)
         if (seen[s] != (s < samples))
             return fail(OUT_OF_BOUND, "sample %d of %d was used %d times", s, samples, seen[s]);
     return OK;

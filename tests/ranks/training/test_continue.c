@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_STEPS = 8, RANKS = 4 };
+enum { MAX_STEPS = 8, RANKS = 4 };
 
 static const char common[] = "cluster.threads_per_rank=1 train.eval_interval=0 "
                              "checkpoint.save_interval=1 checkpoint.keep_last=0 "
@@ -21,9 +21,9 @@ static const char common[] = "cluster.threads_per_rank=1 train.eval_interval=0 "
 
 struct fixture {
     struct tiny tiny;
-    double losses[MOST_STEPS + 1]; // of an uninterrupted run, by step
-    struct text output;            // standard output and error of the last run
-    enum status status;            // its exit status
+    double losses[MAX_STEPS + 1]; // of an uninterrupted run, by step
+    struct text output;           // standard output and error of the last run
+    enum status status;           // its exit status
 };
 
 /* ---- running ---- */
@@ -65,16 +65,16 @@ static void run(struct fixture *s, const char *name, int steps, const char *more
     MUST(file_read(path, &s->output));
 }
 
-static void read_losses(const struct fixture *s, const char *name, double losses[MOST_STEPS + 1])
+static void read_losses(const struct fixture *s, const char *name, double losses[MAX_STEPS + 1])
 {
     struct text path = {0}, all = {0};
     text_add(&path, "%s/%s/metrics.jsonl", s->tiny.folder, name);
     MUST(file_read(path.chars, &all));
-    memset(losses, 0, (MOST_STEPS + 1) * sizeof *losses);
+    memset(losses, 0, (MAX_STEPS + 1) * sizeof *losses);
     for (const char *at = text_chars(&all); (at = strstr(at, "{\"step\": ")) != NULL; at++) {
         char *end = NULL;
         long step = strtol(at + 9, &end, 10);
-        CHECK(step >= 1 && step <= MOST_STEPS);
+        CHECK(step >= 1 && step <= MAX_STEPS);
         losses[step] = strtod(strstr(end, "\"loss\": ") + 8, NULL);
     }
     text_free(&path);
@@ -104,9 +104,9 @@ static enum status expect_status(const struct fixture *s, enum status expected)
 /* The losses are bitwise those of the uninterrupted run. */
 static enum status same_losses(const struct fixture *s, const char *name, int steps)
 {
-    double losses[MOST_STEPS + 1];
+    double losses[MAX_STEPS + 1];
     read_losses(s, name, losses);
-    for (int step = 1; step <= MOST_STEPS; step++)
+    for (int step = 1; step <= MAX_STEPS; step++)
         if (memcmp(&losses[step], step <= steps ? &s->losses[step] : &(double){0.0}, sizeof *losses) != 0)
             return fail(OUT_OF_BOUND, "step %d has loss %.17g, not %.17g", step, losses[step],
                         s->losses[step]);
@@ -251,7 +251,7 @@ static enum status warns_of_changed_keys(struct fixture *s)
 /* The relative difference of step 4's loss from that of the unchanged run; it must not be zero. */
 static enum status is_near(const struct fixture *s, const char *name)
 {
-    double losses[MOST_STEPS + 1];
+    double losses[MAX_STEPS + 1];
     read_losses(s, name, losses);
     double apart = fabs(losses[4] - s->losses[4]);
     return apart > 0.0 && apart < s->losses[4] / 200.0
@@ -295,12 +295,12 @@ static enum status changes_master_weights(struct fixture *s)
 }
 
 /* The scale of each step, negative if the step was skipped. */
-static void read_scales(const struct fixture *s, const char *name, double scales[MOST_STEPS + 1])
+static void read_scales(const struct fixture *s, const char *name, double scales[MAX_STEPS + 1])
 {
     struct text path = {0}, all = {0};
     text_add(&path, "%s/%s/metrics.jsonl", s->tiny.folder, name);
     MUST(file_read(path.chars, &all));
-    memset(scales, 0, (MOST_STEPS + 1) * sizeof *scales);
+    memset(scales, 0, (MAX_STEPS + 1) * sizeof *scales);
     for (const char *at = text_chars(&all); (at = strstr(at, "{\"step\": ")) != NULL; at++) {
         const char *scale = strstr(at, "\"loss_scale\": "), *skipped = strstr(at, "\"skipped\": ");
         CHECK(scale != NULL && skipped != NULL);
@@ -318,12 +318,12 @@ static enum status resumes_its_loss_scale(struct fixture *s)
 {
     static const char keys[] = "precision.params_dtype=fp16 precision.initial_loss_scale=32768 "
                                "precision.loss_scale_window=2 precision.hysteresis=3";
-    double losses[2][MOST_STEPS + 1], scales[2][MOST_STEPS + 1];
-    run(s, "half", MOST_STEPS, keys);
+    double losses[2][MAX_STEPS + 1], scales[2][MAX_STEPS + 1];
+    run(s, "half", MAX_STEPS, keys);
     TRY(expect_status(s, OK));
     if (strstr(text_chars(&s->output), " of 8 steps overflowed and were skipped\n") == NULL)
         return fail(OUT_OF_BOUND, "the number of skipped steps is not reported: %s", text_chars(&s->output));
-    for (int step = 3; step <= MOST_STEPS; step += UNDER_SANITIZER ? MOST_STEPS - 3 : 1) { // warm-up takes 3
+    for (int step = 3; step <= MAX_STEPS; step += UNDER_SANITIZER ? MAX_STEPS - 3 : 1) { // warm-up takes 3
         run(s, "halves", step, keys);
         TRY(expect_status(s, OK));
     }
@@ -335,7 +335,7 @@ static enum status resumes_its_loss_scale(struct fixture *s)
         memcmp(scales[0], scales[1], sizeof scales[0]) != 0)
         return fail(OUT_OF_BOUND, "the resumed run differs");
     bool rises = false;
-    for (int step = 2; step <= MOST_STEPS; step++)
+    for (int step = 2; step <= MAX_STEPS; step++)
         rises = rises || fabs(scales[0][step]) > fabs(scales[0][step - 1]);
     if (scales[0][3] != -32768.0 || scales[0][4] != -16384.0 || scales[0][5] != 8192.0 || !rises)
         return fail(OUT_OF_BOUND, "the scale was %g, %g, %g ...", scales[0][3], scales[0][4], scales[0][5]);

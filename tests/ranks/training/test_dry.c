@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_RANKS = 16, MOST_CHUNKS = 4 };
+enum { MAX_RANKS = 16, MAX_CHUNKS = 4 };
 
 #define FULL       " memory.recompute_granularity=full "
 #define OFFLOAD    " memory.offload_activations=true "
@@ -27,9 +27,9 @@ struct layout_case {
 struct job {
     struct run run;
     int steps, chunks;
-    struct memory_use use[MOST_RANKS];
-    struct slot_use slots[MOST_RANKS][MOST_CHUNKS][SLOT_LIFETIMES];
-    struct memory_table formula[MOST_RANKS]; // of the dry run
+    struct memory_use use[MAX_RANKS];
+    struct slot_use slots[MAX_RANKS][MAX_CHUNKS][SLOT_LIFETIMES];
+    struct memory_table formula[MAX_RANKS]; // of the dry run
 };
 
 static enum status rank_main(struct world *world, void *argument)
@@ -47,7 +47,7 @@ static enum status rank_main(struct world *world, void *argument)
     if (job->steps > 1) // as a checkpoint does
         TRY(rank_agree(&state, OK));
     job->use[world->rank] = device_memory(state.device);
-    CHECK(job->run.schedule->chunks <= MOST_CHUNKS);
+    CHECK(job->run.schedule->chunks <= MAX_CHUNKS);
     for (int chunk = 0; chunk < job->run.schedule->chunks; chunk++)
         stash_slots(&executor_store(state.executor)->stash, chunk, job->slots[world->rank][chunk]);
     rank_destroy(&state);
@@ -63,7 +63,7 @@ static enum status run_case(const struct tiny *tiny, const struct layout_case *c
              dry ? "dry" : "cpu");
     TRY(tiny_recipe(tiny, c->family, common, c->layout, 0, &recipe));
     *size = recipe_world_size(recipe);
-    CHECK(*size <= MOST_RANKS);
+    CHECK(*size <= MAX_RANKS);
     // The planning pass runs one step; a real run has more steps, and evaluates.
     *job = (struct job){.steps = dry ? 1 : 2};
     enum status status = run_create(recipe, !dry, &job->run);

@@ -546,17 +546,17 @@ static void check_group(struct test *test, const struct layout_group *group)
 
 /* ---- under mpirun ---- */
 
-enum { GROUPS = sizeof groups / sizeof *groups, MOST_PROCESSES = 60 };
+enum { GROUPS = sizeof groups / sizeof *groups, MAX_PROCESSES = 60 };
 
 /* The layouts of all groups in one launch: starting processes takes longer than a run. */
 static void check_processes(struct test *test, const char *mpirun, const char *program)
 {
-    const struct layout_group *group_of[MOST_PROCESSES];
-    struct launch runs[MOST_PROCESSES];
+    const struct layout_group *group_of[MAX_PROCESSES];
+    struct launch runs[MAX_PROCESSES];
     int count = 0;
     for (size_t g = 0; g < GROUPS; g++)
         for (int i = 0; groups[g].processes[i] != NULL; i++) {
-            CHECK(count < MOST_PROCESSES);
+            CHECK(count < MAX_PROCESSES);
             group_of[count] = &groups[g];
             runs[count++] = (struct launch){
                 .family = groups[g].family, .common = groups[g].common, .layout = groups[g].processes[i]};

@@ -14,12 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RANKS = 8, MOST_STAGES = 32, MOST_LANES = 32 };
+enum { MAX_RANKS = 8, MAX_STAGES = 32, MAX_LANES = 32 };
 
 struct planned {
     struct recipe *recipe;
     struct run run;
-    struct tape *tapes[MOST_RANKS];
+    struct tape *tapes[MAX_RANKS];
     int count;
 };
 
@@ -40,7 +40,7 @@ static enum status plan(const struct tiny *tiny, enum tiny_family family, const 
     for (int pp = 0; status == OK && pp < out->run.mesh.degrees.pp; pp++) {
         const int rank = mesh_rank(&out->run.mesh, MESH_DENSE, (struct mesh_coord){.pp = pp});
         struct memory_plan memory;
-        CHECK(pp < MOST_RANKS);
+        CHECK(pp < MAX_RANKS);
         status = memory_plan_record(&out->run, rank, NULL, &memory, &out->tapes[pp]);
         out->count += status == OK;
     }
@@ -87,7 +87,7 @@ static enum status check_sum(const struct prediction *step, const char *layout)
 static enum status check_spans(const struct prediction *step, const char *layout)
 {
     double critical_s = 0.0, parts_s = 0.0;
-    double lanes[MOST_RANKS][MOST_LANES] = {{0}};
+    double lanes[MAX_RANKS][MAX_LANES] = {{0}};
     for (int64_t i = 0; i < step->span_count; i++) {
         const struct predicted_span *span = &step->spans[i];
         const double cause_s = span->cause >= 0 ? step->spans[span->cause].end_s : 0.0;
@@ -147,9 +147,9 @@ static const char kinds[KINDS + 1] = "FIWB";
 
 /* Adds up the ops of each stage's first action of each kind. */
 static void add_costs(const struct planned *planned, const struct cost_options *options,
-                      double seconds[MOST_STAGES][KINDS])
+                      double seconds[MAX_STAGES][KINDS])
 {
-    int first[MOST_STAGES][KINDS] = {{0}}; // microbatch + 1
+    int first[MAX_STAGES][KINDS] = {{0}}; // microbatch + 1
     for (int r = 0; r < planned->count; r++) {
         const struct tape *tape = planned->tapes[r];
         for (int i = 0; i < tape->lanes[0].count; i++) {
@@ -161,7 +161,7 @@ static void add_costs(const struct planned *planned, const struct cost_options *
                 strchr(kinds, kind) == NULL)
                 continue;
             const int k = (int)(strchr(kinds, kind) - kinds);
-            CHECK(stage < MOST_STAGES);
+            CHECK(stage < MAX_STAGES);
             if (first[stage][k] == 0)
                 first[stage][k] = microbatch + 1;
             if (first[stage][k] == microbatch + 1)
@@ -175,13 +175,13 @@ static enum status check_simulated(const struct planned *planned, const char *la
 {
     struct cluster_profile *p = ideal_profile(1e9, 1e30);
     const struct cost_options options = {.profile = p, .ranks_per_node = 8};
-    struct stage_cost stages[MOST_STAGES] = {{0}};
-    double b[MOST_STAGES] = {0};
+    struct stage_cost stages[MAX_STAGES] = {{0}};
+    double b[MAX_STAGES] = {0};
     struct simulation *simulation = NULL;
     struct prediction *step = NULL;
-    double seconds[MOST_STAGES][KINDS] = {{0}};
+    double seconds[MAX_STAGES][KINDS] = {{0}};
     add_costs(planned, &options, seconds);
-    for (int i = 0; i < MOST_STAGES; i++) {
+    for (int i = 0; i < MAX_STAGES; i++) {
         stages[i] =
             (struct stage_cost){.f = seconds[i][FORWARDS], .i = seconds[i][INPUTS], .w = seconds[i][WEIGHTS]};
         b[i] = seconds[i][BACKWARDS];

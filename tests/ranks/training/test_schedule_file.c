@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MICROBATCHES = 5, STEPS = 2, MOST_RANKS = 4 };
+enum { MICROBATCHES = 5, STEPS = 2, MAX_RANKS = 4 };
 
 struct test {
     struct tiny tiny;
@@ -60,7 +60,7 @@ static void expect_bits(struct test *test, struct model model, int p, bool stric
 /* Writes the lines of a table in the order of[0], of[1] ..., or unchanged. */
 static void write_lines(const struct test *test, const struct text *table, const int *of)
 {
-    const char *lines[MOST_RANKS] = {NULL};
+    const char *lines[MAX_RANKS] = {NULL};
     struct text out = {0};
     int count = 0;
     for (const char *at = text_chars(table); *at != 0; at = strchr(at, '\n') + 1)
@@ -77,7 +77,7 @@ static void write_lines(const struct test *test, const struct text *table, const
  * bit. Where a stage has two replicas, their lines stay mirrored. */
 static void check_family(struct test *test, const char *name, int p, struct model model)
 {
-    static const int orders[2][MOST_RANKS] = {{1, 0}, {2, 0, 3, 1}};
+    static const int orders[2][MAX_RANKS] = {{1, 0}, {2, 0, 3, 1}};
     struct schedule_options options = {.name = name, .p = p, .m = MICROBATCHES};
     struct schedule *s = NULL;
     struct text table = {0};
@@ -104,7 +104,7 @@ static void check_family(struct test *test, const char *name, int p, struct mode
  * directions its mirror image runs the stage for the rest. */
 static void write_one_by_one(const struct test *test, int p, const int *holder, bool two_ways)
 {
-    struct text lines[MOST_RANKS] = {{0}}, table = {0};
+    struct text lines[MAX_RANKS] = {{0}}, table = {0};
     for (int k = 0; k < MICROBATCHES; k++)
         for (int i = 0; i < 2 * p; i++) {
             int stage = i < p ? i : 2 * p - 1 - i, rank = holder[stage];

@@ -20,10 +20,10 @@
 
 #include <string.h>
 
-enum { MOST_M = 16, MOST_V = 3, STEPS = 2, VARIANTS = 4, STRIDE = UNDER_SANITIZER ? 43 : 8 };
+enum { MAX_M = 16, MAX_V = 3, STEPS = 2, VARIANTS = 4, STRIDE = UNDER_SANITIZER ? 43 : 8 };
 
 static const int ranks[] = {2, 3, 4, 8};
-enum { RANKS = sizeof ranks / sizeof *ranks, MOST_STAGES = 8 * MOST_V };
+enum { RANKS = sizeof ranks / sizeof *ranks, MAX_STAGES = 8 * MAX_V };
 
 /* Model and tp. */
 static const struct variant {
@@ -164,7 +164,7 @@ static void check_stages(struct test *test, int layers, int m)
             const char *name = schedule_about(i)->name;
             int p = ranks[r], v = layers / p;
             struct schedule_options options = {.name = name, .p = p, .m = m, .v = v};
-            if (layers % p != 0 || v > MOST_V || (test->only != NULL && strcmp(name, test->only) != 0) ||
+            if (layers % p != 0 || v > MAX_V || (test->only != NULL && strcmp(name, test->only) != 0) ||
                 schedule_unsupported(&options) != NULL)
                 continue;
             check_case(test, (struct point){.name = name, .p = p, .m = m, .v = v, .layers = layers});
@@ -260,9 +260,9 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "all") != 0)
         test.only = argv[1];
     MUST(tiny_create(&test.tiny));
-    for (int layers = 2; layers <= MOST_STAGES; layers++) {
+    for (int layers = 2; layers <= MAX_STAGES; layers++) {
         int before = test.runs;
-        for (int m = 1; m <= MOST_M; m++)
+        for (int m = 1; m <= MAX_M; m++)
             check_stages(&test, layers, m);
         if (test.runs > before)
             printf("%d stages: %d runs\n", layers, test.runs - before);
@@ -274,7 +274,7 @@ int main(int argc, char **argv)
         check_command(&test, schedule_about(i)->name);
         check_memory(&test, schedule_about(i)->name);
     }
-    for (int m = 1; m <= MOST_M && (test.only == NULL || has_stage_replicas(test.only));
+    for (int m = 1; m <= MAX_M && (test.only == NULL || has_stage_replicas(test.only));
          m += UNDER_SANITIZER ? STRIDE : 1)
         check_two_directions(&test, m);
     tiny_destroy(&test.tiny);

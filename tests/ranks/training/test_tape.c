@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_RANKS = 16, RANDOM_RECIPES = 60 };
+enum { MAX_RANKS = 16, RANDOM_RECIPES = 60 };
 
 #define FULL       " memory.recompute_granularity=full "
 #define OFFLOAD    " memory.offload_activations=true "
@@ -113,9 +113,9 @@ static void tap_observe(void *context, const struct observation *seen)
 struct job {
     struct run run;
     bool processes; // ranks are processes, which have transport buffers of their own
-    struct tap tap[MOST_RANKS];
-    struct tape *real[MOST_RANKS], *plan[MOST_RANKS];
-    struct memory_use use[MOST_RANKS];
+    struct tap tap[MAX_RANKS];
+    struct tape *real[MAX_RANKS], *plan[MAX_RANKS];
+    struct memory_use use[MAX_RANKS];
 };
 
 static enum status observe(void *context, struct rank_state *state)
@@ -179,7 +179,7 @@ static enum status check_rank(struct job *job, int rank)
 
 static enum status open_job(const struct recipe *recipe, struct job *job)
 {
-    CHECK(recipe_world_size(recipe) <= MOST_RANKS);
+    CHECK(recipe_world_size(recipe) <= MAX_RANKS);
     *job = (struct job){.processes = false};
     TRY(run_create(recipe, true, &job->run));
     job->run.hooks = (struct hooks){.context = job, .on_params_declared = observe};
@@ -188,7 +188,7 @@ static enum status open_job(const struct recipe *recipe, struct job *job)
 
 static void close_job(struct job *job)
 {
-    for (int rank = 0; rank < MOST_RANKS; rank++) {
+    for (int rank = 0; rank < MAX_RANKS; rank++) {
         tape_destroy(job->real[rank]);
         tape_destroy(job->plan[rank]);
     }

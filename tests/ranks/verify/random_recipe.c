@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CHOICES_CHARS = RANDOM_RECIPE_CHARS, MOST_TRIES = 60 };
+enum { CHOICES_CHARS = RANDOM_RECIPE_CHARS, MAX_TRIES = 60 };
 
 /* Random choices of one recipe, and the overrides made from them. */
 struct draw {
@@ -139,7 +139,7 @@ enum status random_recipe(const struct tiny *tiny, uint64_t number, int steps, s
                      .common = out->common,
                      .layout = out->layout,
                      .one = out->one};
-    for (int i = 0; i < MOST_TRIES; i++) {
+    for (int i = 0; i < MAX_TRIES; i++) {
         out->common[0] = out->layout[0] = out->one[0] = 0;
         out->family = choice(&d, 2) ? TINY_LLAMA : TINY_GPT;
         add_to(d.common, "seed=%llu ", (unsigned long long)number);
@@ -172,12 +172,12 @@ static void draw_recompute(struct draw *d)
 /* The layers of the layout so far, in any distribution over its stages. */
 static void draw_stages(struct draw *d, const struct tiny *tiny, const struct random_recipe *r)
 {
-    enum { MOST_STAGES = 16 };
-    int layers[MOST_STAGES] = {0};
+    enum { MAX_STAGES = 16 };
+    int layers[MAX_STAGES] = {0};
     struct recipe *recipe = NULL;
     MUST(tiny_recipe(tiny, r->family, r->common, r->layout, 0, &recipe));
     const int stages = recipe->parallel.pipeline_parallel_size * recipe->pipeline.virtual_stages;
-    CHECK(stages <= MOST_STAGES);
+    CHECK(stages <= MAX_STAGES);
     for (int64_t i = 0; i < recipe->model.num_layers; i++)
         layers[choice(d, stages)]++;
     recipe_destroy(recipe);

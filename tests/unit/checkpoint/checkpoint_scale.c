@@ -24,9 +24,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CHECKPOINTS = 100, MOST_MANIFEST_BYTES = 10000000, MOST_MEMORY_KB = 100000 };
+enum { CHECKPOINTS = 100, MAX_MANIFEST_BYTES = 10000000, MAX_MEMORY_KB = 100000 };
 static const char NEWEST[] = "s/step-00000100";
-static const double MOST_MAKE_S = 10.0, MOST_FIND_S = 0.5, MOST_NEWEST_S = 1.0;
+static const double MAX_MAKE_S = 10.0, MAX_FIND_S = 0.5, MAX_NEWEST_S = 1.0;
 
 static const struct degrees layouts[] = {
     {.tp = 8, .cp = 1, .ep = 1, .dp = 128, .pp = 16},
@@ -170,7 +170,7 @@ static enum status write_manifest(const struct plan *plan, const struct save_ide
     double took = cpu_s() - begin;
     printf("manifest: %zu bytes in %.2f s, %d tensors, %d files\n", text.length, took, manifest.tensor_count,
            manifest.file_count);
-    if (text.length > MOST_MANIFEST_BYTES || took > MOST_MAKE_S)
+    if (text.length > MAX_MANIFEST_BYTES || took > MAX_MAKE_S)
         return fail(OUT_OF_BOUND, "the manifest has %zu bytes and took %.2f s", text.length, took);
     text_add(&path, "%s/recipe.yaml", folder);
     TRY(file_write_atomic(path.chars, recipe.chars, recipe.length));
@@ -230,7 +230,7 @@ static enum status find(int layout, const char *folder)
     getrusage(RUSAGE_SELF, &use);
     printf("layout %d: %d pieces in %d files found in %.3f s, %ld kB\n", layout, pieces, source.opened, took,
            use.ru_maxrss);
-    if (took > MOST_FIND_S || use.ru_maxrss > MOST_MEMORY_KB || (layout == 0 && source.opened != 1))
+    if (took > MAX_FIND_S || use.ru_maxrss > MAX_MEMORY_KB || (layout == 0 && source.opened != 1))
         return fail(OUT_OF_BOUND, "layout %d: %.3f s, %ld kB, %d files", layout, took, use.ru_maxrss,
                     source.opened);
     checkpoint_source_close(&source);
@@ -271,7 +271,7 @@ static enum status run(const char *program)
     double took = cpu_s() - begin;
     text_free(&skipped);
     printf("newest: step %lld in %.3f s\n", (long long)step, took);
-    return step == CHECKPOINTS && took < MOST_NEWEST_S
+    return step == CHECKPOINTS && took < MAX_NEWEST_S
                ? OK
                : fail(OUT_OF_BOUND, "step %lld in %.3f s", (long long)step, took);
 }

@@ -391,8 +391,8 @@ static int by_value(const void *a, const void *b)
 
 Test(checksum_v1, detects_lengths_and_one_or_two_bit_changes)
 {
-    enum { BYTES = 70, BITS = 8 * BYTES, MOST = BYTES + 1 + BITS + BITS * (BITS - 1) / 2 };
-    uint64_t *sums = malloc(MOST * sizeof *sums);
+    enum { BYTES = 70, BITS = 8 * BYTES, MAX_SUMS = BYTES + 1 + BITS + BITS * (BITS - 1) / 2 };
+    uint64_t *sums = malloc(MAX_SUMS * sizeof *sums);
     unsigned char bytes[BYTES] = {0};
     size_t count = 0;
     for (size_t length = 0; length < BYTES; length++)
@@ -408,7 +408,7 @@ Test(checksum_v1, detects_lengths_and_one_or_two_bit_changes)
         }
         bytes[a / 8] ^= (unsigned char)(1 << a % 8);
     }
-    cr_assert_eq(count, MOST);
+    cr_assert_eq(count, MAX_SUMS);
     qsort(sums, count, sizeof *sums, by_value);
     for (size_t i = 1; i < count; i++)
         cr_assert_neq(sums[i], sums[i - 1]);

@@ -27,7 +27,7 @@ template <class T> static T *aligned(T *memory)
 }
 
 /* K elements of both operands; shared memory: 64 rows of a tile are 8 KiB. */
-enum { M = 64, K = 64, MOST_N = 128, TILE = 64 * 64, MEMORY = (1 + 2) * TILE * 2 + 1024 };
+enum { M = 64, K = 64, MAX_N = 128, TILE = 64 * 64, MEMORY = (1 + 2) * TILE * 2 + 1024 };
 
 /* matrix[rows][columns] as adjacent tiles of 64 columns. */
 template <class T> static void write_tiles(T *to, const int *matrix, int rows, int columns)
@@ -86,8 +86,8 @@ static void multiply(struct matmul_args p)
 template <class T, int N, bool TRANSPOSE_A, bool TRANSPOSE_B, bool FROM_REGISTERS>
 static int count_wrong_results(const char *order)
 {
-    static int a[M * K], b[K * MOST_N];
-    static float d[M * MOST_N];
+    static int a[M * K], b[K * MAX_N];
+    static float d[M * MAX_N];
     int wrong = 0;
     for (int i = 0; i < M * K; i++)
         a[i] = whole(i);

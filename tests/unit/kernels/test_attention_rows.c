@@ -7,7 +7,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
-enum { B = 2, S = 150, HEADS = 4, GROUPS = 2, MOST_DIM = 32 };
+enum { B = 2, S = 150, HEADS = 4, GROUPS = 2, MAX_DIM = 32 };
 
 /* Sizes of heads, and the query rows [begin, S) of each sequence. */
 struct shape {
@@ -22,12 +22,12 @@ struct attention {
     struct attention_backward backward;
 };
 
-/* Rows [begin, end) of each of B sequences of S rows, and the first `kept` of MOST_DIM columns of each head,
+/* Rows [begin, end) of each of B sequences of S rows, and the first `kept` of MAX_DIM columns of each head,
  * with zeros up to `width`. */
 static struct tensor part(struct fixture *f, struct tensor from, int64_t begin, int64_t end, int64_t kept,
                           int64_t width)
 {
-    int64_t dim = MOST_DIM, heads = from.dim[1] / dim, rows = end - begin;
+    int64_t dim = MAX_DIM, heads = from.dim[1] / dim, rows = end - begin;
     float *to = fixture_floats(f, B * rows * heads * width);
     for (int64_t row = 0; row < B * rows; row++)
         for (int64_t h = 0; h < heads; h++)
@@ -45,7 +45,7 @@ static struct tensor empty(struct fixture *f, int64_t rows, int64_t columns)
     return tensor_2d(fixture_floats(f, rows * columns), F32, rows, columns);
 }
 
-/* The inputs of all cases, [B * S, heads * MOST_DIM]. */
+/* The inputs of all cases, [B * S, heads * MAX_DIM]. */
 struct inputs {
     struct tensor q, k, v, dout;
     int32_t *document;
@@ -58,7 +58,7 @@ static struct inputs inputs_of(struct fixture *f, int document_length)
     struct tensor *all[] = {&in.q, &in.k, &in.v, &in.dout};
     static const char *const names[] = {"q", "k", "v", "dout"};
     for (int i = 0; i < 4; i++) {
-        int64_t columns = (i == 0 || i == 3 ? HEADS : GROUPS) * MOST_DIM;
+        int64_t columns = (i == 0 || i == 3 ? HEADS : GROUPS) * MAX_DIM;
         *all[i] = tensor_2d(fixture_normals(f, names[i], B * S * columns, 1.0), F32, B * S, columns);
     }
     for (int64_t t = 0; t < B * S; t++) {
@@ -91,7 +91,7 @@ static struct attention attention_of(struct fixture *f, const struct inputs *in,
         .probability = s.dropout, .generator = philox_named(3, "rows"), .sample = sample, .columns = S};
     struct tensor dout = in->dout;
     if (begin == 0) { // only queries of the shape have gradients
-        dout = empty(f, B * S, HEADS * MOST_DIM);
+        dout = empty(f, B * S, HEADS * MAX_DIM);
         for (int64_t i = 0; i < B * S * dout.dim[1]; i++)
             ((float *)dout.data)[i] =
                 i / dout.dim[1] % S >= s.begin ? ((const float *)in->dout.data)[i] : 0.0F;

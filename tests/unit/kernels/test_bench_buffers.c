@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 1000, COLUMNS = 600, MOST = 100 };
+enum { ROWS = 1000, COLUMNS = 600, MAX_CALLS = 100 };
 
 static struct bench_memory open_memory(size_t rotate_bytes)
 {
@@ -37,10 +37,10 @@ Test(bench_buffers, calls_rotate_through_the_copies)
     const struct tensor x = bench_normals(&m, BF16, ROWS, COLUMNS), y = bench_normals(&m, F32, ROWS, COLUMNS),
                         small = bench_normals(&m, F32, 1, COLUMNS);
     struct norm_forward f = {.x = x, .y = y, .weight = small, .epsilon = 1e-5F};
-    const char *seen[MOST];
+    const char *seen[MAX_CALLS];
     int calls = 0;
     do {
-        cr_assert_lt(calls, MOST);
+        cr_assert_lt(calls, MAX_CALLS);
         seen[calls++] = f.x.data;
         bench_rotate(&m, &f, sizeof f);
         for (int i = 1; i < calls; i++)

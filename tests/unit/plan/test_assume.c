@@ -39,7 +39,7 @@ Test(assume, unfused_attention_stores_its_scores)
     const double matmul = 2.0 * HEADS * SEQUENCE * SEQUENCE * HEAD, scores = HEADS * SEQUENCE * SEQUENCE;
     const struct op_record forward = attention(OP_ATTENTION_FORWARD, 1.0),
                            backward = attention(OP_ATTENTION_BACKWARD, 1.0);
-    struct op_record out[ASSUME_MOST_OPS];
+    struct op_record out[ASSUME_MAX_OPS];
     int count = assume_ops(&assume, false, &forward, out);
     cr_expect_eq(sum_flops(out, count, OP_GEMM), 2.0 * matmul);
     cr_expect_eq(sum_bytes(out, count, OP_NORM_FORWARD), 4.0 * scores); // softmax: read, write
@@ -60,7 +60,7 @@ Test(assume, eager_attention_makes_more_passes)
     const double scores = HEADS * SEQUENCE * SEQUENCE;
     const struct op_record forward = attention(OP_ATTENTION_FORWARD, 1.0),
                            backward = attention(OP_ATTENTION_BACKWARD, 1.0);
-    struct op_record out[ASSUME_MOST_OPS];
+    struct op_record out[ASSUME_MAX_OPS];
     int count = assume_ops(&assume, true, &forward, out);
     cr_expect_eq(sum_bytes(out, count, OP_NORM_FORWARD), (5.0 + 20.0 + 5.0) * scores);
     count = assume_ops(&assume, true, &backward, out);
@@ -76,7 +76,7 @@ Test(assume, separate_norms_read_their_tensors_again)
     for (int i = 0; i < 4; i++) {
         const struct op_record op = {
             .kind = kinds[i], .dtype = BF16, .shape = {8, 16}, .launches = 1, .cost = {1.0, own[i] * 128}};
-        struct op_record out[ASSUME_MOST_OPS];
+        struct op_record out[ASSUME_MAX_OPS];
         cr_assert_eq(assume_ops(&assume, false, &op, out), 1);
         cr_expect_float_eq(out[0].cost.bytes, separate[i] * 128, 1e-9, "%s", op_name(kinds[i]));
     }
@@ -87,7 +87,7 @@ Test(assume, separate_accumulation)
 {
     const struct assumptions assume = {.accumulation = ASSUME_SEPARATE};
     struct op_record gemm = {.kind = OP_GEMM, .dtype = BF16, .shape = {64, 32, 128}, .launches = 1};
-    struct op_record out[ASSUME_MOST_OPS];
+    struct op_record out[ASSUME_MAX_OPS];
     const double inputs = 2.0 * (64 * 128 + 32 * 128), elements = 64 * 32;
     gemm.cost.bytes = inputs + 8.0 * elements;
     cr_assert_eq(assume_ops(&assume, false, &gemm, out), 2);
@@ -103,7 +103,7 @@ Test(assume, nothing_changes_by_default)
     const struct assumptions assume = {.attention = ASSUME_ATTENTION_OWN};
     for (int kind = 0; kind < OP_KIND_COUNT; kind++) {
         const struct op_record op = attention((enum op_kind)kind, 3.0);
-        struct op_record out[ASSUME_MOST_OPS];
+        struct op_record out[ASSUME_MAX_OPS];
         cr_expect_eq(assume_ops(&assume, true, &op, out), 1);
         cr_expect(op_record_equals(&op, &out[0]));
     }

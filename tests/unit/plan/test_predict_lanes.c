@@ -11,15 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 4, LANES = 3, MOST_ITEMS = 400, MOST_OPS = 200, MOST_MESSAGES = 200, WORLD = 0, PIPELINE = 1 };
+enum { RANKS = 4, LANES = 3, MAX_ITEMS = 400, MAX_OPS = 200, MAX_MESSAGES = 200, WORLD = 0, PIPELINE = 1 };
 
 /* A tape whose lists have a fixed capacity. */
 struct fixed_tape {
     struct tape tape;
     struct tape_lane lanes[LANES];
-    struct tape_item items[LANES][MOST_ITEMS];
-    struct op_record ops[MOST_OPS];
-    struct tape_message messages[MOST_MESSAGES];
+    struct tape_item items[LANES][MAX_ITEMS];
+    struct op_record ops[MAX_OPS];
+    struct tape_message messages[MAX_MESSAGES];
     struct tape_group groups[2];
     struct tape_action actions[1];
     int events[LANES]; // recorded
@@ -63,14 +63,14 @@ static struct set set_create(int count)
 static void append(struct set *set, int rank, int lane, struct tape_item item)
 {
     struct tape_lane *at = &set->storage[rank].lanes[lane];
-    cr_assert(at->count < MOST_ITEMS);
+    cr_assert(at->count < MAX_ITEMS);
     at->items[at->count++] = item;
 }
 
 static void run_op(struct set *set, int rank, int lane, int seconds)
 {
     struct tape *tape = set->tapes[rank];
-    cr_assert(tape->op_count < MOST_OPS);
+    cr_assert(tape->op_count < MAX_OPS);
     tape->ops[tape->op_count] =
         (struct op_record){.kind = OP_GEMM, .dtype = F32, .shape = {seconds, 1, 1}, .launches = 0};
     append(set, rank, lane, (struct tape_item){.kind = TAPE_OP, .index = tape->op_count++});
@@ -79,7 +79,7 @@ static void run_op(struct set *set, int rank, int lane, int seconds)
 static void message(struct set *set, int rank, int lane, struct tape_message message)
 {
     struct tape *tape = set->tapes[rank];
-    cr_assert(tape->message_count < MOST_MESSAGES);
+    cr_assert(tape->message_count < MAX_MESSAGES);
     tape->messages[tape->message_count] = message;
     append(set, rank, lane, (struct tape_item){.kind = TAPE_MESSAGE, .index = tape->message_count++});
 }

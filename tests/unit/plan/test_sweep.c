@@ -106,7 +106,7 @@ Test(sweep, layouts_in_the_order_of_the_file)
                                            [2] = "pp=1 tp=1 pipeline.layout=[1,2]",
                                            [11] = "pp=4 tp=1 pipeline.layout=[3]"};
     for (int number = 0; number < 12; number++) {
-        struct recipe_change changes[SWEEP_MOST_AXES];
+        struct recipe_change changes[SWEEP_MAX_AXES];
         struct text text = {0};
         sweep_layout_text(&file, number, &text);
         sweep_changes(&file, number, changes);

@@ -9,7 +9,7 @@
 
 #define BASE SOURCE_ROOT "/recipes/gpt3-1.3b.yaml"
 
-enum { BEST = 10, MOST_OVERRIDES = 12 };
+enum { BEST = 10, MAX_OVERRIDES = 12 };
 
 static void read_axes(const char *axes, struct sweep_file *file)
 {

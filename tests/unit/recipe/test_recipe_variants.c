@@ -8,9 +8,9 @@
 
 #define BASE SOURCE_ROOT "/recipes/gpt3-1.3b.yaml"
 
-enum { MOST_CHANGES = 4 };
+enum { MAX_CHANGES = 4 };
 static const struct variant {
-    const char *key[MOST_CHANGES], *value[MOST_CHANGES];
+    const char *key[MAX_CHANGES], *value[MAX_CHANGES];
 } variants[] = {
     {{"tp"}, {"4"}},
     {{"tp"}, {"1"}}, // disables sequence_parallel
@@ -44,15 +44,15 @@ static const struct variant {
 static size_t count_of(const struct variant *variant)
 {
     size_t count = 0;
-    while (count < MOST_CHANGES && variant->key[count] != NULL)
+    while (count < MAX_CHANGES && variant->key[count] != NULL)
         count++;
     return count;
 }
 
 static enum status load(const struct variant *variant, struct text *resolved, struct text *errors)
 {
-    char words[MOST_CHANGES][100];
-    const char *overrides[MOST_CHANGES];
+    char words[MAX_CHANGES][100];
+    const char *overrides[MAX_CHANGES];
     struct problems problems = {0};
     struct recipe *recipe = NULL;
     for (size_t i = 0; i < count_of(variant); i++) {
@@ -82,7 +82,7 @@ static struct recipe_change change_of(const struct variant *variant, size_t i)
 static enum status vary(struct recipe_variants *all, const struct variant *variant, struct text *resolved,
                         struct text *errors, int *rule)
 {
-    struct recipe_change changes[MOST_CHANGES];
+    struct recipe_change changes[MAX_CHANGES];
     struct problems problems = {0};
     struct recipe *recipe = NULL;
     for (size_t i = 0; i < count_of(variant); i++)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Quality of `auto` on random cost tables: bench_auto [TABLES [MOST_P [MOST_M]]], default 500, 8 and 32.
+/* Quality of `auto` on random cost tables: bench_auto [TABLES [MAX_P [MAX_M]]], default 500, 8 and 32.
  * With a fourth argument, one line per table; then the summary that docs/schedules.md quotes. */
 #include "base/text.h"
 #include "tests/support/auto_tables.h"

@@ -11,7 +11,7 @@
 
 /* ---- every schedule ---- */
 
-enum { MOST_LENGTH = 12, MOST_LISTS = 20000, MOST_STAGES = 6 };
+enum { MAX_LENGTH = 12, MAX_LISTS = 20000, MAX_STAGES = 6 };
 
 /* A pipeline so small that every list of every rank can be enumerated. */
 struct tiny {
@@ -19,8 +19,8 @@ struct tiny {
     int limit;       // chunks
     bool free_order; // of microbatches, except for W
     struct cost_table costs;
-    struct stage_cost of_stage[MOST_STAGES];
-    struct action (*lists)[MOST_LENGTH]; // stage: the chunk
+    struct stage_cost of_stage[MAX_STAGES];
+    struct action (*lists)[MAX_LENGTH]; // stage: the chunk
     int count;
     struct schedule *s;
     double shortest;
@@ -51,8 +51,8 @@ static void list_all(struct tiny *t, struct action *list, int at, unsigned done[
 {
     static const enum action_kind kinds[] = {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT};
     if (at == 3 * t->v * t->m) {
-        cr_assert_lt(t->count, MOST_LISTS);
-        memcpy(t->lists[t->count++], list, MOST_LENGTH * sizeof *list);
+        cr_assert_lt(t->count, MAX_LISTS);
+        memcpy(t->lists[t->count++], list, MAX_LENGTH * sizeof *list);
         return;
     }
     for (int kind = 0; kind < 3; kind++)
@@ -87,12 +87,12 @@ static void try_all(struct tiny *t, int rank)
 
 static double optimum(struct tiny *t)
 {
-    struct action list[MOST_LENGTH];
+    struct action list[MAX_LENGTH];
     unsigned done[3][2] = {{0}};
     memset(list, 0, sizeof list);
     t->shortest = INFINITY;
     t->count = 0;
-    t->lists = calloc(MOST_LISTS, sizeof *t->lists);
+    t->lists = calloc(MAX_LISTS, sizeof *t->lists);
     cr_assert_not_null(t->lists);
     list_all(t, list, 0, done, 0);
     try_all(t, 0);

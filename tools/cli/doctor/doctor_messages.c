@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 8, TRIES = 3, PATH_CHARS = 1024, KIND_CHARS = 32 };
+enum { MAX_RANKS = 8, TRIES = 3, PATH_CHARS = 1024, KIND_CHARS = 32 };
 static const double LIMIT_S = 60.0; // timeout of one mpirun
 
 static const struct {
@@ -58,9 +58,9 @@ static enum status time_one(struct group *all, struct stream *stream, const stru
 static enum status time_groups(struct world *world, struct group *all_ranks, struct device *device,
                                struct stream *stream, int size, const struct message_bench *bench)
 {
-    enum { SMALLEST = 1 << 10, LARGEST = 1 << 22, FACTOR = 16, MOST_BYTES = 1 << 20, MOST_TIMES = 32 };
+    enum { SMALLEST = 1 << 10, LARGEST = 1 << 22, FACTOR = 16, MAX_BYTES = 1 << 20, MAX_TIMES = 32 };
     const int first = world->rank / size * size;
-    int ranks[MOST_RANKS];
+    int ranks[MAX_RANKS];
     struct message_task task = {.all = NULL};
     struct buffer buffer = {0};
     for (int r = 0; r < size; r++)
@@ -70,8 +70,8 @@ static enum status time_groups(struct world *world, struct group *all_ranks, str
     TRY(fill(stream, (struct fill){.out = tensor_1d(buffer.data, F32, 2 * LARGEST / 4), .value = 0.0F}));
     for (size_t t = 0; t < TRANSFERS; t++)
         for (int64_t bytes = SMALLEST; bytes <= LARGEST; bytes *= FACTOR) {
-            const int64_t share = MOST_BYTES / bytes;
-            const int times = share > MOST_TIMES ? MOST_TIMES : share > 4 ? (int)share : 4;
+            const int64_t share = MAX_BYTES / bytes;
+            const int times = share > MAX_TIMES ? MAX_TIMES : share > 4 ? (int)share : 4;
             const int64_t all = transfers[t].kind == MEASURED_P2P ? 2 * bytes : bytes;
             struct profile_sample sample = {.shape = {size, 1, bytes},
                                             .node_ranks = size < world->size ? world->size : 0,
@@ -93,7 +93,7 @@ static enum status message_rank(struct world *world, void *argument)
     struct device *device = NULL;
     struct stream *stream = NULL;
     struct group *all = NULL;
-    int ranks[MOST_RANKS];
+    int ranks[MAX_RANKS];
     struct device_options options = {.name = bench->device, .threads = 1, .index = world->device_index};
     TRY(device_open(&options, &device));
     TRY(stream_create(device, "doctor", &stream));
@@ -125,7 +125,7 @@ static enum status time_waiting(struct world *world, void *argument)
     struct stream *stream = NULL;
     struct group *all = NULL;
     struct timespec begin, end;
-    int ranks[MOST_RANKS];
+    int ranks[MAX_RANKS];
     double *fraction = argument, begin_s = 0.0;
     for (int r = 0; r < world->size; r++)
         ranks[r] = r;
@@ -235,7 +235,7 @@ static void measure_processes(int most_ranks, struct cluster_profile *profile)
 {
     char log[] = "/tmp/cuboid-doctor-XXXXXX";
     const int file = mkstemp(log);
-    for (int ranks = 2; file >= 0 && ranks <= most_ranks && ranks <= MOST_RANKS; ranks *= 2) {
+    for (int ranks = 2; file >= 0 && ranks <= most_ranks && ranks <= MAX_RANKS; ranks *= 2) {
         const size_t before = profile->measured[MEASURED_P2P].count;
         if (!run_processes(ranks, log, profile)) {
             printf("            messages between processes are not measured: mpirun -n %d fails\n", ranks);
@@ -262,7 +262,7 @@ enum status doctor_messages(const char *device, const char *transport, int most_
 {
     struct message_bench bench = {.device = device, .profile = profile};
     const bool is_gpu = device_traits(device)->is_gpu;
-    for (int ranks = 2; ranks <= most_ranks && ranks <= MOST_RANKS; ranks *= 2) {
+    for (int ranks = 2; ranks <= most_ranks && ranks <= MAX_RANKS; ranks *= 2) {
         struct world_options options = {.transport = transport, .size = ranks, .nondeterministic = true};
         const size_t before = profile->measured[MEASURED_P2P].count;
         TRY(world_run_as(&options, message_rank, &bench));

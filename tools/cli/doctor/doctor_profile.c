@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { NAME_CHARS = 64, MOST_SAMPLES = 256 };
+enum { NAME_CHARS = 64, MAX_SAMPLES = 256 };
 
 /* The size of a sample, and its rate in the same unit per second. */
 struct point {
@@ -56,9 +56,9 @@ static double peak_of(const struct cluster_profile *profile, enum profile_kind k
 /* The median half-size of fp32 samples, at least 0: caches can make it negative. */
 static double half_of(const struct cluster_profile *profile, enum profile_kind kind, double peak)
 {
-    double halves[MOST_SAMPLES];
+    double halves[MAX_SAMPLES];
     size_t count = 0;
-    for (size_t i = 0; i < profile->measured[kind].count && count < MOST_SAMPLES; i++) {
+    for (size_t i = 0; i < profile->measured[kind].count && count < MAX_SAMPLES; i++) {
         const struct profile_sample *sample = &profile->measured[kind].list[i];
         struct point point = point_of(kind, sample);
         if (sample->dtype == PROFILE_FP32)

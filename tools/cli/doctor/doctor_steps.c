@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM_STEPS = 1, LEAST_STEPS = 3, MOST_STEPS = 40, MICROBATCHES = 2 };
+enum { WARM_STEPS = 1, LEAST_STEPS = 3, MAX_STEPS = 40, MICROBATCHES = 2 };
 static const double LEAST_ELEMENTS = 4096.0;
 static const double MEASURE_S = 0.15; // total time of the steps of one model
 
@@ -213,7 +213,7 @@ static enum status recipe_of(const struct small_model *model, const char *family
              "cluster: {threads_per_rank: %d}\n"
              "checkpoint: {save: none}\n",
              model->layers, model->hidden, model->hidden / model->head_dim, model->sequence,
-             16 * model->hidden, family, MOST_STEPS, rows, rows * MICROBATCHES, dtype, threads);
+             16 * model->hidden, family, MAX_STEPS, rows, rows * MICROBATCHES, dtype, threads);
     enum status status = recipe_load_text("doctor.yaml", text_chars(&text), NULL, 0, 0, out, &problems);
     if (status != OK)
         status = fail(status, "%s", problems.count > 0 ? problems.list[0].text : "doctor.yaml");
@@ -228,7 +228,7 @@ static enum status train(struct rank_state *state, struct watch *watch, double *
     struct step_result result;
     double begin_s = 0.0;
     *overhead_s = 1.0;
-    for (int step = 1; step <= MOST_STEPS; step++) {
+    for (int step = 1; step <= MAX_STEPS; step++) {
         const double now_s = clock_s();
         begin_s = step <= WARM_STEPS + 1 ? now_s : begin_s;
         if (step > WARM_STEPS + LEAST_STEPS && now_s - begin_s > MEASURE_S)

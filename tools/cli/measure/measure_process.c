@@ -16,7 +16,7 @@
 
 static const double GRACE_S = 5.0, RELEASE_S = 60.0;
 /* A run with a longer log is killed, and the log is truncated. */
-enum { MOST_LOG = 64 << 20, KEPT_LOG = 1 << 20 };
+enum { MAX_LOG = 64 << 20, KEPT_LOG = 1 << 20 };
 
 /* Runs in the child. A launcher gets SIGTERM if the parent dies, since it has to end its ranks. */
 static _Noreturn void start(char *const *argv, int log, bool is_launcher, pid_t parent)
@@ -37,7 +37,7 @@ static _Noreturn void start(char *const *argv, int log, bool is_launcher, pid_t 
 static bool is_too_long(int log)
 {
     struct stat about;
-    return fstat(log, &about) == 0 && about.st_size > MOST_LOG;
+    return fstat(log, &about) == 0 && about.st_size > MAX_LOG;
 }
 
 /* Waits for the child until time `until`, or until the log is too long; false: it is still running. log -1:
@@ -95,7 +95,7 @@ static void shorten(int log)
 {
     char why[120];
     const int length =
-        snprintf(why, sizeof why, "\ncuboid: killed, because its output exceeds %d MiB\n", MOST_LOG >> 20);
+        snprintf(why, sizeof why, "\ncuboid: killed, because its output exceeds %d MiB\n", MAX_LOG >> 20);
     if (ftruncate(log, KEPT_LOG) == 0)
         (void)!pwrite(log, why, (size_t)length, KEPT_LOG);
 }

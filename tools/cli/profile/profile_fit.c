@@ -50,7 +50,7 @@ static void list_sources(const struct fit_rows *rows, struct fit_held_out *out)
         bool known = false;
         for (int i = 0; i < out->source_count; i++)
             known = known || strcmp(out->sources[i], source) == 0;
-        if (!known && out->source_count < FIT_MOST_SOURCES)
+        if (!known && out->source_count < FIT_MAX_SOURCES)
             out->sources[out->source_count++] = source;
     }
 }

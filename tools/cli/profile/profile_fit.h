@@ -9,15 +9,15 @@
 /* argv[0] is "fit". Returns an exit status. */
 int profile_fit(int argc, char **argv);
 
-enum { FIT_MOST_SOURCES = 32 };
+enum { FIT_MAX_SOURCES = 32 };
 
 /* Fits without some rows, and the error on those rows. */
 struct fit_held_out {
-    const char *sources[FIT_MOST_SOURCES]; // in the order of the rows
+    const char *sources[FIT_MAX_SOURCES]; // in the order of the rows
     int source_count;
-    struct fit_error without[FIT_MOST_SOURCES]; // on source i, fitted to all others; count 0: a single source
-    struct fit_error thirds[FIT_MOST_SOURCES];  // on every third row of source i, fitted to all other rows
-    struct fit_error all_thirds;                // on every third row of all sources
+    struct fit_error without[FIT_MAX_SOURCES]; // on source i, fitted to all others; count 0: a single source
+    struct fit_error thirds[FIT_MAX_SOURCES];  // on every third row of source i, fitted to all other rows
+    struct fit_error all_thirds;               // on every third row of all sources
 };
 
 /* Prints the tables of parameters and of the errors of each source. base: the errors before the fit. */

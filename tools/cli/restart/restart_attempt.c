@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_LINE = 4096 };
+enum { MAX_LINE = 4096 };
 
 struct reader {
     struct text line; // incomplete
@@ -50,7 +50,7 @@ static void read_lines(struct reader *reader, const char *bytes, size_t count)
     for (size_t i = 0; i < count; i++)
         if (bytes[i] == '\n')
             end_line(reader);
-        else if (reader->line.length < MOST_LINE)
+        else if (reader->line.length < MAX_LINE)
             text_add_bytes(&reader->line, bytes + i, 1);
 }
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { FIELDS = 4, MOST_BYTES = 1 << 26 };
+enum { FIELDS = 4, MAX_BYTES = 1 << 26 };
 
 struct reader {
     const char *path;
@@ -121,7 +121,7 @@ enum status read_stage_costs(const char *path, struct stage_costs *out)
     struct text text = {0};
     struct reader r = {.path = path, .out = out};
     *out = (struct stage_costs){.path = path};
-    enum status status = file_read_small(path, MOST_BYTES, &text);
+    enum status status = file_read_small(path, MAX_BYTES, &text);
     if (status == IO_ERROR) // like a missing schedule file
         status = BAD_USAGE;
     if (status == OK && strlen(text_chars(&text)) != text.length)

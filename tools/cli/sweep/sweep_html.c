@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { LISTED = 5000, MOST_MAPS = 6 };
+enum { LISTED = 5000, MAX_MAPS = 6 };
 
 static void add_counts(const struct sweep *sweep, struct text *out)
 {
@@ -27,7 +27,7 @@ static void add_maps(const struct sweep *sweep, struct text *out)
     text_add(out, "<h2>Shortest step by pairs of keys</h2>\n<p>Seconds. Grey: no layout was planned; "
                   "&#8805;: only a lower bound is known.</p>\n");
     for (int a = 0; a < file->axis_count; a++)
-        for (int b = a + 1; b < file->axis_count && maps < MOST_MAPS; b++)
+        for (int b = a + 1; b < file->axis_count && maps < MAX_MAPS; b++)
             if (file->axes[a].count > 1 && file->axes[b].count > 1) {
                 sweep_html_map(sweep, a, b, out);
                 maps++;

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READ_AHEAD_BYTES   ((size_t)128 << 20)
-#define MOST_STAGING_BYTES ((size_t)32 << 20)
+#define READ_AHEAD_BYTES  ((size_t)128 << 20)
+#define MAX_STAGING_BYTES ((size_t)32 << 20)
 
 /* A rectangle that this rank reads, of one state. */
 struct piece {
@@ -355,7 +355,7 @@ static enum status open_staging(struct loader *l)
     for (int i = 0; i < w->params.count; i++)
         widest = w->params.list[i].dim[1] > widest ? w->params.list[i].dim[1] : widest;
     TRY(staging_open(w, 2 * (size_t)widest * sizeof *l->host, &l->staging));
-    size_t bytes = l->staging.bytes < MOST_STAGING_BYTES ? l->staging.bytes : MOST_STAGING_BYTES;
+    size_t bytes = l->staging.bytes < MAX_STAGING_BYTES ? l->staging.bytes : MAX_STAGING_BYTES;
     double least = -(double)(bytes / 2 / sizeof *l->host);
     TRY(rank_agree_max(w, &least, 1));
     l->capacity = (int64_t)-least;

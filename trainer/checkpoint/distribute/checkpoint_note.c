@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEAD_WORDS = sizeof(struct note) / sizeof(uint32_t), WORD_BITS = 32, MOST_MESSAGES = 64 };
+enum { HEAD_WORDS = sizeof(struct note) / sizeof(uint32_t), WORD_BITS = 32, MAX_MESSAGES = 64 };
 _Static_assert(sizeof(struct note) == 4 * sizeof(uint64_t), "a note has no padding");
 
 /* ---- the tensors ---- */
@@ -91,7 +91,7 @@ bool note_has(const uint32_t *words, int tensor)
 static enum status receive(struct rank_state *w, const struct staging *staging, int first, int count,
                            int words, uint32_t *all)
 {
-    struct message messages[MOST_MESSAGES];
+    struct message messages[MAX_MESSAGES];
     const size_t bytes = (size_t)words * sizeof *all;
     for (int i = 0; i < count; i++)
         messages[i] = (struct message){.data = tensor_1d(staging->data + (size_t)i * bytes, I32, words),
@@ -119,7 +119,7 @@ enum status notes_gather(struct rank_state *w, const uint32_t *mine, int words, 
     if (size == 1)
         return OK;
     TRY(staging_open(w, bytes, &staging));
-    int most = staging.bytes / bytes < MOST_MESSAGES ? (int)(staging.bytes / bytes) : MOST_MESSAGES;
+    int most = staging.bytes / bytes < MAX_MESSAGES ? (int)(staging.bytes / bytes) : MAX_MESSAGES;
     enum status status = w->world->rank > 0 ? send(w, &staging, mine, words) : OK;
     for (int first = 1; status == OK && w->world->rank == 0 && first < size; first += most)
         status = receive(w, &staging, first, size - first < most ? size - first : most, words, all);

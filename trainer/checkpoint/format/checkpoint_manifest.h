@@ -27,8 +27,8 @@
 #include "trainer/checkpoint/format/checkpoint_file.h"
 
 enum { MANIFEST_FILE_CHARS = 32, MANIFEST_ORDER_CHARS = 64, MANIFEST_TEXT_CHARS = 64 };
-enum { MANIFEST_AXIS_CHARS = 16, MANIFEST_MOST_AXES = 16 };
-#define MANIFEST_MOST_STEPS 1000000000000 // the maximum of the recipe
+enum { MANIFEST_AXIS_CHARS = 16, MANIFEST_MAX_AXES = 16 };
+#define MANIFEST_MAX_STEPS 1000000000000 // the maximum of the recipe
 
 struct manifest_key { // of the model
     char name[MANIFEST_TEXT_CHARS], value[MANIFEST_TEXT_CHARS];
@@ -68,7 +68,7 @@ struct manifest {
         double scale; // 0: none saved
         int64_t good_steps, hysteresis;
     } loss_scale; // version 1 only
-    struct manifest_axis layout[MANIFEST_MOST_AXES];
+    struct manifest_axis layout[MANIFEST_MAX_AXES];
     char rank_order[MANIFEST_ORDER_CHARS];
     struct manifest_file recipe; // name "" in version 1
     struct manifest_key *model;

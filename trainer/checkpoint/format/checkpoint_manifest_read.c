@@ -131,7 +131,7 @@ static enum status take_layout(const struct reader *r, const json_t *root)
         struct manifest_axis *axis = &m->layout[m->axis_count];
         if (m->version == 1 && strcmp(name, "rank_order") == 0)
             continue;
-        if (m->axis_count == MANIFEST_MOST_AXES || strlen(name) >= sizeof axis->name ||
+        if (m->axis_count == MANIFEST_MAX_AXES || strlen(name) >= sizeof axis->name ||
             name[strspn(name, "abcdefghijklmnopqrstuvwxyz_0123456789")] != 0)
             return lacks(r, "an axis of layout");
         TRY(take_count(r, layout, name, &degree));
@@ -279,9 +279,9 @@ static enum status take_identity(const struct reader *r, const json_t *root)
 {
     struct save_identity *identity = &r->out->identity;
     TRY(take_count(r, root, "step", &identity->step));
-    if (identity->step > MANIFEST_MOST_STEPS)
+    if (identity->step > MANIFEST_MAX_STEPS)
         return fail(BAD_CHECKPOINT, "%s: step %lld is too large; the maximum is %lld", r->path,
-                    (long long)identity->step, (long long)MANIFEST_MOST_STEPS);
+                    (long long)identity->step, (long long)MANIFEST_MAX_STEPS);
     if (r->out->version == 1)
         return OK;
     TRY(take_text(r, root, "run", identity->run, sizeof identity->run));

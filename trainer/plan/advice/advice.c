@@ -56,9 +56,9 @@ static void insert(struct advice *out, const struct advice_item *item)
     int at = out->count;
     while (at > 0 && item->step_s < out->items[at - 1].step_s)
         at--;
-    if (at == ADVICE_MOST)
+    if (at == ADVICE_MAX)
         return;
-    const int last = out->count < ADVICE_MOST ? out->count : ADVICE_MOST - 1;
+    const int last = out->count < ADVICE_MAX ? out->count : ADVICE_MAX - 1;
     memmove(&out->items[at + 1], &out->items[at], (size_t)(last - at) * sizeof *item);
     out->items[at] = *item;
     out->count = last + 1;

@@ -12,7 +12,7 @@
 
 #include "trainer/plan/step_plan.h"
 
-enum { ADVICE_MOST = 3, ADVICE_CHARS = 160 };
+enum { ADVICE_MAX = 3, ADVICE_CHARS = 160 };
 
 struct advice_item {
     char change[ADVICE_CHARS]; // overrides, separated by spaces
@@ -22,7 +22,7 @@ struct advice_item {
 };
 
 struct advice {
-    struct advice_item items[ADVICE_MOST]; // fastest first
+    struct advice_item items[ADVICE_MAX]; // fastest first
     int count;
     int considered; // changes that are valid recipes
     int planned;    // of these: not excluded by their memory, or by the limit on the number of plans

@@ -185,7 +185,7 @@ static void apply(struct op_record *op, struct form form)
 }
 
 int assume_ops(const struct assumptions *assume, bool has_dropout, const struct op_record *op,
-               struct op_record out[ASSUME_MOST_OPS])
+               struct op_record out[ASSUME_MAX_OPS])
 {
     struct form form;
     if (is_attention(op->kind) && assume_stores_scores(assume))

@@ -54,9 +54,9 @@ struct assumptions {
 /* Replaces an op by those of the other program, with the costs (FLOPs, bytes) of its kernels. Returns their
  * number; without an assumption it is 1, a copy of the op. has_dropout: dropout of attention
  * probabilities. */
-enum { ASSUME_MOST_OPS = 8 };
+enum { ASSUME_MAX_OPS = 8 };
 int assume_ops(const struct assumptions *assume, bool has_dropout, const struct op_record *op,
-               struct op_record out[ASSUME_MOST_OPS]);
+               struct op_record out[ASSUME_MAX_OPS]);
 
 /* Whether attention scores are stored as tensors. */
 bool assume_stores_scores(const struct assumptions *assume);

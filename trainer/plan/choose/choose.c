@@ -10,7 +10,7 @@
 
 /* ---- values to search ---- */
 
-enum { MOST_MICRO_BATCH = 64, MOST_TP = 64, MOST_PP = 128, REFINED = 3 };
+enum { MAX_MICRO_BATCH = 64, MAX_TP = 64, MAX_PP = 128, REFINED = 3 };
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -27,7 +27,7 @@ static void add_powers(int64_t most, struct text *out)
 /* Divisors of the number of layers, and powers of two; all divide the number of ranks. */
 static void add_pipelines(int64_t layers, int64_t ranks, struct text *out)
 {
-    for (int64_t i = 1; i <= smaller(MOST_PP, layers); i++)
+    for (int64_t i = 1; i <= smaller(MAX_PP, layers); i++)
         if (ranks % i == 0 && (layers % i == 0 || (i & (i - 1)) == 0))
             text_add(out, "%s%lld", i > 1 ? ", " : "", (long long)i);
 }
@@ -36,11 +36,11 @@ static void add_axis(const struct recipe *base, int64_t ranks, const char *key, 
 {
     text_add(out, "  %s: [", key);
     if (strcmp(key, "train.micro_batch_size") == 0)
-        add_powers(smaller(MOST_MICRO_BATCH, base->train.global_batch_size), out);
+        add_powers(smaller(MAX_MICRO_BATCH, base->train.global_batch_size), out);
     else if (strcmp(key, "memory.recompute_granularity") == 0)
         text_add(out, "none, selective, full");
     else if (strcmp(key, "parallel.tensor_parallel_size") == 0)
-        add_powers(smaller(smaller(MOST_TP, base->model.num_attention_heads), ranks), out);
+        add_powers(smaller(smaller(MAX_TP, base->model.num_attention_heads), ranks), out);
     else if (strcmp(key, "parallel.pipeline_parallel_size") == 0)
         add_pipelines(base->model.num_layers, ranks, out);
     else if (strcmp(key, "parallel.zero_stage") == 0)
@@ -76,7 +76,7 @@ static void replace(const struct choose_options *options, const char *const *key
                     const char *more, struct recipe_names *out)
 {
     char *words = text_copy(more), *rest = NULL;
-    out->list = calloc(options->override_count + RECIPE_MOST_CHOSEN + 4, sizeof *out->list);
+    out->list = calloc(options->override_count + RECIPE_MAX_CHOSEN + 4, sizeof *out->list);
     if (out->list == NULL)
         die(__FILE__, __LINE__, "choose", "out of memory for the overrides");
     for (size_t i = 0; i < options->override_count; i++)
@@ -91,12 +91,12 @@ static void replace(const struct choose_options *options, const char *const *key
 
 struct choosing {
     const struct choose_options *options;
-    bool layout;                              // parallel: auto
-    bool layers;                              // also the layers of each stage
-    const char *keys[RECIPE_MOST_CHOSEN + 2]; // the axes, the data-parallel degree, parallel.search
-    int axes;                                 // keys that are searched
-    int count;                                // keys with a value in the choice: without parallel.search
-    const char **overrides;                   // as given; with `best` also `auto` for what is not given
+    bool layout;                             // parallel: auto
+    bool layers;                             // also the layers of each stage
+    const char *keys[RECIPE_MAX_CHOSEN + 2]; // the axes, the data-parallel degree, parallel.search
+    int axes;                                // keys that are searched
+    int count;                               // keys with a value in the choice: without parallel.search
+    const char **overrides;                  // as given; with `best` also `auto` for what is not given
     size_t override_count;
 };
 

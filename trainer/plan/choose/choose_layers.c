@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_LESS = 3, MOST_LISTS = 2 * (MOST_LESS + 1) * 2 };
+enum { MAX_FEWER = 3, MAX_LISTS = 2 * (MAX_FEWER + 1) * 2 };
 static const double LEAST_HEAD = 0.25; // in layers
 
 /* Weights of the head, in those of a layer. */
@@ -62,14 +62,14 @@ void choose_layers(const struct recipe *recipe, struct text *out)
 {
     const int stages = recipe->parallel.pipeline_parallel_size * recipe->pipeline.virtual_stages;
     const double head = head_layers(recipe);
-    const int most = head < LEAST_HEAD ? 0 : (int)fmin(ceil(head), MOST_LESS);
-    int64_t *lists = calloc((size_t)MOST_LISTS * (size_t)stages, sizeof *lists);
+    const int most = head < LEAST_HEAD ? 0 : (int)fmin(ceil(head), MAX_FEWER);
+    int64_t *lists = calloc((size_t)MAX_LISTS * (size_t)stages, sizeof *lists);
     int count = 0;
     if (lists == NULL)
         die(__FILE__, __LINE__, "choose", "out of memory for the layers of %d stages", stages);
     if (stages < 2 || (most == 0 && recipe->model.num_layers % stages == 0))
-        count = MOST_LISTS; // none
-    for (int i = 0; i < MOST_LISTS && count < MOST_LISTS; i++) {
+        count = MAX_LISTS; // none
+    for (int i = 0; i < MAX_LISTS && count < MAX_LISTS; i++) {
         const int less[2] = {i / 2 % 2, i / 4};
         int64_t *list = lists + (size_t)count * (size_t)stages;
         if (less[1] > most || less[0] > most ||

@@ -184,7 +184,7 @@ static struct op_time cost_of_one(const struct cost_options *options, const stru
 
 struct op_time cost_of_op(const struct cost_options *options, const struct op_record *op)
 {
-    struct op_record assumed[ASSUME_MOST_OPS];
+    struct op_record assumed[ASSUME_MAX_OPS];
     struct op_time time = {.run_s = 0.0};
     if (options->assume == NULL)
         return cost_of_one(options, op);

@@ -243,7 +243,7 @@ static int list_keys(const struct cluster_profile *profile, struct fit_key *keys
         const double start = profile_is_number(row) ? profile_number(profile, row) : 0.0;
         if (row->spread <= 0.0 || start <= 0.0)
             continue;
-        CHECK(count < FIT_MOST_PARAMETERS);
+        CHECK(count < FIT_MAX_PARAMETERS);
         keys[count++] = (struct fit_key){
             .key = profile_row_name(row),
             .parameter = {.prior = start, .spread = row->spread, .low = row->low, .high = row->high}};
@@ -256,7 +256,7 @@ enum status fit_model(const struct fit_rows *rows, const struct fit_options *opt
 {
     struct fitting fitting = {.rows = rows, .options = options, .used = used, .what = what};
     struct fit_solver solver = {.rows = rows->count, .predict = predict_rows, .context = &fitting};
-    double values[FIT_MOST_PARAMETERS];
+    double values[FIT_MAX_PARAMETERS];
     *out = (struct fit_result){.error = calloc(rows->count + 1, sizeof *out->error)};
     if (out->error == NULL)
         return fail(NO_MEMORY, "no memory for a fit of %zu rows", rows->count);
@@ -319,7 +319,7 @@ enum status fit_profile(const struct fit_rows *rows, const struct fit_options *o
     for (size_t i = 0; i < at_bound->count; i++)
         free(at_bound->list[i]);
     free(at_bound->list);
-    *at_bound = (struct profile_names){.list = calloc(FIT_MOST_PARAMETERS, sizeof(char *))};
+    *at_bound = (struct profile_names){.list = calloc(FIT_MAX_PARAMETERS, sizeof(char *))};
     for (int i = 0; i < result->key_count; i++) {
         const struct fit_key *key = &result->keys[i];
         profile_set_number(profile, &profile_rows[profile_row_find("model", key->key)], key->parameter.value);

@@ -52,7 +52,7 @@ struct fit_key {
 };
 
 struct fit_result {
-    struct fit_key keys[FIT_MOST_PARAMETERS];
+    struct fit_key keys[FIT_MAX_PARAMETERS];
     int key_count;
     double *error; // [rows] predicted / printed - 1, of every row, held out or not
 };

@@ -12,7 +12,7 @@
 /* NOISE: relative error that a row is expected to have. STEP: of finite differences, in the logarithm of a
  * value. */
 static const double NOISE = 0.02, STEP = 1e-3;
-enum { MOST_ITERATIONS = 40 };
+enum { MAX_ITERATIONS = 40 };
 
 /* ---- parameters as logarithms, relative to the prior ---- */
 
@@ -42,7 +42,7 @@ static void set_values(const struct fit_solver *solver, const double *x, double 
 /* Residuals: rows, then priors. */
 static void residuals(struct fit_solver *solver, const double *x, double *out)
 {
-    double values[FIT_MOST_PARAMETERS];
+    double values[FIT_MAX_PARAMETERS];
     set_values(solver, x, values);
     solver->evaluations++;
     solver->predict(solver->context, values, solver->error);
@@ -57,7 +57,7 @@ static void differentiate(struct fit_solver *solver, const double *at, double *j
 {
     const int n = solver->parameter_count;
     const size_t m = solver->rows + (size_t)n;
-    double x[FIT_MOST_PARAMETERS];
+    double x[FIT_MAX_PARAMETERS];
     memcpy(x, at, (size_t)n * sizeof *x);
     residuals(solver, x, solver->base);
     for (int i = 0; i < n; i++) {
@@ -111,7 +111,7 @@ static void set_uncertainty(struct fit_solver *solver, const double *x, double *
 {
     const int n = solver->parameter_count;
     const size_t m = solver->rows + (size_t)n;
-    double normal[FIT_MOST_PARAMETERS * FIT_MOST_PARAMETERS] = {0};
+    double normal[FIT_MAX_PARAMETERS * FIT_MAX_PARAMETERS] = {0};
     differentiate(solver, x, jacobian);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
@@ -128,14 +128,14 @@ static enum status minimize(struct fit_solver *solver, double *x, double *jacobi
 {
     enum { BY_DIAGONAL = 2 };
     const int n = solver->parameter_count, m = (int)solver->rows + n;
-    double diagonal[FIT_MOST_PARAMETERS], gradient[FIT_MOST_PARAMETERS], work[3][FIT_MOST_PARAMETERS];
-    int pivots[FIT_MOST_PARAMETERS], calls = 0, jacobians = 0;
+    double diagonal[FIT_MAX_PARAMETERS], gradient[FIT_MAX_PARAMETERS], work[3][FIT_MAX_PARAMETERS];
+    int pivots[FIT_MAX_PARAMETERS], calls = 0, jacobians = 0;
     double *last = calloc((size_t)m + 1, sizeof *last);
     if (last == NULL)
         return fail(NO_MEMORY, "no memory for a fit of %zu rows", solver->rows);
     for (int i = 0; i < n; i++)
         diagonal[i] = 1.0;
-    (void)lmder(evaluate, solver, m, n, x, residual, jacobian, m, 1e-4, 1e-3, 0.0, MOST_ITERATIONS, diagonal,
+    (void)lmder(evaluate, solver, m, n, x, residual, jacobian, m, 1e-4, 1e-3, 0.0, MAX_ITERATIONS, diagonal,
                 BY_DIAGONAL, 1.0, 0, &calls, &jacobians, pivots, gradient, work[0], work[1], work[2], last);
     free(last);
     return OK;
@@ -143,7 +143,7 @@ static enum status minimize(struct fit_solver *solver, double *x, double *jacobi
 
 static void take_result(struct fit_solver *solver, double *x)
 {
-    double values[FIT_MOST_PARAMETERS];
+    double values[FIT_MAX_PARAMETERS];
     set_values(solver, x, values);
     for (int i = 0; i < solver->parameter_count; i++) {
         struct fit_parameter *parameter = &solver->parameters[i];
@@ -156,10 +156,10 @@ static void take_result(struct fit_solver *solver, double *x)
 enum status fit_solve(struct fit_solver *solver)
 {
     const size_t n = (size_t)solver->parameter_count, m = solver->rows + n;
-    double x[FIT_MOST_PARAMETERS] = {0};
+    double x[FIT_MAX_PARAMETERS] = {0};
     double *jacobian = calloc(m * n + 1, sizeof *jacobian), *residual = calloc(m + 1, sizeof *residual);
     enum status status = OK;
-    CHECK(n > 0 && n <= FIT_MOST_PARAMETERS);
+    CHECK(n > 0 && n <= FIT_MAX_PARAMETERS);
     solver->base = calloc(m + 1, sizeof *solver->base);
     solver->error = calloc(solver->rows + 1, sizeof *solver->error);
     if (jacobian == NULL || residual == NULL || solver->base == NULL || solver->error == NULL)

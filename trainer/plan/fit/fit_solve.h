@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-enum { FIT_MOST_PARAMETERS = 24 };
+enum { FIT_MAX_PARAMETERS = 24 };
 
 struct fit_parameter {
     double prior, spread; // prior value; standard deviation of its logarithm
@@ -23,7 +23,7 @@ struct fit_parameter {
 };
 
 struct fit_solver {
-    struct fit_parameter parameters[FIT_MOST_PARAMETERS];
+    struct fit_parameter parameters[FIT_MAX_PARAMETERS];
     int parameter_count;
     size_t rows;
     /* Sets error[r] = log(predicted / measured) of each row with `values` of the parameters; NAN leaves a row

@@ -137,7 +137,7 @@ struct profile_origin {
     int line;         // counted from 1
 };
 
-enum { PROFILE_MOST_ROWS = 64 }; // room for an origin of each row of the table
+enum { PROFILE_MAX_ROWS = 64 }; // room for an origin of each row of the table
 
 struct cluster_profile {
     char *name; // derived from the file name if not given
@@ -150,7 +150,7 @@ struct cluster_profile {
     struct profile_fit fit;
 
     struct profile_names files; // the profile, and its bases
-    struct profile_origin origin[PROFILE_MOST_ROWS];
+    struct profile_origin origin[PROFILE_MAX_ROWS];
     struct profile_origin measured_origin[MEASURED_KINDS];
 };
 

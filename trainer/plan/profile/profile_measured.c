@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHOWN = 60, MOST_NAMES = MEASURED_COLUMNS + 4, MOST_THREADS = 1 << 16 };
+enum { SHOWN = 60, MAX_NAMES = MEASURED_COLUMNS + 4, MAX_THREADS = 1 << 16 };
 #define LARGEST_SIZE 1e15
 
 void profile_measured_free(struct profile_measured *measured)
@@ -63,10 +63,10 @@ enum entry_key { KEY_OP, KEY_COLUMN, KEY_DTYPE, KEY_THREADS, KEY_NODE_RANKS, KEY
 /* One entry of a table, while it is read. */
 struct entry {
     const struct measured_kind *kind;
-    const char *names[MOST_NAMES]; // its keys
-    enum entry_key keys[MOST_NAMES];
+    const char *names[MAX_NAMES]; // its keys
+    enum entry_key keys[MAX_NAMES];
     size_t count;
-    bool seen[MOST_NAMES];
+    bool seen[MAX_NAMES];
     struct profile_sample sample;
 };
 
@@ -180,11 +180,11 @@ static void read_key(struct entry *entry, const char *key, const struct node *va
         read_dtype(value, &entry->sample.dtype, why);
         break;
     case KEY_THREADS:
-        size = read_number(value, key, 1.0, MOST_THREADS, true, why);
+        size = read_number(value, key, 1.0, MAX_THREADS, true, why);
         entry->sample.threads = why->length == 0 ? (int)size : 1;
         break;
     case KEY_NODE_RANKS:
-        size = read_number(value, key, 2.0, MOST_THREADS, true, why);
+        size = read_number(value, key, 2.0, MAX_THREADS, true, why);
         entry->sample.node_ranks = why->length == 0 ? (int)size : 2;
         break;
     case KEY_PROCESSES:

@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHOWN = 60, MOST_NAMES = PROFILE_MOST_ROWS + 16 };
+enum { SHOWN = 60, MAX_NAMES = PROFILE_MAX_ROWS + 16 };
 
 struct reader {
     struct cluster_profile *profile;
     struct problems *problems;
-    bool bad[PROFILE_MOST_ROWS];
+    bool bad[PROFILE_MAX_ROWS];
 };
 
 /* ---- a profile ---- */
@@ -48,7 +48,7 @@ void profile_destroy(struct cluster_profile *profile)
 /* ---- unknown keys ---- */
 
 /* The keys of a section; at the top also the sections. */
-static size_t names_of(const char *section, const char *names[MOST_NAMES])
+static size_t names_of(const char *section, const char *names[MAX_NAMES])
 {
     size_t count = 0;
     for (int i = 0; i < profile_row_count; i++)
@@ -66,7 +66,7 @@ static size_t names_of(const char *section, const char *names[MOST_NAMES])
 /* "FILE:LINE: unknown key device.memory_bandwith; did you mean device.memory_bandwidth?" */
 static void refuse_key(struct reader *reader, const char *where, const char *section, const char *name)
 {
-    const char *names[MOST_NAMES];
+    const char *names[MAX_NAMES];
     char prefix[32];
     struct text hint = {0};
     snprintf(prefix, sizeof prefix, "%s%s", section, *section != '\0' ? "." : "");
@@ -211,7 +211,7 @@ static void check_rows(const struct cluster_profile *profile, const bool *bad, c
 
 void profile_check(const struct cluster_profile *profile, const char *where, struct problems *problems)
 {
-    bool bad[PROFILE_MOST_ROWS] = {false};
+    bool bad[PROFILE_MAX_ROWS] = {false};
     for (int i = 0; i < profile_row_count; i++) {
         const struct profile_row *row = &profile_rows[i];
         double value = profile_is_number(row) ? profile_number(profile, row) : 0.0;
@@ -254,7 +254,7 @@ static void drop_inherited_texts(struct cluster_profile *profile)
 
 enum status profile_load(const char *name_or_path, struct cluster_profile **out, struct problems *problems)
 {
-    struct profile_source sources[PROFILE_MOST_SOURCES] = {0};
+    struct profile_source sources[PROFILE_MAX_SOURCES] = {0};
     struct reader reader = {.profile = profile_create(), .problems = problems};
     size_t count = 0, before = problems->errors;
     bool complete = profile_sources_read(reader.profile, name_or_path, sources, &count, problems);

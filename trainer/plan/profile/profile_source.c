@@ -129,10 +129,10 @@ static char *base_of(const struct profile_source *source, struct text *from, str
 }
 
 bool profile_sources_read(struct cluster_profile *profile, const char *name_or_path,
-                          struct profile_source sources[PROFILE_MOST_SOURCES], size_t *count,
+                          struct profile_source sources[PROFILE_MAX_SOURCES], size_t *count,
                           struct problems *problems)
 {
-    struct identity identities[PROFILE_MOST_SOURCES] = {0};
+    struct identity identities[PROFILE_MAX_SOURCES] = {0};
     struct text from = {0};
     size_t before = problems->errors;
     *count = 0;
@@ -157,9 +157,9 @@ bool profile_sources_read(struct cluster_profile *profile, const char *name_or_p
             break;
         (*count)++;
         next = base_of(source, &from, problems);
-        if (next != NULL && *count == PROFILE_MOST_SOURCES) {
+        if (next != NULL && *count == PROFILE_MAX_SOURCES) {
             problems_add(problems, "%smore than %d profiles, each the base of the previous one", from.chars,
-                         PROFILE_MOST_SOURCES);
+                         PROFILE_MAX_SOURCES);
             free(next);
             next = NULL;
         }

@@ -139,7 +139,7 @@ const struct profile_row profile_rows[] = {
 };
 
 const int profile_row_count = sizeof profile_rows / sizeof *profile_rows;
-_Static_assert(sizeof profile_rows / sizeof *profile_rows <= PROFILE_MOST_ROWS, "raise PROFILE_MOST_ROWS");
+_Static_assert(sizeof profile_rows / sizeof *profile_rows <= PROFILE_MAX_ROWS, "raise PROFILE_MAX_ROWS");
 
 const struct profile_section profile_sections[] = {
     {"", "General keys."},

@@ -34,7 +34,7 @@ struct profile_row {
 };
 
 extern const struct profile_row profile_rows[];
-extern const int profile_row_count; // at most PROFILE_MOST_ROWS
+extern const int profile_row_count; // at most PROFILE_MAX_ROWS
 
 struct profile_section {
     const char *name; // "" for the top
@@ -118,7 +118,7 @@ void profile_add_hint(const char *name, const char *prefix, const char *const *n
 /* ---- files: profile_source.c ---- */
 
 /* A profile and its bases, each followed by its own base. */
-enum { PROFILE_MOST_SOURCES = 8 };
+enum { PROFILE_MAX_SOURCES = 8 };
 struct profile_source {
     const char *path; // path of a file or name of a shipped profile; owned by the cluster profile
     struct node *root;
@@ -127,7 +127,7 @@ struct profile_source {
 /* Reads the chain that begins with `name_or_path`. False after adding a problem; sources[0..*count) are
  * read. */
 bool profile_sources_read(struct cluster_profile *profile, const char *name_or_path,
-                          struct profile_source sources[PROFILE_MOST_SOURCES], size_t *count,
+                          struct profile_source sources[PROFILE_MAX_SOURCES], size_t *count,
                           struct problems *problems);
 
 /* Shipped profiles, embedded by tools/dev/embed_files.py; ends with {0}. */

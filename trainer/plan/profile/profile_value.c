@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXT_MOST = 200, SHOWN = 60 };      // characters of a text; of a value in a message
+enum { TEXT_MAX = 200, SHOWN = 60 };       // characters of a text; of a value in a message
 #define LARGEST_INTEGER 9007199254740992.0 // 2^53
 
 void profile_set_text(char **field, const char *text)
@@ -42,7 +42,7 @@ void profile_value_expected(const struct profile_row *row, struct text *out)
 {
     char low[NUMBER_CHARS], high[NUMBER_CHARS];
     if (row->type == FIELD_TEXT)
-        text_add(out, "a text of at most %d characters", TEXT_MOST);
+        text_add(out, "a text of at most %d characters", TEXT_MAX);
     else if (row->type == FIELD_BOOL)
         text_add(out, "true or false");
     else if (row->type == FIELD_NAMES)
@@ -99,7 +99,7 @@ static bool set_text(char **field, const struct profile_row *row, const struct n
     if (node->kind != NODE_SCALAR)
         return refuse(row, node, node->kind == NODE_LIST ? "is a list" : "is a mapping", why);
     const char *fault = *node->text == '\0' && (node->plain || row->fallback == NULL) ? "is empty"
-                        : strlen(node->text) > TEXT_MOST                              ? "is too long"
+                        : strlen(node->text) > TEXT_MAX                               ? "is too long"
                         : !text_is_printable(node->text) ? "has a character that cannot be printed"
                                                          : NULL;
     if (fault != NULL)

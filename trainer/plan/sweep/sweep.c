@@ -27,7 +27,7 @@ enum status sweep_load(const struct sweep *sweep, const struct recipe_change *ch
 
 enum status sweep_recipe(const struct sweep *sweep, int64_t number, struct recipe **out)
 {
-    struct recipe_change changes[SWEEP_MOST_AXES];
+    struct recipe_change changes[SWEEP_MAX_AXES];
     struct sweep_violation violation;
     sweep_changes(sweep->file, number, changes);
     if (sweep_load(sweep, changes, out, &violation) != OK)
@@ -145,7 +145,7 @@ static enum status add_bounds(struct sweep *sweep, const struct recipe *recipe, 
 /* Checks the rules and the constraints of a layout. */
 static enum status check_layout(struct sweep *sweep, int64_t number)
 {
-    struct recipe_change changes[SWEEP_MOST_AXES];
+    struct recipe_change changes[SWEEP_MAX_AXES];
     struct sweep_violation violation;
     struct recipe *recipe = NULL;
     struct sweep_layout layout = {.number = number, .state = SWEEP_SLOWER, .reason = -1};
@@ -184,7 +184,7 @@ static enum status make(struct sweep *sweep, const struct sweep_options *options
 /* A key that is `auto` must be an axis. */
 static enum status check_choices(const struct sweep *sweep, struct problems *problems)
 {
-    const char *keys[RECIPE_MOST_CHOSEN];
+    const char *keys[RECIPE_MAX_CHOSEN];
     const int count = recipe_variants_open_keys(sweep->variants, keys);
     const size_t before = problems->errors;
     for (int i = 0; i < count; i++) {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_TRIES = 20000, STEPS = 6, MOST_CANDIDATES = SWEEP_MOST_AXES * 64, VALUE_CHARS = 40 };
+enum { MAX_TRIES = 20000, STEPS = 6, MAX_CANDIDATES = SWEEP_MAX_AXES * 64, VALUE_CHARS = 40 };
 
 struct candidate {
     int axis;
@@ -17,7 +17,7 @@ struct candidate {
 };
 
 struct candidates {
-    struct candidate list[MOST_CANDIDATES];
+    struct candidate list[MAX_CANDIDATES];
     int count;
 };
 
@@ -32,7 +32,7 @@ static bool has_value(const struct sweep_axis *axis, const char *value)
 static void add_candidate(struct candidates *out, const struct sweep_file *file, int axis, const char *value,
                           double distance)
 {
-    if (out->count == MOST_CANDIDATES || has_value(&file->axes[axis], value))
+    if (out->count == MAX_CANDIDATES || has_value(&file->axes[axis], value))
         return;
     for (int i = 0; i < out->count; i++)
         if (out->list[i].axis == axis && strcmp(out->list[i].value, value) == 0) {
@@ -136,8 +136,8 @@ static bool try_candidate(struct sweep *sweep, const struct candidate *candidate
     const bool valid =
         recipe_change_is_valid(&(struct recipe_change){file->axes[candidate->axis].key, node}, &why);
     text_free(&why);
-    for (int64_t number = 0; valid && number < file->layouts && !found && *tries < MOST_TRIES; number++) {
-        struct recipe_change changes[SWEEP_MOST_AXES];
+    for (int64_t number = 0; valid && number < file->layouts && !found && *tries < MAX_TRIES; number++) {
+        struct recipe_change changes[SWEEP_MAX_AXES];
         if (sweep_value(file, number, candidate->axis) != 0)
             continue;
         sweep_changes(file, number, changes);
@@ -160,7 +160,7 @@ enum status sweep_smallest_change(struct sweep *sweep, struct text *change, stru
     if (candidates == NULL)
         return fail(NO_MEMORY, "no memory for the changes of a sweep");
     find_candidates(sweep->file, candidates);
-    for (int i = 0; i < candidates->count && tries < MOST_TRIES; i++)
+    for (int i = 0; i < candidates->count && tries < MAX_TRIES; i++)
         if (try_candidate(sweep, &candidates->list[i], &tries, layout)) {
             text_add(change, "%s=%s", sweep->file->axes[candidates->list[i].axis].label,
                      candidates->list[i].value);

@@ -87,10 +87,10 @@ static int parse_side(const char **at, struct sweep_factor *side, int *count, st
     char word[WORD_CHARS];
     bool is_divisor = false;
     for (;;) {
-        if (!next_word(at, word) || compare_of(word) >= 0 || *count == SWEEP_MOST_FACTORS) {
+        if (!next_word(at, word) || compare_of(word) >= 0 || *count == SWEEP_MAX_FACTORS) {
             text_add(why,
-                     *count == SWEEP_MOST_FACTORS ? "has more than %d factors on one side" : "lacks a value",
-                     (int)SWEEP_MOST_FACTORS);
+                     *count == SWEEP_MAX_FACTORS ? "has more than %d factors on one side" : "lacks a value",
+                     (int)SWEEP_MAX_FACTORS);
             return -2;
         }
         side[(*count)++] = factor_of(word, is_divisor);

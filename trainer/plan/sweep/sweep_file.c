@@ -102,9 +102,9 @@ static void read_axis(struct reader *reader, const struct node *name, const stru
                      name->line, key);
         return;
     }
-    if (file->axis_count == SWEEP_MOST_AXES) {
+    if (file->axis_count == SWEEP_MAX_AXES) {
         problems_add(reader->problems, "%s:%d: axes: more than %d axes; remove some", file->path, name->line,
-                     (int)SWEEP_MOST_AXES);
+                     (int)SWEEP_MAX_AXES);
         return;
     }
     struct sweep_axis *axis = &file->axes[file->axis_count++];
@@ -134,9 +134,9 @@ static void read_axes(struct reader *reader, const struct node *map, int line)
 static void read_constraints(struct reader *reader, const struct node *list, int line)
 {
     struct sweep_file *file = reader->file;
-    if (list->kind != NODE_LIST || list->count > SWEEP_MOST_CONSTRAINTS) {
+    if (list->kind != NODE_LIST || list->count > SWEEP_MAX_CONSTRAINTS) {
         problems_add(reader->problems, "%s:%d: constraints expects a list of at most %d comparisons",
-                     file->path, line, (int)SWEEP_MOST_CONSTRAINTS);
+                     file->path, line, (int)SWEEP_MAX_CONSTRAINTS);
         return;
     }
     for (size_t i = 0; i < list->count; i++) {
@@ -171,14 +171,14 @@ static void read_key(struct reader *reader, const struct node *name, const struc
                                                     : "");
 }
 
-/* Computes the number of layouts; more than SWEEP_MOST_LAYOUTS are a problem. */
+/* Computes the number of layouts; more than SWEEP_MAX_LAYOUTS are a problem. */
 static void count_layouts(struct reader *reader)
 {
     struct sweep_file *file = reader->file;
     double layouts = 1.0;
     for (int i = 0; i < file->axis_count; i++)
         layouts *= file->axes[i].count;
-    if (layouts > (double)SWEEP_MOST_LAYOUTS)
+    if (layouts > (double)SWEEP_MAX_LAYOUTS)
         problems_add(reader->problems, "%s: axes: %.4g layouts are more than 10^9; remove values or axes",
                      file->path, layouts);
     else
@@ -272,7 +272,7 @@ int sweep_value(const struct sweep_file *file, int64_t number, int axis)
 }
 
 void sweep_changes(const struct sweep_file *file, int64_t number,
-                   struct recipe_change changes[SWEEP_MOST_AXES])
+                   struct recipe_change changes[SWEEP_MAX_AXES])
 {
     for (int i = file->axis_count - 1; i >= 0; i--) {
         const struct sweep_axis *axis = &file->axes[i];

@@ -18,8 +18,8 @@
 
 #include "trainer/recipe/recipe_variants.h"
 
-enum { SWEEP_MOST_AXES = 24, SWEEP_MOST_CONSTRAINTS = 32, SWEEP_MOST_FACTORS = 6 };
-#define SWEEP_MOST_LAYOUTS 1000000000LL
+enum { SWEEP_MAX_AXES = 24, SWEEP_MAX_CONSTRAINTS = 32, SWEEP_MAX_FACTORS = 6 };
+#define SWEEP_MAX_LAYOUTS 1000000000LL
 
 struct sweep_axis {
     const char *key; // main name of the recipe key
@@ -41,19 +41,19 @@ struct sweep_constraint {
     char *text;  // as written in the file
     int compare; // index of "<=", "<", ">=", ">", "==", "!="
     int line, left_count, right_count;
-    struct sweep_factor left[SWEEP_MOST_FACTORS], right[SWEEP_MOST_FACTORS];
+    struct sweep_factor left[SWEEP_MAX_FACTORS], right[SWEEP_MAX_FACTORS];
 };
 
 struct sweep_file {
     char *path, *base;
-    struct sweep_axis axes[SWEEP_MOST_AXES];
-    struct sweep_constraint constraints[SWEEP_MOST_CONSTRAINTS];
+    struct sweep_axis axes[SWEEP_MAX_AXES];
+    struct sweep_constraint constraints[SWEEP_MAX_CONSTRAINTS];
     int axis_count, constraint_count;
     int64_t layouts;   // product of the axes
     struct node *root; // owns the values
 };
 
-/* Reads a sweep. BAD_RECIPE: `problems` lists everything that is wrong, such as more than SWEEP_MOST_LAYOUTS
+/* Reads a sweep. BAD_RECIPE: `problems` lists everything that is wrong, such as more than SWEEP_MAX_LAYOUTS
  * layouts. */
 MUST_USE enum status sweep_file_read(const char *path, struct sweep_file *out, struct problems *problems);
 /* Same for text in memory; `path` names it, and `base` in it is relative to it. */
@@ -63,7 +63,7 @@ void sweep_file_free(struct sweep_file *file);
 
 /* The values of a layout, one change for each axis. */
 void sweep_changes(const struct sweep_file *file, int64_t number,
-                   struct recipe_change changes[SWEEP_MOST_AXES]);
+                   struct recipe_change changes[SWEEP_MAX_AXES]);
 /* The index of axis `axis`'s value in layout `number`. */
 int sweep_value(const struct sweep_file *file, int64_t number, int axis);
 /* "tp=2 pp=4 pipeline.schedule=1f1b": overrides of the recipe. */

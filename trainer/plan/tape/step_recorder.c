@@ -127,7 +127,7 @@ static bool repeat(struct step_recorder *r, const struct repeatable *entry, cons
 enum status step_recorder_run(struct step_recorder *r, const struct stage_ops *ops, struct graph **graph)
 {
     const struct arena_state state = arena_state_of(weights_of(ops));
-    if (r->recorder->items > TAPE_MOST_ITEMS)
+    if (r->recorder->items > TAPE_MAX_ITEMS)
         return fail(NOT_SUPPORTED, "the step is too long for a tape");
     struct repeatable *entry = only_enqueues(ops) ? entry_of(r, ops, &state) : NULL;
     if (entry != NULL && repeat(r, entry, ops, &state))

@@ -164,7 +164,7 @@ static int message_of(struct tape_recorder *r, const struct observed_message *se
 bool tape_recorder_grow(struct tape_recorder *r, struct tape_lane *lane, int more)
 {
     r->items += more;
-    if (r->items > TAPE_MOST_ITEMS || !GROW(lane->items, lane->count, more))
+    if (r->items > TAPE_MAX_ITEMS || !GROW(lane->items, lane->count, more))
         r->out_of_memory = true;
     return !r->out_of_memory;
 }
@@ -243,7 +243,7 @@ void tape_recorder_record(struct tape_recorder *recorder, bool on)
 enum status tape_recorder_finish(struct tape_recorder *recorder, struct tape **out)
 {
     struct tape *tape = recorder->tape;
-    const bool incomplete = recorder->out_of_memory, too_long = recorder->items > TAPE_MOST_ITEMS;
+    const bool incomplete = recorder->out_of_memory, too_long = recorder->items > TAPE_MAX_ITEMS;
     const int rank = tape->rank;
     free(recorder->streams);
     free(recorder->recorded);
@@ -254,7 +254,7 @@ enum status tape_recorder_finish(struct tape_recorder *recorder, struct tape **o
         tape_destroy(tape);
         if (too_long)
             return fail(NOT_SUPPORTED, "a step of rank %d has more than %d million ops and messages", rank,
-                        TAPE_MOST_ITEMS / 1000000);
+                        TAPE_MAX_ITEMS / 1000000);
         return fail(NO_MEMORY, "no memory for the tape of rank %d", rank);
     }
     *out = tape;

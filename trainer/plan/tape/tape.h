@@ -70,7 +70,7 @@ struct tape {
 void tape_destroy(struct tape *tape); // takes NULL
 
 /* Longer tapes, of more than 1 GB, are not recorded. */
-enum { TAPE_MOST_ITEMS = 64000000 };
+enum { TAPE_MAX_ITEMS = 64000000 };
 
 /* The number of items of all lanes. */
 int64_t tape_items(const struct tape *tape);

@@ -20,7 +20,7 @@ struct tape_recorder {
     struct message_counter *counters;
     int counter_count, next_counter; // next_counter: where a search starts
     bool on, out_of_memory;
-    int64_t items;         // of all lanes; more than TAPE_MOST_ITEMS: out_of_memory
+    int64_t items;         // of all lanes; more than TAPE_MAX_ITEMS: out_of_memory
     int64_t last_sequence; // of the last message
     int next_op;           // where the search for an op starts
 };
