@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cuboid checkpoint inspect, diff and reshard.
 
-    test_checkpoint_command.py CUBOID
+    test_checkpoint_command.py CUBOID [unlimited]       unlimited: a sanitizer needs more address space
 
 - A checkpoint rewritten for other layouts, back and forth, has equal tensors; a run resumes from it on its layout, with
   the losses of a run that resumed from the original.
@@ -47,6 +47,7 @@ def run(*words, status=0, **options):
 
 
 def command(*words, status=0, limited=True):
+    limited = limited and "unlimited" not in sys.argv
     return run("checkpoint", *words, status=status, preexec_fn=limit_memory if limited else None)
 
 
