@@ -35,7 +35,7 @@ static void print_ranks(const struct hang *hang, const struct hang_finding *find
             text_add(&target, "%s", target.length > 0 ? ", the others for it" : "the others wait for it");
         bool ended = rank->progress.head.state == PROGRESS_ENDED;
         print_line(stdout, "%-6d %-16s %-10s %6d %-14s %10.1f  %-9s %-28s %s", who->rank, place.chars,
-                   rank->node, who->step, who->action, rank->still_s,
+                   rank->node, who->step, who->action, rank->stalled_s,
                    ended ? "ended" : process_state_name(rank->process), who->waiting_for,
                    text_chars(&target));
         text_free(&place);

@@ -9,8 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const int64_t patience_ns =
-    2000000000; // without an answer, another process of the first node is tried
+static const int64_t patience_ns = 2000000000; // then another process of the first node is tried
 enum { ANSWER_MS = 1000, WELCOME_MS = 1000 };
 
 struct control {
@@ -18,10 +17,10 @@ struct control {
     bool started, remote;
     struct control_address address;
     char node[HANG_NODE_CHARS];
-    struct control_node first; // seen from another node
-    int next_port;             // that is tried next
+    struct control_node first; // on other nodes: state of the first one
+    int next_port;             // the port to try next
     int count, capacity;
-    struct control_node *nodes; // seen from the first one
+    struct control_node *nodes; // on the first node: states of the others
 };
 
 /* Sent with a hello: both ends must agree on the layout of what follows. */
@@ -101,7 +100,7 @@ bool control_is_remote(const struct control *control)
     return control_is_started(control) && control->remote;
 }
 
-/* ---- messages with the progress of a node ---- */
+/* ---- progress of a node ---- */
 
 /* Replaces the ranks of a node. */
 static bool take_ranks(struct control_node *node, const struct wire_message *m)
@@ -189,7 +188,7 @@ static void accept_node(struct control *c)
 }
 
 /* Reads one message of a node. */
-static void hear(struct control_node *node)
+static void read_node(struct control_node *node)
 {
     struct wire_message m = {0};
     bool good = wire_receive(node->file, WIRE_MAX_BYTES, &m);
@@ -204,11 +203,11 @@ static void hear(struct control_node *node)
         disconnect(node);
 }
 
-static void hear_all(struct control *c)
+static void read_nodes(struct control *c)
 {
     for (int i = 0; i < c->count; i++)
         while (c->nodes[i].file >= 0 && wire_is_ready(c->nodes[i].file, 0))
-            hear(&c->nodes[i]);
+            read_node(&c->nodes[i]);
 }
 
 void control_serve(struct control *c, const struct control_rank *mine, int count, int64_t passed_ns)
@@ -217,7 +216,7 @@ void control_serve(struct control *c, const struct control_rank *mine, int count
         accept_node(c);
     for (int i = 0; i < c->count; i++)
         c->nodes[i].silent_ns += passed_ns;
-    hear_all(c);
+    read_nodes(c);
     for (int i = 0; i < c->count; i++)
         if (c->nodes[i].file >= 0 && c->nodes[i].silent_ns == 0 &&
             !wire_send(c->nodes[i].file, WIRE_RANKS, mine, (size_t)count * sizeof *mine))
@@ -245,7 +244,7 @@ void control_collect(struct control *c)
     }
     for (bool complete = false; !complete && clock_ns() < end_ns;) {
         complete = true;
-        hear_all(c);
+        read_nodes(c);
         for (int i = 0; i < c->count; i++)
             complete =
                 complete && (c->nodes[i].all != NULL || c->nodes[i].file < 0 || c->nodes[i].count == 0);
@@ -263,7 +262,7 @@ void control_end(struct control *c)
 
 /* ---- another node ---- */
 
-static bool greet(struct control *c, int file)
+static bool send_hello(struct control *c, int file)
 {
     struct hello hello = {.bytes_of_rank = sizeof(struct control_rank),
                           .bytes_of_all = sizeof(struct hang_rank)};
@@ -288,7 +287,7 @@ static void connect_first(struct control *c)
     if (port == 0)
         return;
     int file = wire_connect(c->address.host, port);
-    if (file >= 0 && !greet(c, file)) {
+    if (file >= 0 && !send_hello(c, file)) {
         close(file);
         file = -1;
     }
@@ -297,11 +296,11 @@ static void connect_first(struct control *c)
         c->first.silent_ns = 0;
 }
 
-enum control_wish control_report(struct control *c, const struct control_rank *mine, int count,
-                                 int64_t passed_ns)
+enum control_request control_report(struct control *c, const struct control_rank *mine, int count,
+                                    int64_t passed_ns)
 {
     struct control_node *first = &c->first;
-    enum control_wish wish = CONTROL_NOTHING;
+    enum control_request request = CONTROL_NOTHING;
     first->silent_ns += passed_ns;
     if (first->file >= 0 && first->silent_ns > patience_ns)
         if (first->file >= 0 && first->silent_ns > patience_ns)
@@ -315,15 +314,15 @@ enum control_wish control_report(struct control *c, const struct control_rank *m
         bool good = wire_receive(first->file, WIRE_MAX_BYTES, &m);
         if (good && m.kind == WIRE_RANKS)
             good = take_ranks(first, &m);
-        else if (good && m.kind == WIRE_GIVE_ALL && wish == CONTROL_NOTHING)
-            wish = CONTROL_EVERYTHING;
+        else if (good && m.kind == WIRE_GIVE_ALL && request == CONTROL_NOTHING)
+            request = CONTROL_EVERYTHING;
         else if (good && m.kind == WIRE_END)
-            wish = CONTROL_END;
+            request = CONTROL_END;
         wire_free(&m);
         if (!good)
             disconnect(first);
     }
-    return wish;
+    return request;
 }
 
 void control_send_all(struct control *c, const struct hang *hang)

@@ -3,10 +3,11 @@
 
 #include <string.h>
 
-/* A node whose connection is closed for so long is gone: another of its processes would have connected. */
+/* A node whose connection has been closed for so long is gone: otherwise another of its processes would have
+ * connected. */
 static const int64_t gone_ns = INT64_C(5000000000);
 
-/* The nodes that this one hears of: the first, or all others. */
+/* Number of nodes that report to this one: the first node, or all others. */
 static int nodes_of(const struct control *control)
 {
     return control_is_remote(control) ? 1 : control_nodes(control);
@@ -22,21 +23,21 @@ static bool is_gone(const struct control_node *node)
     return node->file < 0 && node->count > 0 && node->silent_ns > gone_ns;
 }
 
-struct control_state control_look(const struct control *control)
+struct control_state control_summarize(const struct control *control)
 {
-    struct control_state state = {.least_ns = INT64_MAX};
+    struct control_state state = {.min_stalled_ns = INT64_MAX};
     for (int n = 0; control_is_started(control) && n < nodes_of(control); n++) {
         const struct control_node *node = node_of(control, n);
         for (int r = 0; r < node->count; r++) {
             const struct control_rank *rank = &node->ranks[r];
-            int64_t still_ns = rank->still_ns + node->silent_ns;
+            int64_t stalled_ns = rank->stalled_ns + node->silent_ns;
             if (rank->head.longest_ns > state.longest_ns)
                 state.longest_ns = rank->head.longest_ns;
             if (rank->head.state != PROGRESS_ACTIVE)
                 continue;
             state.lost = state.lost || rank->lost != 0 || is_gone(node);
-            state.most_ns = still_ns > state.most_ns ? still_ns : state.most_ns;
-            state.least_ns = still_ns < state.least_ns ? still_ns : state.least_ns;
+            state.max_stalled_ns = stalled_ns > state.max_stalled_ns ? stalled_ns : state.max_stalled_ns;
+            state.min_stalled_ns = stalled_ns < state.min_stalled_ns ? stalled_ns : state.min_stalled_ns;
         }
     }
     return state;
@@ -63,7 +64,7 @@ void control_fill(const struct control *control, struct hang_rank *out)
             out->progress.head = node->ranks[r].head;
             out->progress.head.groups = 0;
             out->progress.head.messages = 0;
-            out->still_s = 1e-9 * (double)(node->ranks[r].still_ns + node->silent_ns);
+            out->stalled_s = 1e-9 * (double)(node->ranks[r].stalled_ns + node->silent_ns);
             out->process = is_gone(node) ? PROCESS_IS_GONE : PROCESS_NODE_SILENT;
             memcpy(out->node, node->name, sizeof out->node);
         }

@@ -4,14 +4,14 @@
 
 #include "trainer/progress/control.h"
 
-/* What other nodes have in common with the judging one. */
+/* A summary of the ranks of other nodes. */
 struct control_state {
-    bool lost;          // a process, or a whole node, is gone
-    int64_t most_ns;    // the longest time without progress of any active rank
-    int64_t least_ns;   // the shortest; INT64_MAX without ranks
-    int64_t longest_ns; // the longest step, save or evaluation so far
+    bool lost;              // a process, or a whole node, is gone
+    int64_t max_stalled_ns; // the longest time without progress of any active rank
+    int64_t min_stalled_ns; // the shortest; INT64_MAX without ranks
+    int64_t longest_ns;     // the longest step, save or evaluation so far
 };
-struct control_state control_look(const struct control *control);
+struct control_state control_summarize(const struct control *control);
 
 /* Number of ranks of other nodes. */
 int control_ranks(const struct control *control);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Messages over TCP, for control.c: a kind, a length and bytes. A send or receive that is stuck for half a
- * second fails: the other end is stopped, and its connection is closed. */
+ * second fails: the other process is probably stopped, so the connection is closed. */
 #pragma once
 
 #include "base/status.h"
@@ -25,11 +25,11 @@ struct wire_message {
 };
 void wire_free(struct wire_message *message);
 
-/* Listens at a free port; of the loopback interface, or of all. IO_ERROR. */
+/* Listens on a free port, of the loopback interface or of all interfaces. IO_ERROR. */
 MUST_USE enum status wire_listen(bool all_interfaces, int *file, int *port);
 /* -1: no connection. */
 int wire_accept(int listening);
-/* A host of this name; this host through the loopback interface. -1: it does not answer. */
+/* Connects to a host; to this host through the loopback interface. -1: no answer. */
 int wire_connect(const char *host, int port);
 
 bool wire_is_ready(int file, int wait_ms);

@@ -158,7 +158,7 @@ static bool same_call(const struct progress_message *a, const struct progress_me
                                         (a->call == CALL_ALL_TO_ALL || a->bytes == b->bytes)));
 }
 
-/* Whether `other` waits in the same message: then neither waits for the other. */
+/* Whether `other` waits for the same message: then neither waits for the other. */
 static bool waits_in(const struct hang_rank *other, const struct progress_group *group,
                      const struct progress_message *message)
 {
@@ -206,7 +206,7 @@ static int edges_of(const struct hang *hang, int index, int *out)
 static int grade(const struct hang *hang, int index)
 {
     const struct hang_rank *rank = &hang->ranks[index];
-    bool stalled = hang->limit_s > 0.0 && rank->still_s >= hang->limit_s;
+    bool stalled = hang->limit_s > 0.0 && rank->stalled_s >= hang->limit_s;
     if (!is_active(rank))
         return 0;
     if (is_gone(rank))
@@ -221,7 +221,8 @@ static int find_culprit(const struct hang *hang)
     int found = -1;
     for (int r = 0; r < hang->count; r++) {
         int mine = grade(hang, r), best = found >= 0 ? grade(hang, found) : 0;
-        if (mine > best || (mine == best && mine > 0 && hang->ranks[r].still_s > hang->ranks[found].still_s))
+        if (mine > best ||
+            (mine == best && mine > 0 && hang->ranks[r].stalled_s > hang->ranks[found].stalled_s))
             found = r;
     }
     return found;
@@ -233,15 +234,15 @@ static int find_end(const struct hang *hang, int *list, bool *seen, bool *is_cyc
 {
     for (int start = 0; start < hang->count; start++) {
         int at = start;
-        if (!is_waiting(&hang->ranks[start]) || hang->ranks[start].still_s < hang->limit_s)
+        if (!is_waiting(&hang->ranks[start]) || hang->ranks[start].stalled_s < hang->limit_s)
             continue;
         memset(seen, 0, (size_t)hang->count * sizeof *seen);
-        while (!seen[at] && hang->ranks[at].still_s >= hang->limit_s && edges_of(hang, at, list) > 0) {
+        while (!seen[at] && hang->ranks[at].stalled_s >= hang->limit_s && edges_of(hang, at, list) > 0) {
             seen[at] = true;
             at = list[0];
         }
         *is_cycle = seen[at];
-        if (seen[at] || !is_active(&hang->ranks[at]) || hang->ranks[at].still_s >= hang->limit_s)
+        if (seen[at] || !is_active(&hang->ranks[at]) || hang->ranks[at].stalled_s >= hang->limit_s)
             return at;
     }
     return -1;

@@ -10,7 +10,7 @@
  * slow, and nothing is reported. A cycle is a deadlock; then a call that differs from those of the
  * other members is named.
  *
- * Pure functions of a snapshot, which a monitor takes or a dump holds. */
+ * Pure functions of a snapshot, taken by a monitor or read from a dump. */
 #pragma once
 
 #include "base/progress.h"
@@ -21,7 +21,7 @@ enum { HANG_NODE_CHARS = 64, HANG_NEEDS_CHARS = 24 };
 
 struct hang_rank {
     struct rank_progress progress;
-    double still_s; // since its last progress, as a monitor has counted it
+    double stalled_s; // since its last progress, as counted by a monitor
     enum process_state process;
     char node[HANG_NODE_CHARS];
     char needs[HANG_NEEDS_CHARS]; // the action of another rank whose result it waits for; "": unknown
@@ -31,7 +31,7 @@ struct hang_rank {
 struct hang {
     int count;
     struct hang_rank *ranks; // [count], owned
-    double limit_s;          // the timeout; 0: none, only ranks that are gone count
+    double limit_s;          // the timeout; 0: none, only lost ranks are found
 };
 MUST_USE enum status hang_create(int count, struct hang *out);
 void hang_free(struct hang *hang);
@@ -45,7 +45,8 @@ void hang_set_needs(struct hang *hang, const struct schedule *schedule);
 bool hang_is_dead(const struct hang_rank *rank);
 /* The message that a rank waits for; NULL: none, or unknown. */
 const struct progress_message *hang_awaited(const struct hang_rank *rank);
-/* The last of its recorded messages is number progress.head.messages; NULL if it was overwritten. */
+/* The recorded message of this number, the last of which is progress.head.messages; NULL if it was
+ * overwritten. */
 const struct progress_message *hang_message(const struct hang_rank *rank, int64_t number);
 
 enum hang_kind { HANG_NONE, HANG_CULPRIT, HANG_DEADLOCK, HANG_MISMATCH };

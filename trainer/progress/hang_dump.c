@@ -75,7 +75,7 @@ static void add_rank(const struct hang_rank *rank, struct text *out)
     text_add(out,
              ", \"still_s\": %.3f, \"ended\": %s, \"pid\": %d, \"count\": %llu, \"since_ns\": %lld, "
              "\"recorded\": %lld, \"awaited\": %lld",
-             rank->still_s, head->state == PROGRESS_ENDED ? "true" : "false", head->process,
+             rank->stalled_s, head->state == PROGRESS_ENDED ? "true" : "false", head->process,
              (unsigned long long)head->count, (long long)head->since_ns, (long long)head->messages,
              (long long)head->awaited);
     add_groups(rank, out);

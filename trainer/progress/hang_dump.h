@@ -17,8 +17,8 @@
 void hang_dump_name(const char *run_dir, const struct hang *hang, const struct hang_finding *finding,
                     struct text *out);
 void hang_dump_text(const struct hang *hang, const char *report, struct text *out);
-/* Writes the file, with a warning if it cannot be written. Returns after two seconds even if the disk hangs:
- * the process is to be ended next. */
+/* Writes the file, or prints a warning if that fails. Returns after two seconds even if the disk hangs,
+ * because the process has to exit. */
 void hang_dump_in_time(const struct hang *hang, const char *report, const char *path);
 
 /* BAD_DATA names what is wrong. report: the line as it was printed. */

@@ -103,7 +103,7 @@ static void read_rank(const json_t *entry, struct hang_rank *out)
     copy(entry, "needs", out->needs, sizeof out->needs);
     copy(entry, "node", out->node, sizeof out->node);
     out->process = process_state_named(string(entry, "process"));
-    out->still_s = number(entry, "still_s");
+    out->stalled_s = number(entry, "still_s");
     head->state = json_is_true(json_object_get(entry, "ended")) ? PROGRESS_ENDED : PROGRESS_ACTIVE;
     head->process = (int32_t)integer(entry, "pid");
     head->count = (uint64_t)integer(entry, "count");

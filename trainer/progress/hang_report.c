@@ -146,7 +146,7 @@ void hang_report(const struct hang *hang, const struct hang_finding *finding, st
     if (rank->process == PROCESS_IS_GONE)
         text_add(out, " was in %s", action_of(rank));
     else
-        text_add(out, " stalled in %s for %.1f s", action_of(rank), rank->still_s);
+        text_add(out, " stalled in %s for %.1f s", action_of(rank), rank->stalled_s);
     switch (finding->kind) {
     case HANG_CULPRIT:
         add_state(hang, finding, out);

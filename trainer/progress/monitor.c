@@ -19,24 +19,25 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const double look_most_s = 0.25, look_least_s = 0.01; // between two looks
-static const double late_s = 0.6, alive_s = 3.0; // a monitor that has not looked for so long does not judge
-static const double settle_s = 0.5;          // no rank has made progress for so long: all that wait do wait
-static const double settle_most_s = 1.0;     // then the report is made anyway
-static const double settle_gone_s = 0.2;     // for a process that is gone
-static const double last_words_s = 3.0;      // a process that began to report, and did not finish
-static const double start_timeout_s = 600.0; // automatic: until a first step is complete
-static const int64_t spent_most_ns = 1500000000; // of a look: a suspended monitor spends more
-static const double contact_s = 30.0;            // until another node is first heard of
-static const double resumed_s = 1.5;             // after a suspension nothing is reported for so long
+static const double poll_max_s = 0.25, poll_min_s = 0.01; // limits of the poll interval
+static const double responsive_s = 0.6;      // a monitor that has polled within this time is alive
+static const double alive_s = 3.0;           // within this time: unless its process is stopped
+static const double settle_s = 0.5;          // without any progress: every rank that will wait does so by now
+static const double settle_max_s = 1.0;      // then the report is made in any case
+static const double settle_gone_s = 0.2;     // if a process is lost
+static const double finish_report_s = 3.0;   // for another process to finish its report
+static const double start_timeout_s = 600.0; // automatic: until the first step is complete
+static const int64_t spent_max_ns = 1500000000; // longest poll, unless the monitor was suspended
+static const double contact_timeout_s = 30.0;   // until the first message of another node
+static const double resumed_s = 1.5;            // without reports after a suspension
 static const double nanosecond = 1e-9;
 enum { TIMES_LONGEST = 10 };
 
 /* What this monitor knows of a slot. */
 struct watched {
     struct progress_head head;
-    uint64_t seen;    // head.count at the last look
-    int64_t still_ns; // time since the look that first saw it
+    uint64_t seen;      // head.count at the last poll
+    int64_t stalled_ns; // time since the poll that first saw it
 };
 
 struct monitor {
@@ -53,13 +54,13 @@ struct monitor {
     struct control *control;
     struct control_address address; // written before `connected`
     atomic_bool connected;
-    struct control_rank *ranks; // [slots], as the other nodes hear of them
-    int64_t found_ns;           // since when there is something to report; 0: nothing
+    struct control_rank *ranks; // [slots], as reported to other nodes
+    int64_t found_ns;           // when the current finding was made; 0: none
     int64_t reported_ns;
     int64_t resumed_ns; // the end of the last suspension of this process
 };
 
-/* ---- looking ---- */
+/* ---- polling ---- */
 
 /* Opens a file that becomes readable when the process exits. */
 static int open_process(int process)
@@ -73,11 +74,11 @@ static void watch_processes(struct monitor *m)
         const struct page_process *process = page_process(m->page, p);
         struct pollfd *file = &m->files[1 + p];
         int id = atomic_load(&process->id);
-        if (id == 0 || p == page_mine(m->page) || m->gone[p])
+        if (id == 0 || p == page_own_index(m->page) || m->gone[p])
             continue;
         if (file->fd < 0)
             *file = (struct pollfd){.fd = open_process(id), .events = POLLIN};
-        // A process that has exited before, or a kernel without pidfd_open().
+        // The process has exited already, or the kernel has no pidfd_open().
         m->gone[p] = (file->revents & POLLIN) != 0 ||
                      (file->fd < 0 && process_is_gone(id, atomic_load(&process->started)));
         if (m->gone[p] && file->fd >= 0) {
@@ -92,26 +93,26 @@ static bool is_active(const struct watched *w)
     return w->head.state == PROGRESS_ACTIVE;
 }
 
-/* Reads all ranks. passed_ns: since the last look. */
-static void look(struct monitor *m, int64_t passed_ns)
+/* Reads the progress of all ranks. passed_ns: since the last poll. */
+static void poll_ranks(struct monitor *m, int64_t passed_ns)
 {
     bool ended = false;
     for (int s = 0; s < page_slots(m->page); s++) {
         struct watched *w = &m->watched[s];
         bool was_active = is_active(w);
         progress_read_head(page_slot(m->page, s), &w->head);
-        w->still_ns = w->head.count == w->seen ? w->still_ns + passed_ns : 0;
+        w->stalled_ns = w->head.count == w->seen ? w->stalled_ns + passed_ns : 0;
         w->seen = w->head.count;
         ended = ended || (was_active && !is_active(w));
     }
-    // The other ranks may have waited for one that has ended: their time starts again.
+    // The other ranks may have waited for one that has ended: restart their time.
     for (int s = 0; ended && s < page_slots(m->page); s++)
-        m->watched[s].still_ns = 0;
+        m->watched[s].stalled_ns = 0;
 }
 
-static void beat(const struct monitor *m)
+static void heartbeat(const struct monitor *m)
 {
-    atomic_store(&page_process(m->page, page_mine(m->page))->beat_ns, clock_ns());
+    atomic_store(&page_process(m->page, page_own_index(m->page))->heartbeat_ns, clock_ns());
 }
 
 /* Whether an active rank of a process that is gone has not announced its end. */
@@ -127,7 +128,7 @@ static bool is_lost(const struct monitor *m, const struct watched *w)
 
 static double timeout_s(const struct monitor *m)
 {
-    int64_t longest_ns = control_look(m->control).longest_ns;
+    int64_t longest_ns = control_summarize(m->control).longest_ns;
     for (int s = 0; s < page_slots(m->page); s++)
         if (m->watched[s].head.longest_ns > longest_ns)
             longest_ns = m->watched[s].head.longest_ns;
@@ -138,18 +139,18 @@ static double timeout_s(const struct monitor *m)
     return fmax(m->config.timeout_s, TIMES_LONGEST * nanosecond * (double)longest_ns);
 }
 
-/* A monitor that has not looked for a while may be waiting for other nodes, or for a CPU. */
+/* A monitor that has not polled for a while may be waiting for other nodes, or for a CPU. */
 static bool is_alive(const struct page_process *process)
 {
-    double since_s = nanosecond * (double)(clock_ns() - atomic_load(&process->beat_ns));
-    return since_s < late_s ||
-           (since_s < alive_s && process_look(atomic_load(&process->id), 0) != PROCESS_IS_STOPPED);
+    double since_s = nanosecond * (double)(clock_ns() - atomic_load(&process->heartbeat_ns));
+    return since_s < responsive_s ||
+           (since_s < alive_s && process_read_state(atomic_load(&process->id), 0) != PROCESS_IS_STOPPED);
 }
 
-/* The process that judges: the first whose monitor is alive. */
-static bool judges(const struct monitor *m)
+/* Whether this process judges: it is the first whose monitor is alive. */
+static bool is_judge(const struct monitor *m)
 {
-    for (int p = 0; p < page_mine(m->page); p++) {
+    for (int p = 0; p < page_own_index(m->page); p++) {
         const struct page_process *process = page_process(m->page, p);
         if (!m->gone[p] && atomic_load(&process->leaving) == 0 && atomic_load(&process->id) != 0 &&
             is_alive(process))
@@ -160,7 +161,7 @@ static bool judges(const struct monitor *m)
 
 /* ---- judging ---- */
 
-/* The ranks of this node, and of others as far as they have answered. */
+/* Reads the ranks of this node, and optionally those of other nodes, as far as they have answered. */
 static enum status take_snapshot(const struct monitor *m, double limit_s, bool others, struct hang *out)
 {
     int count = 0;
@@ -173,8 +174,8 @@ static enum status take_snapshot(const struct monitor *m, double limit_s, bool o
             continue;
         const struct progress_head *head = &rank->progress.head;
         bool moved = head->count != m->watched[s].seen;
-        rank->still_s = moved ? 0.0 : nanosecond * (double)m->watched[s].still_ns;
-        rank->process = process_look(head->process, head->thread);
+        rank->stalled_s = moved ? 0.0 : nanosecond * (double)m->watched[s].stalled_ns;
+        rank->process = process_read_state(head->process, head->thread);
         snprintf(rank->node, sizeof rank->node, "%s", m->config.page.node != NULL ? m->config.page.node : "");
         count++;
     }
@@ -193,13 +194,13 @@ static void signal_others(const struct monitor *m, int number)
     for (int p = 0; p < page_processes(m->page); p++) {
         const struct page_process *process = page_process(m->page, p);
         int id = atomic_load(&process->id);
-        if (p != page_mine(m->page) && id != 0 && !m->gone[p] &&
+        if (p != page_own_index(m->page) && id != 0 && !m->gone[p] &&
             !process_is_gone(id, atomic_load(&process->started)))
             kill(id, number);
     }
 }
 
-/* Ends the processes of the node: stopped ones continue, so that they exit too, and the rest is killed. */
+/* Ends the processes of the node: stopped ones are continued, so that they can exit; the rest is killed. */
 static _Noreturn void end_node(struct monitor *m)
 {
     enum { POLLS = 100, POLL_MS = 10 };
@@ -212,7 +213,8 @@ static _Noreturn void end_node(struct monitor *m)
         for (int p = 0; p < page_processes(m->page); p++) {
             if (m->files[1 + p].fd >= 0)
                 poll(&m->files[1 + p], 1, 0);
-            left += p != page_mine(m->page) && !m->gone[p] && atomic_load(&page_process(m->page, p)->id) != 0;
+            left += p != page_own_index(m->page) && !m->gone[p] &&
+                    atomic_load(&page_process(m->page, p)->id) != 0;
         }
         watch_processes(m);
     }
@@ -235,31 +237,31 @@ static _Noreturn void report(struct monitor *m, const struct hang *hang, const s
     end_node(m);
 }
 
-/* Whether a report is made now: when all ranks that wait do wait, or after a while. */
+/* Whether to report now: when the state has settled, or after a maximum delay. */
 static bool is_settled(struct monitor *m, bool gone)
 {
-    int64_t now_ns = clock_ns(), least_ns = control_look(m->control).least_ns;
+    int64_t now_ns = clock_ns(), min_ns = control_summarize(m->control).min_stalled_ns;
     if (m->found_ns == 0)
         m->found_ns = now_ns;
     double since_s = nanosecond * (double)(now_ns - m->found_ns);
     for (int s = 0; s < page_slots(m->page); s++)
-        if (is_active(&m->watched[s]) && m->watched[s].still_ns < least_ns)
-            least_ns = m->watched[s].still_ns;
+        if (is_active(&m->watched[s]) && m->watched[s].stalled_ns < min_ns)
+            min_ns = m->watched[s].stalled_ns;
     return gone ? since_s >= settle_gone_s
-                : nanosecond * (double)least_ns >= settle_s || since_s >= settle_most_s;
+                : nanosecond * (double)min_ns >= settle_s || since_s >= settle_max_s;
 }
 
 static void judge(struct monitor *m)
 {
-    const struct control_state others = control_look(m->control);
+    const struct control_state others = control_summarize(m->control);
     double limit_s = timeout_s(m);
     if (m->resumed_ns > 0 && nanosecond * (double)(clock_ns() - m->resumed_ns) < resumed_s)
         return;
-    bool gone = others.lost, late = limit_s > 0.0 && nanosecond * (double)others.most_ns >= limit_s;
+    bool gone = others.lost, late = limit_s > 0.0 && nanosecond * (double)others.max_stalled_ns >= limit_s;
     for (int s = 0; s < page_slots(m->page); s++) {
         const struct watched *w = &m->watched[s];
         gone = gone || is_lost(m, w);
-        late = late || (limit_s > 0.0 && is_active(w) && nanosecond * (double)w->still_ns >= limit_s);
+        late = late || (limit_s > 0.0 && is_active(w) && nanosecond * (double)w->stalled_ns >= limit_s);
     }
     if (!gone && !late) {
         m->found_ns = 0;
@@ -273,25 +275,25 @@ static void judge(struct monitor *m)
     MUST(hang_find(&hang, &finding));
     if (finding.kind == HANG_NONE)
         m->found_ns = 0;
-    else if (is_settled(m, gone) && page_report(m->page))
+    else if (is_settled(m, gone) && page_claim_report(m->page))
         report(m, &hang, &finding);
     hang_finding_free(&finding);
     hang_free(&hang);
 }
 
-/* What other nodes hear of this one. Returns the number of ranks. */
+/* Fills m->ranks, which is sent to other nodes. Returns the number of ranks. */
 static int fill_ranks(struct monitor *m)
 {
     int count = 0;
     for (int s = 0; s < page_slots(m->page); s++)
         if (m->watched[s].head.state != PROGRESS_NONE)
             m->ranks[count++] = (struct control_rank){.head = m->watched[s].head,
-                                                      .still_ns = m->watched[s].still_ns,
+                                                      .stalled_ns = m->watched[s].stalled_ns,
                                                       .lost = is_lost(m, &m->watched[s])};
     return count;
 }
 
-/* On another node than the first: reports, and judges only if the first does not answer for the timeout. */
+/* On another node than the first: reports to it, and judges only if it does not answer for the timeout. */
 static void report_to_first(struct monitor *m, int64_t passed_ns)
 {
     struct hang hang = {0};
@@ -308,7 +310,7 @@ static void report_to_first(struct monitor *m, int64_t passed_ns)
     }
     // Before the first contact the first node may be slow to start.
     const struct control_node *first = control_first(m->control);
-    double limit_s = first->count > 0 ? timeout_s(m) : fmax(timeout_s(m), contact_s);
+    double limit_s = first->count > 0 ? timeout_s(m) : fmax(timeout_s(m), contact_timeout_s);
     if (nanosecond * (double)first->silent_ns > (limit_s > 0.0 ? limit_s : start_timeout_s))
         judge(m);
 }
@@ -326,54 +328,55 @@ static void serve_or_report(struct monitor *m, int64_t passed_ns)
     judge(m);
 }
 
-/* The report is made elsewhere. A process that is stopped while it reports keeps no other one. */
-static void follow(struct monitor *m)
+/* Another process reports. If it does not finish, for example because it was stopped, the node is ended
+ * without it. */
+static void await_report(struct monitor *m)
 {
     if (page_is_ending(m->page))
         exit_silently(PEER_LOST);
     if (m->reported_ns == 0)
         m->reported_ns = clock_ns();
-    if (nanosecond * (double)(clock_ns() - m->reported_ns) > last_words_s)
+    if (nanosecond * (double)(clock_ns() - m->reported_ns) > finish_report_s)
         end_node(m);
 }
 
-static double between_looks(const struct monitor *m)
+static double poll_interval_s(const struct monitor *m)
 {
-    double look_s = m->config.timeout_s > 0.0 ? m->config.timeout_s / 8.0 : look_most_s;
-    return fmax(look_least_s, fmin(look_s, look_most_s));
+    double look_s = m->config.timeout_s > 0.0 ? m->config.timeout_s / 8.0 : poll_max_s;
+    return fmax(poll_min_s, fmin(look_s, poll_max_s));
 }
 
 static void *watch(void *argument)
 {
     struct monitor *m = argument;
-    const int between_ms = (int)(1000.0 * between_looks(m));
+    const int between_ms = (int)(1000.0 * poll_interval_s(m));
     const nfds_t files = 1 + (nfds_t)page_processes(m->page);
     int64_t last_ns = clock_ns(), spent_ns = 0;
     for (;;) {
         int ready = poll(m->files, files, between_ms);
         if (ready > 0 && m->files[0].revents != 0)
             return NULL;
-        int64_t now_ns = clock_ns(), most_ns = between_ms * INT64_C(1000000) + spent_ns;
-        int64_t passed_ns = now_ns - last_ns < most_ns ? now_ns - last_ns : most_ns;
+        int64_t now_ns = clock_ns(), max_ns = between_ms * INT64_C(1000000) + spent_ns;
+        int64_t passed_ns = now_ns - last_ns < max_ns ? now_ns - last_ns : max_ns;
         watch_processes(m);
-        look(m, passed_ns);
-        beat(m);
-        if (nanosecond * (double)(now_ns - last_ns - most_ns) > late_s)
+        poll_ranks(m, passed_ns);
+        heartbeat(m);
+        if (nanosecond * (double)(now_ns - last_ns - max_ns) > responsive_s)
             m->resumed_ns = now_ns;
         last_ns = now_ns;
         if (page_is_reported(m->page))
-            follow(m);
-        else if (judges(m))
+            await_report(m);
+        else if (is_judge(m))
             serve_or_report(m, passed_ns);
-        beat(m);
+        heartbeat(m);
         spent_ns = clock_ns() - now_ns; // waiting for other nodes
-        spent_ns = spent_ns < spent_most_ns ? spent_ns : spent_most_ns;
+        spent_ns = spent_ns < spent_max_ns ? spent_ns : spent_max_ns;
     }
 }
 
 /* ---- starting and stopping ---- */
 
-/* With a page of its own, if it cannot be shared. */
+/* Opens the shared page; if that fails, a private one. */
 static enum status open_page(struct monitor *m)
 {
     if (m->config.page.job == NULL)
@@ -407,7 +410,7 @@ static enum status create(struct monitor *m)
     if (m->config.page.job == NULL)
         return OK;
     TRY(control_open(m->config.several_hosts, &m->control));
-    atomic_store(&page_process(m->page, page_mine(m->page))->port, control_port(m->control));
+    atomic_store(&page_process(m->page, page_own_index(m->page))->port, control_port(m->control));
     return OK;
 }
 
@@ -454,7 +457,7 @@ void monitor_stop(struct monitor *m)
     uint64_t one = 1;
     if (m == NULL)
         return;
-    progress_end(); // of this thread, if it was a rank
+    progress_end(); // this thread may have been a rank
     atomic_store(monitor_leaving(m), 1);
     CHECK(write(m->wake, &one, sizeof one) == (ssize_t)sizeof one);
     pthread_join(m->thread, NULL);
@@ -465,7 +468,7 @@ void monitor_enter(struct monitor *m)
 {
     if (m == NULL)
         return;
-    struct progress_slot *slot = page_claim(m->page);
+    struct progress_slot *slot = page_claim_slot(m->page);
     int index = atomic_fetch_add(&m->writers_used, 1);
     CHECK(slot != NULL && index < page_slots(m->page));
     progress_begin(&m->writers[index], slot);
@@ -479,7 +482,7 @@ void monitor_leave(struct monitor *m)
 
 /* ---- stragglers ---- */
 
-/* Reads the times of a step. Returns the number of ranks that have published them: all of this node. */
+/* Reads the times of a step. Returns the number of ranks of this node that have published them. */
 static int read_times(struct monitor *m, int64_t step)
 {
     int count = 0;
@@ -503,7 +506,7 @@ static int read_times(struct monitor *m, int64_t step)
 void monitor_step(struct monitor *m, int64_t step)
 {
     struct progress_head first;
-    // One rank of the node is enough: that of the first slot.
+    // Only the rank of the first slot evaluates the times.
     if (m == NULL || !progress_read_head(page_slot(m->page, 0), &first) ||
         first.who.rank != rank_context()->rank)
         return;
@@ -554,5 +557,5 @@ void monitor_connect(struct monitor *m, const struct control_address *address)
 
 atomic_int *monitor_leaving(struct monitor *m)
 {
-    return m != NULL ? &page_process(m->page, page_mine(m->page))->leaving : NULL;
+    return m != NULL ? &page_process(m->page, page_own_index(m->page))->leaving : NULL;
 }

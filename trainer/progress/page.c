@@ -17,7 +17,7 @@
 static const char folder[] = "/dev/shm";
 static const uint64_t magic = UINT64_C(0x6375626f69645031); // "cuboidP1"
 
-/* Bytes of the file that are locked: by one process while it opens the page, and by all that use it. */
+/* Locked bytes of the file: one by the process that is opening the page, one shared by all that use it. */
 enum { LOCK_OPENING, LOCK_USING };
 
 struct shared {
@@ -246,7 +246,7 @@ struct page_process *page_process(const struct page *page, int index)
     return &page->process[index];
 }
 
-int page_mine(const struct page *page)
+int page_own_index(const struct page *page)
 {
     return page->mine;
 }
@@ -261,13 +261,13 @@ struct progress_slot *page_slot(const struct page *page, int index)
     return &page->slot[index];
 }
 
-struct progress_slot *page_claim(struct page *page)
+struct progress_slot *page_claim_slot(struct page *page)
 {
     int index = atomic_fetch_add(&page->shared->claimed_slots, 1);
     return index < page->shared->slots ? &page->slot[index] : NULL;
 }
 
-bool page_report(struct page *page)
+bool page_claim_report(struct page *page)
 {
     int none = 0;
     return atomic_compare_exchange_strong(&page->shared->reported, &none, 1);

@@ -2,7 +2,7 @@
 /* The page of a job on one node: shared memory with the progress of each rank (base/progress.h). Processes of
  * a job find it by the name that the launcher gives the job.
  *
- *     /dev/shm/cuboid-UID-HASH    processes: id, start, the time of their monitor's last look
+ *     /dev/shm/cuboid-UID-HASH    processes: id, start, the time of their monitor's last poll
  *                                 slots: one for each rank of the node
  *
  * The file disappears when all processes of the node have opened it; the memory lives as long as they do.
@@ -16,16 +16,16 @@
 
 struct page_process {
     atomic_int id;      // of the operating system; 0: none yet
-    atomic_int leaving; // it ends, or exits with a message of its own
+    atomic_int leaving; // it has ended, or is exiting with a message of its own
     atomic_int port;    // of its control connection
     _Atomic uint64_t started;
-    _Atomic int64_t beat_ns; // clock_ns() of its monitor's last look
+    _Atomic int64_t heartbeat_ns; // clock_ns() of its monitor's last poll
 };
 
 struct page_options {
-    const char *job;  // name of the job; NULL: a page of this process only
-    const char *node; // nodes with other names have other pages, even on one machine
-    int processes;    // of this node, at most
+    const char *job;  // name of the job; NULL: a private page
+    const char *node; // each name has its own page, even on one machine
+    int processes;    // maximum number on this node
     int slots;
 };
 
@@ -34,22 +34,22 @@ struct page;
 /* IO_ERROR if /dev/shm has no space, or belongs to another version of this program. */
 MUST_USE enum status page_open(const struct page_options *options, struct page **out);
 void page_close(struct page *page); // accepts NULL; the slots must not be used any more
-/* Removes the file now: all processes of the job are about to be ended. */
+/* Removes the file now, because all processes of the job are about to end. */
 void page_remove(struct page *page);
 
 int page_processes(const struct page *page);
 struct page_process *page_process(const struct page *page, int index);
 /* The index of this process. */
-int page_mine(const struct page *page);
+int page_own_index(const struct page *page);
 
 int page_slots(const struct page *page);
 struct progress_slot *page_slot(const struct page *page, int index);
 /* A slot for one more rank of this process; NULL if there is none left. */
-struct progress_slot *page_claim(struct page *page);
+struct progress_slot *page_claim_slot(struct page *page);
 
-/* The process that reports for the node: true for the first caller only. */
-bool page_report(struct page *page);
+/* Claims the report of the node: true for the first caller only. */
+bool page_claim_report(struct page *page);
 bool page_is_reported(const struct page *page);
-/* All processes are to end. */
+/* Tells all processes to exit. */
 void page_end(struct page *page);
 bool page_is_ending(const struct page *page);

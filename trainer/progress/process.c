@@ -90,7 +90,7 @@ static enum process_state read_stat(const char *path, uint64_t *started)
     return process_parse(stat, started);
 }
 
-enum process_state process_look(int process, int thread)
+enum process_state process_read_state(int process, int thread)
 {
     char path[80];
     uint64_t started;

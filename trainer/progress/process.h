@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the operating system knows of a process or a thread: /proc/PID/stat. */
+/* The state of a process or a thread according to the operating system: /proc/PID/stat. */
 #pragma once
 
 #include "base/status.h"
@@ -10,7 +10,7 @@ enum process_state {
     PROCESS_SLEEPS,      // S: in a system call
     PROCESS_WAITS_DISK,  // D
     PROCESS_IS_STOPPED,  // T, t: by a signal or a debugger
-    PROCESS_IS_GONE,     // it has exited, perhaps without being waited for (Z)
+    PROCESS_IS_GONE,     // it has exited, or is a zombie (Z)
     PROCESS_NODE_SILENT, // its node does not answer
     PROCESS_STATES
 };
@@ -21,10 +21,10 @@ const char *process_state_name(enum process_state state);
 enum process_state process_state_named(const char *name);
 
 /* The state of a thread (0: the main thread) of a process of this machine. */
-enum process_state process_look(int process, int thread);
+enum process_state process_read_state(int process, int thread);
 /* Parses the text of /proc/PID/stat; *started: ticks since boot, which with its id identifies a process. */
 enum process_state process_parse(const char *stat, uint64_t *started);
-/* When a process was started; 0 if it is gone. */
+/* The start time of a process; 0 if it is gone. */
 uint64_t process_started(int process);
-/* Whether the process with this id and start has exited. */
+/* Whether the process with this id and start time has exited. */
 bool process_is_gone(int process, uint64_t started);

@@ -37,7 +37,7 @@ static int group_of(struct message_recorder *recorder, const struct observed_mes
         index++;
     if (index == PROGRESS_GROUPS)
         return -1;
-    // A comm may have the address of an earlier one: the group is found again with its first call.
+    // A new comm may have the address of an earlier one, so its group is looked up at its first call.
     if (index == recorder->count || m->sequence == 1)
         recorder->group[index] = add_group(m->comm);
     recorder->comm[index] = m->comm;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The flight recorder's observer (parallel/observe_world.h): each message of this rank, when it is enqueued,
- * becomes an entry of its progress (base/progress.h). When it starts and when it is done, the device adds. */
+ * becomes an entry of its progress (base/progress.h). The device adds the times when it starts and is
+ * done. */
 #pragma once
 
 #include "parallel/observe_world.h"

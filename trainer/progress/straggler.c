@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 static const double slow = 1.1;
-static const int64_t noise_ns = 20000; // shorter differences are those of clocks and caches
+static const int64_t noise_ns = 20000; // smaller differences are noise
 
 static int by_value(const void *a, const void *b)
 {

@@ -16,11 +16,11 @@ struct straggler {
     int rank, pp, dp, tp;
     int64_t compute_ns; // in this step
     uint32_t slow;      // one bit for each of the last STRAGGLER_STEPS: at least 10 % longer than its peers
-    bool named;         // until it is as fast as its peers again
+    bool named;         // reported; until it is as fast as its peers again
     double excess;      // moving average of its time relative to the median of its peers, minus 1
 };
 
 /* Updates the histories after one step. Returns the index of a rank that has now been slow in STRAGGLER_SLOW
- * of the last STRAGGLER_STEPS, or -1. Not in all of them: on a busy machine a peer is slow, too, now and
- * then. */
+ * of the last STRAGGLER_STEPS, or -1. Not all steps are required: on a busy machine a peer may be slow now
+ * and then. */
 int straggler_step(struct straggler *ranks, int count);

@@ -28,7 +28,7 @@ static void open_snapshot(struct hang *hang)
             .who = {.rank = r, .pp = r / 2, .tp = r % 2, .step = 12}, .state = PROGRESS_ACTIVE, .groups = 2};
         snprintf(rank->node, sizeof rank->node, "b");
         rank->process = PROCESS_SLEEPS;
-        rank->still_s = 40.5;
+        rank->stalled_s = 40.5;
         rank->progress.group[TP] = (struct progress_group){
             .name = "tp", .id = 100 + r / 2, .first = r - r % 2, .stride = 1, .size = 2};
         rank->progress.group[EDGE] = (struct progress_group){
@@ -90,7 +90,7 @@ static void stall(struct hang *hang)
     open_snapshot(hang);
     does(hang, 3, "1W2");
     hang->ranks[3].process = PROCESS_IS_STOPPED;
-    hang->ranks[3].still_s = 41.0;
+    hang->ranks[3].stalled_s = 41.0;
     call(hang, 2, TP, CALL_ALL_REDUCE, 16);
     waits(hang, 2);
     does(hang, 2, "1I3");
@@ -113,7 +113,7 @@ Test(hang, names_the_culprit_and_those_who_wait)
     stall(&hang);
     expect(&hang, HANG_CULPRIT, 3, stalled);
     hang.ranks[3].process = PROCESS_RUNS;
-    hang.ranks[2].still_s = 39.0; // waits for less than the timeout
+    hang.ranks[2].stalled_s = 39.0; // waits for less than the timeout
     expect(&hang, HANG_CULPRIT, 3,
            "step 12: rank 3 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for 41.0 s: its thread is running "
            "(R); rank 2 "
@@ -127,7 +127,7 @@ Test(hang, names_the_action_that_is_missing)
     struct hang hang;
     stall(&hang);
     hang.ranks[3].process = PROCESS_SLEEPS;
-    hang.ranks[3].still_s = 0.0;
+    hang.ranks[3].stalled_s = 0.0;
     hang.ranks[2].process = PROCESS_IS_STOPPED;
     expect(&hang, HANG_CULPRIT, 2,
            "step 12: rank 2 (pp 1 dp 0 tp 0, node b) stalled in 1I3 for 40.5 s: its process is stopped "
@@ -141,7 +141,7 @@ Test(hang, a_slow_rank_is_none)
     struct hang hang;
     stall(&hang);
     hang.ranks[3].process = PROCESS_RUNS;
-    hang.ranks[3].still_s = 1.0;
+    hang.ranks[3].stalled_s = 1.0;
     expect(&hang, HANG_NONE, -1, "");
     hang.ranks[3].process = PROCESS_IS_STOPPED; // not for long
     expect(&hang, HANG_NONE, -1, "");
@@ -153,7 +153,7 @@ Test(hang, a_process_that_is_gone_needs_no_timeout)
     struct hang hang;
     stall(&hang);
     hang.limit_s = 0.0;
-    hang.ranks[3].still_s = 0.1;
+    hang.ranks[3].stalled_s = 0.1;
     hang.ranks[3].process = PROCESS_IS_GONE;
     expect(&hang, HANG_CULPRIT, 3,
            "step 12: rank 3 (pp 1 dp 0 tp 1, node b) was in 1W2: its process is gone; rank 2 waits for it in "
@@ -257,7 +257,7 @@ Test(process, is_parsed)
     cr_assert_eq(process_parse(stat, &started), PROCESS_IS_STOPPED);
     cr_assert_eq(started, 98765);
     cr_assert_eq(process_parse("nothing", &started), PROCESS_UNKNOWN);
-    cr_assert_eq(process_look((int)getpid(), 0), PROCESS_RUNS);
+    cr_assert_eq(process_read_state((int)getpid(), 0), PROCESS_RUNS);
     cr_assert(!process_is_gone((int)getpid(), process_started((int)getpid())));
     cr_assert(process_is_gone((int)getpid(), 1));
 }
@@ -308,7 +308,7 @@ Test(control, needs_the_secret)
                .secret = {1, 2, 4},
                .bytes_of_rank = sizeof(struct control_rank),
                .bytes_of_all = sizeof(struct hang_rank)};
-    struct control_rank rank = {.head = {.who = {.rank = 5}, .state = PROGRESS_ACTIVE}, .still_ns = 7};
+    struct control_rank rank = {.head = {.who = {.rank = 5}, .state = PROGRESS_ACTIVE}, .stalled_ns = 7};
     struct wire_message message;
     cr_assert_eq(control_open(false, &first), OK);
     address.ports[0] = control_port(first);
@@ -328,7 +328,7 @@ Test(control, needs_the_secret)
             cr_assert_eq(control_ranks(first), 1);
             cr_assert_eq(control_node(first, 0)->ranks[0].head.who.rank, 5);
             control_serve(first, NULL, 0, 100); // nothing is heard
-            cr_assert_eq(control_look(first).most_ns, 107);
+            cr_assert_eq(control_summarize(first).max_stalled_ns, 107);
         }
         close(file);
     }
@@ -345,7 +345,7 @@ Test(progress, is_cheap_and_readable)
     struct progress_writer *writer = calloc(1, sizeof *writer);
     struct progress_head head;
     cr_assert_eq(page_open(&options, &page), OK);
-    progress_begin(writer, page_claim(page));
+    progress_begin(writer, page_claim_slot(page));
     const struct progress_group tp = {.name = "tp", .id = 5, .size = 2};
     int64_t begin_ns = clock_ns();
     for (int i = 1; i <= CALLS; i++) {
