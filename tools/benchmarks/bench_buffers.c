@@ -8,7 +8,7 @@ static struct bench_buffer *take(struct bench_memory *m, size_t bytes)
     CHECK(m->buffers < BENCH_BUFFERS && bytes > 0);
     struct bench_buffer *b = &m->buffer[m->buffers++];
     b->bytes = (bytes + 255) / 256 * 256;
-    b->copies = (double)bytes < BENCH_ROTATED_LEAST ? 1 : (int)((m->rotate_bytes + b->bytes - 1) / b->bytes);
+    b->copies = (double)bytes < BENCH_ROTATED_MIN ? 1 : (int)((m->rotate_bytes + b->bytes - 1) / b->bytes);
     b->copies = b->copies > 1 ? b->copies : 1;
     MUST(buffer_alloc(m->device, PART_WORKSPACE, b->bytes * (size_t)b->copies, &b->memory));
     return b;

@@ -17,7 +17,7 @@
 #include "kernels/ops.h"
 
 enum { BENCH_BUFFERS = 24, BENCH_ROTATE_MB = 300 };
-#define BENCH_ROTATED_LEAST \
+#define BENCH_ROTATED_MIN \
     1e6 /* Minimum size of a rotated buffer, in bytes; smaller ones have one copy, since they are a small
          * part of a call. */
 

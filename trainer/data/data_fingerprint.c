@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_BLOCKS = 16 * FINGERPRINT_BLOCKS, FEWEST_BLOCKS = 4, MAX_FILE_BYTES = 1 << 28 };
+enum { MAX_BLOCKS = 16 * FINGERPRINT_BLOCKS, MIN_BLOCKS = 4, MAX_FILE_BYTES = 1 << 28 };
 
 static const char *const lists[] = {[DATA_TRAIN] = "train", [DATA_VALID] = "valid"};
 enum { LISTS = sizeof lists / sizeof *lists };
@@ -73,7 +73,7 @@ static enum status add_lists(const struct data *data, void *buffer, struct text 
 {
     int64_t sources = source_count(data, DATA_TRAIN) + source_count(data, DATA_VALID);
     int64_t most = MAX_BLOCKS / (sources > 0 ? sources : 1);
-    most = most > FINGERPRINT_BLOCKS ? FINGERPRINT_BLOCKS : most < FEWEST_BLOCKS ? FEWEST_BLOCKS : most;
+    most = most > FINGERPRINT_BLOCKS ? FINGERPRINT_BLOCKS : most < MIN_BLOCKS ? MIN_BLOCKS : most;
     text_add(out, "{\"format\": \"cuboid data\", \"version\": 1");
     for (int list = 0; list < LISTS; list++) {
         text_add(out, ",\n \"%s\": [", lists[list]);

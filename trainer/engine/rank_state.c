@@ -395,11 +395,11 @@ static void collect_times(struct rank_state *w, const struct step_times *times, 
     const double compute_s = fmax(times->busy_s - times->waited_s, 0.0);
     const double wait_s = 1e-9 * (double)(waited_ns - w->waited_ns);
     stats[STAT_COMPUTE_MAX] = timeline_slowest_stat(compute_s, w->world->rank);
-    stats[STAT_COMPUTE_LEAST] = timeline_least_stat(compute_s);
+    stats[STAT_COMPUTE_MIN] = timeline_min_stat(compute_s);
     stats[STAT_WAIT_MAX] = wait_s;
-    stats[STAT_WAIT_LEAST] = timeline_least_stat(wait_s);
+    stats[STAT_WAIT_MIN] = timeline_min_stat(wait_s);
     stats[STAT_DATA_MAX] = w->data_s;
-    stats[STAT_DATA_LEAST] = timeline_least_stat(w->data_s);
+    stats[STAT_DATA_MIN] = timeline_min_stat(w->data_s);
     progress_step((struct progress_step){.step = w->step + 1,
                                          .compute_ns = (int64_t)(1e9 * compute_s),
                                          .wait_ns = waited_ns - w->waited_ns,

@@ -81,12 +81,12 @@ int timeline_slowest_rank(double stat)
     return (int)((stat - floor(stat)) / rank_scale + 0.5);
 }
 
-double timeline_least_stat(double seconds)
+double timeline_min_stat(double seconds)
 {
     return longest_s - seconds;
 }
 
-double timeline_least_s(double stat)
+double timeline_min_s(double stat)
 {
     return fmax(longest_s - stat, 0.0);
 }

@@ -58,8 +58,8 @@ double timeline_bubble_fraction(double bubble_stat);
 double timeline_slowest_stat(double seconds, int rank);
 double timeline_slowest_s(double stat);
 int timeline_slowest_rank(double stat);
-double timeline_least_stat(double seconds);
-double timeline_least_s(double stat);
+double timeline_min_stat(double seconds);
+double timeline_min_s(double stat);
 
 /* ---- costs for the simulator ---- */
 

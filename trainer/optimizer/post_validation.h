@@ -49,13 +49,13 @@
 enum collect_stats {
     STAT_REQUEST, // enum request; 0.5 more while the rank is writing a checkpoint in the background
     STAT_BUBBLE,
-    STAT_MEMORY,        // peak bytes
-    STAT_COMPUTE_MAX,   // timeline_slowest_stat()
-    STAT_COMPUTE_LEAST, // timeline_least_stat(), as the other least times
-    STAT_WAIT_MAX,      // seconds
-    STAT_WAIT_LEAST,
+    STAT_MEMORY,      // peak bytes
+    STAT_COMPUTE_MAX, // timeline_slowest_stat()
+    STAT_COMPUTE_MIN, // timeline_min_stat(), as for the other minima
+    STAT_WAIT_MAX,    // seconds
+    STAT_WAIT_MIN,
     STAT_DATA_MAX, // seconds
-    STAT_DATA_LEAST,
+    STAT_DATA_MIN,
     STAT_PARTS,                                    // peak bytes of each part
     STAT_SLOTS = STAT_PARTS + PART_COUNT,          // of activations: number of slots of each kind ...
     STAT_SLOT_BYTES = STAT_SLOTS + SLOT_LIFETIMES, // ... and the bytes of all slots of the kind

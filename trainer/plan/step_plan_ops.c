@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The ops of a step by layer: those of one rank of each pipeline coordinate, added up. Layers in a row with
- * the same ops are one group:
+/* The ops of a step by layer: the sum over one rank of each pipeline coordinate. Consecutive layers with the
+ * same ops form one group:
  *
  *     embedding | layers 0-95 | head | outside of layers (loading, optimizer) */
 #include "trainer/plan/step_plan.h"
@@ -9,17 +9,17 @@
 #include <string.h>
 
 struct layer_group {
-    int first, last; // layers of the model; NO_LAYER: ops of none
-    int64_t *counts; // [ops] of the step, of all of these layers
+    int first, last; // layers of the model; NO_LAYER: ops outside of layers
+    int64_t *counts; // [ops] number of times that each op runs in these layers
 };
 
 struct ops_by_layer {
     const struct step_plan *plan;
-    struct op_record *ops; // different ones of all tapes
+    struct op_record *ops; // the distinct ops of all tapes
     int count;
-    int **number;         // [pipeline ranks][ops of the tape]: of ops
+    int **number;         // [pipeline ranks][ops of the tape]: index in ops
     uint64_t *signatures; // [layers]: equal for layers with the same ops
-    int layers;           // NO_LAYER, the embedding, blocks, the head
+    int layers;           // number of: NO_LAYER, embedding, blocks, head
     struct layer_group *groups;
     int *group_of; // [layers]
     int group_count;
@@ -30,7 +30,7 @@ static int index_of(int layer)
     return layer - NO_LAYER;
 }
 
-/* ---- ops that differ ---- */
+/* ---- distinct ops ---- */
 
 static int number_of(struct ops_by_layer *by, const struct op_record *op)
 {
@@ -63,7 +63,7 @@ static bool number_ops(struct ops_by_layer *by)
     return true;
 }
 
-/* ---- layers that do not ---- */
+/* ---- groups of equal layers ---- */
 
 static uint64_t hash_of(int number)
 {
@@ -98,7 +98,8 @@ static void count(struct ops_by_layer *by, int layer, int number)
     by->groups[by->group_of[layer]].counts[number]++;
 }
 
-/* A group for each row of blocks with the same signature, and one for all else each. */
+/* Makes a group of each run of blocks with the same signature; the embedding, the head and the other ops have
+ * a group each. */
 static bool group_layers(struct ops_by_layer *by)
 {
     const int blocks = (int)by->plan->run->recipe->model.num_layers;
@@ -223,10 +224,10 @@ static bool print_all(struct ops_by_layer *by, FILE *to)
     for (int i = 0; i < by->group_count; i++)
         all_s += group_s(by, &by->groups[i]);
     fprintf(to, "ops of a step by layer, of one rank of each stage:\n%-58s %8s %12s %12s %12s %7s\n", "  op",
-            "count", "FLOPs each", "bytes each", "ms in all", "share");
+            "count", "FLOPs each", "bytes each", "total ms", "share");
     for (int i = 1; i < by->group_count; i++)
         print_group(by, &by->groups[i], all_s, lines, to);
-    print_group(by, &by->groups[0], all_s, lines, to); // of no layer
+    print_group(by, &by->groups[0], all_s, lines, to); // outside of layers
     free(lines);
     return true;
 }

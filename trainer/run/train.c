@@ -267,12 +267,12 @@ static bool continues_after(const struct session *s, int64_t step)
 static void add_times(const struct rank_state *w, struct step_record *record)
 {
     record->has_times = device_traits(w->run->recipe->cluster.device)->synchronous;
-    record->compute_s[0] = timeline_least_s(w->stats[STAT_COMPUTE_LEAST]);
+    record->compute_s[0] = timeline_min_s(w->stats[STAT_COMPUTE_MIN]);
     record->compute_s[1] = timeline_slowest_s(w->stats[STAT_COMPUTE_MAX]);
     record->slowest = timeline_slowest_rank(w->stats[STAT_COMPUTE_MAX]);
-    record->wait_s[0] = timeline_least_s(w->stats[STAT_WAIT_LEAST]);
+    record->wait_s[0] = timeline_min_s(w->stats[STAT_WAIT_MIN]);
     record->wait_s[1] = w->stats[STAT_WAIT_MAX];
-    record->data_s[0] = timeline_least_s(w->stats[STAT_DATA_LEAST]);
+    record->data_s[0] = timeline_min_s(w->stats[STAT_DATA_MIN]);
     record->data_s[1] = w->stats[STAT_DATA_MAX];
 }
 

@@ -204,6 +204,6 @@ Test(timeline, the_slowest_rank_of_a_maximum)
     most = fmax(timeline_slowest_stat(3600.5, 1), timeline_slowest_stat(3600.4, 1048575));
     cr_assert_eq(timeline_slowest_rank(most), 1);
     cr_assert_float_eq(timeline_slowest_s(most), 3600.5, 1e-9);
-    double least = fmax(timeline_least_stat(0.25), timeline_least_stat(1e-6));
-    cr_assert_float_eq(timeline_least_s(least), 1e-6, 1e-9);
+    double least = fmax(timeline_min_stat(0.25), timeline_min_stat(1e-6));
+    cr_assert_float_eq(timeline_min_s(least), 1e-6, 1e-9);
 }

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM_STEPS = 1, LEAST_STEPS = 3, MAX_STEPS = 40, MICROBATCHES = 2 };
-static const double LEAST_ELEMENTS = 4096.0;
+enum { WARM_STEPS = 1, MIN_STEPS = 3, MAX_STEPS = 40, MICROBATCHES = 2 };
+static const double MIN_ELEMENTS = 4096.0;
 static const double MEASURE_S = 0.15; // total time of the steps of one model
 
 /* ---- what is measured ---- */
@@ -231,7 +231,7 @@ static enum status train(struct rank_state *state, struct watch *watch, double *
     for (int step = 1; step <= MAX_STEPS; step++) {
         const double now_s = clock_s();
         begin_s = step <= WARM_STEPS + 1 ? now_s : begin_s;
-        if (step > WARM_STEPS + LEAST_STEPS && now_s - begin_s > MEASURE_S)
+        if (step > WARM_STEPS + MIN_STEPS && now_s - begin_s > MEASURE_S)
             break;
         watch->in_ops_ns = 0;
         TRY(rank_step(state, &result));
@@ -300,7 +300,7 @@ static void add_samples(const struct timed_ops *ops, struct cluster_profile *pro
 {
     for (size_t i = 0; i < ops->count; i++) {
         struct timed_op *op = &ops->list[i];
-        if (op->count == 0 || elements(&op->sample) < LEAST_ELEMENTS)
+        if (op->count == 0 || elements(&op->sample) < MIN_ELEMENTS)
             continue;
         qsort(op->rates, op->count, sizeof *op->rates, compare);
         op->sample.value = op->rates[op->count / 2];

@@ -30,19 +30,19 @@ static const char help[] =
     "  --recipe R     base recipe for the rows of FILE.csv: a path, or the name of a shipped table.\n"
     "                 Without it, missing keys are inferred from names (a model called Llama)\n"
     "  --html FILE    also write a page with a plot of predicted against printed times\n"
-    "  --json         one JSON object\n"
-    "  --run [RANKS]  the same table for real: each row with a small model on at most RANKS ranks (8), with\n"
-    "                 its schedule, recomputation and kinds of parallelism; measured next to predicted.\n"
-    "                 Needs the profile of this machine (cuboid doctor --profile FILE). The same command\n"
-    "                 again runs what is left\n"
-    "  --launch W, --steps N, --timeout S, --run-dir DIR (default: TABLE.runs): as of cuboid sweep\n"
+    "  --json         print one JSON object\n"
+    "  --run [RANKS]  run each row scaled down: a small model on at most RANKS ranks (default 8), with the\n"
+    "                 same schedule, recomputation and kinds of parallelism; print measured next to\n"
+    "                 predicted times. Needs the profile of this machine (cuboid doctor --profile FILE).\n"
+    "                 Repeat the command to resume\n"
+    "  --launch W, --steps N, --timeout S, --run-dir DIR (default: TABLE.runs): see cuboid sweep --help\n"
     "\n"
     "Exit status: 0 if any row was predicted; 1 if none was; 2 for a table that cannot be read.\n";
 
 struct arguments {
     bool list, columns, json;
     const char *profile, *recipe, *html;
-    int64_t run; // ranks; -1: nothing is run
+    int64_t run; // maximum number of ranks; -1: run nothing
     struct measure_options measure;
     const char **rest; // the table, then overrides
     int rest_count;
@@ -139,7 +139,7 @@ static enum status check_shared(const struct arguments *arguments)
     return table_check_shared(arguments->recipe, arguments->rest + 1, (size_t)arguments->rest_count - 1);
 }
 
-/* The rows at a small scale, measured. */
+/* Runs the rows scaled down. */
 static enum status run_table(const struct published *published, const struct table_options *options,
                              const struct arguments *arguments, struct table *out)
 {

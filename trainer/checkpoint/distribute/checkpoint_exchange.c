@@ -37,8 +37,8 @@ struct loader {
     struct readers *readers;
     struct piece *pieces; // in the order in which they are needed
     int piece_count, piece;
-    int ahead;          // pieces that were read so far
-    size_t ahead_bytes; // of values that are in memory
+    int ahead;          // number of pieces read so far
+    size_t ahead_bytes; // their values in memory
     struct staging staging;
     int64_t capacity;              // elements that fit into half of the staging memory of every rank
     float *host;                   // [2 * capacity] image of the staging memory
@@ -117,7 +117,7 @@ static void read_piece(struct loader *l, struct piece *piece)
         note_failure(l, read_values(l, piece));
 }
 
-/* Reads the pieces from the current one on, as long as they fit. */
+/* Reads ahead from the current piece, as long as the values fit. */
 static void read_ahead(struct loader *l)
 {
     while (l->ahead < l->piece_count && (l->ahead <= l->piece || l->ahead_bytes < READ_AHEAD_BYTES))
@@ -347,7 +347,7 @@ static enum status list_pieces(struct loader *l)
     return OK;
 }
 
-/* Sets the capacity to what every rank has. */
+/* Sets the capacity to the minimum over all ranks. */
 static enum status open_staging(struct loader *l)
 {
     struct rank_state *w = l->rank_state;

@@ -13,8 +13,8 @@
 #include "trainer/checkpoint/checkpoint_source.h"
 #include "trainer/engine/rank_state.h"
 
-/* Collective; every rank passes the same checkpoint, which has the shapes of the recipe. With_moments: also
- * the optimizer's moments. A rank that fails returns its own error, and the others the same status: the
+/* Collective; every rank passes the same checkpoint, with the shapes of the recipe. with_moments: also
+ * the optimizer's moments. On failure, a rank returns its own error, and the others the same status; the
  * state is then unusable. */
 MUST_USE enum status exchange_load(struct rank_state *state, struct checkpoint_source *source,
                                    bool with_moments);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What each rank reports of the file that it wrote. Rank 0 makes the manifest of these notes, so that no
- * file is opened again, whatever the number of ranks.
+/* What each rank reports about the file that it wrote. Rank 0 makes the manifest from these notes, without
+ * opening any file again.
  *
  *     bytes, header checksum       of the file; 0 bytes: the rank wrote none
  *     cover                        of its pieces (checkpoint_tiling.h): the sum over all ranks must equal
@@ -29,7 +29,7 @@ struct tensor_list {
 
 MUST_USE enum status tensor_list_create(const struct rank_state *state, struct tensor_list *out);
 void tensor_list_free(struct tensor_list *list); // accepts {0}
-/* The number of indices; some of them are of no tensor. */
+/* The number of indices; some of them have no tensor. */
 int tensor_list_count(const struct tensor_list *list);
 int tensor_list_index(const struct tensor_list *list, int row, enum state state); // of a parameter
 int tensor_list_replicated(const struct tensor_list *list, int index);            // of replicated state

@@ -80,7 +80,7 @@ bool readers_has(const struct readers *r, int row, int rank)
 
 /* ---- who reads ---- */
 
-/* All of a parameter. */
+/* The rectangle of a whole parameter. */
 static struct slice whole_of(const struct param *row)
 {
     struct slice slice = {.ndim = row->ndim};
@@ -134,7 +134,7 @@ static int by_row(const void *row, const void *part)
 static enum status find_read(struct readers *r, int row, struct reader *out)
 {
     if (!holds(r, row, mesh_coord(&r->config.run->mesh, row_at(r, row)->mesh, out->rank).pp))
-        return OK; // only a second use
+        return OK; // not read: only a second use
     TRY(know_share(r, out->rank));
     const struct share *share = &r->shares[out->rank];
     for (int state = 0; state < (int)r->config.states; state++) {

@@ -36,7 +36,7 @@ struct reader {
 };
 
 /* Sets *out to all ranks that read or need parameter `row`, which this rank must need or read too, in
- * rising order. Valid until the next call. */
+ * ascending order. Valid until the next call. */
 MUST_USE enum status readers_of(struct readers *readers, int row, const struct reader **out, int *count);
 
 /* True if `rank` holds parameter `row`, or a second use of it. */

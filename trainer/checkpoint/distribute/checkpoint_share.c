@@ -10,7 +10,7 @@ struct replicas {
     int index, count;
 };
 
-/* The same for all data ranks of a mesh: index in the order of their group. */
+/* The data ranks of a mesh as replicas; the index is that in their group. */
 static struct replicas data_ranks(const struct mesh *mesh, enum mesh_kind kind, struct mesh_coord coord)
 {
     const struct degrees *d = &mesh->degrees;
@@ -85,7 +85,7 @@ static bool rectangle_of(const struct run *run, const struct params *params, con
     return slice_count(out) > 0;
 }
 
-/* The cut before share `index` of `count` equal shares. */
+/* The boundary before share `index` of `count` equal shares. */
 static int64_t cut_before(int64_t total, int index, int count)
 {
     return total / count * index + total % count * index / count;

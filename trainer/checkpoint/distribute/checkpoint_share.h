@@ -21,7 +21,7 @@
 /* A rectangle of a parameter, the same in all of its states; never empty. padded[1] is the stride of its
  * rows in the memory of the rank, and padded[0] equals count[0]. */
 struct share_part {
-    int row; // index of the parameter, or another number in rising order
+    int row; // index of the parameter, or another ascending number
     struct slice slice;
 };
 

@@ -51,7 +51,7 @@ struct manifest_tensor {
     enum safetensors_dtype dtype;
     int ndim;
     int64_t dim[SHARD_MAX_DIMS]; // 1 past ndim
-    int range, range_count;      // in manifest.ranges, in rising order
+    int range, range_count;      // in manifest.ranges, in ascending order
 };
 
 struct manifest_axis {
@@ -91,7 +91,7 @@ void manifest_set_recipe(struct manifest *manifest, const char *name, const stru
 void manifest_file_name(int rank, char out[MANIFEST_FILE_CHARS]);
 /* Adds the file of a rank, in the order of the ranks: its size and the checksum of its header. */
 MUST_USE enum status manifest_add_file(struct manifest *manifest, int rank, int64_t bytes, uint64_t checksum);
-/* Adds a tensor: name, dtype and shape of `whole`; then the ranks that hold a piece of it, in rising
+/* Adds a tensor: name, dtype and shape of `whole`; then the ranks that hold a piece of it, in ascending
  * order. */
 MUST_USE enum status manifest_add_tensor(struct manifest *manifest, const struct shard *whole);
 MUST_USE enum status manifest_add_rank(struct manifest *manifest, int rank);

@@ -92,7 +92,7 @@ static void replace(const struct choose_options *options, const char *const *key
 struct choosing {
     const struct choose_options *options;
     bool layout;                             // parallel: auto
-    bool layers;                             // also the layers of each stage
+    bool layers;                             // also choose the layers of each stage
     const char *keys[RECIPE_MAX_CHOSEN + 2]; // the axes, the data-parallel degree, parallel.search
     int axes;                                // keys that are searched
     int count;                               // keys with a value in the choice: without parallel.search
@@ -183,7 +183,7 @@ static enum status make_sweep(const struct choosing *choosing, const struct swee
     return sweep_make(file, &options, out, problems);
 }
 
-/* A sweep of `yaml`, with the recipe as its base. */
+/* Parses the sweep file `yaml`, with the recipe as its base. */
 static enum status parse_axes(const struct choosing *choosing, const struct text *yaml,
                               struct sweep_file *out, struct problems *problems)
 {
@@ -193,7 +193,7 @@ static enum status parse_axes(const struct choosing *choosing, const struct text
     return OK;
 }
 
-/* Takes the fastest of some layouts if it is faster than the one that is chosen. */
+/* Takes the fastest layout of `yaml` if it is faster than the current choice. */
 static enum status take_faster(const struct choosing *choosing, const struct text *yaml,
                                struct chosen *chosen, struct problems *problems)
 {
@@ -212,7 +212,7 @@ static enum status take_faster(const struct choosing *choosing, const struct tex
     return status;
 }
 
-/* The same layout with other numbers of layers per stage. */
+/* Tries a layout with other numbers of layers per stage. */
 static enum status refine_layout(const struct choosing *choosing, const struct sweep *sweep, size_t index,
                                  struct chosen *chosen, struct problems *problems)
 {
@@ -268,7 +268,7 @@ static void open_all(struct choosing *choosing)
     }
 }
 
-/* Whether tensor, pipeline and data parallelism are given, and so the number of ranks. */
+/* Whether all degrees of parallelism are given, and thus the number of ranks. */
 static bool gives_degrees(const struct recipe *base)
 {
     static const char *const keys[] = {"parallel.tensor_parallel_size", "parallel.pipeline_parallel_size",
@@ -370,7 +370,7 @@ static enum status load(const struct choosing *choosing, struct chosen *chosen, 
     else if (choosing->count > 0)
         text_add(&more, "parallel.data_parallel_size=auto");
     if (choosing->layers && strstr(text_chars(&more), "pipeline.layout=") == NULL)
-        text_add(&more, " pipeline.layout=[]"); // the recipe may have one, of another layout
+        text_add(&more, " pipeline.layout=[]"); // that of the recipe is for another layout
     if (choosing->axes > 0 || choosing->layout)
         text_add(&more, " parallel.search=none");
     replace(options, choosing->keys, more.length > 0 ? choosing->count + 1 : 0, text_chars(&more),

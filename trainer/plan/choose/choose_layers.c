@@ -6,9 +6,9 @@
 #include <string.h>
 
 enum { MAX_FEWER = 3, MAX_LISTS = 2 * (MAX_FEWER + 1) * 2 };
-static const double LEAST_HEAD = 0.25; // in layers
+static const double MIN_HEAD = 0.25; // in layers
 
-/* Weights of the head, in those of a layer. */
+/* The number of weights of the head, relative to a layer. */
 static double head_layers(const struct recipe *recipe)
 {
     const struct model_config *m = &recipe->model;
@@ -18,8 +18,8 @@ static double head_layers(const struct recipe *recipe)
     return (double)m->vocab_size * (double)m->hidden_size / layer;
 }
 
-/* Layers of each stage, where the first and the last stage have so many fewer than the others; of the stages
- * between them, the first (or last) ones get the remainder. False: there are too few layers. */
+/* Distributes the layers over the stages. The first and the last stage get less[0] and less[1] fewer than the
+ * others; the remainder goes to the first (or last) stages between them. False: too few layers. */
 static bool spread(int64_t layers, int stages, const int less[2], bool late, int64_t *out)
 {
     const int64_t all = layers + less[0] + less[1];
@@ -30,7 +30,7 @@ static bool spread(int64_t layers, int stages, const int less[2], bool late, int
     out[stages - 1] -= less[1];
     for (int i = 1; i < stages - 1 && rest > 0; i++, rest--)
         out[late ? stages - 1 - i : i]++;
-    out[0] += rest; // one at most: the last stage has the head
+    out[0] += rest; // at most one: the last stage has the head
     return out[0] >= 0 && out[stages - 1] >= 0;
 }
 
@@ -62,13 +62,13 @@ void choose_layers(const struct recipe *recipe, struct text *out)
 {
     const int stages = recipe->parallel.pipeline_parallel_size * recipe->pipeline.virtual_stages;
     const double head = head_layers(recipe);
-    const int most = head < LEAST_HEAD ? 0 : (int)fmin(ceil(head), MAX_FEWER);
+    const int most = head < MIN_HEAD ? 0 : (int)fmin(ceil(head), MAX_FEWER);
     int64_t *lists = calloc((size_t)MAX_LISTS * (size_t)stages, sizeof *lists);
     int count = 0;
     if (lists == NULL)
         die(__FILE__, __LINE__, "choose", "out of memory for the layers of %d stages", stages);
     if (stages < 2 || (most == 0 && recipe->model.num_layers % stages == 0))
-        count = MAX_LISTS; // none
+        count = MAX_LISTS; // append none
     for (int i = 0; i < MAX_LISTS && count < MAX_LISTS; i++) {
         const int less[2] = {i / 2 % 2, i / 4};
         int64_t *list = lists + (size_t)count * (size_t)stages;

@@ -25,7 +25,7 @@ static void add_cost(struct stage_cost *to, struct stage_cost cost, double times
     to->w += times * cost.w;
 }
 
-/* From a rank to the next one, between two stages. */
+/* Time of a message between two stages, from a rank to the next one. */
 static double message_s(const struct choosing *c)
 {
     const struct recipe *recipe = c->run->recipe;
@@ -77,7 +77,7 @@ static enum status build(struct choosing *c, double memory_limit)
     return schedule_build(&options, &c->run->schedule);
 }
 
-/* What a microbatch of a chunk keeps, of the chunk that keeps the most. */
+/* The most bytes that a microbatch keeps in any chunk. */
 static int64_t kept_bytes(const struct memory_table *table, int chunks)
 {
     int64_t most = 1;
@@ -90,8 +90,8 @@ static int64_t kept_bytes(const struct memory_table *table, int chunks)
     return most;
 }
 
-/* *limit: chunks of microbatches that a rank may hold for the schedule to fit, as far as that can be told;
- * INT_MAX if it fits. */
+/* *limit: an estimate of how many chunks of microbatches a rank may hold for the schedule to fit; INT_MAX if
+ * it fits. */
 static enum status find_limit(const struct choosing *c, int *limit)
 {
     const struct run *run = c->run;
@@ -114,7 +114,7 @@ static enum status find_limit(const struct choosing *c, int *limit)
     return OK;
 }
 
-/* Builds it with fewer and fewer microbatches at once, until it fits. */
+/* Builds the schedule with fewer and fewer microbatches in flight, until it fits. */
 static enum status build_to_fit(struct choosing *c)
 {
     const int v = c->run->recipe->pipeline.virtual_stages;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The schedule of `pipeline.schedule: auto` with `pipeline.auto_times: plan`:
+/* Builds the schedule of `pipeline.schedule: auto` with `pipeline.auto_times: plan`:
  *
  *   tapes of one and two layers ── profile ──> F, I, W of each stage, a message ── search ──> schedule
  *                                     └── memory of the device ── fewer microbatches at once ──┘
  *
- * A function of recipe, profile and number of ranks: equal on every rank. */
+ * The result is a function of recipe, profile and number of ranks, and thus the same on every rank. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"
 
-/* Builds run->schedule. The other members of the run are set. Without a memory limit in the recipe: no limit
- * if the schedule fits; else the largest one for which it does, and the smallest possible one if none does.
- * Times of a recipe whose layers differ in their formats are unknown: all stages take the same then. */
+/* Builds run->schedule; the other members of the run must be set. Without a memory limit in the recipe, the
+ * schedule has none if it fits; else the largest limit with which it fits, or the smallest possible one. If
+ * layers differ in their formats, their times are unknown, and all stages are assumed to be equal. */
 MUST_USE enum status choose_schedule(struct run *run);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AXES = 3, HEADS = 8, UNIT = 64, FEWEST_LAYERS = 4, VOCABULARY = 4096 };
+enum { AXES = 3, HEADS = 8, UNIT = 64, MIN_LAYERS = 4, VOCABULARY = 4096 };
 
 static void PRINTF_LIKE(2, 3) set(struct recipe_names *overrides, const char *format, ...)
 {
@@ -19,13 +19,14 @@ static void PRINTF_LIKE(2, 3) set(struct recipe_names *overrides, const char *fo
     overrides_set(overrides, word);
 }
 
-static int64_t between(double value, int64_t low, int64_t high)
+static int64_t round_within(double value, int64_t low, int64_t high)
 {
     const int64_t rounded = llround(value);
     return rounded < low ? low : rounded > high ? high : rounded;
 }
 
-/* The axis to double: one that is 1 but not in the recipe, else the one that is furthest below; -1: none. */
+/* The degree to double next: one that is still 1 although the recipe has more, else the one with the smallest
+ * share of its value in the recipe; -1: none. */
 static int next_axis(const int from[AXES], const int to[AXES])
 {
     int best = -1;
@@ -39,7 +40,7 @@ static int next_axis(const int from[AXES], const int to[AXES])
     return best;
 }
 
-/* Powers of two, of at most `ranks` ranks. */
+/* Chooses degrees that are powers of two, with a product of at most `ranks`. */
 static void scale_degrees(const int from[AXES], int ranks, int out[AXES])
 {
     for (int i = 0; i < AXES; i++)
@@ -50,7 +51,7 @@ static void scale_degrees(const int from[AXES], int ranks, int out[AXES])
 
 static void scale_model(const struct model_config *m, int tp, int layers, struct recipe_names *out)
 {
-    const int64_t hidden = UNIT * between((double)m->hidden_size / 4096.0, 1, 8);
+    const int64_t hidden = UNIT * round_within((double)m->hidden_size / 4096.0, 1, 8);
     const double ratio = (double)m->ffn_hidden_size / (double)m->hidden_size;
     const int64_t groups = m->num_query_groups == m->num_attention_heads ? HEADS : HEADS / 2;
     set(out, "model.num_layers=%d", layers);
@@ -59,9 +60,9 @@ static void scale_model(const struct model_config *m, int tp, int layers, struct
     set(out, "model.num_query_groups=%lld", (long long)(groups > tp ? groups : HEADS));
     set(out, "model.kv_channels=%lld", (long long)(hidden / HEADS));
     set(out, "model.ffn_hidden_size=%lld",
-        (long long)(UNIT * between(ratio * (double)hidden / UNIT, 1, 1 << 20)));
+        (long long)(UNIT * round_within(ratio * (double)hidden / UNIT, 1, 1 << 20)));
     set(out, "model.seq_length=%lld",
-        (long long)(UNIT * between((double)m->seq_length / (16.0 * UNIT), 1, 4)));
+        (long long)(UNIT * round_within((double)m->seq_length / (16.0 * UNIT), 1, 4)));
     set(out, "model.vocab_size=%d", VOCABULARY);
 }
 
@@ -72,7 +73,7 @@ static void scale_batch(const struct recipe *recipe, int pp, int dp, struct reci
         (double)recipe_microbatches(recipe) / (double)recipe->parallel.pipeline_parallel_size;
     set(out, "train.micro_batch_size=%lld", (long long)micro);
     set(out, "train.global_batch_size=%lld",
-        (long long)(micro * dp * pp * between(rounds, pp > 1 ? 2 : 1, 4)));
+        (long long)(micro * dp * pp * round_within(rounds, pp > 1 ? 2 : 1, 4)));
 }
 
 static void scale_pipeline(const struct recipe *recipe, int pp, struct recipe_names *out)
@@ -85,10 +86,10 @@ static void scale_pipeline(const struct recipe *recipe, int pp, struct recipe_na
     set(out, "pipeline.virtual_stages=%d", pipeline->virtual_stages > 1 ? 2 : 1);
     if (limit > 0.0)
         set(out, "pipeline.auto_memory_limit=%lld",
-            (long long)between(limit * pp / recipe->parallel.pipeline_parallel_size, 1, 1 << 20));
+            (long long)round_within(limit * pp / recipe->parallel.pipeline_parallel_size, 1, 1 << 20));
 }
 
-/* Nothing of another program can be run. */
+/* Resets the keys of the section `assume`: a run cannot follow assumptions about another program. */
 static void drop_assumptions(const struct recipe *recipe, struct recipe_names *out)
 {
     struct text assumed = {0};
@@ -118,7 +119,7 @@ void table_scale(const struct recipe *recipe, int ranks, struct recipe_names *ov
     set(overrides, "cluster.nodes=0");
     set(overrides, "cluster.gpus_per_node=0");
     set(overrides, "precision.params_dtype=fp32");
-    scale_model(&recipe->model, to[0], stages < FEWEST_LAYERS ? FEWEST_LAYERS : stages, overrides);
+    scale_model(&recipe->model, to[0], stages < MIN_LAYERS ? MIN_LAYERS : stages, overrides);
     scale_batch(recipe, to[1], to[2], overrides);
     scale_pipeline(recipe, to[1], overrides);
     drop_assumptions(recipe, overrides);
