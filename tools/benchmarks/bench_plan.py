@@ -60,7 +60,7 @@ def layout(number, ranks=None, draw=None):
 
 
 def sweep_layouts(number):
-    """Different layouts of a sweep: of one family, number of ranks and kind of ranks."""
+    """The distinct layouts of a sweep, with one family, number of ranks and kind of ranks."""
     draw = random.Random(f"sweep {number}")
     ranks, llama, processes = draw.choice([2, 4, 4, 8]), draw.random() < 0.5, draw.random() < 0.5
     out = []
@@ -81,7 +81,7 @@ def size_of(number, unit):
 
 
 def memory_of(output, ranks, processes):
-    """Bytes planned for the ranks of rank 0's process, and resident in it."""
+    """Planned and resident bytes of the process of rank 0."""
     # The table of memory by rank: rank, pipeline rank, parts, total.
     rows = re.findall(r"^ *\d+ +\d+(?: +[0-9.]+ [KMG]?i?B)+ +([0-9.]+) ([KMG]?i?B)$", output, re.M)
     resident = re.search(r"^peak memory: .*, ([0-9.]+) ([KMG]?i?B) resident", output, re.M)
@@ -146,7 +146,7 @@ class Row:
 
 
 def measure(arguments, folder, name, words, ranks, processes):
-    """A row, or None after printing why."""
+    """A row of the result, or None after printing the error."""
     family = [word for word in words if word in LLAMA] + ["train.micro_batch_size=4"]
     before = train(arguments, folder, family, 1, False)
     result = train(arguments, folder, words, ranks, processes)
@@ -158,7 +158,7 @@ def measure(arguments, folder, name, words, ranks, processes):
 
 
 def measure_sweep(arguments, folder, number):
-    """How much longer the layout predicted best takes than the one measured best."""
+    """The excess of the measured time of the layout predicted best over the shortest one, as a share of it."""
     layouts, ranks, processes = sweep_layouts(number)
     rows = [measure(arguments, folder, f"s{number}", words, ranks, processes) for words in layouts]
     rows = [row for row in rows if row]

@@ -26,7 +26,7 @@ static const char help[] =
     "SIGTERM or Ctrl-C saves a checkpoint and exits with status 75; a second Ctrl-C exits at once.\n"
     "\n"
     "  --restarts N      start the run again after a failure, at most N times, from the newest checkpoint\n"
-    "  --launch COMMAND  what starts it, such as 'srun -N {nodes} -n {ranks}'; default: threads\n";
+    "  --launch COMMAND  starts the ranks, such as 'srun -N {nodes} -n {ranks}'; default: threads\n";
 
 int cmd_train(int argc, char **argv)
 {

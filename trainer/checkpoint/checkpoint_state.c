@@ -81,7 +81,7 @@ static enum status read_amax(struct checkpoint_source *s, const struct shard *te
 }
 
 /* Broadcasts `count` numbers of rank 0. */
-static enum status share_floats(struct rank_state *w, float *values, int64_t count)
+static enum status broadcast_floats(struct rank_state *w, float *values, int64_t count)
 {
     struct staging staging;
     const size_t bytes = (size_t)count * sizeof *values;
@@ -99,7 +99,7 @@ static enum status share_floats(struct rank_state *w, float *values, int64_t cou
     return status;
 }
 
-/* Reads the history of one row on rank 0, for all ranks. */
+/* Reads the history of one row on rank 0, and broadcasts it. */
 static enum status load_history(struct rank_state *w, struct checkpoint_source *s, int row,
                                 const struct shard *tensor)
 {
@@ -111,7 +111,7 @@ static enum status load_history(struct rank_state *w, struct checkpoint_source *
         status = fail(NO_MEMORY, "no memory for %s", tensor->name);
     status = rank_agree(w, status);
     if (status == OK)
-        status = share_floats(w, values, shard_elements(tensor));
+        status = broadcast_floats(w, values, shard_elements(tensor));
     if (status == OK)
         amax_history_set(w->amax, row, values, tensor->dim[1]);
     free(values);

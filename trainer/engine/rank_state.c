@@ -296,8 +296,8 @@ static struct batch_coord batch_coord_of(const struct rank_state *w, enum data_s
 }
 
 /* Loads the microbatches of global batch `index` and sets the destinations of their losses: each sample has
- * its own slot in the global batch, independent of the layout. In a run without data, the hook `loaded`
- * fills them; a dry run only enqueues their copy. */
+ * its own slot in the global batch, independent of the layout. In a run without data, the hook
+ * on_batches_loaded fills them; a dry run only enqueues their copy. */
 static enum status load_batches(struct rank_state *w, enum data_split split, uint64_t index)
 {
     struct batch_coord coord = batch_coord_of(w, split, index);
@@ -388,7 +388,7 @@ static void collect_slot_stats(const struct rank_state *w, double stats[STAT_COU
     }
 }
 
-/* Times of this rank in the step, for all ranks and for the monitor of its node. */
+/* Publishes the times of this rank in the step, in the statistics and for the monitor of its node. */
 static void collect_times(struct rank_state *w, const struct step_times *times, double stats[STAT_COUNT])
 {
     const int64_t waited_ns = progress_waited_ns();

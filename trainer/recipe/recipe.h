@@ -85,8 +85,8 @@ struct recipe_auto {
     enum schedule_times {
         TIMES_GIVEN,
         TIMES_PLAN
-    } times;             // TIMES_PLAN: those of a plan with cluster.profile,
-                         // and its memory limit unless there is one here
+    } times;             // TIMES_PLAN: times of a plan with cluster.profile; also the
+                         // memory limit, unless there is one here
     double f, i, w;      // of one stage
     double comm;         // of a message
     double memory_limit; // microbatches whose activations (all chunks, F to W) a rank may hold; 0: no limit
@@ -175,8 +175,8 @@ struct recipe_checkpoint {
     int64_t save_interval; // in steps; 0: not by steps
     double save_minutes;   // since the last one; 0: not by time
     int64_t keep_last;     // 0: all
-    int64_t save_retain_interval; // in steps: keep_last removes none of their multiples; 0: off
-    int64_t ckpt_step;            // of the checkpoint in the folder `load`; 0: the newest
+    int64_t save_retain_interval; // keep_last never removes multiples of this step; 0: off
+    int64_t ckpt_step;            // step of the checkpoint in the folder `load`; 0: the newest
     bool save_optim, load_optim;
     bool finetune; // start at step 0 from `load`
     bool async_save;
@@ -197,11 +197,11 @@ struct recipe_profile {
 
 struct recipe_resilience {
     bool check_for_nan_in_loss_and_grad;
-    double heartbeat_timeout_seconds; // of a rank that makes no progress; 0: no timeout
-    bool heartbeat_is_automatic;      // that, or ten times the longest step, save or evaluation
-    double exit_duration_in_mins;     // save, then exit 75; 0: never
-    struct recipe_names exit_signal;  // SIGTERM, ...: save, then exit 75
-    struct recipe_names save_signal;  // save, and resume
+    double heartbeat_timeout_seconds; // without progress of a rank; 0: no timeout
+    bool heartbeat_is_automatic;     // the timeout is at least ten times the longest step, save or evaluation
+    double exit_duration_in_mins;    // run time after which to save and exit 75; 0: no limit
+    struct recipe_names exit_signal; // SIGTERM, ...: signals on which to save and exit 75
+    struct recipe_names save_signal; // signals on which to save
 };
 
 struct recipe_cluster {
@@ -214,10 +214,10 @@ struct recipe_cluster {
     int gpus_per_node; // 0: unset
     int ranks_per_gpu;
     int threads_per_rank; // 0: see run_threads()
-    char *time;           // of the batch job: slurm_seconds()
+    char *time;           // time limit of the batch job: slurm_seconds()
     char *partition;
     char *account;
-    struct recipe_names sbatch; // options, which begin with a dash, and commands
+    struct recipe_names sbatch; // options, beginning with a dash, and commands
 };
 
 /* Seconds of a time limit in Slurm's notation ("90", "12:00:00", "2-00:00:00"); -1 if it is not one. */

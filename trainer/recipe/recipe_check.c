@@ -75,7 +75,7 @@ static int default_virtual_stages(const struct recipe *r)
     return own > 0 ? (int)(own < (int64_t)most ? own : (int64_t)most) : 1;
 }
 
-/* A time or a limit that is given is meant to be used. */
+/* The default of pipeline.auto_times: given times and limits are used. */
 static enum schedule_times default_times(const struct recipe *r)
 {
     static const char *const keys[] = {"pipeline.auto_f", "pipeline.auto_i", "pipeline.auto_w",

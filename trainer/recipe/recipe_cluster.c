@@ -40,7 +40,7 @@ static bool time_fields(const char *text, int64_t *days, int64_t fields[3], int 
 
 int64_t slurm_seconds(const char *text)
 {
-    // After days: hours:minutes:seconds. Otherwise the last of two fields is the seconds, and one is minutes.
+    // After days: hours[:minutes[:seconds]]. Without days: minutes[:seconds] or hours:minutes:seconds.
     int64_t days, f[3] = {0, 0, 0};
     int count;
     if (*text == '-' || !time_fields(text, &days, f, &count))

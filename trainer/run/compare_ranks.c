@@ -37,7 +37,7 @@ static void add_checksum(struct facts *facts, const char *name, const char *byte
     add_fact(facts, name, text);
 }
 
-/* ---- what has to be equal ---- */
+/* ---- facts that must be equal ---- */
 
 static enum status add_program(struct facts *facts)
 {
@@ -49,7 +49,7 @@ static enum status add_program(struct facts *facts)
     return status;
 }
 
-/* A checksum of each section, of its values: where they came from, as comments, may differ. */
+/* Adds a checksum of the values of each section; their origins, which are comments, may differ. */
 static void add_recipe(struct facts *facts, const struct recipe *recipe)
 {
     struct text all = {0}, values = {0};
@@ -81,7 +81,7 @@ static enum status add_data(struct facts *facts, struct data *data)
     return OK;
 }
 
-/* ---- what may change bits ---- */
+/* ---- facts that may change the last bits ---- */
 
 static void add_machine(struct facts *facts, const struct rank_state *state)
 {
@@ -106,7 +106,8 @@ static void add_machine(struct facts *facts, const struct rank_state *state)
 
 /* ---- the comparison ---- */
 
-/* Collective: the index of the first fact that is not the same on all ranks; -1: none. *differs: here. */
+/* Collective: *index is that of the first fact that is not equal on all ranks, -1 if there is none; *differs:
+ * it differs on this rank. */
 static enum status first_difference(struct rank_state *state, const struct facts *facts, int *index,
                                     bool *differs)
 {
@@ -131,8 +132,8 @@ static enum status first_difference(struct rank_state *state, const struct facts
     return OK;
 }
 
-/* Collective: the text of rank 0. */
-static enum status share_text(struct rank_state *state, char text[FACT_CHARS])
+/* Collective: broadcasts the text of rank 0. */
+static enum status broadcast_text(struct rank_state *state, char text[FACT_CHARS])
 {
     uint32_t words[FACT_WORDS];
     memcpy(words, text, sizeof words);
@@ -159,7 +160,7 @@ static enum status compare(struct rank_state *state, const struct facts *facts)
     TRY(rank_agree_max(state, &like_first, 1));
     const struct fact *fact = &facts->list[index];
     snprintf(first.text, sizeof first.text, "%.90s, node %.30s", fact->text, launcher.node);
-    TRY(share_text(state, first.text));
+    TRY(broadcast_text(state, first.text));
     enum status mine = OK;
     if (differs && size > 2 && like_first == 0.0)
         mine = fail(BAD_RECIPE, "%s: rank 0 (%s) differs from the other ranks (rank %d: %s, node %s)",

@@ -46,7 +46,7 @@ static const char help[] =
 struct arguments {
     int64_t top;
     bool all;
-    int64_t run, steps; // run -1: none is run; 0: all
+    int64_t run, steps; // run: number of layouts to run; -1: none; 0: all
     double timeout_s;
     const char *launch, *run_dir;
     const char *csv, *html;
@@ -190,7 +190,7 @@ static enum status run_best(const struct sweep *sweep, const struct arguments *a
     return status;
 }
 
-/* Runs the best, and writes the page again with what was measured. */
+/* Runs the best layouts, and writes the page again with the measured times. */
 static enum status run_and_show(const struct sweep *sweep, const struct arguments *arguments)
 {
     struct sweep_measured *measured = calloc(sweep->best_count, sizeof *measured);

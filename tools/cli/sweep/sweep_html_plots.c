@@ -237,7 +237,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* "median error 2.1 %, 90th percentile 4.0 %". errors: absolute values, sorted by this. */
+/* Appends "median error 2.1 %, 90th percentile 4.0 %". errors: absolute values, sorted by this function. */
 static void add_errors(double *errors, size_t count, struct text *out)
 {
     qsort(errors, count, sizeof *errors, ascending);

@@ -12,7 +12,7 @@ struct runner {
     struct measure measure;
 };
 
-/* Those of the sweep and of the layout. */
+/* Collects the overrides of the sweep, and those of the layout. */
 static void make_overrides(const struct runner *runner, int64_t number, struct recipe_names *out)
 {
     const struct sweep_file *file = runner->sweep->file;

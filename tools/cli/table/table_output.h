@@ -7,7 +7,7 @@
 struct table_title {
     const char *name;        // "narayanan2021", or a file's path
     const char *description; // one line
-    bool measured;           // its figures are not printed ones, but of runs on this machine
+    bool measured;           // its values were measured on this machine, not printed in a paper
 };
 
 void table_print(const struct table *table, const struct table_title *title, FILE *to);

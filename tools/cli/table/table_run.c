@@ -9,10 +9,10 @@ enum { DEFAULT_RANKS = 8 };
 
 struct runner {
     struct measure measure;
-    const struct table_options *options; // of the caller
+    const struct table_options *options; // passed by the caller
 };
 
-/* What tells small runs apart. */
+/* Appends a description that is different for different runs. */
 static void describe(const struct recipe *recipe, const struct table_row *row, struct text *out)
 {
     const struct model_config *m = &recipe->model;
@@ -39,7 +39,7 @@ static enum status write_recipe(const struct runner *runner, struct recipe *reci
     return status;
 }
 
-/* The place of a run in the journal: a number that stays the same when the table is run again. */
+/* The index of a run in the journal, which stays the same when the command is repeated. */
 static int64_t number_of(const struct runner *runner, const char *name)
 {
     const struct journal *journal = &runner->measure.journal;
@@ -85,7 +85,7 @@ static void show_progress(void *context, size_t done, size_t count)
         runner->options->progress(runner->options->context, done, count);
 }
 
-/* The times of a run on this machine can be compared with those of its own profile only. */
+/* Measured times can be compared only with predictions for the same machine. */
 static enum status check_profile(const char *name)
 {
     struct cluster_profile *profile = NULL;

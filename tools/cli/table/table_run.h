@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The rows of a published table for real, at a scale that fits this machine
- * (trainer/plan/table/table_scale.h): planned on the profile of this machine, and measured
- * (tools/cli/measure). Rows that become the same small run are measured once. */
+/* Runs the rows of a published table, scaled down to fit this machine (trainer/plan/table/table_scale.h):
+ * planned with the profile of this machine, and measured (tools/cli/measure). Rows that become the same small
+ * run are measured once. */
 #pragma once
 
 #include "tools/cli/measure/measure.h"
 #include "trainer/plan/table/table.h"
 
-/* ranks: at most so many per row; 0: 8. As table_predict(), with what was measured instead of what is
- * printed. BAD_USAGE without a profile, or with one of GPUs on a machine without; a run that fails is the
- * reason of its row. */
+/* Like table_predict(), but compares with measured values instead of printed ones. ranks: maximum per row; 0:
+ * 8. BAD_USAGE without a profile of a CPU. The reason of a row says whether its run failed. */
 MUST_USE enum status table_run(const struct published *published, const struct table_options *options,
                                const struct measure_options *measure, int ranks, struct table *out);

@@ -5,7 +5,7 @@
  *     bytes, header checksum       of the file; 0 bytes: the rank wrote none
  *     cover                        of its pieces (checkpoint_tiling.h): the sum over all ranks must equal
  *                                  that of the whole tensors, so each element was written exactly once
- *     one bit for each tensor      that has a piece in the file, in the order of note_tensor()
+ *     one bit for each tensor      that has a piece in the file, in the order of struct tensor_list
  */
 #pragma once
 

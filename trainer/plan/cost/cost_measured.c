@@ -17,24 +17,24 @@ static double distance(const struct profile_sample *sample, const int64_t *shape
     return squares;
 }
 
-/* Those of a sample on this CPU. */
+/* The threads per rank of a sample. */
 static int threads_of(const struct profile_sample *sample, const struct measured_query *query)
 {
     return sample->threads > 0 ? sample->threads : query->cores;
 }
 
-static bool is_asked(const struct profile_sample *sample, const struct measured_query *query)
+static bool matches(const struct profile_sample *sample, const struct measured_query *query)
 {
     return sample->dtype == query->dtype && sample->op == query->op;
 }
 
-/* With query->threads; 0: any. */
+/* The rate from the samples with query->threads; 0: from all. */
 static bool rate_at(const struct profile_measured *table, const struct measured_query *query, double *out)
 {
     double weights = 0.0, logs = 0.0;
     for (size_t i = 0; i < table->count; i++) {
         const struct profile_sample *sample = &table->list[i];
-        if (!is_asked(sample, query) || (query->threads > 0 && threads_of(sample, query) != query->threads))
+        if (!matches(sample, query) || (query->threads > 0 && threads_of(sample, query) != query->threads))
             continue;
         double squares = distance(sample, query->shape);
         if (squares == 0.0) {
@@ -64,7 +64,7 @@ bool measured_rate(const struct profile_measured *table, const struct measured_q
     fewer.threads = more.threads = 0;
     for (size_t i = 0; i < table->count; i++) {
         const int threads = threads_of(&table->list[i], query);
-        if (!is_asked(&table->list[i], query))
+        if (!matches(&table->list[i], query))
             continue;
         if (threads <= query->threads && threads > fewer.threads)
             fewer.threads = threads;
@@ -93,8 +93,8 @@ bool measured_rate(const struct profile_measured *table, const struct measured_q
 
 /* ---- transfers ---- */
 
-/* Samples of one way to transfer. */
-struct way {
+/* The conditions of a sample. */
+struct conditions {
     int node_ranks;
     bool processes;
 };
@@ -109,9 +109,9 @@ static int node_ranks_of(const struct profile_sample *sample)
     return sample->node_ranks > 0 ? sample->node_ranks : (int)(sample->shape[0] / sample->shape[1]);
 }
 
-/* The samples nearest to the transfer. False: there are none. */
-static bool nearest_way(const struct profile_measured *table, const struct measured_transfer *transfer,
-                        struct way *out)
+/* Finds the conditions nearest to those of the transfer. False: there are no samples. */
+static bool nearest_conditions(const struct profile_measured *table, const struct measured_transfer *transfer,
+                               struct conditions *out)
 {
     const double asked = transfer->node_ranks > 0 ? transfer->node_ranks : 1.0;
     double nearest = INFINITY;
@@ -122,7 +122,7 @@ static bool nearest_way(const struct profile_measured *table, const struct measu
         if (!is_of(sample, transfer) || !(away < nearest))
             continue;
         nearest = away;
-        *out = (struct way){node_ranks_of(sample), sample->processes};
+        *out = (struct conditions){node_ranks_of(sample), sample->processes};
     }
     return nearest < INFINITY;
 }
@@ -132,8 +132,8 @@ bool measured_seconds(const struct profile_measured *table, const struct measure
 {
     const struct profile_sample *below = NULL, *above = NULL;
     const double bytes = transfer->bytes;
-    struct way way = {0, false};
-    if (!nearest_way(table, transfer, &way))
+    struct conditions way = {0, false};
+    if (!nearest_conditions(table, transfer, &way))
         return false;
     for (size_t i = 0; i < table->count; i++) {
         const struct profile_sample *sample = &table->list[i];

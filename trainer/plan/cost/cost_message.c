@@ -89,7 +89,7 @@ static double round_latency(const struct cost_options *options, struct group_sha
     return (group.ranks - group.nodes) * link + (group.nodes > 1 ? group.nodes * network : 0.0);
 }
 
-/* In a measured table. */
+/* Looks up a time in a measured table. */
 static bool time_of(const struct cost_options *options, enum profile_kind kind, int ranks, int nodes,
                     double bytes, double *out)
 {

@@ -90,7 +90,7 @@ static double memory_s(const struct cost_options *options, double bytes)
     return bytes / rate;
 }
 
-/* An op that is limited by memory, on most devices. */
+/* The time of an op that is memory-bound on most devices. */
 static double memory_bound_s(const struct cost_options *options, const struct op_record *op)
 {
     double rate;
@@ -118,7 +118,7 @@ static double waves(const struct cluster_profile *p, const int64_t *shape)
     return rounds > 0 ? (double)tiles / (double)(rounds * cores) : 1.0;
 }
 
-/* *measured: from a table, so with its memory traffic. */
+/* *measured: the time is from a table, and thus includes memory traffic. */
 static double matmul_s(const struct cost_options *options, const struct op_record *op, bool *measured)
 {
     enum { ROW_BYTES = 16 };

@@ -127,13 +127,13 @@ static void change_speed(struct predictor *p, const struct rank *rank, double no
     lane_heap_update(p, compute);
 }
 
-/* Cores that the rank takes now: with ops, to move messages, or while it waits. */
+/* Cores in use by the rank now: for ops, for messages, or while it waits. */
 static double cores_taken(const struct rank *rank)
 {
     return rank->computes ? rank->threads : rank->in_flight > 0 ? rank->represents : rank->waiting;
 }
 
-/* Ops or messages of the rank have begun or ended. */
+/* Updates the cores in use after ops or messages of the rank have begun or ended. */
 static void change_taken(struct predictor *p, struct rank *rank, double now_s)
 {
     const double taken = cores_taken(rank);
@@ -146,7 +146,7 @@ static void change_taken(struct predictor *p, struct rank *rank, double now_s)
             change_speed(p, &p->ranks[r], now_s);
 }
 
-/* A message of the rank begins or ends. */
+/* A message of the rank has begun or ended. */
 static void change_in_flight(struct predictor *p, struct rank *rank, int change, double now_s)
 {
     rank->in_flight += change;

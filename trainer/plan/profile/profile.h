@@ -48,7 +48,7 @@ struct profile_node {
     int devices;            // all pairs communicate at link_bandwidth
     double link_latency_s;  // 0 on a node of one device
     double link_bandwidth;  // of one device, in one direction; 0 on a node of one device
-    double waiting_process; // of a CPU: the part of a core that a process takes while it waits for a message
+    double waiting_process; // of a CPU: fraction of a core that a process uses while it waits for a message
 };
 
 struct profile_network {
@@ -107,10 +107,10 @@ struct profile_sample {
     int64_t shape[MEASURED_COLUMNS]; // >= 1
     enum profile_dtype dtype;        // PROFILE_FP32 for kinds without dtype
     double value;                    // > 0
-    int threads;                     // of a rank of a CPU, while all cores are busy; 0: as many as cores
+    int threads;                     // per rank on a CPU, with all cores busy; 0: as many as cores
     int op;                          // of MEASURED_OP: enum op_kind
-    /* Of transfers on a CPU: ranks of a node, all of which take part in one at the same time, in groups of
-     * this size; 0: this group only. And whether they are processes, not threads of one. */
+    /* For transfers on a CPU: the number of ranks of a node that communicate at the same time, in groups of
+     * shape[0] ranks; 0: only this group. processes: ranks are processes, not threads of one process. */
     int node_ranks;
     bool processes;
 };

@@ -57,7 +57,7 @@ void profile_add_hint(const char *name, const char *prefix, const char *const *n
 
 /* ---- reading ---- */
 
-/* What a key of an entry gives. */
+/* The meaning of a key of an entry. */
 enum entry_key { KEY_OP, KEY_COLUMN, KEY_DTYPE, KEY_THREADS, KEY_NODE_RANKS, KEY_PROCESSES, KEY_VALUE };
 
 /* One entry of a table, while it is read. */

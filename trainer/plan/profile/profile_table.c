@@ -59,7 +59,7 @@ const struct profile_row profile_rows[] = {
         "Peak bandwidth of the links of one device, in one direction.", BETWEEN(1e6, 1e15),
         .required = IF_SEVERAL_DEVICES),
     ROW("node.waiting_process", REAL, node.waiting_process, "0", "1",
-        "Part of a core of a CPU that a process takes while it waits for a message.", BETWEEN(0, 1)),
+        "Fraction of a CPU core that a process uses while it waits for a message.", BETWEEN(0, 1)),
 
     ROW("network.nics", INT, network.nics, "0", "", "NICs of a node; 0: the cluster is one node.",
         BETWEEN(0, 1024)),

@@ -134,11 +134,11 @@ void profile_reference(struct text *out)
     }
     text_add(out,
              "\n### measured\n\nLists of measured shapes, which take precedence over `model`.\n"
-             "A table given here replaces that of the base as a whole.\n"
-             "Optional, on a CPU:\n`threads` are those of a rank while all cores are busy; without, as "
-             "many as there are cores.\n"
-             "`node_ranks` are the ranks of a node, which take part in such transfers at the same time in "
-             "groups of `ranks`.\n`processes: true` if they are not threads.\n\n"
+             "A table given here replaces the whole table of the base.\n"
+             "Optional keys on a CPU:\n`threads` per rank, with all cores busy; default: as many as there "
+             "are cores.\n"
+             "`node_ranks`: the number of ranks of a node that communicate at the same time, in groups of "
+             "`ranks`.\n`processes: true`: ranks are processes, not threads.\n\n"
              "| table | shape | value | unit | meaning |\n|---|---|---|---|---|\n");
     for (enum profile_kind kind = 0; kind < MEASURED_KINDS; kind++)
         add_reference_kind(&measured_kinds[kind], out);

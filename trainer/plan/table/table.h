@@ -30,9 +30,9 @@ struct table_options {
     const char *const *overrides; // for all rows, applied after those of the row
     size_t override_count;
     void (*progress)(void *context, size_t done, size_t count); // NULL: none
-    int ranks; // of scaled-down recipes (table_scale.h); 0: the rows as they are
-    /* Replaces what was printed by what it measures of the row's recipe, which is planned; a reason why not
-     * is appended. NULL: nothing is measured. */
+    int ranks; // scale recipes down to this number (table_scale.h); 0: do not scale
+    /* Replaces the printed values of a planned row by measured ones; appends a reason if that fails. NULL:
+     * nothing is measured. */
     enum status (*measure)(void *context, struct recipe *recipe, struct table_row *row, struct text *reason);
     void *context;
 };

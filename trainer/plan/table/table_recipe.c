@@ -67,7 +67,7 @@ static struct recipe *load_with_profile(const struct table_options *options, str
     return recipe;
 }
 
-/* The recipe at a scale that can be run; keys of the command line keep their values. */
+/* Scales the recipe down; keys of the command line keep their values. */
 static struct recipe *scale_down(const struct table_options *options, struct recipe *recipe,
                                  struct published_recipe *made)
 {
