@@ -2,17 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicted against measured steps and memory of layouts on this machine's CPU.
 
-    bench_plan.py CUBOID [--profile FILE] [--layouts 60] [--sweeps 5] [--steps 8] [--first 0]
+    bench_plan.py CUBOID [--profile FILE] [--layouts 60] [--sweeps 5] [--rounds 3] [--steps 8] [--first 0]
 
 Measures a profile with `cuboid doctor --profile` unless one is given, then trains each layout for a few steps, as
 threads or under mpirun, on at most 8 ranks. A reference, one rank of the same model, runs before and after each
 layout: load on a shared machine then affects both. An error is (predicted / measured) / (that of the reference) - 1;
 `alone` is predicted / measured - 1. Memory is what the process of rank 0 had resident, against what is planned for
 its ranks: `over` is beyond 3 % more than that, without the program itself. A sweep trains layouts of equally many
-ranks: how much longer the layout predicted best takes than the one measured best. Layout N is a function of N."""
+ranks, all of them in each round, and compares the shortest of each layout's medians: how much longer the layout
+predicted best takes than the one measured best. Layout N is a function of N."""
 import argparse
 import array
 import json
+import math
 import os
 import random
 import re
@@ -132,7 +134,6 @@ class Row:
         self.alone = self.predicted / self.measured - 1
         self.reference = references[0][0] / reference - 1
         self.error = (1 + self.alone) / (1 + self.reference) - 1
-        self.relative_s = self.measured / reference # of the reference step of the same round
         self.planned, self.resident = memory or (0, 0)
         self.over = self.resident - 1.03 * self.planned
 
@@ -160,12 +161,20 @@ def measure(arguments, folder, name, words, ranks, processes):
 def measure_sweep(arguments, folder, number):
     """The excess of the measured time of the layout predicted best over the shortest one, as a share of it."""
     layouts, ranks, processes = sweep_layouts(number)
-    rows = [measure(arguments, folder, f"s{number}", words, ranks, processes) for words in layouts]
-    rows = [row for row in rows if row]
-    if not rows:
-        return None
-    chosen, best = min(rows, key=lambda row: row.predicted), min(rows, key=lambda row: row.relative_s)
-    return chosen.relative_s / best.relative_s - 1
+    predicted, shortest = [math.inf] * len(layouts), [math.inf] * len(layouts)
+    for _ in range(arguments.rounds):
+        for at, words in enumerate(layouts):
+            result = train(arguments, folder, words, ranks, processes)
+            if isinstance(result, str):
+                print(f"  s{number}  FAILED {result}", flush=True)
+            else:
+                predicted[at], shortest[at] = result[0], min(shortest[at], result[1])
+    for at in sorted(range(len(layouts)), key=lambda at: shortest[at]):
+        words = " ".join(word.split(".")[-1] for word in layouts[at] if word not in LLAMA)
+        print(f"  s{number}  {'mpirun ' if processes else 'threads'} {ranks} ranks  predicted "
+              f"{1e3 * predicted[at]:7.1f} ms  shortest {1e3 * shortest[at]:7.1f} ms  {words}", flush=True)
+    chosen = min(range(len(layouts)), key=lambda at: predicted[at])
+    return shortest[chosen] / min(shortest) - 1 if min(shortest) < math.inf else None
 
 
 def summary(name, errors):
@@ -192,6 +201,7 @@ def main():
     parser.add_argument("--profile")
     parser.add_argument("--layouts", type=int, default=60)
     parser.add_argument("--sweeps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--first", type=int, default=0)
     arguments = parser.parse_args()
