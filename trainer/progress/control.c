@@ -10,7 +10,14 @@
 #include <unistd.h>
 
 static const int64_t patience_ns = 2000000000; // then another process of the first node is tried
-enum { ANSWER_MS = 1000, WELCOME_MS = 1000 };
+static const int64_t hello_ns = 2000000000;    // for the hello of a new connection
+enum { ANSWER_MS = 1000, WELCOME_MS = 1000, MAX_NEW = 64 };
+
+/* A connection that has not shown the secret. */
+struct newcomer {
+    int file;
+    int64_t waited_ns;
+};
 
 struct control {
     int listening, port;
@@ -21,6 +28,8 @@ struct control {
     int next_port;             // the port to try next
     int count, capacity;
     struct control_node *nodes; // on the first node: states of the others
+    struct newcomer newcomers[MAX_NEW];
+    int newcomer_count;
 };
 
 /* Sent with a hello: both ends must agree on the layout of what follows. */
@@ -71,6 +80,8 @@ void control_close(struct control *c)
     for (int i = 0; i < c->count; i++)
         free_node(&c->nodes[i]);
     free(c->nodes);
+    for (int i = 0; i < c->newcomer_count; i++)
+        close(c->newcomers[i].file);
     if (c->listening >= 0)
         close(c->listening);
     free(c);
@@ -111,7 +122,12 @@ static bool take_ranks(struct control_node *node, const struct wire_message *m)
         free(ranks);
         return false;
     }
-    memcpy(ranks, m->data, m->bytes);
+    if (m->bytes > 0)
+        memcpy(ranks, m->data, m->bytes);
+    if ((int)count != node->count) { // an answer with as many ranks as before
+        free(node->all);
+        node->all = NULL;
+    }
     free(node->ranks);
     node->ranks = ranks;
     node->count = (int)count;
@@ -159,14 +175,11 @@ static struct control_node *add_node(struct control *c, const char *name)
     return node;
 }
 
-/* A connection without the secret is closed without an answer. */
-static void accept_node(struct control *c)
+/* Takes the hello of a new connection. Without the secret it is closed without an answer. */
+static void greet(struct control *c, int file)
 {
     struct wire_message m = {0};
     struct hello hello;
-    int file = wire_accept(c->listening);
-    if (file < 0)
-        return;
     bool good = wire_receive(file, sizeof hello, &m) && m.kind == WIRE_HELLO && m.bytes == sizeof hello;
     if (good) {
         memcpy(&hello, m.data, sizeof hello);
@@ -185,6 +198,30 @@ static void accept_node(struct control *c)
     disconnect(node);
     node->file = file;
     node->silent_ns = 0;
+}
+
+/* Accepts connections without waiting for any of them: one that sends nothing delays no other. */
+static void accept_nodes(struct control *c, int64_t passed_ns)
+{
+    int kept = 0;
+    for (int i = 0; i < c->newcomer_count; i++)
+        c->newcomers[i].waited_ns += passed_ns;
+    while (c->newcomer_count < MAX_NEW && wire_is_ready(c->listening, 0)) {
+        int file = wire_accept(c->listening);
+        if (file < 0)
+            break;
+        c->newcomers[c->newcomer_count++] = (struct newcomer){.file = file};
+    }
+    for (int i = 0; i < c->newcomer_count; i++) {
+        struct newcomer *newcomer = &c->newcomers[i];
+        if (wire_has_arrived(newcomer->file, sizeof(struct hello)))
+            greet(c, newcomer->file);
+        else if (newcomer->waited_ns > hello_ns)
+            close(newcomer->file);
+        else
+            c->newcomers[kept++] = *newcomer;
+    }
+    c->newcomer_count = kept;
 }
 
 /* Reads one message of a node. */
@@ -212,8 +249,7 @@ static void read_nodes(struct control *c)
 
 void control_serve(struct control *c, const struct control_rank *mine, int count, int64_t passed_ns)
 {
-    while (wire_is_ready(c->listening, 0))
-        accept_node(c);
+    accept_nodes(c, passed_ns);
     for (int i = 0; i < c->count; i++)
         c->nodes[i].silent_ns += passed_ns;
     read_nodes(c);
@@ -303,8 +339,7 @@ enum control_request control_report(struct control *c, const struct control_rank
     enum control_request request = CONTROL_NOTHING;
     first->silent_ns += passed_ns;
     if (first->file >= 0 && first->silent_ns > patience_ns)
-        if (first->file >= 0 && first->silent_ns > patience_ns)
-            disconnect(first);
+        disconnect(first);
     if (first->file < 0)
         connect_first(c);
     if (first->file >= 0 && !wire_send(first->file, WIRE_RANKS, mine, (size_t)count * sizeof *mine))

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/progress/control_wire.h"
+#include "base/wire.h"
+
+#include "base/clock.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -9,11 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
-enum { STUCK_MS = 500, MAGIC = 0x63756231 };
+enum { STUCK_MS = 500, NS_OF_BYTE = 100, MAGIC = 0x63756231 };
 
 struct header {
     uint32_t magic, kind;
@@ -46,7 +50,8 @@ enum status wire_listen(bool all_interfaces, int *file, int *port)
     if (socket_file < 0 || bind(socket_file, (struct sockaddr *)&address, size) != 0 ||
         listen(socket_file, SOMAXCONN) != 0 ||
         getsockname(socket_file, (struct sockaddr *)&address, &size) != 0) {
-        enum status status = fail(IO_ERROR, "the control connection cannot listen: %s", strerror(errno));
+        enum status status =
+            fail(IO_ERROR, "a connection between processes cannot listen: %s", strerror(errno));
         if (socket_file >= 0)
             close(socket_file);
         return status;
@@ -93,6 +98,64 @@ int wire_connect(const char *host, int port)
     return file;
 }
 
+/* ---- on one machine ---- */
+
+/* An abstract name: no file, and it disappears with its socket. */
+static socklen_t local_address(const char *name, struct sockaddr_un *out)
+{
+    *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+    snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "%s", name);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(out->sun_path + 1));
+}
+
+/* Whether the process at the other end has the same user. */
+static bool is_own(int file)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    return getsockopt(file, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == getuid();
+}
+
+enum status wire_listen_local(const char *name, int *file)
+{
+    struct sockaddr_un address;
+    const socklen_t size = local_address(name, &address);
+    int socket_file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (socket_file < 0 || bind(socket_file, (struct sockaddr *)&address, size) != 0 ||
+        listen(socket_file, SOMAXCONN) != 0) {
+        enum status status =
+            fail(IO_ERROR, "a connection between processes cannot listen: %s", strerror(errno));
+        if (socket_file >= 0)
+            close(socket_file);
+        return status;
+    }
+    *file = socket_file;
+    return OK;
+}
+
+int wire_accept_local(int listening)
+{
+    int file = wire_accept(listening);
+    if (file < 0 || is_own(file))
+        return file;
+    close(file);
+    return -1;
+}
+
+int wire_connect_local(const char *name)
+{
+    struct sockaddr_un address;
+    const socklen_t size = local_address(name, &address);
+    int file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (file < 0)
+        return -1;
+    prepare(file);
+    if (connect(file, (struct sockaddr *)&address, size) == 0 && is_own(file))
+        return file;
+    close(file);
+    return -1;
+}
+
 /* ---- messages ---- */
 
 bool wire_is_ready(int file, int wait_ms)
@@ -101,11 +164,24 @@ bool wire_is_ready(int file, int wait_ms)
     return poll(&one, 1, wait_ms) > 0;
 }
 
+bool wire_has_arrived(int file, size_t bytes)
+{
+    int arrived = 0;
+    return ioctl(file, FIONREAD, &arrived) == 0 && (size_t)arrived >= sizeof(struct header) + bytes;
+}
+
+/* The timeout of the socket is one without any byte; a message has a limit, too. */
+static int64_t limit_ns(size_t bytes)
+{
+    return clock_ns() + STUCK_MS * INT64_C(1000000) + (int64_t)bytes * NS_OF_BYTE;
+}
+
 static bool send_all(int file, const void *data, size_t bytes)
 {
     const char *at = data;
+    const int64_t end_ns = limit_ns(bytes);
     while (bytes > 0) {
-        ssize_t sent = send(file, at, bytes, MSG_NOSIGNAL);
+        ssize_t sent = clock_ns() < end_ns ? send(file, at, bytes, MSG_NOSIGNAL) : 0;
         if (sent < 0 && errno == EINTR)
             continue;
         if (sent <= 0)
@@ -119,8 +195,9 @@ static bool send_all(int file, const void *data, size_t bytes)
 static bool receive_all(int file, void *data, size_t bytes)
 {
     char *at = data;
+    const int64_t end_ns = limit_ns(bytes);
     while (bytes > 0) {
-        ssize_t got = recv(file, at, bytes, 0);
+        ssize_t got = clock_ns() < end_ns ? recv(file, at, bytes, 0) : 0;
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -131,9 +208,9 @@ static bool receive_all(int file, void *data, size_t bytes)
     return true;
 }
 
-bool wire_send(int file, enum wire_kind kind, const void *data, size_t bytes)
+bool wire_send(int file, unsigned kind, const void *data, size_t bytes)
 {
-    const struct header header = {.magic = MAGIC, .kind = (uint32_t)kind, .bytes = bytes};
+    const struct header header = {.magic = MAGIC, .kind = kind, .bytes = bytes};
     return send_all(file, &header, sizeof header) && send_all(file, data, bytes);
 }
 
@@ -141,10 +218,9 @@ bool wire_receive(int file, size_t most, struct wire_message *out)
 {
     struct header header;
     *out = (struct wire_message){0};
-    if (!receive_all(file, &header, sizeof header) || header.magic != MAGIC || header.kind >= WIRE_KINDS ||
-        header.bytes > most)
+    if (!receive_all(file, &header, sizeof header) || header.magic != MAGIC || header.bytes > most)
         return false;
-    out->kind = (enum wire_kind)header.kind;
+    out->kind = header.kind;
     out->bytes = (size_t)header.bytes;
     out->data = out->bytes > 0 ? malloc(out->bytes) : NULL;
     if (out->bytes > 0 && (out->data == NULL || !receive_all(file, out->data, out->bytes))) {

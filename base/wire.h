@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Messages over TCP, a kind, a length and bytes. A send or receive that is stuck for half a
+ * second, or slower than 10 MB/s, fails: the other process is probably stopped, or no process of the job, so
+ * the connection is closed. */
+#pragma once
+
+#include "base/status.h"
+
+enum { WIRE_MAX_BYTES = 256 << 20 };
+
+struct wire_message {
+    unsigned kind; // its meaning is the user's
+    size_t bytes;
+    uint8_t *data; // owned; NULL if there are no bytes
+};
+void wire_free(struct wire_message *message);
+
+/* Listens on a free port, of the loopback interface or of all interfaces. IO_ERROR. */
+MUST_USE enum status wire_listen(bool all_interfaces, int *file, int *port);
+/* -1: no connection. */
+int wire_accept(int listening);
+/* Connects to a host; to this host through the loopback interface. -1: no answer. */
+int wire_connect(const char *host, int port);
+
+/* The same between processes of one user on one machine, under a name. */
+MUST_USE enum status wire_listen_local(const char *name, int *file);
+int wire_accept_local(int listening);
+int wire_connect_local(const char *name);
+
+bool wire_is_ready(int file, int wait_ms);
+/* Whether a message of at least `bytes` has arrived: receiving it does not wait. */
+bool wire_has_arrived(int file, size_t bytes);
+bool wire_send(int file, unsigned kind, const void *data, size_t bytes);
+/* False if the connection is closed or stuck, or the message is longer than `most`. */
+bool wire_receive(int file, size_t most, struct wire_message *out);
