@@ -165,6 +165,10 @@ int launcher_local_size(char *(*get)(const char *name), int size)
         tasks = get("SLURM_TASKS_PER_NODE");
     if (local < 1 && tasks != NULL && node >= 0)
         local = slurm_tasks_of_node(tasks, node);
+    if (local < 1 && get("MASTER_ADDR") != NULL && number_in(get, "WORLD_SIZE") == size) {
+        local = number_in(get, "LOCAL_WORLD_SIZE");
+        local = local >= 1 ? local : 1; // Kubernetes: a process per pod
+    }
     return local >= 1 && local <= size ? (int)local : size;
 }
 

@@ -46,6 +46,6 @@ int64_t cgroup_memory_max(const char *text);
  * has no entry for `node`. */
 int64_t slurm_tasks_of_node(const char *text, int64_t node);
 /* Returns the processes of this job on this machine according to the environment (get: getenv): Open MPI's
- * OMPI_COMM_WORLD_LOCAL_SIZE, or entry SLURM_NODEID of SLURM_STEP_TASKS_PER_NODE; `size`, the whole job, if
- * neither is set. */
+ * OMPI_COMM_WORLD_LOCAL_SIZE, entry SLURM_NODEID of SLURM_STEP_TASKS_PER_NODE, or torchrun's
+ * LOCAL_WORLD_SIZE (1 without it); `size`, the whole job, if none is set. */
 int launcher_local_size(char *(*get)(const char *name), int size);

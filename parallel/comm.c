@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Registry of transports, creation of worlds, and detection of the launcher. */
+/* Registry of transports, and creation of worlds. */
 #include "parallel/comm.h"
 
 #include "base/clock.h"
@@ -124,77 +124,6 @@ enum status transport_check(const struct transport_ops *ops)
     return OK;
 }
 
-/* ---- launcher ---- */
-
-/* Returns the number in an environment variable; -1 if unset or not a number. */
-static int64_t environment(const char *name)
-{
-    const char *text = getenv(name);
-    int64_t value = -1;
-    return text != NULL && integer_parse(text, &value) && value >= 0 ? value : -1;
-}
-
-static int64_t first_known(int64_t a, int64_t b)
-{
-    return a >= 0 ? a : b;
-}
-
-static const char *text_of(const char *name)
-{
-    const char *text = getenv(name);
-    return text != NULL ? text : "";
-}
-
-/* Which job this is, and where. mpirun numbers its jobs with 16 bits: the address of its server is added. */
-static void name_job(struct launcher *launcher)
-{
-    if (launcher->size > 0)
-        snprintf(launcher->job, sizeof launcher->job, "%s %s.%s %s", text_of("PMIX_NAMESPACE"),
-                 text_of("SLURM_JOB_ID"), text_of("SLURM_STEP_ID"), text_of("OMPI_MCA_orte_hnp_uri"));
-    if (text_of("CUBOID_NODE")[0] != 0)
-        snprintf(launcher->node, sizeof launcher->node, "%s", text_of("CUBOID_NODE"));
-    else if (gethostname(launcher->node, sizeof launcher->node - 1) != 0)
-        launcher->node[0] = 0;
-}
-
-static enum status find_launcher(struct launcher *out)
-{
-    int64_t size = environment("OMPI_COMM_WORLD_SIZE"), rank = environment("OMPI_COMM_WORLD_RANK");
-    if (size > 0 && size <= INT_MAX && rank >= 0 && rank < size) {
-        *out = (struct launcher){.name = "mpirun", .size = (int)size, .rank = (int)rank};
-        return OK;
-    }
-
-    // Slurm numbers steps that only run a shell from the top of 32 bits downwards.
-    int64_t step = first_known(environment("SLURM_STEP_ID"), environment("SLURM_STEPID"));
-    bool in_step = step >= 0 && step < 0xfffffff0 && environment("SLURM_PROCID") >= 0;
-    size = first_known(environment("SLURM_STEP_NUM_TASKS"), environment("SLURM_NTASKS"));
-    rank = environment("PMIX_RANK");
-    if (rank >= 0 && size > 0 && size <= INT_MAX && rank < size) {
-        *out = (struct launcher){.name = "srun", .size = (int)size, .rank = (int)rank};
-        return OK;
-    }
-    if (in_step && size > 1)
-        return fail(BAD_USAGE,
-                    "srun started %lld tasks that cannot find each other; start them with srun --mpi=pmix",
-                    (long long)size);
-    int64_t nodes = first_known(environment("SLURM_JOB_NUM_NODES"), environment("SLURM_NNODES"));
-    if (!in_step && nodes > 1)
-        return fail(BAD_USAGE,
-                    "this shell runs on one of the %lld nodes of a Slurm allocation; start cuboid with "
-                    "srun --mpi=pmix or mpirun, or allocate one node",
-                    (long long)nodes);
-    *out = (struct launcher){.name = "none", .size = 0, .rank = -1};
-    return OK;
-}
-
-enum status launcher_find(struct launcher *out)
-{
-    TRY(find_launcher(out));
-    name_job(out);
-    return OK;
-}
-
 /* ---- worlds ---- */
 
 static enum status transport_named(const char *name, const struct transport_ops **out)
@@ -229,6 +158,12 @@ enum status world_run_as(const struct world_options *options,
     const struct transport_ops *ops = NULL;
     TRY(transport_named(transport, &ops));
 
+    if (ops == find("mpi") && launcher.size > 1 && !launcher.has_mpi)
+        return fail(
+            BAD_USAGE,
+            "%s started %d processes without MPI, which cannot find each other; start them with mpirun "
+            "or srun --mpi=pmix, or use cluster.transport=nccl on GPUs",
+            launcher.name, launcher.size);
     bool one_process = ops == &transport_local || ops == &transport_dry;
     if (one_process && launcher.size > 1)
         return fail(

@@ -21,6 +21,7 @@
 #pragma once
 
 #include "kernels/device.h"
+#include "parallel/launcher.h"
 
 struct comm;
 struct world;
@@ -55,6 +56,8 @@ struct world_options {
     /* Allows nondeterministic order of sums, for speed. CPU transports always add in rank order. */
     bool nondeterministic;
     int ranks_per_gpu; // ranks that may share a GPU, for tests; 0 or 1: each has its own
+    /* A folder that all nodes share, in which processes without MPI find each other (nccl); NULL: none. */
+    const char *rendezvous;
 };
 
 /* Functions of a transport. Call them through the API of group.h, which checks arguments. */
@@ -163,16 +166,3 @@ void comm_destroy(struct comm *comm); // accepts NULL
 /* Same, with ranks that are always threads of this process: to compare a layout with a single rank. */
 MUST_USE enum status world_run_threads(int size, enum status (*body)(struct world *world, void *argument),
                                        void *argument);
-
-/* The launcher of this process: mpirun (OMPI_COMM_WORLD_SIZE), or srun --mpi=pmix (PMIX_RANK and Slurm's task
- * count). Without one (also in a shell inside an sbatch or salloc allocation) size is 0 and rank -1. Before a
- * world is open, rank 0 or -1 prints. */
-struct launcher {
-    const char *name; // "mpirun", "srun", "none"
-    int size, rank;
-    char job[200]; // a name of the job, the same on all of its processes of a machine; "" without a launcher
-    char node[64]; // the host name, or CUBOID_NODE: tests name several nodes on one machine
-};
-/* BAD_USAGE if many processes were started that cannot find each other (srun without PMIx), or a single one
- * in an allocation of several nodes. */
-MUST_USE enum status launcher_find(struct launcher *out);

@@ -39,7 +39,8 @@ struct world_options recipe_world(const struct recipe *r, int size)
     return (struct world_options){.transport = recipe_transport(r),
                                   .size = size,
                                   .nondeterministic = !r->deterministic,
-                                  .ranks_per_gpu = r->cluster.ranks_per_gpu};
+                                  .ranks_per_gpu = r->cluster.ranks_per_gpu,
+                                  .rendezvous = r->logging.run_dir};
 }
 
 struct world_options recipe_world_of_threads(const struct recipe *r, int size)

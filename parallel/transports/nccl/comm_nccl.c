@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Comms and collectives of the nccl transport: one GPU per rank, asynchronous on the GPU.
  *
- *     rank 0 ── unique id ──> the others      over the bootstrap world: threads' memory, or MPI
+ *     rank 0 ── unique id ──> the others      over the bootstrap world: threads' memory, MPI, or a store
  *     all:  ncclCommInitRank, then first messages, so that wiring faults appear before step 0
  *     a call enqueues the message on the stream and returns; the host does not wait
  *

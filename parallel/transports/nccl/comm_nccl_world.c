@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* World of the nccl transport: the bootstrap world, which is the same ranks on a CPU transport (threads, or
- * processes over MPI); the assignment of GPUs to ranks; and failure handling.
+/* World of the nccl transport: the bootstrap world, which is the same ranks as threads, or as processes over
+ * MPI or without it (store/store.h); the assignment of GPUs to ranks; and failure handling.
  *
  *     local rank r  ->  GPU r of this machine      or the only one visible (srun --gpus-per-task)
  *
@@ -13,6 +13,7 @@
 #include "parallel/transports/nccl/comm_nccl.h"
 
 #include "base/text.h"
+#include "parallel/transports/store/comm_store.h"
 #include "parallel/transports/transport_info.h"
 #include "parallel/transports/transports.h"
 
@@ -253,12 +254,8 @@ enum status nccl_run(const struct world_options *options,
     struct launcher launcher;
     TRY(launcher_find(&launcher));
     const struct transport_ops *bootstrap = transport_for_cpu(launcher.size > 0);
-    if (bootstrap == NULL)
-        return fail(
-            NOT_SUPPORTED,
-            "cluster.transport nccl: %s started %d processes, which need MPI, and this build has none; use "
-            "meson setup -Dmpi=enabled, or start one process without a launcher",
-            launcher.name, launcher.size);
+    if (launcher.size > 0 && (bootstrap == NULL || !launcher.has_mpi))
+        bootstrap = &transport_store;
     if (options->ranks_per_gpu > 1 && options->size > 1 && launcher.size == 0)
         return fail(
             BAD_USAGE,

@@ -65,10 +65,11 @@ Test(comm, rejects_an_incomplete_table)
 
 static void no_launcher(void)
 {
-    const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK",
-                                 "SLURM_STEP_ID",        "SLURM_STEPID",         "SLURM_PROCID",
-                                 "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",         "SLURM_JOB_NUM_NODES",
-                                 "SLURM_NNODES"};
+    const char *const names[] = {
+        "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK",    "SLURM_STEP_ID",       "SLURM_STEPID",
+        "SLURM_PROCID",         "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "SLURM_NNODES",
+        "SLURM_LOCALID",        "SLURMD_NODENAME",      "RANK",         "WORLD_SIZE",          "MASTER_ADDR",
+        "LOCAL_RANK",           "LOCAL_WORLD_SIZE",     "CUBOID_NODE",  "MASTER_PORT"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unsetenv(names[i]);
 }
@@ -149,14 +150,51 @@ Test(launcher, srun_with_pmix, .init = no_launcher)
     cr_assert_str_eq(l.name, "srun");
 }
 
-Test(launcher, rejects_srun_without_pmix, .init = no_launcher)
+Test(launcher, srun_without_pmix_has_no_mpi, .init = no_launcher)
 {
     setenv("SLURM_STEP_ID", "0", 1);
-    setenv("SLURM_PROCID", "1", 1);
-    setenv("SLURM_STEP_NUM_TASKS", "2", 1);
-    struct launcher l;
-    cr_assert_eq(launcher_find(&l), BAD_USAGE);
-    expect_error("--mpi=pmix");
+    setenv("SLURM_PROCID", "3", 1);
+    setenv("SLURM_LOCALID", "1", 1);
+    setenv("SLURM_STEP_NUM_TASKS", "4", 1);
+    setenv("SLURMD_NODENAME", "n2", 1);
+    struct launcher l = found();
+    cr_assert(l.size == 4 && l.rank == 3 && l.local_rank == 1 && !l.has_mpi);
+    cr_assert_str_eq(l.name, "srun");
+    cr_assert_str_eq(l.node, "n2");
+    int seen = 0;
+    if (strcmp(transport_at(1)->name, "mpi") == 0) {
+        cr_assert_eq(world_run("auto", 4, nothing, &seen), BAD_USAGE);
+        expect_error("srun started 4 processes without MPI");
+        expect_error("--mpi=pmix");
+    }
+    cr_assert_eq(seen, 0);
+    launcher_forget();
+    cr_assert_eq(found().size, 0);
+}
+
+Test(launcher, torchrun, .init = no_launcher)
+{
+    setenv("RANK", "5", 1);
+    setenv("WORLD_SIZE", "8", 1);
+    cr_assert_eq(found().size, 0, "without MASTER_ADDR these may be any program's");
+    setenv("MASTER_ADDR", "pod-0", 1);
+    struct launcher pod = found();
+    cr_assert(pod.size == 8 && pod.rank == 5 && pod.local_rank == 0 && !pod.has_mpi);
+    cr_assert_str_eq(pod.name, "torchrun");
+    cr_assert_str_eq(pod.host, "pod-0");
+    setenv("LOCAL_RANK", "1", 1);
+    setenv("LOCAL_WORLD_SIZE", "4", 1);
+    struct launcher l = found();
+    cr_assert(l.local_rank == 1 && strcmp(l.job, pod.job) != 0);
+    // torchrun is itself started by srun --mpi=pmix, once per node.
+    setenv("PMIX_RANK", "1", 1);
+    setenv("SLURM_NTASKS", "2", 1);
+    cr_assert_eq(found().size, 8);
+    setenv("SLURM_NTASKS", "8", 1);
+    cr_assert_str_eq(found().name, "srun");
+    setenv("RANK", "8", 1);
+    unsetenv("PMIX_RANK");
+    cr_assert_eq(found().size, 0);
 }
 
 /* The shell of salloc is itself a step, with one of the largest numbers below 2^32. */

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The store of a start without MPI: processes of two nodes, as threads. */
+#include "base/text.h"
+#include "base/wire.h"
+#include "parallel/transports/store/store.h"
+#include "parallel/transports/store/store_server.h"
+
+#include <criterion/criterion.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { RANKS = 4, NODE_RANKS = 2 };
+
+struct process {
+    int rank;
+    const char *folder;
+    int left; // the rank that exits before it sets its value; -1: none
+    enum status status;
+    char why[200];
+};
+
+/* Every rank sets a value and reads all others. */
+static enum status use(struct store *store, const struct process *p)
+{
+    for (int r = 0; r < RANKS; r++) {
+        char key[STORE_KEY_CHARS];
+        int32_t value = 100 * p->rank, got = -1;
+        snprintf(key, sizeof key, "value/%d", p->rank);
+        if (r == 0 && p->rank != p->left)
+            TRY(store_set(store, key, &value, sizeof value));
+        snprintf(key, sizeof key, "value/%d", r);
+        if (p->rank == p->left)
+            return OK;
+        TRY(store_get(store, key, 20.0, &got, sizeof got));
+        if (got != 100 * r)
+            return fail(OUT_OF_BOUND, "rank %d read %d of rank %d", p->rank, got, r);
+    }
+    int64_t other;
+    return store_get(store, "value/0", 0.0, &other, sizeof other) == BAD_ARGUMENT
+               ? OK
+               : fail(OUT_OF_BOUND, "a value of another size");
+}
+
+static void *run_process(void *argument)
+{
+    struct process *p = argument;
+    struct launcher launcher = {
+        .name = "srun", .size = RANKS, .rank = p->rank, .local_rank = p->rank % NODE_RANKS};
+    struct store *store = NULL;
+    snprintf(launcher.job, sizeof launcher.job, "job %d", (int)getpid());
+    snprintf(launcher.node, sizeof launcher.node, "n%d", p->rank / NODE_RANKS);
+    const struct store_options options = {.launcher = &launcher, .folder = p->folder, .start_s = 20.0};
+    p->status = store_open(&options, &store);
+    if (p->status == OK)
+        p->status = use(store, p);
+    snprintf(p->why, sizeof p->why, "%s", p->status == OK ? "" : fail_text());
+    store_close(store, p->status != OK || p->rank == p->left);
+    return NULL;
+}
+
+static void run_all(struct process processes[RANKS], const char *folder, int left)
+{
+    pthread_t threads[RANKS];
+    for (int r = RANKS - 1; r >= 0; r--) { // the server last
+        processes[r] = (struct process){.rank = r, .folder = folder, .left = left};
+        cr_assert_eq(pthread_create(&threads[r], NULL, run_process, &processes[r]), 0);
+    }
+    for (int r = 0; r < RANKS; r++)
+        pthread_join(threads[r], NULL);
+}
+
+static void make_folder(char *folder)
+{
+    cr_assert_not_null(mkdtemp(folder));
+}
+
+Test(store, values_of_all_ranks)
+{
+    char folder[] = "/tmp/cuboid-store-XXXXXX";
+    struct process processes[RANKS];
+    make_folder(folder);
+    run_all(processes, folder, -1);
+    for (int r = 0; r < RANKS; r++)
+        cr_expect_eq(processes[r].status, OK, "rank %d: %s", r, processes[r].why);
+    cr_expect_eq(rmdir(folder), 0, "the file of rank 0 is removed");
+}
+
+/* A rank that exits, on the node of rank 0 and on the other one, whose first process has the server. */
+Test(store, a_rank_that_exits_fails_all)
+{
+    for (int left = 1; left < RANKS; left++) {
+        char folder[] = "/tmp/cuboid-store-XXXXXX";
+        struct process processes[RANKS];
+        make_folder(folder);
+        run_all(processes, folder, left);
+        for (int r = 0; r < RANKS; r++)
+            if (r != left)
+                cr_expect_eq(processes[r].status, PEER_LOST, "rank %d of %d: %s", r, left, processes[r].why);
+        cr_expect_eq(rmdir(folder), 0);
+    }
+}
+
+/* ---- connections of others ---- */
+
+static struct store_server *start(int *port, uint8_t *secret)
+{
+    struct store_server_options options = {.tcp = -1, .upstream = -1};
+    struct store_server *server = NULL;
+    char name[80];
+    snprintf(name, sizeof name, "cuboid-test-%d", (int)getpid());
+    for (int i = 0; i < STORE_SECRET; i++)
+        options.secret[i] = secret[i] = (uint8_t)(i + 1);
+    cr_assert_eq(wire_listen_local(name, &options.local), OK);
+    cr_assert_eq(wire_listen(false, &options.tcp, port), OK);
+    cr_assert_eq(store_server_start(&options, &server), OK);
+    return server;
+}
+
+/* Connects and says hello; false if there is no welcome. */
+static bool is_welcome(int port, const uint8_t *secret)
+{
+    struct store_hello hello = {.node = "b"};
+    struct wire_message m = {0};
+    int file = wire_connect("127.0.0.1", port);
+    memcpy(hello.secret, secret, sizeof hello.secret);
+    cr_assert_geq(file, 0);
+    bool good = wire_send(file, STORE_HELLO, &hello, sizeof hello) && wire_is_ready(file, 5000) &&
+                wire_receive(file, STORE_SECRET / 2, &m) && m.kind == STORE_WELCOME &&
+                store_secret_equal(m.data, secret + STORE_SECRET / 2);
+    wire_free(&m);
+    close(file);
+    return good;
+}
+
+Test(store, needs_the_secret)
+{
+    uint8_t secret[STORE_SECRET], wrong[STORE_SECRET];
+    int port;
+    struct store_server *server = start(&port, secret);
+    memcpy(wrong, secret, sizeof wrong);
+    wrong[0] ^= 1;
+    int silent = wire_connect("127.0.0.1", port); // delays nobody
+    cr_expect(!is_welcome(port, wrong));
+    cr_expect(is_welcome(port, secret));
+    int rude = wire_connect("127.0.0.1", port);
+    cr_assert(silent >= 0 && rude >= 0);
+    cr_expect(wire_send(rude, STORE_GET, "value", 6), "before a hello");
+    struct wire_message m = {0};
+    cr_expect(!wire_receive(rude, 1000, &m));
+    close(silent);
+    close(rude);
+    store_server_stop(server, 5.0);
+}
