@@ -67,6 +67,7 @@ VENDOR = {
     "cminpack.h": ["trainer/plan/fit/fit_solve.c"],
     "utf8proc.h": ["trainer/tokenizer/*.c"],
     "criterion/*": ["tests/unit/*"],
+    "link.h": ["trainer/run/compare_ranks.c"],
     "ucontext.h": ["tests/emulator/*"],
     "new": ["tests/emulator/*"],
 }

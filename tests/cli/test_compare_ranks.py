@@ -58,12 +58,13 @@ with tempfile.TemporaryDirectory() as work:
     alike = start("alike", -1)
     expect("alike", alike[0] == 0 and "differs" not in alike[1], alike)
     for turn, (which, fact, options) in enumerate([
-            (0, "recipe: section optimizer", {"keys": ["optimizer.weight_decay=0.5"]}),
-            (3, "recipe: section train", {"keys": ["train.train_iters=3"]}),
+            (0, "recipe: optimizer.weight_decay", {"keys": ["optimizer.weight_decay=0.5"]}),
+            (3, "recipe: train.train_iters", {"keys": ["train.train_iters=3"]}),
+            (2, "recipe: seed", {"keys": ["seed=7"]}),
             (1, "dataset", {"folder": "b"}), (2, "executable", {"program": other_program})]):
         result = start(f"run{turn}", which, **options)
         lines = [line for line in result[1].splitlines() if "differs from" in line]
-        expect(fact, result[0] == 2 and len(lines) == 1 and f" {fact}: rank {which} (checksum " in lines[0] and
+        expect(fact, result[0] == 2 and len(lines) == 1 and f" {fact}: rank {which} (" in lines[0] and
                f"node n{which}) differs from {'rank 0' if which else 'the other ranks'} (" in lines[0] and
                lines[0].endswith("; start all ranks with the same one"), result)
         expect(f"{fact}: before step 1", not os.path.exists(f"run{turn}/metrics.jsonl"), result)

@@ -6,35 +6,48 @@
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/engine/agree.h"
 #include "trainer/files/checksum.h"
+#include "trainer/recipe/recipe_table.h"
 
+#include <limits.h>
+#include <link.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_FACTS = 40, FACT_CHARS = 128, FACT_WORDS = FACT_CHARS / 4 };
+enum { FACT_CHARS = 128, FACT_WORDS = FACT_CHARS / 4 };
 
 struct fact {
-    char name[64];
+    char name[80];
     char text[FACT_CHARS];
+    uint32_t checksum; // of the whole text
+    bool is_section;   // of the recipe: its keys can be compared
 };
 
+/* The same number on all ranks. */
 struct facts {
-    struct fact list[MAX_FACTS];
-    int count;
+    struct fact *list;
+    int count, capacity;
 };
 
-static void add_fact(struct facts *facts, const char *name, const char *text)
+static struct fact *add_fact(struct facts *facts, const char *name, const char *text)
 {
-    CHECK(facts->count < MAX_FACTS);
+    if (facts->count == facts->capacity) {
+        facts->capacity = facts->capacity > 0 ? 2 * facts->capacity : 32;
+        facts->list = realloc(facts->list, (size_t)facts->capacity * sizeof *facts->list);
+        CHECK(facts->list != NULL);
+    }
     struct fact *fact = &facts->list[facts->count++];
+    *fact = (struct fact){.checksum = (uint32_t)checksum_of(text, strlen(text))};
     snprintf(fact->name, sizeof fact->name, "%s", name);
     text_printable(text, fact->text, sizeof fact->text);
+    return fact;
 }
 
-static void add_checksum(struct facts *facts, const char *name, const char *bytes, size_t length)
+static struct fact *add_checksum(struct facts *facts, const char *name, const char *bytes, size_t length)
 {
     char text[32];
     snprintf(text, sizeof text, "checksum %016llx", (unsigned long long)checksum_of(bytes, length));
-    add_fact(facts, name, text);
+    return add_fact(facts, name, text);
 }
 
 /* ---- facts that must be equal ---- */
@@ -49,26 +62,30 @@ static enum status add_program(struct facts *facts)
     return status;
 }
 
-/* Adds a checksum of the values of each section; their origins, which are comments, may differ. */
-static void add_recipe(struct facts *facts, const struct recipe *recipe)
+/* Adds a checksum of the values of each section. */
+static void add_sections(struct facts *facts, const struct recipe *recipe)
 {
-    struct text all = {0}, values = {0};
-    char name[64] = "recipe: keys without a section";
-    recipe_resolved_text(recipe, &all);
-    for (char *rest = all.chars, *line = strsep(&rest, "\n"); line != NULL; line = strsep(&rest, "\n")) {
-        char *comment = strstr(line, " # ");
-        const size_t length = strlen(line);
-        if (*line != ' ' && length > 1 && line[length - 1] == ':') {
-            add_checksum(facts, name, text_chars(&values), values.length);
-            text_free(&values);
-            snprintf(name, sizeof name, "recipe: section %.*s", (int)length - 1, line);
-        }
-        if (*line != '#')
-            text_add_bytes(&values, line, comment != NULL ? (size_t)(comment - line) : length);
+    for (int s = 0; s < recipe_section_count; s++) {
+        struct text values = {0};
+        for (int i = 0; i < recipe_row_count; i++)
+            if (recipe_row_in_section(&recipe_rows[i], recipe_sections[s].name)) {
+                recipe_value_text(recipe, &recipe_rows[i], &values);
+                text_add(&values, "\n");
+            }
+        add_checksum(facts, recipe_sections[s].name, text_chars(&values), values.length)->is_section = true;
+        text_free(&values);
     }
-    add_checksum(facts, name, text_chars(&values), values.length);
-    text_free(&values);
-    text_free(&all);
+}
+
+static void add_keys(struct facts *facts, const struct recipe *recipe, const char *section)
+{
+    for (int i = 0; i < recipe_row_count; i++)
+        if (recipe_row_in_section(&recipe_rows[i], section)) {
+            struct text value = {0};
+            recipe_value_text(recipe, &recipe_rows[i], &value);
+            add_fact(facts, recipe_rows[i].key, text_chars(&value));
+            text_free(&value);
+        }
 }
 
 static enum status add_data(struct facts *facts, struct data *data)
@@ -83,9 +100,68 @@ static enum status add_data(struct facts *facts, struct data *data)
 
 /* ---- facts that may change the last bits ---- */
 
+static const char *const libraries[] = {
+    "libc.so",   "libm.so",   "libgomp",    "libopenblas", "libblis",      "libmkl_core", "libdnnl",
+    "libmpi.so", "libcudart", "libcuda.so", "libcublasLt", "libcudnn.so.", "libnccl.so"};
+enum { LIBRARIES = sizeof libraries / sizeof *libraries };
+
+struct loaded {
+    char names[LIBRARIES][64];
+};
+
+/* Called for each shared object of this process: notes the name of its file, which has the version. */
+static int note_library(struct dl_phdr_info *info, size_t bytes, void *argument)
+{
+    struct loaded *loaded = argument;
+    char path[PATH_MAX];
+    (void)bytes;
+    const char *short_name = strrchr(info->dlpi_name, '/');
+    for (int i = 0; short_name != NULL && i < LIBRARIES; i++)
+        if (strncmp(short_name + 1, libraries[i], strlen(libraries[i])) == 0) {
+            const char *file = realpath(info->dlpi_name, path) != NULL ? strrchr(path, '/') : NULL;
+            snprintf(loaded->names[i], sizeof loaded->names[i], "%.63s",
+                     (file != NULL ? file : short_name) + 1);
+        }
+    return 0;
+}
+
+static void add_libraries(struct facts *facts, const char *device)
+{
+    enum { PARTS = 6 };
+    struct loaded loaded = {0};
+    struct text text = {0};
+    dl_iterate_phdr(note_library, &loaded);
+    for (int i = 0; i < LIBRARIES; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "library %.*s", (int)strcspn(libraries[i], "."), libraries[i]);
+        add_fact(facts, name, loaded.names[i][0] != 0 ? loaded.names[i] : "none");
+    }
+    device_describe_libraries(device, &text);
+    char *rest = text.chars;
+    for (int i = 0; i < PARTS; i++) {
+        const char *part = rest != NULL ? strsep(&rest, ",") : "";
+        add_fact(facts, "driver and libraries", part + strspn(part, " "));
+    }
+    text_free(&text);
+}
+
+/* The greatest clock of the CPU, in steps of 100 MHz. */
+static void add_clock(struct facts *facts)
+{
+    struct text text = {0};
+    int64_t khz = 0;
+    char clock[32] = "unknown";
+    if (file_read("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", &text) == OK)
+        khz = strtoll(text_chars(&text), NULL, 10);
+    if (khz > 0)
+        snprintf(clock, sizeof clock, "%.1f GHz", 1e-6 * (double)((khz + 50000) / 100000 * 100000));
+    add_fact(facts, "CPU clock", clock);
+    text_free(&text);
+}
+
 static void add_machine(struct facts *facts, const struct rank_state *state)
 {
-    const char *vectors = "unknown";
+    const char *vectors = "unknown", *device = device_name(state->device);
 #if defined(__x86_64__)
     vectors = __builtin_cpu_supports("avx512f") ? "AVX-512" : __builtin_cpu_supports("avx2") ? "AVX2" : "SSE";
 #endif
@@ -93,42 +169,40 @@ static void add_machine(struct facts *facts, const struct rank_state *state)
     char version[64] = "unknown";
     (void)confstr(_CS_GNU_LIBC_VERSION, version, sizeof version);
     add_fact(facts, "C library", version);
-    struct text libraries = {0};
     struct device_info info;
     // On a GPU this would open a second context.
-    if (!device_traits(device_name(state->device))->is_gpu &&
-        device_query_info(device_name(state->device), 0, &info) == OK)
-        add_fact(facts, "device", info.name);
-    device_describe_libraries(device_name(state->device), &libraries);
-    add_fact(facts, "driver and libraries", text_chars(&libraries));
-    text_free(&libraries);
+    const bool known = !device_traits(device)->is_gpu && device_query_info(device, 0, &info) == OK;
+    add_fact(facts, "device", known ? info.name : device);
+    add_clock(facts);
+    add_libraries(facts, device);
 }
 
 /* ---- the comparison ---- */
 
-/* Collective: *index is that of the first fact that is not equal on all ranks, -1 if there is none; *differs:
- * it differs on this rank. */
-static enum status first_difference(struct rank_state *state, const struct facts *facts, int *index,
-                                    bool *differs)
+struct difference {
+    int index;    // of the first fact that is not equal on all ranks; -1: none
+    bool is_mine; // it differs on this rank
+};
+
+/* Collective: compares the facts from index `from`. */
+static enum status find_difference(struct rank_state *state, const struct facts *facts, int from,
+                                   struct difference *out)
 {
     double first = 0.0;
-    for (int at = 0; at < facts->count; at += AGREE_MAX_VALUES) {
-        uint32_t words[AGREE_MAX_VALUES] = {0}, mine[AGREE_MAX_VALUES] = {0};
+    for (int at = from; at < facts->count; at += AGREE_MAX_VALUES) {
+        uint32_t words[AGREE_MAX_VALUES] = {0};
         const int count = facts->count - at < AGREE_MAX_VALUES ? facts->count - at : AGREE_MAX_VALUES;
         for (int i = 0; i < count; i++)
-            words[i] = mine[i] =
-                (uint32_t)checksum_of(facts->list[at + i].text, strlen(facts->list[at + i].text));
+            words[i] = facts->list[at + i].checksum;
         TRY(rank_broadcast_small(state, words, count));
         for (int i = 0; i < count; i++)
-            if (words[i] != mine[i] && first == 0.0)
+            if (words[i] != facts->list[at + i].checksum && first == 0.0)
                 first = (double)(facts->count - at - i);
     }
     const double own = first;
     TRY(rank_agree_max(state, &first, 1));
-    *index = facts->count - (int)first;
-    *differs = first > 0.0 && own == first;
-    if (first == 0.0)
-        *index = -1;
+    *out = (struct difference){.index = first > 0.0 ? facts->count - (int)first : -1,
+                               .is_mine = first > 0.0 && own == first};
     return OK;
 }
 
@@ -144,31 +218,71 @@ static enum status broadcast_text(struct rank_state *state, char text[FACT_CHARS
     return OK;
 }
 
-/* Collective: an error that names the odd rank; OK if all are equal. */
-static enum status compare(struct rank_state *state, const struct facts *facts)
+/* Collective: an error that names the odd rank. what: the fact; its name follows. */
+static enum status name_odd_rank(struct rank_state *state, const struct fact *fact, bool differs,
+                                 const char *what)
 {
     struct launcher launcher;
-    struct fact first = {.text = ""};
+    char first[FACT_CHARS] = "";
     const int rank = state->world->rank, size = state->world->size;
-    int index;
-    bool differs;
-    TRY(launcher_find(&launcher));
-    TRY(first_difference(state, facts, &index, &differs));
-    if (index < 0)
-        return OK;
     double like_first = rank > 0 && !differs ? 1.0 : 0.0;
+    TRY(launcher_find(&launcher));
     TRY(rank_agree_max(state, &like_first, 1));
-    const struct fact *fact = &facts->list[index];
-    snprintf(first.text, sizeof first.text, "%.90s, node %.30s", fact->text, launcher.node);
-    TRY(broadcast_text(state, first.text));
+    snprintf(first, sizeof first, "%.90s, node %.30s", fact->text, launcher.node);
+    TRY(broadcast_text(state, first));
     enum status mine = OK;
     if (differs && size > 2 && like_first == 0.0)
-        mine = fail(BAD_RECIPE, "%s: rank 0 (%s) differs from the other ranks (rank %d: %s, node %s)",
-                    fact->name, first.text, rank, fact->text, launcher.node);
+        mine = fail(BAD_RECIPE, "%s%s: rank 0 (%s) differs from the other ranks (rank %d: %s, node %s)", what,
+                    fact->name, first, rank, fact->text, launcher.node);
     else if (differs)
-        mine = fail(BAD_RECIPE, "%s: rank %d (%s, node %s) differs from rank 0 (%s)", fact->name, rank,
-                    fact->text, launcher.node, first.text);
+        mine = fail(BAD_RECIPE, "%s%s: rank %d (%s, node %s) differs from rank 0 (%s)", what, fact->name,
+                    rank, fact->text, launcher.node, first);
     return rank_agree(state, mine);
+}
+
+/* Collective: names the key of a section that differs. */
+static enum status compare_keys(struct rank_state *state, const struct fact *section, bool differs)
+{
+    struct facts keys = {.count = 0};
+    struct difference found = {.index = -1};
+    add_keys(&keys, state->run->recipe, section->name);
+    enum status status = find_difference(state, &keys, 0, &found);
+    if (status == OK && found.index >= 0)
+        status = name_odd_rank(state, &keys.list[found.index], found.is_mine, "recipe: ");
+    else if (status == OK)
+        status = name_odd_rank(state, section, differs, "recipe: section ");
+    free(keys.list);
+    return status;
+}
+
+/* Collective: an error that names the odd rank; OK if all are equal. */
+static enum status compare_same(struct rank_state *state, const struct facts *facts)
+{
+    struct difference found;
+    TRY(find_difference(state, facts, 0, &found));
+    if (found.index < 0)
+        return OK;
+    const struct fact *fact = &facts->list[found.index];
+    enum status status = fact->is_section ? compare_keys(state, fact, found.is_mine)
+                                          : name_odd_rank(state, fact, found.is_mine, "");
+    return fail(status, "%s; start all ranks with the same one", fail_text());
+}
+
+/* Collective: rank 0 prints a warning for each fact that differs. */
+static enum status compare_alike(struct rank_state *state, const struct facts *facts)
+{
+    struct difference found = {.index = -1};
+    do {
+        TRY(find_difference(state, facts, found.index + 1, &found));
+        if (found.index < 0)
+            return OK;
+        enum status status = name_odd_rank(state, &facts->list[found.index], found.is_mine, "");
+        if (status != BAD_RECIPE)
+            return status;
+        if (state->world->rank == 0)
+            print_line(stderr, "warning: %s; results may differ in their last bits between layouts",
+                       fail_text());
+    } while (true);
 }
 
 enum status compare_ranks(struct rank_state *state)
@@ -179,20 +293,17 @@ enum status compare_ranks(struct rank_state *state)
     if (launcher.size <= 1) // threads of one process
         return OK;
     enum status status = add_program(&same);
-    add_recipe(&same, state->run->recipe);
+    add_sections(&same, state->run->recipe);
     if (status == OK)
         status = add_data(&same, state->run->data);
-    TRY(rank_agree(state, status));
-    status = compare(state, &same);
-    if (status != OK)
-        return fail(status, "%s; start all ranks with the same one", fail_text());
-    add_machine(&alike, state);
-    status = compare(state, &alike);
-    if (status == BAD_RECIPE) {
-        if (state->world->rank == 0)
-            print_line(stderr, "warning: %s; results may differ in their last bits between layouts",
-                       fail_text());
-        return OK;
+    status = rank_agree(state, status);
+    if (status == OK)
+        status = compare_same(state, &same);
+    if (status == OK) {
+        add_machine(&alike, state);
+        status = compare_alike(state, &alike);
     }
+    free(same.list);
+    free(alike.list);
     return status;
 }
