@@ -144,6 +144,32 @@ def test_doctor():
     check("doctor and a word", run("doctor", "gpu"), 2, err="gpu")
 
 
+def test_doctor_check():
+    """A line for each check; the exit status; a recipe that needs more memory than there is."""
+    names = ["device", "memory", "tmpfs", "matmul", "message"]
+    for words, failed in [([], []), ([QUICKSTART], []),
+                          ([QUICKSTART, "model.hidden_size=65536", "model.ffn_hidden_size=262144",
+                            "model.num_layers=100"], ["memory"])]:
+        done = run("doctor", "--check", *words, "--seconds=0", env={"CUBOID_NODE": "n7"})
+        rows = [line.split() for line in done.stdout.splitlines()]
+        expect("its checks", [row[2] for row in rows[:-1]] == names and
+               all(row[:2] == ["check", "n7:"] for row in rows) and
+               [row[2] for row in rows[:-1] if row[3].startswith("FAILED")] == failed and
+               done.stdout.endswith(f"check n7: done, {len(failed)} of 5 failed\n"), done)
+        expect("its status", done.returncode == len(failed), done)
+        done = run("doctor", "--check", *words, "--seconds=0", "--report")
+        expect("its report", done.returncode == 0, done)
+    # Under a launcher the first process of each node checks it.
+    slurm = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURMD_NODENAME": "n2"}
+    done = run("doctor", "--check", "--seconds=0", env={**slurm, "SLURM_LOCALID": "1"})
+    expect("another process of the node", done.returncode == 0 and not done.stdout and not done.stderr, done)
+    done = run("doctor", "--check", "--seconds=0", env={**slurm, "SLURM_LOCALID": "0"})
+    expect("the first one", done.returncode == 0 and done.stdout.endswith("check n2: done, 0 of 5 failed\n"), done)
+    for words, line in [(["--report"], "add --check"), (["--check", "--profile", "a"], "use one of them"),
+                        (["--check", "nothing.yaml"], "nothing.yaml"), (["--check", "--seconds=-1"], "--seconds")]:
+        check(f"doctor {words}", run("doctor", *words), 2, err=line)
+
+
 def test_profile():
     listed = run("profile", "--list")
     check("profile --list", listed, 0, out="dgx-a100-80 ")
@@ -412,7 +438,8 @@ def test_dry_run():
     expect(f"8000 layers in {many / few:.1f} times the time of 1000", many < 24 * few, done)
 
 
-for test in [test_help, test_version, test_doctor, test_profile, test_typing_mistakes, test_numbers, test_output_errors,
+for test in [test_help, test_version, test_doctor, test_doctor_check, test_profile, test_typing_mistakes, test_numbers,
+             test_output_errors,
              test_closed_output_is_not_reused, test_model_larger_than_the_machine,
              test_unusable_input, test_an_evaluation_is_interrupted, test_closed_pipe,
              test_full_disk, test_prompt, test_recipe_warns_of_missing_files, test_recipe_resolves_threads,

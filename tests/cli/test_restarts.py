@@ -28,6 +28,7 @@ cluster: {threads_per_rank: 1}
 # Starts a run, and kills it after 100, 200 and 300 steps.
 FLAKY = """#!/bin/bash
 run=$1; shift
+[[ " $* " != *" doctor "* ]] || exec "$@"
 turn=$(cat $run.turn 2>/dev/null || echo 0)
 echo $((turn + 1)) >$run.turn
 [ $turn -lt 3 ] || exec "$@"
@@ -87,7 +88,7 @@ def test_killed():
     check_killed("threads", train("threads", "--restarts", "5", "--launch", "./flaky threads"))
     if MPIRUN:
         launch = f"./flaky ranks {MPIRUN[0]} -n {{ranks}}"
-        check_killed("ranks", train("ranks", "pp=2", "--restarts", "5", "--launch", launch))
+        check_killed("ranks", train("ranks", "pp=2", "--no-check", "--restarts", "5", "--launch", launch))
 
 
 def test_without_failure():
@@ -97,20 +98,119 @@ def test_without_failure():
 
 
 def test_failures_that_repeat():
-    script("broken", "#!/bin/sh\nmkdir -p broken.run\necho $$ >>attempts\n"
+    script("broken", "#!/bin/sh\necho $$ >>attempts\n"
            "echo \"step 3: rank 5 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for $$.0 s\" >&2\nexit 1\n")
-    done = train("broken.run", "--restarts", "9", "--launch", "./broken")
+    done = train("broken.run", "--no-check", "--restarts", "9", "--launch", "./broken")
     expect("twice", done.returncode == 1 and len(open("attempts", encoding="ascii").readlines()) == 2, done)
     expect("twice", "cuboid: step 0 failed twice in a row, with the same message: not restarted: step 3: rank 5 (" in
            done.stderr, done)
     logged = lines("broken.run/restarts.jsonl")
     expect("who", [row["who"] for row in logged] == ["rank 5, node b"] * 2 and "stalled in 1W2" in logged[0]["why"],
            logged)
-    script("various", "#!/bin/bash\nmkdir -p various.run\necho x >>turns\n"
+    script("various", "#!/bin/bash\necho x >>turns\n"
            "echo \"cuboid: $(tr -d '\\n' <turns)\" >&2\nkill -KILL $$\n")
-    done = train("various.run", "--restarts", "2", "--launch", "./various")
+    done = train("various.run", "--no-check", "--restarts", "2", "--launch", "./various")
     expect("as often as allowed", done.returncode == 1 and "cuboid: not restarted after --restarts 2: cuboid: xxx\n" in
            done.stderr and [row["status"] for row in lines("various.run/restarts.jsonl")] == [137] * 3, done)
+
+
+def test_failure_while_starting():
+    """Steps are lost once: an attempt that completes none loses none. Its folder may not exist yet."""
+    script("late", "#!/bin/bash\necho x >>late.turns\n"
+           "case $(wc -l <late.turns) in\n1) echo 'cuboid: no such host' >&2; exit 1 ;;\n"
+           "2) \"$@\" & until [ -e late.run/metrics.jsonl ] && [ $(wc -l <late.run/metrics.jsonl) -ge 60 ]; do\n"
+           "sleep 0.002; done; kill -KILL $!; wait $! ;;\n3) echo 'srun: error: no nodes' >&2; exit 1 ;;\nesac\n"
+           "[ $(wc -l <late.turns) -eq 2 ] || exec \"$@\"\nexit 137\n")
+    done = train("late.run", "--no-check", "--restarts", "3", "--launch", "./late")
+    logged = lines("late.run/restarts.jsonl")
+    expect("ends", done.returncode == 0 and losses("late.run") == losses("undisturbed"), done)
+    expect("steps lost", [row["lost"] > 0 for row in logged] == [False, True, False] and
+           logged[2]["step"] == logged[2]["saved"] == logged[1]["saved"] and
+           f"restarts: 3, {logged[1]['lost']} steps lost; " in done.stdout, (logged, done))
+    expect("why", [row["why"] for row in logged][::2] == ["cuboid: no such host", "srun: error: no nodes"], logged)
+
+
+def test_remains():
+    """A process in another group that keeps standard error open does not stop the supervisor."""
+    script("leaves", "#!/bin/bash\nsetsid sleep 60 >/dev/null &\necho $! >remains\n"
+           "exec \"$@\"\n")
+    done = train("left", "--no-check", "--restarts", "0", "--launch", "./leaves")
+    with open("remains", encoding="ascii") as file:
+        os.kill(int(file.read()), signal.SIGKILL)
+    expect("ends", done.returncode == 0 and losses("left") == losses("undisturbed"), done)
+
+
+# Stands for srun on the nodes n1, n2, ...: each checks itself, and one process trains for all ranks.
+SRUN = """#!/bin/bash
+printf '%s\n' "$*" >>srun.log
+without=,$(expr "$1" : '--exclude=\\(.*\\)'),
+nodes=$(expr "$*" : '.*-N \\([0-9]*\\) ')
+while [ "${1##*/}" != cuboid ]; do shift; done
+if [ "$2" != doctor ]; then
+    case $(wc -l <srun.log) in 2) echo "step 3: rank 1 (pp 0 dp 1 tp 0, node n2) stalled" >&2; exit 1 ;; esac
+    exec "$@"
+fi
+for n in n1 n2 n3 n4; do
+    [ $nodes -gt 0 ] || break
+    [[ $without == *,$n,* ]] && continue
+    nodes=$((nodes - 1))
+    case "$n $BAD" in
+    *" $n=silent") ;;
+    *" $n=memory")
+        echo "check $n: memory FAILED: 1 GiB free, and 2 GiB needed" >&2
+        echo "check $n: done, 1 of 5 failed" >&2 ;;
+    *) [ -n "$REAL" ] && CUBOID_NODE=$n "$@" || echo "check $n: done, 0 of 5 failed" >&2 ;;
+    esac
+done
+"""
+
+
+def supervise(name, bad, *words, job="4"):
+    """A job of two nodes, of which `bad` fail."""
+    if os.path.exists("srun.log"):
+        os.remove("srun.log")
+    environment = {**os.environ, "PATH": os.path.abspath("bin") + ":" + os.environ["PATH"], "BAD": bad,
+                   "NODES": "n1 n2"}
+    if job:
+        environment["SLURM_JOB_ID"] = job
+    done = train(name, *(["dp=4", "cluster.nodes=2"] if job else []), "train.train_iters=20", "--launch",
+                 "srun -N {nodes} -n {ranks}", *words, env=environment)
+    with open("srun.log", encoding="utf-8") as file:
+        return done, file.read().splitlines()
+
+
+def test_nodes():
+    os.makedirs("bin", exist_ok=True)
+    script("bin/srun", SRUN)
+    script("bin/squeue", "#!/bin/sh\necho 'n[1-2]'\n")
+    script("bin/scontrol", "#!/bin/sh\nfor n in $NODES; do echo $n; done\n")
+    os.environ["REAL"] = "1"
+    done, calls = supervise("all", "", "--restarts", "2")
+    os.environ["REAL"] = ""
+    expect("all pass", done.returncode == 0 and [call.split()[5] for call in calls] == ["doctor", "train"] * 2 and
+           all(call.startswith("-N 2 -n 4 ") for call in calls), (done, calls))
+    for bad, why in [("n2=memory", "n2: memory FAILED: 1 GiB free"), ("n2=silent", "n2: no answer")]:
+        done, calls = supervise("none", bad, "--restarts", "2")
+        expect("too few", done.returncode == 1 and f"check: 1 node is left out: {why}" in done.stderr and
+               f"cuboid: 1 node is left of the 2 that the layout needs: {why}" in done.stderr and
+               "set resilience.elastic=true" in done.stderr and len(calls) == 1, (done, calls))
+        name = "elastic-" + bad[3:]
+        done, calls = supervise(name, bad, "--restarts", "2", "resilience.elastic=true")
+        expect("elastic", done.returncode == 0 and calls[1].startswith("--exclude=n2 -N 1 -n 2 ") and
+               "elastic: 1 of 2 nodes: parallel.data_parallel_size 2 instead of 4, 2 ranks on 1 node, 2 microbatches "
+               "instead of 1; train.global_batch_size is 4 as before" in done.stderr and
+               "parallel.data_parallel_size=2" in calls[1], (done, calls))
+        expect("its steps", [row["step"] for row in lines(f"{name}/metrics.jsonl")] == list(range(1, 21)), done)
+    # Outside of a job the names are those of the answers.
+    done, calls = supervise("outside", "n2=memory", "--restarts", "2", "pp=2", "dp=2", "cluster.nodes=4",
+                            "resilience.elastic=true", job="")
+    expect("outside of a job", done.returncode == 0 and calls[1].startswith("--exclude=n2 -N 2 -n 2 "), (done, calls))
+    # A launcher that cannot leave out a node.
+    script("other", SRUN)
+    done = train("other.run", "dp=4", "--restarts", "2", "--launch", "./other -N {nodes} -n {ranks} ",
+                 "cluster.nodes=2", env={**os.environ, "BAD": "n2=memory"})
+    expect("another launcher", done.returncode == 1 and "n2: memory FAILED: 1 GiB free, and 2 GiB needed; only srun "
+           "can leave a node out: remove it from the hosts of --launch" in done.stderr, done)
 
 
 def test_stopped():
@@ -133,6 +233,10 @@ def test_refusals():
             (["--restart", "2"], 2, "did you mean --restarts?"),
             (["--restarts", "2", "dp=3"], 2, "parallel.data_parallel_size"),
             (["--restarts", "2", "dp=4", "--launch", "srun -N {nodes} -n {ranks}"], 2, "cluster.nodes is not set"),
+            (["--restarts", "2", "dp=4", "cluster.nodes=3", "--launch", "srun -N {nodes} -n {ranks}"], 2,
+             "cluster.nodes 3 does not divide the layout's 4 ranks; use cluster.nodes=2 or cluster.nodes=4"),
+            (["--restarts", "2", "resilience.elastic=true"], 2,
+             "resilience.elastic: there are no nodes without --launch"),
     ]:
         done = train("refused", *words)
         expect(f"{words}", done.returncode == status and line in done.stderr and done.stderr.count("\n") == 1 and
@@ -148,7 +252,8 @@ with tempfile.TemporaryDirectory() as folder:
         recipe.write(RECIPE)
     write_dataset("text", [i % 50 for i in range(4000)])
     script("flaky", FLAKY)
-    for case in (test_killed, test_without_failure, test_failures_that_repeat, test_stopped, test_refusals):
+    for case in (test_killed, test_without_failure, test_failures_that_repeat, test_failure_while_starting,
+                 test_remains, test_nodes, test_stopped, test_refusals):
         case()
 print("\n".join(failures) if failures else "ok")
 sys.exit(1 if failures else 0)

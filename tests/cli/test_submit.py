@@ -67,6 +67,13 @@ def test_script():
     expect("a lead of 60 s, two steps and two saves", signals == ["--signal=TERM@130"], done)
     syntax = subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False)
     expect("a shell accepts it", syntax.returncode == 0, done)
+    expect("a word as sbatch reads it", '--job-name="it\'s"' in found, found)
+    done = submit("cluster.nodes=2", 'name="a \\"b\\\\c"', "logging.run_dir=a", "--print")
+    expect("quotes", '--job-name="a \\"b\\\\c"' in directives(done.stdout), done)
+    done = submit("cluster.nodes=2", "cluster.threads_per_rank=2", "--print", "--restarts", "7",
+                  "resilience.elastic=true")
+    expect("a supervisor", done.stdout.count(" --restarts 7 \\\n    --launch 'srun ") == 1 and "--no-kill" in
+           directives(done.stdout) and "-N {nodes} -n {ranks} --cpus-per-task=2' || status=$?" in done.stdout, done)
     done = submit("cluster.nodes=2", "resilience.exit_signal=[SIGUSR2]", "--print", "--launch", "start {nodes} {ranks}")
     expect("another signal", any(line.startswith("--signal=USR2@") for line in directives(done.stdout)), done)
     expect("another launcher", "\nstart 2 4 " in done.stdout and "--after" not in done.stdout, done)
@@ -111,6 +118,11 @@ def test_submits():
         expect(what, done.returncode == ended, done)
         expect(what, requeued == (os.path.exists("scontrol") and "requeue 9\n" in read("scontrol")), done)
         expect(what, (restarts == "100") == ("100 of 100 requeues" in done.stderr), done)
+    program("scontrol", '[ "$1" != requeue ] || exit 1; echo "JobId=9 JobState=RUNNING"\n')
+    done = run("bash", "script", HERE=os.getcwd(), STATUS="75", SLURM_JOB_ID="9")
+    expect("no requeue", done.returncode == 75 and "not requeued: scontrol requeue failed" in done.stderr and
+           "requeues" not in done.stderr, done)
+    program("scontrol", 'echo "$@" >>"$HERE/scontrol"; [ "$1" = requeue ] || echo "JobId=9 JobState=$STATE"\n')
     words = read("srun").split("\n")
     expect("trains the same recipe", words[-5:-1] == [CUBOID, "train", "a.yaml", "cluster.nodes=1"], words)
     # A signal to the script: it waits for the ranks.
@@ -136,6 +148,9 @@ def test_refusals():
              "cluster.time=5 or more"),
             ([one, "cluster.time=soon"], 2, "cluster.time soon is not a time limit of Slurm"),
             ([one, "cluster.device=dry"], 2, "use cluster.device=cpu"),
+            ([one, "resilience.elastic=true"], 2, "use submit --restarts 100, or resilience.elastic=false"),
+            ([one, 'name="a\\nb"', "logging.run_dir=a"], 2, "name has a character that cannot be printed"),
+            ([one, 'cluster.account="a\\nb"'], 2, "cluster.account has a character that cannot be printed"),
             ([one, "data.train=nothing"], 2, "nothing"),
             ([one, "--after", "x"], 2, "--after x is not a job"),
     ]:
@@ -151,6 +166,7 @@ def test_refused_by_sbatch():
     """sbatch's words, the key, and what works; the first line of several."""
     program("sinfo", 'echo "debug (2 nodes, up to 1:00:00)"; echo "long (9 nodes, up to infinite)"\n')
     for words, key in [("invalid partition specified: debgu", "cluster.partition"),
+                       ("Invalid account or account/partition combination specified", "cluster.account"),
                        ("Requested time limit is invalid (missing or exceeds some limit)", "cluster.time"),
                        ("Batch job submission failed: Node count specification invalid", "cluster.nodes"),
                        ("Invalid qos specification", "cluster.sbatch")]:

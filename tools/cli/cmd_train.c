@@ -11,7 +11,7 @@
 #include <string.h>
 
 static const char help[] =
-    "cuboid train RECIPE [key=value ...] [--restarts N] [--launch COMMAND]\n"
+    "cuboid train RECIPE [key=value ...] [--restarts N] [--launch COMMAND] [--no-check]\n"
     "\n"
     "Trains the recipe's model. Without a launcher all ranks are threads of this process; under mpirun or\n"
     "srun each process is one rank. Losses are bit-identical.\n"
@@ -26,7 +26,8 @@ static const char help[] =
     "SIGTERM or Ctrl-C saves a checkpoint and exits with status 75; a second Ctrl-C exits at once.\n"
     "\n"
     "  --restarts N      start the run again after a failure, at most N times, from the newest checkpoint\n"
-    "  --launch COMMAND  starts the ranks, such as 'srun -N {nodes} -n {ranks}'; default: threads\n";
+    "  --launch COMMAND  starts the ranks, such as 'srun -N {nodes} -n {ranks}'; default: threads\n"
+    "  --no-check        do not check the nodes first (cuboid doctor --check)\n";
 
 int cmd_train(int argc, char **argv)
 {
@@ -36,7 +37,7 @@ int cmd_train(int argc, char **argv)
     }
     for (int i = 1; i < argc; i++)
         if (strncmp(argv[i], "--restart", strlen("--restart")) == 0 ||
-            strncmp(argv[i], "--launch", strlen("--launch")) == 0)
+            strncmp(argv[i], "--launch", strlen("--launch")) == 0 || strcmp(argv[i], "--no-check") == 0)
             return restart_command(argc, argv);
     struct recipe *recipe = NULL;
     struct chosen chosen;

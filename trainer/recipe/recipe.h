@@ -202,6 +202,7 @@ struct recipe_resilience {
     double exit_duration_in_mins;    // run time after which to save and exit 75; 0: no limit
     struct recipe_names exit_signal; // SIGTERM, ...: signals on which to save and exit 75
     struct recipe_names save_signal; // signals on which to save
+    bool elastic;                    // train --restarts: fewer nodes train with fewer data-parallel ranks
 };
 
 struct recipe_cluster {

@@ -457,6 +457,9 @@ const struct recipe_row recipe_rows[] = {
         NOT_NEGATIVE),
     ROW("resilience.save_signal", NAMES, resilience.save_signal, "[]",
         "Signals on which the run saves a checkpoint after its step, and resumes.", .choices = signals),
+    ROW("resilience.elastic", BOOL, resilience.elastic, "false",
+        "With `train --restarts` and `--launch`: if nodes are missing, train on the others, with the largest "
+        "`parallel.data_parallel_size` that keeps `train.global_batch_size` (docs/slurm.md)."),
     ROW("resilience.exit_signal", NAMES, resilience.exit_signal, "[SIGTERM, SIGINT]",
         "Signals on which the run finishes its step, saves a checkpoint and exits with status 75; before "
         "the first step it exits at once. A second SIGINT exits at once. mpirun forwards SIGUSR1, but "

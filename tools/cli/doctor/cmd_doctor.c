@@ -6,6 +6,7 @@
 #include "kernels/device.h"
 #include "kernels/device_info.h"
 #include "parallel/transports/transport_info.h"
+#include "tools/cli/doctor/doctor_check.h"
 #include "tools/cli/doctor/doctor_measure.h"
 #include "tools/cli/doctor/doctor_messages.h"
 #include "tools/cli/doctor/doctor_profile.h"
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 enum { CPU_RANKS = 8 };
+static const double CHECK_S = 2.0;
 
 /* ---- inventory ---- */
 
@@ -164,37 +166,107 @@ static int examine(const char *profile)
     return 0;
 }
 
+static const char help[] =
+    "cuboid doctor [--profile FILE]\n"
+    "cuboid doctor --check [RECIPE [key=value ...]] [--seconds S] [--report]\n"
+    "\n"
+    "Reports devices, libraries and launchers of this machine, and measures matrix multiplication,\n"
+    "memory and messages, in a few seconds. FILE gets a cluster profile with tables of measured rates, in\n"
+    "under a minute: cluster.profile=FILE uses it, cuboid profile check FILE prints it. Measure on an idle\n"
+    "machine.\n"
+    "\n"
+    "  --check      whether this node can train (the recipe): device, free memory, shared memory, the bits\n"
+    "               of matrix multiplications, a message between two ranks; a line for each. Under a\n"
+    "               launcher, one process of each node checks it\n"
+    "  --seconds S  how long each device multiplies matrices (default 2)\n"
+    "  --report     exit with 0 also if a check has failed\n"
+    "\n"
+    "Exit status: 0 all checks passed; 1 a check failed; 2 invalid usage or recipe.\n";
+
+struct arguments {
+    const char *profile;
+    bool messages, check, report;
+    double seconds;
+    const char **words; // after the command: the recipe and its overrides
+    int word_count;
+};
+
+/* Under a launcher, one process of each node examines it as if it were alone. */
+static int check_node(const struct arguments *arguments)
+{
+    struct launcher launcher;
+    struct recipe *recipe = NULL;
+    struct chosen chosen;
+    int size = 0, status = 0;
+    if (launcher_find(&launcher) != OK)
+        return exit_status(BAD_USAGE);
+    if (launcher.local_rank > 0)
+        return 0;
+    launcher_forget();
+    if (arguments->word_count > 0) {
+        const struct recipe_request request = {.alone = true, .quiet = true};
+        status = recipe_argument_choose(arguments->word_count + 1, (char **)arguments->words, &request,
+                                        &recipe, &chosen, &size);
+        if (status != 0)
+            return status;
+        chosen_free(&chosen);
+    }
+    const struct doctor_check check = {
+        .recipe = recipe, .seconds = arguments->seconds, .node = launcher.node};
+    status = doctor_check(&check) > 0 && !arguments->report ? 1 : 0;
+    recipe_destroy(recipe);
+    return status;
+}
+
+static enum status parse(int argc, char **argv, struct arguments *out)
+{
+    const struct option options[] = {
+        {.name = "--profile", .type = OPTION_TEXT, .value = &out->profile},
+        {.name = "--messages", .type = OPTION_FLAG, .value = &out->messages},
+        {.name = "--check", .type = OPTION_FLAG, .value = &out->check},
+        {.name = "--report", .type = OPTION_FLAG, .value = &out->report},
+        {.name = "--seconds", .type = OPTION_REAL, .value = &out->seconds, .low = 0.0, .high = 86400.0},
+    };
+    struct launcher launcher;
+    TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->words + 1,
+                      &out->word_count));
+    if (!out->check && out->word_count > 0)
+        return fail(BAD_USAGE,
+                    "doctor: unknown argument %s; use cuboid doctor [--profile FILE] or cuboid "
+                    "doctor --check RECIPE",
+                    out->words[1]);
+    if (out->check && out->profile != NULL)
+        return fail(BAD_USAGE, "doctor: --profile measures, --check does not; use one of them");
+    if (!out->check && (out->report || out->seconds != CHECK_S))
+        return fail(BAD_USAGE, "doctor: --report and --seconds belong to --check; add --check");
+    if (!out->check && !out->messages && launcher_find(&launcher) == OK && launcher.size > 1)
+        return fail(BAD_USAGE,
+                    "doctor examines one machine, but %s started %d processes; run it without a launcher",
+                    launcher.name, launcher.size);
+    // Checked before measuring for several seconds: the output file can be written.
+    const char *fault = out->profile != NULL ? file_path_problem(out->profile) : NULL;
+    if (fault != NULL)
+        return fail(BAD_USAGE, "doctor: --profile \"%s\": %s", out->profile, fault);
+    return OK;
+}
+
 int cmd_doctor(int argc, char **argv)
 {
-    const char *profile = NULL, *rest[8];
-    int rest_count = 0;
-    bool messages = false;
-    const struct option options[] = {
-        {.name = "--profile", .type = OPTION_TEXT, .value = &profile},
-        {.name = "--messages", .type = OPTION_FLAG, .value = &messages},
-    };
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        printf(
-            "cuboid doctor [--profile FILE]   report devices, libraries and launchers of this machine, and\n"
-            "measure matrix multiplication, memory and messages, in a few seconds. FILE gets a cluster\n"
-            "profile with tables of measured rates, in under a minute: cluster.profile=FILE uses it,\n"
-            "cuboid profile check FILE prints it. Measure on an idle machine.\n");
+        fputs(help, stdout);
         return 0;
     }
-    struct launcher launcher;
-    enum status status = argc < 8 ? options_parse(argc, argv, options, 2, rest, &rest_count)
-                                  : fail(BAD_USAGE, "cuboid doctor [--profile FILE]");
-    if (status == OK && rest_count > 0)
-        status = fail(BAD_USAGE, "doctor: unknown argument %s; use cuboid doctor [--profile FILE]", rest[0]);
-    if (status == OK && messages) // a process started by doctor_messages()
-        return exit_status_of_world(doctor_messages_of_processes());
-    if (status == OK && launcher_find(&launcher) == OK && launcher.size > 1)
-        status = fail(BAD_USAGE,
-                      "doctor examines one machine, but %s started %d processes; run it without a launcher",
-                      launcher.name, launcher.size);
-    // Checked before measuring for several seconds: the output file can be written.
-    const char *fault = status == OK && profile != NULL ? file_path_problem(profile) : NULL;
-    if (fault != NULL)
-        status = fail(BAD_USAGE, "doctor: --profile \"%s\": %s", profile, fault);
-    return status == OK ? examine(profile) : exit_status(status);
+    struct arguments arguments = {.seconds = CHECK_S, .words = calloc((size_t)argc + 2, sizeof(char *))};
+    CHECK(arguments.words != NULL);
+    arguments.words[0] = argv[0];
+    const enum status status = parse(argc, argv, &arguments);
+    int result;
+    if (status != OK)
+        result = exit_status(status);
+    else if (arguments.messages) // a process started by doctor_messages()
+        result = exit_status_of_world(doctor_messages_of_processes());
+    else
+        result = arguments.check ? check_node(&arguments) : examine(arguments.profile);
+    free(arguments.words);
+    return result;
 }

@@ -6,7 +6,6 @@
 #include "parallel/comm.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
-#include "tools/cli/submit/launch.h"
 #include "tools/cli/submit/submit.h"
 
 #include <stdlib.h>
@@ -14,45 +13,67 @@
 
 struct supervisor {
     const struct recipe *recipe;
-    struct text command;
+    struct start start;
     int64_t most, restarts, lost; // restarts allowed and made; steps that were repeated
     struct failure failure;       // of the last attempt
 };
 
 /* Makes the command of an attempt: the launcher, this executable, and its arguments. */
-static enum status make_command(struct supervisor *s, const char *launch, const char *path,
-                                const struct recipe_names *overrides)
+static void make_command(const struct start *start, const struct nodes *nodes, const struct layout *layout,
+                         struct text *out)
 {
-    struct text program = {0};
-    int nodes = 1, per_node = 1;
-    if (launch != NULL && strstr(launch, "{nodes}") != NULL)
-        TRY(submit_nodes(s->recipe, &nodes, &per_node));
-    TRY(process_program(&program));
-    if (launch != NULL) {
-        launch_text(launch, nodes, recipe_world_size(s->recipe), &s->command);
-        text_add(&s->command, " ");
+    const struct recipe_names *overrides =
+        layout->chosen.overrides.count > 0 ? &layout->chosen.overrides : start->overrides;
+    if (start->launch != NULL) {
+        nodes_launch(start->launch, layout->nodes, layout->ranks, &nodes->failed, out);
+        text_add(out, " ");
     }
-    text_add_shell_word(&s->command, program.chars);
-    text_add(&s->command, " train ");
-    text_add_shell_word(&s->command, path);
+    text_add_shell_word(out, start->program);
+    text_add(out, " train ");
+    text_add_shell_word(out, start->path);
     for (size_t i = 0; i < overrides->count; i++) {
-        text_add(&s->command, " ");
-        text_add_shell_word(&s->command, overrides->list[i]);
+        text_add(out, " ");
+        text_add_shell_word(out, overrides->list[i]);
     }
-    text_free(&program);
-    return OK;
+}
+
+/* Checks the nodes, fits the layout to them, and runs the recipe once. */
+static enum status attempt(const struct supervisor *s, struct attempt *out)
+{
+    const struct start *start = &s->start;
+    struct nodes nodes;
+    struct layout layout = {0};
+    struct text command = {0};
+    const char *signal = submit_stop_signal(s->recipe);
+    enum status status = nodes_find(start, &nodes, out);
+    if (status == OK && !out->stopped && out->exit == 0)
+        status = layout_make(start, &nodes, &layout);
+    if (status == OK && !out->stopped && out->exit == 0) {
+        make_command(start, &nodes, &layout, &command);
+        status = attempt_run(&(struct attempt_options){.command = command.chars,
+                                                       .slurm_job = signal != NULL ? start->slurm_job : NULL,
+                                                       .stop_signal = signal != NULL ? signal + 3 : NULL},
+                             out);
+    } else if (out->stopped) // while the nodes were checked
+        out->exit = status_exit(STOPPED);
+    text_free(&command);
+    layout_free(&layout);
+    nodes_free(&nodes);
+    return status;
 }
 
 /* Records a failure. *again: the run may be restarted. */
-static enum status note_failure(struct supervisor *s, const struct attempt *attempt, bool *again)
+static enum status note_failure(struct supervisor *s, const struct attempt *attempt,
+                                const struct metrics_state *before, bool *again)
 {
     struct failure failure;
-    failure_find(s->recipe, attempt, &failure);
+    failure_find(s->recipe, attempt, before, &failure);
     const bool same = s->restarts > 0 && failure_equal(&failure, &s->failure);
     failure_free(&s->failure);
     s->failure = failure;
     *again = !same && s->restarts < s->most;
-    TRY(failure_log(s->recipe, &failure, s->restarts + 1, attempt->exit));
+    if (failure_log(s->recipe, &failure, s->restarts + 1, attempt->exit) != OK)
+        print_line(stderr, "warning: %s", fail_text());
     s->lost += failure.step - failure.saved;
     if (same)
         return fail(IO_ERROR, "step %lld failed twice in a row, with the same message: not restarted: %s",
@@ -89,31 +110,42 @@ static bool is_final(const struct attempt *attempt)
 
 static int supervise(struct supervisor *s)
 {
-    struct failure before;
-    struct attempt attempt = {0};
+    struct failure start;
+    struct attempt last = {0};
+    struct metrics_state before = metrics_state_of(s->recipe);
     const double begun = clock_s();
-    failure_find(s->recipe, &attempt, &before); // where the run begins
+    failure_find(s->recipe, &last, &before, &start); // where the run begins
     for (bool again = true; again;) {
-        enum status status = attempt_run(s->command.chars, &attempt);
-        if (status == OK && is_final(&attempt))
+        before = metrics_state_of(s->recipe);
+        enum status status = attempt(s, &last);
+        if (status == OK && is_final(&last))
             again = false;
         else if (status == OK)
-            status = note_failure(s, &attempt, &again);
-        text_free(&attempt.why);
+            status = note_failure(s, &last, &before, &again);
+        text_free(&last.why);
         if (status != OK) {
-            attempt.exit = exit_status(status);
+            last.exit = exit_status(status);
             break;
         }
     }
-    print_summary(s, before.saved, clock_s() - begun);
-    failure_free(&before);
-    return attempt.exit;
+    print_summary(s, start.saved, clock_s() - begun);
+    failure_free(&start);
+    return last.exit;
 }
 
-static enum status check(const struct recipe *recipe)
+struct arguments {
+    const char *launch;
+    int64_t restarts;
+    bool no_check;
+};
+
+static enum status check(const struct recipe *recipe, const char *launch)
 {
-    struct launcher launcher = {.rank = -1};
-    TRY(launcher_find(&launcher));
+    struct launcher launcher;
+    int nodes, per_node;
+    // A shell in an allocation of several nodes is the place for --launch.
+    if (launcher_find(&launcher) != OK && launch == NULL)
+        return BAD_USAGE;
     if (launcher.size > 0)
         return fail(BAD_USAGE,
                     "train --restarts starts the launcher itself; use cuboid train RECIPE --restarts N "
@@ -124,10 +156,16 @@ static enum status check(const struct recipe *recipe)
     if (!device_traits(recipe->cluster.device)->computes)
         return fail(BAD_RECIPE, "cluster.device %s does not train; use cluster.device=%s",
                     recipe->cluster.device, recipe->cluster.dry_device);
+    if (launch != NULL && strstr(launch, "{nodes}") != NULL)
+        return submit_nodes(recipe, &nodes, &per_node);
+    if (recipe->resilience.elastic && launch == NULL)
+        return fail(BAD_RECIPE,
+                    "resilience.elastic: there are no nodes without --launch; use --launch 'srun -N "
+                    "{nodes} -n {ranks}', or resilience.elastic=false");
     return OK;
 }
 
-static int load_and_supervise(const char *launch, int64_t restarts, int argc, char **argv)
+static int load_and_supervise(const struct arguments *arguments, int argc, char **argv)
 {
     struct recipe *recipe = NULL;
     struct chosen chosen;
@@ -136,13 +174,23 @@ static int load_and_supervise(const char *launch, int64_t restarts, int argc, ch
         recipe_argument_choose(argc, argv, &(struct recipe_request){.alone = true}, &recipe, &chosen, &size);
     if (bad != 0)
         return bad;
-    struct supervisor supervisor = {.recipe = recipe, .most = restarts};
-    enum status status = check(recipe);
+    struct text program = {0};
+    const bool is_srun = arguments->launch != NULL && strncmp(arguments->launch, "srun", strlen("srun")) == 0;
+    struct supervisor supervisor = {.recipe = recipe,
+                                    .most = arguments->restarts,
+                                    .start = {.recipe = recipe,
+                                              .path = argv[1],
+                                              .overrides = &chosen.overrides,
+                                              .launch = arguments->launch,
+                                              .slurm_job = is_srun ? getenv("SLURM_JOB_ID") : NULL,
+                                              .check = !arguments->no_check}};
+    enum status status = check(recipe, arguments->launch);
     if (status == OK)
-        status = make_command(&supervisor, launch, argv[1], &chosen.overrides);
+        status = process_program(&program);
+    supervisor.start.program = text_chars(&program);
     const int result = status == OK ? supervise(&supervisor) : exit_status(status);
     failure_free(&supervisor.failure);
-    text_free(&supervisor.command);
+    text_free(&program);
     recipe_destroy(recipe);
     chosen_free(&chosen);
     return result;
@@ -150,17 +198,18 @@ static int load_and_supervise(const char *launch, int64_t restarts, int argc, ch
 
 int restart_command(int argc, char **argv)
 {
-    const char *launch = NULL;
-    int64_t restarts = 0;
-    const struct option options[] = {{"--restarts", OPTION_INTEGER, &restarts, 0, 1e6},
-                                     {"--launch", OPTION_TEXT, &launch, 0, 0}};
+    struct arguments arguments = {.launch = NULL};
+    const struct option options[] = {{"--restarts", OPTION_INTEGER, &arguments.restarts, 0, 1e6},
+                                     {"--launch", OPTION_TEXT, &arguments.launch, 0, 0},
+                                     {"--no-check", OPTION_FLAG, &arguments.no_check, 0, 0}};
     int count = 0;
     const char **words = calloc((size_t)argc + 2, sizeof *words);
     CHECK(words != NULL);
     words[0] = argv[0];
-    enum status status = options_parse(argc, argv, options, 2, words + 1, &count);
+    enum status status =
+        options_parse(argc, argv, options, sizeof options / sizeof *options, words + 1, &count);
     const int result =
-        status == OK ? load_and_supervise(launch, restarts, count + 1, (char **)words) : exit_status(status);
+        status == OK ? load_and_supervise(&arguments, count + 1, (char **)words) : exit_status(status);
     free(words);
     return result;
 }

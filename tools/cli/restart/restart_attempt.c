@@ -11,12 +11,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_LINE = 4096 };
+enum { MAX_LINE = 4096, POLL_MS = 200 };
+static const double STOP_S = 10.0;                 // from SIGTERM to SIGKILL
+static const double REMAINS_S = 3.0, LEAVE_S = 5.0; // what the child leaves is killed, then left
 
 struct reader {
     struct text line; // incomplete
     struct text last; // the last non-empty line
     struct text *why; // the first line that names a cause
+    const struct attempt_options *options;
 };
 
 static bool begins(const char *line, const char *head)
@@ -35,6 +38,8 @@ static bool is_cause(const char *line)
 static void end_line(struct reader *reader)
 {
     const char *line = text_chars(&reader->line);
+    if (reader->options->on_line != NULL)
+        reader->options->on_line(reader->options->context, line);
     if (reader->why->length == 0 && is_cause(line))
         text_add(reader->why, "%s", line);
     if (*line != 0) {
@@ -54,60 +59,101 @@ static void read_lines(struct reader *reader, const char *bytes, size_t count)
             text_add_bytes(&reader->line, bytes + i, 1);
 }
 
-/* Copies the available output; false at its end. */
-static bool copy_errors(int errors, struct reader *reader)
+/* Reads the available output; false at its end. */
+static bool read_errors(int errors, struct reader *reader)
 {
     char bytes[4096];
     const ssize_t count = read(errors, bytes, sizeof bytes);
     if (count <= 0)
         return count < 0 && errno == EINTR;
-    (void)!write(STDERR_FILENO, bytes, (size_t)count);
+    if (!reader->options->quiet)
+        (void)!write(STDERR_FILENO, bytes, (size_t)count);
     read_lines(reader, bytes, (size_t)count);
     return true;
 }
 
-static void pass_on(int signals, pid_t child, bool *stopped)
+/* srun answers SIGTERM with SIGKILL to its tasks: inside a Slurm job, scancel signals them. */
+static bool signal_tasks(const struct attempt_options *options)
+{
+    char program[] = "scancel";
+    struct text signal = {0}, job = {0}, out = {0}, errors = {0};
+    int exit = 1;
+    text_add(&signal, "--signal=%s", options->stop_signal);
+    text_add(&job, "%s", options->slurm_job);
+    const bool sent = process_capture((char *[]){program, signal.chars, job.chars, NULL}, NULL, &out, &errors,
+                                      &exit) == OK &&
+                      exit == 0;
+    text_free(&signal);
+    text_free(&job);
+    text_free(&out);
+    text_free(&errors);
+    return sent;
+}
+
+static void pass_on(const struct attempt_options *options, int signals, pid_t child, struct attempt *out)
 {
     struct signalfd_siginfo info;
     if (read(signals, &info, sizeof info) != (ssize_t)sizeof info)
         return;
-    *stopped = true;
-    kill(-child, (int)info.ssi_signo);
+    out->stopped = true;
+    if (options->slurm_job == NULL || !signal_tasks(options))
+        kill(-child, (int)info.ssi_signo);
 }
 
-/* Copies output and forwards signals until the child, and every process that writes to its standard error,
- * has ended. */
-static void follow(pid_t child, int errors, int signals, struct reader *reader, bool *stopped)
+static bool has_ended(pid_t child)
 {
+    siginfo_t info = {.si_pid = 0};
+    return waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == child;
+}
+
+/* Reads output and forwards signals until the child, and every process that writes to its standard error,
+ * has ended: a rank that is left would still use the run's folder. What does not end by itself is killed. */
+static void follow(const struct attempt_options *options, pid_t child, int errors, int signals,
+                   struct reader *reader, struct attempt *out)
+{
+    const double begun = clock_s();
+    double ended = 0.0;
     for (;;) {
         struct pollfd files[] = {{.fd = errors, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
-        if (poll(files, 2, -1) < 0 && errno != EINTR)
+        if (poll(files, 2, POLL_MS) < 0 && errno != EINTR)
             return;
         if (files[1].revents != 0)
-            pass_on(signals, child, stopped);
-        if (files[0].revents != 0 && !copy_errors(errors, reader))
+            pass_on(options, signals, child, out);
+        if (files[0].revents != 0 && !read_errors(errors, reader))
             return;
+        const double now = clock_s();
+        if (ended == 0.0 && has_ended(child))
+            ended = now;
+        if (options->limit_s > 0.0 && now - begun > options->limit_s)
+            kill(-child, out->late && now - begun > options->limit_s + STOP_S ? SIGKILL : SIGTERM);
+        out->late = out->late || (options->limit_s > 0.0 && now - begun > options->limit_s);
+        if (ended > 0.0 && now - ended > REMAINS_S)
+            kill(-child, SIGKILL);
+        if (ended > 0.0 && now - ended > LEAVE_S)
+            return; // in another process group: mpirun's daemons, for example
     }
 }
 
-static enum status run(const char *command, int signals, struct attempt *out)
+static enum status run(const struct attempt_options *options, int signals, struct attempt *out)
 {
     char shell[] = "/bin/sh", option[] = "-c";
     struct text words = {0};
-    struct reader reader = {.why = &out->why};
+    struct reader reader = {.why = &out->why, .options = options};
     pid_t child;
     int errors, wait_status = 0;
     const double begun = clock_s();
-    text_add(&words, "exec %s", command);
+    text_add(&words, "exec %s", options->command);
     enum status status = process_start((char *[]){shell, option, words.chars, NULL}, &child, &errors);
     text_free(&words);
     TRY(status);
-    follow(child, errors, signals, &reader, &out->stopped);
+    follow(options, child, errors, signals, &reader, out);
     while (waitpid(child, &wait_status, 0) < 0 && errno == EINTR)
         continue;
     close(errors);
     out->exit = process_exit(wait_status);
     out->seconds = clock_s() - begun;
+    if (reader.line.length > 0)
+        end_line(&reader);
     if (out->why.length == 0 && out->exit > 128)
         text_add(&out->why, "killed by signal %d (%s)", out->exit - 128, strsignal(out->exit - 128));
     else if (out->why.length == 0)
@@ -117,7 +163,7 @@ static enum status run(const char *command, int signals, struct attempt *out)
     return OK;
 }
 
-enum status attempt_run(const char *command, struct attempt *out)
+enum status attempt_run(const struct attempt_options *options, struct attempt *out)
 {
     sigset_t mask, before;
     *out = (struct attempt){0};
@@ -127,7 +173,7 @@ enum status attempt_run(const char *command, struct attempt *out)
     sigaddset(&mask, SIGHUP);
     sigprocmask(SIG_BLOCK, &mask, &before);
     const int signals = signalfd(-1, &mask, SFD_CLOEXEC);
-    enum status status = signals >= 0 ? run(command, signals, out)
+    enum status status = signals >= 0 ? run(options, signals, out)
                                       : fail(NO_MEMORY, "no file for signals: %s", strerror(errno));
     if (signals >= 0)
         close(signals);

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -59,14 +60,35 @@ static void add_who(const char *why, struct text *out)
         text_add(out, "%snode %.*s", out->length > 0 ? ", " : "", (int)strcspn(node + 7, ")"), node + 7);
 }
 
-void failure_find(const struct recipe *recipe, const struct attempt *attempt, struct failure *out)
+struct metrics_state metrics_state_of(const struct recipe *recipe)
 {
+    struct metrics_state state = {0};
+    struct text path = {0};
+    struct stat about;
+    text_add(&path, "%s/metrics.jsonl", recipe->logging.run_dir);
+    if (stat(path.chars, &about) == 0)
+        state = (struct metrics_state){.file = about.st_ino,
+                                       .bytes = about.st_size,
+                                       .changed_ns = about.st_mtim.tv_sec * INT64_C(1000000000) +
+                                                     about.st_mtim.tv_nsec};
+    text_free(&path);
+    return state;
+}
+
+void failure_find(const struct recipe *recipe, const struct attempt *attempt,
+                  const struct metrics_state *before, struct failure *out)
+{
+    const struct metrics_state now = metrics_state_of(recipe);
     struct text skipped = {0};
     *out = (struct failure){0};
-    (void)productive_s(recipe->logging.run_dir, 0, &out->step);
     if (folder_newest(recipe->checkpoint.save, INT64_MAX, &out->saved, &skipped) != OK || out->saved < 0)
         out->saved = 0;
     text_free(&skipped);
+    (void)productive_s(recipe->logging.run_dir, 0, &out->step);
+    const bool stepped =
+        now.file != before->file || now.bytes != before->bytes || now.changed_ns != before->changed_ns;
+    if (!stepped || out->step < out->saved)
+        out->step = out->saved;
     text_add(&out->why, "%s", text_chars(&attempt->why));
     add_who(text_chars(&attempt->why), &out->who);
 }
@@ -107,9 +129,9 @@ enum status failure_log(const struct recipe *recipe, const struct failure *failu
     text_add(&line, ", \"why\": ");
     text_add_json(&line, text_chars(&failure->why));
     text_add(&line, "}\n");
-    const int file = open(path.chars, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    enum status status = OK;
-    if (file < 0 || write(file, line.chars, line.length) != (ssize_t)line.length)
+    enum status status = folder_make(recipe->logging.run_dir);
+    const int file = status == OK ? open(path.chars, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
+    if (status == OK && (file < 0 || write(file, line.chars, line.length) != (ssize_t)line.length))
         status = fail(IO_ERROR, "%s cannot be written: %s", path.chars, strerror(errno));
     if (file >= 0)
         close(file);

@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 static const char help[] =
-    "cuboid submit RECIPE [key=value ...] [--print] [--after JOB] [--requeues N] [--launch COMMAND]\n"
+    "cuboid submit RECIPE [key=value ...] [--print] [--after JOB] [--requeues N] [--restarts N]\n"
+    "              [--launch COMMAND]\n"
     "\n"
     "Submits the recipe to Slurm as a batch job that trains it: cluster.nodes, gpus_per_node, time,\n"
     "partition, account and sbatch (further lines). Before its time limit, or when it is preempted, the job\n"
@@ -22,6 +23,7 @@ static const char help[] =
     "  --print           print the script, and submit nothing\n"
     "  --after JOB       start when that job has ended; afterok:JOB: only if it succeeded\n"
     "  --requeues N      maximum number of requeues (default 100)\n"
+    "  --restarts N      start the ranks again after a failure, inside the job, at most N times\n"
     "  --launch COMMAND  starts the ranks; {nodes} and {ranks} are replaced by their numbers\n"
     "\n"
     "  cuboid submit recipes/quickstart.yaml cluster.nodes=2 cluster.time=12:00:00 --print\n"
@@ -31,7 +33,7 @@ static const char help[] =
 struct arguments {
     bool print;
     const char *after, *launch;
-    int64_t requeues;
+    int64_t requeues, restarts;
 };
 
 /* Accepts "123", or a dependency of sbatch such as "afterok:123". */
@@ -54,9 +56,9 @@ static const char *key_of_refusal(const char *words)
 {
     static const struct {
         const char *word, *key;
-    } keys[] = {{"partition", "cluster.partition"}, {"account", "cluster.account"},
-                {"time", "cluster.time"},           {"node", "cluster.nodes"},
-                {"gres", "cluster.gpus_per_node"},  {"gpu", "cluster.gpus_per_node"},
+    } keys[] = {{"account", "cluster.account"},    {"partition", "cluster.partition"},
+                {"time", "cluster.time"},          {"node", "cluster.nodes"},
+                {"gres", "cluster.gpus_per_node"}, {"gpu", "cluster.gpus_per_node"},
                 {"dependency", "--after"}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcasestr(words, keys[i].word) != NULL)
@@ -163,7 +165,8 @@ static int load_and_submit(const struct arguments *arguments, int argc, char **a
                                     .folder = folder,
                                     .launch = arguments->launch,
                                     .after = arguments->after,
-                                    .requeues = arguments->requeues};
+                                    .requeues = arguments->requeues,
+                                    .restarts = arguments->restarts};
     if (status == OK)
         status = submit_recipe(arguments, &submission);
     free(folder);
@@ -179,6 +182,7 @@ int cmd_submit(int argc, char **argv)
     const struct option options[] = {{"--print", OPTION_FLAG, &arguments.print, 0, 0},
                                      {"--after", OPTION_TEXT, &arguments.after, 0, 0},
                                      {"--requeues", OPTION_INTEGER, &arguments.requeues, 0, 1e9},
+                                     {"--restarts", OPTION_INTEGER, &arguments.restarts, 0, 1e6},
                                      {"--launch", OPTION_TEXT, &arguments.launch, 0, 0}};
     int count = 0;
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
@@ -188,7 +192,8 @@ int cmd_submit(int argc, char **argv)
     const char **words = calloc((size_t)argc + 2, sizeof *words);
     CHECK(words != NULL);
     words[0] = argv[0];
-    enum status status = options_parse(argc, argv, options, 4, words + 1, &count);
+    enum status status =
+        options_parse(argc, argv, options, sizeof options / sizeof *options, words + 1, &count);
     if (status == OK)
         status = check_after(arguments.after);
     const int result =

@@ -17,6 +17,7 @@ struct submission {
     const char *launch;                   // "srun -n {ranks}": starts the ranks
     const char *after;                    // "123" or "afterok:123": the job to wait for; NULL: none
     int64_t requeues;                     // maximum number
+    int64_t restarts;                     // within the job: train --restarts; 0: none
     int nodes, ranks_per_node;
     int64_t lead_s; // time from the signal to the end of the job
 };
@@ -33,6 +34,9 @@ int64_t submit_lead(const struct recipe *recipe, int nodes, struct text *why);
 /* BAD_RECIPE if the job cannot be requeued: it saves no checkpoint, no signal stops it, or its time limit is
  * too short. */
 MUST_USE enum status submit_check(const struct submission *submission);
+
+/* The signal of resilience.exit_signal that stops the run, preferably SIGTERM; NULL: none. */
+const char *submit_stop_signal(const struct recipe *recipe);
 
 /* Appends the batch script. why: from submit_lead(). */
 void submit_script(const struct submission *submission, const char *why, struct text *out);

@@ -66,8 +66,7 @@ enum status submit_nodes(const struct recipe *recipe, int *nodes, int *ranks_per
 
 /* ---- what can be requeued ---- */
 
-/* The signal that stops the run, preferably SIGTERM; NULL: none. */
-static const char *stop_signal(const struct recipe *recipe)
+const char *submit_stop_signal(const struct recipe *recipe)
 {
     const struct recipe_names *signals = &recipe->resilience.exit_signal;
     for (size_t i = 0; i < signals->count; i++)
@@ -87,7 +86,7 @@ enum status submit_check(const struct submission *s)
         return fail(
             BAD_RECIPE,
             "checkpoint.save is none: a requeued job would start from step 1; use checkpoint.save=auto");
-    if (stop_signal(recipe) == NULL)
+    if (submit_stop_signal(recipe) == NULL)
         return fail(BAD_RECIPE,
                     "resilience.exit_signal is empty: the job cannot save before its time limit; use "
                     "resilience.exit_signal=[SIGTERM]");
@@ -96,6 +95,10 @@ enum status submit_check(const struct submission *s)
                     "cluster.time %s is not longer than the %lld s that saving takes; use "
                     "cluster.time=%lld or more (minutes)",
                     time, (long long)s->lead_s, (long long)((2 * s->lead_s + 59) / 60));
+    if (recipe->resilience.elastic && s->restarts == 0)
+        return fail(BAD_RECIPE,
+                    "resilience.elastic: after a failure Slurm starts the job again on the same number of "
+                    "nodes; use submit --restarts 100, or resilience.elastic=false");
     for (size_t i = 0; i < recipe->cluster.sbatch.count; i++)
         if (strpbrk(recipe->cluster.sbatch.list[i], "\r\n") != NULL)
             return fail(BAD_RECIPE, "cluster.sbatch: entry %zu has several lines; use one entry for each",
@@ -105,27 +108,39 @@ enum status submit_check(const struct submission *s)
 
 /* ---- the script ---- */
 
+/* Appends a value as sbatch reads it: unlike a shell's, its quotes do not protect a backslash. */
+static void add_value(struct text *out, const char *value)
+{
+    text_add(out, "\"");
+    for (; *value != 0; value++)
+        text_add(out, "%s%c", *value == '"' || *value == '\\' ? "\\" : "", *value);
+    text_add(out, "\"");
+}
+
 /* Appends the path of the log, in which sbatch replaces %j. */
 static void add_log_path(const char *run_dir, struct text *out)
 {
-    text_add(out, "#SBATCH --output=\"");
-    for (; *run_dir != 0; run_dir++) {
-        if (*run_dir == '"' || *run_dir == '\\')
-            text_add(out, "\\");
-        text_add(out, "%c", *run_dir);
-        if (*run_dir == '%')
-            text_add(out, "%%");
-    }
-    text_add(out, "/slurm-%%j.log\"\n");
+    struct text path = {0};
+    for (; *run_dir != 0; run_dir++)
+        text_add(&path, "%.*s", *run_dir == '%' ? 2 : 1, *run_dir == '%' ? "%%" : run_dir);
+    text_add(&path, "/slurm-%%j.log");
+    text_add(out, "#SBATCH --output=");
+    add_value(out, path.chars);
+    text_add(out, "\n");
+    text_free(&path);
 }
 
 static void add_option(struct text *out, const char *option, const char *value)
 {
-    if (value != NULL) {
-        text_add(out, "#SBATCH --%s=", option);
-        text_add_shell_word(out, value);
-        text_add(out, "\n");
-    }
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+@";
+    if (value == NULL)
+        return;
+    text_add(out, "#SBATCH --%s=", option);
+    if (*value != 0 && strspn(value, plain) == strlen(value))
+        text_add(out, "%s", value);
+    else
+        add_value(out, value);
+    text_add(out, "\n");
 }
 
 static void add_resources(const struct submission *s, struct text *out)
@@ -134,7 +149,8 @@ static void add_resources(const struct submission *s, struct text *out)
     add_option(out, "job-name", s->recipe->name);
     text_add(out, "#SBATCH --nodes=%d\n#SBATCH --ntasks-per-node=%d\n", s->nodes, s->ranks_per_node);
     if (strcmp(cluster->device, "cuda") == 0)
-        text_add(out, "#SBATCH --gpus-per-node=%d\n", s->ranks_per_node / cluster->ranks_per_gpu);
+        text_add(out, "#SBATCH --gpus-per-node=%d\n",
+                 (s->ranks_per_node + cluster->ranks_per_gpu - 1) / cluster->ranks_per_gpu);
     if (cluster->threads_per_rank > 0)
         text_add(out, "#SBATCH --cpus-per-task=%d\n", cluster->threads_per_rank);
     add_option(out, "time", cluster->time);
@@ -158,12 +174,22 @@ static void add_lines(const struct submission *s, bool options, struct text *out
             text_add(out, "%s%s\n", *lines->list[i] == '-' ? "#SBATCH " : "", lines->list[i]);
 }
 
-static void add_command(const struct submission *s, struct text *out)
+/* Appends the launcher; srun takes the CPUs of a rank from its own options only. */
+static void add_launch(const struct submission *s, struct text *out)
 {
-    launch_text(s->launch, s->nodes, s->nodes * s->ranks_per_node, out);
+    text_add(out, "%s", s->launch);
     if (s->recipe->cluster.threads_per_rank > 0 && strncmp(s->launch, "srun", strlen("srun")) == 0)
         text_add(out, " --cpus-per-task=%d", s->recipe->cluster.threads_per_rank);
-    text_add(out, " \\\n    ");
+}
+
+static void add_command(const struct submission *s, struct text *out)
+{
+    struct text launch = {0};
+    add_launch(s, &launch);
+    if (s->restarts == 0) {
+        launch_text(launch.chars, s->nodes, s->nodes * s->ranks_per_node, out);
+        text_add(out, " \\\n    ");
+    }
     text_add_shell_word(out, s->program);
     text_add(out, " train ");
     text_add_shell_word(out, s->path);
@@ -171,7 +197,12 @@ static void add_command(const struct submission *s, struct text *out)
         text_add(out, " ");
         text_add_shell_word(out, s->overrides->list[i]);
     }
+    if (s->restarts > 0) {
+        text_add(out, " --restarts %lld \\\n    --launch ", (long long)s->restarts);
+        text_add_shell_word(out, launch.chars);
+    }
     text_add(out, " || status=$?\n");
+    text_free(&launch);
 }
 
 /* A run that exits with 0 has saved its last step. */
@@ -203,9 +234,11 @@ static void add_requeue(const struct submission *s, struct text *out)
         "    esac\n"
         "    if [ \"${SLURM_RESTART_COUNT:-0}\" -lt %lld ]; then\n"
         "        scontrol requeue \"$SLURM_JOB_ID\" && exit 75\n"
+        "        echo \"cuboid: job $SLURM_JOB_ID is not requeued: scontrol requeue failed\" >&2\n"
+        "    else\n"
+        "        echo \"cuboid: job $SLURM_JOB_ID is not requeued: ${SLURM_RESTART_COUNT:-0} of %lld "
+        "requeues (submit --requeues)\" >&2\n"
         "    fi\n"
-        "    echo \"cuboid: job $SLURM_JOB_ID is not requeued: ${SLURM_RESTART_COUNT:-0} of %lld requeues "
-        "(submit --requeues)\" >&2\n"
         "fi\n"
         "exit \"$status\"\n",
         (long long)s->requeues, (long long)s->requeues);
@@ -217,8 +250,10 @@ void submit_script(const struct submission *s, const char *why, struct text *out
     add_resources(s, out);
     add_log_path(s->recipe->logging.run_dir, out);
     text_add(out, "#SBATCH --requeue\n#SBATCH --open-mode=append\n");
+    if (s->recipe->resilience.elastic) // the job outlives its nodes
+        text_add(out, "#SBATCH --no-kill\n");
     // Without B: the signal goes to the ranks, and not to this script.
-    text_add(out, "# %s\n#SBATCH --signal=%s@%lld\n", why, stop_signal(s->recipe) + strlen("SIG"),
+    text_add(out, "# %s\n#SBATCH --signal=%s@%lld\n", why, submit_stop_signal(s->recipe) + strlen("SIG"),
              (long long)s->lead_s);
     add_lines(s, true, out);
     text_add(out,

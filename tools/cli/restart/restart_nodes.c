@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/process.h"
+#include "tools/cli/restart/restart.h"
+#include "tools/cli/submit/launch.h"
+#include "tools/cli/submit/submit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const double CHECK_LIMIT_S = 180.0;
+static const char check_words[] = " --check --report --seconds 1 1>&2";
+
+/* ---- names ---- */
+
+static void add_name(struct recipe_names *names, const char *name, size_t length)
+{
+    char **list = realloc(names->list, (names->count + 1) * sizeof *list);
+    CHECK(list != NULL);
+    names->list = list;
+    struct text copy = {0};
+    text_add(&copy, "%.*s", (int)length, name);
+    names->list[names->count++] = copy.chars != NULL ? copy.chars : text_copy("");
+}
+
+static bool has_name(const struct recipe_names *names, const char *name)
+{
+    for (size_t i = 0; i < names->count; i++)
+        if (strcmp(names->list[i], name) == 0)
+            return true;
+    return false;
+}
+
+static void free_names(struct recipe_names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->list[i]);
+    free(names->list);
+    *names = (struct recipe_names){0};
+}
+
+void nodes_free(struct nodes *nodes)
+{
+    free_names(&nodes->present);
+    free_names(&nodes->failed);
+    text_free(&nodes->why);
+}
+
+/* ---- Slurm ---- */
+
+/* The output of a program; nothing if it cannot be run. */
+static void output_of(char *const *argv, struct text *out)
+{
+    struct text errors = {0};
+    int exit = 1;
+    if (process_capture(argv, NULL, out, &errors, &exit) != OK || exit != 0)
+        text_free(out);
+    text_free(&errors);
+}
+
+/* Lists the nodes of the job: nodes that Slurm has removed from it are missing. */
+static void list_nodes(const char *job, struct recipe_names *out)
+{
+    char squeue[] = "squeue", no_header[] = "--noheader", format[] = "--format=%N", scontrol[] = "scontrol",
+         show[] = "show", hostnames[] = "hostnames";
+    struct text jobs = {0}, list = {0}, names = {0};
+    text_add(&jobs, "--jobs=%s", job);
+    output_of((char *[]){squeue, no_header, format, jobs.chars, NULL}, &list);
+    if (list.length > 1) {
+        list.chars[strcspn(list.chars, "\n")] = 0;
+        output_of((char *[]){scontrol, show, hostnames, list.chars, NULL}, &names);
+    }
+    for (const char *at = text_chars(&names); *at != 0; at += strcspn(at, "\n") + (strchr(at, '\n') != NULL))
+        if (*at != '\n')
+            add_name(out, at, strcspn(at, "\n"));
+    text_free(&jobs);
+    text_free(&list);
+    text_free(&names);
+}
+
+void nodes_launch(const char *launch, int nodes, int ranks, const struct recipe_names *without,
+                  struct text *out)
+{
+    static const char srun[] = "srun";
+    const size_t length = strlen(srun);
+    if (without != NULL && without->count > 0 && strncmp(launch, srun, length) == 0) {
+        text_add(out, "%s --exclude=", srun);
+        for (size_t i = 0; i < without->count; i++) {
+            text_add(out, "%s", i > 0 ? "," : "");
+            text_add_shell_word(out, without->list[i]);
+        }
+        launch += length;
+    }
+    launch_text(launch, nodes, ranks, out);
+}
+
+/* ---- the check ---- */
+
+struct answers {
+    struct recipe_names passed;
+    struct nodes *nodes;
+};
+
+/* "check n2: memory FAILED: ..." and "check n2: done, 1 of 5 failed". */
+static void take_line(void *context, const char *line)
+{
+    static const char head[] = "check ", done[] = ": done, 0 ";
+    struct answers *answers = context;
+    const char *name = line + strlen(head), *end = strstr(line, ": ");
+    if (strncmp(line, head, strlen(head)) != 0 || end == NULL || end < name)
+        return;
+    struct text node = {0};
+    text_add(&node, "%.*s", (int)(end - name), name);
+    if (strstr(end, " FAILED: ") != NULL) {
+        text_add(&answers->nodes->why, "%s%s", answers->nodes->why.length > 0 ? "; " : "", name);
+        if (!has_name(&answers->nodes->failed, text_chars(&node)))
+            add_name(&answers->nodes->failed, name, (size_t)(end - name));
+    }
+    if (strncmp(end, done, strlen(done)) == 0 && !has_name(&answers->passed, text_chars(&node)))
+        add_name(&answers->passed, name, (size_t)(end - name));
+    text_free(&node);
+}
+
+/* Nodes of the job that have not finished their check have failed, too. */
+static void add_silent(const struct answers *answers, struct nodes *nodes)
+{
+    for (size_t i = 0; i < nodes->present.count; i++) {
+        const char *name = nodes->present.list[i];
+        if (has_name(&answers->passed, name) || has_name(&nodes->failed, name))
+            continue;
+        add_name(&nodes->failed, name, strlen(name));
+        text_add(&nodes->why, "%s%s: no answer", nodes->why.length > 0 ? "; " : "", name);
+    }
+}
+
+static void add_check_command(const struct start *start, int nodes, int ranks, struct text *out)
+{
+    nodes_launch(start->launch, nodes, ranks, NULL, out);
+    text_add(out, " ");
+    text_add_shell_word(out, start->program);
+    text_add(out, " doctor ");
+    text_add_shell_word(out, start->path);
+    for (size_t i = 0; i < start->overrides->count; i++) {
+        text_add(out, " ");
+        text_add_shell_word(out, start->overrides->list[i]);
+    }
+    text_add(out, "%s", check_words);
+}
+
+static enum status check_nodes(const struct start *start, struct nodes *nodes, struct attempt *attempt)
+{
+    struct answers answers = {.nodes = nodes};
+    struct text command = {0};
+    const int present = nodes->present.count > 0 ? (int)nodes->present.count : nodes->needed;
+    const int ranks = present * nodes->per_node;
+    add_check_command(start, present, ranks, &command);
+    const struct attempt_options options = {.command = command.chars,
+                                            .quiet = true,
+                                            .limit_s = CHECK_LIMIT_S,
+                                            .on_line = take_line,
+                                            .context = &answers};
+    enum status status = attempt_run(&options, attempt);
+    const int passed = (int)answers.passed.count;
+    // srun fails if a node does not answer: the names of the job tell which.
+    if (passed > 0 && nodes->present.count > 0)
+        attempt->exit = 0;
+    if (attempt->exit == 0)
+        text_free(&attempt->why);
+    add_silent(&answers, nodes);
+    // Without names, a launcher that has started all its processes has started them on all nodes.
+    nodes->count =
+        nodes->present.count == 0 && nodes->failed.count == 0 && attempt->exit == 0 ? nodes->needed : passed;
+    free_names(&answers.passed);
+    text_free(&command);
+    return status;
+}
+
+enum status nodes_find(const struct start *start, struct nodes *out, struct attempt *attempt)
+{
+    *out = (struct nodes){.needed = 1, .per_node = recipe_world_size(start->recipe)};
+    *attempt = (struct attempt){0};
+    if (start->launch != NULL && strstr(start->launch, "{nodes}") != NULL)
+        TRY(submit_nodes(start->recipe, &out->needed, &out->per_node));
+    if (start->slurm_job != NULL && strstr(start->launch, "{nodes}") != NULL)
+        list_nodes(start->slurm_job, &out->present);
+    out->count = out->present.count > 0 ? (int)out->present.count : out->needed;
+    if (start->launch == NULL || !start->check)
+        return OK;
+    TRY(check_nodes(start, out, attempt));
+    if (out->failed.count == 0)
+        return OK;
+    print_line(stderr, "check: %zu node%s left out: %s", out->failed.count,
+               out->failed.count == 1 ? " is" : "s are", text_chars(&out->why));
+    if (strncmp(start->launch, "srun", strlen("srun")) != 0 && !attempt->stopped)
+        return fail(IO_ERROR, "%s; only srun can leave a node out: remove it from the hosts of --launch",
+                    text_chars(&out->why));
+    return OK;
+}
