@@ -77,8 +77,8 @@ SYSTEM = set("""
     complex ctype errno fenv float inttypes iso646 limits locale math signal stdalign stdarg stdatomic
     stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar wchar dirent
     fcntl fnmatch getopt glob libgen netdb poll pthread sched semaphore spawn syslog termios unistd
-    arpa/inet linux/futex netinet/in netinet/tcp sys/file sys/ioctl sys/mman sys/prctl sys/resource
-    sys/select sys/socket sys/stat sys/statvfs sys/sysinfo sys/syscall sys/time sys/times sys/types sys/uio
+    arpa/inet linux/futex linux/magic netinet/in netinet/tcp sys/file sys/ioctl sys/mman sys/prctl sys/resource
+    sys/select sys/socket sys/stat sys/statvfs sys/sysinfo sys/syscall sys/time sys/times sys/types sys/uio sys/vfs
     sys/un sys/utsname sys/wait sys/eventfd sys/inotify sys/signalfd sys/random malloc execinfo ftw""".split())
 
 # A backend's name as a string: only where backends register, and where users name them.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* A preloaded library that counts the calls that change files below a folder whose path contains
- * FAULT_FOLDER, and fails one of them.
+ * FAULT_FOLDER (and FAULT_NAME, if it is set), and fails one of them.
  *
  *     FAULT_CALL   the number of the call, from 1; 0: none
  *     FAULT_KIND   kill     the process is killed before the call
@@ -60,8 +60,8 @@ static void *real(const char *name)
 
 static bool is_watched(const char *path)
 {
-    const char *folder = getenv("FAULT_FOLDER");
-    return folder != NULL && strstr(path, folder) != NULL;
+    const char *folder = getenv("FAULT_FOLDER"), *name = getenv("FAULT_NAME");
+    return folder != NULL && strstr(path, folder) != NULL && (name == NULL || strstr(path, name) != NULL);
 }
 
 static bool path_of(int fd, char out[PATH_CHARS])

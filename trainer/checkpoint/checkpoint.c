@@ -5,7 +5,7 @@
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/checkpoint_job.h"
 #include "trainer/checkpoint/checkpoint_lock.h"
-#include "trainer/data/data_fingerprint.h"
+#include "trainer/checkpoint/checkpoint_texts.h"
 #include "trainer/engine/agree.h"
 
 #include <pthread.h>
@@ -31,55 +31,6 @@ struct checkpoint_saving {
     struct text why;
 };
 
-/* ---- rank 0: manifest and publication ---- */
-
-static enum status write_text(const char *folder, const char *name, const struct text *text)
-{
-    struct text path = {0};
-    text_add(&path, "%s/%s", folder, name);
-    enum status status = file_write_atomic(path.chars, text->chars, text->length);
-    text_free(&path);
-    return status;
-}
-
-/* Writes the fingerprint of the datasets taken when they were opened. */
-static enum status write_fingerprint(struct rank_state *w, const char *folder)
-{
-    const struct text *fingerprint;
-    if (w->run->data == NULL)
-        return OK;
-    TRY(data_fingerprint(w->run->data, &fingerprint));
-    return write_text(folder, "data.json", fingerprint);
-}
-
-/* `notes`: those of all ranks, of `words` words each. */
-static enum status complete(struct checkpoint_saving *s, const uint32_t *notes, int words)
-{
-    struct rank_state *w = s->rank_state;
-    const char *folder = s->folder.chars;
-    static const char recipe_name[] = "recipe.yaml";
-    struct text text = {0}, resolved = {0};
-    recipe_resolved_text(w->run->recipe, &resolved);
-    enum status status = write_text(folder, recipe_name, &resolved);
-    if (status == OK)
-        status = write_fingerprint(w, folder);
-    if (status == OK) {
-        manifest_set_recipe(&s->manifest, recipe_name, &resolved);
-        status = notes_add(&s->job.tensors, notes, w->world->size, words, folder, &s->manifest);
-    }
-    if (status == OK) {
-        manifest_text(&s->manifest, &text);
-        status = write_text(folder, "manifest.json", &text);
-    }
-    if (status == OK)
-        status = checkpoint_lock_check(w->run->checkpoint_lock);
-    if (status == OK)
-        status = folder_publish(w->run->recipe->checkpoint.save, &s->ticket);
-    text_free(&resolved);
-    text_free(&text);
-    return status;
-}
-
 /* ---- all ranks ---- */
 
 /* Broadcasts the ticket of rank 0 as 32-bit words. */
@@ -104,23 +55,23 @@ static enum status broadcast_ticket(struct rank_state *w, struct save_ticket *ti
     return OK;
 }
 
-/* Gathers the notes on rank 0, which publishes the checkpoint. */
+static enum status publish(struct checkpoint_saving *s, const struct save_texts *texts)
+{
+    const struct run *run = s->rank_state->run;
+    TRY(save_texts_write(texts, s->folder.chars));
+    TRY(checkpoint_lock_check(run->checkpoint_lock));
+    return folder_publish(run->recipe->checkpoint.save, &s->ticket);
+}
+
+/* Rank 0 publishes the checkpoint. */
 static enum status publish_together(struct checkpoint_saving *s)
 {
+    struct save_texts texts = {0};
     struct rank_state *w = s->rank_state;
-    const int tensors = tensor_list_count(&s->job.tensors), words = note_words(tensors);
-    const size_t ranks = w->world->rank == 0 ? (size_t)w->world->size : 1;
-    uint32_t *mine = calloc((size_t)words, sizeof *mine), *all = calloc(ranks * (size_t)words, sizeof *all);
-    enum status status = rank_agree(
-        w, mine != NULL && all != NULL ? OK : fail(NO_MEMORY, "no memory for the notes of %zu ranks", ranks));
-    if (status == OK) {
-        note_pack(&s->job.note, s->job.has, tensors, mine);
-        status = rank_agree(w, notes_gather(w, mine, words, all));
-    }
+    enum status status = save_texts_make(&s->job, s->folder.chars, &s->manifest, &texts);
     if (status == OK)
-        status = rank_agree(w, w->world->rank == 0 ? complete(s, all, words) : OK);
-    free(mine);
-    free(all);
+        status = rank_agree(w, w->world->rank == 0 ? publish(s, &texts) : OK);
+    save_texts_free(&texts);
     return status;
 }
 

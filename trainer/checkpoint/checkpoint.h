@@ -54,11 +54,13 @@ MUST_USE enum status checkpoint_resolve(const char *path, char **out);
  * of the checkpoint. */
 MUST_USE enum status checkpoint_load(struct rank_state *state, const char *path, bool with_optimizer);
 
-/* Collective: loads the newest checkpoint in recipe->checkpoint.save that every rank can load, with the
- * optimizer. A damaged one is renamed to step-N.broken and the next older one is tried; one of another model
- * is an error. *out: its path, freed by the caller; NULL: the folder has none. BAD_CHECKPOINT if all are
- * damaged. */
-MUST_USE enum status checkpoint_load_newest(struct rank_state *state, char **out);
+/* Collective: loads the newest checkpoint of a step after `after` in `memory` (NULL: none) and in
+ * recipe->checkpoint.save that every rank can load, with the optimizer. A damaged one in the folder is
+ * renamed to step-N.broken and the next older one is tried; one of another model is an error. *out: its path,
+ * freed by the caller; NULL: there is none. BAD_CHECKPOINT if all are damaged. */
+struct memory_checkpoints;
+MUST_USE enum status checkpoint_load_newest(struct rank_state *state, struct memory_checkpoints *memory,
+                                            int64_t after, char **out);
 
 /* Path of the recipe saved in a checkpoint. `path` as for checkpoint_resolve(). */
 MUST_USE enum status checkpoint_recipe_path(const char *path, char **out);

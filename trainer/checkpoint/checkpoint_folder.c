@@ -382,6 +382,25 @@ void folder_prune(const char *save, const struct save_ticket *ticket, int64_t ke
         print_line(stderr, "warning: %s", fail_text());
 }
 
+void folder_keep_only(const char *save, const char *run, int64_t step)
+{
+    struct entries entries;
+    if (entries_read(save, &entries) != OK)
+        entries = (struct entries){0};
+    for (size_t i = 0; i < entries.count; i++) {
+        struct text path = {0};
+        folder_of_step(save, entries.list[i].step, "", &path);
+        if (entries.list[i].suffix[0] == 0 && entries.list[i].step != step &&
+            is_own(path.chars, run, entries.list[i].step) &&
+            remove_checkpoint(save, entries.list[i].step) != OK)
+            print_line(stderr, "warning: %s", fail_text());
+        text_free(&path);
+    }
+    free(entries.list);
+    if (run_record_set_unfinished(save, NULL) != OK)
+        print_line(stderr, "warning: %s", fail_text());
+}
+
 /* ---- finding ---- */
 
 /* A symbolic link is valid if it leads to a checkpoint of this run, for example one moved to another

@@ -45,6 +45,9 @@ void folder_abandon(const char *save, const struct save_ticket *ticket);
  * multiple of `retain` (0: none), which do not count; removes the others. keep 0: keeps all. Prints a line
  * on standard error for one that it cannot remove. This ends the save: nothing is unfinished. */
 void folder_prune(const char *save, const struct save_ticket *ticket, int64_t keep, int64_t retain);
+/* Removes all complete checkpoints of this run but that of `step` (-1: none is kept). Prints a line on
+ * standard error for one that it cannot remove. */
+void folder_keep_only(const char *save, const char *run, int64_t step);
 /* Removes the folders that this run has recorded as unfinished, and completes an interrupted replacement.
  * IO_ERROR names a replaced checkpoint that cannot be renamed back; its record is kept. */
 MUST_USE enum status folder_clean(const char *save);

@@ -134,11 +134,18 @@ static size_t shard_bytes(const struct shard *shard)
     return (size_t)shard_elements(shard) * safetensors_dtype_bytes(shard->dtype);
 }
 
+size_t save_job_bytes(const struct save_job *job)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < job->count; i++)
+        bytes += shard_bytes(&job->shards[i]);
+    return bytes;
+}
+
 enum status save_job_allocate_snapshot(struct save_job *job)
 {
     size_t at = 0;
-    for (int i = 0; i < job->count; i++)
-        job->snapshot_bytes += shard_bytes(&job->shards[i]);
+    job->snapshot_bytes = save_job_bytes(job);
     job->snapshot = malloc(job->snapshot_bytes + 1);
     if (job->snapshot == NULL)
         return fail(NO_MEMORY, "checkpoint.async_save: no memory for a copy of %zu bytes; set it to false",

@@ -24,6 +24,8 @@ struct save_job {
 
 MUST_USE enum status save_job_create(struct rank_state *state, struct save_job *out);
 void save_job_free(struct save_job *job); // accepts {0}
+/* The size of all shards. */
+size_t save_job_bytes(const struct save_job *job);
 
 /* Allocates host memory for copies of all shards, of exactly their size, and copies those that are in host
  * memory already. */

@@ -4,6 +4,7 @@
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/checkpoint/checkpoint_state.h"
 #include "trainer/checkpoint/distribute/checkpoint_exchange.h"
+#include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/engine/agree.h"
 #include "trainer/optimizer/learning_rate.h"
@@ -95,17 +96,24 @@ static bool loads_moments(const struct rank_state *w, bool with_optimizer)
     return with_optimizer && w->run->recipe->checkpoint.load_optim;
 }
 
+/* Compares the checkpoint with the recipe. */
+static enum status check_here(struct rank_state *w, const struct checkpoint_source *source,
+                              bool with_optimizer)
+{
+    TRY(manifest_check_model(&source->manifest, w->run->recipe, source->folder));
+    TRY(check_tensors(w, source, loads_moments(w, with_optimizer)));
+    if (with_optimizer && w->world->rank == 0 && w->run->data != NULL)
+        TRY(data_fingerprint_check(w->run->data, source->folder, w->run->recipe->data.strict));
+    return OK;
+}
+
 /* Opens the checkpoint and compares it with the recipe. *folder: freed by the caller. */
 static enum status open_here(struct rank_state *w, const char *path, bool with_optimizer, char **folder,
                              struct checkpoint_source *source)
 {
     TRY(checkpoint_resolve(path, folder));
     TRY(checkpoint_source_open(*folder, w->world->rank, source));
-    TRY(manifest_check_model(&source->manifest, w->run->recipe, *folder));
-    TRY(check_tensors(w, source, loads_moments(w, with_optimizer)));
-    if (with_optimizer && w->world->rank == 0 && w->run->data != NULL)
-        TRY(data_fingerprint_check(w->run->data, *folder, w->run->recipe->data.strict));
-    return OK;
+    return check_here(w, source, with_optimizer);
 }
 
 /* On machines that do not share the folder, ranks could resume from different checkpoints. */
@@ -167,8 +175,27 @@ enum status checkpoint_load(struct rank_state *w, const char *path, bool with_op
     return device_computes(w->device) ? load_on_all(w, path, with_optimizer, &broken) : OK;
 }
 
+/* Same for a checkpoint in memory. */
+static enum status load_from_memory(struct rank_state *w, struct memory_checkpoints *memory, const char *path,
+                                    bool *broken)
+{
+    struct checkpoint_source source = {.folder = NULL};
+    enum status status = memory_checkpoints_source(memory, path, &source);
+    *broken = status == BAD_CHECKPOINT;
+    if (status == OK)
+        status = rank_agree(w, check_here(w, &source, true));
+    if (status == OK) {
+        status = load_opened(w, &source, true);
+        *broken = status == BAD_CHECKPOINT;
+    }
+    checkpoint_source_close(&source);
+    return status;
+}
+
+/* ---- the newest ---- */
+
 /* Rank 0 searches, so that all ranks try the same checkpoint even if their views of the folder differ. */
-static enum status find_newest(struct rank_state *w, int64_t below, int64_t *step)
+static enum status find_newest(struct rank_state *w, int64_t after, int64_t below, int64_t *step)
 {
     struct text skipped = {0};
     enum status status = OK;
@@ -178,27 +205,50 @@ static enum status find_newest(struct rank_state *w, int64_t below, int64_t *ste
     fputs(text_chars(&skipped), stderr);
     text_free(&skipped);
     TRY(rank_agree(w, status));
-    double found = (double)*step;
+    double found = *step > after ? (double)*step : -1.0;
     TRY(rank_agree_max(w, &found, 1));
     *step = (int64_t)found;
     return OK;
 }
 
-enum status checkpoint_load_newest(struct rank_state *w, char **out)
+/* Tries checkpoints in memory of steps from `from` on, until one can be loaded. *out: its path, or NULL. */
+static enum status try_memory(struct rank_state *w, struct memory_checkpoints *memory, int64_t from,
+                              int64_t *below, char **out)
+{
+    bool broken = true;
+    enum status status = OK;
+    while (broken) {
+        int64_t step;
+        char *path;
+        TRY(memory_checkpoints_find(memory, from, *below, &step, &path));
+        if (path == NULL)
+            return OK;
+        status = load_from_memory(w, memory, path, &broken);
+        if (broken && w->world->rank == 0)
+            print_line(stderr, "warning: %s", fail_text());
+        *below = step;
+        if (status == OK) {
+            memory_checkpoints_resumed(memory, step);
+            *out = path;
+        } else
+            free(path);
+    }
+    return status;
+}
+
+/* Loads one of the run's own checkpoints. */
+static enum status load_own(struct rank_state *w, struct memory_checkpoints *memory, int64_t after,
+                            char **out)
 {
     const char *save = w->run->recipe->checkpoint.save;
-    bool first = w->world->rank == 0, broken = device_computes(w->device) && save != NULL;
-    int64_t step = -1, below = INT64_MAX;
+    int64_t step = -1, below = INT64_MAX, memory_below = INT64_MAX;
     enum status status = OK;
-    *out = NULL;
-    // Fingerprint the data at the start, for the checkpoints of this run.
-    if (first && broken && w->run->data != NULL) {
-        const struct text *fingerprint;
-        status = data_fingerprint(w->run->data, &fingerprint);
-    }
-    TRY(rank_agree(w, status));
+    bool broken = true;
     while (broken) {
-        TRY(find_newest(w, below, &step));
+        TRY(find_newest(w, after, below, &step));
+        TRY(try_memory(w, memory, step > after ? step : after + 1, &memory_below, out));
+        if (*out != NULL)
+            return OK;
         if (step < 0 && status != OK)
             return fail(BAD_CHECKPOINT,
                         "%s: none of its checkpoints can be loaded; start a new run with another "
@@ -209,7 +259,7 @@ enum status checkpoint_load_newest(struct rank_state *w, char **out)
         struct text path = {0};
         folder_of_step(save, step, "", &path);
         status = load_on_all(w, path.chars, true, &broken);
-        if (broken && first)
+        if (broken && w->world->rank == 0)
             print_line(stderr, "warning: %s", fail_text());
         if (status == OK)
             *out = path.chars;
@@ -217,7 +267,26 @@ enum status checkpoint_load_newest(struct rank_state *w, char **out)
             text_free(&path);
         below = step;
     }
-    if (status == OK && first && *out != NULL)
-        folder_set_aside(save, step);
     return status;
+}
+
+enum status checkpoint_load_newest(struct rank_state *w, struct memory_checkpoints *memory, int64_t after,
+                                   char **out)
+{
+    const char *save = w->run->recipe->checkpoint.save;
+    const bool first = w->world->rank == 0;
+    enum status status = OK;
+    *out = NULL;
+    if (!device_computes(w->device) || save == NULL)
+        return OK;
+    // Fingerprint the data at the start, for the checkpoints of this run.
+    if (first && w->run->data != NULL) {
+        const struct text *fingerprint;
+        status = data_fingerprint(w->run->data, &fingerprint);
+    }
+    TRY(rank_agree(w, status));
+    TRY(load_own(w, memory, after, out));
+    if (first && *out != NULL)
+        folder_set_aside(save, w->step);
+    return OK;
 }

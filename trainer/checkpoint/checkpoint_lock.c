@@ -22,6 +22,7 @@ enum { RENEW_MS = 10000, EXPIRES_MS = 60000, POLL_MS = 100, NS_PER_MS = 1000000,
 
 struct checkpoint_lock {
     struct text save, path; // the folder, and its owner.json
+    struct text key, value; // that set the folder
     struct lock_owner self;
     int fd;       // of SAVE/owner.lock; -1: none
     bool flocked; // owner.lock is locked
@@ -41,9 +42,9 @@ static enum status taken_by(const struct checkpoint_lock *l, const struct lock_o
     struct text who = {0};
     lock_owner_describe(owner, &who);
     enum status status = fail(BAD_RECIPE,
-                              "checkpoint.save: another run is writing in %s: %s; wait for it, or use "
-                              "another directory, such as checkpoint.save=%s-2",
-                              l->save.chars, who.chars, l->save.chars);
+                              "%s: another run is writing in %s: %s; wait for it, or use another directory, "
+                              "such as %s=%s-2",
+                              l->key.chars, l->save.chars, who.chars, l->key.chars, l->value.chars);
     text_free(&who);
     return status;
 }
@@ -227,6 +228,23 @@ static enum status of_another_run(const struct checkpoint_lock *l, const char *r
         l->save.chars, run_dir, l->save.chars, l->save.chars);
 }
 
+/* For a folder that is compared with the identity of the run. */
+static enum status agree_on_identity(const struct checkpoint_lock *l, const char *run)
+{
+    struct run_record folder;
+    TRY(run_record_read(l->save.chars, &folder));
+    if (folder.run[0] != 0)
+        return strcmp(folder.run, run) == 0
+                   ? OK
+                   : fail(
+                         BAD_RECIPE,
+                         "%s: %s holds checkpoints of another run; remove it, or use another directory, such "
+                         "as %s=%s-2",
+                         l->key.chars, l->save.chars, l->key.chars, l->value.chars);
+    memcpy(folder.run, run, sizeof folder.run);
+    return run_record_write(l->save.chars, &folder);
+}
+
 /* The default place of a run's checkpoints. */
 static bool is_inside(const char *folder, const char *run_dir)
 {
@@ -267,7 +285,7 @@ static enum status lock_file(struct checkpoint_lock *l, bool without_flock)
     l->fd = open(path.chars, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     enum status status =
         l->fd >= 0       ? OK
-        : errno == ELOOP ? fail(BAD_RECIPE, "checkpoint.save: %s is a symbolic link; remove it", path.chars)
+        : errno == ELOOP ? fail(BAD_RECIPE, "%s: %s is a symbolic link; remove it", l->key.chars, path.chars)
                          : fail(IO_ERROR, "%s: %s", path.chars, strerror(errno));
     text_free(&path);
     TRY(status);
@@ -282,12 +300,14 @@ static enum status take(struct checkpoint_lock *l, const struct checkpoint_lock_
 {
     text_add(&l->save, "%s", options->save);
     text_add(&l->path, "%s/owner.json", options->save);
+    text_add(&l->key, "%s", options->key != NULL ? options->key : "checkpoint.save");
+    text_add(&l->value, "%s", options->value != NULL ? options->value : options->save);
     TRY(folder_make(options->save));
     TRY(lock_owner_self(&l->self));
     TRY(lock_file(l, options->without_flock));
     TRY(take_lease(l));
     TRY(start_renewing(l));
-    TRY(agree_on_run(l, options->run_dir));
+    TRY(options->run != NULL ? agree_on_identity(l, options->run) : agree_on_run(l, options->run_dir));
     return folder_clean(options->save);
 }
 
@@ -306,7 +326,8 @@ enum status checkpoint_lock_acquire(const struct checkpoint_lock_options *option
         return OK;
     }
     struct text why = {0};
-    text_add(&why, "%s%s", status == IO_ERROR ? "checkpoint.save: " : "", fail_text());
+    text_add(&why, "%s%s%s", status == IO_ERROR ? l->key.chars : "", status == IO_ERROR ? ": " : "",
+             fail_text());
     checkpoint_lock_release(l);
     status = fail(status, "%s", why.chars);
     text_free(&why);
@@ -357,5 +378,7 @@ void checkpoint_lock_release(struct checkpoint_lock *l)
         close(l->fd);
     text_free(&l->save);
     text_free(&l->path);
+    text_free(&l->key);
+    text_free(&l->value);
     free(l);
 }

@@ -20,6 +20,8 @@
 struct checkpoint_lock_options {
     const char *save;
     const char *run_dir;          // NULL: the folder is not compared with that of a run
+    const char *run;              // instead of run_dir: the identity of the run; NULL: not compared
+    const char *key, *value;      // of the recipe, for messages; NULL: checkpoint.save, and `save`
     bool without_flock;           // as on a file system without flock()
     int64_t renew_ms, expires_ms; // 0: 10 s and 60 s
 };

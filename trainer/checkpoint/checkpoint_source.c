@@ -11,7 +11,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPEN_FILES = 32 };
+enum { OPEN_FILES = 32, WORD_BITS = 32 };
+
+void source_nodes_free(struct source_nodes *nodes)
+{
+    free(nodes->has);
+    free(nodes->reader);
+    *nodes = (struct source_nodes){.words = 0};
+}
+
+bool source_nodes_has(const struct source_nodes *nodes, int rank, int file)
+{
+    const uint32_t *has = nodes->has + (size_t)nodes->node_of[rank] * (size_t)nodes->words;
+    return (has[file / WORD_BITS] >> file % WORD_BITS & 1) != 0;
+}
 
 static void close_files(struct checkpoint_source *s)
 {
@@ -144,6 +157,26 @@ static enum status read_header(struct checkpoint_source *s, int index)
     return OK;
 }
 
+enum status checkpoint_source_shards(struct checkpoint_source *s, int file, const struct shard **shards,
+                                     int *count)
+{
+    TRY(read_header(s, file));
+    *shards = s->files[file].shards;
+    *count = s->files[file].count;
+    return OK;
+}
+
+void checkpoint_source_set_shards(struct checkpoint_source *s, int file, struct shard *shards, int count)
+{
+    CHECK(s->files[file].shards == NULL);
+    for (int i = 0; i < count; i++)
+        shards[i].file = file;
+    if (count > 0)
+        qsort(shards, (size_t)count, sizeof *shards, by_name);
+    s->files[file].shards = shards;
+    s->files[file].count = count;
+}
+
 bool checkpoint_source_tensor(const struct checkpoint_source *s, const char *name, struct shard *out)
 {
     const struct manifest_tensor *tensor = manifest_tensor(&s->manifest, name);
@@ -200,6 +233,16 @@ static enum status take_from(struct checkpoint_source *s, int file, const struct
         return fail(BAD_CHECKPOINT, "%s/%s: shape or dtype of %s differs from the manifest", s->folder, name,
                     whole->name);
     return take(s, shard, want, count, left);
+}
+
+const struct shard *checkpoint_source_shard_in(const struct checkpoint_source *s, int file, const char *name)
+{
+    return shard_in(&s->files[file], name);
+}
+
+int checkpoint_source_root(const struct checkpoint_source *s)
+{
+    return s->nodes != NULL && manifest_file_of(&s->manifest, 0) == 0 ? s->nodes->reader[0] : 0;
 }
 
 bool checkpoint_source_file_has(struct checkpoint_source *s, int rank, const char *name,

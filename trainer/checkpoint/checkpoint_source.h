@@ -11,8 +11,20 @@ struct source_file {
     int count;
 };
 
+/* Of a checkpoint in the memory of several nodes: which nodes have which files. */
+struct source_nodes {
+    int words;          // of each node
+    uint32_t *has;      // [nodes][words]: bit f is set if the node has file f
+    int *reader;        // [files] the rank that reads the file for ranks of other nodes
+    const int *node_of; // [world], not owned
+};
+void source_nodes_free(struct source_nodes *nodes); // accepts {0}
+/* True if the node of `rank` has the file. */
+bool source_nodes_has(const struct source_nodes *nodes, int rank, int file);
+
 struct checkpoint_source {
     const char *folder;
+    const struct source_nodes *nodes; // NULL: all files are in the folder. Not owned
     struct manifest manifest;
     struct source_file *files; // [manifest.file_count]
     int open_count, opened;    // files that are open; number of times that one was opened
@@ -31,6 +43,20 @@ void checkpoint_source_close(
 
 /* Sets *out to the whole tensor; false if the checkpoint has no tensor of this name. */
 bool checkpoint_source_tensor(const struct checkpoint_source *source, const char *name, struct shard *out);
+
+/* Reads the shards of a file from its header. */
+MUST_USE enum status checkpoint_source_shards(struct checkpoint_source *source, int file,
+                                              const struct shard **shards, int *count);
+/* Sets the shards of a file of another node; the source frees them. */
+void checkpoint_source_set_shards(struct checkpoint_source *source, int file, struct shard *shards,
+                                  int count);
+
+/* The shard of a tensor in a file whose header was read; NULL: none. */
+const struct shard *checkpoint_source_shard_in(const struct checkpoint_source *source, int file,
+                                               const char *name);
+
+/* The rank that reads replicated state for all ranks. */
+int checkpoint_source_root(const struct checkpoint_source *source);
 
 /* True if the file of a rank has exactly this part of a tensor. */
 bool checkpoint_source_file_has(struct checkpoint_source *source, int rank, const char *name,

@@ -80,8 +80,8 @@ static enum status read_amax(struct checkpoint_source *s, const struct shard *te
     return OK;
 }
 
-/* Broadcasts `count` numbers of rank 0. */
-static enum status broadcast_floats(struct rank_state *w, float *values, int64_t count)
+/* Broadcasts `count` numbers of rank `root`. */
+static enum status broadcast_floats(struct rank_state *w, int root, float *values, int64_t count)
 {
     struct staging staging;
     const size_t bytes = (size_t)count * sizeof *values;
@@ -90,7 +90,7 @@ static enum status broadcast_floats(struct rank_state *w, float *values, int64_t
     TRY(staging_open(w, bytes, &staging));
     enum status status = copy_to_device(w->compute, staging.data, values, bytes);
     if (status == OK)
-        status = group_broadcast(w->groups->world, w->compute, tensor_1d(staging.data, F32, count), 0);
+        status = group_broadcast(w->groups->world, w->compute, tensor_1d(staging.data, F32, count), root);
     if (status == OK)
         status = copy_to_host(w->compute, values, staging.data, bytes);
     if (status == OK)
@@ -99,19 +99,20 @@ static enum status broadcast_floats(struct rank_state *w, float *values, int64_t
     return status;
 }
 
-/* Reads the history of one row on rank 0, and broadcasts it. */
+/* Reads the history of one row on one rank, and broadcasts it. */
 static enum status load_history(struct rank_state *w, struct checkpoint_source *s, int row,
                                 const struct shard *tensor)
 {
     float *values = NULL;
-    enum status status = w->world->rank == 0 ? read_amax(s, tensor, &values) : check_amax(s, tensor);
+    const int root = checkpoint_source_root(s);
+    enum status status = w->world->rank == root ? read_amax(s, tensor, &values) : check_amax(s, tensor);
     if (status == OK && values == NULL)
         values = calloc((size_t)shard_elements(tensor) + 1, sizeof *values);
     if (status == OK && values == NULL)
         status = fail(NO_MEMORY, "no memory for %s", tensor->name);
     status = rank_agree(w, status);
     if (status == OK)
-        status = broadcast_floats(w, values, shard_elements(tensor));
+        status = broadcast_floats(w, root, values, shard_elements(tensor));
     if (status == OK)
         amax_history_set(w->amax, row, values, tensor->dim[1]);
     free(values);
@@ -150,7 +151,7 @@ static bool is_count(double number)
     return number >= 0.0 && number <= 0x1p53 && number == floor(number);
 }
 
-/* Reads the scale and its counters on rank 0. */
+/* Reads the scale and its counters. */
 static enum status read_loss_scale(struct checkpoint_source *s, double numbers[SCALE_NUMBERS])
 {
     const struct manifest *m = &s->manifest;
@@ -170,7 +171,7 @@ static enum status read_loss_scale(struct checkpoint_source *s, double numbers[S
 enum status state_load_loss_scale(struct rank_state *w, struct checkpoint_source *s, struct loss_scale *out)
 {
     double numbers[SCALE_NUMBERS] = {0.0};
-    TRY(rank_agree(w, w->world->rank == 0 ? read_loss_scale(s, numbers) : OK));
+    TRY(rank_agree(w, w->world->rank == checkpoint_source_root(s) ? read_loss_scale(s, numbers) : OK));
     TRY(rank_agree_max(w, numbers, SCALE_NUMBERS)); // all others have zeros
     *out = loss_scale_of(w->run->recipe);
     loss_scale_resume(out, numbers[0], (int64_t)numbers[1], (int64_t)numbers[2]);

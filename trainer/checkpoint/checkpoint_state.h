@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Replicated training state in a checkpoint, besides parameters and moments: the same on every rank, stored
- * as tensors under global names. Rank 0 writes it, and reads it for all ranks.
+ * as tensors under global names. Rank 0 writes it, and checkpoint_source_root() reads it for all ranks.
  *
  *   precision.amax.NAME     F32 [OPERAND_COUNT, steps]   delayed scaling: the history of one weight's
  *                                                        operands, newest first

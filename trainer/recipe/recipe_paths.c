@@ -135,6 +135,24 @@ static void load_message(const struct view *v, struct text *out)
              c->finetune ? "finetune" : "ckpt_step", c->load != NULL ? c->load : "none");
 }
 
+static bool memory_holds(const struct view *v)
+{
+    const struct recipe_checkpoint *c = &v->recipe->checkpoint;
+    return c->non_persistent_save_interval == 0 ||
+           (c->memory_dir != NULL && (c->save != NULL || !v->given[GIVEN_SAVE]));
+}
+
+static void memory_message(const struct view *v, struct text *out)
+{
+    const struct recipe_checkpoint *c = &v->recipe->checkpoint;
+    text_add(out, "checkpoint.non_persistent_save_interval %lld needs %s",
+             (long long)c->non_persistent_save_interval,
+             c->memory_dir == NULL
+                 ? "a folder on a tmpfs, but checkpoint.memory_dir is none; use /dev/shm/NAME"
+                 : "a run that also saves to a disk, but checkpoint.save is none; use "
+                   "checkpoint.non_persistent_save_interval=0");
+}
+
 /* A signal in both lists; NULL if there is none. */
 static const char *doubled_signal(const struct recipe_resilience *r)
 {
@@ -159,6 +177,10 @@ static void signals_message(const struct view *v, struct text *out)
 static const struct rule rules[] = {
     {"checkpoint.save_interval checkpoint.save", save_holds, save_message, {{0}}},
     {"checkpoint.finetune checkpoint.ckpt_step checkpoint.load", load_holds, load_message, {{0}}},
+    {"checkpoint.non_persistent_save_interval checkpoint.memory_dir checkpoint.save",
+     memory_holds,
+     memory_message,
+     {{0}}},
     {"resilience.save_signal resilience.exit_signal", signals_hold, signals_message, {{0}}},
 };
 const struct rules recipe_save_rules = RULES_OF(rules);

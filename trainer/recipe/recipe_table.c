@@ -423,6 +423,17 @@ const struct recipe_row recipe_rows[] = {
     ROW("checkpoint.async_save", BOOL, checkpoint.async_save, "false",
         "Copy the state to host memory and write it in the background, while training continues; needs host "
         "memory of the size of a rank's file. The last checkpoint of a run is not in the background."),
+    ROW("checkpoint.non_persistent_save_interval", COUNT, checkpoint.non_persistent_save_interval, "0",
+        "Steps between checkpoints in the memory of the nodes (`memory_dir`), which survive processes that "
+        "fail and, through copies, lost nodes; 0: none.",
+        STEPS),
+    ROW("checkpoint.memory_dir", TEXT, checkpoint.memory_dir, "none",
+        "Folder on a tmpfs of each node, such as /dev/shm/NAME, for checkpoints in memory; `none`: none. "
+        "`load: auto` resumes from there if they are newer than those in `save`.",
+        .optional = true),
+    ROW("checkpoint.memory_copies", COUNT, checkpoint.memory_copies, "2",
+        "Nodes whose memory holds the shards of a node: its own and the next ones of its group.",
+        BETWEEN(1, 16)),
 
     ROW("logging.run_dir", TEXT, logging.run_dir, NULL,
         "Folder of the run: resolved recipe, metrics.jsonl, checkpoints.", .derived = "runs/NAME"),
@@ -573,28 +584,3 @@ const struct recipe_row recipe_rows[] = {
 
 const int recipe_row_count = sizeof recipe_rows / sizeof *recipe_rows;
 _Static_assert(sizeof recipe_rows / sizeof *recipe_rows <= RECIPE_MAX_ROWS, "raise RECIPE_MAX_ROWS");
-
-const struct recipe_section recipe_sections[] = {
-    {"", SECTION_RUN, "General keys.", NULL},
-    {"model", SECTION_MATHEMATICS, "Model architecture. Hugging Face names are accepted too.", NULL},
-    {"parallel", SECTION_LAYOUT, "Parallel layout. No key of this section changes what is computed.",
-     .short_for = "search"},
-    {"pipeline", SECTION_LAYOUT, "Pipeline schedule and assignment of layers to stages.", NULL},
-    {"train", SECTION_RUN, "Batch sizes and steps.", NULL},
-    {"optimizer", SECTION_MATHEMATICS, "AdamW and the learning rate schedule.", NULL},
-    {"precision", SECTION_MATHEMATICS, "Data types and low-precision formats.", NULL},
-    {"memory", SECTION_LAYOUT, "Activation recomputation and offloading.", NULL},
-    {"data", SECTION_MATHEMATICS, "Datasets.", NULL},
-    {"tokenizer", SECTION_RUN, "Tokenizer.", NULL},
-    {"checkpoint", SECTION_RUN, "Saving and resuming.", NULL},
-    {"logging", SECTION_RUN, "Logs and metrics.", NULL},
-    {"profile", SECTION_RUN, "Timelines.", NULL},
-    {"resilience", SECTION_RUN, "Fault handling.", NULL},
-    {"cluster", SECTION_RUN, "Devices, transports and machines.", NULL},
-    {"assume", SECTION_RUN,
-     "What another program does differently, to plan published results. For `cuboid plan` only.",
-     .short_for = "programs"},
-};
-const int recipe_section_count = sizeof recipe_sections / sizeof *recipe_sections;
-_Static_assert(sizeof recipe_sections / sizeof *recipe_sections <= RECIPE_MAX_SECTIONS,
-               "raise RECIPE_MAX_SECTIONS");

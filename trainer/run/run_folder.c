@@ -209,11 +209,12 @@ enum status run_folder_check(const struct recipe *recipe, struct run_folder *out
 {
     const char *folder = recipe->logging.run_dir, *load = recipe->checkpoint.load;
     bool named = load != NULL && !is_auto(recipe);
-    *out = (struct run_folder){.newest = -1};
+    *out = (struct run_folder){.newest = -1, .named = -1};
     enum status status = find_newest(recipe, &out->newest);
     bool finetunes = recipe->checkpoint.finetune; // steps of the run and of `load` are unrelated
-    out->continues =
-        load != NULL && out->newest >= 0 && (!named || finetunes || out->newest > step_of(recipe));
+    if (named && !finetunes)
+        out->named = step_of(recipe);
+    out->continues = load != NULL && out->newest > (named && !finetunes ? out->named : -1);
     if (status == OK && named && !out->continues)
         status = check_named(load);
     if (status == OK)

@@ -7,8 +7,10 @@
 
 /* The initial state of a run. */
 struct run_folder {
-    int64_t newest;   // step of the newest complete checkpoint in checkpoint.save; -1: none
-    bool continues;   // resumes from it: checkpoint.load is auto, or names an older one
+    int64_t newest; // step of the newest complete checkpoint in checkpoint.save; -1: none
+    bool continues; // resumes from it: checkpoint.load is auto, or names an older one
+    int64_t named;  // only newer checkpoints of the run are used: step of the one that checkpoint.load names;
+                    // -1: all
     struct text from; // "step 7 is saved in runs/a/checkpoints"; empty: starts from scratch
 };
 void run_folder_free(struct run_folder *folder);

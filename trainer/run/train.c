@@ -6,6 +6,7 @@
 #include "base/machine.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_lock.h"
+#include "trainer/checkpoint/in_memory/memory_checkpoint.h"
 #include "trainer/engine/agree.h"
 #include "trainer/optimizer/learning_rate.h"
 #include "trainer/plan/dry_run.h"
@@ -17,6 +18,7 @@
 #include "trainer/run/metrics.h"
 #include "trainer/run/run_folder.h"
 #include "trainer/run/run_plan.h"
+#include "trainer/run/saving.h"
 #include "trainer/run/timeline_write.h"
 
 #include <math.h>
@@ -36,11 +38,9 @@ struct session {
     struct text broken;      // why metrics cannot be written; empty: they can
     const struct run_folder *folder;
     const struct run_plan *plan;
-    struct monitor *monitor;        // NULL: none
-    int64_t saved;                  // step of the last save; -1: none
+    struct monitor *monitor; // NULL: none
+    struct saver saver;
     bool stepped, warned, complete; // complete: there was no step left to train
-    bool written;                   // all ranks have written the checkpoint that is saved in the background
-    bool save_due;                  // agreed on by all ranks: save as soon as no look-ahead is in progress
 };
 
 static bool is_rank_zero(const struct session *s)
@@ -75,24 +75,23 @@ static enum status load_named(struct session *s, const char *path)
  * new. */
 static enum status load_checkpoint(struct session *s, bool *own)
 {
-    const char *load = s->rank_state.run->recipe->checkpoint.load;
+    struct rank_state *w = &s->rank_state;
+    const char *load = w->run->recipe->checkpoint.load;
     bool is_auto = load != NULL && strcmp(load, "auto") == 0;
-    double continues = is_rank_zero(s) && s->folder->continues ? 1.0 : 0.0;
+    double named = is_rank_zero(s) ? (double)s->folder->named : -1.0;
     char *path = NULL;
     *own = false;
     if (load == NULL)
         return OK;
-    if (!is_auto)
-        TRY(rank_agree_max(&s->rank_state, &continues, 1));
-    if (is_auto || continues > 0.0)
-        TRY(checkpoint_load_newest(&s->rank_state, &path));
+    TRY(rank_agree_max(w, &named, 1));
+    TRY(checkpoint_load_newest(w, s->saver.memory, (int64_t)named, &path));
     *own = path != NULL;
     if (!*own && !is_auto)
         TRY(load_named(s, load));
     if (is_rank_zero(s) && (*own || !is_auto))
-        print_line(
-            stdout, "resumes from %s, step %lld%s%s", *own ? path : load, (long long)s->rank_state.step,
-            *own && !is_auto ? ", which is newer than checkpoint.load " : "", *own && !is_auto ? load : "");
+        print_line(stdout, "resumes from %s, step %lld%s%s", *own ? path : load, (long long)w->step,
+                   *own && !is_auto ? ", which is newer than checkpoint.load " : "",
+                   *own && !is_auto ? load : "");
     free(path);
     return OK;
 }
@@ -102,6 +101,7 @@ static enum status begin(struct session *s)
     const struct recipe *recipe = s->rank_state.run->recipe;
     bool own;
     TRY(compare_ranks(&s->rank_state));
+    TRY(memory_checkpoints_open(&s->rank_state, &s->saver.memory));
     TRY(load_checkpoint(s, &own));
     if (!is_rank_zero(s))
         return OK;
@@ -130,6 +130,7 @@ static void end(struct session *s)
     metrics_close(s->metrics);
     text_free(&s->choices);
     text_free(&s->broken);
+    memory_checkpoints_close(s->saver.memory);
     rank_destroy(&s->rank_state);
 }
 
@@ -186,52 +187,13 @@ static enum status sync_metrics(struct session *s)
     return metrics_are_lost(s->metrics) ? stop_after_failure(s, status) : status;
 }
 
-/* The clock of rank 0 decides when to save next. */
-static void plan_save(struct session *s)
-{
-    const struct recipe_checkpoint *checkpoint = &s->rank_state.run->recipe->checkpoint;
-    if (is_rank_zero(s) && checkpoint->save != NULL && checkpoint->save_minutes > 0.0)
-        s->rank_state.save_at_s = clock_s() + 60.0 * checkpoint->save_minutes;
-    s->rank_state.saves_done = s->rank_state.saves_asked;
-    s->save_due = false;
-}
-
-/* Publishes the checkpoint that is written in the background. If writing failed, the current state is saved
- * at once instead, and *saved is true. */
-static enum status finish_saving(struct session *s, bool *saved)
-{
-    struct rank_state *w = &s->rank_state;
-    struct checkpoint_saving *saving = w->background.saving;
-    w->background.saving = NULL;
-    s->written = *saved = false;
-    enum status status = checkpoint_finish(saving);
-    if (status == OK)
-        return OK;
-    if (is_rank_zero(s))
-        print_line(stderr, "warning: the checkpoint of step %lld could not be written: %s; saving step %lld",
-                   (long long)s->saved, fail_text(), (long long)w->step);
-    *saved = true;
-    s->saved = w->step;
-    return checkpoint_save(w);
-}
-
 /* `last`: no step follows. */
 static enum status save(struct session *s, bool last)
 {
-    struct rank_state *w = &s->rank_state;
     const int64_t begin_ns = clock_ns();
-    TRY(rank_agree(w, is_rank_zero(s) ? sync_metrics(s) : OK));
-    bool saved;
-    TRY(finish_saving(s, &saved));
-    if (!saved && w->run->recipe->checkpoint.async_save && !last) {
-        w->background.is_written = checkpoint_is_written;
-        w->background.wait_for_copy = checkpoint_wait_for_copy;
-        TRY(checkpoint_begin(w, true, &w->background.saving));
-    } else if (!saved)
-        TRY(checkpoint_save(w));
-    s->saved = w->step;
+    TRY(rank_agree(&s->rank_state, is_rank_zero(s) ? sync_metrics(s) : OK));
+    TRY(saver_save(&s->saver, last));
     progress_took(clock_ns() - begin_ns);
-    plan_save(s);
     return OK;
 }
 
@@ -259,8 +221,7 @@ static bool evaluates_after(const struct recipe *recipe, int64_t step)
 static bool continues_after(const struct session *s, int64_t step)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
-    bool saves = recipe->checkpoint.save != NULL && due(recipe->checkpoint.save_interval, step);
-    return step < recipe->train.train_iters && !saves && !s->save_due && !s->written &&
+    return step < recipe->train.train_iters && !saver_acts_after(&s->saver, step) &&
            !evaluates_after(recipe, step);
 }
 
@@ -322,8 +283,7 @@ static enum status one_step(struct session *s, bool *stop)
     struct step_record record = record_of(w, &result, clock_s() - start);
     progress_took(stepped_ns - (int64_t)(1e9 * start));
     *stop = w->stats[STAT_REQUEST] >= (double)REQUEST_STOP;
-    s->written = w->background.saving != NULL && w->stats[STAT_REQUEST] == 0.0;
-    s->save_due = s->save_due || w->stats[STAT_REQUEST] >= (double)REQUEST_SAVE;
+    saver_read_requests(&s->saver);
     if (record.has_valid)
         TRY(rank_evaluate(w, &record.valid_loss, stop));
     progress_took(clock_ns() - stepped_ns);
@@ -362,22 +322,24 @@ static enum status loop(struct session *s)
     struct rank_state *w = &s->rank_state;
     const struct recipe *recipe = w->run->recipe;
     bool stop = false, saved, saves = recipe->checkpoint.save != NULL;
-    s->saved = s->folder->newest;
-    plan_save(s);
+    s->saver.saved = s->folder->newest;
+    saver_plan(&s->saver);
     if (is_rank_zero(s) && recipe->resilience.exit_duration_in_mins > 0.0)
         w->stop_at_s = clock_s() + 60.0 * recipe->resilience.exit_duration_in_mins;
     stop_training(w->run->stop);
-    if (saves && recipe->train.train_iters == 0 && w->step == 0 && s->saved < 0)
+    if (saves && recipe->train.train_iters == 0 && w->step == 0 && s->saver.saved < 0)
         TRY(save(s, true));
     while (w->step < recipe->train.train_iters && !stop) {
         TRY(one_step(s, &stop));
         bool last = stop || w->step == recipe->train.train_iters;
         // The look-ahead of post-validation is valid only if the next step follows immediately.
-        bool now = s->save_due && !w->ahead;
+        bool now = s->saver.due && !w->ahead;
         if (saves && (last || now || due(recipe->checkpoint.save_interval, w->step)))
             TRY(save(s, last));
-        else if (s->written && !w->ahead)
-            TRY(finish_saving(s, &saved));
+        else if (s->saver.written && !w->ahead)
+            TRY(saver_finish(&s->saver, &saved));
+        if (!last && !w->ahead)
+            TRY(saver_save_in_memory(&s->saver));
     }
     // Ranks may still be exchanging weights of the last step, from memory that is about to be freed.
     TRY(stream_sync(w->compute));
@@ -385,6 +347,8 @@ static enum status loop(struct session *s)
         TRY(report_choices(s));
     if (is_rank_zero(s) && s->broken.length == 0)
         TRY(metrics_sync(s->metrics));
+    if (w->step >= recipe->train.train_iters)
+        memory_checkpoints_remove(s->saver.memory);
     return outcome(s, stop);
 }
 
@@ -423,6 +387,7 @@ static enum status run_rank(struct session *session, const struct job *job, stru
     TRY(rank_create(&job->run, world, true, &session->rank_state));
     if (job->launched)
         TRY(connect_monitors(&session->rank_state, job->monitor));
+    session->saver.rank_state = &session->rank_state;
     TRY(begin(session));
     return loop(session);
 }

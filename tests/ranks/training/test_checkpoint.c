@@ -480,7 +480,7 @@ static enum status check_unreadable_folder(struct rank_state *w)
     bool offloaded = w->world->rank == 1;
     if (offloaded && (mkdir("elsewhere", 0777) != 0 || chdir("elsewhere") != 0))
         return fail(IO_ERROR, "elsewhere: %s", strerror(errno));
-    enum status status = checkpoint_load_newest(w, &found);
+    enum status status = checkpoint_load_newest(w, NULL, -1, &found);
     bool reported = strstr(fail_text(), "saves/step-00000001: ") != NULL;
     if (offloaded && chdir("..") != 0)
         return fail(IO_ERROR, "..: %s", strerror(errno));

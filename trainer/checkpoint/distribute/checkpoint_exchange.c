@@ -3,6 +3,7 @@
  * reports the first error at the end. */
 #include "trainer/checkpoint/distribute/checkpoint_exchange.h"
 
+#include "trainer/checkpoint/distribute/checkpoint_fetch.h"
 #include "trainer/checkpoint/distribute/checkpoint_note.h"
 #include "trainer/checkpoint/distribute/checkpoint_readers.h"
 #include "trainer/checkpoint/distribute/checkpoint_staging.h"
@@ -14,14 +15,6 @@
 
 #define READ_AHEAD_BYTES  ((size_t)128 << 20)
 #define MAX_STAGING_BYTES ((size_t)32 << 20)
-
-/* A rectangle that this rank reads, of one state. */
-struct piece {
-    int row;
-    enum state state;
-    struct slice slice;
-    float *values; // NULL: not read yet, or no longer needed
-};
 
 /* Part of the message to or from one rank, in this rank's staging memory. */
 struct parcel {
@@ -101,15 +94,17 @@ static enum status read_values(struct loader *l, struct piece *piece)
     state_name(piece->state, w->params.list[piece->row].name, name);
     TRY(checkpoint_source_find(l->source, name, &piece->slice, &shards, &count));
     for (int i = 0; i < count; i++)
-        TRY(checkpoint_source_read(l->source, &shards[i], piece->state == STATE_VALUE, &piece->slice,
-                                   piece->values));
+        if (l->source->nodes == NULL || source_nodes_has(l->source->nodes, w->world->rank, shards[i].file))
+            TRY(checkpoint_source_read(l->source, &shards[i], piece->state == STATE_VALUE, &piece->slice,
+                                       piece->values));
     return OK;
 }
 
 static void read_piece(struct loader *l, struct piece *piece)
 {
     size_t bytes = (size_t)slice_count(&piece->slice) * sizeof *piece->values;
-    piece->values = calloc(1, bytes + 1);
+    if (piece->values == NULL) // otherwise parts of it were fetched
+        piece->values = calloc(1, bytes + 1);
     if (piece->values == NULL)
         die_of(NO_MEMORY, "no memory for %zu bytes of a checkpoint", bytes);
     l->ahead_bytes += bytes;
@@ -368,6 +363,23 @@ static enum status open_staging(struct loader *l)
     return OK;
 }
 
+/* Fetches the parts of this rank's pieces that are in the memory of other nodes. */
+static enum status fetch(struct loader *l, bool same_layout)
+{
+    const struct fetch_config config = {
+        .rank_state = l->rank_state,
+        .source = l->source,
+        .readers = l->readers,
+        .same_layout = same_layout,
+        .states = l->states,
+        .pieces = l->pieces,
+        .piece_count = l->piece_count,
+        .staging = l->staging.data,
+        .capacity = l->capacity,
+    };
+    return l->source->nodes != NULL ? fetch_pieces(&config, &l->status, &l->why) : OK;
+}
+
 static enum status prepare(struct loader *l)
 {
     struct rank_state *w = l->rank_state;
@@ -378,12 +390,13 @@ static enum status prepare(struct loader *l)
     if (status == OK)
         status = list_pieces(l);
     TRY(rank_agree(w, status));
-    return rank_agree(w, open_staging(l));
+    TRY(rank_agree(w, open_staging(l)));
+    return fetch(l, config.same_layout);
 }
 
 static void loader_free(struct loader *l)
 {
-    for (int i = l->piece; i < l->ahead; i++)
+    for (int i = l->piece; l->pieces != NULL && i < l->piece_count; i++)
         free(l->pieces[i].values);
     staging_close(&l->staging);
     readers_destroy(l->readers);

@@ -131,21 +131,28 @@ static int by_row(const void *row, const void *part)
     return (*(const int *)row > other) - (*(const int *)row < other);
 }
 
+enum status readers_rectangle(struct readers *r, int row, enum state state, int rank, struct slice *out,
+                              bool *reads)
+{
+    *reads = false;
+    if (!holds(r, row, mesh_coord(&r->config.run->mesh, row_at(r, row)->mesh, rank).pp))
+        return OK; // not read: at most a second use
+    TRY(know_share(r, rank));
+    const struct share *share = &r->shares[rank];
+    const int key = r->config.same_layout ? row : row * STATE_COUNT + (int)state;
+    const struct share_part *part =
+        share->count == 0 ? NULL
+                          : bsearch(&key, share->parts, (size_t)share->count, sizeof *share->parts, by_row);
+    *reads = part != NULL;
+    if (part != NULL)
+        *out = part->slice;
+    return OK;
+}
+
 static enum status find_read(struct readers *r, int row, struct reader *out)
 {
-    if (!holds(r, row, mesh_coord(&r->config.run->mesh, row_at(r, row)->mesh, out->rank).pp))
-        return OK; // not read: only a second use
-    TRY(know_share(r, out->rank));
-    const struct share *share = &r->shares[out->rank];
-    for (int state = 0; state < (int)r->config.states; state++) {
-        int key = r->config.same_layout ? row : row * STATE_COUNT + state;
-        const struct share_part *part = share->count == 0 ? NULL
-                                                          : bsearch(&key, share->parts, (size_t)share->count,
-                                                                    sizeof *share->parts, by_row);
-        out->reads[state] = part != NULL;
-        if (part != NULL)
-            out->rectangle[state] = part->slice;
-    }
+    for (enum state state = 0; state < r->config.states; state++)
+        TRY(readers_rectangle(r, row, state, out->rank, &out->rectangle[state], &out->reads[state]));
     return OK;
 }
 

@@ -39,5 +39,10 @@ struct reader {
  * ascending order. Valid until the next call. */
 MUST_USE enum status readers_of(struct readers *readers, int row, const struct reader **out, int *count);
 
+/* Not with the same layout: the rectangle of one state that any rank reads, of any stage; *reads: whether it
+ * reads one. */
+MUST_USE enum status readers_rectangle(struct readers *readers, int row, enum state state, int rank,
+                                       struct slice *out, bool *reads);
+
 /* True if `rank` holds parameter `row`, or a second use of it. */
 bool readers_has(const struct readers *readers, int row, int rank);

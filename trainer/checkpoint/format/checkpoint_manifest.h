@@ -19,6 +19,9 @@
  * of that file (checkpoint_file.h). So the manifest grows with the files and the tensors, not with their
  * product. The layout maps each axis to its degree; it is informational and not used for loading.
  *
+ * The manifest of a checkpoint in the memory of the nodes (trainer/checkpoint/in_memory) has "in_memory":
+ * true after the step: each node has the manifest, and only some of the files.
+ *
  * Versions 1 and 2 are also read. Instead of "tensors" each of their files lists its shards: {"name",
  * "dtype", "shape", "begin", "count"}. Version 1 has the rank order inside the layout, no run, no save and
  * no recipe, one checksum for each tensor, and the loss scale, which is a tensor in later versions. */
@@ -62,6 +65,7 @@ struct manifest_axis {
 struct manifest {
     int version;
     struct save_identity identity;
+    bool in_memory; // files may be missing here
     int64_t consumed_samples, skipped_steps;
     uint64_t seed;
     struct {

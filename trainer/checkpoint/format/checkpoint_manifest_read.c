@@ -304,6 +304,7 @@ static enum status take_all(const struct reader *r, const json_t *root)
                     "newer one",
                     r->path, (long long)version, CHECKPOINT_VERSION);
     r->out->version = (int)version;
+    r->out->in_memory = json_is_true(json_object_get(root, "in_memory"));
     TRY(take_identity(r, root));
     TRY(take_count(r, root, "consumed_samples", &r->out->consumed_samples));
     TRY(take_seed(r, root));
@@ -337,11 +338,11 @@ static enum status check_own_checksum(const char *path, const struct text *text)
                 : fail(BAD_CHECKPOINT, "%s: its checksum does not match: corrupt, or edited by hand", path);
 }
 
-static enum status check_size(const char *path, int64_t bytes)
+static enum status check_size(const char *path, int64_t bytes, bool may_be_missing)
 {
     struct stat info;
     if (stat(path, &info) != 0)
-        return fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
+        return may_be_missing && errno == ENOENT ? OK : fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
     if (info.st_size != bytes)
         return fail(BAD_CHECKPOINT, "%s: %lld bytes, but the manifest has %lld", path,
                     (long long)info.st_size, (long long)bytes);
@@ -351,7 +352,7 @@ static enum status check_size(const char *path, int64_t bytes)
 static enum status check_recipe(const struct manifest *m, const char *path)
 {
     struct text recipe = {0};
-    TRY(check_size(path, m->recipe.bytes));
+    TRY(check_size(path, m->recipe.bytes, false));
     enum status status = file_read_small(path, (size_t)m->recipe.bytes, &recipe);
     if (status == OK && checksum_of(text_chars(&recipe), recipe.length) != m->recipe.checksum)
         status = fail(BAD_CHECKPOINT,
@@ -368,7 +369,7 @@ static enum status check_files(const struct manifest *m, const char *folder)
         const struct manifest_file *file = i < 0 ? &m->recipe : &m->files[i];
         text_add(&path, "%s/%s", folder, file->name);
         if (i >= 0)
-            status = check_size(path.chars, file->bytes);
+            status = check_size(path.chars, file->bytes, m->in_memory);
         else if (file->name[0] != 0)
             status = check_recipe(m, path.chars);
         text_free(&path);

@@ -52,6 +52,8 @@ void manifest_text(const struct manifest *m, struct text *out)
     text_add(out, "{\"format\": \"cuboid checkpoint\", \"version\": %d,\n", m->version);
     text_add(out, "\"run\": \"%s\", \"save\": \"%s\", \"step\": %lld,\n", m->identity.run, m->identity.save,
              (long long)m->identity.step);
+    if (m->in_memory)
+        text_add(out, "\"in_memory\": true,\n");
     text_add(out, "\"consumed_samples\": %lld, \"seed\": \"%llu\",\n", (long long)m->consumed_samples,
              (unsigned long long)m->seed);
     if (m->skipped_steps > 0)

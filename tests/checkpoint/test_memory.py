@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in the memory of the nodes.
+
+    test_memory.py CUBOID LIBRARY [MPIRUN]     LIBRARY: fault_calls.c
+
+- A run that is killed, loses nodes and resumes from memory, also on another layout or on fewer nodes, ends with the
+  bytes of one that resumes from a checkpoint on disk at the same step.
+- Of 16 nodes with 2 copies, real losses of one node and of two (tests/unit/checkpoint/test_placement.c counts all).
+- Bad input, and a memory that is full, are reported in one line.
+
+Nodes are virtual: CUBOID_NODE."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from fixtures import write_dataset  # noqa: E402
+
+CUBOID, LIBRARY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+MPIRUN = sys.argv[3:4]
+RECIPE = """
+model: {num_layers: 2, hidden_size: 24, num_attention_heads: 2, seq_length: 8, vocab_size: 257}
+train: {global_batch_size: 12, micro_batch_size: 1, train_iters: 6}
+optimizer: {lr: 1e-2, lr_decay_style: constant}
+data: {train: text}
+cluster: {threads_per_rank: 1}
+checkpoint: {save_minutes: 0}
+"""
+MEMORY = f"/dev/shm/cuboid-test-{os.getpid()}"
+KEYS = [f"checkpoint.memory_dir={MEMORY}", "checkpoint.non_persistent_save_interval=2"]
+ENDED_IN_MEMORY = {"LD_PRELOAD": LIBRARY, "FAULT_FOLDER": "step-00000004", "FAULT_KIND": "kill", "FAULT_CALL": "1"}
+
+
+def train(name, *keys, nodes="a,b", status=0, program=(), **environment):
+    done = subprocess.run([*program, CUBOID, "train", "recipe.yaml", f"logging.run_dir={name}", *keys],
+                          env=os.environ | {"CUBOID_NODE": nodes} | environment, capture_output=True, text=True,
+                          check=False, timeout=100)
+    assert done.returncode == status, f"{name} {keys}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def forget(*names):
+    for name in (*names, MEMORY):
+        shutil.rmtree(name, ignore_errors=True)
+
+
+def same(a, b):
+    done = subprocess.run([CUBOID, "checkpoint", "diff", f"{a}/checkpoints", f"{b}/checkpoints"], capture_output=True,
+                          text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def expect(output, *words):
+    lines = [line for line in output.splitlines() if all(word in line for word in words)]
+    assert len(lines) == 1, f"{len(lines)} lines with {words}:\n{output}"
+
+
+def killed(name, *keys, nodes, lost):
+    """Trains until the second save in memory begins; then nodes lose their memory."""
+    train(name, *KEYS, *keys, nodes=nodes, status=-9, **ENDED_IN_MEMORY)
+    for node in lost:
+        shutil.rmtree(f"{MEMORY}/{node}")
+
+
+# Layout, nodes, lost nodes; layout and nodes afterwards. None: as before.
+CASES = [
+    (["dp=4"], "a,b,c,d", ["b"], ["dp=3"], "a,c,d"),
+    (["dp=4"], "a,b,c,d", ["b", "d"], None, "a,x,c,y"),
+    (["tp=2", "dp=2", "parallel.zero_stage=1", "precision.params_dtype=fp16", "precision.matmul_format=hybrid",
+      "precision.scaling=delayed"], "a,b", ["a"], None, "x,b"),
+    (["pp=2", "dp=2", "parallel.zero_stage=3", "precision.params_dtype=bf16"], "a,b", [], ["tp=2"], "b,a"),
+    (["pp=2", "dp=2", "parallel.zero_stage=2"], "a,b,c", ["c"], ["pp=2", "dp=3", "parallel.zero_stage=1"], "d,a,b"),
+]
+
+
+def test_resuming():
+    for before, nodes, lost, after, nodes_after in CASES:
+        train("disk", *before, "train.train_iters=2")
+        train("disk", *(after or before))
+        killed("memory", *before, nodes=nodes, lost=lost)
+        output = train("memory", *KEYS, *(after or before), nodes=nodes_after)
+        expect(output, "resumes from", MEMORY, "step 2")
+        same("disk", "memory")
+        assert not os.path.exists(MEMORY), "the memory is released when training is complete"
+        forget("disk", "memory")
+
+
+def test_processes():
+    """Four processes on four nodes; three resume."""
+    def start(nodes, *keys, **environment):
+        words = [*MPIRUN]
+        for i, node in enumerate(nodes):
+            words += [*([":"] if i > 0 else []), "-n", "1", "env", f"CUBOID_NODE={node}",
+                      *(f"{key}={value}" for key, value in environment.items()), CUBOID, "train", "recipe.yaml",
+                      "logging.run_dir=processes", *KEYS, *keys]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
+        assert (done.returncode != 0) == ("LD_PRELOAD" in environment), done.stdout + done.stderr
+        return done.stdout + done.stderr
+    train("disk", "dp=4", "train.train_iters=2")
+    train("disk", "dp=3")
+    output = start("abcd", **ENDED_IN_MEMORY)
+    assert os.path.exists(f"{MEMORY}/a"), output
+    shutil.rmtree(f"{MEMORY}/a")
+    expect(start("dcb"), "resumes from", f"{MEMORY}/d/", "step 2")
+    same("disk", "processes")
+    forget("disk", "processes")
+
+
+def test_sixteen():
+    nodes = "abcdefghijklmnop"
+    keys = ["dp=16", "train.global_batch_size=16", "train.train_iters=4"]
+    train("disk", *keys)
+    for lost, survives in [("a", True), ("p", True), ("bc", True), ("aj", True), ("ef", False)]:
+        killed("memory", *keys, nodes=",".join(nodes), lost=lost)
+        left = [node for node in nodes if node not in lost]
+        output = train("memory", *KEYS, *keys, nodes=",".join(left + [node.upper() for node in lost]))
+        if survives:
+            expect(output, "resumes from", MEMORY, "step 2")
+        else:
+            expect(output, "skipped: the checkpoint of step 2 in memory: 2 of its 16 files are on no node")
+        same("disk", "memory")
+        forget("memory")
+    forget("disk")
+
+
+def test_newest():
+    """Memory and disk: the newer one is used; in memory, a damaged one is not."""
+    keys = ["dp=2", "checkpoint.save_interval=3", "train.train_iters=5"]
+    train("whole", *keys)
+    # Killed at the save of step 4, after a save to disk in step 3.
+    train("disk", *KEYS, *keys, status=-9, **ENDED_IN_MEMORY)
+    expect(train("disk", *KEYS, *keys), "resumes from", "disk/checkpoints", "step 3")
+    same("whole", "disk")
+    # The file of step 4 is damaged on one node: then step 3 on disk is used.
+    train("damaged", *KEYS, *keys, status=-9, **ENDED_IN_MEMORY | {"FAULT_FOLDER": "step-00000005"})
+    with open(f"{MEMORY}/b/step-00000004/rank-00001.safetensors", "r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"x")
+    output = train("damaged", *KEYS, *keys)
+    expect(output, "warning", f"{MEMORY}/b/step-00000004/rank-00001.safetensors", "checksum")
+    expect(output, "resumes from", "damaged/checkpoints", "step 3")
+    same("whole", "damaged")
+    forget("whole", "disk", "damaged")
+
+
+def test_bad_input():
+    def refused(name, *keys, **options):
+        given = [key.split("=")[0] for key in keys]
+        return train(name, *[key for key in KEYS if key.split("=")[0] not in given], *keys, status=2, **options)
+    expect(refused("bad", "dp=2", f"checkpoint.memory_dir={os.getcwd()}/m"), "checkpoint.memory_dir", "no tmpfs",
+           "/dev/shm")
+    expect(refused("bad", "dp=2", "checkpoint.memory_copies=3"), "checkpoint.memory_copies 3", "2 nodes",
+           "use checkpoint.memory_copies=2")
+    expect(refused("bad", "dp=2", "checkpoint.memory_dir=none"), "checkpoint.non_persistent_save_interval 2",
+           "checkpoint.memory_dir is none")
+    small = ["unshare", "-Urm", "sh", "-c",
+             f"mkdir -p {MEMORY}; mount -t tmpfs -o size=512k none {MEMORY}; exec \"$@\"", "sh"]
+    if subprocess.run([*small, "true"], capture_output=True, check=False).returncode == 0:
+        expect(refused("bad", "dp=2", program=small), "checkpoint.memory_dir", "has room for 504.00 KiB", "need 5",
+               "use a larger tmpfs, or fewer copies")
+    killed("first", "dp=2", nodes="a,b", lost=[])
+    expect(refused("second", "dp=2"), f"checkpoint.memory_dir: {MEMORY}/a", "another run", "use another directory")
+    forget("bad", "first", "second")
+
+
+def test_full_memory():
+    """The memory of node b is full for its copy, from the second save on: reported once, training continues."""
+    faults = {"LD_PRELOAD": LIBRARY, "FAULT_FOLDER": f"{MEMORY}/b", "FAULT_NAME": "rank-00000.safetensors.cuboid-tmp"}
+    train("full", "dp=2", "train.train_iters=4", *KEYS, FAULT_COUNT="count", **faults)
+    with open("count", encoding="utf-8") as file:
+        faults["FAULT_CALL"] = str(int(file.read()) + 1)
+    forget("full")
+    train("whole", "dp=2", "train.train_iters=8")
+    output = train("full", "dp=2", "train.train_iters=8", *KEYS, FAULT_KIND="nospace", FAULT_LAST="1000000", **faults)
+    expect(output, "warning")
+    expect(output, "warning: checkpoint.memory_dir: step 4 is not saved in memory", f"{MEMORY}/b/step-00000004",
+           "No space left on device; that of step 2 remains; training continues")
+    same("whole", "full")
+    forget("whole", "full")
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    os.chdir(scratch)
+    write_dataset("text", [i * i % 250 for i in range(4000)])
+    with open("recipe.yaml", "w", encoding="utf-8") as recipe:
+        recipe.write(RECIPE)
+    try:
+        test_resuming()
+        if MPIRUN:
+            test_processes()
+        test_sixteen()
+        test_newest()
+        test_bad_input()
+        test_full_memory()
+    finally:
+        forget()
+    os.chdir("/")
+print("memory: ok")

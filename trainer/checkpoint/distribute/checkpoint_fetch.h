@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Before a checkpoint in the memory of several nodes is loaded (checkpoint_exchange.h): a rank receives the
+ * shards that it would read, but that its node does not have, from ranks of nodes that do. */
+#pragma once
+
+#include "trainer/checkpoint/checkpoint_source.h"
+#include "trainer/checkpoint/distribute/checkpoint_readers.h"
+
+/* A rectangle that this rank reads, of one state. */
+struct piece {
+    int row;
+    enum state state;
+    struct slice slice;
+    float *values; // NULL: not read yet, or no longer needed
+};
+
+struct fetch_config {
+    struct rank_state *rank_state;
+    struct checkpoint_source *source; // with nodes
+    struct readers *readers;
+    bool same_layout;
+    enum state states;
+    struct piece *pieces; // of this rank
+    int piece_count;
+    char *staging; // device memory for `capacity` elements, the same number on all ranks
+    int64_t capacity;
+};
+
+/* Collective. Allocates the values of pieces that are not entirely on this node and fills in the parts of
+ * other nodes; read_piece() adds those of this node. On failure of a file, *why describes the first one, and
+ * the other ranks continue. */
+MUST_USE enum status fetch_pieces(const struct fetch_config *config, enum status *failed, struct text *why);

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Finding the newest checkpoint of which all files remain on some node, and who reads them. */
+#include "trainer/checkpoint/distribute/checkpoint_gather.h"
+#include "trainer/checkpoint/in_memory/memory_state.h"
+#include "trainer/engine/agree.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAX_STEPS = 4, WORD_BITS = 32, PAIR = sizeof(uint64_t) / sizeof(int32_t) };
+
+/* The checkpoints on a node, as its leader reports them. */
+struct listing {
+    int64_t count, steps[MAX_STEPS];
+    uint64_t saves[MAX_STEPS]; // random numbers of the saves
+};
+
+struct candidate {
+    int64_t step;
+    uint64_t save;
+    int root; // lowest rank that has its manifest
+};
+
+/* ---- what there is ---- */
+
+static enum status identity_of(const struct memory_checkpoints *m, int64_t step, struct save_identity *out)
+{
+    struct text path = {0};
+    struct manifest manifest;
+    folder_of_step(m->folder.chars, step, "", &path);
+    enum status status = manifest_read(path.chars, &manifest);
+    if (status == OK)
+        *out = manifest.identity;
+    manifest_free(&manifest);
+    text_free(&path);
+    return status;
+}
+
+/* Lists the newest complete checkpoints of this run on this node. */
+static enum status list_own(const struct memory_checkpoints *m, int64_t below, struct listing *out)
+{
+    struct text skipped = {0};
+    struct save_identity identity;
+    enum status status = OK;
+    for (int64_t step = below; status == OK && step >= 0 && out->count < MAX_STEPS;) {
+        status = folder_newest(m->folder.chars, step, &step, &skipped);
+        if (status == OK && step >= 0 && identity_of(m, step, &identity) == OK &&
+            strcmp(identity.run, m->run) == 0 && hex_parse(identity.save, &out->saves[out->count]))
+            out->steps[out->count++] = step;
+    }
+    text_free(&skipped);
+    return status;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    if (x->step != y->step)
+        return x->step > y->step ? -1 : 1;
+    return x->save != y->save ? (x->save > y->save ? -1 : 1) : (x->root > y->root) - (x->root < y->root);
+}
+
+/* Collective: lists the checkpoints in [from, below) on any node, the newest first; the caller frees *out. */
+static enum status list_all(const struct memory_checkpoints *m, int64_t from, int64_t below,
+                            struct candidate **out, int *count)
+{
+    struct rank_state *w = m->rank_state;
+    const size_t world = (size_t)w->world->size;
+    struct listing mine = {.count = 0}, *all = calloc(world, sizeof *all);
+    struct candidate *list = calloc(world * MAX_STEPS, sizeof *list);
+    if (all == NULL || list == NULL)
+        die_of(NO_MEMORY, "no memory for a list of %zu ranks", world);
+    *count = 0;
+    enum status status = rank_agree(w, memory_is_leader(m) ? list_own(m, below, &mine) : OK);
+    if (status == OK)
+        status = gather_words(w, &mine, sizeof mine / sizeof(int32_t), all);
+    for (int rank = 0; status == OK && rank < w->world->size; rank++)
+        for (int64_t i = 0; i < all[rank].count; i++)
+            if (all[rank].steps[i] >= from)
+                list[(*count)++] = (struct candidate){all[rank].steps[i], all[rank].saves[i], rank};
+    if (*count > 0)
+        qsort(list, (size_t)*count, sizeof *list, newest_first);
+    free(all);
+    *out = list;
+    return status;
+}
+
+/* ---- manifests ---- */
+
+static bool has_candidate(const struct memory_checkpoints *m, const struct candidate *c)
+{
+    struct save_identity identity;
+    uint64_t save;
+    return identity_of(m, c->step, &identity) == OK && hex_parse(identity.save, &save) && save == c->save;
+}
+
+/* Writes the manifest and the other small files into the folder of this node. */
+static enum status write_here(const struct memory_checkpoints *m, const struct candidate *c,
+                              const struct save_texts *texts)
+{
+    struct save_ticket ticket;
+    struct text folder = {0};
+    TRY(folder_begin(m->folder.chars, c->step, &ticket));
+    folder_of_ticket(m->folder.chars, &ticket, &folder);
+    enum status status = save_texts_write(texts, folder.chars);
+    if (status == OK)
+        status = folder_publish(m->folder.chars, &ticket);
+    if (status != OK)
+        folder_abandon(m->folder.chars, &ticket);
+    text_free(&folder);
+    return status;
+}
+
+/* Collective: gives the small files of a checkpoint to the nodes that lack them. */
+static enum status share_texts(const struct memory_checkpoints *m, const struct candidate *c,
+                               const char *path)
+{
+    struct rank_state *w = m->rank_state;
+    struct save_texts texts = {0};
+    const bool lacks = memory_is_leader(m) && !has_candidate(m, c);
+    double any = lacks ? 1.0 : 0.0;
+    TRY(rank_agree_max(w, &any, 1));
+    if (any == 0.0)
+        return OK;
+    enum status status = rank_agree(w, w->world->rank == c->root ? save_texts_read(path, &texts) : OK);
+    if (status == OK)
+        status = broadcast_text(w, c->root, &texts.recipe);
+    if (status == OK)
+        status = broadcast_text(w, c->root, &texts.data);
+    if (status == OK)
+        status = broadcast_text(w, c->root, &texts.manifest);
+    if (status == OK)
+        status = rank_agree(w, lacks ? write_here(m, c, &texts) : OK);
+    save_texts_free(&texts);
+    return status;
+}
+
+/* ---- files ---- */
+
+static void list_files(const struct manifest *manifest, const char *path, uint32_t *bits)
+{
+    for (int f = 0; f < manifest->file_count; f++) {
+        struct text name = {0};
+        struct stat info;
+        text_add(&name, "%s/%s", path, manifest->files[f].name);
+        if (stat(name.chars, &info) == 0 && info.st_size == manifest->files[f].bytes)
+            bits[f / WORD_BITS] |= 1U << f % WORD_BITS;
+        text_free(&name);
+    }
+}
+
+/* Chooses the rank that reads a file for other nodes: that of the file if its node has it, else a rank of a
+ * node that does. -1: no node has it. */
+static int choose_reader(const struct memory_checkpoints *m, const struct manifest *manifest, int file)
+{
+    const struct rank_nodes *nodes = &m->nodes;
+    const int rank = manifest->files[file].rank;
+    if (rank >= 0 && rank < nodes->world && source_nodes_has(&m->holders, rank, file))
+        return rank;
+    for (int i = 0; i < nodes->count; i++) {
+        const int node = (file + i) % nodes->count,
+                  reader = rank_nodes_at(nodes, node, file % nodes->ranks[node]);
+        if (source_nodes_has(&m->holders, reader, file))
+            return reader;
+    }
+    return -1;
+}
+
+/* Collective: fills in m->holders for the checkpoint at `path`. *lost: files that no node has. */
+static enum status find_holders(struct memory_checkpoints *m, const struct manifest *manifest,
+                                const char *path, int *lost)
+{
+    struct rank_state *w = m->rank_state;
+    const int words = (manifest->file_count + WORD_BITS - 1) / WORD_BITS;
+    const size_t row = (size_t)words, nodes = (size_t)m->nodes.count;
+    source_nodes_free(&m->holders);
+    m->holders = (struct source_nodes){.words = words, .node_of = m->nodes.node_of};
+    m->holders.has = calloc(nodes * row, sizeof(uint32_t));
+    m->holders.reader = calloc((size_t)manifest->file_count, sizeof(int));
+    uint32_t *mine = calloc(row, sizeof *mine);
+    int64_t *counts = calloc((size_t)w->world->size, sizeof *counts);
+    if (!m->holders.has || !m->holders.reader || !mine || !counts)
+        die_of(NO_MEMORY, "no memory for a list of %d files", manifest->file_count);
+    if (memory_is_leader(m))
+        list_files(manifest, path, mine);
+    for (int node = 0; node < m->nodes.count; node++)
+        counts[rank_nodes_at(&m->nodes, node, 0)] = words;
+    // Leaders come in the order of their nodes.
+    enum status status = gather_lists(w, mine, counts, m->holders.has);
+    *lost = 0;
+    for (int f = 0; status == OK && f < manifest->file_count; f++) {
+        m->holders.reader[f] = choose_reader(m, manifest, f);
+        *lost += m->holders.reader[f] < 0;
+    }
+    free(mine);
+    free(counts);
+    return status;
+}
+
+/* ---- finding ---- */
+
+/* Collective: *complete: all files remain. */
+static enum status try_candidate(struct memory_checkpoints *m, const struct candidate *c, const char *path,
+                                 bool *complete)
+{
+    struct manifest manifest = {0};
+    int lost = 0;
+    TRY(share_texts(m, c, path));
+    enum status status = rank_agree(m->rank_state, manifest_read(path, &manifest));
+    if (status == OK)
+        status = find_holders(m, &manifest, path, &lost);
+    *complete = status == OK && lost == 0;
+    if (status == OK && lost > 0 && m->rank_state->world->rank == 0)
+        print_line(stderr,
+                   "skipped: the checkpoint of step %lld in memory: %d of its %d files are on no node",
+                   (long long)c->step, lost, manifest.file_count);
+    manifest_free(&manifest);
+    return status;
+}
+
+enum status memory_checkpoints_find(struct memory_checkpoints *m, int64_t from, int64_t below, int64_t *step,
+                                    char **path)
+{
+    struct candidate *list;
+    int count;
+    bool complete = false;
+    *step = -1;
+    *path = NULL;
+    if (m == NULL)
+        return OK;
+    enum status status = list_all(m, from, below, &list, &count);
+    for (int i = 0; i < count && status == OK && !complete; i++) {
+        struct text folder = {0};
+        if (i > 0 && list[i].step == list[i - 1].step && list[i].save == list[i - 1].save)
+            continue;
+        folder_of_step(m->folder.chars, list[i].step, "", &folder);
+        status = try_candidate(m, &list[i], folder.chars, &complete);
+        *step = complete ? list[i].step : -1;
+        *path = complete ? folder.chars : NULL;
+        if (!complete)
+            text_free(&folder);
+    }
+    free(list);
+    return status;
+}
+
+/* ---- the shards of all files ---- */
+
+/* A shard, as the rank that reads its file reports it. */
+struct entry {
+    int32_t file, tensor;
+    int64_t begin[SHARD_MAX_DIMS], count[SHARD_MAX_DIMS];
+};
+enum { ENTRY_WORDS = sizeof(struct entry) / sizeof(int32_t) };
+
+static int by_tensor_name(const void *name, const void *tensor)
+{
+    return strcmp(name, ((const struct manifest_tensor *)tensor)->name);
+}
+
+/* Lists the shards of the files that this rank reads; the caller frees *out. */
+static enum status list_entries(const struct memory_checkpoints *m, struct checkpoint_source *s,
+                                struct entry **out, int64_t *count)
+{
+    const struct manifest *manifest = &s->manifest;
+    for (int f = 0; f < manifest->file_count; f++) {
+        const struct shard *shards;
+        int found;
+        if (m->holders.reader[f] != m->rank_state->world->rank)
+            continue;
+        TRY(checkpoint_source_shards(s, f, &shards, &found));
+        struct entry *list = realloc(*out, (size_t)(*count + found + 1) * sizeof *list);
+        if (list == NULL)
+            return fail(NO_MEMORY, "%s: no memory for %d shards", s->folder, found);
+        *out = list;
+        for (int i = 0; i < found; i++) {
+            const struct manifest_tensor *tensor =
+                bsearch(shards[i].name, manifest->tensors, (size_t)manifest->tensor_count,
+                        sizeof *manifest->tensors, by_tensor_name);
+            if (tensor == NULL)
+                return fail(BAD_CHECKPOINT, "%s/%s: %s is not in the manifest", s->folder,
+                            manifest->files[f].name, shards[i].name);
+            struct entry *entry = &list[(*count)++];
+            *entry = (struct entry){.file = f, .tensor = (int32_t)(tensor - manifest->tensors)};
+            memcpy(entry->begin, shards[i].begin, sizeof entry->begin);
+            memcpy(entry->count, shards[i].count, sizeof entry->count);
+        }
+    }
+    return OK;
+}
+
+static void shard_of(const struct manifest *manifest, const struct entry *entry, struct shard *out)
+{
+    const struct manifest_tensor *tensor = &manifest->tensors[entry->tensor];
+    *out = (struct shard){.dtype = tensor->dtype, .ndim = tensor->ndim};
+    memcpy(out->name, tensor->name, sizeof out->name);
+    memcpy(out->dim, tensor->dim, sizeof out->dim);
+    memcpy(out->begin, entry->begin, sizeof out->begin);
+    memcpy(out->count, entry->count, sizeof out->count);
+}
+
+/* The entries of a file are consecutive, and those of files that this rank reads are known. */
+static enum status set_shards(const struct memory_checkpoints *m, struct checkpoint_source *s,
+                              const struct entry *entries, int64_t total)
+{
+    for (int64_t at = 0, end; at < total; at = end) {
+        const int file = entries[at].file;
+        for (end = at; end < total && entries[end].file == file;)
+            end++;
+        if (m->holders.reader[file] == m->rank_state->world->rank)
+            continue;
+        struct shard *shards = calloc((size_t)(end - at), sizeof *shards);
+        if (shards == NULL)
+            return fail(NO_MEMORY, "%s: no memory for %lld shards", s->folder, (long long)(end - at));
+        for (int64_t i = at; i < end; i++)
+            shard_of(&s->manifest, &entries[i], &shards[i - at]);
+        checkpoint_source_set_shards(s, file, shards, (int)(end - at));
+    }
+    return OK;
+}
+
+/* Collective: every rank gets the shards of all files. */
+static enum status share_shards(struct memory_checkpoints *m, struct checkpoint_source *s)
+{
+    struct rank_state *w = m->rank_state;
+    const size_t world = (size_t)w->world->size;
+    struct entry *mine = NULL, *all = NULL;
+    int64_t own = 0, total = 0;
+    int64_t *counts = calloc(world, sizeof *counts);
+    if (counts == NULL)
+        die_of(NO_MEMORY, "no memory for a list of %zu ranks", world);
+    enum status status = rank_agree(w, list_entries(m, s, &mine, &own));
+    if (status == OK)
+        status = gather_words(w, &own, PAIR, counts);
+    for (size_t rank = 0; rank < world && status == OK; rank++) {
+        total += counts[rank];
+        counts[rank] *= ENTRY_WORDS;
+    }
+    if (status == OK) {
+        all = calloc((size_t)total + 1, sizeof *all);
+        status =
+            rank_agree(w, all != NULL ? OK : fail(NO_MEMORY, "no memory for %lld shards", (long long)total));
+    }
+    if (status == OK)
+        status = gather_lists(w, mine, counts, all);
+    if (status == OK)
+        status = rank_agree(w, set_shards(m, s, all, total));
+    free(mine);
+    free(all);
+    free(counts);
+    return status;
+}
+
+enum status memory_checkpoints_source(struct memory_checkpoints *m, const char *path,
+                                      struct checkpoint_source *out)
+{
+    TRY(rank_agree(m->rank_state, checkpoint_source_open(path, m->rank_state->world->rank, out)));
+    out->nodes = &m->holders;
+    return share_shards(m, out);
+}

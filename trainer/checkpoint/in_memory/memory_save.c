@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/checkpoint_lock.h"
+#include "trainer/checkpoint/checkpoint_record.h"
+#include "trainer/checkpoint/distribute/checkpoint_gather.h"
+#include "trainer/checkpoint/in_memory/memory_copy.h"
+#include "trainer/checkpoint/in_memory/memory_state.h"
+#include "trainer/engine/agree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct memory_save {
+    struct memory_checkpoints *memory;
+    struct save_ticket ticket; // of the folder of this node
+    struct text folder;
+    struct save_job job;
+    struct manifest manifest; // rank 0
+    struct save_texts texts;
+    int64_t *bytes; // [world] sizes of the files
+};
+
+/* The leader of the node makes room and creates the folder. */
+static enum status begin_on_node(struct memory_save *s)
+{
+    const struct memory_checkpoints *m = s->memory;
+    TRY(checkpoint_lock_check(m->lock));
+    folder_keep_only(m->folder.chars, m->run, m->complete);
+    return folder_begin(m->folder.chars, m->rank_state->step, &s->ticket);
+}
+
+/* All ranks get the identity of the save from rank 0, and the folder from the leader of their node. */
+static enum status share_ticket(struct memory_save *s)
+{
+    const struct memory_checkpoints *m = s->memory;
+    struct rank_state *w = m->rank_state;
+    struct text save = {0};
+    int32_t attempt = s->ticket.attempt;
+    int32_t *attempts = calloc((size_t)w->world->size, sizeof *attempts);
+    if (attempts == NULL)
+        die_of(NO_MEMORY, "no memory for a list of %d ranks", w->world->size);
+    if (w->world->rank == 0)
+        text_add(&save, "%s", s->ticket.identity.save);
+    enum status status = broadcast_text(w, 0, &save);
+    if (status == OK)
+        status = gather_words(w, &attempt, 1, attempts);
+    if (status == OK) {
+        const int node = m->nodes.node_of[w->world->rank];
+        CHECK(save.length == SAVE_CHARS - 1);
+        memcpy(s->ticket.identity.save, save.chars, SAVE_CHARS);
+        memcpy(s->ticket.identity.run, m->run, RUN_CHARS);
+        s->ticket.identity.step = w->step;
+        s->ticket.attempt = attempts[rank_nodes_at(&m->nodes, node, 0)];
+        folder_of_ticket(m->folder.chars, &s->ticket, &s->folder);
+    }
+    text_free(&save);
+    free(attempts);
+    return status;
+}
+
+static enum status write_own(struct memory_save *s)
+{
+    struct rank_state *w = s->memory->rank_state;
+    TRY(save_job_create(w, &s->job));
+    if (w->world->rank == 0)
+        TRY(manifest_begin(w, &s->ticket.identity, &s->manifest));
+    s->manifest.in_memory = true;
+    TRY(save_job_write(&s->job, &s->ticket.identity, s->folder.chars));
+    s->bytes = calloc((size_t)w->world->size, sizeof *s->bytes);
+    return s->bytes != NULL ? OK : fail(NO_MEMORY, "no memory for a list of %d ranks", w->world->size);
+}
+
+static enum status copy_to_peers(struct memory_save *s)
+{
+    const struct memory_checkpoints *m = s->memory;
+    struct rank_state *w = m->rank_state;
+    const int64_t mine = s->job.note.bytes;
+    TRY(gather_words(w, &mine, sizeof mine / sizeof(int32_t), s->bytes));
+    return memory_copy(w, &m->nodes, &m->placement, s->bytes, s->folder.chars);
+}
+
+static enum status publish_on_node(struct memory_save *s)
+{
+    TRY(save_texts_write(&s->texts, s->folder.chars));
+    TRY(checkpoint_lock_check(s->memory->lock));
+    return folder_publish(s->memory->folder.chars, &s->ticket);
+}
+
+/* Every node gets the manifest of rank 0. */
+static enum status publish(struct memory_save *s)
+{
+    struct rank_state *w = s->memory->rank_state;
+    TRY(save_texts_make(&s->job, s->folder.chars, &s->manifest, &s->texts));
+    TRY(broadcast_text(w, 0, &s->texts.recipe));
+    TRY(broadcast_text(w, 0, &s->texts.data));
+    TRY(broadcast_text(w, 0, &s->texts.manifest));
+    return rank_agree(w, memory_is_leader(s->memory) ? publish_on_node(s) : OK);
+}
+
+static enum status save(struct memory_save *s)
+{
+    struct rank_state *w = s->memory->rank_state;
+    TRY(rank_agree(w, memory_is_leader(s->memory) ? begin_on_node(s) : OK));
+    TRY(share_ticket(s));
+    TRY(rank_agree(w, write_own(s)));
+    TRY(rank_agree(w, copy_to_peers(s)));
+    return publish(s);
+}
+
+/* Only files and memory may fail without ending the run. */
+static bool may_continue(enum status status)
+{
+    return status == IO_ERROR || status == NO_MEMORY;
+}
+
+/* Reports the first of consecutive failures. */
+static void report(struct memory_checkpoints *m)
+{
+    struct text rest = {0};
+    if (m->complete >= 0)
+        text_add(&rest, "; that of step %lld remains", (long long)m->complete);
+    if (m->rank_state->world->rank == 0 && !m->failed)
+        print_line(
+            stderr,
+            "warning: checkpoint.memory_dir: step %lld is not saved in memory: %s%s; training continues",
+            (long long)m->rank_state->step, fail_text(), text_chars(&rest));
+    text_free(&rest);
+    m->failed = true;
+}
+
+enum status memory_checkpoints_save(struct memory_checkpoints *m)
+{
+    struct memory_save s = {.memory = m};
+    enum status status = save(&s);
+    if (status == OK) {
+        m->complete = m->rank_state->step;
+        m->failed = false;
+    } else if (may_continue(status)) {
+        report(m);
+        status = OK;
+        if (memory_is_leader(m))
+            folder_abandon(m->folder.chars, &s.ticket);
+    }
+    save_job_free(&s.job);
+    manifest_free(&s.manifest);
+    save_texts_free(&s.texts);
+    text_free(&s.folder);
+    free(s.bytes);
+    return status;
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The state of checkpoints in memory, shared by saving and loading. */
+#pragma once
+
+#include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/checkpoint/checkpoint_texts.h"
+#include "trainer/checkpoint/in_memory/memory_checkpoint.h"
+#include "trainer/checkpoint/in_memory/placement.h"
+#include "trainer/checkpoint/in_memory/rank_nodes.h"
+
+struct checkpoint_lock;
+
+struct memory_checkpoints {
+    struct rank_state *rank_state;
+    struct rank_nodes nodes;
+    struct placement placement;
+    struct text folder;           // memory_dir/NODE
+    struct checkpoint_lock *lock; // of the leader
+    char run[RUN_CHARS];
+    int64_t complete;            // step of the newest checkpoint that every node has; -1: none
+    bool failed;                 // the last save failed
+    struct source_nodes holders; // of the files of the checkpoint that was opened last
+};
+
+/* True for the rank that creates and removes folders on its node. */
+bool memory_is_leader(const struct memory_checkpoints *memory);

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The saves of a run: to checkpoint.save, in the background or not, and in the memory of the nodes. All calls
+ * are collective. */
+#pragma once
+
+#include "trainer/checkpoint/checkpoint.h"
+
+struct saver {
+    struct rank_state *rank_state;
+    struct memory_checkpoints *memory; // NULL: none
+    int64_t saved;                     // step of the last save; -1: none
+    bool written; // all ranks have written the checkpoint that is saved in the background
+    bool due;     // agreed on by all ranks: save as soon as no look-ahead is in progress
+};
+
+/* The clock of rank 0 decides when to save next. */
+void saver_plan(struct saver *saver);
+
+/* Takes requests of all ranks from the statistics of the last step. */
+void saver_read_requests(struct saver *saver);
+
+/* True if the state may be saved, or a save finished, after `step`. */
+bool saver_acts_after(const struct saver *saver, int64_t step);
+
+/* Saves to checkpoint.save; `last`: no step follows. */
+MUST_USE enum status saver_save(struct saver *saver, bool last);
+
+/* Publishes the checkpoint that is written in the background. If writing failed, the current state is saved
+ * at once instead, and *saved is true. */
+MUST_USE enum status saver_finish(struct saver *saver, bool *saved);
+
+/* Saves in memory if that is due after the current step, unless checkpoint.save has the step already. */
+MUST_USE enum status saver_save_in_memory(struct saver *saver);
