@@ -39,6 +39,8 @@ SwitchType=switch/none
 MpiDefault=pmix
 KillWait=5
 ReturnToService=2
+SlurmdTimeout=10
+MessageTimeout=4
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 StateSaveLocation=$work/state
@@ -56,6 +58,16 @@ PartitionName=urgent Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=2
 CONF
 }
 
+# All processes of a node: its slurmd, the steps and their tasks.
+processes_of() { # NODE
+    pgrep -f "^slurmd -D -N $1 " || true
+    grep -lz "^SLURMD_NODENAME=$1\$" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true
+}
+
+start_slurmd() { # NODE
+    start "slurmd.$1.out" slurmd -D -N "$1" -f "$SLURM_CONF"
+}
+
 start_slurm() {
     local host node
     host=$(hostname)
@@ -68,7 +80,7 @@ start_slurm() {
     write_config "$host" $((20000 + $$ % 4000 * 3))
     export SLURM_CONF=$work/slurm.conf
     start slurmctld.out slurmctld -D -f "$SLURM_CONF"
-    for node in n1 n2; do start slurmd.$node.out slurmd -D -N $node -f "$SLURM_CONF"; done
+    for node in n1 n2; do start_slurmd $node; done
     for _ in $(seq 200); do
         [ "$(sinfo -h -p low -t idle -o %D 2>/dev/null)" = 2 ] && return
         sleep 0.1

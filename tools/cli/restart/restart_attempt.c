@@ -12,13 +12,14 @@
 #include <unistd.h>
 
 enum { MAX_LINE = 4096, POLL_MS = 200 };
-static const double STOP_S = 10.0;                 // from SIGTERM to SIGKILL
+static const double STOP_S = 10.0;                  // from SIGTERM to SIGKILL
 static const double REMAINS_S = 3.0, LEAVE_S = 5.0; // what the child leaves is killed, then left
 
 struct reader {
-    struct text line; // incomplete
-    struct text last; // the last non-empty line
-    struct text *why; // the first line that names a cause
+    struct text line;     // incomplete
+    struct text last;     // the last non-empty line
+    struct text launcher; // the first error of the launcher: "srun: error: n2: task 3: Killed"
+    struct text *why;     // the first line that names a cause
     const struct attempt_options *options;
 };
 
@@ -42,6 +43,8 @@ static void end_line(struct reader *reader)
         reader->options->on_line(reader->options->context, line);
     if (reader->why->length == 0 && is_cause(line))
         text_add(reader->why, "%s", line);
+    if (reader->launcher.length == 0 && begins(line, "srun: error: "))
+        text_add(&reader->launcher, "%s", line);
     if (*line != 0) {
         text_free(&reader->last);
         reader->last = reader->line;
@@ -154,12 +157,15 @@ static enum status run(const struct attempt_options *options, int signals, struc
     out->seconds = clock_s() - begun;
     if (reader.line.length > 0)
         end_line(&reader);
+    if (out->why.length == 0)
+        text_add(&out->why, "%s", text_chars(&reader.launcher));
     if (out->why.length == 0 && out->exit > 128)
         text_add(&out->why, "killed by signal %d (%s)", out->exit - 128, strsignal(out->exit - 128));
     else if (out->why.length == 0)
         text_add(&out->why, "%s", text_chars(&reader.last));
     text_free(&reader.line);
     text_free(&reader.last);
+    text_free(&reader.launcher);
     return OK;
 }
 

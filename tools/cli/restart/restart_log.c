@@ -48,9 +48,31 @@ double productive_s(const char *run_dir, int64_t after, int64_t *last)
     return sum;
 }
 
+/* "rank 2-3, node n2" of "srun: error: n2: tasks 2-3: Killed", as the tasks of srun are the ranks. False if it
+ * is another message. */
+static bool add_tasks(const char *why, struct text *out)
+{
+    static const char head[] = "srun: error: ", *const words[] = {": task ", ": tasks "};
+    if (strncmp(why, head, strlen(head)) != 0)
+        return false;
+    const char *node = why + strlen(head);
+    for (int i = 0; i < 2; i++) {
+        const char *tasks = strstr(node, words[i]);
+        if (tasks == NULL || strcspn(node, ": ") != (size_t)(tasks - node))
+            continue;
+        const char *numbers = tasks + strlen(words[i]);
+        text_add(out, "rank %.*s, node %.*s", (int)strspn(numbers, DIGITS ",-"), numbers, (int)(tasks - node),
+                 node);
+        return true;
+    }
+    return false;
+}
+
 /* "rank 5, node b" of "rank 5 (pp 1 dp 0 tp 1, node b)"; of "r5 (pp 1 ...)", "rank 5". */
 static void add_who(const char *why, struct text *out)
 {
+    if (add_tasks(why, out))
+        return;
     const char *rank = strstr(why, "rank "), *node = strstr(why, ", node ");
     if (rank != NULL && isdigit((unsigned char)rank[5]))
         text_add(out, "rank %.*s", (int)strspn(rank + 5, DIGITS), rank + 5);
