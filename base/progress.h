@@ -25,7 +25,7 @@ enum progress_state {
 /* Times of one step of a rank. */
 struct progress_step {
     int64_t step;                         // 0: none
-    int64_t compute_ns, wait_ns, data_ns; // computing; waiting for messages; loading samples
+    int64_t compute_ns, wait_ns, data_ns; // computing (0: unknown); waiting for messages; loading samples
 };
 
 /* Everything that changes often. */

@@ -222,6 +222,12 @@ void device_choices(const struct device *device, struct text *out)
         device->ops->choices(device, out);
 }
 
+int64_t device_compute_ns(const struct device *device)
+{
+    return device->ops->compute_ns != NULL ? device->ops->compute_ns(device)
+                                           : clock_ns() - progress_waited_ns();
+}
+
 void device_range_begin(struct device *device, const char *name)
 {
     if (device->ops->range != NULL)

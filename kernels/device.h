@@ -95,6 +95,11 @@ void buffer_free(struct buffer *buffer); // accepts {0}
  * is still in flight on a stream. */
 void buffer_page_out(const struct buffer *buffer, size_t offset, size_t bytes);
 
+/* Time that the ops of this rank have taken so far, without its waits for messages. On cpu it is processor
+ * time, of all of its threads, so that other processes on the same cores do not change it; elsewhere the
+ * host's clock. Only differences have a meaning. From the rank's thread. */
+int64_t device_compute_ns(const struct device *device);
+
 /* A profiler range: everything this thread submits from now on is part of `name`, until the end. Ranges
  * nest. */
 void device_range_begin(struct device *device, const char *name);
@@ -184,6 +189,7 @@ struct device_ops {
     enum status (*sync)(struct event event);
     enum status (*check_algorithms)(const char *path);              // NULL: none
     void (*choices)(const struct device *device, struct text *out); // NULL: none
+    int64_t (*compute_ns)(const struct device *device);             // device_compute_ns(); NULL: host's clock
     // Begins a range, or ends it with NULL. NULL: no profiler ranges.
     void (*range)(struct device *device, const char *name);
     // stream_replay() from the second time on; *state belongs to the backend, NULL at first. NULL: body is

@@ -9,6 +9,7 @@
  * in a loop, resting after a round without progress. */
 #include "kernels/cpu/device_cpu.h"
 
+#include "base/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/host.h"
 
@@ -27,6 +28,7 @@ struct cpu_device {
     struct cpu_state cpu; // first: cpu_parallel() relies on it
     struct cpu_stream *streams;
     int64_t waiting; // pending works on all streams
+    int64_t idle_ns; // processor time of waits for messages
 };
 
 static struct cpu_device *device_of(struct stream *stream)
@@ -134,6 +136,9 @@ static enum status advance_all(struct cpu_device *d)
 /* Blocks until `s` has completed its first `at` works. */
 static enum status finish_until(struct cpu_device *d, struct cpu_stream *s, uint64_t at)
 {
+    if (s->finished >= at)
+        return OK;
+    const int64_t begin_ns = clock_thread_ns();
     while (s->finished < at) {
         int64_t before = d->waiting;
         TRY(advance_all(d));
@@ -141,7 +146,14 @@ static enum status finish_until(struct cpu_device *d, struct cpu_stream *s, uint
         if (d->waiting == before)
             work_sleep(s->queue[s->begin]);
     }
+    d->idle_ns += clock_thread_ns() - begin_ns;
     return OK;
+}
+
+static int64_t cpu_compute_ns(const struct device *device)
+{
+    const struct cpu_device *d = device->state;
+    return clock_thread_ns() - d->idle_ns + cpu_pool_ns(d->cpu.pool);
 }
 
 static uint64_t cpu_record(struct stream *stream)
@@ -203,4 +215,5 @@ const struct device_ops device_cpu = {
     .record = cpu_record,
     .wait = cpu_wait,
     .sync = cpu_sync,
+    .compute_ns = cpu_compute_ns,
 };

@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { GATE_OPEN = 1 << 15, GATE_INSIDE = GATE_OPEN - 1, GATE_JOB_SHIFT = 16 };
 enum { SPINS = 2000 }; // about 20 to 50 us: longer than the gap between two ops, shorter than a message
@@ -141,6 +142,18 @@ void cpu_pool_run(struct cpu_pool *pool, int64_t tasks, void (*body)(void *conte
     run_tasks(pool);
     atomic_fetch_and(&pool->gate, ~(uint64_t)GATE_OPEN);
     wait_until_empty(pool);
+}
+
+int64_t cpu_pool_ns(const struct cpu_pool *pool)
+{
+    int64_t sum = 0;
+    for (int w = 0; w < pool->workers; w++) {
+        clockid_t clock;
+        struct timespec now = {0};
+        if (pthread_getcpuclockid(pool->thread[w], &clock) == 0 && clock_gettime(clock, &now) == 0)
+            sum += now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+    }
+    return sum;
 }
 
 void cpu_parallel(struct device *device, int64_t tasks, void (*body)(void *context, int64_t task),

@@ -27,5 +27,7 @@ void cpu_parallel(struct device *device, int64_t tasks, void (*body)(void *conte
 /* Internal to cpu_parallel and the device. threads >= 1. */
 MUST_USE enum status cpu_pool_create(int threads, struct cpu_pool **out);
 void cpu_pool_destroy(struct cpu_pool *pool); // accepts NULL
+/* Processor time of the workers so far, without the caller's. */
+int64_t cpu_pool_ns(const struct cpu_pool *pool);
 void cpu_pool_run(struct cpu_pool *pool, int64_t tasks, void (*body)(void *context, int64_t task),
                   void *context);

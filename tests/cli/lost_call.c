@@ -5,16 +5,18 @@
  *     sum    data rank 1 omits the second all-reduce over tp of action 0F0, in every run: wrong results
  *     send   pipeline rank 0 omits action 0SEND_F2 of step 2: a hang
  *
- * And those of tests/cli/test_hangs.py, at a call of rank INJECT_RANK in step INJECT_STEP:
+ * And those of tests/cli/hangs, at a call of rank INJECT_RANK in step INJECT_STEP:
  *
  *     loop   it never returns, and computes
  *     read   it never returns, and waits in a system call
  *     slow   each call of that step takes 80 ms longer
- *     drag   it computes a quarter longer before each all-reduce, from that step on
+ *     drag   the ops of its actions take INJECT_PERCENT longer, from that step on
  *     count  the first all-reduce has one element less */
 #include "parallel/group.h"
 
+#include "base/clock.h"
 #include "base/text.h"
+#include "trainer/engine/stage_ops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +31,10 @@ enum status real_exchange(struct group *group, struct stream *stream, const stru
                           int count) __asm__("__real_group_exchange");
 enum status faulty_exchange(struct group *group, struct stream *stream, const struct message *messages,
                             int count) __asm__("__wrap_group_exchange");
+enum status real_stage_ops_run(const struct stage_ops *ops,
+                               struct graph **graph) __asm__("__real_stage_ops_run");
+enum status faulty_stage_ops_run(const struct stage_ops *ops,
+                                 struct graph **graph) __asm__("__wrap_stage_ops_run");
 
 static bool injected(const char *fault)
 {
@@ -50,18 +56,11 @@ static bool is_mine(const char *fault)
     return injected(fault) && me->rank == number_of("INJECT_RANK") && me->step >= number_of("INJECT_STEP");
 }
 
-/* Computes for a quarter of the processor time since the last call: other processes may use the processor. */
-static void drag(void)
+/* Computes for that long. */
+static void burn(int64_t ns)
 {
-    static _Thread_local int64_t last_ns;
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    int64_t now_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec, end_ns = now_ns + (now_ns - last_ns) / 4;
-    while (last_ns > 0 && now_ns < end_ns) {
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-        now_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-    }
-    last_ns = now_ns;
+    for (const int64_t end_ns = clock_thread_ns() + ns; clock_thread_ns() < end_ns;)
+        ;
 }
 
 static void delay(void)
@@ -71,8 +70,6 @@ static void delay(void)
     char byte;
     if (is_mine("slow") && rank_context()->step == number_of("INJECT_STEP"))
         nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
-    if (is_mine("drag"))
-        drag();
     if (is_mine("loop"))
         for (volatile int i = 0;; i = i ^ 1)
             ;
@@ -101,4 +98,14 @@ enum status faulty_exchange(struct group *group, struct stream *stream, const st
     delay();
     bool lost = injected("send") && me->step == 2 && strcmp(me->action, "0SEND_F2") == 0;
     return lost ? OK : real_exchange(group, stream, messages, count);
+}
+
+enum status faulty_stage_ops_run(const struct stage_ops *ops, struct graph **graph)
+{
+    const struct device *device = ops->pass->env->weights->device;
+    const int64_t begin_ns = device_compute_ns(device);
+    enum status status = real_stage_ops_run(ops, graph);
+    if (is_mine("drag"))
+        burn((device_compute_ns(device) - begin_ns) * number_of("INJECT_PERCENT") / 100);
+    return status;
 }

@@ -298,6 +298,8 @@ static void begin_action(struct executor *e, struct action action)
 static enum status run_timed(struct executor *e, int position)
 {
     struct action action = e->config.schedule->ranks[e->pp_rank].actions[position];
+    const bool computes = action_traits(action.kind)->computes;
+    const int64_t begin_ns = computes ? device_compute_ns(e->env.weights->device) : 0;
     begin_action(e, action);
     TRY(activation_store_prefetch(&e->store, position));
     e->graph = e->graphs != NULL ? &e->graphs[position] : NULL;
@@ -307,12 +309,13 @@ static enum status run_timed(struct executor *e, int position)
     TRY(activation_store_release(&e->store, action));
     double end = clock_s();
     timeline_record(&e->timeline, position, e->start_s, end);
-    if (!action_traits(action.kind)->computes)
+    if (!computes)
         return OK;
     if (!(e->times.first_start_s > 0.0))
         e->times.first_start_s = e->start_s;
     e->times.busy_s += end - e->start_s;
     e->times.waited_s += 1e-9 * (double)(progress_waited_ns() - e->waited_ns);
+    e->times.compute_ns += device_compute_ns(e->env.weights->device) - begin_ns;
     e->times.last_end_s = end;
     return OK;
 }
@@ -379,6 +382,7 @@ enum status executor_drop_ahead(struct executor *executor)
     executor->ahead_dropped = executor->done > 0;
     executor->done = 0;
     executor->times.busy_s = executor->times.waited_s = 0.0;
+    executor->times.compute_ns = 0;
     return p2p_sync(executor->p2p);
 }
 

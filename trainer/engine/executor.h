@@ -69,7 +69,8 @@ const struct activation_store *executor_store(const struct executor *executor);
  * first and the end of the last of these actions. */
 struct step_times {
     double busy_s, first_start_s, last_end_s;
-    double waited_s; // of busy_s: for messages inside of actions
+    double waited_s;    // of busy_s: for messages inside of actions
+    int64_t compute_ns; // of these actions: device_compute_ns()
 };
 struct step_times executor_times(const struct executor *executor);
 

@@ -400,8 +400,10 @@ static void collect_times(struct rank_state *w, const struct step_times *times, 
     stats[STAT_WAIT_MIN] = timeline_min_stat(wait_s);
     stats[STAT_DATA_MAX] = w->data_s;
     stats[STAT_DATA_MIN] = timeline_min_stat(w->data_s);
+    // A device that is not synchronous computes after its ops are enqueued.
+    const bool is_timed = device_traits(w->run->recipe->cluster.device)->synchronous;
     progress_step((struct progress_step){.step = w->step + 1,
-                                         .compute_ns = (int64_t)(1e9 * compute_s),
+                                         .compute_ns = is_timed ? times->compute_ns : 0,
                                          .wait_ns = waited_ns - w->waited_ns,
                                          .data_ns = (int64_t)(1e9 * w->data_s)});
     w->waited_ns = waited_ns;

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 RECIPE = """\
@@ -32,9 +33,15 @@ LAYOUTS = {4: ["pp=2 tp=2 dp=1", "pp=4 tp=1 dp=1 pipeline.schedule=zb-h1", "pp=2
            8: ["pp=2 tp=2 dp=2", "pp=4 tp=2 dp=1 pipeline.schedule=zb-h1", "pp=4 tp=1 dp=2 pipeline.schedule=gpipe",
                "pp=2 tp=2 dp=2 pipeline.schedule=interleaved pipeline.virtual_stages=2",
                "pp=4 tp=1 dp=2 pipeline.schedule=zb-v", "pp=1 tp=4 dp=2 parallel.zero_stage=1", "pp=1 tp=2 dp=4"]}
-# node: all processes of one of two nodes; nodes: one process, with two nodes.
-KINDS = ["stop", "loop", "read", "kill", "first", "slow", "node", "nodes", "count"]
-TIMEOUT_S, MARGIN_S = 4.0, 6.0  # the margin includes the start and end of processes on a busy machine
+# node: all processes of one of two nodes; nodes: one process, with two nodes; short: the timeout is shorter than an
+# action.
+KINDS = ["stop", "loop", "read", "kill", "first", "slow", "node", "nodes", "count", "short"]
+# After the first run of each kind: of 41 runs, in the same order each time.
+OFTEN = [*["slow"] * 20, *["stop"] * 5, *[kind for kind in KINDS if kind not in ("slow", "stop")] * 2]
+random.Random(1).shuffle(OFTEN)
+INJECTED = {"loop": "loop", "read": "read", "slow": "slow", "count": "count", "short": "slow"}
+IS_REPORT = re.compile(r"stalled in|was in")
+TIMEOUT_S, SHORT_S, MARGIN_S = 4.0, 0.04, 6.0  # the margin includes the start and end of processes on a busy machine
 
 
 def processes(folder):
@@ -89,7 +96,7 @@ class Run:
     def __init__(self, options, number, folder):
         rng = random.Random(number)
         self.options, self.number, self.folder = options, number, folder
-        self.kind = KINDS[number % len(KINDS)]
+        self.kind = KINDS[number] if number < len(KINDS) else OFTEN[(number - len(KINDS)) % len(OFTEN)]
         self.ranks = options.ranks
         # A slow rank delays its transfers: with data ranks, so that some wait for longer than the timeout.
         layouts = [layout for layout in LAYOUTS[self.ranks] if self.kind != "slow" or "tp=1 dp=2" in layout]
@@ -105,10 +112,12 @@ class Run:
 
     def start(self):
         environment = dict(os.environ, HANGS_FOLDER=self.folder, OMPI_MCA_orte_tmpdir_base=self.folder)
-        if self.kind in ("loop", "read", "slow", "count"):
-            environment |= {"INJECT": self.kind, "INJECT_RANK": str(self.victim), "INJECT_STEP": str(self.step)}
+        if self.kind in INJECTED:
+            environment |= {"INJECT": INJECTED[self.kind], "INJECT_RANK": str(self.victim),
+                            "INJECT_STEP": str(self.step)}
+        timeout_s = SHORT_S if self.kind == "short" else TIMEOUT_S
         program = [self.options.cuboid, "train", "a.yaml", f"logging.run_dir={self.folder}/run",
-                   f"resilience.heartbeat_timeout_seconds={TIMEOUT_S}", *self.layout.split()]
+                   f"resilience.heartbeat_timeout_seconds={timeout_s}", *self.layout.split()]
         if self.kind == "slow":
             program.append("train.train_iters=8")
         if os.environ.get("CUBOID_DEVICE"):
@@ -135,10 +144,21 @@ class Run:
 
     def check(self):
         """A line about this run, and whether it is as expected."""
+        lines, reported = [], []  # the lines; when those that are reports were printed
+
+        def read(run):
+            for one in run.stdout:
+                lines.append(one)
+                if IS_REPORT.search(one):
+                    reported.append(time.monotonic())
+
         with self.start() as run:
-            begin = self.disturb(run) if self.kind != "slow" else time.monotonic()
-            text = run.communicate()[0]
-        took = time.monotonic() - begin
+            reader = threading.Thread(target=read, args=(run,))
+            reader.start()
+            begin = self.disturb(run) if self.kind not in ("slow", "short") else time.monotonic()
+            run.wait()
+            reader.join()
+        took, text = time.monotonic() - begin, "".join(lines)
         left = processes(self.folder)
         for _ in range(20):  # mpirun does not wait for the processes that it ends
             if left:
@@ -146,10 +166,15 @@ class Run:
                 left = processes(self.folder)
         for pid in left.values():
             os.kill(pid, signal.SIGKILL)
-        reports = [line for line in text.splitlines() if "stalled in" in line or "was in" in line]
+        reports = [line for line in lines if IS_REPORT.search(line)]
         line = f"{self.kind} {self.layout}: rank {self.victim}, {took:.1f} s, status {run.returncode}"
+        if reported:
+            line += f", reported after {reported[0] - begin:.2f} s"
         if self.kind == "slow":
             good = run.returncode == 0 and not reports
+        elif self.kind == "short":
+            good = run.returncode == 1 and len(reports) == 1 and not left and \
+                f"is only slow, set resilience.heartbeat_timeout_seconds above {SHORT_S}" in reports[0]
         elif self.kind == "count":  # the transport compares the sizes itself
             good = run.returncode != 0 and ("out of sync" in text or "MPI_ERR_TRUNCATE" in text) and not left
         else:
