@@ -8,5 +8,6 @@
 struct json_t;
 struct json_error_t;
 
-/* Wraps json_loadb(); NULL means that the bytes are not JSON. */
+/* Wraps json_loadb(); NULL means that the bytes are not JSON, or that they consist of tiny objects, which
+ * would take more than 64 times their length in memory. */
 struct json_t *json_read(const char *bytes, size_t length, size_t flags, struct json_error_t *error);

@@ -25,7 +25,8 @@ void hang_free(struct hang *hang)
 static int by_rank(const void *a, const void *b)
 {
     const struct hang_rank *x = a, *y = b;
-    return x->progress.head.who.rank - y->progress.head.who.rank;
+    const int first = x->progress.head.who.rank, second = y->progress.head.who.rank;
+    return (first > second) - (first < second);
 }
 
 void hang_sort(struct hang *hang)
@@ -200,6 +201,78 @@ static int edges_of(const struct hang *hang, int index, int *out)
     return count;
 }
 
+/* The edges of all ranks, found once: a job may have thousands of ranks. */
+struct edges {
+    int *first;   // [n] the first rank that it waits for; -1: none
+    int *begin;   // [n + 2] the ranks that wait for rank q are waiting[begin[q]] .. waiting[begin[q + 1] - 1]
+    int *waiting; // in ascending order for each q
+    int (*pair)[2]; // every edge, from and to; only while they are found
+    int count, capacity;
+};
+
+static void edges_free(struct edges *edges)
+{
+    free(edges->first);
+    free(edges->begin);
+    free(edges->waiting);
+    free(edges->pair);
+    *edges = (struct edges){0};
+}
+
+static enum status no_memory(const struct hang *hang)
+{
+    return fail(NO_MEMORY, "no memory to compare %d ranks", hang->count);
+}
+
+static enum status add_pairs(const struct hang *hang, int from, const int *to, int count, struct edges *edges)
+{
+    if (count > INT32_MAX / 2 - edges->count)
+        return no_memory(hang);
+    if (edges->count + count > edges->capacity) {
+        const int capacity = 2 * (edges->count + count);
+        void *grown = realloc(edges->pair, (size_t)capacity * sizeof *edges->pair);
+        if (grown == NULL)
+            return no_memory(hang);
+        edges->pair = grown;
+        edges->capacity = capacity;
+    }
+    for (int i = 0; i < count; i++, edges->count++) {
+        edges->pair[edges->count][0] = from;
+        edges->pair[edges->count][1] = to[i];
+    }
+    return OK;
+}
+
+/* Sorts the pairs by the rank that is waited for. */
+static enum status reverse_pairs(const struct hang *hang, struct edges *edges)
+{
+    edges->waiting = calloc((size_t)edges->count + 1, sizeof *edges->waiting);
+    if (edges->waiting == NULL)
+        return no_memory(hang);
+    // While the lists are filled, begin[q + 1] is the end of list q so far.
+    for (int i = 0; i < edges->count; i++)
+        edges->begin[edges->pair[i][1] + 2]++;
+    for (int q = 1; q <= hang->count; q++)
+        edges->begin[q + 1] += edges->begin[q];
+    for (int i = 0; i < edges->count; i++)
+        edges->waiting[edges->begin[edges->pair[i][1] + 1]++] = edges->pair[i][0];
+    return OK;
+}
+
+/* list: [n] scratch. */
+static enum status edges_find(const struct hang *hang, int *list, struct edges *out)
+{
+    const size_t n = (size_t)hang->count + 2;
+    *out = (struct edges){.first = calloc(n, sizeof *out->first), .begin = calloc(n, sizeof *out->begin)};
+    enum status status = out->first == NULL || out->begin == NULL ? no_memory(hang) : OK;
+    for (int r = 0; status == OK && r < hang->count; r++) {
+        const int count = edges_of(hang, r, list);
+        out->first[r] = count > 0 ? list[0] : -1;
+        status = add_pairs(hang, r, list, count, out);
+    }
+    return status == OK ? reverse_pairs(hang, out) : status;
+}
+
 /* ---- the culprit ---- */
 
 /* Preference of ranks that wait for none. */
@@ -230,16 +303,16 @@ static int find_culprit(const struct hang *hang)
 
 /* Follows the first edges from each stalled rank, until a cycle or a rank without edges: one that has ended,
  * or whose message does not arrive although the others wait in it, too. Returns that rank, or -1. */
-static int find_end(const struct hang *hang, int *list, bool *seen, bool *is_cycle)
+static int find_end(const struct hang *hang, const struct edges *edges, bool *seen, bool *is_cycle)
 {
     for (int start = 0; start < hang->count; start++) {
         int at = start;
         if (!is_waiting(&hang->ranks[start]) || hang->ranks[start].stalled_s < hang->limit_s)
             continue;
         memset(seen, 0, (size_t)hang->count * sizeof *seen);
-        while (!seen[at] && hang->ranks[at].stalled_s >= hang->limit_s && edges_of(hang, at, list) > 0) {
+        while (!seen[at] && hang->ranks[at].stalled_s >= hang->limit_s && edges->first[at] >= 0) {
             seen[at] = true;
-            at = list[0];
+            at = edges->first[at];
         }
         *is_cycle = seen[at];
         if (seen[at] || !is_active(&hang->ranks[at]) || hang->ranks[at].stalled_s >= hang->limit_s)
@@ -328,11 +401,11 @@ static int find_mismatch(const struct hang *hang, int index, int *list, struct t
 
 /* For each rank that waits for the culprit, or another one like it, directly or not: breadth first, so that
  * the nearest reason is kept. */
-static void set_reasons(const struct hang *hang, int *list, int *queue, struct hang_finding *out)
+static void set_reasons(const struct hang *hang, const struct edges *edges, bool *seen, int *queue,
+                        struct hang_finding *out)
 {
     int begin = 0, end = 0;
-    bool *seen = calloc((size_t)hang->count + 1, sizeof *seen);
-    CHECK(seen != NULL);
+    memset(seen, 0, (size_t)hang->count * sizeof *seen);
     for (int r = 0; r < hang->count; r++)
         out->waits_for[r] = -1;
     for (int r = 0; r < hang->count; r++) {
@@ -345,21 +418,19 @@ static void set_reasons(const struct hang *hang, int *list, int *queue, struct h
     }
     while (begin < end) {
         int target = queue[begin++];
-        for (int r = 0; r < hang->count; r++) {
-            int count = seen[r] ? 0 : edges_of(hang, r, list);
-            for (int i = 0; i < count && !seen[r]; i++) {
-                if (list[i] != target)
-                    continue;
-                seen[r] = true;
-                out->waits_for[r] = target;
-                queue[end++] = r;
-            }
+        for (int i = edges->begin[target]; i < edges->begin[target + 1]; i++) {
+            int r = edges->waiting[i];
+            if (seen[r])
+                continue;
+            seen[r] = true;
+            out->waits_for[r] = target;
+            queue[end++] = r;
         }
     }
-    free(seen);
 }
 
-static void decide(const struct hang *hang, int *list, bool *seen, struct hang_finding *out)
+static void decide(const struct hang *hang, const struct edges *edges, int *list, bool *seen,
+                   struct hang_finding *out)
 {
     out->culprit = find_culprit(hang);
     if (out->culprit >= 0) {
@@ -367,7 +438,7 @@ static void decide(const struct hang *hang, int *list, bool *seen, struct hang_f
         return;
     }
     bool is_cycle = false;
-    int end = hang->limit_s > 0.0 ? find_end(hang, list, seen, &is_cycle) : -1;
+    int end = hang->limit_s > 0.0 ? find_end(hang, edges, seen, &is_cycle) : -1;
     if (end < 0)
         return;
     out->kind = is_cycle ? HANG_DEADLOCK : HANG_CULPRIT;
@@ -385,17 +456,21 @@ static void decide(const struct hang *hang, int *list, bool *seen, struct hang_f
 enum status hang_find(const struct hang *hang, struct hang_finding *out)
 {
     size_t n = (size_t)hang->count + 1;
+    struct edges edges = {0};
     *out = (struct hang_finding){.culprit = -1};
     int *list = calloc(n, sizeof *list), *queue = calloc(n, sizeof *queue);
     bool *seen = calloc(n, sizeof *seen);
     out->waits_for = calloc(n, sizeof *out->waits_for);
     enum status status = OK;
     if (list == NULL || queue == NULL || seen == NULL || out->waits_for == NULL)
-        status = fail(NO_MEMORY, "no memory to compare %d ranks", hang->count);
+        status = no_memory(hang);
     if (status == OK)
-        decide(hang, list, seen, out);
+        status = edges_find(hang, list, &edges);
+    if (status == OK)
+        decide(hang, &edges, list, seen, out);
     if (status == OK && out->kind != HANG_NONE)
-        set_reasons(hang, list, queue, out);
+        set_reasons(hang, &edges, seen, queue, out);
+    edges_free(&edges);
     free(list);
     free(queue);
     free(seen);

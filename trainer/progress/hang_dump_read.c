@@ -8,9 +8,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Limits the numbers of a damaged file, so that no sum or difference of two of them overflows. */
+static int64_t limited(int64_t value, int64_t least, int64_t most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
 static int64_t integer(const json_t *object, const char *key)
 {
-    return (int64_t)json_integer_value(json_object_get(object, key));
+    const int64_t most = INT64_C(1) << 61;
+    return limited((int64_t)json_integer_value(json_object_get(object, key)), -most, most);
+}
+
+/* A number that is never negative. */
+static int64_t positive(const json_t *object, const char *key)
+{
+    return limited(integer(object, key), 0, INT64_MAX);
+}
+
+/* A rank, a coordinate, a step, or a distance between ranks. */
+static int32_t small(const json_t *object, const char *key)
+{
+    const int32_t most = INT32_C(1) << 30;
+    return (int32_t)limited(integer(object, key), -most, most);
 }
 
 static double number(const json_t *object, const char *key)
@@ -40,10 +60,10 @@ static void read_groups(const json_t *list, struct rank_progress *out)
         struct progress_group *group = &out->group[i];
         copy(entry, "name", group->name, sizeof group->name);
         group->id = strtoull(string(entry, "id"), NULL, 16);
-        group->calls = integer(entry, "calls");
-        group->first = (int32_t)integer(entry, "first");
-        group->stride = (int32_t)integer(entry, "stride");
-        group->size = (int32_t)integer(entry, "size");
+        group->calls = positive(entry, "calls");
+        group->first = small(entry, "first");
+        group->stride = small(entry, "stride");
+        group->size = small(entry, "size");
         out->head.groups = (int32_t)i + 1;
     }
 }
@@ -75,14 +95,14 @@ static void read_messages(const json_t *list, struct rank_progress *out)
             continue;
         struct progress_message *m = &out->message[(index - 1) % PROGRESS_MESSAGES];
         *m = (struct progress_message){
-            .number = integer(entry, "number"),
-            .bytes = integer(entry, "bytes"),
+            .number = positive(entry, "number"),
+            .bytes = positive(entry, "bytes"),
             .queued_ns = integer(entry, "queued_ns"),
             .started_ns = integer(entry, "started_ns"),
             .done_ns = integer(entry, "done_ns"),
             .group = group >= 0 && group < out->head.groups ? (int32_t)group : -1,
-            .peer = (int32_t)integer(entry, "peer"),
-            .step = (int32_t)integer(entry, "step"),
+            .peer = small(entry, "peer"),
+            .step = small(entry, "step"),
             .call = call_named(string(entry, "call")),
             .dtype = dtype_named(string(entry, "dtype")),
         };
@@ -93,11 +113,11 @@ static void read_messages(const json_t *list, struct rank_progress *out)
 static void read_rank(const json_t *entry, struct hang_rank *out)
 {
     struct progress_head *head = &out->progress.head;
-    head->who = (struct rank_context){.rank = (int)integer(entry, "rank"),
-                                      .pp = (int)integer(entry, "pp"),
-                                      .dp = (int)integer(entry, "dp"),
-                                      .tp = (int)integer(entry, "tp"),
-                                      .step = (int)integer(entry, "step")};
+    head->who = (struct rank_context){.rank = small(entry, "rank"),
+                                      .pp = small(entry, "pp"),
+                                      .dp = small(entry, "dp"),
+                                      .tp = small(entry, "tp"),
+                                      .step = small(entry, "step")};
     copy(entry, "action", head->who.action, sizeof head->who.action);
     copy(entry, "waits", head->who.waiting_for, sizeof head->who.waiting_for);
     copy(entry, "needs", out->needs, sizeof out->needs);
@@ -105,16 +125,25 @@ static void read_rank(const json_t *entry, struct hang_rank *out)
     out->process = process_state_named(string(entry, "process"));
     out->stalled_s = number(entry, "still_s");
     head->state = json_is_true(json_object_get(entry, "ended")) ? PROGRESS_ENDED : PROGRESS_ACTIVE;
-    head->process = (int32_t)integer(entry, "pid");
-    head->count = (uint64_t)integer(entry, "count");
+    head->process = small(entry, "pid");
+    head->count = (uint64_t)positive(entry, "count");
     head->since_ns = integer(entry, "since_ns");
-    head->messages = integer(entry, "recorded");
-    head->awaited = integer(entry, "awaited");
+    head->messages = positive(entry, "recorded");
+    head->awaited = positive(entry, "awaited");
     read_groups(json_object_get(entry, "groups"), &out->progress);
     read_messages(json_object_get(entry, "messages"), &out->progress);
 }
 
-static enum status read_ranks(const char *path, const json_t *root, struct hang *out, struct text *report)
+/* Whether a file of `bytes` bytes may have so many ranks: those of a judging node have their messages, so
+ * that the memory is in proportion to the file. */
+static bool ranks_fit(size_t count, size_t bytes)
+{
+    enum { TIMES_SIZE = 32, SPARE_BYTES = 8 << 20 };
+    return count <= (TIMES_SIZE * bytes + SPARE_BYTES) / sizeof(struct hang_rank);
+}
+
+static enum status read_ranks(const char *path, const json_t *root, size_t bytes, struct hang *out,
+                              struct text *report)
 {
     const json_t *ranks = json_object_get(root, "ranks");
     size_t i;
@@ -124,6 +153,9 @@ static enum status read_ranks(const char *path, const json_t *root, struct hang 
                     (long long)integer(root, "format"));
     if (!json_is_array(ranks) || json_array_size(ranks) == 0)
         return fail(BAD_DATA, "%s: no ranks (is this a hang-STEP.json?)", path);
+    if (!ranks_fit(json_array_size(ranks), bytes))
+        return fail(BAD_DATA, "%s: %zu ranks in %zu bytes: damaged, or not a hang-STEP.json", path,
+                    json_array_size(ranks), bytes);
     TRY(hang_create((int)json_array_size(ranks), out));
     out->limit_s = number(root, "limit_s");
     json_array_foreach(ranks, i, entry) read_rank(entry, &out->ranks[i]);
@@ -138,7 +170,7 @@ enum status hang_dump_read(const char *path, struct hang *out, struct text *repo
     json_error_t error;
     TRY(file_read(path, &bytes));
     json_t *root = json_read(text_chars(&bytes), bytes.length, 0, &error);
-    enum status status = root != NULL ? read_ranks(path, root, out, report)
+    enum status status = root != NULL ? read_ranks(path, root, bytes.length, out, report)
                                       : fail(BAD_DATA, "%s:%d: %s", path, error.line, error.text);
     json_decref(root);
     text_free(&bytes);

@@ -135,6 +135,15 @@ static void add_cycle(const struct hang *hang, const struct hang_finding *findin
     }
 }
 
+/* The timeout may be shorter than an action. */
+static void add_hint(const struct hang *hang, const struct hang_rank *rank, struct text *out)
+{
+    const struct progress_head *head = &rank->progress.head;
+    if (head->state == PROGRESS_ACTIVE && !hang_is_dead(rank) && head->who.waiting_for[0] == 0)
+        text_add(out, "; if %s is only slow, set resilience.heartbeat_timeout_seconds above %g",
+                 action_of(rank), hang->limit_s);
+}
+
 void hang_report(const struct hang *hang, const struct hang_finding *finding, struct text *out)
 {
     if (finding->kind == HANG_NONE)
@@ -161,4 +170,6 @@ void hang_report(const struct hang *hang, const struct hang_finding *finding, st
         break;
     }
     add_waiting(hang, finding, out);
+    if (finding->kind == HANG_CULPRIT)
+        add_hint(hang, rank, out);
 }

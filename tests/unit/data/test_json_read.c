@@ -42,3 +42,15 @@ Test(json_read, invalid_json_gives_null)
 {
     cr_assert_null(json_read("[1,", 3, 0, NULL));
 }
+
+/* A million empty objects would take 250 MB. */
+Test(json_read, refuses_tiny_objects)
+{
+    struct text text = {0};
+    text_add(&text, "[{}");
+    for (int i = 0; i < 1000000; i++)
+        text_add_bytes(&text, ",{}", 3);
+    text_add(&text, "]");
+    cr_assert_null(json_read(text_chars(&text), text.length, 0, NULL));
+    text_free(&text);
+}

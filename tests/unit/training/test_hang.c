@@ -117,7 +117,8 @@ Test(hang, names_the_culprit_and_those_who_wait)
     expect(&hang, HANG_CULPRIT, 3,
            "step 12: rank 3 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for 41.0 s: its thread is running "
            "(R); rank 2 "
-           "waits for it in all_reduce tp; rank 0 waits for rank 2; rank 1 waits for rank 0");
+           "waits for it in all_reduce tp; rank 0 waits for rank 2; rank 1 waits for rank 0; if 1W2 is only "
+           "slow, set resilience.heartbeat_timeout_seconds above 40");
     hang_free(&hang);
 }
 

@@ -23,8 +23,8 @@ void failure_free(struct failure *failure)
 /* The number after `key` in a line of metrics.jsonl; -1: none. */
 static double number_after(const char *line, const char *end, const char *key)
 {
-    const char *at = strstr(line, key);
-    return at != NULL && at < end ? strtod(at + strlen(key), NULL) : -1.0;
+    const char *at = memmem(line, (size_t)(end - line), key, strlen(key));
+    return at != NULL ? strtod(at + strlen(key), NULL) : -1.0;
 }
 
 double productive_s(const char *run_dir, int64_t after, int64_t *last)
@@ -38,7 +38,7 @@ double productive_s(const char *run_dir, int64_t after, int64_t *last)
              line = end + 1) {
             const double step = number_after(line, end, "\"step\": ");
             const double seconds = number_after(line, end, "\"step_time_s\": ");
-            if (step > (double)*last)
+            if (step > (double)*last && step < 1e18)
                 *last = (int64_t)step;
             if (step > (double)after && seconds > 0.0)
                 sum += seconds;
