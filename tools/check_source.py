@@ -120,6 +120,8 @@ EXEMPT = {
     ("state", "tests/support/mirror.c"): "a GPU is opened once per process, however many tests use it",
     ("state", "tests/checkpoint/fault_calls.c"): "a preloaded library counts the calls of its process",
     ("state", "tests/cli/lost_call.c"): "an injected fault counts the calls of its rank",
+    ("state", "tests/fuzz/fuzz.c"): "libFuzzer calls with bytes only",
+    ("state", "tests/fuzz/readers.c"): "a hook of the allocator has no argument for its counters",
     ("state", "tests/emulator/cudnn/cudnn.c"): "the last error is per thread, as in the real library",
     ("state", "tests/emulator/gpu/emulator.c"): "threadIdx belongs to the running thread, as on a GPU",
     ("state", "tests/emulator/gpu/graph.c"): "a capture is per thread, as with cudaStreamCaptureModeThreadLocal",
