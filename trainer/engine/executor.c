@@ -27,6 +27,8 @@ struct executor {
     int done;           // completed actions of the current step
     bool ahead_dropped; // the look-ahead of this step was dropped; its time is idle time
     struct step_times times;
+    int64_t (
+        *fastest_ns)[ACTION_KIND_COUNT]; // [chunks] the fastest action of each kind in this step; 0: none
     struct timeline timeline;
     struct graph **graphs; // [actions of the list]; NULL: CUDA graphs are off
     struct graph **graph;  // of the current action, or NULL
@@ -114,7 +116,8 @@ static enum status fill_executor(struct executor *e)
     e->activation = calloc(cells, sizeof *e->activation);
     e->gradient = calloc(cells, sizeof *e->gradient);
     e->sent = calloc((size_t)config->schedule->chunks, sizeof *e->sent);
-    if (e->activation == NULL || e->gradient == NULL || e->sent == NULL)
+    e->fastest_ns = calloc((size_t)config->schedule->chunks, sizeof *e->fastest_ns);
+    if (e->activation == NULL || e->gradient == NULL || e->sent == NULL || e->fastest_ns == NULL)
         return fail(NO_MEMORY, "no memory for the events of %d microbatches", config->schedule->m);
     return OK;
 }
@@ -152,6 +155,7 @@ void executor_destroy(struct executor *executor)
     free(executor->activation);
     free(executor->gradient);
     free(executor->sent);
+    free(executor->fastest_ns);
     free(executor);
 }
 
@@ -295,6 +299,23 @@ static void begin_action(struct executor *e, struct action action)
     device_range_begin(e->env.weights->device, text);
 }
 
+static void reset_times(struct executor *e)
+{
+    e->times = (struct step_times){0};
+    memset(e->fastest_ns, 0, (size_t)e->config.schedule->chunks * sizeof *e->fastest_ns);
+}
+
+/* The time of an action is that of its ops if nothing disturbs them; so of several, the shortest counts. */
+static void add_compute(struct executor *e, struct action action, int64_t ns)
+{
+    int64_t *fastest =
+        &e->fastest_ns[schedule_chunk(e->config.schedule, action.stage, action.microbatch)][action.kind];
+    if (*fastest > 0 && ns >= *fastest)
+        return;
+    e->times.compute_ns += ns - *fastest;
+    *fastest = ns;
+}
+
 static enum status run_timed(struct executor *e, int position)
 {
     struct action action = e->config.schedule->ranks[e->pp_rank].actions[position];
@@ -315,7 +336,7 @@ static enum status run_timed(struct executor *e, int position)
         e->times.first_start_s = e->start_s;
     e->times.busy_s += end - e->start_s;
     e->times.waited_s += 1e-9 * (double)(progress_waited_ns() - e->waited_ns);
-    e->times.compute_ns += device_compute_ns(e->env.weights->device) - begin_ns;
+    add_compute(e, action, device_compute_ns(e->env.weights->device) - begin_ns);
     e->times.last_end_s = end;
     return OK;
 }
@@ -348,7 +369,7 @@ enum status executor_step(struct executor *executor, const struct batch *batches
 {
     struct gradients *gradients = executor->env.weights->gradients;
     if (executor->done == 0 && !executor->ahead_dropped)
-        executor->times = (struct step_times){0};
+        reset_times(executor);
     executor->ahead_dropped = false;
     CHECK_USE(activation_store_check(&executor->store));
     TRY(gradients_zero(gradients, executor->env.compute));
@@ -363,7 +384,7 @@ enum status executor_step(struct executor *executor, const struct batch *batches
 
 enum status executor_look_ahead(struct executor *executor, const struct batch *batches)
 {
-    executor->times = (struct step_times){0};
+    reset_times(executor);
     return run_until(executor, batches, executor->ahead);
 }
 
@@ -382,7 +403,6 @@ enum status executor_drop_ahead(struct executor *executor)
     executor->ahead_dropped = executor->done > 0;
     executor->done = 0;
     executor->times.busy_s = executor->times.waited_s = 0.0;
-    executor->times.compute_ns = 0;
     return p2p_sync(executor->p2p);
 }
 

@@ -70,7 +70,7 @@ const struct activation_store *executor_store(const struct executor *executor);
 struct step_times {
     double busy_s, first_start_s, last_end_s;
     double waited_s;    // of busy_s: for messages inside of actions
-    int64_t compute_ns; // of these actions: device_compute_ns()
+    int64_t compute_ns; // sum over stages and kinds of the fastest of these actions: device_compute_ns()
 };
 struct step_times executor_times(const struct executor *executor);
 

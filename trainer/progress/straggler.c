@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/progress/straggler.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 static const double slow = 1.1;
@@ -12,17 +13,26 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median time of the peers of a rank; 0 without peers. times: [count]. */
-static double median_of_peers(const struct straggler *ranks, int count, int index, int64_t *times)
+/* One of the times of a rank: `field` is the offset of an int64_t. */
+static int64_t time_of(const struct straggler *rank, size_t field)
+{
+    return *(const int64_t *)(const void *)((const char *)rank + field);
+}
+
+/* The time of a rank relative to the median of its peers: 1.2 for 20 % more; 1 without peers, or if the
+ * difference is noise. times: [count], scratch. */
+static double ratio_of(const struct straggler *ranks, int count, int index, size_t field, int64_t *times)
 {
     int peers = 0;
     for (int r = 0; r < count; r++)
         if (r != index && ranks[r].pp == ranks[index].pp)
-            times[peers++] = ranks[r].compute_ns;
+            times[peers++] = time_of(&ranks[r], field);
     if (peers == 0)
-        return 0.0;
+        return 1.0;
     qsort(times, (size_t)peers, sizeof *times, by_value);
-    return 0.5 * (double)(times[(peers - 1) / 2] + times[peers / 2]);
+    const double median = 0.5 * (double)(times[(peers - 1) / 2] + times[peers / 2]);
+    const double mine = (double)time_of(&ranks[index], field);
+    return median > 0.0 && mine >= median + (double)noise_ns ? mine / median : 1.0;
 }
 
 static int slow_steps(const struct straggler *rank)
@@ -33,29 +43,36 @@ static int slow_steps(const struct straggler *rank)
     return count;
 }
 
-static void add_step(struct straggler *rank, double median)
+/* Keeps the time of this step, and finds the fastest one. */
+static void keep_time(struct straggler *rank)
 {
-    const double weight = 0.1;
-    const uint32_t all = (UINT32_C(1) << STRAGGLER_STEPS) - 1;
-    double mine = (double)rank->compute_ns;
-    bool is_slow = median > 0.0 && mine >= slow * median && mine >= median + (double)noise_ns;
-    double excess = median > 0.0 ? mine / median - 1.0 : 0.0;
-    rank->excess = rank->slow == 0 ? excess : rank->excess + weight * (excess - rank->excess);
-    rank->slow = (rank->slow << 1 | is_slow) & all;
+    rank->recent_ns[rank->steps++ % STRAGGLER_STEPS] = rank->compute_ns;
+    rank->fastest_ns = rank->steps < STRAGGLER_STEPS ? 0 : rank->compute_ns;
+    for (int i = 0; i < STRAGGLER_STEPS; i++)
+        if (rank->recent_ns[i] < rank->fastest_ns)
+            rank->fastest_ns = rank->recent_ns[i];
 }
 
 int straggler_step(struct straggler *ranks, int count)
 {
+    const double weight = 0.1; // of a step in the average
+    const uint32_t all = (UINT32_C(1) << STRAGGLER_STEPS) - 1;
     int found = -1;
     int64_t *times = calloc((size_t)count + 1, sizeof *times);
     if (times == NULL)
         return -1;
+    for (int r = 0; r < count; r++)
+        keep_time(&ranks[r]);
     for (int r = 0; r < count; r++) {
-        add_step(&ranks[r], median_of_peers(ranks, count, r, times));
-        int steps = slow_steps(&ranks[r]);
-        if (steps >= STRAGGLER_SLOW && !ranks[r].named)
+        struct straggler *rank = &ranks[r];
+        const double now = ratio_of(ranks, count, r, offsetof(struct straggler, compute_ns), times);
+        const double fastest = ratio_of(ranks, count, r, offsetof(struct straggler, fastest_ns), times);
+        rank->excess = rank->slow == 0 ? now - 1.0 : rank->excess + weight * (now - 1.0 - rank->excess);
+        rank->slow = (rank->slow << 1 | (now >= slow)) & all;
+        const bool is_slow = slow_steps(rank) >= STRAGGLER_SLOW && fastest >= slow;
+        if (is_slow && !rank->named)
             found = r;
-        ranks[r].named = steps >= STRAGGLER_SLOW || (ranks[r].named && steps > STRAGGLER_STEPS / 4);
+        rank->named = is_slow || (rank->named && slow_steps(rank) > STRAGGLER_STEPS / 4);
     }
     free(times);
     return found;

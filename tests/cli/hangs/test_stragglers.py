@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 
+# An action takes about a millisecond: what disturbs it for so long also disturbs its neighbours.
 RECIPE = """\
-model: {num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 64}
-train: {global_batch_size: 16, micro_batch_size: 1}
+model: {num_layers: 4, hidden_size: 128, num_attention_heads: 4, seq_length: 128}
+train: {micro_batch_size: 1}
 optimizer: {lr: 1e-3}
 data: {mock_data: true}
 checkpoint: {save: none, load: none}
@@ -37,7 +38,8 @@ def train(options, layout, steps, folder, fault=None):
         environment |= {"INJECT": "drag", "INJECT_RANK": str(fault[0]), "INJECT_STEP": str(fault[1]),
                         "INJECT_PERCENT": str(PERCENT)}
     words = [options.mpirun, "-n", str(options.ranks), "-x", "CUBOID_NODE=x", options.cuboid, "train", "a.yaml",
-             f"logging.run_dir={folder}/run", f"train.train_iters={steps}", *layout.split()]
+             f"logging.run_dir={folder}/run", f"train.train_iters={steps}",
+             f"train.global_batch_size={2 * options.ranks}", *layout.split()]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
                           check=False)
     found = [(int(step), int(rank), node, int(percent)) for step, rank, node, percent in LINE.findall(done.stdout)]
@@ -74,7 +76,7 @@ def main():
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--undisturbed", type=int, default=60)
+    parser.add_argument("--undisturbed", type=int, default=30)
     options = parser.parse_args()
     options.cuboid = os.path.abspath(options.cuboid)
     options.mpirun = os.path.abspath(options.mpirun) if os.sep in options.mpirun else options.mpirun

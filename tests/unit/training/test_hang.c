@@ -288,9 +288,10 @@ static int steps_until_named(double slower, double noise, int steps, int *times)
 Test(straggler, is_named_once_and_nobody_else)
 {
     int times;
-    cr_assert_eq(steps_until_named(1.2, 0.0, 100, &times), STRAGGLER_SLOW);
+    cr_assert_eq(steps_until_named(1.2, 0.0, 100, &times), STRAGGLER_STEPS);
     cr_assert_eq(times, 1);
     cr_assert_leq(steps_until_named(1.2, 0.05, 100, &times), STRAGGLER_STEPS + 5);
+    cr_assert_eq(steps_until_named(1.1, 0.0, 100, &times), STRAGGLER_STEPS);
     cr_assert_eq(steps_until_named(1.0, 0.3, 5000, &times), -1);
     cr_assert_eq(steps_until_named(1.08, 0.0, 5000, &times), -1);
 }
