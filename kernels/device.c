@@ -27,6 +27,7 @@ static const char *const part_names[] = {
     [PART_COMMUNICATION] = "communication",
     [PART_WORKSPACE] = "workspace",
     [PART_DATA] = "data",
+    [PART_SNAPSHOT] = "snapshot",
     [PART_HOST] = "host",
 };
 _Static_assert(sizeof part_names / sizeof *part_names == PART_COUNT, "one name per part");
@@ -34,6 +35,18 @@ _Static_assert(sizeof part_names / sizeof *part_names == PART_COUNT, "one name p
 const char *part_name(enum part part)
 {
     return (int)part >= 0 && part < PART_COUNT ? part_names[part] : "?";
+}
+
+bool part_is_on_host(enum part part)
+{
+    return part == PART_SNAPSHOT || part == PART_HOST;
+}
+
+/* Offload memory, and on a GPU pinned memory for a snapshot. */
+static bool uses_host_alloc(const struct device *device, enum part part)
+{
+    const struct device_traits *traits = device->ops->traits;
+    return part == PART_HOST || (part == PART_SNAPSHOT && (traits->is_gpu || !traits->has_host_memory));
 }
 
 /* Rejects incomplete backends: a missing function would otherwise fail in the middle of a run. */
@@ -169,7 +182,7 @@ static void count_memory(struct device *device, enum part part, int64_t bytes)
         use->peak_bytes[part] = use->now_bytes[part];
     int64_t total = 0;
     for (int p = 0; p < PART_COUNT; p++)
-        total += p != PART_HOST ? use->now_bytes[p] : 0;
+        total += part_is_on_host((enum part)p) ? 0 : use->now_bytes[p];
     if (total > use->peak_total_bytes)
         use->peak_total_bytes = total;
 }
@@ -182,7 +195,7 @@ enum status buffer_alloc(struct device *device, enum part part, size_t bytes, st
     void *data = NULL;
     bool possible = bytes <= PTRDIFF_MAX - 64;
     enum status status = NO_MEMORY;
-    if (possible && part == PART_HOST)
+    if (possible && uses_host_alloc(device, part))
         TRY(status = device->ops->host_alloc(device, rounded(bytes), &data));
     else if (possible)
         status = device->ops->alloc(device, part, rounded(bytes), &data);
@@ -203,7 +216,7 @@ void buffer_free(struct buffer *buffer)
         return;
     count_memory(buffer->device, buffer->part, -(int64_t)rounded(buffer->bytes));
     const struct device_ops *ops = buffer->device->ops;
-    if (buffer->part == PART_HOST)
+    if (uses_host_alloc(buffer->device, buffer->part))
         ops->host_free(buffer->device, buffer->data, rounded(buffer->bytes));
     else
         ops->free(buffer->device, buffer->part, buffer->data, rounded(buffer->bytes));

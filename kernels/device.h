@@ -34,10 +34,13 @@ enum part {
     PART_COMMUNICATION, // buffers of the transports, and packed messages
     PART_WORKSPACE,     // of layers and kernels, within one action
     PART_DATA,          // tokens, labels, losses, scalars of a step
+    PART_SNAPSHOT,      // copy of the state for checkpoint.async_save: host memory. Not in the total
     PART_HOST,          // offloaded: host memory; on a CPU, a file. Not in the total
     PART_COUNT
 };
 const char *part_name(enum part part);
+/* Host memory, which is not in the total of a device. */
+bool part_is_on_host(enum part part);
 
 struct device_options {
     const char *name;      // "cpu", "strict", "dry", "cuda"
@@ -74,7 +77,7 @@ void device_choices(const struct device *device, struct text *out);
 struct memory_use {
     int64_t now_bytes[PART_COUNT];
     int64_t peak_bytes[PART_COUNT]; // each part's own peak
-    int64_t peak_total_bytes;       // of the device: without PART_HOST
+    int64_t peak_total_bytes;       // of the device: without the parts on the host
 };
 struct memory_use device_memory(const struct device *device);
 

@@ -9,6 +9,7 @@
  *                           in folders that were not synced are undone, the last one first
  *                  nospace, error    the call fails with ENOSPC or EIO, and so do all later ones up to
  *                           FAULT_LAST (default: only this call)
+ *                  slow     the call takes 50 ms longer, and so do all later ones up to FAULT_LAST
  *     FAULT_COUNT  a file that gets the number of calls when the process exits
  *
  * Threads may call; calls are counted in the order in which they begin. */
@@ -143,6 +144,10 @@ static int fault(bool *half)
         return ENOSPC;
     if (is_kind("error"))
         return EIO;
+    if (is_kind("slow")) {
+        usleep(50000);
+        return 0;
+    }
     if (is_kind("half") && half != NULL) {
         *half = true;
         return 0;

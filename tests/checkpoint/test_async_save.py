@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saving in the background: every checkpoint has the bytes of one that was saved without it.
 
-    test_async_save.py CUBOID
+    test_async_save.py CUBOID [LIBRARY]     LIBRARY: fault_calls.c; without it no calls fail
 
 - Over layouts, ZeRO, post-validation, offloaded moments and delayed scaling, all checkpoints of two runs are equal.
-- A run that is killed while it saves resumes from a complete checkpoint, and ends with the same weights."""
+- A run that is killed while it saves resumes from a complete checkpoint, and ends with the same weights.
+- On a slow disk a save waits for the previous one. After one that fails the state is saved at once; only if that
+  fails, too, does the run stop."""
 import os
 import shutil
 import signal
@@ -18,7 +20,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from fixtures import write_dataset  # noqa: E402
 
-CUBOID = os.path.abspath(sys.argv[1])
+CUBOID, LIBRARY = os.path.abspath(sys.argv[1]), [os.path.abspath(name) for name in sys.argv[2:3]]
 RECIPE = """
 model: {num_layers: 4, hidden_size: 24, num_attention_heads: 2, seq_length: 16, vocab_size: 257}
 train: {global_batch_size: 8, micro_batch_size: 1, train_iters: 9}
@@ -34,6 +36,7 @@ LAYOUTS = [
     ["pp=2", "dp=2", "parallel.zero_stage=3", "precision.params_dtype=bf16"],
     ["pp=4", "pipeline.schedule=zb-h1", "pipeline.optimizer_post_validation=true"],
     ["dp=2", "memory.offload_optimizer=true"],
+    ["dp=2", "model.vocab_size=20000", "checkpoint.staging_mb=1"],
     ["tp=2", "precision.params_dtype=fp16", "precision.matmul_format=hybrid", "precision.scaling=delayed"],
 ]
 STEPS = [2, 4, 6, 8, 9]
@@ -44,8 +47,9 @@ def words(name, *keys):
     return [CUBOID, "train", "recipe.yaml", f"logging.run_dir={name}", *keys]
 
 
-def run(*arguments, status=0):
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=100)
+def run(*arguments, status=0, **environment):
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=100,
+                          env=os.environ | environment)
     assert done.returncode == status, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done
 
@@ -81,6 +85,29 @@ def test_killed():
     run(CUBOID, "checkpoint", "diff", "sync/checkpoints", "killed/checkpoints")
 
 
+def test_disk():
+    """Faults are in the calls on the files of rank 1, from the second save on."""
+    def disturbed(kind, last, call="", status=0):
+        shutil.rmtree("async", ignore_errors=True)
+        faults = {"LD_PRELOAD": LIBRARY[0], "FAULT_FOLDER": "async/checkpoints", "FAULT_NAME": "partial/rank-00001",
+                  "FAULT_KIND": kind, "FAULT_CALL": call, "FAULT_LAST": last}
+        return run(*words("async", "dp=2", ASYNC), status=status, **faults).stderr
+    run(*words("sync", "dp=2"))
+    disturbed("slow", "1000", "1")
+    same("sync", "async", STEPS)
+    shutil.rmtree("async")
+    run(*words("async", "dp=2", ASYNC, "train.train_iters=2"), LD_PRELOAD=LIBRARY[0], FAULT_COUNT="count",
+        FAULT_FOLDER="async/checkpoints", FAULT_NAME="partial/rank-00001")
+    with open("count", encoding="utf-8") as file:
+        second = str(int(file.read()) + 1)
+    once = disturbed("nospace", second, second)
+    assert once.count("warning") == 1 and "of step 4 could not be written" in once and "saving step" in once, once
+    run(CUBOID, "checkpoint", "diff", "sync/checkpoints", "async/checkpoints")
+    lasting = disturbed("nospace", "100000", second, status=1)
+    assert lasting.count("warning") == 1 and lasting.count("No space left on device") == 2, lasting
+    assert "cuboid: rank 0: checkpoint.save: " in lasting, lasting
+
+
 with tempfile.TemporaryDirectory() as scratch:
     os.chdir(scratch)
     write_dataset("text", [i * i % 250 for i in range(4000)])
@@ -88,5 +115,7 @@ with tempfile.TemporaryDirectory() as scratch:
         recipe.write(RECIPE)
     test_layouts()
     test_killed()
+    if LIBRARY:
+        test_disk()
     os.chdir("/")
 print("async_save: ok")

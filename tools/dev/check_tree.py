@@ -24,7 +24,7 @@ GRAPH = {
                            "trainer/progress", "trainer/plan/memory_plan.h"],
         "trainer/memory": ["trainer/recipe", "trainer/engine", "trainer/plan/assume"],
         "trainer/plan": ["trainer/recipe", "trainer/engine", "trainer/memory", "trainer/plan/profile",
-                         "trainer/plan/assume"],
+                         "trainer/plan/assume", "trainer/checkpoint/checkpoint.h"],
         "trainer/checkpoint": ["trainer/recipe", "trainer/files", "trainer/data", "trainer/engine",
                                "trainer/optimizer/learning_rate.h"],
         "trainer/verify": ["trainer/recipe", "trainer/engine", "trainer/optimizer", "trainer/plan"],

@@ -26,6 +26,7 @@ struct checkpoint_saving {
     pthread_mutex_t lock; // of `copied`
     pthread_cond_t progress;
     bool copied; // the state of the rank may change
+    bool begun;  // save_job_begin() was called before the thread started
     atomic_bool written;
     enum status status; // of writing
     struct text why;
@@ -109,13 +110,13 @@ static enum status begin_save(struct rank_state *w, struct save_ticket *ticket)
 static void *write_file(void *argument)
 {
     struct checkpoint_saving *s = argument;
-    s->status = s->copied ? OK : save_job_snapshot(&s->job);
+    s->status = s->begun ? OK : save_job_begin(&s->job, &s->ticket.identity, s->folder.chars);
     pthread_mutex_lock(&s->lock);
     s->copied = true;
     pthread_cond_broadcast(&s->progress);
     pthread_mutex_unlock(&s->lock);
     if (s->status == OK)
-        s->status = save_job_write(&s->job, &s->ticket.identity, s->folder.chars);
+        s->status = save_job_finish(&s->job);
     if (s->status != OK)
         text_add(&s->why, "%s", fail_text());
     atomic_store(&s->written, true);
@@ -128,13 +129,31 @@ static enum status prepare(struct checkpoint_saving *s, bool in_background)
     TRY(save_job_create(w, &s->job));
     if (w->world->rank == 0)
         TRY(manifest_begin(w, &s->ticket.identity, &s->manifest));
-    // Without a copy in the background, the file is written, or copied here, before the state changes.
-    s->copied = !in_background || !s->job.is_host_memory;
-    if (in_background) {
-        TRY(stream_sync(w->compute));
-        TRY(save_job_allocate_snapshot(&s->job));
-    }
-    return in_background && s->copied ? save_job_snapshot(&s->job) : OK;
+    if (!in_background)
+        return OK;
+    TRY(stream_sync(w->compute));
+    save_job_stage(&s->job, w->background.staging.data, w->background.staging.bytes);
+    // Only host memory can be copied by a thread while the next step runs.
+    s->begun = s->copied = !s->job.is_host_memory;
+    return s->begun ? save_job_begin(&s->job, &s->ticket.identity, s->folder.chars) : OK;
+}
+
+enum status checkpoint_reserve(struct rank_state *w)
+{
+    const struct recipe_checkpoint *recipe = &w->run->recipe->checkpoint;
+    const int64_t limit = recipe->staging_mb << 20;
+    struct save_job job = {.count = 0};
+    if (!recipe->async_save || recipe->save == NULL)
+        return OK;
+    enum status status = save_job_create(w, &job);
+    int64_t bytes = status == OK ? (int64_t)save_job_bytes(&job) : 0;
+    save_job_free(&job);
+    bytes = limit > 0 && limit < bytes ? limit : bytes;
+    if (status == OK && bytes > 0)
+        status = buffer_alloc(w->device, PART_SNAPSHOT, (size_t)bytes, &w->background.staging);
+    return status != NO_MEMORY
+               ? status
+               : fail(status, "checkpoint.async_save: %s; set a smaller checkpoint.staging_mb", fail_text());
 }
 
 static void saving_free(struct checkpoint_saving *s)

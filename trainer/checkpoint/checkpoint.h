@@ -25,6 +25,10 @@
  * nothing under its final name. On a device that does not compute, there is nothing to save. */
 MUST_USE enum status checkpoint_save(struct rank_state *state);
 
+/* With checkpoint.async_save: allocates the host memory for the copy of the state, state->background.staging,
+ * of the size of this rank's file or checkpoint.staging_mb, whichever is smaller; rank_destroy() frees it. */
+MUST_USE enum status checkpoint_reserve(struct rank_state *state);
+
 /* A save that continues in the background: a thread of each rank copies the state of this step to host
  * memory, computes checksums and writes. Both calls are collective, like checkpoint_save(); between them
  * the state may change after checkpoint_wait_for_copy(). One save at a time. */

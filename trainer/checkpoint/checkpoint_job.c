@@ -17,7 +17,7 @@ void save_job_free(struct save_job *job)
     free(job->in_host);
     free(job->has);
     free(job->host);
-    free(job->snapshot);
+    checkpoint_writer_destroy(job->writer);
     *job = (struct save_job){.count = 0};
 }
 
@@ -99,33 +99,7 @@ enum status save_job_create(struct rank_state *w, struct save_job *job)
     for (int i = 0; i < job->share.count; i++)
         job_add_part(job, &job->share.parts[i]);
     job_add_replicated(job);
-    return OK;
-}
-
-/* Copies one shard without padding, a band of rows at a time. Memory of the host is copied without a
- * stream. */
-static enum status copy_shard(struct save_job *job, int index, char *to)
-{
-    const struct slice *slice = &job->slices[index];
-    const size_t each = safetensors_dtype_bytes(job->shards[index].dtype);
-    struct stream *stream = job->rank_state->compute;
-    const size_t columns = (size_t)slice->count[1] * each, stride = (size_t)slice->padded[1] * each;
-    const int64_t rows = stride == columns ? slice->count[0] : rows_at_once(slice);
-    for (int64_t row = 0; row < slice->count[0] && job->is_host_memory; row++)
-        memcpy(to + (size_t)row * columns, job->sources[index] + (size_t)row * stride, columns);
-    for (int64_t row = 0; row < slice->count[0] && !job->is_host_memory; row += rows) {
-        struct slice band = *slice;
-        band.count[0] = slice->count[0] - row < rows ? slice->count[0] - row : rows;
-        rank_context_set_action("save");
-        void *host = stride == columns ? (void *)to : job->host;
-        TRY(copy_to_host(stream, host, job->sources[index] + (size_t)row * stride,
-                         (size_t)band.count[0] * stride));
-        TRY(stream_sync(stream));
-        if (stride != columns) {
-            shard_remove_padding(&band, job->host, each);
-            memcpy(to + (size_t)row * columns, job->host, (size_t)band.count[0] * columns);
-        }
-    }
+    job->staged_from = job->count;
     return OK;
 }
 
@@ -142,76 +116,115 @@ size_t save_job_bytes(const struct save_job *job)
     return bytes;
 }
 
-enum status save_job_allocate_snapshot(struct save_job *job)
+/* Bytes of a row in the file. */
+static size_t row_bytes(const struct save_job *job, int index)
 {
-    size_t at = 0;
-    job->snapshot_bytes = save_job_bytes(job);
-    job->snapshot = malloc(job->snapshot_bytes + 1);
-    if (job->snapshot == NULL)
-        return fail(NO_MEMORY, "checkpoint.async_save: no memory for a copy of %zu bytes; set it to false",
-                    job->snapshot_bytes);
-    for (int i = 0; i < job->count; i++) {
+    return (size_t)job->slices[index].count[1] * safetensors_dtype_bytes(job->shards[index].dtype);
+}
+
+/* ---- staging ---- */
+
+void save_job_stage(struct save_job *job, void *memory, size_t bytes)
+{
+    job->staging = memory;
+    job->staged_bytes = 0;
+    job->staged_row = 0;
+    for (job->staged_from = job->count; job->staged_from > 0; job->staged_from--) {
+        const size_t next = shard_bytes(&job->shards[job->staged_from - 1]);
+        if (next > bytes - job->staged_bytes)
+            break;
+        job->staged_bytes += next;
+    }
+    const int split = job->staged_from - 1;
+    if (split < 0 || job->in_host[split] != NULL)
+        return;
+    const int64_t rows = (int64_t)((bytes - job->staged_bytes) / row_bytes(job, split));
+    if (rows == 0)
+        return;
+    job->staged_from = split;
+    job->staged_row = job->slices[split].count[0] - rows;
+    job->staged_bytes += (size_t)rows * row_bytes(job, split);
+}
+
+/* Copies a shard from row `first` on without padding, a band of rows at a time. Memory of the host is copied
+ * without a stream. */
+static enum status copy_rows(struct save_job *job, int index, int64_t first, char *to)
+{
+    const struct slice *slice = &job->slices[index];
+    const size_t each = safetensors_dtype_bytes(job->shards[index].dtype);
+    struct stream *stream = job->rank_state->compute;
+    const size_t columns = row_bytes(job, index), stride = (size_t)slice->padded[1] * each;
+    const int64_t end = slice->count[0], rows = stride == columns ? end : rows_at_once(slice);
+    for (int64_t row = first; row < end && job->is_host_memory; row++)
+        memcpy(to + (size_t)(row - first) * columns, job->sources[index] + (size_t)row * stride, columns);
+    for (int64_t row = first; row < end && !job->is_host_memory; row += rows) {
+        struct slice band = *slice;
+        band.count[0] = end - row < rows ? end - row : rows;
+        rank_context_set_action("save");
+        char *out = to + (size_t)(row - first) * columns;
+        void *host = stride == columns ? (void *)out : job->host;
+        TRY(copy_to_host(stream, host, job->sources[index] + (size_t)row * stride,
+                         (size_t)band.count[0] * stride));
+        TRY(stream_sync(stream));
+        if (stride != columns) {
+            shard_remove_padding(&band, job->host, each);
+            memcpy(out, job->host, (size_t)band.count[0] * columns);
+        }
+    }
+    return OK;
+}
+
+static enum status copy_staged(struct save_job *job)
+{
+    char *to = job->staging;
+    for (int i = job->staged_from; i < job->count; i++) {
+        const int64_t first = i == job->staged_from ? job->staged_row : 0;
         if (job->in_host[i] != NULL)
-            memcpy(job->snapshot + at, job->in_host[i], shard_bytes(&job->shards[i]));
-        job->in_host[i] = job->snapshot + at;
-        at += shard_bytes(&job->shards[i]);
+            memcpy(to, job->in_host[i], shard_bytes(&job->shards[i]));
+        else
+            TRY(copy_rows(job, i, first, to));
+        to +=
+            shard_bytes(&job->shards[i]) - (job->in_host[i] == NULL ? (size_t)first * row_bytes(job, i) : 0);
     }
     return OK;
 }
 
-enum status save_job_snapshot(struct save_job *job)
-{
-    size_t at = 0;
-    for (int i = 0; i < job->count; i++) {
-        if (job->sources[i] != NULL)
-            TRY(copy_shard(job, i, job->snapshot + at));
-        at += shard_bytes(&job->shards[i]);
-    }
-    return OK;
-}
+/* ---- writing ---- */
 
-/* Writes the elements of one shard without padding, a band of rows at a time. */
-static enum status write_shard(struct save_job *job, int index, struct checkpoint_writer *writer)
+/* Writes the rows of one shard before `end` without padding, a band of rows at a time. */
+static enum status write_rows(struct save_job *job, int index, int64_t end)
 {
-    const struct shard *shard = &job->shards[index];
     const struct slice *slice = &job->slices[index];
     const char *source = job->sources[index];
-    const size_t each = safetensors_dtype_bytes(shard->dtype);
+    const size_t each = safetensors_dtype_bytes(job->shards[index].dtype);
     struct stream *stream = job->rank_state->compute;
-    if (job->in_host[index] != NULL)
-        return checkpoint_writer_append(writer, job->in_host[index], (size_t)shard_elements(shard) * each);
-    for (int64_t row = 0, rows = rows_at_once(slice); row < slice->count[0]; row += rows) {
+    for (int64_t row = 0, rows = rows_at_once(slice); row < end; row += rows) {
         struct slice band = *slice;
         rank_context_set_action("save");
-        band.count[0] = slice->count[0] - row < rows ? slice->count[0] - row : rows;
+        band.count[0] = end - row < rows ? end - row : rows;
         size_t padded_bytes = (size_t)(band.count[0] * band.padded[1]) * each;
         TRY(copy_to_host(stream, job->host, source + (size_t)(row * band.padded[1]) * each, padded_bytes));
         TRY(stream_sync(stream));
         shard_remove_padding(&band, job->host, each);
-        TRY(checkpoint_writer_append(writer, job->host, (size_t)slice_count(&band) * each));
+        TRY(checkpoint_writer_append(job->writer, job->host, (size_t)slice_count(&band) * each));
     }
     return OK;
 }
 
-static enum status write_all(struct save_job *job, const struct save_identity *identity, const char *path)
+static enum status write_unstaged(struct save_job *job)
 {
-    struct checkpoint_writer *writer = NULL;
-    TRY(checkpoint_writer_create(path, identity, job->shards, job->count, &writer));
-    enum status status = OK;
-    for (int i = 0; status == OK && i < job->count; i++)
-        status = write_shard(job, i, writer);
-    if (status == OK)
-        status = checkpoint_writer_finish(writer);
-    if (status == OK) {
-        job->note.bytes = checkpoint_writer_bytes(writer);
-        job->note.checksum = checkpoint_writer_checksum(writer);
+    for (int i = 0; i <= job->staged_from && i < job->count; i++) {
+        if (i == job->staged_from)
+            TRY(write_rows(job, i, job->staged_row));
+        else if (job->in_host[i] != NULL)
+            TRY(checkpoint_writer_append(job->writer, job->in_host[i], shard_bytes(&job->shards[i])));
+        else
+            TRY(write_rows(job, i, job->slices[i].count[0]));
     }
-    checkpoint_writer_destroy(writer);
-    return status;
+    return OK;
 }
 
-/* A rank that holds no shard writes no file. */
-enum status save_job_write(struct save_job *job, const struct save_identity *identity, const char *folder)
+enum status save_job_begin(struct save_job *job, const struct save_identity *identity, const char *folder)
 {
     char name[MANIFEST_FILE_CHARS];
     struct text path = {0};
@@ -219,7 +232,32 @@ enum status save_job_write(struct save_job *job, const struct save_identity *ide
         return OK;
     manifest_file_name(job->rank_state->world->rank, name);
     text_add(&path, "%s/%s", folder, name);
-    enum status status = write_all(job, identity, path.chars);
+    enum status status =
+        checkpoint_writer_create(path.chars, identity, job->shards, job->count, &job->writer);
     text_free(&path);
+    if (status == OK)
+        status = write_unstaged(job);
+    return status == OK ? copy_staged(job) : status;
+}
+
+enum status save_job_finish(struct save_job *job)
+{
+    if (job->writer == NULL)
+        return OK;
+    enum status status = checkpoint_writer_append(job->writer, job->staging, job->staged_bytes);
+    if (status == OK)
+        status = checkpoint_writer_finish(job->writer);
+    if (status == OK) {
+        job->note.bytes = checkpoint_writer_bytes(job->writer);
+        job->note.checksum = checkpoint_writer_checksum(job->writer);
+    }
+    checkpoint_writer_destroy(job->writer);
+    job->writer = NULL;
     return status;
+}
+
+enum status save_job_write(struct save_job *job, const struct save_identity *identity, const char *folder)
+{
+    TRY(save_job_begin(job, identity, folder));
+    return save_job_finish(job);
 }

@@ -15,10 +15,14 @@ struct save_job {
     const void **in_host; // or its host memory; else NULL
     uint8_t *has;         // [tensors] whether a shard of the tensor is written
     int count;
-    float *host;    // holds the largest band
-    char *snapshot; // copies of all shards; NULL: none
-    size_t snapshot_bytes;
+    float *host; // holds the largest band
+    /* What is staged: from row `staged_row` of shard `staged_from` to the end of the file. */
+    char *staging; // not owned
+    size_t staged_bytes;
+    int staged_from; // count: nothing is staged
+    int64_t staged_row;
     bool is_host_memory; // the sources can be read by any thread of this process, without the device
+    struct checkpoint_writer *writer; // between begin and finish
     struct note note;
 };
 
@@ -27,14 +31,16 @@ void save_job_free(struct save_job *job); // accepts {0}
 /* The size of all shards. */
 size_t save_job_bytes(const struct save_job *job);
 
-/* Allocates host memory for copies of all shards, of exactly their size, and copies those that are in host
- * memory already. */
-MUST_USE enum status save_job_allocate_snapshot(struct save_job *job);
-/* Copies the others. From then on, writing the file uses neither the device nor the state of the rank,
- * which may change. On a device whose memory is that of the host it may be called on another thread. */
-MUST_USE enum status save_job_snapshot(struct save_job *job);
+/* Stages the end of the file, as many rows as fit into `bytes` of host memory, which the caller owns. */
+void save_job_stage(struct save_job *job, void *memory, size_t bytes);
 
-/* Writes the file of this rank in `folder`, and completes the note; a rank without shards writes none.
- * After save_job_snapshot() it may be called on another thread. */
+/* Creates the file of this rank in `folder`, writes what is not staged, and copies what is. From then on,
+ * finishing the file uses neither the device nor the state of the rank, which may change. On a device whose
+ * memory is that of the host it may be called on another thread. A rank without shards has no file. */
+MUST_USE enum status save_job_begin(struct save_job *job, const struct save_identity *identity,
+                                    const char *folder);
+/* Writes the rest of the file, and completes the note; on any thread. */
+MUST_USE enum status save_job_finish(struct save_job *job);
+/* Both. */
 MUST_USE enum status save_job_write(struct save_job *job, const struct save_identity *identity,
                                     const char *folder);

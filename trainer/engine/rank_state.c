@@ -261,6 +261,7 @@ void rank_destroy(struct rank_state *state)
     amax_history_destroy(state->amax);
     post_validation_destroy(state->validation);
     optimizer_destroy(state->optimizer);
+    buffer_free(&state->background.staging);
     buffer_free(&state->stats_buffer);
     buffer_free(&state->scale_buffer);
     batches_destroy(&state->batches);

@@ -9,6 +9,7 @@
 /* The rank being estimated. */
 struct estimate {
     const struct run *run;
+    int rank;
     struct memory_table *table;
     struct mesh_coord coord;
     struct params params;
@@ -47,7 +48,7 @@ static enum status add_term(struct estimate *s, struct memory_term term)
     }
     t->list[t->count++] = term;
     t->part_bytes[term.part] += bytes;
-    t->bytes += term.part != PART_HOST ? bytes : 0;
+    t->bytes += part_is_on_host(term.part) ? 0 : bytes;
     return OK;
 }
 
@@ -313,6 +314,9 @@ static enum status add_states(struct estimate *s, const struct memory_states *st
         TRY(add_buffer(s, PART_COMMUNICATION, "gradients that are partial over tp",
                        states->packed * assume->gradient));
     TRY(add_step(s, states));
+    const int64_t snapshot = memory_snapshot_bytes(s->run, &s->params, s->rank, states);
+    if (snapshot > 0)
+        TRY(add_buffer(s, PART_SNAPSHOT, "copy for checkpoint.async_save", snapshot));
     return s->run->recipe->pipeline.optimizer_post_validation ? add_validation(s, states) : OK;
 }
 
@@ -509,6 +513,7 @@ static enum status compute(const struct run *run, int rank, int threads, const s
     *out = (struct memory_table){.count = 0};
     struct estimate s = {
         .run = run,
+        .rank = rank,
         .params = *params,
         .table = out,
         .coord = mesh_coord(&run->mesh, MESH_DENSE, rank),

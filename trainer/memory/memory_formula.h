@@ -27,7 +27,7 @@ struct memory_term {
 struct memory_table {
     struct memory_term *list;
     int count, capacity;
-    int64_t part_bytes[PART_COUNT], bytes; // sums; bytes: without PART_HOST
+    int64_t part_bytes[PART_COUNT], bytes; // sums; bytes: without the parts on the host
     struct slot_use *slots;                // [chunks][SLOT_LIFETIMES], as from stash_slots()
 };
 

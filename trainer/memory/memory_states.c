@@ -126,6 +126,68 @@ static int64_t neighbours(const struct flat *f, bool overlap)
     return most;
 }
 
+/* ---- the file of a checkpoint ---- */
+
+/* Rows of a parameter that a rank may write: without ZeRO those that it holds, else those that it owns. */
+static int64_t saved_rows(const struct flat *f, const struct bucket_plan *plan, const struct slice *slice,
+                          int index)
+{
+    if (plan->ranks <= 1)
+        return slice->count[0];
+    int i = 0;
+    while (f->rows[i] != &f->params->list[index])
+        i++;
+    const struct bucket *bucket = &plan->buckets[plan->bucket_of[i]];
+    const int64_t columns = slice->ndim == 1 ? 1 : slice->padded[1], base = f->ranges[i].begin;
+    int64_t begin = (bucket_slice_begin(bucket, f->coord.dp) - base) / columns;
+    int64_t end = (bucket_slice_begin(bucket, f->coord.dp + 1) - base) / columns;
+    begin = begin > 0 ? begin : 0;
+    end = end < slice->count[0] ? end : slice->count[0]; // what follows is padding, or another parameter
+    return end > begin ? end - begin : 0;
+}
+
+/* Rows of `columns` elements from `at` to a cut, rounded down, between 0 and `rows`. */
+static int64_t rows_until(int64_t cut, int64_t at, int64_t rows, int64_t columns)
+{
+    return cut <= at ? 0 : (cut - at) / columns < rows ? (cut - at) / columns : rows;
+}
+
+/* Ranks that hold the same elements write equal shares of them, cut between rows, in the order of the
+ * model. */
+static void add_saved(struct flat *f, const struct bucket_plan *plan)
+{
+    const struct schedule *schedule = f->run->schedule;
+    const struct degrees *d = &f->run->mesh.degrees;
+    const int stage = schedule_stage(schedule, f->coord.pp, 0);
+    const int first = schedule->rank_of[0][stage], second = schedule->rank_of[1][stage];
+    const bool whole = plan->ranks <= 1;
+    int64_t index = whole ? f->coord.dp * d->cp + f->coord.cp : 0, count = whole ? d->dp * d->cp : 1;
+    if (first != second) { // two replicas of the stages
+        index = 2 * index + (f->coord.pp > (first == f->coord.pp ? second : first));
+        count *= 2;
+    }
+    int64_t total = 0;
+    for (int turn = 0; turn < 2; turn++) { // the sum, and then the part between two cuts of it
+        const int64_t begin = total / count * index + total % count * index / count;
+        const int64_t end = total / count * (index + 1) + total % count * (index + 1) / count;
+        int64_t at = 0;
+        for (int i = 0; i < f->params->count; i++) {
+            const struct param *row = &f->params->list[i];
+            if (row->tie >= 0 || !holds_stage(f, run_stage_of_layer(f->run, row->layer)))
+                continue;
+            const struct slice slice =
+                shard_slice(row->ndim, row->dim, row->shardings, row->sharding_count, f->coord);
+            const int64_t rows = slice.first_replica ? saved_rows(f, plan, &slice, i) : 0,
+                          columns = slice.count[1];
+            if (turn == 1 && rows > 0)
+                f->sum->saved +=
+                    (rows_until(end, at, rows, columns) - rows_until(begin, at, rows, columns)) * columns;
+            at += rows * columns;
+        }
+        total = at;
+    }
+}
+
 enum status memory_states_of(const struct run *run, const struct params *params, struct mesh_coord coord,
                              struct memory_states *out)
 {
@@ -147,6 +209,7 @@ enum status memory_states_of(const struct run *run, const struct params *params,
     if (status == OK) {
         int64_t slices;
         add_slices(&f, &plan, &slices);
+        add_saved(&f, &plan);
         out->moments = ranks > 1 ? out->moments : lines(out->values);
         out->values = zero >= 3 ? out->moments : lines(out->values);
         out->gradients = zero >= 2 ? slices : lines(f.end);
@@ -159,4 +222,31 @@ enum status memory_states_of(const struct run *run, const struct params *params,
     free(f.ranges);
     free(f.rows);
     return status;
+}
+
+/* Bytes of the replicated state in the file of rank 0. */
+static int64_t replicated_bytes(const struct recipe *recipe, const struct params *params)
+{
+    enum { LOSS_SCALE_BYTES = 3 * sizeof(double) };
+    const struct recipe_precision *precision = &recipe->precision;
+    const bool has_scale = precision->params_dtype == RECIPE_FP16 && !(precision->loss_scale > 0.0);
+    int64_t bytes = has_scale ? LOSS_SCALE_BYTES : 0;
+    for (int i = 0; i < params->count && precision->scaling == SCALE_DELAYED; i++)
+        if (params->list[i].ndim == 2 && params->list[i].layer >= 0 &&
+            params->list[i].layer < recipe->model.num_layers)
+            bytes += OPERAND_COUNT * precision->amax_history_len * (int64_t)sizeof(float);
+    return bytes;
+}
+
+int64_t memory_snapshot_bytes(const struct run *run, const struct params *params, int rank,
+                              const struct memory_states *states)
+{
+    const struct recipe *recipe = run->recipe;
+    const int64_t moments = recipe->checkpoint.save_optim ? 2 * (int64_t)sizeof(float) : 0;
+    const int64_t limit = recipe->checkpoint.staging_mb << 20;
+    int64_t bytes = states->saved * ((recipe_main_dtype(recipe) == BF16 ? 2 : 4) + moments);
+    if (!recipe->checkpoint.async_save || recipe->checkpoint.save == NULL)
+        return 0;
+    bytes += rank == 0 ? replicated_bytes(recipe, params) : 0;
+    return limit > 0 && limit < bytes ? limit : bytes;
 }

@@ -16,7 +16,13 @@ struct memory_states {
     int64_t moments; // f32, of each of m and v
     int64_t packed;  // f32: gradients that are partial over tp
     int64_t blocks;  // f64: blocks for the squares of the norm
+    int64_t saved;   // of each state, in this rank's file of a checkpoint
 };
 
 MUST_USE enum status memory_states_of(const struct run *run, const struct params *params,
                                       struct mesh_coord coord, struct memory_states *out);
+
+/* Bytes of the copy that checkpoint.async_save makes: the tensors of this rank's file, or
+ * checkpoint.staging_mb; 0: none. */
+int64_t memory_snapshot_bytes(const struct run *run, const struct params *params, int rank,
+                              const struct memory_states *states);

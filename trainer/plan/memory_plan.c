@@ -4,6 +4,7 @@
 #include "base/machine.h"
 #include "kernels/device_plan.h"
 #include "parallel/observe_world.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/memory/memory_layer.h"
 
 /* The run with its device replaced. */
@@ -23,6 +24,7 @@ static enum status dry_step(struct world *world, void *argument)
     if (s->recorder != NULL)
         TRY(world_observe(world, tape_recorder_observer(s->recorder)));
     TRY(rank_create(&s->run, world, true, &state));
+    TRY(checkpoint_reserve(&state));
     if (s->recorder != NULL)
         tape_recorder_record(s->recorder, true);
     const enum status status = rank_step(&state, &result);
@@ -150,7 +152,7 @@ void memory_plan_advise(const struct recipe *recipe, struct text *out)
 void memory_plan_largest(const int64_t *bytes, struct text *out)
 {
     enum { LARGEST = 4 };
-    bool listed[PART_COUNT] = {[PART_HOST] = true};
+    bool listed[PART_COUNT] = {[PART_SNAPSHOT] = true, [PART_HOST] = true};
     for (int n = 0; n < LARGEST; n++) {
         char number[NUMBER_CHARS];
         int most = PART_HOST;
@@ -171,6 +173,8 @@ static void advise_of_host(const struct recipe *recipe, struct text *out)
         text_add(out, "memory.offload_optimizer false; ");
     if (recipe->memory.offload_activations)
         text_add(out, "memory.offload_activations false; ");
+    if (recipe->checkpoint.async_save)
+        text_add(out, "a smaller checkpoint.staging_mb; ");
     text_add(out, "fewer ranks on a machine; other processes or a limit (container, srun --mem) "
                   "account for the rest");
 }
@@ -182,7 +186,7 @@ static void describe_allocations(const struct rank_state *w, struct text *out)
     const struct memory_use use = device_memory(w->device);
     int64_t held = 0;
     for (int part = 0; part < PART_COUNT; part++)
-        held += part != PART_HOST ? use.now_bytes[part] : 0;
+        held += part_is_on_host((enum part)part) ? 0 : use.now_bytes[part];
     text_add(out, "; rank %d has %s of GPU %d (", w->world->rank, bytes_text(held, size),
              w->world->device_index);
     memory_plan_largest(use.now_bytes, out);

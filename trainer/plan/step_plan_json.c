@@ -17,12 +17,17 @@ static void add_integer(struct text *out, const char *key, int64_t value)
     text_add(out, ", \"%s\": %lld", key, (long long)value);
 }
 
-/* Host memory of the rank that uses the most: offloaded activations and optimizer state. */
+/* Host memory of the rank that uses the most: offloaded activations and optimizer state, and the copy of a
+ * save in the background. */
 static int64_t host_bytes(const struct step_plan *plan)
 {
     int64_t most = 0;
-    for (int i = 0; i < plan->count; i++)
-        most = plan->ranks[i].part_bytes[PART_HOST] > most ? plan->ranks[i].part_bytes[PART_HOST] : most;
+    for (int i = 0; i < plan->count; i++) {
+        int64_t bytes = 0;
+        for (int part = 0; part < PART_COUNT; part++)
+            bytes += part_is_on_host((enum part)part) ? plan->ranks[i].part_bytes[part] : 0;
+        most = bytes > most ? bytes : most;
+    }
     return most;
 }
 

@@ -180,6 +180,7 @@ struct recipe_checkpoint {
     bool save_optim, load_optim;
     bool finetune; // start at step 0 from `load`
     bool async_save;
+    int64_t staging_mb;                   // for its copy, per rank; 0: of the size of the file
     int64_t non_persistent_save_interval; // in steps; 0: none are saved in memory
     char *memory_dir;                     // on a tmpfs of each node; NULL: none
     int64_t memory_copies;                // nodes that hold each shard

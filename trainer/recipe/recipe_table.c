@@ -421,8 +421,12 @@ const struct recipe_row recipe_rows[] = {
         "Use only the weights of the checkpoint in `load`: start at step 0 and at the first sample, with "
         "moments of zero. Checkpoints of the run itself are resumed as usual."),
     ROW("checkpoint.async_save", BOOL, checkpoint.async_save, "false",
-        "Copy the state to host memory and write it in the background, while training continues; needs host "
-        "memory of the size of a rank's file. The last checkpoint of a run is not in the background."),
+        "Copy the state to host memory (`staging_mb`) and write it in the background, while training "
+        "continues. The last checkpoint of a run is not in the background."),
+    ROW("checkpoint.staging_mb", COUNT, checkpoint.staging_mb, "0",
+        "MiB of host memory of each rank for the copy of `async_save`; what does not fit is written before "
+        "training continues. 0: as much as its file needs.",
+        BETWEEN(0, 1e9)),
     ROW("checkpoint.non_persistent_save_interval", COUNT, checkpoint.non_persistent_save_interval, "0",
         "Steps between checkpoints in the memory of the nodes (`memory_dir`), which survive processes that "
         "fail and, through copies, lost nodes; 0: none.",

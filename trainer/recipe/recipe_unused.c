@@ -121,6 +121,11 @@ static bool all_are_kept(const struct recipe *r)
     return r->checkpoint.save == NULL || r->checkpoint.keep_last == 0;
 }
 
+static bool never_in_background(const struct recipe *r)
+{
+    return !r->checkpoint.async_save;
+}
+
 static bool never_in_memory(const struct recipe *r)
 {
     return r->checkpoint.non_persistent_save_interval == 0;
@@ -193,6 +198,7 @@ static const struct unused_key {
     {"checkpoint.save_retain_interval", all_are_kept, "checkpoint.keep_last", "nothing is removed"},
     {"checkpoint.save_minutes checkpoint.save_optim checkpoint.async_save resilience.save_signal",
      never_saved, "checkpoint.save", "nothing is saved"},
+    {"checkpoint.staging_mb", never_in_background, "checkpoint.async_save", "nothing is copied"},
     {"checkpoint.memory_copies", never_in_memory, "checkpoint.non_persistent_save_interval",
      "nothing is saved in memory"},
     {"checkpoint.load_optim", never_loaded, "checkpoint.load", "nothing is loaded"},

@@ -42,21 +42,38 @@ bool saver_acts_after(const struct saver *s, int64_t step)
            s->written || is_memory_due(s, step);
 }
 
-enum status saver_finish(struct saver *s, bool *saved)
+/* Called after a save of `step` in the background has failed: saves the current state at once, since the
+ * disk may have room without the files of that save. */
+static enum status save_at_once(struct saver *s, int64_t step)
 {
-    struct rank_state *w = s->rank_state;
-    struct checkpoint_saving *saving = w->background.saving;
-    w->background.saving = NULL;
-    s->written = *saved = false;
-    enum status status = checkpoint_finish(saving);
-    if (status == OK)
-        return OK;
+    const struct rank_state *w = s->rank_state;
     if (w->world->rank == 0)
         print_line(stderr, "warning: the checkpoint of step %lld could not be written: %s; saving step %lld",
-                   (long long)s->saved, fail_text(), (long long)w->step);
-    *saved = true;
+                   (long long)step, fail_text(), (long long)w->step);
     s->saved = w->step;
-    return checkpoint_save(w);
+    return checkpoint_save(s->rank_state);
+}
+
+enum status saver_finish(struct saver *s, bool *saved)
+{
+    struct background *background = &s->rank_state->background;
+    struct checkpoint_saving *saving = background->saving;
+    background->saving = NULL;
+    s->written = *saved = false;
+    if (checkpoint_finish(saving) == OK)
+        return OK;
+    *saved = true;
+    return save_at_once(s, s->saved);
+}
+
+static enum status begin_in_background(struct saver *s)
+{
+    struct background *background = &s->rank_state->background;
+    background->is_written = checkpoint_is_written;
+    background->wait_for_copy = checkpoint_wait_for_copy;
+    if (checkpoint_begin(s->rank_state, true, &background->saving) == OK)
+        return OK;
+    return save_at_once(s, s->rank_state->step);
 }
 
 enum status saver_save(struct saver *s, bool last)
@@ -64,11 +81,9 @@ enum status saver_save(struct saver *s, bool last)
     struct rank_state *w = s->rank_state;
     bool saved;
     TRY(saver_finish(s, &saved));
-    if (!saved && recipe_of(s)->async_save && !last) {
-        w->background.is_written = checkpoint_is_written;
-        w->background.wait_for_copy = checkpoint_wait_for_copy;
-        TRY(checkpoint_begin(w, true, &w->background.saving));
-    } else if (!saved)
+    if (!saved && recipe_of(s)->async_save && !last)
+        TRY(begin_in_background(s));
+    else if (!saved)
         TRY(checkpoint_save(w));
     s->saved = w->step;
     saver_plan(s);

@@ -385,6 +385,7 @@ static enum status connect_monitors(struct rank_state *w, struct monitor *monito
 static enum status run_rank(struct session *session, const struct job *job, struct world *world)
 {
     TRY(rank_create(&job->run, world, true, &session->rank_state));
+    TRY(checkpoint_reserve(&session->rank_state));
     if (job->launched)
         TRY(connect_monitors(&session->rank_state, job->monitor));
     session->saver.rank_state = &session->rank_state;

@@ -2,6 +2,7 @@
 /* The dry device plans memory: the bytes it counts for each rank and part equal what the same rank of a real
  * run allocates, exactly. So does the closed formula, which runs nothing. */
 #include "tests/support/tiny.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/engine/agree.h"
 #include "trainer/memory/memory_formula.h"
 
@@ -40,6 +41,7 @@ static enum status rank_main(struct world *world, void *argument)
     double loss;
     bool stop;
     TRY(rank_create(&job->run, world, true, &state));
+    TRY(checkpoint_reserve(&state));
     for (int i = 0; i < job->steps; i++)
         TRY(rank_step(&state, &result));
     if (job->steps > 1)
@@ -58,9 +60,10 @@ static enum status run_case(const struct tiny *tiny, const struct layout_case *c
                             int *size)
 {
     struct recipe *recipe = NULL;
-    char common[80];
-    snprintf(common, sizeof common, "cluster.threads_per_rank=%d cluster.device=%s", c->threads,
-             dry ? "dry" : "cpu");
+    char common[160];
+    snprintf(common, sizeof common,
+             "cluster.threads_per_rank=%d cluster.device=%s checkpoint.async_save=true checkpoint.save=saves",
+             c->threads, dry ? "dry" : "cpu");
     TRY(tiny_recipe(tiny, c->family, common, c->layout, 0, &recipe));
     *size = recipe_world_size(recipe);
     CHECK(*size <= MAX_RANKS);
@@ -121,8 +124,10 @@ static enum status compare_rank(const struct job *real, const struct job *dry, i
                     "rank %d: a peak of %lld bytes; %lld were planned, and the formula says %lld", rank,
                     (long long)use->peak_total_bytes, (long long)planned->peak_total_bytes,
                     (long long)formula->bytes);
-    bool empty = rank == 0 && !(use->peak_bytes[PART_WORKSPACE] > 0);
-    return empty ? fail(OUT_OF_BOUND, "workspace of 0 bytes") : OK;
+    for (int part = PART_WORKSPACE; rank == 0 && part <= PART_SNAPSHOT; part++)
+        if (use->peak_bytes[part] == 0)
+            return fail(OUT_OF_BOUND, "%s of 0 bytes", part_name((enum part)part));
+    return OK;
 }
 
 static enum status compare(const struct tiny *tiny, const struct layout_case *c)
@@ -219,6 +224,11 @@ static const struct layout_case cases[] = {
      1},
     {TINY_GPT, FP16_ALL "tp=2 pp=2 parallel.sequence_parallel=true" FULL, 1},
     {TINY_LLAMA, FP16_ALL "pp=2 dp=2 parallel.zero_stage=3 pipeline.optimizer_post_validation=true", 2},
+    // The copy of a rank's file, or a part of it.
+    {TINY_LLAMA, "model.vocab_size=20000 checkpoint.staging_mb=1", 1},
+    {TINY_GPT, "pp=4 pipeline.schedule=dualpipe dp=2 parallel.zero_stage=1 train.micro_batch_size=1", 1},
+    {TINY_GPT, "dp=2 checkpoint.save_optim=false", 1},
+    {TINY_GPT, FP16_ALL "precision.matmul_format=hybrid precision.scaling=delayed", 1},
     // Without master weights.
     {TINY_GPT,
      BF16_ALL NO_MASTERS "tp=2 pp=2 dp=2 parallel.zero_stage=1 pipeline.optimizer_post_validation=true", 1},
