@@ -8,7 +8,7 @@ import re
 import struct
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-EMPTY_XXH3 = "2d06800538d394c2"
+EMPTY_XXH3, ZEROS_XXH3 = "2d06800538d394c2", "743df94ee4c78a2a"  # of 0 and of 24 zero bytes
 
 
 def content(*path):
@@ -41,14 +41,14 @@ def safetensors():
 
 
 def checkpoint_file():
-    first, second = rank_files(1)[0], rank_files(2)[0]
-    third = second.replace(b'"cuboid.version":"2"', b'"cuboid.version":"3"')
-    third = third.replace(b'"cuboid.version": "2"', b'"cuboid.version": "3"')
-    pair = json.dumps({"__metadata__": {"cuboid.version": "3", "cuboid.run": "0" * 32, "cuboid.save": "1" * 16,
-                                        "cuboid.step": "7", "cuboid.xxh3": "0" * 16, "a": "0,0 4,3"},
-                       "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}).encode()
-    return [b"\1" + first, b"\3" + second, b"\5" + third, b"\4" + struct.pack("<H", 24) + pair,
-            b"\0" + struct.pack("<H", 26) + SMALL]
+    """Headers of each version, whose checksums are not those of zeros; and a whole file."""
+    first, second = header_form(rank_files(1)[0]), header_form(rank_files(2)[0])
+    metadata = {"cuboid.version": "3", "cuboid.run": "0" * 32, "cuboid.save": "1" * 16, "cuboid.step": "7",
+                "cuboid.xxh3": ZEROS_XXH3, "a": "0,0 4,3"}
+    header = json.dumps({"__metadata__": metadata,
+                         "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}).encode()
+    return [first, b"\2" + second[1:], b"\4" + struct.pack("<H", 24) + header,
+            b"\5" + struct.pack("<Q", len(header)) + header + bytes(24), b"\0" + struct.pack("<H", 26) + SMALL]
 
 
 MANIFEST = """{"format": "cuboid checkpoint", "version": 3,

@@ -139,7 +139,7 @@ static void add_cycle(const struct hang *hang, const struct hang_finding *findin
 static void add_hint(const struct hang *hang, const struct hang_rank *rank, struct text *out)
 {
     const struct progress_head *head = &rank->progress.head;
-    if (head->state == PROGRESS_ACTIVE && !hang_is_dead(rank) && head->who.waiting_for[0] == 0)
+    if (head->state == PROGRESS_ACTIVE && !hang_is_dead(rank))
         text_add(out, "; if %s is only slow, set resilience.heartbeat_timeout_seconds above %g",
                  action_of(rank), hang->limit_s);
 }
