@@ -3,6 +3,9 @@
  * harm. */
 #include "trainer/plan/fit/fit.h"
 
+#include "trainer/plan/fit/fit_paths.h"
+#include "trainer/plan/profile/profile_table.h"
+
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -143,6 +146,72 @@ static void true_times(double *seconds)
     unlink(path);
 }
 
+/* ---- critical paths ---- */
+
+static double simulated(const struct step_plan *plan, const struct cluster_profile *profile)
+{
+    struct cost_options options = plan->cost;
+    struct prediction *step;
+    options.profile = profile;
+    cr_assert_eq(predict_step(&options, plan->tapes, plan->count, &step), OK);
+    const double seconds = step->step_s + profile->model.step_overhead_s;
+    prediction_destroy(step);
+    return seconds;
+}
+
+/* With each parameter changed a little, the path changes like the step that is simulated. Ops that end next
+ * to messages that began before them are slowed by parts that the path does not follow. */
+static void check_paths(const struct step_plan *plan, struct cluster_profile *profile, const char *layout)
+{
+    struct fit_paths *paths;
+    double seconds;
+    cr_assert_eq(fit_paths_create(plan, &paths), OK);
+    cr_assert_eq(fit_paths_simulate(paths, profile, &seconds), OK);
+    cr_expect_eq(seconds, simulated(plan, profile), "%s", layout);
+    cr_expect_float_eq(fit_paths_seconds(paths, profile), seconds, 1e-9 * seconds, "%s", layout);
+    for (int i = 0; i < profile_row_count; i++) {
+        const struct profile_row *row = &profile_rows[i];
+        const double before = profile_is_number(row) ? profile_number(profile, row) : 0.0;
+        if (row->spread <= 0.0)
+            continue;
+        profile_set_number(profile, row, 0.99 * before);
+        const double changed = simulated(plan, profile), path = fit_paths_seconds(paths, profile);
+        cr_expect_float_eq(path - seconds, changed - seconds, 3e-5 * seconds + 0.15 * fabs(changed - seconds),
+                           "%s %s: %.3g instead of %.3g", layout, row->key, path / seconds - 1.0,
+                           changed / seconds - 1.0);
+        profile_set_number(profile, row, before);
+    }
+    fit_paths_destroy(paths);
+}
+
+Test(fit, paths_follow_the_parameters)
+{
+    struct published published;
+    struct text reason = {0};
+    struct problems problems = {0};
+    struct cluster_profile *profile;
+    const struct table_options options = {.base = default_base(), .profile = "dgx-a100-80"};
+    parse_rows(NULL, &published);
+    cr_assert_eq(profile_load("dgx-a100-80", &profile, &problems), OK);
+    profile->model.overlap_slowdown = 0.3;
+    for (int i = 0; i < RUNS; i++) {
+        struct recipe *recipe = table_row_recipe(&options, &published.rows[i], 0, &reason);
+        struct run run;
+        struct step_plan plan;
+        char layout[32];
+        snprintf(layout, sizeof layout, "row %d", i);
+        cr_assert_not_null(recipe, "%s", text_chars(&reason));
+        cr_assert_eq(run_create(recipe, false, &run), OK);
+        cr_assert_eq(step_plan_make(&run, profile, &plan), OK);
+        check_paths(&plan, profile, layout);
+        step_plan_free(&plan);
+        run_destroy(&run);
+        recipe_destroy(recipe);
+    }
+    profile_destroy(profile);
+    published_free(&published);
+}
+
 static double fitted_value(const struct fit_result *result, const char *key)
 {
     for (int i = 0; i < result->key_count; i++)
@@ -174,7 +243,7 @@ Test(fit, a_profile_is_recovered_from_step_times)
 
     for (int i = 0; i < RUNS; i++)
         used[i] = i % 3 != 2;
-    cr_assert_eq(fit_model(rows, &options, used, "test", &result), OK);
+    cr_assert_eq(fit_model(rows, &options, &(struct fit_choice){.used = used}, &result), OK);
     cr_expect_float_eq(fitted_value(&result, "matmul_efficiency"), 0.6, 0.03);
     cr_expect_float_eq(fitted_value(&result, "step_overhead_s"), 0.03, 0.001);
     cr_expect_lt(fit_error_of(rows, result.error, used, true, NULL).p90, 0.01);

@@ -38,7 +38,7 @@ static void show_progress(void *context, const char *what, size_t done, size_t c
     if (count > 0)
         progress_line_show(context, "%s: %zu of %zu rows", what, done, count);
     else
-        progress_line_show(context, "%s: %zu evaluations", what, done);
+        progress_line_show(context, "%s: round %zu", what, done);
 }
 
 /* ---- rows held out ---- */
@@ -63,7 +63,7 @@ static enum status hold_out_source(const struct fit_rows *rows, const struct fit
     for (size_t r = 0; r < fit_rows_count(rows); r++)
         used[r] = strcmp(fit_rows_source(rows, r), source) != 0;
     snprintf(what, sizeof what, "without %s", source);
-    TRY(fit_model(rows, options, used, what, &result));
+    TRY(fit_model(rows, options, &(struct fit_choice){.what = what, .used = used}, &result));
     *out = fit_error_of(rows, result.error, used, false, NULL);
     fit_result_free(&result);
     return OK;
@@ -80,7 +80,8 @@ static enum status hold_out_thirds(const struct fit_rows *rows, const struct fit
             if (strcmp(fit_rows_source(rows, r), out->sources[i]) == 0)
                 used[r] = ++number % 3 != 0;
     }
-    TRY(fit_model(rows, options, used, "without every third row", &result));
+    const struct fit_choice choice = {.what = "without every third row", .used = used};
+    TRY(fit_model(rows, options, &choice, &result));
     for (int i = 0; i < out->source_count; i++)
         out->thirds[i] = fit_error_of(rows, result.error, used, false, out->sources[i]);
     out->all_thirds = fit_error_of(rows, result.error, used, false, NULL);
@@ -126,7 +127,7 @@ static enum status fit_and_print(const struct fit_rows *rows, const struct fit_o
         return fail(NO_MEMORY, "no memory for a fit");
     fit_base_error(rows, base);
     list_sources(rows, &held_out);
-    enum status status = fit_model(rows, options, NULL, "fitting", &fitted);
+    enum status status = fit_model(rows, options, &(struct fit_choice){.what = "fitting"}, &fitted);
     if (status == OK && !arguments->fast)
         status = hold_out(rows, options, &held_out);
     progress_line_clear(options->context);

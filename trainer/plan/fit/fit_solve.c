@@ -12,7 +12,7 @@
 /* NOISE: relative error that a row is expected to have. STEP: of finite differences, in the logarithm of a
  * value. */
 static const double NOISE = 0.02, STEP = 1e-3;
-enum { MAX_ITERATIONS = 40 };
+enum { MAX_ITERATIONS = 200 };
 
 /* ---- parameters as logarithms, relative to the prior ---- */
 
@@ -27,6 +27,12 @@ static double x_of(const struct fit_parameter *parameter, double value)
     return log(value / parameter->prior) / parameter->spread;
 }
 
+/* x of the parameter's value; that of the prior for a value of 0, which has no logarithm. */
+static double x_at(const struct fit_parameter *parameter)
+{
+    return x_of(parameter, parameter->value > 0.0 ? parameter->value : parameter->prior);
+}
+
 /* The square root of the smoothed Huber function. */
 static double huber_root(double r)
 {
@@ -37,6 +43,20 @@ static void set_values(const struct fit_solver *solver, const double *x, double 
 {
     for (int i = 0; i < solver->parameter_count; i++)
         values[i] = value_of(&solver->parameters[i], x[i]);
+}
+
+double fit_objective(const struct fit_solver *solver, const double *error)
+{
+    double sum = 0.0;
+    for (size_t r = 0; r < solver->rows; r++) {
+        const double root = isfinite(error[r]) ? huber_root(error[r] / NOISE) : 0.0;
+        sum += root * root;
+    }
+    for (int i = 0; i < solver->parameter_count; i++) {
+        const double x = x_at(&solver->parameters[i]);
+        sum += x * x;
+    }
+    return sum;
 }
 
 /* Residuals: rows, then priors. */
@@ -135,7 +155,7 @@ static enum status minimize(struct fit_solver *solver, double *x, double *jacobi
         return fail(NO_MEMORY, "no memory for a fit of %zu rows", solver->rows);
     for (int i = 0; i < n; i++)
         diagonal[i] = 1.0;
-    (void)lmder(evaluate, solver, m, n, x, residual, jacobian, m, 1e-4, 1e-3, 0.0, MAX_ITERATIONS, diagonal,
+    (void)lmder(evaluate, solver, m, n, x, residual, jacobian, m, 1e-7, 1e-6, 0.0, MAX_ITERATIONS, diagonal,
                 BY_DIAGONAL, 1.0, 0, &calls, &jacobians, pivots, gradient, work[0], work[1], work[2], last);
     free(last);
     return OK;
@@ -148,8 +168,8 @@ static void take_result(struct fit_solver *solver, double *x)
     for (int i = 0; i < solver->parameter_count; i++) {
         struct fit_parameter *parameter = &solver->parameters[i];
         parameter->value = values[i];
-        parameter->at_bound = values[i] >= parameter->high || (values[i] <= parameter->low);
-        x[i] = x_of(parameter, values[i] > 0.0 ? values[i] : parameter->prior);
+        parameter->at_bound = values[i] >= parameter->high || values[i] <= parameter->low;
+        x[i] = x_at(parameter);
     }
 }
 
@@ -160,6 +180,9 @@ enum status fit_solve(struct fit_solver *solver)
     double *jacobian = calloc(m * n + 1, sizeof *jacobian), *residual = calloc(m + 1, sizeof *residual);
     enum status status = OK;
     CHECK(n > 0 && n <= FIT_MAX_PARAMETERS);
+    for (size_t i = 0; i < n && solver->begins_at_values; i++)
+        x[i] = x_at(&solver->parameters[i]);
+    free(solver->error);
     solver->base = calloc(m + 1, sizeof *solver->base);
     solver->error = calloc(solver->rows + 1, sizeof *solver->error);
     if (jacobian == NULL || residual == NULL || solver->base == NULL || solver->error == NULL)
@@ -184,6 +207,13 @@ bool fit_is_available(void)
 }
 
 #else
+
+double fit_objective(const struct fit_solver *solver, const double *error)
+{
+    (void)solver;
+    (void)error;
+    return 0.0;
+}
 
 enum status fit_solve(struct fit_solver *solver)
 {

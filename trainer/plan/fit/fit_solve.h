@@ -12,12 +12,12 @@
 
 #include <stddef.h>
 
-enum { FIT_MAX_PARAMETERS = 24 };
+enum { FIT_MAX_PARAMETERS = 96 };
 
 struct fit_parameter {
     double prior, spread; // prior value; standard deviation of its logarithm
     double low, high;     // range, low may be 0
-    double value;         // out
+    double value;         // out; also where to begin, with begins_at_values
     double uncertainty;   // out: standard deviation after / before the fit; 1: the rows do not determine it
     bool at_bound;        // out
 };
@@ -25,6 +25,7 @@ struct fit_parameter {
 struct fit_solver {
     struct fit_parameter parameters[FIT_MAX_PARAMETERS];
     int parameter_count;
+    bool begins_at_values; // instead of the priors
     size_t rows;
     /* Sets error[r] = log(predicted / measured) of each row with `values` of the parameters; NAN leaves a row
      * out. */
@@ -35,6 +36,9 @@ struct fit_solver {
     int evaluations;
     double *base; // of fit_solve() alone
 };
+
+/* What fit_solve() minimizes, with the values of the parameters and these errors. */
+double fit_objective(const struct fit_solver *solver, const double *error);
 
 /* Whether this build includes the solver (cminpack). */
 bool fit_is_available(void);

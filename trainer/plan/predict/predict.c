@@ -52,16 +52,31 @@ static const struct lane_message *find_similar(const struct rank *rank, int mess
     return NULL;
 }
 
-static double message_seconds(const struct cost_options *options, const struct rank *rank,
-                              const struct tape_message *message, enum predict_group group)
+struct message_kind predict_message_kind(const struct cost_options *options, const struct tape *tape,
+                                         const struct tape_message *message)
 {
-    const struct tape_group *ranks = &rank->tape->groups[message->group];
-    const int two[] = {rank->tape->rank, message->peer};
-    const struct group_shape shape = is_p2p(message) ? cost_group_shape(options, two, 2)
-                                                     : cost_group_shape(options, ranks->ranks, ranks->size);
-    const double seconds = cost_of_message(options, message->call, shape, message->bytes);
-    return options->assume != NULL && group == GROUP_TP ? seconds * (1.0 - options->assume->tp_overlap)
-                                                        : seconds;
+    const struct tape_group *group = &tape->groups[message->group];
+    const int two[] = {tape->rank, message->peer};
+    return (struct message_kind){.call = message->call,
+                                 .shape = is_p2p(message)
+                                              ? cost_group_shape(options, two, 2)
+                                              : cost_group_shape(options, group->ranks, group->size),
+                                 .bytes = message->bytes,
+                                 .group = group_of(group, message->call)};
+}
+
+double predict_message_s(const struct cost_options *options, const struct message_kind *kind)
+{
+    const double seconds = cost_of_message(options, kind->call, kind->shape, kind->bytes);
+    return options->assume != NULL && kind->group == GROUP_TP ? seconds * (1.0 - options->assume->tp_overlap)
+                                                              : seconds;
+}
+
+static double message_seconds(const struct cost_options *options, const struct rank *rank,
+                              const struct tape_message *message)
+{
+    const struct message_kind kind = predict_message_kind(options, rank->tape, message);
+    return predict_message_s(options, &kind);
 }
 
 static enum status find_messages(struct predictor *p, const struct cost_options *options, struct rank *rank)
@@ -74,7 +89,7 @@ static enum status find_messages(struct predictor *p, const struct cost_options 
         const struct lane_message *before = find_similar(rank, i, &same_bytes);
         *out = (struct lane_message){.group = group_of(&tape->groups[message->group], message->call)};
         out->series = before != NULL ? before->series : rendezvous_series(p->rendezvous, tape, message);
-        out->seconds = same_bytes ? before->seconds : message_seconds(options, rank, message, out->group);
+        out->seconds = same_bytes ? before->seconds : message_seconds(options, rank, message);
         if (out->series < 0 || rendezvous_at(p->rendezvous, out->series, message->number) == NULL)
             return fail(NO_MEMORY, "no memory for the messages of rank %d", tape->rank);
     }

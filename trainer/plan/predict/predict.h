@@ -75,3 +75,15 @@ MUST_USE enum status predict_step(const struct cost_options *options, struct tap
 MUST_USE enum status predict_timeline(const struct cost_options *options, struct tape *const *tapes,
                                       int count, struct prediction **out);
 void prediction_destroy(struct prediction *prediction); // takes NULL
+
+/* All that determines the time of a message, besides the profile. */
+struct message_kind {
+    enum call call;
+    struct group_shape shape;
+    int64_t bytes;
+    enum predict_group group;
+};
+struct message_kind predict_message_kind(const struct cost_options *options, const struct tape *tape,
+                                         const struct tape_message *message);
+/* The time of such a message in a prediction. */
+double predict_message_s(const struct cost_options *options, const struct message_kind *kind);

@@ -26,6 +26,7 @@ struct profile_row {
     const char *help;
     const char *source; // of the default of an efficiency parameter
     double spread;      // of an efficiency parameter: e^spread is a standard deviation; 0: not fitted
+    bool of_device;     // an efficiency parameter of the device, not of the network or the program
     double low, high;   // of numbers, inclusive
     bool above;         // low is excluded
     enum field_type type;
