@@ -110,7 +110,7 @@ def test_typing_mistakes():
 def test_doctor():
     with tempfile.TemporaryDirectory() as folder:
         profile = os.path.join(folder, "profile.yaml")
-        done = run("doctor", "--profile", profile)
+        done = run("doctor", "--profile", profile, "--quick")
         reported = {line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")}
         wanted = {"devices", "transports", "cpu", "launcher", "gpu", "measured", "gemm", "memory", "link", "profile"}
         expect("doctor", done.returncode == 0 and wanted <= reported, done)
@@ -131,7 +131,7 @@ def test_doctor():
         expect("the types of its matmuls", types == {"fp32", "bf16", "fp16"}, done)
         for table in ["memory", "attention_forward", "attention_backward", "op", "all_reduce", "all_gather",
                       "reduce_scatter", "p2p"]:
-            expect(f"its table {table}", int(rows[f"measured.{table}"]) >= 8, done)
+            expect(f"its table {table}", int(rows[f"measured.{table}"]) >= 4, done)
         check("a recipe with it", run("recipe", QUICKSTART, f"cluster.profile={profile}"), 0,
               out=f"derived from cluster.profile {profile}")
         os.mkfifo(os.path.join(folder, "pipe"))

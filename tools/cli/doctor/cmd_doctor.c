@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CPU_RANKS = 8 };
+enum { CPU_RANKS = 8, QUICK_RANKS = 2 };
 static const double CHECK_S = 2.0;
 
 /* ---- inventory ---- */
@@ -140,7 +140,7 @@ static void print_ceilings(const char *device, const char *transport, const stru
             c->all_reduce_bytes_per_s * 1e-9);
 }
 
-static int examine(const char *profile)
+static int examine(const char *profile, bool quick)
 {
     struct ceilings ceilings = {.link_ranks = 0};
     print_built();
@@ -159,7 +159,8 @@ static int examine(const char *profile)
     if (profile == NULL)
         return 0;
     // Ranks of a CPU are threads: also more of them than cores.
-    status = doctor_profile_write(profile, device, transport, gpus > 0 ? gpus : CPU_RANKS, &ceilings);
+    ranks = gpus > 0 ? gpus : quick ? QUICK_RANKS : CPU_RANKS;
+    status = doctor_profile_write(profile, device, transport, ranks, quick, &ceilings);
     if (status != OK)
         return exit_status(status);
     print_line(stdout, "profile     %s", profile);
@@ -167,7 +168,7 @@ static int examine(const char *profile)
 }
 
 static const char help[] =
-    "cuboid doctor [--profile FILE]\n"
+    "cuboid doctor [--profile FILE [--quick]]\n"
     "cuboid doctor --check [RECIPE [key=value ...]] [--seconds S] [--report]\n"
     "\n"
     "Reports devices, libraries and launchers of this machine, and measures matrix multiplication,\n"
@@ -175,6 +176,7 @@ static const char help[] =
     "under a minute: cluster.profile=FILE uses it, cuboid profile check FILE prints it. Measure on an idle\n"
     "machine.\n"
     "\n"
+    "  --quick      measure fewer ops and messages, in seconds: the profile predicts less precisely\n"
     "  --check      whether this node can train (the recipe): device, free memory, shared memory, the bits\n"
     "               of matrix multiplications, a message between two ranks; a line for each. Under a\n"
     "               launcher, one process of each node checks it\n"
@@ -185,7 +187,7 @@ static const char help[] =
 
 struct arguments {
     const char *profile;
-    bool messages, check, report;
+    bool quick, messages, check, report;
     double seconds;
     const char **words; // after the command: the recipe and its overrides
     int word_count;
@@ -222,6 +224,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
 {
     const struct option options[] = {
         {.name = "--profile", .type = OPTION_TEXT, .value = &out->profile},
+        {.name = "--quick", .type = OPTION_FLAG, .value = &out->quick},
         {.name = "--messages", .type = OPTION_FLAG, .value = &out->messages},
         {.name = "--check", .type = OPTION_FLAG, .value = &out->check},
         {.name = "--report", .type = OPTION_FLAG, .value = &out->report},
@@ -237,6 +240,8 @@ static enum status parse(int argc, char **argv, struct arguments *out)
                     out->words[1]);
     if (out->check && out->profile != NULL)
         return fail(BAD_USAGE, "doctor: --profile measures, --check does not; use one of them");
+    if (out->quick && out->profile == NULL)
+        return fail(BAD_USAGE, "doctor: --quick belongs to --profile FILE; add it");
     if (!out->check && (out->report || out->seconds != CHECK_S))
         return fail(BAD_USAGE, "doctor: --report and --seconds belong to --check; add --check");
     if (!out->check && !out->messages && launcher_find(&launcher) == OK && launcher.size > 1)
@@ -266,7 +271,7 @@ int cmd_doctor(int argc, char **argv)
     else if (arguments.messages) // a process started by doctor_messages()
         result = exit_status_of_world(doctor_messages_of_processes());
     else
-        result = arguments.check ? check_node(&arguments) : examine(arguments.profile);
+        result = arguments.check ? check_node(&arguments) : examine(arguments.profile, arguments.quick);
     free(arguments.words);
     return result;
 }

@@ -129,8 +129,8 @@ static void round_measurements(struct cluster_profile *profile)
             profile->measured[kind].list[i].value = rounded(profile->measured[kind].list[i].value);
 }
 
-static enum status make(const char *device, const char *transport, int ranks, const struct ceilings *c,
-                        struct cluster_profile *profile)
+static enum status make(const char *device, const char *transport, int ranks, bool quick,
+                        const struct ceilings *c, struct cluster_profile *profile)
 {
     struct device_info facts;
     char host[NAME_CHARS] = "", name[4 * NAME_CHARS];
@@ -149,7 +149,7 @@ static enum status make(const char *device, const char *transport, int ranks, co
         profile->node.link_latency_s = c->latency_s;
         profile->node.link_bandwidth = c->bytes_per_s;
     }
-    TRY(doctor_tables(device, transport, ranks, profile));
+    TRY(doctor_tables(device, transport, ranks, quick, profile));
     set_peaks(profile, c);
     set_model(profile);
     round_measurements(profile);
@@ -167,11 +167,11 @@ static enum status check(const struct cluster_profile *profile, const char *path
 }
 
 enum status doctor_profile_write(const char *path, const char *device, const char *transport, int ranks,
-                                 const struct ceilings *c)
+                                 bool quick, const struct ceilings *c)
 {
     struct cluster_profile *profile = profile_create();
     struct text yaml = {0};
-    enum status status = make(device, transport, ranks, c, profile);
+    enum status status = make(device, transport, ranks, quick, c, profile);
     if (status == OK)
         status = check(profile, path);
     text_add(&yaml, "# Measured by cuboid doctor. Peaks are the largest rates measured.\n");

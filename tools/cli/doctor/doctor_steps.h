@@ -10,5 +10,6 @@
 #include "trainer/plan/profile/profile.h"
 
 /* Adds samples to the tables of matmuls, attention and other ops, fp32 and bf16, and sets
- * model.step_overhead_s. Prints a line. Takes half a minute on two cores. */
-MUST_USE enum status doctor_steps(int cores, struct cluster_profile *profile);
+ * model.step_overhead_s. Prints a line. Takes half a minute on two cores; quick: one of the models only, in
+ * two seconds. */
+MUST_USE enum status doctor_steps(int cores, bool quick, struct cluster_profile *profile);

@@ -144,12 +144,12 @@ static enum status memory_table(const char *name, struct cluster_profile *profil
 
 /* ---- all ---- */
 
-enum status doctor_tables(const char *device, const char *transport, int most_ranks,
+enum status doctor_tables(const char *device, const char *transport, int most_ranks, bool quick,
                           struct cluster_profile *profile)
 {
     const bool is_gpu = device_traits(device)->is_gpu;
     if (!is_gpu)
-        TRY(doctor_steps(profile->device.cores, profile));
+        TRY(doctor_steps(profile->device.cores, quick, profile));
     for (enum rate rate = 0; rate < RATE_COUNT; rate++) {
         if (!is_gpu && rate != RATE_FP16)
             continue; // in training steps

@@ -6,6 +6,6 @@
 #include "trainer/plan/profile/profile.h"
 
 /* Measures one device with all cores, and messages between up to `most_ranks` ranks of `transport`. Types
- * that the device does not support are omitted. Prints a line for each table. */
-MUST_USE enum status doctor_tables(const char *device, const char *transport, int most_ranks,
+ * that the device does not support are omitted. quick: fewer shapes of ops. Prints a line for each table. */
+MUST_USE enum status doctor_tables(const char *device, const char *transport, int most_ranks, bool quick,
                                    struct cluster_profile *profile);
