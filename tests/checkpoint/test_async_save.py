@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saving in the background: every checkpoint has the bytes of one that was saved without it.
 
-    test_async_save.py CUBOID [LIBRARY]     LIBRARY: fault_calls.c; without it no calls fail
+    test_async_save.py CUBOID [LIBRARY]     LIBRARY: fault_calls.c; without it, under a sanitizer, no calls fail
 
-- Over layouts, ZeRO, post-validation, offloaded moments and delayed scaling, all checkpoints of two runs are equal.
+- Over layouts, ZeRO, post-validation, offloaded moments and delayed scaling, all checkpoints of two runs are equal;
+  under a sanitizer every third of them.
 - A run that is killed while it saves resumes from a complete checkpoint, and ends with the same weights.
 - On a slow disk a save waits for the previous one. After one that fails the state is saved at once; only if that
   fails, too, does the run stop."""
@@ -63,7 +64,7 @@ def same(a, b, steps):
 
 
 def test_layouts():
-    for keys in LAYOUTS:
+    for keys in LAYOUTS if LIBRARY else LAYOUTS[::3]:
         run(*words("sync", *keys))
         run(*words("async", ASYNC, *keys))
         same("sync", "async", STEPS)

@@ -104,7 +104,7 @@ def test_degrees():
 def test_schedule(folder):
     """pipeline.schedule: auto has the times of the plan, and fits where it can."""
     keys = [GPT3, "precision.params_dtype=bf16", "cluster.profile=dgx-a100-40", "tp=1", "pp=4", "dp=1",
-            "train.global_batch_size=64", "train.micro_batch_size=2", "model.num_layers=32", "model.vocab_size=5000",
+            "train.global_batch_size=32", "train.micro_batch_size=2", "model.num_layers=32", "model.vocab_size=5000",
             "tokenizer.tokenizer_type=none", "tokenizer.vocab_file=none", "tokenizer.merge_file=none"]
     auto = [*keys, "pipeline.schedule=auto"]
     for reserved, fits in ((0, True), (24e9, True), (28e9, True), (36e9, False)):
@@ -159,8 +159,8 @@ def test_refusals(folder):
     micro = "train.micro_batch_size=auto"
     refuse("no profile", ["train.micro_batch_size", "cluster.profile"], "plan", GPT3, micro)
     refuse("no ranks", ["parallel", "cluster.nodes"], "plan", GPT3, "parallel=auto", "cluster.profile=selene")
-    refuse("no peak", ["no layout can be planned", "peak_flops_bf16"], "plan", GPT3, "--best",
-           "precision.params_dtype=bf16", "cluster.profile=dgx-v100-32", "cluster.nodes=1")
+    refuse("no peak", ["no layout can be planned", "peak_flops_bf16"], "plan", GPT3, *SMALL, "--best",
+           "cluster.profile=dgx-v100-32", "tp=2", "pp=1")
     refuse("fits nowhere", ["no layout fits", "lacks", "GiB of 40.00 GiB"], "plan", GPT3, *NODE, "parallel=auto",
            "model.num_layers=512", "model.hidden_size=16384", "model.num_attention_heads=128")
     refuse("no layout is legal", ["none of"], "plan", GPT3, *NODE, micro, "tp=1", "pp=1", "dp=8",

@@ -107,7 +107,8 @@ def test_failures_that_repeat():
     logged = lines("broken.run/restarts.jsonl")
     expect("who", [row["who"] for row in logged] == ["rank 5, node b"] * 2 and "stalled in 1W2" in logged[0]["why"],
            logged)
-    script("tasks", "#!/bin/sh\nprintf 'srun: error: n2: tasks 2-3: Killed\\nsrun: Force Terminated\\n' >&2\nexit 137\n")
+    script("tasks", "#!/bin/sh\n"
+           "printf 'srun: error: n2: tasks 2-3: Killed\\nsrun: Force Terminated\\n' >&2\nexit 137\n")
     train("tasks.run", "--no-check", "--restarts", "0", "--launch", "./tasks")
     logged = lines("tasks.run/restarts.jsonl")
     expect("tasks of srun", [(row["who"], row["why"]) for row in logged] ==

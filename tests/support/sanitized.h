@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Whether this build has a sanitizer. Code then runs ten to thirty times slower, and repetitions find nothing
- * more: tests may do fewer. */
+/* How many cases tests run. Under a sanitizer code runs ten to thirty times slower, and repetitions find
+ * nothing more: tests may do fewer. tools/test runs a sample of the combinations, `tools/soak long` all. */
 #pragma once
+
+#include <stdbool.h>
+#include <stdlib.h>
 
 #if !defined(__has_feature)
 #define __has_feature(name) 0 // gcc 13 and before
@@ -20,3 +23,9 @@ enum { UNDER_ASAN = 0 };
 #endif
 
 enum { UNDER_SANITIZER = UNDER_TSAN || UNDER_ASAN };
+
+/* All combinations. */
+static inline bool long_tests(void)
+{
+    return !UNDER_SANITIZER && getenv("CUBOID_LONG_TESTS") != NULL;
+}

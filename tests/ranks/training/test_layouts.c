@@ -434,6 +434,8 @@ static void check_schedules(struct test *test, const struct layout_group *group,
             char layout[200];
             if (strcmp(name, "dualpipe") == 0)
                 continue;
+            if (!long_tests() && (2 * i + v + (int)(group - groups)) % 4 != 0)
+                continue; // test_schedules runs all of them
             snprintf(layout, sizeof layout, "%s pipeline.schedule=%s pipeline.virtual_stages=%d", pipeline,
                      name, v);
             bool needed = false;
@@ -511,21 +513,20 @@ static void check_threads(struct test *test, const struct layout_group *group, c
 {
     struct trace trace = {.steps = 0};
     struct trace_options often = {.transport = "local", .evaluates_often = true};
-    if (!UNDER_SANITIZER) { // these check the test itself, not the trainer
+    const int number = (int)(group - groups) % 4;
+    if (long_tests() || (!UNDER_SANITIZER && number == 2)) { // these check the test itself, not the trainer
         check_flipped(test, group, reference);
         check_loaded(test, group, reference);
     }
-    const int number = (int)(group - groups) % 4; // under a sanitizer one of the two, for half of the groups
-    if (!UNDER_SANITIZER || number == 0) {
+    if (long_tests() || number == 0) { // otherwise one of the two, for half of the groups
         enum status status = run(&test->tiny, group, group->layouts[0], &often, &trace);
         record(test, group, "evaluating after each step", status, reference, &trace);
     }
-    if (!UNDER_SANITIZER || number == 1)
+    if (long_tests() || number == 1)
         check_resumed(test, group, group->resumed[0], group->resumed[1], reference);
     for (int i = 1; group->layouts[i] != NULL; i++)
         if (!UNDER_SANITIZER || (UNDER_ASAN && i == 5) || group->layouts[i + 1] == NULL) // has most features
             check(test, group, group->layouts[i], reference);
-    // Under a sanitizer test_schedules covers them all.
     for (int i = 0; !UNDER_SANITIZER && group->pipelines[i] != NULL; i++)
         check_schedules(test, group, group->pipelines[i], reference);
 }

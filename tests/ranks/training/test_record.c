@@ -5,6 +5,7 @@
  *     test_record                       both
  *     test_record random FIRST COUNT    random recipes by number */
 #include "tests/ranks/verify/random_recipe.h"
+#include "tests/support/sanitized.h"
 #include "trainer/plan/memory_plan.h"
 
 #include <stdio.h>
@@ -128,7 +129,7 @@ static bool check_random(const struct tiny *tiny, uint64_t first, uint64_t count
     struct step_recorder_counts counts = {.run = 0};
     int64_t with_repeats = 0, recipes = 0;
     bool good = true;
-    for (uint64_t n = first; n < first + count; n += UNDER_SANITIZER ? 15 : 1) {
+    for (uint64_t n = first; n < first + count; n += UNDER_SANITIZER ? 15 : long_tests() ? 1 : 2) {
         const int64_t before = counts.repeated;
         struct random_recipe draw;
         struct recipe *recipe = NULL;

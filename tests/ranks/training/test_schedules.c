@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-enum { MAX_M = 16, MAX_V = 3, STEPS = 2, VARIANTS = 4, STRIDE = UNDER_SANITIZER ? 43 : 8 };
+enum { MAX_M = 16, MAX_V = 3, STEPS = 2, VARIANTS = 4, STRIDE = UNDER_SANITIZER ? 43 : 16 };
 
 static const int ranks[] = {2, 3, 4, 8};
 enum { RANKS = sizeof ranks / sizeof *ranks, MAX_STAGES = 8 * MAX_V };

@@ -3,6 +3,7 @@
  * each layout below, every loss, gradient norm, gradient, weight and moment. The bounds themselves are
  * checked too: a bound 100 times the largest error of its quantity, over all these layouts, would hide
  * faults. */
+#include "tests/support/sanitized.h"
 #include "tests/support/tiny_verify.h"
 
 #include <math.h>
@@ -177,14 +178,13 @@ static void check_local_rounding(struct test *test)
     verify_report_free(&report);
 }
 
-/* Under a sanitizer a few are enough: its findings do not depend on the values. */
-enum { EVERY = UNDER_TSAN ? 12 : UNDER_SANITIZER ? 6 : 1 };
-
 static void check_type(struct test *test, double loss_apart, const struct comparison *list, size_t count)
 {
+    // Under a sanitizer a few are enough: its findings do not depend on the values.
+    const size_t every = UNDER_TSAN ? 12 : UNDER_ASAN ? 6 : long_tests() ? 1 : 2;
     test->loss_apart = loss_apart;
     memset(test->largest, 0, sizeof test->largest);
-    for (size_t i = 0; i < count; i += EVERY)
+    for (size_t i = 0; i < count; i += every)
         check(test, &list[i]);
     check_bounds(test);
 }

@@ -48,8 +48,8 @@ double productive_s(const char *run_dir, int64_t after, int64_t *last)
     return sum;
 }
 
-/* "rank 2-3, node n2" of "srun: error: n2: tasks 2-3: Killed", as the tasks of srun are the ranks. False if it
- * is another message. */
+/* "rank 2-3, node n2" of "srun: error: n2: tasks 2-3: Killed", as the tasks of srun are the ranks. False if
+ * it is another message. */
 static bool add_tasks(const char *why, struct text *out)
 {
     static const char head[] = "srun: error: ", *const words[] = {": task ", ": tasks "};
