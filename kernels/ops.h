@@ -19,6 +19,7 @@
 #pragma once
 
 #include "base/philox.h"
+#include "base/position_embedding.h"
 #include "kernels/device.h"
 #include "kernels/number_format.h"
 
@@ -191,7 +192,8 @@ struct activation_backward {
 
 /* Rotary position embedding (2104.09864), in place on [T, heads * D], pairing (i, i + D/2): angle = position
  * * base^(-2i/D). Angle, sine and cosine are computed in double precision and rounded to fp32 once: at
- * position 100000 an fp32 angle would be off by 0.004. inverse: rotate back. */
+ * position 100000 an fp32 angle would be off by 0.004. inverse: the transpose, for gradients, which rotates
+ * back. */
 enum { ROPE_HEAD_DIM_MAX = 2048 };
 struct rope {
     struct tensor x;
@@ -199,7 +201,15 @@ struct rope {
     int64_t head_dim;        // even, at most ROPE_HEAD_DIM_MAX
     double base;
     bool inverse;
+    bool interleaved; // pairs (2i, 2i + 1), as in GPT-J
+    int64_t rotated;  // r, even: the first channels of each head, which are rotated with r in place of D; the
+                      // others are unchanged. 0: D
+    struct rope_scaling scaling;
 };
+static inline int64_t rope_rotated(const struct rope *op)
+{
+    return op->rotated > 0 ? op->rotated : op->head_dim;
+}
 
 /* Causal attention with blockwise softmax (2205.14135): memory grows with S, never S*S. Query head h reads
  * group h / (A/G). Each of B sequences has S query rows and K key rows. Query row s is the token of key row

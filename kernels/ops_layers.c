@@ -109,6 +109,9 @@ enum status rope(struct stream *stream, struct rope args)
         columns % args.head_dim != 0)
         return fail(BAD_ARGUMENT, "rope: %lld columns are not heads of even size %lld, at most %d",
                     (long long)columns, (long long)args.head_dim, (int)ROPE_HEAD_DIM_MAX);
+    if (args.rotated < 0 || args.rotated > args.head_dim || args.rotated % 2 != 0)
+        return fail(BAD_ARGUMENT, "rope: %lld rotated channels of heads of size %lld",
+                    (long long)args.rotated, (long long)args.head_dim);
     const struct arg_check checks[] = {per_row("position", args.position, rows)};
     CHECK_ARGS(OP_ROPE, checks);
     if (tensor_count(args.x) == 0)

@@ -4,21 +4,45 @@
 #include <math.h>
 #include <stdio.h>
 
-/* q, k and v as columns of one fused matrix [T, (A + 2G)D]. */
+/* q, k and v as columns of one fused matrix [T, (A + 2G)D], or v there and q and k as columns of another. */
 struct heads {
     struct tensor q, k, v;
     struct tensor rotated; // q and k: rotated by position
 };
 
-static struct heads split_heads(const struct attention *attention, const struct env *env, struct tensor fused)
+/* qk: the matrix with q and k; `fused` itself, or [T, (A + G)D]. */
+static struct heads split_heads(const struct attention *attention, const struct env *env, struct tensor fused,
+                                struct tensor qk)
 {
     int64_t d = env->model->kv_channels, q_end = attention->heads * d, k_end = q_end + attention->groups * d;
     return (struct heads){
-        .q = tensor_columns(fused, 0, q_end),
-        .k = tensor_columns(fused, q_end, k_end),
+        .q = tensor_columns(qk, 0, q_end),
+        .k = tensor_columns(qk, q_end, k_end),
         .v = tensor_columns(fused, k_end, k_end + attention->groups * d),
-        .rotated = tensor_columns(fused, 0, k_end),
+        .rotated = tensor_columns(qk, 0, k_end),
     };
+}
+
+/* The output of the projection, and the operands of the attention core. */
+static struct heads projected(const struct attention *attention, const struct pass *pass)
+{
+    struct tensor fused = pass_tensor(pass, attention->fused);
+    return split_heads(attention, pass->env, fused, fused);
+}
+
+static struct heads core_operands(const struct attention *attention, const struct pass *pass)
+{
+    struct tensor fused = pass_tensor(pass, attention->fused);
+    return split_heads(attention, pass->env, fused,
+                       attention->norms ? pass_tensor(pass, attention->normed) : fused);
+}
+
+/* The gradients of the operands of the attention core; of the projection's output with `projection`. */
+static struct heads gradients_of(const struct attention *attention, const struct pass *pass, bool projection)
+{
+    struct tensor fused = pass_tensor(pass, attention->dfused);
+    return split_heads(attention, pass->env, fused,
+                       attention->norms && !projection ? pass_tensor(pass, attention->dnormed) : fused);
 }
 
 void attention_declare_params(struct declaration *d)
@@ -32,17 +56,34 @@ void attention_declare_params(struct declaration *d)
     declare_kv_replicas(
         d, declare_matrix(d, ROLE_VALUE, "attention.v.weight", kv, m->hidden_size, 0, m->init_method_std));
     declare_fused(d, first);
-    if (m->add_bias_linear) {
+    if (model_has_qkv_bias(m)) {
         first = d->out->count;
         declare_sharded_bias(d, ROLE_QUERY, "attention.q.bias", query);
         declare_kv_replicas(d, declare_sharded_bias(d, ROLE_KEY, "attention.k.bias", kv));
         declare_kv_replicas(d, declare_sharded_bias(d, ROLE_VALUE, "attention.v.bias", kv));
         declare_fused(d, first);
     }
+    if (m->qk_layernorm) {
+        norm_declare_head_params(d, ROLE_QUERY_NORM, "attention.q_norm");
+        norm_declare_head_params(d, ROLE_KEY_NORM, "attention.k_norm");
+    }
     declare_matrix(d, ROLE_ATTENTION_OUT, "attention.proj.weight", m->hidden_size, query, 1,
                    declare_branch_std(d));
     if (m->add_bias_linear)
         declare_hidden_bias(d, ROLE_ATTENTION_OUT, "attention.proj.bias");
+}
+
+static void declare_norms(const struct env *env, struct slot_layout *layout, int layer,
+                          struct attention *attention)
+{
+    int64_t qk = (attention->heads + attention->groups) * env->model->kv_channels;
+    attention->norms = env->model->qk_layernorm;
+    if (!attention->norms)
+        return;
+    attention->q_norm = norm_declare_heads(env, layout, layer, ROLE_QUERY_NORM, attention->heads);
+    attention->k_norm = norm_declare_heads(env, layout, layer, ROLE_KEY_NORM, attention->groups);
+    attention->normed = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, env->tokens, qk);
+    attention->dnormed = slot_layout_add(layout, SCRATCH, env->tokens, qk);
 }
 
 struct attention attention_declare(const struct env *env, struct slot_layout *layout, int layer)
@@ -64,6 +105,7 @@ struct attention attention_declare(const struct env *env, struct slot_layout *la
                                         params_bias(params, layer, ROLE_ATTENTION_OUT));
     int64_t fused = (attention.heads + 2 * attention.groups) * d;
     attention.fused = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, fused);
+    declare_norms(env, layout, layer, &attention);
     attention.lse = slot_layout_add_f32(layout, RECOMPUTE_CORE_ATTENTION, KEEP_UNTIL_BACKWARD_INPUT,
                                         attention.heads, tokens);
     attention.out = slot_layout_add_of(layout, RECOMPUTE_CORE_ATTENTION, KEEP_UNTIL_BACKWARD_WEIGHT, tokens,
@@ -85,6 +127,9 @@ static enum status rotate(const struct pass *pass, struct heads heads, bool inve
                                         .head_dim = model->kv_channels,
                                         .base = model->rotary_base,
                                         .inverse = inverse,
+                                        .interleaved = model->rotary_interleaved,
+                                        .rotated = model_rotated_channels(model),
+                                        .scaling = model_rope_scaling(model),
                                     });
 }
 
@@ -106,7 +151,7 @@ static struct dropout core_dropout(const struct attention *attention, const stru
 static struct attention_forward core(const struct attention *attention, const struct pass *pass)
 {
     const struct env *env = pass->env;
-    struct heads heads = split_heads(attention, env, pass_tensor(pass, attention->fused));
+    struct heads heads = core_operands(attention, pass);
     return (struct attention_forward){
         .q = heads.q,
         .k = heads.k,
@@ -128,7 +173,12 @@ enum status attention_layer_forward(const struct attention *attention, const str
     const struct env *env = pass->env;
     struct tensor fused = pass_tensor(pass, attention->fused);
     TRY(column_linear_forward(&attention->qkv, pass, x, fused, (struct epilogue){0}));
-    TRY(rotate(pass, split_heads(attention, env, fused), false));
+    struct heads from = projected(attention, pass), to = core_operands(attention, pass);
+    if (attention->norms) {
+        TRY(norm_heads_forward(&attention->q_norm, pass, from.q, to.q));
+        TRY(norm_heads_forward(&attention->k_norm, pass, from.k, to.k));
+    }
+    TRY(rotate(pass, to, false));
     struct attention_forward args = core(attention, pass);
     TRY(attention_forward(env->compute, args));
     return row_linear_forward(&attention->proj, pass, args.out, y);
@@ -145,7 +195,7 @@ enum status attention_layer_backward_input(const struct attention *attention, co
     const struct env *env = pass->env;
     struct tensor dout = pass_tensor(pass, attention->dout), dfused = pass_tensor(pass, attention->dfused);
     TRY(row_linear_backward_input(&attention->proj, pass, dout, (struct epilogue){0}));
-    struct heads gradients = split_heads(attention, env, dfused);
+    struct heads gradients = gradients_of(attention, pass, false);
     TRY(attention_backward(env->compute, (struct attention_backward){
                                              .forward = core(attention, pass),
                                              .dout = dout,
@@ -154,6 +204,11 @@ enum status attention_layer_backward_input(const struct attention *attention, co
                                              .dv = gradients.v,
                                          }));
     TRY(rotate(pass, gradients, true));
+    if (attention->norms) {
+        struct heads x = projected(attention, pass), before = gradients_of(attention, pass, true);
+        TRY(norm_heads_backward_input(&attention->q_norm, pass, gradients.q, x.q, before.q));
+        TRY(norm_heads_backward_input(&attention->k_norm, pass, gradients.k, x.k, before.k));
+    }
     return column_linear_backward_input(&attention->qkv, pass, dfused, dx);
 }
 
@@ -163,6 +218,10 @@ enum status attention_layer_backward_weight(const struct attention *attention, c
     struct event gathered;
     TRY(column_linear_gather(&attention->qkv, pass, x, &gathered));
     TRY(row_linear_backward_weight(&attention->proj, pass, pass_tensor(pass, attention->out)));
+    if (attention->norms) {
+        TRY(norm_layer_backward_weight(&attention->q_norm, pass));
+        TRY(norm_layer_backward_weight(&attention->k_norm, pass));
+    }
     return column_linear_backward_weight(&attention->qkv, pass, x, gathered,
                                          pass_tensor(pass, attention->dfused));
 }

@@ -1,18 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Attention branch: a column-parallel fused QKV projection, rotary embedding (with RoPE), blockwise causal
- * attention and a row-parallel output projection. Each tp rank holds whole heads, so the softmax needs no
- * communication. With fewer key/value heads than tp ranks, neighbouring ranks hold replicas of them. */
+/* Attention branch: a column-parallel fused QKV projection, the norms of q and k (with qk_layernorm), rotary
+ * embedding (with RoPE), blockwise causal attention and a row-parallel output projection. Each tp rank holds
+ * whole heads, so the softmax needs no communication. With fewer key/value heads than tp ranks, neighbouring
+ * ranks hold replicas of them. */
 #pragma once
 
 #include "layers/linear/linear.h"
+#include "layers/norm.h"
 #include "layers/parameters/declare.h"
 
 struct attention {
     struct column_linear qkv;
     struct row_linear proj;
+    bool norms; // qk_layernorm
+    struct norm q_norm, k_norm;
     int64_t heads, groups; // on this rank
     struct philox site;    // random stream of the attention dropout
-    struct region fused;   // KEEP_UNTIL_BACKWARD_INPUT [T, (A + 2G)D / tp]: q, k, v after rotation
+    struct region fused;   // KEEP_UNTIL_BACKWARD_INPUT [T, (A + 2G)D / tp]: q, k, v; without `norms` after
+                           // rotation
+    struct region normed;  // with `norms`: KEEP_UNTIL_BACKWARD_INPUT [T, (A + G)D / tp]: q, k after rotation
+    struct region dnormed; // with `norms`: SCRATCH, same shape as normed
     struct region lse;     // KEEP_UNTIL_BACKWARD_INPUT f32[A/tp, T]
     struct region out;     // KEEP_UNTIL_BACKWARD_WEIGHT [T, AD/tp]
     struct region dfused;  // KEEP_INPUT_TO_WEIGHT, same shape as fused

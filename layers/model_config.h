@@ -10,6 +10,8 @@
  * the computed result. */
 #pragma once
 
+#include "base/position_embedding.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -33,13 +35,46 @@ struct model_config {
     int64_t vocab_size;                   // V without padding: padded rows never reach the softmax
     int64_t make_vocab_size_divisible_by; // padding rows, in memory only, for efficient matmuls
     enum position_embedding position_embedding;
-    double rotary_base; // 10000 in RoPE's paper, 500000 in Llama 3
+    double rotary_base;      // 10000 in RoPE's paper, 500000 in Llama 3
+    double rotary_percent;   // the share of a head's channels that are rotated, from the first
+    bool rotary_interleaved; // pairs (2i, 2i + 1) in place of (i, i + D/2)
+    bool use_rope_scaling;
+    enum rope_scaling_kind rope_scaling_type; // with use_rope_scaling; not ROPE_UNSCALED
+    double rope_scaling_factor;
+    double rope_low_freq_factor, rope_high_freq_factor; // Llama 3
+    double rope_beta_fast, rope_beta_slow;              // YaRN
+    int64_t rope_original_max_position_embeddings;      // Llama 3, YaRN
     enum normalization normalization;
     double norm_epsilon;
     enum activation activation;
     bool add_bias_linear;                     // biases of the linear layers (never of the head)
+    bool add_qkv_bias;                        // biases of q, k and v, also without add_bias_linear
+    bool qk_layernorm;                        // normalization of each head of q and k, before RoPE
     bool tie_word_embeddings;                 // the head uses the embedding matrix
     double hidden_dropout, attention_dropout; // [0, 1)
     double init_method_std;                   // std of the initialization; the last matrix of each branch: /
                                               // sqrt(2 num_layers)
 };
+
+static inline bool model_has_qkv_bias(const struct model_config *m)
+{
+    return m->add_bias_linear || m->add_qkv_bias;
+}
+
+/* The channels of a head that RoPE rotates. */
+static inline int64_t model_rotated_channels(const struct model_config *m)
+{
+    return (int64_t)((double)m->kv_channels * m->rotary_percent);
+}
+
+static inline struct rope_scaling model_rope_scaling(const struct model_config *m)
+{
+    bool yarn = m->rope_scaling_type == ROPE_YARN;
+    return (struct rope_scaling){
+        .kind = m->use_rope_scaling ? m->rope_scaling_type : ROPE_UNSCALED,
+        .factor = m->rope_scaling_factor,
+        .low = yarn ? m->rope_beta_slow : m->rope_low_freq_factor,
+        .high = yarn ? m->rope_beta_fast : m->rope_high_freq_factor,
+        .original = (double)m->rope_original_max_position_embeddings,
+    };
+}

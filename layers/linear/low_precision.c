@@ -102,6 +102,8 @@ static const char *linear_of(enum param_role role)
     case ROLE_TOKEN_EMBEDDING:
     case ROLE_POSITION_EMBEDDING:
     case ROLE_ATTENTION_NORM:
+    case ROLE_QUERY_NORM:
+    case ROLE_KEY_NORM:
     case ROLE_MLP_NORM:
     case ROLE_FINAL_NORM:
     case ROLE_HEAD:

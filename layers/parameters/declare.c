@@ -96,6 +96,22 @@ struct param *declare_hidden_bias(struct declaration *d, enum param_role role, c
     return param;
 }
 
+struct param *declare_head_weight(struct declaration *d, enum param_role role, const char *name)
+{
+    struct param *param = declare_param(d, role, name, d->model->kv_channels, 0);
+    param->init = INIT_ONE;
+    param->partial = PARTIAL_TP;
+    return param;
+}
+
+struct param *declare_head_bias(struct declaration *d, enum param_role role, const char *name)
+{
+    struct param *param = declare_head_weight(d, role, name);
+    param->init = INIT_ZERO;
+    param->is_bias = true;
+    return param;
+}
+
 struct param *declare_vocabulary(struct declaration *d, enum param_role role, const char *name)
 {
     const struct model_config *m = d->model;

@@ -37,6 +37,10 @@ struct param *declare_sharded_bias(struct declaration *d, enum param_role role, 
  * initialized to one, biases to zero. */
 struct param *declare_hidden_weight(struct declaration *d, enum param_role role, const char *name);
 struct param *declare_hidden_bias(struct declaration *d, enum param_role role, const char *name);
+/* A vector along the channels of a head, shared by all heads: replicated, but its gradient covers the heads
+ * of this rank only. */
+struct param *declare_head_weight(struct declaration *d, enum param_role role, const char *name);
+struct param *declare_head_bias(struct declaration *d, enum param_role role, const char *name);
 /* The embedding of the vocabulary, or the head: [V, H], sharded by rows, which are padded in memory to a
  * multiple for efficient matmuls. */
 struct param *declare_vocabulary(struct declaration *d, enum param_role role, const char *name);

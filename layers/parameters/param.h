@@ -33,6 +33,8 @@ enum param_role {
     ROLE_QUERY,
     ROLE_KEY,
     ROLE_VALUE,
+    ROLE_QUERY_NORM, // of each head of q; likewise of k
+    ROLE_KEY_NORM,
     ROLE_ATTENTION_OUT,
     ROLE_MLP_NORM, // before the MLP branch
     ROLE_MLP_GATE,

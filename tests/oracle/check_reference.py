@@ -14,6 +14,8 @@ import numpy as np
 from reference_gpt import (
     GPT2,
     LLAMA,
+    QWEN,
+    YARN,
     Adam,
     AdamW,
     Batch,
@@ -164,6 +166,8 @@ def self_check():
     problems += check_gradients("gpt with documents", GPT2, rng, two_documents)
     problems += check_gradients("llama", LLAMA, rng)
     problems += check_gradients("llama with documents", LLAMA, rng, two_documents)
+    problems += check_gradients("qwen", QWEN, rng)
+    problems += check_gradients("yarn", YARN, rng)
     problems += check_documents("gpt", GPT2, rng)
     problems += check_documents("llama", LLAMA, rng)
     for problem in problems:

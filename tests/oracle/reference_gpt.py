@@ -47,6 +47,19 @@ class Model:
     add_bias_linear: bool = True
     tie_word_embeddings: bool = True
     init_method_std: float = 0.02
+    # Keys that golden files list only where they are not the default.
+    add_qkv_bias: bool = False
+    qk_layernorm: bool = False  # of each head, before RoPE
+    rotary_percent: float = 1.0
+    rotary_interleaved: bool = False
+    use_rope_scaling: bool = False
+    rope_scaling_type: str = "llama3"  # or "linear", "ntk", "yarn"
+    rope_scaling_factor: float = 8.0
+    rope_low_freq_factor: float = 1.0
+    rope_high_freq_factor: float = 4.0
+    rope_beta_fast: float = 32.0
+    rope_beta_slow: float = 1.0
+    rope_original_max_position_embeddings: int = 8192
 
     @property
     def head_dim(self):
@@ -76,6 +89,32 @@ LLAMA = replace(
 )
 
 
+# Qwen2's biases, Qwen3's norms of the heads, and Llama 3.1's frequencies; and YaRN's on half of each head, in
+# neighbouring pairs as in GPT-J.
+QWEN = replace(
+    LLAMA,
+    add_qkv_bias=True,
+    qk_layernorm=True,
+    use_rope_scaling=True,
+    rope_original_max_position_embeddings=40,
+    tie_word_embeddings=True,
+)
+YARN = replace(
+    LLAMA,
+    hidden_size=32,
+    normalization="LayerNorm",
+    qk_layernorm=True,
+    rotary_percent=0.75,
+    rotary_interleaved=True,
+    use_rope_scaling=True,
+    rope_scaling_type="yarn",
+    rope_scaling_factor=3.0,
+    rope_beta_fast=0.9,
+    rope_beta_slow=0.01,
+    rope_original_max_position_embeddings=16,
+)
+
+
 @dataclass
 class Batch:
     """One step's data: inputs and labels [B,S], and per token a position, a document, a loss weight of 0 or 1."""
@@ -98,15 +137,15 @@ def parameter_table(model):
     small = std / math.sqrt(2.0 * model.num_layers)  # the matrices whose output is added to the residual stream (GPT-2)
     rows = []
 
-    def linear(name, out_size, in_size, deviation):
+    def linear(name, out_size, in_size, deviation, bias=False):
         rows.append((name + ".weight", (out_size, in_size), deviation))
-        if model.add_bias_linear:
+        if model.add_bias_linear or bias:
             rows.append((name + ".bias", (out_size,), "zero"))
 
-    def norm(name):
-        rows.append((name + ".weight", (h,), "one"))
+    def norm(name, size=h):
+        rows.append((name + ".weight", (size,), "one"))
         if model.normalization == "LayerNorm":
-            rows.append((name + ".bias", (h,), "zero"))
+            rows.append((name + ".bias", (size,), "zero"))
 
     rows.append(("embedding.weight", (model.vocab_size, h), std))
     if model.position_embedding_type == "learned_absolute":
@@ -114,9 +153,12 @@ def parameter_table(model):
     for n in range(model.num_layers):
         layer = f"layers.{n}."
         norm(layer + "norm1")
-        linear(layer + "attention.q", q_rows, h, std)
-        linear(layer + "attention.k", kv_rows, h, std)
-        linear(layer + "attention.v", kv_rows, h, std)
+        linear(layer + "attention.q", q_rows, h, std, model.add_qkv_bias)
+        linear(layer + "attention.k", kv_rows, h, std, model.add_qkv_bias)
+        linear(layer + "attention.v", kv_rows, h, std, model.add_qkv_bias)
+        if model.qk_layernorm:
+            norm(layer + "attention.q_norm", d)
+            norm(layer + "attention.k_norm", d)
         linear(layer + "attention.proj", h, q_rows, small)
         norm(layer + "norm2")
         if model.activation == "swiglu":
@@ -222,7 +264,8 @@ def layer_norm_backward(dy, weight, kept):
     along_one = dxhat.mean(axis=-1, keepdims=True)
     along_xhat = (dxhat * xhat).mean(axis=-1, keepdims=True)
     dx = rstd * (dxhat - along_one - xhat * along_xhat)
-    return dx, (dy * xhat).sum(axis=(0, 1)), dy.sum(axis=(0, 1))
+    tokens = tuple(range(dy.ndim - 1))
+    return dx, (dy * xhat).sum(axis=tokens), dy.sum(axis=tokens)
 
 
 def rms_norm(x, weight, epsilon):
@@ -235,7 +278,7 @@ def rms_norm_backward(dy, weight, kept):
     xhat, rstd = kept
     dxhat = dy * weight
     dx = rstd * (dxhat - xhat * (dxhat * xhat).mean(axis=-1, keepdims=True))
-    return dx, (dy * xhat).sum(axis=(0, 1))
+    return dx, (dy * xhat).sum(axis=tuple(range(dy.ndim - 1)))
 
 
 def gelu(x):
@@ -260,15 +303,50 @@ def swiglu_backward(dy, gate, up):
     return dy * up * (s + gate * s * (1.0 - s)), dy * gate * s
 
 
-def rotate(x, positions, base, direction):
-    """RoPE on x [B,S,heads,D]: the pair (i, i + D/2) turns by position * base^(-2i/D).
-    direction +1 turns forward; -1 turns back, which is the transpose and so the backward pass."""
-    half = x.shape[-1] // 2
-    frequency = base ** (-2.0 * np.arange(half) / x.shape[-1])
+def rope_frequencies(model, rotated):
+    """The angle per position of each pair of the `rotated` channels, and the factor of sines and cosines. Llama 3.1
+    (Meta's reference implementation), position interpolation (Chen et al. 2023), NTK-aware (bloc97 2023), YaRN (Peng
+    et al. 2023)."""
+    pair, factor = np.arange(rotated // 2), model.rope_scaling_factor
+    f = model.rotary_base ** (-2.0 * pair / rotated)
+    original, kind = model.rope_original_max_position_embeddings, model.rope_scaling_type
+    if not model.use_rope_scaling:
+        return f, 1.0
+    if kind == "linear":
+        return f / factor, 1.0
+    if kind == "ntk":
+        return (model.rotary_base * factor ** (rotated / (rotated - 2))) ** (-2.0 * pair / rotated), 1.0
+    if kind == "llama3":
+        low, high, wavelength = model.rope_low_freq_factor, model.rope_high_freq_factor, 2.0 * math.pi / f
+        smooth = (original / wavelength - low) / (high - low)
+        between = (1.0 - smooth) * f / factor + smooth * f
+        shorter = np.where(wavelength < original / high, f, between)
+        return np.where(wavelength > original / low, f / factor, shorter), 1.0
+
+    def pair_with(rotations):
+        return rotated * math.log(original / (rotations * 2.0 * math.pi)) / (2.0 * math.log(model.rotary_base))
+
+    first, last = max(math.floor(pair_with(model.rope_beta_fast)), 0), pair_with(model.rope_beta_slow)
+    last = min(math.ceil(last), rotated - 1)
+    ramp = np.clip((pair - first) / max(last - first, 0.001), 0.0, 1.0)
+    return f / factor * ramp + f * (1.0 - ramp), 0.1 * math.log(factor) + 1.0
+
+
+def rotate(x, positions, model, direction):
+    """RoPE on x [B,S,heads,D]: the pair (i, i + r/2), or (2i, 2i + 1), of the first r channels turns by position *
+    frequency. direction +1 turns forward; -1 turns back, which is the transpose and so the backward pass."""
+    rotated = int(x.shape[-1] * model.rotary_percent)
+    frequency, size = rope_frequencies(model, rotated)
     angle = direction * positions[:, :, None, None] * frequency
-    first, second = x[..., :half], x[..., half:]
-    cos, sin = np.cos(angle), np.sin(angle)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    cos, sin = size * np.cos(angle), size * np.sin(angle)
+    y = x.copy()
+    if model.rotary_interleaved:
+        first, second = slice(0, rotated, 2), slice(1, rotated, 2)
+    else:
+        first, second = slice(0, rotated // 2), slice(rotated // 2, rotated)
+    y[..., first] = x[..., first] * cos - x[..., second] * sin
+    y[..., second] = x[..., second] * cos + x[..., first] * sin
+    return y
 
 
 def attention(q, k, v, documents):
@@ -367,9 +445,11 @@ class Network:
         q = heads(self.linear(name + ".q", x), m.num_attention_heads)
         k = heads(self.linear(name + ".k", x), m.num_query_groups)
         v = heads(self.linear(name + ".v", x), m.num_query_groups)
+        if m.qk_layernorm:
+            q, k = self.norm(name + ".q_norm", q), self.norm(name + ".k_norm", k)
         if m.position_embedding_type == "rope":
-            q = rotate(q, batch.positions, m.rotary_base, +1)
-            k = rotate(k, batch.positions, m.rotary_base, +1)
+            q = rotate(q, batch.positions, m, +1)
+            k = rotate(k, batch.positions, m, +1)
         y, p = attention(q, k, v, batch.documents)
         self.kept[name] = (q, k, v, p)
         return self.linear(name + ".proj", y.reshape(x.shape[0], x.shape[1], -1))
@@ -379,8 +459,10 @@ class Network:
         dy = self.linear_backward(name + ".proj", dy).reshape(q.shape)
         dq, dk, dv = attention_backward(dy, q, k, v, p)
         if self.model.position_embedding_type == "rope":
-            dq = rotate(dq, batch.positions, self.model.rotary_base, -1)
-            dk = rotate(dk, batch.positions, self.model.rotary_base, -1)
+            dq = rotate(dq, batch.positions, self.model, -1)
+            dk = rotate(dk, batch.positions, self.model, -1)
+        if self.model.qk_layernorm:
+            dq, dk = self.norm_backward(name + ".q_norm", dq), self.norm_backward(name + ".k_norm", dk)
 
         def flat(dx):
             return dx.reshape(dx.shape[0], dx.shape[1], -1)

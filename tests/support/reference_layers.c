@@ -27,19 +27,50 @@ static int row_of(const struct reference_model *r, const char *name, const char 
     return params_find(r->params, full);
 }
 
-void reference_layer_norm(const struct reference_model *r, const char *name, const double *x, double *y)
+static void norm_rows(const struct reference_model *r, const char *name, int64_t rows, int64_t columns,
+                      const double *x, double *y)
 {
     int bias = row_of(r, name, ".bias");
     struct reference_norm op = {
         .kind = r->model->normalization == LAYER_NORM ? NORM_LAYER : NORM_RMS,
-        .rows = tokens_of(r),
-        .columns = r->model->hidden_size,
+        .rows = rows,
+        .columns = columns,
         .epsilon = r->model->norm_epsilon,
         .x = x,
         .weight = r->weight[row_of(r, name, ".weight")],
         .bias = bias >= 0 ? r->weight[bias] : NULL,
     };
     reference_norm_forward(&op, y);
+}
+
+void reference_layer_norm(const struct reference_model *r, const char *name, const double *x, double *y)
+{
+    norm_rows(r, name, tokens_of(r), r->model->hidden_size, x, y);
+}
+
+/* In place, on x[heads, D]. */
+static void norm_heads(const struct reference_model *r, int layer, const char *name, int64_t heads, double *x)
+{
+    char full[2 * PARAM_NAME_CHARS];
+    int64_t d = r->model->kv_channels;
+    double *y = doubles(heads * d);
+    snprintf(full, sizeof full, "layers.%d.%s", layer, name);
+    norm_rows(r, full, heads, d, x, y);
+    memcpy(x, y, (size_t)(heads * d) * sizeof *x);
+    free(y);
+}
+
+/* RoPE in place, on x[tokens, heads D]. */
+static void rotate(const struct reference_model *r, int64_t heads, double *x)
+{
+    const struct model_config *m = r->model;
+    struct rope op = {.position = r->batch->position,
+                      .head_dim = m->kv_channels,
+                      .base = m->rotary_base,
+                      .interleaved = m->rotary_interleaved,
+                      .rotated = (int64_t)(m->rotary_percent * (double)m->kv_channels),
+                      .scaling = model_rope_scaling(m)};
+    reference_rope_of(&op, tokens_of(r), heads, x);
 }
 
 void reference_linear(const struct reference_model *r, const char *name, bool bias, const double *x,
@@ -96,9 +127,13 @@ void reference_attention_layer(const struct reference_model *r, int layer, const
     linear_of_layer(r, layer, "attention.q", true, x, q);
     linear_of_layer(r, layer, "attention.k", true, x, k);
     linear_of_layer(r, layer, "attention.v", true, x, v);
+    if (m->qk_layernorm) {
+        norm_heads(r, layer, "attention.q_norm", tokens * a, q);
+        norm_heads(r, layer, "attention.k_norm", tokens * g, k);
+    }
     if (m->position_embedding == ROPE) {
-        reference_rope(tokens, a, d, r->batch->position, m->rotary_base, false, q);
-        reference_rope(tokens, g, d, r->batch->position, m->rotary_base, false, k);
+        rotate(r, a, q);
+        rotate(r, g, k);
     }
     double *factor = core_factors(r, layer);
     struct reference_attention op = {.batch = r->batch_size,

@@ -142,21 +142,60 @@ void reference_activation_backward(enum activation_kind kind, int64_t rows, int6
     }
 }
 
+/* The frequency of a pair, written from the papers: Llama 3's and YaRN's mixtures by wavelength and by number
+ * of rotations. */
+static double frequency_of(const struct rope *op, double i)
+{
+    const struct rope_scaling *s = &op->scaling;
+    double r = (double)(op->rotated > 0 ? op->rotated : op->head_dim), f = pow(op->base, -2.0 * i / r);
+    double turns = s->original * f / (2.0 * M_PI), low, high;
+    switch (s->kind) {
+    case ROPE_UNSCALED:
+        break;
+    case ROPE_LINEAR:
+        return f / s->factor;
+    case ROPE_NTK:
+        return pow(op->base * pow(s->factor, r / (r - 2.0)), -2.0 * i / r);
+    case ROPE_LLAMA3:
+        if (turns < s->low)
+            return f / s->factor;
+        if (turns <= s->high)
+            return f * ((turns - s->low) + (s->high - turns) / s->factor) / (s->high - s->low);
+        break;
+    case ROPE_YARN:
+        // The pairs with `high` and `low` rotations, as real numbers:
+        // base^(-2 pair / r) original = 2 pi turns.
+        low = fmax(floor(r / 2.0 * log(s->original / (2.0 * M_PI * s->high)) / log(op->base)), 0.0);
+        high = fmin(ceil(r / 2.0 * log(s->original / (2.0 * M_PI * s->low)) / log(op->base)), r - 1.0);
+        if (i <= low)
+            return f;
+        return i >= high ? f / s->factor : f * (high - i + (i - low) / s->factor) / (high - low);
+    }
+    return f;
+}
+
+void reference_rope_of(const struct rope *op, int64_t rows, int64_t heads, double *x)
+{
+    int64_t rotated = op->rotated > 0 ? op->rotated : op->head_dim;
+    double size = op->scaling.kind == ROPE_YARN ? 1.0 + 0.1 * log(op->scaling.factor) : 1.0;
+    for (int64_t h = 0; h < rows * heads; h++) {
+        double *head = x + h * op->head_dim;
+        for (int64_t i = 0; i < rotated / 2; i++) {
+            double angle = (double)op->position[h / heads] * frequency_of(op, (double)i);
+            double c = size * cos(angle), s = size * (op->inverse ? -sin(angle) : sin(angle));
+            double *a = head + (op->interleaved ? 2 * i : i), *b = a + (op->interleaved ? 1 : rotated / 2);
+            double first = *a, second = *b;
+            *a = first * c - second * s;
+            *b = first * s + second * c;
+        }
+    }
+}
+
 void reference_rope(int64_t rows, int64_t heads, int64_t head_dim, const int32_t *position, double base,
                     bool inverse, double *x)
 {
-    for (int64_t t = 0; t < rows; t++) {
-        for (int64_t h = 0; h < heads; h++) {
-            double *head = x + (t * heads + h) * head_dim;
-            for (int64_t i = 0; i < head_dim / 2; i++) {
-                double angle = (double)position[t] * pow(base, -2.0 * (double)i / (double)head_dim);
-                double c = cos(angle), s = inverse ? -sin(angle) : sin(angle);
-                double a = head[i], b = head[i + head_dim / 2];
-                head[i] = a * c - b * s;
-                head[i + head_dim / 2] = a * s + b * c;
-            }
-        }
-    }
+    struct rope op = {.position = position, .head_dim = head_dim, .base = base, .inverse = inverse};
+    reference_rope_of(&op, rows, heads, x);
 }
 
 static const double *head_row(const struct reference_attention *op, const double *x, int64_t heads, int64_t b,

@@ -33,6 +33,8 @@ void reference_activation_backward(enum activation_kind kind, int64_t rows, int6
 
 void reference_rope(int64_t rows, int64_t heads, int64_t head_dim, const int32_t *position, double base,
                     bool inverse, double *x);
+/* The same with all options of the op; only its tensor is not read. */
+void reference_rope_of(const struct rope *op, int64_t rows, int64_t heads, double *x);
 
 /* Attention with S x S matrices. factor[b][h][s][r]: dropout factors, or NULL. */
 struct reference_attention {

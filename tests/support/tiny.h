@@ -36,4 +36,9 @@ MUST_USE enum status tiny_recipe(const struct tiny *tiny, enum tiny_family famil
     " data.reset_attention_mask=true data.reset_position_ids=true" \
     " data.eod_mask_loss=true "
 #define TINY_LLAMA_BYTES " tokenizer.tokenizer_type=byte model.vocab_size=257 data.train=bytes "
-#define TINY_DROPOUT     " model.hidden_dropout=0.2 model.attention_dropout=0.2 "
+/* Biases of q, k and v, norms of heads, and scaled frequencies of neighbouring pairs in half of a head. */
+#define TINY_QUERY_KEY_NORMS                                                                 \
+    " model.qk_layernorm=true model.add_qkv_bias=true model.rotary_percent=0.5 "             \
+    "model.rotary_interleaved=true model.use_rope_scaling=true model.rope_scaling_factor=4 " \
+    "model.rope_original_max_position_embeddings=16 "
+#define TINY_DROPOUT " model.hidden_dropout=0.2 model.attention_dropout=0.2 "

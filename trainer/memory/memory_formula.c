@@ -430,6 +430,9 @@ static int64_t of_kernels(const struct estimate *s)
                       .norm_backward = {.x = shape_2d(s, local, model->hidden_size)}};
     if (has_layers || has_head)
         raise_to(&most, (int64_t)op_scratch_bytes(&norm, &s->device));
+    norm.norm_backward.x = shape_2d(s, tokens, model->kv_channels); // of a head of q or k
+    if (has_layers && model->qk_layernorm)
+        raise_to(&most, (int64_t)op_scratch_bytes(&norm, &s->device));
     struct op embedding = {.kind = OP_EMBEDDING_BACKWARD,
                            .embedding_backward = {.dout = shape_2d(s, tokens, model->hidden_size)}};
     if (runs_stage(s, 0))
@@ -444,13 +447,14 @@ static int64_t of_kernels(const struct estimate *s)
     int64_t fused = (heads + 2 * groups) * model->kv_channels,
             features = model->ffn_hidden_size / s->shape.tp;
     int64_t before = features * (model->activation == SWIGLU ? 2 : 1);
-    raise_to(&most, of_matmuls(s, linear_names[0], hidden, fused, model->add_bias_linear));
+    raise_to(&most, of_matmuls(s, linear_names[0], hidden, fused, model_has_qkv_bias(model)));
     raise_to(&most, of_matmuls(s, linear_names[1], heads * model->kv_channels, hidden, false));
     raise_to(&most, of_matmuls(s, linear_names[2], hidden, before, model->add_bias_linear));
     raise_to(&most, of_matmuls(s, linear_names[3], features, hidden, false));
+    if (model_has_qkv_bias(model))
+        raise_to(&most, of_sum(s, tokens, fused));
     if (!model->add_bias_linear)
         return most;
-    raise_to(&most, of_sum(s, tokens, fused));
     raise_to(&most, of_sum(s, tokens, before));
     raise_to(&most, of_sum(s, local, hidden));
     return most;

@@ -38,13 +38,16 @@ static int64_t heads_of(const struct memory_shape *s)
     return s->model->num_attention_heads / s->tp;
 }
 
+static int64_t kv_heads_of(const struct memory_shape *s)
+{
+    int64_t groups = s->model->num_query_groups, replicas = groups < s->tp ? s->tp / groups : 1;
+    return groups * replicas / s->tp;
+}
+
 /* Outputs of the first linear layer of each branch: q, k and v; and the input of the activation function. */
 static int64_t fused_of(const struct memory_shape *s)
 {
-    const struct model_config *model = s->model;
-    int64_t replicas = model->num_query_groups < s->tp ? s->tp / model->num_query_groups : 1;
-    int64_t groups = model->num_query_groups * replicas / s->tp;
-    return (heads_of(s) + 2 * groups) * model->kv_channels;
+    return (heads_of(s) + 2 * kv_heads_of(s)) * s->model->kv_channels;
 }
 
 static int64_t before_of(const struct memory_shape *s)
@@ -105,6 +108,26 @@ static void add_branch_end(const struct memory_shape *s, struct memory_items *it
         add_bytes(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "mask of the hidden dropout", local_of(s) * hidden);
 }
 
+/* The norms of the heads of q and k: per head, what add_norm() has per layer. */
+static void add_head_norms(const struct memory_shape *s, struct memory_items *items)
+{
+    int64_t d = s->model->kv_channels, heads[] = {heads_of(s), kv_heads_of(s)};
+    for (int i = 0; i < 2; i++) {
+        if (!s->assume.large_only) {
+            add_statistic(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "norm of the heads: mean",
+                          heads[i] * tokens_of(s));
+            add_statistic(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "norm of the heads: 1 / deviation",
+                          heads[i] * tokens_of(s));
+        }
+        add_statistic(s, items, KEEP_INPUT_TO_WEIGHT, 0, "norm of the heads: gradient of the weight",
+                      heads[i] * d);
+        add_statistic(s, items, KEEP_INPUT_TO_WEIGHT, 0, "norm of the heads: gradient of the bias",
+                      heads[i] * d);
+    }
+    add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "q, k after their norms",
+             tokens_of(s) * (heads[0] + heads[1]) * d);
+}
+
 static void add_attention(const struct memory_shape *s, struct memory_items *items)
 {
     const struct model_config *model = s->model;
@@ -112,6 +135,8 @@ static void add_attention(const struct memory_shape *s, struct memory_items *ite
     int64_t width = heads_of(s) * model->kv_channels, fused = tokens * fused_of(s);
     unsigned core = RECOMPUTE_CORE_ATTENTION;
     add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "q, k, v", fused);
+    if (model->qk_layernorm)
+        add_head_norms(s, items);
     if (s->assume.unfused_attention) {
         add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, core, "probabilities", scores);
         add_bytes(s, items, KEEP_UNTIL_BACKWARD_INPUT, core, "mask of the attention dropout", scores);
@@ -204,6 +229,9 @@ int64_t memory_block_scratch(const struct memory_shape *s)
         add_row_scratch(s, &items);
         if (branch == 0 || s->model->activation == SWIGLU) // GELU computes it in place
             add_item(s, &items, SCRATCH, 0, "gradient inside the branch", tokens_of(s) * width);
+        if (branch == 0 && s->model->qk_layernorm)
+            add_item(s, &items, SCRATCH, 0, "gradient of q, k after their norms",
+                     tokens_of(s) * (heads_of(s) + kv_heads_of(s)) * s->model->kv_channels);
         add_quantized(s, &items, s->model->hidden_size, branch == 0 ? fused_of(s) : before_of(s));
         add_quantized(s, &items, width, s->model->hidden_size);
         bytes[branch] = memory_of_lifetime(&items, SCRATCH);

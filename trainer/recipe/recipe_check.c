@@ -176,7 +176,8 @@ struct check {
     bool held[MAX_RULES];
 };
 
-static const struct rules *const tables[] = {&recipe_layout_rules, &recipe_run_rules, &recipe_save_rules,
+static const struct rules *const tables[] = {&recipe_model_rules,     &recipe_layout_rules,
+                                             &recipe_run_rules,       &recipe_save_rules,
                                              &recipe_precision_rules, &recipe_plan_rules};
 
 static int rule_count(void)

@@ -22,6 +22,11 @@
 
 static const struct choice positions[] = {
     NAMED("learned_absolute", LEARNED_ABSOLUTE), NAMED("rope", ROPE), {0}};
+static const struct choice rope_scalings[] = {NAMED("llama3", ROPE_LLAMA3),
+                                              NAMED("linear", ROPE_LINEAR),
+                                              NAMED("ntk", ROPE_NTK),
+                                              NAMED("yarn", ROPE_YARN),
+                                              {0}};
 static const struct choice normalizations[] = {
     NAMED("LayerNorm", LAYER_NORM), NAMED("RMSNorm", RMS_NORM), {0}};
 static const struct choice activations[] = {NAMED("gelu", GELU),

@@ -57,7 +57,8 @@ struct rules {
     {                                                             \
         .list = (table), .count = sizeof(table) / sizeof *(table) \
     }
-extern const struct rules recipe_layout_rules; // the model, and how it is partitioned
+extern const struct rules recipe_model_rules;  // the model
+extern const struct rules recipe_layout_rules; // how the model is partitioned
 extern const struct rules recipe_save_rules;   // saving and resuming
 extern const struct rules recipe_run_rules;    // learning rate, data, tokenizer, files
 extern const struct rules recipe_precision_rules;

@@ -17,40 +17,9 @@ enum { SHOWN_STAGES = 64 };
 
 /* ---- the model ---- */
 
-static bool head_width_holds(const struct view *v)
-{
-    const struct model_config *m = &v->recipe->model;
-    return v->given[GIVEN_KV] || m->hidden_size % m->num_attention_heads == 0;
-}
-
-static void head_width_message(const struct view *v, struct text *out)
-{
-    const struct model_config *m = &v->recipe->model;
-    text_add(out, "model.hidden_size %lld is not divisible by model.num_attention_heads %lld",
-             (long long)m->hidden_size, (long long)m->num_attention_heads);
-}
-
 static int64_t heads_of(const struct recipe *r)
 {
     return r->model.num_attention_heads;
-}
-
-static bool rope_holds(const struct view *v)
-{
-    const struct model_config *m = &v->recipe->model;
-    return m->position_embedding != ROPE || (m->kv_channels > 0 && m->kv_channels % 2 == 0);
-}
-
-static void rope_message(const struct view *v, struct text *out)
-{
-    text_add(out, "model.kv_channels %lld%s must be even and positive: rope rotates pairs of channels",
-             (long long)v->recipe->model.kv_channels,
-             v->given[GIVEN_KV] ? "" : " (hidden_size / num_attention_heads)");
-}
-
-static int64_t two_heads_of(const struct recipe *r)
-{
-    return 2 * r->model.num_attention_heads;
 }
 
 static bool groups_holds(const struct view *v)
@@ -497,14 +466,6 @@ static void graphs_message(const struct view *v, struct text *out)
 }
 
 static const struct rule rules[] = {
-    {WIDTH " " HEADS " model.kv_channels",
-     head_width_holds,
-     head_width_message,
-     {{.key = WIDTH, .grid = heads_of}, {.key = HEADS}}},
-    {"model.kv_channels " WIDTH " " HEADS " model.position_embedding_type",
-     rope_holds,
-     rope_message,
-     {{.key = WIDTH, .grid = two_heads_of}, {.key = "model.kv_channels"}, {.key = HEADS}}},
     {GROUPS " " HEADS, groups_holds, groups_message, {{.key = GROUPS}, {.key = HEADS}}},
     {TP " " HEADS,
      heads_tp_holds,

@@ -65,65 +65,7 @@ const struct recipe_row recipe_rows[] = {
         "Bit-identical reruns: no atomics, no choices by timing, sums across ranks in rank order. `false` "
         "lets NCCL reduce in the order of its topology; no effect on a CPU."),
 
-    ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer layers.", BETWEEN(1, 1e5),
-        .aliases = "num_hidden_layers n_layer n_layers", .example = "12"),
-    ROW("model.hidden_size", COUNT, model.hidden_size, NULL, "H, the hidden size.", BETWEEN(1, 1e7),
-        .aliases = "n_embd", .example = "768"),
-    ROW("model.num_attention_heads", COUNT, model.num_attention_heads, NULL,
-        "A, the number of attention (query) heads.", BETWEEN(1, 1e5), .aliases = "n_head n_heads",
-        .example = "12"),
-    ROW("model.num_query_groups", COUNT, model.num_query_groups, NULL,
-        "G, the number of key/value heads of grouped-query attention. If fewer than tensor_parallel_size, "
-        "they are replicated.",
-        BETWEEN(1, 1e5), .derived = "num_attention_heads", .aliases = "num_key_value_heads"),
-    ROW("model.ffn_hidden_size", COUNT, model.ffn_hidden_size, NULL, "F, the hidden size of the MLP.",
-        BETWEEN(1, 1e8),
-        .derived = "4 hidden_size; with swiglu 8/3 hidden_size, rounded down to a multiple of 64",
-        .aliases = "intermediate_size n_inner"),
-    ROW("model.kv_channels", COUNT, model.kv_channels, NULL, "D, the head size. Must be even with rope.",
-        BETWEEN(1, 1e5), .derived = "hidden_size / num_attention_heads", .aliases = "head_dim"),
-    ROW("model.seq_length", COUNT, model.seq_length, NULL, "S, the sequence length in tokens.",
-        BETWEEN(1, 1e8), .aliases = "max_position_embeddings n_positions n_ctx", .example = "1024"),
-    ROW("model.vocab_size", COUNT, model.vocab_size, NULL,
-        "V, the vocabulary size. May exceed the tokenizer's: the other ids are never targets.",
-        BETWEEN(1, 1e9), .derived = "the tokenizer's"),
-    ROW("model.make_vocab_size_divisible_by", COUNT, model.make_vocab_size_divisible_by, "128",
-        "Pads the embedding's rows in memory to a multiple of this times tensor_parallel_size, which "
-        "aligns rows of logits for tensor cores: 8 is enough; 1 saves memory on a CPU. Padding never "
-        "enters the softmax, a norm or a checkpoint.",
-        BETWEEN(1, 1e6)),
-    ROW("model.position_embedding_type", CHOICE, model.position_embedding, "learned_absolute",
-        "Position embedding type.", .choices = positions),
-    ROW("model.rotary_base", REAL, model.rotary_base, "10000",
-        "Base of the rotary position embeddings (rope).", BETWEEN(1, INFINITY), .below = true,
-        .aliases = "rope_theta", .example = "10000"),
-    ROW("model.normalization", CHOICE, model.normalization, "LayerNorm",
-        "Normalization before attention, before the MLP and after the last layer.",
-        .choices = normalizations),
-    ROW("model.norm_epsilon", REAL, model.norm_epsilon, "1e-5",
-        "Epsilon added to the variance (LayerNorm) or to the mean square (RMSNorm).", POSITIVE,
-        .aliases = "layernorm_epsilon layer_norm_epsilon rms_norm_eps", .example = "1e-5"),
-    ROW("model.activation", CHOICE, model.activation, "gelu",
-        "Activation function of the MLP. `gelu`: exact, with erf; `gelu_tanh`: GPT-2's tanh approximation "
-        "(Hugging Face: gelu_new); `swiglu`: silu(gate) x up (Hugging Face: silu).",
-        .choices = activations, .aliases = "activation_function hidden_act"),
-    ROW("model.add_bias_linear", BOOL, model.add_bias_linear, "true",
-        "Biases in the linear layers. The output head never has one."),
-    ROW("model.tie_word_embeddings", BOOL, model.tie_word_embeddings, "true",
-        "Tie the output head to the word embedding."),
-    ROW("model.hidden_dropout", REAL, model.hidden_dropout, "0",
-        "Dropout probability after the embedding, attention and MLP.", SHARE, .aliases = "resid_pdrop"),
-    ROW("model.attention_dropout", REAL, model.attention_dropout, "0",
-        "Dropout probability of the attention weights.", SHARE, .aliases = "attn_pdrop"),
-    ROW("model.attention_backend", CHOICE, kernels.attention, "auto",
-        "Attention kernels. `own`: Cuboid's; `cudnn`: cuDNN's (`cluster.device: cuda`, bf16 or fp16, head "
-        "size up to 128 in multiples of 8, no dropout, one document per sequence); `auto`: with "
-        "`deterministic: false` the faster of the two, timed once per shape, else `own`.",
-        .choices = backends),
-    ROW("model.init_method_std", REAL, model.init_method_std, "0.02",
-        "Standard deviation of the initial weights. The last matrix of each residual branch uses this "
-        "divided by sqrt(2 num_layers).",
-        POSITIVE, .aliases = "initializer_range", .example = "0.02"),
+#include "trainer/recipe/model/recipe_rows_model.h" // the section `model`
 
     ROW("parallel.search", CHOICE, parallel.search, "none",
         "`auto`, also written `parallel: auto`: a plan with `cluster.profile` chooses the layout of the "

@@ -71,6 +71,26 @@ static bool not_rotary(const struct recipe *r)
     return r->model.position_embedding != ROPE;
 }
 
+static bool not_scaled_rope(const struct recipe *r)
+{
+    return r->model.position_embedding != ROPE || !r->model.use_rope_scaling;
+}
+
+static bool not_llama3(const struct recipe *r)
+{
+    return !not_scaled_rope(r) && r->model.rope_scaling_type != ROPE_LLAMA3;
+}
+
+static bool not_yarn(const struct recipe *r)
+{
+    return !not_scaled_rope(r) && r->model.rope_scaling_type != ROPE_YARN;
+}
+
+static bool all_biases(const struct recipe *r)
+{
+    return r->model.add_bias_linear;
+}
+
 static bool not_timed(const struct recipe *r)
 {
     return !r->profile.timeline;
@@ -177,7 +197,16 @@ static const struct unused_key {
      "with 2 and 3 each layer is a bucket"},
     {"pipeline.auto_f pipeline.auto_i pipeline.auto_w pipeline.auto_comm pipeline.auto_memory_limit",
      not_searched, "pipeline.schedule", "only auto uses it"},
-    {"model.rotary_base", not_rotary, "model.position_embedding_type", "only rope uses it"},
+    {"model.rotary_base model.rotary_percent model.rotary_interleaved model.use_rope_scaling", not_rotary,
+     "model.position_embedding_type", "only rope uses it"},
+    {"model.rope_scaling_type model.rope_scaling_factor model.rope_low_freq_factor "
+     "model.rope_high_freq_factor model.rope_beta_fast model.rope_beta_slow "
+     "model.rope_original_max_position_embeddings",
+     not_scaled_rope, "model.use_rope_scaling", "set it to true"},
+    {"model.rope_low_freq_factor model.rope_high_freq_factor", not_llama3, "model.rope_scaling_type",
+     "only llama3 uses it"},
+    {"model.rope_beta_fast model.rope_beta_slow", not_yarn, "model.rope_scaling_type", "only yarn uses it"},
+    {"model.add_qkv_bias", all_biases, "model.add_bias_linear", "true adds all biases"},
     {"optimizer.lr_wsd_decay_iters optimizer.lr_wsd_decay_style", not_wsd, "optimizer.lr_decay_style",
      "only WSD uses it"},
     {"optimizer.min_lr", constant_rate, "optimizer.lr_decay_style", "the learning rate never decays"},

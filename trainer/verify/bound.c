@@ -27,6 +27,8 @@ static struct path path_of_weight(const struct param *row, const struct model_co
     case ROLE_ATTENTION_NORM:
     case ROLE_MLP_NORM:
         return (struct path){(double)row->dim[0], 1.0, 0.0};
+    case ROLE_QUERY_NORM: // for both: q and k of one pair of heads, and their gradients
+        return (struct path){2.0 * (double)row->dim[0], 1.0, 1.0};
     case ROLE_QUERY: // for k and v too: q, k and v, the rotated ones, scores, attention output
         return (struct path){inputs + (double)m->seq_length, 3.0, 1.0};
     case ROLE_MLP_UP: // for the gate too: operand and result of the activation function
@@ -36,6 +38,7 @@ static struct path path_of_weight(const struct param *row, const struct model_co
         return (struct path){inputs, BRANCH_FORWARD, BRANCH_BACKWARD};
     case ROLE_KEY:
     case ROLE_VALUE:
+    case ROLE_KEY_NORM:
     case ROLE_MLP_GATE:
     case ROLE_TOKEN_EMBEDDING: // both ends of the model are counted once, not for each path
     case ROLE_POSITION_EMBEDDING:

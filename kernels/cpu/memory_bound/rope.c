@@ -2,7 +2,7 @@
 /* Rotary position embedding. All heads of a token share its sines and cosines, so a task is a token: it
  * computes a table of D/2 angles on the stack, and rotates every head.
  *
- *     head:  [ x0 x1 ... | y0 y1 ... ]    rotate (x_i, y_i) by position * base^(-2i/D)
+ *     head:  [ x0 x1 ... | y0 y1 ... ]    rotate (x_i, y_i) by position * rope_frequency(i)
  *
  * Angles, sines and cosines are computed in double precision and rounded to fp32 once. */
 #include "kernels/cpu/rows.h"
@@ -14,8 +14,9 @@ enum { TABLE_MAX = ROPE_HEAD_DIM_MAX / 2 }; // angles
 
 struct job {
     const struct rope *op;
-    double *frequency; // [D/2], zero-padded to full vectors
-    int64_t half;
+    double *frequency; // [r/2], zero-padded to full vectors
+    int64_t half;      // r/2
+    double magnitude;
 };
 
 static void make_table(const struct job *job, int64_t t, float *cosine, float *sine)
@@ -26,8 +27,8 @@ static void make_table(const struct job *job, int64_t t, float *cosine, float *s
         memcpy(&angle, job->frequency + i, sizeof angle);
         vecd_sincos(angle * position, &s, &c);
         for (int l = 0; l < LANES_DOUBLE; l++) {
-            cosine[i + l] = (float)c[l];
-            sine[i + l] = (float)s[l];
+            cosine[i + l] = (float)(c[l] * job->magnitude);
+            sine[i + l] = (float)(s[l] * job->magnitude);
         }
     }
 }
@@ -42,6 +43,16 @@ static void rotate(float *restrict x, const float *restrict cosine, const float 
     }
 }
 
+static void rotate_interleaved(float *restrict x, const float *restrict cosine, const float *restrict sine,
+                               int64_t half)
+{
+    for (int64_t i = 0; i < half; i++) {
+        float a = x[2 * i], b = x[2 * i + 1];
+        x[2 * i] = a * cosine[i] - b * sine[i];
+        x[2 * i + 1] = b * cosine[i] + a * sine[i];
+    }
+}
+
 static void row_task(void *context, int64_t t)
 {
     const struct job *job = context;
@@ -51,9 +62,9 @@ static void row_task(void *context, int64_t t)
         sine[i] = -sine[i];
     struct tensor x = job->op->x;
     for (int64_t column = 0; column < x.dim[1]; column += job->op->head_dim) {
-        struct segment head = {t, column, job->op->head_dim};
+        struct segment head = {t, column, 2 * job->half};
         float buffer[ROPE_HEAD_DIM_MAX], *pairs = row_in(x, head, buffer);
-        rotate(pairs, cosine, sine, job->half);
+        (job->op->interleaved ? rotate_interleaved : rotate)(pairs, cosine, sine, job->half);
         row_store(x, head, pairs);
     }
 }
@@ -61,8 +72,8 @@ static void row_task(void *context, int64_t t)
 void cpu_rope(struct device *device, const struct rope *op)
 {
     double frequency[TABLE_MAX] = {0};
-    struct job job = {op, frequency, op->head_dim / 2};
+    struct job job = {op, frequency, rope_rotated(op) / 2, rope_magnitude(op->scaling)};
     for (int64_t i = 0; i < job.half; i++)
-        frequency[i] = pow(op->base, -2.0 * (double)i / (double)op->head_dim);
+        frequency[i] = rope_frequency(op->scaling, op->base, rope_rotated(op), i);
     cpu_parallel(device, op->x.dim[0], row_task, &job);
 }

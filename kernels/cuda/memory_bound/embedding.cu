@@ -140,19 +140,29 @@ enum status cuda_embedding_backward(struct cuda_queue *queue, const struct embed
  * precision and rounded once; the tokens of a block share the cost of each power. */
 enum { ROPE_THREADS = 128, ROPE_TOKENS = 4 };
 
+/* How a head is rotated: 2 half of its head_dim channels. */
+struct rotation {
+    int head_dim, half;
+    double base;
+    struct rope_scaling scaling;
+    bool inverse;
+};
+
 /* table[token][cosines, then sines]; all threads of the block. */
-static __device__ void make_tables(const int32_t *position, int tokens, int half, double base, bool inverse,
-                                   double *frequency, float *table)
+static __device__ void make_tables(const int32_t *position, int tokens, const rotation &r, double *frequency,
+                                   float *table)
 {
+    const int half = r.half;
+    const double magnitude = rope_magnitude(r.scaling);
     for (int i = static_cast<int>(threadIdx.x); i < half; i += static_cast<int>(blockDim.x))
-        frequency[i] = pow(base, -static_cast<double>(i) / static_cast<double>(half));
+        frequency[i] = rope_frequency(r.scaling, r.base, 2 * half, i);
     __syncthreads();
     for (int e = static_cast<int>(threadIdx.x); e < tokens * half; e += static_cast<int>(blockDim.x)) {
         const int t = e / half, i = e % half;
         double sine, cosine;
         sincos(static_cast<double>(position[t]) * frequency[i], &sine, &cosine);
-        table[2 * t * half + i] = static_cast<float>(cosine);
-        table[(2 * t + 1) * half + i] = static_cast<float>(inverse ? -sine : sine);
+        table[2 * t * half + i] = static_cast<float>(cosine * magnitude);
+        table[(2 * t + 1) * half + i] = static_cast<float>((r.inverse ? -sine : sine) * magnitude);
     }
     __syncthreads();
 }
@@ -172,17 +182,18 @@ static __device__ void rotate_vector(const vec<T> was[2], const float *table, in
 /* Rotates columns i and i + half of a head; loads of several tokens are in flight. */
 template <class T>
 __global__ void __launch_bounds__(ROPE_THREADS)
-    rotate(rows<T> x, const int32_t *position, int64_t tokens, int heads, int half, double base, bool inverse)
+    rotate(rows<T> x, const int32_t *position, int64_t tokens, int heads, rotation r)
 {
     DYNAMIC_SHARED(double, frequency);
+    const int half = r.half;
     float *const table = reinterpret_cast<float *>(frequency + half);
     const int64_t first = ROPE_TOKENS * static_cast<int64_t>(blockIdx.x);
     const int here = tokens - first < ROPE_TOKENS ? static_cast<int>(tokens - first) : ROPE_TOKENS;
-    make_tables(position + first, here, half, base, inverse, frequency, table);
+    make_tables(position + first, here, r, frequency, table);
     const int vectors = (half + EACH - 1) / EACH; // per half head
     for (int p = static_cast<int>(threadIdx.x); p < heads * vectors; p += static_cast<int>(blockDim.x)) {
         const int head = p / vectors, i = (p - head * vectors) * EACH, left = half - i;
-        const int64_t column = static_cast<int64_t>(head) * 2 * half + i;
+        const int64_t column = static_cast<int64_t>(head) * r.head_dim + i;
         vec<T> in[ROPE_TOKENS][2] = {};
         UNROLL_ALL
         for (int t = 0; t < ROPE_TOKENS; t++) {
@@ -203,17 +214,51 @@ __global__ void __launch_bounds__(ROPE_THREADS)
     }
 }
 
+/* Rotates columns 2 i and 2 i + 1 of a head: a vector has whole pairs. */
+template <class T>
+__global__ void __launch_bounds__(ROPE_THREADS)
+    rotate_interleaved(rows<T> x, const int32_t *position, int64_t tokens, int heads, rotation r)
+{
+    DYNAMIC_SHARED(double, frequency);
+    const int half = r.half;
+    float *const table = reinterpret_cast<float *>(frequency + half);
+    const int64_t first = ROPE_TOKENS * static_cast<int64_t>(blockIdx.x);
+    const int here = tokens - first < ROPE_TOKENS ? static_cast<int>(tokens - first) : ROPE_TOKENS;
+    make_tables(position + first, here, r, frequency, table);
+    const int vectors = (2 * half + EACH - 1) / EACH; // per head
+    for (int p = static_cast<int>(threadIdx.x); p < heads * vectors; p += static_cast<int>(blockDim.x)) {
+        const int head = p / vectors, i = (p - head * vectors) * EACH, left = 2 * half - i;
+        const int64_t column = static_cast<int64_t>(head) * r.head_dim + i;
+        for (int t = 0; t < here; t++) {
+            const vec<float> was = x.load(first + t, column, left);
+            const float *const cosine = table + 2 * t * half + i / 2, *const sine = cosine + half;
+            vec<float> now = {};
+            for (int k = 0; k + 1 < EACH && k < left; k += 2) {
+                now.at[k] = was.at[k] * cosine[k / 2] - was.at[k + 1] * sine[k / 2];
+                now.at[k + 1] = was.at[k + 1] * cosine[k / 2] + was.at[k] * sine[k / 2];
+            }
+            x.store(first + t, column, left, now);
+        }
+    }
+}
+
 enum status cuda_rope(struct cuda_queue *queue, const struct rope *op)
 {
-    const int64_t tokens = op->x.dim[0], half = op->head_dim / 2, heads = op->x.dim[1] / op->head_dim;
+    const int64_t tokens = op->x.dim[0], half = rope_rotated(op) / 2, heads = op->x.dim[1] / op->head_dim;
+    const rotation r = {static_cast<int>(op->head_dim), static_cast<int>(half), op->base, op->scaling,
+                        op->inverse};
+    const size_t tables = static_cast<size_t>(half) * (sizeof(double) + 2 * ROPE_TOKENS * sizeof(float));
     return with_type(op->x.dtype, [=](auto number) {
         using T = decltype(number);
         rows<T> x = rows_of<T>(op->x);
-        x.wide = x.wide && half % EACH == 0; // so is every half head
-        return LAUNCH(queue, rotate<T>, dim3(static_cast<unsigned>(blocks_of(tokens, ROPE_TOKENS))),
-                      threads_for(heads * blocks_of(half, EACH), ROPE_THREADS),
-                      static_cast<size_t>(half) * (sizeof(double) + 2 * ROPE_TOKENS * sizeof(float)), x,
-                      op->position, tokens, static_cast<int>(heads), static_cast<int>(half), op->base,
-                      op->inverse);
+        const dim3 grid(static_cast<unsigned>(blocks_of(tokens, ROPE_TOKENS)));
+        const int64_t vectors = op->interleaved ? blocks_of(2 * half, EACH) : blocks_of(half, EACH);
+        const int threads = threads_for(heads * vectors, ROPE_THREADS);
+        // Whether every vector is aligned, and whole.
+        x.wide = x.wide && op->head_dim % EACH == 0 && (op->interleaved ? 2 * half : half) % EACH == 0;
+        return op->interleaved ? LAUNCH(queue, rotate_interleaved<T>, grid, threads, tables, x, op->position,
+                                        tokens, static_cast<int>(heads), r)
+                               : LAUNCH(queue, rotate<T>, grid, threads, tables, x, op->position, tokens,
+                                        static_cast<int>(heads), r);
     });
 }

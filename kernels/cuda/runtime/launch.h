@@ -12,12 +12,13 @@
  * follows. */
 #pragma once
 
+#include <cuda_runtime.h>
+
 #define _Noreturn [[noreturn]]
+#define INLINE_EVERYWHERE __host__ __device__ static inline
 extern "C" {
 #include "kernels/cuda/runtime/cuda.h"
 }
-
-#include <cuda_runtime.h>
 
 constexpr int WARP = 32;
 constexpr int64_t MAX_GRID_Y = 65535; // and z

@@ -20,6 +20,17 @@ const struct family families[FAMILIES] = {
      {SIZES, .num_query_groups = 2, .ffn_hidden_size = 12, .position_embedding = ROPE, .rotary_base = 100.0,
       .normalization = RMS_NORM, .activation = SWIGLU},
      true},
+    {"norms of q and k, half of a head rotated in neighbouring pairs",
+     {SIZES, .num_query_groups = 2, .ffn_hidden_size = 12, .position_embedding = ROPE, .rotary_base = 100.0,
+      .rotary_percent = 0.5, .rotary_interleaved = true, .normalization = RMS_NORM, .activation = SWIGLU,
+      .add_qkv_bias = true, .qk_layernorm = true, .tie_word_embeddings = true},
+     true},
+    {"norms of q and k with biases, frequencies scaled",
+     {SIZES, .num_query_groups = 2, .ffn_hidden_size = 12, .position_embedding = ROPE, .rotary_base = 100.0,
+      .rotary_percent = 1.0, .use_rope_scaling = true, .rope_scaling_type = ROPE_YARN,
+      .rope_scaling_factor = 3.0, .rope_beta_fast = 0.9, .rope_beta_slow = 0.1,
+      .rope_original_max_position_embeddings = 16, .add_bias_linear = true, .qk_layernorm = true},
+     false},
 };
 
 struct batch_arrays batch_arrays_of(const struct family *family)
@@ -72,11 +83,7 @@ const struct subject_facts facts[SUBJECTS] = {
                 {"layers.0.attention.q.", "layers.0.attention.k.", "layers.0.attention.v."}},
     [ROW] = {"row linear", FEATURES, HIDDEN, {"layers.0.mlp.fc2."}},
     [NORM] = {"norm", HIDDEN, HIDDEN, {"layers.0.norm1."}},
-    [ATTENTION] = {"attention",
-                   HIDDEN,
-                   HIDDEN,
-                   {"layers.0.attention.q.", "layers.0.attention.k.", "layers.0.attention.v.",
-                    "layers.0.attention.proj."}},
+    [ATTENTION] = {"attention", HIDDEN, HIDDEN, {"layers.0.attention."}},
     [MLP] = {"mlp",
              HIDDEN,
              HIDDEN,
@@ -118,6 +125,7 @@ double terms_of(const struct model_config *m, enum subject subject)
     double h = (double)m->hidden_size, f = (double)m->ffn_hidden_size, norm = 4.0 * h;
     double query = (double)(m->num_attention_heads * m->kv_channels);
     double attention = 2.0 * (h + query) + 2.0 * (double)(S + m->kv_channels), mlp = 4.0 * (h + f);
+    attention += m->qk_layernorm ? 8.0 * (double)m->kv_channels : 0.0;
     double head = norm + 2.0 * (h + (double)m->vocab_size);
     switch (subject) {
     case COLUMN:

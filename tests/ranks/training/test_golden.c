@@ -18,8 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const names[] = {"gpt2",      "llama",           "gpt2_documents",
-                                    "gpt2_mask", "llama_documents", "gpt2_betas"};
+static const char *const names[] = {
+    "gpt2", "llama", "gpt2_documents", "gpt2_mask", "llama_documents", "gpt2_betas", "qwen", "yarn"};
 enum { CASES = sizeof names / sizeof *names, OVERRIDES = 12 };
 
 struct mesh_case {
@@ -69,6 +69,8 @@ static const struct fault faults[] = {
     {"another epsilon in the norms", 1, NOTHING, "model.norm_epsilon=1.1e-5"},
     {"another base of the rotary angles", 1, NOTHING, "model.rotary_base=10010"},
     {"another beta2", 1, NOTHING, "optimizer.adam_beta2=0.951"},
+    {"another factor of the rotary angles", 6, NOTHING, "model.rope_scaling_factor=8.01"},
+    {"pairs of halves for neighbouring pairs", 7, NOTHING, "model.rotary_interleaved=false"},
     {"another seed", 0, NOTHING, "seed=1235"},
     {"1 - beta2 formed in fp32", 5, NOTHING, "optimizer.adam_beta2=0.99900001287460327"}, // 0.999 in fp32
 };
@@ -440,7 +442,7 @@ int main(int argc, char **argv)
         return 2;
     }
     struct fixture fixtures[CASES] = {0};
-    const char *files = argc > 4 ? argv[4] : "012345";
+    const char *files = argc > 4 ? argv[4] : "0123456789";
     for (int i = 0; i < CASES; i++)
         if (strchr(files, '0' + i) != NULL)
             MUST(fixture_create(argv[1], names[i], argv[2], &fixtures[i]));

@@ -69,6 +69,23 @@ static void draw_model(struct draw *d, bool llama)
         add_to(d->common, "%s", TINY_DOCUMENTS);
 }
 
+/* Keys of newer models. */
+static void draw_attention(struct draw *d)
+{
+    static const char *const scalings[] = {"llama3", "linear", "ntk", "yarn"};
+    if (choice(d, 4) == 0)
+        add_to(d->common, "model.add_qkv_bias=true ");
+    if (choice(d, 4) == 0)
+        add_to(d->common, "model.qk_layernorm=true ");
+    if (choice(d, 4) == 0)
+        add_to(d->common, "model.rotary_interleaved=true ");
+    if (choice(d, 4) == 0)
+        add_to(d->common,
+               "model.use_rope_scaling=true model.rope_scaling_type=%s model.rope_scaling_factor=%d "
+               "model.rope_original_max_position_embeddings=64 ",
+               scalings[choice(d, 4)], 2 + choice(d, 8));
+}
+
 static void draw_optimizer(struct draw *d, int steps)
 {
     static const char *const styles[] = {"constant", "linear", "cosine", "inverse-square-root"};
@@ -147,6 +164,7 @@ enum status random_recipe(const struct tiny *tiny, uint64_t number, int steps, s
         draw_optimizer(&d, steps);
         draw_precision(&d);
         draw_layout(&d);
+        draw_attention(&d);
         status = check(tiny, out);
         if (status == OK)
             return OK;

@@ -109,35 +109,58 @@ Test(ops_sums, dropout_threshold_is_exact)
     fixture_close(&fixture);
 }
 
+/* The options of rope other than the size of a head. */
+static const struct rope rope_options[] = {
+    {.base = 1e4},
+    {.base = 1e4, .inverse = true},
+    {.base = 1e4, .interleaved = true},
+    {.base = 5e5, .inverse = true, .interleaved = true, .rotated = 2},
+    {.base = 1e4, .rotated = 4},
+    {.base = 1e4, .scaling = {.kind = ROPE_LINEAR, .factor = 3.5}},
+    {.base = 1e4, .scaling = {.kind = ROPE_NTK, .factor = 4.0}},
+    {.base = 5e5,
+     .scaling = {.kind = ROPE_LLAMA3, .factor = 8.0, .low = 1.0, .high = 4.0, .original = 8192.0}},
+    {.base = 1e4,
+     .scaling = {.kind = ROPE_YARN, .factor = 4.0, .low = 1.0, .high = 32.0, .original = 4096.0}},
+};
+
 /* a cos - b sin: each factor and product rounded once, then the sum. */
+static void check_rope(struct rope op, int64_t dim)
+{
+    struct fixture fixture = fixture_open(2);
+    const int64_t rows = 33, heads = 3, count = rows * heads * dim;
+    float *x = fixture_normals(&fixture, "x", count, 1.0);
+    int32_t *position = fixture_ints(&fixture, rows);
+    for (int32_t t = 0; t < rows; t++)
+        position[t] = t * t * 97;
+    op.x = tensor_2d(x, F32, rows, heads * dim);
+    op.position = position;
+    op.head_dim = dim;
+    const int64_t rotated = rope_rotated(&op);
+    double *want = fixture_widen(&fixture, x, count), *bound = fixture_doubles(&fixture, count);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at = i % dim, partner = at < rotated / 2 ? i + rotated / 2 : i - rotated / 2;
+        partner = op.interleaved ? i - at + (at ^ 1) : partner;
+        bound[i] = at < rotated ? UNIT * 4.0 * (fabs(want[i]) + fabs(want[partner])) : 0.0;
+    }
+    reference_rope_of(&op, rows, heads, want);
+    cr_assert_eq(rope(fixture.stream, op), OK, "%s", fail_text());
+    cr_expect_eq(count_outside(x, want, bound, count, NULL), 0, "head %ld, scaling %d, rotated %ld",
+                 (long)dim, (int)op.scaling.kind, (long)op.rotated);
+    cr_expect(fixture_is_guarded(x, count));
+    op.base *= 1.0001;
+    reference_rope_of(&op, rows, heads, want);
+    cr_expect_gt(count_outside(x, want, bound, count, NULL), 0, "the injected fault was not detected");
+    fixture_close(&fixture);
+}
+
 Test(ops_sums, rope)
 {
     const int64_t head_dims[] = {2, 6, 64, 80};
-    for (int d = 0; d < 4; d++) {
-        for (int inverse = 0; inverse < 2; inverse++) {
-            struct fixture fixture = fixture_open(2);
-            const int64_t rows = 33, heads = 3, dim = head_dims[d], count = rows * heads * dim;
-            float *x = fixture_normals(&fixture, "x", count, 1.0);
-            int32_t *position = fixture_ints(&fixture, rows);
-            for (int32_t t = 0; t < rows; t++)
-                position[t] = t * t * 97;
-            double *want = fixture_widen(&fixture, x, count), *bound = fixture_doubles(&fixture, count);
-            for (int64_t i = 0; i < count; i++) {
-                int64_t at = i % dim, partner = at < dim / 2 ? i + dim / 2 : i - dim / 2;
-                bound[i] = UNIT * 3.0 * (fabs(want[i]) + fabs(want[partner]));
-            }
-            reference_rope(rows, heads, dim, position, 1e4, inverse == 1, want);
-            struct rope op = {tensor_2d(x, F32, rows, heads * dim), position, dim, 1e4, inverse == 1};
-            cr_assert_eq(rope(fixture.stream, op), OK, "%s", fail_text());
-            cr_expect_eq(count_outside(x, want, bound, count, NULL), 0, "head %ld, inverse %d", (long)dim,
-                         inverse);
-            cr_expect(fixture_is_guarded(x, count));
-            reference_rope(rows, heads, dim, position, 1.0001, false, want);
-            cr_expect_gt(count_outside(x, want, bound, count, NULL), 0,
-                         "the injected fault was not detected");
-            fixture_close(&fixture);
-        }
-    }
+    for (size_t i = 0; i < sizeof rope_options / sizeof *rope_options; i++)
+        for (int d = 0; d < 4; d++)
+            if (rope_options[i].rotated <= head_dims[d])
+                check_rope(rope_options[i], head_dims[d]);
 }
 
 /* Sums in token order are bit-identical to a plain loop. The table's padding rows are unchanged, and ids of

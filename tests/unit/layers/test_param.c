@@ -154,17 +154,27 @@ Test(param, roles_are_unique_and_agree_with_names)
     static const struct {
         const char *part;
         enum param_role role;
-    } table[] = {{"embedding.", ROLE_TOKEN_EMBEDDING}, {"position.", ROLE_POSITION_EMBEDDING},
-                 {".norm1.", ROLE_ATTENTION_NORM},     {".norm2.", ROLE_MLP_NORM},
-                 {".attention.q.", ROLE_QUERY},        {".attention.k.", ROLE_KEY},
-                 {".attention.v.", ROLE_VALUE},        {".attention.proj.", ROLE_ATTENTION_OUT},
-                 {".mlp.gate.", ROLE_MLP_GATE},        {".mlp.up.", ROLE_MLP_UP},
-                 {".mlp.fc1.", ROLE_MLP_UP},           {".mlp.fc2.", ROLE_MLP_DOWN},
-                 {"norm.", ROLE_FINAL_NORM},           {"head.", ROLE_HEAD}};
+    } table[] = {{"embedding.", ROLE_TOKEN_EMBEDDING},
+                 {"position.", ROLE_POSITION_EMBEDDING},
+                 {".norm1.", ROLE_ATTENTION_NORM},
+                 {".norm2.", ROLE_MLP_NORM},
+                 {".attention.q.", ROLE_QUERY},
+                 {".attention.k.", ROLE_KEY},
+                 {".attention.v.", ROLE_VALUE},
+                 {".attention.q_norm.", ROLE_QUERY_NORM},
+                 {".attention.k_norm.", ROLE_KEY_NORM},
+                 {".attention.proj.", ROLE_ATTENTION_OUT},
+                 {".mlp.gate.", ROLE_MLP_GATE},
+                 {".mlp.up.", ROLE_MLP_UP},
+                 {".mlp.fc1.", ROLE_MLP_UP},
+                 {".mlp.fc2.", ROLE_MLP_DOWN},
+                 {"norm.", ROLE_FINAL_NORM},
+                 {"head.", ROLE_HEAD}};
     for (int family = 0; family < 3; family++) {
         struct model_config m = family == 0 ? tiny_gpt2() : tiny_llama();
         m.num_layers = 3;
         m.add_bias_linear = family != 1;
+        m.qk_layernorm = family == 1;
         struct params params = rows_of(&m, &alone, false);
         for (int i = 0; i < params.count; i++) {
             const struct param *row = &params.list[i];
@@ -378,7 +388,9 @@ Test(param, detects_an_inconsistent_table)
     BREAK(q->layer, 1, "layers.0.attention.q.weight: is listed in layer 0, but belongs to layer 1");
     // Shapes.
     BREAK(q->name[0], 0, "a parameter of role 3 has the name \"\"");
-    BREAK(q->role, ROLE_COUNT, "a parameter of role 13 has the name \"layers.0.attention.q.weight\"");
+    snprintf(words, sizeof words, "a parameter of role %d has the name \"layers.0.attention.q.weight\"",
+             (int)ROLE_COUNT);
+    BREAK(q->role, ROLE_COUNT, words);
     BREAK(q->ndim, 3, "layers.0.attention.q.weight: 3 dimensions; the maximum is 2");
     BREAK(q->dim[1], 0, "layers.0.attention.q.weight: dimension 1 is 0");
     BREAK(q->sharding_count, 3, "layers.0.attention.q.weight: 3 sharded dimensions; the maximum is 2");
