@@ -84,13 +84,15 @@ static enum status write_address(const struct store *store, const struct address
     return status;
 }
 
-/* False if there is no complete file of this user. */
-static bool read_address(const char *path, struct address *out)
+/* False if there is no complete file of this user; a file server may show root's as those of another one, and
+ * then the folder, too. */
+static bool read_address(const char *folder, const char *path, struct address *out)
 {
     struct text text = {0};
-    struct stat about;
+    struct stat about, around;
     char hex[2 * STORE_SECRET + 1] = "";
-    bool good = stat(path, &about) == 0 && about.st_uid == getuid() && (about.st_mode & 077) == 0 &&
+    bool good = stat(path, &about) == 0 && stat(folder, &around) == 0 &&
+                (about.st_uid == getuid() || about.st_uid == around.st_uid) && (about.st_mode & 077) == 0 &&
                 file_read_small(path, 4096, &text) == OK &&
                 sscanf(text_chars(&text), "%63s %d %64s", out->host, &out->port, hex) == 3 && out->port > 0 &&
                 out->port < 65536 && strlen(hex) == 2 * STORE_SECRET;
@@ -130,7 +132,7 @@ static int connect_first(const struct store_options *options, const char *path, 
     struct address address;
     struct store_hello hello = {.node = ""};
     struct wire_message m = {0};
-    if (!read_address(path, &address))
+    if (!read_address(options->folder, path, &address))
         return -1;
     int file = wire_connect(address.host, address.port);
     if (file < 0)

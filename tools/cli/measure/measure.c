@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/measure/measure.h"
 
+#include "base/process.h"
+
 #include "trainer/plan/published/published.h"
 #include "trainer/run/run_summary.h"
 
@@ -129,6 +131,38 @@ static enum status run(const struct measure *measure, const struct measure_reque
         free(overrides.list[i]);
     free(overrides.list);
     text_free(&log);
+    return status;
+}
+
+void measure_command(const struct measure *measure, const struct measure_request *request, struct text *out)
+{
+    struct recipe_names overrides = {0};
+    make_overrides(measure, request, &overrides);
+    text_add_shell_word(out, measure->program);
+    text_add(out, " train ");
+    text_add_shell_word(out, request->path);
+    for (size_t i = 0; i < overrides.count; i++) {
+        text_add(out, " ");
+        text_add_shell_word(out, overrides.list[i]);
+        free(overrides.list[i]);
+    }
+    free(overrides.list);
+}
+
+enum status measure_record(struct measure *measure, const struct measure_request *request, int exit,
+                           struct journal_entry *out)
+{
+    struct text log = {0};
+    char *name = text_copy(request->name);
+    text_add(&log, "%s/logs/%lld", measure->options.dir, (long long)request->number);
+    struct journal_entry entry = {.layout = name,
+                                  .state = exit == 124 ? RUN_TIMEOUT : measure_state(exit, log.chars)};
+    if (entry.state == RUN_DONE)
+        take_metrics(measure, request->number, &entry);
+    enum status status = journal_add(&measure->journal, &entry);
+    free(name);
+    text_free(&log);
+    *out = journal_find(&measure->journal, request->name);
     return status;
 }
 

@@ -38,10 +38,20 @@ struct measure_request {
 MUST_USE enum status measure_run(struct measure *measure, const struct measure_request *request,
                                  struct journal_entry *out);
 
+/* For a run that another program starts: appends its command, without a launcher, as words of a shell. */
+void measure_command(const struct measure *measure, const struct measure_request *request, struct text *out);
+/* Records the result of such a run, whose output is in DIR/logs/NUMBER. exit: its status, 124 after
+ * the timeout. */
+MUST_USE enum status measure_record(struct measure *measure, const struct measure_request *request, int exit,
+                                    struct journal_entry *out);
+
 /* Prints the path of a run's log and its last non-empty line, which is usually the reason for a failure. */
 void measure_print_log(const struct measure *measure, int64_t number);
 
 /* ---- one process: measure_process.c ---- */
+
+/* The state of a run that has ended. */
+enum run_state measure_state(int exit, const char *log);
 
 /* Runs argv, terminated by NULL, with its output in the file `log`. RUN_DONE: exit status 0. */
 MUST_USE enum status measure_process(char *const *argv, const char *log, double timeout_s, bool is_launcher,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/clock.h"
+#include "base/process.h"
 #include "tools/cli/measure/measure.h"
 
 #include <errno.h>
@@ -67,6 +68,13 @@ static bool reports_out_of_memory(const char *log)
         found = found || strcasestr(text_chars(&text), words[i]) != NULL;
     text_free(&text);
     return found;
+}
+
+enum run_state measure_state(int exit, const char *log)
+{
+    if (exit == 0)
+        return RUN_DONE;
+    return exit == 128 + SIGKILL || reports_out_of_memory(log) ? RUN_OOM : RUN_FAILED;
 }
 
 /* Opens and empties the log. It stays locked while a process writes to it: a run whose parent was killed may
@@ -137,11 +145,7 @@ enum status measure_process(char *const *argv, const char *log, double timeout_s
         *out = RUN_FAILED;
     else if (!ended)
         *out = RUN_TIMEOUT;
-    else if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-        *out = RUN_DONE;
-    else if ((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) || reports_out_of_memory(log))
-        *out = RUN_OOM;
     else
-        *out = RUN_FAILED;
+        *out = measure_state(process_exit(status), log);
     return OK;
 }

@@ -49,83 +49,11 @@ static enum status check_after(const char *after)
     return fail(BAD_USAGE, "--after %s is not a job; use --after 123 or --after afterok:123", after);
 }
 
-/* ---- sbatch ---- */
-
-/* The key that an error message of sbatch is about. */
-static const char *key_of_refusal(const char *words)
-{
-    static const struct {
-        const char *word, *key;
-    } keys[] = {{"account", "cluster.account"},    {"partition", "cluster.partition"},
-                {"time", "cluster.time"},          {"node", "cluster.nodes"},
-                {"gres", "cluster.gpus_per_node"}, {"gpu", "cluster.gpus_per_node"},
-                {"dependency", "--after"}};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strcasestr(words, keys[i].word) != NULL)
-            return keys[i].key;
-    return "cluster.sbatch";
-}
-
-/* Appends "; partitions: a (2 nodes, up to 1:00:00), ..." from sinfo; nothing if it cannot be run. */
-static void add_partitions(struct text *out)
-{
-    char program[] = "sinfo", no_header[] = "-h", format[] = "--format=%R (%D nodes, up to %l)";
-    struct text list = {0}, errors = {0};
-    int exit = 0;
-    if (process_capture((char *[]){program, no_header, format, NULL}, NULL, &list, &errors, &exit) == OK &&
-        exit == 0 && list.length > 0) {
-        list.chars[list.length - 1] = 0;
-        text_add(out, "; partitions: ");
-        for (const char *at = list.chars; *at != 0; at++)
-            text_add(out, "%.*s", *at == '\n' ? 2 : 1, *at == '\n' ? ", " : at);
-    }
-    text_free(&list);
-    text_free(&errors);
-}
-
-/* Fails with the first line of sbatch's errors, without its "sbatch: error: ". */
-static enum status refused(struct text *errors, int exit)
-{
-    static const char *const heads[] = {"sbatch: ", "error: "};
-    char *words = errors->length > 0 ? errors->chars : NULL;
-    struct text hint = {0};
-    if (words == NULL)
-        return fail(IO_ERROR, "sbatch failed with status %d, without a message", exit);
-    if (exit == 127)
-        return fail(IO_ERROR, "%.*s; is Slurm installed here? --print prints the script",
-                    (int)strcspn(words, "\n"), words);
-    for (size_t i = 0; i < 2; i++)
-        if (strncmp(words, heads[i], strlen(heads[i])) == 0)
-            words += strlen(heads[i]);
-    words[strcspn(words, "\n")] = 0;
-    const char *key = key_of_refusal(words);
-    add_partitions(&hint);
-    enum status status =
-        fail(IO_ERROR, "sbatch rejected the job: %s; see %s%s", words, key, text_chars(&hint));
-    text_free(&hint);
-    return status;
-}
-
-static enum status submit(const char *script)
-{
-    char program[] = "sbatch", parsable[] = "--parsable";
-    struct text out = {0}, errors = {0};
-    int exit = 0;
-    enum status status = process_capture((char *[]){program, parsable, NULL}, script, &out, &errors, &exit);
-    if (status == OK && exit != 0)
-        status = refused(&errors, exit);
-    else if (status == OK)
-        print_line(stdout, "%.*s", (int)strcspn(text_chars(&out), ";\n"), text_chars(&out));
-    text_free(&out);
-    text_free(&errors);
-    return status;
-}
-
 /* ---- the command ---- */
 
 static enum status submit_recipe(const struct arguments *arguments, struct submission *s)
 {
-    struct text why = {0}, script = {0};
+    struct text why = {0}, script = {0}, job = {0};
     enum status status = submit_nodes(s->recipe, &s->nodes, &s->ranks_per_node);
     if (status == OK)
         s->lead_s = submit_lead(s->recipe, s->nodes, &why);
@@ -139,9 +67,12 @@ static enum status submit_recipe(const struct arguments *arguments, struct submi
             status = folder_make(s->recipe->logging.run_dir); // for Slurm's log
     }
     if (status == OK && !arguments->print)
-        status = submit(script.chars);
+        status = submit_sbatch(script.chars, &job);
+    if (job.length > 0)
+        print_line(stdout, "%s", job.chars);
     text_free(&why);
     text_free(&script);
+    text_free(&job);
     return status;
 }
 

@@ -18,6 +18,7 @@ struct submission {
     const char *after;                    // "123" or "afterok:123": the job to wait for; NULL: none
     int64_t requeues;                     // maximum number
     int64_t restarts;                     // within the job: train --restarts; 0: none
+    const char *name, *time;              // of the job, instead of the recipe's; NULL: those of the recipe
     int nodes, ranks_per_node;
     int64_t lead_s; // time from the signal to the end of the job
 };
@@ -37,6 +38,15 @@ MUST_USE enum status submit_check(const struct submission *submission);
 
 /* The signal of resilience.exit_signal that stops the run, preferably SIGTERM; NULL: none. */
 const char *submit_stop_signal(const struct recipe *recipe);
+
+/* Appends the options of the job's resources, and those of cluster.sbatch. */
+void submit_options(const struct submission *submission, struct text *out);
+/* Appends the commands of cluster.sbatch. */
+void submit_commands(const struct submission *submission, struct text *out);
+
+/* Passes a script to sbatch, and appends the number of the job. IO_ERROR, with the words of sbatch and the
+ * key at fault. */
+MUST_USE enum status submit_sbatch(const char *script, struct text *job);
 
 /* Appends the batch script. why: from submit_lead(). */
 void submit_script(const struct submission *submission, const char *why, struct text *out);

@@ -146,14 +146,15 @@ static void add_option(struct text *out, const char *option, const char *value)
 static void add_resources(const struct submission *s, struct text *out)
 {
     const struct recipe_cluster *cluster = &s->recipe->cluster;
-    add_option(out, "job-name", s->recipe->name);
+    add_option(out, "job-name", s->name != NULL ? s->name : s->recipe->name);
     text_add(out, "#SBATCH --nodes=%d\n#SBATCH --ntasks-per-node=%d\n", s->nodes, s->ranks_per_node);
-    if (strcmp(cluster->device, "cuda") == 0)
+    const bool computes = device_traits(cluster->device)->computes;
+    if (device_traits(computes ? cluster->device : cluster->dry_device)->is_gpu)
         text_add(out, "#SBATCH --gpus-per-node=%d\n",
                  (s->ranks_per_node + cluster->ranks_per_gpu - 1) / cluster->ranks_per_gpu);
     if (cluster->threads_per_rank > 0)
         text_add(out, "#SBATCH --cpus-per-task=%d\n", cluster->threads_per_rank);
-    add_option(out, "time", cluster->time);
+    add_option(out, "time", s->time != NULL ? s->time : cluster->time);
     add_option(out, "partition", cluster->partition);
     add_option(out, "account", cluster->account);
     if (s->after != NULL)
@@ -180,6 +181,17 @@ static void add_launch(const struct submission *s, struct text *out)
     text_add(out, "%s", s->launch);
     if (s->recipe->cluster.threads_per_rank > 0 && strncmp(s->launch, "srun", strlen("srun")) == 0)
         text_add(out, " --cpus-per-task=%d", s->recipe->cluster.threads_per_rank);
+}
+
+void submit_options(const struct submission *s, struct text *out)
+{
+    add_resources(s, out);
+    add_lines(s, true, out);
+}
+
+void submit_commands(const struct submission *s, struct text *out)
+{
+    add_lines(s, false, out);
 }
 
 static void add_command(const struct submission *s, struct text *out)
@@ -223,25 +235,24 @@ static void add_started(const struct submission *s, struct text *out)
 
 static void add_requeue(const struct submission *s, struct text *out)
 {
-    text_add(
-        out,
-        "\n"
-        "# 75: stopped on request, with a complete checkpoint. A canceled job is not running.\n"
-        "if [ \"$status\" -eq 75 ]; then\n"
-        "    case $(scontrol show job -o \"$SLURM_JOB_ID\") in\n"
-        "    *JobState=RUNNING*) ;;\n"
-        "    *) exit 75 ;;\n"
-        "    esac\n"
-        "    if [ \"${SLURM_RESTART_COUNT:-0}\" -lt %lld ]; then\n"
-        "        scontrol requeue \"$SLURM_JOB_ID\" && exit 75\n"
-        "        echo \"cuboid: job $SLURM_JOB_ID is not requeued: scontrol requeue failed\" >&2\n"
-        "    else\n"
-        "        echo \"cuboid: job $SLURM_JOB_ID is not requeued: ${SLURM_RESTART_COUNT:-0} of %lld "
-        "requeues (submit --requeues)\" >&2\n"
-        "    fi\n"
-        "fi\n"
-        "exit \"$status\"\n",
-        (long long)s->requeues, (long long)s->requeues);
+    text_add(out,
+             "\n"
+             "# 75: stopped on request, with a complete checkpoint. A canceled job is not running.\n"
+             "if [ \"$status\" -eq 75 ]; then\n"
+             "    case $(scontrol show job -o \"$SLURM_JOB_ID\") in\n"
+             "    *JobState=RUNNING*) ;;\n"
+             "    *) exit 75 ;;\n"
+             "    esac\n"
+             "    if [ \"${SLURM_RESTART_COUNT:-0}\" -lt %lld ]; then\n"
+             "        scontrol requeue \"$SLURM_JOB_ID\" && exit 75\n"
+             "        echo \"cuboid: job $SLURM_JOB_ID is not requeued: scontrol requeue failed\" >&2\n"
+             "    else\n"
+             "        echo \"cuboid: job $SLURM_JOB_ID is not requeued: ${SLURM_RESTART_COUNT:-0} of %lld "
+             "requeues (submit --requeues)\" >&2\n"
+             "    fi\n"
+             "fi\n"
+             "exit \"$status\"\n",
+             (long long)s->requeues, (long long)s->requeues);
 }
 
 void submit_script(const struct submission *s, const char *why, struct text *out)

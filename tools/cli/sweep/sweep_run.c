@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/sweep/sweep_run.h"
 
+#include "tools/cli/submit/submit.h"
+#include "tools/cli/sweep/sweep_slurm.h"
 #include "trainer/plan/published/published.h"
 
 #include <stdlib.h>
@@ -41,24 +43,43 @@ static void print_entry(const struct runner *runner, size_t index, const struct 
     fflush(stdout);
 }
 
+/* What is needed to run a layout. */
+struct layout_run {
+    struct recipe *recipe;
+    struct recipe_names overrides;
+    struct measure_request request;
+};
+
+static enum status layout_run_make(const struct runner *runner, const struct sweep_layout *layout,
+                                   const char *name, struct layout_run *out)
+{
+    const struct sweep *sweep = runner->sweep;
+    *out = (struct layout_run){.recipe = NULL};
+    TRY(sweep_recipe(sweep, layout->number, &out->recipe));
+    make_overrides(runner, layout->number, &out->overrides);
+    out->request = (struct measure_request){.name = name,
+                                            .number = layout->number,
+                                            .path = sweep->file->base,
+                                            .overrides = &out->overrides,
+                                            .recipe = out->recipe};
+    return OK;
+}
+
+static void layout_run_free(struct layout_run *run)
+{
+    for (size_t i = 0; i < run->overrides.count; i++)
+        free(run->overrides.list[i]);
+    free(run->overrides.list);
+    recipe_destroy(run->recipe);
+}
+
 static enum status run_layout(struct runner *runner, const struct sweep_layout *layout, const char *name,
                               struct journal_entry *out)
 {
-    const struct sweep *sweep = runner->sweep;
-    struct recipe_names overrides = {0};
-    struct recipe *recipe = NULL;
-    TRY(sweep_recipe(sweep, layout->number, &recipe));
-    make_overrides(runner, layout->number, &overrides);
-    const struct measure_request request = {.name = name,
-                                            .number = layout->number,
-                                            .path = sweep->file->base,
-                                            .overrides = &overrides,
-                                            .recipe = recipe};
-    const enum status status = measure_run(&runner->measure, &request, out);
-    for (size_t i = 0; i < overrides.count; i++)
-        free(overrides.list[i]);
-    free(overrides.list);
-    recipe_destroy(recipe);
+    struct layout_run run;
+    TRY(layout_run_make(runner, layout, name, &run));
+    const enum status status = measure_run(&runner->measure, &run.request, out);
+    layout_run_free(&run);
     return status;
 }
 
@@ -77,14 +98,134 @@ static enum status visit(struct runner *runner, size_t index, struct sweep_measu
     return status;
 }
 
+/* ---- as job arrays ---- */
+
+struct array_runner {
+    struct slurm_runs runs;
+    size_t *indices; // of the best layouts, [runs.count]
+    struct recipe *recipe;
+};
+
+static const struct sweep_layout *best_layout(const struct runner *runner, size_t index)
+{
+    return &runner->sweep->layouts[runner->sweep->best[index]];
+}
+
+/* One node is enough if the recipe has no number of them. */
+static enum status find_nodes(const struct recipe *recipe, struct slurm_run *out)
+{
+    if (recipe->cluster.nodes > 0 || recipe->cluster.gpus_per_node > 0)
+        return submit_nodes(recipe, &out->nodes, &out->ranks_per_node);
+    out->nodes = 1;
+    out->ranks_per_node = recipe_world_size(recipe);
+    return OK;
+}
+
+/* Adds the run of a layout that the journal does not have. */
+static enum status add_run(const struct runner *runner, size_t index, const char *name,
+                           struct array_runner *out)
+{
+    struct layout_run run;
+    struct slurm_run *added = &out->runs.list[out->runs.count];
+    TRY(layout_run_make(runner, best_layout(runner, index), name, &run));
+    *added = (struct slurm_run){.number = run.request.number};
+    out->indices[out->runs.count] = index;
+    enum status status = find_nodes(run.recipe, added);
+    if (status == OK) {
+        measure_command(&runner->measure, &run.request, &added->command);
+        out->runs.count++;
+    }
+    if (status == OK && out->recipe == NULL) {
+        out->recipe = run.recipe;
+        run.recipe = NULL;
+    }
+    layout_run_free(&run);
+    return status;
+}
+
+static void take_entry(const struct runner *runner, size_t index, const struct journal_entry *entry,
+                       struct sweep_measured *measured)
+{
+    struct text text = {0};
+    sweep_layout_text(runner->sweep->file, best_layout(runner, index)->number, &text);
+    print_entry(runner, index, best_layout(runner, index), entry, text.chars);
+    measured[index] = (struct sweep_measured){.state = entry->state, .step_s = entry->step_s};
+    text_free(&text);
+}
+
+/* Prints the layouts that the journal has, and collects the others. */
+static enum status collect_runs(const struct runner *runner, size_t most, struct sweep_measured *measured,
+                                struct array_runner *out)
+{
+    for (size_t i = 0; i < most; i++) {
+        struct text name = {0};
+        sweep_layout_text(runner->sweep->file, best_layout(runner, i)->number, &name);
+        const struct journal_entry entry = journal_find(&runner->measure.journal, name.chars);
+        enum status status = OK;
+        if (entry.state == RUN_QUEUED)
+            status = add_run(runner, i, name.chars, out);
+        else
+            take_entry(runner, i, &entry, measured);
+        text_free(&name);
+        TRY(status);
+    }
+    return OK;
+}
+
+static enum status wait_for_runs(struct runner *runner, struct array_runner *array,
+                                 struct sweep_measured *measured)
+{
+    TRY(slurm_runs_start(&array->runs));
+    for (size_t left = array->runs.count; left > 0; left--) {
+        size_t which;
+        struct text name = {0};
+        struct journal_entry entry;
+        TRY(slurm_runs_wait(&array->runs, &which));
+        const int64_t number = array->runs.list[which].number;
+        sweep_layout_text(runner->sweep->file, number, &name);
+        enum status status =
+            measure_record(&runner->measure, &(struct measure_request){.name = name.chars, .number = number},
+                           array->runs.list[which].exit, &entry);
+        text_free(&name);
+        TRY(status);
+        take_entry(runner, array->indices[which], &entry, measured);
+    }
+    return OK;
+}
+
+static enum status run_arrays(struct runner *runner, size_t most, struct sweep_measured *measured)
+{
+    struct array_runner array = {.runs = {.dir = runner->options->measure.dir,
+                                          .timeout_s = runner->options->measure.timeout_s,
+                                          .list = calloc(most, sizeof *array.runs.list)},
+                                 .indices = calloc(most, sizeof *array.indices)};
+    CHECK(array.runs.list != NULL && array.indices != NULL);
+    enum status status = collect_runs(runner, most, measured, &array);
+    array.runs.recipe = array.recipe;
+    if (status == OK && array.runs.count > 0)
+        status = wait_for_runs(runner, &array, measured);
+    if (status != OK)
+        array.runs.name[0] = 0; // the arrays are left to the next start
+    slurm_runs_end(&array.runs);
+    free(array.indices);
+    recipe_destroy(array.recipe);
+    return status;
+}
+
+/* ---- all ---- */
+
 static enum status run_all(struct runner *runner, struct sweep_measured *measured)
 {
     const struct sweep *sweep = runner->sweep;
-    const size_t most = runner->options->count > 0 ? (size_t)runner->options->count : sweep->best_count;
+    const size_t count = (size_t)runner->options->count;
+    const size_t most = count > 0 && count < sweep->best_count ? count : sweep->best_count;
+    const char *launch = runner->options->measure.launch;
     printf("runs in %s:\n%4s %-8s %10s %10s %8s  layout\n", runner->options->measure.dir, "", "status",
            "predicted", "measured", "error");
     fflush(stdout);
-    for (size_t i = 0; i < sweep->best_count && i < most; i++)
+    if (launch != NULL && strcmp(launch, "slurm") == 0)
+        return run_arrays(runner, most, measured);
+    for (size_t i = 0; i < most; i++)
         TRY(visit(runner, i, &measured[i]));
     return OK;
 }
