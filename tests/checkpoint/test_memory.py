@@ -144,6 +144,14 @@ def test_newest():
     expect(output, "warning", f"{MEMORY}/b/step-00000004/rank-00001.safetensors", "checksum")
     expect(output, "resumes from", "damaged/checkpoints", "step 3")
     same("whole", "damaged")
+    # Without a disk, nothing can be loaded.
+    shutil.rmtree("damaged")
+    killed("damaged", "dp=2", nodes="a,b", lost=["a"])
+    with open(f"{MEMORY}/b/step-00000002/rank-00000.safetensors", "r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"x")
+    expect(train("damaged", *KEYS, "dp=2", nodes="c,b", status=2), f"checkpoint.memory_dir: {MEMORY}",
+           "cannot be loaded", "remove it")
     forget("whole", "disk", "damaged")
 
 

@@ -254,6 +254,12 @@ static enum status load_own(struct rank_state *w, struct memory_checkpoints *mem
                         "%s: none of its checkpoints can be loaded; start a new run with another "
                         "logging.run_dir, or set checkpoint.load to a checkpoint in another folder",
                         save);
+        if (step < 0 && memory_below < INT64_MAX && after < 0) // parts of it may have been loaded
+            return fail(
+                BAD_CHECKPOINT,
+                "checkpoint.memory_dir: %s: its checkpoints cannot be loaded, and %s has none; remove it "
+                "to start from scratch",
+                w->run->recipe->checkpoint.memory_dir, save);
         if (step < 0)
             return OK;
         struct text path = {0};

@@ -104,10 +104,10 @@ static void read_piece(struct loader *l, struct piece *piece)
 {
     size_t bytes = (size_t)slice_count(&piece->slice) * sizeof *piece->values;
     if (piece->values == NULL) // otherwise parts of it were fetched
-        piece->values = calloc(1, bytes + 1);
+        piece->values = piece->target != NULL ? piece->target : calloc(1, bytes + 1);
     if (piece->values == NULL)
         die_of(NO_MEMORY, "no memory for %zu bytes of a checkpoint", bytes);
-    l->ahead_bytes += bytes;
+    l->ahead_bytes += piece->target != NULL ? 0 : bytes;
     if (l->status == OK)
         note_failure(l, read_values(l, piece));
 }
@@ -119,12 +119,19 @@ static void read_ahead(struct loader *l)
         read_piece(l, &l->pieces[l->ahead++]);
 }
 
+static void free_values(struct piece *piece)
+{
+    if (piece->target == NULL)
+        free(piece->values);
+    piece->values = NULL;
+}
+
 static void drop_piece(struct loader *l)
 {
     struct piece *piece = &l->pieces[l->piece++];
-    l->ahead_bytes -= (size_t)slice_count(&piece->slice) * sizeof *piece->values;
-    free(piece->values);
-    piece->values = NULL;
+    if (piece->target == NULL)
+        l->ahead_bytes -= (size_t)slice_count(&piece->slice) * sizeof *piece->values;
+    free_values(piece);
 }
 
 /* ---- messages of one band of rows ---- */
@@ -211,14 +218,44 @@ static enum status exchange_band(struct loader *l)
 
 /* ---- one state of one parameter ---- */
 
-/* Stores the needed rectangle, with padding, on the device. */
-static enum status put(struct loader *l, int row, enum state state, const float *local)
+/* A parameter of this rank, perhaps as a second use. */
+static const struct held_param *held_of(const struct rank_state *w, int row)
 {
-    struct rank_state *w = l->rank_state;
     const struct held_param *held = weights_held(&w->weights, row);
     for (int i = 0; held == NULL && i < w->params.count; i++)
         if (w->params.list[i].tie == row)
             held = weights_held(&w->weights, i);
+    return held;
+}
+
+/* The memory of a state, if it is host memory with exactly the elements of `slice`, which this rank needs;
+ * else NULL. */
+static float *target_of(const struct rank_state *w, int row, enum state state, const struct slice *slice,
+                        const struct reader *me)
+{
+    const struct recipe *recipe = w->run->recipe;
+    const struct device_traits *traits = device_traits(recipe->cluster.device);
+    const int need = state != STATE_VALUE;
+    const struct held_param *held = held_of(w, row);
+    if (!traits->synchronous || !traits->has_host_memory || recipe->memory.offload_optimizer ||
+        held == NULL || !me->needs[need] || !same_slice(slice, &me->needed[need]) ||
+        slice_padded(&me->needed[need]) != slice_count(slice))
+        return NULL;
+    const bool is_weight = state == STATE_VALUE && w->weights.zero_stage < 3;
+    const struct owned_param *owned = is_weight ? NULL : weights_owned(&w->weights, held->index);
+    const struct tensor target = is_weight       ? held->weight
+                                 : owned != NULL ? state_tensor(owned, state)
+                                                 : (struct tensor){.data = NULL};
+    const bool fits = target.data != NULL && target.dtype == F32 && tensor_is_dense(target) &&
+                      tensor_count(target) == slice_count(slice) && (!is_weight || w->weights.working == F32);
+    return fits ? target.data : NULL;
+}
+
+/* Stores the needed rectangle, with padding, on the device. */
+static enum status put(struct loader *l, int row, enum state state, const float *local)
+{
+    struct rank_state *w = l->rank_state;
+    const struct held_param *held = held_of(w, row);
     CHECK(held != NULL);
     if (state == STATE_VALUE && w->weights.zero_stage < 3)
         return weights_set(&w->weights, w->compute, held, local);
@@ -244,7 +281,7 @@ static enum status exchange_rows(struct loader *l, const struct param *param, co
         for (int i = 0; i < l->receive_count; i++)
             copy_part(&l->receive[i].slice, &l->receive[i].slice, l->host + l->receive[i].at, needed, local);
     }
-    if (piece != NULL && me->needs[need] && intersect(&piece->slice, needed, &part))
+    if (local != NULL && piece != NULL && intersect(&piece->slice, needed, &part))
         copy_part(&part, &piece->slice, piece->values, needed, local);
     return OK;
 }
@@ -258,9 +295,10 @@ static enum status load_state(struct loader *l, int row, enum state state, const
     CHECK(piece == NULL || (piece->row == row && piece->state == state));
     if (piece != NULL)
         read_ahead(l);
-    if (me->needs[need])
+    const bool in_place = piece != NULL && piece->target != NULL;
+    if (me->needs[need] && !in_place)
         local = calloc((size_t)slice_padded(&me->needed[need]) + 1, sizeof *local);
-    if (me->needs[need] && local == NULL)
+    if (me->needs[need] && !in_place && local == NULL)
         die_of(NO_MEMORY, "no memory for this rank's part of %s", l->rank_state->params.list[row].name);
     enum status status =
         exchange_rows(l, &l->rank_state->params.list[row], readers, count, me, state, piece, local);
@@ -336,8 +374,12 @@ static enum status list_pieces(struct loader *l)
         for (int i = 0; i < count; i++)
             for (enum state state = 0; state < l->states; state++)
                 if (readers[i].rank == w->world->rank && readers[i].reads[state])
-                    l->pieces[l->piece_count++] =
-                        (struct piece){.row = row, .state = state, .slice = readers[i].rectangle[state]};
+                    l->pieces[l->piece_count++] = (struct piece){
+                        .row = row,
+                        .state = state,
+                        .slice = readers[i].rectangle[state],
+                        .target = target_of(w, row, state, &readers[i].rectangle[state], &readers[i]),
+                    };
     }
     return OK;
 }
@@ -397,7 +439,7 @@ static enum status prepare(struct loader *l)
 static void loader_free(struct loader *l)
 {
     for (int i = l->piece; l->pieces != NULL && i < l->piece_count; i++)
-        free(l->pieces[i].values);
+        free_values(&l->pieces[i]);
     staging_close(&l->staging);
     readers_destroy(l->readers);
     free(l->pieces);

@@ -90,7 +90,9 @@ static enum status transfer(struct fetcher *f, const struct shard *shard, int ro
         struct piece *piece = piece_of(f, row, state);
         CHECK(piece != NULL);
         if (piece->values == NULL)
-            piece->values = calloc((size_t)slice_count(&piece->slice) + 1, sizeof *piece->values);
+            piece->values = piece->target != NULL
+                                ? piece->target
+                                : calloc((size_t)slice_count(&piece->slice) + 1, sizeof *piece->values);
         if (piece->values == NULL)
             die_of(NO_MEMORY, "no memory for a part of a checkpoint");
         place(&part, values, piece);

@@ -11,6 +11,7 @@ struct piece {
     int row;
     enum state state;
     struct slice slice;
+    float *target; // the memory of the state, if it can be read straight into it; else NULL
     float *values; // NULL: not read yet, or no longer needed
 };
 

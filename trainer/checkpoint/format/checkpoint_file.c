@@ -249,11 +249,25 @@ enum status checkpoint_file_shard(const struct checkpoint_file *f, const struct 
     return OK;
 }
 
-static enum status load_block(struct checkpoint_file *f, int64_t index)
+/* Reads and verifies a block. */
+static enum status read_block(struct checkpoint_file *f, int64_t index, void *out)
 {
     int64_t begin = index * CHECKPOINT_BLOCK_BYTES, left = safetensors_data_bytes(f->tensors) - begin;
     size_t bytes = left < CHECKPOINT_BLOCK_BYTES ? (size_t)left : CHECKPOINT_BLOCK_BYTES;
     char expected[HEX_CHARS], found[HEX_CHARS];
+    TRY(safetensors_read_data(f->tensors, begin, bytes, out));
+    memcpy(expected, f->sums + index * SUM_CHARS, SUM_CHARS);
+    expected[SUM_CHARS] = 0;
+    hex_text(checksum_of(out, bytes), found);
+    return strcmp(expected, found) == 0
+               ? OK
+               : fail(BAD_CHECKPOINT,
+                      "%s: the checksum of MiB %lld of its data is %s, but the header has %s: corrupt",
+                      f->path.chars, (long long)index, found, expected);
+}
+
+static enum status load_block(struct checkpoint_file *f, int64_t index)
+{
     if (f->block_at == index)
         return OK;
     if (f->block == NULL)
@@ -261,14 +275,7 @@ static enum status load_block(struct checkpoint_file *f, int64_t index)
     if (f->block == NULL)
         return fail(NO_MEMORY, "%s: no memory to read it", f->path.chars);
     f->block_at = -1;
-    TRY(safetensors_read_data(f->tensors, begin, bytes, f->block));
-    memcpy(expected, f->sums + index * SUM_CHARS, SUM_CHARS);
-    expected[SUM_CHARS] = 0;
-    hex_text(checksum_of(f->block, bytes), found);
-    if (strcmp(expected, found) != 0)
-        return fail(BAD_CHECKPOINT,
-                    "%s: the checksum of MiB %lld of its data is %s, but the header has %s: corrupt",
-                    f->path.chars, (long long)index, found, expected);
+    TRY(read_block(f, index, f->block));
     f->block_at = index;
     return OK;
 }
@@ -284,8 +291,12 @@ enum status checkpoint_file_read(struct checkpoint_file *f, const struct safeten
         int64_t inside = at % CHECKPOINT_BLOCK_BYTES;
         size_t available = (size_t)(CHECKPOINT_BLOCK_BYTES - inside),
                take = length < available ? length : available;
-        TRY(load_block(f, at / CHECKPOINT_BLOCK_BYTES));
-        memcpy(to, f->block + inside, take);
+        if (take == CHECKPOINT_BLOCK_BYTES) { // a whole block needs no copy
+            TRY(read_block(f, at / CHECKPOINT_BLOCK_BYTES, to));
+        } else {
+            TRY(load_block(f, at / CHECKPOINT_BLOCK_BYTES));
+            memcpy(to, f->block + inside, take);
+        }
         to += take;
         at += (int64_t)take;
         length -= take;

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Checkpoints in memory: the rates of saving and loading, next to that of memcpy.
+ *
+ *     bench_checkpoint [-n ROUNDS] [--cpu] MEMORY_DIR KEY=VALUE...      a folder on a tmpfs; the layout
+ *
+ * Each round measures memcpy of as many bytes as the ranks hold, by as many threads and into memory that was
+ * used before; then a save in memory, and loading it. Ranks are threads, on virtual nodes: CUBOID_NODE=a,b.
+ * Prints the medians of the rounds, and of the ratio within a round. --cpu: processor time of rank 0 instead
+ * of elapsed time, for a machine with other load. */
+#include "base/clock.h"
+#include "base/file.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/checkpoint/checkpoint_job.h"
+#include "trainer/checkpoint/checkpoint_record.h"
+#include "trainer/checkpoint/in_memory/memory_checkpoint.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_ROUNDS = 100, MAX_KEYS = 32 };
+
+static const char recipe_text[] =
+    "model: {num_layers: 8, hidden_size: 512, num_attention_heads: 8, seq_length: 64, vocab_size: 16384}\n"
+    "train: {global_batch_size: 8, micro_batch_size: 1, train_iters: 1}\n"
+    "optimizer: {lr: 1e-2, lr_decay_style: constant}\n"
+    "tokenizer: {tokenizer_type: none}\n"
+    "data: {mock_data: true}\n"
+    "cluster: {threads_per_rank: 1}\n"
+    "checkpoint: {save: saves, non_persistent_save_interval: 1}\n";
+
+struct bench {
+    struct run run;
+    int rounds;
+    bool cpu_time;
+    double copy_s[MAX_ROUNDS], save_s[MAX_ROUNDS], load_s[MAX_ROUNDS], bytes; // of rank 0; all ranks' bytes
+};
+
+static double now_s(const struct bench *b)
+{
+    struct timespec time;
+    if (!b->cpu_time)
+        return clock_s();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Waits for all ranks, and returns the time since `start`. */
+static enum status lap(struct rank_state *w, const struct bench *b, double start, double *out)
+{
+    const double own = now_s(b) - start;
+    TRY(group_barrier(w->groups->world, w->compute));
+    *out = b->cpu_time ? own : now_s(b) - start;
+    return OK;
+}
+
+static enum status rounds(struct rank_state *w, struct memory_checkpoints *memory, struct bench *b,
+                          char *from, char *to, size_t bytes)
+{
+    const bool first = w->world->rank == 0;
+    for (int i = 0; i < b->rounds; i++) {
+        double times[3], start = 0.0;
+        char *path = NULL;
+        TRY(group_barrier(w->groups->world, w->compute));
+        start = now_s(b);
+        memcpy(to, from, bytes);
+        TRY(lap(w, b, start, &times[0]));
+        w->step = i + 1;
+        start = now_s(b);
+        TRY(memory_checkpoints_save(memory));
+        TRY(lap(w, b, start, &times[1]));
+        start = now_s(b);
+        TRY(checkpoint_load_newest(w, memory, -1, &path));
+        TRY(lap(w, b, start, &times[2]));
+        if (path == NULL)
+            return fail(BAD_CHECKPOINT, "no checkpoint in memory");
+        free(path);
+        if (first) {
+            b->copy_s[i] = times[0];
+            b->save_s[i] = times[1];
+            b->load_s[i] = times[2];
+        }
+    }
+    return OK;
+}
+
+static enum status rank_main(struct world *world, void *argument)
+{
+    struct bench *b = argument;
+    struct rank_state state;
+    struct memory_checkpoints *memory = NULL;
+    struct save_job job;
+    TRY(rank_create(&b->run, world, true, &state));
+    TRY(memory_checkpoints_open(&state, &memory));
+    TRY(save_job_create(&state, &job));
+    const size_t bytes = save_job_bytes(&job);
+    save_job_free(&job);
+    char *from = malloc(bytes + 1), *to = malloc(bytes + 1);
+    if (from == NULL || to == NULL)
+        die_of(NO_MEMORY, "no memory for %zu bytes", bytes);
+    memset(from, 1, bytes);
+    memset(to, 1, bytes);
+    TRY(rounds(&state, memory, b, from, to, bytes));
+    if (world->rank == 0)
+        b->bytes = (double)bytes * world->size;
+    free(from);
+    free(to);
+    memory_checkpoints_remove(memory);
+    memory_checkpoints_close(memory);
+    rank_destroy(&state);
+    return OK;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *list, int count)
+{
+    qsort(list, (size_t)count, sizeof *list, ascending);
+    return list[count / 2];
+}
+
+static void report(struct bench *b)
+{
+    double ratio[MAX_ROUNDS];
+    for (int i = 0; i < b->rounds; i++)
+        ratio[i] = b->copy_s[i] / b->load_s[i];
+    const double copy_s = median(b->copy_s, b->rounds), save_s = median(b->save_s, b->rounds),
+                 load_s = median(b->load_s, b->rounds), gb = b->bytes / 1e9;
+    printf(
+        "%.2f GB, medians of %d rounds: memcpy %.2f GB/s, save %.2f GB/s, load %.2f GB/s; load / memcpy %.2f\n",
+        gb, b->rounds, gb / copy_s, gb / save_s, gb / load_s, median(ratio, b->rounds));
+}
+
+static enum status bench(int count, char **arguments, int rounds_wanted, bool cpu_time)
+{
+    char memory[256];
+    const char *keys[MAX_KEYS] = {memory};
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    struct run_record record;
+    struct bench b = {.rounds = rounds_wanted < MAX_ROUNDS ? rounds_wanted : MAX_ROUNDS,
+                      .cpu_time = cpu_time};
+    snprintf(memory, sizeof memory, "checkpoint.memory_dir=%s", arguments[0]);
+    for (int i = 1; i < count && i < MAX_KEYS; i++)
+        keys[i] = arguments[i];
+    TRY(file_write_atomic("bench_checkpoint.yaml", recipe_text, sizeof recipe_text - 1));
+    enum status status = recipe_load("bench_checkpoint.yaml", keys, (size_t)count, 0, &recipe, &problems);
+    problems_print(&problems, stderr);
+    TRY(status);
+    TRY(folder_make(recipe->checkpoint.save));
+    TRY(run_record_read(recipe->checkpoint.save, &record));
+    TRY(random_hex(record.run, RUN_CHARS - 1));
+    TRY(run_record_write(recipe->checkpoint.save, &record));
+    TRY(run_create(recipe, false, &b.run));
+    TRY(world_run("local", recipe_world_size(recipe), rank_main, &b));
+    report(&b);
+    run_destroy(&b.run);
+    recipe_destroy(recipe);
+    unlink("bench_checkpoint.yaml");
+    return OK;
+}
+
+int main(int argc, char **argv)
+{
+    int first = 1;
+    int64_t rounds_wanted = 9;
+    if (argc > 2 && strcmp(argv[1], "-n") == 0) {
+        rounds_wanted = integer_parse(argv[2], &rounds_wanted) ? rounds_wanted : 0;
+        first = 3;
+    }
+    const bool cpu_time = first < argc && strcmp(argv[first], "--cpu") == 0;
+    first += cpu_time;
+    if (first >= argc || rounds_wanted < 1 || rounds_wanted > MAX_ROUNDS) {
+        fprintf(stderr, "usage: bench_checkpoint [-n ROUNDS] [--cpu] MEMORY_DIR KEY=VALUE...\n");
+        return 2;
+    }
+    const enum status status = bench(argc - first, argv + first, (int)rounds_wanted, cpu_time);
+    if (status != OK)
+        fprintf(stderr, "bench_checkpoint: %s\n", fail_text());
+    return status_exit(status);
+}
