@@ -66,6 +66,7 @@ VENDOR = {
     "xxhash.h": ["trainer/files/checksum.c"],
     "cminpack.h": ["trainer/plan/fit/fit_solve.c"],
     "utf8proc.h": ["trainer/tokenizer/*.c"],
+    "pcre2.h": ["trainer/tokenizer/huggingface/regex.c"],
     "criterion/*": ["tests/unit/*"],
     "link.h": ["trainer/run/compare_ranks.c"],
     "ucontext.h": ["tests/emulator/*"],

@@ -42,6 +42,7 @@ enum amax_algorithm { AMAX_MAX, AMAX_MOST_RECENT };
 enum tokenizer_type {
     TOKENIZER_BYTE, // 257 ids: the bytes, and 256 ends a document
     TOKENIZER_GPT2_BPE,
+    TOKENIZER_HUGGING_FACE,
     TOKENIZER_NONE // ids from another program: no text input or output, and no end-of-document id
 };
 
@@ -165,8 +166,9 @@ struct recipe_data {
 
 struct recipe_tokenizer {
     enum tokenizer_type tokenizer_type;
-    char *vocab_file; // both or none, and none with TOKENIZER_BYTE and TOKENIZER_NONE
+    char *vocab_file; // both or none, and only with TOKENIZER_GPT2_BPE
     char *merge_file;
+    char *tokenizer_model; // a file, or the folder of a tokenizer.json; with the types that read one
 };
 
 struct recipe_checkpoint {
@@ -294,6 +296,9 @@ void recipe_warn_of_files(const struct recipe *recipe, struct problems *problems
 
 /* Whether a run reads a tokenizer: not for mock data, unless it needs the id of the end of a document. */
 bool recipe_needs_tokenizer(const struct recipe *recipe);
+
+/* The value of tokenizer.tokenizer_type, "GPT2BPE". */
+const char *recipe_tokenizer_name(const struct recipe *recipe);
 
 /* Takes NULL. */
 void recipe_destroy(struct recipe *recipe);

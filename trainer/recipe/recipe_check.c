@@ -44,6 +44,7 @@ int64_t rule_tokenizer_vocab(const struct recipe *r)
         return 257;
     case TOKENIZER_GPT2_BPE:
         return 50257;
+    case TOKENIZER_HUGGING_FACE:
     case TOKENIZER_NONE:
         break;
     }

@@ -90,8 +90,11 @@ static const struct choice scale_roundings[] = {
     NAMED("up", SCALE_ROUNDS_UP), NAMED("down", SCALE_ROUNDS_DOWN), {0}};
 static const struct choice amax_algorithms[] = {
     NAMED("max", AMAX_MAX), NAMED("most_recent", AMAX_MOST_RECENT), {0}};
-static const struct choice tokenizers[] = {
-    NAMED("byte", TOKENIZER_BYTE), NAMED("GPT2BPE", TOKENIZER_GPT2_BPE), NAMED("none", TOKENIZER_NONE), {0}};
+static const struct choice tokenizers[] = {NAMED("byte", TOKENIZER_BYTE),
+                                           NAMED("GPT2BPE", TOKENIZER_GPT2_BPE),
+                                           NAMED("HuggingFaceTokenizer", TOKENIZER_HUGGING_FACE),
+                                           NAMED("none", TOKENIZER_NONE),
+                                           {0}};
 static const struct choice signals[] = {NAMED("SIGTERM", SIGTERM),
                                         NAMED("SIGINT", SIGINT),
                                         NAMED("SIGUSR1", SIGUSR1),

@@ -54,6 +54,14 @@ bool recipe_needs_tokenizer(const struct recipe *recipe)
     return !data->mock_data || data->reset_attention_mask || data->reset_position_ids || data->eod_mask_loss;
 }
 
+const char *recipe_tokenizer_name(const struct recipe *recipe)
+{
+    const struct choice *choice = recipe_rows[recipe_row_index("tokenizer.tokenizer_type")].choices;
+    while (choice->value != (int)recipe->tokenizer.tokenizer_type)
+        choice++;
+    return choice->name;
+}
+
 void recipe_check_files(const struct recipe *recipe, bool schedule, struct problems *problems)
 {
     const char *load = recipe->checkpoint.load, *vocab = recipe->tokenizer.vocab_file,
@@ -66,12 +74,15 @@ void recipe_check_files(const struct recipe *recipe, bool schedule, struct probl
         check_sources(recipe, "data.train", &recipe->data.train, problems);
         check_sources(recipe, "data.valid", &recipe->data.valid, problems);
     }
+    const char *model = recipe->tokenizer.tokenizer_model;
     if (!recipe_needs_tokenizer(recipe))
-        vocab = merge = NULL;
+        vocab = merge = model = NULL;
     if (vocab != NULL)
         check_path(recipe, "tokenizer.vocab_file", vocab, problems);
     if (merge != NULL)
         check_path(recipe, "tokenizer.merge_file", merge, problems);
+    if (model != NULL)
+        check_path(recipe, "tokenizer.tokenizer_model", model, problems);
     if (load != NULL && strcmp(load, "auto") != 0 && !has_checkpoint_folder(recipe))
         check_path(recipe, "checkpoint.load", load, problems);
 }

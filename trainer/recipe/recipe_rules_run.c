@@ -88,6 +88,12 @@ static void min_lr_message(const struct view *v, struct text *out)
 
 /* ---- data, tokenizer, names ---- */
 
+/* The types whose file is tokenizer.tokenizer_model. */
+static bool reads_model(const struct recipe *r)
+{
+    return r->tokenizer.tokenizer_type == TOKENIZER_HUGGING_FACE;
+}
+
 static bool vocab_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
@@ -100,8 +106,12 @@ static bool vocab_holds(const struct view *v)
 static void vocab_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
-    if (r->tokenizer.tokenizer_type == TOKENIZER_NONE)
-        text_add(out, "model.vocab_size is required with tokenizer.tokenizer_type none");
+    if (rule_tokenizer_vocab(r) == 0)
+        text_add(out, "model.vocab_size is required with tokenizer.tokenizer_type %s%s",
+                 recipe_tokenizer_name(r),
+                 reads_model(r) ? ": at least the vocabulary of tokenizer.tokenizer_model, which cuboid data "
+                                  "prepare prints"
+                                : "");
     else
         text_add(out, "model.vocab_size %lld is smaller than the tokenizer's %lld",
                  (long long)r->model.vocab_size, (long long)rule_tokenizer_vocab(r));
@@ -110,6 +120,19 @@ static void vocab_message(const struct view *v, struct text *out)
 static int64_t vocab_guess(const struct recipe *r)
 {
     return rule_tokenizer_vocab(r) > 0 ? rule_tokenizer_vocab(r) : 50257;
+}
+
+static bool model_holds(const struct view *v)
+{
+    return reads_model(v->recipe) || v->recipe->tokenizer.tokenizer_model == NULL;
+}
+
+static void model_message(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "tokenizer.tokenizer_model is given, but tokenizer.tokenizer_type %s does not read it; use "
+             "tokenizer.tokenizer_model=none",
+             recipe_tokenizer_name(v->recipe));
 }
 
 static bool files_hold(const struct view *v)
@@ -127,9 +150,8 @@ static void files_message(const struct view *v, struct text *out)
                  t->vocab_file != NULL ? "vocab_file" : "merge_file",
                  t->vocab_file != NULL ? "merge_file" : "vocab_file");
     else
-        text_add(out, "tokenizer.%s is given, but tokenizer.tokenizer_type %s reads no file; use %s=none",
-                 t->vocab_file != NULL ? "vocab_file" : "merge_file",
-                 t->tokenizer_type == TOKENIZER_BYTE ? "byte" : "none",
+        text_add(out, "tokenizer.%s is given, but tokenizer.tokenizer_type %s does not read it; use %s=none",
+                 t->vocab_file != NULL ? "vocab_file" : "merge_file", recipe_tokenizer_name(v->recipe),
                  t->vocab_file != NULL ? "tokenizer.vocab_file" : "tokenizer.merge_file");
 }
 
@@ -517,6 +539,7 @@ static const struct rule rules[] = {
      vocab_message,
      {{.key = "model.vocab_size", .guess = vocab_guess}}},
     {"tokenizer.vocab_file tokenizer.merge_file " TOKENIZER, files_hold, files_message, {{0}}},
+    {"tokenizer.tokenizer_model " TOKENIZER, model_holds, model_message, {{0}}},
     {"data.reset_attention_mask data.reset_position_ids data.eod_mask_loss " TOKENIZER,
      documents_hold,
      documents_message,

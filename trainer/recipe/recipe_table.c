@@ -329,12 +329,14 @@ const struct recipe_row recipe_rows[] = {
 
     ROW("tokenizer.tokenizer_type", CHOICE, tokenizer.tokenizer_type, "byte",
         "`byte`: 257 ids, the bytes and 256 for the end of a document. `GPT2BPE`: 50257 ids. `none`: the "
-        "data is already tokenized; vocab_size is required.",
+        "data is already tokenized. Types without a number of ids need vocab_size (docs/tokenizers.md).",
         .choices = tokenizers),
     ROW("tokenizer.vocab_file", TEXT, tokenizer.vocab_file, "none",
         "`vocab.json` of GPT2BPE. Required to tokenize or detokenize text.", .optional = true),
     ROW("tokenizer.merge_file", TEXT, tokenizer.merge_file, "none", "`merges.txt` of GPT2BPE.",
         .aliases = "merges_file", .optional = true),
+    ROW("tokenizer.tokenizer_model", TEXT, tokenizer.tokenizer_model, "none",
+        "`tokenizer.json` of HuggingFaceTokenizer, or its folder.", .optional = true),
 
     ROW("checkpoint.save", TEXT, checkpoint.save, NULL, "Folder for checkpoints; `none`: do not save.",
         .derived = "RUN_DIR/checkpoints", .optional = true),

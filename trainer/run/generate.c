@@ -28,7 +28,10 @@ static enum status encode(struct job *job)
     struct encoder *encoder = NULL;
     TRY(run_tokenizer(o->recipe, &job->tokenizer));
     TRY(encoder_create(job->tokenizer, &encoder));
-    enum status status = encoder_encode(encoder, o->prompt, o->prompt_bytes, &job->ids);
+    const struct tokens *prefix = tokenizer_prefix(job->tokenizer);
+    enum status status = tokens_append(&job->ids, prefix->ids, prefix->count);
+    if (status == OK)
+        status = encoder_encode(encoder, o->prompt, o->prompt_bytes, &job->ids);
     encoder_destroy(encoder);
     TRY(status);
     job->result.prompt_tokens = job->ids.count;
@@ -159,7 +162,7 @@ static enum status print_ids(struct job *job, struct generator *generator, int64
 {
     struct text bytes = {0};
     enum status status =
-        tokenizer_decode(job->tokenizer, job->ids.ids + begin, job->ids.count - begin, &bytes);
+        tokenizer_decode_more(job->tokenizer, job->ids.ids + begin, job->ids.count - begin, &bytes);
     if (status == OK)
         status = utf8_print(&generator->printer, text_chars(&bytes), bytes.length);
     text_free(&bytes);

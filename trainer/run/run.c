@@ -15,9 +15,10 @@ enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out)
     if (recipe->tokenizer.tokenizer_type == TOKENIZER_NONE)
         return fail(BAD_RECIPE, "tokenizer.tokenizer_type is none: there is no tokenizer to encode text");
     struct tokenizer_config config = {
-        .type = recipe->tokenizer.tokenizer_type == TOKENIZER_BYTE ? "byte" : "GPT2BPE",
+        .type = recipe_tokenizer_name(recipe),
         .vocab_file = recipe->tokenizer.vocab_file,
         .merge_file = recipe->tokenizer.merge_file,
+        .tokenizer_model = recipe->tokenizer.tokenizer_model,
     };
     return tokenizer_create(&config, out);
 }

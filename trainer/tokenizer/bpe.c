@@ -3,10 +3,11 @@
 
 #include "trainer/tokenizer/tokenizer_unicode.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CACHE_SLOTS = 1 << 17, CACHE_WORDS = CACHE_SLOTS / 2, CACHED_BYTES = 48, CUT_REACH = 1 << 21 };
+enum { CUT_REACH = 1 << 21 };
 
 /* Length of a contraction ('s, 're, ...) at the beginning of the bytes, or 0. */
 static int64_t ending_length(const char *bytes, int64_t length)
@@ -50,8 +51,9 @@ int64_t bpe_word(const char *bytes, int64_t length)
     return at;
 }
 
-int64_t bpe_cut(const char *bytes, int64_t length)
+int64_t bpe_cut(const void *bpe, const char *bytes, int64_t length)
 {
+    (void)bpe;
     // Text further back was searched by an earlier call.
     int64_t reach = length > CUT_REACH ? length - CUT_REACH : 0;
     for (int64_t at = length - 1; at > reach; at--) {
@@ -66,20 +68,97 @@ int64_t bpe_cut(const char *bytes, int64_t length)
     return 0;
 }
 
-/* Cache of the ids of words: text repeats words so often that few are merged twice. When either the slots or
- * the arenas are full, the cache is cleared. */
-struct cached {
-    uint64_t hash; // 0: empty
-    uint32_t bytes_at, ids_at;
-    uint16_t length, count;
-};
+enum status bpe_make_merges(struct bpe *bpe, int64_t count)
+{
+    uint64_t slots = 16;
+    while (slots < 2 * (uint64_t)count)
+        slots *= 2;
+    bpe->merges = count <= INT32_MAX / 2 ? malloc(slots * sizeof *bpe->merges) : NULL;
+    if (bpe->merges == NULL)
+        return fail(NO_MEMORY, "no memory for %" PRId64 " merges of a tokenizer", count);
+    for (uint64_t i = 0; i < slots; i++)
+        bpe->merges[i].pair = BPE_NO_PAIR;
+    bpe->merge_mask = slots - 1;
+    return OK;
+}
+
+void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id)
+{
+    uint64_t key = (uint64_t)left << 32 | (uint64_t)right, at = bpe_mix(key);
+    struct bpe_merge *slot;
+    do
+        slot = &bpe->merges[at++ & bpe->merge_mask];
+    while (slot->pair != BPE_NO_PAIR && slot->pair != key);
+    *slot = (struct bpe_merge){key, rank, id};
+}
+
+static uint64_t hash_bytes(const char *bytes, int64_t length)
+{
+    uint64_t hash = (uint64_t)length, part;
+    for (; length >= 8; bytes += 8, length -= 8) {
+        memcpy(&part, bytes, 8);
+        hash = bpe_mix(hash ^ part);
+    }
+    part = 0;
+    memcpy(&part, bytes, (size_t)length);
+    return bpe_mix(hash ^ part);
+}
+
+int32_t bpe_find_whole(const struct bpe *bpe, const char *word, int64_t length)
+{
+    for (uint64_t at = hash_bytes(word, length);; at++) {
+        int32_t id = bpe->whole[at & bpe->whole_mask];
+        if (id < 0)
+            return -1;
+        if (bpe->starts[id + 1] - bpe->starts[id] == length &&
+            memcmp(bpe->bytes + bpe->starts[id], word, (size_t)length) == 0)
+            return id;
+    }
+}
+
+enum status bpe_make_whole(struct bpe *bpe)
+{
+    uint64_t slots = 16;
+    while (slots < 2 * (uint64_t)bpe->size)
+        slots *= 2;
+    bpe->whole = malloc(slots * sizeof *bpe->whole);
+    if (bpe->whole == NULL)
+        return fail(NO_MEMORY, "no memory for the words of a tokenizer");
+    for (uint64_t i = 0; i < slots; i++)
+        bpe->whole[i] = -1;
+    bpe->whole_mask = slots - 1;
+    for (int32_t id = 0; id < bpe->size; id++) {
+        const char *bytes = bpe->bytes + bpe->starts[id];
+        int64_t length = bpe->starts[id + 1] - bpe->starts[id];
+        if (length == 0 || bpe_find_whole(bpe, bytes, length) >= 0)
+            continue;
+        uint64_t at = hash_bytes(bytes, length);
+        while (bpe->whole[at & bpe->whole_mask] >= 0)
+            at++;
+        bpe->whole[at & bpe->whole_mask] = id;
+    }
+    return OK;
+}
+
+void bpe_release(struct bpe *bpe)
+{
+    free(bpe->bytes);
+    free(bpe->starts);
+    free(bpe->merges);
+    free(bpe->whole);
+}
+
+void bpe_free(struct bpe *bpe)
+{
+    if (bpe == NULL)
+        return;
+    bpe_release(bpe);
+    free(bpe);
+}
 
 struct encoder_state {
     struct bpe_scratch *scratch;
-    struct cached *slots;
-    char *bytes;  // [CACHE_WORDS * CACHED_BYTES]
-    int32_t *ids; // [CACHE_WORDS * CACHED_BYTES] since a word has no more tokens than bytes
-    uint32_t byte_count, id_count, words;
+    struct word_cache cache;
 };
 
 static void state_destroy(void *pointer)
@@ -88,9 +167,7 @@ static void state_destroy(void *pointer)
     if (state == NULL)
         return;
     bpe_scratch_destroy(state->scratch);
-    free(state->slots);
-    free(state->bytes);
-    free(state->ids);
+    word_cache_free(&state->cache);
     free(state);
 }
 
@@ -100,13 +177,9 @@ static enum status state_create(const void *model, void **out)
     struct encoder_state *state = calloc(1, sizeof *state);
     if (state == NULL)
         return fail(NO_MEMORY, "no memory for an encoder");
-    const size_t arena = (size_t)CACHE_WORDS * CACHED_BYTES;
-    state->slots = calloc(CACHE_SLOTS, sizeof *state->slots);
-    state->bytes = malloc(arena);
-    state->ids = malloc(arena * sizeof *state->ids);
-    bool good = state->slots != NULL && state->bytes != NULL && state->ids != NULL;
-    enum status status =
-        good ? bpe_scratch_create(&state->scratch) : fail(NO_MEMORY, "no memory for an encoder");
+    enum status status = word_cache_create(&state->cache);
+    if (status == OK)
+        status = bpe_scratch_create(&state->scratch);
     if (status == OK)
         *out = state;
     else
@@ -114,81 +187,14 @@ static enum status state_create(const void *model, void **out)
     return status;
 }
 
-static uint64_t hash_word(const char *word, int64_t length)
-{
-    uint64_t hash = (uint64_t)length, part;
-    for (; length >= 8; word += 8, length -= 8) {
-        memcpy(&part, word, 8);
-        hash = bpe_mix(hash ^ part);
-    }
-    part = 0;
-    memcpy(&part, word, (size_t)length);
-    return bpe_mix(hash ^ part) | 1; // 0 marks an empty slot
-}
-
-/* The slot of the word, or the empty slot for it. */
-static struct cached *find_cached(struct encoder_state *state, uint64_t hash, const char *word,
-                                  int64_t length)
-{
-    for (uint64_t at = hash >> 1;; at++) {
-        struct cached *slot = &state->slots[at % CACHE_SLOTS];
-        if (slot->hash == 0)
-            return slot;
-        if (slot->hash == hash && slot->length == length &&
-            memcmp(state->bytes + slot->bytes_at, word, (size_t)length) == 0)
-            return slot;
-    }
-}
-
-static void remember(struct encoder_state *state, struct cached *slot, uint64_t hash, const char *word,
-                     int64_t length, const int32_t *ids, int64_t count)
-{
-    if (state->words == CACHE_WORDS) {
-        memset(state->slots, 0, CACHE_SLOTS * sizeof *state->slots);
-        state->words = state->byte_count = state->id_count = 0;
-        slot = find_cached(state, hash, word, length);
-    }
-    *slot = (struct cached){
-        .hash = hash,
-        .bytes_at = state->byte_count,
-        .ids_at = state->id_count,
-        .length = (uint16_t)length,
-        .count = (uint16_t)count,
-    };
-    memcpy(state->bytes + state->byte_count, word, (size_t)length);
-    memcpy(state->ids + state->id_count, ids, (size_t)count * sizeof *ids);
-    state->byte_count += (uint32_t)length;
-    state->id_count += (uint32_t)count;
-    state->words++;
-}
-
-static enum status encode_cached(const struct bpe *bpe, struct encoder_state *state, const char *word,
-                                 int64_t length, struct tokens *out)
-{
-    uint64_t hash = hash_word(word, length);
-    struct cached *slot = find_cached(state, hash, word, length);
-    if (slot->hash != 0) {
-        TRY(tokens_reserve(out, slot->count));
-        memcpy(out->ids + out->count, state->ids + slot->ids_at, slot->count * sizeof *out->ids);
-        out->count += slot->count;
-        return OK;
-    }
-    int64_t before = out->count;
-    TRY(bpe_encode_word(bpe, state->scratch, word, length, out));
-    remember(state, slot, hash, word, length, out->ids + before, out->count - before);
-    return OK;
-}
-
-static enum status encode(const void *model, void *state, const char *bytes, int64_t length,
+static enum status encode(const void *model, void *pointer, const char *bytes, int64_t length,
                           struct tokens *out)
 {
     const struct bpe *bpe = model;
+    struct encoder_state *state = pointer;
     for (int64_t at = 0; at < length;) {
         int64_t word = bpe_word(bytes + at, length - at);
-        if (word <= CACHED_BYTES)
-            TRY(encode_cached(bpe, state, bytes + at, word, out));
-        else
-            TRY(bpe_encode_word(bpe, ((struct encoder_state *)state)->scratch, bytes + at, word, out));
+        TRY(bpe_encode_cached(bpe, state->scratch, &state->cache, bytes + at, word, out));
         at += word;
     }
     return OK;
@@ -208,21 +214,25 @@ static void destroy(void *model)
     bpe_free(model);
 }
 
-static void decode(const void *model, int32_t id, struct text *out)
+void bpe_decode(const void *model, const int32_t *ids, int64_t count, bool begins, struct text *out)
 {
     const struct bpe *bpe = model;
-    text_add_bytes(out, bpe->bytes + bpe->starts[id], (size_t)(bpe->starts[id + 1] - bpe->starts[id]));
+    (void)begins;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t *start = &bpe->starts[ids[i]];
+        text_add_bytes(out, bpe->bytes + start[0], (size_t)(start[1] - start[0]));
+    }
 }
 
 const struct tokenizer_kind kind_bpe = {
     .name = "GPT2BPE",
     .other_name = "gpt2",
-    .needs_files = true,
+    .needs = TOKENIZER_VOCABULARY_AND_MERGES,
     .create = create,
     .destroy = destroy,
     .encoder_create = state_create,
     .encoder_destroy = state_destroy,
     .encode = encode,
     .cut = bpe_cut,
-    .decode = decode,
+    .decode = bpe_decode,
 };

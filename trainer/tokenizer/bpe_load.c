@@ -2,53 +2,21 @@
 #include "trainer/tokenizer/bpe.h"
 
 #include "trainer/files/json_read.h"
+#include "trainer/tokenizer/byte_alphabet.h"
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALPHABET = 512 }; // code points that may represent a byte: below U+0144
-
 #define END_OF_TEXT "<|endoftext|>"
 
 struct loader {
     const char *vocab_file, *merge_file;
-    json_t *vocabulary;        // token text to id
-    int16_t byte_of[ALPHABET]; // byte represented by a code point, or -1
+    json_t *vocabulary;             // token text to id
+    int16_t byte_of[BYTE_ALPHABET]; // byte represented by a code point, or -1
     struct bpe *bpe;
 };
-
-/* Printable bytes of Latin-1 represent themselves; the others follow from U+0100 on. */
-static void make_alphabet(int16_t byte_of[ALPHABET])
-{
-    for (int i = 0; i < ALPHABET; i++)
-        byte_of[i] = -1;
-    int next = 256;
-    for (int byte = 0; byte < 256; byte++) {
-        bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
-        byte_of[printable ? byte : next++] = (int16_t)byte;
-    }
-}
-
-/* Decodes the bytes represented by a token's characters into out[0..strlen(token)]; returns their number, or
- * -1. jansson guarantees valid UTF-8, and no character of the alphabet is longer than two bytes. */
-static int64_t token_bytes(const struct loader *l, const char *token, char *out)
-{
-    int64_t count = 0;
-    for (const unsigned char *c = (const unsigned char *)token; *c != 0;) {
-        int point = c[0];
-        if (c[0] >= 0xE0)
-            return -1;
-        if (c[0] >= 0x80)
-            point = (c[0] & 0x1F) << 6 | (c[1] & 0x3F);
-        c += c[0] >= 0x80 ? 2 : 1;
-        if (point >= ALPHABET || l->byte_of[point] < 0)
-            return -1;
-        out[count++] = (char)l->byte_of[point];
-    }
-    return count;
-}
 
 /* Length of the byte order mark that some editors write before UTF-8. */
 static size_t mark_length(const struct text *file)
@@ -116,7 +84,7 @@ static enum status spell_tokens(struct loader *l, const char *const *tokens, int
         bpe->byte_ids[i] = -1;
     for (int64_t id = 0; id < size; id++) {
         char *bytes = bpe->bytes + bpe->starts[id];
-        int64_t count = token_bytes(l, tokens[id], bytes);
+        int64_t count = byte_alphabet_decode(l->byte_of, tokens[id], bytes);
         if (count < 1)
             return fail(BAD_DATA, "%s: token \"%s\", id %" PRId64 ", %s", l->vocab_file, tokens[id], id,
                         count == 0 ? "is empty" : "has a character that represents no byte");
@@ -177,10 +145,7 @@ static enum status add_merge(struct loader *l, const char *pair, const char *lef
     if (bpe_find(l->bpe, left_id, right_id) != NULL)
         return fail(BAD_DATA, "%s, line %" PRId64 ": \"%.80s\" is a duplicate of an earlier line",
                     l->merge_file, number, pair);
-    uint64_t key = (uint64_t)left_id << 32 | (uint64_t)right_id, at = bpe_mix(key);
-    while (l->bpe->merges[at & l->bpe->merge_mask].pair != BPE_NO_PAIR)
-        at++;
-    l->bpe->merges[at & l->bpe->merge_mask] = (struct bpe_merge){key, rank, both};
+    bpe_add_merge(l->bpe, left_id, right_id, rank, both);
     return OK;
 }
 
@@ -206,21 +171,13 @@ static enum status parse_merge(struct loader *l, const char *line, size_t length
     return status;
 }
 
-/* Allocates a table for as many merges as the file has lines, at most half full. */
+/* Allocates a table for as many merges as the file has lines. */
 static enum status make_table(struct loader *l, const struct text *file)
 {
-    uint64_t lines = 1, slots = 16;
+    int64_t lines = 1;
     for (size_t i = 0; i < file->length; i++)
         lines += file->chars[i] == '\n';
-    while (slots < 2 * lines)
-        slots *= 2;
-    l->bpe->merges = malloc(slots * sizeof *l->bpe->merges);
-    if (l->bpe->merges == NULL || lines > INT32_MAX / 2)
-        return fail(NO_MEMORY, "%s: no memory for %" PRIu64 " merges", l->merge_file, lines);
-    for (uint64_t i = 0; i < slots; i++)
-        l->bpe->merges[i].pair = BPE_NO_PAIR;
-    l->bpe->merge_mask = slots - 1;
-    return OK;
+    return bpe_make_merges(l->bpe, lines);
 }
 
 static enum status parse_merges(struct loader *l, const struct text *file)
@@ -258,7 +215,7 @@ enum status bpe_load(const char *vocab_file, const char *merge_file, struct bpe 
     struct loader l = {.vocab_file = vocab_file, .merge_file = merge_file, .bpe = calloc(1, sizeof *l.bpe)};
     if (l.bpe == NULL)
         return fail(NO_MEMORY, "%s: no memory for a tokenizer", vocab_file);
-    make_alphabet(l.byte_of);
+    byte_alphabet_make(l.byte_of);
     enum status status = load_vocabulary(&l);
     if (status == OK)
         status = load_merges(&l);
@@ -268,14 +225,4 @@ enum status bpe_load(const char *vocab_file, const char *merge_file, struct bpe 
     else
         bpe_free(l.bpe);
     return status;
-}
-
-void bpe_free(struct bpe *bpe)
-{
-    if (bpe == NULL)
-        return;
-    free(bpe->bytes);
-    free(bpe->starts);
-    free(bpe->merges);
-    free(bpe);
 }

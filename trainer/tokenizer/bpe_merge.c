@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Merges one word exactly as GPT-2: in rounds, each of which selects the pair of lowest rank in the word and
- * joins all of its occurrences, from left to right. Two algorithms with the same result:
+ * joins all of its occurrences, from left to right; or one pair at a time (enum bpe_order). Two algorithms
+ * with the same result:
  *
  *     short words  the rounds as described, over an array       O(n^2), n at most SHORT tokens
  *     long words   a heap of pairs by (rank, position)          O(n log n), for a megabyte without spaces
  *
  * The trap in the heap version: a pair created in a round may have a lower rank than the pair of the round
  * (merges.txt may be arbitrary), and must wait until the round ends; merged at once it would use up
- * occurrences of the round's pair. */
+ * occurrences of the round's pair. One by one, it is merged at once. */
 #include "trainer/tokenizer/bpe.h"
 
 #include <inttypes.h>
@@ -82,18 +83,33 @@ static int join_everywhere(const struct bpe *bpe, int32_t *ids, int32_t *ranks, 
     return kept;
 }
 
+/* Joins the pair (at, at + 1). Returns the new count. */
+static int join_at(const struct bpe *bpe, int32_t *ids, int32_t *ranks, int count, int at)
+{
+    ids[at] = bpe_find(bpe, ids[at], ids[at + 1])->id;
+    count--;
+    memmove(ids + at + 1, ids + at + 2, (size_t)(count - at - 1) * sizeof *ids);
+    memmove(ranks + at, ranks + at + 1, (size_t)(count - at - 1) * sizeof *ranks);
+    if (at > 0)
+        ranks[at - 1] = rank_of(bpe, ids[at - 1], ids[at]);
+    if (at + 1 < count)
+        ranks[at] = rank_of(bpe, ids[at], ids[at + 1]);
+    return count;
+}
+
 static int merge_short(const struct bpe *bpe, int32_t *ids, int count)
 {
     int32_t ranks[SHORT];
     for (int i = 0; i + 1 < count; i++)
         ranks[i] = rank_of(bpe, ids[i], ids[i + 1]);
     while (count > 1) {
-        int32_t lowest = BPE_NO_RANK;
-        for (int i = 0; i + 1 < count; i++)
-            lowest = ranks[i] < lowest ? ranks[i] : lowest;
-        if (lowest == BPE_NO_RANK)
+        int at = 0;
+        for (int i = 1; i + 1 < count; i++)
+            at = ranks[i] < ranks[at] ? i : at;
+        if (ranks[at] == BPE_NO_RANK)
             break;
-        count = join_everywhere(bpe, ids, ranks, count, lowest);
+        count = bpe->order == BPE_IN_ROUNDS ? join_everywhere(bpe, ids, ranks, count, ranks[at])
+                                            : join_at(bpe, ids, ranks, count, at);
     }
     return count;
 }
@@ -156,7 +172,8 @@ static enum status note_pair(const struct bpe *bpe, struct bpe_scratch *s, int64
     struct pair pair = {rank_of(bpe, left, right), left, right, position};
     if (pair.rank == BPE_NO_RANK)
         return OK;
-    return pair.rank < round ? pairs_add(&s->waiting, pair) : heap_push(&s->heap, pair);
+    bool waits = pair.rank < round && bpe->order == BPE_IN_ROUNDS;
+    return waits ? pairs_add(&s->waiting, pair) : heap_push(&s->heap, pair);
 }
 
 static enum status join_one(const struct bpe *bpe, struct bpe_scratch *s, const struct pair *pair)
@@ -210,6 +227,11 @@ enum status bpe_encode_word(const struct bpe *bpe, struct bpe_scratch *scratch, 
 {
     TRY(tokens_reserve(out, length));
     int32_t *ids = out->ids + out->count;
+    int32_t whole = bpe->whole != NULL ? bpe_find_whole(bpe, word, length) : -1;
+    if (whole >= 0) {
+        out->ids[out->count++] = whole;
+        return OK;
+    }
     if (length <= SHORT) {
         for (int64_t i = 0; i < length; i++)
             ids[i] = bpe->byte_ids[(unsigned char)word[i]];

@@ -2,6 +2,7 @@
 #include "trainer/tokenizer/tokenizer.h"
 
 #include "trainer/tokenizer/bpe.h"
+#include "trainer/tokenizer/huggingface/huggingface.h"
 #include "trainer/tokenizer/tokenizer_kind.h"
 
 #include <inttypes.h>
@@ -45,24 +46,28 @@ static enum status byte_encode(const void *model, void *state, const char *bytes
     return OK;
 }
 
-static int64_t byte_cut(const char *bytes, int64_t length)
+static int64_t byte_cut(const void *model, const char *bytes, int64_t length)
 {
+    (void)model;
     (void)bytes;
     return length;
 }
 
-static void byte_decode(const void *model, int32_t id, struct text *out)
+static void byte_decode(const void *model, const int32_t *ids, int64_t count, bool begins, struct text *out)
 {
     (void)model;
-    char byte = (char)id;
-    if (id != BYTE_END)
-        text_add_bytes(out, &byte, 1);
+    (void)begins;
+    for (int64_t i = 0; i < count; i++) {
+        char byte = (char)ids[i];
+        if (ids[i] != BYTE_END)
+            text_add_bytes(out, &byte, 1);
+    }
 }
 
 static const struct tokenizer_kind kind_byte = {
     .name = "byte",
     .other_name = "bytes",
-    .needs_files = false,
+    .needs = TOKENIZER_NO_FILES,
     .create = byte_create,
     .destroy = byte_destroy,
     .encoder_create = byte_encoder_create,
@@ -72,7 +77,7 @@ static const struct tokenizer_kind kind_byte = {
     .decode = byte_decode,
 };
 
-static const struct tokenizer_kind *const kinds[] = {&kind_byte, &kind_bpe};
+static const struct tokenizer_kind *const kinds[] = {&kind_byte, &kind_bpe, &kind_huggingface};
 enum { KIND_COUNT = sizeof kinds / sizeof *kinds };
 
 struct tokenizer {
@@ -98,6 +103,14 @@ enum status tokens_reserve(struct tokens *tokens, int64_t more)
         return fail(NO_MEMORY, "no memory for %" PRId64 " tokens", capacity);
     tokens->ids = ids;
     tokens->capacity = capacity;
+    return OK;
+}
+
+enum status tokens_append(struct tokens *tokens, const int32_t *ids, int64_t count)
+{
+    TRY(tokens_reserve(tokens, count));
+    for (int64_t i = 0; i < count; i++)
+        tokens->ids[tokens->count++] = ids[i];
     return OK;
 }
 
@@ -128,14 +141,30 @@ static enum status find_kind(const char *type, const struct tokenizer_kind **out
     return status;
 }
 
+static enum status check_files(const struct tokenizer_kind *kind, const struct tokenizer_config *config)
+{
+    switch (kind->needs) {
+    case TOKENIZER_NO_FILES:
+        break;
+    case TOKENIZER_VOCABULARY_AND_MERGES:
+        if (config->vocab_file == NULL || config->merge_file == NULL)
+            return fail(BAD_RECIPE, "tokenizer.tokenizer_type %s needs tokenizer.%s: its %s", kind->name,
+                        config->vocab_file == NULL ? "vocab_file" : "merge_file",
+                        config->vocab_file == NULL ? "vocab.json" : "merges.txt");
+        break;
+    case TOKENIZER_MODEL:
+        if (config->tokenizer_model == NULL)
+            return fail(BAD_RECIPE, "tokenizer.tokenizer_type %s needs tokenizer.tokenizer_model: its %s",
+                        kind->name, kind->model_file);
+    }
+    return OK;
+}
+
 enum status tokenizer_create(const struct tokenizer_config *config, struct tokenizer **out)
 {
     const struct tokenizer_kind *kind = NULL;
     TRY(find_kind(config->type, &kind));
-    if (kind->needs_files && (config->vocab_file == NULL || config->merge_file == NULL))
-        return fail(BAD_RECIPE, "tokenizer.tokenizer_type %s needs tokenizer.%s: its %s", kind->name,
-                    config->vocab_file == NULL ? "vocab_file" : "merge_file",
-                    config->vocab_file == NULL ? "vocab.json" : "merges.txt");
+    TRY(check_files(kind, config));
     struct tokenizer *t = calloc(1, sizeof *t);
     if (t == NULL)
         return fail(NO_MEMORY, "no memory for a tokenizer");
@@ -171,6 +200,16 @@ int32_t tokenizer_end_of_document(const struct tokenizer *tokenizer)
     return tokenizer->vocabulary.end_of_document;
 }
 
+const struct tokens *tokenizer_prefix(const struct tokenizer *tokenizer)
+{
+    return &tokenizer->vocabulary.prefix;
+}
+
+const struct tokens *tokenizer_suffix(const struct tokenizer *tokenizer)
+{
+    return &tokenizer->vocabulary.suffix;
+}
+
 enum status encoder_create(const struct tokenizer *tokenizer, struct encoder **out)
 {
     struct encoder *e = calloc(1, sizeof *e);
@@ -200,17 +239,28 @@ enum status encoder_encode(struct encoder *encoder, const char *bytes, int64_t l
 
 int64_t encoder_cut(const struct encoder *encoder, const char *bytes, int64_t length)
 {
-    return encoder->tokenizer->kind->cut(bytes, length);
+    return encoder->tokenizer->kind->cut(encoder->tokenizer->model, bytes, length);
+}
+
+static enum status decode(const struct tokenizer *tokenizer, const int32_t *ids, int64_t count, bool begins,
+                          struct text *out)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= tokenizer->vocabulary.size)
+            return fail(BAD_DATA, "token %" PRId64 ": id %d is outside the vocabulary of %d", i, ids[i],
+                        tokenizer->vocabulary.size);
+    tokenizer->kind->decode(tokenizer->model, ids, count, begins, out);
+    return OK;
 }
 
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int64_t count,
                              struct text *out)
 {
-    for (int64_t i = 0; i < count; i++) {
-        if (ids[i] < 0 || ids[i] >= tokenizer->vocabulary.size)
-            return fail(BAD_DATA, "token %" PRId64 ": id %d is outside the vocabulary of %d", i, ids[i],
-                        tokenizer->vocabulary.size);
-        tokenizer->kind->decode(tokenizer->model, ids[i], out);
-    }
-    return OK;
+    return decode(tokenizer, ids, count, true, out);
+}
+
+enum status tokenizer_decode_more(const struct tokenizer *tokenizer, const int32_t *ids, int64_t count,
+                                  struct text *out)
+{
+    return decode(tokenizer, ids, count, false, out);
 }

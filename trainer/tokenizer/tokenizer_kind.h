@@ -8,12 +8,17 @@
 struct vocabulary {
     int32_t size;
     int32_t end_of_document;
+    struct tokens prefix, suffix; // ids around every text; owned by the model
 };
+
+/* The files that a type reads. */
+enum tokenizer_files { TOKENIZER_NO_FILES, TOKENIZER_VOCABULARY_AND_MERGES, TOKENIZER_MODEL };
 
 struct tokenizer_kind {
     const char *name;
     const char *other_name; // alias
-    bool needs_files;
+    enum tokenizer_files needs;
+    const char *model_file; // with TOKENIZER_MODEL, for messages: what tokenizer_model names
     /* Creates the `model` passed to the other functions; leaves nothing allocated on failure. */
     enum status (*create)(const struct tokenizer_config *config, void **model, struct vocabulary *vocabulary);
     void (*destroy)(void *model);
@@ -21,6 +26,7 @@ struct tokenizer_kind {
     void (*encoder_destroy)(void *state);
     enum status (*encode)(const void *model, void *state, const char *bytes, int64_t length,
                           struct tokens *out);
-    int64_t (*cut)(const char *bytes, int64_t length);
-    void (*decode)(const void *model, int32_t id, struct text *out); // id is inside the vocabulary
+    int64_t (*cut)(const void *model, const char *bytes, int64_t length);
+    /* The ids are inside the vocabulary. begins: ids[0] is the first one of its text. */
+    void (*decode)(const void *model, const int32_t *ids, int64_t count, bool begins, struct text *out);
 };

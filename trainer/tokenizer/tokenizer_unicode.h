@@ -2,6 +2,7 @@
 /* Character class of the first character of a byte string. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum character {
@@ -14,3 +15,10 @@ enum character {
 /* Returns the class of the first character of bytes[0..length), length at least 1, and its length in
  * bytes. */
 enum character character_at(const char *bytes, int64_t length, int64_t *used);
+
+/* Whether the first character of bytes[0..length) is a word character (\w: alphabetic, mark, digit, connector
+ * punctuation, joiner). */
+bool character_is_word(const char *bytes, int64_t length);
+
+/* Length of the longest prefix of bytes[0..length) that is valid UTF-8. */
+int64_t utf8_prefix(const char *bytes, int64_t length);

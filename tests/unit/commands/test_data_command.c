@@ -151,7 +151,11 @@ Test(data_command, gpt2_ids_are_those_of_the_whole_text, .init = silence)
     struct encoder *e = NULL;
     struct tokens whole = {0};
     struct dataset *d = NULL;
-    cr_assert_eq(tokenizer_create(&(struct tokenizer_config){"gpt2", "vocab.json", "merges.txt"}, &t), OK);
+    cr_assert_eq(tokenizer_create(&(struct tokenizer_config){.type = "gpt2",
+                                                             .vocab_file = "vocab.json",
+                                                             .merge_file = "merges.txt"},
+                                  &t),
+                 OK);
     cr_assert_eq(encoder_create(t, &e), OK);
     cr_assert_eq(encoder_encode(e, text.chars, (int64_t)text.length, &whole), OK);
     cr_assert_eq(dataset_open("x", &d), OK);
@@ -265,5 +269,54 @@ Test(data_command, a_full_disk_or_interrupt_leaves_no_files, .init = silence)
     cr_assert_eq(run("data prepare a.txt -o x"), 1);
     cr_assert_eq(files_here(false), 1);
     cr_assert_eq(run("data prepare a.txt -o x"), 0);
+    leave(folder);
+}
+
+/* A dataset of documents from nothing to 3 MB, of which the largest are encoded in parts. */
+Test(data_command, any_number_of_threads_writes_the_same_dataset, .init = silence)
+{
+    static const char *const parts[] = {"the dog", " ",  "\n",   "\xE6\x9D\xB1",
+                                        "it's",    "12", "\xFF", "<|end_of_text|>"};
+    char folder[32], line[256];
+    struct text text = {0}, bytes[2] = {{0}};
+    enter(folder);
+    unsigned seed = 9;
+    for (int document = 0; document < 3000; document++) {
+        size_t length = text.length + (document == 700 ? 3000000 : document % 50 == 0 ? 0 : seed % 1000);
+        while (text.length < length) {
+            seed = seed * 1664525U + 1013904223U;
+            text_add(&text, "%s", parts[(seed >> 10) % (sizeof parts / sizeof *parts)]);
+        }
+        text_add(&text, "\f");
+    }
+    write_file("a.txt", text.chars, text.length);
+    for (int threads = 1; threads <= 4; threads += 3) {
+        snprintf(
+            line, sizeof line,
+            "data prepare a.txt -o x --overwrite --documents form-feed --tokenizer hf --tokenizer-model %s "
+            "--threads %d",
+            SOURCE_ROOT "/tests/fixtures/tokenizers/llama3.json", threads);
+        cr_assert_eq(run(line), 0, "%s", fail_text());
+        cr_assert_eq(file_read("x.bin", &bytes[threads > 1]), OK);
+        cr_assert_eq(file_read("x.idx", &bytes[threads > 1]), OK); // appended
+    }
+    cr_assert_eq(bytes[0].length, bytes[1].length);
+    cr_assert_eq(memcmp(bytes[0].chars, bytes[1].chars, bytes[0].length), 0);
+
+    // The documents begin with the tokenizer's prefix, and end with its end of a document.
+    struct dataset *d = NULL;
+    int32_t ids[2];
+    cr_assert_eq(dataset_open("x", &d), OK);
+    for (int64_t i = 0; i < dataset_documents(d); i += 100) {
+        cr_assert_eq(dataset_read(d, i, 0, 1, 461, ids), OK);
+        cr_assert_eq(dataset_read(d, i, dataset_length(d, i) - 1, 1, 461, ids + 1), OK);
+        cr_assert(ids[0] == 0 && ids[1] == 1);
+    }
+    dataset_close(d);
+    cr_assert_eq(run("data prepare a.txt -o x --overwrite --threads 0"), 2);
+    cr_assert_eq(run("data prepare a.txt -o x --overwrite --tokenizer hf"), 2);
+    for (int i = 0; i < 2; i++)
+        text_free(&bytes[i]);
+    text_free(&text);
     leave(folder);
 }

@@ -42,7 +42,8 @@ static void files_free(const struct files *f)
 
 static enum status load(const struct files *f, struct tokenizer **out)
 {
-    return tokenizer_create(&(struct tokenizer_config){"gpt2", f->vocab, f->merges}, out);
+    return tokenizer_create(
+        &(struct tokenizer_config){.type = "gpt2", .vocab_file = f->vocab, .merge_file = f->merges}, out);
 }
 
 Test(bpe, ids_match_an_independent_implementation)

@@ -348,7 +348,7 @@ Test(recipe_check, tokenizer_and_data)
          "tokenizer.tokenizer_type=none");
     WITH("command line: tokenizer.vocab_file is given without tokenizer.merge_file; GPT2BPE needs both\n",
          "tokenizer.tokenizer_type=GPT2BPE", "tokenizer.vocab_file=v.json");
-    WITH("command line: tokenizer.vocab_file is given, but tokenizer.tokenizer_type byte reads no file; "
+    WITH("command line: tokenizer.vocab_file is given, but tokenizer.tokenizer_type byte does not read it; "
          "use tokenizer.vocab_file=none\n",
          "tokenizer.vocab_file=v.json");
     WITH("command line: data.eod_mask_loss needs the end-of-document id, which tokenizer.tokenizer_type "

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const char help_text[] =
     "cuboid data prepare TEXT... -o PREFIX   tokenize text into PREFIX.bin and PREFIX.idx\n"
@@ -19,12 +20,16 @@ static const char help_text[] =
     "    data: {train: [{path: data/books}]}\n"
     "\n"
     "Tokenizer\n"
-    "  --tokenizer byte|gpt2    byte: 257 ids, any bytes, no files (default)\n"
-    "                           gpt2: GPT-2's byte-level BPE, from the two files below\n"
-    "  --vocab-file FILE        its vocab.json\n"
-    "  --merge-file FILE        its merges.txt\n"
+    "  --tokenizer byte|gpt2|hf\n"
+    "                           byte: 257 ids, any bytes, no files (default)\n"
+    "                           gpt2: GPT-2's byte-level BPE, from the next two files\n"
+    "                           hf: Hugging Face's tokenizer.json (byte-level BPE: Llama 3, Qwen, ...)\n"
+    "  --vocab-file FILE        vocab.json of gpt2\n"
+    "  --merge-file FILE        merges.txt of gpt2\n"
+    "  --tokenizer-model FILE   tokenizer.json of hf, or its folder\n"
     "  --no-append-eod          do not append the end-of-document id to each document\n"
     "                           (--append-eod: default)\n"
+    "  --threads N              threads that encode (default: one per CPU); the result is the same\n"
     "\n"
     "Documents\n"
     "  --documents file         each plain text file is one document (default)\n"
@@ -46,7 +51,7 @@ static const char help_text[] =
     "Inspect\n"
     "  Shows the first documents as text if a tokenizer is given, or if the ids look like bytes.\n"
     "  --documents N            number of documents (default 3)\n"
-    "  --tokenizer, --vocab-file, --merge-file   as above\n";
+    "  --tokenizer, --vocab-file, --merge-file, --tokenizer-model   as above\n";
 
 static enum status parse_options(int argc, char **argv, struct data_options *o)
 {
@@ -56,10 +61,12 @@ static enum status parse_options(int argc, char **argv, struct data_options *o)
         {"--tokenizer", OPTION_TEXT, &o->tokenizer, 0, 0},
         {"--vocab-file", OPTION_TEXT, &o->vocab_file, 0, 0},
         {"--merge-file", OPTION_TEXT, &o->merge_file, 0, 0},
+        {"--tokenizer-model", OPTION_TEXT, &o->tokenizer_model, 0, 0},
         {"--documents", OPTION_TEXT, &o->documents, 0, 0},
         {"--split-lines", OPTION_TEXT, &o->split_lines, 0, 0},
         {"--json-key", OPTION_TEXT, &o->json_key, 0, 0},
         {"--format", OPTION_TEXT, &o->format, 0, 0},
+        {"--threads", OPTION_TEXT, &o->threads, 0, 0},
         {"--append-eod", OPTION_FLAG, &o->append_eod, 0, 0},
         {"--no-append-eod", OPTION_CLEAR, &o->append_eod, 0, 0},
         {"--overwrite", OPTION_FLAG, &o->overwrite, 0, 0},
@@ -77,7 +84,14 @@ enum status data_options_tokenizer(const struct data_options *options, struct to
         .type = options->tokenizer != NULL ? options->tokenizer : "byte",
         .vocab_file = options->vocab_file,
         .merge_file = options->merge_file,
+        .tokenizer_model = options->tokenizer_model,
     };
+    bool hugging_face =
+        strcasecmp(config.type, "hf") == 0 || strcasecmp(config.type, "HuggingFaceTokenizer") == 0;
+    if (hugging_face && options->tokenizer_model == NULL)
+        return fail(BAD_USAGE,
+                    "--tokenizer %s needs a file; use --tokenizer-model tokenizer.json, or its folder",
+                    config.type);
     bool files = options->vocab_file != NULL && options->merge_file != NULL;
     if (!files && (strcmp(config.type, "gpt2") == 0 || strcmp(config.type, "GPT2BPE") == 0))
         return fail(BAD_USAGE,

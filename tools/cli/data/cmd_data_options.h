@@ -7,8 +7,8 @@
 
 /* The command line; NULL: option not given. */
 struct data_options {
-    const char *output, *tokenizer, *vocab_file, *merge_file;
-    const char *documents, *split_lines, *json_key, *format;
+    const char *output, *tokenizer, *vocab_file, *merge_file, *tokenizer_model;
+    const char *documents, *split_lines, *json_key, *format, *threads;
     bool append_eod, overwrite, help;
     const char **inputs; // positional arguments, in order; space for argc
     int input_count;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuboid data prepare: from text to token ids on disk.
  *
- *     text_read() -> chunks -> encoder -> dataset_writer -> PREFIX.bin, PREFIX.idx
+ *     text_read() -> documents -> encode_pool -> dataset_writer -> PREFIX.bin, PREFIX.idx
  *
- * Data is streamed in chunks, so documents may have any size. */
+ * Text is streamed, so a document may have any size if its tokenizer can cut it (encoder_cut()). */
 #include "tools/cli/data/cmd_data_options.h"
 
 #include "base/clock.h"
+#include "base/machine.h"
 #include "base/text.h"
+#include "tools/cli/data/encode_pool.h"
 #include "trainer/data/data_text.h"
 #include "trainer/data/dataset.h"
 
@@ -21,6 +23,8 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { MAX_THREADS = 1024 };
 
 static enum status text_options_of(const struct data_options *o, struct text_options *out)
 {
@@ -56,61 +60,44 @@ static enum status text_options_of(const struct data_options *o, struct text_opt
     return OK;
 }
 
-enum { CHUNK_BYTES = 1 << 20 }; // bytes of text per encoder call
+/* The number of encoding threads; by default one for each available CPU. */
+static enum status threads_of(const struct data_options *o, int *out)
+{
+    struct machine machine;
+    int64_t threads = 0;
+    machine_query(&machine);
+    *out = machine_threads(&machine, 1, 1);
+    if (o->threads == NULL)
+        return OK;
+    if (!integer_parse(o->threads, &threads) || threads < 1 || threads > MAX_THREADS)
+        return fail(BAD_USAGE, "--threads %s is invalid; use 1 to %d", o->threads, MAX_THREADS);
+    *out = (int)threads;
+    return OK;
+}
 
 /* State of one prepare. */
 struct pump {
     const struct tokenizer *tokenizer;
-    struct encoder *encoder;
+    struct encode_pool *pool;
     struct dataset_writer *writer;
-    bool append_eod;
-    struct text held;     // text of the current document, not yet encoded
-    struct tokens tokens; // scratch
-    int64_t documents, token_count, text_bytes;
+    struct encode_counts counts; // when complete
+    int64_t documents;           // read
 
     int64_t read_bytes, all_bytes; // for the progress; all_bytes 0: unknown
     double began_s, shown_s;
     bool terminal;
 };
 
-/* Encodes the first `length` buffered bytes into the current document. */
-static enum status pump_encode(struct pump *p, int64_t length)
-{
-    p->tokens.count = 0;
-    TRY(encoder_encode(p->encoder, text_chars(&p->held), length, &p->tokens));
-    TRY(dataset_writer_add(p->writer, p->tokens.ids, p->tokens.count));
-    p->token_count += p->tokens.count;
-    p->text_bytes += length;
-    p->held.length -= (size_t)length;
-    if (p->held.length > 0)
-        memmove(p->held.chars, p->held.chars + length, p->held.length);
-    return OK;
-}
-
 static enum status pump_append(void *context, const char *bytes, int64_t length)
 {
-    struct pump *p = context;
-    // In chunks: ids take four times the bytes of the text.
-    for (int64_t part; length > 0; bytes += part, length -= part) {
-        part = length < CHUNK_BYTES ? length : CHUNK_BYTES;
-        text_add_bytes(&p->held, bytes, (size_t)part);
-        if (p->held.length >= CHUNK_BYTES)
-            TRY(pump_encode(p, encoder_cut(p->encoder, p->held.chars, (int64_t)p->held.length)));
-    }
-    return OK;
+    return encode_pool_append(((struct pump *)context)->pool, bytes, length);
 }
 
 static enum status pump_end_document(void *context)
 {
     struct pump *p = context;
-    TRY(pump_encode(p, (int64_t)p->held.length));
-    if (p->append_eod) {
-        int32_t end = tokenizer_end_of_document(p->tokenizer);
-        TRY(dataset_writer_add(p->writer, &end, 1));
-        p->token_count++;
-    }
     p->documents++;
-    return dataset_writer_end_document(p->writer);
+    return encode_pool_end_document(p->pool);
 }
 
 /* SIGINT and SIGTERM are blocked while a dataset is written, and polled here: an interrupted prepare
@@ -169,15 +156,18 @@ static enum status refuse_overwriting(const char *prefix)
     return status;
 }
 
-static enum status pump_all(struct pump *p, const struct data_options *o, const struct text_options *text)
+static enum status pump_all(struct pump *p, const struct data_options *o, const struct text_options *text,
+                            int threads)
 {
     const struct text_sink sink = {pump_append, pump_end_document, pump_progress, p};
     if (!o->overwrite)
         TRY(refuse_overwriting(o->output));
-    TRY(encoder_create(p->tokenizer, &p->encoder));
     TRY(dataset_writer_create(o->output, tokenizer_vocab_size(p->tokenizer), &p->writer));
+    TRY(encode_pool_create(p->tokenizer, p->writer, o->append_eod, threads, &p->pool));
     for (int i = 0; i < o->input_count; i++)
         TRY(text_read(o->inputs[i], text, &sink));
+    TRY(encode_pool_finish(p->pool));
+    p->counts = encode_pool_counts(p->pool);
     return dataset_writer_finish(p->writer);
 }
 
@@ -188,15 +178,15 @@ static void print_summary(const struct pump *p, const char *prefix)
     print_line(stdout,
                "%s.bin, %s.idx: %" PRId64 " document%s, %" PRId64
                " tokens (%s), %s of text, %.2f bytes a token, %s, %.1f MB/s",
-               prefix, prefix, p->documents, p->documents == 1 ? "" : "s", p->token_count,
-               tokenizer_name(p->tokenizer), bytes_text(p->text_bytes, size),
-               (double)p->text_bytes / (double)p->token_count, seconds_text(spent, time),
+               prefix, prefix, p->counts.documents, p->counts.documents == 1 ? "" : "s", p->counts.tokens,
+               tokenizer_name(p->tokenizer), bytes_text(p->counts.text_bytes, size),
+               (double)p->counts.text_bytes / (double)p->counts.tokens, seconds_text(spent, time),
                (double)p->read_bytes * 1e-6 / spent);
-    if (p->documents < 20)
+    if (p->counts.documents < 20)
         printf("A train/valid split cuts between documents; with %" PRId64
                " it is coarse or impossible (--documents, "
                "--split-lines).\n",
-               p->documents);
+               p->counts.documents);
 }
 
 /* Checks that all inputs are readable, before anything is written. */
@@ -267,11 +257,10 @@ static enum status check_output(const char *prefix)
 }
 
 static enum status prepare_with(const struct tokenizer *tokenizer, const struct data_options *o,
-                                const struct text_options *text)
+                                const struct text_options *text, int threads)
 {
     struct pump pump = {
         .tokenizer = tokenizer,
-        .append_eod = o->append_eod,
         .all_bytes = inputs_bytes(o),
         .began_s = clock_s(),
         .terminal = isatty(STDERR_FILENO) == 1,
@@ -281,34 +270,34 @@ static enum status prepare_with(const struct tokenizer *tokenizer, const struct 
     sigaddset(&stops, SIGINT);
     sigaddset(&stops, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &stops, &before);
-    enum status status = pump_all(&pump, o, text);
+    enum status status = pump_all(&pump, o, text, threads);
+    encode_pool_destroy(pump.pool);
     dataset_writer_destroy(pump.writer);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (pump.terminal && pump.shown_s > 0.0)
         fputs("\r\033[K", stderr);
     if (status == OK)
         print_summary(&pump, o->output);
-    encoder_destroy(pump.encoder);
-    tokens_free(&pump.tokens);
-    text_free(&pump.held);
     return status;
 }
 
 enum status data_prepare(const struct data_options *options)
 {
     struct text_options text;
+    int threads = 1;
     if (options->input_count == 0)
         return fail(BAD_USAGE, "prepare: no TEXT given; use - for standard input");
     if (options->output == NULL)
         return fail(BAD_USAGE, "prepare: no output given; use -o PREFIX to write PREFIX.bin and PREFIX.idx");
     TRY(text_options_of(options, &text));
+    TRY(threads_of(options, &threads));
     struct tokenizer *tokenizer = NULL;
     TRY(data_options_tokenizer(options, &tokenizer));
     enum status status = check_inputs(options);
     if (status == OK)
         status = check_output(options->output);
     if (status == OK)
-        status = prepare_with(tokenizer, options, &text);
+        status = prepare_with(tokenizer, options, &text, threads);
     tokenizer_destroy(tokenizer);
     return status;
 }

@@ -41,6 +41,7 @@ static void make_overrides(const struct measure *measure, const struct measure_r
         "tokenizer.tokenizer_type=none",
         "tokenizer.vocab_file=none",
         "tokenizer.merge_file=none",
+        "tokenizer.tokenizer_model=none",
         "checkpoint.save=none",
         "checkpoint.load=none",
         "checkpoint.save_interval=0",

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/data/encode_pool.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK_BYTES = 1 << 20 };
+
+/* A document, or a part of one. */
+struct part {
+    int64_t bytes, ids;
+    bool begins, ends; // the document
+};
+
+struct block {
+    struct text text;
+    struct part *parts;
+    int64_t count, capacity;
+    struct tokens ids;
+    bool encoded;
+    enum status status;
+    char *why; // message of a failure
+};
+
+/* Blocks in a ring: [written, taken) are being encoded or encoded, [taken, filled) wait for a thread, and
+ * block `filled` is being filled by the caller. */
+struct encode_pool {
+    const struct tokenizer *tokenizer;
+    struct dataset_writer *writer;
+    bool append_eod;
+    struct encoder *cutter;
+    struct text held; // text of the current document that is in no block
+    bool begun;       // some of the current document is in a block
+    struct encode_counts counts;
+
+    struct block *ring;
+    int64_t size;
+    pthread_t *threads;
+    int thread_count;
+    pthread_mutex_t lock; // of all below, and of `encoded` and `status` of blocks
+    pthread_cond_t work, done;
+    int64_t written, taken, filled;
+    bool ends;
+};
+
+/* ---- the threads ---- */
+
+static enum status encode_part(const struct encode_pool *pool, struct encoder *encoder, const char *bytes,
+                               struct part *part, struct tokens *ids)
+{
+    const struct tokens *prefix = tokenizer_prefix(pool->tokenizer);
+    const struct tokens *suffix = tokenizer_suffix(pool->tokenizer);
+    const int32_t end = tokenizer_end_of_document(pool->tokenizer);
+    int64_t before = ids->count;
+    if (part->begins)
+        TRY(tokens_append(ids, prefix->ids, prefix->count));
+    TRY(encoder_encode(encoder, bytes, part->bytes, ids));
+    if (part->ends) {
+        TRY(tokens_append(ids, suffix->ids, suffix->count));
+        if (pool->append_eod)
+            TRY(tokens_append(ids, &end, 1));
+    }
+    part->ids = ids->count - before;
+    return OK;
+}
+
+static void encode_block(const struct encode_pool *pool, struct encoder *encoder, struct block *block)
+{
+    const char *bytes = text_chars(&block->text);
+    enum status status = OK;
+    block->ids.count = 0;
+    for (int64_t i = 0; status == OK && i < block->count; i++) {
+        status = encode_part(pool, encoder, bytes, &block->parts[i], &block->ids);
+        bytes += block->parts[i].bytes;
+    }
+    block->status = status;
+    block->why = status != OK ? text_copy(fail_text()) : NULL;
+}
+
+static void *thread_main(void *argument)
+{
+    struct encode_pool *pool = argument;
+    struct encoder *encoder = NULL;
+    enum status created = encoder_create(pool->tokenizer, &encoder);
+    pthread_mutex_lock(&pool->lock);
+    for (;;) {
+        while (!pool->ends && pool->taken == pool->filled)
+            pthread_cond_wait(&pool->work, &pool->lock);
+        if (pool->ends)
+            break;
+        struct block *block = &pool->ring[pool->taken++ % pool->size];
+        pthread_mutex_unlock(&pool->lock);
+        if (created == OK) {
+            encode_block(pool, encoder, block);
+        } else {
+            block->status = created;
+            block->why = text_copy("no memory for an encoder; use fewer --threads");
+        }
+        pthread_mutex_lock(&pool->lock);
+        block->encoded = true;
+        pthread_cond_signal(&pool->done);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    encoder_destroy(encoder);
+    return NULL;
+}
+
+/* ---- the caller ---- */
+
+static enum status start_threads(struct encode_pool *pool, int threads)
+{
+    pool->size = 2 * (int64_t)threads + 1;
+    pool->ring = calloc((size_t)pool->size, sizeof *pool->ring);
+    pool->threads = calloc((size_t)threads, sizeof *pool->threads);
+    if (pool->ring == NULL || pool->threads == NULL)
+        return fail(NO_MEMORY, "no memory for %d threads", threads);
+    TRY(encoder_create(pool->tokenizer, &pool->cutter));
+    for (; pool->thread_count < threads; pool->thread_count++) {
+        int why = pthread_create(&pool->threads[pool->thread_count], NULL, thread_main, pool);
+        if (why != 0)
+            return fail(NO_MEMORY, "cannot start thread %d: %s; use fewer --threads", pool->thread_count + 1,
+                        strerror(why));
+    }
+    return OK;
+}
+
+enum status encode_pool_create(const struct tokenizer *tokenizer, struct dataset_writer *writer,
+                               bool append_eod, int threads, struct encode_pool **out)
+{
+    struct encode_pool *pool = calloc(1, sizeof *pool);
+    if (pool == NULL)
+        return fail(NO_MEMORY, "no memory for %d threads", threads);
+    pool->tokenizer = tokenizer;
+    pool->writer = writer;
+    pool->append_eod = append_eod;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    enum status status = start_threads(pool, threads);
+    if (status == OK)
+        *out = pool;
+    else
+        encode_pool_destroy(pool);
+    return status;
+}
+
+void encode_pool_destroy(struct encode_pool *pool)
+{
+    if (pool == NULL)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pool->ends = true;
+    pthread_cond_broadcast(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->thread_count; i++)
+        pthread_join(pool->threads[i], NULL);
+    for (int64_t i = 0; pool->ring != NULL && i < pool->size; i++) {
+        text_free(&pool->ring[i].text);
+        free(pool->ring[i].parts);
+        tokens_free(&pool->ring[i].ids);
+        free(pool->ring[i].why);
+    }
+    pthread_cond_destroy(&pool->work);
+    pthread_cond_destroy(&pool->done);
+    pthread_mutex_destroy(&pool->lock);
+    encoder_destroy(pool->cutter);
+    text_free(&pool->held);
+    free(pool->ring);
+    free(pool->threads);
+    free(pool);
+}
+
+/* Writes an encoded block, and empties it. */
+static enum status write_block(struct encode_pool *pool, struct block *block)
+{
+    if (block->status != OK)
+        return fail(block->status, "document %lld: %s", (long long)pool->counts.documents, block->why);
+    const int32_t *ids = block->ids.ids;
+    for (int64_t i = 0; i < block->count; i++) {
+        const struct part *part = &block->parts[i];
+        TRY(dataset_writer_add(pool->writer, ids, part->ids));
+        ids += part->ids;
+        pool->counts.tokens += part->ids;
+        pool->counts.text_bytes += part->bytes;
+        if (part->ends) {
+            TRY(dataset_writer_end_document(pool->writer));
+            pool->counts.documents++;
+        }
+    }
+    block->count = 0;
+    block->text.length = 0;
+    block->encoded = false;
+    return OK;
+}
+
+/* Waits for the oldest block, and writes it. */
+static enum status write_oldest(struct encode_pool *pool)
+{
+    struct block *block = &pool->ring[pool->written % pool->size];
+    pthread_mutex_lock(&pool->lock);
+    while (!block->encoded)
+        pthread_cond_wait(&pool->done, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+    TRY(write_block(pool, block));
+    pool->written++;
+    return OK;
+}
+
+/* Passes the block being filled to the threads. */
+static enum status submit(struct encode_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->filled++;
+    pthread_cond_signal(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
+    return pool->filled - pool->written == pool->size ? write_oldest(pool) : OK;
+}
+
+/* Moves the first `length` held bytes into the block. */
+static enum status add_part(struct encode_pool *pool, int64_t length, bool ends)
+{
+    struct block *block = &pool->ring[pool->filled % pool->size];
+    if (block->count == block->capacity) {
+        int64_t capacity = block->capacity < 64 ? 64 : 2 * block->capacity;
+        struct part *parts = realloc(block->parts, (size_t)capacity * sizeof *parts);
+        if (parts == NULL)
+            return fail(NO_MEMORY, "no memory for %lld documents", (long long)capacity);
+        block->parts = parts;
+        block->capacity = capacity;
+    }
+    block->parts[block->count++] = (struct part){.bytes = length, .begins = !pool->begun, .ends = ends};
+    text_add_bytes(&block->text, text_chars(&pool->held), (size_t)length);
+    pool->begun = !ends;
+    pool->held.length -= (size_t)length;
+    if (pool->held.length > 0)
+        memmove(pool->held.chars, pool->held.chars + length, pool->held.length);
+    return block->text.length >= BLOCK_BYTES || block->count >= BLOCK_BYTES / 16 ? submit(pool) : OK;
+}
+
+enum status encode_pool_append(struct encode_pool *pool, const char *bytes, int64_t length)
+{
+    for (int64_t piece; length > 0; bytes += piece, length -= piece) {
+        piece = length < BLOCK_BYTES ? length : BLOCK_BYTES;
+        text_add_bytes(&pool->held, bytes, (size_t)piece);
+        if (pool->held.length < BLOCK_BYTES)
+            continue;
+        int64_t cut = encoder_cut(pool->cutter, pool->held.chars, (int64_t)pool->held.length);
+        if (cut > 0)
+            TRY(add_part(pool, cut, false));
+    }
+    return OK;
+}
+
+enum status encode_pool_end_document(struct encode_pool *pool)
+{
+    return add_part(pool, (int64_t)pool->held.length, true);
+}
+
+enum status encode_pool_finish(struct encode_pool *pool)
+{
+    if (pool->ring[pool->filled % pool->size].count > 0)
+        TRY(submit(pool));
+    while (pool->written < pool->filled)
+        TRY(write_oldest(pool));
+    return OK;
+}
+
+struct encode_counts encode_pool_counts(const struct encode_pool *pool)
+{
+    return pool->counts;
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Encodes documents on threads and writes them in order; the result does not depend on the number of threads.
+ *
+ *     caller     append, append, end_document, ...       blocks of about 1 MiB: whole documents, or parts
+ *     threads    encode a block at a time                cut where encoder_cut() permits
+ *     caller     writes the oldest block when it is encoded
+ *
+ * All functions are called by one thread; the encoding threads are internal. */
+#pragma once
+
+#include "trainer/data/dataset.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+struct encode_pool;
+
+struct encode_counts {
+    int64_t documents, tokens, text_bytes; // written; tokens with those that the tokenizer or append_eod add
+};
+
+/* The tokenizer and the writer must outlive the pool. threads: at least 1. */
+MUST_USE enum status encode_pool_create(const struct tokenizer *tokenizer, struct dataset_writer *writer,
+                                        bool append_eod, int threads, struct encode_pool **out);
+/* Waits for the threads; discards what is not written. Accepts NULL. */
+void encode_pool_destroy(struct encode_pool *pool);
+
+/* Adds bytes to the current document. Any status of the encoder or the writer, also of earlier documents. */
+MUST_USE enum status encode_pool_append(struct encode_pool *pool, const char *bytes, int64_t length);
+MUST_USE enum status encode_pool_end_document(struct encode_pool *pool);
+/* Encodes and writes all that is left. */
+MUST_USE enum status encode_pool_finish(struct encode_pool *pool);
+
+struct encode_counts encode_pool_counts(const struct encode_pool *pool);

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+/* Reads tokenizer.json: the file, its model section, and the order of the others. */
+#include "trainer/files/json_read.h"
+#include "trainer/tokenizer/byte_alphabet.h"
+#include "trainer/tokenizer/huggingface/huggingface.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAX_ID = (1 << 24) - 1 };
+
+int64_t hf_id_of(const struct hf_loader *l, const char *token)
+{
+    for (int64_t i = 0; i < l->hf->added_count; i++)
+        if (strcmp(l->hf->added[i].content, token) == 0)
+            return l->hf->added[i].id;
+    const json_t *id = json_object_get(l->vocabulary, token);
+    return id != NULL ? json_integer_value(id) : -1;
+}
+
+const char *hf_string(const json_t *object, const char *key)
+{
+    const char *string = json_string_value(json_object_get(object, key));
+    return string != NULL ? string : "";
+}
+
+bool hf_is_null(const json_t *value)
+{
+    return value == NULL || json_is_null(value);
+}
+
+static enum status read_root(struct hf_loader *l)
+{
+    struct text file = {0};
+    enum status status = file_read(l->file, &file);
+    if (status == OK) {
+        json_error_t why;
+        l->root = json_read(text_chars(&file), file.length, JSON_REJECT_DUPLICATES, &why);
+        if (l->root == NULL)
+            status = fail(BAD_DATA, "%s, line %d, column %d: %s", l->file, why.line, why.column, why.text);
+        else if (!json_is_object(l->root) || !json_is_object(json_object_get(l->root, "model")))
+            status =
+                fail(BAD_DATA, "%s: no model section; is this a tokenizer.json of Hugging Face?", l->file);
+    }
+    text_free(&file);
+    return status;
+}
+
+/* ---- model ---- */
+
+static enum status check_model(const struct hf_loader *l, const json_t *model)
+{
+    const char *type = hf_string(model, "type");
+    bool old = *type == 0 && json_object_get(model, "merges") != NULL; // early files have no type
+    if (strcmp(type, "BPE") != 0 && !old)
+        return fail(BAD_DATA, "%s: model.type \"%s\" is not supported, only BPE%s", l->file, type,
+                    strcmp(type, "Unigram") == 0
+                        ? "; use the model's SentencePiece file with GPTSentencePieceTokenizer"
+                        : "");
+    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    for (size_t i = 0; i < 2; i++)
+        if (*hf_string(model, affixes[i]) != 0)
+            return fail(BAD_DATA, "%s: model.%s \"%s\" is not supported; only byte-level BPE is", l->file,
+                        affixes[i], hf_string(model, affixes[i]));
+    if (json_is_true(json_object_get(model, "byte_fallback")))
+        return fail(BAD_DATA,
+                    "%s: model.byte_fallback true is not supported; use the model's SentencePiece file with "
+                    "GPTSentencePieceTokenizer or Llama2Tokenizer",
+                    l->file);
+    const json_t *dropout = json_object_get(model, "dropout");
+    if (!hf_is_null(dropout) && json_number_value(dropout) != 0.0)
+        return fail(BAD_DATA, "%s: model.dropout %g is not supported; set it to null", l->file,
+                    json_number_value(dropout));
+    return OK;
+}
+
+/* Checks the ids of the vocabulary and of the added tokens; the size is the largest id + 1. */
+static enum status find_size(struct hf_loader *l)
+{
+    const char *token;
+    json_t *value;
+    int64_t largest = -1;
+    json_object_foreach((json_t *)(uintptr_t)l->vocabulary, token, value)
+    {
+        int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (id < 0 || id > MAX_ID)
+            return fail(BAD_DATA, "%s: model.vocab: token \"%.80s\" has %s%" PRId64 "; ids are 0 to %d",
+                        l->file, token, json_is_integer(value) ? "id " : "no integer id but ",
+                        json_is_integer(value) ? (int64_t)json_integer_value(value) : 0, MAX_ID);
+        largest = id > largest ? id : largest;
+    }
+    for (int64_t i = 0; i < l->hf->added_count; i++)
+        largest = l->hf->added[i].id > largest ? l->hf->added[i].id : largest;
+    if (largest < 0)
+        return fail(BAD_DATA, "%s: model.vocab has no tokens", l->file);
+    l->hf->bpe.size = (int32_t)largest + 1;
+    return OK;
+}
+
+/* Assigns the texts of all tokens to their ids: tokens[id] is owned by the JSON object, NULL for an unused
+ * id. */
+static enum status number_tokens(const struct hf_loader *l, const char **tokens)
+{
+    const char *token;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)l->vocabulary, token, value)
+    {
+        int64_t id = json_integer_value(value);
+        if (tokens[id] != NULL)
+            return fail(BAD_DATA, "%s: model.vocab: tokens \"%.80s\" and \"%.80s\" both have id %" PRId64,
+                        l->file, tokens[id], token, id);
+        tokens[id] = token;
+    }
+    for (int64_t i = 0; i < l->hf->added_count; i++) {
+        const struct added_token *added = &l->hf->added[i];
+        const char **slot = &tokens[added->id];
+        if (*slot != NULL && strcmp(*slot, added->content) != 0)
+            return fail(BAD_DATA,
+                        "%s: added_tokens[%" PRId64 "] \"%.80s\" has id %d, which is \"%.80s\" in the "
+                        "vocabulary",
+                        l->file, i, added->content, added->id, *slot);
+        *slot = added->content;
+    }
+    return OK;
+}
+
+/* Writes the bytes of a token to `out`: of an added token its text, of others what the alphabet gives. */
+static int64_t spell(const struct hf_loader *l, const char *token, bool added, char *out)
+{
+    int64_t count = added ? -1 : byte_alphabet_decode(l->byte_of, token, out);
+    if (count >= 0)
+        return count;
+    size_t length = strlen(token);
+    memcpy(out, token, length);
+    return (int64_t)length;
+}
+
+static enum status spell_tokens(struct hf_loader *l, const char *const *tokens)
+{
+    struct bpe *bpe = &l->hf->bpe;
+    size_t all = 1;
+    for (int32_t id = 0; id < bpe->size; id++)
+        all += tokens[id] != NULL ? strlen(tokens[id]) : 0;
+    bool *added = calloc((size_t)bpe->size, sizeof *added);
+    bpe->bytes = malloc(all);
+    bpe->starts = calloc((size_t)bpe->size + 1, sizeof *bpe->starts);
+    if (bpe->bytes == NULL || bpe->starts == NULL || added == NULL) {
+        free(added);
+        return fail(NO_MEMORY, "%s: no memory for %d tokens", l->file, bpe->size);
+    }
+    for (int64_t i = 0; i < l->hf->added_count; i++)
+        added[l->hf->added[i].id] = true;
+    for (int i = 0; i < 256; i++)
+        bpe->byte_ids[i] = -1;
+    for (int32_t id = 0; id < bpe->size; id++) {
+        char *bytes = bpe->bytes + bpe->starts[id];
+        int64_t count = tokens[id] != NULL ? spell(l, tokens[id], added[id], bytes) : 0;
+        if (count == 1 && !added[id])
+            bpe->byte_ids[(unsigned char)bytes[0]] = id;
+        bpe->starts[id + 1] = bpe->starts[id] + count;
+    }
+    free(added);
+    for (int i = 0; i < 256; i++)
+        if (bpe->byte_ids[i] < 0)
+            return fail(BAD_DATA,
+                        "%s: model.vocab: no token is the single byte 0x%02X, so not every text could be "
+                        "encoded; is this a byte-level BPE?",
+                        l->file, i);
+    return OK;
+}
+
+static enum status load_tokens(struct hf_loader *l)
+{
+    TRY(find_size(l));
+    const char **tokens = calloc((size_t)l->hf->bpe.size, sizeof *tokens);
+    if (tokens == NULL)
+        return fail(NO_MEMORY, "%s: no memory for %d tokens", l->file, l->hf->bpe.size);
+    enum status status = number_tokens(l, tokens);
+    if (status == OK)
+        status = spell_tokens(l, tokens);
+    free(tokens);
+    return status;
+}
+
+/* The id of a vocabulary token, or -1. */
+static int64_t vocabulary_id(const struct hf_loader *l, const char *token)
+{
+    const json_t *id = json_object_get(l->vocabulary, token);
+    return id != NULL ? json_integer_value(id) : -1;
+}
+
+/* Splits a merge, "LEFT RIGHT" or ["LEFT", "RIGHT"], into its tokens. */
+static bool split_merge(const json_t *merge, struct text *left, struct text *right)
+{
+    left->length = right->length = 0;
+    const char *a = json_string_value(json_array_get(merge, 0)),
+               *b = json_string_value(json_array_get(merge, 1));
+    const char *line = json_string_value(merge), *space = line != NULL ? strchr(line, ' ') : NULL;
+    if (space != NULL && strchr(space + 1, ' ') == NULL) {
+        text_add_bytes(left, line, (size_t)(space - line));
+        text_add(right, "%s", space + 1);
+    } else if (json_array_size(merge) == 2 && a != NULL && b != NULL) {
+        text_add(left, "%s", a);
+        text_add(right, "%s", b);
+    }
+    return left->length > 0 && right->length > 0;
+}
+
+static enum status add_merge(struct hf_loader *l, size_t index, struct text *left, const struct text *right)
+{
+    int64_t left_id = vocabulary_id(l, left->chars), right_id = vocabulary_id(l, right->chars), both = -1;
+    size_t length = left->length;
+    text_add_bytes(left, right->chars, right->length);
+    both = vocabulary_id(l, left->chars);
+    if (left_id < 0 || right_id < 0 || both < 0)
+        return fail(BAD_DATA, "%s: model.merges[%zu]: \"%.*s\" and \"%.80s\": %s is not in model.vocab",
+                    l->file, index, length < 80 ? (int)length : 80, left->chars, right->chars,
+                    left_id < 0    ? "the first token"
+                    : right_id < 0 ? "the second token"
+                                   : "their concatenation");
+    bpe_add_merge(&l->hf->bpe, (int32_t)left_id, (int32_t)right_id, (int32_t)index, (int32_t)both);
+    return OK;
+}
+
+static enum status load_merges(struct hf_loader *l, const json_t *merges)
+{
+    size_t count = json_array_size(merges), index;
+    if (!json_is_array(merges) || count > INT32_MAX / 4)
+        return fail(BAD_DATA, "%s: model.merges is not a list of pairs of tokens", l->file);
+    TRY(bpe_make_merges(&l->hf->bpe, (int64_t)count));
+    struct text left = {0}, right = {0};
+    enum status status = OK;
+    const json_t *merge;
+    json_array_foreach((json_t *)(uintptr_t)merges, index, merge)
+    {
+        if (!split_merge(merge, &left, &right))
+            status = fail(BAD_DATA,
+                          "%s: model.merges[%zu] is not two tokens, \"LEFT RIGHT\" or [\"LEFT\", \"RIGHT\"]",
+                          l->file, index);
+        else
+            status = add_merge(l, index, &left, &right);
+        if (status != OK)
+            break;
+    }
+    text_free(&left);
+    text_free(&right);
+    return status;
+}
+
+static enum status load_model(struct hf_loader *l)
+{
+    const json_t *model = json_object_get(l->root, "model");
+    TRY(check_model(l, model));
+    l->vocabulary = json_object_get(model, "vocab");
+    if (!json_is_object(l->vocabulary))
+        return fail(BAD_DATA, "%s: model.vocab is not an object of tokens and their ids, {\"!\": 0, ...}",
+                    l->file);
+    TRY(hf_load_added(l));
+    TRY(load_tokens(l));
+    TRY(load_merges(l, json_object_get(model, "merges")));
+    l->hf->bpe.order = BPE_ONE_BY_ONE;
+    return json_is_true(json_object_get(model, "ignore_merges")) ? bpe_make_whole(&l->hf->bpe) : OK;
+}
+
+/* ---- the tokenizer ---- */
+
+static enum status load(struct hf_loader *l)
+{
+    TRY(read_root(l));
+    TRY(load_model(l));
+    TRY(hf_load_steps(l));
+    TRY(hf_load_post_processor(l));
+    return hf_load_end(l);
+}
+
+/* The path of tokenizer.json, if `path` is its folder. */
+static void find_file(const char *path, struct text *out)
+{
+    struct stat info;
+    bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    text_add(out, "%s%s", path, folder ? "/tokenizer.json" : "");
+}
+
+enum status hf_load(const char *path, struct huggingface **out)
+{
+    struct text file = {0};
+    find_file(path, &file);
+    struct hf_loader l = {.file = text_chars(&file), .hf = calloc(1, sizeof *l.hf)};
+    byte_alphabet_make(l.byte_of);
+    enum status status =
+        l.hf != NULL ? load(&l) : fail(NO_MEMORY, "%s: no memory for a tokenizer", text_chars(&file));
+    json_decref(l.root);
+    text_free(&file);
+    if (status == OK)
+        *out = l.hf;
+    else
+        hf_free(l.hf);
+    return status;
+}
+
+void hf_free(struct huggingface *hf)
+{
+    if (hf == NULL)
+        return;
+    for (int64_t i = 0; i < hf->added_count; i++)
+        free(hf->added[i].content);
+    free(hf->added);
+    added_tokens_free(&hf->raw);
+    added_tokens_free(&hf->normalized);
+    for (int i = 0; i < hf->split_count; i++)
+        split_free(&hf->splits[i]);
+    tokens_free(&hf->prefix);
+    tokens_free(&hf->suffix);
+    bpe_release(&hf->bpe);
+    free(hf);
+}
