@@ -157,14 +157,26 @@ static bool has_values(const struct weights *w, const struct bucket *bucket)
     return !w->list[bucket->first].second_use;
 }
 
-/* Elements before the slice of `bucket`; slices are consecutive. */
+/* Adds up the slices, which are consecutive. */
+static enum status list_slices(struct weights *w)
+{
+    for (int gradients = 0; gradients < 2; gradients++) {
+        int64_t *before = calloc((size_t)w->plan.count + 1, sizeof *before);
+        w->slices_before[gradients] = before;
+        if (before == NULL)
+            return fail(NO_MEMORY, "no memory for %d buckets", w->plan.count);
+        for (int b = 0; b < w->plan.count; b++) {
+            const bool has_slice = gradients || has_values(w, &w->plan.buckets[b]);
+            before[b + 1] = before[b] + (has_slice ? aligned(w->plan.buckets[b].counts[w->rank]) : 0);
+        }
+    }
+    return OK;
+}
+
+/* Elements before the slice of `bucket`. */
 static int64_t slices_before(const struct weights *w, int bucket, bool gradients)
 {
-    int64_t at = 0;
-    for (int b = 0; b < bucket; b++)
-        if (gradients || has_values(w, &w->plan.buckets[b]))
-            at += aligned(w->plan.buckets[b].counts[w->rank]);
-    return at;
+    return w->slices_before[gradients][bucket];
 }
 
 /* ---- memory ---- */
@@ -339,6 +351,7 @@ static enum status create(const struct weights_config *config, struct weights *o
     assign_offsets(out, &values, &gradients);
     TRY(plan_buckets(out, config));
     TRY(list_layers(out));
+    TRY(list_slices(out));
     TRY(allocate(out, values, gradients, config));
     TRY(list_owned(out));
     point_held(out, training);
@@ -371,6 +384,8 @@ void weights_destroy(struct weights *weights)
     free(weights->layers);
     free(weights->group_of);
     free(weights->owned);
+    free(weights->slices_before[0]);
+    free(weights->slices_before[1]);
     *weights = (struct weights){0};
 }
 

@@ -83,6 +83,7 @@ struct weights {
     struct group **group_of; // [plan.count]: the group that reduces each bucket, and shares its slices; NULL
                              // without groups
     int rank;                // index of this rank's slices
+    int64_t *slices_before[2]; // [plan.count + 1] elements before the slice of a bucket: of values, gradients
     struct owned_param *owned; // in flat order
     int owned_count;
     struct buffer value, gradient, m, v;

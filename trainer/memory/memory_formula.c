@@ -246,7 +246,7 @@ static bool slices_are_masters(const struct estimate *s)
            recipe->assume.programs == ASSUME_PROGRAM;
 }
 
-/* Adds the stored weights under the given name. */
+/* Adds the stored weights under the given names; masters NULL: without separate master weights. */
 static enum status add_weights(struct estimate *s, const char *weights, const char *masters,
                                const struct memory_states *states)
 {
@@ -254,7 +254,9 @@ static enum status add_weights(struct estimate *s, const char *weights, const ch
     if (slices_are_masters(s))
         return add_buffer(s, PART_MASTERS, masters, states->values * assume->master);
     TRY(add_buffer(s, PART_WEIGHTS, weights, states->values * assume->weight));
-    return assume->master > 0 ? add_buffer(s, PART_MASTERS, masters, states->moments * assume->master) : OK;
+    return assume->master > 0 && masters != NULL
+               ? add_buffer(s, PART_MASTERS, masters, states->moments * assume->master)
+               : OK;
 }
 
 static enum status add_moments(struct estimate *s, const struct memory_states *states)
@@ -296,7 +298,8 @@ static enum status add_validation(struct estimate *s, const struct memory_states
     TRY(add_buffer(s, PART_DATA, "validation: whole report", travelling));
     TRY(add_buffer(s, PART_MOMENTS, "copy of first moments", moment));
     TRY(add_buffer(s, PART_MOMENTS, "copy of second moments", moment));
-    return add_weights(s, "copy of weights", "copy of master weights", states);
+    const bool has_masters = slices_are_masters(s) || states->moments > 0; // not a rank without parameters
+    return add_weights(s, "copy of weights", has_masters ? "copy of master weights" : NULL, states);
 }
 
 static enum status add_states(struct estimate *s, const struct memory_states *states)

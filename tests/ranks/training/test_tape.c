@@ -393,6 +393,8 @@ int main(int argc, char **argv)
     } else {
         good = check_table(&tiny);
         good = check_random(&tiny, 0, RANDOM_RECIPES) && good;
+        // A rank without layers, of a run that validates after the update.
+        good = check_random(&tiny, 2698, 1) && good;
         if (!UNDER_SANITIZER) // it would only repeat that another sequence is found
             good = check_faults(&tiny) && good;
         good = check_slow_update(&tiny) && good;
