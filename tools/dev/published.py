@@ -25,7 +25,7 @@ with what was printed.
 - Nothing is fitted per row: a table has one base recipe, [recipes/papers](../recipes/papers)/NAME.yaml, with its
   assumptions, and NAME.csv has the figures with their sources.
   At most 18 efficiencies per cluster are fitted to all of its rows; [fits](fits) has them, with the errors of the
-  estimates that the fit began with, and for some clusters those of rows that it has not seen.
+  estimates that the fit began with and those of rows that it has not seen, also of whole papers and clusters.
 - Error: predicted / printed - 1.
   Median and 90th percentile are of absolute values; bias is the median with its sign.
 - *Constant utilization*: model FLOPs at one MFU, the median of the printed ones: a fit to the experiment.
@@ -33,7 +33,8 @@ with what was printed.
 - *FLOPs plus bytes*: FLOPs of matmuls and attention, and bytes of the other ops, at the profile's efficiencies,
   without messages and schedule.
 - MFU is computed from step times with the FLOPs of Narayanan et al. 2021 without recomputation, full attention.
-- Memory is the allocation on the device with the most in use, in 1e9 bytes.
+- Memory is the allocation on the device with the most in use, in 1e9 bytes; in the table of BLOOM, which prints
+  that of nvidia-smi, it includes what the device reserves.
   *Fits* adds what the device reserves and compares with its memory.
 """
 

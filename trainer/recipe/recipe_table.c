@@ -528,6 +528,10 @@ const struct recipe_row recipe_rows[] = {
     ROW("assume.fragmentation", REAL, assume.fragmentation, "-1",
         "Memory lost to fragmentation, as a fraction of what is allocated; -1: the profile's.",
         BETWEEN(-1, 1)),
+    ROW("assume.printed_memory", CHOICE, assume.printed_memory, "allocated",
+        "What published memory counts, for `cuboid table`: `allocated`: tensors; `device`: all that is in "
+        "use on the device, as nvidia-smi prints it, also fragmentation, CUDA and libraries.",
+        .choices = assumed_memories),
 };
 
 const int recipe_row_count = sizeof recipe_rows / sizeof *recipe_rows;

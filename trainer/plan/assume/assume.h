@@ -34,6 +34,8 @@ enum assumed_partition {
     ASSUME_PARTITION_EMBEDDING_AS_LAYER, // embedding and head count as a layer each
 };
 enum assumed_overlap { ASSUME_OVERLAP_OWN, ASSUME_OVERLAP_NONE, ASSUME_OVERLAP_GRAD, ASSUME_OVERLAP_BOTH };
+/* What printed memory counts: allocations of tensors, or all that is in use on the device (nvidia-smi). */
+enum assumed_memory { ASSUME_MEMORY_ALLOCATED, ASSUME_MEMORY_DEVICE };
 enum assumed_dtype { ASSUME_DTYPE_OWN, ASSUME_DTYPE_FP32, ASSUME_DTYPE_BF16 };
 
 struct assumptions {
@@ -48,7 +50,8 @@ struct assumptions {
     enum assumed_overlap overlap;
     double tp_overlap;      // fraction of each tensor-parallel message that is hidden by compute
     int64_t reserved_bytes; // per device, for CUDA, libraries, buffers; -1: the profile's
-    double fragmentation;   // fraction of the allocated memory; -1: the profile's
+    enum assumed_memory printed_memory;
+    double fragmentation; // fraction of the allocated memory; -1: the profile's
 };
 
 /* Replaces an op by those of the other program, with the costs (FLOPs, bytes) of its kernels. Returns their

@@ -91,7 +91,9 @@ static void take_memory(struct table_row *row, const struct step_plan *plan)
             bytes += (double)plan->ranks[i].part_bytes[states[k]];
         most = bytes > most ? bytes : most;
     }
-    row->bytes = only_states ? most : (double)plan->ranks[plan->peak_rank].bytes;
+    const bool of_device = plan->run->recipe->assume.printed_memory == ASSUME_MEMORY_DEVICE;
+    row->bytes =
+        only_states ? most : (double)(of_device ? plan->needed_bytes : plan->ranks[plan->peak_rank].bytes);
     row->printed_bytes = isnan(printed) ? 0.0 : printed * 1e9;
     row->fit = only_states ? FIT_UNKNOWN : plan->fits ? FIT_OK : FIT_OOM;
     row->printed_fit = strcmp(status, "ok") == 0    ? FIT_OK

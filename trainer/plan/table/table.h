@@ -51,7 +51,8 @@ struct table_row {
     double ideal_s;                   // time of the model FLOPs at the peak
     /* Parts of step_s, means over ranks. */
     double run_s[COST_CLASSES], exposed_s[PREDICT_GROUPS], bubble_s, overhead_s;
-    double printed_bytes, bytes; // of the rank with the most memory; 0: not printed
+    /* Of the rank with the most memory, 0: not printed; with assume.printed_memory `device` also reserved. */
+    double printed_bytes, bytes;
     enum table_fit printed_fit, fit;
 };
 
