@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""cuboid profile fit: its tables, the profile it writes, refusals.
+"""cuboid profile fit: its tables, the profile it writes, refusals. cuboid profile validate: what it leaves out.
 
     test_profile_fit.py CUBOID"""
 import os
@@ -55,6 +55,27 @@ def test_fit(rows, folder):
     expect("overrides are of all rows", done.returncode == 0 and "5 step times" in done.stdout, done)
 
 
+def test_validate(rows, folder):
+    other = os.path.join(folder, "other.csv")
+    with open(other, "w", encoding="utf-8") as file:
+        file.write(ROWS.replace("0.2", "0.21"))
+    done = run("validate", f"{rows}@selene-sheet", f"{other}@megascale-sheet")
+    lines = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.strip()}
+    expect("rows of both clusters", done.returncode == 0 and "10 step times of 2 clusters; 2 rows" in done.stdout, done)
+    expect("the device is shared", lines.get("matmul_efficiency", ["", ""])[1] == "all" and
+           done.stdout.count("matmul_efficiency") == 1 and done.stdout.count("p2p_efficiency") == 2, done)
+    errors = lines.get(rows[:18], lines.get(rows, []))
+    expect("each cluster is left out, no paper, and few rows are not fitted", errors[4:6] == ["-", "-"] and
+           errors[8:10] == ["-", "-"] and "-" not in errors[6:8] + errors[10:14], done)
+    done = run("validate", f"{rows}@selene-sheet", f"{other}@selene-sheet")
+    errors = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.strip()}.get("all", [])
+    expect("each paper is left out, and no cluster", "-" not in errors[4:6] and errors[6:8] == ["-", "-"], done)
+    for what, words, *arguments in (("no table", ["TABLE@PROFILE"],), ("no profile", ["TABLE@PROFILE"], rows),
+                                    ("an unknown profile", ["selen"], f"{rows}@selen")):
+        done = run("validate", *arguments)
+        expect(what, done.returncode == 2 and all(word in done.stderr for word in words), done)
+
+
 def test_refusals(rows, folder):
     refuse("no table", ["TABLE"], "--base", "dgx-a100-80")
     refuse("no base", ["--base"], rows)
@@ -72,6 +93,7 @@ with tempfile.TemporaryDirectory() as temporary:
     with open(path, "w", encoding="utf-8") as out:
         out.write(ROWS)
     test_fit(path, temporary)
+    test_validate(path, temporary)
     test_refusals(path, temporary)
 print("\n".join(failures) if failures else "all as expected")
 sys.exit(1 if failures else 0)

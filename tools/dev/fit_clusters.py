@@ -3,9 +3,11 @@
 """Fits the profiles of clusters with published step times, and writes recipes/clusters/NAME.yaml.
 
     tools/dev/fit_clusters.py CUBOID [--fast] [NAME ...]      writes the profiles, and docs/fits/NAME.txt
+    tools/dev/fit_clusters.py CUBOID DEVICE                   writes docs/fits/DEVICE.txt: a100 or h100
 
 The fit begins with NAME-sheet: data sheet and estimates. With names: only these. --fast: without fits to a part of
-the rows, which take most of the time."""
+the rows. A DEVICE has one set of parameters for all its clusters; papers and clusters are left out in turn
+(cuboid profile validate)."""
 import os
 import re
 import subprocess
@@ -20,6 +22,10 @@ TABLES = {
     "megascale": ["megascale"],
     "eos": ["megatron-h100"],
     "llama3-h100": ["llama3"],
+}
+DEVICES = {
+    "a100": ["selene", "hagemann2023", "zero-bubble", "jean-zay", "megascale"],
+    "h100": ["eos", "llama3-h100"],
 }
 PARAMETER = re.compile(r"^([a-z][a-z0-9_]+) +(\S+) +(\S+) +(\d+) %(  at a bound)?")
 
@@ -55,10 +61,17 @@ def fit(cuboid, name):
     print(f"{name}: {errors[1]} rows, median error {errors[2]} %", flush=True)
 
 
+def validate(cuboid, device):
+    command = ["profile", "validate", *(f"{table}@{name}-sheet" for name in DEVICES[device] for table in TABLES[name])]
+    done = subprocess.run([cuboid, *command], stdout=subprocess.PIPE, text=True, check=True)
+    write(os.path.join(ROOT, "docs", "fits", f"{device}.txt"), f"$ {' '.join(['cuboid', *command])}\n{done.stdout}")
+    print(done.stdout[done.stdout.index("% error"):], flush=True)
+
+
 def main():
     os.makedirs(os.path.join(ROOT, "docs", "fits"), exist_ok=True)
-    for name in [word for word in sys.argv[2:] if word != "--fast"] or TABLES:
-        fit(os.path.abspath(sys.argv[1]), name)
+    for name in [word for word in sys.argv[2:] if word != "--fast"] or [*TABLES, *DEVICES]:
+        (validate if name in DEVICES else fit)(os.path.abspath(sys.argv[1]), name)
 
 
 main()

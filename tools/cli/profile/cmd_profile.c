@@ -4,6 +4,7 @@
 
 #include "tools/cli/options.h"
 #include "tools/cli/profile/profile_fit.h"
+#include "tools/cli/profile/profile_validate.h"
 #include "tools/cli/recipe_argument.h"
 #include "trainer/files/problems.h"
 #include "trainer/plan/profile/profile.h"
@@ -12,7 +13,8 @@
 #include <string.h>
 
 static const char usage[] =
-    "cuboid profile check FILE|NAME, cuboid profile fit TABLE..., or cuboid profile --list";
+    "cuboid profile check FILE|NAME, cuboid profile fit TABLE..., cuboid profile validate TABLE@PROFILE..., "
+    "or cuboid profile --list";
 
 static int list(void)
 {
@@ -55,6 +57,7 @@ static int print_help(void)
     printf(
         "cuboid profile check FILE|NAME   check a cluster profile; print every key with its unit and origin\n"
         "cuboid profile fit TABLE...      fit a profile to step times (cuboid profile fit --help)\n"
+        "cuboid profile validate TABLE@PROFILE...   errors on rows that a fit has not seen\n"
         "cuboid profile --list            list the shipped profiles\n"
         "cuboid profile --reference       print every key with its range, default and meaning\n"
         "A FILE has a slash in its path or ends in .yaml. cuboid doctor --profile FILE measures one.\n");
@@ -74,6 +77,8 @@ int cmd_profile(int argc, char **argv)
         return print_help();
     if (argc > 1 && strcmp(argv[1], "fit") == 0)
         return profile_fit(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "validate") == 0)
+        return profile_validate(argc - 1, argv + 1);
     enum status status =
         argc <= 4 ? options_parse(argc, argv, options, 2, rest, &rest_count) : fail(BAD_USAGE, "%s", usage);
     bool checks = status == OK && rest_count == 2 && strcmp(rest[0], "check") == 0;

@@ -110,14 +110,23 @@ static double largest_difference(const double *a, const double *b, size_t count)
     return largest;
 }
 
-/* Alternates between solving with the paths and simulating. Keeps the values with the best simulated
- * errors. */
-static enum status solve(struct fitting *fitting, struct fit_solver *solver, struct fit_parameter *best)
+static bool have_paths(const struct fitting *fitting)
+{
+    bool all = true;
+    for (size_t i = 0; i < fitting->rows->count; i++)
+        all = all && (!is_used(fitting, i) || fitting->rows->list[i].has_path);
+    return all;
+}
+
+/* Alternates between solving with the paths and simulating. Keeps the values with the best simulated errors,
+ * and these. */
+static enum status solve(struct fitting *fitting, struct fit_solver *solver, struct fit_parameter *best,
+                         double *best_error)
 {
     const size_t bytes = (size_t)solver->parameter_count * sizeof *best;
     double *error = calloc(solver->rows + 1, sizeof *error), objective = INFINITY;
     enum status status = error != NULL ? OK : fail(NO_MEMORY, "no memory for %zu rows", solver->rows);
-    if (status == OK)
+    if (status == OK && !have_paths(fitting))
         simulate_rows(fitting, solver, error);
     for (int round = 0; round < MAX_ROUNDS && status == OK; round++) {
         status = fit_solve(solver);
@@ -125,8 +134,10 @@ static enum status solve(struct fitting *fitting, struct fit_solver *solver, str
             break;
         simulate_rows(fitting, solver, error);
         const double now = fit_objective(solver, error);
-        if (now < objective)
+        if (now < objective) {
             memcpy(best, solver->parameters, bytes);
+            memcpy(best_error, error, solver->rows * sizeof *error);
+        }
         objective = fmin(objective, now);
         if (largest_difference(error, solver->error, solver->rows) < TOLERANCE)
             break;
@@ -136,7 +147,7 @@ static enum status solve(struct fitting *fitting, struct fit_solver *solver, str
     return status;
 }
 
-/* Relative errors of all rows, used or not. */
+/* Replaces the logarithms of the rows that are used by relative errors, and predicts the others. */
 static void set_errors(struct fitting *fitting, double *error)
 {
     double values[FIT_MAX_PARAMETERS];
@@ -145,7 +156,9 @@ static void set_errors(struct fitting *fitting, double *error)
     set_values(fitting, values);
     for (size_t i = 0; i < fitting->rows->count; i++) {
         const struct fit_row *row = &fitting->rows->list[i];
-        error[i] = table_error(fit_row_seconds(row, &fitting->profiles[row->cluster]), row->printed_s);
+        error[i] = is_used(fitting, i)
+                       ? exp(error[i]) - 1.0
+                       : table_error(fit_row_seconds(row, &fitting->profiles[row->cluster]), row->printed_s);
     }
 }
 
@@ -162,7 +175,7 @@ enum status fit_model(const struct fit_rows *rows, const struct fit_options *opt
     for (int i = 0; i < out->key_count; i++)
         solver.parameters[i] = best[i] = out->keys[i].parameter;
     enum status status = out->error != NULL && fitting.profiles != NULL
-                             ? solve(&fitting, &solver, best)
+                             ? solve(&fitting, &solver, best, out->error)
                              : fail(NO_MEMORY, "no memory for a fit of %zu rows", rows->count);
     for (int i = 0; i < out->key_count; i++)
         out->keys[i].parameter = best[i];

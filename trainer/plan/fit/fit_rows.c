@@ -240,6 +240,7 @@ double fit_row_seconds(const struct fit_row *row, const struct cluster_profile *
 double fit_row_simulate(struct fit_row *row, const struct cluster_profile *profile)
 {
     row->last_s = 0.0; // of other paths
+    row->has_path = true;
     return row_seconds(row, profile, simulate_plan);
 }
 

@@ -22,6 +22,7 @@ struct fit_row {
     struct planned whole, longer; // longer: with one more layer, of rows that print the time of a layer
     struct profile_model last;    // the last profile of fit_row_path_s(), and its result
     double last_s;
+    bool has_path; // fit_row_simulate() has been called
 };
 
 struct fit_cluster {
