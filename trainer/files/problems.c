@@ -7,20 +7,25 @@
 
 static void problems_append(struct problems *problems, const char *raw, bool warning)
 {
-    struct problem *list = realloc(problems->list, (problems->count + 1) * sizeof *list);
-    if (list == NULL)
-        die(__FILE__, __LINE__, "problems", "out of memory for %zu problems", problems->count + 1);
+    if ((problems->count & (problems->count - 1)) == 0) { // the capacity is a power of two
+        const size_t capacity = problems->count > 0 ? 2 * problems->count : 1;
+        struct problem *list = realloc(problems->list, capacity * sizeof *list);
+        if (list == NULL)
+            die(__FILE__, __LINE__, "problems", "out of memory for %zu problems", capacity);
+        problems->list = list;
+    }
     struct text line = {0};
     text_add_clean(&line, raw); // one line, whatever a file has put into it
-    problems->list = list;
     problems->list[problems->count++] = (struct problem){text_copy(text_chars(&line)), warning};
-    problems->errors += warning ? 0 : 1;
     text_free(&line);
 }
 
 static void problems_vadd(struct problems *problems, bool warning, const char *format, va_list args)
 {
     char *line = NULL;
+    size_t *kind = warning ? &problems->warnings : &problems->errors;
+    if (++*kind > PROBLEMS_MAX)
+        return;
     if (vasprintf(&line, format, args) < 0)
         die(__FILE__, __LINE__, "problems", "out of memory for a message");
     problems_append(problems, line, warning);
@@ -47,6 +52,10 @@ void problems_print(const struct problems *problems, FILE *to)
 {
     for (size_t i = 0; i < problems->count; i++)
         print_line(to, "%s: %s", problems->list[i].warning ? "warning" : "error", problems->list[i].text);
+    if (problems->warnings > PROBLEMS_MAX)
+        print_line(to, "warning: and %zu more", problems->warnings - PROBLEMS_MAX);
+    if (problems->errors > PROBLEMS_MAX)
+        print_line(to, "error: and %zu more", problems->errors - PROBLEMS_MAX);
 }
 
 void problems_free(struct problems *problems)

@@ -6,8 +6,11 @@
 
 #include <stdio.h>
 
+enum { PROBLEMS_MAX = 1000 };
+
 /* The problems of an input file: a growing list of lines, each naming file and line (or the command line),
- * key, value and the fix. {0} is empty. */
+ * key, value and the fix. Of errors and of warnings at most PROBLEMS_MAX each are listed; the others are
+ * only counted. {0} is empty. */
 struct problem {
     char *text;
     bool warning; // the file is still usable
@@ -15,8 +18,8 @@ struct problem {
 
 struct problems {
     struct problem *list;
-    size_t count;
-    size_t errors;
+    size_t count; // of the list
+    size_t errors, warnings;
 };
 
 void problems_add(struct problems *problems, const char *format, ...) PRINTF_LIKE(2, 3);

@@ -44,6 +44,11 @@ IS_REPORT = re.compile(r"stalled in|was in")
 TIMEOUT_S, SHORT_S, MARGIN_S = 4.0, 0.04, 6.0  # the margin includes the start and end of processes on a busy machine
 
 
+def kind_of(number):
+    """The disturbance of a run."""
+    return KINDS[number] if number < len(KINDS) else OFTEN[(number - len(KINDS)) % len(OFTEN)]
+
+
 def processes(folder):
     """rank -> process id, of the run in this folder."""
     found = {}
@@ -96,7 +101,7 @@ class Run:
     def __init__(self, options, number, folder):
         rng = random.Random(number)
         self.options, self.number, self.folder = options, number, folder
-        self.kind = KINDS[number] if number < len(KINDS) else OFTEN[(number - len(KINDS)) % len(OFTEN)]
+        self.kind = kind_of(number)
         self.ranks = options.ranks
         # A slow rank delays its transfers: with data ranks, so that some wait for longer than the timeout.
         layouts = [layout for layout in LAYOUTS[self.ranks] if self.kind != "slow" or "tp=1 dp=2" in layout]

@@ -108,6 +108,27 @@ Test(rows, all_problems_at_once)
     EXPECT_REJECTED("model,tp\na\"b,1\n", "t.csv:2: cell 1: a quote in a cell without quotes");
 }
 
+/* A table takes memory in proportion to its bytes, and so do its problems. */
+Test(rows, many_rows_without_values)
+{
+    enum { ROWS = 90000 };
+    struct problems problems = {0};
+    struct published table;
+    struct text text = {0};
+    text_add(&text, "model\n");
+    for (int i = 0; i < ROWS; i++)
+        text_add_bytes(&text, "a\n", 2);
+    cr_assert_eq(published_parse("t.csv", text.chars, text.length, &table, &problems), BAD_DATA);
+    cr_assert_eq(problems.errors, 1);
+    problems_free(&problems);
+    memcpy(text.chars, "tp,pp\n", 6);
+    cr_assert_eq(published_parse("t.csv", text.chars, 6 + 4000, &table, &problems), BAD_DATA);
+    cr_assert_eq(problems.errors, 2000);
+    cr_assert_eq(problems.count, PROBLEMS_MAX);
+    problems_free(&problems);
+    text_free(&text);
+}
+
 Test(rows, bytes_that_are_not_text_are_rejected)
 {
     struct problems problems = {0};

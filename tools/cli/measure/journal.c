@@ -25,25 +25,62 @@ static char *clean(const char *layout)
 
 /* ---- entries ---- */
 
+static const char *layout_at(const struct journal *journal, size_t place)
+{
+    return journal->list[journal->order[place]].layout;
+}
+
+/* The place of the first layout, in the order of strcmp(), that is not before this one. */
+static size_t place_of(const struct journal *journal, const char *layout)
+{
+    size_t begin = 0, end = journal->count;
+    while (begin < end) {
+        const size_t middle = begin + (end - begin) / 2;
+        if (strcmp(layout_at(journal, middle), layout) < 0)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
+}
+
 static struct journal_entry *find(const struct journal *journal, const char *layout)
 {
-    for (size_t i = 0; i < journal->count; i++)
-        if (strcmp(journal->list[i].layout, layout) == 0)
-            return &journal->list[i];
-    return NULL;
+    const size_t place = place_of(journal, layout);
+    const bool known = place < journal->count && strcmp(layout_at(journal, place), layout) == 0;
+    return known ? &journal->list[journal->order[place]] : NULL;
+}
+
+/* Makes space for one more entry: the capacity is a power of two. */
+static void grow(struct journal *journal)
+{
+    if (journal->count > 0 && (journal->count & (journal->count - 1)) != 0)
+        return;
+    const size_t capacity = journal->count > 0 ? 2 * journal->count : 1;
+    journal->list = realloc(journal->list, capacity * sizeof *journal->list);
+    journal->order = realloc(journal->order, capacity * sizeof *journal->order);
+    if (journal->list == NULL || journal->order == NULL)
+        die(__FILE__, __LINE__, "sweep", "out of memory for a run");
+}
+
+/* Adds an entry after all others. */
+static struct journal_entry *append_entry(struct journal *journal, const char *layout)
+{
+    const size_t place = place_of(journal, layout);
+    grow(journal);
+    memmove(&journal->order[place + 1], &journal->order[place],
+            (journal->count - place) * sizeof *journal->order);
+    journal->order[place] = journal->count;
+    return &journal->list[journal->count++];
 }
 
 /* Sets the state of a layout; takes ownership of `layout`. */
 static void set(struct journal *journal, char *layout, const struct journal_entry *entry)
 {
     struct journal_entry *known = find(journal, layout);
-    if (known == NULL) {
-        struct journal_entry *grown = realloc(journal->list, (journal->count + 1) * sizeof *grown);
-        if (grown == NULL)
-            die(__FILE__, __LINE__, "sweep", "out of memory for a run");
-        journal->list = grown;
-        known = &grown[journal->count++];
-    } else
+    if (known == NULL)
+        known = append_entry(journal, layout);
+    else
         free(known->layout);
     *known = *entry;
     known->layout = layout;
@@ -149,6 +186,7 @@ void journal_close(struct journal *journal)
     for (size_t i = 0; i < journal->count; i++)
         free(journal->list[i].layout);
     free(journal->list);
+    free(journal->order);
     free(journal->path);
     *journal = (struct journal){.fd = -1};
 }

@@ -24,7 +24,8 @@ struct journal_entry {
 struct journal {
     char *path;
     int fd;
-    struct journal_entry *list; // one per layout, with its latest state
+    struct journal_entry *list; // one per layout, with its latest state, in the order of their first lines
+    size_t *order;              // [count] indices into list, in the order of their layouts
     size_t count;
 };
 

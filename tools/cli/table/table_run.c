@@ -42,7 +42,7 @@ static enum status write_recipe(const struct runner *runner, struct recipe *reci
 /* The index of a run in the journal, which stays the same when the command is repeated. */
 static int64_t number_of(const struct runner *runner, const char *name)
 {
-    const struct journal *journal = &runner->measure.journal;
+    const struct journal *journal = &runner->measure.journal; // in the order of their first lines
     for (size_t i = 0; i < journal->count; i++)
         if (strcmp(journal->list[i].layout, name) == 0)
             return (int64_t)i;

@@ -67,6 +67,14 @@ static void read_rows(struct published *table, const int *columns, struct proble
     }
 }
 
+/* Whether a table of `bytes` bytes may have so many rows: those with values in their columns have more, so
+ * that the memory is in proportion to the file. */
+static bool rows_fit(size_t count, size_t bytes)
+{
+    enum { TIMES_SIZE = 32, SPARE_BYTES = 8 << 20 };
+    return count <= (TIMES_SIZE * bytes + SPARE_BYTES) / sizeof(struct published_row);
+}
+
 enum status published_parse(const char *path, const char *bytes, size_t length, struct published *out,
                             struct problems *problems)
 {
@@ -76,6 +84,9 @@ enum status published_parse(const char *path, const char *bytes, size_t length, 
     if (csv_parse(path, bytes, length, &out->csv, problems)) {
         if (out->csv.record_count == 0)
             problems_add(problems, "%s: empty; the first line has the names of the columns", path);
+        else if (!rows_fit(out->csv.record_count, length))
+            problems_add(problems, "%s: %zu rows in %zu bytes are almost empty; remove those without values",
+                         path, out->csv.record_count, length);
         else if (read_header(out, columns, problems)) {
             out->rows = calloc(out->csv.record_count, sizeof *out->rows);
             if (out->rows == NULL)
