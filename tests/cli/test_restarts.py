@@ -207,10 +207,12 @@ def test_nodes():
                "instead of 1; train.global_batch_size is 4 as before" in done.stderr and
                "parallel.data_parallel_size=2" in calls[1], (done, calls))
         expect("its steps", [row["step"] for row in lines(f"{name}/metrics.jsonl")] == list(range(1, 21)), done)
-    # Outside of a job the names are those of the answers.
+    # Outside of a job the names are those of the answers, and srun takes other nodes.
     done, calls = supervise("outside", "n2=memory", "--restarts", "2", "pp=2", "dp=2", "cluster.nodes=4",
                             "resilience.elastic=true", job="")
-    expect("outside of a job", done.returncode == 0 and calls[1].startswith("--exclude=n2 -N 2 -n 2 "), (done, calls))
+    expect("outside of a job", done.returncode == 0 and calls[0].startswith("-N 4 -n 4 ") and
+           [call[:24] for call in calls[1:]] == ["--exclude=n2 -N 4 -n 4 /"] * 2 and "elastic: " not in done.stderr,
+           (done, calls))
     # A launcher that cannot leave out a node.
     script("other", SRUN)
     done = train("other.run", "dp=4", "--restarts", "2", "--launch", "./other -N {nodes} -n {ranks} ",

@@ -8,6 +8,7 @@
 #include <string.h>
 
 static const double CHECK_LIMIT_S = 180.0;
+enum { MAX_CHECKS = 3 }; // of other nodes, until enough have passed
 static const char check_words[] = " --check --report --seconds 1 1>&2";
 
 /* ---- names ---- */
@@ -77,18 +78,21 @@ static void list_nodes(const char *job, struct recipe_names *out)
     text_free(&names);
 }
 
+static bool is_srun(const char *launch)
+{
+    return strncmp(launch, "srun ", strlen("srun ")) == 0;
+}
+
 void nodes_launch(const char *launch, int nodes, int ranks, const struct recipe_names *without,
                   struct text *out)
 {
-    static const char srun[] = "srun";
-    const size_t length = strlen(srun);
-    if (without != NULL && without->count > 0 && strncmp(launch, srun, length) == 0) {
-        text_add(out, "%s --exclude=", srun);
+    if (without->count > 0 && is_srun(launch)) {
+        text_add(out, "srun --exclude=");
         for (size_t i = 0; i < without->count; i++) {
             text_add(out, "%s", i > 0 ? "," : "");
             text_add_shell_word(out, without->list[i]);
         }
-        launch += length;
+        launch += strlen("srun");
     }
     launch_text(launch, nodes, ranks, out);
 }
@@ -132,9 +136,10 @@ static void add_silent(const struct answers *answers, struct nodes *nodes)
     }
 }
 
-static void add_check_command(const struct start *start, int nodes, int ranks, struct text *out)
+static void add_check_command(const struct start *start, int nodes, int ranks,
+                              const struct recipe_names *without, struct text *out)
 {
-    nodes_launch(start->launch, nodes, ranks, NULL, out);
+    nodes_launch(start->launch, nodes, ranks, without, out);
     text_add(out, " ");
     text_add_shell_word(out, start->program);
     text_add(out, " doctor ");
@@ -152,7 +157,8 @@ static enum status check_nodes(const struct start *start, struct nodes *nodes, s
     struct text command = {0};
     const int present = nodes->present.count > 0 ? (int)nodes->present.count : nodes->needed;
     const int ranks = present * nodes->per_node;
-    add_check_command(start, present, ranks, &command);
+    const size_t failed = nodes->failed.count;
+    add_check_command(start, present, ranks, &nodes->failed, &command);
     const struct attempt_options options = {.command = command.chars,
                                             .quiet = true,
                                             .limit_s = CHECK_LIMIT_S,
@@ -167,8 +173,8 @@ static enum status check_nodes(const struct start *start, struct nodes *nodes, s
         text_free(&attempt->why);
     add_silent(&answers, nodes);
     // Without names, a launcher that has started all its processes has started them on all nodes.
-    nodes->count =
-        nodes->present.count == 0 && nodes->failed.count == 0 && attempt->exit == 0 ? nodes->needed : passed;
+    const bool complete = nodes->present.count == 0 && nodes->failed.count == failed && attempt->exit == 0;
+    nodes->count = complete ? nodes->needed : passed;
     free_names(&answers.passed);
     text_free(&command);
     return status;
@@ -186,11 +192,15 @@ enum status nodes_find(const struct start *start, struct nodes *out, struct atte
     if (start->launch == NULL || !start->check)
         return OK;
     TRY(check_nodes(start, out, attempt));
+    // Outside of a job, srun takes other nodes of the cluster instead: these are checked, too.
+    for (int i = 0; i < MAX_CHECKS && is_srun(start->launch) && start->slurm_job == NULL; i++)
+        if (out->count < out->needed && out->failed.count > 0 && attempt->exit == 0 && !attempt->stopped)
+            TRY(check_nodes(start, out, attempt));
     if (out->failed.count == 0)
         return OK;
     print_line(stderr, "check: %zu node%s left out: %s", out->failed.count,
                out->failed.count == 1 ? " is" : "s are", text_chars(&out->why));
-    if (strncmp(start->launch, "srun", strlen("srun")) != 0 && !attempt->stopped)
+    if (!is_srun(start->launch) && !attempt->stopped)
         return fail(IO_ERROR, "%s; only srun can leave a node out: remove it from the hosts of --launch",
                     text_chars(&out->why));
     return OK;
