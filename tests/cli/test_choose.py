@@ -159,8 +159,8 @@ def test_refusals(folder):
     micro = "train.micro_batch_size=auto"
     refuse("no profile", ["train.micro_batch_size", "cluster.profile"], "plan", GPT3, micro)
     refuse("no ranks", ["parallel", "cluster.nodes"], "plan", GPT3, "parallel=auto", "cluster.profile=selene")
-    refuse("no peak", ["no layout can be planned", "peak_flops_bf16"], "plan", GPT3, *SMALL, "--best",
-           "cluster.profile=dgx-v100-32", "tp=2", "pp=1")
+    refuse("no peak", ["no layout can be planned", "peak_flops_bf16"], "plan", GPT3, *SMALL[:2], "--best",
+           "precision.params_dtype=bf16", "cluster.profile=dgx-v100-32", "cluster.nodes=1", "tp=2", "pp=1")
     refuse("fits nowhere", ["no layout fits", "lacks", "GiB of 40.00 GiB"], "plan", GPT3, *NODE, "parallel=auto",
            "model.num_layers=512", "model.hidden_size=16384", "model.num_attention_heads=128")
     refuse("no layout is legal", ["none of"], "plan", GPT3, *NODE, micro, "tp=1", "pp=1", "dp=8",
