@@ -76,6 +76,28 @@ static enum status check_header(const struct manifest *m, const struct manifest_
     return fail(BAD_CHECKPOINT, "%s: the checksum of the header differs from the manifest: corrupt", path);
 }
 
+/* A file whose header is not that of the manifest is closed, so that it is checked again when it is next
+ * needed. */
+static enum status open_file(struct checkpoint_source *s, int index)
+{
+    const struct manifest_file *entry = &s->manifest.files[index];
+    struct checkpoint_file *file = NULL;
+    struct text path = {0};
+    text_add(&path, "%s/%s", s->folder, entry->name);
+    enum status status = checkpoint_file_open(path.chars, s->manifest.version, &file);
+    s->opened += status == OK;
+    if (status == OK)
+        status = check_header(&s->manifest, entry, file, path.chars);
+    text_free(&path);
+    if (status != OK) {
+        checkpoint_file_close(file);
+        return status;
+    }
+    s->files[index].open = file;
+    s->open_count++;
+    return OK;
+}
+
 /* Keeps only a few files open: a checkpoint of a thousand ranks must not need a thousand descriptors per
  * rank. */
 static enum status file_of(struct checkpoint_source *s, int index, struct checkpoint_file **out)
@@ -83,16 +105,7 @@ static enum status file_of(struct checkpoint_source *s, int index, struct checkp
     if (s->files[index].open == NULL) {
         if (s->open_count == OPEN_FILES)
             close_files(s);
-        struct text path = {0};
-        text_add(&path, "%s/%s", s->folder, s->manifest.files[index].name);
-        enum status status = checkpoint_file_open(path.chars, s->manifest.version, &s->files[index].open);
-        if (status == OK) {
-            s->open_count++;
-            s->opened++;
-            status = check_header(&s->manifest, &s->manifest.files[index], s->files[index].open, path.chars);
-        }
-        text_free(&path);
-        TRY(status);
+        TRY(open_file(s, index));
     }
     *out = s->files[index].open;
     return OK;
