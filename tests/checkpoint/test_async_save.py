@@ -39,6 +39,9 @@ LAYOUTS = [
     ["dp=2", "memory.offload_optimizer=true"],
     ["dp=2", "model.vocab_size=20000", "checkpoint.staging_mb=1"],
     ["tp=2", "precision.params_dtype=fp16", "precision.matmul_format=hybrid", "precision.scaling=delayed"],
+    # The staging memory ends within the histories, which rank 0 writes after its parameters.
+    ["precision.matmul_format=hybrid", "precision.scaling=delayed", "precision.amax_history_len=8192",
+     "checkpoint.staging_mb=1"],
 ]
 STEPS = [2, 4, 6, 8, 9]
 ASYNC = "checkpoint.async_save=true"

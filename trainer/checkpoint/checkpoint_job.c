@@ -213,15 +213,13 @@ static enum status write_rows(struct save_job *job, int index, int64_t end)
 
 static enum status write_unstaged(struct save_job *job)
 {
-    for (int i = 0; i <= job->staged_from && i < job->count; i++) {
-        if (i == job->staged_from)
-            TRY(write_rows(job, i, job->staged_row));
-        else if (job->in_host[i] != NULL)
+    for (int i = 0; i < job->staged_from; i++) {
+        if (job->in_host[i] != NULL)
             TRY(checkpoint_writer_append(job->writer, job->in_host[i], shard_bytes(&job->shards[i])));
         else
             TRY(write_rows(job, i, job->slices[i].count[0]));
     }
-    return OK;
+    return job->staged_row > 0 ? write_rows(job, job->staged_from, job->staged_row) : OK;
 }
 
 enum status save_job_begin(struct save_job *job, const struct save_identity *identity, const char *folder)
