@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Writes the files that a run on another layout would write, with the values of the checkpoint. The layout is
- * that of the checkpoint's recipe with the given keys, but without ZeRO: a run with ZeRO can load it. */
+ * that of the checkpoint's recipe with the given keys. */
 #include "base/file.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
@@ -58,15 +58,14 @@ static enum status load_layout(struct reshard *r, const char *const *keys, int c
 {
     struct text path = {0};
     struct problems problems = {0};
-    const char **all = calloc((size_t)count + 3, sizeof *all);
+    const char **all = calloc((size_t)count + 2, sizeof *all);
     if (all == NULL)
         return fail(NO_MEMORY, "no memory for %d keys", count);
     for (int i = 0; i < count; i++)
         all[i] = keys[i];
     all[count] = "cluster.device=dry"; // the layout does not depend on it, and no device is needed
-    all[count + 1] = "parallel.zero_stage=0";
     text_add(&path, "%s/recipe.yaml", r->folder);
-    enum status status = recipe_load(path.chars, all, (size_t)count + 2, 0, &r->recipe, &problems);
+    enum status status = recipe_load(path.chars, all, (size_t)count + 1, 0, &r->recipe, &problems);
     if (status != OK)
         problems_print(&problems, stderr);
     if (status != OK)
@@ -145,10 +144,35 @@ static void add_shard(struct reshard *r, struct rank_file *file, int index, cons
     cover_add(&file->note.cover, shard);
 }
 
+struct dry_share {
+    struct run run;
+    struct share *out;
+};
+
+/* With ZeRO the buckets determine what a rank owns: creates the rank on the dry device. */
+static enum status share_of_dry_rank(struct world *world, void *argument)
+{
+    struct dry_share *job = argument;
+    struct rank_state state;
+    TRY(rank_create(&job->run, world, true, &state));
+    const enum status status = share_of_rank(&job->run, &state.params, &state.weights, world->rank, job->out);
+    rank_destroy(&state);
+    return status;
+}
+
+static enum status find_share(struct reshard *r, int rank, struct share *out)
+{
+    struct dry_share job = {.run = r->run, .out = out};
+    job.run.is_planning = true;
+    return r->recipe->data_parallel.zero_stage == 0
+               ? share_of_rank(&r->run, &r->params, NULL, rank, out)
+               : world_run_dry(r->run.mesh.world, rank, share_of_dry_rank, &job);
+}
+
 static enum status list_shards(struct reshard *r, int rank, struct rank_file *file)
 {
     *file = (struct rank_file){.count = 0};
-    TRY(share_of_rank(&r->run, &r->params, NULL, rank, &file->share));
+    TRY(find_share(r, rank, &file->share));
     const int tensors = tensor_list_count(&r->tensors);
     file->shards = calloc((size_t)tensors + 1, sizeof *file->shards);
     file->has = calloc((size_t)tensors + 1, 1);
