@@ -149,7 +149,7 @@ def test_doctor_check():
     names = ["device", "memory", "tmpfs", "matmul", "message"]
     for words, failed in [([], []), ([QUICKSTART], []),
                           ([QUICKSTART, "model.hidden_size=65536", "model.ffn_hidden_size=262144",
-                            "model.num_layers=100"], ["memory"])]:
+                            "model.num_attention_heads=64", "model.num_layers=96"], ["memory"])]:
         done = run("doctor", "--check", *words, "--seconds=0", env={"CUBOID_NODE": "n7"})
         rows = [line.split() for line in done.stdout.splitlines()]
         expect("its checks", [row[2] for row in rows[:-1]] == names and
@@ -439,8 +439,7 @@ def test_dry_run():
 
 
 for test in [test_help, test_version, test_doctor, test_doctor_check, test_profile, test_typing_mistakes, test_numbers,
-             test_output_errors,
-             test_closed_output_is_not_reused, test_model_larger_than_the_machine,
+             test_output_errors, test_closed_output_is_not_reused, test_model_larger_than_the_machine,
              test_unusable_input, test_an_evaluation_is_interrupted, test_closed_pipe,
              test_full_disk, test_prompt, test_recipe_warns_of_missing_files, test_recipe_resolves_threads,
              test_options_of_other_programs, test_verify_has_its_own_step_count,
