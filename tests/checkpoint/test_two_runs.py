@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Two runs and one folder of checkpoints: the second one is rejected while the first is active, a killed run can be
-restarted at once, and files of others are not removed.
+restarted at once, files of others are not removed, and a run that has lost the folder leaves it as it is.
 
     test_two_runs.py CUBOID"""
 import glob
+import json
 import os
 import signal
 import subprocess
@@ -91,6 +92,43 @@ def main():
     rejected("c", "checkpoint.save: saves belongs to another run than logging.run_dir c")
     assert len(complete()) <= 3 + 1 and all(os.path.isdir(name + "/folder") for name in mine), os.listdir("saves")
     assert sorted(os.listdir("precious")) == ["manifest.json", "rank-00000.safetensors", "thesis"]
+    check_lost_folder()
+
+
+def stop_while_saving(process):
+    """Stops the run in a save that has not written its manifest; returns the folder of that save."""
+    end = time.monotonic() + 60
+    while True:
+        assert process.poll() is None and time.monotonic() < end
+        if folders := set(glob.glob("saves/step-*.partial")) - {"saves/step-00000002.partial"}:
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            folder = folders.pop()
+            if os.path.isdir(folder) and not os.path.exists(f"{folder}/manifest.json"):
+                return folder
+            process.send_signal(signal.SIGCONT)
+
+
+def check_lost_folder():
+    """Another run has taken the folder while this one was stopped, and saves the same step under the same name."""
+    run = start("a")
+    folder = stop_while_saving(run)
+    with open("saves/owner.json", encoding="utf-8") as file:
+        owner = json.load(file)
+    owner["token"] = "0123456789abcdef"
+    os.remove("saves/owner.json")
+    for path, content in (("saves/owner.json", json.dumps(owner)), (f"{folder}/rank-00000.safetensors", "theirs")):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
+    with open("saves/run.json", encoding="utf-8") as file:
+        record = file.read()
+    run.send_signal(signal.SIGCONT)
+    assert run.wait(timeout=60) == 1
+    with open("a.log", encoding="utf-8") as log:
+        text = log.read()
+    assert "this run no longer writes there" in text, text
+    with open("saves/run.json", encoding="utf-8") as file:
+        assert os.path.exists(f"{folder}/rank-00000.safetensors") and file.read() == record, text
 
 
 with tempfile.TemporaryDirectory() as scratch:

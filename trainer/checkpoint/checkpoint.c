@@ -88,12 +88,13 @@ static void explain(const struct rank_state *w, enum status status, struct text 
         text_add(out, "; checkpoint.keep_last=0 keeps all checkpoints");
 }
 
-/* Called when no rank is writing any more; keeps the reason of the failure. */
+/* Called when no rank is writing any more; keeps the reason of the failure. A folder that another run has
+ * taken is left as it is. */
 static enum status abandon(struct rank_state *w, const struct save_ticket *ticket, enum status status)
 {
     struct text reason = {0};
     explain(w, status, &reason);
-    if (w->world->rank == 0)
+    if (w->world->rank == 0 && checkpoint_lock_check(w->run->checkpoint_lock) == OK)
         folder_abandon(w->run->recipe->checkpoint.save, ticket);
     status = fail(status, "%s", reason.chars);
     text_free(&reason);

@@ -137,7 +137,7 @@ enum status memory_checkpoints_save(struct memory_checkpoints *m)
     } else if (may_continue(status)) {
         report(m);
         status = OK;
-        if (memory_is_leader(m))
+        if (memory_is_leader(m) && checkpoint_lock_check(m->lock) == OK)
             folder_abandon(m->folder.chars, &s.ticket);
     }
     save_job_free(&s.job);
