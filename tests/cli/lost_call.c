@@ -10,6 +10,7 @@
  *     loop   it never returns, and computes
  *     read   it never returns, and waits in a system call
  *     slow   each call of that step takes 80 ms longer
+ *     doze   each call takes 3 s longer, from that step on
  *     drag   the ops of its actions take INJECT_PERCENT longer, from that step on
  *     count  the first all-reduce has one element less */
 #include "parallel/group.h"
@@ -65,11 +66,13 @@ static void burn(int64_t ns)
 
 static void delay(void)
 {
-    enum { SLOW_NS = 80000000 };
+    enum { SLOW_NS = 80000000, DOZE_S = 3 };
     int ends[2];
     char byte;
     if (is_mine("slow") && rank_context()->step == number_of("INJECT_STEP"))
         nanosleep(&(struct timespec){.tv_nsec = SLOW_NS}, NULL);
+    if (is_mine("doze"))
+        nanosleep(&(struct timespec){.tv_sec = DOZE_S}, NULL);
     if (is_mine("loop"))
         for (volatile int i = 0;; i = i ^ 1)
             ;
