@@ -43,6 +43,8 @@ enum tokenizer_type {
     TOKENIZER_BYTE, // 257 ids: the bytes, and 256 ends a document
     TOKENIZER_GPT2_BPE,
     TOKENIZER_HUGGING_FACE,
+    TOKENIZER_SENTENCEPIECE,
+    TOKENIZER_LLAMA2,
     TOKENIZER_NONE // ids from another program: no text input or output, and no end-of-document id
 };
 

@@ -45,6 +45,8 @@ int64_t rule_tokenizer_vocab(const struct recipe *r)
     case TOKENIZER_GPT2_BPE:
         return 50257;
     case TOKENIZER_HUGGING_FACE:
+    case TOKENIZER_SENTENCEPIECE:
+    case TOKENIZER_LLAMA2:
     case TOKENIZER_NONE:
         break;
     }

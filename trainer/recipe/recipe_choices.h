@@ -93,6 +93,8 @@ static const struct choice amax_algorithms[] = {
 static const struct choice tokenizers[] = {NAMED("byte", TOKENIZER_BYTE),
                                            NAMED("GPT2BPE", TOKENIZER_GPT2_BPE),
                                            NAMED("HuggingFaceTokenizer", TOKENIZER_HUGGING_FACE),
+                                           NAMED("GPTSentencePieceTokenizer", TOKENIZER_SENTENCEPIECE),
+                                           NAMED("Llama2Tokenizer", TOKENIZER_LLAMA2),
                                            NAMED("none", TOKENIZER_NONE),
                                            {0}};
 static const struct choice signals[] = {NAMED("SIGTERM", SIGTERM),

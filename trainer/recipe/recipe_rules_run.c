@@ -91,7 +91,8 @@ static void min_lr_message(const struct view *v, struct text *out)
 /* The types whose file is tokenizer.tokenizer_model. */
 static bool reads_model(const struct recipe *r)
 {
-    return r->tokenizer.tokenizer_type == TOKENIZER_HUGGING_FACE;
+    enum tokenizer_type type = r->tokenizer.tokenizer_type;
+    return type == TOKENIZER_HUGGING_FACE || type == TOKENIZER_SENTENCEPIECE || type == TOKENIZER_LLAMA2;
 }
 
 static bool vocab_holds(const struct view *v)

@@ -336,7 +336,7 @@ const struct recipe_row recipe_rows[] = {
     ROW("tokenizer.merge_file", TEXT, tokenizer.merge_file, "none", "`merges.txt` of GPT2BPE.",
         .aliases = "merges_file", .optional = true),
     ROW("tokenizer.tokenizer_model", TEXT, tokenizer.tokenizer_model, "none",
-        "`tokenizer.json` of HuggingFaceTokenizer, or its folder.", .optional = true),
+        "`tokenizer.json` or its folder; `tokenizer.model`.", .optional = true),
 
     ROW("checkpoint.save", TEXT, checkpoint.save, NULL, "Folder for checkpoints; `none`: do not save.",
         .derived = "RUN_DIR/checkpoints", .optional = true),

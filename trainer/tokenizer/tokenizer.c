@@ -3,6 +3,7 @@
 
 #include "trainer/tokenizer/bpe.h"
 #include "trainer/tokenizer/huggingface/huggingface.h"
+#include "trainer/tokenizer/sentencepiece/sp_tokenizer.h"
 #include "trainer/tokenizer/tokenizer_kind.h"
 
 #include <inttypes.h>
@@ -77,7 +78,8 @@ static const struct tokenizer_kind kind_byte = {
     .decode = byte_decode,
 };
 
-static const struct tokenizer_kind *const kinds[] = {&kind_byte, &kind_bpe, &kind_huggingface};
+static const struct tokenizer_kind *const kinds[] = {&kind_byte, &kind_bpe, &kind_huggingface,
+                                                     &kind_sentencepiece, &kind_llama2};
 enum { KIND_COUNT = sizeof kinds / sizeof *kinds };
 
 struct tokenizer {

@@ -4,6 +4,7 @@
  *     byte                  the ids 0..255 are the bytes, 256 ends a document; needs no file
  *     GPT2BPE               GPT-2's byte-level BPE, from its vocab.json and merges.txt
  *     HuggingFaceTokenizer  byte-level BPE as a tokenizer.json describes it (Llama 3, Qwen, ...)
+ *     GPTSentencePieceTokenizer, Llama2Tokenizer   SentencePiece models; the second adds <s> before a text
  *
  * All are lossless unless their file asks for a change of the text (a normalizer): decoding returns the
  * encoded bytes, whether or not they are UTF-8. docs/tokenizers.md describes the types.

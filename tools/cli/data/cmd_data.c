@@ -20,13 +20,14 @@ static const char help_text[] =
     "    data: {train: [{path: data/books}]}\n"
     "\n"
     "Tokenizer\n"
-    "  --tokenizer byte|gpt2|hf\n"
+    "  --tokenizer byte|gpt2|hf|sentencepiece|llama2\n"
     "                           byte: 257 ids, any bytes, no files (default)\n"
     "                           gpt2: GPT-2's byte-level BPE, from the next two files\n"
     "                           hf: Hugging Face's tokenizer.json (byte-level BPE: Llama 3, Qwen, ...)\n"
+    "                           sentencepiece, llama2: a SentencePiece model; llama2 adds its <s>\n"
     "  --vocab-file FILE        vocab.json of gpt2\n"
     "  --merge-file FILE        merges.txt of gpt2\n"
-    "  --tokenizer-model FILE   tokenizer.json of hf, or its folder\n"
+    "  --tokenizer-model FILE   tokenizer.json of hf, or its folder; tokenizer.model of sentencepiece\n"
     "  --no-append-eod          do not append the end-of-document id to each document\n"
     "                           (--append-eod: default)\n"
     "  --threads N              threads that encode (default: one per CPU); the result is the same\n"
@@ -86,12 +87,13 @@ enum status data_options_tokenizer(const struct data_options *options, struct to
         .merge_file = options->merge_file,
         .tokenizer_model = options->tokenizer_model,
     };
-    bool hugging_face =
-        strcasecmp(config.type, "hf") == 0 || strcasecmp(config.type, "HuggingFaceTokenizer") == 0;
-    if (hugging_face && options->tokenizer_model == NULL)
-        return fail(BAD_USAGE,
-                    "--tokenizer %s needs a file; use --tokenizer-model tokenizer.json, or its folder",
-                    config.type);
+    static const char *const with_model[] = {
+        "hf",     "HuggingFaceTokenizer", "sentencepiece", "GPTSentencePieceTokenizer",
+        "llama2", "Llama2Tokenizer"};
+    for (size_t i = 0; i < sizeof with_model / sizeof *with_model && options->tokenizer_model == NULL; i++)
+        if (strcasecmp(config.type, with_model[i]) == 0)
+            return fail(BAD_USAGE, "--tokenizer %s needs a file; use --tokenizer-model %s", config.type,
+                        i < 2 ? "tokenizer.json, or its folder" : "tokenizer.model");
     bool files = options->vocab_file != NULL && options->merge_file != NULL;
     if (!files && (strcmp(config.type, "gpt2") == 0 || strcmp(config.type, "GPT2BPE") == 0))
         return fail(BAD_USAGE,
