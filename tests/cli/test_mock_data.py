@@ -78,7 +78,7 @@ def test_keys():
     expect("without mock data a dataset is required", done.returncode == 2 and "data.train is required" in done.stderr,
            done)
     done = run("train", f"{FOLDER}/one/recipe.yaml", "logging.run_dir=again")
-    expect("a resolved recipe says it, too", done.returncode == 0 and "no effect" not in done.stderr and
+    expect("a resolved recipe has it, too", done.returncode == 0 and "no effect" not in done.stderr and
            losses("again") == losses("one"), done)
     done = run("train", "tiny.yaml", "logging.run_dir=bpe", "tokenizer.tokenizer_type=GPT2BPE",
                "tokenizer.vocab_file=none.json", "tokenizer.merge_file=none.txt", "train.train_iters=1",

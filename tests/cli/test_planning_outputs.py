@@ -54,7 +54,7 @@ def test_refusals(folder):
 
 
 def test_no_fit(folder):
-    """The recipe is written also if it does not fit, as asked."""
+    """The recipe is also written if it does not fit."""
     done = run(folder, "plan", "my.yaml", *A100, "train.micro_batch_size=256", "-o", "large.yaml")
     expect("a recipe that does not fit", done.returncode == 1 and "large.yaml: " in done.stdout and
            os.path.exists(os.path.join(folder, "large.yaml")), done)

@@ -200,7 +200,7 @@ def test_damaged_metrics():
            done.stderr, done)
     with open("damaged/metrics-1.jsonl", "rb") as file:
         expect("as it was", file.read() == before)
-    expect("what is left", steps("damaged") == [1, 2, 4, 5, 6, 7, 8], steps("damaged"))
+    expect("the remaining checkpoints", steps("damaged") == [1, 2, 4, 5, 6, 7, 8], steps("damaged"))
     os.remove("damaged/metrics.jsonl")
     done = train("damaged", "train.train_iters=10", *keys)
     check("a removed file", done, 0, err="damaged/metrics.jsonl lacks 8 of the steps up to 8; the first is step 1")

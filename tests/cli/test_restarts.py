@@ -76,7 +76,7 @@ def check_killed(name, done):
     expect(f"{name}: three restarts", len(logged) == 3 and f"restarts: 3, {sum(r['lost'] for r in logged)} steps lost; "
            in done.stdout and f"; {name}/restarts.jsonl\n" in done.stdout, done)
     for turn, row in enumerate(logged):
-        expect(f"{name}: what is logged", row["restart"] == turn + 1 and row["step"] >= turn * 100 + 100 and
+        expect(f"{name}: the log", row["restart"] == turn + 1 and row["step"] >= turn * 100 + 100 and
                row["saved"] % 40 == 0 and 0 <= row["lost"] == row["step"] - row["saved"] and row["status"] != 0, logged)
         expect(f"{name}: lost no more than the steps between saves", row["lost"] <= 80, logged)
     ettr = float(done.stdout.split("ETTR ")[1].split(";")[0])

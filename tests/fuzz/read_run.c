@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-/* A dump is read, and judged as `cuboid hang` does. */
+/* Reads a dump, and finds its culprit like `cuboid hang`. */
 static void read_hang(const struct fuzz_input *input)
 {
     struct hang hang = {0};
@@ -17,7 +17,7 @@ static void read_hang(const struct fuzz_input *input)
     struct text path = {0}, report = {0}, found = {0}, dump = {0};
     fuzz_write(input, "hang-1.json", input->bytes, input->size, &path);
     if (hang_dump_read(path.chars, &hang, &report) == OK) {
-        fuzz_require(hang_find(&hang, &finding) == OK, "a dump is judged");
+        fuzz_require(hang_find(&hang, &finding) == OK, "a finding for any dump");
         hang_report(&hang, &finding, &found);
         hang_dump_text(&hang, text_chars(&report), &dump);
         fuzz_require(finding.culprit < hang.count, "the culprit is a rank");

@@ -89,7 +89,7 @@ def test_arrays():
         expect(words, all(words in script for script in scripts), scripts)
     expect("an array for each number of ranks", [f"#SBATCH --ntasks-per-node={n}\n" in s for n, s in
                                                  zip((1, 2), sorted(scripts))] == [True, True], scripts)
-    expect("what is left is canceled", "--name=cuboid-sweep-" in open("scancel.log", encoding="utf-8").read(), done)
+    expect("remaining jobs are canceled", "--name=cuboid-sweep-" in open("scancel.log", encoding="utf-8").read(), done)
     done = sweep()
     expect("nothing is run twice", done.returncode == 0 and len(os.listdir("q")) == 2 and len(journal()) == 4, done)
 

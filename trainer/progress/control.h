@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The control connections of a job: one process of each node reports the progress of its ranks over TCP to
- * the first node (the node of rank 0), which judges for the whole job. They use neither ranks nor
+ * the first node (the node of rank 0), which detects hangs for the whole job. They use neither ranks nor
  * transports, so they work when all of these hang.
  *
  *     node b ── hello ──────────────────> first node     with the first half of the job's secret
@@ -12,8 +12,8 @@
  *            <─ end ─────────────────────                 all processes of the node exit
  *
  * Rank 0 draws the secret at random and broadcasts it, with the address of the first node, over the transport
- * when the run starts. Each process of the first node listens, and the one that judges accepts: if it is
- * stopped, the others are tried in turn.
+ * when the run starts. Each process of the first node listens, and the primary one (monitor.h) accepts: if
+ * it is stopped, the others are tried in turn.
  *
  * Only the monitor's thread uses a control. A call blocks for at most about a second. Both ends must be the
  * same build. */

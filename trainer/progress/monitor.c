@@ -147,8 +147,8 @@ static bool is_alive(const struct page_process *process)
            (since_s < alive_s && process_read_state(atomic_load(&process->id), 0) != PROCESS_IS_STOPPED);
 }
 
-/* Whether this process judges: it is the first whose monitor is alive. */
-static bool is_judge(const struct monitor *m)
+/* Whether this process checks the ranks and reports: it is the first whose monitor is alive. */
+static bool is_primary(const struct monitor *m)
 {
     for (int p = 0; p < page_own_index(m->page); p++) {
         const struct page_process *process = page_process(m->page, p);
@@ -251,7 +251,7 @@ static bool is_settled(struct monitor *m, bool gone)
                 : nanosecond * (double)min_ns >= settle_s || since_s >= settle_max_s;
 }
 
-static void judge(struct monitor *m)
+static void check_ranks(struct monitor *m)
 {
     const struct control_state others = control_summarize(m->control);
     double limit_s = timeout_s(m);
@@ -293,7 +293,8 @@ static int fill_ranks(struct monitor *m)
     return count;
 }
 
-/* On another node than the first: reports to it, and judges only if it does not answer for the timeout. */
+/* On another node than the first: reports to it, and checks the ranks itself only if it does not answer for the
+ * timeout. */
 static void report_to_first(struct monitor *m, int64_t passed_ns)
 {
     struct hang hang = {0};
@@ -312,7 +313,7 @@ static void report_to_first(struct monitor *m, int64_t passed_ns)
     const struct control_node *first = control_first(m->control);
     double limit_s = first->count > 0 ? timeout_s(m) : fmax(timeout_s(m), contact_timeout_s);
     if (nanosecond * (double)first->silent_ns > (limit_s > 0.0 ? limit_s : start_timeout_s))
-        judge(m);
+        check_ranks(m);
 }
 
 static void serve_or_report(struct monitor *m, int64_t passed_ns)
@@ -325,7 +326,7 @@ static void serve_or_report(struct monitor *m, int64_t passed_ns)
     }
     if (control_is_started(m->control))
         control_serve(m->control, m->ranks, fill_ranks(m), passed_ns);
-    judge(m);
+    check_ranks(m);
 }
 
 /* Another process reports. If it does not finish, for example because it was stopped, the node is ended
@@ -366,7 +367,7 @@ static void *watch(void *argument)
         last_ns = now_ns;
         if (page_is_reported(m->page))
             await_report(m);
-        else if (is_judge(m))
+        else if (is_primary(m))
             serve_or_report(m, passed_ns);
         heartbeat(m);
         spent_ns = clock_ns() - now_ns; // waiting for other nodes

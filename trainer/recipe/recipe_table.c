@@ -324,8 +324,8 @@ const struct recipe_row recipe_rows[] = {
     ROW("data.eod_mask_loss", BOOL, data.eod_mask_loss, "false",
         "Mask the loss of the token after each end of document."),
     ROW("data.strict", BOOL, data.strict, "false",
-        "Refuse to resume from a checkpoint whose datasets differ from this run's, judged by sizes, index "
-        "and a sample of 64 blocks of each. `false`: warn."),
+        "Refuse to resume from a checkpoint whose datasets differ from this run's in size, index or "
+        "a sample of 64 blocks of each. `false`: warn."),
 
     ROW("tokenizer.tokenizer_type", CHOICE, tokenizer.tokenizer_type, "byte",
         "`byte`: 257 ids, the bytes and 256 for the end of a document. `GPT2BPE`: 50257 ids. `none`: the "

@@ -143,7 +143,7 @@ Test(store, needs_the_secret)
     struct store_server *server = start(&port, secret);
     memcpy(wrong, secret, sizeof wrong);
     wrong[0] ^= 1;
-    int silent = wire_connect("127.0.0.1", port); // delays nobody
+    int silent = wire_connect("127.0.0.1", port); // must not delay the others
     cr_expect(!is_welcome(port, wrong));
     cr_expect(is_welcome(port, secret));
     int rude = wire_connect("127.0.0.1", port);

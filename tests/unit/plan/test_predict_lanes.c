@@ -328,7 +328,7 @@ Test(shared_cores, are_as_many_as_there_are)
     free(set.storage);
 }
 
-/* A tape stands for two of four ranks. */
+/* A tape represents two of four ranks. */
 Test(shared_cores, count_the_ranks_of_a_tape)
 {
     struct set set = set_create(2);

@@ -136,7 +136,7 @@ enum status measure_process(char *const *argv, const char *log, double timeout_s
     const bool ended = wait_until(child, file, clock_s() + timeout_s, &status);
     if (!ended)
         end(child, &status);
-    kill(-child, SIGKILL); // processes that a launcher has left behind
+    kill(-child, SIGKILL); // remaining processes of a launcher
     const bool too_long = is_too_long(file);
     if (too_long)
         shorten(file);
