@@ -57,7 +57,7 @@ def test_best_of_all():
 def test_layouts(folder):
     auto, text = planned(GPT3, *SMALL, "parallel=auto", "tp=2")
     chosen = chosen_of(text)
-    expect("keys of the command line are not chosen", auto["tp"] == 2 and not any("tensor" in key for key in chosen), chosen)
+    expect("given keys are not chosen", auto["tp"] == 2 and not any("tensor" in key for key in chosen), chosen)
     expect("all ranks are used", auto["ranks"] == 8, auto)
     path = os.path.join(folder, "best.yaml")
     done = run("plan", GPT3, *SMALL, "--best", "-o", path)

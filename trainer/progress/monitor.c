@@ -293,7 +293,7 @@ static int fill_ranks(struct monitor *m)
     return count;
 }
 
-/* On another node than the first: reports to it, and checks the ranks itself only if it does not answer for the
+/* On another node than the first: reports to it, and checks the ranks only if it does not answer for the
  * timeout. */
 static void report_to_first(struct monitor *m, int64_t passed_ns)
 {

@@ -6,12 +6,13 @@
  *     process gone                         at once
  *     rank slow, others wait for it        it makes progress: no report
  *
- * With several nodes, the first process of each reports to the first node, which checks all ranks (control.h).
+ * With several nodes, the first process of each reports to the first node, which checks all ranks
+ * (control.h).
  *
  * The thread uses neither ranks nor transports, so it works when all of them hang. The first process whose
  * monitor is alive is the primary one, which checks and reports; so a stopped process cannot prevent its own
- * report. After the report each process exits with status 1; stopped ones are continued for that, and killed if they do not
- * exit.
+ * report. After the report each process exits with status 1; stopped ones are continued for that, and killed
+ * if they do not exit.
  *
  * Time without progress is counted in polls: a late poll counts as if it were on time. A suspended job, or
  * one on an overloaded machine, could not make progress either, and is not ended.
