@@ -118,10 +118,21 @@ static double waves(const struct cluster_profile *p, const int64_t *shape)
     return rounds > 0 ? (double)tiles / (double)(rounds * cores) : 1.0;
 }
 
+/* Factor on the rate if rows of an operand are not multiples of 16 bytes, the width of a load:
+ * model.matmul_unaligned for each halving of the width until it fits. */
+static double alignment_factor(const struct profile_model *model, const int64_t *shape, int64_t each)
+{
+    enum { LOAD_BYTES = 16 };
+    double factor = 1.0;
+    for (int64_t width = LOAD_BYTES; width > each; width /= 2)
+        if (shape[1] * each % width != 0 || shape[2] * each % width != 0)
+            factor *= model->matmul_unaligned;
+    return factor;
+}
+
 /* *measured: the time is from a table, and thus includes memory traffic. */
 static double matmul_s(const struct cost_options *options, const struct op_record *op, bool *measured)
 {
-    enum { ROW_BYTES = 16 };
     const struct profile_model *model = &options->profile->model;
     const enum profile_dtype dtype = cost_dtype(options, op->dtype);
     const double m = (double)op->shape[0], n = (double)op->shape[1], k = (double)op->shape[2];
@@ -132,10 +143,9 @@ static double matmul_s(const struct cost_options *options, const struct op_recor
     *measured = rate_of(options, MEASURED_MATMUL, op->shape, dtype, 0, &rate);
     if (*measured)
         return flops / rate;
-    int64_t each = (int64_t)dtype_bytes(op->dtype);
-    bool aligned = op->shape[1] * each % ROW_BYTES == 0 && op->shape[2] * each % ROW_BYTES == 0;
+    const double alignment = alignment_factor(model, op->shape, (int64_t)dtype_bytes(op->dtype));
     double efficiency = model->matmul_efficiency * k / (k + model->matmul_half_k) *
-                        waves(options->profile, op->shape) * (aligned ? 1.0 : model->matmul_unaligned);
+                        waves(options->profile, op->shape) * alignment;
     return flops / (peak_of(options, dtype) * efficiency) + model->matmul_half_flops / top_peak(options);
 }
 

@@ -63,7 +63,8 @@ struct profile_model {
      *     F / (peak · matmul_efficiency · k/(k + matmul_half_k) · waves · alignment)
      *     + matmul_half_flops / top
      * top: the largest peak of the device; waves: utilization of the waves of tiles (1 if matmul_tile is
-     * 0); alignment: matmul_unaligned if a row of an operand is not a multiple of 16 bytes, else 1. */
+     * 0); alignment: matmul_unaligned for each halving of the width of loads, from 16 bytes on, until
+     * it divides the rows of all operands. */
     double matmul_efficiency;
     double matmul_half_flops;
     double matmul_half_k;

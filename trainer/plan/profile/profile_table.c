@@ -82,8 +82,9 @@ const struct profile_row profile_rows[] = {
         "Edge of the output tile that one core computes at a time, for wave quantization; 0: none.",
         BETWEEN(0, 4096), .source = "the most frequent tile of cuBLAS, 128 x 128"),
     ROW("model.matmul_unaligned", REAL, model.matmul_unaligned, "0.5", "1",
-        "Factor on the rate if a row of an operand is not a multiple of 16 bytes.", UP_TO(1), .spread = 0.3,
-        .of_device = true, .source = "estimate"),
+        "Factor on the rate for each halving of the width of loads, from 16 bytes on, until it divides the "
+        "rows of all operands.",
+        UP_TO(1), .spread = 0.3, .of_device = true, .source = "estimate"),
     ROW("model.attention_forward", REAL, model.attention_forward, "0.6", "1",
         "Fraction of the peak of the fused attention kernel, forward pass, of executed FLOPs.", UP_TO(1),
         .spread = 0.25, .of_device = true, .source = "FlashAttention-2 (Dao 2023): up to 0.73 on A100"),
