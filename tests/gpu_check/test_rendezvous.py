@@ -83,6 +83,10 @@ with tempfile.TemporaryDirectory() as folder:
     result = run("odd", torchrun, lambda rank: ["optimizer.weight_decay=0.5"] if rank == 2 else [])
     expect("an odd rank", result[0] == [2] * RANKS and result[1].count(
         "recipe: optimizer.weight_decay: rank 2 (0.5, node n1) differs from rank 0 (") == 1, result)
+    # A node whose two ranks share a GPU with others has one.
+    script = subprocess.run([CUBOID, "submit", "a.yaml", "cluster.nodes=2", "cluster.ranks_per_gpu=4", "--print"],
+                            capture_output=True, text=True, check=False)
+    expect("a shared GPU", "#SBATCH --gpus-per-node=1\n" in script.stdout, script)
     # A CPU's messages need MPI.
     result = run("cpu", srun, lambda rank: ["cluster.device=cpu", "cluster.transport=auto"])
     expect("a CPU", result[0] == [2] * RANKS and "srun started 4 processes without MPI" in result[1], result)

@@ -8,9 +8,11 @@
 #include <criterion/criterion.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { RANKS = 4, NODE_RANKS = 2 };
@@ -51,7 +53,7 @@ static void *run_process(void *argument)
     struct launcher launcher = {
         .name = "srun", .size = RANKS, .rank = p->rank, .local_rank = p->rank % NODE_RANKS};
     struct store *store = NULL;
-    snprintf(launcher.job, sizeof launcher.job, "job %d", (int)getpid());
+    snprintf(launcher.job, sizeof launcher.job, "job %s", p->folder);
     snprintf(launcher.node, sizeof launcher.node, "n%d", p->rank / NODE_RANKS);
     const struct store_options options = {.launcher = &launcher, .folder = p->folder, .start_s = 20.0};
     p->status = store_open(&options, &store);
@@ -102,6 +104,48 @@ Test(store, a_rank_that_exits_fails_all)
                 cr_expect_eq(processes[r].status, PEER_LOST, "rank %d of %d: %s", r, left, processes[r].why);
         cr_expect_eq(rmdir(folder), 0);
     }
+}
+
+/* ---- an earlier start ---- */
+
+static enum status open_as(int rank, const char *folder, double start_s, struct store **out)
+{
+    struct launcher launcher = {.name = "srun", .size = RANKS, .rank = rank, .node = "n0"};
+    const struct store_options options = {.launcher = &launcher, .folder = folder, .start_s = start_s};
+    launcher.local_rank = rank % NODE_RANKS;
+    snprintf(launcher.job, sizeof launcher.job, "job %s", folder);
+    snprintf(launcher.node, sizeof launcher.node, "n%d", rank / NODE_RANKS);
+    return store_open(&options, out);
+}
+
+/* Rank 0 of an earlier start was killed: its file leads nowhere until the new rank 0 replaces it. */
+Test(store, stale_file)
+{
+    char folder[] = "/tmp/cuboid-store-XXXXXX";
+    struct process processes[RANKS];
+    struct store *store = NULL;
+    int ends[2];
+    char byte = 0;
+    make_folder(folder);
+    cr_assert_eq(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        byte = open_as(0, folder, 5.0, &store) == OK;
+        (void)!write(ends[1], &byte, 1);
+        pause();
+        _exit(0);
+    }
+    cr_assert_eq(read(ends[0], &byte, 1), 1);
+    kill(child, SIGKILL);
+    cr_assert_eq(waitpid(child, NULL, 0), child);
+    cr_expect_eq(open_as(2, folder, 0.2, &store), PEER_LOST);
+    cr_expect_not_null(strstr(fail_text(), "rank 0 has not started within"), "%s", fail_text());
+    cr_expect_eq(open_as(1, folder, 0.2, &store), PEER_LOST);
+    cr_expect_not_null(strstr(fail_text(), "the first process of this node"), "%s", fail_text());
+    run_all(processes, folder, -1);
+    for (int r = 0; r < RANKS; r++)
+        cr_expect_eq(processes[r].status, OK, "rank %d: %s", r, processes[r].why);
+    cr_expect_eq(rmdir(folder), 0);
 }
 
 /* ---- connections of others ---- */

@@ -128,7 +128,7 @@ static enum status check_device(struct node *node)
     int count;
     TRY(device_count(node->device, &count));
     if (count < node->devices)
-        return fail(NOT_SUPPORTED, "%d GPU%s found, and cluster.gpus_per_node is %d", count,
+        return fail(NOT_SUPPORTED, "%d GPU%s found, and the ranks of a node need %d", count,
                     count == 1 ? "" : "s", node->devices);
     if (node->check->recipe == NULL)
         node->devices = count;
