@@ -142,12 +142,14 @@ int64_t shard_overlap(const struct shard *shard, const struct slice *want)
 
 bool shard_is_sound(const struct shard *shard)
 {
+    enum { MAX_DTYPE_BYTES = 8 };
     int64_t elements;
     for (int d = 0; d < SHARD_MAX_DIMS; d++)
         if (shard->begin[d] < 0 || shard->count[d] < 1 || shard->begin[d] > shard->dim[d] ||
             shard->count[d] > shard->dim[d] - shard->begin[d])
             return false;
-    return !__builtin_mul_overflow(shard->dim[0], shard->dim[1], &elements);
+    return !__builtin_mul_overflow(shard->dim[0], shard->dim[1], &elements) &&
+           elements <= INT64_MAX / MAX_DTYPE_BYTES;
 }
 
 void shard_remove_padding(const struct slice *slice, void *local, size_t element_bytes)

@@ -68,5 +68,6 @@ int64_t shard_overlap(const struct shard *shard, const struct slice *want);
 /* Sets *out to the part of the shard in `want`, as a shard of a tensor that is
  * exactly `want`. They overlap. */
 void shard_clip(const struct shard *shard, const struct slice *want, struct shard *out);
-/* True if the shard is not empty and lies inside its tensor, whose size fits into 63 bits. */
+/* True if the shard is not empty and lies inside its tensor, whose size in bytes fits into 63 bits with any
+ * dtype. */
 bool shard_is_sound(const struct shard *shard);

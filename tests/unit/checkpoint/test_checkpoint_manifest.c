@@ -280,6 +280,7 @@ Test(checkpoint_manifest, invalid_manifests_are_rejected_with_the_reason)
         {"\"shape\": [4]", "\"shape\": [4, 1, 1]", "shape is missing or has the wrong type"},
         {"\"shape\": [4]", "\"shape\": [0]", "shape is missing or has the wrong type"},
         {"\"shape\": [4]", "\"shape\": [4294967296, 4294967296]", "shape is missing or has the wrong type"},
+        {"\"shape\": [4]", "\"shape\": [4294967295, 2147483648]", "shape is missing or has the wrong type"},
         {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": []", "no rank wrote norm.weight"},
         {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[0]]", "ranks is missing or has the wrong type"},
         {"[4], \"ranks\": [[0, 0]]", "[4], \"ranks\": [[1, 0]]", "ranks is missing or has the wrong type"},
