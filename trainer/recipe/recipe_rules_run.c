@@ -99,7 +99,8 @@ static bool vocab_holds(const struct view *v)
 {
     const struct recipe *r = v->recipe;
     // The size of a vocabulary file is compared when the tokenizer has read it.
-    if (r->tokenizer.tokenizer_type == TOKENIZER_GPT2_BPE && r->tokenizer.vocab_file != NULL)
+    if ((r->tokenizer.tokenizer_type == TOKENIZER_GPT2_BPE && r->tokenizer.vocab_file != NULL) ||
+        reads_model(r))
         return true;
     return r->model.vocab_size >= 1 && r->model.vocab_size >= rule_tokenizer_vocab(r);
 }
@@ -108,14 +109,24 @@ static void vocab_message(const struct view *v, struct text *out)
 {
     const struct recipe *r = v->recipe;
     if (rule_tokenizer_vocab(r) == 0)
-        text_add(out, "model.vocab_size is required with tokenizer.tokenizer_type %s%s",
-                 recipe_tokenizer_name(r),
-                 reads_model(r) ? ": at least the vocabulary of tokenizer.tokenizer_model, which cuboid data "
-                                  "prepare prints"
-                                : "");
+        text_add(out, "model.vocab_size is required with tokenizer.tokenizer_type none");
     else
         text_add(out, "model.vocab_size %lld is smaller than the tokenizer's %lld",
                  (long long)r->model.vocab_size, (long long)rule_tokenizer_vocab(r));
+}
+
+/* No value can be suggested without reading the tokenizer. */
+static bool vocab_given_holds(const struct view *v)
+{
+    return v->recipe->model.vocab_size >= 1 || !reads_model(v->recipe);
+}
+
+static void vocab_given_message(const struct view *v, struct text *out)
+{
+    text_add(out,
+             "model.vocab_size is required with tokenizer.tokenizer_type %s; use vocab_size of the model's "
+             "config.json, or another number that is not less than the tokenizer's",
+             recipe_tokenizer_name(v->recipe));
 }
 
 static int64_t vocab_guess(const struct recipe *r)
@@ -539,6 +550,7 @@ static const struct rule rules[] = {
      vocab_holds,
      vocab_message,
      {{.key = "model.vocab_size", .guess = vocab_guess}}},
+    {"model.vocab_size " TOKENIZER, vocab_given_holds, vocab_given_message, {{0}}},
     {"tokenizer.vocab_file tokenizer.merge_file " TOKENIZER, files_hold, files_message, {{0}}},
     {"tokenizer.tokenizer_model " TOKENIZER, model_holds, model_message, {{0}}},
     {"data.reset_attention_mask data.reset_position_ids data.eod_mask_loss " TOKENIZER,

@@ -20,7 +20,17 @@ enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out)
         .merge_file = recipe->tokenizer.merge_file,
         .tokenizer_model = recipe->tokenizer.tokenizer_model,
     };
-    return tokenizer_create(&config, out);
+    TRY(tokenizer_create(&config, out));
+    int64_t size = tokenizer_vocab_size(*out), allowed = recipe->model.vocab_size;
+    if (config.tokenizer_model == NULL || size <= allowed)
+        return OK;
+    tokenizer_destroy(*out);
+    *out = NULL;
+    return fail(
+        BAD_RECIPE,
+        "model.vocab_size %lld is smaller than the vocabulary of %lld of tokenizer.tokenizer_model %s; use "
+        "model.vocab_size=%lld",
+        (long long)allowed, (long long)size, config.tokenizer_model, (long long)size);
 }
 
 static enum status source_list(const struct recipe_sources *from, struct data_source_config **out)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The files of a recipe: the recipe itself, if it is not a regular file, and the files that it names. */
 #include "tests/unit/recipe/recipe_case.h"
+#include "trainer/engine/rank_state.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 #include <sys/stat.h>
 
@@ -35,6 +37,36 @@ Test(recipe_files, a_pipe_of_a_shell_is_read)
     close(ends[0]);
     recipe_destroy(recipe);
     problems_free(&problems);
+}
+
+/* The size of a tokenizer is known when a run reads it. */
+Test(recipe_files, a_vocabulary_larger_than_the_models_is_refused)
+{
+    static const char file[] = SOURCE_ROOT "/tests/fixtures/tokenizers/llama3.json";
+    for (int size = 460; size <= 461; size++) {
+        struct recipe *recipe = NULL;
+        struct problems problems = {0};
+        struct tokenizer *tokenizer = NULL;
+        char vocab[32];
+        snprintf(vocab, sizeof vocab, "model.vocab_size=%d", size);
+        const char *const overrides[] = {
+            "tokenizer.tokenizer_type=HuggingFaceTokenizer",
+            "tokenizer.tokenizer_model=" SOURCE_ROOT "/tests/fixtures/tokenizers/llama3.json", vocab};
+        cr_assert_eq(recipe_load_text("r.yaml", SMALL, overrides, 3, 0, &recipe, &problems), OK, "%s",
+                     problems.count > 0 ? problems.list[0].text : "");
+        cr_assert_eq(run_tokenizer(recipe, &tokenizer), size == 461 ? OK : BAD_RECIPE);
+        if (size == 460) {
+            cr_assert(strstr(fail_text(), "model.vocab_size 460 is smaller than the vocabulary of 461") !=
+                              NULL &&
+                          strstr(fail_text(), file) != NULL &&
+                          strstr(fail_text(), "use model.vocab_size=461") != NULL,
+                      "%s", fail_text());
+            cr_assert_null(tokenizer);
+        }
+        tokenizer_destroy(tokenizer);
+        recipe_destroy(recipe);
+        problems_free(&problems);
+    }
 }
 
 /* All missing files in one report, each with its key and location. */
