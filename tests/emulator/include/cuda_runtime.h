@@ -100,8 +100,9 @@ cudaError_t emulated_launch_kernel(const char *name, const cudaLaunchConfig_t *c
     auto body = [=] { kernel(static_cast<Parameters>(arguments)...); };
     using launch = emulated_launch<decltype(body)>;
     void *memory = nullptr; // tensor maps among the arguments are 64-byte aligned
-    CHECK(posix_memalign(&memory, alignof(launch) > sizeof(void *) ? alignof(launch) : sizeof(void *),
-                         sizeof(launch)) == 0);
+    if (posix_memalign(&memory, alignof(launch) > sizeof(void *) ? alignof(launch) : sizeof(void *),
+                       sizeof(launch)) != 0)
+        abort();
     auto *made = new (memory) launch{name, grid, block.x, config->shared_bytes, body};
     emulator_enqueue(config->stream, name, launch::run, memory, EMULATOR_COMPARABLE(made));
     return cudaSuccess;
