@@ -25,23 +25,31 @@ struct process {
     char why[200];
 };
 
-/* Every rank sets a value and reads all others. */
-static enum status use(struct store *store, const struct process *p)
+/* Sets a value of this rank and reads those of all. */
+static enum status exchange(struct store *store, const struct process *p, const char *name)
 {
+    char key[STORE_KEY_CHARS];
+    const int32_t value = 100 * p->rank;
+    snprintf(key, sizeof key, "%s/%d", name, p->rank);
+    TRY(store_set(store, key, &value, sizeof value));
     for (int r = 0; r < RANKS; r++) {
-        char key[STORE_KEY_CHARS];
-        int32_t value = 100 * p->rank, got = -1;
-        snprintf(key, sizeof key, "value/%d", p->rank);
-        if (r == 0 && p->rank != p->left)
-            TRY(store_set(store, key, &value, sizeof value));
-        snprintf(key, sizeof key, "value/%d", r);
-        if (p->rank == p->left)
-            return OK;
-        TRY(store_get(store, key, 20.0, &got, sizeof got));
+        int32_t got = -1;
+        snprintf(key, sizeof key, "%s/%d", name, r);
+        TRY(store_get(store, key, 0.0, &got, sizeof got));
         if (got != 100 * r)
             return fail(OUT_OF_BOUND, "rank %d read %d of rank %d", p->rank, got, r);
     }
+    return OK;
+}
+
+/* Rank `left` exits when all have connected. */
+static enum status use(struct store *store, const struct process *p)
+{
     int64_t other;
+    TRY(exchange(store, p, "here"));
+    if (p->rank == p->left)
+        return OK;
+    TRY(exchange(store, p, "value"));
     return store_get(store, "value/0", 0.0, &other, sizeof other) == BAD_ARGUMENT
                ? OK
                : fail(OUT_OF_BOUND, "a value of another size");
