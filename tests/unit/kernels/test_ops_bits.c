@@ -88,7 +88,8 @@ static uint64_t elementwise(struct fixture *fixture)
     }
     struct residual_forward r = {x, vector(fixture, "b", COLUMNS), dx, y, dropout_of(fixture, 0.3F)};
     cr_assert_eq(residual_forward(fixture->stream, r), OK, "%s", fail_text());
-    struct rope turn = {tensor_columns(y, 0, 330), r.dropout.sample_offset, 110, 1e4, false};
+    struct rope turn = {
+        .x = tensor_columns(y, 0, 330), .position = r.dropout.sample_offset, .head_dim = 110, .base = 1e4};
     cr_assert_eq(rope(fixture->stream, turn), OK, "%s", fail_text());
     return digest(sum, y.data, ROWS * COLUMNS);
 }

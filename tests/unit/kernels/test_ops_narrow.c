@@ -335,7 +335,7 @@ static bool tables_and_sums(const struct trial *t)
     int32_t *position = fixture_ints(t->fixture, t->rows);
     for (int64_t i = 0; i < t->rows; i++)
         position[i] = 70001 + 1003 * (int32_t)i;
-    struct rope r = {matrix(t, "x"), position, t->columns / 2 * 2, 1e4, false};
+    struct rope r = {.x = matrix(t, "x"), .position = position, .head_dim = t->columns / 2 * 2, .base = 1e4};
     r.x = tensor_columns(r.x, 0, r.head_dim);
     return agrees_with_narrow_op(t, (struct operands){{&b.dout}, {&b.dtable}}, run_embedding_backward, &b) &&
            agrees_with_narrow_op(t, (struct operands){{&c.in}, {&c.out}}, run_column_sum, &c) &&
