@@ -53,7 +53,7 @@ struct rank_progress {
     int inputs;       // I done
 };
 
-struct pipe {
+struct pipeline {
     struct schedule *s;
     int p, m;
     int limit, first_limit; // activations held at once, by any rank and by rank 0
@@ -63,7 +63,7 @@ struct pipe {
     bool emit;         // append the actions to the schedule
 };
 
-static int stage_of(const struct pipe *x, int rank, int kind)
+static int stage_of(const struct pipeline *x, int rank, int kind)
 {
     return kind == F_DOWN || kind == I_UP ? rank : 2 * x->p - 1 - rank;
 }
@@ -76,7 +76,7 @@ static int units_to(const struct block *b, int rank, int kind)
 }
 
 /* Places the block on every rank; returns false if two of its actions fall on the same unit. */
-static bool place_block(struct pipe *x, const struct block *b)
+static bool place_block(struct pipeline *x, const struct block *b)
 {
     for (int rank = 0; rank < x->p; rank++) {
         struct rank_progress *r = &x->ranks[rank];
@@ -97,7 +97,7 @@ static bool place_block(struct pipe *x, const struct block *b)
     return true;
 }
 
-static bool ready(const struct pipe *x, int rank, int kind, int microbatch, int now)
+static bool ready(const struct pipeline *x, int rank, int kind, int microbatch, int now)
 {
     int stage = stage_of(x, rank, kind), last = 2 * x->p - 1;
     const int *f = x->available[0], *i = x->available[1];
@@ -110,14 +110,14 @@ static bool ready(const struct pipe *x, int rank, int kind, int microbatch, int 
 /* Returns the activations that an F_DOWN out of order leaves free for chunk 1. During the fill the first
  * microbatch returns to the last ranks first: rank r reserves r + 1 activations of chunk 1, at most half of
  * all. A constant headroom is too large for rank 0 or too small for the last rank. */
-static int reserve_of(const struct pipe *x, int rank)
+static int reserve_of(const struct pipeline *x, int rank)
 {
     int share = rank + 1 < x->limit / 2 ? rank + 1 : x->limit / 2;
     int free = share - x->ranks[rank].held_up;
     return free > 0 ? free : 0;
 }
 
-static int headroom_of(const struct pipe *x, const struct block *b, int rank, int kind)
+static int headroom_of(const struct pipeline *x, const struct block *b, int rank, int kind)
 {
     if (!b->reserve)
         return b->headroom[kind];
@@ -128,13 +128,13 @@ static int headroom_of(const struct pipe *x, const struct block *b, int rank, in
  * order of the block: F of chunk 1 has priority, then I of chunk 1, then I of chunk 0. During the drain the
  * makespan depends on the remaining path of the last microbatches, and no later F can fill a wait. Which kind
  * gives the shorter schedule depends on p and the limit. */
-static bool is_draining(const struct pipe *x, const struct block *b, const struct rank_progress *r)
+static bool is_draining(const struct pipeline *x, const struct block *b, const struct rank_progress *r)
 {
     return b->drains && r->done[b->drain] == x->m;
 }
 
 /* Returns the action that the rank runs now; KINDS if only a W is possible. */
-static int choose(const struct pipe *x, const struct block *b, int rank, int now)
+static int choose(const struct pipeline *x, const struct block *b, int rank, int now)
 {
     const struct rank_progress *r = &x->ranks[rank];
     int order[KINDS], due[KINDS], count = 0, limit = rank == 0 ? x->first_limit : x->limit;
@@ -161,14 +161,14 @@ static int choose(const struct pipe *x, const struct block *b, int rank, int now
     return KINDS;
 }
 
-static void emit(struct pipe *x, enum action_kind kind, int stage, int microbatch)
+static void emit(struct pipeline *x, enum action_kind kind, int stage, int microbatch)
 {
     if (x->emit)
         schedule_add(x->s, kind, stage, microbatch);
 }
 
 /* Simulates one unit of one rank; returns false if it is idle. */
-static bool run_unit(struct pipe *x, const struct block *b, int rank, int now)
+static bool run_unit(struct pipeline *x, const struct block *b, int rank, int now)
 {
     struct rank_progress *r = &x->ranks[rank];
     int *inputs = x->input_order + (size_t)rank * 2 * (size_t)x->m;
@@ -196,7 +196,7 @@ static bool run_unit(struct pipe *x, const struct block *b, int rank, int now)
 }
 
 /* Counts an idle unit of a rank; returns true if its work can no longer end by `longest`. */
-static bool is_too_late(struct pipe *x, int rank, int longest)
+static bool is_too_late(struct pipeline *x, int rank, int longest)
 {
     struct rank_progress *r = &x->ranks[rank];
     if (r->weights < 2 * x->m)
@@ -205,7 +205,7 @@ static bool is_too_late(struct pipe *x, int rank, int longest)
 }
 
 /* Returns the makespan of a block; NEVER if it deadlocks or takes longer than `longest`. */
-static int run_block(struct pipe *x, const struct block *b, int longest)
+static int run_block(struct pipeline *x, const struct block *b, int longest)
 {
     if (!place_block(x, b))
         return NEVER;
@@ -251,14 +251,14 @@ static bool candidate(int index, int step_sum, struct block *b)
 }
 
 /* Returns the makespan with a bubble that no block was observed to beat. */
-static int goal_of(const struct pipe *x)
+static int goal_of(const struct pipeline *x)
 {
     return PERIOD * x->m + 6 * x->p - 3 * x->limit - 1;
 }
 
 /* Finds the block with the shortest makespan and returns it; NEVER if all deadlock. The search ends at the
  * goal and, in long pipes, when its budget is spent, after at least MIN_BLOCKS blocks. */
-static int find_block(struct pipe *x, int step_sum, struct block *best)
+static int find_block(struct pipeline *x, int step_sum, struct block *best)
 {
     int shortest = NEVER, goal = goal_of(x);
     int64_t units = 0, each = (int64_t)PERIOD * x->p * x->m;
@@ -277,7 +277,7 @@ static int find_block(struct pipe *x, int step_sum, struct block *best)
 
 typedef int chunk_limit(int p, int rank); // chunks whose activations a rank may hold at once
 
-static void set_pipe(struct pipe *x, int p, int m, chunk_limit *limit)
+static void set_pipe(struct pipeline *x, int p, int m, chunk_limit *limit)
 {
     x->p = p;
     x->m = m;
@@ -287,7 +287,7 @@ static void set_pipe(struct pipe *x, int p, int m, chunk_limit *limit)
 
 /* Finds the best block of a pipe that fills. For p above SHORT_PIPE it depends only on p modulo 6, so it is
  * mostly found in a short pipe; a simulation of the long pipe confirms it. */
-static int find_block_in_short_pipe(struct pipe *x, int step_sum, chunk_limit *limit, struct block *best)
+static int find_block_in_short_pipe(struct pipeline *x, int step_sum, chunk_limit *limit, struct block *best)
 {
     int p = x->p, m = x->m, short_p = SHORT_PIPE - PERIOD + p % PERIOD;
     if (p <= SHORT_PIPE || m < p)
@@ -321,7 +321,7 @@ static void one_microbatch_at_a_time(struct schedule *s)
 }
 
 /* Frees the tables; accepts a partly constructed pipe. */
-static void pipe_free(struct pipe *x)
+static void pipe_free(struct pipeline *x)
 {
     free(x->input_order);
     free(x->available[1]);
@@ -329,10 +329,10 @@ static void pipe_free(struct pipe *x)
     free(x->ranks);
 }
 
-static bool pipe_init(struct pipe *x, struct schedule *s)
+static bool pipe_init(struct pipeline *x, struct schedule *s)
 {
     size_t cells = (size_t)s->stages * (size_t)s->m;
-    *x = (struct pipe){.s = s, .p = s->p, .m = s->m};
+    *x = (struct pipeline){.s = s, .p = s->p, .m = s->m};
     x->ranks = calloc((size_t)s->p, sizeof *x->ranks);
     x->available[0] = calloc(cells, sizeof *x->available[0]);
     x->available[1] = calloc(cells, sizeof *x->available[1]);
@@ -345,7 +345,7 @@ static bool pipe_init(struct pipe *x, struct schedule *s)
 
 static void v_limited(struct schedule *s, chunk_limit *limit, int step_sum)
 {
-    struct pipe x;
+    struct pipeline x;
     bool good = pipe_init(&x, s);
 
     // The steady state is periodic, so few microbatches mostly suffice to find the best block.
@@ -383,7 +383,7 @@ static void set_steps(int index, int *step)
 
 /* State of the search for a block for any limit. */
 struct block_search {
-    struct pipe *x;
+    struct pipeline *x;
     int m, short_m;     // microbatches of the step, and of the short simulation that precedes it
     int shortest_short; // shortest makespan of short_m microbatches
     int shortest;       // shortest makespan of m microbatches
@@ -468,7 +468,7 @@ static bool set_block(int index, struct block *b)
  * at one rank. */
 bool v_limited_lists(struct schedule *s, int limit, enum block_rule rule, int goal, int64_t units)
 {
-    struct pipe x;
+    struct pipeline x;
     bool good = pipe_init(&x, s), reserve = rule != WITH_HEADROOM;
     x.limit = x.first_limit = limit;
     if (reserve && s->m >= s->p && goal_of(&x) > goal)

@@ -56,7 +56,7 @@ struct search {
     struct cost_table costs;
     struct stage_cost *of_stage; // [p·v], used by costs.of_stage
     struct schedule *placed[PLACEMENTS];
-    struct pipe *pipes[PLACEMENTS];
+    struct pipeline *pipes[PLACEMENTS];
     pipe_step *steps[PLACEMENTS];  // of the shortest schedule so far
     int64_t best_time[PLACEMENTS]; // its makespan
     pipe_step *other;              // of another schedule
@@ -129,7 +129,7 @@ static bool same_placement(const struct schedule *a, const struct schedule *b)
 static void keep_steps(struct search *h, const struct schedule *s)
 {
     for (int placement = 0; placement < PLACEMENTS; placement++) {
-        struct pipe *x = h->pipes[placement];
+        struct pipeline *x = h->pipes[placement];
         if (x == NULL || !same_placement(s, h->placed[placement]))
             continue;
         steps_of_schedule(x, s, h->other);
@@ -196,7 +196,7 @@ static enum status try_named(struct search *h)
 
 /* Adds the transfers, with times in ticks, so that all sums are exact. One tick more per action: with a time
  * of 0 an action would start at the same time as its successor. */
-static enum status add_transfers(const struct pipe *x, struct schedule *s)
+static enum status add_transfers(const struct pipeline *x, struct schedule *s)
 {
     struct stage_cost *of_stage = calloc((size_t)x->stages, sizeof *of_stage);
     if (of_stage == NULL)
@@ -237,7 +237,7 @@ static int64_t budget(int64_t actions, int limit, int each)
 static enum status search_within(struct search *h, int placement, int limit, int64_t goal, int64_t known,
                                  pipe_step *steps)
 {
-    struct pipe *x = h->pipes[placement];
+    struct pipeline *x = h->pipes[placement];
     int64_t greedy = budget(x->actions, GREEDY, GREEDY_EACH), local = budget(x->actions, LOCAL, LOCAL_EACH);
     x->limit = limit;
     known = greedy_search(x, known, goal, greedy, steps);
@@ -285,7 +285,7 @@ static enum status find_block(struct search *h, int placement, enum block_rule r
 static enum status improve_block(struct search *h, int placement, int64_t goal, int64_t time,
                                  pipe_step *steps)
 {
-    struct pipe *x = h->pipes[placement];
+    struct pipeline *x = h->pipes[placement];
     if (time >= h->best_time[placement])
         return OK;
     int64_t local = budget(x->actions, LOCAL, LOCAL_EACH);
@@ -309,7 +309,7 @@ static bool is_optimal(const struct search *h, double bound, int limit)
 static enum status search_limited(struct search *h, int placement, double bound, int64_t goal,
                                   pipe_step *reserved)
 {
-    struct pipe *x = h->pipes[placement];
+    struct pipeline *x = h->pipes[placement];
     // They are selected with few microbatches, so only the final simulation grows with m.
     bool affordable =
         (int64_t)6 * x->p * (x->p + 1) <= RESERVED / BLOCKS_LEAST && x->actions <= RESERVED / 40;
@@ -335,7 +335,7 @@ static enum status search_limited(struct search *h, int placement, double bound,
 /* Without a limit, first searches within the memory of one full pipe, then of two. */
 static enum status search_placement(struct search *h, int placement)
 {
-    struct pipe *x = h->pipes[placement];
+    struct pipeline *x = h->pipes[placement];
     double bound = 0.0;
     TRY(schedule_bound(h->placed[placement], &h->costs, h->limit, &bound));
     int64_t goal = (int64_t)ceil(bound * x->ticks_per_unit * (1.0 + 1e-9));

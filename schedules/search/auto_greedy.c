@@ -26,7 +26,7 @@ struct rule {
 };
 
 struct greedy {
-    struct pipe *pipe;
+    struct pipeline *pipe;
     struct rule rule;
     int *ahead, *held; // [p]
     int64_t *next;     // [p] time of a rank's next decision
@@ -51,7 +51,7 @@ static void decide_at(struct greedy *g, int rank, int64_t when)
 
 static void reset_run(struct greedy *g)
 {
-    struct pipe *x = g->pipe;
+    struct pipeline *x = g->pipe;
     pipe_reset(x);
     for (int rank = 0; rank < g->leaves; rank++) {
         g->earliest[g->leaves + rank] = rank;
@@ -73,7 +73,7 @@ struct view {
 static void observe_input(const struct greedy *g, const struct task *q, int step, int64_t now,
                           struct view *out)
 {
-    const struct pipe *x = g->pipe;
+    const struct pipeline *x = g->pipe;
     const struct rule *rule = &g->rule;
     int k = x->done[(size_t)q->rank * (size_t)x->tasks + (size_t)step], after = x->v - 1 - q->chunk;
     int64_t arrival = k < x->m ? x->arrival[q->kind][(size_t)q->stage * (size_t)x->m + (size_t)k] : -1;
@@ -98,7 +98,7 @@ static void observe_input(const struct greedy *g, const struct task *q, int step
 
 static struct view observe(const struct greedy *g, int rank, int64_t now)
 {
-    const struct pipe *x = g->pipe;
+    const struct pipeline *x = g->pipe;
     const int *done = x->done + (size_t)rank * (size_t)x->tasks;
     struct view view = {.forward = NONE, .backward = NONE, .weight = NONE, .soon = PIPE_NEVER};
     int largest_backlog = 0;
@@ -130,7 +130,7 @@ static int choose_step(const struct greedy *g, int rank, int64_t now, int64_t *r
 
 static void run_step(struct greedy *g, int rank, int step, int64_t now)
 {
-    struct pipe *x = g->pipe;
+    struct pipeline *x = g->pipe;
     const struct task *q = pipe_task(x, rank, step);
     int k = x->done[(size_t)rank * (size_t)x->tasks + (size_t)step]++;
     rank_steps(x, g->steps, rank)[x->at[rank]++] = (pipe_step)step;
@@ -151,7 +151,7 @@ static void run_step(struct greedy *g, int rank, int step, int64_t now)
  * `longest`. */
 static int64_t run_rule(struct greedy *g, int64_t longest)
 {
-    struct pipe *x = g->pipe;
+    struct pipeline *x = g->pipe;
     int64_t latest = 0, left = x->actions;
     reset_run(g);
     while (left > 0) {
@@ -188,7 +188,7 @@ static int random_below(struct greedy *g, int bound)
 /* Measures round trip and work of every rank, for a single microbatch. */
 static void measure(struct greedy *g)
 {
-    const struct pipe *x = g->pipe;
+    const struct pipeline *x = g->pipe;
     int64_t now = 0;
     for (int rank = 0; rank < x->p; rank++)
         g->round_trip[rank] = g->work[rank] = 0;
@@ -208,7 +208,7 @@ static void measure(struct greedy *g)
 /* Sets the number of F ahead to what fills `percent` of the round trip, plus `more`; uses all memory. */
 static void set_rule(struct greedy *g, int percent, int more)
 {
-    const struct pipe *x = g->pipe;
+    const struct pipeline *x = g->pipe;
     for (int rank = 0; rank < x->p; rank++) {
         int64_t work = g->work[rank] / x->v + 1;
         int64_t ahead =
@@ -241,7 +241,7 @@ static bool initial_rule(struct greedy *g, int index)
 /* Mutates one parameter of the rule, or one parameter of several ranks. */
 static void mutate_rule(struct greedy *g)
 {
-    const struct pipe *x = g->pipe;
+    const struct pipeline *x = g->pipe;
     struct rule *rule = &g->rule;
     int what = random_below(g, 8), from = random_below(g, x->p), to = from + 1,
         by = random_below(g, 2) == 0 ? 1 : -1;
@@ -283,7 +283,7 @@ static void copy_rule(struct rule *to, const struct rule *from, int p)
 static int64_t search(struct greedy *g, struct rule *best_rule, int64_t known, int64_t goal, int64_t budget,
                       pipe_step *steps)
 {
-    struct pipe *x = g->pipe;
+    struct pipeline *x = g->pipe;
     int64_t best = known, of_rule = PIPE_NEVER, runs = budget / x->actions + 1;
     bool first = true;
     for (int64_t n = 0; n < runs && best > goal; n++) {
@@ -327,7 +327,7 @@ static bool greedy_init(struct greedy *g, struct rule *best)
     return true;
 }
 
-int64_t greedy_search(struct pipe *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
+int64_t greedy_search(struct pipeline *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
 {
     struct greedy g = {.pipe = x, .rng = philox_named(1, "auto.play")};
     struct rule best = {0};

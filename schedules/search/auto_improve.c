@@ -19,7 +19,7 @@ struct path_step {
 };
 
 struct search {
-    struct pipe *pipe;
+    struct pipeline *pipe;
     pipe_step *steps;       // [p][length]
     int64_t *starts;        // [p][length] of `steps`
     int64_t *trial_starts;  // [p][length] after the tried move
@@ -39,7 +39,7 @@ static int random_below(struct search *z, int bound)
 /* Records the index of every F and I, and finds the step that ends last. */
 static void index_steps(struct search *z, struct path_step *last)
 {
-    struct pipe *x = z->pipe;
+    struct pipeline *x = z->pipe;
     int64_t latest = -1;
     memset(x->done, 0, (size_t)x->p * (size_t)x->tasks * sizeof *x->done);
     for (int rank = 0; rank < x->p; rank++) {
@@ -64,7 +64,7 @@ static void index_steps(struct search *z, struct path_step *last)
 /* Finds the producer of the input that determined the step's start; returns false if there is none. */
 static bool producer_of(const struct search *z, const struct path_step *of, struct path_step *out)
 {
-    const struct pipe *x = z->pipe;
+    const struct pipeline *x = z->pipe;
     size_t at = (size_t)of->rank * (size_t)x->length + (size_t)of->at;
     const struct task *q = pipe_task(x, of->rank, z->steps[at]);
     bool turns = q->kind == TASK_I && q->stage == x->stages - 1;
@@ -80,7 +80,7 @@ static bool producer_of(const struct search *z, const struct path_step *of, stru
 /* Walks back from the step that ends last, and records the steps that waited for their own rank. */
 static void find_path(struct search *z)
 {
-    const struct pipe *x = z->pipe;
+    const struct pipeline *x = z->pipe;
     struct path_step here;
     index_steps(z, &here);
     z->path_count = 0;
@@ -122,7 +122,7 @@ static void random_move(struct search *z, struct path_step of, int *from, int *t
 
 static int64_t descend(struct search *z, int64_t time, int64_t goal, int64_t budget)
 {
-    struct pipe *x = z->pipe;
+    struct pipeline *x = z->pipe;
     find_path(z);
     for (int64_t left = budget / x->actions; left > 0 && time > goal && z->path_count > 0; left--) {
         struct path_step of = z->path[random_below(z, z->path_count)];
@@ -146,7 +146,7 @@ static int64_t descend(struct search *z, int64_t time, int64_t goal, int64_t bud
 
 static bool search_init(struct search *z)
 {
-    const struct pipe *x = z->pipe;
+    const struct pipeline *x = z->pipe;
     size_t cells = (size_t)x->stages * (size_t)x->m, all = (size_t)x->actions;
     z->starts = calloc(all, sizeof *z->starts);
     z->trial_starts = calloc(all, sizeof *z->trial_starts);
@@ -157,7 +157,7 @@ static bool search_init(struct search *z)
     return z->starts && z->trial_starts && z->index[0] && z->index[1] && z->microbatch && z->path;
 }
 
-int64_t local_search(struct pipe *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
+int64_t local_search(struct pipeline *x, int64_t known, int64_t goal, int64_t budget, pipe_step *steps)
 {
     struct search z = {.pipe = x, .steps = steps, .rng = philox_named(1, "auto.improve")};
     if (search_init(&z) && pipe_time(x, steps, z.starts) == known)

@@ -18,7 +18,7 @@ static double longest_time(const struct schedule *s, const struct cost_table *co
     return longest;
 }
 
-static void set_task(struct pipe *x, const struct schedule *s, const struct edges *edges, struct task *q)
+static void set_task(struct pipeline *x, const struct schedule *s, const struct edges *edges, struct task *q)
 {
     int last = x->stages - 1;
     bool forward = q->kind == TASK_F;
@@ -34,7 +34,7 @@ static void set_task(struct pipe *x, const struct schedule *s, const struct edge
         q->edge = edges->into[!forward][0][q->consumer_stage];
 }
 
-static void set_tasks(struct pipe *x, const struct schedule *s, const struct edges *edges,
+static void set_tasks(struct pipeline *x, const struct schedule *s, const struct edges *edges,
                       const struct cost_table *costs)
 {
     for (int rank = 0; rank < x->p; rank++)
@@ -52,7 +52,7 @@ static void set_tasks(struct pipe *x, const struct schedule *s, const struct edg
         }
 }
 
-static bool allocate(struct pipe *x)
+static bool allocate(struct pipeline *x)
 {
     size_t cells = (size_t)x->stages * (size_t)x->m, p = (size_t)x->p;
     x->task = calloc(p * (size_t)x->tasks, sizeof *x->task);
@@ -70,13 +70,13 @@ static bool allocate(struct pipe *x)
 }
 
 enum status pipe_create(const struct schedule *s, const struct cost_table *costs, int limit,
-                        struct pipe **out)
+                        struct pipeline **out)
 {
     struct edges *edges = NULL;
-    struct pipe *x = calloc(1, sizeof *x);
+    struct pipeline *x = calloc(1, sizeof *x);
     if (x == NULL)
         return fail(NO_MEMORY, "no memory for a search for a schedule");
-    *x = (struct pipe){
+    *x = (struct pipeline){
         .p = s->p, .m = s->m, .v = s->v, .stages = s->stages, .tasks = 3 * s->v, .limit = limit};
     x->length = x->tasks * x->m;
     x->actions = (int64_t)x->p * x->length;
@@ -101,7 +101,7 @@ enum status pipe_create(const struct schedule *s, const struct cost_table *costs
     return status;
 }
 
-void pipe_destroy(struct pipe *x)
+void pipe_destroy(struct pipeline *x)
 {
     if (x == NULL)
         return;
@@ -118,7 +118,7 @@ void pipe_destroy(struct pipe *x)
     free(x);
 }
 
-void pipe_reset(struct pipe *x)
+void pipe_reset(struct pipeline *x)
 {
     size_t cells = (size_t)x->stages * (size_t)x->m;
     for (int kind = 0; kind < 2; kind++)
@@ -135,7 +135,7 @@ void pipe_reset(struct pipe *x)
     }
 }
 
-int64_t pipe_deliver(struct pipe *x, const struct task *q, int microbatch, int64_t end)
+int64_t pipe_deliver(struct pipeline *x, const struct task *q, int microbatch, int64_t end)
 {
     if (q->edge != NONE) {
         int64_t start = end > x->edge_free[q->edge] ? end : x->edge_free[q->edge];
@@ -147,7 +147,7 @@ int64_t pipe_deliver(struct pipe *x, const struct task *q, int microbatch, int64
 }
 
 /* Runs a rank until it finishes or waits, and wakes the consumers of its results. */
-static void run_rank(struct pipe *x, int rank, const pipe_step *list, int64_t *starts)
+static void run_rank(struct pipeline *x, int rank, const pipe_step *list, int64_t *starts)
 {
     int *done = x->done + (size_t)rank * (size_t)x->tasks;
     int64_t clock = x->clock[rank];
@@ -180,7 +180,7 @@ static void run_rank(struct pipe *x, int rank, const pipe_step *list, int64_t *s
     x->at[rank] = at;
 }
 
-int64_t pipe_time(struct pipe *x, const pipe_step *steps, int64_t *starts)
+int64_t pipe_time(struct pipeline *x, const pipe_step *steps, int64_t *starts)
 {
     int64_t latest = 0;
     pipe_reset(x);
@@ -202,7 +202,7 @@ int64_t pipe_time(struct pipe *x, const pipe_step *steps, int64_t *starts)
 /* ---- local rules of a rank ---- */
 
 /* Scans a rank's string: returns the peak of held chunks, or -1 if a step precedes its input. */
-static int walk(const struct pipe *x, int rank, const pipe_step *list, int *done)
+static int walk(const struct pipeline *x, int rank, const pipe_step *list, int *done)
 {
     int held = 0, peak = 0;
     memset(done, 0, (size_t)x->tasks * sizeof *done);
@@ -218,7 +218,7 @@ static int walk(const struct pipe *x, int rank, const pipe_step *list, int *done
     return peak;
 }
 
-bool steps_allowed(struct pipe *x, int rank, const pipe_step *list)
+bool steps_allowed(struct pipeline *x, int rank, const pipe_step *list)
 {
     int peak = walk(x, rank, list, x->done);
     return peak >= 0 && peak <= x->limit;
@@ -226,7 +226,7 @@ bool steps_allowed(struct pipe *x, int rank, const pipe_step *list)
 
 /* ---- conversion to and from lists ---- */
 
-void steps_of_schedule(const struct pipe *x, const struct schedule *s, pipe_step *steps)
+void steps_of_schedule(const struct pipeline *x, const struct schedule *s, pipe_step *steps)
 {
     for (int rank = 0; rank < x->p; rank++) {
         pipe_step *to = steps + (size_t)rank * (size_t)x->length;
@@ -244,7 +244,7 @@ void steps_of_schedule(const struct pipe *x, const struct schedule *s, pipe_step
     }
 }
 
-void steps_into_schedule(struct pipe *x, const pipe_step *steps, bool fuse, struct schedule *out)
+void steps_into_schedule(struct pipeline *x, const pipe_step *steps, bool fuse, struct schedule *out)
 {
     static const enum action_kind kinds[TASK_KINDS] = {FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT};
     memset(x->done, 0, (size_t)x->p * (size_t)x->tasks * sizeof *x->done);

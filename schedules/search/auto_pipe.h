@@ -34,7 +34,7 @@ struct task {
 
 typedef uint16_t pipe_step;
 
-struct pipe {
+struct pipeline {
     int p, m, v, stages;
     int tasks;  // 3v
     int length; // of a rank's string: 3·v·m
@@ -58,41 +58,41 @@ struct pipe {
 
 /* Creates the pipe of a schedule's placement. A chunk's times are those of its stage. */
 MUST_USE enum status pipe_create(const struct schedule *placed, const struct cost_table *costs, int limit,
-                                 struct pipe **out);
-void pipe_destroy(struct pipe *pipe);
+                                 struct pipeline **out);
+void pipe_destroy(struct pipeline *pipe);
 
-static inline const struct task *pipe_task(const struct pipe *x, int rank, int step)
+static inline const struct task *pipe_task(const struct pipeline *x, int rank, int step)
 {
     return &x->task[(size_t)rank * (size_t)x->tasks + (size_t)step];
 }
 
 /* Resets the clock: nothing is done, and the input of the first stage is available. */
-void pipe_reset(struct pipe *pipe);
+void pipe_reset(struct pipeline *pipe);
 /* Delivers the result of a task, which ended at `end`, to its consumer; returns the arrival time. */
-int64_t pipe_deliver(struct pipe *pipe, const struct task *task, int microbatch, int64_t end);
+int64_t pipe_deliver(struct pipeline *pipe, const struct task *task, int microbatch, int64_t end);
 
-static inline pipe_step *rank_steps(const struct pipe *x, pipe_step *steps, int rank)
+static inline pipe_step *rank_steps(const struct pipeline *x, pipe_step *steps, int rank)
 {
     return steps + (size_t)rank * (size_t)x->length;
 }
 
 /* Returns the makespan in ticks of `steps` [p][length]; PIPE_NEVER for a deadlock. `starts` [p][length] may
  * be NULL. Requires every F, I and W m times and none before its inputs on its own rank: steps_allowed(). */
-int64_t pipe_time(struct pipe *pipe, const pipe_step *steps, int64_t *starts);
+int64_t pipe_time(struct pipeline *pipe, const pipe_step *steps, int64_t *starts);
 
 /* Returns true if every prefix of a rank's string has no more I than F and no more W than I of each chunk,
  * and the rank never holds more than the limit. */
-bool steps_allowed(struct pipe *pipe, int rank, const pipe_step *list);
+bool steps_allowed(struct pipeline *pipe, int rank, const pipe_step *list);
 
 /* Converts the lists of a schedule without transfers to strings, a B as I and W. */
-void steps_of_schedule(const struct pipe *pipe, const struct schedule *schedule, pipe_step *steps);
+void steps_of_schedule(const struct pipeline *pipe, const struct schedule *schedule, pipe_step *steps);
 /* Converts back, into empty lists; with `fuse` an I directly followed by its W becomes a B. */
-void steps_into_schedule(struct pipe *pipe, const pipe_step *steps, bool fuse, struct schedule *out);
+void steps_into_schedule(struct pipeline *pipe, const pipe_step *steps, bool fuse, struct schedule *out);
 
 /* Simulates the pipe under many rules and writes the shortest result to `steps`; returns its makespan, at
  * most `known`, the makespan of the initial contents of `steps`. Simulates about `budget` actions; stops at
  * `goal`. */
-int64_t greedy_search(struct pipe *pipe, int64_t known, int64_t goal, int64_t budget, pipe_step *steps);
+int64_t greedy_search(struct pipeline *pipe, int64_t known, int64_t goal, int64_t budget, pipe_step *steps);
 
 /* Local search: moves single steps as long as that does not increase the makespan; same arguments. */
-int64_t local_search(struct pipe *pipe, int64_t known, int64_t goal, int64_t budget, pipe_step *steps);
+int64_t local_search(struct pipeline *pipe, int64_t known, int64_t goal, int64_t budget, pipe_step *steps);
