@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* State shared by the functions of this file. */
-struct job {
+struct generation {
     const struct generate_options *options;
     struct recipe recipe; // from the options, possibly with shorter sequences; not owned
     struct run run;
@@ -22,50 +22,52 @@ struct job {
 
 /* ---- the prompt ---- */
 
-static enum status encode(struct job *job)
+static enum status encode(struct generation *generation)
 {
-    const struct generate_options *o = job->options;
+    const struct generate_options *o = generation->options;
     struct encoder *encoder = NULL;
-    TRY(run_tokenizer(o->recipe, &job->tokenizer));
-    TRY(encoder_create(job->tokenizer, &encoder));
-    const struct tokens *prefix = tokenizer_prefix(job->tokenizer);
-    enum status status = tokens_append(&job->ids, prefix->ids, prefix->count);
+    TRY(run_tokenizer(o->recipe, &generation->tokenizer));
+    TRY(encoder_create(generation->tokenizer, &encoder));
+    const struct tokens *prefix = tokenizer_prefix(generation->tokenizer);
+    enum status status = tokens_append(&generation->ids, prefix->ids, prefix->count);
     if (status == OK)
-        status = encoder_encode(encoder, o->prompt, o->prompt_bytes, &job->ids);
+        status = encoder_encode(encoder, o->prompt, o->prompt_bytes, &generation->ids);
     encoder_destroy(encoder);
     TRY(status);
-    job->result.prompt_tokens = job->ids.count;
-    TRY(tokens_reserve(&job->ids, o->tokens + 1));
+    generation->result.prompt_tokens = generation->ids.count;
+    TRY(tokens_reserve(&generation->ids, o->tokens + 1));
     // Without a prompt, start at the beginning of a document: after an end-of-document token.
-    if (job->ids.count == 0)
-        job->ids.ids[job->ids.count++] = tokenizer_end_of_document(job->tokenizer);
+    if (generation->ids.count == 0)
+        generation->ids.ids[generation->ids.count++] = tokenizer_end_of_document(generation->tokenizer);
     return OK;
 }
 
-static enum status check_prompt(const struct job *job)
+static enum status check_prompt(const struct generation *generation)
 {
-    const struct model_config *model = &job->options->recipe->model;
-    if (job->ids.count > model->seq_length)
+    const struct model_config *model = &generation->options->recipe->model;
+    if (generation->ids.count > model->seq_length)
         return fail(BAD_USAGE,
                     "the prompt has %lld tokens, but the model has model.seq_length %lld; use a "
                     "prompt of at most %lld tokens",
-                    (long long)job->ids.count, (long long)model->seq_length, (long long)model->seq_length);
-    for (int64_t i = 0; i < job->ids.count; i++)
-        if (job->ids.ids[i] >= model->vocab_size)
+                    (long long)generation->ids.count, (long long)model->seq_length,
+                    (long long)model->seq_length);
+    for (int64_t i = 0; i < generation->ids.count; i++)
+        if (generation->ids.ids[i] >= model->vocab_size)
             return fail(BAD_USAGE,
                         "token %lld of the prompt has the id %d, but model.vocab_size is %lld: was the "
                         "model trained with tokenizer %s?",
-                        (long long)i, job->ids.ids[i], (long long)model->vocab_size,
-                        tokenizer_name(job->tokenizer));
+                        (long long)i, generation->ids.ids[i], (long long)model->vocab_size,
+                        tokenizer_name(generation->tokenizer));
     return OK;
 }
 
 /* Rotary embeddings need no table: a window no longer than the text avoids computing on padding. */
-static int64_t window_length(const struct job *job)
+static int64_t window_length(const struct generation *generation)
 {
-    const struct model_config *model = &job->options->recipe->model;
+    const struct model_config *model = &generation->options->recipe->model;
     enum { STEP = 32 };
-    int64_t all = job->ids.count + job->options->tokens, rounded = (all + STEP - 1) / STEP * STEP;
+    int64_t all = generation->ids.count + generation->options->tokens,
+            rounded = (all + STEP - 1) / STEP * STEP;
     return model->position_embedding == ROPE && rounded < model->seq_length ? rounded : model->seq_length;
 }
 
@@ -147,44 +149,46 @@ static void generator_free(struct generator *generator)
 }
 
 /* Ids beyond the tokenizer's vocabulary (padding of the vocabulary) are never sampled. */
-static enum status generator_create(struct job *job, struct rank_state *w, struct generator *out)
+static enum status generator_create(struct generation *generation, struct rank_state *w,
+                                    struct generator *out)
 {
-    int64_t vocab = job->recipe.model.vocab_size, known = tokenizer_vocab_size(job->tokenizer);
-    *out = (struct generator){.printer = {.to = job->options->to, .raw = job->options->raw}};
+    int64_t vocab = generation->recipe.model.vocab_size, known = tokenizer_vocab_size(generation->tokenizer);
+    *out = (struct generator){.printer = {.to = generation->options->to, .raw = generation->options->raw}};
     out->logits = calloc((size_t)vocab, sizeof *out->logits);
     if (out->logits == NULL)
         return fail(NO_MEMORY, "no memory for %lld logits", (long long)vocab);
-    TRY(sampler_create(&job->options->sampling, known < vocab ? known : vocab, &out->sampler));
+    TRY(sampler_create(&generation->options->sampling, known < vocab ? known : vocab, &out->sampler));
     return window_create(w, &out->window);
 }
 
-static enum status print_ids(struct job *job, struct generator *generator, int64_t begin)
+static enum status print_ids(struct generation *generation, struct generator *generator, int64_t begin)
 {
     struct text bytes = {0};
-    enum status status =
-        tokenizer_decode_more(job->tokenizer, job->ids.ids + begin, job->ids.count - begin, &bytes);
+    enum status status = tokenizer_decode_more(generation->tokenizer, generation->ids.ids + begin,
+                                               generation->ids.count - begin, &bytes);
     if (status == OK)
         status = utf8_print(&generator->printer, text_chars(&bytes), bytes.length);
     text_free(&bytes);
     return status;
 }
 
-static enum status generate_text(struct job *job, struct rank_state *w, struct generator *generator)
+static enum status generate_text(struct generation *generation, struct rank_state *w,
+                                 struct generator *generator)
 {
-    const struct generate_options *o = job->options;
-    struct generate_result *result = &job->result;
-    int32_t end = tokenizer_end_of_document(job->tokenizer);
+    const struct generate_options *o = generation->options;
+    struct generate_result *result = &generation->result;
+    int32_t end = tokenizer_end_of_document(generation->tokenizer);
     TRY(utf8_print(&generator->printer, o->prompt, (size_t)o->prompt_bytes));
     double start = clock_s();
     while (result->tokens < o->tokens && !result->stopped) {
         int32_t id;
-        TRY(window_logits(w, &generator->window, &job->ids, generator->logits));
+        TRY(window_logits(w, &generator->window, &generation->ids, generator->logits));
         TRY(sampler_draw(generator->sampler, generator->logits, result->tokens, &id));
-        job->ids.ids[job->ids.count++] = id;
+        generation->ids.ids[generation->ids.count++] = id;
         result->tokens++;
         result->stopped = id == end && !o->no_stop;
         if (!result->stopped)
-            TRY(print_ids(job, generator, job->ids.count - 1));
+            TRY(print_ids(generation, generator, generation->ids.count - 1));
     }
     result->seconds = clock_s() - start;
     return utf8_print_end(&generator->printer);
@@ -200,21 +204,21 @@ static enum status explain(enum status status)
 
 static enum status rank_main(struct world *world, void *argument)
 {
-    struct job *job = argument;
+    struct generation *generation = argument;
     struct rank_state state;
     struct generator generator = {0};
-    enum status status = rank_create(&job->run, world, false, &state);
+    enum status status = rank_create(&generation->run, world, false, &state);
     if (status == OK && !device_computes(state.device))
         status = fail(BAD_RECIPE,
                       "cluster.device %s computes nothing and cannot generate text; use cluster.device=cpu",
-                      job->recipe.cluster.device);
+                      generation->recipe.cluster.device);
     if (status == OK)
-        status = checkpoint_load(&state, job->options->checkpoint, false);
+        status = checkpoint_load(&state, generation->options->checkpoint, false);
     if (status == OK)
-        status = generator_create(job, &state, &generator);
+        status = generator_create(generation, &state, &generator);
     if (status == OK) {
-        job->result.step = state.step;
-        status = generate_text(job, &state, &generator);
+        generation->result.step = state.step;
+        status = generate_text(generation, &state, &generator);
     }
     status = explain(status);
     generator_free(&generator);
@@ -222,24 +226,24 @@ static enum status rank_main(struct world *world, void *argument)
     return status;
 }
 
-static enum status run_job(struct job *job)
+static enum status run_job(struct generation *generation)
 {
-    TRY(encode(job));
-    TRY(check_prompt(job));
-    job->recipe = *job->options->recipe;
-    job->recipe.model.seq_length = window_length(job);
-    TRY(run_create(&job->recipe, false, &job->run));
-    return world_run(job->options->transport, 1, rank_main, job);
+    TRY(encode(generation));
+    TRY(check_prompt(generation));
+    generation->recipe = *generation->options->recipe;
+    generation->recipe.model.seq_length = window_length(generation);
+    TRY(run_create(&generation->recipe, false, &generation->run));
+    return world_run(generation->options->transport, 1, rank_main, generation);
 }
 
 enum status generate(const struct generate_options *options, struct generate_result *out)
 {
-    struct job job = {.options = options};
-    enum status status = run_job(&job);
-    run_destroy(&job.run);
-    tokens_free(&job.ids);
-    tokenizer_destroy(job.tokenizer);
+    struct generation generation = {.options = options};
+    enum status status = run_job(&generation);
+    run_destroy(&generation.run);
+    tokens_free(&generation.ids);
+    tokenizer_destroy(generation.tokenizer);
     if (status == OK)
-        *out = job.result;
+        *out = generation.result;
     return status;
 }

@@ -7,7 +7,8 @@
 
 #include <stdlib.h>
 
-struct job {
+/* Shared by the ranks of one run. */
+struct shared_run {
     struct run run;
     struct verify_run *step;
     struct perturbation *perturbations; // [ranks], or NULL
@@ -29,11 +30,11 @@ static enum status scatter_state(const struct snapshot *snapshot, struct rank_st
 }
 
 /* Every rank, step and draw has different perturbations. */
-static void perturb_rank(struct job *job, struct world *world, struct rank_state *state)
+static void perturb_rank(struct shared_run *shared, struct world *world, struct rank_state *state)
 {
-    struct perturbation *p = &job->perturbations[world->rank];
-    const struct recipe *recipe = job->run.recipe;
-    const struct verify_run *step = job->step;
+    struct perturbation *p = &shared->perturbations[world->rank];
+    const struct recipe *recipe = shared->run.recipe;
+    const struct verify_run *step = shared->step;
     char name[80];
     snprintf(name, sizeof name, "perturb.%d.%lld.%d", step->draw, (long long)step->steps_done, world->rank);
     p->generator = philox_named(recipe->seed, name);
@@ -51,23 +52,23 @@ static enum status skip_initialization(void *context, struct rank_state *state)
     return OK;
 }
 
-static enum status one_step(struct job *job, struct world *world, struct rank_state *state)
+static enum status one_step(struct shared_run *shared, struct world *world, struct rank_state *state)
 {
-    struct verify_run *step = job->step;
+    struct verify_run *step = shared->step;
     struct step_result result;
-    TRY(rank_create(&job->run, world, true, state));
+    TRY(rank_create(&shared->run, world, true, state));
     if (step->initial != NULL)
         TRY(snapshot_gather(step->initial, state, SNAPSHOT_WEIGHT));
     if (step->begin != NULL)
         TRY(scatter_state(step->begin, state));
-    if (job->perturbations != NULL)
-        perturb_rank(job, world, state);
+    if (shared->perturbations != NULL)
+        perturb_rank(shared, world, state);
     state->step = step->steps_done;
     state->loss_scale.scale = step->loss_scale;
     TRY(rank_step(state, &result));
     if (!result.skipped)
-        TRY(job->perturbations == NULL ? gather_all(step->end, state)
-                                       : snapshot_gather(step->end, state, SNAPSHOT_GRADIENT));
+        TRY(shared->perturbations == NULL ? gather_all(step->end, state)
+                                          : snapshot_gather(step->end, state, SNAPSHOT_GRADIENT));
     if (world->rank == 0) {
         step->skipped = result.skipped;
         step->end->loss = result.loss;
@@ -81,30 +82,30 @@ static enum status one_step(struct job *job, struct world *world, struct rank_st
 
 static enum status run_rank(struct world *world, void *argument)
 {
-    struct job *job = argument;
+    struct shared_run *shared = argument;
     struct rank_state state = {0};
-    return memory_plan_explain(job->run.recipe, &state, one_step(job, world, &state));
+    return memory_plan_explain(shared->run.recipe, &state, one_step(shared, world, &state));
 }
 
 enum status verify_run(const struct recipe *recipe, struct hooks hooks, struct verify_run *step)
 {
-    struct job job = {.step = step};
+    struct shared_run shared = {.step = step};
     int ranks = recipe_world_size(recipe);
     if (step->draw > 0) {
-        job.perturbations = calloc((size_t)ranks, sizeof *job.perturbations);
-        if (job.perturbations == NULL)
+        shared.perturbations = calloc((size_t)ranks, sizeof *shared.perturbations);
+        if (shared.perturbations == NULL)
             return fail(NO_MEMORY, "no memory to perturb %d ranks", ranks);
     }
-    enum status status = run_create(recipe, true, &job.run);
-    job.run.hooks = hooks;
+    enum status status = run_create(recipe, true, &shared.run);
+    shared.run.hooks = hooks;
     if (step->begin != NULL && step->initial == NULL && hooks.on_params_declared == NULL)
-        job.run.hooks.on_params_declared = skip_initialization;
+        shared.run.hooks.on_params_declared = skip_initialization;
     const struct world_options options = recipe_world_of_threads(recipe, ranks);
     if (status == OK)
-        status = world_run_as(&options, run_rank, &job);
-    run_destroy(&job.run);
-    for (int i = 0; job.perturbations != NULL && i < ranks; i++)
-        perturbation_free(&job.perturbations[i]);
-    free(job.perturbations);
+        status = world_run_as(&options, run_rank, &shared);
+    run_destroy(&shared.run);
+    for (int i = 0; shared.perturbations != NULL && i < ranks; i++)
+        perturbation_free(&shared.perturbations[i]);
+    free(shared.perturbations);
     return status;
 }
