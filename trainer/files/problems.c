@@ -48,6 +48,13 @@ void problems_warn(struct problems *problems, const char *format, ...)
     va_end(args);
 }
 
+enum status problems_fail(const struct problems *problems, size_t before, enum status status,
+                          const char *subject)
+{
+    const size_t errors = problems->errors - before;
+    return fail(status, "%s: %zu problem%s", subject, errors, errors == 1 ? "" : "s");
+}
+
 void problems_print(const struct problems *problems, FILE *to)
 {
     for (size_t i = 0; i < problems->count; i++)

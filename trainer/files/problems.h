@@ -24,6 +24,9 @@ struct problems {
 
 void problems_add(struct problems *problems, const char *format, ...) PRINTF_LIKE(2, 3);
 void problems_warn(struct problems *problems, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Fails with `status` and "SUBJECT: 2 problems": the number of errors since there were `before`. */
+enum status problems_fail(const struct problems *problems, size_t before, enum status status,
+                          const char *subject);
 /* One line each: "error: ..." or "warning: ...". */
 void problems_print(const struct problems *problems, FILE *to);
 void problems_free(struct problems *problems);

@@ -535,9 +535,7 @@ static enum status load(const char *path, const char *text, const char *const *o
     } else
         recipe_destroy(loader.recipe);
     recipe_loader_free(&loader);
-    return problems->errors == before ? OK
-                                      : fail(BAD_RECIPE, "%s: %zu problem%s", path, problems->errors - before,
-                                             problems->errors - before == 1 ? "" : "s");
+    return problems->errors == before ? OK : problems_fail(problems, before, BAD_RECIPE, path);
 }
 
 enum status recipe_load(const char *path, const char *const *overrides, size_t override_count, int world_size,

@@ -38,8 +38,7 @@ enum status recipe_variants_open(const char *path, const char *const *overrides,
         return OK;
     }
     recipe_variants_close(variants);
-    return fail(BAD_RECIPE, "%s: %zu problem%s", path, problems->errors - before,
-                problems->errors - before == 1 ? "" : "s");
+    return problems_fail(problems, before, BAD_RECIPE, path);
 }
 
 int recipe_variants_open_keys(const struct recipe_variants *variants, const char *keys[RECIPE_MAX_CHOSEN])

@@ -97,8 +97,7 @@ enum status published_parse(const char *path, const char *bytes, size_t length, 
     if (problems->errors == before)
         return OK;
     published_free(out);
-    return fail(BAD_DATA, "%s: %zu problem%s", path, problems->errors - before,
-                problems->errors - before == 1 ? "" : "s");
+    return problems_fail(problems, before, BAD_DATA, path);
 }
 
 enum status published_read(const char *path, struct published *out, struct problems *problems)

@@ -225,8 +225,7 @@ enum status sweep_file_parse(const char *path, const char *bytes, size_t length,
     if (problems->errors == before)
         return OK;
     sweep_file_free(out);
-    return fail(BAD_RECIPE, "%s: %zu problem%s", path, problems->errors - before,
-                problems->errors - before == 1 ? "" : "s");
+    return problems_fail(problems, before, BAD_RECIPE, path);
 }
 
 enum status sweep_file_read(const char *path, struct sweep_file *out, struct problems *problems)
