@@ -38,6 +38,7 @@ struct watched {
     struct progress_head head;
     uint64_t seen;      // head.count at the last poll
     int64_t stalled_ns; // time since the poll that first saw it
+    int64_t ran_ns;     // process_ran_ns() then
 };
 
 struct monitor {
@@ -101,6 +102,8 @@ static void poll_ranks(struct monitor *m, int64_t passed_ns)
         struct watched *w = &m->watched[s];
         bool was_active = is_active(w);
         progress_read_head(page_slot(m->page, s), &w->head);
+        if (w->head.count == w->seen && w->stalled_ns == 0)
+            w->ran_ns = process_ran_ns(w->head.process, w->head.thread);
         w->stalled_ns = w->head.count == w->seen ? w->stalled_ns + passed_ns : 0;
         w->seen = w->head.count;
         ended = ended || (was_active && !is_active(w));
@@ -161,6 +164,16 @@ static bool is_primary(const struct monitor *m)
 
 /* ---- judging ---- */
 
+/* Whether a thread that is ready to run got a processor in less than a tenth of the time without progress: on
+ * an overloaded machine it may be healthy. One in an endless loop gets its share. */
+static bool is_starved(const struct watched *w, const struct hang_rank *rank)
+{
+    const double least = 0.1;
+    const int64_t ran_ns = process_ran_ns(w->head.process, w->head.thread);
+    return rank->process == PROCESS_RUNS && ran_ns >= 0 && w->ran_ns >= 0 &&
+           (double)(ran_ns - w->ran_ns) < least * (double)w->stalled_ns;
+}
+
 /* Reads the ranks of this node, and optionally those of other nodes, as far as they have answered. */
 static enum status take_snapshot(const struct monitor *m, double limit_s, bool others, struct hang *out)
 {
@@ -176,6 +189,8 @@ static enum status take_snapshot(const struct monitor *m, double limit_s, bool o
         bool moved = head->count != m->watched[s].seen;
         rank->stalled_s = moved ? 0.0 : nanosecond * (double)m->watched[s].stalled_ns;
         rank->process = process_read_state(head->process, head->thread);
+        if (is_starved(&m->watched[s], rank))
+            rank->stalled_s = 0.0;
         snprintf(rank->node, sizeof rank->node, "%s", m->config.page.node != NULL ? m->config.page.node : "");
         count++;
     }

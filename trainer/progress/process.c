@@ -101,6 +101,19 @@ enum process_state process_read_state(int process, int thread)
     return read_stat(path, &started);
 }
 
+int64_t process_ran_ns(int process, int thread)
+{
+    char path[80];
+    long long ran = -1;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/schedstat", process, thread);
+    FILE *file = fopen(path, "re");
+    if (file == NULL || fscanf(file, "%lld", &ran) != 1)
+        ran = -1;
+    if (file != NULL)
+        fclose(file);
+    return ran;
+}
+
 uint64_t process_started(int process)
 {
     char path[80];

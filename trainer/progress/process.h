@@ -22,6 +22,8 @@ enum process_state process_state_named(const char *name);
 
 /* The state of a thread (0: the main thread) of a process of this machine. */
 enum process_state process_read_state(int process, int thread);
+/* Processor time of a thread so far; -1: unknown. */
+int64_t process_ran_ns(int process, int thread);
 /* Parses the text of /proc/PID/stat; *started: ticks since boot, which with its id identifies a process. */
 enum process_state process_parse(const char *stat, uint64_t *started);
 /* The start time of a process; 0 if it is gone. */

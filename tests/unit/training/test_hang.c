@@ -259,6 +259,8 @@ Test(process, is_parsed)
     cr_assert_eq(started, 98765);
     cr_assert_eq(process_parse("nothing", &started), PROCESS_UNKNOWN);
     cr_assert_eq(process_read_state((int)getpid(), 0), PROCESS_RUNS);
+    cr_assert_geq(process_ran_ns((int)getpid(), (int)getpid()), 0);
+    cr_assert_eq(process_ran_ns(-1, -1), -1);
     cr_assert(!process_is_gone((int)getpid(), process_started((int)getpid())));
     cr_assert(process_is_gone((int)getpid(), 1));
 }
