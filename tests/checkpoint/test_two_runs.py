@@ -111,7 +111,9 @@ def stop_while_saving(process):
 
 def check_lost_folder():
     """Another run has taken the folder while this one was stopped, and saves the same step under the same name."""
+    before = complete()
     run = start("a")
+    wait_for_new(before, run)  # it has the lock, and has removed the unfinished save of the previous run
     folder = stop_while_saving(run)
     with open("saves/owner.json", encoding="utf-8") as file:
         owner = json.load(file)
