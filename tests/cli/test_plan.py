@@ -97,6 +97,11 @@ def test_effects():
     expect("and no more memory", whole["memory_peak_bytes"] == full["memory_peak_bytes"], whole)
     hidden = planned("assume.tp_overlap=1")
     expect("hidden messages take no time", hidden["breakdown_s"]["tp"] == 0 < own["breakdown_s"]["tp"], hidden)
+    split, whole = (planned("assume.logits_bytes_per_element=64", f"assume.logits={each}")["memory_peak_bytes"]
+                    for each in ("split", "whole"))
+    logits = 64 * 2048 * 51200
+    expect("each tp rank has the logits of the other one", 0.45 * logits < whole - split <= 0.5 * logits,
+           (whole, split, logits))
     nodes = planned("dp=auto", "cluster.nodes=4")
     expect("nodes of the profile are counted", nodes["ranks"] == 32 and nodes["dp"] == 8, nodes)
     full = planned("assume.reserved_bytes=80000000000")

@@ -508,6 +508,7 @@ static struct memory_assume memory_assumed(const struct recipe *recipe)
         out.master = optimizer - MOMENTS * out.moment;
     }
     out.logits = assume->logits_bytes_per_element;
+    out.whole_logits = assume->logits == ASSUME_LOGITS_WHOLE;
     return out;
 }
 

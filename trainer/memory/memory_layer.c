@@ -267,7 +267,7 @@ struct memory_items memory_of_head(const struct memory_shape *s)
     add_item(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, 0, "head: norm's output", stream);
     const int logits = s->assume.logits > 0 ? s->assume.logits : s->assume.activation;
     add_bytes(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, 0, "logits, then their gradient",
-              tokens_of(s) * rows * logits);
+              tokens_of(s) * rows * logits * (s->assume.whole_logits ? s->tp : 1));
     add_statistic(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "loss: maxima", tokens_of(s));
     add_statistic(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "loss: sums and the label's logits",
                   2 * tokens_of(s));

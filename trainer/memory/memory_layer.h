@@ -20,6 +20,7 @@ struct memory_assume {
     int activation, weight, gradient, master, moment; // master 0: no master weights, the weights themselves
                                                       // are updated
     int logits;                                       // 0: as activations
+    bool whole_logits;                                // on each tensor-parallel rank
     int statistic;           // sums over rows and tokens: always fp32 in this program
     bool unfused_attention;  // stores the probabilities before and after dropout instead of log-sum-exps
     bool unfused_norm;       // stores its input in fp32, and its result before the weight

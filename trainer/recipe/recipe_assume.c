@@ -63,7 +63,7 @@ static const struct rule rules[] = {
     {"assume.programs assume.attention assume.norm assume.activation assume.accumulation assume.recompute "
      "assume.gradient_dtype assume.optimizer_bytes_per_parameter assume.logits_bytes_per_element "
      "assume.partition assume.overlap assume.tp_overlap assume.reserved_bytes assume.fragmentation "
-     "assume.printed_memory cluster.device",
+     "assume.logits assume.printed_memory cluster.device",
      assumption_holds,
      assumption_message,
      {{0}}},

@@ -121,6 +121,8 @@ static const struct choice assumed_recomputes[] = {
     NAMED("needed", RECOMPUTE_NEEDED), NAMED("whole", RECOMPUTE_WHOLE), {0}};
 static const struct choice assumed_dtypes[] = {
     NAMED("own", ASSUME_DTYPE_OWN), NAMED("fp32", ASSUME_DTYPE_FP32), NAMED("bf16", ASSUME_DTYPE_BF16), {0}};
+static const struct choice assumed_logits[] = {
+    NAMED("split", ASSUME_LOGITS_SPLIT), NAMED("whole", ASSUME_LOGITS_WHOLE), {0}};
 static const struct choice assumed_memories[] = {
     NAMED("allocated", ASSUME_MEMORY_ALLOCATED), NAMED("device", ASSUME_MEMORY_DEVICE), {0}};
 static const struct choice assumed_partitions[] = {

@@ -512,6 +512,9 @@ const struct recipe_row recipe_rows[] = {
         "Master weights and moments; 0: this program's.", BETWEEN(0, 64)),
     ROW("assume.logits_bytes_per_element", INT, assume.logits_bytes_per_element, "0",
         "Logits and their gradient; 0: this program's.", BETWEEN(0, 64)),
+    ROW("assume.logits", CHOICE, assume.logits, "split",
+        "Memory of logits: `split` over tensor-parallel ranks, or gathered, `whole`, on each.",
+        .choices = assumed_logits),
     ROW("assume.partition", CHOICE, assume.partition, "own",
         "Layers of the stages, if pipeline.layout does not give them. `own`: as even as possible. "
         "`parameters`: about equal numbers of parameters. `embedding_as_layer`: embedding and head count as "

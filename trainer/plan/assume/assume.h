@@ -35,6 +35,7 @@ enum assumed_partition {
 };
 enum assumed_overlap { ASSUME_OVERLAP_OWN, ASSUME_OVERLAP_NONE, ASSUME_OVERLAP_GRAD, ASSUME_OVERLAP_BOTH };
 /* What printed memory counts: allocations of tensors, or all that is in use on the device (nvidia-smi). */
+enum assumed_logits { ASSUME_LOGITS_SPLIT, ASSUME_LOGITS_WHOLE }; // over tensor-parallel ranks
 enum assumed_memory { ASSUME_MEMORY_ALLOCATED, ASSUME_MEMORY_DEVICE };
 enum assumed_dtype { ASSUME_DTYPE_OWN, ASSUME_DTYPE_FP32, ASSUME_DTYPE_BF16 };
 
@@ -50,6 +51,7 @@ struct assumptions {
     enum assumed_overlap overlap;
     double tp_overlap;      // fraction of each tensor-parallel message that is hidden by compute
     int64_t reserved_bytes; // per device, for CUDA, libraries, buffers; -1: the profile's
+    enum assumed_logits logits;
     enum assumed_memory printed_memory;
     double fragmentation; // fraction of the allocated memory; -1: the profile's
 };
