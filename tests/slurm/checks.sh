@@ -20,7 +20,10 @@ wait_for() { # SECONDS COMMAND...
     local until=$((SECONDS + $1))
     shift
     while ! "$@"; do
-        [ $SECONDS -lt $until ] || return 1
+        if [ $SECONDS -ge $until ]; then
+            echo "no longer waits for: $*"
+            return 1
+        fi
         sleep 0.1
     done
 }
