@@ -134,7 +134,7 @@ Test(recipe, unknown_keys_name_the_nearest)
                  "command line: unknown key model.num_experts: mixture of experts is not implemented\n");
     FOR_OVERRIDE("tokenizer.zzzzzz=8",
                  "command line: unknown key tokenizer.zzzzzz; the keys of tokenizer are "
-                 "tokenizer_type, vocab_file, merge_file\n");
+                 "tokenizer_type, vocab_file, merge_file, tokenizer_model\n");
     FOR_OVERRIDE("--tp=2", "command line: --tp=2: keys have no dashes; use tp=2\n");
     FOR_OVERRIDE("--help", "command line: --help is not key=value\n");
     FOR_OVERRIDE("base=x.yaml", "command line: base can only be given in a file\n");
