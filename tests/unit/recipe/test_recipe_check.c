@@ -351,14 +351,13 @@ Test(recipe_check, tokenizer_and_data)
     WITH("command line: tokenizer.vocab_file is given, but tokenizer.tokenizer_type byte does not read it; "
          "use tokenizer.vocab_file=none\n",
          "tokenizer.vocab_file=v.json");
-    WITH(
-        "command line: model.vocab_size is required with tokenizer.tokenizer_type HuggingFaceTokenizer; "
-        "use vocab_size of the model's config.json, or another number that is not less than the tokenizer's\n",
-        "tokenizer.tokenizer_type=HuggingFaceTokenizer", "tokenizer.tokenizer_model=t.json");
-    WITH(
-        "command line: tokenizer.tokenizer_model is given, but tokenizer.tokenizer_type byte does not read it; "
-        "use tokenizer.tokenizer_model=none\n",
-        "tokenizer.tokenizer_model=t.json");
+    WITH("command line: model.vocab_size is required with tokenizer.tokenizer_type "
+         "HuggingFaceTokenizer; use vocab_size of the model's config.json, or another number that is "
+         "not less than the tokenizer's\n",
+         "tokenizer.tokenizer_type=HuggingFaceTokenizer", "tokenizer.tokenizer_model=t.json");
+    WITH("command line: tokenizer.tokenizer_model is given, but tokenizer.tokenizer_type byte does "
+         "not read it; use tokenizer.tokenizer_model=none\n",
+         "tokenizer.tokenizer_model=t.json");
     WITH("command line: data.eod_mask_loss needs the end-of-document id, which tokenizer.tokenizer_type "
          "none does not define; use data.eod_mask_loss=false\n",
          "tokenizer.tokenizer_type=none", "model.vocab_size=99", "data.eod_mask_loss=true");
