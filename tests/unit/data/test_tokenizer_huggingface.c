@@ -326,6 +326,41 @@ Test(huggingface, the_end_of_a_document_is_that_of_the_configuration)
     cr_assert(strstr(fail_text(), "tokenizer.tokenizer_model") != NULL, "%s", fail_text());
 }
 
+/* A merge that needs a token of a later one: "Zq Z" is possible as soon as the first "Z q" is merged. */
+Test(huggingface, pairs_are_merged_one_by_one)
+{
+    struct folder f = folder_make_temporary();
+    struct tokenizer *t = NULL;
+    struct encoder *e = NULL;
+    struct tokens ids = {0};
+    struct text text = {0}, changed = {0};
+    write_changed(&f, "gpt2", "\"vocab\":{", "\"vocab\":{\"Zq\":470,\"ZqZ\":471,");
+    cr_assert_eq(file_read(f.file, &text), OK);
+    const char *merges = "\"merges\":[", *at = strstr(text.chars, merges);
+    cr_assert_not_null(at);
+    text_add_bytes(&changed, text.chars, (size_t)(at - text.chars));
+    text_add(&changed, "%s\"Zq Z\",\"Z q\",%s", merges, at + strlen(merges));
+    write_file(f.file, changed.chars, changed.length);
+    cr_assert_eq(load(f.file, &t), OK, "%s", fail_text());
+    cr_assert_eq(encoder_create(t, &e), OK);
+    encode(e, "ZqZq", 4, &ids);
+    cr_assert_eq(ids.count, 2);
+    cr_assert_eq(ids.ids[0], 471);
+
+    char many[400]; // long words have an algorithm of their own
+    for (int i = 0; i < 400; i++)
+        many[i] = "ZqZq"[i % 4];
+    ids.count = 0;
+    encode(e, many, 400, &ids);
+    cr_assert_eq(ids.ids[0], 471);
+    text_free(&text);
+    text_free(&changed);
+    tokens_free(&ids);
+    encoder_destroy(e);
+    tokenizer_destroy(t);
+    folder_remove_temporary(&f);
+}
+
 Test(huggingface, an_expensive_pattern_ends_with_an_error)
 {
     struct folder f = folder_make_temporary();
