@@ -146,13 +146,23 @@ void save_job_stage(struct save_job *job, void *memory, size_t bytes)
     job->staged_bytes += (size_t)rows * row_bytes(job, split);
 }
 
-/* Copies a shard from row `first` on without padding, a band of rows at a time. Memory of the host is copied
- * without a stream. */
+/* Copies to memory of the host: without a stream if it is there already, since the calling thread may be the
+ * one that saves in the background, while the rank uses its streams. */
+static enum status to_host(struct save_job *job, void *to, const char *from, size_t bytes)
+{
+    if (job->is_host_memory) {
+        memcpy(to, from, bytes);
+        return OK;
+    }
+    TRY(copy_to_host(job->rank_state->compute, to, from, bytes));
+    return stream_sync(job->rank_state->compute);
+}
+
+/* Copies a shard from row `first` on without padding, a band of rows at a time. */
 static enum status copy_rows(struct save_job *job, int index, int64_t first, char *to)
 {
     const struct slice *slice = &job->slices[index];
     const size_t each = safetensors_dtype_bytes(job->shards[index].dtype);
-    struct stream *stream = job->rank_state->compute;
     const size_t columns = row_bytes(job, index), stride = (size_t)slice->padded[1] * each;
     const int64_t end = slice->count[0], rows = stride == columns ? end : rows_at_once(slice);
     for (int64_t row = first; row < end && job->is_host_memory; row++)
@@ -163,9 +173,7 @@ static enum status copy_rows(struct save_job *job, int index, int64_t first, cha
         rank_context_set_action("save");
         char *out = to + (size_t)(row - first) * columns;
         void *host = stride == columns ? (void *)out : job->host;
-        TRY(copy_to_host(stream, host, job->sources[index] + (size_t)row * stride,
-                         (size_t)band.count[0] * stride));
-        TRY(stream_sync(stream));
+        TRY(to_host(job, host, job->sources[index] + (size_t)row * stride, (size_t)band.count[0] * stride));
         if (stride != columns) {
             shard_remove_padding(&band, job->host, each);
             memcpy(out, job->host, (size_t)band.count[0] * columns);
@@ -197,14 +205,12 @@ static enum status write_rows(struct save_job *job, int index, int64_t end)
     const struct slice *slice = &job->slices[index];
     const char *source = job->sources[index];
     const size_t each = safetensors_dtype_bytes(job->shards[index].dtype);
-    struct stream *stream = job->rank_state->compute;
     for (int64_t row = 0, rows = rows_at_once(slice); row < end; row += rows) {
         struct slice band = *slice;
         rank_context_set_action("save");
         band.count[0] = end - row < rows ? end - row : rows;
         size_t padded_bytes = (size_t)(band.count[0] * band.padded[1]) * each;
-        TRY(copy_to_host(stream, job->host, source + (size_t)(row * band.padded[1]) * each, padded_bytes));
-        TRY(stream_sync(stream));
+        TRY(to_host(job, job->host, source + (size_t)(row * band.padded[1]) * each, padded_bytes));
         shard_remove_padding(&band, job->host, each);
         TRY(checkpoint_writer_append(job->writer, job->host, (size_t)slice_count(&band) * each));
     }
