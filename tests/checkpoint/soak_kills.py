@@ -57,7 +57,7 @@ def start(name, keys):
 def finish(child):
     """The status of the run and its output."""
     try:
-        status = child.wait(timeout=120)
+        status = child.wait(timeout=900)
     except subprocess.TimeoutExpired:
         child.terminate()
         status = "hangs"
@@ -143,6 +143,7 @@ def main():
     while kills < KILLS:
         killed, wrong = one_run(FIRST + runs, counts, took)
         kills, runs = kills + killed, runs + 1
+        print(f"{runs} runs, {kills} kills", file=sys.stderr, flush=True)
         if wrong is not None:
             failures += 1
             print(f"run {FIRST + runs - 1}: {wrong}", file=sys.stderr, flush=True)
