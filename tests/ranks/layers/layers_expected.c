@@ -126,6 +126,8 @@ double terms_of(const struct model_config *m, enum subject subject)
     double query = (double)(m->num_attention_heads * m->kv_channels);
     double attention = 2.0 * (h + query) + 2.0 * (double)(S + m->kv_channels), mlp = 4.0 * (h + f);
     attention += m->qk_layernorm ? 8.0 * (double)m->kv_channels : 0.0;
+    // The gradient of a weight is a sum over tokens, and of one that all heads share over heads, too.
+    const double tokens = T * (m->qk_layernorm ? (double)m->num_attention_heads : 1.0);
     double head = norm + 2.0 * (h + (double)m->vocab_size);
     switch (subject) {
     case COLUMN:
@@ -135,17 +137,17 @@ double terms_of(const struct model_config *m, enum subject subject)
     case NORM:
         return norm + T;
     case ATTENTION:
-        return attention + T;
+        return attention + tokens;
     case MLP:
         return mlp + T;
     case BLOCK:
-        return 2.0 * norm + attention + mlp + T;
+        return 2.0 * norm + attention + mlp + tokens;
     case EMBEDDING:
         return T + 4.0;
     case HEAD:
         return head + T;
     case WHOLE:
-        return head + LAYERS * (2.0 * norm + attention + mlp) + T;
+        return head + LAYERS * (2.0 * norm + attention + mlp) + tokens;
     case SUBJECTS:
         break;
     }
