@@ -11,10 +11,11 @@ struct heads {
 };
 
 /* qk: the matrix with q and k; `fused` itself, or [T, (A + G)D]. */
-static struct heads split_heads(const struct attention *attention, const struct env *env, struct tensor fused,
-                                struct tensor qk)
+static struct heads split_heads(const struct attention *attention, const struct layer_context *context,
+                                struct tensor fused, struct tensor qk)
 {
-    int64_t d = env->model->kv_channels, q_end = attention->heads * d, k_end = q_end + attention->groups * d;
+    int64_t d = context->model->kv_channels, q_end = attention->heads * d,
+            k_end = q_end + attention->groups * d;
     return (struct heads){
         .q = tensor_columns(qk, 0, q_end),
         .k = tensor_columns(qk, q_end, k_end),
@@ -27,13 +28,13 @@ static struct heads split_heads(const struct attention *attention, const struct 
 static struct heads projected(const struct attention *attention, const struct pass *pass)
 {
     struct tensor fused = pass_tensor(pass, attention->fused);
-    return split_heads(attention, pass->env, fused, fused);
+    return split_heads(attention, pass->context, fused, fused);
 }
 
 static struct heads core_operands(const struct attention *attention, const struct pass *pass)
 {
     struct tensor fused = pass_tensor(pass, attention->fused);
-    return split_heads(attention, pass->env, fused,
+    return split_heads(attention, pass->context, fused,
                        attention->norms ? pass_tensor(pass, attention->normed) : fused);
 }
 
@@ -41,7 +42,7 @@ static struct heads core_operands(const struct attention *attention, const struc
 static struct heads gradients_of(const struct attention *attention, const struct pass *pass, bool projection)
 {
     struct tensor fused = pass_tensor(pass, attention->dfused);
-    return split_heads(attention, pass->env, fused,
+    return split_heads(attention, pass->context, fused,
                        attention->norms && !projection ? pass_tensor(pass, attention->dnormed) : fused);
 }
 
@@ -73,39 +74,39 @@ void attention_declare_params(struct declaration *d)
         declare_hidden_bias(d, ROLE_ATTENTION_OUT, "attention.proj.bias");
 }
 
-static void declare_norms(const struct env *env, struct slot_layout *layout, int layer,
+static void declare_norms(const struct layer_context *context, struct slot_layout *layout, int layer,
                           struct attention *attention)
 {
-    int64_t qk = (attention->heads + attention->groups) * env->model->kv_channels;
-    attention->norms = env->model->qk_layernorm;
+    int64_t qk = (attention->heads + attention->groups) * context->model->kv_channels;
+    attention->norms = context->model->qk_layernorm;
     if (!attention->norms)
         return;
-    attention->q_norm = norm_declare_heads(env, layout, layer, ROLE_QUERY_NORM, attention->heads);
-    attention->k_norm = norm_declare_heads(env, layout, layer, ROLE_KEY_NORM, attention->groups);
-    attention->normed = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, env->tokens, qk);
-    attention->dnormed = slot_layout_add(layout, SCRATCH, env->tokens, qk);
+    attention->q_norm = norm_declare_heads(context, layout, layer, ROLE_QUERY_NORM, attention->heads);
+    attention->k_norm = norm_declare_heads(context, layout, layer, ROLE_KEY_NORM, attention->groups);
+    attention->normed = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, context->tokens, qk);
+    attention->dnormed = slot_layout_add(layout, SCRATCH, context->tokens, qk);
 }
 
-struct attention attention_declare(const struct env *env, struct slot_layout *layout, int layer)
+struct attention attention_declare(const struct layer_context *context, struct slot_layout *layout, int layer)
 {
-    const struct model_config *model = env->model;
-    const struct params *params = env->weights->params;
-    int tp = env->groups->tp->size;
-    int64_t tokens = env->tokens, d = model->kv_channels;
+    const struct model_config *model = context->model;
+    const struct params *params = context->weights->params;
+    int tp = context->groups->tp->size;
+    int64_t tokens = context->tokens, d = model->kv_channels;
     char site[PARAM_NAME_CHARS];
     snprintf(site, sizeof site, "layers.%d.attention.core.dropout", layer);
     struct attention attention = {
         .heads = model->num_attention_heads / tp,
         .groups = model->num_query_groups * params_kv_replicas(model, tp) / tp,
-        .site = philox_named(env->seed, site),
+        .site = philox_named(context->seed, site),
     };
-    attention.qkv = column_linear_declare(env, layout, params_weight(params, layer, ROLE_QUERY),
+    attention.qkv = column_linear_declare(context, layout, params_weight(params, layer, ROLE_QUERY),
                                           params_bias(params, layer, ROLE_QUERY));
-    attention.proj = row_linear_declare(env, layout, params_weight(params, layer, ROLE_ATTENTION_OUT),
+    attention.proj = row_linear_declare(context, layout, params_weight(params, layer, ROLE_ATTENTION_OUT),
                                         params_bias(params, layer, ROLE_ATTENTION_OUT));
     int64_t fused = (attention.heads + 2 * attention.groups) * d;
     attention.fused = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, fused);
-    declare_norms(env, layout, layer, &attention);
+    declare_norms(context, layout, layer, &attention);
     attention.lse = slot_layout_add_f32(layout, RECOMPUTE_CORE_ATTENTION, KEEP_UNTIL_BACKWARD_INPUT,
                                         attention.heads, tokens);
     attention.out = slot_layout_add_of(layout, RECOMPUTE_CORE_ATTENTION, KEEP_UNTIL_BACKWARD_WEIGHT, tokens,
@@ -118,48 +119,48 @@ struct attention attention_declare(const struct env *env, struct slot_layout *la
 /* Applies the rotary embedding to q and k, or its inverse to dq and dk. */
 static enum status rotate(const struct pass *pass, struct heads heads, bool inverse)
 {
-    const struct model_config *model = pass->env->model;
+    const struct model_config *model = pass->context->model;
     if (model->position_embedding != ROPE)
         return OK;
-    return rope(pass->env->compute, (struct rope){
-                                        .x = heads.rotated,
-                                        .position = pass->batch->position,
-                                        .head_dim = model->kv_channels,
-                                        .base = model->rotary_base,
-                                        .inverse = inverse,
-                                        .interleaved = model->rotary_interleaved,
-                                        .rotated = model_rotated_channels(model),
-                                        .scaling = model_rope_scaling(model),
-                                    });
+    return rope(pass->context->compute, (struct rope){
+                                            .x = heads.rotated,
+                                            .position = pass->batch->position,
+                                            .head_dim = model->kv_channels,
+                                            .base = model->rotary_base,
+                                            .inverse = inverse,
+                                            .interleaved = model->rotary_interleaved,
+                                            .rotated = model_rotated_channels(model),
+                                            .scaling = model_rope_scaling(model),
+                                        });
 }
 
 static struct dropout core_dropout(const struct attention *attention, const struct pass *pass)
 {
-    const struct env *env = pass->env;
-    if (!pass->training || !(env->model->attention_dropout > 0.0))
+    const struct layer_context *context = pass->context;
+    if (!pass->training || !(context->model->attention_dropout > 0.0))
         return (struct dropout){0};
     return (struct dropout){
-        .probability = (float)env->model->attention_dropout,
+        .probability = (float)context->model->attention_dropout,
         .generator = attention->site,
         .sample = pass->batch->sample,
         .sample_offset = pass->batch->sample_offset,
-        .columns = env->model->seq_length,
-        .column_begin = attention->heads * env->groups->tp->rank, // this rank's first head
+        .columns = context->model->seq_length,
+        .column_begin = attention->heads * context->groups->tp->rank, // this rank's first head
     };
 }
 
 static struct attention_forward core(const struct attention *attention, const struct pass *pass)
 {
-    const struct env *env = pass->env;
+    const struct layer_context *context = pass->context;
     struct heads heads = core_operands(attention, pass);
     return (struct attention_forward){
         .q = heads.q,
         .k = heads.k,
         .v = heads.v,
-        .batch = env->sequences,
-        .sequence = env->tokens / env->sequences,
-        .head_dim = env->model->kv_channels,
-        .scale = (float)(1.0 / sqrt((double)env->model->kv_channels)),
+        .batch = context->sequences,
+        .sequence = context->tokens / context->sequences,
+        .head_dim = context->model->kv_channels,
+        .scale = (float)(1.0 / sqrt((double)context->model->kv_channels)),
         .document = pass->batch->document,
         .dropout = core_dropout(attention, pass),
         .out = pass_tensor(pass, attention->out),
@@ -170,7 +171,7 @@ static struct attention_forward core(const struct attention *attention, const st
 enum status attention_layer_forward(const struct attention *attention, const struct pass *pass,
                                     struct tensor x, struct tensor *y)
 {
-    const struct env *env = pass->env;
+    const struct layer_context *context = pass->context;
     struct tensor fused = pass_tensor(pass, attention->fused);
     TRY(column_linear_forward(&attention->qkv, pass, x, fused, (struct epilogue){0}));
     struct heads from = projected(attention, pass), to = core_operands(attention, pass);
@@ -180,29 +181,29 @@ enum status attention_layer_forward(const struct attention *attention, const str
     }
     TRY(rotate(pass, to, false));
     struct attention_forward args = core(attention, pass);
-    TRY(attention_forward(env->compute, args));
+    TRY(attention_forward(context->compute, args));
     return row_linear_forward(&attention->proj, pass, args.out, y);
 }
 
 enum status attention_core_recompute(const struct attention *attention, const struct pass *pass)
 {
-    return attention_forward(pass->env->compute, core(attention, pass));
+    return attention_forward(pass->context->compute, core(attention, pass));
 }
 
 enum status attention_layer_backward_input(const struct attention *attention, const struct pass *pass,
                                            struct tensor *dx)
 {
-    const struct env *env = pass->env;
+    const struct layer_context *context = pass->context;
     struct tensor dout = pass_tensor(pass, attention->dout), dfused = pass_tensor(pass, attention->dfused);
     TRY(row_linear_backward_input(&attention->proj, pass, dout, (struct epilogue){0}));
     struct heads gradients = gradients_of(attention, pass, false);
-    TRY(attention_backward(env->compute, (struct attention_backward){
-                                             .forward = core(attention, pass),
-                                             .dout = dout,
-                                             .dq = gradients.q,
-                                             .dk = gradients.k,
-                                             .dv = gradients.v,
-                                         }));
+    TRY(attention_backward(context->compute, (struct attention_backward){
+                                                 .forward = core(attention, pass),
+                                                 .dout = dout,
+                                                 .dq = gradients.q,
+                                                 .dk = gradients.k,
+                                                 .dv = gradients.v,
+                                             }));
     TRY(rotate(pass, gradients, true));
     if (attention->norms) {
         struct heads x = projected(attention, pass), before = gradients_of(attention, pass, true);

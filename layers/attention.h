@@ -27,7 +27,8 @@ struct attention {
 };
 
 void attention_declare_params(struct declaration *d);
-struct attention attention_declare(const struct env *env, struct slot_layout *layout, int layer);
+struct attention attention_declare(const struct layer_context *context, struct slot_layout *layout,
+                                   int layer);
 
 /* x and *y: [T or T/tp, H]. *y is in scratch memory and excludes the projection bias. */
 MUST_USE enum status attention_layer_forward(const struct attention *attention, const struct pass *pass,

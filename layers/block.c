@@ -24,11 +24,11 @@ struct block {
     struct region normed1, normed2;         // KEEP_UNTIL_BACKWARD_WEIGHT
 };
 
-static struct philox site(const struct env *env, int layer, const char *branch)
+static struct philox site(const struct layer_context *context, int layer, const char *branch)
 {
     char name[PARAM_NAME_CHARS];
     snprintf(name, sizeof name, "layers.%d.%s.dropout", layer, branch);
-    return philox_named(env->seed, name);
+    return philox_named(context->seed, name);
 }
 
 static void declare_params(struct declaration *d)
@@ -39,27 +39,28 @@ static void declare_params(struct declaration *d)
     mlp_declare_params(d);
 }
 
-static void declare(const struct env *env, struct slot_layout *layout, int layer, struct region x, void *self)
+static void declare(const struct layer_context *context, struct slot_layout *layout, int layer,
+                    struct region x, void *self)
 {
-    int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
+    int64_t tokens = context_local_tokens(context), hidden = context->model->hidden_size;
     struct block block = {
         .recomputed = layout->recomputed,
         .x = x,
-        .attention_site = site(env, layer, "attention"),
-        .mlp_site = site(env, layer, "mlp"),
+        .attention_site = site(context, layer, "attention"),
+        .mlp_site = site(context, layer, "mlp"),
     };
-    block.norm1 = norm_declare(env, layout, layer, ROLE_ATTENTION_NORM);
+    block.norm1 = norm_declare(context, layout, layer, ROLE_ATTENTION_NORM);
     block.normed1 = slot_layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
     // The branches never run at the same time: they share scratch memory.
     size_t scratch = layout->bytes[SCRATCH];
-    block.attention = attention_declare(env, layout, layer);
+    block.attention = attention_declare(context, layout, layer);
     size_t attention_scratch = layout->bytes[SCRATCH];
     layout->bytes[SCRATCH] = scratch;
 
     block.middle = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, hidden);
-    block.norm2 = norm_declare(env, layout, layer, ROLE_MLP_NORM);
+    block.norm2 = norm_declare(context, layout, layer, ROLE_MLP_NORM);
     block.normed2 = slot_layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
-    block.mlp = mlp_declare(env, layout, layer);
+    block.mlp = mlp_declare(context, layout, layer);
     if (layout->bytes[SCRATCH] < attention_scratch)
         layout->bytes[SCRATCH] = attention_scratch;
     *(struct block *)self = block;
@@ -94,7 +95,7 @@ static struct norm_forward second_norm(const struct block *block, const struct p
 /* All but the last matmul and the second residual. */
 static enum status forward_features(const struct block *block, const struct pass *pass)
 {
-    struct stream *compute = pass->env->compute;
+    struct stream *compute = pass->context->compute;
     struct tensor branch;
     TRY(norm_forward(compute, first_norm(block, pass)));
     TRY(attention_layer_forward(&block->attention, pass, pass_tensor(pass, block->normed1), &branch));
@@ -113,8 +114,8 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
     struct tensor branch;
     TRY(forward_features(block, pass));
     TRY(mlp_forward_out(&block->mlp, pass, &branch));
-    return residual_forward(pass->env->compute, add_branch(pass, &block->mlp.out, block->mlp_site, branch,
-                                                           pass_tensor(pass, block->middle), out));
+    return residual_forward(pass->context->compute, add_branch(pass, &block->mlp.out, block->mlp_site, branch,
+                                                               pass_tensor(pass, block->middle), out));
 }
 
 /* Recomputes the whole layer, including its unused output: models programs that recompute a layer as a black
@@ -124,21 +125,21 @@ static enum status forward_discarded(const struct block *block, const struct pas
     struct tensor branch;
     TRY(forward_features(block, pass));
     TRY(mlp_forward_out(&block->mlp, pass, &branch));
-    return residual_forward(pass->env->compute, add_branch(pass, &block->mlp.out, block->mlp_site, branch,
-                                                           pass_tensor(pass, block->middle), branch));
+    return residual_forward(pass->context->compute, add_branch(pass, &block->mlp.out, block->mlp_site, branch,
+                                                               pass_tensor(pass, block->middle), branch));
 }
 
 static enum status recompute(const void *self, const struct pass *pass, struct tensor out)
 {
     const struct block *block = self;
     if ((block->recomputed & RECOMPUTE_LAYER) != 0 && out.data == NULL &&
-        pass->env->options->recompute.extent == RECOMPUTE_WHOLE)
+        pass->context->options->recompute.extent == RECOMPUTE_WHOLE)
         return forward_discarded(block, pass);
     if ((block->recomputed & RECOMPUTE_LAYER) != 0)
         return out.data != NULL ? forward(block, pass, out) : forward_features(block, pass);
     if ((block->recomputed & RECOMPUTE_NORM) != 0) {
-        TRY(norm_forward(pass->env->compute, first_norm(block, pass)));
-        TRY(norm_forward(pass->env->compute, second_norm(block, pass)));
+        TRY(norm_forward(pass->context->compute, first_norm(block, pass)));
+        TRY(norm_forward(pass->context->compute, second_norm(block, pass)));
     }
     if ((block->recomputed & RECOMPUTE_CORE_ATTENTION) != 0)
         TRY(attention_core_recompute(&block->attention, pass));
@@ -162,7 +163,7 @@ static struct residual_backward enter_branch(const struct pass *pass, const stru
 static enum status backward_input(const void *self, const struct pass *pass, struct tensor dx)
 {
     const struct block *block = self;
-    struct stream *compute = pass->env->compute;
+    struct stream *compute = pass->context->compute;
     const struct row_linear *proj = &block->attention.proj;
     struct tensor dnormed;
     bool drops = pass_hidden_dropout(pass, block->attention_site).probability > 0.0F;

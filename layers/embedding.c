@@ -25,19 +25,20 @@ static void declare_params(struct declaration *d)
     param->partial = d->sequence_parallel ? PARTIAL_TP : PARTIAL_NONE;
 }
 
-static void declare(const struct env *env, struct slot_layout *layout, int layer, struct region x, void *self)
+static void declare(const struct layer_context *context, struct slot_layout *layout, int layer,
+                    struct region x, void *self)
 {
     (void)x;
-    int64_t hidden = env->model->hidden_size;
+    int64_t hidden = context->model->hidden_size;
     struct embedding embedding = {
-        .table = params_weight(env->weights->params, layer, ROLE_TOKEN_EMBEDDING),
-        .position = params_weight(env->weights->params, layer, ROLE_POSITION_EMBEDDING),
-        .site = philox_named(env->seed, "embedding.dropout"),
+        .table = params_weight(context->weights->params, layer, ROLE_TOKEN_EMBEDDING),
+        .position = params_weight(context->weights->params, layer, ROLE_POSITION_EMBEDDING),
+        .site = philox_named(context->seed, "embedding.dropout"),
     };
-    embedding.partial = slot_layout_add(layout, SCRATCH, env->tokens, hidden);
-    embedding.dx = slot_layout_add(layout, KEEP_INPUT_TO_WEIGHT, env_local_tokens(env), hidden);
-    if (env->options->sequence_parallel)
-        embedding.gathered = slot_layout_add(layout, KEEP_INPUT_TO_WEIGHT, env->tokens, hidden);
+    embedding.partial = slot_layout_add(layout, SCRATCH, context->tokens, hidden);
+    embedding.dx = slot_layout_add(layout, KEEP_INPUT_TO_WEIGHT, context_local_tokens(context), hidden);
+    if (context->options->sequence_parallel)
+        embedding.gathered = slot_layout_add(layout, KEEP_INPUT_TO_WEIGHT, context->tokens, hidden);
     *(struct embedding *)self = embedding;
 }
 
@@ -45,44 +46,44 @@ static void declare(const struct env *env, struct slot_layout *layout, int layer
 static enum status add_positions(const struct embedding *embedding, const struct pass *pass,
                                  struct tensor out)
 {
-    const struct env *env = pass->env;
+    const struct layer_context *context = pass->context;
     if (embedding->position < 0)
         return OK;
-    struct tensor table = weights_held(env->weights, embedding->position)->weight;
-    return embedding_forward(env->compute, (struct embedding_forward){
-                                               .table = table,
-                                               .id = pass->batch->position + env_local_begin(env),
-                                               .rows = table.dim[0],
-                                               .out = out,
-                                               .accumulate = true,
-                                           });
+    struct tensor table = weights_held(context->weights, embedding->position)->weight;
+    return embedding_forward(context->compute, (struct embedding_forward){
+                                                   .table = table,
+                                                   .id = pass->batch->position + context_local_begin(context),
+                                                   .rows = table.dim[0],
+                                                   .out = out,
+                                                   .accumulate = true,
+                                               });
 }
 
 static enum status forward(const void *self, const struct pass *pass, struct tensor out)
 {
     const struct embedding *embedding = self;
-    const struct env *env = pass->env;
-    const struct held_param *held = weights_held(env->weights, embedding->table);
-    struct group *tp = env->groups->tp;
+    const struct layer_context *context = pass->context;
+    const struct held_param *held = weights_held(context->weights, embedding->table);
+    struct group *tp = context->groups->tp;
     // Without sequence parallelism the sum is accumulated in `out` itself.
-    struct tensor partial = env->options->sequence_parallel ? pass_tensor(pass, embedding->partial) : out;
-    TRY(embedding_forward(env->compute, (struct embedding_forward){
-                                            .table = held->weight,
-                                            .id = pass->batch->token,
-                                            .begin = held->slice.begin[0],
-                                            .rows = held->slice.count[0],
-                                            .out = partial,
-                                        }));
-    if (env->options->sequence_parallel)
-        TRY(group_reduce_scatter(tp, env->compute, partial, out));
+    struct tensor partial = context->options->sequence_parallel ? pass_tensor(pass, embedding->partial) : out;
+    TRY(embedding_forward(context->compute, (struct embedding_forward){
+                                                .table = held->weight,
+                                                .id = pass->batch->token,
+                                                .begin = held->slice.begin[0],
+                                                .rows = held->slice.count[0],
+                                                .out = partial,
+                                            }));
+    if (context->options->sequence_parallel)
+        TRY(group_reduce_scatter(tp, context->compute, partial, out));
     else
-        TRY(group_all_reduce(tp, env->compute, out, REDUCE_SUM));
+        TRY(group_all_reduce(tp, context->compute, out, REDUCE_SUM));
     TRY(add_positions(embedding, pass, out));
 
     struct dropout dropout = pass_hidden_dropout(pass, embedding->site);
     if (!(dropout.probability > 0.0F))
         return OK;
-    return residual_forward(env->compute,
+    return residual_forward(context->compute,
                             (struct residual_forward){.x = out, .out = out, .dropout = dropout});
 }
 
@@ -90,41 +91,44 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
 static enum status backward_input(const void *self, const struct pass *pass, struct tensor dx)
 {
     const struct embedding *embedding = self;
-    const struct env *env = pass->env;
+    const struct layer_context *context = pass->context;
     struct tensor local = pass_tensor(pass, embedding->dx);
-    TRY(residual_backward(env->compute, (struct residual_backward){
-                                            .dout = dx,
-                                            .dx = local,
-                                            .dropout = pass_hidden_dropout(pass, embedding->site),
-                                        }));
-    if (!env->options->sequence_parallel)
+    TRY(residual_backward(context->compute, (struct residual_backward){
+                                                .dout = dx,
+                                                .dx = local,
+                                                .dropout = pass_hidden_dropout(pass, embedding->site),
+                                            }));
+    if (!context->options->sequence_parallel)
         return OK;
-    return group_all_gather(env->groups->tp, env->compute, local, pass_tensor(pass, embedding->gathered));
+    return group_all_gather(context->groups->tp, context->compute, local,
+                            pass_tensor(pass, embedding->gathered));
 }
 
 static enum status backward_weight(const void *self, const struct pass *pass)
 {
     const struct embedding *embedding = self;
-    const struct env *env = pass->env;
-    const struct held_param *held = weights_held(env->weights, embedding->table);
+    const struct layer_context *context = pass->context;
+    const struct held_param *held = weights_held(context->weights, embedding->table);
     struct tensor local = pass_tensor(pass, embedding->dx);
-    struct tensor whole = env->options->sequence_parallel ? pass_tensor(pass, embedding->gathered) : local;
-    TRY(embedding_backward(env->compute, (struct embedding_backward){
-                                             .id = pass->batch->token,
-                                             .begin = held->slice.begin[0],
-                                             .rows = held->slice.count[0],
-                                             .dout = whole,
-                                             .dtable = held->gradient,
-                                         }));
+    struct tensor whole =
+        context->options->sequence_parallel ? pass_tensor(pass, embedding->gathered) : local;
+    TRY(embedding_backward(context->compute, (struct embedding_backward){
+                                                 .id = pass->batch->token,
+                                                 .begin = held->slice.begin[0],
+                                                 .rows = held->slice.count[0],
+                                                 .dout = whole,
+                                                 .dtable = held->gradient,
+                                             }));
     if (embedding->position < 0)
         return OK;
-    struct tensor gradient = weights_held(env->weights, embedding->position)->gradient;
-    return embedding_backward(env->compute, (struct embedding_backward){
-                                                .id = pass->batch->position + env_local_begin(env),
-                                                .rows = gradient.dim[0],
-                                                .dout = local,
-                                                .dtable = gradient,
-                                            });
+    struct tensor gradient = weights_held(context->weights, embedding->position)->gradient;
+    return embedding_backward(context->compute,
+                              (struct embedding_backward){
+                                  .id = pass->batch->position + context_local_begin(context),
+                                  .rows = gradient.dim[0],
+                                  .dout = local,
+                                  .dtable = gradient,
+                              });
 }
 
 const struct layer_kind layer_kind_embedding = {

@@ -28,15 +28,17 @@ static void declare_params(struct declaration *d)
         declare_tie(d, weight, ROLE_TOKEN_EMBEDDING);
 }
 
-static void declare(const struct env *env, struct slot_layout *layout, int layer, struct region x, void *self)
+static void declare(const struct layer_context *context, struct slot_layout *layout, int layer,
+                    struct region x, void *self)
 {
-    int64_t tokens = env->tokens, local = env_local_tokens(env), hidden = env->model->hidden_size;
-    int weight = params_weight(env->weights->params, layer, ROLE_HEAD);
-    const struct slice *slice = &weights_held(env->weights, weight)->slice;
+    int64_t tokens = context->tokens, local = context_local_tokens(context),
+            hidden = context->model->hidden_size;
+    int weight = params_weight(context->weights->params, layer, ROLE_HEAD);
+    const struct slice *slice = &weights_held(context->weights, weight)->slice;
     struct head head = {.begin = slice->begin[0], .columns = slice->count[0], .x = x};
-    head.norm = norm_declare(env, layout, layer, ROLE_FINAL_NORM);
+    head.norm = norm_declare(context, layout, layer, ROLE_FINAL_NORM);
     head.normed = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_WEIGHT, local, hidden);
-    head.linear = column_linear_declare(env, layout, weight, -1);
+    head.linear = column_linear_declare(context, layout, weight, -1);
     head.logits = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, slice->padded[0]);
     head.max = slot_layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, 1, tokens);
     // Both sums are adjacent in memory, for one all-reduce.
@@ -64,55 +66,55 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
 {
     (void)out;
     const struct head *head = self;
-    const struct env *env = pass->env;
+    const struct layer_context *context = pass->context;
     const struct batch *batch = pass->batch;
     struct tensor normed = pass_tensor(pass, head->normed), logits = pass_tensor(pass, head->logits);
     struct head_sums sums = head_sums(head, pass);
-    TRY(norm_forward(env->compute,
+    TRY(norm_forward(context->compute,
                      norm_layer_forward(&head->norm, pass, pass_tensor(pass, head->x), normed)));
     TRY(column_linear_forward(&head->linear, pass, normed, logits, (struct epilogue){0}));
 
-    TRY(loss_max(env->compute,
+    TRY(loss_max(context->compute,
                  (struct loss_max){.logits = logits, .columns = head->columns, .max = sums.max}));
-    TRY(group_all_reduce(env->groups->tp, env->compute, sums.max, REDUCE_MAX));
-    TRY(loss_sum(env->compute, (struct loss_sum){
-                                   .logits = logits,
-                                   .max = sums.max,
-                                   .label = batch->label,
-                                   .begin = head->begin,
-                                   .columns = head->columns,
-                                   .sum = sums.sum,
-                                   .target = sums.target,
-                               }));
-    TRY(group_all_reduce(env->groups->tp, env->compute, pass_tensor(pass, head->sums), REDUCE_SUM));
-    return loss_finish(env->compute, (struct loss_finish){
-                                         .sum = sums.sum,
-                                         .target = sums.target,
-                                         .mask = batch->loss_mask,
-                                         .sample_loss = batch->sample_loss,
-                                         .sample_tokens = batch->sample_tokens,
-                                     });
+    TRY(group_all_reduce(context->groups->tp, context->compute, sums.max, REDUCE_MAX));
+    TRY(loss_sum(context->compute, (struct loss_sum){
+                                       .logits = logits,
+                                       .max = sums.max,
+                                       .label = batch->label,
+                                       .begin = head->begin,
+                                       .columns = head->columns,
+                                       .sum = sums.sum,
+                                       .target = sums.target,
+                                   }));
+    TRY(group_all_reduce(context->groups->tp, context->compute, pass_tensor(pass, head->sums), REDUCE_SUM));
+    return loss_finish(context->compute, (struct loss_finish){
+                                             .sum = sums.sum,
+                                             .target = sums.target,
+                                             .mask = batch->loss_mask,
+                                             .sample_loss = batch->sample_loss,
+                                             .sample_tokens = batch->sample_tokens,
+                                         });
 }
 
 /* Applies the loss scale: this is the first gradient of the backward pass. */
 static enum status backward_input(const void *self, const struct pass *pass, struct tensor dx)
 {
     const struct head *head = self;
-    const struct env *env = pass->env;
+    const struct layer_context *context = pass->context;
     struct tensor logits = pass_tensor(pass, head->logits), dnormed;
     struct head_sums sums = head_sums(head, pass);
-    TRY(loss_backward(env->compute, (struct loss_backward){
-                                        .logits = logits,
-                                        .max = sums.max,
-                                        .sum = sums.sum,
-                                        .label = pass->batch->label,
-                                        .mask = pass->batch->loss_mask,
-                                        .begin = head->begin,
-                                        .columns = head->columns,
-                                        .scale = env->loss_scale,
-                                    }));
+    TRY(loss_backward(context->compute, (struct loss_backward){
+                                            .logits = logits,
+                                            .max = sums.max,
+                                            .sum = sums.sum,
+                                            .label = pass->batch->label,
+                                            .mask = pass->batch->loss_mask,
+                                            .begin = head->begin,
+                                            .columns = head->columns,
+                                            .scale = context->loss_scale,
+                                        }));
     TRY(column_linear_backward_input(&head->linear, pass, logits, &dnormed));
-    return norm_backward(env->compute,
+    return norm_backward(context->compute,
                          norm_layer_backward_input(&head->norm, pass, dnormed, pass_tensor(pass, head->x),
                                                    (struct tensor){0}, dx));
 }

@@ -11,7 +11,7 @@
  *     backward_weight   += gradients of weights                    W
  *
  * `self` is the kind's own struct of `bytes` bytes: regions, parameter indices, random streams. Functions
- * enqueue ops on env->compute and never wait on the host.
+ * enqueue ops on context->compute and never wait on the host.
  *
  * Caution: `declare` runs twice, for F and for the backward pass (layers/recompute.h), and must declare the
  * same regions in the same order both times. */
@@ -27,8 +27,8 @@ struct layer_kind {
     bool has_output; // false: writes losses instead of activations, as a head does
     void (*declare_params)(struct declaration *declaration);
     /* layer: numbered as in struct param; x: [T or T/tp, H], the input, if the kind has one; self: zeroed. */
-    void (*declare)(const struct env *env, struct slot_layout *layout, int layer, struct region x,
-                    void *self);
+    void (*declare)(const struct layer_context *context, struct slot_layout *layout, int layer,
+                    struct region x, void *self);
     /* out: [T or T/tp, H]; {0} without output. */
     enum status (*forward)(const void *self, const struct pass *pass, struct tensor out);
     /* out: {0}, or the destination of the output when the next layer of a recomputed run needs it. NULL: the

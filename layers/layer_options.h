@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Options of the layers other than the model (model_config.h): how they compute it, and what they keep. The
- * recipe embeds this struct, and the layers read it through env->options. To add a recipe key that a layer
- * reads, add a field here, a row in trainer/recipe/recipe_table.c, and its use.
+ * recipe embeds this struct, and the layers read it through context->options. To add a recipe key that a
+ * layer reads, add a field here, a row in trainer/recipe/recipe_table.c, and its use.
  *
  * The recipe validates and resolves the values; layers may rely on the constraints listed here. */
 #pragma once

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/mlp.h"
 
-static enum activation_kind kind_of(const struct env *env)
+static enum activation_kind kind_of(const struct layer_context *context)
 {
-    switch (env->model->activation) {
+    switch (context->model->activation) {
     case GELU:
         return ACTIVATION_GELU;
     case GELU_TANH:
@@ -11,7 +11,7 @@ static enum activation_kind kind_of(const struct env *env)
     case SWIGLU:
         return ACTIVATION_SWIGLU;
     }
-    die(__FILE__, __LINE__, "activation", "unknown kind %d", (int)env->model->activation);
+    die(__FILE__, __LINE__, "activation", "unknown kind %d", (int)context->model->activation);
 }
 
 void mlp_declare_params(struct declaration *d)
@@ -36,17 +36,17 @@ void mlp_declare_params(struct declaration *d)
         declare_hidden_bias(d, ROLE_MLP_DOWN, "mlp.fc2.bias");
 }
 
-struct mlp mlp_declare(const struct env *env, struct slot_layout *layout, int layer)
+struct mlp mlp_declare(const struct layer_context *context, struct slot_layout *layout, int layer)
 {
-    const struct params *params = env->weights->params;
-    bool gated = env->model->activation == SWIGLU;
+    const struct params *params = context->weights->params;
+    bool gated = context->model->activation == SWIGLU;
     enum param_role first = gated ? ROLE_MLP_GATE : ROLE_MLP_UP; // of the fused matrix
-    int64_t tokens = env->tokens, features = env->model->ffn_hidden_size / env->groups->tp->size;
+    int64_t tokens = context->tokens, features = context->model->ffn_hidden_size / context->groups->tp->size;
     int64_t before = gated ? 2 * features : features;
     struct mlp mlp = {.dafter = {0}};
-    mlp.in = column_linear_declare(env, layout, params_weight(params, layer, first),
+    mlp.in = column_linear_declare(context, layout, params_weight(params, layer, first),
                                    params_bias(params, layer, first));
-    mlp.out = row_linear_declare(env, layout, params_weight(params, layer, ROLE_MLP_DOWN),
+    mlp.out = row_linear_declare(context, layout, params_weight(params, layer, ROLE_MLP_DOWN),
                                  params_bias(params, layer, ROLE_MLP_DOWN));
     mlp.before = slot_layout_add(layout, KEEP_UNTIL_BACKWARD_INPUT, tokens, before);
     mlp.after =
@@ -59,28 +59,28 @@ struct mlp mlp_declare(const struct env *env, struct slot_layout *layout, int la
 
 enum status mlp_activate(const struct mlp *mlp, const struct pass *pass)
 {
-    return activation_forward(pass->env->compute,
-                              (struct activation_forward){.kind = kind_of(pass->env),
+    return activation_forward(pass->context->compute,
+                              (struct activation_forward){.kind = kind_of(pass->context),
                                                           .x = pass_tensor(pass, mlp->before),
                                                           .y = pass_tensor(pass, mlp->after)});
 }
 
 /* If backward recomputes the activation from `before` alone, forward uses the same separate kernel, for
  * bit-identical results. */
-static bool fuses_activation(const struct env *env)
+static bool fuses_activation(const struct layer_context *context)
 {
-    const struct recompute *r = &env->options->recompute;
-    return env->model->activation != SWIGLU &&
+    const struct recompute *r = &context->options->recompute;
+    return context->model->activation != SWIGLU &&
            !(r->granularity == RECOMPUTE_SELECTIVE && (r->modules & RECOMPUTE_ACTIVATION) != 0);
 }
 
 enum status mlp_forward_features(const struct mlp *mlp, const struct pass *pass, struct tensor x)
 {
     struct tensor before = pass_tensor(pass, mlp->before);
-    if (fuses_activation(pass->env))
+    if (fuses_activation(pass->context))
         return column_linear_forward(
             &mlp->in, pass, x, before,
-            (struct epilogue){.activation = kind_of(pass->env), .after = pass_tensor(pass, mlp->after)});
+            (struct epilogue){.activation = kind_of(pass->context), .after = pass_tensor(pass, mlp->after)});
     TRY(column_linear_forward(&mlp->in, pass, x, before, (struct epilogue){0}));
     return mlp_activate(mlp, pass);
 }
@@ -98,13 +98,13 @@ enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct t
 
 enum status mlp_backward_input(const struct mlp *mlp, const struct pass *pass, struct tensor *dx)
 {
-    enum activation_kind kind = kind_of(pass->env);
+    enum activation_kind kind = kind_of(pass->context);
     struct tensor before = pass_tensor(pass, mlp->before), dbefore = pass_tensor(pass, mlp->dbefore);
     if (kind == ACTIVATION_SWIGLU) {
         struct tensor dafter = pass_tensor(pass, mlp->dafter);
         TRY(row_linear_backward_input(&mlp->out, pass, dafter, (struct epilogue){0}));
         TRY(activation_backward(
-            pass->env->compute,
+            pass->context->compute,
             (struct activation_backward){.kind = kind, .x = before, .dy = dafter, .dx = dbefore}));
     } else {
         TRY(row_linear_backward_input(&mlp->out, pass, dbefore,

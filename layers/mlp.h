@@ -17,7 +17,7 @@ struct mlp {
 };
 
 void mlp_declare_params(struct declaration *d);
-struct mlp mlp_declare(const struct env *env, struct slot_layout *layout, int layer);
+struct mlp mlp_declare(const struct layer_context *context, struct slot_layout *layout, int layer);
 
 /* x and *y: [T or T/tp, H]. *y is in scratch memory and excludes the bias of the second layer. */
 MUST_USE enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct tensor x,

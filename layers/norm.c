@@ -27,12 +27,12 @@ void norm_declare_head_params(struct declaration *d, enum param_role role, const
 }
 
 /* `count` norms with one weight of `columns` elements, each of `tokens` rows. */
-static struct norm declare_norms(const struct env *env, struct slot_layout *layout, int layer,
+static struct norm declare_norms(const struct layer_context *context, struct slot_layout *layout, int layer,
                                  enum param_role role, int64_t count, int64_t tokens, int64_t columns)
 {
     struct norm norm = {
-        .weight = params_weight(env->weights->params, layer, role),
-        .bias = params_bias(env->weights->params, layer, role),
+        .weight = params_weight(context->weights->params, layer, role),
+        .bias = params_bias(context->weights->params, layer, role),
     };
     CHECK(norm.weight >= 0);
     norm.mean = slot_layout_add_f32(layout, RECOMPUTE_LAYER, KEEP_UNTIL_BACKWARD_INPUT, count, tokens);
@@ -42,20 +42,22 @@ static struct norm declare_norms(const struct env *env, struct slot_layout *layo
     return norm;
 }
 
-struct norm norm_declare(const struct env *env, struct slot_layout *layout, int layer, enum param_role role)
+struct norm norm_declare(const struct layer_context *context, struct slot_layout *layout, int layer,
+                         enum param_role role)
 {
-    return declare_norms(env, layout, layer, role, 1, env_local_tokens(env), env->model->hidden_size);
+    return declare_norms(context, layout, layer, role, 1, context_local_tokens(context),
+                         context->model->hidden_size);
 }
 
-struct norm norm_declare_heads(const struct env *env, struct slot_layout *layout, int layer,
+struct norm norm_declare_heads(const struct layer_context *context, struct slot_layout *layout, int layer,
                                enum param_role role, int64_t heads)
 {
-    return declare_norms(env, layout, layer, role, heads, env->tokens, env->model->kv_channels);
+    return declare_norms(context, layout, layer, role, heads, context->tokens, context->model->kv_channels);
 }
 
-static enum norm_kind kind_of(const struct env *env)
+static enum norm_kind kind_of(const struct layer_context *context)
 {
-    return env->model->normalization == LAYER_NORM ? NORM_LAYER : NORM_RMS;
+    return context->model->normalization == LAYER_NORM ? NORM_LAYER : NORM_RMS;
 }
 
 /* Row `index`. */
@@ -65,21 +67,21 @@ static struct tensor vector(const struct pass *pass, struct region region, int64
     return tensor_1d(data + index * region.columns, F32, region.columns);
 }
 
-static struct tensor value_or_none(const struct env *env, int param)
+static struct tensor value_or_none(const struct layer_context *context, int param)
 {
-    return param >= 0 ? weights_held(env->weights, param)->weight : (struct tensor){0};
+    return param >= 0 ? weights_held(context->weights, param)->weight : (struct tensor){0};
 }
 
 static struct norm_forward forward_of(const struct norm *norm, const struct pass *pass, int64_t index,
                                       struct tensor x, struct tensor y)
 {
-    const struct env *env = pass->env;
+    const struct layer_context *context = pass->context;
     return (struct norm_forward){
-        .kind = kind_of(env),
+        .kind = kind_of(context),
         .x = x,
-        .weight = value_or_none(env, norm->weight),
-        .bias = value_or_none(env, norm->bias),
-        .epsilon = (float)env->model->norm_epsilon,
+        .weight = value_or_none(context, norm->weight),
+        .bias = value_or_none(context, norm->bias),
+        .epsilon = (float)context->model->norm_epsilon,
         .y = y,
         .mean = vector(pass, norm->mean, index),
         .rstd = vector(pass, norm->rstd, index),
@@ -96,12 +98,12 @@ static struct norm_backward backward_of(const struct norm *norm, const struct pa
                                         struct tensor dy, struct tensor x, struct tensor dresidual,
                                         struct tensor dx)
 {
-    const struct env *env = pass->env;
+    const struct layer_context *context = pass->context;
     return (struct norm_backward){
-        .kind = kind_of(env),
+        .kind = kind_of(context),
         .dy = dy,
         .x = x,
-        .weight = value_or_none(env, norm->weight),
+        .weight = value_or_none(context, norm->weight),
         .mean = vector(pass, norm->mean, index),
         .rstd = vector(pass, norm->rstd, index),
         .dresidual = dresidual,
@@ -121,7 +123,7 @@ struct norm_backward norm_layer_backward_input(const struct norm *norm, const st
 /* The columns of a head. */
 static struct tensor head_of(const struct pass *pass, struct tensor x, int64_t head)
 {
-    int64_t d = pass->env->model->kv_channels;
+    int64_t d = pass->context->model->kv_channels;
     return tensor_columns(x, head * d, (head + 1) * d);
 }
 
@@ -129,7 +131,7 @@ enum status norm_heads_forward(const struct norm *norm, const struct pass *pass,
                                struct tensor y)
 {
     for (int64_t h = 0; h < norm->mean.rows; h++)
-        TRY(norm_forward(pass->env->compute,
+        TRY(norm_forward(pass->context->compute,
                          forward_of(norm, pass, h, head_of(pass, x, h), head_of(pass, y, h))));
     return OK;
 }
@@ -138,7 +140,7 @@ enum status norm_heads_backward_input(const struct norm *norm, const struct pass
                                       struct tensor x, struct tensor dx)
 {
     for (int64_t h = 0; h < norm->mean.rows; h++)
-        TRY(norm_backward(pass->env->compute,
+        TRY(norm_backward(pass->context->compute,
                           backward_of(norm, pass, h, head_of(pass, dy, h), head_of(pass, x, h),
                                       (struct tensor){0}, head_of(pass, dx, h))));
     return OK;
@@ -147,9 +149,9 @@ enum status norm_heads_backward_input(const struct norm *norm, const struct pass
 /* gradient += the rows of `sums`, in their order. */
 static enum status add_rows(const struct pass *pass, struct region sums, int param)
 {
-    struct tensor gradient = weights_held(pass->env->weights, param)->gradient;
+    struct tensor gradient = weights_held(pass->context->weights, param)->gradient;
     for (int64_t i = 0; i < sums.rows; i++)
-        TRY(add(pass->env->compute, (struct add){.in = vector(pass, sums, i), .out = gradient}));
+        TRY(add(pass->context->compute, (struct add){.in = vector(pass, sums, i), .out = gradient}));
     return OK;
 }
 

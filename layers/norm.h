@@ -19,7 +19,8 @@ struct norm {
 /* Declares its parameters: a weight, and a bias with LayerNorm. name: without ".weight". */
 void norm_declare_params(struct declaration *d, enum param_role role, const char *name);
 
-struct norm norm_declare(const struct env *env, struct slot_layout *layout, int layer, enum param_role role);
+struct norm norm_declare(const struct layer_context *context, struct slot_layout *layout, int layer,
+                         enum param_role role);
 
 /* Return the op for the caller to enqueue, alone or fused with the residual op next to it. */
 struct norm_forward norm_layer_forward(const struct norm *norm, const struct pass *pass, struct tensor x,
@@ -31,7 +32,7 @@ struct norm_backward norm_layer_backward_input(const struct norm *norm, const st
 
 /* The norm of the heads of q or k. */
 void norm_declare_head_params(struct declaration *d, enum param_role role, const char *name);
-struct norm norm_declare_heads(const struct env *env, struct slot_layout *layout, int layer,
+struct norm norm_declare_heads(const struct layer_context *context, struct slot_layout *layout, int layer,
                                enum param_role role, int64_t heads);
 /* x, y: [T, heads D], columns of a wider matrix. */
 MUST_USE enum status norm_heads_forward(const struct norm *norm, const struct pass *pass, struct tensor x,

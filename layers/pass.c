@@ -38,14 +38,16 @@ struct region slot_layout_add_f32(struct slot_layout *layout, enum recompute_mod
     return add_region(layout, module, lifetime, F32, rows, columns);
 }
 
-int64_t env_local_tokens(const struct env *env)
+int64_t context_local_tokens(const struct layer_context *context)
 {
-    return env->options->sequence_parallel ? env->tokens / env->groups->tp->size : env->tokens;
+    return context->options->sequence_parallel ? context->tokens / context->groups->tp->size
+                                               : context->tokens;
 }
 
-int64_t env_local_begin(const struct env *env)
+int64_t context_local_begin(const struct layer_context *context)
 {
-    return env->options->sequence_parallel ? env_local_tokens(env) * env->groups->tp->rank : 0;
+    return context->options->sequence_parallel ? context_local_tokens(context) * context->groups->tp->rank
+                                               : 0;
 }
 
 struct tensor pass_tensor(const struct pass *pass, struct region region)
@@ -55,14 +57,14 @@ struct tensor pass_tensor(const struct pass *pass, struct region region)
 
 struct dropout pass_hidden_dropout(const struct pass *pass, struct philox site)
 {
-    const struct env *env = pass->env;
-    if (!pass->training || !(env->model->hidden_dropout > 0.0))
+    const struct layer_context *context = pass->context;
+    if (!pass->training || !(context->model->hidden_dropout > 0.0))
         return (struct dropout){0};
     return (struct dropout){
-        .probability = (float)env->model->hidden_dropout,
+        .probability = (float)context->model->hidden_dropout,
         .generator = site,
-        .sample = pass->batch->sample + env_local_begin(env),
-        .sample_offset = pass->batch->sample_offset + env_local_begin(env),
-        .columns = env->model->hidden_size,
+        .sample = pass->batch->sample + context_local_begin(context),
+        .sample_offset = pass->batch->sample_offset + context_local_begin(context),
+        .columns = context->model->hidden_size,
     };
 }

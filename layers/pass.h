@@ -8,14 +8,14 @@
  * RECOMPUTE and SCRATCH have one slot per rank. A schedule that splits B into I and W therefore needs no
  * special handling: B is I and W of one layer after the other.
  *
- * A shape without a type is of the working type (env.working).
+ * A shape without a type is of the working type (context.working).
  *
  * A recomputed tensor (layers/recompute.h) is the same tensor with another lifetime. A layer is declared
  * twice: for F (RECOMPUTE), and for the backward pass, where tensors read by W have KEEP_INPUT_TO_WEIGHT, so
  * that I recomputes them and W does not.
  *
  * Caution: KEEP_INPUT_TO_WEIGHT holds a single layer while no action splits I from W, because each layer's W
- * then follows its I immediately (env.split_weight). */
+ * then follows its I immediately (context.split_weight). */
 #pragma once
 
 #include "base/lifetime.h"
@@ -35,7 +35,7 @@ struct region {
 /* The regions declared so far: for each lifetime their bytes, i.e. the size of one slot. */
 struct slot_layout {
     size_t bytes[LIFETIME_COUNT];
-    enum dtype working;         // of activations: env.working
+    enum dtype working;         // of activations: context.working
     unsigned recomputed;        // modules whose declarations use RECOMPUTE instead of
                                 // KEEP_UNTIL_BACKWARD_INPUT ...
     enum lifetime until_weight; // ... and this instead of KEEP_UNTIL_BACKWARD_WEIGHT
@@ -70,7 +70,7 @@ struct delayed_scaling {
 };
 
 /* State shared by the layers of a rank. */
-struct env {
+struct layer_context {
     const struct model_config *model;
     const struct layer_options *options;
     const struct groups *groups;
@@ -90,11 +90,11 @@ struct env {
 };
 
 /* The local tokens outside the matmuls: [local_begin, local_begin + local_tokens) of T. */
-int64_t env_local_tokens(const struct env *env);
-int64_t env_local_begin(const struct env *env);
+int64_t context_local_tokens(const struct layer_context *context);
+int64_t context_local_begin(const struct layer_context *context);
 
 struct pass {
-    const struct env *env;
+    const struct layer_context *context;
     const struct batch *batch;
     char *base[LIFETIME_COUNT]; // the slots of this microbatch
     bool training;              // enables dropout

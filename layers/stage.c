@@ -10,11 +10,11 @@
 
 /* Starts the declarations of a layer. Layers share scratch memory, one at a time; and KEEP_INPUT_TO_WEIGHT
  * too if W follows I immediately. */
-static struct slot_layout begin_layer(const struct env *env, const struct slot_layout *so_far)
+static struct slot_layout begin_layer(const struct layer_context *context, const struct slot_layout *so_far)
 {
     struct slot_layout layout = *so_far;
     layout.bytes[RECOMPUTE] = layout.bytes[SCRATCH] = 0;
-    if (!env->split_weight)
+    if (!context->split_weight)
         layout.bytes[KEEP_INPUT_TO_WEIGHT] = 0;
     return layout;
 }
@@ -30,11 +30,11 @@ static void end_layer(struct slot_layout *so_far, const struct slot_layout *layo
 static void declare_view(struct stage *stage, const struct stage_layer *layer, unsigned modules,
                          enum lifetime until_weight, size_t *recomputed, void *self)
 {
-    struct slot_layout layout = begin_layer(stage->env, &stage->layout);
+    struct slot_layout layout = begin_layer(stage->context, &stage->layout);
     layout.bytes[RECOMPUTE] = *recomputed;
     layout.recomputed = modules;
     layout.until_weight = until_weight;
-    layer->kind->declare(stage->env, &layout, layer->layer, layer->x, self);
+    layer->kind->declare(stage->context, &layout, layer->layer, layer->x, self);
     *recomputed = layout.bytes[RECOMPUTE];
     end_layer(&stage->layout, &layout);
 }
@@ -53,9 +53,9 @@ static enum lifetime input_lifetime(const struct stage *stage, int i)
  * the inputs of all but the first. */
 static void declare_run(struct stage *stage, struct recompute_run run)
 {
-    const struct env *env = stage->env;
-    int64_t tokens = env_local_tokens(env), hidden = env->model->hidden_size;
-    struct slot_layout inputs = begin_layer(env, &stage->layout);
+    const struct layer_context *context = stage->context;
+    int64_t tokens = context_local_tokens(context), hidden = context->model->hidden_size;
+    struct slot_layout inputs = begin_layer(context, &stage->layout);
     for (int i = run.first; i < run.first + run.count; i++) {
         enum lifetime lifetime = i == run.first ? input_lifetime(stage, i) : RECOMPUTE;
         if (stage->layers[i].kind->has_input)
@@ -64,7 +64,7 @@ static void declare_run(struct stage *stage, struct recompute_run run)
     end_layer(&stage->layout, &inputs);
     size_t lying = inputs.bytes[RECOMPUTE];
     // B needs it only within I.
-    enum lifetime until_weight = env->split_weight ? KEEP_INPUT_TO_WEIGHT : RECOMPUTE;
+    enum lifetime until_weight = context->split_weight ? KEEP_INPUT_TO_WEIGHT : RECOMPUTE;
     for (int i = run.first; i < run.first + run.count; i++) {
         struct stage_layer *layer = &stage->layers[i];
         size_t passing = inputs.bytes[RECOMPUTE];
@@ -94,7 +94,7 @@ static struct recompute_run run_of(const struct stage *stage, int i, int count, 
 {
     if (stage->layers[i].kind->recompute == NULL)
         return (struct recompute_run){.first = i, .count = 1};
-    struct recompute_run run = recompute_run_of(&stage->env->options->recompute, count, before);
+    struct recompute_run run = recompute_run_of(&stage->context->options->recompute, count, before);
     run.first += i - before;
     for (int j = run.first; j < run.first + run.count; j++)
         CHECK(stage->layers[j].kind->recompute != NULL);
@@ -111,7 +111,7 @@ static enum status create_layers(struct stage *stage, struct stage_span span)
     for (int i = 0; i < span.count; i++) {
         struct stage_layer *layer = &stage->layers[i];
         layer->layer = span.first + i;
-        layer->kind = model_layer_kind(stage->env->model, layer->layer);
+        layer->kind = model_layer_kind(stage->context->model, layer->layer);
         layer->recompute_from = -1;
         layer->forward = calloc(1, layer->kind->bytes);
         layer->backward = calloc(1, layer->kind->bytes);
@@ -123,9 +123,9 @@ static enum status create_layers(struct stage *stage, struct stage_span span)
     return OK;
 }
 
-enum status stage_create(const struct env *env, struct stage_span span, struct stage *out)
+enum status stage_create(const struct layer_context *context, struct stage_span span, struct stage *out)
 {
-    *out = (struct stage){.env = env, .layout.working = env->working};
+    *out = (struct stage){.context = context, .layout.working = context->working};
     TRY(create_layers(out, span));
     const int count = recomputable(out);
     for (int i = 0, before = 0; i < out->count;) {
@@ -135,8 +135,8 @@ enum status stage_create(const struct env *env, struct stage_span span, struct s
         i += run.count;
     }
     if (out->has_output)
-        out->output = slot_layout_add(&out->layout, input_lifetime(out, out->count), env_local_tokens(env),
-                                      env->model->hidden_size);
+        out->output = slot_layout_add(&out->layout, input_lifetime(out, out->count),
+                                      context_local_tokens(context), context->model->hidden_size);
     return OK;
 }
 
@@ -184,13 +184,13 @@ static enum status acquire(const struct stage *stage, int i, int step)
 {
     int next = i + step;
     bool ends = next < 0 || next >= stage->count;
-    return weights_acquire(stage->env->weights, stage->env->compute, stage->layers[i].layer,
+    return weights_acquire(stage->context->weights, stage->context->compute, stage->layers[i].layer,
                            stage->layers[ends ? i : next].layer);
 }
 
 static enum status release(const struct stage *stage, int i)
 {
-    return weights_release(stage->env->weights, stage->env->compute, stage->layers[i].layer);
+    return weights_release(stage->context->weights, stage->context->compute, stage->layers[i].layer);
 }
 
 /* Attributes what is enqueued to layer i, for observers, until leave(). */
@@ -244,12 +244,12 @@ static enum status layer_backward_input(const struct stage *stage, const struct 
 /* Weight gradients do not read weights: no weights_acquire(). */
 static enum status layer_backward_weight(const struct stage *stage, const struct pass *pass, int i)
 {
-    const struct env *env = stage->env;
+    const struct layer_context *context = stage->context;
     const int number = stage->layers[i].layer;
-    TRY(gradients_begin(env->weights->gradients, env->compute, number));
+    TRY(gradients_begin(context->weights->gradients, context->compute, number));
     const struct stage_layer *layer = enter(stage, i);
     TRY(leave(layer->kind->backward_weight(layer->backward, pass)));
-    return gradients_end(env->weights->gradients, env->compute, number, pass->is_last);
+    return gradients_end(context->weights->gradients, context->compute, number, pass->is_last);
 }
 
 /* ---- a pass ---- */
@@ -273,7 +273,7 @@ enum status stage_backward_input(const struct stage *stage, const struct pass *p
 
 enum status stage_backward_weight(const struct stage *stage, const struct pass *pass)
 {
-    CHECK(stage->env->split_weight);
+    CHECK(stage->context->split_weight);
     for (int i = stage->count - 1; i >= 0; i--)
         TRY(layer_backward_weight(stage, pass, i));
     return OK;
@@ -290,8 +290,8 @@ enum status stage_backward(const struct stage *stage, const struct pass *pass, s
 
 enum status stage_mark_gradients_ready(const struct stage *stage)
 {
-    const struct env *env = stage->env;
+    const struct layer_context *context = stage->context;
     for (int i = stage->count - 1; i >= 0; i--)
-        TRY(gradients_mark_ready(env->weights->gradients, env->compute, stage->layers[i].layer));
+        TRY(gradients_mark_ready(context->weights->gradients, context->compute, stage->layers[i].layer));
     return OK;
 }

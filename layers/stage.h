@@ -35,7 +35,7 @@ struct stage_layer {
 };
 
 struct stage {
-    const struct env *env;
+    const struct layer_context *context;
     struct stage_layer *layers; // [count]
     int count;
     bool has_input, has_output; // false if the stage begins with an embedding; if it ends with a head
@@ -43,7 +43,8 @@ struct stage {
     struct slot_layout layout;  // size of one slot of each lifetime
 };
 
-MUST_USE enum status stage_create(const struct env *env, struct stage_span span, struct stage *out);
+MUST_USE enum status stage_create(const struct layer_context *context, struct stage_span span,
+                                  struct stage *out);
 void stage_destroy(struct stage *stage);
 
 /* Input and output of this stage in the slots of `pass`; {0} without. */

@@ -35,9 +35,10 @@ struct row_linear {
     struct region gathered;  // KEEP_INPUT_TO_WEIGHT [T, N]: dy of all tokens, under sequence parallelism
 };
 
-struct column_linear column_linear_declare(const struct env *env, struct slot_layout *layout, int weight,
-                                           int bias);
-struct row_linear row_linear_declare(const struct env *env, struct slot_layout *layout, int weight, int bias);
+struct column_linear column_linear_declare(const struct layer_context *context, struct slot_layout *layout,
+                                           int weight, int bias);
+struct row_linear row_linear_declare(const struct layer_context *context, struct slot_layout *layout,
+                                     int weight, int bias);
 
 /* x: [T or T/tp, K]; y: [T, N/tp], including the bias; epilogue of y's shape. */
 MUST_USE enum status column_linear_forward(const struct column_linear *layer, const struct pass *pass,

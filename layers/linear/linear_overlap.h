@@ -27,14 +27,14 @@
 
 /* args.c[T, N] = whole op(b), where `local` [T/tp, K] is this rank's part of `whole` [T, K], which is
  * gathered; args.a is not read. */
-MUST_USE enum status multiply_gathered(const struct env *env, struct tensor local, struct tensor whole,
-                                       struct gemm args);
+MUST_USE enum status multiply_gathered(const struct layer_context *context, struct tensor local,
+                                       struct tensor whole, struct gemm args);
 
 /* sum[T/tp, N] = local tokens of the sum over ranks of a op(b). Partial results are stored in args.c [T, N]
  * and parts [T, N]. */
-MUST_USE enum status multiply_scattered(const struct env *env, struct gemm args, struct tensor parts,
-                                        struct tensor sum);
+MUST_USE enum status multiply_scattered(const struct layer_context *context, struct gemm args,
+                                        struct tensor parts, struct tensor sum);
 
 /* Gathers `local` into `whole`, concurrently with later work on `compute`. Wait for *done to read `whole`. */
-MUST_USE enum status gather_overlapped(const struct env *env, struct tensor local, struct tensor whole,
-                                       struct event *done);
+MUST_USE enum status gather_overlapped(const struct layer_context *context, struct tensor local,
+                                       struct tensor whole, struct event *done);

@@ -122,36 +122,36 @@ static int parts_of(const struct weights *weights, int weight)
     return parts;
 }
 
-struct quantization quantization_declare(const struct env *env, struct slot_layout *layout, int weight,
-                                         int shard_dim)
+struct quantization quantization_declare(const struct layer_context *context, struct slot_layout *layout,
+                                         int weight, int shard_dim)
 {
     static const char *const matmuls[MATMUL_COUNT] = {"forward", "grad_input", "grad_weight"};
-    const struct param *params = env->weights->params->list;
+    const struct param *params = context->weights->params->list;
     const char *linear = linear_of(params[weight].role);
     struct quantization quantization = {.weight = weight, .inputs_sharded = shard_dim == 1};
-    if (linear == NULL || !linear_precision_quantizes(&env->options->precision))
+    if (linear == NULL || !linear_precision_quantizes(&context->options->precision))
         return quantization;
     // Memory does not depend on the layers kept in high precision.
-    if (!linear_is_high(&env->options->precision, params[weight].layer, linear))
-        quantization.precision = env->options->precision;
-    int64_t outputs = 0, inputs = weights_held(env->weights, weight)->slice.padded[1];
-    for (int i = 0; i < parts_of(env->weights, weight); i++) {
-        outputs += weights_held(env->weights, weight + i)->slice.padded[0];
+    if (!linear_is_high(&context->options->precision, params[weight].layer, linear))
+        quantization.precision = context->options->precision;
+    int64_t outputs = 0, inputs = weights_held(context->weights, weight)->slice.padded[1];
+    for (int i = 0; i < parts_of(context->weights, weight); i++) {
+        outputs += weights_held(context->weights, weight + i)->slice.padded[0];
         for (int p = 0; p < MATMUL_COUNT; p++) {
             char name[2 * PARAM_NAME_CHARS];
             snprintf(name, sizeof name, "%s.%s.rounding", params[weight + i].name, matmuls[p]);
-            quantization.dither[i][p] = philox_named(env->seed, name);
+            quantization.dither[i][p] = philox_named(context->seed, name);
         }
     }
-    quantization.signs = philox_named(env->seed, "hadamard.signs");
-    quantization.x = slot_layout_add_f32(layout, 0, SCRATCH, env->tokens, inputs);
+    quantization.signs = philox_named(context->seed, "hadamard.signs");
+    quantization.x = slot_layout_add_f32(layout, 0, SCRATCH, context->tokens, inputs);
     quantization.w = slot_layout_add_f32(layout, 0, SCRATCH, outputs, inputs);
-    quantization.dy = slot_layout_add_f32(layout, 0, SCRATCH, env->tokens, outputs);
-    quantization.magnitudes = slot_layout_add_f32(layout, 0, SCRATCH, 1, env->tokens);
-    if (env->working == F32)
+    quantization.dy = slot_layout_add_f32(layout, 0, SCRATCH, context->tokens, outputs);
+    quantization.magnitudes = slot_layout_add_f32(layout, 0, SCRATCH, 1, context->tokens);
+    if (context->working == F32)
         return quantization;
     quantization.output =
-        slot_layout_add_f32(layout, 0, SCRATCH, env->tokens, outputs > inputs ? outputs : inputs);
+        slot_layout_add_f32(layout, 0, SCRATCH, context->tokens, outputs > inputs ? outputs : inputs);
     quantization.bias = slot_layout_add_f32(layout, 0, SCRATCH, 1, outputs);
     return quantization;
 }
@@ -172,7 +172,7 @@ struct task {
 /* Returns the columns (of dy) or rows (of w) of one logical tensor. */
 static struct tensor part_of(const struct task *task, struct tensor t, int part)
 {
-    const struct weights *weights = task->pass->env->weights;
+    const struct weights *weights = task->pass->context->weights;
     int64_t begin = 0;
     if (task->operand == OPERAND_X)
         return t;
@@ -186,7 +186,7 @@ static struct tensor part_of(const struct task *task, struct tensor t, int part)
 static struct tensor magnitudes_of(const struct task *task)
 {
     void *data = pass_tensor(task->pass, task->quantization->magnitudes).data;
-    int64_t tokens = task->pass->env->tokens;
+    int64_t tokens = task->pass->context->tokens;
     return tensor_1d(data, task->rule.magnitude == OF_MEAN ? F64 : F32,
                      task->rule.magnitude == OF_ROW ? tokens : task->parts);
 }
@@ -201,7 +201,7 @@ static struct tensor delayed_part(const struct task *task, struct tensor all, in
 static struct tensor magnitude_of_part(const struct task *task, int part)
 {
     if (task->rule.magnitude == OF_HISTORY)
-        return delayed_part(task, task->pass->env->delayed.used, part);
+        return delayed_part(task, task->pass->context->delayed.used, part);
     struct tensor all = magnitudes_of(task);
     if (task->rule.magnitude == OF_ROW)
         return all;
@@ -212,34 +212,35 @@ static enum status find_magnitudes(const struct task *task, struct tensor in)
 {
     static const enum magnitude_kind kinds[] = {
         [OF_TENSOR] = MAGNITUDE_LARGEST, [OF_ROW] = MAGNITUDE_LARGEST_IN_ROW, [OF_MEAN] = MAGNITUDE_SUM};
-    const struct env *env = task->pass->env;
+    const struct layer_context *context = task->pass->context;
     for (int i = 0; i < task->parts; i++)
-        TRY(magnitude(env->compute, (struct magnitude){.kind = kinds[task->rule.magnitude],
-                                                       .in = part_of(task, in, i),
-                                                       .out = magnitude_of_part(task, i)}));
+        TRY(magnitude(context->compute, (struct magnitude){.kind = kinds[task->rule.magnitude],
+                                                           .in = part_of(task, in, i),
+                                                           .out = magnitude_of_part(task, i)}));
     if (!task->sharded)
         return OK;
-    return group_all_reduce(env->groups->tp, env->compute, magnitudes_of(task),
+    return group_all_reduce(context->groups->tp, context->compute, magnitudes_of(task),
                             task->rule.magnitude == OF_MEAN ? REDUCE_SUM : REDUCE_MAX);
 }
 
 /* Records magnitudes for the scales of the next step. Other ranks and microbatches are merged later. */
 static enum status record_magnitudes(const struct task *task, struct tensor in)
 {
-    const struct env *env = task->pass->env;
+    const struct layer_context *context = task->pass->context;
     if (!task->pass->training || !is_recorded_in(&task->quantization->precision, task->matmul, task->operand))
         return OK;
     for (int i = 0; i < task->parts; i++)
-        TRY(magnitude(env->compute, (struct magnitude){.kind = MAGNITUDE_LARGEST,
-                                                       .in = part_of(task, in, i),
-                                                       .out = delayed_part(task, env->delayed.recorded, i),
-                                                       .accumulate = true}));
+        TRY(magnitude(context->compute,
+                      (struct magnitude){.kind = MAGNITUDE_LARGEST,
+                                         .in = part_of(task, in, i),
+                                         .out = delayed_part(task, context->delayed.recorded, i),
+                                         .accumulate = true}));
     return OK;
 }
 
 static enum status quantize_part(const struct task *task, struct tensor in, struct tensor out, int part)
 {
-    const struct env *env = task->pass->env;
+    const struct layer_context *context = task->pass->context;
     const struct quantization *quantization = task->quantization;
     const struct rule *rule = &task->rule;
     // The sum runs over columns of x and w in forward and of dy in grad_input, else over rows.
@@ -252,21 +253,21 @@ static enum status quantize_part(const struct task *task, struct tensor in, stru
         .scale = rule->scale,
         .block_rows = columns ? rule->across : rule->along,
         .block_columns = columns ? rule->along : rule->across,
-        .period = task->operand == OPERAND_W ? 0 : env->tokens / env->sequences,
+        .period = task->operand == OPERAND_W ? 0 : context->tokens / context->sequences,
     };
     if (rule->magnitude != OF_NOTHING)
         args.magnitude = magnitude_of_part(task, part);
     if (rule->magnitude == OF_MEAN)
-        args.divisor = (double)tensor_count(args.in) * env->groups->tp->size;
+        args.divisor = (double)tensor_count(args.in) * context->groups->tp->size;
     if (rule->stochastic) {
-        const struct held_param *held = weights_held(env->weights, quantization->weight + part);
+        const struct held_param *held = weights_held(context->weights, quantization->weight + part);
         args.generator = quantization->dither[part][task->matmul];
         args.sample = task->pass->batch->sample;
         args.sample_offset = task->pass->batch->sample_offset;
         args.columns = held->param->dim[0];
         args.column_begin = held->slice.begin[0];
     }
-    return quantize(env->compute, args);
+    return quantize(context->compute, args);
 }
 
 static enum status quantize_one(const struct quantization *quantization, const struct pass *pass,
@@ -280,13 +281,13 @@ static enum status quantize_one(const struct quantization *quantization, const s
     if (!task.rule.quantizes) { // unquantized; the other operand is f32
         struct tensor as_it_is = *tensor;
         *tensor = pass_tensor(pass, *regions[operand]);
-        return cast(pass->env->compute, (struct cast){.in = as_it_is, .out = *tensor});
+        return cast(pass->context->compute, (struct cast){.in = as_it_is, .out = *tensor});
     }
-    task.parts = operand == OPERAND_X ? 1 : parts_of(pass->env->weights, quantization->weight);
+    task.parts = operand == OPERAND_X ? 1 : parts_of(pass->context->weights, quantization->weight);
     task.sharded = operand == OPERAND_W || (operand == OPERAND_X) == quantization->inputs_sharded;
     struct tensor in = *tensor, out = pass_tensor(pass, *regions[operand]);
     if (task.rule.transformed) {
-        TRY(hadamard(pass->env->compute,
+        TRY(hadamard(pass->context->compute,
                      (struct hadamard){.in = in, .out = out, .signs = quantization->signs}));
         in = out;
     }

@@ -57,8 +57,8 @@ struct quantization {
 };
 
 /* shard_dim: dimension of the weight that tp shards. */
-struct quantization quantization_declare(const struct env *env, struct slot_layout *layout, int weight,
-                                         int shard_dim);
+struct quantization quantization_declare(const struct layer_context *context, struct slot_layout *layout,
+                                         int weight, int shard_dim);
 
 /* Operands of a matmul, in the order of the table above. */
 struct operands {

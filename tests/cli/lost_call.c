@@ -105,7 +105,7 @@ enum status faulty_exchange(struct group *group, struct stream *stream, const st
 
 enum status faulty_stage_ops_run(const struct stage_ops *ops, struct graph **graph)
 {
-    const struct device *device = ops->pass->env->weights->device;
+    const struct device *device = ops->pass->context->weights->device;
     const int64_t begin_ns = device_compute_ns(device);
     enum status status = real_stage_ops_run(ops, graph);
     if (is_mine("drag"))

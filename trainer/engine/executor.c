@@ -12,8 +12,8 @@
 
 struct executor {
     struct executor_config config;
-    struct env env;
-    struct stream *comm_stream; // of env; owned
+    struct layer_context context;
+    struct stream *comm_stream; // of context; owned
     int pp_rank;
     struct stage *stages; // [chunks]
     struct activation_store store;
@@ -46,7 +46,7 @@ static enum status create_stages(struct executor *e)
         return fail(NO_MEMORY, "no memory for %d stages", schedule->chunks);
     for (int chunk = 0; chunk < schedule->chunks; chunk++) {
         int stage = schedule_stage(schedule, e->pp_rank, chunk);
-        TRY(stage_create(&e->env, stage_span_of(e->config.stage_first_layer, schedule->stages, stage),
+        TRY(stage_create(&e->context, stage_span_of(e->config.stage_first_layer, schedule->stages, stage),
                          &e->stages[chunk]));
     }
     return OK;
@@ -61,8 +61,8 @@ static enum status create_p2p(struct executor *e)
     for (int i = 0; status == OK && i < edges->count; i++)
         list[i] = (struct p2p_edge){edges->edge[i].from, edges->edge[i].to, edges->edge[i].gradient};
     if (status == OK)
-        status =
-            p2p_create(e->config.world, e->env.groups, e->env.weights->device, list, edges->count, &e->p2p);
+        status = p2p_create(e->config.world, e->context.groups, e->context.weights->device, list,
+                            edges->count, &e->p2p);
     free(list);
     edges_destroy(edges);
     return status;
@@ -85,7 +85,7 @@ static enum status create_store(struct executor *e)
         .schedule = e->config.schedule,
         .pp_rank = e->pp_rank,
         .stages = e->stages,
-        .compute = e->env.compute,
+        .compute = e->context.compute,
         .training = e->config.training,
         .offload = e->config.recipe->memory.offload_activations,
     };
@@ -95,13 +95,13 @@ static enum status create_store(struct executor *e)
 static enum status fill_executor(struct executor *e)
 {
     const struct executor_config *config = &e->config;
-    const struct layer_options *options = config->env.options;
-    e->env = config->env;
-    e->pp_rank = e->env.groups->coord.pp;
-    e->env.split_weight = schedule_splits_backward(config->schedule, e->pp_rank);
+    const struct layer_options *options = config->context.options;
+    e->context = config->context;
+    e->pp_rank = e->context.groups->coord.pp;
+    e->context.split_weight = schedule_splits_backward(config->schedule, e->pp_rank);
     if (options->tp_comm_overlap && options->sequence_parallel)
-        TRY(stream_create(e->env.weights->device, "tp overlap", &e->comm_stream));
-    e->env.comm_stream = e->comm_stream;
+        TRY(stream_create(e->context.weights->device, "tp overlap", &e->comm_stream));
+    e->context.comm_stream = e->comm_stream;
     TRY(timeline_create(config->schedule->ranks[e->pp_rank].count, &e->timeline));
     TRY(create_stages(e));
     TRY(create_p2p(e));
@@ -180,7 +180,7 @@ static struct job job_of(struct executor *e, struct action action)
     struct job job = {.action = action, .chunk = schedule_chunk(schedule, action.stage, action.microbatch)};
     job.cell = job.chunk * schedule->m + action.microbatch;
     job.stage = &e->stages[job.chunk];
-    job.pass = (struct pass){.env = &e->env,
+    job.pass = (struct pass){.context = &e->context,
                              .batch = &e->batches[action.microbatch],
                              .training = !e->evaluating,
                              .is_last = schedule_is_last(schedule, action.microbatch)};
@@ -203,7 +203,7 @@ static void begin_time(struct executor *e)
 /* The action begins after this wait: waiting is bubble, not work. */
 static enum status await(struct executor *e, struct event event)
 {
-    TRY(stream_wait(e->env.compute, event));
+    TRY(stream_wait(e->context.compute, event));
     begin_time(e);
     return OK;
 }
@@ -221,7 +221,7 @@ static enum status provide_input(struct executor *e, const struct job *job)
     struct job producer = job_of(e, before);
     activation_store_addresses(&e->store, before, producer.pass.base);
     struct tensor made = stage_output(producer.stage, &producer.pass);
-    return copy(e->env.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)});
+    return copy(e->context.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)});
 }
 
 /* Waits for the gradient of the output, unless the stage computes it. */
@@ -243,7 +243,7 @@ static enum status run_ops(struct executor *e, const struct job *job, struct ten
 static enum status send_activation(struct executor *e, const struct job *job)
 {
     TRY(p2p_send(e->p2p, job->action.peer, false, stage_output(job->stage, &job->pass),
-                 stream_record(e->env.compute), &e->sent[job->chunk]));
+                 stream_record(e->context.compute), &e->sent[job->chunk]));
     activation_store_sent(&e->store, job->action, e->sent[job->chunk]);
     return OK;
 }
@@ -251,7 +251,7 @@ static enum status send_activation(struct executor *e, const struct job *job)
 /* Everything that an action does, between acquire and release of its activations. */
 static enum status run_job(struct executor *e, const struct job *job)
 {
-    struct stream *compute = e->env.compute;
+    struct stream *compute = e->context.compute;
     const struct action action = job->action;
     struct stage_gradient gradient = {.sent = NULL};
     if (e->config.training)
@@ -296,7 +296,7 @@ static void begin_action(struct executor *e, struct action action)
     char text[sizeof rank_context()->action];
     action_text(action, text);
     rank_context_set_action(text);
-    device_range_begin(e->env.weights->device, text);
+    device_range_begin(e->context.weights->device, text);
 }
 
 static void reset_times(struct executor *e)
@@ -320,13 +320,13 @@ static enum status run_timed(struct executor *e, int position)
 {
     struct action action = e->config.schedule->ranks[e->pp_rank].actions[position];
     const bool computes = action_traits(action.kind)->computes;
-    const int64_t begin_ns = computes ? device_compute_ns(e->env.weights->device) : 0;
+    const int64_t begin_ns = computes ? device_compute_ns(e->context.weights->device) : 0;
     begin_action(e, action);
     TRY(activation_store_prefetch(&e->store, position));
     e->graph = e->graphs != NULL ? &e->graphs[position] : NULL;
     TRY(run_action(e, action));
     e->graph = NULL;
-    device_range_end(e->env.weights->device);
+    device_range_end(e->context.weights->device);
     TRY(activation_store_release(&e->store, action));
     double end = clock_s();
     timeline_record(&e->timeline, position, e->start_s, end);
@@ -336,7 +336,7 @@ static enum status run_timed(struct executor *e, int position)
         e->times.first_start_s = e->start_s;
     e->times.busy_s += end - e->start_s;
     e->times.waited_s += 1e-9 * (double)(progress_waited_ns() - e->waited_ns);
-    add_compute(e, action, device_compute_ns(e->env.weights->device) - begin_ns);
+    add_compute(e, action, device_compute_ns(e->context.weights->device) - begin_ns);
     e->times.last_end_s = end;
     return OK;
 }
@@ -367,17 +367,17 @@ static enum status complete_idle_chunks(struct executor *e)
 
 enum status executor_step(struct executor *executor, const struct batch *batches)
 {
-    struct gradients *gradients = executor->env.weights->gradients;
+    struct gradients *gradients = executor->context.weights->gradients;
     if (executor->done == 0 && !executor->ahead_dropped)
         reset_times(executor);
     executor->ahead_dropped = false;
     CHECK_USE(activation_store_check(&executor->store));
-    TRY(gradients_zero(gradients, executor->env.compute));
+    TRY(gradients_zero(gradients, executor->context.compute));
     TRY(complete_idle_chunks(executor));
     TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
     executor->done = 0;
     timeline_end_step(&executor->timeline);
-    return gradients_finish_reduce(gradients, executor->env.compute);
+    return gradients_finish_reduce(gradients, executor->context.compute);
 }
 
 /* ---- look-ahead ---- */
@@ -396,7 +396,7 @@ enum status executor_drop_ahead(struct executor *executor)
         struct job job = job_of(executor, action);
         // The input of the forward pass is received all the same: a stage without layers passes it on.
         if (action.kind == FORWARD)
-            TRY(stream_wait(executor->env.compute, executor->activation[job.cell]));
+            TRY(stream_wait(executor->context.compute, executor->activation[job.cell]));
         else
             TRY(run_action(executor, action));
     }
@@ -414,10 +414,10 @@ static enum status evaluate_action(struct executor *e, struct action action)
 {
     begin_action(e, action);
     if (action.kind != SEND_ACTIVATION)
-        TRY(stream_wait(e->env.compute,
+        TRY(stream_wait(e->context.compute,
                         e->sent[schedule_chunk(e->config.schedule, action.stage, action.microbatch)]));
     TRY(run_action(e, action));
-    device_range_end(e->env.weights->device);
+    device_range_end(e->context.weights->device);
     return OK;
 }
 
@@ -439,14 +439,14 @@ enum status executor_evaluate(struct executor *executor, const struct batch *bat
             status = evaluate_action(executor, list->actions[i]);
     executor->evaluating = false;
     for (int chunk = 0; status == OK && chunk < schedule->chunks; chunk++)
-        status = stream_wait(executor->env.compute, executor->sent[chunk]);
+        status = stream_wait(executor->context.compute, executor->sent[chunk]);
     return status;
 }
 
 struct tensor executor_logits(const struct executor *executor)
 {
     for (int chunk = 0; chunk < executor->config.schedule->chunks; chunk++) {
-        struct pass pass = {.env = &executor->env};
+        struct pass pass = {.context = &executor->context};
         stash_bases(&executor->store.stash, chunk, 0, false, pass.base);
         struct tensor logits = stage_logits(&executor->stages[chunk], &pass);
         if (logits.data != NULL)

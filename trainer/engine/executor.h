@@ -30,7 +30,7 @@ struct recipe;
 struct executor_config {
     const struct recipe *recipe;
     struct world *world;
-    struct env env;                  // shared by the layers; the executor sets comm_stream and split_weight
+    struct layer_context context;    // shared by the layers; the executor sets comm_stream and split_weight
     const struct schedule *schedule; // with transfers; must outlive the executor
     const int *stage_first_layer;    // [stages + 1]
     bool training;                   // false: forward passes only, no gradient buffers

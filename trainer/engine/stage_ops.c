@@ -27,14 +27,14 @@ static enum status put(void *context)
 
 enum status stage_ops_run(const struct stage_ops *ops, struct graph **graph)
 {
-    const struct env *env = ops->pass->env;
+    const struct layer_context *context = ops->pass->context;
     bool adds = action_traits(ops->kind)->backward_weight, is_last = adds && ops->pass->is_last;
     struct stage_ops captured = *ops;
     struct pass pass = *ops->pass;
-    if (graph == NULL || (adds && gradients_communicates(env->weights->gradients, is_last)))
+    if (graph == NULL || (adds && gradients_communicates(context->weights->gradients, is_last)))
         return put(&captured);
     captured.pass = &pass;
     pass.is_last = false; // a replay does not repeat calls on the host
-    TRY(stream_replay(env->compute, graph, put, &captured));
+    TRY(stream_replay(context->compute, graph, put, &captured));
     return is_last ? stage_mark_gradients_ready(ops->stage) : OK;
 }

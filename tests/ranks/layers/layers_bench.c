@@ -10,11 +10,11 @@
 
 struct window window_of(const struct bench *b, enum shape shape)
 {
-    struct window w = {.rows = T, .width = columns_of(b->env.model, shape), .runs = 1};
+    struct window w = {.rows = T, .width = columns_of(b->context.model, shape), .runs = 1};
     w.count[0] = w.width;
     if (shape == HIDDEN) {
-        w.row_begin = env_local_begin(&b->env);
-        w.rows = env_local_tokens(&b->env);
+        w.row_begin = context_local_begin(&b->context);
+        w.rows = context_local_tokens(&b->context);
     } else if (shape == FEATURES) {
         const struct slice *s =
             &weights_held(&b->weights, params_find(&b->params, "layers.0.mlp.fc2.weight"))->slice;
@@ -87,39 +87,40 @@ enum status bench_write(struct bench *b, const struct window *w, const double *w
 
 static enum status declare_kind(struct bench *b, struct slot_layout *layout, int layer)
 {
-    const struct env *env = &b->env;
+    const struct layer_context *context = &b->context;
     struct layer *l = &b->layer;
-    l->kind = model_layer_kind(env->model, layer);
+    l->kind = model_layer_kind(context->model, layer);
     l->self = calloc(1, l->kind->bytes);
     if (l->self == NULL)
         return fail(NO_MEMORY, "no memory for a layer");
     if (l->kind->has_input)
-        l->x = slot_layout_add(layout, KEEP_INPUT, env_local_tokens(env), env->model->hidden_size);
-    l->kind->declare(env, layout, layer, l->x, l->self);
+        l->x =
+            slot_layout_add(layout, KEEP_INPUT, context_local_tokens(context), context->model->hidden_size);
+    l->kind->declare(context, layout, layer, l->x, l->self);
     return OK;
 }
 
 static enum status declare(struct bench *b, struct slot_layout *layout)
 {
-    const struct env *env = &b->env;
+    const struct layer_context *context = &b->context;
     struct layer *l = &b->layer;
     switch (b->subject) {
     case COLUMN:
-        l->column = column_linear_declare(env, layout, params_weight(&b->params, 0, ROLE_QUERY),
+        l->column = column_linear_declare(context, layout, params_weight(&b->params, 0, ROLE_QUERY),
                                           params_bias(&b->params, 0, ROLE_QUERY));
         break;
     case ROW:
-        l->row = row_linear_declare(env, layout, params_weight(&b->params, 0, ROLE_MLP_DOWN),
+        l->row = row_linear_declare(context, layout, params_weight(&b->params, 0, ROLE_MLP_DOWN),
                                     params_bias(&b->params, 0, ROLE_MLP_DOWN));
         break;
     case NORM:
-        l->norm = norm_declare(env, layout, 0, ROLE_ATTENTION_NORM);
+        l->norm = norm_declare(context, layout, 0, ROLE_ATTENTION_NORM);
         break;
     case ATTENTION:
-        l->attention = attention_declare(env, layout, 0);
+        l->attention = attention_declare(context, layout, 0);
         break;
     case MLP:
-        l->mlp = mlp_declare(env, layout, 0);
+        l->mlp = mlp_declare(context, layout, 0);
         break;
     case BLOCK:
         return declare_kind(b, layout, 0);
@@ -128,7 +129,7 @@ static enum status declare(struct bench *b, struct slot_layout *layout)
     case HEAD:
         return declare_kind(b, layout, LAYERS);
     case WHOLE:
-        TRY(stage_create(env, (struct stage_span){LAYER_EMBEDDING, LAYERS + 2}, &l->stage));
+        TRY(stage_create(context, (struct stage_span){LAYER_EMBEDDING, LAYERS + 2}, &l->stage));
         *layout = l->stage.layout;
         break;
     case SUBJECTS:
@@ -213,19 +214,19 @@ enum status bench_open(struct trial *trial, struct world *world, struct bench *b
     TRY(make_weights(b));
     TRY(write_batch(b));
     b->options = (struct layer_options){.sequence_parallel = trial->sequence_parallel};
-    b->env = (struct env){.model = model,
-                          .groups = b->groups,
-                          .weights = &b->weights,
-                          .compute = b->stream,
-                          .comm_stream = b->comm_stream,
-                          .tokens = B * S,
-                          .sequences = B,
-                          .options = &b->options,
-                          .split_weight = !trial->fused,
-                          .seed = SEED};
+    b->context = (struct layer_context){.model = model,
+                                        .groups = b->groups,
+                                        .weights = &b->weights,
+                                        .compute = b->stream,
+                                        .comm_stream = b->comm_stream,
+                                        .tokens = B * S,
+                                        .sequences = B,
+                                        .options = &b->options,
+                                        .split_weight = !trial->fused,
+                                        .seed = SEED};
     struct slot_layout layout = {0};
     TRY(declare(b, &layout));
-    b->pass = (struct pass){.env = &b->env, .batch = &b->batch, .training = true};
+    b->pass = (struct pass){.context = &b->context, .batch = &b->batch, .training = true};
     for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
         TRY(alloc(b, layout.bytes[lifetime], &b->lifetime[lifetime]));
         b->pass.base[lifetime] = b->lifetime[lifetime].data;

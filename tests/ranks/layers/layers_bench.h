@@ -49,7 +49,7 @@ struct bench {
     struct params params;
     struct weights weights;
     struct layer_options options;
-    struct env env;
+    struct layer_context context;
     struct batch batch;
     struct layer layer;
     struct pass pass;

@@ -95,7 +95,8 @@ static void slots_close(struct slots *s)
 static enum status run_action(struct bench *b, struct slots *s, char kind)
 {
     const struct stage *stage = &b->layer.stage;
-    struct tensor dx = tensor_2d(s->dx.data, F32, env_local_tokens(&b->env), b->env.model->hidden_size);
+    struct tensor dx =
+        tensor_2d(s->dx.data, F32, context_local_tokens(&b->context), b->context.model->hidden_size);
     switch (kind) {
     case 'F':
         return stage_forward(stage, &s->pass);
@@ -126,7 +127,8 @@ static enum status run_actions(struct bench *b, struct slots *slots, const char 
     if (result->gradient == NULL)
         return fail(NO_MEMORY, "no memory for gradients");
     TRY(copy_to_host(b->stream, result->gradient, b->weights.flat_gradient.data, result->bytes));
-    size_t bytes = (size_t)(env_local_tokens(&b->env) * b->env.model->hidden_size) * sizeof(float);
+    size_t bytes =
+        (size_t)(context_local_tokens(&b->context) * b->context.model->hidden_size) * sizeof(float);
     for (int m = 0; m < MICROBATCHES; m++)
         TRY(copy_to_host(b->stream, result->dx[m], slots[m].dx.data, bytes));
     return stream_sync(b->stream);

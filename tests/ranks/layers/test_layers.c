@@ -81,7 +81,7 @@ static enum status compare(struct bench *b, const struct window *w, const void *
         .also = also != NULL ? host + n : NULL,
         .want = e.want,
         .least = e.least,
-        .factor = 8.0 * 0x1p-24 * sqrt(terms_of(b->env.model, b->subject)),
+        .factor = 8.0 * 0x1p-24 * sqrt(terms_of(b->context.model, b->subject)),
         .rms = rms(e.want, e.count),
     };
     if (status == OK)
@@ -148,7 +148,7 @@ static enum status compare_loss(struct bench *b)
     TRY(stream_sync(b->stream));
     for (int t = 0; t < T; t++)
         tokens += (double)b->trial->expected->numbers.mask[t];
-    double bound = 8.0 * 0x1p-24 * sqrt(terms_of(b->env.model, b->subject)) * fabs(want);
+    double bound = 8.0 * 0x1p-24 * sqrt(terms_of(b->context.model, b->subject)) * fabs(want);
     double ratio = fabs(sums[0] + sums[1] - want) / bound;
     note(b, "loss", isnan(ratio) || sums[2] + sums[3] != tokens ? INFINITY : ratio);
     return OK;

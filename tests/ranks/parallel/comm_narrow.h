@@ -4,4 +4,4 @@
 #include "tests/ranks/parallel/ranks.h"
 
 /* bf16 sums accumulate in fp32, in rank order, and round once, also for the slices of a reduce-scatter. */
-void narrow_sums_round_once(struct env *env);
+void narrow_sums_round_once(struct rank_test *test);

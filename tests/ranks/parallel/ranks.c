@@ -5,54 +5,54 @@
 #include <stdlib.h>
 #include <string.h>
 
-void expect(struct env *env, bool holds, const char *format, ...)
+void expect(struct rank_test *test, bool holds, const char *format, ...)
 {
     if (holds)
         return;
-    if (env->failures++ > 0)
+    if (test->failures++ > 0)
         return;
     va_list args;
     va_start(args, format);
-    vsnprintf(env->first, sizeof env->first, format, args);
+    vsnprintf(test->first, sizeof test->first, format, args);
     va_end(args);
 }
 
-enum status env_open(struct env *env, struct world *world, const struct run *run)
+enum status rank_test_open(struct rank_test *test, struct world *world, const struct run *run)
 {
-    *env = (struct env){.world = world};
+    *test = (struct rank_test){.world = world};
     world->synchronous = run->synchronous;
     if (run->synchronous)
         world->chunk_bytes = 1000;
     TRY(device_open(&(struct device_options){.name = run->device, .threads = 1, .index = world->device_index},
-                    &env->device));
-    TRY(stream_create(env->device, "test", &env->stream));
+                    &test->device));
+    TRY(stream_create(test->device, "test", &test->stream));
     int ranks[64];
     for (int r = 0; r < world->size; r++)
         ranks[r] = r;
-    return group_create(world, "all", 1, ranks, world->size, &env->all);
+    return group_create(world, "all", 1, ranks, world->size, &test->all);
 }
 
-enum status env_close(struct env *env)
+enum status rank_test_close(struct rank_test *test)
 {
-    stream_destroy(env->stream);
-    group_destroy(env->all);
-    device_close(env->device);
-    return env->failures == 0 ? OK : fail(OUT_OF_BOUND, "%s (and %d more)", env->first, env->failures - 1);
+    stream_destroy(test->stream);
+    group_destroy(test->all);
+    device_close(test->device);
+    return test->failures == 0 ? OK : fail(OUT_OF_BOUND, "%s (and %d more)", test->first, test->failures - 1);
 }
 
-struct buffer device_copy(struct env *env, const void *host, size_t bytes)
+struct buffer device_copy(struct rank_test *test, const void *host, size_t bytes)
 {
     struct buffer buffer = {0};
-    MUST(buffer_alloc(env->device, PART_DATA, bytes, &buffer));
-    MUST(copy_to_device(env->stream, buffer.data, host, bytes));
-    MUST(stream_sync(env->stream));
+    MUST(buffer_alloc(test->device, PART_DATA, bytes, &buffer));
+    MUST(copy_to_device(test->stream, buffer.data, host, bytes));
+    MUST(stream_sync(test->stream));
     return buffer;
 }
 
-void host_copy(struct env *env, const struct buffer *buffer, void *host, size_t bytes)
+void host_copy(struct rank_test *test, const struct buffer *buffer, void *host, size_t bytes)
 {
-    MUST(copy_to_host(env->stream, host, buffer->data, bytes));
-    MUST(stream_sync(env->stream));
+    MUST(copy_to_host(test->stream, host, buffer->data, bytes));
+    MUST(stream_sync(test->stream));
 }
 
 uint32_t scramble(uint32_t a, uint32_t b, uint32_t c)

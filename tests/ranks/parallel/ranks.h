@@ -6,7 +6,7 @@
 
 #include "parallel/group.h"
 
-struct env {
+struct rank_test {
     struct world *world;
     struct device *device;
     struct stream *stream;
@@ -17,26 +17,26 @@ struct env {
 };
 
 /* Records a failed check. */
-void expect(struct env *env, bool holds, const char *format, ...) PRINTF_LIKE(3, 4);
-#define EXPECT_OK(env, call) expect(env, (call) == OK, "%s: %s", #call, fail_text())
+void expect(struct rank_test *test, bool holds, const char *format, ...) PRINTF_LIKE(3, 4);
+#define EXPECT_OK(test, call) expect(test, (call) == OK, "%s: %s", #call, fail_text())
 
 struct run {
     const char *device;
     bool synchronous; // sends complete only when received, and long messages are split into small chunks
 };
 
-/* Opens the device for this rank of a world, with a stream and a group of all ranks; env_close reports the
- * first error. */
-enum status env_open(struct env *env, struct world *world, const struct run *run);
-enum status env_close(struct env *env);
+/* Opens the device for this rank of a world, with a stream and a group of all ranks; rank_test_close reports
+ * the first error. */
+enum status rank_test_open(struct rank_test *test, struct world *world, const struct run *run);
+enum status rank_test_close(struct rank_test *test);
 
 /* main: TRANSPORT DEVICE [synchronous]; without a launcher in worlds of 2, 3, 4 and 8 threads. `body` gets a
  * struct run. */
 int run_all(int argc, char **argv, enum status (*body)(struct world *world, void *argument));
 
 /* A device buffer with these bytes in it; and the copy back, synchronized. */
-struct buffer device_copy(struct env *env, const void *host, size_t bytes);
-void host_copy(struct env *env, const struct buffer *buffer, void *host, size_t bytes);
+struct buffer device_copy(struct rank_test *test, const void *host, size_t bytes);
+void host_copy(struct rank_test *test, const struct buffer *buffer, void *host, size_t bytes);
 
 /* A deterministic pseudorandom number. */
 uint32_t scramble(uint32_t a, uint32_t b, uint32_t c);

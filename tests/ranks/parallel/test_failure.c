@@ -54,13 +54,13 @@ struct job {
     atomic_int failed; // ranks
 };
 
-static enum status reduce(struct env *env, int64_t count)
+static enum status reduce(struct rank_test *test, int64_t count)
 {
     struct buffer x = {0};
-    TRY(buffer_alloc(env->device, PART_DATA, 4096, &x));
-    enum status status = group_all_reduce(env->all, env->stream, tensor_1d(x.data, I32, count), REDUCE_SUM);
+    TRY(buffer_alloc(test->device, PART_DATA, 4096, &x));
+    enum status status = group_all_reduce(test->all, test->stream, tensor_1d(x.data, I32, count), REDUCE_SUM);
     if (status == OK)
-        status = stream_sync(env->stream);
+        status = stream_sync(test->stream);
     buffer_free(&x);
     return status;
 }
@@ -71,127 +71,127 @@ static _Noreturn void sleep_forever(void)
         nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
 }
 
-static enum status all_end(struct env *env, struct job *job)
+static enum status all_end(struct rank_test *test, struct job *job)
 {
     (void)job;
-    return reduce(env, 10);
+    return reduce(test, 10);
 }
 
-static enum status one_fails(struct env *env, struct job *job)
+static enum status one_fails(struct rank_test *test, struct job *job)
 {
     (void)job;
-    announce(env->world, 1, "rank 1 fails");
-    return env->world->rank == 1 ? fail(NOT_FINITE, "the loss is not finite") : reduce(env, 10);
+    announce(test->world, 1, "rank 1 fails");
+    return test->world->rank == 1 ? fail(NOT_FINITE, "the loss is not finite") : reduce(test, 10);
 }
 
-static enum status all_fail(struct env *env, struct job *job)
+static enum status all_fail(struct rank_test *test, struct job *job)
 {
     (void)job;
-    announce(env->world, 0, "all fail");
-    return fail(BAD_DATA, "no tokens for rank %d", env->world->rank);
+    announce(test->world, 0, "all fail");
+    return fail(BAD_DATA, "no tokens for rank %d", test->world->rank);
 }
 
 /* Rank 0 is ready to stop; the others take longer to save than the limit after a failure. */
-static enum status all_stop(struct env *env, struct job *job)
+static enum status all_stop(struct rank_test *test, struct job *job)
 {
     (void)job;
-    announce(env->world, 0, "all stop");
-    if (env->world->rank > 0)
+    announce(test->world, 0, "all stop");
+    if (test->world->rank > 0)
         nanosleep(&(struct timespec){.tv_nsec = 900 * 1000000}, NULL);
     return fail(STOPPED, "a complete checkpoint was written");
 }
 
-static enum status one_exits(struct env *env, struct job *job)
+static enum status one_exits(struct rank_test *test, struct job *job)
 {
     (void)job;
-    announce(env->world, 1, "rank 1 exits");
-    if (env->world->rank == 1)
-        CHECK(env->world->size == 0);
-    return reduce(env, 10);
+    announce(test->world, 1, "rank 1 exits");
+    if (test->world->rank == 1)
+        CHECK(test->world->size == 0);
+    return reduce(test, 10);
 }
 
-static enum status one_is_killed(struct env *env, struct job *job)
+static enum status one_is_killed(struct rank_test *test, struct job *job)
 {
     (void)job;
-    announce(env->world, 1, "rank 1 is killed");
-    if (env->world->rank == 1)
+    announce(test->world, 1, "rank 1 is killed");
+    if (test->world->rank == 1)
         raise(SIGKILL);
-    return reduce(env, 10);
+    return reduce(test, 10);
 }
 
-static enum status one_is_stopped(struct env *env, struct job *job)
+static enum status one_is_stopped(struct rank_test *test, struct job *job)
 {
     (void)job;
-    announce(env->world, 1, "rank 1 is stopped");
-    if (env->world->rank == 1) {
+    announce(test->world, 1, "rank 1 is stopped");
+    if (test->world->rank == 1) {
         rank_context_set_action("2W1");
         raise(SIGSTOP);
     }
-    return reduce(env, 10);
+    return reduce(test, 10);
 }
 
-static enum status one_lost_step(struct env *env, struct job *job)
+static enum status one_lost_step(struct rank_test *test, struct job *job)
 {
     (void)job;
-    announce(env->world, 1, "rank 1 calls with another count");
-    return reduce(env, env->world->rank == 1 ? 11 : 10);
+    announce(test->world, 1, "rank 1 calls with another count");
+    return reduce(test, test->world->rank == 1 ? 11 : 10);
 }
 
 /* It arrives after another rank has already failed. */
-static enum status one_is_lost(struct env *env, struct job *job)
+static enum status one_is_lost(struct rank_test *test, struct job *job)
 {
-    while (env->world->rank == 1 && atomic_load(&job->failed) == 0)
+    while (test->world->rank == 1 && atomic_load(&job->failed) == 0)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    return reduce(env, 10);
+    return reduce(test, 10);
 }
 
-static enum status one_hangs(struct env *env, struct job *job)
+static enum status one_hangs(struct rank_test *test, struct job *job)
 {
     (void)job;
-    announce(env->world, 1, "rank 1 hangs");
-    if (env->world->rank != 1)
-        return reduce(env, 10);
+    announce(test->world, 1, "rank 1 hangs");
+    if (test->world->rank != 1)
+        return reduce(test, 10);
     rank_context_set_action("3F7");
     sleep_forever();
 }
 
-static enum status one_loops(struct env *env, struct job *job)
+static enum status one_loops(struct rank_test *test, struct job *job)
 {
     (void)job;
-    announce(env->world, 1, "rank 1 loops");
-    if (env->world->rank != 1)
-        return reduce(env, 10);
+    announce(test->world, 1, "rank 1 loops");
+    if (test->world->rank != 1)
+        return reduce(test, 10);
     rank_context_set_action("3F8");
     for (volatile int i = 0;; i = i + 1)
         ;
 }
 
-static enum status all_hang(struct env *env, struct job *job)
+static enum status all_hang(struct rank_test *test, struct job *job)
 {
     (void)job;
-    announce(env->world, 0, "all hang");
+    announce(test->world, 0, "all hang");
     sleep_forever();
 }
 
 /* The others wait for twice the timeout, but each of its actions is shorter. */
-static enum status one_is_slow(struct env *env, struct job *job)
+static enum status one_is_slow(struct rank_test *test, struct job *job)
 {
     enum { ACTIONS = 20, EACH_MS = 200 };
     (void)job;
-    announce(env->world, 1, "rank 1 is slow");
-    if (env->world->rank != 1)
-        return reduce(env, 10);
+    announce(test->world, 1, "rank 1 is slow");
+    if (test->world->rank != 1)
+        return reduce(test, 10);
     for (int i = 0; i < ACTIONS; i++) {
         rank_context_set_action("slow");
         nanosleep(&(struct timespec){.tv_nsec = EACH_MS * 1000000L}, NULL);
     }
     printf("rank 1 is late\n");
-    return reduce(env, 10);
+    return reduce(test, 10);
 }
 
 static const struct failure_case {
     const char *name;
-    enum status (*body)(struct env *env, struct job *job);
+    enum status (*body)(struct rank_test *test, struct job *job);
     double timeout_s; // of the monitor
     bool stops;       // by SIGTERM
 } cases[] = {
@@ -215,19 +215,19 @@ enum { CASES = sizeof cases / sizeof *cases };
 static enum status body(struct world *world, void *argument)
 {
     struct job *job = argument;
-    struct env env;
+    struct rank_test test;
     struct message_recorder recorder;
     const char *device = world->ops->device != NULL ? world->ops->device : "cpu";
     monitor_enter(job->monitor);
     TRY(message_recorder_attach(&recorder, world));
-    TRY(env_open(&env, world, &(struct run){.device = device}));
-    TRY(reduce(&env, 1)); // past launch
-    enum status status = job->failure_case->body(&env, job);
+    TRY(rank_test_open(&test, world, &(struct run){.device = device}));
+    TRY(reduce(&test, 1)); // past launch
+    enum status status = job->failure_case->body(&test, job);
     if (status != OK)
         atomic_fetch_add(&job->failed, 1);
     char text[256];
     snprintf(text, sizeof text, "%s", fail_text());
-    TRY(env_close(&env));
+    TRY(rank_test_close(&test));
     monitor_leave(job->monitor);
     return status == OK ? OK : fail(status, "%s", text);
 }
@@ -418,7 +418,7 @@ static const struct expectation {
     // The others abort their comms and exit by themselves.
     {"nccl", "one_fails", "rank 1: the loss is not finite", EXIT_STATUS + NOT_FINITE, NULL},
     {"nccl", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
-    {"nccl", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1, NULL},
+    {"nccl", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [test->world->size == 0", 1, NULL},
     {"nccl", "one_lost_step", "all_reduce of 10 of type 2", 1, NULL}, // the emulator's message
     {"nccl", "one_is_lost", "remote process exited or there was a network error", EXIT_STATUS + PEER_LOST,
      "nccl: comm all: "},
@@ -434,7 +434,7 @@ static const struct expectation {
     {"local", "one_fails", "rank 1: the loss is not finite", 1, "(the other ranks wait for it)\n"},
     {"local", "all_fail", "rank #: no tokens for rank #", 0, NULL},
     {"local", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
-    {"local", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 1, NULL},
+    {"local", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [test->world->size == 0", 1, NULL},
     {"local", "one_lost_step", "out of sync", 1, NULL},
     {"local", "all_hang", "rank # (pp 0 dp 0 tp 0, node x) stalled in start for 0.", 1,
      ": its thread sleeps in a system call (S); if start is only slow, set "
@@ -445,7 +445,7 @@ static const struct expectation {
     {"mpi", "one_fails", "rank 1: the loss is not finite", 0, NULL},
     {"mpi", "all_fail", "rank #: no tokens for rank #", 0, NULL},
     {"mpi", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
-    {"mpi", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [env->world->size == 0", 0, NULL},
+    {"mpi", "one_exits", "r1 (pp 0 dp 0 tp 0) step 0: is false [test->world->size == 0", 0, NULL},
     {"mpi", "one_is_killed", "process rank 1", 0, NULL}, // mpirun's message
     {"mpi", "one_lost_step", "rank 1", 0, NULL},
     {"mpi", "one_hangs", HANGS, 1, SLOW},

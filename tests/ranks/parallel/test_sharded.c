@@ -19,14 +19,14 @@ enum { LAYERS = 3, UNITS = LAYERS + 2, MICROBATCHES = 2, LINE = 16 };
 static const int layers[UNITS] = {LAYERS, 2, 1, 0, LAYER_EMBEDDING};
 
 struct fixture {
-    struct env *env;
+    struct rank_test *test;
     struct params params;
     struct groups groups;
     struct data_parallel_options options;
     struct weights whole, sharded;
 };
 
-static void declare(const struct env *env, struct params *out)
+static void declare(const struct rank_test *test, struct params *out)
 {
     struct model_config model = gpt2_model((struct model_config){
         .num_layers = LAYERS,
@@ -40,17 +40,17 @@ static void declare(const struct env *env, struct params *out)
         .make_vocab_size_divisible_by = 8,
         .init_method_std = 0.02,
     });
-    struct degrees degrees = {.tp = 1, .cp = 1, .ep = 1, .dp = env->all->size, .pp = 1};
+    struct degrees degrees = {.tp = 1, .cp = 1, .ep = 1, .dp = test->all->size, .pp = 1};
     MUST(params_declare(&model, &degrees, false, out));
 }
 
-static void fixture_open_in(struct fixture *s, struct env *env, enum dtype working, bool overlap)
+static void fixture_open_in(struct fixture *s, struct rank_test *test, enum dtype working, bool overlap)
 {
-    *s = (struct fixture){.env = env, .groups = {.data = env->all}};
-    declare(env, &s->params);
+    *s = (struct fixture){.test = test, .groups = {.data = test->all}};
+    declare(test, &s->params);
     s->options =
         (struct data_parallel_options){.overlap_grad_reduce = overlap, .overlap_param_gather = overlap};
-    struct weights_config config = {.device = env->device,
+    struct weights_config config = {.device = test->device,
                                     .params = &s->params,
                                     .layers = layers,
                                     .layer_count = UNITS,
@@ -61,14 +61,14 @@ static void fixture_open_in(struct fixture *s, struct env *env, enum dtype worki
     MUST(weights_create(&config, &s->whole));
     s->options.zero_stage = 3;
     MUST(weights_create(&config, &s->sharded));
-    MUST(weights_initialize(&s->whole, env->stream, 7));
-    MUST(weights_initialize(&s->sharded, env->stream, 7));
-    MUST(stream_sync(env->stream));
+    MUST(weights_initialize(&s->whole, test->stream, 7));
+    MUST(weights_initialize(&s->sharded, test->stream, 7));
+    MUST(stream_sync(test->stream));
 }
 
-static void fixture_open(struct fixture *s, struct env *env, bool overlap)
+static void fixture_open(struct fixture *s, struct rank_test *test, bool overlap)
 {
-    fixture_open_in(s, env, F32, overlap);
+    fixture_open_in(s, test, F32, overlap);
 }
 
 static void fixture_close(struct fixture *s)
@@ -109,16 +109,16 @@ static int64_t wrong_values(struct fixture *s, struct stream *stream, int layer)
 /* Forward, then backward, as in a step; each layer runs with the next all-gather in flight. */
 static int64_t forward_and_backward(struct fixture *s)
 {
-    struct env *env = s->env;
+    struct rank_test *test = s->test;
     int64_t wrong = 0;
     for (int k = 0; k < 2 * UNITS; k++) {
         int at = k < UNITS ? UNITS - 1 - k : k - UNITS, next = k < UNITS ? at - 1 : at + 1;
         int layer = layers[at];
-        EXPECT_OK(env, weights_acquire(&s->sharded, env->stream, layer,
-                                       next >= 0 && next < UNITS ? layers[next] : layer));
-        wrong += wrong_values(s, env->stream, layer);
-        EXPECT_OK(env, weights_release(&s->sharded, env->stream, layer));
-        expect(env, weights_held(&s->sharded, 0)->weight.data == NULL, "released, but the view is not NULL");
+        EXPECT_OK(test, weights_acquire(&s->sharded, test->stream, layer,
+                                        next >= 0 && next < UNITS ? layers[next] : layer));
+        wrong += wrong_values(s, test->stream, layer);
+        EXPECT_OK(test, weights_release(&s->sharded, test->stream, layer));
+        expect(test, weights_held(&s->sharded, 0)->weight.data == NULL, "released, but the view is not NULL");
     }
     return wrong;
 }
@@ -136,8 +136,8 @@ static struct buffer *make_sources(struct fixture *s)
         int64_t elements = slice_padded(&weights_held(&s->sharded, row)->slice);
         float *host = malloc((size_t)elements * sizeof *host);
         for (int64_t k = 0; k < elements; k++)
-            host[k] = order_sensitive(s->env->all->rank, k, salt);
-        sources[i] = device_copy(s->env, host, (size_t)elements * sizeof *host);
+            host[k] = order_sensitive(s->test->all->rank, k, salt);
+        sources[i] = device_copy(s->test, host, (size_t)elements * sizeof *host);
         free(host);
     }
     return sources;
@@ -146,37 +146,37 @@ static struct buffer *make_sources(struct fixture *s)
 /* The host never waits here: streams may run as late as they like. */
 static void backward(struct fixture *s, const struct buffer *sources, bool is_last)
 {
-    struct env *env = s->env;
+    struct rank_test *test = s->test;
     struct gradients *gradients = s->sharded.gradients;
     for (int k = 0; k < UNITS; k++) {
         int first, count = params_of_layer(&s->params, layers[k], &first);
-        EXPECT_OK(env, gradients_begin(gradients, env->stream, layers[k]));
+        EXPECT_OK(test, gradients_begin(gradients, test->stream, layers[k]));
         for (int i = first; i < first + count; i++) {
             struct tensor gradient = weights_held(&s->sharded, i)->gradient, source = gradient;
             source.data = sources[i].data;
-            EXPECT_OK(env, copy(env->stream, (struct copy){.in = source, .out = gradient}));
+            EXPECT_OK(test, copy(test->stream, (struct copy){.in = source, .out = gradient}));
         }
-        EXPECT_OK(env, gradients_end(gradients, env->stream, layers[k], is_last));
+        EXPECT_OK(test, gradients_end(gradients, test->stream, layers[k], is_last));
     }
 }
 
 /* Elements of this rank's shard that are not the sum over ranks and then over microbatches. */
 static int64_t wrong_gradients(struct fixture *s)
 {
-    struct env *env = s->env;
+    struct rank_test *test = s->test;
     int64_t wrong = 0;
     for (int o = 0; o < s->sharded.owned_count; o++) {
         const struct owned_param *owned = &s->sharded.owned[o];
         int64_t count = tensor_count(owned->gradient), before = owned->begin * (count / owned->count);
         float *host = malloc((size_t)count * sizeof *host);
-        MUST(copy_to_host(env->stream, host, owned->gradient.data, (size_t)count * sizeof *host));
-        MUST(stream_sync(env->stream));
+        MUST(copy_to_host(test->stream, host, owned->gradient.data, (size_t)count * sizeof *host));
+        MUST(stream_sync(test->stream));
         for (int64_t i = 0; i < count; i++) {
             float sum = 0.0F;
             for (int m = 0; m < MICROBATCHES; m++) {
                 int salt = 100 * owned->held->index + m;
                 float of_ranks = order_sensitive(0, before + i, salt);
-                for (int r = 1; r < env->all->size; r++)
+                for (int r = 1; r < test->all->size; r++)
                     of_ranks += order_sensitive(r, before + i, salt);
                 sum += of_ranks;
             }
@@ -189,12 +189,12 @@ static int64_t wrong_gradients(struct fixture *s)
 
 static int64_t step(struct fixture *s)
 {
-    struct env *env = s->env;
+    struct rank_test *test = s->test;
     struct buffer *sources = make_sources(s);
-    EXPECT_OK(env, gradients_zero(s->sharded.gradients, env->stream));
+    EXPECT_OK(test, gradients_zero(s->sharded.gradients, test->stream));
     for (int m = 0; m < MICROBATCHES; m++)
         backward(s, sources + m * (ptrdiff_t)s->params.count, m == MICROBATCHES - 1);
-    EXPECT_OK(env, gradients_finish_reduce(s->sharded.gradients, env->stream));
+    EXPECT_OK(test, gradients_finish_reduce(s->sharded.gradients, test->stream));
     int64_t wrong = wrong_gradients(s);
     for (int i = 0; i < s->params.count * MICROBATCHES; i++)
         buffer_free(&sources[i]);
@@ -207,39 +207,39 @@ static int64_t step(struct fixture *s)
 /* New values everywhere, as after an optimizer step; none is representable in bf16. */
 static void update(struct fixture *s)
 {
-    struct env *env = s->env;
+    struct rank_test *test = s->test;
     const float value = 3.001F;
     for (int i = 0; i < s->whole.count; i++)
-        EXPECT_OK(env, fill(env->stream, (struct fill){.out = s->whole.list[i].weight, .value = value}));
+        EXPECT_OK(test, fill(test->stream, (struct fill){.out = s->whole.list[i].weight, .value = value}));
     for (int i = 0; i < s->sharded.owned_count; i++)
         if (!s->sharded.owned[i].held->second_use)
-            EXPECT_OK(env,
-                      fill(env->stream, (struct fill){.out = s->sharded.owned[i].value, .value = value}));
-    EXPECT_OK(env, weights_gather(&s->sharded, env->stream));
+            EXPECT_OK(test,
+                      fill(test->stream, (struct fill){.out = s->sharded.owned[i].value, .value = value}));
+    EXPECT_OK(test, weights_gather(&s->sharded, test->stream));
 }
 
-static void check_zero_3(struct env *env, enum dtype working, bool overlap)
+static void check_zero_3(struct rank_test *test, enum dtype working, bool overlap)
 {
     struct fixture s;
-    fixture_open_in(&s, env, working, overlap);
+    fixture_open_in(&s, test, working, overlap);
     for (int i = 0; i < 2; i++) {
         int64_t wrong = forward_and_backward(&s);
-        expect(env, wrong == 0, "%lld values differ from those of one rank in %s, round %d", (long long)wrong,
-               dtype_name(working), i);
+        expect(test, wrong == 0, "%lld values differ from those of one rank in %s, round %d",
+               (long long)wrong, dtype_name(working), i);
         wrong = step(&s);
-        expect(env, wrong == 0, "%lld gradients are not the sum", (long long)wrong);
+        expect(test, wrong == 0, "%lld gradients are not the sum", (long long)wrong);
         update(&s);
     }
-    EXPECT_OK(env, stream_sync(env->stream));
+    EXPECT_OK(test, stream_sync(test->stream));
     fixture_close(&s);
 }
 
 /* A slice of every bucket is an element longer than its owner expects, where it fits, and its neighbor
  * shorter. */
-static void wrong_cut(struct env *env)
+static void wrong_cut(struct rank_test *test)
 {
     struct fixture s;
-    fixture_open(&s, env, true);
+    fixture_open(&s, test, true);
     struct bucket_plan *plan = &s.sharded.plan;
     for (int b = 0; b < plan->count; b++)
         for (int r = 1; r < plan->ranks; r++) {
@@ -253,38 +253,39 @@ static void wrong_cut(struct env *env)
         }
     // The ranks that can detect it depend on whose slices are moved: at least one must.
     double found[2] = {(double)forward_and_backward(&s), (double)step(&s)};
-    struct buffer all = device_copy(env, found, sizeof found);
-    MUST(group_all_reduce(env->all, env->stream, tensor_1d(all.data, F64, 2), REDUCE_SUM));
-    host_copy(env, &all, found, sizeof found);
-    expect(env, found[0] > 0.0 && found[1] > 0.0, "a wrong slice boundary was not detected");
+    struct buffer all = device_copy(test, found, sizeof found);
+    MUST(group_all_reduce(test->all, test->stream, tensor_1d(all.data, F64, 2), REDUCE_SUM));
+    host_copy(test, &all, found, sizeof found);
+    expect(test, found[0] > 0.0 && found[1] > 0.0, "a wrong slice boundary was not detected");
     buffer_free(&all);
     fixture_close(&s);
 }
 
 /* Each layer is complete exactly once in a step, whatever the ZeRO stage. */
-static void complete_once(struct env *env)
+static void complete_once(struct rank_test *test)
 {
     struct fixture s;
-    fixture_open(&s, env, true);
+    fixture_open(&s, test, true);
     struct gradients *both[] = {s.whole.gradients, s.sharded.gradients};
     for (int k = 0; k < 2; k++) {
-        EXPECT_OK(env, gradients_check(both[k]));
-        EXPECT_OK(env, gradients_zero(both[k], env->stream));
+        EXPECT_OK(test, gradients_check(both[k]));
+        EXPECT_OK(test, gradients_zero(both[k], test->stream));
         for (int i = 1; i < UNITS; i++)
-            EXPECT_OK(env, gradients_mark_ready(both[k], env->stream, layers[i]));
-        expect(env, gradients_mark_ready(both[k], env->stream, layers[1]) == BAD_ARGUMENT, "complete twice");
-        expect(env, gradients_finish_reduce(both[k], env->stream) == BAD_ARGUMENT, "never complete");
-        EXPECT_OK(env, gradients_mark_ready(both[k], env->stream, layers[0]));
-        EXPECT_OK(env, gradients_finish_reduce(both[k], env->stream));
+            EXPECT_OK(test, gradients_mark_ready(both[k], test->stream, layers[i]));
+        expect(test, gradients_mark_ready(both[k], test->stream, layers[1]) == BAD_ARGUMENT,
+               "complete twice");
+        expect(test, gradients_finish_reduce(both[k], test->stream) == BAD_ARGUMENT, "never complete");
+        EXPECT_OK(test, gradients_mark_ready(both[k], test->stream, layers[0]));
+        EXPECT_OK(test, gradients_finish_reduce(both[k], test->stream));
     }
     s.whole.layers[1].first++;
-    expect(env, gradients_check(both[0]) == BAD_ARGUMENT, "a parameter without a layer");
+    expect(test, gradients_check(both[0]) == BAD_ARGUMENT, "a parameter without a layer");
     s.whole.layers[1].first--;
     struct param *row = (struct param *)(uintptr_t)s.sharded.list[1].param;
     row->mesh = MESH_EXPERT;
-    expect(env, gradients_check(both[1]) == BAD_ARGUMENT, "two meshes in one bucket");
+    expect(test, gradients_check(both[1]) == BAD_ARGUMENT, "two meshes in one bucket");
     row->mesh = MESH_DENSE;
-    EXPECT_OK(env, stream_sync(env->stream));
+    EXPECT_OK(test, stream_sync(test->stream));
     fixture_close(&s);
 }
 
@@ -296,32 +297,32 @@ static int salt_of(const struct held_param *held)
 }
 
 /* One microbatch, bucketed: every element of every gradient, in order of the layers. */
-static void accumulate(struct env *env, struct weights *w)
+static void accumulate(struct rank_test *test, struct weights *w)
 {
     for (int k = 0; k < UNITS; k++) {
         const struct held_layer *layer = weights_layer(w, layers[k]);
-        EXPECT_OK(env, gradients_begin(w->gradients, env->stream, layers[k]));
+        EXPECT_OK(test, gradients_begin(w->gradients, test->stream, layers[k]));
         for (int i = layer->first; i < layer->first + layer->count; i++) {
             const struct held_param *held = &w->list[i];
             int64_t count = tensor_count(held->gradient);
             float *host = malloc((size_t)count * sizeof *host);
             for (int64_t e = 0; e < count; e++)
-                host[e] = order_sensitive(env->world->rank, e, salt_of(held));
-            MUST(copy_to_device(env->stream, held->gradient.data, host, (size_t)count * sizeof *host));
-            MUST(stream_sync(env->stream));
+                host[e] = order_sensitive(test->world->rank, e, salt_of(held));
+            MUST(copy_to_device(test->stream, held->gradient.data, host, (size_t)count * sizeof *host));
+            MUST(stream_sync(test->stream));
             free(host);
         }
-        EXPECT_OK(env, gradients_end(w->gradients, env->stream, layers[k], true));
+        EXPECT_OK(test, gradients_end(w->gradients, test->stream, layers[k], true));
     }
 }
 
 /* Elements that are not the sum over the ranks of a group. */
-static int64_t wrong_sums(struct env *env, const struct held_param *held, const struct group *group)
+static int64_t wrong_sums(struct rank_test *test, const struct held_param *held, const struct group *group)
 {
     int64_t count = tensor_count(held->gradient), wrong = 0;
     float *host = malloc((size_t)count * sizeof *host);
-    MUST(copy_to_host(env->stream, host, held->gradient.data, (size_t)count * sizeof *host));
-    MUST(stream_sync(env->stream));
+    MUST(copy_to_host(test->stream, host, held->gradient.data, (size_t)count * sizeof *host));
+    MUST(stream_sync(test->stream));
     for (int64_t e = 0; e < count; e++) {
         float sum = order_sensitive(group->ranks[0], e, salt_of(held));
         for (int r = 1; r < group->size; r++)
@@ -334,21 +335,21 @@ static int64_t wrong_sums(struct env *env, const struct held_param *held, const 
 
 /* A layer whose MLP is on the expert mesh: its gradients are summed over fewer ranks than those of
  * attention. */
-static void two_groups(struct env *env)
+static void two_groups(struct rank_test *test)
 {
-    int n = env->all->size;
+    int n = test->all->size;
     struct params params;
     struct mesh mesh;
     struct groups *groups = NULL;
     struct weights w;
     struct degrees degrees = {.tp = 1, .cp = 1, .ep = n % 2 == 0 ? 2 : n, .dp = n, .pp = 1};
-    declare(env, &params);
+    declare(test, &params);
     for (int i = 0; i < params.count; i++)
         params.list[i].mesh = strstr(params.list[i].name, ".mlp.") != NULL ? MESH_EXPERT : MESH_DENSE;
     MUST(mesh_create(degrees, NULL, &mesh));
-    MUST(groups_create(env->world, &mesh, 1, &groups));
+    MUST(groups_create(test->world, &mesh, 1, &groups));
     struct data_parallel_options options = {.overlap_grad_reduce = true, .bucket_size_mb = 0.004};
-    struct weights_config config = {.device = env->device,
+    struct weights_config config = {.device = test->device,
                                     .params = &params,
                                     .layers = layers,
                                     .layer_count = UNITS,
@@ -356,14 +357,15 @@ static void two_groups(struct env *env)
                                     .groups = groups,
                                     .options = &options};
     MUST(weights_create(&config, &w));
-    EXPECT_OK(env, gradients_zero(w.gradients, env->stream));
-    accumulate(env, &w);
-    EXPECT_OK(env, gradients_finish_reduce(w.gradients, env->stream));
+    EXPECT_OK(test, gradients_zero(w.gradients, test->stream));
+    accumulate(test, &w);
+    EXPECT_OK(test, gradients_finish_reduce(w.gradients, test->stream));
     for (int i = 0; i < w.count; i++) {
         const struct group *group = groups_of(groups, w.list[i].param->mesh).data;
-        expect(env, w.list[i].param->mesh == MESH_DENSE ? group->size == n : group->size < n, "equal groups");
-        int64_t wrong = wrong_sums(env, &w.list[i], group);
-        expect(env, wrong == 0, "%lld elements of %s are not the sum over %d ranks", (long long)wrong,
+        expect(test, w.list[i].param->mesh == MESH_DENSE ? group->size == n : group->size < n,
+               "equal groups");
+        int64_t wrong = wrong_sums(test, &w.list[i], group);
+        expect(test, wrong == 0, "%lld elements of %s are not the sum over %d ranks", (long long)wrong,
                w.list[i].param->name, group->size);
     }
     weights_destroy(&w);
@@ -374,26 +376,27 @@ static void two_groups(struct env *env)
 /* ---- timing ---- */
 
 /* Acquired on one stream and read on another; read after the release; not acquired at all. */
-static void read_unsynchronized(struct env *env, bool strict)
+static void read_unsynchronized(struct rank_test *test, bool strict)
 {
     struct fixture s;
     struct stream *other = NULL;
     int layer = layers[1], first;
-    fixture_open(&s, env, false);
+    fixture_open(&s, test, false);
     params_of_layer(&s.params, layer, &first);
     struct tensor target = weights_held(&s.whole, first)->weight;
     struct tensor none = weights_held(&s.sharded, first)->weight;
-    expect(env, copy(env->stream, (struct copy){.in = none, .out = target}) == BAD_ARGUMENT, "not acquired");
+    expect(test, copy(test->stream, (struct copy){.in = none, .out = target}) == BAD_ARGUMENT,
+           "not acquired");
 
-    MUST(stream_create(env->device, "other", &other));
-    EXPECT_OK(env, weights_acquire(&s.sharded, env->stream, layer, layer));
+    MUST(stream_create(test->device, "other", &other));
+    EXPECT_OK(test, weights_acquire(&s.sharded, test->stream, layer, layer));
     int64_t early = wrong_values(&s, other, layer);
     struct tensor kept = weights_held(&s.sharded, first)->weight;
-    EXPECT_OK(env, weights_release(&s.sharded, env->stream, layer));
-    EXPECT_OK(env, stream_sync(env->stream));
-    int64_t late = differ(&s, env->stream, kept, target);
-    expect(env, !strict || early > 0, "a read before the all-gather completed gave correct values");
-    expect(env, !strict || late > 0, "a read after the release gave correct values");
+    EXPECT_OK(test, weights_release(&s.sharded, test->stream, layer));
+    EXPECT_OK(test, stream_sync(test->stream));
+    int64_t late = differ(&s, test->stream, kept, target);
+    expect(test, !strict || early > 0, "a read before the all-gather completed gave correct values");
+    expect(test, !strict || late > 0, "a read after the release gave correct values");
     stream_destroy(other);
     fixture_close(&s);
 }
@@ -401,17 +404,17 @@ static void read_unsynchronized(struct env *env, bool strict)
 static enum status body(struct world *world, void *argument)
 {
     const struct run *run = argument;
-    struct env env;
-    TRY(env_open(&env, world, run));
-    check_zero_3(&env, F32, true);
-    check_zero_3(&env, F32, false);
-    check_zero_3(&env, BF16, true);
-    check_zero_3(&env, F16, false);
-    wrong_cut(&env);
-    complete_once(&env);
-    two_groups(&env);
-    read_unsynchronized(&env, strcmp(run->device, "strict") == 0);
-    return env_close(&env);
+    struct rank_test test;
+    TRY(rank_test_open(&test, world, run));
+    check_zero_3(&test, F32, true);
+    check_zero_3(&test, F32, false);
+    check_zero_3(&test, BF16, true);
+    check_zero_3(&test, F16, false);
+    wrong_cut(&test);
+    complete_once(&test);
+    two_groups(&test);
+    read_unsynchronized(&test, strcmp(run->device, "strict") == 0);
+    return rank_test_close(&test);
 }
 
 int main(int argc, char **argv)

@@ -43,7 +43,7 @@ struct stage_of_one {
     struct groups *groups;
     struct params params;
     struct weights weights;
-    struct env env;
+    struct layer_context context;
     struct pass pass;
     struct column_linear up;
     struct row_linear down;
@@ -106,19 +106,19 @@ static enum status open_stage(struct world *world, const char *device, struct st
     TRY(gradients_zero(s->weights.gradients, s->stream));
     static const struct layer_options options = {
         .precision = {.format = {MATMUL_E4M3, MATMUL_E4M3, MATMUL_E4M3}, .num_layers = 1}};
-    s->env = (struct env){.model = &model,
-                          .groups = s->groups,
-                          .weights = &s->weights,
-                          .compute = s->stream,
-                          .tokens = B * S,
-                          .sequences = B,
-                          .working = BF16,
-                          .options = &options};
+    s->context = (struct layer_context){.model = &model,
+                                        .groups = s->groups,
+                                        .weights = &s->weights,
+                                        .compute = s->stream,
+                                        .tokens = B * S,
+                                        .sequences = B,
+                                        .working = BF16,
+                                        .options = &options};
     struct slot_layout layout = {.working = BF16};
-    s->up = column_linear_declare(&s->env, &layout, params_weight(&s->params, 0, ROLE_MLP_UP),
+    s->up = column_linear_declare(&s->context, &layout, params_weight(&s->params, 0, ROLE_MLP_UP),
                                   params_bias(&s->params, 0, ROLE_MLP_UP));
-    s->down = row_linear_declare(&s->env, &layout, params_weight(&s->params, 0, ROLE_MLP_DOWN), -1);
-    s->pass = (struct pass){.env = &s->env, .training = true};
+    s->down = row_linear_declare(&s->context, &layout, params_weight(&s->params, 0, ROLE_MLP_DOWN), -1);
+    s->pass = (struct pass){.context = &s->context, .training = true};
     for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
         s->pass.base[lifetime] = s->slots[lifetime] = aligned_alloc(64, layout.bytes[lifetime] + 64);
         CHECK(s->slots[lifetime] != NULL);

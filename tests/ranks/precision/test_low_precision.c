@@ -56,7 +56,7 @@ struct rank {
     struct params params;
     struct weights weights;
     struct layer_options options;
-    struct env env;
+    struct layer_context context;
     struct batch batch;
     struct pass pass;
     struct column_linear qkv;
@@ -98,21 +98,21 @@ static int64_t amax_slot(const struct rank *r, int operand)
 
 static void use_delayed_scaling(struct rank *r)
 {
-    int64_t slots = (int64_t)r->params.count * OPERANDS;
-    r->used = calloc((size_t)slots, sizeof *r->used);
-    r->seen = calloc((size_t)slots, sizeof *r->seen);
+    int64_t n = (int64_t)r->params.n * OPERANDS;
+    r->used = calloc((size_t)n, sizeof *r->used);
+    r->seen = calloc((size_t)n, sizeof *r->seen);
     CHECK(r->used != NULL && r->seen != NULL);
-    for (int64_t i = 0; i < slots; i++)
+    for (int64_t i = 0; i < n; i++)
         r->used[i] = OTHER_AMAX;
     for (int operand = 0; operand < OPERANDS; operand++)
         r->used[amax_slot(r, operand)] = amax_used[operand];
-    r->env.delayed = (struct delayed_scaling){tensor_1d(r->used, F32, slots), tensor_1d(r->seen, F32, slots)};
+    r->context.delayed = (struct delayed_scaling){tensor_1d(r->used, F32, n), tensor_1d(r->seen, F32, n)};
 }
 
 /* As at the end of a step: the maximum over ranks. An evaluation has recorded nothing. */
 static enum status reduce_amax(struct rank *r)
 {
-    TRY(group_all_reduce(r->groups->world, r->stream, r->env.delayed.recorded, REDUCE_MAX));
+    TRY(group_all_reduce(r->groups->world, r->stream, r->context.delayed.recorded, REDUCE_MAX));
     TRY(stream_sync(r->stream));
     for (int operand = 0; operand < OPERANDS && r->groups->world->rank == 0; operand++)
         r->trial->seen[operand] = r->seen[amax_slot(r, operand)];
@@ -144,19 +144,19 @@ static enum status open_rank(struct world *world, struct trial *trial, struct ra
     }
     r->batch = (struct batch){.sample = r->sample, .sample_offset = r->place};
     r->options = (struct layer_options){.precision = trial->precision};
-    r->env = (struct env){.model = &model,
-                          .groups = r->groups,
-                          .weights = &r->weights,
-                          .compute = r->stream,
-                          .tokens = B * S,
-                          .sequences = B,
-                          .options = &r->options,
-                          .seed = 3};
+    r->context = (struct layer_context){.model = &model,
+                                        .groups = r->groups,
+                                        .weights = &r->weights,
+                                        .compute = r->stream,
+                                        .tokens = B * S,
+                                        .sequences = B,
+                                        .options = &r->options,
+                                        .seed = 3};
     use_delayed_scaling(r);
     struct slot_layout layout = {0};
-    r->qkv = column_linear_declare(&r->env, &layout, params_weight(&r->params, 1, ROLE_QUERY), -1);
-    r->proj = row_linear_declare(&r->env, &layout, params_weight(&r->params, 1, ROLE_ATTENTION_OUT), -1);
-    r->pass = (struct pass){.env = &r->env, .batch = &r->batch, .training = true};
+    r->qkv = column_linear_declare(&r->context, &layout, params_weight(&r->params, 1, ROLE_QUERY), -1);
+    r->proj = row_linear_declare(&r->context, &layout, params_weight(&r->params, 1, ROLE_ATTENTION_OUT), -1);
+    r->pass = (struct pass){.context = &r->context, .batch = &r->batch, .training = true};
     for (int lifetime = 0; lifetime < LIFETIME_COUNT; lifetime++) {
         r->pass.base[lifetime] = r->slots[lifetime] = aligned_alloc(64, layout.bytes[lifetime] + 64);
         CHECK(r->slots[lifetime] != NULL);

@@ -18,7 +18,7 @@ struct fixture {
     struct stream *compute;
     struct schedule *schedule;
     struct model_config model;
-    struct env env;
+    struct layer_context context;
     struct stage stages[4];
     struct activation_store store;
     struct buffer seen; // [chunks · m][LIFETIMES][FLOATS]
@@ -36,9 +36,9 @@ static void fixture_open(struct fixture *f, const char *name, int p, int m, int 
     cr_assert_eq(device_open(&options, &f->device), OK);
     cr_assert_eq(stream_create(f->device, "compute", &f->compute), OK);
     static const struct layer_options plain = {.sequence_parallel = false};
-    f->env = (struct env){.model = &f->model, .options = &plain, .tokens = 1, .sequences = 1};
+    f->context = (struct layer_context){.model = &f->model, .options = &plain, .tokens = 1, .sequences = 1};
     for (int chunk = 0; chunk < f->schedule->chunks; chunk++) {
-        f->stages[chunk].env = &f->env;
+        f->stages[chunk].context = &f->context;
         for (int lifetime = 0; lifetime < LIFETIMES; lifetime++)
             f->stages[chunk].layout.bytes[lifetime] = FLOATS * sizeof(float);
     }

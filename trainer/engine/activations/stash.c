@@ -87,11 +87,12 @@ static enum status allocate_slots(struct device *device, struct stash *stash)
     return OK;
 }
 
-static enum status allocate_gradients(struct device *device, const struct env *env, struct stash *stash)
+static enum status allocate_gradients(struct device *device, const struct layer_context *context,
+                                      struct stash *stash)
 {
-    stash->gradient_rows = env_local_tokens(env);
-    stash->gradient_columns = env->model->hidden_size;
-    stash->gradient_dtype = env->working;
+    stash->gradient_rows = context_local_tokens(context);
+    stash->gradient_columns = context->model->hidden_size;
+    stash->gradient_dtype = context->working;
     stash->gradient_busy = calloc((size_t)stash->gradients.count, sizeof *stash->gradient_busy);
     if (stash->gradient_busy == NULL)
         return fail(NO_MEMORY, "no memory for the events of %d gradient buffers", stash->gradients.count);
@@ -138,7 +139,7 @@ enum status stash_create(struct device *device, const struct stash_config *confi
     TRY(plan_offload(config, out));
     if (config->backward) {
         TRY(gradient_plan_create(schedule, config->pp_rank, &out->gradients));
-        TRY(allocate_gradients(device, config->stages[0].env, out));
+        TRY(allocate_gradients(device, config->stages[0].context, out));
     }
     return allocate_slots(device, out);
 }

@@ -50,7 +50,7 @@ struct step_recorder_counts step_recorder_counts(const struct step_recorder *rec
 
 static const struct weights *weights_of(const struct stage_ops *ops)
 {
-    return ops->pass->env->weights;
+    return ops->pass->context->weights;
 }
 
 /* True if the action affects only the streams and the arenas. */
