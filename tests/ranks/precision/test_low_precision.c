@@ -98,7 +98,7 @@ static int64_t amax_slot(const struct rank *r, int operand)
 
 static void use_delayed_scaling(struct rank *r)
 {
-    int64_t n = (int64_t)r->params.n * OPERANDS;
+    int64_t n = (int64_t)r->params.count * OPERANDS;
     r->used = calloc((size_t)n, sizeof *r->used);
     r->seen = calloc((size_t)n, sizeof *r->seen);
     CHECK(r->used != NULL && r->seen != NULL);
