@@ -115,8 +115,8 @@ def test_schedule(folder):
             other, _ = planned(*keys, less, f"pipeline.schedule={name}")
             expect(f"no slower than {name}", not other["fits"] or not fits or
                    got["step_time_s"] <= 1.001 * other["step_time_s"], (got["step_time_s"], other["step_time_s"]))
-        again, _ = planned(*auto, less)
-        expect("the same again", again == got, again)
+    again, _ = planned(*auto, less)
+    expect("the same again", again == got, again)
     given, _ = planned(*auto, "pipeline.auto_memory_limit=4")
     plain, _ = planned(*auto, "pipeline.auto_times=plan")
     expect("a limit is kept, and the times that are given", given["step_time_s"] != plain["step_time_s"], given)

@@ -38,35 +38,53 @@ enum dtype rate_dtype(enum rate rate)
     return rates[rate].dtype;
 }
 
-/* Measures square matrices of size n, which doubles until a multiplication takes long enough. */
+/* The seconds of one multiplication of square matrices of size n. */
+static enum status time_square(struct device *device, struct stream *stream, enum dtype dtype, int64_t n,
+                               int tries, double *once)
+{
+    struct buffer a = {0}, b = {0}, c = {0};
+    enum status status = buffer_alloc(device, PART_DATA, (size_t)(n * n) * dtype_bytes(dtype), &a);
+    if (status == OK)
+        status = buffer_alloc(device, PART_DATA, (size_t)(n * n) * dtype_bytes(dtype), &b);
+    if (status == OK)
+        status = buffer_alloc(device, PART_DATA, (size_t)(n * n) * dtype_bytes(dtype), &c);
+    if (status == OK)
+        status = doctor_fill(stream, &a, dtype, n, n);
+    if (status == OK)
+        status = doctor_fill(stream, &b, dtype, n, n);
+    struct gemm product = {.a = tensor_2d(a.data, dtype, n, n),
+                           .b = tensor_2d(b.data, dtype, n, n),
+                           .c = tensor_2d(c.data, dtype, n, n),
+                           .transpose_b = true};
+    if (status == OK)
+        status = doctor_time(stream, &(struct task){doctor_enqueue_gemm, &product}, TRY_S, tries, once);
+    buffer_free(&a);
+    buffer_free(&b);
+    buffer_free(&c);
+    return status;
+}
+
+static double square_rate(int64_t n, double seconds)
+{
+    return 2.0 * (double)n * (double)n * (double)n / seconds;
+}
+
+/* Doubles the size of the matrices until a multiplication takes long enough, and measures the best size
+ * well. */
 static enum status measure_gemm(struct device *device, struct stream *stream, enum dtype dtype, double *flops)
 {
+    int64_t best = SMALLEST;
     double once = 0.0;
-    for (int64_t n = SMALLEST; n <= LARGEST && once < TRY_S / 2; n *= 2) {
-        struct buffer a = {0}, b = {0}, c = {0};
-        enum status status = buffer_alloc(device, PART_DATA, (size_t)(n * n) * dtype_bytes(dtype), &a);
-        if (status == OK)
-            status = buffer_alloc(device, PART_DATA, (size_t)(n * n) * dtype_bytes(dtype), &b);
-        if (status == OK)
-            status = buffer_alloc(device, PART_DATA, (size_t)(n * n) * dtype_bytes(dtype), &c);
-        if (status == OK)
-            status = doctor_fill(stream, &a, dtype, n, n);
-        if (status == OK)
-            status = doctor_fill(stream, &b, dtype, n, n);
-        struct gemm product = {.a = tensor_2d(a.data, dtype, n, n),
-                               .b = tensor_2d(b.data, dtype, n, n),
-                               .c = tensor_2d(c.data, dtype, n, n),
-                               .transpose_b = true};
-        if (status == OK)
-            status = doctor_time(stream, &(struct task){doctor_enqueue_gemm, &product}, TRY_S, TRIES, &once);
-        double rate = 2.0 * (double)n * (double)n * (double)n / once;
-        if (status == OK && rate > *flops)
-            *flops = rate;
-        buffer_free(&a);
-        buffer_free(&b);
-        buffer_free(&c);
-        TRY(status);
+    for (int64_t n = SMALLEST; n <= LARGEST && once < TRY_S / 8; n *= 2) {
+        TRY(time_square(device, stream, dtype, n, 1, &once));
+        if (square_rate(n, once) > *flops) {
+            *flops = square_rate(n, once);
+            best = n;
+        }
     }
+    TRY(time_square(device, stream, dtype, best, TRIES, &once));
+    if (square_rate(best, once) > *flops)
+        *flops = square_rate(best, once);
     return OK;
 }
 
@@ -81,7 +99,7 @@ static enum status measure_copy(struct device *device, struct stream *stream, do
     if (status == OK)
         status = buffer_alloc(device, PART_DATA, bytes, &to);
     if (status == OK)
-        status = doctor_fill(stream, &from, F32, 8192, 8192);
+        status = fill(stream, (struct fill){.out = tensor_1d(from.data, F32, count), .value = 1.0F});
     struct copy both = {.in = tensor_1d(from.data, F32, count), .out = tensor_1d(to.data, F32, count)};
     if (status == OK)
         status = doctor_time(stream, &(struct task){doctor_enqueue_copy, &both}, TRY_S, TRIES, &once);
