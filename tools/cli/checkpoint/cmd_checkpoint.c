@@ -11,6 +11,8 @@ static const char help[] =
     "cuboid checkpoint inspect CKPT [--json] [--verify]\n"
     "cuboid checkpoint diff A B [--json]\n"
     "cuboid checkpoint reshard CKPT -o OUT [tp=N] [pp=N] [dp=N] [key=value ...]\n"
+    "cuboid checkpoint import DIR -o OUT\n"
+    "cuboid checkpoint export CKPT -o DIR [--dtype fp32|bf16|fp16] [--max-shard-mb N] [--architecture NAME]\n"
     "\n"
     "CKPT is a checkpoint, or a directory of checkpoints, of which the newest is used. No GPU and no data\n"
     "are needed. Tensors are read in bands, so that checkpoints of any size fit in memory.\n"
@@ -18,8 +20,14 @@ static const char help[] =
     "  inspect    step, layout and tensors; --verify reads all files and checks every checksum\n"
     "  diff       the tensors that differ, and by how much; exit status 1 if any does\n"
     "  reshard    rewrites the files for another layout, with the same bytes in each tensor\n"
+    "  import     a model of Hugging Face (config.json, safetensors) as a checkpoint; prints the sections\n"
+    "             model and tokenizer of its recipe (docs/huggingface.md)\n"
+    "  export     a checkpoint as a folder that transformers' from_pretrained loads\n"
     "\n"
-    "  -o OUT     directory of the new checkpoint, which must not exist\n"
+    "  -o OUT     directory of the new checkpoint or model, which must not exist\n"
+    "  --dtype    type of the exported tensors (default: that of the checkpoint)\n"
+    "  --max-shard-mb   largest file of an exported model, in millions of bytes (default 5000)\n"
+    "  --architecture   of an exported model (default: the first one that expresses it)\n"
     "  --json     machine-readable output\n"
     "\n"
     "Exit status: 0 success (diff: equal); 1 a difference, or a runtime failure; 2 bad usage, or a damaged\n"
@@ -48,11 +56,13 @@ int cmd_checkpoint(int argc, char **argv)
         const char *name;
         int (*run)(int argc, char **argv);
     } commands[] = {
-        {"inspect", checkpoint_inspect}, {"diff", checkpoint_diff}, {"reshard", checkpoint_reshard}};
-    static const char *const names[] = {"inspect", "diff", "reshard"};
+        {"inspect", checkpoint_inspect}, {"diff", checkpoint_diff},     {"reshard", checkpoint_reshard},
+        {"import", checkpoint_import},   {"export", checkpoint_export},
+    };
+    static const char *const names[] = {"inspect", "diff", "reshard", "import", "export"};
     if (argc < 2)
         return checkpoint_exit(
-            fail(BAD_USAGE, "checkpoint: subcommand missing; use inspect, diff or reshard"));
+            fail(BAD_USAGE, "checkpoint: subcommand missing; use inspect, diff, reshard, import or export"));
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             fputs(help, stdout);
@@ -63,5 +73,5 @@ int cmd_checkpoint(int argc, char **argv)
             return commands[i].run(argc - 1, argv + 1);
     const char *near = nearest_name(argv[1], names, sizeof names / sizeof *names);
     return checkpoint_exit(fail(BAD_USAGE, "checkpoint: unknown subcommand %s; use %s", argv[1],
-                                near != NULL ? near : "inspect, diff or reshard"));
+                                near != NULL ? near : "inspect, diff, reshard, import or export"));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuboid checkpoint inspect | diff | reshard */
+/* cuboid checkpoint inspect | diff | reshard | import | export */
 #pragma once
 
 #include "trainer/checkpoint/checkpoint_source.h"
@@ -10,6 +10,8 @@ int cmd_checkpoint(int argc, char **argv);
 int checkpoint_inspect(int argc, char **argv);
 int checkpoint_diff(int argc, char **argv);
 int checkpoint_reshard(int argc, char **argv);
+int checkpoint_import(int argc, char **argv);
+int checkpoint_export(int argc, char **argv);
 
 /* Opens the checkpoint at `path`, or the newest one in that directory. The caller frees *folder, after
  * closing the source. */

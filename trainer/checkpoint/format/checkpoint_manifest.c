@@ -136,24 +136,30 @@ static int model_keys(void)
     return count;
 }
 
-enum status manifest_begin(const struct rank_state *state, const struct save_identity *identity,
-                           struct manifest *out)
+enum status manifest_begin_recipe(const struct recipe *recipe, const struct mesh *mesh,
+                                  const struct save_identity *identity, struct manifest *out)
 {
-    const struct recipe *recipe = state->run->recipe;
     *out = (struct manifest){
         .version = CHECKPOINT_VERSION,
         .identity = *identity,
-        .consumed_samples = rank_consumed_samples(state),
-        .skipped_steps = state->skipped,
         .seed = recipe->seed,
         .model = calloc((size_t)model_keys(), sizeof *out->model),
     };
     if (out->model == NULL)
         return fail(NO_MEMORY, "no memory for the manifest of a checkpoint");
-    layout_of(&state->mesh.degrees, out);
-    order_text(&state->mesh, out->rank_order);
+    layout_of(&mesh->degrees, out);
+    order_text(mesh, out->rank_order);
     for (int key = 0; key < model_keys(); key++)
         model_value(recipe, recipe_model_key(key), &out->model[out->model_count++]);
+    return OK;
+}
+
+enum status manifest_begin(const struct rank_state *state, const struct save_identity *identity,
+                           struct manifest *out)
+{
+    TRY(manifest_begin_recipe(state->run->recipe, &state->mesh, identity, out));
+    out->consumed_samples = rank_consumed_samples(state);
+    out->skipped_steps = state->skipped;
     return OK;
 }
 

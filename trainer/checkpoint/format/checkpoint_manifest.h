@@ -86,6 +86,9 @@ struct manifest {
 /* Fills in the step, the model and the layout; no recipe and no files yet. */
 MUST_USE enum status manifest_begin(const struct rank_state *state, const struct save_identity *identity,
                                     struct manifest *out);
+/* The same for step 0 of a recipe, without a rank. */
+MUST_USE enum status manifest_begin_recipe(const struct recipe *recipe, const struct mesh *mesh,
+                                           const struct save_identity *identity, struct manifest *out);
 /* The same for a copy of a checkpoint on another layout, without its files and tensors. */
 MUST_USE enum status manifest_begin_copy(const struct manifest *from, const struct mesh *mesh,
                                          const struct save_identity *identity, struct manifest *out);

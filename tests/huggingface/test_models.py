@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Models of transformers, imported: their logits and greedy tokens, and equal tensors after export.
+
+    test_models.py CUBOID LOGITS
+
+Logits differ by at most 1e-5 of the largest from those of transformers (golden_NAME.txt, in fp32), and all greedy
+tokens are the same. Export writes every tensor byte for byte, also from several files, in bf16 and in fp16."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import models  # noqa: E402
+
+CUBOID, LOGITS = map(os.path.abspath, sys.argv[1:3])
+HERE = os.path.dirname(os.path.abspath(__file__))
+BOUND = 1e-5
+
+
+def run(*words):
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
+    if done.returncode != 0:
+        sys.exit(f"{words}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def parse(text):
+    """Rows of logits, and the greedy tokens."""
+    lines = [line.split() for line in text.splitlines()]
+    return ([[float(word) for word in line[1:]] for line in lines if line[0] == "logits"],
+            [line[1:] for line in lines if line[0] == "greedy"][0])
+
+
+def compare_logits(name):
+    with open(f"{HERE}/golden_{name}.txt", encoding="utf-8") as file:
+        expected, greedy = parse(file.read())
+    logits, tokens = parse(run(LOGITS, f"{name}-ckpt", str(len(expected)), str(len(greedy)), *map(str, models.PROMPT)))
+    largest = max(abs(value) for row in expected for value in row)
+    worst = max(abs(a - b) for row, other in zip(expected, logits) for a, b in zip(row, other)) / largest
+    if len(logits) != len(expected) or not worst <= BOUND:
+        sys.exit(f"{name}: a logit differs by {worst:.2g} of the largest")
+    if tokens != greedy:
+        sys.exit(f"{name}: greedy tokens {tokens}\nbut transformers has {greedy}")
+    return worst
+
+
+def round_trip(name, config, dtype, files, *options):
+    folder = f"{name}-{dtype}"
+    if not os.path.exists(folder):
+        models.write_model(folder, config, dtype, files)
+        run(CUBOID, "checkpoint", "import", folder, "-o", f"{folder}-ckpt")
+    run(CUBOID, "checkpoint", "export", f"{folder}-ckpt", "-o", f"{folder}-out", *options)
+    if models.read_model(f"{folder}-out") != models.read_model(folder):
+        sys.exit(f"{folder}: export(import(x)) differs from x")
+    with open(f"{folder}-out/config.json", encoding="utf-8") as file:
+        written = json.load(file)
+    for key, value in config.items():
+        if key not in ("architectures", "model_type", "n_inner", "sliding_window") and written.get(key) != value:
+            if key != "rope_scaling" or any(written[key].get(k) != v for k, v in value.items()):
+                sys.exit(f"{folder}: config.json has {key} {written.get(key)}, not {value}")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for name, config in models.CASES.items():
+            models.write_model(name, config)
+            printed = run(CUBOID, "checkpoint", "import", name, "-o", f"{name}-ckpt")
+            with open(f"{name}-ckpt/model.yaml", encoding="utf-8") as file:
+                if file.read() != printed:
+                    sys.exit(f"{name}: model.yaml is not what was printed")
+            print(f"{name}: {compare_logits(name):.1e} of the largest logit")
+            round_trip(name, config, "F32", 3)
+            round_trip(name, config, "BF16", 2)
+            round_trip(name, config, "F16", 1, "--dtype", "fp16")
+
+
+main()

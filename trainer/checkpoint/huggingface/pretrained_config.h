@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+/* config.json of a pretrained model, and the section `model` of a recipe. */
+#pragma once
+
+#include "trainer/checkpoint/huggingface/pretrained_table.h"
+#include "trainer/recipe/recipe.h"
+
+enum { PRETRAINED_VALUE_CHARS = 64, PRETRAINED_MAX_VALUES = 64 };
+
+/* A model as keys of the recipe's section `model`; keys that are not listed are derived by the recipe. */
+struct pretrained_value {
+    char key[PRETRAINED_VALUE_CHARS], value[PRETRAINED_VALUE_CHARS]; // of the recipe
+    const char *from;                                                // the key of config.json; a literal
+};
+
+struct pretrained_config {
+    const struct pretrained_architecture *architecture;
+    struct pretrained_value values[PRETRAINED_MAX_VALUES];
+    int count;
+};
+
+/* Parses the text of a config.json; `path` is for messages. BAD_CHECKPOINT names the key, its value and a
+ * value that can be expressed. `warnings` gets a line for each unknown key, which is ignored. */
+MUST_USE enum status pretrained_config_parse(const char *path, const struct text *json,
+                                             struct problems *warnings, struct pretrained_config *out);
+
+/* The value of a model key; NULL: not listed. */
+const char *pretrained_config_value(const struct pretrained_config *config, const char *key);
+
+/* Appends the section `model` as YAML. */
+void pretrained_config_yaml(const struct pretrained_config *config, struct text *out);
+
+/* Creates the recipe of such a model: everything that is not the model is a placeholder, or a default.
+ * `path` of the config.json, for messages; tokenizer: path of a tokenizer.json, or NULL. */
+MUST_USE enum status pretrained_recipe(const struct pretrained_config *config, const char *path,
+                                       const char *name, const char *tokenizer, struct recipe **out);
+
+/* What the text of a config.json says besides the recipe's model. */
+struct pretrained_words {
+    const char *dtype;       // "float32"
+    int32_t end_of_document; // token id; -1: none
+};
+
+/* Finds the architecture that expresses the model of the recipe (or only `name`, unless NULL) and appends
+ * its config.json. BAD_RECIPE names the architecture that comes closest, and the first key that it cannot
+ * express. */
+MUST_USE enum status pretrained_config_write(const struct recipe *recipe, const char *name,
+                                             const struct pretrained_words *words,
+                                             const struct pretrained_architecture **architecture,
+                                             struct text *out);

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/huggingface/pretrained_config.h"
+
+#include "trainer/files/json_read.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct reader {
+    const char *path;
+    const json_t *root;
+    struct problems *warnings;
+    struct pretrained_config *out;
+};
+
+/* ---- values ---- */
+
+/* Formats a JSON value for a message: at most 60 characters of it. */
+enum { SHOWN_CHARS = 64 };
+static const char *shown(const json_t *value, char out[SHOWN_CHARS])
+{
+    char *text = value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    text_printable(text != NULL ? text : "?", out, SHOWN_CHARS - 3);
+    if (text != NULL && strlen(text) > SHOWN_CHARS - 4)
+        memcpy(out + strlen(out), "...", 4);
+    free(text);
+    return out;
+}
+
+static enum status refuse(const struct reader *r, const char *key, const json_t *value, const char *expected)
+{
+    char text[SHOWN_CHARS];
+    return fail(BAD_CHECKPOINT, "%s: %s %s cannot be expressed; Cuboid supports %s", r->path, key,
+                shown(value, text), expected);
+}
+
+const char *pretrained_config_value(const struct pretrained_config *config, const char *key)
+{
+    for (int i = 0; i < config->count; i++)
+        if (strcmp(config->values[i].key, key) == 0)
+            return config->values[i].value;
+    return NULL;
+}
+
+/* Sets a model key. A second key of config.json with the same model key must have the same value. */
+static enum status set(const struct reader *r, const char *from, const char *model_key, const char *value)
+{
+    struct pretrained_config *out = r->out;
+    for (int i = 0; i < out->count; i++)
+        if (strcmp(out->values[i].key, model_key) == 0 && strcmp(out->values[i].value, value) != 0)
+            return fail(BAD_CHECKPOINT,
+                        "%s: %s %s, but %s %s cannot be expressed: both are model.%s; use the same value for "
+                        "both",
+                        r->path, from, value, out->values[i].from, out->values[i].value, model_key);
+        else if (strcmp(out->values[i].key, model_key) == 0)
+            return OK;
+    CHECK(out->count < PRETRAINED_MAX_VALUES);
+    struct pretrained_value *next = &out->values[out->count++];
+    snprintf(next->key, sizeof next->key, "%s", model_key);
+    snprintf(next->value, sizeof next->value, "%s", value);
+    next->from = from;
+    return OK;
+}
+
+static const json_t *get(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+/* ---- kinds of keys ---- */
+
+enum { MAX_COUNT = 1000000000 };
+
+static enum status read_count(const struct reader *r, const char *key, const json_t *value, char *out)
+{
+    json_int_t count = json_integer_value(value);
+    if (!json_is_integer(value) || count < 1 || count > MAX_COUNT)
+        return refuse(r, key, value, "an integer from 1 to 1000000000");
+    snprintf(out, PRETRAINED_VALUE_CHARS, "%lld", (long long)count);
+    return OK;
+}
+
+static enum status read_real(const struct reader *r, const char *key, const json_t *value, char *out)
+{
+    if (!json_is_number(value) || !isfinite(json_number_value(value)))
+        return refuse(r, key, value, "a number");
+    number_text(json_number_value(value), out);
+    return OK;
+}
+
+static enum status read_activation(const struct reader *r, const char *key, const char *name, char *out)
+{
+    struct text known = {0};
+    const struct pretrained_pair *pair = r->out->architecture->activations;
+    for (; pair->from != NULL && strcmp(pair->from, name) != 0; pair++)
+        text_add(&known, "%s%s", known.length > 0 ? ", " : "", pair->from);
+    enum status status = OK;
+    if (pair->from != NULL)
+        snprintf(out, PRETRAINED_VALUE_CHARS, "%s", pair->to);
+    else
+        status = fail(BAD_CHECKPOINT, "%s: %s \"%s\" of %s cannot be expressed; Cuboid supports %s", r->path,
+                      key, name, r->out->architecture->name, text_chars(&known));
+    text_free(&known);
+    return status;
+}
+
+static enum status read_fixed(const struct reader *r, const struct pretrained_key *key, const json_t *value)
+{
+    double expected;
+    bool equal =
+        json_is_number(value) && number_parse(key->absent, &expected) && json_number_value(value) == expected;
+    equal =
+        equal || (json_is_boolean(value) && strcmp(key->absent, json_is_true(value) ? "true" : "false") == 0);
+    if (equal)
+        return OK;
+    return refuse(r, key->name, value, key->absent[0] != 0 ? key->absent : "null");
+}
+
+static enum status read_layer_types(const struct reader *r, const char *key, const json_t *value)
+{
+    size_t i;
+    const json_t *type;
+    if (!json_is_array(value))
+        return refuse(r, key, value, "a list of \"full_attention\"");
+    json_array_foreach(value, i, type)
+    {
+        const char *name = json_string_value(type);
+        if (name == NULL || strcmp(name, "full_attention") != 0)
+            return refuse(r, key, type, "full_attention in every layer");
+    }
+    return OK;
+}
+
+/* A window of at least the context length limits nothing. `absent`: the class's default. */
+static enum status read_window(const struct reader *r, const struct pretrained_key *key)
+{
+    const json_t *value = json_object_get(r->root, key->name);
+    const json_t *length = get(r->root, "max_position_embeddings");
+    double window = json_is_number(value) ? json_number_value(value) : 0.0;
+    if (json_is_null(value) ||
+        (value == NULL && number_parse(key->absent, &window) && window >= json_number_value(length)))
+        return OK;
+    if (value == NULL)
+        return fail(BAD_CHECKPOINT,
+                    "%s: %s is missing, which means %s; Cuboid supports null, or at least "
+                    "max_position_embeddings",
+                    r->path, key->name, key->absent);
+    return window >= json_number_value(length) && window > 0.0
+               ? OK
+               : refuse(r, key->name, value, "null, or at least max_position_embeddings");
+}
+
+/* ---- RoPE ---- */
+
+/* Keys of the scaling object, by its type. */
+struct scaling_key {
+    const char *name, *model_key, *absent; // absent "": max_position_embeddings
+};
+static const struct rope_type {
+    const char *type;
+    struct scaling_key keys[6];
+} scalings[] = {
+    {"default", {{0}}},
+    {"linear", {{"factor", "rope_scaling_factor", NULL}, {0}}},
+    {"llama3",
+     {{"factor", "rope_scaling_factor", NULL},
+      {"low_freq_factor", "rope_low_freq_factor", NULL},
+      {"high_freq_factor", "rope_high_freq_factor", NULL},
+      {"original_max_position_embeddings", "rope_original_max_position_embeddings", ""},
+      {0}}},
+    {"yarn",
+     {{"factor", "rope_scaling_factor", NULL},
+      {"beta_fast", "rope_beta_fast", "32"},
+      {"beta_slow", "rope_beta_slow", "1"},
+      {"original_max_position_embeddings", "rope_original_max_position_embeddings", ""},
+      {0}}},
+};
+
+static const struct rope_type *scaling_named(const char *type)
+{
+    for (size_t i = 0; type != NULL && i < sizeof scalings / sizeof *scalings; i++)
+        if (strcmp(scalings[i].type, type) == 0)
+            return &scalings[i];
+    return NULL;
+}
+
+static const char *scaling_type(const json_t *object)
+{
+    const json_t *type = get(object, "rope_type") != NULL ? get(object, "rope_type") : get(object, "type");
+    return type == NULL ? "default" : json_string_value(type);
+}
+
+/* Keys of the scaling object that are not in the table: read elsewhere, or of one value only. */
+static enum status check_scaling_key(const struct reader *r, const struct rope_type *scaling,
+                                     const json_t *object, const char *name, const json_t *value)
+{
+    static const char *const read_elsewhere[] = {"type", "rope_type", "rope_theta"};
+    for (const struct scaling_key *key = scaling->keys; key->name != NULL; key++)
+        if (strcmp(key->name, name) == 0)
+            return OK;
+    for (size_t i = 0; i < sizeof read_elsewhere / sizeof *read_elsewhere; i++)
+        if (strcmp(read_elsewhere[i], name) == 0)
+            return OK;
+    const bool neutral = (strcmp(name, "partial_rotary_factor") == 0 && json_number_value(value) == 1.0) ||
+                         (strcmp(name, "truncate") == 0 && json_is_true(value));
+    const double factor = json_number_value(get(object, "factor"));
+    const double published = 0.1 * log(factor > 1.0 ? factor : 1.0) + 1.0;
+    if (neutral || json_is_null(value) ||
+        (strcmp(name, "attention_factor") == 0 && fabs(json_number_value(value) - published) < 1e-6))
+        return OK;
+    char text[SHOWN_CHARS];
+    return fail(BAD_CHECKPOINT,
+                "%s: %s %s of rope_type \"%s\" cannot be expressed; Cuboid computes RoPE without it", r->path,
+                name, shown(value, text), scaling->type);
+}
+
+static enum status read_scaling_key(const struct reader *r, const json_t *object,
+                                    const struct scaling_key *key)
+{
+    char value[PRETRAINED_VALUE_CHARS];
+    const json_t *number = get(object, key->name);
+    const bool is_count = strcmp(key->name, "original_max_position_embeddings") == 0;
+    if (number == NULL && key->absent == NULL)
+        return fail(BAD_CHECKPOINT, "%s: %s of RoPE is missing", r->path, key->name);
+    if (number == NULL && key->absent[0] == 0)
+        number = get(r->root, "max_position_embeddings");
+    if (number == NULL)
+        return set(r, key->name, key->model_key, key->absent);
+    // Some files have 8192.0 for a count.
+    if (is_count && json_is_real(number) && json_real_value(number) >= 1.0 &&
+        json_real_value(number) <= MAX_COUNT && floor(json_real_value(number)) == json_real_value(number))
+        snprintf(value, sizeof value, "%.0f", json_real_value(number));
+    else
+        TRY(is_count ? read_count(r, key->name, number, value) : read_real(r, key->name, number, value));
+    return set(r, key->name, key->model_key, value);
+}
+
+/* `absent`: the default of rope_theta. */
+static enum status read_rope(const struct reader *r, const struct pretrained_key *key)
+{
+    const json_t *object = get(r->root, "rope_scaling"), *value;
+    const char *from = object != NULL ? "rope_scaling" : "rope_parameters", *name;
+    char theta[PRETRAINED_VALUE_CHARS];
+    if (object == NULL)
+        object = get(r->root, "rope_parameters");
+    if (object != NULL && !json_is_object(object))
+        return refuse(r, from, object, "an object with rope_type");
+    const struct rope_type *scaling = scaling_named(scaling_type(object));
+    if (scaling == NULL)
+        return refuse(r, from, object, "rope_type default, linear, llama3 and yarn");
+    json_object_foreach((json_t *)(uintptr_t)object, name, value)
+    {
+        TRY(check_scaling_key(r, scaling, object, name, value));
+    }
+    const json_t *base = get(object, key->name) != NULL ? get(object, key->name) : get(r->root, key->name);
+    snprintf(theta, sizeof theta, "%s", key->absent);
+    if (base != NULL)
+        TRY(read_real(r, key->name, base, theta));
+    TRY(set(r, key->name, "rotary_base", theta));
+    const bool scales = strcmp(scaling->type, "default") != 0;
+    TRY(set(r, from, "use_rope_scaling", scales ? "true" : "false"));
+    if (scales)
+        TRY(set(r, from, "rope_scaling_type", scaling->type));
+    for (const struct scaling_key *k = scaling->keys; k->name != NULL; k++)
+        TRY(read_scaling_key(r, object, k));
+    return OK;
+}
+
+/* ---- all keys ---- */
+
+static enum status read_absent(const struct reader *r, const struct pretrained_key *key)
+{
+    char value[PRETRAINED_VALUE_CHARS];
+    if (key->absent == NULL)
+        return fail(BAD_CHECKPOINT, "%s: %s is missing, which %s needs", r->path, key->name,
+                    r->out->architecture->name);
+    if (key->absent[0] == 0 || key->model_key == NULL)
+        return OK;
+    snprintf(value, sizeof value, "%s", key->absent);
+    if (key->kind == PRETRAINED_ACTIVATION)
+        TRY(read_activation(r, key->name, key->absent, value));
+    return set(r, key->name, key->model_key, value);
+}
+
+static enum status read_key(const struct reader *r, const struct pretrained_key *key)
+{
+    char text[PRETRAINED_VALUE_CHARS] = "";
+    const json_t *value = get(r->root, key->name);
+    if (key->kind == PRETRAINED_ROPE)
+        return read_rope(r, key);
+    if (key->kind == PRETRAINED_WINDOW)
+        return read_window(r, key);
+    if (value == NULL)
+        return read_absent(r, key);
+    switch (key->kind) {
+    case PRETRAINED_COUNT:
+        TRY(read_count(r, key->name, value, text));
+        break;
+    case PRETRAINED_REAL:
+        TRY(read_real(r, key->name, value, text));
+        break;
+    case PRETRAINED_BOOL:
+        if (!json_is_boolean(value))
+            return refuse(r, key->name, value, "true and false");
+        snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
+        break;
+    case PRETRAINED_ACTIVATION:
+        if (!json_is_string(value))
+            return refuse(r, key->name, value, "a name");
+        TRY(read_activation(r, key->name, json_string_value(value), text));
+        break;
+    case PRETRAINED_LAYER_TYPES:
+        return read_layer_types(r, key->name, value);
+    case PRETRAINED_FIXED:
+        return read_fixed(r, key, value);
+    case PRETRAINED_ROPE:
+    case PRETRAINED_WINDOW:
+    case PRETRAINED_IGNORED:
+        return OK;
+    }
+    return set(r, key->name, key->model_key, text);
+}
+
+static void warn_of_unknown_keys(const struct reader *r)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)r->root, name, value)
+    {
+        char text[SHOWN_CHARS];
+        if (!json_is_null(value) && pretrained_key_find(r->out->architecture, name) == NULL)
+            problems_warn(
+                r->warnings,
+                "%s: %s %s is unknown and ignored; if it changes what the model computes, the result "
+                "differs",
+                r->path, name, shown(value, text));
+    }
+}
+
+static enum status find_architecture(struct reader *r)
+{
+    char text[SHOWN_CHARS];
+    struct text known = {0};
+    const json_t *named = json_array_get(get(r->root, "architectures"), 0);
+    const char *type = json_string_value(get(r->root, "model_type"));
+    if (json_is_string(named))
+        r->out->architecture = pretrained_architecture_find(json_string_value(named));
+    else if (type != NULL)
+        r->out->architecture = pretrained_architecture_of_type(type);
+    if (r->out->architecture != NULL)
+        return OK;
+    for (int i = 0; pretrained_architecture(i) != NULL; i++)
+        text_add(&known, "%s%s", i > 0 ? ", " : "", pretrained_architecture(i)->name);
+    const bool is_named = json_is_string(named);
+    enum status status =
+        is_named || type != NULL
+            ? fail(BAD_CHECKPOINT, "%s: %s %s is not supported; supported are %s", r->path,
+                   is_named ? "architecture" : "model_type",
+                   shown(is_named ? named : get(r->root, "model_type"), text), text_chars(&known))
+            : fail(BAD_CHECKPOINT, "%s: has neither architectures nor model_type: not the file of a model",
+                   r->path);
+    text_free(&known);
+    return status;
+}
+
+static enum status read_all(struct reader *r)
+{
+    TRY(find_architecture(r));
+    const struct pretrained_architecture *architecture = r->out->architecture;
+    for (const struct pretrained_pair *pair = architecture->implied; pair->from != NULL; pair++)
+        TRY(set(r, architecture->name, pair->from, pair->to));
+    for (const struct pretrained_key *key = architecture->keys; key->name != NULL; key++)
+        TRY(read_key(r, key));
+    warn_of_unknown_keys(r);
+    return OK;
+}
+
+enum status pretrained_config_parse(const char *path, const struct text *json, struct problems *warnings,
+                                    struct pretrained_config *out)
+{
+    json_error_t error;
+    *out = (struct pretrained_config){.count = 0};
+    json_t *root = json_read(text_chars(json), json->length, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL)
+        return fail(BAD_CHECKPOINT, "%s:%d:%d: not valid JSON: %s", path, error.line, error.column,
+                    error.text);
+    struct reader reader = {.path = path, .root = root, .warnings = warnings, .out = out};
+    enum status status =
+        json_is_object(root) ? read_all(&reader) : fail(BAD_CHECKPOINT, "%s: is not a JSON object", path);
+    json_decref(root);
+    return status;
+}

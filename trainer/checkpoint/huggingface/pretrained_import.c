@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/huggingface/pretrained_import.h"
+
+#include "kernels/narrow.h"
+#include "trainer/checkpoint/checkpoint_record.h"
+#include "trainer/checkpoint/format/checkpoint_manifest.h"
+#include "trainer/checkpoint/huggingface/pretrained_config.h"
+#include "trainer/checkpoint/huggingface/pretrained_output.h"
+#include "trainer/checkpoint/huggingface/pretrained_tensors.h"
+#include "trainer/checkpoint/huggingface/pretrained_weights.h"
+#include "trainer/files/yaml.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct import {
+    const char *folder, *out;
+    struct pretrained_config config;
+    struct text config_path, tokenizer; // tokenizer: its path when the checkpoint is complete; empty: none
+    struct recipe *recipe;
+    struct params params;
+    struct pretrained_weights weights;
+    struct pretrained_tensors tensors;
+    struct pretrained_output output;
+    enum safetensors_dtype dtype; // of the values in the checkpoint
+    struct shard *shards;         // of the parts of all tensors, in this order
+    int shard_count;
+    struct save_identity identity;
+    struct manifest manifest;
+    char *whole, *band; // the largest tensor; rows of a part in its type ...
+    float *wide;        // ... and in fp32
+};
+
+/* ---- the model ---- */
+
+static enum status read_config(struct import *m, struct problems *warnings)
+{
+    enum { MAX_BYTES = 16 << 20 };
+    struct text json = {0};
+    text_add(&m->config_path, "%s/config.json", m->folder);
+    enum status status = file_read_small(m->config_path.chars, MAX_BYTES, &json);
+    if (status == OK)
+        status = pretrained_config_parse(m->config_path.chars, &json, warnings, &m->config);
+    text_free(&json);
+    return status;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+/* Every layer has a tensor: no list of parameters is made for more layers than that. */
+static enum status check_layers(const struct import *m)
+{
+    if (m->recipe->model.num_layers <= m->weights.count)
+        return OK;
+    return fail(BAD_CHECKPOINT, "%s: %lld layers, but the folder has only %d tensors", m->config_path.chars,
+                (long long)m->recipe->model.num_layers, m->weights.count);
+}
+
+/* ---- tensors ---- */
+
+/* Files of the base model have no prefix. */
+static bool has_prefix(const struct import *m)
+{
+    const char *prefix = m->config.architecture->prefix;
+    for (int i = 0; i < m->weights.count; i++)
+        if (strncmp(m->weights.entries[i].tensor->name, prefix, strlen(prefix)) == 0)
+            return true;
+    return false;
+}
+
+static const char *shape_text(int ndim, const int64_t *dim, char out[64])
+{
+    size_t length = (size_t)snprintf(out, 64, "[");
+    for (int d = 0; d < ndim && length < 60; d++)
+        length += (size_t)snprintf(out + length, 64 - length, "%s%lld", d > 0 ? ", " : "", (long long)dim[d]);
+    snprintf(out + (length < 62 ? length : 62), 2, "]");
+    return out;
+}
+
+static enum status check_tensor(struct import *m, const struct pretrained_tensor *tensor)
+{
+    char expected[64], found[64];
+    struct pretrained_entry *entry = pretrained_weights_find(&m->weights, tensor->name);
+    if (entry == NULL)
+        return fail(BAD_CHECKPOINT, "%s: tensor %s is missing, which %s needs", m->folder, tensor->name,
+                    m->config_path.chars);
+    const struct safetensors_tensor *is = entry->tensor;
+    bool same = is->ndim == tensor->ndim;
+    for (int d = 0; same && d < tensor->ndim; d++)
+        same = is->dim[d] == tensor->dim[d];
+    if (!same)
+        return fail(BAD_CHECKPOINT, "%s/%s: tensor %s has shape %s, but config.json needs %s", m->folder,
+                    m->weights.names[entry->file], tensor->name, shape_text(is->ndim, is->dim, found),
+                    shape_text(tensor->ndim, tensor->dim, expected));
+    if (is->dtype != SAFETENSORS_F32 && is->dtype != SAFETENSORS_BF16 && is->dtype != SAFETENSORS_F16)
+        return fail(BAD_CHECKPOINT, "%s/%s: tensor %s has dtype %s; Cuboid supports F32, BF16 and F16",
+                    m->folder, m->weights.names[entry->file], tensor->name,
+                    safetensors_dtype_name(is->dtype));
+    if (is->dtype != SAFETENSORS_BF16)
+        m->dtype = SAFETENSORS_F32;
+    entry->used = true;
+    return OK;
+}
+
+static bool ends_with(const char *name, const char *end)
+{
+    const size_t length = strlen(name), tail = strlen(end);
+    return length >= tail && strcmp(name + length - tail, end) == 0;
+}
+
+/* Constants, and the copy of a tied head, are not read. */
+static bool is_ignored(const struct import *m, const char *name)
+{
+    for (const char *const *end = m->config.architecture->ignored_tensors; *end != NULL; end++)
+        if (ends_with(name, *end))
+            return true;
+    return m->recipe->model.tie_word_embeddings && strcmp(name, "lm_head.weight") == 0;
+}
+
+static enum status check_tensors(struct import *m)
+{
+    m->dtype = SAFETENSORS_BF16;
+    for (int i = 0; i < m->tensors.count; i++)
+        TRY(check_tensor(m, &m->tensors.list[i]));
+    for (int i = 0; i < m->weights.count; i++) {
+        const struct pretrained_entry *entry = &m->weights.entries[i];
+        if (!entry->used && !is_ignored(m, entry->tensor->name))
+            return fail(BAD_CHECKPOINT, "%s/%s: tensor %s is not part of the %s that config.json describes",
+                        m->folder, m->weights.names[entry->file], entry->tensor->name,
+                        m->config.architecture->name);
+    }
+    return OK;
+}
+
+static enum status open_model(struct import *m)
+{
+    const struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .etp = 1, .dp = 1, .pp = 1};
+    TRY(pretrained_weights_open(m->folder, &m->weights));
+    TRY(check_layers(m));
+    TRY(params_declare(&m->recipe->model, &one_each, false, &m->params));
+    TRY(pretrained_tensors_create(m->config.architecture, &m->params, m->recipe->model.kv_channels,
+                                  has_prefix(m), &m->tensors));
+    return check_tensors(m);
+}
+
+/* ---- writing ---- */
+
+static enum status list_shards(struct import *m)
+{
+    m->shards = calloc((size_t)m->params.count + 1, sizeof *m->shards);
+    if (m->shards == NULL)
+        return fail(NO_MEMORY, "no memory for a list of %d tensors", m->params.count);
+    for (int i = 0; i < m->tensors.count; i++)
+        for (int part = 0; part < m->tensors.list[i].part_count; part++) {
+            const struct param *param = &m->params.list[m->tensors.list[i].part[part]];
+            struct shard *shard = &m->shards[m->shard_count++];
+            *shard = (struct shard){.dtype = m->dtype, .ndim = param->ndim};
+            state_name(STATE_VALUE, param->name, shard->name);
+            for (int d = 0; d < SHARD_MAX_DIMS; d++)
+                shard->dim[d] = shard->count[d] = d < param->ndim ? param->dim[d] : 1;
+        }
+    return OK;
+}
+
+static int64_t band_rows(int64_t columns)
+{
+    const int64_t rows = PRETRAINED_BAND_BYTES / (columns * (int64_t)sizeof(float));
+    return rows > 0 ? rows : 1;
+}
+
+static enum status allocate(struct import *m)
+{
+    size_t whole = 1, band = PRETRAINED_BAND_BYTES;
+    for (int i = 0; i < m->tensors.count; i++) {
+        const struct safetensors_tensor *tensor =
+            pretrained_weights_find(&m->weights, m->tensors.list[i].name)->tensor;
+        whole = (size_t)tensor->bytes > whole ? (size_t)tensor->bytes : whole;
+    }
+    for (int i = 0; i < m->shard_count; i++) {
+        const size_t row = (size_t)m->shards[i].dim[1] * sizeof(float);
+        band = row > band ? row : band;
+    }
+    m->whole = malloc(whole);
+    m->band = malloc(band);
+    m->wide = malloc(band);
+    return m->whole != NULL && m->band != NULL && m->wide != NULL
+               ? OK
+               : fail(NO_MEMORY, "no memory for a tensor of %zu bytes", whole);
+}
+
+static enum status write_part(struct import *m, const struct pretrained_tensor *tensor,
+                              enum safetensors_dtype from, int part, struct checkpoint_writer *writer)
+{
+    const struct param *param = &m->params.list[tensor->part[part]];
+    const int64_t columns = param->ndim > 1 ? param->dim[1] : 1, rows = band_rows(columns);
+    for (int64_t row = 0, count; row < param->dim[0]; row += count) {
+        count = param->dim[0] - row < rows ? param->dim[0] - row : rows;
+        pretrained_copy_rows(&m->tensors, tensor, part, row, count, safetensors_dtype_bytes(from),
+                             PRETRAINED_FROM_WHOLE, m->whole, m->band);
+        const int64_t elements = count * columns;
+        if (from == m->dtype) {
+            TRY(checkpoint_writer_append(writer, m->band, (size_t)elements * safetensors_dtype_bytes(from)));
+            continue;
+        }
+        widen_floats(from == SAFETENSORS_BF16 ? BF16 : F16, m->band, m->wide, elements);
+        TRY(checkpoint_writer_append(writer, m->wide, (size_t)elements * sizeof *m->wide));
+    }
+    return OK;
+}
+
+static enum status write_tensors(struct import *m, struct checkpoint_writer *writer)
+{
+    for (int i = 0; i < m->tensors.count; i++) {
+        const struct pretrained_tensor *tensor = &m->tensors.list[i];
+        const struct pretrained_entry *entry = pretrained_weights_find(&m->weights, tensor->name);
+        TRY(pretrained_weights_read(&m->weights, entry, m->whole));
+        for (int part = 0; part < tensor->part_count; part++)
+            TRY(write_part(m, tensor, entry->tensor->dtype, part, writer));
+    }
+    return checkpoint_writer_finish(writer);
+}
+
+/* One file, of rank 0, with all values. */
+static enum status write_values(struct import *m)
+{
+    struct text path = {0};
+    struct checkpoint_writer *writer = NULL;
+    char name[MANIFEST_FILE_CHARS];
+    manifest_file_name(0, name);
+    text_add(&path, "%s/%s", m->output.partial.chars, name);
+    enum status status =
+        checkpoint_writer_create(path.chars, &m->identity, m->shards, m->shard_count, &writer);
+    if (status == OK)
+        status = write_tensors(m, writer);
+    if (status == OK)
+        status = manifest_add_file(&m->manifest, 0, checkpoint_writer_bytes(writer),
+                                   checkpoint_writer_checksum(writer));
+    checkpoint_writer_destroy(writer);
+    text_free(&path);
+    for (int i = 0; status == OK && i < m->shard_count; i++) {
+        status = manifest_add_tensor(&m->manifest, &m->shards[i]);
+        if (status == OK)
+            status = manifest_add_rank(&m->manifest, 0);
+    }
+    return status;
+}
+
+static void model_yaml(const struct import *m, struct text *out)
+{
+    text_add(out, "# The model of ");
+    text_add_clean(out, m->folder);
+    text_add(out, ", for a recipe with base: and this file.\n");
+    pretrained_config_yaml(&m->config, out);
+    if (m->tokenizer.length > 0) {
+        text_add(out, "tokenizer:\n  tokenizer_type: HuggingFaceTokenizer\n  tokenizer_model: ");
+        yaml_add_string(out, m->tokenizer.chars, NULL);
+        text_add(out, "\n");
+    } else {
+        text_add(out, "tokenizer:\n  tokenizer_type: none\n");
+    }
+}
+
+static enum status write_texts(struct import *m, const struct text *yaml)
+{
+    struct text recipe = {0}, manifest = {0};
+    recipe_resolved_text(m->recipe, &recipe);
+    manifest_set_recipe(&m->manifest, "recipe.yaml", &recipe);
+    enum status status = pretrained_output_write(&m->output, "recipe.yaml", &recipe);
+    if (status == OK)
+        status = pretrained_output_write(&m->output, "model.yaml", yaml);
+    if (status == OK)
+        status = manifest_complete(&m->manifest, m->out);
+    if (status == OK) {
+        manifest_text(&m->manifest, &manifest);
+        status = pretrained_output_write(&m->output, "manifest.json", &manifest);
+    }
+    text_free(&recipe);
+    text_free(&manifest);
+    return status;
+}
+
+static enum status create_recipe(struct import *m)
+{
+    const char *tokenizer = m->tokenizer.length > 0 ? m->tokenizer.chars : NULL;
+    recipe_destroy(m->recipe);
+    m->recipe = NULL;
+    return pretrained_recipe(&m->config, m->config_path.chars, base_name(m->out), tokenizer, &m->recipe);
+}
+
+static enum status write_all(struct import *m, const char *out, struct text *yaml)
+{
+    const struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .etp = 1, .dp = 1, .pp = 1};
+    struct mesh mesh;
+    bool has_tokenizer;
+    TRY(pretrained_output_begin(out, &m->output));
+    TRY(pretrained_output_copy_tokenizer(&m->output, m->folder, &has_tokenizer));
+    if (has_tokenizer)
+        text_add(&m->tokenizer, "%s/tokenizer.json", out);
+    TRY(create_recipe(m));
+    TRY(mesh_create(one_each, m->recipe->parallel.rank_order, &mesh));
+    TRY(random_hex(m->identity.run, RUN_CHARS - 1));
+    TRY(random_hex(m->identity.save, SAVE_CHARS - 1));
+    TRY(manifest_begin_recipe(m->recipe, &mesh, &m->identity, &m->manifest));
+    TRY(write_values(m));
+    model_yaml(m, yaml);
+    TRY(write_texts(m, yaml));
+    return pretrained_output_finish(&m->output);
+}
+
+/* ---- all of it ---- */
+
+static enum status import(struct import *m, struct problems *warnings, struct text *yaml)
+{
+    TRY(read_config(m, warnings));
+    TRY(create_recipe(m));
+    TRY(open_model(m));
+    TRY(list_shards(m));
+    TRY(allocate(m));
+    return write_all(m, m->out, yaml);
+}
+
+static void describe(const struct import *m, struct pretrained_import_result *out)
+{
+    out->architecture = m->config.architecture;
+    out->tensors = m->tensors.count;
+    out->files = m->weights.file_count;
+    out->dtype = safetensors_dtype_name(m->dtype);
+    out->elements = 0;
+    for (int i = 0; i < m->tensors.count; i++)
+        out->elements += pretrained_tensor_elements(&m->tensors.list[i]);
+}
+
+enum status pretrained_import(const char *folder, const char *out, struct problems *warnings,
+                              struct pretrained_import_result *result)
+{
+    struct import m = {.folder = folder, .out = out};
+    struct text yaml = {0};
+    enum status status = import(&m, warnings, &yaml);
+    pretrained_output_free(&m.output);
+    if (status == OK) {
+        describe(&m, result);
+        result->model_yaml = yaml;
+    } else {
+        text_free(&yaml);
+    }
+    pretrained_tensors_free(&m.tensors);
+    pretrained_weights_close(&m.weights);
+    params_free(&m.params);
+    manifest_free(&m.manifest);
+    recipe_destroy(m.recipe);
+    text_free(&m.config_path);
+    text_free(&m.tokenizer);
+    free(m.shards);
+    free(m.whole);
+    free(m.band);
+    free(m.wide);
+    return status;
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/huggingface/pretrained_output.h"
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum status pretrained_output_begin(const char *path, struct pretrained_output *out)
+{
+    struct stat info;
+    *out = (struct pretrained_output){.path = path};
+    if (path[0] == 0 || path[strlen(path) - 1] == '/')
+        return fail(BAD_USAGE, "-o \"%s\": expected the name of a folder, without a / at its end", path);
+    if (lstat(path, &info) == 0)
+        return fail(BAD_USAGE, "-o %s: exists; use the name of a folder that does not exist", path);
+    struct text partial = {0};
+    text_add(&partial, "%s.partial", path);
+    enum status status = OK;
+    if (mkdir(partial.chars, 0777) != 0)
+        status = fail(BAD_USAGE, "-o %s: cannot create %s: %s%s", path, partial.chars, strerror(errno),
+                      errno == EEXIST ? "; remove it, if no other program is writing there" : "");
+    if (status == OK)
+        out->partial = partial;
+    else
+        text_free(&partial);
+    return status;
+}
+
+enum status pretrained_output_finish(struct pretrained_output *output)
+{
+    struct stat info;
+    TRY(folder_sync(output->partial.chars));
+    if (lstat(output->path, &info) == 0)
+        return fail(BAD_USAGE, "-o %s: was created by another program", output->path);
+    if (rename(output->partial.chars, output->path) != 0)
+        return fail(IO_ERROR, "%s: cannot be renamed to %s: %s", output->partial.chars, output->path,
+                    strerror(errno));
+    text_free(&output->partial);
+    return folder_sync_parent(output->path);
+}
+
+static bool every_file(const char *name)
+{
+    (void)name;
+    return true;
+}
+
+void pretrained_output_free(struct pretrained_output *output)
+{
+    if (output->partial.length > 0) {
+        // The message of the failure is kept: the removal's own one matters less.
+        struct text why = {0};
+        text_add(&why, "%s", fail_text());
+        if (folder_remove(output->partial.chars, every_file) != OK)
+            print_line(stderr, "warning: %s", fail_text());
+        (void)!fail(IO_ERROR, "%s", text_chars(&why));
+        text_free(&why);
+    }
+    text_free(&output->partial);
+}
+
+enum status pretrained_output_write(const struct pretrained_output *output, const char *name,
+                                    const struct text *text)
+{
+    struct text path = {0};
+    text_add(&path, "%s/%s", output->partial.chars, name);
+    enum status status = file_write_atomic(path.chars, text_chars(text), text->length);
+    text_free(&path);
+    return status;
+}
+
+static enum status copy_file(const struct pretrained_output *output, const char *folder, const char *name,
+                             bool *found)
+{
+    enum { MAX_BYTES = 1 << 30 };
+    struct text from = {0}, bytes = {0};
+    text_add(&from, "%s/%s", folder, name);
+    enum status status = OK;
+    *found = access(from.chars, F_OK) == 0;
+    if (*found)
+        status = file_read_small(from.chars, MAX_BYTES, &bytes);
+    if (*found && status == OK)
+        status = pretrained_output_write(output, name, &bytes);
+    text_free(&from);
+    text_free(&bytes);
+    return status;
+}
+
+enum status pretrained_output_copy_tokenizer(const struct pretrained_output *output, const char *folder,
+                                             bool *found)
+{
+    static const char *const others[] = {"tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "vocab.json",
+                                         "merges.txt",
+                                         "tokenizer.model",
+                                         "chat_template.jinja",
+                                         "generation_config.json"};
+    TRY(copy_file(output, folder, "tokenizer.json", found));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        bool other;
+        TRY(copy_file(output, folder, others[i], &other));
+    }
+    return OK;
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+/* A folder that appears under its name only when it is complete. */
+#pragma once
+
+#include "base/text.h"
+
+struct pretrained_output {
+    const char *path;    // not owned
+    struct text partial; // "PATH.partial", where files are written
+};
+
+/* Creates PATH.partial. BAD_USAGE if either exists. */
+MUST_USE enum status pretrained_output_begin(const char *path, struct pretrained_output *out);
+/* Makes the files durable, and renames the folder. */
+MUST_USE enum status pretrained_output_finish(struct pretrained_output *output);
+/* Removes what is not finished. Accepts {0}. */
+void pretrained_output_free(struct pretrained_output *output);
+
+/* Writes a small file into the folder. */
+MUST_USE enum status pretrained_output_write(const struct pretrained_output *output, const char *name,
+                                             const struct text *text);
+/* Copies the files of a tokenizer that are in `folder`: tokenizer.json, and those that transformers reads
+ * with it. *found: tokenizer.json is one of them. */
+MUST_USE enum status pretrained_output_copy_tokenizer(const struct pretrained_output *output,
+                                                      const char *folder, bool *found);
