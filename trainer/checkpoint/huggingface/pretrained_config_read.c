@@ -22,7 +22,8 @@ struct reader {
 enum { SHOWN_CHARS = 64 };
 static const char *shown(const json_t *value, char out[SHOWN_CHARS])
 {
-    char *text = value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *text =
+        value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
     text_printable(text != NULL ? text : "?", out, SHOWN_CHARS - 3);
     if (text != NULL && strlen(text) > SHOWN_CHARS - 4)
         memcpy(out + strlen(out), "...", 4);
@@ -35,6 +36,14 @@ static enum status refuse(const struct reader *r, const char *key, const json_t 
     char text[SHOWN_CHARS];
     return fail(BAD_CHECKPOINT, "%s: %s %s cannot be expressed; Cuboid supports %s", r->path, key,
                 shown(value, text), expected);
+}
+
+static enum status not_valid(const struct reader *r, const char *key, const json_t *value,
+                             const char *expected)
+{
+    char text[SHOWN_CHARS];
+    return fail(BAD_CHECKPOINT, "%s: %s %s is not valid; expected %s", r->path, key, shown(value, text),
+                expected);
 }
 
 const char *pretrained_config_value(const struct pretrained_config *config, const char *key)
@@ -79,7 +88,7 @@ static enum status read_count(const struct reader *r, const char *key, const jso
 {
     json_int_t count = json_integer_value(value);
     if (!json_is_integer(value) || count < 1 || count > MAX_COUNT)
-        return refuse(r, key, value, "an integer from 1 to 1000000000");
+        return not_valid(r, key, value, "an integer from 1 to 1000000000");
     snprintf(out, PRETRAINED_VALUE_CHARS, "%lld", (long long)count);
     return OK;
 }
@@ -87,7 +96,7 @@ static enum status read_count(const struct reader *r, const char *key, const jso
 static enum status read_real(const struct reader *r, const char *key, const json_t *value, char *out)
 {
     if (!json_is_number(value) || !isfinite(json_number_value(value)))
-        return refuse(r, key, value, "a number");
+        return not_valid(r, key, value, "a number");
     number_text(json_number_value(value), out);
     return OK;
 }
@@ -125,7 +134,7 @@ static enum status read_layer_types(const struct reader *r, const char *key, con
     size_t i;
     const json_t *type;
     if (!json_is_array(value))
-        return refuse(r, key, value, "a list of \"full_attention\"");
+        return not_valid(r, key, value, "a list of \"full_attention\"");
     json_array_foreach(value, i, type)
     {
         const char *name = json_string_value(type);
@@ -248,7 +257,7 @@ static enum status read_rope(const struct reader *r, const struct pretrained_key
     if (object == NULL)
         object = get(r->root, "rope_parameters");
     if (object != NULL && !json_is_object(object))
-        return refuse(r, from, object, "an object with rope_type");
+        return not_valid(r, from, object, "an object with rope_type");
     const struct rope_type *scaling = scaling_named(scaling_type(object));
     if (scaling == NULL)
         return refuse(r, from, object, "rope_type default, linear, llama3 and yarn");
@@ -305,12 +314,12 @@ static enum status read_key(const struct reader *r, const struct pretrained_key 
         break;
     case PRETRAINED_BOOL:
         if (!json_is_boolean(value))
-            return refuse(r, key->name, value, "true and false");
+            return not_valid(r, key->name, value, "true or false");
         snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
         break;
     case PRETRAINED_ACTIVATION:
         if (!json_is_string(value))
-            return refuse(r, key->name, value, "a name");
+            return not_valid(r, key->name, value, "a name");
         TRY(read_activation(r, key->name, json_string_value(value), text));
         break;
     case PRETRAINED_LAYER_TYPES:
@@ -341,30 +350,40 @@ static void warn_of_unknown_keys(const struct reader *r)
     }
 }
 
-static enum status find_architecture(struct reader *r)
+static enum status unknown_architecture(const struct reader *r, const char *key, const json_t *value)
 {
     char text[SHOWN_CHARS];
     struct text known = {0};
-    const json_t *named = json_array_get(get(r->root, "architectures"), 0);
-    const char *type = json_string_value(get(r->root, "model_type"));
-    if (json_is_string(named))
-        r->out->architecture = pretrained_architecture_find(json_string_value(named));
-    else if (type != NULL)
-        r->out->architecture = pretrained_architecture_of_type(type);
-    if (r->out->architecture != NULL)
-        return OK;
     for (int i = 0; pretrained_architecture(i) != NULL; i++)
         text_add(&known, "%s%s", i > 0 ? ", " : "", pretrained_architecture(i)->name);
-    const bool is_named = json_is_string(named);
-    enum status status =
-        is_named || type != NULL
-            ? fail(BAD_CHECKPOINT, "%s: %s %s is not supported; supported are %s", r->path,
-                   is_named ? "architecture" : "model_type",
-                   shown(is_named ? named : get(r->root, "model_type"), text), text_chars(&known))
-            : fail(BAD_CHECKPOINT, "%s: has neither architectures nor model_type: not the file of a model",
-                   r->path);
+    enum status status = fail(BAD_CHECKPOINT, "%s: %s %s is not supported; supported are %s", r->path, key,
+                              shown(value, text), text_chars(&known));
     text_free(&known);
     return status;
+}
+
+/* By the name in "architectures", or else by "model_type"; where both are given they must agree. */
+static enum status find_architecture(struct reader *r)
+{
+    const json_t *list = get(r->root, "architectures"), *type = get(r->root, "model_type");
+    const char *name = json_string_value(json_array_get(list, 0)), *type_name = json_string_value(type);
+    const struct pretrained_architecture **out = &r->out->architecture;
+    if (list == NULL && type == NULL)
+        return fail(BAD_CHECKPOINT, "%s: has neither architectures nor model_type: not the file of a model",
+                    r->path);
+    if (list != NULL)
+        *out = name != NULL && json_array_size(list) == 1 ? pretrained_architecture_find(name) : NULL;
+    else
+        *out = type_name != NULL ? pretrained_architecture_of_type(type_name) : NULL;
+    if (*out == NULL)
+        return unknown_architecture(r, list != NULL ? "architectures" : "model_type",
+                                    list != NULL ? list : type);
+    if (type != NULL && (type_name == NULL || strcmp(type_name, (*out)->model_type) != 0)) {
+        char text[SHOWN_CHARS];
+        return fail(BAD_CHECKPOINT, "%s: model_type %s, but the architecture is %s, of the type \"%s\"",
+                    r->path, shown(type, text), (*out)->name, (*out)->model_type);
+    }
+    return OK;
 }
 
 static enum status read_all(struct reader *r)

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""cuboid checkpoint import and export of what they must refuse: one line that names the file, the key or tensor and
+its value, exit status 2, and nothing under the name of the output, or next to it.
+
+    test_bad_input.py CUBOID [unlimited]       unlimited: a sanitizer needs more address space"""
+import json
+import os
+import random
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import models  # noqa: E402
+from fixtures import no_file_beyond  # noqa: E402
+
+CUBOID = os.path.abspath(sys.argv[1])
+MIB = 1 << 20
+
+
+def command(*words, **options):
+    return subprocess.run([CUBOID, "checkpoint", *words], capture_output=True, text=True, check=False, timeout=60,
+                          **options)
+
+
+def expect_refused(what, words, message, statuses=(2,), **options):
+    """One line with the message, and no output."""
+    done = command(*words, "-o", "out", **options)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
+    left = [name for name in os.listdir(".") if name.startswith("out")]
+    if done.returncode not in statuses or len(lines) != 1 or message not in lines[0] or left:
+        sys.exit(f"{what}: status {done.returncode}, {left} left, expected \"{message}\"\n{done.stderr}")
+
+
+# ---- config.json: name of the model, changes of its keys, message ----
+MISSING = object()
+CONFIGS = [
+    ("llama", {"architectures": ["BertModel"]}, 'architectures ["BertModel"] is not supported; supported are GPT2LM'),
+    ("llama", {"architectures": [], "model_type": "llama"}, "architectures [] is not supported"),
+    ("llama", {"model_type": "gpt2"}, 'model_type "gpt2", but the architecture is LlamaForCausalLM'),
+    ("llama", {"architectures": MISSING, "model_type": MISSING}, "neither architectures nor model_type"),
+    ("llama", {"hidden_size": -16}, "hidden_size -16 is not valid; expected an integer from 1 to 1000000000"),
+    ("llama", {"vocab_size": 10**18}, "vocab_size 1000000000000000000 is not valid"),
+    ("llama", {"vocab_size": 10**9}, "embed_tokens.weight has shape [64, 16], but config.json needs [1000000000, "),
+    ("llama", {"num_hidden_layers": 99999}, "99999 layers, but the folder has only 21 tensors"),
+    ("llama", {"num_hidden_layers": 3}, "tensor model.layers.2.input_layernorm.weight is missing"),
+    ("llama", {"num_hidden_layers": 1}, "tensor model.layers.1.input_layernorm.weight is not part of the Llama"),
+    ("llama", {"num_attention_heads": 5}, "model.hidden_size 16 is not divisible by model.num_attention_heads 5"),
+    ("llama", {"vocab_size": MISSING}, "vocab_size is missing, which LlamaForCausalLM needs"),
+    ("llama", {"hidden_act": "gelu"}, 'hidden_act "gelu" of LlamaForCausalLM cannot be expressed; Cuboid supports s'),
+    ("llama", {"attention_bias": True}, "mlp_bias false, but attention_bias true cannot be expressed"),
+    ("llama", {"quantization_config": {"bits": 4}}, 'quantization_config {"bits":4} cannot be expressed'),
+    ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 'rope_scaling {"type":"dynamic","factor":2.0}'),
+    ("llama", {"rope_scaling": {"rope_type": "linear"}}, "factor of RoPE is missing"),
+    ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 4, "mscale": 0.7}}, "mscale 0.7 of rope_type"),
+    ("llama", {"rope_parameters": {"rope_type": "longrope"}}, 'rope_parameters {"rope_type":"longrope"}'),
+    ("llama", {"rms_norm_eps": "tiny"}, 'rms_norm_eps "tiny" is not valid; expected a number'),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 cannot be expressed; Cuboid supports 1"),
+    ("qwen3", {"attention_bias": True}, "attention_bias true cannot be expressed; Cuboid supports false"),
+    ("gpt2", {"embd_pdrop": 0.0}, "embd_pdrop 0, but resid_pdrop 0.1 cannot be expressed"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx true cannot be expressed"),
+    ("gpt2", {"n_positions": 64}, "transformer.wpe.weight has shape [128, 16], but config.json needs [64, 16]"),
+]
+
+
+def refused_configs():
+    for name, changes, message in CONFIGS:
+        config = {key: value for key, value in {**models.CASES[name], **changes}.items() if value is not MISSING}
+        shutil.copytree(name, "changed")
+        with open("changed/config.json", "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        expect_refused(f"{name} {changes}", ["import", "changed"], message)
+        shutil.rmtree("changed")
+
+
+# ---- tensors ----
+def change_tensors(change):
+    path = "changed/model.safetensors"
+    tensors = models.read_safetensors(path)
+    change(tensors)
+    models.write_safetensors(path, tensors)
+
+
+def change_index(change):
+    path = "changed/model.safetensors.index.json"
+    with open(path, encoding="utf-8") as file:
+        index = json.load(file)
+    change(index["weight_map"])
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(index, file)
+
+
+def reshape(tensors):
+    dtype, shape, data = tensors["model.norm.weight"]
+    tensors["model.norm.weight"] = dtype, [1, *shape], data
+
+
+def retype(tensors):
+    _, shape, data = tensors["model.norm.weight"]
+    tensors["model.norm.weight"] = "I32", shape, data
+
+
+def overwrite(path, data):
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+SHARD, NORM = "model-00002-of-00003.safetensors", "model.norm.weight"
+TENSORS = [
+    ("llama", lambda: change_tensors(lambda t: t.pop(NORM)), "tensor model.norm.weight is missing"),
+    ("llama", lambda: change_tensors(lambda t: t.update(extra=t[NORM])), "tensor extra is not part of the LlamaFor"),
+    ("llama", lambda: change_tensors(reshape), "model.norm.weight has shape [1, 16], but config.json needs [16]"),
+    ("llama", lambda: change_tensors(retype), "model.norm.weight has dtype I32; Cuboid supports F32, BF16 and F16"),
+    ("llama", lambda: os.remove("changed/model.safetensors"), "has neither model.safetensors nor model.safetensors.in"),
+    ("llama", lambda: os.remove("changed/config.json"), "changed/config.json: No such file"),
+    ("llama", lambda: overwrite("changed/config.json", b"{"), "changed/config.json:1:1: not valid JSON"),
+    ("llama", lambda: overwrite("changed/config.json", b"[" * 10**6), "not valid JSON"),
+    ("llama", lambda: overwrite("changed/config.json", b"[]"), "is not a JSON object"),
+    ("llama", lambda: overwrite("changed/model.safetensors", struct.pack("<Q", 2**62)), "header"),
+    ("files", lambda: os.remove(f"changed/{SHARD}"), f"{SHARD} is missing, which model.safetensors.index.json lists"),
+    ("files", lambda: change_index(lambda m: m.update({NORM: "../llama/model.safetensors"})), "in this folder"),
+    ("files", lambda: change_index(lambda m: m.update({NORM: "/etc/passwd"})), '"/etc/passwd"; expected the name'),
+    ("files", lambda: change_index(lambda m: m.update({NORM: 3})), "expected the name of a file in this folder"),
+    ("files", lambda: change_index(lambda m: m.update(extra=SHARD)), "has no tensor extra, which model.safetensors.in"),
+    ("files", lambda: change_index(lambda m: m.pop(NORM)), "has tensor model.norm.weight, which model.safetensors.in"),
+    ("files", lambda: change_index(lambda m: m.clear()), "has no weight_map"),
+    ("files", lambda: shutil.copy(f"changed/{SHARD}", "changed/model-00001-of-00003.safetensors"), "is in model-00001"),
+    ("files", lambda: overwrite("changed/model.safetensors.index.json", b"\xff"), "not valid JSON"),
+]
+
+
+def refused_tensors():
+    for i, (name, change, message) in enumerate(TENSORS):
+        shutil.copytree(name, "changed")
+        change()
+        expect_refused(f"damage {i}", ["import", "changed"], message)
+        shutil.rmtree("changed")
+
+
+def refused_bytes():
+    """Bytes of headers and of config.json, replaced at random: refused with one line, or accepted."""
+    numbers = random.Random(1)
+    for name in ("config.json", "model.safetensors"):
+        shutil.copytree("llama", "changed")
+        with open(f"changed/{name}", "rb") as file:
+            data = file.read()
+        header = len(data) if name == "config.json" else 8 + struct.unpack_from("<Q", data)[0]
+        for _ in range(60):
+            changed = bytearray(data)
+            changed[numbers.randrange(header)] = numbers.choice(b'0189-"{}[],:e.' + bytes([numbers.randrange(256)]))
+            overwrite(f"changed/{name}", changed)
+            if command("import", "changed", "-o", "out").returncode == 0:
+                shutil.rmtree("out")
+            else:
+                expect_refused(f"{name} {bytes(changed[:200])}", ["import", "changed"], "changed")
+        shutil.rmtree("changed")
+
+
+# ---- export, and the output ----
+def set_recipe(folder, *keys):
+    """A checkpoint of another model, trained for no step."""
+    with open("recipe.yaml", "w", encoding="utf-8") as file:
+        file.write("model: {num_layers: 1, hidden_size: 8, num_attention_heads: 2, seq_length: 8, vocab_size: 16}\n"
+                   "train: {global_batch_size: 1, train_iters: 0}\noptimizer: {lr: 1.0e-3}\n"
+                   "data: {mock_data: true}\ntokenizer: {tokenizer_type: none}\n")
+    done = subprocess.run([CUBOID, "train", "recipe.yaml", f"logging.run_dir={folder}", *keys], capture_output=True,
+                          text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"train {keys}: {done.stdout}{done.stderr}")
+
+
+def refused_exports():
+    cases = [(["model.normalization=RMSNorm"], "model.normalization RMSNorm cannot be expressed by GPT2LMHeadModel"),
+             (["model.position_embedding_type=rope", "model.normalization=RMSNorm", "model.activation=swiglu",
+               "model.add_bias_linear=false", "model.rotary_percent=0.5"],
+              "model.rotary_percent 0.5 cannot be expressed by LlamaForCausalLM")]
+    for i, (keys, message) in enumerate(cases):
+        set_recipe(f"run-{i}", *keys)
+        expect_refused(f"export {keys}", ["export", f"run-{i}/checkpoints"], message)
+    set_recipe("large", "model.init_method_std=1e5")
+    expect_refused("fp16", ["export", "large/checkpoints", "--dtype", "fp16"], "too large for fp16; use --dtype bf16")
+    expect_refused("dtype", ["export", "large/checkpoints", "--dtype", "fp8"], "--dtype fp8; use fp32, bf16 or fp16")
+    expect_refused("architecture", ["export", "large/checkpoints", "--architecture", "LlamaForCausalLM"],
+                   "cannot be expressed by LlamaForCausalLM")
+    expect_refused("no checkpoint", ["export", "llama"], "llama")
+
+
+def refused_outputs():
+    for words, status in ((["import", "llama"], 2), (["export", "ckpt"], 2)):
+        os.mkdir("there")
+        done = command(*words, "-o", "there")
+        if done.returncode != status or "there: exists; use the name of a folder that" not in done.stderr:
+            sys.exit(f"{words} into a folder that exists: {done.returncode} {done.stderr}")
+        if os.listdir("there"):
+            sys.exit(f"{words}: wrote into a folder that exists")
+        os.rmdir("there")
+        expect_refused("full disk", words, "out.partial/", statuses=(1, 2), preexec_fn=no_file_beyond(20000))
+
+
+def memory():
+    """Less than twice the largest tensor, of 96 MB in fp32, and 64 MiB."""
+    vocab, hidden = 1_500_000, 16
+    config = {**models.CASES["llama"], "vocab_size": vocab, "tie_word_embeddings": True}
+    tensors = {name: ("F32", shape, bytes(4 * models.elements_of(shape)))
+               for name, shape in models.shapes_of(models.CASES["llama"]).items() if name != "lm_head.weight"}
+    tensors["model.embed_tokens.weight"] = "F32", [vocab, hidden], bytes(4 * vocab * hidden)
+    os.mkdir("wide")
+    with open("wide/config.json", "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    models.write_safetensors("wide/model.safetensors", tensors)
+    limit = (2 * 4 * vocab * hidden + 64 * MIB,) * 2
+    for words in (["import", "wide", "-o", "wide-ckpt"], ["export", "wide-ckpt", "-o", "wide-out"]):
+        unlimited = "unlimited" in sys.argv
+        done = command(*words, preexec_fn=None if unlimited else lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
+        if done.returncode != 0:
+            sys.exit(f"{words}: {done.stderr}")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for name in ("llama", "qwen3", "gpt2"):
+            models.write_model(name, models.CASES[name])
+        models.write_model("files", models.CASES["llama"], files=3)
+        done = command("import", "llama", "-o", "ckpt")
+        if done.returncode != 0:
+            sys.exit(done.stderr)
+        refused_configs()
+        refused_tensors()
+        refused_bytes()
+        refused_exports()
+        refused_outputs()
+        memory()
+
+
+main()
