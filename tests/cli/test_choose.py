@@ -161,8 +161,10 @@ def test_refusals(folder):
     refuse("no ranks", ["parallel", "cluster.nodes"], "plan", GPT3, "parallel=auto", "cluster.profile=selene")
     refuse("no peak", ["no layout can be planned", "peak_flops_bf16"], "plan", GPT3, *SMALL[:2], "--best",
            "precision.params_dtype=bf16", "cluster.profile=dgx-v100-32", "cluster.nodes=1", "tp=2", "pp=1")
-    refuse("fits nowhere", ["no layout fits", "lacks", "GiB of 40.00 GiB"], "plan", GPT3, *NODE, "parallel=auto",
-           "model.num_layers=512", "model.hidden_size=16384", "model.num_attention_heads=128")
+    huge = ["model.num_layers=512", "model.hidden_size=16384", "model.num_attention_heads=128"]
+    refuse("no peak, before any bound of time or memory", ["no layout can be planned", "peak_flops_bf16"], "plan", GPT3,
+           "--best", "precision.params_dtype=bf16", "cluster.profile=dgx-v100-32", "cluster.nodes=1", *huge)
+    refuse("fits nowhere", ["no layout fits", "lacks", "GiB of 40.00 GiB"], "plan", GPT3, *NODE, "parallel=auto", *huge)
     refuse("no layout is legal", ["none of"], "plan", GPT3, *NODE, micro, "tp=1", "pp=1", "dp=8",
            "train.global_batch_size=15")
     refuse("a wrong recipe", ["model.hiden_size"], "plan", GPT3, *SMALL, micro, "model.hiden_size=5")

@@ -136,14 +136,12 @@ static void check_fit(struct step_plan *plan)
     plan->fits = plan->needed_bytes <= plan->device_bytes;
 }
 
-/* A profile that lacks what the recipe needs: BAD_RECIPE. */
-static enum status check_profile(const struct step_plan *plan)
+enum status step_plan_check_profile(const struct run *run, const struct cluster_profile *profile)
 {
-    const struct recipe *recipe = plan->run->recipe;
-    const struct cluster_profile *profile = plan->profile;
-    const struct cost_options options = step_plan_cost_options(plan->run, plan->profile);
+    const struct recipe *recipe = run->recipe;
+    const struct cost_options options = step_plan_cost_options(run, profile);
     const enum profile_dtype dtype = cost_dtype(&options, recipe_working_dtype(recipe));
-    const int ranks = plan->run->mesh.world;
+    const int ranks = run->mesh.world;
     struct text why = {0};
     if (profile->device.peak_flops[dtype] <= 0.0)
         text_add(&why,
@@ -165,7 +163,7 @@ static enum status check_profile(const struct step_plan *plan)
 static enum status make(struct step_plan *plan, bool timeline)
 {
     if (plan->profile != NULL)
-        TRY(check_profile(plan));
+        TRY(step_plan_check_profile(plan->run, plan->profile));
     TRY(allocate(plan));
     for (int pp = 0; pp < plan->count; pp++)
         TRY(plan_rank(plan, pp));

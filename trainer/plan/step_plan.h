@@ -35,6 +35,10 @@ struct step_plan {
 /* Loads the profile of the recipe, NULL if it has none. BAD_RECIPE after printing what is wrong with it. */
 MUST_USE enum status step_plan_profile(const struct recipe *recipe, struct cluster_profile **out);
 
+/* Checks that the profile has what the run needs: a peak of its working dtype, a network. BAD_RECIPE
+ * otherwise. Of the run, only its recipe and the size of its mesh are read. */
+MUST_USE enum status step_plan_check_profile(const struct run *run, const struct cluster_profile *profile);
+
 /* Plans the run. The run, and `profile`, which may be NULL, must outlive the plan. Returns the errors that a
  * run would return (BAD_RECIPE, ...). */
 MUST_USE enum status step_plan_make(const struct run *run, const struct cluster_profile *profile,

@@ -108,7 +108,8 @@ void sweep_shared_text(const struct sweep *sweep, int64_t number, struct text *o
             text_add(out, "%d ", sweep_value(sweep->file, number, i));
 }
 
-/* Computes the lower bounds of a valid layout. */
+/* Computes the lower bounds of a valid layout. They take tapes, which are slow, so a profile that cannot plan
+ * the layout is detected first. */
 static enum status add_bounds(struct sweep *sweep, const struct recipe *recipe, struct sweep_layout *layout)
 {
     struct problems problems = {0};
@@ -123,6 +124,13 @@ static enum status add_bounds(struct sweep *sweep, const struct recipe *recipe, 
     TRY(status);
     if (sweep->device_bytes == 0)
         sweep->device_bytes = sweep->profiles.profile->device.memory_bytes;
+    const struct run run = {.recipe = recipe, .mesh.world = recipe_world_size(recipe)};
+    if (step_plan_check_profile(&run, sweep->profiles.profile) != OK) {
+        layout->state = SWEEP_FAILED;
+        layout->reason = sweep_add_failed(sweep, layout->number);
+        sweep->counts[SWEEP_FAILED]++;
+        return OK;
+    }
     sweep_shared_text(sweep, layout->number, &shared);
     status =
         sweep_bound(sweep->bounds, text_chars(&shared), recipe, sweep->profiles.profile, &layout->bound_s);
@@ -132,7 +140,6 @@ static enum status add_bounds(struct sweep *sweep, const struct recipe *recipe, 
     text_free(&shared);
     if (status != OK)
         return status;
-    const struct run run = {.recipe = recipe, .mesh.world = recipe_world_size(recipe)};
     layout->needed_bytes = step_plan_needed(sweep->profiles.profile, &run, layout->bound_bytes);
     if (layout->needed_bytes > sweep->profiles.profile->device.memory_bytes) {
         layout->state = SWEEP_TOO_LARGE;

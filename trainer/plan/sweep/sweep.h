@@ -97,6 +97,8 @@ bool sweep_has_reason(const struct sweep *sweep, enum sweep_state state, const c
 void sweep_sort_reasons(struct sweep *sweep);
 void sweep_free_reasons(struct sweep *sweep);
 
+/* Counts a layout whose plan has just failed, with the text of fail(). Returns the reason's index. */
+int sweep_add_failed(struct sweep *sweep, int64_t number);
 /* Counts a layout that does not fit, by its needed_bytes. Returns the reason's index. */
 int sweep_too_large(struct sweep *sweep, const struct sweep_layout *layout);
 /* Plans the valid layouts, and sorts the best. */

@@ -35,6 +35,11 @@ int sweep_add_reason(struct sweep *sweep, enum sweep_state state, const char *wh
     return at;
 }
 
+int sweep_add_failed(struct sweep *sweep, int64_t number)
+{
+    return sweep_add_reason(sweep, SWEEP_FAILED, "error of the plan", fail_text(), number);
+}
+
 /* Most frequent first; ties by first layout. */
 static int compare(const void *a, const void *b)
 {

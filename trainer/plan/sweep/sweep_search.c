@@ -151,8 +151,7 @@ static enum status visit(struct search *s, struct candidate *candidate)
         return status;
     if (status != OK) {
         layout->state = SWEEP_FAILED;
-        layout->reason =
-            sweep_add_reason(sweep, SWEEP_FAILED, "error of the plan", fail_text(), layout->number);
+        layout->reason = sweep_add_failed(sweep, layout->number);
     } else if (layout->state == SWEEP_TOO_LARGE)
         layout->reason = sweep_too_large(sweep, layout);
     else if (layout->state == SWEEP_PLANNED)
