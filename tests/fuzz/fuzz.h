@@ -49,4 +49,4 @@ void fuzz_require(bool holds, const char *property);
 
 /* The readers, by file. */
 extern const struct fuzz_reader fuzz_checkpoint_readers[], fuzz_data_readers[], fuzz_recipe_readers[],
-    fuzz_run_readers[]; // the last row has no name
+    fuzz_run_readers[], fuzz_pretrained_readers[]; // the last row has no name

@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 static const struct fuzz_reader *const lists[] = {fuzz_checkpoint_readers, fuzz_data_readers,
-                                                  fuzz_recipe_readers, fuzz_run_readers};
+                                                  fuzz_recipe_readers, fuzz_run_readers,
+                                                  fuzz_pretrained_readers};
 
 const struct fuzz_reader *fuzz_reader(int index)
 {

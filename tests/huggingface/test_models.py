@@ -21,7 +21,8 @@ BOUND = 1e-5
 
 
 def run(*words):
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False,
+                          timeout=100)
     if done.returncode != 0:
         sys.exit(f"{words}: status {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -63,6 +64,50 @@ def round_trip(name, config, dtype, files, *options):
                 sys.exit(f"{folder}: config.json has {key} {written.get(key)}, not {value}")
 
 
+def byte_alphabet():
+    """The characters that stand for bytes in a byte-level vocabulary: themselves, or from U+0100 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return [chr(byte) for byte in plain] + [chr(0x100 + i) for i in range(len(others))]
+
+
+def tokenizer_json(end):
+    """Byte-level BPE: 256 bytes, "ab", and the end of a document."""
+    return {"version": "1.0", "normalizer": None, "post_processor": None, "decoder": {"type": "ByteLevel"},
+            "added_tokens": [{"id": end, "content": "<|endoftext|>", "single_word": False, "lstrip": False,
+                              "rstrip": False, "normalized": False, "special": True}],
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+            "model": {"type": "BPE", "vocab": {name: i for i, name in enumerate([*byte_alphabet(), "ab"])},
+                      "merges": ["a b"]}}
+
+
+def copies_the_tokenizer():
+    """tokenizer.json and the files next to it; the end of a document is its token's id."""
+    models.VOCAB, end = 260, 257
+    models.write_model("words", {**models.CASES["llama"], "vocab_size": models.VOCAB})
+    files = {"tokenizer.json": json.dumps(tokenizer_json(end)), "tokenizer_config.json": "{}", "unrelated.txt": "1"}
+    for name, text in files.items():
+        with open(f"words/{name}", "w", encoding="utf-8") as file:
+            file.write(text)
+    run(CUBOID, "checkpoint", "import", "words", "-o", "words-ckpt")
+    generated = run(CUBOID, "generate", "words-ckpt", "--prompt", "abab", "--tokens", "3", "--temperature", "0")
+    if not generated.startswith("abab"):
+        sys.exit(f"generate from an imported model prints {generated}")
+    run(CUBOID, "checkpoint", "export", "words-ckpt", "-o", "words-out")
+    for name, text in files.items():
+        path = f"words-out/{name}"
+        if name == "unrelated.txt":
+            if os.path.exists(path):
+                sys.exit(f"{path} was copied")
+            continue
+        with open(path, encoding="utf-8") as file:
+            if file.read() != text:
+                sys.exit(f"{path} differs")
+    with open("words-out/config.json", encoding="utf-8") as file:
+        if json.load(file)["eos_token_id"] != end:
+            sys.exit("words-out/config.json has another end of a document")
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -76,6 +121,7 @@ def main():
             round_trip(name, config, "F32", 3)
             round_trip(name, config, "BF16", 2)
             round_trip(name, config, "F16", 1, "--dtype", "fp16")
+        copies_the_tokenizer()
 
 
 main()

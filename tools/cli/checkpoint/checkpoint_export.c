@@ -73,20 +73,15 @@ static int32_t end_of_document(const struct recipe *recipe)
     return id;
 }
 
-/* Appends the folder of the recipe's tokenizer.json; nothing if it has none. */
-static void add_tokenizer_folder(const struct recipe *recipe, struct text *out)
+/* Appends the path of the recipe's tokenizer.json; nothing if it has none. */
+static void add_tokenizer(const struct recipe *recipe, struct text *out)
 {
     const char *path = recipe->tokenizer.tokenizer_model;
     struct stat info;
     if (recipe->tokenizer.tokenizer_type != TOKENIZER_HUGGING_FACE || path == NULL)
         return;
-    const char *slash = strrchr(path, '/');
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
-        text_add(out, "%s", path);
-    else if (slash != NULL)
-        text_add(out, "%.*s", (int)(slash - path), path);
-    else
-        text_add(out, ".");
+    const bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    text_add(out, "%s%s", path, is_folder ? "/tokenizer.json" : "");
 }
 
 static enum status export_checkpoint(struct pretrained_export_options *options, const char *path,
@@ -99,10 +94,10 @@ static enum status export_checkpoint(struct pretrained_export_options *options, 
     if (status == OK)
         status = load_recipe(folder, &recipe);
     if (status == OK) {
-        add_tokenizer_folder(recipe, &tokenizer);
+        add_tokenizer(recipe, &tokenizer);
         options->checkpoint = folder;
         options->recipe = recipe;
-        options->tokenizer_folder = tokenizer.length > 0 ? tokenizer.chars : NULL;
+        options->tokenizer = tokenizer.length > 0 ? tokenizer.chars : NULL;
         options->end_of_document = end_of_document(recipe);
         status = pretrained_export(options, result);
     }

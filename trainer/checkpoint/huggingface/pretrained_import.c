@@ -296,9 +296,13 @@ static enum status write_all(struct import *m, const char *out, struct text *yam
 {
     const struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .etp = 1, .dp = 1, .pp = 1};
     struct mesh mesh;
+    struct text path = {0};
     bool has_tokenizer;
     TRY(pretrained_output_begin(out, &m->output));
-    TRY(pretrained_output_copy_tokenizer(&m->output, m->folder, &has_tokenizer));
+    text_add(&path, "%s/tokenizer.json", m->folder);
+    enum status status = pretrained_output_copy_tokenizer(&m->output, path.chars, &has_tokenizer);
+    text_free(&path);
+    TRY(status);
     if (has_tokenizer)
         text_add(&m->tokenizer, "%s/tokenizer.json", out);
     TRY(create_recipe(m));

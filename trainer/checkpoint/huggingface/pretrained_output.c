@@ -73,26 +73,24 @@ enum status pretrained_output_write(const struct pretrained_output *output, cons
     return status;
 }
 
-static enum status copy_file(const struct pretrained_output *output, const char *folder, const char *name,
+/* Copies a small file into the folder, if it exists. */
+static enum status copy_file(const struct pretrained_output *output, const char *path, const char *name,
                              bool *found)
 {
     enum { MAX_BYTES = 1 << 30 };
-    struct text from = {0}, bytes = {0};
-    text_add(&from, "%s/%s", folder, name);
-    enum status status = OK;
-    *found = access(from.chars, F_OK) == 0;
-    if (*found)
-        status = file_read_small(from.chars, MAX_BYTES, &bytes);
+    struct text bytes = {0};
+    *found = access(path, F_OK) == 0;
+    enum status status = *found ? file_read_small(path, MAX_BYTES, &bytes) : OK;
     if (*found && status == OK)
         status = pretrained_output_write(output, name, &bytes);
-    text_free(&from);
     text_free(&bytes);
     return status;
 }
 
-enum status pretrained_output_copy_tokenizer(const struct pretrained_output *output, const char *folder,
+enum status pretrained_output_copy_tokenizer(const struct pretrained_output *output, const char *path,
                                              bool *found)
 {
+    static const char name[] = "tokenizer.json";
     static const char *const others[] = {"tokenizer_config.json",
                                          "special_tokens_map.json",
                                          "added_tokens.json",
@@ -101,10 +99,14 @@ enum status pretrained_output_copy_tokenizer(const struct pretrained_output *out
                                          "tokenizer.model",
                                          "chat_template.jinja",
                                          "generation_config.json"};
-    TRY(copy_file(output, folder, "tokenizer.json", found));
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        bool other;
-        TRY(copy_file(output, folder, others[i], &other));
+    const char *slash = strrchr(path, '/'), *base = slash != NULL ? slash + 1 : path;
+    enum status status = copy_file(output, path, name, found);
+    for (size_t i = 0; status == OK && strcmp(base, name) == 0 && i < sizeof others / sizeof *others; i++) {
+        struct text other = {0};
+        bool exists;
+        text_add(&other, "%.*s%s", (int)(base - path), path, others[i]);
+        status = copy_file(output, other.chars, others[i], &exists);
+        text_free(&other);
     }
-    return OK;
+    return status;
 }

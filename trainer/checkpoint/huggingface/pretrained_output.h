@@ -19,7 +19,7 @@ void pretrained_output_free(struct pretrained_output *output);
 /* Writes a small file into the folder. */
 MUST_USE enum status pretrained_output_write(const struct pretrained_output *output, const char *name,
                                              const struct text *text);
-/* Copies the files of a tokenizer that are in `folder`: tokenizer.json, and those that transformers reads
- * with it. *found: tokenizer.json is one of them. */
+/* Copies a tokenizer.json, which may have another name, if it exists: *found. If its name is tokenizer.json,
+ * also copies the files next to it that transformers reads with it, which may exist without it. */
 MUST_USE enum status pretrained_output_copy_tokenizer(const struct pretrained_output *output,
-                                                      const char *folder, bool *found);
+                                                      const char *path, bool *found);
