@@ -64,6 +64,30 @@ def round_trip(name, config, dtype, files, *options):
                 sys.exit(f"{folder}: config.json has {key} {written.get(key)}, not {value}")
 
 
+def reads_old_files():
+    """Names without the prefix of the base model, constants of attention, a stored copy of the tied head, and several
+    types in one file: the same values."""
+    config = models.CASES["gpt2"]
+    tensors = {name.removeprefix("transformer."): (dtype, shape, models.encode(models.values_of(name, shape), dtype))
+               for i, (name, shape) in enumerate(models.shapes_of(config).items())
+               for dtype in ["BF16" if i % 3 == 0 else "F32"]}
+    tensors["h.0.attn.bias"] = "U8", [1, 1, 2, 2], b"\1\0\1\1"
+    tensors["h.1.attn.masked_bias"] = "F32", [], bytes(4)
+    tensors["lm_head.weight"] = tensors["wte.weight"]
+    os.mkdir("old")
+    with open("old/config.json", "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    models.write_safetensors("old/model.safetensors", tensors)
+    run(CUBOID, "checkpoint", "import", "old", "-o", "old-ckpt")
+    run(CUBOID, "checkpoint", "export", "old-ckpt", "-o", "old-out")
+    for name, (dtype, shape, data) in models.read_model("old-out").items():
+        old = tensors[name.removeprefix("transformer.")]
+        if old[0] == "BF16":
+            old = "F32", old[1], b"".join(b"\0\0" + old[2][i:i + 2] for i in range(0, len(old[2]), 2))
+        if old != (dtype, shape, data):
+            sys.exit(f"old: {name} has other values")
+
+
 def byte_alphabet():
     """The characters that stand for bytes in a byte-level vocabulary: themselves, or from U+0100 on."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -121,6 +145,7 @@ def main():
             round_trip(name, config, "F32", 3)
             round_trip(name, config, "BF16", 2)
             round_trip(name, config, "F16", 1, "--dtype", "fp16")
+        reads_old_files()
         copies_the_tokenizer()
 
 
