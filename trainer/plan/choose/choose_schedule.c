@@ -2,6 +2,7 @@
 #include "trainer/plan/choose/choose_schedule.h"
 
 #include "trainer/memory/memory_formula.h"
+#include "trainer/plan/choose/choose_named.h"
 #include "trainer/plan/step_plan.h"
 #include "trainer/plan/sweep/sweep_unit.h"
 
@@ -145,6 +146,8 @@ enum status choose_schedule(struct run *run)
         find_times(&c, stages);
         const double limit = recipe->pipeline.search.memory_limit;
         status = limit > 0.0 ? build(&c, limit) : build_to_fit(&c);
+        if (status == OK && limit == 0.0)
+            status = choose_named(run, profile);
     }
     free(c.stages);
     profile_destroy(profile);
