@@ -187,6 +187,11 @@ Test(profile, bad_numbers)
     expect_messages(
         SMALL "network: {nics: 2, latency_s: 1e-5, bandwidth: 0}\n",
         "F/P.yaml:3: network.bandwidth 0 is out of range; expected a number from 100000 to 1e15\n");
+    expect_messages(
+        "device: {name: X, cores: 4, peak_flops_fp32: 1e12, peak_flops_bf16: 312, peak_flops_fp16: 0,\n"
+        "  memory_bytes: 1e9, memory_bandwidth: 1e11}\nnode: {devices: 1}\n",
+        "F/P.yaml:1: device.peak_flops_bf16 312 is out of range; expected a number from 1e6 to 1e18, "
+        "or 0\n");
     expect_messages(DEVICE "node: {devices: 1025}\n",
                     "F/P.yaml:2: node.devices 1025 is out of range; expected an integer from 1 to 1024\n");
     expect_messages(

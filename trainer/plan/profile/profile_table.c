@@ -23,7 +23,7 @@
 #define UP_TO(high_)         .low = 0, .high = (high_), .above = true
 #define PEAK(dtype_, fallback_, name_)                                                    \
     ROW("device.peak_flops_" name_, REAL, device.peak_flops[dtype_], fallback_, "FLOP/s", \
-        "Peak of dense " name_ " matmuls; 0: not supported.", BETWEEN(0, 1e18))
+        "Peak of dense " name_ " matmuls; 0: not supported.", BETWEEN(1e6, 1e18), .or_zero = true)
 
 const struct profile_row profile_rows[] = {
     TEXT_ROW("name", name, "", "Name of the cluster; empty: the name of the file."),

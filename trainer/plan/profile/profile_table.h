@@ -29,6 +29,7 @@ struct profile_row {
     bool of_device;     // an efficiency parameter of the device, not of the network or the program
     double low, high;   // of numbers, inclusive
     bool above;         // low is excluded
+    bool or_zero;       // 0 is valid, too: "none"
     enum field_type type;
     enum requirement required;
     size_t offset;

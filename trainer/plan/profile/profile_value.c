@@ -48,14 +48,18 @@ void profile_value_expected(const struct profile_row *row, struct text *out)
     else if (row->type == FIELD_NAMES)
         text_add(out, "a list of keys of the section model");
     else
-        text_add(out, row->above ? "%s above %s up to %s" : "%s from %s to %s",
+        text_add(out,
+                 row->above     ? "%s above %s up to %s"
+                 : row->or_zero ? "%s from %s to %s, or 0"
+                                : "%s from %s to %s",
                  row->type == FIELD_REAL ? "a number" : "an integer", profile_number_text(row->low, low),
                  profile_number_text(row->high, high));
 }
 
 bool profile_in_range(const struct profile_row *row, double value)
 {
-    return (row->above ? value > row->low : value >= row->low) && value <= row->high;
+    return ((row->above ? value > row->low : value >= row->low) && value <= row->high) ||
+           (row->or_zero && value == 0.0);
 }
 
 const char *profile_number_fault(const struct node *node, double *out)
