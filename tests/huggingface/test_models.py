@@ -64,6 +64,22 @@ def round_trip(name, config, dtype, files, *options):
                 sys.exit(f"{folder}: config.json has {key} {written.get(key)}, not {value}")
 
 
+def continues_on_any_layout():
+    """One step from an imported model has the same loss on one rank and on four."""
+    with open("recipe.yaml", "w", encoding="utf-8") as file:
+        file.write("base: llama-ckpt/model.yaml\ntrain: {global_batch_size: 4, train_iters: 1}\n"
+                   "optimizer: {lr: 1.0e-3}\nmodel: {seq_length: 32}\ndata: {mock_data: true}\n"
+                   "checkpoint: {load: llama-ckpt, finetune: true, save: none}\ncluster: {threads_per_rank: 1}\n")
+    losses = []
+    for run_dir, keys in (("one", []), ("four", ["tp=2", "pp=2"]),
+                          ("fresh", ["checkpoint.load=none", "checkpoint.finetune=false"])):
+        run(CUBOID, "train", "recipe.yaml", f"logging.run_dir={run_dir}", *keys)
+        with open(f"{run_dir}/metrics.jsonl", encoding="utf-8") as file:
+            losses.append(json.loads(file.readline())["loss"])
+    if not abs(losses[0] - losses[1]) < 1e-6 * losses[0] or abs(losses[0] - losses[2]) < 1e-3:
+        sys.exit(f"losses on one rank, on four, and without the imported model: {losses}")
+
+
 def reads_old_files():
     """Names without the prefix of the base model, constants of attention, a stored copy of the tied head, and several
     types in one file: the same values."""
@@ -145,6 +161,7 @@ def main():
             round_trip(name, config, "F32", 3)
             round_trip(name, config, "BF16", 2)
             round_trip(name, config, "F16", 1, "--dtype", "fp16")
+        continues_on_any_layout()
         reads_old_files()
         copies_the_tokenizer()
 
