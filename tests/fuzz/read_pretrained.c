@@ -10,11 +10,11 @@
 /* A model that was read can be exported by its own architecture, which reads back as the same recipe. */
 static void write_again(const struct pretrained_config *config, const struct recipe *recipe)
 {
-    const struct pretrained_words words = {.dtype = "float32", .end_of_document = -1};
+    const struct pretrained_details details = {.dtype = "float32", .end_of_document = -1};
     const struct pretrained_architecture *architecture;
     struct text text = {0};
     const enum status status =
-        pretrained_config_write(recipe, config->architecture->name, &words, &architecture, &text);
+        pretrained_config_write(recipe, config->architecture->name, &details, &architecture, &text);
     fuzz_require(status == OK, "a model that was read is written");
     fuzz_require(architecture == config->architecture, "for its architecture");
     text_free(&text);

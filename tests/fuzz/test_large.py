@@ -64,6 +64,12 @@ INPUTS = {
     "text": [b'\0{"text":"' + b"\\n" * MANY + b'"}\n', b"\0" + b"[" * MANY, b"\0" + b'{"a":' * MANY],
     "vocabulary": [b"\1{" + many(b'"%x":0') + b"}\0", b"\0" + b"\n" * MANY, b"\0" + many(b"a b", b"\n")],
     "fingerprint": [b'{"format": "cuboid data", "version": 1, "train": [' + many(b"0") + b"]}"],
+    "pretrained_config": [
+        b'{"model_type":"llama","num_hidden_layers":1000000000,"rope_scaling":{' + many(b'"%x":null') + b"}}",
+        b'{"model_type":"gpt2","n_layer":100000,"n_embd":8,"n_head":1,"vocab_size":8,"n_positions":8,' +
+        many(b'"%x":{}') + b"}", b"[" * MANY],
+    "pretrained_index": [b'{"weight_map":{' + many(b'"%x":"1.safetensors"') + b"}}",
+                         b"{" * MANY],
     "record": [b'\0{"unfinished":[' + many(b'""') + b"]}"],
 }
 

@@ -6,8 +6,12 @@ import json
 import os
 import re
 import struct
+import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "huggingface"))
+import models  # noqa: E402
+
 EMPTY_XXH3, ZEROS_XXH3 = "2d06800538d394c2", "743df94ee4c78a2a"  # of 0 and of 24 zero bytes
 
 
@@ -193,6 +197,23 @@ def metrics():
 
 def journal():
     return [b"sweep\nrunning 0 0 tp=1 pp=2\ndone 0.1234 29926635584 tp=1 pp=2\noom 0 5 tp=2\nfail"]
+
+
+def pretrained_config():
+    llama = models.CASES["llama"]
+    yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6, "attention_factor": 1.138629436111989,
+            "truncate": True, "original_max_position_embeddings": 32.0}
+    by_type = {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": 8, "n_positions": 8,
+               "n_inner": 3, "resid_pdrop": 0.25, "embd_pdrop": 0.25}
+    return [json.dumps(one).encode() for one in (
+        *models.CASES.values(), {**llama, "rope_parameters": yarn}, by_type, {key: [llama[key]] for key in llama},
+        {**llama, **{key: -1e300 for key in llama if isinstance(llama[key], int)}})]
+
+
+def pretrained_index():
+    maps = ({"a": "1.safetensors"}, {"a": "../1.safetensors"}, {"a": "/1.safetensors"}, {"a": ""}, {"a": 1},
+            {"b": "1.safetensors"}, {"a": "1.safetensors", "b": "1.safetensors"}, {})
+    return [json.dumps({"metadata": {}, "weight_map": one}).encode() for one in maps]
 
 
 def seeds(name):

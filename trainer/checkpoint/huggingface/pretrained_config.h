@@ -35,8 +35,8 @@ void pretrained_config_yaml(const struct pretrained_config *config, struct text 
 MUST_USE enum status pretrained_recipe(const struct pretrained_config *config, const char *path,
                                        const char *name, const char *tokenizer, struct recipe **out);
 
-/* What the text of a config.json says besides the recipe's model. */
-struct pretrained_words {
+/* The values of a config.json that are not part of the model. */
+struct pretrained_details {
     const char *dtype;       // "float32"
     int32_t end_of_document; // token id; -1: none
 };
@@ -45,6 +45,6 @@ struct pretrained_words {
  * its config.json. BAD_RECIPE names the architecture that comes closest, and the first key that it cannot
  * express. */
 MUST_USE enum status pretrained_config_write(const struct recipe *recipe, const char *name,
-                                             const struct pretrained_words *words,
+                                             const struct pretrained_details *details,
                                              const struct pretrained_architecture **architecture,
                                              struct text *out);

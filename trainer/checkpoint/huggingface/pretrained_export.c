@@ -100,9 +100,9 @@ static enum status open_model(struct export *e)
     TRY(manifest_check_model(&e->source.manifest, recipe, e->source.folder));
     TRY(params_declare(&recipe->model, &one_each, false, &e->params));
     TRY(choose_dtype(e));
-    const struct pretrained_words words = {.dtype = torch_dtype(e->dtype),
-                                           .end_of_document = e->options->end_of_document};
-    TRY(pretrained_config_write(recipe, e->options->architecture, &words, &e->architecture, &e->config));
+    const struct pretrained_details details = {.dtype = torch_dtype(e->dtype),
+                                               .end_of_document = e->options->end_of_document};
+    TRY(pretrained_config_write(recipe, e->options->architecture, &details, &e->architecture, &e->config));
     TRY(pretrained_tensors_create(e->architecture, &e->params, recipe->model.kv_channels, true, &e->tensors));
     return check_tensors(e);
 }

@@ -172,7 +172,7 @@ static void add_token(struct text *out, const char *name, int32_t id)
 }
 
 static void write_config(const struct recipe *recipe, const struct pretrained_architecture *architecture,
-                         const struct pretrained_words *words, struct text *out)
+                         const struct pretrained_details *details, struct text *out)
 {
     text_add(out, "{");
     add_key(out, "architectures");
@@ -182,9 +182,9 @@ static void write_config(const struct recipe *recipe, const struct pretrained_ar
     for (const struct pretrained_key *key = architecture->keys; key->name != NULL; key++)
         add_value(recipe, architecture, key, out);
     add_key(out, "torch_dtype");
-    text_add_json(out, words->dtype);
-    add_token(out, "bos_token_id", words->end_of_document); // Cuboid begins a document after the end of one
-    add_token(out, "eos_token_id", words->end_of_document);
+    text_add_json(out, details->dtype);
+    add_token(out, "bos_token_id", details->end_of_document); // Cuboid begins a document after the end of one
+    add_token(out, "eos_token_id", details->end_of_document);
     text_add(out, "\n}\n");
 }
 
@@ -237,13 +237,13 @@ static int differences(const struct recipe *a, const struct recipe *b, const cha
 /* Appends the config.json of the architecture, and counts the keys of the model that it does not express. */
 static enum status try_architecture(const struct recipe *recipe,
                                     const struct pretrained_architecture *architecture,
-                                    const struct pretrained_words *words, struct text *out, int *count,
+                                    const struct pretrained_details *details, struct text *out, int *count,
                                     const char **first)
 {
     struct problems warnings = {0};
     struct pretrained_config config;
     struct recipe *back = NULL;
-    write_config(recipe, architecture, words, out);
+    write_config(recipe, architecture, details, out);
     enum status status = pretrained_config_parse("config.json", out, &warnings, &config);
     if (status == OK)
         status = pretrained_recipe(&config, "config.json", "export", NULL, &back);
@@ -268,7 +268,7 @@ static enum status refuse(const struct recipe *recipe, const struct pretrained_a
 }
 
 enum status pretrained_config_write(const struct recipe *recipe, const char *name,
-                                    const struct pretrained_words *words,
+                                    const struct pretrained_details *details,
                                     const struct pretrained_architecture **out_architecture, struct text *out)
 {
     const struct pretrained_architecture *architecture, *nearest = NULL;
@@ -280,7 +280,7 @@ enum status pretrained_config_write(const struct recipe *recipe, const char *nam
         int count = 0;
         if (name != NULL && strcmp(name, architecture->name) != 0)
             continue;
-        enum status status = try_architecture(recipe, architecture, words, &text, &count, &key);
+        enum status status = try_architecture(recipe, architecture, details, &text, &count, &key);
         if (status == OK && count == 0) {
             *out_architecture = architecture;
             *out = text;
