@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct job {
+struct logits_run {
     struct run run;
     const char *checkpoint;
     int64_t rows, greedy, count; // count: of the ids so far
@@ -60,7 +60,7 @@ static enum status logits_at(struct rank_state *w, int64_t position, float *out)
                               out);
 }
 
-static enum status forward(struct rank_state *w, struct window *window, const struct job *job)
+static enum status forward(struct rank_state *w, struct window *window, const struct logits_run *job)
 {
     if (job->count > window->length)
         return fail(BAD_USAGE, "%lld ids do not fit", (long long)job->count);
@@ -69,7 +69,8 @@ static enum status forward(struct rank_state *w, struct window *window, const st
     return executor_evaluate(w->executor, &window->batch, 1);
 }
 
-static enum status print_all(struct rank_state *w, struct window *window, struct job *job, float *logits)
+static enum status print_all(struct rank_state *w, struct window *window, struct logits_run *job,
+                             float *logits)
 {
     const int64_t vocab = w->run->recipe->model.vocab_size;
     struct text greedy = {0};
@@ -97,7 +98,7 @@ static enum status print_all(struct rank_state *w, struct window *window, struct
 
 static enum status rank_main(struct world *world, void *argument)
 {
-    struct job *job = argument;
+    struct logits_run *job = argument;
     struct rank_state state;
     struct window window = {.length = 0};
     float *logits = calloc((size_t)job->run.recipe->model.vocab_size, sizeof *logits);
@@ -114,7 +115,7 @@ static enum status rank_main(struct world *world, void *argument)
     return status;
 }
 
-static enum status run_job(struct job *job, struct recipe **recipe)
+static enum status run_job(struct logits_run *job, struct recipe **recipe)
 {
     static const char *const one_rank[] = {"tp=1", "pp=1", "dp=1", "train.micro_batch_size=1",
                                            "train.global_batch_size=1"};
@@ -135,7 +136,7 @@ static enum status run_job(struct job *job, struct recipe **recipe)
 
 int main(int argc, char **argv)
 {
-    struct job job = {.checkpoint = argc > 4 ? argv[1] : ""};
+    struct logits_run job = {.checkpoint = argc > 4 ? argv[1] : ""};
     struct recipe *recipe = NULL;
     int64_t id = 0;
     if (argc < 5 || !integer_parse(argv[2], &job.rows) || !integer_parse(argv[3], &job.greedy)) {

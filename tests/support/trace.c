@@ -75,7 +75,7 @@ static enum status hash_weights(struct rank_state *w, int64_t hash[TRACE_MAX_ROW
 
 /* ---- running ---- */
 
-struct job {
+struct traced_run {
     struct run run;
     const struct trace_options *options;
     struct trace *out;
@@ -114,7 +114,7 @@ static enum status train_steps(struct rank_state *w, const struct trace_options 
     return hash_weights(w, trace->hash);
 }
 
-static enum status rank_run(struct world *world, const struct job *job)
+static enum status rank_run(struct world *world, const struct traced_run *job)
 {
     struct rank_state state;
     struct trace trace = *job->out;
@@ -139,7 +139,7 @@ static enum status rank_run(struct world *world, const struct job *job)
 }
 
 struct jobs {
-    struct job *list;
+    struct traced_run *list;
     int count;
 };
 
@@ -159,8 +159,8 @@ enum status trace_run_all(const struct recipe *const *recipes, const struct trac
     world.transport = options[0].transport;
     enum status status = jobs.list != NULL ? OK : fail(NO_MEMORY, "no memory for %d runs", count);
     for (; status == OK && jobs.count < count; jobs.count++) {
-        struct job *job = &jobs.list[jobs.count];
-        *job = (struct job){.options = &options[jobs.count], .out = &out[jobs.count]};
+        struct traced_run *job = &jobs.list[jobs.count];
+        *job = (struct traced_run){.options = &options[jobs.count], .out = &out[jobs.count]};
         status = run_create(recipes[jobs.count], true, &job->run);
         job->run.hooks = job->options->hooks;
     }

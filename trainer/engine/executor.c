@@ -167,24 +167,25 @@ const struct activation_store *executor_store(const struct executor *executor)
 /* ---- execution ---- */
 
 /* An action and its operands. */
-struct job {
+struct running_action {
     struct action action;
     int chunk, cell; // cell: index of (chunk, microbatch)
     const struct stage *stage;
     struct pass pass; // without addresses
 };
 
-static struct job job_of(struct executor *e, struct action action)
+static struct running_action running_action_of(struct executor *e, struct action action)
 {
     const struct schedule *schedule = e->config.schedule;
-    struct job job = {.action = action, .chunk = schedule_chunk(schedule, action.stage, action.microbatch)};
-    job.cell = job.chunk * schedule->m + action.microbatch;
-    job.stage = &e->stages[job.chunk];
-    job.pass = (struct pass){.context = &e->context,
-                             .batch = &e->batches[action.microbatch],
-                             .training = !e->evaluating,
-                             .is_last = schedule_is_last(schedule, action.microbatch)};
-    return job;
+    struct running_action running = {.action = action,
+                                     .chunk = schedule_chunk(schedule, action.stage, action.microbatch)};
+    running.cell = running.chunk * schedule->m + action.microbatch;
+    running.stage = &e->stages[running.chunk];
+    running.pass = (struct pass){.context = &e->context,
+                                 .batch = &e->batches[action.microbatch],
+                                 .training = !e->evaluating,
+                                 .is_last = schedule_is_last(schedule, action.microbatch)};
+    return running;
 }
 
 /* True if this stage of the microbatch runs on this rank. */
@@ -210,70 +211,71 @@ static enum status await(struct executor *e, struct event event)
 
 /* Provides the input: a received message, or the output of the previous stage on this rank. The first stage
  * computes its own. */
-static enum status provide_input(struct executor *e, const struct job *job)
+static enum status provide_input(struct executor *e, const struct running_action *running)
 {
-    struct action before = job->action;
+    struct action before = running->action;
     before.stage--;
-    if (job->action.stage == 0)
+    if (running->action.stage == 0)
         return OK;
     if (!is_here(e, before.stage, before.microbatch))
-        return await(e, e->activation[job->cell]);
-    struct job producer = job_of(e, before);
+        return await(e, e->activation[running->cell]);
+    struct running_action producer = running_action_of(e, before);
     activation_store_addresses(&e->store, before, producer.pass.base);
     struct tensor made = stage_output(producer.stage, &producer.pass);
-    return copy(e->context.compute, (struct copy){.in = made, .out = stage_input(job->stage, &job->pass)});
+    return copy(e->context.compute,
+                (struct copy){.in = made, .out = stage_input(running->stage, &running->pass)});
 }
 
 /* Waits for the gradient of the output, unless the stage computes it. */
-static enum status await_gradient(struct executor *e, const struct job *job)
+static enum status await_gradient(struct executor *e, const struct running_action *running)
 {
-    bool made_here = job->action.stage == e->config.schedule->stages - 1;
-    return made_here ? OK : await(e, e->gradient[job->cell]);
+    bool made_here = running->action.stage == e->config.schedule->stages - 1;
+    return made_here ? OK : await(e, e->gradient[running->cell]);
 }
 
 /* `gradient` of the output becomes that of the input. */
-static enum status run_ops(struct executor *e, const struct job *job, struct tensor gradient)
+static enum status run_ops(struct executor *e, const struct running_action *running, struct tensor gradient)
 {
     const struct stage_ops ops = {
-        .kind = job->action.kind, .stage = job->stage, .pass = &job->pass, .dx = gradient};
+        .kind = running->action.kind, .stage = running->stage, .pass = &running->pass, .dx = gradient};
     const struct stage_ops_hook *hook = &e->config.hook;
     return hook->run != NULL ? hook->run(hook->context, &ops, e->graph) : stage_ops_run(&ops, e->graph);
 }
 
-static enum status send_activation(struct executor *e, const struct job *job)
+static enum status send_activation(struct executor *e, const struct running_action *running)
 {
-    TRY(p2p_send(e->p2p, job->action.peer, false, stage_output(job->stage, &job->pass),
-                 stream_record(e->context.compute), &e->sent[job->chunk]));
-    activation_store_sent(&e->store, job->action, e->sent[job->chunk]);
+    TRY(p2p_send(e->p2p, running->action.peer, false, stage_output(running->stage, &running->pass),
+                 stream_record(e->context.compute), &e->sent[running->chunk]));
+    activation_store_sent(&e->store, running->action, e->sent[running->chunk]);
     return OK;
 }
 
 /* Everything that an action does, between acquire and release of its activations. */
-static enum status run_job(struct executor *e, const struct job *job)
+static enum status run_action_ops(struct executor *e, const struct running_action *running)
 {
     struct stream *compute = e->context.compute;
-    const struct action action = job->action;
+    const struct action action = running->action;
     struct stage_gradient gradient = {.sent = NULL};
     if (e->config.training)
         gradient = activation_store_gradient(&e->store, action);
     switch (action.kind) { // no default: a new kind is a compile error here
     case FORWARD:
-        TRY(provide_input(e, job));
-        return run_ops(e, job, (struct tensor){0});
+        TRY(provide_input(e, running));
+        return run_ops(e, running, (struct tensor){0});
     case BACKWARD:
     case BACKWARD_INPUT:
-        TRY(await_gradient(e, job));
-        return run_ops(e, job, gradient.data);
+        TRY(await_gradient(e, running));
+        return run_ops(e, running, gradient.data);
     case BACKWARD_WEIGHT:
-        return run_ops(e, job, (struct tensor){0});
+        return run_ops(e, running, (struct tensor){0});
     case RECV_ACTIVATION:
-        return p2p_recv(e->p2p, action.peer, false, stage_input(job->stage, &job->pass),
-                        stream_record(compute), &e->activation[job->cell]);
+        return p2p_recv(e->p2p, action.peer, false, stage_input(running->stage, &running->pass),
+                        stream_record(compute), &e->activation[running->cell]);
     case SEND_ACTIVATION:
-        return send_activation(e, job);
+        return send_activation(e, running);
     case RECV_GRADIENT:
         return p2p_recv(e->p2p, action.peer, true, gradient.data, stream_record(compute),
-                        &e->gradient[job->cell]);
+                        &e->gradient[running->cell]);
     case SEND_GRADIENT:
         return p2p_send(e->p2p, action.peer, true, gradient.data, stream_record(compute), gradient.sent);
     case ACTION_KIND_COUNT:
@@ -284,10 +286,10 @@ static enum status run_job(struct executor *e, const struct job *job)
 
 static enum status run_action(struct executor *e, struct action action)
 {
-    struct job job = job_of(e, action);
-    TRY(activation_store_acquire(&e->store, action, job.pass.base));
+    struct running_action running = running_action_of(e, action);
+    TRY(activation_store_acquire(&e->store, action, running.pass.base));
     begin_time(e);
-    return run_job(e, &job);
+    return run_action_ops(e, &running);
 }
 
 /* Names what follows, for hang reports, traces and profilers, until device_range_end(). */
@@ -393,10 +395,10 @@ enum status executor_drop_ahead(struct executor *executor)
     const struct action_list *list = &executor->config.schedule->ranks[executor->pp_rank];
     for (int i = executor->done; i < executor->ahead; i++) {
         struct action action = list->actions[i];
-        struct job job = job_of(executor, action);
+        struct running_action running = running_action_of(executor, action);
         // The input of the forward pass is received all the same: a stage without layers passes it on.
         if (action.kind == FORWARD)
-            TRY(stream_wait(executor->context.compute, executor->activation[job.cell]));
+            TRY(stream_wait(executor->context.compute, executor->activation[running.cell]));
         else
             TRY(run_action(executor, action));
     }

@@ -355,7 +355,7 @@ static enum status loop(struct session *s)
 /* Shared by the ranks of this process. `status` and `why`: the result of the preparation. A process that
  * fails to prepare and exits would block the others; so under a launcher its failure is reported through
  * the world. */
-struct job {
+struct training {
     struct run run;
     enum status status;
     struct text why;
@@ -382,12 +382,12 @@ static enum status connect_monitors(struct rank_state *w, struct monitor *monito
     return OK;
 }
 
-static enum status run_rank(struct session *session, const struct job *job, struct world *world)
+static enum status run_rank(struct session *session, const struct training *training, struct world *world)
 {
-    TRY(rank_create(&job->run, world, true, &session->rank_state));
+    TRY(rank_create(&training->run, world, true, &session->rank_state));
     TRY(checkpoint_reserve(&session->rank_state));
-    if (job->launched)
-        TRY(connect_monitors(&session->rank_state, job->monitor));
+    if (training->launched)
+        TRY(connect_monitors(&session->rank_state, training->monitor));
     session->saver.rank_state = &session->rank_state;
     TRY(begin(session));
     return loop(session);
@@ -395,27 +395,28 @@ static enum status run_rank(struct session *session, const struct job *job, stru
 
 static enum status rank_main(struct world *world, void *argument)
 {
-    struct job *job = argument;
-    struct session session = {.folder = &job->folder, .plan = &job->plan, .monitor = job->monitor};
-    if (job->status != OK)
-        return fail(job->status, "%s", text_chars(&job->why));
-    monitor_enter(job->monitor);
-    enum status status = run_rank(&session, job, world);
-    monitor_leave(job->monitor);
-    status = memory_plan_explain(job->run.recipe, &session.rank_state, status);
+    struct training *training = argument;
+    struct session session = {
+        .folder = &training->folder, .plan = &training->plan, .monitor = training->monitor};
+    if (training->status != OK)
+        return fail(training->status, "%s", text_chars(&training->why));
+    monitor_enter(training->monitor);
+    enum status status = run_rank(&session, training, world);
+    monitor_leave(training->monitor);
+    status = memory_plan_explain(training->run.recipe, &session.rank_state, status);
     // After a failure, peers may still use memory shared by this rank; the process ends now.
     if (status != OK && status != STOPPED)
         return status;
     if (session.metrics != NULL && !session.complete)
         metrics_summary(session.metrics, status == OK ? "done" : "stopped on request");
-    atomic_fetch_add(&job->ranks, 1);
-    atomic_fetch_add(&job->allocated_bytes, device_memory(session.rank_state.device).peak_total_bytes);
+    atomic_fetch_add(&training->ranks, 1);
+    atomic_fetch_add(&training->allocated_bytes, device_memory(session.rank_state.device).peak_total_bytes);
     end(&session);
     return status;
 }
 
 /* Starts the monitor of this process. Under a launcher the processes of a node share a page. */
-static enum status start_monitor(struct job *job, const struct recipe *recipe,
+static enum status start_monitor(struct training *training, const struct recipe *recipe,
                                  const struct launcher *launcher, int size)
 {
     bool launched = launcher->size > 1;
@@ -429,29 +430,30 @@ static enum status start_monitor(struct job *job, const struct recipe *recipe,
                          ? 0.0
                          : recipe->resilience.heartbeat_timeout_seconds,
         .automatic = recipe->resilience.heartbeat_is_automatic,
-        .schedule = job->run.schedule,
+        .schedule = training->run.schedule,
         .run_dir = recipe->logging.run_dir,
         .several_hosts = launched && here < launcher->size,
     };
-    job->launched = launched;
-    TRY(monitor_start(&config, &job->monitor));
-    stop_set_leaving(job->run.stop, monitor_leaving(job->monitor));
+    training->launched = launched;
+    TRY(monitor_start(&config, &training->monitor));
+    stop_set_leaving(training->run.stop, monitor_leaving(training->monitor));
     return OK;
 }
 
 /* Runs the ranks, and monitors them. */
-static enum status run_world(struct job *job, const struct recipe *recipe, const struct launcher *launcher,
-                             int size)
+static enum status run_world(struct training *training, const struct recipe *recipe,
+                             const struct launcher *launcher, int size)
 {
-    if (job->status == OK) {
-        job->status = start_monitor(job, recipe, launcher, size > 0 ? size : recipe_world_size(recipe));
-        if (job->status != OK)
-            text_add(&job->why, "%s", fail_text());
+    if (training->status == OK) {
+        training->status =
+            start_monitor(training, recipe, launcher, size > 0 ? size : recipe_world_size(recipe));
+        if (training->status != OK)
+            text_add(&training->why, "%s", fail_text());
     }
     const struct world_options options = recipe_world(recipe, size);
-    enum status status = world_run_as(&options, rank_main, job);
-    stop_set_leaving(job->run.stop, NULL);
-    monitor_stop(job->monitor);
+    enum status status = world_run_as(&options, rank_main, training);
+    stop_set_leaving(training->run.stop, NULL);
+    monitor_stop(training->monitor);
     return status;
 }
 
@@ -472,7 +474,8 @@ static enum status lock_checkpoints(const struct recipe *recipe, struct run *run
 }
 
 /* All preparation before ranks start. *folder: the lock of the run folder. */
-static enum status prepare(struct job *job, const struct recipe *recipe, struct stop *stop, int *folder)
+static enum status prepare(struct training *training, const struct recipe *recipe, struct stop *stop,
+                           int *folder)
 {
     struct launcher launcher;
     TRY(launcher_find(&launcher));
@@ -480,39 +483,39 @@ static enum status prepare(struct job *job, const struct recipe *recipe, struct 
     // With several machines the assignment of ranks to machines is unknown.
     if (launcher.size == 0 || launcher_local_size(getenv, launcher.size) == launcher.size)
         TRY(memory_plan_check_host(recipe));
-    TRY(run_create(recipe, true, &job->run));
-    job->run.stop = stop;
-    TRY(run_folder_check(recipe, &job->folder));
-    stop_set_checkpoint(stop, text_chars(&job->folder.from));
+    TRY(run_create(recipe, true, &training->run));
+    training->run.stop = stop;
+    TRY(run_folder_check(recipe, &training->folder));
+    stop_set_checkpoint(stop, text_chars(&training->folder.from));
     if (!first)
         return OK;
     TRY(run_folder_claim(recipe, folder));
-    TRY(lock_checkpoints(recipe, &job->run));
-    report_layout(&job->run, stdout);
-    TRY(report_offload(&job->run, stderr));
-    TRY(run_plan_make(&job->run, job->source, &job->plan));
+    TRY(lock_checkpoints(recipe, &training->run));
+    report_layout(&training->run, stdout);
+    TRY(report_offload(&training->run, stderr));
+    TRY(run_plan_make(&training->run, training->source, &training->plan));
     // Between GPUs the transport also allocates memory, which the formula does not include.
-    return device_traits(recipe->cluster.device)->has_memory_pool ? dry_run_table(&job->run, stdout)
-                                                                  : report_formula(&job->run, stdout);
+    return device_traits(recipe->cluster.device)->has_memory_pool ? dry_run_table(&training->run, stdout)
+                                                                  : report_formula(&training->run, stdout);
 }
 
 static enum status train_until_stopped(const struct recipe *recipe, const struct advice_source *source,
                                        int size, const struct launcher *launcher, struct stop *stop)
 {
-    struct job job = {.source = source};
+    struct training training = {.source = source};
     int folder = -1;
     bool first = launcher->rank <= 0;
-    enum status status = job.status = prepare(&job, recipe, stop, &folder);
+    enum status status = training.status = prepare(&training, recipe, stop, &folder);
     if (status != OK)
-        text_add(&job.why, "%s", fail_text());
+        text_add(&training.why, "%s", fail_text());
     if (status == OK || launcher->size > 1)
-        status = run_world(&job, recipe, launcher, size);
+        status = run_world(&training, recipe, launcher, size);
     if (first && (status == OK || status == STOPPED))
-        report_resident(atomic_load(&job.ranks), atomic_load(&job.allocated_bytes), stdout);
-    checkpoint_lock_release(job.run.checkpoint_lock);
-    run_destroy(&job.run);
-    run_folder_free(&job.folder);
-    text_free(&job.why);
+        report_resident(atomic_load(&training.ranks), atomic_load(&training.allocated_bytes), stdout);
+    checkpoint_lock_release(training.run.checkpoint_lock);
+    run_destroy(&training.run);
+    run_folder_free(&training.folder);
+    text_free(&training.why);
     if (folder >= 0)
         close(folder);
     return status;

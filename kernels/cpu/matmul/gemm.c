@@ -79,7 +79,7 @@ double cpu_matmul_speedup(int64_t m, int64_t n, int threads)
     return all / end;
 }
 
-struct job {
+struct gemm_task {
     struct grid grid;
     struct blas_panel whole;
     struct tensor a, b, c, bias; // bias {0}: none
@@ -87,7 +87,7 @@ struct job {
 };
 
 /* Initializes c for accumulation. Returns whether to accumulate. */
-static bool prepare(const struct job *job, const struct blas_panel *p, int64_t first_column)
+static bool prepare(const struct gemm_task *job, const struct blas_panel *p, int64_t first_column)
 {
     const float *bias = job->bias.data;
     for (int64_t r = 0; r < p->m; r++) {
@@ -106,7 +106,7 @@ static bool prepare(const struct job *job, const struct blas_panel *p, int64_t f
 
 static void run_panel(void *context, int64_t task)
 {
-    const struct job *job = context;
+    const struct gemm_task *job = context;
     struct blas_panel p = job->whole;
 
     // Down first: consecutive panels use the same columns of b.
@@ -137,7 +137,7 @@ static int64_t leading_dimension(struct tensor t)
 /* In the library's native type, fp32 or bf16. */
 static void multiply(struct device *device, const struct gemm *op)
 {
-    struct job job = {
+    struct gemm_task job = {
         .grid = grid_of(op->c.dim[0], op->c.dim[1]),
         .whole = {.transpose_a = op->transpose_a,
                   .transpose_b = op->transpose_b,

@@ -5,7 +5,7 @@
 
 enum { STRIP = 64 };
 
-struct job {
+struct hadamard_task {
     const struct hadamard *op;
     float sign[HADAMARD_ROWS]; // includes the factor 1/4, which is exact
     int64_t strips;
@@ -13,7 +13,7 @@ struct job {
 
 static void run_task(void *context, int64_t task)
 {
-    const struct job *job = context;
+    const struct hadamard_task *job = context;
     const struct hadamard *op = job->op;
     int64_t row = task / job->strips * HADAMARD_ROWS, column = task % job->strips * STRIP;
     int columns = (int)min_i64(STRIP, op->in.dim[1] - column);
@@ -40,7 +40,7 @@ static void run_task(void *context, int64_t task)
 
 void cpu_hadamard(struct device *device, const struct hadamard *op)
 {
-    struct job job = {.op = op, .strips = blocks_of(op->in.dim[1], STRIP)};
+    struct hadamard_task job = {.op = op, .strips = blocks_of(op->in.dim[1], STRIP)};
     for (int i = 0; i < HADAMARD_ROWS; i++)
         job.sign[i] = (philox_word(op->signs, 0, (uint64_t)i) & 1) != 0 ? -0.25F : 0.25F;
     cpu_parallel(device, op->in.dim[0] / HADAMARD_ROWS * job.strips, run_task, &job);

@@ -8,7 +8,7 @@
 
 enum { MAX_TASKS = 64 };
 
-struct job {
+struct magnitude_task {
     const struct magnitude *op;
     int64_t rows_each;
     uint32_t largest[MAX_TASKS];
@@ -43,7 +43,7 @@ static float larger(float a, float b)
 
 static void run_task(void *context, int64_t task)
 {
-    struct job *job = context;
+    struct magnitude_task *job = context;
     const struct magnitude *op = job->op;
     int64_t end = min_i64((task + 1) * job->rows_each, op->in.dim[0]);
     uint32_t largest = 0;
@@ -70,7 +70,7 @@ static void run_task(void *context, int64_t task)
 void cpu_magnitude(struct device *device, const struct magnitude *op)
 {
     int64_t rows = op->in.dim[0], each = rows_each_task(op->in.dim[1]);
-    struct job job = {.op = op};
+    struct magnitude_task job = {.op = op};
     job.rows_each = blocks_of(rows, MAX_TASKS) > each ? blocks_of(rows, MAX_TASKS) : each;
     int64_t tasks = blocks_of(rows, job.rows_each);
     cpu_parallel(device, tasks, run_task, &job);

@@ -24,7 +24,7 @@ struct factor {
     float into, back;
 };
 
-struct job {
+struct quantize_task {
     const struct quantize *op;
     const struct number_traits *traits;
     struct rounder rounder, scale_rounder; // scale_rounder: for SCALE_E4M3's codes
@@ -41,7 +41,7 @@ static struct factor power_of_two(int e)
     return (struct factor){ldexpf(1.0F, -clamped), ldexpf(1.0F, clamped)};
 }
 
-static struct factor factor_of(const struct job *job, float a)
+static struct factor factor_of(const struct quantize_task *job, float a)
 {
     int exponent, largest_exponent;
     float fraction = frexpf(a, &exponent), largest = job->traits->largest;
@@ -94,7 +94,7 @@ static void set_factors(struct chunk *chunk, int begin, int end, struct factor f
     }
 }
 
-static void find_factors(const struct job *job, struct chunk *chunk)
+static void find_factors(const struct quantize_task *job, struct chunk *chunk)
 {
     uint32_t largest[CHUNK] = {0};
     float buffer[CHUNK];
@@ -120,7 +120,7 @@ static inline float kept(float x, float rounded)
     return (bits_of_float(x) & 0x7FFFFFFFU) < INFINITE_BITS ? rounded : NAN;
 }
 
-static void round_row(const struct job *job, const struct chunk *chunk, const float *in, float *out)
+static void round_row(const struct quantize_task *job, const struct chunk *chunk, const float *in, float *out)
 {
     const struct rounder rounder = job->rounder;
     const float whole = job->whole;
@@ -141,7 +141,7 @@ static void draw(struct philox generator, uint64_t high, int64_t index, int coun
     }
 }
 
-static void round_row_stochastic(const struct job *job, const struct chunk *chunk, int64_t row,
+static void round_row_stochastic(const struct quantize_task *job, const struct chunk *chunk, int64_t row,
                                  const float *in, float *out)
 {
     const struct quantize *op = job->op;
@@ -155,7 +155,7 @@ static void round_row_stochastic(const struct job *job, const struct chunk *chun
                                  chunk->back[j] * whole);
 }
 
-static void run_chunk(const struct job *job, struct chunk *chunk)
+static void run_chunk(const struct quantize_task *job, struct chunk *chunk)
 {
     const struct quantize *op = job->op;
     float buffer[CHUNK];
@@ -177,7 +177,7 @@ static void run_chunk(const struct job *job, struct chunk *chunk)
 
 static void run_task(void *context, int64_t task)
 {
-    const struct job *job = context;
+    const struct quantize_task *job = context;
     const struct quantize *op = job->op;
     int64_t rows = op->in.dim[0], columns = op->in.dim[1], down = op->block_rows > 0 ? op->block_rows : 1;
     int64_t end = min_i64((task + 1) * job->strips_each, job->strips);
@@ -195,7 +195,7 @@ static void run_task(void *context, int64_t task)
 void cpu_quantize(struct device *device, const struct quantize *op)
 {
     int64_t rows = op->in.dim[0], columns = op->in.dim[1], down = op->block_rows > 0 ? op->block_rows : 1;
-    struct job job = {
+    struct quantize_task job = {
         .op = op,
         .traits = number_traits(op->format),
         .rounder = number_rounder(op->format),

@@ -47,18 +47,18 @@ static struct task_split split_rows(struct rows rows)
     return split;
 }
 
-struct job {
+struct rows_task {
     struct task_split split;
     struct rows in, out;
     enum dtype dtype, in_dtype; // of out and of in; they differ only in cast
     float value;
     const struct init_normal *normal;
-    void (*row)(const struct job *job, int64_t row, int64_t column, int64_t columns);
+    void (*row)(const struct rows_task *job, int64_t row, int64_t column, int64_t columns);
 };
 
 static void run_task(void *context, int64_t task)
 {
-    const struct job *job = context;
+    const struct rows_task *job = context;
     int64_t first = task / job->split.segments * job->split.rows_each;
     int64_t column = task % job->split.segments * job->split.columns_each;
     int64_t columns = job->out.columns - column;
@@ -68,7 +68,7 @@ static void run_task(void *context, int64_t task)
         job->row(job, r, column, columns);
 }
 
-static void run_job(struct device *device, struct job *job)
+static void run_job(struct device *device, struct rows_task *job)
 {
     job->split = split_rows(job->out);
     cpu_parallel(device, job->split.tasks, run_task, job);
@@ -80,7 +80,7 @@ static char *at(struct rows rows, enum dtype dtype, int64_t row, int64_t column)
 }
 
 /* One loop per type: a switch within the loop would prevent vectorization. */
-static void fill_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+static void fill_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
 {
     const float value = job->value;
     void *out = at(job->out, job->dtype, row, column);
@@ -118,11 +118,12 @@ static void fill_row(const struct job *job, int64_t row, int64_t column, int64_t
 
 void cpu_fill(struct device *device, const struct fill *op)
 {
-    struct job job = {.out = rows_of(op->out), .dtype = op->out.dtype, .value = op->value, .row = fill_row};
+    struct rows_task job = {
+        .out = rows_of(op->out), .dtype = op->out.dtype, .value = op->value, .row = fill_row};
     run_job(device, &job);
 }
 
-static void copy_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+static void copy_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
 {
     memcpy(at(job->out, job->dtype, row, column), at(job->in, job->dtype, row, column),
            (size_t)columns * dtype_bytes(job->dtype));
@@ -130,13 +131,13 @@ static void copy_row(const struct job *job, int64_t row, int64_t column, int64_t
 
 void cpu_copy(struct device *device, const struct copy *op)
 {
-    struct job job = {
+    struct rows_task job = {
         .in = rows_of(op->in), .out = rows_of(op->out), .dtype = op->out.dtype, .row = copy_row};
     run_job(device, &job);
 }
 
 /* Between narrow types through fp32, a segment at a time: fp32 represents both exactly. */
-static void cast_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+static void cast_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
 {
     float segment[SEGMENT_ELEMENTS];
     for (int64_t i = 0; i < columns; i += SEGMENT_ELEMENTS) {
@@ -156,11 +157,11 @@ static void cast_row(const struct job *job, int64_t row, int64_t column, int64_t
 
 void cpu_cast(struct device *device, const struct cast *op)
 {
-    struct job job = {.in = rows_of(op->in),
-                      .out = rows_of(op->out),
-                      .dtype = op->out.dtype,
-                      .in_dtype = op->in.dtype,
-                      .row = cast_row};
+    struct rows_task job = {.in = rows_of(op->in),
+                            .out = rows_of(op->out),
+                            .dtype = op->out.dtype,
+                            .in_dtype = op->in.dtype,
+                            .row = cast_row};
     run_job(device, &job);
 }
 
@@ -170,7 +171,7 @@ void cpu_transfer(struct device *device, const struct transfer *op)
     memcpy(op->to, op->from, op->bytes);
 }
 
-static void add_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+static void add_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
 {
     char *out = at(job->out, job->dtype, row, column), *in = at(job->in, job->dtype, row, column);
     if (job->dtype == F64) {
@@ -184,12 +185,13 @@ static void add_row(const struct job *job, int64_t row, int64_t column, int64_t 
 
 void cpu_add(struct device *device, const struct add *op)
 {
-    struct job job = {.in = rows_of(op->in), .out = rows_of(op->out), .dtype = op->out.dtype, .row = add_row};
+    struct rows_task job = {
+        .in = rows_of(op->in), .out = rows_of(op->out), .dtype = op->out.dtype, .row = add_row};
     run_job(device, &job);
 }
 
 /* 16-bit types are added in fp32, and rounded once. */
-static void add_parts_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+static void add_parts_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
 {
     float sum[SEGMENT_ELEMENTS], part[SEGMENT_ELEMENTS];
     (void)row; // out has only one
@@ -206,12 +208,12 @@ static void add_parts_row(const struct job *job, int64_t row, int64_t column, in
 
 void cpu_add_parts(struct device *device, const struct add_parts *op)
 {
-    struct job job = {
+    struct rows_task job = {
         .in = rows_of(op->parts), .out = rows_of(op->out), .dtype = op->out.dtype, .row = add_parts_row};
     run_job(device, &job);
 }
 
-static void normal_row(const struct job *job, int64_t row, int64_t column, int64_t columns)
+static void normal_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
 {
     const struct init_normal *op = job->normal;
     float segment[SEGMENT_ELEMENTS];
@@ -227,6 +229,6 @@ static void normal_row(const struct job *job, int64_t row, int64_t column, int64
 
 void cpu_init_normal(struct device *device, const struct init_normal *op)
 {
-    struct job job = {.out = rows_of(op->out), .dtype = op->out.dtype, .normal = op, .row = normal_row};
+    struct rows_task job = {.out = rows_of(op->out), .dtype = op->out.dtype, .normal = op, .row = normal_row};
     run_job(device, &job);
 }

@@ -7,7 +7,7 @@
 
 enum { COLUMN_BLOCK = 512 }; // columns per task of the second step
 
-struct job {
+struct column_sum_task {
     const struct column_sum *op;
     float *partial; // [blocks][columns]
 };
@@ -42,7 +42,7 @@ static void add_rows(struct tensor in, struct segment p, int64_t end, float *res
 
 static void block_task(void *context, int64_t task)
 {
-    const struct job *job = context;
+    const struct column_sum_task *job = context;
     struct tensor in = job->op->in;
     int64_t n = in.dim[1], t = task * ROW_BLOCK, end = min_i64(t + ROW_BLOCK, in.dim[0]);
     float *sum = job->partial + task * n;
@@ -79,7 +79,7 @@ size_t cpu_column_sum_scratch(const struct column_sum *op)
 void cpu_column_sum(struct device *device, const struct column_sum *op)
 {
     int64_t blocks = blocks_of(op->in.dim[0], ROW_BLOCK), columns = op->in.dim[1];
-    struct job job = {op, cpu_scratch(device, cpu_column_sum_scratch(op))};
+    struct column_sum_task job = {op, cpu_scratch(device, cpu_column_sum_scratch(op))};
     cpu_parallel(device, blocks, block_task, &job);
     add_partial_sums(device, (struct partial_sums){.partial = job.partial,
                                                    .blocks = blocks,

@@ -12,14 +12,14 @@
 
 enum { TABLE_MAX = ROPE_HEAD_DIM_MAX / 2 }; // angles
 
-struct job {
+struct rope_task {
     const struct rope *op;
     double *frequency; // [r/2], zero-padded to full vectors
     int64_t half;      // r/2
     double magnitude;
 };
 
-static void make_table(const struct job *job, int64_t t, float *cosine, float *sine)
+static void make_table(const struct rope_task *job, int64_t t, float *cosine, float *sine)
 {
     double position = (double)job->op->position[t];
     for (int64_t i = 0; i < job->half; i += LANES_DOUBLE) {
@@ -55,7 +55,7 @@ static void rotate_interleaved(float *restrict x, const float *restrict cosine, 
 
 static void row_task(void *context, int64_t t)
 {
-    const struct job *job = context;
+    const struct rope_task *job = context;
     float cosine[TABLE_MAX], sine[TABLE_MAX];
     make_table(job, t, cosine, sine);
     for (int64_t i = 0; job->op->inverse && i < job->half; i++)
@@ -72,7 +72,7 @@ static void row_task(void *context, int64_t t)
 void cpu_rope(struct device *device, const struct rope *op)
 {
     double frequency[TABLE_MAX] = {0};
-    struct job job = {op, frequency, rope_rotated(op) / 2, rope_magnitude(op->scaling)};
+    struct rope_task job = {op, frequency, rope_rotated(op) / 2, rope_magnitude(op->scaling)};
     for (int64_t i = 0; i < job.half; i++)
         frequency[i] = rope_frequency(op->scaling, op->base, rope_rotated(op), i);
     cpu_parallel(device, op->x.dim[0], row_task, &job);

@@ -331,10 +331,10 @@ static enum status exchange_local(struct comm *comm, struct stream *stream, cons
 
 /* ---- world ---- */
 
-struct job;
+struct local_launch;
 
 struct rank_thread {
-    struct job *job;
+    struct local_launch *job;
     int rank;
     pthread_t thread;
     bool ended;
@@ -343,7 +343,7 @@ struct rank_thread {
     struct rank_context who; // what it was doing when it ended
 };
 
-struct job {
+struct local_launch {
     struct local_world world;
     enum status (*body)(struct world *world, void *argument);
     void *argument;
@@ -357,7 +357,7 @@ struct job {
 static void *rank_main(void *argument)
 {
     struct rank_thread *me = argument;
-    struct job *job = me->job;
+    struct local_launch *job = me->job;
     pthread_mutex_lock(&job->lock);
     while (job->gate == GATE_SHUT)
         pthread_cond_wait(&job->changed, &job->lock);
@@ -390,7 +390,7 @@ static void *rank_main(void *argument)
 
 /* Returns the lowest failed rank so far, or NULL; ranks with PEER_LOST come last. STOPPED is not a failure:
  * no rank is blocked by it. */
-static const struct rank_thread *first_failure(const struct job *job, bool count_stopped)
+static const struct rank_thread *first_failure(const struct local_launch *job, bool count_stopped)
 {
     const struct rank_thread *found = NULL;
     for (int r = job->world.size - 1; r >= 0; r--) {
@@ -404,7 +404,7 @@ static const struct rank_thread *first_failure(const struct job *job, bool count
 }
 
 /* Waits until every rank has finished, with a time limit once a rank has failed. */
-static void job_wait(struct job *job)
+static void job_wait(struct local_launch *job)
 {
     struct timespec until = {0};
     pthread_mutex_lock(&job->lock);
@@ -429,7 +429,7 @@ static void job_wait(struct job *job)
     pthread_mutex_unlock(&job->lock);
 }
 
-static enum status job_run(struct job *job)
+static enum status job_run(struct local_launch *job)
 {
     int size = job->world.size, started = 0;
     for (; started < size; started++) {
@@ -463,7 +463,7 @@ static enum status run_local(const struct world_options *options,
     int size = options->size;
     if (size < 1)
         return fail(BAD_ARGUMENT, "a local world needs a size, not %d", size);
-    struct job job = {.world = {.size = size}, .body = body, .argument = argument};
+    struct local_launch job = {.world = {.size = size}, .body = body, .argument = argument};
     job.ranks = calloc((size_t)size, sizeof *job.ranks);
     job.world.notifications =
         aligned_alloc(_Alignof(struct notification), (size_t)size * sizeof *job.world.notifications);

@@ -33,7 +33,7 @@ struct result {
 };
 
 /* Options and results of the ranks of one world. */
-struct job {
+struct order_run {
     struct trial trial;
     const char *actions;
     struct result result[MAX_RANKS];
@@ -136,7 +136,7 @@ static enum status run_actions(struct bench *b, struct slots *slots, const char 
 
 static enum status rank_body(struct world *world, void *argument)
 {
-    struct job *job = argument;
+    struct order_run *job = argument;
     struct bench bench;
     struct slots slots[MICROBATCHES] = {0};
     enum status status = bench_open(&job->trial, world, &bench);
@@ -150,7 +150,7 @@ static enum status rank_body(struct world *world, void *argument)
     return status;
 }
 
-static bool same(const struct job *a, const struct job *b, int ranks)
+static bool same(const struct order_run *a, const struct order_run *b, int ranks)
 {
     for (int r = 0; r < ranks; r++)
         if (a->result[r].bytes != b->result[r].bytes ||
@@ -170,7 +170,8 @@ static bool done_in_order(const struct result *result)
     return good;
 }
 
-static int check_order(const struct job *first, const struct job *job, const struct order *order, int ranks)
+static int check_order(const struct order_run *first, const struct order_run *job, const struct order *order,
+                       int ranks)
 {
     bool equal = same(first, job, ranks), done = true;
     for (int r = 0; r < ranks; r++)
@@ -186,15 +187,15 @@ static int check_world(const struct family *family, const char *device, int rank
 {
     struct expected expected;
     expected_create(family, WHOLE, &expected);
-    struct job *jobs = calloc(ORDERS, sizeof *jobs);
+    struct order_run *jobs = calloc(ORDERS, sizeof *jobs);
     CHECK(jobs != NULL);
     int bad = 0;
     for (int o = 0; o < ORDERS; o++) {
-        jobs[o] = (struct job){.actions = orders[o].actions,
-                               .trial = {.expected = &expected,
-                                         .device = device,
-                                         .sequence_parallel = sequence_parallel,
-                                         .fused = strchr(orders[o].actions, 'B') != NULL}};
+        jobs[o] = (struct order_run){.actions = orders[o].actions,
+                                     .trial = {.expected = &expected,
+                                               .device = device,
+                                               .sequence_parallel = sequence_parallel,
+                                               .fused = strchr(orders[o].actions, 'B') != NULL}};
         if (world_run("local", ranks, rank_body, &jobs[o]) != OK) {
             printf("  %s: FAILED: %s\n", orders[o].actions, fail_text());
             bad++;

@@ -48,7 +48,7 @@ static void announce(const struct world *world, int rank, const char *what)
 /* ---- the worlds ---- */
 
 /* Of a process. */
-struct job {
+struct failure_run {
     const struct failure_case *failure_case;
     struct monitor *monitor;
     atomic_int failed; // ranks
@@ -71,20 +71,20 @@ static _Noreturn void sleep_forever(void)
         nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
 }
 
-static enum status all_end(struct rank_test *test, struct job *job)
+static enum status all_end(struct rank_test *test, struct failure_run *job)
 {
     (void)job;
     return reduce(test, 10);
 }
 
-static enum status one_fails(struct rank_test *test, struct job *job)
+static enum status one_fails(struct rank_test *test, struct failure_run *job)
 {
     (void)job;
     announce(test->world, 1, "rank 1 fails");
     return test->world->rank == 1 ? fail(NOT_FINITE, "the loss is not finite") : reduce(test, 10);
 }
 
-static enum status all_fail(struct rank_test *test, struct job *job)
+static enum status all_fail(struct rank_test *test, struct failure_run *job)
 {
     (void)job;
     announce(test->world, 0, "all fail");
@@ -92,7 +92,7 @@ static enum status all_fail(struct rank_test *test, struct job *job)
 }
 
 /* Rank 0 is ready to stop; the others take longer to save than the limit after a failure. */
-static enum status all_stop(struct rank_test *test, struct job *job)
+static enum status all_stop(struct rank_test *test, struct failure_run *job)
 {
     (void)job;
     announce(test->world, 0, "all stop");
@@ -101,7 +101,7 @@ static enum status all_stop(struct rank_test *test, struct job *job)
     return fail(STOPPED, "a complete checkpoint was written");
 }
 
-static enum status one_exits(struct rank_test *test, struct job *job)
+static enum status one_exits(struct rank_test *test, struct failure_run *job)
 {
     (void)job;
     announce(test->world, 1, "rank 1 exits");
@@ -110,7 +110,7 @@ static enum status one_exits(struct rank_test *test, struct job *job)
     return reduce(test, 10);
 }
 
-static enum status one_is_killed(struct rank_test *test, struct job *job)
+static enum status one_is_killed(struct rank_test *test, struct failure_run *job)
 {
     (void)job;
     announce(test->world, 1, "rank 1 is killed");
@@ -119,7 +119,7 @@ static enum status one_is_killed(struct rank_test *test, struct job *job)
     return reduce(test, 10);
 }
 
-static enum status one_is_stopped(struct rank_test *test, struct job *job)
+static enum status one_is_stopped(struct rank_test *test, struct failure_run *job)
 {
     (void)job;
     announce(test->world, 1, "rank 1 is stopped");
@@ -130,7 +130,7 @@ static enum status one_is_stopped(struct rank_test *test, struct job *job)
     return reduce(test, 10);
 }
 
-static enum status one_lost_step(struct rank_test *test, struct job *job)
+static enum status one_lost_step(struct rank_test *test, struct failure_run *job)
 {
     (void)job;
     announce(test->world, 1, "rank 1 calls with another count");
@@ -138,14 +138,14 @@ static enum status one_lost_step(struct rank_test *test, struct job *job)
 }
 
 /* It arrives after another rank has already failed. */
-static enum status one_is_lost(struct rank_test *test, struct job *job)
+static enum status one_is_lost(struct rank_test *test, struct failure_run *job)
 {
     while (test->world->rank == 1 && atomic_load(&job->failed) == 0)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     return reduce(test, 10);
 }
 
-static enum status one_hangs(struct rank_test *test, struct job *job)
+static enum status one_hangs(struct rank_test *test, struct failure_run *job)
 {
     (void)job;
     announce(test->world, 1, "rank 1 hangs");
@@ -155,7 +155,7 @@ static enum status one_hangs(struct rank_test *test, struct job *job)
     sleep_forever();
 }
 
-static enum status one_loops(struct rank_test *test, struct job *job)
+static enum status one_loops(struct rank_test *test, struct failure_run *job)
 {
     (void)job;
     announce(test->world, 1, "rank 1 loops");
@@ -166,7 +166,7 @@ static enum status one_loops(struct rank_test *test, struct job *job)
         ;
 }
 
-static enum status all_hang(struct rank_test *test, struct job *job)
+static enum status all_hang(struct rank_test *test, struct failure_run *job)
 {
     (void)job;
     announce(test->world, 0, "all hang");
@@ -174,7 +174,7 @@ static enum status all_hang(struct rank_test *test, struct job *job)
 }
 
 /* The others wait for twice the timeout, but each of its actions is shorter. */
-static enum status one_is_slow(struct rank_test *test, struct job *job)
+static enum status one_is_slow(struct rank_test *test, struct failure_run *job)
 {
     enum { ACTIONS = 20, EACH_MS = 200 };
     (void)job;
@@ -191,7 +191,7 @@ static enum status one_is_slow(struct rank_test *test, struct job *job)
 
 static const struct failure_case {
     const char *name;
-    enum status (*body)(struct rank_test *test, struct job *job);
+    enum status (*body)(struct rank_test *test, struct failure_run *job);
     double timeout_s; // of the monitor
     bool stops;       // by SIGTERM
 } cases[] = {
@@ -214,7 +214,7 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 static enum status body(struct world *world, void *argument)
 {
-    struct job *job = argument;
+    struct failure_run *job = argument;
     struct rank_test test;
     struct message_recorder recorder;
     const char *device = world->ops->device != NULL ? world->ops->device : "cpu";
@@ -249,7 +249,7 @@ static int run_as_world(char **argv)
         setenv("EMULATOR_FAIL", "ncclCommGetAsyncError", 1);
         announce_failure("NCCL will report a lost peer");
     }
-    struct job job = {.failure_case = NULL};
+    struct failure_run job = {.failure_case = NULL};
     for (int c = 0; c < CASES; c++)
         if (strcmp(cases[c].name, argv[3]) == 0)
             job.failure_case = &cases[c];

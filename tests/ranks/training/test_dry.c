@@ -25,7 +25,7 @@ struct layout_case {
     int threads;
 };
 
-struct job {
+struct dry_case {
     struct run run;
     int steps, chunks;
     struct memory_use use[MAX_RANKS];
@@ -35,7 +35,7 @@ struct job {
 
 static enum status rank_main(struct world *world, void *argument)
 {
-    struct job *job = argument;
+    struct dry_case *job = argument;
     struct rank_state state;
     struct step_result result;
     double loss;
@@ -56,8 +56,8 @@ static enum status rank_main(struct world *world, void *argument)
     return OK;
 }
 
-static enum status run_case(const struct tiny *tiny, const struct layout_case *c, bool dry, struct job *job,
-                            int *size)
+static enum status run_case(const struct tiny *tiny, const struct layout_case *c, bool dry,
+                            struct dry_case *job, int *size)
 {
     struct recipe *recipe = NULL;
     char common[160];
@@ -68,7 +68,7 @@ static enum status run_case(const struct tiny *tiny, const struct layout_case *c
     *size = recipe_world_size(recipe);
     CHECK(*size <= MAX_RANKS);
     // The planning pass runs one step; a real run has more steps, and evaluates.
-    *job = (struct job){.steps = dry ? 1 : 2};
+    *job = (struct dry_case){.steps = dry ? 1 : 2};
     enum status status = run_create(recipe, !dry, &job->run);
     job->chunks = status == OK ? job->run.schedule->chunks : 0;
     for (int rank = 0; status == OK && dry && rank < *size; rank++)
@@ -83,7 +83,7 @@ static enum status run_case(const struct tiny *tiny, const struct layout_case *c
 }
 
 /* Activations by slot; no other activations exist. */
-static enum status compare_slots(const struct job *real, const struct job *dry, int rank)
+static enum status compare_slots(const struct dry_case *real, const struct dry_case *dry, int rank)
 {
     int64_t bytes = 0;
     for (int chunk = 0; chunk < real->chunks; chunk++)
@@ -108,7 +108,7 @@ static enum status compare_slots(const struct job *real, const struct job *dry, 
                       (long long)bytes, (long long)all);
 }
 
-static enum status compare_rank(const struct job *real, const struct job *dry, int rank)
+static enum status compare_rank(const struct dry_case *real, const struct dry_case *dry, int rank)
 {
     const struct memory_use *use = &real->use[rank], *planned = &dry->use[rank];
     const struct memory_table *formula = &dry->formula[rank];
@@ -132,7 +132,7 @@ static enum status compare_rank(const struct job *real, const struct job *dry, i
 
 static enum status compare(const struct tiny *tiny, const struct layout_case *c)
 {
-    struct job real, dry;
+    struct dry_case real, dry;
     int size = 0;
     TRY(run_case(tiny, c, false, &real, &size));
     TRY(run_case(tiny, c, true, &dry, &size));

@@ -110,7 +110,7 @@ static void tap_observe(void *context, const struct observation *seen)
 
 /* ---- a run ---- */
 
-struct job {
+struct tape_case {
     struct run run;
     bool processes; // ranks are processes, which have transport buffers of their own
     struct tap tap[MAX_RANKS];
@@ -120,7 +120,7 @@ struct job {
 
 static enum status observe(void *context, struct rank_state *state)
 {
-    struct job *job = context;
+    struct tape_case *job = context;
     return device_observe(state->device,
                           (struct observer){.notify = tap_observe, .context = &job->tap[state->world->rank]});
 }
@@ -129,7 +129,7 @@ static enum status observe(void *context, struct rank_state *state)
  * are slow, would end the process. */
 static enum status rank_main(struct world *world, void *argument)
 {
-    struct job *job = argument;
+    struct tape_case *job = argument;
     struct tap *tap = &job->tap[world->rank];
     struct tape_recorder *recorder = NULL;
     struct rank_state state;
@@ -149,7 +149,7 @@ static enum status rank_main(struct world *world, void *argument)
 }
 
 /* The memory of each part, against a dry run and the closed formula. */
-static enum status compare_memory(const struct job *job, int rank, const struct memory_plan *plan)
+static enum status compare_memory(const struct tape_case *job, int rank, const struct memory_plan *plan)
 {
     const struct memory_use *use = &job->use[rank];
     struct memory_table formula;
@@ -168,7 +168,7 @@ static enum status compare_memory(const struct job *job, int rank, const struct 
     return status;
 }
 
-static enum status check_rank(struct job *job, int rank)
+static enum status check_rank(struct tape_case *job, int rank)
 {
     struct memory_plan plan;
     TRY(memory_plan_record(&job->run, rank, NULL, &plan, &job->plan[rank]));
@@ -177,16 +177,16 @@ static enum status check_rank(struct job *job, int rank)
     return compare_memory(job, rank, &plan);
 }
 
-static enum status open_job(const struct recipe *recipe, struct job *job)
+static enum status open_job(const struct recipe *recipe, struct tape_case *job)
 {
     CHECK(recipe_world_size(recipe) <= MAX_RANKS);
-    *job = (struct job){.processes = false};
+    *job = (struct tape_case){.processes = false};
     TRY(run_create(recipe, true, &job->run));
     job->run.hooks = (struct hooks){.context = job, .on_params_declared = observe};
     return OK;
 }
 
-static void close_job(struct job *job)
+static void close_job(struct tape_case *job)
 {
     for (int rank = 0; rank < MAX_RANKS; rank++) {
         tape_destroy(job->real[rank]);
@@ -196,7 +196,7 @@ static void close_job(struct job *job)
 }
 
 /* What the tapes of all ranks add up to. */
-static enum status check_together(const struct job *job)
+static enum status check_together(const struct tape_case *job)
 {
     const int ranks = job->run.mesh.world;
     double flops = 0.0, expected = expected_matmul_flops(&job->run);
@@ -210,7 +210,7 @@ static enum status check_together(const struct job *job)
 /* Ranks are threads; with a fault, what the recorder of rank 0 sees is changed. */
 static enum status run_threads_of(const struct recipe *recipe, enum fault fault, int left)
 {
-    struct job job;
+    struct tape_case job;
     TRY(open_job(recipe, &job));
     job.tap[0].fault = fault;
     job.tap[0].left = left;
@@ -343,7 +343,7 @@ static bool check_faults(const struct tiny *tiny)
  * then must not free memory that a slower rank still reads. (AddressSanitizer finds that it does.) */
 static bool check_slow_update(const struct tiny *tiny)
 {
-    struct job job;
+    struct tape_case job;
     struct recipe *recipe = NULL;
     MUST(tiny_recipe(tiny, TINY_LLAMA, common, "dp=2 pp=2 parallel.zero_stage=1" VALIDATION, 0, &recipe));
     MUST(open_job(recipe, &job));
@@ -363,7 +363,7 @@ static enum status process_main(struct world *world, void *argument)
     const struct tiny *tiny = argument;
     enum status status = OK;
     for (size_t i = 0; status == OK && i < sizeof cases / sizeof *cases; i++) {
-        struct job job;
+        struct tape_case job;
         struct recipe *recipe = NULL;
         TRY(tiny_recipe(tiny, cases[i].family, common, cases[i].layout, 0, &recipe));
         if (recipe_world_size(recipe) == world->size) {
