@@ -7,6 +7,7 @@
 - A run that is killed, loses nodes and resumes from memory, also on another layout or on fewer nodes, ends with the
   bytes of one that resumes from a checkpoint on disk at the same step.
 - Of 16 nodes with 2 copies, real losses of one node and of two (tests/unit/checkpoint/test_placement.c counts all).
+- Damaged copies are named and not used: other nodes have intact ones.
 - Bad input, and a memory that is full, are reported in one line.
 
 Nodes are virtual: CUBOID_NODE."""
@@ -64,6 +65,15 @@ def killed(name, *keys, nodes, lost):
     train(name, *KEYS, *keys, nodes=nodes, status=-9, **ENDED_IN_MEMORY)
     for node in lost:
         shutil.rmtree(f"{MEMORY}/{node}")
+
+
+def flip(path, at):
+    """Flips a bit of the byte `at`, from the end if negative."""
+    with open(path, "r+b") as file:
+        file.seek(at, os.SEEK_END if at < 0 else os.SEEK_SET)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
 
 
 # Layout, nodes, lost nodes; layout and nodes afterwards. None: as before.
@@ -135,24 +145,58 @@ def test_newest():
     train("disk", *KEYS, *keys, status=-9, **ENDED_IN_MEMORY)
     expect(train("disk", *KEYS, *keys), "resumes from", "disk/checkpoints", "step 3")
     same("whole", "disk")
-    # The file of step 4 is damaged on one node: then step 3 on disk is used.
+    # A file of step 4 is damaged on both nodes: then step 3 on disk is used.
     train("damaged", *KEYS, *keys, status=-9, **ENDED_IN_MEMORY | {"FAULT_FOLDER": "step-00000005"})
-    with open(f"{MEMORY}/b/step-00000004/rank-00001.safetensors", "r+b") as file:
-        file.seek(-5, os.SEEK_END)
-        file.write(b"x")
+    for node in "ab":
+        flip(f"{MEMORY}/{node}/step-00000004/rank-00001.safetensors", -5)
     output = train("damaged", *KEYS, *keys)
-    expect(output, "warning", f"{MEMORY}/b/step-00000004/rank-00001.safetensors", "checksum")
+    for node in "ab":
+        expect(output, "warning", f"{MEMORY}/{node}/step-00000004/rank-00001.safetensors", "checksum")
+    expect(output, "skipped: the checkpoint of step 4 in memory: 1 of its 2 files are on no node")
     expect(output, "resumes from", "damaged/checkpoints", "step 3")
     same("whole", "damaged")
     # Without a disk, nothing can be loaded.
     shutil.rmtree("damaged")
     killed("damaged", "dp=2", nodes="a,b", lost=["a"])
-    with open(f"{MEMORY}/b/step-00000002/rank-00000.safetensors", "r+b") as file:
-        file.seek(-5, os.SEEK_END)
-        file.write(b"x")
+    flip(f"{MEMORY}/b/step-00000002/rank-00000.safetensors", -5)
     expect(train("damaged", *KEYS, "dp=2", nodes="c,b", status=2), f"checkpoint.memory_dir: {MEMORY}",
            "cannot be loaded", "remove it")
     forget("whole", "disk", "damaged")
+
+
+def test_damage():
+    """Each file of a node in turn is damaged: the copy of the other node is used, also if both nodes have damage."""
+    keys = ["dp=2", "parallel.zero_stage=1"]
+    train("whole", *keys)
+    killed("start", *keys, nodes="a,b", lost=[])
+    shutil.move(MEMORY, "memory")
+    step, ranks = "step-00000002", ["rank-00000.safetensors", "rank-00001.safetensors"]
+    texts = ["manifest.json", "recipe.yaml"]
+    assert sorted(os.listdir(f"memory/a/{step}")) == sorted(["data.json", *ranks, *texts])
+    kinds = {
+        "data": lambda path: flip(path, -5),
+        "header": lambda path: flip(path, 60),
+        "truncated": lambda path: os.truncate(path, os.path.getsize(path) - 1),
+        "missing": os.remove,
+    }
+    faults = [[(node, name, kind)] for node in "ab" for name in ranks for kind in kinds]
+    faults += [[(node, name, kind)] for node in "ab" for name in texts for kind in ("data", "missing")]
+    faults += [[("a", ranks[0], "data"), ("b", ranks[1], "header"), ("b", texts[0], "data")]]
+    for fault in faults:
+        shutil.copytree("memory", MEMORY)
+        shutil.copytree("start", "damaged")
+        for node, name, kind in fault:
+            kinds[kind](f"{MEMORY}/{node}/{step}/{name}")
+        output = train("damaged", *KEYS, *keys)
+        expect(output, "resumes from", MEMORY, "step 2")
+        same("whole", "damaged")
+        for node, name, kind in fault:
+            # A copy is read by its own node and, if it is the first one, by nodes that lack the file.
+            is_read = name in texts or kind == "truncated" or name == ranks["ab".index(node)]
+            if is_read and (name, kind) not in [(rank, "missing") for rank in ranks]:
+                expect(output, "warning", f"{MEMORY}/{node}/{step}/{name}")
+        forget("damaged")
+    forget("whole", "start", "memory")
 
 
 def test_bad_input():
@@ -202,6 +246,7 @@ with tempfile.TemporaryDirectory() as scratch:
             test_processes()
         test_sixteen()
         test_newest()
+        test_damage()
         test_bad_input()
         test_full_memory()
     finally:

@@ -211,24 +211,33 @@ static enum status find_newest(struct rank_state *w, int64_t after, int64_t belo
     return OK;
 }
 
-/* Tries checkpoints in memory of steps from `from` on, until one can be loaded. *out: its path, or NULL. */
-static enum status try_memory(struct rank_state *w, struct memory_checkpoints *memory, int64_t from,
-                              int64_t *below, char **out)
+/* The checkpoints in memory that were not tried yet. */
+struct memory_search {
+    struct memory_checkpoints *memory;
+    int64_t below; // their steps
+    bool damaged;  // one could not be loaded; from then on all copies are verified before they are used
+};
+
+/* Tries checkpoints in memory of steps from `from` on, until one can be loaded. One that is damaged is tried
+ * again with its intact copies. *out: its path, or NULL. */
+static enum status try_memory(struct rank_state *w, struct memory_search *search, int64_t from, char **out)
 {
     bool broken = true;
     enum status status = OK;
     while (broken) {
+        const bool verified = search->damaged;
         int64_t step;
         char *path;
-        TRY(memory_checkpoints_find(memory, from, *below, &step, &path));
+        TRY(memory_checkpoints_find(search->memory, from, search->below, verified, &step, &path));
         if (path == NULL)
             return OK;
-        status = load_from_memory(w, memory, path, &broken);
-        if (broken && w->world->rank == 0)
+        status = load_from_memory(w, search->memory, path, &broken);
+        if (broken && verified && w->world->rank == 0)
             print_line(stderr, "warning: %s", fail_text());
-        *below = step;
+        search->damaged = search->damaged || broken;
+        search->below = broken && !verified ? step + 1 : step;
         if (status == OK) {
-            memory_checkpoints_resumed(memory, step);
+            memory_checkpoints_resumed(search->memory, step);
             *out = path;
         } else
             free(path);
@@ -241,12 +250,13 @@ static enum status load_own(struct rank_state *w, struct memory_checkpoints *mem
                             char **out)
 {
     const char *save = w->run->recipe->checkpoint.save;
-    int64_t step = -1, below = INT64_MAX, memory_below = INT64_MAX;
+    struct memory_search search = {.memory = memory, .below = INT64_MAX};
+    int64_t step = -1, below = INT64_MAX;
     enum status status = OK;
     bool broken = true;
     while (broken) {
         TRY(find_newest(w, after, below, &step));
-        TRY(try_memory(w, memory, step > after ? step : after + 1, &memory_below, out));
+        TRY(try_memory(w, &search, step > after ? step : after + 1, out));
         if (*out != NULL)
             return OK;
         if (step < 0 && status != OK)
@@ -254,7 +264,7 @@ static enum status load_own(struct rank_state *w, struct memory_checkpoints *mem
                         "%s: none of its checkpoints can be loaded; start a new run with another "
                         "logging.run_dir, or set checkpoint.load to a checkpoint in another folder",
                         save);
-        if (step < 0 && memory_below < INT64_MAX && after < 0) // parts of it may have been loaded
+        if (step < 0 && search.damaged && after < 0) // parts of it may have been loaded
             return fail(
                 BAD_CHECKPOINT,
                 "checkpoint.memory_dir: %s: its checkpoints cannot be loaded, and %s has none; remove it "

@@ -338,11 +338,11 @@ static enum status check_own_checksum(const char *path, const struct text *text)
                 : fail(BAD_CHECKPOINT, "%s: its checksum does not match: corrupt, or edited by hand", path);
 }
 
-static enum status check_size(const char *path, int64_t bytes, bool may_be_missing)
+static enum status check_size(const char *path, int64_t bytes)
 {
     struct stat info;
     if (stat(path, &info) != 0)
-        return may_be_missing && errno == ENOENT ? OK : fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
+        return fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
     if (info.st_size != bytes)
         return fail(BAD_CHECKPOINT, "%s: %lld bytes, but the manifest has %lld", path,
                     (long long)info.st_size, (long long)bytes);
@@ -352,7 +352,7 @@ static enum status check_size(const char *path, int64_t bytes, bool may_be_missi
 static enum status check_recipe(const struct manifest *m, const char *path)
 {
     struct text recipe = {0};
-    TRY(check_size(path, m->recipe.bytes, false));
+    TRY(check_size(path, m->recipe.bytes));
     enum status status = file_read_small(path, (size_t)m->recipe.bytes, &recipe);
     if (status == OK && checksum_of(text_chars(&recipe), recipe.length) != m->recipe.checksum)
         status = fail(BAD_CHECKPOINT,
@@ -361,15 +361,17 @@ static enum status check_recipe(const struct manifest *m, const char *path)
     return status == IO_ERROR ? BAD_CHECKPOINT : status; // the reason is kept
 }
 
+/* In memory, files may be missing or damaged, since other nodes have copies: the loader finds out. */
 static enum status check_files(const struct manifest *m, const char *folder)
 {
+    const int count = m->in_memory ? 0 : m->file_count;
     enum status status = OK;
-    for (int i = -1; status == OK && i < m->file_count; i++) {
+    for (int i = -1; status == OK && i < count; i++) {
         struct text path = {0};
         const struct manifest_file *file = i < 0 ? &m->recipe : &m->files[i];
         text_add(&path, "%s/%s", folder, file->name);
         if (i >= 0)
-            status = check_size(path.chars, file->bytes, m->in_memory);
+            status = check_size(path.chars, file->bytes);
         else if (file->name[0] != 0)
             status = check_recipe(m, path.chars);
         text_free(&path);

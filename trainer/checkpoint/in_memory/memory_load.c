@@ -96,12 +96,25 @@ static bool has_candidate(const struct memory_checkpoints *m, const struct candi
     return identity_of(m, c->step, &identity) == OK && hex_parse(identity.save, &save) && save == c->save;
 }
 
-/* Writes the manifest and the other small files into the folder of this node. */
-static enum status write_here(const struct memory_checkpoints *m, const struct candidate *c,
+/* True if the manifest or the recipe at `path` is missing or damaged, for a reason in fail_text(); the other
+ * files there are kept. */
+static bool is_damaged(const struct memory_checkpoints *m, const struct candidate *c, const char *path)
+{
+    struct save_identity identity;
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISDIR(info.st_mode) && identity_of(m, c->step, &identity) != OK;
+}
+
+/* Writes the manifest and the other small files into the folder of this node, at `path`. */
+static enum status write_here(const struct memory_checkpoints *m, const struct candidate *c, const char *path,
                               const struct save_texts *texts)
 {
     struct save_ticket ticket;
     struct text folder = {0};
+    if (is_damaged(m, c, path)) {
+        print_line(stderr, "warning: %s; restored from another node", fail_text());
+        return save_texts_write(texts, path);
+    }
     TRY(folder_begin(m->folder.chars, c->step, &ticket));
     folder_of_ticket(m->folder.chars, &ticket, &folder);
     enum status status = save_texts_write(texts, folder.chars);
@@ -132,23 +145,46 @@ static enum status share_texts(const struct memory_checkpoints *m, const struct 
     if (status == OK)
         status = broadcast_text(w, c->root, &texts.manifest);
     if (status == OK)
-        status = rank_agree(w, lacks ? write_here(m, c, &texts) : OK);
+        status = rank_agree(w, lacks ? write_here(m, c, path, &texts) : OK);
     save_texts_free(&texts);
     return status;
 }
 
 /* ---- files ---- */
 
+/* Sets the bit of each file on this node. One of another size is reported and does not count. */
 static void list_files(const struct manifest *manifest, const char *path, uint32_t *bits)
 {
     for (int f = 0; f < manifest->file_count; f++) {
         struct text name = {0};
         struct stat info;
         text_add(&name, "%s/%s", path, manifest->files[f].name);
-        if (stat(name.chars, &info) == 0 && info.st_size == manifest->files[f].bytes)
+        const bool exists = stat(name.chars, &info) == 0;
+        if (exists && info.st_size == manifest->files[f].bytes)
             bits[f / WORD_BITS] |= 1U << f % WORD_BITS;
+        else if (exists)
+            print_line(stderr, "warning: %s: %lld bytes, but the manifest has %lld", name.chars,
+                       (long long)info.st_size, (long long)manifest->files[f].bytes);
         text_free(&name);
     }
+}
+
+/* Clears the bits of files that differ from their checksums, and reports them. */
+static enum status verify_files(const char *path, uint32_t *bits)
+{
+    struct checkpoint_source source;
+    int64_t bytes = 0;
+    enum status status = checkpoint_source_open(path, -1, &source);
+    for (int f = 0; status == OK && f < source.manifest.file_count; f++) {
+        const uint32_t bit = 1U << f % WORD_BITS;
+        rank_context_set_action("verify a checkpoint");
+        if ((bits[f / WORD_BITS] & bit) == 0 || checkpoint_source_verify_file(&source, f, &bytes) == OK)
+            continue;
+        print_line(stderr, "warning: %s", fail_text());
+        bits[f / WORD_BITS] &= ~bit;
+    }
+    checkpoint_source_close(&source);
+    return status;
 }
 
 /* Chooses the rank that reads a file for other nodes: that of the file if its node has it, else a rank of a
@@ -170,7 +206,7 @@ static int choose_reader(const struct memory_checkpoints *m, const struct manife
 
 /* Collective: fills in m->holders for the checkpoint at `path`. *lost: files that no node has. */
 static enum status find_holders(struct memory_checkpoints *m, const struct manifest *manifest,
-                                const char *path, int *lost)
+                                const char *path, bool verify, int *lost)
 {
     struct rank_state *w = m->rank_state;
     const int words = (manifest->file_count + WORD_BITS - 1) / WORD_BITS;
@@ -187,8 +223,9 @@ static enum status find_holders(struct memory_checkpoints *m, const struct manif
         list_files(manifest, path, mine);
     for (int node = 0; node < m->nodes.count; node++)
         counts[rank_nodes_at(&m->nodes, node, 0)] = words;
-    // Leaders come in the order of their nodes.
-    enum status status = gather_lists(w, mine, counts, m->holders.has);
+    enum status status = rank_agree(w, verify && memory_is_leader(m) ? verify_files(path, mine) : OK);
+    if (status == OK) // leaders come in the order of their nodes
+        status = gather_lists(w, mine, counts, m->holders.has);
     *lost = 0;
     for (int f = 0; status == OK && f < manifest->file_count; f++) {
         m->holders.reader[f] = choose_reader(m, manifest, f);
@@ -203,14 +240,14 @@ static enum status find_holders(struct memory_checkpoints *m, const struct manif
 
 /* Collective: *complete: all files remain. */
 static enum status try_candidate(struct memory_checkpoints *m, const struct candidate *c, const char *path,
-                                 bool *complete)
+                                 bool verify, bool *complete)
 {
     struct manifest manifest = {0};
     int lost = 0;
     TRY(share_texts(m, c, path));
     enum status status = rank_agree(m->rank_state, manifest_read(path, &manifest));
     if (status == OK)
-        status = find_holders(m, &manifest, path, &lost);
+        status = find_holders(m, &manifest, path, verify, &lost);
     *complete = status == OK && lost == 0;
     if (status == OK && lost > 0 && m->rank_state->world->rank == 0)
         print_line(stderr,
@@ -220,8 +257,8 @@ static enum status try_candidate(struct memory_checkpoints *m, const struct cand
     return status;
 }
 
-enum status memory_checkpoints_find(struct memory_checkpoints *m, int64_t from, int64_t below, int64_t *step,
-                                    char **path)
+enum status memory_checkpoints_find(struct memory_checkpoints *m, int64_t from, int64_t below, bool verify,
+                                    int64_t *step, char **path)
 {
     struct candidate *list;
     int count;
@@ -236,7 +273,7 @@ enum status memory_checkpoints_find(struct memory_checkpoints *m, int64_t from, 
         if (i > 0 && list[i].step == list[i - 1].step && list[i].save == list[i - 1].save)
             continue;
         folder_of_step(m->folder.chars, list[i].step, "", &folder);
-        status = try_candidate(m, &list[i], folder.chars, &complete);
+        status = try_candidate(m, &list[i], folder.chars, verify, &complete);
         *step = complete ? list[i].step : -1;
         *path = complete ? folder.chars : NULL;
         if (!complete)
