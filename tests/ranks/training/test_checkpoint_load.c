@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What loading reads. All ranks together read at most 1.1 times the bytes of a checkpoint, whatever the two
  * layouts, and on the same layout each data file is opened once. After a change of the batch size no sample
- * is repeated or skipped. */
+ * is repeated or skipped. Ranks agree on whether they have memory for messages. */
 #include "base/file.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tiny.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/distribute/checkpoint_staging.h"
 #include "trainer/data/dataset.h"
 
 #include <dirent.h>
@@ -259,6 +260,29 @@ static enum status prepare(char *folder)
     return OK;
 }
 
+/* ---- memory for messages ---- */
+
+/* Memory that one rank cannot allocate: all ranks fail, and none waits for it. */
+static enum status staging_rank(struct world *world, void *argument)
+{
+    const struct episode *episode = argument;
+    struct rank_state w;
+    struct staging staging;
+    TRY(rank_create(&episode->run, world, true, &w));
+    const enum status status = staging_open(&w, world->rank == 1 ? PTRDIFF_MAX : 64, &staging);
+    rank_destroy(&w);
+    return status == NO_MEMORY ? OK : fail(OUT_OF_BOUND, "staging_open on rank %d: %d", world->rank, status);
+}
+
+static enum status agrees_on_memory(void)
+{
+    struct episode episode;
+    TRY(episode_open(layouts[1], NULL, &episode));
+    enum status status = world_run("local", 2, staging_rank, &episode);
+    episode_close(&episode);
+    return status;
+}
+
 int main(void)
 {
     // In memory if it has space: a disk would spend most of the time on fsync.
@@ -270,6 +294,8 @@ int main(void)
     enum status status = reads_once();
     if (status == OK)
         status = continues_the_samples();
+    if (status == OK)
+        status = agrees_on_memory();
     printf("%s\n", status == OK ? "ok" : fail_text());
     remove_tree(folder);
     return status != OK;

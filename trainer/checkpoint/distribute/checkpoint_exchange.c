@@ -347,12 +347,11 @@ static enum status compare_layouts(struct loader *l, bool *same)
 {
     struct rank_state *w = l->rank_state;
     struct share share = {0};
-    double differs = 1.0;
-    if (manifest_has_layout(&l->source->manifest, &w->mesh)) {
-        TRY(share_of_rank(w->run, &w->params, &w->weights, w->world->rank, &share));
-        differs = wrote_the_same(l, &share) ? 0.0 : 1.0;
-        share_free(&share);
-    }
+    const bool may_be_same = manifest_has_layout(&l->source->manifest, &w->mesh);
+    TRY(rank_agree(w, may_be_same ? share_of_rank(w->run, &w->params, &w->weights, w->world->rank, &share)
+                                  : OK));
+    double differs = may_be_same && wrote_the_same(l, &share) ? 0.0 : 1.0;
+    share_free(&share);
     TRY(rank_agree_max(w, &differs, 1));
     *same = differs == 0.0;
     return OK;

@@ -11,6 +11,6 @@ struct staging {
     struct buffer own; // if this rank's gradients are smaller than requested
 };
 
-/* At least `bytes`, aligned to 64. */
+/* Collective: at least `bytes`, aligned to 64. If one rank lacks the memory, all ranks fail. */
 MUST_USE enum status staging_open(struct rank_state *state, size_t bytes, struct staging *out);
 void staging_close(struct staging *staging); // accepts {0}; all messages must have been waited for

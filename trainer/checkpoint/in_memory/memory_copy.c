@@ -252,9 +252,9 @@ enum status memory_copy(struct rank_state *w, const struct rank_nodes *nodes,
     enum status status = list_peers(&c, nodes, placement);
     if (status == OK)
         status = open_files(&c, folder);
+    status = rank_agree(w, status);
     if (status == OK)
         status = allocate(&c);
-    status = rank_agree(w, status);
     if (status == OK)
         status = agree_on_chunk(&c);
     if (status == OK)
