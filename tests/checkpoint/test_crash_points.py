@@ -123,6 +123,21 @@ def test_run(name, keys):
     print(f"{name}: {calls} calls, {sum(ends.values())} points tried; exit status: {ends}", flush=True)
 
 
+def test_reshard():
+    """The last call of reshard makes the name of its output durable, in the folder that contains it."""
+    os.mkdir("parent")
+
+    def reshard(name, **faults):
+        environment = {key: str(value) for key, value in faults.items()} | {"LD_PRELOAD": LIBRARY}
+        return subprocess.run([CUBOID, "checkpoint", "reshard", "whole/checkpoints", "-o", f"parent/{name}", "dp=1"],
+                              env=os.environ | {"FAULT_FOLDER": "/parent"} | environment, capture_output=True,
+                              text=True, check=False, timeout=60)
+    assert reshard("counted", FAULT_COUNT="count").returncode == 0
+    with open("count", encoding="utf-8") as file:
+        done = reshard("failed", FAULT_KIND="error", FAULT_CALL=int(file.read()))
+    assert done.returncode != 0 and "parent/: Input/output error" in done.stderr, done.stderr
+
+
 with tempfile.TemporaryDirectory() as scratch:
     os.chdir(scratch)
     write_dataset("text", [i * i % 250 for i in range(400)])
@@ -131,6 +146,7 @@ with tempfile.TemporaryDirectory() as scratch:
     try:
         for run_name, run_keys in RUNS.items():
             test_run(run_name, run_keys)
+        test_reshard()
     finally:
         remove_run()
     os.chdir("/")

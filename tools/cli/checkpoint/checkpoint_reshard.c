@@ -305,6 +305,7 @@ static enum status reshard(struct reshard *r, const char *path, const char *cons
     for (int rank = 0; rank < r->run.mesh.world; rank++)
         TRY(write_rank(r, rank));
     TRY(write_manifest(r));
+    TRY(folder_sync_parent(r->out));
     print_line(stdout, "%s: step %lld, %d tensors in %d files for %d ranks", r->out,
                (long long)r->identity.step, r->manifest.tensor_count, r->manifest.file_count,
                r->run.mesh.world);
