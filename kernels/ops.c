@@ -23,9 +23,9 @@ static enum status check_epilogue(const struct gemm *args, int64_t m, int64_t n)
     bool activates = e->after.data != NULL || e->before.data != NULL;
     if ((e->after.data != NULL) + (e->before.data != NULL) + (e->bias_gradient.data != NULL) > 1)
         return fail(BAD_ARGUMENT, "gemm: more than one of after, before and bias_gradient");
-    if (activates && (args->accumulate || e->activation == ACTIVATION_SWIGLU))
+    if (activates && (args->accumulate || activation_is_gated(e->activation)))
         return fail(BAD_ARGUMENT, "gemm: %s",
-                    args->accumulate ? "no activation with accumulate" : "its activation is not swiglu");
+                    args->accumulate ? "no activation with accumulate" : "its activation has no gate");
     if (e->bias_gradient.data != NULL && !args->transpose_a)
         return fail(BAD_ARGUMENT, "gemm: bias_gradient sums over the rows of a, which is not transposed");
     return OK;

@@ -69,7 +69,7 @@ enum status norm_backward(struct stream *stream, struct norm_backward args)
 
 static int64_t activation_parts(enum activation_kind kind)
 {
-    return kind == ACTIVATION_SWIGLU ? 2 : 1;
+    return activation_is_gated(kind) ? 2 : 1;
 }
 
 enum status activation_forward(struct stream *stream, struct activation_forward args)

@@ -168,10 +168,9 @@ static struct attention_forward core(const struct attention *attention, const st
     };
 }
 
-enum status attention_layer_forward(const struct attention *attention, const struct pass *pass,
-                                    struct tensor x, struct tensor *y)
+enum status attention_forward_features(const struct attention *attention, const struct pass *pass,
+                                       struct tensor x)
 {
-    const struct layer_context *context = pass->context;
     struct tensor fused = pass_tensor(pass, attention->fused);
     TRY(column_linear_forward(&attention->qkv, pass, x, fused, (struct epilogue){0}));
     struct heads from = projected(attention, pass), to = core_operands(attention, pass);
@@ -180,9 +179,20 @@ enum status attention_layer_forward(const struct attention *attention, const str
         TRY(norm_heads_forward(&attention->k_norm, pass, from.k, to.k));
     }
     TRY(rotate(pass, to, false));
-    struct attention_forward args = core(attention, pass);
-    TRY(attention_forward(context->compute, args));
-    return row_linear_forward(&attention->proj, pass, args.out, y);
+    return attention_forward(pass->context->compute, core(attention, pass));
+}
+
+enum status attention_forward_out(const struct attention *attention, const struct pass *pass,
+                                  struct tensor *y)
+{
+    return row_linear_forward(&attention->proj, pass, pass_tensor(pass, attention->out), y);
+}
+
+enum status attention_layer_forward(const struct attention *attention, const struct pass *pass,
+                                    struct tensor x, struct tensor *y)
+{
+    TRY(attention_forward_features(attention, pass, x));
+    return attention_forward_out(attention, pass, y);
 }
 
 enum status attention_core_recompute(const struct attention *attention, const struct pass *pass)

@@ -33,6 +33,11 @@ struct attention attention_declare(const struct layer_context *context, struct s
 /* x and *y: [T or T/tp, H]. *y is in scratch memory and excludes the projection bias. */
 MUST_USE enum status attention_layer_forward(const struct attention *attention, const struct pass *pass,
                                              struct tensor x, struct tensor *y);
+/* The two halves of attention_layer_forward(). The first stops before the projection. */
+MUST_USE enum status attention_forward_features(const struct attention *attention, const struct pass *pass,
+                                                struct tensor x);
+MUST_USE enum status attention_forward_out(const struct attention *attention, const struct pass *pass,
+                                           struct tensor *y);
 /* Recomputes the attention core from q, k and v (RECOMPUTE_CORE_ATTENTION). */
 MUST_USE enum status attention_core_recompute(const struct attention *attention, const struct pass *pass);
 /* Reads the gradient of y from attention->proj.dy. Writes *dx. */

@@ -7,11 +7,10 @@
  * The residual stream, the norms and the hidden dropout process the local tokens of this rank: all T, or T/tp
  * under sequence parallelism. */
 #include "layers/attention.h"
+#include "layers/branch.h"
 #include "layers/mlp.h"
 #include "layers/model.h"
 #include "layers/norm.h"
-
-#include <stdio.h>
 
 struct block {
     struct norm norm1, norm2;
@@ -23,13 +22,6 @@ struct block {
     struct region middle;                   // KEEP_UNTIL_BACKWARD_INPUT
     struct region normed1, normed2;         // KEEP_UNTIL_BACKWARD_WEIGHT
 };
-
-static struct philox site(const struct layer_context *context, int layer, const char *branch)
-{
-    char name[PARAM_NAME_CHARS];
-    snprintf(name, sizeof name, "layers.%d.%s.dropout", layer, branch);
-    return philox_named(context->seed, name);
-}
 
 static void declare_params(struct declaration *d)
 {
@@ -46,8 +38,8 @@ static void declare(const struct layer_context *context, struct slot_layout *lay
     struct block block = {
         .recomputed = layout->recomputed,
         .x = x,
-        .attention_site = site(context, layer, "attention"),
-        .mlp_site = site(context, layer, "mlp"),
+        .attention_site = branch_site(context, layer, "attention"),
+        .mlp_site = branch_site(context, layer, "mlp"),
     };
     block.norm1 = norm_declare(context, layout, layer, ROLE_ATTENTION_NORM);
     block.normed1 = slot_layout_add_of(layout, RECOMPUTE_NORM, KEEP_UNTIL_BACKWARD_WEIGHT, tokens, hidden);
@@ -64,20 +56,6 @@ static void declare(const struct layer_context *context, struct slot_layout *lay
     if (layout->bytes[SCRATCH] < attention_scratch)
         layout->bytes[SCRATCH] = attention_scratch;
     *(struct block *)self = block;
-}
-
-/* out = residual + dropout(branch + bias of the branch's last layer) */
-static struct residual_forward add_branch(const struct pass *pass, const struct row_linear *last,
-                                          struct philox dropout_site, struct tensor branch,
-                                          struct tensor residual, struct tensor out)
-{
-    return (struct residual_forward){
-        .x = branch,
-        .bias = row_linear_bias(last, pass),
-        .residual = residual,
-        .out = out,
-        .dropout = pass_hidden_dropout(pass, dropout_site),
-    };
 }
 
 static struct norm_forward first_norm(const struct block *block, const struct pass *pass)
@@ -99,12 +77,12 @@ static enum status forward_features(const struct block *block, const struct pass
     struct tensor branch;
     TRY(norm_forward(compute, first_norm(block, pass)));
     TRY(attention_layer_forward(&block->attention, pass, pass_tensor(pass, block->normed1), &branch));
-    TRY(residual_norm_forward(
-        compute, (struct residual_norm_forward){
-                     .residual = add_branch(pass, &block->attention.proj, block->attention_site, branch,
-                                            pass_tensor(pass, block->x), pass_tensor(pass, block->middle)),
-                     .norm = second_norm(block, pass),
-                 }));
+    TRY(residual_norm_forward(compute, (struct residual_norm_forward){
+                                           .residual = branch_forward(
+                                               pass, &block->attention.proj, block->attention_site, branch,
+                                               pass_tensor(pass, block->x), pass_tensor(pass, block->middle)),
+                                           .norm = second_norm(block, pass),
+                                       }));
     return mlp_forward_features(&block->mlp, pass, pass_tensor(pass, block->normed2));
 }
 
@@ -114,8 +92,9 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
     struct tensor branch;
     TRY(forward_features(block, pass));
     TRY(mlp_forward_out(&block->mlp, pass, &branch));
-    return residual_forward(pass->context->compute, add_branch(pass, &block->mlp.out, block->mlp_site, branch,
-                                                               pass_tensor(pass, block->middle), out));
+    return residual_forward(pass->context->compute,
+                            branch_forward(pass, &block->mlp.out, block->mlp_site, branch,
+                                           pass_tensor(pass, block->middle), out));
 }
 
 /* Recomputes the whole layer, including its unused output: models programs that recompute a layer as a black
@@ -125,8 +104,9 @@ static enum status forward_discarded(const struct block *block, const struct pas
     struct tensor branch;
     TRY(forward_features(block, pass));
     TRY(mlp_forward_out(&block->mlp, pass, &branch));
-    return residual_forward(pass->context->compute, add_branch(pass, &block->mlp.out, block->mlp_site, branch,
-                                                               pass_tensor(pass, block->middle), branch));
+    return residual_forward(pass->context->compute,
+                            branch_forward(pass, &block->mlp.out, block->mlp_site, branch,
+                                           pass_tensor(pass, block->middle), branch));
 }
 
 static enum status recompute(const void *self, const struct pass *pass, struct tensor out)
@@ -146,17 +126,6 @@ static enum status recompute(const void *self, const struct pass *pass, struct t
     return (block->recomputed & RECOMPUTE_ACTIVATION) != 0 ? mlp_activate(&block->mlp, pass) : OK;
 }
 
-/* The gradient of a branch's last layer: dout through the dropout mask. */
-static struct residual_backward enter_branch(const struct pass *pass, const struct row_linear *last,
-                                             struct philox dropout_site, struct tensor dout)
-{
-    return (struct residual_backward){
-        .dout = dout,
-        .dx = pass_tensor(pass, last->dy),
-        .dropout = pass_hidden_dropout(pass, dropout_site),
-    };
-}
-
 /* dx is the gradient of the residual stream; each branch adds its part. Without dropout the gradient of
  * `middle` equals that of the attention projection's output, which W reads: it is written to proj->dy and
  * used from there. */
@@ -168,13 +137,13 @@ static enum status backward_input(const void *self, const struct pass *pass, str
     struct tensor dnormed;
     bool drops = pass_hidden_dropout(pass, block->attention_site).probability > 0.0F;
     struct tensor dmiddle = drops ? dx : pass_tensor(pass, proj->dy);
-    TRY(residual_backward(compute, enter_branch(pass, &block->mlp.out, block->mlp_site, dx)));
+    TRY(residual_backward(compute, branch_backward(pass, &block->mlp.out, block->mlp_site, dx)));
     TRY(mlp_backward_input(&block->mlp, pass, &dnormed));
     TRY(residual_norm_backward(
         compute, (struct residual_norm_backward){
                      .norm = norm_layer_backward_input(&block->norm2, pass, dnormed,
                                                        pass_tensor(pass, block->middle), dx, dmiddle),
-                     .residual = enter_branch(pass, proj, block->attention_site, dmiddle),
+                     .residual = branch_backward(pass, proj, block->attention_site, dmiddle),
                  }));
     TRY(attention_layer_backward_input(&block->attention, pass, &dnormed));
     return norm_backward(compute, norm_layer_backward_input(&block->norm1, pass, dnormed,

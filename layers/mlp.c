@@ -8,8 +8,14 @@ static enum activation_kind kind_of(const struct layer_context *context)
         return ACTIVATION_GELU;
     case GELU_TANH:
         return ACTIVATION_GELU_TANH;
+    case SQUARED_RELU:
+        return ACTIVATION_SQUARED_RELU;
     case SWIGLU:
         return ACTIVATION_SWIGLU;
+    case GEGLU:
+        return ACTIVATION_GEGLU;
+    case GEGLU_TANH:
+        return ACTIVATION_GEGLU_TANH;
     }
     die(__FILE__, __LINE__, "activation", "unknown kind %d", (int)context->model->activation);
 }
@@ -18,7 +24,7 @@ void mlp_declare_params(struct declaration *d)
 {
     const struct model_config *m = d->model;
     int64_t features = m->ffn_hidden_size, hidden = m->hidden_size;
-    bool gated = m->activation == SWIGLU;
+    bool gated = model_is_gated(m);
     int first = d->out->count;
     if (gated)
         declare_matrix(d, ROLE_MLP_GATE, "mlp.gate.weight", features, hidden, 0, m->init_method_std);
@@ -39,7 +45,7 @@ void mlp_declare_params(struct declaration *d)
 struct mlp mlp_declare(const struct layer_context *context, struct slot_layout *layout, int layer)
 {
     const struct params *params = context->weights->params;
-    bool gated = context->model->activation == SWIGLU;
+    bool gated = model_is_gated(context->model);
     enum param_role first = gated ? ROLE_MLP_GATE : ROLE_MLP_UP; // of the fused matrix
     int64_t tokens = context->tokens, features = context->model->ffn_hidden_size / context->groups->tp->size;
     int64_t before = gated ? 2 * features : features;
@@ -70,7 +76,7 @@ enum status mlp_activate(const struct mlp *mlp, const struct pass *pass)
 static bool fuses_activation(const struct layer_context *context)
 {
     const struct recompute *r = &context->options->recompute;
-    return context->model->activation != SWIGLU &&
+    return !model_is_gated(context->model) &&
            !(r->granularity == RECOMPUTE_SELECTIVE && (r->modules & RECOMPUTE_ACTIVATION) != 0);
 }
 
@@ -100,7 +106,7 @@ enum status mlp_backward_input(const struct mlp *mlp, const struct pass *pass, s
 {
     enum activation_kind kind = kind_of(pass->context);
     struct tensor before = pass_tensor(pass, mlp->before), dbefore = pass_tensor(pass, mlp->dbefore);
-    if (kind == ACTIVATION_SWIGLU) {
+    if (activation_is_gated(kind)) {
         struct tensor dafter = pass_tensor(pass, mlp->dafter);
         TRY(row_linear_backward_input(&mlp->out, pass, dafter, (struct epilogue){0}));
         TRY(activation_backward(

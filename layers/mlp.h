@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Feed-forward branch: a column-parallel layer to F/tp features (2F/tp for SwiGLU: gate and up in one
+/* Feed-forward branch: a column-parallel layer to F/tp features (2F/tp with a gate: gate and up in one
  * matrix), the activation function, and a row-parallel layer. */
 #pragma once
 
@@ -10,10 +10,10 @@ struct mlp {
     struct column_linear in;
     struct row_linear out;
     // Input and output of the activation function, and their gradients.
-    struct region before;  // KEEP_UNTIL_BACKWARD_INPUT [T, F/tp], or 2F/tp for SwiGLU
+    struct region before;  // KEEP_UNTIL_BACKWARD_INPUT [T, F/tp], or 2F/tp with a gate
     struct region after;   // KEEP_UNTIL_BACKWARD_WEIGHT [T, F/tp]
     struct region dbefore; // KEEP_INPUT_TO_WEIGHT, same shape as before
-    struct region dafter;  // SCRATCH [T, F/tp] with SwiGLU; otherwise dbefore is used
+    struct region dafter;  // SCRATCH [T, F/tp] with a gate; otherwise dbefore is used
 };
 
 void mlp_declare_params(struct declaration *d);

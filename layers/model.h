@@ -5,11 +5,14 @@
 
 #include "layers/layer_kind.h"
 
-extern const struct layer_kind layer_kind_embedding, layer_kind_block, layer_kind_head;
+extern const struct layer_kind layer_kind_embedding, layer_kind_block, layer_kind_parallel_block,
+    layer_kind_head;
 
 static inline const struct layer_kind *model_layer_kind(const struct model_config *model, int layer)
 {
     if (layer == LAYER_EMBEDDING)
         return &layer_kind_embedding;
-    return layer == model->num_layers ? &layer_kind_head : &layer_kind_block;
+    if (layer == model->num_layers)
+        return &layer_kind_head;
+    return model->block_type == BLOCK_SEQUENTIAL ? &layer_kind_block : &layer_kind_parallel_block;
 }

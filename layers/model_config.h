@@ -17,11 +17,17 @@
 
 enum position_embedding { LEARNED_ABSOLUTE, ROPE };
 enum normalization { LAYER_NORM, RMS_NORM };
+/* Parallel: both branches of a block read its input, through one norm or through two. */
+enum block_type { BLOCK_SEQUENTIAL, BLOCK_PARALLEL, BLOCK_PARALLEL_TWO_NORMS };
 
 enum activation {
     GELU,      // x Phi(x), with erf
     GELU_TANH, // the tanh approximation: GPT-2's, and Megatron's with bias-GELU fusion
-    SWIGLU     // silu(gate) * up: two input matrices, F features each
+    SQUARED_RELU,
+    // Gated, with two input matrices of F features each:
+    SWIGLU, // silu(gate) * up
+    GEGLU,  // gelu(gate) * up
+    GEGLU_TANH
 };
 
 struct model_config {
@@ -44,17 +50,24 @@ struct model_config {
     double rope_low_freq_factor, rope_high_freq_factor; // Llama 3
     double rope_beta_fast, rope_beta_slow;              // YaRN
     int64_t rope_original_max_position_embeddings;      // Llama 3, YaRN
+    enum block_type block_type;
     enum normalization normalization;
     double norm_epsilon;
     enum activation activation;
     bool add_bias_linear;                     // biases of the linear layers (never of the head)
     bool add_qkv_bias;                        // biases of q, k and v, also without add_bias_linear
     bool qk_layernorm;                        // normalization of each head of q and k, before RoPE
+    bool embed_layernorm;                     // a normalization after the word embedding
     bool tie_word_embeddings;                 // the head uses the embedding matrix
     double hidden_dropout, attention_dropout; // [0, 1)
     double init_method_std;                   // std of the initialization; the last matrix of each branch: /
                                               // sqrt(2 num_layers)
 };
+
+static inline bool model_is_gated(const struct model_config *m)
+{
+    return m->activation >= SWIGLU;
+}
 
 static inline bool model_has_qkv_bias(const struct model_config *m)
 {

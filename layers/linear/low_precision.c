@@ -100,6 +100,7 @@ static const char *linear_of(enum param_role role)
     case ROLE_MLP_DOWN:
         return linear_names[LINEAR_FC2];
     case ROLE_TOKEN_EMBEDDING:
+    case ROLE_EMBEDDING_NORM:
     case ROLE_POSITION_EMBEDDING:
     case ROLE_ATTENTION_NORM:
     case ROLE_QUERY_NORM:

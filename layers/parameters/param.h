@@ -28,6 +28,7 @@ enum { LAYER_EMBEDDING = -1, PARAM_NAME_CHARS = 64, PARAM_MAX_SHARDINGS = 2 };
  * role. */
 enum param_role {
     ROLE_TOKEN_EMBEDDING,
+    ROLE_EMBEDDING_NORM, // after the word embedding
     ROLE_POSITION_EMBEDDING,
     ROLE_ATTENTION_NORM, // before the attention branch
     ROLE_QUERY,

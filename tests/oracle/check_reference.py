@@ -11,9 +11,13 @@ import sys
 
 import numpy as np
 
+from activations import FUNCTIONS
+from philox import philox_key, philox_normal, philox_words
 from reference_gpt import (
     GPT2,
     LLAMA,
+    NEOX,
+    PARALLEL,
     QWEN,
     YARN,
     Adam,
@@ -22,9 +26,6 @@ from reference_gpt import (
     Network,
     loss_and_grads,
     parameter_table,
-    philox_key,
-    philox_normal,
-    philox_words,
 )
 
 
@@ -104,6 +105,19 @@ def check_gradients(title, model, rng, documents=None):
     return problems
 
 
+def check_functions():
+    """The slope of each activation function, at points around 0, where squared ReLU's has a corner."""
+    problems, x, step = [], np.linspace(-6.0, 6.0, 100), 1e-4
+    for name, (function, slope) in FUNCTIONS.items():
+        near, far = function(x + step) - function(x - step), function(x + 2 * step) - function(x - 2 * step)
+        quotient = (8.0 * near - far) / (12.0 * step)
+        if np.abs(quotient - slope(x)).max() > 1e-10:
+            problems.append(f"{name}: its slope differs from finite differences")
+        if np.abs(quotient - 1.0001 * slope(x)).max() < 1e-10:
+            problems.append(f"{name}: a slope off by 0.01 % was not detected")
+    return problems
+
+
 def check_documents(title, model, rng):
     """Two documents packed in one row give the loss sums and gradients of the two in separate rows."""
     cut, seq = 5, model.seq_length
@@ -161,13 +175,15 @@ def check_adamw():
 def self_check():
     rng = np.random.default_rng(7)
     two_documents = np.repeat((np.arange(12) >= 5).astype(np.int64)[None], 2, axis=0)
-    problems = check_philox() + check_adamw()
+    problems = check_philox() + check_adamw() + check_functions()
     problems += check_gradients("gpt", GPT2, rng)
     problems += check_gradients("gpt with documents", GPT2, rng, two_documents)
     problems += check_gradients("llama", LLAMA, rng)
     problems += check_gradients("llama with documents", LLAMA, rng, two_documents)
     problems += check_gradients("qwen", QWEN, rng)
     problems += check_gradients("yarn", YARN, rng)
+    problems += check_gradients("parallel", PARALLEL, rng)
+    problems += check_gradients("neox", NEOX, rng)
     problems += check_documents("gpt", GPT2, rng)
     problems += check_documents("llama", LLAMA, rng)
     for problem in problems:

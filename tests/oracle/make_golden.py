@@ -31,12 +31,26 @@ the weight accordingly.
 
 import argparse
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
-from reference_gpt import GPT2, LLAMA, QWEN, YARN, Adam, AdamW, Batch, Model, global_norm, initial_weights, loss_and_grads
+from reference_gpt import (
+    GPT2,
+    LLAMA,
+    NEOX,
+    PARALLEL,
+    QWEN,
+    YARN,
+    Adam,
+    AdamW,
+    Batch,
+    Model,
+    global_norm,
+    initial_weights,
+    loss_and_grads,
+)
 
 SEED, ROWS, SECOND_DOCUMENT = 1234, 4, 5
 NOISE = 1e-15  # values smaller than this are rounding errors of zero in fp64; real gradients are 5e-8 or more
@@ -62,6 +76,8 @@ CASES = [
     Case("llama_documents", LLAMA, documents=True, mask=True, weights=False),
     Case("qwen", QWEN, weights=False),
     Case("yarn", YARN, mask=True, weights=False),
+    Case("parallel", PARALLEL, weights=False),
+    Case("neox", replace(NEOX, activation="squared_relu"), mask=True, weights=False),
     Case("gpt2_betas", GPT2, steps=20, adam=Adam(adam_beta2=0.999), gradients=False),  # a recipe's default betas
 ]
 

@@ -4,13 +4,14 @@
 
 An independent implementation of what Cuboid trains. It shares no code with the C program: the model is
 written from the papers (Vaswani et al. 2017; Radford et al. 2019; Touvron et al. 2023; RoPE, Su et al.
-2021; GQA, Ainslie et al. 2023; RMSNorm, Zhang and Sennrich 2019; SwiGLU, Shazeer 2020; AdamW,
-Loshchilov and Hutter 2019), and slowly on purpose: one rank, whole tensors, S x S attention.
+2021; GQA, Ainslie et al. 2023; RMSNorm, Zhang and Sennrich 2019; parallel branches, Black et al. 2022;
+AdamW, Loshchilov and Hutter 2019), and slowly on purpose: one rank, whole tensors, S x S attention.
 
     tokens [B,S] -> embedding (+ position) -> L x block -> norm -> x head^T -> mean cross entropy
 
     block:  x += proj(attention(norm1(x)))        every weight is [out, in], y = x W^T + b
             x += fc2(gelu(fc1(norm2(x))))         or fc2(silu(gate(..)) * up(..)) for swiglu
+            or in parallel, both from the same x, through two norms or through one
 
 Every forward step has its `_backward` below it, which takes the gradient of the loss for the output and
 gives the gradients for the inputs. `--self-check` (check_reference.py) compares them with finite
@@ -26,6 +27,9 @@ import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
+
+from activations import FUNCTIONS, GATES
+from philox import philox_key, philox_normal
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Model:
     rotary_base: float = 10000.0
     normalization: str = "LayerNorm"  # or "RMSNorm"
     norm_epsilon: float = 1e-5
-    activation: str = "gelu"  # or "swiglu"
+    activation: str = "gelu"  # or another of FUNCTIONS, or one of GATES
     add_bias_linear: bool = True
     tie_word_embeddings: bool = True
     init_method_std: float = 0.02
@@ -60,6 +64,8 @@ class Model:
     rope_beta_fast: float = 32.0
     rope_beta_slow: float = 1.0
     rope_original_max_position_embeddings: int = 8192
+    embed_layernorm: bool = False  # a norm after the word embedding, before positions are added
+    block_type: str = "sequential"  # or "parallel", "parallel_two_norms"
 
     @property
     def head_dim(self):
@@ -113,6 +119,22 @@ YARN = replace(
     rope_beta_slow=0.01,
     rope_original_max_position_embeddings=16,
 )
+# BLOOM's norm of the embedding, and GPT-J's block with one norm; and GPT-NeoX's with two.
+PARALLEL = replace(
+    GPT2,
+    ffn_hidden_size=40,
+    embed_layernorm=True,
+    block_type="parallel",
+    activation="geglu",
+)
+NEOX = replace(
+    LLAMA,
+    normalization="LayerNorm",
+    block_type="parallel_two_norms",
+    activation="gelu_tanh",
+    rotary_percent=0.5,
+    add_bias_linear=True,
+)
 
 
 @dataclass
@@ -148,6 +170,8 @@ def parameter_table(model):
             rows.append((name + ".bias", (size,), "zero"))
 
     rows.append(("embedding.weight", (model.vocab_size, h), std))
+    if model.embed_layernorm:
+        norm("embedding_norm")
     if model.position_embedding_type == "learned_absolute":
         rows.append(("position.weight", (model.seq_length, h), std))
     for n in range(model.num_layers):
@@ -160,8 +184,9 @@ def parameter_table(model):
             norm(layer + "attention.q_norm", d)
             norm(layer + "attention.k_norm", d)
         linear(layer + "attention.proj", h, q_rows, small)
-        norm(layer + "norm2")
-        if model.activation == "swiglu":
+        if model.block_type != "parallel":
+            norm(layer + "norm2")
+        if model.activation in GATES:
             linear(layer + "mlp.gate", f, h, std)
             linear(layer + "mlp.up", f, h, std)
         else:
@@ -171,51 +196,6 @@ def parameter_table(model):
     if not model.tie_word_embeddings:
         rows.append(("head.weight", (model.vocab_size, h), std))
     return rows
-
-
-def philox_key(seed, name):
-    """The two key words of a named generator: FNV-1a over the name, stirred with the seed by SplitMix64."""
-    mask = 2**64 - 1
-    z = 0xCBF29CE484222325
-    for byte in name.encode():
-        z = ((z ^ byte) * 0x100000001B3) & mask
-    z = (z + 0x9E3779B97F4A7C15 * (seed + 1)) & mask
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-    z ^= z >> 31
-    return z & 0xFFFFFFFF, z >> 32
-
-
-def philox_words(key, high, low):
-    """Philox4x32-10 at the counters (high, low), low an array: [len(low), 4] words of 32 bits."""
-    low = np.asarray(low, dtype=np.uint64)
-    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    c0, c1 = low & mask, low >> half
-    c2 = np.full_like(low, high & 0xFFFFFFFF)
-    c3 = np.full_like(low, (high >> 32) & 0xFFFFFFFF)
-    k0, k1 = key
-    for _ in range(10):
-        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
-        c0, c1, c2, c3 = (
-            (p1 >> half) ^ c1 ^ np.uint64(k0),
-            p1 & mask,
-            (p0 >> half) ^ c3 ^ np.uint64(k1),
-            p0 & mask,
-        )
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return np.stack([c0, c1, c2, c3], axis=1)
-
-
-def philox_normal(key, high, count):
-    """The first `count` standard normals of a stream, rounded to fp32. Box-Muller on the words (0,1) and
-    (2,3) of each counter. Python's math uses the C library, so log and cos are the same."""
-    words = philox_words(key, high, np.arange((count + 3) // 4))
-    normals = []
-    for first, second in words.reshape(-1, 2).tolist():
-        radius = math.sqrt(-2.0 * math.log((first + 1.0) * 2.0**-32))
-        angle = 2.0 * math.pi * second * 2.0**-32
-        normals += [radius * math.cos(angle), radius * math.sin(angle)]
-    return np.array(normals[:count], dtype=np.float32)
 
 
 def initial_weights(model, seed):
@@ -233,9 +213,6 @@ def initial_weights(model, seed):
 
 
 # ------------------------------------------------------------------------------------------- the maths
-
-erf = np.vectorize(math.erf, otypes=[np.float64])
-
 
 def linear(x, weight, bias):
     """x [..., in], weight [out, in], bias [out] or None -> [..., out]"""
@@ -279,28 +256,6 @@ def rms_norm_backward(dy, weight, kept):
     dxhat = dy * weight
     dx = rstd * (dxhat - xhat * (dxhat * xhat).mean(axis=-1, keepdims=True))
     return dx, (dy * xhat).sum(axis=tuple(range(dy.ndim - 1)))
-
-
-def gelu(x):
-    """x times the normal distribution function at x: the exact form, not the tanh one."""
-    return 0.5 * x * (1.0 + erf(x / math.sqrt(2.0)))
-
-
-def gelu_backward(dy, x):
-    below = 0.5 * (1.0 + erf(x / math.sqrt(2.0)))
-    density = np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
-    return dy * (below + x * density)
-
-
-def swiglu(gate, up):
-    """silu(gate) * up, where silu(z) = z sigmoid(z)"""
-    return gate / (1.0 + np.exp(-gate)) * up
-
-
-def swiglu_backward(dy, gate, up):
-    """-> dgate, dup; silu'(z) = s + z s (1 - s)"""
-    s = 1.0 / (1.0 + np.exp(-gate))
-    return dy * up * (s + gate * s * (1.0 - s)), dy * gate * s
 
 
 def rope_frequencies(model, rotated):
@@ -474,31 +429,54 @@ class Network:
         )
 
     def mlp(self, name, x):
-        if self.model.activation == "swiglu":
+        function, _ = FUNCTIONS[GATES.get(self.model.activation, self.model.activation)]
+        if self.model.activation in GATES:
             gate, up = self.linear(name + ".gate", x), self.linear(name + ".up", x)
             self.kept[name] = (gate, up)
-            return self.linear(name + ".fc2", swiglu(gate, up))
+            return self.linear(name + ".fc2", function(gate) * up)
         before = self.linear(name + ".fc1", x)
         self.kept[name] = before
-        return self.linear(name + ".fc2", gelu(before))
+        return self.linear(name + ".fc2", function(before))
 
     def mlp_backward(self, name, dy):
+        function, slope = FUNCTIONS[GATES.get(self.model.activation, self.model.activation)]
         dy = self.linear_backward(name + ".fc2", dy)
-        if self.model.activation == "swiglu":
-            dgate, dup = swiglu_backward(dy, *self.kept[name])
-            return self.linear_backward(name + ".gate", dgate) + self.linear_backward(name + ".up", dup)
-        return self.linear_backward(name + ".fc1", gelu_backward(dy, self.kept[name]))
+        if self.model.activation in GATES:
+            gate, up = self.kept[name]
+            dx = self.linear_backward(name + ".gate", dy * up * slope(gate))
+            return dx + self.linear_backward(name + ".up", dy * function(gate))
+        return self.linear_backward(name + ".fc1", dy * slope(self.kept[name]))
+
+    def block(self, layer, x, batch):
+        kind, normed = self.model.block_type, self.norm(layer + "norm1", x)
+        attended = self.attention(layer + "attention", normed, batch)
+        if kind == "sequential":
+            x = x + attended
+            return x + self.mlp(layer + "mlp", self.norm(layer + "norm2", x))
+        if kind == "parallel_two_norms":
+            normed = self.norm(layer + "norm2", x)
+        return x + attended + self.mlp(layer + "mlp", normed)
+
+    def block_backward(self, layer, dy, batch):
+        kind, dmlp = self.model.block_type, self.mlp_backward(layer + "mlp", dy)
+        if kind == "sequential":
+            dy = dy + self.norm_backward(layer + "norm2", dmlp)
+            return dy + self.norm_backward(layer + "norm1", self.attention_backward(layer + "attention", dy, batch))
+        dattended = self.attention_backward(layer + "attention", dy, batch)
+        if kind == "parallel":
+            return dy + self.norm_backward(layer + "norm1", dattended + dmlp)
+        return dy + self.norm_backward(layer + "norm1", dattended) + self.norm_backward(layer + "norm2", dmlp)
 
     def forward(self, batch):
         """-> the mean loss of the batch"""
         w, m = self.weights, self.model
         x = w["embedding.weight"][batch.tokens]
+        if m.embed_layernorm:
+            x = self.norm("embedding_norm", x)
         if m.position_embedding_type == "learned_absolute":
             x = x + w["position.weight"][batch.positions]
         for n in range(m.num_layers):
-            layer = f"layers.{n}."
-            x = x + self.attention(layer + "attention", self.norm(layer + "norm1", x), batch)
-            x = x + self.mlp(layer + "mlp", self.norm(layer + "norm2", x))
+            x = self.block(f"layers.{n}.", x, batch)
         x = self.norm("norm", x)
         self.kept["head"] = x
         logits = x @ w["embedding.weight" if m.tie_word_embeddings else "head.weight"].T
@@ -512,12 +490,12 @@ class Network:
         self.grads[head] += dhead
         dx = self.norm_backward("norm", dx)
         for n in reversed(range(m.num_layers)):
-            layer = f"layers.{n}."
-            dx = dx + self.norm_backward(layer + "norm2", self.mlp_backward(layer + "mlp", dx))
-            dx = dx + self.norm_backward(layer + "norm1", self.attention_backward(layer + "attention", dx, batch))
-        np.add.at(self.grads["embedding.weight"], batch.tokens, dx)
+            dx = self.block_backward(f"layers.{n}.", dx, batch)
         if m.position_embedding_type == "learned_absolute":
             np.add.at(self.grads["position.weight"], batch.positions, dx)
+        if m.embed_layernorm:
+            dx = self.norm_backward("embedding_norm", dx)
+        np.add.at(self.grads["embedding.weight"], batch.tokens, dx)
 
 
 def loss_and_grads(model, weights, batch):

@@ -159,11 +159,16 @@ void reference_attention_layer(const struct reference_model *r, int layer, const
 void reference_mlp(const struct reference_model *r, int layer, const double *x, double *y)
 {
     const struct model_config *m = r->model;
-    static const enum activation_kind kinds[] = {
-        [GELU] = ACTIVATION_GELU, [GELU_TANH] = ACTIVATION_GELU_TANH, [SWIGLU] = ACTIVATION_SWIGLU};
-    int64_t tokens = tokens_of(r), f = m->ffn_hidden_size, width = m->activation == SWIGLU ? 2 * f : f;
+    static const enum activation_kind kinds[] = {[GELU] = ACTIVATION_GELU,
+                                                 [GELU_TANH] = ACTIVATION_GELU_TANH,
+                                                 [SQUARED_RELU] = ACTIVATION_SQUARED_RELU,
+                                                 [SWIGLU] = ACTIVATION_SWIGLU,
+                                                 [GEGLU] = ACTIVATION_GEGLU,
+                                                 [GEGLU_TANH] = ACTIVATION_GEGLU_TANH};
+    const bool gated = activation_is_gated(kinds[m->activation]);
+    int64_t tokens = tokens_of(r), f = m->ffn_hidden_size, width = gated ? 2 * f : f;
     double *one = doubles(tokens * f), *before = doubles(tokens * width), *after = doubles(tokens * f);
-    const char *names[] = {m->activation == SWIGLU ? "mlp.gate" : "mlp.fc1", "mlp.up"};
+    const char *names[] = {gated ? "mlp.gate" : "mlp.fc1", "mlp.up"};
     for (int64_t half = 0; half * f < width; half++) {
         linear_of_layer(r, layer, names[half], true, x, one);
         for (int64_t t = 0; t < tokens; t++)
@@ -209,13 +214,15 @@ void reference_block(const struct reference_model *r, int layer, const double *x
 {
     int64_t count = tokens_of(r) * r->model->hidden_size;
     double *normed = doubles(count), *middle = doubles(count);
+    const enum block_type type = r->model->block_type;
     char name[PARAM_NAME_CHARS];
     snprintf(name, sizeof name, "layers.%d.norm1", layer);
     reference_layer_norm(r, name, x, normed);
     reference_attention_layer(r, layer, normed, middle);
     join(r, layer, "attention", "attention.proj", x, middle);
     snprintf(name, sizeof name, "layers.%d.norm2", layer);
-    reference_layer_norm(r, name, middle, normed);
+    if (type != BLOCK_PARALLEL)
+        reference_layer_norm(r, name, type == BLOCK_SEQUENTIAL ? middle : x, normed);
     reference_mlp(r, layer, normed, y);
     join(r, layer, "mlp", "mlp.fc2", middle, y);
     free(normed);
@@ -228,11 +235,16 @@ void reference_embedding(const struct reference_model *r, double *y)
     const double *table = r->weight[row_of(r, "embedding", ".weight")];
     int position = row_of(r, "position", ".weight");
     for (int64_t t = 0; t < tokens_of(r); t++)
-        for (int64_t j = 0; j < h; j++) {
-            y[t * h + j] = table[r->batch->token[t] * h + j];
-            if (position >= 0)
-                y[t * h + j] += r->weight[position][r->batch->position[t] * h + j];
-        }
+        memcpy(y + t * h, table + r->batch->token[t] * h, (size_t)h * sizeof *y);
+    if (r->model->embed_layernorm) {
+        double *x = doubles(tokens_of(r) * h);
+        memcpy(x, y, (size_t)(tokens_of(r) * h) * sizeof *x);
+        reference_layer_norm(r, "embedding_norm", x, y);
+        free(x);
+    }
+    for (int64_t t = 0; position >= 0 && t < tokens_of(r); t++)
+        for (int64_t j = 0; j < h; j++)
+            y[t * h + j] += r->weight[position][r->batch->position[t] * h + j];
     drop(r, "embedding.dropout", y);
 }
 
@@ -265,7 +277,7 @@ double reference_whole(const struct reference_model *r)
 
 void reference_gradient(double (*f)(void *context), void *context, double *x, int64_t count, double *gradient)
 {
-    const double h = 1e-3;
+    const double h = 1e-5; // small, because the slope of squared ReLU has a corner
     for (int64_t i = 0; i < count; i++) {
         double at = x[i], value[4];
         static const double steps[] = {1.0, -1.0, 2.0, -2.0};

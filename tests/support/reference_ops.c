@@ -85,8 +85,12 @@ static double activate(enum activation_kind kind, double x)
 {
     switch (kind) {
     case ACTIVATION_GELU:
+    case ACTIVATION_GEGLU:
         return 0.5 * x * erfc(-x / sqrt(2.0));
+    case ACTIVATION_SQUARED_RELU:
+        return x > 0.0 ? x * x : 0.0;
     case ACTIVATION_GELU_TANH:
+    case ACTIVATION_GEGLU_TANH:
         return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
     case ACTIVATION_SWIGLU:
         break;
@@ -98,8 +102,12 @@ static double activate_slope(enum activation_kind kind, double x)
 {
     switch (kind) {
     case ACTIVATION_GELU:
+    case ACTIVATION_GEGLU:
         return 0.5 * erfc(-x / sqrt(2.0)) + x * exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
-    case ACTIVATION_GELU_TANH: {
+    case ACTIVATION_SQUARED_RELU:
+        return x > 0.0 ? 2.0 * x : 0.0;
+    case ACTIVATION_GELU_TANH:
+    case ACTIVATION_GEGLU_TANH: {
         double u = sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x), tanh_u = tanh(u);
         double du = sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * x * x);
         return 0.5 * (1.0 + tanh_u) + 0.5 * x * du / (cosh(u) * cosh(u));
@@ -116,7 +124,7 @@ void reference_activation_forward(enum activation_kind kind, int64_t rows, int64
 {
     for (int64_t t = 0; t < rows; t++) {
         for (int64_t i = 0; i < columns; i++) {
-            if (kind == ACTIVATION_SWIGLU)
+            if (activation_is_gated(kind))
                 y[t * columns + i] =
                     activate(kind, x[t * 2 * columns + i]) * x[t * 2 * columns + columns + i];
             else
@@ -131,7 +139,7 @@ void reference_activation_backward(enum activation_kind kind, int64_t rows, int6
     for (int64_t t = 0; t < rows; t++) {
         for (int64_t i = 0; i < columns; i++) {
             double g = dy[t * columns + i];
-            if (kind == ACTIVATION_SWIGLU) {
+            if (activation_is_gated(kind)) {
                 int64_t gate = t * 2 * columns + i, up = gate + columns;
                 dx[gate] = g * x[up] * activate_slope(kind, x[gate]);
                 dx[up] = g * activate(kind, x[gate]);

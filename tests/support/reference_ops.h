@@ -25,7 +25,7 @@ void reference_norm_forward(const struct reference_norm *op, double *y);
 void reference_norm_backward(const struct reference_norm *op, const double *mean, const double *rstd,
                              const double *dy, double *dx, double *dweight, double *dbias);
 
-/* x[rows, columns], for swiglu [rows, 2 columns]. */
+/* x[rows, columns], with a gate [rows, 2 columns]. */
 void reference_activation_forward(enum activation_kind kind, int64_t rows, int64_t columns, const double *x,
                                   double *y);
 void reference_activation_backward(enum activation_kind kind, int64_t rows, int64_t columns, const double *x,

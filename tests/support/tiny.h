@@ -41,4 +41,9 @@ MUST_USE enum status tiny_recipe(const struct tiny *tiny, enum tiny_family famil
     " model.qk_layernorm=true model.add_qkv_bias=true model.rotary_percent=0.5 "             \
     "model.rotary_interleaved=true model.use_rope_scaling=true model.rope_scaling_factor=4 " \
     "model.rope_original_max_position_embeddings=16 "
+/* A norm of the embedding and parallel branches, with one norm or two. */
+#define TINY_PARALLEL " model.block_type=parallel model.activation=geglu model.embed_layernorm=true "
+#define TINY_TWO_NORMS                                                    \
+    " model.block_type=parallel_two_norms model.activation=squared_relu " \
+    "model.embed_layernorm=true "
 #define TINY_DROPOUT " model.hidden_dropout=0.2 model.attention_dropout=0.2 "

@@ -429,16 +429,17 @@ static int64_t of_kernels(const struct estimate *s)
     int64_t tokens = s->shape.batch * s->shape.sequence, most = 0;
     int64_t local = s->shape.sequence_parallel ? tokens / s->shape.tp : tokens;
     const bool has_head = runs_stage(s, s->run->schedule->stages - 1), has_layers = runs_layers(s);
+    const bool has_embedding = runs_stage(s, 0);
     struct op norm = {.kind = OP_NORM_BACKWARD,
                       .norm_backward = {.x = shape_2d(s, local, model->hidden_size)}};
-    if (has_layers || has_head)
+    if (has_layers || has_head || (has_embedding && model->embed_layernorm))
         raise_to(&most, (int64_t)op_scratch_bytes(&norm, &s->device));
     norm.norm_backward.x = shape_2d(s, tokens, model->kv_channels); // of a head of q or k
     if (has_layers && model->qk_layernorm)
         raise_to(&most, (int64_t)op_scratch_bytes(&norm, &s->device));
     struct op embedding = {.kind = OP_EMBEDDING_BACKWARD,
                            .embedding_backward = {.dout = shape_2d(s, tokens, model->hidden_size)}};
-    if (runs_stage(s, 0))
+    if (has_embedding)
         raise_to(&most, (int64_t)op_scratch_bytes(&embedding, &s->device));
     if (has_head)
         raise_to(&most, of_matmuls(s, NULL, model->hidden_size, memory_head_rows(&s->shape), false));
@@ -449,7 +450,7 @@ static int64_t of_kernels(const struct estimate *s)
     int64_t heads = model->num_attention_heads / s->shape.tp, hidden = model->hidden_size;
     int64_t fused = (heads + 2 * groups) * model->kv_channels,
             features = model->ffn_hidden_size / s->shape.tp;
-    int64_t before = features * (model->activation == SWIGLU ? 2 : 1);
+    int64_t before = features * (model_is_gated(model) ? 2 : 1);
     raise_to(&most, of_matmuls(s, linear_names[0], hidden, fused, model_has_qkv_bias(model)));
     raise_to(&most, of_matmuls(s, linear_names[1], heads * model->kv_channels, hidden, false));
     raise_to(&most, of_matmuls(s, linear_names[2], hidden, before, model->add_bias_linear));

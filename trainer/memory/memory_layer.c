@@ -52,7 +52,7 @@ static int64_t fused_of(const struct memory_shape *s)
 
 static int64_t before_of(const struct memory_shape *s)
 {
-    return s->model->ffn_hidden_size / s->tp * (s->model->activation == SWIGLU ? 2 : 1);
+    return s->model->ffn_hidden_size / s->tp * (model_is_gated(s->model) ? 2 : 1);
 }
 
 /* Adds an item of `elements`. */
@@ -157,8 +157,8 @@ static void add_mlp(const struct memory_shape *s, struct memory_items *items)
     int64_t features = tokens_of(s) * s->model->ffn_hidden_size / s->tp;
     int64_t before = tokens_of(s) * before_of(s);
     add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, 0, "mlp: before the activation", before);
-    if (s->assume.unfused_activation && s->model->activation == SWIGLU)
-        add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, RECOMPUTE_ACTIVATION, "mlp: silu of the gate",
+    if (s->assume.unfused_activation && model_is_gated(s->model))
+        add_item(s, items, KEEP_UNTIL_BACKWARD_INPUT, RECOMPUTE_ACTIVATION, "mlp: function of the gate",
                  features);
     add_item(s, items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_ACTIVATION, "mlp: after the activation",
              features);
@@ -174,9 +174,12 @@ struct memory_items memory_of_block(const struct memory_shape *s)
     add_norm(s, &items);
     add_item(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_NORM, "norm: output", stream);
     add_attention(s, &items);
-    add_item(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "between the branches", stream);
-    add_norm(s, &items);
-    add_item(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_NORM, "norm: output", stream);
+    if (s->model->block_type == BLOCK_SEQUENTIAL)
+        add_item(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "between the branches", stream);
+    if (s->model->block_type != BLOCK_PARALLEL) {
+        add_norm(s, &items);
+        add_item(s, &items, KEEP_UNTIL_BACKWARD_WEIGHT, RECOMPUTE_NORM, "norm: output", stream);
+    }
     add_mlp(s, &items);
     return items;
 }
@@ -227,7 +230,7 @@ int64_t memory_block_scratch(const struct memory_shape *s)
         struct memory_items items = {.count = 0};
         add_column_scratch(s, &items);
         add_row_scratch(s, &items);
-        if (branch == 0 || s->model->activation == SWIGLU) // GELU computes it in place
+        if (branch == 0 || model_is_gated(s->model)) // computed in place without a gate
             add_item(s, &items, SCRATCH, 0, "gradient inside the branch", tokens_of(s) * width);
         if (branch == 0 && s->model->qk_layernorm)
             add_item(s, &items, SCRATCH, 0, "gradient of q, k after their norms",
@@ -236,6 +239,8 @@ int64_t memory_block_scratch(const struct memory_shape *s)
         add_quantized(s, &items, width, s->model->hidden_size);
         bytes[branch] = memory_of_lifetime(&items, SCRATCH);
     }
+    if (s->model->block_type != BLOCK_SEQUENTIAL)
+        return bytes[0] + bytes[1];
     return bytes[0] > bytes[1] ? bytes[0] : bytes[1];
 }
 
@@ -244,6 +249,12 @@ struct memory_items memory_of_embedding(const struct memory_shape *s)
     struct memory_items items = {.count = 0};
     int64_t hidden = s->model->hidden_size;
     add_item(s, &items, SCRATCH, 0, "partial output", tokens_of(s) * hidden);
+    if (s->model->embed_layernorm) {
+        add_item(s, &items, KEEP_UNTIL_BACKWARD_INPUT, 0, "embedding: norm's input", local_of(s) * hidden);
+        add_norm(s, &items);
+        add_item(s, &items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the embedding's norm",
+                 local_of(s) * hidden);
+    }
     add_item(s, &items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the embedding", local_of(s) * hidden);
     if (s->sequence_parallel)
         add_item(s, &items, KEEP_INPUT_TO_WEIGHT, 0, "gradient of the embedding, all tokens",

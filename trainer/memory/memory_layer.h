@@ -24,7 +24,7 @@ struct memory_assume {
     int statistic;           // sums over rows and tokens: always fp32 in this program
     bool unfused_attention;  // stores the probabilities before and after dropout instead of log-sum-exps
     bool unfused_norm;       // stores its input in fp32, and its result before the weight
-    bool unfused_activation; // of SwiGLU: stores silu(gate)
+    bool unfused_activation; // with a gate: stores its function, as silu(gate)
     bool stored_masks;       // stores the mask of every dropout, one byte per element
     bool large_only;         // ignores means and deviations of the norms, and does not round up to 64 bytes
 };
@@ -65,7 +65,7 @@ int64_t memory_head_rows(const struct memory_shape *shape);
 struct memory_items
 memory_of_head(const struct memory_shape *shape); // includes scratch; the first item is its
                                                   // input
-/* The larger scratch of the two branches, which share it. */
+/* The larger scratch of the two branches, which share it; parallel branches do not. */
 int64_t memory_block_scratch(const struct memory_shape *shape);
 /* [l, H]: the message between stages. */
 int64_t memory_stream_bytes(const struct memory_shape *shape);

@@ -10,7 +10,7 @@ static double attention_flops(const struct model_config *m)
 double model_flops_per_token(const struct model_config *m)
 {
     double h = (double)m->hidden_size, query = (double)(m->num_attention_heads * m->kv_channels);
-    double kv = (double)(m->num_query_groups * m->kv_channels), in = m->activation == SWIGLU ? 2.0 : 1.0;
+    double kv = (double)(m->num_query_groups * m->kv_channels), in = model_is_gated(m) ? 2.0 : 1.0;
     double matrices = h * (2.0 * query + 2.0 * kv) + (in + 1.0) * h * (double)m->ffn_hidden_size;
     double weights = (double)m->num_layers * matrices + (double)m->vocab_size * h;
     return 6.0 * weights + attention_flops(m);

@@ -28,7 +28,7 @@ static void widths_of(const struct model_config *m, int64_t tp, struct width out
 {
     const int64_t heads = m->num_attention_heads / tp,
                   groups = m->num_query_groups > tp ? m->num_query_groups / tp : 1;
-    const int64_t ffn = m->ffn_hidden_size / tp, gates = m->activation == SWIGLU ? 2 : 1;
+    const int64_t ffn = m->ffn_hidden_size / tp, gates = model_is_gated(m) ? 2 : 1;
     const int64_t vocabulary = round_up((m->vocab_size + tp - 1) / tp, m->make_vocab_size_divisible_by);
     const struct width widths[WIDTHS] = {
         {"the hidden states and the weights that they are multiplied by", "model.hidden_size",

@@ -55,7 +55,7 @@ int64_t rule_tokenizer_vocab(const struct recipe *r)
 
 static int64_t default_ffn(const struct model_config *model)
 {
-    if (model->activation != SWIGLU)
+    if (!model_is_gated(model))
         return 4 * model->hidden_size;
     // Three matrices instead of two: 2/3 of the width keeps the parameters.
     int64_t ffn = 8 * model->hidden_size / 3 / 64 * 64;

@@ -29,11 +29,22 @@ static const struct choice rope_scalings[] = {NAMED("llama3", ROPE_LLAMA3),
                                               {0}};
 static const struct choice normalizations[] = {
     NAMED("LayerNorm", LAYER_NORM), NAMED("RMSNorm", RMS_NORM), {0}};
+static const struct choice block_types[] = {NAMED("sequential", BLOCK_SEQUENTIAL),
+                                            NAMED("parallel", BLOCK_PARALLEL),
+                                            NAMED("parallel_two_norms", BLOCK_PARALLEL_TWO_NORMS),
+                                            ALIAS("false", BLOCK_SEQUENTIAL),
+                                            ALIAS("true", BLOCK_PARALLEL_TWO_NORMS),
+                                            {0}};
 static const struct choice activations[] = {NAMED("gelu", GELU),
                                             NAMED("gelu_tanh", GELU_TANH),
+                                            NAMED("squared_relu", SQUARED_RELU),
                                             NAMED("swiglu", SWIGLU),
+                                            NAMED("geglu", GEGLU),
+                                            NAMED("geglu_tanh", GEGLU_TANH),
                                             ALIAS("gelu_new", GELU_TANH),
                                             ALIAS("gelu_pytorch_tanh", GELU_TANH),
+                                            ALIAS("relu2", SQUARED_RELU),
+                                            ALIAS("squared-relu", SQUARED_RELU),
                                             ALIAS("silu", SWIGLU),
                                             {0}};
 static const struct choice epilogues[] = {

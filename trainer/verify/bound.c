@@ -27,6 +27,8 @@ static struct path path_of_weight(const struct param *row, const struct model_co
     case ROLE_ATTENTION_NORM:
     case ROLE_MLP_NORM:
         return (struct path){(double)row->dim[0], 1.0, 0.0};
+    case ROLE_EMBEDDING_NORM: // and the gradient before it
+        return (struct path){(double)row->dim[0], 1.0, 1.0};
     case ROLE_QUERY_NORM: // for both: q and k of one pair of heads, and their gradients
         return (struct path){2.0 * (double)row->dim[0], 1.0, 1.0};
     case ROLE_QUERY: // for k and v too: q, k and v, the rotated ones, scores, attention output

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Activation functions. All three are x times a smooth step:
+/* Activation functions. All are x times a step, which is smooth except for squared ReLU's:
  *
- *     gelu       x cdf(x)                                  slope  cdf(x) + x density(x)
- *     gelu-tanh  x sigmoid(2u), u = c (x + k x^3)          slope  s + x s' 2 u'
- *     silu       x sigmoid(x)                              slope  s + x s'
+ *     gelu          x cdf(x)                                  slope  cdf(x) + x density(x)
+ *     gelu_tanh     x sigmoid(2u), u = c (x + k x^3)          slope  s + x s' 2 u'
+ *     squared_relu  x max(x, 0)                               slope  2 max(x, 0)
+ *     silu          x sigmoid(x)                              slope  s + x s'
  *
  * because 1/2 (1 + tanh u) = sigmoid(2u), which avoids the cancellation of the tanh form. In the slopes x is
  * clamped to +-SLOPE_LIMIT: the step's slope is 0 well before that, and 0 times an overflow would be NaN. */
@@ -14,14 +15,19 @@
 #define GELU_TANH_2C   1.59576912161F // 2 sqrt(2/pi)
 #define GELU_TANH_CUBE 0.044715F
 
+/* Of the gate, with a gate. */
 VECTOR_INLINE vec step_of(enum activation_kind kind, vec x)
 {
     vec unused;
     switch (kind) {
     case ACTIVATION_GELU:
+    case ACTIVATION_GEGLU:
         return vec_normal_cdf(x, &unused);
     case ACTIVATION_GELU_TANH:
+    case ACTIVATION_GEGLU_TANH:
         return vec_sigmoid(GELU_TANH_2C * (x + GELU_TANH_CUBE * x * x * x), &unused);
+    case ACTIVATION_SQUARED_RELU:
+        return vec_max(x, vec_all(0));
     case ACTIVATION_SWIGLU:
         break;
     }
@@ -34,12 +40,17 @@ VECTOR_INLINE vec slope_of(enum activation_kind kind, vec x, vec *step)
     vec slope, held = vec_clamp(x, SLOPE_LIMIT);
     switch (kind) {
     case ACTIVATION_GELU:
+    case ACTIVATION_GEGLU:
         *step = vec_normal_cdf(x, &slope);
         break;
     case ACTIVATION_GELU_TANH:
+    case ACTIVATION_GEGLU_TANH:
         *step = vec_sigmoid(GELU_TANH_2C * (held + GELU_TANH_CUBE * held * held * held), &slope);
         slope *= GELU_TANH_2C * (1.0F + 3.0F * GELU_TANH_CUBE * held * held);
         break;
+    case ACTIVATION_SQUARED_RELU:
+        *step = vec_max(x, vec_all(0));
+        return *step + *step;
     case ACTIVATION_SWIGLU:
         *step = vec_sigmoid(x, &slope);
         break;
@@ -50,14 +61,14 @@ VECTOR_INLINE vec slope_of(enum activation_kind kind, vec x, vec *step)
 VECTOR_INLINE vec forward_lanes(enum activation_kind kind, vec x, vec up)
 {
     vec y = x * step_of(kind, x);
-    return kind == ACTIVATION_SWIGLU ? y * up : y;
+    return activation_is_gated(kind) ? y * up : y;
 }
 
-/* x is the gate for swiglu; only swiglu uses `up` and dup. */
+/* x is the gate of a gated function; only those use `up` and dup. */
 VECTOR_INLINE vec backward_lanes(enum activation_kind kind, vec x, vec up, vec dy, vec *dup)
 {
     vec step, slope = slope_of(kind, x, &step);
-    if (kind != ACTIVATION_SWIGLU)
+    if (!activation_is_gated(kind))
         return dy * slope;
     *dup = dy * (x * step);
     return dy * up * slope;
@@ -67,7 +78,7 @@ VECTOR_INLINE vec backward_lanes(enum activation_kind kind, vec x, vec up, vec d
 VECTOR_INLINE void forward_row(enum activation_kind kind, const float *x, const float *up, float *y,
                                int64_t n)
 {
-    const bool gated = kind == ACTIVATION_SWIGLU;
+    const bool gated = activation_is_gated(kind);
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         vec_ahead(x + i);
@@ -80,11 +91,11 @@ VECTOR_INLINE void forward_row(enum activation_kind kind, const float *x, const 
     }
 }
 
-/* up and dup: swiglu only. */
+/* up and dup: only with a gate. */
 VECTOR_INLINE void backward_row(enum activation_kind kind, const float *x, const float *up, const float *dy,
                                 float *dx, float *dup, int64_t n)
 {
-    const bool gated = kind == ACTIVATION_SWIGLU;
+    const bool gated = activation_is_gated(kind);
     vec d_up = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -118,17 +129,14 @@ static void forward_segment(const struct activation_forward *op, struct segment 
     float buffer[3][SEGMENT_ELEMENTS];
     const float *x = row_in(op->x, p, buffer[0]), *up = NULL;
     float *y = row_out(op->y, p, buffer[2]);
-    switch (op->kind) {
-    case ACTIVATION_GELU:
-        forward_row(ACTIVATION_GELU, x, up, y, p.count);
-        break;
-    case ACTIVATION_GELU_TANH:
-        forward_row(ACTIVATION_GELU_TANH, x, up, y, p.count);
-        break;
-    case ACTIVATION_SWIGLU:
+    if (activation_is_gated(op->kind))
         up = row_in(op->x, up_of(p, op->y.dim[1]), buffer[1]);
-        forward_row(ACTIVATION_SWIGLU, x, up, y, p.count);
+    switch (op->kind) {
+#define FORWARD(kind)                                      \
+    case ACTIVATION_##kind:                                \
+        forward_row(ACTIVATION_##kind, x, up, y, p.count); \
         break;
+        ACTIVATIONS(FORWARD)
     }
     row_store(op->y, p, y);
 }
@@ -148,20 +156,19 @@ static void backward_segment(const struct activation_backward *op, struct segmen
     const float *x = row_in(op->x, p, buffer[0]), *dy = row_in(op->dy, p, buffer[1]), *up = NULL;
     float *dx = row_out(op->dx, p, buffer[2]), *dup = NULL;
     struct segment second = up_of(p, op->dy.dim[1]);
-    switch (op->kind) {
-    case ACTIVATION_GELU:
-        backward_row(ACTIVATION_GELU, x, up, dy, dx, dup, p.count);
-        break;
-    case ACTIVATION_GELU_TANH:
-        backward_row(ACTIVATION_GELU_TANH, x, up, dy, dx, dup, p.count);
-        break;
-    case ACTIVATION_SWIGLU:
+    if (activation_is_gated(op->kind)) {
         up = row_in(op->x, second, buffer[3]);
         dup = row_out(op->dx, second, buffer[4]);
-        backward_row(ACTIVATION_SWIGLU, x, up, dy, dx, dup, p.count);
-        row_store(op->dx, second, dup);
-        break;
     }
+    switch (op->kind) {
+#define BACKWARD(kind)                                                \
+    case ACTIVATION_##kind:                                           \
+        backward_row(ACTIVATION_##kind, x, up, dy, dx, dup, p.count); \
+        break;
+        ACTIVATIONS(BACKWARD)
+    }
+    if (dup != NULL)
+        row_store(op->dx, second, dup);
     row_store(op->dx, p, dx);
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Activation functions, each x times a smooth step, as on the cpu (kernels/cpu/memory_bound/activation.c
- * explains these forms):
+/* Activation functions, each x times a step, as on the cpu (kernels/cpu/memory_bound/activation.c explains
+ * these forms):
  *
- *     gelu       x cdf(x)                                  slope  cdf(x) + x density(x)
- *     gelu-tanh  x sigmoid(2u), u = c (x + k x^3)          slope  s + x s' 2 u'
- *     silu       x sigmoid(x)                              slope  s + x s'
+ *     gelu          x cdf(x)                                  slope  cdf(x) + x density(x)
+ *     gelu_tanh     x sigmoid(2u), u = c (x + k x^3)          slope  s + x s' 2 u'
+ *     squared_relu  x max(x, 0)                               slope  2 max(x, 0)
+ *     silu          x sigmoid(x)                              slope  s + x s'
  *
  * Per cycle, a multiprocessor loads and stores four 16-bit elements and can issue 128 thread instructions:
  * about 30 per element. erfc and division take more, so neither is used.
@@ -52,10 +53,12 @@ static __device__ float normal_cdf(float x)
 
 template <enum activation_kind KIND> __device__ float step_of(float x)
 {
-    if (KIND == ACTIVATION_GELU)
+    if (KIND == ACTIVATION_GELU || KIND == ACTIVATION_GEGLU)
         return normal_cdf(x);
-    if (KIND == ACTIVATION_GELU_TANH)
+    if (KIND == ACTIVATION_GELU_TANH || KIND == ACTIVATION_GEGLU_TANH)
         return sigmoid(GELU_TANH_2C * (x + GELU_TANH_CUBE * x * x * x));
+    if (KIND == ACTIVATION_SQUARED_RELU)
+        return fmaxf(x, 0.0F);
     return sigmoid(x);
 }
 
@@ -64,13 +67,16 @@ template <enum activation_kind KIND> __device__ float slope_of(float x, float *s
 {
     const float held = fminf(fmaxf(x, -SLOPE_LIMIT), SLOPE_LIMIT);
     float slope;
-    if (KIND == ACTIVATION_GELU) {
+    if (KIND == ACTIVATION_GELU || KIND == ACTIVATION_GEGLU) {
         *step = normal_cdf(x);
         slope = DENSITY_0 * exp2_fast(-HALF_LOG2_E * held * held);
-    } else if (KIND == ACTIVATION_GELU_TANH) {
+    } else if (KIND == ACTIVATION_GELU_TANH || KIND == ACTIVATION_GEGLU_TANH) {
         const float two_u = GELU_TANH_2C * (held + GELU_TANH_CUBE * held * held * held);
         *step = sigmoid_and_slope(two_u, &slope);
         slope *= GELU_TANH_2C * (1.0F + 3.0F * GELU_TANH_CUBE * held * held);
+    } else if (KIND == ACTIVATION_SQUARED_RELU) {
+        *step = fmaxf(x, 0.0F);
+        return *step + *step;
     } else {
         *step = sigmoid_and_slope(x, &slope);
     }
@@ -87,7 +93,7 @@ template <enum activation_kind KIND, class T> struct activate {
     {
         in p = {};
         p.x = x.read(row, column, left);
-        if (KIND == ACTIVATION_SWIGLU)
+        if (KIND >= ACTIVATION_GATED)
             p.up = up.read(row, column, left);
         return p;
     }
@@ -98,7 +104,7 @@ template <enum activation_kind KIND, class T> struct activate {
         const vec<float> u = rows<T>::widened(p.up);
         for (int i = 0; i < EACH; i++) {
             q.at[i] *= step_of<KIND>(q.at[i]);
-            if (KIND == ACTIVATION_SWIGLU)
+            if (KIND >= ACTIVATION_GATED)
                 q.at[i] *= u.at[i];
         }
         y.store(row, column, left, q);
@@ -111,11 +117,11 @@ template <enum activation_kind KIND, class T> struct activate_back {
     __device__ void operator()(int64_t row, int64_t column, int64_t left) const
     {
         vec<float> q = x.load(row, column, left), g = dy.load(row, column, left), u = {}, du = {};
-        if (KIND == ACTIVATION_SWIGLU)
+        if (KIND >= ACTIVATION_GATED)
             u = up.load(row, column, left);
         for (int i = 0; i < EACH; i++) {
             float step, slope = slope_of<KIND>(q.at[i], &step);
-            if (KIND == ACTIVATION_SWIGLU) {
+            if (KIND >= ACTIVATION_GATED) {
                 du.at[i] = g.at[i] * (q.at[i] * step);
                 q.at[i] = g.at[i] * u.at[i] * slope;
             } else {
@@ -123,7 +129,7 @@ template <enum activation_kind KIND, class T> struct activate_back {
             }
         }
         dx.store(row, column, left, q);
-        if (KIND == ACTIVATION_SWIGLU)
+        if (KIND >= ACTIVATION_GATED)
             dup.store(row, column, left, du);
     }
 };
@@ -161,25 +167,21 @@ static enum status backward(struct cuda_queue *queue, const struct activation_ba
 enum status cuda_activation_forward(struct cuda_queue *queue, const struct activation_forward *op)
 {
     switch (op->kind) {
-    case ACTIVATION_GELU:
-        return forward<ACTIVATION_GELU>(queue, op);
-    case ACTIVATION_GELU_TANH:
-        return forward<ACTIVATION_GELU_TANH>(queue, op);
-    case ACTIVATION_SWIGLU:
-        break;
+#define FORWARD(kind)       \
+    case ACTIVATION_##kind: \
+        return forward<ACTIVATION_##kind>(queue, op);
+        ACTIVATIONS(FORWARD)
     }
-    return forward<ACTIVATION_SWIGLU>(queue, op);
+    return fail(BAD_ARGUMENT, "activation: kind %d", (int)op->kind);
 }
 
 enum status cuda_activation_backward(struct cuda_queue *queue, const struct activation_backward *op)
 {
     switch (op->kind) {
-    case ACTIVATION_GELU:
-        return backward<ACTIVATION_GELU>(queue, op);
-    case ACTIVATION_GELU_TANH:
-        return backward<ACTIVATION_GELU_TANH>(queue, op);
-    case ACTIVATION_SWIGLU:
-        break;
+#define BACKWARD(kind)      \
+    case ACTIVATION_##kind: \
+        return backward<ACTIVATION_##kind>(queue, op);
+        ACTIVATIONS(BACKWARD)
     }
-    return backward<ACTIVATION_SWIGLU>(queue, op);
+    return fail(BAD_ARGUMENT, "activation: kind %d", (int)op->kind);
 }

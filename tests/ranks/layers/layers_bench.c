@@ -177,6 +177,42 @@ static enum status write_batch(struct bench *b)
     return OK;
 }
 
+/* The parameter whose values are written to this one. */
+static int written_to(const struct bench *b, const struct param *param, int index)
+{
+    const bool swapped = b->trial->fault == SWAPPED_GATE && b->world->rank == 1;
+    if (!swapped || (param->role != ROLE_MLP_GATE && param->role != ROLE_MLP_UP))
+        return index;
+    const enum param_role other = param->role == ROLE_MLP_GATE ? ROLE_MLP_UP : ROLE_MLP_GATE;
+    return param->is_bias ? params_bias(&b->params, param->layer, other)
+                          : params_weight(&b->params, param->layer, other);
+}
+
+/* The sum of the gradients of two branches is the only residual without a bias. */
+static bool adds_branches(const struct op *op)
+{
+    return op->kind == OP_RESIDUAL_FORWARD && op->residual_forward.bias.data == NULL;
+}
+
+static enum status submit_faulty(struct stream *stream, const struct op *op)
+{
+    const struct faulty_ops *faulty = (const struct faulty_ops *)stream->device->ops;
+    for (int i = adds_branches(op) ? faulty->times : 1; i > 0; i--)
+        TRY(faulty->inner->submit(stream, op));
+    return OK;
+}
+
+static void inject(struct bench *b)
+{
+    const enum fault fault = b->trial->fault;
+    if (fault != BRANCH_LEFT_OUT && fault != BRANCH_ADDED_TWICE)
+        return;
+    b->faulty = (struct faulty_ops){
+        .ops = *b->device->ops, .inner = b->device->ops, .times = fault == BRANCH_LEFT_OUT ? 0 : 2};
+    b->faulty.ops.submit = submit_faulty;
+    b->device->ops = &b->faulty.ops;
+}
+
 static enum status make_weights(struct bench *b)
 {
     static const int layers[] = {LAYERS, 1, 0, LAYER_EMBEDDING};
@@ -193,7 +229,8 @@ static enum status make_weights(struct bench *b)
     for (int i = 0; i < b->weights.count; i++) {
         const struct held_param *held = &b->weights.list[i];
         struct window w = window_of_slice(held);
-        TRY(bench_write(b, &w, b->trial->expected->reference.weight[held->index], held->weight.data));
+        TRY(bench_write(b, &w, b->trial->expected->reference.weight[written_to(b, held->param, held->index)],
+                        held->weight.data));
     }
     return OK;
 }
@@ -208,6 +245,7 @@ enum status bench_open(struct trial *trial, struct world *world, struct bench *b
     TRY(params_declare(model, &degrees, trial->sequence_parallel, &b->params));
     TRY(groups_create(world, &mesh, params_kv_replicas(model, world->size), &b->groups));
     TRY(device_open(&(struct device_options){.name = trial->device, .threads = 1}, &b->device));
+    inject(b);
     TRY(stream_create(b->device, "test", &b->stream));
     if (trial->comm_stream)
         TRY(stream_create(b->device, "comm", &b->comm_stream));

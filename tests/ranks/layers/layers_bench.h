@@ -11,7 +11,15 @@
 
 enum { MAX_RANKS = 4 };
 
-enum fault { NO_FAULT, PARTIAL_SUMS_LEFT, OTHER_SAMPLES, OTHER_POSITIONS };
+enum fault {
+    NO_FAULT,
+    PARTIAL_SUMS_LEFT,
+    OTHER_SAMPLES,
+    OTHER_POSITIONS,
+    SWAPPED_GATE,      // with `up`, on rank 1
+    BRANCH_LEFT_OUT,   // of the gradient of a norm that two branches share
+    BRANCH_ADDED_TWICE // to it
+};
 
 /* One world's run of one subject; each rank writes its own elements only. */
 struct trial {
@@ -45,6 +53,11 @@ struct bench {
     struct world *world;
     struct groups *groups;
     struct device *device;
+    struct faulty_ops {
+        struct device_ops ops; // first: the ops table that the device points to
+        const struct device_ops *inner;
+        int times; // that an op is executed
+    } faulty;
     struct stream *stream, *comm_stream;
     struct params params;
     struct weights weights;

@@ -22,15 +22,26 @@ const struct family families[FAMILIES] = {
      true},
     {"norms of q and k, half of a head rotated in neighbouring pairs",
      {SIZES, .num_query_groups = 2, .ffn_hidden_size = 12, .position_embedding = ROPE, .rotary_base = 100.0,
-      .rotary_percent = 0.5, .rotary_interleaved = true, .normalization = RMS_NORM, .activation = SWIGLU,
+      .rotary_percent = 0.5, .rotary_interleaved = true, .normalization = RMS_NORM, .activation = GEGLU,
       .add_qkv_bias = true, .qk_layernorm = true, .tie_word_embeddings = true},
      true},
     {"norms of q and k with biases, frequencies scaled",
      {SIZES, .num_query_groups = 2, .ffn_hidden_size = 12, .position_embedding = ROPE, .rotary_base = 100.0,
       .rotary_percent = 1.0, .use_rope_scaling = true, .rope_scaling_type = ROPE_YARN,
       .rope_scaling_factor = 3.0, .rope_beta_fast = 0.9, .rope_beta_slow = 0.1,
-      .rope_original_max_position_embeddings = 16, .add_bias_linear = true, .qk_layernorm = true},
+      .rope_original_max_position_embeddings = 16, .activation = GEGLU_TANH, .add_bias_linear = true,
+      .qk_layernorm = true},
      false},
+    {"norm of the embedding, parallel block, squared ReLU, dropout",
+     {SIZES, .num_query_groups = 4, .ffn_hidden_size = 12, .block_type = BLOCK_PARALLEL,
+      .activation = SQUARED_RELU, .add_bias_linear = true, .embed_layernorm = true,
+      .tie_word_embeddings = true, .hidden_dropout = 0.25},
+     false},
+    {"parallel block with two norms, documents",
+     {SIZES, .num_query_groups = 2, .ffn_hidden_size = 12, .position_embedding = ROPE, .rotary_base = 100.0,
+      .rotary_percent = 1.0, .block_type = BLOCK_PARALLEL_TWO_NORMS, .normalization = RMS_NORM,
+      .activation = GELU, .embed_layernorm = true},
+     true},
 };
 
 struct batch_arrays batch_arrays_of(const struct family *family)
@@ -89,7 +100,7 @@ const struct subject_facts facts[SUBJECTS] = {
              HIDDEN,
              {"layers.0.mlp.gate.", "layers.0.mlp.up.", "layers.0.mlp.fc1.", "layers.0.mlp.fc2."}},
     [BLOCK] = {"block", HIDDEN, HIDDEN, {"layers.0."}},
-    [EMBEDDING] = {"embedding", NONE, HIDDEN, {"embedding.", "position."}},
+    [EMBEDDING] = {"embedding", NONE, HIDDEN, {"embedding.", "embedding_norm.", "position."}},
     [HEAD] = {"head", HIDDEN, LOSS, {"norm.", "head."}},
     [WHOLE] = {"whole stage", NONE, LOSS, {"embedding.", "position.", "layers.", "norm."}},
 };
@@ -128,7 +139,7 @@ double terms_of(const struct model_config *m, enum subject subject)
     attention += m->qk_layernorm ? 8.0 * (double)m->kv_channels : 0.0;
     // The gradient of a weight is a sum over tokens, and of one that all heads share over heads, too.
     const double tokens = T * (m->qk_layernorm ? (double)m->num_attention_heads : 1.0);
-    double head = norm + 2.0 * (h + (double)m->vocab_size);
+    double head = norm + 2.0 * (h + (double)m->vocab_size), embedding = m->embed_layernorm ? norm : 0.0;
     switch (subject) {
     case COLUMN:
         return h + query + T;
@@ -143,11 +154,11 @@ double terms_of(const struct model_config *m, enum subject subject)
     case BLOCK:
         return 2.0 * norm + attention + mlp + tokens;
     case EMBEDDING:
-        return T + 4.0;
+        return embedding + T + 4.0;
     case HEAD:
         return head + T;
     case WHOLE:
-        return head + LAYERS * (2.0 * norm + attention + mlp) + tokens;
+        return embedding + head + LAYERS * (2.0 * norm + attention + mlp) + tokens;
     case SUBJECTS:
         break;
     }

@@ -234,7 +234,7 @@ static double block_elements(const struct recipe *recipe, double *last)
     const int64_t qkv = (m->num_attention_heads + 2 * groups * replicas) * m->kv_channels;
     *last = (double)(m->ffn_hidden_size * m->hidden_size);
     return (double)(m->hidden_size * (qkv + m->num_attention_heads * m->kv_channels)) +
-           (m->activation == SWIGLU ? 3.0 : 2.0) * *last;
+           (model_is_gated(m) ? 3.0 : 2.0) * *last;
 }
 
 static double head_elements(const struct recipe *recipe)

@@ -159,6 +159,13 @@ static const struct layout_case cases[] = {
     {TINY_LLAMA, "tp=4 pp=2 parallel.sequence_parallel=true model.qk_layernorm=true model.add_qkv_bias=true",
      1},
     {TINY_GPT, BF16_ALL "tp=2 model.qk_layernorm=true model.kv_channels=32" SELECTIVE "[norm,core_attn]", 2},
+    {TINY_LLAMA,
+     "tp=2 pp=2 parallel.sequence_parallel=true pipeline.schedule=zb-v "
+     "pipeline.layout=[0,1,2,2]" TINY_PARALLEL,
+     1},
+    {TINY_GPT,
+     BF16_ALL "tp=2 pp=4 pipeline.layout=[0,2,2,1] precision.matmul_format=hybrid" TINY_TWO_NORMS FULL, 2},
+    {TINY_GPT, "tp=2" TINY_PARALLEL OVERLAP SELECTIVE "[norm,activation]", 1},
     {TINY_GPT, "pp=4 pipeline.schedule=dualpipe dp=2 train.micro_batch_size=1", 1},
     {TINY_LLAMA, "pp=2 pipeline.schedule=dualpipev pipeline.layout=[0,2,1,2]", 1},
     {TINY_GPT, "pp=4 pipeline.schedule=gpipe pipeline.layout=[0,0,5,0] train.micro_batch_size=1", 1},

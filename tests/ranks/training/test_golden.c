@@ -18,8 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const names[] = {
-    "gpt2", "llama", "gpt2_documents", "gpt2_mask", "llama_documents", "gpt2_betas", "qwen", "yarn"};
+static const char *const names[] = {"gpt2",       "llama", "gpt2_documents", "gpt2_mask", "llama_documents",
+                                    "gpt2_betas", "qwen",  "yarn",           "parallel",  "neox"};
 enum { CASES = sizeof names / sizeof *names, OVERRIDES = 12 };
 
 struct mesh_case {
@@ -71,6 +71,8 @@ static const struct fault faults[] = {
     {"another beta2", 1, NOTHING, "optimizer.adam_beta2=0.951"},
     {"another factor of the rotary angles", 6, NOTHING, "model.rope_scaling_factor=8.01"},
     {"pairs of halves for neighbouring pairs", 7, NOTHING, "model.rotary_interleaved=false"},
+    {"GELU of the gate in its tanh form", 8, NOTHING, "model.activation=geglu_tanh"},
+    {"branches in sequence", 9, NOTHING, "model.block_type=sequential"},
     {"another seed", 0, NOTHING, "seed=1235"},
     {"1 - beta2 formed in fp32", 5, NOTHING, "optimizer.adam_beta2=0.99900001287460327"}, // 0.999 in fp32
 };

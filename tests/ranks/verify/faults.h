@@ -30,6 +30,9 @@ enum status bias_added_before_sum(void *context, struct rank_state *w, int64_t s
 enum status bias_restored(void *context, struct rank_state *w, int64_t step);
 enum status skip_all_reduce(void *context, struct rank_state *w);
 enum status restore_all_reduce(void *context, struct rank_state *w, int64_t step);
+enum status swap_gate(void *context, struct rank_state *w, int64_t step);
+enum status leave_out_branch(void *context, struct rank_state *w, int64_t step);
+enum status restore_branch(void *context, struct rank_state *w, int64_t step);
 enum status slots_overlap(void *context, struct rank_state *w);
 enum status rate_of_another_step(void *context, struct rank_state *w);
 enum status rate_of_this_step(void *context, struct rank_state *w, int64_t step,

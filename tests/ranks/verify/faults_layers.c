@@ -77,6 +77,60 @@ enum status restore_all_reduce(void *context, struct rank_state *w, int64_t step
     return OK;
 }
 
+/* ---- parallel branches ---- */
+
+/* Gate and up of a layer change places on tp rank 1; again: they change back. */
+enum status swap_gate(void *context, struct rank_state *w, int64_t step)
+{
+    const struct held_param *gate = held_named(w, "layers.1.mlp.gate.weight"),
+                            *up = held_named(w, "layers.1.mlp.up.weight");
+    if (gate == NULL || w->groups->coord.tp != 1)
+        return OK;
+    TRY(stream_sync(w->compute));
+    float *a = gate->weight.data, *b = up->weight.data;
+    for (int64_t i = 0; i < tensor_count(gate->weight); i++) {
+        const float kept = a[i];
+        a[i] = b[i];
+        b[i] = kept;
+    }
+    return OK;
+}
+
+/* An ops table of the device that skips an op. */
+struct skipping_device {
+    struct device_ops ops; // first: the ops table that the device points to
+    const struct device_ops *inner;
+};
+
+/* Only the sum of the gradients of two branches is added in place. */
+static enum status submit_without_sum(struct stream *stream, const struct op *op)
+{
+    const struct skipping_device *skipping = (const struct skipping_device *)stream->device->ops;
+    const struct residual_forward *sum = &op->residual_forward;
+    if (op->kind == OP_RESIDUAL_FORWARD && sum->out.data == sum->x.data)
+        return OK;
+    return skipping->inner->submit(stream, op);
+}
+
+/* A norm that two branches share has the gradient of one of them only. */
+enum status leave_out_branch(void *context, struct rank_state *w, int64_t step)
+{
+    struct skipping_device *skipping = malloc(sizeof *skipping);
+    CHECK(skipping != NULL);
+    *skipping = (struct skipping_device){.ops = *w->device->ops, .inner = w->device->ops};
+    skipping->ops.submit = submit_without_sum;
+    w->device->ops = &skipping->ops;
+    return OK;
+}
+
+enum status restore_branch(void *context, struct rank_state *w, int64_t step)
+{
+    struct skipping_device *skipping = (struct skipping_device *)(uintptr_t)w->device->ops;
+    w->device->ops = skipping->inner;
+    free(skipping);
+    return OK;
+}
+
 /* ---- memory ---- */
 
 /* A slot of activations begins before the end of the previous one. */

@@ -86,6 +86,18 @@ static void draw_attention(struct draw *d)
                scalings[choice(d, 4)], 2 + choice(d, 8));
 }
 
+/* Keys of the MLP, the block and the embedding. */
+static void draw_block(struct draw *d)
+{
+    static const char *const activations[] = {"geglu", "geglu_tanh", "squared_relu", "gelu_tanh"};
+    if (choice(d, 4) == 0)
+        add_to(d->common, "model.block_type=%s ", choice(d, 2) ? "parallel" : "parallel_two_norms");
+    if (choice(d, 4) == 0)
+        add_to(d->common, "model.activation=%s ", activations[choice(d, 4)]);
+    if (choice(d, 4) == 0)
+        add_to(d->common, "model.embed_layernorm=true ");
+}
+
 static void draw_optimizer(struct draw *d, int steps)
 {
     static const char *const styles[] = {"constant", "linear", "cosine", "inverse-square-root"};
@@ -165,6 +177,7 @@ enum status random_recipe(const struct tiny *tiny, uint64_t number, int steps, s
         draw_precision(&d);
         draw_layout(&d);
         draw_attention(&d);
+        draw_block(&d);
         status = check(tiny, out);
         if (status == OK)
             return OK;

@@ -38,6 +38,9 @@ static const struct comparison comparisons[] = {
      "tp=2 dp=2 pp=2 pipeline.schedule=zb-h1 parallel.zero_stage=2", ""},
     {TINY_LLAMA, "", "tp=2 dp=2 pp=2 pipeline.schedule=gpipe parallel.rank_order=pp-dp-tp-cp-ep", ""},
     {TINY_LLAMA, "model.tie_word_embeddings=true", "tp=2 dp=2 pp=2 parallel.zero_stage=1" SP, ""},
+    // Parallel branches, a norm of the embedding, other activation functions.
+    {TINY_GPT, TINY_TWO_NORMS, "tp=2 dp=2 pp=2" SP, ""},
+    {TINY_LLAMA, TINY_PARALLEL, "tp=4 dp=2" OVERLAP, ""},
     // Two directions, whose gradients are added at the end; with one microbatch the second is empty.
     {TINY_GPT, "", "pp=2 pipeline.schedule=dualpipe", ""},
     {TINY_LLAMA, "", "pp=4 pipeline.schedule=dualpipe cluster.device=strict", ""},
@@ -71,6 +74,7 @@ static const struct comparison narrow_comparisons[] = {
     {TINY_GPT, BF16_ALL, "tp=3 pp=2" OVERLAP, ""},
     {TINY_GPT, BF16_ALL TINY_DROPOUT, "tp=2 dp=2 pp=2 parallel.zero_stage=1" SP, ""},
     {TINY_LLAMA, BF16_ALL, "tp=4 dp=2", ""},
+    {TINY_LLAMA, BF16_ALL TINY_PARALLEL, "tp=2 pp=2 pipeline.schedule=zb-h1" SP, ""},
     {TINY_LLAMA, BF16_ALL "model.tie_word_embeddings=true", "tp=2 pp=2 pipeline.schedule=dualpipev" SP, ""},
     {TINY_LLAMA, BF16_ALL, "pp=4 train.micro_batch_size=8", "train.micro_batch_size=1"},
     // Without master weights: a weight may be one unit in the last place off where its rounding is close.

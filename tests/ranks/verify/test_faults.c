@@ -66,6 +66,12 @@ static enum status replicated_kv_not_summed(void *context, struct rank_state *w)
     return OK;
 }
 
+static enum status embedding_norm_not_reduced(void *context, struct rank_state *w)
+{
+    row_named(w, "embedding_norm.weight")->partial = PARTIAL_NONE;
+    return OK;
+}
+
 static enum status weight_decay_on_norm(void *context, struct rank_state *w)
 {
     row_named(w, "norm.weight")->decay = true;
@@ -130,6 +136,13 @@ static enum status tied_gradient_twice(void *context, struct rank_state *w, int6
 static enum status tied_gradient_not_added(void *context, struct rank_state *w, int64_t step)
 {
     return scale_gradient(w, "head.weight", 0.0F);
+}
+
+static const char shared_norm[] = "layers.1.norm1.weight";
+
+static enum status shared_norm_twice(void *context, struct rank_state *w, int64_t step)
+{
+    return scale_gradient(w, shared_norm, 2.0F);
 }
 
 /* By one part in ten thousand. */
@@ -410,6 +423,26 @@ static const struct fault in_documents[] = {
     END,
 };
 
+static const struct fault in_parallel[] = {
+    {"a shared norm's gradient of one branch only",
+     {.on_batches_loaded = leave_out_branch, .on_gradients_reduced = restore_branch},
+     VERIFY_GRADIENT,
+     shared_norm},
+    {"a shared norm's gradient twice",
+     {.on_gradients_reduced = shared_norm_twice},
+     VERIFY_GRADIENT,
+     shared_norm},
+    {"gate and up swapped on one tp rank",
+     {.on_batches_loaded = swap_gate, .on_gradients_reduced = swap_gate},
+     QUANTITY_LOSS,
+     NULL},
+    {"the embedding's norm not reduced",
+     {.on_params_declared = embedding_norm_not_reduced},
+     VERIFY_GRADIENT,
+     "embedding_norm.weight"},
+    END,
+};
+
 static const struct fault in_two_directions[] = {
     {"gradients of the directions not added",
      {.on_weights_initialized = replica_sum_off, .on_gradients_reduced = replica_sum_restored},
@@ -443,6 +476,9 @@ static const struct fault_layout fault_layouts[] = {
      in_dropped,
      0},
     {{TINY_GPT, "train.micro_batch_size=1" TINY_DOCUMENTS, "dp=2 pp=2", ""}, in_documents, 0},
+    {{TINY_LLAMA, "train.micro_batch_size=1" TINY_PARALLEL, "tp=2 parallel.sequence_parallel=true", ""},
+     in_parallel,
+     0},
     {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_directions, 0},
     {{TINY_GPT, "precision.params_dtype=bf16 train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 11},
     {{TINY_GPT, "precision.params_dtype=fp16 precision.loss_scale=512", "tp=2 dp=2", ""}, in_square, 8},

@@ -166,7 +166,7 @@ Test(checks, epilogues)
     REJECTS(gemm(d.stream, bad), "gemm: after is f32[3, 5]");
     bad = after;
     bad.epilogue.activation = ACTIVATION_SWIGLU;
-    REJECTS(gemm(d.stream, bad), "its activation is not swiglu");
+    REJECTS(gemm(d.stream, bad), "its activation has no gate");
     bad = before;
     bad.accumulate = true;
     REJECTS(gemm(d.stream, bad), "no activation with accumulate");

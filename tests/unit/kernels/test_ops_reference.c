@@ -112,15 +112,15 @@ static double activation_value(const void *context)
 Test(reference, activations)
 {
     struct fixture fixture = fixture_open(1);
-    const enum activation_kind kinds[] = {ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_SWIGLU};
-    for (int k = 0; k < 3; k++) {
-        int64_t count = (kinds[k] == ACTIVATION_SWIGLU ? 2 : 1) * ROWS * COLUMNS;
+    for (int k = 0; k < ACTIVATION_KINDS; k++) {
+        const enum activation_kind kind = (enum activation_kind)k;
+        int64_t count = (activation_is_gated(kind) ? 2 : 1) * ROWS * COLUMNS;
         double *x = normals(&fixture, "x", count), *c = normals(&fixture, "c", ROWS * COLUMNS);
-        struct activation_case a = {kinds[k], x, c};
+        struct activation_case a = {kind, x, c};
         struct function f = {activation_value, &a};
         double dx[2 * ROWS * COLUMNS];
-        reference_activation_backward(kinds[k], ROWS, COLUMNS, x, c, dx);
-        cr_expect_lt(gradient_error(f, x, count, dx), TOLERANCE, "kind %d", kinds[k]);
+        reference_activation_backward(kind, ROWS, COLUMNS, x, c, dx);
+        cr_expect_lt(gradient_error(f, x, count, dx), TOLERANCE, "kind %d", kind);
         dx[3] += 1e-4;
         cr_expect_gt(gradient_error(f, x, count, dx), TOLERANCE, "the injected fault was not detected");
     }

@@ -254,16 +254,19 @@ struct activation_error {
 
 static struct activation_error activation_error(enum activation_kind kind, double x)
 {
-    if (kind == ACTIVATION_GELU) {
+    if (kind == ACTIVATION_SQUARED_RELU) // exact
+        return (struct activation_error){0.0, 0.0};
+    if (kind == ACTIVATION_GELU || kind == ACTIVATION_GEGLU) {
         double density = exp(-0.5 * x * x) / sqrt(2.0 * M_PI);
         return (struct activation_error){4.0, fabs(x) * density * (x * x + 8.0)};
     }
+    const bool tanh_form = kind == ACTIVATION_GELU_TANH || kind == ACTIVATION_GEGLU_TANH;
     double two_u = x, du = 1.0;
-    if (kind == ACTIVATION_GELU_TANH) {
+    if (tanh_form) {
         two_u = 2.0 * sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x);
         du = 2.0 * sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * x * x);
     }
-    double argument = kind == ACTIVATION_GELU_TANH ? 6.0 * fabs(two_u) : 0.0;
+    double argument = tanh_form ? 6.0 * fabs(two_u) : 0.0;
     double s = 1.0 / (1.0 + exp(-two_u)), slope = s * (1.0 - s);
     return (struct activation_error){8.0 * s + slope * argument, fabs(x) * slope * du * (16.0 + argument)};
 }
@@ -272,7 +275,7 @@ static void check_activation(enum activation_kind kind, int64_t rows, int64_t co
                              int64_t *forward_outside, int64_t *backward_outside)
 {
     struct fixture fixture = fixture_open(2);
-    int64_t count = rows * columns, width = kind == ACTIVATION_SWIGLU ? 2 * columns : columns;
+    int64_t count = rows * columns, width = activation_is_gated(kind) ? 2 * columns : columns;
     float *x = fixture_normals(&fixture, "x", rows * width, 3.0),
           *dy = fixture_normals(&fixture, "dy", count, 1.0);
     float *y = fixture_floats(&fixture, count), *dx = fixture_floats(&fixture, rows * width);
@@ -292,12 +295,14 @@ static void check_activation(enum activation_kind kind, int64_t rows, int64_t co
     for (int64_t at = 0; at < count; at++) {
         int64_t in = at / columns * width + at % columns;
         struct activation_error e = activation_error(kind, wide[in]);
-        double up = kind == ACTIVATION_SWIGLU ? fabs(wide[in + columns]) : 1.0, g = fabs(wide_dy[at]);
+        double up = activation_is_gated(kind) ? fabs(wide[in + columns]) : 1.0, g = fabs(wide_dy[at]);
         bound[at] =
             UNIT * (fabs(wide[in]) * e.step * up + 2.0 * fabs(want[at])) + 0x1p-50 * fabs(wide[in]) * up;
         bound_dx[in] = UNIT * (g * up * (e.step + e.slope) + 4.0 * fabs(want_dx[in])) + 0x1p-50 * g * up;
-        if (kind == ACTIVATION_SWIGLU)
-            bound_dx[in + columns] = UNIT * (g * fabs(wide[in]) * e.step + 2.0 * fabs(want_dx[in + columns]));
+        if (activation_is_gated(kind))
+            bound_dx[in + columns] =
+                UNIT * (g * fabs(wide[in]) * e.step + 2.0 * fabs(want_dx[in + columns])) +
+                0x1p-50 * g * fabs(wide[in]);
         want[at] *= 1.0 + injected;
         want_dx[in] *= 1.0 + injected;
     }
@@ -309,7 +314,7 @@ static void check_activation(enum activation_kind kind, int64_t rows, int64_t co
 
 Test(ops_rows, activations)
 {
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < ACTIVATION_KINDS; kind++) {
         for (int r = 0; r < ROW_KINDS; r++) {
             for (int n = 0; n < COLUMN_KINDS; n++) {
                 int64_t forward, backward;
@@ -338,7 +343,7 @@ Test(ops_rows, activations_of_huge_arguments)
 {
     struct fixture fixture = fixture_open(1);
     const float huge[] = {1e3F, -1e3F, 1e20F, -1e20F, 3e38F, -3e38F, 0.0F, -0.0F};
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < ACTIVATION_KINDS; kind++) {
         float x[16], y[8], dx[16], dy[8];
         fixture_register(&fixture, x, sizeof x);
         fixture_register(&fixture, y, sizeof y);
@@ -348,20 +353,20 @@ Test(ops_rows, activations_of_huge_arguments)
             x[i] = huge[i];
             x[8 + i] = dy[i] = 1.0F;
         }
-        int64_t width = kind == ACTIVATION_SWIGLU ? 16 : 8;
+        int64_t width = activation_is_gated(kind) ? 16 : 8;
         struct activation_forward f = {(enum activation_kind)kind, tensor_2d(x, F32, 1, width),
                                        tensor_2d(y, F32, 1, 8)};
         struct activation_backward b = {f.kind, f.x, tensor_2d(dy, F32, 1, 8), tensor_2d(dx, F32, 1, width)};
         cr_assert_eq(activation_forward(fixture.stream, f), OK);
         cr_assert_eq(activation_backward(fixture.stream, b), OK);
+        const bool square = kind == ACTIVATION_SQUARED_RELU;
         for (int i = 0; i < 8; i++) {
-            cr_expect_eq(y[i], huge[i] > 0.0F ? huge[i] : 0.0F, "kind %d: f(%g) = %g", kind, (double)huge[i],
-                         (double)y[i]);
-            cr_expect_eq(dx[i],
-                         huge[i] > 0.0F   ? 1.0F
-                         : huge[i] < 0.0F ? 0.0F
-                                          : 0.5F,
-                         "kind %d: f'(%g) = %g", kind, (double)huge[i], (double)dx[i]);
+            const float positive = huge[i] > 0.0F ? huge[i] : 0.0F;
+            const float slope = huge[i] > 0.0F ? 1.0F : huge[i] < 0.0F ? 0.0F : 0.5F;
+            cr_expect_eq(y[i], square ? positive * positive : positive, "kind %d: f(%g) = %g", kind,
+                         (double)huge[i], (double)y[i]);
+            cr_expect_eq(dx[i], square ? 2.0F * positive : slope, "kind %d: f'(%g) = %g", kind,
+                         (double)huge[i], (double)dx[i]);
         }
     }
     fixture_close(&fixture);

@@ -155,6 +155,7 @@ Test(param, roles_are_unique_and_agree_with_names)
         const char *part;
         enum param_role role;
     } table[] = {{"embedding.", ROLE_TOKEN_EMBEDDING},
+                 {"embedding_norm.", ROLE_EMBEDDING_NORM},
                  {"position.", ROLE_POSITION_EMBEDDING},
                  {".norm1.", ROLE_ATTENTION_NORM},
                  {".norm2.", ROLE_MLP_NORM},
@@ -175,6 +176,7 @@ Test(param, roles_are_unique_and_agree_with_names)
         m.num_layers = 3;
         m.add_bias_linear = family != 1;
         m.qk_layernorm = family == 1;
+        m.embed_layernorm = family == 0;
         struct params params = rows_of(&m, &alone, false);
         for (int i = 0; i < params.count; i++) {
             const struct param *row = &params.list[i];
@@ -387,7 +389,8 @@ Test(param, detects_an_inconsistent_table)
     BREAK(params.begin[2], 1, words);
     BREAK(q->layer, 1, "layers.0.attention.q.weight: is listed in layer 0, but belongs to layer 1");
     // Shapes.
-    BREAK(q->name[0], 0, "a parameter of role 3 has the name \"\"");
+    snprintf(words, sizeof words, "a parameter of role %d has the name \"\"", (int)ROLE_QUERY);
+    BREAK(q->name[0], 0, words);
     snprintf(words, sizeof words, "a parameter of role %d has the name \"layers.0.attention.q.weight\"",
              (int)ROLE_COUNT);
     BREAK(q->role, ROLE_COUNT, words);

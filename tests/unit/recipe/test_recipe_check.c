@@ -429,7 +429,7 @@ static const struct {
     {"model.kv_channels", {"auto", "15", "16"}},
     {"model.position_embedding_type", {"learned_absolute", "rope"}},
     {"model.ffn_hidden_size", {"auto", "100", "96"}},
-    {"model.activation", {"gelu", "swiglu"}},
+    {"model.activation", {"gelu", "swiglu", "geglu", "squared_relu"}},
     {"model.vocab_size", {"auto", "100", "60000"}},
     {"model.hidden_dropout", {"0", "1", "-1"}},
     {"parallel.tensor_parallel_size", {"1", "2", "3", "4", "5", "8"}},

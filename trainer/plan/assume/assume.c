@@ -225,7 +225,7 @@ static int64_t layers_until(const struct model_config *model, int64_t stages, in
 {
     const double hidden = (double)model->hidden_size, layers = (double)model->num_layers;
     const double heads = (double)(2 * model->num_attention_heads + 2 * model->num_query_groups);
-    const double matrices = model->activation == SWIGLU ? 3.0 : 2.0;
+    const double matrices = model_is_gated(model) ? 3.0 : 2.0;
     const double layer =
         hidden * (heads * (double)model->kv_channels + matrices * (double)model->ffn_hidden_size);
     const double vocabulary = hidden * (double)model->vocab_size; // of the embedding, and again of the head

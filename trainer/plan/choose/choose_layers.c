@@ -14,7 +14,7 @@ static double head_layers(const struct recipe *recipe)
     const struct model_config *m = &recipe->model;
     const double heads = (double)((m->num_attention_heads * 2 + m->num_query_groups * 2) * m->kv_channels);
     const double layer =
-        (double)m->hidden_size * (heads + (double)((m->activation == SWIGLU ? 3 : 2) * m->ffn_hidden_size));
+        (double)m->hidden_size * (heads + (double)((model_is_gated(m) ? 3 : 2) * m->ffn_hidden_size));
     return (double)m->vocab_size * (double)m->hidden_size / layer;
 }
 

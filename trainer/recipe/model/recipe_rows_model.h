@@ -15,7 +15,7 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
         BETWEEN(1, 1e5), .derived = "num_attention_heads", .aliases = "num_key_value_heads"),
     ROW("model.ffn_hidden_size", COUNT, model.ffn_hidden_size, NULL, "F, the hidden size of the MLP.",
         BETWEEN(1, 1e8),
-        .derived = "4 hidden_size; with swiglu 8/3 hidden_size, rounded down to a multiple of 64",
+        .derived = "4 hidden_size; with a gate 8/3 hidden_size, rounded down to a multiple of 64",
         .aliases = "intermediate_size n_inner"),
     ROW("model.kv_channels", COUNT, model.kv_channels, NULL, "D, the head size. Must be even with rope.",
         BETWEEN(1, 1e5), .derived = "hidden_size / num_attention_heads", .aliases = "head_dim"),
@@ -68,6 +68,10 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
     ROW("model.rope_original_max_position_embeddings", COUNT, model.rope_original_max_position_embeddings,
         "8192", "llama3 and yarn: the context length of the original model.", BETWEEN(1, 1e8),
         .aliases = "original_max_position_embeddings"),
+    ROW("model.block_type", CHOICE, model.block_type, "sequential",
+        "Branches of a layer. `sequential`: attention, then the MLP; `parallel`: x + attention(norm(x)) + "
+        "mlp(norm(x)), with one norm (GPT-J, MegaScale); `parallel_two_norms`: a norm for each (GPT-NeoX).",
+        .choices = block_types, .aliases = "use_parallel_residual"),
     ROW("model.normalization", CHOICE, model.normalization, "LayerNorm",
         "Normalization before attention, before the MLP and after the last layer.",
         .choices = normalizations),
@@ -76,7 +80,9 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
         .aliases = "layernorm_epsilon layer_norm_epsilon rms_norm_eps", .example = "1e-5"),
     ROW("model.activation", CHOICE, model.activation, "gelu",
         "Activation function of the MLP. `gelu`: exact, with erf; `gelu_tanh`: GPT-2's tanh approximation "
-        "(Hugging Face: gelu_new); `swiglu`: silu(gate) x up (Hugging Face: silu).",
+        "(Hugging Face: gelu_new); `squared_relu`: max(x, 0)^2 (Hugging Face: relu2). With a gate, of a "
+        "second matrix: `swiglu`: silu(gate) x up (Hugging Face: silu); `geglu`: gelu(gate) x up; "
+        "`geglu_tanh`: the same with the tanh approximation (Gemma).",
         .choices = activations, .aliases = "activation_function hidden_act"),
     ROW("model.add_bias_linear", BOOL, model.add_bias_linear, "true",
         "Biases in the linear layers. The output head never has one."),
@@ -85,6 +91,9 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
     ROW("model.qk_layernorm", BOOL, model.qk_layernorm, "false",
         "Normalize each head of q and of k, before rope (Qwen3), with the normalization of the model and a "
         "weight that all heads share."),
+    ROW("model.embed_layernorm", BOOL, model.embed_layernorm, "false",
+        "Normalize the word embeddings, before positions are added (BLOOM), with the normalization of the "
+        "model."),
     ROW("model.tie_word_embeddings", BOOL, model.tie_word_embeddings, "true",
         "Tie the output head to the word embedding."),
     ROW("model.hidden_dropout", REAL, model.hidden_dropout, "0",
