@@ -287,6 +287,55 @@ struct device *stream_device(const struct stream *stream)
     return stream->device;
 }
 
+/* ---- marks of time ---- */
+
+struct time_marks {
+    const struct time_mark_ops *ops;
+    int count;
+    void *state; // owned by the backend
+};
+
+enum status time_marks_create(struct device *device, int count, struct time_marks **out)
+{
+    const struct time_mark_ops *ops = device->ops->time_marks;
+    if (ops == NULL)
+        return fail(NOT_SUPPORTED, "device \"%s\" has no clock", device_name(device));
+    struct time_marks *marks = calloc(1, sizeof *marks);
+    if (marks == NULL)
+        return fail(NO_MEMORY, "no memory for %d marks of time", count);
+    *marks = (struct time_marks){.ops = ops, .count = count};
+    enum status status = ops->open(device, count, &marks->state);
+    if (status == OK)
+        *out = marks;
+    else
+        free(marks);
+    return status;
+}
+
+void time_marks_destroy(struct time_marks *marks)
+{
+    if (marks == NULL)
+        return;
+    marks->ops->close(marks->state);
+    free(marks);
+}
+
+enum status time_marks_set(struct time_marks *marks, int index, struct stream *stream)
+{
+    CHECK(index >= 0 && index < marks->count);
+    if (stream->device->replaying != NULL) {
+        stream->device->replay_violation = "a mark of time";
+        return BAD_ARGUMENT;
+    }
+    return marks->ops->set(marks->state, index, stream);
+}
+
+double time_marks_between(const struct time_marks *marks, int from, int to)
+{
+    CHECK(from >= 0 && from < marks->count && to >= 0 && to < marks->count);
+    return marks->ops->between(marks->state, from, to);
+}
+
 /* ---- graph replay ---- */
 
 struct graph {

@@ -128,6 +128,20 @@ MUST_USE enum status stream_wait(struct stream *stream, struct event event);
 MUST_USE enum status event_sync(struct event event);
 MUST_USE enum status stream_sync(struct stream *stream);
 
+/* Marks of time in streams: when a device has come somewhere, on its own clock. The host does not wait.
+ *
+ *     stream:   ops ─ mark 0 ─ ops ─ mark 1 ─ ...        later: time_marks_between(marks, 0, 1)
+ *
+ * A mark is passed when everything submitted to its stream before is complete; setting it again replaces it.
+ * On cuda marks are CUDA events with timing; where the host computes, they are readings of its clock. */
+struct time_marks;
+/* NOT_SUPPORTED on dry. */
+MUST_USE enum status time_marks_create(struct device *device, int count, struct time_marks **out);
+void time_marks_destroy(struct time_marks *marks); // accepts NULL; streams with marks have been synchronized
+MUST_USE enum status time_marks_set(struct time_marks *marks, int index, struct stream *stream);
+/* Seconds from one mark to another; NAN if one of them is not set or not passed. */
+double time_marks_between(const struct time_marks *marks, int from, int to);
+
 /* Copies between host and device memory, in stream order. `host` must stay untouched until synchronized. On
  * dry, reading gives zeros. */
 MUST_USE enum status copy_to_device(struct stream *stream, void *device_data, const void *host, size_t bytes);
@@ -171,6 +185,14 @@ MUST_USE enum status stream_replay(struct stream *stream, struct graph **graph,
                                    enum status (*body)(void *context), void *context);
 void graph_destroy(struct graph *graph); // accepts NULL; the launched graph may still be in flight
 
+/* The state belongs to the backend. */
+struct time_mark_ops {
+    enum status (*open)(struct device *device, int count, void **out);
+    void (*close)(void *state);
+    enum status (*set)(void *state, int index, struct stream *stream);
+    double (*between)(const void *state, int from, int to);
+};
+
 /* The interface of a backend; opening rejects a table with a NULL entry by name. Callers use the functions
  * above and kernels/ops.h, which validate first: a backend may rely on that. */
 struct device_ops {
@@ -193,6 +215,7 @@ struct device_ops {
     enum status (*check_algorithms)(const char *path);              // NULL: none
     void (*choices)(const struct device *device, struct text *out); // NULL: none
     int64_t (*compute_ns)(const struct device *device);             // device_compute_ns(); NULL: host's clock
+    const struct time_mark_ops *time_marks;                         // NULL: the device has no clock
     // Begins a range, or ends it with NULL. NULL: no profiler ranges.
     void (*range)(struct device *device, const char *name);
     // stream_replay() from the second time on; *state belongs to the backend, NULL at first. NULL: body is

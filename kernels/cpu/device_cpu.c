@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/host.h"
+#include "kernels/cpu/host_marks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -199,6 +200,54 @@ static enum status cpu_submit_work(struct stream *stream, struct work *work)
     return advance(device_of(stream), s);
 }
 
+/* A mark of time after messages that are still in flight: takes its turn like one. */
+struct mark_work {
+    struct work work; // first
+    int64_t *at_ns;
+};
+
+static enum status pass_mark(struct work *work)
+{
+    *((struct mark_work *)work)->at_ns = clock_ns();
+    return OK;
+}
+
+static enum status end_mark(struct work *work, bool *done)
+{
+    free(work);
+    *done = true;
+    return OK;
+}
+
+static void never_sleep(struct work *work)
+{
+    (void)work;
+}
+
+static enum status cpu_set_mark(void *state, int index, struct stream *stream)
+{
+    struct host_marks *marks = state;
+    const struct cpu_stream *s = stream->state;
+    marks->at_ns[index] = s->begin == s->end ? clock_ns() : 0;
+    if (s->begin == s->end)
+        return OK;
+    struct mark_work *mark = malloc(sizeof *mark);
+    if (mark == NULL)
+        return fail(NO_MEMORY, "no memory for a mark of time");
+    *mark = (struct mark_work){
+        .work = {.start = pass_mark, .poll = end_mark, .sleep = never_sleep, .name = "mark of time"},
+        .at_ns = &marks->at_ns[index],
+    };
+    return cpu_submit_work(stream, &mark->work);
+}
+
+static const struct time_mark_ops cpu_time_marks = {
+    .open = host_marks_open,
+    .close = host_marks_close,
+    .set = cpu_set_mark,
+    .between = host_marks_between,
+};
+
 const struct device_ops device_cpu = {
     .traits = &device_traits_cpu,
     .open = cpu_open,
@@ -216,4 +265,5 @@ const struct device_ops device_cpu = {
     .wait = cpu_wait,
     .sync = cpu_sync,
     .compute_ns = cpu_compute_ns,
+    .time_marks = &cpu_time_marks,
 };

@@ -24,13 +24,15 @@
  * A wait alone cannot close it: events are recorded before they are waited for. */
 #include "kernels/strict/device_strict.h"
 
+#include "base/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/host.h"
+#include "kernels/cpu/host_marks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum entry_kind { ENTRY_OP, ENTRY_WORK, ENTRY_WAIT };
+enum entry_kind { ENTRY_OP, ENTRY_WORK, ENTRY_WAIT, ENTRY_MARK };
 
 struct entry {
     enum entry_kind kind;
@@ -38,6 +40,7 @@ struct entry {
     union {
         struct op *op; // owned
         struct work *work;
+        int64_t *mark_ns;
         struct {
             struct strict_stream *stream;
             uint64_t at;
@@ -149,6 +152,10 @@ static enum status run_first(struct device *device, struct strict_stream *s, boo
         *done = entry->wait.stream->done >= entry->wait.at;
         if (!*done)
             request(entry->wait.stream, entry->wait.at);
+        break;
+    case ENTRY_MARK:
+        *entry->mark_ns = clock_ns();
+        *done = true;
         break;
     }
     if (*done || status != OK) {
@@ -382,6 +389,22 @@ static enum status strict_sync(struct event event)
     return drive(event.stream->device, event.stream->state, event.at);
 }
 
+/* Not a work: it must not request the entries before it. */
+static enum status strict_set_mark(void *state, int index, struct stream *stream)
+{
+    struct host_marks *marks = state;
+    marks->at_ns[index] = 0;
+    append(stream->state, (struct entry){.kind = ENTRY_MARK, .mark_ns = &marks->at_ns[index]});
+    return OK;
+}
+
+static const struct time_mark_ops strict_time_marks = {
+    .open = host_marks_open,
+    .close = host_marks_close,
+    .set = strict_set_mark,
+    .between = host_marks_between,
+};
+
 const struct device_ops device_strict = {
     .traits = &device_traits_strict,
     .open = strict_open,
@@ -398,4 +421,5 @@ const struct device_ops device_strict = {
     .record = strict_record,
     .wait = strict_wait,
     .sync = strict_sync,
+    .time_marks = &strict_time_marks,
 };

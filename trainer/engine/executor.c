@@ -30,10 +30,12 @@ struct executor {
     int64_t (
         *fastest_ns)[ACTION_KIND_COUNT]; // [chunks] the fastest action of each kind in this step; 0: none
     struct timeline timeline;
-    struct graph **graphs; // [actions of the list]; NULL: CUDA graphs are off
-    struct graph **graph;  // of the current action, or NULL
-    double start_s;        // start of the current action, after its waits
-    int64_t waited_ns;     // of this thread until then
+    struct step_clock *clock; // NULL: the host's clock times the actions
+    int position;             // of the current action, if it is timed; else -1
+    struct graph **graphs;    // [actions of the list]; NULL: CUDA graphs are off
+    struct graph **graph;     // of the current action, or NULL
+    double start_s;           // start of the current action, after its waits
+    int64_t waited_ns;        // of this thread until then
 };
 
 /* ---- creation ---- */
@@ -103,6 +105,9 @@ static enum status fill_executor(struct executor *e)
         TRY(stream_create(e->context.weights->device, "tp overlap", &e->comm_stream));
     e->context.comm_stream = e->comm_stream;
     TRY(timeline_create(config->schedule->ranks[e->pp_rank].count, &e->timeline));
+    e->position = -1;
+    if (config->training)
+        TRY(step_clock_create(e->context.weights->device, e->timeline.count, &e->clock));
     TRY(create_stages(e));
     TRY(create_p2p(e));
     TRY(find_ahead(e));
@@ -152,6 +157,7 @@ void executor_destroy(struct executor *executor)
     p2p_destroy(executor->p2p);
     activation_store_destroy(&executor->store);
     timeline_destroy(&executor->timeline);
+    step_clock_destroy(executor->clock);
     free(executor->activation);
     free(executor->gradient);
     free(executor->sent);
@@ -239,7 +245,11 @@ static enum status run_ops(struct executor *e, const struct running_action *runn
     const struct stage_ops ops = {
         .kind = running->action.kind, .stage = running->stage, .pass = &running->pass, .dx = gradient};
     const struct stage_ops_hook *hook = &e->config.hook;
-    return hook->run != NULL ? hook->run(hook->context, &ops, e->graph) : stage_ops_run(&ops, e->graph);
+    const bool timed = e->clock != NULL && e->position >= 0;
+    if (timed)
+        TRY(step_clock_begin(e->clock, e->position, e->context.compute));
+    TRY(hook->run != NULL ? hook->run(hook->context, &ops, e->graph) : stage_ops_run(&ops, e->graph));
+    return timed ? step_clock_end(e->clock, e->position, e->context.compute) : OK;
 }
 
 static enum status send_activation(struct executor *e, const struct running_action *running)
@@ -326,7 +336,9 @@ static enum status run_timed(struct executor *e, int position)
     begin_action(e, action);
     TRY(activation_store_prefetch(&e->store, position));
     e->graph = e->graphs != NULL ? &e->graphs[position] : NULL;
+    e->position = position;
     TRY(run_action(e, action));
+    e->position = -1;
     e->graph = NULL;
     device_range_end(e->context.weights->device);
     TRY(activation_store_release(&e->store, action));
@@ -379,6 +391,8 @@ enum status executor_step(struct executor *executor, const struct batch *batches
     TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
     executor->done = 0;
     timeline_end_step(&executor->timeline);
+    if (executor->clock != NULL)
+        step_clock_end_step(executor->clock);
     return gradients_finish_reduce(gradients, executor->context.compute);
 }
 
@@ -459,10 +473,16 @@ struct tensor executor_logits(const struct executor *executor)
 
 struct step_times executor_times(const struct executor *executor)
 {
-    return executor->times;
+    return executor->clock == NULL
+               ? executor->times
+               : step_clock_previous(executor->clock, &executor->config.schedule->ranks[executor->pp_rank]);
 }
 
-const struct timeline *executor_timeline(const struct executor *executor)
+enum status executor_timeline(struct executor *executor, const struct timeline **out)
 {
-    return &executor->timeline;
+    if (executor->clock != NULL)
+        TRY(step_clock_read(executor->clock, &executor->config.schedule->ranks[executor->pp_rank],
+                            executor->context.compute, executor->timeline.complete));
+    *out = &executor->timeline;
+    return OK;
 }

@@ -23,6 +23,7 @@
 #include "trainer/engine/activations/activation_store.h"
 #include "trainer/engine/batches.h"
 #include "trainer/engine/stage_ops.h"
+#include "trainer/engine/step_clock.h"
 #include "trainer/engine/timeline.h"
 
 struct recipe;
@@ -65,14 +66,9 @@ struct tensor executor_logits(const struct executor *executor);
 /* The activations of this rank's microbatches. */
 const struct activation_store *executor_store(const struct executor *executor);
 
-/* Timing of the last step: seconds spent in F, B, I and W, excluding waits for messages; the start of the
- * first and the end of the last of these actions. */
-struct step_times {
-    double busy_s, first_start_s, last_end_s;
-    double waited_s;    // of busy_s: for messages inside of actions
-    int64_t compute_ns; // sum over stages and kinds of the fastest of these actions: device_compute_ns()
-};
+/* Times of the last step, excluding waits for messages between actions. On a device that is not synchronous,
+ * those of the step before, by its own clock. */
 struct step_times executor_times(const struct executor *executor);
 
-/* Start and end of every action of the list. */
-const struct timeline *executor_timeline(const struct executor *executor);
+/* Start and end of every action of the list in the last complete step. */
+MUST_USE enum status executor_timeline(struct executor *executor, const struct timeline **out);

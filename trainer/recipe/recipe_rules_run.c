@@ -247,22 +247,6 @@ static void profile_message(const struct view *v, struct text *out)
                  (long long)p->profile_step_end, (long long)p->profile_step_start);
 }
 
-static bool timed_holds(const struct view *v)
-{
-    const struct recipe *r = v->recipe;
-    return !r->profile.timeline || !device_traits(r->cluster.device)->computes ||
-           device_traits(r->cluster.device)->synchronous;
-}
-
-static void timed_message(const struct view *v, struct text *out)
-{
-    text_add(
-        out,
-        "profile.timeline measures actions with the host's clock, but cluster.device %s is asynchronous; "
-        "use profile.timeline=false or cluster.device=%s",
-        v->recipe->cluster.device, device_at(0)->name);
-}
-
 static int64_t profile_start_of(const struct recipe *r)
 {
     return r->profile.profile_step_start;
@@ -591,6 +575,5 @@ static const struct rule rules[] = {
      profile_message,
      {{.key = "profile.profile_step_end", .guess = profile_start_of},
       {.key = "profile.profile_step_start", .guess = iters_of}}},
-    {"profile.timeline cluster.device", timed_holds, timed_message, {{0}}},
 };
 const struct rules recipe_run_rules = RULES_OF(rules);

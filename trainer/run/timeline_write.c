@@ -31,10 +31,12 @@ static enum status fill_row(struct rank_state *w, double *row)
     for (int i = 0; i < TIMELINE_BARRIERS; i++) {
         barriers.arrived_s[i] = clock_s();
         TRY(group_barrier(w->groups->world, w->compute));
+        TRY(stream_sync(w->compute)); // a GPU has only enqueued it
         barriers.left_s[i] = clock_s();
     }
     memcpy(row, &barriers, sizeof barriers);
-    const struct timeline *timeline = executor_timeline(w->executor);
+    const struct timeline *timeline;
+    TRY(executor_timeline(w->executor, &timeline));
     memcpy(row + BARRIER_COLUMNS, timeline->complete, 2 * (size_t)timeline->count * sizeof *row);
     return OK;
 }

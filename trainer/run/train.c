@@ -237,6 +237,14 @@ static void add_times(const struct rank_state *w, struct step_record *record)
     record->data_s[1] = w->stats[STAT_DATA_MAX];
 }
 
+/* On a device that is not synchronous, of the step before; unknown after the first one. */
+static double bubble_of(const struct rank_state *w)
+{
+    const bool unknown =
+        !device_traits(w->run->recipe->cluster.device)->synchronous && !(w->stats[STAT_BUBBLE] > 0.0);
+    return unknown ? NAN : timeline_bubble_fraction(w->stats[STAT_BUBBLE]);
+}
+
 /* The metrics.jsonl fields of a step, without those of an evaluation. */
 static struct step_record record_of(const struct rank_state *w, const struct step_result *result,
                                     double time_s)
@@ -250,9 +258,7 @@ static struct step_record record_of(const struct rank_state *w, const struct ste
         .tokens = (int64_t)(recipe->train.global_batch_size * recipe->model.seq_length),
         .loss_tokens = (int64_t)result->tokens,
         .step_time_s = time_s,
-        .bubble_fraction = device_traits(recipe->cluster.device)->synchronous
-                               ? timeline_bubble_fraction(w->stats[STAT_BUBBLE])
-                               : NAN,
+        .bubble_fraction = bubble_of(w),
         .memory_peak_bytes = (int64_t)w->stats[STAT_MEMORY],
         .has_rollbacks = w->validation != NULL,
         .rollbacks = result->rollbacks,

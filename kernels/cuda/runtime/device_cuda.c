@@ -21,6 +21,7 @@
 #include "kernels/cuda/runtime/message.h"
 #include "kernels/cuda/runtime/pool.h"
 #include "kernels/cuda/runtime/staging.h"
+#include "kernels/cuda/runtime/time_marks.h"
 #include "kernels/cuda/tensor_core/tensor_map.h"
 
 #include <stdio.h>
@@ -546,6 +547,7 @@ const struct device_ops device_cuda = {
     .sync = cuda_sync,
     .check_algorithms = cuda_library_check,
     .choices = cuda_choices,
+    .time_marks = &cuda_time_marks,
     .range = range,
     .replay = cuda_replay,
     .replay_end = cuda_replay_end,

@@ -5,6 +5,7 @@
 #include "tests/unit/kernels/fake_work.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <string.h>
 
 static struct device *open_device(const char *name, int threads)
@@ -287,6 +288,39 @@ Test(stream, a_blocking_wait_progresses_every_stream_cpu)
 Test(stream, a_blocking_wait_progresses_every_stream_strict)
 {
     expect_all_streams_progress("strict");
+}
+
+/* A mark after a message is passed when the message is complete. */
+static void expect_marks(const char *name)
+{
+    struct device *device = open_device(name, 1);
+    struct stream *stream = open_stream(device, "edge");
+    struct time_marks *marks = NULL;
+    int log[FAKE_LOG] = {0};
+    cr_assert_eq(time_marks_create(device, 3, &marks), OK);
+    cr_assert_eq(time_marks_set(marks, 0, stream), OK);
+    cr_assert(isnan(time_marks_between(marks, 0, 2)), "the last mark is not set");
+    cr_assert_eq(fake_submit(stream, (struct fake_work){.log = log, .polls_needed = 4}), OK);
+    cr_assert_eq(time_marks_set(marks, 1, stream), OK);
+    cr_assert(isnan(time_marks_between(marks, 0, 1)), "the message is in flight");
+    cr_assert_eq(stream_sync(stream), OK);
+    cr_assert_gt(time_marks_between(marks, 0, 1), 0.0);
+    cr_assert_eq(time_marks_set(marks, 0, stream), OK);
+    cr_assert_eq(stream_sync(stream), OK);
+    cr_assert_leq(time_marks_between(marks, 0, 1), 0.0, "set again, it is later");
+    time_marks_destroy(marks);
+    stream_destroy(stream);
+    device_close(device);
+}
+
+Test(stream, marks_of_time_wait_for_messages_cpu)
+{
+    expect_marks("cpu");
+}
+
+Test(stream, marks_of_time_wait_for_messages_strict)
+{
+    expect_marks("strict");
 }
 
 Test(stream, a_wait_orders_two_streams)

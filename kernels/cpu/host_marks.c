@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/host_marks.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum status host_marks_open(struct device *device, int count, void **out)
+{
+    (void)device;
+    struct host_marks *marks = calloc(1, sizeof *marks + (size_t)count * sizeof *marks->at_ns);
+    if (marks == NULL)
+        return fail(NO_MEMORY, "no memory for %d marks of time", count);
+    marks->count = count;
+    *out = marks;
+    return OK;
+}
+
+void host_marks_close(void *state)
+{
+    free(state);
+}
+
+double host_marks_between(const void *state, int from, int to)
+{
+    const struct host_marks *marks = state;
+    const int64_t begin_ns = marks->at_ns[from], end_ns = marks->at_ns[to];
+    return begin_ns > 0 && end_ns > 0 ? 1e-9 * (double)(end_ns - begin_ns) : NAN;
+}
