@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Command lines: all of cuboid schedule, and what cuboid generate rejects before it loads a model. */
 #include "tests/unit/commands/words.h"
-#include "tools/cli/cmd_generate.h"
+#include "tools/cli/model/cmd_generate.h"
 #include "tools/cli/recipe_argument.h"
 #include "tools/cli/schedule/cmd_schedule.h"
 #include "tools/cli/schedule/cmd_schedule_print.h"

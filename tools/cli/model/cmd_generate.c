@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/cli/cmd_generate.h"
+#include "tools/cli/model/cmd_generate.h"
 
+#include "tools/cli/model/model_argument.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
-#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/run/generate.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static const char help[] =
@@ -72,44 +71,6 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     return OK;
 }
 
-/* ---- checkpoint ---- */
-
-static bool exists(const char *folder, const char *name)
-{
-    struct stat info;
-    struct text path = {0};
-    text_add(&path, "%s%s", folder, name);
-    bool found = stat(path.chars, &info) == 0;
-    text_free(&path);
-    return found;
-}
-
-/* Resolves the argument: returns true if *out is a recipe, false if it is a directory that is a checkpoint or
- * contains some. In a run directory they are in checkpoints/, even if the directory was moved, which its
- * recipe does not record. Without checkpoints, the run directory's recipe is used for the error message. */
-static bool resolve_to_recipe(const char *model, struct text *out)
-{
-    bool folder = exists(model, "/."), checkpoint = exists(model, "/manifest.json");
-    bool holds = !checkpoint && exists(model, "/checkpoints");
-    bool recipe = folder && !checkpoint && !holds && exists(model, "/recipe.yaml");
-    text_add(out, "%s%s", model, recipe ? "/recipe.yaml" : holds ? "/checkpoints" : "");
-    return recipe || !folder;
-}
-
-/* Finds the newest checkpoint of the recipe's run. */
-static enum status find_of_recipe(const struct recipe *recipe, const char *path, char **checkpoint)
-{
-    const char *save = recipe->checkpoint.save;
-    if (save == NULL)
-        return fail(BAD_RECIPE,
-                    "checkpoint.save is none, so there is no checkpoint of this recipe; use cuboid "
-                    "generate CHECKPOINT --prompt TEXT");
-    TRY(checkpoint_find(save, checkpoint));
-    if (*checkpoint == NULL)
-        return fail(BAD_CHECKPOINT, "%s: no complete checkpoint; run cuboid train %s first", save, path);
-    return OK;
-}
-
 /* ---- the prompt ---- */
 
 enum { MAX_PROMPT_BYTES = 1 << 26 };
@@ -144,50 +105,6 @@ static const char *const one_sequence[] = {
     NULL,
 };
 
-static int load_recipe(const struct arguments *a, const char *path, struct recipe **out)
-{
-    char **argv = calloc((size_t)a->rest_count + 1, sizeof *argv);
-    if (argv == NULL)
-        return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
-    argv[0] = (char[]){"generate"};
-    argv[1] = (char *)(uintptr_t)path;
-    for (int i = 1; i < a->rest_count; i++)
-        argv[i + 1] = (char *)(uintptr_t)a->rest[i];
-    int status = recipe_argument_one_rank(a->rest_count + 1, argv, one_sequence, out);
-    free(argv);
-    return status;
-}
-
-static int load_of_recipe(const struct arguments *a, const char *path, char **checkpoint,
-                          struct recipe **recipe)
-{
-    int status = load_recipe(a, path, recipe);
-    return status != 0 ? status : exit_status_of_input(find_of_recipe(*recipe, path, checkpoint));
-}
-
-/* A checkpoint contains a copy of its recipe. */
-static int load_of_checkpoint(const struct arguments *a, const char *path, char **checkpoint,
-                              struct recipe **recipe)
-{
-    char *copy = NULL;
-    int status = exit_status_of_input(checkpoint_resolve(path, checkpoint));
-    if (status == 0)
-        status = exit_status_of_input(checkpoint_recipe_path(*checkpoint, &copy));
-    if (status == 0)
-        status = load_recipe(a, copy, recipe);
-    free(copy);
-    return status;
-}
-
-static int load_model(const struct arguments *a, char **checkpoint, struct recipe **recipe)
-{
-    struct text path = {0};
-    int status = resolve_to_recipe(a->rest[0], &path) ? load_of_recipe(a, path.chars, checkpoint, recipe)
-                                                      : load_of_checkpoint(a, path.chars, checkpoint, recipe);
-    text_free(&path);
-    return status;
-}
-
 static enum status run(const struct arguments *a, const struct text *prompt, const char *checkpoint,
                        const struct recipe *recipe)
 {
@@ -221,26 +138,36 @@ static enum status run(const struct arguments *a, const struct text *prompt, con
     return OK;
 }
 
-int cmd_generate(int argc, char **argv)
+/* Returns 0, or the exit status. */
+static int run_command(const struct arguments *a)
 {
-    struct arguments arguments;
+    const struct model_request request = {.command = "generate",
+                                          .example = "--prompt TEXT",
+                                          .words = a->rest,
+                                          .count = a->rest_count,
+                                          .one_rank = one_sequence};
     char *checkpoint = NULL;
     struct recipe *recipe = NULL;
     struct text prompt = {0};
-    int status = exit_status(parse(argc, argv, &arguments));
-    if (status == 0 && (arguments.help || arguments.short_help)) {
-        fputs(help, stdout);
-    } else {
-        if (status == 0)
-            status = load_model(&arguments, &checkpoint, &recipe);
-        if (status == 0)
-            status = exit_status(read_prompt(arguments.prompt, &prompt));
-        if (status == 0)
-            status = exit_status(run(&arguments, &prompt, checkpoint, recipe));
-    }
+    int size, status = model_argument(&request, &checkpoint, &recipe, &size);
+    if (status == 0)
+        status = exit_status(read_prompt(a->prompt, &prompt));
+    if (status == 0)
+        status = exit_status(run(a, &prompt, checkpoint, recipe));
     text_free(&prompt);
     recipe_destroy(recipe);
     free(checkpoint);
+    return status;
+}
+
+int cmd_generate(int argc, char **argv)
+{
+    struct arguments arguments;
+    int status = exit_status(parse(argc, argv, &arguments));
+    if (status == 0 && (arguments.help || arguments.short_help))
+        fputs(help, stdout);
+    else if (status == 0)
+        status = run_command(&arguments);
     free(arguments.rest);
     return status;
 }

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/model/model_argument.h"
+
+#include "base/text.h"
+#include "tools/cli/recipe_argument.h"
+#include "trainer/checkpoint/checkpoint.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+/* Of processes that share a failure, rank 0 prints it. */
+static int input_status(enum status status)
+{
+    const int code = exit_status_of_world(status);
+    return code == 1 && status != NO_MEMORY ? 2 : code;
+}
+
+static bool exists(const char *folder, const char *name)
+{
+    struct stat info;
+    struct text path = {0};
+    text_add(&path, "%s%s", folder, name);
+    bool found = stat(path.chars, &info) == 0;
+    text_free(&path);
+    return found;
+}
+
+/* Resolves the argument: returns true if *out is a recipe, false if it is a directory that is a checkpoint or
+ * contains some. In a run directory they are in checkpoints/, even if the directory was moved, which its
+ * recipe does not record. Without checkpoints, the run directory's recipe is used for the error message. */
+static bool resolve_to_recipe(const char *model, struct text *out)
+{
+    bool folder = exists(model, "/."), checkpoint = exists(model, "/manifest.json");
+    bool holds = !checkpoint && exists(model, "/checkpoints");
+    bool recipe = folder && !checkpoint && !holds && exists(model, "/recipe.yaml");
+    text_add(out, "%s%s", model, recipe ? "/recipe.yaml" : holds ? "/checkpoints" : "");
+    return recipe || !folder;
+}
+
+/* Finds the newest checkpoint of the recipe's run. */
+static enum status find_of_recipe(const struct model_request *request, const struct recipe *recipe,
+                                  const char *path, char **checkpoint)
+{
+    const char *save = recipe->checkpoint.save;
+    if (save == NULL)
+        return fail(BAD_RECIPE,
+                    "checkpoint.save is none, so there is no checkpoint of this recipe; use cuboid %s "
+                    "CHECKPOINT%s%s",
+                    request->command, request->example[0] != '\0' ? " " : "", request->example);
+    TRY(checkpoint_find(save, checkpoint));
+    if (*checkpoint == NULL)
+        return fail(BAD_CHECKPOINT, "%s: no complete checkpoint; run cuboid train %s first", save, path);
+    return OK;
+}
+
+static int load_recipe(const struct model_request *request, const char *path, struct recipe **out, int *size)
+{
+    char **argv = calloc((size_t)request->count + 1, sizeof *argv);
+    if (argv == NULL)
+        return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
+    argv[0] = (char *)(uintptr_t)request->command;
+    argv[1] = (char *)(uintptr_t)path;
+    for (int i = 1; i < request->count; i++)
+        argv[i + 1] = (char *)(uintptr_t)request->words[i];
+    *size = 1;
+    int status = request->one_rank != NULL
+                     ? recipe_argument_one_rank(request->count + 1, argv, request->one_rank, out)
+                     : recipe_argument(request->count + 1, argv, false, out, size);
+    free(argv);
+    return status;
+}
+
+static int load_of_recipe(const struct model_request *request, const char *path, char **checkpoint,
+                          struct recipe **recipe, int *size)
+{
+    int status = load_recipe(request, path, recipe, size);
+    return status != 0 ? status : input_status(find_of_recipe(request, *recipe, path, checkpoint));
+}
+
+static int load_of_checkpoint(const struct model_request *request, const char *path, char **checkpoint,
+                              struct recipe **recipe, int *size)
+{
+    char *copy = NULL;
+    int status = input_status(checkpoint_resolve(path, checkpoint));
+    if (status == 0)
+        status = input_status(checkpoint_recipe_path(*checkpoint, &copy));
+    if (status == 0)
+        status = load_recipe(request, copy, recipe, size);
+    free(copy);
+    return status;
+}
+
+int model_argument(const struct model_request *request, char **checkpoint, struct recipe **recipe, int *size)
+{
+    struct text path = {0};
+    int status = resolve_to_recipe(request->words[0], &path)
+                     ? load_of_recipe(request, path.chars, checkpoint, recipe, size)
+                     : load_of_checkpoint(request, path.chars, checkpoint, recipe, size);
+    text_free(&path);
+    return status;
+}
