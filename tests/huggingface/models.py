@@ -37,8 +37,8 @@ CASES = {
 }
 
 
-def gpt2_shapes(h):
-    shapes = {"transformer.wte.weight": [VOCAB, h], "transformer.wpe.weight": [CONTEXT, h]}
+def gpt2_shapes(h, vocab):
+    shapes = {"transformer.wte.weight": [vocab, h], "transformer.wpe.weight": [CONTEXT, h]}
     for layer in range(LAYERS):
         for name, shape in {"ln_1": [h], "attn.c_attn": [h, 3 * h], "attn.c_proj": [h, h], "ln_2": [h],
                             "mlp.c_fc": [h, 4 * h], "mlp.c_proj": [4 * h, h]}.items():
@@ -52,7 +52,7 @@ def decoder_shapes(config):
     query, kv = HEADS * head, config["num_key_value_heads"] * head
     attention_bias, mlp_bias = config.get("attention_bias", False), config.get("mlp_bias", False)
     qkv_bias = attention_bias or config["model_type"] == "qwen2"
-    shapes = {"model.embed_tokens.weight": [VOCAB, HIDDEN]}
+    shapes = {"model.embed_tokens.weight": [config["vocab_size"], HIDDEN]}
     for layer in range(LAYERS):
         linear = {"self_attn.q_proj": ([query, HIDDEN], qkv_bias), "self_attn.k_proj": ([kv, HIDDEN], qkv_bias),
                   "self_attn.v_proj": ([kv, HIDDEN], qkv_bias), "self_attn.o_proj": ([HIDDEN, query], attention_bias),
@@ -69,12 +69,14 @@ def decoder_shapes(config):
                 shapes[f"model.layers.{layer}.self_attn.{name}.weight"] = [head]
     shapes["model.norm.weight"] = [HIDDEN]
     if not config["tie_word_embeddings"]:
-        shapes["lm_head.weight"] = [VOCAB, HIDDEN]
+        shapes["lm_head.weight"] = [config["vocab_size"], HIDDEN]
     return shapes
 
 
 def shapes_of(config):
-    return gpt2_shapes(HIDDEN) if config["model_type"] == "gpt2" else decoder_shapes(config)
+    if config["model_type"] == "gpt2":
+        return gpt2_shapes(HIDDEN, config["vocab_size"])
+    return decoder_shapes(config)
 
 
 def elements_of(shape):

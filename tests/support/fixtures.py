@@ -5,12 +5,21 @@ import signal
 import struct
 
 
-def write_dataset(prefix, ids):
-    """Megatron's indexed dataset of one document of uint16 ids."""
+def write_documents(prefix, documents):
+    """Megatron's indexed dataset of uint16 ids, a sequence per document."""
+    count, lengths = len(documents), [len(ids) for ids in documents]
+    starts = [2 * sum(lengths[:i]) for i in range(count)]
     with open(prefix + ".bin", "wb") as file:
-        file.write(struct.pack(f"<{len(ids)}H", *ids))
+        for ids in documents:
+            file.write(struct.pack(f"<{len(ids)}H", *ids))
     with open(prefix + ".idx", "wb") as file:
-        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, len(ids), 0, 0, 1))
+        file.write(b"MMIDIDX\0\0" + struct.pack(f"<QBQQ{count}i{count}q{count + 1}q", 1, 8, count, count + 1, *lengths,
+                                                *starts, *range(count + 1)))
+
+
+def write_dataset(prefix, ids):
+    """The same, of one document."""
+    write_documents(prefix, [ids])
 
 
 def no_file_beyond(size):

@@ -12,6 +12,7 @@
 #include "tools/cli/cmd_verify.h"
 #include "tools/cli/data/cmd_data.h"
 #include "tools/cli/doctor/cmd_doctor.h"
+#include "tools/cli/model/cmd_evaluate.h"
 #include "tools/cli/model/cmd_generate.h"
 #include "tools/cli/profile/cmd_profile.h"
 #include "tools/cli/runs/cmd_runs.h"
@@ -40,6 +41,7 @@ static const struct command {
     {"submit", cmd_submit, "RECIPE [key=value ...]", "submit a recipe to Slurm: saves, requeues, resumes"},
     {"runs", cmd_runs, "DIR ... [--csv]", "compare finished runs"},
     {"table", cmd_table, "NAME | FILE.csv | --list", "published scaling tables: predicted next to printed"},
+    {"evaluate", cmd_evaluate, "RUN [--data PREFIX]", "loss and perplexity of a trained model"},
     {"generate", cmd_generate, "RUN --prompt TEXT", "generate text with a trained model"},
     {"checkpoint", cmd_checkpoint, "inspect | import | export",
      "inspect, compare, rewrite, import, export checkpoints"},

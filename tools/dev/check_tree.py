@@ -28,6 +28,8 @@ GRAPH = {
         "trainer/checkpoint": ["trainer/recipe", "trainer/files", "trainer/data", "trainer/engine",
                                "trainer/optimizer/learning_rate.h"],
         "trainer/verify": ["trainer/recipe", "trainer/engine", "trainer/optimizer", "trainer/plan"],
+        "trainer/evaluate": ["trainer/recipe", "trainer/tokenizer", "trainer/data", "trainer/engine",
+                             "trainer/checkpoint"],
         "trainer/run": ["trainer/recipe", "trainer/files", "trainer/tokenizer", "trainer/data", "trainer/optimizer",
                         "trainer/engine", "trainer/memory", "trainer/plan", "trainer/checkpoint", "trainer/progress"],
     },

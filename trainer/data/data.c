@@ -27,8 +27,7 @@ struct data_list {
 
 struct data {
     int64_t seq_length, vocab_size;
-    int32_t end_of_document;
-    bool reset_position_ids, reset_attention_mask, eod_mask_loss;
+    struct document_marks marks;
     bool mock;
     struct philox random[DATA_SPLITS]; // tokens of mock data
     char split[64];                    // as configured, for messages; "" with a validation list
@@ -149,18 +148,30 @@ static void close_list(struct data_list *list)
     free(list->weights);
 }
 
-/* Selects the documents of each source between two cumulative shares; boundaries are rounded half to even,
- * as in Megatron. Sources are keyed by their position in the list, so the same file listed twice is
- * shuffled differently, and a file may be moved to another folder. */
+void data_split_range(const double share[DATA_SPLITS], enum data_split split, int64_t documents,
+                      int64_t *first, int64_t *end)
+{
+    double before = 0.0;
+    for (int i = 0; i < (int)split; i++)
+        before += share[i];
+    double after = split == DATA_SPLITS - 1 ? 1.0 : before + share[split];
+    *first = llrint(fmin(before, 1.0) * (double)documents);
+    *end = llrint(fmin(after, 1.0) * (double)documents);
+}
+
+/* Selects the documents of each source that belong to the split; share NULL: all. Sources are keyed by their
+ * position in the list, so the same file listed twice is shuffled differently, and a file may be moved to
+ * another folder. */
 static enum status make_mix(struct data_mix *mix, const struct data_list *list, enum data_split split,
-                            double from, double to, const struct data_config *config)
+                            const double share[DATA_SPLITS], const struct data_config *config)
 {
     mix->parts = calloc((size_t)list->count, sizeof *mix->parts);
     if (mix->parts == NULL)
         return fail(NO_MEMORY, "no memory for %d sources", list->count);
     for (int i = 0; i < list->count; i++) {
-        double documents = (double)dataset_documents(list->datasets[i]);
-        int64_t first = llrint(from * documents), end = llrint(to * documents);
+        int64_t first = 0, end = dataset_documents(list->datasets[i]);
+        if (share != NULL)
+            data_split_range(share, split, end, &first, &end);
         struct text name = {0};
         text_add(&name, "data.%s[%d]", split_names[split], i);
         // Only training depends on the seed: validation losses of different runs are comparable.
@@ -198,10 +209,10 @@ static enum status open_all(struct data *d, const struct data_config *c)
     *d = (struct data){
         .seq_length = c->seq_length,
         .vocab_size = c->vocab_size,
-        .end_of_document = c->end_of_document,
-        .reset_position_ids = c->reset_position_ids,
-        .reset_attention_mask = c->reset_attention_mask,
-        .eod_mask_loss = c->eod_mask_loss,
+        .marks = {.end_of_document = c->end_of_document,
+                  .reset_position_ids = c->reset_position_ids,
+                  .reset_attention_mask = c->reset_attention_mask,
+                  .eod_mask_loss = c->eod_mask_loss},
         .mock = c->mock,
     };
     if (c->mock) {
@@ -210,20 +221,16 @@ static enum status open_all(struct data *d, const struct data_config *c)
     }
     TRY(open_lists(d, c));
     if (c->valid_count > 0) {
-        TRY(make_mix(&d->mixes[DATA_TRAIN], &d->train, DATA_TRAIN, 0.0, 1.0, c));
-        TRY(make_mix(&d->mixes[DATA_VALID], &d->valid, DATA_VALID, 0.0, 1.0, c));
+        TRY(make_mix(&d->mixes[DATA_TRAIN], &d->train, DATA_TRAIN, NULL, c));
+        TRY(make_mix(&d->mixes[DATA_VALID], &d->valid, DATA_VALID, NULL, c));
         return data_require(d, DATA_TRAIN);
     }
     const char *split = c->split != NULL ? c->split : DATA_SPLIT_DEFAULT;
     double share[DATA_SPLITS];
     TRY(data_split_parse(split, share));
     snprintf(d->split, sizeof d->split, "%s", split);
-    double before = 0.0;
-    for (int i = 0; i < DATA_SPLITS; i++) {
-        double after = i == DATA_SPLITS - 1 ? 1.0 : before + share[i];
-        TRY(make_mix(&d->mixes[i], &d->train, (enum data_split)i, fmin(before, 1.0), fmin(after, 1.0), c));
-        before = after;
-    }
+    for (int i = 0; i < DATA_SPLITS; i++)
+        TRY(make_mix(&d->mixes[i], &d->train, (enum data_split)i, share, c));
     return data_require(d, DATA_TRAIN);
 }
 
@@ -403,18 +410,16 @@ uint64_t batch_first_sample(const struct batch_coord *coord)
            slot * (uint64_t)coord->micro_batch_size;
 }
 
-/* Megatron's get_ltor_masks_and_position_ids: the end-of-document token belongs to its document, at its
- * position; the next token begins another document. The loss is masked if the end-of-document token is the
- * *input*, since its label is the first token of another document. */
-static void mark_row(const struct data *d, const int32_t *tokens, struct batch_tokens *batch, int64_t row)
+void batch_mark_row(const struct document_marks *marks, struct batch_tokens *batch, int64_t row)
 {
     const int64_t at = row * batch->seq_length;
+    const int32_t *tokens = batch->tokens + at;
     int32_t document = 0, begin = 0;
     for (int32_t s = 0; s < batch->seq_length; s++) {
-        bool ends = tokens[s] == d->end_of_document;
-        batch->positions[at + s] = d->reset_position_ids ? s - begin : s;
-        batch->documents[at + s] = d->reset_attention_mask ? document : 0;
-        batch->loss_mask[at + s] = d->eod_mask_loss && ends ? 0.0F : 1.0F;
+        bool ends = tokens[s] == marks->end_of_document;
+        batch->positions[at + s] = marks->reset_position_ids ? s - begin : s;
+        batch->documents[at + s] = marks->reset_attention_mask ? document : 0;
+        batch->loss_mask[at + s] = marks->eod_mask_loss && ends ? 0.0F : 1.0F;
         if (ends) {
             document++;
             begin = s + 1;
@@ -434,7 +439,7 @@ enum status data_batch(struct data *data, enum data_split split, const struct ba
         batch->samples[row] = first + (uint64_t)row;
         TRY(data_sample(data, split, batch->samples[row], tokens));
         memcpy(batch->labels + row * batch->seq_length, tokens + 1, row_bytes);
-        mark_row(data, tokens, batch, row);
+        batch_mark_row(&data->marks, batch, row);
     }
     return OK;
 }

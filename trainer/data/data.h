@@ -59,6 +59,11 @@ struct data_config {
  * shares with sum 1. BAD_RECIPE if a weight is not a number or negative, or if all are zero. */
 MUST_USE enum status data_split_parse(const char *split, double share[DATA_SPLITS]);
 
+/* The documents [*first, *end) of a source of `documents` that belong to a split; boundaries are rounded half
+ * to even, as in Megatron. */
+void data_split_range(const double share[DATA_SPLITS], enum data_split split, int64_t documents,
+                      int64_t *first, int64_t *end);
+
 /* Opens every source and checks that each has at least one training sample. Returns BAD_RECIPE, BAD_DATA or
  * IO_ERROR. The threads of a process may share the object. */
 struct data;
@@ -101,6 +106,17 @@ struct batch_tokens {
 
 MUST_USE enum status batch_create(int64_t rows, int64_t seq_length, struct batch_tokens *out);
 void batch_free(struct batch_tokens *batch); // accepts {0}
+
+/* What an end of a document changes in a row; see data_config. */
+struct document_marks {
+    int32_t end_of_document; // id in the tokenizer; -1: none
+    bool reset_position_ids, reset_attention_mask, eod_mask_loss;
+};
+/* Sets positions, documents and loss mask of a row from its tokens, like Megatron's
+ * get_ltor_masks_and_position_ids: the end-of-document token belongs to its document, at its position; the
+ * next token begins another document. The loss is masked if the end-of-document token is the *input*, since
+ * its label is the first token of another document. */
+void batch_mark_row(const struct document_marks *marks, struct batch_tokens *batch, int64_t row);
 
 /* The coordinates of a microbatch in a run. Steps and microbatches count from 0. */
 struct batch_coord {

@@ -64,8 +64,7 @@ static char *host_of(const struct batches *batches, int j)
     return batches->host + (size_t)(j % batches->host_count) * batches->batch_bytes;
 }
 
-/* Copies the arrays of the data into the host image of microbatch j. */
-static void pack(struct batches *batches, int j)
+void batches_pack(struct batches *batches, int j, bool with_documents)
 {
     const struct batch_tokens *from = &batches->scratch;
     int64_t tokens = batches->rows * batches->seq_length;
@@ -83,22 +82,25 @@ static void pack(struct batches *batches, int j)
         sample[t] = (int64_t)from->samples[t / batches->seq_length];
         sample_offset[t] = (int32_t)(t % batches->seq_length);
     }
+    const char *device = (const char *)batches->device.data + (size_t)j * batches->batch_bytes;
+    batches->list[j].document = with_documents ? (const int32_t *)(device + at.document) : NULL;
+}
+
+enum status batches_send(const struct batches *batches, struct stream *stream, int count)
+{
+    return copy_to_device(stream, batches->device.data, batches->host, (size_t)count * batches->batch_bytes);
 }
 
 enum status batches_load(struct batches *batches, struct stream *stream, struct data *data,
                          enum data_split split, const struct batch_coord *coord, bool with_documents)
 {
-    size_t document = offsets_of(batches->rows * batches->seq_length).document;
     for (int j = 0; data != NULL && j < batches->count; j++) {
         struct batch_coord at = *coord;
         at.microbatch = j;
         TRY(data_batch(data, split, &at, &batches->scratch));
-        pack(batches, j);
-        const char *base = (const char *)batches->device.data + (size_t)j * batches->batch_bytes;
-        batches->list[j].document = with_documents ? (const int32_t *)(base + document) : NULL;
+        batches_pack(batches, j, with_documents);
     }
-    return copy_to_device(stream, batches->device.data, batches->host,
-                          (size_t)batches->count * batches->batch_bytes);
+    return batches_send(batches, stream, batches->count);
 }
 
 void batches_count_tokens(const struct batches *batches, int j, double *out)

@@ -29,6 +29,11 @@ MUST_USE enum status batches_load(struct batches *batches, struct stream *stream
                                   enum data_split split, const struct batch_coord *coord,
                                   bool with_documents);
 
+/* The two parts of batches_load(), for tokens that are not a split's: copies `scratch` into the host copy of
+ * microbatch j, and the first `count` host copies to the device. */
+void batches_pack(struct batches *batches, int j, bool with_documents);
+MUST_USE enum status batches_send(const struct batches *batches, struct stream *stream, int count);
+
 /* Counts the unmasked tokens of microbatch j per sample: f64[rows], bitwise equal to the counts of the
  * head. */
 void batches_count_tokens(const struct batches *batches, int j, double *out);

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""cuboid evaluate: losses of transformers, on several layouts, and what it refuses.
+
+    test_evaluate.py CUBOID [MPIRUN]
+
+Losses differ by at most 1e-6 from those of transformers in double precision (expected.json), so perplexities do, too;
+pipeline and data parallelism do not change a bit, since losses are added in the order of windows."""
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+
+import inputs
+import models
+from fixtures import write_dataset, write_documents
+
+CUBOID, MPIRUN = os.path.abspath(sys.argv[1]), sys.argv[2:3]
+BOUND = 1e-6
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def run(*words, launcher=(), status=0):
+    done = subprocess.run([*launcher, CUBOID, *words], capture_output=True, text=True, errors="replace", check=False,
+                          timeout=100, env=ENVIRONMENT)
+    if done.returncode != status:
+        sys.exit(f"{words}: status {done.returncode}, expected {status}\n{done.stdout}{done.stderr}")
+    return done.stdout if status == 0 else done.stderr
+
+
+def evaluate(*words, launcher=()):
+    return json.loads(run("evaluate", *words, "--json", launcher=launcher))
+
+
+def compare(name, result, expected):
+    if result["tokens"] != expected["tokens"]:
+        sys.exit(f"{name}: {result['tokens']} tokens, expected {expected['tokens']}")
+    if not abs(result["loss"] - expected["loss"]) <= BOUND * expected["loss"]:
+        sys.exit(f"{name}: loss {result['loss']}, but transformers has {expected['loss']}")
+    if not math.isclose(result["perplexity"], math.exp(expected["loss"]), rel_tol=1e-5):
+        sys.exit(f"{name}: perplexity {result['perplexity']}")
+
+
+def import_models(cases):
+    for name, config in cases.items():
+        models.write_model(name, config)
+        run("checkpoint", "import", name, "-o", f"{name}-ckpt")
+
+
+def streams(expected):
+    """Any layout: in batches of one window and of several, also when the last batch is not full."""
+    layouts = {"gpt2": ["tp=2", "train.global_batch_size=4 train.micro_batch_size=2"],
+               "llama3": ["pp=2 train.global_batch_size=4"],
+               "qwen3": ["dp=2 train.global_batch_size=4", "pp=2 tp=2 dp=2 train.global_batch_size=2 "
+                         "parallel.sequence_parallel=true pipeline.schedule=zb-h1"]}
+    for name in inputs.STREAM:
+        one = evaluate(f"{name}-ckpt", "--data", "stream")
+        compare(name, one, expected[name])
+        if one["windows"] != 6 or one["documents"] != 1 or one["bits_per_byte"] is not None:
+            sys.exit(f"{name}: {one}")
+        for layout in layouts[name]:
+            other = evaluate(f"{name}-ckpt", "--data", "stream", *layout.split())
+            compare(f"{name} {layout}", other, expected[name])
+            if "tp=" not in layout and "micro" not in layout and other["loss"] != one["loss"]:
+                sys.exit(f"{name} {layout}: loss {other['loss']} is not bit-identical to {one['loss']}")
+    if MPIRUN:
+        other = evaluate("qwen3-ckpt", "--data", "stream", "dp=2", "train.global_batch_size=2",
+                         launcher=(*MPIRUN, "-n", "2"))
+        compare("qwen3 under mpirun", other, expected["qwen3"])
+
+
+def documents(expected):
+    """Each document alone, and the size of its text."""
+    size = sum(len(text.encode()) for text in inputs.TEXTS)
+    for name in inputs.BYTES:
+        words = (f"{name}-ckpt", "tokenizer.tokenizer_type=byte", "--data", "documents")
+        result = evaluate(*words, "--by-document", "train.global_batch_size=3")
+        compare(name, result, expected[name])
+        bits = expected[name]["loss"] * expected[name]["tokens"] / (math.log(2) * size)
+        if result["bytes"] != size or not math.isclose(result["bits_per_byte"], bits, rel_tol=1e-5):
+            sys.exit(f"{name}: {result['bytes']} bytes, {result['bits_per_byte']} bits per byte; expected {size}, "
+                     f"{bits}")
+        # As one stream, all tokens but the first are predicted: the ends of documents, too.
+        stream = evaluate(*words)
+        if stream["tokens"] != sum(map(len, inputs.DOCUMENTS)) - 1 or stream["bytes"] != size - 1:
+            sys.exit(f"{name}: as a stream {stream}")
+
+
+def splits():
+    """A run: its split, its layout, and the loss that training has reported for the same windows."""
+    write_dataset("train", inputs.IDS[:400])
+    write_dataset("valid", inputs.IDS[:4 * 64 + 1])
+    with open("recipe.yaml", "w", encoding="utf-8") as file:
+        file.write("name: run\nmodel: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, vocab_size: 64, "
+                   "seq_length: 64}\ntrain: {global_batch_size: 4, train_iters: 3, eval_interval: 3, eval_iters: 1}\n"
+                   "data: {train: train, valid: valid}\noptimizer: {lr: 1.0e-2}\ntokenizer: {tokenizer_type: none}\n"
+                   "parallel: {data_parallel_size: 2}\n")
+    run("train", "recipe.yaml")
+    with open("runs/run/metrics.jsonl", encoding="utf-8") as file:
+        trained = json.loads(file.readlines()[-1])["valid_loss"]
+    for model in ("recipe.yaml", "runs/run", "runs/run/checkpoints", "runs/run/checkpoints/step-00000003"):
+        result = evaluate(model)
+        if result["step"] != 3 or result["windows"] != 4 or not math.isclose(result["loss"], trained, rel_tol=1e-12):
+            sys.exit(f"{model}: {result}, but training has valid_loss {trained}")
+    # Documents 7 and 8 of ten, and the last one.
+    write_documents("ten", [[i] * (10 + i) for i in range(10)])
+    for split, tokens in (("valid", 17 + 18 - 1), ("test", 19 - 1)):
+        result = evaluate("runs/run", "data.train=ten", "data.valid=[]", "data.split=70, 20, 10", "--split", split)
+        if result["tokens"] != tokens:
+            sys.exit(f"--split {split}: {result}, expected {tokens} tokens")
+    text = run("evaluate", "runs/run")
+    if f"loss           {trained:.6f}\n" not in text or "split valid: 1 document, 256 predicted tokens" not in text:
+        sys.exit(f"evaluate prints\n{text}")
+
+
+def refuses():
+    write_dataset("one", [1])
+    write_dataset("large", [1, 64, 2])
+    cases = [
+        ([], "no model given"),
+        (["nothing"], "nothing"),
+        (["gpt2-ckpt"], "data.mock_data has no documents to evaluate; use --data PREFIX"),
+        (["gpt2-ckpt", "--data", "nothing"], "nothing.idx"),
+        (["gpt2-ckpt", "--data", "one"], "one: 1 token, nothing to predict; use a dataset of at least two tokens"),
+        (["gpt2-ckpt", "--data", "large"], "large.bin: document 0, position 1"),
+        (["gpt2-ckpt", "--data", "one", "--split", "test"], "use one of them"),
+        (["runs/run", "--split", "train"], "--split train is invalid; use valid or test"),
+        (["runs/run", "--split", "test"], "with data.valid there is no test split"),
+        (["gpt2-ckpt", "--data", "stream", "--by-document"], "set tokenizer.tokenizer_type"),
+        (["gpt2-ckpt", "--data", "stream", "model.hidden_size=32"], "model.hidden_size 16, but the recipe has 32"),
+        (["gpt2-ckpt", "--data", "stream", "cluster.device=dry"], "computes nothing"),
+        (["gpt2-ckpt", "--dta", "stream"], "did you mean --data?"),
+        (["runs/run", "data.train=train", "data.valid=[]", "train.eval_interval=0"],
+         "--split valid has 0 of the 1 documents of train"),
+    ]
+    for words, why in cases:
+        text = run("evaluate", *words, status=2)
+        if why not in text or len(text.splitlines()) > 2:
+            sys.exit(f"evaluate {words}: expected \"{why}\", got\n{text}")
+
+
+def main():
+    with open(f"{inputs.HERE}/expected.json", encoding="utf-8") as file:
+        expected = json.load(file)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        import_models({**inputs.STREAM, **inputs.BYTES})
+        write_dataset("stream", inputs.IDS)
+        write_documents("documents", inputs.DOCUMENTS)
+        streams(expected)
+        documents(expected)
+        splits()
+        refuses()
+        os.chdir("/")
+
+
+main()

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/cli/model/cmd_evaluate.h"
+
+#include "tools/cli/model/model_argument.h"
+#include "tools/cli/options.h"
+#include "tools/cli/progress_line.h"
+#include "tools/cli/recipe_argument.h"
+#include "trainer/evaluate/evaluate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "cuboid evaluate RECIPE|CHECKPOINT|RUN-FOLDER [key=value ...] [--data PREFIX] [--split valid|test]\n"
+    "                [--by-document] [--json]\n"
+    "\n"
+    "Computes loss, perplexity and bits per byte of a trained model (docs/models/evaluation.md).\n"
+    "Uses the newest complete checkpoint of the recipe's run or of the run folder, or the given\n"
+    "checkpoint, on the layout of its recipe: as threads, or under mpirun or srun. Any other layout gives\n"
+    "the same figures.\n"
+    "\n"
+    "  cuboid evaluate runs/quickstart\n"
+    "  cuboid evaluate runs/quickstart tp=1 pp=1 dp=1 --split test\n"
+    "  cuboid evaluate runs/quickstart/checkpoints/step-00000100 --data runs/data/wikitext --json\n"
+    "\n"
+    "  --data PREFIX   evaluate all documents of this dataset (cuboid data prepare)\n"
+    "  --split SPLIT   the documents of the recipe's data: valid (default) or test\n"
+    "  --by-document   evaluate each document alone, from its first token, as lm-evaluation-harness does;\n"
+    "                  default: all documents of a source as one stream, as in training\n"
+    "  --json          print one JSON object\n"
+    "\n"
+    "Every token is predicted once, from at most model.seq_length tokens before it.\n";
+
+struct arguments {
+    const char *data, *split;
+    bool by_document, json, help, short_help;
+    const char **rest; // model, then overrides
+    int rest_count;
+};
+
+static enum status check(const struct arguments *a)
+{
+    if (a->rest_count == 0)
+        return fail(BAD_USAGE, "evaluate: no model given; use a recipe, a checkpoint or a run folder: "
+                               "cuboid evaluate runs/quickstart");
+    if (a->split != NULL && strcmp(a->split, "valid") != 0 && strcmp(a->split, "test") != 0)
+        return fail(BAD_USAGE, "evaluate: --split %s is invalid; use valid or test", a->split);
+    if (a->split != NULL && a->data != NULL)
+        return fail(BAD_USAGE, "evaluate: --split selects documents of the recipe's data, and --data all "
+                               "documents of another dataset; use one of them");
+    return OK;
+}
+
+static enum status parse(int argc, char **argv, struct arguments *out)
+{
+    *out = (struct arguments){.rest = calloc((size_t)argc, sizeof *out->rest)};
+    const struct option options[] = {
+        {"--data", OPTION_TEXT, &out->data, 0, 0},
+        {"--split", OPTION_TEXT, &out->split, 0, 0},
+        {"--by-document", OPTION_FLAG, &out->by_document, 0, 0},
+        {"--json", OPTION_FLAG, &out->json, 0, 0},
+        {"--help", OPTION_FLAG, &out->help, 0, 0},
+        {"-h", OPTION_FLAG, &out->short_help, 0, 0},
+    };
+    if (out->rest == NULL)
+        return fail(NO_MEMORY, "no memory for the arguments");
+    TRY(options_parse(argc, argv, options, sizeof options / sizeof *options, out->rest, &out->rest_count));
+    return out->help || out->short_help ? OK : check(out);
+}
+
+/* ---- the result ---- */
+
+/* JSON has neither NaN nor infinity. */
+static void add_number(struct text *json, const char *key, double value)
+{
+    char number[NUMBER_CHARS];
+    text_add(json, ", \"%s\": %s", key, isfinite(value) ? number_text(value, number) : "null");
+}
+
+static void print_json(const struct arguments *a, const char *checkpoint, const struct evaluate_result *r)
+{
+    struct text json = {0};
+    text_add(&json, "{\"checkpoint\": ");
+    text_add_json(&json, checkpoint);
+    text_add(&json, ", \"step\": %lld, ", (long long)r->step);
+    text_add(&json, a->data != NULL ? "\"data\": " : "\"split\": ");
+    text_add_json(&json, a->data != NULL ? a->data : a->split != NULL ? a->split : "valid");
+    text_add(&json, ", \"by_document\": %s, \"documents\": %lld, \"windows\": %lld",
+             a->by_document ? "true" : "false", (long long)r->documents, (long long)r->windows);
+    add_number(&json, "tokens", r->tokens);
+    add_number(&json, "bytes", r->text_size > 0.0 ? r->text_size : NAN);
+    add_number(&json, "loss", r->loss);
+    add_number(&json, "perplexity", exp(r->loss));
+    add_number(&json, "bits_per_byte", evaluate_bits_per_byte(r));
+    add_number(&json, "seconds", r->seconds);
+    printf("%s}\n", json.chars);
+    text_free(&json);
+}
+
+static void print_table(const struct arguments *a, const char *checkpoint, const struct evaluate_result *r)
+{
+    char time[NUMBER_CHARS];
+    print_line(stdout, "checkpoint     %s, step %lld", checkpoint, (long long)r->step);
+    print_line(stdout, "data           %s%s: %lld document%s, %.0f predicted tokens%s",
+               a->data != NULL ? "" : "split ",
+               a->data != NULL    ? a->data
+               : a->split != NULL ? a->split
+                                  : "valid",
+               (long long)r->documents, r->documents == 1 ? "" : "s", r->tokens,
+               a->by_document ? ", each document alone" : "");
+    printf("loss           %.6f\nperplexity     %.6g\n", r->loss, exp(r->loss));
+    if (r->text_size > 0.0)
+        printf("bits per byte  %.6f (%.0f bytes)\n", evaluate_bits_per_byte(r), r->text_size);
+    printf("time           %s (%.0f tokens/s)\n", seconds_text(r->seconds, time),
+           r->seconds > 0.0 ? r->tokens / r->seconds : 0.0);
+}
+
+/* ---- running ---- */
+
+static void show_progress(void *context, int64_t done, int64_t count)
+{
+    progress_line_show(context, "evaluating: window %lld of %lld", (long long)done, (long long)count);
+}
+
+static int run(const struct arguments *a, const char *checkpoint, const struct recipe *recipe, int size)
+{
+    struct launcher launcher = {.rank = -1};
+    struct progress_line progress = progress_line_begin();
+    const struct evaluate_options options = {
+        .recipe = recipe,
+        .size = size,
+        .checkpoint = checkpoint,
+        .data = a->data,
+        .split = a->split != NULL && strcmp(a->split, "test") == 0 ? DATA_TEST : DATA_VALID,
+        .by_document = a->by_document,
+        .progress = show_progress,
+        .context = &progress,
+    };
+    struct evaluate_result result;
+    enum status status = evaluate(&options, &result);
+    progress_line_clear(&progress);
+    if (status != OK || launcher_find(&launcher) != OK || launcher.rank > 0)
+        return exit_status_of_world(status);
+    if (a->json)
+        print_json(a, checkpoint, &result);
+    else
+        print_table(a, checkpoint, &result);
+    return 0;
+}
+
+static int run_command(const struct arguments *a)
+{
+    const struct model_request request = {
+        .command = "evaluate", .example = "", .words = a->rest, .count = a->rest_count};
+    char *checkpoint = NULL;
+    struct recipe *recipe = NULL;
+    int size, status = model_argument(&request, &checkpoint, &recipe, &size);
+    if (status == 0)
+        status = run(a, checkpoint, recipe, size);
+    recipe_destroy(recipe);
+    free(checkpoint);
+    return status;
+}
+
+int cmd_evaluate(int argc, char **argv)
+{
+    struct arguments arguments;
+    int status = exit_status(parse(argc, argv, &arguments));
+    if (status == 0 && (arguments.help || arguments.short_help))
+        fputs(help, stdout);
+    else if (status == 0)
+        status = run_command(&arguments);
+    free(arguments.rest);
+    return status;
+}

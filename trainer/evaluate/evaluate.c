@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/evaluate/evaluate.h"
+
+#include "base/clock.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/engine/agree.h"
+
+#include <math.h>
+
+/* Shared by the ranks of this process; rank 0 writes the result. `status` and `why`: the result of the
+ * preparation, which a process reports through the world: the others would wait for it. */
+struct evaluation {
+    const struct evaluate_options *options;
+    enum status status;
+    struct text why;
+    struct run run;
+    struct tokenizer *tokenizer; // NULL: none
+    struct token_windows *windows;
+    struct evaluate_result result;
+};
+
+double evaluate_bits_per_byte(const struct evaluate_result *result)
+{
+    return result->text_size > 0.0 ? result->loss * result->tokens / (log(2.0) * result->text_size) : NAN;
+}
+
+/* All windows, in their order. */
+static enum status score_all(const struct evaluation *evaluation, struct scorer *scorer,
+                             struct evaluate_result *out)
+{
+    const struct evaluate_options *o = evaluation->options;
+    const struct window_source source = token_windows_source(evaluation->windows);
+    const bool reports = scorer->state->world->rank == 0 && o->progress != NULL;
+    double loss = 0.0;
+    for (int64_t begin = 0; begin < source.count; begin += scorer->capacity) {
+        const int64_t left = source.count - begin, count = left < scorer->capacity ? left : scorer->capacity;
+        TRY(scorer_run(scorer, &source, begin, count));
+        for (int64_t i = 0; i < count; i++) {
+            loss += scorer->scores[i].loss;
+            out->tokens += scorer->scores[i].tokens;
+            out->text_size += scorer->scores[i].text_size;
+        }
+        if (reports)
+            o->progress(o->context, begin + count, source.count);
+    }
+    if (!(out->tokens > 0.0))
+        return fail(BAD_DATA, "all tokens are masked by data.eod_mask_loss; set data.eod_mask_loss=false");
+    out->loss = loss / out->tokens;
+    return OK;
+}
+
+/* There are only forward passes: no training key would reduce the memory. */
+static enum status explain(enum status status)
+{
+    if (status != NO_DEVICE_MEMORY)
+        return status;
+    return fail(status, "%s; use a smaller train.micro_batch_size, or more tp or pp", fail_text());
+}
+
+static enum status evaluate_rank(const struct evaluation *evaluation, struct rank_state *state,
+                                 struct scorer *scorer, struct evaluate_result *out)
+{
+    TRY(checkpoint_load(state, evaluation->options->checkpoint, false));
+    TRY(rank_agree(state, scorer_create(state, scorer)));
+    const double begin = clock_s();
+    *out = (struct evaluate_result){.step = state->step,
+                                    .documents = token_windows_documents(evaluation->windows),
+                                    .windows = token_windows_source(evaluation->windows).count};
+    TRY(score_all(evaluation, scorer, out));
+    out->seconds = clock_s() - begin;
+    return OK;
+}
+
+static enum status rank_main(struct world *world, void *argument)
+{
+    struct evaluation *evaluation = argument;
+    struct rank_state state;
+    struct scorer scorer = {.state = NULL};
+    struct evaluate_result result = {.step = 0};
+    if (evaluation->status != OK)
+        return fail(evaluation->status, "%s", text_chars(&evaluation->why));
+    // After a failure of this rank alone, peers may still use its memory; the process ends.
+    enum status status = explain(rank_create(&evaluation->run, world, false, &state));
+    TRY(status);
+    status = explain(evaluate_rank(evaluation, &state, &scorer, &result));
+    if (status == OK && world->rank == 0)
+        evaluation->result = result;
+    scorer_destroy(&scorer);
+    rank_destroy(&state);
+    return status;
+}
+
+static enum status prepare(struct evaluation *evaluation)
+{
+    const struct evaluate_options *o = evaluation->options;
+    const struct recipe *recipe = o->recipe;
+    if (!device_traits(recipe->cluster.device)->computes)
+        return fail(BAD_RECIPE,
+                    "cluster.device %s computes nothing and cannot evaluate; use cluster.device=cpu",
+                    recipe->cluster.device);
+    if (recipe->tokenizer.tokenizer_type != TOKENIZER_NONE)
+        TRY(run_tokenizer(recipe, &evaluation->tokenizer));
+    const struct token_windows_config config = {.recipe = recipe,
+                                                .tokenizer = evaluation->tokenizer,
+                                                .data = o->data,
+                                                .split = o->split,
+                                                .by_document = o->by_document};
+    TRY(token_windows_open(&config, &evaluation->windows));
+    return run_create(recipe, false, &evaluation->run);
+}
+
+static enum status run_world(struct evaluation *evaluation)
+{
+    struct launcher launcher;
+    TRY(launcher_find(&launcher));
+    if (evaluation->status != OK)
+        text_add(&evaluation->why, "%s", fail_text());
+    if (evaluation->status != OK && launcher.size <= 1)
+        return evaluation->status;
+    const struct world_options world = recipe_world(evaluation->options->recipe, evaluation->options->size);
+    return world_run_as(&world, rank_main, evaluation);
+}
+
+enum status evaluate(const struct evaluate_options *options, struct evaluate_result *out)
+{
+    struct evaluation evaluation = {.options = options};
+    evaluation.status = prepare(&evaluation);
+    const enum status status = run_world(&evaluation);
+    run_destroy(&evaluation.run);
+    token_windows_close(evaluation.windows);
+    tokenizer_destroy(evaluation.tokenizer);
+    text_free(&evaluation.why);
+    if (status == OK)
+        *out = evaluation.result;
+    return status;
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/evaluate/score.h"
+
+#include "trainer/engine/agree.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The report: losses, tokens and text sizes of all windows; then unread slots, for ranks that compute the
+ * same losses as another one. */
+enum { REPORTED = 3, UNREAD = 2 };
+
+static struct tensor report_part(const struct scorer *scorer, int64_t at, int64_t count)
+{
+    return tensor_1d((double *)scorer->report.data + at, F64, count);
+}
+
+static enum status create(struct scorer *s)
+{
+    const struct recipe *recipe = s->state->run->recipe;
+    const int64_t rows = recipe->train.micro_batch_size, length = recipe->model.seq_length;
+    const int count = (int)recipe_microbatches(recipe);
+    s->capacity = rows * count * s->state->mesh.degrees.dp;
+    TRY(batches_create(s->state->device, count, rows, length, &s->batches));
+    TRY(buffer_alloc(s->state->device, PART_DATA,
+                     (size_t)((REPORTED + UNREAD) * s->capacity) * sizeof(double), &s->report));
+    s->host = calloc((size_t)(REPORTED * s->capacity), sizeof *s->host);
+    s->scores = calloc((size_t)s->capacity, sizeof *s->scores);
+    s->ids = calloc((size_t)length + 1, sizeof *s->ids);
+    return s->host != NULL && s->scores != NULL && s->ids != NULL
+               ? OK
+               : fail(NO_MEMORY, "no memory for the losses of %lld windows", (long long)s->capacity);
+}
+
+enum status scorer_create(struct rank_state *state, struct scorer *out)
+{
+    *out = (struct scorer){.state = state};
+    const enum status status = create(out);
+    if (status != OK)
+        scorer_destroy(out);
+    return status;
+}
+
+void scorer_destroy(struct scorer *scorer)
+{
+    batches_destroy(&scorer->batches);
+    buffer_free(&scorer->report);
+    free(scorer->host);
+    free(scorer->scores);
+    free(scorer->ids);
+    *scorer = (struct scorer){0};
+}
+
+/* ---- the rows of this rank ---- */
+
+static bool has_documents(const struct document_marks *marks)
+{
+    return marks->reset_attention_mask;
+}
+
+/* Fills row `row` of the microbatch in batches.scratch; NULL: a row without targets. */
+static void fill_row(struct scorer *s, const struct document_marks *marks, const struct window *window,
+                     int64_t row)
+{
+    struct batch_tokens *batch = &s->batches.scratch;
+    const int64_t length = batch->seq_length, at = row * length;
+    const int64_t inputs = window != NULL ? window->count - 1 : 0;
+    memset(batch->tokens + at, 0, (size_t)length * sizeof *batch->tokens);
+    memset(batch->labels + at, 0, (size_t)length * sizeof *batch->labels);
+    for (int64_t i = 0; i < inputs; i++) {
+        batch->tokens[at + i] = window->ids[i];
+        batch->labels[at + i] = window->ids[i + 1];
+    }
+    batch_mark_row(marks, batch, row);
+    for (int64_t i = 0; i < length; i++)
+        if (window == NULL || i < inputs - window->targets || i >= inputs)
+            batch->loss_mask[at + i] = 0.0F;
+    batch->samples[row] = 0;
+}
+
+/* The number of a row among the windows of a call. */
+static int64_t number_of(const struct scorer *s, int microbatch, int64_t row)
+{
+    const struct rank_state *w = s->state;
+    return ((int64_t)microbatch * w->mesh.degrees.dp + w->groups->coord.dp) * s->batches.rows + row;
+}
+
+/* Text sizes have one contributor, too: the first rank that holds the window. */
+static bool reports_text(const struct scorer *s)
+{
+    return s->state->groups->coord.tp == 0 && s->state->groups->coord.pp == 0;
+}
+
+/* Reads this rank's windows into the host copies of the microbatches, and their text sizes into s->host. */
+static enum status read_windows(struct scorer *s, const struct window_source *source, int64_t begin,
+                                int64_t count, int microbatches)
+{
+    double *text_size = s->host + 2 * s->capacity;
+    memset(s->host, 0, (size_t)(REPORTED * s->capacity) * sizeof *s->host);
+    for (int j = 0; j < microbatches; j++) {
+        for (int64_t row = 0; row < s->batches.rows; row++) {
+            const int64_t number = number_of(s, j, row);
+            struct window window = {.ids = s->ids};
+            if (number < count)
+                TRY(source->read(source->self, begin + number, &window));
+            fill_row(s, &source->marks, number < count ? &window : NULL, row);
+            if (number < count && reports_text(s))
+                text_size[number] = (double)window.text_size;
+        }
+        batches_pack(&s->batches, j, has_documents(&source->marks));
+    }
+    return OK;
+}
+
+/* Only tensor rank 0 reports losses: all of them compute the same. */
+static void point_to_slots(struct scorer *s, int microbatches)
+{
+    const bool reports = s->state->groups->coord.tp == 0;
+    for (int j = 0; j < microbatches; j++) {
+        const int64_t at = number_of(s, j, 0) + (reports ? 0 : REPORTED * s->capacity);
+        struct batch *batch = &s->batches.list[j];
+        batch->sample_loss = report_part(s, at, s->batches.rows);
+        batch->sample_tokens = report_part(s, at + s->capacity, s->batches.rows);
+    }
+}
+
+/* ---- all ranks ---- */
+
+static enum status exchange(struct scorer *s)
+{
+    struct rank_state *w = s->state;
+    struct tensor all = report_part(s, 0, REPORTED * s->capacity);
+    TRY(group_all_reduce(w->groups->world, w->compute, all, REDUCE_SUM));
+    TRY(copy_to_host(w->compute, s->host, all.data, tensor_bytes(all)));
+    return stream_sync(w->compute);
+}
+
+static enum status collect(struct scorer *s, int64_t begin, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        s->scores[i] = (struct window_score){.loss = s->host[i],
+                                             .tokens = s->host[s->capacity + i],
+                                             .text_size = s->host[2 * s->capacity + i]};
+        if (!isfinite(s->scores[i].loss))
+            return fail(NOT_FINITE, "window %lld: the loss is %g: the weights are not usable",
+                        (long long)(begin + i), s->scores[i].loss);
+    }
+    return OK;
+}
+
+enum status scorer_run(struct scorer *s, const struct window_source *source, int64_t begin, int64_t count)
+{
+    struct rank_state *w = s->state;
+    const int64_t per_microbatch = s->batches.rows * w->mesh.degrees.dp;
+    const int microbatches = (int)((count + per_microbatch - 1) / per_microbatch);
+    CHECK(count >= 1 && count <= s->capacity);
+    TRY(rank_agree(w, read_windows(s, source, begin, count, microbatches)));
+    TRY(batches_send(&s->batches, w->compute, microbatches));
+    TRY(copy_to_device(w->compute, s->report.data, s->host,
+                       (size_t)(REPORTED * s->capacity) * sizeof *s->host));
+    point_to_slots(s, microbatches);
+    TRY(executor_evaluate(w->executor, s->batches.list, microbatches));
+    TRY(exchange(s));
+    return collect(s, begin, count);
+}
