@@ -293,5 +293,5 @@ def memory(run):
 
 def all_figures(run):
     """{path: content}; run(words) returns what cuboid prints."""
-    return {"docs/mesh.svg": mesh(), "docs/tensor-parallel.svg": tensor_parallel(), "docs/zero.svg": zero(),
-            "docs/memory-per-rank.svg": memory(run)}
+    figures = {"mesh": mesh(), "tensor-parallel": tensor_parallel(), "zero": zero(), "memory-per-rank": memory(run)}
+    return {f"docs/figures/{name}.svg": figure for name, figure in figures.items()}
