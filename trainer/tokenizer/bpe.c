@@ -224,6 +224,16 @@ void bpe_decode(const void *model, const int32_t *ids, int64_t count, bool begin
     }
 }
 
+static int32_t special_id(const void *model, const char *content)
+{
+    return strcmp(content, "<|endoftext|>") == 0 ? ((const struct bpe *)model)->end_of_document : -1;
+}
+
+static bool is_special(const void *model, int32_t id)
+{
+    return id == ((const struct bpe *)model)->end_of_document;
+}
+
 const struct tokenizer_kind kind_bpe = {
     .name = "GPT2BPE",
     .other_name = "gpt2",
@@ -233,6 +243,8 @@ const struct tokenizer_kind kind_bpe = {
     .encoder_create = state_create,
     .encoder_destroy = state_destroy,
     .encode = encode,
+    .special_id = special_id,
+    .is_special = is_special,
     .cut = bpe_cut,
     .decode = bpe_decode,
 };

@@ -65,6 +65,19 @@ static void byte_decode(const void *model, const int32_t *ids, int64_t count, bo
     }
 }
 
+static int32_t byte_special_id(const void *model, const char *content)
+{
+    (void)model;
+    (void)content;
+    return -1;
+}
+
+static bool byte_is_special(const void *model, int32_t id)
+{
+    (void)model;
+    return id == BYTE_END;
+}
+
 static const struct tokenizer_kind kind_byte = {
     .name = "byte",
     .other_name = "bytes",
@@ -74,6 +87,8 @@ static const struct tokenizer_kind kind_byte = {
     .encoder_create = byte_encoder_create,
     .encoder_destroy = byte_destroy,
     .encode = byte_encode,
+    .special_id = byte_special_id,
+    .is_special = byte_is_special,
     .cut = byte_cut,
     .decode = byte_decode,
 };
@@ -212,6 +227,16 @@ const struct tokens *tokenizer_suffix(const struct tokenizer *tokenizer)
     return &tokenizer->vocabulary.suffix;
 }
 
+int32_t tokenizer_special_token(const struct tokenizer *tokenizer, const char *content)
+{
+    return tokenizer->kind->special_id(tokenizer->model, content);
+}
+
+bool tokenizer_adds_space(const struct tokenizer *tokenizer)
+{
+    return tokenizer->vocabulary.adds_space;
+}
+
 enum status encoder_create(const struct tokenizer *tokenizer, struct encoder **out)
 {
     struct encoder *e = calloc(1, sizeof *e);
@@ -237,6 +262,21 @@ void encoder_destroy(struct encoder *encoder)
 enum status encoder_encode(struct encoder *encoder, const char *bytes, int64_t length, struct tokens *out)
 {
     return encoder->tokenizer->kind->encode(encoder->tokenizer->model, encoder->state, bytes, length, out);
+}
+
+enum status encoder_encode_plain(struct encoder *encoder, const char *bytes, int64_t length,
+                                 struct tokens *out)
+{
+    const struct tokenizer_kind *kind = encoder->tokenizer->kind;
+    const void *model = encoder->tokenizer->model;
+    const int64_t before = out->count;
+    TRY((kind->encode_plain != NULL ? kind->encode_plain : kind->encode)(model, encoder->state, bytes, length,
+                                                                         out));
+    for (int64_t i = before; i < out->count; i++)
+        if (kind->is_special(model, out->ids[i]))
+            return fail(BAD_DATA, "a word of the text is the special token %d of the tokenizer; remove it",
+                        out->ids[i]);
+    return OK;
 }
 
 int64_t encoder_cut(const struct encoder *encoder, const char *bytes, int64_t length)

@@ -58,6 +58,11 @@ int32_t tokenizer_end_of_document(const struct tokenizer *tokenizer); // id of t
 const struct tokens *tokenizer_prefix(const struct tokenizer *tokenizer);
 const struct tokens *tokenizer_suffix(const struct tokenizer *tokenizer);
 
+/* The id of a special token ("<|im_start|>"), which encoder_encode_plain() never makes; -1: there is none. */
+int32_t tokenizer_special_token(const struct tokenizer *tokenizer, const char *content);
+/* Whether a space is added before every text that is encoded (SentencePiece). */
+bool tokenizer_adds_space(const struct tokenizer *tokenizer);
+
 /* The tokenizer must outlive the encoder. */
 MUST_USE enum status encoder_create(const struct tokenizer *tokenizer, struct encoder **out);
 void encoder_destroy(struct encoder *encoder); // accepts NULL
@@ -67,6 +72,11 @@ void encoder_destroy(struct encoder *encoder); // accepts NULL
  * other types it is encoded like any other text. */
 MUST_USE enum status encoder_encode(struct encoder *encoder, const char *bytes, int64_t length,
                                     struct tokens *out);
+
+/* Same for text from a source that is not trusted: no special token is appended, whatever the text spells.
+ * BAD_DATA if the vocabulary has one for a word of it. */
+MUST_USE enum status encoder_encode_plain(struct encoder *encoder, const char *bytes, int64_t length,
+                                          struct tokens *out);
 
 /* Number of bytes of bytes[0..length) that may be encoded now if more text follows, such that encoding the
  * rest later gives the same ids as encoding everything at once: in [0, length]; 0: more text is needed. */

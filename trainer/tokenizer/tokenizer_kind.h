@@ -9,6 +9,7 @@ struct vocabulary {
     int32_t size;
     int32_t end_of_document;
     struct tokens prefix, suffix; // ids around every text; owned by the model
+    bool adds_space;              // before every text that is encoded
 };
 
 /* The files that a type reads. */
@@ -26,6 +27,11 @@ struct tokenizer_kind {
     void (*encoder_destroy)(void *state);
     enum status (*encode)(const void *model, void *state, const char *bytes, int64_t length,
                           struct tokens *out);
+    /* Same for text that must not become special tokens; NULL: encode() makes none. */
+    enum status (*encode_plain)(const void *model, void *state, const char *bytes, int64_t length,
+                                struct tokens *out);
+    int32_t (*special_id)(const void *model, const char *content); // -1: not a special token
+    bool (*is_special)(const void *model, int32_t id);
     int64_t (*cut)(const void *model, const char *bytes, int64_t length);
     /* The ids are inside the vocabulary. begins: ids[0] is the first one of its text. */
     void (*decode)(const void *model, const int32_t *ids, int64_t count, bool begins, struct text *out);

@@ -129,6 +129,8 @@ bool added_tokens_next(const struct added_tokens *tokens, struct added_search *s
         s->at = end;
         if (token->single_word && !stands_alone(s, begin, end))
             continue;
+        if (token->special && s->plain)
+            continue;
         if (token->lstrip)
             begin = spaces_before(s->text, begin);
         if (token->rstrip)

@@ -11,6 +11,7 @@ struct added_token {
     bool single_word;    // only where no word character is next to it
     bool lstrip, rstrip; // takes the spaces before or after it
     bool normalized;     // matches the normalized text
+    bool special;        // not found in text that is not trusted
 };
 
 struct trie_node {
@@ -38,6 +39,7 @@ struct added_search {
     int64_t length;
     int64_t at;    // where the search continues
     int64_t taken; // end of the previous token, with the spaces after it
+    bool plain;    // special tokens are text
 };
 
 struct added_match {

@@ -5,6 +5,7 @@
 #include "trainer/tokenizer/tokenizer_unicode.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <utf8proc.h>
 
 struct hf_encoder {
@@ -13,6 +14,7 @@ struct hf_encoder {
     struct split_scratch *matches;
     struct word_cache cache;
     struct text prefixed; // scratch: a word with a space before it
+    bool plain;           // special tokens are text
 };
 
 void hf_encoder_destroy(void *state)
@@ -106,7 +108,7 @@ static enum status append_id(struct tokens *out, int32_t id)
 static enum status encode_normalized(struct hf_encoder *e, const char *text, int64_t length,
                                      struct tokens *out)
 {
-    struct added_search search = {.text = text, .length = length};
+    struct added_search search = {.text = text, .length = length, .plain = e->plain};
     struct added_match match;
     int64_t at = 0;
     for (; added_tokens_next(&e->hf->normalized, &search, &match); at = match.end) {
@@ -155,7 +157,7 @@ static enum status encode_text(struct hf_encoder *e, const char *text, int64_t l
 
 static enum status encode_valid(struct hf_encoder *e, const char *text, int64_t length, struct tokens *out)
 {
-    struct added_search search = {.text = text, .length = length};
+    struct added_search search = {.text = text, .length = length, .plain = e->plain};
     struct added_match match;
     int64_t at = 0;
     for (; added_tokens_next(&e->hf->raw, &search, &match); at = match.end) {
@@ -188,6 +190,30 @@ enum status hf_encode(const void *model, void *state, const char *bytes, int64_t
         at += invalid;
     }
     return OK;
+}
+
+static enum status encode_plain(const void *model, void *state, const char *bytes, int64_t length,
+                                struct tokens *out)
+{
+    struct hf_encoder *e = state;
+    e->plain = true;
+    enum status status = hf_encode(model, state, bytes, length, out);
+    e->plain = false;
+    return status;
+}
+
+static int32_t special_id(const void *model, const char *content)
+{
+    const struct huggingface *hf = model;
+    for (int64_t i = 0; i < hf->added_count; i++)
+        if (hf->added[i].special && strcmp(hf->added[i].content, content) == 0)
+            return hf->added[i].id;
+    return -1;
+}
+
+static bool is_special(const void *model, int32_t id)
+{
+    return ((const struct huggingface *)model)->is_special[id] != 0;
 }
 
 int64_t hf_cut(const void *model, const char *bytes, int64_t length)
@@ -230,6 +256,9 @@ const struct tokenizer_kind kind_huggingface = {
     .encoder_create = hf_encoder_create,
     .encoder_destroy = hf_encoder_destroy,
     .encode = hf_encode,
+    .encode_plain = encode_plain,
+    .special_id = special_id,
+    .is_special = is_special,
     .cut = hf_cut,
     .decode = bpe_decode,
 };

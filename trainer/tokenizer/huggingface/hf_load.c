@@ -260,6 +260,7 @@ static enum status load_model(struct hf_loader *l)
                     l->file);
     TRY(hf_load_added(l));
     TRY(load_tokens(l));
+    TRY(hf_load_special(l));
     TRY(load_merges(l, json_object_get(model, "merges")));
     l->hf->bpe.order = BPE_ONE_BY_ONE;
     return json_is_true(json_object_get(model, "ignore_merges")) ? bpe_make_whole(&l->hf->bpe) : OK;
@@ -308,6 +309,7 @@ void hf_free(struct huggingface *hf)
     for (int64_t i = 0; i < hf->added_count; i++)
         free(hf->added[i].content);
     free(hf->added);
+    free(hf->is_special);
     added_tokens_free(&hf->raw);
     added_tokens_free(&hf->normalized);
     for (int i = 0; i < hf->split_count; i++)

@@ -43,6 +43,7 @@ static enum status load_one(struct hf_loader *l, int64_t index, const json_t *va
         .lstrip = json_is_true(json_object_get(value, "lstrip")),
         .rstrip = json_is_true(json_object_get(value, "rstrip")),
         .normalized = json_is_true(json_object_get(value, "normalized")),
+        .special = json_is_true(json_object_get(value, "special")),
     };
     l->hf->added_count = index + 1;
     return OK;
@@ -63,6 +64,17 @@ enum status hf_load_added(struct hf_loader *l)
         TRY(load_one(l, (int64_t)i, json_array_get(list, i)));
     TRY(added_tokens_create(l->hf->added, (int64_t)count, false, &l->hf->raw));
     return added_tokens_create(l->hf->added, (int64_t)count, true, &l->hf->normalized);
+}
+
+enum status hf_load_special(struct hf_loader *l)
+{
+    struct huggingface *hf = l->hf;
+    hf->is_special = calloc((size_t)hf->bpe.size, sizeof *hf->is_special);
+    if (hf->is_special == NULL)
+        return fail(NO_MEMORY, "%s: no memory for %d tokens", l->file, hf->bpe.size);
+    for (int64_t i = 0; i < hf->added_count; i++)
+        hf->is_special[hf->added[i].id] = hf->added[i].special;
+    return OK;
 }
 
 /* ---- post_processor ---- */

@@ -24,6 +24,7 @@ struct huggingface {
     struct bpe bpe; // first: bpe_decode()
     struct added_token *added;
     int64_t added_count;
+    uint8_t *is_special;                 // [bpe.size]
     struct added_tokens raw, normalized; // those found before and after the normalizer
     bool normalizes;
     int normal_form; // of utf8proc_map()
@@ -51,6 +52,8 @@ struct hf_loader {
 
 /* Fills `added` and the searches. */
 MUST_USE enum status hf_load_added(struct hf_loader *l);
+/* Fills is_special, when the number of ids is known. */
+MUST_USE enum status hf_load_special(struct hf_loader *l);
 /* normalizer, pre_tokenizer, decoder */
 MUST_USE enum status hf_load_steps(struct hf_loader *l);
 /* Fills prefix and suffix. */

@@ -84,7 +84,8 @@ static enum status load(const char *path, bool bos, struct sentencepiece *sp, st
 {
     TRY(read_model(path, sp));
     TRY(probe_space(sp));
-    *vocabulary = (struct vocabulary){.size = sp_size(sp->model), .end_of_document = sp_eos(sp->model)};
+    *vocabulary = (struct vocabulary){
+        .size = sp_size(sp->model), .end_of_document = sp_eos(sp->model), .adds_space = sp->adds_space};
     sp->bos = sp_bos(sp->model);
     if (vocabulary->end_of_document < 0)
         return fail(BAD_DATA, "%s: the model has no end-of-sentence piece (eos_id), which ends a document",
@@ -148,6 +149,27 @@ static void decode(const void *model, const int32_t *ids, int64_t count, bool be
     }
 }
 
+static bool is_special(const void *model, int32_t id)
+{
+    size_t length = 0;
+    enum sp_kind kind;
+    sp_piece(((const struct sentencepiece *)model)->model, id, &length, &kind);
+    return kind == SP_CONTROL;
+}
+
+static int32_t special_id(const void *model, const char *content)
+{
+    const struct sentencepiece *sp = model;
+    for (int32_t id = 0; id < sp_size(sp->model); id++) {
+        size_t length = 0;
+        enum sp_kind kind;
+        const char *piece = sp_piece(sp->model, id, &length, &kind);
+        if (kind == SP_CONTROL && length == strlen(content) && memcmp(piece, content, length) == 0)
+            return id;
+    }
+    return -1;
+}
+
 #else
 static enum status create(const struct tokenizer_config *config, bool bos, void **model,
                           struct vocabulary *vocabulary)
@@ -174,6 +196,18 @@ static enum status encode(const void *model, void *state, const char *bytes, int
 static void decode(const void *model, const int32_t *ids, int64_t count, bool begins, struct text *out)
 {
     (void)model, (void)ids, (void)count, (void)begins, (void)out;
+}
+
+static bool is_special(const void *model, int32_t id)
+{
+    (void)model, (void)id;
+    return false;
+}
+
+static int32_t special_id(const void *model, const char *content)
+{
+    (void)model, (void)content;
+    return -1;
 }
 #endif
 
@@ -218,6 +252,8 @@ const struct tokenizer_kind kind_sentencepiece = {
     .encoder_create = encoder_create_none,
     .encoder_destroy = encoder_destroy_none,
     .encode = encode,
+    .special_id = special_id,
+    .is_special = is_special,
     .cut = cut,
     .decode = decode,
 };
@@ -232,6 +268,8 @@ const struct tokenizer_kind kind_llama2 = {
     .encoder_create = encoder_create_none,
     .encoder_destroy = encoder_destroy_none,
     .encode = encode,
+    .special_id = special_id,
+    .is_special = is_special,
     .cut = cut,
     .decode = decode,
 };
