@@ -42,15 +42,18 @@ static const char *const data_names[] = {[TINY_GPT] = "bytes", [TINY_LLAMA] = "s
 /* ---- the folder ---- */
 
 /* 120 documents of 5 to 40 ids below `below`, small ids more frequent, each terminated by `end` unless it is
- * -1. */
+ * -1. Their loss mask selects about half of the ids. */
 static enum status write_documents(const char *prefix, int32_t below, int32_t end)
 {
     enum { DOCUMENTS = 120, LONGEST = 40 };
     struct philox generator = philox_named((uint64_t)below, "tiny.documents");
     struct dataset_writer *writer = NULL;
     enum status status = dataset_writer_create(prefix, end < 0 ? below : end + 1, &writer);
+    if (status == OK)
+        status = dataset_writer_with_mask(writer);
     for (uint64_t d = 0; status == OK && d < DOCUMENTS; d++) {
         int32_t ids[LONGEST + 1];
+        uint8_t counts[LONGEST + 1];
         uint32_t word[4];
         int count = 0;
         philox_words(generator, d, 0, word);
@@ -59,10 +62,12 @@ static enum status write_documents(const char *prefix, int32_t below, int32_t en
             philox_words(generator, d, (uint64_t)count + 1, word);
             uint32_t range = word[1] % 4 == 0 ? (uint32_t)below : 12;
             ids[count] = (int32_t)(word[0] % range);
+            counts[count] = word[2] % 2 == 0;
         }
+        counts[count] = 1;
         if (end >= 0)
             ids[count++] = end;
-        status = dataset_writer_add(writer, ids, count);
+        status = dataset_writer_add_masked(writer, ids, counts, count);
         if (status == OK)
             status = dataset_writer_end_document(writer);
     }

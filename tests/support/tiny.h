@@ -35,6 +35,10 @@ MUST_USE enum status tiny_recipe(const struct tiny *tiny, enum tiny_family famil
 #define TINY_DOCUMENTS                                             \
     " data.reset_attention_mask=true data.reset_position_ids=true" \
     " data.eod_mask_loss=true "
+/* The same documents as conversations: whole ones in a sample, cut to its length, with masked questions. */
+#define TINY_CONVERSATIONS                                                       \
+    " data.loss_mask=true data.pack_documents=true data.truncate_documents=true" \
+    " data.reset_attention_mask=true data.reset_position_ids=true "
 #define TINY_LLAMA_BYTES " tokenizer.tokenizer_type=byte model.vocab_size=257 data.train=bytes "
 /* Biases of q, k and v, norms of heads, and scaled frequencies of neighbouring pairs in half of a head. */
 #define TINY_QUERY_KEY_NORMS                                                                 \

@@ -86,21 +86,23 @@ static enum status check_config(const struct data_config *c)
         return fail(BAD_RECIPE, "model.seq_length %" PRId64 ": use 1 to %d", c->seq_length, INT32_MAX - 1);
     if (c->vocab_size < 1)
         return fail(BAD_RECIPE, "model.vocab_size %" PRId64 ": use 1 or more", c->vocab_size);
-    bool wants_end = c->reset_position_ids || c->reset_attention_mask || c->eod_mask_loss;
-    if (wants_end && (c->end_of_document < 0 || c->end_of_document >= c->vocab_size))
+    // Packed documents begin where the dataset says.
+    const bool by_tokens = !c->pack_documents || c->mock;
+    const char *key = by_tokens && c->reset_position_ids     ? "reset_position_ids"
+                      : by_tokens && c->reset_attention_mask ? "reset_attention_mask"
+                      : c->eod_mask_loss                     ? "eod_mask_loss"
+                                                             : NULL;
+    if (key != NULL && (c->end_of_document < 0 || c->end_of_document >= c->vocab_size))
         return fail(BAD_RECIPE,
                     "data.%s needs an end-of-document id below model.vocab_size %" PRId64 "; the "
                     "tokenizer has %d",
-                    c->reset_position_ids     ? "reset_position_ids"
-                    : c->reset_attention_mask ? "reset_attention_mask"
-                                              : "eod_mask_loss",
-                    c->vocab_size, c->end_of_document);
+                    key, c->vocab_size, c->end_of_document);
     return OK;
 }
 
 /* Errors of a source are appended to `wrong`, and opening continues with the next one. */
 static enum status open_list(const struct data_source_config *sources, int count, const char *key,
-                             struct data_list *out, struct text *wrong)
+                             bool loss_mask, struct data_list *out, struct text *wrong)
 {
     out->datasets = calloc((size_t)count + 1, sizeof(struct dataset *));
     out->weights = calloc((size_t)count + 1, sizeof(double));
@@ -120,6 +122,8 @@ static enum status open_list(const struct data_source_config *sources, int count
             continue;
         }
         enum status status = dataset_open(sources[i].path, &out->datasets[i]);
+        if (status == OK && loss_mask)
+            status = dataset_open_mask(out->datasets[i]);
         if (status == NO_MEMORY)
             return status;
         if (status != OK)
@@ -131,9 +135,9 @@ static enum status open_list(const struct data_source_config *sources, int count
 static enum status open_lists(struct data *d, const struct data_config *c)
 {
     struct text wrong = {0};
-    enum status status = open_list(c->train, c->train_count, "train", &d->train, &wrong);
+    enum status status = open_list(c->train, c->train_count, "train", c->loss_mask, &d->train, &wrong);
     if (status == OK && c->valid_count > 0)
-        status = open_list(c->valid, c->valid_count, "valid", &d->valid, &wrong);
+        status = open_list(c->valid, c->valid_count, "valid", c->loss_mask, &d->valid, &wrong);
     if (status == OK && wrong.length > 0)
         status = fail(BAD_RECIPE, "%s", text_chars(&wrong));
     text_free(&wrong);
@@ -159,6 +163,26 @@ void data_split_range(const double share[DATA_SPLITS], enum data_split split, in
     *end = llrint(fmin(after, 1.0) * (double)documents);
 }
 
+/* Packs the documents of source `i`; a document longer than a sample is an error unless it may be cut. */
+static enum status pack_source(struct data_mix *mix, int i, enum data_split split,
+                               const struct data_config *config)
+{
+    struct data_part *part = &mix->parts[i];
+    TRY(data_part_pack(part));
+    if (part->truncated == 0 || config->truncate_documents)
+        return OK;
+    int64_t longest = dataset_length(part->dataset, part->longest);
+    return fail(BAD_RECIPE,
+                "data.%s source %d (%s): %" PRId64 " of %" PRId64
+                " documents are longer than model.seq_length "
+                "%" PRId64 ", the longest, document %" PRId64 ", has %" PRId64
+                " tokens; use model.seq_length=%" PRId64
+                ", or data.truncate_documents=true, which drops %" PRId64 " tokens at their ends",
+                split == DATA_VALID && config->valid_count > 0 ? "valid" : "train", i + 1,
+                dataset_prefix(part->dataset), part->truncated, part->documents, part->seq_length,
+                part->longest, longest, longest, part->cut_tokens);
+}
+
 /* Selects the documents of each source that belong to the split; share NULL: all. Sources are keyed by their
  * position in the list, so the same file listed twice is shuffled differently, and a file may be moved to
  * another folder. */
@@ -180,6 +204,8 @@ static enum status make_mix(struct data_mix *mix, const struct data_list *list, 
                        name.chars);
         text_free(&name);
         mix->count = i + 1;
+        if (config->pack_documents)
+            TRY(pack_source(mix, i, split, config));
     }
     return blend_create(list->weights, list->count, &mix->blend);
 }
@@ -212,7 +238,8 @@ static enum status open_all(struct data *d, const struct data_config *c)
         .marks = {.end_of_document = c->end_of_document,
                   .reset_position_ids = c->reset_position_ids,
                   .reset_attention_mask = c->reset_attention_mask,
-                  .eod_mask_loss = c->eod_mask_loss},
+                  .eod_mask_loss = c->eod_mask_loss,
+                  .pack_documents = c->pack_documents && !c->mock},
         .mock = c->mock,
     };
     if (c->mock) {
@@ -276,8 +303,8 @@ static enum status refuse_part(const struct data *d, enum data_split split, int 
     text_add(&what,
              " %" PRId64 " tokens; a sample of model.seq_length %" PRId64 " needs %" PRId64 "; "
              "use ",
-             part->tokens, d->seq_length, d->seq_length + 1);
-    if (part->tokens >= 2)
+             part->tokens, d->seq_length, d->marks.pack_documents ? 1 : d->seq_length + 1);
+    if (part->tokens >= 2 && !d->marks.pack_documents)
         text_add(&what, "a seq_length of %" PRId64 " or less, or ", part->tokens - 1);
     text_add(&what, "%s",
              d->split[0] == 0 || part->documents == documents ? "more text"
@@ -321,6 +348,21 @@ struct text *data_fingerprint_cache(struct data *data)
     return &data->fingerprint;
 }
 
+/* What becomes of the documents: loss mask, packing, truncation. */
+static void describe_documents(const struct data_part *part, struct text *out)
+{
+    const struct dataset *dataset = part->dataset;
+    if (dataset_has_mask(dataset))
+        text_add(out, "  %.3g %% of the dataset's tokens count in the loss",
+                 100.0 * (double)dataset_counted_tokens(dataset) / (double)dataset_tokens(dataset));
+    if (part->is_packed && part->samples > 0)
+        text_add(out, "  packs are %.3g %% full",
+                 100.0 * (double)part->pack.filled / ((double)part->samples * (double)part->seq_length));
+    if (part->truncated > 0)
+        text_add(out, "  %" PRId64 " documents truncated by %" PRId64 " tokens", part->truncated,
+                 part->cut_tokens);
+}
+
 void data_describe(const struct data *data, struct text *out)
 {
     for (int split = 0; split < DATA_SPLITS; split++) {
@@ -332,10 +374,11 @@ void data_describe(const struct data *data, struct text *out)
             char tokens[NUMBER_CHARS];
             int64_t period, share = blend_share(mix->blend, i, &period);
             text_add(out,
-                     "%-5s  %s  %" PRId64 " documents  %s tokens  %" PRId64 " samples per epoch  share "
-                     "%.4g\n",
+                     "%-5s  %s  %" PRId64 " documents  %s tokens  %" PRId64 " samples per epoch  share %.4g",
                      split_names[split], dataset_prefix(part->dataset), part->documents,
                      count_text((double)part->tokens, tokens), part->samples, (double)share / (double)period);
+            describe_documents(part, out);
+            text_add(out, "\n");
         }
     }
 }
@@ -351,11 +394,13 @@ static void mock_sample(const struct data *data, enum data_split split, uint64_t
     }
 }
 
-enum status data_sample(struct data *data, enum data_split split, uint64_t sample, int32_t *tokens)
+enum status data_sample(struct data *data, enum data_split split, uint64_t sample, int32_t *tokens,
+                        uint8_t *marks)
 {
     struct data_mix *mix = &data->mixes[split];
     if (data->mock) {
         mock_sample(data, split, sample, tokens);
+        memset(marks, MARK_COUNTS, (size_t)data->seq_length + 1);
         return OK;
     }
     if (mix->count == 0)
@@ -365,7 +410,7 @@ enum status data_sample(struct data *data, enum data_split split, uint64_t sampl
     blend_at(mix->blend, sample, &source, &ordinal);
     if (mix->parts[source].samples == 0)
         return refuse_part(data, split, source);
-    return data_part_sample(&mix->parts[source], ordinal, data->vocab_size, tokens);
+    return data_part_sample(&mix->parts[source], ordinal, data->vocab_size, tokens, marks);
 }
 
 enum status batch_create(int64_t rows, int64_t seq_length, struct batch_tokens *out)
@@ -380,10 +425,11 @@ enum status batch_create(int64_t rows, int64_t seq_length, struct batch_tokens *
         .positions = calloc(count, sizeof(int32_t)),
         .documents = calloc(count, sizeof(int32_t)),
         .loss_mask = calloc(count, sizeof(float)),
+        .marks = calloc((size_t)seq_length + 1, sizeof(uint8_t)),
         .samples = calloc((size_t)rows, sizeof(uint64_t)),
     };
     if (batch.tokens == NULL || batch.labels == NULL || batch.positions == NULL || batch.documents == NULL ||
-        batch.loss_mask == NULL || batch.samples == NULL) {
+        batch.loss_mask == NULL || batch.marks == NULL || batch.samples == NULL) {
         batch_free(&batch);
         return fail(NO_MEMORY, "no memory for a microbatch of %" PRId64 " x %" PRId64 " tokens", rows,
                     seq_length);
@@ -399,6 +445,7 @@ void batch_free(struct batch_tokens *batch)
     free(batch->positions);
     free(batch->documents);
     free(batch->loss_mask);
+    free(batch->marks);
     free(batch->samples);
     *batch = (struct batch_tokens){0};
 }
@@ -410,20 +457,22 @@ uint64_t batch_first_sample(const struct batch_coord *coord)
            slot * (uint64_t)coord->micro_batch_size;
 }
 
-void batch_mark_row(const struct document_marks *marks, struct batch_tokens *batch, int64_t row)
+void batch_mark_row(const struct document_marks *rules, struct batch_tokens *batch, int64_t row)
 {
     const int64_t at = row * batch->seq_length;
     const int32_t *tokens = batch->tokens + at;
+    const uint8_t *marks = batch->marks;
     int32_t document = 0, begin = 0;
     for (int32_t s = 0; s < batch->seq_length; s++) {
-        bool ends = tokens[s] == marks->end_of_document;
-        batch->positions[at + s] = marks->reset_position_ids ? s - begin : s;
-        batch->documents[at + s] = marks->reset_attention_mask ? document : 0;
-        batch->loss_mask[at + s] = marks->eod_mask_loss && ends ? 0.0F : 1.0F;
-        if (ends) {
+        bool after_end = s > 0 && tokens[s - 1] == rules->end_of_document;
+        if (s > 0 && (rules->pack_documents ? marks[s] & MARK_BEGINS : after_end)) {
             document++;
-            begin = s + 1;
+            begin = s;
         }
+        bool masked = rules->eod_mask_loss && tokens[s] == rules->end_of_document;
+        batch->positions[at + s] = rules->reset_position_ids ? s - begin : s;
+        batch->documents[at + s] = rules->reset_attention_mask ? document : 0;
+        batch->loss_mask[at + s] = !masked && (marks[s + 1] & MARK_COUNTS) ? 1.0F : 0.0F;
     }
 }
 
@@ -437,7 +486,7 @@ enum status data_batch(struct data *data, enum data_split split, const struct ba
         // Rows in order, so that the extra token of one row is overwritten by the next.
         int32_t *tokens = batch->tokens + row * batch->seq_length;
         batch->samples[row] = first + (uint64_t)row;
-        TRY(data_sample(data, split, batch->samples[row], tokens));
+        TRY(data_sample(data, split, batch->samples[row], tokens, batch->marks));
         memcpy(batch->labels + row * batch->seq_length, tokens + 1, row_bytes);
         batch_mark_row(&data->marks, batch, row);
     }

@@ -14,6 +14,9 @@
  * input exactly once, except the last ones, at most S, which do not fill a sample; they differ from epoch
  * to epoch, because the documents are in another order.
  *
+ * With pack_documents a sample is whole documents of at most S tokens together, then padding (data_part.h);
+ * documents begin where those of the dataset do, whatever tokens they end with.
+ *
  * Mock data has no sources: token i of a sample is a random id below vocab_size, a function of seed, sample
  * and i.
  *
@@ -51,6 +54,9 @@ struct data_config {
     int64_t vocab_size;      // of the model, before padding; reading a larger id is an error
     int32_t end_of_document; // id in the tokenizer; -1: none
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
+    bool loss_mask;          // of every source: PREFIX.mask says which tokens count (dataset_mask.h)
+    bool pack_documents;     // false: samples cut a stream of documents
+    bool truncate_documents; // with pack_documents: a document longer than S is cut; false: it is an error
 };
 
 #define DATA_SPLIT_DEFAULT "969,30,1" // Megatron's default
@@ -83,25 +89,34 @@ const struct dataset *data_source(const struct data *data, enum data_split list,
 /* Storage of data_fingerprint.h for its text; empty at first, and freed with the data. */
 struct text *data_fingerprint_cache(struct data *data);
 
-/* Appends one line per source of a split that has documents: documents, tokens, samples per epoch,
- * share. */
+/* Appends one line per source of a split that has documents: documents, tokens, samples per epoch, share;
+ * also the loss mask, packing and truncation. */
 void data_describe(const struct data *data, struct text *out);
 
-/* Reads tokens[S + 1] of a sample; any number is valid, since epochs repeat. Validation samples do not
- * depend on the seed: sample i is the same text in every run over the same data. BAD_DATA if an id is
- * outside the vocabulary, with file, document, position and id. O(log documents), and O(documents) at the
- * beginning of an epoch of a source. */
-MUST_USE enum status data_sample(struct data *data, enum data_split split, uint64_t sample, int32_t *tokens);
+/* Marks of a token of a sample. */
+enum data_mark {
+    MARK_COUNTS = 1, // counts in the loss where it is the label
+    MARK_BEGINS = 2, // the first one of a packed document, or of the padding
+};
+
+/* Reads tokens[S + 1] and marks[S + 1] (enum data_mark) of a sample; any number is valid, since epochs
+ * repeat. Validation samples do not depend on the seed: sample i is the same text in every run over the same
+ * data. BAD_DATA if an id is outside the vocabulary, with file, document, position and id. O(log documents),
+ * and O(documents) at the beginning of an epoch of a source. */
+MUST_USE enum status data_sample(struct data *data, enum data_split split, uint64_t sample, int32_t *tokens,
+                                 uint8_t *marks);
 
 /* One microbatch, arrays [B, S]. Owns its arrays. */
 struct batch_tokens {
     int64_t rows, seq_length; // B, S
     int32_t *tokens;          // inputs
     int32_t *labels;          // labels[b, s] is the token after tokens[b, s]
-    int32_t *positions;       // s; with reset_position_ids, relative to the last end of a document
+    int32_t *positions;       // s; with reset_position_ids, relative to the begin of its document
     int32_t *documents;       // 0; with reset_attention_mask, number of documents ended before s in this row
-    float *loss_mask;         // 1; with eod_mask_loss, 0 if the *input* is the end of a document
-    uint64_t *samples;        // [B] global sample number of each row
+    float *loss_mask;  // 1 if the *label* counts, else 0; with eod_mask_loss also 0 if the *input* is the
+                       // end of a document
+    uint8_t *marks;    // [S + 1] scratch: marks of one row
+    uint64_t *samples; // [B] global sample number of each row
 };
 
 MUST_USE enum status batch_create(int64_t rows, int64_t seq_length, struct batch_tokens *out);
@@ -111,12 +126,13 @@ void batch_free(struct batch_tokens *batch); // accepts {0}
 struct document_marks {
     int32_t end_of_document; // id in the tokenizer; -1: none
     bool reset_position_ids, reset_attention_mask, eod_mask_loss;
+    bool pack_documents; // documents begin at MARK_BEGINS, not after an end-of-document token
 };
-/* Sets positions, documents and loss mask of a row from its tokens, like Megatron's
+/* Sets positions, documents and loss mask of a row from its tokens and from batch->marks, like Megatron's
  * get_ltor_masks_and_position_ids: the end-of-document token belongs to its document, at its position; the
  * next token begins another document. The loss is masked if the end-of-document token is the *input*, since
  * its label is the first token of another document. */
-void batch_mark_row(const struct document_marks *marks, struct batch_tokens *batch, int64_t row);
+void batch_mark_row(const struct document_marks *rules, struct batch_tokens *batch, int64_t row);
 
 /* The coordinates of a microbatch in a run. Steps and microbatches count from 0. */
 struct batch_coord {

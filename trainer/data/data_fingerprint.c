@@ -2,6 +2,7 @@
 #include "trainer/data/data_fingerprint.h"
 
 #include "trainer/data/dataset.h"
+#include "trainer/data/dataset_blocks.h"
 #include "trainer/files/checksum.h"
 #include "trainer/files/json_read.h"
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_BLOCKS = 16 * FINGERPRINT_BLOCKS, MIN_BLOCKS = 4, MAX_FILE_BYTES = 1 << 28 };
+enum { MAX_BLOCKS = 16 * DATASET_BLOCKS, MIN_BLOCKS = 4, MAX_FILE_BYTES = 1 << 28 };
 
 static const char *const lists[] = {[DATA_TRAIN] = "train", [DATA_VALID] = "valid"};
 enum { LISTS = sizeof lists / sizeof *lists };
@@ -23,7 +24,7 @@ static int source_count(const struct data *data, enum data_split list)
     return count;
 }
 
-/* Checksum of one block of the ids; `buffer` has FINGERPRINT_BLOCK_BYTES bytes. */
+/* Checksum of one block of the ids; `buffer` has DATASET_BLOCK_BYTES bytes. */
 static enum status sum_block(const struct dataset *source, int64_t at, int64_t bytes, void *buffer,
                              uint64_t *out)
 {
@@ -34,20 +35,14 @@ static enum status sum_block(const struct dataset *source, int64_t at, int64_t b
 
 static enum status add_blocks(const struct dataset *source, int64_t most, void *buffer, struct text *out)
 {
-    const int64_t size = dataset_bin_bytes(source), block = FINGERPRINT_BLOCK_BYTES;
-    int64_t count = (size + block - 1) / block;
-    bool all = count <= most;
-    count = all ? count : most;
+    const int64_t size = dataset_bin_bytes(source), count = dataset_block_count(size, most);
     text_add(out, "\"blocks\": [");
     for (int64_t i = 0; i < count; i++) {
         uint64_t sum = 0;
-        // Evenly spaced from the first byte to the last; two steps, so that no product overflows.
-        int64_t rest = size - block;
-        int64_t at = all ? i * block : rest / (count - 1) * i + rest % (count - 1) * i / (count - 1);
-        int64_t bytes = size - at < block ? size - at : block;
-        TRY(sum_block(source, at, bytes, buffer, &sum));
+        struct dataset_block block = dataset_block(size, most, i);
+        TRY(sum_block(source, block.at, block.bytes, buffer, &sum));
         text_add(out, "%s{\"at\": %" PRId64 ", \"bytes\": %" PRId64 ", \"xxh3\": \"%016" PRIx64 "\"}",
-                 i > 0 ? ", " : "", at, bytes, sum);
+                 i > 0 ? ", " : "", block.at, block.bytes, sum);
     }
     text_add(out, "]");
     return OK;
@@ -64,6 +59,8 @@ static enum status add_source(const struct dataset *source, int64_t most, void *
              dataset_type_name(source), dataset_sequences(source), dataset_documents(source),
              dataset_tokens(source), dataset_index_bytes(source), dataset_index_checksum(source),
              dataset_bin_bytes(source));
+    if (dataset_has_mask(source))
+        text_add(out, "\"loss_mask_xxh3\": \"%016" PRIx64 "\",\n  ", dataset_mask_checksum(source));
     TRY(add_blocks(source, most, buffer, out));
     text_add(out, "}");
     return OK;
@@ -73,7 +70,7 @@ static enum status add_lists(const struct data *data, void *buffer, struct text 
 {
     int64_t sources = source_count(data, DATA_TRAIN) + source_count(data, DATA_VALID);
     int64_t most = MAX_BLOCKS / (sources > 0 ? sources : 1);
-    most = most > FINGERPRINT_BLOCKS ? FINGERPRINT_BLOCKS : most < MIN_BLOCKS ? MIN_BLOCKS : most;
+    most = most > DATASET_BLOCKS ? DATASET_BLOCKS : most < MIN_BLOCKS ? MIN_BLOCKS : most;
     text_add(out, "{\"format\": \"cuboid data\", \"version\": 1");
     for (int list = 0; list < LISTS; list++) {
         text_add(out, ",\n \"%s\": [", lists[list]);
@@ -94,7 +91,7 @@ enum status data_fingerprint(struct data *data, const struct text **out)
     *out = kept;
     if (kept->length > 0)
         return OK;
-    void *buffer = malloc(FINGERPRINT_BLOCK_BYTES);
+    void *buffer = malloc(DATASET_BLOCK_BYTES);
     if (buffer == NULL)
         return fail(NO_MEMORY, "no memory for the checksums of the data");
     enum status status = add_lists(data, buffer, &made);
@@ -144,7 +141,7 @@ static enum status compare_blocks(const struct dataset *source, const json_t *th
         const json_t *block = json_array_get(blocks, i);
         int64_t at = integer_of(block, "at"), bytes = integer_of(block, "bytes");
         uint64_t sum = 0;
-        if (at < 0 || bytes < 1 || bytes > FINGERPRINT_BLOCK_BYTES || at > dataset_bin_bytes(source) - bytes)
+        if (at < 0 || bytes < 1 || bytes > DATASET_BLOCK_BYTES || at > dataset_bin_bytes(source) - bytes)
             continue;
         TRY(sum_block(source, at, bytes, buffer, &sum));
         compared++;
@@ -161,6 +158,15 @@ static enum status compare_blocks(const struct dataset *source, const json_t *th
     return OK;
 }
 
+/* A mask may be added to a run or removed from it by its key, which the resolved recipe records. */
+static void compare_mask(const struct dataset *source, const json_t *then, struct text *out)
+{
+    const bool had_mask = json_object_get(then, "loss_mask_xxh3") != NULL;
+    if (had_mask && dataset_has_mask(source) &&
+        !is_sum(then, "loss_mask_xxh3", dataset_mask_checksum(source)))
+        text_add(out, "%sthe loss mask differs", out->length > 0 ? ", " : "");
+}
+
 static enum status compare_source(const struct dataset *source, const json_t *then, void *buffer,
                                   struct text *out)
 {
@@ -173,6 +179,7 @@ static enum status compare_source(const struct dataset *source, const json_t *th
     add_number("bytes of .bin", integer_of(then, "bytes"), dataset_bin_bytes(source), out);
     if (!is_sum(then, "index_xxh3", dataset_index_checksum(source)) && out->length == 0)
         text_add(out, "the document lengths in .idx differ");
+    compare_mask(source, then, out);
     return compare_blocks(source, then, buffer, out);
 }
 
@@ -206,7 +213,7 @@ static enum status compare(const struct data *data, const char *path, const stru
     if (strcmp(string_of(root, "format"), "cuboid data") != 0 || integer_of(root, "version") != 1) {
         status = fail(BAD_DATA, "%s: not a dataset record of version 1", path);
     } else {
-        void *buffer = malloc(FINGERPRINT_BLOCK_BYTES);
+        void *buffer = malloc(DATASET_BLOCK_BYTES);
         if (buffer == NULL)
             status = fail(NO_MEMORY, "%s: no memory to compare the data", path);
         for (int list = 0; list < LISTS && status == OK; list++)

@@ -5,19 +5,17 @@
  *   {"format": "cuboid data", "version": 1,
  *    "train": [{"path": "data/books", "dtype": "uint16", "sequences": 3, "documents": 3, "tokens": 12,
  *               "index_bytes": 102, "index_xxh3": "<16 digits>", "bytes": 24,
+ *               "loss_mask_xxh3": "<16 digits>",      only with data.loss_mask: all its bits
  *               "blocks": [{"at": 0, "bytes": 24, "xxh3": "<16 digits>"}, ...]}],
  *    "valid": [...]}
  *
  * The checksum of the index covers the whole file and is computed when the dataset is opened; of the ids, it
- * covers at most FINGERPRINT_BLOCKS blocks of FINGERPRINT_BLOCK_BYTES, evenly spaced, including the first and
- * the last: a few milliseconds for any size, and all bytes of a small file. With more than 16 sources each
- * has fewer blocks, at least 4. Sources are compared by their position in the list: a dataset may be moved to
- * another folder. */
+ * covers at most DATASET_BLOCKS blocks (dataset_blocks.h): a few milliseconds for any size, and all bytes of
+ * a small file. With more than 16 sources each has fewer blocks, at least 4. Sources are compared by their
+ * position in the list: a dataset may be moved to another folder. */
 #pragma once
 
 #include "trainer/data/data.h"
-
-enum { FINGERPRINT_BLOCKS = 64, FINGERPRINT_BLOCK_BYTES = 1 << 16 };
 
 /* Returns the text of data.json; computed by the first call, and constant afterwards. */
 MUST_USE enum status data_fingerprint(struct data *data, const struct text **out);

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Documents per lookup: for a whole epoch, and at most for one sample. */
 enum { RUN = 32 * DATA_PART_BLOCK, SAMPLE_RUN = 8 * DATA_PART_BLOCK };
@@ -29,6 +30,7 @@ void data_part_init(struct data_part *part, const struct dataset *dataset, int64
         .tokens = tokens,
         .seq_length = seq_length,
         .samples = tokens > 0 ? (tokens - 1) / seq_length : 0,
+        .longest = -1,
         .document_order = order_named(seed, name, "documents"),
         .sample_order = order_named(seed, name, "samples"),
     };
@@ -41,8 +43,45 @@ void data_part_fini(struct data_part *part)
         return;
     for (int e = 0; e < DATA_PART_EPOCHS; e++)
         free(part->epochs[e].starts);
+    data_pack_free(&part->pack);
     pthread_mutex_destroy(&part->lock);
     *part = (struct data_part){0};
+}
+
+/* The lengths of the documents, at most S, and what is cut from longer ones. */
+static void find_lengths(struct data_part *part, int32_t *lengths)
+{
+    for (int64_t i = 0; i < part->documents; i++) {
+        int64_t document = part->first + i, length = dataset_length(part->dataset, document);
+        lengths[i] = (int32_t)(length < part->seq_length ? length : part->seq_length);
+        if (length <= part->seq_length)
+            continue;
+        part->truncated++;
+        part->cut_tokens += length - part->seq_length;
+        if (part->longest < 0 || length > dataset_length(part->dataset, part->longest))
+            part->longest = document;
+    }
+}
+
+enum status data_part_pack(struct data_part *part)
+{
+    if (part->documents > INT32_MAX)
+        return fail(BAD_RECIPE,
+                    "%s: %" PRId64 " documents; data.pack_documents supports %d in a dataset; split it into "
+                    "several sources, or use data.pack_documents=false",
+                    dataset_prefix(part->dataset), part->documents, INT32_MAX);
+    int32_t *lengths = malloc(((size_t)part->documents + 1) * sizeof *lengths);
+    if (lengths == NULL)
+        return fail(NO_MEMORY, "%s: no memory to pack %" PRId64 " documents", dataset_prefix(part->dataset),
+                    part->documents);
+    find_lengths(part, lengths);
+    enum status status =
+        data_pack_create(lengths, (int32_t)part->documents, (int32_t)part->seq_length, &part->pack);
+    free(lengths);
+    TRY(status);
+    part->is_packed = true;
+    part->samples = part->pack.count;
+    return OK;
 }
 
 /* Looks up the documents at `count` positions of an epoch, fewer at its end; returns their number. */
@@ -121,9 +160,19 @@ static int64_t documents_for(const struct data_part *part, int64_t count)
     return blocks * DATA_PART_BLOCK;
 }
 
+/* Reads tokens[count] of a document from `begin` on, and their marks. */
+static enum status read_document(const struct data_part *part, int64_t document, int64_t begin, int64_t count,
+                                 int64_t vocab_size, int32_t *tokens, uint8_t *marks)
+{
+    _Static_assert(MARK_COUNTS == 1, "a mark of dataset_read_mask()");
+    TRY(dataset_read(part->dataset, document, begin, count, vocab_size, tokens));
+    return dataset_read_mask(part->dataset, document, begin, count, marks);
+}
+
 /* Reads tokens[count], starting at token `offset` of the epoch, across documents. */
 static enum status read_run(const struct data_part *part, int64_t epoch, const int64_t *starts,
-                            int64_t offset, int64_t count, int64_t vocab_size, int32_t *tokens)
+                            int64_t offset, int64_t count, int64_t vocab_size, int32_t *tokens,
+                            uint8_t *marks)
 {
     const int64_t block = find_block(starts, block_count(part), offset);
     int64_t begin = starts[block], documents[SAMPLE_RUN];
@@ -133,8 +182,9 @@ static enum status read_run(const struct data_part *part, int64_t epoch, const i
             int64_t length = dataset_length(part->dataset, documents[i]), take = begin + length - offset;
             take = take < count ? take : count;
             if (take > 0) {
-                TRY(dataset_read(part->dataset, documents[i], offset - begin, take, vocab_size, tokens));
+                TRY(read_document(part, documents[i], offset - begin, take, vocab_size, tokens, marks));
                 tokens += take;
+                marks += take;
                 offset += take;
                 count -= take;
             }
@@ -144,17 +194,40 @@ static enum status read_run(const struct data_part *part, int64_t epoch, const i
     return OK;
 }
 
-enum status data_part_sample(struct data_part *part, uint64_t i, int64_t vocab_size, int32_t *tokens)
+/* Reads the k-th pack. The first token of a document is no label: it follows from no other. */
+static enum status read_pack(const struct data_part *part, int64_t k, int64_t vocab_size, int32_t *tokens,
+                             uint8_t *marks)
+{
+    const struct data_pack *pack = &part->pack;
+    int64_t at = 0, left;
+    for (int64_t i = pack->starts[k]; i < pack->starts[k + 1]; i++) {
+        int64_t document = part->first + pack->documents[i], length = dataset_length(part->dataset, document);
+        length = length < part->seq_length ? length : part->seq_length;
+        TRY(read_document(part, document, 0, length, vocab_size, tokens + at, marks + at));
+        marks[at] = MARK_BEGINS;
+        at += length;
+    }
+    left = part->seq_length + 1 - at;
+    memset(tokens + at, 0, (size_t)left * sizeof *tokens);
+    memset(marks + at, 0, (size_t)left);
+    marks[at] = MARK_BEGINS;
+    return OK;
+}
+
+enum status data_part_sample(struct data_part *part, uint64_t i, int64_t vocab_size, int32_t *tokens,
+                             uint8_t *marks)
 {
     CHECK(part->samples > 0);
     int64_t epoch = (int64_t)(i / (uint64_t)part->samples), in_epoch = (int64_t)(i % (uint64_t)part->samples);
     int64_t k = philox_permute(part->sample_order, (uint64_t)epoch, part->samples, in_epoch);
     const int64_t *starts = NULL;
+    if (part->is_packed)
+        return read_pack(part, k, vocab_size, tokens, marks);
     CHECK(pthread_mutex_lock(&part->lock) == 0);
     enum status status = find_epoch(part, epoch, &starts);
     if (status == OK)
-        status =
-            read_run(part, epoch, starts, k * part->seq_length, part->seq_length + 1, vocab_size, tokens);
+        status = read_run(part, epoch, starts, k * part->seq_length, part->seq_length + 1, vocab_size, tokens,
+                          marks);
     CHECK(pthread_mutex_unlock(&part->lock) == 0);
     return status;
 }

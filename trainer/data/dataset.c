@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "trainer/data/dataset_index.h"
+#include "trainer/data/dataset_mask.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +21,7 @@ struct dataset {
     int bin; // file descriptor
     int64_t bin_bytes;
     struct dataset_index index;
+    struct dataset_mask mask;
 };
 
 /* There may be more datasets than the soft limit on open files allows: raises it to the hard limit. */
@@ -74,7 +76,7 @@ enum status dataset_open(const char *prefix, struct dataset **out)
     struct dataset *d = calloc(1, sizeof *d);
     if (d == NULL)
         return fail(NO_MEMORY, "%s: no memory to open it", prefix);
-    d->bin = -1;
+    d->bin = d->mask.fd = -1;
     d->prefix = strndup(prefix, length);
     struct text bin_path = {0}, idx_path = {0};
     text_add(&bin_path, "%.*s.bin", (int)length, prefix);
@@ -96,6 +98,7 @@ void dataset_close(struct dataset *dataset)
         return;
     if (dataset->bin >= 0)
         close(dataset->bin);
+    mask_close(&dataset->mask);
     index_free(&dataset->index);
     free(dataset->prefix);
     free(dataset);
@@ -154,6 +157,41 @@ uint64_t dataset_index_checksum(const struct dataset *dataset)
 int64_t dataset_bin_bytes(const struct dataset *dataset)
 {
     return dataset->bin_bytes;
+}
+
+enum status dataset_open_mask(struct dataset *dataset)
+{
+    struct dataset_mask_of of = {.tokens = dataset->index.tokens, .index_checksum = dataset->index.checksum};
+    struct text bin = {0};
+    CHECK(dataset->mask.fd < 0);
+    text_add(&bin, "%s.bin", dataset->prefix);
+    enum status status = dataset_ids_checksum(dataset->bin, bin.chars, dataset->bin_bytes, &of.ids_checksum);
+    text_free(&bin);
+    return status == OK ? mask_open(dataset->prefix, &of, &dataset->mask) : status;
+}
+
+bool dataset_has_mask(const struct dataset *dataset)
+{
+    return dataset->mask.fd >= 0;
+}
+
+int64_t dataset_counted_tokens(const struct dataset *dataset)
+{
+    return dataset->mask.counted;
+}
+
+uint64_t dataset_mask_checksum(const struct dataset *dataset)
+{
+    return dataset->mask.checksum;
+}
+
+enum status dataset_read_mask(const struct dataset *dataset, int64_t document, int64_t begin, int64_t count,
+                              uint8_t *out)
+{
+    if (dataset_has_mask(dataset))
+        return mask_read(&dataset->mask, dataset_start(dataset, document) + begin, count, out);
+    memset(out, 1, (size_t)count);
+    return OK;
 }
 
 enum status dataset_read_bytes(const struct dataset *dataset, int64_t at, size_t count, void *out)

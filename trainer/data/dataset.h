@@ -51,6 +51,16 @@ int64_t dataset_length(const struct dataset *dataset, int64_t document);
 MUST_USE enum status dataset_read(const struct dataset *dataset, int64_t document, int64_t begin,
                                   int64_t count, int64_t vocab_size, int32_t *out);
 
+/* Opens the loss mask of the dataset (dataset_mask.h), which must exist. The same errors. */
+MUST_USE enum status dataset_open_mask(struct dataset *dataset);
+bool dataset_has_mask(const struct dataset *dataset); // is open
+/* Of an open mask: the number of tokens that count in the loss, and the checksum of its bits. */
+int64_t dataset_counted_tokens(const struct dataset *dataset);
+uint64_t dataset_mask_checksum(const struct dataset *dataset);
+/* out[i] = 1 if token begin + i of a document counts in the loss, else 0; always 1 without an open mask. */
+MUST_USE enum status dataset_read_mask(const struct dataset *dataset, int64_t document, int64_t begin,
+                                       int64_t count, uint8_t *out);
+
 /* Properties of the files when they were opened: sizes, and the checksum of the whole .idx file. */
 int64_t dataset_index_bytes(const struct dataset *dataset);
 uint64_t dataset_index_checksum(const struct dataset *dataset);
@@ -66,6 +76,13 @@ MUST_USE enum status dataset_read_bytes(const struct dataset *dataset, int64_t a
 struct dataset_writer;
 MUST_USE enum status dataset_writer_create(const char *prefix, int64_t vocab_size,
                                            struct dataset_writer **out);
+
+/* Writes a loss mask, too: call it first, then dataset_writer_add_masked() for all ids. Without this call, a
+ * mask of an older dataset of this prefix is removed. */
+MUST_USE enum status dataset_writer_with_mask(struct dataset_writer *writer);
+/* counts[i] != 0: ids[i] counts in the loss. */
+MUST_USE enum status dataset_writer_add_masked(struct dataset_writer *writer, const int32_t *ids,
+                                               const uint8_t *counts, int64_t count);
 
 /* Adds ids to the current document; a document is any number of adds, then an end, and may be empty. */
 MUST_USE enum status dataset_writer_add(struct dataset_writer *writer, const int32_t *ids, int64_t count);

@@ -2,6 +2,8 @@
 #include "trainer/data/dataset.h"
 
 #include "base/file.h"
+#include "trainer/data/dataset_mask.h"
+#include "trainer/files/checksum.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +18,7 @@ struct dataset_writer {
     struct text bin_path, idx_path;
     struct file_temporary bin_file, idx_file;
     FILE *bin, *idx; // on duplicated descriptors; NULL if not open
+    struct mask_writer mask;
     int type;
     int64_t vocab_size;
     int32_t *lengths; // of each document so far
@@ -85,7 +88,7 @@ enum status dataset_writer_create(const char *prefix, int64_t vocab_size, struct
     if (w == NULL)
         return fail(NO_MEMORY, "%s: no memory to write it", prefix);
     w->vocab_size = vocab_size;
-    w->bin_file.fd = w->idx_file.fd = -1;
+    w->bin_file.fd = w->idx_file.fd = w->mask.file.fd = -1;
     w->type = vocab_size < 65500 ? TYPE_U16 : TYPE_I32;
     enum status status = create_files(w, prefix);
     if (status == OK)
@@ -130,6 +133,24 @@ enum status dataset_writer_add(struct dataset_writer *writer, const int32_t *ids
     return OK;
 }
 
+enum status dataset_writer_with_mask(struct dataset_writer *writer)
+{
+    CHECK(writer->tokens == 0);
+    const struct text *bin = &writer->bin_path;
+    struct text prefix = {0};
+    text_add_bytes(&prefix, bin->chars, bin->length - strlen(".bin"));
+    enum status status = mask_writer_create(prefix.chars, &writer->mask);
+    text_free(&prefix);
+    return status;
+}
+
+enum status dataset_writer_add_masked(struct dataset_writer *writer, const int32_t *ids,
+                                      const uint8_t *counts, int64_t count)
+{
+    TRY(dataset_writer_add(writer, ids, count));
+    return mask_writer_add(&writer->mask, counts, count);
+}
+
 enum status dataset_writer_end_document(struct dataset_writer *writer)
 {
     if (writer->documents == writer->capacity) {
@@ -167,6 +188,41 @@ static enum status write_index(struct dataset_writer *w)
     return ferror(w->idx) ? io_failure(&w->idx_path) : OK;
 }
 
+/* Completes the mask: its header has the checksums of the two files, which have their temporary names. */
+static enum status complete_mask(struct dataset_writer *w)
+{
+    struct dataset_mask_of of = {.tokens = w->tokens};
+    struct text idx = {0};
+    int bin = open(w->bin_file.path.chars, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    enum status status =
+        bin < 0 ? io_failure(&w->bin_path)
+                : dataset_ids_checksum(bin, w->bin_path.chars, w->tokens * (w->type == TYPE_U16 ? 2 : 4),
+                                       &of.ids_checksum);
+    if (bin >= 0)
+        close(bin);
+    if (status == OK)
+        status = file_read(w->idx_file.path.chars, &idx);
+    if (status == OK) {
+        of.index_checksum = checksum_of(idx.chars, idx.length);
+        status = mask_writer_complete(&w->mask, &of);
+    }
+    text_free(&idx);
+    return status;
+}
+
+/* Gives the mask its final name, or removes that of an older dataset. */
+static enum status commit_mask(struct dataset_writer *w)
+{
+    if (w->mask.stream != NULL)
+        return file_temporary_commit(&w->mask.file, w->mask.path.chars);
+    struct text path = {0};
+    text_add_bytes(&path, w->bin_path.chars, w->bin_path.length - strlen(".bin"));
+    text_add(&path, ".mask");
+    enum status status = unlink(path.chars) == 0 || errno == ENOENT ? OK : io_failure(&path);
+    text_free(&path);
+    return status;
+}
+
 enum status dataset_writer_finish(struct dataset_writer *writer)
 {
     CHECK(writer->length == 0); // the last document was ended
@@ -175,10 +231,13 @@ enum status dataset_writer_finish(struct dataset_writer *writer)
     TRY(write_index(writer));
     TRY(close_file(&writer->bin, &writer->bin_path));
     TRY(close_file(&writer->idx, &writer->idx_path));
+    if (writer->mask.stream != NULL)
+        TRY(complete_mask(writer));
 
     // Removes the index of an older pair first: an index can never be opened with the ids of another dataset.
     if (unlink(writer->idx_path.chars) != 0 && errno != ENOENT)
         return io_failure(&writer->idx_path);
+    TRY(commit_mask(writer));
     TRY(file_temporary_commit(&writer->bin_file, writer->bin_path.chars));
     enum status status = file_temporary_commit(&writer->idx_file, writer->idx_path.chars);
     if (status != OK)
@@ -196,6 +255,7 @@ void dataset_writer_destroy(struct dataset_writer *writer)
         fclose(writer->bin);
     if (writer->idx != NULL)
         fclose(writer->idx);
+    mask_writer_destroy(&writer->mask);
     file_temporary_discard(&writer->bin_file);
     file_temporary_discard(&writer->idx_file);
     text_free(&writer->bin_path);

@@ -72,6 +72,7 @@ static void fill_row(struct scorer *s, const struct document_marks *marks, const
         batch->tokens[at + i] = window->ids[i];
         batch->labels[at + i] = window->ids[i + 1];
     }
+    memset(batch->marks, MARK_COUNTS, (size_t)length + 1);
     batch_mark_row(marks, batch, row);
     for (int64_t i = 0; i < length; i++)
         if (window == NULL || i < inputs - window->targets || i >= inputs)

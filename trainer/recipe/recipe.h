@@ -163,7 +163,10 @@ struct recipe_data {
     bool reset_attention_mask;
     bool reset_position_ids;
     bool eod_mask_loss;
-    bool strict; // resuming on data that differ from the checkpoint's is an error
+    bool loss_mask;          // PREFIX.mask of every source
+    bool pack_documents;     // samples are whole documents and padding
+    bool truncate_documents; // the longer ones
+    bool strict;             // resuming on data that differ from the checkpoint's is an error
 };
 
 struct recipe_tokenizer {

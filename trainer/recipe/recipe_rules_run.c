@@ -169,10 +169,12 @@ static void files_message(const struct view *v, struct text *out)
 
 static const char *document_key(const struct recipe *r)
 {
-    return r->data.reset_attention_mask ? "data.reset_attention_mask"
-           : r->data.reset_position_ids ? "data.reset_position_ids"
-           : r->data.eod_mask_loss      ? "data.eod_mask_loss"
-                                        : NULL;
+    // Packed documents begin where the dataset says.
+    bool by_tokens = !r->data.pack_documents || r->data.mock_data;
+    return by_tokens && r->data.reset_attention_mask ? "data.reset_attention_mask"
+           : by_tokens && r->data.reset_position_ids ? "data.reset_position_ids"
+           : r->data.eod_mask_loss                   ? "data.eod_mask_loss"
+                                                     : NULL;
 }
 
 static bool documents_hold(const struct view *v)
@@ -537,7 +539,7 @@ static const struct rule rules[] = {
     {"model.vocab_size " TOKENIZER, vocab_given_holds, vocab_given_message, {{0}}},
     {"tokenizer.vocab_file tokenizer.merge_file " TOKENIZER, files_hold, files_message, {{0}}},
     {"tokenizer.tokenizer_model " TOKENIZER, model_holds, model_message, {{0}}},
-    {"data.reset_attention_mask data.reset_position_ids data.eod_mask_loss " TOKENIZER,
+    {"data.reset_attention_mask data.reset_position_ids data.eod_mask_loss data.pack_documents " TOKENIZER,
      documents_hold,
      documents_message,
      {{0}}},

@@ -323,6 +323,16 @@ const struct recipe_row recipe_rows[] = {
         "Restart positions at each document."),
     ROW("data.eod_mask_loss", BOOL, data.eod_mask_loss, "false",
         "Mask the loss of the token after each end of document."),
+    ROW("data.loss_mask", BOOL, data.loss_mask, "false",
+        "Count only the tokens in the loss that the mask of each source (PREFIX.mask) selects, such as the "
+        "answers of conversations. The loss is the mean over the counted tokens of the global batch "
+        "(docs/finetuning.md)."),
+    ROW("data.pack_documents", BOOL, data.pack_documents, "false",
+        "Fill each sample with whole documents, then padding, instead of cutting a stream of documents every "
+        "seq_length tokens. The first token of a document never counts in the loss."),
+    ROW("data.truncate_documents", BOOL, data.truncate_documents, "false",
+        "With pack_documents, use only the first seq_length tokens of a longer document. `false`: refuse "
+        "it."),
     ROW("data.strict", BOOL, data.strict, "false",
         "Refuse to resume from a checkpoint whose datasets differ from this run's in size, index or "
         "a sample of 64 blocks of each. `false`: warn."),

@@ -161,6 +161,11 @@ static bool is_mock(const struct recipe *r)
     return r->data.mock_data;
 }
 
+static bool not_packed(const struct recipe *r)
+{
+    return !r->data.mock_data && !r->data.pack_documents;
+}
+
 static bool not_full(const struct recipe *r)
 {
     return r->layers.recompute.granularity != RECOMPUTE_FULL;
@@ -219,7 +224,9 @@ static const struct unused_key {
     {"precision.loss_scale " DYNAMIC_SCALE, not_scaled, "precision.params_dtype",
      "only fp16 scales the loss"},
     {DYNAMIC_SCALE, scale_is_fixed, "precision.loss_scale", "only 0 (dynamic loss scaling) uses it"},
-    {"data.train data.valid data.strict", is_mock, "data.mock_data", "all tokens are random"},
+    {"data.train data.valid data.strict data.loss_mask data.pack_documents data.truncate_documents", is_mock,
+     "data.mock_data", "all tokens are random"},
+    {"data.truncate_documents", not_packed, "data.pack_documents", "a stream of documents is cut anywhere"},
     {"memory.recompute_method memory.recompute_num_layers", not_full, "memory.recompute_granularity",
      "only full uses it"},
     {"memory.recompute_modules", not_selective, "memory.recompute_granularity", "only selective uses it"},

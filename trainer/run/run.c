@@ -72,6 +72,9 @@ static enum status open_data(const struct recipe *recipe, struct data **out)
         .reset_position_ids = recipe->data.reset_position_ids,
         .reset_attention_mask = recipe->data.reset_attention_mask,
         .eod_mask_loss = recipe->data.eod_mask_loss,
+        .loss_mask = recipe->data.loss_mask,
+        .pack_documents = recipe->data.pack_documents,
+        .truncate_documents = recipe->data.truncate_documents,
     };
     TRY(end_of_document(recipe, &config.end_of_document));
     struct data_source_config *train = NULL, *valid = NULL;

@@ -96,6 +96,18 @@ static enum status load_checkpoint(struct session *s, bool *own)
     return OK;
 }
 
+/* Reports what becomes of conversations: how many tokens count, how full the packs are, what is cut. */
+static void describe_data(const struct run *run)
+{
+    struct text lines = {0};
+    if (run->data == NULL || !(run->recipe->data.loss_mask || run->recipe->data.pack_documents))
+        return;
+    data_describe(run->data, &lines);
+    for (const char *line = text_chars(&lines); *line != 0; line += strcspn(line, "\n") + 1)
+        print_line(stdout, "%.*s", (int)strcspn(line, "\n"), line);
+    text_free(&lines);
+}
+
 static enum status begin(struct session *s)
 {
     const struct recipe *recipe = s->rank_state.run->recipe;
@@ -110,6 +122,7 @@ static enum status begin(struct session *s)
     if (s->complete)
         printf("training is complete: step %lld, train.train_iters %lld\n", (long long)s->rank_state.step,
                (long long)recipe->train.train_iters);
+    describe_data(s->rank_state.run);
     struct launcher launcher;
     TRY(launcher_find(&launcher));
     struct metrics_config config = {
@@ -205,7 +218,7 @@ static void warn_of_no_loss(struct session *s, const struct step_record *record)
         return;
     print_line(stderr,
                "warning: step %lld: all tokens of the batch are masked (data.eod_mask_loss, "
-               "or masked data): loss null, gradients 0; metrics.jsonl has \"loss_tokens\" "
+               "data.loss_mask): loss null, gradients 0; metrics.jsonl has \"loss_tokens\" "
                "for each step",
                (long long)record->step);
     s->warned = true;

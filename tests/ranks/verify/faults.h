@@ -21,6 +21,7 @@ enum status labels_shifted(void *context, struct rank_state *w, int64_t step);
 enum status documents_ignored(void *context, struct rank_state *w, int64_t step);
 enum status positions_not_reset(void *context, struct rank_state *w, int64_t step);
 enum status mask_ignored(void *context, struct rank_state *w, int64_t step);
+enum status mask_shifted(void *context, struct rank_state *w, int64_t step);
 enum status data_of_first(void *context, struct rank_state *w, int64_t step);
 
 /* faults_layers.c */

@@ -138,6 +138,19 @@ enum status mask_ignored(void *context, struct rank_state *w, int64_t step)
     return OK;
 }
 
+/* One data rank applies the mask to the inputs instead of the labels: by one token. */
+enum status mask_shifted(void *context, struct rank_state *w, int64_t step)
+{
+    if (w->groups->coord.dp == 0)
+        return OK;
+    TRY(stream_sync(w->compute));
+    for (int j = 0; j < w->batches.count; j++) {
+        float *mask = masks(&w->batches.list[j]);
+        memmove(mask + 1, mask, (size_t)(tokens_of(w) - 1) * sizeof *mask);
+    }
+    return OK;
+}
+
 /* All data ranks read the samples of the first. */
 enum status data_of_first(void *context, struct rank_state *w, int64_t step)
 {

@@ -66,7 +66,7 @@ static void draw_model(struct draw *d, bool llama)
     if (llama && choice(d, 3) == 0)
         add_to(d->common, "%s", TINY_LLAMA_BYTES);
     if ((!llama || strstr(d->common, "bytes") != NULL) && choice(d, 4) == 0)
-        add_to(d->common, "%s", TINY_DOCUMENTS);
+        add_to(d->common, "%s", choice(d, 2) ? TINY_DOCUMENTS : TINY_CONVERSATIONS);
 }
 
 /* Keys of newer models. */

@@ -59,11 +59,11 @@ static const struct comparison comparisons[] = {
     {TINY_GPT, "train.micro_batch_size=4", "pp=4 dp=2 pipeline.schedule=zb-h1", ""},
     // The smallest sizes: one layer, one token, a head for each rank, a rank without layers.
     {TINY_LLAMA, "model.num_layers=1 model.seq_length=1", "tp=12 pp=2 pipeline.layout=[0,1]", ""},
-    // Dropout and documents.
+    // Dropout, documents and conversations.
     {TINY_GPT, TINY_DROPOUT, "tp=4 dp=2", ""},
     {TINY_GPT, TINY_DROPOUT TINY_DOCUMENTS, "tp=2 dp=2 pp=2 train.micro_batch_size=1" SP, ""},
     {TINY_LLAMA, TINY_DROPOUT, "tp=4 dp=2" SP, "train.micro_batch_size=4"},
-    {TINY_LLAMA, TINY_DOCUMENTS TINY_LLAMA_BYTES, "tp=2 dp=4 pp=2" SP, ""},
+    {TINY_LLAMA, TINY_CONVERSATIONS TINY_LLAMA_BYTES, "tp=2 dp=4 pp=2" SP, "train.micro_batch_size=1"},
 };
 
 /* bf16, whose bounds have an additional term. */

@@ -443,6 +443,15 @@ static const struct fault in_parallel[] = {
     END,
 };
 
+static const struct fault in_conversations[] = {
+    {"one data rank's loss mask shifted by a token",
+     {.on_batches_loaded = mask_shifted},
+     QUANTITY_LOSS,
+     NULL},
+    {"a mean of means of packed documents", {.on_batches_loaded = mean_of_means}, QUANTITY_LOSS, NULL},
+    END,
+};
+
 static const struct fault in_two_directions[] = {
     {"gradients of the directions not added",
      {.on_weights_initialized = replica_sum_off, .on_gradients_reduced = replica_sum_restored},
@@ -479,6 +488,7 @@ static const struct fault_layout fault_layouts[] = {
     {{TINY_LLAMA, "train.micro_batch_size=1" TINY_PARALLEL, "tp=2 parallel.sequence_parallel=true", ""},
      in_parallel,
      0},
+    {{TINY_GPT, "train.micro_batch_size=1" TINY_CONVERSATIONS, "dp=2 pp=2", ""}, in_conversations, 0},
     {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_directions, 0},
     {{TINY_GPT, "precision.params_dtype=bf16 train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 11},
     {{TINY_GPT, "precision.params_dtype=fp16 precision.loss_scale=512", "tp=2 dp=2", ""}, in_square, 8},

@@ -55,6 +55,7 @@ static void fixture_free(struct fixture *f)
 
 /* Some documents are empty, some shorter than a sample, some hold many samples. */
 enum { DOCUMENTS = 40 };
+#define UNUSED_MARKS ((uint8_t[512]){0})
 static int total_of(int lengths[DOCUMENTS])
 {
     int total = 0;
@@ -100,7 +101,8 @@ Test(data, an_epoch_reads_every_token_once)
             int *seen = calloc((size_t)total, sizeof *seen), once = 0;
             int32_t tokens[201];
             for (int64_t i = 0; i < samples; i++) {
-                cr_assert_eq(data_sample(data, DATA_TRAIN, (uint64_t)(epoch * samples + i), tokens), OK);
+                cr_assert_eq(
+                    data_sample(data, DATA_TRAIN, (uint64_t)(epoch * samples + i), tokens, UNUSED_MARKS), OK);
                 for (int s = 0; s < S; s++)
                     seen[tokens[s]]++;
             }
@@ -141,7 +143,9 @@ Test(data, a_sample_is_a_slice_of_the_shuffled_documents)
         cr_assert_eq(placed, total);
         for (int64_t i = 0; i < samples; i++) {
             int64_t k = philox_permute(order, epoch, samples, i);
-            cr_assert_eq(data_sample(data, DATA_TRAIN, epoch * (uint64_t)samples + (uint64_t)i, tokens), OK);
+            cr_assert_eq(
+                data_sample(data, DATA_TRAIN, epoch * (uint64_t)samples + (uint64_t)i, tokens, UNUSED_MARKS),
+                OK);
             cr_assert_eq(memcmp(tokens, line + k * S, sizeof tokens), 0, "epoch %d, sample %d", (int)epoch,
                          (int)i);
         }
@@ -155,7 +159,8 @@ static void read_all(struct data *data, enum data_split split, int S, int count,
 {
     for (int i = 0; i < count; i++) {
         int at = backwards ? count - 1 - i : i;
-        cr_assert_eq(data_sample(data, split, (uint64_t)at, out + at * (S + 1)), OK, "%s", fail_text());
+        cr_assert_eq(data_sample(data, split, (uint64_t)at, out + at * (S + 1), UNUSED_MARKS), OK, "%s",
+                     fail_text());
     }
 }
 
@@ -207,7 +212,8 @@ static void *read_some(void *argument)
 {
     struct reader *r = argument;
     for (int i = r->from; i < r->count && r->status == OK; i += r->step)
-        r->status = data_sample(r->data, DATA_TRAIN, (uint64_t)i, r->out + i * (r->seq_length + 1));
+        r->status =
+            data_sample(r->data, DATA_TRAIN, (uint64_t)i, r->out + i * (r->seq_length + 1), UNUSED_MARKS);
     return NULL;
 }
 
@@ -262,7 +268,7 @@ Test(data, a_split_cuts_documents)
         cr_assert_eq(samples, (bounds[split + 1] - bounds[split] - 1) / S);
         for (int64_t i = 0; i < 2 * samples; i++) {
             int32_t tokens[S + 1];
-            cr_assert_eq(data_sample(data, (enum data_split)split, (uint64_t)i, tokens), OK);
+            cr_assert_eq(data_sample(data, (enum data_split)split, (uint64_t)i, tokens, UNUSED_MARKS), OK);
             for (int s = 0; s <= S; s++)
                 cr_assert(tokens[s] >= bounds[split] && tokens[s] < bounds[split + 1]);
         }
@@ -281,7 +287,7 @@ Test(data, a_split_cuts_documents)
     cr_assert_eq(data_epoch_samples(data, DATA_TRAIN), (total - 1) / S);
     cr_assert_eq(data_epoch_samples(data, DATA_VALID), (total - 1) / S);
     int32_t tokens[S + 1];
-    cr_assert_eq(data_sample(data, DATA_VALID, 0, tokens), OK);
+    cr_assert_eq(data_sample(data, DATA_VALID, 0, tokens, UNUSED_MARKS), OK);
     cr_assert_geq(tokens[0], 50000);
     data_close(data);
     fixture_free(&f);
@@ -329,7 +335,7 @@ Test(data, all_layouts_use_the_same_samples)
                     cr_assert_eq(sample, (uint64_t)(STEP * G + (j * dp + r) * B + row));
                     cr_assert(!seen[sample - STEP * G]);
                     seen[sample - STEP * G] = true;
-                    cr_assert_eq(data_sample(data, DATA_TRAIN, sample, tokens), OK);
+                    cr_assert_eq(data_sample(data, DATA_TRAIN, sample, tokens, UNUSED_MARKS), OK);
                     cr_assert_eq(memcmp(batch.tokens + row * S, tokens, S * 4), 0);
                     cr_assert_eq(memcmp(batch.labels + row * S, tokens + 1, S * 4), 0);
                 }
@@ -407,7 +413,7 @@ Test(data, invalid_requests_suggest_valid_values)
     enum status status = OK;
     int32_t tokens[5];
     for (uint64_t i = 0; i < 6 && status == OK; i++)
-        status = data_sample(data, DATA_TRAIN, i, tokens);
+        status = data_sample(data, DATA_TRAIN, i, tokens, UNUSED_MARKS);
     cr_assert_eq(status, BAD_DATA);
     cr_assert(strstr(fail_text(), ".bin: document 2, position ") != NULL, "%s", fail_text());
     data_close(data);
@@ -461,20 +467,20 @@ Test(data, mock_tokens_are_random_and_repeatable)
     cr_assert_eq(data_require(a, DATA_TRAIN), OK);
     cr_assert_eq(data_require(a, DATA_VALID), OK);
     for (int i = 0; i < SAMPLES; i++) {
-        cr_assert_eq(data_sample(a, DATA_TRAIN, (uint64_t)i, x), OK);
-        cr_assert_eq(data_sample(b, DATA_TRAIN, (uint64_t)(SAMPLES - 1 - i), y), OK);
-        cr_assert_eq(data_sample(b, DATA_TRAIN, (uint64_t)i, y), OK);
+        cr_assert_eq(data_sample(a, DATA_TRAIN, (uint64_t)i, x, UNUSED_MARKS), OK);
+        cr_assert_eq(data_sample(b, DATA_TRAIN, (uint64_t)(SAMPLES - 1 - i), y, UNUSED_MARKS), OK);
+        cr_assert_eq(data_sample(b, DATA_TRAIN, (uint64_t)i, y, UNUSED_MARKS), OK);
         cr_assert_eq(memcmp(x, y, sizeof x), 0);
-        cr_assert_eq(data_sample(c, DATA_TRAIN, (uint64_t)i, z), OK);
-        cr_assert_eq(data_sample(a, DATA_TRAIN, (uint64_t)i + (1ULL << 40), y), OK);
+        cr_assert_eq(data_sample(c, DATA_TRAIN, (uint64_t)i, z, UNUSED_MARKS), OK);
+        cr_assert_eq(data_sample(a, DATA_TRAIN, (uint64_t)i + (1ULL << 40), y, UNUSED_MARKS), OK);
         for (int k = 0; k < TOKENS; k++) {
             cr_assert(x[k] >= 0 && x[k] < VOCABULARY);
             seen[x[k]]++;
             seeds += x[k] == z[k];
             pairs += x[k] == y[k];
         }
-        cr_assert_eq(data_sample(a, DATA_VALID, (uint64_t)i, y), OK);
-        cr_assert_eq(data_sample(c, DATA_VALID, (uint64_t)i, z), OK);
+        cr_assert_eq(data_sample(a, DATA_VALID, (uint64_t)i, y, UNUSED_MARKS), OK);
+        cr_assert_eq(data_sample(c, DATA_VALID, (uint64_t)i, z, UNUSED_MARKS), OK);
         cr_assert_eq(memcmp(y, z, sizeof y), 0); // does not depend on the seed
         for (int k = 0; k < TOKENS; k++)
             splits += x[k] == y[k];

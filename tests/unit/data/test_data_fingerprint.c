@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/data/dataset.h"
+#include "trainer/data/dataset_blocks.h"
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -176,7 +177,7 @@ Test(data_fingerprint, a_large_dataset_is_sampled)
     for (const char *at = file.chars; (at = strstr(at, "\"at\"")) != NULL; at++)
         blocks++;
     text_free(&file);
-    cr_assert_eq(blocks, FINGERPRINT_BLOCKS);
+    cr_assert_eq(blocks, DATASET_BLOCKS);
     for (int i = 0; i < 2; i++) {
         change_byte(f.bin.chars, places[i]);
         expect_changes(&f, "token ids differ in 1 of 64 sampled blocks");
