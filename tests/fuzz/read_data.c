@@ -5,6 +5,7 @@
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/data/data_text.h"
 #include "trainer/data/dataset.h"
+#include "trainer/tokenizer/chat/chat.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
@@ -162,8 +163,65 @@ static void read_text(const struct fuzz_input *input)
     text_free(&path);
 }
 
+/* ---- loss masks ---- */
+
+static void prepare_mask(const char *folder)
+{
+    static const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    static const uint8_t counts[] = {0, 1, 0, 1, 1, 0, 0, 0, 1, 1};
+    struct dataset_writer *writer = NULL;
+    struct text prefix = {0};
+    text_add(&prefix, "%s/masked", folder);
+    fuzz_require(dataset_writer_create(prefix.chars, VOCAB_SIZE, &writer) == OK &&
+                     dataset_writer_with_mask(writer) == OK &&
+                     dataset_writer_add_masked(writer, ids, counts, sizeof ids / sizeof *ids) == OK &&
+                     dataset_writer_end_document(writer) == OK && dataset_writer_finish(writer) == OK,
+                 "a dataset with a mask is written");
+    dataset_writer_destroy(writer);
+    text_free(&prefix);
+}
+
+/* A mask in place of the one of the dataset. */
+static void read_mask(const struct fuzz_input *input)
+{
+    struct text prefix = {0};
+    struct dataset *dataset = NULL;
+    uint8_t counts[10];
+    text_add(&prefix, "%s/masked", input->folder);
+    fuzz_write(input, "masked.mask", input->bytes, input->size, NULL);
+    fuzz_require(dataset_open(prefix.chars, &dataset) == OK, "the dataset is opened");
+    if (dataset_open_mask(dataset) == OK)
+        fuzz_require(dataset_read_mask(dataset, 0, 0, 10, counts) == OK, "a valid mask is read");
+    dataset_close(dataset);
+    text_free(&prefix);
+}
+
+/* ---- conversations ---- */
+
+/* A line of JSON Lines, with the tokenizer of bytes. */
+static void read_chat(const struct fuzz_input *input)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct encoder *encoder = NULL;
+    struct chat_template chat;
+    struct chat_tokens out = {0};
+    fuzz_require(tokenizer_create(&(struct tokenizer_config){.type = "byte"}, &tokenizer) == OK &&
+                     encoder_create(tokenizer, &encoder) == OK &&
+                     chat_template_create("plain", tokenizer, &chat) == OK,
+                 "a template is compiled");
+    const enum status status =
+        chat_encode(&chat, encoder, (const char *)input->bytes, (int64_t)input->size, &out);
+    fuzz_require(status == OK || status == BAD_DATA, "a line is encoded, or is bad");
+    fuzz_require(status != OK || (int64_t)out.counts.length == out.ids.count, "each id is marked");
+    chat_tokens_free(&out);
+    encoder_destroy(encoder);
+    tokenizer_destroy(tokenizer);
+}
+
 const struct fuzz_reader fuzz_data_readers[] = {{"dataset", read_dataset, NULL},
                                                 {"fingerprint", read_fingerprint, prepare_fingerprint},
                                                 {"vocabulary", read_vocabulary, prepare_vocabulary},
                                                 {"text", read_text, NULL},
+                                                {"mask", read_mask, prepare_mask},
+                                                {"chat", read_chat, NULL},
                                                 {NULL, NULL, NULL}};

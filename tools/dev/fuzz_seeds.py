@@ -102,6 +102,19 @@ def fingerprint():
             b'"blocks": [{"at": 0, "bytes": 20, "xxh3": "0123456789abcdef"}]}], "valid": []}\n']
 
 
+def mask():
+    """Of the dataset that the reader prepares; and one that is not."""
+    valid = base64.b64decode("Q1VCT0lETE0BAAAAAAAAAAoAAAAAAAAABQAAAAAAAABk"
+                             "UsxfeTBbYh0VouVGeXkHw3QyHf4xui0aAw==")
+    return [valid, valid[:-1], valid + b"\0", b"CUBOIDLM" + struct.pack("<QQ", 1, 10)]
+
+
+def chat():
+    return [b'{"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": "b\\u00e9"}, '
+            b'{"role": "assistant", "content": "c"}]}', b'{"prompt": "a", "completion": "b", "id": 7}',
+            b'{"messages": []}', b'{"messages": [{"role": "bot"}], "prompt": 1}']
+
+
 def byte_characters():
     """GPT-2's characters of the bytes 0 to 255."""
     plain = [*range(33, 127), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

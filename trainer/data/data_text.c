@@ -146,6 +146,8 @@ static enum status read_json_line(struct reader *r, const char *bytes, int64_t l
         blank++;
     if (blank == length)
         return OK;
+    if (r->sink->line != NULL)
+        return r->sink->line(r->sink->context, r->name, r->line_number, bytes, length);
     struct json_line line;
     if (!json_line_parse(bytes, length, r->options->json_key, &line))
         return fail(BAD_DATA,

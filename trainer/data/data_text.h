@@ -43,6 +43,9 @@ struct text_sink {
     enum status (*append)(void *context, const char *bytes, int64_t length);
     enum status (*end_document)(void *context);
     enum status (*progress)(void *context, int64_t bytes);
+    /* Optional: receives each line of JSON Lines that is not blank as it is, instead of `append` and
+     * `end_document`; `file` is the path, or "standard input". Lines count from 1. */
+    enum status (*line)(void *context, const char *file, int64_t number, const char *bytes, int64_t length);
     void *context;
 };
 

@@ -43,7 +43,7 @@ static enum status read_bytes(const char *bytes, size_t length, const char *endi
     int fd = mkstemps(path, (int)strlen(ending));
     cr_assert(fd >= 0 && write(fd, bytes, length) == (ssize_t)length);
     close(fd);
-    const struct text_sink sink = {append_text, end_document, add_progress, result};
+    const struct text_sink sink = {append_text, end_document, add_progress, NULL, result};
     enum status status = text_read(path, options, &sink);
     if (status == OK)
         cr_assert_eq(result->progress, (int64_t)length);
@@ -117,7 +117,7 @@ Test(data_text, a_bad_line_is_named)
         STOPPED);
     cr_assert_eq(result.documents, 1);
     text_free(&result.all);
-    const struct text_sink sink = {append_text, end_document, add_progress, &result};
+    const struct text_sink sink = {append_text, end_document, add_progress, NULL, &result};
     cr_assert_eq(text_read("/nowhere/at/all", &(struct text_options){0}, &sink), IO_ERROR);
     cr_assert_eq(text_read("/tmp", &(struct text_options){0}, &sink), IO_ERROR);
 }

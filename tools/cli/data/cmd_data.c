@@ -44,6 +44,13 @@ static const char help_text[] =
     "  Plain text may contain any bytes: invalid UTF-8 and byte order marks are kept.\n"
     "  In JSON Lines a byte order mark is skipped.\n"
     "\n"
+    "Conversations (docs/finetuning.md)\n"
+    "  --chat-template chatml|llama2|llama3|mistral|plain\n"
+    "                           each line of JSON Lines is a conversation, {\"messages\": [{\"role\": ...,\n"
+    "                           \"content\": ...}]} or {\"prompt\": ..., \"completion\": ...}; PREFIX.mask\n"
+    "                           selects the answers for the loss (data.loss_mask)\n"
+    "  --seq-length N           refuse a conversation of more than N tokens\n"
+    "\n"
     "Output\n"
     "  -o, --output PREFIX      its folder is created, but not the parent of that; files get their final\n"
     "                           names only when both are complete\n"
@@ -68,6 +75,8 @@ static enum status parse_options(int argc, char **argv, struct data_options *o)
         {"--json-key", OPTION_TEXT, &o->json_key, 0, 0},
         {"--format", OPTION_TEXT, &o->format, 0, 0},
         {"--threads", OPTION_TEXT, &o->threads, 0, 0},
+        {"--chat-template", OPTION_TEXT, &o->chat_template, 0, 0},
+        {"--seq-length", OPTION_TEXT, &o->seq_length, 0, 0},
         {"--append-eod", OPTION_FLAG, &o->append_eod, 0, 0},
         {"--no-append-eod", OPTION_CLEAR, &o->append_eod, 0, 0},
         {"--overwrite", OPTION_FLAG, &o->overwrite, 0, 0},

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SCANNED_TOKENS = 1 << 26, CHUNK = 1 << 16, SHOWN_IDS = 12, SHOWN_TEXT_IDS = 64, SHOWN_DOCUMENTS = 3 };
 
@@ -57,6 +58,40 @@ static enum status print_ids(const struct dataset *d, int32_t *largest)
     return status;
 }
 
+/* Prints ids as text on a line; `begins`: ids[0] is the first one of its document. */
+static enum status print_text(const struct tokenizer *tokenizer, const int32_t *ids, int64_t count,
+                              bool begins, const char *label, const char *end)
+{
+    struct text text = {0};
+    enum status status = begins ? tokenizer_decode(tokenizer, ids, count, &text)
+                                : tokenizer_decode_more(tokenizer, ids, count, &text);
+    if (status == OK) {
+        printf("    %s\"", label);
+        tokenizer_print(stdout, &text);
+        puts(end);
+    }
+    text_free(&text);
+    return status;
+}
+
+/* The first ids of a document as text: a line for each run of tokens that count in the loss, or do not. */
+static enum status print_runs(const struct dataset *d, const struct tokenizer *tokenizer, int64_t document,
+                              const int32_t *ids, int64_t count)
+{
+    uint8_t counts[SHOWN_TEXT_IDS];
+    const char *rest = count < dataset_length(d, document) ? "\" ..." : "\"";
+    TRY(dataset_read_mask(d, document, 0, count, counts));
+    if (count == 0)
+        return print_text(tokenizer, ids, 0, true, "", rest);
+    for (int64_t begin = 0, end; begin < count; begin = end) {
+        for (end = begin + 1; end < count && counts[end] == counts[begin];)
+            end++;
+        const char *label = !dataset_has_mask(d) ? "" : counts[begin] != 0 ? "loss " : "     ";
+        TRY(print_text(tokenizer, ids + begin, end - begin, begin == 0, label, end < count ? "\"" : rest));
+    }
+    return OK;
+}
+
 static enum status print_document(const struct dataset *d, int64_t document,
                                   const struct tokenizer *tokenizer)
 {
@@ -67,20 +102,23 @@ static enum status print_document(const struct dataset *d, int64_t document,
     for (int64_t i = 0; i < count && i < SHOWN_IDS; i++)
         printf(" %d", ids[i]);
     puts(length > SHOWN_IDS ? " ..." : "");
-    if (tokenizer == NULL)
-        return OK;
-    struct text text = {0};
-    enum status status = tokenizer_decode(tokenizer, ids, count, &text);
-    if (status == OK) {
-        fputs("    \"", stdout);
-        tokenizer_print(stdout, &text);
-        puts(length > count ? "\" ..." : "\"");
-    }
-    text_free(&text);
+    return tokenizer == NULL ? OK : print_runs(d, tokenizer, document, ids, count);
+}
+
+/* A dataset may have a loss mask. */
+static enum status open_mask(struct dataset *d)
+{
+    struct text path = {0};
+    text_add(&path, "%s.mask", dataset_prefix(d));
+    enum status status = access(path.chars, F_OK) == 0 ? dataset_open_mask(d) : OK;
+    if (status == OK && dataset_has_mask(d))
+        print_line(stdout, "loss       %" PRId64 " tokens (%.1f %%) count (%s)", dataset_counted_tokens(d),
+                   100.0 * (double)dataset_counted_tokens(d) / (double)dataset_tokens(d), path.chars);
+    text_free(&path);
     return status;
 }
 
-static enum status inspect(const struct dataset *d, const struct data_options *o, int64_t shown)
+static enum status inspect(struct dataset *d, const struct data_options *o, int64_t shown)
 {
     char size[NUMBER_CHARS];
     print_line(stdout, "%s.bin, %s.idx: a Megatron indexed dataset, version 1", dataset_prefix(d),
@@ -90,6 +128,7 @@ static enum status inspect(const struct dataset *d, const struct data_options *o
     if (dataset_sequences(d) != dataset_documents(d))
         printf("sequences  %" PRId64 "\n", dataset_sequences(d));
     print_lengths(d);
+    TRY(open_mask(d));
     int32_t largest = 0;
     TRY(print_ids(d, &largest));
 

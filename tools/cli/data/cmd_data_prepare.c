@@ -2,6 +2,7 @@
 /* cuboid data prepare: from text to token ids on disk.
  *
  *     text_read() -> documents -> encode_pool -> dataset_writer -> PREFIX.bin, PREFIX.idx
+ *                    lines                                         PREFIX.mask, of conversations
  *
  * Text is streamed, so a document may have any size if its tokenizer can cut it (encoder_cut()). */
 #include "tools/cli/data/cmd_data_options.h"
@@ -60,6 +61,34 @@ static enum status text_options_of(const struct data_options *o, struct text_opt
     return OK;
 }
 
+/* The options of conversations. */
+static enum status chat_options_of(const struct data_options *o, const struct tokenizer *tokenizer,
+                                   struct text_options *text, struct chat_template *template,
+                                   int64_t *seq_length)
+{
+    if (o->chat_template == NULL && o->seq_length != NULL)
+        return fail(BAD_USAGE, "--seq-length %s limits conversations; use it with --chat-template",
+                    o->seq_length);
+    if (o->chat_template == NULL)
+        return OK;
+    if (o->documents != NULL || o->split_lines != NULL || o->json_key != NULL || text->format == TEXT_PLAIN)
+        return fail(BAD_USAGE,
+                    "--chat-template reads one conversation from each line of JSON Lines; remove %s",
+                    o->documents != NULL     ? "--documents"
+                    : o->split_lines != NULL ? "--split-lines"
+                    : o->json_key != NULL    ? "--json-key"
+                                             : "--format text");
+    if (!o->append_eod)
+        return fail(BAD_USAGE,
+                    "--no-append-eod has no effect on conversations, which end as the template says; "
+                    "remove it");
+    if (o->seq_length != NULL && (!integer_parse(o->seq_length, seq_length) || *seq_length < 1))
+        return fail(BAD_USAGE, "--seq-length %s is invalid; use a number of tokens, 1 or more",
+                    o->seq_length);
+    text->format = TEXT_JSON_LINES;
+    return chat_template_create(o->chat_template, tokenizer, template);
+}
+
 /* The number of encoding threads; by default one for each available CPU. */
 static enum status threads_of(const struct data_options *o, int *out)
 {
@@ -77,7 +106,7 @@ static enum status threads_of(const struct data_options *o, int *out)
 
 /* State of one prepare. */
 struct pump {
-    const struct tokenizer *tokenizer;
+    struct encode_options encode;
     struct encode_pool *pool;
     struct dataset_writer *writer;
     struct encode_counts counts; // when complete
@@ -98,6 +127,14 @@ static enum status pump_end_document(void *context)
     struct pump *p = context;
     p->documents++;
     return encode_pool_end_document(p->pool);
+}
+
+static enum status pump_line(void *context, const char *file, int64_t number, const char *bytes,
+                             int64_t length)
+{
+    struct pump *p = context;
+    p->documents++;
+    return encode_pool_line(p->pool, file, number, bytes, length);
 }
 
 /* SIGINT and SIGTERM are blocked while a dataset is written, and polled here: an interrupted prepare
@@ -156,14 +193,19 @@ static enum status refuse_overwriting(const char *prefix)
     return status;
 }
 
-static enum status pump_all(struct pump *p, const struct data_options *o, const struct text_options *text,
-                            int threads)
+static enum status pump_all(struct pump *p, const struct data_options *o, const struct text_options *text)
 {
-    const struct text_sink sink = {pump_append, pump_end_document, pump_progress, p};
+    const struct text_sink sink = {.append = pump_append,
+                                   .end_document = pump_end_document,
+                                   .progress = pump_progress,
+                                   .line = p->encode.chat != NULL ? pump_line : NULL,
+                                   .context = p};
     if (!o->overwrite)
         TRY(refuse_overwriting(o->output));
-    TRY(dataset_writer_create(o->output, tokenizer_vocab_size(p->tokenizer), &p->writer));
-    TRY(encode_pool_create(p->tokenizer, p->writer, o->append_eod, threads, &p->pool));
+    TRY(dataset_writer_create(o->output, tokenizer_vocab_size(p->encode.tokenizer), &p->writer));
+    if (p->encode.chat != NULL)
+        TRY(dataset_writer_with_mask(p->writer));
+    TRY(encode_pool_create(&p->encode, p->writer, &p->pool));
     for (int i = 0; i < o->input_count; i++)
         TRY(text_read(o->inputs[i], text, &sink));
     TRY(encode_pool_finish(p->pool));
@@ -175,18 +217,25 @@ static void print_summary(const struct pump *p, const char *prefix)
 {
     char size[NUMBER_CHARS], time[NUMBER_CHARS];
     double spent = clock_s() - p->began_s;
+    const struct encode_counts *counts = &p->counts;
     print_line(stdout,
                "%s.bin, %s.idx: %" PRId64 " document%s, %" PRId64
                " tokens (%s), %s of text, %.2f bytes a token, %s, %.1f MB/s",
-               prefix, prefix, p->counts.documents, p->counts.documents == 1 ? "" : "s", p->counts.tokens,
-               tokenizer_name(p->tokenizer), bytes_text(p->counts.text_bytes, size),
-               (double)p->counts.text_bytes / (double)p->counts.tokens, seconds_text(spent, time),
+               prefix, prefix, counts->documents, counts->documents == 1 ? "" : "s", counts->tokens,
+               tokenizer_name(p->encode.tokenizer), bytes_text(counts->text_bytes, size),
+               (double)counts->text_bytes / (double)counts->tokens, seconds_text(spent, time),
                (double)p->read_bytes * 1e-6 / spent);
-    if (p->counts.documents < 20)
-        printf("A train/valid split cuts between documents; with %" PRId64
-               " it is coarse or impossible (--documents, "
-               "--split-lines).\n",
-               p->counts.documents);
+    if (p->encode.chat != NULL)
+        print_line(stdout,
+                   "%s.mask (%s): %" PRId64
+                   " tokens (%.1f %%) count in the loss; the longest conversation has %" PRId64
+                   " tokens (%s, line %" PRId64 ")",
+                   prefix, p->encode.chat->name, counts->counted,
+                   100.0 * (double)counts->counted / (double)counts->tokens, counts->longest,
+                   counts->longest_file, counts->longest_line);
+    if (counts->documents < 20)
+        printf("A train/valid split cuts between documents; with %" PRId64 " it is coarse or impossible%s.\n",
+               counts->documents, p->encode.chat == NULL ? " (--documents, --split-lines)" : "");
 }
 
 /* Checks that all inputs are readable, before anything is written. */
@@ -240,27 +289,31 @@ static enum status check_place(const char *prefix, const char *path)
 /* Checks that the output can be written, before anything is read. */
 static enum status check_output(const char *prefix)
 {
-    struct text folder = {0}, idx = {0}, bin = {0};
+    struct text folder = {0}, idx = {0}, bin = {0}, mask = {0};
     add_folder_of(prefix, &folder);
     text_add(&idx, "%s.idx", prefix);
     text_add(&bin, "%s.bin", prefix);
+    text_add(&mask, "%s.mask", prefix);
     enum status status = check_folder(prefix, folder.chars);
     bool there = access(folder.chars, F_OK) == 0;
     if (status == OK)
         status = check_place(prefix, there ? idx.chars : folder.chars);
     if (status == OK && there)
         status = check_place(prefix, bin.chars);
+    if (status == OK && there)
+        status = check_place(prefix, mask.chars);
     text_free(&folder);
     text_free(&idx);
     text_free(&bin);
+    text_free(&mask);
     return status;
 }
 
-static enum status prepare_with(const struct tokenizer *tokenizer, const struct data_options *o,
-                                const struct text_options *text, int threads)
+static enum status prepare_with(const struct encode_options *encode, const struct data_options *o,
+                                const struct text_options *text)
 {
     struct pump pump = {
-        .tokenizer = tokenizer,
+        .encode = *encode,
         .all_bytes = inputs_bytes(o),
         .began_s = clock_s(),
         .terminal = isatty(STDERR_FILENO) == 1,
@@ -270,7 +323,7 @@ static enum status prepare_with(const struct tokenizer *tokenizer, const struct 
     sigaddset(&stops, SIGINT);
     sigaddset(&stops, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &stops, &before);
-    enum status status = pump_all(&pump, o, text, threads);
+    enum status status = pump_all(&pump, o, text);
     encode_pool_destroy(pump.pool);
     dataset_writer_destroy(pump.writer);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -284,20 +337,25 @@ static enum status prepare_with(const struct tokenizer *tokenizer, const struct 
 enum status data_prepare(const struct data_options *options)
 {
     struct text_options text;
-    int threads = 1;
+    struct encode_options encode = {.append_eod = options->append_eod};
+    struct chat_template chat;
     if (options->input_count == 0)
         return fail(BAD_USAGE, "prepare: no TEXT given; use - for standard input");
     if (options->output == NULL)
         return fail(BAD_USAGE, "prepare: no output given; use -o PREFIX to write PREFIX.bin and PREFIX.idx");
     TRY(text_options_of(options, &text));
-    TRY(threads_of(options, &threads));
+    TRY(threads_of(options, &encode.threads));
     struct tokenizer *tokenizer = NULL;
     TRY(data_options_tokenizer(options, &tokenizer));
-    enum status status = check_inputs(options);
+    encode.tokenizer = tokenizer;
+    encode.chat = options->chat_template != NULL ? &chat : NULL;
+    enum status status = chat_options_of(options, tokenizer, &text, &chat, &encode.seq_length);
+    if (status == OK)
+        status = check_inputs(options);
     if (status == OK)
         status = check_output(options->output);
     if (status == OK)
-        status = prepare_with(tokenizer, options, &text, threads);
+        status = prepare_with(&encode, options, &text);
     tokenizer_destroy(tokenizer);
     return status;
 }

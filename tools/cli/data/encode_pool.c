@@ -11,13 +11,15 @@ enum { BLOCK_BYTES = 1 << 20 };
 struct part {
     int64_t bytes, ids;
     bool begins, ends; // the document
+    const char *file;  // of a conversation
+    int64_t line;
 };
 
 struct block {
     struct text text;
     struct part *parts;
     int64_t count, capacity;
-    struct tokens ids;
+    struct chat_tokens tokens; // counts: of conversations only
     bool encoded;
     enum status status;
     char *why; // message of a failure
@@ -26,9 +28,8 @@ struct block {
 /* Blocks in a ring: [written, taken) are being encoded or encoded, [taken, filled) wait for a thread, and
  * block `filled` is being filled by the caller. */
 struct encode_pool {
-    const struct tokenizer *tokenizer;
+    struct encode_options options;
     struct dataset_writer *writer;
-    bool append_eod;
     struct encoder *cutter;
     struct text held; // text of the current document that is in no block
     bool begun;       // some of the current document is in a block
@@ -46,43 +47,85 @@ struct encode_pool {
 
 /* ---- the threads ---- */
 
-static enum status encode_part(const struct encode_pool *pool, struct encoder *encoder, const char *bytes,
-                               struct part *part, struct tokens *ids)
+static enum status encode_text(const struct encode_options *options, struct encoder *encoder,
+                               const char *bytes, const struct part *part, struct tokens *ids)
 {
-    const struct tokens *prefix = tokenizer_prefix(pool->tokenizer);
-    const struct tokens *suffix = tokenizer_suffix(pool->tokenizer);
-    const int32_t end = tokenizer_end_of_document(pool->tokenizer);
-    int64_t before = ids->count;
+    const struct tokens *prefix = tokenizer_prefix(options->tokenizer);
+    const struct tokens *suffix = tokenizer_suffix(options->tokenizer);
+    const int32_t end = tokenizer_end_of_document(options->tokenizer);
     if (part->begins)
         TRY(tokens_append(ids, prefix->ids, prefix->count));
     TRY(encoder_encode(encoder, bytes, part->bytes, ids));
     if (part->ends) {
         TRY(tokens_append(ids, suffix->ids, suffix->count));
-        if (pool->append_eod)
+        if (options->append_eod)
             TRY(tokens_append(ids, &end, 1));
     }
-    part->ids = ids->count - before;
     return OK;
+}
+
+static enum status encode_chat(const struct encode_options *options, struct encoder *encoder,
+                               const char *bytes, const struct part *part, struct chat_tokens *out)
+{
+    const int64_t before = out->ids.count;
+    TRY(chat_encode(options->chat, encoder, bytes, part->bytes, out));
+    int64_t length = out->ids.count - before;
+    if (options->seq_length > 0 && length > options->seq_length)
+        return fail(
+            BAD_DATA,
+            "%lld tokens, more than --seq-length %lld; shorten the conversation, use --seq-length %lld, or "
+            "omit --seq-length and train with data.truncate_documents=true",
+            (long long)length, (long long)options->seq_length, (long long)length);
+    return OK;
+}
+
+static enum status encode_part(const struct encode_pool *pool, struct encoder *encoder, const char *bytes,
+                               struct part *part, struct chat_tokens *out)
+{
+    const int64_t before = out->ids.count;
+    if (pool->options.chat != NULL)
+        TRY(encode_chat(&pool->options, encoder, bytes, part, out));
+    else
+        TRY(encode_text(&pool->options, encoder, bytes, part, &out->ids));
+    part->ids = out->ids.count - before;
+    return OK;
+}
+
+/* A message about the part: a conversation has a file and a line. */
+static char *why_of(const struct part *part)
+{
+    struct text why = {0};
+    if (part->file != NULL)
+        text_add(&why, "%s, line %lld: %s", part->file, (long long)part->line, fail_text());
+    else
+        text_add(&why, "%s", fail_text());
+    char *copy = text_copy(why.chars);
+    text_free(&why);
+    return copy;
 }
 
 static void encode_block(const struct encode_pool *pool, struct encoder *encoder, struct block *block)
 {
     const char *bytes = text_chars(&block->text);
-    enum status status = OK;
-    block->ids.count = 0;
-    for (int64_t i = 0; status == OK && i < block->count; i++) {
-        status = encode_part(pool, encoder, bytes, &block->parts[i], &block->ids);
+    block->status = OK;
+    block->why = NULL;
+    block->tokens.ids.count = 0;
+    block->tokens.counts.length = 0;
+    for (int64_t i = 0; i < block->count; i++) {
+        block->status = encode_part(pool, encoder, bytes, &block->parts[i], &block->tokens);
+        if (block->status != OK) {
+            block->why = why_of(&block->parts[i]);
+            return;
+        }
         bytes += block->parts[i].bytes;
     }
-    block->status = status;
-    block->why = status != OK ? text_copy(fail_text()) : NULL;
 }
 
 static void *thread_main(void *argument)
 {
     struct encode_pool *pool = argument;
     struct encoder *encoder = NULL;
-    enum status created = encoder_create(pool->tokenizer, &encoder);
+    enum status created = encoder_create(pool->options.tokenizer, &encoder);
     pthread_mutex_lock(&pool->lock);
     for (;;) {
         while (!pool->ends && pool->taken == pool->filled)
@@ -108,14 +151,15 @@ static void *thread_main(void *argument)
 
 /* ---- the caller ---- */
 
-static enum status start_threads(struct encode_pool *pool, int threads)
+static enum status start_threads(struct encode_pool *pool)
 {
+    const int threads = pool->options.threads;
     pool->size = 2 * (int64_t)threads + 1;
     pool->ring = calloc((size_t)pool->size, sizeof *pool->ring);
     pool->threads = calloc((size_t)threads, sizeof *pool->threads);
     if (pool->ring == NULL || pool->threads == NULL)
         return fail(NO_MEMORY, "no memory for %d threads", threads);
-    TRY(encoder_create(pool->tokenizer, &pool->cutter));
+    TRY(encoder_create(pool->options.tokenizer, &pool->cutter));
     for (; pool->thread_count < threads; pool->thread_count++) {
         int why = pthread_create(&pool->threads[pool->thread_count], NULL, thread_main, pool);
         if (why != 0)
@@ -125,19 +169,18 @@ static enum status start_threads(struct encode_pool *pool, int threads)
     return OK;
 }
 
-enum status encode_pool_create(const struct tokenizer *tokenizer, struct dataset_writer *writer,
-                               bool append_eod, int threads, struct encode_pool **out)
+enum status encode_pool_create(const struct encode_options *options, struct dataset_writer *writer,
+                               struct encode_pool **out)
 {
     struct encode_pool *pool = calloc(1, sizeof *pool);
     if (pool == NULL)
-        return fail(NO_MEMORY, "no memory for %d threads", threads);
-    pool->tokenizer = tokenizer;
+        return fail(NO_MEMORY, "no memory for %d threads", options->threads);
+    pool->options = *options;
     pool->writer = writer;
-    pool->append_eod = append_eod;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->done, NULL);
-    enum status status = start_threads(pool, threads);
+    enum status status = start_threads(pool);
     if (status == OK)
         *out = pool;
     else
@@ -158,7 +201,7 @@ void encode_pool_destroy(struct encode_pool *pool)
     for (int64_t i = 0; pool->ring != NULL && i < pool->size; i++) {
         text_free(&pool->ring[i].text);
         free(pool->ring[i].parts);
-        tokens_free(&pool->ring[i].ids);
+        chat_tokens_free(&pool->ring[i].tokens);
         free(pool->ring[i].why);
     }
     pthread_cond_destroy(&pool->work);
@@ -171,15 +214,43 @@ void encode_pool_destroy(struct encode_pool *pool)
     free(pool);
 }
 
+/* Writes a conversation. */
+static enum status write_chat(struct encode_pool *pool, const struct part *part, const int32_t *ids,
+                              const uint8_t *counts)
+{
+    struct encode_counts *all = &pool->counts;
+    for (int64_t i = 0; i < part->ids; i++)
+        all->counted += counts[i];
+    if (part->ids > all->longest) {
+        all->longest = part->ids;
+        all->longest_file = part->file;
+        all->longest_line = part->line;
+    }
+    return dataset_writer_add_masked(pool->writer, ids, counts, part->ids);
+}
+
+static enum status refuse_block(const struct encode_pool *pool, const struct block *block)
+{
+    if (pool->options.chat != NULL)
+        return fail(block->status, "%s", block->why);
+    return fail(block->status, "document %lld: %s", (long long)pool->counts.documents, block->why);
+}
+
 /* Writes an encoded block, and empties it. */
 static enum status write_block(struct encode_pool *pool, struct block *block)
 {
     if (block->status != OK)
-        return fail(block->status, "document %lld: %s", (long long)pool->counts.documents, block->why);
-    const int32_t *ids = block->ids.ids;
+        return refuse_block(pool, block);
+    const int32_t *ids = block->tokens.ids.ids;
+    const uint8_t *counts = (const uint8_t *)text_chars(&block->tokens.counts);
     for (int64_t i = 0; i < block->count; i++) {
         const struct part *part = &block->parts[i];
-        TRY(dataset_writer_add(pool->writer, ids, part->ids));
+        if (pool->options.chat != NULL) {
+            TRY(write_chat(pool, part, ids, counts));
+            counts += part->ids;
+        } else {
+            TRY(dataset_writer_add(pool->writer, ids, part->ids));
+        }
         ids += part->ids;
         pool->counts.tokens += part->ids;
         pool->counts.text_bytes += part->bytes;
@@ -217,8 +288,8 @@ static enum status submit(struct encode_pool *pool)
     return pool->filled - pool->written == pool->size ? write_oldest(pool) : OK;
 }
 
-/* Moves the first `length` held bytes into the block. */
-static enum status add_part(struct encode_pool *pool, int64_t length, bool ends)
+/* Adds a part to the block being filled, with its text; passes the block to the threads when it is full. */
+static enum status add_part(struct encode_pool *pool, const struct part *part, const char *bytes)
 {
     struct block *block = &pool->ring[pool->filled % pool->size];
     if (block->count == block->capacity) {
@@ -229,13 +300,21 @@ static enum status add_part(struct encode_pool *pool, int64_t length, bool ends)
         block->parts = parts;
         block->capacity = capacity;
     }
-    block->parts[block->count++] = (struct part){.bytes = length, .begins = !pool->begun, .ends = ends};
-    text_add_bytes(&block->text, text_chars(&pool->held), (size_t)length);
+    block->parts[block->count++] = *part;
+    text_add_bytes(&block->text, bytes, (size_t)part->bytes);
+    return block->text.length >= BLOCK_BYTES || block->count >= BLOCK_BYTES / 16 ? submit(pool) : OK;
+}
+
+/* Moves the first `length` held bytes into the block. */
+static enum status add_held(struct encode_pool *pool, int64_t length, bool ends)
+{
+    const struct part part = {.bytes = length, .begins = !pool->begun, .ends = ends};
+    TRY(add_part(pool, &part, text_chars(&pool->held)));
     pool->begun = !ends;
     pool->held.length -= (size_t)length;
     if (pool->held.length > 0)
         memmove(pool->held.chars, pool->held.chars + length, pool->held.length);
-    return block->text.length >= BLOCK_BYTES || block->count >= BLOCK_BYTES / 16 ? submit(pool) : OK;
+    return OK;
 }
 
 enum status encode_pool_append(struct encode_pool *pool, const char *bytes, int64_t length)
@@ -247,14 +326,21 @@ enum status encode_pool_append(struct encode_pool *pool, const char *bytes, int6
             continue;
         int64_t cut = encoder_cut(pool->cutter, pool->held.chars, (int64_t)pool->held.length);
         if (cut > 0)
-            TRY(add_part(pool, cut, false));
+            TRY(add_held(pool, cut, false));
     }
     return OK;
 }
 
 enum status encode_pool_end_document(struct encode_pool *pool)
 {
-    return add_part(pool, (int64_t)pool->held.length, true);
+    return add_held(pool, (int64_t)pool->held.length, true);
+}
+
+enum status encode_pool_line(struct encode_pool *pool, const char *file, int64_t line, const char *bytes,
+                             int64_t length)
+{
+    const struct part part = {.bytes = length, .begins = true, .ends = true, .file = file, .line = line};
+    return add_part(pool, &part, bytes);
 }
 
 enum status encode_pool_finish(struct encode_pool *pool)

@@ -5,27 +5,43 @@
  *     threads    encode a block at a time                cut where encoder_cut() permits
  *     caller     writes the oldest block when it is encoded
  *
+ * A conversation is a document whose text is a line of JSON Lines; the threads parse it, too.
+ *
  * All functions are called by one thread; the encoding threads are internal. */
 #pragma once
 
 #include "trainer/data/dataset.h"
-#include "trainer/tokenizer/tokenizer.h"
+#include "trainer/tokenizer/chat/chat.h"
 
 struct encode_pool;
 
-struct encode_counts {
-    int64_t documents, tokens, text_bytes; // written; tokens with those that the tokenizer or append_eod add
+struct encode_options {
+    const struct tokenizer *tokenizer;
+    bool append_eod;                  // to each document
+    const struct chat_template *chat; // documents are conversations; NULL: text
+    int64_t seq_length;               // of a conversation, at most; 0: any
+    int threads;                      // at least 1
 };
 
-/* The tokenizer and the writer must outlive the pool. threads: at least 1. */
-MUST_USE enum status encode_pool_create(const struct tokenizer *tokenizer, struct dataset_writer *writer,
-                                        bool append_eod, int threads, struct encode_pool **out);
+struct encode_counts {
+    int64_t documents, tokens, text_bytes; // written; tokens with those that the tokenizer or append_eod add
+    int64_t counted;                       // of the tokens of conversations: those that count in the loss
+    int64_t longest, longest_line;         // the conversation with the most tokens
+    const char *longest_file;
+};
+
+/* The tokenizer, the template and the writer must outlive the pool. */
+MUST_USE enum status encode_pool_create(const struct encode_options *options, struct dataset_writer *writer,
+                                        struct encode_pool **out);
 /* Waits for the threads; discards what is not written. Accepts NULL. */
 void encode_pool_destroy(struct encode_pool *pool);
 
 /* Adds bytes to the current document. Any status of the encoder or the writer, also of earlier documents. */
 MUST_USE enum status encode_pool_append(struct encode_pool *pool, const char *bytes, int64_t length);
 MUST_USE enum status encode_pool_end_document(struct encode_pool *pool);
+/* Adds a conversation: a line of JSON Lines. `file`, for messages, must outlive the pool. */
+MUST_USE enum status encode_pool_line(struct encode_pool *pool, const char *file, int64_t line,
+                                      const char *bytes, int64_t length);
 /* Encodes and writes all that is left. */
 MUST_USE enum status encode_pool_finish(struct encode_pool *pool);
 

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tuning of imported models on conversations, on one rank and on eight, compared with transformers.
+
+    test_finetune.py CUBOID
+
+golden_finetune.txt has its losses, gradient norms and weights: make_finetune.py computes them in double precision,
+each conversation as a sequence of its own. Here they are packed, in fp32."""
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import finetune  # noqa: E402
+import models  # noqa: E402
+
+CUBOID = os.path.abspath(sys.argv[1])
+HERE = os.path.dirname(os.path.abspath(__file__))
+BOUND = 1e-5  # of losses and norms, relative; of weights, absolute
+
+
+def run(*words):
+    done = subprocess.run([CUBOID, *words], capture_output=True, text=True, errors="replace", check=False, timeout=100)
+    if done.returncode != 0:
+        sys.exit(f"{words}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def read_golden(name):
+    golden = {"loss": [], "norm": [], "weight": []}
+    with open(f"{HERE}/golden_finetune.txt", encoding="utf-8") as file:
+        for line in file:
+            words = line.split()
+            if words[:2] == [name, "shifted"]:
+                golden["shifted"] = float(words[2])
+            elif words[0] == name:
+                golden[words[1]].append((*words[2:-1], float(words[-1])))
+    return golden
+
+
+def train(name, run_dir, *keys):
+    with open("recipe.yaml", "w", encoding="utf-8") as file:
+        file.write(finetune.RECIPE.replace("NAME", name))
+    run("train", "recipe.yaml", f"logging.run_dir={run_dir}", *keys)
+    with open(f"{run_dir}/metrics.jsonl", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def compare_steps(what, steps, golden):
+    worst = 0.0
+    for key, column in (("loss", "loss"), ("norm", "grad_norm")):
+        for step, ((_, expected), line) in enumerate(zip(golden[key], steps, strict=True), 1):
+            worst = max(worst, abs(line[column] - expected) / expected)
+            if not worst <= BOUND:
+                sys.exit(f"{what}, step {step}: {column} {line[column]}, but transformers has {expected}")
+    counted = sum(sum(counts) for _, counts in map(finetune.chatml, finetune.CONVERSATIONS))
+    if any(line["loss_tokens"] != counted for line in steps):
+        sys.exit(f"{what}: {steps[0]['loss_tokens']} tokens count, not {counted}")
+    # The comparison is worthless unless it finds a mask that is shifted by a token.
+    if not abs(steps[0]["loss"] - golden["shifted"]) > 100 * BOUND * golden["shifted"]:
+        sys.exit(f"{what}: a shifted mask has nearly the same loss, {golden['shifted']}")
+    return worst
+
+
+def compare_weights(what, run_dir, golden):
+    run("checkpoint", "export", f"{run_dir}/checkpoints", "-o", f"{run_dir}-out")
+    tensors, worst = models.read_model(f"{run_dir}-out"), 0.0
+    for name, element, expected in golden["weight"]:
+        value = struct.unpack_from("<f", tensors[name][2], 4 * int(element))[0]
+        worst = max(worst, abs(value - expected))
+        if not worst <= BOUND:
+            sys.exit(f"{what}: element {element} of {name} is {value}, but transformers has {expected}")
+    return worst
+
+
+def prepare():
+    """The dataset does not depend on the number of threads."""
+    with open("tokenizer.json", "w", encoding="utf-8") as file:
+        json.dump(finetune.tokenizer_json(), file)
+    finetune.write_conversations("chat.jsonl")
+    for prefix, threads in (("chat", "1"), ("other", "3")):
+        run("data", "prepare", "chat.jsonl", "-o", prefix, "--tokenizer", "hf", "--tokenizer-model", "tokenizer.json",
+            "--chat-template", "chatml", "--seq-length", str(finetune.SEQUENCE), "--threads", threads)
+    for ending in ("bin", "idx", "mask"):
+        with open(f"chat.{ending}", "rb") as one, open(f"other.{ending}", "rb") as other:
+            if one.read() != other.read():
+                sys.exit(f"chat.{ending} depends on the number of threads")
+    with open("chat.bin", "rb") as file:
+        ids = [i for (i,) in struct.iter_unpack("<H", file.read())]
+    if ids != [i for conversation in finetune.CONVERSATIONS for i in finetune.chatml(conversation)[0]]:
+        sys.exit("chat.bin has other ids")
+
+
+def main():
+    models.VOCAB, models.CONTEXT = finetune.VOCAB, finetune.SEQUENCE
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        prepare()
+        for name, config in finetune.CASES.items():
+            golden = read_golden(name)
+            models.write_model(name, config)
+            run("checkpoint", "import", name, "-o", f"{name}-ckpt")
+            steps = compare_steps(name, train(name, f"{name}-one"), golden)
+            weights = compare_weights(name, f"{name}-one", golden)
+            wide = compare_steps(f"{name}, 8 ranks", train(name, f"{name}-wide", "dp=2", "tp=2", "pp=2"), golden)
+            print(f"{name}: losses and norms differ by {steps:.1e}, on 8 ranks by {wide:.1e}; weights by {weights:.1e}")
+
+
+main()
