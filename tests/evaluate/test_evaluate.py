@@ -115,6 +115,26 @@ def splits():
         sys.exit(f"evaluate prints\n{text}")
 
 
+def conversations():
+    """With packed documents and a loss mask, the loss that training reports for the same conversations."""
+    with open("chat.jsonl", "w", encoding="utf-8") as file:
+        for i in range(18):
+            file.write(json.dumps({"prompt": "q" * (1 + i % 5), "completion": "answer"[i % 4:] * (1 + i % 3)}) + "\n")
+    run("data", "prepare", "chat.jsonl", "-o", "chat", "--chat-template", "plain")
+    keys = ["data.train=chat", "data.valid=chat", "data.loss_mask=true", "data.pack_documents=true", "name=chat",
+            "data.reset_attention_mask=true", "data.reset_position_ids=true", "tokenizer.tokenizer_type=byte",
+            "model.vocab_size=257", "train.train_iters=1", "train.eval_interval=1",
+            "train.global_batch_size=4"]  # all packs
+    run("train", "recipe.yaml", *keys)
+    with open("runs/chat/metrics.jsonl", encoding="utf-8") as file:
+        trained = json.loads(file.readlines()[-1])["valid_loss"]
+    result = evaluate("runs/chat")
+    if not math.isclose(result["loss"], trained, rel_tol=1e-6) or result["documents"] != 18:
+        sys.exit(f"conversations: {result}, but training has valid_loss {trained}")
+    if result["bytes"] != sum(len("answer"[i % 4:]) * (1 + i % 3) for i in range(18)):
+        sys.exit(f"conversations: {result['bytes']} bytes of answers")
+
+
 def refuses():
     write_dataset("one", [1])
     write_dataset("large", [1, 64, 2])
@@ -152,6 +172,7 @@ def main():
         streams(expected)
         documents(expected)
         splits()
+        conversations()
         refuses()
         os.chdir("/")
 

@@ -28,7 +28,8 @@ static enum status create(struct scorer *s)
     s->host = calloc((size_t)(REPORTED * s->capacity), sizeof *s->host);
     s->scores = calloc((size_t)s->capacity, sizeof *s->scores);
     s->ids = calloc((size_t)length + 1, sizeof *s->ids);
-    return s->host != NULL && s->scores != NULL && s->ids != NULL
+    s->counts = calloc((size_t)length + 1, sizeof *s->counts);
+    return s->host != NULL && s->scores != NULL && s->ids != NULL && s->counts != NULL
                ? OK
                : fail(NO_MEMORY, "no memory for the losses of %lld windows", (long long)s->capacity);
 }
@@ -49,6 +50,7 @@ void scorer_destroy(struct scorer *scorer)
     free(scorer->host);
     free(scorer->scores);
     free(scorer->ids);
+    free(scorer->counts);
     *scorer = (struct scorer){0};
 }
 
@@ -72,7 +74,9 @@ static void fill_row(struct scorer *s, const struct document_marks *marks, const
         batch->tokens[at + i] = window->ids[i];
         batch->labels[at + i] = window->ids[i + 1];
     }
-    memset(batch->marks, MARK_COUNTS, (size_t)length + 1);
+    memset(batch->marks, 0, (size_t)length + 1);
+    for (int64_t i = 0; i <= inputs && window != NULL; i++)
+        batch->marks[i] = window->counts[i] != 0 ? MARK_COUNTS : 0;
     batch_mark_row(marks, batch, row);
     for (int64_t i = 0; i < length; i++)
         if (window == NULL || i < inputs - window->targets || i >= inputs)
@@ -102,7 +106,7 @@ static enum status read_windows(struct scorer *s, const struct window_source *so
     for (int j = 0; j < microbatches; j++) {
         for (int64_t row = 0; row < s->batches.rows; row++) {
             const int64_t number = number_of(s, j, row);
-            struct window window = {.ids = s->ids};
+            struct window window = {.ids = s->ids, .counts = s->counts};
             if (number < count)
                 TRY(source->read(source->self, begin + number, &window));
             fill_row(s, &source->marks, number < count ? &window : NULL, row);

@@ -15,6 +15,7 @@
 
 struct window {
     int32_t *ids;      // room for S + 1
+    uint8_t *counts;   // likewise: 1 if the token counts in the loss when it is predicted, else 0
     int64_t count;     // 2 to S + 1
     int64_t targets;   // 1 to count - 1: the last ids, which are predicted
     int64_t text_size; // bytes of their text; 0: unknown
@@ -37,9 +38,10 @@ struct scorer {
     struct rank_state *state;
     struct batches batches;
     struct buffer report;
-    int64_t capacity;            // windows of a call
-    double *host;                // host copy of the report
-    int32_t *ids;                // of one window
+    int64_t capacity; // windows of a call
+    double *host;     // host copy of the report
+    int32_t *ids;     // of one window
+    uint8_t *counts;
     struct window_score *scores; // [capacity] results of the last call
 };
 

@@ -18,6 +18,7 @@ struct token_windows {
     struct token_windows_config config;
     int64_t length; // S
     int32_t end_of_document, begin_of_document;
+    bool each_document; // is a sequence; false: all documents of a source are one
     struct document_marks marks;
     struct source_part *parts;
     int part_count;
@@ -32,15 +33,18 @@ static int64_t windows_of(const struct token_windows *w, int64_t tokens)
     return tokens > 1 ? (tokens - 1 + w->length - 1) / w->length : 0;
 }
 
-/* Tokens of a document to predict. */
-static enum status predicted_of(const struct token_windows *w, const struct source_part *part,
-                                int64_t document, int64_t *out)
+/* Tokens of the sequence of a document, the first of which is not predicted. */
+static enum status sequence_of(const struct token_windows *w, const struct source_part *part,
+                               int64_t document, int64_t *out)
 {
     int32_t last = -1;
     const int64_t length = dataset_length(part->dataset, document);
+    *out = length;
+    if (!w->config.by_document)
+        return OK;
     if (length > 0)
         TRY(dataset_read(part->dataset, document, length - 1, 1, w->config.recipe->model.vocab_size, &last));
-    *out = length - (length > 0 && last == w->end_of_document ? 1 : 0);
+    *out = 1 + length - (length > 0 && last == w->end_of_document ? 1 : 0);
     return OK;
 }
 
@@ -48,7 +52,7 @@ static enum status count_windows(struct token_windows *w, struct source_part *pa
 {
     const int64_t documents = part->end - part->first;
     part->first_window = w->count;
-    if (!w->config.by_document) {
+    if (!w->each_document) {
         w->count += windows_of(w, dataset_start(part->dataset, part->end) -
                                       dataset_start(part->dataset, part->first));
         return OK;
@@ -58,9 +62,9 @@ static enum status count_windows(struct token_windows *w, struct source_part *pa
         return fail(NO_MEMORY, "%s: no memory for the windows of %lld documents",
                     dataset_prefix(part->dataset), (long long)documents);
     for (int64_t i = 0; i < documents; i++) {
-        int64_t predicted;
-        TRY(predicted_of(w, part, part->first + i, &predicted));
-        part->windows[i + 1] = part->windows[i] + windows_of(w, predicted + 1);
+        int64_t tokens;
+        TRY(sequence_of(w, part, part->first + i, &tokens));
+        part->windows[i + 1] = part->windows[i] + windows_of(w, tokens);
     }
     w->count += part->windows[documents];
     return OK;
@@ -90,10 +94,12 @@ static enum status find_sources(const struct token_windows_config *config, const
 static enum status open_part(struct token_windows *w, const char *key, const char *path, const double *share)
 {
     struct source_part *part = &w->parts[w->part_count];
-    const enum status status = dataset_open(path, &part->dataset);
+    enum status status = dataset_open(path, &part->dataset);
+    w->part_count += status == OK;
+    if (status == OK && w->config.recipe->data.loss_mask)
+        status = dataset_open_mask(part->dataset);
     if (status != OK)
         return status == NO_MEMORY ? status : fail(BAD_DATA, "%s: %s", key, fail_text());
-    w->part_count++;
     part->end = dataset_documents(part->dataset);
     if (share != NULL)
         data_split_range(share, w->config.split, part->end, &part->first, &part->end);
@@ -149,8 +155,9 @@ static enum status find_tokens(struct token_windows *w)
         w->end_of_document = tokenizer_end_of_document(config->tokenizer);
         w->begin_of_document = prefix->count > 0 ? prefix->ids[prefix->count - 1] : w->end_of_document;
     }
-    const bool marks = !config->by_document &&
-                       (data->reset_position_ids || data->reset_attention_mask || data->eod_mask_loss);
+    w->each_document = config->by_document || data->pack_documents;
+    const bool marks =
+        !w->each_document && (data->reset_position_ids || data->reset_attention_mask || data->eod_mask_loss);
     if ((marks || config->by_document) && config->tokenizer == NULL)
         return fail(BAD_RECIPE,
                     "%s needs the end-of-document id of a tokenizer; set tokenizer.tokenizer_type",
@@ -229,7 +236,7 @@ static int64_t document_at(const struct source_part *part, int64_t token)
 
 /* Reads tokens [token, token + count) of the dataset, across documents. */
 static enum status read_tokens(const struct token_windows *w, const struct source_part *part, int64_t token,
-                               int64_t count, int32_t *out)
+                               int64_t count, int32_t *out, uint8_t *counts)
 {
     for (int64_t document = document_at(part, token); count > 0; document++) {
         const int64_t start = dataset_start(part->dataset, document);
@@ -239,7 +246,9 @@ static enum status read_tokens(const struct token_windows *w, const struct sourc
             continue;
         TRY(dataset_read(part->dataset, document, token - start, take, w->config.recipe->model.vocab_size,
                          out));
+        TRY(dataset_read_mask(part->dataset, document, token - start, take, counts));
         out += take;
+        counts += take;
         token += take;
         count -= take;
     }
@@ -252,12 +261,12 @@ static bool has_text(const struct token_windows *w, int32_t id)
     return id != w->end_of_document && id != w->begin_of_document;
 }
 
-/* Sums the sizes of the texts of the targets; a text begins after a token without text. */
+/* Sums the sizes of the texts of the targets that count; a text begins after a token without text. */
 static enum status measure_text(const struct token_windows *w, struct window *window)
 {
     const int64_t count = window->count;
     for (int64_t end, i = count - window->targets; i < count; i = end) {
-        for (end = i; end < count && has_text(w, window->ids[end]);)
+        for (end = i; end < count && window->counts[end] != 0 && has_text(w, window->ids[end]);)
             end++;
         struct text text = {0};
         const bool continues = i > 0 && has_text(w, window->ids[i - 1]);
@@ -267,7 +276,7 @@ static enum status measure_text(const struct token_windows *w, struct window *wi
         window->text_size += (int64_t)text.length;
         text_free(&text);
         TRY(status);
-        while (end < count && !has_text(w, window->ids[end]))
+        while (end < count && !(window->counts[end] != 0 && has_text(w, window->ids[end])))
             end++;
     }
     return OK;
@@ -285,9 +294,12 @@ static enum status read_window(const struct token_windows *w, const struct sourc
     out->count = last - begin + 1;
     out->targets = last - k * w->length;
     out->text_size = 0;
-    if (skipped > 0)
+    if (skipped > 0) {
         out->ids[0] = prefix;
-    TRY(read_tokens(w, part, token + begin + skipped - before, out->count - skipped, out->ids + skipped));
+        out->counts[0] = 0;
+    }
+    TRY(read_tokens(w, part, token + begin + skipped - before, out->count - skipped, out->ids + skipped,
+                    out->counts + skipped));
     return w->config.tokenizer != NULL ? measure_text(w, out) : OK;
 }
 
@@ -295,7 +307,7 @@ static enum status read_window(const struct token_windows *w, const struct sourc
 static enum status read_of_document(const struct token_windows *w, const struct source_part *part, int64_t i,
                                     struct window *out)
 {
-    int64_t low = 0, high = part->end - part->first, predicted;
+    int64_t low = 0, high = part->end - part->first, tokens;
     while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
         if (part->windows[middle] <= i)
@@ -304,9 +316,9 @@ static enum status read_of_document(const struct token_windows *w, const struct 
             high = middle;
     }
     const int64_t document = part->first + low;
-    TRY(predicted_of(w, part, document, &predicted));
-    return read_window(w, part, w->begin_of_document, dataset_start(part->dataset, document), predicted + 1,
-                       i - part->windows[low], out);
+    TRY(sequence_of(w, part, document, &tokens));
+    return read_window(w, part, w->config.by_document ? w->begin_of_document : -1,
+                       dataset_start(part->dataset, document), tokens, i - part->windows[low], out);
 }
 
 static enum status read_any(const void *self, int64_t index, struct window *out)

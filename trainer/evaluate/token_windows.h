@@ -13,7 +13,10 @@
  *                   source is not predicted
  *     by document   each document alone, after a token that begins it: the last one that the tokenizer adds
  *                   before a text, or else the end-of-document token. The end-of-document token at its end is
- *                   not predicted. This is loglikelihood_rolling() of the harness. */
+ *                   not predicted. This is loglikelihood_rolling() of the harness.
+ *
+ * With data.pack_documents each document is a sequence of its own, whose first token is not predicted, as in
+ * training. With data.loss_mask only the tokens count that the mask of the dataset selects. */
 #pragma once
 
 #include "trainer/evaluate/score.h"
