@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Parameter descriptors: names and sizes; and every sharding covers each element once. */
 #include "layers/parameters/param.h"
+
+#include "base/text.h"
 #include "tests/fixtures/model_family.h"
-#include "trainer/recipe/recipe.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -100,33 +101,6 @@ Test(param, llama_has_these_rows)
                               "layers.0.mlp.fc2.weight [8, 12] *\n"
                               "norm.weight [8]\n"
                               "head.weight [37, 8] *\n");
-}
-
-/* Number of parameters of a recipe: a second use does not count. */
-static int64_t count_of_recipe(const char *name)
-{
-    char path[1024];
-    snprintf(path, sizeof path, "%s/recipes/%s", SOURCE_ROOT, name);
-    struct problems problems = {0};
-    struct recipe *recipe = NULL;
-    enum status status = recipe_load(path, NULL, 0, 0, &recipe, &problems);
-    problems_print(&problems, stderr);
-    problems_free(&problems);
-    cr_assert_eq(status, OK);
-    struct params params = rows_of(&recipe->model, &alone, false);
-    int64_t count = 0;
-    for (int i = 0; i < params.count; i++)
-        if (params.list[i].tie < 0)
-            count += params.list[i].dim[0] * params.list[i].dim[1];
-    params_free(&params);
-    recipe_destroy(recipe);
-    return count;
-}
-
-Test(param, published_models_have_their_parameter_counts)
-{
-    cr_expect_eq(count_of_recipe("gpt2-124m.yaml"), 124439808);  // Hugging Face's gpt2
-    cr_expect_eq(count_of_recipe("llama3-8b.yaml"), 8030261248); // Meta-Llama-3-8B
 }
 
 Test(param, finds_rows_by_name)
