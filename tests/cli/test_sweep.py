@@ -170,6 +170,11 @@ def test_refusals(folder):
     check("a device", run("sweep", path, "cluster.device=cuda"), 2, err="--run the device of the recipe")
     check("an unknown key", run("sweep", path, "model.depth=3"), 2, err="unknown key model.depth")
     check("a CSV that cannot be written", run("sweep", path, *COMMON, "-o", folder), 2, err="-o ")
+    check("an axis and a value", run("sweep", path, *COMMON, "parallel.tensor_parallel_size=2"), 2,
+          err="sweep.yaml:3: axes: parallel.tensor_parallel_size also has a value on the command line")
+    for key in ("train.micro_batch_size", "memory.recompute_granularity", "parallel"):
+        check(f"{key} auto", run("sweep", write(folder, {key: ["auto"]}), *COMMON), 2,
+              err="auto leaves the choice to a plan; list the values to compare")
     path = write(folder, {"tp": ["1"]}, base="none.yaml")
     check("a base that does not exist", run("sweep", path), 2, err="none.yaml")
     path = write(folder, {"tp": ["1"]}, ["tp + 1 < 3"])

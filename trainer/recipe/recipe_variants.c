@@ -65,11 +65,14 @@ bool recipe_change_is_valid(const struct recipe_change *change, struct text *why
 {
     const struct recipe_row *row = &recipe_rows[recipe_row_index(change->key)];
     struct recipe *scratch = allocate_recipe();
-    bool automatic;
+    bool automatic = false;
     const bool good = recipe_value_set(scratch, row, change->value, &automatic, why);
+    const bool is_open = good && ((automatic && row->chosen) || scratch->parallel.search == SEARCH_AUTO);
+    if (is_open)
+        text_add(why, "auto leaves the choice to a plan; list the values to compare");
     recipe_value_free(scratch, row);
     free(scratch);
-    return good;
+    return good && !is_open;
 }
 
 /* ---- copies ---- */

@@ -36,7 +36,8 @@ int recipe_variants_open_keys(const struct recipe_variants *variants, const char
 /* The recipe given by files and overrides, before anything is derived. */
 const struct recipe *recipe_variants_base(const struct recipe_variants *variants);
 
-/* Whether a value is valid for a key by itself; `why` is the rest of a sentence that begins with the key. */
+/* Whether a value is valid for a key by itself, and not `auto`, which a plan would have to choose; `why` is
+ * the rest of a sentence that begins with the key. */
 bool recipe_change_is_valid(const struct recipe_change *change, struct text *why);
 
 /* The recipe with the changes, of different keys. BAD_RECIPE: *rule is the first broken rule, or -1 if an

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/plan/sweep/sweep.h"
 
+#include "trainer/recipe/recipe_table.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -188,21 +190,30 @@ static enum status make(struct sweep *sweep, const struct sweep_options *options
     return OK;
 }
 
-/* A key that is `auto` must be an axis. */
+static bool is_axis(const struct sweep_file *file, const char *key)
+{
+    for (int a = 0; a < file->axis_count; a++)
+        if (strcmp(file->axes[a].key, key) == 0)
+            return true;
+    return false;
+}
+
+/* A key that is `auto` must be an axis; an axis cannot have a value on the command line, too. */
 static enum status check_choices(const struct sweep *sweep, struct problems *problems)
 {
+    const struct recipe *base = recipe_variants_base(sweep->variants);
     const char *keys[RECIPE_MAX_CHOSEN];
     const int count = recipe_variants_open_keys(sweep->variants, keys);
     const size_t before = problems->errors;
-    for (int i = 0; i < count; i++) {
-        bool is_axis = false;
-        for (int a = 0; a < sweep->file->axis_count; a++)
-            is_axis = is_axis || strcmp(sweep->file->axes[a].key, keys[i]) == 0;
-        if (!is_axis)
+    for (int i = 0; i < count; i++)
+        if (!is_axis(sweep->file, keys[i]))
             problems_add(problems, "%s: %s is auto; give it a value, or list its values in axes",
                          sweep->file->base, keys[i]);
-    }
-    return problems->errors == before ? OK : fail(BAD_RECIPE, "%s: open choices", sweep->file->path);
+    for (int a = 0; a < sweep->file->axis_count; a++)
+        if (base->origin[recipe_row_index(sweep->file->axes[a].key)].kind == FROM_COMMAND_LINE)
+            problems_add(problems, "%s:%d: axes: %s also has a value on the command line; remove one of them",
+                         sweep->file->path, sweep->file->axes[a].line, sweep->file->axes[a].key);
+    return problems->errors == before ? OK : fail(BAD_RECIPE, "%s: values of keys", sweep->file->path);
 }
 
 enum status sweep_make(const struct sweep_file *file, const struct sweep_options *options, struct sweep *out,
