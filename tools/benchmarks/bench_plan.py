@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicted against measured steps and memory of layouts on this machine's CPU.
 
-    bench_plan.py CUBOID [--profile FILE] [--layouts 60] [--sweeps 5] [--rounds 3] [--steps 8] [--first 0]
+    bench_plan.py CUBOID [--profile FILE] [--layouts 60] [--sweeps 5] [--advice 10] [--rounds 3]
+                         [--steps 8] [--first 0]
+    bench_plan.py CUBOID --profile FILE --save MEASURED    also appends each run to the file MEASURED
+    bench_plan.py CUBOID --profile FILE --replay MEASURED  predicts the runs in MEASURED, and trains nothing
 
 Measures a profile with `cuboid doctor --profile` unless one is given, then trains each layout for a few steps, as
 threads or under mpirun, on at most 8 ranks. A reference, one rank of the same model, runs before and after each
@@ -10,9 +13,13 @@ layout: load on a shared machine then affects both. An error is (predicted / mea
 `alone` is predicted / measured - 1. Memory is what the process of rank 0 had resident, against what is planned for
 its ranks: `over` is beyond 3 % more than that, without the program itself. A sweep trains layouts of equally many
 ranks, all of them in each round, and compares the shortest of each layout's medians: how much longer the layout
-predicted best takes than the one measured best. Layout N is a function of N."""
+predicted best takes than the one measured best. Advice is the first piece of advice of a plan, applied: both layouts
+are trained in each round, and the change of the step is compared with the predicted one. Layout, sweep and advice N
+are functions of N; --first is the first N of each."""
 import argparse
 import array
+import collections
+import itertools
 import json
 import math
 import os
@@ -82,32 +89,67 @@ def size_of(number, unit):
     return float(number) * UNITS[unit]
 
 
-def memory_of(output, ranks, processes):
-    """Planned and resident bytes of the process of rank 0."""
-    # The table of memory by rank: rank, pipeline rank, parts, total.
+def planned_of(output, ranks, processes):
+    """Planned bytes of the process of rank 0, from the table of memory by rank: rank, pipeline rank, parts, total."""
     rows = re.findall(r"^ *\d+ +\d+(?: +[0-9.]+ [KMG]?i?B)+ +([0-9.]+) ([KMG]?i?B)$", output, re.M)
-    resident = re.search(r"^peak memory: .*, ([0-9.]+) ([KMG]?i?B) resident", output, re.M)
-    if not rows or not resident:
-        return None
     planned = [size_of(*row) for row in rows]
-    return planned[0] if processes else sum(planned) * ranks / len(planned), size_of(*resident.groups())
+    return planned[0] if processes else sum(planned) * ranks / len(planned)
 
 
-def train(arguments, folder, words, ranks, processes):
-    """Predicted and measured seconds of a step, and memory_of(); or an error's text."""
-    run = os.path.join(folder, "run")
-    subprocess.run(["rm", "-rf", run], check=True)
-    launch = ["mpirun", "--bind-to", "none", "-n", str(ranks)] if processes else []
-    command = [*launch, arguments.cuboid, "train", os.path.join(folder, "recipe.yaml"), *MODEL, *words,
-               f"logging.run_dir={run}", f"data.train={folder}/ids", f"train.train_iters={arguments.steps}",
-               f"cluster.profile={arguments.profile}"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=300)
-    if done.returncode != 0:
-        return f"{' '.join(words)}: {done.stderr.strip()[:300]}"
-    with open(os.path.join(run, "metrics.jsonl")) as lines:
-        records = [json.loads(line) for line in lines]
-    measured = statistics.median(record["step_time_s"] for record in records[2:])
-    return records[-1]["predicted_step_time_s"], measured, memory_of(done.stdout, ranks, processes)
+Plan = collections.namedtuple("Plan", "step_s planned advice")  # seconds; bytes of the process of rank 0
+
+
+class Bench:
+    """What is measured: by training, or before, in the file `replay`."""
+
+    def __init__(self, arguments, folder):
+        self.arguments, self.folder, self.plans, self.stored = arguments, folder, {}, []
+        if arguments.replay:
+            with open(arguments.replay) as lines:
+                self.stored = [json.loads(line) for line in lines]
+
+    def command(self, name, words, *more):
+        return [self.arguments.cuboid, name, os.path.join(self.folder, "recipe.yaml"), *MODEL, *words,
+                f"data.train={self.folder}/ids", f"train.train_iters={self.arguments.steps}", *more,
+                f"cluster.profile={self.arguments.profile}"]
+
+    def plan(self, words, ranks, processes):
+        key = (*words, processes)
+        if key not in self.plans:
+            command = self.command("plan", words, *(["cluster.transport=mpi"] if processes else []))
+            outputs = [subprocess.run(command + more, capture_output=True, text=True, env=environment(), check=True)
+                       for more in ([], ["--json"])]
+            plan = json.loads(outputs[1].stdout)
+            self.plans[key] = Plan(plan["step_time_s"], planned_of(outputs[0].stdout, ranks, processes),
+                                   plan["advice"])
+        return self.plans[key]
+
+    def train(self, words, ranks, processes):
+        """A run: seconds of a step, and bytes that the process of rank 0 had resident."""
+        run = os.path.join(self.folder, "run")
+        subprocess.run(["rm", "-rf", run], check=True)
+        launch = ["mpirun", "--bind-to", "none", "-n", str(ranks)] if processes else []
+        command = self.command("train", words, f"logging.run_dir={run}")
+        done = subprocess.run(launch + command, capture_output=True, text=True, env=environment(), timeout=300,
+                              check=False)
+        if done.returncode != 0:
+            return {"error": f"{' '.join(words)}: {done.stderr.strip()[:300]}"}
+        with open(os.path.join(run, "metrics.jsonl")) as lines:
+            steps = [json.loads(line)["step_time_s"] for line in lines]
+        resident = re.search(r"^peak memory: .*, ([0-9.]+) ([KMG]?i?B) resident", done.stdout, re.M)
+        return {"seconds": statistics.median(steps[2:]), "resident": size_of(*resident.groups())}
+
+    def measure(self, words, ranks, processes):
+        """The same; also from the file, in which runs are in the order of their measurement."""
+        if self.arguments.replay:
+            at = next((at for at, run in enumerate(self.stored)
+                       if (run["words"], run["processes"]) == (words, processes)), None)
+            return {"error": f"{' '.join(words)}: not in the file"} if at is None else self.stored.pop(at)
+        run = self.train(words, ranks, processes)
+        if self.arguments.save:
+            with open(self.arguments.save, "a") as out:
+                out.write(json.dumps({"words": words, "processes": processes, **run}) + "\n")
+        return run
 
 
 def write_data(folder):
@@ -125,16 +167,14 @@ def write_data(folder):
 
 
 class Row:
-    """A layout and its references: seconds predicted and measured, and errors."""
+    """A layout and its references: seconds predicted and measured, and errors. plan, reference: from Bench.plan()."""
 
-    def __init__(self, words, ranks, processes, result, references):
-        self.predicted, self.measured, memory = result
-        reference = statistics.mean(one[1] for one in references)
+    def __init__(self, words, ranks, processes, plan, run, reference, around):
         self.words, self.ranks, self.processes = words, ranks, processes
+        self.predicted, self.planned, self.measured, self.resident = *plan[:2], run["seconds"], run["resident"]
         self.alone = self.predicted / self.measured - 1
-        self.reference = references[0][0] / reference - 1
+        self.reference = reference.step_s / statistics.mean(one["seconds"] for one in around) - 1
         self.error = (1 + self.alone) / (1 + self.reference) - 1
-        self.planned, self.resident = memory or (0, 0)
         self.over = self.resident - 1.03 * self.planned
 
     def __str__(self):
@@ -146,35 +186,70 @@ class Row:
                 f"{self.over / 2**20:+5.0f} MiB  {words}{' llama' if self.words[-1] in LLAMA else ''}")
 
 
-def measure(arguments, folder, name, words, ranks, processes):
+def measure(bench, name, words, ranks, processes):
     """A row of the result, or None after printing the error."""
     family = [word for word in words if word in LLAMA] + ["train.micro_batch_size=4"]
-    before = train(arguments, folder, family, 1, False)
-    result = train(arguments, folder, words, ranks, processes)
-    after = train(arguments, folder, family, 1, False)
-    bad = [entry for entry in (before, result, after) if isinstance(entry, str)]
-    row = None if bad else Row(words, ranks, processes, result, [before, after])
+    before = bench.measure(family, 1, False)
+    run = bench.measure(words, ranks, processes)
+    around = [before, bench.measure(family, 1, False)]
+    bad = [entry["error"] for entry in (run, *around) if "error" in entry]
+    row = None if bad else Row(words, ranks, processes, bench.plan(words, ranks, processes), run,
+                               bench.plan(family, 1, False), around)
     print(f"{name:>4s}  {row or 'FAILED ' + bad[0]}", flush=True)
     return row
 
 
-def measure_sweep(arguments, folder, number):
+def shortest_of(bench, name, layouts, ranks, processes):
+    """The shortest step of each layout, all of which run in each round; infinity if one fails."""
+    shortest = [math.inf] * len(layouts)
+    for _ in range(bench.arguments.rounds):
+        for at, words in enumerate(layouts):
+            run = bench.measure(words, ranks, processes)
+            if "error" in run:
+                print(f"{name:>4s}  FAILED {run['error']}", flush=True)
+            else:
+                shortest[at] = min(shortest[at], run["seconds"])
+    return shortest
+
+
+def measure_sweep(bench, number):
     """The excess of the measured time of the layout predicted best over the shortest one, as a share of it."""
     layouts, ranks, processes = sweep_layouts(number)
-    predicted, shortest = [math.inf] * len(layouts), [math.inf] * len(layouts)
-    for _ in range(arguments.rounds):
-        for at, words in enumerate(layouts):
-            result = train(arguments, folder, words, ranks, processes)
-            if isinstance(result, str):
-                print(f"  s{number}  FAILED {result}", flush=True)
-            else:
-                predicted[at], shortest[at] = result[0], min(shortest[at], result[1])
+    predicted = [bench.plan(words, ranks, processes).step_s for words in layouts]
+    shortest = shortest_of(bench, f"s{number}", layouts, ranks, processes)
     for at in sorted(range(len(layouts)), key=lambda at: shortest[at]):
         words = " ".join(word.split(".")[-1] for word in layouts[at] if word not in LLAMA)
         print(f"  s{number}  {'mpirun ' if processes else 'threads'} {ranks} ranks  predicted "
               f"{1e3 * predicted[at]:7.1f} ms  shortest {1e3 * shortest[at]:7.1f} ms  {words}", flush=True)
     chosen = min(range(len(layouts)), key=lambda at: predicted[at])
     return shortest[chosen] / min(shortest) - 1 if min(shortest) < math.inf else None
+
+
+def advised_layout(bench, number):
+    """A layout whose plan has advice, its first piece, and what the rest of layout() returns."""
+    for attempt in itertools.count():
+        words, ranks, processes = layout(f"advice {number}.{attempt}")
+        advice = bench.plan(words, ranks, processes).advice
+        if advice:
+            return words, advice[0]["change"], ranks, processes
+
+
+def applied(words, change):
+    keys = dict(word.split("=", 1) for word in [*words, *change.split()])
+    return [f"{key}={value}" for key, value in keys.items()]
+
+
+def measure_advice(bench, number):
+    """Whether the first piece of advice of a plan, which makes its step shorter, makes the measured step shorter."""
+    words, change, ranks, processes = advised_layout(bench, number)
+    layouts = [words, applied(words, change)]
+    before, after = shortest_of(bench, f"a{number}", layouts, ranks, processes)
+    predicted = [bench.plan(one, ranks, processes).step_s for one in layouts]
+    changes = [f"{100 * (pair[1] / pair[0] - 1):+6.1f} %" for pair in (predicted, (before, after))]
+    was = " ".join(word.split(".")[-1] for word in words if word not in LLAMA)
+    print(f"  a{number}  {'mpirun ' if processes else 'threads'} {ranks} ranks  predicted {changes[0]}  measured "
+          f"{changes[1]}  {change}, from {was}", flush=True)
+    return after < before
 
 
 def summary(name, errors):
@@ -204,6 +279,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--advice", type=int, default=10)
+    parser.add_argument("--save")
+    parser.add_argument("--replay")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         write_data(folder)
@@ -211,12 +289,17 @@ def main():
             arguments.profile = os.path.join(folder, "profile.yaml")
             subprocess.run([arguments.cuboid, "doctor", "--profile", arguments.profile], check=True, env=environment(),
                            stdout=subprocess.DEVNULL)
-        numbers = range(arguments.first, arguments.first + arguments.layouts)
-        rows = [measure(arguments, folder, str(number), *layout(number)) for number in numbers]
-        longer = [measure_sweep(arguments, folder, number) for number in range(arguments.sweeps)]
+        numbers, sweeps, pieces = (range(arguments.first, arguments.first + count)
+                                   for count in (arguments.layouts, arguments.sweeps, arguments.advice))
+        bench = Bench(arguments, folder)
+        rows = [measure(bench, str(number), *layout(number)) for number in numbers]
+        longer = [(number, measure_sweep(bench, number)) for number in sweeps]
+        right = [measure_advice(bench, number) for number in pieces]
     summarize([row for row in rows if row])
     print("".join(f"sweep {number}: {100 * one:.1f} % longer than the best\n"
-                  for number, one in enumerate(longer) if one is not None), end="")
+                  for number, one in longer if one is not None), end="")
+    if right:
+        print(f"advice: {right.count(True)} of {len(right)} changed the step in the predicted direction")
 
 
 if __name__ == "__main__":
