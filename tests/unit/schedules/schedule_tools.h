@@ -16,16 +16,16 @@ struct rng {
     uint64_t draws;
 };
 
-#ifdef __clang__ // the second compiler of tools/test: fewer cases, as gcc's build runs all of them
-enum { FEWER_CASES = 1 };
-#else
-enum { FEWER_CASES = UNDER_SANITIZER };
-#endif
+/* In tools/test: a sample of the random cases, and of the sizes. */
+static inline bool fewer_cases(void)
+{
+    return !long_tests();
+}
 
 /* The number of random cases to run. */
 static inline int cases(int count)
 {
-    return FEWER_CASES ? count / 10 : count;
+    return fewer_cases() ? count / 10 : count;
 }
 
 /* A random integer from low to high. */

@@ -161,7 +161,7 @@ Test(schedule_auto, no_schedule_beats_the_bound)
     expect_bounds(&family_1f1b, 2, 1, 2, cases(30), &tally);
     expect_bounds(&family_zb_v, 2, 1, 2, cases(30), &tally);
     expect_bounds(&family_zb_v, 3, 1, 2, cases(20), &tally);
-    if (!FEWER_CASES) { // the longest of them
+    if (!fewer_cases()) { // the longest of them
         expect_bounds(&family_1f1b, 3, 3, 1, 1, &tally);
         expect_bounds(&family_1f1b, 2, 2, 2, 1, &tally);
         expect_bounds(&family_zb_v, 2, 2, 2, 1, &tally);
@@ -196,7 +196,7 @@ Test(schedule_auto, as_short_as_every_family_and_near_the_bound)
 {
     enum { TABLES = 40 };
     struct auto_outcome all[TABLES];
-    int with_named = 0, shorter = 0, count = FEWER_CASES ? TABLES / 10 : TABLES;
+    int with_named = 0, shorter = 0, count = fewer_cases() ? TABLES / 10 : TABLES;
     for (int i = 0; i < count; i++) {
         struct auto_outcome *o = &all[i];
         cr_assert_eq(auto_table((uint64_t)i, 5, 14, o), OK, "%s", fail_text());

@@ -557,13 +557,13 @@ static bool check_fault(const struct rule *rule, const char *family, uint64_t se
 
 Test(faults, every_rule_of_every_family)
 {
-    enum { TIMES = UNDER_SANITIZER ? 10 : 30 };
+    const int times = fewer_cases() ? 10 : 30;
     int injected = 0;
     for (int r = 0; r < RULES; r++)
         for (int i = 0; schedule_about(i) != NULL; i++) {
             const char *family = schedule_about(i)->name;
             int here = 0;
-            for (int n = 0; n < TIMES; n++)
+            for (int n = 0; n < times; n++)
                 here += check_fault(&rules[r], family, (uint64_t)(100 * i + n)) ? 1 : 0;
             cr_expect_eq(here == 0, is_among(rules[r].not_for, family), "%s: %d faults in %s", rules[r].name,
                          here, family);

@@ -98,7 +98,7 @@ Test(simulate, rounding_is_no_bubble)
  * which has one chunk less on rank 0 where c - 2p/3 is largest, two more again. */
 Test(simulate, bubbles_of_limited_memory)
 {
-    for (int p = 3; p <= (FEWER_CASES ? 9 : 16); p++)
+    for (int p = 3; p <= (fewer_cases() ? 9 : 16); p++)
         for (int m = p; m <= 6 * p; m += p / 2) {
             int c = 2 * ((p + 1) / 3) + 2;
             double half = chunk_bubble("v-half", p, m, 2, (struct stage_cost){1, 1, 1});
