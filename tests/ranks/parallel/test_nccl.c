@@ -175,9 +175,11 @@ static int compare_with_cpu(const struct tiny *tiny, const char *precision)
 {
     struct verify_report report = {0};
     char common[300];
-    snprintf(common, sizeof common,
-             "precision.params_dtype=%s train.micro_batch_size=1 train.global_batch_size=4" TINY_DROPOUT,
-             precision);
+    snprintf(
+        common, sizeof common,
+        "precision.params_dtype=%s train.micro_batch_size=1 train.global_batch_size=4 model.hidden_size=16 "
+        "model.num_attention_heads=4 model.ffn_hidden_size=32 model.seq_length=8" TINY_DROPOUT,
+        precision);
     struct comparison comparison = {.family = TINY_LLAMA,
                                     .common = common,
                                     .layout = "cluster.device=cuda tp=2 dp=2 pp=2 parallel.zero_stage=1",

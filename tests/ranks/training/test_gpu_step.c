@@ -19,7 +19,8 @@ enum { RANKS = 8, RANGES = 2000 };
 
 #define SMALL                                                                                         \
     "cluster.device=cuda train.train_iters=3 optimizer.lr_decay_iters=3 optimizer.lr_warmup_iters=1 " \
-    "train.micro_batch_size=1 train.global_batch_size=4 model.num_layers=2 "
+    "train.micro_batch_size=1 train.global_batch_size=4 model.num_layers=2 model.hidden_size=16 "     \
+    "model.num_attention_heads=4 model.ffn_hidden_size=32 model.seq_length=8 "
 #define FUSED "model.activation=gelu_tanh cluster.matmul_epilogues=fused "
 #define TIMED "model.activation=gelu_tanh cluster.matmul_epilogues=auto deterministic=false "
 #define HOST  " memory.offload_activations=true memory.offload_optimizer=true "

@@ -16,7 +16,8 @@ enum { STEPS = 4, M = 2, LESS = 2 };
 
 #define SMALL                                                                                         \
     "cluster.device=cuda train.train_iters=4 optimizer.lr_decay_iters=4 optimizer.lr_warmup_iters=1 " \
-    "train.micro_batch_size=1 model.num_layers=2 " TINY_DROPOUT
+    "train.micro_batch_size=1 model.num_layers=2 model.hidden_size=16 model.num_attention_heads=4 "   \
+    "model.ffn_hidden_size=32 model.seq_length=8 " TINY_DROPOUT
 #define NCCL   " cluster.transport=nccl "
 #define GRAPHS " cluster.cuda_graphs=true "
 

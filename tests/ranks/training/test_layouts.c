@@ -436,7 +436,7 @@ static void check_schedules(struct test *test, const struct layout_group *group,
             char layout[200];
             if (strcmp(name, "dualpipe") == 0)
                 continue;
-            if (!long_tests() && (2 * i + v + (int)(group - groups)) % 4 != 0)
+            if (!long_tests() && (2 * i + v + (int)(group - groups)) % 8 != 0)
                 continue; // test_schedules runs all of them
             snprintf(layout, sizeof layout, "%s pipeline.schedule=%s pipeline.virtual_stages=%d", pipeline,
                      name, v);
