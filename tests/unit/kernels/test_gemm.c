@@ -275,9 +275,7 @@ static const int64_t bit_shapes[][3] = {
 enum {
     BIT_SHAPES = sizeof bit_shapes / sizeof *bit_shapes,
     // Larger shapes would not test more of the memory accesses, or of a kernel whose blocks are identical.
-    FIRST_BIT_SHAPE = FIXTURE_IS_EMULATED ? 5
-                      : UNDER_SANITIZER   ? 3
-                                          : 0
+    FIRST_BIT_SHAPE = FIXTURE_IS_EMULATED || UNDER_SANITIZER ? 5 : 0
 };
 /* The bits of dnnl_sgemm() depend on the number of threads for the first three shapes. */
 static int first_bit_shape(void)

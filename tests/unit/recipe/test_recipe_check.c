@@ -544,7 +544,7 @@ static void try_suggestions(struct loaded *loaded, const char *const values[KEYS
 
 Test(recipe_check, every_suggestion_is_valid)
 {
-    const int recipes = UNDER_SANITIZER ? 40 : long_tests() ? 200 : 80;
+    const int recipes = UNDER_SANITIZER ? 15 : long_tests() ? 200 : 80;
     struct philox random = philox_named(5, "suggestions");
     int lines = 0, tried = 0;
     for (uint64_t n = 0; n < (uint64_t)recipes; n++) {

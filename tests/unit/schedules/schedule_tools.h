@@ -25,7 +25,7 @@ static inline bool fewer_cases(void)
 /* The number of random cases to run. */
 static inline int cases(int count)
 {
-    return fewer_cases() ? count / 10 : count;
+    return UNDER_SANITIZER ? count / 40 : fewer_cases() ? count / 10 : count;
 }
 
 /* A random integer from low to high. */
