@@ -203,9 +203,9 @@ static const struct failure_case {
     {.name = "one_is_killed", .body = one_is_killed},
     {.name = "one_lost_step", .body = one_lost_step},
     {.name = "one_is_lost", .body = one_is_lost}, // NCCL reports the error (EMULATOR_FAIL)
-    {.name = "one_hangs", .body = one_hangs, .timeout_s = 1.0},
-    {.name = "one_loops", .body = one_loops, .timeout_s = 1.0},
-    {.name = "one_is_stopped", .body = one_is_stopped, .timeout_s = 1.0},
+    {.name = "one_hangs", .body = one_hangs, .timeout_s = 2.0},
+    {.name = "one_loops", .body = one_loops, .timeout_s = 2.0},
+    {.name = "one_is_stopped", .body = one_is_stopped, .timeout_s = 2.0},
     {.name = "all_hang", .body = all_hang, .timeout_s = 0.5},
     {.name = "one_is_slow", .body = one_is_slow, .timeout_s = 2.0},
     {.name = "one_is_missing", .body = one_is_killed, .stops = true},
@@ -402,7 +402,7 @@ static void run_world(const struct launch_method *method, const char *name, stru
     out->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-#define HANGS    "rank 1 (pp 0 dp 0 tp 0, node x) stalled in 3F7 for 1"
+#define HANGS    "rank 1 (pp 0 dp 0 tp 0, node x) stalled in 3F7 for "
 #define WAIT_FOR "; ranks 0, 2, 3 wait for it in all_reduce all"
 #define WAIT     WAIT_FOR "\n"
 #define SLOW     WAIT_FOR "; if 3F"
@@ -425,7 +425,7 @@ static const struct expectation {
     {"nccl", "one_hangs", HANGS, 1, SLOW},
     {"nccl", "one_is_slow", "rank 1 is late", EXIT_STATUS + OK, NULL},
     {"nccl mpi", "one_hangs", HANGS, 1, SLOW},
-    {"nccl mpi", "one_is_stopped", "stalled in 2W1 for 1", 1, "its process is stopped (T)" WAIT},
+    {"nccl mpi", "one_is_stopped", "stalled in 2W1 for ", 1, "its process is stopped (T)" WAIT},
     {"nccl mpi", "one_fails", "rank 1: the loss is not finite", 0, NULL},
     {"nccl mpi", "one_is_missing", "process rank 1", 0,
      "rank 1 (pp 0 dp 0 tp 0, node x) was in start: its process is gone"},
@@ -440,7 +440,7 @@ static const struct expectation {
      ": its thread sleeps in a system call (S); if start is only slow, set "
      "resilience.heartbeat_timeout_seconds above"},
     {"local", "one_hangs", HANGS, 1, SLOW},
-    {"local", "one_loops", "stalled in 3F8 for 1", 1, ": its thread is running (R)" SLOW},
+    {"local", "one_loops", "stalled in 3F8 for ", 1, ": its thread is running (R)" SLOW},
     {"local", "one_is_slow", "rank 1 is late", EXIT_STATUS + OK, NULL},
     {"mpi", "one_fails", "rank 1: the loss is not finite", 0, NULL},
     {"mpi", "all_fail", "rank #: no tokens for rank #", 0, NULL},
@@ -449,8 +449,8 @@ static const struct expectation {
     {"mpi", "one_is_killed", "process rank 1", 0, NULL}, // mpirun's message
     {"mpi", "one_lost_step", "rank 1", 0, NULL},
     {"mpi", "one_hangs", HANGS, 1, SLOW},
-    {"mpi", "one_loops", "stalled in 3F8 for 1", 1, ": its thread is running (R)" SLOW},
-    {"mpi", "one_is_stopped", "stalled in 2W1 for 1", 1, ": its process is stopped (T)" WAIT},
+    {"mpi", "one_loops", "stalled in 3F8 for ", 1, ": its thread is running (R)" SLOW},
+    {"mpi", "one_is_stopped", "stalled in 2W1 for ", 1, ": its process is stopped (T)" WAIT},
     {"mpi", "one_is_slow", "rank 1 is late", 0, NULL},
     {"mpi", "one_is_missing", "process rank 1", 0,
      "rank 1 (pp 0 dp 0 tp 0, node x) was in start: its process is gone" WAIT},

@@ -52,9 +52,9 @@ static const char *const deep[] = {
 };
 static const char *const deep_pipelines[] = {"pp=4", NULL};
 static const char *const deep_processes[] = {"pp=4 pipeline.schedule=zb-h1",
+                                             "pp=2 pipeline.schedule=dualpipev",
                                              "pp=2 pipeline.schedule=interleaved",
                                              "pp=2 pipeline.schedule=zb-v",
-                                             "pp=2 pipeline.schedule=dualpipev",
                                              AUTO_2,
                                              AUTO_4,
                                              NULL};
@@ -558,9 +558,7 @@ static void check_processes(struct test *test, const char *mpirun, const char *p
     struct launch runs[MAX_PROCESSES];
     int count = 0;
     for (size_t g = 0; g < GROUPS; g++)
-        for (int i = 0; groups[g].processes[i] != NULL; i++) {
-            if (!long_tests() && i % 2 != 0)
-                continue;
+        for (int i = 0; groups[g].processes[i] != NULL && (i < 2 || long_tests()); i++) {
             CHECK(count < MAX_PROCESSES);
             group_of[count] = &groups[g];
             runs[count++] = (struct launch){
