@@ -24,6 +24,12 @@ enum { UNDER_ASAN = 0 };
 
 enum { UNDER_SANITIZER = UNDER_TSAN || UNDER_ASAN };
 
+/* The number of random cases to run. */
+static inline int sampled(int count)
+{
+    return UNDER_SANITIZER ? count / 5 : count;
+}
+
 /* All combinations. */
 static inline bool long_tests(void)
 {

@@ -8,6 +8,7 @@
 
 #include "schedules/schedule.h"
 #include "tests/fixtures/model_family.h"
+#include "tests/support/sanitized.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -317,7 +318,7 @@ Test(checkpoint_shard, any_shard_of_any_dimension)
 {
     const struct model_config model = model_at(0);
     uint32_t random = 9;
-    for (int round = 0; round < 500; round++) {
+    for (int round = 0; round < sampled(500); round++) {
         struct plan writer, reader;
         plan_open(&model, &layouts[round % 2 == 0 ? 2 : 1], &writer);
         plan_open(&model, &layouts[round % 3 == 0 ? 3 : 1], &reader);

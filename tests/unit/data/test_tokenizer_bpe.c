@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/text.h"
 #include "tests/fixtures/bpe_fixture.h"
+#include "tests/support/sanitized.h"
 #include "trainer/tokenizer/bpe.h"
 #include "trainer/tokenizer/tokenizer.h"
 #include "trainer/tokenizer/tokenizer_unicode.h"
@@ -125,7 +126,7 @@ Test(bpe, cutting_the_text_does_not_change_ids)
     cr_assert_eq(encoder_create(t, &e), OK);
     unsigned seed = 3;
     int cuts = 0;
-    for (int trial = 0; trial < 300; trial++) {
+    for (int trial = 0; trial < sampled(300); trial++) {
         struct text text = {0};
         struct tokens whole = {0}, cut = {0};
         for (int i = 0; i < 200; i++) {
@@ -150,7 +151,7 @@ Test(bpe, cutting_the_text_does_not_change_ids)
         tokens_free(&cut);
         text_free(&text);
     }
-    cr_assert_gt(cuts, 300 * 10);
+    cr_assert_gt(cuts, sampled(300) * 10);
     encoder_destroy(e);
     tokenizer_destroy(t);
     files_free(&f);
@@ -423,7 +424,7 @@ Test(bpe, changed_bytes_never_crash)
     const struct fixture_case *every_byte = &fixture_cases[sizeof fixture_cases / sizeof *fixture_cases - 1];
     unsigned seed = 11;
     int refused = 0;
-    for (int trial = 0; trial < 1500; trial++) {
+    for (int trial = 0; trial < sampled(1500); trial++) {
         bool in_vocab = trial % 2 == 0;
         struct text text = {0};
         text_add(&text, "%s", in_vocab ? fixture_vocab : fixture_merges);
@@ -451,6 +452,6 @@ Test(bpe, changed_bytes_never_crash)
         write_file(in_vocab ? f.vocab : f.merges, in_vocab ? fixture_vocab : fixture_merges,
                    strlen(in_vocab ? fixture_vocab : fixture_merges));
     }
-    cr_assert_gt(refused, 500);
+    cr_assert_gt(refused, sampled(500));
     files_free(&f);
 }
