@@ -5,7 +5,7 @@
 
 #include "tests/support/tiny.h"
 
-enum { RANDOM_RECIPE_CHARS = 1000, RANDOM_RECIPE_RANKS = 8 };
+enum { RANDOM_RECIPE_CHARS = 2000, RANDOM_RECIPE_RANKS = 8 };
 
 /* Overrides: `common`, then `layout`; `one` for a run on one rank to compare with. */
 struct random_recipe {
