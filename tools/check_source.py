@@ -57,7 +57,7 @@ VENDOR = {
     "cu*.h": ["kernels/cuda/*", "parallel/transports/nccl/*"],
     "cu*.hpp": ["kernels/cuda/*"],
     "dlfcn.h": ["kernels/cuda/*library.c", "kernels/cuda/runtime/cuda_info.c",
-                "tests/checkpoint/fault_calls.c",
+                "tests/checkpoint/fault_calls.c", "tests/unit/criterion_start.c",
                 "parallel/transports/mpi/comm_mpi.c"],
     "mma.h": ["kernels/cuda/*"],
     "nv*.h": ["kernels/cuda/*"],

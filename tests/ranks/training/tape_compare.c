@@ -225,16 +225,18 @@ enum status tape_compare_traffic(const struct tape *tape, const struct traffic *
                                                tape->rank, (long long)calls, tape->message_count);
 }
 
-/* Elements of the weight matrices of a block, over all tensor-parallel ranks, and of its last one. */
+/* Elements of the weight matrices of a block, over all tensor-parallel ranks, and of the last one of its
+ * branches. */
 static double block_elements(const struct recipe *recipe, double *last)
 {
     const struct model_config *m = &recipe->model;
     const int64_t tp = recipe->parallel.tensor_parallel_size, groups = m->num_query_groups;
     const int64_t replicas = tp > groups ? tp / groups : 1; // of each group of keys and values
     const int64_t qkv = (m->num_attention_heads + 2 * groups * replicas) * m->kv_channels;
-    *last = (double)(m->ffn_hidden_size * m->hidden_size);
-    return (double)(m->hidden_size * (qkv + m->num_attention_heads * m->kv_channels)) +
-           (model_is_gated(m) ? 3.0 : 2.0) * *last;
+    const double fc2 = (double)(m->ffn_hidden_size * m->hidden_size);
+    const double proj = (double)(m->hidden_size * m->num_attention_heads * m->kv_channels);
+    *last = fc2 + (m->block_type == BLOCK_SEQUENTIAL ? 0.0 : proj);
+    return (double)(m->hidden_size * qkv) + proj + (model_is_gated(m) ? 3.0 : 2.0) * fc2;
 }
 
 static double head_elements(const struct recipe *recipe)
@@ -246,7 +248,7 @@ static double head_elements(const struct recipe *recipe)
 }
 
 /* Blocks whose forward pass is repeated, and those of them that are the last of a run: these skip the last
- * matmul. */
+ * matmul of each branch. */
 static void count_recomputed(const struct run *run, double *blocks, double *skips)
 {
     const struct recompute *r = &run->recipe->layers.recompute;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Criterion starts a process for each test and initializes libgit2 in it, which parses every CA certificate of
- * the system: a third of the time of a short test under AddressSanitizer. It uses libgit2 only to show how two
- * texts differ; so that is when the library is initialized here. A program's functions precede those of the
- * libraries that it loads. */
+/* Criterion starts a process for each test and initializes libgit2 in it, which parses every CA certificate
+ * of the system: a third of the time of a short test under AddressSanitizer. It uses libgit2 only to show how
+ * two texts differ; so that is when the library is initialized here. A program's functions precede those of
+ * the libraries that it loads. */
 #include <dlfcn.h>
 #include <stddef.h>
 
