@@ -25,6 +25,10 @@ CASES = {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": VOCAB, "n_positions": CONTEXT,
         "n_embd": HIDDEN, "n_layer": LAYERS, "n_head": HEADS, "n_inner": None, "activation_function": "gelu_new",
         "layer_norm_epsilon": 1e-5, "bos_token_id": None, "eos_token_id": None},
+    "bloom": {
+        "architectures": ["BloomForCausalLM"], "model_type": "bloom", "vocab_size": VOCAB, "hidden_size": HIDDEN,
+        "n_layer": LAYERS, "n_head": HEADS, "seq_length": CONTEXT, "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None},
     "llama": decoder("LlamaForCausalLM", "llama"),
     "llama3": decoder("LlamaForCausalLM", "llama", attention_bias=True, mlp_bias=True, head_dim=8,
                       rope_theta=500000.0, rope_scaling={
@@ -45,6 +49,19 @@ def gpt2_shapes(h, vocab):
             shapes[f"transformer.h.{layer}.{name}.weight"] = shape
             shapes[f"transformer.h.{layer}.{name}.bias"] = shape[-1:]
     return {**shapes, "transformer.ln_f.weight": [h], "transformer.ln_f.bias": [h]}
+
+
+def bloom_shapes(h, vocab):
+    shapes, named = {"transformer.word_embeddings.weight": [vocab, h]}, {"word_embeddings_layernorm": [h]}
+    for layer in range(LAYERS):
+        for name, shape in {"input_layernorm": [h], "self_attention.query_key_value": [3 * h, h],
+                            "self_attention.dense": [h, h], "post_attention_layernorm": [h],
+                            "mlp.dense_h_to_4h": [4 * h, h], "mlp.dense_4h_to_h": [h, 4 * h]}.items():
+            named[f"h.{layer}.{name}"] = shape
+    for name, shape in {**named, "ln_f": [h]}.items():
+        shapes[f"transformer.{name}.weight"] = shape
+        shapes[f"transformer.{name}.bias"] = shape[:1]
+    return {**shapes, "lm_head.weight": [vocab, h]}
 
 
 def decoder_shapes(config):
@@ -76,6 +93,8 @@ def decoder_shapes(config):
 def shapes_of(config):
     if config["model_type"] == "gpt2":
         return gpt2_shapes(HIDDEN, config["vocab_size"])
+    if config["model_type"] == "bloom":
+        return bloom_shapes(HIDDEN, config["vocab_size"])
     return decoder_shapes(config)
 
 

@@ -124,6 +124,33 @@ static const struct pretrained_key gpt2_keys[] = {
     IGNORED("summary_first_dropout"),
     {0}};
 
+/* Files have hidden_size or n_embed, and likewise for layers and heads. */
+static const struct pretrained_key bloom_keys[] = {
+    KEY("vocab_size", COUNT, "vocab_size", "250880"),
+    KEY("hidden_size", COUNT, "hidden_size", ""),
+    KEY("n_embed", COUNT, "hidden_size", ""),
+    KEY("n_layer", COUNT, "num_layers", ""),
+    KEY("num_hidden_layers", COUNT, "num_layers", ""),
+    KEY("n_head", COUNT, "num_attention_heads", ""),
+    KEY("num_attention_heads", COUNT, "num_attention_heads", ""),
+    KEY("seq_length", COUNT, "seq_length", "2048"), // of the training: ALiBi has no limit
+    KEY("layer_norm_epsilon", REAL, "norm_epsilon", "1e-05"),
+    KEY("initializer_range", REAL, "init_method_std", "0.02"),
+    KEY("hidden_dropout", REAL, "hidden_dropout", "0"),
+    KEY("attention_dropout", REAL, "attention_dropout", "0"),
+    KEY("tie_word_embeddings", BOOL, "tie_word_embeddings", "true"),
+    FIXED("apply_residual_connection_post_layernorm", "false"),
+    FIXED("quantization_config", ""),
+    IGNORED("n_inner"), // the MLP always has four times the hidden size
+    IGNORED("slow_but_exact"),
+    IGNORED("attention_softmax_in_fp32"),
+    IGNORED("bias_dropout_fusion"),
+    IGNORED("masked_softmax_fusion"),
+    IGNORED("offset_alibi"),
+    IGNORED("skip_bias_add"),
+    IGNORED("skip_bias_add_qkv"),
+    {0}};
+
 /* The first name of an activation is written. */
 static const struct pretrained_pair plain_activations[] = {{"gelu_new", "gelu_tanh"},
                                                            {"gelu", "gelu"},
@@ -146,6 +173,9 @@ static const struct pretrained_pair qwen3_implied[] = {{"position_embedding_type
                                                        {"add_bias_linear", "false"},
                                                        {"qk_layernorm", "true"},
                                                        {0}};
+static const struct pretrained_pair bloom_implied[] = {
+    {"position_embedding_type", "alibi"}, {"normalization", "LayerNorm"}, {"activation", "gelu_tanh"},
+    {"add_bias_linear", "true"},          {"embed_layernorm", "true"},    {0}};
 static const struct pretrained_pair gpt2_implied[] = {{"position_embedding_type", "learned_absolute"},
                                                       {"normalization", "LayerNorm"},
                                                       {"add_bias_linear", "true"},
@@ -210,6 +240,34 @@ static const struct pretrained_row gpt2_rows[] = {
     SAME("transformer.ln_f.bias", "norm.bias"),
     SAME("lm_head.weight", "head.weight"),
     {0}};
+#define QUERY_KEY_VALUE(kind)                                                                                \
+    {                                                                                                        \
+        .name = "transformer.h.*.self_attention.query_key_value." kind,                                      \
+        .parts = {"layers.*.attention.q." kind, "layers.*.attention.k." kind, "layers.*.attention.v." kind}, \
+        .layout = PRETRAINED_HEADS                                                                           \
+    }
+static const struct pretrained_row bloom_rows[] = {
+    SAME("transformer.word_embeddings.weight", "embedding.weight"),
+    SAME("transformer.word_embeddings_layernorm.weight", "embedding_norm.weight"),
+    SAME("transformer.word_embeddings_layernorm.bias", "embedding_norm.bias"),
+    SAME("transformer.h.*.input_layernorm.weight", "layers.*.norm1.weight"),
+    SAME("transformer.h.*.input_layernorm.bias", "layers.*.norm1.bias"),
+    QUERY_KEY_VALUE("weight"),
+    QUERY_KEY_VALUE("bias"),
+    SAME("transformer.h.*.self_attention.dense.weight", "layers.*.attention.proj.weight"),
+    SAME("transformer.h.*.self_attention.dense.bias", "layers.*.attention.proj.bias"),
+    SAME("transformer.h.*.post_attention_layernorm.weight", "layers.*.norm2.weight"),
+    SAME("transformer.h.*.post_attention_layernorm.bias", "layers.*.norm2.bias"),
+    SAME("transformer.h.*.mlp.dense_h_to_4h.weight", "layers.*.mlp.fc1.weight"),
+    SAME("transformer.h.*.mlp.dense_h_to_4h.bias", "layers.*.mlp.fc1.bias"),
+    SAME("transformer.h.*.mlp.dense_4h_to_h.weight", "layers.*.mlp.fc2.weight"),
+    SAME("transformer.h.*.mlp.dense_4h_to_h.bias", "layers.*.mlp.fc2.bias"),
+    SAME("transformer.ln_f.weight", "norm.weight"),
+    SAME("transformer.ln_f.bias", "norm.bias"),
+    SAME("lm_head.weight", "head.weight"),
+    {0}};
+static const char *const bloom_ignored[] = {NULL};
+
 static const char *const gpt2_ignored[] = {".attn.bias", ".attn.masked_bias", NULL};
 
 /* ---- architectures ---- */
@@ -230,6 +288,14 @@ static const struct pretrained_architecture architectures[] = {
      .implied = gpt2_implied,
      .rows = gpt2_rows,
      .ignored_tensors = gpt2_ignored},
+    {.name = "BloomForCausalLM",
+     .model_type = "bloom",
+     .prefix = "transformer.",
+     .keys = bloom_keys,
+     .activations = plain_activations,
+     .implied = bloom_implied,
+     .rows = bloom_rows,
+     .ignored_tensors = bloom_ignored},
     DECODER("LlamaForCausalLM", "llama", llama_keys, decoder_implied),
     DECODER("MistralForCausalLM", "mistral", mistral_keys, decoder_implied_no_bias),
     DECODER("Qwen2ForCausalLM", "qwen2", qwen2_keys, qwen2_implied),
