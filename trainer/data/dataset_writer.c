@@ -223,6 +223,20 @@ static enum status commit_mask(struct dataset_writer *w)
     return status;
 }
 
+/* Gives the files their final names, the index last. */
+static enum status commit_all(struct dataset_writer *w)
+{
+    TRY(commit_mask(w));
+    TRY(file_temporary_commit(&w->bin_file, w->bin_path.chars));
+    return file_temporary_commit(&w->idx_file, w->idx_path.chars);
+}
+
+static void remove_renamed(const struct file_temporary *file, const struct text *path)
+{
+    if (file->path.length == 0)
+        unlink(path->chars);
+}
+
 enum status dataset_writer_finish(struct dataset_writer *writer)
 {
     CHECK(writer->length == 0); // the last document was ended
@@ -237,13 +251,13 @@ enum status dataset_writer_finish(struct dataset_writer *writer)
     // Removes the index of an older pair first: an index can never be opened with the ids of another dataset.
     if (unlink(writer->idx_path.chars) != 0 && errno != ENOENT)
         return io_failure(&writer->idx_path);
-    TRY(commit_mask(writer));
-    TRY(file_temporary_commit(&writer->bin_file, writer->bin_path.chars));
-    enum status status = file_temporary_commit(&writer->idx_file, writer->idx_path.chars);
-    if (status != OK)
-        unlink(writer->bin_path.chars);
-    if (status != OK && writer->idx_file.path.length == 0) // it was already renamed
-        unlink(writer->idx_path.chars);
+    enum status status = commit_all(writer);
+    if (status == OK)
+        return OK;
+    remove_renamed(&writer->bin_file, &writer->bin_path);
+    remove_renamed(&writer->idx_file, &writer->idx_path);
+    if (writer->mask.stream != NULL)
+        remove_renamed(&writer->mask.file, &writer->mask.path);
     return status;
 }
 

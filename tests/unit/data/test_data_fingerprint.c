@@ -12,6 +12,7 @@
 struct fixture {
     char folder[32];
     struct text prefix, bin, record;
+    int masked; // every masked-th token counts in the loss; 0: no loss mask
 };
 
 static void write_dataset(const struct fixture *f, int documents, int length, int32_t id)
@@ -20,13 +21,20 @@ static void write_dataset(const struct fixture *f, int documents, int length, in
     int32_t *ids = calloc((size_t)length, sizeof *ids);
     for (int i = 0; i < length; i++)
         ids[i] = id + i % 100;
+    uint8_t *counts = calloc((size_t)length, sizeof *counts);
+    for (int i = 0; f->masked > 0 && i < length; i += f->masked)
+        counts[i] = 1;
     cr_assert_eq(dataset_writer_create(f->prefix.chars, 257, &w), OK, "%s", fail_text());
+    cr_assert(f->masked == 0 || dataset_writer_with_mask(w) == OK);
     for (int i = 0; i < documents; i++) {
-        cr_assert_eq(dataset_writer_add(w, ids, length), OK);
+        cr_assert_eq(f->masked > 0 ? dataset_writer_add_masked(w, ids, counts, length)
+                                   : dataset_writer_add(w, ids, length),
+                     OK);
         cr_assert_eq(dataset_writer_end_document(w), OK);
     }
     cr_assert_eq(dataset_writer_finish(w), OK, "%s", fail_text());
     dataset_writer_destroy(w);
+    free(counts);
     free(ids);
 }
 
@@ -49,7 +57,8 @@ static struct data *open_data(const struct fixture *f)
                                  .split = "100,0,0",
                                  .seq_length = 8,
                                  .vocab_size = 257,
-                                 .end_of_document = -1};
+                                 .end_of_document = -1,
+                                 .loss_mask = f->masked > 0};
     cr_assert_eq(data_open(&config, &data), OK, "%s", fail_text());
     return data;
 }
@@ -107,9 +116,12 @@ static void change_byte(const char *path, off_t at)
 
 static void fixture_free(struct fixture *f)
 {
-    struct text idx = {0};
+    struct text idx = {0}, mask = {0};
     text_add(&idx, "%s.idx", f->prefix.chars);
+    text_add(&mask, "%s.mask", f->prefix.chars);
     unlink(idx.chars);
+    unlink(mask.chars);
+    text_free(&mask);
     unlink(f->bin.chars);
     unlink(f->record.chars);
     cr_assert_eq(rmdir(f->folder), 0, "files remain in %s", f->folder);
@@ -151,6 +163,23 @@ Test(data_fingerprint, a_replaced_dataset_is_described)
 
 /* Without a record nothing can be compared: a warning, or an error with data.strict. Neither says that the
  * data changed. */
+/* The same tokens, of which others count. A mask that is added or removed is a change of data.loss_mask. */
+Test(data_fingerprint, another_loss_mask_is_a_change)
+{
+    struct fixture f = fixture_make();
+    f.masked = 3;
+    write_dataset(&f, 3, 20, 0);
+    record(&f);
+    expect_changes(&f, "");
+    f.masked = 4;
+    write_dataset(&f, 3, 20, 0);
+    expect_changes(&f, "the loss mask differs");
+    f.masked = 0;
+    write_dataset(&f, 3, 20, 0);
+    expect_changes(&f, "");
+    fixture_free(&f);
+}
+
 Test(data_fingerprint, a_missing_or_damaged_record_is_reported_as_such)
 {
     struct fixture f = fixture_make();
