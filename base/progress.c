@@ -117,6 +117,16 @@ void progress_set_context(const struct rank_context *who, struct progress_range 
     publish_head();
 }
 
+void progress_set_gpu(const struct progress_gpu *gpu)
+{
+    if (mine == NULL || memcmp(&mine->now.head.gpu, gpu, sizeof *gpu) == 0)
+        return;
+    mine->now.head.gpu = *gpu;
+    mine->now.head.count++;
+    mine->now.head.since_ns = clock_ns();
+    publish_head();
+}
+
 int progress_group(const struct progress_group *group)
 {
     if (mine == NULL)

@@ -16,6 +16,8 @@
 
 enum { PROGRESS_MESSAGES = 256, PROGRESS_GROUPS = 48, PROGRESS_STEPS = 4 };
 
+enum { PROGRESS_ACTION_CHARS = 24 };
+
 enum progress_state {
     PROGRESS_NONE,   // no rank uses the slot
     PROGRESS_ACTIVE, // the rank is running
@@ -26,6 +28,12 @@ enum progress_state {
 struct progress_step {
     int64_t step;                         // 0: none
     int64_t compute_ns, wait_ns, data_ns; // computing (0: unknown); waiting for messages; loading samples
+};
+
+/* How far the compute stream of a GPU has come, as the thread of the rank sees it while it waits for it. */
+struct progress_gpu {
+    char completed[PROGRESS_ACTION_CHARS]; // the last action whose ops it has completed; "": none, or unknown
+    char current[PROGRESS_ACTION_CHARS];   // the action whose ops it executes; "": none, or unknown
 };
 
 /* Everything that changes often. */
@@ -41,6 +49,7 @@ struct progress_head {
     int64_t messages;        // recorded so far
     int64_t awaited;         // number of the recorded message that it waits for, from 1; 0: none, or unknown
     struct progress_step steps[PROGRESS_STEPS]; // step n at n % PROGRESS_STEPS
+    struct progress_gpu gpu;
 };
 
 /* A communicator. */
@@ -102,6 +111,9 @@ void progress_queue(struct progress_message message, int64_t calls);
 struct progress_range progress_take(void);
 void progress_started(struct progress_range messages);
 void progress_done(struct progress_range messages);
+
+/* Where the GPU is; progress if that has changed. {""}: not known. Does nothing without a writer. */
+void progress_set_gpu(const struct progress_gpu *gpu);
 
 /* The thread has waited for so long. */
 void progress_waited(int64_t ns);

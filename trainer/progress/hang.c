@@ -113,9 +113,26 @@ bool hang_is_dead(const struct hang_rank *rank)
     return is_gone(rank) || rank->process == PROCESS_IS_STOPPED;
 }
 
+/* The host waits for messages after the action that its GPU executes: none of that action is in flight. */
+static bool is_behind(const struct hang_rank *rank)
+{
+    const struct progress_head *head = &rank->progress.head;
+    if (head->gpu.current[0] == 0)
+        return false;
+    for (int64_t n = head->messages; n > 0; n--) {
+        const struct progress_message *m = hang_message(rank, n);
+        if (m == NULL)
+            break;
+        if (m->done_ns == 0 && m->step == head->who.step && strcmp(m->action, head->gpu.current) == 0)
+            return false;
+    }
+    return true;
+}
+
 static bool is_waiting(const struct hang_rank *rank)
 {
-    return is_active(rank) && !hang_is_dead(rank) && rank->progress.head.who.waiting_for[0] != 0;
+    return is_active(rank) && !hang_is_dead(rank) && rank->progress.head.who.waiting_for[0] != 0 &&
+           !is_behind(rank);
 }
 
 /* Number of calls on a group; -1 if the rank is not a member, or has never called. */

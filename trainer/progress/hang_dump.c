@@ -71,6 +71,8 @@ static void add_rank(const struct hang_rank *rank, struct text *out)
     add_string("action", head->who.action, out);
     add_string("waits", head->who.waiting_for, out);
     add_string("needs", rank->needs, out);
+    add_string("gpu_completed", head->gpu.completed, out);
+    add_string("gpu_current", head->gpu.current, out);
     add_string("process", process_state_name(rank->process), out);
     text_add(out,
              ", \"still_s\": %.3f, \"ended\": %s, \"pid\": %d, \"count\": %llu, \"since_ns\": %lld, "

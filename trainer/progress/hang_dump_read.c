@@ -121,6 +121,8 @@ static void read_rank(const json_t *entry, struct hang_rank *out)
     copy(entry, "action", head->who.action, sizeof head->who.action);
     copy(entry, "waits", head->who.waiting_for, sizeof head->who.waiting_for);
     copy(entry, "needs", out->needs, sizeof out->needs);
+    copy(entry, "gpu_completed", head->gpu.completed, sizeof head->gpu.completed);
+    copy(entry, "gpu_current", head->gpu.current, sizeof head->gpu.current);
     copy(entry, "node", out->node, sizeof out->node);
     out->process = process_state_named(string(entry, "process"));
     out->stalled_s = number(entry, "still_s");

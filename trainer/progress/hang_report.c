@@ -22,10 +22,11 @@ static void add_rank(const struct hang_rank *rank, struct text *out)
              rank->node[0] != 0 ? ", node " : "", rank->node);
 }
 
-/* "1W2", "optimizer"; what follows "stalled in ". */
+/* "1W2", "optimizer"; what follows "stalled in ". That of the GPU, which is behind its host. */
 static const char *action_of(const struct hang_rank *rank)
 {
-    const char *action = rank->progress.head.who.action;
+    const struct progress_head *head = &rank->progress.head;
+    const char *action = head->gpu.current[0] != 0 ? head->gpu.current : head->who.action;
     return action[0] != 0 ? action : "start";
 }
 
@@ -108,8 +109,14 @@ static void add_state(const struct hang *hang, const struct hang_finding *findin
         return;
     }
     text_add(out, ": %s", process_state_text(rank->process));
-    if (head->who.waiting_for[0] != 0 && !hang_is_dead(rank))
+    const bool is_busy = head->gpu.current[0] != 0, has_completed = head->gpu.completed[0] != 0;
+    if (head->who.waiting_for[0] != 0 && !hang_is_dead(rank) && !is_busy)
         text_add(out, ", and it waits for %s", head->who.waiting_for);
+    if (is_busy)
+        text_add(out, ", and its GPU executes %s%s%s", head->gpu.current, has_completed ? " after " : "",
+                 head->gpu.completed);
+    else if (has_completed)
+        text_add(out, ", and its GPU has completed %s", head->gpu.completed);
     add_others(hang, finding, out);
 }
 

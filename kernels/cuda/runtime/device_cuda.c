@@ -76,6 +76,7 @@ struct cuda_device {
     struct cuda_stream *streams;
     struct message_mark message[MESSAGES]; // [first, last) may be in flight, modulo MESSAGES
     uint32_t first_message, last_message;
+    struct cuda_marks *followed; // marks around the actions; NULL: none
 };
 
 static struct cuda_device *device_of(struct stream *stream)
@@ -324,10 +325,28 @@ static const struct message_mark *first_message(struct cuda_device *d)
     return d->first_message != d->last_message ? &d->message[d->first_message % MESSAGES] : NULL;
 }
 
-/* Blocks until the GPU has passed `event`. Uses CUDA's own waiting only if no peer can prevent that. */
+void cuda_follow(struct device *device, const struct cuda_marks *before, struct cuda_marks *now)
+{
+    struct cuda_device *d = device->state;
+    if (d->followed == before)
+        d->followed = now;
+}
+
+/* Publishes how far the GPU has come, while the host waits for it. */
+static void publish_progress(struct cuda_device *d)
+{
+    struct progress_gpu gpu;
+    if (d->followed == NULL || !progress_is_published())
+        return;
+    cuda_marks_progress(d->followed, &gpu);
+    progress_set_gpu(&gpu);
+}
+
+/* Blocks until the GPU has passed `event`. Uses CUDA's own waiting only if no peer can prevent that, and no
+ * monitor looks at the progress. */
 static enum status block(struct cuda_device *d, const struct cuda_queue *queue, cudaEvent_t event)
 {
-    if (first_message(d) == NULL)
+    if (first_message(d) == NULL && (d->followed == NULL || !progress_is_published()))
         return cuda_check(queue, cudaEventSynchronize(event), "cudaEventSynchronize");
     enum status status = OK;
     for (int64_t polls = 1; status == OK; polls++) {
@@ -343,9 +362,11 @@ static enum status block(struct cuda_device *d, const struct cuda_queue *queue, 
             rank_context_set_wait_for(m->name, m->recorded);
         if (m != NULL)
             status = m->guard->check(m->guard);
+        publish_progress(d);
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     }
     rank_context_set_wait("");
+    progress_set_gpu(&(struct progress_gpu){.current = ""});
     return status;
 }
 

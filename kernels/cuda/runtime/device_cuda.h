@@ -3,4 +3,8 @@
 
 #include "kernels/device.h"
 
+struct cuda_marks;
+/* Follows these marks in hang reports if it followed `before` (NULL: none) so far. */
+void cuda_follow(struct device *device, const struct cuda_marks *before, struct cuda_marks *now);
+
 extern const struct device_ops device_cuda;

@@ -3,9 +3,11 @@
  *     EMULATOR_FAIL=CALL        this call, of any library, each time
  *     EMULATOR_FAIL_WHEN=FILE   only once this file exists: in the middle of a run
  *     EMULATOR_FAIL_GPU=NUMBER  only on this GPU of a machine, which is one rank's
- *     EMULATOR_LARGEST=BYTES    limit of a single cudaMalloc */
+ *     EMULATOR_LARGEST=BYTES    limit of a single cudaMalloc
+ *     EMULATOR_STUCK="1 3 0F2"  in action 0F2 of step 3 of rank 1, a kernel never ends */
 #include "tests/emulator/include/cuda_runtime_api.h"
 
+#include "base/status.h"
 #include "tests/emulator/gpu/emulator.h"
 
 #include <stdlib.h>
@@ -51,4 +53,33 @@ const char *cudaGetErrorString(cudaError_t error)
         return "operation not permitted on an event last recorded in a capturing stream";
     }
     return "?";
+}
+
+/* A kernel that never ends. */
+static bool never_moves(struct emulator_message *message, bool *moved)
+{
+    (void)message;
+    *moved = false;
+    return false;
+}
+
+static void describe(const struct emulator_message *message, FILE *to)
+{
+    (void)message;
+    fprintf(to, "a kernel that never ends\n");
+}
+
+struct emulator_message *emulator_stuck(bool *is_stuck)
+{
+    const struct rank_context *me = rank_context();
+    const char *where = getenv("EMULATOR_STUCK");
+    char here[sizeof me->action + 30];
+    snprintf(here, sizeof here, "%d %d %s", me->rank, me->step, me->action);
+    if (*is_stuck || where == NULL || strcmp(where, here) != 0)
+        return NULL;
+    *is_stuck = true;
+    struct emulator_message *message = calloc(1, sizeof *message);
+    CHECK(message != NULL);
+    *message = (struct emulator_message){.move = never_moves, .describe = describe};
+    return message;
 }

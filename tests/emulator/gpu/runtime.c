@@ -107,6 +107,7 @@ static _Thread_local cudaStream_t streams;
 static _Thread_local int device;
 static _Thread_local int64_t moved_ns, slept_ns; // last progress; last sleep of this thread
 static _Thread_local struct emulator_calls calls;
+static _Thread_local bool is_stuck;         // a kernel never ends
 static _Thread_local cudaEvent_t not_ready; // last queried, incomplete
 
 static atomic_uint notifications;
@@ -255,6 +256,9 @@ void emulator_enqueue(cudaStream_t stream, const char *name, void (*run)(cudaStr
         return;
     }
     calls.launches++;
+    struct emulator_message *stuck = emulator_stuck(&is_stuck);
+    if (stuck != NULL)
+        emulator_enqueue_message(stream, stuck);
     enqueue(stream, (struct entry){.run = run, .context = context});
 }
 

@@ -150,6 +150,9 @@ struct emulator_message {
     bool (*move)(struct emulator_message *message, bool *moved);
     void (*describe)(const struct emulator_message *message, FILE *to);
 };
+/* The injected fault of a kernel that never ends, before the next launch; NULL: none.
+ * *is_stuck: this GPU has it. */
+struct emulator_message *emulator_stuck(bool *is_stuck);
 /* Takes ownership of `message`. */
 void emulator_enqueue_message(cudaStream_t stream, struct emulator_message *message);
 /* Signals an event that another thread may wait for; and sleeps until then, or briefly. A thread without

@@ -122,6 +122,39 @@ Test(hang, names_the_culprit_and_those_who_wait)
     hang_free(&hang);
 }
 
+/* All hosts wait for the all-reduce at the end of a step, and GPU 3 has not come to it. */
+Test(hang, names_the_action_of_a_gpu)
+{
+    static const char report[] =
+        "step 12: rank 3 (pp 1 dp 0 tp 1, node b) stalled in 1W2 for 40.5 s: its thread sleeps in a system "
+        "call (S), and its GPU executes 1W2 after 1I2; rank 2 waits for it in "
+        "all_reduce tp; if 1W2 is only slow, set resilience.heartbeat_timeout_seconds above 40";
+    struct hang hang;
+    open_snapshot(&hang);
+    for (int r = 0; r < RANKS; r++) {
+        does(&hang, r, "optimizer");
+        call(&hang, r, TP, CALL_ALL_REDUCE, 16);
+        hang.ranks[r].progress.message[0].step = 12;
+        snprintf(hang.ranks[r].progress.message[0].action, 18, "optimizer");
+        if (r >= 2)
+            waits(&hang, r);
+        else
+            hang.ranks[r].stalled_s = 1.0;
+    }
+    struct progress_gpu *gpu = &hang.ranks[3].progress.head.gpu;
+    snprintf(gpu->current, sizeof gpu->current, "1W2");
+    snprintf(gpu->completed, sizeof gpu->completed, "1I2");
+    expect(&hang, HANG_CULPRIT, 3, report);
+    // A message of that action is in flight: the GPU may wait for it.
+    snprintf(hang.ranks[3].progress.message[0].action, 18, "1W2");
+    struct hang_finding finding = {0};
+    cr_assert_eq(hang_find(&hang, &finding), OK);
+    cr_assert_eq(finding.waits_for[3], -1);
+    cr_assert_eq(finding.culprit, 2, "both wait: the first is named");
+    hang_finding_free(&finding);
+    hang_free(&hang);
+}
+
 /* A stopped rank of the first stage: its neighbour names the action that it waits for. */
 Test(hang, names_the_action_that_is_missing)
 {
