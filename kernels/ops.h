@@ -230,6 +230,9 @@ static inline int64_t rope_rotated(const struct rope *op)
  * fewer query rows than key rows, or keys that all precede the queries (query_begin >= K); partial results
  * for other keys are combined through lse. Heads of q and k have D columns, those of v and out E columns.
  *
+ * Sliding window (2004.05150): query row s attends to no key row before s + query_begin - window + 1, so to
+ * `window` tokens with its own.
+ *
  * Dropout keys: with s a position in the sequence, (sample, head, s, r) is element (head * K + s) * K + r of
  * the sample, with the *global* head.
  *
@@ -237,7 +240,8 @@ static inline int64_t rope_rotated(const struct rope *op)
 struct attention_forward {
     struct tensor q, k, v; // [B*S, A*D], [B*K, G*D], [B*K, G*E]: may be columns of one fused matrix
     int64_t batch, sequence, head_dim; // B, S, D
-    int64_t query_begin;               // documents and dropout need query_begin + S <= K
+    int64_t query_begin;               // documents, dropout and a window need query_begin + S <= K
+    int64_t window;                    // 0: none. One of at least K limits nothing, and is submitted as 0
     float scale;
     const int32_t *document; // [B*K] or NULL
     struct dropout dropout;  // sample [B*S]; no sample_offset; columns = K; column_begin = first head
@@ -252,6 +256,11 @@ static inline int64_t attention_keys(const struct attention_forward *op)
 static inline int64_t attention_value_dim(const struct attention_forward *op)
 {
     return op->v.dim[1] / (op->k.dim[1] / op->head_dim);
+}
+/* The first key row that the query with key row `token` attends to. */
+static inline int64_t attention_first_key(const struct attention_forward *op, int64_t token)
+{
+    return op->window > 0 && token >= op->window ? token - op->window + 1 : 0;
 }
 struct attention_backward {
     struct attention_forward forward; // including its results

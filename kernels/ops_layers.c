@@ -156,10 +156,14 @@ static enum status check_attention(enum op_kind kind, const struct attention_for
     CHECK_ARGS(kind, checks);
     bool inside = args->query_begin + args->sequence <= keys;
     bool drops = args->dropout.probability > 0.0F;
-    if (args->query_begin < 0 || (rows > 0 && !inside && (args->document != NULL || drops)))
-        return fail(BAD_ARGUMENT, "%s: %lld queries from key row %lld on, and %lld keys%s", op_name(kind),
-                    (long long)args->sequence, (long long)args->query_begin, (long long)keys,
-                    args->query_begin < 0 ? "" : ": documents and dropout need the queries among the keys");
+    if (args->window < 0)
+        return fail(BAD_ARGUMENT, "%s: a window of %lld tokens", op_name(kind), (long long)args->window);
+    bool needs_inside = args->document != NULL || drops || args->window > 0;
+    if (args->query_begin < 0 || (rows > 0 && !inside && needs_inside))
+        return fail(
+            BAD_ARGUMENT, "%s: %lld queries from key row %lld on, and %lld keys%s", op_name(kind),
+            (long long)args->sequence, (long long)args->query_begin, (long long)keys,
+            args->query_begin < 0 ? "" : ": documents, dropout and a window need the queries among the keys");
 
     // The columns of this dropout's matrix are the keys; column_begin counts heads.
     struct dropout dropout = args->dropout;
@@ -170,11 +174,19 @@ static enum status check_attention(enum op_kind kind, const struct attention_for
     return check_dropout(kind, &dropout, rows, keys, false);
 }
 
+/* A window of all keys is none: such an op then runs like any other. */
+static void drop_wide_window(struct attention_forward *args)
+{
+    if (args->window >= attention_keys(args))
+        args->window = 0;
+}
+
 enum status attention_forward(struct stream *stream, struct attention_forward args)
 {
     TRY(check_attention(OP_ATTENTION_FORWARD, &args));
     if (tensor_count(args.q) == 0)
         return OK;
+    drop_wide_window(&args);
     return submit_op(stream, &(struct op){.kind = OP_ATTENTION_FORWARD, .attention_forward = args});
 }
 
@@ -193,6 +205,7 @@ enum status attention_backward(struct stream *stream, struct attention_backward 
     CHECK_ARGS(OP_ATTENTION_BACKWARD, checks);
     if (rows == 0)
         return OK;
+    drop_wide_window(&args.forward);
     return submit_op(stream, &(struct op){.kind = OP_ATTENTION_BACKWARD, .attention_backward = args});
 }
 

@@ -98,6 +98,7 @@ struct attention attention_declare(const struct layer_context *context, struct s
     struct attention attention = {
         .heads = model->num_attention_heads / tp,
         .groups = model->num_query_groups * params_kv_replicas(model, tp) / tp,
+        .window = model_window(model, layer),
         .site = philox_named(context->seed, site),
     };
     attention.qkv = column_linear_declare(context, layout, params_weight(params, layer, ROLE_QUERY),
@@ -160,6 +161,7 @@ static struct attention_forward core(const struct attention *attention, const st
         .batch = context->sequences,
         .sequence = context->tokens / context->sequences,
         .head_dim = context->model->kv_channels,
+        .window = attention->window,
         .scale = (float)(1.0 / sqrt((double)context->model->kv_channels)),
         .document = pass->batch->document,
         .dropout = core_dropout(attention, pass),

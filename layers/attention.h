@@ -15,6 +15,7 @@ struct attention {
     bool norms; // qk_layernorm
     struct norm q_norm, k_norm;
     int64_t heads, groups; // on this rank
+    int64_t window;        // of this layer; 0: none
     struct philox site;    // random stream of the attention dropout
     struct region fused;   // KEEP_UNTIL_BACKWARD_INPUT [T, (A + 2G)D / tp]: q, k, v; without `norms` after
                            // rotation

@@ -13,6 +13,7 @@
 #include "base/position_embedding.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum position_embedding { LEARNED_ABSOLUTE, ROPE };
@@ -28,6 +29,13 @@ enum activation {
     SWIGLU, // silu(gate) * up
     GEGLU,  // gelu(gate) * up
     GEGLU_TANH
+};
+
+/* A list of integers about layers, or a single integer in place of a list. */
+struct layer_list {
+    int64_t *list;
+    size_t count;
+    bool single; // count is 1
 };
 
 struct model_config {
@@ -51,6 +59,9 @@ struct model_config {
     double rope_beta_fast, rope_beta_slow;              // YaRN
     int64_t rope_original_max_position_embeddings;      // Llama 3, YaRN
     enum block_type block_type;
+    int64_t window_size;                     // tokens that a token attends to, with itself; 0: all
+    struct layer_list window_attn_skip_freq; // layers with the window: 1 or 0 each; a single N: all but every
+                                             // N-th; empty: all
     enum normalization normalization;
     double norm_epsilon;
     enum activation activation;
@@ -78,6 +89,15 @@ static inline bool model_has_qkv_bias(const struct model_config *m)
 static inline int64_t model_rotated_channels(const struct model_config *m)
 {
     return (int64_t)((double)m->kv_channels * m->rotary_percent);
+}
+
+/* The window of a layer's attention; 0: none. */
+static inline int64_t model_window(const struct model_config *m, int64_t layer)
+{
+    const struct layer_list *skip = &m->window_attn_skip_freq;
+    const bool full =
+        skip->single ? (layer + 1) % skip->list[0] == 0 : skip->count > 0 && skip->list[layer] == 0;
+    return full ? 0 : m->window_size;
 }
 
 static inline struct rope_scaling model_rope_scaling(const struct model_config *m)

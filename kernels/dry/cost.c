@@ -34,15 +34,22 @@ static struct op_cost gemm_cost(const struct gemm *g)
     return cost;
 }
 
+/* Pairs of the first `queries` queries of a sequence with the keys up to their own; window 0: none. */
+static double causal_pairs(double queries, double window)
+{
+    double growing = window > 0.0 && window < queries ? window : queries; // queries that see all keys so far
+    return growing * (growing + 1.0) / 2.0 + (queries - growing) * window;
+}
+
 /* Unmasked pairs of query and key, over all heads; documents are not known here. */
 static double attention_pairs(const struct attention_forward *a)
 {
     double heads = (double)(a->q.dim[1] / a->head_dim), rows = (double)a->sequence;
-    double keys = (double)attention_keys(a), before = (double)a->query_begin;
+    double keys = (double)attention_keys(a), before = (double)a->query_begin, window = (double)a->window;
     double inside = keys - before < rows ? keys - before : rows; // queries that do not see all keys
     inside = inside > 0.0 ? inside : 0.0;
-    return (double)a->batch * heads *
-           (inside * before + inside * (inside + 1.0) / 2.0 + (rows - inside) * keys);
+    double pairs = inside > 0.0 ? causal_pairs(before + inside, window) - causal_pairs(before, window) : 0.0;
+    return (double)a->batch * heads * (pairs + (rows - inside) * keys);
 }
 
 static double attention_bytes(const struct attention_forward *a)

@@ -34,10 +34,12 @@ CASES = {
                       rope_theta=500000.0, rope_scaling={
                           "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                           "original_max_position_embeddings": 32}),
-    "mistral": decoder("MistralForCausalLM", "mistral", sliding_window=None, head_dim=8),
+    "mistral": decoder("MistralForCausalLM", "mistral", sliding_window=7, head_dim=8),
     "qwen2": decoder("Qwen2ForCausalLM", "qwen2", tie_word_embeddings=True, rope_scaling={
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}),
-    "qwen3": decoder("Qwen3ForCausalLM", "qwen3", head_dim=8, rope_scaling={"rope_type": "linear", "factor": 2.0}),
+    "qwen3": decoder("Qwen3ForCausalLM", "qwen3", head_dim=8, rope_scaling={"rope_type": "linear", "factor": 2.0},
+                     use_sliding_window=True, sliding_window=5, max_window_layers=1,
+                     layer_types=["full_attention", "sliding_attention"]),
 }
 
 

@@ -61,6 +61,12 @@ CONFIGS = [
     ("llama", {"rope_parameters": {"rope_type": "longrope"}}, 'rope_parameters {"rope_type":"longrope"}'),
     ("llama", {"rms_norm_eps": "tiny"}, 'rms_norm_eps "tiny" is not valid; expected a number'),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 cannot be expressed; Cuboid supports 1"),
+    ("mistral", {"sliding_window": 0}, "sliding_window 0 is not valid; expected an integer from 1 to 1000000000"),
+    ("mistral", {"layer_types": ["full_attention", "sliding_attention"]}, "Cuboid supports full_attention in every l"),
+    ("qwen3", {"layer_types": MISSING, "use_sliding_window": 1}, "use_sliding_window 1 is not valid; expected true"),
+    ("qwen3", {"use_sliding_window": False}, 'layer_types "sliding_attention" cannot be expressed; Cuboid supports f'),
+    ("qwen3", {"layer_types": ["full_attention"]}, "layer_types has 1 entries, but num_hidden_layers is another"),
+    ("qwen3", {"layer_types": MISSING, "max_window_layers": -1}, "max_window_layers -1 is not valid; expected an int"),
     ("qwen3", {"attention_bias": True}, "attention_bias true cannot be expressed; Cuboid supports false"),
     ("gpt2", {"embd_pdrop": 0.0}, "embd_pdrop 0, but resid_pdrop 0.1 cannot be expressed"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx true cannot be expressed"),
@@ -224,7 +230,7 @@ def memory():
 def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        for name in ("llama", "qwen3", "gpt2"):
+        for name in ("llama", "mistral", "qwen3", "gpt2"):
             models.write_model(name, models.CASES[name])
         models.write_model("files", models.CASES["llama"], files=3)
         done = command("import", "llama", "-o", "ckpt")

@@ -8,20 +8,21 @@ injected fault and must detect it: a check that cannot fail proves nothing.
 
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 
 from activations import FUNCTIONS
 from philox import philox_key, philox_normal, philox_words
+from reference_adamw import Adam, AdamW
 from reference_gpt import (
     GPT2,
     LLAMA,
     NEOX,
     PARALLEL,
     QWEN,
+    WINDOW,
     YARN,
-    Adam,
-    AdamW,
     Batch,
     Network,
     loss_and_grads,
@@ -148,6 +149,22 @@ def check_documents(title, model, rng):
     return problems
 
 
+def check_window(rng):
+    """With windows of 4 tokens in both of two layers, the last token sees six tokens before itself, and no others."""
+    model = replace(WINDOW, window_attn_skip_freq=0)
+    batch, weights = random_batch(model, rng, rows=1), lively_weights(model, rng)
+    batch.loss_mask[:] = 0.0
+    batch.loss_mask[0, -1] = 1.0
+    loss, seen = Network(model, weights).forward(batch), []
+    for s in range(model.seq_length):
+        tokens = batch.tokens.copy()
+        tokens[0, s] = (tokens[0, s] + 1) % model.vocab_size
+        seen.append(Network(model, weights).forward(replace(batch, tokens=tokens)) != loss)
+    expected = [s >= model.seq_length - 7 for s in range(model.seq_length)]
+    print(f"window: the last token sees {sum(seen)} tokens")
+    return [] if seen == expected else [f"window: the last token sees {seen}"]
+
+
 def check_philox():
     """The known answers of Philox4x32-10 that Salmon et al. publish with Random123 (counter and key 0, all ones)."""
     problems = []
@@ -184,6 +201,8 @@ def self_check():
     problems += check_gradients("yarn", YARN, rng)
     problems += check_gradients("parallel", PARALLEL, rng)
     problems += check_gradients("neox", NEOX, rng)
+    problems += check_gradients("window", WINDOW, rng)
+    problems += check_window(rng)
     problems += check_documents("gpt", GPT2, rng)
     problems += check_documents("llama", LLAMA, rng)
     for problem in problems:

@@ -36,18 +36,17 @@ from pathlib import Path
 
 import numpy as np
 
+from reference_adamw import Adam, AdamW, global_norm
 from reference_gpt import (
     GPT2,
     LLAMA,
     NEOX,
     PARALLEL,
     QWEN,
+    WINDOW,
     YARN,
-    Adam,
-    AdamW,
     Batch,
     Model,
-    global_norm,
     initial_weights,
     loss_and_grads,
 )
@@ -78,6 +77,7 @@ CASES = [
     Case("yarn", YARN, mask=True, weights=False),
     Case("parallel", PARALLEL, weights=False),
     Case("neox", replace(NEOX, activation="squared_relu"), mask=True, weights=False),
+    Case("window", WINDOW, weights=False),
     Case("gpt2_betas", GPT2, steps=20, adam=Adam(adam_beta2=0.999), gradients=False),  # a recipe's default betas
 ]
 

@@ -4,8 +4,8 @@
 
 An independent implementation of what Cuboid trains. It shares no code with the C program: the model is
 written from the papers (Vaswani et al. 2017; Radford et al. 2019; Touvron et al. 2023; RoPE, Su et al.
-2021; GQA, Ainslie et al. 2023; RMSNorm, Zhang and Sennrich 2019; parallel branches, Black et al. 2022;
-AdamW, Loshchilov and Hutter 2019), and slowly on purpose: one rank, whole tensors, S x S attention.
+2021; GQA, Ainslie et al. 2023; RMSNorm, Zhang and Sennrich 2019; parallel branches, Black et al. 2022),
+and slowly on purpose: one rank, whole tensors, S x S attention. reference_adamw.py is its optimizer.
 
     tokens [B,S] -> embedding (+ position) -> L x block -> norm -> x head^T -> mean cross entropy
 
@@ -66,6 +66,8 @@ class Model:
     rope_original_max_position_embeddings: int = 8192
     embed_layernorm: bool = False  # a norm after the word embedding, before positions are added
     block_type: str = "sequential"  # or "parallel", "parallel_two_norms"
+    window_size: int = 0  # tokens that a token sees, with itself; 0: all before it
+    window_attn_skip_freq: int = 0  # every N-th layer has no window; 0: all have it
 
     @property
     def head_dim(self):
@@ -135,6 +137,8 @@ NEOX = replace(
     rotary_percent=0.5,
     add_bias_linear=True,
 )
+# Mistral's window, in every other layer as in Gemma 2.
+WINDOW = replace(LLAMA, window_size=4, window_attn_skip_freq=2)
 
 
 @dataclass
@@ -304,12 +308,20 @@ def rotate(x, positions, model, direction):
     return y
 
 
-def attention(q, k, v, documents):
-    """q [B,S,A,D], k and v [B,S,G,D] -> [B,S,A,D]. A token sees itself and earlier ones of its document."""
+def window_of_layer(model, layer):
+    """Layers are counted from 0; 0: no window."""
+    skipped = model.window_attn_skip_freq and (layer + 1) % model.window_attn_skip_freq == 0
+    return 0 if skipped else model.window_size
+
+
+def attention(q, k, v, documents, window):
+    """q [B,S,A,D], k and v [B,S,G,D] -> [B,S,A,D]. A token sees itself and earlier ones of its document and window."""
     per_group = q.shape[2] // k.shape[2]
     k_all, v_all = np.repeat(k, per_group, axis=2), np.repeat(v, per_group, axis=2)
     seq = q.shape[1]
     earlier = np.tril(np.ones((seq, seq), dtype=bool))
+    if window:
+        earlier &= ~np.tril(np.ones((seq, seq), dtype=bool), -window)
     visible = earlier & (documents[:, :, None] == documents[:, None, :])
     scores = np.einsum("bihd,bjhd->bhij", q, k_all) / math.sqrt(q.shape[-1])
     scores = np.where(visible[:, None], scores, -np.inf)
@@ -392,7 +404,7 @@ class Network:
         return dx
 
     def attention(self, name, x, batch):
-        m = self.model
+        m, layer = self.model, int(name.split(".")[1])
 
         def heads(y, count):
             return y.reshape(y.shape[0], y.shape[1], count, m.head_dim)
@@ -405,7 +417,7 @@ class Network:
         if m.position_embedding_type == "rope":
             q = rotate(q, batch.positions, m, +1)
             k = rotate(k, batch.positions, m, +1)
-        y, p = attention(q, k, v, batch.documents)
+        y, p = attention(q, k, v, batch.documents, window_of_layer(m, layer))
         self.kept[name] = (q, k, v, p)
         return self.linear(name + ".proj", y.reshape(x.shape[0], x.shape[1], -1))
 
@@ -503,54 +515,6 @@ def loss_and_grads(model, weights, batch):
     loss = network.forward(batch)
     network.backward(batch)
     return loss, network.grads
-
-
-# --------------------------------------------------------------------------------------- the optimizer
-
-
-@dataclass(frozen=True)
-class Adam:
-    lr: float = 1e-2
-    weight_decay: float = 0.1
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.95
-    adam_eps: float = 1e-8
-    clip_grad: float = 1.0
-
-
-def global_norm(grads):
-    return math.sqrt(sum(float((g * g).sum()) for g in grads.values()))
-
-
-def decays(name, weight):
-    """Matrices decay, including the embedding and position tables; biases and norms do not."""
-    return weight.ndim == 2
-
-
-class AdamW:
-    """Decoupled weight decay, bias-corrected moments, and before them Megatron's clipping by the global norm."""
-
-    def __init__(self, adam, weights):
-        self.adam = adam
-        self.step_count = 0
-        self.m = {name: np.zeros_like(w) for name, w in weights.items()}
-        self.v = {name: np.zeros_like(w) for name, w in weights.items()}
-
-    def step(self, weights, grads):
-        """Updates the weights in place -> the norm of the gradients before clipping."""
-        a = self.adam
-        self.step_count += 1
-        norm = global_norm(grads)
-        clip = min(1.0, a.clip_grad / (norm + 1e-6))
-        for name, w in weights.items():
-            g = grads[name] * clip
-            self.m[name] = a.adam_beta1 * self.m[name] + (1.0 - a.adam_beta1) * g
-            self.v[name] = a.adam_beta2 * self.v[name] + (1.0 - a.adam_beta2) * g * g
-            mhat = self.m[name] / (1.0 - a.adam_beta1**self.step_count)
-            vhat = self.v[name] / (1.0 - a.adam_beta2**self.step_count)
-            decay = a.weight_decay if decays(name, w) else 0.0
-            w -= a.lr * (mhat / (np.sqrt(vhat) + a.adam_eps) + decay * w)
-        return norm
 
 
 def main():

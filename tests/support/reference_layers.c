@@ -141,6 +141,7 @@ void reference_attention_layer(const struct reference_model *r, int layer, const
                                      .heads = a,
                                      .groups = g,
                                      .head_dim = d,
+                                     .variant = {.window = model_window(m, layer)},
                                      .scale = 1.0 / sqrt((double)d),
                                      .document = r->batch->document,
                                      .q = q,

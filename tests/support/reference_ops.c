@@ -217,10 +217,17 @@ static int64_t group_of(const struct reference_attention *op, int64_t head)
     return head / (op->heads / op->groups);
 }
 
+void attention_variant_set(const struct attention_variant *variant, struct attention_forward *op)
+{
+    op->window = variant->window;
+}
+
 static bool sees(const struct reference_attention *op, int64_t b, int64_t s, int64_t r)
 {
     const int32_t *document = op->document != NULL ? op->document + b * op->sequence : NULL;
-    return r <= s && (document == NULL || document[s] == document[r]);
+    int64_t window = op->variant.window;
+    bool reaches = r <= s && (window == 0 || r + window > s);
+    return reaches && (document == NULL || document[s] == document[r]);
 }
 
 static double dot(const double *a, const double *b, int64_t n)

@@ -36,10 +36,17 @@ void reference_rope(int64_t rows, int64_t heads, int64_t head_dim, const int32_t
 /* The same with all options of the op; only its tensor is not read. */
 void reference_rope_of(const struct rope *op, int64_t rows, int64_t heads, double *x);
 
+/* Options of attention, as in ops.h; {0}: none. */
+struct attention_variant {
+    int64_t window;
+};
+void attention_variant_set(const struct attention_variant *variant, struct attention_forward *op);
+
 /* Attention with S x S matrices. factor[b][h][s][r]: dropout factors, or NULL. */
 struct reference_attention {
     int64_t batch, sequence, heads, groups, head_dim;
     double scale;
+    struct attention_variant variant;
     const int32_t *document;
     const double *q, *k, *v, *factor;
 };

@@ -5,8 +5,10 @@
 #include "layers/model_config.h"
 
 /* Floating-point operations of forward and backward per token: 6 per matmul weight, plus 12 * layers * S * A
- * * D for attention (Narayanan et al. 2021, without recomputation). */
+ * * D for attention (Narayanan et al. 2021, without recomputation). Layers with a sliding window count only
+ * the pairs inside it. */
 double model_flops_per_token(const struct model_config *model);
+double model_attention_flops_per_token(const struct model_config *model); // the second term
 /* The fraction of these FLOPs that remains if only the causal half of attention is counted, as Megatron-LM
  * reports it today (num_floating_point_operations). Multiply an MFU by it to convert to that
  * convention. */

@@ -59,11 +59,6 @@ struct recipe_sources {
     size_t count;
 };
 
-struct recipe_layers {
-    int64_t *list;
-    size_t count;
-};
-
 struct recipe_names {
     char **list;
     size_t count;
@@ -103,9 +98,9 @@ struct recipe_pipeline {
     char *schedule_file;
     struct {
         int p, m, v;
-        bool stage_replicas;     // every stage is on two ranks
-    } file;                      // sizes of schedule_file; zeros without one
-    struct recipe_layers layout; // empty: as even as possible. Read recipe_stage_layers() instead.
+        bool stage_replicas;  // every stage is on two ranks
+    } file;                   // sizes of schedule_file; zeros without one
+    struct layer_list layout; // empty: as even as possible. Read recipe_stage_layers() instead.
     bool optimizer_post_validation;
     struct recipe_auto search;
 };

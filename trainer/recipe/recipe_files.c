@@ -107,8 +107,6 @@ const char *recipe_missing_feature(const char *name)
         {"multi_latent_attention", "multi-latent attention is not implemented"},
         {"q_lora_rank", "multi-latent attention is not implemented"},
         {"kv_lora_rank", "multi-latent attention is not implemented"},
-        {"sliding_window", "sliding-window attention is not implemented"},
-        {"window_size", "sliding-window attention is not implemented"},
         {"use_distributed_optimizer", "set parallel.zero_stage to 1"},
         {"fp8_recipe", "set precision.matmul_format and precision.scaling"},
     };

@@ -448,6 +448,7 @@ static bool cudnn_obstacles(const struct recipe *r, struct text *out)
         {r->model.attention_dropout > 0.0,
          "its dropout mask depends on the layout: use model.attention_dropout=0"},
         {r->data.reset_attention_mask, "it does not support documents: use data.reset_attention_mask=false"},
+        {r->model.window_size > 0, "it runs without the mask of a sliding window: use model.window_size=0"},
         {r->precision.params_dtype == RECIPE_FP32,
          "it needs a two-byte type: use precision.params_dtype=bf16 or fp16"},
         {!fits, "it supports head sizes up to 128 in multiples of 8: use model.kv_channels=64 or 128"},

@@ -23,7 +23,7 @@ enum row_type {
     ROW_TEXT,    // char *, owned
     ROW_WORD,    // char *, owned: one of the choices
     ROW_CHOICE,  // an enum or int: the value of one of the choices
-    ROW_LAYERS,  // struct recipe_layers
+    ROW_LAYERS,  // struct layer_list
     ROW_NAMES,   // struct recipe_names: any text, or of the choices
     ROW_SOURCES, // struct recipe_sources
     ROW_SPLIT,   // double[3]
@@ -55,6 +55,7 @@ struct recipe_row {
     bool optional;      // ROW_TEXT: `none` is a value
     bool unimplemented; // only the default is accepted
     bool chosen;        // takes `auto`: a plan chooses the value
+    bool single;        // ROW_LAYERS: takes an integer in place of a list
     size_t offset;
 };
 

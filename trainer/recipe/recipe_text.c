@@ -34,10 +34,14 @@ static void add_choice(struct text *out, const struct recipe_row *row, int value
 
 static void add_list(struct text *out, const struct recipe_row *row, const void *field)
 {
-    const struct recipe_layers *layers = field;
+    const struct layer_list *layers = field;
     const struct recipe_names *names = field;
     const struct recipe_sources *sources = field;
     const double *split = field;
+    if (row->type == ROW_LAYERS && layers->single) {
+        text_add(out, "%lld", (long long)layers->list[0]);
+        return;
+    }
     text_add(out, "[");
     for (size_t i = 0; row->type == ROW_LAYERS && i < layers->count; i++)
         text_add(out, "%s%lld", i > 0 ? ", " : "", (long long)layers->list[i]);

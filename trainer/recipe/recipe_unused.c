@@ -86,6 +86,11 @@ static bool not_yarn(const struct recipe *r)
     return !not_scaled_rope(r) && r->model.rope_scaling_type != ROPE_YARN;
 }
 
+static bool no_window(const struct recipe *r)
+{
+    return r->model.window_size == 0;
+}
+
 static bool all_biases(const struct recipe *r)
 {
     return r->model.add_bias_linear;
@@ -211,6 +216,7 @@ static const struct unused_key {
     {"model.rope_low_freq_factor model.rope_high_freq_factor", not_llama3, "model.rope_scaling_type",
      "only llama3 uses it"},
     {"model.rope_beta_fast model.rope_beta_slow", not_yarn, "model.rope_scaling_type", "only yarn uses it"},
+    {"model.window_attn_skip_freq", no_window, "model.window_size", "no layer has a window"},
     {"model.add_qkv_bias", all_biases, "model.add_bias_linear", "true adds all biases"},
     {"optimizer.lr_wsd_decay_iters optimizer.lr_wsd_decay_style", not_wsd, "optimizer.lr_decay_style",
      "only WSD uses it"},

@@ -62,7 +62,9 @@ void recipe_value_expected(const struct recipe_row *row, struct text *out)
         recipe_row_choices_text(row, out);
         break;
     case ROW_LAYERS:
-        text_add(out, "a list of integers, like [3, 3, 2]");
+        text_add(out, "%s",
+                 row->single ? "an integer, or a list of integers, like [1, 1, 0]"
+                             : "a list of integers, like [3, 3, 2]");
         break;
     case ROW_NAMES:
         text_add(out, "a list of names");
@@ -246,19 +248,27 @@ static bool parse_choice(const struct recipe_row *row, const struct node *node, 
     return false;
 }
 
-static bool parse_layers(const struct recipe_row *row, const struct node *node, struct recipe_layers *out,
+static bool parse_layers(const struct recipe_row *row, const struct node *node, struct layer_list *out,
                          struct text *why)
 {
-    if (node->kind != NODE_LIST)
+    const bool single = row->single && node->kind == NODE_SCALAR;
+    int64_t integer;
+    if (node->kind != NODE_LIST && (!single || !integer_parse(node->text, &integer)))
         return refuse(row, node, why);
     struct recipe_row entry = *row;
     entry.type = ROW_COUNT;
-    struct recipe_layers layers = {.list = allocate(node->count, sizeof *layers.list), .count = node->count};
+    const size_t count = single ? 1 : node->count;
+    struct layer_list layers = {
+        .list = allocate(count, sizeof *layers.list), .count = count, .single = single};
     struct text inner = {0};
-    for (size_t i = 0; i < node->count; i++)
-        if (!parse_integer(&entry, node->child[i], &layers.list[i], &inner)) {
+    for (size_t i = 0; i < count; i++)
+        if (!parse_integer(&entry, single ? node : node->child[i], &layers.list[i], &inner)) {
             free(layers.list);
-            return refuse_inside("entry", i, &inner, why);
+            if (!single)
+                return refuse_inside("entry", i, &inner, why);
+            text_add(why, "%s", text_chars(&inner));
+            text_free(&inner);
+            return false;
         }
     *out = layers;
     return true;
@@ -564,8 +574,8 @@ void recipe_value_free(struct recipe *recipe, const struct recipe_row *row)
         free(*(char **)field);
         *(char **)field = NULL;
     } else if (row->type == ROW_LAYERS) {
-        free(((struct recipe_layers *)field)->list);
-        *(struct recipe_layers *)field = (struct recipe_layers){0};
+        free(((struct layer_list *)field)->list);
+        *(struct layer_list *)field = (struct layer_list){0};
     } else if (row->type == ROW_NAMES)
         free_names(field);
     else if (row->type == ROW_SOURCES)

@@ -115,11 +115,11 @@ static void copy_value(struct recipe *to, const struct recipe *from, const struc
         *(char **)out = copy_or_null(*(char *const *)in);
         break;
     case ROW_LAYERS: {
-        const struct recipe_layers *list = in;
-        struct recipe_layers copy = {allocate_list(list->count, sizeof *list->list), list->count};
+        const struct layer_list *list = in;
+        struct layer_list copy = {allocate_list(list->count, sizeof *list->list), list->count, list->single};
         if (list->count > 0)
             memcpy(copy.list, list->list, list->count * sizeof *list->list);
-        *(struct recipe_layers *)out = copy;
+        *(struct layer_list *)out = copy;
         break;
     }
     case ROW_NAMES:

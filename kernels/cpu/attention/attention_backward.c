@@ -175,7 +175,7 @@ static void backward_head(const struct backward *job, int64_t sequence, int64_t 
         struct attention_tile t = attention_tile(op, sequence, head, query, query);
         load_queries(job, &t, scratch);
         const int64_t end = attention_tile_end(&t);
-        for (int64_t key = 0; key < end; key += ATTENTION_BLOCK) {
+        for (int64_t key = attention_tile_begin(&t); key < end; key += ATTENTION_BLOCK) {
             t = attention_tile(op, sequence, head, query, key);
             if (!attention_tile_is_empty(&t))
                 backward_tile(job, &t, scratch);

@@ -152,7 +152,8 @@ struct attention_tile attention_tile(const struct attention_forward *op, int64_t
                                    .token = token,
                                    .key_row = sequence * all + key,
                                    .diagonal = token == key,
-                                   .masked = key + ATTENTION_BLOCK > token || op->document != NULL};
+                                   .masked = key + ATTENTION_BLOCK > token || op->document != NULL ||
+                                             key < attention_first_key(op, token + ATTENTION_BLOCK - 1)};
 }
 
 bool attention_tile_is_empty(const struct attention_tile *t)

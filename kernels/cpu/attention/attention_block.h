@@ -8,6 +8,8 @@
  *         key k2     [  -  -  s  s  ]             once for all their keys.
  *                       - : above the diagonal, masked or never computed
  *
+ * With a window, blocks of keys before the first query's window are never computed either.
+ *
  * All block matmuls use one routine, in which every element is a single chain of multiply-adds in the order
  * of its terms: the register tiling does not affect the result. */
 #pragma once
@@ -76,6 +78,12 @@ struct attention_tile {
 struct attention_tile attention_tile(const struct attention_forward *op, int64_t sequence, int64_t head,
                                      int64_t query, int64_t key);
 
+/* The first block of keys that any query of the tile attends to. */
+static inline int64_t attention_tile_begin(const struct attention_tile *tile)
+{
+    return attention_first_key(tile->op, tile->token) / ATTENTION_BLOCK * ATTENTION_BLOCK;
+}
+
 /* One past the last key row that any query of the tile attends to. */
 static inline int64_t attention_tile_end(const struct attention_tile *tile)
 {
@@ -107,6 +115,8 @@ static inline veci attention_tile_attends(const struct attention_tile *tile, int
 {
     int32_t ahead = (int32_t)(tile->key + k - tile->token - v * LANES);
     veci attends = veci_lanes() >= veci_all(ahead);
+    if (tile->op->window > 0)
+        attends &= veci_lanes() < veci_all(ahead + (int32_t)tile->op->window);
     if (tile->op->document != NULL)
         attends &= document == veci_all(tile->op->document[tile->key_row + k]);
     return attends;

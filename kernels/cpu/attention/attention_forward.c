@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Attention, forward pass (2205.14135; 2307.08691 for the loop order). A task is one block of queries of one
- * head of one sequence, and loops over its blocks of keys from left to right:
+ * head of one sequence, and loops over its blocks of keys from left to right, from the block in which its
+ * window begins:
  *
  *     s = scale q k^T;   m' = max(m, max s);   p = e^(s - m')
  *     l = l e^(m - m') + sum p;   out = out e^(m - m') + dropout(p) v
@@ -164,7 +165,7 @@ static void forward_task(void *context, int64_t task)
                                            t.queries, op->head_dim, scratch.buffer);
     block_transpose(queries, t.queries, op->head_dim, op->scale, scratch.query);
     const int64_t end = attention_tile_end(&t);
-    for (int64_t key = 0; key < end; key += ATTENTION_BLOCK) {
+    for (int64_t key = attention_tile_begin(&t); key < end; key += ATTENTION_BLOCK) {
         t = attention_tile(op, sequence, head, query, key);
         if (!attention_tile_is_empty(&t))
             forward_tile(job, &t, &scratch);

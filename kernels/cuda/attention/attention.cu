@@ -19,17 +19,23 @@ enum { TILE = 32, THREADS = 256, WARPS = THREADS / WARP, WARP_ROWS = TILE / WARP
 struct attention {
     struct any_rows q, k, v, out, dout, dq, dk, dv;
     rows<float> lse;
-    float *delta; // [A, T]
-    int64_t sequence, tokens;
+    float *delta;                     // [A, T]
+    int64_t sequence, window, tokens; // without a window, `window` is the sequence
     int heads, groups, head_dim;
     float scale;
     const int32_t *document;
     struct pair_dropout dropout;
+
+    /* The first tile of keys that query `first` attends to. */
+    __device__ int64_t first_key_tile(int64_t first) const
+    {
+        return first < window ? 0 : (first - window + 1) / TILE * TILE;
+    }
 };
 
 static __device__ bool attends(const struct attention &a, int64_t row, int64_t query, int64_t key)
 {
-    return query < a.sequence && key <= query &&
+    return query < a.sequence && key <= query && query - key < a.window &&
            (a.document == nullptr || a.document[row + query] == a.document[row + key]);
 }
 
@@ -137,7 +143,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
             state[j].out[i] = 0.0F;
     }
     load_tile(a.q, at, column, first, a, q);
-    for (int64_t key = 0; key <= first; key += TILE) {
+    for (int64_t key = a.first_key_tile(first); key <= first; key += TILE) {
         __syncthreads(); // the previous tile is no longer in use
         load_tile(a.k, at, shared_column, key, a, k);
         load_tile(a.v, at, shared_column, key, a, v);
@@ -249,7 +255,9 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) key_gradients(s
     const int each = a.heads / a.groups;
     for (at.head = group * each; at.head < (group + 1) * each; at.head++) {
         const int64_t column = static_cast<int64_t>(at.head) * a.head_dim;
-        for (int64_t query = first_key; query < a.sequence; query += TILE) {
+        const int64_t end =
+            a.sequence - first_key < TILE - 1 + a.window ? a.sequence : first_key + TILE - 1 + a.window;
+        for (int64_t query = first_key; query < end; query += TILE) {
             __syncthreads();
             load_tile(a.q, at, column, query, a, d.q);
             load_tile(a.dout, at, column, query, a, d.dout);
@@ -284,7 +292,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) query_gradients
     float dq[WARP_ROWS][CHUNKS] = {};
     load_tile(a.q, at, column, first, a, d.q);
     load_tile(a.dout, at, column, first, a, d.dout);
-    for (int64_t key = 0; key <= first; key += TILE) {
+    for (int64_t key = a.first_key_tile(first); key <= first; key += TILE) {
         __syncthreads();
         load_tile(a.k, at, shared_column, key, a, d.k);
         load_tile(a.v, at, shared_column, key, a, d.v);
@@ -308,6 +316,7 @@ static struct attention attention_of(const struct attention_forward *op)
     a.out = any_rows_of(op->out);
     a.lse = floats(op->lse);
     a.sequence = op->sequence;
+    a.window = window_of(op);
     a.tokens = op->q.dim[0];
     a.head_dim = static_cast<int>(op->head_dim);
     a.heads = static_cast<int>(op->q.dim[1] / op->head_dim);

@@ -59,6 +59,12 @@ static __device__ inline bool keeps(const struct pair_dropout &d, uint64_t sampl
     return (kept_quad(d, sample, element / 4) >> element % 4 & 1) != 0;
 }
 
+/* The tokens that a query attends to, at most: the window, or the sequence without one. */
+static inline int64_t window_of(const struct attention_forward *op)
+{
+    return op->window > 0 ? op->window : op->sequence;
+}
+
 /* Whether the tensor-core kernels support the op; the generic kernels run the rest. */
 bool attention_suits_mma(const struct attention_forward *op);
 bool attention_suits_mma(const struct attention_backward *op);

@@ -96,6 +96,19 @@ template <int M, int N> __device__ void drop_weights(float s[M][N][4], int m, ui
         s[m][n][i] = (kept >> (4 * n + i) & 1) != 0 ? s[m][n][i] : 0.0F;
 }
 
+/* The scores of this warp's queries, masked. `row` is this lane's first; `document` has those of the keys. */
+template <int M, int N, class T, int D>
+__device__ void make_scores(float s[M][N][4], const operands<T> &a, const struct block_coord &at,
+                            const tile<T, D> &q, int mine, const tile<T, D> &k, int row, int key,
+                            const int32_t *document)
+{
+    multiply_rows<M, N>(s, q, mine, k);
+    if (a.document != nullptr ||
+        !a.all_attend(row - static_cast<int>(threadIdx.x % WARP / 4), 16 * M, key, 8 * N))
+        mask_scores<false, M, N>(s, -INFINITY, row, key, a.sequence, a.window, a.documents_of(at.row),
+                                 document);
+}
+
 /* Stores out and lse of this warp's queries. */
 template <class T, int D, int M>
 __device__ void finish_queries(const operands<T> &a, const struct block_coord &at, int first, int mine,
@@ -146,21 +159,19 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
     };
     start_rows<T, D, is::ROWS, is::THREADS>(q, a.q, at.row, static_cast<int64_t>(head) * D, first,
                                             a.sequence);
-    start_keys(0);
-    for (int key = 0; key < end; key += is::COLUMNS) {
+    const int begin = a.first_key(first, is::COLUMNS);
+    start_keys(begin);
+    for (int key = begin; key < end; key += is::COLUMNS) {
         float s[is::M][is::N][4];
         const int row = first + mine + lane / 4;
-        const bool seen = key < first + mine + is::WARP_ROWS; // attended to by any of this warp's queries
+        // Attended to by any of this warp's queries.
+        const bool seen = a.some_attend(first + mine, is::WARP_ROWS, key, is::COLUMNS);
         cp_async_wait<0>();
         __syncthreads(); // these keys have arrived, and the previous values are no longer in use
         start_rows<T, D, is::COLUMNS, is::THREADS>(v, a.v, at.row, shared_column, key, a.sequence);
         cp_async_commit();
-        if (seen) {
-            multiply_rows<is::M, is::N>(s, q, mine, k);
-            if (a.document != nullptr || key + is::COLUMNS > first + mine)
-                mask_scores<false, is::M, is::N>(s, -INFINITY, row, key, a.sequence, a.documents_of(at.row),
-                                                 document);
-        }
+        if (seen)
+            make_scores<is::M, is::N>(s, a, at, q, mine, k, row, key, document);
         cp_async_wait<0>();
         __syncthreads(); // the values have arrived, and these keys are no longer in use
         if (key + is::COLUMNS < end)
@@ -230,10 +241,10 @@ template <class T, int D, int PASS> struct gradient {
         const int lane = static_cast<int>(threadIdx.x % WARP), tile_row = row - lane / 4;
         float s[is::M][is::N][4], dp[is::M][is::N][4];
         multiply_rows<is::M, is::N>(s, x, mine, c.u);
-        if (a.document != nullptr ||
-            (KEYS ? column < tile_row + is::WARP_ROWS - 1 : column + is::COLUMNS - 1 > tile_row))
-            mask_scores<KEYS, is::M, is::N>(s, -INFINITY, row, column, a.sequence, a.documents_of(at.row),
-                                            c.document);
+        if (a.document != nullptr || !(KEYS ? a.all_attend(column, is::COLUMNS, tile_row, is::WARP_ROWS)
+                                            : a.all_attend(tile_row, is::WARP_ROWS, column, is::COLUMNS)))
+            mask_scores<KEYS, is::M, is::N>(s, -INFINITY, row, column, a.sequence, a.window,
+                                            a.documents_of(at.row), c.document);
         multiply_rows<is::M, is::N>(dp, y, mine, c.w);
         UNROLL_ALL for (int m = 0; m < is::M; m++)
         {
@@ -298,9 +309,9 @@ __global__ void __launch_bounds__((sizes<D, PASS>::THREADS)) differentiate_mma(o
             sum.row_query[i / 2][i % 2] = {a.lse.row(at.head)[at.row + query] * LOG2_E,
                                            a.delta[at.head * a.tokens + at.row + query]};
     }
-    // Queries from these keys on, for each head of the group; or keys up to these queries.
-    const int from = KEYS ? begin : 0,
-              to = KEYS || begin + is::ROWS > a.sequence ? a.sequence : begin + is::ROWS;
+    // Queries that attend to these keys, for each head of the group; or keys of these queries.
+    const int last = (begin + is::ROWS > a.sequence ? a.sequence : begin + is::ROWS) - 1;
+    const int from = KEYS ? begin : a.first_key(begin, is::COLUMNS), to = KEYS ? a.end_query(last) : last + 1;
     const int steps = (to - from + is::COLUMNS - 1) / is::COLUMNS * (KEYS ? each : 1);
     int column = from;
     columns(stages + steps % 2 * columns::NUMBERS).start(a, at, at.head, column);
@@ -311,7 +322,8 @@ __global__ void __launch_bounds__((sizes<D, PASS>::THREADS)) differentiate_mma(o
         __syncthreads(); // this step's columns have arrived, and the previous ones are no longer in use
         if (left > 1)
             columns(stages + (left - 1) % 2 * columns::NUMBERS).start(a, at, at.head + (wraps ? 1 : 0), next);
-        if (KEYS ? column + is::COLUMNS > begin + mine : column < begin + mine + is::WARP_ROWS)
+        if (KEYS ? a.some_attend(column, is::COLUMNS, begin + mine, is::WARP_ROWS)
+                 : a.some_attend(begin + mine, is::WARP_ROWS, column, is::COLUMNS))
             sum.add_tile(a, at, x, y, columns(stages + left % 2 * columns::NUMBERS), mine, row, column);
         column = next;
         at.head += KEYS && wraps ? 1 : 0;

@@ -12,8 +12,8 @@
 template <class T> struct operands {
     rows<T> q, k, v, out, dout, dq, dk, dv;
     rows<float> lse;
-    const float *delta; // [A, T]
-    int sequence, heads, groups;
+    const float *delta;                  // [A, T]
+    int sequence, window, heads, groups; // without a window, `window` is the sequence
     int64_t tokens;
     float scale, scale_log2; // e^(scale x) = 2^(scale_log2 x)
     const int32_t *document;
@@ -23,6 +23,29 @@ template <class T> struct operands {
     __device__ const int32_t *documents_of(int64_t row) const
     {
         return document != nullptr ? document + row : nullptr;
+    }
+
+    /* The first key that a query attends to, rounded down to a multiple of `tile`. */
+    __device__ int first_key(int query, int tile) const
+    {
+        return query < window ? 0 : (query - window + 1) / tile * tile;
+    }
+
+    /* One past the last query that attends to a key. */
+    __device__ int end_query(int key) const
+    {
+        return sequence - key < window ? sequence : key + window;
+    }
+
+    /* Whether some of the pairs of consecutive queries and keys attend, and whether all do. */
+    __device__ bool some_attend(int query, int queries, int key, int keys) const
+    {
+        return key < query + queries && query - (key + keys - 1) < window;
+    }
+
+    __device__ bool all_attend(int query, int queries, int key, int keys) const
+    {
+        return key + keys - 1 <= query && query + queries - 1 - key < window;
     }
 };
 
@@ -81,7 +104,7 @@ __device__ uint32_t kept_weights(const struct pair_dropout &d, const struct bloc
 /* Sets masked scores, or weights, to `hidden`. `row` is this lane's first, `column` the tile's. With
  * documents, row_document[r] is the id of row r, column_document[c] that of the tile's column c. */
 template <bool KEYS_ARE_ROWS, int M, int N>
-__device__ void mask_scores(float s[M][N][4], float hidden, int row, int column, int sequence,
+__device__ void mask_scores(float s[M][N][4], float hidden, int row, int column, int sequence, int window,
                             const int32_t *row_document, const int32_t *column_document)
 {
     const int in_group = static_cast<int>(threadIdx.x % 4);
@@ -92,7 +115,8 @@ __device__ void mask_scores(float s[M][N][4], float hidden, int row, int column,
         UNROLL_ALL
         for (int j = 0; j < 2 * N; j++) {
             const int c = j / 2 * 8 + in_group * 2 + j % 2;
-            bool attends = KEYS_ARE_ROWS ? r <= column + c : column + c <= r;
+            const int distance = KEYS_ARE_ROWS ? column + c - r : r - (column + c);
+            bool attends = distance >= 0 && distance < window;
             if (row_document != nullptr)
                 attends = attends && document == column_document[c];
             float &score = s[i / 2][j / 2][i % 2 * 2 + j % 2];
@@ -124,6 +148,7 @@ template <class T> static struct operands<T> operands_of(const struct attention_
     a.out = rows_of<T>(op->out);
     a.lse = floats(op->lse);
     a.sequence = static_cast<int>(op->sequence);
+    a.window = static_cast<int>(window_of(op));
     a.tokens = op->q.dim[0];
     a.heads = static_cast<int>(op->q.dim[1] / op->head_dim);
     a.groups = static_cast<int>(op->k.dim[1] / op->head_dim);

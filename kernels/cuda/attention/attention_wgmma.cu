@@ -107,10 +107,16 @@ template <int STAGES> struct pipeline_state {
     }
 };
 
-/* A work tile: queries [first, first + ROWS) of a head, column tiles [0, tiles) of its keys. */
+/* A work tile: queries [first, first + ROWS) of a head, and `tiles` column tiles of its keys, down from the
+ * one at key `last`. */
 struct work_tile {
     struct block_coord at;
-    int first, tiles;
+    int first, last, tiles;
+
+    __device__ __forceinline__ int key(int i) const
+    {
+        return last - i * KEYS;
+    }
 };
 
 template <class T, int D>
@@ -125,7 +131,8 @@ __device__ __forceinline__ struct work_tile work_tile_of(const job<T> &j, int nu
     w.at.group = w.at.head / (j.a.heads / j.a.groups);
     w.first = (j.order.tiles - 1 - tile) * is::ROWS;
     const int end = w.first + is::ROWS < j.a.sequence ? w.first + is::ROWS : j.a.sequence;
-    w.tiles = (end + KEYS - 1) / KEYS;
+    w.last = (end - 1) / KEYS * KEYS;
+    w.tiles = (w.last - j.a.first_key(w.first, KEYS)) / KEYS + 1;
     return w;
 }
 
@@ -168,7 +175,7 @@ template <class T, int D> __device__ __forceinline__ void produce(const job<T> &
         UNROLL(1)
         for (int i = 0; i < w.tiles; i++, begun++) {
             const pipeline_state<plan<D>::STAGES> t(begun);
-            const int key = (w.tiles - 1 - i) * KEYS;
+            const int key = w.key(i);
             copy_keys<T, D>(d.k, d.k_full, d.k_empty, t, &j.k, w.at.group, key, number);
             if (i == 0) // before any values: no consumer takes its turn until all have finished the previous
                         // work tile
@@ -178,7 +185,7 @@ template <class T, int D> __device__ __forceinline__ void produce(const job<T> &
     }
 }
 
-/* A consumer warpgroup and its work tile. PAIRS: with documents, dropout, or both. */
+/* A consumer warpgroup and its work tile. PAIRS: documents, dropout or a window are possible. */
 template <class T, int D, bool PAIRS> struct consumer {
     using is = sizes<D>;
     const job<T> &j;
@@ -263,7 +270,7 @@ template <class T, int D, bool PAIRS> struct consumer {
         UNROLL_ALL
         for (int i = 0; i < KEYS / 2; i++) {
             const int query = row + i / 2 % 2 * 8, other = key + i / 4 * 8 + t + i % 2;
-            bool sees = other <= query;
+            bool sees = other <= query && (!PAIRS || query - other < j.a.window);
             if (PAIRS && document != nullptr && query < j.a.sequence)
                 sees = sees && document[query] == document[other];
             float &score = s[0][i / 4][i % 4];
@@ -286,8 +293,8 @@ template <class T, int D, bool PAIRS> struct consumer {
 
     __device__ __forceinline__ void weigh(int i)
     {
-        const int key = (w.tiles - 1 - i) * KEYS;
-        if ((PAIRS && j.a.document != nullptr) || key + KEYS > (row & ~15)) // first row of this warp
+        const int key = w.key(i), first = row & ~15; // of this warp's 16 rows
+        if (PAIRS ? j.a.document != nullptr || !j.a.all_attend(first, 16, key, KEYS) : key + KEYS > first)
             hide(key);
         update_softmax(0);
         update_softmax(1);
@@ -456,8 +463,8 @@ static enum status launch(struct cuda_queue *queue, const struct attention_forwa
 template <class T, int D>
 static enum status forward(struct cuda_queue *queue, const struct attention_forward *op)
 {
-    return op->document != nullptr || op->dropout.probability > 0.0F ? launch<T, D, true>(queue, op)
-                                                                     : launch<T, D, false>(queue, op);
+    const bool pairs = op->document != nullptr || op->dropout.probability > 0.0F || op->window > 0;
+    return pairs ? launch<T, D, true>(queue, op) : launch<T, D, false>(queue, op);
 }
 
 bool attention_suits_wgmma(const struct cuda_queue *queue, const struct attention_forward *op)

@@ -64,8 +64,8 @@ struct alignas(8) float_pair {
     float at[2];
 };
 
-/* A warpgroup's operands and accumulators. RARE: documents or dropout are possible; the other instances are
- * spared their registers. */
+/* A warpgroup's operands and accumulators. RARE: documents, dropout or a window are possible; the other
+ * instances are spared their registers. */
 template <class T, int D, int PASS, bool RARE> struct gradient {
     using is = back_sizes<D, PASS>;
     static constexpr bool KEYS = is::KEYS;
@@ -97,8 +97,10 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
             for (int i = 0; i < 4; i++)
                 s[0][n][i] = exp2_fast(fmaf(s[0][n][i], a.scale_log2, -sum.at[KEYS ? i % 2 : i / 2]));
         }
-        if (documents || (KEYS ? column < first_row + 15 : column + is::COLUMNS - 1 > first_row))
-            mask_scores<KEYS, 1, N>(s, 0.0F, row, column, a.sequence,
+        const bool all = KEYS ? a.all_attend(column, is::COLUMNS, first_row, 16)
+                              : a.all_attend(first_row, 16, column, is::COLUMNS);
+        if (documents || !all)
+            mask_scores<KEYS, 1, N>(s, 0.0F, row, column, a.sequence, RARE ? a.window : a.sequence,
                                     documents ? a.document + at.row : nullptr,
                                     documents ? of.document + at.number * of.padded + column : nullptr);
     }
@@ -203,7 +205,7 @@ __device__ __forceinline__ void produce(const struct maps &maps, const operands<
     ring<back_sizes<D, PASS>::STAGES> t;
     UNROLL(1)
     for (int round = 0; order.assigned(round) < order.work_tiles(); round++) {
-        back_work_tile<D, PASS> p(order, order.assigned(round), a.sequence, a.heads / a.groups);
+        back_work_tile<D, PASS> p(order, order.assigned(round), a);
         bool rows = false;
         UNROLL(1)
         for (; p.left > 0; p.next(), t.next()) {
@@ -237,7 +239,7 @@ __device__ __forceinline__ void consume(const operands<T> &a, const struct query
     UNROLL(1)
     for (; p.left > 0; p.next(), t.next()) {
         mbarrier_wait(smem.full + t.stage, t.parity);
-        if (!KEYS || p.column + is::COLUMNS > p.begin + mine)
+        if (!KEYS || a.some_attend(p.column, is::COLUMNS, p.begin + mine, WARPGROUP_ROWS))
             sum.add_tile(a, of, p.at, smem, smem.at(t.stage), mine, row, p.column);
         __syncwarp();
         if (lane == 0)
@@ -275,9 +277,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         ring<back_sizes<D, PASS>::STAGES> t;
         UNROLL(1)
         for (int round = 0; order.assigned(round) < order.work_tiles(); round++)
-            consume<T, D, PASS, RARE>(
-                a, of, back_work_tile<D, PASS>(order, order.assigned(round), a.sequence, a.heads / a.groups),
-                smem, warpgroup - 1, round, t);
+            consume<T, D, PASS, RARE>(a, of, back_work_tile<D, PASS>(order, order.assigned(round), a), smem,
+                                      warpgroup - 1, round, t);
     }
 }
 
@@ -353,7 +354,7 @@ static enum status backward(struct cuda_queue *queue, const struct attention_bac
     const dim3 queries(static_cast<unsigned>(of.padded * (D / EACH) / (2 * WARPGROUP)),
                        static_cast<unsigned>(a.heads), static_cast<unsigned>(f->batch));
     TRY(LAUNCH(queue, (compute_query_stats<T, D>), queries, 2 * WARPGROUP, 0, a, of));
-    if (a.document != NULL || a.dropout.drops) {
+    if (a.document != NULL || a.dropout.drops || f->window > 0) {
         TRY((differentiate<T, D, TO_KEYS, true>(queue, op, maps, a, of)));
         return differentiate<T, D, TO_QUERIES, true>(queue, op, maps, a, of);
     }

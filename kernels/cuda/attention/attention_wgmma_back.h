@@ -112,24 +112,26 @@ struct query_stats {
     }
 };
 
-/* A work tile, 128 rows of a head, and its loop over column tiles: keys up to these queries; or queries from
- * these keys on, for each head of the group. */
+/* A work tile, 128 rows of a head, and its loop over column tiles: keys of these queries; or queries that
+ * attend to these keys, for each head of the group. */
 template <int D, int PASS> struct back_work_tile {
     using is = back_sizes<D, PASS>;
     struct block_coord at; // `head` is that of the columns, or of the rows if the columns are keys
     int begin, from, to, left, column;
 
-    __device__ back_work_tile(const struct order &order, int number, int sequence, int each)
+    template <class T> __device__ back_work_tile(const struct order &order, int number, const operands<T> &a)
     {
+        const int each = a.heads / a.groups;
         int one, of, tile;
         order.find(number, &one, &of, &tile);
         at.number = of;
-        at.row = at.number * sequence;
+        at.row = at.number * a.sequence;
         at.head = is::KEYS ? one * each : one;
         at.group = is::KEYS ? one : one / each;
         begin = (is::KEYS ? tile : order.tiles - 1 - tile) * ROWS;
-        from = column = is::KEYS ? begin : 0;
-        to = is::KEYS || begin + ROWS > sequence ? sequence : begin + ROWS;
+        const int last = (begin + ROWS > a.sequence ? a.sequence : begin + ROWS) - 1;
+        from = column = is::KEYS ? begin : a.first_key(begin, is::COLUMNS);
+        to = is::KEYS ? a.end_query(last) : last + 1;
         left = (to - from + is::COLUMNS - 1) / is::COLUMNS * (is::KEYS ? each : 1);
     }
 

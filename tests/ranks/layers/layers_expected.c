@@ -42,6 +42,10 @@ const struct family families[FAMILIES] = {
       .rotary_percent = 1.0, .block_type = BLOCK_PARALLEL_TWO_NORMS, .normalization = RMS_NORM,
       .activation = GELU, .embed_layernorm = true},
      true},
+    {"a window in every second layer",
+     {SIZES, .num_query_groups = 2, .ffn_hidden_size = 12, .attention_dropout = 0.2, .window_size = 3,
+      .window_attn_skip_freq = {(int64_t[]){2}, 1, true}},
+     true},
 };
 
 struct batch_arrays batch_arrays_of(const struct family *family)

@@ -9,8 +9,8 @@
  *
  *     test_golden FOLDER DEVICE [LAYOUT [CASES]]
  *
- * FOLDER holds the golden files; LAYOUT is the number of the only layout to run; CASES are digits: run only
- * those files. */
+ * FOLDER holds the golden files; LAYOUT is the number of the only layout to run; CASES are hexadecimal digits:
+ * run only those files. */
 #include "tests/ranks/training/golden.h"
 
 #include <math.h>
@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 static const char *const names[] = {"gpt2",       "llama", "gpt2_documents", "gpt2_mask", "llama_documents",
-                                    "gpt2_betas", "qwen",  "yarn",           "parallel",  "neox"};
+                                    "gpt2_betas", "qwen",  "yarn",           "parallel",  "neox",
+                                    "window"};
 enum { CASES = sizeof names / sizeof *names, OVERRIDES = 12 };
 
 struct mesh_case {
@@ -73,6 +74,9 @@ static const struct fault faults[] = {
     {"pairs of halves for neighbouring pairs", 7, NOTHING, "model.rotary_interleaved=false"},
     {"GELU of the gate in its tanh form", 8, NOTHING, "model.activation=geglu_tanh"},
     {"branches in sequence", 9, NOTHING, "model.block_type=sequential"},
+    {"a window of one more token", 10, NOTHING, "model.window_size=5"},
+    {"a window of one token less", 10, NOTHING, "model.window_size=3"},
+    {"the window in all layers", 10, NOTHING, "model.window_attn_skip_freq=[]"},
     {"another seed", 0, NOTHING, "seed=1235"},
     {"1 - beta2 formed in fp32", 5, NOTHING, "optimizer.adam_beta2=0.99900001287460327"}, // 0.999 in fp32
 };
@@ -437,6 +441,10 @@ static bool check(const struct fixture *fixture, const struct mesh_case *mesh_ca
     return good;
 }
 
+/* Of the golden files, in the order of their names. */
+static const char digits[] = "0123456789abcdef";
+_Static_assert(CASES < sizeof digits, "a digit for each golden file");
+
 int main(int argc, char **argv)
 {
     if (argc < 3) {
@@ -444,9 +452,9 @@ int main(int argc, char **argv)
         return 2;
     }
     struct fixture fixtures[CASES] = {0};
-    const char *files = argc > 4 ? argv[4] : "0123456789";
+    const char *files = argc > 4 ? argv[4] : digits;
     for (int i = 0; i < CASES; i++)
-        if (strchr(files, '0' + i) != NULL)
+        if (strchr(files, digits[i]) != NULL)
             MUST(fixture_create(argv[1], names[i], argv[2], &fixtures[i]));
     int bad = 0, only = argc > 3 ? argv[3][0] - '0' : -1;
     printf("largest error / bound (error, where)\n");
@@ -455,7 +463,7 @@ int main(int argc, char **argv)
             continue;
         printf("%s\n", mesh_cases[l].what);
         for (int i = 0; i < CASES; i++)
-            if (strchr(files, '0' + i) != NULL)
+            if (strchr(files, digits[i]) != NULL)
                 bad += !check(&fixtures[i], &mesh_cases[l], argv[2], NULL);
     }
     printf("injected faults, detected by\n");

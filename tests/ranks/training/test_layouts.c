@@ -232,9 +232,9 @@ static const char *const half[] = {
 };
 
 static const struct layout_group groups[] = {
-    {"gpt, pipelines",
+    {"gpt, pipelines, windows",
      TINY_GPT,
-     "",
+     TINY_WINDOW,
      deep,
      deep_processes,
      deep_pipelines,
@@ -253,9 +253,9 @@ static const struct layout_group groups[] = {
      replicated_processes,
      none,
      {"", ""}},
-    {"llama with parallel branches, dp 2, m 1 and attention dropout",
+    {"llama with parallel branches, dp 2, m 1, windows and attention dropout",
      TINY_LLAMA,
-     "dp=2 train.micro_batch_size=4 model.attention_dropout=0.3" TINY_PARALLEL,
+     "dp=2 train.micro_batch_size=4 model.attention_dropout=0.3" TINY_PARALLEL TINY_WINDOW,
      single,
      none,
      few_pipelines,
@@ -325,10 +325,10 @@ static const struct layout_group groups[] = {
      narrow_processes,
      none,
      {"pp=2 parallel.zero_stage=1", "pp=3"}},
-    {"gpt in bf16, ZeRO 2 and 3, tp 2 dp 2, sequence parallel, dropout",
+    {"gpt in bf16, ZeRO 2 and 3, tp 2 dp 2, sequence parallel, windows, dropout",
      TINY_GPT,
      "precision.params_dtype=bf16 tp=2 dp=2 parallel.sequence_parallel=true "
-     "train.micro_batch_size=1" TINY_DROPOUT,
+     "train.micro_batch_size=1" TINY_WINDOW TINY_DROPOUT,
      narrow_zero_2_and_3,
      narrow_zero_2_and_3_processes,
      none,

@@ -6,6 +6,8 @@
 
 #include "trainer/engine/rank_state.h"
 
+enum { FAULT_STEPS = 2 }; // of each run: some faults need moments, or a bias that is not zero
+
 /* NULL if this rank does not hold it. */
 struct held_param *held_named(struct rank_state *w, const char *name);
 enum status scale(struct rank_state *w, struct tensor t, float factor);
@@ -36,5 +38,6 @@ enum status leave_out_branch(void *context, struct rank_state *w, int64_t step);
 enum status restore_branch(void *context, struct rank_state *w, int64_t step);
 enum status slots_overlap(void *context, struct rank_state *w);
 enum status rate_of_another_step(void *context, struct rank_state *w);
-enum status rate_of_this_step(void *context, struct rank_state *w, int64_t step,
-                              const struct step_result *result);
+enum status window_one_longer(void *context, struct rank_state *w);
+enum status recipe_restored(void *context, struct rank_state *w, int64_t step,
+                            const struct step_result *result);

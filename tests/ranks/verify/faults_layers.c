@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Injected faults in a rank's computation: indices, reductions inside layers, memory of activations, the
- * learning rate of a stage. */
+ * recipe of a rank. */
 #include "tests/ranks/verify/faults.h"
 
 #include "trainer/engine/activations/stash.h"
@@ -145,35 +145,47 @@ enum status slots_overlap(void *context, struct rank_state *w)
     return OK;
 }
 
-/* ---- the learning rate of a stage ---- */
+/* ---- another recipe on one rank ---- */
 
-struct late_run {
+struct other_run {
     struct run run; // first: the run that the rank points to
     struct recipe recipe;
     const struct run *original;
 };
 
+/* Gives this rank its own copy of the recipe until the end of the last step. */
+static struct recipe *own_recipe(struct rank_state *w)
+{
+    struct other_run *other = malloc(sizeof *other);
+    CHECK(other != NULL);
+    *other = (struct other_run){.run = *w->run, .recipe = *w->run->recipe, .original = w->run};
+    other->run.recipe = &other->recipe;
+    w->run = &other->run;
+    return &other->recipe;
+}
+
 /* The warm-up of the second stage is one step longer than that of the recipe. */
 enum status rate_of_another_step(void *context, struct rank_state *w)
 {
-    if (mesh_coord(&w->mesh, MESH_DENSE, w->world->rank).pp != 1)
-        return OK;
-    struct late_run *late = malloc(sizeof *late);
-    CHECK(late != NULL);
-    *late = (struct late_run){.run = *w->run, .recipe = *w->run->recipe, .original = w->run};
-    late->recipe.optimizer.lr_warmup_iters++;
-    late->run.recipe = &late->recipe;
-    w->run = &late->run;
+    if (mesh_coord(&w->mesh, MESH_DENSE, w->world->rank).pp == 1)
+        own_recipe(w)->optimizer.lr_warmup_iters++;
     return OK;
 }
 
-enum status rate_of_this_step(void *context, struct rank_state *w, int64_t step,
-                              const struct step_result *result)
+enum status window_one_longer(void *context, struct rank_state *w)
 {
-    if (w->groups->coord.pp != 1)
+    if (w->world->rank == 0)
+        own_recipe(w)->model.window_size++;
+    return OK;
+}
+
+enum status recipe_restored(void *context, struct rank_state *w, int64_t step,
+                            const struct step_result *result)
+{
+    struct other_run *other = (struct other_run *)(uintptr_t)w->run;
+    if (step < FAULT_STEPS || w->run->recipe != &other->recipe) // other ranks have the run's
         return OK;
-    struct late_run *late = (struct late_run *)(uintptr_t)w->run;
-    w->run = late->original;
-    free(late);
+    w->run = other->original;
+    free(other);
     return OK;
 }

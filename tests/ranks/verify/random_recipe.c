@@ -80,6 +80,10 @@ static void draw_attention(struct draw *d)
     if (choice(d, 4) == 0)
         add_to(d->common, "model.rotary_interleaved=true ");
     if (choice(d, 4) == 0)
+        add_to(d->common, "model.window_size=%d ", 1 + choice(d, 12));
+    if (strstr(d->common, "window_size") != NULL && choice(d, 2))
+        add_to(d->common, "model.window_attn_skip_freq=2 ");
+    if (choice(d, 4) == 0)
         add_to(d->common,
                "model.use_rope_scaling=true model.rope_scaling_type=%s model.rope_scaling_factor=%d "
                "model.rope_original_max_position_embeddings=64 ",

@@ -382,7 +382,7 @@ static const struct fault in_pipeline[] = {
      VERIFY_GRADIENT,
      "embedding.weight"},
     {"the learning rate of another step on one stage",
-     {.on_params_declared = rate_of_another_step, .on_step_end = rate_of_this_step},
+     {.on_params_declared = rate_of_another_step, .on_step_end = recipe_restored},
      VERIFY_WEIGHT,
      "layers.4.mlp.fc1.weight"},
     {"an activation slot too short", {.on_weights_initialized = slots_overlap}, VERIFY_GRADIENT, NULL},
@@ -452,6 +452,14 @@ static const struct fault in_conversations[] = {
     END,
 };
 
+static const struct fault in_windows[] = {
+    {"a window of one more token on one rank",
+     {.on_params_declared = window_one_longer, .on_step_end = recipe_restored},
+     QUANTITY_LOSS,
+     NULL},
+    END,
+};
+
 static const struct fault in_two_directions[] = {
     {"gradients of the directions not added",
      {.on_weights_initialized = replica_sum_off, .on_gradients_reduced = replica_sum_restored},
@@ -490,17 +498,17 @@ static const struct fault_layout fault_layouts[] = {
      0},
     {{TINY_GPT, "train.micro_batch_size=1" TINY_CONVERSATIONS, "dp=2 pp=2", ""}, in_conversations, 0},
     {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_directions, 0},
+    {{TINY_GPT, "train.micro_batch_size=1" TINY_WINDOW, "tp=2 pp=2", ""}, in_windows, 0},
     {{TINY_GPT, "precision.params_dtype=bf16 train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 11},
     {{TINY_GPT, "precision.params_dtype=fp16 precision.loss_scale=512", "tp=2 dp=2", ""}, in_square, 8},
 };
 
 /* ---- running ---- */
 
-/* Two steps: some faults need moments, or a bias that is not zero. */
 static int check_clean(const struct tiny *tiny, const struct fault_layout *layout)
 {
     struct verify_report report = {0};
-    enum status status = tiny_verify(tiny, &layout->comparison, 2, (struct hooks){0}, &report);
+    enum status status = tiny_verify(tiny, &layout->comparison, FAULT_STEPS, (struct hooks){0}, &report);
     bool good = status == OK && report.outside == 0;
     printf("%-7s %s, without faults: %s\n", good ? "ok" : "FAILED", layout->comparison.layout,
            status == OK ? "clean" : fail_text());
@@ -513,7 +521,7 @@ static int check_clean(const struct tiny *tiny, const struct fault_layout *layou
 static int check_fault(const struct tiny *tiny, const struct fault_layout *layout, const struct fault *fault)
 {
     struct verify_report report = {0};
-    enum status status = tiny_verify(tiny, &layout->comparison, 2, fault->hooks, &report);
+    enum status status = tiny_verify(tiny, &layout->comparison, FAULT_STEPS, fault->hooks, &report);
     double ratio = status == OK ? largest_ratio(&report, fault->quantity, fault->row) : 0.0;
     bool good = status == OK && report.outside > 0 && ratio > 1.0;
     printf("%-7s %-42s %d out of bounds; %s%s%s at %.3g of its bound\n", good ? "ok" : "FAILED", fault->name,

@@ -25,13 +25,20 @@ struct shape {
     int64_t batch, sequence, heads, groups, head_dim;
     int documents; // length of each, 0: none
     float dropout;
+    struct attention_variant variant;
 };
 
 /* 128 rows per block, 32 to 128 columns per tile, up to four tiles in flight. */
 static const struct shape shapes[] = {
-    {1, 1, 1, 1, 128, 0, 0.0F},    {2, 64, 2, 1, 64, 0, 0.0F},    {1, 210, 2, 1, 64, 70, 0.0F},
-    {1, 132, 2, 2, 128, 0, 0.25F}, {1, 130, 4, 2, 64, 50, 0.25F}, {2, 133, 2, 1, 128, 1, 0.0F},
-    {1, 164, 3, 1, 64, 0, 0.25F},
+    {1, 1, 1, 1, 128, 0, 0.0F, {0}},
+    {2, 64, 2, 1, 64, 0, 0.0F, {0}},
+    {1, 210, 2, 1, 64, 70, 0.0F, {0}},
+    {1, 132, 2, 2, 128, 0, 0.25F, {0}},
+    {1, 130, 4, 2, 64, 50, 0.25F, {0}},
+    {2, 133, 2, 1, 128, 1, 0.0F, {0}},
+    {1, 164, 3, 1, 64, 0, 0.25F, {0}},
+    {1, 300, 2, 1, 64, 0, 0.0F, {.window = 100}},
+    {1, 290, 2, 2, 128, 120, 0.25F, {.window = 33}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -74,6 +81,7 @@ static void lay_out(struct trial *c)
     *f = (struct attention_forward){
         .batch = c->shape.batch, .sequence = c->shape.sequence, .head_dim = c->shape.head_dim};
     f->scale = 1.0F / sqrtf((float)c->shape.head_dim);
+    attention_variant_set(&c->shape.variant, f);
     f->q = tensor_columns(qkv, 0, a);
     f->k = tensor_columns(qkv, a, g);
     f->v = tensor_columns(qkv, g, columns);
@@ -110,9 +118,18 @@ static void make_reference(struct trial *c)
             factor[i] = reference_attention_dropout(f, i / square / s->heads, i / square % s->heads,
                                                     i / s->sequence % s->sequence, i % s->sequence);
     }
-    c->reference = (struct reference_attention){
-        s->batch,    s->sequence,      s->heads,         s->groups,        s->head_dim, (double)f->scale,
-        f->document, widened(c, f->q), widened(c, f->k), widened(c, f->v), factor};
+    c->reference = (struct reference_attention){.batch = s->batch,
+                                                .sequence = s->sequence,
+                                                .heads = s->heads,
+                                                .groups = s->groups,
+                                                .head_dim = s->head_dim,
+                                                .variant = s->variant,
+                                                .scale = (double)f->scale,
+                                                .document = f->document,
+                                                .q = widened(c, f->q),
+                                                .k = widened(c, f->k),
+                                                .v = widened(c, f->v),
+                                                .factor = factor};
     c->dout = widened(c, c->op.dout);
     c->weights = fixture_doubles(&c->fixture, pairs);
     c->lse = fixture_doubles(&c->fixture, s->heads * c->tokens);
@@ -329,10 +346,10 @@ Test(attention_narrow, long_sequences_wrap_around_the_tile_ring)
         struct shape shape;
         enum dtype dtype;
         const char *order;
-    } runs[] = {{{1, 450, 2, 1, 128, 0, 0.0F}, BF16, "forward"},
-                {{1, 700, 1, 1, 64, 300, 0.0F}, F16, "reverse"},
-                {{2, 400, 1, 1, 128, 0, 0.25F}, BF16, "forward"},
-                {{1, 700, 1, 1, 64, 0, 0.0F}, BF16, "7"}};
+    } runs[] = {{{1, 450, 2, 1, 128, 0, 0.0F, {0}}, BF16, "forward"},
+                {{1, 700, 1, 1, 64, 300, 0.0F, {0}}, F16, "reverse"},
+                {{2, 400, 1, 1, 128, 0, 0.25F, {0}}, BF16, "forward"},
+                {{1, 700, 1, 1, 64, 0, 0.0F, {0}}, BF16, "7"}};
     for (int i = UNDER_SANITIZER ? 1 : 0; i < (UNDER_SANITIZER ? 2 : 4) && is_selected(0); i++) {
         setenv("EMULATOR_ORDER", runs[i].order, 1);
         compare(runs[i].shape, runs[i].dtype);
@@ -354,13 +371,19 @@ Test(attention_narrow, blocks_loop_over_hundreds_of_work_tiles)
         const char *blocks, *order;
         int64_t batch, heads, groups; // of the emulator's case with 2 multiprocessors
     } runs[] = {
-        {{25, 5, 16, 16, 64, 0, 0.0F}, BF16, "3", "7", 4, 8, 8}, // one tile each, 400 work tiles
-        {{1, 137, 8, 4, 128, 50, 0.25F}, BF16, "1", "reverse", 1, 8, 4},
-        {{25, 9, 16, 16, 64, 0, 0.0F}, F16, "0", "7", 3, 8, 8},
-        {{1, 137, 202, 202, 64, 0, 0.0F}, F16, "3", "11", 1, 8, 8}, // two tiles of rows in the backward pass
-        {{67, 11, 12, 6, 64, 4, 0.25F}, BF16, "7", "7", 4, 12, 6},  // shared keys, documents, dropout
-        {{25, 5, 16, 16, 128, 0, 0.0F}, F16, "1", "7", 2, 8, 8},
-        {{67, 11, 12, 6, 128, 4, 0.25F}, BF16, "0", "7", 3, 6, 3},
+        {{25, 5, 16, 16, 64, 0, 0.0F, {0}}, BF16, "3", "7", 4, 8, 8}, // one tile each, 400 work tiles
+        {{1, 137, 8, 4, 128, 50, 0.25F, {0}}, BF16, "1", "reverse", 1, 8, 4},
+        {{25, 9, 16, 16, 64, 0, 0.0F, {0}}, F16, "0", "7", 3, 8, 8},
+        {{1, 137, 202, 202, 64, 0, 0.0F, {0}},
+         F16,
+         "3",
+         "11",
+         1,
+         8,
+         8}, // two tiles of rows in the backward pass
+        {{67, 11, 12, 6, 64, 4, 0.25F, {0}}, BF16, "7", "7", 4, 12, 6}, // shared keys, documents, dropout
+        {{25, 5, 16, 16, 128, 0, 0.0F, {0}}, F16, "1", "7", 2, 8, 8},
+        {{67, 11, 12, 6, 128, 4, 0.25F, {0}}, BF16, "0", "7", 3, 6, 3},
     };
     const bool limited = !FIXTURE_IS_EMULATED || getenv("EMULATOR_PROCESSORS") == NULL;
     const bool on_cpu =
@@ -417,7 +440,7 @@ Test(attention_narrow, bits_do_not_depend_on_the_number_of_blocks)
         return;
     for (int i = 0; i < 3; i++) {
         setenv("CUBOID_TEST_BLOCKS", blocks[i], 1);
-        done[i] = computed_of((struct shape){1, 200, 2, 1, 64, 70, 0.25F});
+        done[i] = computed_of((struct shape){1, 200, 2, 1, 64, 70, 0.25F, {0}});
     }
     for (int i = 1; i < 3; i++)
         expect_same_bits(&done[0], &done[i], blocks[i]);
@@ -435,7 +458,7 @@ struct results {
 static void compute(struct results *to, int64_t more, const char *kind)
 {
     setenv("CUBOID_TEST_ATTENTION", kind, 1);
-    struct trial c = trial_of((struct shape){1, ALONE, 1, 1, 64, 0, 0.0F}, BF16);
+    struct trial c = trial_of((struct shape){1, ALONE, 1, 1, 64, 0, 0.0F, {0}}, BF16);
     const struct tensor qkv = matrix(&c, "qkv", c.tokens, 3 * 64 + more);
     c.op.forward.q = tensor_columns(qkv, 0, 64);
     c.op.forward.k = tensor_columns(qkv, 64, 128);
@@ -477,7 +500,7 @@ Test(attention_narrow, fits_in_little_shared_memory)
     setenv("EMULATOR_CAPABILITY", "8.9", 1);
     setenv("CUBOID_TEST_ATTENTION", "own", 1);
     for (int64_t head_dim = 64; head_dim <= 128; head_dim += 64) {
-        struct trial c = trial_of((struct shape){1, 33, 1, 1, head_dim, 0, 0.0F}, F16);
+        struct trial c = trial_of((struct shape){1, 33, 1, 1, head_dim, 0, 0.0F, {0}}, F16);
         run_forward(&c);
         run_backward(&c);
         fixture_close(&c.fixture);
@@ -495,7 +518,7 @@ Test(attention_narrow, bits_do_not_depend_on_block_order)
             continue;
         for (int i = 0; i < 2; i++) {
             setenv("EMULATOR_ORDER", orders[i], 1);
-            done[i] = computed_of((struct shape){1, 150, 2, 1, 64, 40, 0.25F});
+            done[i] = computed_of((struct shape){1, 150, 2, 1, 64, 40, 0.25F, {0}});
         }
         expect_same_bits(&done[0], &done[1], kinds[kind]);
         fixture_close(&done[0].c.fixture);
@@ -506,11 +529,12 @@ Test(attention_narrow, bits_do_not_depend_on_block_order)
 /* The bounds detect these errors. */
 Test(attention_narrow, bounds_detect_injected_faults)
 {
-    for (int i = 0; i < 4 * kind_count(); i++) {
-        const int fault = i % 4;
-        if (!is_selected(i / 4))
+    enum { FAULTS = 6 };
+    for (int i = 0; i < FAULTS * kind_count(); i++) {
+        const int fault = i % FAULTS;
+        if (!is_selected(i / FAULTS))
             continue;
-        struct trial c = trial_of((struct shape){1, 70, 4, 2, 64, 30, 0.25F}, BF16);
+        struct trial c = trial_of((struct shape){1, 70, 4, 2, 64, 30, 0.25F, {.window = 20}}, BF16);
         if (fault == 0)
             c.op.forward.scale *= 1.05F;
         if (fault == 1) // another head's mask
@@ -519,6 +543,8 @@ Test(attention_narrow, bounds_detect_injected_faults)
             c.op.forward.document = NULL;
         if (fault == 3) // the wrong group, for two of four heads
             c.op.forward.k.data = (uint16_t *)c.op.forward.k.data + 64;
+        if (fault >= 4) // the window is off by one
+            c.op.forward.window += fault == 4 ? 1 : -1;
         run_forward(&c);
         cr_expect_gt(forward_outside(&c), 0, "forward, fault %d was not detected", fault);
         run_backward(&c);
@@ -541,7 +567,7 @@ static bool cudnn_requested(const char *how)
 Test(attention_narrow, cudnn_matches)
 {
     static const struct shape of_cudnn[] = {
-        {2, 33, 2, 1, 64, 0, 0.0F}, {2, 70, 4, 2, 128, 0, 0.0F}, {3, 21, 4, 4, 80, 0, 0.0F}};
+        {2, 33, 2, 1, 64, 0, 0.0F, {0}}, {2, 70, 4, 2, 128, 0, 0.0F, {0}}, {3, 21, 4, 4, 80, 0, 0.0F, {0}}};
     const char *const ways[] = {"cudnn", "cudnn-nondeterministic", "auto"};
     for (int i = 0; i < 7 && cudnn_requested(ways[i / 3]); i++) {
         struct trial c = trial_of(of_cudnn[i % 3], i % 3 == 0 ? F16 : BF16);
@@ -561,7 +587,7 @@ Test(attention_narrow, cudnn_is_deterministic_if_required)
 {
     const char *const ways[] = {"cudnn", "cudnn-nondeterministic"};
     for (int way = 0; way < 2 && cudnn_requested(ways[way]); way++) {
-        struct trial c = trial_of((struct shape){2, 72, 4, 2, 64, 0, 0.0F}, BF16);
+        struct trial c = trial_of((struct shape){2, 72, 4, 2, 64, 0, 0.0F, {0}}, BF16);
         const size_t bytes = (size_t)(c.tokens * (c.width + 2 * c.group_width)) * sizeof(uint16_t);
         uint16_t *first = fixture_shorts(&c.fixture, (int64_t)(bytes / sizeof *first));
         run_backward(&c);

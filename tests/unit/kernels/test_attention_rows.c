@@ -3,6 +3,7 @@
  * query's results do not depend on the other queries, so they are equal bitwise. Keys in two parts are
  * combined through lse, within rounding. */
 #include "tests/support/ops_fixture.h"
+#include "tests/support/reference_ops.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -14,6 +15,7 @@ struct shape {
     int64_t dim, value_dim, begin;
     int document_length; // 0: no documents
     float dropout;
+    struct attention_variant variant;
 };
 
 /* One op with its gradients; every tensor is dense. */
@@ -84,6 +86,7 @@ static struct attention attention_of(struct fixture *f, const struct inputs *in,
                                       .document = s.document_length > 0 ? in->document : NULL,
                                       .out = empty(f, B * rows, HEADS * value_width),
                                       .lse = empty(f, HEADS, B * rows)}};
+    attention_variant_set(&s.variant, &a.forward);
     int64_t *sample = fixture_longs(f, B * rows);
     for (int64_t t = 0; t < B * rows; t++)
         sample[t] = in->sample[t / rows * S];
@@ -158,9 +161,22 @@ static int64_t differences(struct shape s, int64_t shift)
 Test(attention_rows, subsets_of_queries_give_the_same_results)
 {
     static const struct shape shapes[] = {
-        {24, 24, 0, 0, 0.0F},  {24, 24, 64, 0, 0.0F},  {24, 24, 70, 0, 0.0F},  {24, 24, 149, 0, 0.0F},
-        {24, 24, 1, 40, 0.0F}, {24, 24, 75, 30, 0.2F}, {24, 24, 128, 0, 0.3F}, {24, 16, 0, 0, 0.0F},
-        {16, 24, 0, 0, 0.0F},  {8, 32, 33, 0, 0.1F},   {32, 5, 100, 60, 0.0F}, {3, 7, 64, 0, 0.0F},
+        {24, 24, 0, 0, 0.0F, {0}},
+        {24, 24, 64, 0, 0.0F, {0}},
+        {24, 24, 70, 0, 0.0F, {0}},
+        {24, 24, 149, 0, 0.0F, {0}},
+        {24, 24, 1, 40, 0.0F, {0}},
+        {24, 24, 75, 30, 0.2F, {0}},
+        {24, 24, 128, 0, 0.3F, {0}},
+        {24, 16, 0, 0, 0.0F, {0}},
+        {16, 24, 0, 0, 0.0F, {0}},
+        {8, 32, 33, 0, 0.1F, {0}},
+        {32, 5, 100, 60, 0.0F, {0}},
+        {3, 7, 64, 0, 0.0F, {0}},
+        {24, 24, 0, 0, 0.0F, {.window = 40}},
+        {24, 24, 70, 0, 0.0F, {.window = 64}},
+        {24, 24, 149, 0, 0.0F, {.window = 3}},
+        {8, 32, 75, 30, 0.2F, {.window = 20}},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         cr_expect_eq(differences(shapes[i], 0), 0, "shape %zu", i);
@@ -169,8 +185,8 @@ Test(attention_rows, subsets_of_queries_give_the_same_results)
 /* The comparison must see a mask that is off by one row. */
 Test(attention_rows, detects_a_shifted_mask)
 {
-    cr_expect_gt(differences((struct shape){24, 24, 70, 0, 0.0F}, -1), 0);
-    cr_expect_gt(differences((struct shape){24, 24, 64, 40, 0.0F}, -1), 0);
+    cr_expect_gt(differences((struct shape){24, 24, 70, 0, 0.0F, {0}}, -1), 0);
+    cr_expect_gt(differences((struct shape){24, 24, 64, 40, 0.0F, {0}}, -1), 0);
 }
 
 /* out = sum of e^(lse_i - lse) out_i over parts of the keys, as in ring attention: keys before the queries,

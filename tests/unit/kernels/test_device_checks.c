@@ -323,6 +323,31 @@ Test(checks, norms_and_activations)
     dry_close(&d);
 }
 
+Test(checks, attention_in_a_window)
+{
+    struct dry d = dry_open();
+    struct attention_forward op = {.q = f32(12, 32),
+                                   .k = f32(21, 16), // 7 keys of each sequence
+                                   .v = f32(21, 16),
+                                   .batch = 3,
+                                   .sequence = 4,
+                                   .head_dim = 8,
+                                   .query_begin = 5,
+                                   .window = 3,
+                                   .out = f32(12, 32),
+                                   .lse = f32(4, 12)};
+    REJECTS(attention_forward(d.stream, op), "a window need the queries among the keys");
+    op.query_begin = 3;
+    ACCEPTS(attention_forward(d.stream, op)); // 3 sequences of 4 heads: 3 + 3 + 3 + 3 pairs
+    cr_assert_eq(d.counts[OP_ATTENTION_FORWARD].flops, 3.0 * 4 * 12 * (4 * 8 + 4));
+    op.window = 7; // of all keys: 4 + 5 + 6 + 7 pairs
+    ACCEPTS(attention_forward(d.stream, op));
+    cr_assert_eq(d.counts[OP_ATTENTION_FORWARD].flops, 3.0 * 4 * (12 + 22) * (4 * 8 + 4));
+    op.window = -1;
+    REJECTS(attention_forward(d.stream, op), "a window of -1 tokens");
+    dry_close(&d);
+}
+
 Test(checks, attention)
 {
     struct dry d = dry_open();
@@ -360,7 +385,8 @@ Test(checks, attention)
     ACCEPTS(attention_forward(d.stream, bad));
     int32_t document[21];
     bad.document = document;
-    REJECTS(attention_forward(d.stream, bad), "documents and dropout need the queries among the keys");
+    REJECTS(attention_forward(d.stream, bad),
+            "documents, dropout and a window need the queries among the keys");
     bad.query_begin = 3;
     double before = d.counts[OP_ATTENTION_FORWARD].flops;
     ACCEPTS(attention_forward(d.stream, bad)); // 3 sequences of 4 heads: 4 + 5 + 6 + 7 pairs

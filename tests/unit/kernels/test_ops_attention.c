@@ -12,14 +12,28 @@ struct shape {
     int64_t batch, sequence, heads, groups, head_dim;
     int documents; // length of each, 0: none
     float dropout;
+    struct attention_variant variant;
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 1, 1, 1, 0, 0.0F},     {2, 7, 2, 1, 3, 0, 0.0F},    {1, 33, 3, 3, 17, 0, 0.0F},
-    {2, 64, 2, 2, 64, 0, 0.0F},   {1, 65, 4, 2, 16, 0, 0.0F},  {1, 130, 2, 1, 40, 0, 0.0F},
-    {2, 100, 4, 2, 24, 23, 0.0F}, {1, 200, 1, 1, 8, 70, 0.0F}, {1, 70, 2, 2, 80, 1, 0.0F},
-    {2, 68, 2, 1, 32, 0, 0.25F},  {1, 77, 2, 2, 16, 30, 0.5F}, {1, 20, 1, 1, 256, 0, 0.0F},
-    {1, 129, 2, 2, 128, 0, 0.1F},
+    {1, 1, 1, 1, 1, 0, 0.0F, {0}},
+    {2, 7, 2, 1, 3, 0, 0.0F, {0}},
+    {1, 33, 3, 3, 17, 0, 0.0F, {0}},
+    {2, 64, 2, 2, 64, 0, 0.0F, {0}},
+    {1, 65, 4, 2, 16, 0, 0.0F, {0}},
+    {1, 130, 2, 1, 40, 0, 0.0F, {0}},
+    {2, 100, 4, 2, 24, 23, 0.0F, {0}},
+    {1, 200, 1, 1, 8, 70, 0.0F, {0}},
+    {1, 70, 2, 2, 80, 1, 0.0F, {0}},
+    {2, 68, 2, 1, 32, 0, 0.25F, {0}},
+    {1, 77, 2, 2, 16, 30, 0.5F, {0}},
+    {1, 20, 1, 1, 256, 0, 0.0F, {0}},
+    {1, 129, 2, 2, 128, 0, 0.1F, {0}},
+    {1, 20, 1, 1, 4, 0, 0.0F, {.window = 1}},
+    {2, 200, 2, 1, 24, 0, 0.0F, {.window = 64}},
+    {1, 200, 4, 2, 16, 90, 0.25F, {.window = 65}},
+    {1, 150, 2, 2, 32, 0, 0.1F, {.window = 30}},
+    {1, 70, 1, 1, 8, 0, 0.0F, {.window = 70}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -72,17 +86,17 @@ static int64_t pairs(const struct shape *s)
 static void make_reference(struct attention_case *c)
 {
     const struct shape *s = &c->shape;
-    c->reference = (struct reference_attention){s->batch,
-                                                s->sequence,
-                                                s->heads,
-                                                s->groups,
-                                                s->head_dim,
-                                                (double)c->op.scale,
-                                                c->op.document,
-                                                columns_of(&c->fixture, c->op.q),
-                                                columns_of(&c->fixture, c->op.k),
-                                                columns_of(&c->fixture, c->op.v),
-                                                NULL};
+    c->reference = (struct reference_attention){.batch = s->batch,
+                                                .sequence = s->sequence,
+                                                .heads = s->heads,
+                                                .groups = s->groups,
+                                                .head_dim = s->head_dim,
+                                                .variant = s->variant,
+                                                .scale = (double)c->op.scale,
+                                                .document = c->op.document,
+                                                .q = columns_of(&c->fixture, c->op.q),
+                                                .k = columns_of(&c->fixture, c->op.k),
+                                                .v = columns_of(&c->fixture, c->op.v)};
     if (s->dropout > 0.0F) {
         double *factor = fixture_doubles(&c->fixture, pairs(s)), *at = factor;
         for (int64_t b = 0; b < s->batch; b++)
@@ -108,6 +122,7 @@ static struct attention_case attention_case(struct shape shape)
     c.op = (struct attention_forward){
         .batch = shape.batch, .sequence = shape.sequence, .head_dim = shape.head_dim};
     c.op.scale = 1.0F / sqrtf((float)shape.head_dim);
+    attention_variant_set(&shape.variant, &c.op);
     lay_out(&c);
     int64_t *sample = fixture_longs(&c.fixture, c.tokens);
     int32_t *document = fixture_ints(&c.fixture, c.tokens);
@@ -315,8 +330,8 @@ Test(ops_attention, backward)
 /* The bounds must detect these errors. */
 Test(ops_attention, bounds_detect_injected_faults)
 {
-    for (int fault = 0; fault < 5; fault++) {
-        struct attention_case c = attention_case((struct shape){1, 70, 4, 2, 16, 30, 0.25F});
+    for (int fault = 0; fault < 7; fault++) {
+        struct attention_case c = attention_case((struct shape){1, 70, 4, 2, 16, 30, 0.25F, {.window = 25}});
         const struct reference_attention right = c.reference;
         if (fault == 0) // a small error: a scale of D instead of its root would be a large one
             c.op.scale *= 1.0001F;
@@ -328,6 +343,8 @@ Test(ops_attention, bounds_detect_injected_faults)
             ((int32_t *)c.op.document)[29] = 1;
         if (fault == 4) // the wrong group, for two of four heads
             c.op.k.data = (float *)c.op.k.data + 16;
+        if (fault >= 5) // the window is off by one
+            c.op.window += fault == 5 ? 1 : -1;
         double worst;
         run_forward(&c);
         cr_expect_gt(forward_outside(&c, &worst), 0, "forward, fault %d was not detected", fault);
@@ -346,7 +363,7 @@ Test(ops_attention, bounds_detect_injected_faults)
  * small remainder of large terms; a step of 0.05 over 10000 elements keeps the curve linear to 1e-3. */
 Test(ops_attention, forward_and_backward_agree)
 {
-    struct attention_case c = attention_case((struct shape){1, 80, 2, 1, 32, 0, 0.2F});
+    struct attention_case c = attention_case((struct shape){1, 80, 2, 1, 32, 0, 0.2F, {0}});
     run_forward(&c);
     run_backward(&c);
     int64_t columns = c.op.q.stride[0], count = c.tokens * columns;
@@ -375,7 +392,7 @@ Test(ops_attention, forward_and_backward_agree)
 /* Dropout preserves the mean: over 9248 pairs the factors average 1, within five standard errors. */
 Test(ops_attention, dropout_keeps_the_mean)
 {
-    struct attention_case c = attention_case((struct shape){1, 68, 2, 2, 16, 0, 0.25F});
+    struct attention_case c = attention_case((struct shape){1, 68, 2, 2, 16, 0, 0.25F, {0}});
     double sum = 0.0;
     int64_t count = pairs(&c.shape);
     for (int64_t i = 0; i < count; i++)

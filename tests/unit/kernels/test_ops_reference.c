@@ -170,9 +170,21 @@ Test(reference, attention)
     double factor[B * A * S * S], dq[TOKENS * A * D], dk[TOKENS * G * D], dv[TOKENS * G * D];
     for (int i = 0; i < B * A * S * S; i++)
         factor[i] = i % 5 == 0 ? 0.0 : 1.25;
-    for (int variant = 0; variant < 2; variant++) {
-        struct attention_case a = {
-            {B, S, A, G, D, 0.7, variant ? document : NULL, q, k, v, variant ? factor : NULL}, c};
+    struct reference_attention plain = {.batch = B,
+                                        .sequence = S,
+                                        .heads = A,
+                                        .groups = G,
+                                        .head_dim = D,
+                                        .scale = 0.7,
+                                        .q = q,
+                                        .k = k,
+                                        .v = v},
+                               variants[] = {plain, plain, plain};
+    variants[1].document = document;
+    variants[1].factor = factor;
+    variants[2].variant.window = 2;
+    for (size_t variant = 0; variant < sizeof variants / sizeof *variants; variant++) {
+        struct attention_case a = {variants[variant], c};
         struct function f = {attention_value, &a};
         reference_attention_backward(&a.op, c, dq, dk, dv);
         cr_expect_lt(gradient_error(f, q, TOKENS * A * D, dq), TOLERANCE);

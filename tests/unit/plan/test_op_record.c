@@ -147,6 +147,34 @@ Test(op_record, attention_to_some_keys)
     expect_pairs(3, 4, 4, 3 * 4); // all keys precede the queries
 }
 
+/* The time of a window of `window` tokens is that of its pairs. */
+static void expect_window_pairs(int64_t queries, int64_t begin, int64_t window, double pairs)
+{
+    struct op op = {.kind = OP_ATTENTION_FORWARD};
+    int64_t keys = begin + queries;
+    op.attention_forward = (struct attention_forward){.q = matrix(F32, queries, 2),
+                                                      .k = matrix(F32, keys, 2),
+                                                      .v = matrix(F32, keys, 4),
+                                                      .batch = 1,
+                                                      .sequence = queries,
+                                                      .head_dim = 2,
+                                                      .query_begin = begin,
+                                                      .window = window,
+                                                      .out = matrix(F32, queries, 4),
+                                                      .lse = matrix(F32, 1, queries)};
+    cr_expect_eq(op_record(&op).cost.flops, pairs * (4 + 8 + 4), "%lld queries from %lld, window %lld",
+                 (long long)queries, (long long)begin, (long long)window);
+}
+
+Test(op_record, attention_in_a_window)
+{
+    expect_window_pairs(5, 0, 3, 1 + 2 + 3 + 3 + 3);
+    expect_window_pairs(5, 0, 5, 1 + 2 + 3 + 4 + 5);
+    expect_window_pairs(5, 0, 1, 5);
+    expect_window_pairs(4, 1, 3, 2 + 3 + 3 + 3);
+    expect_window_pairs(2, 6, 3, 3 + 3);
+}
+
 /* ---- rows ---- */
 
 Test(op_record, copies_and_sums)

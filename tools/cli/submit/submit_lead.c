@@ -20,9 +20,7 @@ static const double SAFETY = 2.0;
 static double checkpoint_bytes(const struct recipe *recipe)
 {
     const struct model_config *m = &recipe->model;
-    const double attention = 12.0 * (double)m->num_layers * (double)m->seq_length *
-                             (double)m->num_attention_heads * (double)m->kv_channels;
-    const double matmuls = (model_flops_per_token(m) - attention) / 6.0;
+    const double matmuls = (model_flops_per_token(m) - model_attention_flops_per_token(m)) / 6.0;
     const double embedding = (double)m->vocab_size * (double)m->hidden_size;
     return (matmuls + embedding) * (recipe->checkpoint.save_optim ? 12.0 : 4.0);
 }

@@ -5,12 +5,12 @@
 #include "trainer/checkpoint/huggingface/pretrained_table.h"
 #include "trainer/recipe/recipe.h"
 
-enum { PRETRAINED_VALUE_CHARS = 64, PRETRAINED_MAX_VALUES = 64 };
+enum { PRETRAINED_VALUE_CHARS = 64, PRETRAINED_MAX_VALUES = 64, PRETRAINED_LIST_CHARS = 512 };
 
 /* A model as keys of the recipe's section `model`; keys that are not listed are derived by the recipe. */
 struct pretrained_value {
-    char key[PRETRAINED_VALUE_CHARS], value[PRETRAINED_VALUE_CHARS]; // of the recipe
-    const char *from;                                                // the key of config.json; a literal
+    char key[PRETRAINED_VALUE_CHARS], value[PRETRAINED_LIST_CHARS]; // of the recipe
+    const char *from;                                               // the key of config.json; a literal
 };
 
 struct pretrained_config {

@@ -129,8 +129,22 @@ static enum status read_fixed(const struct reader *r, const struct pretrained_ke
     return refuse(r, key->name, value, key->absent[0] != 0 ? key->absent : "null");
 }
 
+/* ---- sliding windows ---- */
+
+/* Qwen has a switch for the window, and may have full attention in some layers. */
+static bool has_window_switch(const struct reader *r)
+{
+    return pretrained_key_find(r->out->architecture, "use_sliding_window") != NULL;
+}
+
+static bool has_window(const struct reader *r)
+{
+    return !has_window_switch(r) || json_is_true(get(r->root, "use_sliding_window"));
+}
+
 static enum status read_layer_types(const struct reader *r, const char *key, const json_t *value)
 {
+    const bool windows = has_window_switch(r) && has_window(r);
     size_t i;
     const json_t *type;
     if (!json_is_array(value))
@@ -138,29 +152,75 @@ static enum status read_layer_types(const struct reader *r, const char *key, con
     json_array_foreach(value, i, type)
     {
         const char *name = json_string_value(type);
-        if (name == NULL || strcmp(name, "full_attention") != 0)
-            return refuse(r, key, type, "full_attention in every layer");
+        const bool full = name != NULL && strcmp(name, "full_attention") == 0,
+                   window = name != NULL && strcmp(name, "sliding_attention") == 0;
+        if (!full && !(window && windows))
+            return refuse(r, key, type,
+                          has_window_switch(r)
+                              ? "full_attention, and with use_sliding_window true sliding_attention"
+                              : "full_attention in every layer");
     }
+    if (windows &&
+        (json_int_t)json_array_size(value) != json_integer_value(get(r->root, "num_hidden_layers")))
+        return fail(BAD_CHECKPOINT, "%s: %s has %zu entries, but num_hidden_layers is another number",
+                    r->path, key, json_array_size(value));
     return OK;
 }
 
-/* A window of at least the context length limits nothing. `absent`: the class's default. */
+/* Whether a layer has the window; `first` is the first one without layer_types. */
+static bool is_window_layer(const json_t *types, json_int_t first, json_int_t layer)
+{
+    if (types == NULL)
+        return layer >= first;
+    const char *name = json_string_value(json_array_get(types, (size_t)layer));
+    return name != NULL && strcmp(name, "sliding_attention") == 0;
+}
+
+/* Sets the layers with the window; *none: no layer has it. */
+static enum status read_window_layers(const struct reader *r, bool *none)
+{
+    enum { MAX_LAYERS = PRETRAINED_LIST_CHARS / 2 - 2, DEFAULT_FIRST = 28 };
+    char list[PRETRAINED_LIST_CHARS] = "[", every[PRETRAINED_VALUE_CHARS];
+    const json_t *types = get(r->root, "layer_types"), *first_value = get(r->root, "max_window_layers");
+    const json_int_t layers = json_integer_value(get(r->root, "num_hidden_layers"));
+    if (first_value != NULL && (!json_is_integer(first_value) || json_integer_value(first_value) < 0))
+        return not_valid(r, "max_window_layers", first_value, "an integer of at least 0");
+    if (layers > MAX_LAYERS)
+        return fail(BAD_CHECKPOINT, "%s: a sliding window in some of %lld layers; Cuboid supports at most %d",
+                    r->path, (long long)layers, (int)MAX_LAYERS);
+    const json_int_t first = first_value != NULL ? json_integer_value(first_value) : DEFAULT_FIRST;
+    json_int_t windows = 0, full = 0; // full: the number of the first layer without the window, from 1
+    for (json_int_t i = 0; i < layers; i++) {
+        const bool window = is_window_layer(types, first, i);
+        windows += window;
+        full = !window && full == 0 ? i + 1 : full;
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%d", i > 0 ? ", " : "", window);
+    }
+    *none = windows == 0;
+    if (windows == 0 || windows == layers)
+        return OK;
+    snprintf(list + strlen(list), sizeof list - strlen(list), "]");
+    bool regular = full > 1;
+    for (json_int_t i = 0; regular && i < layers; i++)
+        regular = is_window_layer(types, first, i) == ((i + 1) % full != 0);
+    snprintf(every, sizeof every, "%lld", (long long)full);
+    return set(r, types != NULL ? "layer_types" : "max_window_layers", "window_attn_skip_freq",
+               regular ? every : list);
+}
+
 static enum status read_window(const struct reader *r, const struct pretrained_key *key)
 {
+    char text[PRETRAINED_VALUE_CHARS];
     const json_t *value = json_object_get(r->root, key->name);
-    const json_t *length = get(r->root, "max_position_embeddings");
-    double window = json_is_number(value) ? json_number_value(value) : 0.0;
-    if (json_is_null(value) ||
-        (value == NULL && number_parse(key->absent, &window) && window >= json_number_value(length)))
+    bool none = false;
+    if (json_is_null(value) || !has_window(r))
         return OK;
-    if (value == NULL)
-        return fail(BAD_CHECKPOINT,
-                    "%s: %s is missing, which means %s; Cuboid supports null, or at least "
-                    "max_position_embeddings",
-                    r->path, key->name, key->absent);
-    return window >= json_number_value(length) && window > 0.0
-               ? OK
-               : refuse(r, key->name, value, "null, or at least max_position_embeddings");
+    snprintf(text, sizeof text, "%s", key->absent);
+    if (value != NULL)
+        TRY(read_count(r, key->name, value, text));
+    if (has_window_switch(r))
+        TRY(read_window_layers(r, &none));
+    return none ? OK : set(r, key->name, "window_size", text);
 }
 
 /* ---- RoPE ---- */
@@ -324,6 +384,8 @@ static enum status read_key(const struct reader *r, const struct pretrained_key 
         break;
     case PRETRAINED_LAYER_TYPES:
         return read_layer_types(r, key->name, value);
+    case PRETRAINED_WINDOW_SWITCH:
+        return json_is_boolean(value) ? OK : not_valid(r, key->name, value, "true or false");
     case PRETRAINED_FIXED:
         return read_fixed(r, key, value);
     case PRETRAINED_ROPE:

@@ -124,6 +124,28 @@ static void add_rope(const struct model_config *m, struct text *out)
     text_add(out, "}");
 }
 
+/* Qwen's switch; the layers with the window as a list, and where possible as the first of them. */
+static void add_window_layers(const struct model_config *m, struct text *out)
+{
+    int64_t windows = 0, first = -1;
+    text_add(out, "%s", m->window_size > 0 ? "true" : "false");
+    if (m->window_size == 0)
+        return;
+    add_key(out, "layer_types");
+    text_add(out, "[");
+    for (int64_t i = 0; i < m->num_layers; i++) {
+        const bool window = model_window(m, i) > 0;
+        first = window && first < 0 ? i : first;
+        windows += window;
+        text_add(out, "%s\"%s\"", i > 0 ? ", " : "", window ? "sliding_attention" : "full_attention");
+    }
+    text_add(out, "]");
+    if (first < 0 || windows == m->num_layers - first) {
+        add_key(out, "max_window_layers");
+        text_add(out, "%lld", (long long)(first < 0 ? m->num_layers : first));
+    }
+}
+
 static void add_value(const struct recipe *recipe, const struct pretrained_architecture *architecture,
                       const struct pretrained_key *key, struct text *out)
 {
@@ -152,7 +174,14 @@ static void add_value(const struct recipe *recipe, const struct pretrained_archi
         break;
     case PRETRAINED_WINDOW:
         add_key(out, key->name);
-        text_add(out, "null");
+        if (recipe->model.window_size > 0)
+            text_add(out, "%lld", (long long)recipe->model.window_size);
+        else
+            text_add(out, "null");
+        break;
+    case PRETRAINED_WINDOW_SWITCH:
+        add_key(out, key->name);
+        add_window_layers(&recipe->model, out);
         break;
     case PRETRAINED_LAYER_TYPES:
     case PRETRAINED_FIXED: // the value of a missing key
@@ -216,16 +245,33 @@ static bool has_effect(const struct model_config *m, const char *key)
     return strcmp(key, "rope_original_max_position_embeddings") != 0 || llama3 || yarn;
 }
 
+/* The keys that a token attends to, at most. */
+static int64_t most_keys(const struct model_config *m, int64_t layer)
+{
+    const int64_t window = model_window(m, layer);
+    return window > 0 && window < m->seq_length ? window : m->seq_length;
+}
+
+static bool same_windows(const struct model_config *a, const struct model_config *b)
+{
+    bool same = a->num_layers == b->num_layers;
+    for (int64_t i = 0; same && i < a->num_layers; i++)
+        same = most_keys(a, i) == most_keys(b, i);
+    return same;
+}
+
 /* Returns the number of keys that differ; *first: the first of them. */
 static int differences(const struct recipe *a, const struct recipe *b, const char **first)
 {
     int count = 0;
     const char *key;
+    const bool windows = !same_windows(&a->model, &b->model);
     for (int i = 0; (key = recipe_model_key(i)) != NULL; i++) {
         struct text ours = {0}, theirs = {0};
         recipe_key_text(a, key, &ours);
         recipe_key_text(b, key, &theirs);
-        if (has_effect(&a->model, strchr(key, '.') + 1) &&
+        const bool is_window = strncmp(key, "model.window_", strlen("model.window_")) == 0;
+        if ((is_window ? windows : has_effect(&a->model, strchr(key, '.') + 1)) &&
             strcmp(text_chars(&ours), text_chars(&theirs)) != 0 && count++ == 0)
             *first = key;
         text_free(&ours);

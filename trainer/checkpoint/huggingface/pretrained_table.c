@@ -78,13 +78,15 @@ static const struct pretrained_key mistral_keys[] = {
     FIXED("attention_bias", "false"),
     {0}};
 
+#define QWEN_WINDOW_KEYS                                                                             \
+    KEY("use_sliding_window", WINDOW_SWITCH, NULL, ""), KEY("sliding_window", WINDOW, NULL, "4096"), \
+        IGNORED("max_window_layers") /* read with sliding_window */
+
 static const struct pretrained_key qwen2_keys[] = {
     DECODER_KEYS,
     KEY("num_key_value_heads", COUNT, "num_query_groups", NULL),
     KEY("head_dim", COUNT, "kv_channels", ""),
-    FIXED("use_sliding_window", "false"),
-    IGNORED("sliding_window"),
-    IGNORED("max_window_layers"),
+    QWEN_WINDOW_KEYS,
     {0}};
 
 static const struct pretrained_key qwen3_keys[] = {
@@ -92,9 +94,7 @@ static const struct pretrained_key qwen3_keys[] = {
     KEY("num_key_value_heads", COUNT, "num_query_groups", NULL),
     KEY("head_dim", COUNT, "kv_channels", "128"),
     FIXED("attention_bias", "false"),
-    FIXED("use_sliding_window", "false"),
-    IGNORED("sliding_window"),
-    IGNORED("max_window_layers"),
+    QWEN_WINDOW_KEYS,
     {0}};
 
 static const struct pretrained_key gpt2_keys[] = {

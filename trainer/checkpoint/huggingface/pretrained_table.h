@@ -33,11 +33,12 @@ enum pretrained_kind {
     PRETRAINED_REAL,
     PRETRAINED_BOOL,
     PRETRAINED_ACTIVATION,
-    PRETRAINED_ROPE,        // rope_theta with rope_scaling, or rope_parameters (transformers 5)
-    PRETRAINED_LAYER_TYPES, // every layer: full attention
-    PRETRAINED_WINDOW,      // sliding window: none, or at least the context length
-    PRETRAINED_FIXED,       // only the value `absent`
-    PRETRAINED_IGNORED      // does not change the function
+    PRETRAINED_ROPE,          // rope_theta with rope_scaling, or rope_parameters (transformers 5)
+    PRETRAINED_LAYER_TYPES,   // of each layer: full attention, or with the switch a sliding window
+    PRETRAINED_WINDOW,        // tokens of the sliding window
+    PRETRAINED_WINDOW_SWITCH, // Qwen: whether there is one, with max_window_layers and layer_types
+    PRETRAINED_FIXED,         // only the value `absent`
+    PRETRAINED_IGNORED        // does not change the function
 };
 
 /* A key of config.json. Several keys may have one model key; their values must then agree. */

@@ -15,5 +15,5 @@
 /* Builds run->schedule; the other members of the run must be set. Without a memory limit in the recipe, the
  * search has none if its schedule fits; else the largest limit with which it fits, or the smallest possible
  * one. No named schedule that fits has a shorter plan, except for those that hold weights twice. If layers
- * differ in their formats, their times are unknown, and all stages are assumed to be equal. */
+ * differ in their formats or windows, their times are unknown, and all stages are assumed to be equal. */
 MUST_USE enum status choose_schedule(struct run *run);

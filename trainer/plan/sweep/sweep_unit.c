@@ -227,7 +227,9 @@ void sweep_unit_measure(const struct recipe *recipe, const struct cluster_profil
 {
     const bool tp_is_first = strncmp(recipe->parallel.rank_order, "tp", 2) == 0;
     const char *key;
-    *out = (struct sweep_unit){.is_known = recipe_quantized_format(recipe, &key) == NULL};
+    const bool equal = recipe_quantized_format(recipe, &key) == NULL &&
+                       (recipe->model.window_size == 0 || recipe->model.window_attn_skip_freq.count == 0);
+    *out = (struct sweep_unit){.is_known = equal};
     for (int split = 0; split < 2 && out->is_known; split++) {
         struct sums one, two;
         if (measure(recipe, profile, 1, split == 1, &one) != OK ||

@@ -36,7 +36,7 @@ bool sweep_unit_splits(const struct recipe *recipe);
 /* Measures the traffic of a recipe with several data-parallel ranks. */
 void sweep_unit_measure_traffic(const struct recipe *recipe, struct sweep_traffic *out);
 
-/* Measures the unit costs. is_known is false if the recipe's layers have different formats, or if it cannot
- * run on one data-parallel rank without a pipeline. */
+/* Measures the unit costs. is_known is false if the recipe's layers have different formats or windows, or if
+ * it cannot run on one data-parallel rank without a pipeline. */
 void sweep_unit_measure(const struct recipe *recipe, const struct cluster_profile *profile,
                         struct sweep_unit *out);

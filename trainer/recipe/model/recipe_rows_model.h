@@ -72,6 +72,14 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
         "Branches of a layer. `sequential`: attention, then the MLP; `parallel`: x + attention(norm(x)) + "
         "mlp(norm(x)), with one norm (GPT-J, MegaScale); `parallel_two_norms`: a norm for each (GPT-NeoX).",
         .choices = block_types, .aliases = "use_parallel_residual"),
+    ROW("model.window_size", COUNT, model.window_size, "0",
+        "Sliding window: each token attends to this many tokens, the last of which is itself; Megatron-LM "
+        "does not count that one, and has (window_size - 1, 0). 0: none, attend to all tokens so far.",
+        BETWEEN(0, 1e8), .aliases = "sliding_window"),
+    ROW("model.window_attn_skip_freq", LAYERS, model.window_attn_skip_freq, "[]",
+        "Layers with the sliding window. N: all but every N-th, which has full attention; or a list with 1 "
+        "(window) or 0 (full attention) for each layer. []: all layers.",
+        BETWEEN(0, 1e5), .single = true),
     ROW("model.normalization", CHOICE, model.normalization, "LayerNorm",
         "Normalization before attention, before the MLP and after the last layer.",
         .choices = normalizations),

@@ -63,6 +63,40 @@ static void scaling_message(const struct view *v, struct text *out)
         yarn ? m->rope_beta_fast : m->rope_high_freq_factor);
 }
 
+/* The number of entries that are neither 0 nor 1. */
+static size_t other_entries(const struct layer_list *layers)
+{
+    size_t others = 0;
+    for (size_t i = 0; i < layers->count; i++)
+        others += layers->list[i] > 1;
+    return others;
+}
+
+static bool window_layers_hold(const struct view *v)
+{
+    const struct layer_list *skip = &v->recipe->model.window_attn_skip_freq;
+    return skip->count == 0 ||
+           (skip->single ? skip->list[0] > 1
+                         : (int64_t)skip->count == v->recipe->model.num_layers && other_entries(skip) == 0);
+}
+
+static void window_layers_message(const struct view *v, struct text *out)
+{
+    const struct model_config *m = &v->recipe->model;
+    const struct layer_list *skip = &m->window_attn_skip_freq;
+    if (skip->single)
+        text_add(out,
+                 "model.window_attn_skip_freq %lld: use 2 or more, for full attention in every N-th layer; "
+                 "model.window_size=0 for full attention in all layers",
+                 (long long)skip->list[0]);
+    else
+        text_add(
+            out,
+            "model.window_attn_skip_freq has %zu entries, %zu of which are neither 0 nor 1; use 1 (window) "
+            "or 0 (full attention) for each of the model.num_layers %lld layers",
+            skip->count, other_entries(skip), (long long)m->num_layers);
+}
+
 static const struct rule rules[] = {
     {"model.hidden_size"
      " "
@@ -86,5 +120,6 @@ static const struct rule rules[] = {
      scaling_holds,
      scaling_message,
      {{0}}},
+    {"model.window_attn_skip_freq model.num_layers", window_layers_hold, window_layers_message, {{0}}},
 };
 const struct rules recipe_model_rules = RULES_OF(rules);
