@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Frequencies of the rotary position embedding (2104.09864), and the published ways to scale them for longer
+/* Position embeddings that are functions: rotary ones and ALiBi.
+ *
+ * Frequencies of the rotary position embedding (2104.09864), and the published ways to scale them for longer
  * contexts than the `original` one. With f = base^(-2i/r) for pair i of r rotated channels and wavelength
  * w = 2 pi / f:
  *
@@ -10,6 +12,10 @@
  *   YaRN     f where the original context has more than `high` rotations, f / factor where it has fewer than
  *            `low`, between them a ramp, linear in i (2309.00071). Sines and cosines are multiplied by
  *            0.1 ln(factor) + 1, which scales q and k, and so the temperature of the softmax.
+ *
+ * ALiBi (2108.12409) subtracts slope * distance from the score of a query and a key. The slopes of n heads, a
+ * power of two, are 2^(-8/n), 2^(-16/n) ...; those of another number of heads are the slopes of the next
+ * lower power of two, followed by every second one of twice as many heads, as in BLOOM.
  *
  * Everything is in double precision. The functions are also compiled for GPUs. */
 #pragma once
@@ -73,4 +79,15 @@ INLINE_EVERYWHERE double rope_frequency(struct rope_scaling s, double base, int6
 INLINE_EVERYWHERE double rope_magnitude(struct rope_scaling s)
 {
     return s.kind == ROPE_YARN ? 0.1 * log(s.factor) + 1.0 : 1.0;
+}
+
+/* `heads` of the whole model, and the head's index among them. */
+INLINE_EVERYWHERE double alibi_slope(int64_t heads, int64_t head)
+{
+    int64_t power = 1;
+    while (2 * power <= heads)
+        power *= 2;
+    const double n = (double)power;
+    return head < power ? exp2(-8.0 * (double)(head + 1) / n)
+                        : exp2(-4.0 * (double)(2 * (head - power) + 1) / n);
 }

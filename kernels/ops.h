@@ -233,6 +233,8 @@ static inline int64_t rope_rotated(const struct rope *op)
  * Sliding window (2004.05150): query row s attends to no key row before s + query_begin - window + 1, so to
  * `window` tokens with its own.
  *
+ * ALiBi (2108.12409): -slope (s + query_begin - r) is added to the score of query row s and key row r.
+ *
  * Dropout keys: with s a position in the sequence, (sample, head, s, r) is element (head * K + s) * K + r of
  * the sample, with the *global* head.
  *
@@ -242,6 +244,9 @@ struct attention_forward {
     int64_t batch, sequence, head_dim; // B, S, D
     int64_t query_begin;               // documents, dropout and a window need query_begin + S <= K
     int64_t window;                    // 0: none. One of at least K limits nothing, and is submitted as 0
+    struct {
+        int64_t heads, begin; // of the whole model; the first one here. heads 0: no ALiBi
+    } alibi;
     float scale;
     const int32_t *document; // [B*K] or NULL
     struct dropout dropout;  // sample [B*S]; no sample_offset; columns = K; column_begin = first head
@@ -261,6 +266,11 @@ static inline int64_t attention_value_dim(const struct attention_forward *op)
 static inline int64_t attention_first_key(const struct attention_forward *op, int64_t token)
 {
     return op->window > 0 && token >= op->window ? token - op->window + 1 : 0;
+}
+/* The slope of ALiBi of head `head` of q; 0: none. */
+static inline float attention_slope(const struct attention_forward *op, int64_t head)
+{
+    return op->alibi.heads > 0 ? (float)alibi_slope(op->alibi.heads, op->alibi.begin + head) : 0.0F;
 }
 struct attention_backward {
     struct attention_forward forward; // including its results

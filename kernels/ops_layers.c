@@ -158,6 +158,10 @@ static enum status check_attention(enum op_kind kind, const struct attention_for
     bool drops = args->dropout.probability > 0.0F;
     if (args->window < 0)
         return fail(BAD_ARGUMENT, "%s: a window of %lld tokens", op_name(kind), (long long)args->window);
+    if (args->alibi.heads > 0 && (args->alibi.begin < 0 || args->alibi.begin + heads > args->alibi.heads))
+        return fail(BAD_ARGUMENT, "%s: heads %lld to %lld of %lld with ALiBi", op_name(kind),
+                    (long long)args->alibi.begin, (long long)(args->alibi.begin + heads - 1),
+                    (long long)args->alibi.heads);
     bool needs_inside = args->document != NULL || drops || args->window > 0;
     if (args->query_begin < 0 || (rows > 0 && !inside && needs_inside))
         return fail(

@@ -135,6 +135,12 @@ static enum status rotate(const struct pass *pass, struct heads heads, bool inve
                                         });
 }
 
+/* This rank's first head. */
+static int64_t first_head(const struct attention *attention, const struct pass *pass)
+{
+    return attention->heads * pass->context->groups->tp->rank;
+}
+
 static struct dropout core_dropout(const struct attention *attention, const struct pass *pass)
 {
     const struct layer_context *context = pass->context;
@@ -146,13 +152,14 @@ static struct dropout core_dropout(const struct attention *attention, const stru
         .sample = pass->batch->sample,
         .sample_offset = pass->batch->sample_offset,
         .columns = context->model->seq_length,
-        .column_begin = attention->heads * context->groups->tp->rank, // this rank's first head
+        .column_begin = first_head(attention, pass),
     };
 }
 
 static struct attention_forward core(const struct attention *attention, const struct pass *pass)
 {
     const struct layer_context *context = pass->context;
+    const bool alibi = context->model->position_embedding == ALIBI;
     struct heads heads = core_operands(attention, pass);
     return (struct attention_forward){
         .q = heads.q,
@@ -162,6 +169,8 @@ static struct attention_forward core(const struct attention *attention, const st
         .sequence = context->tokens / context->sequences,
         .head_dim = context->model->kv_channels,
         .window = attention->window,
+        .alibi = {.heads = alibi ? context->model->num_attention_heads : 0,
+                  .begin = first_head(attention, pass)},
         .scale = (float)(1.0 / sqrt((double)context->model->kv_channels)),
         .document = pass->batch->document,
         .dropout = core_dropout(attention, pass),

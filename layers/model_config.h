@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum position_embedding { LEARNED_ABSOLUTE, ROPE };
+enum position_embedding { LEARNED_ABSOLUTE, ROPE, ALIBI };
 enum normalization { LAYER_NORM, RMS_NORM };
 /* Parallel: both branches of a block read its input, through one norm or through two. */
 enum block_type { BLOCK_SEQUENTIAL, BLOCK_PARALLEL, BLOCK_PARALLEL_TWO_NORMS };

@@ -52,6 +52,12 @@ static double attention_pairs(const struct attention_forward *a)
     return (double)a->batch * heads * (pairs + (rows - inside) * keys);
 }
 
+/* Operations of a pair's softmax and its bias, except for the multiply-adds. */
+static double pair_flops(const struct attention_forward *a, double softmax)
+{
+    return softmax + (a->alibi.heads > 0 ? 2.0 : 0.0);
+}
+
 static double attention_bytes(const struct attention_forward *a)
 {
     return bytes(a->q) + bytes(a->k) + bytes(a->v) + bytes(a->out) + bytes(a->lse);
@@ -165,13 +171,14 @@ struct op_cost op_cost(const struct op *op)
     case OP_ATTENTION_FORWARD: // q k^T and p v
         return (struct op_cost){.flops = attention_pairs(&op->attention_forward) *
                                          (2.0 * (double)op->attention_forward.head_dim +
-                                          2.0 * (double)attention_value_dim(&op->attention_forward) + 4.0),
+                                          2.0 * (double)attention_value_dim(&op->attention_forward) +
+                                          pair_flops(&op->attention_forward, 4.0)),
                                 .bytes = attention_bytes(&op->attention_forward)};
     case OP_ATTENTION_BACKWARD: // q k^T recomputed, dout v^T, and dq, dk, dv
         return (struct op_cost){.flops = attention_pairs(&op->attention_backward.forward) *
                                          (6.0 * (double)op->attention_backward.forward.head_dim +
                                           4.0 * (double)attention_value_dim(&op->attention_backward.forward) +
-                                          8.0),
+                                          pair_flops(&op->attention_backward.forward, 8.0)),
                                 .bytes = 2.0 * attention_bytes(&op->attention_backward.forward)};
     case OP_EMBEDDING_FORWARD:
         return elementwise(op->embedding_forward.out, op->embedding_forward.accumulate ? 1.0 : 0.0,

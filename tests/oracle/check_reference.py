@@ -16,6 +16,7 @@ from activations import FUNCTIONS
 from philox import philox_key, philox_normal, philox_words
 from reference_adamw import Adam, AdamW
 from reference_gpt import (
+    ALIBI,
     GPT2,
     LLAMA,
     NEOX,
@@ -203,6 +204,8 @@ def self_check():
     problems += check_gradients("neox", NEOX, rng)
     problems += check_gradients("window", WINDOW, rng)
     problems += check_window(rng)
+    problems += check_gradients("alibi", ALIBI, rng)
+    problems += check_gradients("alibi with documents", ALIBI, rng, two_documents)
     problems += check_documents("gpt", GPT2, rng)
     problems += check_documents("llama", LLAMA, rng)
     for problem in problems:

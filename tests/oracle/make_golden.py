@@ -38,6 +38,7 @@ import numpy as np
 
 from reference_adamw import Adam, AdamW, global_norm
 from reference_gpt import (
+    ALIBI,
     GPT2,
     LLAMA,
     NEOX,
@@ -78,6 +79,7 @@ CASES = [
     Case("parallel", PARALLEL, weights=False),
     Case("neox", replace(NEOX, activation="squared_relu"), mask=True, weights=False),
     Case("window", WINDOW, weights=False),
+    Case("alibi", ALIBI, documents=True, weights=False),
     Case("gpt2_betas", GPT2, steps=20, adam=Adam(adam_beta2=0.999), gradients=False),  # a recipe's default betas
 ]
 

@@ -43,7 +43,7 @@ class Model:
     ffn_hidden_size: int
     seq_length: int
     vocab_size: int
-    position_embedding_type: str = "learned_absolute"  # or "rope"
+    position_embedding_type: str = "learned_absolute"  # or "rope", "alibi"
     rotary_base: float = 10000.0
     normalization: str = "LayerNorm"  # or "RMSNorm"
     norm_epsilon: float = 1e-5
@@ -139,6 +139,15 @@ NEOX = replace(
 )
 # Mistral's window, in every other layer as in Gemma 2.
 WINDOW = replace(LLAMA, window_size=4, window_attn_skip_freq=2)
+# BLOOM's positions, with a number of heads that is no power of two.
+ALIBI = replace(
+    GPT2,
+    hidden_size=24,
+    num_attention_heads=12,
+    num_query_groups=12,
+    ffn_hidden_size=32,
+    position_embedding_type="alibi",
+)
 
 
 @dataclass
@@ -314,7 +323,15 @@ def window_of_layer(model, layer):
     return 0 if skipped else model.window_size
 
 
-def attention(q, k, v, documents, window):
+def alibi_slopes(heads):
+    """Press et al. 2022 for a power of two; else as in BLOOM: those of the next lower power, and odd powers of the
+    ratio of twice as many heads."""
+    below = 2 ** math.floor(math.log2(heads))
+    ratio, odd_ratio = 2.0 ** (-8.0 / below), 2.0 ** (-4.0 / below)
+    return np.array([ratio**i for i in range(1, below + 1)] + [odd_ratio ** (2 * i + 1) for i in range(heads - below)])
+
+
+def attention(q, k, v, documents, window, alibi):
     """q [B,S,A,D], k and v [B,S,G,D] -> [B,S,A,D]. A token sees itself and earlier ones of its document and window."""
     per_group = q.shape[2] // k.shape[2]
     k_all, v_all = np.repeat(k, per_group, axis=2), np.repeat(v, per_group, axis=2)
@@ -324,6 +341,8 @@ def attention(q, k, v, documents, window):
         earlier &= ~np.tril(np.ones((seq, seq), dtype=bool), -window)
     visible = earlier & (documents[:, :, None] == documents[:, None, :])
     scores = np.einsum("bihd,bjhd->bhij", q, k_all) / math.sqrt(q.shape[-1])
+    if alibi:
+        scores = scores + alibi_slopes(q.shape[2])[:, None, None] * (np.arange(seq) - np.arange(seq)[:, None])
     scores = np.where(visible[:, None], scores, -np.inf)
     p = np.exp(scores - scores.max(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
@@ -417,7 +436,7 @@ class Network:
         if m.position_embedding_type == "rope":
             q = rotate(q, batch.positions, m, +1)
             k = rotate(k, batch.positions, m, +1)
-        y, p = attention(q, k, v, batch.documents, window_of_layer(m, layer))
+        y, p = attention(q, k, v, batch.documents, window_of_layer(m, layer), m.position_embedding_type == "alibi")
         self.kept[name] = (q, k, v, p)
         return self.linear(name + ".proj", y.reshape(x.shape[0], x.shape[1], -1))
 

@@ -136,18 +136,19 @@ void reference_attention_layer(const struct reference_model *r, int layer, const
         rotate(r, g, k);
     }
     double *factor = core_factors(r, layer);
-    struct reference_attention op = {.batch = r->batch_size,
-                                     .sequence = r->sequence,
-                                     .heads = a,
-                                     .groups = g,
-                                     .head_dim = d,
-                                     .variant = {.window = model_window(m, layer)},
-                                     .scale = 1.0 / sqrt((double)d),
-                                     .document = r->batch->document,
-                                     .q = q,
-                                     .k = k,
-                                     .v = v,
-                                     .factor = factor};
+    struct reference_attention op = {
+        .batch = r->batch_size,
+        .sequence = r->sequence,
+        .heads = a,
+        .groups = g,
+        .head_dim = d,
+        .variant = {.window = model_window(m, layer), .alibi_heads = m->position_embedding == ALIBI ? a : 0},
+        .scale = 1.0 / sqrt((double)d),
+        .document = r->batch->document,
+        .q = q,
+        .k = k,
+        .v = v,
+        .factor = factor};
     reference_attention_forward(&op, out);
     linear_of_layer(r, layer, "attention.proj", false, out, y);
     free(q);

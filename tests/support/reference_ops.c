@@ -220,6 +220,8 @@ static int64_t group_of(const struct reference_attention *op, int64_t head)
 void attention_variant_set(const struct attention_variant *variant, struct attention_forward *op)
 {
     op->window = variant->window;
+    op->alibi.heads = variant->alibi_heads;
+    op->alibi.begin = variant->alibi_begin;
 }
 
 static bool sees(const struct reference_attention *op, int64_t b, int64_t s, int64_t r)
@@ -244,13 +246,33 @@ static int64_t pair_index(const struct reference_attention *op, int64_t b, int64
     return ((b * op->heads + h) * op->sequence + s) * op->sequence + r;
 }
 
+/* As in the code of the paper: for a power of two of heads, a geometric sequence that starts at its own
+ * ratio; else that of the nearest lower one, and then every other slope of twice as many heads. */
+static double alibi_slope_of(int64_t heads, int64_t head)
+{
+    const int64_t nearest = (int64_t)pow(2.0, floor(log2((double)heads) + 1e-9));
+    if (head >= nearest)
+        return alibi_slope_of(2 * nearest, 2 * (head - nearest));
+    const double start = pow(2.0, -pow(2.0, -(log2((double)nearest) - 3.0)));
+    return start * pow(start, (double)head);
+}
+
+static double bias_of(const struct reference_attention *op, int64_t h, int64_t s, int64_t r)
+{
+    const struct attention_variant *variant = &op->variant;
+    return variant->alibi_heads == 0
+               ? 0.0
+               : alibi_slope_of(variant->alibi_heads, variant->alibi_begin + h) * (double)(r - s);
+}
+
 static void weights_row(const struct reference_attention *op, int64_t b, int64_t h, int64_t s,
                         double *weights, double *lse)
 {
     double most = -INFINITY, sum = 0.0, *row = weights + pair_index(op, b, h, s, 0);
     const double *q = head_row(op, op->q, op->heads, b, s, h);
     for (int64_t r = 0; r < op->sequence; r++) {
-        row[r] = op->scale * dot(q, head_row(op, op->k, op->groups, b, r, group_of(op, h)), op->head_dim);
+        row[r] = op->scale * dot(q, head_row(op, op->k, op->groups, b, r, group_of(op, h)), op->head_dim) +
+                 bias_of(op, h, s, r);
         if (sees(op, b, s, r))
             most = fmax(most, row[r]);
     }

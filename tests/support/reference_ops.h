@@ -39,6 +39,7 @@ void reference_rope_of(const struct rope *op, int64_t rows, int64_t heads, doubl
 /* Options of attention, as in ops.h; {0}: none. */
 struct attention_variant {
     int64_t window;
+    int64_t alibi_heads, alibi_begin;
 };
 void attention_variant_set(const struct attention_variant *variant, struct attention_forward *op);
 

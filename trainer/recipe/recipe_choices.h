@@ -21,7 +21,7 @@
     }
 
 static const struct choice positions[] = {
-    NAMED("learned_absolute", LEARNED_ABSOLUTE), NAMED("rope", ROPE), {0}};
+    NAMED("learned_absolute", LEARNED_ABSOLUTE), NAMED("rope", ROPE), NAMED("alibi", ALIBI), {0}};
 static const struct choice rope_scalings[] = {NAMED("llama3", ROPE_LLAMA3),
                                               NAMED("linear", ROPE_LINEAR),
                                               NAMED("ntk", ROPE_NTK),

@@ -61,14 +61,15 @@ static enum status check_prompt(const struct generation *generation)
     return OK;
 }
 
-/* Rotary embeddings need no table: a window no longer than the text avoids computing on padding. */
+/* Rotary embeddings and ALiBi need no table: a window no longer than the text avoids computing on padding. */
 static int64_t window_length(const struct generation *generation)
 {
     const struct model_config *model = &generation->options->recipe->model;
     enum { STEP = 32 };
     int64_t all = generation->ids.count + generation->options->tokens,
             rounded = (all + STEP - 1) / STEP * STEP;
-    return model->position_embedding == ROPE && rounded < model->seq_length ? rounded : model->seq_length;
+    return model->position_embedding != LEARNED_ABSOLUTE && rounded < model->seq_length ? rounded
+                                                                                        : model->seq_length;
 }
 
 /* ---- the window: one sequence on the device ---- */

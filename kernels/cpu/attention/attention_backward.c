@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Attention, backward pass (2307.08691): the probabilities are recomputed from q, k and lse.
  *
- *     p = e^(scale q k^T - lse);   dp = dropout(dout v^T);   ds = p (dp - delta) scale
+ *     s = scale q k^T, with ALiBi's bias;   p = e^(s - lse)
+ *     dp = dropout(dout v^T);   ds = p (dp - delta) scale
  *     delta = sum of dout * out over the head;   dq = ds k;   dk = ds^T q;   dv = dropout(p)^T dout
  *
  * A task is one group of one sequence: the group's query heads share k and v, whose gradients accumulate a
@@ -60,7 +61,8 @@ static void softmax_lanes(const struct attention_tile *t, struct task_scratch *s
     const float scale = t->op->scale;
     for (int64_t k = 0; k < attention_tile_keys(t, v); k++) {
         int64_t at = k * ATTENTION_BLOCK + v * LANES;
-        vec p = vec_exp(vec_load(scratch->p + at) - lse), dp = vec_load(scratch->ds + at);
+        vec s = attention_tile_score(t, v, k, vec_load(scratch->p + at));
+        vec p = vec_exp(s - lse), dp = vec_load(scratch->ds + at);
         if (t->masked)
             p = vec_select(attention_tile_attends(t, v, k, document), p, vec_all(0.0F));
         vec kept = p;

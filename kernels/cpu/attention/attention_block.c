@@ -153,7 +153,8 @@ struct attention_tile attention_tile(const struct attention_forward *op, int64_t
                                    .key_row = sequence * all + key,
                                    .diagonal = token == key,
                                    .masked = key + ATTENTION_BLOCK > token || op->document != NULL ||
-                                             key < attention_first_key(op, token + ATTENTION_BLOCK - 1)};
+                                             key < attention_first_key(op, token + ATTENTION_BLOCK - 1),
+                                   .slope = attention_slope(op, head)};
 }
 
 bool attention_tile_is_empty(const struct attention_tile *t)

@@ -74,6 +74,7 @@ struct attention_tile {
     int64_t token, key_row; // key row of the first query in its sequence; row of the first key in k and v
     bool diagonal;          // the first query is the token of the first key
     bool masked;            // some pairs are masked
+    float slope;            // of ALiBi; 0: none
 };
 struct attention_tile attention_tile(const struct attention_forward *op, int64_t sequence, int64_t head,
                                      int64_t query, int64_t key);
@@ -121,6 +122,15 @@ static inline veci attention_tile_attends(const struct attention_tile *tile, int
         attends &= document == veci_all(tile->op->document[tile->key_row + k]);
     return attends;
 }
+/* The score of the queries of vector v and key k, from scale q k^T. */
+static inline vec attention_tile_score(const struct attention_tile *tile, int64_t v, int64_t k, vec score)
+{
+    if (tile->slope == 0.0F)
+        return score;
+    int32_t ahead = (int32_t)(tile->key + k - tile->token - v * LANES);
+    return vec_fma(vec_all(tile->slope), __builtin_convertvector(veci_all(ahead) - veci_lanes(), vec), score);
+}
+
 veci attention_tile_documents(const struct attention_tile *tile, int64_t v);
 
 /* factor[k][q]: the dropout factor of each pair's probability. */

@@ -23,6 +23,7 @@ struct attention {
     int64_t sequence, window, tokens; // without a window, `window` is the sequence
     int heads, groups, head_dim;
     float scale;
+    struct slopes slopes;
     const int32_t *document;
     struct pair_dropout dropout;
 
@@ -135,6 +136,7 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
     const struct block_coord at = {blockIdx.z * a.sequence, blockIdx.z, head, group};
     const int64_t column = static_cast<int64_t>(head) * a.head_dim,
                   shared_column = static_cast<int64_t>(group) * a.head_dim;
+    const float slope = a.slopes.of(head);
     struct softmax_state<CHUNKS> state[WARP_ROWS];
     for (int j = 0; j < WARP_ROWS; j++) {
         state[j].max = -INFINITY;
@@ -150,7 +152,8 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
         __syncthreads();
         for (int j = 0; j < WARP_ROWS; j++) {
             const int64_t query = first + mine + j;
-            const float score = a.scale * dot(q + (mine + j) * pitch, k + lane * pitch, a.head_dim);
+            const float score = fmaf(a.scale, dot(q + (mine + j) * pitch, k + lane * pitch, a.head_dim),
+                                     slope * static_cast<float>(key + lane - query));
             update_softmax(state[j], attends(a, at.row, query, key + lane) ? score : -INFINITY, a, at, query,
                            key + lane, p + (mine + j) * TILE);
         }
@@ -223,13 +226,15 @@ static __device__ void make_pairs(const struct attention &a, const struct block_
                                   int64_t first_query, int64_t first_key, const struct smem &d)
 {
     const int pitch = pitch_of(a.head_dim), lane = static_cast<int>(threadIdx.x % WARP);
+    const float slope = a.slopes.of(at.head);
     for (int j = 0; j < WARP_ROWS; j++) {
         const int line = static_cast<int>(threadIdx.x / WARP) * WARP_ROWS + j;
         const int64_t query = first_query + line, key = first_key + lane;
         float p = 0.0F, ds = 0.0F;
         if (attends(a, at.row, query, key)) {
             const int64_t token = at.row + query;
-            const float score = a.scale * dot(d.q + line * pitch, d.k + lane * pitch, a.head_dim);
+            const float score = fmaf(a.scale, dot(d.q + line * pitch, d.k + lane * pitch, a.head_dim),
+                                     slope * static_cast<float>(key - query));
             const float weight = expf(score - a.lse.row(at.head)[token]),
                         factor = pair_factor(a, at, query, key);
             const float dp = dot(d.dout + line * pitch, d.v + lane * pitch, a.head_dim);
@@ -322,6 +327,7 @@ static struct attention attention_of(const struct attention_forward *op)
     a.heads = static_cast<int>(op->q.dim[1] / op->head_dim);
     a.groups = static_cast<int>(op->k.dim[1] / op->head_dim);
     a.scale = op->scale;
+    a.slopes = slopes_of(op);
     a.document = op->document;
     a.dropout = pair_dropout_of(op);
     return a;

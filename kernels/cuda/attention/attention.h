@@ -59,6 +59,21 @@ static __device__ inline bool keeps(const struct pair_dropout &d, uint64_t sampl
     return (kept_quad(d, sample, element / 4) >> element % 4 & 1) != 0;
 }
 
+/* The slopes of ALiBi. heads 0: none. */
+struct slopes {
+    int64_t heads, begin;
+
+    __device__ float of(int head) const
+    {
+        return heads > 0 ? static_cast<float>(alibi_slope(heads, begin + head)) : 0.0F;
+    }
+};
+
+static inline struct slopes slopes_of(const struct attention_forward *op)
+{
+    return {op->alibi.heads, op->alibi.begin};
+}
+
 /* The tokens that a query attends to, at most: the window, or the sequence without one. */
 static inline int64_t window_of(const struct attention_forward *op)
 {

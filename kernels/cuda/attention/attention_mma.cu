@@ -99,10 +99,12 @@ template <int M, int N> __device__ void drop_weights(float s[M][N][4], int m, ui
 /* The scores of this warp's queries, masked. `row` is this lane's first; `document` has those of the keys. */
 template <int M, int N, class T, int D>
 __device__ void make_scores(float s[M][N][4], const operands<T> &a, const struct block_coord &at,
-                            const tile<T, D> &q, int mine, const tile<T, D> &k, int row, int key,
+                            const tile<T, D> &q, int mine, const tile<T, D> &k, int row, int key, float slope,
                             const int32_t *document)
 {
     multiply_rows<M, N>(s, q, mine, k);
+    if (slope != 0.0F)
+        bias_scores<false, M, N>(s, slope, row, key);
     if (a.document != nullptr ||
         !a.all_attend(row - static_cast<int>(threadIdx.x % WARP / 4), 16 * M, key, 8 * N))
         mask_scores<false, M, N>(s, -INFINITY, row, key, a.sequence, a.window, a.documents_of(at.row),
@@ -147,6 +149,7 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
     const int end = first + is::ROWS < a.sequence ? first + is::ROWS : a.sequence;
     const struct block_coord at = {static_cast<int64_t>(blockIdx.z) * a.sequence, blockIdx.z, head, group};
     const int64_t shared_column = static_cast<int64_t>(group) * D;
+    const float slope = a.slope_of(head);
     struct softmax_state<D, is::M> state = {
     };
     for (int i = 0; i < 2 * is::M; i++)
@@ -171,7 +174,7 @@ __global__ void __launch_bounds__((sizes<D, FORWARD>::THREADS)) attend_mma(opera
         start_rows<T, D, is::COLUMNS, is::THREADS>(v, a.v, at.row, shared_column, key, a.sequence);
         cp_async_commit();
         if (seen)
-            make_scores<is::M, is::N>(s, a, at, q, mine, k, row, key, document);
+            make_scores<is::M, is::N>(s, a, at, q, mine, k, row, key, slope, document);
         cp_async_wait<0>();
         __syncthreads(); // the values have arrived, and these keys are no longer in use
         if (key + is::COLUMNS < end)
@@ -241,6 +244,8 @@ template <class T, int D, int PASS> struct gradient {
         const int lane = static_cast<int>(threadIdx.x % WARP), tile_row = row - lane / 4;
         float s[is::M][is::N][4], dp[is::M][is::N][4];
         multiply_rows<is::M, is::N>(s, x, mine, c.u);
+        if (a.slopes.heads > 0)
+            bias_scores<KEYS, is::M, is::N>(s, a.slope_of(at.head), row, column);
         if (a.document != nullptr || !(KEYS ? a.all_attend(column, is::COLUMNS, tile_row, is::WARP_ROWS)
                                             : a.all_attend(tile_row, is::WARP_ROWS, column, is::COLUMNS)))
             mask_scores<KEYS, is::M, is::N>(s, -INFINITY, row, column, a.sequence, a.window,

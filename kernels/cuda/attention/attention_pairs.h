@@ -16,6 +16,7 @@ template <class T> struct operands {
     int sequence, window, heads, groups; // without a window, `window` is the sequence
     int64_t tokens;
     float scale, scale_log2; // e^(scale x) = 2^(scale_log2 x)
+    struct slopes slopes;
     const int32_t *document;
     struct pair_dropout dropout;
 
@@ -23,6 +24,12 @@ template <class T> struct operands {
     __device__ const int32_t *documents_of(int64_t row) const
     {
         return document != nullptr ? document + row : nullptr;
+    }
+
+    /* ALiBi's slope of a head, in units of the scores before scaling. */
+    __device__ float slope_of(int head) const
+    {
+        return slopes.of(head) / scale;
     }
 
     /* The first key that a query attends to, rounded down to a multiple of `tile`. */
@@ -125,6 +132,21 @@ __device__ void mask_scores(float s[M][N][4], float hidden, int row, int column,
     }
 }
 
+/* Adds ALiBi's bias to the scores. */
+template <bool KEYS_ARE_ROWS, int M, int N>
+__device__ void bias_scores(float s[M][N][4], float slope, int row, int column)
+{
+    const int first = column + static_cast<int>(threadIdx.x % 4) * 2;
+    UNROLL_ALL
+    for (int i = 0; i < 2 * M; i++)
+        UNROLL_ALL
+    for (int j = 0; j < 2 * N; j++) {
+        const int c = first + j / 2 * 8 + j % 2, r = row + 8 * i;
+        float &score = s[i / 2][j / 2][i % 2 * 2 + j % 2];
+        score = fmaf(slope, static_cast<float>(KEYS_ARE_ROWS ? r - c : c - r), score);
+    }
+}
+
 /* lse and delta of queries, lse in units of log 2. */
 struct of_query {
     float lse, delta;
@@ -154,6 +176,7 @@ template <class T> static struct operands<T> operands_of(const struct attention_
     a.groups = static_cast<int>(op->k.dim[1] / op->head_dim);
     a.scale = op->scale;
     a.scale_log2 = op->scale * LOG2_E;
+    a.slopes = slopes_of(op);
     a.document = op->document;
     a.dropout = pair_dropout_of(op);
     return a;

@@ -185,7 +185,8 @@ template <class T, int D> __device__ __forceinline__ void produce(const job<T> &
     }
 }
 
-/* A consumer warpgroup and its work tile. PAIRS: documents, dropout or a window are possible. */
+/* A consumer warpgroup and its work tile. PAIRS: documents, dropout, a window or ALiBi are
+ * possible. */
 template <class T, int D, bool PAIRS> struct consumer {
     using is = sizes<D>;
     const job<T> &j;
@@ -194,12 +195,14 @@ template <class T, int D, bool PAIRS> struct consumer {
     const int number, row; // consumer index; row of this lane's first query
     float s[1][KEYS / 8][4], out[1][D / 8][4], max[2], sum[2], rescale[2];
     uint32_t p[KEYS / 16][4];
+    const float slope;
 
     __device__ __forceinline__ consumer(const job<T> &job_, const smem<T, D> &smem_,
                                         const struct work_tile &work_, int number_)
         : j(job_), d(smem_), w(work_), number(number_),
           row(work_.first + number_ * QUERIES +
-              static_cast<int>(threadIdx.x % WARPGROUP / WARP * 16 + threadIdx.x % WARP / 4))
+              static_cast<int>(threadIdx.x % WARPGROUP / WARP * 16 + threadIdx.x % WARP / 4)),
+          slope(PAIRS ? job_.a.slope_of(work_.at.head) : 0.0F)
     {
         for (int i = 0; i < 2; i++) {
             max[i] = -INFINITY;
@@ -294,6 +297,8 @@ template <class T, int D, bool PAIRS> struct consumer {
     __device__ __forceinline__ void weigh(int i)
     {
         const int key = w.key(i), first = row & ~15; // of this warp's 16 rows
+        if (PAIRS && j.a.slopes.heads > 0)
+            bias_scores<false, 1, KEYS / 8>(s, slope, row, key);
         if (PAIRS ? j.a.document != nullptr || !j.a.all_attend(first, 16, key, KEYS) : key + KEYS > first)
             hide(key);
         update_softmax(0);
@@ -463,7 +468,8 @@ static enum status launch(struct cuda_queue *queue, const struct attention_forwa
 template <class T, int D>
 static enum status forward(struct cuda_queue *queue, const struct attention_forward *op)
 {
-    const bool pairs = op->document != nullptr || op->dropout.probability > 0.0F || op->window > 0;
+    const bool pairs =
+        op->document != nullptr || op->dropout.probability > 0.0F || op->window > 0 || op->alibi.heads > 0;
     return pairs ? launch<T, D, true>(queue, op) : launch<T, D, false>(queue, op);
 }
 

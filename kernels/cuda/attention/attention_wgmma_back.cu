@@ -64,8 +64,8 @@ struct alignas(8) float_pair {
     float at[2];
 };
 
-/* A warpgroup's operands and accumulators. RARE: documents, dropout or a window are possible; the other
- * instances are spared their registers. */
+/* A warpgroup's operands and accumulators. RARE: documents, dropout, a window or ALiBi are possible;
+ * the other instances are spared their registers. */
 template <class T, int D, int PASS, bool RARE> struct gradient {
     using is = back_sizes<D, PASS>;
     static constexpr bool KEYS = is::KEYS;
@@ -90,6 +90,8 @@ template <class T, int D, int PASS, bool RARE> struct gradient {
     {
         const int first_row = row - static_cast<int>(threadIdx.x % WARP / 4); // of the warp's 16
         const bool documents = RARE && a.document != nullptr;
+        if (RARE && a.slopes.heads > 0)
+            bias_scores<KEYS, 1, N>(s, a.slope_of(at.head), row, column);
         UNROLL_ALL
         for (int n = 0; n < N; n++) {
             const struct float_pair sum = of_tile(of_columns, n, lse);
@@ -354,7 +356,7 @@ static enum status backward(struct cuda_queue *queue, const struct attention_bac
     const dim3 queries(static_cast<unsigned>(of.padded * (D / EACH) / (2 * WARPGROUP)),
                        static_cast<unsigned>(a.heads), static_cast<unsigned>(f->batch));
     TRY(LAUNCH(queue, (compute_query_stats<T, D>), queries, 2 * WARPGROUP, 0, a, of));
-    if (a.document != NULL || a.dropout.drops || f->window > 0) {
+    if (a.document != NULL || a.dropout.drops || f->window > 0 || f->alibi.heads > 0) {
         TRY((differentiate<T, D, TO_KEYS, true>(queue, op, maps, a, of)));
         return differentiate<T, D, TO_QUERIES, true>(queue, op, maps, a, of);
     }

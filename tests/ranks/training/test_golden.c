@@ -20,7 +20,7 @@
 
 static const char *const names[] = {"gpt2",       "llama", "gpt2_documents", "gpt2_mask", "llama_documents",
                                     "gpt2_betas", "qwen",  "yarn",           "parallel",  "neox",
-                                    "window"};
+                                    "window",     "alibi"};
 enum { CASES = sizeof names / sizeof *names, OVERRIDES = 12 };
 
 struct mesh_case {
@@ -77,6 +77,7 @@ static const struct fault faults[] = {
     {"a window of one more token", 10, NOTHING, "model.window_size=5"},
     {"a window of one token less", 10, NOTHING, "model.window_size=3"},
     {"the window in all layers", 10, NOTHING, "model.window_attn_skip_freq=[]"},
+    {"rope for ALiBi", 11, NOTHING, "model.position_embedding_type=rope"},
     {"another seed", 0, NOTHING, "seed=1235"},
     {"1 - beta2 formed in fp32", 5, NOTHING, "optimizer.adam_beta2=0.99900001287460327"}, // 0.999 in fp32
 };

@@ -40,6 +40,7 @@ __attribute__((format(printf, 2, 3))) static void add_to(char *text, const char 
 
 static void draw_model(struct draw *d, bool llama)
 {
+    static const char *const types[] = {"rope", "learned_absolute", "alibi"};
     static const int heads[] = {1, 2, 3, 4, 6, 8, 12};
     int head_count = heads[choice(d, 7)], divisor = 1 + choice(d, head_count);
     while (head_count % divisor != 0)
@@ -56,7 +57,7 @@ static void draw_model(struct draw *d, bool llama)
     if (choice(d, 4) == 0)
         add_to(d->common, "model.normalization=%s ", choice(d, 2) ? "RMSNorm" : "LayerNorm");
     if (choice(d, 4) == 0)
-        add_to(d->common, "model.position_embedding_type=%s ", choice(d, 2) ? "rope" : "learned_absolute");
+        add_to(d->common, "model.position_embedding_type=%s ", types[choice(d, 3)]);
     if (choice(d, 4) == 0)
         add_to(d->common, "model.add_bias_linear=%s ", choice(d, 2) ? "true" : "false");
     if (choice(d, 4) == 0)

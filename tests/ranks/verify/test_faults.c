@@ -457,6 +457,10 @@ static const struct fault in_windows[] = {
      {.on_params_declared = window_one_longer, .on_step_end = recipe_restored},
      QUANTITY_LOSS,
      NULL},
+    {"slopes of ALiBi by the local head",
+     {.on_weights_initialized = ranks_numbered_from_zero, .on_gradients_reduced = restore_rank_numbers},
+     QUANTITY_LOSS,
+     NULL},
     END,
 };
 
@@ -498,7 +502,7 @@ static const struct fault_layout fault_layouts[] = {
      0},
     {{TINY_GPT, "train.micro_batch_size=1" TINY_CONVERSATIONS, "dp=2 pp=2", ""}, in_conversations, 0},
     {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_directions, 0},
-    {{TINY_GPT, "train.micro_batch_size=1" TINY_WINDOW, "tp=2 pp=2", ""}, in_windows, 0},
+    {{TINY_GPT, "train.micro_batch_size=1" TINY_WINDOW TINY_ALIBI, "tp=2 pp=2", ""}, in_windows, 0},
     {{TINY_GPT, "precision.params_dtype=bf16 train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 11},
     {{TINY_GPT, "precision.params_dtype=fp16 precision.loss_scale=512", "tp=2 dp=2", ""}, in_square, 8},
 };

@@ -38,7 +38,8 @@ static const struct shape shapes[] = {
     {2, 133, 2, 1, 128, 1, 0.0F, {0}},
     {1, 164, 3, 1, 64, 0, 0.25F, {0}},
     {1, 300, 2, 1, 64, 0, 0.0F, {.window = 100}},
-    {1, 290, 2, 2, 128, 120, 0.25F, {.window = 33}},
+    {1, 290, 2, 2, 128, 120, 0.25F, {.window = 33, .alibi_heads = 12, .alibi_begin = 6}},
+    {1, 140, 4, 2, 64, 0, 0.0F, {.alibi_heads = 16, .alibi_begin = 2}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -529,22 +530,22 @@ Test(attention_narrow, bits_do_not_depend_on_block_order)
 /* The bounds detect these errors. */
 Test(attention_narrow, bounds_detect_injected_faults)
 {
-    enum { FAULTS = 6 };
-    for (int i = 0; i < FAULTS * kind_count(); i++) {
-        const int fault = i % FAULTS;
-        if (!is_selected(i / FAULTS))
+    const struct attention_variant variant = {.window = 20, .alibi_heads = 12, .alibi_begin = 4};
+    for (int i = 0; i < 7 * kind_count(); i++) {
+        const int fault = i % 7;
+        if (!is_selected(i / 7))
             continue;
-        struct trial c = trial_of((struct shape){1, 70, 4, 2, 64, 30, 0.25F, {.window = 20}}, BF16);
+        struct trial c = trial_of((struct shape){1, 70, 4, 2, 64, 30, 0.25F, variant}, BF16);
         if (fault == 0)
             c.op.forward.scale *= 1.05F;
         if (fault == 1) // another head's mask
             c.op.forward.dropout.column_begin = 2;
-        if (fault == 2) // documents ignored
-            c.op.forward.document = NULL;
+        c.op.forward.document = fault == 2 ? NULL : c.op.forward.document; // documents ignored
         if (fault == 3) // the wrong group, for two of four heads
             c.op.forward.k.data = (uint16_t *)c.op.forward.k.data + 64;
-        if (fault >= 4) // the window is off by one
-            c.op.forward.window += fault == 4 ? 1 : -1;
+        c.op.forward.window += fault == 4 ? 1 : fault == 5 ? -1 : 0; // off by one
+        if (fault == 6)                                              // slopes by the local head
+            c.op.forward.alibi.begin = 0;
         run_forward(&c);
         cr_expect_gt(forward_outside(&c), 0, "forward, fault %d was not detected", fault);
         run_backward(&c);

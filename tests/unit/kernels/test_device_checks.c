@@ -343,6 +343,13 @@ Test(checks, attention_in_a_window)
     op.window = 7; // of all keys: 4 + 5 + 6 + 7 pairs
     ACCEPTS(attention_forward(d.stream, op));
     cr_assert_eq(d.counts[OP_ATTENTION_FORWARD].flops, 3.0 * 4 * (12 + 22) * (4 * 8 + 4));
+    op.alibi.heads = 8;
+    op.alibi.begin = 5;
+    REJECTS(attention_forward(d.stream, op), "heads 5 to 8 of 8 with ALiBi");
+    op.alibi.begin = 4;
+    ACCEPTS(attention_forward(d.stream, op)); // two more operations for each pair
+    cr_assert_eq(d.counts[OP_ATTENTION_FORWARD].flops,
+                 3.0 * 4 * ((12 + 22) * (4 * 8 + 4) + 22 * (4 * 8 + 6)));
     op.window = -1;
     REJECTS(attention_forward(d.stream, op), "a window of -1 tokens");
     dry_close(&d);

@@ -34,6 +34,8 @@ static const struct shape shapes[] = {
     {1, 200, 4, 2, 16, 90, 0.25F, {.window = 65}},
     {1, 150, 2, 2, 32, 0, 0.1F, {.window = 30}},
     {1, 70, 1, 1, 8, 0, 0.0F, {.window = 70}},
+    {1, 130, 4, 2, 16, 0, 0.0F, {.alibi_heads = 16, .alibi_begin = 3}},
+    {2, 90, 3, 3, 24, 40, 0.1F, {.window = 50, .alibi_heads = 12, .alibi_begin = 6}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -330,8 +332,9 @@ Test(ops_attention, backward)
 /* The bounds must detect these errors. */
 Test(ops_attention, bounds_detect_injected_faults)
 {
-    for (int fault = 0; fault < 7; fault++) {
-        struct attention_case c = attention_case((struct shape){1, 70, 4, 2, 16, 30, 0.25F, {.window = 25}});
+    const struct attention_variant variant = {.window = 25, .alibi_heads = 12, .alibi_begin = 4};
+    for (int fault = 0; fault < 8; fault++) {
+        struct attention_case c = attention_case((struct shape){1, 70, 4, 2, 16, 30, 0.25F, variant});
         const struct reference_attention right = c.reference;
         if (fault == 0) // a small error: a scale of D instead of its root would be a large one
             c.op.scale *= 1.0001F;
@@ -343,8 +346,10 @@ Test(ops_attention, bounds_detect_injected_faults)
             ((int32_t *)c.op.document)[29] = 1;
         if (fault == 4) // the wrong group, for two of four heads
             c.op.k.data = (float *)c.op.k.data + 16;
-        if (fault >= 5) // the window is off by one
+        if (fault == 5 || fault == 6) // the window is off by one
             c.op.window += fault == 5 ? 1 : -1;
+        if (fault == 7) // slopes by the local head
+            c.op.alibi.begin = 0;
         double worst;
         run_forward(&c);
         cr_expect_gt(forward_outside(&c, &worst), 0, "forward, fault %d was not detected", fault);

@@ -425,7 +425,7 @@ static const struct {
     {"model.seq_length", {"32", "31", "48"}},
     {"model.num_query_groups", {"auto", "1", "2", "3", "4"}},
     {"model.kv_channels", {"auto", "15", "16"}},
-    {"model.position_embedding_type", {"learned_absolute", "rope"}},
+    {"model.position_embedding_type", {"learned_absolute", "rope", "alibi"}},
     {"model.ffn_hidden_size", {"auto", "100", "96"}},
     {"model.activation", {"gelu", "swiglu", "geglu", "squared_relu"}},
     {"model.vocab_size", {"auto", "100", "60000"}},

@@ -30,7 +30,9 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
         "enters the softmax, a norm or a checkpoint.",
         BETWEEN(1, 1e6)),
     ROW("model.position_embedding_type", CHOICE, model.position_embedding, "learned_absolute",
-        "Position embedding type.", .choices = positions),
+        "Position embedding type. `learned_absolute`: a table of seq_length rows; `rope`: rotary; `alibi`: "
+        "a linear bias of the scores, with a slope for each head (BLOOM).",
+        .choices = positions),
     ROW("model.rotary_base", REAL, model.rotary_base, "10000",
         "Base of the rotary position embeddings (rope).", BETWEEN(1, INFINITY), .below = true,
         .aliases = "rope_theta", .example = "10000"),
