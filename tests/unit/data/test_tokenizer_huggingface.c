@@ -307,7 +307,9 @@ Test(huggingface, the_end_of_a_document_is_that_of_the_configuration)
     struct folder f = folder_make_temporary();
     struct tokenizer *t = NULL;
     write_changed(&f, "llama3", "{", "{");
-    const char *named = "{\"eos_token\": \"<|begin_of_text|>\"}",
+    // As transformers writes it, with a length that is no 64-bit integer.
+    const char *named = "{\"eos_token\": \"<|begin_of_text|>\", "
+                        "\"model_max_length\": 1000000000000000019884624838656}",
                *object = "{\"eos_token\": {\"content\": \"!\"}}", *unknown = "{\"eos_token\": \"<|stop|>\"}";
     write_file(f.config, named, strlen(named));
     cr_assert_eq(load(f.path, &t), OK, "%s", fail_text()); // the folder

@@ -185,7 +185,7 @@ enum status chat_encode(const struct chat_template *template, struct encoder *en
                         int64_t length, struct chat_tokens *out)
 {
     json_error_t why;
-    json_t *root = json_read(line, (size_t)length, JSON_REJECT_DUPLICATES, &why);
+    json_t *root = json_read(line, (size_t)length, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &why);
     if (root == NULL)
         return fail(BAD_DATA, "column %d: %s; each line must be one complete JSON object, in UTF-8",
                     why.position, why.text);

@@ -156,7 +156,8 @@ static enum status read_eos(const char *path, struct text *out)
     struct text file = {0};
     TRY(file_read(path, &file));
     json_error_t why;
-    json_t *config = json_read(text_chars(&file), file.length, 0, &why);
+    // transformers writes an unlimited model_max_length as 10^30, more than an integer of jansson.
+    json_t *config = json_read(text_chars(&file), file.length, JSON_DECODE_INT_AS_REAL, &why);
     text_free(&file);
     if (config == NULL)
         return fail(BAD_DATA, "%s, line %d, column %d: %s", path, why.line, why.column, why.text);
