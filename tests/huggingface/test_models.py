@@ -35,18 +35,6 @@ def parse(text):
             [line[1:] for line in lines if line[0] == "greedy"][0])
 
 
-def cases():
-    """BLOOM needs ALiBi; where the program has none, the import is refused and names the key."""
-    if "`alibi`" in run(CUBOID, "recipe", "--reference"):
-        return models.CASES
-    models.write_model("refused", models.CASES["bloom"])
-    done = subprocess.run([CUBOID, "checkpoint", "import", "refused", "-o", "refused-ckpt"], capture_output=True,
-                          text=True, check=False, timeout=100)
-    if done.returncode == 0 or "position_embedding_type" not in done.stderr or os.path.exists("refused-ckpt"):
-        sys.exit(f"a model with ALiBi: status {done.returncode}\n{done.stderr}")
-    return {name: config for name, config in models.CASES.items() if name != "bloom"}
-
-
 def compare_logits(name):
     with open(f"{HERE}/golden_{name}.txt", encoding="utf-8") as file:
         expected, greedy = parse(file.read())
@@ -163,7 +151,7 @@ def copies_the_tokenizer():
 def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        for name, config in cases().items():
+        for name, config in models.CASES.items():
             models.write_model(name, config)
             printed = run(CUBOID, "checkpoint", "import", name, "-o", f"{name}-ckpt")
             with open(f"{name}-ckpt/model.yaml", encoding="utf-8") as file:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The recipes of published models, and their exact numbers of parameters: those of the classes of
  * transformers 5.24.0 with the same shapes (num_parameters() on the meta device), GPT2LMHeadModel for GPT-2,
- * GPT-3 and Megatron's models, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM. A
- * wrong digit in a recipe, or in the declaration of a parameter, would change them. */
+ * GPT-3 and Megatron's models, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
+ * and BloomForCausalLM. A wrong digit in a recipe, or in the declaration of a parameter, changes them. */
 #include "layers/parameters/param.h"
 #include "tests/unit/recipe/recipe_case.h"
 
@@ -56,6 +56,7 @@ static const struct {
     {"models/qwen/qwen3-8b.yaml", 8190735360},
     {"models/qwen/qwen3-14b.yaml", 14768307200},
     {"models/qwen/qwen3-32b.yaml", 32762123264},
+    {"models/bloom/bloom-176b.yaml", 176247271424},
 };
 enum { MODELS = sizeof models / sizeof *models };
 
