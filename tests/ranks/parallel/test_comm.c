@@ -17,7 +17,7 @@
 /* One element, fewer than ranks, whole slices and a few more; the last in several segments (of mpi). */
 static const int64_t all_counts[] = {1, 7, 1024, 16385, 300000};
 /* Each way to slice an array, once. */
-static const int64_t few_counts[] = {1, 7, 1024, 40003};
+static const int64_t few_counts[] = {1, 7, 1024, 16421};
 #ifdef ON_THE_EMULATOR // which is slow
 enum { FEW = true };
 #else
