@@ -30,6 +30,7 @@ GRAPH = {
         "trainer/verify": ["trainer/recipe", "trainer/engine", "trainer/optimizer", "trainer/plan"],
         "trainer/evaluate": ["trainer/recipe", "trainer/tokenizer", "trainer/data", "trainer/engine",
                              "trainer/checkpoint"],
+        "trainer/generate": ["trainer/recipe", "trainer/tokenizer", "trainer/engine", "trainer/checkpoint"],
         "trainer/run": ["trainer/recipe", "trainer/files", "trainer/tokenizer", "trainer/data", "trainer/optimizer",
                         "trainer/engine", "trainer/memory", "trainer/plan", "trainer/checkpoint", "trainer/progress"],
     },

@@ -6,7 +6,7 @@
 #include "tests/support/sanitized.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/data/dataset.h"
-#include "trainer/run/generate.h"
+#include "trainer/generate/generate.h"
 #include "trainer/run/train.h"
 
 #include <ftw.h>

@@ -4,7 +4,7 @@
 #include "tools/cli/model/model_argument.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
-#include "trainer/run/generate.h"
+#include "trainer/generate/generate.h"
 
 #include <errno.h>
 #include <stdlib.h>

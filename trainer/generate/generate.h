@@ -10,7 +10,7 @@
 #pragma once
 
 #include "trainer/recipe/recipe.h"
-#include "trainer/run/sampler.h"
+#include "trainer/generate/sampler.h"
 
 struct generate_options {
     const struct recipe *recipe; // for one rank and microbatches of one sequence

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/run/generate.h"
+#include "trainer/generate/generate.h"
 
 #include "base/clock.h"
 #include "trainer/checkpoint/checkpoint.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/run/sampler.h"
+#include "trainer/generate/sampler.h"
 
 #include "base/philox.h"
 
