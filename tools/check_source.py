@@ -65,7 +65,7 @@ VENDOR = {
     "jansson.h": ["trainer/*.c", "tests/unit/data/test_json_line.c"],
     "xxhash.h": ["trainer/files/checksum.c"],
     "cminpack.h": ["trainer/plan/fit/fit_solve.c"],
-    "utf8proc.h": ["trainer/tokenizer/*.c"],
+    "utf8proc.h": ["trainer/tokenizer/*.c", "trainer/evaluate/choice_text.c"],
     "cstdio": ["trainer/tokenizer/sentencepiece/sp_library.cc"],
     "exception": ["trainer/tokenizer/sentencepiece/sp_library.cc"],
     "memory": ["trainer/tokenizer/sentencepiece/sp_library.cc"],

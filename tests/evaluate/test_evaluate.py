@@ -135,6 +135,67 @@ def conversations():
         sys.exit(f"conversations: {result['bytes']} bytes of answers")
 
 
+def tasks(expected):
+    """Every choice of lm-evaluation-harness's rules on 50 items, and its accuracies."""
+    for name in inputs.BYTES:
+        words = (f"{name}-ckpt", "tokenizer.tokenizer_type=byte", "--task", f"{inputs.HERE}/items.jsonl")
+        for layout in ([], ["train.global_batch_size=8", "dp=2", "pp=2"]):
+            result = evaluate(*words, "--samples", "samples.jsonl", *layout)
+            with open("samples.jsonl", encoding="utf-8") as file:
+                items = [json.loads(line) for line in file]
+            wanted = expected[name]["items"]
+            for ours, theirs in zip(items, wanted, strict=True):
+                close = all(math.isclose(a, b, rel_tol=1e-5)
+                            for a, b in zip(ours.pop("log_likelihood"), theirs["log_likelihood"], strict=True))
+                if not close or any(theirs[key] != value for key, value in ours.items()):
+                    sys.exit(f"{name}: {ours}, expected {theirs}")
+            for metric in ("acc", "acc_norm", "acc_bytes"):
+                right = sum(item[metric] == item["correct"] for item in wanted)
+                if result["items"] != 50 or result[metric] != right / 50:
+                    sys.exit(f"{name}: {metric} {result[metric]}, expected {right} / 50")
+
+
+ARC = '{"question": "Q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "A"}'
+
+
+def refuses_items():
+    """The line and what is wrong with it; the first line is always right."""
+    cases = [
+        ("{", "task:2: not JSON"),
+        ("[]", "task:2: not an object; use {...}"),
+        ('{"text": "x"}', 'task:2: neither "endings" (HellaSwag) nor "question" (ARC)'),
+        (ARC.replace('"answerKey": "A"', '"id": 1'), 'task:2: no answer: "answerKey" is missing'),
+        (ARC.replace('"answerKey": "A"', '"answerKey": "\\u001b[31m"'),
+         'task:2: "answerKey" \\x1b[31m is not the label of a choice'),
+        (ARC.replace('["a", "b"]', '["a"]'), 'task:2: "choices" has 1 choices; use a list of 2 to 64'),
+        (ARC.replace('"b"', "7"), 'task:2: "choices" needs a "text" and a "label" for each'),
+        ('{"endings": ["a", "b"], "ctx_a": "x", "ctx_b": "y", "activity_label": "z", "label": ""}',
+         'task:2: no answer: "label" is missing or no index'),
+        ('{"endings": ["a", "b"], "ctx_a": "x", "ctx_b": "y", "activity_label": "z", "label": 2}',
+         'task:2: "label" 2 is not one of the 2 endings; use 0 to 1'),
+        ('{"endings": ["a", "b"], "ctx_b": "y", "label": 1, "activity_label": "z"}',
+         'task:2: "ctx_a" is missing; an item needs a string there'),
+        (ARC.replace('"Q"', f'"{"q" * 120}"'),
+         "task:2: choice 0 with its context has 140 tokens, but the model has model.seq_length 128; use at most 129"),
+    ]
+    words = ("llama-bytes-ckpt", "tokenizer.tokenizer_type=byte", "--task")
+    for line, why in cases:
+        with open("task", "w", encoding="utf-8") as file:
+            file.write(f"{ARC}\n{line}\n")
+        text = run("evaluate", *words, "task", status=2)
+        if why not in text or len(text.splitlines()) > 2:
+            sys.exit(f"item {line}: expected \"{why}\", got\n{text}")
+    with open("task", "w", encoding="utf-8") as file:
+        file.write("\n")
+    for words, why in (((*words, "task"), "task: no items"), ((*words, "nothing"), "--task: nothing"),
+                       (("gpt2-ckpt", "--task", "task"), "--task needs a tokenizer"),
+                       ((*words, "task", "--split", "test"), "--task replaces the dataset"),
+                       (("gpt2-ckpt", "--samples", "x"), "add --task FILE")):
+        text = run("evaluate", *words, status=2)
+        if why not in text:
+            sys.exit(f"evaluate {words}: expected \"{why}\", got\n{text}")
+
+
 def refuses():
     write_dataset("one", [1])
     write_dataset("large", [1, 64, 2])
@@ -173,7 +234,11 @@ def main():
         documents(expected)
         splits()
         conversations()
+
+
+        tasks(expected)
         refuses()
+        refuses_items()
         os.chdir("/")
 
 

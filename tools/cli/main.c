@@ -41,7 +41,7 @@ static const struct command {
     {"submit", cmd_submit, "RECIPE [key=value ...]", "submit a recipe to Slurm: saves, requeues, resumes"},
     {"runs", cmd_runs, "DIR ... [--csv]", "compare finished runs"},
     {"table", cmd_table, "NAME | FILE.csv | --list", "published scaling tables: predicted next to printed"},
-    {"evaluate", cmd_evaluate, "RUN [--data PREFIX]", "loss and perplexity of a trained model"},
+    {"evaluate", cmd_evaluate, "RUN [--data PREFIX]", "loss and accuracy of a trained model"},
     {"generate", cmd_generate, "RUN --prompt TEXT", "generate text with a trained model"},
     {"checkpoint", cmd_checkpoint, "inspect | import | export",
      "inspect, compare, rewrite, import, export checkpoints"},

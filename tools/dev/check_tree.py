@@ -28,7 +28,7 @@ GRAPH = {
         "trainer/checkpoint": ["trainer/recipe", "trainer/files", "trainer/data", "trainer/engine",
                                "trainer/optimizer/learning_rate.h"],
         "trainer/verify": ["trainer/recipe", "trainer/engine", "trainer/optimizer", "trainer/plan"],
-        "trainer/evaluate": ["trainer/recipe", "trainer/tokenizer", "trainer/data", "trainer/engine",
+        "trainer/evaluate": ["trainer/recipe", "trainer/files", "trainer/tokenizer", "trainer/data", "trainer/engine",
                              "trainer/checkpoint"],
         "trainer/generate": ["trainer/recipe", "trainer/tokenizer", "trainer/engine", "trainer/checkpoint"],
         "trainer/run": ["trainer/recipe", "trainer/files", "trainer/tokenizer", "trainer/data", "trainer/optimizer",

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The loss of a trained model on a dataset: `cuboid evaluate`. Forward passes only, on the recipe's layout:
- * ranks have weights and activations, but no gradients and moments. */
+/* The loss of a trained model on a dataset, or its answers to multiple-choice items: `cuboid evaluate`.
+ * Forward passes only, on the recipe's layout: ranks have weights and activations, but no gradients and
+ * moments. */
 #pragma once
 
+#include "trainer/evaluate/choice_task.h"
 #include "trainer/evaluate/token_windows.h"
 
 struct evaluate_options {
@@ -12,6 +14,8 @@ struct evaluate_options {
     const char *data;       // as in token_windows_config
     enum data_split split;
     bool by_document;
+    const char *task;     // a file of multiple-choice items, instead of a dataset; NULL: none
+    struct text *samples; // of a task: a line of JSON for each item is added; may be NULL
     /* Called by rank 0 after each global batch, with the windows so far; may be NULL. */
     void (*progress)(void *context, int64_t done, int64_t count);
     void *context;
@@ -24,6 +28,8 @@ struct evaluate_result {
     double text_size; // bytes of their text; 0: there is no tokenizer
     double loss;      // mean over tokens, in nats
     double seconds;
+    int64_t items; // of a task
+    struct choice_accuracy accuracy[CHOICE_METRICS];
 };
 
 /* NAN without a text. */

@@ -3,6 +3,7 @@
 
 #include "tools/cli/model/model_argument.h"
 #include "tools/cli/options.h"
+#include "tools/cli/output.h"
 #include "tools/cli/progress_line.h"
 #include "tools/cli/recipe_argument.h"
 #include "trainer/evaluate/evaluate.h"
@@ -13,7 +14,7 @@
 
 static const char help[] =
     "cuboid evaluate RECIPE|CHECKPOINT|RUN-FOLDER [key=value ...] [--data PREFIX] [--split valid|test]\n"
-    "                [--by-document] [--json]\n"
+    "                [--by-document] [--task FILE.jsonl] [--samples FILE] [--json]\n"
     "\n"
     "Computes loss, perplexity and bits per byte of a trained model (docs/models/evaluation.md).\n"
     "Uses the newest complete checkpoint of the recipe's run or of the run folder, or the given\n"
@@ -28,12 +29,15 @@ static const char help[] =
     "  --split SPLIT   the documents of the recipe's data: valid (default) or test\n"
     "  --by-document   evaluate each document alone, from its first token, as lm-evaluation-harness does;\n"
     "                  default: all documents of a source as one stream, as in training\n"
+    "  --task FILE     instead of a dataset: accuracy on multiple-choice items, a file of JSON lines in the\n"
+    "                  form of HellaSwag or ARC, as lm-evaluation-harness computes it without examples\n"
+    "  --samples FILE  write a line of JSON for each item of the task\n"
     "  --json          print one JSON object\n"
     "\n"
     "Every token is predicted once, from at most model.seq_length tokens before it.\n";
 
 struct arguments {
-    const char *data, *split;
+    const char *data, *split, *task, *samples;
     bool by_document, json, help, short_help;
     const char **rest; // model, then overrides
     int rest_count;
@@ -49,7 +53,14 @@ static enum status check(const struct arguments *a)
     if (a->split != NULL && a->data != NULL)
         return fail(BAD_USAGE, "evaluate: --split selects documents of the recipe's data, and --data all "
                                "documents of another dataset; use one of them");
-    return OK;
+    if (a->task != NULL && (a->data != NULL || a->split != NULL || a->by_document))
+        return fail(BAD_USAGE,
+                    "evaluate: --task replaces the dataset; remove --data, --split and --by-document");
+    if (a->samples != NULL && a->task == NULL)
+        return fail(BAD_USAGE, "evaluate: --samples writes the items of a task; add --task FILE");
+    const struct output samples = {"evaluate", "--samples", a->samples};
+    const struct input task = {"task", a->task};
+    return outputs_check(&samples, 1, &task, 1, "evaluate");
 }
 
 static enum status parse(int argc, char **argv, struct arguments *out)
@@ -58,6 +69,8 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     const struct option options[] = {
         {"--data", OPTION_TEXT, &out->data, 0, 0},
         {"--split", OPTION_TEXT, &out->split, 0, 0},
+        {"--task", OPTION_TEXT, &out->task, 0, 0},
+        {"--samples", OPTION_TEXT, &out->samples, 0, 0},
         {"--by-document", OPTION_FLAG, &out->by_document, 0, 0},
         {"--json", OPTION_FLAG, &out->json, 0, 0},
         {"--help", OPTION_FLAG, &out->help, 0, 0},
@@ -76,6 +89,39 @@ static void add_number(struct text *json, const char *key, double value)
 {
     char number[NUMBER_CHARS];
     text_add(json, ", \"%s\": %s", key, isfinite(value) ? number_text(value, number) : "null");
+}
+
+static void print_task_json(const struct arguments *a, const char *checkpoint,
+                            const struct evaluate_result *r)
+{
+    struct text json = {0};
+    char key[40];
+    text_add(&json, "{\"checkpoint\": ");
+    text_add_json(&json, checkpoint);
+    text_add(&json, ", \"step\": %lld, \"task\": ", (long long)r->step);
+    text_add_json(&json, a->task);
+    text_add(&json, ", \"items\": %lld", (long long)r->items);
+    for (int metric = 0; metric < CHOICE_METRICS; metric++) {
+        const char *name = choice_metric_name((enum choice_metric)metric);
+        snprintf(key, sizeof key, "%s_stderr", name);
+        add_number(&json, name, r->accuracy[metric].mean);
+        add_number(&json, key, r->accuracy[metric].standard_error);
+    }
+    add_number(&json, "seconds", r->seconds);
+    printf("%s}\n", json.chars);
+    text_free(&json);
+}
+
+static void print_task(const struct arguments *a, const char *checkpoint, const struct evaluate_result *r)
+{
+    char time[NUMBER_CHARS];
+    print_line(stdout, "checkpoint     %s, step %lld", checkpoint, (long long)r->step);
+    print_line(stdout, "task           %s: %lld item%s", a->task, (long long)r->items,
+               r->items == 1 ? "" : "s");
+    for (int metric = 0; metric < CHOICE_METRICS; metric++)
+        printf("%-14s %.4f (standard error %.4f)\n", choice_metric_name((enum choice_metric)metric),
+               r->accuracy[metric].mean, r->accuracy[metric].standard_error);
+    printf("time           %s\n", seconds_text(r->seconds, time));
 }
 
 static void print_json(const struct arguments *a, const char *checkpoint, const struct evaluate_result *r)
@@ -123,8 +169,17 @@ static void show_progress(void *context, int64_t done, int64_t count)
     progress_line_show(context, "evaluating: window %lld of %lld", (long long)done, (long long)count);
 }
 
+static void print_result(const struct arguments *a, const char *checkpoint, const struct evaluate_result *r)
+{
+    if (a->task != NULL)
+        (a->json ? print_task_json : print_task)(a, checkpoint, r);
+    else
+        (a->json ? print_json : print_table)(a, checkpoint, r);
+}
+
 static int run(const struct arguments *a, const char *checkpoint, const struct recipe *recipe, int size)
 {
+    struct text samples = {0};
     struct launcher launcher = {.rank = -1};
     struct progress_line progress = progress_line_begin();
     const struct evaluate_options options = {
@@ -134,19 +189,21 @@ static int run(const struct arguments *a, const char *checkpoint, const struct r
         .data = a->data,
         .split = a->split != NULL && strcmp(a->split, "test") == 0 ? DATA_TEST : DATA_VALID,
         .by_document = a->by_document,
+        .task = a->task,
+        .samples = a->samples != NULL ? &samples : NULL,
         .progress = show_progress,
         .context = &progress,
     };
     struct evaluate_result result;
     enum status status = evaluate(&options, &result);
     progress_line_clear(&progress);
-    if (status != OK || launcher_find(&launcher) != OK || launcher.rank > 0)
-        return exit_status_of_world(status);
-    if (a->json)
-        print_json(a, checkpoint, &result);
-    else
-        print_table(a, checkpoint, &result);
-    return 0;
+    const bool prints = status == OK && launcher_find(&launcher) == OK && launcher.rank <= 0;
+    if (prints && a->samples != NULL)
+        status = output_write(&(struct output){"evaluate", "--samples", a->samples}, &samples, false);
+    if (prints && status == OK)
+        print_result(a, checkpoint, &result);
+    text_free(&samples);
+    return exit_status_of_world(status);
 }
 
 static int run_command(const struct arguments *a)

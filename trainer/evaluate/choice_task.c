@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/evaluate/choice_task.h"
+
+#include "trainer/evaluate/choice_text.h"
+#include "trainer/files/json_read.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_FILE_BYTES = 1 << 30, MAX_CHOICES = 64 };
+
+/* One item as texts. */
+struct texts {
+    struct text context;
+    struct text choices[MAX_CHOICES];
+    int count, correct;
+};
+
+struct reader {
+    struct choice_task *task;
+    const struct recipe *recipe;
+    const struct tokenizer *tokenizer;
+    struct encoder *encoder;
+    struct tokens context, whole; // of the current choice
+    int64_t line;
+};
+
+static void texts_free(struct texts *texts)
+{
+    text_free(&texts->context);
+    for (int i = 0; i < MAX_CHOICES; i++)
+        text_free(&texts->choices[i]);
+}
+
+/* ---- fields ---- */
+
+static enum status refuse(const struct reader *reader, const char *what)
+{
+    return fail(BAD_DATA, "%s:%lld: %s", reader->task->path, (long long)reader->line, what);
+}
+
+static enum status string_of(const struct reader *reader, const json_t *object, const char *key,
+                             const char **out)
+{
+    *out = json_string_value(json_object_get(object, key));
+    if (*out != NULL)
+        return OK;
+    return fail(BAD_DATA, "%s:%lld: \"%s\" is %s; an item needs a string there", reader->task->path,
+                (long long)reader->line, key,
+                json_object_get(object, key) == NULL ? "missing" : "not a string");
+}
+
+static enum status check_count(const struct reader *reader, const char *key, size_t count)
+{
+    if (count >= 2 && count <= MAX_CHOICES)
+        return OK;
+    return fail(BAD_DATA, "%s:%lld: \"%s\" has %zu choices; use a list of 2 to %d", reader->task->path,
+                (long long)reader->line, key, count, MAX_CHOICES);
+}
+
+/* The index of the answer: an integer, or one in a string. */
+static enum status label_of(const struct reader *reader, const json_t *object, int count, int *out)
+{
+    const json_t *label = json_object_get(object, "label");
+    int64_t value = -1;
+    if (json_is_integer(label))
+        value = json_integer_value(label);
+    else if (!json_is_string(label) || !integer_parse(json_string_value(label), &value))
+        return refuse(
+            reader, "no answer: \"label\" is missing or no index; use the index of the right ending, from 0");
+    if (value < 0 || value >= count)
+        return fail(BAD_DATA, "%s:%lld: \"label\" %lld is not one of the %d endings; use 0 to %d",
+                    reader->task->path, (long long)reader->line, (long long)value, count, count - 1);
+    *out = (int)value;
+    return OK;
+}
+
+static enum status read_hellaswag(const struct reader *reader, const json_t *object, struct texts *out)
+{
+    const char *activity, *first, *second;
+    const json_t *endings = json_object_get(object, "endings");
+    struct text query = {0};
+    TRY(string_of(reader, object, "activity_label", &activity));
+    TRY(string_of(reader, object, "ctx_a", &first));
+    TRY(string_of(reader, object, "ctx_b", &second));
+    TRY(check_count(reader, "endings", json_array_size(endings)));
+    out->count = (int)json_array_size(endings);
+    TRY(label_of(reader, object, out->count, &out->correct));
+    text_add(&query, "%s: %s ", activity, first);
+    choice_text_capitalize(second, &query);
+    choice_text_clean(query.chars, &out->context);
+    text_free(&query);
+    for (int i = 0; i < out->count; i++) {
+        const char *ending = json_string_value(json_array_get(endings, (size_t)i));
+        if (ending == NULL)
+            return refuse(reader, "\"endings\" has an element that is not a string");
+        choice_text_clean(ending, &out->choices[i]);
+    }
+    return OK;
+}
+
+/* A choice of ARC and its label, in either form. */
+static void arc_choice(const json_t *choices, size_t i, const char **text, const char **label)
+{
+    const json_t *pair = json_array_get(choices, i);
+    const json_t *texts = json_object_get(choices, "text"), *labels = json_object_get(choices, "label");
+    *text = json_string_value(pair != NULL ? json_object_get(pair, "text") : json_array_get(texts, i));
+    *label = json_string_value(pair != NULL ? json_object_get(pair, "label") : json_array_get(labels, i));
+}
+
+static enum status read_arc(const struct reader *reader, const json_t *object, struct texts *out)
+{
+    const json_t *question = json_object_get(object, "question");
+    const bool nested = json_is_object(question);
+    const json_t *choices = json_object_get(nested ? question : object, "choices");
+    const size_t count = json_array_size(json_is_array(choices) ? choices : json_object_get(choices, "text"));
+    const char *stem, *answer, *text, *label;
+    TRY(string_of(reader, nested ? question : object, nested ? "stem" : "question", &stem));
+    TRY(check_count(reader, "choices", count));
+    if (json_string_value(json_object_get(object, "answerKey")) == NULL)
+        return refuse(reader, "no answer: \"answerKey\" is missing; use the label of the right choice");
+    TRY(string_of(reader, object, "answerKey", &answer));
+    text_add(&out->context, "Question: %s\nAnswer:", stem);
+    out->count = (int)count;
+    out->correct = -1;
+    for (int i = 0; i < out->count; i++) {
+        arc_choice(choices, (size_t)i, &text, &label);
+        if (text == NULL || label == NULL)
+            return refuse(reader, "\"choices\" needs a \"text\" and a \"label\" for each, both strings");
+        text_add(&out->choices[i], "%s", text);
+        if (out->correct < 0 && strcmp(label, answer) == 0)
+            out->correct = i;
+    }
+    return out->correct >= 0 ? OK
+                             : fail(BAD_DATA, "%s:%lld: \"answerKey\" %s is not the label of a choice",
+                                    reader->task->path, (long long)reader->line, answer);
+}
+
+static enum status read_texts(const struct reader *reader, const json_t *object, struct texts *out)
+{
+    if (json_object_get(object, "endings") != NULL)
+        return read_hellaswag(reader, object, out);
+    if (json_object_get(object, "question") != NULL)
+        return read_arc(reader, object, out);
+    return refuse(reader,
+                  "neither \"endings\" (HellaSwag) nor \"question\" (ARC); use an object with one of them");
+}
+
+/* ---- tokens ---- */
+
+static enum status encode(struct reader *reader, const char *text, int64_t length, struct tokens *out)
+{
+    const struct tokens *prefix = tokenizer_prefix(reader->tokenizer);
+    out->count = 0;
+    TRY(tokens_append(out, prefix->ids, prefix->count));
+    return encoder_encode(reader->encoder, text, length, out);
+}
+
+static enum status check_tokens(const struct reader *reader, int choice)
+{
+    const struct model_config *model = &reader->recipe->model;
+    const struct tokens *ids = &reader->whole;
+    if (ids->count > model->seq_length + 1)
+        return fail(BAD_DATA,
+                    "%s:%lld: choice %d with its context has %lld tokens, but the model has model.seq_length "
+                    "%lld; use at most %lld tokens",
+                    reader->task->path, (long long)reader->line, choice, (long long)ids->count,
+                    (long long)model->seq_length, (long long)model->seq_length + 1);
+    for (int64_t i = 0; i < ids->count; i++)
+        if (ids->ids[i] >= model->vocab_size)
+            return fail(BAD_DATA,
+                        "%s:%lld: choice %d has the token %d, but model.vocab_size is %lld: was the model "
+                        "trained with tokenizer %s?",
+                        reader->task->path, (long long)reader->line, choice, ids->ids[i],
+                        (long long)model->vocab_size, tokenizer_name(reader->tokenizer));
+    return OK;
+}
+
+static enum status add_choice(struct reader *reader, const struct texts *texts, int i)
+{
+    struct choice_task *task = reader->task;
+    const char *context = text_chars(&texts->context), *choice = text_chars(&texts->choices[i]);
+    const int32_t end = tokenizer_end_of_document(reader->tokenizer);
+    struct text whole = {0};
+    text_add(&whole, "%s %s", context, choice);
+    enum status status = encode(reader, whole.chars, (int64_t)whole.length, &reader->whole);
+    text_free(&whole);
+    TRY(status);
+    TRY(encode(reader, context, choice_text_stripped(context), &reader->context));
+    if (reader->context.count == 0) {
+        TRY(tokens_append(&reader->context, &end, 1));
+        TRY(tokens_append(&reader->whole, &end, 1));
+        memmove(reader->whole.ids + 1, reader->whole.ids, (size_t)(reader->whole.count - 1) * sizeof end);
+        reader->whole.ids[0] = end;
+    }
+    TRY(check_tokens(reader, i));
+    if (reader->whole.count <= reader->context.count)
+        return refuse(reader, "a choice adds no token to its context");
+    task->choices[task->choice_count++] =
+        (struct choice){.first = task->ids.count,
+                        .count = reader->whole.count,
+                        .targets = reader->whole.count - reader->context.count,
+                        .characters = (double)choice_text_characters(choice),
+                        .bytes = (double)strlen(choice)};
+    return tokens_append(&task->ids, reader->whole.ids, reader->whole.count);
+}
+
+/* Makes room for one more item, in doubling steps. */
+static enum status reserve(struct choice_task *task, int choices)
+{
+    const int64_t items = task->item_count + 1, all = task->choice_count + choices;
+    void *grown;
+    if ((items & (items - 1)) == 0) {
+        grown = realloc(task->items, (size_t)(2 * items) * sizeof *task->items);
+        if (grown == NULL)
+            return fail(NO_MEMORY, "%s: no memory for %lld items", task->path, (long long)items);
+        task->items = grown;
+    }
+    grown = realloc(task->choices, (size_t)all * sizeof *task->choices);
+    if (grown == NULL)
+        return fail(NO_MEMORY, "%s: no memory for %lld choices", task->path, (long long)all);
+    task->choices = grown;
+    return OK;
+}
+
+static enum status add_item(struct reader *reader, const json_t *object)
+{
+    struct choice_task *task = reader->task;
+    struct texts texts = {.count = 0};
+    enum status status = read_texts(reader, object, &texts);
+    if (status == OK)
+        status = reserve(task, texts.count);
+    if (status == OK)
+        task->items[task->item_count++] = (struct choice_item){.line = reader->line,
+                                                               .first = task->choice_count,
+                                                               .count = texts.count,
+                                                               .correct = texts.correct};
+    for (int i = 0; status == OK && i < texts.count; i++)
+        status = add_choice(reader, &texts, i);
+    texts_free(&texts);
+    return status;
+}
+
+static enum status read_line(struct reader *reader, const char *bytes, size_t length)
+{
+    json_error_t error;
+    json_t *object = json_read(bytes, length, JSON_REJECT_DUPLICATES, &error);
+    if (object == NULL)
+        return fail(BAD_DATA, "%s:%lld: not JSON: %s at byte %d; use one object per line", reader->task->path,
+                    (long long)reader->line, error.text, error.position);
+    const enum status status =
+        json_is_object(object) ? add_item(reader, object) : refuse(reader, "not an object; use {...}");
+    json_decref(object);
+    return status;
+}
+
+static bool is_blank(const char *bytes, size_t length)
+{
+    return length == 0 || strspn(bytes, " \t\r") >= length;
+}
+
+static enum status read_lines(struct reader *reader, const struct text *file)
+{
+    const char *at = text_chars(file), *end = at + file->length;
+    while (at < end) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        const size_t length = (size_t)((stop != NULL ? stop : end) - at);
+        reader->line++;
+        if (!is_blank(at, length))
+            TRY(read_line(reader, at, length));
+        at += length + 1;
+    }
+    return reader->task->item_count > 0
+               ? OK
+               : fail(BAD_DATA, "%s: no items; use one JSON object per line", reader->task->path);
+}
+
+enum status choice_task_read(const char *path, const struct recipe *recipe, const struct tokenizer *tokenizer,
+                             struct choice_task *out)
+{
+    struct text file = {0};
+    struct choice_task task = {.path = path};
+    struct reader reader = {.task = &task, .recipe = recipe, .tokenizer = tokenizer};
+    enum status status = file_read_small(path, MAX_FILE_BYTES, &file);
+    if (status == IO_ERROR)
+        status = fail(BAD_DATA, "--task: %s", fail_text());
+    if (status == OK)
+        status = encoder_create(tokenizer, &reader.encoder);
+    if (status == OK)
+        status = read_lines(&reader, &file);
+    encoder_destroy(reader.encoder);
+    tokens_free(&reader.context);
+    tokens_free(&reader.whole);
+    text_free(&file);
+    if (status == OK)
+        *out = task;
+    else
+        choice_task_free(&task);
+    return status;
+}
+
+void choice_task_free(struct choice_task *task)
+{
+    tokens_free(&task->ids);
+    free(task->items);
+    free(task->choices);
+    *task = (struct choice_task){.path = NULL};
+}
+
+/* ---- scoring ---- */
+
+static enum status read_window(const void *self, int64_t index, struct window *out)
+{
+    const struct choice_task *task = self;
+    const struct choice *choice = &task->choices[index];
+    memcpy(out->ids, task->ids.ids + choice->first, (size_t)choice->count * sizeof *out->ids);
+    memset(out->counts, 1, (size_t)choice->count);
+    out->count = choice->count;
+    out->targets = choice->targets;
+    out->text_size = 0;
+    return OK;
+}
+
+struct window_source choice_task_source(const struct choice_task *task)
+{
+    return (struct window_source){
+        .count = task->choice_count, .self = task, .read = read_window, .marks = {.end_of_document = -1}};
+}
+
+const char *choice_metric_name(enum choice_metric metric)
+{
+    static const char *const names[CHOICE_METRICS] = {
+        [CHOICE_ACC] = "acc", [CHOICE_ACC_NORM] = "acc_norm", [CHOICE_ACC_BYTES] = "acc_bytes"};
+    return names[metric];
+}
+
+static double divisor(const struct choice *choice, enum choice_metric metric)
+{
+    switch (metric) { // no default: a new metric is a compile error here
+    case CHOICE_ACC:
+        return 1.0;
+    case CHOICE_ACC_NORM:
+        return choice->characters;
+    case CHOICE_ACC_BYTES:
+        return choice->bytes;
+    case CHOICE_METRICS:
+        break;
+    }
+    return NAN;
+}
+
+int choice_task_chosen(const struct choice_task *task, const double *log_likelihood,
+                       const struct choice_item *item, enum choice_metric metric)
+{
+    double best = -INFINITY;
+    int chosen = 0;
+    for (int i = 0; i < item->count; i++) {
+        const int64_t at = item->first + i;
+        const double score = log_likelihood[at] / divisor(&task->choices[at], metric);
+        if (score > best) {
+            best = score;
+            chosen = i;
+        }
+    }
+    return chosen;
+}
+
+/* The sample standard deviation of zeros and ones, over the square root of their number. */
+void choice_task_accuracy(const struct choice_task *task, const double *log_likelihood,
+                          struct choice_accuracy out[CHOICE_METRICS])
+{
+    const double n = (double)task->item_count;
+    for (int metric = 0; metric < CHOICE_METRICS; metric++) {
+        double right = 0.0;
+        for (int64_t i = 0; i < task->item_count; i++)
+            right += choice_task_chosen(task, log_likelihood, &task->items[i], (enum choice_metric)metric) ==
+                             task->items[i].correct
+                         ? 1.0
+                         : 0.0;
+        const double mean = right / n;
+        out[metric] = (struct choice_accuracy){
+            .mean = mean, .standard_error = n > 1.0 ? sqrt(mean * (1.0 - mean) / (n - 1.0)) : NAN};
+    }
+}
