@@ -375,13 +375,8 @@ Test(attention_narrow, blocks_loop_over_hundreds_of_work_tiles)
         {{25, 5, 16, 16, 64, 0, 0.0F, {0}}, BF16, "3", "7", 4, 8, 8}, // one tile each, 400 work tiles
         {{1, 137, 8, 4, 128, 50, 0.25F, {0}}, BF16, "1", "reverse", 1, 8, 4},
         {{25, 9, 16, 16, 64, 0, 0.0F, {0}}, F16, "0", "7", 3, 8, 8},
-        {{1, 137, 202, 202, 64, 0, 0.0F, {0}},
-         F16,
-         "3",
-         "11",
-         1,
-         8,
-         8}, // two tiles of rows in the backward pass
+        // Two tiles of rows in the backward pass.
+        {{1, 137, 202, 202, 64, 0, 0.0F, {0}}, F16, "3", "11", 1, 8, 8},
         {{67, 11, 12, 6, 64, 4, 0.25F, {0}}, BF16, "7", "7", 4, 12, 6}, // shared keys, documents, dropout
         {{25, 5, 16, 16, 128, 0, 0.0F, {0}}, F16, "1", "7", 2, 8, 8},
         {{67, 11, 12, 6, 128, 4, 0.25F, {0}}, BF16, "0", "7", 3, 6, 3},
