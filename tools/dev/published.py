@@ -111,6 +111,9 @@ def notes_of(groups):
             found.append(f"of utilizations {group['rank_correlation_utilization']:.3f}")
         if group["fit_checked"] > 0:
             found.append(f"memory fits as printed in {group['fit_right']} of {group['fit_checked']} rows")
+        if group["fit_near_checked"] > 0:
+            right, checked = (group[f"fit_{what}"] - group[f"fit_near_{what}"] for what in ("right", "checked"))
+            found.append(f"in {right} of {checked} without those within 5 GB of the limit")
         if group["predicted"] < group["rows"]:
             found.append(f"{group['rows'] - group['predicted']} of {group['rows']} rows cannot be expressed")
         if found:

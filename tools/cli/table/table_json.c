@@ -117,6 +117,8 @@ void table_json(const struct table *table, const struct table_title *title, stru
         add_number(out, "rank_correlation_utilization", group->utilization_correlation);
         add_count(out, "fit_checked", group->fit_checked);
         add_count(out, "fit_right", group->fit_right);
+        add_count(out, "fit_near_checked", group->near_checked);
+        add_count(out, "fit_near_right", group->near_right);
         text_add(out, "}");
     }
     text_add(out, "%s]", table->group_count == 0 ? "[" : "");

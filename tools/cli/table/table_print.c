@@ -80,7 +80,13 @@ static void print_group(const struct table_group *group, FILE *to)
     if (!isnan(group->step_correlation))
         fprintf(to, "\n");
     if (group->fit_checked > 0)
-        fprintf(to, "  memory fits as printed: %zu of %zu rows\n", group->fit_right, group->fit_checked);
+        fprintf(to, "  memory fits as printed: %zu of %zu rows", group->fit_right, group->fit_checked);
+    if (group->near_checked > 0)
+        fprintf(to, "; %zu of %zu without those within %d GB of the limit",
+                group->fit_right - group->near_right, group->fit_checked - group->near_checked,
+                TABLE_NEAR_GB);
+    if (group->fit_checked > 0)
+        fprintf(to, "\n");
     if (group->predicted < group->rows)
         fprintf(to, "  not predicted: %zu of %zu rows\n", group->rows - group->predicted, group->rows);
     fprintf(to, "\n");

@@ -96,6 +96,7 @@ static void take_memory(struct table_row *row, const struct step_plan *plan)
         only_states ? most : (double)(of_device ? plan->needed_bytes : plan->ranks[plan->peak_rank].bytes);
     row->printed_bytes = isnan(printed) ? 0.0 : printed * 1e9;
     row->fit = only_states ? FIT_UNKNOWN : plan->fits ? FIT_OK : FIT_OOM;
+    row->near_limit = llabs(plan->needed_bytes - plan->device_bytes) < TABLE_NEAR_GB * INT64_C(1000000000);
     row->printed_fit = strcmp(status, "ok") == 0    ? FIT_OK
                        : strcmp(status, "oom") == 0 ? FIT_OOM
                                                     : FIT_UNKNOWN;

@@ -38,6 +38,7 @@ struct table_options {
 };
 
 enum table_fit { FIT_UNKNOWN, FIT_OK, FIT_OOM };
+enum { TABLE_NEAR_GB = 5 }; // 1e9 bytes
 
 struct table_row {
     const struct published_row *row;
@@ -54,6 +55,7 @@ struct table_row {
     /* Of the rank with the most memory, 0: not printed; with assume.printed_memory `device` also reserved. */
     double printed_bytes, bytes;
     enum table_fit printed_fit, fit;
+    bool near_limit; // what it needs is within TABLE_NEAR_GB of the memory of its device
 };
 
 /* Relative errors, predicted / printed - 1. */
@@ -74,7 +76,8 @@ struct table_group {
     struct table_errors step, scaled, by_utilization, by_roofline, memory; // scaled: of factor * step_s
     /* Spearman's, with the printed ones; NAN below three pairs. */
     double step_correlation, utilization_correlation;
-    size_t fit_checked, fit_right; // rows with status ok or oom; of these, predicted right
+    size_t fit_checked, fit_right;   // rows with status ok or oom; of these, predicted right
+    size_t near_checked, near_right; // of these, rows near the limit
 };
 
 struct table {

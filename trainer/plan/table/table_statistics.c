@@ -183,6 +183,8 @@ static void count_rows(const struct table *table, struct table_group *group)
         if (row->reason == NULL && row->printed_fit != FIT_UNKNOWN && row->fit != FIT_UNKNOWN) {
             group->fit_checked++;
             group->fit_right += row->fit == row->printed_fit;
+            group->near_checked += row->near_limit;
+            group->near_right += row->near_limit && row->fit == row->printed_fit;
         }
     }
 }
