@@ -102,6 +102,10 @@ def test_effects():
     logits = 64 * 2048 * 51200
     expect("each tp rank has the logits of the other one", 0.45 * logits < whole - split <= 0.5 * logits,
            (whole, split, logits))
+    sharded = ("parallel.zero_stage=1", "assume.overlap=none")
+    scattered, reduced = (planned(*sharded, f"assume.gradient_reduction={each}") for each in ("own", "all_reduce"))
+    expect("an all-reduce takes longer than a reduce-scatter",
+           reduced["breakdown_s"]["zero"] > 1.2 * scattered["breakdown_s"]["zero"] > 0, (scattered, reduced))
     nodes = planned("dp=auto", "cluster.nodes=4")
     expect("nodes of the profile are counted", nodes["ranks"] == 32 and nodes["dp"] == 8, nodes)
     full = planned("assume.reserved_bytes=80000000000")

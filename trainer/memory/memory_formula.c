@@ -2,6 +2,7 @@
 #include "trainer/memory/memory_formula.h"
 
 #include "trainer/engine/activations/stash.h"
+#include "trainer/memory/memory_assumed.h"
 #include "trainer/memory/memory_states.h"
 
 #include <stdlib.h>
@@ -20,8 +21,9 @@ struct estimate {
     enum part part;                 // PART of the activations, or of those in host memory
     struct device_options device;   // selects the kernels
     bool on_gpu;
-    bool split;         // some W is separate from its I
-    int64_t recomputed; // maximum so far of the shared recompute buffer
+    bool split;              // some W is separate from its I
+    bool shares_activations; // assume.activations shared
+    int64_t recomputed;      // maximum so far of the shared recompute buffer
     int64_t scratch;
 };
 
@@ -184,7 +186,7 @@ static enum status add_chunk(struct estimate *s, const struct chunk *c)
     if (c->has_head) {
         TRY(add_end(s, c, &head));
         raise_to(&between, memory_of_lifetime(&head, KEEP_INPUT_TO_WEIGHT));
-    } else {
+    } else if (!s->shares_activations) {
         TRY(add_slots(s, c, c->layers == 0 ? KEEP_INPUT : KEEP_UNTIL_BACKWARD_INPUT, "output of the stage",
                       (memory_stream_bytes(&s->shape) + 63) / 64 * 64, 1));
     }
@@ -233,7 +235,12 @@ static enum status add_activations(struct estimate *s)
     struct slot_use use = {gradients.count, memory_stream_bytes(&s->shape)};
     gradient_plan_destroy(&gradients);
     s->table->slots[STAGE_GRADIENT] = use;
-    return add_buffer(s, PART_ACTIVATIONS, "gradients between stages", use.slots * use.bytes);
+    TRY(add_buffer(s, PART_ACTIVATIONS, "gradients between stages", use.slots * use.bytes));
+    if (!s->shares_activations)
+        return OK;
+    int64_t unused = 0;
+    TRY(memory_shared_saving(s->run->schedule, s->coord.pp, s->table->slots, &unused));
+    return add_bytes(s, PART_ACTIVATIONS, "shared by chunks at different times", -unused);
 }
 
 /* ---- weights and model states ---- */
@@ -296,6 +303,8 @@ static enum status add_validation(struct estimate *s, const struct memory_states
     if (s->coord.pp == p - 1)
         return OK;
     TRY(add_buffer(s, PART_DATA, "validation: whole report", travelling));
+    if (s->run->recipe->assume.rollback == ASSUME_ROLLBACK_INVERSE)
+        return OK;
     TRY(add_buffer(s, PART_MOMENTS, "copy of first moments", moment));
     TRY(add_buffer(s, PART_MOMENTS, "copy of second moments", moment));
     const bool has_masters = slices_are_masters(s) || states->moments > 0; // not a rank without parameters
@@ -486,33 +495,6 @@ static enum status add_all(struct estimate *s)
     return add_data(s);
 }
 
-/* The section `assume` of the recipe. */
-static struct memory_assume memory_assumed(const struct recipe *recipe)
-{
-    enum { MOMENTS = 2, MOMENT_BYTES = 4 };
-    const struct assumptions *assume = &recipe->assume;
-    const int optimizer = assume->optimizer_bytes_per_parameter;
-    struct memory_assume out =
-        assume->programs == ASSUME_PAPERS
-            ? memory_of_papers
-            : memory_of_working(recipe_working_dtype(recipe), recipe_main_dtype(recipe));
-    if (assume_stores_scores(assume)) {
-        out.unfused_attention = true;
-        out.stored_masks = recipe->model.attention_dropout > 0.0 || out.stored_masks;
-    }
-    out.unfused_norm = assume->norm == ASSUME_UNFUSED;
-    out.unfused_activation = assume->activation == ASSUME_UNFUSED;
-    if (assume->gradient_dtype != ASSUME_DTYPE_OWN)
-        out.gradient = assume->gradient_dtype == ASSUME_DTYPE_BF16 ? 2 : 4;
-    if (optimizer > 0) {
-        out.moment = optimizer < MOMENTS * MOMENT_BYTES ? optimizer / MOMENTS : MOMENT_BYTES;
-        out.master = optimizer - MOMENTS * out.moment;
-    }
-    out.logits = assume->logits_bytes_per_element;
-    out.whole_logits = assume->logits == ASSUME_LOGITS_WHOLE;
-    return out;
-}
-
 /* The parameters are those of the run, for all ranks. */
 static enum status compute(const struct run *run, int rank, int threads, const struct params *params,
                            struct memory_table *out)
@@ -540,6 +522,8 @@ static enum status compute(const struct run *run, int rank, int threads, const s
     s.on_gpu =
         device_traits(s.device.simulated_device != NULL ? s.device.simulated_device : s.device.name)->is_gpu;
     s.split = schedule_splits_backward(run->schedule, s.coord.pp);
+    s.shares_activations =
+        recipe->assume.activations == ASSUME_ACTIVATIONS_SHARED && !recipe->memory.offload_activations;
     out->slots = calloc((size_t)run->schedule->chunks * SLOT_LIFETIMES, sizeof *out->slots);
     if (out->slots == NULL)
         return fail(NO_MEMORY, "no memory for the slots of %d chunks", run->schedule->chunks);

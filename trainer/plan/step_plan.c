@@ -15,7 +15,8 @@ static bool assumes_memory(const struct assumptions *assume)
     return assume->programs != ASSUME_PROGRAM || assume_stores_scores(assume) ||
            assume->gradient_dtype != ASSUME_DTYPE_OWN || assume->optimizer_bytes_per_parameter > 0 ||
            assume->logits_bytes_per_element > 0 || assume->logits == ASSUME_LOGITS_WHOLE ||
-           assume->norm == ASSUME_UNFUSED || assume->activation == ASSUME_UNFUSED;
+           assume->norm == ASSUME_UNFUSED || assume->activation == ASSUME_UNFUSED ||
+           assume->activations == ASSUME_ACTIVATIONS_SHARED || assume->rollback == ASSUME_ROLLBACK_INVERSE;
 }
 
 static enum status replace_by_formula(const struct run *run, struct rank_memory *out)

@@ -99,9 +99,9 @@ static void print_critical_path(const struct step_plan *plan, FILE *to)
     for (int i = 0; ranks != NULL && i < step->count; i++)
         ranks[i] = (struct share){.rank = i, .seconds = step->ranks[i].critical_s};
     fprintf(to, "critical path: shares of the step\n");
-    print_shares(parts, COST_CLASSES + PREDICT_GROUPS, plan->step_s, to);
+    print_shares(parts, COST_CLASSES + PREDICT_GROUPS, plan->step_s + step->overlap_s, to);
     if (ranks != NULL && step->count > 1)
-        print_shares(ranks, step->count, plan->step_s, to);
+        print_shares(ranks, step->count, plan->step_s + step->overlap_s, to);
     free(ranks);
 }
 

@@ -136,6 +136,12 @@ static const struct choice assumed_logits[] = {
     NAMED("split", ASSUME_LOGITS_SPLIT), NAMED("whole", ASSUME_LOGITS_WHOLE), {0}};
 static const struct choice assumed_memories[] = {
     NAMED("allocated", ASSUME_MEMORY_ALLOCATED), NAMED("device", ASSUME_MEMORY_DEVICE), {0}};
+static const struct choice assumed_activations[] = {
+    NAMED("slots", ASSUME_ACTIVATIONS_SLOTS), NAMED("shared", ASSUME_ACTIVATIONS_SHARED), {0}};
+static const struct choice assumed_reductions[] = {
+    NAMED("own", ASSUME_REDUCTION_OWN), NAMED("all_reduce", ASSUME_REDUCTION_ALL_REDUCE), {0}};
+static const struct choice assumed_rollbacks[] = {
+    NAMED("copy", ASSUME_ROLLBACK_COPY), NAMED("inverse", ASSUME_ROLLBACK_INVERSE), {0}};
 static const struct choice assumed_partitions[] = {
     NAMED("own", ASSUME_PARTITION_OWN),
     ALIAS("even", ASSUME_PARTITION_OWN),

@@ -541,6 +541,19 @@ const struct recipe_row recipe_rows[] = {
     ROW("assume.fragmentation", REAL, assume.fragmentation, "-1",
         "Memory lost to fragmentation, as a fraction of what is allocated; -1: the profile's.",
         BETWEEN(-1, 1)),
+    ROW("assume.activations", CHOICE, assume.activations, "slots",
+        "Memory of activations: `slots` of each chunk of a rank, or `shared` by its chunks: a tensor is "
+        "allocated when it is written and freed after its last use, as with PyTorch's allocator, and the "
+        "output of a stage after its send.",
+        .choices = assumed_activations),
+    ROW("assume.gradient_reduction", CHOICE, assume.gradient_reduction, "own",
+        "Data-parallel reduction of gradients with sharded optimizer state: a reduce-scatter, or "
+        "`all_reduce`, whose result each rank reads in part.",
+        .choices = assumed_reductions),
+    ROW("assume.rollback", CHOICE, assume.rollback, "copy",
+        "With pipeline.optimizer_post_validation, a rank that guessed wrong continues from a `copy` of its "
+        "weights and moments, or `inverse`: computes them from the updated ones, which takes no memory.",
+        .choices = assumed_rollbacks),
     ROW("assume.printed_memory", CHOICE, assume.printed_memory, "allocated",
         "What published memory counts, for `cuboid table`: `allocated`: tensors; `device`: all that is in "
         "use on the device, as nvidia-smi prints it, also fragmentation, CUDA and libraries.",

@@ -93,7 +93,7 @@ static enum status check_spans(const struct prediction *step, const char *layout
         const double cause_s = span->cause >= 0 ? step->spans[span->cause].end_s : 0.0;
         double *free_s = &lanes[span->rank][span->lane];
         if (span->begin_s > cause_s || span->begin_s < cause_s || span->begin_s < *free_s ||
-            span->end_s > step->step_s || span->cause >= i)
+            span->end_s > step->step_s + step->overlap_s || span->cause >= i)
             return fail(OUT_OF_BOUND, "%s: span %lld from %g to %g s, caused by %d", layout, (long long)i,
                         span->begin_s, span->end_s, span->cause);
         *free_s = span->end_s;
@@ -105,7 +105,7 @@ static enum status check_spans(const struct prediction *step, const char *layout
         parts_s += step->path.transfer_s[g];
     for (int r = 0; r < step->count; r++)
         critical_s -= step->ranks[r].critical_s;
-    if (!near(parts_s, step->step_s) || fabs(critical_s) > 1e-9 * step->step_s)
+    if (!near(parts_s, step->step_s + step->overlap_s) || fabs(critical_s) > 1e-9 * step->step_s)
         return fail(OUT_OF_BOUND, "%s: a critical path of %.15g s, the step takes %.15g s", layout, parts_s,
                     step->step_s);
     return OK;

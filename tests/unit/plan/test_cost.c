@@ -56,6 +56,10 @@ Test(cost, waves_and_alignment)
     // loads of 8 and of 2 bytes instead of 16
     expect_near(cost_of_op(&options, &even).run_s, 2.0 * 2.0 * 2048 * 2048 * 1020 / 1e14 * 300.0 / 256.0);
     expect_near(cost_of_op(&options, &odd).run_s, 8.0 * 2.0 * 2048 * 2048 * 1023 / 1e14 * 300.0 / 256.0);
+    // without tensor cores, at most the rate of fp32; loads of 8 bytes feed them
+    p->device.peak_flops[PROFILE_FP32] = 1e14 / 16.0;
+    expect_near(cost_of_op(&options, &odd).run_s, 16.0 * 2.0 * 2048 * 2048 * 1023 / 1e14 * 300.0 / 256.0);
+    expect_near(cost_of_op(&options, &even).run_s, 2.0 * 2.0 * 2048 * 2048 * 1020 / 1e14 * 300.0 / 256.0);
     profile_destroy(p);
 }
 

@@ -1,174 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Predicted steps of small tapes made by hand: closed forms of overlap, and properties of 10,000 random sets
  * of tapes. An op of x seconds is a matmul of x FLOPs, a message of x seconds has x bytes. */
-#include "tests/unit/plan/ideal_profile.h"
+#include "tests/unit/plan/small_tapes.h"
 
 #include "base/philox.h"
-#include "trainer/plan/predict/predict.h"
-
-#include <criterion/criterion.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { RANKS = 4, LANES = 3, MAX_ITEMS = 400, MAX_OPS = 200, MAX_MESSAGES = 200, WORLD = 0, PIPELINE = 1 };
-
-/* A tape whose lists have a fixed capacity. */
-struct fixed_tape {
-    struct tape tape;
-    struct tape_lane lanes[LANES];
-    struct tape_item items[LANES][MAX_ITEMS];
-    struct op_record ops[MAX_OPS];
-    struct tape_message messages[MAX_MESSAGES];
-    struct tape_group groups[2];
-    struct tape_action actions[1];
-    int events[LANES]; // recorded
-    int ranks[RANKS];
-};
-
-struct set {
-    struct fixed_tape *storage; // [count]
-    struct tape *tapes[RANKS];
-    int count;
-    int64_t collectives, sent[RANKS][RANKS]; // so far
-};
-
-static struct set set_create(int count)
-{
-    struct set set = {.storage = calloc((size_t)count, sizeof *set.storage), .count = count};
-    cr_assert_not_null(set.storage);
-    for (int r = 0; r < count; r++) {
-        struct fixed_tape *m = &set.storage[r];
-        m->tape = (struct tape){.rank = r,
-                                .lanes = m->lanes,
-                                .ops = m->ops,
-                                .groups = m->groups,
-                                .messages = m->messages,
-                                .actions = m->actions,
-                                .lane_count = LANES,
-                                .group_count = 2,
-                                .action_count = 1};
-        for (int i = 0; i < count; i++)
-            m->ranks[i] = i;
-        m->groups[WORLD] = (struct tape_group){.name = "world", .size = count, .ranks = m->ranks};
-        m->groups[PIPELINE] = (struct tape_group){.name = "pp", .size = count, .ranks = m->ranks};
-        snprintf(m->actions[0].name, sizeof m->actions[0].name, "0F0");
-        for (int l = 0; l < LANES; l++)
-            m->lanes[l].items = m->items[l];
-        set.tapes[r] = &m->tape;
-    }
-    return set;
-}
-
-static void append(struct set *set, int rank, int lane, struct tape_item item)
-{
-    struct tape_lane *at = &set->storage[rank].lanes[lane];
-    cr_assert(at->count < MAX_ITEMS);
-    at->items[at->count++] = item;
-}
-
-static void run_op(struct set *set, int rank, int lane, int seconds)
-{
-    struct tape *tape = set->tapes[rank];
-    cr_assert(tape->op_count < MAX_OPS);
-    tape->ops[tape->op_count] =
-        (struct op_record){.kind = OP_GEMM, .dtype = F32, .shape = {seconds, 1, 1}, .launches = 0};
-    append(set, rank, lane, (struct tape_item){.kind = TAPE_OP, .index = tape->op_count++});
-}
-
-static void message(struct set *set, int rank, int lane, struct tape_message message)
-{
-    struct tape *tape = set->tapes[rank];
-    cr_assert(tape->message_count < MAX_MESSAGES);
-    tape->messages[tape->message_count] = message;
-    append(set, rank, lane, (struct tape_item){.kind = TAPE_MESSAGE, .index = tape->message_count++});
-}
-
-static void p2p(struct set *set, int from, int to, int from_lane, int to_lane, int seconds)
-{
-    const int64_t number = ++set->sent[from][to];
-    struct tape_message send = {
-        .call = CALL_SEND, .group = PIPELINE, .bytes = seconds, .peer = to, .number = number};
-    message(set, from, from_lane, send);
-    send.call = CALL_RECEIVE;
-    send.peer = from;
-    message(set, to, to_lane, send);
-}
-
-static void all_reduce(struct set *set, int lane, int bytes)
-{
-    set->collectives++;
-    for (int r = 0; r < set->count; r++)
-        message(set, r, lane,
-                (struct tape_message){.call = CALL_ALL_REDUCE,
-                                      .group = WORLD,
-                                      .bytes = bytes,
-                                      .peer = -1,
-                                      .number = set->collectives});
-}
-
-static void record(struct set *set, int rank, int lane)
-{
-    append(set, rank, lane,
-           (struct tape_item){.kind = TAPE_RECORD, .index = ++set->storage[rank].events[lane]});
-}
-
-/* For the last event recorded by `other`. */
-static void wait_for(struct set *set, int rank, int lane, int other)
-{
-    const int number = set->storage[rank].events[other];
-    if (number > 0)
-        append(set, rank, lane,
-               (struct tape_item){.kind = TAPE_WAIT, .lane = (int16_t)other, .index = number});
-}
-
-/* ---- predictions ---- */
-
-/* cores: 0: a GPU for each rank; else of the CPU of a node, with one thread for each of `per_node` ranks, of
- * which each tape stands for equally many. */
-struct rates {
-    double flops, link, latency_s, slowdown;
-    int cores, per_node;
-    double waiting; // cores that a process takes while it waits; 0: ranks are threads
-};
-
-/* The rate of a matmul of x FLOPs, 2·m·n·k with m = x, is 2 FLOP/s. */
-static const struct rates ONE = {2.0, 1.0, 0.0, 0.0, 0, 0, 0.0};
-
-static struct prediction *predict(const struct set *set, struct rates rates)
-{
-    struct cluster_profile *p = ideal_profile(rates.flops, 1e30);
-    const struct cost_options options = {.profile = p,
-                                         .ranks_per_node = rates.cores > 0 ? rates.per_node : RANKS,
-                                         .threads = 1,
-                                         .processes = rates.waiting > 0.0};
-    struct prediction *step = NULL;
-    p->node.link_bandwidth = rates.link;
-    p->node.link_latency_s = rates.latency_s;
-    p->model.overlap_slowdown = rates.slowdown;
-    p->node.waiting_process = rates.waiting;
-    p->device.is_cpu = rates.cores > 0;
-    for (int i = 0; i < PROFILE_DTYPES && rates.cores > 0; i++) {
-        p->device.cores = rates.cores;
-        p->device.peak_flops[i] = rates.flops * rates.cores; // a rank has one of them
-    }
-    cr_assert(predict_timeline(&options, set->tapes, set->count, &step) == OK, "%s", fail_text());
-    profile_destroy(p);
-    return step;
-}
-
-static double step_s(const struct set *set, struct rates rates)
-{
-    struct prediction *step = predict(set, rates);
-    const double seconds = step->step_s;
-    prediction_destroy(step);
-    return seconds;
-}
-
-static void expect_near(double got, double expected)
-{
-    cr_expect(fabs(got - expected) <= 1e-9 * fabs(expected), "%.17g instead of %.17g", got, expected);
-}
 
 /* ---- closed forms of overlap ---- */
 
@@ -215,7 +50,7 @@ Test(overlap, is_counted_once)
     struct set set = set_create(3);
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, 40);
-    p2p(&set, 0, 2, 2, 1, 60);
+    p2p(&set, 2, 0, 1, 2, 60);
     expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0}), 60.0 + (100.0 - 60.0 / 1.5));
     free(set.storage);
 }
@@ -409,8 +244,9 @@ static int draw(struct random *random, int below)
     return (int)(philox_word(random->generator, 0, random->at++) % (uint32_t)below);
 }
 
-/* Tapes cannot deadlock: their items are added in an order in which they can run. */
-static struct set random_set(struct random *random)
+/* Tapes cannot deadlock: their items are added in an order in which they can run. Without `shares` all
+ * messages of a rank are on one lane, so that no two are transferred at the same time. */
+static struct set random_set(struct random *random, bool shares)
 {
     struct set set = set_create(2 + draw(random, RANKS - 1));
     for (int left = 5 + draw(random, 60); left > 0; left--) {
@@ -427,44 +263,16 @@ static struct set random_set(struct random *random)
             wait_for(&set, rank, lane, other);
             break;
         case 4:
-            p2p(&set, rank, (rank + 1 + draw(random, set.count - 1)) % set.count, lane, other,
-                1 + draw(random, 50));
+            p2p(&set, rank, (rank + 1 + draw(random, set.count - 1)) % set.count, shares ? lane : MESSAGES,
+                shares ? other : MESSAGES, 1 + draw(random, 50));
             break;
         default:
             if (draw(random, 3) == 0)
-                all_reduce(&set, lane, 1 + draw(random, 50));
+                all_reduce(&set, shares ? lane : MESSAGES, 1 + draw(random, 50));
             break;
         }
     }
     return set;
-}
-
-/* Spans follow their causes without a gap; those of the critical path add up to the step, as do the parts of
- * each rank. */
-static void check_parts(const struct prediction *step)
-{
-    double path_s = 0.0, critical_s = 0.0;
-    for (int c = 0; c < COST_CLASSES; c++)
-        path_s += step->path.run_s[c];
-    for (int g = 0; g < PREDICT_GROUPS; g++)
-        path_s += step->path.transfer_s[g];
-    for (int r = 0; r < step->count; r++) {
-        const struct predicted_rank *rank = &step->ranks[r];
-        double sum = rank->bubble_s;
-        for (int c = 0; c < COST_CLASSES; c++)
-            sum += rank->run_s[c];
-        for (int g = 0; g < PREDICT_GROUPS; g++)
-            sum += rank->exposed_s[g];
-        expect_near(sum, step->step_s);
-        critical_s += rank->critical_s;
-    }
-    expect_near(path_s, step->step_s);
-    expect_near(critical_s, step->step_s);
-    for (int64_t i = 0; i < step->span_count; i++) {
-        const struct predicted_span *span = &step->spans[i];
-        const double cause_s = span->cause >= 0 ? step->spans[span->cause].end_s : 0.0;
-        cr_expect(!(span->begin_s < cause_s || span->begin_s > cause_s) && span->cause < i);
-    }
 }
 
 static double checked_step_s(const struct set *set, struct rates rates)
@@ -498,7 +306,7 @@ Test(random_tapes, are_never_slower_on_a_faster_cluster)
 {
     struct random random = {.generator = philox_named(11, "tapes")};
     for (int i = 0; i < RANDOM_SETS; i++) {
-        struct set set = random_set(&random);
+        struct set set = random_set(&random, false);
         check_faster(&set, &random);
         free(set.storage);
     }
@@ -509,11 +317,27 @@ Test(random_tapes, are_slowed_down_by_at_most_the_slowdown)
 {
     struct random random = {.generator = philox_named(12, "tapes")};
     for (int i = 0; i < RANDOM_SETS; i++) {
-        struct set set = random_set(&random);
+        struct set set = random_set(&random, false);
         const double slowdown = 0.1 * draw(&random, 20);
         const double alone_s = checked_step_s(&set, ONE);
         const double got_s = checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0, 0.0});
         cr_expect(got_s >= alone_s * (1.0 - 1e-12) && got_s <= alone_s * (1.0 + slowdown) * (1.0 + 1e-12),
+                  "%g s, alone %g s", got_s, alone_s);
+        free(set.storage);
+    }
+}
+
+/* Each of at most LANES messages of a rank has an equal share, so no item takes more than LANES times as long
+ * as without contention: on a CPU with a core for each rank. */
+Test(random_tapes, share_links)
+{
+    struct random random = {.generator = philox_named(14, "tapes")};
+    for (int i = 0; i < RANDOM_SETS; i++) {
+        struct set set = random_set(&random, true);
+        const double got_s = checked_step_s(&set, ONE);
+        const double alone_s =
+            checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, set.count, set.count, 0.0});
+        cr_expect(got_s >= alone_s * (1.0 - 1e-12) && got_s <= LANES * alone_s * (1.0 + 1e-12),
                   "%g s, alone %g s", got_s, alone_s);
         free(set.storage);
     }
@@ -525,7 +349,7 @@ Test(random_tapes, share_cores)
 {
     struct random random = {.generator = philox_named(13, "tapes")};
     for (int i = 0; i < RANDOM_SETS; i++) {
-        struct set set = random_set(&random);
+        struct set set = random_set(&random, false);
         const int cores = 1 + draw(&random, set.count);
         const double slowdown = 0.1 * draw(&random, 20);
         struct prediction *alone = predict(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0, 0.0});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The memory formula against published tables: what other programs store, by the same formula. */
 #include "tests/unit/recipe/recipe_case.h"
+#include "trainer/memory/memory_assumed.h"
 #include "trainer/memory/memory_formula.h"
 #include "trainer/run/metrics.h"
 
@@ -89,6 +90,49 @@ Test(memory, table_2_of_korthikanti)
             cr_assert_eq(kept(a, h, b, t, true, CORE), 34 * sbh / t);
             cr_assert_eq(kept(a, h, b, t, false, ALL), 2 * sbh);
         }
+}
+
+/* ---- chunks that share memory ---- */
+
+/* The largest sum of what F of a chunk keeps until its B, by walking the list of the rank. */
+static int64_t most_kept(const struct schedule *schedule, int rank, const struct slot_use *slots)
+{
+    int64_t now = 0, most = 0;
+    for (int i = 0; i < schedule->ranks[rank].count; i++) {
+        const struct action action = schedule->ranks[rank].actions[i];
+        const int chunk = schedule_chunk(schedule, action.stage, action.microbatch);
+        const int64_t bytes = slots[chunk * SLOT_LIFETIMES + KEEP_UNTIL_BACKWARD_WEIGHT].bytes;
+        now += action.kind == FORWARD ? bytes : 0;
+        most = now > most ? now : most;
+        now -= action.kind == BACKWARD ? bytes : 0;
+    }
+    return most;
+}
+
+/* Interleaved 1F1B: both chunks have most microbatches at different times. */
+Test(memory, chunks_share_activations)
+{
+    struct slot_use slots[2 * SLOT_LIFETIMES] = {{0}};
+    struct schedule *schedule = NULL;
+    struct slot_plan *plan = NULL;
+    int64_t saving, all = 0;
+    cr_assert_eq(
+        schedule_build(&(struct schedule_options){.name = "interleaved", .p = 4, .m = 8, .v = 2}, &schedule),
+        OK);
+    for (int rank = 0; rank < 4; rank++) {
+        cr_assert_eq(slot_plan_create(schedule, rank, &plan), OK);
+        all = 0;
+        for (int chunk = 0; chunk < 2; chunk++) {
+            struct slot_use *use = &slots[chunk * SLOT_LIFETIMES + KEEP_UNTIL_BACKWARD_WEIGHT];
+            *use = (struct slot_use){plan->peak[KEEP_UNTIL_BACKWARD_WEIGHT][chunk], chunk == 0 ? 300 : 500};
+            all += use->slots * use->bytes;
+        }
+        cr_assert_eq(memory_shared_saving(schedule, rank, slots, &saving), OK);
+        cr_expect_eq(all - saving, most_kept(schedule, rank, slots), "rank %d", rank);
+        cr_expect(rank == 3 || saving > 0, "rank %d", rank);
+        slot_plan_destroy(plan);
+    }
+    schedule_destroy(schedule);
 }
 
 /* ---- the same from a recipe, `assume: papers` ---- */

@@ -37,6 +37,12 @@ enum assumed_overlap { ASSUME_OVERLAP_OWN, ASSUME_OVERLAP_NONE, ASSUME_OVERLAP_G
 /* What printed memory counts: allocations of tensors, or all that is in use on the device (nvidia-smi). */
 enum assumed_logits { ASSUME_LOGITS_SPLIT, ASSUME_LOGITS_WHOLE }; // over tensor-parallel ranks
 enum assumed_memory { ASSUME_MEMORY_ALLOCATED, ASSUME_MEMORY_DEVICE };
+/* Slots for each chunk of a rank, or memory that all chunks share, allocated and freed tensor by tensor. */
+enum assumed_activations { ASSUME_ACTIVATIONS_SLOTS, ASSUME_ACTIVATIONS_SHARED };
+/* Sharded optimizer state: gradients in a reduce-scatter, or an all-reduce of which a rank reads a part. */
+enum assumed_reduction { ASSUME_REDUCTION_OWN, ASSUME_REDUCTION_ALL_REDUCE };
+/* Of optimizer post-validation: from a copy, or by the inverse of the update. */
+enum assumed_rollback { ASSUME_ROLLBACK_COPY, ASSUME_ROLLBACK_INVERSE };
 enum assumed_dtype { ASSUME_DTYPE_OWN, ASSUME_DTYPE_FP32, ASSUME_DTYPE_BF16 };
 
 struct assumptions {
@@ -53,6 +59,9 @@ struct assumptions {
     int64_t reserved_bytes; // per device, for CUDA, libraries, buffers; -1: the profile's
     enum assumed_logits logits;
     enum assumed_memory printed_memory;
+    enum assumed_activations activations;
+    enum assumed_reduction gradient_reduction;
+    enum assumed_rollback rollback;
     double fragmentation; // fraction of the allocated memory; -1: the profile's
 };
 

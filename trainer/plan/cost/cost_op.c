@@ -118,15 +118,27 @@ static double waves(const struct cluster_profile *p, const int64_t *shape)
     return rounds > 0 ? (double)tiles / (double)(rounds * cores) : 1.0;
 }
 
-/* Factor on the rate if rows of an operand are not multiples of 16 bytes, the width of a load:
- * model.matmul_unaligned for each halving of the width until it fits. */
-static double alignment_factor(const struct profile_model *model, const int64_t *shape, int64_t each)
+/* Whether the rows of both operands and of the result are multiples of `width` bytes. */
+static bool is_aligned(const int64_t *shape, int64_t each, int64_t width)
 {
-    enum { LOAD_BYTES = 16 };
+    return shape[1] * each % width == 0 && shape[2] * each % width == 0;
+}
+
+/* Factor on the rate if rows of an operand are not multiples of 16 bytes, the width of a load:
+ * model.matmul_unaligned for each halving of the width until it fits. Tensor cores of GPUs are fed by
+ * asynchronous copies of at least 4 bytes (cp.async); without these a kernel is at most as fast as fp32
+ * arithmetic. */
+static double alignment_factor(const struct cost_options *options, const int64_t *shape, int64_t each,
+                               enum profile_dtype dtype)
+{
+    enum { LOAD_BYTES = 16, ASYNC_BYTES = 4 };
+    const struct profile_model *model = &options->profile->model;
     double factor = 1.0;
     for (int64_t width = LOAD_BYTES; width > each; width /= 2)
-        if (shape[1] * each % width != 0 || shape[2] * each % width != 0)
+        if (!is_aligned(shape, each, width))
             factor *= model->matmul_unaligned;
+    if (!options->profile->device.is_cpu && !is_aligned(shape, each, ASYNC_BYTES))
+        factor = fmin(factor, peak_of(options, PROFILE_FP32) / peak_of(options, dtype));
     return factor;
 }
 
@@ -143,7 +155,7 @@ static double matmul_s(const struct cost_options *options, const struct op_recor
     *measured = rate_of(options, MEASURED_MATMUL, op->shape, dtype, 0, &rate);
     if (*measured)
         return flops / rate;
-    const double alignment = alignment_factor(model, op->shape, (int64_t)dtype_bytes(op->dtype));
+    const double alignment = alignment_factor(options, op->shape, (int64_t)dtype_bytes(op->dtype), dtype);
     double efficiency = model->matmul_efficiency * k / (k + model->matmul_half_k) *
                         waves(options->profile, op->shape) * alignment;
     return flops / (peak_of(options, dtype) * efficiency) + model->matmul_half_flops / top_peak(options);

@@ -170,7 +170,7 @@ static enum status draw(const struct step_plan *plan, const char *name,
         describe(plan, &note);
         draw_lanes(&(struct lane_drawing){.title = name,
                                           .note = text_chars(&note),
-                                          .step_s = plan->step->step_s,
+                                          .step_s = plan->step->step_s + plan->step->overlap_s,
                                           .rows = rows.list,
                                           .count = rows.first[plan->count]},
                    out);

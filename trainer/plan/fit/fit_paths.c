@@ -18,6 +18,7 @@ struct term {
 struct path {
     struct term *terms; // [kind_count]
     int kind_count;     // of the list of kinds, when the path was added
+    double share;       // the time of a step is this fraction of it, if consecutive steps overlap
 };
 
 struct fit_paths {
@@ -270,7 +271,8 @@ static void add_span(struct collector *c, int index)
     const double slowdown = c->options.profile->model.overlap_slowdown;
     double message_s;
     if (is_message(c, span)) {
-        add_term(c, longest_message(c, span, &message_s), 1.0, 0.0);
+        const int kind = longest_message(c, span, &message_s);
+        add_term(c, kind, message_s > 0.0 ? (span->end_s - span->begin_s) / message_s : 1.0, 0.0);
         return;
     }
     const double alone = alone_s(c, span), slower = slower_s(span, alone);
@@ -317,7 +319,9 @@ static enum status collect(struct collector *c)
         free(c->terms);
         return fail(NO_MEMORY, "no memory for a critical path");
     }
-    paths->paths[paths->path_count++] = (struct path){c->terms, c->term_count};
+    const double step_s = c->step->step_s;
+    paths->paths[paths->path_count++] =
+        (struct path){c->terms, c->term_count, step_s / (step_s + c->step->overlap_s)};
     return OK;
 }
 
@@ -346,13 +350,13 @@ static double length_of(const struct fit_paths *paths, const struct path *path,
                         const struct cluster_profile *profile)
 {
     const double slowdown = profile->model.overlap_slowdown;
-    double length = profile->model.step_overhead_s;
+    double length = 0.0;
     for (int k = 0; k < path->kind_count; k++) {
         const struct term *term = &path->terms[k];
         const double factor = paths->kinds[k].op != NULL ? slowdown : slowdown / (1.0 + slowdown);
         length += paths->seconds[k] * (term->count + term->overlapped * factor);
     }
-    return length;
+    return length * path->share + profile->model.step_overhead_s;
 }
 
 /* Removes the paths that are longer than the step. */

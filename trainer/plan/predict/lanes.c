@@ -19,7 +19,7 @@ static const struct tape_item *item_of(const struct lane *lane)
 
 static bool in_update(const struct lane *lane)
 {
-    return lane->rank->in_update[item_of(lane)->action];
+    return lane->rank->phases[item_of(lane)->action] >= PHASE_UPDATE;
 }
 
 /* ---- lanes that may be able to advance ---- */
@@ -106,25 +106,29 @@ static void add_shared(struct lane *lane, double now_s)
         lane->shared_s += (now_s - lane->left_at_s) * (1.0 - 1.0 / lane->crowding);
 }
 
+void lane_change_speed(struct predictor *p, struct lane *lane, double overlap, double crowding, double now_s)
+{
+    const double before = lane->overlap * lane->crowding, after = overlap * crowding;
+    if (!(before < after || before > after))
+        return;
+    const double left_s = lane->left_s - (now_s - lane->left_at_s) / before;
+    add_shared(lane, now_s);
+    lane->left_s = left_s > 0.0 ? left_s : 0.0;
+    lane->left_at_s = now_s;
+    lane->overlap = overlap;
+    lane->crowding = crowding;
+    lane->slowed = lane->slowed || after > 1.0;
+    lane->end_s = now_s + lane->left_s * after;
+    lane_heap_update(p, lane);
+}
+
 /* Updates the end of the ops in progress on the rank's compute lane, if any, after a change at `now_s`. */
 static void change_speed(struct predictor *p, const struct rank *rank, double now_s)
 {
     struct lane *compute = &rank->lanes[COMPUTE];
     if (compute->items_busy == 0 || !may_be_slowed(compute))
         return;
-    const double before = compute->overlap * compute->crowding;
-    const double overlap = slowdown(p, rank), on_cores = crowding(rank), after = overlap * on_cores;
-    if (!(before < after || before > after))
-        return;
-    const double left_s = compute->left_s - (now_s - compute->left_at_s) / before;
-    add_shared(compute, now_s);
-    compute->left_s = left_s > 0.0 ? left_s : 0.0;
-    compute->left_at_s = now_s;
-    compute->overlap = overlap;
-    compute->crowding = on_cores;
-    compute->slowed = compute->slowed || after > 1.0;
-    compute->end_s = now_s + compute->left_s * after;
-    lane_heap_update(p, compute);
+    lane_change_speed(p, compute, slowdown(p, rank), crowding(rank), now_s);
 }
 
 /* Cores in use by the rank now: for ops, for messages, or while it waits. */
@@ -184,9 +188,25 @@ static bool begin(struct predictor *p, struct lane *lane, int count, double seco
     lane_heap_push(p, lane);
     for (int i = 0; i < AHEAD; i++) // many other lanes advance before this one ends
         __builtin_prefetch((const char *)(item_of(lane) + count) + i * CACHE_LINE);
-    if (item_of(lane)->kind == TAPE_MESSAGE)
+    if (item_of(lane)->kind == TAPE_MESSAGE) {
         change_in_flight(p, lane->rank, 1, lane->now_s);
+        contention_begin(p, lane, lane->now_s);
+    }
     return true;
+}
+
+/* Messages that other messages slowed down. */
+static void account_contention(struct lane *lane, double slower_s)
+{
+    struct predicted_rank *out = lane->rank->out;
+    out->transfer_s[lane->group] += slower_s;
+    if (!is_compute(lane)) {
+        lane->transfer_s += slower_s;
+        return;
+    }
+    out->exposed_s[lane->group] += slower_s;
+    if (in_update(lane))
+        out->update_s += slower_s;
 }
 
 static void account_slowdown(struct lane *lane)
@@ -194,6 +214,10 @@ static void account_slowdown(struct lane *lane)
     const double slower_s = lane->end_s - lane->began_s - lane->alone_s;
     if (!lane->slowed || slower_s <= 0.0)
         return;
+    if (item_of(lane)->kind == TAPE_MESSAGE) {
+        account_contention(lane, slower_s);
+        return;
+    }
     lane->rank->out->run_s[COST_OVERLAP] += slower_s > lane->shared_s ? slower_s - lane->shared_s : 0.0;
     lane->rank->out->run_s[COST_SHARED_CORES] += lane->shared_s < slower_s ? lane->shared_s : slower_s;
     if (in_update(lane))
@@ -205,9 +229,13 @@ static void end(struct predictor *p, struct lane *lane)
     const bool computed = may_be_slowed(lane);
     add_shared(lane, lane->end_s);
     account_slowdown(lane);
+    if (computed)
+        period_note(lane);
     lane->now_s = lane->end_s;
-    if (item_of(lane)->kind == TAPE_MESSAGE)
+    if (item_of(lane)->kind == TAPE_MESSAGE) {
         change_in_flight(p, lane->rank, -1, lane->now_s);
+        contention_end(p, lane, lane->now_s);
+    }
     lane->at += lane->items_busy;
     lane->items_busy = 0;
     if (computed)

@@ -4,10 +4,12 @@
  * rendezvous, or at its end. predict.c creates and destroys it. Private to this folder. */
 #pragma once
 
+#include "trainer/plan/predict/contention.h"
+#include "trainer/plan/predict/period.h"
 #include "trainer/plan/predict/predict.h"
 #include "trainer/plan/predict/rendezvous.h"
 
-enum { COMPUTE = 0, NO_SPAN = -1 }; // COMPUTE: the first lane of a tape
+enum { COMPUTE = 0, NO_SPAN = -1, NO_PEER = -1 }; // COMPUTE: the first lane of a tape
 
 /* A recorded event: its time, the transfer before it on its lane, and the span that ended then. */
 struct recorded_event {
@@ -26,7 +28,7 @@ struct lane {
     double now_s;             // end of the previous item
     double end_s;             // if busy
     double began_s, alone_s;  // if busy: start; duration without overlap
-    double left_s, left_at_s; // compute lane with ops: the part of alone_s that was left at time left_at_s
+    double left_s, left_at_s; // if busy: the part of alone_s that was left at time left_at_s
     double overlap, crowding; // factors on its time since left_at_s: messages, shared cores
     double shared_s;          // time lost to shared cores before left_at_s
     int heap_at;              // if busy: index in the heap
@@ -37,6 +39,7 @@ struct lane {
     struct recorded_event *recorded;
     double transfer_s; // of messages since the last event
     enum predict_group group;
+    unsigned uses;             // if busy with messages: contention_uses() of all
     bool slowed;               // if busy: has overlapped with a message
     bool posted;               // the messages of the next item are posted
     bool held;                 // the next item is a wait for an event that is not recorded yet
@@ -62,7 +65,9 @@ struct heap_entry {
 
 struct lane_message {
     double seconds;
-    int series; // of rendezvous (rendezvous.h)
+    int series;    // of rendezvous (rendezvous.h)
+    unsigned uses; // contention_uses()
+    int peer;      // index of the other rank in prediction.ranks; NO_PEER: a collective
     enum predict_group group;
 };
 
@@ -79,7 +84,9 @@ struct rank {
     struct lane *lanes;
     struct lane_op *ops;           // [tape->op_count]
     struct lane_message *messages; // [tape->message_count]
-    bool *in_update;               // [tape->action_count] actions from the optimizer on
+    enum step_phase *phases;       // [tape->action_count]
+    struct rank_period period;
+    struct rank_contention contention;
     struct predicted_rank *out;
     int index;                // in prediction.ranks
     int in_flight;            // exchanges in progress
@@ -107,6 +114,10 @@ struct predictor {
 
 /* Appends a lane to the queue, unless it is in it. */
 void lanes_wake(struct predictor *predictor, struct lane *lane);
+
+/* The items of a busy lane take `overlap` times `crowding` as long from `now_s` on. */
+void lane_change_speed(struct predictor *predictor, struct lane *lane, double overlap, double crowding,
+                       double now_s);
 
 /* Runs until no lane is busy. Lanes that have not reached their end then wait for each other. */
 void lanes_run(struct predictor *predictor);

@@ -67,9 +67,12 @@ struct message_kind predict_message_kind(const struct cost_options *options, con
 
 double predict_message_s(const struct cost_options *options, const struct message_kind *kind)
 {
-    const double seconds = cost_of_message(options, kind->call, kind->shape, kind->bytes);
-    return options->assume != NULL && kind->group == GROUP_TP ? seconds * (1.0 - options->assume->tp_overlap)
-                                                              : seconds;
+    const struct assumptions *assume = options->assume;
+    const bool all_reduces = assume != NULL && assume->gradient_reduction == ASSUME_REDUCTION_ALL_REDUCE &&
+                             kind->group == GROUP_ZERO && kind->call == CALL_REDUCE_SCATTER;
+    const enum call call = all_reduces ? CALL_ALL_REDUCE : kind->call;
+    const double seconds = cost_of_message(options, call, kind->shape, kind->bytes);
+    return assume != NULL && kind->group == GROUP_TP ? seconds * (1.0 - assume->tp_overlap) : seconds;
 }
 
 static double message_seconds(const struct cost_options *options, const struct rank *rank,
@@ -77,6 +80,22 @@ static double message_seconds(const struct cost_options *options, const struct r
 {
     const struct message_kind kind = predict_message_kind(options, rank->tape, message);
     return predict_message_s(options, &kind);
+}
+
+/* The index of the other rank of a message between two ranks that have a tape. */
+static int peer_index(const struct predictor *p, const struct tape_message *message)
+{
+    for (int r = 0; r < p->count && is_p2p(message); r++)
+        if (p->ranks[r].tape->rank == message->peer)
+            return r;
+    return NO_PEER;
+}
+
+static unsigned message_uses(const struct cost_options *options, const struct rank *rank,
+                             const struct tape_message *message)
+{
+    const struct message_kind kind = predict_message_kind(options, rank->tape, message);
+    return contention_uses(options, kind.call, kind.shape);
 }
 
 static enum status find_messages(struct predictor *p, const struct cost_options *options, struct rank *rank)
@@ -90,6 +109,8 @@ static enum status find_messages(struct predictor *p, const struct cost_options 
         *out = (struct lane_message){.group = group_of(&tape->groups[message->group], message->call)};
         out->series = before != NULL ? before->series : rendezvous_series(p->rendezvous, tape, message);
         out->seconds = same_bytes ? before->seconds : message_seconds(options, rank, message);
+        out->uses = same_bytes ? before->uses : message_uses(options, rank, message);
+        out->peer = before != NULL ? before->peer : peer_index(p, message);
         if (out->series < 0 || rendezvous_at(p->rendezvous, out->series, message->number) == NULL)
             return fail(NO_MEMORY, "no memory for the messages of rank %d", tape->rank);
     }
@@ -117,21 +138,14 @@ static enum status create_lanes(struct predictor *p, struct rank *rank)
     return OK;
 }
 
-/* Whether an action belongs to the update: from the optimizer on. */
-static bool is_update(const char *action)
+static enum status create_rank(struct predictor *p, const struct cost_options *options, struct rank *rank)
 {
-    return strcmp(action, "optimizer") == 0 || strcmp(action, "verdict") == 0;
-}
-
-static enum status create_rank(struct predictor *p, const struct cost_options *options,
-                               const struct tape *tape, struct rank *rank)
-{
-    rank->tape = tape;
+    const struct tape *tape = rank->tape;
     rank->lanes = calloc((size_t)tape->lane_count + 1, sizeof *rank->lanes);
     rank->ops = calloc((size_t)tape->op_count + 1, sizeof *rank->ops);
     rank->messages = calloc((size_t)tape->message_count + 1, sizeof *rank->messages);
-    rank->in_update = calloc((size_t)tape->action_count + 1, sizeof *rank->in_update);
-    if (rank->lanes == NULL || rank->ops == NULL || rank->messages == NULL || rank->in_update == NULL)
+    rank->phases = calloc((size_t)tape->action_count + 1, sizeof *rank->phases);
+    if (rank->lanes == NULL || rank->ops == NULL || rank->messages == NULL || rank->phases == NULL)
         return fail(NO_MEMORY, "no memory for the prediction of rank %d", tape->rank);
     for (int i = 0; i < tape->op_count; i++) {
         const enum op_kind kind = tape->ops[i].kind;
@@ -143,7 +157,7 @@ static enum status create_rank(struct predictor *p, const struct cost_options *o
                                         .is_copy = kind == OP_TO_DEVICE || kind == OP_TO_HOST};
     }
     for (int i = 0; i < tape->action_count; i++)
-        rank->in_update[i] = is_update(tape->actions[i].name);
+        rank->phases[i] = period_phase(tape->actions[i].name);
     TRY(find_messages(p, options, rank));
     return create_lanes(p, rank);
 }
@@ -155,7 +169,8 @@ static void destroy_rank(struct rank *rank)
     free(rank->lanes);
     free(rank->ops);
     free(rank->messages);
-    free(rank->in_update);
+    free(rank->phases);
+    free(rank->contention.guests);
 }
 
 /* Finds the ranks that share the cores of a CPU. The ranks of a node that have a tape each represent the same
@@ -196,7 +211,14 @@ static enum status create(struct predictor *p, const struct cost_options *option
     for (int r = 0; r < p->count; r++) {
         p->ranks[r].out = &p->out->ranks[r];
         p->ranks[r].index = r;
-        TRY(create_rank(p, options, tapes[r], &p->ranks[r]));
+        p->ranks[r].tape = tapes[r];
+    }
+    for (int r = 0; r < p->count; r++)
+        TRY(create_rank(p, options, &p->ranks[r]));
+    for (int r = 0; r < p->count; r++) {
+        p->ranks[r].contention.guests = calloc((size_t)p->lane_count + 1, sizeof(struct lane *));
+        if (p->ranks[r].contention.guests == NULL)
+            return fail(NO_MEMORY, "no memory for the messages of %d ranks", p->count);
     }
     TRY(share_cores(p, options));
     p->heap = calloc((size_t)p->lane_count + 1, sizeof *p->heap);
@@ -268,6 +290,7 @@ static enum status run_simulation(struct predictor *p, const struct cost_options
         return fail(NO_MEMORY, "no memory for the timeline of %d ranks", p->count);
     if (p->records_spans)
         critical_path_find(p);
+    period_find(p);
     return OK;
 }
 

@@ -51,7 +51,7 @@ struct predicted_span {
 };
 
 /* Runs from the last span back through the causes. There is no gap between a span and its cause, so the parts
- * add up to the step. */
+ * add up to the simulated step. */
 struct critical_path {
     double run_s[COST_CLASSES];        // of ops
     double transfer_s[PREDICT_GROUPS]; // of messages, and of copies
@@ -60,11 +60,14 @@ struct critical_path {
 struct prediction {
     int count;
     double step_s;
+    /* By how much consecutive steps overlap, with optimizer post-validation (period.h): the simulated step
+     * takes step_s + overlap_s from its first op to its last. */
+    double overlap_s;
     struct predicted_rank *ranks; // [count]; those of one rank add up to step_s
     /* Filled by predict_timeline() only: */
     struct predicted_span *spans; // in the order of begin_s
     int64_t span_count;
-    int last_span; // the first of those that end at step_s; -1: none
+    int last_span; // the first of those that end last; -1: none
     struct critical_path path;
 };
 

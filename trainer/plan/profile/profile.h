@@ -64,7 +64,7 @@ struct profile_model {
      *     + matmul_half_flops / top
      * top: the largest peak of the device; waves: utilization of the waves of tiles (1 if matmul_tile is
      * 0); alignment: matmul_unaligned for each halving of the width of loads, from 16 bytes on, until
-     * it divides the rows of all operands. */
+     * it divides the rows of all operands, and at most the rate of fp32 if 4 bytes do not. */
     double matmul_efficiency;
     double matmul_half_flops;
     double matmul_half_k;

@@ -83,7 +83,7 @@ const struct profile_row profile_rows[] = {
         BETWEEN(0, 4096), .source = "the most frequent tile of cuBLAS, 128 x 128"),
     ROW("model.matmul_unaligned", REAL, model.matmul_unaligned, "0.5", "1",
         "Factor on the rate for each halving of the width of loads, from 16 bytes on, until it divides the "
-        "rows of all operands.",
+        "rows of all operands; if 4 bytes do not, at most the rate of fp32.",
         UP_TO(1), .spread = 0.3, .of_device = true, .source = "estimate"),
     ROW("model.attention_forward", REAL, model.attention_forward, "0.6", "1",
         "Fraction of the peak of the fused attention kernel, forward pass, of executed FLOPs.", UP_TO(1),

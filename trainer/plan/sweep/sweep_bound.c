@@ -157,11 +157,13 @@ static enum status compute_s(const struct bounded *l, double *out)
     const bool holds_p = placed->v == 1 && (strcmp(schedule, "1f1b") == 0 || strcmp(schedule, "zb-h1") == 0);
     const struct cost_table costs = {.of_stage = l->stages, .latency = message_seconds(l)};
     double sum = 0.0;
-    if (l->has_lists)
-        return simulated_s(placed, &costs, out);
     for (int i = 0; i < placed->stages; i++)
         sum += total(&l->stages[i]);
     *out = sum * placed->m / placed->p; // mean over the ranks
+    if (l->recipe->pipeline.optimizer_post_validation) // consecutive steps overlap
+        return OK;
+    if (l->has_lists)
+        return simulated_s(placed, &costs, out);
     if (schedule_has_replicas(placed))
         return OK;
     return schedule_bound(placed, &costs, holds_p ? placed->p : placed->m * placed->v, out);
