@@ -12,5 +12,5 @@ struct data_parallel_options {
     bool overlap_grad_reduce;  // with the backward pass
     bool overlap_param_gather; // with the computation of the previous layer; only with zero_stage 3
     bool nccl_ub;              // registers gradient buffers with the transport
-    double bucket_size_mb;     // MiB; 0: one bucket. With zero_stage 2 and 3 each layer is a bucket
+    double bucket_size_mb;     // MiB; 0: one bucket. With zero_stage 2 and 3: one layer and mesh
 };

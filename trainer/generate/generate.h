@@ -9,8 +9,8 @@
  * exactly the code of training, and is meant for small models. */
 #pragma once
 
-#include "trainer/recipe/recipe.h"
 #include "trainer/generate/sampler.h"
+#include "trainer/recipe/recipe.h"
 
 struct generate_options {
     const struct recipe *recipe; // for one rank and microbatches of one sequence

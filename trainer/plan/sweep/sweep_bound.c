@@ -159,7 +159,7 @@ static enum status compute_s(const struct bounded *l, double *out)
     double sum = 0.0;
     for (int i = 0; i < placed->stages; i++)
         sum += total(&l->stages[i]);
-    *out = sum * placed->m / placed->p; // mean over the ranks
+    *out = sum * placed->m / placed->p;                // mean over the ranks
     if (l->recipe->pipeline.optimizer_post_validation) // consecutive steps overlap
         return OK;
     if (l->has_lists)
