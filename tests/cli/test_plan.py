@@ -57,12 +57,17 @@ def test_sums():
         expect("assumptions are listed", (got["assumed"] == "") == ("assume.attention=unfused" not in keys), got)
 
 
+def days_and_hours(seconds):
+    hours = int(seconds / 3600)
+    return f"{hours} h" if hours < 48 else f"{hours // 24} days {hours % 24:02d} h"
+
+
 def test_text():
     """What a newcomer looks for: the peak, and why HFU is below MFU; how long all steps take."""
     run = plan(GPT3, *ON_A100)
     got = planned()
     words = [f"(bf16): MFU {100 * got['mfu']:.1f} %, with causal attention {100 * got['mfu_causal']:.1f} %; HFU",
-             "of the peak of 312 TFLOP/s", f"training: 286102 steps in {int(got['train_time_s'] / 3600)} h ",
+             "of the peak of 312 TFLOP/s", f"training: 286102 steps in {days_and_hours(got['train_time_s'])}",
              f", {got['gpu_hours']:.0f} GPU hours"]
     expect("utilization and training time", all(word in run.stdout for word in words), (words, run))
     done = plan(GPT3, *ON_A100, "train.train_iters=1000000000000")
