@@ -143,6 +143,7 @@ def tasks(expected):
             result = evaluate(*words, "--samples", "samples.jsonl", *layout)
             with open("samples.jsonl", encoding="utf-8") as file:
                 items = [json.loads(line) for line in file]
+            os.remove("samples.jsonl")
             wanted = expected[name]["items"]
             for ours, theirs in zip(items, wanted, strict=True):
                 close = all(math.isclose(a, b, rel_tol=1e-5)
@@ -196,6 +197,26 @@ def refuses_items():
             sys.exit(f"evaluate {words}: expected \"{why}\", got\n{text}")
 
 
+def keeps_files():
+    """--samples refuses a file that exists: before the evaluation, with one line of rank 0, and it is unchanged."""
+    with open("task", "w", encoding="utf-8") as file:
+        file.write(f"{ARC}\n")
+    model = ("llama-bytes-ckpt", "tokenizer.tokenizer_type=byte", "--task", "task")
+    for name in ("llama-bytes-ckpt/manifest.json", "documents.bin"):
+        kept = os.stat(name)
+        text = run("evaluate", *model, "--samples", name, status=2)
+        if text != f"cuboid: evaluate: --samples {name} exists; remove it, or name another file\n":
+            sys.exit(f"--samples {name}: {text}")
+        now = os.stat(name)
+        if (now.st_ino, now.st_mtime_ns, now.st_size) != (kept.st_ino, kept.st_mtime_ns, kept.st_size):
+            sys.exit(f"--samples {name}: the file has changed")
+    if MPIRUN:
+        text = run("evaluate", *model, "dp=2", "train.global_batch_size=2", "--samples", "documents.bin", status=2,
+                   launcher=(*MPIRUN, "-n", "2"))
+        if text.count("documents.bin exists; remove it") != 1:
+            sys.exit(f"--samples under mpirun: {text}")
+
+
 def refuses():
     write_dataset("one", [1])
     write_dataset("large", [1, 64, 2])
@@ -239,6 +260,7 @@ def main():
         tasks(expected)
         refuses()
         refuses_items()
+        keeps_files()
         os.chdir("/")
 
 

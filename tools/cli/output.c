@@ -110,6 +110,14 @@ enum status outputs_check(const struct output *outputs, int count, const struct 
     return OK;
 }
 
+enum status output_refuse_existing(const struct output *o)
+{
+    if (o->path == NULL || is_standard(o) || !identity_of(o->path).exists)
+        return OK;
+    return fail(BAD_USAGE, "%s: %s %s exists; remove it, or name another file", o->command, o->option,
+                o->path);
+}
+
 enum status output_write(const struct output *o, const struct text *content, bool report)
 {
     if (is_standard(o)) {

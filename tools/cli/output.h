@@ -21,6 +21,8 @@ struct input {
  * or NULL) does too, or is the same file as another one or as an input. */
 MUST_USE enum status outputs_check(const struct output *outputs, int count, const struct input *inputs,
                                    int input_count, const char *printing);
+/* BAD_USAGE if the file exists. */
+MUST_USE enum status output_refuse_existing(const struct output *output);
 /* Returns true if one of them is standard output. */
 bool outputs_print(const struct output *outputs, int count);
 /* `report`: reports the written files on standard output. */

@@ -31,7 +31,7 @@ static const char help[] =
     "                  default: all documents of a source as one stream, as in training\n"
     "  --task FILE     instead of a dataset: accuracy on multiple-choice items, a file of JSON lines in the\n"
     "                  form of HellaSwag or ARC, as lm-evaluation-harness computes it without examples\n"
-    "  --samples FILE  write a line of JSON for each item of the task\n"
+    "  --samples FILE  write a line of JSON for each item of the task; the file must not exist\n"
     "  --json          print one JSON object\n"
     "\n"
     "Every token is predicted once, from at most model.seq_length tokens before it.\n";
@@ -42,6 +42,13 @@ struct arguments {
     const char **rest; // model, then overrides
     int rest_count;
 };
+
+/* The process that prints and writes the files. */
+static bool is_rank_zero(void)
+{
+    struct launcher launcher = {.rank = -1};
+    return launcher_find(&launcher) != OK || launcher.rank <= 0;
+}
 
 static enum status check(const struct arguments *a)
 {
@@ -60,7 +67,8 @@ static enum status check(const struct arguments *a)
         return fail(BAD_USAGE, "evaluate: --samples writes the items of a task; add --task FILE");
     const struct output samples = {"evaluate", "--samples", a->samples};
     const struct input task = {"task", a->task};
-    return outputs_check(&samples, 1, &task, 1, "evaluate");
+    TRY(outputs_check(&samples, 1, &task, 1, "evaluate"));
+    return is_rank_zero() ? output_refuse_existing(&samples) : OK;
 }
 
 static enum status parse(int argc, char **argv, struct arguments *out)
@@ -180,7 +188,6 @@ static void print_result(const struct arguments *a, const char *checkpoint, cons
 static int run(const struct arguments *a, const char *checkpoint, const struct recipe *recipe, int size)
 {
     struct text samples = {0};
-    struct launcher launcher = {.rank = -1};
     struct progress_line progress = progress_line_begin();
     const struct evaluate_options options = {
         .recipe = recipe,
@@ -197,7 +204,7 @@ static int run(const struct arguments *a, const char *checkpoint, const struct r
     struct evaluate_result result;
     enum status status = evaluate(&options, &result);
     progress_line_clear(&progress);
-    const bool prints = status == OK && launcher_find(&launcher) == OK && launcher.rank <= 0;
+    const bool prints = status == OK && is_rank_zero();
     if (prints && a->samples != NULL)
         status = output_write(&(struct output){"evaluate", "--samples", a->samples}, &samples, false);
     if (prints && status == OK)
