@@ -188,6 +188,10 @@ def refused_exports():
     for i, (keys, message) in enumerate(cases):
         set_recipe(f"run-{i}", *keys)
         expect_refused(f"export {keys}", ["export", f"run-{i}/checkpoints"], message)
+    set_recipe("lost", "tokenizer.tokenizer_type=HuggingFaceTokenizer",
+               "tokenizer.tokenizer_model=gone/tokenizer.json")
+    expect_refused("lost tokenizer", ["export", "lost/checkpoints"],
+                   "/tokenizer.json nor gone/tokenizer.json exists; copy the tokenizer's files to lost/checkp")
     set_recipe("large", "model.init_method_std=1e5")
     expect_refused("fp16", ["export", "large/checkpoints", "--dtype", "fp16"], "too large for fp16; use --dtype bf16")
     expect_refused("dtype", ["export", "large/checkpoints", "--dtype", "fp8"], "--dtype fp8; use fp32, bf16 or fp16")

@@ -143,6 +143,14 @@ def copies_the_tokenizer():
         with open(path, encoding="utf-8") as file:
             if file.read() != text:
                 sys.exit(f"{path} differs")
+    os.rename("words-ckpt", "words-moved")
+    if run(CUBOID, "generate", "words-moved", "--prompt", "abab", "--tokens", "3", "--temperature", "0") != generated:
+        sys.exit("generate from a folder that was moved prints another text")
+    run(CUBOID, "checkpoint", "export", "words-moved", "-o", "moved-out")
+    for name in ("tokenizer.json", "config.json"):
+        with open(f"words-out/{name}", encoding="utf-8") as file, open(f"moved-out/{name}", encoding="utf-8") as moved:
+            if file.read() != moved.read():
+                sys.exit(f"export of a folder that was moved has another {name}")
     with open("words-out/config.json", encoding="utf-8") as file:
         if json.load(file)["eos_token_id"] != end:
             sys.exit("words-out/config.json has another end of a document")

@@ -4,6 +4,7 @@
 #include "tools/cli/options.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/huggingface/pretrained_export.h"
+#include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
@@ -73,15 +74,31 @@ static int32_t end_of_document(const struct recipe *recipe)
     return id;
 }
 
-/* Appends the path of the recipe's tokenizer.json; nothing if it has none. */
-static void add_tokenizer(const struct recipe *recipe, struct text *out)
+/* Sets the recipe's path of a tokenizer.json to that of the file: in the checkpoint's folder, or as is. */
+static enum status find_tokenizer(const char *folder, struct recipe *recipe)
 {
-    const char *path = recipe->tokenizer.tokenizer_model;
+    char **model = &recipe->tokenizer.tokenizer_model;
+    struct text path = {0};
     struct stat info;
-    if (recipe->tokenizer.tokenizer_type != TOKENIZER_HUGGING_FACE || path == NULL)
-        return;
-    const bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    text_add(out, "%s%s", path, is_folder ? "/tokenizer.json" : "");
+    if (recipe->tokenizer.tokenizer_type != TOKENIZER_HUGGING_FACE || *model == NULL)
+        return OK;
+    if (!pretrained_tokenizer_in(folder, recipe, &path)) {
+        const bool is_folder = stat(*model, &info) == 0 && S_ISDIR(info.st_mode);
+        text_add(&path, "%s%s", *model, is_folder ? "/tokenizer.json" : "");
+    }
+    if (stat(path.chars, &info) != 0) {
+        const char *slash = strrchr(*model, '/'), *name = slash != NULL ? slash + 1 : *model;
+        enum status status =
+            fail(BAD_RECIPE,
+                 "tokenizer.tokenizer_model %s of the checkpoint's recipe: neither %s/%s nor "
+                 "%s exists; copy the tokenizer's files to %s",
+                 *model, folder, name, path.chars, folder);
+        text_free(&path);
+        return status;
+    }
+    free(*model);
+    *model = path.chars;
+    return OK;
 }
 
 static enum status export_checkpoint(struct pretrained_export_options *options, const char *path,
@@ -89,19 +106,19 @@ static enum status export_checkpoint(struct pretrained_export_options *options, 
 {
     char *folder = NULL;
     struct recipe *recipe = NULL;
-    struct text tokenizer = {0};
     enum status status = checkpoint_resolve(path, &folder);
     if (status == OK)
         status = load_recipe(folder, &recipe);
+    if (status == OK)
+        status = find_tokenizer(folder, recipe);
     if (status == OK) {
-        add_tokenizer(recipe, &tokenizer);
+        const bool has_file = recipe->tokenizer.tokenizer_type == TOKENIZER_HUGGING_FACE;
         options->checkpoint = folder;
         options->recipe = recipe;
-        options->tokenizer = tokenizer.length > 0 ? tokenizer.chars : NULL;
+        options->tokenizer = has_file ? recipe->tokenizer.tokenizer_model : NULL;
         options->end_of_document = end_of_document(recipe);
         status = pretrained_export(options, result);
     }
-    text_free(&tokenizer);
     recipe_destroy(recipe);
     free(folder);
     return status;

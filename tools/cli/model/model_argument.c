@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "tools/cli/recipe_argument.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -53,27 +54,47 @@ static enum status find_of_recipe(const struct model_request *request, const str
     return OK;
 }
 
-static int load_recipe(const struct model_request *request, const char *path, struct recipe **out, int *size)
+/* `override` precedes those of the request; NULL: none. */
+static int load_recipe(const struct model_request *request, const char *path, const char *override,
+                       struct recipe **out, int *size)
 {
-    char **argv = calloc((size_t)request->count + 1, sizeof *argv);
+    char **argv = calloc((size_t)request->count + 2, sizeof *argv);
     if (argv == NULL)
         return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
-    argv[0] = (char *)(uintptr_t)request->command;
-    argv[1] = (char *)(uintptr_t)path;
+    int argc = 0;
+    argv[argc++] = (char *)(uintptr_t)request->command;
+    argv[argc++] = (char *)(uintptr_t)path;
+    if (override != NULL)
+        argv[argc++] = (char *)(uintptr_t) override;
     for (int i = 1; i < request->count; i++)
-        argv[i + 1] = (char *)(uintptr_t)request->words[i];
+        argv[argc++] = (char *)(uintptr_t)request->words[i];
     *size = 1;
-    int status = request->one_rank != NULL
-                     ? recipe_argument_one_rank(request->count + 1, argv, request->one_rank, out)
-                     : recipe_argument(request->count + 1, argv, false, out, size);
+    int status = request->one_rank != NULL ? recipe_argument_one_rank(argc, argv, request->one_rank, out)
+                                           : recipe_argument(argc, argv, false, out, size);
     free(argv);
     return status;
+}
+
+/* Appends an override with the path of the tokenizer.json in the checkpoint's folder, if it has one. Errors
+ * of the recipe are reported when it is loaded for the command. */
+static void add_tokenizer_override(const char *folder, const char *path, struct text *out)
+{
+    static const char *const no_device[] = {"cluster.device=dry"};
+    struct recipe *recipe = NULL;
+    struct problems problems = {0};
+    struct text file = {0};
+    if (recipe_load(path, no_device, 1, 0, &recipe, &problems) == OK &&
+        pretrained_tokenizer_in(folder, recipe, &file))
+        text_add(out, "tokenizer.tokenizer_model=%s", file.chars);
+    text_free(&file);
+    problems_free(&problems);
+    recipe_destroy(recipe);
 }
 
 static int load_of_recipe(const struct model_request *request, const char *path, char **checkpoint,
                           struct recipe **recipe, int *size)
 {
-    int status = load_recipe(request, path, recipe, size);
+    int status = load_recipe(request, path, NULL, recipe, size);
     return status != 0 ? status : input_status(find_of_recipe(request, *recipe, path, checkpoint));
 }
 
@@ -81,11 +102,15 @@ static int load_of_checkpoint(const struct model_request *request, const char *p
                               struct recipe **recipe, int *size)
 {
     char *copy = NULL;
+    struct text override = {0};
     int status = input_status(checkpoint_resolve(path, checkpoint));
     if (status == 0)
         status = input_status(checkpoint_recipe_path(*checkpoint, &copy));
-    if (status == 0)
-        status = load_recipe(request, copy, recipe, size);
+    if (status == 0) {
+        add_tokenizer_override(*checkpoint, copy, &override);
+        status = load_recipe(request, copy, override.chars, recipe, size);
+    }
+    text_free(&override);
     free(copy);
     return status;
 }
