@@ -209,6 +209,17 @@ def refused_outputs():
         if os.listdir("there"):
             sys.exit(f"{words}: wrote into a folder that exists")
         os.rmdir("there")
+        for out in ("", "new/"):
+            done = command(*words, "-o", out)
+            if done.returncode != 2 or f'-o "{out}": expected the name of a folder, without a /' not in done.stderr:
+                sys.exit(f"{words} -o {out}: {done.returncode} {done.stderr}")
+        done = command(*words, "-o", "llama/config.json/new")
+        if done.returncode != 2 or "-o llama/config.json/new: cannot create its parent: llama/co" not in done.stderr:
+            sys.exit(f"{words} into a file: {done.returncode} {done.stderr}")
+        done = command(*words, "-o", "new/parents/model")
+        if done.returncode != 0 or os.listdir("new/parents") != ["model"]:
+            sys.exit(f"{words} does not create the parents of its output: {done.returncode} {done.stderr}")
+        shutil.rmtree("new")
         expect_refused("full disk", words, "out.partial/", statuses=(1, 2), preexec_fn=no_file_beyond(20000))
 
 

@@ -320,6 +320,7 @@ static enum status write_all(struct import *m, const char *out, struct text *yam
 
 static enum status import(struct import *m, struct problems *warnings, struct text *yaml)
 {
+    TRY(pretrained_output_check(m->out)); // its base name becomes the recipe's name
     TRY(read_config(m, warnings));
     TRY(create_recipe(m));
     TRY(open_model(m));

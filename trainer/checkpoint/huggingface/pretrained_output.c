@@ -9,14 +9,33 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum status pretrained_output_begin(const char *path, struct pretrained_output *out)
+enum status pretrained_output_check(const char *path)
 {
     struct stat info;
-    *out = (struct pretrained_output){.path = path};
     if (path[0] == 0 || path[strlen(path) - 1] == '/')
         return fail(BAD_USAGE, "-o \"%s\": expected the name of a folder, without a / at its end", path);
     if (lstat(path, &info) == 0)
         return fail(BAD_USAGE, "-o %s: exists; use the name of a folder that does not exist", path);
+    return OK;
+}
+
+static enum status make_parents(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL || slash == path)
+        return OK;
+    struct text parents = {0};
+    text_add_bytes(&parents, path, (size_t)(slash - path));
+    enum status status = folder_make(parents.chars);
+    text_free(&parents);
+    return status == OK ? OK : fail(BAD_USAGE, "-o %s: cannot create its parent: %s", path, fail_text());
+}
+
+enum status pretrained_output_begin(const char *path, struct pretrained_output *out)
+{
+    *out = (struct pretrained_output){.path = path};
+    TRY(pretrained_output_check(path));
+    TRY(make_parents(path));
     struct text partial = {0};
     text_add(&partial, "%s.partial", path);
     enum status status = OK;

@@ -9,7 +9,9 @@ struct pretrained_output {
     struct text partial; // "PATH.partial", where files are written
 };
 
-/* Creates PATH.partial. BAD_USAGE if either exists. */
+/* BAD_USAGE for a path that is empty, ends with a slash or exists. */
+MUST_USE enum status pretrained_output_check(const char *path);
+/* Checks PATH, and creates PATH.partial and its parents. BAD_USAGE if it exists, too. */
 MUST_USE enum status pretrained_output_begin(const char *path, struct pretrained_output *out);
 /* Makes the files durable, and renames the folder. */
 MUST_USE enum status pretrained_output_finish(struct pretrained_output *output);
