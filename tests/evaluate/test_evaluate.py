@@ -197,6 +197,16 @@ def refuses_items():
             sys.exit(f"evaluate {words}: expected \"{why}\", got\n{text}")
 
 
+def one_item():
+    """A single item has no standard error."""
+    with open("task", "w", encoding="utf-8") as file:
+        file.write(f"{ARC}\n")
+    words = ("llama-bytes-ckpt", "tokenizer.tokenizer_type=byte", "--task", "task")
+    text, result = run("evaluate", *words), evaluate(*words)
+    if text.count(" (standard error n/a)\n") != 3 or result["acc_stderr"] is not None:
+        sys.exit(f"one item: {result}\n{text}")
+
+
 def keeps_files():
     """--samples refuses a file that exists: before the evaluation, with one line of rank 0, and it is unchanged."""
     with open("task", "w", encoding="utf-8") as file:
@@ -260,6 +270,7 @@ def main():
         tasks(expected)
         refuses()
         refuses_items()
+        one_item()
         keeps_files()
         os.chdir("/")
 

@@ -126,9 +126,14 @@ static void print_task(const struct arguments *a, const char *checkpoint, const 
     print_line(stdout, "checkpoint     %s, step %lld", checkpoint, (long long)r->step);
     print_line(stdout, "task           %s: %lld item%s", a->task, (long long)r->items,
                r->items == 1 ? "" : "s");
-    for (int metric = 0; metric < CHOICE_METRICS; metric++)
-        printf("%-14s %.4f (standard error %.4f)\n", choice_metric_name((enum choice_metric)metric),
-               r->accuracy[metric].mean, r->accuracy[metric].standard_error);
+    for (int metric = 0; metric < CHOICE_METRICS; metric++) {
+        const struct choice_accuracy *accuracy = &r->accuracy[metric];
+        char error[NUMBER_CHARS] = "n/a"; // of a single item
+        if (isfinite(accuracy->standard_error))
+            snprintf(error, sizeof error, "%.4f", accuracy->standard_error);
+        printf("%-14s %.4f (standard error %s)\n", choice_metric_name((enum choice_metric)metric),
+               accuracy->mean, error);
+    }
     printf("time           %s\n", seconds_text(r->seconds, time));
 }
 
