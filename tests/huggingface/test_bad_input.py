@@ -16,6 +16,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import finetune  # noqa: E402
 import models  # noqa: E402
 from fixtures import no_file_beyond  # noqa: E402
 
@@ -167,6 +168,33 @@ def refused_bytes():
         shutil.rmtree("changed")
 
 
+# ---- tokenizer.json ----
+TOKENIZERS = [
+    ("", "/tokenizer.json, line 1, column 0"),
+    ("tokens", "/tokenizer.json, line 1, column"),
+    ("{}", "/tokenizer.json: no model section"),
+    ('{"model": {"type": "WordPiece", "vocab": {}}}', 'model.type "WordPiece" is not supported, only BPE'),
+    ('{"model": {"type": "Unigram", "vocab": []}}', "use the model's SentencePiece file with GPTSentencePieceToken"),
+]
+
+
+def unusable_tokenizers():
+    """Imported without tokenizer, and a warning; one with more ids than the model has rows is refused."""
+    for text, message in TOKENIZERS:
+        shutil.copytree("llama", "changed")
+        overwrite("changed/tokenizer.json", text.encode())
+        done = command("import", "changed", "-o", "out")
+        if done.returncode != 0 or done.stderr.count("warning: ") != 1 or message not in done.stderr or \
+                "tokenizer_type: none" not in done.stdout:
+            sys.exit(f"tokenizer {text}: {done.returncode}, expected \"{message}\"\n{done.stderr}{done.stdout}")
+        shutil.rmtree("changed")
+        shutil.rmtree("out")
+    shutil.copytree("llama", "changed")
+    overwrite("changed/tokenizer.json", json.dumps(finetune.tokenizer_json()).encode())
+    expect_refused("large tokenizer", ["import", "changed"], " ids, but vocab_size 64 in config.json; remove it to")
+    shutil.rmtree("changed")
+
+
 # ---- export, and the output ----
 def set_recipe(folder, *keys):
     """A checkpoint of another model, trained for no step."""
@@ -254,6 +282,7 @@ def main():
         refused_configs()
         refused_tensors()
         refused_bytes()
+        unusable_tokenizers()
         refused_exports()
         refused_outputs()
         memory()

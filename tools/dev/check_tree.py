@@ -26,7 +26,7 @@ GRAPH = {
         "trainer/plan": ["trainer/recipe", "trainer/engine", "trainer/memory", "trainer/plan/profile",
                          "trainer/plan/assume", "trainer/checkpoint/checkpoint.h"],
         "trainer/checkpoint": ["trainer/recipe", "trainer/files", "trainer/data", "trainer/engine",
-                               "trainer/optimizer/learning_rate.h"],
+                               "trainer/optimizer/learning_rate.h", "trainer/tokenizer/tokenizer.h"],
         "trainer/verify": ["trainer/recipe", "trainer/engine", "trainer/optimizer", "trainer/plan"],
         "trainer/evaluate": ["trainer/recipe", "trainer/files", "trainer/tokenizer", "trainer/data", "trainer/engine",
                              "trainer/checkpoint"],

@@ -9,14 +9,17 @@
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"
 #include "trainer/checkpoint/huggingface/pretrained_weights.h"
 #include "trainer/files/yaml.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct import {
     const char *folder, *out;
     struct pretrained_config config;
+    bool has_tokenizer;                 // a tokenizer.json that Cuboid can read
     struct text config_path, tokenizer; // tokenizer: its path when the checkpoint is complete; empty: none
     struct recipe *recipe;
     struct params params;
@@ -43,6 +46,38 @@ static enum status read_config(struct import *m, struct problems *warnings)
     if (status == OK)
         status = pretrained_config_parse(m->config_path.chars, &json, warnings, &m->config);
     text_free(&json);
+    return status;
+}
+
+/* A tokenizer.json that Cuboid cannot read is a warning: the model is imported without tokenizer. */
+static enum status read_tokenizer(struct import *m, const char *path, struct problems *warnings)
+{
+    struct tokenizer *tokenizer = NULL;
+    const struct tokenizer_config config = {.type = "HuggingFaceTokenizer", .tokenizer_model = path};
+    const enum status status = tokenizer_create(&config, &tokenizer);
+    if (status == NO_MEMORY)
+        return status;
+    if (status != OK) {
+        problems_warn(warnings, "%s; the model is imported with tokenizer_type: none (docs/tokenizers.md)",
+                      fail_text());
+        return OK;
+    }
+    const long long size = tokenizer_vocab_size(tokenizer), rows = m->recipe->model.vocab_size;
+    tokenizer_destroy(tokenizer);
+    m->has_tokenizer = true;
+    return size <= rows ? OK
+                        : fail(BAD_CHECKPOINT,
+                               "%s: %lld ids, but vocab_size %lld in config.json; remove it to import the "
+                               "model without tokenizer",
+                               path, size, rows);
+}
+
+static enum status check_tokenizer(struct import *m, struct problems *warnings)
+{
+    struct text path = {0};
+    text_add(&path, "%s/tokenizer.json", m->folder);
+    enum status status = access(path.chars, F_OK) == 0 ? read_tokenizer(m, path.chars, warnings) : OK;
+    text_free(&path);
     return status;
 }
 
@@ -297,13 +332,13 @@ static enum status write_all(struct import *m, const char *out, struct text *yam
     const struct degrees one_each = {.tp = 1, .cp = 1, .ep = 1, .etp = 1, .dp = 1, .pp = 1};
     struct mesh mesh;
     struct text path = {0};
-    bool has_tokenizer;
+    bool copied;
     TRY(pretrained_output_begin(out, &m->output));
     text_add(&path, "%s/tokenizer.json", m->folder);
-    enum status status = pretrained_output_copy_tokenizer(&m->output, path.chars, &has_tokenizer);
+    enum status status = pretrained_output_copy_tokenizer(&m->output, path.chars, &copied);
     text_free(&path);
     TRY(status);
-    if (has_tokenizer)
+    if (m->has_tokenizer)
         text_add(&m->tokenizer, "%s/tokenizer.json", out);
     TRY(create_recipe(m));
     TRY(mesh_create(one_each, m->recipe->parallel.rank_order, &mesh));
@@ -323,6 +358,7 @@ static enum status import(struct import *m, struct problems *warnings, struct te
     TRY(pretrained_output_check(m->out)); // its base name becomes the recipe's name
     TRY(read_config(m, warnings));
     TRY(create_recipe(m));
+    TRY(check_tokenizer(m, warnings));
     TRY(open_model(m));
     TRY(list_shards(m));
     TRY(allocate(m));
