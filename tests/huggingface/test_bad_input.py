@@ -225,7 +225,8 @@ def refused_exports():
     expect_refused("dtype", ["export", "large/checkpoints", "--dtype", "fp8"], "--dtype fp8; use fp32, bf16 or fp16")
     expect_refused("architecture", ["export", "large/checkpoints", "--architecture", "LlamaForCausalLM"],
                    "cannot be expressed by LlamaForCausalLM")
-    expect_refused("no checkpoint", ["export", "llama"], "llama")
+    expect_refused("no checkpoint", ["export", "llama"], "; use cuboid checkpoint import llama -o CKPT first")
+    expect_refused("run folder", ["export", "large"], "; use large/checkpoints")
 
 
 def refused_outputs():

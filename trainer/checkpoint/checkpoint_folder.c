@@ -520,13 +520,36 @@ void folder_set_aside(const char *save, int64_t step)
     free(entries.list);
 }
 
+static bool holds(const char *folder, const char *name)
+{
+    struct text path = {0};
+    struct stat info;
+    text_add(&path, "%s/%s", folder, name);
+    const bool found = stat(path.chars, &info) == 0;
+    text_free(&path);
+    return found;
+}
+
+/* A run folder and a model of Hugging Face are named instead of a checkpoint. */
+static enum status refuse_folder(const char *path)
+{
+    struct text fix = {0};
+    if (holds(path, "checkpoints"))
+        text_add(&fix, "; use %s/checkpoints", path);
+    else if (holds(path, "config.json"))
+        text_add(&fix, "; use cuboid checkpoint import %s -o CKPT first", path);
+    enum status status = fail(BAD_CHECKPOINT,
+                              "%s: not a checkpoint: contains neither manifest.json nor a complete step-... "
+                              "directory%s",
+                              path, text_chars(&fix));
+    text_free(&fix);
+    return status;
+}
+
 enum status checkpoint_resolve(const char *path, char **out)
 {
-    struct text manifest = {0};
     struct stat info;
-    text_add(&manifest, "%s/manifest.json", path);
-    bool itself = stat(manifest.chars, &info) == 0;
-    text_free(&manifest);
+    const bool itself = holds(path, "manifest.json");
     char *found = NULL;
     if (itself)
         found = strdup(path);
@@ -535,10 +558,7 @@ enum status checkpoint_resolve(const char *path, char **out)
     else
         TRY(checkpoint_find(path, &found));
     if (found == NULL)
-        return fail(BAD_CHECKPOINT,
-                    "%s: not a checkpoint: contains neither manifest.json nor a complete step-... "
-                    "directory",
-                    path);
+        return refuse_folder(path);
     *out = found;
     return OK;
 }
