@@ -80,6 +80,8 @@ def bad_masks():
     train = ["train", f"{ROOT}/recipes/quickstart.yaml", "data.train=one", "data.loss_mask=true", "data.split=1,0,0",
              "train.eval_interval=0", "data.pack_documents=true"]
     failures += not refuses("6 tokens; use model.seq_length=6", [*train, "model.seq_length=4"])
+    failures += not refuses("data.truncate_documents cuts every answer at model.seq_length 2; use a larger",
+                            [*train, "model.seq_length=2", "data.truncate_documents=true"])
     os.replace("two.mask", "one.mask")
     failures += not refuses("one.mask, byte 16: a mask of 186 tokens, but the dataset has 180", train)
     failures += not refuses("one.mask, byte 16", ["data", "inspect", "one"])

@@ -316,6 +316,30 @@ static enum status refuse_part(const struct data *d, enum data_split split, int 
     return status;
 }
 
+/* Returns true if no packed token counts in the loss. */
+static bool counts_nothing(const struct data_part *part)
+{
+    return part->is_packed && dataset_has_mask(part->dataset) && part->counted == 0;
+}
+
+static enum status refuse_uncounted(const struct data *d, enum data_split split, int source)
+{
+    const struct data_part *part = &d->mixes[split].parts[source];
+    const char *list = split == DATA_VALID && d->split[0] == 0 ? "valid" : "train";
+    const char *path = dataset_prefix(part->dataset);
+    if (part->truncated == 0)
+        return fail(BAD_RECIPE,
+                    "data.%s source %d (%s): the loss mask selects none of the tokens for %s; use "
+                    "conversations with answers, or data.loss_mask=false",
+                    list, source + 1, path, split_names[split]);
+    const int64_t longest = dataset_length(part->dataset, part->longest);
+    return fail(BAD_RECIPE,
+                "data.%s source %d (%s): no token for %s counts in the loss, because "
+                "data.truncate_documents cuts every answer at model.seq_length %" PRId64
+                "; use a larger model.seq_length; %" PRId64 " cuts none",
+                list, source + 1, path, split_names[split], part->seq_length, longest);
+}
+
 enum status data_require(const struct data *data, enum data_split split)
 {
     const struct data_mix *mix = &data->mixes[split];
@@ -323,9 +347,12 @@ enum status data_require(const struct data *data, enum data_split split)
         return OK;
     if (mix->count == 0)
         return fail(BAD_RECIPE, "data.%s: has no documents if data.valid is a list", split_names[split]);
-    for (int i = 0; i < mix->count; i++)
+    for (int i = 0; i < mix->count; i++) {
         if (mix->parts[i].samples == 0)
             return refuse_part(data, split, i);
+        if (counts_nothing(&mix->parts[i]))
+            return refuse_uncounted(data, split, i);
+    }
     return OK;
 }
 
@@ -352,7 +379,10 @@ struct text *data_fingerprint_cache(struct data *data)
 static void describe_documents(const struct data_part *part, struct text *out)
 {
     const struct dataset *dataset = part->dataset;
-    if (dataset_has_mask(dataset))
+    if (dataset_has_mask(dataset) && part->is_packed && part->pack.filled > 0)
+        text_add(out, "  %.3g %% of the packed tokens count in the loss",
+                 100.0 * (double)part->counted / (double)part->pack.filled);
+    else if (dataset_has_mask(dataset))
         text_add(out, "  %.3g %% of the dataset's tokens count in the loss",
                  100.0 * (double)dataset_counted_tokens(dataset) / (double)dataset_tokens(dataset));
     if (part->is_packed && part->samples > 0)

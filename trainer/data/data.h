@@ -70,15 +70,15 @@ MUST_USE enum status data_split_parse(const char *split, double share[DATA_SPLIT
 void data_split_range(const double share[DATA_SPLITS], enum data_split split, int64_t documents,
                       int64_t *first, int64_t *end);
 
-/* Opens every source and checks that each has at least one training sample. Returns BAD_RECIPE, BAD_DATA or
+/* Opens every source and checks its training samples with data_require(). Returns BAD_RECIPE, BAD_DATA or
  * IO_ERROR. The threads of a process may share the object. */
 struct data;
 MUST_USE enum status data_open(const struct data_config *config, struct data **out);
 void data_close(struct data *data); // accepts NULL
 
 /* Returns OK if every source of the split has at least one sample, so that data_sample() is defined for any
- * number; otherwise BAD_RECIPE with the number of tokens, the tokens of a sample, and valid values. A run
- * with evaluation calls this for DATA_VALID before it starts. */
+ * number, and packs have a token that counts in the loss; otherwise BAD_RECIPE with the number of tokens, the
+ * tokens of a sample, and valid values. A run with evaluation calls this for DATA_VALID before it starts. */
 MUST_USE enum status data_require(const struct data *data, enum data_split split);
 
 /* Samples in one epoch of all sources of a split; 0 if there are none, and of mock data. */

@@ -63,6 +63,24 @@ static void find_lengths(struct data_part *part, int32_t *lengths)
     }
 }
 
+/* Counts the labels that the mask selects: not the first token of a document, which follows from no other. */
+static enum status count_labels(struct data_part *part, const int32_t *lengths)
+{
+    uint8_t *counts = malloc((size_t)part->seq_length);
+    enum status status = OK;
+    if (counts == NULL)
+        return fail(NO_MEMORY, "%s: no memory to read its loss mask", dataset_prefix(part->dataset));
+    for (int64_t i = 0; i < part->documents && status == OK; i++) {
+        if (lengths[i] < 2)
+            continue;
+        status = dataset_read_mask(part->dataset, part->first + i, 1, lengths[i] - 1, counts);
+        for (int64_t k = 0; k < lengths[i] - 1 && status == OK; k++)
+            part->counted += counts[k];
+    }
+    free(counts);
+    return status;
+}
+
 enum status data_part_pack(struct data_part *part)
 {
     if (part->documents > INT32_MAX)
@@ -77,6 +95,8 @@ enum status data_part_pack(struct data_part *part)
     find_lengths(part, lengths);
     enum status status =
         data_pack_create(lengths, (int32_t)part->documents, (int32_t)part->seq_length, &part->pack);
+    if (status == OK && dataset_has_mask(part->dataset))
+        status = count_labels(part, lengths);
     free(lengths);
     TRY(status);
     part->is_packed = true;

@@ -39,6 +39,7 @@ struct data_part {
     struct data_pack pack;
     int64_t truncated, cut_tokens; // packed documents longer than S, and their tokens after the S-th
     int64_t longest;               // of them; -1: none
+    int64_t counted;               // packed tokens that the loss mask selects and that are a label
     struct philox document_order, sample_order;
     pthread_mutex_t lock; // protects the members below
     struct data_part_epoch epochs[DATA_PART_EPOCHS];
@@ -51,7 +52,7 @@ void data_part_init(struct data_part *part, const struct dataset *dataset, int64
 void data_part_fini(struct data_part *part);
 
 /* Packs the documents of an initialized part. Only the first S tokens of a longer one are used: the caller
- * decides whether that is an error. NO_MEMORY; BAD_RECIPE for too many documents. */
+ * decides whether that is an error. NO_MEMORY; BAD_RECIPE for too many documents; IO_ERROR of the mask. */
 MUST_USE enum status data_part_pack(struct data_part *part);
 
 /* Reads tokens[S + 1] and marks[S + 1] (enum data_mark) of the i-th sample, counted over all epochs. The part

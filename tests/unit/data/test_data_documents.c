@@ -103,7 +103,7 @@ Test(data_documents, packed_documents_and_loss_masks_by_hand)
     cr_assert(seen[0] == 4 && seen[1] == 4);
     data_describe(data, &description);
     cr_assert(strstr(description.chars,
-                     "42.9 % of the dataset's tokens count in the loss  packs are 87.5 % full") != NULL,
+                     "35.7 % of the packed tokens count in the loss  packs are 87.5 % full") != NULL,
               "%s", description.chars);
     text_free(&description);
     data_close(data);
@@ -161,5 +161,44 @@ Test(data_documents, long_documents_are_refused_or_cut)
     f.config.seq_length = 7;
     f.config.truncate_documents = false;
     data_close(open_data(&f));
+    fixture_free(&f);
+}
+
+/* Truncation removes the answers: the share is of the remaining tokens, and a share of 0 is an error. The
+ * first token of a document is no label, and empty documents have none. */
+Test(data_documents, packs_in_which_no_token_counts_are_refused)
+{
+    static const char *const documents[] = {"1!234!5!", "", "1!2345678!", ""};
+    struct fixture f;
+    fixture_make(&f, documents, 4, 4);
+    struct data *data = NULL;
+    struct text description = {0};
+    f.config.pack_documents = f.config.truncate_documents = true;
+    data = open_data(&f);
+    data_describe(data, &description);
+    cr_assert_not_null(strstr(description.chars, "  12.5 % of the packed tokens count in the loss"), "%s",
+                       description.chars);
+    text_free(&description);
+    data_close(data);
+    data = NULL;
+    f.config.seq_length = 3;
+    cr_assert_eq(data_open(&f.config, &data), BAD_RECIPE);
+    cr_assert_not_null(strstr(fail_text(), "no token for train counts in the loss, because "
+                                           "data.truncate_documents cuts every answer at model.seq_length 3; "
+                                           "use a larger model.seq_length; 8 cuts none"),
+                       "%s", fail_text());
+    fixture_free(&f);
+}
+
+Test(data_documents, packs_of_a_mask_that_selects_nothing_are_refused)
+{
+    static const char *const documents[] = {"1!23", "45"};
+    struct fixture f;
+    fixture_make(&f, documents, 2, 4);
+    struct data *data = NULL;
+    f.config.pack_documents = true;
+    cr_assert_eq(data_open(&f.config, &data), BAD_RECIPE);
+    cr_assert_not_null(strstr(fail_text(), "the loss mask selects none of the tokens for train"), "%s",
+                       fail_text());
     fixture_free(&f);
 }
