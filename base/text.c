@@ -68,24 +68,31 @@ int utf8_length(const char *string)
     return overlong || surrogate || too_large ? 0 : length;
 }
 
-void text_add_json(struct text *text, const char *string)
+void text_add_json_bytes(struct text *text, const char *bytes, size_t length)
 {
     text_add_bytes(text, "\"", 1);
-    for (const unsigned char *c = (const unsigned char *)string; *c != 0;) {
-        int length = utf8_length((const char *)c);
-        if (length == 0)
+    for (size_t i = 0, used = 0; i < length; i += used) {
+        char c[5] = {0}; // the terminator ends a truncated sequence
+        memcpy(c, bytes + i, length - i < 4 ? length - i : 4);
+        const int valid = c[0] != 0 ? utf8_length(c) : 1;
+        used = valid > 0 ? (size_t)valid : 1;
+        if (valid == 0)
             text_add(text, "\xEF\xBF\xBD");
         else if (*c == '"' || *c == '\\')
             text_add(text, "\\%c", *c);
         else if (*c == '\n')
             text_add(text, "\\n");
-        else if (*c < 0x20)
-            text_add(text, "\\u%04x", *c);
+        else if ((unsigned char)*c < 0x20)
+            text_add(text, "\\u%04x", (unsigned)*c);
         else
-            text_add_bytes(text, (const char *)c, (size_t)length);
-        c += length == 0 ? 1 : length;
+            text_add_bytes(text, c, used);
     }
     text_add_bytes(text, "\"", 1);
+}
+
+void text_add_json(struct text *text, const char *string)
+{
+    text_add_json_bytes(text, string, strlen(string));
 }
 
 /* Returns the length of a printable character, 0 if there is none. Excludes two ranges of control characters,

@@ -19,6 +19,8 @@ void text_add(struct text *text, const char *format, ...) PRINTF_LIKE(2, 3);
 void text_add_bytes(struct text *text, const char *bytes, size_t length);
 /* Appends a JSON string, with quotes; bytes that are not UTF-8 become U+FFFD. */
 void text_add_json(struct text *text, const char *string);
+/* Same for bytes that may include zeros. */
+void text_add_json_bytes(struct text *text, const char *bytes, size_t length);
 /* Appends printable text: control characters, and bytes that are not UTF-8, become \xNN. */
 void text_add_printable(struct text *text, const char *bytes, size_t length);
 /* Same into out[capacity], without allocation; truncates. */

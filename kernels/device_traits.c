@@ -16,6 +16,7 @@ const struct device_traits device_traits_cpu = {
     .computes = true,
     .has_host_memory = true,
     .synchronous = true,
+    .attends_to_earlier_keys = true,
     .can_be_planned = true,
 };
 
@@ -25,6 +26,7 @@ const struct device_traits device_traits_strict = {
     .ops = &device_strict,
     .computes = true,
     .has_host_memory = true,
+    .attends_to_earlier_keys = true,
 };
 
 const struct device_traits device_traits_dry = {

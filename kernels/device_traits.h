@@ -25,6 +25,7 @@ struct device_traits {
     bool has_matmul_options;      // reads tf32, matmul_algorithms, epilogues
     bool supports_cudnn;          // supports ATTENTION_CUDNN
     bool has_memory_pool;         // reads device_options.reserve_bytes
+    bool attends_to_earlier_keys; // attention with more key rows than query rows (a key/value cache)
     bool supports_graphs;         // captures graphs: stream_replay()
     bool can_be_planned;          // a dry device can count its kernels' memory
 };

@@ -96,6 +96,7 @@ struct attention attention_declare(const struct layer_context *context, struct s
     char site[PARAM_NAME_CHARS];
     snprintf(site, sizeof site, "layers.%d.attention.core.dropout", layer);
     struct attention attention = {
+        .layer = layer,
         .heads = model->num_attention_heads / tp,
         .groups = model->num_query_groups * params_kv_replicas(model, tp) / tp,
         .window = model_window(model, layer),
@@ -190,7 +191,11 @@ enum status attention_forward_features(const struct attention *attention, const 
         TRY(norm_heads_forward(&attention->k_norm, pass, from.k, to.k));
     }
     TRY(rotate(pass, to, false));
-    return attention_forward(pass->context->compute, core(attention, pass));
+    const struct layer_context *context = pass->context;
+    if (context->cache != NULL && context->cache->sequences > 0)
+        return key_value_cache_attend(context->cache, attention->layer, context->compute,
+                                      core(attention, pass));
+    return attention_forward(context->compute, core(attention, pass));
 }
 
 enum status attention_forward_out(const struct attention *attention, const struct pass *pass,

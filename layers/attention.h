@@ -10,6 +10,7 @@
 #include "layers/parameters/declare.h"
 
 struct attention {
+    int layer; // of the model
     struct column_linear qkv;
     struct row_linear proj;
     bool norms; // qk_layernorm

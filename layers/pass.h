@@ -20,6 +20,7 @@
 
 #include "base/lifetime.h"
 #include "kernels/ops.h"
+#include "layers/key_value_cache.h"
 #include "layers/layer_options.h"
 #include "layers/model_config.h"
 #include "layers/parameters/weights.h"
@@ -85,7 +86,8 @@ struct layer_context {
                                 // stage
     enum dtype working;         // of activations, their gradients and weights: f32, bf16 or f16
     struct delayed_scaling delayed;
-    const float *loss_scale; // device pointer: factor of all gradients; NULL: none
+    const struct key_value_cache *cache; // of generation: attention continues sequences; NULL or empty: none
+    const float *loss_scale;             // device pointer: factor of all gradients; NULL: none
     uint64_t seed;
 };
 

@@ -3,7 +3,8 @@
  *
  *     huggingface_logits CHECKPOINT ROWS GREEDY ID...
  *
- * One line "logits" for each of the last ROWS positions, then one line "greedy" with GREEDY ids. */
+ * One line "logits" for each of the last ROWS positions, then one line "greedy" with GREEDY ids. Past the
+ * context, each id follows the last seq_length ids. */
 #include "base/text.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/engine/host_floats.h"
@@ -60,12 +61,17 @@ static enum status logits_at(struct rank_state *w, int64_t position, float *out)
                               out);
 }
 
+static int64_t minimum(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Of the last ids, if not all fit. */
 static enum status forward(struct rank_state *w, struct window *window, const struct logits_run *job)
 {
-    if (job->count > window->length)
-        return fail(BAD_USAGE, "%lld ids do not fit", (long long)job->count);
-    TRY(copy_to_device(w->compute, (void *)(uintptr_t)window->batch.token, job->ids,
-                       (size_t)job->count * sizeof *job->ids));
+    const int64_t held = minimum(job->count, window->length);
+    TRY(copy_to_device(w->compute, (void *)(uintptr_t)window->batch.token, job->ids + job->count - held,
+                       (size_t)held * sizeof *job->ids));
     return executor_evaluate(w->executor, &window->batch, 1);
 }
 
@@ -74,6 +80,8 @@ static enum status print_all(struct rank_state *w, struct window *window, struct
 {
     const int64_t vocab = w->run->recipe->model.vocab_size;
     struct text greedy = {0};
+    if (job->count > window->length || job->rows > job->count)
+        return fail(BAD_USAGE, "%lld ids do not fit", (long long)job->count);
     TRY(forward(w, window, job));
     for (int64_t row = job->count - job->rows; row < job->count; row++) {
         TRY(logits_at(w, row, logits));
@@ -85,7 +93,7 @@ static enum status print_all(struct rank_state *w, struct window *window, struct
     for (int64_t i = 0; i < job->greedy; i++) {
         int32_t best = 0;
         TRY(forward(w, window, job));
-        TRY(logits_at(w, job->count - 1, logits));
+        TRY(logits_at(w, minimum(job->count, window->length) - 1, logits));
         for (int32_t id = 1; id < vocab; id++)
             best = logits[id] > logits[best] ? id : best;
         job->ids[job->count++] = best;

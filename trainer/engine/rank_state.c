@@ -133,25 +133,9 @@ static enum status create_amax(struct rank_state *w)
 static enum status create_executor(struct rank_state *w, bool training)
 {
     const struct recipe *recipe = w->run->recipe;
-    struct executor_config config = {
-        .recipe = recipe,
-        .world = w->world,
-        .context = {.model = &recipe->model,
-                    .options = &recipe->layers,
-                    .groups = w->groups,
-                    .weights = &w->weights,
-                    .compute = w->compute,
-                    .tokens = recipe->train.micro_batch_size * recipe->model.seq_length,
-                    .sequences = recipe->train.micro_batch_size,
-                    .working = w->weights.working,
-                    .delayed = amax_history_scaling(w->amax),
-                    .loss_scale = w->scale_buffer.data,
-                    .seed = recipe->seed},
-        .schedule = w->run->schedule,
-        .stage_first_layer = w->run->stage_first_layer,
-        .training = training,
-        .hook = {.run = w->run->hooks.run_stage_ops, .context = w->run->hooks.context},
-    };
+    const bool shorter = !training && w->run->row_tokens > 0;
+    const struct executor_config config = rank_executor_config(
+        w, training, recipe->train.micro_batch_size, shorter ? w->run->row_tokens : recipe->model.seq_length);
     return executor_create(&config, &w->executor);
 }
 
@@ -258,6 +242,7 @@ void rank_destroy(struct rank_state *state)
     enum status ignored = state->compute != NULL ? stream_sync(state->compute) : OK;
     (void)ignored;
     executor_destroy(state->executor);
+    key_value_cache_destroy(&state->cache);
     amax_history_destroy(state->amax);
     post_validation_destroy(state->validation);
     optimizer_destroy(state->optimizer);

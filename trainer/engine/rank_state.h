@@ -49,9 +49,10 @@ struct run {
     struct mesh mesh;
     struct hooks hooks;
     struct checkpoint_lock *checkpoint_lock; // of checkpoint.save; NULL: this process does not write there
-    bool is_planning;                        // dry run: use the planning device, whatever the recipe says
-    struct stop *stop;                       // NULL: signals are not handled
-    struct tracing tracing;                  // CUBOID_TRACE
+    int64_t row_tokens;     // of a sequence in forward passes without training; 0: model.seq_length
+    bool is_planning;       // dry run: use the planning device, whatever the recipe says
+    struct stop *stop;      // NULL: signals are not handled
+    struct tracing tracing; // CUBOID_TRACE
 };
 
 /* Opens the data and builds the schedule. Reports all errors before any rank starts. */
@@ -94,7 +95,8 @@ struct rank_state {
     struct stream *compute;
     struct params params;
     struct weights weights;
-    struct amax_history *amax; // NULL without delayed scaling
+    struct amax_history *amax;    // NULL without delayed scaling
+    struct key_value_cache cache; // of generation; empty otherwise
     struct executor *executor;
     struct optimizer *optimizer;
     struct batches batches;
@@ -124,6 +126,10 @@ struct rank_state {
 MUST_USE enum status rank_create(const struct run *run, struct world *world, bool training,
                                  struct rank_state *out);
 void rank_destroy(struct rank_state *state);
+
+/* The configuration of an executor of this rank, for microbatches of `sequences` of `row_tokens` each. */
+struct executor_config rank_executor_config(struct rank_state *state, bool training, int64_t sequences,
+                                            int64_t row_tokens);
 
 /* Runs one complete step and increments state->step. */
 MUST_USE enum status rank_step(struct rank_state *state, struct step_result *out);

@@ -3,225 +3,253 @@
 
 #include "base/clock.h"
 #include "trainer/checkpoint/checkpoint.h"
-#include "trainer/engine/host_floats.h"
+#include "trainer/engine/agree.h"
+#include "trainer/generate/decoder.h"
 #include "trainer/tokenizer/tokenizer.h"
 #include "trainer/tokenizer/utf8_printer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* State shared by the functions of this file. */
+/* State shared by the ranks of this process; rank 0 writes the results. */
 struct generation {
     const struct generate_options *options;
-    struct recipe recipe; // from the options, possibly with shorter sequences; not owned
     struct run run;
     struct tokenizer *tokenizer;
-    struct tokens ids; // of the prompt, then of the generated text
+    struct tokens *prompts; // [count]
+    int64_t longest;        // tokens of a prompt and its text
+    struct generated *each; // [count]
     struct generate_result result;
 };
 
-/* ---- the prompt ---- */
+/* ---- the prompts ---- */
 
-static enum status encode(struct generation *generation)
+static enum status encode(const struct generation *generation, struct encoder *encoder, int64_t i)
+{
+    const struct generate_prompt *prompt = &generation->options->prompts[i];
+    const struct tokens *prefix = tokenizer_prefix(generation->tokenizer);
+    struct tokens *ids = &generation->prompts[i];
+    TRY(tokens_append(ids, prefix->ids, prefix->count));
+    TRY(encoder_encode(encoder, prompt->bytes, prompt->length, ids));
+    generation->each[i].prompt_tokens = ids->count;
+    // Without a prompt, start at the beginning of a document: after an end-of-document token.
+    const int32_t end = tokenizer_end_of_document(generation->tokenizer);
+    return ids->count == 0 ? tokens_append(ids, &end, 1) : OK;
+}
+
+static enum status check_prompt(const struct generation *generation, int64_t number)
+{
+    const struct model_config *model = &generation->options->recipe->model;
+    const struct tokens *ids = &generation->prompts[number];
+    char which[48] = "the prompt";
+    if (generation->options->count > 1)
+        snprintf(which, sizeof which, "prompt %lld", (long long)number + 1);
+    if (ids->count > model->seq_length)
+        return fail(BAD_USAGE,
+                    "%s has %lld tokens, but the model has model.seq_length %lld; use a prompt of at most "
+                    "%lld tokens",
+                    which, (long long)ids->count, (long long)model->seq_length, (long long)model->seq_length);
+    for (int64_t i = 0; i < ids->count; i++)
+        if (ids->ids[i] >= model->vocab_size)
+            return fail(BAD_USAGE,
+                        "token %lld of %s has the id %d, but model.vocab_size is %lld: was the model trained "
+                        "with tokenizer %s?",
+                        (long long)i, which, ids->ids[i], (long long)model->vocab_size,
+                        tokenizer_name(generation->tokenizer));
+    return OK;
+}
+
+static enum status encode_all(struct generation *generation)
 {
     const struct generate_options *o = generation->options;
     struct encoder *encoder = NULL;
     TRY(run_tokenizer(o->recipe, &generation->tokenizer));
     TRY(encoder_create(generation->tokenizer, &encoder));
-    const struct tokens *prefix = tokenizer_prefix(generation->tokenizer);
-    enum status status = tokens_append(&generation->ids, prefix->ids, prefix->count);
-    if (status == OK)
-        status = encoder_encode(encoder, o->prompt, o->prompt_bytes, &generation->ids);
+    enum status status = OK;
+    for (int64_t i = 0; status == OK && i < o->count; i++) {
+        status = encode(generation, encoder, i);
+        if (status == OK)
+            status = check_prompt(generation, i);
+        if (generation->prompts[i].count + o->tokens > generation->longest)
+            generation->longest = generation->prompts[i].count + o->tokens;
+    }
     encoder_destroy(encoder);
-    TRY(status);
-    generation->result.prompt_tokens = generation->ids.count;
-    TRY(tokens_reserve(&generation->ids, o->tokens + 1));
-    // Without a prompt, start at the beginning of a document: after an end-of-document token.
-    if (generation->ids.count == 0)
-        generation->ids.ids[generation->ids.count++] = tokenizer_end_of_document(generation->tokenizer);
-    return OK;
+    return status;
 }
 
-static enum status check_prompt(const struct generation *generation)
-{
-    const struct model_config *model = &generation->options->recipe->model;
-    if (generation->ids.count > model->seq_length)
-        return fail(BAD_USAGE,
-                    "the prompt has %lld tokens, but the model has model.seq_length %lld; use a "
-                    "prompt of at most %lld tokens",
-                    (long long)generation->ids.count, (long long)model->seq_length,
-                    (long long)model->seq_length);
-    for (int64_t i = 0; i < generation->ids.count; i++)
-        if (generation->ids.ids[i] >= model->vocab_size)
-            return fail(BAD_USAGE,
-                        "token %lld of the prompt has the id %d, but model.vocab_size is %lld: was the "
-                        "model trained with tokenizer %s?",
-                        (long long)i, generation->ids.ids[i], (long long)model->vocab_size,
-                        tokenizer_name(generation->tokenizer));
-    return OK;
-}
+/* ---- one rank ---- */
 
-/* Rotary embeddings and ALiBi need no table: a window no longer than the text avoids computing on padding. */
-static int64_t window_length(const struct generation *generation)
-{
-    const struct model_config *model = &generation->options->recipe->model;
-    enum { STEP = 32 };
-    int64_t all = generation->ids.count + generation->options->tokens,
-            rounded = (all + STEP - 1) / STEP * STEP;
-    return model->position_embedding != LEARNED_ABSOLUTE && rounded < model->seq_length ? rounded
-                                                                                        : model->seq_length;
-}
-
-/* ---- the window: one sequence on the device ---- */
-
-struct window {
-    int64_t length; // S
-    struct buffer device;
-    char *host; // host copy
-    struct batch batch;
+struct sequence {
+    struct tokens ids; // of the prompt, then of the text
+    int64_t tokens;    // of the text
+    bool stopped;
 };
 
-/* Widest elements first, which aligns all arrays: sample i64[S], two sums f64[1], then five arrays of 32 bits
- * [S]. */
-static enum status window_create(struct rank_state *w, struct window *out)
-{
-    size_t s = (size_t)w->run->recipe->model.seq_length, narrow = s * sizeof(int32_t);
-    size_t sums = s * sizeof(int64_t), arrays = sums + 2 * sizeof(double), bytes = arrays + 5 * narrow;
-    *out = (struct window){.length = (int64_t)s, .host = calloc(1, bytes)};
-    if (out->host == NULL)
-        return fail(NO_MEMORY, "no memory for a window of %zu tokens", s);
-    for (size_t i = 0; i < s; i++) {
-        ((int32_t *)(out->host + arrays + narrow))[i] = (int32_t)i;
-        ((int32_t *)(out->host + arrays + 2 * narrow))[i] = (int32_t)i;
-    }
-    TRY(buffer_alloc(w->device, PART_DATA, bytes, &out->device));
-    TRY(copy_to_device(w->compute, out->device.data, out->host, bytes));
-    char *base = out->device.data;
-    out->batch = (struct batch){
-        .sample = (const int64_t *)base,
-        .token = (const int32_t *)(base + arrays),
-        .position = (const int32_t *)(base + arrays + narrow),
-        .sample_offset = (const int32_t *)(base + arrays + 2 * narrow),
-        .label = (const int32_t *)(base + arrays + 3 * narrow),
-        .loss_mask = (const float *)(base + arrays + 4 * narrow), // zero: the loss is not used
-        .sample_loss = tensor_1d(base + sums, F64, 1),
-        .sample_tokens = tensor_1d(base + sums + sizeof(double), F64, 1),
-    };
-    return stream_sync(w->compute);
-}
-
-static void window_destroy(struct window *window)
-{
-    buffer_free(&window->device);
-    free(window->host);
-    *window = (struct window){0};
-}
-
-/* Computes the logits f32[V] of the next id after ids[0..count); the window holds the last ids. */
-static enum status window_logits(struct rank_state *w, struct window *window, const struct tokens *ids,
-                                 float *logits)
-{
-    int64_t held = ids->count < window->length ? ids->count : window->length;
-    size_t bytes = (size_t)held * sizeof *ids->ids;
-    memcpy(window->host, ids->ids + ids->count - held, bytes);
-    TRY(copy_to_device(w->compute, (void *)(uintptr_t)window->batch.token, window->host, bytes));
-    TRY(executor_evaluate(w->executor, &window->batch, 1));
-    struct tensor row = tensor_rows(executor_logits(w->executor), held - 1, held);
-    // In precision.params_dtype and padded: only the first V columns are ids.
-    return floats_from_device(w->compute, tensor_1d(row.data, row.dtype, w->run->recipe->model.vocab_size),
-                              logits);
-}
-
-/* ---- generation ---- */
-
 struct generator {
-    struct window window;
+    const struct generation *generation;
+    struct decoder *decoder;
     struct sampler *sampler;
-    float *logits; // [V]
+    struct sequence *sequences; // [count]
+    int32_t *next;              // [count] ids of the next step
     struct utf8_printer printer;
+    bool prints;
 };
 
 static void generator_free(struct generator *generator)
 {
-    window_destroy(&generator->window);
+    for (int64_t i = 0; generator->sequences != NULL && i < generator->generation->options->count; i++)
+        tokens_free(&generator->sequences[i].ids);
+    free(generator->sequences);
+    free(generator->next);
+    decoder_destroy(generator->decoder);
     sampler_destroy(generator->sampler);
-    free(generator->logits);
     text_free(&generator->printer.pending);
 }
 
 /* Ids beyond the tokenizer's vocabulary (padding of the vocabulary) are never sampled. */
-static enum status generator_create(struct generation *generation, struct rank_state *w,
-                                    struct generator *out)
+static enum status generator_create(struct rank_state *w, struct generator *out)
 {
-    int64_t vocab = generation->recipe.model.vocab_size, known = tokenizer_vocab_size(generation->tokenizer);
-    *out = (struct generator){.printer = {.to = generation->options->to, .raw = generation->options->raw}};
-    out->logits = calloc((size_t)vocab, sizeof *out->logits);
-    if (out->logits == NULL)
-        return fail(NO_MEMORY, "no memory for %lld logits", (long long)vocab);
-    TRY(sampler_create(&generation->options->sampling, known < vocab ? known : vocab, &out->sampler));
-    return window_create(w, &out->window);
+    const struct generation *generation = out->generation;
+    const struct generate_options *o = generation->options;
+    int64_t vocab = o->recipe->model.vocab_size, known = tokenizer_vocab_size(generation->tokenizer);
+    out->prints = o->to != NULL && w->world->rank == 0;
+    out->printer = (struct utf8_printer){.to = o->to, .raw = o->raw};
+    out->sequences = calloc((size_t)o->count, sizeof *out->sequences);
+    out->next = calloc((size_t)o->count, sizeof *out->next);
+    if (out->sequences == NULL || out->next == NULL)
+        return fail(NO_MEMORY, "no memory for %lld sequences", (long long)o->count);
+    for (int64_t i = 0; i < o->count; i++) {
+        struct tokens *ids = &out->sequences[i].ids;
+        TRY(tokens_reserve(ids, generation->prompts[i].count + o->tokens));
+        TRY(tokens_append(ids, generation->prompts[i].ids, generation->prompts[i].count));
+    }
+    TRY(sampler_create(&o->sampling, known < vocab ? known : vocab, &out->sampler));
+    return decoder_create(w, o->count, generation->longest, &out->decoder);
 }
 
-static enum status print_ids(struct generation *generation, struct generator *generator, int64_t begin)
+static enum status print_last(struct generator *generator)
 {
+    const struct tokens *ids = &generator->sequences[0].ids;
     struct text bytes = {0};
-    enum status status = tokenizer_decode_more(generation->tokenizer, generation->ids.ids + begin,
-                                               generation->ids.count - begin, &bytes);
+    enum status status =
+        tokenizer_decode_more(generator->generation->tokenizer, ids->ids + ids->count - 1, 1, &bytes);
     if (status == OK)
         status = utf8_print(&generator->printer, text_chars(&bytes), bytes.length);
     text_free(&bytes);
     return status;
 }
 
-static enum status generate_text(struct generation *generation, struct rank_state *w,
-                                 struct generator *generator)
+static bool is_done(const struct generator *generator, const struct sequence *sequence)
 {
-    const struct generate_options *o = generation->options;
-    struct generate_result *result = &generation->result;
-    int32_t end = tokenizer_end_of_document(generation->tokenizer);
-    TRY(utf8_print(&generator->printer, o->prompt, (size_t)o->prompt_bytes));
-    double start = clock_s();
-    while (result->tokens < o->tokens && !result->stopped) {
-        int32_t id;
-        TRY(window_logits(w, &generator->window, &generation->ids, generator->logits));
-        TRY(sampler_draw(generator->sampler, generator->logits, result->tokens, &id));
-        generation->ids.ids[generation->ids.count++] = id;
-        result->tokens++;
-        result->stopped = id == end && !o->no_stop;
-        if (!result->stopped)
-            TRY(print_ids(generation, generator, generation->ids.count - 1));
-    }
-    result->seconds = clock_s() - start;
-    return utf8_print_end(&generator->printer);
+    return sequence->stopped || sequence->tokens == generator->generation->options->tokens;
 }
 
-/* There is one rank and only forward passes: no layout or training key would reduce the memory. */
+/* Samples the next token of a sequence. */
+static enum status sample(struct generator *generator, int64_t number)
+{
+    const struct generate_options *o = generator->generation->options;
+    struct sequence *sequence = &generator->sequences[number];
+    int32_t id;
+    TRY(sampler_draw(generator->sampler, decoder_logits(generator->decoder, number), number, sequence->tokens,
+                     &id));
+    TRY(tokens_append(&sequence->ids, &id, 1));
+    sequence->tokens++;
+    sequence->stopped = id == tokenizer_end_of_document(generator->generation->tokenizer) && !o->no_stop;
+    return generator->prints && !sequence->stopped ? print_last(generator) : OK;
+}
+
+/* Computes the logits of the next token of all sequences that need one; *more: any. */
+static enum status advance(struct generator *generator, bool *more)
+{
+    const int64_t count = generator->generation->options->count;
+    struct decoder *decoder = generator->decoder;
+    bool steps = false;
+    *more = false;
+    for (int64_t i = 0; i < count; i++) {
+        const struct sequence *sequence = &generator->sequences[i];
+        const bool done = is_done(generator, sequence), full = decoder_is_full(decoder, i);
+        generator->next[i] = done || full ? -1 : sequence->ids.ids[sequence->ids.count - 1];
+        steps = steps || generator->next[i] >= 0;
+        *more = *more || !done;
+    }
+    if (steps)
+        TRY(decoder_step(decoder, generator->next));
+    for (int64_t i = 0; i < count; i++) {
+        const struct sequence *sequence = &generator->sequences[i];
+        if (generator->next[i] < 0 && !is_done(generator, sequence))
+            TRY(decoder_start(decoder, i, sequence->ids.ids, sequence->ids.count));
+    }
+    return OK;
+}
+
+static enum status generate_text(struct generator *generator)
+{
+    const struct generate_options *o = generator->generation->options;
+    bool more = true;
+    if (generator->prints)
+        TRY(utf8_print(&generator->printer, o->prompts[0].bytes, (size_t)o->prompts[0].length));
+    for (int64_t i = 0; i < o->count; i++)
+        TRY(decoder_start(generator->decoder, i, generator->sequences[i].ids.ids,
+                          generator->sequences[i].ids.count));
+    while (more) {
+        for (int64_t i = 0; i < o->count; i++)
+            if (!is_done(generator, &generator->sequences[i]))
+                TRY(sample(generator, i));
+        TRY(advance(generator, &more));
+    }
+    return generator->prints ? utf8_print_end(&generator->printer) : OK;
+}
+
+/* ---- all ranks ---- */
+
+static enum status store_results(struct generator *generator, const struct generation *generation)
+{
+    for (int64_t i = 0; i < generation->options->count; i++) {
+        const struct sequence *sequence = &generator->sequences[i];
+        struct generated *out = &generation->each[i];
+        const int64_t shown = sequence->tokens - (sequence->stopped ? 1 : 0);
+        out->tokens = sequence->tokens;
+        out->stopped = sequence->stopped;
+        if (generation->options->to == NULL)
+            TRY(tokenizer_decode_more(generation->tokenizer,
+                                      sequence->ids.ids + sequence->ids.count - sequence->tokens, shown,
+                                      &out->text));
+    }
+    return OK;
+}
+
+/* There are only forward passes: no training key would reduce the memory. */
 static enum status explain(enum status status)
 {
     if (status != NO_DEVICE_MEMORY)
         return status;
-    return fail(status, "%s; use cluster.device=cpu to avoid GPU memory", fail_text());
+    return fail(status, "%s; use cluster.device=cpu to avoid GPU memory, or more tp", fail_text());
+}
+
+static enum status run_rank(struct generation *generation, struct rank_state *state,
+                            struct generator *generator)
+{
+    TRY(checkpoint_load(state, generation->options->checkpoint, false));
+    TRY(rank_agree(state, generator_create(state, generator)));
+    const double start = clock_s();
+    TRY(generate_text(generator));
+    if (state->world->rank != 0)
+        return OK;
+    generation->result = (struct generate_result){.step = state->step, .seconds = clock_s() - start};
+    return store_results(generator, generation);
 }
 
 static enum status rank_main(struct world *world, void *argument)
 {
     struct generation *generation = argument;
     struct rank_state state;
-    struct generator generator = {0};
-    enum status status = rank_create(&generation->run, world, false, &state);
-    if (status == OK && !device_computes(state.device))
-        status = fail(BAD_RECIPE,
-                      "cluster.device %s computes nothing and cannot generate text; use cluster.device=cpu",
-                      generation->recipe.cluster.device);
+    struct generator generator = {.generation = generation};
+    // After a failure of this rank alone, peers may still use its memory; the process ends.
+    enum status status = explain(rank_create(&generation->run, world, false, &state));
+    if (status != OK && world->size > 1)
+        return status;
     if (status == OK)
-        status = checkpoint_load(&state, generation->options->checkpoint, false);
-    if (status == OK)
-        status = generator_create(generation, &state, &generator);
-    if (status == OK) {
-        generation->result.step = state.step;
-        status = generate_text(generation, &state, &generator);
-    }
-    status = explain(status);
+        status = explain(run_rank(generation, &state, &generator));
     generator_free(&generator);
     rank_destroy(&state);
     return status;
@@ -229,20 +257,30 @@ static enum status rank_main(struct world *world, void *argument)
 
 static enum status run_job(struct generation *generation)
 {
-    TRY(encode(generation));
-    TRY(check_prompt(generation));
-    generation->recipe = *generation->options->recipe;
-    generation->recipe.model.seq_length = window_length(generation);
-    TRY(run_create(&generation->recipe, false, &generation->run));
-    return world_run(generation->options->transport, 1, rank_main, generation);
+    const struct generate_options *o = generation->options;
+    if (!device_traits(o->recipe->cluster.device)->computes)
+        return fail(BAD_RECIPE,
+                    "cluster.device %s computes nothing and cannot generate text; use cluster.device=cpu",
+                    o->recipe->cluster.device);
+    generation->prompts = calloc((size_t)o->count, sizeof *generation->prompts);
+    if (generation->prompts == NULL)
+        return fail(NO_MEMORY, "no memory for %lld prompts", (long long)o->count);
+    TRY(encode_all(generation));
+    TRY(run_create(o->recipe, false, &generation->run));
+    generation->run.row_tokens = decoder_row_tokens(o->recipe, generation->longest);
+    const struct world_options world = recipe_world(o->recipe, o->size);
+    return world_run_as(&world, rank_main, generation);
 }
 
-enum status generate(const struct generate_options *options, struct generate_result *out)
+enum status generate(const struct generate_options *options, struct generated *each,
+                     struct generate_result *out)
 {
-    struct generation generation = {.options = options};
-    enum status status = run_job(&generation);
+    struct generation generation = {.options = options, .each = each};
+    const enum status status = run_job(&generation);
     run_destroy(&generation.run);
-    tokens_free(&generation.ids);
+    for (int64_t i = 0; generation.prompts != NULL && i < options->count; i++)
+        tokens_free(&generation.prompts[i]);
+    free(generation.prompts);
     tokenizer_destroy(generation.tokenizer);
     if (status == OK)
         *out = generation.result;

@@ -1,37 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Text generation from a trained model: encodes the prompt, then samples one token at a time.
+/* Text generation from a trained model: encodes the prompts, then samples one token of each at a time.
  *
- *     prompt "Ocean, n."  ->  ids, followed by S - 9 padding ids
- *     forward pass        ->  logits of the last id    ->  sample one (sampler.h)  ->  print, append
+ *     prompt "Ocean, n."  ->  ids  ->  logits of the next id (decoder.h)  ->  sample one (sampler.h)
+ *                              ^                                                  |
+ *                              +---------------------- append --------------------+
  *
- * Attention is causal, so the padding does not affect the logits. When the window is full, it slides: the
- * first id is dropped. Every token costs a forward pass over the whole window (no KV cache): generation uses
- * exactly the code of training, and is meant for small models. */
+ * Every rank samples, from the same logits with the same random numbers; rank 0 prints. */
 #pragma once
 
 #include "trainer/generate/sampler.h"
 #include "trainer/recipe/recipe.h"
 
+struct generate_prompt {
+    const char *bytes;
+    int64_t length;
+};
+
+/* The continuation of one prompt. */
+struct generated {
+    int64_t prompt_tokens, tokens; // in the prompt, generated
+    bool stopped;                  // at the end of a document
+    struct text text;              // without the prompt; bytes, perhaps not UTF-8. Only without options.to
+};
+
 struct generate_options {
-    const struct recipe *recipe; // for one rank and microbatches of one sequence
-    const char *transport;       // provides a world of one rank
+    const struct recipe *recipe; // with one data-parallel rank, and microbatches of one sequence
+    int size;                    // ranks, as for world_run()
     const char *checkpoint;      // a path as for checkpoint_resolve
-    const char *prompt;
-    int64_t prompt_bytes;
-    int64_t tokens; // maximum number of new tokens
+    const struct generate_prompt *prompts;
+    int64_t count;  // of prompts, which are continued together
+    int64_t tokens; // maximum number of new tokens of each
     struct sampling sampling;
     bool no_stop; // continue past the end of a document
-    FILE *to;     // destination of prompt and text
+    FILE *to;     // one prompt: destination of prompt and text, while it is generated; or NULL
     bool raw;     // write bytes unchanged; otherwise UTF-8 without control characters, for a terminal
 };
 
 struct generate_result {
-    int64_t prompt_tokens, tokens; // in the prompt, generated
-    bool stopped;                  // at the end of a document
-    int64_t step;                  // of the checkpoint
-    double seconds;                // in forward passes and sampling
+    int64_t step;   // of the checkpoint
+    double seconds; // in forward passes and sampling
 };
 
-/* Returns BAD_USAGE for a prompt that does not fit, BAD_RECIPE without a tokenizer, BAD_CHECKPOINT,
- * IO_ERROR. */
-MUST_USE enum status generate(const struct generate_options *options, struct generate_result *out);
+/* each[count]: one result per prompt, whose texts the caller frees, also after a failure. Under a launcher
+ * the process of rank 0 gets the results. Returns BAD_USAGE for a prompt that does not fit, BAD_RECIPE
+ * without a tokenizer, BAD_CHECKPOINT, IO_ERROR. */
+MUST_USE enum status generate(const struct generate_options *options, struct generated *each,
+                              struct generate_result *out);

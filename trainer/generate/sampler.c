@@ -99,14 +99,15 @@ static int64_t cut(const struct sampler *s, int64_t kept, double *sum)
 }
 
 /* Uniform in [0, 1) with 53 bits. */
-static double uniform(uint64_t seed, int64_t index)
+static double uniform(uint64_t seed, int64_t sequence, int64_t index)
 {
     uint32_t words[4];
-    philox_words(philox_named(seed, "generate.sample"), 0, (uint64_t)index, words);
+    philox_words(philox_named(seed, "generate.sample"), (uint64_t)sequence, (uint64_t)index, words);
     return ((double)(words[0] >> 5) * 67108864.0 + (double)(words[1] >> 6)) * 0x1p-53;
 }
 
-enum status sampler_draw(struct sampler *s, const float *logits, int64_t index, int32_t *out)
+enum status sampler_draw(struct sampler *s, const float *logits, int64_t sequence, int64_t index,
+                         int32_t *out)
 {
     for (int64_t i = 0; i < s->count; i++)
         if (!isfinite(logits[i]))
@@ -123,7 +124,7 @@ enum status sampler_draw(struct sampler *s, const float *logits, int64_t index, 
     double sum, reached = 0.0;
     int64_t kept = weigh(s, &sum);
     kept = cut(s, kept, &sum);
-    double target = uniform(s->sampling.seed, index) * sum;
+    double target = uniform(s->sampling.seed, sequence, index) * sum;
     int64_t chosen = 0;
     for (int64_t i = 0; i < kept; i++) {
         reached += s->weights[i];

@@ -150,6 +150,9 @@ Test(text, json_strings_are_escaped_and_repaired)
     text_add_json(&t, "a\"b\\\n\x01 \xC3\xA9 \xFF");
     cr_assert_str_eq(t.chars, "\"a\\\"b\\\\\\n\\u0001 \xC3\xA9 \xEF\xBF\xBD\"");
     text_free(&t);
+    text_add_json_bytes(&t, "a\0b\xC3\xA9", 4); // ends within a character
+    cr_assert_str_eq(t.chars, "\"a\\u0000b\xEF\xBF\xBD\"");
+    text_free(&t);
 }
 
 /* One-byte and two-byte control characters, truncated sequences, and characters invalid in XML. */

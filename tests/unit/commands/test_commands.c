@@ -439,8 +439,8 @@ Test(generate_command, rejects_invalid_arguments, .init = cr_redirect_stderr)
                             "generate: --tokens 0 is invalid; use an integer from 1 to 1000000\ncuboid: "
                             "generate: --top-p 1.5 is invalid; use a number from 1e-06 to 1\ncuboid: "
                             "generate: unknown option --temprature (did you mean --temperature?); valid "
-                            "options: --prompt, --tokens, --temperature, --top-k, --top-p, --seed, "
-                            "--no-stop, --help, -h\ncuboid: generate: --prompt needs a value\n");
+                            "options: --prompt, --prompts, --tokens, --temperature, --top-k, --top-p, "
+                            "--seed, --no-stop, --help, -h\ncuboid: generate: --prompt needs a value\n");
 }
 
 /* For a run that was stopped before its first checkpoint, the error names the command to run. */

@@ -15,7 +15,7 @@ static int32_t draw(struct sampling sampling, const float *logits, int64_t count
     struct sampler *sampler = NULL;
     int32_t id = -1;
     cr_assert_eq(sampler_create(&sampling, count, &sampler), OK, "%s", fail_text());
-    cr_assert_eq(sampler_draw(sampler, logits, index, &id), OK, "%s", fail_text());
+    cr_assert_eq(sampler_draw(sampler, logits, 0, index, &id), OK, "%s", fail_text());
     sampler_destroy(sampler);
     return id;
 }
@@ -28,7 +28,7 @@ static void count_draws(struct sampling sampling, int counts[IDS])
     cr_assert_eq(sampler_create(&sampling, IDS, &sampler), OK);
     for (int64_t i = 0; i < DRAWS; i++) {
         int32_t id = -1;
-        cr_assert_eq(sampler_draw(sampler, example, i, &id), OK);
+        cr_assert_eq(sampler_draw(sampler, example, 0, i, &id), OK);
         cr_assert(id >= 0 && id < IDS);
         counts[id]++;
     }
@@ -128,7 +128,7 @@ Test(sampler, a_draw_is_a_function_of_seed_and_index)
     cr_assert_eq(sampler_create(&a, IDS, &sampler), OK);
     for (int64_t i = 199; i >= 0; i--) { // in reverse: earlier draws do not matter
         int32_t id = -1;
-        cr_assert_eq(sampler_draw(sampler, example, i, &id), OK);
+        cr_assert_eq(sampler_draw(sampler, example, 0, i, &id), OK);
         cr_assert_eq(id, draw(a, example, IDS, i));
         differ += id != draw(b, example, IDS, i);
         moved += id != draw(a, example, IDS, i + 1);
@@ -156,7 +156,7 @@ Test(sampler, rejects_nan_logits)
             sampler_create(&(struct sampling){.temperature = temperatures[t], .top_p = 1.0}, 3, &sampler),
             OK);
         for (int b = 0; b < 2; b++)
-            cr_assert_eq(sampler_draw(sampler, bad[b], 0, &id), NOT_FINITE);
+            cr_assert_eq(sampler_draw(sampler, bad[b], 0, 0, &id), NOT_FINITE);
         sampler_destroy(sampler);
     }
     cr_assert_eq(id, 77);

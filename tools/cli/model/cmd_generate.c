@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/cli/model/cmd_generate.h"
 
+#include "parallel/launcher.h"
 #include "tools/cli/model/model_argument.h"
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
@@ -12,16 +13,18 @@
 #include <unistd.h>
 
 static const char help[] =
-    "cuboid generate RECIPE|CHECKPOINT|RUN-FOLDER [key=value ...] --prompt TEXT\n"
+    "cuboid generate RECIPE|CHECKPOINT|RUN-FOLDER [key=value ...] --prompt TEXT | --prompts FILE\n"
     "\n"
-    "Generates text with a trained model, on one rank, whatever layout trained it. Uses the newest\n"
-    "complete checkpoint of the recipe's run or of the run folder, or the given checkpoint.\n"
+    "Generates text with a trained model, on one rank, whatever layout trained it; with tp=N or pp=N on N\n"
+    "ranks, as threads or under mpirun or srun. Uses the newest complete checkpoint of the recipe's run or\n"
+    "of the run folder, or the given checkpoint.\n"
     "\n"
     "  cuboid generate recipes/quickstart.yaml --prompt 'Ocean'\n"
     "  cuboid generate runs/quickstart --prompt 'Ocean' --tokens 500 --temperature 0.5\n"
     "  cuboid generate runs/quickstart/checkpoints/step-00000100 --prompt 'Ocean' --top-k 1\n"
     "\n"
     "  --prompt TEXT      text to continue; '': start a new document; -: read standard input\n"
+    "  --prompts FILE     text file: continue every line, in one batch; prints a line of JSON for each\n"
     "  --tokens N         maximum number of tokens to generate (default 256)\n"
     "  --temperature T    sampling temperature; 0 = greedy (default 0.8)\n"
     "  --top-k K          sample from the K most likely tokens; 0 = all (default 0)\n"
@@ -34,7 +37,7 @@ static const char help[] =
     "UTF-8 are shown as U+FFFD.\n";
 
 struct arguments {
-    const char *prompt;
+    const char *prompt, *prompts;
     int64_t tokens, top_k, seed;
     double temperature, top_p;
     bool no_stop, help, short_help;
@@ -47,6 +50,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     *out = (struct arguments){.tokens = 256, .seed = -1, .temperature = 0.8, .top_p = 1.0};
     const struct option options[] = {
         {"--prompt", OPTION_TEXT, &out->prompt, 0, 0},
+        {"--prompts", OPTION_TEXT, &out->prompts, 0, 0},
         {"--tokens", OPTION_INTEGER, &out->tokens, 1, 1e6},
         {"--temperature", OPTION_REAL, &out->temperature, 0, 1e3},
         {"--top-k", OPTION_INTEGER, &out->top_k, 0, 1e9},
@@ -65,7 +69,9 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     if (out->rest_count == 0)
         return fail(BAD_USAGE, "generate: no model given; use a recipe, a checkpoint or a run folder: "
                                "cuboid generate runs/quickstart --prompt TEXT");
-    if (out->prompt == NULL)
+    if (out->prompt != NULL && out->prompts != NULL)
+        return fail(BAD_USAGE, "generate: --prompt and --prompts are mutually exclusive; use one of them");
+    if (out->prompt == NULL && out->prompts == NULL)
         return fail(BAD_USAGE,
                     "generate: no prompt given; use --prompt TEXT, or --prompt '' to start a document");
     return OK;
@@ -81,10 +87,17 @@ static enum status read_prompt(const char *prompt, struct text *out)
 {
     char chunk[1 << 16];
     size_t got;
+    struct launcher launcher;
     if (strcmp(prompt, "-") != 0) {
         text_add(out, "%s", prompt);
         return OK;
     }
+    TRY(launcher_find(&launcher));
+    if (launcher.size > 1)
+        return fail(BAD_USAGE,
+                    "generate: --prompt -: only one of %d processes has a standard input; use "
+                    "--prompt TEXT or --prompts FILE",
+                    launcher.size);
     while ((got = fread(chunk, 1, sizeof chunk, stdin)) > 0 && out->length <= MAX_PROMPT_BYTES)
         text_add_bytes(out, chunk, got);
     if (out->length > MAX_PROMPT_BYTES)
@@ -96,67 +109,184 @@ static enum status read_prompt(const char *prompt, struct text *out)
                : fail(BAD_USAGE, "generate: --prompt -: standard input cannot be read: %s", strerror(errno));
 }
 
-/* ---- running ---- */
-
-/* Sets one sequence at a time; training options are not used. */
-static const char *const one_sequence[] = {
-    "train.micro_batch_size=1",
-    "train.global_batch_size=1",
-    NULL,
+/* The prompts, as parts of `text`. */
+struct prompts {
+    struct text text;
+    struct generate_prompt *list;
+    int64_t count;
 };
 
-static enum status run(const struct arguments *a, const struct text *prompt, const char *checkpoint,
-                       const struct recipe *recipe)
+enum { MAX_PROMPTS = 4096 };
+
+/* Every line of a file is a prompt. */
+static enum status split_lines(const char *path, struct prompts *out)
 {
-    struct generate_options options = {
+    const char *at = text_chars(&out->text), *end = at + out->text.length;
+    for (; at < end && out->count <= MAX_PROMPTS; out->count++) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        const int64_t length = (stop != NULL ? stop : end) - at;
+        if (out->count < MAX_PROMPTS)
+            out->list[out->count] = (struct generate_prompt){.bytes = at, .length = length};
+        at += length + 1;
+    }
+    if (out->count == 0)
+        return fail(BAD_USAGE, "generate: --prompts %s: the file is empty; use a prompt per line", path);
+    if (out->count > MAX_PROMPTS)
+        return fail(BAD_USAGE, "generate: --prompts %s: more than %d lines; use several files", path,
+                    MAX_PROMPTS);
+    return OK;
+}
+
+static enum status read_prompts(const struct arguments *a, struct prompts *out)
+{
+    out->list = calloc(a->prompts != NULL ? MAX_PROMPTS : 1, sizeof *out->list);
+    if (out->list == NULL)
+        return fail(NO_MEMORY, "no memory for the prompts");
+    if (a->prompts != NULL) {
+        if (file_read_small(a->prompts, MAX_PROMPT_BYTES, &out->text) != OK)
+            return fail(BAD_USAGE, "generate: --prompts: %s", fail_text());
+        return split_lines(a->prompts, out);
+    }
+    TRY(read_prompt(a->prompt, &out->text));
+    out->list[0] = (struct generate_prompt){text_chars(&out->text), (int64_t)out->text.length};
+    out->count = 1;
+    return OK;
+}
+
+/* ---- the layout ---- */
+
+/* Whether an override sets the degree of tensor or pipeline parallelism, under any of its names. */
+static bool sets_ranks(const char *override)
+{
+    char name[80];
+    const size_t length = strcspn(override, "=");
+    if (length >= sizeof name)
+        return false;
+    memcpy(name, override, length);
+    name[length] = '\0';
+    const char *key = recipe_key(name);
+    return key != NULL && (strcmp(key, "parallel.tensor_parallel_size") == 0 ||
+                           strcmp(key, "parallel.pipeline_parallel_size") == 0);
+}
+
+/* One sequence at a time on one rank, except for the degrees that are given; ends with NULL. */
+static const char **list_layout(const struct arguments *a)
+{
+    const char **list = calloc((size_t)a->rest_count + 3, sizeof *list);
+    int count = 0;
+    if (list == NULL)
+        return NULL;
+    list[count++] = "train.micro_batch_size=1";
+    list[count++] = "train.global_batch_size=1";
+    for (int i = 1; i < a->rest_count; i++)
+        if (sets_ranks(a->rest[i]))
+            list[count++] = a->rest[i];
+    return list;
+}
+
+/* ---- running ---- */
+
+/* One line of JSON for each prompt; bytes that are not UTF-8 become U+FFFD. */
+static void print_results(const struct prompts *prompts, const struct generated *each)
+{
+    for (int64_t i = 0; i < prompts->count; i++) {
+        struct text json = {0};
+        text_add(&json, "{\"prompt\": ");
+        text_add_json_bytes(&json, prompts->list[i].bytes, (size_t)prompts->list[i].length);
+        text_add(&json, ", \"text\": ");
+        text_add_json_bytes(&json, text_chars(&each[i].text), each[i].text.length);
+        text_add(&json, ", \"tokens\": %lld, \"stopped\": %s}", (long long)each[i].tokens,
+                 each[i].stopped ? "true" : "false");
+        puts(json.chars);
+        text_free(&json);
+    }
+}
+
+static void report(const struct generate_options *o, const struct generated *each,
+                   const struct generate_result *result)
+{
+    char time[NUMBER_CHARS], prompts[64];
+    int64_t tokens = 0, prompt_tokens = 0;
+    for (int64_t i = 0; i < o->count; i++) {
+        tokens += each[i].tokens;
+        prompt_tokens += each[i].prompt_tokens;
+    }
+    snprintf(prompts, sizeof prompts, o->count == 1 ? "prompt" : "%lld prompts", (long long)o->count);
+    print_line(stderr, "generated %lld token%s%s in %s (%.0f tokens/s), %s of %lld tokens; %s, seed %llu",
+               (long long)tokens, tokens == 1 ? "" : "s",
+               o->count == 1 && each[0].stopped ? ", to the end of the document," : "",
+               seconds_text(result->seconds, time),
+               result->seconds > 0.0 ? (double)tokens / result->seconds : 0.0, prompts,
+               (long long)prompt_tokens, o->checkpoint, (unsigned long long)o->sampling.seed);
+}
+
+static enum status run(const struct arguments *a, const struct prompts *prompts, const char *checkpoint,
+                       const struct recipe *recipe, struct generated *each)
+{
+    struct launcher launcher = {.rank = -1};
+    const struct generate_options options = {
         .recipe = recipe,
-        .transport = "local",
+        .size = recipe_world_size(recipe),
         .checkpoint = checkpoint,
-        .prompt = text_chars(prompt),
-        .prompt_bytes = (int64_t)prompt->length,
+        .prompts = prompts->list,
+        .count = prompts->count,
         .tokens = a->tokens,
         .sampling = {.temperature = a->temperature,
                      .top_k = a->top_k,
                      .top_p = a->top_p,
                      .seed = a->seed >= 0 ? (uint64_t)a->seed : recipe->seed},
         .no_stop = a->no_stop,
-        .to = stdout,
+        .to = a->prompts == NULL ? stdout : NULL,
         .raw = isatty(STDOUT_FILENO) != 1,
     };
     struct generate_result result = {0};
-    TRY(generate(&options, &result));
-    putchar('\n');
+    TRY(generate(&options, each, &result));
+    TRY(launcher_find(&launcher));
+    if (launcher.rank > 0)
+        return OK;
+    if (a->prompts != NULL)
+        print_results(prompts, each);
+    else
+        putchar('\n');
     fflush(stdout);
-    char time[NUMBER_CHARS];
-    print_line(stderr,
-               "generated %lld token%s%s in %s (%.0f tokens/s), prompt of %lld tokens; %s, seed "
-               "%llu",
-               (long long)result.tokens, result.tokens == 1 ? "" : "s",
-               result.stopped ? ", to the end of the document," : "", seconds_text(result.seconds, time),
-               result.seconds > 0.0 ? (double)result.tokens / result.seconds : 0.0,
-               (long long)result.prompt_tokens, checkpoint, (unsigned long long)options.sampling.seed);
+    report(&options, each, &result);
     return OK;
+}
+
+static int run_prompts(const struct arguments *a, const char *checkpoint, const struct recipe *recipe)
+{
+    struct prompts prompts = {.count = 0};
+    int status = exit_status_of_world(read_prompts(a, &prompts));
+    struct generated *each = calloc((size_t)prompts.count + 1, sizeof *each);
+    if (status == 0)
+        status = exit_status_of_world(each != NULL ? run(a, &prompts, checkpoint, recipe, each)
+                                                   : fail(NO_MEMORY, "no memory for the results"));
+    for (int64_t i = 0; each != NULL && i < prompts.count && i < MAX_PROMPTS; i++)
+        text_free(&each[i].text);
+    free(each);
+    free(prompts.list);
+    text_free(&prompts.text);
+    return status;
 }
 
 /* Returns 0, or the exit status. */
 static int run_command(const struct arguments *a)
 {
+    const char **layout = list_layout(a);
     const struct model_request request = {.command = "generate",
                                           .example = "--prompt TEXT",
                                           .words = a->rest,
                                           .count = a->rest_count,
-                                          .one_rank = one_sequence};
+                                          .one_rank = layout};
     char *checkpoint = NULL;
     struct recipe *recipe = NULL;
-    struct text prompt = {0};
-    int size, status = model_argument(&request, &checkpoint, &recipe, &size);
+    int size, status = layout != NULL ? model_argument(&request, &checkpoint, &recipe, &size)
+                                      : exit_status(fail(NO_MEMORY, "no memory for the layout"));
     if (status == 0)
-        status = exit_status(read_prompt(a->prompt, &prompt));
-    if (status == 0)
-        status = exit_status(run(a, &prompt, checkpoint, recipe));
-    text_free(&prompt);
+        status = run_prompts(a, checkpoint, recipe);
     recipe_destroy(recipe);
     free(checkpoint);
+    free(layout);
     return status;
 }
 
