@@ -40,10 +40,8 @@ static enum status byte_encode(const void *model, void *state, const char *bytes
     (void)model;
     (void)state;
     TRY(tokens_reserve(out, length));
-    int32_t *ids = out->ids + out->count;
-    for (int64_t i = 0; i < length; i++)
-        ids[i] = (unsigned char)bytes[i];
-    out->count += length;
+    for (int64_t i = 0; i < length; i++) // ids is NULL while there are no tokens
+        out->ids[out->count++] = (unsigned char)bytes[i];
     return OK;
 }
 

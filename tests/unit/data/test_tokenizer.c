@@ -24,6 +24,7 @@ Test(tokenizer, bytes_are_their_own_ids)
     struct tokens ids = {0};
     struct text back = {0};
     cr_assert_eq(encoder_create(t, &e), OK);
+    cr_assert_eq(encoder_encode(e, all, 0, &ids), OK); // an empty prompt, before any token
     cr_assert_eq(encoder_encode(e, all, 256, &ids), OK);
     cr_assert_eq(encoder_encode(e, all, 0, &ids), OK);
     cr_assert_eq(encoder_cut(e, all, 256), 256);
