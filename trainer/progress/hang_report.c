@@ -22,7 +22,8 @@ static void add_rank(const struct hang_rank *rank, struct text *out)
              rank->node[0] != 0 ? ", node " : "", rank->node);
 }
 
-/* "1W2", "optimizer"; what follows "stalled in ". That of the GPU, which is behind its host. */
+/* The action that the report names after "stalled in": "1W2", "optimizer". On a GPU, the one that it
+ * executes: the host has enqueued later ones. */
 static const char *action_of(const struct hang_rank *rank)
 {
     const struct progress_head *head = &rank->progress.head;

@@ -5,11 +5,10 @@
 
 unsigned contention_uses(const struct cost_options *options, enum call call, struct group_shape shape)
 {
-    enum { OUT = 1, IN = 2, TO_LINKS = 2 };
-    const unsigned directions = call == CALL_SEND ? OUT : call == CALL_RECEIVE ? IN : OUT | IN;
+    const unsigned out = shape.nodes > 1 ? NIC_OUT : LINKS_OUT, in = shape.nodes > 1 ? NIC_IN : LINKS_IN;
     if (options->profile->device.is_cpu || shape.ranks < 2)
         return 0;
-    return shape.nodes > 1 ? directions : directions << TO_LINKS;
+    return call == CALL_SEND ? out : call == CALL_RECEIVE ? in : out | in;
 }
 
 /* ---- the messages of a lane ---- */
@@ -27,11 +26,10 @@ static unsigned uses_of(const struct lane *lane)
     return uses;
 }
 
-/* What the other ranks of a message use: they receive what this rank sends. */
+/* What the other rank of a message uses: it receives what this rank sends. */
 static unsigned others_use(unsigned uses)
 {
-    enum { OUT = 1 + 4, IN = 2 + 8 };
-    return (uses & OUT) << 1 | (uses & IN) >> 1;
+    return (uses & (NIC_OUT | LINKS_OUT)) << 1 | (uses & (NIC_IN | LINKS_IN)) >> 1;
 }
 
 /* ---- speed ---- */
@@ -64,8 +62,7 @@ static int sharers(const struct predictor *p, const struct lane *lane)
     return most;
 }
 
-/* Updates the ends of all messages of this rank, and of those to and from it; not of a lane that has
- * ended. */
+/* Updates the ends of all messages of this rank, and of those to and from it, except for `ended`. */
 static void update(struct predictor *p, struct rank *rank, const struct lane *ended, double now_s)
 {
     for (int i = 0; i < rank->tape->lane_count; i++) {
@@ -73,37 +70,38 @@ static void update(struct predictor *p, struct rank *rank, const struct lane *en
         if (lane != ended && lane->items_busy > 0 && lane->items->items[lane->at].kind == TAPE_MESSAGE)
             lane_change_speed(p, lane, sharers(p, lane), 1.0, now_s);
     }
-    for (int i = 0; i < rank->contention.guest_count; i++)
-        lane_change_speed(p, rank->contention.guests[i], sharers(p, rank->contention.guests[i]), 1.0, now_s);
+    for (int i = 0; i < rank->contention.peer_lane_count; i++)
+        lane_change_speed(p, rank->contention.peer_lanes[i], sharers(p, rank->contention.peer_lanes[i]), 1.0,
+                          now_s);
 }
 
-/* ---- guests ---- */
+/* ---- lanes of peers ---- */
 
 /* Once, even if several messages of an exchange are between the same ranks. */
-static void add_guest(struct rank_contention *at, struct lane *lane)
+static void add_peer_lane(struct rank_contention *at, struct lane *lane)
 {
-    if (at->guest_count == 0 || at->guests[at->guest_count - 1] != lane)
-        at->guests[at->guest_count++] = lane;
+    if (at->peer_lane_count == 0 || at->peer_lanes[at->peer_lane_count - 1] != lane)
+        at->peer_lanes[at->peer_lane_count++] = lane;
 }
 
-static void remove_guest(struct rank_contention *at, const struct lane *lane)
+static void remove_peer_lane(struct rank_contention *at, const struct lane *lane)
 {
     int i = 0;
-    while (i < at->guest_count && at->guests[i] != lane)
+    while (i < at->peer_lane_count && at->peer_lanes[i] != lane)
         i++;
-    if (i < at->guest_count)
-        at->guests[i] = at->guests[--at->guest_count];
+    if (i < at->peer_lane_count)
+        at->peer_lanes[i] = at->peer_lanes[--at->peer_lane_count];
 }
 
-/* Makes the lane a guest of the other ranks of its messages, or no longer. */
-static void visit(struct predictor *p, struct lane *lane, bool begins)
+/* Adds the lane to, or removes it from, the lists of the other ranks of its messages. */
+static void register_at_peers(struct predictor *p, struct lane *lane, bool begins)
 {
     for (int i = 0; i < lane->items_busy; i++) {
         struct rank *peer = peer_of(p, message_of(lane, i));
         if (peer != NULL && begins)
-            add_guest(&peer->contention, lane);
+            add_peer_lane(&peer->contention, lane);
         else if (peer != NULL)
-            remove_guest(&peer->contention, lane);
+            remove_peer_lane(&peer->contention, lane);
     }
 }
 
@@ -124,7 +122,7 @@ void contention_begin(struct predictor *predictor, struct lane *lane, double now
     lane->uses = uses_of(lane);
     if (lane->uses == 0)
         return;
-    visit(predictor, lane, true);
+    register_at_peers(predictor, lane, true);
     if (count_users(lane->rank, lane->uses, 1))
         update(predictor, lane->rank, NULL, now_s);
     else
@@ -135,7 +133,7 @@ void contention_end(struct predictor *predictor, struct lane *lane, double now_s
 {
     if (lane->uses == 0)
         return;
-    visit(predictor, lane, false);
+    register_at_peers(predictor, lane, false);
     if (count_users(lane->rank, lane->uses, -1))
         update(predictor, lane->rank, lane, now_s);
 }

@@ -21,15 +21,15 @@ struct predictor;
 struct rank;
 struct lane;
 
-enum { CONTENDED = 4 };
-/* What a rank uses for a message, as a set of bits: NIC out, NIC in, links out, links in. */
+/* What a rank uses for a message, as a set of bits. */
+enum { NIC_OUT = 1, NIC_IN = 2, LINKS_OUT = 4, LINKS_IN = 8, CONTENDED = 4 };
 unsigned contention_uses(const struct cost_options *options, enum call call, struct group_shape shape);
 
 /* In-flight messages of a rank. */
 struct rank_contention {
     int users[CONTENDED];
-    struct lane **guests; // lanes of other ranks with a message to or from this rank; room for all lanes
-    int guest_count;
+    struct lane **peer_lanes; // lanes of other ranks with a message to or from this rank; room for all lanes
+    int peer_lane_count;
 };
 
 /* The messages of a busy lane begin or end at `now_s`: updates the ends of all that share something with

@@ -170,7 +170,7 @@ static void destroy_rank(struct rank *rank)
     free(rank->ops);
     free(rank->messages);
     free(rank->phases);
-    free(rank->contention.guests);
+    free(rank->contention.peer_lanes);
 }
 
 /* Finds the ranks that share the cores of a CPU. The ranks of a node that have a tape each represent the same
@@ -216,8 +216,8 @@ static enum status create(struct predictor *p, const struct cost_options *option
     for (int r = 0; r < p->count; r++)
         TRY(create_rank(p, options, &p->ranks[r]));
     for (int r = 0; r < p->count; r++) {
-        p->ranks[r].contention.guests = calloc((size_t)p->lane_count + 1, sizeof(struct lane *));
-        if (p->ranks[r].contention.guests == NULL)
+        p->ranks[r].contention.peer_lanes = calloc((size_t)p->lane_count + 1, sizeof(struct lane *));
+        if (p->ranks[r].contention.peer_lanes == NULL)
             return fail(NO_MEMORY, "no memory for the messages of %d ranks", p->count);
     }
     TRY(share_cores(p, options));
