@@ -204,6 +204,8 @@ def check(cuboid, mpirun, case, text):
         if LATE in case or GPU in case:  # each is that of the step before
             expect(bubbles[1] is None and None not in (bubbles[2], bubbles[3]), "the bubbles are", bubbles)
             bubbles = {2: bubbles[3], 3: None}
+        else:
+            expect(None not in bubbles.values(), "the bubbles are", bubbles)
         for step in (2, 3):
             check_step(runs, step, case, lists, bubbles[step])
 
