@@ -226,7 +226,7 @@ def refused_exports():
     expect_refused("architecture", ["export", "large/checkpoints", "--architecture", "LlamaForCausalLM"],
                    "cannot be expressed by LlamaForCausalLM")
     expect_refused("no checkpoint", ["export", "llama"], "; use cuboid checkpoint import llama -o CKPT first")
-    expect_refused("run folder", ["export", "large"], "; use large/checkpoints")
+    expect_refused("run directory", ["export", "large"], "; use large/checkpoints")
 
 
 def refused_outputs():

@@ -530,7 +530,7 @@ static bool holds(const char *folder, const char *name)
     return found;
 }
 
-/* A run folder and a model of Hugging Face are named instead of a checkpoint. */
+/* A run directory and a model of Hugging Face are named instead of a checkpoint. */
 static enum status refuse_folder(const char *path)
 {
     struct text fix = {0};

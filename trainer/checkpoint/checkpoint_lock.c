@@ -252,8 +252,8 @@ static bool is_inside(const char *folder, const char *run_dir)
     return strncmp(folder, run_dir, length) == 0 && folder[length] == '/';
 }
 
-/* The folder and logging.run_dir share one identity; that of the run folder is written first. If that
- * record is lost, checkpoints inside the run folder are its own. */
+/* The folder and logging.run_dir share one identity; that of the run directory is written first. If that
+ * record is lost, checkpoints inside the run directory are its own. */
 static enum status agree_on_run(const struct checkpoint_lock *l, const char *run_dir)
 {
     struct run_record folder, run;

@@ -41,7 +41,7 @@ static void check_sources(const struct recipe *recipe, const char *key, const st
 }
 
 /* A run that already has checkpoints resumes from those, so the one that it started from may be gone.
- * run_folder_check() decides then. */
+ * run_dir_check() decides then. */
 static bool has_checkpoint_folder(const struct recipe *recipe)
 {
     const char *save = recipe->checkpoint.save;

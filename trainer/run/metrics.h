@@ -33,7 +33,7 @@ struct step_record {
     double valid_loss;
 };
 
-/* Opens metrics.jsonl in the run folder. first_step: the first step of this process, after a resume;
+/* Opens metrics.jsonl in the run directory. first_step: the first step of this process, after a resume;
  * flops_per_token: forward and backward (Megatron's convention). */
 struct metrics_config {
     const struct recipe *recipe;
@@ -49,7 +49,7 @@ MUST_USE enum status metrics_open(const struct metrics_config *config, struct me
 MUST_USE enum status metrics_step(struct metrics *metrics, const struct step_record *record);
 /* Makes all lines durable; call it before a checkpoint and at the end (trainer/run/metrics_file.h). */
 MUST_USE enum status metrics_sync(struct metrics *metrics);
-/* True if the run folder was removed or renamed; another run may now use the name. */
+/* True if the run directory was removed or renamed; another run may now use the name. */
 bool metrics_are_lost(const struct metrics *metrics);
 /* Prints the closing summary. `why`: "done", or the reason for stopping. */
 void metrics_summary(struct metrics *metrics, const char *why);

@@ -30,6 +30,6 @@ void metrics_file_close(struct metrics_file *file); // accepts NULL
 MUST_USE enum status metrics_file_append(struct metrics_file *file, const struct text *line);
 /* Makes all lines durable. IO_ERROR. */
 MUST_USE enum status metrics_file_sync(struct metrics_file *file);
-/* True if the file was found removed or renamed: another run may now own the run folder. */
+/* True if the file was found removed or renamed: another run may now own the run directory. */
 bool metrics_file_is_lost(const struct metrics_file *file);
 const char *metrics_file_path(const struct metrics_file *file);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The plan of a run with cluster.profile: made before the first step, stored as plan.json in the run folder,
- * and compared with what was measured at the end. */
+/* The plan of a run with cluster.profile: made before the first step, stored as plan.json in the run
+ * directory, and compared with what was measured at the end. */
 #pragma once
 
 #include "trainer/plan/advice/advice.h"

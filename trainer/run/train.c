@@ -16,7 +16,7 @@
 #include "trainer/progress/control.h"
 #include "trainer/progress/monitor.h"
 #include "trainer/run/metrics.h"
-#include "trainer/run/run_folder.h"
+#include "trainer/run/run_dir.h"
 #include "trainer/run/run_plan.h"
 #include "trainer/run/saving.h"
 #include "trainer/run/timeline_write.h"
@@ -36,7 +36,7 @@ struct session {
     struct metrics *metrics; // rank 0 only
     struct text choices;     // kernel choices of rank 0's device, as last printed
     struct text broken;      // why metrics cannot be written; empty: they can
-    const struct run_folder *folder;
+    const struct run_dir *folder;
     const struct run_plan *plan;
     struct monitor *monitor; // NULL: none
     struct saver saver;
@@ -117,7 +117,7 @@ static enum status begin(struct session *s)
     TRY(load_checkpoint(s, &own));
     if (!is_rank_zero(s))
         return OK;
-    TRY(run_folder_write_recipe(recipe));
+    TRY(run_dir_write_recipe(recipe));
     s->complete = s->rank_state.step >= recipe->train.train_iters && (s->rank_state.step > 0 || own);
     if (s->complete)
         printf("training is complete: step %lld, train.train_iters %lld\n", (long long)s->rank_state.step,
@@ -153,7 +153,7 @@ static bool due(int64_t interval, int64_t step)
 }
 
 /* Reports the kernels that this rank's device has selected: on the terminal when first known, and in a file
- * of the run folder whenever the selection grows. */
+ * of the run directory whenever the selection grows. */
 static enum status report_choices(struct session *s)
 {
     struct text now = {0};
@@ -163,7 +163,7 @@ static enum status report_choices(struct session *s)
         for (const char *line = now.chars; !s->stepped && *line != '\0'; line += strcspn(line, "\n") + 1)
             if (*line != ' ')
                 printf("%.*s\n", (int)strcspn(line, "\n"), line);
-        status = run_folder_write_choices(s->rank_state.run->recipe, &now);
+        status = run_dir_write_choices(s->rank_state.run->recipe, &now);
     }
     text_free(&s->choices);
     s->choices = now;
@@ -378,7 +378,7 @@ struct training {
     struct run run;
     enum status status;
     struct text why;
-    struct run_folder folder;
+    struct run_dir folder;
     const struct advice_source *source;
     struct run_plan plan;         // of rank 0's process
     atomic_int ranks;             // number of ranks that completed successfully
@@ -492,7 +492,7 @@ static enum status lock_checkpoints(const struct recipe *recipe, struct run *run
     return options.save != NULL ? checkpoint_lock_acquire(&options, &run->checkpoint_lock) : OK;
 }
 
-/* All preparation before ranks start. *folder: the lock of the run folder. */
+/* All preparation before ranks start. *folder: the lock of the run directory. */
 static enum status prepare(struct training *training, const struct recipe *recipe, struct stop *stop,
                            int *folder)
 {
@@ -504,11 +504,11 @@ static enum status prepare(struct training *training, const struct recipe *recip
         TRY(memory_plan_check_host(recipe));
     TRY(run_create(recipe, true, &training->run));
     training->run.stop = stop;
-    TRY(run_folder_check(recipe, &training->folder));
+    TRY(run_dir_check(recipe, &training->folder));
     stop_set_checkpoint(stop, text_chars(&training->folder.from));
     if (!first)
         return OK;
-    TRY(run_folder_claim(recipe, folder));
+    TRY(run_dir_claim(recipe, folder));
     TRY(lock_checkpoints(recipe, &training->run));
     report_layout(&training->run, stdout);
     TRY(report_offload(&training->run, stderr));
@@ -533,7 +533,7 @@ static enum status train_until_stopped(const struct recipe *recipe, const struct
         report_resident(atomic_load(&training.ranks), atomic_load(&training.allocated_bytes), stdout);
     checkpoint_lock_release(training.run.checkpoint_lock);
     run_destroy(&training.run);
-    run_folder_free(&training.folder);
+    run_dir_free(&training.folder);
     text_free(&training.why);
     if (folder >= 0)
         close(folder);

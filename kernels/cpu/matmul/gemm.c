@@ -87,9 +87,9 @@ struct gemm_task {
 };
 
 /* Initializes c for accumulation. Returns whether to accumulate. */
-static bool prepare(const struct gemm_task *job, const struct blas_panel *p, int64_t first_column)
+static bool prepare(const struct gemm_task *args, const struct blas_panel *p, int64_t first_column)
 {
-    const float *bias = job->bias.data;
+    const float *bias = args->bias.data;
     for (int64_t r = 0; r < p->m; r++) {
         float *row = (float *)p->c + r * p->ldc;
         if (bias != NULL && p->accumulate) {
@@ -106,23 +106,23 @@ static bool prepare(const struct gemm_task *job, const struct blas_panel *p, int
 
 static void run_panel(void *context, int64_t task)
 {
-    const struct gemm_task *job = context;
-    struct blas_panel p = job->whole;
+    const struct gemm_task *args = context;
+    struct blas_panel p = args->whole;
 
     // Down first: consecutive panels use the same columns of b.
-    int64_t row = task % job->grid.down * job->grid.rows;
-    int64_t column = task / job->grid.down * job->grid.columns;
-    p.m = p.m - row < job->grid.rows ? p.m - row : job->grid.rows;
-    p.n = p.n - column < job->grid.columns ? p.n - column : job->grid.columns;
-    p.a = p.transpose_a ? row_bytes(job->a, 0, row) : row_bytes(job->a, row, 0);
-    p.b = p.transpose_b ? row_bytes(job->b, column, 0) : row_bytes(job->b, 0, column);
-    p.c = row_bytes(job->c, row, column);
-    if (job->bf16) {
-        p.bias = job->bias.data != NULL ? row_bytes(job->bias, 0, column) : NULL;
+    int64_t row = task % args->grid.down * args->grid.rows;
+    int64_t column = task / args->grid.down * args->grid.columns;
+    p.m = p.m - row < args->grid.rows ? p.m - row : args->grid.rows;
+    p.n = p.n - column < args->grid.columns ? p.n - column : args->grid.columns;
+    p.a = p.transpose_a ? row_bytes(args->a, 0, row) : row_bytes(args->a, row, 0);
+    p.b = p.transpose_b ? row_bytes(args->b, column, 0) : row_bytes(args->b, 0, column);
+    p.c = row_bytes(args->c, row, column);
+    if (args->bf16) {
+        p.bias = args->bias.data != NULL ? row_bytes(args->bias, 0, column) : NULL;
         blas_bf16(&p, 1);
         return;
     }
-    p.accumulate = prepare(job, &p, column);
+    p.accumulate = prepare(args, &p, column);
     if (p.k > 0)
         blas_sgemm(&p, 1);
 }
@@ -137,7 +137,7 @@ static int64_t leading_dimension(struct tensor t)
 /* In the library's native type, fp32 or bf16. */
 static void multiply(struct device *device, const struct gemm *op)
 {
-    struct gemm_task job = {
+    struct gemm_task args = {
         .grid = grid_of(op->c.dim[0], op->c.dim[1]),
         .whole = {.transpose_a = op->transpose_a,
                   .transpose_b = op->transpose_b,
@@ -155,7 +155,7 @@ static void multiply(struct device *device, const struct gemm *op)
         .bias = op->bias,
         .bf16 = op->a.dtype == BF16,
     };
-    cpu_parallel(device, job.grid.tasks, run_panel, &job);
+    cpu_parallel(device, args.grid.tasks, run_panel, &args);
 }
 
 /* Whether the library supports the operand types directly. */

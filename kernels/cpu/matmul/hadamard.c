@@ -13,16 +13,16 @@ struct hadamard_task {
 
 static void run_task(void *context, int64_t task)
 {
-    const struct hadamard_task *job = context;
-    const struct hadamard *op = job->op;
-    int64_t row = task / job->strips * HADAMARD_ROWS, column = task % job->strips * STRIP;
+    const struct hadamard_task *args = context;
+    const struct hadamard *op = args->op;
+    int64_t row = task / args->strips * HADAMARD_ROWS, column = task % args->strips * STRIP;
     int columns = (int)min_i64(STRIP, op->in.dim[1] - column);
     float x[HADAMARD_ROWS][STRIP];
     for (int i = 0; i < HADAMARD_ROWS; i++) {
         float buffer[STRIP];
         const float *in = row_in(op->in, (struct segment){row + i, column, columns}, buffer);
         for (int j = 0; j < columns; j++)
-            x[i][j] = in[j] * job->sign[i];
+            x[i][j] = in[j] * args->sign[i];
     }
     for (int apart = 1; apart < HADAMARD_ROWS; apart *= 2) {
         for (int i = 0; i < HADAMARD_ROWS; i++) {
@@ -40,8 +40,8 @@ static void run_task(void *context, int64_t task)
 
 void cpu_hadamard(struct device *device, const struct hadamard *op)
 {
-    struct hadamard_task job = {.op = op, .strips = blocks_of(op->in.dim[1], STRIP)};
+    struct hadamard_task args = {.op = op, .strips = blocks_of(op->in.dim[1], STRIP)};
     for (int i = 0; i < HADAMARD_ROWS; i++)
-        job.sign[i] = (philox_word(op->signs, 0, (uint64_t)i) & 1) != 0 ? -0.25F : 0.25F;
-    cpu_parallel(device, op->in.dim[0] / HADAMARD_ROWS * job.strips, run_task, &job);
+        args.sign[i] = (philox_word(op->signs, 0, (uint64_t)i) & 1) != 0 ? -0.25F : 0.25F;
+    cpu_parallel(device, op->in.dim[0] / HADAMARD_ROWS * args.strips, run_task, &args);
 }

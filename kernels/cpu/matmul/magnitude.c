@@ -43,12 +43,12 @@ static float larger(float a, float b)
 
 static void run_task(void *context, int64_t task)
 {
-    struct magnitude_task *job = context;
-    const struct magnitude *op = job->op;
-    int64_t end = min_i64((task + 1) * job->rows_each, op->in.dim[0]);
+    struct magnitude_task *args = context;
+    const struct magnitude *op = args->op;
+    int64_t end = min_i64((task + 1) * args->rows_each, op->in.dim[0]);
     uint32_t largest = 0;
     double sum = 0.0;
-    for (int64_t r = task * job->rows_each; r < end; r++) {
+    for (int64_t r = task * args->rows_each; r < end; r++) {
         uint32_t of_row = 0;
         float buffer[SEGMENT_ELEMENTS];
         for (struct segment p = segment_first(op->in, r); p.count > 0; p = segment_next(op->in, p)) {
@@ -63,24 +63,24 @@ static void run_task(void *context, int64_t task)
             *out = larger(float_of_bits(of_row), op->accumulate ? *out : 0.0F);
         }
     }
-    job->largest[task] = largest;
-    job->sum[task] = sum;
+    args->largest[task] = largest;
+    args->sum[task] = sum;
 }
 
 void cpu_magnitude(struct device *device, const struct magnitude *op)
 {
     int64_t rows = op->in.dim[0], each = rows_each_task(op->in.dim[1]);
-    struct magnitude_task job = {.op = op};
-    job.rows_each = blocks_of(rows, MAX_TASKS) > each ? blocks_of(rows, MAX_TASKS) : each;
-    int64_t tasks = blocks_of(rows, job.rows_each);
-    cpu_parallel(device, tasks, run_task, &job);
+    struct magnitude_task args = {.op = op};
+    args.rows_each = blocks_of(rows, MAX_TASKS) > each ? blocks_of(rows, MAX_TASKS) : each;
+    int64_t tasks = blocks_of(rows, args.rows_each);
+    cpu_parallel(device, tasks, run_task, &args);
     if (op->kind == MAGNITUDE_LARGEST_IN_ROW)
         return;
     float largest = 0.0F;
     double sum = 0.0;
     for (int64_t t = 0; t < tasks; t++) {
-        largest = larger(largest, float_of_bits(job.largest[t]));
-        sum += job.sum[t];
+        largest = larger(largest, float_of_bits(args.largest[t]));
+        sum += args.sum[t];
     }
     if (op->kind == MAGNITUDE_LARGEST) {
         float *out = op->out.data;

@@ -41,34 +41,34 @@ static struct factor power_of_two(int e)
     return (struct factor){ldexpf(1.0F, -clamped), ldexpf(1.0F, clamped)};
 }
 
-static struct factor factor_of(const struct quantize_task *job, float a)
+static struct factor factor_of(const struct quantize_task *args, float a)
 {
     int exponent, largest_exponent;
-    float fraction = frexpf(a, &exponent), largest = job->traits->largest;
+    float fraction = frexpf(a, &exponent), largest = args->traits->largest;
     if (!isfinite(a))
         return (struct factor){NAN, NAN};
     float largest_fraction = frexpf(largest, &largest_exponent);
     const int least = exponent - largest_exponent + (fraction > largest_fraction); // a <= largest * 2^least
-    switch (job->op->scale) {
+    switch (args->op->scale) {
     case SCALE_POWER_OF_TWO:
         return a == 0.0F ? (struct factor){1.0F, 1.0F} : power_of_two(least);
     case SCALE_E8M0_DOWN:
     case SCALE_E8M0_UP: {
-        int e = job->op->scale == SCALE_E8M0_UP ? least : exponent - 1 - job->traits->largest_exponent;
+        int e = args->op->scale == SCALE_E8M0_UP ? least : exponent - 1 - args->traits->largest_exponent;
         float scale = a == 0.0F ? 1.0F : e8m0_decode(e8m0_encode(e));
         return (struct factor){1.0F / scale, scale};
     }
     case SCALE_E4M3: {
-        float code = number_round(job->scale_rounder, a / largest * job->up);
+        float code = number_round(args->scale_rounder, a / largest * args->up);
         // A block whose scale rounds to zero becomes zero.
-        return (struct factor){code > 0.0F ? 1.0F / (code * job->whole) : 0.0F, code};
+        return (struct factor){code > 0.0F ? 1.0F / (code * args->whole) : 0.0F, code};
     }
     case SCALE_FULL: {
         float divisor = a < 1e-5F ? 1e-5F : a;
         return (struct factor){largest / divisor, divisor / largest};
     }
     }
-    die(__FILE__, __LINE__, "scale rule", "unknown scale rule %d", (int)job->op->scale);
+    die(__FILE__, __LINE__, "scale rule", "unknown scale rule %d", (int)args->op->scale);
 }
 
 static float given_magnitude(const struct quantize *op, int64_t row)
@@ -94,24 +94,24 @@ static void set_factors(struct chunk *chunk, int begin, int end, struct factor f
     }
 }
 
-static void find_factors(const struct quantize_task *job, struct chunk *chunk)
+static void find_factors(const struct quantize_task *args, struct chunk *chunk)
 {
     uint32_t largest[CHUNK] = {0};
     float buffer[CHUNK];
     for (int64_t r = chunk->first_row; r < chunk->last_row; r++) {
-        const float *x = row_in(job->op->in, (struct segment){r, chunk->column, chunk->columns}, buffer);
+        const float *x = row_in(args->op->in, (struct segment){r, chunk->column, chunk->columns}, buffer);
         for (int j = 0; j < chunk->columns; j++) {
             uint32_t a = bits_of_float(x[j]) & 0x7FFFFFFFU;
             largest[j] = a > largest[j] ? a : largest[j];
         }
     }
-    int across = (int)job->op->block_columns;
+    int across = (int)args->op->block_columns;
     for (int begin = 0; begin < chunk->columns; begin += across) {
         int end = begin + across < chunk->columns ? begin + across : chunk->columns;
         uint32_t of_block = 0;
         for (int j = begin; j < end; j++)
             of_block = largest[j] > of_block ? largest[j] : of_block;
-        set_factors(chunk, begin, end, factor_of(job, float_of_bits(of_block)));
+        set_factors(chunk, begin, end, factor_of(args, float_of_bits(of_block)));
     }
 }
 
@@ -120,10 +120,11 @@ static inline float kept(float x, float rounded)
     return (bits_of_float(x) & 0x7FFFFFFFU) < INFINITE_BITS ? rounded : NAN;
 }
 
-static void round_row(const struct quantize_task *job, const struct chunk *chunk, const float *in, float *out)
+static void round_row(const struct quantize_task *args, const struct chunk *chunk, const float *in,
+                      float *out)
 {
-    const struct rounder rounder = job->rounder;
-    const float whole = job->whole;
+    const struct rounder rounder = args->rounder;
+    const float whole = args->whole;
     for (int j = 0; j < chunk->columns; j++)
         out[j] = kept(in[j], number_round(rounder, in[j] * chunk->into[j]) * chunk->back[j] * whole);
 }
@@ -141,12 +142,12 @@ static void draw(struct philox generator, uint64_t high, int64_t index, int coun
     }
 }
 
-static void round_row_stochastic(const struct quantize_task *job, const struct chunk *chunk, int64_t row,
+static void round_row_stochastic(const struct quantize_task *args, const struct chunk *chunk, int64_t row,
                                  const float *in, float *out)
 {
-    const struct quantize *op = job->op;
-    const struct rounder rounder = job->rounder;
-    const float whole = job->whole;
+    const struct quantize *op = args->op;
+    const struct rounder rounder = args->rounder;
+    const float whole = args->whole;
     uint32_t word[CHUNK];
     draw(op->generator, (uint64_t)op->sample[row],
          op->sample_offset[row] * op->columns + op->column_begin + chunk->column, chunk->columns, word);
@@ -155,39 +156,39 @@ static void round_row_stochastic(const struct quantize_task *job, const struct c
                                  chunk->back[j] * whole);
 }
 
-static void run_chunk(const struct quantize_task *job, struct chunk *chunk)
+static void run_chunk(const struct quantize_task *args, struct chunk *chunk)
 {
-    const struct quantize *op = job->op;
+    const struct quantize *op = args->op;
     float buffer[CHUNK];
     if (op->block_rows > 0)
-        find_factors(job, chunk);
+        find_factors(args, chunk);
     else
-        set_factors(chunk, 0, chunk->columns, job->one);
+        set_factors(chunk, 0, chunk->columns, args->one);
     for (int64_t r = chunk->first_row; r < chunk->last_row; r++) {
         const float *in = row_in(op->in, (struct segment){r, chunk->column, chunk->columns}, buffer);
         float *out = f32_row(op->out, r) + chunk->column;
-        if (job->each_row)
-            set_factors(chunk, 0, chunk->columns, factor_of(job, given_magnitude(op, r)));
+        if (args->each_row)
+            set_factors(chunk, 0, chunk->columns, factor_of(args, given_magnitude(op, r)));
         if (op->sample != NULL)
-            round_row_stochastic(job, chunk, r, in, out);
+            round_row_stochastic(args, chunk, r, in, out);
         else
-            round_row(job, chunk, in, out);
+            round_row(args, chunk, in, out);
     }
 }
 
 static void run_task(void *context, int64_t task)
 {
-    const struct quantize_task *job = context;
-    const struct quantize *op = job->op;
+    const struct quantize_task *args = context;
+    const struct quantize *op = args->op;
     int64_t rows = op->in.dim[0], columns = op->in.dim[1], down = op->block_rows > 0 ? op->block_rows : 1;
-    int64_t end = min_i64((task + 1) * job->strips_each, job->strips);
-    for (int64_t strip = task * job->strips_each; strip < end; strip++) {
-        int64_t begin = strip / job->strips_in_period * job->period;
-        struct chunk chunk = {.first_row = begin + strip % job->strips_in_period * down};
-        chunk.last_row = min_i64(min_i64(chunk.first_row + down, begin + job->period), rows);
+    int64_t end = min_i64((task + 1) * args->strips_each, args->strips);
+    for (int64_t strip = task * args->strips_each; strip < end; strip++) {
+        int64_t begin = strip / args->strips_in_period * args->period;
+        struct chunk chunk = {.first_row = begin + strip % args->strips_in_period * down};
+        chunk.last_row = min_i64(min_i64(chunk.first_row + down, begin + args->period), rows);
         for (; chunk.column < columns; chunk.column += CHUNK) {
             chunk.columns = (int)min_i64(CHUNK, columns - chunk.column);
-            run_chunk(job, &chunk);
+            run_chunk(args, &chunk);
         }
     }
 }
@@ -195,7 +196,7 @@ static void run_task(void *context, int64_t task)
 void cpu_quantize(struct device *device, const struct quantize *op)
 {
     int64_t rows = op->in.dim[0], columns = op->in.dim[1], down = op->block_rows > 0 ? op->block_rows : 1;
-    struct quantize_task job = {
+    struct quantize_task args = {
         .op = op,
         .traits = number_traits(op->format),
         .rounder = number_rounder(op->format),
@@ -206,14 +207,14 @@ void cpu_quantize(struct device *device, const struct quantize *op)
         .period = op->period > 0 && op->block_rows > 0 ? op->period : rows,
     };
     if (op->scale == SCALE_E4M3) {
-        float up = job.traits->largest * number_traits(NUMBER_E4M3)->largest / given_magnitude(op, 0);
-        job.up = up > FLT_MAX ? FLT_MAX : up; // not for NaN, which must propagate
-        job.whole = 1.0F / job.up;
-    } else if (op->block_rows == 0 && !job.each_row) {
-        job.one = factor_of(&job, given_magnitude(op, 0));
+        float up = args.traits->largest * number_traits(NUMBER_E4M3)->largest / given_magnitude(op, 0);
+        args.up = up > FLT_MAX ? FLT_MAX : up; // not for NaN, which must propagate
+        args.whole = 1.0F / args.up;
+    } else if (op->block_rows == 0 && !args.each_row) {
+        args.one = factor_of(&args, given_magnitude(op, 0));
     }
-    job.strips_in_period = blocks_of(job.period, down);
-    job.strips = rows / job.period * job.strips_in_period + blocks_of(rows % job.period, down);
-    job.strips_each = rows_each_task(down * columns);
-    cpu_parallel(device, blocks_of(job.strips, job.strips_each), run_task, &job);
+    args.strips_in_period = blocks_of(args.period, down);
+    args.strips = rows / args.period * args.strips_in_period + blocks_of(rows % args.period, down);
+    args.strips_each = rows_each_task(down * columns);
+    cpu_parallel(device, blocks_of(args.strips, args.strips_each), run_task, &args);
 }

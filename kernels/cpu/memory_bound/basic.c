@@ -53,25 +53,25 @@ struct rows_task {
     enum dtype dtype, in_dtype; // of out and of in; they differ only in cast
     float value;
     const struct init_normal *normal;
-    void (*row)(const struct rows_task *job, int64_t row, int64_t column, int64_t columns);
+    void (*row)(const struct rows_task *args, int64_t row, int64_t column, int64_t columns);
 };
 
 static void run_task(void *context, int64_t task)
 {
-    const struct rows_task *job = context;
-    int64_t first = task / job->split.segments * job->split.rows_each;
-    int64_t column = task % job->split.segments * job->split.columns_each;
-    int64_t columns = job->out.columns - column;
-    if (columns > job->split.columns_each)
-        columns = job->split.columns_each;
-    for (int64_t r = first; r < first + job->split.rows_each && r < job->out.count; r++)
-        job->row(job, r, column, columns);
+    const struct rows_task *args = context;
+    int64_t first = task / args->split.segments * args->split.rows_each;
+    int64_t column = task % args->split.segments * args->split.columns_each;
+    int64_t columns = args->out.columns - column;
+    if (columns > args->split.columns_each)
+        columns = args->split.columns_each;
+    for (int64_t r = first; r < first + args->split.rows_each && r < args->out.count; r++)
+        args->row(args, r, column, columns);
 }
 
-static void run_job(struct device *device, struct rows_task *job)
+static void run_rows(struct device *device, struct rows_task *args)
 {
-    job->split = split_rows(job->out);
-    cpu_parallel(device, job->split.tasks, run_task, job);
+    args->split = split_rows(args->out);
+    cpu_parallel(device, args->split.tasks, run_task, args);
 }
 
 static char *at(struct rows rows, enum dtype dtype, int64_t row, int64_t column)
@@ -80,16 +80,16 @@ static char *at(struct rows rows, enum dtype dtype, int64_t row, int64_t column)
 }
 
 /* One loop per type: a switch within the loop would prevent vectorization. */
-static void fill_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
+static void fill_row(const struct rows_task *args, int64_t row, int64_t column, int64_t columns)
 {
-    const float value = job->value;
-    void *out = at(job->out, job->dtype, row, column);
+    const float value = args->value;
+    void *out = at(args->out, args->dtype, row, column);
     float *f32 = out;
     double *f64 = out;
     int32_t *i32 = out;
     int64_t *i64 = out;
-    uint16_t *half = out, narrow = job->dtype == BF16 ? bf16_of(value) : f16_of(value);
-    switch (job->dtype) {
+    uint16_t *half = out, narrow = args->dtype == BF16 ? bf16_of(value) : f16_of(value);
+    switch (args->dtype) {
     case F32:
         for (int64_t i = 0; i < columns; i++)
             f32[i] = value;
@@ -118,51 +118,51 @@ static void fill_row(const struct rows_task *job, int64_t row, int64_t column, i
 
 void cpu_fill(struct device *device, const struct fill *op)
 {
-    struct rows_task job = {
+    struct rows_task args = {
         .out = rows_of(op->out), .dtype = op->out.dtype, .value = op->value, .row = fill_row};
-    run_job(device, &job);
+    run_rows(device, &args);
 }
 
-static void copy_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
+static void copy_row(const struct rows_task *args, int64_t row, int64_t column, int64_t columns)
 {
-    memcpy(at(job->out, job->dtype, row, column), at(job->in, job->dtype, row, column),
-           (size_t)columns * dtype_bytes(job->dtype));
+    memcpy(at(args->out, args->dtype, row, column), at(args->in, args->dtype, row, column),
+           (size_t)columns * dtype_bytes(args->dtype));
 }
 
 void cpu_copy(struct device *device, const struct copy *op)
 {
-    struct rows_task job = {
+    struct rows_task args = {
         .in = rows_of(op->in), .out = rows_of(op->out), .dtype = op->out.dtype, .row = copy_row};
-    run_job(device, &job);
+    run_rows(device, &args);
 }
 
 /* Between narrow types through fp32, a segment at a time: fp32 represents both exactly. */
-static void cast_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
+static void cast_row(const struct rows_task *args, int64_t row, int64_t column, int64_t columns)
 {
     float segment[SEGMENT_ELEMENTS];
     for (int64_t i = 0; i < columns; i += SEGMENT_ELEMENTS) {
         int64_t n = columns - i < SEGMENT_ELEMENTS ? columns - i : SEGMENT_ELEMENTS;
-        const char *in = at(job->in, job->in_dtype, row, column + i);
-        char *out = at(job->out, job->dtype, row, column + i);
-        if (job->dtype == F32) {
-            widen_floats(job->in_dtype, in, (float *)(void *)out, n);
-        } else if (job->in_dtype == F32) {
-            narrow_floats(job->dtype, (const float *)(const void *)in, out, n);
+        const char *in = at(args->in, args->in_dtype, row, column + i);
+        char *out = at(args->out, args->dtype, row, column + i);
+        if (args->dtype == F32) {
+            widen_floats(args->in_dtype, in, (float *)(void *)out, n);
+        } else if (args->in_dtype == F32) {
+            narrow_floats(args->dtype, (const float *)(const void *)in, out, n);
         } else {
-            widen_floats(job->in_dtype, in, segment, n);
-            narrow_floats(job->dtype, segment, out, n);
+            widen_floats(args->in_dtype, in, segment, n);
+            narrow_floats(args->dtype, segment, out, n);
         }
     }
 }
 
 void cpu_cast(struct device *device, const struct cast *op)
 {
-    struct rows_task job = {.in = rows_of(op->in),
-                            .out = rows_of(op->out),
-                            .dtype = op->out.dtype,
-                            .in_dtype = op->in.dtype,
-                            .row = cast_row};
-    run_job(device, &job);
+    struct rows_task args = {.in = rows_of(op->in),
+                             .out = rows_of(op->out),
+                             .dtype = op->out.dtype,
+                             .in_dtype = op->in.dtype,
+                             .row = cast_row};
+    run_rows(device, &args);
 }
 
 void cpu_transfer(struct device *device, const struct transfer *op)
@@ -171,10 +171,10 @@ void cpu_transfer(struct device *device, const struct transfer *op)
     memcpy(op->to, op->from, op->bytes);
 }
 
-static void add_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
+static void add_row(const struct rows_task *args, int64_t row, int64_t column, int64_t columns)
 {
-    char *out = at(job->out, job->dtype, row, column), *in = at(job->in, job->dtype, row, column);
-    if (job->dtype == F64) {
+    char *out = at(args->out, args->dtype, row, column), *in = at(args->in, args->dtype, row, column);
+    if (args->dtype == F64) {
         for (int64_t i = 0; i < columns; i++)
             ((double *)out)[i] += ((const double *)in)[i];
     } else {
@@ -185,37 +185,37 @@ static void add_row(const struct rows_task *job, int64_t row, int64_t column, in
 
 void cpu_add(struct device *device, const struct add *op)
 {
-    struct rows_task job = {
+    struct rows_task args = {
         .in = rows_of(op->in), .out = rows_of(op->out), .dtype = op->out.dtype, .row = add_row};
-    run_job(device, &job);
+    run_rows(device, &args);
 }
 
 /* 16-bit types are added in fp32, and rounded once. */
-static void add_parts_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
+static void add_parts_row(const struct rows_task *args, int64_t row, int64_t column, int64_t columns)
 {
     float sum[SEGMENT_ELEMENTS], part[SEGMENT_ELEMENTS];
     (void)row; // out has only one
     for (int64_t i = 0; i < columns; i += SEGMENT_ELEMENTS) {
         int64_t n = columns - i < SEGMENT_ELEMENTS ? columns - i : SEGMENT_ELEMENTS;
-        for (int64_t r = 0; r < job->in.count; r++) {
-            widen_floats(job->dtype, at(job->in, job->dtype, r, column + i), r == 0 ? sum : part, n);
+        for (int64_t r = 0; r < args->in.count; r++) {
+            widen_floats(args->dtype, at(args->in, args->dtype, r, column + i), r == 0 ? sum : part, n);
             for (int64_t l = 0; r > 0 && l < n; l++)
                 sum[l] += part[l];
         }
-        narrow_floats(job->dtype, sum, at(job->out, job->dtype, 0, column + i), n);
+        narrow_floats(args->dtype, sum, at(args->out, args->dtype, 0, column + i), n);
     }
 }
 
 void cpu_add_parts(struct device *device, const struct add_parts *op)
 {
-    struct rows_task job = {
+    struct rows_task args = {
         .in = rows_of(op->parts), .out = rows_of(op->out), .dtype = op->out.dtype, .row = add_parts_row};
-    run_job(device, &job);
+    run_rows(device, &args);
 }
 
-static void normal_row(const struct rows_task *job, int64_t row, int64_t column, int64_t columns)
+static void normal_row(const struct rows_task *args, int64_t row, int64_t column, int64_t columns)
 {
-    const struct init_normal *op = job->normal;
+    const struct init_normal *op = args->normal;
     float segment[SEGMENT_ELEMENTS];
     int64_t begin = (op->row_begin + row) * op->columns + op->column_begin + column;
     for (int64_t i = 0; i < columns; i += SEGMENT_ELEMENTS) {
@@ -223,12 +223,13 @@ static void normal_row(const struct rows_task *job, int64_t row, int64_t column,
         normal_fill(op->generator, 0, begin + i, n, segment);
         for (int64_t l = 0; l < n; l++)
             segment[l] *= op->std;
-        narrow_floats(job->dtype, segment, at(job->out, job->dtype, row, column + i), n);
+        narrow_floats(args->dtype, segment, at(args->out, args->dtype, row, column + i), n);
     }
 }
 
 void cpu_init_normal(struct device *device, const struct init_normal *op)
 {
-    struct rows_task job = {.out = rows_of(op->out), .dtype = op->out.dtype, .normal = op, .row = normal_row};
-    run_job(device, &job);
+    struct rows_task args = {
+        .out = rows_of(op->out), .dtype = op->out.dtype, .normal = op, .row = normal_row};
+    run_rows(device, &args);
 }

@@ -42,10 +42,10 @@ static void add_rows(struct tensor in, struct segment p, int64_t end, float *res
 
 static void block_task(void *context, int64_t task)
 {
-    const struct column_sum_task *job = context;
-    struct tensor in = job->op->in;
+    const struct column_sum_task *args = context;
+    struct tensor in = args->op->in;
     int64_t n = in.dim[1], t = task * ROW_BLOCK, end = min_i64(t + ROW_BLOCK, in.dim[0]);
-    float *sum = job->partial + task * n;
+    float *sum = args->partial + task * n;
     memset(sum, 0, (size_t)n * sizeof *sum);
     for (struct segment p = segment_first(in, t); p.count > 0; p = segment_next(in, p))
         add_rows(in, p, end, sum + p.column);
@@ -79,9 +79,9 @@ size_t cpu_column_sum_scratch(const struct column_sum *op)
 void cpu_column_sum(struct device *device, const struct column_sum *op)
 {
     int64_t blocks = blocks_of(op->in.dim[0], ROW_BLOCK), columns = op->in.dim[1];
-    struct column_sum_task job = {op, cpu_scratch(device, cpu_column_sum_scratch(op))};
-    cpu_parallel(device, blocks, block_task, &job);
-    add_partial_sums(device, (struct partial_sums){.partial = job.partial,
+    struct column_sum_task args = {op, cpu_scratch(device, cpu_column_sum_scratch(op))};
+    cpu_parallel(device, blocks, block_task, &args);
+    add_partial_sums(device, (struct partial_sums){.partial = args.partial,
                                                    .blocks = blocks,
                                                    .stride = columns,
                                                    .columns = columns,

@@ -115,23 +115,23 @@ struct forward {
 
 static void forward_task(void *context, int64_t task)
 {
-    const struct forward *job = context;
-    const struct norm_forward *op = job->op;
+    const struct forward *args = context;
+    const struct norm_forward *op = args->op;
     struct dropout_rule rule = {0};
-    if (job->before != NULL)
-        rule = dropout_rule(&job->before->dropout);
+    if (args->before != NULL)
+        rule = dropout_rule(&args->before->dropout);
     int64_t each = rows_each_task(op->x.dim[1]), end = min_i64((task + 1) * each, op->x.dim[0]);
     for (int64_t t = task * each; t < end; t++) {
-        if (job->before != NULL)
-            residual_forward_row(job->before, &rule, t);
+        if (args->before != NULL)
+            residual_forward_row(args->before, &rule, t);
         forward_row(op, t);
     }
 }
 
-static void run_forward(struct device *device, struct forward job)
+static void run_forward(struct device *device, struct forward args)
 {
-    struct tensor x = job.op->x;
-    cpu_parallel(device, blocks_of(x.dim[0], rows_each_task(x.dim[1])), forward_task, &job);
+    struct tensor x = args.op->x;
+    cpu_parallel(device, blocks_of(x.dim[0], rows_each_task(x.dim[1])), forward_task, &args);
 }
 
 void cpu_norm_forward(struct device *device, const struct norm_forward *op)
@@ -246,17 +246,17 @@ static void backward_row(const struct norm_backward *op, int64_t t, float *dweig
 
 static void backward_task(void *context, int64_t task)
 {
-    const struct backward *job = context;
-    float *dweight = job->partial + task * 2 * job->columns, *dbias = dweight + job->columns;
-    memset(dweight, 0, (size_t)(2 * job->columns) * sizeof *dweight);
+    const struct backward *args = context;
+    float *dweight = args->partial + task * 2 * args->columns, *dbias = dweight + args->columns;
+    memset(dweight, 0, (size_t)(2 * args->columns) * sizeof *dweight);
     struct dropout_rule rule = {0};
-    if (job->then != NULL)
-        rule = dropout_rule(&job->then->dropout);
-    int64_t end = min_i64((task + 1) * ROW_BLOCK, job->op->x.dim[0]);
+    if (args->then != NULL)
+        rule = dropout_rule(&args->then->dropout);
+    int64_t end = min_i64((task + 1) * ROW_BLOCK, args->op->x.dim[0]);
     for (int64_t t = task * ROW_BLOCK; t < end; t++) {
-        backward_row(job->op, t, dweight, dbias);
-        if (job->then != NULL)
-            residual_backward_row(job->then, &rule, t);
+        backward_row(args->op, t, dweight, dbias);
+        if (args->then != NULL)
+            residual_backward_row(args->then, &rule, t);
     }
 }
 
@@ -270,8 +270,8 @@ static void run_backward(struct device *device, const struct norm_backward *op,
 {
     int64_t blocks = blocks_of(op->x.dim[0], ROW_BLOCK), columns = op->x.dim[1];
     float *partial = cpu_scratch(device, cpu_norm_backward_scratch(op));
-    struct backward job = {op, then, partial, columns};
-    cpu_parallel(device, blocks, backward_task, &job);
+    struct backward args = {op, then, partial, columns};
+    cpu_parallel(device, blocks, backward_task, &args);
 
     struct partial_sums sums = {
         .partial = partial, .blocks = blocks, .stride = 2 * columns, .columns = columns};

@@ -9,7 +9,7 @@
 
 enum { BLOCKS_EACH_TASK = 16 };
 
-struct squares_job {
+struct squares_args {
     const float *x;
     int64_t count, each; // elements in all, and per block
     double *block;
@@ -37,12 +37,12 @@ static double squares_of(const float *x, int64_t n)
 
 static void squares_task(void *context, int64_t task)
 {
-    const struct squares_job *job = context;
+    const struct squares_args *args = context;
     for (int64_t b = task * BLOCKS_EACH_TASK; b < (task + 1) * BLOCKS_EACH_TASK; b++) {
-        int64_t begin = b * job->each, left = job->count - begin;
+        int64_t begin = b * args->each, left = args->count - begin;
         if (left <= 0)
             return;
-        job->block[b] = squares_of(job->x + begin, min_i64(job->each, left));
+        args->block[b] = squares_of(args->x + begin, min_i64(args->each, left));
     }
 }
 
@@ -50,9 +50,9 @@ void cpu_squares(struct device *device, const struct squares_list *op)
 {
     for (const struct squares *one = op->at; one < op->at + op->count; one++) {
         int64_t columns = one->x.ndim == 1 ? 1 : one->x.dim[1];
-        struct squares_job job = {one->x.data, tensor_count(one->x), squares_block_rows(columns) * columns,
-                                  one->out.data};
-        cpu_parallel(device, blocks_of(tensor_count(one->out), BLOCKS_EACH_TASK), squares_task, &job);
+        struct squares_args args = {one->x.data, tensor_count(one->x), squares_block_rows(columns) * columns,
+                                    one->out.data};
+        cpu_parallel(device, blocks_of(tensor_count(one->out), BLOCKS_EACH_TASK), squares_task, &args);
     }
 }
 

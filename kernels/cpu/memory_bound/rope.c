@@ -19,16 +19,16 @@ struct rope_task {
     double magnitude;
 };
 
-static void make_table(const struct rope_task *job, int64_t t, float *cosine, float *sine)
+static void make_table(const struct rope_task *args, int64_t t, float *cosine, float *sine)
 {
-    double position = (double)job->op->position[t];
-    for (int64_t i = 0; i < job->half; i += LANES_DOUBLE) {
+    double position = (double)args->op->position[t];
+    for (int64_t i = 0; i < args->half; i += LANES_DOUBLE) {
         vecd angle, c, s;
-        memcpy(&angle, job->frequency + i, sizeof angle);
+        memcpy(&angle, args->frequency + i, sizeof angle);
         vecd_sincos(angle * position, &s, &c);
         for (int l = 0; l < LANES_DOUBLE; l++) {
-            cosine[i + l] = (float)(c[l] * job->magnitude);
-            sine[i + l] = (float)(s[l] * job->magnitude);
+            cosine[i + l] = (float)(c[l] * args->magnitude);
+            sine[i + l] = (float)(s[l] * args->magnitude);
         }
     }
 }
@@ -55,16 +55,16 @@ static void rotate_interleaved(float *restrict x, const float *restrict cosine, 
 
 static void row_task(void *context, int64_t t)
 {
-    const struct rope_task *job = context;
+    const struct rope_task *args = context;
     float cosine[TABLE_MAX], sine[TABLE_MAX];
-    make_table(job, t, cosine, sine);
-    for (int64_t i = 0; job->op->inverse && i < job->half; i++)
+    make_table(args, t, cosine, sine);
+    for (int64_t i = 0; args->op->inverse && i < args->half; i++)
         sine[i] = -sine[i];
-    struct tensor x = job->op->x;
-    for (int64_t column = 0; column < x.dim[1]; column += job->op->head_dim) {
-        struct segment head = {t, column, 2 * job->half};
+    struct tensor x = args->op->x;
+    for (int64_t column = 0; column < x.dim[1]; column += args->op->head_dim) {
+        struct segment head = {t, column, 2 * args->half};
         float buffer[ROPE_HEAD_DIM_MAX], *pairs = row_in(x, head, buffer);
-        (job->op->interleaved ? rotate_interleaved : rotate)(pairs, cosine, sine, job->half);
+        (args->op->interleaved ? rotate_interleaved : rotate)(pairs, cosine, sine, args->half);
         row_store(x, head, pairs);
     }
 }
@@ -72,8 +72,8 @@ static void row_task(void *context, int64_t t)
 void cpu_rope(struct device *device, const struct rope *op)
 {
     double frequency[TABLE_MAX] = {0};
-    struct rope_task job = {op, frequency, rope_rotated(op) / 2, rope_magnitude(op->scaling)};
-    for (int64_t i = 0; i < job.half; i++)
+    struct rope_task args = {op, frequency, rope_rotated(op) / 2, rope_magnitude(op->scaling)};
+    for (int64_t i = 0; i < args.half; i++)
         frequency[i] = rope_frequency(op->scaling, op->base, rope_rotated(op), i);
-    cpu_parallel(device, op->x.dim[0], row_task, &job);
+    cpu_parallel(device, op->x.dim[0], row_task, &args);
 }

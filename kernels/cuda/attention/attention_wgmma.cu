@@ -53,7 +53,7 @@ template <int D> struct sizes : plan<D> {
 };
 
 /* The copies, and the order of work tiles. */
-template <class T> struct job {
+template <class T> struct launch_args {
     CUtensorMap q, k, v;
     operands<T> a;
     struct order order;
@@ -120,19 +120,19 @@ struct work_tile {
 };
 
 template <class T, int D>
-__device__ __forceinline__ struct work_tile work_tile_of(const job<T> &j, int number)
+__device__ __forceinline__ struct work_tile work_tile_of(const launch_args<T> &args, int number)
 {
     using is = sizes<D>;
     struct work_tile w;
     int sequence, tile;
-    j.order.find(number, &w.at.head, &sequence, &tile);
+    args.order.find(number, &w.at.head, &sequence, &tile);
     w.at.number = sequence;
-    w.at.row = w.at.number * j.a.sequence;
-    w.at.group = w.at.head / (j.a.heads / j.a.groups);
-    w.first = (j.order.tiles - 1 - tile) * is::ROWS;
-    const int end = w.first + is::ROWS < j.a.sequence ? w.first + is::ROWS : j.a.sequence;
+    w.at.row = w.at.number * args.a.sequence;
+    w.at.group = w.at.head / (args.a.heads / args.a.groups);
+    w.first = (args.order.tiles - 1 - tile) * is::ROWS;
+    const int end = w.first + is::ROWS < args.a.sequence ? w.first + is::ROWS : args.a.sequence;
     w.last = (end - 1) / KEYS * KEYS;
-    w.tiles = (w.last - j.a.first_key(w.first, KEYS)) / KEYS + 1;
+    w.tiles = (w.last - args.a.first_key(w.first, KEYS)) / KEYS + 1;
     return w;
 }
 
@@ -151,8 +151,8 @@ __device__ __forceinline__ void copy_keys(T *buffers, uint64_t *full, uint64_t *
 
 /* Loads the queries of each consumer, once its previous ones are released. */
 template <class T, int D>
-__device__ __forceinline__ void copy_queries(const job<T> &j, const smem<T, D> &d, const struct work_tile &w,
-                                             unsigned parity)
+__device__ __forceinline__ void copy_queries(const launch_args<T> &args, const smem<T, D> &d,
+                                             const struct work_tile &w, unsigned parity)
 {
     using is = sizes<D>;
     for (int i = 0; i < is::CONSUMERS; i++) {
@@ -160,27 +160,28 @@ __device__ __forceinline__ void copy_queries(const job<T> &j, const smem<T, D> &
         mbarrier_wait(d.q_empty + i, parity ^ 1);
         mbarrier_arrive_expecting(d.q_full + i, is::QUERY_NUMBERS * 2);
         for (int part = 0; part < D / PART; part++)
-            tensor_load(buffer + part * QUERIES * PART, &j.q, d.q_full + i, part * PART, w.at.head,
+            tensor_load(buffer + part * QUERIES * PART, &args.q, d.q_full + i, part * PART, w.at.head,
                         w.first + i * QUERIES, static_cast<int>(w.at.number));
     }
 }
 
-template <class T, int D> __device__ __forceinline__ void produce(const job<T> &j, const smem<T, D> &d)
+template <class T, int D>
+__device__ __forceinline__ void produce(const launch_args<T> &args, const smem<T, D> &d)
 {
     int begun = 0; // column tiles so far
     UNROLL(1)
-    for (int round = 0; j.order.assigned(round) < j.order.work_tiles(); round++) {
-        const struct work_tile w = work_tile_of<T, D>(j, j.order.assigned(round));
+    for (int round = 0; args.order.assigned(round) < args.order.work_tiles(); round++) {
+        const struct work_tile w = work_tile_of<T, D>(args, args.order.assigned(round));
         const int number = static_cast<int>(w.at.number);
         UNROLL(1)
         for (int i = 0; i < w.tiles; i++, begun++) {
             const pipeline_state<plan<D>::STAGES> t(begun);
             const int key = w.key(i);
-            copy_keys<T, D>(d.k, d.k_full, d.k_empty, t, &j.k, w.at.group, key, number);
+            copy_keys<T, D>(d.k, d.k_full, d.k_empty, t, &args.k, w.at.group, key, number);
             if (i == 0) // before any values: no consumer takes its turn until all have finished the previous
                         // work tile
-                copy_queries<T, D>(j, d, w, static_cast<unsigned>(round % 2));
-            copy_keys<T, D>(d.v, d.v_full, d.v_empty, t, &j.v, w.at.group, key, number);
+                copy_queries<T, D>(args, d, w, static_cast<unsigned>(round % 2));
+            copy_keys<T, D>(d.v, d.v_full, d.v_empty, t, &args.v, w.at.group, key, number);
         }
     }
 }
@@ -189,7 +190,7 @@ template <class T, int D> __device__ __forceinline__ void produce(const job<T> &
  * possible. */
 template <class T, int D, bool PAIRS> struct consumer {
     using is = sizes<D>;
-    const job<T> &j;
+    const launch_args<T> &args;
     const smem<T, D> &d;
     const struct work_tile w;
     const int number, row; // consumer index; row of this lane's first query
@@ -197,12 +198,12 @@ template <class T, int D, bool PAIRS> struct consumer {
     uint32_t p[KEYS / 16][4];
     const float slope;
 
-    __device__ __forceinline__ consumer(const job<T> &job_, const smem<T, D> &smem_,
+    __device__ __forceinline__ consumer(const launch_args<T> &args_, const smem<T, D> &smem_,
                                         const struct work_tile &work_, int number_)
-        : j(job_), d(smem_), w(work_), number(number_),
+        : args(args_), d(smem_), w(work_), number(number_),
           row(work_.first + number_ * QUERIES +
               static_cast<int>(threadIdx.x % WARPGROUP / WARP * 16 + threadIdx.x % WARP / 4)),
-          slope(PAIRS ? job_.a.slope_of(work_.at.head) : 0.0F)
+          slope(PAIRS ? args_.a.slope_of(work_.at.head) : 0.0F)
     {
         for (int i = 0; i < 2; i++) {
             max[i] = -INFINITY;
@@ -243,7 +244,7 @@ template <class T, int D, bool PAIRS> struct consumer {
     /* Converts scores to weights e^(scale (s - max)), and computes the rescaling factor. */
     __device__ __forceinline__ void update_softmax(int half)
     {
-        const float scale_log2 = j.a.scale_log2;
+        const float scale_log2 = args.a.scale_log2;
         float larger = max[half];
         UNROLL_ALL
         for (int n = 0; n < KEYS / 8; n++)
@@ -269,12 +270,12 @@ template <class T, int D, bool PAIRS> struct consumer {
     __device__ __forceinline__ void hide(int key)
     {
         const int t = static_cast<int>(threadIdx.x % 4) * 2;
-        const int32_t *const document = PAIRS ? j.a.documents_of(w.at.row) : nullptr;
+        const int32_t *const document = PAIRS ? args.a.documents_of(w.at.row) : nullptr;
         UNROLL_ALL
         for (int i = 0; i < KEYS / 2; i++) {
             const int query = row + i / 2 % 2 * 8, other = key + i / 4 * 8 + t + i % 2;
-            bool sees = other <= query && (!PAIRS || query - other < j.a.window);
-            if (PAIRS && document != nullptr && query < j.a.sequence)
+            bool sees = other <= query && (!PAIRS || query - other < args.a.window);
+            if (PAIRS && document != nullptr && query < args.a.sequence)
                 sees = sees && document[query] == document[other];
             float &score = s[0][i / 4][i % 4];
             score = sees ? score : -INFINITY;
@@ -286,7 +287,7 @@ template <class T, int D, bool PAIRS> struct consumer {
         UNROLL(1)
         for (int half = 0; half < 2; half++) {
             const uint32_t kept =
-                kept_weights<KEYS / 16, false>(j.a.dropout, w.at, row, key + half * (KEYS / 2));
+                kept_weights<KEYS / 16, false>(args.a.dropout, w.at, row, key + half * (KEYS / 2));
             UNROLL_ALL
             for (int i = 0; i < KEYS / 2; i++) // constant indices keep s in registers
                 if (i / (KEYS / 4) == half)
@@ -297,13 +298,14 @@ template <class T, int D, bool PAIRS> struct consumer {
     __device__ __forceinline__ void weigh(int i)
     {
         const int key = w.key(i), first = row & ~15; // of this warp's 16 rows
-        if (PAIRS && j.a.slopes.heads > 0)
+        if (PAIRS && args.a.slopes.heads > 0)
             bias_scores<false, 1, KEYS / 8>(s, slope, row, key);
-        if (PAIRS ? j.a.document != nullptr || !j.a.all_attend(first, 16, key, KEYS) : key + KEYS > first)
+        if (PAIRS ? args.a.document != nullptr || !args.a.all_attend(first, 16, key, KEYS)
+                  : key + KEYS > first)
             hide(key);
         update_softmax(0);
         update_softmax(1);
-        if (PAIRS && j.a.dropout.drops)
+        if (PAIRS && args.a.dropout.drops)
             drop(key);
     }
 
@@ -405,13 +407,13 @@ template <class T, int D, bool PAIRS> struct consumer {
             float all = sum[half];
             all += __shfl_xor_sync(ALL_LANES, all, 1);
             all += __shfl_xor_sync(ALL_LANES, all, 2);
-            factor[0][half] = (PAIRS && j.a.dropout.drops ? j.a.dropout.rule.scale : 1.0F) / all;
-            if (threadIdx.x % 4 == 0 && query < j.a.sequence)
-                j.a.lse.row(w.at.head)[w.at.row + query] = max[half] * j.a.scale + logf(all);
+            factor[0][half] = (PAIRS && args.a.dropout.drops ? args.a.dropout.rule.scale : 1.0F) / all;
+            if (threadIdx.x % 4 == 0 && query < args.a.sequence)
+                args.a.lse.row(w.at.head)[w.at.row + query] = max[half] * args.a.scale + logf(all);
         }
         named_barrier(1 + is::CONSUMERS + number, WARPGROUP); // all its warps have finished with the queries
-        store_rows<1>(j.a.out, w.at.row, static_cast<int64_t>(w.at.head) * D, first, mine, j.a.sequence, out,
-                      factor, tile<T, D>{d.q + number * is::QUERY_NUMBERS});
+        store_rows<1>(args.a.out, w.at.row, static_cast<int64_t>(w.at.head) * D, first, mine, args.a.sequence,
+                      out, factor, tile<T, D>{d.q + number * is::QUERY_NUMBERS});
         async_fence(); // orders these accesses before the copies
         __syncwarp();
         release(d.q_empty + number);
@@ -419,7 +421,8 @@ template <class T, int D, bool PAIRS> struct consumer {
 };
 
 template <class T, int D, bool PAIRS>
-__global__ void __launch_bounds__((sizes<D>::THREADS), 1) attend_wgmma(const __grid_constant__ job<T> j)
+__global__ void __launch_bounds__((sizes<D>::THREADS), 1)
+    attend_wgmma(const __grid_constant__ launch_args<T> args)
 {
     using is = sizes<D>;
     DYNAMIC_SHARED(unsigned char, memory);
@@ -427,22 +430,22 @@ __global__ void __launch_bounds__((sizes<D>::THREADS), 1) attend_wgmma(const __g
     // Uniform across the warp, and known to the compiler as such.
     const int group = __shfl_sync(ALL_LANES, static_cast<int>(threadIdx.x / WARPGROUP), 0);
     if (threadIdx.x == 0) {
-        tensor_prefetch(&j.q);
-        tensor_prefetch(&j.k);
-        tensor_prefetch(&j.v);
+        tensor_prefetch(&args.q);
+        tensor_prefetch(&args.k);
+        tensor_prefetch(&args.v);
         d.open();
     }
     __syncthreads();
     if (group == 0) {
         release_registers<is::LEFT>();
         if (threadIdx.x == 0)
-            produce<T, D>(j, d);
+            produce<T, D>(args, d);
     } else {
         acquire_registers<is::REGISTERS>();
         int begun = 0;
         UNROLL(1)
-        for (int round = 0; j.order.assigned(round) < j.order.work_tiles(); round++) {
-            consumer<T, D, PAIRS> c(j, d, work_tile_of<T, D>(j, j.order.assigned(round)), group - 1);
+        for (int round = 0; args.order.assigned(round) < args.order.work_tiles(); round++) {
+            consumer<T, D, PAIRS> c(args, d, work_tile_of<T, D>(args, args.order.assigned(round)), group - 1);
             c.run(begun, static_cast<unsigned>(round % 2));
             c.finish();
             begun += c.w.tiles;
@@ -454,15 +457,16 @@ template <class T, int D, bool PAIRS>
 static enum status launch(struct cuda_queue *queue, const struct attention_forward *op)
 {
     using is = sizes<D>;
-    job<T> j;
-    j.a = operands_of<T>(op);
-    j.order = order_of(op, is::ROWS, false);
-    TRY(tensor_map_of(queue, &op->q, op->batch, D, QUERIES, &j.q));
-    TRY(tensor_map_of(queue, &op->k, op->batch, D, KEYS, &j.k));
-    TRY(tensor_map_of(queue, &op->v, op->batch, D, KEYS, &j.v));
+    launch_args<T> args;
+    args.a = operands_of<T>(op);
+    args.order = order_of(op, is::ROWS, false);
+    TRY(tensor_map_of(queue, &op->q, op->batch, D, QUERIES, &args.q));
+    TRY(tensor_map_of(queue, &op->k, op->batch, D, KEYS, &args.k));
+    TRY(tensor_map_of(queue, &op->v, op->batch, D, KEYS, &args.v));
     dim3 grid(1);
-    TRY(blocks_for(queue, j.order, &grid));
-    return LAUNCH(queue, (attend_wgmma<T, D, PAIRS>), grid, is::THREADS, static_cast<size_t>(is::BYTES), j);
+    TRY(blocks_for(queue, args.order, &grid));
+    return LAUNCH(queue, (attend_wgmma<T, D, PAIRS>), grid, is::THREADS, static_cast<size_t>(is::BYTES),
+                  args);
 }
 
 template <class T, int D>

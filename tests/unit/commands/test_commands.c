@@ -431,16 +431,17 @@ Test(generate_command, rejects_invalid_arguments, .init = cr_redirect_stderr)
     static const int expected[] = {2, 2, 2, 2, 2, 2, 2, 2};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         cr_expect_eq(run(cmd_generate, lines[i]), expected[i], "%s", lines[i]);
-    cr_assert_stderr_eq_str("cuboid: generate: no model given; use a recipe, a checkpoint or a run folder: "
-                            "cuboid generate runs/quickstart --prompt TEXT\ncuboid: generate: no prompt "
-                            "given; use --prompt TEXT, or --prompt '' to start a document\nerror: "
-                            "nothing.yaml: No such file or directory\ncuboid: /: not a checkpoint: "
-                            "contains neither manifest.json nor a complete step-... directory\ncuboid: "
-                            "generate: --tokens 0 is invalid; use an integer from 1 to 1000000\ncuboid: "
-                            "generate: --top-p 1.5 is invalid; use a number from 1e-06 to 1\ncuboid: "
-                            "generate: unknown option --temprature (did you mean --temperature?); valid "
-                            "options: --prompt, --prompts, --tokens, --temperature, --top-k, --top-p, "
-                            "--seed, --no-stop, --help, -h\ncuboid: generate: --prompt needs a value\n");
+    cr_assert_stderr_eq_str(
+        "cuboid: generate: no model given; use a recipe, a checkpoint or a run directory: "
+        "cuboid generate runs/quickstart --prompt TEXT\ncuboid: generate: no prompt "
+        "given; use --prompt TEXT, or --prompt '' to start a document\nerror: "
+        "nothing.yaml: No such file or directory\ncuboid: /: not a checkpoint: "
+        "contains neither manifest.json nor a complete step-... directory\ncuboid: "
+        "generate: --tokens 0 is invalid; use an integer from 1 to 1000000\ncuboid: "
+        "generate: --top-p 1.5 is invalid; use a number from 1e-06 to 1\ncuboid: "
+        "generate: unknown option --temprature (did you mean --temperature?); valid "
+        "options: --prompt, --prompts, --tokens, --temperature, --top-k, --top-p, "
+        "--seed, --no-stop, --help, -h\ncuboid: generate: --prompt needs a value\n");
 }
 
 /* For a run that was stopped before its first checkpoint, the error names the command to run. */

@@ -8,7 +8,7 @@
 #include "trainer/recipe/recipe.h"
 
 struct measure_options {
-    const char *dir;    // contains the journal, the logs and the run folders
+    const char *dir;    // contains the journal, the logs and the run directories
     const char *launch; // "mpirun -np {ranks}"; NULL: ranks are threads
     int64_t steps;
     double timeout_s; // per run
@@ -28,7 +28,7 @@ void measure_close(struct measure *measure);
 
 struct measure_request {
     const char *name;                     // key in the journal
-    int64_t number;                       // names the log and the run folder
+    int64_t number;                       // names the log and the run directory
     const char *path;                     // recipe file
     const struct recipe_names *overrides; // of the recipe file
     const struct recipe *recipe;          // loaded with these overrides

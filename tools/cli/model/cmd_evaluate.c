@@ -17,7 +17,7 @@ static const char help[] =
     "                [--by-document] [--task FILE.jsonl] [--samples FILE] [--json]\n"
     "\n"
     "Computes loss, perplexity and bits per byte of a trained model (docs/models/evaluation.md).\n"
-    "Uses the newest complete checkpoint of the recipe's run or of the run folder, or the given\n"
+    "Uses the newest complete checkpoint of the recipe's run or of the run directory, or the given\n"
     "checkpoint, on the layout of its recipe: as threads, or under mpirun or srun. Other dp and pp\n"
     "give bit-identical figures, another tp the same up to rounding.\n"
     "\n"
@@ -53,7 +53,7 @@ static bool is_rank_zero(void)
 static enum status check(const struct arguments *a)
 {
     if (a->rest_count == 0)
-        return fail(BAD_USAGE, "evaluate: no model given; use a recipe, a checkpoint or a run folder: "
+        return fail(BAD_USAGE, "evaluate: no model given; use a recipe, a checkpoint or a run directory: "
                                "cuboid evaluate runs/quickstart");
     if (a->split != NULL && strcmp(a->split, "valid") != 0 && strcmp(a->split, "test") != 0)
         return fail(BAD_USAGE, "evaluate: --split %s is invalid; use valid or test", a->split);

@@ -17,7 +17,7 @@ static const char help[] =
     "\n"
     "Generates text with a trained model, on one rank, whatever layout trained it; with tp=N or pp=N on N\n"
     "ranks, as threads or under mpirun or srun. Uses the newest complete checkpoint of the recipe's run or\n"
-    "of the run folder, or the given checkpoint.\n"
+    "of the run directory, or the given checkpoint.\n"
     "\n"
     "  cuboid generate recipes/quickstart.yaml --prompt 'Ocean'\n"
     "  cuboid generate runs/quickstart --prompt 'Ocean' --tokens 500 --temperature 0.5\n"
@@ -67,7 +67,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     if (out->help || out->short_help)
         return OK;
     if (out->rest_count == 0)
-        return fail(BAD_USAGE, "generate: no model given; use a recipe, a checkpoint or a run folder: "
+        return fail(BAD_USAGE, "generate: no model given; use a recipe, a checkpoint or a run directory: "
                                "cuboid generate runs/quickstart --prompt TEXT");
     if (out->prompt != NULL && out->prompts != NULL)
         return fail(BAD_USAGE, "generate: --prompt and --prompts are mutually exclusive; use one of them");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The model that a command uses, named by its first argument: a recipe (the newest checkpoint of its run), a
- * checkpoint, a folder with checkpoints or a run folder; then overrides key=value. A checkpoint contains a
+ * checkpoint, a folder with checkpoints or a run directory; then overrides key=value. A checkpoint contains a
  * copy of its recipe. */
 #pragma once
 

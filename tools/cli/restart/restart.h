@@ -59,7 +59,7 @@ struct metrics_state {
 };
 struct metrics_state metrics_state_of(const struct recipe *recipe);
 
-/* Collects what the run folder and the output tell about a failed attempt. before: it began so; an attempt
+/* Collects what the run directory and the output tell about a failed attempt. before: it began so; an attempt
  * that has completed no step has lost none. */
 void failure_find(const struct recipe *recipe, const struct attempt *attempt,
                   const struct metrics_state *before, struct failure *out);

@@ -16,7 +16,7 @@ static const char help[] =
     "\n"
     "Compares finished runs: layout, step time (median without the first step), tokens/s, speed-up over\n"
     "the first run, peak memory of a rank, bubble, last loss, and the predicted step time if the run had a\n"
-    "cluster profile. DIR is a run folder, with metrics.jsonl and recipe.yaml.\n"
+    "cluster profile. DIR is a run directory, with metrics.jsonl and recipe.yaml.\n"
     "\n"
     "  --csv    print CSV for cuboid table and cuboid profile fit (cuboid table --columns)\n"
     "\n"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/run/run_folder.h"
+#include "trainer/run/run_dir.h"
 
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
@@ -54,7 +54,7 @@ static enum status has_checkpoint(const char *load, bool *found)
     return status == OK ? OK : prefix_key("checkpoint.load");
 }
 
-/* `load` has no checkpoint itself; in a run folder they are one level deeper. */
+/* `load` has no checkpoint itself; in a run directory they are one level deeper. */
 static enum status refuse_empty(const char *load)
 {
     bool found = false;
@@ -205,11 +205,11 @@ static int64_t step_of(const struct recipe *recipe)
     return step;
 }
 
-enum status run_folder_check(const struct recipe *recipe, struct run_folder *out)
+enum status run_dir_check(const struct recipe *recipe, struct run_dir *out)
 {
     const char *folder = recipe->logging.run_dir, *load = recipe->checkpoint.load;
     bool named = load != NULL && !is_auto(recipe);
-    *out = (struct run_folder){.newest = -1, .named = -1};
+    *out = (struct run_dir){.newest = -1, .named = -1};
     enum status status = find_newest(recipe, &out->newest);
     bool finetunes = recipe->checkpoint.finetune; // steps of the run and of `load` are unrelated
     if (named && !finetunes)
@@ -227,12 +227,12 @@ enum status run_folder_check(const struct recipe *recipe, struct run_folder *out
     return status != OK && is_active(folder) ? in_use_error(folder) : status;
 }
 
-void run_folder_free(struct run_folder *folder)
+void run_dir_free(struct run_dir *folder)
 {
     text_free(&folder->from);
 }
 
-enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
+enum status run_dir_claim(const struct recipe *recipe, int *descriptor)
 {
     const char *folder = recipe->logging.run_dir;
     TRY(make_folder("logging.run_dir", folder));
@@ -258,7 +258,7 @@ enum status run_folder_claim(const struct recipe *recipe, int *descriptor)
     return status;
 }
 
-enum status run_folder_write_recipe(const struct recipe *recipe)
+enum status run_dir_write_recipe(const struct recipe *recipe)
 {
     struct text path = {0}, resolved = {0};
     text_add(&path, "%s/recipe.yaml", recipe->logging.run_dir);
@@ -269,7 +269,7 @@ enum status run_folder_write_recipe(const struct recipe *recipe)
     return status;
 }
 
-enum status run_folder_write_choices(const struct recipe *recipe, const struct text *choices)
+enum status run_dir_write_choices(const struct recipe *recipe, const struct text *choices)
 {
     struct text path = {0};
     text_add(&path, "%s/choices.txt", recipe->logging.run_dir);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/run/run_folder.h"
+#include "trainer/run/run_dir.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -8,9 +8,9 @@
 
 static enum status check(const struct recipe *recipe)
 {
-    struct run_folder folder;
-    enum status status = run_folder_check(recipe, &folder);
-    run_folder_free(&folder);
+    struct run_dir folder;
+    enum status status = run_dir_check(recipe, &folder);
+    run_dir_free(&folder);
     return status;
 }
 
@@ -32,24 +32,24 @@ static void leave(const char *folder, const char *name)
     text_free(&path);
 }
 
-Test(run_folder, has_one_run_at_a_time)
+Test(run_dir, has_one_run_at_a_time)
 {
     char folder[32];
     struct recipe recipe = recipe_in(folder);
     int first = -1, second = -1;
-    cr_assert_eq(run_folder_claim(&recipe, &first), OK);
-    cr_assert_eq(run_folder_claim(&recipe, &second), BAD_RECIPE);
+    cr_assert_eq(run_dir_claim(&recipe, &first), OK);
+    cr_assert_eq(run_dir_claim(&recipe, &second), BAD_RECIPE);
     char who[128];
     snprintf(who, sizeof who, "another run is writing in %s: pid %d on ", folder, (int)getpid());
     cr_assert_not_null(strstr(fail_text(), who), "%s", fail_text());
     cr_assert_eq(second, -1);
     close(first);
-    cr_assert_eq(run_folder_claim(&recipe, &second), OK);
+    cr_assert_eq(run_dir_claim(&recipe, &second), OK);
     close(second);
 }
 
 /* The owner is written into the lock, never into a file that a link of this name points to. */
-Test(run_folder, a_link_is_not_used_as_a_lock)
+Test(run_dir, a_link_is_not_used_as_a_lock)
 {
     char folder[32];
     struct recipe recipe = recipe_in(folder);
@@ -59,7 +59,7 @@ Test(run_folder, a_link_is_not_used_as_a_lock)
     text_add(&other, "%s/precious", folder);
     leave(folder, "precious");
     cr_assert_eq(symlink(other.chars, lock.chars), 0);
-    cr_expect_eq(run_folder_claim(&recipe, &descriptor), BAD_RECIPE);
+    cr_expect_eq(run_dir_claim(&recipe, &descriptor), BAD_RECIPE);
     cr_expect_not_null(strstr(fail_text(), "/lock is a symbolic link; remove it"), "%s", fail_text());
     cr_assert_eq(file_read(other.chars, &content), OK);
     cr_expect_str_eq(content.chars, "{}\n");
@@ -69,17 +69,17 @@ Test(run_folder, a_link_is_not_used_as_a_lock)
 }
 
 /* The run has metrics but no checkpoint yet: it may restart from step 1, but only after it has ended. */
-Test(run_folder, rejects_a_second_start_of_a_live_run)
+Test(run_dir, rejects_a_second_start_of_a_live_run)
 {
     char folder[32], automatic[] = "auto";
     struct recipe recipe = recipe_in(folder);
     int first = -1, second = -1;
     recipe.checkpoint.save = folder;
-    cr_assert_eq(run_folder_claim(&recipe, &first), OK);
+    cr_assert_eq(run_dir_claim(&recipe, &first), OK);
     leave(folder, "metrics.jsonl");
     for (int turn = 0; turn < 2; turn++) {
         recipe.checkpoint.load = turn == 0 ? automatic : NULL;
-        cr_assert_eq(run_folder_claim(&recipe, &second), BAD_RECIPE);
+        cr_assert_eq(run_dir_claim(&recipe, &second), BAD_RECIPE);
         cr_assert_not_null(strstr(fail_text(), "another run is writing in /tmp/cuboid-folder-"), "%s",
                            fail_text());
     }
@@ -87,17 +87,17 @@ Test(run_folder, rejects_a_second_start_of_a_live_run)
     cr_assert_eq(check(&recipe), OK);
 }
 
-Test(run_folder, uncreatable_directories_name_their_key)
+Test(run_dir, uncreatable_directories_name_their_key)
 {
     char path[] = "/proc/cuboid";
     struct recipe recipe = {0};
     int fd = -1;
     recipe.logging.run_dir = path;
-    cr_assert_eq(run_folder_claim(&recipe, &fd), BAD_RECIPE);
+    cr_assert_eq(run_dir_claim(&recipe, &fd), BAD_RECIPE);
     cr_assert_eq(strncmp(fail_text(), "logging.run_dir: /proc/cuboid", 29), 0, "%s", fail_text());
 }
 
-Test(run_folder, a_run_without_checkpoints_restarts)
+Test(run_dir, a_run_without_checkpoints_restarts)
 {
     char folder[32], automatic[] = "auto";
     struct recipe recipe = recipe_in(folder);
@@ -118,7 +118,7 @@ Test(run_folder, a_run_without_checkpoints_restarts)
 }
 
 /* Before the first step, not at the first checkpoint. */
-Test(run_folder, unusable_checkpoint_paths_name_their_key)
+Test(run_dir, unusable_checkpoint_paths_name_their_key)
 {
     char folder[32], path[64], automatic[] = "auto", nothing[] = "/nowhere";
     struct recipe recipe = recipe_in(folder);
@@ -126,7 +126,7 @@ Test(run_folder, unusable_checkpoint_paths_name_their_key)
     leave(folder, "metrics.jsonl");
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
     recipe.checkpoint.save = path;
-    cr_assert_eq(run_folder_claim(&recipe, &fd), BAD_RECIPE);
+    cr_assert_eq(run_dir_claim(&recipe, &fd), BAD_RECIPE);
     cr_assert(fd == -1 && strncmp(fail_text(), "checkpoint.save: /tmp/cuboid-folder-", 36) == 0, "%s",
               fail_text());
     recipe.checkpoint.load = automatic;
