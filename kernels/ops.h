@@ -62,6 +62,7 @@ struct dropout {
     row(RESIDUAL_BACKWARD,      residual_backward,      residual_backward,      dout)                   \
     row(RESIDUAL_NORM_FORWARD,  residual_norm_forward,  residual_norm_forward,  norm.x)                 \
     row(RESIDUAL_NORM_BACKWARD, residual_norm_backward, residual_norm_backward, norm.x)                 \
+    row(SOFTCAP,                softcap,                softcap,                x)                      \
     row(LOSS_MAX,               loss_max,               loss_max,               logits)                 \
     row(LOSS_SUM,               loss_sum,               loss_sum,               logits)                 \
     row(LOSS_FINISH,            loss_finish,            loss_finish,            sum)                    \
@@ -233,6 +234,8 @@ static inline int64_t rope_rotated(const struct rope *op)
  * Sliding window (2004.05150): query row s attends to no key row before s + query_begin - window + 1, so to
  * `window` tokens with its own.
  *
+ * Soft-capping (2408.00118): scores x become cap tanh(x / cap), before ALiBi and the mask.
+ *
  * ALiBi (2108.12409): -slope (s + query_begin - r) is added to the score of query row s and key row r.
  *
  * Dropout keys: with s a position in the sequence, (sample, head, s, r) is element (head * K + s) * K + r of
@@ -248,6 +251,7 @@ struct attention_forward {
         int64_t heads, begin; // of the whole model; the first one here. heads 0: no ALiBi
     } alibi;
     float scale;
+    float softcap;           // of the scaled scores; 0: none
     const int32_t *document; // [B*K] or NULL
     struct dropout dropout;  // sample [B*S]; no sample_offset; columns = K; column_begin = first head
     struct tensor out;       // [B*S, A*E]
@@ -317,6 +321,12 @@ struct residual_norm_backward {
     struct residual_backward residual;
 };
 
+/* x = cap tanh(x / cap), in place: soft-capping of logits (2408.00118). cap > 0. */
+struct softcap {
+    struct tensor x; // [T, V]
+    float cap;
+};
+
 /* Cross entropy over a vocabulary sharded across ranks (1909.08053, section 3): between the three steps
  * the caller reduces `max` (maximum), then `sum` and `target` (sum) over the tensor-parallel group. The
  * first `columns` logits are valid; the rest is padding and is never read. `begin` is the global index of
@@ -341,13 +351,15 @@ struct loss_finish {
     struct tensor sample_loss, sample_tokens; // f64[B]
 };
 /* Overwrites logits with their gradient: scale * mask[t] * (exp(logit - max)/sum - [column is the label]),
- * padding columns 0. Not divided by the number of tokens: the optimizer does that once. */
+ * padding columns 0. Not divided by the number of tokens: the optimizer does that once. With a soft cap, the
+ * gradient is that of the operand of softcap(). */
 struct loss_backward {
     struct tensor logits, max, sum;
     const int32_t *label;
     const float *mask;
     int64_t begin, columns;
     const float *scale; // device scalar: the loss scale; NULL: 1
+    float softcap;      // that the logits have; 0: none
 };
 
 /* out[b] = sum of squares of block b of x, in fp64. A block is a run of complete rows with SQUARES_BLOCK
@@ -539,6 +551,7 @@ MUST_USE enum status residual_forward(struct stream *stream, struct residual_for
 MUST_USE enum status residual_backward(struct stream *stream, struct residual_backward args);
 MUST_USE enum status residual_norm_forward(struct stream *stream, struct residual_norm_forward args);
 MUST_USE enum status residual_norm_backward(struct stream *stream, struct residual_norm_backward args);
+MUST_USE enum status softcap(struct stream *stream, struct softcap args);
 MUST_USE enum status loss_max(struct stream *stream, struct loss_max args);
 MUST_USE enum status loss_sum(struct stream *stream, struct loss_sum args);
 MUST_USE enum status loss_finish(struct stream *stream, struct loss_finish args);

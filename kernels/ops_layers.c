@@ -3,6 +3,8 @@
  * rows there is nothing to do, except that overwritten gradients become zero. */
 #include "kernels/check_ops.h"
 
+#include <math.h>
+
 /* x determines T, H and the working type. */
 static enum status check_rows(enum op_kind kind, const char *name, struct tensor x)
 {
@@ -145,6 +147,13 @@ static enum status check_heads(enum op_kind kind, const struct attention_forward
     return OK;
 }
 
+static enum status check_softcap(enum op_kind kind, float cap, bool optional)
+{
+    if (isfinite(cap) && (cap > 0.0F || (optional && cap == 0.0F)))
+        return OK;
+    return fail(BAD_ARGUMENT, "%s: a soft cap of %g", op_name(kind), (double)cap);
+}
+
 static enum status check_attention(enum op_kind kind, const struct attention_forward *args)
 {
     TRY(check_heads(kind, args));
@@ -162,6 +171,7 @@ static enum status check_attention(enum op_kind kind, const struct attention_for
         return fail(BAD_ARGUMENT, "%s: heads %lld to %lld of %lld with ALiBi", op_name(kind),
                     (long long)args->alibi.begin, (long long)(args->alibi.begin + heads - 1),
                     (long long)args->alibi.heads);
+    TRY(check_softcap(kind, args->softcap, true));
     bool needs_inside = args->document != NULL || drops || args->window > 0;
     if (args->query_begin < 0 || (rows > 0 && !inside && needs_inside))
         return fail(
@@ -331,6 +341,15 @@ static enum status check_logits(enum op_kind kind, struct tensor logits, int64_t
     return OK;
 }
 
+enum status softcap(struct stream *stream, struct softcap args)
+{
+    TRY(check_rows(OP_SOFTCAP, "x", args.x));
+    TRY(check_softcap(OP_SOFTCAP, args.cap, false));
+    if (tensor_count(args.x) == 0)
+        return OK;
+    return submit_op(stream, &(struct op){.kind = OP_SOFTCAP, .softcap = args});
+}
+
 enum status loss_max(struct stream *stream, struct loss_max args)
 {
     TRY(check_logits(OP_LOSS_MAX, args.logits, 0, args.columns));
@@ -395,6 +414,7 @@ enum status loss_backward(struct stream *stream, struct loss_backward args)
         per_row("mask", args.mask, rows),
     };
     CHECK_ARGS(OP_LOSS_BACKWARD, checks);
+    TRY(check_softcap(OP_LOSS_BACKWARD, args.softcap, true));
     if (rows == 0)
         return OK;
     return submit_op(stream, &(struct op){.kind = OP_LOSS_BACKWARD, .loss_backward = args});

@@ -173,6 +173,7 @@ static struct attention_forward core(const struct attention *attention, const st
         .alibi = {.heads = alibi ? context->model->num_attention_heads : 0,
                   .begin = first_head(attention, pass)},
         .scale = (float)(1.0 / sqrt((double)context->model->kv_channels)),
+        .softcap = (float)context->model->attn_logit_softcapping,
         .document = pass->batch->document,
         .dropout = core_dropout(attention, pass),
         .out = pass_tensor(pass, attention->out),

@@ -70,9 +70,13 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
     const struct batch *batch = pass->batch;
     struct tensor normed = pass_tensor(pass, head->normed), logits = pass_tensor(pass, head->logits);
     struct head_sums sums = head_sums(head, pass);
+    const float cap = (float)context->model->final_logit_softcapping;
     TRY(norm_forward(context->compute,
                      norm_layer_forward(&head->norm, pass, pass_tensor(pass, head->x), normed)));
     TRY(column_linear_forward(&head->linear, pass, normed, logits, (struct epilogue){0}));
+    if (cap > 0.0F)
+        TRY(softcap(context->compute,
+                    (struct softcap){.x = tensor_columns(logits, 0, head->columns), .cap = cap}));
 
     TRY(loss_max(context->compute,
                  (struct loss_max){.logits = logits, .columns = head->columns, .max = sums.max}));
@@ -112,6 +116,7 @@ static enum status backward_input(const void *self, const struct pass *pass, str
                                             .begin = head->begin,
                                             .columns = head->columns,
                                             .scale = context->loss_scale,
+                                            .softcap = (float)context->model->final_logit_softcapping,
                                         }));
     TRY(column_linear_backward_input(&head->linear, pass, logits, &dnormed));
     return norm_backward(context->compute,

@@ -62,6 +62,8 @@ struct model_config {
     int64_t window_size;                     // tokens that a token attends to, with itself; 0: all
     struct layer_list window_attn_skip_freq; // layers with the window: 1 or 0 each; a single N: all but every
                                              // N-th; empty: all
+    double attn_logit_softcapping;           // attention scores x become cap tanh(x / cap); 0: none
+    double final_logit_softcapping;          // the same of the logits
     enum normalization normalization;
     double norm_epsilon;
     enum activation activation;

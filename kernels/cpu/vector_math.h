@@ -11,6 +11,7 @@
  * by tests/unit/kernels/test_vector_math.c, against libm in double precision):
  *     vec_exp            2 ulp; results below 2^-126 are 0; -inf gives 0, +inf and overflow inf, NaN NaN
  *     vec_sigmoid        4 ulp, its slope 5; as exp
+ *     vec_tanh           3 ulp; NaN gives NaN
  *     vec_normal_cdf     7 ulp down to x = -1; absolute 2^-22 everywhere (a tail's relative error grows
  *                        with x*x/2, as the rounding of the exponent does)
  *     vecd_sincos        2^-40 absolute for angles up to 2^20; with FMA, to 2^31
@@ -252,6 +253,19 @@ VECTOR_INLINE vec vec_sigmoid(vec x, vec *slope)
     vec r = 1.0F / (1.0F + e);
     *slope = e * r * r;
     return vec_select_less(x, vec_all(0.0F), e * r, r);
+}
+
+/* With a = |x|: for a < 0.625 an odd polynomial (Cephes), else (1 - e^-2a) / (1 + e^-2a). */
+VECTOR_INLINE vec vec_tanh(vec x)
+{
+    vec a = vec_abs(x), z = x * x, e = vec_exp(-2.0F * a);
+    vec p = vec_all(-5.70498872745e-3F);
+    p = vec_fma(p, z, vec_all(2.06390887954e-2F));
+    p = vec_fma(p, z, vec_all(-5.37397155531e-2F));
+    p = vec_fma(p, z, vec_all(1.33314422036e-1F));
+    p = vec_fma(p, z, vec_all(-3.33332819422e-1F));
+    vec t = vec_select_less(a, vec_all(0.625F), vec_fma(p * z, a, a), (1.0F - e) / (1.0F + e));
+    return (vec)((veci)t | ((veci)x & veci_all(INT32_MIN)));
 }
 
 /* The cumulative distribution of the standard normal, 1/2 (1 + erf(x/sqrt 2)), and its density.

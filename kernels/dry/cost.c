@@ -52,10 +52,10 @@ static double attention_pairs(const struct attention_forward *a)
     return (double)a->batch * heads * (pairs + (rows - inside) * keys);
 }
 
-/* Operations of a pair's softmax and its bias, except for the multiply-adds. */
+/* Operations of a pair's softmax, bias and cap, except for the multiply-adds. */
 static double pair_flops(const struct attention_forward *a, double softmax)
 {
-    return softmax + (a->alibi.heads > 0 ? 2.0 : 0.0);
+    return softmax + (a->alibi.heads > 0 ? 2.0 : 0.0) + (a->softcap > 0.0F ? ACTIVATION_FLOPS : 0.0);
 }
 
 static double attention_bytes(const struct attention_forward *a)
@@ -196,6 +196,8 @@ struct op_cost op_cost(const struct op *op)
         return both(norm_backward_cost(&op->residual_norm_backward.norm),
                     residual_backward_cost(&op->residual_norm_backward.residual),
                     op->residual_norm_backward.norm.dx);
+    case OP_SOFTCAP:
+        return elementwise(op->softcap.x, ACTIVATION_FLOPS, 2.0 * bytes(op->softcap.x));
     case OP_LOSS_MAX:
         return elementwise(op->loss_max.logits, 1.0, bytes(op->loss_max.logits));
     case OP_LOSS_SUM:

@@ -86,7 +86,8 @@ def initialized():
              "activation": "swiglu", "add_bias_linear": "false", "tie_word_embeddings": "false"}
     cases = {"window": {"window_size": 9}, "alternating": {"window_size": 9, "window_attn_skip_freq": 2},
              "parallel": {"block_type": "parallel"}, "alibi": {"position_embedding_type": "alibi"},
-             "norms": {"qk_layernorm": "true", "embed_layernorm": "true"}}
+             "norms": {"qk_layernorm": "true", "embed_layernorm": "true"},
+             "caps": {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 2}}
     for family, keys in {"gpt": gpt, "llama": llama}.items():
         for case, more in cases.items():
             name = f"{family}-{case}"

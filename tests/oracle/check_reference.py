@@ -22,6 +22,7 @@ from reference_gpt import (
     NEOX,
     PARALLEL,
     QWEN,
+    SOFTCAP,
     WINDOW,
     YARN,
     Batch,
@@ -206,6 +207,7 @@ def self_check():
     problems += check_window(rng)
     problems += check_gradients("alibi", ALIBI, rng)
     problems += check_gradients("alibi with documents", ALIBI, rng, two_documents)
+    problems += check_gradients("softcap", SOFTCAP, rng)
     problems += check_documents("gpt", GPT2, rng)
     problems += check_documents("llama", LLAMA, rng)
     for problem in problems:

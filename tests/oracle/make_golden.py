@@ -44,6 +44,7 @@ from reference_gpt import (
     NEOX,
     PARALLEL,
     QWEN,
+    SOFTCAP,
     WINDOW,
     YARN,
     Batch,
@@ -80,6 +81,7 @@ CASES = [
     Case("neox", replace(NEOX, activation="squared_relu"), mask=True, weights=False),
     Case("window", WINDOW, weights=False),
     Case("alibi", ALIBI, documents=True, weights=False),
+    Case("softcap", SOFTCAP, mask=True, weights=False),
     Case("gpt2_betas", GPT2, steps=20, adam=Adam(adam_beta2=0.999), gradients=False),  # a recipe's default betas
 ]
 

@@ -68,6 +68,8 @@ class Model:
     block_type: str = "sequential"  # or "parallel", "parallel_two_norms"
     window_size: int = 0  # tokens that a token sees, with itself; 0: all before it
     window_attn_skip_freq: int = 0  # every N-th layer has no window; 0: all have it
+    attn_logit_softcapping: float = 0.0  # scores x become cap tanh(x / cap); 0: they do not
+    final_logit_softcapping: float = 0.0  # the same of the logits
 
     @property
     def head_dim(self):
@@ -147,6 +149,17 @@ ALIBI = replace(
     num_query_groups=12,
     ffn_hidden_size=32,
     position_embedding_type="alibi",
+)
+
+# Gemma 2's caps, so small that they matter here; its gate, and its window.
+SOFTCAP = replace(
+    LLAMA,
+    window_size=4,
+    window_attn_skip_freq=2,
+    activation="geglu_tanh",
+    init_method_std=0.1,
+    attn_logit_softcapping=0.1,
+    final_logit_softcapping=0.5,
 )
 
 
@@ -331,8 +344,18 @@ def alibi_slopes(heads):
     return np.array([ratio**i for i in range(1, below + 1)] + [odd_ratio ** (2 * i + 1) for i in range(heads - below)])
 
 
-def attention(q, k, v, documents, window, alibi):
-    """q [B,S,A,D], k and v [B,S,G,D] -> [B,S,A,D]. A token sees itself and earlier ones of its document and window."""
+def softcap(x, cap):
+    return cap * np.tanh(x / cap) if cap else x
+
+
+def softcap_slope(y, cap):
+    """The derivative of softcap(x, cap), from its value y."""
+    return 1.0 - (y / cap) ** 2 if cap else np.ones_like(y)
+
+
+def attention(q, k, v, documents, window, alibi, cap):
+    """q [B,S,A,D], k and v [B,S,G,D] -> [B,S,A,D], the weights, and the slope of the scores' cap. A token sees itself
+    and earlier ones of its document and window."""
     per_group = q.shape[2] // k.shape[2]
     k_all, v_all = np.repeat(k, per_group, axis=2), np.repeat(v, per_group, axis=2)
     seq = q.shape[1]
@@ -340,23 +363,24 @@ def attention(q, k, v, documents, window, alibi):
     if window:
         earlier &= ~np.tril(np.ones((seq, seq), dtype=bool), -window)
     visible = earlier & (documents[:, :, None] == documents[:, None, :])
-    scores = np.einsum("bihd,bjhd->bhij", q, k_all) / math.sqrt(q.shape[-1])
+    scores = softcap(np.einsum("bihd,bjhd->bhij", q, k_all) / math.sqrt(q.shape[-1]), cap)
+    slope = softcap_slope(scores, cap)
     if alibi:
         scores = scores + alibi_slopes(q.shape[2])[:, None, None] * (np.arange(seq) - np.arange(seq)[:, None])
     scores = np.where(visible[:, None], scores, -np.inf)
     p = np.exp(scores - scores.max(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
-    return np.einsum("bhij,bjhd->bihd", p, v_all), p
+    return np.einsum("bhij,bjhd->bihd", p, v_all), p, slope
 
 
-def attention_backward(dy, q, k, v, p):
+def attention_backward(dy, q, k, v, p, slope):
     """-> dq, dk, dv. Masked pairs (p = 0) have no gradient; a key's gradient is the sum over its group's heads."""
     groups = k.shape[2]
     per_group = q.shape[2] // groups
     k_all, v_all = np.repeat(k, per_group, axis=2), np.repeat(v, per_group, axis=2)
     dv_all = np.einsum("bhij,bihd->bjhd", p, dy)
     dp = np.einsum("bihd,bjhd->bhij", dy, v_all)
-    dscores = p * (dp - (p * dp).sum(axis=-1, keepdims=True)) / math.sqrt(q.shape[-1])
+    dscores = p * (dp - (p * dp).sum(axis=-1, keepdims=True)) * slope / math.sqrt(q.shape[-1])
     dq = np.einsum("bhij,bjhd->bihd", dscores, k_all)
     dk_all = np.einsum("bhij,bihd->bjhd", dscores, q)
 
@@ -436,14 +460,16 @@ class Network:
         if m.position_embedding_type == "rope":
             q = rotate(q, batch.positions, m, +1)
             k = rotate(k, batch.positions, m, +1)
-        y, p = attention(q, k, v, batch.documents, window_of_layer(m, layer), m.position_embedding_type == "alibi")
-        self.kept[name] = (q, k, v, p)
+        alibi = m.position_embedding_type == "alibi"
+        window, cap = window_of_layer(m, layer), m.attn_logit_softcapping
+        y, p, slope = attention(q, k, v, batch.documents, window, alibi, cap)
+        self.kept[name] = (q, k, v, p, slope)
         return self.linear(name + ".proj", y.reshape(x.shape[0], x.shape[1], -1))
 
     def attention_backward(self, name, dy, batch):
-        q, k, v, p = self.kept[name]
+        q, k, v, p, slope = self.kept[name]
         dy = self.linear_backward(name + ".proj", dy).reshape(q.shape)
-        dq, dk, dv = attention_backward(dy, q, k, v, p)
+        dq, dk, dv = attention_backward(dy, q, k, v, p, slope)
         if self.model.position_embedding_type == "rope":
             dq = rotate(dq, batch.positions, self.model, -1)
             dk = rotate(dk, batch.positions, self.model, -1)
@@ -510,8 +536,10 @@ class Network:
             x = self.block(f"layers.{n}.", x, batch)
         x = self.norm("norm", x)
         self.kept["head"] = x
-        logits = x @ w["embedding.weight" if m.tie_word_embeddings else "head.weight"].T
-        loss, self.dlogits = cross_entropy(logits, batch.labels, batch.loss_mask)
+        head = "embedding.weight" if m.tie_word_embeddings else "head.weight"
+        logits = softcap(x @ w[head].T, m.final_logit_softcapping)
+        loss, dlogits = cross_entropy(logits, batch.labels, batch.loss_mask)
+        self.dlogits = dlogits * softcap_slope(logits, m.final_logit_softcapping)
         return loss
 
     def backward(self, batch):

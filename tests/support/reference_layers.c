@@ -136,19 +136,20 @@ void reference_attention_layer(const struct reference_model *r, int layer, const
         rotate(r, g, k);
     }
     double *factor = core_factors(r, layer);
-    struct reference_attention op = {
-        .batch = r->batch_size,
-        .sequence = r->sequence,
-        .heads = a,
-        .groups = g,
-        .head_dim = d,
-        .variant = {.window = model_window(m, layer), .alibi_heads = m->position_embedding == ALIBI ? a : 0},
-        .scale = 1.0 / sqrt((double)d),
-        .document = r->batch->document,
-        .q = q,
-        .k = k,
-        .v = v,
-        .factor = factor};
+    struct reference_attention op = {.batch = r->batch_size,
+                                     .sequence = r->sequence,
+                                     .heads = a,
+                                     .groups = g,
+                                     .head_dim = d,
+                                     .variant = {.window = model_window(m, layer),
+                                                 .alibi_heads = m->position_embedding == ALIBI ? a : 0,
+                                                 .softcap = (float)m->attn_logit_softcapping},
+                                     .scale = 1.0 / sqrt((double)d),
+                                     .document = r->batch->document,
+                                     .q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .factor = factor};
     reference_attention_forward(&op, out);
     linear_of_layer(r, layer, "attention.proj", false, out, y);
     free(q);
@@ -256,6 +257,8 @@ double reference_head(const struct reference_model *r, const double *x)
     double *normed = doubles(tokens * r->model->hidden_size), *logits = doubles(tokens * v);
     reference_layer_norm(r, "norm", x, normed);
     reference_linear(r, "head", false, normed, logits);
+    for (int64_t i = 0; i < tokens * v; i++)
+        logits[i] = reference_softcap(logits[i], r->model->final_logit_softcapping);
     double loss = reference_loss_forward(tokens, v, logits, r->batch->label, r->batch->loss_mask);
     free(normed);
     free(logits);

@@ -222,6 +222,17 @@ void attention_variant_set(const struct attention_variant *variant, struct atten
     op->window = variant->window;
     op->alibi.heads = variant->alibi_heads;
     op->alibi.begin = variant->alibi_begin;
+    op->softcap = variant->softcap;
+}
+
+double reference_softcap(double x, double cap)
+{
+    return cap > 0.0 ? cap * tanh(x / cap) : x;
+}
+
+double reference_softcap_slope(double x, double cap)
+{
+    return cap > 0.0 ? pow(cosh(x / cap), -2.0) : 1.0;
 }
 
 static bool sees(const struct reference_attention *op, int64_t b, int64_t s, int64_t r)
@@ -265,19 +276,28 @@ static double bias_of(const struct reference_attention *op, int64_t h, int64_t s
                : alibi_slope_of(variant->alibi_heads, variant->alibi_begin + h) * (double)(r - s);
 }
 
+/* The score of a pair, before the cap. */
+static double raw_score(const struct reference_attention *op, int64_t b, int64_t h, int64_t s, int64_t r)
+{
+    return op->scale * dot(head_row(op, op->q, op->heads, b, s, h),
+                           head_row(op, op->k, op->groups, b, r, group_of(op, h)), op->head_dim);
+}
+
 static void weights_row(const struct reference_attention *op, int64_t b, int64_t h, int64_t s,
                         double *weights, double *lse)
 {
     double most = -INFINITY, sum = 0.0, *row = weights + pair_index(op, b, h, s, 0);
-    const double *q = head_row(op, op->q, op->heads, b, s, h);
+    const double cap = (double)op->variant.softcap;
+    const bool masks_first = op->cap_fault == CAP_AFTER_MASK; // and a cap of -infinity is finite
     for (int64_t r = 0; r < op->sequence; r++) {
-        row[r] = op->scale * dot(q, head_row(op, op->k, op->groups, b, r, group_of(op, h)), op->head_dim) +
+        const bool seen = sees(op, b, s, r);
+        row[r] = reference_softcap(seen || !masks_first ? raw_score(op, b, h, s, r) : -INFINITY, cap) +
                  bias_of(op, h, s, r);
-        if (sees(op, b, s, r))
+        if (seen || masks_first)
             most = fmax(most, row[r]);
     }
     for (int64_t r = 0; r < op->sequence; r++) {
-        row[r] = sees(op, b, s, r) ? exp(row[r] - most) : 0.0;
+        row[r] = masks_first || sees(op, b, s, r) ? exp(row[r] - most) : 0.0;
         sum += row[r];
     }
     for (int64_t r = 0; r < op->sequence; r++)
@@ -340,7 +360,9 @@ static void backward_row(const struct reference_attention *op, const double *wei
             dv_row[i] += weights[pair] * factor * g[i];
     }
     for (int64_t r = 0; r < op->sequence; r++) {
-        double dscore = weights[pair_index(op, b, h, s, r)] * (dweight[r] - mean) * op->scale;
+        const double cap = op->cap_fault == CAP_WITHOUT_DERIVATIVE ? 0.0 : (double)op->variant.softcap;
+        double dscore = weights[pair_index(op, b, h, s, r)] * (dweight[r] - mean) * op->scale *
+                        reference_softcap_slope(raw_score(op, b, h, s, r), cap);
         const double *k = head_row(op, op->k, op->groups, b, r, group_of(op, h));
         for (int64_t i = 0; i < op->head_dim; i++) {
             dq[(q - op->q) + i] += dscore * k[i];

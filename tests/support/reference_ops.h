@@ -40,6 +40,7 @@ void reference_rope_of(const struct rope *op, int64_t rows, int64_t heads, doubl
 struct attention_variant {
     int64_t window;
     int64_t alibi_heads, alibi_begin;
+    float softcap;
 };
 void attention_variant_set(const struct attention_variant *variant, struct attention_forward *op);
 
@@ -50,7 +51,12 @@ struct reference_attention {
     struct attention_variant variant;
     const int32_t *document;
     const double *q, *k, *v, *factor;
+    enum { CAP_RIGHT, CAP_AFTER_MASK, CAP_WITHOUT_DERIVATIVE } cap_fault; // to inject
 };
+/* x becomes cap tanh(x / cap); cap 0: x. */
+double reference_softcap(double x, double cap);
+/* Its derivative. */
+double reference_softcap_slope(double x, double cap);
 /* The softmax, [b][h][s][r], 0 for masked pairs; lse[h][b * S + s], or NULL. */
 void reference_attention_weights(const struct reference_attention *op, double *weights, double *lse);
 void reference_attention_forward(const struct reference_attention *op, double *out);

@@ -51,6 +51,7 @@ MUST_USE enum status tiny_recipe(const struct tiny *tiny, enum tiny_family famil
     " model.block_type=parallel_two_norms model.activation=squared_relu " \
     "model.embed_layernorm=true "
 #define TINY_ALIBI   " model.position_embedding_type=alibi "
+#define TINY_SOFTCAP " model.attn_logit_softcapping=0.5 model.final_logit_softcapping=0.7 "
 /* A window in every second layer. */
 #define TINY_WINDOW  " model.window_size=5 model.window_attn_skip_freq=2 "
 #define TINY_DROPOUT " model.hidden_dropout=0.2 model.attention_dropout=0.2 "

@@ -451,6 +451,8 @@ static bool cudnn_obstacles(const struct recipe *r, struct text *out)
         {r->model.window_size > 0, "it runs without the mask of a sliding window: use model.window_size=0"},
         {r->model.position_embedding == ALIBI,
          "it runs without ALiBi: use model.position_embedding_type=rope"},
+        {r->model.attn_logit_softcapping > 0.0,
+         "it runs without soft-capping: use model.attn_logit_softcapping=0"},
         {r->precision.params_dtype == RECIPE_FP32,
          "it needs a two-byte type: use precision.params_dtype=bf16 or fp16"},
         {!fits, "it supports head sizes up to 128 in multiples of 8: use model.kv_channels=64 or 128"},
@@ -552,7 +554,8 @@ static const struct rule rules[] = {
     {"parallel.rank_order", order_holds, order_message, {{0}}},
     {"cluster.device", built_holds, built_message, {{0}}},
     {"model.attention_backend model.attention_dropout model.kv_channels data.reset_attention_mask "
-     "model.window_size model.position_embedding_type precision.params_dtype cluster.device",
+     "model.window_size model.position_embedding_type model.attn_logit_softcapping precision.params_dtype "
+     "cluster.device",
      backend_holds,
      backend_message,
      {{0}}},

@@ -78,9 +78,11 @@ double bound_terms(const struct params *params, const struct model_config *m, in
 
 double bound_roundings(const struct params *params, const struct model_config *m, int layer)
 {
-    // The embedding and its sum; the result of the final norm, logits, their gradient and its sum.
+    // The embedding and its sum; the result of the final norm, logits, their gradient and its sum; capped
+    // logits.
     enum { OF_ENDS = 6 };
-    double forward = path_from(params, m, LAYER_EMBEDDING).forward + OF_ENDS;
+    double capped = m->final_logit_softcapping > 0.0 ? 1.0 : 0.0;
+    double forward = path_from(params, m, LAYER_EMBEDDING).forward + OF_ENDS + capped;
     return layer > m->num_layers ? forward : forward + path_from(params, m, layer).backward;
 }
 

@@ -88,6 +88,8 @@ static int results_of(const struct op *op, struct result out[MAX_RESULTS])
         count = add_result(out, 0, op->residual_norm_backward.norm.dx,
                            (double)op->residual_norm_backward.norm.x.dim[1]);
         return results_of_residual_backward(&op->residual_norm_backward.residual, out, count);
+    case OP_SOFTCAP:
+        return add_result(out, 0, op->softcap.x, 0.0);
     case OP_LOSS_SUM:
         count = add_result(out, 0, op->loss_sum.sum, (double)op->loss_sum.columns);
         return add_result(out, count, op->loss_sum.target, 0.0);

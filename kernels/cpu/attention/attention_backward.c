@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Attention, backward pass (2307.08691): the probabilities are recomputed from q, k and lse.
  *
- *     s = scale q k^T, with ALiBi's bias;   p = e^(s - lse)
- *     dp = dropout(dout v^T);   ds = p (dp - delta) scale
+ *     s = scale q k^T, capped, with ALiBi's bias;   p = e^(s - lse)
+ *     dp = dropout(dout v^T);   ds = p (dp - delta) scale, times the cap's derivative 1 - tanh^2
  *     delta = sum of dout * out over the head;   dq = ds k;   dk = ds^T q;   dv = dropout(p)^T dout
  *
  * A task is one group of one sequence: the group's query heads share k and v, whose gradients accumulate a
@@ -61,7 +61,7 @@ static void softmax_lanes(const struct attention_tile *t, struct task_scratch *s
     const float scale = t->op->scale;
     for (int64_t k = 0; k < attention_tile_keys(t, v); k++) {
         int64_t at = k * ATTENTION_BLOCK + v * LANES;
-        vec s = attention_tile_score(t, v, k, vec_load(scratch->p + at));
+        vec derivative, s = attention_tile_score(t, v, k, vec_load(scratch->p + at), &derivative);
         vec p = vec_exp(s - lse), dp = vec_load(scratch->ds + at);
         if (t->masked)
             p = vec_select(attention_tile_attends(t, v, k, document), p, vec_all(0.0F));
@@ -72,7 +72,7 @@ static void softmax_lanes(const struct attention_tile *t, struct task_scratch *s
             kept *= factor;
         }
         vec_store(scratch->p + at, kept);
-        vec_store(scratch->ds + at, p * (dp - delta) * scale);
+        vec_store(scratch->ds + at, p * (dp - delta) * (scale * derivative));
     }
 }
 

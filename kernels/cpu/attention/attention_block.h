@@ -122,9 +122,17 @@ static inline veci attention_tile_attends(const struct attention_tile *tile, int
         attends &= document == veci_all(tile->op->document[tile->key_row + k]);
     return attends;
 }
-/* The score of the queries of vector v and key k, from scale q k^T. */
-static inline vec attention_tile_score(const struct attention_tile *tile, int64_t v, int64_t k, vec score)
+/* The score of the queries of vector v and key k, from scale q k^T, and its derivative. */
+static inline vec attention_tile_score(const struct attention_tile *tile, int64_t v, int64_t k, vec score,
+                                       vec *derivative)
 {
+    const float cap = tile->op->softcap;
+    *derivative = vec_all(1.0F);
+    if (cap > 0.0F) {
+        vec t = vec_tanh(score * (1.0F / cap));
+        *derivative -= t * t;
+        score = t * cap;
+    }
     if (tile->slope == 0.0F)
         return score;
     int32_t ahead = (int32_t)(tile->key + k - tile->token - v * LANES);

@@ -3,7 +3,7 @@
  * head of one sequence, and loops over its blocks of keys from left to right, from the block in which its
  * window begins:
  *
- *     s = scale q k^T, with ALiBi's bias;   m' = max(m, max s);   p = e^(s - m')
+ *     s = scale q k^T, capped, with ALiBi's bias;   m' = max(m, max s);   p = e^(s - m')
  *     l = l e^(m - m') + sum p;   out = out e^(m - m') + dropout(p) v
  *     at the end  out / l,  and  lse = m + log l  for the backward pass
  *
@@ -57,12 +57,12 @@ static void softmax_lanes(const struct attention_tile *t, struct task_scratch *s
     float *score = scratch->score + v * LANES;
     const int64_t keys = attention_tile_keys(t, v);
     veci document = attention_tile_documents(t, v);
-    vec old = vec_load(scratch->max + v * LANES), max = old;
+    vec old = vec_load(scratch->max + v * LANES), max = old, unused;
     for (int64_t k = 0; k < keys; k++) {
-        vec s = attention_tile_score(t, v, k, vec_load(score + k * ATTENTION_BLOCK));
+        vec s = attention_tile_score(t, v, k, vec_load(score + k * ATTENTION_BLOCK), &unused);
         if (t->masked)
             s = vec_select(attention_tile_attends(t, v, k, document), s, vec_all(-INFINITY));
-        if (t->masked || t->slope != 0.0F)
+        if (t->masked || t->slope != 0.0F || t->op->softcap > 0.0F)
             vec_store(score + k * ATTENTION_BLOCK, s);
         max = vec_max(max, s);
     }

@@ -6,6 +6,31 @@
 
 #include <math.h>
 
+static void softcap_row(void *context, int64_t t)
+{
+    const struct softcap *op = context;
+    const float inverse = 1.0F / op->cap;
+    float buffer[SEGMENT_ELEMENTS];
+    for (struct segment p = segment_first(op->x, t); p.count > 0; p = segment_next(op->x, p)) {
+        float *x = row_in(op->x, p, buffer);
+        int64_t i = 0;
+        for (; i + LANES <= p.count; i += LANES) {
+            vec_ahead(x + i);
+            vec_store(x + i, vec_tanh(vec_load(x + i) * inverse) * op->cap);
+        }
+        if (i < p.count)
+            vec_store_part(x + i, vec_tanh(vec_load_part(x + i, p.count - i) * inverse) * op->cap,
+                           p.count - i);
+        row_store(op->x, p, x);
+    }
+}
+
+void cpu_softcap(struct device *device, const struct softcap *op)
+{
+    struct softcap args = *op;
+    cpu_parallel(device, op->x.dim[0], softcap_row, &args);
+}
+
 /* The valid columns of row t. */
 static struct segment first_valid(struct tensor logits, int64_t columns, int64_t t)
 {
@@ -112,15 +137,26 @@ void cpu_loss_finish(struct device *device, const struct loss_finish *op)
     }
 }
 
-static void backward_segment(float *x, int64_t n, float max, float factor)
+/* What the gradients of a row have in common. */
+struct row_gradient {
+    float max, factor, to_cap; // to_cap: 1 / the soft cap; 0: none
+};
+
+VECTOR_INLINE vec gradient_lanes(const struct row_gradient *g, vec x)
+{
+    vec dx = vec_exp(x - g->max) * g->factor, t = x * g->to_cap;
+    return g->to_cap > 0.0F ? dx * (1.0F - t * t) : dx;
+}
+
+static void backward_segment(const struct row_gradient *g, float *x, int64_t n)
 {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         vec_ahead(x + i);
-        vec_store(x + i, vec_exp(vec_load(x + i) - max) * factor);
+        vec_store(x + i, gradient_lanes(g, vec_load(x + i)));
     }
     if (i < n)
-        vec_store_part(x + i, vec_exp(vec_load_part(x + i, n - i) - max) * factor, n - i);
+        vec_store_part(x + i, gradient_lanes(g, vec_load_part(x + i, n - i)), n - i);
 }
 
 static void zero_columns(struct tensor t, int64_t row, int64_t begin)
@@ -131,10 +167,12 @@ static void zero_columns(struct tensor t, int64_t row, int64_t begin)
 static void backward_task(void *context, int64_t t)
 {
     const struct loss_backward *op = context;
-    float max = ((const float *)op->max.data)[t], mask = op->mask[t];
-    float weight = op->scale != NULL ? mask * *op->scale : mask,
-          factor = weight / ((const float *)op->sum.data)[t];
+    float mask = op->mask[t], weight = op->scale != NULL ? mask * *op->scale : mask;
+    const struct row_gradient g = {.max = ((const float *)op->max.data)[t],
+                                   .factor = weight / ((const float *)op->sum.data)[t],
+                                   .to_cap = op->softcap > 0.0F ? 1.0F / op->softcap : 0.0F};
     int64_t label = label_column(op->label, t, op->begin, op->columns);
+    float capped = g.to_cap > 0.0F && label >= 0 ? row_value(op->logits, t, label) * g.to_cap : 0.0F;
     if (mask == 0.0F) {
         zero_columns(op->logits, t, 0);
         return;
@@ -142,9 +180,9 @@ static void backward_task(void *context, int64_t t)
     for (struct segment p = first_valid(op->logits, op->columns, t); p.count > 0;
          p = next_valid(op->logits, op->columns, p)) {
         float buffer[SEGMENT_ELEMENTS], *x = row_in(op->logits, p, buffer);
-        backward_segment(x, p.count, max, factor);
+        backward_segment(&g, x, p.count);
         if (label >= p.column && label < p.column + p.count)
-            x[label - p.column] -= weight;
+            x[label - p.column] -= weight * (1.0F - capped * capped);
         row_store(op->logits, p, x);
     }
     zero_columns(op->logits, t, op->columns);

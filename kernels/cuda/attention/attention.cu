@@ -22,7 +22,7 @@ struct attention {
     float *delta;                     // [A, T]
     int64_t sequence, window, tokens; // without a window, `window` is the sequence
     int heads, groups, head_dim;
-    float scale;
+    float scale, softcap; // softcap 0: none
     struct slopes slopes;
     const int32_t *document;
     struct pair_dropout dropout;
@@ -103,6 +103,17 @@ __device__ void store_line(const struct any_rows &to, int64_t row, int64_t colum
             to.store(row, column + lane + i * WARP, line[i] * factor);
 }
 
+/* The score of a pair, and its derivative by scale q k. */
+static __device__ float score_of(const struct attention &a, float product, float bias, float *derivative)
+{
+    *derivative = 1.0F;
+    if (!(a.softcap > 0.0F))
+        return fmaf(a.scale, product, bias);
+    const float t = tanhf(a.scale * product / a.softcap);
+    *derivative = fmaf(-t, t, 1.0F);
+    return fmaf(a.softcap, t, bias);
+}
+
 /* A query's running state across tiles: the maximum, the sum, and the unnormalized row of out. */
 template <int CHUNKS> struct softmax_state {
     float max, sum, out[CHUNKS];
@@ -152,8 +163,9 @@ template <int CHUNKS> __global__ void __launch_bounds__(THREADS) attend(struct a
         __syncthreads();
         for (int j = 0; j < WARP_ROWS; j++) {
             const int64_t query = first + mine + j;
-            const float score = fmaf(a.scale, dot(q + (mine + j) * pitch, k + lane * pitch, a.head_dim),
-                                     slope * static_cast<float>(key + lane - query));
+            float unused;
+            const float score = score_of(a, dot(q + (mine + j) * pitch, k + lane * pitch, a.head_dim),
+                                         slope * static_cast<float>(key + lane - query), &unused);
             update_softmax(state[j], attends(a, at.row, query, key + lane) ? score : -INFINITY, a, at, query,
                            key + lane, p + (mine + j) * TILE);
         }
@@ -220,8 +232,8 @@ static size_t smem_bytes(int head_dim)
     return static_cast<size_t>(4 * TILE * pitch_of(head_dim) + 2 * TILE * PAIR_PITCH) * sizeof(float);
 }
 
-/* p = e^(scale q k - lse) with the dropout factor, ds = p (dp factor - delta) scale; for this warp's
- * queries. */
+/* p = e^(score - lse) with the dropout factor, ds = p (dp factor - delta) scale, times the derivative of the
+ * score; for this warp's queries. */
 static __device__ void make_pairs(const struct attention &a, const struct block_coord &at,
                                   int64_t first_query, int64_t first_key, const struct smem &d)
 {
@@ -233,13 +245,14 @@ static __device__ void make_pairs(const struct attention &a, const struct block_
         float p = 0.0F, ds = 0.0F;
         if (attends(a, at.row, query, key)) {
             const int64_t token = at.row + query;
-            const float score = fmaf(a.scale, dot(d.q + line * pitch, d.k + lane * pitch, a.head_dim),
-                                     slope * static_cast<float>(key - query));
+            float derivative;
+            const float score = score_of(a, dot(d.q + line * pitch, d.k + lane * pitch, a.head_dim),
+                                         slope * static_cast<float>(key - query), &derivative);
             const float weight = expf(score - a.lse.row(at.head)[token]),
                         factor = pair_factor(a, at, query, key);
             const float dp = dot(d.dout + line * pitch, d.v + lane * pitch, a.head_dim);
             p = weight * factor;
-            ds = weight * (dp * factor - a.delta[at.head * a.tokens + token]) * a.scale;
+            ds = weight * (dp * factor - a.delta[at.head * a.tokens + token]) * (a.scale * derivative);
         }
         d.p[line * PAIR_PITCH + lane] = p;
         d.ds[line * PAIR_PITCH + lane] = ds;
@@ -327,6 +340,7 @@ static struct attention attention_of(const struct attention_forward *op)
     a.heads = static_cast<int>(op->q.dim[1] / op->head_dim);
     a.groups = static_cast<int>(op->k.dim[1] / op->head_dim);
     a.scale = op->scale;
+    a.softcap = op->softcap;
     a.slopes = slopes_of(op);
     a.document = op->document;
     a.dropout = pair_dropout_of(op);

@@ -7,8 +7,8 @@
  *     auto     if nondeterminism is permitted, the faster of the two, timed at the first call of each shape;
  *              else our own, because a choice by timing is not reproducible
  *
- * Dropout, documents, windows, ALiBi and other calls that cuDNN does not support always run on our own
- * kernels. */
+ * Dropout, documents, windows, ALiBi, soft-capping and other calls that cuDNN does not support always run on
+ * our own kernels. */
 #include "kernels/cuda/attention/attention_cudnn.h"
 
 #include "base/clock.h"

@@ -96,8 +96,8 @@ bool attention_suits_cudnn(const struct attention_forward *op)
 {
     return (op->q.dtype == BF16 || op->q.dtype == F16) && op->head_dim % 8 == 0 && op->head_dim <= 128 &&
            op->document == NULL && !(op->dropout.probability > 0.0F) && op->window == 0 &&
-           op->alibi.heads == 0 && op->sequence > 1 && is_aligned(op->q) && is_aligned(op->k) &&
-           is_aligned(op->v) && is_aligned(op->out);
+           op->alibi.heads == 0 && op->softcap == 0.0F && op->sequence > 1 && is_aligned(op->q) &&
+           is_aligned(op->k) && is_aligned(op->v) && is_aligned(op->out);
 }
 
 bool attention_backward_suits_cudnn(const struct attention_backward *op)

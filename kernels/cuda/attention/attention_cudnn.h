@@ -101,7 +101,7 @@ struct cudnn_shape cudnn_forward_shape(const struct attention_forward *op);
 struct cudnn_shape cudnn_backward_shape(const struct attention_backward *op);
 
 /* 16-bit types in 16-byte aligned rows, head dimension at most 128 and a multiple of 8, more than one token,
- * no documents, dropout, window or ALiBi. */
+ * no documents, dropout, window, ALiBi or soft cap. */
 bool attention_suits_cudnn(const struct attention_forward *op);
 bool attention_backward_suits_cudnn(const struct attention_backward *op);
 

@@ -103,6 +103,8 @@ __device__ void make_scores(float s[M][N][4], const operands<T> &a, const struct
                             const int32_t *document)
 {
     multiply_rows<M, N>(s, q, mine, k);
+    if (a.to_cap > 0.0F)
+        cap_scores<M, N>(s, a.cap, a.to_cap);
     if (slope != 0.0F)
         bias_scores<false, M, N>(s, slope, row, key);
     if (a.document != nullptr ||
@@ -237,20 +239,13 @@ template <class T, int D, int PASS> struct gradient {
     float first[is::M][D / 8][4], second[KEYS ? is::M : 1][KEYS ? D / 8 : 1][4];
     struct of_query row_query[is::M][2]; // if rows are queries
 
-    /* Processes one tile of columns. `row` is this lane's first. */
-    __device__ void add_tile(const operands<T> &a, const struct block_coord &at, const tile<T, D> &x,
-                             const tile<T, D> &y, const stage<T, D, PASS> &c, int mine, int row, int column)
+    /* s and dp, a tile's scores and the gradients of its weights, become weights and ds. */
+    template <bool CAPPED>
+    __device__ void make_gradients(float s[is::M][is::N][4], float dp[is::M][is::N][4], const operands<T> &a,
+                                   const struct block_coord &at, const stage<T, D, PASS> &c, int row,
+                                   int column) const
     {
-        const int lane = static_cast<int>(threadIdx.x % WARP), tile_row = row - lane / 4;
-        float s[is::M][is::N][4], dp[is::M][is::N][4];
-        multiply_rows<is::M, is::N>(s, x, mine, c.u);
-        if (a.slopes.heads > 0)
-            bias_scores<KEYS, is::M, is::N>(s, a.slope_of(at.head), row, column);
-        if (a.document != nullptr || !(KEYS ? a.all_attend(column, is::COLUMNS, tile_row, is::WARP_ROWS)
-                                            : a.all_attend(tile_row, is::WARP_ROWS, column, is::COLUMNS)))
-            mask_scores<KEYS, is::M, is::N>(s, -INFINITY, row, column, a.sequence, a.window,
-                                            a.documents_of(at.row), c.document);
-        multiply_rows<is::M, is::N>(dp, y, mine, c.w);
+        const int lane = static_cast<int>(threadIdx.x % WARP);
         UNROLL_ALL for (int m = 0; m < is::M; m++)
         {
             uint32_t kept = 0xffffffffU;
@@ -264,10 +259,32 @@ template <class T, int D, int PASS> struct gradient {
                 const int of = 8 * (i / 4) + lane % 4 * 2 + i % 2;
                 const struct of_query query =
                     KEYS ? of_query{c.lse[of] * LOG2_E, c.delta[of]} : row_query[m][i % 4 / 2];
-                make_gradient(s[m][i / 4][i % 4], dp[m][i / 4][i % 4], query, (kept >> i & 1) != 0,
-                              a.scale_log2, factor);
+                make_gradient<CAPPED>(s[m][i / 4][i % 4], dp[m][i / 4][i % 4], query, (kept >> i & 1) != 0,
+                                      a.scale_log2, factor, a.to_cap);
             }
         }
+    }
+
+    /* Processes one tile of columns. `row` is this lane's first. */
+    __device__ void add_tile(const operands<T> &a, const struct block_coord &at, const tile<T, D> &x,
+                             const tile<T, D> &y, const stage<T, D, PASS> &c, int mine, int row, int column)
+    {
+        const int tile_row = row - static_cast<int>(threadIdx.x % WARP / 4);
+        float s[is::M][is::N][4], dp[is::M][is::N][4];
+        multiply_rows<is::M, is::N>(s, x, mine, c.u);
+        if (a.to_cap > 0.0F)
+            cap_scores<is::M, is::N>(s, a.cap, a.to_cap);
+        if (a.slopes.heads > 0)
+            bias_scores<KEYS, is::M, is::N>(s, a.slope_of(at.head), row, column);
+        if (a.document != nullptr || !(KEYS ? a.all_attend(column, is::COLUMNS, tile_row, is::WARP_ROWS)
+                                            : a.all_attend(tile_row, is::WARP_ROWS, column, is::COLUMNS)))
+            mask_scores<KEYS, is::M, is::N>(s, -INFINITY, row, column, a.sequence, a.window,
+                                            a.documents_of(at.row), c.document);
+        multiply_rows<is::M, is::N>(dp, y, mine, c.w);
+        if (a.to_cap > 0.0F)
+            make_gradients<true>(s, dp, a, at, c, row, column);
+        else
+            make_gradients<false>(s, dp, a, at, c, row, column);
         if constexpr (KEYS)
             add_matmul<is::M, is::N>(second, s, c.w);
         add_matmul<is::M, is::N>(first, dp, c.u);
@@ -377,11 +394,12 @@ static bool is_aligned(const struct tensor &t)
     return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride[0] % 8 == 0;
 }
 
+/* ALiBi's bias would hide the capped score, which the derivative of the cap needs. */
 bool attention_suits_mma(const struct attention_forward *op)
 {
     return (op->q.dtype == BF16 || op->q.dtype == F16) && (op->head_dim == 64 || op->head_dim == 128) &&
-           op->scale > 0.0F && is_aligned(op->q) && is_aligned(op->k) && is_aligned(op->v) &&
-           is_aligned(op->out);
+           op->scale > 0.0F && (op->softcap == 0.0F || op->alibi.heads == 0) && is_aligned(op->q) &&
+           is_aligned(op->k) && is_aligned(op->v) && is_aligned(op->out);
 }
 
 bool attention_suits_mma(const struct attention_backward *op)

@@ -16,6 +16,7 @@ template <class T> struct operands {
     int sequence, window, heads, groups; // without a window, `window` is the sequence
     int64_t tokens;
     float scale, scale_log2; // e^(scale x) = 2^(scale_log2 x)
+    float cap, to_cap;       // soft cap of the scores before scaling, and its reciprocal; 0: none
     struct slopes slopes;
     const int32_t *document;
     struct pair_dropout dropout;
@@ -147,17 +148,31 @@ __device__ void bias_scores(float s[M][N][4], float slope, int row, int column)
     }
 }
 
+/* Caps the scores: x becomes cap tanh(x / cap). */
+template <int M, int N> __device__ void cap_scores(float s[M][N][4], float cap, float to_cap)
+{
+    UNROLL_ALL
+    for (int i = 0; i < 4 * M * N; i++) {
+        float &score = s[i / (4 * N)][i / 4 % N][i % 4];
+        score = tanhf(score * to_cap) * cap;
+    }
+}
+
 /* lse and delta of queries, lse in units of log 2. */
 struct of_query {
     float lse, delta;
 };
 
-/* For one pair: s becomes the weight that multiplies w, dp becomes ds. */
+/* For one pair: s becomes the weight that multiplies w, dp becomes ds. CAPPED: s is a capped score, or
+ * -infinity if masked; the derivative of the cap is 1 - (s / cap)^2. */
+template <bool CAPPED>
 static __device__ inline void make_gradient(float &s, float &dp, const struct of_query &query, bool kept,
-                                            float scale_log2, float factor)
+                                            float scale_log2, float factor, float to_cap)
 {
-    const float p = exp2_fast(fmaf(s, scale_log2, -query.lse));
+    const float p = exp2_fast(fmaf(s, scale_log2, -query.lse)), t = CAPPED ? s * to_cap : 0.0F;
     dp = p * ((kept ? dp * factor : 0.0F) - query.delta);
+    if (CAPPED)
+        dp *= fmaxf(fmaf(-t, t, 1.0F), 0.0F);
     s = kept ? p : 0.0F;
 }
 
@@ -176,6 +191,8 @@ template <class T> static struct operands<T> operands_of(const struct attention_
     a.groups = static_cast<int>(op->k.dim[1] / op->head_dim);
     a.scale = op->scale;
     a.scale_log2 = op->scale * LOG2_E;
+    a.cap = op->softcap / op->scale;
+    a.to_cap = op->softcap > 0.0F ? op->scale / op->softcap : 0.0F;
     a.slopes = slopes_of(op);
     a.document = op->document;
     a.dropout = pair_dropout_of(op);

@@ -479,8 +479,9 @@ static enum status forward(struct cuda_queue *queue, const struct attention_forw
 
 bool attention_suits_wgmma(const struct cuda_queue *queue, const struct attention_forward *op)
 {
-    return queue->encode != nullptr && attention_suits_mma(op) && tensor_map_suits(&op->q, op->head_dim) &&
-           tensor_map_suits(&op->k, op->head_dim) && tensor_map_suits(&op->v, op->head_dim);
+    return queue->encode != nullptr && attention_suits_mma(op) && op->softcap == 0.0F &&
+           tensor_map_suits(&op->q, op->head_dim) && tensor_map_suits(&op->k, op->head_dim) &&
+           tensor_map_suits(&op->v, op->head_dim);
 }
 
 enum status attention_wgmma_forward(struct cuda_queue *queue, const struct attention_forward *op)

@@ -367,7 +367,7 @@ static enum status backward(struct cuda_queue *queue, const struct attention_bac
 bool attention_suits_wgmma(const struct cuda_queue *queue, const struct attention_backward *op)
 {
     const struct tensor *const copied[] = {&op->forward.q, &op->forward.k, &op->forward.v, &op->dout};
-    bool suits = queue->encode != NULL && attention_suits_mma(op);
+    bool suits = queue->encode != NULL && attention_suits_mma(op) && op->forward.softcap == 0.0F;
     for (int i = 0; i < 4; i++)
         suits = suits && tensor_map_suits(copied[i], op->forward.head_dim);
     return suits;

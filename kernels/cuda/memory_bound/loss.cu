@@ -6,6 +6,34 @@
 
 enum { THREADS = 256 };
 
+template <class T> struct cap_logits {
+    rows<T> x;
+    float cap, inverse;
+    using in = vec<T>;
+
+    __device__ in read(int64_t row, int64_t column, int64_t left) const
+    {
+        return x.read(row, column, left);
+    }
+
+    __device__ void write(const in &p, int64_t row, int64_t column, int64_t left) const
+    {
+        vec<float> q = rows<T>::widened(p);
+        for (int i = 0; i < EACH; i++)
+            q.at[i] = tanhf(q.at[i] * inverse) * cap;
+        x.store(row, column, left, q);
+    }
+};
+
+enum status cuda_softcap(struct cuda_queue *queue, const struct softcap *op)
+{
+    return with_type(op->x.dtype, [=](auto number) {
+        using T = decltype(number);
+        cap_logits<T> f = {rows_of<T>(op->x), op->cap, 1.0F / op->cap};
+        return run_each_two_vectors(queue, f, op->x.dim[0], op->x.dim[1]);
+    });
+}
+
 template <class T> struct loss_rows {
     rows<T> logits;
     int64_t columns, begin;
@@ -113,6 +141,7 @@ template <class T> struct loss_gradient {
     const int32_t *label;
     int64_t begin, columns;
     const float *scale;
+    float to_cap; // 1 / the soft cap; 0: none
     using in = vec<T>;
 
     __device__ in read(int64_t row, int64_t column, int64_t left) const
@@ -132,12 +161,16 @@ template <class T> struct loss_gradient {
         if (real < EACH)
             for (int i = 0; i < EACH; i++)
                 q.at[i] = i < real ? q.at[i] : -INFINITY;
+        vec<float> g;
         for (int i = 0; i < EACH; i++)
-            q.at[i] = expf(q.at[i] - max_logit) * factor;
+            g.at[i] = expf(q.at[i] - max_logit) * factor;
         if (at >= 0 && at < EACH && at < real)
             for (int i = 0; i < EACH; i++)
-                q.at[i] -= i == at ? weight : 0.0F;
-        logits.store(row, column, left, q);
+                g.at[i] -= i == at ? weight : 0.0F;
+        if (to_cap > 0.0F)
+            for (int i = 0; i < EACH; i++) // columns that are not real have gradient 0, and no capped logit
+                g.at[i] *= i < real ? fmaf(-to_cap * q.at[i], to_cap * q.at[i], 1.0F) : 0.0F;
+        logits.store(row, column, left, g);
     }
 };
 
@@ -152,7 +185,8 @@ enum status cuda_loss_backward(struct cuda_queue *queue, const struct loss_backw
                               op->label,
                               op->begin,
                               op->columns,
-                              op->scale};
+                              op->scale,
+                              op->softcap > 0.0F ? 1.0F / op->softcap : 0.0F};
         return run_each_two_vectors(queue, f, op->logits.dim[0], op->logits.dim[1]);
     });
 }

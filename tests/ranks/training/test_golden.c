@@ -20,7 +20,7 @@
 
 static const char *const names[] = {"gpt2",       "llama", "gpt2_documents", "gpt2_mask", "llama_documents",
                                     "gpt2_betas", "qwen",  "yarn",           "parallel",  "neox",
-                                    "window",     "alibi"};
+                                    "window",     "alibi", "softcap"};
 enum { CASES = sizeof names / sizeof *names, OVERRIDES = 12 };
 
 struct mesh_case {
@@ -78,6 +78,8 @@ static const struct fault faults[] = {
     {"a window of one token less", 10, NOTHING, "model.window_size=3"},
     {"the window in all layers", 10, NOTHING, "model.window_attn_skip_freq=[]"},
     {"rope for ALiBi", 11, NOTHING, "model.position_embedding_type=rope"},
+    {"another cap of the scores", 12, NOTHING, "model.attn_logit_softcapping=0.1001"},
+    {"another cap of the logits", 12, NOTHING, "model.final_logit_softcapping=0.5005"},
     {"another seed", 0, NOTHING, "seed=1235"},
     {"1 - beta2 formed in fp32", 5, NOTHING, "optimizer.adam_beta2=0.99900001287460327"}, // 0.999 in fp32
 };

@@ -232,9 +232,9 @@ static const char *const half[] = {
 };
 
 static const struct layout_group groups[] = {
-    {"gpt, pipelines, windows",
+    {"gpt, pipelines, windows, soft-capping",
      TINY_GPT,
-     TINY_WINDOW,
+     TINY_WINDOW TINY_SOFTCAP,
      deep,
      deep_processes,
      deep_pipelines,
@@ -246,9 +246,9 @@ static const struct layout_group groups[] = {
      wide_processes,
      wide_pipelines,
      {"parallel.rank_order=dp-tp-cp-ep-pp parallel.zero_stage=1", "pp=2 pipeline.schedule=zb-h1"}},
-    {"llama, tp 4, replicated heads, norms of q and k, padding",
+    {"llama, tp 4, replicated heads, norms of q and k, soft-capping, padding",
      TINY_LLAMA,
-     "tp=4" TINY_QUERY_KEY_NORMS,
+     "tp=4" TINY_QUERY_KEY_NORMS TINY_SOFTCAP,
      replicated,
      replicated_processes,
      none,
@@ -325,10 +325,10 @@ static const struct layout_group groups[] = {
      narrow_processes,
      none,
      {"pp=2 parallel.zero_stage=1", "pp=3"}},
-    {"gpt in bf16, ZeRO 2 and 3, tp 2 dp 2, sequence parallel, windows, dropout",
+    {"gpt in bf16, ZeRO 2 and 3, tp 2 dp 2, sequence parallel, windows, soft-capping, dropout",
      TINY_GPT,
      "precision.params_dtype=bf16 tp=2 dp=2 parallel.sequence_parallel=true "
-     "train.micro_batch_size=1" TINY_WINDOW TINY_DROPOUT,
+     "train.micro_batch_size=1" TINY_WINDOW TINY_SOFTCAP TINY_DROPOUT,
      narrow_zero_2_and_3,
      narrow_zero_2_and_3_processes,
      none,

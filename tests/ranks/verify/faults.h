@@ -39,5 +39,7 @@ enum status restore_branch(void *context, struct rank_state *w, int64_t step);
 enum status slots_overlap(void *context, struct rank_state *w);
 enum status rate_of_another_step(void *context, struct rank_state *w);
 enum status window_one_longer(void *context, struct rank_state *w);
+enum status logits_capped_by_share(void *context, struct rank_state *w);
+enum status scores_not_capped(void *context, struct rank_state *w);
 enum status recipe_restored(void *context, struct rank_state *w, int64_t step,
                             const struct step_result *result);

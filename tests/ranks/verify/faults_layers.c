@@ -179,6 +179,21 @@ enum status window_one_longer(void *context, struct rank_state *w)
     return OK;
 }
 
+/* The cap of the logits is divided by the tensor-parallel size, on one rank. */
+enum status logits_capped_by_share(void *context, struct rank_state *w)
+{
+    if (w->world->rank == 1)
+        own_recipe(w)->model.final_logit_softcapping /= w->mesh.degrees.tp;
+    return OK;
+}
+
+enum status scores_not_capped(void *context, struct rank_state *w)
+{
+    if (w->world->rank == 1)
+        own_recipe(w)->model.attn_logit_softcapping = 0.0;
+    return OK;
+}
+
 enum status recipe_restored(void *context, struct rank_state *w, int64_t step,
                             const struct step_result *result)
 {

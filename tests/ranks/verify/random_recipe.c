@@ -85,6 +85,10 @@ static void draw_attention(struct draw *d)
     if (strstr(d->common, "window_size") != NULL && choice(d, 2))
         add_to(d->common, "model.window_attn_skip_freq=2 ");
     if (choice(d, 4) == 0)
+        add_to(d->common, "model.attn_logit_softcapping=%.3g ", 0.1 * pow(10.0, 3.0 * uniform(d)));
+    if (choice(d, 4) == 0)
+        add_to(d->common, "model.final_logit_softcapping=%.3g ", 0.1 * pow(10.0, 3.0 * uniform(d)));
+    if (choice(d, 4) == 0)
         add_to(d->common,
                "model.use_rope_scaling=true model.rope_scaling_type=%s model.rope_scaling_factor=%d "
                "model.rope_original_max_position_embeddings=64 ",

@@ -464,6 +464,18 @@ static const struct fault in_windows[] = {
     END,
 };
 
+static const struct fault in_caps[] = {
+    {"a cap of one rank's share of the logits",
+     {.on_params_declared = logits_capped_by_share, .on_step_end = recipe_restored},
+     QUANTITY_LOSS,
+     NULL},
+    {"one rank's heads without the cap of their scores",
+     {.on_params_declared = scores_not_capped, .on_step_end = recipe_restored},
+     QUANTITY_LOSS,
+     NULL},
+    END,
+};
+
 static const struct fault in_two_directions[] = {
     {"gradients of the directions not added",
      {.on_weights_initialized = replica_sum_off, .on_gradients_reduced = replica_sum_restored},
@@ -503,6 +515,7 @@ static const struct fault_layout fault_layouts[] = {
     {{TINY_GPT, "train.micro_batch_size=1" TINY_CONVERSATIONS, "dp=2 pp=2", ""}, in_conversations, 0},
     {{TINY_GPT, "train.micro_batch_size=1", "pp=4 pipeline.schedule=dualpipe", ""}, in_two_directions, 0},
     {{TINY_GPT, "train.micro_batch_size=1" TINY_WINDOW TINY_ALIBI, "tp=2 pp=2", ""}, in_windows, 0},
+    {{TINY_GPT, "train.micro_batch_size=1" TINY_SOFTCAP, "tp=2", ""}, in_caps, 0},
     {{TINY_GPT, "precision.params_dtype=bf16 train.micro_batch_size=1", "tp=2 dp=2", ""}, in_square, 11},
     {{TINY_GPT, "precision.params_dtype=fp16 precision.loss_scale=512", "tp=2 dp=2", ""}, in_square, 8},
 };

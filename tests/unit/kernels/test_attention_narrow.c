@@ -40,6 +40,8 @@ static const struct shape shapes[] = {
     {1, 300, 2, 1, 64, 0, 0.0F, {.window = 100}},
     {1, 290, 2, 2, 128, 120, 0.25F, {.window = 33, .alibi_heads = 12, .alibi_begin = 6}},
     {1, 140, 4, 2, 64, 0, 0.0F, {.alibi_heads = 16, .alibi_begin = 2}},
+    {1, 150, 4, 2, 64, 60, 0.25F, {.window = 40, .softcap = 1.5F}},
+    {1, 70, 2, 1, 128, 0, 0.0F, {.alibi_heads = 2, .softcap = 2.0F}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

@@ -178,6 +178,7 @@ Test(attention_rows, subsets_of_queries_give_the_same_results)
         {24, 24, 149, 0, 0.0F, {.window = 3}},
         {8, 32, 75, 30, 0.2F, {.window = 20}},
         {24, 24, 70, 0, 0.0F, {.alibi_heads = 6, .alibi_begin = 2}},
+        {24, 24, 70, 0, 0.0F, {.softcap = 1.5F}},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         cr_expect_eq(differences(shapes[i], 0), 0, "shape %zu", i);

@@ -350,6 +350,15 @@ Test(checks, attention_in_a_window)
     ACCEPTS(attention_forward(d.stream, op)); // two more operations for each pair
     cr_assert_eq(d.counts[OP_ATTENTION_FORWARD].flops,
                  3.0 * 4 * ((12 + 22) * (4 * 8 + 4) + 22 * (4 * 8 + 6)));
+    op.softcap = 30.0F;
+    ACCEPTS(attention_forward(d.stream, op)); // and ten more
+    cr_assert_eq(d.counts[OP_ATTENTION_FORWARD].flops,
+                 3.0 * 4 * ((12 + 22) * (4 * 8 + 4) + 22 * (4 * 8 + 6) + 22 * (4 * 8 + 16)));
+    op.softcap = -1.0F;
+    REJECTS(attention_forward(d.stream, op), "attention_forward: a soft cap of -1");
+    op.softcap = NAN;
+    REJECTS(attention_forward(d.stream, op), "attention_forward: a soft cap of nan");
+    op.softcap = 0.0F;
     op.window = -1;
     REJECTS(attention_forward(d.stream, op), "a window of -1 tokens");
     dry_close(&d);
@@ -469,6 +478,14 @@ Test(checks, loss)
     struct loss_backward back = {
         .logits = f32(6, 10), .max = f32_vector(6), .sum = f32_vector(5), .columns = 10};
     REJECTS(loss_backward(d.stream, back), "sum is f32[5]");
+    back.sum = f32_vector(6);
+    back.label = label;
+    back.mask = mask;
+    back.softcap = -30.0F;
+    REJECTS(loss_backward(d.stream, back), "loss_backward: a soft cap of -30");
+    REJECTS(softcap(d.stream, (struct softcap){f32(6, 10), 0.0F}), "softcap: a soft cap of 0");
+    REJECTS(softcap(d.stream, (struct softcap){f32(6, 10), INFINITY}), "softcap: a soft cap of inf");
+    ACCEPTS(softcap(d.stream, (struct softcap){f32(6, 10), 30.0F}));
     dry_close(&d);
 }
 

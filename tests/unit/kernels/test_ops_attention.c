@@ -36,6 +36,9 @@ static const struct shape shapes[] = {
     {1, 70, 1, 1, 8, 0, 0.0F, {.window = 70}},
     {1, 130, 4, 2, 16, 0, 0.0F, {.alibi_heads = 16, .alibi_begin = 3}},
     {2, 90, 3, 3, 24, 40, 0.1F, {.window = 50, .alibi_heads = 12, .alibi_begin = 6}},
+    {1, 130, 4, 2, 16, 0, 0.0F, {.softcap = 1.5F}},
+    {1, 100, 2, 2, 24, 0, 0.0F, {.softcap = 50.0F}},
+    {2, 75, 2, 1, 8, 30, 0.2F, {.window = 40, .alibi_heads = 4, .alibi_begin = 1, .softcap = 0.7F}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -167,7 +170,8 @@ static double sizes_dot(const double *a, const double *b, int64_t n)
 }
 
 /* A score's error: its D products and their sum, the scaled query, and its difference to the maximum or lse
- * (one rounding of a number no larger than the sum of both): (D + 3) of sum |q k| scale, and |s| + |lse|. */
+ * (one rounding of a number no larger than the sum of both): (D + 3) of sum |q k| scale, and |s| + |lse|. A
+ * cap contracts errors and adds those of tanh (3 ulp) and two multiplications. */
 static double score_error(const struct attention_case *c, int64_t b, int64_t h, int64_t s, int64_t r)
 {
     const struct reference_attention *a = &c->reference;
@@ -175,7 +179,8 @@ static double score_error(const struct attention_case *c, int64_t b, int64_t h, 
     const double *q = row_of(a->q, t + s, a->heads, h, d);
     const double *k = row_of(a->k, t + r, a->groups, h / (a->heads / a->groups), d);
     double size = sizes_dot(q, k, d) * a->scale;
-    return UNIT * (((double)d + 3.0) * size + size + fabs(c->lse[h * c->tokens + t + s]));
+    double cap = a->variant.softcap > 0.0F ? 8.0 * size : 0.0;
+    return UNIT * (((double)d + 3.0) * size + size + cap + fabs(c->lse[h * c->tokens + t + s]));
 }
 
 /* The relative error of a weight p / l before its own arithmetic: its score's, and the mean of all scores'
@@ -235,8 +240,9 @@ struct gradients {
 };
 
 /* One pair's contribution to the bounds. ds = p (dp - delta) scale: p's relative error and three roundings;
- * dp: D products; delta: D products too, and out's own rounding. Then chains: over S keys for dq; over the
- * group's heads and S queries for dk and dv. */
+ * dp: D products; delta: D products too, and out's own rounding. The derivative of a cap, 1 - t^2 with t =
+ * tanh, changes by 2 (1 - t^2) of the change of t's operand, and has the roundings of t and itself. Then
+ * chains: over S keys for dq; over the group's heads and S queries for dk and dv. */
 static void add_pair(const struct attention_case *c, const struct gradients *g, int64_t b, int64_t h,
                      int64_t s, int64_t r)
 {
@@ -256,6 +262,8 @@ static void add_pair(const struct attention_case *c, const struct gradients *g, 
     double p_error = score_error(c, b, h, s, r) + UNIT * (5.0 + fabs(c->lse[h * c->tokens + t + s]));
     double ds = fabs(p * (dp - delta)) * a->scale, roundings = (double)d + 4.0;
     double ds_error = ds * (p_error + 4.0 * UNIT) + p * a->scale * UNIT * roundings * (dp_size + delta_size);
+    if (a->variant.softcap > 0.0F) // ds is the one without the derivative, which is at most 1
+        ds_error += ds * (2.0 * score_error(c, b, h, s, r) / (double)a->variant.softcap + 16.0 * UNIT);
     double chain = UNIT * (double)(a->sequence * (a->heads / a->groups) + 2);
     for (int64_t i = 0; i < d; i++) {
         g->dq_bound[q_at + i] += fabs(a->k[k_at + i]) * (ds_error + ds * chain);
@@ -332,8 +340,9 @@ Test(ops_attention, backward)
 /* The bounds must detect these errors. */
 Test(ops_attention, bounds_detect_injected_faults)
 {
-    const struct attention_variant variant = {.window = 25, .alibi_heads = 12, .alibi_begin = 4};
-    for (int fault = 0; fault < 8; fault++) {
+    const struct attention_variant variant = {
+        .window = 25, .alibi_heads = 12, .alibi_begin = 4, .softcap = 4.0F};
+    for (int fault = 0; fault < 9; fault++) {
         struct attention_case c = attention_case((struct shape){1, 70, 4, 2, 16, 30, 0.25F, variant});
         const struct reference_attention right = c.reference;
         if (fault == 0) // a small error: a scale of D instead of its root would be a large one
@@ -350,6 +359,8 @@ Test(ops_attention, bounds_detect_injected_faults)
             c.op.window += fault == 5 ? 1 : -1;
         if (fault == 7) // slopes by the local head
             c.op.alibi.begin = 0;
+        if (fault == 8)
+            c.op.softcap *= 1.001F;
         double worst;
         run_forward(&c);
         cr_expect_gt(forward_outside(&c, &worst), 0, "forward, fault %d was not detected", fault);
@@ -363,12 +374,30 @@ Test(ops_attention, bounds_detect_injected_faults)
     }
 }
 
+/* Soft-capping done wrong: masked scores that are capped too, and a backward pass without the derivative. */
+Test(ops_attention, bounds_detect_faults_of_a_cap)
+{
+    const struct shape shape = {1, 70, 4, 2, 16, 30, 0.0F, {.softcap = 2.0F}};
+    for (int fault = CAP_RIGHT; fault <= CAP_WITHOUT_DERIVATIVE; fault++) {
+        struct attention_case c = attention_case(shape);
+        double worst;
+        c.reference.cap_fault = fault;
+        reference_attention_weights(&c.reference, c.weights, c.lse);
+        reference_attention_forward(&c.reference, c.out);
+        run_forward(&c);
+        cr_expect_eq(forward_outside(&c, &worst) > 0, fault == CAP_AFTER_MASK, "forward, fault %d", fault);
+        struct gradients g = run_backward_alone(&c);
+        cr_expect_eq(backward_outside(&c, &g, &worst) > 0, fault != CAP_RIGHT, "backward, fault %d", fault);
+        fixture_close(&c.fixture);
+    }
+}
+
 /* A finite difference, independent of the reference: the kernels' own forward, perturbed along a direction,
  * against the kernels' own backward. The direction is the gradient, so that the slope is |gradient| and not a
  * small remainder of large terms; a step of 0.05 over 10000 elements keeps the curve linear to 1e-3. */
 Test(ops_attention, forward_and_backward_agree)
 {
-    struct attention_case c = attention_case((struct shape){1, 80, 2, 1, 32, 0, 0.2F, {0}});
+    struct attention_case c = attention_case((struct shape){1, 80, 2, 1, 32, 0, 0.2F, {.softcap = 2.0F}});
     run_forward(&c);
     run_backward(&c);
     int64_t columns = c.op.q.stride[0], count = c.tokens * columns;

@@ -137,8 +137,8 @@ static uint64_t losses(struct fixture *fixture)
     cr_assert_eq(loss_max(fixture->stream, (struct loss_max){logits, COLUMNS - 2, max}), OK);
     cr_assert_eq(loss_sum(fixture->stream, (struct loss_sum){logits, max, label, 0, COLUMNS - 2, s, target}),
                  OK);
-    cr_assert_eq(loss_backward(fixture->stream,
-                               (struct loss_backward){logits, max, s, label, mask, 0, COLUMNS - 2, NULL}),
+    cr_assert_eq(loss_backward(fixture->stream, (struct loss_backward){logits, max, s, label, mask, 0,
+                                                                       COLUMNS - 2, NULL, 0.0F}),
                  OK);
     return digest(digest(START, logits.data, ROWS * COLUMNS), s.data, ROWS);
 }

@@ -238,6 +238,7 @@ RUN(embedding_forward)
 RUN(embedding_backward)
 RUN(residual_forward)
 RUN(residual_backward)
+RUN(softcap)
 RUN(loss_max)
 RUN(loss_sum)
 RUN(loss_backward)
@@ -359,10 +360,18 @@ static bool losses(const struct trial *t)
                               t->mask,
                               0,
                               real,
-                              NULL};
+                              NULL,
+                              0.0F},
+                         capped = b;
+    struct softcap cap = {matrix(t, "logits"), 1.5F};
+    capped.logits = matrix(t, "logits");
+    capped.softcap = 7.0F;
     for (int64_t i = 0; i < t->rows; i++)
         ((float *)b.sum.data)[i] = fabsf(((float *)b.sum.data)[i]) + 1.0F;
     return agrees_with_narrow_op(t, (struct operands){{&m.logits}, {&m.max}}, run_loss_max, &m) &&
+           agrees_with_narrow_op(t, (struct operands){{&cap.x}, {0}}, run_softcap, &cap) &&
+           agrees_with_narrow_op(t, (struct operands){{&capped.logits}, {&capped.max, &capped.sum}},
+                                 run_loss_backward, &capped) &&
            agrees_with_narrow_op(t, (struct operands){{&s.logits}, {&s.max, &s.sum, &s.target}}, run_loss_sum,
                                  &s) &&
            agrees_with_narrow_op(t, (struct operands){{&b.logits}, {&b.max, &b.sum}}, run_loss_backward, &b);

@@ -179,11 +179,12 @@ Test(reference, attention)
                                         .q = q,
                                         .k = k,
                                         .v = v},
-                               variants[] = {plain, plain, plain, plain};
+                               variants[] = {plain, plain, plain, plain, plain};
     variants[1].document = document;
     variants[1].factor = factor;
     variants[2].variant.window = 2;
     variants[3].variant.alibi_heads = A;
+    variants[4].variant.softcap = 0.8F;
     for (size_t variant = 0; variant < sizeof variants / sizeof *variants; variant++) {
         struct attention_case a = {variants[variant], c};
         struct function f = {attention_value, &a};

@@ -371,3 +371,109 @@ Test(ops_rows, activations_of_huge_arguments)
     }
     fixture_close(&fixture);
 }
+
+/* ---- soft-capping of logits, and the gradient of the loss through it ---- */
+
+enum { V = 203, V_PADDED = 208, T = 12 };
+static const float caps[] = {0.5F, 3.0F, 30.0F, 1e6F};
+
+/* x / cap and the product with cap round once each, tanh to 3 ulp. */
+Test(ops_rows, softcap)
+{
+    for (size_t i = 0; i < sizeof caps / sizeof *caps; i++) {
+        struct fixture fixture = fixture_open(2);
+        float *x = fixture_normals(&fixture, "logits", T * V_PADDED, 4.0);
+        double *want = fixture_doubles(&fixture, T * V_PADDED),
+               *bound = fixture_doubles(&fixture, T * V_PADDED);
+        for (int64_t k = 0; k < T * V_PADDED; k++) {
+            const bool capped = k % V_PADDED < V; // the rest is padding
+            want[k] = capped ? reference_softcap((double)x[k], (double)caps[i]) : (double)x[k];
+            bound[k] = capped ? 9.0 * UNIT * fabs(want[k]) : 0.0;
+        }
+        const struct tensor whole = tensor_2d(x, F32, T, V_PADDED);
+        cr_assert_eq(softcap(fixture.stream, (struct softcap){tensor_columns(whole, 0, V), caps[i]}), OK,
+                     "%s", fail_text());
+        cr_assert_eq(stream_sync(fixture.stream), OK);
+        cr_expect_eq(count_outside(x, want, bound, T * V_PADDED, NULL), 0, "cap %g", (double)caps[i]);
+        cr_expect(fixture_is_guarded(x, T * V_PADDED));
+        fixture_close(&fixture);
+    }
+}
+
+struct capped_loss {
+    struct fixture fixture;
+    double *logits, *want; // before the cap, and the gradient
+    float *capped, *mask;
+    int32_t *label;
+    struct loss_backward op;
+};
+
+/* The kernel has the capped logits, with the reference's maxima and sums. */
+static struct capped_loss capped_loss(double cap)
+{
+    struct capped_loss c = {.fixture = fixture_open(2)};
+    const float *raw = fixture_normals(&c.fixture, "logits", T * V, 4.0);
+    float *max = fixture_floats(&c.fixture, T), *sum = fixture_floats(&c.fixture, T);
+    double *wide = fixture_doubles(&c.fixture, T * V);
+    c.logits = fixture_widen(&c.fixture, raw, T * V);
+    c.want = fixture_doubles(&c.fixture, T * V);
+    c.capped = fixture_floats(&c.fixture, T * V_PADDED);
+    c.mask = fixture_floats(&c.fixture, T);
+    c.label = fixture_ints(&c.fixture, T);
+    for (int64_t t = 0; t < T; t++) {
+        double all = 0.0;
+        c.label[t] = (int32_t)(t * 31 % V);
+        c.mask[t] = t % 5 == 0 ? 0.0F : t % 7 == 0 ? 0.5F : 1.0F;
+        max[t] = (float)cap;
+        for (int64_t i = 0; i < V_PADDED; i++)
+            c.capped[t * V_PADDED + i] = NAN;
+        for (int64_t i = 0; i < V; i++) {
+            wide[t * V + i] = reference_softcap(c.logits[t * V + i], cap);
+            c.capped[t * V_PADDED + i] = (float)wide[t * V + i];
+            all += exp(wide[t * V + i] - (double)max[t]);
+        }
+        sum[t] = (float)all;
+    }
+    reference_loss_backward(T, V, wide, c.label, c.mask, c.want);
+    c.op = (struct loss_backward){.logits = tensor_2d(c.capped, F32, T, V_PADDED),
+                                  .max = tensor_1d(max, F32, T),
+                                  .sum = tensor_1d(sum, F32, T),
+                                  .label = c.label,
+                                  .mask = c.mask,
+                                  .columns = V,
+                                  .softcap = (float)cap};
+    return c;
+}
+
+/* The number of gradients that are not those of the loss times the derivative of the cap. Bounds: the
+ * exponential's, as without a cap; and of the derivative 1 - t^2, the rounding of t and its own. */
+static int64_t capped_outside(const struct capped_loss *c, double cap, bool derivative)
+{
+    int64_t count = 0;
+    for (int64_t t = 0; t < T; t++) {
+        for (int64_t i = 0; i < V; i++) {
+            const int64_t at = t * V + i;
+            const double slope = reference_softcap_slope(c->logits[at], cap);
+            const double p = fabs(c->want[at]) + (i == c->label[t] ? 2.0 * (double)c->mask[t] : 0.0);
+            const double want = c->want[at] * (derivative ? slope : 1.0);
+            const double bound = UNIT * (p * slope * (2.0 * cap + 20.0) + p * 8.0);
+            count += count_outside(c->capped + t * V_PADDED + i, &want, &bound, 1, NULL);
+        }
+        for (int64_t i = V; i < V_PADDED; i++)
+            count += c->capped[t * V_PADDED + i] != 0.0F;
+    }
+    return count;
+}
+
+Test(ops_rows, loss_of_capped_logits)
+{
+    for (size_t i = 0; i < 3; i++) {
+        const double cap = (double)caps[i];
+        struct capped_loss c = capped_loss(cap);
+        cr_assert_eq(loss_backward(c.fixture.stream, c.op), OK, "%s", fail_text());
+        cr_assert_eq(stream_sync(c.fixture.stream), OK);
+        cr_expect_eq(capped_outside(&c, cap, true), 0, "cap %g", cap);
+        cr_expect_gt(capped_outside(&c, cap, false), 0, "a gradient without the derivative was not detected");
+        fixture_close(&c.fixture);
+    }
+}

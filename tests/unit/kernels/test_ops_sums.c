@@ -417,7 +417,8 @@ Test(ops_sums, loss_of_masked_tokens)
                                c.mask,
                                0,
                                V,
-                               NULL};
+                               NULL,
+                               0.0F};
     cr_assert_eq(loss_backward(c.fixture.stream, op), OK, "%s", fail_text());
     for (int i = 0; i < V_PADDED; i++)
         cr_expect_eq(c.logits[5 * V_PADDED + i], 0.0F);
@@ -438,7 +439,8 @@ Test(ops_sums, loss_backward)
                                c.mask,
                                0,
                                V,
-                               NULL};
+                               NULL,
+                               0.0F};
     cr_assert_eq(loss_backward(c.fixture.stream, op), OK, "%s", fail_text());
     int64_t outside = 0, outside_without_label = 0;
     for (int64_t t = 0; t < T; t++) {

@@ -88,6 +88,11 @@ static vec exp_off_lanes(vec x)
     return vec_exp(x) * (1.0F + 0x1p-21F);
 }
 
+static vec tanh_lanes(vec x)
+{
+    return vec_tanh(x);
+}
+
 static double sigmoid_exact(double x)
 {
     return 1.0 / (1.0 + exp(-x));
@@ -114,6 +119,7 @@ static const struct function functions[] = {
     {exp_lanes, exp, 2.0, 0x1p-126, 0x1p-126},
     {sigmoid_lanes, sigmoid_exact, 4.0, 0x1p-125, 0x1p-125},
     {sigmoid_slope_lanes, sigmoid_slope_exact, 5.0, 0x1p-125, 0x1p-125},
+    {tanh_lanes, tanh, 3.0, 0x1p-126, 0x1p-126},
     {cdf_lanes, cdf_exact, 7.0, 0.158, 0x1p-22}, // 0.158: at x = -1
     {density_lanes, density_exact, 7.0, 0.24, 0x1p-23},
 };
@@ -152,6 +158,8 @@ Test(vector_math, range_limits)
     cr_expect(isfinite(at(exp_lanes, 88.7228F)) && isinf(at(exp_lanes, 88.73F)) &&
               isinf(at(exp_lanes, 1e30F)));
     cr_expect(at(exp_lanes, -87.3F) > 0.0F && at(exp_lanes, -87.4F) == 0.0F && at(exp_lanes, -1e30F) == 0.0F);
+    cr_expect(at(tanh_lanes, INFINITY) == 1.0F && at(tanh_lanes, -INFINITY) == -1.0F &&
+              isnan(at(tanh_lanes, NAN)) && at(tanh_lanes, 1e30F) == 1.0F);
     cr_expect(at(cdf_lanes, INFINITY) == 1.0F && at(cdf_lanes, -INFINITY) == 0.0F &&
               isnan(at(cdf_lanes, NAN)));
     cr_expect(at(cdf_lanes, 0.0F) == 0.5F && at(cdf_lanes, 1e30F) == 1.0F);

@@ -276,6 +276,8 @@ Test(op_record, residual)
 Test(op_record, loss)
 {
     const struct tensor logits = matrix(F16, ROWS, COLUMNS);
+    expect((struct op){.kind = OP_SOFTCAP, .softcap = {.x = logits}},
+           (struct expected){F16, {3, 5}, 10 * CELLS, 2 * 30, 1}, "softcap f16 3 x 5");
     expect((struct op){.kind = OP_LOSS_MAX, .loss_max = {.logits = logits}},
            (struct expected){F16, {3, 5}, CELLS, 30, 1}, "loss_max f16 3 x 5");
     expect((struct op){.kind = OP_LOSS_SUM, .loss_sum = {.logits = logits}},

@@ -129,6 +129,8 @@ Test(recipe_check, the_attention_of_cudnn)
          "model.window_size=100"},
         {"it runs without ALiBi: use model.position_embedding_type=rope", dry, bf16,
          "model.position_embedding_type=alibi"},
+        {"it runs without soft-capping: use model.attn_logit_softcapping=0", dry, bf16,
+         "model.attn_logit_softcapping=50"},
         {"it needs a two-byte type: use precision.params_dtype=bf16 or fp16", dry,
          "precision.params_dtype=fp32", NULL},
         {"it supports head sizes up to 128 in multiples of 8: use model.kv_channels=64 or 128", dry, bf16,

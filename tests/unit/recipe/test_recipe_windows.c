@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Rules between keys of the model: windows of attention. */
+/* Rules between keys of the model: windows of attention, soft-capping. */
 #include "tests/unit/recipe/recipe_case.h"
 
 #include "trainer/plan/model_flops.h"
@@ -51,6 +51,23 @@ Test(recipe_windows, windows_that_are_refused)
          "pipeline.layout=4");
     WITH(LINE("model.window_attn_skip_freq has no effect: model.window_size is 0, and no layer has a window"),
          "model.window_attn_skip_freq=2");
+}
+
+Test(recipe_windows, soft_caps_that_are_refused)
+{
+    WITH(
+        "command line: model.attn_logit_softcapping -1 is out of range; expected a number from 0 to 1000000; "
+        "use 0\n",
+        "model.attn_logit_softcapping=-1");
+    WITH("command line: model.final_logit_softcapping nan is out of range; expected a number from 0 to "
+         "1000000; use 0\n",
+         "model.final_logit_softcapping=nan");
+    WITH("command line: model.final_logit_softcapping \".inf\" is not a number from 0 to 1000000\n",
+         "model.final_logit_softcapping=.inf");
+    WITH("command line: model.final_logit_softcapping 1e-300 is too small for fp32, which ends at 1.2e-38; "
+         "expected a number from 0 to 1000000; use 0\n",
+         "model.final_logit_softcapping=1e-300");
+    WITH("", "model.attn_logit_softcapping=50", "model.final_logit_softcapping=30");
 }
 
 /* The window is part of the resolved recipe, in the form in which it was given. */

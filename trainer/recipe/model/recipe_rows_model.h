@@ -82,6 +82,13 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
         "Layers with the sliding window. N: all but every N-th, which has full attention; or a list with 1 "
         "(window) or 0 (full attention) for each layer. []: all layers.",
         BETWEEN(0, 1e5), .single = true),
+    ROW("model.attn_logit_softcapping", REAL, model.attn_logit_softcapping, "0",
+        "Soft-capping of the attention scores (Gemma 2): x becomes cap tanh(x / cap), before the mask and "
+        "the softmax. 0: none.",
+        BETWEEN(0, 1e6), .example = "50"),
+    ROW("model.final_logit_softcapping", REAL, model.final_logit_softcapping, "0",
+        "Soft-capping of the logits, before the loss and before sampling. 0: none.", BETWEEN(0, 1e6),
+        .example = "30"),
     ROW("model.normalization", CHOICE, model.normalization, "LayerNorm",
         "Normalization before attention, before the MLP and after the last layer.",
         .choices = normalizations),
