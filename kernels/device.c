@@ -93,6 +93,8 @@ enum status device_open_with(const struct device_ops *ops, const struct device_o
         return fail(NO_MEMORY, "no memory for a device");
     device->ops = ops;
     device->threads = options->threads;
+    device->poisons = ops->traits->poisons || (options->simulated_device != NULL &&
+                                               device_traits(options->simulated_device)->poisons);
     enum status status = ops->open(device, options);
     if (status == OK)
         *out = device;

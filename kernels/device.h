@@ -234,7 +234,8 @@ struct device {
     const struct device_ops *ops;     // replaced while the device is observed (observe.h)
     struct observed_device *observed; // NULL: no observer
     int threads;
-    int streams;        // currently open
+    int streams;  // currently open
+    bool poisons; // poison() writes NaN, as on the device that a dry one simulates; else it has no effect
     bool has_epilogues; // runs a gemm with its epilogue as one op; else it is split into two
     struct memory_use memory;
     struct stream *replaying;     // the stream whose body is running; NULL: none

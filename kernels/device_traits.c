@@ -27,6 +27,7 @@ const struct device_traits device_traits_strict = {
     .computes = true,
     .has_host_memory = true,
     .attends_to_earlier_keys = true,
+    .poisons = true,
 };
 
 const struct device_traits device_traits_dry = {

@@ -28,6 +28,7 @@ struct device_traits {
     bool attends_to_earlier_keys; // attention with more key rows than query rows (a key/value cache)
     bool supports_graphs;         // captures graphs: stream_replay()
     bool can_be_planned;          // a dry device can count its kernels' memory
+    bool poisons;                 // poison() writes NaN; elsewhere it has no effect
 };
 
 enum { MAX_DEVICES = 8 };

@@ -3,21 +3,6 @@
 
 #include <stdlib.h>
 
-int transfer_receiver(struct action t)
-{
-    const struct action_traits *traits = action_traits(t.kind);
-    if (traits->receives)
-        return t.stage;
-    return traits->gradient ? t.stage - 1 : t.stage + 1;
-}
-
-bool crosses_ranks(const struct schedule *s, int stage, int microbatch, bool gradient)
-{
-    int from = stage_before(stage, gradient);
-    return from >= 0 && from < s->stages &&
-           schedule_rank(s, from, microbatch) != schedule_rank(s, stage, microbatch);
-}
-
 static int compare_edges(const void *a, const void *b)
 {
     const struct edge *x = a, *y = b;

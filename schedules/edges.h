@@ -24,10 +24,21 @@ int edge_of(const struct edges *edges, const struct schedule *schedule, struct a
 
 /* The receiving stage of a transfer, and the stage that produces the activation (or gradient) for `stage`.
  * Either may be outside 0 .. stages-1. */
-int transfer_receiver(struct action transfer);
+static inline int transfer_receiver(struct action t)
+{
+    const struct action_traits *traits = action_traits(t.kind);
+    if (traits->receives)
+        return t.stage;
+    return traits->gradient ? t.stage - 1 : t.stage + 1;
+}
 static inline int stage_before(int stage, bool gradient)
 {
     return gradient ? stage + 1 : stage - 1;
 }
 /* Returns true if the input (or output gradient) of `stage` comes from another rank. */
-bool crosses_ranks(const struct schedule *schedule, int stage, int microbatch, bool gradient);
+static inline bool crosses_ranks(const struct schedule *s, int stage, int microbatch, bool gradient)
+{
+    int from = stage_before(stage, gradient);
+    return from >= 0 && from < s->stages &&
+           schedule_rank(s, from, microbatch) != schedule_rank(s, stage, microbatch);
+}

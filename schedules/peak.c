@@ -95,6 +95,16 @@ static int compare_end(const void *a, const void *b)
     return x->end != y->end ? (x->end < y->end ? -1 : 1) : x->tensor - y->tensor;
 }
 
+/* Most schedules run the microbatches of a chunk in order, so their lifetimes are sorted already. */
+static void sort(struct slot_lifetime *list, int count, int (*compare)(const void *a, const void *b))
+{
+    for (int i = 1; i < count; i++)
+        if (compare(&list[i - 1], &list[i]) > 0) {
+            qsort(list, (size_t)count, sizeof *list, compare);
+            return;
+        }
+}
+
 int slots_assign(struct slot_lifetime *lifetimes, int count, struct slot_lifetime *scratch, bool *used,
                  int *slot)
 {
@@ -102,8 +112,8 @@ int slots_assign(struct slot_lifetime *lifetimes, int count, struct slot_lifetim
         scratch[i] = lifetimes[i];
         used[i] = false;
     }
-    qsort(lifetimes, (size_t)count, sizeof *lifetimes, compare_begin);
-    qsort(scratch, (size_t)count, sizeof *scratch, compare_end);
+    sort(lifetimes, count, compare_begin);
+    sort(scratch, count, compare_end);
     int peak = 0, lowest = 0, ended = 0;
     for (int i = 0; i < count; i++) {
         if (lifetimes[i].begin < 0)

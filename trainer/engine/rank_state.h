@@ -45,7 +45,8 @@ struct run {
     const struct recipe *recipe;
     struct data *data; // NULL: no data is read; the hook on_batches_loaded has to fill the microbatches
     struct schedule *schedule;
-    int *stage_first_layer; // [stages + 1]
+    bool has_callers_schedule; // it is not the run's own
+    int *stage_first_layer;    // [stages + 1]
     struct mesh mesh;
     struct hooks hooks;
     struct checkpoint_lock *checkpoint_lock; // of checkpoint.save; NULL: this process does not write there
@@ -57,6 +58,9 @@ struct run {
 
 /* Opens the data and builds the schedule. Reports all errors before any rank starts. */
 MUST_USE enum status run_create(const struct recipe *recipe, bool with_data, struct run *out);
+/* The same without data, with a schedule of this recipe that outlives the run; NULL: builds one. */
+MUST_USE enum status run_create_with_schedule(const struct recipe *recipe, struct schedule *schedule,
+                                              struct run *out);
 void run_destroy(struct run *run);
 
 /* The stage that contains a layer, numbered as in struct param. */

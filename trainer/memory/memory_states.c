@@ -209,7 +209,8 @@ enum status memory_states_of(const struct run *run, const struct params *params,
     if (status == OK) {
         int64_t slices;
         add_slices(&f, &plan, &slices);
-        add_saved(&f, &plan);
+        if (run->recipe->checkpoint.async_save)
+            add_saved(&f, &plan);
         out->moments = ranks > 1 ? out->moments : lines(out->values);
         out->values = zero >= 3 ? out->moments : lines(out->values);
         out->gradients = zero >= 2 ? slices : lines(f.end);

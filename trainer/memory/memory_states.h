@@ -16,7 +16,7 @@ struct memory_states {
     int64_t moments; // f32, of each of m and v
     int64_t packed;  // f32: gradients that are partial over tp
     int64_t blocks;  // f64: blocks for the squares of the norm
-    int64_t saved;   // of each state, in this rank's file of a checkpoint
+    int64_t saved;   // of each state, in this rank's file of a checkpoint; 0 without checkpoint.async_save
 };
 
 MUST_USE enum status memory_states_of(const struct run *run, const struct params *params,

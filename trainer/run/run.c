@@ -145,9 +145,14 @@ static enum status table_of_layers(const struct recipe *recipe, int stages, int 
 
 int run_stage_of_layer(const struct run *run, int layer)
 {
-    int stage = 0, last = run->schedule->stages - 1;
-    while (stage < last && layer >= run->stage_first_layer[stage + 1])
-        stage++;
+    int stage = 0, end = run->schedule->stages; // the last stage that begins at or before the layer
+    while (end - stage > 1) {
+        const int middle = stage + (end - stage) / 2;
+        if (layer >= run->stage_first_layer[middle])
+            stage = middle;
+        else
+            end = middle;
+    }
     return stage;
 }
 
@@ -168,7 +173,9 @@ static enum status create(const struct recipe *recipe, bool with_data, struct ru
         .pp = parallel->pipeline_parallel_size,
     };
     TRY(mesh_create(degrees, parallel->rank_order, &out->mesh));
-    if (is_planned(recipe)) {
+    if (out->has_callers_schedule) {
+        TRY(table_of_layers(recipe, out->schedule->stages, &out->stage_first_layer));
+    } else if (is_planned(recipe)) {
         const int stages = parallel->pipeline_parallel_size * recipe->pipeline.virtual_stages;
         TRY(table_of_layers(recipe, stages, &out->stage_first_layer));
         TRY(choose_schedule(out));
@@ -188,10 +195,20 @@ enum status run_create(const struct recipe *recipe, bool with_data, struct run *
     return status;
 }
 
+enum status run_create_with_schedule(const struct recipe *recipe, struct schedule *schedule, struct run *out)
+{
+    *out = (struct run){.recipe = recipe, .schedule = schedule, .has_callers_schedule = schedule != NULL};
+    const enum status status = create(recipe, false, out);
+    if (status != OK)
+        run_destroy(out);
+    return status;
+}
+
 void run_destroy(struct run *run)
 {
     data_close(run->data);
-    schedule_destroy(run->schedule);
+    if (!run->has_callers_schedule)
+        schedule_destroy(run->schedule);
     free(run->stage_first_layer);
     *run = (struct run){0};
 }

@@ -130,3 +130,35 @@ Test(sweep_search, layouts_are_counted)
     sweep_free(&sweep);
     sweep_file_free(&file);
 }
+
+static const struct schedule *schedule_of(struct sweep_schedules *schedules, const struct recipe *recipe)
+{
+    struct schedule *found = NULL;
+    cr_assert_eq(sweep_schedule_of(schedules, recipe, &found), OK, "%s", fail_text());
+    return found;
+}
+
+/* Layouts with the same schedule share one, which is never that of other sizes. */
+Test(sweep_search, schedules_are_shared)
+{
+    char name[] = "1f1b", other[] = "gpipe", search[] = "auto";
+    struct sweep_schedules schedules = {.count = 0};
+    struct recipe recipe = {.pipeline = {.schedule = name, .virtual_stages = 1}};
+    recipe.parallel.pipeline_parallel_size = 2;
+    recipe.parallel.data_parallel_size = 1;
+    recipe.train.micro_batch_size = 1;
+    recipe.train.global_batch_size = 4;
+    const struct schedule *first = schedule_of(&schedules, &recipe);
+    cr_expect_eq(schedule_of(&schedules, &recipe), first);
+    recipe.pipeline.schedule = other;
+    cr_expect_neq(schedule_of(&schedules, &recipe), first);
+    for (int p = 3; p < 3 + 2 * SWEEP_SCHEDULES; p++) {
+        recipe.parallel.pipeline_parallel_size = p;
+        cr_expect_eq(schedule_of(&schedules, &recipe)->p, p);
+        cr_expect_eq(schedule_of(&schedules, &recipe)->m, 4);
+    }
+    cr_expect_eq(schedules.count, SWEEP_SCHEDULES);
+    recipe.pipeline.schedule = search;
+    cr_expect_null(schedule_of(&schedules, &recipe));
+    sweep_schedules_free(&schedules);
+}

@@ -339,15 +339,15 @@ static int exchange_items(const struct lane *lane)
     return count;
 }
 
-static struct rendezvous *rendezvous_of(struct predictor *p, const struct lane *lane, int item)
+static struct rendezvous *rendezvous_of(const struct lane *lane, int item)
 {
-    const int message = lane->items->items[item].index;
-    return rendezvous_at(p->rendezvous, lane->rank->messages[message].series,
-                         lane->rank->tape->messages[message].number);
+    return lane->rank->messages[lane->items->items[item].index].rendezvous;
 }
 
 static void join(struct predictor *p, const struct lane *lane, struct rendezvous *rendezvous)
 {
+    if (rendezvous == NULL)
+        return;
     if (rendezvous->joined++ == 0 || lane->now_s > rendezvous->ready_s) {
         rendezvous->ready_s = lane->now_s;
         rendezvous->cause = lane->cause;
@@ -361,12 +361,14 @@ static void join(struct predictor *p, const struct lane *lane, struct rendezvous
 
 /* Finds the time at which all messages of the exchange can start, and the span that ends then. Returns false
  * if another rank has not reached one of them. */
-static bool is_ready(struct predictor *p, struct lane *lane, int count, double *ready_s, int *cause)
+static bool is_ready(struct lane *lane, int count, double *ready_s, int *cause)
 {
     *ready_s = lane->now_s;
     *cause = lane->cause;
     for (int i = 0; i < count; i++) {
-        struct rendezvous *rendezvous = rendezvous_of(p, lane, lane->at + i);
+        struct rendezvous *rendezvous = rendezvous_of(lane, lane->at + i);
+        if (rendezvous == NULL)
+            continue;
         if (rendezvous->joined < rendezvous->expected) {
             lane->next_waiting = rendezvous->waiting;
             rendezvous->waiting = lane;
@@ -405,9 +407,9 @@ static enum outcome transfer(struct predictor *p, struct lane *lane)
     double ready_s;
     int cause;
     for (int i = 0; i < count && !lane->posted; i++)
-        join(p, lane, rendezvous_of(p, lane, lane->at + i));
+        join(p, lane, rendezvous_of(lane, lane->at + i));
     lane->posted = true;
-    if (!is_ready(p, lane, count, &ready_s, &cause))
+    if (!is_ready(lane, count, &ready_s, &cause))
         return TRANSFER_WAITS;
     lane->posted = false;
     const double longest_s = account_exchange(lane, count);

@@ -65,9 +65,10 @@ struct heap_entry {
 
 struct lane_message {
     double seconds;
-    int series;    // of rendezvous (rendezvous.h)
-    unsigned uses; // contention_uses()
-    int peer;      // index of the other rank in prediction.ranks; NO_PEER: a collective
+    struct rendezvous *rendezvous; // NULL: no other rank takes part
+    int series;                    // of rendezvous (rendezvous.h)
+    unsigned uses;                 // contention_uses()
+    int peer;                      // index of the other rank in prediction.ranks; NO_PEER: a collective
     enum predict_group group;
 };
 

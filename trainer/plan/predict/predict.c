@@ -36,20 +36,22 @@ static bool is_p2p(const struct tape_message *message)
     return message->call == CALL_SEND || message->call == CALL_RECEIVE;
 }
 
-/* A recent message of this tape between the same ranks, in the same direction; NULL: none. */
+/* A recent message of this tape between the same ranks in the same direction, of the same call and bytes if
+ * there is one; NULL: none. */
 static const struct lane_message *find_similar(const struct rank *rank, int message, bool *same_bytes)
 {
     enum { NEAR = 64 };
     const struct tape_message *m = &rank->tape->messages[message];
-    for (int i = message - 1; i >= 0 && i >= message - NEAR; i--) {
+    const struct lane_message *found = NULL;
+    for (int i = message - 1; i >= 0 && i >= message - NEAR && !*same_bytes; i--) {
         const struct tape_message *before = &rank->tape->messages[i];
         if (before->group == m->group && is_p2p(m) == is_p2p(before) &&
             (!is_p2p(m) || (before->call == m->call && before->peer == m->peer))) {
             *same_bytes = before->call == m->call && before->bytes == m->bytes;
-            return &rank->messages[i];
+            found = found == NULL || *same_bytes ? &rank->messages[i] : found;
         }
     }
-    return NULL;
+    return found;
 }
 
 struct message_kind predict_message_kind(const struct cost_options *options, const struct tape *tape,
@@ -106,15 +108,27 @@ static enum status find_messages(struct predictor *p, const struct cost_options 
         struct lane_message *out = &rank->messages[i];
         bool same_bytes = false;
         const struct lane_message *before = find_similar(rank, i, &same_bytes);
-        *out = (struct lane_message){.group = group_of(&tape->groups[message->group], message->call)};
-        out->series = before != NULL ? before->series : rendezvous_series(p->rendezvous, tape, message);
-        out->seconds = same_bytes ? before->seconds : message_seconds(options, rank, message);
-        out->uses = same_bytes ? before->uses : message_uses(options, rank, message);
-        out->peer = before != NULL ? before->peer : peer_index(p, message);
-        if (out->series < 0 || rendezvous_at(p->rendezvous, out->series, message->number) == NULL)
+        if (same_bytes) {
+            *out = *before;
+        } else {
+            *out = (struct lane_message){.group = group_of(&tape->groups[message->group], message->call)};
+            out->series = before != NULL ? before->series : rendezvous_series(p->rendezvous, tape, message);
+            out->seconds = message_seconds(options, rank, message);
+            out->uses = message_uses(options, rank, message);
+            out->peer = before != NULL ? before->peer : peer_index(p, message);
+        }
+        if (out->series < 0 || !rendezvous_reserve(p->rendezvous, out->series, message->number))
             return fail(NO_MEMORY, "no memory for the messages of rank %d", tape->rank);
     }
     return OK;
+}
+
+/* After all messages of all ranks are found. */
+static void find_rendezvous(const struct predictor *p, struct rank *rank)
+{
+    for (int i = 0; i < rank->tape->message_count; i++)
+        rank->messages[i].rendezvous =
+            rendezvous_at(p->rendezvous, rank->messages[i].series, rank->tape->messages[i].number);
 }
 
 static enum status create_lanes(struct predictor *p, struct rank *rank)
@@ -216,6 +230,7 @@ static enum status create(struct predictor *p, const struct cost_options *option
     for (int r = 0; r < p->count; r++)
         TRY(create_rank(p, options, &p->ranks[r]));
     for (int r = 0; r < p->count; r++) {
+        find_rendezvous(p, &p->ranks[r]);
         p->ranks[r].contention.peer_lanes = calloc((size_t)p->lane_count + 1, sizeof(struct lane *));
         if (p->ranks[r].contention.peer_lanes == NULL)
             return fail(NO_MEMORY, "no memory for the messages of %d ranks", p->count);

@@ -86,20 +86,31 @@ int rendezvous_series(struct rendezvous_table *table, const struct tape *tape,
     return table->count++;
 }
 
-struct rendezvous *rendezvous_at(struct rendezvous_table *table, int series, int64_t number)
+static bool is_alone(const struct series *series)
+{
+    return series->expected == 1;
+}
+
+bool rendezvous_reserve(struct rendezvous_table *table, int series, int64_t number)
 {
     struct series *s = &table->series[series];
-    if (number > s->capacity) {
-        int64_t capacity = s->capacity > 0 ? s->capacity : INITIAL_CAPACITY;
-        while (capacity < number)
-            capacity *= 2;
-        struct rendezvous *larger = realloc(s->list, (size_t)capacity * sizeof *larger);
-        if (larger == NULL)
-            return NULL;
-        for (int64_t i = s->capacity; i < capacity; i++)
-            larger[i] = (struct rendezvous){.expected = s->expected};
-        s->list = larger;
-        s->capacity = capacity;
-    }
-    return &s->list[number - 1];
+    if (is_alone(s) || number <= s->capacity)
+        return true;
+    int64_t capacity = s->capacity > 0 ? s->capacity : INITIAL_CAPACITY;
+    while (capacity < number)
+        capacity *= 2;
+    struct rendezvous *larger = realloc(s->list, (size_t)capacity * sizeof *larger);
+    if (larger == NULL)
+        return false;
+    for (int64_t i = s->capacity; i < capacity; i++)
+        larger[i] = (struct rendezvous){.expected = s->expected};
+    s->list = larger;
+    s->capacity = capacity;
+    return true;
+}
+
+struct rendezvous *rendezvous_at(const struct rendezvous_table *table, int series, int64_t number)
+{
+    const struct series *s = &table->series[series];
+    return is_alone(s) ? NULL : &s->list[number - 1];
 }

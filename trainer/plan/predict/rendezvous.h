@@ -24,5 +24,8 @@ void rendezvous_table_destroy(struct rendezvous_table *table); // takes NULL
 int rendezvous_series(struct rendezvous_table *table, const struct tape *tape,
                       const struct tape_message *message);
 
-/* Returns rendezvous `number` of a series, from 1. NULL: no memory. */
-struct rendezvous *rendezvous_at(struct rendezvous_table *table, int series, int64_t number);
+/* Makes room for rendezvous 1 to `number` of a series; false: no memory. */
+bool rendezvous_reserve(struct rendezvous_table *table, int series, int64_t number);
+/* Returns rendezvous `number` of a series, valid until more is reserved. NULL: a rank alone, which waits for
+ * none: usually a collective of ranks that one tape represents. */
+struct rendezvous *rendezvous_at(const struct rendezvous_table *table, int series, int64_t number);

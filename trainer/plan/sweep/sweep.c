@@ -238,6 +238,7 @@ void sweep_free(struct sweep *sweep)
     recipe_variants_close(sweep->variants);
     profile_cache_free(&sweep->profiles);
     sweep_bounds_destroy(sweep->bounds);
+    sweep_schedules_free(&sweep->schedules);
     free(sweep->layouts);
     free(sweep->best);
     *sweep = (struct sweep){.file = NULL};

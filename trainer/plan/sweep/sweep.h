@@ -14,6 +14,7 @@
 #include "trainer/plan/step_plan.h"
 #include "trainer/plan/sweep/sweep_bound.h"
 #include "trainer/plan/sweep/sweep_file.h"
+#include "trainer/plan/sweep/sweep_schedules.h"
 
 enum sweep_state {
     SWEEP_PLANNED,
@@ -70,6 +71,7 @@ struct sweep {
     int64_t device_bytes; // memory of a device in the profile of the first layout
     struct profile_cache profiles;
     struct sweep_bounds *bounds;
+    struct sweep_schedules schedules;
 };
 
 /* `file` must outlive the sweep. BAD_RECIPE with problems of the base recipe; layouts that cannot be planned

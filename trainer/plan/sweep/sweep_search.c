@@ -130,8 +130,10 @@ static enum status refine(struct sweep *sweep, const struct run *run, struct swe
 static enum status visit_recipe(struct sweep *sweep, const struct recipe *recipe, bool is_refined,
                                 struct sweep_layout *layout)
 {
+    struct schedule *schedule = NULL;
     struct run run;
-    enum status status = run_create(recipe, false, &run);
+    TRY(sweep_schedule_of(&sweep->schedules, recipe, &schedule));
+    enum status status = run_create_with_schedule(recipe, schedule, &run);
     if (status == OK)
         status = is_refined ? plan(sweep, &run, layout) : refine(sweep, &run, layout);
     run_destroy(&run);

@@ -62,7 +62,10 @@ int tape_recorder_action(struct tape_recorder *r, const char *name)
         r->out_of_memory = true;
         return 0;
     }
-    snprintf(tape->actions[tape->action_count].name, sizeof tape->actions->name, "%s", name);
+    struct tape_action *action = &tape->actions[tape->action_count];
+    const size_t length = strnlen(name, sizeof action->name - 1); // snprintf() is slower
+    memcpy(action->name, name, length);
+    action->name[length] = 0;
     return tape->action_count++;
 }
 
