@@ -5,6 +5,7 @@
 #include "trainer/data/data_fingerprint.h"
 #include "trainer/data/data_text.h"
 #include "trainer/data/dataset.h"
+#include "trainer/files/checksum.h"
 #include "trainer/tokenizer/chat/chat.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -122,6 +123,18 @@ static void read_vocabulary(const struct fuzz_input *input)
     text_free(&merges);
 }
 
+static void read_tokenizer_json(const struct fuzz_input *input)
+{
+    struct text path = {0};
+    struct tokenizer *tokenizer = NULL;
+    fuzz_write(input, "tokenizer.json", input->bytes, input->size, &path);
+    const struct tokenizer_config config = {.type = "HuggingFaceTokenizer", .tokenizer_model = path.chars};
+    if (tokenizer_create(&config, &tokenizer) == OK)
+        decode(tokenizer);
+    tokenizer_destroy(tokenizer);
+    text_free(&path);
+}
+
 /* ---- text ---- */
 
 static enum status append(void *context, const char *bytes, int64_t length)
@@ -145,6 +158,15 @@ static enum status progress(void *context, int64_t bytes)
     return OK;
 }
 
+static enum status add_line(void *context, const char *file, int64_t number, const char *bytes,
+                            int64_t length)
+{
+    uint64_t *lines = context;
+    (void)file;
+    fuzz_require(number > 0 && length > 0, "lines count from 1, and are not blank");
+    return append(lines, bytes, length);
+}
+
 static void read_text(const struct fuzz_input *input)
 {
     struct fuzz_input rest = *input;
@@ -154,8 +176,11 @@ static void read_text(const struct fuzz_input *input)
                                          .documents = (enum text_documents)(form / 2 % TEXT_DOCUMENTS_COUNT),
                                          .lines = 1 + form / 16,
                                          .json_key = "text"};
-    const struct text_sink sink = {
-        .append = append, .end_document = end_document, .progress = progress, .context = &sum};
+    const struct text_sink sink = {.append = append,
+                                   .end_document = end_document,
+                                   .progress = progress,
+                                   .line = (form & 8) != 0 ? add_line : NULL,
+                                   .context = &sum};
     struct text path = {0};
     fuzz_write(&rest, "a.txt", rest.bytes, rest.size, &path);
     const enum status status = text_read(path.chars, &options, &sink);
@@ -181,38 +206,73 @@ static void prepare_mask(const char *folder)
     text_free(&prefix);
 }
 
-/* A mask in place of the one of the dataset. */
+/* A mask in place of the one of the dataset. After a byte that is odd, its last checksum is replaced by that
+ * of the bits. */
 static void read_mask(const struct fuzz_input *input)
 {
-    struct text prefix = {0};
+    enum { CHECKSUM = 48, HEADER = 56 };
+    struct fuzz_input rest = *input;
+    struct text prefix = {0}, mask = {0};
     struct dataset *dataset = NULL;
     uint8_t counts[10];
+    const bool repairs = (fuzz_take(&rest, 1) & 1) != 0;
+    text_add_bytes(&mask, (const char *)rest.bytes, rest.size);
+    if (repairs && mask.length >= HEADER) {
+        const uint64_t sum = checksum_of(mask.chars + HEADER, mask.length - HEADER);
+        memcpy(mask.chars + CHECKSUM, &sum, sizeof sum);
+    }
     text_add(&prefix, "%s/masked", input->folder);
-    fuzz_write(input, "masked.mask", input->bytes, input->size, NULL);
+    fuzz_write(input, "masked.mask", text_chars(&mask), mask.length, NULL);
     fuzz_require(dataset_open(prefix.chars, &dataset) == OK, "the dataset is opened");
     if (dataset_open_mask(dataset) == OK)
         fuzz_require(dataset_read_mask(dataset, 0, 0, 10, counts) == OK, "a valid mask is read");
     dataset_close(dataset);
     text_free(&prefix);
+    text_free(&mask);
 }
 
 /* ---- conversations ---- */
 
-/* A line of JSON Lines, with the tokenizer of bytes. */
+/* A template with the properties that the bits select, of those in the table and others; its special tokens
+ * are bytes. */
+static struct chat_template template_of(int bits, const struct tokenizer *tokenizer)
+{
+    struct chat_template chat;
+    const struct chat_pieces special = {.list = {{.id = 1}}, .count = 1};
+    const struct chat_pieces text = {.list = {{.id = -1, .text = " [a] ", .length = 5}, {.id = 2}},
+                                     .count = 2};
+    fuzz_require(chat_template_create("plain", tokenizer, &chat) == OK, "a template is compiled");
+    chat.trims = (bits & 1) != 0;
+    chat.adds_space = (bits & 2) != 0;
+    for (int role = 0; role < ROLE_COUNT; role++)
+        for (int place = 0; place < PLACE_COUNT; place++)
+            if ((bits >> (2 + place) & 1) != 0)
+                chat.places[role][place] = role == ROLE_USER ? text : special;
+    chat.begin = (bits & 64) != 0 ? special : text;
+    chat.after_system = (bits & 128) != 0 ? special : chat.after_system;
+    return chat;
+}
+
+/* A line of JSON Lines after a byte that selects the template; with the tokenizer of bytes. */
 static void read_chat(const struct fuzz_input *input)
 {
+    struct fuzz_input rest = *input;
     struct tokenizer *tokenizer = NULL;
     struct encoder *encoder = NULL;
-    struct chat_template chat;
     struct chat_tokens out = {0};
+    int64_t counted = 0;
+    const int bits = (int)fuzz_take(&rest, 1);
     fuzz_require(tokenizer_create(&(struct tokenizer_config){.type = "byte"}, &tokenizer) == OK &&
-                     encoder_create(tokenizer, &encoder) == OK &&
-                     chat_template_create("plain", tokenizer, &chat) == OK,
-                 "a template is compiled");
+                     encoder_create(tokenizer, &encoder) == OK,
+                 "there is a tokenizer");
+    const struct chat_template chat = template_of(bits, tokenizer);
     const enum status status =
-        chat_encode(&chat, encoder, (const char *)input->bytes, (int64_t)input->size, &out);
+        chat_encode(&chat, encoder, (const char *)rest.bytes, (int64_t)rest.size, &out);
     fuzz_require(status == OK || status == BAD_DATA, "a line is encoded, or is bad");
     fuzz_require(status != OK || (int64_t)out.counts.length == out.ids.count, "each id is marked");
+    for (int64_t i = 0; status == OK && i < out.ids.count; i++)
+        counted += out.counts.chars[i];
+    fuzz_require(status != OK || (counted > 0 && counted <= out.ids.count), "an answer counts in the loss");
     chat_tokens_free(&out);
     encoder_destroy(encoder);
     tokenizer_destroy(tokenizer);
@@ -221,6 +281,7 @@ static void read_chat(const struct fuzz_input *input)
 const struct fuzz_reader fuzz_data_readers[] = {{"dataset", read_dataset, NULL},
                                                 {"fingerprint", read_fingerprint, prepare_fingerprint},
                                                 {"vocabulary", read_vocabulary, prepare_vocabulary},
+                                                {"tokenizer_json", read_tokenizer_json, NULL},
                                                 {"text", read_text, NULL},
                                                 {"mask", read_mask, prepare_mask},
                                                 {"chat", read_chat, NULL},

@@ -106,13 +106,18 @@ def mask():
     """Of the dataset that the reader prepares; and one that is not."""
     valid = base64.b64decode("Q1VCT0lETE0BAAAAAAAAAAoAAAAAAAAABQAAAAAAAABk"
                              "UsxfeTBbYh0VouVGeXkHw3QyHf4xui0aAw==")
-    return [valid, valid[:-1], valid + b"\0", b"CUBOIDLM" + struct.pack("<QQ", 1, 10)]
+    flipped = valid[:-1] + bytes([valid[-1] ^ 1])
+    return [b"\0" + one for one in (valid, valid[:-1], valid + b"\0", flipped)] + [
+        b"\1" + one for one in (flipped, b"CUBOIDLM" + struct.pack("<QQ", 1, 10))]
 
 
 def chat():
-    return [b'{"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": "b\\u00e9"}, '
-            b'{"role": "assistant", "content": "c"}]}', b'{"prompt": "a", "completion": "b", "id": 7}',
-            b'{"messages": []}', b'{"messages": [{"role": "bot"}], "prompt": 1}']
+    """After the properties of the template."""
+    whole = (b'{"messages": [{"role": "system", "content": " a\\n"}, {"role": "user", "content": "b\\u00e9"}, '
+             b'{"role": "assistant", "content": " c "}]}')
+    return [bytes([bits]) + whole for bits in (0, 0xFF)] + [
+        b'\1{"prompt": " a", "completion": "b\\n", "id": 7}', b'\2{"messages": []}',
+        b'\x84{"messages": [{"role": "bot"}], "prompt": 1}']
 
 
 def byte_characters():
@@ -132,9 +137,29 @@ def vocabulary():
     return [b"\1" + text + b"\0" + merges, b"\0" + merges, b"\0#version: 0.2\ni n\nt h\n"]
 
 
+def tokenizer_json():
+    words = [*byte_characters(), "he", "ll", "\u0120t", "<|end|>"]
+    split = {"type": "Split", "pattern": {"Regex": "[^\\r\\n\\p{L}]?\\p{L}+| ?\\d"}, "behavior": "Isolated",
+             "invert": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|end|>", "type_id": 0}},
+                                                         {"Sequence": {"id": "A", "type_id": 0}}],
+                "special_tokens": {"<|end|>": {"id": "<|end|>", "ids": [259], "tokens": ["<|end|>"]}}}
+    whole = {"version": "1.0", "added_tokens": [{"id": 259, "content": "<|end|>", "single_word": False, "lstrip": True,
+                                                 "rstrip": False, "normalized": False, "special": True}],
+             "normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
+             "post_processor": {"type": "Sequence", "processors": [level, template]}, "decoder": level,
+             "model": {"type": "BPE", "dropout": None, "unk_token": None, "byte_fallback": False,
+                       "ignore_merges": True, "vocab": {word: i for i, word in enumerate(words)},
+                       "merges": ["h e", ["l", "l"], "\u0120 t"]}}
+    plain = dict(whole, normalizer=None, post_processor=None, pre_tokenizer=dict(level, use_regex=True), added_tokens=[])
+    return [json.dumps(one, ensure_ascii=False).encode() for one in (whole, plain)] + [b'{"model": {"type": "BPE"}}']
+
+
 def text():
     return [b'\0{"text": "one\\n\\u00e9", "id": 7}\n{"id": [1, 2.5e3], "text": ""}\n\n', b"\1one\n\n\ntwo\n\nthree",
-            b"\3one\n\n\ntwo\n\nthree\n", b"\5one\ftwo\f", b"\7one\ntwo\nthree"]
+            b"\3one\n\n\ntwo\n\nthree\n", b"\5one\ftwo\f", b"\7one\ntwo\nthree",
+            b'\x08{"a": 1}\n\n{"b": "\\n"}\r\n  \n']
 
 
 TINY = b"""# a comment

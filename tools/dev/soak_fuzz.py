@@ -16,7 +16,7 @@ CORPUS = os.path.join(ROOT, "tests", "fuzz", "corpus")
 SETUP = ["-Dfuzz=enabled", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Doptimization=1", "-Ddebug=false",
          "-Dc_args=-g1", "-Dcuda=disabled", "-Dmpi=disabled", "-Dtests=disabled"]
 STORED_BYTES, STORED_INPUT_BYTES = 12288, 512  # of a reader's file, and of an input that is chosen for it
-MOST_BYTES = {"vocabulary": 8192, "recipe": 6000}
+MOST_BYTES = {"vocabulary": 8192, "tokenizer_json": 8192, "recipe": 6000}
 
 
 def names():
