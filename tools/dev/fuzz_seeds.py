@@ -152,7 +152,8 @@ def tokenizer_json():
              "model": {"type": "BPE", "dropout": None, "unk_token": None, "byte_fallback": False,
                        "ignore_merges": True, "vocab": {word: i for i, word in enumerate(words)},
                        "merges": ["h e", ["l", "l"], "\u0120 t"]}}
-    plain = dict(whole, normalizer=None, post_processor=None, pre_tokenizer=dict(level, use_regex=True), added_tokens=[])
+    plain = dict(whole, normalizer=None, post_processor=None, pre_tokenizer=dict(level, use_regex=True),
+                 added_tokens=[])
     return [json.dumps(one, ensure_ascii=False).encode() for one in (whole, plain)] + [b'{"model": {"type": "BPE"}}']
 
 

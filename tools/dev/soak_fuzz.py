@@ -80,7 +80,8 @@ def build(folder):
     out = os.path.join(folder, "build")
     if not os.path.exists(os.path.join(out, "build.ninja")):
         subprocess.run(["meson", "setup", out, *SETUP], cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
-                       env=dict(os.environ, CC=os.environ.get("FUZZ_CC", "clang")))
+                       env=dict(os.environ, CC=os.environ.get("FUZZ_CC", "clang"),
+                                CXX=os.environ.get("FUZZ_CXX", "clang++")))
     subprocess.run(["ninja", "-C", out, "tests/fuzz/fuzz"], check=True, stdout=subprocess.DEVNULL)
     return os.path.join(out, "tests", "fuzz", "fuzz")
 
