@@ -332,10 +332,11 @@ enum status time_marks_set(struct time_marks *marks, int index, struct stream *s
     return marks->ops->set(marks->state, index, stream);
 }
 
-double time_marks_between(const struct time_marks *marks, int from, int to)
+double time_mark_between(struct time_mark from, struct time_mark to)
 {
-    CHECK(from >= 0 && from < marks->count && to >= 0 && to < marks->count);
-    return marks->ops->between(marks->state, from, to);
+    CHECK(from.index >= 0 && from.index < from.marks->count && to.index >= 0 && to.index < to.marks->count);
+    CHECK(from.marks->ops == to.marks->ops);
+    return from.marks->ops->between(from.marks->state, from.index, to.marks->state, to.index);
 }
 
 /* ---- graph replay ---- */

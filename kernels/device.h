@@ -139,8 +139,12 @@ struct time_marks;
 MUST_USE enum status time_marks_create(struct device *device, int count, struct time_marks **out);
 void time_marks_destroy(struct time_marks *marks); // accepts NULL; streams with marks have been synchronized
 MUST_USE enum status time_marks_set(struct time_marks *marks, int index, struct stream *stream);
-/* Seconds from one mark to another; NAN if one of them is not set or not passed. */
-double time_marks_between(const struct time_marks *marks, int from, int to);
+/* Seconds from one mark to another of the same device; NAN if one of them is not set or not passed. */
+struct time_mark {
+    const struct time_marks *marks;
+    int index;
+};
+double time_mark_between(struct time_mark from, struct time_mark to);
 
 /* Copies between host and device memory, in stream order. `host` must stay untouched until synchronized. On
  * dry, reading gives zeros. */
@@ -190,7 +194,7 @@ struct time_mark_ops {
     enum status (*open)(struct device *device, int count, void **out);
     void (*close)(void *state);
     enum status (*set)(void *state, int index, struct stream *stream);
-    double (*between)(const void *state, int from, int to);
+    double (*between)(const void *from_state, int from, const void *to_state, int to);
 };
 
 /* The interface of a backend; opening rejects a table with a NULL entry by name. Callers use the functions

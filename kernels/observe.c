@@ -20,6 +20,7 @@ enum status observers_add(struct observers *observers, struct observer observer)
         return fail(BAD_ARGUMENT, "there are %d observers already", OBSERVERS);
     observers->list[observers->count++] = observer;
     observers->needs_time = observers->needs_time || !observer.ignores_time;
+    observers->see_enqueued = observers->see_enqueued || observer.sees_enqueued;
     return OK;
 }
 
@@ -28,7 +29,17 @@ void observers_notify(const struct observers *observers, struct observation obse
     observation.who = rank_context();
     observation.at_ns = observers->needs_time ? clock_ns() : 0;
     for (int i = 0; i < observers->count; i++)
-        observers->list[i].notify(observers->list[i].context, &observation);
+        if (!observation.enqueued || observers->list[i].sees_enqueued)
+            observers->list[i].notify(observers->list[i].context, &observation);
+}
+
+enum status observers_enqueued(const struct observers *observers, struct observation observation,
+                               enum status status)
+{
+    observation.enqueued = true;
+    if (status == OK && observers->see_enqueued)
+        observers_notify(observers, observation);
+    return status;
 }
 
 /* ---- the observed table ---- */
@@ -52,12 +63,13 @@ static void notify_memory(const struct device *device, enum observed what, struc
 static enum status observed_submit(struct stream *stream, const struct op *op)
 {
     struct observed_device *observed = stream->device->observed;
+    const struct observation seen = {.what = OBSERVED_OP, .stream = stream, .op = op};
     if (observed->depth == 0)
-        notify_stream(stream, (struct observation){.what = OBSERVED_OP, .op = op});
+        observers_notify(&observed->observers, seen);
     observed->depth++;
     enum status status = observed->inner->submit(stream, op);
     observed->depth--;
-    return status;
+    return observed->depth == 0 ? observers_enqueued(&observed->observers, seen, status) : status;
 }
 
 static uint64_t observed_record(struct stream *stream)

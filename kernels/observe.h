@@ -11,8 +11,8 @@
  * observer that keeps an observation copies the parts that it needs: its pointers are valid during the call.
  *
  * Caution: notify() runs on the thread of the rank, before the call that it reports (allocations: after
- * it). It must not enqueue, allocate from the device, or wait for other ranks. An observer of several
- * ranks is called from several threads. */
+ * it). It must not enqueue anything but marks of time, allocate from the device, or wait for other ranks. An
+ * observer of several ranks is called from several threads. */
 #pragma once
 
 #include "kernels/device.h"
@@ -40,6 +40,7 @@ struct observed_message; // parallel/observe_world.h
 struct observation {
     enum observed what;
     const struct rank_context *who; // rank and coordinates, step and action
+    bool enqueued;                  // reported again after the call, to observers that request it
     int64_t at_ns;                  // clock_ns(); 0 if no observer of the device or comm needs it
     const struct stream *stream;    // of an op, an event, a message; else NULL
     union {
@@ -54,7 +55,8 @@ struct observation {
 struct observer {
     void (*notify)(void *context, const struct observation *observation);
     void *context;
-    bool ignores_time; // at_ns may be 0: reading the clock takes longer than a dry op
+    bool ignores_time;  // at_ns may be 0: reading the clock takes longer than a dry op
+    bool sees_enqueued; // notified of ops and messages a second time, when they have been enqueued
 };
 
 /* Attaches an observer, after those that are attached already, until the device is closed. BAD_ARGUMENT if
@@ -66,8 +68,12 @@ MUST_USE enum status device_observe(struct device *device, struct observer obser
  * observers_notify() sets who and at_ns. */
 struct observers {
     int count;
-    bool needs_time; // of any of them
+    bool needs_time, see_enqueued; // of any of them
     struct observer list[OBSERVERS];
 };
 MUST_USE enum status observers_add(struct observers *observers, struct observer observer);
 void observers_notify(const struct observers *observers, struct observation observation);
+/* The second notification of an op or a message whose call returned `status`, unless that is a failure;
+ * returns `status`. */
+MUST_USE enum status observers_enqueued(const struct observers *observers, struct observation observation,
+                                        enum status status);

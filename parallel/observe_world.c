@@ -62,12 +62,12 @@ int64_t message_bytes_from(const struct observed_message *m, int peer)
 
 /* ---- the observed table ---- */
 
-static void notify(const struct comm *comm, const struct stream *stream, struct observed_message message)
+static struct observation seen_by(const struct comm *comm, const struct stream *stream,
+                                  struct observed_message *message)
 {
-    message.comm = comm;
-    message.sequence = comm->observed_calls;
-    observers_notify(&comm->world->observed->observers,
-                     (struct observation){.what = OBSERVED_MESSAGE, .stream = stream, .message = &message});
+    message->comm = comm;
+    message->sequence = comm->observed_calls;
+    return (struct observation){.what = OBSERVED_MESSAGE, .stream = stream, .message = message};
 }
 
 /* Reports a call; returns the table that executes it. */
@@ -75,8 +75,15 @@ static const struct transport_ops *report(struct comm *comm, const struct stream
                                           struct observed_message message)
 {
     comm->observed_calls++;
-    notify(comm, stream, message);
+    observers_notify(&comm->world->observed->observers, seen_by(comm, stream, &message));
     return comm->world->observed->inner;
+}
+
+/* Reports that the call has returned `status`, which it returns. */
+static enum status enqueued(const struct comm *comm, const struct stream *stream,
+                            struct observed_message message, enum status status)
+{
+    return observers_enqueued(&comm->world->observed->observers, seen_by(comm, stream, &message), status);
 }
 
 static enum status observed_create(struct world *world, const char *name, int64_t id, const int *ranks,
@@ -91,7 +98,8 @@ static enum status observed_all_reduce(struct comm *comm, struct stream *stream,
                                        enum reduction how)
 {
     const struct observed_message message = {.call = CALL_ALL_REDUCE, .data = data, .peer = -1};
-    return report(comm, stream, message)->all_reduce(comm, stream, data, how);
+    return enqueued(comm, stream, message,
+                    report(comm, stream, message)->all_reduce(comm, stream, data, how));
 }
 
 static enum status observed_reduce_scatter(struct comm *comm, struct stream *stream, struct tensor large,
@@ -99,7 +107,8 @@ static enum status observed_reduce_scatter(struct comm *comm, struct stream *str
 {
     const struct observed_message message = {
         .call = CALL_REDUCE_SCATTER, .data = large, .counts = counts, .peer = -1};
-    return report(comm, stream, message)->reduce_scatter(comm, stream, large, counts, small);
+    return enqueued(comm, stream, message,
+                    report(comm, stream, message)->reduce_scatter(comm, stream, large, counts, small));
 }
 
 static enum status observed_all_gather(struct comm *comm, struct stream *stream, struct tensor small,
@@ -107,13 +116,15 @@ static enum status observed_all_gather(struct comm *comm, struct stream *stream,
 {
     const struct observed_message message = {
         .call = CALL_ALL_GATHER, .data = large, .counts = counts, .peer = -1};
-    return report(comm, stream, message)->all_gather(comm, stream, small, counts, large);
+    return enqueued(comm, stream, message,
+                    report(comm, stream, message)->all_gather(comm, stream, small, counts, large));
 }
 
 static enum status observed_broadcast(struct comm *comm, struct stream *stream, struct tensor data, int root)
 {
     const struct observed_message message = {.call = CALL_BROADCAST, .data = data, .peer = root};
-    return report(comm, stream, message)->broadcast(comm, stream, data, root);
+    return enqueued(comm, stream, message,
+                    report(comm, stream, message)->broadcast(comm, stream, data, root));
 }
 
 static enum status observed_all_to_all(struct comm *comm, struct stream *stream, struct tensor in,
@@ -121,26 +132,36 @@ static enum status observed_all_to_all(struct comm *comm, struct stream *stream,
 {
     const struct observed_message message = {
         .call = CALL_ALL_TO_ALL, .data = in, .counts = in_counts, .out_counts = out_counts, .peer = -1};
-    return report(comm, stream, message)->all_to_all(comm, stream, in, in_counts, out, out_counts);
+    return enqueued(comm, stream, message,
+                    report(comm, stream, message)->all_to_all(comm, stream, in, in_counts, out, out_counts));
+}
+
+/* One message of an exchange. */
+static struct observed_message part_of(const struct message *m)
+{
+    return (struct observed_message){
+        .call = m->send ? CALL_SEND : CALL_RECEIVE, .data = m->data, .peer = m->peer};
 }
 
 static enum status observed_exchange(struct comm *comm, struct stream *stream, const struct message *messages,
                                      int count)
 {
+    const struct observers *observers = &comm->world->observed->observers;
     comm->observed_calls++;
     for (int i = 0; i < count; i++) {
-        const struct message *m = &messages[i];
-        notify(comm, stream,
-               (struct observed_message){
-                   .call = m->send ? CALL_SEND : CALL_RECEIVE, .data = m->data, .peer = m->peer});
+        struct observed_message part = part_of(&messages[i]);
+        observers_notify(observers, seen_by(comm, stream, &part));
     }
-    return comm->world->observed->inner->exchange(comm, stream, messages, count);
+    enum status status = comm->world->observed->inner->exchange(comm, stream, messages, count);
+    for (int i = 0; i < count; i++)
+        status = enqueued(comm, stream, part_of(&messages[i]), status);
+    return status;
 }
 
 static enum status observed_barrier(struct comm *comm, struct stream *stream)
 {
     const struct observed_message message = {.call = CALL_BARRIER, .peer = -1};
-    return report(comm, stream, message)->barrier(comm, stream);
+    return enqueued(comm, stream, message, report(comm, stream, message)->barrier(comm, stream));
 }
 
 /* ---- attaching ---- */

@@ -20,9 +20,9 @@ void host_marks_close(void *state)
     free(state);
 }
 
-double host_marks_between(const void *state, int from, int to)
+double host_marks_between(const void *from_state, int from, const void *to_state, int to)
 {
-    const struct host_marks *marks = state;
-    const int64_t begin_ns = marks->at_ns[from], end_ns = marks->at_ns[to];
+    const struct host_marks *from_marks = from_state, *to_marks = to_state;
+    const int64_t begin_ns = from_marks->at_ns[from], end_ns = to_marks->at_ns[to];
     return begin_ns > 0 && end_ns > 0 ? 1e-9 * (double)(end_ns - begin_ns) : NAN;
 }

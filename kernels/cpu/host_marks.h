@@ -12,4 +12,4 @@ struct host_marks {
 /* For struct time_mark_ops; the state is a struct host_marks. */
 MUST_USE enum status host_marks_open(struct device *device, int count, void **out);
 void host_marks_close(void *state);
-double host_marks_between(const void *state, int from, int to);
+double host_marks_between(const void *from_state, int from, const void *to_state, int to);

@@ -6,10 +6,25 @@
 
 #include "schedules/simulate.h"
 
+/* A row of a trace besides the actions of a rank. Slices do not overlap. */
+struct trace_slice {
+    const char *name, *kind;
+    double start, end;
+    int64_t bytes; // 0: not shown
+};
+struct trace_row {
+    int rank;
+    const char *name;
+    const struct trace_slice *slices;
+    int count;
+};
+
 struct drawing {
     const char *title; // "1f1b", "measured, step 5"
     const struct schedule *schedule;
     const struct simulation *simulation;
+    const struct trace_row *rows; // in a trace only
+    int row_count;
 };
 
 /* Draws a row per rank, time from left to right, and all drawings below each other on the same scale. The
@@ -24,6 +39,7 @@ struct svg_options {
 void draw_svg(const struct drawing *drawings, int count, const struct svg_options *options, struct text *out);
 
 /* Writes Chrome's trace event format (JSON): a process per rank of each drawing, with the threads "compute"
- * and "messages" (several if messages overlap), and an arrow from the action that produces a value to the
- * one on another rank that consumes it. `microseconds`: length of a unit of the drawings' time. */
+ * and "messages" (several if messages overlap), the rows of the drawing, and an arrow from the action that
+ * produces a value to the one on another rank that consumes it. `microseconds`: length of a unit of the
+ * drawings' time. */
 void draw_trace(const struct drawing *drawings, int count, double microseconds, struct text *out);

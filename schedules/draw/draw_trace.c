@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 /* Thread ids within a rank, and the number reserved for each rank. */
-enum { COMPUTE = 0, MESSAGES = 1, THREADS = 100 };
+enum { COMPUTE = 0, MESSAGES = 1, ROWS = 50, THREADS = 200 };
 
 struct tracer {
     const struct drawing *drawing;
@@ -80,7 +80,7 @@ static void assign_threads(struct tracer *t, int rank, struct start *starts)
     const struct schedule *s = t->drawing->schedule;
     const struct simulation *sim = t->drawing->simulation;
     const struct action_time *times = sim->times + sim->first[rank];
-    double free_at[THREADS - MESSAGES];
+    double free_at[ROWS - MESSAGES];
     int count = 0;
     t->lanes = 0;
     for (int i = 0; i < s->ranks[rank].count; i++)
@@ -89,7 +89,7 @@ static void assign_threads(struct tracer *t, int rank, struct start *starts)
     qsort(starts, (size_t)count, sizeof *starts, by_start);
     for (int k = 0; k < count; k++) {
         int lane = 0;
-        while (lane < t->lanes && free_at[lane] > starts[k].at && lane < THREADS - MESSAGES - 1)
+        while (lane < t->lanes && free_at[lane] > starts[k].at && lane < ROWS - MESSAGES - 1)
             lane++;
         t->lanes = lane == t->lanes ? lane + 1 : t->lanes;
         free_at[lane] = times[starts[k].position].end;
@@ -156,6 +156,34 @@ static void find_producers(struct tracer *t)
         }
 }
 
+static void trace_row(struct tracer *t, const struct trace_row *row, int thread)
+{
+    add_name(t, "thread_name", row->rank, thread, row->name);
+    event(t, "M", row->rank, thread);
+    text_add(t->out, ", \"name\": \"thread_sort_index\", \"args\": {\"sort_index\": %d}}", thread);
+    for (int i = 0; i < row->count; i++) {
+        const struct trace_slice *s = &row->slices[i];
+        const double start = nanoseconds(t, s->start), end = nanoseconds(t, s->end);
+        event(t, "X", row->rank, thread);
+        text_add(t->out, ", \"ts\": %.3f, \"dur\": %.3f, \"name\": ", start / 1000.0, (end - start) / 1000.0);
+        text_add_json(t->out, s->name);
+        text_add(t->out, ", \"cat\": ");
+        text_add_json(t->out, s->kind);
+        text_add(t->out, ", \"args\": {");
+        if (s->bytes > 0)
+            text_add(t->out, "\"bytes\": %lld", (long long)s->bytes);
+        text_add(t->out, "}}");
+    }
+}
+
+static void trace_rows(struct tracer *t, int rank)
+{
+    int thread = ROWS;
+    for (int i = 0; i < t->drawing->row_count && thread < THREADS; i++)
+        if (t->drawing->rows[i].rank == rank)
+            trace_row(t, &t->drawing->rows[i], thread++);
+}
+
 static void trace_rank(struct tracer *t, int rank, struct start *starts)
 {
     const struct action_list *list = &t->drawing->schedule->ranks[rank];
@@ -171,6 +199,7 @@ static void trace_rank(struct tracer *t, int rank, struct start *starts)
         add_name(t, "thread_name", rank, MESSAGES + lane, "messages");
     for (int i = 0; i < list->count; i++)
         slice(t, rank, i);
+    trace_rows(t, rank);
 }
 
 static void trace_drawing(struct tracer *t)

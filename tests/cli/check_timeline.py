@@ -3,9 +3,12 @@
 """Trains a tiny model for three steps and reads its timelines: every rank runs every action of its list
 once, in the order of the list, none before the previous one has ended, no value is used before it is computed; the
 bubble equals that of metrics.jsonl; and the predicted timeline has the same lists with the mean measured times.
+The rows of messages, copies and the optimizer are there, lie in the step, and do not overlap in a stream; no message is
+complete before all of its ranks have begun it.
 
     check_timeline.py CUBOID ROOT [MPIRUN]
-    check_timeline.py CUBOID ROOT gpu           CUBOID with an emulated GPU"""
+    check_timeline.py CUBOID ROOT gpu           CUBOID with an emulated GPU
+    check_timeline.py CUBOID_FAULTY ROOT faulty      injected faults (lost_call.c) must be found"""
 import collections
 import glob
 import json
@@ -26,15 +29,20 @@ profile: {timeline: true, profile_step_end: 3}
 """
 LOOKS_AHEAD = "pipeline.optimizer_post_validation=true"
 LATE = "cluster.device=strict"
+OFFLOADS = "memory.offload_activations=true"
+OFFLOADS_MOMENTS = "memory.offload_optimizer=true"
+ZERO = [f"parallel.zero_stage={stage}" for stage in range(4)]
 GPU = "cluster.device=cuda"
 # Schedule, p, v, tp, dp, whether under mpirun, and more of the recipe.
 CASES = [
-    ("1f1b", 4, 1, 1, 1, False),
+    ("1f1b", 4, 1, 1, 1, False, OFFLOADS),
     ("zb-v", 2, 2, 1, 2, False),
+    ("1f1b", 2, 1, 2, 2, False, ZERO[1], OFFLOADS_MOMENTS),
+    ("1f1b", 1, 1, 1, 2, False, ZERO[3]),
     ("interleaved", 2, 4, 2, 1, False),
     ("dualpipe", 2, 1, 1, 1, False),
     ("zb-h2", 2, 1, 1, 1, False, LOOKS_AHEAD),
-    ("zb-h1", 2, 1, 1, 2, False, LATE),
+    ("zb-h1", 2, 1, 1, 2, False, LATE, ZERO[2]),
     ("1f1b", 4, 1, 1, 1, True),
     ("zb-h1", 2, 1, 2, 1, True),
 ]
@@ -42,9 +50,12 @@ SMALL = ["model.num_layers=4", "model.hidden_size=16", "model.ffn_hidden_size=16
 GPU_CASES = [
     ("zb-h1", 2, 1, 1, 2, False, GPU, *SMALL),
     ("interleaved", 2, 2, 1, 1, False, GPU, *SMALL, "cluster.cuda_graphs=true"),
+    ("1f1b", 2, 1, 1, 2, False, GPU, *SMALL, ZERO[1], OFFLOADS, OFFLOADS_MOMENTS),
 ]
+FAULTY_CASE = ("1f1b", 2, 1, 1, 2, False)
 COMPUTES = ("F", "B", "I", "W")
 NANOSECONDS = 3e-3  # rounding error of times in microseconds
+CLOCKS = 20  # difference of the clocks of host and device, in microseconds
 
 
 class Failed(Exception):
@@ -63,11 +74,11 @@ def run(*words):
 
 
 def groups_of(events):
-    """title -> rank -> its slices in the order of its list."""
+    """title -> rank -> the slices of its actions in the order of its list."""
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     groups = collections.defaultdict(lambda: collections.defaultdict(list))
     for e in events:
-        if e["ph"] == "X":
+        if e["ph"] == "X" and "position" in e["args"]:
             title, rank = names[e["pid"]].rsplit(": rank ", 1)
             groups[title][int(rank)].append(e)
     for ranks in groups.values():
@@ -161,6 +172,121 @@ def check_costs(title, measured, p):
     expect(costs["comm"] >= 0, title)
 
 
+# ---- rows besides those of actions ----
+
+def rows_of(events, title, rank):
+    """name -> slices in the order of their starts, of one rank; several rows with one name: of several streams."""
+    pid = next(e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == f"{title}: rank {rank}")
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == pid}
+    rows = collections.defaultdict(list)
+    for e in events:
+        if e["ph"] == "X" and e["pid"] == pid and "position" not in e["args"]:
+            rows[names[e["tid"]]].append(e)
+    for slices in rows.values():
+        slices.sort(key=lambda s: s["ts"])
+    return rows
+
+
+def end_of(a):
+    return a["ts"] + a["dur"]
+
+
+def check_in_step(rows, case, what):
+    """(With post-validation the report is still on its way when the next step begins, and the strict device runs
+    streams as late as possible.)"""
+    expect(len(rows["step"]) == 1, what, "has the steps", rows["step"])
+    whole = rows["step"][0]
+    for name, slices in rows.items():
+        for s in slices:
+            expect(s["dur"] >= 0, what, name, "ends before it begins:", s)
+            late = LATE in case or LOOKS_AHEAD in case and name == "transfers (report)"
+            last = s["ts"] if late else end_of(s)
+            expect(s["ts"] >= whole["ts"] - NANOSECONDS and last <= end_of(whole) + NANOSECONDS, what, name,
+                   "is outside of the step:", s, whole)
+
+
+def check_streams(rows, what):
+    """The rows of one stream together: one after the other. (Each stage has two streams of transfers.)"""
+    streams = collections.defaultdict(list)
+    for name, slices in rows.items():
+        if "(" in name and not name.startswith("transfers"):
+            streams[name[name.index("("):]] += slices
+    for stream, slices in streams.items():
+        slices.sort(key=lambda s: (s["ts"], end_of(s)))
+        for a, b in zip(slices, slices[1:]):
+            expect(b["ts"] >= end_of(a) - NANOSECONDS, what, "stream", stream, "runs", b, "before the end of", a)
+
+
+def check_optimizer(rows, actions, what):
+    names = [s["name"] for s in rows["optimizer"]]
+    expect(names == ["reduce", "update"] or set(names) == {"reduce", "update"}, what, "has the optimizer", names)
+    last = max(end_of(s) for s in computing(actions))
+    expect(rows["optimizer"][0]["ts"] >= last - CLOCKS, what, "the optimizer begins before the last action ends")
+    expect(all(s["dur"] > 0 for s in rows["optimizer"]), what, "the optimizer takes no time")
+
+
+def count(rows, kind, *words):
+    return sum(s["name"].startswith(words) for name, slices in rows.items() if name.startswith(kind) for s in slices)
+
+
+def check_kinds(rows, case, actions, what):
+    """Each kind of row is there if and only if the layout has its messages or copies."""
+    schedule, _, _, tp, dp = case[:5]
+    sharded = bool(set(ZERO[1:]) & set(case))
+    reduced = "reduce_scatter" if sharded else "all_reduce"
+    apart = [name for name in rows if name.startswith("reductions") and name != "reductions (compute)"]
+    expect(bool(apart) == (dp > 1 or schedule == "dualpipe"), what, "reduces gradients in", apart)
+    expect(all(s["name"].startswith(reduced) and s["args"]["bytes"] > 0 for name in apart for s in rows[name]), what,
+           "reduces gradients by", [s["name"] for name in apart for s in rows[name]])
+    expect((count(rows, "reductions (compute)", "all_reduce tp") > 0) == (tp > 1), what, "reductions over tp")
+    expect((count(rows, "gathers", "all_gather cp|dp") > 0) == (sharded and dp > 1), what, "gathers", sorted(rows))
+    transfers = sum(s["cat"] not in COMPUTES for s in actions)
+    found = count(rows, "transfers", "send pp", "receive pp")
+    expect(found == transfers or LOOKS_AHEAD in case and found >= transfers, what, "has", found, "transfers, not",
+           transfers)
+    moments, offload = count(rows, "copies (moments)", "copy"), count(rows, "copies (offload)", "copy")
+    expect((moments > 0) == (OFFLOADS_MOMENTS in case), what, "copies moments", moments, "times")
+    expect(offload % 2 == 0 and (offload == 0 or OFFLOADS in case), what, "offloads in", offload, "copies")
+    return offload
+
+
+def check_collectives(all_rows, what):
+    """A collective is complete only when all ranks of its group have begun it. all_rows: (pp, tp, dp) -> rows."""
+    calls = collections.defaultdict(list)
+    for (pp, tp, dp), rows in all_rows.items():
+        for name, slices in rows.items():
+            seen = collections.Counter()
+            for s in slices:
+                group = s["name"].split(" ", 1)[-1]
+                key = {"tp": (pp, dp), "cp|dp": (pp, tp), "world": ()}.get(group)
+                if key is not None:
+                    calls[name, s["name"], key, seen[s["name"]]].append(s)
+                    seen[s["name"]] += 1
+    for key, slices in calls.items():
+        expect(len(slices) > 1, what, key, "has one rank")
+        last = max(s["ts"] for s in slices)
+        for s in slices:
+            expect(end_of(s) >= last - CLOCKS, what, key, "is complete on a rank before it began on another:", slices)
+    return len(calls)
+
+
+def check_rows(events, groups, measured, case):
+    all_rows, offloads = {}, 0
+    for title in measured:
+        place = re.search(r"tp (\d+) cp \d+ dp (\d+)", title)
+        tp, dp = (int(place.group(1)), int(place.group(2))) if place else (0, 0)
+        for rank, actions in groups[title].items():
+            what, rows = f"{title}, rank {rank}:", rows_of(events, title, rank)
+            check_in_step(rows, case, what)
+            check_streams(rows, what)
+            check_optimizer(rows, actions, what)
+            offloads += check_kinds(rows, case, actions, what)
+            all_rows[rank, tp, dp] = rows
+    expect((offloads > 0) == (OFFLOADS in case), "activations are offloaded in", offloads, "copies")
+    if LOOKS_AHEAD not in case:  # whose dropped forwards may differ between ranks
+        expect((check_collectives(all_rows, "messages:") > 0) == (len(all_rows) > 1), "no collective was compared")
+
+
 def check_step(folder, step, case, lists, bubble):
     schedule, _, _, tp, dp = case[:5]
     with open(os.path.join(folder, f"timeline-step-{step}.json"), encoding="utf-8") as file:
@@ -176,6 +302,7 @@ def check_step(folder, step, case, lists, bubble):
         check_measured(title, groups[title])
     check_lists(predicted[0], groups[predicted[0]], lists)
     check_costs(predicted[0], groups[measured[0]], case[1])
+    check_rows(events, groups, measured, case)
     if schedule != "dualpipe":  # in which the simulator runs a pair as one action
         check_predicted(groups[predicted[0]], groups[measured[0]])
     _, worst = max(bubble_of(computing(slices)) for title in measured for slices in groups[title].values())
@@ -210,20 +337,35 @@ def check(cuboid, mpirun, case, text):
             check_step(runs, step, case, lists, bubbles[step])
 
 
+def check_faults(cuboid, text):
+    check(cuboid, None, FAULTY_CASE, text)
+    for fault, words in (("unmarked", "transfers, not"), ("early", "is complete on a rank before it began")):
+        os.environ["INJECT"] = fault
+        try:
+            check(cuboid, None, FAULTY_CASE, text)
+        except Failed as failed:
+            expect(words in str(failed), fault, "was reported as", failed)
+            continue
+        raise Failed(f"{fault} was not found")
+
+
 def main():
     cuboid, root = (os.path.abspath(path) for path in sys.argv[1:3])
     mpirun = sys.argv[3] if len(sys.argv) > 3 else None
     cases = GPU_CASES if mpirun == "gpu" else [case for case in CASES if mpirun or not case[5]]
+    cases = [] if mpirun == "faulty" else cases
     with tempfile.TemporaryDirectory() as folder:
         text = os.path.join(folder, "text")
         pages = [os.path.join(root, page) for page in ("CONTRIBUTING.md", "README.md")]
         run(cuboid, "data", "prepare", *pages, "-o", text)
+        if mpirun == "faulty":
+            check_faults(cuboid, text)
         for case in cases:
             try:
                 check(cuboid, mpirun, case, text)
             except Failed as failed:
                 sys.exit(f"{case}: {failed}")
-    print(f"{len(cases)} runs")
+    print("2 faults" if mpirun == "faulty" else f"{len(cases)} runs")
 
 
 main()

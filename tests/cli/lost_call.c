@@ -12,7 +12,12 @@
  *     slow   each call of that step takes 80 ms longer
  *     doze   each call takes 3 s longer, from that step on
  *     drag   the ops of its actions take INJECT_PERCENT longer, from that step on
- *     count  the first all-reduce has one element less */
+ *     count  the first all-reduce has one element less
+ *
+ * And those of tests/cli/check_timeline.py, in every step:
+ *
+ *     unmarked  the end of one span is not marked
+ *     early     the marks of both ends of a reduction are set before it */
 #include "parallel/group.h"
 
 #include "base/clock.h"
@@ -36,6 +41,11 @@ enum status real_stage_ops_run(const struct stage_ops *ops,
                                struct graph **graph) __asm__("__real_stage_ops_run");
 enum status faulty_stage_ops_run(const struct stage_ops *ops,
                                  struct graph **graph) __asm__("__wrap_stage_ops_run");
+
+enum status real_marks_set(struct time_marks *marks, int index,
+                           struct stream *stream) __asm__("__real_time_marks_set");
+enum status faulty_marks_set(struct time_marks *marks, int index,
+                             struct stream *stream) __asm__("__wrap_time_marks_set");
 
 static bool injected(const char *fault)
 {
@@ -111,4 +121,19 @@ enum status faulty_stage_ops_run(const struct stage_ops *ops, struct graph **gra
     if (is_mine("drag"))
         burn((device_compute_ns(device) - begin_ns) * number_of("INJECT_PERCENT") / 100);
     return status;
+}
+
+/* The marks of spans: pairs of a begin and an end. */
+enum status faulty_marks_set(struct time_marks *marks, int index, struct stream *stream)
+{
+    enum { LOST = 9 };
+    const bool is_end = index % 2 == 1;
+    if (injected("unmarked") && index == LOST)
+        return OK;
+    if (!injected("early") || strcmp(stream->name, "buckets") != 0)
+        return real_marks_set(marks, index, stream);
+    if (is_end)
+        return OK;
+    TRY(real_marks_set(marks, index, stream));
+    return real_marks_set(marks, index + 1, stream);
 }

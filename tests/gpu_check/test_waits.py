@@ -63,6 +63,14 @@ class Steps(unittest.TestCase):
                 self.assertEqual(steps[1]["inside"], {"cudaGraphInstantiate": (count, "0F0")} if count else {})
                 self.assertEqual(steps[0]["free"] - steps[3]["free"], count << 20)  # each takes one MiB in the emulator
 
+    def test_a_timeline_adds_no_wait(self):
+        """Steps that are recorded wait as the others do; the file is written after them."""
+        for graphs in ("false", "true"):
+            profile = ["profile.timeline=true", "profile.profile_step_start=3", "profile.profile_step_end=3"]
+            steps = self.steps(COUNTED, f"cluster.cuda_graphs={graphs}", *profile, hold_s="5")
+            self.assertEqual([step["inside"] for step in steps[2:]], [{}, {}])
+            self.assertEqual([waits_as_expected(step) for step in steps[2:]], [False, True])
+
     def test_injected_waits(self):
         for inject, seen in (("wait", ["cudaStreamSynchronize"]), ("poll", ["cudaEventQuery"]),
                             ("memory", ["cudaFree", "cudaMalloc"]), ("pinned", ["cudaFreeHost", "cudaMallocHost"]),

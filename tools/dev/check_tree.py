@@ -32,7 +32,8 @@ GRAPH = {
                              "trainer/checkpoint"],
         "trainer/generate": ["trainer/recipe", "trainer/tokenizer", "trainer/engine", "trainer/checkpoint"],
         "trainer/run": ["trainer/recipe", "trainer/files", "trainer/tokenizer", "trainer/data", "trainer/optimizer",
-                        "trainer/engine", "trainer/memory", "trainer/plan", "trainer/checkpoint", "trainer/progress"],
+                        "trainer/engine", "trainer/memory", "trainer/plan", "trainer/checkpoint", "trainer/progress",
+                        "trainer/trace"],
     },
     "parallel": {
         "parallel/transports/local": ["parallel"],

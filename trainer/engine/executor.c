@@ -478,11 +478,10 @@ struct step_times executor_times(const struct executor *executor)
                : step_clock_previous(executor->clock, &executor->config.schedule->ranks[executor->pp_rank]);
 }
 
-enum status executor_timeline(struct executor *executor, const struct timeline **out)
+const struct timeline *executor_timeline(struct executor *executor, const struct mark_clock *host)
 {
     if (executor->clock != NULL)
-        TRY(step_clock_read(executor->clock, &executor->config.schedule->ranks[executor->pp_rank],
-                            executor->context.compute, executor->timeline.complete));
-    *out = &executor->timeline;
-    return OK;
+        step_clock_read(executor->clock, &executor->config.schedule->ranks[executor->pp_rank], host,
+                        executor->timeline.complete);
+    return &executor->timeline;
 }

@@ -71,4 +71,4 @@ const struct activation_store *executor_store(const struct executor *executor);
 struct step_times executor_times(const struct executor *executor);
 
 /* Start and end of every action of the list in the last complete step. */
-MUST_USE enum status executor_timeline(struct executor *executor, const struct timeline **out);
+const struct timeline *executor_timeline(struct executor *executor, const struct mark_clock *host);

@@ -202,6 +202,18 @@ static enum status create_scale(struct rank_state *w)
     return send_scale(w);
 }
 
+/* Before any comm is created. */
+static enum status attach_observers(struct rank_state *w, bool training)
+{
+    const struct recipe *recipe = w->run->recipe;
+    TRY(message_recorder_attach(&w->recorder, w->world));
+    TRY(tracer_create(&w->run->tracing, w->device, w->world, &w->tracer));
+    if (!training || !recipe->profile.timeline || !device_computes(w->device))
+        return OK;
+    return span_recorder_attach(&w->spans, w->device, w->world, recipe->profile.profile_step_start,
+                                recipe_last_profiled_step(recipe));
+}
+
 enum status rank_create(const struct run *run, struct world *world, bool training, struct rank_state *out)
 {
     const struct recipe *recipe = run->recipe;
@@ -213,8 +225,7 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
     *me = (struct rank_context){
         .rank = world->rank, .pp = coord.pp, .dp = coord.dp, .tp = coord.tp, .layer = NO_LAYER};
     rank_context_set_action("start");
-    TRY(message_recorder_attach(&out->recorder, world));
-    TRY(tracer_create(&run->tracing, out->device, world, &out->tracer));
+    TRY(attach_observers(out, training));
 
     TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->layers.sequence_parallel, &out->params));
     TRY(call_hook(run->hooks.on_params_declared, run, out));
@@ -253,6 +264,7 @@ void rank_destroy(struct rank_state *state)
     weights_destroy(&state->weights);
     stream_destroy(state->compute);
     groups_destroy(state->groups);
+    span_recorder_close(&state->spans);
     device_close(state->device);
     if (state->world != NULL)
         world_stop_observing(state->world);
@@ -328,6 +340,7 @@ static enum status run_step(struct rank_state *w)
     const struct hooks *hooks = &w->run->hooks;
     int64_t step = w->step + 1;
     rank_context()->step = (int)step;
+    span_recorder_begin_step(&w->spans, w->compute);
     if (!w->ahead) {
         TRY(load(w, DATA_TRAIN, (uint64_t)w->step));
         TRY(call_step_hook(hooks->on_batches_loaded, w, step));
@@ -480,6 +493,7 @@ static enum status step(struct rank_state *w, bool continues, struct step_result
             TRY(amax_history_update(w->amax));
         w->step = number;
     }
+    span_recorder_end_step(&w->spans, number);
     w->skipped += out->skipped;
     loss_scale_step(&w->loss_scale, out->skipped);
     return hooks->on_step_end != NULL ? hooks->on_step_end(hooks->context, w, number, out) : OK;

@@ -17,6 +17,7 @@
 #include "trainer/optimizer/post_validation.h"
 #include "trainer/progress/recorder.h"
 #include "trainer/recipe/recipe.h"
+#include "trainer/trace/span_recorder.h"
 #include "trainer/trace/tracer.h"
 
 struct checkpoint_lock;
@@ -96,6 +97,7 @@ struct rank_state {
     struct device *device;
     struct tracer *tracer; // NULL: nothing is traced
     struct message_recorder recorder;
+    struct span_recorder spans; // of the steps of profile.timeline
     struct stream *compute;
     struct params params;
     struct weights weights;

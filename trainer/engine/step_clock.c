@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/engine/step_clock.h"
 
-#include "base/clock.h"
 #include "base/text.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { TRIES = 8 }; // of comparing the clocks of host and device
-
 struct step_clock {
-    struct time_marks *marks; // [2 banks][actions][2], then [TRIES] from `now` on
-    int actions, now;
+    struct time_marks *marks; // [2 banks][actions][2]
+    int actions;
     int bank;      // of the step that is being enqueued
     int64_t steps; // enqueued so far
 };
@@ -26,8 +23,7 @@ enum status step_clock_create(struct device *device, int actions, struct step_cl
     if (clock == NULL)
         return fail(NO_MEMORY, "no memory for the times of %d actions", actions);
     clock->actions = actions;
-    clock->now = 4 * actions;
-    enum status status = time_marks_create(device, 4 * actions + TRIES, &clock->marks);
+    enum status status = time_marks_create(device, 4 * actions, &clock->marks);
     if (status == OK)
         *out = clock;
     else
@@ -65,6 +61,11 @@ void step_clock_end_step(struct step_clock *clock)
     clock->steps++;
 }
 
+static double between(const struct step_clock *clock, int from, int to)
+{
+    return time_mark_between((struct time_mark){clock->marks, from}, (struct time_mark){clock->marks, to});
+}
+
 struct step_times step_clock_previous(const struct step_clock *clock, const struct action_list *list)
 {
     struct step_times times = {0};
@@ -75,46 +76,22 @@ struct step_times step_clock_previous(const struct step_clock *clock, const stru
         const int begin = begin_of(clock, clock->bank, i);
         first = first < 0 ? begin : first;
         last = begin + 1;
-        times.busy_s += time_marks_between(clock->marks, begin, last);
+        times.busy_s += between(clock, begin, last);
     }
     if (first >= 0)
-        times.last_end_s = time_marks_between(clock->marks, first, last);
+        times.last_end_s = between(clock, first, last);
     return isfinite(times.busy_s) && isfinite(times.last_end_s) ? times : (struct step_times){0};
 }
 
-/* Sets the mark `now`, and returns its time on the host's clock: the host reads it before and after, again if
- * it was interrupted between. */
-static enum status compare_clocks(struct step_clock *clock, struct stream *stream, double *now_s)
+void step_clock_read(const struct step_clock *clock, const struct action_list *list,
+                     const struct mark_clock *host, double *times)
 {
-    double least_s = INFINITY;
-    TRY(stream_sync(stream));
-    for (int i = 0; i < TRIES; i++) {
-        const int mark = clock->now + i;
-        const double before_s = clock_s();
-        TRY(time_marks_set(clock->marks, mark, stream));
-        TRY(stream_sync(stream));
-        const double after_s = clock_s();
-        const double since_s = time_marks_between(clock->marks, clock->now, mark);
-        if (after_s - before_s < least_s) {
-            least_s = after_s - before_s;
-            *now_s = 0.5 * (before_s + after_s) - since_s;
-        }
-    }
-    return OK;
-}
-
-enum status step_clock_read(struct step_clock *clock, const struct action_list *list, struct stream *stream,
-                            double *times)
-{
-    double now_s = 0.0, before = 0.0;
-    TRY(compare_clocks(clock, stream, &now_s));
+    double before = 0.0;
     for (int i = 0; i < list->count; i++) {
         const int begin = begin_of(clock, 1 - clock->bank, i);
         const bool computes = action_traits(list->actions[i].kind)->computes;
-        times[2 * i] = computes ? now_s - time_marks_between(clock->marks, begin, clock->now) : before;
-        times[2 * i + 1] =
-            computes ? now_s - time_marks_between(clock->marks, begin + 1, clock->now) : before;
+        times[2 * i] = computes ? mark_clock_s(host, clock->marks, begin) : before;
+        times[2 * i + 1] = computes ? mark_clock_s(host, clock->marks, begin + 1) : before;
         before = times[2 * i + 1];
     }
-    return OK;
 }

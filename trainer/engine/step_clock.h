@@ -7,8 +7,8 @@
  *     step 8   [begin] 0F0 [end] ...                       marks of bank 0; at its end bank 1 is read */
 #pragma once
 
-#include "kernels/device.h"
 #include "schedules/schedule.h"
+#include "trainer/trace/mark_clock.h"
 
 /* Times of a step: seconds spent in F, B, I and W; the start of the first and the end of the last of these
  * actions. All 0 if they are unknown. */
@@ -32,7 +32,7 @@ void step_clock_end_step(struct step_clock *clock);
 
 /* The times of the step before the one that was enqueued last; relative to its first action. */
 struct step_times step_clock_previous(const struct step_clock *clock, const struct action_list *list);
-/* Waits for the stream; then writes the times of all actions of the last step to times[actions][2], in
- * seconds on the host's clock. An action without ops gets the end of the one before it. */
-MUST_USE enum status step_clock_read(struct step_clock *clock, const struct action_list *list,
-                                     struct stream *stream, double *times);
+/* Writes the times of all actions of the last step to times[actions][2], in seconds on the host's clock. An
+ * action without ops gets the end of the one before it. */
+void step_clock_read(const struct step_clock *clock, const struct action_list *list,
+                     const struct mark_clock *host, double *times);

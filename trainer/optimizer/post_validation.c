@@ -207,6 +207,14 @@ static enum status send_report(struct post_validation *v)
     return OK;
 }
 
+static enum status update(struct post_validation *v)
+{
+    device_range_begin(v->config.weights->device, "update");
+    TRY(optimizer_apply(v->config.optimizer));
+    device_range_end(v->config.weights->device);
+    return OK;
+}
+
 enum status post_validation_pass_down(struct post_validation *v, int64_t step, bool may_guess,
                                       const double stats[STAT_COUNT], bool *guessed)
 {
@@ -225,7 +233,7 @@ enum status post_validation_pass_down(struct post_validation *v, int64_t step, b
     if (!v->guessed)
         return OK;
     TRY(back_up(v, false));
-    return optimizer_apply(v->config.optimizer);
+    return update(v);
 }
 
 /* ---- passing the report up ---- */
@@ -256,5 +264,5 @@ enum status post_validation_finish(struct post_validation *v, struct verdict *ve
         return OK;
     if (v->guessed)
         TRY(back_up(v, true));
-    return optimizer_apply(v->config.optimizer);
+    return update(v);
 }

@@ -320,6 +320,8 @@ struct world_options recipe_world_of_threads(const struct recipe *recipe, int si
 
 /* m: microbatches of one step on one data-parallel rank. */
 int64_t recipe_microbatches(const struct recipe *recipe);
+/* Last step of profile.timeline. */
+int64_t recipe_last_profiled_step(const struct recipe *recipe);
 
 /* The number of layers of `stage`, 0 to p * v - 1 in the order of a forward pass; the schedule determines its
  * rank. As in pipeline.layout, if given. Otherwise as even as possible: the first num_layers % (p * v) stages

@@ -51,6 +51,12 @@ struct world_options recipe_world_of_threads(const struct recipe *r, int size)
     return options;
 }
 
+int64_t recipe_last_profiled_step(const struct recipe *recipe)
+{
+    const struct recipe_profile *profile = &recipe->profile;
+    return profile->profile_step_end > 0 ? profile->profile_step_end : profile->profile_step_start;
+}
+
 int64_t recipe_microbatches(const struct recipe *recipe)
 {
     return recipe->train.global_batch_size /

@@ -2,30 +2,34 @@
 #include "trainer/run/timeline_write.h"
 
 #include "base/clock.h"
-#include "schedules/draw/draw.h"
 #include "schedules/families/family.h"
+#include "trainer/engine/agree.h"
+#include "trainer/run/timeline_rows.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Data gathered from every rank: its barrier times, then its timeline, padded to the longest list. */
+/* Data gathered from every rank: its barrier times, then its timeline, padded to the longest list; and its
+ * spans, padded by those without a name. */
 struct gathered {
     int64_t columns;
     double *rows; // [world][columns]
+    int64_t span_count;
+    struct span *spans; // [world][span_count]
 };
 
 bool timeline_wanted(const struct recipe *recipe, int64_t step)
 {
     const struct recipe_profile *profile = &recipe->profile;
-    int64_t last = profile->profile_step_end > 0 ? profile->profile_step_end : profile->profile_step_start;
-    return profile->timeline && step >= profile->profile_step_start && step <= last;
+    return profile->timeline && step >= profile->profile_step_start &&
+           step <= recipe_last_profiled_step(recipe);
 }
 
 /* ---- one row per rank ---- */
 
 enum { BARRIER_COLUMNS = sizeof(struct barrier_times) / sizeof(double) };
 
-static enum status fill_row(struct rank_state *w, double *row)
+static enum status fill_row(struct rank_state *w, const struct mark_clock *host, double *row)
 {
     struct barrier_times barriers;
     for (int i = 0; i < TIMELINE_BARRIERS; i++) {
@@ -35,29 +39,36 @@ static enum status fill_row(struct rank_state *w, double *row)
         barriers.left_s[i] = clock_s();
     }
     memcpy(row, &barriers, sizeof barriers);
-    const struct timeline *timeline;
-    TRY(executor_timeline(w->executor, &timeline));
+    const struct timeline *timeline = executor_timeline(w->executor, host);
     memcpy(row + BARRIER_COLUMNS, timeline->complete, 2 * (size_t)timeline->count * sizeof *row);
     return OK;
 }
 
-static enum status exchange_rows(struct rank_state *w, const double *row, struct gathered *g,
-                                 struct buffer *mine, struct buffer *all)
+/* Gathers `count` doubles of each rank. */
+static enum status exchange(struct rank_state *w, const void *mine, int64_t count, void *everyones)
 {
-    size_t bytes = (size_t)g->columns * sizeof *row, world = (size_t)w->world->size;
-    TRY(buffer_alloc(w->device, PART_COMMUNICATION, bytes, mine));
-    TRY(buffer_alloc(w->device, PART_COMMUNICATION, world * bytes, all));
-    TRY(copy_to_device(w->compute, mine->data, row, bytes));
-    TRY(group_all_gather(w->groups->world, w->compute, tensor_1d(mine->data, F64, g->columns),
-                         tensor_1d(all->data, F64, (int64_t)world * g->columns)));
-    TRY(copy_to_host(w->compute, g->rows, all->data, world * bytes));
-    return stream_sync(w->compute);
+    struct buffer own = {0}, all = {0};
+    const size_t bytes = (size_t)count * sizeof(double), world = (size_t)w->world->size;
+    enum status status = buffer_alloc(w->device, PART_COMMUNICATION, bytes, &own);
+    if (status == OK)
+        status = buffer_alloc(w->device, PART_COMMUNICATION, world * bytes, &all);
+    if (status == OK)
+        status = copy_to_device(w->compute, own.data, mine, bytes);
+    if (status == OK)
+        status = group_all_gather(w->groups->world, w->compute, tensor_1d(own.data, F64, count),
+                                  tensor_1d(all.data, F64, (int64_t)world * count));
+    if (status == OK)
+        status = copy_to_host(w->compute, everyones, all.data, world * bytes);
+    if (status == OK)
+        status = stream_sync(w->compute);
+    buffer_free(&own);
+    buffer_free(&all);
+    return status;
 }
 
-static enum status gather(struct rank_state *w, struct gathered *g)
+static enum status gather_rows(struct rank_state *w, const struct mark_clock *host, struct gathered *g)
 {
     const struct schedule *s = w->run->schedule;
-    struct buffer mine = {0}, all = {0};
     int longest = 0;
     for (int rank = 0; rank < s->p; rank++)
         longest = s->ranks[rank].count > longest ? s->ranks[rank].count : longest;
@@ -68,12 +79,44 @@ static enum status gather(struct rank_state *w, struct gathered *g)
                              ? OK
                              : fail(NO_MEMORY, "no memory for the timelines of %d ranks", w->world->size);
     if (status == OK)
-        status = fill_row(w, row);
+        status = fill_row(w, host, row);
     if (status == OK)
-        status = exchange_rows(w, row, g, &mine, &all);
-    buffer_free(&mine);
-    buffer_free(&all);
+        status = exchange(w, row, g->columns, g->rows);
     free(row);
+    return status;
+}
+
+static enum status gather_spans(struct rank_state *w, const struct span *mine, int count, struct gathered *g)
+{
+    double most = (double)count;
+    TRY(rank_agree_max(w, &most, 1));
+    g->span_count = (int64_t)most;
+    struct span *padded = calloc((size_t)g->span_count, sizeof *padded);
+    g->spans = calloc((size_t)g->span_count * (size_t)w->world->size, sizeof *g->spans);
+    enum status status = padded != NULL && g->spans != NULL
+                             ? OK
+                             : fail(NO_MEMORY, "no memory for the timelines of %d ranks", w->world->size);
+    if (status == OK) {
+        memcpy(padded, mine, (size_t)count * sizeof *mine);
+        status = exchange(w, padded, g->span_count * (int64_t)(sizeof *padded / sizeof(double)), g->spans);
+    }
+    free(padded);
+    return status;
+}
+
+static enum status gather(struct rank_state *w, struct gathered *g)
+{
+    struct mark_clock host = {.marks = NULL};
+    struct span *spans = NULL;
+    int count = 0;
+    TRY(mark_clock_create(w->compute, &host));
+    enum status status = gather_rows(w, &host, g);
+    if (status == OK)
+        status = span_recorder_read(&w->spans, w->step, &host, &spans, &count);
+    if (status == OK)
+        status = gather_spans(w, spans, count, g);
+    free(spans);
+    mark_clock_destroy(&host);
     return status;
 }
 
@@ -163,7 +206,8 @@ static enum status predict(const struct rank_state *w, const struct simulation *
 /* ---- files ---- */
 
 struct pages {
-    struct drawing *drawings; // the simulation, then each pipeline
+    struct drawing *drawings;   // the simulation, then each pipeline
+    struct timeline_rows *rows; // of each drawing
     char (*titles)[160];
     int count;
 };
@@ -192,8 +236,25 @@ static enum status write_files(const struct rank_state *w, const struct pages *p
 
 static void add_page(const struct rank_state *w, struct pages *pages, const struct simulation *sim)
 {
-    pages->drawings[pages->count] = (struct drawing){pages->titles[pages->count], w->run->schedule, sim};
+    const struct timeline_rows *rows = &pages->rows[pages->count];
+    pages->drawings[pages->count] = (struct drawing){.title = pages->titles[pages->count],
+                                                     .schedule = w->run->schedule,
+                                                     .simulation = sim,
+                                                     .rows = rows->list,
+                                                     .row_count = rows->count};
     pages->count++;
+}
+
+/* The spans of the pipeline that contains `coord`. */
+static enum status pipeline_rows(const struct rank_state *w, const struct gathered *g,
+                                 struct mesh_coord coord, double origin_s, struct timeline_rows *out)
+{
+    for (coord.pp = 0; coord.pp < w->run->schedule->p; coord.pp++) {
+        const int rank = mesh_rank(&w->mesh, MESH_DENSE, coord);
+        TRY(timeline_rows_add(out, coord.pp, g->spans + rank * g->span_count, g->span_count,
+                              clock_offset(g, rank) + origin_s));
+    }
+    return OK;
 }
 
 /* Each pipeline of the mesh is identified by its first rank. */
@@ -209,6 +270,7 @@ static enum status fill_pages(const struct rank_state *w, const struct gathered 
         struct simulation *sim = NULL;
         if (coord.pp != 0)
             continue;
+        TRY(pipeline_rows(w, g, coord, origin_s, &pages->rows[pages->count]));
         TRY(pipeline_times(w, g, coord, origin_s, &sim));
         if (degrees->tp * degrees->cp * degrees->dp == 1)
             snprintf(pages->titles[pages->count], sizeof *pages->titles, "step %lld, measured: %s",
@@ -232,14 +294,18 @@ static enum status write_pages(const struct rank_state *w, const struct gathered
 {
     size_t most = (size_t)w->world->size + 1;
     struct pages pages = {.drawings = calloc(most, sizeof *pages.drawings),
+                          .rows = calloc(most, sizeof *pages.rows),
                           .titles = calloc(most, sizeof *pages.titles)};
-    enum status status = pages.drawings != NULL && pages.titles != NULL
+    enum status status = pages.drawings != NULL && pages.rows != NULL && pages.titles != NULL
                              ? fill_pages(w, g, &pages)
                              : fail(NO_MEMORY, "no memory for the timelines of %zu pipelines", most);
     if (status == OK)
         status = write_files(w, &pages);
     for (int i = 0; i < pages.count; i++)
         simulation_destroy((struct simulation *)pages.drawings[i].simulation);
+    for (size_t i = 0; pages.rows != NULL && i < most; i++)
+        timeline_rows_free(&pages.rows[i]);
+    free(pages.rows);
     free(pages.drawings);
     free(pages.titles);
     return status;
@@ -252,5 +318,6 @@ enum status timeline_write(struct rank_state *w)
     if (status == OK && w->world->rank == 0)
         status = write_pages(w, &g);
     free(g.rows);
+    free(g.spans);
     return status;
 }

@@ -444,6 +444,12 @@ static enum status finish_works(struct cuda_device *d, struct cuda_stream *s, ui
     return OK;
 }
 
+bool cuda_has_works(const struct stream *stream)
+{
+    const struct cuda_stream *s = stream->state;
+    return s->finished != works_of(s);
+}
+
 static void push(struct cuda_stream *s, struct pending pending_work)
 {
     if (s->end == s->capacity) {

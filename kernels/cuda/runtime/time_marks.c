@@ -60,24 +60,76 @@ static enum status marks_open(struct device *device, int count, void **out)
     return OK;
 }
 
+static enum status record(struct cuda_marks *marks, int index, const struct cuda_queue *queue)
+{
+    struct cuda_mark *mark = &marks->mark[index];
+    mark->setting = ++marks->settings;
+    marks->order[mark->setting % (uint32_t)marks->count] = index;
+    return cuda_check(queue, cudaEventRecord(mark->event, queue->stream), "cudaEventRecord");
+}
+
+/* A mark after messages that the host carries out: takes its turn like one. */
+struct mark_work {
+    struct work work; // first
+    struct cuda_marks *marks;
+    int index;
+    const struct cuda_queue *queue;
+};
+
+static enum status start_mark(struct work *work)
+{
+    const struct mark_work *mark = (const struct mark_work *)work;
+    return record(mark->marks, mark->index, mark->queue);
+}
+
+static enum status poll_mark(struct work *work, bool *done)
+{
+    const struct mark_work *mark = (const struct mark_work *)work;
+    const cudaError_t error = cudaEventQuery(mark->marks->mark[mark->index].event);
+    if (error == cudaErrorNotReady)
+        return OK;
+    TRY(cuda_check(mark->queue, error, "cudaEventQuery"));
+    free(work);
+    *done = true;
+    return OK;
+}
+
+static void never_sleep(struct work *work)
+{
+    (void)work;
+}
+
+static enum status set_later(struct cuda_marks *marks, int index, struct stream *stream)
+{
+    struct mark_work *mark = malloc(sizeof *mark);
+    if (mark == NULL)
+        return fail(NO_MEMORY, "no memory for a mark of time");
+    *mark = (struct mark_work){
+        .work = {.start = start_mark, .poll = poll_mark, .sleep = never_sleep, .name = "mark of time"},
+        .marks = marks,
+        .index = index,
+        .queue = stream->state, // its first member
+    };
+    return device_cuda.submit_work(stream, &mark->work);
+}
+
 static enum status marks_set(void *state, int index, struct stream *stream)
 {
     struct cuda_marks *marks = state;
     struct cuda_mark *mark = &marks->mark[index];
-    const struct cuda_queue *queue = stream->state; // its first member
-    mark->setting = ++marks->settings;
-    marks->order[mark->setting % (uint32_t)marks->count] = index;
+    mark->setting = 0;
     snprintf(mark->action, sizeof mark->action, "%.*s", (int)sizeof mark->action - 1, rank_context()->action);
-    return cuda_check(queue, cudaEventRecord(mark->event, queue->stream), "cudaEventRecord");
+    return cuda_has_works(stream) ? set_later(marks, index, stream) : record(marks, index, stream->state);
 }
 
-static double marks_between(const void *state, int from, int to)
+static double marks_between(const void *from_state, int from, const void *to_state, int to)
 {
-    const struct cuda_marks *marks = state;
+    const struct cuda_mark *begin = &((const struct cuda_marks *)from_state)->mark[from];
+    const struct cuda_mark *end = &((const struct cuda_marks *)to_state)->mark[to];
     float ms = 0.0F;
-    if (marks->mark[from].setting == 0 || marks->mark[to].setting == 0)
+    if (begin->setting == 0 || end->setting == 0)
         return NAN;
-    if (cudaEventElapsedTime(&ms, marks->mark[from].event, marks->mark[to].event) == cudaSuccess)
+    if (cudaEventElapsedTime(&ms, begin->event, end->event) == cudaSuccess)
         return 1e-3 * (double)ms;
     (void)cudaGetLastError(); // clear it: the check after the next launch would report it
     return NAN;

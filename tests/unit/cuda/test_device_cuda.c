@@ -6,6 +6,7 @@
 #include "tests/unit/kernels/fake_work.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -297,6 +298,28 @@ Test(device_cuda, messages_run_in_stream_order)
     cr_assert_eq(stream_sync(stream), OK);
     cr_expect_eq(out, 10.0F);
     buffer_free(&buffer);
+    stream_destroy(stream);
+    device_close(device);
+}
+
+/* A mark after a message of a CPU transport is passed when the message is complete. */
+Test(device_cuda, marks_of_time_wait_for_messages)
+{
+    struct device *device = open_device();
+    struct stream *stream = open_stream(device, "edge");
+    struct time_marks *marks = NULL;
+    int log[FAKE_LOG] = {0};
+    cr_assert_eq(time_marks_create(device, 2, &marks), OK);
+    const struct time_mark begin = {marks, 0}, end = {marks, 1};
+    cr_assert_eq(time_marks_set(marks, 0, stream), OK);
+    cr_assert_eq(fake_submit(stream, (struct fake_work){.log = log, .polls_needed = 4}), OK);
+    cr_assert_eq(time_marks_set(marks, 1, stream), OK);
+    for (int i = 0; i < 100 && log[FAKE_DONE] == 0; i++)
+        cr_assert(isnan(time_mark_between(begin, end)), "the message is in flight");
+    cr_assert_eq(stream_sync(stream), OK);
+    cr_assert_eq(log[FAKE_DONE], 1);
+    cr_assert_geq(time_mark_between(begin, end), 0.0);
+    time_marks_destroy(marks);
     stream_destroy(stream);
     device_close(device);
 }

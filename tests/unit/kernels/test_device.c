@@ -290,24 +290,34 @@ Test(stream, a_blocking_wait_progresses_every_stream_strict)
     expect_all_streams_progress("strict");
 }
 
+static double seconds(const struct time_marks *marks, int from, int to)
+{
+    return time_mark_between((struct time_mark){marks, from}, (struct time_mark){marks, to});
+}
+
 /* A mark after a message is passed when the message is complete. */
 static void expect_marks(const char *name)
 {
     struct device *device = open_device(name, 1);
     struct stream *stream = open_stream(device, "edge");
-    struct time_marks *marks = NULL;
+    struct time_marks *marks = NULL, *later = NULL;
     int log[FAKE_LOG] = {0};
     cr_assert_eq(time_marks_create(device, 3, &marks), OK);
+    cr_assert_eq(time_marks_create(device, 1, &later), OK);
     cr_assert_eq(time_marks_set(marks, 0, stream), OK);
-    cr_assert(isnan(time_marks_between(marks, 0, 2)), "the last mark is not set");
+    cr_assert(isnan(seconds(marks, 0, 2)), "the last mark is not set");
     cr_assert_eq(fake_submit(stream, (struct fake_work){.log = log, .polls_needed = 4}), OK);
     cr_assert_eq(time_marks_set(marks, 1, stream), OK);
-    cr_assert(isnan(time_marks_between(marks, 0, 1)), "the message is in flight");
+    cr_assert(isnan(seconds(marks, 0, 1)), "the message is in flight");
     cr_assert_eq(stream_sync(stream), OK);
-    cr_assert_gt(time_marks_between(marks, 0, 1), 0.0);
+    cr_assert_gt(seconds(marks, 0, 1), 0.0);
     cr_assert_eq(time_marks_set(marks, 0, stream), OK);
     cr_assert_eq(stream_sync(stream), OK);
-    cr_assert_leq(time_marks_between(marks, 0, 1), 0.0, "set again, it is later");
+    cr_assert_leq(seconds(marks, 0, 1), 0.0, "set again, it is later");
+    cr_assert_eq(time_marks_set(later, 0, stream), OK);
+    cr_assert_eq(stream_sync(stream), OK);
+    cr_assert_gt(time_mark_between((struct time_mark){marks, 1}, (struct time_mark){later, 0}), 0.0);
+    time_marks_destroy(later);
     time_marks_destroy(marks);
     stream_destroy(stream);
     device_close(device);

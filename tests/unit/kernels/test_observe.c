@@ -141,6 +141,21 @@ Test(observe, the_time_is_optional)
     }
 }
 
+/* An observer that requests it is notified of an op again when it has been enqueued; others are not. */
+Test(observe, ops_are_reported_when_they_are_enqueued)
+{
+    struct notes before = {.text = ""}, both = {.text = ""};
+    struct device *device = open_device("strict");
+    cr_assert_eq(device_observe(device, (struct observer){.notify = note, .context = &before}), OK);
+    cr_assert_eq(device_observe(device, (struct observer){note, &both, .sees_enqueued = true}), OK);
+    use(device);
+    device_close(device);
+    cr_expect_str_eq(before.text, expected);
+    cr_expect_str_eq(both.text, "alloc weights 128 alloc host 64 0F0 fill@one fill@one record one@one wait "
+                                "one@two copy_to_host@two copy_to_host@two end record two@two free host 64 "
+                                "free weights 128 record one@one record two@two ");
+}
+
 Test(observe, the_list_is_bounded)
 {
     struct notes notes = {.text = ""};

@@ -423,7 +423,8 @@ Test(draw, chart_and_picture_give_the_same_figures)
         struct simulation *sim = simulated(s, (struct cost_table){.chunk = {1, 1.5, 0.5}});
         struct text chart = {0}, picture = {0}, expected = {0};
         draw_text(s, sim, &(struct draw_options){.columns = 0}, &chart);
-        draw_svg(&(struct drawing){names[i], s, sim}, 1, &(struct svg_options){.critical = false}, &picture);
+        draw_svg(&(struct drawing){.title = names[i], .schedule = s, .simulation = sim}, 1,
+                 &(struct svg_options){.critical = false}, &picture);
         for (int rank = 0; rank < s->p; rank++) {
             const struct rank_time *r = &sim->ranks[rank];
             double idle = 100.0 * r->bubble / (r->last_end - r->first_start), peak = (double)r->peak / s->v;

@@ -163,8 +163,10 @@ enum status write_schedule_svg(const struct simulated *simulated, bool critical,
 {
     struct text content = {0}, note = {0};
     add_costs(simulated->whole, simulated->schedule->v, &note);
-    draw_svg(&(struct drawing){simulated->name, simulated->schedule, simulated->simulation}, 1,
-             &(struct svg_options){.critical = critical, .note = note.chars}, &content);
+    draw_svg(&(struct drawing){.title = simulated->name,
+                               .schedule = simulated->schedule,
+                               .simulation = simulated->simulation},
+             1, &(struct svg_options){.critical = critical, .note = note.chars}, &content);
     enum status status = output_write(to, &content, report);
     text_free(&note);
     text_free(&content);
@@ -175,8 +177,10 @@ enum status write_schedule_trace(const struct simulated *simulated, const struct
 {
     enum { MICROSECONDS = 1000 }; // a unit of time is displayed as a millisecond
     struct text content = {0};
-    draw_trace(&(struct drawing){simulated->name, simulated->schedule, simulated->simulation}, 1,
-               MICROSECONDS, &content);
+    draw_trace(&(struct drawing){.title = simulated->name,
+                                 .schedule = simulated->schedule,
+                                 .simulation = simulated->simulation},
+               1, MICROSECONDS, &content);
     enum status status = output_write(to, &content, report);
     text_free(&content);
     return status;

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/run/timeline_rows.h"
+
+#include "base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MILLISECONDS = 1000 };
+
+static bool is_shown(const struct span *span, double origin_s)
+{
+    return span->name[0] != 0 && span->end_s > origin_s;
+}
+
+/* In the order of rows, then of time. */
+static int by_row(const void *left, const void *right)
+{
+    const struct span *a = *(const struct span *const *)left, *b = *(const struct span *const *)right;
+    if (a->kind != b->kind)
+        return a->kind < b->kind ? -1 : 1;
+    if (a->stream != b->stream)
+        return a->stream < b->stream ? -1 : 1;
+    return (a->begin_s > b->begin_s) - (a->begin_s < b->begin_s);
+}
+
+static struct trace_slice slice_of(const struct span *span, double origin_s)
+{
+    const double begin_s = span->begin_s > origin_s ? span->begin_s - origin_s : 0.0;
+    return (struct trace_slice){.name = span->name,
+                                .kind = span_kind_name((enum span_kind)span->kind),
+                                .start = begin_s * MILLISECONDS,
+                                .end = (span->end_s - origin_s) * MILLISECONDS,
+                                .bytes = span->bytes};
+}
+
+/* Appends the row of spans[0..count). */
+static enum status add_row(struct timeline_rows *rows, int rank, const struct span *const *spans, int count,
+                           double origin_s)
+{
+    const struct span *first = spans[0];
+    const bool is_alone = first->kind == SPAN_STEP || first->kind == SPAN_OPTIMIZER;
+    struct text name = {0};
+    struct trace_row *more = realloc(rows->list, ((size_t)rows->count + 1) * sizeof *more);
+    struct trace_slice *slices = calloc((size_t)count, sizeof *slices);
+    rows->list = more != NULL ? more : rows->list;
+    if (more == NULL || slices == NULL) {
+        free(slices);
+        return fail(NO_MEMORY, "no memory for the rows of a timeline");
+    }
+    text_add(&name, "%s", span_kind_name((enum span_kind)first->kind));
+    if (!is_alone)
+        text_add(&name, " (%s)", first->stream_name);
+    for (int i = 0; i < count; i++)
+        slices[i] = slice_of(spans[i], origin_s);
+    rows->list[rows->count++] =
+        (struct trace_row){.rank = rank, .name = name.chars, .slices = slices, .count = count};
+    return OK;
+}
+
+static bool same_row(const struct span *a, const struct span *b)
+{
+    return a->kind == b->kind && a->stream == b->stream;
+}
+
+enum status timeline_rows_add(struct timeline_rows *rows, int rank, const struct span *spans, int64_t count,
+                              double origin_s)
+{
+    const struct span **shown = calloc((size_t)count + 1, sizeof *shown);
+    int found = 0, end;
+    enum status status = shown != NULL ? OK : fail(NO_MEMORY, "no memory for the rows of a timeline");
+    for (int64_t i = 0; shown != NULL && i < count; i++)
+        if (is_shown(&spans[i], origin_s))
+            shown[found++] = &spans[i];
+    if (status == OK)
+        qsort(shown, (size_t)found, sizeof *shown, by_row);
+    for (int i = 0; status == OK && i < found; i = end) {
+        for (end = i + 1; end < found && same_row(shown[i], shown[end]); end++)
+            continue;
+        status = add_row(rows, rank, shown + i, end - i, origin_s);
+    }
+    free(shown);
+    return status;
+}
+
+void timeline_rows_free(struct timeline_rows *rows)
+{
+    for (int i = 0; i < rows->count; i++) {
+        free((void *)(uintptr_t)rows->list[i].slices);
+        free((void *)(uintptr_t)rows->list[i].name);
+    }
+    free(rows->list);
+    *rows = (struct timeline_rows){0};
+}
