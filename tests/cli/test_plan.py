@@ -266,7 +266,7 @@ def test_long():
     done = plan(GPT3, *ON_A100[:2], "tp=1", "pp=1", "dp=1", "train.global_batch_size=131072")
     expect("too many microbatches", done.returncode == 2 and "131072 microbatches has more than 64 million ops" in
            done.stderr and "train.micro_batch_size" in done.stderr, done)
-    done = plan(GPT3, *ON_A100[:2], "tp=1", "pp=1", "dp=1", "train.global_batch_size=2", "model.num_layers=20000")
+    done = plan(GPT3, *ON_A100[:2], "tp=1", "pp=1", "dp=1", "train.global_batch_size=2", "model.num_layers=5000")
     expect("many layers", done.returncode == 1 and "it does NOT fit" in done.stdout, done)
 
 

@@ -257,6 +257,11 @@ static int check_subject(const struct family *family, enum subject subject, cons
     int bad = 0;
     printf("  %-14s", facts[subject].name);
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+        // Every second world, another half for the next layer and family.
+        if (!long_tests() && ((size_t)(family - families) + (size_t)subject + i) % 2 != 0) {
+            printf("       ");
+            continue;
+        }
         char where[PARAM_NAME_CHARS] = "";
         double ratio = try_layer(&expected, device, worlds[i], NO_FAULT, where);
         bool good = ratio >= 0.0 && ratio <= 1.0;
