@@ -202,7 +202,14 @@ enum status attention_forward_features(const struct attention *attention, const 
 enum status attention_forward_out(const struct attention *attention, const struct pass *pass,
                                   struct tensor *y)
 {
-    return row_linear_forward(&attention->proj, pass, pass_tensor(pass, attention->out), y);
+    return row_linear_forward(&attention->proj, pass, pass_tensor(pass, attention->out), (struct tensor){0},
+                              y);
+}
+
+enum status attention_forward_partial(const struct attention *attention, const struct pass *pass,
+                                      struct tensor *partial)
+{
+    return row_linear_forward_partial(&attention->proj, pass, pass_tensor(pass, attention->out), partial);
 }
 
 enum status attention_layer_forward(const struct attention *attention, const struct pass *pass,
@@ -218,7 +225,7 @@ enum status attention_core_recompute(const struct attention *attention, const st
 }
 
 enum status attention_layer_backward_input(const struct attention *attention, const struct pass *pass,
-                                           struct tensor *dx)
+                                           struct tensor addend, struct tensor *dx)
 {
     const struct layer_context *context = pass->context;
     struct tensor dout = pass_tensor(pass, attention->dout), dfused = pass_tensor(pass, attention->dfused);
@@ -237,7 +244,7 @@ enum status attention_layer_backward_input(const struct attention *attention, co
         TRY(norm_heads_backward_input(&attention->q_norm, pass, gradients.q, x.q, before.q));
         TRY(norm_heads_backward_input(&attention->k_norm, pass, gradients.k, x.k, before.k));
     }
-    return column_linear_backward_input(&attention->qkv, pass, dfused, dx);
+    return column_linear_backward_input(&attention->qkv, pass, dfused, addend, dx);
 }
 
 enum status attention_layer_backward_weight(const struct attention *attention, const struct pass *pass,

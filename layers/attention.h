@@ -40,10 +40,15 @@ MUST_USE enum status attention_forward_features(const struct attention *attentio
                                                 struct tensor x);
 MUST_USE enum status attention_forward_out(const struct attention *attention, const struct pass *pass,
                                            struct tensor *y);
+/* *partial: [T, H], of which y is the sum over tp, in scratch memory. */
+MUST_USE enum status attention_forward_partial(const struct attention *attention, const struct pass *pass,
+                                               struct tensor *partial);
 /* Recomputes the attention core from q, k and v (RECOMPUTE_CORE_ATTENTION). */
 MUST_USE enum status attention_core_recompute(const struct attention *attention, const struct pass *pass);
-/* Reads the gradient of y from attention->proj.dy. Writes *dx. */
+/* Reads the gradient of y from attention->proj.dy. Writes *dx, which includes the sum over tp of `addend`,
+ * [T, H] or {0}. */
 MUST_USE enum status attention_layer_backward_input(const struct attention *attention,
-                                                    const struct pass *pass, struct tensor *dx);
+                                                    const struct pass *pass, struct tensor addend,
+                                                    struct tensor *dx);
 MUST_USE enum status attention_layer_backward_weight(const struct attention *attention,
                                                      const struct pass *pass, struct tensor x);

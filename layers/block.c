@@ -91,7 +91,7 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
     const struct block *block = self;
     struct tensor branch;
     TRY(forward_features(block, pass));
-    TRY(mlp_forward_out(&block->mlp, pass, &branch));
+    TRY(mlp_forward_out(&block->mlp, pass, (struct tensor){0}, &branch));
     return residual_forward(pass->context->compute,
                             branch_forward(pass, &block->mlp.out, block->mlp_site, branch,
                                            pass_tensor(pass, block->middle), out));
@@ -103,7 +103,7 @@ static enum status forward_discarded(const struct block *block, const struct pas
 {
     struct tensor branch;
     TRY(forward_features(block, pass));
-    TRY(mlp_forward_out(&block->mlp, pass, &branch));
+    TRY(mlp_forward_out(&block->mlp, pass, (struct tensor){0}, &branch));
     return residual_forward(pass->context->compute,
                             branch_forward(pass, &block->mlp.out, block->mlp_site, branch,
                                            pass_tensor(pass, block->middle), branch));
@@ -145,7 +145,7 @@ static enum status backward_input(const void *self, const struct pass *pass, str
                                                        pass_tensor(pass, block->middle), dx, dmiddle),
                      .residual = branch_backward(pass, proj, block->attention_site, dmiddle),
                  }));
-    TRY(attention_layer_backward_input(&block->attention, pass, &dnormed));
+    TRY(attention_layer_backward_input(&block->attention, pass, (struct tensor){0}, &dnormed));
     return norm_backward(compute, norm_layer_backward_input(&block->norm1, pass, dnormed,
                                                             pass_tensor(pass, block->x), dmiddle, dx));
 }

@@ -118,7 +118,7 @@ static enum status backward_input(const void *self, const struct pass *pass, str
                                             .scale = context->loss_scale,
                                             .softcap = (float)context->model->final_logit_softcapping,
                                         }));
-    TRY(column_linear_backward_input(&head->linear, pass, logits, &dnormed));
+    TRY(column_linear_backward_input(&head->linear, pass, logits, (struct tensor){0}, &dnormed));
     return norm_backward(context->compute,
                          norm_layer_backward_input(&head->norm, pass, dnormed, pass_tensor(pass, head->x),
                                                    (struct tensor){0}, dx));

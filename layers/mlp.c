@@ -91,32 +91,45 @@ enum status mlp_forward_features(const struct mlp *mlp, const struct pass *pass,
     return mlp_activate(mlp, pass);
 }
 
-enum status mlp_forward_out(const struct mlp *mlp, const struct pass *pass, struct tensor *y)
+enum status mlp_forward_out(const struct mlp *mlp, const struct pass *pass, struct tensor addend,
+                            struct tensor *y)
 {
-    return row_linear_forward(&mlp->out, pass, pass_tensor(pass, mlp->after), y);
+    return row_linear_forward(&mlp->out, pass, pass_tensor(pass, mlp->after), addend, y);
 }
 
 enum status mlp_forward(const struct mlp *mlp, const struct pass *pass, struct tensor x, struct tensor *y)
 {
     TRY(mlp_forward_features(mlp, pass, x));
-    return mlp_forward_out(mlp, pass, y);
+    return mlp_forward_out(mlp, pass, (struct tensor){0}, y);
 }
 
-enum status mlp_backward_input(const struct mlp *mlp, const struct pass *pass, struct tensor *dx)
+/* Everything but the matmul with the first layer's weight. */
+static enum status backward_features(const struct mlp *mlp, const struct pass *pass)
 {
     enum activation_kind kind = kind_of(pass->context);
     struct tensor before = pass_tensor(pass, mlp->before), dbefore = pass_tensor(pass, mlp->dbefore);
     if (activation_is_gated(kind)) {
         struct tensor dafter = pass_tensor(pass, mlp->dafter);
         TRY(row_linear_backward_input(&mlp->out, pass, dafter, (struct epilogue){0}));
-        TRY(activation_backward(
+        return activation_backward(
             pass->context->compute,
-            (struct activation_backward){.kind = kind, .x = before, .dy = dafter, .dx = dbefore}));
-    } else {
-        TRY(row_linear_backward_input(&mlp->out, pass, dbefore,
-                                      (struct epilogue){.activation = kind, .before = before}));
+            (struct activation_backward){.kind = kind, .x = before, .dy = dafter, .dx = dbefore});
     }
-    return column_linear_backward_input(&mlp->in, pass, dbefore, dx);
+    return row_linear_backward_input(&mlp->out, pass, dbefore,
+                                     (struct epilogue){.activation = kind, .before = before});
+}
+
+enum status mlp_backward_input(const struct mlp *mlp, const struct pass *pass, struct tensor *dx)
+{
+    TRY(backward_features(mlp, pass));
+    return column_linear_backward_input(&mlp->in, pass, pass_tensor(pass, mlp->dbefore), (struct tensor){0},
+                                        dx);
+}
+
+enum status mlp_backward_input_partial(const struct mlp *mlp, const struct pass *pass, struct tensor *partial)
+{
+    TRY(backward_features(mlp, pass));
+    return column_linear_backward_input_partial(&mlp->in, pass, pass_tensor(pass, mlp->dbefore), partial);
 }
 
 enum status mlp_backward_weight(const struct mlp *mlp, const struct pass *pass, struct tensor x)

@@ -25,9 +25,13 @@ MUST_USE enum status mlp_forward(const struct mlp *mlp, const struct pass *pass,
 /* The two halves of mlp_forward(). The first stops before the second matmul and computes every activation
  * that the backward pass reads. */
 MUST_USE enum status mlp_forward_features(const struct mlp *mlp, const struct pass *pass, struct tensor x);
-MUST_USE enum status mlp_forward_out(const struct mlp *mlp, const struct pass *pass, struct tensor *y);
+MUST_USE enum status mlp_forward_out(const struct mlp *mlp, const struct pass *pass, struct tensor addend,
+                                     struct tensor *y);
 /* Computes `after` from `before`. */
 MUST_USE enum status mlp_activate(const struct mlp *mlp, const struct pass *pass);
 /* Reads the gradient of y from mlp->out.dy. Writes *dx. */
 MUST_USE enum status mlp_backward_input(const struct mlp *mlp, const struct pass *pass, struct tensor *dx);
+/* *partial: [T, H], of which dx is the sum over tp, in scratch memory. */
+MUST_USE enum status mlp_backward_input_partial(const struct mlp *mlp, const struct pass *pass,
+                                                struct tensor *partial);
 MUST_USE enum status mlp_backward_weight(const struct mlp *mlp, const struct pass *pass, struct tensor x);

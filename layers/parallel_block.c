@@ -10,7 +10,11 @@
  *   BLOCK_PARALLEL_TWO_NORMS    each branch has its own
  *
  * Nothing between the branches is kept, and no branch reads the other's output: recomputation needs neither
- * of the last matmuls. In the backward pass the gradients of both branches are in scratch memory at once. */
+ * of the last matmuls. In the backward pass the gradients of both branches are in scratch memory at once.
+ *
+ * Tensor parallelism: the partial results of both branches are added before their sum over tp. So a layer has
+ * one reduction forward, but one for each branch with hidden dropout, whose masks come after the sum; and one
+ * backward, but two with two norms, each of which needs its own gradient. */
 #include "layers/attention.h"
 #include "layers/branch.h"
 #include "layers/mlp.h"
@@ -85,6 +89,22 @@ static enum status forward_features(const struct parallel_block *block, const st
     return mlp_forward_features(&block->mlp, pass, pass_tensor(pass, block->normed2));
 }
 
+/* The last matmuls and the residual, with one sum over tp. */
+static enum status forward_out_once(const struct parallel_block *block, const struct pass *pass,
+                                    struct tensor out)
+{
+    struct stream *compute = pass->context->compute;
+    struct tensor attended, both, bias = row_linear_bias(&block->mlp.out, pass);
+    TRY(attention_forward_partial(&block->attention, pass, &attended));
+    TRY(mlp_forward_out(&block->mlp, pass, attended, &both));
+    struct tensor sum = out.data != NULL ? out : both;
+    TRY(residual_forward(compute, branch_forward(pass, &block->attention.proj, block->attention_site, both,
+                                                 pass_tensor(pass, block->x), sum)));
+    return bias.data == NULL
+               ? OK
+               : residual_forward(compute, (struct residual_forward){.x = sum, .bias = bias, .out = sum});
+}
+
 /* out {0}: computes the output, too, but in scratch memory. */
 static enum status forward(const void *self, const struct pass *pass, struct tensor out)
 {
@@ -92,11 +112,14 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
     struct stream *compute = pass->context->compute;
     struct tensor attended, branch;
     TRY(forward_features(block, pass));
+    if (pass->context->groups->tp->size > 1 &&
+        !(pass_hidden_dropout(pass, block->attention_site).probability > 0.0F))
+        return forward_out_once(block, pass, out);
     TRY(attention_forward_out(&block->attention, pass, &attended));
     struct tensor sum = out.data != NULL ? out : attended;
     TRY(residual_forward(compute, branch_forward(pass, &block->attention.proj, block->attention_site,
                                                  attended, pass_tensor(pass, block->x), sum)));
-    TRY(mlp_forward_out(&block->mlp, pass, &branch));
+    TRY(mlp_forward_out(&block->mlp, pass, (struct tensor){0}, &branch));
     return residual_forward(compute,
                             branch_forward(pass, &block->mlp.out, block->mlp_site, branch, sum, sum));
 }
@@ -115,29 +138,21 @@ static enum status recompute(const void *self, const struct pass *pass, struct t
 }
 
 /* dx, the gradient of the residual stream, += that of x through the norms. */
-static enum status backward_norms(const struct parallel_block *block, const struct pass *pass,
-                                  struct tensor dattention, struct tensor dmlp, struct tensor dx)
-{
-    struct stream *compute = pass->context->compute;
-    struct tensor x = pass_tensor(pass, block->x);
-    if (block->two_norms)
-        TRY(norm_backward(compute, norm_layer_backward_input(&block->norm2, pass, dmlp, x, dx, dx)));
-    else
-        TRY(residual_forward(
-            compute, (struct residual_forward){.x = dattention, .residual = dmlp, .out = dattention}));
-    return norm_backward(compute, norm_layer_backward_input(&block->norm1, pass, dattention, x, dx, dx));
-}
-
 static enum status backward_input(const void *self, const struct pass *pass, struct tensor dx)
 {
     const struct parallel_block *block = self;
     struct stream *compute = pass->context->compute;
-    struct tensor dattention, dmlp;
+    struct tensor x = pass_tensor(pass, block->x), dattention, dmlp, addend = {0};
     TRY(residual_backward(compute, branch_backward(pass, &block->mlp.out, block->mlp_site, dx)));
-    TRY(mlp_backward_input(&block->mlp, pass, &dmlp));
     TRY(residual_backward(compute, branch_backward(pass, &block->attention.proj, block->attention_site, dx)));
-    TRY(attention_layer_backward_input(&block->attention, pass, &dattention));
-    return backward_norms(block, pass, dattention, dmlp, dx);
+    if (block->two_norms) {
+        TRY(mlp_backward_input(&block->mlp, pass, &dmlp));
+        TRY(norm_backward(compute, norm_layer_backward_input(&block->norm2, pass, dmlp, x, dx, dx)));
+    } else {
+        TRY(mlp_backward_input_partial(&block->mlp, pass, &addend));
+    }
+    TRY(attention_layer_backward_input(&block->attention, pass, addend, &dattention));
+    return norm_backward(compute, norm_layer_backward_input(&block->norm1, pass, dattention, x, dx, dx));
 }
 
 static enum status backward_weight(const void *self, const struct pass *pass)

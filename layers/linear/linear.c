@@ -128,17 +128,19 @@ static enum status gather_and_multiply(const struct quantization *quantization, 
     return multiply(quantization, pass, matmul, args);
 }
 
-/* Sums a matmul over ranks; this rank's partial result is in c. parts: buffer for those of other ranks. */
+/* Sums a matmul and `addend` ({0}: none) over ranks; this rank's partial result is in c. parts: buffer for
+ * those of other ranks. */
 static enum status multiply_and_reduce(const struct quantization *quantization, const struct pass *pass,
                                        enum matmul matmul, struct region parts, struct region into,
-                                       struct gemm args, struct tensor *sum)
+                                       struct gemm args, struct tensor addend, struct tensor *sum)
 {
     if (!overlaps_communication(quantization, pass, matmul)) {
         TRY(multiply(quantization, pass, matmul, args));
+        TRY(add_partial(pass->context, args.c, addend));
         return reduce_tokens(pass, args.c, into, sum);
     }
     *sum = pass_tensor(pass, into);
-    return multiply_scattered(pass->context, args, pass_tensor(pass, parts), *sum);
+    return multiply_scattered(pass->context, args, addend, pass_tensor(pass, parts), *sum);
 }
 
 enum status column_linear_forward(const struct column_linear *layer, const struct pass *pass, struct tensor x,
@@ -156,14 +158,27 @@ enum status column_linear_forward(const struct column_linear *layer, const struc
                                });
 }
 
-enum status column_linear_backward_input(const struct column_linear *layer, const struct pass *pass,
-                                         struct tensor dy, struct tensor *dx)
+/* Each rank has only its slice of the outputs, so it computes a partial dx. */
+static struct gemm partial_input(const struct column_linear *layer, const struct pass *pass, struct tensor dy)
 {
-    // Each rank has only its slice of the outputs, so it computes a partial dx.
-    struct tensor partial = pass_tensor(pass, layer->partial);
-    struct tensor weight = weights_fused_value(pass->context->weights, layer->weight);
+    return (struct gemm){.a = dy,
+                         .b = weights_fused_value(pass->context->weights, layer->weight),
+                         .c = pass_tensor(pass, layer->partial)};
+}
+
+enum status column_linear_backward_input(const struct column_linear *layer, const struct pass *pass,
+                                         struct tensor dy, struct tensor addend, struct tensor *dx)
+{
     return multiply_and_reduce(&layer->quantization, pass, MATMUL_GRAD_INPUT, layer->gathered,
-                               layer->scattered, (struct gemm){.a = dy, .b = weight, .c = partial}, dx);
+                               layer->scattered, partial_input(layer, pass, dy), addend, dx);
+}
+
+enum status column_linear_backward_input_partial(const struct column_linear *layer, const struct pass *pass,
+                                                 struct tensor dy, struct tensor *partial)
+{
+    const struct gemm args = partial_input(layer, pass, dy);
+    *partial = args.c;
+    return multiply(&layer->quantization, pass, MATMUL_GRAD_INPUT, args);
 }
 
 enum status column_linear_gather(const struct column_linear *layer, const struct pass *pass, struct tensor x,
@@ -193,13 +208,27 @@ enum status column_linear_backward_weight(const struct column_linear *layer, con
                                   .epilogue = {.bias_gradient = fused_or_none(context, layer->bias, true)}});
 }
 
-enum status row_linear_forward(const struct row_linear *layer, const struct pass *pass, struct tensor x,
-                               struct tensor *y)
+static struct gemm partial_output(const struct row_linear *layer, const struct pass *pass, struct tensor x)
 {
-    struct tensor partial = pass_tensor(pass, layer->partial);
-    struct tensor weight = weights_fused_value(pass->context->weights, layer->weight);
+    return (struct gemm){.a = x,
+                         .b = weights_fused_value(pass->context->weights, layer->weight),
+                         .transpose_b = true,
+                         .c = pass_tensor(pass, layer->partial)};
+}
+
+enum status row_linear_forward(const struct row_linear *layer, const struct pass *pass, struct tensor x,
+                               struct tensor addend, struct tensor *y)
+{
     return multiply_and_reduce(&layer->quantization, pass, MATMUL_FORWARD, layer->parts, layer->scattered,
-                               (struct gemm){.a = x, .b = weight, .transpose_b = true, .c = partial}, y);
+                               partial_output(layer, pass, x), addend, y);
+}
+
+enum status row_linear_forward_partial(const struct row_linear *layer, const struct pass *pass,
+                                       struct tensor x, struct tensor *partial)
+{
+    const struct gemm args = partial_output(layer, pass, x);
+    *partial = args.c;
+    return multiply(&layer->quantization, pass, MATMUL_FORWARD, args);
 }
 
 enum status row_linear_backward_input(const struct row_linear *layer, const struct pass *pass,

@@ -43,9 +43,14 @@ struct row_linear row_linear_declare(const struct layer_context *context, struct
 /* x: [T or T/tp, K]; y: [T, N/tp], including the bias; epilogue of y's shape. */
 MUST_USE enum status column_linear_forward(const struct column_linear *layer, const struct pass *pass,
                                            struct tensor x, struct tensor y, struct epilogue epilogue);
-/* dy: [T, N/tp]. *dx: [T or T/tp, K], in scratch memory. */
+/* dy: [T, N/tp]. *dx: [T or T/tp, K], in scratch memory. addend: the partial dx of another layer with the
+ * same x, whose sum over tp is this one; {0}: none. */
 MUST_USE enum status column_linear_backward_input(const struct column_linear *layer, const struct pass *pass,
-                                                  struct tensor dy, struct tensor *dx);
+                                                  struct tensor dy, struct tensor addend, struct tensor *dx);
+/* *partial: [T, K], this rank's part of dx, in scratch memory. */
+MUST_USE enum status column_linear_backward_input_partial(const struct column_linear *layer,
+                                                          const struct pass *pass, struct tensor dy,
+                                                          struct tensor *partial);
 /* Gathers x of all tokens for backward_weight. A second all-gather, so that T/tp instead of T tokens per
  * layer and microbatch are kept in memory. It may run concurrently with later work on `compute`. */
 MUST_USE enum status column_linear_gather(const struct column_linear *layer, const struct pass *pass,
@@ -53,9 +58,13 @@ MUST_USE enum status column_linear_gather(const struct column_linear *layer, con
 MUST_USE enum status column_linear_backward_weight(const struct column_linear *layer, const struct pass *pass,
                                                    struct tensor x, struct event gathered, struct tensor dy);
 
-/* x: [T, K/tp]. *y: [T or T/tp, N] without bias, in scratch memory. */
+/* x: [T, K/tp]. *y: [T or T/tp, N] without bias, in scratch memory. addend: the partial y of another layer,
+ * whose sum over tp is this one; {0}: none. */
 MUST_USE enum status row_linear_forward(const struct row_linear *layer, const struct pass *pass,
-                                        struct tensor x, struct tensor *y);
+                                        struct tensor x, struct tensor addend, struct tensor *y);
+/* *partial: [T, N], this rank's part of y, in scratch memory. */
+MUST_USE enum status row_linear_forward_partial(const struct row_linear *layer, const struct pass *pass,
+                                                struct tensor x, struct tensor *partial);
 /* Reads the gradient of y from layer->dy. dx: [T, K/tp], with its epilogue. */
 MUST_USE enum status row_linear_backward_input(const struct row_linear *layer, const struct pass *pass,
                                                struct tensor dx, struct epilogue epilogue);

@@ -49,8 +49,16 @@ enum status multiply_gathered(const struct layer_context *context, struct tensor
     return OK;
 }
 
-enum status multiply_scattered(const struct layer_context *context, struct gemm args, struct tensor parts,
-                               struct tensor sum)
+enum status add_partial(const struct layer_context *context, struct tensor x, struct tensor addend)
+{
+    if (addend.data == NULL)
+        return OK;
+    return residual_forward(context->compute,
+                            (struct residual_forward){.x = x, .residual = addend, .out = x});
+}
+
+enum status multiply_scattered(const struct layer_context *context, struct gemm args, struct tensor addend,
+                               struct tensor parts, struct tensor sum)
 {
     const struct group *tp = context->groups->tp;
     struct tensor a = args.a, c = args.c;
@@ -59,6 +67,8 @@ enum status multiply_scattered(const struct layer_context *context, struct gemm 
         args.a = tokens_of_rank(context, a, rank);
         args.c = tokens_of_rank(context, s < tp->size ? c : parts, rank);
         TRY(gemm(context->compute, args));
+        if (addend.data != NULL)
+            TRY(add_partial(context, args.c, tokens_of_rank(context, addend, rank)));
         if (s == tp->size)
             break;
         int from = neighbour(tp, -s);

@@ -30,10 +30,12 @@
 MUST_USE enum status multiply_gathered(const struct layer_context *context, struct tensor local,
                                        struct tensor whole, struct gemm args);
 
-/* sum[T/tp, N] = local tokens of the sum over ranks of a op(b). Partial results are stored in args.c [T, N]
- * and parts [T, N]. */
+/* sum[T/tp, N] = local tokens of the sum over ranks of a op(b) + addend; addend [T, N], or {0} for none.
+ * Partial results are stored in args.c [T, N] and parts [T, N]. */
 MUST_USE enum status multiply_scattered(const struct layer_context *context, struct gemm args,
-                                        struct tensor parts, struct tensor sum);
+                                        struct tensor addend, struct tensor parts, struct tensor sum);
+/* x += addend; {0}: none. */
+MUST_USE enum status add_partial(const struct layer_context *context, struct tensor x, struct tensor addend);
 
 /* Gathers `local` into `whole`, concurrently with later work on `compute`. Wait for *done to read `whole`. */
 MUST_USE enum status gather_overlapped(const struct layer_context *context, struct tensor local,

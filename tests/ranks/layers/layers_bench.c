@@ -302,7 +302,7 @@ enum status bench_forward(struct bench *b, struct tensor x, struct tensor *y)
     case COLUMN:
         return column_linear_forward(&l->column, pass, x, *y, (struct epilogue){0});
     case ROW:
-        return row_linear_forward(&l->row, pass, x, y);
+        return row_linear_forward(&l->row, pass, x, (struct tensor){0}, y);
     case NORM:
         return norm_forward(b->stream, norm_layer_forward(&l->norm, pass, x, *y));
     case ATTENTION:
@@ -335,7 +335,7 @@ enum status bench_backward_input(struct bench *b, struct tensor x, struct tensor
     struct layer *l = &b->layer;
     switch (b->subject) {
     case COLUMN:
-        return column_linear_backward_input(&l->column, pass, dy, dx);
+        return column_linear_backward_input(&l->column, pass, dy, (struct tensor){0}, dx);
     case ROW:
         TRY(enter(b, &l->row, dy));
         return row_linear_backward_input(&l->row, pass, *dx, (struct epilogue){0});
@@ -344,7 +344,7 @@ enum status bench_backward_input(struct bench *b, struct tensor x, struct tensor
                              norm_layer_backward_input(&l->norm, pass, dy, x, (struct tensor){0}, *dx));
     case ATTENTION:
         TRY(enter(b, &l->attention.proj, dy));
-        return attention_layer_backward_input(&l->attention, pass, dx);
+        return attention_layer_backward_input(&l->attention, pass, (struct tensor){0}, dx);
     case MLP:
         TRY(enter(b, &l->mlp.out, dy));
         return mlp_backward_input(&l->mlp, pass, dx);

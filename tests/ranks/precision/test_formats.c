@@ -231,13 +231,13 @@ static enum status run_layer(struct stage_of_one *s, bool up, int64_t *wrong)
         p.bias = bias->value;
         TRY(column_linear_forward(&s->up, &s->pass, in, out, (struct epilogue){0}));
         TRY(column_linear_backward_weight(&s->up, &s->pass, in, (struct event){0}, grad));
-        TRY(column_linear_backward_input(&s->up, &s->pass, grad, &p.dx));
+        TRY(column_linear_backward_input(&s->up, &s->pass, grad, (struct tensor){0}, &p.dx));
     } else {
         struct tensor kept = pass_tensor(&s->pass, s->down.dy);
         TRY(copy(s->stream, (struct copy){.in = grad, .out = kept}));
         TRY(row_linear_backward_input(&s->down, &s->pass, p.dx, (struct epilogue){0}));
         TRY(row_linear_backward_weight(&s->down, &s->pass, in));
-        TRY(row_linear_forward(&s->down, &s->pass, in, &p.y));
+        TRY(row_linear_forward(&s->down, &s->pass, in, (struct tensor){0}, &p.y));
     }
     TRY(stream_sync(s->stream));
     for (int i = 0; i < 3; i++) {

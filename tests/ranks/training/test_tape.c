@@ -234,6 +234,8 @@ static const struct layout_case cases[] = {
     {TINY_GPT, "tp=2 pp=2 dp=2" SEQUENCE},
     {TINY_LLAMA, "tp=4 pp=2 pipeline.schedule=zb-h1 pipeline.layout=[4,1]"},
     {TINY_LLAMA, "tp=4" OVERLAP FULL},
+    {TINY_LLAMA, "tp=4" OVERLAP TINY_PARALLEL},
+    {TINY_GPT, "tp=2" SEQUENCE TINY_TWO_NORMS},
     {TINY_GPT, "tp=2 pp=2 pipeline.schedule=zb-v" OVERLAP},
     {TINY_GPT, "tp=3 model.make_vocab_size_divisible_by=4 pp=2 pipeline.schedule=interleaved"},
     {TINY_LLAMA, "pp=4 pipeline.layout=[2,0,3,0] train.micro_batch_size=1"},
@@ -356,6 +358,71 @@ static bool check_slow_update(const struct tiny *tiny)
     return status == OK;
 }
 
+/* ---- reductions of parallel branches ---- */
+
+/* Calls of the tensor-parallel group on the tape of rank 0, of one layer and one microbatch: the difference
+ * between a model with three layers and one with two. */
+static enum status count_layer_calls(const struct tiny *tiny, const char *model, const char *layout,
+                                     int64_t out[CALL_COUNT])
+{
+    memset(out, 0, CALL_COUNT * sizeof *out);
+    for (int layers = 2; layers <= 3; layers++) {
+        char overrides[300];
+        struct tape_case job;
+        struct recipe *recipe = NULL;
+        struct memory_plan plan;
+        snprintf(overrides, sizeof overrides, "%s model.num_layers=%d %s", common, layers, model);
+        TRY(tiny_recipe(tiny, TINY_GPT, overrides, layout, 0, &recipe));
+        TRY(open_job(recipe, &job));
+        TRY(memory_plan_record(&job.run, 0, NULL, &plan, &job.plan[0]));
+        const int64_t sign = layers == 3 ? 1 : -1;
+        for (int i = 0; i < job.plan[0]->message_count; i++) {
+            const struct tape_message *m = &job.plan[0]->messages[i];
+            if (strcmp(job.plan[0]->groups[m->group].name, "tp") == 0)
+                out[m->call] += sign;
+        }
+        close_job(&job);
+        recipe_destroy(recipe);
+    }
+    return OK;
+}
+
+/* One sum over tp forward and one backward, where a sequential block has two; but two forward with hidden
+ * dropout, and two backward with two norms. */
+static bool check_parallel_branches(const struct tiny *tiny)
+{
+#define ONE_BATCH "tp=2 train.global_batch_size=1 train.micro_batch_size=1 "
+    static const struct {
+        const char *model, *layout;
+        enum call call;
+        int64_t calls;
+    } expected[] = {
+        {"", ONE_BATCH, CALL_ALL_REDUCE, 4},
+        {TINY_PARALLEL, ONE_BATCH, CALL_ALL_REDUCE, 2},
+        {TINY_TWO_NORMS, ONE_BATCH, CALL_ALL_REDUCE, 3},
+        {TINY_PARALLEL " model.hidden_dropout=0.2", ONE_BATCH, CALL_ALL_REDUCE, 3},
+        {TINY_PARALLEL, ONE_BATCH FULL, CALL_ALL_REDUCE, 2}, // recomputes neither of the last matmuls
+        {"", ONE_BATCH SEQUENCE, CALL_REDUCE_SCATTER, 4},
+        {TINY_PARALLEL, ONE_BATCH SEQUENCE, CALL_REDUCE_SCATTER, 2},
+        {TINY_TWO_NORMS, ONE_BATCH SEQUENCE, CALL_REDUCE_SCATTER, 3},
+    };
+    bool good = true;
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        int64_t calls[CALL_COUNT];
+        enum status status = count_layer_calls(tiny, expected[i].model, expected[i].layout, calls);
+        const bool right = status == OK && calls[expected[i].call] == expected[i].calls;
+        printf("\"%s%s\": %s\n", expected[i].model, expected[i].layout,
+               right          ? "equal"
+               : status == OK ? ""
+                              : fail_text());
+        if (status == OK && !right)
+            printf("%lld %s for each layer, expected %lld\n", (long long)calls[expected[i].call],
+                   call_name(expected[i].call), (long long)expected[i].calls);
+        good = good && right;
+    }
+    return good;
+}
+
 /* ---- processes ---- */
 
 static enum status process_main(struct world *world, void *argument)
@@ -397,6 +464,7 @@ int main(int argc, char **argv)
         if (!UNDER_SANITIZER) // it would only repeat that another sequence is found
             good = check_faults(&tiny) && good;
         good = check_slow_update(&tiny) && good;
+        good = check_parallel_branches(&tiny) && good;
     }
     tiny_destroy(&tiny);
     return good ? 0 : 1;

@@ -100,14 +100,17 @@ enum status swap_gate(void *context, struct rank_state *w, int64_t step)
 struct skipping_device {
     struct device_ops ops; // first: the ops table that the device points to
     const struct device_ops *inner;
+    bool in_backward;
 };
 
-/* Only the sum of the gradients of two branches is added in place. */
+/* In a backward pass, only the sum of the gradients of two branches is added in place. */
 static enum status submit_without_sum(struct stream *stream, const struct op *op)
 {
-    const struct skipping_device *skipping = (const struct skipping_device *)stream->device->ops;
+    struct skipping_device *skipping = (struct skipping_device *)(uintptr_t)stream->device->ops;
     const struct residual_forward *sum = &op->residual_forward;
-    if (op->kind == OP_RESIDUAL_FORWARD && sum->out.data == sum->x.data)
+    if (op->kind == OP_LOSS_BACKWARD || op->kind == OP_EMBEDDING_FORWARD)
+        skipping->in_backward = op->kind == OP_LOSS_BACKWARD;
+    if (skipping->in_backward && op->kind == OP_RESIDUAL_FORWARD && sum->out.data == sum->x.data)
         return OK;
     return skipping->inner->submit(stream, op);
 }

@@ -72,7 +72,9 @@ ROW("model.num_layers", COUNT, model.num_layers, NULL, "Number of transformer la
         .aliases = "original_max_position_embeddings"),
     ROW("model.block_type", CHOICE, model.block_type, "sequential",
         "Branches of a layer. `sequential`: attention, then the MLP; `parallel`: x + attention(norm(x)) + "
-        "mlp(norm(x)), with one norm (GPT-J, MegaScale); `parallel_two_norms`: a norm for each (GPT-NeoX).",
+        "mlp(norm(x)), with one norm (GPT-J, MegaScale); `parallel_two_norms`: a norm for each (GPT-NeoX). "
+        "Parallel branches need one tensor-parallel reduction forward, two with hidden_dropout; and one "
+        "backward, two with two norms.",
         .choices = block_types, .aliases = "use_parallel_residual"),
     ROW("model.window_size", COUNT, model.window_size, "0",
         "Sliding window: each token attends to this many tokens, the last of which is itself; Megatron-LM "
