@@ -176,6 +176,20 @@ esac
     expect("no run succeeds", done.returncode == 1 and "no run succeeded" in done.stderr, done)
 
 
+def test_assumptions(folder):
+    """Plans of other programs are refused once, before anything is run."""
+    runs = os.path.join(folder, "assumed")
+    for more in (["assume.attention=unfused"], []):
+        if not more:
+            with open(os.path.join(folder, "assumed.yaml"), "w", encoding="utf-8") as file:
+                file.write("base: tiny.yaml\naxes:\n  assume.attention: [own, unfused]\n")
+        name = "sweep.yaml" if more else "assumed.yaml"
+        done = run(folder, "sweep", name, "--run", "2", "--run-dir", runs, *more)
+        expect("a sweep with assumptions is not run", done.returncode == 2 and not os.path.exists(runs) and
+               done.stderr.count("\n") == 1 and "assume.attention=unfused" in done.stderr and
+               "is for plans only" in done.stderr and "without --run" in done.stderr, done)
+
+
 def test_endless_output(folder):
     """A run that never stops writing is ended, and its log is short."""
     bad = script(folder, "bad.sh", "exec yes garbage\n")
@@ -240,6 +254,7 @@ if LONG:
 else:
     case(test_threads)
     case(test_bad_runs)
+    case(test_assumptions)
     case(test_endless_output)
     case(test_page)
 if MPIRUN and not LONG:

@@ -41,7 +41,7 @@ Test(rows, cells_as_in_rfc_4180)
                        "8,\"a, \"\"b\"\"\",\"two\nlines\"\r\n"
                        "\n"
                        ",plain,\"\"\n"
-                       "16,last,";
+                       "16,last,\n";
     cr_assert_eq(parse(text, &table, &problems), OK);
     cr_assert_eq(table.count, 3);
     cr_expect_str_eq(table.rows[0].cell[PUBLISHED_MODEL], "a, \"b\"");
@@ -53,6 +53,13 @@ Test(rows, cells_as_in_rfc_4180)
     cr_expect_str_eq(table.rows[2].cell[PUBLISHED_NOTES], "");
     cr_expect_eq(table.rows[2].number[PUBLISHED_TP], 16.0);
     published_free(&table);
+}
+
+Test(rows, a_file_cut_inside_its_last_cell)
+{
+    EXPECT_REJECTED("tp,step_time_s\n8,12.5\n4,23.1", "t.csv:3: the last line has no line end");
+    EXPECT_REJECTED("tp,step_time_s\n8,12.5\n4,23.1,", "t.csv:3: the last line has no line end");
+    EXPECT_REJECTED("tp,step_ti", "t.csv:1: the last line has no line end");
 }
 
 Test(rows, a_written_cell_reads_back)

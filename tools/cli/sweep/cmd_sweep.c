@@ -253,7 +253,10 @@ static int run(const struct arguments *arguments)
     int status = exit_status_of_input(read_and_make(arguments, &file, &sweep));
     if (status != 0)
         return status;
-    status = exit_status(show(&sweep, arguments));
+    if (arguments->run >= 0)
+        status = exit_status_of_input(sweep_check_runs(&sweep, arguments->run));
+    if (status == 0)
+        status = exit_status(show(&sweep, arguments));
     status = status == 0 && sweep.best_count == 0 ? 1 : status;
     sweep_free(&sweep);
     sweep_file_free(&file);

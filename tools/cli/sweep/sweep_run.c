@@ -214,11 +214,43 @@ static enum status run_arrays(struct runner *runner, size_t most, struct sweep_m
 
 /* ---- all ---- */
 
+/* Number of layouts to run; count 0: all. */
+static size_t number_of_runs(const struct sweep *sweep, int64_t count)
+{
+    return count > 0 && (size_t)count < sweep->best_count ? (size_t)count : sweep->best_count;
+}
+
+/* Fails if the layout is a plan of another program. */
+static enum status check_assumptions(const struct sweep *sweep, const struct sweep_layout *layout)
+{
+    struct recipe *recipe = NULL;
+    struct text assumed = {0}, text = {0};
+    TRY(sweep_recipe(sweep, layout->number, &recipe));
+    recipe_assumed_text(recipe, &assumed);
+    sweep_layout_text(sweep->file, layout->number, &text);
+    enum status status = OK;
+    if (assumed.length > 0)
+        status = fail(BAD_RECIPE,
+                      "%s: %s is for plans only, but --run trains the layout %s; remove assume.* from "
+                      "%s, the axes and the command line, or plan without --run",
+                      sweep->file->path, assumed.chars, text_chars(&text), sweep->file->base);
+    text_free(&assumed);
+    text_free(&text);
+    recipe_destroy(recipe);
+    return status;
+}
+
+enum status sweep_check_runs(const struct sweep *sweep, int64_t count)
+{
+    for (size_t i = 0; i < number_of_runs(sweep, count); i++)
+        TRY(check_assumptions(sweep, &sweep->layouts[sweep->best[i]]));
+    return OK;
+}
+
 static enum status run_all(struct runner *runner, struct sweep_measured *measured)
 {
     const struct sweep *sweep = runner->sweep;
-    const size_t count = (size_t)runner->options->count;
-    const size_t most = count > 0 && count < sweep->best_count ? count : sweep->best_count;
+    const size_t most = number_of_runs(sweep, runner->options->count);
     const char *launch = runner->options->measure.launch;
     printf("runs in %s:\n%4s %-8s %10s %10s %8s  layout\n", runner->options->measure.dir, "", "status",
            "predicted", "measured", "error");

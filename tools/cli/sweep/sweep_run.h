@@ -12,6 +12,9 @@ struct sweep_run_options {
     size_t override_count;
 };
 
+/* BAD_RECIPE if one of the `count` best layouts (0: of all) has assumptions: it can only be planned. */
+MUST_USE enum status sweep_check_runs(const struct sweep *sweep, int64_t count);
+
 /* Runs the layouts, and prints a table. measured: [sweep->best_count], filled for those that were run. */
 MUST_USE enum status sweep_run(const struct sweep *sweep, const struct sweep_run_options *options,
                                struct sweep_measured *measured);

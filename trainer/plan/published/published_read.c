@@ -67,6 +67,20 @@ static void read_rows(struct published *table, const int *columns, struct proble
     }
 }
 
+/* A file that was cut off inside its last cell looks complete, except for the line end. */
+static bool check_end(const char *path, const struct csv *csv, const char *bytes, size_t length,
+                      struct problems *problems)
+{
+    const bool ends = bytes[length - 1] == '\n';
+    if (!ends)
+        problems_add(
+            problems,
+            "%s:%d: the last line has no line end, so it may be cut off; copy the file again, or end "
+            "the line if it is complete",
+            path, csv->records[csv->record_count - 1].line);
+    return ends;
+}
+
 /* Whether a table of `bytes` bytes may have so many rows: those with values in their columns have more, so
  * that the memory is in proportion to the file. */
 static bool rows_fit(size_t count, size_t bytes)
@@ -87,7 +101,7 @@ enum status published_parse(const char *path, const char *bytes, size_t length, 
         else if (!rows_fit(out->csv.record_count, length))
             problems_add(problems, "%s: %zu rows in %zu bytes are almost empty; remove those without values",
                          path, out->csv.record_count, length);
-        else if (read_header(out, columns, problems)) {
+        else if (check_end(path, &out->csv, bytes, length, problems) && read_header(out, columns, problems)) {
             out->rows = calloc(out->csv.record_count, sizeof *out->rows);
             if (out->rows == NULL)
                 die(__FILE__, __LINE__, "rows", "out of memory for a table");
