@@ -82,8 +82,10 @@ static uint64_t observed_record(struct stream *stream)
 
 static enum status observed_wait(struct stream *stream, struct event event)
 {
-    notify_stream(stream, (struct observation){.what = OBSERVED_WAIT, .event = event});
-    return inner_of(stream->device)->wait(stream, event);
+    const struct observers *observers = &stream->device->observed->observers;
+    const struct observation seen = {.what = OBSERVED_WAIT, .stream = stream, .event = event};
+    observers_notify(observers, seen);
+    return observers_enqueued(observers, seen, inner_of(stream->device)->wait(stream, event));
 }
 
 static enum status observed_alloc(struct device *device, enum part part, size_t bytes, void **out)

@@ -56,12 +56,12 @@ struct observer {
     void (*notify)(void *context, const struct observation *observation);
     void *context;
     bool ignores_time;  // at_ns may be 0: reading the clock takes longer than a dry op
-    bool sees_enqueued; // notified of ops and messages a second time, when they have been enqueued
+    bool sees_enqueued; // notified of ops, waits and messages a second time, when they are enqueued
 };
 
 /* Attaches an observer, after those that are attached already, until the device is closed. BAD_ARGUMENT if
  * there are OBSERVERS already. */
-enum { OBSERVERS = 4 };
+enum { OBSERVERS = 6 };
 MUST_USE enum status device_observe(struct device *device, struct observer observer);
 
 /* For tables that are wrapped in the same way: a list of observers, and a report to all of them;
@@ -73,7 +73,7 @@ struct observers {
 };
 MUST_USE enum status observers_add(struct observers *observers, struct observer observer);
 void observers_notify(const struct observers *observers, struct observation observation);
-/* The second notification of an op or a message whose call returned `status`, unless that is a failure;
- * returns `status`. */
+/* The second notification of an op, a wait or a message whose call returned `status`, unless that is a
+ * failure; returns `status`. */
 MUST_USE enum status observers_enqueued(const struct observers *observers, struct observation observation,
                                         enum status status);

@@ -107,7 +107,7 @@ static enum status fill_executor(struct executor *e)
     TRY(timeline_create(config->schedule->ranks[e->pp_rank].count, &e->timeline));
     e->position = -1;
     if (config->training)
-        TRY(step_clock_create(e->context.weights->device, e->timeline.count, &e->clock));
+        TRY(step_clock_create(e->context.weights->device, config->schedule, e->pp_rank, &e->clock));
     TRY(create_stages(e));
     TRY(create_p2p(e));
     TRY(find_ahead(e));
@@ -246,10 +246,15 @@ static enum status run_ops(struct executor *e, const struct running_action *runn
         .kind = running->action.kind, .stage = running->stage, .pass = &running->pass, .dx = gradient};
     const struct stage_ops_hook *hook = &e->config.hook;
     const bool timed = e->clock != NULL && e->position >= 0;
-    if (timed)
+    if (timed) {
         TRY(step_clock_begin(e->clock, e->position, e->context.compute));
+        stall_recorder_begin(e->config.stalls, e->position, e->context.compute);
+    }
     TRY(hook->run != NULL ? hook->run(hook->context, &ops, e->graph) : stage_ops_run(&ops, e->graph));
-    return timed ? step_clock_end(e->clock, e->position, e->context.compute) : OK;
+    if (!timed)
+        return OK;
+    stall_recorder_end(e->config.stalls);
+    return step_clock_end(e->clock, e->position, e->context.compute);
 }
 
 static enum status send_activation(struct executor *e, const struct running_action *running)
@@ -391,8 +396,10 @@ enum status executor_step(struct executor *executor, const struct batch *batches
     TRY(run_until(executor, batches, executor->config.schedule->ranks[executor->pp_rank].count));
     executor->done = 0;
     timeline_end_step(&executor->timeline);
-    if (executor->clock != NULL)
+    if (executor->clock != NULL) {
         step_clock_end_step(executor->clock);
+        stall_recorder_end_step(executor->config.stalls);
+    }
     return gradients_finish_reduce(gradients, executor->context.compute);
 }
 
@@ -418,6 +425,8 @@ enum status executor_drop_ahead(struct executor *executor)
     }
     executor->ahead_dropped = executor->done > 0;
     executor->done = 0;
+    if (executor->clock != NULL)
+        stall_recorder_restart(executor->config.stalls);
     executor->times.busy_s = executor->times.waited_s = 0.0;
     return p2p_sync(executor->p2p);
 }
@@ -473,15 +482,13 @@ struct tensor executor_logits(const struct executor *executor)
 
 struct step_times executor_times(const struct executor *executor)
 {
-    return executor->clock == NULL
-               ? executor->times
-               : step_clock_previous(executor->clock, &executor->config.schedule->ranks[executor->pp_rank]);
+    return executor->clock == NULL ? executor->times
+                                   : step_clock_previous(executor->clock, executor->config.stalls);
 }
 
 const struct timeline *executor_timeline(struct executor *executor, const struct mark_clock *host)
 {
     if (executor->clock != NULL)
-        step_clock_read(executor->clock, &executor->config.schedule->ranks[executor->pp_rank], host,
-                        executor->timeline.complete);
+        step_clock_read(executor->clock, host, executor->timeline.complete);
     return &executor->timeline;
 }

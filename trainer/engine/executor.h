@@ -36,6 +36,7 @@ struct executor_config {
     const int *stage_first_layer;    // [stages + 1]
     bool training;                   // false: forward passes only, no gradient buffers
     struct stage_ops_hook hook;      // of training steps
+    struct stall_recorder *stalls;   // of training steps; must outlive the executor
 };
 
 struct executor;

@@ -208,7 +208,10 @@ static enum status attach_observers(struct rank_state *w, bool training)
     const struct recipe *recipe = w->run->recipe;
     TRY(message_recorder_attach(&w->recorder, w->world));
     TRY(tracer_create(&w->run->tracing, w->device, w->world, &w->tracer));
-    if (!training || !recipe->profile.timeline || !device_computes(w->device))
+    if (!training || !device_computes(w->device))
+        return OK;
+    TRY(stall_recorder_attach(&w->stalls, w->device, w->world));
+    if (!recipe->profile.timeline)
         return OK;
     return span_recorder_attach(&w->spans, w->device, w->world, recipe->profile.profile_step_start,
                                 recipe_last_profiled_step(recipe));
@@ -226,7 +229,6 @@ enum status rank_create(const struct run *run, struct world *world, bool trainin
         .rank = world->rank, .pp = coord.pp, .dp = coord.dp, .tp = coord.tp, .layer = NO_LAYER};
     rank_context_set_action("start");
     TRY(attach_observers(out, training));
-
     TRY(params_declare(&recipe->model, &run->mesh.degrees, recipe->layers.sequence_parallel, &out->params));
     TRY(call_hook(run->hooks.on_params_declared, run, out));
     int kv_replicas = params_kv_replicas(&recipe->model, run->mesh.degrees.tp);
@@ -265,6 +267,7 @@ void rank_destroy(struct rank_state *state)
     stream_destroy(state->compute);
     groups_destroy(state->groups);
     span_recorder_close(&state->spans);
+    stall_recorder_close(&state->stalls);
     device_close(state->device);
     if (state->world != NULL)
         world_stop_observing(state->world);
@@ -390,20 +393,21 @@ static void collect_slot_stats(const struct rank_state *w, double stats[STAT_COU
 /* Publishes the times of this rank in the step, in the statistics and for the monitor of its node. */
 static void collect_times(struct rank_state *w, const struct step_times *times, double stats[STAT_COUNT])
 {
+    // A device that is not synchronous waits when its host does not; its times are those of the step before.
+    const bool on_host = device_traits(w->run->recipe->cluster.device)->synchronous;
     const int64_t waited_ns = progress_waited_ns();
     const double compute_s = fmax(times->busy_s - times->waited_s, 0.0);
-    const double wait_s = 1e-9 * (double)(waited_ns - w->waited_ns);
+    const double wait_s = on_host ? 1e-9 * (double)(waited_ns - w->waited_ns)
+                                  : fmax(times->last_end_s - times->first_start_s - compute_s, 0.0);
     stats[STAT_COMPUTE_MAX] = timeline_slowest_stat(compute_s, w->world->rank);
     stats[STAT_COMPUTE_MIN] = timeline_min_stat(compute_s);
     stats[STAT_WAIT_MAX] = wait_s;
     stats[STAT_WAIT_MIN] = timeline_min_stat(wait_s);
     stats[STAT_DATA_MAX] = w->data_s;
     stats[STAT_DATA_MIN] = timeline_min_stat(w->data_s);
-    // A device that is not synchronous computes after its ops are enqueued.
-    const bool is_timed = device_traits(w->run->recipe->cluster.device)->synchronous;
     progress_step((struct progress_step){.step = w->step + 1,
-                                         .compute_ns = is_timed ? times->compute_ns : 0,
-                                         .wait_ns = waited_ns - w->waited_ns,
+                                         .compute_ns = times->compute_ns,
+                                         .wait_ns = (int64_t)(1e9 * wait_s),
                                          .data_ns = (int64_t)(1e9 * w->data_s)});
     w->waited_ns = waited_ns;
     w->data_s = 0.0;

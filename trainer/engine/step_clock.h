@@ -9,19 +9,21 @@
 
 #include "schedules/schedule.h"
 #include "trainer/trace/mark_clock.h"
+#include "trainer/trace/stall_recorder.h"
 
 /* Times of a step: seconds spent in F, B, I and W; the start of the first and the end of the last of these
  * actions. All 0 if they are unknown. */
 struct step_times {
     double busy_s, first_start_s, last_end_s;
     double waited_s;    // of busy_s: for messages inside of actions
-    int64_t compute_ns; // sum over stages and kinds of the fastest of these actions: device_compute_ns()
+    int64_t compute_ns; // sum over stages and kinds of the fastest of these actions, without waits
 };
 
 struct step_clock;
 
 /* *out is NULL on a device whose ops are complete when their calls return, and on one without a clock. */
-MUST_USE enum status step_clock_create(struct device *device, int actions, struct step_clock **out);
+MUST_USE enum status step_clock_create(struct device *device, const struct schedule *schedule, int pp_rank,
+                                       struct step_clock **out);
 void step_clock_destroy(struct step_clock *clock); // accepts NULL
 
 /* Before and after the ops of the action at this position of the list. */
@@ -31,8 +33,7 @@ MUST_USE enum status step_clock_end(struct step_clock *clock, int position, stru
 void step_clock_end_step(struct step_clock *clock);
 
 /* The times of the step before the one that was enqueued last; relative to its first action. */
-struct step_times step_clock_previous(const struct step_clock *clock, const struct action_list *list);
+struct step_times step_clock_previous(const struct step_clock *clock, const struct stall_recorder *stalls);
 /* Writes the times of all actions of the last step to times[actions][2], in seconds on the host's clock. An
  * action without ops gets the end of the one before it. */
-void step_clock_read(const struct step_clock *clock, const struct action_list *list,
-                     const struct mark_clock *host, double *times);
+void step_clock_read(const struct step_clock *clock, const struct mark_clock *host, double *times);

@@ -19,7 +19,7 @@ struct step_record {
     int64_t loss_tokens; // of these: tokens that count in the loss
     double step_time_s;
     double bubble_fraction;                    // of the rank with the longest idle time; NAN if unknown
-    bool has_times;                            // of ranks, below: the host's clock can time the device
+    bool has_times;                            // of ranks, below: known
     double compute_s[2], wait_s[2], data_s[2]; // minimum and maximum over ranks
     int slowest;                               // the rank with the longest compute_s
     int64_t memory_peak_bytes;                 // maximum over ranks

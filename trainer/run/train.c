@@ -240,9 +240,10 @@ static bool continues_after(const struct session *s, int64_t step)
 
 static void add_times(const struct rank_state *w, struct step_record *record)
 {
-    record->has_times = device_traits(w->run->recipe->cluster.device)->synchronous;
-    record->compute_s[0] = timeline_min_s(w->stats[STAT_COMPUTE_MIN]);
-    record->compute_s[1] = timeline_slowest_s(w->stats[STAT_COMPUTE_MAX]);
+    // On a device that is not synchronous, of the step before; unknown in the first one.
+    record->has_times = timeline_slowest_s(w->stats[STAT_COMPUTE_MAX]) > 0.0;
+    record->compute_s[1] = timeline_slowest_s(w->stats[STAT_COMPUTE_MAX]); // whole microseconds
+    record->compute_s[0] = fmin(timeline_min_s(w->stats[STAT_COMPUTE_MIN]), record->compute_s[1]);
     record->slowest = timeline_slowest_rank(w->stats[STAT_COMPUTE_MAX]);
     record->wait_s[0] = timeline_min_s(w->stats[STAT_WAIT_MIN]);
     record->wait_s[1] = w->stats[STAT_WAIT_MAX];

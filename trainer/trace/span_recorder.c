@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 256 }; // spans whose marks are created together
-
 struct recorded_span {
     enum span_kind kind;
     int64_t bytes;
@@ -28,32 +26,25 @@ const char *span_kind_name(enum span_kind kind)
 
 /* ---- spans of a step ---- */
 
-static enum status grow(struct span_bank *bank, struct device *device)
+static enum status grow(struct span_bank *bank)
 {
-    if (bank->count < bank->capacity)
+    enum { MORE = 256 };
+    if (bank->marks.count < bank->capacity)
         return OK;
-    const size_t spans = (size_t)bank->capacity + CHUNK, chunks = (size_t)bank->chunks + 1;
-    struct recorded_span *more = realloc(bank->spans, spans * sizeof *more);
-    bank->spans = more != NULL ? more : bank->spans;
-    struct time_marks **marks = realloc(bank->marks, chunks * sizeof(struct time_marks *));
-    bank->marks = marks != NULL ? marks : bank->marks;
-    if (more == NULL || marks == NULL)
+    const int capacity = bank->capacity + bank->capacity / 2 + MORE;
+    struct recorded_span *more = realloc(bank->spans, (size_t)capacity * sizeof *more);
+    if (more == NULL)
         return fail(NO_MEMORY, "no memory for the timeline of a step");
-    TRY(time_marks_create(device, 2 * CHUNK, &bank->marks[bank->chunks]));
-    bank->chunks++;
-    bank->capacity += CHUNK;
+    bank->spans = more;
+    bank->capacity = capacity;
     return OK;
 }
 
-static struct time_mark mark_of(const struct span_bank *bank, int span, bool end)
+static enum status append(struct span_bank *bank, const struct recorded_span *span, int *out)
 {
-    return (struct time_mark){bank->marks[span / CHUNK], 2 * (span % CHUNK) + end};
-}
-
-static enum status set_mark(const struct span_bank *bank, int span, bool end)
-{
-    const struct time_mark mark = mark_of(bank, span, end);
-    return time_marks_set(bank->marks[span / CHUNK], mark.index, bank->spans[span].stream);
+    TRY(grow(bank));
+    bank->spans[bank->marks.count] = *span;
+    return mark_pairs_begin(&bank->marks, span->stream, out);
 }
 
 /* Records the first failure, and nothing after it. */
@@ -66,18 +57,16 @@ static void check(struct span_recorder *r, enum status status)
 /* Returns the index of the new span, or -1. */
 static int begin(struct span_recorder *r, struct span_bank *bank, const struct recorded_span *span)
 {
-    check(r, r->status == OK ? grow(bank, r->device) : r->status);
-    if (r->status != OK)
-        return -1;
-    bank->spans[bank->count] = *span;
-    check(r, set_mark(bank, bank->count, false));
-    return bank->count++;
+    int index = -1;
+    if (r->status == OK)
+        check(r, append(bank, span, &index));
+    return r->status == OK ? index : -1;
 }
 
 static void end(struct span_recorder *r, const struct span_bank *bank, int *span)
 {
     if (*span >= 0 && r->status == OK)
-        check(r, set_mark(bank, *span, true));
+        check(r, mark_pairs_end(&bank->marks, *span, bank->spans[*span].stream));
     *span = -1;
 }
 
@@ -94,7 +83,7 @@ static struct span_bank *bank_of(struct span_recorder *r, int64_t step)
     if (bank->step == step)
         return bank;
     bank->step = step;
-    bank->count = 0;
+    bank->marks.count = 0;
     snprintf(whole.name, sizeof whole.name, "step %lld", (long long)step);
     (void)begin(r, bank, &whole);
     return bank;
@@ -203,11 +192,8 @@ enum status span_recorder_attach(struct span_recorder *recorder, struct device *
 void span_recorder_close(struct span_recorder *recorder)
 {
     for (int i = 0; i < SPAN_BANKS; i++) {
-        struct span_bank *bank = &recorder->banks[i];
-        for (int chunk = 0; chunk < bank->chunks; chunk++)
-            time_marks_destroy(bank->marks[chunk]);
-        free(bank->marks);
-        free(bank->spans);
+        mark_pairs_free(&recorder->banks[i].marks);
+        free(recorder->banks[i].spans);
     }
     *recorder = (struct span_recorder){.active = false};
 }
@@ -233,7 +219,7 @@ void span_recorder_end_step(struct span_recorder *recorder, int64_t step)
 
 static enum status wait_for(const struct span_bank *bank)
 {
-    for (int i = 0; i < bank->count; i++) {
+    for (int i = 0; i < bank->marks.count; i++) {
         bool again = false;
         for (int k = 0; k < i && !again; k++)
             again = bank->spans[k].stream == bank->spans[i].stream;
@@ -260,14 +246,13 @@ enum status span_recorder_read(struct span_recorder *recorder, int64_t step, con
         return fail(recorder->status, "the times of step %lld could not be recorded", (long long)step);
     CHECK(bank->step == step);
     TRY(wait_for(bank));
-    struct span *spans = calloc((size_t)bank->count + 1, sizeof *spans);
+    struct span *spans = calloc((size_t)bank->marks.count + 1, sizeof *spans);
     if (spans == NULL)
         return fail(NO_MEMORY, "no memory for the timeline of a step");
-    for (int i = 0; i < bank->count; i++) {
+    for (int i = 0; i < bank->marks.count; i++) {
         const struct recorded_span *from = &bank->spans[i];
-        const struct time_mark begins = mark_of(bank, i, false), ends = mark_of(bank, i, true);
-        spans[i] = (struct span){.begin_s = mark_clock_s(host, begins.marks, begins.index),
-                                 .end_s = mark_clock_s(host, ends.marks, ends.index),
+        spans[i] = (struct span){.begin_s = mark_pairs_s(&bank->marks, i, false, host),
+                                 .end_s = mark_pairs_s(&bank->marks, i, true, host),
                                  .bytes = from->bytes,
                                  .kind = (int32_t)from->kind,
                                  .stream = number_of(bank, i)};
@@ -275,6 +260,6 @@ enum status span_recorder_read(struct span_recorder *recorder, int64_t step, con
         snprintf(spans[i].stream_name, sizeof spans[i].stream_name, "%s", from->stream->name);
     }
     *out = spans;
-    *count = bank->count;
+    *count = bank->marks.count;
     return OK;
 }

@@ -14,7 +14,7 @@
 #pragma once
 
 #include "parallel/comm.h"
-#include "trainer/trace/mark_clock.h"
+#include "trainer/trace/mark_pairs.h"
 
 /* In the order of rows. */
 enum span_kind {
@@ -44,10 +44,9 @@ struct span {
 struct recorded_span;
 struct span_bank {
     int64_t step;
-    int count, capacity;
-    struct recorded_span *spans;
-    struct time_marks **marks; // [chunks]
-    int chunks;
+    int capacity;
+    struct recorded_span *spans; // [capacity]
+    struct mark_pairs marks;     // of each span
 };
 
 enum { SPAN_BANKS = 2 }; // a step and the look-ahead of the next one

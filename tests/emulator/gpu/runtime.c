@@ -268,8 +268,14 @@ void emulator_count_graph(void)
     calls.graphs++;
 }
 
+/* EMULATOR_SLOW="2 20": the clock of GPU 2 is 20 % slower. */
 void emulator_advance_clock(cudaStream_t stream, int64_t ns)
 {
+    enum { PERCENT = 100 };
+    const char *slow = getenv("EMULATOR_SLOW");
+    char *percent = NULL;
+    if (slow != NULL && strtol(slow, &percent, 10) == device)
+        ns += ns * strtol(percent, NULL, 10) / PERCENT;
     stream->clock_ns += ns;
 }
 

@@ -10,6 +10,8 @@
  * during calls of that thread: a stream blocks at an NCCL message (nccl.c) until its peers have reached
  * theirs.
  *
+ * EMULATOR_SLOW="2 20": the emulated clock of GPU 2 is 20 % slower; not with EMULATOR_CLOCK=host.
+ *
  * EMULATOR_CAPABILITY=8.0 sets their compute capability; the default is 9.0, with the instructions of
  * wgmma.h.
  *
