@@ -4,6 +4,7 @@
 #include "base/status.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static void *allocate(size_t bytes)
@@ -31,10 +32,23 @@ static bool has_tiny_objects(const char *bytes, size_t length)
     return objects > (TIMES_LENGTH * length + SPARE_BYTES) / OBJECT_BYTES;
 }
 
+/* jansson's messages about zero bytes name flags of its interface. The last byte of the text is the code. */
+static void explain_zeros(json_error_t *error)
+{
+    const enum json_error_code code = json_error_code(error);
+    if (code == json_error_null_character || code == json_error_null_byte_in_key)
+        snprintf(error->text, sizeof error->text - 1, "%s has the character \\u0000; remove it",
+                 code == json_error_null_character ? "a string" : "a key");
+}
+
 json_t *json_read(const char *bytes, size_t length, size_t flags, json_error_t *error)
 {
-    if (!has_tiny_objects(bytes, length))
-        return json_loadb(bytes, length, flags, error);
+    if (!has_tiny_objects(bytes, length)) {
+        json_t *root = json_loadb(bytes, length, flags, error);
+        if (root == NULL && error != NULL)
+            explain_zeros(error);
+        return root;
+    }
     if (error != NULL)
         *error = (json_error_t){.line = 1, .column = 1, .text = "too many objects for a file of its length"};
     return NULL;

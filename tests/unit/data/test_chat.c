@@ -145,7 +145,8 @@ Test(chat, invalid_lines_name_the_place)
         {"{\"prompt\": \"a\"}", "completion is missing"},
         {"{\"prompt\": \"\", \"completion\": \"a\"}", "prompt is empty"},
         {"{\"prompt\": \"a\", \"completion\": \"\"}", "completion is empty"},
-        {"{\"prompt\": \"a\", \"completion\": \"\\u0000\"}", "u0000"},
+        {"{\"prompt\": \"a\", \"completion\": \"\\u0000\"}",
+         "column 38: a string has the character \\u0000; remove it; each line must be"},
         {"{\"prompt\": \"a\", \"completion\": \"\xFF\"}", "UTF-8"},
         {"{\"prompt\": \"a\", \"prompt\": \"b\", \"completion\": \"c\"}", "duplicate"},
         {"{\"prompt\": \"a\", \"completion\": \"b\"} x", "column "},
@@ -160,6 +161,36 @@ Test(chat, invalid_lines_name_the_place)
     cr_assert_eq(encode(&f, "{\"prompt\": \" \\n\\t\", \"completion\": \"a\"}"), BAD_DATA);
     cr_assert(strstr(fail_text(), "prompt is empty") != NULL, "%s", fail_text());
     fixture_free(&f);
+}
+
+/* The templates of Llama 2's and Mistral's models refuse these conversations; the others do not. */
+Test(chat, roles_alternate_where_the_template_needs_it)
+{
+#define MESSAGE(role) "{\"role\": \"" role "\", \"content\": \"a\"}"
+    static const struct {
+        const char *messages, *why; // NULL: accepted
+    } cases[] = {
+        {MESSAGE("user") ", " MESSAGE("user") ", " MESSAGE("assistant"),
+         "messages[1].role is user, but template mistral needs user, assistant, user, ... in turn: use "
+         "assistant here"},
+        {MESSAGE("assistant"), "messages[0].role is assistant, but template mistral"},
+        {MESSAGE("system") ", " MESSAGE("assistant"), "messages[1].role is assistant, but template mistral"},
+        {MESSAGE("system") ", " MESSAGE("user") ", " MESSAGE("assistant") ", " MESSAGE("assistant"),
+         "messages[3].role is assistant, but template mistral needs user, assistant, user, ... in turn: use "
+         "user here"},
+        {MESSAGE("system") ", " MESSAGE("user") ", " MESSAGE("assistant") ", " MESSAGE("user"), NULL},
+    };
+    struct fixture mistral = fixture_make("hf", "chat.json", "mistral"),
+                   chatml = fixture_make("hf", "chat.json", "chatml");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[600];
+        snprintf(line, sizeof line, "{\"messages\": [%s]}", cases[i].messages);
+        cr_assert_eq(encode(&chatml, line), OK, "%s", fail_text());
+        cr_assert_eq(encode(&mistral, line), cases[i].why == NULL ? OK : BAD_DATA, "%s", line);
+        cr_assert(cases[i].why == NULL || strstr(fail_text(), cases[i].why) != NULL, "%s", fail_text());
+    }
+    fixture_free(&mistral);
+    fixture_free(&chatml);
 }
 
 Test(chat, a_template_needs_its_special_tokens)

@@ -135,8 +135,22 @@ static enum status read_message(const struct chat_template *template, const json
     return read_content(template, json_object_get(value, "content"), where, out);
 }
 
+/* As the templates of transformers' models. `turn`: messages before this one, without the system message. */
+static enum status check_turn(const struct chat_template *template, enum chat_role role, size_t i,
+                              size_t turn)
+{
+    const enum chat_role expected = turn % 2 == 0 ? ROLE_USER : ROLE_ASSISTANT;
+    if (!template->alternates || role == expected)
+        return OK;
+    return fail(BAD_DATA,
+                "messages[%zu].role is %s, but template %s needs user, assistant, user, ... in turn: use %s "
+                "here, merge the message with its neighbour, or use another template (chatml)",
+                i, chat_role_names[role], template->name, chat_role_names[expected]);
+}
+
 static enum status add_messages(struct writer *w, const json_t *messages)
 {
+    size_t turns = 0;
     bool answered = false, after_system = false;
     if (!json_is_array(messages))
         return fail(BAD_DATA,
@@ -144,6 +158,8 @@ static enum status add_messages(struct writer *w, const json_t *messages)
     for (size_t i = 0; i < json_array_size(messages); i++) {
         struct message message = {.role = ROLE_USER};
         TRY(read_message(w->template, json_array_get(messages, i), i, &message));
+        if (message.role != ROLE_SYSTEM)
+            TRY(check_turn(w->template, message.role, i, turns++));
         TRY(add_message(w, &message, after_system));
         answered |= message.role == ROLE_ASSISTANT;
         after_system = message.role == ROLE_SYSTEM;

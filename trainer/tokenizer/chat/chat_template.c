@@ -8,7 +8,7 @@ const char *const chat_role_names[ROLE_COUNT] = {"system", "user", "assistant"};
 /* The table of docs/finetuning.md. NULL and absent texts are empty. */
 static const struct row {
     const char *name;
-    bool trims;
+    bool trims, alternates;
     const char *begin;
     const char *places[ROLE_COUNT][PLACE_COUNT]; // before, lead, end, after
     const char *after_system;                    // NULL: as before any user message
@@ -25,11 +25,13 @@ static const struct row {
                 {"{<|start_header_id|>}assistant{<|end_header_id|>}\n\n", NULL, "{<|eot_id|>}", NULL}}},
     {.name = "llama2",
      .trims = true,
+     .alternates = true,
      .places = {{"{<s>}[INST] <<SYS>>\n", NULL, "\n<</SYS>>\n\n", NULL},
                 {"{<s>}[INST] ", NULL, " [/INST]", NULL},
                 {NULL, " ", " {</s>}", NULL}},
      .after_system = ""},
     {.name = "mistral",
+     .alternates = true,
      .begin = "{<s>}",
      .places = {{"{[INST]?[INST]} ", NULL, "\n\n", NULL},
                 {"{[INST]?[INST]} ", NULL, "{[/INST]? [/INST]}", NULL},
@@ -117,8 +119,10 @@ enum status chat_template_create(const char *name, const struct tokenizer *token
     const struct row *row = find_row(name);
     if (row == NULL)
         return refuse_name(name);
-    struct chat_template template = {
-        .name = row->name, .trims = row->trims, .adds_space = tokenizer_adds_space(tokenizer)};
+    struct chat_template template = {.name = row->name,
+                                     .trims = row->trims,
+                                     .alternates = row->alternates,
+                                     .adds_space = tokenizer_adds_space(tokenizer)};
     TRY(compile(row, row->begin, tokenizer, &template.begin));
     for (int role = 0; role < ROLE_COUNT; role++)
         for (int place = 0; place < PLACE_COUNT; place++)

@@ -36,6 +36,7 @@ struct chat_pieces {
 struct chat_template {
     const char *name;
     bool trims;      // spaces and line ends around each content are removed
+    bool alternates; // after the system message, the roles are user, assistant, user ...
     bool adds_space; // of the tokenizer
     struct chat_pieces begin;
     struct chat_pieces places[ROLE_COUNT][PLACE_COUNT];
