@@ -47,6 +47,11 @@ int status_exit(enum status status)
     return given ? 2 : 1;
 }
 
+enum status status_of_input(enum status status)
+{
+    return status_exit(status) == 1 && status != NO_MEMORY ? BAD_DATA : status;
+}
+
 enum status fail(enum status status, const char *format, ...)
 {
     char raw[sizeof last_text]; // contains names and values from files and command lines

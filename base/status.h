@@ -44,6 +44,10 @@ const char *status_name(enum status status);
  * complete checkpoint, 1 all other errors. */
 int status_exit(enum status status);
 
+/* For failures to read input: a file that is missing, or cannot be read, is bad input. Returns BAD_DATA in
+ * place of a status with exit status 1, but NO_MEMORY as it is. */
+enum status status_of_input(enum status status);
+
 /* Stores the message for fail_text() of this thread, and returns `status`. One line, no full stop. Control
  * characters and bytes that are not UTF-8 become \xNN, so that names from files cannot control a terminal.
  * The arguments may contain fail_text(), to add context: fail(status, "checkpoint.load: %s", fail_text()). */

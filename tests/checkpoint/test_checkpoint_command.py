@@ -18,7 +18,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from fixtures import write_dataset  # noqa: E402
+from fixtures import no_file_beyond, write_dataset  # noqa: E402
 
 CUBOID = os.path.abspath(sys.argv[1])
 MIB = 1 << 20
@@ -102,6 +102,8 @@ def test_reshard():
     assert losses("from-c") == losses("from-step-00000003") and len(losses("from-c")) == 2
     done = command("reshard", base, "-o", "a", "tp=1", status=2)
     assert "-o a: File exists; use a directory that does not exist" in done.stderr, done.stderr
+    done = run("checkpoint", "reshard", base, "-o", "full", "tp=1", status=1, preexec_fn=no_file_beyond(20000))
+    assert "full/" in done.stderr, done.stderr
     done = command("reshard", base, "-o", "x", "model.num_layers=3", status=2)
     assert "trained with model.num_layers 2" in done.stderr, done.stderr
 

@@ -5,6 +5,7 @@ its value, exit status 2, and nothing under the name of the output, or next to i
 
     test_bad_input.py CUBOID [unlimited]       unlimited: a sanitizer needs more address space"""
 import json
+import math
 import os
 import random
 import resource
@@ -178,6 +179,31 @@ TOKENIZERS = [
 ]
 
 
+def not_finite():
+    """A value that is not finite, in each type: the first tensor is named, and the element."""
+    values = {"F32": ("<f", math.nan, -math.inf, 3.4e38), "BF16": ("<H", 0xFFC0, 0x7F80, 0x7F7F),
+              "F16": ("<H", 0x7C01, 0xFC00, 0x7BFF)}
+    for dtype, (form, nan, infinite, largest) in values.items():
+        for value, message in ((nan, "NaN"), (infinite, "infinite"), (largest, None)):
+            shutil.copytree("llama", "changed")
+            tensors = {name: (dtype, shape, bytes(struct.calcsize(form) * models.elements_of(shape)))
+                       for name, shape in models.shapes_of(models.CASES["llama"]).items()}
+            for name in ("model.layers.1.mlp.up_proj.weight", "model.norm.weight"):
+                _, shape, data = tensors[name]
+                at = 5 * struct.calcsize(form)
+                tensors[name] = dtype, shape, data[:at] + struct.pack(form, value) + data[at + struct.calcsize(form):]
+            models.write_safetensors("changed/model.safetensors", tensors)
+            if message is None:
+                if command("import", "changed", "-o", "out").returncode != 0:
+                    sys.exit(f"the largest number of {dtype} is refused")
+                shutil.rmtree("out")
+            else:
+                expect_refused(f"{dtype} {value}", ["import", "changed"],
+                               "changed/model.safetensors: element 5 of tensor model.layers.1.mlp.up_proj.weight is "
+                               f"{message}, so every result")
+            shutil.rmtree("changed")
+
+
 def unusable_tokenizers():
     """Imported without tokenizer, and a warning; one with more ids than the model has rows is refused."""
     for text, message in TOKENIZERS:
@@ -212,7 +238,9 @@ def refused_exports():
     cases = [(["model.normalization=RMSNorm"], "model.normalization RMSNorm cannot be expressed by GPT2LMHeadModel"),
              (["model.position_embedding_type=rope", "model.normalization=RMSNorm", "model.activation=swiglu",
                "model.add_bias_linear=false", "model.rotary_percent=0.5"],
-              "model.rotary_percent 0.5 cannot be expressed by LlamaForCausalLM")]
+              "model.rotary_percent 0.5 cannot be expressed by LlamaForCausalLM"),
+             (["model.final_logit_softcapping=30"],
+              "model.final_logit_softcapping 30 cannot be expressed by GPT2LMHeadModel")]
     for i, (keys, message) in enumerate(cases):
         set_recipe(f"run-{i}", *keys)
         expect_refused(f"export {keys}", ["export", f"run-{i}/checkpoints"], message)
@@ -249,7 +277,7 @@ def refused_outputs():
         if done.returncode != 0 or os.listdir("new/parents") != ["model"]:
             sys.exit(f"{words} does not create the parents of its output: {done.returncode} {done.stderr}")
         shutil.rmtree("new")
-        expect_refused("full disk", words, "out.partial/", statuses=(1, 2), preexec_fn=no_file_beyond(20000))
+        expect_refused("full disk", words, "out.partial/", statuses=(1,), preexec_fn=no_file_beyond(20000))
 
 
 def memory():
@@ -284,6 +312,7 @@ def main():
         refused_tensors()
         refused_bytes()
         unusable_tokenizers()
+        not_finite()
         refused_exports()
         refused_outputs()
         memory()

@@ -201,8 +201,7 @@ int exit_status(enum status status)
 
 int exit_status_of_input(enum status status)
 {
-    int printed = exit_status(status);
-    return printed == 1 && status != NO_MEMORY ? 2 : printed;
+    return exit_status(status_of_input(status));
 }
 
 int exit_status_of_world(enum status status)

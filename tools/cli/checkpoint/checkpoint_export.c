@@ -2,6 +2,7 @@
 /* cuboid checkpoint export: a checkpoint as a model of Hugging Face's transformers library. */
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/huggingface/pretrained_export.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
@@ -111,6 +112,7 @@ static enum status export_checkpoint(struct pretrained_export_options *options, 
         status = load_recipe(folder, &recipe);
     if (status == OK)
         status = find_tokenizer(folder, recipe);
+    status = status_of_input(status);
     if (status == OK) {
         const bool has_file = recipe->tokenizer.tokenizer_type == TOKENIZER_HUGGING_FACE;
         options->checkpoint = folder;
@@ -139,5 +141,5 @@ int checkpoint_export(int argc, char **argv)
                    bytes_text(result.bytes, bytes), result.dtype,
                    result.has_tokenizer ? ", with tokenizer" : "; no tokenizer.json");
     }
-    return checkpoint_exit(status);
+    return exit_status(status);
 }

@@ -2,6 +2,7 @@
 /* cuboid checkpoint import: a model of Hugging Face's transformers library as a checkpoint. */
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
 #include "trainer/checkpoint/huggingface/pretrained_import.h"
 
 #include <stdlib.h>
@@ -44,5 +45,5 @@ int checkpoint_import(int argc, char **argv)
         fputs(text_chars(&result.model_yaml), stdout);
         text_free(&result.model_yaml);
     }
-    return checkpoint_exit(status);
+    return exit_status(status);
 }

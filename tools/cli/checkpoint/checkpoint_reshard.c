@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "tools/cli/checkpoint/cmd_checkpoint.h"
 #include "tools/cli/options.h"
+#include "tools/cli/recipe_argument.h"
 #include "trainer/checkpoint/checkpoint_record.h"
 #include "trainer/checkpoint/distribute/checkpoint_note.h"
 #include "trainer/checkpoint/distribute/checkpoint_share.h"
@@ -288,7 +289,8 @@ static enum status allocate(struct reshard *r)
                                                : fail(NO_MEMORY, "no memory for bands of %zu bytes", band);
 }
 
-static enum status reshard(struct reshard *r, const char *path, const char *const *keys, int count)
+/* Reads all but the values of the tensors. */
+static enum status read_input(struct reshard *r, const char *path, const char *const *keys, int count)
 {
     TRY(checkpoint_argument(path, &r->folder, &r->source));
     if (r->source.manifest.version == 1)
@@ -296,7 +298,12 @@ static enum status reshard(struct reshard *r, const char *path, const char *cons
                     r->folder);
     TRY(load_layout(r, keys, count));
     TRY(list_tensors(r));
-    TRY(allocate(r));
+    return allocate(r);
+}
+
+static enum status reshard(struct reshard *r, const char *path, const char *const *keys, int count)
+{
+    TRY(status_of_input(read_input(r, path, keys, count)));
     r->identity = r->source.manifest.identity;
     TRY(random_hex(r->identity.save, SAVE_CHARS - 1));
     if (mkdir(r->out, 0777) != 0)
@@ -332,5 +339,5 @@ int checkpoint_reshard(int argc, char **argv)
     free(r.band);
     free(r.folder);
     free(rest);
-    return checkpoint_exit(status);
+    return exit_status(status);
 }

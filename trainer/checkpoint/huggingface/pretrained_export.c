@@ -276,7 +276,8 @@ static enum status write_all(struct export *e, bool *has_tokenizer)
 }
 
 static enum status export(struct export *e, bool *has_tokenizer) {
-    TRY(open_model(e)); TRY(divide_into_files(e)); TRY(allocate(e)); return write_all(e, has_tokenizer);
+    TRY(status_of_input(open_model(e))); TRY(divide_into_files(e)); TRY(allocate(e));
+    return write_all(e, has_tokenizer);
 }
 
 enum status pretrained_export(const struct pretrained_export_options *options,

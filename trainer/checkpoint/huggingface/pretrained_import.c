@@ -248,12 +248,35 @@ static enum status write_part(struct import *m, const struct pretrained_tensor *
     return OK;
 }
 
+/* Checks the values of a tensor, in m->whole. */
+static enum status check_finite(const struct import *m, const struct pretrained_entry *entry)
+{
+    const struct safetensors_tensor *tensor = entry->tensor;
+    const size_t each = safetensors_dtype_bytes(tensor->dtype), count = (size_t)tensor->bytes / each;
+    const uint32_t exponent = tensor->dtype == SAFETENSORS_F32    ? 0x7f800000U
+                              : tensor->dtype == SAFETENSORS_BF16 ? 0x7f80U
+                                                                  : 0x7c00U;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = 0; // little endian
+        memcpy(&bits, m->whole + i * each, each);
+        if ((bits & exponent) == exponent)
+            return fail(
+                BAD_CHECKPOINT,
+                "%s/%s: element %zu of tensor %s is %s, so every result of the model would be; export "
+                "or download the model again",
+                m->folder, m->weights.names[entry->file], i, tensor->name,
+                (bits & ((exponent & -exponent) - 1U)) != 0 ? "NaN" : "infinite");
+    }
+    return OK;
+}
+
 static enum status write_tensors(struct import *m, struct checkpoint_writer *writer)
 {
     for (int i = 0; i < m->tensors.count; i++) {
         const struct pretrained_tensor *tensor = &m->tensors.list[i];
         const struct pretrained_entry *entry = pretrained_weights_find(&m->weights, tensor->name);
         TRY(pretrained_weights_read(&m->weights, entry, m->whole));
+        TRY(check_finite(m, entry));
         for (int part = 0; part < tensor->part_count; part++)
             TRY(write_part(m, tensor, entry->tensor->dtype, part, writer));
     }
@@ -353,7 +376,8 @@ static enum status write_all(struct import *m, const char *out, struct text *yam
 
 /* ---- all of it ---- */
 
-static enum status import(struct import *m, struct problems *warnings, struct text *yaml)
+/* Reads all but the values of the tensors. */
+static enum status read_input(struct import *m, struct problems *warnings)
 {
     TRY(pretrained_output_check(m->out)); // its base name becomes the recipe's name
     TRY(read_config(m, warnings));
@@ -361,7 +385,12 @@ static enum status import(struct import *m, struct problems *warnings, struct te
     TRY(check_tokenizer(m, warnings));
     TRY(open_model(m));
     TRY(list_shards(m));
-    TRY(allocate(m));
+    return allocate(m);
+}
+
+static enum status import(struct import *m, struct problems *warnings, struct text *yaml)
+{
+    TRY(status_of_input(read_input(m, warnings)));
     return write_all(m, m->out, yaml);
 }
 

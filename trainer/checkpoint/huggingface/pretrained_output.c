@@ -40,7 +40,8 @@ enum status pretrained_output_begin(const char *path, struct pretrained_output *
     text_add(&partial, "%s.partial", path);
     enum status status = OK;
     if (mkdir(partial.chars, 0777) != 0)
-        status = fail(BAD_USAGE, "-o %s: cannot create %s: %s%s", path, partial.chars, strerror(errno),
+        status = fail(errno == ENOSPC || errno == EDQUOT ? IO_ERROR : BAD_USAGE,
+                      "-o %s: cannot create %s: %s%s", path, partial.chars, strerror(errno),
                       errno == EEXIST ? "; remove it, if no other program is writing there" : "");
     if (status == OK)
         out->partial = partial;
