@@ -25,7 +25,10 @@ BAD = [  # lines of a file, what the error says
     (b'{"messages": [{"role": "user", "content": "a"}]}', "bad.jsonl, line 1: messages has no answer"),
     (b'{"messages": [{"role": "tool", "content": "a"}]}', 'line 1: messages[0].role "tool" is unknown; use system'),
     (b'{"prompt": "a", "completion": ""}', "bad.jsonl, line 1: completion is empty"),
-    (GOOD + b'{"prompt": "' + b"a" * 20 + b'", "completion": "b"}', "line 2: 22 tokens, more than --seq-length 21"),
+    (b'{"prompt": "%b", "completion": "b"}\n' % (b"a" * 20) + GOOD +
+     b'{"prompt": "%b", "completion": "b"}' % (b"a" * 30),
+     "bad.jsonl, line 1: more tokens than --seq-length 21, as 2 of 3 conversations have; shorten them, use "
+     "--seq-length 32 for the longest (bad.jsonl, line 3), or omit"),
     (GOOD + b'{"prompt": "a", "completion": "\xff"}', "line 2: column "),
     (GOOD + b'{"prompt": "a", "completion": "\0"}', "line 2: column "),
     (b"", "no tokens to write"),

@@ -206,6 +206,8 @@ static enum status make_mix(struct data_mix *mix, const struct data_list *list, 
         mix->count = i + 1;
         if (config->pack_documents)
             TRY(pack_source(mix, i, split, config));
+        else if (dataset_has_mask(list->datasets[i]))
+            TRY(data_part_find_counted(&mix->parts[i]));
     }
     return blend_create(list->weights, list->count, &mix->blend);
 }
@@ -316,10 +318,10 @@ static enum status refuse_part(const struct data *d, enum data_split split, int 
     return status;
 }
 
-/* Returns true if no packed token counts in the loss. */
+/* Returns true if no token counts in the loss. */
 static bool counts_nothing(const struct data_part *part)
 {
-    return part->is_packed && dataset_has_mask(part->dataset) && part->counted == 0;
+    return dataset_has_mask(part->dataset) && part->counted == 0;
 }
 
 static enum status refuse_uncounted(const struct data *d, enum data_split split, int source)

@@ -104,6 +104,20 @@ enum status data_part_pack(struct data_part *part)
     return OK;
 }
 
+enum status data_part_find_counted(struct data_part *part)
+{
+    enum { CHUNK = 4096 };
+    uint8_t counts[CHUNK];
+    for (int64_t i = part->first; i < part->first + part->documents && part->counted == 0; i++)
+        for (int64_t at = 0, many; at < dataset_length(part->dataset, i) && part->counted == 0; at += many) {
+            many = dataset_length(part->dataset, i) - at;
+            many = many < CHUNK ? many : CHUNK;
+            TRY(dataset_read_mask(part->dataset, i, at, many, counts));
+            part->counted = memchr(counts, 1, (size_t)many) != NULL ? 1 : 0;
+        }
+    return OK;
+}
+
 /* Looks up the documents at `count` positions of an epoch, fewer at its end; returns their number. */
 static int64_t documents_at(const struct data_part *part, int64_t epoch, int64_t begin, int64_t count,
                             int64_t *out)

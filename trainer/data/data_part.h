@@ -39,7 +39,9 @@ struct data_part {
     struct data_pack pack;
     int64_t truncated, cut_tokens; // packed documents longer than S, and their tokens after the S-th
     int64_t longest;               // of them; -1: none
-    int64_t counted;               // packed tokens that the loss mask selects and that are a label
+    int64_t
+        counted; // with a loss mask: packed tokens that it selects and that are a label; not packed: 0 if it
+                 // selects none, else 1
     struct philox document_order, sample_order;
     pthread_mutex_t lock; // protects the members below
     struct data_part_epoch epochs[DATA_PART_EPOCHS];
@@ -54,6 +56,9 @@ void data_part_fini(struct data_part *part);
 /* Packs the documents of an initialized part. Only the first S tokens of a longer one are used: the caller
  * decides whether that is an error. NO_MEMORY; BAD_RECIPE for too many documents; IO_ERROR of the mask. */
 MUST_USE enum status data_part_pack(struct data_part *part);
+
+/* Looks for a token that the loss mask selects, for `counted` of a part that is not packed. IO_ERROR. */
+MUST_USE enum status data_part_find_counted(struct data_part *part);
 
 /* Reads tokens[S + 1] and marks[S + 1] (enum data_mark) of the i-th sample, counted over all epochs. The part
  * must have samples. The last token of a packed sample, and its padding, are 0, which no position attends to

@@ -190,13 +190,23 @@ Test(data_documents, packs_in_which_no_token_counts_are_refused)
     fixture_free(&f);
 }
 
-Test(data_documents, packs_of_a_mask_that_selects_nothing_are_refused)
+/* Packed or not. */
+Test(data_documents, a_mask_that_selects_nothing_is_refused)
 {
     static const char *const documents[] = {"1!23", "45"};
     struct fixture f;
     fixture_make(&f, documents, 2, 4);
     struct data *data = NULL;
     f.config.pack_documents = true;
+    cr_assert_eq(data_open(&f.config, &data), BAD_RECIPE);
+    cr_assert_not_null(strstr(fail_text(), "the loss mask selects none of the tokens for train"), "%s",
+                       fail_text());
+    f.config.pack_documents = false; // a first token may be the label of the previous document's last
+    data_close(open_data(&f));
+    fixture_free(&f);
+
+    static const char *const unmarked[] = {"123", "", "45678"};
+    fixture_make(&f, unmarked, 3, 4);
     cr_assert_eq(data_open(&f.config, &data), BAD_RECIPE);
     cr_assert_not_null(strstr(fail_text(), "the loss mask selects none of the tokens for train"), "%s",
                        fail_text());

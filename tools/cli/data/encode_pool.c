@@ -64,27 +64,12 @@ static enum status encode_text(const struct encode_options *options, struct enco
     return OK;
 }
 
-static enum status encode_chat(const struct encode_options *options, struct encoder *encoder,
-                               const char *bytes, const struct part *part, struct chat_tokens *out)
-{
-    const int64_t before = out->ids.count;
-    TRY(chat_encode(options->chat, encoder, bytes, part->bytes, out));
-    int64_t length = out->ids.count - before;
-    if (options->seq_length > 0 && length > options->seq_length)
-        return fail(
-            BAD_DATA,
-            "%lld tokens, more than --seq-length %lld; shorten the conversation, use --seq-length %lld, or "
-            "omit --seq-length and train with data.truncate_documents=true",
-            (long long)length, (long long)options->seq_length, (long long)length);
-    return OK;
-}
-
 static enum status encode_part(const struct encode_pool *pool, struct encoder *encoder, const char *bytes,
                                struct part *part, struct chat_tokens *out)
 {
     const int64_t before = out->ids.count;
     if (pool->options.chat != NULL)
-        TRY(encode_chat(&pool->options, encoder, bytes, part, out));
+        TRY(chat_encode(pool->options.chat, encoder, bytes, part->bytes, out));
     else
         TRY(encode_text(&pool->options, encoder, bytes, part, &out->ids));
     part->ids = out->ids.count - before;
@@ -226,6 +211,10 @@ static enum status write_chat(struct encode_pool *pool, const struct part *part,
         all->longest_file = part->file;
         all->longest_line = part->line;
     }
+    if (pool->options.seq_length > 0 && part->ids > pool->options.seq_length && all->too_long++ == 0) {
+        all->too_long_file = part->file;
+        all->too_long_line = part->line;
+    }
     return dataset_writer_add_masked(pool->writer, ids, counts, part->ids);
 }
 
@@ -343,13 +332,26 @@ enum status encode_pool_line(struct encode_pool *pool, const char *file, int64_t
     return add_part(pool, &part, bytes);
 }
 
+static enum status refuse_length(const struct encode_pool *pool)
+{
+    const struct encode_counts *c = &pool->counts;
+    return fail(
+        BAD_DATA,
+        "%s, line %lld: more tokens than --seq-length %lld, as %lld of %lld conversations have; shorten "
+        "them, use --seq-length %lld for the longest (%s, line %lld), or omit --seq-length and train "
+        "with data.truncate_documents=true",
+        c->too_long_file, (long long)c->too_long_line, (long long)pool->options.seq_length,
+        (long long)c->too_long, (long long)c->documents, (long long)c->longest, c->longest_file,
+        (long long)c->longest_line);
+}
+
 enum status encode_pool_finish(struct encode_pool *pool)
 {
     if (pool->ring[pool->filled % pool->size].count > 0)
         TRY(submit(pool));
     while (pool->written < pool->filled)
         TRY(write_oldest(pool));
-    return OK;
+    return pool->counts.too_long > 0 ? refuse_length(pool) : OK;
 }
 
 struct encode_counts encode_pool_counts(const struct encode_pool *pool)

@@ -28,6 +28,8 @@ struct encode_counts {
     int64_t counted;                       // of the tokens of conversations: those that count in the loss
     int64_t longest, longest_line;         // the conversation with the most tokens
     const char *longest_file;
+    int64_t too_long, too_long_line; // conversations with more tokens than seq_length; the first of them
+    const char *too_long_file;
 };
 
 /* The tokenizer, the template and the writer must outlive the pool. */
