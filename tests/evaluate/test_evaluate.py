@@ -166,6 +166,8 @@ def refuses_items():
         ("[]", "task:2: not an object; use {...}"),
         ('{"text": "x"}', 'task:2: neither "endings" (HellaSwag) nor "question" (ARC)'),
         (ARC.replace('"answerKey": "A"', '"id": 1'), 'task:2: no answer: "answerKey" is missing'),
+        (ARC.replace('"label": ["A", "B"]', '"label": ["A", "A"]'),
+         'task:2: choices 0 and 1 both have the label A; use a label for each'),
         (ARC.replace('"answerKey": "A"', '"answerKey": "\\u001b[31m"'),
          'task:2: "answerKey" \\x1b[31m is not the label of a choice'),
         (ARC.replace('["a", "b"]', '["a"]'), 'task:2: "choices" has 1 choices; use a list of 2 to 64'),

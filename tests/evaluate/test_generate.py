@@ -156,6 +156,13 @@ def refuses():
         text = generate("llama-bytes", *words, status=2)
         if why not in text or len(text.splitlines()) != 1:
             sys.exit(f"generate {words}: expected one line, \"{why}\", got\n{text}")
+    lost = ("tokenizer.tokenizer_type=HuggingFaceTokenizer", "tokenizer.tokenizer_model=gone/tokenizer.json")
+    for words in (("generate", "llama-bytes-ckpt", *lost, "--prompt", "x"), ("evaluate", "llama-bytes-ckpt", *lost)):
+        text = run(*words, status=2)
+        why = ("tokenizer.tokenizer_model: gone/tokenizer.json: No such file or directory; restore the file, or use a "
+               "copy of it: tokenizer.tokenizer_model=PATH")
+        if why not in text or len(text.splitlines()) != 1:
+            sys.exit(f"{words}: {text}")
     text = generate("llama-bytes", "--prompt", "x", "tp=3", status=2)
     if "is not divisible by parallel.tensor_parallel_size 3" not in text:
         sys.exit(f"generate tp=3: {text}")

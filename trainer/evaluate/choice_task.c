@@ -116,7 +116,7 @@ static enum status read_arc(const struct reader *reader, const json_t *object, s
     const bool nested = json_is_object(question);
     const json_t *choices = json_object_get(nested ? question : object, "choices");
     const size_t count = json_array_size(json_is_array(choices) ? choices : json_object_get(choices, "text"));
-    const char *stem, *answer, *text, *label;
+    const char *stem, *answer, *text, *labels[MAX_CHOICES];
     TRY(string_of(reader, nested ? question : object, nested ? "stem" : "question", &stem));
     TRY(check_count(reader, "choices", count));
     if (json_string_value(json_object_get(object, "answerKey")) == NULL)
@@ -126,11 +126,16 @@ static enum status read_arc(const struct reader *reader, const json_t *object, s
     out->count = (int)count;
     out->correct = -1;
     for (int i = 0; i < out->count; i++) {
-        arc_choice(choices, (size_t)i, &text, &label);
-        if (text == NULL || label == NULL)
+        arc_choice(choices, (size_t)i, &text, &labels[i]);
+        if (text == NULL || labels[i] == NULL)
             return refuse(reader, "\"choices\" needs a \"text\" and a \"label\" for each, both strings");
         text_add(&out->choices[i], "%s", text);
-        if (out->correct < 0 && strcmp(label, answer) == 0)
+        for (int k = 0; k < i; k++)
+            if (strcmp(labels[k], labels[i]) == 0)
+                return fail(BAD_DATA,
+                            "%s:%lld: choices %d and %d both have the label %s; use a label for each",
+                            reader->task->path, (long long)reader->line, k, i, labels[i]);
+        if (strcmp(labels[i], answer) == 0)
             out->correct = i;
     }
     return out->correct >= 0 ? OK

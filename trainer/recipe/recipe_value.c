@@ -257,6 +257,7 @@ static bool parse_layers(const struct recipe_row *row, const struct node *node, 
         return refuse(row, node, why);
     struct recipe_row entry = *row;
     entry.type = ROW_COUNT;
+    entry.low = single ? 2.0 : entry.low; // every N-th layer
     const size_t count = single ? 1 : node->count;
     struct layer_list layers = {
         .list = allocate(count, sizeof *layers.list), .count = count, .single = single};

@@ -20,7 +20,12 @@ enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out)
         .merge_file = recipe->tokenizer.merge_file,
         .tokenizer_model = recipe->tokenizer.tokenizer_model,
     };
-    TRY(tokenizer_create(&config, out));
+    const enum status status = tokenizer_create(&config, out);
+    if (status == IO_ERROR) // a file that is missing
+        return fail(BAD_RECIPE, "tokenizer.%s: %s; restore the file, or use a copy of it: tokenizer.%s=PATH",
+                    config.tokenizer_model != NULL ? "tokenizer_model" : "vocab_file and merge_file",
+                    fail_text(), config.tokenizer_model != NULL ? "tokenizer_model" : "vocab_file");
+    TRY(status);
     int64_t size = tokenizer_vocab_size(*out), allowed = recipe->model.vocab_size;
     if (config.tokenizer_model == NULL || size <= allowed)
         return OK;

@@ -35,18 +35,23 @@ Test(recipe_windows, windows_that_are_refused)
     WITH("command line: model.window_size -1 is out of range; expected an integer from 0 to 100000000; use "
          "0\n",
          "model.window_size=-1");
-    WITH("command line: model.window_attn_skip_freq 1: use 2 or more, for full attention in every N-th "
-         "layer; model.window_size=0 for full attention in all layers\n",
-         window, "model.window_attn_skip_freq=1");
+    for (int n = -1; n < 2; n++) { // the hint is accepted
+        char skip[80], message[160];
+        snprintf(skip, sizeof skip, "model.window_attn_skip_freq=%d", n);
+        snprintf(
+            message, sizeof message,
+            "command line: model.window_attn_skip_freq %d is out of range; expected an integer from 2 to "
+            "100000; use 2\n",
+            n);
+        WITH(message, window, skip);
+    }
+    WITH("", window, "model.window_attn_skip_freq=2");
     WITH("command line: model.window_attn_skip_freq has 3 entries, 1 of which are neither 0 nor 1; use 1 "
          "(window) or 0 (full attention) for each of the model.num_layers 4 layers\n",
          window, "model.window_attn_skip_freq=[1, 0, 2]");
     WITH("command line: model.window_attn_skip_freq \"x\" is not an integer, or a list of integers, like "
          "[1, 1, 0]\n",
          window, "model.window_attn_skip_freq=x");
-    WITH("command line: model.window_attn_skip_freq -2 is out of range; expected an integer from 0 to "
-         "100000; use 0\n",
-         window, "model.window_attn_skip_freq=-2");
     WITH("command line: pipeline.layout \"4\" is not a list of integers, like [3, 3, 2]\n",
          "pipeline.layout=4");
     WITH(LINE("model.window_attn_skip_freq has no effect: model.window_size is 0, and no layer has a window"),

@@ -75,26 +75,18 @@ static size_t other_entries(const struct layer_list *layers)
 static bool window_layers_hold(const struct view *v)
 {
     const struct layer_list *skip = &v->recipe->model.window_attn_skip_freq;
-    return skip->count == 0 ||
-           (skip->single ? skip->list[0] > 1
-                         : (int64_t)skip->count == v->recipe->model.num_layers && other_entries(skip) == 0);
+    return skip->count == 0 || skip->single ||
+           ((int64_t)skip->count == v->recipe->model.num_layers && other_entries(skip) == 0);
 }
 
 static void window_layers_message(const struct view *v, struct text *out)
 {
     const struct model_config *m = &v->recipe->model;
     const struct layer_list *skip = &m->window_attn_skip_freq;
-    if (skip->single)
-        text_add(out,
-                 "model.window_attn_skip_freq %lld: use 2 or more, for full attention in every N-th layer; "
-                 "model.window_size=0 for full attention in all layers",
-                 (long long)skip->list[0]);
-    else
-        text_add(
-            out,
-            "model.window_attn_skip_freq has %zu entries, %zu of which are neither 0 nor 1; use 1 (window) "
-            "or 0 (full attention) for each of the model.num_layers %lld layers",
-            skip->count, other_entries(skip), (long long)m->num_layers);
+    text_add(out,
+             "model.window_attn_skip_freq has %zu entries, %zu of which are neither 0 nor 1; use 1 (window) "
+             "or 0 (full attention) for each of the model.num_layers %lld layers",
+             skip->count, other_entries(skip), (long long)m->num_layers);
 }
 
 static const struct rule rules[] = {
