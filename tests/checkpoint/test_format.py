@@ -8,7 +8,7 @@
   checkpoint of one rank and from those of other layouts; data ranks without ZeRO have files of equal size.
 - Every checksum equals libxxhash's of the bytes that the page names.
 - Checkpoints of versions 1 and 2 (version-1/ and version-2/, written by programs of these versions on several ranks)
-  have, loaded on one rank and on all and saved again, bit-identical tensors."""
+  have, loaded on one rank and on all and saved again, bit-identical tensors; also after `cuboid checkpoint reshard`."""
 import base64
 import ctypes
 import json
@@ -183,6 +183,16 @@ def test_version(version, but=()):
         assert new["precision.loss_scale"].tolist() == [2048.0, 1.0, 2.0]
     with open("converted-all/step-00000003/manifest.json", encoding="utf-8") as file:
         assert len(json.load(file)["files"]) == 2
+    for layout, files in (("tp=1", 1), ("tp=2 dp=2", 4), ("tp=1 dp=4 parallel.zero_stage=2", 4)):
+        run(CUBOID, "checkpoint", "reshard", "old", "-o", "resharded", *layout.split())
+        check_checksums("resharded")
+        new = assemble("resharded")
+        expect_same(old, new, but=but)
+        assert new["precision.loss_scale"].tolist() == [2048.0, 1.0, 2.0]
+        with open("resharded/manifest.json", encoding="utf-8") as file:
+            assert len(json.load(file)["files"]) == files, layout
+        run(CUBOID, "checkpoint", "inspect", "resharded", "--verify")
+        shutil.rmtree("resharded")
     # A wrong byte in each of its files is detected.
     for name in sorted(os.listdir("old")):
         with open(os.path.join("old", name), "r+b") as file:
@@ -193,6 +203,10 @@ def test_version(version, but=()):
             file.flush()
             done = subprocess.run([CONVERT, "convert", "old"], capture_output=True, text=True, check=False)
             assert name == "recipe.yaml" or (done.returncode == 1 and f"old/{name}" in done.stderr), done.stderr
+            done = subprocess.run([CUBOID, "checkpoint", "reshard", "old", "-o", "bad"], capture_output=True, text=True,
+                                  check=False)
+            assert name == "recipe.yaml" or (done.returncode != 0 and f"old/{name}" in done.stderr), done.stderr
+            shutil.rmtree("bad", ignore_errors=True)
             file.seek(at)
             file.write(raw[at:at + 1])
     for folder in ("old", "converted-1", "converted-all"):

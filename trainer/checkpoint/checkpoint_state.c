@@ -31,6 +31,17 @@ static void add_loss_scale(const struct loss_scale *scale, struct state_tensor *
     out->bytes = out->values;
 }
 
+bool state_of_manifest(const struct manifest *manifest, struct state_tensor *out)
+{
+    const struct loss_scale scale = {.scale = manifest->loss_scale.scale,
+                                     .good_steps = manifest->loss_scale.good_steps,
+                                     .hysteresis = manifest->loss_scale.hysteresis};
+    if (manifest->version > 1 || !(scale.scale > 0.0))
+        return false;
+    add_loss_scale(&scale, out);
+    return true;
+}
+
 enum status state_list(const struct rank_state *w, struct state_tensor **out, int *count)
 {
     *count = 0;

@@ -6,6 +6,7 @@
 #include "tools/cli/options.h"
 #include "tools/cli/recipe_argument.h"
 #include "trainer/checkpoint/checkpoint_record.h"
+#include "trainer/checkpoint/checkpoint_state.h"
 #include "trainer/checkpoint/distribute/checkpoint_note.h"
 #include "trainer/checkpoint/distribute/checkpoint_share.h"
 
@@ -26,7 +27,8 @@ struct reshard {
     struct save_identity identity;
     int words; // of a note
     uint32_t *notes;
-    char *band; // [CHECKPOINT_BAND_BYTES, or a row]
+    char *band;                // [CHECKPOINT_BAND_BYTES, or a row; in version 1 the largest tensor]
+    struct state_tensor scale; // of a manifest of version 1; without a name: none
     struct manifest manifest;
 };
 
@@ -102,6 +104,21 @@ static bool is_parameter(const struct reshard *r, const char *name)
     return false;
 }
 
+/* The tensors of the list must be in the checkpoint. */
+static enum status check_tensors(const struct reshard *r)
+{
+    const struct tensor_list *list = &r->tensors;
+    for (int i = 0; i < tensor_list_count(list); i++) {
+        struct shard whole, theirs;
+        if (tensor_list_at(list, i, &whole) && strcmp(whole.name, r->scale.shard.name) != 0 &&
+            (!checkpoint_source_tensor(&r->source, whole.name, &theirs) || theirs.dtype != whole.dtype ||
+             memcmp(theirs.dim, whole.dim, sizeof whole.dim) != 0))
+            return fail(BAD_CHECKPOINT, "%s: %s is missing or differs from the recipe", r->folder,
+                        whole.name);
+    }
+    return OK;
+}
+
 /* Lists the states of the parameters in the checkpoint, and all other tensors as replicated state. */
 static enum status list_tensors(struct reshard *r)
 {
@@ -113,22 +130,16 @@ static enum status list_tensors(struct reshard *r)
     if (!has_tensor(r, STATE_VALUE, &r->params.list[0], &whole))
         return fail(BAD_CHECKPOINT, "%s: holds no %s", r->folder, r->params.list[0].name);
     list->main = whole.dtype == SAFETENSORS_BF16 ? BF16 : F32;
-    list->replicated = calloc((size_t)m->tensor_count + 1, sizeof *list->replicated);
+    list->replicated = calloc((size_t)m->tensor_count + 2, sizeof *list->replicated);
     if (list->replicated == NULL)
         return fail(NO_MEMORY, "no memory for a list of %d tensors", m->tensor_count);
     for (int i = 0; i < m->tensor_count; i++)
         if (!is_parameter(r, m->tensors[i].name))
             CHECK(checkpoint_source_tensor(&r->source, m->tensors[i].name,
                                            &list->replicated[list->replicated_count++].shard));
-    for (int i = 0; i < tensor_list_count(list); i++) {
-        struct shard theirs;
-        if (tensor_list_at(list, i, &whole) &&
-            (!checkpoint_source_tensor(&r->source, whole.name, &theirs) || theirs.dtype != whole.dtype ||
-             memcmp(theirs.dim, whole.dim, sizeof whole.dim) != 0))
-            return fail(BAD_CHECKPOINT, "%s: %s is missing or differs from the recipe", r->folder,
-                        whole.name);
-    }
-    return OK;
+    if (state_of_manifest(m, &r->scale))
+        list->replicated[list->replicated_count++].shard = r->scale.shard;
+    return check_tensors(r);
 }
 
 /* ---- files ---- */
@@ -191,7 +202,12 @@ static enum status list_shards(struct reshard *r, int rank, struct rank_file *fi
 static enum status write_shard(struct reshard *r, const struct shard *shard, struct checkpoint_writer *writer)
 {
     const size_t each = safetensors_dtype_bytes(shard->dtype);
-    const int64_t rows = CHECKPOINT_BAND_BYTES / (shard->count[1] * (int64_t)each);
+    // In version 1 each reading verifies all of the shards that it touches.
+    const int64_t rows = r->source.manifest.version == 1
+                             ? shard->count[0]
+                             : CHECKPOINT_BAND_BYTES / (shard->count[1] * (int64_t)each);
+    if (strcmp(shard->name, r->scale.shard.name) == 0)
+        return checkpoint_writer_append(writer, r->scale.bytes, sizeof(double) * (size_t)shard->count[0]);
     for (int64_t row = 0, count; row < shard->count[0]; row += count) {
         struct slice band = {.ndim = shard->ndim};
         count = rows < 1 ? 1 : shard->count[0] - row < rows ? shard->count[0] - row : rows;
@@ -259,12 +275,27 @@ static enum status copy_file(const struct reshard *r, const char *name)
     return status;
 }
 
+/* Version 1 does not list the recipe. */
+static enum status record_recipe(struct reshard *r)
+{
+    struct text path = {0}, recipe = {0};
+    text_add(&path, "%s/recipe.yaml", r->folder);
+    enum status status = file_read(path.chars, &recipe);
+    if (status == OK)
+        manifest_set_recipe(&r->manifest, "recipe.yaml", &recipe);
+    text_free(&path);
+    text_free(&recipe);
+    return status;
+}
+
 static enum status write_manifest(struct reshard *r)
 {
     struct text text = {0}, path = {0};
     TRY(copy_file(r, "recipe.yaml"));
     TRY(copy_file(r, "data.json"));
     TRY(manifest_begin_copy(&r->source.manifest, &r->run.mesh, &r->identity, &r->manifest));
+    if (r->source.manifest.version == 1)
+        TRY(record_recipe(r));
     TRY(notes_add(&r->tensors, r->notes, r->run.mesh.world, r->words, r->out, &r->manifest));
     manifest_text(&r->manifest, &text);
     text_add(&path, "%s/manifest.json", r->out);
@@ -280,7 +311,8 @@ static enum status allocate(struct reshard *r)
     for (int i = 0; i < r->source.manifest.tensor_count; i++) {
         const struct manifest_tensor *tensor = &r->source.manifest.tensors[i];
         size_t row = (size_t)tensor->dim[1] * safetensors_dtype_bytes(tensor->dtype);
-        band = row > band ? row : band;
+        size_t most = r->source.manifest.version == 1 ? (size_t)tensor->dim[0] * row : row;
+        band = most > band ? most : band;
     }
     r->words = note_words(tensor_list_count(&r->tensors));
     r->notes = calloc((size_t)r->run.mesh.world * (size_t)r->words, sizeof *r->notes);
@@ -293,9 +325,6 @@ static enum status allocate(struct reshard *r)
 static enum status read_input(struct reshard *r, const char *path, const char *const *keys, int count)
 {
     TRY(checkpoint_argument(path, &r->folder, &r->source));
-    if (r->source.manifest.version == 1)
-        return fail(BAD_CHECKPOINT, "%s: format version 1; resume from it and save it again first",
-                    r->folder);
     TRY(load_layout(r, keys, count));
     TRY(list_tensors(r));
     return allocate(r);
@@ -306,6 +335,8 @@ static enum status reshard(struct reshard *r, const char *path, const char *cons
     TRY(status_of_input(read_input(r, path, keys, count)));
     r->identity = r->source.manifest.identity;
     TRY(random_hex(r->identity.save, SAVE_CHARS - 1));
+    if (r->identity.run[0] == 0) // version 1
+        TRY(random_hex(r->identity.run, RUN_CHARS - 1));
     if (mkdir(r->out, 0777) != 0)
         return fail(BAD_USAGE, "checkpoint reshard: -o %s: %s; use a directory that does not exist", r->out,
                     strerror(errno));
