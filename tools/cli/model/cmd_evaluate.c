@@ -13,7 +13,7 @@
 #include <string.h>
 
 static const char help[] =
-    "cuboid evaluate RECIPE|CHECKPOINT|RUN-FOLDER [key=value ...] [--data PREFIX] [--split valid|test]\n"
+    "cuboid evaluate RECIPE|CHECKPOINT|RUN-DIR [key=value ...] [--data PREFIX] [--split valid|test]\n"
     "                [--by-document] [--task FILE.jsonl] [--samples FILE] [--json]\n"
     "\n"
     "Computes loss, perplexity and bits per byte of a trained model (docs/models/evaluation.md).\n"

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static const char help[] =
-    "cuboid generate RECIPE|CHECKPOINT|RUN-FOLDER [key=value ...] --prompt TEXT | --prompts FILE\n"
+    "cuboid generate RECIPE|CHECKPOINT|RUN-DIR [key=value ...] --prompt TEXT | --prompts FILE\n"
     "\n"
     "Generates text with a trained model, on one rank, whatever layout trained it; with tp=N or pp=N on N\n"
     "ranks, as threads or under mpirun or srun. Uses the newest complete checkpoint of the recipe's run or\n"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/* cuboid generate RECIPE|CHECKPOINT|RUN-FOLDER [key=value ...] --prompt TEXT */
+/* cuboid generate RECIPE|CHECKPOINT|RUN-DIR [key=value ...] --prompt TEXT */
 int cmd_generate(int argc, char **argv);
