@@ -111,6 +111,11 @@ def test_effects():
     scattered, reduced = (planned(*sharded, f"assume.gradient_reduction={each}") for each in ("own", "all_reduce"))
     expect("an all-reduce takes longer than a reduce-scatter",
            reduced["breakdown_s"]["zero"] > 1.2 * scattered["breakdown_s"]["zero"] > 0, (scattered, reduced))
+    none, grad, both = (planned("parallel.zero_stage=1", f"assume.overlap={each}")
+                        for each in ("none", "grad", "grad_and_param"))
+    times = [plan["breakdown_s"]["zero"] for plan in (both, grad, none)]
+    expect("gathers of weights overlap with the next step", 0 < times[0] < times[1] < times[2] and
+           both["step_time_s"] < grad["step_time_s"] and both["memory_peak_bytes"] == grad["memory_peak_bytes"], times)
     nodes = planned("dp=auto", "cluster.nodes=4")
     expect("nodes of the profile are counted", nodes["ranks"] == 32 and nodes["dp"] == 8, nodes)
     full = planned("assume.reserved_bytes=80000000000")

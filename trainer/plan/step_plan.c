@@ -3,6 +3,7 @@
 
 #include "trainer/memory/memory_formula.h"
 #include "trainer/plan/model_flops.h"
+#include "trainer/plan/tape/tape_gathers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,12 @@ static enum status replace_by_formula(const struct run *run, struct rank_memory 
     return OK;
 }
 
+bool step_plan_overlaps_gathers(const struct recipe *recipe)
+{
+    const int stage = recipe->data_parallel.zero_stage;
+    return recipe->assume.overlap == ASSUME_OVERLAP_BOTH && (stage == 1 || stage == 2);
+}
+
 static enum status plan_rank(struct step_plan *plan, int pp)
 {
     const struct run *run = plan->run;
@@ -38,6 +45,8 @@ static enum status plan_rank(struct step_plan *plan, int pp)
                                 .pp = pp,
                                 .slots = plan->slots + pp * run->schedule->chunks * SLOT_LIFETIMES};
     TRY(memory_plan_record(run, out->rank, out->slots, &memory, &plan->tapes[pp]));
+    if (step_plan_overlaps_gathers(run->recipe))
+        TRY(tape_overlap_gathers(plan->tapes[pp]));
     plan->items += tape_items(plan->tapes[pp]);
     if (plan->items > TAPE_MAX_ITEMS)
         return memory_plan_too_long(run);

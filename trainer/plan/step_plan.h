@@ -52,6 +52,9 @@ void step_plan_free(struct step_plan *plan);
  * reserved memory. */
 int64_t step_plan_needed(const struct cluster_profile *profile, const struct run *run, int64_t bytes);
 
+/* Whether the recipe assumes a program that gathers updated weights during the next step (tape_gathers.h). */
+bool step_plan_overlaps_gathers(const struct recipe *recipe);
+
 /* Options for the cost of the run's ops and messages. */
 struct cost_options step_plan_cost_options(const struct run *run, const struct cluster_profile *profile);
 

@@ -112,6 +112,19 @@ Test(sweep_search, the_best_of_other_keys)
             common, 100, 0.6, 0.75);
 }
 
+Test(sweep_search, the_best_of_another_program)
+{
+    const char *overlapped[MAX_OVERRIDES] = {"assume.overlap=grad_and_param"};
+    for (int i = 0; common[i] != NULL; i++)
+        overlapped[i + 1] = common[i];
+    compare("  tp: [1, 2, 4]\n"
+            "  pp: [1, 2, 4]\n"
+            "  pipeline.schedule: [1f1b, interleaved]\n"
+            "  train.micro_batch_size: [1, 2]\n"
+            "  parallel.zero_stage: [1, 2]\n",
+            overlapped, 20, 0.6, 0.75);
+}
+
 Test(sweep_search, layouts_are_counted)
 {
     struct sweep_file file;

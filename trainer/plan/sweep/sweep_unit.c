@@ -269,6 +269,9 @@ static enum status add_traffic(const struct run *run, struct tape *const *tapes,
             const enum phase phase = phase_of(tape->actions[item->action].name);
             if (strstr(tape->groups[message->group].name, "dp") == NULL || phase == PHASE_OTHER)
                 continue;
+            if (phase == PHASE_UPDATE && message->call == CALL_ALL_GATHER &&
+                step_plan_overlaps_gathers(run->recipe))
+                continue;
             if (phase == PHASE_UPDATE)
                 out->update[message->call] += message->bytes;
             else if (each)
