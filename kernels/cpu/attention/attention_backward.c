@@ -55,15 +55,20 @@ static void task_scratch_init(struct task_scratch *scratch, float *memory, const
 /* Converts p and dp of the queries of vector v to dropout(p) and ds. */
 static void softmax_lanes(const struct attention_tile *t, struct task_scratch *scratch, int64_t v)
 {
-    const bool drops = t->op->dropout.probability > 0.0F;
+    const bool drops = t->op->dropout.probability > 0.0F, plain = attention_tile_is_plain(t),
+               masked = t->masked;
     veci document = attention_tile_documents(t, v);
     vec lse = vec_load(scratch->lse + v * LANES), delta = vec_load(scratch->delta + v * LANES);
-    const float scale = t->op->scale;
+    const vec scale = vec_all(t->op->scale);
     for (int64_t k = 0; k < attention_tile_keys(t, v); k++) {
         int64_t at = k * ATTENTION_BLOCK + v * LANES;
-        vec derivative, s = attention_tile_score(t, v, k, vec_load(scratch->p + at), &derivative);
+        vec s = vec_load(scratch->p + at), slope = scale, derivative;
+        if (!plain) {
+            s = attention_tile_score(t, v, k, s, &derivative);
+            slope = scale * derivative;
+        }
         vec p = vec_exp(s - lse), dp = vec_load(scratch->ds + at);
-        if (t->masked)
+        if (masked)
             p = vec_select(attention_tile_attends(t, v, k, document), p, vec_all(0.0F));
         vec kept = p;
         if (drops) {
@@ -72,7 +77,7 @@ static void softmax_lanes(const struct attention_tile *t, struct task_scratch *s
             kept *= factor;
         }
         vec_store(scratch->p + at, kept);
-        vec_store(scratch->ds + at, p * (dp - delta) * (scale * derivative));
+        vec_store(scratch->ds + at, p * (dp - delta) * slope);
     }
 }
 

@@ -122,6 +122,12 @@ static inline veci attention_tile_attends(const struct attention_tile *tile, int
         attends &= document == veci_all(tile->op->document[tile->key_row + k]);
     return attends;
 }
+/* Whether scores are scale q k^T as they are, without a cap and a bias. */
+static inline bool attention_tile_is_plain(const struct attention_tile *tile)
+{
+    return tile->slope == 0.0F && tile->op->softcap == 0.0F;
+}
+
 /* The score of the queries of vector v and key k, from scale q k^T, and its derivative. */
 static inline vec attention_tile_score(const struct attention_tile *tile, int64_t v, int64_t k, vec score,
                                        vec *derivative)

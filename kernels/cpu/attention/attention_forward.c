@@ -56,13 +56,16 @@ static void softmax_lanes(const struct attention_tile *t, struct task_scratch *s
 {
     float *score = scratch->score + v * LANES;
     const int64_t keys = attention_tile_keys(t, v);
+    const bool plain = attention_tile_is_plain(t), masked = t->masked;
     veci document = attention_tile_documents(t, v);
     vec old = vec_load(scratch->max + v * LANES), max = old, unused;
     for (int64_t k = 0; k < keys; k++) {
-        vec s = attention_tile_score(t, v, k, vec_load(score + k * ATTENTION_BLOCK), &unused);
-        if (t->masked)
+        vec s = vec_load(score + k * ATTENTION_BLOCK);
+        if (!plain)
+            s = attention_tile_score(t, v, k, s, &unused);
+        if (masked)
             s = vec_select(attention_tile_attends(t, v, k, document), s, vec_all(-INFINITY));
-        if (t->masked || t->slope != 0.0F || t->op->softcap > 0.0F)
+        if (masked || !plain)
             vec_store(score + k * ATTENTION_BLOCK, s);
         max = vec_max(max, s);
     }
