@@ -64,6 +64,8 @@ VENDOR = {
     "yaml.h": ["trainer/files/yaml.c"],
     "jansson.h": ["trainer/*.c", "tests/unit/data/test_json_line.c"],
     "xxhash.h": ["trainer/files/checksum.c"],
+    "xxh_x86dispatch.h": ["trainer/files/checksum.c"],
+    "emmintrin.h": ["trainer/files/stream_copy.c"],
     "cminpack.h": ["trainer/plan/fit/fit_solve.c"],
     "utf8proc.h": ["trainer/tokenizer/*.c", "trainer/evaluate/choice_text.c"],
     "cstdio": ["trainer/tokenizer/sentencepiece/sp_library.cc"],

@@ -343,7 +343,7 @@ static enum status read_in_place(struct checkpoint_file *file, const struct safe
     for (int64_t at = 0; at < tensor->bytes; at += BYTES) {
         const int64_t bytes = tensor->bytes - at < BYTES ? tensor->bytes - at : BYTES;
         rank_context_set_action("load a checkpoint");
-        TRY(checkpoint_file_read(file, tensor, at, (size_t)bytes, (char *)local + at));
+        TRY(checkpoint_file_copy(file, tensor, at, (size_t)bytes, (char *)local + at));
     }
     return OK;
 }

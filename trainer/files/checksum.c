@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/files/checksum.h"
 
+#ifdef HAVE_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h> // names the functions below as those that choose
+#else
 #include <xxhash.h>
+#endif
 
 uint64_t checksum_of(const void *bytes, size_t length)
 {

@@ -8,6 +8,7 @@
 
 #include "trainer/files/checksum.h"
 #include "trainer/files/checksum_v1.h"
+#include "trainer/files/stream_copy.h"
 
 #include <criterion/criterion.h>
 #include <dirent.h>
@@ -359,6 +360,27 @@ Test(checksum, is_xxh3)
     cr_expect_eq(checksum_of("cuboid", 6), 0x7918a3f665d30aeeU);
     cr_expect_eq(checksum_of(bytes, 200), 0xc06367d405bdc71dU);
     cr_expect_eq(checksum_of(bytes, sizeof bytes), 0xa092d73116291201U);
+}
+
+/* ---- copies past the caches ---- */
+
+/* Every alignment of both ends, and sizes around those that are copied in lines; nothing else changes. */
+Test(stream_copy, copies_exactly_the_bytes)
+{
+    enum { MOST = 300, ROOM = 80 };
+    unsigned char from[MOST + ROOM], to[MOST + 2 * ROOM];
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (unsigned char)(i * 31 % 251 + 1);
+    for (size_t size = 0; size <= MOST; size += size < 140 ? 1 : 37)
+        for (size_t at = 0; at < 64; at++) {
+            const size_t source = at * 7 % ROOM;
+            memset(to, 0, sizeof to);
+            stream_copy(to + at, from + source, size);
+            cr_assert_eq(memcmp(to + at, from + source, size), 0, "%zu bytes to %zu", size, at);
+            for (size_t i = 0; i < sizeof to; i++)
+                cr_assert(to[i] == 0 || (i >= at && i < at + size), "%zu bytes to %zu: byte %zu", size, at,
+                          i);
+        }
 }
 
 /* ---- checksums of version 1 ---- */

@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/format/checkpoint_file.h"
 
 #include "trainer/files/checksum.h"
+#include "trainer/files/stream_copy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -277,6 +278,26 @@ static enum status load_block(struct checkpoint_file *f, int64_t index)
     f->block_at = -1;
     TRY(read_block(f, index, f->block));
     f->block_at = index;
+    return OK;
+}
+
+enum status checkpoint_file_copy(struct checkpoint_file *f, const struct safetensors_tensor *tensor,
+                                 int64_t from, size_t length, void *out)
+{
+    char *to = out;
+    if (f->version == 1)
+        return safetensors_read(f->tensors, tensor, from, length, out);
+    CHECK(from >= 0 && from <= tensor->bytes && length <= (size_t)(tensor->bytes - from));
+    for (int64_t at = tensor->offset_bytes + from; length > 0;) {
+        const int64_t inside = at % CHECKPOINT_BLOCK_BYTES;
+        const size_t available = (size_t)(CHECKPOINT_BLOCK_BYTES - inside),
+                     take = length < available ? length : available;
+        TRY(load_block(f, at / CHECKPOINT_BLOCK_BYTES));
+        stream_copy(to, f->block + inside, take);
+        to += take;
+        at += (int64_t)take;
+        length -= take;
+    }
     return OK;
 }
 

@@ -69,3 +69,8 @@ MUST_USE enum status checkpoint_file_shard(const struct checkpoint_file *file,
 MUST_USE enum status checkpoint_file_read(struct checkpoint_file *file,
                                           const struct safetensors_tensor *tensor, int64_t from,
                                           size_t length, void *out);
+/* The same for a destination that is not read soon, and faster: the kernel copies a block to memory that is
+ * in a cache, where it is verified, and from there it goes past the caches. */
+MUST_USE enum status checkpoint_file_copy(struct checkpoint_file *file,
+                                          const struct safetensors_tensor *tensor, int64_t from,
+                                          size_t length, void *out);
