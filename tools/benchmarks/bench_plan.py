@@ -82,7 +82,8 @@ def sweep_layouts(number):
 
 def environment():
     remove = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
-    return {key: value for key, value in os.environ.items() if key not in remove}
+    more_ranks_than_cores = {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    return {**more_ranks_than_cores, **{key: value for key, value in os.environ.items() if key not in remove}}
 
 
 def size_of(number, unit):
