@@ -116,7 +116,7 @@ def one_run(number, counts, took):
         status, output = finish(start(whole, LAYOUTS[index].split()))
         took[whole] = time.monotonic() - begin
         if status != 0:
-            return 0, f"{keys}: undisturbed: {status}\n{output}"
+            sys.exit(f"{keys}: a run that is not disturbed ends with {status}\n{output}")
     kills = 0
     for _ in range(4):
         child = start("run", keys)
