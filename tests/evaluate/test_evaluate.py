@@ -52,7 +52,9 @@ def import_models(cases):
 def streams(expected):
     """Any layout: in batches of one window and of several, also when the last batch is not full."""
     layouts = {"gpt2": ["tp=2", "train.global_batch_size=4 train.micro_batch_size=2"],
-               "llama3": ["pp=2 train.global_batch_size=4"],
+               "llama3": ["pp=2 train.global_batch_size=4",
+                          "dp=2 parallel.zero_stage=3 train.global_batch_size=4",
+                          "dp=3 pp=2 parallel.zero_stage=1 train.global_batch_size=3"],
                "qwen3": ["dp=2 train.global_batch_size=4", "pp=2 tp=2 dp=2 train.global_batch_size=2 "
                          "parallel.sequence_parallel=true pipeline.schedule=zb-h1"]}
     for name in inputs.STREAM:
@@ -104,6 +106,15 @@ def splits():
         result = evaluate(model)
         if result["step"] != 3 or result["windows"] != 4 or not math.isclose(result["loss"], trained, rel_tol=1e-12):
             sys.exit(f"{model}: {result}, but training has valid_loss {trained}")
+    # With ZeRO the checkpoint has shards, and each rank holds whole weights to evaluate.
+    for stage in (1, 3):
+        run("train", "recipe.yaml", f"name=zero-{stage}", f"parallel.zero_stage={stage}")
+        with open(f"runs/zero-{stage}/metrics.jsonl", encoding="utf-8") as file:
+            valid = json.loads(file.readlines()[-1])["valid_loss"]
+        for layout in ([], ["dp=1", "parallel.zero_stage=0"], ["dp=4"]):
+            result = evaluate(f"runs/zero-{stage}", *layout)
+            if not math.isclose(result["loss"], valid, rel_tol=1e-12):
+                sys.exit(f"zero_stage {stage}, {layout}: {result}, but training has valid_loss {valid}")
     # Documents 7 and 8 of ten, and the last one.
     write_documents("ten", [[i] * (10 + i) for i in range(10)])
     for split, tokens in (("valid", 17 + 18 - 1), ("test", 19 - 1)):

@@ -161,7 +161,7 @@ static enum status find_read(struct readers *r, int row, struct reader *out)
 static void find_needs(const struct readers *r, int row, struct reader *out)
 {
     const struct param *param = row_at(r, row);
-    const int zero = r->config.run->recipe->data_parallel.zero_stage;
+    const int zero = r->config.weights->zero_stage; // 0 if not training: ranks hold whole weights
     struct mesh_coord coord = mesh_coord(&r->config.run->mesh, param->mesh, out->rank);
     struct slice held = shard_slice(param->ndim, param->dim, param->shardings, param->sharding_count, coord),
                  owned = held;
