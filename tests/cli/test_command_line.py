@@ -356,6 +356,25 @@ def test_an_evaluation_is_interrupted():
             expect("its step", saved(f"{folder}/{ranks}") == ["step-00000001"], done)
 
 
+def test_preparing_a_pipe_is_interrupted():
+    """A pipe without a writer: SIGTERM ends the wait, and nothing is left."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkfifo(f"{folder}/pipe")
+        child = subprocess.Popen([CUBOID, "data", "prepare", f"{folder}/pipe", "-o", f"{folder}/text"],
+                                 stderr=subprocess.PIPE, text=True)
+        while child.poll() is None and len(os.listdir(folder)) == 1:
+            time.sleep(0.02)  # until it writes the dataset
+        child.send_signal(signal.SIGTERM)
+        try:
+            err = child.communicate(timeout=30)[1]
+        except subprocess.TimeoutExpired:
+            child.kill()
+            err = child.communicate()[1]
+        done = subprocess.CompletedProcess(child.args, child.returncode, "", err)
+        check("SIGTERM while a pipe is empty", done, 1, err="stopped by Terminated; nothing was kept")
+        expect("what is left", os.listdir(folder) == ["pipe"], done)
+
+
 def test_closed_pipe():
     """train | head -1: training continues to its last step, saves, and exits with 1 as with any output error."""
     with tempfile.TemporaryDirectory() as folder:
@@ -440,7 +459,8 @@ def test_dry_run():
 
 for test in [test_help, test_version, test_doctor, test_doctor_check, test_profile, test_typing_mistakes, test_numbers,
              test_output_errors, test_closed_output_is_not_reused, test_model_larger_than_the_machine,
-             test_unusable_input, test_an_evaluation_is_interrupted, test_closed_pipe,
+             test_unusable_input, test_an_evaluation_is_interrupted,
+             test_preparing_a_pipe_is_interrupted, test_closed_pipe,
              test_full_disk, test_prompt, test_recipe_warns_of_missing_files, test_recipe_resolves_threads,
              test_options_of_other_programs, test_verify_has_its_own_step_count,
              test_memory_is_exhausted, test_dry_run]:

@@ -7,11 +7,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { CHUNK_BYTES = 1 << 20 };
+enum { CHUNK_BYTES = 1 << 20, WAIT_MS = 200 };
 
 struct reader {
     const char *name; // the path, or "standard input"
@@ -187,11 +188,21 @@ static enum status read_json_lines(struct reader *r, const char *bytes, int64_t 
     }
 }
 
+/* Waits for input, or the end of it; a pipe may have no writer yet. The sink may stop the wait. */
+static enum status wait_for_input(const struct reader *r, int fd)
+{
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+    while (poll(&poll_fd, 1, WAIT_MS) == 0)
+        TRY(r->sink->progress(r->sink->context, 0));
+    return OK; // also after an error, which read() reports
+}
+
 static enum status read_chunks(struct reader *r, int fd, char *chunk)
 {
     for (;;) {
+        TRY(wait_for_input(r, fd));
         ssize_t got = read(fd, chunk, CHUNK_BYTES);
-        if (got < 0 && errno == EINTR)
+        if (got < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (got < 0)
             return fail(IO_ERROR, "%s: %s", r->name, strerror(errno));
@@ -223,7 +234,8 @@ enum status text_read(const char *path, const struct text_options *options, cons
         .json =
             options->format == TEXT_JSON_LINES || (options->format == TEXT_BY_NAME && has_json_name(path)),
     };
-    int fd = from_standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    // O_NONBLOCK: opening a pipe must not wait for its writer, which cannot be stopped.
+    int fd = from_standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return fail(IO_ERROR, "%s: %s", path, strerror(errno));
     char *chunk = malloc(CHUNK_BYTES);

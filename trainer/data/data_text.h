@@ -38,7 +38,8 @@ struct text_options {
 };
 
 /* Consumer of the text. `append` adds bytes to the current document; `progress` receives the number of bytes
- * read since its last call. A status other than OK stops reading and is returned. */
+ * read since its last call, several times a second while a pipe has none (0). A status other than OK stops
+ * reading and is returned. */
 struct text_sink {
     enum status (*append)(void *context, const char *bytes, int64_t length);
     enum status (*end_document)(void *context);
