@@ -49,6 +49,91 @@ static enum status read_root(struct hf_loader *l)
     return status;
 }
 
+/* ---- types ---- */
+
+enum json_kind { KIND_BOOL, KIND_STRING, KIND_STRING_OR_NULL, KIND_NUMBER_OR_NULL, KIND_LIST };
+
+static const struct known_key {
+    const char *name;
+    enum json_kind kind;
+} known_keys[] = {
+    {"type", KIND_STRING},
+    {"unk_token", KIND_STRING_OR_NULL},
+    {"continuing_subword_prefix", KIND_STRING_OR_NULL},
+    {"end_of_word_suffix", KIND_STRING_OR_NULL},
+    {"dropout", KIND_NUMBER_OR_NULL},
+    {"normalizers", KIND_LIST},
+    {"pretokenizers", KIND_LIST},
+    {"decoders", KIND_LIST},
+    {"processors", KIND_LIST},
+    {"byte_fallback", KIND_BOOL},
+    {"fuse_unk", KIND_BOOL},
+    {"ignore_merges", KIND_BOOL},
+    {"add_prefix_space", KIND_BOOL},
+    {"trim_offsets", KIND_BOOL},
+    {"use_regex", KIND_BOOL},
+    {"invert", KIND_BOOL},
+    {"individual_digits", KIND_BOOL},
+    {"single_word", KIND_BOOL},
+    {"lstrip", KIND_BOOL},
+    {"rstrip", KIND_BOOL},
+    {"normalized", KIND_BOOL},
+    {"special", KIND_BOOL},
+};
+
+/* What a value of the kind looks like, if `value` is none; else NULL. */
+static const char *expected_instead(enum json_kind kind, const json_t *value)
+{
+    switch (kind) {
+    case KIND_BOOL:
+        return json_is_boolean(value) ? NULL : "true or false";
+    case KIND_STRING:
+        return json_is_string(value) ? NULL : "a string";
+    case KIND_STRING_OR_NULL:
+        return json_is_string(value) || json_is_null(value) ? NULL : "a string or null";
+    case KIND_NUMBER_OR_NULL:
+        return json_is_number(value) || json_is_null(value) ? NULL : "a number or null";
+    case KIND_LIST:
+        return json_is_array(value) ? NULL : "a list";
+    }
+    return NULL;
+}
+
+static bool has_free_names(const char *key)
+{
+    return strcmp(key, "vocab") == 0 || strcmp(key, "special_tokens") == 0;
+}
+
+/* Checks the types of known keys in a section, wherever they are. */
+static enum status check_types(const struct hf_loader *l, const char *section, const json_t *value)
+{
+    const char *key;
+    json_t *inner;
+    size_t index;
+    json_array_foreach((json_t *)(uintptr_t)value, index, inner) TRY(check_types(l, section, inner));
+    json_object_foreach((json_t *)(uintptr_t)value, key, inner)
+    {
+        for (size_t i = 0; i < sizeof known_keys / sizeof *known_keys; i++) {
+            const char *expected =
+                strcmp(key, known_keys[i].name) == 0 ? expected_instead(known_keys[i].kind, inner) : NULL;
+            if (expected != NULL)
+                return fail(BAD_DATA, "%s: %s: \"%s\" is not %s", l->file, section, key, expected);
+        }
+        if (!has_free_names(key) && (json_is_object(inner) || json_is_array(inner)))
+            TRY(check_types(l, section, inner));
+    }
+    return OK;
+}
+
+static enum status check_sections(const struct hf_loader *l)
+{
+    static const char *const sections[] = {"model",          "normalizer", "pre_tokenizer",
+                                           "post_processor", "decoder",    "added_tokens"};
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
+        TRY(check_types(l, sections[i], json_object_get(l->root, sections[i])));
+    return OK;
+}
+
 /* ---- model ---- */
 
 static enum status check_model(const struct hf_loader *l, const json_t *model)
@@ -253,6 +338,7 @@ static enum status load_merges(struct hf_loader *l, const json_t *merges)
 static enum status load_model(struct hf_loader *l)
 {
     const json_t *model = json_object_get(l->root, "model");
+    TRY(check_sections(l));
     TRY(check_model(l, model));
     l->vocabulary = json_object_get(model, "vocab");
     if (!json_is_object(l->vocabulary))
