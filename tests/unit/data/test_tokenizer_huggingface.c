@@ -330,6 +330,13 @@ Test(huggingface, the_end_of_a_document_is_that_of_the_configuration)
     write_file(f.config, unknown, strlen(unknown));
     cr_assert_eq(load(f.file, &t), BAD_DATA);
     cr_assert(strstr(fail_text(), "eos_token \"<|stop|>\" is not a token") != NULL, "%s", fail_text());
+    static const char *const wrong[] = {"{\"eos_token\": 5}", "{\"eos_token\": \"\"}",
+                                        "{\"eos_token\": {\"content\": 5}}", "[]"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        write_file(f.config, wrong[i], strlen(wrong[i]));
+        cr_assert_eq(load(f.file, &t), BAD_DATA, "%s", wrong[i]);
+        cr_assert(strstr(fail_text(), f.config) != NULL, "%s", fail_text());
+    }
     folder_remove_temporary(&f);
     cr_assert_eq(load("/nonexistent/tokenizer.json", &t), IO_ERROR);
     cr_assert_eq(tokenizer_create(&(struct tokenizer_config){.type = "hf"}, &t), BAD_RECIPE);

@@ -150,7 +150,7 @@ enum status hf_load_post_processor(struct hf_loader *l)
 
 /* ---- the end of a document ---- */
 
-/* Stores eos_token of a tokenizer_config.json, "..." or {"content": "..."}; "" if it has none. */
+/* Stores eos_token of a tokenizer_config.json, "..." or {"content": "..."}; "" if it is absent or null. */
 static enum status read_eos(const char *path, struct text *out)
 {
     struct text file = {0};
@@ -162,9 +162,15 @@ static enum status read_eos(const char *path, struct text *out)
     if (config == NULL)
         return fail(BAD_DATA, "%s, line %d, column %d: %s", path, why.line, why.column, why.text);
     const json_t *eos = json_object_get(config, "eos_token");
-    text_add(out, "%s", json_is_object(eos) ? hf_string(eos, "content") : hf_string(config, "eos_token"));
+    const char *content = json_is_object(eos) ? hf_string(eos, "content") : hf_string(config, "eos_token");
+    enum status status = OK;
+    if (!json_is_object(config))
+        status = fail(BAD_DATA, "%s: not an object; use {\"eos_token\": \"...\"}", path);
+    else if (!hf_is_null(eos) && *content == 0)
+        status = fail(BAD_DATA, "%s: eos_token is neither \"...\" nor {\"content\": \"...\"}", path);
+    text_add(out, "%s", content);
     json_decref(config);
-    return OK;
+    return status;
 }
 
 static enum status find_usual_end(struct hf_loader *l)
