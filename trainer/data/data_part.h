@@ -39,9 +39,9 @@ struct data_part {
     struct data_pack pack;
     int64_t truncated, cut_tokens; // packed documents longer than S, and their tokens after the S-th
     int64_t longest;               // of them; -1: none
-    int64_t
-        counted; // with a loss mask: packed tokens that it selects and that are a label; not packed: 0 if it
-                 // selects none, else 1
+    // With a loss mask: packed tokens that it selects and that are a label; not packed: 0 if it selects none,
+    // else 1.
+    int64_t counted;
     struct philox document_order, sample_order;
     pthread_mutex_t lock; // protects the members below
     struct data_part_epoch epochs[DATA_PART_EPOCHS];

@@ -281,28 +281,9 @@ static enum status load_block(struct checkpoint_file *f, int64_t index)
     return OK;
 }
 
-enum status checkpoint_file_copy(struct checkpoint_file *f, const struct safetensors_tensor *tensor,
-                                 int64_t from, size_t length, void *out)
-{
-    char *to = out;
-    if (f->version == 1)
-        return safetensors_read(f->tensors, tensor, from, length, out);
-    CHECK(from >= 0 && from <= tensor->bytes && length <= (size_t)(tensor->bytes - from));
-    for (int64_t at = tensor->offset_bytes + from; length > 0;) {
-        const int64_t inside = at % CHECKPOINT_BLOCK_BYTES;
-        const size_t available = (size_t)(CHECKPOINT_BLOCK_BYTES - inside),
-                     take = length < available ? length : available;
-        TRY(load_block(f, at / CHECKPOINT_BLOCK_BYTES));
-        stream_copy(to, f->block + inside, take);
-        to += take;
-        at += (int64_t)take;
-        length -= take;
-    }
-    return OK;
-}
-
-enum status checkpoint_file_read(struct checkpoint_file *f, const struct safetensors_tensor *tensor,
-                                 int64_t from, size_t length, void *out)
+/* past_caches: the destination is not read soon. */
+static enum status read_bytes(struct checkpoint_file *f, const struct safetensors_tensor *tensor,
+                              int64_t from, size_t length, bool past_caches, void *out)
 {
     char *to = out;
     if (f->version == 1)
@@ -312,15 +293,30 @@ enum status checkpoint_file_read(struct checkpoint_file *f, const struct safeten
         int64_t inside = at % CHECKPOINT_BLOCK_BYTES;
         size_t available = (size_t)(CHECKPOINT_BLOCK_BYTES - inside),
                take = length < available ? length : available;
-        if (take == CHECKPOINT_BLOCK_BYTES) { // a whole block needs no copy
+        if (take == CHECKPOINT_BLOCK_BYTES && !past_caches) { // a whole block needs no copy
             TRY(read_block(f, at / CHECKPOINT_BLOCK_BYTES, to));
         } else {
             TRY(load_block(f, at / CHECKPOINT_BLOCK_BYTES));
-            memcpy(to, f->block + inside, take);
+            if (past_caches)
+                stream_copy(to, f->block + inside, take);
+            else
+                memcpy(to, f->block + inside, take);
         }
         to += take;
         at += (int64_t)take;
         length -= take;
     }
     return OK;
+}
+
+enum status checkpoint_file_read(struct checkpoint_file *file, const struct safetensors_tensor *tensor,
+                                 int64_t from, size_t length, void *out)
+{
+    return read_bytes(file, tensor, from, length, false, out);
+}
+
+enum status checkpoint_file_copy(struct checkpoint_file *file, const struct safetensors_tensor *tensor,
+                                 int64_t from, size_t length, void *out)
+{
+    return read_bytes(file, tensor, from, length, true, out);
 }
