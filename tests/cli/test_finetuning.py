@@ -31,7 +31,8 @@ BAD = [  # lines of a file, what the error says
      "--seq-length 32 for the longest (bad.jsonl, line 3), or omit"),
     (GOOD + b'{"prompt": "a", "completion": "\xff"}', "line 2: column "),
     (GOOD + b'{"prompt": "a", "completion": "\0"}', "line 2: column "),
-    (b"", "no tokens to write"),
+    (b"", "bad.jsonl: no conversations; use a file with one on each line"),
+    (b"\n \r\n", "bad.jsonl: no conversations; use a file with one on each line"),
 ]
 
 
@@ -69,6 +70,12 @@ def bad_input():
     failures += not refuses("remove --documents", [*prepare, "--documents", "line"])
     failures += not refuses("--seq-length 9 limits conversations", ["data", "prepare", "bad.jsonl", "-o", "bad",
                                                                     "--seq-length", "9"])
+    with open("bad.jsonl", "wb") as file:
+        file.write(b'{"text": ""}\n' * 3)
+    failures += not refuses('bad.jsonl: no text; use a file with {"text": "..."} on each line',
+                            ["data", "prepare", "bad.jsonl", "-o", "bad", "--no-append-eod"])
+    failures += not refuses("/dev/null, /dev/null: no text; use a file that is not empty",
+                            ["data", "prepare", "/dev/null", "/dev/null", "-o", "bad"])
     return failures
 
 

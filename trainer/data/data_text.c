@@ -223,6 +223,11 @@ static bool has_json_name(const char *path)
            (strcmp(dot, ".jsonl") == 0 || strcmp(dot, ".ndjson") == 0 || strcmp(dot, ".json") == 0);
 }
 
+bool text_is_json(const char *path, const struct text_options *options)
+{
+    return options->format == TEXT_JSON_LINES || (options->format == TEXT_BY_NAME && has_json_name(path));
+}
+
 enum status text_read(const char *path, const struct text_options *options, const struct text_sink *sink)
 {
     bool from_standard_input = strcmp(path, "-") == 0;
@@ -231,8 +236,7 @@ enum status text_read(const char *path, const struct text_options *options, cons
         .options = options,
         .sink = sink,
         .line_ends = INT64_MIN / 2,
-        .json =
-            options->format == TEXT_JSON_LINES || (options->format == TEXT_BY_NAME && has_json_name(path)),
+        .json = text_is_json(path, options),
     };
     // O_NONBLOCK: opening a pipe must not wait for its writer, which cannot be stopped.
     int fd = from_standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

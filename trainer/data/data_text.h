@@ -50,6 +50,9 @@ struct text_sink {
     void *context;
 };
 
+/* Whether `path` is read as JSON Lines. */
+bool text_is_json(const char *path, const struct text_options *options);
+
 /* Reads `path` ("-": standard input) to its end. IO_ERROR names the file, BAD_DATA the file and the line. */
 MUST_USE enum status text_read(const char *path, const struct text_options *options,
                                const struct text_sink *sink);

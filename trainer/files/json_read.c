@@ -2,10 +2,12 @@
 #include "trainer/files/json_read.h"
 
 #include "base/status.h"
+#include "base/text.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void *allocate(size_t bytes)
 {
@@ -52,4 +54,15 @@ json_t *json_read(const char *bytes, size_t length, size_t flags, json_error_t *
     if (error != NULL)
         *error = (json_error_t){.line = 1, .column = 1, .text = "too many objects for a file of its length"};
     return NULL;
+}
+
+const char *json_shown(const json_t *value, char out[JSON_SHOWN_CHARS])
+{
+    char *text =
+        value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    text_printable(text != NULL ? text : "?", out, JSON_SHOWN_CHARS - 3);
+    if (text != NULL && strlen(text) > JSON_SHOWN_CHARS - 4)
+        memcpy(out + strlen(out), "...", 4);
+    free(text);
+    return out;
 }

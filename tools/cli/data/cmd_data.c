@@ -142,5 +142,5 @@ int cmd_data(int argc, char **argv)
     if (status == OK)
         return 0;
     fprintf(stderr, "cuboid data: %s\n", fail_text());
-    return status == STOPPED ? 1 : status_exit(status); // 75 would mean that the command can be resumed
+    return status_exit(status);
 }

@@ -13,16 +13,14 @@
 #include "tools/cli/data/encode_pool.h"
 #include "trainer/data/data_text.h"
 #include "trainer/data/dataset.h"
+#include "trainer/files/stop_signals.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MAX_THREADS = 1024 };
@@ -137,20 +135,6 @@ static enum status pump_line(void *context, const char *file, int64_t number, co
     return encode_pool_line(p->pool, file, number, bytes, length);
 }
 
-/* SIGINT and SIGTERM are blocked while a dataset is written, and polled here: an interrupted prepare
- * removes its temporary files without a signal handler, which would need a global variable. */
-static enum status stop_if_asked(void)
-{
-    sigset_t stops;
-    sigemptyset(&stops);
-    sigaddset(&stops, SIGINT);
-    sigaddset(&stops, SIGTERM);
-    const struct timespec at_once = {0};
-    int signal_number = sigtimedwait(&stops, NULL, &at_once);
-    return signal_number > 0 ? fail(STOPPED, "stopped by %s; nothing was kept", strsignal(signal_number))
-                             : OK;
-}
-
 static enum status pump_progress(void *context, int64_t bytes)
 {
     struct pump *p = context;
@@ -166,7 +150,7 @@ static enum status pump_progress(void *context, int64_t bytes)
                 bytes_text(p->read_bytes, read), (double)p->read_bytes * 1e-6 / spent, p->documents,
                 left[0] != 0 ? "  left " : "", left);
     }
-    return stop_if_asked();
+    return stop_signals_check();
 }
 
 /* Returns the size of all inputs; 0 if one has no size, such as a pipe. */
@@ -193,6 +177,27 @@ static enum status refuse_overwriting(const char *prefix)
     return status;
 }
 
+/* Names the inputs: no document has any text. */
+static enum status refuse_no_text(const struct data_options *o, const struct text_options *text)
+{
+    enum { SHOWN = 3 };
+    struct text inputs = {0};
+    for (int i = 0; i < o->input_count && i < SHOWN; i++)
+        text_add(&inputs, "%s%s", i > 0 ? ", " : "",
+                 strcmp(o->inputs[i], "-") == 0 ? "standard input" : o->inputs[i]);
+    if (o->input_count > SHOWN)
+        text_add(&inputs, " and %d more", o->input_count - SHOWN);
+    enum status status =
+        o->chat_template != NULL
+            ? fail(BAD_DATA, "%s: no conversations; use a file with one on each line", text_chars(&inputs))
+        : text_is_json(o->inputs[0], text)
+            ? fail(BAD_DATA, "%s: no text; use a file with {\"%s\": \"...\"} on each line",
+                   text_chars(&inputs), text->json_key)
+            : fail(BAD_DATA, "%s: no text; use a file that is not empty", text_chars(&inputs));
+    text_free(&inputs);
+    return status;
+}
+
 static enum status pump_all(struct pump *p, const struct data_options *o, const struct text_options *text)
 {
     const struct text_sink sink = {.append = pump_append,
@@ -210,6 +215,8 @@ static enum status pump_all(struct pump *p, const struct data_options *o, const 
         TRY(text_read(o->inputs[i], text, &sink));
     TRY(encode_pool_finish(p->pool));
     p->counts = encode_pool_counts(p->pool);
+    if (p->counts.tokens == 0)
+        return refuse_no_text(o, text);
     return dataset_writer_finish(p->writer);
 }
 
@@ -318,15 +325,12 @@ static enum status prepare_with(const struct encode_options *encode, const struc
         .began_s = clock_s(),
         .terminal = isatty(STDERR_FILENO) == 1,
     };
-    sigset_t stops, before;
-    sigemptyset(&stops);
-    sigaddset(&stops, SIGINT);
-    sigaddset(&stops, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &stops, &before);
+    struct stop_signals held;
+    stop_signals_hold(&held);
     enum status status = pump_all(&pump, o, text);
     encode_pool_destroy(pump.pool);
     dataset_writer_destroy(pump.writer);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    stop_signals_release(&held);
     if (pump.terminal && pump.shown_s > 0.0)
         fputs("\r\033[K", stderr);
     if (status == OK)
