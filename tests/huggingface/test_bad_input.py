@@ -10,6 +10,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -52,7 +53,15 @@ CONFIGS = [
     ("llama", {"num_hidden_layers": 99999}, "99999 layers, but the folder has only 21 tensors"),
     ("llama", {"num_hidden_layers": 3}, "tensor model.layers.2.input_layernorm.weight is missing"),
     ("llama", {"num_hidden_layers": 1}, "tensor model.layers.1.input_layernorm.weight is not part of the Llama"),
-    ("llama", {"num_attention_heads": 5}, "model.hidden_size 16 is not divisible by model.num_attention_heads 5"),
+    ("llama", {"num_attention_heads": 5}, "config.json: hidden_size 16 is not divisible by num_attention_heads 5; us"),
+    ("llama", {"num_key_value_heads": 3}, "json: num_attention_heads 4 is not divisible by num_key_value_heads 3; us"),
+    ("llama", {"head_dim": 7}, "config.json: head_dim 7 must be even and positive: rope rotates pairs of channels; us"),
+    ("llama", {"rms_norm_eps": 0}, "config.json: rms_norm_eps 0 is out of range; expected a number above 0; use 1e-5"),
+    ("llama", {"rope_theta": -1}, "config.json: rope_theta -1 is out of range; expected a number, 1 or more"),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": 0.5}}, "config.json: factor 0.5 is out of range; expected"),
+    ("llama", {"max_position_embeddings": 10**9}, "config.json: max_position_embeddings 1000000000 is out of range"),
+    ("gpt2", {"layer_norm_epsilon": -1}, "config.json: layer_norm_epsilon -1 is out of range; expected a number above"),
+    ("gpt2", {"n_layer": 10**6}, "config.json: n_layer 1000000 is out of range; expected an integer from 1 to 100000"),
     ("llama", {"vocab_size": MISSING}, "vocab_size is missing, which LlamaForCausalLM needs"),
     ("llama", {"hidden_act": "gelu"}, 'hidden_act "gelu" of LlamaForCausalLM cannot be expressed; Cuboid supports s'),
     ("llama", {"attention_bias": True}, "mlp_bias false, but attention_bias true cannot be expressed"),
@@ -254,7 +263,32 @@ def refused_exports():
     expect_refused("architecture", ["export", "large/checkpoints", "--architecture", "LlamaForCausalLM"],
                    "cannot be expressed by LlamaForCausalLM")
     expect_refused("no checkpoint", ["export", "llama"], "; use cuboid checkpoint import llama -o CKPT first")
-    expect_refused("run directory", ["export", "large"], "; use large/checkpoints")
+    expect_refused("an empty name", ["export", ""], '"" is no checkpoint; use a checkpoint, a directory of checkpoint')
+    expect_refused("an empty name", ["import", ""], "import: the name of the model's folder is empty; use a folder wi")
+    os.rename("large/checkpoints", "moved")
+    expect_refused("no checkpoints", ["export", "large"], "; use the directory of checkpoint.save in large/recipe.yaml")
+    os.mkdir("large/checkpoints")
+    expect_refused("no complete one", ["export", "large"], "large/checkpoints: not a checkpoint: contains neither ma")
+
+
+def run_directories():
+    """The newest complete checkpoint of a run directory is used, and named."""
+    set_recipe("run", "train.train_iters=2", "checkpoint.save_interval=1")
+    for step in (2, 1):
+        for path in ("run", "run/checkpoints"):
+            done = command("export", path, "-o", "out")
+            if done.returncode != 0 or f"GPT2LMHeadModel of run/checkpoints/step-0000000{step}, " not in done.stdout:
+                sys.exit(f"export {path}: {done.returncode} {done.stdout}{done.stderr}")
+            shutil.rmtree("out")
+        os.remove(f"run/checkpoints/step-0000000{step}/manifest.json")
+    if command("inspect", "ckpt").returncode != 0 or "step-00000001" not in command("inspect", "run").stderr:
+        sys.exit("inspect of a run directory does not look for its checkpoints")
+
+
+def pending_signal():
+    """SIGTERM arrives when the command begins to write: it is blocked until then."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def refused_outputs():
@@ -266,9 +300,11 @@ def refused_outputs():
         if os.listdir("there"):
             sys.exit(f"{words}: wrote into a folder that exists")
         os.rmdir("there")
-        for out in ("", "new/"):
+        for out, why in (("new\nname", "-o new\\x0aname: has a character that cannot be printed; use another name"),
+                         ("", '-o "": the name is empty; use the name of a folder that does not exist'),
+                         ("new/", "-o new/: ends with a slash; use the name of a folder, without a / at its end")):
             done = command(*words, "-o", out)
-            if done.returncode != 2 or f'-o "{out}": expected the name of a folder, without a /' not in done.stderr:
+            if done.returncode != 2 or why not in done.stderr:
                 sys.exit(f"{words} -o {out}: {done.returncode} {done.stderr}")
         done = command(*words, "-o", "llama/config.json/new")
         if done.returncode != 2 or "-o llama/config.json/new: cannot create its parent: llama/co" not in done.stderr:
@@ -278,6 +314,8 @@ def refused_outputs():
             sys.exit(f"{words} does not create the parents of its output: {done.returncode} {done.stderr}")
         shutil.rmtree("new")
         expect_refused("full disk", words, "out.partial/", statuses=(1,), preexec_fn=no_file_beyond(20000))
+        expect_refused("a signal", words, "stopped by Terminated; nothing was kept", statuses=(1,),
+                       preexec_fn=pending_signal)
 
 
 def memory():
@@ -314,6 +352,7 @@ def main():
         unusable_tokenizers()
         not_finite()
         refused_exports()
+        run_directories()
         refused_outputs()
         memory()
 

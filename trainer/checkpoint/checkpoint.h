@@ -48,8 +48,8 @@ MUST_USE enum status checkpoint_finish(struct checkpoint_saving *saving);
  * Incomplete ones are skipped with a line each on standard error. */
 MUST_USE enum status checkpoint_find(const char *save_folder, char **out);
 
-/* Sets *out to `path` itself if it is a checkpoint, else to the newest one in it; the caller frees it.
- * BAD_CHECKPOINT if there is neither. */
+/* Sets *out to `path` itself if it is a checkpoint, else to the newest complete one in it, or in the folder
+ * checkpoints of a run directory; the caller frees it. BAD_CHECKPOINT if there is none. */
 MUST_USE enum status checkpoint_resolve(const char *path, char **out);
 
 /* Collective, like checkpoint_save(). `path` as for checkpoint_resolve(), the same on all ranks. Returns

@@ -530,12 +530,12 @@ static bool holds(const char *folder, const char *name)
     return found;
 }
 
-/* A run directory and a model of Hugging Face are named instead of a checkpoint. */
+/* A run directory without checkpoints, and a model of Hugging Face, are named instead of a checkpoint. */
 static enum status refuse_folder(const char *path)
 {
     struct text fix = {0};
-    if (holds(path, "checkpoints"))
-        text_add(&fix, "; use %s/checkpoints", path);
+    if (holds(path, "recipe.yaml"))
+        text_add(&fix, "; use the directory of checkpoint.save in %s/recipe.yaml", path);
     else if (holds(path, "config.json"))
         text_add(&fix, "; use cuboid checkpoint import %s -o CKPT first", path);
     enum status status = fail(BAD_CHECKPOINT,
@@ -549,18 +549,26 @@ static enum status refuse_folder(const char *path)
 enum status checkpoint_resolve(const char *path, char **out)
 {
     struct stat info;
-    const bool itself = holds(path, "manifest.json");
+    struct text folder = {0};
     char *found = NULL;
-    if (itself)
-        found = strdup(path);
-    else if (stat(path, &info) != 0)
+    if (path[0] == 0)
+        return fail(BAD_CHECKPOINT,
+                    "\"\" is no checkpoint; use a checkpoint, a directory of checkpoints or a run directory");
+    if (stat(path, &info) != 0)
         return fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
+    const bool itself = holds(path, "manifest.json");
+    text_add(&folder, "%s%s", path, !itself && holds(path, "checkpoints") ? "/checkpoints" : "");
+    enum status status = OK;
+    if (itself)
+        found = text_copy(path);
     else
-        TRY(checkpoint_find(path, &found));
-    if (found == NULL)
-        return refuse_folder(path);
-    *out = found;
-    return OK;
+        status = checkpoint_find(folder.chars, &found);
+    if (status == OK && found == NULL)
+        status = refuse_folder(folder.chars);
+    text_free(&folder);
+    if (status == OK)
+        *out = found;
+    return status;
 }
 
 enum status checkpoint_recipe_path(const char *path, char **out)

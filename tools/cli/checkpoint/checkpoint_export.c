@@ -102,44 +102,45 @@ static enum status find_tokenizer(const char *folder, struct recipe *recipe)
     return OK;
 }
 
+/* *folder: that of the checkpoint, freed by the caller. */
 static enum status export_checkpoint(struct pretrained_export_options *options, const char *path,
-                                     struct pretrained_export_result *result)
+                                     char **folder, struct pretrained_export_result *result)
 {
-    char *folder = NULL;
     struct recipe *recipe = NULL;
-    enum status status = checkpoint_resolve(path, &folder);
+    enum status status = checkpoint_resolve(path, folder);
     if (status == OK)
-        status = load_recipe(folder, &recipe);
+        status = load_recipe(*folder, &recipe);
     if (status == OK)
-        status = find_tokenizer(folder, recipe);
+        status = find_tokenizer(*folder, recipe);
     status = status_of_input(status);
     if (status == OK) {
         const bool has_file = recipe->tokenizer.tokenizer_type == TOKENIZER_HUGGING_FACE;
-        options->checkpoint = folder;
+        options->checkpoint = *folder;
         options->recipe = recipe;
         options->tokenizer = has_file ? recipe->tokenizer.tokenizer_model : NULL;
         options->end_of_document = end_of_document(recipe);
         status = pretrained_export(options, result);
     }
     recipe_destroy(recipe);
-    free(folder);
     return status;
 }
 
 int checkpoint_export(int argc, char **argv)
 {
     const char *path = NULL;
+    char *folder = NULL;
     struct pretrained_export_options options = {.checkpoint = NULL};
     struct pretrained_export_result result;
     enum status status = parse(argc, argv, &options, &path);
     if (status == OK)
-        status = export_checkpoint(&options, path, &result);
+        status = export_checkpoint(&options, path, &folder, &result);
     if (status == OK) {
         char bytes[NUMBER_CHARS];
-        print_line(stdout, "%s: %s, %d tensors in %d file%s, %s in %s%s", options.out,
-                   result.architecture->name, result.tensors, result.files, result.files == 1 ? "" : "s",
-                   bytes_text(result.bytes, bytes), result.dtype,
+        print_line(stdout, "%s: %s of %s, %d tensors in %d file%s, %s in %s%s", options.out,
+                   result.architecture->name, folder, result.tensors, result.files,
+                   result.files == 1 ? "" : "s", bytes_text(result.bytes, bytes), result.dtype,
                    result.has_tokenizer ? ", with tokenizer" : "; no tokenizer.json");
     }
+    free(folder);
     return exit_status(status);
 }

@@ -19,6 +19,10 @@ static enum status parse(int argc, char **argv, const char **out, const char **f
         status =
             fail(BAD_USAGE, "checkpoint import: expected one folder with config.json and model.safetensors; "
                             "use cuboid checkpoint import DIR -o CKPT");
+    if (status == OK && rest[0][0] == 0)
+        status =
+            fail(BAD_USAGE, "checkpoint import: the name of the model's folder is empty; use a folder with "
+                            "config.json and model.safetensors");
     if (status == OK && *out == NULL)
         status =
             fail(BAD_USAGE, "checkpoint import: no output given; use -o and a folder that does not exist");

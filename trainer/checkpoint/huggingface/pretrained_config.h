@@ -35,6 +35,13 @@ void pretrained_config_yaml(const struct pretrained_config *config, struct text 
 MUST_USE enum status pretrained_recipe(const struct pretrained_config *config, const char *path,
                                        const char *name, const char *tokenizer, struct recipe **out);
 
+/* Appends a message about such a recipe with the keys of config.json that its values come from:
+ *
+ *     m/config.json:1: model.norm_epsilon 0 is out of range
+ *     m/config.json: rms_norm_eps 0 is out of range */
+void pretrained_config_explain(const struct pretrained_config *config, const char *path, const char *message,
+                               struct text *out);
+
 /* The values of a config.json that are not part of the model. */
 struct pretrained_details {
     const char *dtype;       // "float32"

@@ -18,31 +18,18 @@ struct reader {
 
 /* ---- values ---- */
 
-/* Formats a JSON value for a message: at most 60 characters of it. */
-enum { SHOWN_CHARS = 64 };
-static const char *shown(const json_t *value, char out[SHOWN_CHARS])
-{
-    char *text =
-        value != NULL ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
-    text_printable(text != NULL ? text : "?", out, SHOWN_CHARS - 3);
-    if (text != NULL && strlen(text) > SHOWN_CHARS - 4)
-        memcpy(out + strlen(out), "...", 4);
-    free(text);
-    return out;
-}
-
 static enum status refuse(const struct reader *r, const char *key, const json_t *value, const char *expected)
 {
-    char text[SHOWN_CHARS];
+    char text[JSON_SHOWN_CHARS];
     return fail(BAD_CHECKPOINT, "%s: %s %s cannot be expressed; Cuboid supports %s", r->path, key,
-                shown(value, text), expected);
+                json_shown(value, text), expected);
 }
 
 static enum status not_valid(const struct reader *r, const char *key, const json_t *value,
                              const char *expected)
 {
-    char text[SHOWN_CHARS];
-    return fail(BAD_CHECKPOINT, "%s: %s %s is not valid; expected %s", r->path, key, shown(value, text),
+    char text[JSON_SHOWN_CHARS];
+    return fail(BAD_CHECKPOINT, "%s: %s %s is not valid; expected %s", r->path, key, json_shown(value, text),
                 expected);
 }
 
@@ -281,10 +268,10 @@ static enum status check_scaling_key(const struct reader *r, const struct rope_t
     if (neutral || json_is_null(value) ||
         (strcmp(name, "attention_factor") == 0 && fabs(json_number_value(value) - published) < 1e-6))
         return OK;
-    char text[SHOWN_CHARS];
+    char text[JSON_SHOWN_CHARS];
     return fail(BAD_CHECKPOINT,
                 "%s: %s %s of rope_type \"%s\" cannot be expressed; Cuboid computes RoPE without it", r->path,
-                name, shown(value, text), scaling->type);
+                name, json_shown(value, text), scaling->type);
 }
 
 static enum status read_scaling_key(const struct reader *r, const json_t *object,
@@ -402,24 +389,24 @@ static void warn_of_unknown_keys(const struct reader *r)
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)r->root, name, value)
     {
-        char text[SHOWN_CHARS];
+        char text[JSON_SHOWN_CHARS];
         if (!json_is_null(value) && pretrained_key_find(r->out->architecture, name) == NULL)
             problems_warn(
                 r->warnings,
                 "%s: %s %s is unknown and ignored; if it changes what the model computes, the result "
                 "differs",
-                r->path, name, shown(value, text));
+                r->path, name, json_shown(value, text));
     }
 }
 
 static enum status unknown_architecture(const struct reader *r, const char *key, const json_t *value)
 {
-    char text[SHOWN_CHARS];
+    char text[JSON_SHOWN_CHARS];
     struct text known = {0};
     for (int i = 0; pretrained_architecture(i) != NULL; i++)
         text_add(&known, "%s%s", i > 0 ? ", " : "", pretrained_architecture(i)->name);
     enum status status = fail(BAD_CHECKPOINT, "%s: %s %s is not supported; supported are %s", r->path, key,
-                              shown(value, text), text_chars(&known));
+                              json_shown(value, text), text_chars(&known));
     text_free(&known);
     return status;
 }
@@ -441,9 +428,9 @@ static enum status find_architecture(struct reader *r)
         return unknown_architecture(r, list != NULL ? "architectures" : "model_type",
                                     list != NULL ? list : type);
     if (type != NULL && (type_name == NULL || strcmp(type_name, (*out)->model_type) != 0)) {
-        char text[SHOWN_CHARS];
+        char text[JSON_SHOWN_CHARS];
         return fail(BAD_CHECKPOINT, "%s: model_type %s, but the architecture is %s, of the type \"%s\"",
-                    r->path, shown(type, text), (*out)->name, (*out)->model_type);
+                    r->path, json_shown(type, text), (*out)->name, (*out)->model_type);
     }
     return OK;
 }

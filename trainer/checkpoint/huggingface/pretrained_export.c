@@ -212,6 +212,7 @@ static enum status read_part(struct export *e, const struct pretrained_tensor *t
         count = whole.dim[0] - row < rows ? whole.dim[0] - row : rows;
         const struct slice band = {.ndim = whole.ndim, .begin = {row, 0}, .count = {count, whole.dim[1]}};
         char *converted;
+        TRY(stop_signals_check());
         TRY(checkpoint_source_read_whole(&e->source, param->name, &band, e->band));
         TRY(convert(e, param, whole.dtype, count * whole.dim[1], &converted));
         pretrained_copy_rows(&e->tensors, tensor, part, row, count, safetensors_dtype_bytes(e->dtype),

@@ -235,6 +235,7 @@ static enum status write_part(struct import *m, const struct pretrained_tensor *
     const int64_t columns = param->ndim > 1 ? param->dim[1] : 1, rows = band_rows(columns);
     for (int64_t row = 0, count; row < param->dim[0]; row += count) {
         count = param->dim[0] - row < rows ? param->dim[0] - row : rows;
+        TRY(stop_signals_check());
         pretrained_copy_rows(&m->tensors, tensor, part, row, count, safetensors_dtype_bytes(from),
                              PRETRAINED_FROM_WHOLE, m->whole, m->band);
         const int64_t elements = count * columns;
@@ -347,7 +348,15 @@ static enum status create_recipe(struct import *m)
     const char *tokenizer = m->tokenizer.length > 0 ? m->tokenizer.chars : NULL;
     recipe_destroy(m->recipe);
     m->recipe = NULL;
-    return pretrained_recipe(&m->config, m->config_path.chars, base_name(m->out), tokenizer, &m->recipe);
+    enum status status =
+        pretrained_recipe(&m->config, m->config_path.chars, base_name(m->out), tokenizer, &m->recipe);
+    if (status == BAD_CHECKPOINT) {
+        struct text why = {0};
+        pretrained_config_explain(&m->config, m->config_path.chars, fail_text(), &why);
+        status = fail(BAD_CHECKPOINT, "%s", why.chars);
+        text_free(&why);
+    }
+    return status;
 }
 
 static enum status write_all(struct import *m, const char *out, struct text *yaml)

@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/huggingface/pretrained_output.h"
 
 #include "base/file.h"
+#include "trainer/files/yaml.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -12,8 +13,13 @@
 enum status pretrained_output_check(const char *path)
 {
     struct stat info;
-    if (path[0] == 0 || path[strlen(path) - 1] == '/')
-        return fail(BAD_USAGE, "-o \"%s\": expected the name of a folder, without a / at its end", path);
+    if (path[0] == 0)
+        return fail(BAD_USAGE, "-o \"\": the name is empty; use the name of a folder that does not exist");
+    if (!text_is_printable(path)) // the recipe contains it
+        return fail(BAD_USAGE, "-o %s: has a character that cannot be printed; use another name", path);
+    if (path[strlen(path) - 1] == '/')
+        return fail(BAD_USAGE, "-o %s: ends with a slash; use the name of a folder, without a / at its end",
+                    path);
     if (lstat(path, &info) == 0)
         return fail(BAD_USAGE, "-o %s: exists; use the name of a folder that does not exist", path);
     return OK;
@@ -39,6 +45,8 @@ enum status pretrained_output_begin(const char *path, struct pretrained_output *
     struct text partial = {0};
     text_add(&partial, "%s.partial", path);
     enum status status = OK;
+    stop_signals_hold(&out->held);
+    out->holds_signals = true;
     if (mkdir(partial.chars, 0777) != 0)
         status = fail(errno == ENOSPC || errno == EDQUOT ? IO_ERROR : BAD_USAGE,
                       "-o %s: cannot create %s: %s%s", path, partial.chars, strerror(errno),
@@ -54,6 +62,7 @@ enum status pretrained_output_finish(struct pretrained_output *output)
 {
     struct stat info;
     TRY(folder_sync(output->partial.chars));
+    TRY(stop_signals_check());
     if (lstat(output->path, &info) == 0)
         return fail(BAD_USAGE, "-o %s: was created by another program", output->path);
     if (rename(output->partial.chars, output->path) != 0)
@@ -81,6 +90,9 @@ void pretrained_output_free(struct pretrained_output *output)
         text_free(&why);
     }
     text_free(&output->partial);
+    if (output->holds_signals)
+        stop_signals_release(&output->held);
+    output->holds_signals = false;
 }
 
 enum status pretrained_output_write(const struct pretrained_output *output, const char *name,

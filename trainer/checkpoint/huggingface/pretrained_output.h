@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A folder that appears under its name only when it is complete. */
+/* A folder that appears under its name only when it is complete. From begin to free, SIGINT and SIGTERM are
+ * held (trainer/files/stop_signals.h): check them while large files are written. */
 #pragma once
 
 #include "base/text.h"
+#include "trainer/files/stop_signals.h"
 
 struct pretrained_output {
     const char *path;    // not owned
     struct text partial; // "PATH.partial", where files are written
+    bool holds_signals;
+    struct stop_signals held;
 };
 
 /* BAD_USAGE for a path that is empty, ends with a slash or exists. */
 MUST_USE enum status pretrained_output_check(const char *path);
 /* Checks PATH, and creates PATH.partial and its parents. BAD_USAGE if it exists, too. */
 MUST_USE enum status pretrained_output_begin(const char *path, struct pretrained_output *out);
-/* Makes the files durable, and renames the folder. */
+/* Makes the files durable, and renames the folder. INTERRUPTED after a signal. */
 MUST_USE enum status pretrained_output_finish(struct pretrained_output *output);
-/* Removes what is not finished. Accepts {0}. */
+/* Removes what is not finished, and releases the signals. Accepts {0}. */
 void pretrained_output_free(struct pretrained_output *output);
 
 /* Writes a small file into the folder. */

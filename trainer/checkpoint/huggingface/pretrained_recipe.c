@@ -35,6 +35,41 @@ static const char *first_error(const struct problems *problems)
     return "the model is not valid";
 }
 
+/* The key of config.json with the value of a model key; NULL: none. */
+static const char *their_key(const struct pretrained_config *config, const char *ours, size_t length)
+{
+    const struct pretrained_architecture *architecture = config->architecture;
+    for (int i = 0; i < config->count; i++)
+        if (strlen(config->values[i].key) == length && strncmp(config->values[i].key, ours, length) == 0 &&
+            config->values[i].from != architecture->name)
+            return config->values[i].from;
+    for (const struct pretrained_key *key = architecture->keys; key->name != NULL; key++)
+        if (key->model_key != NULL && strlen(key->model_key) == length &&
+            strncmp(key->model_key, ours, length) == 0)
+            return key->name;
+    return NULL;
+}
+
+void pretrained_config_explain(const struct pretrained_config *config, const char *path, const char *message,
+                               struct text *out)
+{
+    static const char section[] = "model.", letters[] = "abcdefghijklmnopqrstuvwxyz_0123456789";
+    const size_t where = strlen(path);
+    if (strncmp(message, path, where) == 0 && strncmp(message + where, ":1: ", 4) == 0) {
+        text_add(out, "%s: ", path);
+        message += where + 4;
+    }
+    for (const char *key; (key = strstr(message, section)) != NULL;) {
+        const char *name = key + strlen(section);
+        const size_t length = strspn(name, letters);
+        const char *theirs = their_key(config, name, length);
+        text_add_bytes(out, message, (size_t)((theirs != NULL ? key : name) - message));
+        text_add(out, "%s", theirs != NULL ? theirs : "");
+        message = theirs != NULL ? name + length : name;
+    }
+    text_add(out, "%s", message);
+}
+
 enum status pretrained_recipe(const struct pretrained_config *config, const char *path, const char *name,
                               const char *tokenizer, struct recipe **out)
 {
