@@ -144,6 +144,12 @@ def conversations():
         sys.exit(f"conversations: {result}, but training has valid_loss {trained}")
     if result["bytes"] != sum(len("answer"[i % 4:]) * (1 + i % 3) for i in range(18)):
         sys.exit(f"conversations: {result['bytes']} bytes of answers")
+    # An imported model's recipe has mock data, which --data replaces: no key of data is reported to have no effect.
+    done = subprocess.run([CUBOID, "evaluate", "llama-bytes-ckpt", "tokenizer.tokenizer_type=byte", "--data", "chat",
+                           "data.pack_documents=true", "data.loss_mask=true", "--json"], capture_output=True, text=True,
+                          check=False, env=ENVIRONMENT)
+    if done.returncode != 0 or done.stderr != "" or json.loads(done.stdout)["bytes"] != result["bytes"]:
+        sys.exit(f"conversations with an imported model: {done.returncode} {done.stdout}{done.stderr}")
 
 
 def tasks(expected):
@@ -170,35 +176,61 @@ def tasks(expected):
 ARC = '{"question": "Q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "A"}'
 
 
+ITEMS = [  # the second line of a task, what the error says
+    ("{", "task:2: not JSON"),
+    ("[]", "task:2: not an object; use {...}"),
+    ('{"text": "x"}', 'task:2: neither "endings" (HellaSwag) nor "question" (ARC)'),
+    (ARC.replace('"answerKey": "A"', '"id": 1'), 'task:2: "answerKey" is missing; use the label of the right'),
+    (ARC.replace('"answerKey": "A"', '"answerKey": 1'), 'task:2: "answerKey" is 1; use the label of the right'),
+    (ARC.replace('"label": ["A", "B"]', '"label": ["A", "A"]'),
+     'task:2: choices 0 and 1 both have the label A; use a label for each'),
+    (ARC.replace('"answerKey": "A"', '"answerKey": "\\u001b[31m"'),
+     'task:2: "answerKey" \\x1b[31m is not the label of a choice'),
+    (ARC.replace('["a", "b"]', '["a"]'), 'task:2: "choices" has 1 texts and 2 labels; use a label for each text'),
+    (ARC.replace('["a", "b"]', '["a"]').replace('["A", "B"]', '["A"]'),
+     'task:2: "choices" has 1 choice; use a list of 2 to 64'),
+    (ARC.replace('["a", "b"]', "[]").replace('["A", "B"]', "[]"), 'task:2: "choices" has 0 choices; use a list of'),
+    (ARC.replace('"choices":', '"choices": null, "other":'), 'task:2: "choices" is null; use {"text": [...], "label"'),
+    (ARC.replace('"choices"', '"other"'), 'task:2: "choices" is missing; use {"text": [...], "label": [...]}'),
+    (ARC.replace('{"text": ["a", "b"], "label": ["A", "B"]}', "[]"), 'task:2: "choices" has 0 choices; use a list'),
+    (ARC.replace('"label": ["A", "B"]', '"label": "AB"'), 'task:2: "choices" is {"text":["a","b"],"label":"AB"}; use'),
+    ('{"question": {"stem": "Q", "choices": null}, "answerKey": "A"}',
+     'task:2: "choices" is null; use a list of {"text": ..., "label": ...}'),
+    ('{"question": {"stem": "Q", "choices": [{"text": "a", "label": "A"}, "b"]}, "answerKey": "A"}',
+     'task:2: "choices": the text of element 1 is missing; use a string'),
+    (ARC.replace('"b"', "7"), 'task:2: "choices": the text of element 1 is 7; use a string'),
+    (ARC.replace('"A", "B"', '"A", null'), 'task:2: "choices": the label of element 1 is null; use a string'),
+    (ARC.replace('"b"', '""'), 'task:2: "choices": the text of element 1 is ""; use a string that is not empty'),
+    ('{"endings": null, "ctx_a": "x", "ctx_b": "y", "activity_label": "z", "label": 0}',
+     'task:2: "endings" is null; use a list of strings'),
+    ('{"endings": ["a", "  "], "ctx_a": "x", "ctx_b": "y", "activity_label": "z", "label": 0}',
+     'task:2: "endings": element 1 is "  "; use a string that is not empty'),
+    ('{"endings": ["a", 7], "ctx_a": "x", "ctx_b": "y", "activity_label": "z", "label": 0}',
+     'task:2: "endings": element 1 is 7; use a string'),
+    ('{"endings": ["a", "b"], "ctx_a": "x", "ctx_b": "y", "activity_label": "z", "label": ""}',
+     'task:2: "label" is ""; use the index of the right ending, from 0'),
+    ('{"endings": ["a", "b"], "ctx_a": "x", "ctx_b": "y", "activity_label": "z", "label": 2}',
+     'task:2: "label" 2 is not one of the 2 endings; use 0 to 1'),
+    ('{"endings": ["a", "b"], "ctx_b": "y", "label": 1, "activity_label": "z"}',
+     'task:2: "ctx_a" is missing; use a string'),
+    (ARC.replace('"Q"', f'"{"q" * 120}"'),
+     "task:2: choice 0 with its context has 140 tokens, but the model has model.seq_length 128; use at most 129"),
+]
+
+
 def refuses_items():
     """The line and what is wrong with it; the first line is always right."""
-    cases = [
-        ("{", "task:2: not JSON"),
-        ("[]", "task:2: not an object; use {...}"),
-        ('{"text": "x"}', 'task:2: neither "endings" (HellaSwag) nor "question" (ARC)'),
-        (ARC.replace('"answerKey": "A"', '"id": 1'), 'task:2: no answer: "answerKey" is missing'),
-        (ARC.replace('"label": ["A", "B"]', '"label": ["A", "A"]'),
-         'task:2: choices 0 and 1 both have the label A; use a label for each'),
-        (ARC.replace('"answerKey": "A"', '"answerKey": "\\u001b[31m"'),
-         'task:2: "answerKey" \\x1b[31m is not the label of a choice'),
-        (ARC.replace('["a", "b"]', '["a"]'), 'task:2: "choices" has 1 choices; use a list of 2 to 64'),
-        (ARC.replace('"b"', "7"), 'task:2: "choices" needs a "text" and a "label" for each'),
-        ('{"endings": ["a", "b"], "ctx_a": "x", "ctx_b": "y", "activity_label": "z", "label": ""}',
-         'task:2: no answer: "label" is missing or no index'),
-        ('{"endings": ["a", "b"], "ctx_a": "x", "ctx_b": "y", "activity_label": "z", "label": 2}',
-         'task:2: "label" 2 is not one of the 2 endings; use 0 to 1'),
-        ('{"endings": ["a", "b"], "ctx_b": "y", "label": 1, "activity_label": "z"}',
-         'task:2: "ctx_a" is missing; an item needs a string there'),
-        (ARC.replace('"Q"', f'"{"q" * 120}"'),
-         "task:2: choice 0 with its context has 140 tokens, but the model has model.seq_length 128; use at most 129"),
-    ]
     words = ("llama-bytes-ckpt", "tokenizer.tokenizer_type=byte", "--task")
-    for line, why in cases:
+    for line, why in ITEMS:
         with open("task", "w", encoding="utf-8") as file:
             file.write(f"{ARC}\n{line}\n")
         text = run("evaluate", *words, "task", status=2)
         if why not in text or len(text.splitlines()) > 2:
             sys.exit(f"item {line}: expected \"{why}\", got\n{text}")
+    with open("task", "w", encoding="utf-8", newline="") as file:
+        file.write(f"\ufeff{ARC}\r\n\r\n{ARC}\r\n")  # as some programs for Windows write it
+    if evaluate(*words, "task")["items"] != 2:
+        sys.exit("a byte order mark or line ends of Windows are not accepted")
     with open("task", "w", encoding="utf-8") as file:
         file.write("\n")
     for words, why in (((*words, "task"), "task: no items"), ((*words, "nothing"), "--task: nothing"),
@@ -248,6 +280,9 @@ def refuses():
         (["nothing"], "nothing"),
         (["gpt2-ckpt"], "data.mock_data has no documents to evaluate; use --data PREFIX"),
         (["gpt2-ckpt", "--data", "nothing"], "nothing.idx"),
+        (["gpt2-ckpt", "--data", ""], "evaluate: --data is empty; use the prefix of a dataset"),
+        (["gpt2-ckpt", "--task", ""], "evaluate: --task is empty; use a file with an item on each line"),
+        ([""], '"" is no checkpoint; use a checkpoint, a directory of checkpoints or a run directory'),
         (["gpt2-ckpt", "--data", "one"], "one: 1 token, nothing to predict; use a dataset of at least two tokens"),
         (["gpt2-ckpt", "--data", "large"], "large.bin: document 0, position 1"),
         (["gpt2-ckpt", "--data", "one", "--split", "test"], "use one of them"),

@@ -150,6 +150,15 @@ def check_samples(name):
             sys.exit(f"{name} {words}: {lines[0]}\nbut alone {alone!r}")
 
 
+def windows_lines():
+    """A file of prompts as some programs for Windows write it."""
+    with open("windows", "wb") as file:
+        file.write("\ufeffab\r\n\r\ncd\r\n".encode())
+    lines = generate("llama-bytes", "--prompts", "windows", "--tokens", "1").splitlines()
+    if [json.loads(line)["prompt"] for line in lines] != ["ab", "", "cd"]:
+        sys.exit(f"prompts with line ends of Windows: {lines}")
+
+
 def refuses():
     with open("long", "w", encoding="utf-8") as file:
         file.write("short\n" + "x" * 129 + "\n")
@@ -180,6 +189,7 @@ def main():
         imported()
         initialized()
         batches()
+        windows_lines()
         if MPIRUN:
             launched()
         refuses()

@@ -154,10 +154,10 @@ static bool same_key(const char *override, const char *other)
     return key[0] != NULL && key[0] == key[1];
 }
 
-static bool sets_any(const char *override, char *const *keys, int count)
+bool recipe_argument_sets(const char *override, const char *const *words, int count)
 {
     for (int i = 0; i < count; i++)
-        if (same_key(override, keys[i]))
+        if (same_key(override, words[i]))
             return true;
     return false;
 }
@@ -178,11 +178,11 @@ int recipe_argument_one_rank(int argc, char **argv, const char *const *more, str
     for (int i = 0; i < extra; i++)
         all[first + ours++] = (char *)(uintptr_t)more[i];
     for (int i = 0; i < layout.count; i++)
-        if (!sets_any(layout.list[i], all + first, extra))
+        if (!recipe_argument_sets(layout.list[i], (const char *const *)(all + first), extra))
             all[first + ours++] = layout.list[i];
     count = first + ours;
     for (int i = first; i < argc; i++)
-        if (!sets_any(argv[i], all + first, ours))
+        if (!recipe_argument_sets(argv[i], (const char *const *)(all + first), ours))
             all[count++] = argv[i];
     // No warnings here: the user did not choose these values.
     int status = load_argument(argc < 2 ? argc : count, all,

@@ -23,6 +23,9 @@ int recipe_argument_choose(int argc, char **argv, const struct recipe_request *r
  * any of their names. */
 int recipe_argument_one_rank(int argc, char **argv, const char *const *more, struct recipe **recipe);
 
+/* Whether one of the words key=value sets the key of `override`, under any of its names. */
+bool recipe_argument_sets(const char *override, const char *const *words, int count);
+
 /* Prints the error of a status on standard error, and returns the exit status of the command. */
 int exit_status(enum status status);
 

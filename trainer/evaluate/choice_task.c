@@ -41,23 +41,51 @@ static enum status refuse(const struct reader *reader, const char *what)
     return fail(BAD_DATA, "%s:%lld: %s", reader->task->path, (long long)reader->line, what);
 }
 
+/* A value that is missing or of another kind; `use` says what works. */
+static enum status refuse_value(const struct reader *reader, const char *key, const json_t *value,
+                                const char *use)
+{
+    char shown[JSON_SHOWN_CHARS];
+    if (value == NULL)
+        return fail(BAD_DATA, "%s:%lld: \"%s\" is missing; use %s", reader->task->path,
+                    (long long)reader->line, key, use);
+    return fail(BAD_DATA, "%s:%lld: \"%s\" is %s; use %s", reader->task->path, (long long)reader->line, key,
+                json_shown(value, shown), use);
+}
+
 static enum status string_of(const struct reader *reader, const json_t *object, const char *key,
                              const char **out)
 {
-    *out = json_string_value(json_object_get(object, key));
-    if (*out != NULL)
-        return OK;
-    return fail(BAD_DATA, "%s:%lld: \"%s\" is %s; an item needs a string there", reader->task->path,
-                (long long)reader->line, key,
-                json_object_get(object, key) == NULL ? "missing" : "not a string");
+    const json_t *value = json_object_get(object, key);
+    *out = json_string_value(value);
+    return *out != NULL ? OK : refuse_value(reader, key, value, "a string");
 }
 
 static enum status check_count(const struct reader *reader, const char *key, size_t count)
 {
     if (count >= 2 && count <= MAX_CHOICES)
         return OK;
-    return fail(BAD_DATA, "%s:%lld: \"%s\" has %zu choices; use a list of 2 to %d", reader->task->path,
-                (long long)reader->line, key, count, MAX_CHOICES);
+    return fail(BAD_DATA, "%s:%lld: \"%s\" has %zu choice%s; use a list of 2 to %d", reader->task->path,
+                (long long)reader->line, key, count, count == 1 ? "" : "s", MAX_CHOICES);
+}
+
+static bool is_blank(const char *bytes, size_t length)
+{
+    return length == 0 || strspn(bytes, " \t\r\n\v\f") >= length;
+}
+
+/* Element `i` of the list of choices; `what` of it: "the text of ", or "". An empty choice is damaged data:
+ * the harness would score it by the space before it, and divide by its length, 0. */
+static enum status string_in(const struct reader *reader, const char *key, const char *what, size_t i,
+                             const json_t *value, const char **out)
+{
+    char shown[JSON_SHOWN_CHARS];
+    *out = json_string_value(value);
+    if (*out != NULL && !is_blank(*out, strlen(*out)))
+        return OK;
+    return fail(BAD_DATA, "%s:%lld: \"%s\": %selement %zu is %s; use a string that is not empty",
+                reader->task->path, (long long)reader->line, key, what, i,
+                value != NULL ? json_shown(value, shown) : "missing");
 }
 
 /* The index of the answer: an integer, or one in a string. */
@@ -68,8 +96,8 @@ static enum status label_of(const struct reader *reader, const json_t *object, i
     if (json_is_integer(label))
         value = json_integer_value(label);
     else if (!json_is_string(label) || !integer_parse(json_string_value(label), &value))
-        return refuse(
-            reader, "no answer: \"label\" is missing or no index; use the index of the right ending, from 0");
+        return refuse_value(reader, "label", label,
+                            "the index of the right ending, from 0, in a split that has answers");
     if (value < 0 || value >= count)
         return fail(BAD_DATA, "%s:%lld: \"label\" %lld is not one of the %d endings; use 0 to %d",
                     reader->task->path, (long long)reader->line, (long long)value, count, count - 1);
@@ -85,6 +113,8 @@ static enum status read_hellaswag(const struct reader *reader, const json_t *obj
     TRY(string_of(reader, object, "activity_label", &activity));
     TRY(string_of(reader, object, "ctx_a", &first));
     TRY(string_of(reader, object, "ctx_b", &second));
+    if (!json_is_array(endings))
+        return refuse_value(reader, "endings", endings, "a list of strings");
     TRY(check_count(reader, "endings", json_array_size(endings)));
     out->count = (int)json_array_size(endings);
     TRY(label_of(reader, object, out->count, &out->correct));
@@ -93,54 +123,72 @@ static enum status read_hellaswag(const struct reader *reader, const json_t *obj
     choice_text_clean(query.chars, &out->context);
     text_free(&query);
     for (int i = 0; i < out->count; i++) {
-        const char *ending = json_string_value(json_array_get(endings, (size_t)i));
-        if (ending == NULL)
-            return refuse(reader, "\"endings\" has an element that is not a string");
+        const char *ending;
+        TRY(string_in(reader, "endings", "", (size_t)i, json_array_get(endings, (size_t)i), &ending));
         choice_text_clean(ending, &out->choices[i]);
     }
     return OK;
 }
 
-/* A choice of ARC and its label, in either form. */
-static void arc_choice(const json_t *choices, size_t i, const char **text, const char **label)
+/* The text (key "text") or the label (key "label") of a choice of ARC, in either form. */
+static const json_t *arc_value(const json_t *choices, const char *key, int i)
 {
-    const json_t *pair = json_array_get(choices, i);
+    return json_is_array(choices) ? json_object_get(json_array_get(choices, (size_t)i), key)
+                                  : json_array_get(json_object_get(choices, key), (size_t)i);
+}
+
+/* Either form of the choices: the number of them. */
+static enum status arc_count(const struct reader *reader, const json_t *choices, bool nested, size_t *out)
+{
     const json_t *texts = json_object_get(choices, "text"), *labels = json_object_get(choices, "label");
-    *text = json_string_value(pair != NULL ? json_object_get(pair, "text") : json_array_get(texts, i));
-    *label = json_string_value(pair != NULL ? json_object_get(pair, "label") : json_array_get(labels, i));
+    *out = json_array_size(json_is_array(choices) ? choices : texts);
+    if (nested && !json_is_array(choices))
+        return refuse_value(reader, "choices", choices, "a list of {\"text\": ..., \"label\": ...}");
+    if (!nested && !json_is_array(choices) && (!json_is_array(texts) || !json_is_array(labels)))
+        return refuse_value(reader, "choices", choices, "{\"text\": [...], \"label\": [...]}");
+    if (!json_is_array(choices) && json_array_size(labels) != *out)
+        return fail(BAD_DATA, "%s:%lld: \"choices\" has %zu texts and %zu labels; use a label for each text",
+                    reader->task->path, (long long)reader->line, *out, json_array_size(labels));
+    return check_count(reader, "choices", *out);
+}
+
+static enum status arc_choice(const struct reader *reader, const json_t *choices, int i, struct texts *out,
+                              const char *labels[MAX_CHOICES])
+{
+    const char *text;
+    TRY(string_in(reader, "choices", "the text of ", (size_t)i, arc_value(choices, "text", i), &text));
+    TRY(string_in(reader, "choices", "the label of ", (size_t)i, arc_value(choices, "label", i), &labels[i]));
+    text_add(&out->choices[i], "%s", text);
+    for (int k = 0; k < i; k++)
+        if (strcmp(labels[k], labels[i]) == 0)
+            return fail(BAD_DATA, "%s:%lld: choices %d and %d both have the label %s; use a label for each",
+                        reader->task->path, (long long)reader->line, k, i, labels[i]);
+    return OK;
 }
 
 static enum status read_arc(const struct reader *reader, const json_t *object, struct texts *out)
 {
-    const json_t *question = json_object_get(object, "question");
+    const json_t *question = json_object_get(object, "question"), *key = json_object_get(object, "answerKey");
     const bool nested = json_is_object(question);
     const json_t *choices = json_object_get(nested ? question : object, "choices");
-    const size_t count = json_array_size(json_is_array(choices) ? choices : json_object_get(choices, "text"));
-    const char *stem, *answer, *text, *labels[MAX_CHOICES];
+    const char *stem, *labels[MAX_CHOICES];
+    size_t count;
     TRY(string_of(reader, nested ? question : object, nested ? "stem" : "question", &stem));
-    TRY(check_count(reader, "choices", count));
-    if (json_string_value(json_object_get(object, "answerKey")) == NULL)
-        return refuse(reader, "no answer: \"answerKey\" is missing; use the label of the right choice");
-    TRY(string_of(reader, object, "answerKey", &answer));
+    TRY(arc_count(reader, choices, nested, &count));
+    if (!json_is_string(key))
+        return refuse_value(reader, "answerKey", key, "the label of the right choice");
     text_add(&out->context, "Question: %s\nAnswer:", stem);
     out->count = (int)count;
     out->correct = -1;
     for (int i = 0; i < out->count; i++) {
-        arc_choice(choices, (size_t)i, &text, &labels[i]);
-        if (text == NULL || labels[i] == NULL)
-            return refuse(reader, "\"choices\" needs a \"text\" and a \"label\" for each, both strings");
-        text_add(&out->choices[i], "%s", text);
-        for (int k = 0; k < i; k++)
-            if (strcmp(labels[k], labels[i]) == 0)
-                return fail(BAD_DATA,
-                            "%s:%lld: choices %d and %d both have the label %s; use a label for each",
-                            reader->task->path, (long long)reader->line, k, i, labels[i]);
-        if (strcmp(labels[i], answer) == 0)
+        TRY(arc_choice(reader, choices, i, out, labels));
+        if (strcmp(labels[i], json_string_value(key)) == 0)
             out->correct = i;
     }
-    return out->correct >= 0 ? OK
-                             : fail(BAD_DATA, "%s:%lld: \"answerKey\" %s is not the label of a choice",
-                                    reader->task->path, (long long)reader->line, answer);
+    return out->correct >= 0
+               ? OK
+               : fail(BAD_DATA, "%s:%lld: \"answerKey\" %s is not the label of a choice; use one of them",
+                      reader->task->path, (long long)reader->line, json_string_value(key));
 }
 
 static enum status read_texts(const struct reader *reader, const json_t *object, struct texts *out)
@@ -261,14 +309,11 @@ static enum status read_line(struct reader *reader, const char *bytes, size_t le
     return status;
 }
 
-static bool is_blank(const char *bytes, size_t length)
-{
-    return length == 0 || strspn(bytes, " \t\r") >= length;
-}
-
 static enum status read_lines(struct reader *reader, const struct text *file)
 {
     const char *at = text_chars(file), *end = at + file->length;
+    if (file->length >= 3 && memcmp(at, "\xEF\xBB\xBF", 3) == 0)
+        at += 3; // a byte order mark, which JSON does not allow
     while (at < end) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         const size_t length = (size_t)((stop != NULL ? stop : end) - at);

@@ -13,7 +13,8 @@
 enum status run_tokenizer(const struct recipe *recipe, struct tokenizer **out)
 {
     if (recipe->tokenizer.tokenizer_type == TOKENIZER_NONE)
-        return fail(BAD_RECIPE, "tokenizer.tokenizer_type is none: there is no tokenizer to encode text");
+        return fail(BAD_RECIPE, "tokenizer.tokenizer_type is none: there is no tokenizer to encode text; set "
+                                "tokenizer.tokenizer_type to that of the model");
     struct tokenizer_config config = {
         .type = recipe_tokenizer_name(recipe),
         .vocab_file = recipe->tokenizer.vocab_file,

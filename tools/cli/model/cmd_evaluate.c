@@ -7,6 +7,7 @@
 #include "tools/cli/progress_line.h"
 #include "tools/cli/recipe_argument.h"
 #include "trainer/evaluate/evaluate.h"
+#include "trainer/files/yaml.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -55,6 +56,10 @@ static enum status check(const struct arguments *a)
     if (a->rest_count == 0)
         return fail(BAD_USAGE, "evaluate: no model given; use a recipe, a checkpoint or a run directory: "
                                "cuboid evaluate runs/quickstart");
+    if ((a->data != NULL && a->data[0] == 0) || (a->task != NULL && a->task[0] == 0))
+        return fail(BAD_USAGE, "evaluate: %s is empty; use %s", a->data != NULL ? "--data" : "--task",
+                    a->data != NULL ? "the prefix of a dataset, made by cuboid data prepare"
+                                    : "a file with an item on each line");
     if (a->split != NULL && strcmp(a->split, "valid") != 0 && strcmp(a->split, "test") != 0)
         return fail(BAD_USAGE, "evaluate: --split %s is invalid; use valid or test", a->split);
     if (a->split != NULL && a->data != NULL)
@@ -220,8 +225,18 @@ static int run(const struct arguments *a, const char *checkpoint, const struct r
 
 static int run_command(const struct arguments *a)
 {
-    const struct model_request request = {
-        .command = "evaluate", .example = "", .words = a->rest, .count = a->rest_count};
+    // With --data, the recipe has no other data: no warning or error is about it.
+    struct text train = {0};
+    text_add(&train, "data.train=[{path: ");
+    yaml_add_string(&train, a->data != NULL ? a->data : "", NULL);
+    text_add(&train, "}]");
+    const char *const data[] = {train.chars, "data.valid=[]", "data.mock_data=false", "train.eval_interval=0",
+                                NULL};
+    const struct model_request request = {.command = "evaluate",
+                                          .example = "",
+                                          .words = a->rest,
+                                          .count = a->rest_count,
+                                          .defaults = a->data != NULL ? data : NULL};
     char *checkpoint = NULL;
     struct recipe *recipe = NULL;
     int size, status = model_argument(&request, &checkpoint, &recipe, &size);
@@ -229,6 +244,7 @@ static int run_command(const struct arguments *a)
         status = run(a, checkpoint, recipe, size);
     recipe_destroy(recipe);
     free(checkpoint);
+    text_free(&train);
     return status;
 }
 

@@ -118,15 +118,18 @@ struct prompts {
 
 enum { MAX_PROMPTS = 4096 };
 
-/* Every line of a file is a prompt. */
+/* Every line of a file is a prompt. A byte order mark, and the '\r' of a line end, are not part of it. */
 static enum status split_lines(const char *path, struct prompts *out)
 {
     const char *at = text_chars(&out->text), *end = at + out->text.length;
+    if (out->text.length >= 3 && memcmp(at, "\xEF\xBB\xBF", 3) == 0)
+        at += 3;
     for (; at < end && out->count <= MAX_PROMPTS; out->count++) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         const int64_t length = (stop != NULL ? stop : end) - at;
+        const bool windows = stop != NULL && length > 0 && stop[-1] == '\r';
         if (out->count < MAX_PROMPTS)
-            out->list[out->count] = (struct generate_prompt){.bytes = at, .length = length};
+            out->list[out->count] = (struct generate_prompt){.bytes = at, .length = length - windows};
         at += length + 1;
     }
     if (out->count == 0)

@@ -28,13 +28,14 @@ static bool exists(const char *folder, const char *name)
 
 /* Resolves the argument: returns true if *out is a recipe, false if it is a directory that is a checkpoint or
  * contains some. In a run directory they are in checkpoints/, even if the directory was moved, which its
- * recipe does not record. Without checkpoints, the run directory's recipe is used for the error message. */
+ * recipe does not record; checkpoint_resolve() looks there. Without checkpoints, the run directory's recipe
+ * is used for the error message. */
 static bool resolve_to_recipe(const char *model, struct text *out)
 {
     bool folder = exists(model, "/."), checkpoint = exists(model, "/manifest.json");
     bool holds = !checkpoint && exists(model, "/checkpoints");
     bool recipe = folder && !checkpoint && !holds && exists(model, "/recipe.yaml");
-    text_add(out, "%s%s", model, recipe ? "/recipe.yaml" : holds ? "/checkpoints" : "");
+    text_add(out, "%s%s", model, recipe ? "/recipe.yaml" : "");
     return recipe || !folder;
 }
 
@@ -58,7 +59,10 @@ static enum status find_of_recipe(const struct model_request *request, const str
 static int load_recipe(const struct model_request *request, const char *path, const char *override,
                        struct recipe **out, int *size)
 {
-    char **argv = calloc((size_t)request->count + 2, sizeof *argv);
+    int defaults = 0;
+    while (request->defaults != NULL && request->defaults[defaults] != NULL)
+        defaults++;
+    char **argv = calloc((size_t)(request->count + defaults) + 2, sizeof *argv);
     if (argv == NULL)
         return exit_status(fail(NO_MEMORY, "no memory for the arguments"));
     int argc = 0;
@@ -66,6 +70,9 @@ static int load_recipe(const struct model_request *request, const char *path, co
     argv[argc++] = (char *)(uintptr_t)path;
     if (override != NULL)
         argv[argc++] = (char *)(uintptr_t) override;
+    for (int i = 0; i < defaults; i++)
+        if (!recipe_argument_sets(request->defaults[i], request->words + 1, request->count - 1))
+            argv[argc++] = (char *)(uintptr_t)request->defaults[i];
     for (int i = 1; i < request->count; i++)
         argv[argc++] = (char *)(uintptr_t)request->words[i];
     *size = 1;

@@ -10,6 +10,7 @@ struct model_request {
     const char *command, *example; // for messages: "generate", "--prompt TEXT"
     const char *const *words;      // the model, then overrides; at least one
     int count;
+    const char *const *defaults; // overrides of keys that the words do not set, ending with NULL; NULL: none
     /* Overrides for one rank, ending with NULL, which replace those of the same keys
      * (recipe_argument_one_rank()). NULL: the recipe's layout, or that of the launcher. */
     const char *const *one_rank;
