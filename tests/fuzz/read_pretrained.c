@@ -28,7 +28,7 @@ static void read_config(const struct fuzz_input *input)
     struct text json = {0};
     text_add_bytes(&json, (const char *)input->bytes, input->size);
     if (pretrained_config_parse("config.json", &json, &warnings, &config) == OK &&
-        pretrained_recipe(&config, "config.json", "fuzz", NULL, &recipe) == OK)
+        pretrained_recipe(&config, "config.json", "fuzz", NULL, NULL, &recipe) == OK)
         write_again(&config, recipe);
     recipe_destroy(recipe);
     problems_free(&warnings);

@@ -135,6 +135,8 @@ TENSORS = [
     ("llama", lambda: change_tensors(retype), "model.norm.weight has dtype I32; Cuboid supports F32, BF16 and F16"),
     ("llama", lambda: os.remove("changed/model.safetensors"), "has neither model.safetensors nor model.safetensors.in"),
     ("llama", lambda: os.remove("changed/config.json"), "changed/config.json: No such file"),
+    ("llama", lambda: (os.remove("changed/model.safetensors"), os.symlink("gone", "changed/model.safetensors")),
+     "changed/model.safetensors: is a link to a file that does not exist"),
     ("llama", lambda: overwrite("changed/config.json", b"{"), "changed/config.json:1:1: not valid JSON"),
     ("llama", lambda: overwrite("changed/config.json", b"[" * 10**6), "not valid JSON"),
     ("llama", lambda: overwrite("changed/config.json", b"[]"), "is not a JSON object"),
@@ -224,6 +226,15 @@ def unusable_tokenizers():
             sys.exit(f"tokenizer {text}: {done.returncode}, expected \"{message}\"\n{done.stderr}{done.stdout}")
         shutil.rmtree("changed")
         shutil.rmtree("out")
+    shutil.copytree("llama", "changed")
+    os.symlink("gone", "changed/tokenizer.json")
+    if "warning: changed/tokenizer.json: No such file" not in command("import", "changed", "-o", "out").stderr:
+        sys.exit("a link to a tokenizer.json that is missing causes no warning")
+    shutil.rmtree("out")
+    os.remove("changed/tokenizer.json")
+    os.mkdir("changed/tokenizer.json")
+    expect_refused("a folder", ["import", "changed"], "changed/tokenizer.json: is a folder; use a regular file")
+    shutil.rmtree("changed")
     shutil.copytree("llama", "changed")
     overwrite("changed/tokenizer.json", json.dumps(finetune.tokenizer_json()).encode())
     expect_refused("large tokenizer", ["import", "changed"], " ids, but vocab_size 64 in config.json; remove it to")

@@ -8,6 +8,7 @@ Logits differ by at most 1e-5 of the largest from those of transformers (golden_
 tokens are the same. Export writes every tensor byte for byte, also from several files, in bf16 and in fp16."""
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -156,6 +157,54 @@ def copies_the_tokenizer():
             sys.exit("words-out/config.json has another end of a document")
 
 
+def same_files(one, other, names):
+    for name in names:
+        with open(f"{one}/{name}", "rb") as file, open(f"{other}/{name}", "rb") as copy:
+            if file.read() != copy.read():
+                sys.exit(f"{other}/{name} differs from that of {one}")
+
+
+def reads_sentencepiece():
+    """tokenizer.model, with a tokenizer.json that Cuboid cannot read: Llama 2 and Mistral. Export has both."""
+    models.VOCAB = 400
+    files = {"tokenizer.json": json.dumps({"model": {"type": "BPE", "vocab": {}, "byte_fallback": True}}),
+             "tokenizer_config.json": "{}"}
+    models.write_model("pieces", {**models.CASES["mistral"], "vocab_size": models.VOCAB})
+    shutil.copy(f"{HERE}/../fixtures/tokenizers/bpe.model", "pieces/tokenizer.model")
+    for kind in ("Llama2Tokenizer", "GPTSentencePieceTokenizer"):
+        for name, text in files.items():
+            with open(f"pieces/{name}", "w", encoding="utf-8") as file:
+                file.write(text)
+        done = subprocess.run([CUBOID, "checkpoint", "import", "pieces", "-o", "ckpt"], capture_output=True, text=True,
+                              check=True)
+        if "this build lacks" in done.stderr:
+            break
+        if f"tokenizer.model is used, as {kind}" not in done.stderr or \
+                f"tokenizer_type: {kind}\n  tokenizer_model: ckpt/tokenizer.model\n" not in done.stdout:
+            sys.exit(f"{kind}: {done.stdout}{done.stderr}")
+        os.rename("ckpt", "moved")
+        generated = run(CUBOID, "generate", "moved", "--prompt", "ab c", "--tokens", "3", "--temperature", "0")
+        run(CUBOID, "checkpoint", "export", "moved", "-o", "out")
+        same_files("pieces", "out", [*files, "tokenizer.model"])
+        if not generated.startswith("ab c"):
+            sys.exit(f"{kind}: generate prints {generated}")
+        files["tokenizer_config.json"] = '{"add_bos_token": false}'
+        shutil.rmtree("moved")
+        shutil.rmtree("out")
+
+
+def keeps_unknown_tokenizers():
+    """A tokenizer.json that Cuboid cannot read is exported as it was imported."""
+    models.VOCAB = 64
+    models.write_model("other", models.CASES["llama"])
+    with open("other/tokenizer.json", "w", encoding="utf-8") as file:
+        file.write('{"model": {"type": "Unigram", "vocab": []}}')
+    run(CUBOID, "checkpoint", "import", "other", "-o", "other-ckpt")
+    if "with tokenizer" not in run(CUBOID, "checkpoint", "export", "other-ckpt", "-o", "other-out"):
+        sys.exit("export does not mention the tokenizer")
+    same_files("other", "other-out", ["tokenizer.json"])
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -172,6 +221,8 @@ def main():
         continues_on_any_layout()
         reads_old_files()
         copies_the_tokenizer()
+        reads_sentencepiece()
+        keeps_unknown_tokenizers()
 
 
 main()

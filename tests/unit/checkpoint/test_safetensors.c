@@ -173,7 +173,7 @@ static const struct {
     {"{\"a\\n\":{}}", 0, "entry 1 of the header: a name is"},
     {"{\"a\\u0000\":{}}", 0, "the header is not JSON"},
     {"{\"a\":{}}", 0, "tensor a has no dtype"},
-    {"{\"a\":{\"dtype\":\"F33\"}}", 0, "tensor a has the unknown dtype \"F33\"; expected F32"},
+    {"{\"a\":{\"dtype\":\"F33\"}}", 0, "tensor a has the unknown dtype \"F33\"; known are F32, F64, F16, "},
     {"{\"a\":{\"dtype\":\"F32\"}}", 0, "tensor a needs a shape of at most 8 dimensions"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1]}}", 0, "tensor a needs a shape of at most 8"},
     {"{" TENSOR("a", "[-1]", 0, 0) "}", 0, "dimension 0 of tensor a is not a size that fits"},

@@ -75,30 +75,47 @@ static int32_t end_of_document(const struct recipe *recipe)
     return id;
 }
 
-/* Sets the recipe's path of a tokenizer.json to that of the file: in the checkpoint's folder, or as is. */
-static enum status find_tokenizer(const char *folder, struct recipe *recipe)
+static bool is_file(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+/* Finds the file of the recipe's tokenizer: in the checkpoint's folder, or as is. */
+static enum status find_recipes_tokenizer(const char *folder, const struct recipe *recipe, struct text *out)
+{
+    const char *model = recipe->tokenizer.tokenizer_model, *slash = strrchr(model, '/');
+    const char *name = slash != NULL ? slash + 1 : model;
+    struct stat info;
+    if (pretrained_tokenizer_in(folder, recipe, out))
+        return OK;
+    const bool is_folder = stat(model, &info) == 0 && S_ISDIR(info.st_mode);
+    text_add(out, "%s%s", model, is_folder ? "/tokenizer.json" : "");
+    return is_file(out->chars)
+               ? OK
+               : fail(BAD_RECIPE,
+                      "tokenizer.tokenizer_model %s of the checkpoint's recipe: neither %s/%s nor "
+                      "%s exists; copy the tokenizer's files to %s",
+                      model, folder, name, out->chars, folder);
+}
+
+/* Appends the path of the tokenizer's file, and sets its path in the recipe. Without one of the recipe, that
+ * of an imported model which Cuboid could not read. Empty: none. */
+static enum status find_tokenizer(const char *folder, struct recipe *recipe,
+                                  struct pretrained_export_options *options, struct text *out)
 {
     char **model = &recipe->tokenizer.tokenizer_model;
-    struct text path = {0};
-    struct stat info;
-    if (recipe->tokenizer.tokenizer_type != TOKENIZER_HUGGING_FACE || *model == NULL)
-        return OK;
-    if (!pretrained_tokenizer_in(folder, recipe, &path)) {
-        const bool is_folder = stat(*model, &info) == 0 && S_ISDIR(info.st_mode);
-        text_add(&path, "%s%s", *model, is_folder ? "/tokenizer.json" : "");
+    const enum tokenizer_type type = recipe->tokenizer.tokenizer_type;
+    options->tokenizer_name =
+        type == TOKENIZER_SENTENCEPIECE || type == TOKENIZER_LLAMA2 ? "tokenizer.model" : "tokenizer.json";
+    if (*model != NULL) {
+        TRY(find_recipes_tokenizer(folder, recipe, out));
+        free(*model);
+        *model = text_copy(out->chars);
+    } else if (type == TOKENIZER_NONE) {
+        text_add(out, "%s/tokenizer.json", folder);
     }
-    if (stat(path.chars, &info) != 0) {
-        const char *slash = strrchr(*model, '/'), *name = slash != NULL ? slash + 1 : *model;
-        enum status status =
-            fail(BAD_RECIPE,
-                 "tokenizer.tokenizer_model %s of the checkpoint's recipe: neither %s/%s nor "
-                 "%s exists; copy the tokenizer's files to %s",
-                 *model, folder, name, path.chars, folder);
-        text_free(&path);
-        return status;
-    }
-    free(*model);
-    *model = path.chars;
+    options->tokenizer = out->length > 0 ? out->chars : NULL;
     return OK;
 }
 
@@ -107,20 +124,20 @@ static enum status export_checkpoint(struct pretrained_export_options *options, 
                                      char **folder, struct pretrained_export_result *result)
 {
     struct recipe *recipe = NULL;
+    struct text tokenizer = {0};
     enum status status = checkpoint_resolve(path, folder);
     if (status == OK)
         status = load_recipe(*folder, &recipe);
     if (status == OK)
-        status = find_tokenizer(*folder, recipe);
+        status = find_tokenizer(*folder, recipe, options, &tokenizer);
     status = status_of_input(status);
     if (status == OK) {
-        const bool has_file = recipe->tokenizer.tokenizer_type == TOKENIZER_HUGGING_FACE;
         options->checkpoint = *folder;
         options->recipe = recipe;
-        options->tokenizer = has_file ? recipe->tokenizer.tokenizer_model : NULL;
         options->end_of_document = end_of_document(recipe);
         status = pretrained_export(options, result);
     }
+    text_free(&tokenizer);
     recipe_destroy(recipe);
     return status;
 }
@@ -139,7 +156,7 @@ int checkpoint_export(int argc, char **argv)
         print_line(stdout, "%s: %s of %s, %d tensors in %d file%s, %s in %s%s", options.out,
                    result.architecture->name, folder, result.tensors, result.files,
                    result.files == 1 ? "" : "s", bytes_text(result.bytes, bytes), result.dtype,
-                   result.has_tokenizer ? ", with tokenizer" : "; no tokenizer.json");
+                   result.has_tokenizer ? ", with tokenizer" : "; no tokenizer");
     }
     free(folder);
     return exit_status(status);

@@ -43,9 +43,11 @@ int checkpoint_import(int argc, char **argv)
     problems_free(&warnings);
     if (status == OK) {
         char count[NUMBER_CHARS];
-        print_line(stderr, "%s: %s, %s parameters, %d tensors in %d file%s, stored in %s", out,
+        print_line(stderr, "%s: %s, %s parameters, %d tensors in %d file%s, stored in %s%s%s", out,
                    result.architecture->name, count_text((double)result.elements, count), result.tensors,
-                   result.files, result.files == 1 ? "" : "s", result.dtype);
+                   result.files, result.files == 1 ? "" : "s", result.dtype,
+                   result.tokenizer != NULL ? ", with " : "; no tokenizer",
+                   result.tokenizer != NULL ? result.tokenizer : "");
         fputs(text_chars(&result.model_yaml), stdout);
         text_free(&result.model_yaml);
     }

@@ -30,10 +30,14 @@ const char *pretrained_config_value(const struct pretrained_config *config, cons
 /* Appends the section `model` as YAML. */
 void pretrained_config_yaml(const struct pretrained_config *config, struct text *out);
 
+/* Appends the section `tokenizer` as YAML. type: "HuggingFaceTokenizer"; NULL: none. */
+void pretrained_tokenizer_yaml(const char *type, const char *path, struct text *out);
+
 /* Creates the recipe of such a model: everything that is not the model is a placeholder, or a default.
- * `path` of the config.json, for messages; tokenizer: path of a tokenizer.json, or NULL. */
+ * `path` of the config.json, for messages; type, tokenizer: the recipe's tokenizer and its file, or NULL. */
 MUST_USE enum status pretrained_recipe(const struct pretrained_config *config, const char *path,
-                                       const char *name, const char *tokenizer, struct recipe **out);
+                                       const char *name, const char *type, const char *tokenizer,
+                                       struct recipe **out);
 
 /* Appends a message about such a recipe with the keys of config.json that its values come from:
  *

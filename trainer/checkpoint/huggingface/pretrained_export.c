@@ -269,7 +269,8 @@ static enum status write_all(struct export *e, bool *has_tokenizer)
     TRY(pretrained_output_begin(e->options->out, &e->output));
     TRY(pretrained_output_write(&e->output, "config.json", &e->config));
     if (e->options->tokenizer != NULL)
-        TRY(pretrained_output_copy_tokenizer(&e->output, e->options->tokenizer, has_tokenizer));
+        TRY(pretrained_output_copy_tokenizer(&e->output, e->options->tokenizer, e->options->tokenizer_name,
+                                             has_tokenizer));
     for (int file = 0; file < e->file_count; file++)
         TRY(write_file(e, file));
     if (e->file_count > 1)

@@ -10,7 +10,8 @@
 struct pretrained_export_options {
     const char *checkpoint;      // folder of the checkpoint itself
     const struct recipe *recipe; // of the checkpoint
-    const char *tokenizer;       // tokenizer.json, or a file of this format; NULL: none
+    const char *tokenizer;       // file of the tokenizer; NULL: none
+    const char *tokenizer_name;  // its name there: "tokenizer.json" or "tokenizer.model"
     int32_t end_of_document;     // its id; -1: unknown
     const char *out;             // must not exist
     const char *dtype;           // "fp32", "bf16", "fp16"; NULL: that of the checkpoint

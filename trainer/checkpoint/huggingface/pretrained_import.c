@@ -7,9 +7,9 @@
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
 #include "trainer/checkpoint/huggingface/pretrained_output.h"
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"
+#include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 #include "trainer/checkpoint/huggingface/pretrained_weights.h"
 #include "trainer/files/yaml.h"
-#include "trainer/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 struct import {
     const char *folder, *out;
     struct pretrained_config config;
-    bool has_tokenizer;                 // a tokenizer.json that Cuboid can read
+    struct pretrained_tokenizer found;  // of the folder
     struct text config_path, tokenizer; // tokenizer: its path when the checkpoint is complete; empty: none
     struct recipe *recipe;
     struct params params;
@@ -46,38 +46,6 @@ static enum status read_config(struct import *m, struct problems *warnings)
     if (status == OK)
         status = pretrained_config_parse(m->config_path.chars, &json, warnings, &m->config);
     text_free(&json);
-    return status;
-}
-
-/* A tokenizer.json that Cuboid cannot read is a warning: the model is imported without tokenizer. */
-static enum status read_tokenizer(struct import *m, const char *path, struct problems *warnings)
-{
-    struct tokenizer *tokenizer = NULL;
-    const struct tokenizer_config config = {.type = "HuggingFaceTokenizer", .tokenizer_model = path};
-    const enum status status = tokenizer_create(&config, &tokenizer);
-    if (status == NO_MEMORY)
-        return status;
-    if (status != OK) {
-        problems_warn(warnings, "%s; the model is imported with tokenizer_type: none (docs/tokenizers.md)",
-                      fail_text());
-        return OK;
-    }
-    const long long size = tokenizer_vocab_size(tokenizer), rows = m->recipe->model.vocab_size;
-    tokenizer_destroy(tokenizer);
-    m->has_tokenizer = true;
-    return size <= rows ? OK
-                        : fail(BAD_CHECKPOINT,
-                               "%s: %lld ids, but vocab_size %lld in config.json; remove it to import the "
-                               "model without tokenizer",
-                               path, size, rows);
-}
-
-static enum status check_tokenizer(struct import *m, struct problems *warnings)
-{
-    struct text path = {0};
-    text_add(&path, "%s/tokenizer.json", m->folder);
-    enum status status = access(path.chars, F_OK) == 0 ? read_tokenizer(m, path.chars, warnings) : OK;
-    text_free(&path);
     return status;
 }
 
@@ -315,13 +283,7 @@ static void model_yaml(const struct import *m, struct text *out)
     text_add_clean(out, m->folder);
     text_add(out, ", for a recipe with base: and this file.\n");
     pretrained_config_yaml(&m->config, out);
-    if (m->tokenizer.length > 0) {
-        text_add(out, "tokenizer:\n  tokenizer_type: HuggingFaceTokenizer\n  tokenizer_model: ");
-        yaml_add_string(out, m->tokenizer.chars, NULL);
-        text_add(out, "\n");
-    } else {
-        text_add(out, "tokenizer:\n  tokenizer_type: none\n");
-    }
+    pretrained_tokenizer_yaml(m->found.type, m->tokenizer.chars, out);
 }
 
 static enum status write_texts(struct import *m, const struct text *yaml)
@@ -345,11 +307,11 @@ static enum status write_texts(struct import *m, const struct text *yaml)
 
 static enum status create_recipe(struct import *m)
 {
-    const char *tokenizer = m->tokenizer.length > 0 ? m->tokenizer.chars : NULL;
+    const char *type = m->tokenizer.length > 0 ? m->found.type : NULL;
     recipe_destroy(m->recipe);
     m->recipe = NULL;
-    enum status status =
-        pretrained_recipe(&m->config, m->config_path.chars, base_name(m->out), tokenizer, &m->recipe);
+    enum status status = pretrained_recipe(&m->config, m->config_path.chars, base_name(m->out), type,
+                                           m->tokenizer.chars, &m->recipe);
     if (status == BAD_CHECKPOINT) {
         struct text why = {0};
         pretrained_config_explain(&m->config, m->config_path.chars, fail_text(), &why);
@@ -367,11 +329,11 @@ static enum status write_all(struct import *m, const char *out, struct text *yam
     bool copied;
     TRY(pretrained_output_begin(out, &m->output));
     text_add(&path, "%s/tokenizer.json", m->folder);
-    enum status status = pretrained_output_copy_tokenizer(&m->output, path.chars, &copied);
+    enum status status = pretrained_output_copy_tokenizer(&m->output, path.chars, "tokenizer.json", &copied);
     text_free(&path);
     TRY(status);
-    if (m->has_tokenizer)
-        text_add(&m->tokenizer, "%s/tokenizer.json", out);
+    if (m->found.type != NULL)
+        text_add(&m->tokenizer, "%s/%s", out, m->found.file);
     TRY(create_recipe(m));
     TRY(mesh_create(one_each, m->recipe->parallel.rank_order, &mesh));
     TRY(random_hex(m->identity.run, RUN_CHARS - 1));
@@ -391,7 +353,7 @@ static enum status read_input(struct import *m, struct problems *warnings)
     TRY(pretrained_output_check(m->out)); // its base name becomes the recipe's name
     TRY(read_config(m, warnings));
     TRY(create_recipe(m));
-    TRY(check_tokenizer(m, warnings));
+    TRY(pretrained_tokenizer_find(m->folder, m->recipe->model.vocab_size, warnings, &m->found));
     TRY(open_model(m));
     TRY(list_shards(m));
     return allocate(m);
@@ -409,6 +371,7 @@ static void describe(const struct import *m, struct pretrained_import_result *ou
     out->tensors = m->tensors.count;
     out->files = m->weights.file_count;
     out->dtype = safetensors_dtype_name(m->dtype);
+    out->tokenizer = m->found.type != NULL ? m->found.file : NULL;
     out->elements = 0;
     for (int i = 0; i < m->tensors.count; i++)
         out->elements += pretrained_tensor_elements(&m->tensors.list[i]);

@@ -21,6 +21,7 @@ struct pretrained_import_result {
     int tensors, files;     // in DIR
     int64_t elements;       // of all parameters
     const char *dtype;      // of the values in the checkpoint: "BF16"
+    const char *tokenizer;  // "tokenizer.json"; NULL: none that Cuboid can read
     struct text model_yaml; // freed by the caller
 };
 

@@ -112,7 +112,7 @@ static enum status copy_file(const struct pretrained_output *output, const char 
     enum { MAX_BYTES = 1 << 30 };
     struct text bytes = {0};
     *found = access(path, F_OK) == 0;
-    enum status status = *found ? file_read_small(path, MAX_BYTES, &bytes) : OK;
+    enum status status = *found ? status_of_input(file_read_small(path, MAX_BYTES, &bytes)) : OK;
     if (*found && status == OK)
         status = pretrained_output_write(output, name, &bytes);
     text_free(&bytes);
@@ -120,24 +120,25 @@ static enum status copy_file(const struct pretrained_output *output, const char 
 }
 
 enum status pretrained_output_copy_tokenizer(const struct pretrained_output *output, const char *path,
-                                             bool *found)
+                                             const char *name, bool *found)
 {
-    static const char name[] = "tokenizer.json";
-    static const char *const others[] = {"tokenizer_config.json",
-                                         "special_tokens_map.json",
-                                         "added_tokens.json",
-                                         "vocab.json",
-                                         "merges.txt",
-                                         "tokenizer.model",
-                                         "chat_template.jinja",
-                                         "generation_config.json"};
+    static const char *const files[] = {"tokenizer.json",
+                                        "tokenizer.model",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "chat_template.jinja",
+                                        "generation_config.json"};
     const char *slash = strrchr(path, '/'), *base = slash != NULL ? slash + 1 : path;
     enum status status = copy_file(output, path, name, found);
-    for (size_t i = 0; status == OK && strcmp(base, name) == 0 && i < sizeof others / sizeof *others; i++) {
+    for (size_t i = 0; status == OK && strcmp(base, name) == 0 && i < sizeof files / sizeof *files; i++) {
         struct text other = {0};
         bool exists;
-        text_add(&other, "%.*s%s", (int)(base - path), path, others[i]);
-        status = copy_file(output, other.chars, others[i], &exists);
+        text_add(&other, "%.*s%s", (int)(base - path), path, files[i]);
+        if (strcmp(files[i], name) != 0)
+            status = copy_file(output, other.chars, files[i], &exists);
         text_free(&other);
     }
     return status;

@@ -25,7 +25,7 @@ void pretrained_output_free(struct pretrained_output *output);
 /* Writes a small file into the folder. */
 MUST_USE enum status pretrained_output_write(const struct pretrained_output *output, const char *name,
                                              const struct text *text);
-/* Copies a tokenizer.json, which may have another name, if it exists: *found. If its name is tokenizer.json,
- * also copies the files next to it that transformers reads with it, which may exist without it. */
+/* Copies a tokenizer's file as `name` (tokenizer.json or tokenizer.model), if it exists: *found. If that is
+ * its name, also copies the files next to it that transformers reads, which may exist without it. */
 MUST_USE enum status pretrained_output_copy_tokenizer(const struct pretrained_output *output,
-                                                      const char *path, bool *found);
+                                                      const char *path, const char *name, bool *found);

@@ -70,8 +70,18 @@ void pretrained_config_explain(const struct pretrained_config *config, const cha
     text_add(out, "%s", message);
 }
 
+void pretrained_tokenizer_yaml(const char *type, const char *path, struct text *out)
+{
+    text_add(out, "tokenizer:\n  tokenizer_type: %s\n", type != NULL ? type : "none");
+    if (type == NULL)
+        return;
+    text_add(out, "  tokenizer_model: ");
+    yaml_add_string(out, path, NULL);
+    text_add(out, "\n");
+}
+
 enum status pretrained_recipe(const struct pretrained_config *config, const char *path, const char *name,
-                              const char *tokenizer, struct recipe **out)
+                              const char *type, const char *tokenizer, struct recipe **out)
 {
     struct text text = {0};
     struct problems problems = {0};
@@ -79,14 +89,8 @@ enum status pretrained_recipe(const struct pretrained_config *config, const char
     text_add(&text, "name: ");
     yaml_add_string(&text, name, "auto");
     text_add(&text, "\ntrain: {global_batch_size: 1, train_iters: 0}\noptimizer: {lr: 1.0e-5}\n"
-                    "data: {mock_data: true}\ntokenizer: {tokenizer_type: ");
-    if (tokenizer != NULL) {
-        text_add(&text, "HuggingFaceTokenizer, tokenizer_model: ");
-        yaml_add_string(&text, tokenizer, NULL);
-    } else {
-        text_add(&text, "none");
-    }
-    text_add(&text, "}\n");
+                    "data: {mock_data: true}\n");
+    pretrained_tokenizer_yaml(type, tokenizer, &text);
     enum status status = recipe_load_text(path, text_chars(&text), NULL, 0, 0, out, &problems);
     if (status != OK)
         status = fail(BAD_CHECKPOINT, "%s", first_error(&problems));
@@ -327,7 +331,7 @@ static enum status try_architecture(const struct recipe *recipe,
     write_config(recipe, architecture, details, out);
     enum status status = pretrained_config_parse("config.json", out, &warnings, &config);
     if (status == OK)
-        status = pretrained_recipe(&config, "config.json", "export", NULL, &back);
+        status = pretrained_recipe(&config, "config.json", "export", NULL, NULL, &back);
     if (status == OK)
         *count = differences(recipe, back, first);
     problems_free(&warnings);

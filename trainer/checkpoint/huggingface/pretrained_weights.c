@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char single_name[] = "model.safetensors", index_name[] = "model.safetensors.index.json";
@@ -18,6 +19,17 @@ static bool exists(const char *folder, const char *name)
     const bool found = access(path.chars, F_OK) == 0;
     text_free(&path);
     return found;
+}
+
+/* A link without its target, as in a cache from which files were removed. */
+static bool is_lost_link(const char *folder, const char *name)
+{
+    struct stat info;
+    struct text path = {0};
+    text_add(&path, "%s/%s", folder, name);
+    const bool lost = lstat(path.chars, &info) == 0 && stat(path.chars, &info) != 0;
+    text_free(&path);
+    return lost;
 }
 
 /* ---- files ---- */
@@ -179,6 +191,10 @@ enum status pretrained_weights_open(const char *folder, struct pretrained_weight
     }
     if (exists(folder, index_name))
         return open_index(out);
+    if (is_lost_link(folder, single_name) || is_lost_link(folder, index_name))
+        return fail(BAD_CHECKPOINT,
+                    "%s/%s: is a link to a file that does not exist; download the model again", folder,
+                    is_lost_link(folder, single_name) ? single_name : index_name);
     return fail(BAD_CHECKPOINT, "%s: has neither %s nor %s%s", folder, single_name, index_name,
                 exists(folder, "pytorch_model.bin") || exists(folder, "pytorch_model.bin.index.json")
                     ? "; convert pytorch_model.bin with save_pretrained(..., safe_serialization=True)"
