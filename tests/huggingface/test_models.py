@@ -203,9 +203,9 @@ def exports_gpt2_files():
         file.write("".join(f"{pair}\n" for pair in ["#version: 0.2", *model["merges"]]))
     with open("gpt2.yaml", "w", encoding="utf-8") as file:
         file.write("name: bpe\nmodel: {num_layers: 1, hidden_size: 8, num_attention_heads: 2, seq_length: 8, "
-                   f"vocab_size: {len(model['vocab'])}}}\ntrain: {{global_batch_size: 1, train_iters: 0}}\noptimizer: {{lr: 0.1}}\n"
-                   "data: {mock_data: true}\ntokenizer: {tokenizer_type: GPT2BPE, vocab_file: words.json, merge_file: "
-                   "pairs.txt}\n")
+                   f"vocab_size: {len(model['vocab'])}}}\ntrain: {{global_batch_size: 1, train_iters: 0}}\n"
+                   "optimizer: {lr: 0.1}\ndata: {mock_data: true}\ntokenizer: {tokenizer_type: GPT2BPE, "
+                   "vocab_file: words.json, merge_file: pairs.txt}\n")
     run(CUBOID, "train", "gpt2.yaml")
     if "with tokenizer" not in run(CUBOID, "checkpoint", "export", "runs/bpe", "-o", "bpe-out"):
         sys.exit("export does not mention the tokenizer")
