@@ -188,9 +188,34 @@ def reads_sentencepiece():
         same_files("pieces", "out", [*files, "tokenizer.model"])
         if not generated.startswith("ab c"):
             sys.exit(f"{kind}: generate prints {generated}")
-        files["tokenizer_config.json"] = '{"add_bos_token": false}'
+        files["tokenizer_config.json"] = json.dumps({"add_bos_token": False, "model_max_length": 10**30})
         shutil.rmtree("moved")
         shutil.rmtree("out")
+
+
+def exports_gpt2_files():
+    """vocab.json and merges.txt of a run, and the class that AutoTokenizer needs for another architecture."""
+    with open(f"{HERE}/../fixtures/tokenizers/gpt2.json", encoding="utf-8") as file:
+        model = json.load(file)["model"]
+    with open("words.json", "w", encoding="utf-8") as file:
+        json.dump(model["vocab"], file)
+    with open("pairs.txt", "w", encoding="utf-8") as file:
+        file.write("".join(f"{pair}\n" for pair in ["#version: 0.2", *model["merges"]]))
+    with open("gpt2.yaml", "w", encoding="utf-8") as file:
+        file.write("name: bpe\nmodel: {num_layers: 1, hidden_size: 8, num_attention_heads: 2, seq_length: 8, "
+                   f"vocab_size: {len(model['vocab'])}}}\ntrain: {{global_batch_size: 1, train_iters: 0}}\n"
+                   "optimizer: {lr: 0.1}\ndata: {mock_data: true}\ntokenizer: {tokenizer_type: GPT2BPE, "
+                   "vocab_file: words.json, merge_file: pairs.txt}\n")
+    run(CUBOID, "train", "gpt2.yaml")
+    if "with tokenizer" not in run(CUBOID, "checkpoint", "export", "runs/bpe", "-o", "bpe-out"):
+        sys.exit("export does not mention the tokenizer")
+    for name, copy in (("words.json", "vocab.json"), ("pairs.txt", "merges.txt")):
+        os.rename(name, copy)
+    same_files(".", "bpe-out", ["vocab.json", "merges.txt"])
+    with open("bpe-out/tokenizer_config.json", encoding="utf-8") as file, \
+            open("bpe-out/config.json", encoding="utf-8") as config:
+        if json.load(file) != {"tokenizer_class": "GPT2Tokenizer"} or json.load(config)["eos_token_id"] != 0:
+            sys.exit("bpe-out names another tokenizer")
 
 
 def keeps_unknown_tokenizers():
@@ -223,6 +248,7 @@ def main():
         copies_the_tokenizer()
         reads_sentencepiece()
         keeps_unknown_tokenizers()
+        exports_gpt2_files()
 
 
 main()

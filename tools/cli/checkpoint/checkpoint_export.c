@@ -134,6 +134,8 @@ static enum status export_checkpoint(struct pretrained_export_options *options, 
     if (status == OK) {
         options->checkpoint = *folder;
         options->recipe = recipe;
+        options->vocab_file = recipe->tokenizer.vocab_file;
+        options->merge_file = recipe->tokenizer.merge_file;
         options->end_of_document = end_of_document(recipe);
         status = pretrained_export(options, result);
     }

@@ -271,6 +271,9 @@ static enum status write_all(struct export *e, bool *has_tokenizer)
     if (e->options->tokenizer != NULL)
         TRY(pretrained_output_copy_tokenizer(&e->output, e->options->tokenizer, e->options->tokenizer_name,
                                              has_tokenizer));
+    if (e->options->vocab_file != NULL)
+        TRY(pretrained_output_copy_gpt2(&e->output, e->options->vocab_file, e->options->merge_file,
+                                        has_tokenizer));
     for (int file = 0; file < e->file_count; file++)
         TRY(write_file(e, file));
     if (e->file_count > 1)

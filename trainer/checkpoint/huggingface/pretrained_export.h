@@ -8,15 +8,16 @@
 #include "trainer/checkpoint/huggingface/pretrained_table.h"
 
 struct pretrained_export_options {
-    const char *checkpoint;      // folder of the checkpoint itself
-    const struct recipe *recipe; // of the checkpoint
-    const char *tokenizer;       // file of the tokenizer; NULL: none
-    const char *tokenizer_name;  // its name there: "tokenizer.json" or "tokenizer.model"
-    int32_t end_of_document;     // its id; -1: unknown
-    const char *out;             // must not exist
-    const char *dtype;           // "fp32", "bf16", "fp16"; NULL: that of the checkpoint
-    const char *architecture;    // NULL: the first one that expresses the model
-    int64_t max_file_bytes;      // of the tensors in a file; a larger tensor has its own
+    const char *checkpoint;              // folder of the checkpoint itself
+    const struct recipe *recipe;         // of the checkpoint
+    const char *tokenizer;               // file of the tokenizer; NULL: none
+    const char *tokenizer_name;          // its name there: "tokenizer.json" or "tokenizer.model"
+    const char *vocab_file, *merge_file; // of GPT2BPE, instead; NULL: none
+    int32_t end_of_document;             // its id; -1: unknown
+    const char *out;                     // must not exist
+    const char *dtype;                   // "fp32", "bf16", "fp16"; NULL: that of the checkpoint
+    const char *architecture;            // NULL: the first one that expresses the model
+    int64_t max_file_bytes;              // of the tensors in a file; a larger tensor has its own
 };
 
 struct pretrained_export_result {

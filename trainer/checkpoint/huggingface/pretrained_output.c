@@ -119,6 +119,20 @@ static enum status copy_file(const struct pretrained_output *output, const char 
     return status;
 }
 
+enum status pretrained_output_copy_gpt2(const struct pretrained_output *output, const char *vocab_file,
+                                        const char *merge_file, bool *found)
+{
+    bool vocab, merges;
+    struct text config = {0};
+    TRY(copy_file(output, vocab_file, "vocab.json", &vocab));
+    TRY(copy_file(output, merge_file, "merges.txt", &merges));
+    *found = vocab && merges;
+    text_add(&config, "{\"tokenizer_class\": \"GPT2Tokenizer\"}\n");
+    enum status status = *found ? pretrained_output_write(output, "tokenizer_config.json", &config) : OK;
+    text_free(&config);
+    return status;
+}
+
 enum status pretrained_output_copy_tokenizer(const struct pretrained_output *output, const char *path,
                                              const char *name, bool *found)
 {

@@ -25,6 +25,9 @@ void pretrained_output_free(struct pretrained_output *output);
 /* Writes a small file into the folder. */
 MUST_USE enum status pretrained_output_write(const struct pretrained_output *output, const char *name,
                                              const struct text *text);
+/* Copies the two files of GPT2BPE, if they exist: *found, and names their class for AutoTokenizer. */
+MUST_USE enum status pretrained_output_copy_gpt2(const struct pretrained_output *output,
+                                                 const char *vocab_file, const char *merge_file, bool *found);
 /* Copies a tokenizer's file as `name` (tokenizer.json or tokenizer.model), if it exists: *found. If that is
  * its name, also copies the files next to it that transformers reads, which may exist without it. */
 MUST_USE enum status pretrained_output_copy_tokenizer(const struct pretrained_output *output,

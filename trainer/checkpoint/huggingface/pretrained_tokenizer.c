@@ -24,7 +24,8 @@ static bool begins_texts(const char *folder)
     json_t *root = NULL;
     text_add(&path, "%s/tokenizer_config.json", folder);
     if (file_read_small(path.chars, MAX_BYTES, &bytes) == OK)
-        root = json_read(text_chars(&bytes), bytes.length, 0, NULL);
+        // transformers writes an unlimited model_max_length as 10^30, more than an integer of jansson.
+        root = json_read(text_chars(&bytes), bytes.length, JSON_DECODE_INT_AS_REAL, NULL);
     const bool begins = !json_is_false(json_object_get(root, "add_bos_token"));
     json_decref(root);
     text_free(&bytes);

@@ -2,6 +2,7 @@
 #include "trainer/checkpoint/huggingface/pretrained_weights.h"
 
 #include "trainer/files/json_read.h"
+#include "trainer/files/stop_signals.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -106,7 +107,14 @@ struct pretrained_entry *pretrained_weights_find(const struct pretrained_weights
 enum status pretrained_weights_read(const struct pretrained_weights *w, const struct pretrained_entry *entry,
                                     void *out)
 {
-    return safetensors_read(w->files[entry->file], entry->tensor, 0, (size_t)entry->tensor->bytes, out);
+    enum { PIECE_BYTES = 32 << 20 };
+    const int64_t bytes = entry->tensor->bytes;
+    for (int64_t at = 0, piece; at < bytes; at += piece) {
+        piece = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        TRY(stop_signals_check());
+        TRY(safetensors_read(w->files[entry->file], entry->tensor, at, (size_t)piece, (char *)out + at));
+    }
+    return OK;
 }
 
 /* ---- the index ---- */

@@ -28,6 +28,6 @@ void pretrained_weights_close(struct pretrained_weights *weights); // accepts {0
 /* NULL if there is no such tensor. */
 struct pretrained_entry *pretrained_weights_find(const struct pretrained_weights *weights, const char *name);
 
-/* Reads a whole tensor. */
+/* Reads a whole tensor. INTERRUPTED after a signal that is held (stop_signals.h). */
 MUST_USE enum status pretrained_weights_read(const struct pretrained_weights *weights,
                                              const struct pretrained_entry *entry, void *out);
