@@ -6,7 +6,10 @@
 
 #include "schedules/simulate.h"
 
-/* A row of a trace besides the actions of a rank. Slices do not overlap. */
+/* What a row shows. A picture has a line for each of these but the step, and several rows may share it. */
+enum trace_row_class { ROW_STEP, ROW_OPTIMIZER, ROW_COLLECTIVES, ROW_TRANSFERS, ROW_COPIES, ROW_CLASSES };
+
+/* A row besides the actions of a rank. Slices do not overlap. */
 struct trace_slice {
     const char *name, *kind;
     double start, end;
@@ -14,6 +17,7 @@ struct trace_slice {
 };
 struct trace_row {
     int rank;
+    enum trace_row_class class;
     const char *name;
     const struct trace_slice *slices;
     int count;
@@ -23,14 +27,15 @@ struct drawing {
     const char *title; // "1f1b", "measured, step 5"
     const struct schedule *schedule;
     const struct simulation *simulation;
-    const struct trace_row *rows; // in a trace only
+    const struct trace_row *rows;
     int row_count;
 };
 
 /* Draws a row per rank, time from left to right, and all drawings below each other on the same scale. The
  * hue of a cell is the kind of action and its shade the chunk; a bar near the top marks I, one near the
  * bottom W, both B. The number in a cell is the microbatch. An overlapped pair shares its cell, one action
- * above the other. The bubble is grey. Legible on light and dark pages. */
+ * above the other. The bubble is grey. Below the actions of a rank are narrow lines for the drawing's rows.
+ * Legible on light and dark pages. */
 struct svg_options {
     bool critical;    // outlines the critical path
     const char *unit; // of the time axis: "ms"; NULL: none

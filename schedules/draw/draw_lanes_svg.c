@@ -26,9 +26,6 @@ enum {
 #define WANTED_CELL 22.0 // mean width of an action: three digits
 #define NEAR        0.3  // distance at which narrow cells are merged
 
-/* Classes of cells, beyond the kinds of actions that compute. */
-enum cell_class { CELL_OTHER = ACTION_KIND_COUNT, CELL_P2P, CELL_COLLECTIVE, CELL_COPY, CELL_CLASSES };
-
 static const struct {
     const char *class, *legend;
     struct colour fill; // of actions: svg_action_colour()
@@ -65,6 +62,11 @@ struct picture {
 };
 
 /* ---- classes ---- */
+
+struct colour svg_cell_colour(enum cell_class class)
+{
+    return classes[class].fill;
+}
 
 static bool is_digit(char c)
 {

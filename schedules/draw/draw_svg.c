@@ -21,7 +21,11 @@ enum {
     PITCH = 32,  // from row to row
     CELL = 28,   // height of a cell
     AXIS = 34,   // below the last row
-    LEGEND = 32, // at the bottom of the picture; 20 more where shades are explained
+    LEGEND = 32, // at the bottom of the picture
+    LEGEND_LINE = 20,
+    LINE = 6, // height of a line below the actions
+    LINE_PITCH = 8,
+    LINES_GAP = 4, // after the lines of a rank
     PAGE_WIDTH = 870,
     MAX_WIDTH = 12000,
     MAX_HINTS = 4096, // cells with a tooltip: their action and times
@@ -48,18 +52,69 @@ static const struct {
 };
 _Static_assert(sizeof palette / sizeof *palette == ACTION_KIND_COUNT, "one row for each kind of action");
 
+/* Lines below the actions of a rank. */
+static const struct {
+    const char *class, *legend;
+    enum cell_class cell;
+} lines[ROW_CLASSES] = {
+    [ROW_STEP] = {.class = NULL}, // not drawn
+    [ROW_OPTIMIZER] = {"optimizer", "optimizer", CELL_OTHER},
+    [ROW_COLLECTIVES] = {"collective", "reductions, gathers", CELL_COLLECTIVE},
+    [ROW_TRANSFERS] = {"transfer", "transfers", CELL_P2P},
+    [ROW_COPIES] = {"copy", "copies", CELL_COPY},
+};
+
 struct picture {
     const struct svg_options *options;
     const struct drawing *drawing; // the one being drawn
     double scale;                  // pixels for a unit of time
     double width;                  // of the time axis
     double top;                    // of the drawing's first row
+    double pitch;                  // from rank to rank of the drawing
     int chunks;                    // the most of any drawing
     double title;                  // height above a drawing's first row
     bool hints;
     bool used[ACTION_KIND_COUNT];
+    bool has_lines; // in any drawing
     struct text *out;
 };
+
+/* ---- size ---- */
+
+static bool has_line(const struct drawing *drawing, enum trace_row_class class)
+{
+    bool found = false;
+    for (int i = 0; i < drawing->row_count && lines[class].class != NULL; i++)
+        found = found || drawing->rows[i].class == class;
+    return found;
+}
+
+/* The line of a class below the actions of a rank, counted from 0; for ROW_CLASSES their number. */
+static int line_of(const struct drawing *drawing, enum trace_row_class class)
+{
+    int line = 0;
+    for (int i = 0; i < (int)class; i++)
+        line += has_line(drawing, (enum trace_row_class)i);
+    return line;
+}
+
+static double pitch_of(const struct drawing *drawing)
+{
+    const int count = line_of(drawing, ROW_CLASSES);
+    return count > 0 ? PITCH + count * LINE_PITCH + LINES_GAP : PITCH;
+}
+
+/* The end of the last action, or of what is drawn below the actions. */
+static double end_of(const struct drawing *drawing)
+{
+    double end = drawing->simulation->makespan;
+    for (int i = 0; i < drawing->row_count; i++) {
+        const struct trace_row *row = &drawing->rows[i];
+        if (lines[row->class].class != NULL && row->count > 0)
+            end = fmax(end, row->slices[row->count - 1].end);
+    }
+    return end;
+}
 
 struct colour svg_action_colour(enum action_kind kind)
 {
@@ -114,6 +169,12 @@ static void add_style(struct picture *x)
             const char *name = action_traits((enum action_kind)kind)->text;
             text_add(x->out, ".%s%d{fill:url(#%s%d)}", name, chunk, name, chunk);
         }
+    for (int i = 0; x->has_lines && i < ROW_CLASSES; i++) {
+        const struct colour c = svg_cell_colour(lines[i].cell);
+        if (lines[i].class != NULL)
+            text_add(x->out, ".%s{fill:#%02x%02x%02x}", lines[i].class, (unsigned)c.red, (unsigned)c.green,
+                     (unsigned)c.blue);
+    }
     text_add(x->out, "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.s{fill:#9fb0c0}.n{fill:#0b141d}"
                      ".page{fill:#0d1117}.idle{fill:#303c48}.grid{stroke:#9fb0c0}.path{stroke:#ff5c9e}}"
                      "</style>\n");
@@ -136,7 +197,7 @@ static struct box box_of(const struct picture *x, int rank, int position)
     const struct simulation *sim = x->drawing->simulation;
     struct action_time time = sim->times[sim->first[rank] + position];
     struct box box = {.x = LEFT + time.start * x->scale,
-                      .y = x->top + rank * PITCH,
+                      .y = x->top + rank * x->pitch,
                       .width = (time.end - time.start) * x->scale,
                       .height = CELL};
     bool upper = list->actions[position].overlaps_next && position + 1 < list->count &&
@@ -175,12 +236,38 @@ static void draw_cell(struct picture *x, int rank, int position)
     text_add(x->out, "\n");
 }
 
+/* Neighbours less than a third of a pixel apart are drawn as one, if one of them is that narrow, too. */
+static void draw_line(struct picture *x, const struct trace_row *row)
+{
+    enum { SMALL_PER_PIXEL = 3 };
+    const double small = 1.0 / (SMALL_PER_PIXEL * x->scale);
+    const double y = x->top + row->rank * x->pitch + PITCH + LINE_PITCH * line_of(x->drawing, row->class);
+    for (int i = 0, end; i < row->count; i = end) {
+        const struct trace_slice *first = &row->slices[i];
+        double until = first->end;
+        for (end = i + 1; end < row->count && row->slices[end].start - until < small &&
+                          fmin(until - first->start, row->slices[end].end - row->slices[end].start) < small;
+             end++)
+            until = fmax(until, row->slices[end].end);
+        text_add(x->out, "<rect class=\"%s\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%d\"",
+                 lines[row->class].class, svg_round(LEFT + first->start * x->scale), svg_round(y),
+                 svg_round(fmax(until - first->start, small) * x->scale), LINE);
+        if (x->hints) {
+            text_add(x->out, "><title>");
+            svg_add_escaped(x->out, first->name);
+            text_add(x->out, end - i > 1 ? " and %d more: " : ": ", end - i - 1);
+            text_add(x->out, "%.6g to %.6g</title></rect>\n", first->start, until);
+        } else
+            text_add(x->out, "/>\n");
+    }
+}
+
 static void draw_rank(struct picture *x, int rank)
 {
     const struct action_list *list = &x->drawing->schedule->ranks[rank];
     const struct simulation *sim = x->drawing->simulation;
     const struct rank_time *total = &sim->ranks[rank];
-    double y = x->top + rank * PITCH, span = total->last_end - total->first_start;
+    double y = x->top + rank * x->pitch, span = total->last_end - total->first_start;
     text_add(x->out, "<text x=\"4\" y=\"%.7g\">rank %d</text>", svg_round(y + 18), rank);
     text_add(x->out, "<rect class=\"idle\" x=\"%.7g\" y=\"%.7g\" width=\"%.7g\" height=\"%d\"/>\n",
              svg_round(LEFT + total->first_start * x->scale), svg_round(y), svg_round(span * x->scale), CELL);
@@ -198,6 +285,9 @@ static void draw_rank(struct picture *x, int rank)
     text_add(x->out, "<text class=\"s\" x=\"%.7g\" y=\"%.7g\">%.1f %% idle, peak %.4g</text>\n",
              svg_round(LEFT + x->width + 10), svg_round(y + 18),
              span > 0.0 ? 100.0 * total->bubble / span : 0.0, (double)total->peak / x->drawing->schedule->v);
+    for (int i = 0; i < x->drawing->row_count; i++)
+        if (x->drawing->rows[i].rank == rank && lines[x->drawing->rows[i].class].class != NULL)
+            draw_line(x, &x->drawing->rows[i]);
 }
 
 /* ---- axis, title, legend ---- */
@@ -205,8 +295,8 @@ static void draw_rank(struct picture *x, int rank)
 static void draw_axis(struct picture *x)
 {
     const struct simulation *sim = x->drawing->simulation;
-    double step = svg_tick_step(x->scale), bottom = x->top + sim->p * PITCH;
-    for (int tick = 0; tick * step <= sim->makespan * (1 + 1e-12); tick++) {
+    const double step = svg_tick_step(x->scale), bottom = x->top + sim->p * x->pitch;
+    for (int tick = 0; tick * step <= end_of(x->drawing) * (1 + 1e-12); tick++) {
         double at = LEFT + tick * step * x->scale;
         text_add(x->out, "<path class=\"grid\" d=\"M%.7g %.7gV%.7g\"/>", svg_round(at), svg_round(x->top - 3),
                  svg_round(bottom + 3));
@@ -290,23 +380,31 @@ static void draw_legend(struct picture *x, double y)
     at = legend_entry(x, at, y, "idle", 0, "bubble");
     if (x->options->critical)
         legend_entry(x, at, y, "path", 0, "critical path");
+    y += x->has_lines ? LEGEND_LINE : 0;
+    at = 4;
+    for (int i = 0; x->has_lines && i < ROW_CLASSES; i++)
+        if (lines[i].class != NULL)
+            at = legend_entry(x, at, y, lines[i].class, 0, lines[i].legend);
     if (x->chunks > 1)
         text_add(x->out,
                  "<text class=\"s\" x=\"4\" y=\"%.7g\">dark: chunk 0, light: chunk %d of a rank</text>\n",
-                 svg_round(y + 22), x->chunks - 1);
+                 svg_round(y + LEGEND_LINE + 2), x->chunks - 1);
 }
 
 /* Chooses the scale at which numbers fit the cells of the kind that is shortest on average, up to
  * MAX_WIDTH. */
 static void choose_scale(struct picture *x, const struct drawing *drawings, int count)
 {
-    double sum[ACTION_KIND_COUNT] = {0.0}, makespan = 0.0, shortest = INFINITY;
+    double sum[ACTION_KIND_COUNT] = {0.0}, last = 0.0, shortest = INFINITY;
     int64_t cells[ACTION_KIND_COUNT] = {0}, all = 0;
     int m = 1;
     for (int d = 0; d < count; d++) {
         const struct schedule *s = drawings[d].schedule;
         const struct simulation *sim = drawings[d].simulation;
-        makespan = sim->makespan > makespan ? sim->makespan : makespan;
+        last = fmax(last, end_of(&drawings[d]));
+        x->has_lines = x->has_lines || line_of(&drawings[d], ROW_CLASSES) > 0;
+        for (int i = 0; i < drawings[d].row_count; i++)
+            all += drawings[d].rows[i].count;
         m = s->m > m ? s->m : m;
         x->chunks = s->chunks > x->chunks ? s->chunks : x->chunks;
         for (int rank = 0; rank < s->p; rank++)
@@ -324,11 +422,11 @@ static void choose_scale(struct picture *x, const struct drawing *drawings, int 
             sum[kind] / (double)cells[kind] < shortest)
             shortest = sum[kind] / (double)cells[kind];
     const double least = PAGE_WIDTH - LEFT - RIGHT, wanted = 2.2 + DIGIT * snprintf(NULL, 0, "%d", m - 1);
-    double width = isfinite(shortest) ? makespan * wanted / shortest : least;
+    double width = isfinite(shortest) ? last * wanted / shortest : least;
     width = width < least ? least : width > MAX_WIDTH ? MAX_WIDTH : width;
     x->hints = all <= MAX_HINTS;
     x->width = width;
-    x->scale = makespan > 0.0 ? width / makespan : 1.0;
+    x->scale = last > 0.0 ? width / last : 1.0;
 }
 
 void draw_svg(const struct drawing *drawings, int count, const struct svg_options *options, struct text *out)
@@ -336,9 +434,10 @@ void draw_svg(const struct drawing *drawings, int count, const struct svg_option
     struct picture x = {.options = options, .out = out};
     choose_scale(&x, drawings, count);
     x.title = options->note != NULL ? TOP + NOTE : TOP;
-    double legend = x.chunks > 1 ? LEGEND + 20 : LEGEND, height = legend;
+    const double legend = LEGEND + LEGEND_LINE * ((x.chunks > 1) + x.has_lines);
+    double height = legend;
     for (int d = 0; d < count; d++)
-        height += x.title + drawings[d].schedule->p * PITCH + AXIS;
+        height += x.title + drawings[d].schedule->p * pitch_of(&drawings[d]) + AXIS;
     double width = LEFT + x.width + RIGHT;
     text_add(
         out,
@@ -351,8 +450,9 @@ void draw_svg(const struct drawing *drawings, int count, const struct svg_option
     x.top = x.title;
     for (int d = 0; d < count; d++) {
         x.drawing = &drawings[d];
+        x.pitch = pitch_of(x.drawing);
         draw_drawing(&x);
-        x.top += x.title + drawings[d].schedule->p * PITCH + AXIS;
+        x.top += x.title + drawings[d].schedule->p * x.pitch + AXIS;
     }
     draw_legend(&x, height - legend + 18);
     text_add(out, "</svg>\n");

@@ -12,6 +12,11 @@ struct colour {
 /* Colour of a cell of a rank's first chunk (draw_svg.c). */
 struct colour svg_action_colour(enum action_kind kind);
 
+/* Classes of cells, beyond the kinds of actions that compute. */
+enum cell_class { CELL_OTHER = ACTION_KIND_COUNT, CELL_P2P, CELL_COLLECTIVE, CELL_COPY, CELL_CLASSES };
+/* Colour of these (draw_lanes_svg.c). */
+struct colour svg_cell_colour(enum cell_class class);
+
 /* Rounds to a hundredth of a pixel, so that the file is the same on every machine. */
 double svg_round(double pixels);
 

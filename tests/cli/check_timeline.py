@@ -4,7 +4,7 @@
 once, in the order of the list, none before the previous one has ended, no value is used before it is computed; the
 bubble equals that of metrics.jsonl; and the predicted timeline has the same lists with the mean measured times.
 The rows of messages, copies and the optimizer are there, lie in the step, and do not overlap in a stream; no message is
-complete before all of its ranks have begun it.
+complete before all of its ranks have begun it. The picture has a line for each kind of row of the first pipeline.
 
     check_timeline.py CUBOID ROOT [MPIRUN]
     check_timeline.py CUBOID ROOT gpu           CUBOID with an emulated GPU
@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 TINY = """name: timeline
 seed: 7
@@ -270,6 +271,28 @@ def check_collectives(all_rows, what):
     return len(calls)
 
 
+LINES = {"optimizer": "optimizer", "reductions": "collective", "gathers": "collective", "transfers": "transfer",
+         "copies": "copy"}
+
+
+def check_picture(path, all_rows):
+    """The kinds of lines are those of the rows; a line has at most a rectangle for each slice, inside the picture."""
+    root = xml.etree.ElementTree.parse(path).getroot()
+    drawn, slices = collections.Counter(), collections.Counter()
+    for rectangle in root.iter("{http://www.w3.org/2000/svg}rect"):
+        drawn[rectangle.get("class")] += 1
+        right = float(rectangle.get("x")) + float(rectangle.get("width"))
+        expect(right <= float(root.get("width")), path, "has a rectangle that ends at", right)
+    for rows in all_rows:
+        for name, row in rows.items():
+            if name != "step":
+                slices[LINES[name.split(" ")[0]]] += len(row)
+    for line in set(LINES.values()):
+        drawn[line] -= 1  # the legend
+        expect((drawn[line] > 0) == (slices[line] > 0) and drawn[line] <= slices[line], path, "has", drawn[line],
+               "rectangles of the class", line, "for", slices[line], "slices")
+
+
 def check_rows(events, groups, measured, case):
     all_rows, offloads = {}, 0
     for title in measured:
@@ -285,6 +308,7 @@ def check_rows(events, groups, measured, case):
     expect((offloads > 0) == (OFFLOADS in case), "activations are offloaded in", offloads, "copies")
     if LOOKS_AHEAD not in case:  # whose dropped forwards may differ between ranks
         expect((check_collectives(all_rows, "messages:") > 0) == (len(all_rows) > 1), "no collective was compared")
+    return [rows for (_, tp, dp), rows in all_rows.items() if tp == dp == 0]
 
 
 def check_step(folder, step, case, lists, bubble):
@@ -302,7 +326,8 @@ def check_step(folder, step, case, lists, bubble):
         check_measured(title, groups[title])
     check_lists(predicted[0], groups[predicted[0]], lists)
     check_costs(predicted[0], groups[measured[0]], case[1])
-    check_rows(events, groups, measured, case)
+    first = check_rows(events, groups, measured, case)
+    check_picture(os.path.join(folder, f"timeline-step-{step}.svg"), first)
     if schedule != "dualpipe":  # in which the simulator runs a pair as one action
         check_predicted(groups[predicted[0]], groups[measured[0]])
     _, worst = max(bubble_of(computing(slices)) for title in measured for slices in groups[title].values())

@@ -406,7 +406,7 @@ const struct recipe_row recipe_rows[] = {
 
     ROW("profile.timeline", BOOL, profile.timeline, "false",
         "Write each rank's timeline next to the simulated one into the run's folder: timeline-step-N.json "
-        "for ui.perfetto.dev, with messages, copies and the optimizer, and timeline-step-N.svg."),
+        "for ui.perfetto.dev and timeline-step-N.svg, with messages, copies and the optimizer."),
     ROW("profile.profile_step_start", COUNT, profile.profile_step_start, "2", "First step to profile.",
         BETWEEN(1, 1e12)),
     ROW("profile.profile_step_end", COUNT, profile.profile_step_end, "0",

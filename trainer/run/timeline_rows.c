@@ -34,6 +34,11 @@ static struct trace_slice slice_of(const struct span *span, double origin_s)
                                 .bytes = span->bytes};
 }
 
+static const enum trace_row_class class_of_kind[SPAN_KINDS] = {
+    [SPAN_STEP] = ROW_STEP,          [SPAN_OPTIMIZER] = ROW_OPTIMIZER, [SPAN_REDUCTION] = ROW_COLLECTIVES,
+    [SPAN_GATHER] = ROW_COLLECTIVES, [SPAN_TRANSFER] = ROW_TRANSFERS,  [SPAN_COPY] = ROW_COPIES,
+};
+
 /* Appends the row of spans[0..count). */
 static enum status add_row(struct timeline_rows *rows, int rank, const struct span *const *spans, int count,
                            double origin_s)
@@ -53,8 +58,11 @@ static enum status add_row(struct timeline_rows *rows, int rank, const struct sp
         text_add(&name, " (%s)", first->stream_name);
     for (int i = 0; i < count; i++)
         slices[i] = slice_of(spans[i], origin_s);
-    rows->list[rows->count++] =
-        (struct trace_row){.rank = rank, .name = name.chars, .slices = slices, .count = count};
+    rows->list[rows->count++] = (struct trace_row){.rank = rank,
+                                                   .class = class_of_kind[first->kind],
+                                                   .name = name.chars,
+                                                   .slices = slices,
+                                                   .count = count};
     return OK;
 }
 

@@ -2,9 +2,9 @@
 /* Timeline files of a step in the run directory: timeline-step-N.json, a trace for Perfetto or
  * chrome://tracing in the format of `cuboid schedule --trace`, and timeline-step-N.svg. Both show the
  * measured timeline next to a simulation of the same lists with the measured mean times; a difference is an
- * effect that mean times cannot explain. The trace has one process group per pipeline of the mesh, and rows
- * for the messages, copies and the optimizer of each rank (timeline_rows.h); the picture shows the actions of
- * the first pipeline. */
+ * effect that mean times cannot explain. Both have rows for the messages, copies and the optimizer of each
+ * rank (timeline_rows.h). The trace has one process group per pipeline of the mesh; the picture shows the
+ * first pipeline. */
 #pragma once
 
 #include "trainer/engine/rank_state.h"
