@@ -14,12 +14,19 @@
 #include "base/text.h"
 
 struct file_temporary {
-    struct text path; // the temporary name; empty after commit or removal
-    int fd;           // -1: none
+    struct text path;           // the temporary name; empty after commit or removal
+    int fd;                     // -1: none
+    int64_t huge_at, huge_last; // file_temporary_expect()
 };
 
 /* Creates an empty file next to `path`. IO_ERROR. */
 MUST_USE enum status file_temporary_create(const char *path, struct file_temporary *out);
+/* Announces the size of a file that is written from its beginning to its end. On a tmpfs mounted with
+ * huge=advise, within_size or always, it is then kept in huge pages as far as these are filled: reading and
+ * writing them is faster. Elsewhere, and where none is free, nothing changes. */
+void file_temporary_expect(struct file_temporary *file, int64_t bytes);
+/* Returns false with errno. */
+bool file_temporary_write(struct file_temporary *file, const void *bytes, size_t length, int64_t offset);
 /* Makes the content durable, then the name. On failure the file remains under its temporary name. */
 MUST_USE enum status file_temporary_commit(struct file_temporary *file, const char *path);
 /* Closes the file and removes it unless it was committed. May be called more than once. */

@@ -5,11 +5,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 /* Between the file name and the 16 hex digits of the token. */
@@ -41,7 +44,7 @@ enum status file_temporary_create(const char *path, struct file_temporary *out)
         TRY(random_token(&token));
         struct text name = {0};
         text_add(&name, "%s%s%016" PRIx64, path, infix, token);
-        int fd = open(name.chars, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        int fd = open(name.chars, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         int why = errno;
         if (fd >= 0 && lock_new(fd)) {
             *out = (struct file_temporary){.path = name, .fd = fd};
@@ -55,6 +58,64 @@ enum status file_temporary_create(const char *path, struct file_temporary *out)
     }
     return fail(IO_ERROR, "%s: no temporary name next to it is free", path);
 }
+
+/* ---- writing ---- */
+
+enum { HUGE_PAGE_BYTES = 1 << 21, STAT_BLOCK_BYTES = 512 };
+
+void file_temporary_expect(struct file_temporary *file, int64_t bytes)
+{
+    struct statfs info;
+    const int64_t last = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if (last > 0 && fstatfs(file->fd, &info) == 0 && info.f_type == TMPFS_MAGIC &&
+        ftruncate(file->fd, bytes) == 0)
+        file->huge_last = last;
+}
+
+/* Makes a huge page of a hole. A tmpfs mounted with huge=advise makes them only in page faults. Unlike a
+ * store, MADV_POPULATE_WRITE fails without a signal if the tmpfs is full. */
+static bool add_huge_page(int fd, int64_t offset)
+{
+#ifdef MADV_POPULATE_WRITE
+    struct stat before, after;
+    void *page = mmap(NULL, HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+    if (page == MAP_FAILED)
+        return false;
+    bool good = fstat(fd, &before) == 0 && madvise(page, HUGE_PAGE_BYTES, MADV_HUGEPAGE) == 0 &&
+                madvise(page, 1, MADV_POPULATE_WRITE) == 0 && fstat(fd, &after) == 0 &&
+                after.st_blocks - before.st_blocks >= HUGE_PAGE_BYTES / STAT_BLOCK_BYTES;
+    munmap(page, HUGE_PAGE_BYTES);
+    return good;
+#else
+    (void)fd;
+    (void)offset;
+    return false;
+#endif
+}
+
+bool file_temporary_write(struct file_temporary *file, const void *bytes, size_t length, int64_t offset)
+{
+    const char *at = bytes;
+    for (; file->huge_at < file->huge_last && file->huge_at < offset + (int64_t)length;
+         file->huge_at += HUGE_PAGE_BYTES)
+        if (!add_huge_page(file->fd, file->huge_at))
+            file->huge_last = 0; // the other pages will not be huge either
+    while (length > 0) {
+        const ssize_t put = pwrite(file->fd, at, length, (off_t)offset);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put == 0)
+            errno = ENOSPC;
+        if (put <= 0)
+            return false;
+        at += put;
+        length -= (size_t)put;
+        offset += put;
+    }
+    return true;
+}
+
+/* ---- its final name ---- */
 
 enum status file_temporary_commit(struct file_temporary *file, const char *path)
 {

@@ -162,9 +162,10 @@ struct checkpoint_file {
     struct safetensors *tensors;
     int version;
     struct save_identity identity;
-    const char *sums;     // of the blocks; points into the header
-    unsigned char *block; // [CHECKPOINT_BLOCK_BYTES] the last block read; NULL before the first
-    int64_t block_at;     // index of that block
+    const char *sums;      // of the blocks; points into the header
+    unsigned char *buffer; // [CHECKPOINT_BLOCK_BYTES]; NULL: not needed so far
+    const char *block;     // the last block, in the buffer or mapped
+    int64_t block_at;      // index of that block; -1: none
 };
 
 static enum status lacks(const struct checkpoint_file *f, const char *key)
@@ -221,7 +222,7 @@ void checkpoint_file_close(struct checkpoint_file *f)
         return;
     safetensors_close(f->tensors);
     text_free(&f->path);
-    free(f->block);
+    free(f->buffer);
     free(f);
 }
 
@@ -250,16 +251,18 @@ enum status checkpoint_file_shard(const struct checkpoint_file *f, const struct 
     return OK;
 }
 
-/* Reads and verifies a block. */
-static enum status read_block(struct checkpoint_file *f, int64_t index, void *out)
+static size_t bytes_of_block(const struct checkpoint_file *f, int64_t index)
 {
-    int64_t begin = index * CHECKPOINT_BLOCK_BYTES, left = safetensors_data_bytes(f->tensors) - begin;
-    size_t bytes = left < CHECKPOINT_BLOCK_BYTES ? (size_t)left : CHECKPOINT_BLOCK_BYTES;
+    const int64_t left = safetensors_data_bytes(f->tensors) - index * CHECKPOINT_BLOCK_BYTES;
+    return left < CHECKPOINT_BLOCK_BYTES ? (size_t)left : CHECKPOINT_BLOCK_BYTES;
+}
+
+static enum status verify_block(const struct checkpoint_file *f, int64_t index, const void *block)
+{
     char expected[HEX_CHARS], found[HEX_CHARS];
-    TRY(safetensors_read_data(f->tensors, begin, bytes, out));
     memcpy(expected, f->sums + index * SUM_CHARS, SUM_CHARS);
     expected[SUM_CHARS] = 0;
-    hex_text(checksum_of(out, bytes), found);
+    hex_text(checksum_of(block, bytes_of_block(f, index)), found);
     return strcmp(expected, found) == 0
                ? OK
                : fail(BAD_CHECKPOINT,
@@ -267,16 +270,30 @@ static enum status read_block(struct checkpoint_file *f, int64_t index, void *ou
                       f->path.chars, (long long)index, found, expected);
 }
 
+/* Reads and verifies a block. */
+static enum status read_block(const struct checkpoint_file *f, int64_t index, void *out)
+{
+    TRY(safetensors_read_data(f->tensors, index * CHECKPOINT_BLOCK_BYTES, bytes_of_block(f, index), out));
+    return verify_block(f, index, out);
+}
+
+/* Maps and verifies a block, or reads it. */
 static enum status load_block(struct checkpoint_file *f, int64_t index)
 {
     if (f->block_at == index)
         return OK;
-    if (f->block == NULL)
-        f->block = malloc(CHECKPOINT_BLOCK_BYTES);
-    if (f->block == NULL)
-        return fail(NO_MEMORY, "%s: no memory to read it", f->path.chars);
     f->block_at = -1;
-    TRY(read_block(f, index, f->block));
+    f->block = safetensors_map_data(f->tensors, index * CHECKPOINT_BLOCK_BYTES, bytes_of_block(f, index));
+    if (f->block != NULL) {
+        TRY(verify_block(f, index, f->block));
+    } else {
+        if (f->buffer == NULL)
+            f->buffer = malloc(CHECKPOINT_BLOCK_BYTES);
+        if (f->buffer == NULL)
+            return fail(NO_MEMORY, "%s: no memory to read it", f->path.chars);
+        TRY(read_block(f, index, f->buffer));
+        f->block = (const char *)f->buffer;
+    }
     f->block_at = index;
     return OK;
 }

@@ -79,6 +79,10 @@ MUST_USE enum status safetensors_read(const struct safetensors *file, const stru
 /* Reads `length` bytes of the data section starting at byte `from`. */
 MUST_USE enum status safetensors_read_data(const struct safetensors *file, int64_t from, size_t length,
                                            void *out);
+/* The same bytes without a copy, until the next call or close, of a file on a tmpfs with huge pages; NULL:
+ * use safetensors_read_data(). At most SAFETENSORS_MAP_BYTES. */
+enum { SAFETENSORS_MAP_BYTES = 1 << 20 };
+const void *safetensors_map_data(struct safetensors *file, int64_t from, size_t length);
 
 /* ---- writing ---- */
 

@@ -93,7 +93,9 @@ static enum status begin(struct safetensors_writer *w, const char *path,
     w->header_bytes =
         (wanted + SAFETENSORS_ALIGN_BYTES - 1) / SAFETENSORS_ALIGN_BYTES * SAFETENSORS_ALIGN_BYTES;
     text_free(&header);
-    return file_temporary_create(path, &w->file);
+    TRY(file_temporary_create(path, &w->file));
+    file_temporary_expect(&w->file, w->header_bytes + w->bytes);
+    return OK;
 }
 
 enum status safetensors_create(const char *path, const struct safetensors_tensor *list, int count,
@@ -111,20 +113,9 @@ enum status safetensors_create(const char *path, const struct safetensors_tensor
     return status;
 }
 
-static enum status write_at(const struct safetensors_writer *w, const char *bytes, size_t length,
-                            int64_t offset)
+static enum status write_at(struct safetensors_writer *w, const char *bytes, size_t length, int64_t offset)
 {
-    while (length > 0) {
-        ssize_t put = pwrite(w->file.fd, bytes, length, (off_t)offset);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put < 0)
-            return failed(w);
-        bytes += put;
-        length -= (size_t)put;
-        offset += put;
-    }
-    return OK;
+    return file_temporary_write(&w->file, bytes, length, offset) ? OK : failed(w);
 }
 
 enum status safetensors_append(struct safetensors_writer *w, const void *bytes, size_t length)

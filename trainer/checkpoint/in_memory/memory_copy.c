@@ -100,18 +100,8 @@ static void read_chunk(struct copier *c, int64_t at, int64_t length)
 static void write_chunk(struct copier *c, struct received *copy, const char *bytes, int64_t at,
                         int64_t length)
 {
-    for (int64_t done = 0; done < length && c->status == OK;) {
-        const ssize_t count =
-            pwrite(copy->file.fd, bytes + done, (size_t)(length - done), (off_t)(at + done));
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count == 0)
-            errno = ENOSPC;
-        if (count <= 0)
-            note_failure(c, file_error(&copy->path));
-        else
-            done += count;
-    }
+    if (c->status == OK && !file_temporary_write(&copy->file, bytes, (size_t)length, at))
+        note_failure(c, file_error(&copy->path));
 }
 
 /* ---- rounds ---- */
@@ -189,8 +179,10 @@ static enum status open_files(struct copier *c, const char *folder)
         return file_error(&c->path);
     for (int i = 0; i < c->copy_count; i++) {
         path_of(folder, c->copies[i].rank, &c->copies[i].path);
-        if (c->bytes[c->copies[i].rank] > 0)
-            TRY(file_temporary_create(c->copies[i].path.chars, &c->copies[i].file));
+        if (c->bytes[c->copies[i].rank] == 0)
+            continue;
+        TRY(file_temporary_create(c->copies[i].path.chars, &c->copies[i].file));
+        file_temporary_expect(&c->copies[i].file, c->bytes[c->copies[i].rank]);
     }
     return OK;
 }

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in memory on a tmpfs with huge pages: each whole huge page of a file is one, and no file takes more than
+its size; a run whose memory fills up at any moment reports it once and continues; both end as undisturbed ones.
+
+    test_huge_pages.py CUBOID LIBRARY     LIBRARY: fault_calls.c
+
+Passes without a test where no such tmpfs can be mounted (in a user namespace)."""
+import mmap
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from fixtures import write_dataset  # noqa: E402
+
+CUBOID, LIBRARY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+MEMORY = "memory"
+RECIPE = """
+model: {num_layers: 2, hidden_size: 192, num_attention_heads: 2, seq_length: 8, vocab_size: 2048}
+train: {global_batch_size: 4, micro_batch_size: 1, train_iters: 12}
+optimizer: {lr: 1e-2, lr_decay_style: constant}
+data: {train: text}
+cluster: {threads_per_rank: 1}
+parallel: {dp: 2}
+checkpoint: {save_minutes: 0}
+"""
+KEYS = [f"checkpoint.memory_dir={MEMORY}", "checkpoint.non_persistent_save_interval=2"]
+HUGE_BYTES = 1 << 21
+MOUNTED = "CUBOID_TEST_MOUNTED"  # set in the process that has the tmpfs
+
+
+def start(name, *keys, **environment):
+    return subprocess.Popen([CUBOID, "train", "recipe.yaml", f"logging.run_dir={name}", *keys],
+                            env=os.environ | {"CUBOID_NODE": "a,b"} | environment, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
+
+
+def end(run, status=0):
+    output = run.communicate(timeout=100)[0]
+    assert run.returncode == status, f"{run.returncode}: {output}"
+    return output
+
+
+def same(a, b):
+    done = subprocess.run([CUBOID, "checkpoint", "diff", f"{a}/checkpoints", f"{b}/checkpoints"], capture_output=True,
+                          text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def bytes_in_huge_pages(path):
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
+        sum(content[::mmap.PAGESIZE])
+        with open("/proc/self/smaps", encoding="utf-8") as maps:
+            of_file = maps.read().split(f"{os.path.abspath(path)}\n", 1)[1]
+    return 1024 * int(re.search(r"ShmemPmdMapped: *(\d+)", of_file).group(1))
+
+
+def test_files():
+    """Of each node: its rank's file, and the copy of the other one's."""
+    end(start("files", *KEYS, LD_PRELOAD=LIBRARY, FAULT_FOLDER="step-00000004", FAULT_KIND="kill", FAULT_CALL="1"), -9)
+    for path in [f"{MEMORY}/{node}/step-00000002/rank-0000{rank}.safetensors" for node in "ab" for rank in range(2)]:
+        size, huge = os.path.getsize(path), bytes_in_huge_pages(path)
+        assert huge == size // HUGE_BYTES * HUGE_BYTES > 0, f"{path}: {huge} of {size} bytes"
+        assert os.stat(path).st_blocks * 512 < size + mmap.PAGESIZE, path
+    output = end(start("files", *KEYS))
+    assert "step 2" in output and "resumes from" in output, output
+    same("whole", "files")
+
+
+def test_full():
+    """Something else takes what is free, again and again."""
+    run = start("full", *KEYS)
+    with open(f"{MEMORY}/other", "wb") as other:
+        while not os.path.exists(f"{MEMORY}/a/step-00000002") and run.poll() is None:
+            time.sleep(0.001)
+        while run.poll() is None:
+            try:
+                other.write(bytes(1 << 16))
+                other.flush()
+            except OSError:
+                time.sleep(0.001)
+    os.remove(f"{MEMORY}/other")
+    output = end(run)
+    assert re.search("is not saved in memory: .*No space left on device.*; training continues", output), output
+    same("whole", "full")
+
+
+def main():
+    mount = ["mount", "-t", "tmpfs", "-o", "size=96m,huge=advise", "none", MEMORY]
+    if os.environ.get(MOUNTED):
+        subprocess.run(mount, check=True)
+        end(start("whole"))
+        test_files()
+        test_full()
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        script = os.path.abspath(sys.argv[0])
+        os.chdir(scratch)
+        os.mkdir(MEMORY)
+        write_dataset("text", [i * i % 250 for i in range(4000)])
+        with open("recipe.yaml", "w", encoding="utf-8") as recipe:
+            recipe.write(RECIPE)
+        inside = ["unshare", "-Urm"]
+        if subprocess.run([*inside, *mount], capture_output=True, check=False).returncode != 0:
+            print("huge pages: no tmpfs with huge=advise can be mounted")
+            return
+        subprocess.run([*inside, sys.executable, script, CUBOID, LIBRARY], env=os.environ | {MOUNTED: "1"}, check=True)
+        os.chdir("/")
+    print("huge pages: ok")
+
+
+main()
