@@ -27,6 +27,7 @@ static const double settle_max_s = 1.0;      // then the report is made in any c
 static const double settle_gone_s = 0.2;     // if a process is lost
 static const double finish_report_s = 3.0;   // for another process to finish its report
 static const double start_timeout_s = 600.0; // automatic: until the first step is complete
+static const double start_least_s = 60.0;    // in the action `start`, which connects
 static const int64_t spent_max_ns = 1500000000; // longest poll, unless the monitor was suspended
 static const double contact_timeout_s = 30.0;   // until the first message of another node
 static const double resumed_s = 1.5;            // without reports after a suspension
@@ -174,6 +175,14 @@ static bool is_starved(const struct watched *w, const struct hang_rank *rank)
            (double)(ran_ns - w->ran_ns) < least * (double)w->stalled_ns;
 }
 
+/* Whether a rank may still be starting, however short the timeout is: it waits for processes of the launcher,
+ * which are late on a busy machine. */
+static bool is_starting(const struct hang_rank *rank)
+{
+    return strcmp(rank->progress.head.who.action, "start") == 0 && rank->stalled_s < start_least_s &&
+           rank->process != PROCESS_IS_STOPPED;
+}
+
 /* Reads the ranks of this node, and optionally those of other nodes, as far as they have answered. */
 static enum status take_snapshot(const struct monitor *m, double limit_s, bool others, struct hang *out)
 {
@@ -189,7 +198,7 @@ static enum status take_snapshot(const struct monitor *m, double limit_s, bool o
         bool moved = head->count != m->watched[s].seen;
         rank->stalled_s = moved ? 0.0 : nanosecond * (double)m->watched[s].stalled_ns;
         rank->process = process_read_state(head->process, head->thread);
-        if (is_starved(&m->watched[s], rank))
+        if (is_starved(&m->watched[s], rank) || is_starting(rank))
             rank->stalled_s = 0.0;
         snprintf(rank->node, sizeof rank->node, "%s", m->config.page.node != NULL ? m->config.page.node : "");
         count++;

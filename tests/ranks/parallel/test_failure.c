@@ -189,6 +189,19 @@ static enum status one_is_slow(struct rank_test *test, struct failure_run *job)
     return reduce(test, 10);
 }
 
+/* It starts for twice the timeout, without a sign of progress. */
+static enum status one_starts(struct rank_test *test, struct failure_run *job)
+{
+    (void)job;
+    announce(test->world, 1, "rank 1 starts");
+    if (test->world->rank == 1) {
+        rank_context_set_action("start");
+        nanosleep(&(struct timespec){.tv_sec = 4}, NULL);
+        printf("rank 1 is late\n");
+    }
+    return reduce(test, 10);
+}
+
 static const struct failure_case {
     const char *name;
     enum status (*body)(struct rank_test *test, struct failure_run *job);
@@ -208,6 +221,7 @@ static const struct failure_case {
     {.name = "one_is_stopped", .body = one_is_stopped, .timeout_s = 2.0},
     {.name = "all_hang", .body = all_hang, .timeout_s = 0.5},
     {.name = "one_is_slow", .body = one_is_slow, .timeout_s = 2.0},
+    {.name = "one_starts", .body = one_starts, .timeout_s = 2.0},
     {.name = "one_is_missing", .body = one_is_killed, .stops = true},
 };
 enum { CASES = sizeof cases / sizeof *cases };
@@ -442,6 +456,7 @@ static const struct expectation {
     {"local", "one_hangs", HANGS, 1, SLOW},
     {"local", "one_loops", "stalled in 3F8 for ", 1, ": its thread is running (R)" SLOW},
     {"local", "one_is_slow", "rank 1 is late", EXIT_STATUS + OK, NULL},
+    {"local", "one_starts", "rank 1 is late", EXIT_STATUS + OK, NULL},
     {"mpi", "one_fails", "rank 1: the loss is not finite", 0, NULL},
     {"mpi", "all_fail", "rank #: no tokens for rank #", 0, NULL},
     {"mpi", "all_stop", "rank 0: a complete checkpoint", EXIT_STATUS + STOPPED, NULL},
