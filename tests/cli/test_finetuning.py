@@ -74,6 +74,8 @@ def bad_input():
         file.write(b'{"text": ""}\n' * 3)
     failures += not refuses('bad.jsonl: no text; use a file with {"text": "..."} on each line',
                             ["data", "prepare", "bad.jsonl", "-o", "bad", "--no-append-eod"])
+    for words, use in ((["prepare", "", "-o", "bad"], "a file with text"), (["inspect", ""], "the prefix of a data")):
+        failures += not refuses(f"{words[0]}: the name of input 1 is empty; use {use}", ["data", *words])
     failures += not refuses("/dev/null, /dev/null: no text; use a file that is not empty",
                             ["data", "prepare", "/dev/null", "/dev/null", "-o", "bad"])
     return failures

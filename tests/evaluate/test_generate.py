@@ -167,6 +167,7 @@ def refuses():
             (("--prompts", "long"), "prompt 2 has 129 tokens, but the model has model.seq_length 128"),
             (("--prompts", "empty"), "--prompts empty: the file is empty; use a prompt per line"),
             (("--prompts", "nothing"), "--prompts: nothing"),
+            (("--prompts", ""), "--prompts is empty; use a file with a prompt per line"),
             (("--prompts", "long", "--prompt", "x"), "--prompt and --prompts are mutually exclusive")):
         text = generate("llama-bytes", *words, status=2)
         if why not in text or len(text.splitlines()) != 1:

@@ -120,6 +120,10 @@ static enum status run(const char *command, int argc, char **argv, struct data_o
         fputs(help_text, stdout);
         return OK;
     }
+    for (int i = 0; i < o->input_count; i++)
+        if (o->inputs[i][0] == 0)
+            return fail(BAD_USAGE, "%s: the name of input %d is empty; use %s", command, i + 1,
+                        strcmp(command, "inspect") == 0 ? "the prefix of a dataset" : "a file with text");
     if (strcmp(command, "prepare") == 0)
         return data_prepare(o);
     if (strcmp(command, "inspect") == 0)

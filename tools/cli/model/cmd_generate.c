@@ -69,6 +69,8 @@ static enum status parse(int argc, char **argv, struct arguments *out)
     if (out->rest_count == 0)
         return fail(BAD_USAGE, "generate: no model given; use a recipe, a checkpoint or a run directory: "
                                "cuboid generate runs/quickstart --prompt TEXT");
+    if (out->prompts != NULL && out->prompts[0] == 0)
+        return fail(BAD_USAGE, "generate: --prompts is empty; use a file with a prompt per line");
     if (out->prompt != NULL && out->prompts != NULL)
         return fail(BAD_USAGE, "generate: --prompt and --prompts are mutually exclusive; use one of them");
     if (out->prompt == NULL && out->prompts == NULL)
