@@ -302,6 +302,12 @@ def pending_signal():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def ignored_signal():
+    """The same signal, ignored, as SIGINT is in the background jobs of a script."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pending_signal()
+
+
 def refused_outputs():
     for words, status in ((["import", "llama"], 2), (["export", "ckpt"], 2)):
         os.mkdir("there")
@@ -327,6 +333,9 @@ def refused_outputs():
         expect_refused("full disk", words, "out.partial/", statuses=(1,), preexec_fn=no_file_beyond(20000))
         expect_refused("a signal", words, "stopped by Terminated; nothing was kept", statuses=(1,),
                        preexec_fn=pending_signal)
+        if command(*words, "-o", "out", preexec_fn=ignored_signal).returncode != 0:
+            sys.exit(f"{words}: a signal that is ignored ends it")
+        shutil.rmtree("out")
 
 
 def memory():

@@ -4,12 +4,18 @@
 #include <string.h>
 #include <time.h>
 
+/* Without those that are ignored, as SIGINT is in the background jobs of a script: blocked, they would
+ * arrive. */
 static sigset_t stops(void)
 {
+    static const int numbers[] = {SIGINT, SIGTERM};
     sigset_t set;
     sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction action;
+        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
+            sigaddset(&set, numbers[i]);
+    }
     return set;
 }
 

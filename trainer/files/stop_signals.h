@@ -9,7 +9,8 @@
  *     ... remove the incomplete files ...
  *     stop_signals_release(&held);
  *
- * Threads that are created between the two calls block the signals, too. */
+ * A signal that is ignored stays so. Threads that are created between the two calls block the signals,
+ * too. */
 #pragma once
 
 #include "base/status.h"
