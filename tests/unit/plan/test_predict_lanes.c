@@ -207,9 +207,44 @@ Test(shared_cores, are_taken_by_processes_that_wait)
     free(set.storage);
 }
 
-/* Next to a message an op is slower by half, and by a factor of 2, since rank 1 moves it on the same
- * core. */
-Test(shared_cores, and_overlap_multiply)
+/* ---- messages on a CPU ---- */
+
+/* The thread of a rank moves the message, for 40 s of the 140. */
+Test(cpu_messages, pause_the_ops_of_their_ranks)
+{
+    struct set set = set_create(3);
+    run_op(&set, 0, 0, 100);
+    p2p(&set, 0, 1, 1, 1, 40);
+    run_op(&set, 2, 0, 100);
+    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.25, 3, 3, 0.0});
+    expect_near(step->ranks[0].end_s, 140.0);
+    expect_near(step->ranks[0].run_s[COST_MATMUL], 100.0);
+    expect_near(step->ranks[0].exposed_s[GROUP_PP], 40.0);
+    expect_near(step->path.transfer_s[GROUP_PP], 40.0);
+    expect_near(step->ranks[2].end_s, 100.0);
+    check_parts(step);
+    prediction_destroy(step);
+    free(set.storage);
+}
+
+/* Two messages that rank 0 sends take turns: 40 s until 80 s, 60 s until 100 s. */
+Test(cpu_messages, share_the_thread)
+{
+    struct set set = set_create(3);
+    run_op(&set, 0, 0, 100);
+    p2p(&set, 0, 1, 1, 1, 40);
+    p2p(&set, 0, 2, 2, 1, 60);
+    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 3, 3, 0.0});
+    expect_near(step->ranks[1].end_s, 80.0);
+    expect_near(step->ranks[2].end_s, 100.0);
+    expect_near(step->step_s, 200.0);
+    check_parts(step);
+    prediction_destroy(step);
+    free(set.storage);
+}
+
+/* One core: after the message rank 0 runs alone for 30 s, then both share the core. */
+Test(cpu_messages, come_before_shared_cores)
 {
     struct set set = set_create(2);
     run_op(&set, 0, 0, 100);
@@ -218,14 +253,12 @@ Test(shared_cores, and_overlap_multiply)
     record(&set, 1, 2);
     wait_for(&set, 1, 0, 2);
     run_op(&set, 1, 0, 100);
-    struct rates rates = ONE_CORE;
-    rates.slowdown = 0.5;
-    struct prediction *step = predict(&set, rates);
-    // rank 0: 30 s next to the message do 10, 30 s alone do 30, then 60 at half the speed
-    expect_near(step->ranks[0].end_s, 60.0 + 120.0);
-    expect_near(step->ranks[0].run_s[COST_OVERLAP], 5.0);
-    expect_near(step->ranks[0].run_s[COST_SHARED_CORES], 15.0 + 60.0);
-    expect_near(step->step_s, 60.0 + 120.0 + 40.0);
+    struct prediction *step = predict(&set, ONE_CORE);
+    expect_near(step->ranks[0].end_s, 60.0 + 140.0);
+    expect_near(step->ranks[0].exposed_s[GROUP_PP], 30.0);
+    expect_near(step->ranks[0].run_s[COST_SHARED_CORES], 70.0);
+    expect_near(step->step_s, 200.0 + 30.0);
+    check_parts(step);
     prediction_destroy(step);
     free(set.storage);
 }
@@ -244,10 +277,13 @@ static int draw(struct random *random, int below)
     return (int)(philox_word(random->generator, 0, random->at++) % (uint32_t)below);
 }
 
-/* Tapes cannot deadlock: their items are added in an order in which they can run. Without `shares` all
- * messages of a rank are on one lane, so that no two are transferred at the same time. */
-static struct set random_set(struct random *random, bool shares)
+enum { ANY_LANE = -1, COMPUTE_LANE = 0 };
+
+/* Tapes cannot deadlock: their items are added in an order in which they can run. All messages are on the
+ * lane `messages`, so that a rank has no two at the same time, or on any lane. */
+static struct set random_set(struct random *random, int messages)
 {
+    const bool shares = messages == ANY_LANE;
     struct set set = set_create(2 + draw(random, RANKS - 1));
     for (int left = 5 + draw(random, 60); left > 0; left--) {
         const int rank = draw(random, set.count), lane = draw(random, LANES), other = draw(random, LANES);
@@ -263,12 +299,12 @@ static struct set random_set(struct random *random, bool shares)
             wait_for(&set, rank, lane, other);
             break;
         case 4:
-            p2p(&set, rank, (rank + 1 + draw(random, set.count - 1)) % set.count, shares ? lane : MESSAGES,
-                shares ? other : MESSAGES, 1 + draw(random, 50));
+            p2p(&set, rank, (rank + 1 + draw(random, set.count - 1)) % set.count, shares ? lane : messages,
+                shares ? other : messages, 1 + draw(random, 50));
             break;
         default:
             if (draw(random, 3) == 0)
-                all_reduce(&set, shares ? lane : MESSAGES, 1 + draw(random, 50));
+                all_reduce(&set, shares ? lane : messages, 1 + draw(random, 50));
             break;
         }
     }
@@ -283,6 +319,91 @@ static double checked_step_s(const struct set *set, struct rates rates)
     prediction_destroy(step);
     return seconds;
 }
+
+/* ---- a simulation without contention, slowdown and shared cores ---- */
+
+struct simple_lane {
+    int at, events;
+    double now_s, event_s[MAX_ITEMS + 1];
+};
+
+struct simple {
+    const struct set *set;
+    struct simple_lane lanes[RANKS][LANES];
+    double ready_s[RANKS][RANKS][MAX_MESSAGES + 1], all_s[MAX_MESSAGES + 1]; // of messages, by their number
+    int joined[RANKS][RANKS][MAX_MESSAGES + 1], all_joined[MAX_MESSAGES + 1];
+    bool posted[RANKS][LANES];
+};
+
+/* Returns whether the message of the lane's next item has ended. */
+static bool simple_message(struct simple *s, int rank, int l, const struct tape_message *m)
+{
+    struct simple_lane *lane = &s->lanes[rank][l];
+    const bool collective = m->call == CALL_ALL_REDUCE;
+    const int from = m->call == CALL_RECEIVE ? m->peer : rank, to = m->call == CALL_SEND ? m->peer : rank;
+    double *ready_s = collective ? &s->all_s[m->number] : &s->ready_s[from][to][m->number];
+    int *joined = collective ? &s->all_joined[m->number] : &s->joined[from][to][m->number];
+    if (!s->posted[rank][l]) {
+        s->posted[rank][l] = true;
+        (*joined)++;
+        *ready_s = fmax(*ready_s, lane->now_s);
+    }
+    if (*joined < (collective ? s->set->count : 2))
+        return false;
+    s->posted[rank][l] = false;
+    const double ranks = s->set->count, rounds = collective ? 2.0 * (ranks - 1.0) / ranks : 1.0; // of a ring
+    lane->now_s = *ready_s + rounds * (double)m->bytes;
+    return true;
+}
+
+/* Returns false if the lane has to wait. */
+static bool simple_item(struct simple *s, int rank, int l)
+{
+    const struct tape *tape = s->set->tapes[rank];
+    struct simple_lane *lane = &s->lanes[rank][l];
+    const struct tape_item *item = &tape->lanes[l].items[lane->at];
+    const struct simple_lane *other = &s->lanes[rank][item->lane];
+    switch (item->kind) {
+    case TAPE_OP:
+        lane->now_s += (double)tape->ops[item->index].shape[0];
+        break;
+    case TAPE_RECORD:
+        lane->event_s[++lane->events] = lane->now_s;
+        break;
+    case TAPE_WAIT:
+        if (other->events < item->index)
+            return false;
+        lane->now_s = fmax(lane->now_s, other->event_s[item->index]);
+        break;
+    case TAPE_MESSAGE:
+        if (!simple_message(s, rank, l, &tape->messages[item->index]))
+            return false;
+        break;
+    }
+    lane->at++;
+    return true;
+}
+
+static double simple_step_s(const struct set *set)
+{
+    struct simple *s = calloc(1, sizeof *s);
+    double step_s = 0.0;
+    cr_assert_not_null(s);
+    s->set = set;
+    for (bool any = true; any;) {
+        any = false;
+        for (int i = 0; i < set->count * LANES; i++)
+            while (s->lanes[i / LANES][i % LANES].at < set->tapes[i / LANES]->lanes[i % LANES].count &&
+                   simple_item(s, i / LANES, i % LANES))
+                any = true;
+    }
+    for (int i = 0; i < set->count * LANES; i++)
+        step_s = fmax(step_s, s->lanes[i / LANES][i % LANES].now_s);
+    free(s);
+    return step_s;
+}
+
+/* ---- their properties ---- */
 
 /* A faster device, a faster link, a shorter latency and one op that is faster never make a step longer. */
 static void check_faster(struct set *set, struct random *random)
@@ -306,7 +427,7 @@ Test(random_tapes, are_never_slower_on_a_faster_cluster)
 {
     struct random random = {.generator = philox_named(11, "tapes")};
     for (int i = 0; i < RANDOM_SETS; i++) {
-        struct set set = random_set(&random, false);
+        struct set set = random_set(&random, MESSAGES);
         check_faster(&set, &random);
         free(set.storage);
     }
@@ -317,9 +438,10 @@ Test(random_tapes, are_slowed_down_by_at_most_the_slowdown)
 {
     struct random random = {.generator = philox_named(12, "tapes")};
     for (int i = 0; i < RANDOM_SETS; i++) {
-        struct set set = random_set(&random, false);
+        struct set set = random_set(&random, MESSAGES);
         const double slowdown = 0.1 * draw(&random, 20);
         const double alone_s = checked_step_s(&set, ONE);
+        expect_near(alone_s, simple_step_s(&set));
         const double got_s = checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0, 0.0});
         cr_expect(got_s >= alone_s * (1.0 - 1e-12) && got_s <= alone_s * (1.0 + slowdown) * (1.0 + 1e-12),
                   "%g s, alone %g s", got_s, alone_s);
@@ -328,15 +450,13 @@ Test(random_tapes, are_slowed_down_by_at_most_the_slowdown)
 }
 
 /* Each of at most LANES messages of a rank has an equal share, so no item takes more than LANES times as long
- * as without contention: on a CPU with a core for each rank. */
+ * as without contention. */
 Test(random_tapes, share_links)
 {
     struct random random = {.generator = philox_named(14, "tapes")};
     for (int i = 0; i < RANDOM_SETS; i++) {
-        struct set set = random_set(&random, true);
-        const double got_s = checked_step_s(&set, ONE);
-        const double alone_s =
-            checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, set.count, set.count, 0.0});
+        struct set set = random_set(&random, ANY_LANE);
+        const double got_s = checked_step_s(&set, ONE), alone_s = simple_step_s(&set);
         cr_expect(got_s >= alone_s * (1.0 - 1e-12) && got_s <= LANES * alone_s * (1.0 + 1e-12),
                   "%g s, alone %g s", got_s, alone_s);
         free(set.storage);
@@ -344,26 +464,42 @@ Test(random_tapes, share_links)
 }
 
 /* On fewer cores than ranks a step takes as long as its ops on all cores, or longer, and at most
- * ranks / cores times as long as with a core for each. */
+ * ranks / cores times as long as with a core for each, if no messages pause ops. */
 Test(random_tapes, share_cores)
 {
     struct random random = {.generator = philox_named(13, "tapes")};
     for (int i = 0; i < RANDOM_SETS; i++) {
-        struct set set = random_set(&random, false);
+        struct set set = random_set(&random, COMPUTE_LANE);
         const int cores = 1 + draw(&random, set.count);
-        const double slowdown = 0.1 * draw(&random, 20);
-        struct prediction *alone = predict(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0, 0.0});
-        struct prediction *step =
-            predict(&set, (struct rates){2.0, 1.0, 0.0, slowdown, cores, set.count, 0.0});
+        const double alone_s = simple_step_s(&set);
+        struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.3, cores, set.count, 0.0});
         double busy_s = 0.0;
         check_parts(step);
         for (int r = 0; r < set.count; r++)
             busy_s += step->ranks[r].run_s[COST_MATMUL];
         cr_expect(step->step_s >= busy_s / cores * (1.0 - 1e-12));
-        if (slowdown <= 0.0)
-            cr_expect(step->step_s <= alone->step_s * set.count / cores * (1.0 + 1e-12) &&
-                      step->step_s >= alone->step_s * (1.0 - 1e-12));
-        prediction_destroy(alone);
+        cr_expect(step->step_s <= alone_s * set.count / cores * (1.0 + 1e-12) &&
+                  step->step_s >= alone_s * (1.0 - 1e-12));
+        prediction_destroy(step);
+        free(set.storage);
+    }
+}
+
+/* The thread of a CPU's rank runs an op or moves a message, but not both. */
+Test(random_tapes, use_a_thread_for_one_thing_at_a_time)
+{
+    struct random random = {.generator = philox_named(15, "tapes")};
+    for (int i = 0; i < RANDOM_SETS; i++) {
+        struct set set = random_set(&random, MESSAGES);
+        const int cores = 1 + draw(&random, set.count);
+        struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.3, cores, set.count, 0.0});
+        check_parts(step);
+        for (int r = 0; r < set.count; r++) {
+            double busy_s = step->ranks[r].run_s[COST_MATMUL];
+            for (int g = 0; g < PREDICT_GROUPS; g++)
+                busy_s += step->ranks[r].transfer_s[g];
+            cr_expect(busy_s <= step->step_s * (1.0 + 1e-12), "%g of %g s", busy_s, step->step_s);
+        }
         prediction_destroy(step);
         free(set.storage);
     }

@@ -59,10 +59,12 @@ struct group_shape {
     int ranks;
     int nodes;
     int per_node; // maximum number of ranks on one node
+    int ring;     // of a message between two ranks: the size of its group, all of which send and receive one;
+                  // 0: only these two
 };
 struct group_shape cost_group_shape(const struct cost_options *options, const int *ranks, int size);
 
-/* Seconds of a call. bytes: of the whole tensor, as in observed_message. Send and receive: between two ranks
- * of the group. 0 for a group of one rank. */
+/* Seconds of a call. bytes: of the whole tensor, as in observed_message. Send and receive: between the two
+ * ranks of the shape. 0 for a group of one rank. */
 double cost_of_message(const struct cost_options *options, enum call call, struct group_shape group,
                        int64_t bytes);

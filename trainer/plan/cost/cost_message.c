@@ -105,8 +105,11 @@ static bool time_of(const struct cost_options *options, enum profile_kind kind, 
 static double p2p_s(const struct cost_options *options, struct group_shape group, double bytes)
 {
     const struct cluster_profile *p = options->profile;
+    const int nodes = group.nodes > 1 ? 2 : 1;
     double seconds;
-    if (time_of(options, MEASURED_P2P, 2, group.nodes > 1 ? 2 : 1, bytes, &seconds))
+    if (group.ring > 2 && time_of(options, MEASURED_P2P, group.ring, nodes, bytes, &seconds))
+        return seconds;
+    if (time_of(options, MEASURED_P2P, 2, nodes, bytes, &seconds))
         return seconds;
     if (group.nodes > 1)
         return p->network.latency_s + bytes / (network_bandwidth(options, 1) * p->model.p2p_efficiency);

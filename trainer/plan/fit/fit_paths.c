@@ -66,7 +66,7 @@ static bool same_message(const struct message_kind *a, const struct message_kind
 {
     return a->call == b->call && a->bytes == b->bytes && a->group == b->group &&
            a->shape.ranks == b->shape.ranks && a->shape.nodes == b->shape.nodes &&
-           a->shape.per_node == b->shape.per_node;
+           a->shape.per_node == b->shape.per_node && a->shape.ring == b->shape.ring;
 }
 
 static bool same_kind(const struct kind *a, const struct kind *b)
@@ -252,10 +252,10 @@ static void list_overlaps(struct collector *c)
     free(current);
 }
 
-/* The part of the span's time that messages added. */
+/* The part of the span's time by which messages slowed down its ops. */
 static double slower_s(const struct predicted_span *span, double alone)
 {
-    const double slower = span->end_s - span->begin_s - alone - span->shared_s;
+    const double slower = span->end_s - span->begin_s - alone - span->shared_s - span->paused_s;
     return slower > 1e-9 * alone ? slower : 0.0;
 }
 
@@ -281,19 +281,22 @@ static void add_span(struct collector *c, int index)
     add_ops(c, span, 1.0 + on_cores, of_ops && slowdown > 0.0 ? slower / (alone * slowdown) : 0.0);
 }
 
-/* Ops that outlast the messages next to them are slowed for as long as the messages take. */
+/* Ops that outlast the messages next to them are slowed, or on a CPU pause, for as long as the messages
+ * take. */
 static void add_overlap(struct collector *c, const struct overlap *overlap)
 {
     const struct predicted_span *span = &c->step->spans[overlap->ops];
     const double slowdown = c->options.profile->model.overlap_slowdown, alone = alone_s(c, span),
                  slower = slower_s(span, alone);
+    const bool slows = slower > 0.0 && !is_covered(span, slower, slowdown);
     double message_s;
-    if (slower <= 0.0 || is_covered(span, slower, slowdown))
+    if (!slows && span->paused_s <= 0.0)
         return;
     const int kind = longest_message(c, &c->step->spans[overlap->message], &message_s);
-    const double added = slower * overlap->seconds / c->next_to[overlap->ops];
+    const double share = overlap->seconds / c->next_to[overlap->ops];
     if (message_s > 0.0)
-        add_term(c, kind, 0.0, added * (1.0 + slowdown) / slowdown / message_s);
+        add_term(c, kind, share * span->paused_s / message_s,
+                 slows ? share * slower * (1.0 + slowdown) / slowdown / message_s : 0.0);
 }
 
 static bool add_room(struct fit_paths *paths)

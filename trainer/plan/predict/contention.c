@@ -3,10 +3,10 @@
 
 #include "trainer/plan/predict/lanes.h"
 
-unsigned contention_uses(const struct cost_options *options, enum call call, struct group_shape shape)
+unsigned contention_uses(enum call call, struct group_shape shape)
 {
     const unsigned out = shape.nodes > 1 ? NIC_OUT : LINKS_OUT, in = shape.nodes > 1 ? NIC_IN : LINKS_IN;
-    if (options->profile->device.is_cpu || shape.ranks < 2)
+    if (shape.ranks < 2)
         return 0;
     return call == CALL_SEND ? out : call == CALL_RECEIVE ? in : out | in;
 }

@@ -9,8 +9,8 @@
  *
  * A collective uses both directions: those of the NIC if its group has ranks on several nodes, else those of
  * the links; its speed is determined on each rank alone. The messages of one exchange count once. Copies
- * between host and device share nothing, nor do messages on a CPU, whose measured times are those of ranks
- * that all communicate. Private to this folder. */
+ * between host and device share nothing. On a CPU it is the thread of the rank that is shared. Private to
+ * this folder. */
 #pragma once
 
 #include "trainer/plan/cost/cost.h"
@@ -23,7 +23,7 @@ struct lane;
 
 /* What a rank uses for a message, as a set of bits. */
 enum { NIC_OUT = 1, NIC_IN = 2, LINKS_OUT = 4, LINKS_IN = 8, CONTENDED = 4 };
-unsigned contention_uses(const struct cost_options *options, enum call call, struct group_shape shape);
+unsigned contention_uses(enum call call, struct group_shape shape);
 
 /* In-flight messages of a rank. */
 struct rank_contention {

@@ -25,9 +25,10 @@ static void add_span(const struct rank *rank, const struct predicted_span *span,
     const double seconds = span->end_s - span->begin_s;
     if (last->kind == TAPE_OP) {
         const double slower_s = seconds - add_ops(rank, span, path);
-        const double overlap_s = slower_s - span->shared_s;
+        const double overlap_s = slower_s - span->shared_s - span->paused_s;
         path->run_s[COST_OVERLAP] += overlap_s > ROUNDING * seconds ? overlap_s : 0.0;
         path->run_s[COST_SHARED_CORES] += span->shared_s;
+        path->transfer_s[span->moved] += span->paused_s;
     } else {
         path->transfer_s[rank->messages[last->index].group] += seconds;
     }

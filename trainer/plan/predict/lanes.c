@@ -3,6 +3,7 @@
 
 #include "trainer/plan/predict/lane_heap.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { AHEAD = 8, CACHE_LINE = 64 };
@@ -87,9 +88,11 @@ static bool may_be_slowed(const struct lane *lane)
     return is_compute(lane) && item_of(lane)->kind == TAPE_OP;
 }
 
+/* Factor on the time of the rank's ops while messages are in flight. On a CPU the thread of the rank moves
+ * them between its ops (kernels/cpu/device_cpu.c): these pause. */
 static double slowdown(const struct predictor *p, const struct rank *rank)
 {
-    return rank->in_flight > 0 ? p->slowdown : 1.0;
+    return rank->in_flight == 0 ? 1.0 : rank->cores != NULL ? INFINITY : p->slowdown;
 }
 
 /* Factor on the time of the rank's ops while more threads are busy than its node has cores. */
@@ -99,11 +102,17 @@ static double crowding(const struct rank *rank)
     return cores != NULL && cores->busy > cores->cores ? cores->busy / cores->cores : 1.0;
 }
 
-/* Adds the time since left_at_s that was lost to shared cores. */
-static void add_shared(struct lane *lane, double now_s)
+/* Adds the time since left_at_s that was lost to messages that the rank's thread moved, or to shared
+ * cores. */
+static void add_lost(struct lane *lane, double now_s)
 {
-    if (lane->crowding > 1.0)
-        lane->shared_s += (now_s - lane->left_at_s) * (1.0 - 1.0 / lane->crowding);
+    const double seconds = now_s - lane->left_at_s;
+    if (isinf(lane->overlap)) {
+        lane->paused_s += seconds;
+        lane->rank->out->exposed_s[lane->rank->moved] += seconds;
+    } else if (lane->crowding > 1.0) {
+        lane->shared_s += seconds * (1.0 - 1.0 / lane->crowding);
+    }
 }
 
 void lane_change_speed(struct predictor *p, struct lane *lane, double overlap, double crowding, double now_s)
@@ -112,13 +121,13 @@ void lane_change_speed(struct predictor *p, struct lane *lane, double overlap, d
     if (!(before < after || before > after))
         return;
     const double left_s = lane->left_s - (now_s - lane->left_at_s) / before;
-    add_shared(lane, now_s);
+    add_lost(lane, now_s);
     lane->left_s = left_s > 0.0 ? left_s : 0.0;
     lane->left_at_s = now_s;
     lane->overlap = overlap;
     lane->crowding = crowding;
     lane->slowed = lane->slowed || after > 1.0;
-    lane->end_s = now_s + lane->left_s * after;
+    lane->end_s = lane->left_s > 0.0 ? now_s + lane->left_s * after : now_s;
     lane_heap_update(p, lane);
 }
 
@@ -134,7 +143,7 @@ static void change_speed(struct predictor *p, const struct rank *rank, double no
 /* Cores in use by the rank now: for ops, for messages, or while it waits. */
 static double cores_taken(const struct rank *rank)
 {
-    return rank->computes ? rank->threads : rank->in_flight > 0 ? rank->represents : rank->waiting;
+    return rank->in_flight > 0 ? rank->represents : rank->computes ? rank->threads : rank->waiting;
 }
 
 /* Updates the cores in use after ops or messages of the rank have begun or ended. */
@@ -151,11 +160,14 @@ static void change_taken(struct predictor *p, struct rank *rank, double now_s)
 }
 
 /* A message of the rank has begun or ended. */
-static void change_in_flight(struct predictor *p, struct rank *rank, int change, double now_s)
+static void change_in_flight(struct predictor *p, const struct lane *lane, int change, double now_s)
 {
+    struct rank *rank = lane->rank;
     rank->in_flight += change;
     change_speed(p, rank, now_s);
     change_taken(p, rank, now_s);
+    if (change > 0)
+        rank->moved = lane->group;
 }
 
 /* The compute lane of a rank begins or has ended running ops. */
@@ -178,7 +190,7 @@ static bool begin(struct predictor *p, struct lane *lane, int count, double seco
     lane->items_busy = count;
     lane->began_s = lane->left_at_s = lane->now_s;
     lane->alone_s = lane->left_s = seconds;
-    lane->shared_s = 0.0;
+    lane->shared_s = lane->paused_s = 0.0;
     lane->overlap = slowed ? slowdown(p, lane->rank) : 1.0;
     lane->crowding = slowed ? crowding(lane->rank) : 1.0;
     const double factor = lane->overlap * lane->crowding;
@@ -189,7 +201,7 @@ static bool begin(struct predictor *p, struct lane *lane, int count, double seco
     for (int i = 0; i < AHEAD; i++) // many other lanes advance before this one ends
         __builtin_prefetch((const char *)(item_of(lane) + count) + i * CACHE_LINE);
     if (item_of(lane)->kind == TAPE_MESSAGE) {
-        change_in_flight(p, lane->rank, 1, lane->now_s);
+        change_in_flight(p, lane, 1, lane->now_s);
         contention_begin(p, lane, lane->now_s);
     }
     return true;
@@ -218,8 +230,9 @@ static void account_slowdown(struct lane *lane)
         account_contention(lane, slower_s);
         return;
     }
-    lane->rank->out->run_s[COST_OVERLAP] += slower_s > lane->shared_s ? slower_s - lane->shared_s : 0.0;
-    lane->rank->out->run_s[COST_SHARED_CORES] += lane->shared_s < slower_s ? lane->shared_s : slower_s;
+    const double running_s = slower_s > lane->paused_s ? slower_s - lane->paused_s : 0.0;
+    lane->rank->out->run_s[COST_OVERLAP] += running_s > lane->shared_s ? running_s - lane->shared_s : 0.0;
+    lane->rank->out->run_s[COST_SHARED_CORES] += lane->shared_s < running_s ? lane->shared_s : running_s;
     if (in_update(lane))
         lane->rank->out->update_s += slower_s;
 }
@@ -227,13 +240,13 @@ static void account_slowdown(struct lane *lane)
 static void end(struct predictor *p, struct lane *lane)
 {
     const bool computed = may_be_slowed(lane);
-    add_shared(lane, lane->end_s);
+    add_lost(lane, lane->end_s);
     account_slowdown(lane);
     if (computed)
         period_note(lane);
     lane->now_s = lane->end_s;
     if (item_of(lane)->kind == TAPE_MESSAGE) {
-        change_in_flight(p, lane->rank, -1, lane->now_s);
+        change_in_flight(p, lane, -1, lane->now_s);
         contention_end(p, lane, lane->now_s);
     }
     lane->at += lane->items_busy;
@@ -244,6 +257,8 @@ static void end(struct predictor *p, struct lane *lane)
         return;
     p->out->spans[lane->span].end_s = lane->now_s;
     p->out->spans[lane->span].shared_s = lane->shared_s;
+    p->out->spans[lane->span].paused_s = lane->paused_s;
+    p->out->spans[lane->span].moved = lane->rank->moved;
     lane->cause = lane->span;
 }
 

@@ -31,6 +31,7 @@ struct lane {
     double left_s, left_at_s; // if busy: the part of alone_s that was left at time left_at_s
     double overlap, crowding; // factors on its time since left_at_s: messages, shared cores
     double shared_s;          // time lost to shared cores before left_at_s
+    double paused_s;          // time before left_at_s in which the rank's thread moved messages
     int heap_at;              // if busy: index in the heap
     int cause;                // the span that ends at now_s; NO_SPAN: none, now_s is 0
     int span;                 // if busy and spans are recorded
@@ -91,6 +92,7 @@ struct rank {
     struct predicted_rank *out;
     int index;                // in prediction.ranks
     int in_flight;            // exchanges in progress
+    enum predict_group moved; // if any: the group of the one that began last
     struct node_cores *cores; // NULL: the rank has its own device
     bool computes;            // the compute lane is running ops
     double represents;        // ranks of its node: itself, and those without a tape that it represents

@@ -59,10 +59,11 @@ struct message_kind predict_message_kind(const struct cost_options *options, con
 {
     const struct tape_group *group = &tape->groups[message->group];
     const int two[] = {tape->rank, message->peer};
+    struct group_shape shape = is_p2p(message) ? cost_group_shape(options, two, 2)
+                                               : cost_group_shape(options, group->ranks, group->size);
+    shape.ring = is_p2p(message) ? group->size : 0;
     return (struct message_kind){.call = message->call,
-                                 .shape = is_p2p(message)
-                                              ? cost_group_shape(options, two, 2)
-                                              : cost_group_shape(options, group->ranks, group->size),
+                                 .shape = shape,
                                  .bytes = message->bytes,
                                  .group = group_of(group, message->call)};
 }
@@ -97,7 +98,7 @@ static unsigned message_uses(const struct cost_options *options, const struct ra
                              const struct tape_message *message)
 {
     const struct message_kind kind = predict_message_kind(options, rank->tape, message);
-    return contention_uses(options, kind.call, kind.shape);
+    return contention_uses(kind.call, kind.shape);
 }
 
 static enum status find_messages(struct predictor *p, const struct cost_options *options, struct rank *rank)

@@ -15,6 +15,9 @@
  *     1 core   rank 0  ████▒▒▒▒████           ▒ both run, at half the speed
  *              rank 1      ▒▒▒▒
  *
+ * On a CPU the thread of a rank moves its messages itself, so that nothing overlaps: its ops pause meanwhile,
+ * and messages at the same time share the thread like links (contention.h).
+ *
  * The time of a rank is accounted for completely: ops on its compute lane, by class; exposed transfers, by
  * group; and the rest, in which the compute lane waits for other ranks (the bubble). */
 #pragma once
@@ -29,7 +32,7 @@ const char *predict_group_name(enum predict_group group);
 
 struct predicted_rank {
     double run_s[COST_CLASSES];       // of the compute lane
-    double exposed_s[PREDICT_GROUPS]; // transfers that the compute lane waited for
+    double exposed_s[PREDICT_GROUPS]; // transfers that the compute lane waited for, or paused for
     double bubble_s;                  // the compute lane waited for other ranks
     double update_s; // part of run_s and exposed_s after the backward passes (actions "optimizer" and later)
     double transfer_s[PREDICT_GROUPS]; // duration of all transfers, exposed or not
@@ -42,12 +45,14 @@ struct predicted_rank {
  * exchange. */
 struct predicted_span {
     double begin_s, end_s;
-    double shared_s;  // part of it lost to shared cores
-    int rank;         // index in prediction.ranks
-    int lane;         // index in the lanes of the rank's tape
-    int first, count; // items of the lane
-    int cause;        // the span whose end let it begin, at begin_s; -1: it began at 0
-    bool critical;    // on the critical path
+    double shared_s;          // part of it lost to shared cores
+    double paused_s;          // of ops: part of it in which the thread of the rank moved messages,
+    enum predict_group moved; // of this group
+    int rank;                 // index in prediction.ranks
+    int lane;                 // index in the lanes of the rank's tape
+    int first, count;         // items of the lane
+    int cause;                // the span whose end let it begin, at begin_s; -1: it began at 0
+    bool critical;            // on the critical path
 };
 
 /* Runs from the last span back through the causes. There is no gap between a span and its cause, so the parts
