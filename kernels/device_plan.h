@@ -39,13 +39,14 @@ struct op_record {
      * host and device: 1, bytes, 0. Other ops: rows and columns of the tensor that determines the size;
      * lists: 1, the elements of all members. */
     int64_t shape[3];
-    int launches; // kernels; 0: the op does nothing
+    int launches;    // kernels; 0: the op does nothing
+    bool transposed; // gemm: its first operand is, as for a weight gradient
     struct op_cost cost;
 };
 
 struct op_record op_record(const struct op *op);
 bool op_record_equals(const struct op_record *a, const struct op_record *b);
 
-/* "gemm bf16 4096 x 12288 x 3072". */
+/* "gemm bf16 4096 x 12288 x 3072", "gemm f32 256 x 64 x 512, a transposed". */
 enum { OP_RECORD_CHARS = 120 };
 const char *op_record_text(const struct op_record *record, char out[OP_RECORD_CHARS]);

@@ -61,6 +61,7 @@ struct op_record op_record(const struct op *op)
     case OP_GEMM:
         set_shape(&out, op->gemm.a.dtype, op->gemm.c.dim[0], op->gemm.c.dim[1],
                   op->gemm.transpose_a ? op->gemm.a.dim[0] : op->gemm.a.dim[1]);
+        out.transposed = op->gemm.transpose_a;
         break;
     case OP_ATTENTION_FORWARD:
         set_attention(&out, &op->attention_forward);
@@ -90,7 +91,7 @@ bool op_record_equals(const struct op_record *a, const struct op_record *b)
 {
     return a->kind == b->kind && a->dtype == b->dtype && a->shape[0] == b->shape[0] &&
            a->shape[1] == b->shape[1] && a->shape[2] == b->shape[2] && a->launches == b->launches &&
-           a->cost.flops == b->cost.flops && a->cost.bytes == b->cost.bytes;
+           a->transposed == b->transposed && a->cost.flops == b->cost.flops && a->cost.bytes == b->cost.bytes;
 }
 
 const char *op_record_text(const struct op_record *record, char out[OP_RECORD_CHARS])
@@ -99,6 +100,7 @@ const char *op_record_text(const struct op_record *record, char out[OP_RECORD_CH
         snprintf(out, OP_RECORD_CHARS, "%s %s %lld x %lld", op_name(record->kind), dtype_name(record->dtype),
                  (long long)record->shape[0], (long long)record->shape[1]);
     if (record->shape[2] > 0)
-        snprintf(out + length, (size_t)(OP_RECORD_CHARS - length), " x %lld", (long long)record->shape[2]);
+        snprintf(out + length, (size_t)(OP_RECORD_CHARS - length), " x %lld%s", (long long)record->shape[2],
+                 record->transposed ? ", a transposed" : "");
     return out;
 }

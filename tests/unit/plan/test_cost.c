@@ -119,6 +119,25 @@ Test(cost, measured_tables_take_precedence)
     profile_destroy(p);
 }
 
+/* Weight gradients have samples of their own; without any, those of other matmuls. */
+Test(cost, measured_weight_gradients)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    struct cost_options options = {.profile = p, .ranks_per_node = 8};
+    struct op_record op = matmul(64, 64, 64), gradient = op;
+    struct profile_sample sample = {.shape = {64, 64, 64}, .dtype = PROFILE_BF16, .value = 4e12};
+    gradient.transposed = true;
+    profile_add_sample(p, MEASURED_MATMUL, &sample);
+    expect_near(cost_of_op(&options, &gradient).run_s, 2.0 * 64 * 64 * 64 / 4e12);
+    sample.shape[2] = 128;
+    sample.transposed = true;
+    sample.value = 1e12;
+    profile_add_sample(p, MEASURED_MATMUL, &sample);
+    expect_near(cost_of_op(&options, &gradient).run_s, 2.0 * 64 * 64 * 64 / 1e12);
+    expect_near(cost_of_op(&options, &op).run_s, 2.0 * 64 * 64 * 64 / 4e12);
+    profile_destroy(p);
+}
+
 /* Of a CPU with 4 cores, with `threads` for each rank. */
 static double cpu_op_s(struct cluster_profile *p, int threads, const struct op_record *op)
 {
@@ -185,7 +204,9 @@ Test(cost, rings)
     expect_near(cost_of_message(&options, CALL_REDUCE_SCATTER, eight, 1000000000), 7.0 / 8.0 * 1e9 / 1e11);
     expect_near(cost_of_message(&options, CALL_BROADCAST, eight, 1000000000), 1e9 / 1e11);
     expect_near(cost_of_message(&options, CALL_SEND, eight, 1000000000), 1e9 / 1e11);
-    expect_near(cost_of_message(&options, CALL_ALL_REDUCE, (struct group_shape){1, 1, 1}, 1000), 0.0);
+    expect_near(cost_of_message(&options, CALL_ALL_REDUCE,
+                                (struct group_shape){.ranks = 1, .nodes = 1, .per_node = 1}, 1000),
+                0.0);
     profile_destroy(p);
 }
 
@@ -282,6 +303,23 @@ Test(cost, measured_messages_of_a_cpu)
         p, MEASURED_ALL_GATHER,
         &(struct profile_sample){.shape = {2, 1, 1000}, .processes = true, .value = seconds[3]});
     expect_near(cost_of_message(&options, CALL_ALL_GATHER, two, 1000), 8e-3);
+    profile_destroy(p);
+}
+
+/* A message between two ranks of a larger group is one of its ring, if that is measured. */
+Test(cost, measured_messages_of_a_ring)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    const struct cost_options options = {.profile = p, .ranks_per_node = 8};
+    struct group_shape two = {.ranks = 2, .nodes = 1, .per_node = 2};
+    for (int ranks = 2; ranks <= 4; ranks *= 2)
+        profile_add_sample(p, MEASURED_P2P,
+                           &(struct profile_sample){.shape = {ranks, 1, 1000}, .value = 1e-3 * ranks});
+    expect_near(cost_of_message(&options, CALL_SEND, two, 1000), 2e-3);
+    two.ring = 4;
+    expect_near(cost_of_message(&options, CALL_SEND, two, 1000), 4e-3);
+    two.ring = 8;
+    expect_near(cost_of_message(&options, CALL_RECEIVE, two, 1000), 2e-3);
     profile_destroy(p);
 }
 

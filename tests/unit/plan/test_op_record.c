@@ -63,7 +63,8 @@ Test(op_record, gemm)
                                 .transpose_a = true,
                                 .transpose_b = true};
     expect((struct op){.kind = OP_GEMM, .gemm = biased},
-           (struct expected){BF16, {4, 6, 8}, 384 + 24, 64 + 96 + 48 + 12, 1}, "gemm bf16 4 x 6 x 8");
+           (struct expected){BF16, {4, 6, 8}, 384 + 24, 64 + 96 + 48 + 12, 1},
+           "gemm bf16 4 x 6 x 8, a transposed");
 
     // A weight gradient is read and written.
     const struct gemm weight = {.a = matrix(F16, 8, 4),
@@ -72,7 +73,7 @@ Test(op_record, gemm)
                                 .transpose_a = true,
                                 .accumulate = true};
     expect((struct op){.kind = OP_GEMM, .gemm = weight},
-           (struct expected){F16, {4, 6, 8}, 384, 64 + 96 + 2 * 96, 1}, "gemm f16 4 x 6 x 8");
+           (struct expected){F16, {4, 6, 8}, 384, 64 + 96 + 2 * 96, 1}, "gemm f16 4 x 6 x 8, a transposed");
 }
 
 Test(op_record, gemm_with_epilogue)
@@ -88,7 +89,8 @@ Test(op_record, gemm_with_epilogue)
     args.transpose_a = args.accumulate = true;
     args.epilogue = (struct epilogue){.bias_gradient = list(F32, 4)};
     expect((struct op){.kind = OP_GEMM, .gemm = args},
-           (struct expected){F32, {4, 6, 8}, 384 + 32, 416 + 96 + 2 * 16, 1}, "gemm f32 4 x 6 x 8");
+           (struct expected){F32, {4, 6, 8}, 384 + 32, 416 + 96 + 2 * 16, 1},
+           "gemm f32 4 x 6 x 8, a transposed");
 }
 
 /* ---- attention ---- */
@@ -347,6 +349,9 @@ Test(op_record, equal_records)
     }
     other = record;
     other.launches = 0;
+    cr_expect_not(op_record_equals(&record, &other));
+    other = record;
+    other.transposed = true;
     cr_expect_not(op_record_equals(&record, &other));
     other = record;
     other.cost.flops++;

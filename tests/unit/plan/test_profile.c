@@ -25,6 +25,7 @@
     "    - {m: 16, n: 32, k: 64, dtype: bf16, flops: 1.5e11}\n"                                  \
     "    - {flops: 1e10, dtype: fp32, k: 64, n: 32, m: 16}\n"                                    \
     "    - {m: 16, n: 32, k: 64, dtype: fp32, threads: 2, flops: 2e10}\n"                        \
+    "    - {m: 16, n: 32, k: 64, dtype: fp32, threads: 2, transposed: true, flops: 3e10}\n"      \
     "  op: [{rows: 2, columns: 3, op: adamw, dtype: fp32, threads: 1, bytes_per_s: 1e10},\n"     \
     "       {rows: 2, columns: 3, op: fill, dtype: fp32, bytes_per_s: 2e10}]\n"                  \
     "  attention_backward: [{heads: 8, sequence: 128, head_dim: 64, dtype: bf16, flops: 1e9}]\n" \
@@ -119,9 +120,10 @@ Test(profile, reads_every_field)
     cr_expect(p->model.matmul_tile == 0 && p->model.congestion == 0.0);
     cr_expect_eq(p->model.attention_forward, 0.6); // a default
     const struct profile_sample *second = &p->measured[MEASURED_MATMUL].list[1];
-    cr_expect(p->measured[MEASURED_MATMUL].count == 3 && second->shape[0] == 16 && second->shape[1] == 32 &&
+    cr_expect(p->measured[MEASURED_MATMUL].count == 4 && second->shape[0] == 16 && second->shape[1] == 32 &&
               second->shape[2] == 64 && second->dtype == PROFILE_FP32 && second->value == 1e10);
-    cr_expect(second->threads == 0 && p->measured[MEASURED_MATMUL].list[2].threads == 2);
+    cr_expect(second->threads == 0 && second[1].threads == 2 && !second[1].transposed &&
+              second[2].transposed);
     const struct profile_sample *op = p->measured[MEASURED_OP].list;
     cr_expect(op[0].op == OP_ADAMW && op[0].threads == 1 && op[1].op == OP_FILL && op[1].threads == 0);
     cr_expect_eq(p->measured[MEASURED_ALL_REDUCE].list[0].shape[1], 2);

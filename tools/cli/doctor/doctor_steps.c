@@ -61,7 +61,7 @@ static enum profile_kind table_of(enum op_kind kind)
 static bool same_sample(const struct profile_sample *a, const struct profile_sample *b)
 {
     return memcmp(a->shape, b->shape, sizeof a->shape) == 0 && a->dtype == b->dtype &&
-           a->threads == b->threads && a->op == b->op;
+           a->threads == b->threads && a->op == b->op && a->transposed == b->transposed;
 }
 
 static struct timed_op *find(struct timed_ops *ops, enum profile_kind table,
@@ -117,7 +117,8 @@ static void begin_op(struct watch *watch, const struct op *op, int64_t at_ns)
     const bool has_flops = table != MEASURED_OP;
     struct profile_sample sample = {.dtype = record.dtype == BF16 ? PROFILE_BF16 : PROFILE_FP32,
                                     .threads = watch->threads,
-                                    .op = has_flops ? 0 : (int)op->kind};
+                                    .op = has_flops ? 0 : (int)op->kind,
+                                    .transposed = record.transposed};
     const int columns = has_flops ? MEASURED_COLUMNS : 2;
     for (int i = 0; i < columns; i++)
         sample.shape[i] = record.shape[i] > 0 ? record.shape[i] : 1;

@@ -23,9 +23,22 @@ static int threads_of(const struct profile_sample *sample, const struct measured
     return sample->threads > 0 ? sample->threads : query->cores;
 }
 
-static bool matches(const struct profile_sample *sample, const struct measured_query *query)
+static bool is_of_op(const struct profile_sample *sample, const struct measured_query *query)
 {
     return sample->dtype == query->dtype && sample->op == query->op;
+}
+
+static bool matches(const struct profile_sample *sample, const struct measured_query *query)
+{
+    return is_of_op(sample, query) && (query->any_operands || sample->transposed == query->transposed);
+}
+
+static bool has_samples(const struct profile_measured *table, const struct measured_query *query)
+{
+    size_t i = 0;
+    while (i < table->count && !matches(&table->list[i], query))
+        i++;
+    return i < table->count;
 }
 
 /* The rate from the samples with query->threads; 0: from all. */
@@ -55,7 +68,8 @@ static double divided(const struct measured_query *query, int threads)
     return cpu_matmul_speedup(query->shape[0], query->shape[1], threads);
 }
 
-bool measured_rate(const struct profile_measured *table, const struct measured_query *query, double *out)
+static bool rate_of_threads(const struct profile_measured *table, const struct measured_query *query,
+                            double *out)
 {
     struct measured_query fewer = *query, more = *query;
     double low = 0.0, high = 0.0;
@@ -89,6 +103,13 @@ bool measured_rate(const struct profile_measured *table, const struct measured_q
         *out =
             low * pow(high / low, log(threads / fewer.threads) / log((double)more.threads / fewer.threads));
     return true;
+}
+
+bool measured_rate(const struct profile_measured *table, const struct measured_query *query, double *out)
+{
+    struct measured_query asked = *query;
+    asked.any_operands = !has_samples(table, query);
+    return rate_of_threads(table, &asked, out);
 }
 
 /* ---- transfers ---- */

@@ -10,10 +10,13 @@ struct measured_query {
     enum profile_dtype dtype;
     int op; // for MEASURED_OP, else 0
     bool is_matmul;
+    bool transposed;    // of a matmul
+    bool any_operands;  // set by measured_rate(): transposed or not
     int threads, cores; // of a rank, and of its CPU; 0: of a GPU
 };
 
-/* The rate at a shape: the geometric mean of the samples of this op and dtype, weighted by the inverse fourth
+/* The rate at a shape: the geometric mean of the samples of this op and dtype, of matmuls those that are
+ * transposed or not (all, if there are none), weighted by the inverse fourth
  * power of their distance in log space, or an exact match. On a CPU: interpolated between the nearest numbers
  * of threads, as a power of the threads; beyond all samples, in proportion to the nearest. A matmul always
  * uses the samples with the most threads up to query->threads, else those with the fewest, times the gain

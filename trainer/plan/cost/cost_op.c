@@ -64,27 +64,26 @@ static double top_peak(const struct cost_options *options)
     return top;
 }
 
-/* The rate of a shape in a measured table, with the threads of a rank. */
-static bool rate_of(const struct cost_options *options, enum profile_kind kind, const int64_t *shape,
-                    enum profile_dtype dtype, int op, double *rate)
+/* Looks up a rate in a measured table, with the threads of a rank. */
+static bool rate_of(const struct cost_options *options, enum profile_kind kind, struct measured_query query,
+                    double *rate)
 {
     const struct profile_device *device = &options->profile->device;
-    const struct measured_query query = {.shape = shape,
-                                         .dtype = dtype,
-                                         .op = op,
-                                         .is_matmul = kind == MEASURED_MATMUL,
-                                         .threads = device->is_cpu ? cost_threads(options) : 0,
-                                         .cores = device->cores};
+    query.is_matmul = kind == MEASURED_MATMUL;
+    query.threads = device->is_cpu ? cost_threads(options) : 0;
+    query.cores = device->cores;
     return measured_rate(&options->profile->measured[kind], &query, rate);
 }
 
 static double memory_s(const struct cost_options *options, double bytes)
 {
     const struct cluster_profile *p = options->profile;
+    const int64_t shape[MEASURED_COLUMNS] = {(int64_t)bytes, 1, 1};
     double rate;
     if (bytes <= 0.0)
         return 0.0;
-    if (!rate_of(options, MEASURED_MEMORY, (int64_t[]){(int64_t)bytes, 1, 1}, PROFILE_FP32, 0, &rate))
+    if (!rate_of(options, MEASURED_MEMORY, (struct measured_query){.shape = shape, .dtype = PROFILE_FP32},
+                 &rate))
         rate = p->device.memory_bandwidth * p->model.memory_efficiency * core_share(options) * bytes /
                (bytes + p->model.memory_half_bytes);
     return bytes / rate;
@@ -93,9 +92,10 @@ static double memory_s(const struct cost_options *options, double bytes)
 /* The time of an op that is memory-bound on most devices. */
 static double memory_bound_s(const struct cost_options *options, const struct op_record *op)
 {
+    const struct measured_query query = {
+        .shape = op->shape, .dtype = cost_dtype(options, op->dtype), .op = (int)op->kind};
     double rate;
-    if (op->cost.bytes > 0.0 &&
-        rate_of(options, MEASURED_OP, op->shape, cost_dtype(options, op->dtype), (int)op->kind, &rate))
+    if (op->cost.bytes > 0.0 && rate_of(options, MEASURED_OP, query, &rate))
         return op->cost.bytes / rate;
     return memory_s(options, op->cost.bytes);
 }
@@ -152,7 +152,9 @@ static double matmul_s(const struct cost_options *options, const struct op_recor
     double rate;
     if (flops <= 0.0)
         return 0.0;
-    *measured = rate_of(options, MEASURED_MATMUL, op->shape, dtype, 0, &rate);
+    *measured = rate_of(
+        options, MEASURED_MATMUL,
+        (struct measured_query){.shape = op->shape, .dtype = dtype, .transposed = op->transposed}, &rate);
     if (*measured)
         return flops / rate;
     const double alignment = alignment_factor(options, op->shape, (int64_t)dtype_bytes(op->dtype), dtype);
@@ -171,7 +173,7 @@ static double attention_s(const struct cost_options *options, const struct op_re
     if (flops <= 0.0)
         return 0.0;
     *measured = rate_of(options, forward ? MEASURED_ATTENTION_FORWARD : MEASURED_ATTENTION_BACKWARD,
-                        op->shape, dtype, 0, &rate);
+                        (struct measured_query){.shape = op->shape, .dtype = dtype}, &rate);
     if (*measured)
         return flops / rate;
     double efficiency = forward ? model->attention_forward : model->attention_backward;

@@ -110,6 +110,7 @@ struct profile_sample {
     double value;                    // > 0
     int threads;                     // per rank on a CPU, with all cores busy; 0: as many as cores
     int op;                          // of MEASURED_OP: enum op_kind
+    bool transposed;                 // of MEASURED_MATMUL: as op_record.transposed
     /* For transfers on a CPU: the number of ranks of a node that communicate at the same time, in groups of
      * shape[0] ranks; 0: only this group. processes: ranks are processes, not threads of one process. */
     int node_ranks;

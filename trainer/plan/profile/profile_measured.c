@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHOWN = 60, MAX_NAMES = MEASURED_COLUMNS + 4, MAX_THREADS = 1 << 16 };
+enum { SHOWN = 60, MAX_NAMES = MEASURED_COLUMNS + 5, MAX_THREADS = 1 << 16 };
 #define LARGEST_SIZE 1e15
 
 void profile_measured_free(struct profile_measured *measured)
@@ -58,7 +58,16 @@ void profile_add_hint(const char *name, const char *prefix, const char *const *n
 /* ---- reading ---- */
 
 /* The meaning of a key of an entry. */
-enum entry_key { KEY_OP, KEY_COLUMN, KEY_DTYPE, KEY_THREADS, KEY_NODE_RANKS, KEY_PROCESSES, KEY_VALUE };
+enum entry_key {
+    KEY_OP,
+    KEY_COLUMN,
+    KEY_DTYPE,
+    KEY_THREADS,
+    KEY_TRANSPOSED,
+    KEY_NODE_RANKS,
+    KEY_PROCESSES,
+    KEY_VALUE
+};
 
 /* One entry of a table, while it is read. */
 struct entry {
@@ -87,6 +96,8 @@ static void entry_begin(struct entry *entry, const struct measured_kind *kind)
         add_key(entry, KEY_DTYPE, "dtype");
     if (kind->has_threads)
         add_key(entry, KEY_THREADS, "threads");
+    if (kind->has_transposed)
+        add_key(entry, KEY_TRANSPOSED, "transposed");
     if (kind->is_transfer) {
         add_key(entry, KEY_NODE_RANKS, "node_ranks");
         add_key(entry, KEY_PROCESSES, "processes");
@@ -149,7 +160,7 @@ static void read_bool(const struct node *node, const char *name, bool *out, stru
 
 static bool is_optional(enum entry_key key)
 {
-    return key == KEY_THREADS || key == KEY_NODE_RANKS || key == KEY_PROCESSES;
+    return key == KEY_THREADS || key == KEY_TRANSPOSED || key == KEY_NODE_RANKS || key == KEY_PROCESSES;
 }
 
 /* One key of an entry. */
@@ -182,6 +193,9 @@ static void read_key(struct entry *entry, const char *key, const struct node *va
     case KEY_THREADS:
         size = read_number(value, key, 1.0, MAX_THREADS, true, why);
         entry->sample.threads = why->length == 0 ? (int)size : 1;
+        break;
+    case KEY_TRANSPOSED:
+        read_bool(value, key, &entry->sample.transposed, why);
         break;
     case KEY_NODE_RANKS:
         size = read_number(value, key, 2.0, MAX_THREADS, true, why);
@@ -229,6 +243,8 @@ static int compare_shapes(const struct profile_sample *a, const struct profile_s
         return a->op - b->op;
     if (a->dtype != b->dtype)
         return (int)a->dtype - (int)b->dtype;
+    if (a->transposed != b->transposed)
+        return a->transposed - b->transposed;
     if (a->node_ranks != b->node_ranks)
         return a->node_ranks - b->node_ranks;
     return a->processes != b->processes ? a->processes - b->processes : a->threads - b->threads;
@@ -332,6 +348,8 @@ static void add_entry(const struct measured_kind *kind, const struct profile_sam
         text_add(out, "dtype: %s, ", profile_dtype_name(sample->dtype));
     if (sample->threads > 0)
         text_add(out, "threads: %d, ", sample->threads);
+    if (sample->transposed)
+        text_add(out, "transposed: true, ");
     if (sample->node_ranks > 0)
         text_add(out, "node_ranks: %d, ", sample->node_ranks);
     if (sample->processes)

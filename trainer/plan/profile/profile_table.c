@@ -170,6 +170,7 @@ const struct measured_kind measured_kinds[MEASURED_KINDS] = {
                          .columns = {"m", "n", "k"},
                          .has_dtype = true,
                          .has_threads = true,
+                         .has_transposed = true,
                          .value = "flops",
                          .unit = "FLOP/s",
                          .low = 1e3,

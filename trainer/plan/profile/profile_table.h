@@ -51,6 +51,7 @@ struct measured_kind {
     const char *columns[MEASURED_COLUMNS]; // names of the shape; NULL past the last
     bool has_op, has_dtype;
     bool has_threads;         // optional
+    bool has_transposed;      // optional
     bool is_transfer;         // node_ranks, processes: optional
     const char *value, *unit; // "seconds", "s"
     double low, high;         // of the value

@@ -116,8 +116,9 @@ static void add_reference_kind(const struct measured_kind *kind, struct text *ou
     text_add(out, "| `%s` | ", kind->name);
     for (int c = 0; c < MEASURED_COLUMNS && kind->columns[c] != NULL; c++)
         text_add(out, "%s`%s`", c > 0 ? ", " : "", kind->columns[c]);
-    text_add(out, "%s%s%s%s | `%s` | %s | %s |\n", kind->has_op ? ", `op`" : "",
+    text_add(out, "%s%s%s%s%s | `%s` | %s | %s |\n", kind->has_op ? ", `op`" : "",
              kind->has_dtype ? ", `dtype`" : "", kind->has_threads ? ", `threads`" : "",
+             kind->has_transposed ? ", `transposed`" : "",
              kind->is_transfer ? ", `node_ranks`, `processes`" : "", kind->value, kind->unit, kind->help);
 }
 
@@ -135,8 +136,9 @@ void profile_reference(struct text *out)
     text_add(out,
              "\n### measured\n\nLists of measured shapes, which take precedence over `model`.\n"
              "A table given here replaces the whole table of the base.\n"
-             "Optional keys on a CPU:\n`threads` per rank, with all cores busy; default: as many as there "
-             "are cores.\n"
+             "Optional keys, all but the first on a CPU:\n"
+             "`transposed: true`: the first operand is, as for weight gradients; without such samples, all "
+             "are used.\n`threads` per rank, with all cores busy; default: as many as there are cores.\n"
              "`node_ranks`: the number of ranks of a node that communicate at the same time, in groups of "
              "`ranks`.\n`processes: true`: ranks are processes, not threads.\n\n"
              "| table | shape | value | unit | meaning |\n|---|---|---|---|---|\n");
