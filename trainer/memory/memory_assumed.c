@@ -16,6 +16,8 @@ struct memory_assume memory_assumed(const struct recipe *recipe)
         out.unfused_attention = true;
         out.stored_masks = recipe->model.attention_dropout > 0.0 || out.stored_masks;
     }
+    if (assume->dropout_masks == ASSUME_MASKS_STORED && recipe->model.hidden_dropout > 0.0)
+        out.stored_masks = true;
     out.unfused_norm = assume->norm == ASSUME_UNFUSED;
     out.unfused_activation = assume->activation == ASSUME_UNFUSED;
     if (assume->gradient_dtype != ASSUME_DTYPE_OWN)

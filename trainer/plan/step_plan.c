@@ -17,7 +17,8 @@ static bool assumes_memory(const struct assumptions *assume)
            assume->gradient_dtype != ASSUME_DTYPE_OWN || assume->optimizer_bytes_per_parameter > 0 ||
            assume->logits_bytes_per_element > 0 || assume->logits == ASSUME_LOGITS_WHOLE ||
            assume->norm == ASSUME_UNFUSED || assume->activation == ASSUME_UNFUSED ||
-           assume->activations == ASSUME_ACTIVATIONS_SHARED || assume->rollback == ASSUME_ROLLBACK_INVERSE;
+           assume->activations == ASSUME_ACTIVATIONS_SHARED || assume->rollback == ASSUME_ROLLBACK_INVERSE ||
+           assume->dropout_masks == ASSUME_MASKS_STORED;
 }
 
 static enum status replace_by_formula(const struct run *run, struct rank_memory *out)

@@ -64,7 +64,7 @@ static const struct rule rules[] = {
      "assume.gradient_dtype assume.optimizer_bytes_per_parameter assume.logits_bytes_per_element "
      "assume.partition assume.overlap assume.tp_overlap assume.reserved_bytes assume.fragmentation "
      "assume.logits assume.printed_memory assume.activations assume.gradient_reduction assume.rollback "
-     "cluster.device",
+     "assume.dropout_masks cluster.device",
      assumption_holds,
      assumption_message,
      {{0}}},

@@ -142,6 +142,8 @@ static const struct choice assumed_reductions[] = {
     NAMED("own", ASSUME_REDUCTION_OWN), NAMED("all_reduce", ASSUME_REDUCTION_ALL_REDUCE), {0}};
 static const struct choice assumed_rollbacks[] = {
     NAMED("copy", ASSUME_ROLLBACK_COPY), NAMED("inverse", ASSUME_ROLLBACK_INVERSE), {0}};
+static const struct choice assumed_masks[] = {
+    NAMED("own", ASSUME_MASKS_OWN), NAMED("stored", ASSUME_MASKS_STORED), {0}};
 static const struct choice assumed_partitions[] = {
     NAMED("own", ASSUME_PARTITION_OWN),
     ALIAS("even", ASSUME_PARTITION_OWN),

@@ -554,6 +554,10 @@ const struct recipe_row recipe_rows[] = {
         "With pipeline.optimizer_post_validation, a rank that guessed wrong continues from a `copy` of its "
         "weights and moments, or `inverse`: computes them from the updated ones, which takes no memory.",
         .choices = assumed_rollbacks),
+    ROW("assume.dropout_masks", CHOICE, assume.dropout_masks, "own",
+        "Masks of model.hidden_dropout: recomputed in the backward pass, or `stored`, one byte per element, "
+        "as with PyTorch.",
+        .choices = assumed_masks),
     ROW("assume.printed_memory", CHOICE, assume.printed_memory, "allocated",
         "What published memory counts, for `cuboid table`: `allocated`: tensors; `device`: all that is in "
         "use on the device, as nvidia-smi prints it, also fragmentation, CUDA and libraries.",

@@ -162,5 +162,5 @@ Test(table, shipped_tables_are_read)
         published_free(&published);
         count++;
     }
-    cr_expect_eq(count, 9);
+    cr_expect_eq(count, 10);
 }

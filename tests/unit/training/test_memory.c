@@ -206,6 +206,17 @@ Test(memory, recipe_with_assume_papers)
                     "R:5: assume is a section; expected keys and values below it\n");
 }
 
+/* A byte per element of the residual stream after attention and MLP, on each tensor-parallel rank. */
+Test(memory, dropout_masks)
+{
+#define STORED "assume.programs=program assume.dropout_masks=stored "
+    const int64_t sbh = 2048LL * 4 * 6144;
+    const int64_t own = activations_of_a_layer("assume.programs=program model.hidden_dropout=0.1 tp=2");
+    cr_expect_eq(activations_of_a_layer(STORED "model.hidden_dropout=0.1 tp=2"), own + 2 * sbh);
+    cr_expect_eq(activations_of_a_layer(STORED "tp=2"), own);
+#undef STORED
+}
+
 /* Activations of this program in fp32: no masks, no scores, but the small tensors (docs/memory.md). */
 Test(memory, program)
 {

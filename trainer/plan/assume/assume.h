@@ -43,6 +43,8 @@ enum assumed_activations { ASSUME_ACTIVATIONS_SLOTS, ASSUME_ACTIVATIONS_SHARED }
 enum assumed_reduction { ASSUME_REDUCTION_OWN, ASSUME_REDUCTION_ALL_REDUCE };
 /* Of optimizer post-validation: from a copy, or by the inverse of the update. */
 enum assumed_rollback { ASSUME_ROLLBACK_COPY, ASSUME_ROLLBACK_INVERSE };
+/* Of dropout in the residual stream: recomputed in the backward pass, or stored, a byte per element. */
+enum assumed_masks { ASSUME_MASKS_OWN, ASSUME_MASKS_STORED };
 enum assumed_dtype { ASSUME_DTYPE_OWN, ASSUME_DTYPE_FP32, ASSUME_DTYPE_BF16 };
 
 struct assumptions {
@@ -62,6 +64,7 @@ struct assumptions {
     enum assumed_activations activations;
     enum assumed_reduction gradient_reduction;
     enum assumed_rollback rollback;
+    enum assumed_masks dropout_masks;
     double fragmentation; // fraction of the allocated memory; -1: the profile's
 };
 
