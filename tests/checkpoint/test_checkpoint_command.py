@@ -8,6 +8,7 @@
   the losses of a run that resumed from the original.
 - diff finds one changed element, another shape and missing tensors; inspect --verify names a corrupted file.
 - All of them need less memory than twice the largest tensor and 64 MiB."""
+import glob
 import json
 import os
 import resource
@@ -18,7 +19,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from fixtures import no_file_beyond, write_dataset  # noqa: E402
+from fixtures import no_file_beyond, pending_signal, write_dataset  # noqa: E402
 
 CUBOID = os.path.abspath(sys.argv[1])
 MIB = 1 << 20
@@ -101,9 +102,11 @@ def test_reshard():
         train(f"from-{os.path.basename(name)}", SMALL, "train.train_iters=5", "tp=2", "dp=2", f"checkpoint.load={name}")
     assert losses("from-c") == losses("from-step-00000003") and len(losses("from-c")) == 2
     done = command("reshard", base, "-o", "a", "tp=1", status=2)
-    assert "-o a: File exists; use a directory that does not exist" in done.stderr, done.stderr
+    assert "-o a: exists; use the name of a folder that does not exist" in done.stderr, done.stderr
     done = run("checkpoint", "reshard", base, "-o", "full", "tp=1", status=1, preexec_fn=no_file_beyond(20000))
-    assert "full/" in done.stderr, done.stderr
+    assert "full.partial/" in done.stderr and not glob.glob("full*"), done.stderr
+    done = run("checkpoint", "reshard", base, "-o", "stopped", "tp=1", status=1, preexec_fn=pending_signal)
+    assert "stopped by Terminated; nothing was kept" in done.stderr and not glob.glob("stopped*"), done.stderr
     done = command("reshard", base, "-o", "x", "model.num_layers=3", status=2)
     assert "trained with model.num_layers 2" in done.stderr, done.stderr
 

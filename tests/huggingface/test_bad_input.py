@@ -20,7 +20,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import finetune  # noqa: E402
 import models  # noqa: E402
-from fixtures import no_file_beyond  # noqa: E402
+from fixtures import no_file_beyond, pending_signal  # noqa: E402
 
 CUBOID = os.path.abspath(sys.argv[1])
 MIB = 1 << 20
@@ -294,12 +294,6 @@ def run_directories():
         os.remove(f"run/checkpoints/step-0000000{step}/manifest.json")
     if command("inspect", "ckpt").returncode != 0 or "step-00000001" not in command("inspect", "run").stderr:
         sys.exit("inspect of a run directory does not look for its checkpoints")
-
-
-def pending_signal():
-    """SIGTERM arrives when the command begins to write: it is blocked until then."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def ignored_signal():

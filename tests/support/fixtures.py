@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by several test scripts: small datasets, and a simulated full disk."""
+import os
 import resource
 import signal
 import struct
@@ -20,6 +21,12 @@ def write_documents(prefix, documents):
 def write_dataset(prefix, ids):
     """The same, of one document."""
     write_documents(prefix, [ids])
+
+
+def pending_signal():
+    """A preexec_fn: SIGTERM arrives when the command begins to write: it is blocked until then."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def no_file_beyond(size):

@@ -9,17 +9,17 @@
 #include "trainer/checkpoint/checkpoint_state.h"
 #include "trainer/checkpoint/distribute/checkpoint_note.h"
 #include "trainer/checkpoint/distribute/checkpoint_share.h"
+#include "trainer/files/output_folder.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct reshard {
     struct checkpoint_source source;
     char *folder;
     const char *out;
+    struct output_folder output;
     struct recipe *recipe;
     struct run run;
     struct params params;
@@ -210,6 +210,7 @@ static enum status write_shard(struct reshard *r, const struct shard *shard, str
         return checkpoint_writer_append(writer, r->scale.bytes, sizeof(double) * (size_t)shard->count[0]);
     for (int64_t row = 0, count; row < shard->count[0]; row += count) {
         struct slice band = {.ndim = shard->ndim};
+        TRY(stop_signals_check());
         count = rows < 1 ? 1 : shard->count[0] - row < rows ? shard->count[0] - row : rows;
         band.begin[0] = shard->begin[0] + row;
         band.begin[1] = shard->begin[1];
@@ -227,7 +228,7 @@ static enum status write_shards(struct reshard *r, int rank, struct rank_file *f
     struct checkpoint_writer *writer = NULL;
     char name[MANIFEST_FILE_CHARS];
     manifest_file_name(rank, name);
-    text_add(&path, "%s/%s", r->out, name);
+    text_add(&path, "%s/%s", r->output.partial.chars, name);
     enum status status =
         checkpoint_writer_create(path.chars, &r->identity, file->shards, file->count, &writer);
     for (int i = 0; status == OK && i < file->count; i++)
@@ -261,16 +262,14 @@ static enum status write_rank(struct reshard *r, int rank)
 /* Copies a small file of the checkpoint, if it exists. */
 static enum status copy_file(const struct reshard *r, const char *name)
 {
-    struct text from = {0}, to = {0}, bytes = {0};
+    struct text from = {0}, bytes = {0};
     text_add(&from, "%s/%s", r->folder, name);
-    text_add(&to, "%s/%s", r->out, name);
     enum status status = OK;
     if (access(from.chars, F_OK) == 0)
         status = file_read(from.chars, &bytes);
     if (status == OK && bytes.length > 0)
-        status = file_write_atomic(to.chars, bytes.chars, bytes.length);
+        status = output_folder_write(&r->output, name, &bytes);
     text_free(&from);
-    text_free(&to);
     text_free(&bytes);
     return status;
 }
@@ -290,7 +289,7 @@ static enum status record_recipe(struct reshard *r)
 
 static enum status write_manifest(struct reshard *r)
 {
-    struct text text = {0}, path = {0};
+    struct text text = {0};
     TRY(copy_file(r, "recipe.yaml"));
     TRY(copy_file(r, "data.json"));
     TRY(manifest_begin_copy(&r->source.manifest, &r->run.mesh, &r->identity, &r->manifest));
@@ -298,10 +297,8 @@ static enum status write_manifest(struct reshard *r)
         TRY(record_recipe(r));
     TRY(notes_add(&r->tensors, r->notes, r->run.mesh.world, r->words, r->out, &r->manifest));
     manifest_text(&r->manifest, &text);
-    text_add(&path, "%s/manifest.json", r->out);
-    enum status status = file_write_atomic(path.chars, text.chars, text.length);
+    enum status status = output_folder_write(&r->output, "manifest.json", &text);
     text_free(&text);
-    text_free(&path);
     return status;
 }
 
@@ -337,13 +334,11 @@ static enum status reshard(struct reshard *r, const char *path, const char *cons
     TRY(random_hex(r->identity.save, SAVE_CHARS - 1));
     if (r->identity.run[0] == 0) // version 1
         TRY(random_hex(r->identity.run, RUN_CHARS - 1));
-    if (mkdir(r->out, 0777) != 0)
-        return fail(BAD_USAGE, "checkpoint reshard: -o %s: %s; use a directory that does not exist", r->out,
-                    strerror(errno));
+    TRY(output_folder_begin(r->out, &r->output));
     for (int rank = 0; rank < r->run.mesh.world; rank++)
         TRY(write_rank(r, rank));
     TRY(write_manifest(r));
-    TRY(folder_sync_parent(r->out));
+    TRY(output_folder_finish(&r->output));
     print_line(stdout, "%s: step %lld, %d tensors in %d files for %d ranks", r->out,
                (long long)r->identity.step, r->manifest.tensor_count, r->manifest.file_count,
                r->run.mesh.world);
@@ -359,6 +354,7 @@ int checkpoint_reshard(int argc, char **argv)
                                       : fail(NO_MEMORY, "no memory for the arguments");
     if (status == OK)
         status = reshard(&r, rest[0], rest + 1, count - 1);
+    output_folder_free(&r.output);
     tensor_list_free(&r.tensors);
     params_free(&r.params);
     if (r.run.recipe != NULL)

@@ -4,8 +4,8 @@
 #include "kernels/narrow.h"
 #include "trainer/checkpoint/checkpoint_source.h"
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
-#include "trainer/checkpoint/huggingface/pretrained_output.h"
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"
+#include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ struct export
     struct checkpoint_source source;
     struct params params;
     struct pretrained_tensors tensors;
-    struct pretrained_output output;
+    struct output_folder output;
     enum safetensors_dtype dtype; // of the exported tensors
     int *file;                    // [tensors.count] its file, counted from 0
     int file_count;
@@ -157,7 +157,7 @@ static enum status write_index(const struct export *e)
                  file_name(e, e->file[i], name));
     }
     text_add(&text, "\n  }\n}\n");
-    enum status status = pretrained_output_write(&e->output, "model.safetensors.index.json", &text);
+    enum status status = output_folder_write(&e->output, "model.safetensors.index.json", &text);
     text_free(&text);
     return status;
 }
@@ -266,19 +266,19 @@ static enum status write_file(struct export *e, int file)
 static enum status write_all(struct export *e, bool *has_tokenizer)
 {
     *has_tokenizer = false;
-    TRY(pretrained_output_begin(e->options->out, &e->output));
-    TRY(pretrained_output_write(&e->output, "config.json", &e->config));
+    TRY(output_folder_begin(e->options->out, &e->output));
+    TRY(output_folder_write(&e->output, "config.json", &e->config));
     if (e->options->tokenizer != NULL)
-        TRY(pretrained_output_copy_tokenizer(&e->output, e->options->tokenizer, e->options->tokenizer_name,
-                                             has_tokenizer));
+        TRY(pretrained_tokenizer_copy(&e->output, e->options->tokenizer, e->options->tokenizer_name,
+                                      has_tokenizer));
     if (e->options->vocab_file != NULL)
-        TRY(pretrained_output_copy_gpt2(&e->output, e->options->vocab_file, e->options->merge_file,
-                                        has_tokenizer));
+        TRY(pretrained_tokenizer_copy_gpt2(&e->output, e->options->vocab_file, e->options->merge_file,
+                                           has_tokenizer));
     for (int file = 0; file < e->file_count; file++)
         TRY(write_file(e, file));
     if (e->file_count > 1)
         TRY(write_index(e));
-    return pretrained_output_finish(&e->output);
+    return output_folder_finish(&e->output);
 }
 
 static enum status export(struct export *e, bool *has_tokenizer) {
@@ -292,7 +292,7 @@ enum status pretrained_export(const struct pretrained_export_options *options,
     struct export e = {.options = options};
     *result = (struct pretrained_export_result){.architecture = NULL};
     enum status status = export(&e, &result->has_tokenizer);
-    pretrained_output_free(&e.output);
+    output_folder_free(&e.output);
     result->architecture = e.architecture;
     result->tensors = e.tensors.count;
     result->files = e.file_count;

@@ -5,7 +5,6 @@
 #include "trainer/checkpoint/checkpoint_record.h"
 #include "trainer/checkpoint/format/checkpoint_manifest.h"
 #include "trainer/checkpoint/huggingface/pretrained_config.h"
-#include "trainer/checkpoint/huggingface/pretrained_output.h"
 #include "trainer/checkpoint/huggingface/pretrained_tensors.h"
 #include "trainer/checkpoint/huggingface/pretrained_tokenizer.h"
 #include "trainer/checkpoint/huggingface/pretrained_weights.h"
@@ -25,7 +24,7 @@ struct import {
     struct params params;
     struct pretrained_weights weights;
     struct pretrained_tensors tensors;
-    struct pretrained_output output;
+    struct output_folder output;
     enum safetensors_dtype dtype; // of the values in the checkpoint
     struct shard *shards;         // of the parts of all tensors, in this order
     int shard_count;
@@ -291,14 +290,14 @@ static enum status write_texts(struct import *m, const struct text *yaml)
     struct text recipe = {0}, manifest = {0};
     recipe_resolved_text(m->recipe, &recipe);
     manifest_set_recipe(&m->manifest, "recipe.yaml", &recipe);
-    enum status status = pretrained_output_write(&m->output, "recipe.yaml", &recipe);
+    enum status status = output_folder_write(&m->output, "recipe.yaml", &recipe);
     if (status == OK)
-        status = pretrained_output_write(&m->output, "model.yaml", yaml);
+        status = output_folder_write(&m->output, "model.yaml", yaml);
     if (status == OK)
         status = manifest_complete(&m->manifest, m->out);
     if (status == OK) {
         manifest_text(&m->manifest, &manifest);
-        status = pretrained_output_write(&m->output, "manifest.json", &manifest);
+        status = output_folder_write(&m->output, "manifest.json", &manifest);
     }
     text_free(&recipe);
     text_free(&manifest);
@@ -327,9 +326,9 @@ static enum status write_all(struct import *m, const char *out, struct text *yam
     struct mesh mesh;
     struct text path = {0};
     bool copied;
-    TRY(pretrained_output_begin(out, &m->output));
+    TRY(output_folder_begin(out, &m->output));
     text_add(&path, "%s/tokenizer.json", m->folder);
-    enum status status = pretrained_output_copy_tokenizer(&m->output, path.chars, "tokenizer.json", &copied);
+    enum status status = pretrained_tokenizer_copy(&m->output, path.chars, "tokenizer.json", &copied);
     text_free(&path);
     TRY(status);
     if (m->found.type != NULL)
@@ -342,7 +341,7 @@ static enum status write_all(struct import *m, const char *out, struct text *yam
     TRY(write_values(m));
     model_yaml(m, yaml);
     TRY(write_texts(m, yaml));
-    return pretrained_output_finish(&m->output);
+    return output_folder_finish(&m->output);
 }
 
 /* ---- all of it ---- */
@@ -350,7 +349,7 @@ static enum status write_all(struct import *m, const char *out, struct text *yam
 /* Reads all but the values of the tensors. */
 static enum status read_input(struct import *m, struct problems *warnings)
 {
-    TRY(pretrained_output_check(m->out)); // its base name becomes the recipe's name
+    TRY(output_folder_check(m->out)); // its base name becomes the recipe's name
     TRY(read_config(m, warnings));
     TRY(create_recipe(m));
     TRY(pretrained_tokenizer_find(m->folder, m->recipe->model.vocab_size, warnings, &m->found));
@@ -383,7 +382,7 @@ enum status pretrained_import(const char *folder, const char *out, struct proble
     struct import m = {.folder = folder, .out = out};
     struct text yaml = {0};
     enum status status = import(&m, warnings, &yaml);
-    pretrained_output_free(&m.output);
+    output_folder_free(&m.output);
     if (status == OK) {
         describe(&m, result);
         result->model_yaml = yaml;

@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Also of a link whose target is missing, as in a cache with files removed: opening it reports that. */
 static bool has_name(const char *path)
@@ -95,4 +96,59 @@ bool pretrained_tokenizer_in(const char *folder, const struct recipe *recipe, st
         text_add(out, "%s", path.chars);
     text_free(&path);
     return found;
+}
+
+/* ---- copies ---- */
+
+/* Copies a small file into the folder, if it exists. */
+static enum status copy_file(const struct output_folder *output, const char *path, const char *name,
+                             bool *found)
+{
+    enum { MAX_BYTES = 1 << 30 };
+    struct text bytes = {0};
+    *found = access(path, F_OK) == 0;
+    enum status status = *found ? status_of_input(file_read_small(path, MAX_BYTES, &bytes)) : OK;
+    if (*found && status == OK)
+        status = output_folder_write(output, name, &bytes);
+    text_free(&bytes);
+    return status;
+}
+
+enum status pretrained_tokenizer_copy_gpt2(const struct output_folder *output, const char *vocab_file,
+                                           const char *merge_file, bool *found)
+{
+    bool vocab, merges;
+    struct text config = {0};
+    TRY(copy_file(output, vocab_file, "vocab.json", &vocab));
+    TRY(copy_file(output, merge_file, "merges.txt", &merges));
+    *found = vocab && merges;
+    text_add(&config, "{\"tokenizer_class\": \"GPT2Tokenizer\"}\n");
+    enum status status = *found ? output_folder_write(output, "tokenizer_config.json", &config) : OK;
+    text_free(&config);
+    return status;
+}
+
+enum status pretrained_tokenizer_copy(const struct output_folder *output, const char *path, const char *name,
+                                      bool *found)
+{
+    static const char *const files[] = {"tokenizer.json",
+                                        "tokenizer.model",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "chat_template.jinja",
+                                        "generation_config.json"};
+    const char *slash = strrchr(path, '/'), *base = slash != NULL ? slash + 1 : path;
+    enum status status = copy_file(output, path, name, found);
+    for (size_t i = 0; status == OK && strcmp(base, name) == 0 && i < sizeof files / sizeof *files; i++) {
+        struct text other = {0};
+        bool exists;
+        text_add(&other, "%.*s%s", (int)(base - path), path, files[i]);
+        if (strcmp(files[i], name) != 0)
+            status = copy_file(output, other.chars, files[i], &exists);
+        text_free(&other);
+    }
+    return status;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trainer/checkpoint/huggingface/pretrained_output.h"
+#include "trainer/files/output_folder.h"
 
 #include "base/file.h"
 #include "trainer/files/yaml.h"
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum status pretrained_output_check(const char *path)
+enum status output_folder_check(const char *path)
 {
     struct stat info;
     if (path[0] == 0)
@@ -37,10 +37,10 @@ static enum status make_parents(const char *path)
     return status == OK ? OK : fail(BAD_USAGE, "-o %s: cannot create its parent: %s", path, fail_text());
 }
 
-enum status pretrained_output_begin(const char *path, struct pretrained_output *out)
+enum status output_folder_begin(const char *path, struct output_folder *out)
 {
-    *out = (struct pretrained_output){.path = path};
-    TRY(pretrained_output_check(path));
+    *out = (struct output_folder){.path = path};
+    TRY(output_folder_check(path));
     TRY(make_parents(path));
     struct text partial = {0};
     text_add(&partial, "%s.partial", path);
@@ -58,7 +58,7 @@ enum status pretrained_output_begin(const char *path, struct pretrained_output *
     return status;
 }
 
-enum status pretrained_output_finish(struct pretrained_output *output)
+enum status output_folder_finish(struct output_folder *output)
 {
     struct stat info;
     TRY(folder_sync(output->partial.chars));
@@ -78,7 +78,7 @@ static bool every_file(const char *name)
     return true;
 }
 
-void pretrained_output_free(struct pretrained_output *output)
+void output_folder_free(struct output_folder *output)
 {
     if (output->partial.length > 0) {
         // The message of the failure is kept: the removal's own one matters less.
@@ -95,65 +95,11 @@ void pretrained_output_free(struct pretrained_output *output)
     output->holds_signals = false;
 }
 
-enum status pretrained_output_write(const struct pretrained_output *output, const char *name,
-                                    const struct text *text)
+enum status output_folder_write(const struct output_folder *output, const char *name, const struct text *text)
 {
     struct text path = {0};
     text_add(&path, "%s/%s", output->partial.chars, name);
     enum status status = file_write_atomic(path.chars, text_chars(text), text->length);
     text_free(&path);
-    return status;
-}
-
-/* Copies a small file into the folder, if it exists. */
-static enum status copy_file(const struct pretrained_output *output, const char *path, const char *name,
-                             bool *found)
-{
-    enum { MAX_BYTES = 1 << 30 };
-    struct text bytes = {0};
-    *found = access(path, F_OK) == 0;
-    enum status status = *found ? status_of_input(file_read_small(path, MAX_BYTES, &bytes)) : OK;
-    if (*found && status == OK)
-        status = pretrained_output_write(output, name, &bytes);
-    text_free(&bytes);
-    return status;
-}
-
-enum status pretrained_output_copy_gpt2(const struct pretrained_output *output, const char *vocab_file,
-                                        const char *merge_file, bool *found)
-{
-    bool vocab, merges;
-    struct text config = {0};
-    TRY(copy_file(output, vocab_file, "vocab.json", &vocab));
-    TRY(copy_file(output, merge_file, "merges.txt", &merges));
-    *found = vocab && merges;
-    text_add(&config, "{\"tokenizer_class\": \"GPT2Tokenizer\"}\n");
-    enum status status = *found ? pretrained_output_write(output, "tokenizer_config.json", &config) : OK;
-    text_free(&config);
-    return status;
-}
-
-enum status pretrained_output_copy_tokenizer(const struct pretrained_output *output, const char *path,
-                                             const char *name, bool *found)
-{
-    static const char *const files[] = {"tokenizer.json",
-                                        "tokenizer.model",
-                                        "tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "added_tokens.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "chat_template.jinja",
-                                        "generation_config.json"};
-    const char *slash = strrchr(path, '/'), *base = slash != NULL ? slash + 1 : path;
-    enum status status = copy_file(output, path, name, found);
-    for (size_t i = 0; status == OK && strcmp(base, name) == 0 && i < sizeof files / sizeof *files; i++) {
-        struct text other = {0};
-        bool exists;
-        text_add(&other, "%.*s%s", (int)(base - path), path, files[i]);
-        if (strcmp(files[i], name) != 0)
-            status = copy_file(output, other.chars, files[i], &exists);
-        text_free(&other);
-    }
     return status;
 }
