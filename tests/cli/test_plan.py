@@ -258,6 +258,11 @@ def test_advice():
             expect("and it helps", not before["fits"] or after["step_time_s"] < before["step_time_s"], advice)
     print(f"{PLANS} plans, {advised} pieces of advice; {too_large} did not fit, {helped} of them with a change")
     expect("some advice is given", advised > 0, advised)
+    # gpipe holds all microbatches: no single key helps, and 1f1b only with another one.
+    got = planned("tp=1", "pp=2", "dp=1", "pipeline.schedule=gpipe", "train.micro_batch_size=4", "model.num_layers=64",
+                  "memory.recompute_granularity=selective", "cluster.profile=dgx-a100-40")
+    expect("1f1b instead of gpipe, with another key", not got["fits"] and any(
+        "pipeline.schedule=1f1b" in advice["change"].split() for advice in got["advice"]), got)
 
 
 CPU = """name: host

@@ -46,7 +46,8 @@ static void add_schedules(const struct recipe *r, struct advice_list *list)
         return;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], r->pipeline.schedule) != 0)
-            propose(list, i >= 5, "pipeline.schedule=%s", names[i]); // these hold fewer microbatches
+            propose(list, i == 0 || i >= 5, "pipeline.schedule=%s",
+                    names[i]); // these hold fewer microbatches
     for (int v = 2; v <= 4; v *= 2)
         if (v != r->pipeline.virtual_stages && strcmp(r->pipeline.schedule, "interleaved") == 0)
             propose(list, false, "pipeline.virtual_stages=%d", v);
