@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints in memory on a tmpfs with huge pages: each whole huge page of a file is one, and no file takes more than
-its size; a run whose memory fills up at any moment reports it once and continues; both end as undisturbed ones.
+its size; a damaged one is found; a run whose memory fills up at any moment reports it and continues. Both end as
+undisturbed runs.
 
     test_huge_pages.py CUBOID LIBRARY     LIBRARY: fault_calls.c
 
@@ -67,7 +68,14 @@ def test_files():
         size, huge = os.path.getsize(path), bytes_in_huge_pages(path)
         assert huge == size // HUGE_BYTES * HUGE_BYTES > 0, f"{path}: {huge} of {size} bytes"
         assert os.stat(path).st_blocks * 512 < size + mmap.PAGESIZE, path
+    damaged = f"{MEMORY}/a/step-00000002/rank-00000.safetensors"
+    with open(damaged, "r+b") as file:
+        file.seek(HUGE_BYTES)
+        byte = file.read(1)[0]
+        file.seek(HUGE_BYTES)
+        file.write(bytes([byte ^ 1]))
     output = end(start("files", *KEYS))
+    assert re.search(f"warning: .*{damaged}: the checksum of MiB", output), output
     assert "step 2" in output and "resumes from" in output, output
     same("whole", "files")
 

@@ -166,6 +166,7 @@ struct checkpoint_file {
     unsigned char *buffer; // [CHECKPOINT_BLOCK_BYTES]; NULL: not needed so far
     const char *block;     // the last block, in the buffer or mapped
     int64_t block_at;      // index of that block; -1: none
+    bool verified;         // that block
 };
 
 static enum status lacks(const struct checkpoint_file *f, const char *key)
@@ -277,24 +278,43 @@ static enum status read_block(const struct checkpoint_file *f, int64_t index, vo
     return verify_block(f, index, out);
 }
 
-/* Maps and verifies a block, or reads it. */
+/* Maps a block, or reads it. */
 static enum status load_block(struct checkpoint_file *f, int64_t index)
 {
     if (f->block_at == index)
         return OK;
+    const int64_t begin = index * CHECKPOINT_BLOCK_BYTES;
+    const size_t bytes = bytes_of_block(f, index);
     f->block_at = -1;
-    f->block = safetensors_map_data(f->tensors, index * CHECKPOINT_BLOCK_BYTES, bytes_of_block(f, index));
-    if (f->block != NULL) {
-        TRY(verify_block(f, index, f->block));
-    } else {
-        if (f->buffer == NULL)
-            f->buffer = malloc(CHECKPOINT_BLOCK_BYTES);
+    f->verified = false;
+    f->block = safetensors_map_data(f->tensors, begin, bytes);
+    if (f->block == NULL) {
+        f->buffer = f->buffer != NULL ? f->buffer : malloc(CHECKPOINT_BLOCK_BYTES);
         if (f->buffer == NULL)
             return fail(NO_MEMORY, "%s: no memory to read it", f->path.chars);
-        TRY(read_block(f, index, f->buffer));
+        TRY(safetensors_read_data(f->tensors, begin, bytes, f->buffer));
         f->block = (const char *)f->buffer;
     }
     f->block_at = index;
+    return OK;
+}
+
+/* Copies a part of a block, and verifies the block. In this order, because a copy from memory that is in no
+ * cache is faster than the checksum, which then reads the cache. */
+static enum status copy_block(struct checkpoint_file *f, int64_t index, int64_t inside, size_t length,
+                              bool past_caches, void *out)
+{
+    TRY(load_block(f, index));
+    if (past_caches)
+        stream_copy(out, f->block + inside, length);
+    else
+        memcpy(out, f->block + inside, length);
+    if (f->verified)
+        return OK;
+    f->block_at = -1;
+    TRY(verify_block(f, index, f->block));
+    f->block_at = index;
+    f->verified = true;
     return OK;
 }
 
@@ -310,15 +330,10 @@ static enum status read_bytes(struct checkpoint_file *f, const struct safetensor
         int64_t inside = at % CHECKPOINT_BLOCK_BYTES;
         size_t available = (size_t)(CHECKPOINT_BLOCK_BYTES - inside),
                take = length < available ? length : available;
-        if (take == CHECKPOINT_BLOCK_BYTES && !past_caches) { // a whole block needs no copy
+        if (take == CHECKPOINT_BLOCK_BYTES && !past_caches) // a whole block needs no copy
             TRY(read_block(f, at / CHECKPOINT_BLOCK_BYTES, to));
-        } else {
-            TRY(load_block(f, at / CHECKPOINT_BLOCK_BYTES));
-            if (past_caches)
-                stream_copy(to, f->block + inside, take);
-            else
-                memcpy(to, f->block + inside, take);
-        }
+        else
+            TRY(copy_block(f, at / CHECKPOINT_BLOCK_BYTES, inside, take, past_caches, to));
         to += take;
         at += (int64_t)take;
         length -= take;

@@ -65,12 +65,13 @@ const struct save_identity *checkpoint_file_identity(const struct checkpoint_fil
 /* Returns the shard stored in a tensor of the file, except for its file index. */
 MUST_USE enum status checkpoint_file_shard(const struct checkpoint_file *file,
                                            const struct safetensors_tensor *tensor, struct shard *out);
-/* Reads `length` bytes of the tensor starting at byte `from`. */
+/* Reads `length` bytes of the tensor starting at byte `from`. If a checksum differs, `out` is written all the
+ * same. */
 MUST_USE enum status checkpoint_file_read(struct checkpoint_file *file,
                                           const struct safetensors_tensor *tensor, int64_t from,
                                           size_t length, void *out);
-/* The same for a destination that is not read soon, and faster: the kernel copies a block to memory that is
- * in a cache, where it is verified, and from there it goes past the caches. */
+/* The same for a destination that is not read soon, and faster: it goes past the caches from the file in
+ * memory, or from a block in a cache to which the kernel copies. */
 MUST_USE enum status checkpoint_file_copy(struct checkpoint_file *file,
                                           const struct safetensors_tensor *tensor, int64_t from,
                                           size_t length, void *out);
