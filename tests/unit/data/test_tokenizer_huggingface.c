@@ -277,6 +277,7 @@ Test(huggingface, bad_files_are_refused_with_file_place_and_value)
          "normalizer.type \"Lowercase\""},
         {"llama3", "\"!\":2", "\"!\":3", "both have id 3"},
         {"llama3", "\"!\":2", "\"!\":99999999999", "token \"!\" has id 99999999999; ids are 0 to"},
+        {"llama3", "\"!\":2", "\"!\":9999999", "the largest id is 9999999, but there are only "},
         {"llama3", "\"!\":2", "\"!\":-1", "token \"!\" has id -1"},
         {"llama3", "\"!\":2", "\"!\":\"2\"", "token \"!\" has no integer id"},
         {"llama3", "\"!\":2", "\"\\u6771\":2", "no token is the single byte 0x21"},

@@ -162,9 +162,12 @@ static enum status check_model(const struct hf_loader *l, const json_t *model)
     return OK;
 }
 
-/* Checks the ids of the vocabulary and of the added tokens; the size is the largest id + 1. */
+/* Checks the ids of the vocabulary and of the added tokens; the size is the largest id + 1. Ids may be
+ * unused, but an array of this size must not take much more memory than the file. */
 static enum status find_size(struct hf_loader *l)
 {
+    enum { MAX_UNUSED = 1 << 16 };
+    const int64_t count = (int64_t)json_object_size(l->vocabulary) + l->hf->added_count;
     const char *token;
     json_t *value;
     int64_t largest = -1;
@@ -181,6 +184,10 @@ static enum status find_size(struct hf_loader *l)
         largest = l->hf->added[i].id > largest ? l->hf->added[i].id : largest;
     if (largest < 0)
         return fail(BAD_DATA, "%s: model.vocab has no tokens", l->file);
+    if (largest >= 2 * count + MAX_UNUSED)
+        return fail(BAD_DATA,
+                    "%s: model.vocab: the largest id is %" PRId64 ", but there are only %" PRId64 " tokens",
+                    l->file, largest, count);
     l->hf->bpe.size = (int32_t)largest + 1;
     return OK;
 }
