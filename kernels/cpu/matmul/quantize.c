@@ -136,7 +136,8 @@ static void draw(struct philox generator, uint64_t high, int64_t index, int coun
     uint32_t words[4][NORMAL_BLOCK];
     for (int done = 0; done < count;) {
         int64_t first = (index + done) / 4;
-        normal_words(generator, high, (uint64_t)first, words);
+        normal_words(generator, high, (uint64_t)first, normal_counters((index + count + 3) / 4 - first),
+                     words);
         for (; done < count && index + done < 4 * first + DRAWN; done++)
             out[done] = words[(index + done) % 4][(index + done) / 4 - first];
     }

@@ -93,7 +93,7 @@ static void round_run(struct philox generator, uint64_t step, int64_t number, co
     uint32_t words[4][NORMAL_BLOCK];
     for (int64_t i = 0; i < n;) {
         const int64_t first = (number + i) / 8, end = min_i64(n, 8 * first + DRAWN - number);
-        normal_words(generator, step, (uint64_t)first, words);
+        normal_words(generator, step, (uint64_t)first, normal_counters((number + n + 7) / 8 - first), words);
         for (; i < end; i++) {
             int64_t k = number + i - 8 * first;
             to[i] = bf16_of_stochastic(from[i], words[k % 8 / 2][k / 8] >> 16 * (k % 2) & 0xffffU);

@@ -280,3 +280,25 @@ Test(normal, agrees_with_the_c_library)
         cr_assert_lt(fabs(b - radius * sin(angle)), 3e-15 * (1.0 + radius), "%08x %08x", words[0], words[1]);
     }
 }
+
+/* Any slice, whatever its length and offset within a block, has the normals of its elements' own words. */
+Test(normal, does_not_depend_on_the_slice)
+{
+    enum { ELEMENTS = 8 * NORMAL_BLOCK + 9 };
+    float whole[ELEMENTS], slice[ELEMENTS + 1];
+    const struct philox generator = philox_named(7, "slices");
+    for (int i = 0; i < ELEMENTS; i++) {
+        uint32_t words[4];
+        double pair[2];
+        philox_words(generator, 3, (uint64_t)(i / 4), words);
+        normal_pair(words[i % 4 / 2 * 2], words[i % 4 / 2 * 2 + 1], &pair[0], &pair[1]);
+        whole[i] = (float)pair[i % 2];
+    }
+    for (int begin = 0; begin < 9; begin++)
+        for (int count = 0; begin + count <= ELEMENTS; count++) {
+            slice[count] = 42.0F;
+            philox_normal(generator, 3, begin, count, slice);
+            cr_assert_arr_eq(slice, whole + begin, (size_t)count * sizeof *slice, "%d + %d", begin, count);
+            cr_assert_eq(slice[count], 42.0F, "%d + %d", begin, count);
+        }
+}
