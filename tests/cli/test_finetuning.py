@@ -99,6 +99,7 @@ def bad_masks():
     failures += not refuses("one.mask, byte 16", ["data", "inspect", "one"])
     os.remove("one.mask")
     failures += not refuses("one.mask: No such file or directory (data.loss_mask needs the mask", train)
+    failures += not refuses("; set data.loss_mask=false to count all tokens)", train)
     return failures
 
 

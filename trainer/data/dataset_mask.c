@@ -80,8 +80,9 @@ static enum status open_file(struct dataset_mask *mask, int64_t *bytes)
     if (mask->fd < 0)
         return fail(
             IO_ERROR,
-            "%s: %s (data.loss_mask needs the mask that `cuboid data prepare --chat-template` writes)", path,
-            strerror(errno));
+            "%s: %s (data.loss_mask needs the mask that `cuboid data prepare --chat-template` writes; set "
+            "data.loss_mask=false to count all tokens)",
+            path, strerror(errno));
     if (fstat(mask->fd, &info) != 0)
         return fail(IO_ERROR, "%s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode))
