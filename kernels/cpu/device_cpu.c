@@ -16,6 +16,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 struct cpu_stream {
     struct cpu_stream *next; // list of the device's streams
@@ -37,13 +38,19 @@ static struct cpu_device *device_of(struct stream *stream)
     return stream->device->state;
 }
 
-/* No huge pages: on a virtual machine that returns free memory to its host they have to be faulted in again
- * (3 s for the first touch of 1 GiB, against 0.5 s with small pages), which delays the start of a run. */
+/* Asks for huge pages, as far as a block fills them: address translation takes about a tenth of a step with
+ * small ones. (On a virtual machine that returns free memory to its host, their first touch is slower, 1.2 s
+ * for 1 GB instead of 0.7 s.) */
 static enum status cpu_alloc(struct device *device, enum part part, size_t bytes, void **out)
 {
+    enum { HUGE_PAGE_BYTES = 1 << 21 };
+    const size_t align = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 64; // bytes: a multiple of 64
+    const size_t huge_bytes = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     (void)part;
     (void)device;
-    *out = aligned_alloc(64, bytes); // already a multiple of 64
+    *out = aligned_alloc(align, bytes);
+    if (*out != NULL && huge_bytes > 0)
+        (void)madvise(*out, huge_bytes, MADV_HUGEPAGE); // a kernel without them gives small ones
     return *out != NULL ? OK : NO_MEMORY;
 }
 
