@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/progress_slot.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -227,6 +228,7 @@ void progress_step(struct progress_step step)
 {
     if (mine == NULL)
         return;
+    step.core = sched_getcpu();
     mine->now.head.steps[step.step % PROGRESS_STEPS] = step;
     publish_head();
 }

@@ -28,6 +28,7 @@ enum progress_state {
 struct progress_step {
     int64_t step;                         // 0: none
     int64_t compute_ns, wait_ns, data_ns; // computing (0: unknown); waiting for messages; loading samples
+    int64_t core;                         // that the thread runs on, set by progress_step()
 };
 
 /* How far the compute stream of a GPU has come, as the thread of the rank sees it while it waits for it. */

@@ -524,6 +524,7 @@ static int read_times(struct monitor *m, int64_t step)
         rank->dp = head.who.dp;
         rank->tp = head.who.tp;
         rank->compute_ns = times->compute_ns;
+        rank->core = times->core;
     }
     return count;
 }

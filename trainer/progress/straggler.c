@@ -19,14 +19,27 @@ static int64_t time_of(const struct straggler *rank, size_t field)
     return *(const int64_t *)(const void *)((const char *)rank + field);
 }
 
-/* The time of a rank relative to the median of its peers: 1.2 for 20 % more; 1 without peers, or if the
- * difference is noise. times: [count], scratch. */
-static double ratio_of(const struct straggler *ranks, int count, int index, size_t field, int64_t *times)
+/* Collects the times of a rank's peers, or of those on its core. Returns their number. */
+static int peer_times(const struct straggler *ranks, int count, int index, size_t field, bool on_core,
+                      int64_t *times)
 {
+    const struct straggler *own = &ranks[index];
     int peers = 0;
     for (int r = 0; r < count; r++)
-        if (r != index && ranks[r].pp == ranks[index].pp)
+        if (r != index && ranks[r].pp == own->pp &&
+            (!on_core || (own->core >= 0 && ranks[r].core == own->core)))
             times[peers++] = time_of(&ranks[r], field);
+    return peers;
+}
+
+/* The time of a rank relative to the median of its peers, with on_core of those on its core if there are any:
+ * 1.2 for 20 % more; 1 without peers, or if the difference is noise. times: [count], scratch. */
+static double ratio_of(const struct straggler *ranks, int count, int index, size_t field, bool on_core,
+                       int64_t *times)
+{
+    int peers = peer_times(ranks, count, index, field, on_core, times);
+    if (peers == 0)
+        peers = peer_times(ranks, count, index, field, false, times);
     if (peers == 0)
         return 1.0;
     qsort(times, (size_t)peers, sizeof *times, by_value);
@@ -65,8 +78,9 @@ int straggler_step(struct straggler *ranks, int count)
         keep_time(&ranks[r]);
     for (int r = 0; r < count; r++) {
         struct straggler *rank = &ranks[r];
-        const double now = ratio_of(ranks, count, r, offsetof(struct straggler, compute_ns), times);
-        const double fastest = ratio_of(ranks, count, r, offsetof(struct straggler, fastest_ns), times);
+        const double now = ratio_of(ranks, count, r, offsetof(struct straggler, compute_ns), true, times);
+        const double fastest =
+            ratio_of(ranks, count, r, offsetof(struct straggler, fastest_ns), false, times);
         rank->excess = rank->slow == 0 ? now - 1.0 : rank->excess + weight * (now - 1.0 - rank->excess);
         rank->slow = (rank->slow << 1 | (now >= slow)) & all;
         const bool is_slow = slow_steps(rank) >= STRAGGLER_SLOW && fastest >= slow;

@@ -7,7 +7,8 @@
  * that one slow peer does not hide another.
  *
  * Two conditions hold for a rank that is named: in almost all of the last steps it took at least 10 % longer
- * than its peers in that step; and so did its fastest one of these steps, compared with theirs. Whatever
+ * than its peers in that step, if any of them share its core, than these, since whatever disturbs the core is
+ * not the rank's; and so did its fastest one of these steps, compared with theirs. Whatever
  * disturbs a healthy rank, such as other processes that share its caches, comes and goes: of many steps, some
  * are as fast as those of its peers. */
 #pragma once
@@ -20,6 +21,7 @@ enum { STRAGGLER_STEPS = 20, STRAGGLER_SLOW = 17 };
 struct straggler {
     int rank, pp, dp, tp;
     int64_t compute_ns;                 // in this step; 0: unknown
+    int64_t core;                       // in this step; -1: unknown
     int64_t recent_ns[STRAGGLER_STEPS]; // of the last steps, step n at n % STRAGGLER_STEPS
     int64_t steps;                      // so far
     int64_t fastest_ns;                 // of recent_ns; 0 until there are so many

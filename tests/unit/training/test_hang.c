@@ -331,6 +331,34 @@ Test(straggler, is_named_once_and_nobody_else)
     cr_assert_eq(steps_until_named(1.08, 0.0, 5000, &times), -1);
 }
 
+/* Ranks 0 and 1 share a core that is slow; rank 3 is slow itself, on the other core. */
+Test(straggler, a_slow_core_is_not_a_slow_rank)
+{
+    struct straggler ranks[4] = {0};
+    int named[4] = {0};
+    for (int step = 0; step < 100; step++) {
+        for (int r = 0; r < 4; r++) {
+            ranks[r].core = r / 2;
+            ranks[r].compute_ns = r < 2 || (r == 3 && step >= 50) ? 13000000 : 10000000;
+        }
+        const int found = straggler_step(ranks, 4);
+        if (found >= 0)
+            named[found] = step + 1;
+    }
+    cr_assert_eq(named[0] + named[1] + named[2], 0);
+    cr_assert_eq(named[3], 0); // half of the ranks are as slow
+    for (int r = 0; r < 2; r++)
+        ranks[r] = (struct straggler){.core = 1};
+    for (int step = 0; step < 100; step++) {
+        for (int r = 0; r < 4; r++)
+            ranks[r].compute_ns = r == 3 ? 13000000 : 10000000;
+        const int found = straggler_step(ranks, 4);
+        cr_assert(found == -1 || found == 3);
+        named[3] += found == 3;
+    }
+    cr_assert_eq(named[3], 1);
+}
+
 /* Two nodes in one process: each call of one end is followed by one of the other. A greeting needs an answer
  * while it waits, so here the hello is sent by hand. */
 Test(control, needs_the_secret)
