@@ -421,6 +421,8 @@ static enum status rank_main(struct world *world, void *argument)
     if (training->status != OK)
         return fail(training->status, "%s", text_chars(&training->why));
     monitor_enter(training->monitor);
+    rank_context()->rank = world->rank;
+    rank_context_set_action("start");
     enum status status = run_rank(&session, training, world);
     monitor_leave(training->monitor);
     status = memory_plan_explain(training->run.recipe, &session.rank_state, status);
