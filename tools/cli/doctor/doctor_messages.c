@@ -36,21 +36,69 @@ struct message_bench {
 
 /* ---- a world ---- */
 
-/* The best of several tries; their mean where groups share the cores, because in the best try the others were
- * idle. */
-static enum status time_one(struct group *all, struct stream *stream, const struct message_task *task,
-                            enum status (*enqueue)(struct stream *stream, const void *context), int times,
-                            double *out)
+/* An op before each message of a CPU, as in a training step: ranks then reach a message at different times,
+ * and while some compute, others that wait for it have to be scheduled again. In a loop of messages only, two
+ * ranks of eight find each other awake. */
+struct step_task {
+    struct gemm op;
+    const struct message_task *message; // NULL: only the op
+    enum status (*enqueue)(struct stream *stream, const void *context);
+};
+
+/* Seconds of `times` ops, each with a message if there is one, until all ranks have ended. */
+static enum status time_steps(struct group *all, struct stream *stream, const struct step_task *task,
+                              int times, double *out)
 {
-    if (all->size == task->all->size)
-        return doctor_time_messages(stream, task, enqueue, times, TRIES, out);
-    *out = 0.0;
-    for (int i = 0; i < TRIES; i++) {
-        double once;
-        TRY(group_barrier(all, stream));
-        TRY(doctor_time_messages(stream, task, enqueue, times, 1, &once));
-        *out += once / TRIES;
+    TRY(group_barrier(all, stream));
+    TRY(stream_sync(stream));
+    const double begin_s = clock_s();
+    for (int i = 0; i < times; i++) {
+        TRY(doctor_enqueue_gemm(stream, &task->op));
+        if (task->message != NULL)
+            TRY(task->enqueue(stream, task->message));
     }
+    TRY(group_barrier(all, stream));
+    TRY(stream_sync(stream));
+    *out = clock_s() - begin_s;
+    return OK;
+}
+
+static int in_order(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of what messages add to ops. */
+static enum status time_in_steps(struct group *all, struct stream *stream, const struct step_task *task,
+                                 double *out)
+{
+    enum { OPS = 8, PAIRS = 5 };
+    static const double LEAST_S = 1e-7;
+    const struct step_task op_only = {.op = task->op};
+    double added_s[PAIRS], with_s, without_s;
+    TRY(time_steps(all, stream, task, 1, &with_s)); // the first one allocates memory
+    for (int i = 0; i < PAIRS; i++) {
+        TRY(time_steps(all, stream, &op_only, OPS, &without_s));
+        TRY(time_steps(all, stream, task, OPS, &with_s));
+        added_s[i] = (with_s - without_s) / OPS;
+    }
+    qsort(added_s, PAIRS, sizeof *added_s, in_order);
+    *out = fmax(added_s[PAIRS / 2], LEAST_S);
+    return OK;
+}
+
+/* A matmul of some 0.2 ms. */
+static enum status create_op(struct device *device, struct stream *stream, struct buffer *operands,
+                             struct gemm *out)
+{
+    enum { ROWS = 128, WIDTH = 256, ELEMENTS = (2 * ROWS + WIDTH) * WIDTH };
+    TRY(buffer_alloc(device, PART_DATA, ELEMENTS * sizeof(float), operands));
+    TRY(fill(stream, (struct fill){.out = tensor_1d(operands->data, F32, ELEMENTS), .value = 1.0F}));
+    float *a = operands->data, *b = a + ROWS * WIDTH, *c = b + WIDTH * WIDTH;
+    *out = (struct gemm){.a = tensor_2d(a, F32, ROWS, WIDTH),
+                         .b = tensor_2d(b, F32, WIDTH, WIDTH),
+                         .c = tensor_2d(c, F32, ROWS, WIDTH)};
     return OK;
 }
 
@@ -62,12 +110,16 @@ static enum status time_groups(struct world *world, struct group *all_ranks, str
     const int first = world->rank / size * size;
     int ranks[MAX_RANKS];
     struct message_task task = {.all = NULL};
-    struct buffer buffer = {0};
+    struct step_task step = {.message = &task};
+    struct buffer buffer = {0}, operands = {0};
+    const bool in_steps = !device_traits(bench->device)->is_gpu;
     for (int r = 0; r < size; r++)
         ranks[r] = first + r;
     TRY(group_create(world, "doctor", 1 + size, ranks, size, &task.all));
     TRY(buffer_alloc(device, PART_DATA, 2 * LARGEST, &buffer)); // p2p: one message sent, one received
     TRY(fill(stream, (struct fill){.out = tensor_1d(buffer.data, F32, 2 * LARGEST / 4), .value = 0.0F}));
+    if (in_steps)
+        TRY(create_op(device, stream, &operands, &step.op));
     for (size_t t = 0; t < TRANSFERS; t++)
         for (int64_t bytes = SMALLEST; bytes <= LARGEST; bytes *= FACTOR) {
             const int64_t share = MAX_BYTES / bytes;
@@ -77,10 +129,15 @@ static enum status time_groups(struct world *world, struct group *all_ranks, str
                                             .node_ranks = size < world->size ? world->size : 0,
                                             .processes = bench->processes};
             task.data = tensor_1d(buffer.data, F32, all / 4);
-            TRY(time_one(all_ranks, stream, &task, transfers[t].enqueue, times, &sample.value));
+            step.enqueue = transfers[t].enqueue;
+            if (in_steps)
+                TRY(time_in_steps(all_ranks, stream, &step, &sample.value));
+            else
+                TRY(doctor_time_messages(stream, &task, transfers[t].enqueue, times, TRIES, &sample.value));
             if (world->rank == 0)
                 profile_add_sample(bench->profile, transfers[t].kind, &sample);
         }
+    buffer_free(&operands);
     buffer_free(&buffer);
     group_destroy(task.all);
     return OK;
