@@ -44,14 +44,16 @@ static struct cpu_device *device_of(struct stream *stream)
 static enum status cpu_alloc(struct device *device, enum part part, size_t bytes, void **out)
 {
     enum { HUGE_PAGE_BYTES = 1 << 21 };
-    const size_t align = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 64; // bytes: a multiple of 64
+    const size_t align = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 64;
     const size_t huge_bytes = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     (void)part;
     (void)device;
-    *out = aligned_alloc(align, bytes);
-    if (*out != NULL && huge_bytes > 0)
+    // (Not aligned_alloc(), which may demand a multiple of the alignment.)
+    if (posix_memalign(out, align, bytes) != 0)
+        return NO_MEMORY;
+    if (huge_bytes > 0)
         (void)madvise(*out, huge_bytes, MADV_HUGEPAGE); // a kernel without them gives small ones
-    return *out != NULL ? OK : NO_MEMORY;
+    return OK;
 }
 
 static void cpu_free(struct device *device, enum part part, void *data, size_t bytes)

@@ -31,9 +31,11 @@ axes:
 # An array is a folder q/JOB with its script, and a file for each element that is in the queue.
 PROGRAMS = {
     "sbatch": """[ ! -e refuse ] || { echo "sbatch: error: invalid partition specified: long" >&2; exit 1; }
-job=$(($(ls q | wc -l) + 1)); mkdir q/$job; cat >q/$job/script
-for i in $(seq 0 $(sed -n 's/^#SBATCH --array=0-//p' q/$job/script)); do
-    touch q/$job/$i
+job=$(($(ls q | wc -l) + 1)); mkdir new; cat >new/script
+elements=$(seq 0 $(sed -n 's/^#SBATCH --array=0-//p' new/script))
+for i in $elements; do touch new/$i; done
+mv new q/$job # all of them are in the queue at once
+for i in $elements; do
     (sleep ${DELAY:-0}; [ ! -e lose.$job ] && SLURM_ARRAY_TASK_ID=$i bash q/$job/script; rm -f q/$job/$i) \\
         >q/$job/log.$i 2>&1 </dev/null &
 done
