@@ -63,12 +63,6 @@ static enum status time_steps(struct group *all, struct stream *stream, const st
     return OK;
 }
 
-static int in_order(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median of what messages add to ops. */
 static enum status time_in_steps(struct group *all, struct stream *stream, const struct step_task *task,
                                  double *out)
@@ -83,8 +77,7 @@ static enum status time_in_steps(struct group *all, struct stream *stream, const
         TRY(time_steps(all, stream, task, OPS, &with_s));
         added_s[i] = (with_s - without_s) / OPS;
     }
-    qsort(added_s, PAIRS, sizeof *added_s, in_order);
-    *out = fmax(added_s[PAIRS / 2], LEAST_S);
+    *out = fmax(doctor_median(added_s, PAIRS), LEAST_S);
     return OK;
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/device.h"
 #include "kernels/device_info.h"
 #include "tools/cli/doctor/doctor_tables.h"
+#include "tools/cli/doctor/doctor_time.h"
 #include "trainer/files/problems.h"
 
 #include <stdlib.h>
@@ -34,12 +35,6 @@ static struct point point_of(enum profile_kind kind, const struct profile_sample
     return (struct point){bytes, factor * bytes / sample->value}; // bus bandwidth
 }
 
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The largest rate of one dtype in a table. */
 static double peak_of(const struct cluster_profile *profile, enum profile_kind kind, enum profile_dtype dtype)
 {
@@ -64,8 +59,8 @@ static double half_of(const struct cluster_profile *profile, enum profile_kind k
         if (sample->dtype == PROFILE_FP32)
             halves[count++] = point.size * (peak / point.rate - 1.0);
     }
-    qsort(halves, count, sizeof *halves, compare);
-    return count > 0 && halves[count / 2] > 0.0 ? halves[count / 2] : 0.0;
+    const double half = count > 0 ? doctor_median(halves, count) : 0.0;
+    return half > 0.0 ? half : 0.0;
 }
 
 static void set_peaks(struct cluster_profile *profile, const struct ceilings *c)

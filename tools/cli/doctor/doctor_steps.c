@@ -5,6 +5,7 @@
 #include "kernels/device_plan.h"
 #include "kernels/observe.h"
 #include "parallel/comm.h"
+#include "tools/cli/doctor/doctor_time.h"
 #include "trainer/engine/rank_state.h"
 #include "trainer/files/problems.h"
 
@@ -291,12 +292,6 @@ static enum status measure(const struct small_model *model, const char *family, 
 
 /* ---- all models ---- */
 
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double elements(const struct profile_sample *sample)
 {
     return (double)sample->shape[0] * (double)sample->shape[1];
@@ -309,8 +304,7 @@ static void add_samples(const struct timed_ops *ops, struct cluster_profile *pro
         struct timed_op *op = &ops->list[i];
         if (op->count == 0 || elements(&op->sample) < MIN_ELEMENTS)
             continue;
-        qsort(op->rates, op->count, sizeof *op->rates, compare);
-        op->sample.value = op->rates[op->count / 2];
+        op->sample.value = doctor_median(op->rates, op->count);
         profile_add_sample(profile, op->table, &op->sample);
     }
 }

@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "base/philox.h"
 
+#include <stdlib.h>
+
 /* Returns the seconds of `times` runs of the task. */
 static enum status time_of(struct stream *stream, const struct task *task, int times, double *out)
 {
@@ -29,6 +31,19 @@ enum status doctor_time(struct stream *stream, const struct task *task, double t
     }
     *out = best;
     return OK;
+}
+
+static int in_order(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double doctor_median(double *values, size_t count)
+{
+    CHECK(count > 0);
+    qsort(values, count, sizeof *values, in_order);
+    return values[count / 2];
 }
 
 enum status doctor_fill(struct stream *stream, struct buffer *buffer, enum dtype dtype, int64_t rows,

@@ -16,6 +16,9 @@ struct task {
 MUST_USE enum status doctor_time(struct stream *stream, const struct task *task, double try_s, int tries,
                                  double *out);
 
+/* Returns the median of values, at least one, and sorts them. */
+MUST_USE double doctor_median(double *values, size_t count);
+
 /* Fills a rows x columns matrix with normal random numbers: a GPU multiplies zeros or constants faster than
  * real data. */
 MUST_USE enum status doctor_fill(struct stream *stream, struct buffer *buffer, enum dtype dtype, int64_t rows,
