@@ -53,7 +53,7 @@ VENDOR = {
     "cblas.h": ["kernels/cpu/matmul/blas_openblas.c"],
     "dnnl*.h": ["kernels/cpu/matmul/blas_onednn.c"],
     "omp.h": ["kernels/cpu/*"],
-    "immintrin.h": ["kernels/cpu/*"],
+    "immintrin.h": ["kernels/cpu/*", "trainer/files/stream_copy.c"],
     "cu*.h": ["kernels/cuda/*", "parallel/transports/nccl/*"],
     "cu*.hpp": ["kernels/cuda/*"],
     "dlfcn.h": ["kernels/cuda/*library.c", "kernels/cuda/runtime/cuda_info.c",
