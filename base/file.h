@@ -21,9 +21,9 @@ struct file_temporary {
 
 /* Creates an empty file next to `path`. IO_ERROR. */
 MUST_USE enum status file_temporary_create(const char *path, struct file_temporary *out);
-/* Announces the size of a file that is written from its beginning to its end. On a tmpfs mounted with
- * huge=advise, within_size or always, it is then kept in huge pages as far as these are filled: reading and
- * writing them is faster. Elsewhere, and where none is free, nothing changes. */
+/* Announces the size of a file that is written from its beginning to its end. On a tmpfs it is then kept in
+ * huge pages as far as these are filled: reading and writing them is faster. Before Linux 6.1 the tmpfs must
+ * be mounted with huge=advise, within_size or always. Elsewhere, and where none is free, nothing changes. */
 void file_temporary_expect(struct file_temporary *file, int64_t bytes);
 /* Returns false with errno. */
 bool file_temporary_write(struct file_temporary *file, const void *bytes, size_t length, int64_t offset);

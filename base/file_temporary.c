@@ -61,6 +61,13 @@ enum status file_temporary_create(const char *path, struct file_temporary *out)
 
 /* ---- writing ---- */
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
 enum { HUGE_PAGE_BYTES = 1 << 21, STAT_BLOCK_BYTES = 512 };
 
 void file_temporary_expect(struct file_temporary *file, int64_t bytes)
@@ -72,25 +79,33 @@ void file_temporary_expect(struct file_temporary *file, int64_t bytes)
         file->huge_last = last;
 }
 
-/* Makes a huge page of a hole. A tmpfs mounted with huge=advise makes them only in page faults. Unlike a
- * store, MADV_POPULATE_WRITE fails without a signal if the tmpfs is full. */
+/* Has the first page made by a fault, the only way to a huge one on a tmpfs with huge=advise; if it is small,
+ * has it replaced by a huge one, which Linux 6.1 does whatever the tmpfs was mounted with. Unlike a store,
+ * neither ends in a signal if the tmpfs is full. */
+static bool make_huge(int fd, char *page)
+{
+    struct stat before, after;
+    if (fstat(fd, &before) != 0 || madvise(page, HUGE_PAGE_BYTES, MADV_HUGEPAGE) != 0 ||
+        madvise(page, 1, MADV_POPULATE_WRITE) != 0 || fstat(fd, &after) != 0)
+        return false;
+    return after.st_blocks - before.st_blocks >= HUGE_PAGE_BYTES / STAT_BLOCK_BYTES ||
+           madvise(page, HUGE_PAGE_BYTES, MADV_COLLAPSE) == 0;
+}
+
+/* Makes a huge page of a hole: in a mapping at a multiple of its size. */
 static bool add_huge_page(int fd, int64_t offset)
 {
-#ifdef MADV_POPULATE_WRITE
-    struct stat before, after;
-    void *page = mmap(NULL, HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
-    if (page == MAP_FAILED)
+    char *reserved = mmap(NULL, 2 * (size_t)HUGE_PAGE_BYTES, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED)
         return false;
-    bool good = fstat(fd, &before) == 0 && madvise(page, HUGE_PAGE_BYTES, MADV_HUGEPAGE) == 0 &&
-                madvise(page, 1, MADV_POPULATE_WRITE) == 0 && fstat(fd, &after) == 0 &&
-                after.st_blocks - before.st_blocks >= HUGE_PAGE_BYTES / STAT_BLOCK_BYTES;
-    munmap(page, HUGE_PAGE_BYTES);
+    char *page = reserved + (HUGE_PAGE_BYTES - (uintptr_t)reserved % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
+    if (mmap(page, HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) ==
+        MAP_FAILED)
+        return false; // the addresses may be in use for something else now
+    const bool good = make_huge(fd, page);
+    munmap(reserved, 2 * (size_t)HUGE_PAGE_BYTES);
     return good;
-#else
-    (void)fd;
-    (void)offset;
-    return false;
-#endif
 }
 
 bool file_temporary_write(struct file_temporary *file, const void *bytes, size_t length, int64_t offset)

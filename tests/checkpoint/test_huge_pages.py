@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints in memory on a tmpfs with huge pages: each whole huge page of a file is one, and no file takes more than
-its size; a damaged one is found; a run whose memory fills up at any moment reports it and continues. Both end as
-undisturbed runs.
+"""Checkpoints in memory on a tmpfs, mounted with huge pages and, since Linux 6.1, without: each whole huge page of a
+file is one, and no file takes more than its size; a damaged one is found; a run whose memory fills up at any moment
+reports it and continues. Both end as undisturbed runs.
 
     test_huge_pages.py CUBOID LIBRARY     LIBRARY: fault_calls.c
 
 Passes without a test where no such tmpfs can be mounted (in a user namespace)."""
+import ctypes
 import mmap
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -31,8 +33,8 @@ parallel: {dp: 2}
 checkpoint: {save_minutes: 0}
 """
 KEYS = [f"checkpoint.memory_dir={MEMORY}", "checkpoint.non_persistent_save_interval=2"]
-HUGE_BYTES = 1 << 21
-MOUNTED = "CUBOID_TEST_MOUNTED"  # set in the process that has the tmpfs
+HUGE_BYTES, MAP_FIXED = 1 << 21, 0x10
+MOUNTED = "CUBOID_TEST_MOUNTED"  # the option of the tmpfs, in the process that has it
 
 
 def start(name, *keys, **environment):
@@ -54,11 +56,29 @@ def same(a, b):
 
 
 def bytes_in_huge_pages(path):
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-        sum(content[::mmap.PAGESIZE])
-        with open("/proc/self/smaps", encoding="utf-8") as maps:
-            of_file = maps.read().split(f"{os.path.abspath(path)}\n", 1)[1]
+    """Maps it at a multiple of their size: elsewhere only small pages can be mapped."""
+    size, libc = os.path.getsize(path), ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3,
+                                                              ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    file = os.open(path, os.O_RDONLY)
+    reserved = libc.mmap(None, size + HUGE_BYTES, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    address = (reserved + HUGE_BYTES - 1) // HUGE_BYTES * HUGE_BYTES
+    assert libc.mmap(address, size, mmap.PROT_READ, mmap.MAP_SHARED | MAP_FIXED, file, 0) == address, ctypes.get_errno()
+    sum(ctypes.string_at(address, size)[::mmap.PAGESIZE])
+    with open("/proc/self/smaps", encoding="utf-8") as maps:
+        of_file = maps.read().split(f"{os.path.abspath(path)}\n", 1)[1]
+    libc.munmap(reserved, size + HUGE_BYTES)
+    os.close(file)
     return 1024 * int(re.search(r"ShmemPmdMapped: *(\d+)", of_file).group(1))
+
+
+def has_huge_pages(option):
+    """Whether files on a tmpfs with this option have them."""
+    with open("/sys/kernel/mm/transparent_hugepage/shmem_enabled", encoding="ascii") as file:
+        denied = "[deny]" in file.read()
+    release = tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
+    return not denied and (option != "never" or release >= (6, 1))
 
 
 def test_files():
@@ -66,7 +86,8 @@ def test_files():
     end(start("files", *KEYS, LD_PRELOAD=LIBRARY, FAULT_FOLDER="step-00000004", FAULT_KIND="kill", FAULT_CALL="1"), -9)
     for path in [f"{MEMORY}/{node}/step-00000002/rank-0000{rank}.safetensors" for node in "ab" for rank in range(2)]:
         size, huge = os.path.getsize(path), bytes_in_huge_pages(path)
-        assert huge == size // HUGE_BYTES * HUGE_BYTES > 0, f"{path}: {huge} of {size} bytes"
+        expected = size // HUGE_BYTES * HUGE_BYTES if has_huge_pages(os.environ[MOUNTED]) else 0
+        assert size > HUGE_BYTES and huge == expected, f"{path}: {huge} of {size} bytes"
         assert os.stat(path).st_blocks * 512 < size + mmap.PAGESIZE, path
     damaged = f"{MEMORY}/a/step-00000002/rank-00000.safetensors"
     with open(damaged, "r+b") as file:
@@ -98,28 +119,33 @@ def test_full():
     same("whole", "full")
 
 
+def mount(option):
+    return ["mount", "-t", "tmpfs", "-o", f"size=96m,huge={option}", "none", MEMORY]
+
+
 def main():
-    mount = ["mount", "-t", "tmpfs", "-o", "size=96m,huge=advise", "none", MEMORY]
     if os.environ.get(MOUNTED):
-        subprocess.run(mount, check=True)
+        subprocess.run(mount(os.environ[MOUNTED]), check=True)
         end(start("whole"))
         test_files()
         test_full()
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        script = os.path.abspath(sys.argv[0])
-        os.chdir(scratch)
-        os.mkdir(MEMORY)
-        write_dataset("text", [i * i % 250 for i in range(4000)])
-        with open("recipe.yaml", "w", encoding="utf-8") as recipe:
-            recipe.write(RECIPE)
-        inside = ["unshare", "-Urm"]
-        if subprocess.run([*inside, *mount], capture_output=True, check=False).returncode != 0:
-            print("huge pages: no tmpfs with huge=advise can be mounted")
-            return
-        subprocess.run([*inside, sys.executable, script, CUBOID, LIBRARY], env=os.environ | {MOUNTED: "1"}, check=True)
-        os.chdir("/")
-    print("huge pages: ok")
+    script = os.path.abspath(sys.argv[0])
+    for option in ["advise", "never"]:
+        with tempfile.TemporaryDirectory() as scratch:
+            os.chdir(scratch)
+            os.mkdir(MEMORY)
+            write_dataset("text", [i * i % 250 for i in range(4000)])
+            with open("recipe.yaml", "w", encoding="utf-8") as recipe:
+                recipe.write(RECIPE)
+            inside = ["unshare", "-Urm"]
+            if subprocess.run([*inside, *mount(option)], capture_output=True, check=False).returncode != 0:
+                print(f"huge pages: no tmpfs with huge={option} can be mounted")
+            else:
+                subprocess.run([*inside, sys.executable, script, CUBOID, LIBRARY],
+                               env=os.environ | {MOUNTED: option}, check=True)
+                print(f"huge={option}: ok")
+            os.chdir("/")
 
 
 main()

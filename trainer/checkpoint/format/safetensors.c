@@ -3,18 +3,15 @@
 
 #include "trainer/files/checksum.h"
 #include "trainer/files/checksum_v1.h"
+#include "trainer/files/file_window.h"
 #include "trainer/files/json_read.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 static const struct {
@@ -36,8 +33,7 @@ struct safetensors {
     struct text path;
     int file;        // -1: none
     bool huge_pages; // on a tmpfs
-    char *window;    // [window_bytes] a part of the file; NULL: none
-    int64_t window_at, window_bytes;
+    struct file_window window;
     int64_t file_bytes, header_bytes; // header_bytes: before the data
     uint64_t header_checksum, header_checksum_v1;
     json_t *header; // owns names and metadata
@@ -281,28 +277,6 @@ static enum status open_file(struct safetensors *f, const char *path)
     return read_header(f);
 }
 
-enum { HUGE_PAGE_BYTES = 1 << 21, WINDOW_BYTES = 4 * HUGE_PAGE_BYTES };
-
-/* Whether the file is kept in huge pages, where reading it by pread() is slower. No call tells; a huge page
- * has one fault, and small ones have one for every 16 pages. */
-static bool has_huge_pages(const struct safetensors *f)
-{
-    enum { EACH = 1 << 16, FEW_FAULTS = 8 };
-    struct statfs system;
-    struct rusage before, after;
-    if (f->file_bytes < HUGE_PAGE_BYTES || fstatfs(f->file, &system) != 0 || system.f_type != TMPFS_MAGIC)
-        return false;
-    volatile const char *page = mmap(NULL, HUGE_PAGE_BYTES, PROT_READ, MAP_SHARED, f->file, 0);
-    if (page == MAP_FAILED)
-        return false;
-    getrusage(RUSAGE_THREAD, &before);
-    for (int at = 0; at < HUGE_PAGE_BYTES; at += EACH)
-        (void)page[at];
-    getrusage(RUSAGE_THREAD, &after);
-    munmap((void *)(uintptr_t)page, HUGE_PAGE_BYTES);
-    return after.ru_minflt - before.ru_minflt < FEW_FAULTS;
-}
-
 enum status safetensors_open(const char *path, struct safetensors **out)
 {
     struct safetensors *f = calloc(1, sizeof *f);
@@ -310,7 +284,7 @@ enum status safetensors_open(const char *path, struct safetensors **out)
         return fail(NO_MEMORY, "%s: no memory to read it", path);
     f->file = -1;
     enum status status = open_file(f, path);
-    f->huge_pages = status == OK && has_huge_pages(f);
+    f->huge_pages = status == OK && file_window_open_huge(&f->window, f->file, f->file_bytes);
     if (status == OK)
         *out = f;
     else
@@ -322,8 +296,7 @@ void safetensors_close(struct safetensors *f)
 {
     if (f == NULL)
         return;
-    if (f->window != NULL)
-        munmap(f->window, (size_t)f->window_bytes);
+    file_window_close(&f->window);
     if (f->file >= 0)
         close(f->file);
     json_decref(f->header);
@@ -392,18 +365,6 @@ enum status safetensors_read_data(const struct safetensors *f, int64_t from, siz
     return read_at(f, out, length, f->header_bytes + from);
 }
 
-/* Windows begin at a huge page, and are small: they count as resident memory. */
-static void move_window(struct safetensors *f, int64_t begin)
-{
-    f->window_at = begin / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-    if (f->window != NULL)
-        munmap(f->window, (size_t)f->window_bytes);
-    f->window_bytes =
-        f->file_bytes - f->window_at < WINDOW_BYTES ? f->file_bytes - f->window_at : WINDOW_BYTES;
-    f->window = mmap(NULL, (size_t)f->window_bytes, PROT_READ, MAP_SHARED, f->file, (off_t)f->window_at);
-    f->window = f->window != MAP_FAILED ? f->window : NULL;
-}
-
 const void *safetensors_map_data(struct safetensors *f, int64_t from, size_t length)
 {
     CHECK(from >= 0 && from <= safetensors_data_bytes(f) && length <= SAFETENSORS_MAP_BYTES &&
@@ -411,7 +372,9 @@ const void *safetensors_map_data(struct safetensors *f, int64_t from, size_t len
     const int64_t begin = f->header_bytes + from, end = begin + (int64_t)length;
     if (!f->huge_pages)
         return NULL;
-    if (f->window == NULL || begin < f->window_at || end > f->window_at + f->window_bytes)
-        move_window(f, begin);
-    return f->window != NULL ? f->window + (begin - f->window_at) : NULL;
+    const struct file_window *window = &f->window;
+    const bool inside = begin >= window->at && end <= window->at + window->bytes;
+    if (!inside && !file_window_move(&f->window, f->file, f->file_bytes, begin))
+        return NULL;
+    return window->data + (begin - window->at);
 }
