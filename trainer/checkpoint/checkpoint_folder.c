@@ -421,16 +421,16 @@ static enum status check_link(const char *save, const char *path, const struct m
 }
 
 /* Checks that the entry of this step is a complete checkpoint of it. */
-static enum status check_complete(const char *save, const char *path, int64_t step)
+static enum status check_complete(const char *save, const char *path, int64_t step, struct manifest *out)
 {
-    struct manifest manifest;
-    enum status status = manifest_read(path, &manifest);
-    if (status == OK && manifest.identity.step != step)
+    enum status status = manifest_read(path, out);
+    if (status == OK && out->identity.step != step)
         status = fail(BAD_CHECKPOINT, "%s: contains step %lld, which is not the step in its name; rename it",
-                      path, (long long)manifest.identity.step);
+                      path, (long long)out->identity.step);
     if (status == OK)
-        status = check_link(save, path, &manifest);
-    manifest_free(&manifest);
+        status = check_link(save, path, out);
+    if (status != OK)
+        manifest_free(out);
     return status;
 }
 
@@ -442,12 +442,13 @@ static bool is_replaced(const char *save, const char *name)
     return run_record_read(save, &record) == OK && strcmp(name, record.replaced) == 0;
 }
 
-/* folder_newest() that also returns the path. */
+/* folder_newest_manifest() that also returns the path. */
 static enum status find_newest(const char *save, int64_t below, int64_t *step, struct text *where,
-                               struct text *skipped)
+                               struct manifest *manifest, struct text *skipped)
 {
     struct entries entries;
     int64_t found = -1;
+    *manifest = (struct manifest){0};
     enum status status = entries_read(save, &entries);
     for (size_t i = 0; status == OK && found < 0 && i < entries.count; i++) {
         const struct entry *entry = &entries.list[i];
@@ -461,7 +462,7 @@ static enum status find_newest(const char *save, int64_t below, int64_t *step, s
             text_add(skipped, "skipped: ");
             text_add_printable(skipped, where->chars, where->length);
             text_add(skipped, ": its save was not finished\n");
-        } else if (check_complete(save, where->chars, entry->step) != OK)
+        } else if (check_complete(save, where->chars, entry->step, manifest) != OK)
             text_add(skipped, "skipped: %s\n", fail_text());
         else
             found = entry->step;
@@ -472,19 +473,30 @@ static enum status find_newest(const char *save, int64_t below, int64_t *step, s
     return status;
 }
 
-enum status folder_newest(const char *save, int64_t below, int64_t *step, struct text *skipped)
+enum status folder_newest_manifest(const char *save, int64_t below, int64_t *step, struct manifest *manifest,
+                                   struct text *skipped)
 {
     struct text where = {0};
-    enum status status = find_newest(save, below, step, &where, skipped);
+    enum status status = find_newest(save, below, step, &where, manifest, skipped);
     text_free(&where);
+    return status;
+}
+
+enum status folder_newest(const char *save, int64_t below, int64_t *step, struct text *skipped)
+{
+    struct manifest manifest;
+    enum status status = folder_newest_manifest(save, below, step, &manifest, skipped);
+    manifest_free(&manifest);
     return status;
 }
 
 enum status checkpoint_find(const char *save_folder, char **out)
 {
     struct text skipped = {0}, path = {0};
+    struct manifest manifest;
     int64_t step = -1;
-    enum status status = find_newest(save_folder, INT64_MAX, &step, &path, &skipped);
+    enum status status = find_newest(save_folder, INT64_MAX, &step, &path, &manifest, &skipped);
+    manifest_free(&manifest);
     if (is_job_rank_zero())
         fputs(text_chars(&skipped), stderr);
     text_free(&skipped);

@@ -22,7 +22,7 @@
  * folder_clean() renames it back. All of these functions are called by rank 0 only. */
 #pragma once
 
-#include "trainer/checkpoint/format/checkpoint_file.h"
+#include "trainer/checkpoint/format/checkpoint_manifest.h"
 
 /* Formats SAVE/step-00000100 and a suffix ("" or ".partial"). */
 void folder_of_step(const char *save, int64_t step, const char *suffix, struct text *out);
@@ -55,6 +55,9 @@ MUST_USE enum status folder_clean(const char *save);
 /* Finds the newest complete checkpoint of a step below `below`; *step is -1 if there is none. `skipped`
  * gets a line for each one that was skipped. */
 MUST_USE enum status folder_newest(const char *save, int64_t below, int64_t *step, struct text *skipped);
+/* The same, with its manifest, which the caller frees: {0} if there is none. */
+MUST_USE enum status folder_newest_manifest(const char *save, int64_t below, int64_t *step,
+                                            struct manifest *manifest, struct text *skipped);
 /* Call it when a run resumes from `step` because no later checkpoint could be loaded: renames the later
  * ones, so that they are neither counted as checkpoints nor overwritten. Prints a line each on standard
  * error. */

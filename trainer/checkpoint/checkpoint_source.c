@@ -47,16 +47,24 @@ void checkpoint_source_close(struct checkpoint_source *s)
     manifest_free(&s->manifest);
 }
 
-enum status checkpoint_source_open(const char *folder, int first_rank, struct checkpoint_source *s)
+enum status checkpoint_source_from(const char *folder, const struct manifest *manifest, int first_rank,
+                                   struct checkpoint_source *s)
 {
-    *s = (struct checkpoint_source){.folder = folder, .first_rank = first_rank};
-    TRY(manifest_read(folder, &s->manifest));
+    *s = (struct checkpoint_source){.folder = folder, .first_rank = first_rank, .manifest = *manifest};
     s->files = calloc((size_t)s->manifest.file_count, sizeof *s->files);
     s->chunk = malloc(SOURCE_CHUNK_ELEMENTS * sizeof *s->chunk);
     s->narrow = malloc(SOURCE_CHUNK_ELEMENTS * sizeof *s->narrow);
     return s->files != NULL && s->chunk != NULL && s->narrow != NULL
                ? OK
                : fail(NO_MEMORY, "%s: no memory to read it", folder);
+}
+
+enum status checkpoint_source_open(const char *folder, int first_rank, struct checkpoint_source *s)
+{
+    struct manifest manifest;
+    *s = (struct checkpoint_source){.folder = folder, .first_rank = first_rank};
+    TRY(manifest_read(folder, &manifest));
+    return checkpoint_source_from(folder, &manifest, first_rank, s);
 }
 
 /* ---- files ---- */

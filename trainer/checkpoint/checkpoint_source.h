@@ -38,6 +38,9 @@ enum { SOURCE_CHUNK_ELEMENTS = 1 << 18 };
 
 MUST_USE enum status checkpoint_source_open(const char *folder, int first_rank,
                                             struct checkpoint_source *out);
+/* The same with its manifest, which the source frees, also after a failure. */
+MUST_USE enum status checkpoint_source_from(const char *folder, const struct manifest *manifest,
+                                            int first_rank, struct checkpoint_source *out);
 void checkpoint_source_close(
     struct checkpoint_source *source); // accepts the result of a failed checkpoint_source_open()
 

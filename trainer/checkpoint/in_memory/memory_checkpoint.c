@@ -223,6 +223,7 @@ void memory_checkpoints_close(struct memory_checkpoints *m)
     checkpoint_lock_release(m->lock);
     rank_nodes_free(&m->nodes);
     source_nodes_free(&m->holders);
+    manifest_free(&m->manifest);
     text_free(&m->folder);
     free(m);
 }

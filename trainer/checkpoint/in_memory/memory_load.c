@@ -17,6 +17,12 @@ struct listing {
     uint64_t saves[MAX_STEPS]; // random numbers of the saves
 };
 
+/* The same with their manifests, which are read once. */
+struct listed {
+    struct listing listing;
+    struct manifest manifests[MAX_STEPS]; // {0}: handed on
+};
+
 struct candidate {
     int64_t step;
     uint64_t save;
@@ -39,19 +45,29 @@ static enum status identity_of(const struct memory_checkpoints *m, int64_t step,
 }
 
 /* Lists the newest complete checkpoints of this run on this node. */
-static enum status list_own(const struct memory_checkpoints *m, int64_t below, struct listing *out)
+static enum status list_own(const struct memory_checkpoints *m, int64_t below, struct listed *out)
 {
     struct text skipped = {0};
-    struct save_identity identity;
+    struct listing *list = &out->listing;
     enum status status = OK;
-    for (int64_t step = below; status == OK && step >= 0 && out->count < MAX_STEPS;) {
-        status = folder_newest(m->folder.chars, step, &step, &skipped);
-        if (status == OK && step >= 0 && identity_of(m, step, &identity) == OK &&
-            strcmp(identity.run, m->run) == 0 && hex_parse(identity.save, &out->saves[out->count]))
-            out->steps[out->count++] = step;
+    for (int64_t step = below; status == OK && step >= 0 && list->count < MAX_STEPS;) {
+        struct manifest manifest;
+        status = folder_newest_manifest(m->folder.chars, step, &step, &manifest, &skipped);
+        if (status == OK && step >= 0 && strcmp(manifest.identity.run, m->run) == 0 &&
+            hex_parse(manifest.identity.save, &list->saves[list->count])) {
+            list->steps[list->count] = step;
+            out->manifests[list->count++] = manifest;
+        } else
+            manifest_free(&manifest);
     }
     text_free(&skipped);
     return status;
+}
+
+static void listed_free(struct listed *list)
+{
+    for (int i = 0; i < MAX_STEPS; i++)
+        manifest_free(&list->manifests[i]);
 }
 
 static int newest_first(const void *a, const void *b)
@@ -64,18 +80,19 @@ static int newest_first(const void *a, const void *b)
 
 /* Collective: lists the checkpoints in [from, below) on any node, the newest first; the caller frees *out. */
 static enum status list_all(const struct memory_checkpoints *m, int64_t from, int64_t below,
-                            struct candidate **out, int *count)
+                            struct listed *own, struct candidate **out, int *count)
 {
     struct rank_state *w = m->rank_state;
     const size_t world = (size_t)w->world->size;
-    struct listing mine = {.count = 0}, *all = calloc(world, sizeof *all);
+    const struct listing *mine = &own->listing;
+    struct listing *all = calloc(world, sizeof *all);
     struct candidate *list = calloc(world * MAX_STEPS, sizeof *list);
     if (all == NULL || list == NULL)
         die_of(NO_MEMORY, "no memory for a list of %zu ranks", world);
     *count = 0;
-    enum status status = rank_agree(w, memory_is_leader(m) ? list_own(m, below, &mine) : OK);
+    enum status status = rank_agree(w, memory_is_leader(m) ? list_own(m, below, own) : OK);
     if (status == OK)
-        status = gather_words(w, &mine, sizeof mine / sizeof(int32_t), all);
+        status = gather_words(w, mine, sizeof *mine / sizeof(int32_t), all);
     for (int rank = 0; status == OK && rank < w->world->size; rank++)
         for (int64_t i = 0; i < all[rank].count; i++)
             if (all[rank].steps[i] >= from)
@@ -88,6 +105,15 @@ static enum status list_all(const struct memory_checkpoints *m, int64_t from, in
 }
 
 /* ---- manifests ---- */
+
+/* The manifest of a candidate on this node; NULL: it was not listed. */
+static struct manifest *manifest_of(struct listed *own, const struct candidate *c)
+{
+    for (int i = 0; i < (int)own->listing.count; i++)
+        if (own->listing.steps[i] == c->step && own->listing.saves[i] == c->save)
+            return &own->manifests[i];
+    return NULL;
+}
 
 static bool has_candidate(const struct memory_checkpoints *m, const struct candidate *c)
 {
@@ -127,12 +153,12 @@ static enum status write_here(const struct memory_checkpoints *m, const struct c
 }
 
 /* Collective: gives the small files of a checkpoint to the nodes that lack them. */
-static enum status share_texts(const struct memory_checkpoints *m, const struct candidate *c,
+static enum status share_texts(const struct memory_checkpoints *m, const struct candidate *c, bool listed,
                                const char *path)
 {
     struct rank_state *w = m->rank_state;
     struct save_texts texts = {0};
-    const bool lacks = memory_is_leader(m) && !has_candidate(m, c);
+    const bool lacks = memory_is_leader(m) && !listed && !has_candidate(m, c);
     double any = lacks ? 1.0 : 0.0;
     TRY(rank_agree_max(w, &any, 1));
     if (any == 0.0)
@@ -238,22 +264,32 @@ static enum status find_holders(struct memory_checkpoints *m, const struct manif
 
 /* ---- finding ---- */
 
-/* Collective: *complete: all files remain. */
-static enum status try_candidate(struct memory_checkpoints *m, const struct candidate *c, const char *path,
-                                 bool verify, bool *complete)
+/* Moves a manifest that was listed, or reads it. */
+static enum status take_manifest(struct manifest *listed, const char *path, struct manifest *out)
 {
-    struct manifest manifest = {0};
+    if (listed == NULL)
+        return manifest_read(path, out);
+    *out = *listed;
+    *listed = (struct manifest){0};
+    return OK;
+}
+
+/* Collective: *complete: all files remain; its manifest is then m->manifest. */
+static enum status try_candidate(struct memory_checkpoints *m, struct listed *own, const struct candidate *c,
+                                 const char *path, bool verify, bool *complete)
+{
+    struct manifest *listed = manifest_of(own, c), *manifest = &m->manifest;
     int lost = 0;
-    TRY(share_texts(m, c, path));
-    enum status status = rank_agree(m->rank_state, manifest_read(path, &manifest));
+    TRY(share_texts(m, c, listed != NULL, path));
+    manifest_free(manifest);
+    enum status status = rank_agree(m->rank_state, take_manifest(listed, path, manifest));
     if (status == OK)
-        status = find_holders(m, &manifest, path, verify, &lost);
+        status = find_holders(m, manifest, path, verify, &lost);
     *complete = status == OK && lost == 0;
     if (status == OK && lost > 0 && m->rank_state->world->rank == 0)
         print_line(stderr,
                    "skipped: the checkpoint of step %lld in memory: %d of its %d files are on no node",
-                   (long long)c->step, lost, manifest.file_count);
-    manifest_free(&manifest);
+                   (long long)c->step, lost, manifest->file_count);
     return status;
 }
 
@@ -261,24 +297,26 @@ enum status memory_checkpoints_find(struct memory_checkpoints *m, int64_t from, 
                                     int64_t *step, char **path)
 {
     struct candidate *list;
+    struct listed own = {.listing = {.count = 0}};
     int count;
     bool complete = false;
     *step = -1;
     *path = NULL;
     if (m == NULL)
         return OK;
-    enum status status = list_all(m, from, below, &list, &count);
+    enum status status = list_all(m, from, below, &own, &list, &count);
     for (int i = 0; i < count && status == OK && !complete; i++) {
         struct text folder = {0};
         if (i > 0 && list[i].step == list[i - 1].step && list[i].save == list[i - 1].save)
             continue;
         folder_of_step(m->folder.chars, list[i].step, "", &folder);
-        status = try_candidate(m, &list[i], folder.chars, verify, &complete);
+        status = try_candidate(m, &own, &list[i], folder.chars, verify, &complete);
         *step = complete ? list[i].step : -1;
         *path = complete ? folder.chars : NULL;
         if (!complete)
             text_free(&folder);
     }
+    listed_free(&own);
     free(list);
     return status;
 }
@@ -393,7 +431,9 @@ static enum status share_shards(struct memory_checkpoints *m, struct checkpoint_
 enum status memory_checkpoints_source(struct memory_checkpoints *m, const char *path,
                                       struct checkpoint_source *out)
 {
-    TRY(rank_agree(m->rank_state, checkpoint_source_open(path, m->rank_state->world->rank, out)));
+    const struct manifest manifest = m->manifest;
+    m->manifest = (struct manifest){0};
+    TRY(rank_agree(m->rank_state, checkpoint_source_from(path, &manifest, m->rank_state->world->rank, out)));
     out->nodes = &m->holders;
     return share_shards(m, out);
 }

@@ -19,7 +19,8 @@ struct memory_checkpoints {
     char run[RUN_CHARS];
     int64_t complete;            // step of the newest checkpoint that every node has; -1: none
     bool failed;                 // the last save failed
-    struct source_nodes holders; // of the files of the checkpoint that was opened last
+    struct manifest manifest;    // of the checkpoint that was found last, until it is opened
+    struct source_nodes holders; // of its files
 };
 
 /* True for the rank that creates and removes folders on its node. */
