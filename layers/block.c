@@ -113,7 +113,7 @@ static enum status recompute(const void *self, const struct pass *pass, struct t
 {
     const struct block *block = self;
     if ((block->recomputed & RECOMPUTE_LAYER) != 0 && out.data == NULL &&
-        pass->context->options->recompute.extent == RECOMPUTE_WHOLE)
+        pass->context->options->recompute.extent != RECOMPUTE_NEEDED)
         return forward_discarded(block, pass);
     if ((block->recomputed & RECOMPUTE_LAYER) != 0)
         return out.data != NULL ? forward(block, pass, out) : forward_features(block, pass);

@@ -127,7 +127,7 @@ static enum status forward(const void *self, const struct pass *pass, struct ten
 static enum status recompute(const void *self, const struct pass *pass, struct tensor out)
 {
     const struct parallel_block *block = self;
-    const bool whole = pass->context->options->recompute.extent == RECOMPUTE_WHOLE;
+    const bool whole = pass->context->options->recompute.extent != RECOMPUTE_NEEDED;
     if ((block->recomputed & RECOMPUTE_LAYER) != 0)
         return out.data != NULL || whole ? forward(block, pass, out) : forward_features(block, pass);
     if ((block->recomputed & RECOMPUTE_NORM) != 0)

@@ -22,7 +22,8 @@ enum recompute_method { RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK };
 
 enum recompute_extent {
     RECOMPUTE_NEEDED, // only what a backward pass reads
-    RECOMPUTE_WHOLE // also the unused output of each run, to plan for programs that do so (assume.recompute)
+    RECOMPUTE_WHOLE, // also the unused output of each run, to plan for programs that do so (assume.recompute)
+    RECOMPUTE_MODULES // so; plans also count the recomputed head
 };
 
 /* Modules of a layer, as bits. */

@@ -56,6 +56,8 @@ static enum status plan_rank(struct step_plan *plan, int pp)
     plan->assumes_memory = assumes_memory(&run->recipe->assume);
     if (plan->assumes_memory)
         TRY(replace_by_formula(run, out));
+    out->part_bytes[PART_WORKSPACE] += run->recipe->assume.kept_bytes;
+    out->bytes += run->recipe->assume.kept_bytes;
     plan->peak_rank = out->bytes > plan->ranks[plan->peak_rank].bytes ? pp : plan->peak_rank;
     return OK;
 }
@@ -80,17 +82,42 @@ static int ranks_per_node(const struct run *run, const struct cluster_profile *p
     return per_node < world ? per_node : world;
 }
 
+static struct assumed_model assumed_model(const struct recipe *recipe)
+{
+    const struct model_config *model = &recipe->model;
+    const struct recompute *recompute = &recipe->layers.recompute;
+    const int tp = recipe->parallel.tensor_parallel_size;
+    return (struct assumed_model){.attention_dropout = model->attention_dropout > 0.0,
+                                  .hidden = model->hidden_size,
+                                  .gate_columns = model_is_gated(model) ? 2 * model->ffn_hidden_size / tp : 0,
+                                  .tensor_parallel = tp,
+                                  .recomputes_modules = recompute->granularity == RECOMPUTE_FULL &&
+                                                        recompute->extent == RECOMPUTE_MODULES};
+}
+
+/* Those of rank 0. */
+static struct group_shape tensor_group(const struct run *run, const struct cost_options *options)
+{
+    enum { MAX_TENSOR_RANKS = 256 };
+    int ranks[MAX_TENSOR_RANKS], tp = run->mesh.degrees.tp;
+    for (int i = 0; i < tp && tp <= MAX_TENSOR_RANKS; i++)
+        ranks[i] = mesh_rank(&run->mesh, MESH_DENSE, (struct mesh_coord){.tp = i});
+    return tp <= MAX_TENSOR_RANKS ? cost_group_shape(options, ranks, tp) : (struct group_shape){.ranks = 0};
+}
+
 struct cost_options step_plan_cost_options(const struct run *run, const struct cluster_profile *profile)
 {
     const struct recipe *recipe = run->recipe;
-    return (struct cost_options){.profile = profile,
-                                 .ranks_per_node = ranks_per_node(run, profile),
-                                 .threads = recipe->cluster.threads_per_rank,
-                                 .processes = profile->device.is_cpu && recipe_has_processes(recipe),
-                                 .tf32 = recipe->kernels.tf32,
-                                 .assume = &recipe->assume,
-                                 .attention_dropout = recipe->model.attention_dropout > 0.0,
-                                 .in_order = recipe->deterministic && !profile->device.is_cpu};
+    struct cost_options options = {.profile = profile,
+                                   .ranks_per_node = ranks_per_node(run, profile),
+                                   .threads = recipe->cluster.threads_per_rank,
+                                   .processes = profile->device.is_cpu && recipe_has_processes(recipe),
+                                   .tf32 = recipe->kernels.tf32,
+                                   .assume = &recipe->assume,
+                                   .model = assumed_model(recipe),
+                                   .in_order = recipe->deterministic && !profile->device.is_cpu};
+    options.tensor_group = tensor_group(run, &options);
+    return options;
 }
 
 /* FLOPs that a pipeline rank executes in matmuls and attention. */

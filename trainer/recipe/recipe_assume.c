@@ -60,11 +60,11 @@ static void times_message(const struct view *v, struct text *out)
 
 static const struct rule rules[] = {
     {"pipeline.auto_times cluster.profile pipeline.schedule", times_hold, times_message, {{0}}},
-    {"assume.programs assume.attention assume.norm assume.activation assume.accumulation assume.recompute "
-     "assume.gradient_dtype assume.optimizer_bytes_per_parameter assume.logits_bytes_per_element "
-     "assume.partition assume.overlap assume.tp_overlap assume.reserved_bytes assume.fragmentation "
-     "assume.logits assume.printed_memory assume.activations assume.gradient_reduction assume.rollback "
-     "assume.dropout_masks cluster.device",
+    {"assume.programs assume.attention assume.norm assume.activation assume.rope assume.gate "
+     "assume.accumulation assume.recompute assume.gradient_dtype assume.optimizer_bytes_per_parameter "
+     "assume.logits_bytes_per_element assume.partition assume.overlap assume.tp_overlap "
+     "assume.reserved_bytes assume.kept_bytes assume.fragmentation assume.logits assume.printed_memory "
+     "assume.activations assume.gradient_reduction assume.rollback assume.dropout_masks cluster.device",
      assumption_holds,
      assumption_message,
      {{0}}},

@@ -115,21 +115,25 @@ static const struct choice signals[] = {NAMED("SIGTERM", SIGTERM),
                                         {0}};
 static const struct choice assumed_programs[] = {
     NAMED("program", ASSUME_PROGRAM), NAMED("papers", ASSUME_PAPERS), {0}};
-static const struct choice assumed_attentions[] = {NAMED("own", ASSUME_ATTENTION_OWN),
-                                                   NAMED("eager", ASSUME_ATTENTION_EAGER),
-                                                   NAMED("unfused", ASSUME_ATTENTION_UNFUSED),
-                                                   NAMED("flash", ASSUME_ATTENTION_FLASH),
-                                                   NAMED("flash2", ASSUME_ATTENTION_FLASH2),
-                                                   NAMED("flash3", ASSUME_ATTENTION_FLASH3),
-                                                   {0}};
+static const struct choice assumed_attentions[] = {
+    NAMED("own", ASSUME_ATTENTION_OWN),
+    NAMED("eager", ASSUME_ATTENTION_EAGER),
+    NAMED("unfused", ASSUME_ATTENTION_UNFUSED),
+    NAMED("flash", ASSUME_ATTENTION_FLASH),
+    NAMED("flash2", ASSUME_ATTENTION_FLASH2),
+    NAMED("flash2_deterministic", ASSUME_ATTENTION_FLASH2_DETERMINISTIC),
+    NAMED("flash3", ASSUME_ATTENTION_FLASH3),
+    {0}};
 static const struct choice assumed_norms[] = {
     NAMED("fused", ASSUME_FUSED), NAMED("separate", ASSUME_SEPARATE), NAMED("unfused", ASSUME_UNFUSED), {0}};
 static const struct choice assumed_fusions[] = {
     NAMED("fused", ASSUME_FUSED), NAMED("unfused", ASSUME_UNFUSED), {0}};
-static const struct choice assumed_accumulations[] = {
+static const struct choice assumed_separations[] = {
     NAMED("fused", ASSUME_FUSED), NAMED("separate", ASSUME_SEPARATE), {0}};
-static const struct choice assumed_recomputes[] = {
-    NAMED("needed", RECOMPUTE_NEEDED), NAMED("whole", RECOMPUTE_WHOLE), {0}};
+static const struct choice assumed_recomputes[] = {NAMED("needed", RECOMPUTE_NEEDED),
+                                                   NAMED("whole", RECOMPUTE_WHOLE),
+                                                   NAMED("modules", RECOMPUTE_MODULES),
+                                                   {0}};
 static const struct choice assumed_dtypes[] = {
     NAMED("own", ASSUME_DTYPE_OWN), NAMED("fp32", ASSUME_DTYPE_FP32), NAMED("bf16", ASSUME_DTYPE_BF16), {0}};
 static const struct choice assumed_logits[] = {
@@ -149,6 +153,7 @@ static const struct choice assumed_partitions[] = {
     ALIAS("even", ASSUME_PARTITION_OWN),
     NAMED("parameters", ASSUME_PARTITION_PARAMETERS),
     NAMED("embedding_as_layer", ASSUME_PARTITION_EMBEDDING_AS_LAYER),
+    NAMED("modules", ASSUME_PARTITION_MODULES),
     {0}};
 static const struct choice assumed_overlaps[] = {NAMED("own", ASSUME_OVERLAP_OWN),
                                                  NAMED("none", ASSUME_OVERLAP_NONE),

@@ -499,7 +499,8 @@ const struct recipe_row recipe_rows[] = {
     ROW("assume.attention", CHOICE, assume.attention, "own",
         "Attention kernels. `unfused` stores scores and softmax, like Megatron-LM with its fused softmax; "
         "`eager` scales, masks and casts them in kernels of their own; `flash`, `flash2` and `flash3` are "
-        "versions of FlashAttention, whose version 2 the shipped profiles stand for.",
+        "versions of FlashAttention, whose version 2 the shipped profiles stand for; with "
+        "`flash2_deterministic` its backward pass is deterministic.",
         .choices = assumed_attentions),
     ROW("assume.norm", CHOICE, assume.norm, "fused",
         "Norms: `fused` with the residual before; `separate`: one kernel each for the norm, dropout with the "
@@ -508,13 +509,21 @@ const struct recipe_row recipe_rows[] = {
     ROW("assume.activation", CHOICE, assume.activation, "fused",
         "Activation functions: one kernel, or one for each operation of the formula.",
         .choices = assumed_fusions),
+    ROW("assume.rope", CHOICE, assume.rope, "fused",
+        "Rotary positions: one kernel, or one for each operation of the formula.",
+        .choices = assumed_fusions),
+    ROW("assume.gate", CHOICE, assume.gate, "fused",
+        "Gate and up projection of a gated MLP: one linear layer, or `separate`: two, each with an "
+        "all-reduce of the gradient of its input.",
+        .choices = assumed_separations),
     ROW("assume.accumulation", CHOICE, assume.accumulation, "fused",
         "Sums of weight gradients over microbatches: in the matmul, or `separate`: a matmul in the working "
-        "type, then an addition to fp32.",
-        .choices = assumed_accumulations),
+        "type, then an addition to fp32, or to `gradient_dtype`.",
+        .choices = assumed_separations),
     ROW("assume.recompute", CHOICE, layers.recompute.extent, "needed",
         "With full recomputation: `needed` leaves out the last matmul and its reduction, which no backward "
-        "pass reads; `whole` repeats the forward pass as it is, as PyTorch's checkpoint() does.",
+        "pass reads; `whole` repeats the forward pass as it is, as PyTorch's checkpoint() does; `modules`: "
+        "that of the head, too.",
         .choices = assumed_recomputes),
     ROW("assume.gradient_dtype", CHOICE, assume.gradient_dtype, "own",
         "Data type in which gradients are stored.", .choices = assumed_dtypes),
@@ -523,12 +532,14 @@ const struct recipe_row recipe_rows[] = {
     ROW("assume.logits_bytes_per_element", INT, assume.logits_bytes_per_element, "0",
         "Logits and their gradient; 0: this program's.", BETWEEN(0, 64)),
     ROW("assume.logits", CHOICE, assume.logits, "split",
-        "Memory of logits: `split` over tensor-parallel ranks, or gathered, `whole`, on each.",
+        "Logits: `split` over tensor-parallel ranks, or gathered, `whole`, on each, with PyTorch's loss in "
+        "fp32.",
         .choices = assumed_logits),
     ROW("assume.partition", CHOICE, assume.partition, "own",
         "Layers of the stages, if pipeline.layout does not give them. `own`: as even as possible. "
         "`parameters`: about equal numbers of parameters. `embedding_as_layer`: embedding and head count as "
-        "a layer each.",
+        "a layer each. `modules`: so do embedding, final norm and head, and the first stages are the "
+        "larger ones.",
         .choices = assumed_partitions),
     ROW("assume.overlap", CHOICE, assume.overlap, "own",
         "Data-parallel communication during the passes: `none`, `grad` (reductions of gradients) or "
@@ -538,6 +549,10 @@ const struct recipe_row recipe_rows[] = {
         "Fraction of each tensor-parallel message that matrix multiplications hide.", BETWEEN(0, 1)),
     ROW("assume.reserved_bytes", COUNT, assume.reserved_bytes, "-1",
         "Bytes of a device for CUDA, libraries and buffers; -1: the profile's.", BETWEEN(-1, 1e15)),
+    ROW("assume.kept_bytes", COUNT, assume.kept_bytes, "0",
+        "Bytes that libraries and the program keep allocated from one step to the next, besides weights, "
+        "gradients and optimizer state: workspaces, buffers. Counted as workspace.",
+        BETWEEN(0, 1e15)),
     ROW("assume.fragmentation", REAL, assume.fragmentation, "-1",
         "Memory lost to fragmentation, as a fraction of what is allocated; -1: the profile's.",
         BETWEEN(-1, 1)),

@@ -139,6 +139,27 @@ Test(table, memory_of_model_states)
 }
 
 /* Every shipped table can be read, and its first row can be expressed. */
+/* Of two stages the first has positions, too; what is kept between steps is counted once on each. */
+Test(table, memory_of_the_last_stage)
+{
+    enum { KEPT = 1000000 };
+    struct predicted p = predict(
+        "t,a,4,64,4,512,128,1,2,1,1,2,1f1b,none,bf16,,1,ok,model states,\n"
+        "t,a,4,64,4,512,128,1,2,1,1,2,1f1b,none,bf16,,1,ok,model states,model.position_embedding_type=rope\n"
+        "t,a,4,64,4,512,128,1,2,1,1,2,1f1b,none,bf16,,1,ok,model states,assume.kept_bytes=1000000\n"
+        "t,a,4,64,4,512,128,1,2,1,1,2,1f1b,none,bf16,,1,ok,last stage,\n"
+        "t,a,4,64,4,512,128,1,2,1,1,2,1f1b,none,bf16,,1,ok,last stage,assume.kept_bytes=1000000\n"
+        "t,a,4,64,4,512,128,1,2,1,1,2,1f1b,none,bf16,,1,ok,,\n",
+        "dgx-a100-80");
+    const struct table_row *rows = p.table.rows;
+    cr_assert_eq(p.table.count, 6);
+    cr_expect_eq(rows[0].bytes, rows[1].bytes);
+    cr_expect_eq(rows[2].bytes, rows[0].bytes + KEPT);
+    cr_expect_eq(rows[4].bytes, rows[3].bytes + KEPT);
+    cr_expect_leq(rows[3].bytes, rows[5].bytes);
+    predicted_free(&p);
+}
+
 Test(table, shipped_tables_are_read)
 {
     size_t count = 0;

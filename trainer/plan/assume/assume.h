@@ -12,6 +12,7 @@
 
 #include "kernels/device_plan.h"
 #include "layers/model_config.h"
+#include "parallel/comm.h"
 
 /* Which tensors a plan counts: those of this program, or those of the papers. */
 enum memory_assumption { ASSUME_PROGRAM, ASSUME_PAPERS };
@@ -21,6 +22,7 @@ enum assumed_attention {
     ASSUME_ATTENTION_UNFUSED, // scores, softmax and dropout are stored
     ASSUME_ATTENTION_FLASH,   // FlashAttention 1
     ASSUME_ATTENTION_FLASH2,
+    ASSUME_ATTENTION_FLASH2_DETERMINISTIC, // sums over blocks of keys in a fixed order
     ASSUME_ATTENTION_FLASH3,
 };
 enum assumed_fusion {
@@ -32,10 +34,12 @@ enum assumed_partition {
     ASSUME_PARTITION_OWN,
     ASSUME_PARTITION_PARAMETERS,         // stages with about the same number of parameters
     ASSUME_PARTITION_EMBEDDING_AS_LAYER, // embedding and head count as a layer each
+    ASSUME_PARTITION_MODULES,            // embedding, final norm and head do; the first stages are the larger
 };
 enum assumed_overlap { ASSUME_OVERLAP_OWN, ASSUME_OVERLAP_NONE, ASSUME_OVERLAP_GRAD, ASSUME_OVERLAP_BOTH };
+/* Over tensor-parallel ranks, or gathered on each, with PyTorch's loss in fp32. */
+enum assumed_logits { ASSUME_LOGITS_SPLIT, ASSUME_LOGITS_WHOLE };
 /* What printed memory counts: allocations of tensors, or all that is in use on the device (nvidia-smi). */
-enum assumed_logits { ASSUME_LOGITS_SPLIT, ASSUME_LOGITS_WHOLE }; // over tensor-parallel ranks
 enum assumed_memory { ASSUME_MEMORY_ALLOCATED, ASSUME_MEMORY_DEVICE };
 /* Slots for each chunk of a rank, or memory that all chunks share, allocated and freed tensor by tensor. */
 enum assumed_activations { ASSUME_ACTIVATIONS_SLOTS, ASSUME_ACTIVATIONS_SHARED };
@@ -50,7 +54,8 @@ enum assumed_dtype { ASSUME_DTYPE_OWN, ASSUME_DTYPE_FP32, ASSUME_DTYPE_BF16 };
 struct assumptions {
     enum memory_assumption programs;
     enum assumed_attention attention;
-    enum assumed_fusion norm, activation;
+    enum assumed_fusion norm, activation, rope;
+    enum assumed_fusion gate;         // gate and up projection: one linear layer, or two
     enum assumed_fusion accumulation; // weight gradients: in the epilogue of the matmul, or separate
     enum assumed_dtype gradient_dtype;
     int optimizer_bytes_per_parameter; // master weights and moments; 0: this program's
@@ -59,6 +64,7 @@ struct assumptions {
     enum assumed_overlap overlap;
     double tp_overlap;      // fraction of each tensor-parallel message that is hidden by compute
     int64_t reserved_bytes; // per device, for CUDA, libraries, buffers; -1: the profile's
+    int64_t kept_bytes;     // by libraries, from one step to the next
     enum assumed_logits logits;
     enum assumed_memory printed_memory;
     enum assumed_activations activations;
@@ -68,12 +74,28 @@ struct assumptions {
     double fragmentation; // fraction of the allocated memory; -1: the profile's
 };
 
+/* What an op does not tell about the model and the layout. */
+struct assumed_model {
+    bool attention_dropout;
+    int64_t hidden;
+    int64_t gate_columns;    // of the projection to gate and up on a rank; 0: none
+    int tensor_parallel;     // ranks
+    bool recomputes_modules; // each module of a stage is checkpointed, the head, too
+};
+
 /* Replaces an op by those of the other program, with the costs (FLOPs, bytes) of its kernels. Returns their
- * number; without an assumption it is 1, a copy of the op. has_dropout: dropout of attention
- * probabilities. */
+ * number; without an assumption it is 1, a copy of the op. */
 enum { ASSUME_MAX_OPS = 8 };
-int assume_ops(const struct assumptions *assume, bool has_dropout, const struct op_record *op,
-               struct op_record out[ASSUME_MAX_OPS]);
+int assume_ops(const struct assumptions *assume, const struct assumed_model *model,
+               const struct op_record *op, struct op_record out[ASSUME_MAX_OPS]);
+
+/* A message over the tensor-parallel ranks that the other program sends with an op, and this one does not. */
+struct assumed_message {
+    enum call call;
+    int64_t bytes; // 0: none
+};
+struct assumed_message assume_message(const struct assumptions *assume, const struct assumed_model *model,
+                                      const struct op_record *op);
 
 /* Whether attention scores are stored as tensors. */
 bool assume_stores_scores(const struct assumptions *assume);

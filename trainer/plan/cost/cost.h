@@ -14,6 +14,15 @@
 #include "trainer/plan/assume/assume.h"
 #include "trainer/plan/profile/profile.h"
 
+/* How the ranks of a group are distributed over nodes. */
+struct group_shape {
+    int ranks;
+    int nodes;
+    int per_node; // maximum number of ranks on one node
+    int ring;     // of a message between two ranks: the size of its group, all of which send and receive one;
+                  // 0: only these two
+};
+
 /* Rank r runs on node r / ranks_per_node. */
 struct cost_options {
     const struct cluster_profile *profile;
@@ -22,7 +31,8 @@ struct cost_options {
     bool processes;                   // on a CPU: ranks are processes, not threads of one process
     bool tf32;                        // fp32 matmuls use TF32
     const struct assumptions *assume; // NULL: none
-    bool attention_dropout;           // the recipe has it; matters for unfused attention
+    struct assumed_model model;       // for assume
+    struct group_shape tensor_group;  // for messages that it adds; ranks 0: none
     bool in_order; // sums over GPU ranks are in rank order (parallel/transports/nccl/) instead of NCCL's own
 };
 
@@ -54,14 +64,6 @@ struct op_time {
 };
 struct op_time cost_of_op(const struct cost_options *options, const struct op_record *op);
 
-/* How the ranks of a group are distributed over nodes. */
-struct group_shape {
-    int ranks;
-    int nodes;
-    int per_node; // maximum number of ranks on one node
-    int ring;     // of a message between two ranks: the size of its group, all of which send and receive one;
-                  // 0: only these two
-};
 struct group_shape cost_group_shape(const struct cost_options *options, const int *ranks, int size);
 
 /* Seconds of a call. bytes: of the whole tensor, as in observed_message. Send and receive: between the two

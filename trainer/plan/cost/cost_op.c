@@ -212,11 +212,15 @@ struct op_time cost_of_op(const struct cost_options *options, const struct op_re
     struct op_time time = {.run_s = 0.0};
     if (options->assume == NULL)
         return cost_of_one(options, op);
-    const int count = assume_ops(options->assume, options->attention_dropout, op, assumed);
+    const int count = assume_ops(options->assume, &options->model, op, assumed);
     for (int i = 0; i < count; i++) {
         const struct op_time one = cost_of_one(options, &assumed[i]);
         time.run_s += one.run_s;
         time.launch_s += one.launch_s;
     }
+    const struct assumed_message message = assume_message(options->assume, &options->model, op);
+    if (message.bytes > 0)
+        time.run_s += (1.0 - options->assume->tp_overlap) *
+                      cost_of_message(options, message.call, options->tensor_group, message.bytes);
     return time;
 }

@@ -64,7 +64,8 @@ enum published_column {
     PUBLISHED_NOTES,
     PUBLISHED_OVERRIDES, // further recipe overrides, separated by spaces: "pipeline.layout=[2,3,3,2]"
     PUBLISHED_FIGURE, // scope of the figures: "": the step; "layer": forward and backward pass of one layer
-                      // for one microbatch; "model states": memory without activations
+                      // for one microbatch; "model states": memory of the last
+                      // stage between steps; "last stage": its peak
     PUBLISHED_COLUMNS
 };
 

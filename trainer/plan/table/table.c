@@ -78,22 +78,26 @@ static void take_times(struct table_row *row, const struct step_plan *plan)
     }
 }
 
-static void take_memory(struct table_row *row, const struct step_plan *plan)
+/* Of the last stage: weights, gradients and optimizer state, and what is kept between steps. */
+static double state_bytes(const struct step_plan *plan)
 {
     static const enum part states[] = {PART_WEIGHTS, PART_MASTERS, PART_GRADIENTS, PART_MOMENTS};
-    const char *status = row->row->cell[PUBLISHED_STATUS];
+    double bytes = (double)plan->run->recipe->assume.kept_bytes;
+    for (size_t k = 0; k < sizeof states / sizeof *states; k++)
+        bytes += (double)plan->ranks[plan->count - 1].part_bytes[states[k]];
+    return bytes;
+}
+
+static void take_memory(struct table_row *row, const struct step_plan *plan)
+{
+    const char *status = row->row->cell[PUBLISHED_STATUS], *figure = row->row->cell[PUBLISHED_FIGURE];
     const double printed = row->row->number[PUBLISHED_MEMORY_GB];
-    const bool only_states = strcmp(row->row->cell[PUBLISHED_FIGURE], "model states") == 0;
-    double most = 0.0;
-    for (int i = 0; only_states && i < plan->count; i++) {
-        double bytes = 0.0;
-        for (size_t k = 0; k < sizeof states / sizeof *states; k++)
-            bytes += (double)plan->ranks[i].part_bytes[states[k]];
-        most = bytes > most ? bytes : most;
-    }
+    const bool only_states = strcmp(figure, "model states") == 0;
+    const int rank = strcmp(figure, "last stage") == 0 ? plan->count - 1 : plan->peak_rank;
     const bool of_device = plan->run->recipe->assume.printed_memory == ASSUME_MEMORY_DEVICE;
-    row->bytes =
-        only_states ? most : (double)(of_device ? plan->needed_bytes : plan->ranks[plan->peak_rank].bytes);
+    row->bytes = only_states ? state_bytes(plan)
+                 : of_device ? (double)plan->needed_bytes
+                             : (double)plan->ranks[rank].bytes;
     row->printed_bytes = isnan(printed) ? 0.0 : printed * 1e9;
     row->fit = only_states ? FIT_UNKNOWN : plan->fits ? FIT_OK : FIT_OOM;
     row->near_limit = llabs(plan->needed_bytes - plan->device_bytes) < TABLE_NEAR_GB * INT64_C(1000000000);
