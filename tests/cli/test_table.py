@@ -73,6 +73,11 @@ def test_file(folder):
     check("a base that does not exist", run(path, "--recipe", os.path.join(folder, "none.yaml"), "--profile", "selene"),
           2, err="none.yaml")
     check("the base of a named table", run(path, "--recipe", "llama3"), 0, out="on llama3-h100")
+    of_paper = write(folder, "paper," + HEADER + "\"Hagemann2023, main\"," + ROW)
+    check("the base of the paper that is named", run(of_paper), 0, out="on hagemann2023")
+    of_paper = write(folder, "paper," + HEADER + "Hagemann2023," + ROW + "Zero Bubble," + ROW)
+    check("two papers have no common base", run(of_paper), 1, out="no cluster profile; use --profile NAME")
+    path = write(folder, HEADER + ROW + ROW.replace("512,4,", "512,5,"))
     check("a file that does not exist", run(os.path.join(folder, "none.csv")), 2, err="none.csv")
     path = write(folder, HEADER.replace("layers", "depth") + ROW)
     check("an unknown column", run(path), 2, err="runs.csv:1: unknown column 2: \"depth\"")

@@ -138,6 +138,16 @@ Test(table, memory_of_model_states)
     predicted_free(&predicted);
 }
 
+Test(table, names_of_papers)
+{
+    cr_expect_str_eq(table_of_paper("Hagemann2023 main sweep")->name, "hagemann2023");
+    cr_expect_str_eq(table_of_paper("Zero Bubble Table 4")->name, "zero-bubble");
+    cr_expect_str_eq(table_of_paper("ZeRO Table 1")->name, "zero");
+    cr_expect_null(table_of_paper("Hageman"));
+    cr_expect_null(table_of_paper("default"));
+    cr_expect_null(table_of_paper(""));
+}
+
 /* Every shipped table can be read, and its first row can be expressed. */
 /* Of two stages the first has positions, too; what is kept between steps is counted once on each. */
 Test(table, memory_of_the_last_stage)

@@ -24,14 +24,28 @@ static enum status refuse_name(const char *name)
                 near != NULL ? "?" : "");
 }
 
-/* The base recipe: --recipe (the name of a shipped table, or a path), or else that of the table. */
-static struct table_base choose_base(const char *recipe, const struct shipped_table *shipped)
+/* The shipped table of the paper that all rows of a file are of; NULL: of none, or of several. */
+static const struct shipped_table *table_of_rows(const struct published *published)
+{
+    const struct shipped_table *found = NULL;
+    for (size_t i = 0; i < published->count; i++) {
+        const struct shipped_table *table = table_of_paper(published->rows[i].cell[PUBLISHED_PAPER]);
+        if (table == NULL || (found != NULL && table != found))
+            return NULL;
+        found = table;
+    }
+    return found;
+}
+
+/* The base recipe: --recipe (the name of a shipped table, or a path), or else that of the table. The
+ * rows of a file may have words for what a shipped table has as overrides. */
+static struct table_base choose_base(const char *recipe, const struct shipped_table *shipped, bool is_of_file)
 {
     const struct shipped_table *other = recipe != NULL ? table_shipped(recipe) : NULL;
     if (recipe != NULL && other == NULL)
         return (struct table_base){.name = recipe};
     shipped = other != NULL ? other : shipped;
-    return (struct table_base){shipped->name, shipped->yaml, strcmp(shipped->name, "default") == 0};
+    return (struct table_base){shipped->name, shipped->yaml, is_of_file};
 }
 
 enum status table_check_shared(const char *recipe, const char *const *overrides, size_t count)
@@ -58,12 +72,14 @@ enum status table_open(const char *name, const char *recipe, struct published *p
     if (shipped == NULL || (!is_file(name) && *shipped->csv == 0))
         return refuse_name(name);
     *title = (struct table_title){name, is_file(name) ? "rows of this file" : shipped->description, false};
-    *base = choose_base(recipe, shipped);
     enum status status =
         is_file(name) ? published_read(name, published, &problems)
                       : published_parse(name, shipped->csv, strlen(shipped->csv), published, &problems);
     problems_print(&problems, stderr);
     problems_free(&problems);
+    if (status == OK && is_file(name) && table_of_rows(published) != NULL)
+        shipped = table_of_rows(published);
+    *base = choose_base(recipe, shipped, is_file(name));
     if (status == OK && published->csv.record_count <= 1) {
         published_free(published);
         status = fail(BAD_DATA, "%s: no rows after the names of the columns", name);

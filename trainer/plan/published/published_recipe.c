@@ -321,6 +321,9 @@ void published_recipe_infer(const struct published_row *row, struct published_re
     const char *notes = row->cell[PUBLISHED_NOTES];
     for (size_t i = 0; i < sizeof llama / sizeof *llama && contains(row->cell[PUBLISHED_MODEL], "llama"); i++)
         infer(made, llama[i]);
+    // Other programs with a pipeline reduce gradients once for a step, as this one with stage 1.
+    if (*row->cell[PUBLISHED_ZERO_STAGE] == '2' && degree(row, PUBLISHED_PP) > 1.0)
+        overrides_set(&made->overrides, "parallel.zero_stage=1");
     if (!contains(notes, "kernel="))
         return;
     infer(made, contains(notes, "flash_attention3")   ? "assume.attention=flash3"

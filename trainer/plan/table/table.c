@@ -3,6 +3,7 @@
 
 #include "trainer/plan/model_flops.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,4 +213,34 @@ const struct shipped_table *table_shipped(const char *name)
         if (strcmp(table->name, name) == 0)
             return table;
     return NULL;
+}
+
+/* Length of the beginning of `text` that has the letters and digits of `name`; 0: another beginning. */
+static size_t begins_with(const char *text, const char *name)
+{
+    size_t at = 0;
+    for (; *name != 0; name++) {
+        if (!isalnum((unsigned char)*name))
+            continue;
+        while (text[at] != 0 && !isalnum((unsigned char)text[at]))
+            at++;
+        if (tolower((unsigned char)text[at]) != tolower((unsigned char)*name))
+            return 0;
+        at++;
+    }
+    return at;
+}
+
+const struct shipped_table *table_of_paper(const char *paper)
+{
+    const struct shipped_table *found = NULL;
+    size_t longest = 0;
+    for (const struct shipped_table *table = shipped_tables; table->name != NULL; table++) {
+        const size_t length = begins_with(paper, table->name);
+        if (length > longest && *table->csv != 0) {
+            found = table;
+            longest = length;
+        }
+    }
+    return found;
 }

@@ -120,3 +120,6 @@ struct shipped_table {
 extern const struct shipped_table shipped_tables[]; // ends with {0}
 /* Finds a shipped table by name; NULL: unknown. */
 const struct shipped_table *table_shipped(const char *name);
+/* The shipped table with whose name a text begins, letters and digits only: "Hagemann2023 main sweep" begins
+ * with hagemann2023. NULL: none. */
+const struct shipped_table *table_of_paper(const char *paper);
