@@ -9,24 +9,26 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_STEPS = 4, WORD_BITS = 32, PAIR = sizeof(uint64_t) / sizeof(int32_t) };
+enum { WORD_BITS = 32, PAIR = sizeof(uint64_t) / sizeof(int32_t) };
 
-/* The checkpoints on a node, as its leader reports them. */
+/* The newest checkpoint on a node, as its leader reports it. */
 struct listing {
-    int64_t count, steps[MAX_STEPS];
-    uint64_t saves[MAX_STEPS]; // random numbers of the saves
-};
-
-/* The same with their manifests, which are read once. */
-struct listed {
-    struct listing listing;
-    struct manifest manifests[MAX_STEPS]; // {0}: handed on
+    int64_t step;  // -1: none
+    uint64_t save; // random number of the save
 };
 
 struct candidate {
     int64_t step;
     uint64_t save;
     int root; // lowest rank that has its manifest
+};
+
+/* The candidates of one step, and what the node of this rank has. */
+struct round {
+    struct candidate *list; // [count], those of one save next to each other
+    int count;
+    struct listing own;
+    struct manifest manifest; // of `own`; {0}: handed on
 };
 
 /* ---- what there is ---- */
@@ -44,30 +46,23 @@ static enum status identity_of(const struct memory_checkpoints *m, int64_t step,
     return status;
 }
 
-/* Lists the newest complete checkpoints of this run on this node. */
-static enum status list_own(const struct memory_checkpoints *m, int64_t below, struct listed *out)
+/* Finds the newest complete checkpoint of this run in [from, below) on this node. */
+static enum status find_own(const struct memory_checkpoints *m, int64_t from, int64_t below,
+                            struct round *out)
 {
     struct text skipped = {0};
-    struct listing *list = &out->listing;
+    int64_t step = below;
+    bool found = false;
     enum status status = OK;
-    for (int64_t step = below; status == OK && step >= 0 && list->count < MAX_STEPS;) {
-        struct manifest manifest;
-        status = folder_newest_manifest(m->folder.chars, step, &step, &manifest, &skipped);
-        if (status == OK && step >= 0 && strcmp(manifest.identity.run, m->run) == 0 &&
-            hex_parse(manifest.identity.save, &list->saves[list->count])) {
-            list->steps[list->count] = step;
-            out->manifests[list->count++] = manifest;
-        } else
-            manifest_free(&manifest);
+    while (status == OK && !found && step >= 0) {
+        manifest_free(&out->manifest);
+        status = folder_newest_manifest(m->folder.chars, step, &step, &out->manifest, &skipped);
+        found = status == OK && step >= from && strcmp(out->manifest.identity.run, m->run) == 0 &&
+                hex_parse(out->manifest.identity.save, &out->own.save);
     }
+    out->own.step = found ? step : -1;
     text_free(&skipped);
     return status;
-}
-
-static void listed_free(struct listed *list)
-{
-    for (int i = 0; i < MAX_STEPS; i++)
-        manifest_free(&list->manifests[i]);
 }
 
 static int newest_first(const void *a, const void *b)
@@ -78,42 +73,37 @@ static int newest_first(const void *a, const void *b)
     return x->save != y->save ? (x->save > y->save ? -1 : 1) : (x->root > y->root) - (x->root < y->root);
 }
 
-/* Collective: lists the checkpoints in [from, below) on any node, the newest first; the caller frees *out. */
-static enum status list_all(const struct memory_checkpoints *m, int64_t from, int64_t below,
-                            struct listed *own, struct candidate **out, int *count)
+/* Collective: lists the newest checkpoints in [from, below) on any node, of one step. */
+static enum status round_begin(const struct memory_checkpoints *m, int64_t from, int64_t below,
+                               struct round *out)
 {
     struct rank_state *w = m->rank_state;
     const size_t world = (size_t)w->world->size;
-    const struct listing *mine = &own->listing;
+    *out = (struct round){.list = calloc(world, sizeof *out->list), .own = {.step = -1}};
     struct listing *all = calloc(world, sizeof *all);
-    struct candidate *list = calloc(world * MAX_STEPS, sizeof *list);
-    if (all == NULL || list == NULL)
+    if (all == NULL || out->list == NULL)
         die_of(NO_MEMORY, "no memory for a list of %zu ranks", world);
-    *count = 0;
-    enum status status = rank_agree(w, memory_is_leader(m) ? list_own(m, below, own) : OK);
+    enum status status = rank_agree(w, memory_is_leader(m) ? find_own(m, from, below, out) : OK);
     if (status == OK)
-        status = gather_words(w, mine, sizeof *mine / sizeof(int32_t), all);
+        status = gather_words(w, &out->own, sizeof out->own / sizeof(int32_t), all);
     for (int rank = 0; status == OK && rank < w->world->size; rank++)
-        for (int64_t i = 0; i < all[rank].count; i++)
-            if (all[rank].steps[i] >= from)
-                list[(*count)++] = (struct candidate){all[rank].steps[i], all[rank].saves[i], rank};
-    if (*count > 0)
-        qsort(list, (size_t)*count, sizeof *list, newest_first);
+        if (all[rank].step >= 0)
+            out->list[out->count++] = (struct candidate){all[rank].step, all[rank].save, rank};
     free(all);
-    *out = list;
+    if (out->count > 0)
+        qsort(out->list, (size_t)out->count, sizeof *out->list, newest_first);
+    while (out->count > 0 && out->list[out->count - 1].step < out->list[0].step)
+        out->count--;
     return status;
 }
 
-/* ---- manifests ---- */
-
-/* The manifest of a candidate on this node; NULL: it was not listed. */
-static struct manifest *manifest_of(struct listed *own, const struct candidate *c)
+static void round_end(struct round *r)
 {
-    for (int i = 0; i < (int)own->listing.count; i++)
-        if (own->listing.steps[i] == c->step && own->listing.saves[i] == c->save)
-            return &own->manifests[i];
-    return NULL;
+    manifest_free(&r->manifest);
+    free(r->list);
 }
+
+/* ---- manifests ---- */
 
 static bool has_candidate(const struct memory_checkpoints *m, const struct candidate *c)
 {
@@ -153,12 +143,12 @@ static enum status write_here(const struct memory_checkpoints *m, const struct c
 }
 
 /* Collective: gives the small files of a checkpoint to the nodes that lack them. */
-static enum status share_texts(const struct memory_checkpoints *m, const struct candidate *c, bool listed,
+static enum status share_texts(const struct memory_checkpoints *m, const struct candidate *c, bool known,
                                const char *path)
 {
     struct rank_state *w = m->rank_state;
     struct save_texts texts = {0};
-    const bool lacks = memory_is_leader(m) && !listed && !has_candidate(m, c);
+    const bool lacks = memory_is_leader(m) && !known && !has_candidate(m, c);
     double any = lacks ? 1.0 : 0.0;
     TRY(rank_agree_max(w, &any, 1));
     if (any == 0.0)
@@ -264,25 +254,22 @@ static enum status find_holders(struct memory_checkpoints *m, const struct manif
 
 /* ---- finding ---- */
 
-/* Moves a manifest that was listed, or reads it. */
-static enum status take_manifest(struct manifest *listed, const char *path, struct manifest *out)
-{
-    if (listed == NULL)
-        return manifest_read(path, out);
-    *out = *listed;
-    *listed = (struct manifest){0};
-    return OK;
-}
-
 /* Collective: *complete: all files remain; its manifest is then m->manifest. */
-static enum status try_candidate(struct memory_checkpoints *m, struct listed *own, const struct candidate *c,
+static enum status try_candidate(struct memory_checkpoints *m, struct round *round, const struct candidate *c,
                                  const char *path, bool verify, bool *complete)
 {
-    struct manifest *listed = manifest_of(own, c), *manifest = &m->manifest;
+    const bool known = round->own.step == c->step && round->own.save == c->save;
+    struct manifest *manifest = &m->manifest;
+    enum status status = OK;
     int lost = 0;
-    TRY(share_texts(m, c, listed != NULL, path));
+    TRY(share_texts(m, c, known, path));
     manifest_free(manifest);
-    enum status status = rank_agree(m->rank_state, take_manifest(listed, path, manifest));
+    if (known) {
+        *manifest = round->manifest;
+        round->manifest = (struct manifest){0};
+    } else
+        status = manifest_read(path, manifest);
+    status = rank_agree(m->rank_state, status);
     if (status == OK)
         status = find_holders(m, manifest, path, verify, &lost);
     *complete = status == OK && lost == 0;
@@ -293,31 +280,45 @@ static enum status try_candidate(struct memory_checkpoints *m, struct listed *ow
     return status;
 }
 
-enum status memory_checkpoints_find(struct memory_checkpoints *m, int64_t from, int64_t below, bool verify,
-                                    int64_t *step, char **path)
+/* Collective: the first complete one of a step. *path is NULL if there is none. */
+static enum status try_round(struct memory_checkpoints *m, struct round *round, bool verify, char **path)
 {
-    struct candidate *list;
-    struct listed own = {.listing = {.count = 0}};
-    int count;
+    enum status status = OK;
     bool complete = false;
-    *step = -1;
-    *path = NULL;
-    if (m == NULL)
-        return OK;
-    enum status status = list_all(m, from, below, &own, &list, &count);
-    for (int i = 0; i < count && status == OK && !complete; i++) {
+    for (int i = 0; i < round->count && status == OK && !complete; i++) {
         struct text folder = {0};
-        if (i > 0 && list[i].step == list[i - 1].step && list[i].save == list[i - 1].save)
+        if (i > 0 && round->list[i].save == round->list[i - 1].save)
             continue;
-        folder_of_step(m->folder.chars, list[i].step, "", &folder);
-        status = try_candidate(m, &own, &list[i], folder.chars, verify, &complete);
-        *step = complete ? list[i].step : -1;
+        folder_of_step(m->folder.chars, round->list[i].step, "", &folder);
+        status = try_candidate(m, round, &round->list[i], folder.chars, verify, &complete);
         *path = complete ? folder.chars : NULL;
         if (!complete)
             text_free(&folder);
     }
-    listed_free(&own);
-    free(list);
+    return status;
+}
+
+enum status memory_checkpoints_find(struct memory_checkpoints *m, int64_t from, int64_t below, bool verify,
+                                    int64_t *step, char **path)
+{
+    enum status status = OK;
+    bool more = m != NULL;
+    *step = -1;
+    *path = NULL;
+    while (status == OK && more) {
+        struct round round;
+        status = round_begin(m, from, below, &round);
+        more = status == OK && round.count > 0;
+        if (more) {
+            below = round.list[0].step;
+            status = try_round(m, &round, verify, path);
+        }
+        if (*path != NULL) {
+            *step = below;
+            more = false;
+        }
+        round_end(&round);
+    }
     return status;
 }
 
