@@ -75,6 +75,12 @@ def test_file(folder):
     check("the base of a named table", run(path, "--recipe", "llama3"), 0, out="on llama3-h100")
     of_paper = write(folder, "paper," + HEADER + "\"Hagemann2023, main\"," + ROW)
     check("the base of the paper that is named", run(of_paper), 0, out="on hagemann2023")
+    interleaved = ROW.replace("1F1B", "interleaved 1F1B")
+    check("virtual stages that a row does not give", run(write(folder, HEADER + interleaved), "--profile", "selene"), 0,
+          out="tp2 pp2 dp1 v2 b1 interleaved")
+    of_paper = write(folder, "paper," + HEADER.replace("schedule", "vpp,schedule") + "Zero Bubble," +
+                     interleaved.replace("GPT,4,", "GPT,6,").replace("interleaved", "4,interleaved"))
+    check("embedding and head as layers", run(of_paper), 0, out="tp2 pp2 dp1 v4 b1 interleaved")
     of_paper = write(folder, "paper," + HEADER + "Hagemann2023," + ROW + "Zero Bubble," + ROW)
     check("two papers have no common base", run(of_paper), 1, out="no cluster profile; use --profile NAME")
     path = write(folder, HEADER + ROW + ROW.replace("512,4,", "512,5,"))

@@ -114,9 +114,19 @@ static int64_t layout_sum(const struct recipe *r)
     return sum;
 }
 
+/* Modules that count as a layer each besides the layers. */
+static int64_t other_modules(const struct recipe *r)
+{
+    const enum assumed_partition partition = r->assume.partition;
+    return partition == ASSUME_PARTITION_MODULES              ? 3
+           : partition == ASSUME_PARTITION_EMBEDDING_AS_LAYER ? 2
+                                                              : 0;
+}
+
 static bool enough_holds(const struct view *v)
 {
-    return v->recipe->pipeline.layout.count > 0 || v->recipe->model.num_layers >= stages_of(v->recipe);
+    const struct recipe *r = v->recipe;
+    return r->pipeline.layout.count > 0 || r->model.num_layers + other_modules(r) >= stages_of(r);
 }
 
 static void enough_message(const struct view *v, struct text *out)

@@ -313,6 +313,23 @@ static void infer(struct published_recipe *made, const char *override)
     overrides_set(&made->overrides, override);
 }
 
+/* The smallest number of virtual stages above 1 that divides the layers of a rank, as in the recipes of
+ * papers that do not print it. */
+static void infer_virtual_stages(const struct published_row *row, struct published_recipe *made)
+{
+    const double layers = row->number[PUBLISHED_LAYERS], pp = degree(row, PUBLISHED_PP);
+    if (!contains(row->cell[PUBLISHED_SCHEDULE], "interleaved") || !is_missing(row->cell[PUBLISHED_VPP]) ||
+        !(pp > 1.0) || !(fmod(layers, pp) == 0.0))
+        return;
+    for (double v = 2.0; v <= layers / pp; v += 1.0)
+        if (fmod(layers / pp, v) == 0.0) {
+            char override[64];
+            snprintf(override, sizeof override, "pipeline.virtual_stages=%.0f", v);
+            infer(made, override);
+            return;
+        }
+}
+
 void published_recipe_infer(const struct published_row *row, struct published_recipe *made)
 {
     static const char *const llama[] = {"model.position_embedding_type=rope", "model.normalization=RMSNorm",
@@ -321,6 +338,7 @@ void published_recipe_infer(const struct published_row *row, struct published_re
     const char *notes = row->cell[PUBLISHED_NOTES];
     for (size_t i = 0; i < sizeof llama / sizeof *llama && contains(row->cell[PUBLISHED_MODEL], "llama"); i++)
         infer(made, llama[i]);
+    infer_virtual_stages(row, made);
     // Other programs with a pipeline reduce gradients once for a step, as this one with stage 1.
     if (*row->cell[PUBLISHED_ZERO_STAGE] == '2' && degree(row, PUBLISHED_PP) > 1.0)
         overrides_set(&made->overrides, "parallel.zero_stage=1");
