@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { FORKS = 100, HELD = 512, MAX_BYTES = 3000, CHILD_LIMIT_S = 20 };
+enum { FORKS = 30, HELD = 512, MAX_BYTES = 3000, CHILD_LIMIT_S = 20 };
 
 static void *churn(void *context)
 {

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "kernels/ops.h"
+#include "tests/support/sanitized.h"
 
 /* Half a unit in the last place of 1, in fp32: the largest relative error of one rounding. */
 #define UNIT 0x1p-24
@@ -22,6 +23,12 @@ enum { FIXTURE_IS_EMULATED = 1 }; // some hundred times slower: use fewer large 
 #else
 enum { FIXTURE_IS_EMULATED = 0 };
 #endif
+
+/* Whether tests run a sample of their cases: under a sanitizer, and on the emulator in tools/test. */
+static inline bool fixture_runs_few(void)
+{
+    return UNDER_SANITIZER || (FIXTURE_IS_EMULATED && !long_tests());
+}
 
 enum { FIXTURE_ARRAYS = 96 };
 

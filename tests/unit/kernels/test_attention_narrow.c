@@ -11,7 +11,6 @@
 #include "tests/support/narrow_reference.h"
 #include "tests/support/ops_fixture.h"
 #include "tests/support/reference_ops.h"
-#include "tests/support/sanitized.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -334,7 +333,7 @@ static bool is_selected(int kind)
 Test(attention_narrow, matches_attention)
 {
     for (int kind = 0; kind < kind_count(); kind++) {
-        for (int i = 0; i < (UNDER_SANITIZER ? 3 : SHAPES) && is_selected(kind); i++)
+        for (int i = 0; i < (fixture_runs_few() ? 3 : SHAPES) && is_selected(kind); i++)
             compare(shapes[i], BF16);
         if (is_selected(kind))
             compare(shapes[4], F16);
@@ -353,7 +352,8 @@ Test(attention_narrow, long_sequences_wrap_around_the_tile_ring)
                 {{1, 700, 1, 1, 64, 300, 0.0F, {0}}, F16, "reverse"},
                 {{2, 400, 1, 1, 128, 0, 0.25F, {0}}, BF16, "forward"},
                 {{1, 700, 1, 1, 64, 0, 0.0F, {0}}, BF16, "7"}};
-    for (int i = UNDER_SANITIZER ? 1 : 0; i < (UNDER_SANITIZER ? 2 : 4) && is_selected(0); i++) {
+    for (int i = fixture_runs_few() ? 1 : 0; i < (UNDER_SANITIZER ? 2 : 4) && is_selected(0);
+         i += fixture_runs_few() ? 2 : 1) {
         setenv("EMULATOR_ORDER", runs[i].order, 1);
         compare(runs[i].shape, runs[i].dtype);
     }

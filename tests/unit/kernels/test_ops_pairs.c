@@ -196,7 +196,7 @@ static void check_all(void (*run)(struct side *s, bool pair))
                           .rows = shape[0],
                           .columns = shape[1],
                           .gap = shape[2]};
-        if ((n / 24 == SHAPES - 1 || UNDER_SANITIZER) && n % 5 != 0)
+        if ((n / 24 == SHAPES - 1 || fixture_runs_few()) && n % 5 != 0)
             continue; // the largest, in a slow build: each kind, but not all combinations
         cr_expect(agree(&t, run, false), "%s", trial_text(&t, text));
     }
