@@ -5,6 +5,7 @@
 #include <dnnl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 
 /* oneDNN uses libgomp, whose thread count is per calling thread. Declared here because omp.h belongs to a
@@ -58,8 +59,27 @@ static void check(dnnl_status_t status, const char *call)
         die(__FILE__, __LINE__, call, "oneDNN returned status %d", (int)status);
 }
 
+/* dnnl_sgemm() packs operands into a block from posix_memalign(), and frees it before it returns. glibc
+ * (2.36) splits chunks of up to 176 bytes off a block to align it, and its per-thread cache keeps the first 7
+ * of each size. Without them the freed block is too small for the next call, which takes new memory: a thread
+ * keeps 8 blocks, of up to 3 MiB each. With a full cache it keeps one. */
+static void fill_malloc_cache(void)
+{
+    enum { KEPT = 7, SMALLEST = 32, LARGEST = 176, STEP = 16, SIZES = (LARGEST - SMALLEST) / STEP + 1 };
+    static _Thread_local bool filled;
+    void *chunks[SIZES * KEPT];
+    if (filled)
+        return;
+    filled = true;
+    for (int i = 0; i < SIZES * KEPT; i++)
+        chunks[i] = malloc((size_t)(SMALLEST + i / KEPT * STEP) - sizeof(size_t)); // NULL: nothing to keep
+    for (int i = 0; i < SIZES * KEPT; i++)
+        free(chunks[i]);
+}
+
 void blas_sgemm(const struct blas_panel *p, int threads)
 {
+    fill_malloc_cache();
     omp_set_num_threads(threads);
     inside = true;
     dnnl_status_t status =

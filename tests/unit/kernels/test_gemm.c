@@ -10,8 +10,11 @@
 #include <criterion/criterion.h>
 #include <float.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct matmul_case {
     int64_t m, n, k;
@@ -334,4 +337,46 @@ Test(gemm, alignment_does_not_change_bits)
             trial_free(&plain);
         }
     }
+}
+
+/* ---- memory ---- */
+
+static int64_t resident_bytes(void)
+{
+    long long size = 0, pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    cr_assert(file != NULL && fscanf(file, "%lld %lld", &size, &pages) == 2);
+    fclose(file);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+struct growth {
+    const struct trial *trial;
+    int64_t bytes; // resident after several calls, beyond those after one
+};
+
+static void *grow(void *context)
+{
+    enum { CALLS = 4 };
+    struct growth *growth = context;
+    run(growth->trial->args, 1);
+    growth->bytes = -resident_bytes();
+    for (int i = 0; i < CALLS; i++)
+        run(growth->trial->args, 1);
+    growth->bytes += resident_bytes();
+    return NULL;
+}
+
+/* oneDNN allocates a block of 1.8 MiB for each panel of this matmul, and frees it. (AddressSanitizer keeps
+ * freed memory.) */
+Test(gemm, a_thread_keeps_one_packing_block, .disabled = UNDER_SANITIZER)
+{
+    enum { MOST_BYTES = 4 << 20 };
+    struct trial t = trial_of((struct matmul_case){.m = 1024, .n = 4096, .k = 256, .transpose_b = true});
+    struct growth growth = {.trial = &t};
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, grow, &growth), 0);
+    pthread_join(thread, NULL);
+    cr_assert_leq(growth.bytes, MOST_BYTES, "%lld more bytes are resident", (long long)growth.bytes);
+    trial_free(&t);
 }
