@@ -145,6 +145,33 @@ static double cpu_op_s(struct cluster_profile *p, int threads, const struct op_r
     return cost_of_op(&options, op).run_s;
 }
 
+/* Rows of a multiple of a page are slow on a CPU: samples with such rows count, whatever their size. On a GPU
+ * only sizes count. */
+Test(cost, row_alignment)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    struct op_record aligned = matmul(4096, 64, 64), odd = matmul(3840, 64, 64), by_n = matmul(64, 4096, 64);
+    struct profile_sample sample = {.dtype = PROFILE_BF16, .threads = 1, .transposed = true};
+    aligned.transposed = odd.transposed = by_n.transposed = true;
+    p->device.cores = 4;
+    for (int n = 0; n < 2; n++) {
+        for (int i = 0; i < 2; i++) {
+            const int64_t rows[] = {2048, 1920};
+            const double rates[] = {1e9, 2e9};
+            sample.shape[n] = rows[i];
+            sample.shape[1 - n] = sample.shape[2] = 64;
+            sample.value = rates[i];
+            profile_add_sample(p, MEASURED_MATMUL, &sample);
+        }
+    }
+    cr_expect_float_eq(cpu_op_s(p, 1, &aligned) / cpu_op_s(p, 1, &odd), 4096.0 / 3840, 0.1); // a GPU
+    p->device.is_cpu = true;
+    cr_expect_float_eq(cpu_op_s(p, 1, &aligned), 2.0 * 4096 * 64 * 64 / 1e9, 1e-3);
+    cr_expect_float_eq(cpu_op_s(p, 1, &by_n), 2.0 * 4096 * 64 * 64 / 1e9, 1e-3);
+    cr_expect_float_eq(cpu_op_s(p, 1, &odd), 2.0 * 3840 * 64 * 64 / 2e9, 1e-3);
+    profile_destroy(p);
+}
+
 /* One thread at 1e9 B/s, four at 2e9: two are in between, in log space. */
 Test(cost, measured_threads)
 {

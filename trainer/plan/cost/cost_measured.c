@@ -5,14 +5,42 @@
 
 #include <math.h>
 
-static double distance(const struct profile_sample *sample, const int64_t *shape)
+/* The largest power of two that divides the bytes of a row, up to a page. */
+static double row_alignment(int64_t elements, enum profile_dtype dtype)
 {
+    enum { PAGE_BYTES = 4096 };
+    const int64_t bytes = elements * (dtype == PROFILE_BF16 || dtype == PROFILE_FP16 ? 2 : 4);
+    const int64_t power = bytes & -bytes;
+    return power < PAGE_BYTES ? (double)power : PAGE_BYTES;
+}
+
+/* Whether a dimension of a CPU's matmul (m, n, k) is the length of the rows of an operand. Addresses that are
+ * a multiple of a page apart share few sets of a cache, so the alignment of rows can halve the rate. */
+static bool is_row_length(const struct measured_query *query, int dimension)
+{
+    enum { M, N };
+    return query->is_matmul && query->threads > 0 &&
+           (dimension == N || (dimension == M) == query->transposed);
+}
+
+/* In log space. A factor of two in the alignment of rows counts as much as four such factors in size: with 0,
+ * samples of other m and n predict the rate of a weight gradient with an error of 24 %, with 4 of 4 %
+ * (medians, AMD EPYC). */
+static double distance(const struct profile_sample *sample, const struct measured_query *query)
+{
+    static const double ALIGNMENT = 4.0;
     double squares = 0.0;
     for (int i = 0; i < MEASURED_COLUMNS; i++) {
-        if (sample->shape[i] < 1 || shape[i] < 1)
+        const int64_t there = sample->shape[i], here = query->shape[i];
+        if (there < 1 || here < 1)
             continue;
-        double d = log((double)sample->shape[i] / (double)shape[i]);
-        squares += d * d;
+        const double size = log((double)there / (double)here);
+        squares += size * size;
+        if (!is_row_length(query, i))
+            continue;
+        const double rows =
+            ALIGNMENT * log(row_alignment(there, sample->dtype) / row_alignment(here, query->dtype));
+        squares += rows * rows;
     }
     return squares;
 }
@@ -49,7 +77,7 @@ static bool rate_at(const struct profile_measured *table, const struct measured_
         const struct profile_sample *sample = &table->list[i];
         if (!matches(sample, query) || (query->threads > 0 && threads_of(sample, query) != query->threads))
             continue;
-        double squares = distance(sample, query->shape);
+        double squares = distance(sample, query);
         if (squares == 0.0) {
             *out = sample->value;
             return true;

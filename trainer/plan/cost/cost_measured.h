@@ -16,11 +16,12 @@ struct measured_query {
 };
 
 /* The rate at a shape: the geometric mean of the samples of this op and dtype, of matmuls those that are
- * transposed or not (all, if there are none), weighted by the inverse fourth
- * power of their distance in log space, or an exact match. On a CPU: interpolated between the nearest numbers
- * of threads, as a power of the threads; beyond all samples, in proportion to the nearest. A matmul always
- * uses the samples with the most threads up to query->threads, else those with the fewest, times the gain
- * from dividing it among more threads (kernels/device_plan.h). False if the table has none. */
+ * transposed or not (all, if there are none), weighted by the inverse fourth power of their distance in log
+ * space, or an exact match. The alignment of a CPU's matrix rows counts as a distance. On a CPU: interpolated
+ * between the nearest numbers of threads, as a power of the threads; beyond all samples, in proportion to the
+ * nearest. A matmul always uses the samples with the most threads up to query->threads, else those with the
+ * fewest, times the gain from dividing it among more threads (kernels/device_plan.h). False if the table has
+ * none. */
 bool measured_rate(const struct profile_measured *table, const struct measured_query *query, double *out);
 
 /* The key of a lookup in a table of seconds. */
