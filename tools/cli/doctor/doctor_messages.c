@@ -36,6 +36,9 @@ struct message_bench {
 
 /* ---- a world ---- */
 
+static const int64_t message_sizes[] = {1 << 10, 1 << 14, 1 << 18, 1 << 22};
+enum { SIZES = sizeof message_sizes / sizeof *message_sizes };
+
 /* An op before each message of a CPU, as in a training step: ranks then reach a message at different times,
  * and while some compute, others that wait for it have to be scheduled again. In a loop of messages only, two
  * ranks of eight find each other awake. */
@@ -63,21 +66,50 @@ static enum status time_steps(struct group *all, struct stream *stream, const st
     return OK;
 }
 
-/* The median of what messages add to ops. */
-static enum status time_in_steps(struct group *all, struct stream *stream, const struct step_task *task,
-                                 double *out)
+/* A message of this size. The buffer has room for one sent and one received. */
+static struct tensor message_data(const struct buffer *buffer, enum profile_kind kind, int64_t bytes)
 {
-    enum { OPS = 8, PAIRS = 5 };
+    const int64_t all = kind == MEASURED_P2P ? 2 * bytes : bytes;
+    return tensor_1d(buffer->data, F32, all / (int64_t)sizeof(float));
+}
+
+/* What a message of each size adds to an op: the median of several rounds, in each of which all sizes are
+ * compared with the op alone; a larger one takes at least as long as a smaller one. */
+static enum status time_in_steps(struct group *all, struct stream *stream, const struct step_task *op_only,
+                                 size_t transfer, const struct message_task tasks[SIZES],
+                                 double seconds[SIZES])
+{
+    enum { OPS = 8, ROUNDS = 7 };
     static const double LEAST_S = 1e-7;
-    const struct step_task op_only = {.op = task->op};
-    double added_s[PAIRS], with_s, without_s;
-    TRY(time_steps(all, stream, task, 1, &with_s)); // the first one allocates memory
-    for (int i = 0; i < PAIRS; i++) {
-        TRY(time_steps(all, stream, &op_only, OPS, &without_s));
-        TRY(time_steps(all, stream, task, OPS, &with_s));
-        added_s[i] = (with_s - without_s) / OPS;
+    double added_s[SIZES][ROUNDS], with_s, without_s;
+    for (int round = -1; round < ROUNDS; round++) { // the first one allocates memory
+        TRY(time_steps(all, stream, op_only, OPS, &without_s));
+        for (int i = 0; i < SIZES; i++) {
+            const struct step_task both = {
+                .op = op_only->op, .message = &tasks[i], .enqueue = transfers[transfer].enqueue};
+            TRY(time_steps(all, stream, &both, round < 0 ? 1 : OPS, &with_s));
+            if (round >= 0)
+                added_s[i][round] = (with_s - without_s) / OPS;
+        }
     }
-    *out = fmax(doctor_median(added_s, PAIRS), LEAST_S);
+    for (int i = 0; i < SIZES; i++)
+        seconds[i] = doctor_median(added_s[i], ROUNDS);
+    doctor_make_rising(seconds, SIZES);
+    for (int i = 0; i < SIZES; i++)
+        seconds[i] = fmax(seconds[i], LEAST_S);
+    return OK;
+}
+
+/* A message of each size in a loop. */
+static enum status time_alone(struct stream *stream, size_t transfer, const struct message_task tasks[SIZES],
+                              double seconds[SIZES])
+{
+    enum { MAX_BYTES = 1 << 20, MIN_TIMES = 4, MAX_TIMES = 32 };
+    for (int i = 0; i < SIZES; i++) {
+        const int64_t share = MAX_BYTES / message_sizes[i];
+        const int times = share > MAX_TIMES ? MAX_TIMES : share > MIN_TIMES ? (int)share : MIN_TIMES;
+        TRY(doctor_time_messages(stream, &tasks[i], transfers[transfer].enqueue, times, TRIES, &seconds[i]));
+    }
     return OK;
 }
 
@@ -99,40 +131,38 @@ static enum status create_op(struct device *device, struct stream *stream, struc
 static enum status time_groups(struct world *world, struct group *all_ranks, struct device *device,
                                struct stream *stream, int size, const struct message_bench *bench)
 {
-    enum { SMALLEST = 1 << 10, LARGEST = 1 << 22, FACTOR = 16, MAX_BYTES = 1 << 20, MAX_TIMES = 32 };
+    enum { LARGEST = 1 << 22 };
     const int first = world->rank / size * size;
     int ranks[MAX_RANKS];
-    struct message_task task = {.all = NULL};
-    struct step_task step = {.message = &task};
+    struct group *group = NULL;
+    struct step_task op_only = {.message = NULL};
     struct buffer buffer = {0}, operands = {0};
     const bool in_steps = !device_traits(bench->device)->is_gpu;
     for (int r = 0; r < size; r++)
         ranks[r] = first + r;
-    TRY(group_create(world, "doctor", 1 + size, ranks, size, &task.all));
-    TRY(buffer_alloc(device, PART_DATA, 2 * LARGEST, &buffer)); // p2p: one message sent, one received
+    TRY(group_create(world, "doctor", 1 + size, ranks, size, &group));
+    TRY(buffer_alloc(device, PART_DATA, 2 * LARGEST, &buffer));
     TRY(fill(stream, (struct fill){.out = tensor_1d(buffer.data, F32, 2 * LARGEST / 4), .value = 0.0F}));
     if (in_steps)
-        TRY(create_op(device, stream, &operands, &step.op));
-    for (size_t t = 0; t < TRANSFERS; t++)
-        for (int64_t bytes = SMALLEST; bytes <= LARGEST; bytes *= FACTOR) {
-            const int64_t share = MAX_BYTES / bytes;
-            const int times = share > MAX_TIMES ? MAX_TIMES : share > 4 ? (int)share : 4;
-            const int64_t all = transfers[t].kind == MEASURED_P2P ? 2 * bytes : bytes;
-            struct profile_sample sample = {.shape = {size, 1, bytes},
-                                            .node_ranks = size < world->size ? world->size : 0,
-                                            .processes = bench->processes};
-            task.data = tensor_1d(buffer.data, F32, all / 4);
-            step.enqueue = transfers[t].enqueue;
-            if (in_steps)
-                TRY(time_in_steps(all_ranks, stream, &step, &sample.value));
-            else
-                TRY(doctor_time_messages(stream, &task, transfers[t].enqueue, times, TRIES, &sample.value));
-            if (world->rank == 0)
-                profile_add_sample(bench->profile, transfers[t].kind, &sample);
-        }
+        TRY(create_op(device, stream, &operands, &op_only.op));
+    for (size_t t = 0; t < TRANSFERS; t++) {
+        struct message_task tasks[SIZES];
+        double seconds[SIZES];
+        for (int i = 0; i < SIZES; i++)
+            tasks[i] = (struct message_task){
+                .all = group, .data = message_data(&buffer, transfers[t].kind, message_sizes[i])};
+        TRY(in_steps ? time_in_steps(all_ranks, stream, &op_only, t, tasks, seconds)
+                     : time_alone(stream, t, tasks, seconds));
+        for (int i = 0; i < SIZES && world->rank == 0; i++)
+            profile_add_sample(bench->profile, transfers[t].kind,
+                               &(struct profile_sample){.shape = {size, 1, message_sizes[i]},
+                                                        .node_ranks = size < world->size ? world->size : 0,
+                                                        .processes = bench->processes,
+                                                        .value = seconds[i]});
+    }
     buffer_free(&operands);
     buffer_free(&buffer);
-    group_destroy(task.all);
+    group_destroy(group);
     return OK;
 }
 

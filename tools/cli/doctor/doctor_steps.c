@@ -178,17 +178,18 @@ static enum status fill_batches(void *context, struct rank_state *state, int64_t
 
 /* ---- one model ---- */
 
-/* tokens: of a microbatch. */
+/* tokens: of a microbatch. tensor_parallel: the model has the shapes that one of so many ranks computes. */
 struct small_model {
-    int layers, hidden, head_dim, tokens, sequence;
+    int layers, hidden, head_dim, tokens, sequence, tensor_parallel;
     bool in_all;   // also measured in bf16, and with all threads
     bool in_quick; // also measured if quick
 };
 static const struct small_model models[] = {
-    {4, 64, 32, 256, 128, false, false},  {4, 64, 32, 1024, 256, false, false},
-    {4, 128, 32, 256, 256, true, false},  {4, 128, 32, 1024, 256, true, true},
-    {4, 256, 64, 256, 256, false, false}, {2, 256, 32, 1024, 512, false, false},
-    {2, 512, 64, 128, 128, true, false},  {2, 512, 64, 512, 512, true, false},
+    {4, 64, 32, 256, 128, 1, false, false},   {4, 64, 32, 1024, 256, 1, false, false},
+    {4, 128, 32, 256, 256, 1, true, false},   {4, 128, 32, 1024, 256, 1, true, true},
+    {4, 256, 64, 256, 256, 1, false, false},  {2, 256, 32, 256, 256, 2, false, false},
+    {2, 256, 32, 1024, 512, 1, false, false}, {2, 512, 64, 128, 128, 1, true, false},
+    {2, 512, 64, 512, 512, 1, true, false},
 };
 enum { MODELS = sizeof models / sizeof *models };
 
@@ -206,12 +207,14 @@ struct measurement {
 static enum status recipe_of(const struct small_model *model, const char *family, const char *dtype,
                              int threads, struct recipe **out)
 {
+    enum { ALIGN = 64 }; // of the default with a gate
     struct text text = {0};
     struct problems problems = {0};
-    const int rows = model->tokens / model->sequence;
+    const int rows = model->tokens / model->sequence, shards = model->tensor_parallel;
+    const int inner = family[0] == '\0' ? 4 * model->hidden : 8 * model->hidden / 3 / ALIGN * ALIGN;
     text_add(&text,
-             "model: {num_layers: %d, hidden_size: %d, num_attention_heads: %d, seq_length: %d, "
-             "vocab_size: %d%s}\n"
+             "model: {num_layers: %d, hidden_size: %d, num_attention_heads: %d, kv_channels: %d, "
+             "ffn_hidden_size: %d, seq_length: %d, vocab_size: %d%s}\n"
              "tokenizer: {tokenizer_type: none}\n"
              "train: {train_iters: %d, micro_batch_size: %d, global_batch_size: %d, eval_interval: 0}\n"
              "optimizer: {lr: 1e-4, lr_warmup_iters: 1}\n"
@@ -219,8 +222,9 @@ static enum status recipe_of(const struct small_model *model, const char *family
              "data: {train: random}\n"
              "cluster: {threads_per_rank: %d}\n"
              "checkpoint: {save: none}\n",
-             model->layers, model->hidden, model->hidden / model->head_dim, model->sequence,
-             16 * model->hidden, family, MAX_STEPS, rows, rows * MICROBATCHES, dtype, threads);
+             model->layers, model->hidden, model->hidden / model->head_dim / shards, model->head_dim,
+             inner / shards, model->sequence, 16 * model->hidden / shards, family, MAX_STEPS, rows,
+             rows * MICROBATCHES, dtype, threads);
     enum status status = recipe_load_text("doctor.yaml", text_chars(&text), NULL, 0, 0, out, &problems);
     if (status != OK)
         status = fail(status, "%s", problems.count > 0 ? problems.list[0].text : "doctor.yaml");

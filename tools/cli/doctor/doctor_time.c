@@ -46,6 +46,31 @@ double doctor_median(double *values, size_t count)
     return values[count / 2];
 }
 
+static double mean_of(const double *values, int count)
+{
+    double sum = 0.0;
+    for (int i = 0; i < count; i++)
+        sum += values[i];
+    return sum / count;
+}
+
+/* Pools adjacent violators: values before `at` rise already. */
+void doctor_make_rising(double *values, int count)
+{
+    for (int at = 1; at < count; at++) {
+        int begin = at;
+        double mean = values[at];
+        while (begin > 0 && values[begin - 1] > mean) {
+            const double pooled = values[begin - 1];
+            while (begin > 0 && values[begin - 1] >= pooled) // all of one pool
+                begin--;
+            mean = mean_of(values + begin, at - begin + 1);
+        }
+        for (int i = begin; i <= at; i++)
+            values[i] = mean;
+    }
+}
+
 enum status doctor_fill(struct stream *stream, struct buffer *buffer, enum dtype dtype, int64_t rows,
                         int64_t columns)
 {

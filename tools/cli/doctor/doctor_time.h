@@ -19,6 +19,10 @@ MUST_USE enum status doctor_time(struct stream *stream, const struct task *task,
 /* Returns the median of values, at least one, and sorts them. */
 MUST_USE double doctor_median(double *values, size_t count);
 
+/* Replaces values by the nearest sequence (least squares) in which none is less than the one before it:
+ * neighbors that fall are replaced by their mean. */
+void doctor_make_rising(double *values, int count);
+
 /* Fills a rows x columns matrix with normal random numbers: a GPU multiplies zeros or constants faster than
  * real data. */
 MUST_USE enum status doctor_fill(struct stream *stream, struct buffer *buffer, enum dtype dtype, int64_t rows,
