@@ -56,6 +56,7 @@ GPU_CASES = [
 FAULTY_CASE = ("1f1b", 2, 1, 1, 2, False)
 COMPUTES = ("F", "B", "I", "W")
 NANOSECONDS = 3e-3  # rounding error of times in microseconds
+MICROSECOND = 1 + NANOSECONDS
 CLOCKS = 20  # difference of the clocks of host and device, in microseconds
 
 
@@ -330,10 +331,12 @@ def check_step(folder, step, case, lists, bubble):
     check_picture(os.path.join(folder, f"timeline-step-{step}.svg"), first)
     if schedule != "dualpipe":  # in which the simulator runs a pair as one action
         check_predicted(groups[predicted[0]], groups[measured[0]])
-    _, worst = max(bubble_of(computing(slices)) for title in measured for slices in groups[title].values())
+    bubbles = [bubble_of(computing(slices)) for title in measured for slices in groups[title].values()]
+    # The ranks compare their bubbles in whole microseconds.
+    worst = [fraction for time, fraction in bubbles if time > max(bubbles)[0] - MICROSECOND]
     # Forwards that ran ahead and were dropped are lost time too, and not part of the timeline.
     more = 1 if LOOKS_AHEAD in case else 1e-4
-    expect(bubble is None or worst - 1e-4 < bubble < worst + more, "the longest bubble is", worst,
+    expect(bubble is None or any(one - 1e-4 < bubble < one + more for one in worst), "the longest bubble is", worst,
            "but in metrics.jsonl", bubble)
 
 
