@@ -187,6 +187,7 @@ static bool is_starting(const struct hang_rank *rank)
 static enum status take_snapshot(const struct monitor *m, double limit_s, bool others, struct hang *out)
 {
     int count = 0;
+    bool ended = false;
     TRY(hang_create(page_slots(m->page) + (others ? control_ranks(m->control) : 0), out));
     out->limit_s = limit_s;
     for (int s = 0; s < page_slots(m->page); s++) {
@@ -196,6 +197,7 @@ static enum status take_snapshot(const struct monitor *m, double limit_s, bool o
             continue;
         const struct progress_head *head = &rank->progress.head;
         bool moved = head->count != m->watched[s].seen;
+        ended = ended || (is_active(&m->watched[s]) && head->state != PROGRESS_ACTIVE);
         rank->stalled_s = moved ? 0.0 : nanosecond * (double)m->watched[s].stalled_ns;
         rank->process = process_read_state(head->process, head->thread);
         if (is_starved(&m->watched[s], rank) || is_starting(rank))
@@ -203,6 +205,8 @@ static enum status take_snapshot(const struct monitor *m, double limit_s, bool o
         snprintf(rank->node, sizeof rank->node, "%s", m->config.page.node != NULL ? m->config.page.node : "");
         count++;
     }
+    for (int i = 0; ended && i < count; i++) // since the last poll: see there
+        out->ranks[i].stalled_s = 0.0;
     if (others)
         control_fill(m->control, &out->ranks[count]);
     out->count = count + (others ? control_ranks(m->control) : 0);
