@@ -40,6 +40,29 @@ pkill -KILL -P $! 2>/dev/null
 kill -KILL $!
 wait $!
 """
+# Fails before the first step, is killed between two saves, fails again, and trains. The run is stopped while its steps
+# are counted: a kill right after a save would lose none.
+LATE = """#!/bin/bash
+echo x >>late.turns
+case $(wc -l <late.turns) in
+1) echo 'cuboid: no such host' >&2; exit 1 ;;
+2) "$@" &
+    steps=0
+    until [ $steps -ge 60 ] && [ $((steps % 40)) -ne 0 ]; do
+        kill -CONT $!
+        sleep 0.002
+        kill -STOP $!
+        until grep -q '^State:.[TZ]' /proc/$!/status; do :; done
+        ! grep -q '^State:.Z' /proc/$!/status || break
+        [ ! -e late.run/metrics.jsonl ] || steps=$(wc -l <late.run/metrics.jsonl)
+    done
+    kill -KILL $!
+    wait $!
+    exit 137 ;;
+3) echo 'srun: error: no nodes' >&2; exit 137 ;;
+*) exec "$@" ;;
+esac
+"""
 failures = []
 
 
@@ -122,11 +145,7 @@ def test_failures_that_repeat():
 
 def test_failure_while_starting():
     """Steps are lost once: an attempt that completes none loses none. Its folder may not exist yet."""
-    script("late", "#!/bin/bash\necho x >>late.turns\n"
-           "case $(wc -l <late.turns) in\n1) echo 'cuboid: no such host' >&2; exit 1 ;;\n"
-           "2) \"$@\" & until [ -e late.run/metrics.jsonl ] && [ $(wc -l <late.run/metrics.jsonl) -ge 60 ]; do\n"
-           "sleep 0.002; done; kill -KILL $!; wait $! ;;\n3) echo 'srun: error: no nodes' >&2; exit 1 ;;\nesac\n"
-           "[ $(wc -l <late.turns) -eq 2 ] || exec \"$@\"\nexit 137\n")
+    script("late", LATE)
     done = train("late.run", "--no-check", "--restarts", "3", "--launch", "./late")
     logged = lines("late.run/restarts.jsonl")
     expect("ends", done.returncode == 0 and losses("late.run") == losses("undisturbed"), done)
