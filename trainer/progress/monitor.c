@@ -7,6 +7,7 @@
 #include "trainer/progress/hang.h"
 #include "trainer/progress/hang_dump.h"
 #include "trainer/progress/straggler.h"
+#include "trainer/progress/watch.h"
 
 #include <errno.h>
 #include <math.h>
@@ -27,20 +28,11 @@ static const double settle_max_s = 1.0;      // then the report is made in any c
 static const double settle_gone_s = 0.2;     // if a process is lost
 static const double finish_report_s = 3.0;   // for another process to finish its report
 static const double start_timeout_s = 600.0; // automatic: until the first step is complete
-static const double start_least_s = 60.0;    // in the action `start`, which connects
 static const int64_t spent_max_ns = 1500000000; // longest poll, unless the monitor was suspended
 static const double contact_timeout_s = 30.0;   // until the first message of another node
 static const double resumed_s = 1.5;            // without reports after a suspension
 static const double nanosecond = 1e-9;
 enum { TIMES_LONGEST = 10 };
-
-/* What this monitor knows of a slot. */
-struct watched {
-    struct progress_head head;
-    uint64_t seen;      // head.count at the last poll
-    int64_t stalled_ns; // time since the poll that first saw it
-    int64_t ran_ns;     // process_ran_ns() then
-};
 
 struct monitor {
     struct monitor_config config;
@@ -90,30 +82,6 @@ static void watch_processes(struct monitor *m)
     }
 }
 
-static bool is_active(const struct watched *w)
-{
-    return w->head.state == PROGRESS_ACTIVE;
-}
-
-/* Reads the progress of all ranks. passed_ns: since the last poll. */
-static void poll_ranks(struct monitor *m, int64_t passed_ns)
-{
-    bool ended = false;
-    for (int s = 0; s < page_slots(m->page); s++) {
-        struct watched *w = &m->watched[s];
-        bool was_active = is_active(w);
-        progress_read_head(page_slot(m->page, s), &w->head);
-        if (w->head.count == w->seen && w->stalled_ns == 0)
-            w->ran_ns = process_ran_ns(w->head.process, w->head.thread);
-        w->stalled_ns = w->head.count == w->seen ? w->stalled_ns + passed_ns : 0;
-        w->seen = w->head.count;
-        ended = ended || (was_active && !is_active(w));
-    }
-    // The other ranks may have waited for one that has ended: restart their time.
-    for (int s = 0; ended && s < page_slots(m->page); s++)
-        m->watched[s].stalled_ns = 0;
-}
-
 static void heartbeat(const struct monitor *m)
 {
     atomic_store(&page_process(m->page, page_own_index(m->page))->heartbeat_ns, clock_ns());
@@ -125,7 +93,7 @@ static bool is_lost(const struct monitor *m, const struct watched *w)
     for (int p = 0; p < page_processes(m->page); p++) {
         const struct page_process *process = page_process(m->page, p);
         if (m->gone[p] && atomic_load(&process->id) == w->head.process)
-            return is_active(w) && atomic_load(&process->leaving) == 0;
+            return watched_is_active(w) && atomic_load(&process->leaving) == 0;
     }
     return false;
 }
@@ -165,51 +133,16 @@ static bool is_primary(const struct monitor *m)
 
 /* ---- judging ---- */
 
-/* Whether a thread that is ready to run got a processor in less than a tenth of the time without progress: on
- * an overloaded machine it may be healthy. One in an endless loop gets its share. */
-static bool is_starved(const struct watched *w, const struct hang_rank *rank)
-{
-    const double least = 0.1;
-    const int64_t ran_ns = process_ran_ns(w->head.process, w->head.thread);
-    return rank->process == PROCESS_RUNS && ran_ns >= 0 && w->ran_ns >= 0 &&
-           (double)(ran_ns - w->ran_ns) < least * (double)w->stalled_ns;
-}
-
-/* Whether a rank may still be starting, however short the timeout is: it waits for processes of the launcher,
- * which are late on a busy machine. */
-static bool is_starting(const struct hang_rank *rank)
-{
-    return strcmp(rank->progress.head.who.action, "start") == 0 && rank->stalled_s < start_least_s &&
-           rank->process != PROCESS_IS_STOPPED;
-}
-
 /* Reads the ranks of this node, and optionally those of other nodes, as far as they have answered. */
 static enum status take_snapshot(const struct monitor *m, double limit_s, bool others, struct hang *out)
 {
-    int count = 0;
-    bool ended = false;
     TRY(hang_create(page_slots(m->page) + (others ? control_ranks(m->control) : 0), out));
     out->limit_s = limit_s;
-    for (int s = 0; s < page_slots(m->page); s++) {
-        struct hang_rank *rank = &out->ranks[count];
-        progress_read(page_slot(m->page, s), &rank->progress);
-        if (rank->progress.head.state == PROGRESS_NONE)
-            continue;
-        const struct progress_head *head = &rank->progress.head;
-        bool moved = head->count != m->watched[s].seen;
-        ended = ended || (is_active(&m->watched[s]) && head->state != PROGRESS_ACTIVE);
-        rank->stalled_s = moved ? 0.0 : nanosecond * (double)m->watched[s].stalled_ns;
-        rank->process = process_read_state(head->process, head->thread);
-        if (is_starved(&m->watched[s], rank) || is_starting(rank))
-            rank->stalled_s = 0.0;
-        snprintf(rank->node, sizeof rank->node, "%s", m->config.page.node != NULL ? m->config.page.node : "");
-        count++;
+    out->count = watch_snapshot(m->page, m->watched, m->config.page.node, out->ranks);
+    if (others) {
+        control_fill(m->control, &out->ranks[out->count]);
+        out->count += control_ranks(m->control);
     }
-    for (int i = 0; ended && i < count; i++) // since the last poll: see there
-        out->ranks[i].stalled_s = 0.0;
-    if (others)
-        control_fill(m->control, &out->ranks[count]);
-    out->count = count + (others ? control_ranks(m->control) : 0);
     hang_sort(out);
     if (m->config.schedule != NULL)
         hang_set_needs(out, m->config.schedule);
@@ -273,7 +206,7 @@ static bool is_settled(struct monitor *m, bool gone)
         m->found_ns = now_ns;
     double since_s = nanosecond * (double)(now_ns - m->found_ns);
     for (int s = 0; s < page_slots(m->page); s++)
-        if (is_active(&m->watched[s]) && m->watched[s].stalled_ns < min_ns)
+        if (watched_is_active(&m->watched[s]) && m->watched[s].stalled_ns < min_ns)
             min_ns = m->watched[s].stalled_ns;
     return gone ? since_s >= settle_gone_s
                 : nanosecond * (double)min_ns >= settle_s || since_s >= settle_max_s;
@@ -289,7 +222,8 @@ static void check_ranks(struct monitor *m)
     for (int s = 0; s < page_slots(m->page); s++) {
         const struct watched *w = &m->watched[s];
         gone = gone || is_lost(m, w);
-        late = late || (limit_s > 0.0 && is_active(w) && nanosecond * (double)w->stalled_ns >= limit_s);
+        late =
+            late || (limit_s > 0.0 && watched_is_active(w) && nanosecond * (double)w->stalled_ns >= limit_s);
     }
     if (!gone && !late) {
         m->found_ns = 0;
@@ -388,7 +322,7 @@ static void *watch(void *argument)
         int64_t now_ns = clock_ns(), max_ns = between_ms * INT64_C(1000000) + spent_ns;
         int64_t passed_ns = now_ns - last_ns < max_ns ? now_ns - last_ns : max_ns;
         watch_processes(m);
-        poll_ranks(m, passed_ns);
+        watch_poll(m->page, passed_ns, m->watched);
         heartbeat(m);
         if (nanosecond * (double)(now_ns - last_ns - max_ns) > responsive_s)
             m->resumed_ns = now_ns;

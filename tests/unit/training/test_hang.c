@@ -7,8 +7,12 @@
 #include "trainer/progress/hang_dump.h"
 #include "trainer/progress/page.h"
 #include "trainer/progress/straggler.h"
+#include "trainer/progress/watch.h"
 
 #include <criterion/criterion.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -282,6 +286,90 @@ Test(hang, is_written_and_read_back)
     text_free(&report);
     hang_free(&hang);
     hang_free(&copy);
+}
+
+/* A thread that is two ranks: rank 0 waits for an all-reduce in which rank 1 does not take part. */
+struct two_ranks {
+    struct page *page;
+    struct progress_writer writers[2];
+    sem_t ready, end, ended, leave;
+};
+
+static void *run_two_ranks(void *argument)
+{
+    struct two_ranks *two = argument;
+    const struct progress_group tp = {.name = "tp", .id = 5, .stride = 1, .size = 2};
+    for (int rank = 0; rank < 2; rank++) {
+        *rank_context() = (struct rank_context){.rank = rank, .action = "1F3"};
+        progress_begin(&two->writers[rank], page_claim_slot(two->page));
+        if (rank == 0) {
+            progress_queue((struct progress_message){.group = progress_group(&tp), .peer = -1}, 1);
+            rank_context_set_wait_for("all_reduce tp", progress_take());
+        }
+    }
+    sem_post(&two->ready);
+    sem_wait(&two->end);
+    progress_end(); // rank 1
+    sem_post(&two->ended);
+    sem_wait(&two->leave);
+    return NULL;
+}
+
+/* A thread that waits for a processor would not count as stalled. */
+static void expect_asleep(const struct hang_rank *rank)
+{
+    enum { TRIES = 10000 };
+    const struct progress_head *head = &rank->progress.head;
+    for (int i = 0; i < TRIES && process_read_state(head->process, head->thread) != PROCESS_SLEEPS; i++)
+        poll(NULL, 0, 1);
+}
+
+static void snapshot(const struct two_ranks *two, const struct watched *watched, enum hang_kind kind)
+{
+    struct hang hang;
+    struct hang_finding finding = {0};
+    cr_assert_eq(hang_create(2, &hang), OK);
+    hang.limit_s = limit_s;
+    watch_snapshot(two->page, watched, "b", hang.ranks);
+    expect_asleep(&hang.ranks[0]);
+    cr_assert_eq(watch_snapshot(two->page, watched, "b", hang.ranks), 2);
+    cr_assert_eq(hang_find(&hang, &finding), OK);
+    cr_assert_eq(finding.kind, kind, "kind %d after %.1f s", (int)finding.kind, hang.ranks[0].stalled_s);
+    hang_finding_free(&finding);
+    hang_free(&hang);
+}
+
+/* Rank 1 ends between a poll of the monitor and the snapshot for the report: rank 0 waits for a rank that has
+ * ended, but not for longer than the timeout. */
+Test(watch, a_rank_that_ends_after_a_poll_restarts_the_time_of_the_others)
+{
+    struct two_ranks *two = calloc(1, sizeof *two);
+    const struct page_options options = {.node = "b", .processes = 1, .slots = 2};
+    const int64_t passed_ns = (int64_t)(2e9 * limit_s);
+    struct watched watched[2] = {{.seen = 0}};
+    pthread_t thread;
+    cr_assert_not_null(two);
+    cr_assert_eq(page_open(&options, &two->page), OK);
+    sem_init(&two->ready, 0, 0);
+    sem_init(&two->end, 0, 0);
+    sem_init(&two->ended, 0, 0);
+    sem_init(&two->leave, 0, 0);
+    cr_assert_eq(pthread_create(&thread, NULL, run_two_ranks, two), 0);
+    sem_wait(&two->ready);
+    watch_poll(two->page, passed_ns, watched);
+    watch_poll(two->page, passed_ns, watched);
+    snapshot(two, watched, HANG_CULPRIT);
+    sem_post(&two->end);
+    sem_wait(&two->ended);
+    snapshot(two, watched, HANG_NONE);
+    watch_poll(two->page, passed_ns, watched);
+    snapshot(two, watched, HANG_NONE);
+    watch_poll(two->page, passed_ns, watched);
+    snapshot(two, watched, HANG_CULPRIT); // it still waits
+    sem_post(&two->leave);
+    pthread_join(thread, NULL);
+    page_close(two->page);
+    free(two);
 }
 
 Test(process, is_parsed)

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/progress/watch.h"
+
+#include <string.h>
+
+static const double start_least_s = 60.0; // in the action `start`, which connects
+static const double nanosecond = 1e-9;
+
+bool watched_is_active(const struct watched *w)
+{
+    return w->head.state == PROGRESS_ACTIVE;
+}
+
+void watch_poll(const struct page *page, int64_t passed_ns, struct watched *watched)
+{
+    bool ended = false;
+    for (int s = 0; s < page_slots(page); s++) {
+        struct watched *w = &watched[s];
+        const bool was_active = watched_is_active(w);
+        progress_read_head(page_slot(page, s), &w->head);
+        if (w->head.count == w->seen && w->stalled_ns == 0)
+            w->ran_ns = process_ran_ns(w->head.process, w->head.thread);
+        w->stalled_ns = w->head.count == w->seen ? w->stalled_ns + passed_ns : 0;
+        w->seen = w->head.count;
+        ended = ended || (was_active && !watched_is_active(w));
+    }
+    // The other ranks may have waited for one that has ended: restart their time.
+    for (int s = 0; ended && s < page_slots(page); s++)
+        watched[s].stalled_ns = 0;
+}
+
+/* Whether a thread that is ready to run got a processor in less than a tenth of the time without progress: on
+ * an overloaded machine it may be healthy. One in an endless loop gets its share. */
+static bool is_starved(const struct watched *w, const struct hang_rank *rank)
+{
+    const double least = 0.1;
+    const int64_t ran_ns = process_ran_ns(w->head.process, w->head.thread);
+    return rank->process == PROCESS_RUNS && ran_ns >= 0 && w->ran_ns >= 0 &&
+           (double)(ran_ns - w->ran_ns) < least * (double)w->stalled_ns;
+}
+
+/* Whether a rank may still be starting, however short the timeout is: it waits for processes of the launcher,
+ * which are late on a busy machine. */
+static bool is_starting(const struct hang_rank *rank)
+{
+    return strcmp(rank->progress.head.who.action, "start") == 0 && rank->stalled_s < start_least_s &&
+           rank->process != PROCESS_IS_STOPPED;
+}
+
+int watch_snapshot(const struct page *page, const struct watched *watched, const char *node,
+                   struct hang_rank *out)
+{
+    int count = 0;
+    bool ended = false;
+    for (int s = 0; s < page_slots(page); s++) {
+        struct hang_rank *rank = &out[count];
+        progress_read(page_slot(page, s), &rank->progress);
+        const struct progress_head *head = &rank->progress.head;
+        if (head->state == PROGRESS_NONE)
+            continue;
+        const bool moved = head->count != watched[s].seen;
+        ended = ended || (watched_is_active(&watched[s]) && head->state != PROGRESS_ACTIVE);
+        rank->stalled_s = moved ? 0.0 : nanosecond * (double)watched[s].stalled_ns;
+        rank->process = process_read_state(head->process, head->thread);
+        if (is_starved(&watched[s], rank) || is_starting(rank))
+            rank->stalled_s = 0.0;
+        snprintf(rank->node, sizeof rank->node, "%s", node != NULL ? node : "");
+        count++;
+    }
+    for (int i = 0; ended && i < count; i++) // since the last poll: see there
+        out[i].stalled_s = 0.0;
+    return count;
+}
