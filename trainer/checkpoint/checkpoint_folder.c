@@ -429,8 +429,10 @@ static enum status check_complete(const char *save, const char *path, int64_t st
                       path, (long long)out->identity.step);
     if (status == OK)
         status = check_link(save, path, out);
+    const bool is_newer = out->is_newer;
     if (status != OK)
         manifest_free(out);
+    out->is_newer = is_newer;
     return status;
 }
 
@@ -440,6 +442,13 @@ static bool is_replaced(const char *save, const char *name)
 {
     struct run_record record;
     return run_record_read(save, &record) == OK && strcmp(name, record.replaced) == 0;
+}
+
+/* A checkpoint that a later program wrote is not damaged: an older one must not be used in its place. */
+static enum status refuse_newer(void)
+{
+    return fail(BAD_CHECKPOINT, "%s, or move this checkpoint to another folder to use an older one",
+                fail_text());
 }
 
 /* folder_newest_manifest() that also returns the path. */
@@ -462,10 +471,12 @@ static enum status find_newest(const char *save, int64_t below, int64_t *step, s
             text_add(skipped, "skipped: ");
             text_add_printable(skipped, where->chars, where->length);
             text_add(skipped, ": its save was not finished\n");
-        } else if (check_complete(save, where->chars, entry->step, manifest) != OK)
-            text_add(skipped, "skipped: %s\n", fail_text());
-        else
+        } else if (check_complete(save, where->chars, entry->step, manifest) == OK)
             found = entry->step;
+        else if (manifest->is_newer)
+            status = refuse_newer();
+        else
+            text_add(skipped, "skipped: %s\n", fail_text());
     }
     free(entries.list);
     if (status == OK)
@@ -530,66 +541,4 @@ void folder_set_aside(const char *save, int64_t step)
         if (entries.list[i].suffix[0] == 0) // the others are being written or removed
             set_aside(save, entries.list[i].step);
     free(entries.list);
-}
-
-static bool holds(const char *folder, const char *name)
-{
-    struct text path = {0};
-    struct stat info;
-    text_add(&path, "%s/%s", folder, name);
-    const bool found = stat(path.chars, &info) == 0;
-    text_free(&path);
-    return found;
-}
-
-/* A run directory without checkpoints, and a model of Hugging Face, are named instead of a checkpoint. */
-static enum status refuse_folder(const char *path)
-{
-    struct text fix = {0};
-    if (holds(path, "recipe.yaml"))
-        text_add(&fix, "; use the directory of checkpoint.save in %s/recipe.yaml", path);
-    else if (holds(path, "config.json"))
-        text_add(&fix, "; use cuboid checkpoint import %s -o CKPT first", path);
-    enum status status = fail(BAD_CHECKPOINT,
-                              "%s: not a checkpoint: contains neither manifest.json nor a complete step-... "
-                              "directory%s",
-                              path, text_chars(&fix));
-    text_free(&fix);
-    return status;
-}
-
-enum status checkpoint_resolve(const char *path, char **out)
-{
-    struct stat info;
-    struct text folder = {0};
-    char *found = NULL;
-    if (path[0] == 0)
-        return fail(BAD_CHECKPOINT,
-                    "\"\" is no checkpoint; use a checkpoint, a directory of checkpoints or a run directory");
-    if (stat(path, &info) != 0)
-        return fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
-    const bool itself = holds(path, "manifest.json");
-    text_add(&folder, "%s%s", path, !itself && holds(path, "checkpoints") ? "/checkpoints" : "");
-    enum status status = OK;
-    if (itself)
-        found = text_copy(path);
-    else
-        status = checkpoint_find(folder.chars, &found);
-    if (status == OK && found == NULL)
-        status = refuse_folder(folder.chars);
-    text_free(&folder);
-    if (status == OK)
-        *out = found;
-    return status;
-}
-
-enum status checkpoint_recipe_path(const char *path, char **out)
-{
-    char *folder = NULL;
-    struct text recipe = {0};
-    TRY(checkpoint_resolve(path, &folder));
-    text_add(&recipe, "%s/recipe.yaml", folder);
-    free(folder);
-    *out = recipe.chars;
-    return OK;
 }

@@ -186,7 +186,7 @@ static enum status find_newest(const struct recipe *recipe, int64_t *step)
         return OK;
     enum status status = folder_newest(recipe->checkpoint.save, INT64_MAX, step, &skipped);
     text_free(&skipped); // loading reports it
-    return status == IO_ERROR ? prefix_key("checkpoint.save") : status;
+    return status != OK ? prefix_key("checkpoint.save") : OK;
 }
 
 /* The step of the checkpoint in checkpoint.load; -1 if it cannot be read. */

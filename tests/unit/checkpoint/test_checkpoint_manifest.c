@@ -309,6 +309,37 @@ Test(checkpoint_manifest, invalid_manifests_are_rejected_with_the_reason)
 /* ---- the header of a file ---- */
 
 /* One invalid field in the metadata, of the same length as the valid one. */
+/* Another one is used only in place of a damaged one. */
+Test(checkpoint_manifest, one_of_a_later_version_is_not_skipped)
+{
+    static const char refused[] =
+        "s/step-00000012/manifest.json: format version 4 is not supported; this cuboid reads 1 to 3, use a "
+        "newer one, or move this checkpoint to another folder to use an older one";
+    static const char *const versions[] = {"\"version\": 4", "\"version\": 0"};
+    char folder[32];
+    struct text good = {0};
+    enter(folder);
+    save_one("s", 11);
+    save_one("s", 12);
+    cr_assert_eq(file_read("s/step-00000012/manifest.json", &good), OK);
+    for (int i = 0; i < 2; i++) {
+        struct text changed = {0}, skipped = {0};
+        int64_t step = -1;
+        text_add(&changed, "%s", good.chars);
+        text_replace(&changed, "\"version\": 3", versions[i]);
+        cr_expect_eq(read_changed(&changed, true), BAD_CHECKPOINT);
+        cr_expect_eq(folder_newest("s", INT64_MAX, &step, &skipped), i == 0 ? BAD_CHECKPOINT : OK);
+        if (i == 0)
+            cr_expect_str_eq(fail_text(), refused);
+        cr_expect_eq(step, i == 0 ? -1 : 11);
+        cr_expect_eq(skipped.length > 0, i == 1);
+        text_free(&changed);
+        text_free(&skipped);
+    }
+    text_free(&good);
+    leave(folder);
+}
+
 Test(checkpoint_manifest, files_carry_their_identity)
 {
     static const char *const cases[][3] = {

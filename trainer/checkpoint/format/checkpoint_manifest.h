@@ -66,6 +66,7 @@ struct manifest {
     int version;
     struct save_identity identity;
     bool in_memory; // files may be missing here
+    bool is_newer;  // of a later format version; set by a failed manifest_read(), too
     int64_t consumed_samples, skipped_steps;
     uint64_t seed;
     struct {

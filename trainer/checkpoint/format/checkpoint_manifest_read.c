@@ -298,11 +298,11 @@ static enum status take_all(const struct reader *r, const json_t *root)
     if (format == NULL || strcmp(format, "cuboid checkpoint") != 0)
         return fail(BAD_CHECKPOINT, "%s: not the manifest of a checkpoint", r->path);
     TRY(take_count(r, root, "version", &version));
-    if (version < 1 || version > CHECKPOINT_VERSION)
-        return fail(BAD_CHECKPOINT,
-                    "%s: format version %lld is not supported; this cuboid reads 1 to %d, use a "
-                    "newer one",
-                    r->path, (long long)version, CHECKPOINT_VERSION);
+    r->out->is_newer = version > CHECKPOINT_VERSION;
+    if (version < 1 || r->out->is_newer)
+        return fail(BAD_CHECKPOINT, "%s: format version %lld is not supported; this cuboid reads 1 to %d%s",
+                    r->path, (long long)version, CHECKPOINT_VERSION,
+                    r->out->is_newer ? ", use a newer one" : "");
     r->out->version = (int)version;
     r->out->in_memory = json_is_true(json_object_get(root, "in_memory"));
     TRY(take_identity(r, root));
@@ -409,8 +409,10 @@ enum status manifest_read(const char *folder, struct manifest *out)
         status = parse(path.chars, &text, out);
     if (status == OK)
         status = check_files(out, folder);
+    const bool is_newer = out->is_newer;
     if (status != OK)
         manifest_free(out);
+    out->is_newer = is_newer;
     text_free(&text);
     text_free(&path);
     return status;

@@ -62,7 +62,7 @@ static enum status find_own(const struct memory_checkpoints *m, int64_t from, in
     }
     out->own.step = found ? step : -1;
     text_free(&skipped);
-    return status;
+    return status == OK ? OK : fail(status, "checkpoint.memory_dir: %s", fail_text());
 }
 
 static int newest_first(const void *a, const void *b)

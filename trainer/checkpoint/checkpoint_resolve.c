@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/checkpoint/checkpoint.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool holds(const char *folder, const char *name)
+{
+    struct text path = {0};
+    struct stat info;
+    text_add(&path, "%s/%s", folder, name);
+    const bool found = stat(path.chars, &info) == 0;
+    text_free(&path);
+    return found;
+}
+
+/* A run directory without checkpoints, and a model of Hugging Face, are named instead of a checkpoint. */
+static enum status refuse_folder(const char *path)
+{
+    struct text fix = {0};
+    if (holds(path, "recipe.yaml"))
+        text_add(&fix, "; use the directory of checkpoint.save in %s/recipe.yaml", path);
+    else if (holds(path, "config.json"))
+        text_add(&fix, "; use cuboid checkpoint import %s -o CKPT first", path);
+    enum status status = fail(BAD_CHECKPOINT,
+                              "%s: not a checkpoint: contains neither manifest.json nor a complete step-... "
+                              "directory%s",
+                              path, text_chars(&fix));
+    text_free(&fix);
+    return status;
+}
+
+enum status checkpoint_resolve(const char *path, char **out)
+{
+    struct stat info;
+    struct text folder = {0};
+    char *found = NULL;
+    if (path[0] == 0)
+        return fail(BAD_CHECKPOINT,
+                    "\"\" is no checkpoint; use a checkpoint, a directory of checkpoints or a run directory");
+    if (stat(path, &info) != 0)
+        return fail(BAD_CHECKPOINT, "%s: %s", path, strerror(errno));
+    const bool itself = holds(path, "manifest.json");
+    text_add(&folder, "%s%s", path, !itself && holds(path, "checkpoints") ? "/checkpoints" : "");
+    enum status status = OK;
+    if (itself)
+        found = text_copy(path);
+    else
+        status = checkpoint_find(folder.chars, &found);
+    if (status == OK && found == NULL)
+        status = refuse_folder(folder.chars);
+    text_free(&folder);
+    if (status == OK)
+        *out = found;
+    return status;
+}
+
+enum status checkpoint_recipe_path(const char *path, char **out)
+{
+    char *folder = NULL;
+    struct text recipe = {0};
+    TRY(checkpoint_resolve(path, &folder));
+    text_add(&recipe, "%s/recipe.yaml", folder);
+    free(folder);
+    *out = recipe.chars;
+    return OK;
+}
