@@ -5,6 +5,7 @@
     test_plan.py CUBOID SOURCE_ROOT [PLANS]
 
 PLANS: number of random recipes whose advice is applied, 2 by default."""
+import functools
 import json
 import os
 import random
@@ -39,8 +40,9 @@ def plan(*arguments):
     return subprocess.run([CUBOID, "plan", *arguments], capture_output=True, text=True, check=False)
 
 
+@functools.cache
 def planned(*arguments):
-    """The JSON object of a plan on GPUs."""
+    """The JSON object of a plan on GPUs; each is made once."""
     given = {word.split("=")[0]: word for word in [*ON_A100, *arguments]}  # the later one of two
     done = plan(GPT3, "--json", *given.values())
     expect(f"{arguments} is planned", done.returncode in (0, 1), done.stderr)
