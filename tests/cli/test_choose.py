@@ -31,7 +31,7 @@ def run(*arguments):
 @functools.cache
 def planned(*arguments):
     """The JSON object of a plan, and what it printed; each is made once."""
-    done = run("plan", *arguments, "--json")
+    done = run("plan", *arguments, "--json", "--no-advice")
     expect(f"{arguments} is planned", done.returncode in (0, 1), done)
     return json.loads(done.stdout), done.stderr
 

@@ -41,10 +41,10 @@ def plan(*arguments):
 
 
 @functools.cache
-def planned(*arguments):
+def planned(*arguments, advised=False):
     """The JSON object of a plan on GPUs; each is made once."""
     given = {word.split("=")[0]: word for word in [*ON_A100, *arguments]}  # the later one of two
-    done = plan(GPT3, "--json", *given.values())
+    done = plan(GPT3, "--json", *([] if advised else ["--no-advice"]), *given.values())
     expect(f"{arguments} is planned", done.returncode in (0, 1), done.stderr)
     return json.loads(done.stdout)
 
@@ -245,7 +245,7 @@ def test_advice():
     too_large, helped, advised = 0, 0, 0
     for _ in range(PLANS):
         keys = random_keys(draw)
-        before = planned(*keys)
+        before = planned(*keys, advised=True)
         if "step_time_s" not in before:
             continue
         if not before["fits"]:
@@ -258,11 +258,14 @@ def test_advice():
                    and after["needed_bytes"] == advice["needed_bytes"], after)
             expect("at most two keys change", len(advice["change"].split()) <= 2, advice)
             expect("and it helps", not before["fits"] or after["step_time_s"] < before["step_time_s"], advice)
+    without = [done.stdout for done in (plan(GPT3, *ON_A100), plan(GPT3, *ON_A100, "--no-advice"))]
+    expect("no advice is wanted", without[0].startswith(without[1]) and "changes" in without[0] and
+           "changes" not in without[1], without)
     print(f"{PLANS} plans, {advised} pieces of advice; {too_large} did not fit, {helped} of them with a change")
     expect("some advice is given", advised > 0, advised)
     # gpipe holds all microbatches: no single key helps, and 1f1b only with another one.
     got = planned("tp=1", "pp=2", "dp=1", "pipeline.schedule=gpipe", "train.micro_batch_size=4", "model.num_layers=64",
-                  "memory.recompute_granularity=selective", "cluster.profile=dgx-a100-40")
+                  "memory.recompute_granularity=selective", "cluster.profile=dgx-a100-40", advised=True)
     expect("1f1b instead of gpipe, with another key", not got["fits"] and any(
         "pipeline.schedule=1f1b" in advice["change"].split() for advice in got["advice"]), got)
 

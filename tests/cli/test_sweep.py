@@ -55,7 +55,7 @@ def plan_one_by_one(axes, holds):
         if not holds(dict(zip(axes, values))):
             plans[" ".join(words)] = None
             continue
-        done = run("plan", BASE, *COMMON, *words, "--json")
+        done = run("plan", BASE, *COMMON, *words, "--json", "--no-advice")
         plan = json.loads(done.stdout) if done.returncode < 2 else None
         plans[" ".join(words)] = plan and (plan["step_time_s"], plan["memory_peak_bytes"], plan["fits"])
     return plans

@@ -12,7 +12,7 @@
 
 static const char help[] =
     "cuboid plan RECIPE [key=value ...] [--best] [-o FILE] [--json] [--ops] [--terms]\n"
-    "                   [--svg FILE] [--trace FILE]\n"
+    "                   [--no-advice] [--svg FILE] [--trace FILE]\n"
     "\n"
     "Predicts memory and step time of a recipe: layers by rank, memory by part, messages, and, with\n"
     "cluster.profile, the time of a step, its breakdown, and changes that would reduce it. The training\n"
@@ -27,6 +27,7 @@ static const char help[] =
     "  --json        print one JSON object, with the names of metrics.jsonl\n"
     "  --ops         also print the ops of a step by layer, with shapes, FLOPs, bytes and predicted times\n"
     "  --terms       also print the memory terms of the rank that needs the most memory\n"
+    "  --no-advice   do not plan changes of the recipe: the plan is made several times faster\n"
     "  --svg FILE    also draw the step: the streams of every pipeline rank, with their actions and\n"
     "                messages, and the critical path; -: to standard output, instead of the plan\n"
     "  --trace FILE  also write the step as a trace for Perfetto or chrome://tracing; -: as for --svg\n"
@@ -52,6 +53,7 @@ static enum status parse(int argc, char **argv, struct arguments *out)
                                      {"--json", OPTION_FLAG, &out->options.json, 0, 0},
                                      {"--ops", OPTION_FLAG, &out->options.ops, 0, 0},
                                      {"--terms", OPTION_FLAG, &out->options.terms, 0, 0},
+                                     {"--no-advice", OPTION_FLAG, &out->options.no_advice, 0, 0},
                                      {"--svg", OPTION_TEXT, &out->options.outputs[PLAN_SVG].path, 0, 0},
                                      {"--trace", OPTION_TEXT, &out->options.outputs[PLAN_TRACE].path, 0, 0}};
     out->options.outputs[PLAN_SVG] = (struct output){"plan", "--svg", NULL};
@@ -143,14 +145,14 @@ static enum status print(const struct step_plan *plan, const struct advice_sourc
     struct advice advice = {.count = 0};
     if (outputs_print(options->outputs, PLAN_OUTPUTS))
         return write_outputs(plan, options);
-    if (plan->profile != NULL)
+    if (plan->profile != NULL && !options->no_advice)
         TRY(advice_make(source, plan, &advice));
     if (options->json) {
         print_json(plan, &advice);
         return write_outputs(plan, options);
     }
     TRY(step_plan_print(plan, options->terms, stdout));
-    if (plan->profile != NULL)
+    if (plan->profile != NULL && !options->no_advice)
         advice_print(&advice, plan, stdout);
     if (options->ops)
         TRY(step_plan_print_ops(plan, stdout));

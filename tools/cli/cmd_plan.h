@@ -10,6 +10,7 @@ struct plan_options {
     bool json;
     bool ops;                            // also the ops of the rank with the longest compute time
     bool terms;                          // also the memory terms
+    bool no_advice;                      // no changes are planned
     struct output outputs[PLAN_OUTPUTS]; // files of the timeline
 };
 
