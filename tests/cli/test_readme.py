@@ -5,7 +5,7 @@ simulates a fresh clone. Every number matches any number. Differences from the R
 
   - tools/quickstart prepares its dataset from another, short text, as the script does, and trains nothing;
   - tools/test, tools/setup, meson and ninja are not run: the build that runs this test takes their place;
-  - 20 steps are 2, 40 are 4, verify takes 1 step, and generate 8 tokens;
+  - 20 steps are 2, 40 are 4, evaluations and verify take 1 step, and generate 8 tokens;
   - without mpirun in this build, its lines are left out.
 
     test_readme.py CUBOID SOURCE-ROOT [MPIRUN]"""
@@ -19,7 +19,8 @@ CUBOID, ROOT = os.path.abspath(sys.argv[1]), sys.argv[2]
 MPIRUN = sys.argv[3] if len(sys.argv) > 3 else None
 NOT_RUN = ["tools/test", "tools/setup", "meson setup build", "ninja -C build"]
 QUICKSTART = "mkdir -p runs/data && cuboid data prepare text.txt -o runs/data/quickstart --split-lines 20"
-SHORTER = [("train.train_iters=20", "train.train_iters=2"), ("train.train_iters=40", "train.train_iters=4"),
+SHORTER = [("train.train_iters=20", "train.train_iters=2 train.eval_iters=1"),
+           ("train.train_iters=40", "train.train_iters=4 train.eval_iters=1"),
            ("head -n 20", "head -n 2"), ("--tokens 64", "--tokens 8"),
            ("cuboid verify ", "cuboid verify --steps 1 ")]
 NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?(?: [KMG](?= ))?"
