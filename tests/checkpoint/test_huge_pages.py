@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints in memory on a tmpfs, mounted with huge pages and, since Linux 6.1, without: each whole huge page of a
 file is one, and no file takes more than its size; a damaged one is found; a run whose memory fills up at any moment
-reports it and continues. Both end as undisturbed runs.
+reports it and continues. Both end as undisturbed runs. A checkpoint of many ranks takes no more memory to read in huge
+pages than on a disk.
 
     test_huge_pages.py CUBOID LIBRARY     LIBRARY: fault_calls.c
 
@@ -119,8 +120,30 @@ def test_full():
     same("whole", "full")
 
 
-def mount(option):
-    return ["mount", "-t", "tmpfs", "-o", f"size=96m,huge={option}", "none", MEMORY]
+def peak_bytes(*words):
+    with subprocess.Popen([CUBOID, "checkpoint", *words], stdout=subprocess.DEVNULL) as command:
+        _, status, usage = os.wait4(command.pid, 0)
+        command.returncode = os.waitstatus_to_exitcode(status)
+    assert command.returncode == 0, words
+    return 1024 * usage.ru_maxrss
+
+
+def test_many_ranks():
+    """Of 32 files with 80 MB in all, only a few are in memory."""
+    end(start("large", "dp=1", "model.hidden_size=384", "model.num_layers=3", "train.train_iters=1"))
+    os.mkdir("other")
+    subprocess.run(mount("always", "other", "128m"), check=True)
+    for folder in ["many", "other/many"]:
+        peak_bytes("reshard", "large/checkpoints", "-o", folder, "dp=32", "train.global_batch_size=32")
+    most = 64 * (1 << 20) + 2 * 2048 * 384 * 4
+    for words in [("inspect", "--verify", "other/many"), ("diff", "other/many", "many"), ("diff", "many", "many"),
+                  ("reshard", "other/many", "-o", "again", "dp=1")]:
+        bytes_used = peak_bytes(*words)
+        assert bytes_used < most, f"{words}: {bytes_used} bytes, not below {most}"
+
+
+def mount(option, folder=MEMORY, size="96m"):
+    return ["mount", "-t", "tmpfs", "-o", f"size={size},huge={option}", "none", folder]
 
 
 def main():
@@ -129,6 +152,8 @@ def main():
         end(start("whole"))
         test_files()
         test_full()
+        if os.environ[MOUNTED] == "advise":
+            test_many_ranks()
         return
     script = os.path.abspath(sys.argv[0])
     for option in ["advise", "never"]:

@@ -51,6 +51,8 @@ enum status checkpoint_source_from(const char *folder, const struct manifest *ma
                                    struct checkpoint_source *s)
 {
     *s = (struct checkpoint_source){.folder = folder, .first_rank = first_rank, .manifest = *manifest};
+    for (int i = 0; i < SOURCE_RECENT; i++)
+        s->recent[i] = -1;
     s->files = calloc((size_t)s->manifest.file_count, sizeof *s->files);
     s->chunk = malloc(SOURCE_CHUNK_ELEMENTS * sizeof *s->chunk);
     s->narrow = malloc(SOURCE_CHUNK_ELEMENTS * sizeof *s->narrow);
@@ -106,10 +108,28 @@ static enum status open_file(struct checkpoint_source *s, int index)
     return OK;
 }
 
+/* Keeps only the newest file mapped, and a block of the recent ones. */
+static void set_newest(struct checkpoint_source *s, int index)
+{
+    int at = 0;
+    if (s->recent[0] == index)
+        return;
+    while (at < SOURCE_RECENT - 1 && s->recent[at] != index)
+        at++;
+    const int first = s->recent[0], oldest = s->recent[at];
+    if (first >= 0 && s->files[first].open != NULL)
+        checkpoint_file_rest(s->files[first].open, true);
+    if (oldest >= 0 && oldest != index && s->files[oldest].open != NULL)
+        checkpoint_file_rest(s->files[oldest].open, false);
+    memmove(&s->recent[1], &s->recent[0], (size_t)at * sizeof s->recent[0]);
+    s->recent[0] = index;
+}
+
 /* Keeps only a few files open: a checkpoint of a thousand ranks must not need a thousand descriptors per
  * rank. */
 static enum status file_of(struct checkpoint_source *s, int index, struct checkpoint_file **out)
 {
+    set_newest(s, index);
     if (s->files[index].open == NULL) {
         if (s->open_count == OPEN_FILES)
             close_files(s);

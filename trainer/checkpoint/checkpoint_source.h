@@ -22,12 +22,16 @@ void source_nodes_free(struct source_nodes *nodes); // accepts {0}
 /* True if the node of `rank` has the file. */
 bool source_nodes_has(const struct source_nodes *nodes, int rank, int file);
 
+/* Files with a block of 1 MiB in memory. */
+enum { SOURCE_RECENT = 16 };
+
 struct checkpoint_source {
     const char *folder;
     const struct source_nodes *nodes; // NULL: all files are in the folder. Not owned
     struct manifest manifest;
     struct source_file *files; // [manifest.file_count]
     int open_count, opened;    // files that are open; number of times that one was opened
+    int recent[SOURCE_RECENT]; // files that were read last, newest first; -1: none
     int first_rank;            // whose file is searched first: that of this rank; -1: none
     struct shard *found;       // result of checkpoint_source_find()
     int found_capacity;

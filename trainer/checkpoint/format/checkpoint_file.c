@@ -164,7 +164,7 @@ struct checkpoint_file {
     struct save_identity identity;
     const char *sums;      // of the blocks; points into the header
     unsigned char *buffer; // [CHECKPOINT_BLOCK_BYTES]; NULL: not needed so far
-    const char *block;     // the last block, in the buffer or mapped
+    const char *block;     // the last block, in the buffer or mapped; NULL: no longer mapped
     int64_t block_at;      // index of that block; -1: none
     bool verified;         // that block
     struct checksum *sum;
@@ -231,6 +231,17 @@ void checkpoint_file_close(struct checkpoint_file *f)
     free(f);
 }
 
+void checkpoint_file_rest(struct checkpoint_file *f, bool keep_block)
+{
+    if (f->block != (const char *)f->buffer || !keep_block)
+        f->block = NULL;
+    safetensors_unmap(f->tensors);
+    if (keep_block)
+        return;
+    free(f->buffer);
+    f->buffer = NULL;
+}
+
 const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *f)
 {
     return f->tensors;
@@ -286,13 +297,13 @@ static enum status read_block(const struct checkpoint_file *f, int64_t index, vo
 /* Maps a block, or reads it. */
 static enum status load_block(struct checkpoint_file *f, int64_t index)
 {
-    if (f->block_at == index)
+    if (f->block_at == index && f->block != NULL)
         return OK;
     const int64_t begin = index * CHECKPOINT_BLOCK_BYTES;
     const size_t bytes = bytes_of_block(f, index);
-    f->block_at = -1;
-    f->verified = false;
     f->block = safetensors_map_data(f->tensors, begin, bytes);
+    f->verified = f->verified && f->block_at == index && f->block != NULL;
+    f->block_at = -1;
     if (f->block == NULL) {
         f->buffer = f->buffer != NULL ? f->buffer : malloc(CHECKPOINT_BLOCK_BYTES);
         if (f->buffer == NULL)

@@ -62,6 +62,9 @@ void checkpoint_file_close(struct checkpoint_file *file); // accepts NULL
 
 const struct safetensors *checkpoint_file_tensors(const struct checkpoint_file *file);
 const struct save_identity *checkpoint_file_identity(const struct checkpoint_file *file);
+/* Call it when another file is read next: unmaps up to 8 MiB of a file on a tmpfs with huge pages. Unless
+ * keep_block, frees the block that was read last, too. */
+void checkpoint_file_rest(struct checkpoint_file *file, bool keep_block);
 /* Returns the shard stored in a tensor of the file, except for its file index. */
 MUST_USE enum status checkpoint_file_shard(const struct checkpoint_file *file,
                                            const struct safetensors_tensor *tensor, struct shard *out);

@@ -365,6 +365,11 @@ enum status safetensors_read_data(const struct safetensors *f, int64_t from, siz
     return read_at(f, out, length, f->header_bytes + from);
 }
 
+void safetensors_unmap(struct safetensors *f)
+{
+    file_window_close(&f->window);
+}
+
 const void *safetensors_map_data(struct safetensors *f, int64_t from, size_t length)
 {
     CHECK(from >= 0 && from <= safetensors_data_bytes(f) && length <= SAFETENSORS_MAP_BYTES &&

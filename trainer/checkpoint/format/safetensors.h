@@ -83,6 +83,8 @@ MUST_USE enum status safetensors_read_data(const struct safetensors *file, int64
  * use safetensors_read_data(). At most SAFETENSORS_MAP_BYTES. */
 enum { SAFETENSORS_MAP_BYTES = 1 << 20 };
 const void *safetensors_map_data(struct safetensors *file, int64_t from, size_t length);
+/* Unmaps them: what is mapped counts as resident memory. */
+void safetensors_unmap(struct safetensors *file);
 
 /* ---- writing ---- */
 
