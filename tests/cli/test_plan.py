@@ -276,6 +276,19 @@ node: {{devices: 1}}
 """
 
 
+def test_advice_on_cpu(folder):
+    """A change of a CPU run that promises less than 2 %, as much as its steps vary, is not advised."""
+    with open(f"{folder}/cpu.yaml", "w") as out:
+        out.write(CPU.format("16e9").replace("devices: 1", "devices: 1, link_latency_s: 1e-6, link_bandwidth: 1e9"))
+    keys = [f"{ROOT}/recipes/quickstart.yaml", f"cluster.profile={folder}/cpu.yaml", "tp=1",
+            "parallel.sequence_parallel=false", "train.micro_batch_size=2", "parallel.zero_stage=2", "--json"]
+    before, after = (json.loads(plan(*keys, *degrees).stdout) for degrees in (["pp=1", "dp=4"], ["pp=2", "dp=2"]))
+    gain = 1 - after["step_time_s"] / before["step_time_s"]
+    expect("another layout is 0.5 to 2 % faster", 0.005 < gain < 0.02, gain)
+    expect("it is not advised", all(advice["step_time_s"] < 0.98 * before["step_time_s"]
+                                    for advice in before["advice"]), before["advice"])
+
+
 def test_long():
     """A step that is too long for a tape is refused at once; one with many layers is planned."""
     done = plan(GPT3, *ON_A100[:2], "tp=1", "pp=1", "dp=1", "train.global_batch_size=131072")
@@ -431,6 +444,7 @@ with tempfile.TemporaryDirectory() as scratch:
     test_output_refusals(scratch)
     test_training(scratch)
     test_advice()
+    test_advice_on_cpu(scratch)
     test_long()
     test_critical_path()
     test_limits()
