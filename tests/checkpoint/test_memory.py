@@ -205,6 +205,10 @@ def test_bad_input():
         return train(name, *[key for key in KEYS if key.split("=")[0] not in given], *keys, status=2, **options)
     expect(refused("bad", "dp=2", f"checkpoint.memory_dir={os.getcwd()}/m"), "checkpoint.memory_dir", "no tmpfs",
            "/dev/shm")
+    assert not os.path.exists("m")
+    with open(MEMORY, "w", encoding="utf-8"):
+        expect(refused("bad", "dp=2"), "checkpoint.memory_dir", f"{MEMORY}/a: Not a directory; use a directory in")
+    os.remove(MEMORY)
     expect(refused("bad", "dp=2", "checkpoint.memory_copies=3"), "checkpoint.memory_copies 3", "2 nodes",
            "use checkpoint.memory_copies=2")
     expect(refused("bad", "dp=2", "checkpoint.memory_dir=none"), "checkpoint.non_persistent_save_interval 2",

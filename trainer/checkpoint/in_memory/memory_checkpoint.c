@@ -44,19 +44,48 @@ static enum status check_copies(const struct memory_checkpoints *m)
                 copies, m->nodes.count, m->nodes.count == 1 ? "" : "s", m->nodes.count);
 }
 
-static enum status check_tmpfs(const struct memory_checkpoints *m)
+static enum status refuse_dir(const char *why)
 {
-    const char *dir = recipe_of(m)->memory_dir;
-    struct statfs info;
-    if (folder_make(dir) != OK)
-        return fail(BAD_RECIPE, "checkpoint.memory_dir: %s", fail_text());
-    if (statfs(dir, &info) != 0)
-        return fail(BAD_RECIPE, "checkpoint.memory_dir: %s: %s", dir, strerror(errno));
-    return info.f_type == TMPFS_MAGIC
-               ? OK
-               : fail(BAD_RECIPE,
-                      "checkpoint.memory_dir: %s is not in memory (no tmpfs); use a directory in /dev/shm",
-                      dir);
+    return fail(BAD_RECIPE, "checkpoint.memory_dir: %s; use a directory in /dev/shm", why);
+}
+
+/* Of the first folder of the path that exists. */
+static enum status check_tmpfs(const char *dir)
+{
+    struct statfs info = {.f_type = 0};
+    struct text path = {0}, why = {0};
+    text_add(&path, "%s", dir);
+    while (statfs(path.chars, &info) != 0 && errno == ENOENT && path.length > 0) {
+        while (path.length > 0 && path.chars[path.length - 1] != '/')
+            path.length--;
+        while (path.length > 1 && path.chars[path.length - 1] == '/')
+            path.length--;
+        path.chars[path.length] = 0;
+    }
+    if (path.length == 0)
+        (void)statfs(".", &info);
+    text_free(&path);
+    if (info.f_type == TMPFS_MAGIC)
+        return OK;
+    text_add(&why, "%s is not in memory (no tmpfs)", dir);
+    enum status status = refuse_dir(why.chars);
+    text_free(&why);
+    return status;
+}
+
+/* Creates the folder of the node. */
+static enum status make_folder(const struct memory_checkpoints *m)
+{
+    struct text why = {0};
+    TRY(check_tmpfs(recipe_of(m)->memory_dir));
+    if (folder_make(m->folder.chars) != OK)
+        return refuse_dir(fail_text());
+    if (access(m->folder.chars, W_OK | X_OK) == 0)
+        return OK;
+    text_add(&why, "%s: cannot be written: %s", m->folder.chars, strerror(errno));
+    enum status status = refuse_dir(why.chars);
+    text_free(&why);
+    return status;
 }
 
 /* Adds the sizes of the files in the checkpoints of a folder, which later saves replace. */
@@ -175,7 +204,7 @@ static enum status lock_folder(struct memory_checkpoints *m)
         .key = "checkpoint.memory_dir",
         .value = recipe_of(m)->memory_dir,
     };
-    TRY(check_tmpfs(m));
+    TRY(make_folder(m));
     return checkpoint_lock_acquire(&options, &m->lock);
 }
 
