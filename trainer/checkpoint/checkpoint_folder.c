@@ -501,6 +501,24 @@ enum status folder_newest(const char *save, int64_t below, int64_t *step, struct
     return status;
 }
 
+bool folder_has_manifest(const char *save)
+{
+    struct entries entries;
+    bool found = false;
+    if (entries_read(save, &entries) != OK)
+        entries = (struct entries){0};
+    for (size_t i = 0; i < entries.count && !found; i++) {
+        struct text path = {0};
+        struct stat info;
+        folder_of_step(save, entries.list[i].step, entries.list[i].suffix, &path);
+        text_add(&path, "/manifest.json");
+        found = entries.list[i].suffix[0] == 0 && (lstat(path.chars, &info) == 0 || errno != ENOENT);
+        text_free(&path);
+    }
+    free(entries.list);
+    return found;
+}
+
 enum status checkpoint_find(const char *save_folder, char **out)
 {
     struct text skipped = {0}, path = {0};

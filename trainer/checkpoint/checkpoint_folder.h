@@ -58,6 +58,8 @@ MUST_USE enum status folder_newest(const char *save, int64_t below, int64_t *ste
 /* The same, with its manifest, which the caller frees: {0} if there is none. */
 MUST_USE enum status folder_newest_manifest(const char *save, int64_t below, int64_t *step,
                                             struct manifest *manifest, struct text *skipped);
+/* Whether a step has a manifest, which may be damaged, or cannot be read. */
+bool folder_has_manifest(const char *save);
 /* Call it when a run resumes from `step` because no later checkpoint could be loaded: renames the later
  * ones, so that they are neither counted as checkpoints nor overwritten. Prints a line each on standard
  * error. */

@@ -194,20 +194,25 @@ static enum status load_from_memory(struct rank_state *w, struct memory_checkpoi
 
 /* ---- the newest ---- */
 
-/* Rank 0 searches, so that all ranks try the same checkpoint even if their views of the folder differ. */
-static enum status find_newest(struct rank_state *w, int64_t after, int64_t below, int64_t *step)
+/* Rank 0 searches, so that all ranks try the same checkpoint even if their views of the folder differ.
+ * *damaged: there are checkpoints, but none of them is complete. */
+static enum status find_newest(struct rank_state *w, int64_t after, int64_t below, int64_t *step,
+                               bool *damaged)
 {
+    const char *save = w->run->recipe->checkpoint.save;
     struct text skipped = {0};
     enum status status = OK;
     *step = -1;
     if (w->world->rank == 0)
-        status = folder_newest(w->run->recipe->checkpoint.save, below, step, &skipped);
+        status = folder_newest(save, below, step, &skipped);
     fputs(text_chars(&skipped), stderr);
     text_free(&skipped);
     TRY(rank_agree(w, status));
-    double found = *step > after ? (double)*step : -1.0;
-    TRY(rank_agree_max(w, &found, 1));
-    *step = (int64_t)found;
+    double found[] = {*step > after ? (double)*step : -1.0,
+                      w->world->rank == 0 && *step < 0 && folder_has_manifest(save) ? 1.0 : 0.0};
+    TRY(rank_agree_max(w, found, sizeof found / sizeof *found));
+    *step = (int64_t)found[0];
+    *damaged = found[1] > 0.0;
     return OK;
 }
 
@@ -253,16 +258,17 @@ static enum status load_own(struct rank_state *w, struct memory_checkpoints *mem
     struct memory_search search = {.memory = memory, .below = INT64_MAX};
     int64_t step = -1, below = INT64_MAX;
     enum status status = OK;
-    bool broken = true;
+    bool broken = true, damaged;
     while (broken) {
-        TRY(find_newest(w, after, below, &step));
+        TRY(find_newest(w, after, below, &step, &damaged));
         TRY(try_memory(w, &search, step > after ? step : after + 1, out));
         if (*out != NULL)
             return OK;
-        if (step < 0 && status != OK)
+        // Do not start from scratch: it may be possible to repair or to read them later.
+        if (step < 0 && (status != OK || (damaged && after < 0)))
             return fail(BAD_CHECKPOINT,
-                        "%s: none of its checkpoints can be loaded; start a new run with another "
-                        "logging.run_dir, or set checkpoint.load to a checkpoint in another folder",
+                        "checkpoint.save: %s: none of its checkpoints can be loaded; start a new run with "
+                        "another logging.run_dir, or set checkpoint.load to a checkpoint in another folder",
                         save);
         if (step < 0 && search.damaged && after < 0) // parts of it may have been loaded
             return fail(
