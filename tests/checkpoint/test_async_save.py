@@ -37,7 +37,8 @@ LAYOUTS = [
     ["pp=2", "dp=2", "parallel.zero_stage=3", "precision.params_dtype=bf16"],
     ["pp=4", "pipeline.schedule=zb-h1", "pipeline.optimizer_post_validation=true"],
     ["dp=2", "memory.offload_optimizer=true"],
-    ["dp=2", "model.vocab_size=20000", "checkpoint.staging_mb=1"],
+    # The state of a rank does not fit into the staging memory.
+    ["dp=2", f"model.vocab_size={20000 if LIBRARY else 8000}", "checkpoint.staging_mb=1"],
     ["tp=2", "precision.params_dtype=fp16", "precision.matmul_format=hybrid", "precision.scaling=delayed"],
     # The staging memory ends within the histories, which rank 0 writes after its parameters.
     ["precision.matmul_format=hybrid", "precision.scaling=delayed", "precision.amax_history_len=8192",
