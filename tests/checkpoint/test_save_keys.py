@@ -76,7 +76,8 @@ def test_loading():
 
 def test_finetune():
     for name, load in (("tuned", "base/checkpoints"), ("tuned-weights", "weights/checkpoints")):
-        train(name, f"checkpoint.load={load}", "checkpoint.finetune=true", "train.train_iters=4")
+        done = train(name, f"checkpoint.load={load}", "checkpoint.finetune=true", "train.train_iters=4")
+        assert f"\nstarts at step 0 with weights of {load}\n" in done.stdout, done.stdout
         assert [step for step, _ in metrics(name)] == [1, 2, 3, 4] and metrics(name)[0] != metrics("base")[0]
         # Started again it resumes its own checkpoint, although those of the base have larger steps.
         done = train(name, f"checkpoint.load={load}", "checkpoint.finetune=true")
@@ -85,6 +86,13 @@ def test_finetune():
     for key in ("finetune=true", "ckpt_step=3"):
         done = train("refused", f"checkpoint.{key}", status=2)
         assert "needs a folder to load from, but checkpoint.load is auto" in done.stderr, done.stderr
+    for key, error in [
+            ("checkpoint.ckpt_step=7", "checkpoint.ckpt_step 7: base/checkpoints/step-00000007: No such file or "
+             "directory; use the newest one, checkpoint.ckpt_step=6"),
+            ("model.num_layers=3", "base/checkpoints/step-00000006: trained with model.num_layers 1, but the recipe "
+             "has 3; set model.num_layers=1, or another logging.run_dir or checkpoint.load")]:
+        done = train("refused", "checkpoint.load=base/checkpoints", "checkpoint.finetune=true", key, status=2)
+        assert done.stderr.endswith(f"{error}\n"), done.stderr
 
 
 def test_retain():

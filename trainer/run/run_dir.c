@@ -71,14 +71,36 @@ static enum status refuse_empty(const char *load)
     return status;
 }
 
+/* checkpoint.ckpt_step must be among those in checkpoint.load. */
+static enum status check_step(const char *load, int64_t step)
+{
+    int64_t newest = -1;
+    struct stat info;
+    struct text path = {0}, skipped = {0}, other = {0};
+    text_add(&path, "%s/step-%08lld", load, (long long)step);
+    const char *why = stat(path.chars, &info) != 0 ? strerror(errno) : NULL;
+    enum status status = OK;
+    if (why != NULL && folder_newest(load, INT64_MAX, &newest, &skipped) == OK && newest >= 0)
+        text_add(&other, "; use the newest one, checkpoint.ckpt_step=%lld", (long long)newest);
+    if (why != NULL)
+        status = fail(BAD_RECIPE, "checkpoint.ckpt_step %lld: %s: %s%s", (long long)step, path.chars, why,
+                      text_chars(&other));
+    text_free(&path);
+    text_free(&skipped);
+    text_free(&other);
+    return status;
+}
+
 /* A named checkpoint must exist; its completeness is checked on loading. */
-static enum status check_named(const char *load)
+static enum status check_named(const char *load, int64_t step)
 {
     bool found = false;
     struct stat info;
     const char *why = stat(load, &info) != 0  ? strerror(errno)
                       : S_ISDIR(info.st_mode) ? NULL
                                               : "not a folder";
+    if (why == NULL && step > 0)
+        return check_step(load, step);
     if (why == NULL)
         TRY(has_checkpoint(load, &found));
     if (why == NULL)
@@ -216,7 +238,7 @@ enum status run_dir_check(const struct recipe *recipe, struct run_dir *out)
         out->named = step_of(recipe);
     out->continues = load != NULL && out->newest > (named && !finetunes ? out->named : -1);
     if (status == OK && named && !out->continues)
-        status = check_named(load);
+        status = check_named(load, recipe->checkpoint.ckpt_step);
     if (status == OK)
         status = check_earlier(recipe, out->newest);
     if (status == OK && out->continues)

@@ -67,8 +67,10 @@ static enum status load_named(struct session *s, const char *path)
     }
     if (status != BAD_CHECKPOINT)
         return status;
-    return fail(BAD_CHECKPOINT, "checkpoint.load: %s; to load an older one set checkpoint.load=FOLDER/step-N",
-                fail_text());
+    const char *why = fail_text(); // of another model: it names what to set
+    return fail(BAD_CHECKPOINT, "checkpoint.load: %s%s", why,
+                strstr(why, "; set ") == NULL ? "; to load an older one set checkpoint.load=FOLDER/step-N"
+                                              : "");
 }
 
 /* Loads the newest checkpoint of this run (and sets *own), unless checkpoint.load names one at least as
@@ -88,7 +90,9 @@ static enum status load_checkpoint(struct session *s, bool *own)
     *own = path != NULL;
     if (!*own && !is_auto)
         TRY(load_named(s, load));
-    if (is_rank_zero(s) && (*own || !is_auto))
+    if (is_rank_zero(s) && !*own && w->run->recipe->checkpoint.finetune)
+        print_line(stdout, "starts at step 0 with weights of %s", load);
+    else if (is_rank_zero(s) && (*own || !is_auto))
         print_line(stdout, "resumes from %s, step %lld%s%s", *own ? path : load, (long long)w->step,
                    *own && !is_auto ? ", which is newer than checkpoint.load " : "",
                    *own && !is_auto ? load : "");
