@@ -40,11 +40,13 @@ static bool is_starved(const struct watched *w, const struct hang_rank *rank)
 }
 
 /* Whether a rank may still be starting, however short the timeout is: it waits for processes of the launcher,
- * which are late on a busy machine. */
+ * which are late on a busy machine. While it connects, some may not have been started yet. */
 static bool is_starting(const struct hang_rank *rank)
 {
-    return strcmp(rank->progress.head.who.action, "start") == 0 && rank->stalled_s < start_least_s &&
-           rank->process != PROCESS_IS_STOPPED;
+    const char *action = rank->progress.head.who.action;
+    return rank->process != PROCESS_IS_STOPPED &&
+           (strcmp(action, "connect") == 0 ||
+            (strcmp(action, "start") == 0 && rank->stalled_s < start_least_s));
 }
 
 int watch_snapshot(const struct page *page, const struct watched *watched, const char *node,

@@ -390,6 +390,7 @@ struct training {
     atomic_llong allocated_bytes; // maximum over these ranks
     struct monitor *monitor;      // NULL: disabled
     bool launched;                // several processes
+    bool entered;                 // the thread is monitored: enter_early()
 };
 
 /* Connects the monitors of the nodes. Under a launcher only: all ranks decide alike. */
@@ -424,7 +425,8 @@ static enum status rank_main(struct world *world, void *argument)
         .folder = &training->folder, .plan = &training->plan, .monitor = training->monitor};
     if (training->status != OK)
         return fail(training->status, "%s", text_chars(&training->why));
-    monitor_enter(training->monitor);
+    if (!training->entered)
+        monitor_enter(training->monitor);
     rank_context()->rank = world->rank;
     rank_context_set_action("start");
     enum status status = run_rank(&session, training, world);
@@ -466,6 +468,21 @@ static enum status start_monitor(struct training *training, const struct recipe 
     return OK;
 }
 
+/* Under a launcher this thread becomes the rank. It is monitored already while MPI or the rendezvous connects
+ * the processes, since one of them may be stopped meanwhile. */
+static void enter_early(struct training *training, const struct launcher *launcher)
+{
+    struct rank_context *me = rank_context();
+    if (!training->launched || launcher->rank >= training->run.mesh.world)
+        return;
+    const struct mesh_coord coord = mesh_coord(&training->run.mesh, MESH_DENSE, launcher->rank);
+    *me = (struct rank_context){
+        .rank = launcher->rank, .pp = coord.pp, .dp = coord.dp, .tp = coord.tp, .layer = NO_LAYER};
+    monitor_enter(training->monitor);
+    training->entered = true;
+    rank_context_set_action("connect");
+}
+
 /* Runs the ranks, and monitors them. */
 static enum status run_world(struct training *training, const struct recipe *recipe,
                              const struct launcher *launcher, int size)
@@ -475,6 +492,8 @@ static enum status run_world(struct training *training, const struct recipe *rec
             start_monitor(training, recipe, launcher, size > 0 ? size : recipe_world_size(recipe));
         if (training->status != OK)
             text_add(&training->why, "%s", fail_text());
+        else
+            enter_early(training, launcher);
     }
     const struct world_options options = recipe_world(recipe, size);
     enum status status = world_run_as(&options, rank_main, training);

@@ -203,6 +203,35 @@ class Run:
             re.search(rf"(?m)^{culprit} .*others wait for it$", done.stdout) is not None
 
 
+# The first process starts late.
+LATE = """#!/bin/sh
+[ $OMPI_COMM_WORLD_RANK != 0 ] || exec sleep 60
+exec "$@"
+"""
+
+
+def check_early(options, folder):
+    """A rank is stopped while MPI connects the processes; all but the first are there."""
+    with open("late", "w", encoding="ascii") as file:
+        file.write(LATE)
+    os.chmod("late", 0o755)
+    run = subprocess.Popen([options.mpirun, "-n", "4", "./late", options.cuboid, "train", "a.yaml", "pp=2", "tp=2",
+                            f"logging.run_dir={folder}/run", "resilience.heartbeat_timeout_seconds=1"],
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           env={**os.environ, "HANGS_FOLDER": folder, "OMPI_MCA_orte_tmpdir_base": folder})
+    found = {}
+    while run.poll() is None and not (len(found) == 3 and all(  # MPI's threads
+            len(os.listdir(f"/proc/{pid}/task")) > 2 for pid in found.values())):
+        time.sleep(0.02)
+        found = processes(folder)
+    os.kill(found[2], signal.SIGSTOP)
+    text = run.communicate(timeout=60)[0]
+    report = r"(?m)^rank 2 \(pp 1 dp 0 tp 0, node \S+\) stalled in connect for \d\.\d s: its process is stopped"
+    good = run.returncode == 1 and not processes(folder) and re.search(report, text) is not None
+    print(f"a rank is stopped while they connect: {'ok' if good else 'FAILED: ' + text}", flush=True)
+    return good
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("cuboid")
@@ -229,6 +258,7 @@ def main():
             print(line, flush=True)
             if not good:
                 print(text, flush=True)
+        failures += not check_early(options, folder)
         os.chdir("/")
     return 1 if failures else 0
 
