@@ -118,6 +118,9 @@ def test_without_failure():
     done = train("good", "--restarts", "1")
     expect("no restart", done.returncode == 0 and "\nrestarts: 0, 0 steps lost; " in done.stdout and
            not os.path.exists("good/restarts.jsonl"), done)
+    done = train("good", "--restarts", "1", "checkpoint.load=none")
+    expect("refused", done.returncode == 2 and "use checkpoint.load=auto" in done.stderr and "ETTR" not in done.stdout,
+           done)
 
 
 def test_failures_that_repeat():

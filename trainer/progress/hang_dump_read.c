@@ -172,8 +172,9 @@ enum status hang_dump_read(const char *path, struct hang *out, struct text *repo
     json_error_t error;
     TRY(file_read(path, &bytes));
     json_t *root = json_read(text_chars(&bytes), bytes.length, 0, &error);
-    enum status status = root != NULL ? read_ranks(path, root, bytes.length, out, report)
-                                      : fail(BAD_DATA, "%s:%d: %s", path, error.line, error.text);
+    enum status status =
+        root != NULL ? read_ranks(path, root, bytes.length, out, report)
+                     : fail(BAD_DATA, "%s:%d: %s (is this a hang-STEP.json?)", path, error.line, error.text);
     json_decref(root);
     text_free(&bytes);
     return status;

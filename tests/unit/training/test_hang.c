@@ -281,6 +281,9 @@ Test(hang, is_written_and_read_back)
     cr_assert_eq(m->dtype, BF16);
     cr_assert_eq(file_write_atomic(path, "{\"format\": 2}", 13), OK);
     cr_assert_eq(hang_dump_read(path, &copy, &report), BAD_DATA);
+    cr_assert_eq(file_write_atomic(path, "model: {}\n", 10), OK);
+    cr_assert_eq(hang_dump_read(path, &copy, &report), BAD_DATA);
+    cr_assert_not_null(strstr(fail_text(), " (is this a hang-STEP.json?)"), "%s", fail_text());
     unlink(path);
     text_free(&written);
     text_free(&report);

@@ -339,9 +339,9 @@ static enum status reshard(struct reshard *r, const char *path, const char *cons
         TRY(write_rank(r, rank));
     TRY(write_manifest(r));
     TRY(output_folder_finish(&r->output));
-    print_line(stdout, "%s: step %lld, %d tensors in %d files for %d ranks", r->out,
+    print_line(stdout, "%s: step %lld, %d tensors in %d file%s for %d rank%s", r->out,
                (long long)r->identity.step, r->manifest.tensor_count, r->manifest.file_count,
-               r->run.mesh.world);
+               r->manifest.file_count == 1 ? "" : "s", r->run.mesh.world, r->run.mesh.world == 1 ? "" : "s");
     return OK;
 }
 

@@ -128,7 +128,8 @@ static int supervise(struct supervisor *s)
             break;
         }
     }
-    print_summary(s, start.saved, clock_s() - begun);
+    if (s->restarts > 0 || last.exit != status_exit(BAD_RECIPE)) // otherwise nothing was trained
+        print_summary(s, start.saved, clock_s() - begun);
     failure_free(&start);
     return last.exit;
 }
