@@ -92,7 +92,8 @@ static struct assumed_model assumed_model(const struct recipe *recipe)
                                   .gate_columns = model_is_gated(model) ? 2 * model->ffn_hidden_size / tp : 0,
                                   .tensor_parallel = tp,
                                   .recomputes_modules = recompute->granularity == RECOMPUTE_FULL &&
-                                                        recompute->extent == RECOMPUTE_MODULES};
+                                                        recompute->extent == RECOMPUTE_MODULES,
+                                  .replica_ranks = tp * recipe->parallel.pipeline_parallel_size};
 }
 
 /* Those of rank 0. */

@@ -195,6 +195,26 @@ Test(assume, loss_on_whole_logits)
     cr_expect_eq(out[0].cost.bytes, 0.0);
 }
 
+/* Pauses of the host add up over the ranks of a replica, once for each checkpointed layer. */
+Test(assume, checkpointed_modules_pause_the_host)
+{
+    struct cluster_profile *p = ideal_profile(1e14, 1e12);
+    const struct assumptions assume = {.attention = ASSUME_ATTENTION_OWN};
+    struct cost_options options = {
+        .profile = p, .assume = &assume, .model = {.tensor_parallel = 4, .replica_ranks = 32}};
+    const struct op_record forward = attention(OP_ATTENTION_FORWARD, 1e9),
+                           backward = attention(OP_ATTENTION_BACKWARD, 1e9);
+    const double run_s = cost_of_op(&options, &backward).run_s;
+    cr_expect_eq(cost_of_op(&options, &backward).launch_s, 0.0);
+    options.model.recomputes_modules = true;
+    cr_expect_eq(cost_of_op(&options, &forward).launch_s, 0.0);
+    cr_expect_eq(cost_of_op(&options, &backward).run_s, run_s);
+    cr_expect_float_eq(cost_of_op(&options, &backward).launch_s, 32 * 75e-6, 1e-12);
+    options.model.replica_ranks = 1;
+    cr_expect_float_eq(cost_of_op(&options, &backward).launch_s, 75e-6, 1e-12);
+    profile_destroy(p);
+}
+
 Test(assume, nothing_changes_by_default)
 {
     const struct assumptions assume = {.attention = ASSUME_ATTENTION_OWN};

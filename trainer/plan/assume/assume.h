@@ -81,6 +81,7 @@ struct assumed_model {
     int64_t gate_columns;    // of the projection to gate and up on a rank; 0: none
     int tensor_parallel;     // ranks
     bool recomputes_modules; // each module of a stage is checkpointed, the head, too
+    int replica_ranks;       // tensor- and pipeline-parallel, which wait for each other
 };
 
 /* Replaces an op by those of the other program, with the costs (FLOPs, bytes) of its kernels. Returns their
@@ -96,6 +97,9 @@ struct assumed_message {
 };
 struct assumed_message assume_message(const struct assumptions *assume, const struct assumed_model *model,
                                       const struct op_record *op);
+
+/* Host time of the other program with an op, which its kernels do not hide. */
+double assume_host_s(const struct assumed_model *model, const struct op_record *op);
 
 /* Whether attention scores are stored as tensors. */
 bool assume_stores_scores(const struct assumptions *assume);

@@ -209,7 +209,7 @@ static struct op_time cost_of_one(const struct cost_options *options, const stru
 struct op_time cost_of_op(const struct cost_options *options, const struct op_record *op)
 {
     struct op_record assumed[ASSUME_MAX_OPS];
-    struct op_time time = {.run_s = 0.0};
+    struct op_time time = {.launch_s = assume_host_s(&options->model, op)};
     if (options->assume == NULL)
         return cost_of_one(options, op);
     const int count = assume_ops(options->assume, &options->model, op, assumed);
