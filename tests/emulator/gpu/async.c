@@ -87,13 +87,6 @@ static struct async *here(void)
     return a;
 }
 
-void async_destroy(struct async *a)
-{
-    for (int i = 0; a != NULL && i < MAX_WARPS; i++)
-        free(a->warp[i]);
-    free(a);
-}
-
 static unsigned thread(void)
 {
     return emulator_thread_index()->x;

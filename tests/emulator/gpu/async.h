@@ -18,7 +18,6 @@ extern "C" {
 
 /* For emulator.c: one per emulator, NULL until a kernel needs it. */
 struct async;
-void async_destroy(struct async *async); // takes NULL
 /* Completes the oldest copy in flight, or another one, by `order`. False: there is none. */
 bool async_move(struct async *async, uint32_t order);
 /* Makes the writes that this thread's warp has fenced visible to the async proxy, before it synchronizes with

@@ -1,33 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Fibers: each thread that has to wait keeps its own stack; one that never waits passes its stack to the
- * next. A switch saves the ABI's callee-saved registers and the stack pointer only: swapcontext() makes a
- * system call for the signal mask and takes fifty times as long.
+ * next.
  *
- * A turn runs every ready thread, in the requested order. Afterwards, threads of complete warps and threads
- * whose condition holds become ready. If there are none, one of the copies in flight arrives (async.h); when
- * all wait for the block's barrier, all become ready. In a random order, one warp or warpgroup of each block
- * is slow: it proceeds only when nothing else can. */
+ * A turn runs every ready thread, in the requested order: a thread that waits or ends switches to the next
+ * one directly, and the last one to the scheduler. Afterwards, threads of complete warps and threads whose
+ * condition holds become ready. If there are none, one of the copies in flight arrives (async.h); when all
+ * wait for the block's barrier, all become ready. In a random order, one warp or warpgroup of each block is
+ * slow: it proceeds only when nothing else can. */
 #include "tests/emulator/gpu/emulator.h"
 
 #include "base/philox.h"
 #include "base/status.h"
 #include "tests/emulator/gpu/async.h"
+#include "tests/emulator/gpu/stack.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#if !defined(__x86_64__)
-#include <ucontext.h>
-#endif
-
-enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 4096, MAX_THREADS = 1024, LANES = 32, SHARED_SITES = 32 };
-enum { MAX_COPIES = 256, SHARED_ALIGNMENT = 1024 };
+enum { MAX_THREADS = 1024, LANES = 32, SHARED_SITES = 32, MAX_COPIES = 256, SHARED_ALIGNMENT = 1024 };
 
 enum fiber_state { NEW, READY, AT_BARRIER, AT_WARP, AT_CONDITION, DONE };
 
 struct fiber {
     enum fiber_state state;
+    bool is_slow;
     int stack;        // index, -1: none
     const char *file; // where it waits
     int line;
@@ -55,15 +52,8 @@ struct copies {
     } copy[MAX_COPIES];
 };
 
-struct stack {
-    char *memory;
-    void *pointer; // while suspended
-#if !defined(__x86_64__)
-    ucontext_t context;
-#endif
-};
-
 struct emulator {
+    struct emulator *next_unused;
     struct fiber fiber[MAX_THREADS];
     struct stack stack[MAX_THREADS];
     int free_stack[MAX_THREADS], free_stacks, stacks;
@@ -74,11 +64,10 @@ struct emulator {
     struct shared_array shared[SHARED_SITES];
     int shared_arrays;
     size_t dynamic_bytes;
-    void *scheduler; // its stack pointer
-#if !defined(__x86_64__)
-    ucontext_t scheduler_context;
-#endif
+    struct stack scheduler; // the CPU thread's own
     struct fiber *now;
+    unsigned next; // of the turn: position in `order`
+    bool slow;     // of the turn: runs the slow threads
     struct emulator_index block, grid, threads;
     unsigned slow_begin, slow_end; // threads that are delayed
     void (*body)(const void *context);
@@ -91,21 +80,32 @@ struct emulator {
 /* The one that runs on this CPU thread, as threadIdx belongs to a GPU thread. */
 static _Thread_local struct emulator *current;
 
+/* Emulators of closed streams, for new ones: mapping and first touching hundreds of stacks takes long. */
+static struct {
+    pthread_mutex_t mutex;
+    struct emulator *first;
+} unused = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
 struct emulator *emulator_create(void)
 {
-    struct emulator *e = calloc(1, sizeof *e);
-    CHECK(e != NULL);
+    pthread_mutex_lock(&unused.mutex);
+    struct emulator *e = unused.first;
+    if (e != NULL)
+        unused.first = e->next_unused;
+    pthread_mutex_unlock(&unused.mutex);
+    if (e == NULL)
+        CHECK((e = calloc(1, sizeof *e)) != NULL);
+    e->launches = e->bank_conflicts = 0;
     emulator_order(e, NULL);
     return e;
 }
 
 void emulator_destroy(struct emulator *e)
 {
-    for (int i = 0; i < e->stacks; i++)
-        munmap(e->stack[i].memory, STACK_BYTES);
-    free(e->copies);
-    async_destroy(e->async);
-    free(e);
+    pthread_mutex_lock(&unused.mutex);
+    e->next_unused = unused.first;
+    unused.first = e;
+    pthread_mutex_unlock(&unused.mutex);
 }
 
 void emulator_order(struct emulator *e, const char *order)
@@ -125,61 +125,37 @@ void emulator_order(struct emulator *e, const char *order)
 
 static void run_threads(void);
 
-#if defined(__x86_64__)
-/* Naked functions may contain assembler only: the arguments are rdi and rsi. */
-__attribute__((naked, noinline)) static void switch_stack(__attribute__((unused)) void **leave,
-                                                          __attribute__((unused)) void *enter)
+static int acquire_stack(struct emulator *e)
 {
-    __asm__("pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
-            "movq %rsp, (%rdi)\n"
-            "movq %rsi, %rsp\n"
-            "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n"
-            "ret");
+    if (e->free_stacks > 0)
+        return e->free_stack[--e->free_stacks];
+    CHECK(e->stacks < MAX_THREADS);
+    stack_create(&e->stack[e->stacks], e->stacks, run_threads);
+    return e->stacks++;
 }
 
-static void stack_begin(struct stack *stack)
+/* Makes the turn's next ready thread the running one. NULL: there is none. */
+static struct fiber *next_fiber(struct emulator *e)
 {
-    // As after a call: the stack pointer is 8 past a multiple of 16, and points to a (missing) return
-    // address.
-    void **top = (void **)(void *)(stack->memory + STACK_BYTES - 64 - 8);
-    memset(top - 7, 0, 8 * sizeof *top);
-    top[-1] = (void *)(uintptr_t)run_threads;
-    stack->pointer = top - 7; // six registers, then the address
+    while (e->next < e->threads.x) {
+        struct fiber *f = &e->fiber[e->order[e->next++]];
+        if ((f->state == NEW || f->state == READY) && f->is_slow == e->slow)
+            return e->now = f;
+    }
+    return NULL;
 }
 
-static void enter_stack(struct emulator *e, struct stack *stack)
-{
-    switch_stack(&e->scheduler, stack->pointer);
-}
-
+/* Switches from this stack to that of the turn's next ready thread, or back to the scheduler. */
 static void leave_stack(struct emulator *e, struct stack *stack)
 {
-    switch_stack(&stack->pointer, e->scheduler);
-}
-#else
-static void stack_begin(struct stack *stack)
-{
-    getcontext(&stack->context);
-    stack->context.uc_stack.ss_sp = stack->memory + GUARD_BYTES;
-    stack->context.uc_stack.ss_size = STACK_BYTES - GUARD_BYTES;
-    stack->context.uc_link = NULL;
-    makecontext(&stack->context, run_threads, 0);
-}
-
-static void enter_stack(struct emulator *e, struct stack *stack)
-{
-    swapcontext(&e->scheduler_context, &stack->context);
-}
-
-static void leave_stack(struct emulator *e, struct stack *stack)
-{
-    swapcontext(&stack->context, &e->scheduler_context);
-}
-#endif
-
-static void yield_fiber(struct emulator *e)
-{
-    leave_stack(e, &e->stack[e->now->stack]);
+    struct fiber *next = next_fiber(e);
+    if (next != NULL && next->state == NEW) {
+        next->stack = acquire_stack(e);
+        next->state = READY;
+    }
+    struct stack *to = next != NULL ? &e->stack[next->stack] : &e->scheduler;
+    if (to != stack) // a thread that has ended leaves its stack to a new one
+        stack_change(stack, to);
 }
 
 /* Runs on a stack: the assigned thread; after its end, the next one. */
@@ -187,35 +163,13 @@ static void run_threads(void)
 {
     for (;;) {
         struct emulator *e = current;
+        struct fiber *me = e->now;
         e->body(e->context);
-        async_settle(e->async, e->now->index.x);
-        e->now->state = DONE;
-        e->free_stack[e->free_stacks++] = e->now->stack;
-        yield_fiber(e);
+        async_settle(e->async, me->index.x);
+        me->state = DONE;
+        e->free_stack[e->free_stacks++] = me->stack;
+        leave_stack(e, &e->stack[me->stack]);
     }
-}
-
-static int acquire_stack(struct emulator *e)
-{
-    if (e->free_stacks > 0)
-        return e->free_stack[--e->free_stacks];
-    CHECK(e->stacks < MAX_THREADS);
-    struct stack *stack = &e->stack[e->stacks];
-    stack->memory =
-        mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(stack->memory != MAP_FAILED);
-    CHECK(mprotect(stack->memory, GUARD_BYTES, PROT_NONE) == 0);
-    stack_begin(stack);
-    return e->stacks++;
-}
-
-static void run_fiber(struct emulator *e, struct fiber *fiber)
-{
-    if (fiber->state == NEW)
-        fiber->stack = acquire_stack(e);
-    fiber->state = READY;
-    e->now = fiber;
-    enter_stack(e, &e->stack[fiber->stack]);
 }
 
 /* Synchronization points. */
@@ -235,31 +189,36 @@ static bool same_location(const struct fiber *a, const struct fiber *b)
     return a->line == b->line && (a->file == b->file || strcmp(a->file, b->file) == 0);
 }
 
+_Noreturn static void fail_warp(const struct emulator *e, const struct fiber *lane, unsigned count)
+{
+    const struct fiber *one = NULL;
+    for (unsigned i = 0; i < count; i++)
+        one = lane[i].state == AT_WARP ? &lane[i] : one;
+    for (unsigned i = 0; i < count; i++)
+        if (lane[i].state != AT_WARP || !same_location(&lane[i], one))
+            fail_at(e, one, &lane[i], "not all lanes take part in the warp's operation");
+    fail_at(e, one, one, "a warp of fewer than 32 threads");
+}
+
 /* Releases a warp when all its lanes have reached the same operation. Returns whether it did. */
 static bool release_warp(struct emulator *e, unsigned first)
 {
-    unsigned end = first + LANES < e->threads.x ? first + LANES : e->threads.x, waiting = 0;
-    const struct fiber *one = NULL;
+    struct fiber *const lane = &e->fiber[first];
+    const unsigned count = first + LANES < e->threads.x ? LANES : e->threads.x - first;
+    unsigned waiting = 0, same = 0;
     bool late = false; // a lane may still arrive
-    for (unsigned i = first; i < end; i++) {
-        if (e->fiber[i].state == AT_WARP) {
-            one = &e->fiber[i];
-            waiting++;
-        }
-        late = late || e->fiber[i].state == AT_CONDITION || e->fiber[i].state == READY;
+    for (unsigned i = 0; i < count; i++) {
+        waiting += lane[i].state == AT_WARP;
+        same += lane[i].state == AT_WARP && same_location(&lane[i], lane);
+        late = late || lane[i].state == AT_CONDITION || lane[i].state == READY;
     }
     if (waiting == 0 || late)
         return false;
-    for (unsigned i = first; i < end; i++) {
-        struct fiber *f = &e->fiber[i];
-        if (f->state != AT_WARP || !same_location(f, one))
-            fail_at(e, one, f, "not all lanes take part in the warp's operation");
-    }
-    if (end - first < LANES)
-        fail_at(e, one, one, "a warp of fewer than 32 threads");
+    if (same < LANES)
+        fail_warp(e, lane, count);
     async_settle(e->async, first);
-    for (unsigned i = first; i < end; i++)
-        e->fiber[i].state = READY;
+    for (unsigned i = 0; i < LANES; i++)
+        lane[i].state = READY;
     return true;
 }
 
@@ -347,25 +306,24 @@ static void choose_slow(struct emulator *e, uint64_t block)
     e->slow_end = e->direction == SHUFFLED ? e->slow_begin + each : 0;
 }
 
-/* Runs the ready threads, slow ones or others. Returns whether there were any. */
+/* A turn: runs the ready threads, slow ones or others. Returns whether there were any. */
 static bool run_ready(struct emulator *e, bool slow)
 {
-    bool any = false;
-    for (unsigned i = 0; i < e->threads.x; i++) {
-        struct fiber *f = &e->fiber[e->order[i]];
-        const bool is_slow = f->index.x >= e->slow_begin && f->index.x < e->slow_end;
-        if ((f->state == NEW || f->state == READY) && is_slow == slow) {
-            run_fiber(e, f);
-            any = true;
-        }
-    }
-    return any;
+    e->next = 0;
+    e->slow = slow;
+    e->now = NULL;
+    leave_stack(e, &e->scheduler);
+    return e->now != NULL;
 }
 
 static void run_block(struct emulator *e)
 {
     for (unsigned i = 0; i < e->threads.x; i++) {
-        e->fiber[i] = (struct fiber){.state = NEW, .stack = -1, .file = "-", .index = {i, 0, 0}};
+        e->fiber[i] = (struct fiber){.state = NEW,
+                                     .is_slow = i >= e->slow_begin && i < e->slow_end,
+                                     .stack = -1,
+                                     .file = "-",
+                                     .index = {i, 0, 0}};
         if (e->copies != NULL)
             e->copies[i].count = e->copies[i].group = 0;
     }
@@ -448,7 +406,7 @@ static void wait_at(struct emulator *e, enum fiber_state state, const char *file
     e->now->state = state;
     e->now->file = file;
     e->now->line = line;
-    yield_fiber(e);
+    leave_stack(e, &e->stack[e->now->stack]);
 }
 
 void emulator_wait_for(bool (*ready)(const void *what), const void *what, const char *kind, const char *file,
@@ -466,22 +424,31 @@ void emulator_barrier(const char *file, int line)
     wait_at(current, AT_BARRIER, file, line);
 }
 
-/* A lane can be one operation ahead of another, not two: double buffering suffices. */
+/* Of a warp operation. A lane can be one operation ahead of another, not two: double buffering suffices. */
+static struct emulator_deposit *next_deposit(struct fiber *me)
+{
+    struct emulator_deposit *deposit = current->deposit[me->index.x / LANES][me->parity];
+    me->parity ^= 1;
+    return deposit;
+}
+
 const struct emulator_deposit *emulator_exchange(const void *mine, size_t bytes, const char *file, int line)
 {
     struct emulator *e = current;
-    struct fiber *me = e->now;
-    struct emulator_deposit *deposit = e->deposit[me->index.x / LANES][me->parity];
-    me->parity ^= 1;
+    struct emulator_deposit *deposit = next_deposit(e->now);
     CHECK(bytes <= EMULATOR_DEPOSIT_BYTES);
-    memcpy(&deposit[me->index.x % LANES], mine, bytes);
+    memcpy(&deposit[e->now->index.x % LANES], mine, bytes);
     wait_at(e, AT_WARP, file, line);
     return deposit;
 }
 
 uint64_t emulator_shuffle(uint64_t value, unsigned from, const char *file, int line)
 {
-    return emulator_exchange(&value, sizeof value, file, line)[from % LANES].word[0];
+    struct emulator *e = current;
+    struct emulator_deposit *deposit = next_deposit(e->now);
+    deposit[e->now->index.x % LANES].word[0] = value;
+    wait_at(e, AT_WARP, file, line);
+    return deposit[from % LANES].word[0];
 }
 
 void *emulator_shared(const void *site, size_t bytes)

@@ -38,11 +38,11 @@ void emulator_launch(struct emulator *emulator, const char *kernel, struct emula
  * order. NULL: from the environment variable EMULATOR_ORDER, or forward. */
 void emulator_order(struct emulator *emulator, const char *order);
 
-/* Of the running thread. */
-const struct emulator_index *emulator_thread_index(void);
-const struct emulator_index *emulator_block_index(void);
-const struct emulator_index *emulator_block_size(void);
-const struct emulator_index *emulator_grid_size(void);
+/* Of the running thread. (Each thread of a kernel calls them with one result, so a compiler may keep it.) */
+__attribute__((const)) const struct emulator_index *emulator_thread_index(void);
+__attribute__((const)) const struct emulator_index *emulator_block_index(void);
+__attribute__((const)) const struct emulator_index *emulator_block_size(void);
+__attribute__((const)) const struct emulator_index *emulator_grid_size(void);
 
 /* __syncthreads(). */
 void emulator_barrier(const char *file, int line);

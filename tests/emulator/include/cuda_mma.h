@@ -21,8 +21,10 @@ inline float widen(f16 x)
     const float sign = x.bits >> 15 != 0 ? -1.0F : 1.0F;
     if (exponent == 31)
         return fraction != 0 ? NAN : sign * INFINITY;
-    return sign * ldexpf(static_cast<float>(exponent > 0 ? fraction + 1024 : fraction),
-                         (exponent > 0 ? exponent : 1) - 25);
+    const uint32_t last_place = static_cast<uint32_t>((exponent > 0 ? exponent : 1) - 25 + 127) << 23;
+    float unit; // a power of two
+    memcpy(&unit, &last_place, sizeof unit);
+    return sign * unit * static_cast<float>(exponent > 0 ? fraction + 1024 : fraction);
 }
 
 template <class T> T narrow(float x);
