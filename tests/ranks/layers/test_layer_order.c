@@ -2,7 +2,7 @@
 /* A stage's actions in other orders: B is bitwise I and W, whether W follows at once or much later, as long
  * as the microbatches' weight gradients are accumulated in order. And a backward pass reports finished
  * layers in the order of the weights, the last layer first.
- *     test_layer_order DEVICE */
+ *     test_layer_order DEVICE... */
 #include "layers/parameters/gradients.h"
 #include "tests/ranks/layers/layers_bench.h"
 #include "tests/support/sanitized.h"
@@ -204,8 +204,8 @@ static int check_world(const struct family *family, const char *device, int rank
             bad += check_order(&runs[0], &runs[o], &orders[o], ranks);
         }
     }
-    printf("%s, tp %d%s: %s\n", family->name, ranks, sequence_parallel ? ", sequence parallel" : "",
-           bad == 0 ? "ok" : "WRONG");
+    printf("%s, %s, tp %d%s: %s\n", family->name, device, ranks,
+           sequence_parallel ? ", sequence parallel" : "", bad == 0 ? "ok" : "WRONG");
     for (int o = 0; o < ORDERS; o++)
         for (int r = 0; r < MAX_RANKS; r++)
             free(runs[o].result[r].gradient);
@@ -216,16 +216,18 @@ static int check_world(const struct family *family, const char *device, int rank
 
 int main(int argc, char **argv)
 {
-    if (argc != 2) {
-        fprintf(stderr, "usage: test_layer_order DEVICE\n");
+    if (argc < 2) {
+        fprintf(stderr, "usage: test_layer_order DEVICE...\n");
         return 2;
     }
     int bad = 0;
-    for (int f = 0; f < FAMILIES; f++) {
+    for (int i = 0; i < (argc - 1) * FAMILIES; i++) {
+        const int f = i % FAMILIES;
+        const char *device = argv[1 + i / FAMILIES];
         if (f % 2 == 0 || long_tests())
-            bad += check_world(&families[f], argv[1], 1, false);
+            bad += check_world(&families[f], device, 1, false);
         if (f % 2 == 1 || long_tests())
-            bad += check_world(&families[f], argv[1], 2, true);
+            bad += check_world(&families[f], device, 2, true);
     }
     return bad == 0 ? 0 : 1;
 }

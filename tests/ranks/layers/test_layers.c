@@ -8,7 +8,7 @@
  * s is the element's size, or the rms of its tensor if that is larger (its sum may have canceled); a bias has
  * at least the size of its matrix's gradient. Gradients are reduced over ranks only where their descriptors
  * require it, which this tests too. Faults injected at the end must be detected.
- *     test_layers DEVICE */
+ *     test_layers DEVICE...         the reference, which takes most of the time, is computed once for all */
 #include "tests/ranks/layers/layers_bench.h"
 #include "tests/support/sanitized.h"
 
@@ -242,7 +242,7 @@ static double try_layer(const struct expected *expected, const char *device, str
     return trial.ratio[worst];
 }
 
-static int check_subject(const struct family *family, enum subject subject, const char *device)
+static int check_device(const struct expected *expected, const char *device)
 {
     static const struct layer_layout worlds[] = {{.tp = 1},
                                                  {.tp = 2},
@@ -251,30 +251,38 @@ static int check_subject(const struct family *family, enum subject subject, cons
                                                  {.tp = 4, .sequence_parallel = true},
                                                  {.tp = 2, .sequence_parallel = true, .comm_stream = true},
                                                  {.tp = 4, .sequence_parallel = true, .comm_stream = true}};
-    struct expected expected;
-    expected_create(family, subject, &expected);
-    expected_solve(&expected);
     int bad = 0;
-    printf("  %-14s", facts[subject].name);
+    printf("  %-14s %-6s", facts[expected->subject].name, device);
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
         // Every third world, others for the next layer, family, and device (of another second letter).
-        if (!long_tests() &&
-            ((size_t)(family - families) + (size_t)subject + i + (size_t)device[1]) % 3 != 0) {
+        const size_t turn = (size_t)(expected->family - families) + (size_t)expected->subject + i;
+        if (!long_tests() && (turn + (size_t)device[1]) % 3 != 0) {
             printf("       ");
             continue;
         }
         char where[PARAM_NAME_CHARS] = "";
-        double ratio = try_layer(&expected, device, worlds[i], NO_FAULT, where);
+        double ratio = try_layer(expected, device, worlds[i], NO_FAULT, where);
         bool good = ratio >= 0.0 && ratio <= 1.0;
         printf("  %.3f%s%s", ratio, good ? "" : " WRONG ", good ? "" : where);
         bad += !good;
     }
     printf("\n");
+    return bad;
+}
+
+static int check_subject(const struct family *family, enum subject subject, char *const *devices)
+{
+    struct expected expected;
+    int bad = 0;
+    expected_create(family, subject, &expected);
+    expected_solve(&expected);
+    for (int i = 0; devices[i] != NULL; i++)
+        bad += check_device(&expected, devices[i]);
     expected_destroy(&expected);
     return bad;
 }
 
-static int check_faults(const char *device)
+static int check_faults(char *const *devices)
 {
     static const struct {
         const char *what;
@@ -308,12 +316,15 @@ static int check_faults(const char *device)
     int bad = 0;
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         struct expected expected;
-        char where[PARAM_NAME_CHARS] = "";
         expected_create(&families[faults[i].family], faults[i].subject, &expected);
         expected_solve(&expected);
-        double ratio = try_layer(&expected, device, faults[i].sharing, faults[i].fault, where);
-        printf("  %s: %.2g (%s)%s\n", faults[i].what, ratio, where, ratio > 1.0 ? "" : " NOT DETECTED");
-        bad += !(ratio > 1.0);
+        for (int d = 0; devices[d] != NULL; d++) {
+            char where[PARAM_NAME_CHARS] = "";
+            double ratio = try_layer(&expected, devices[d], faults[i].sharing, faults[i].fault, where);
+            printf("  %s, %s: %.2g (%s)%s\n", faults[i].what, devices[d], ratio, where,
+                   ratio > 1.0 ? "" : " NOT DETECTED");
+            bad += !(ratio > 1.0);
+        }
         expected_destroy(&expected);
     }
     return bad;
@@ -321,8 +332,8 @@ static int check_faults(const char *device)
 
 int main(int argc, char **argv)
 {
-    if (argc != 2) {
-        fprintf(stderr, "usage: test_layers DEVICE\n");
+    if (argc < 2) {
+        fprintf(stderr, "usage: test_layers DEVICE...\n");
         return 2;
     }
     int bad = 0;
@@ -331,11 +342,11 @@ int main(int argc, char **argv)
     for (int f = 0; f < FAMILIES; f++) {
         printf("%s\n", families[f].name);
         for (int subject = 0; subject < SUBJECTS; subject++)
-            bad += check_subject(&families[f], (enum subject)subject, argv[1]);
+            bad += check_subject(&families[f], (enum subject)subject, argv + 1);
     }
     if (!UNDER_SANITIZER) { // it would only repeat that wrong values are found
         printf("injected faults\n");
-        bad += check_faults(argv[1]);
+        bad += check_faults(argv + 1);
     }
     printf("%s\n", bad == 0 ? "all passed" : "FAILED");
     return bad == 0 ? 0 : 1;
