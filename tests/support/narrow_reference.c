@@ -2,6 +2,7 @@
 #include "tests/support/narrow_reference.h"
 
 #include <math.h>
+#include <string.h>
 
 struct format {
     int fraction_bits, exponent_bits;
@@ -10,6 +11,15 @@ struct format {
 static struct format format_of(enum dtype dtype)
 {
     return dtype == BF16 ? (struct format){7, 8} : (struct format){10, 5};
+}
+
+/* 2^exponent, of a normal number. (ldexp() takes most of the time of some tests.) */
+static double power_of_two(int exponent)
+{
+    const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
 }
 
 double narrow_value(enum dtype dtype, uint16_t bits)
@@ -21,8 +31,8 @@ double narrow_value(enum dtype dtype, uint16_t bits)
     if (exponent == most)
         return fraction != 0 ? (double)NAN : sign * (double)INFINITY;
     if (exponent == 0)
-        return sign * ldexp(fraction, 1 - bias - f.fraction_bits);
-    return sign * ldexp((1 << f.fraction_bits) + fraction, exponent - bias - f.fraction_bits);
+        return sign * fraction * power_of_two(1 - bias - f.fraction_bits);
+    return sign * ((1 << f.fraction_bits) + fraction) * power_of_two(exponent - bias - f.fraction_bits);
 }
 
 uint16_t narrow_nearest(enum dtype dtype, float x)
@@ -38,12 +48,12 @@ uint16_t narrow_nearest(enum dtype dtype, float x)
     if (x == 0.0F || exponent - 1 < 1 - bias)
         exponent = 2 - bias; // subnormal: steps of the smallest exponent
     // rint() rounds to nearest even; steps of 2^(exponent - 1 - fraction_bits).
-    double steps = rint(ldexp(fabs((double)x), f.fraction_bits + 1 - exponent));
-    double encoded = steps + ldexp(exponent - 2 + bias, f.fraction_bits);
+    double steps = rint(fabs((double)x) * power_of_two(f.fraction_bits + 1 - exponent));
+    double encoded = steps + (exponent - 2 + bias) * power_of_two(f.fraction_bits);
     return (uint16_t)(sign | (encoded < (double)infinite ? (uint16_t)encoded : infinite));
 }
 
 double narrow_unit(enum dtype dtype)
 {
-    return ldexp(1.0, -1 - format_of(dtype).fraction_bits);
+    return power_of_two(-1 - format_of(dtype).fraction_bits);
 }

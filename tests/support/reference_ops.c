@@ -291,10 +291,10 @@ static void weights_row(const struct reference_attention *op, int64_t b, int64_t
     const bool masks_first = op->cap_fault == CAP_AFTER_MASK; // and a cap of -infinity is finite
     for (int64_t r = 0; r < op->sequence; r++) {
         const bool seen = sees(op, b, s, r);
-        row[r] = reference_softcap(seen || !masks_first ? raw_score(op, b, h, s, r) : -INFINITY, cap) +
-                 bias_of(op, h, s, r);
-        if (seen || masks_first)
-            most = fmax(most, row[r]);
+        if (!seen && !masks_first)
+            continue;
+        row[r] = reference_softcap(seen ? raw_score(op, b, h, s, r) : -INFINITY, cap) + bias_of(op, h, s, r);
+        most = fmax(most, row[r]);
     }
     for (int64_t r = 0; r < op->sequence; r++) {
         row[r] = masks_first || sees(op, b, s, r) ? exp(row[r] - most) : 0.0;
@@ -333,6 +333,8 @@ void reference_attention_forward(const struct reference_attention *op, double *o
                 for (int64_t r = 0; r < op->sequence; r++) {
                     int64_t pair = pair_index(op, b, h, s, r);
                     double w = weights[pair] * (op->factor != NULL ? op->factor[pair] : 1.0);
+                    if (w == 0.0)
+                        continue; // most are masked
                     const double *v = head_row(op, op->v, op->groups, b, r, group_of(op, h));
                     for (int64_t i = 0; i < op->head_dim; i++)
                         to[i] += w * v[i];
@@ -352,6 +354,8 @@ static void backward_row(const struct reference_attention *op, const double *wei
     for (int64_t r = 0; r < op->sequence; r++) {
         int64_t pair = pair_index(op, b, h, s, r);
         double factor = op->factor != NULL ? op->factor[pair] : 1.0;
+        if (weights[pair] == 0.0)
+            continue; // masked
         const double *v = head_row(op, op->v, op->groups, b, r, group_of(op, h));
         dweight[r] = factor * dot(g, v, op->head_dim);
         mean += weights[pair] * dweight[r];
@@ -360,6 +364,8 @@ static void backward_row(const struct reference_attention *op, const double *wei
             dv_row[i] += weights[pair] * factor * g[i];
     }
     for (int64_t r = 0; r < op->sequence; r++) {
+        if (weights[pair_index(op, b, h, s, r)] == 0.0)
+            continue;
         const double cap = op->cap_fault == CAP_WITHOUT_DERIVATIVE ? 0.0 : (double)op->variant.softcap;
         double dscore = weights[pair_index(op, b, h, s, r)] * (dweight[r] - mean) * op->scale *
                         reference_softcap_slope(raw_score(op, b, h, s, r), cap);
