@@ -10,16 +10,17 @@
 #include "trainer/data/dataset.h"
 
 #include <dirent.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 static const char recipe_text[] =
-    "model: {num_layers: 4, hidden_size: 480, num_attention_heads: 6, seq_length: 8, vocab_size: 8200}\n"
+    "model: {num_layers: 4, hidden_size: 432, num_attention_heads: 6, seq_length: 8, vocab_size: 8200}\n"
     "train: {global_batch_size: 8, micro_batch_size: 1, train_iters: 1000}\n"
     "optimizer: {lr: 1e-2, lr_decay_style: constant}\n"
     "tokenizer: {tokenizer_type: none}\n"
@@ -40,6 +41,7 @@ static const char *const layouts[][MAX_KEYS] = {
     {"tp=6", "precision.params_dtype=bf16", "precision.main_params_dtype=bf16"},
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+static const char *const small[MAX_KEYS] = {"tp=1", "model.hidden_size=48"};
 
 struct episode {
     struct run run;
@@ -102,6 +104,13 @@ static int64_t bytes_read(void)
     CHECK(file != NULL && fgets(line, sizeof line, file) != NULL && sscanf(line, "rchar: %lld", &bytes) == 1);
     fclose(file);
     return bytes;
+}
+
+/* Files there are mapped, and no bytes are counted. */
+static bool on_tmpfs(void)
+{
+    struct statfs about;
+    return statfs(".", &about) == 0 && about.f_type == TMPFS_MAGIC;
 }
 
 static bool is_data(const char *name)
@@ -186,6 +195,9 @@ static enum status load_on(int from, int to)
     if (read > whole + whole / 10)
         return fail(OUT_OF_BOUND, "layout %d on %d: read %lld bytes of %lld", from, to, (long long)read,
                     (long long)whole);
+    if (read < whole - whole / 10 && !on_tmpfs())
+        return fail(OUT_OF_BOUND, "layout %d on %d: only %lld bytes of %lld were counted", from, to,
+                    (long long)read, (long long)whole);
     if (from == to && count != files)
         return fail(OUT_OF_BOUND, "layout %d: %d files were opened %d times", from, files, count);
     return OK;
@@ -225,7 +237,7 @@ static enum status continues_the_samples(void)
     TRY(folder_remove("saves/step-00000000", is_temporary));
     for (int i = 0; i < 4; i++) {
         struct episode episode;
-        TRY(episode_open(layouts[0], sizes[i], &episode));
+        TRY(episode_open(small, sizes[i], &episode));
         episode.loads = i > 0;
         episode.steps = 2 + i % 2;
         episode.run.hooks = (struct hooks){.context = &episode, .on_batches_loaded = count_samples};
@@ -285,11 +297,7 @@ static enum status agrees_on_memory(void)
 
 int main(void)
 {
-    // In memory if it has space: a disk would spend most of the time on fsync.
-    struct statvfs shm;
-    bool fits = statvfs("/dev/shm", &shm) == 0 && (int64_t)(shm.f_bavail * shm.f_frsize) > 1 << 30;
-    char folder[40];
-    snprintf(folder, sizeof folder, "%s/cuboid-load-XXXXXX", fits ? "/dev/shm" : "/tmp");
+    char folder[] = "/tmp/cuboid-load-XXXXXX";
     MUST(prepare(folder));
     enum status status = reads_once();
     if (status == OK)
