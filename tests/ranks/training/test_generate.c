@@ -17,7 +17,7 @@
 /* 72 bytes and the end-of-document token: 73 has no common factor with the window of 48, so in training
  * every byte of the poem occurs at every position of the window. Any eight bytes determine the next one. */
 static const char poem[] = "Of shoes and ships and sealing wax, caf\xC3\xA9s, a lobster, five kings: told.";
-enum { POEM = sizeof poem - 1, COPIES = 60, PROMPT = 12, EARLY_STEP = 5 };
+enum { POEM = sizeof poem - 1, COPIES = 60, PROMPT = 12, EARLY_STEP = 20 };
 
 static const char *const families[] = {
     "model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4, ffn_hidden_size: 128, seq_length: 48,\n"
@@ -33,7 +33,7 @@ static const char rest_of_recipe[] =
     "train: {micro_batch_size: 2, global_batch_size: 8, train_iters: 300, eval_interval: 0}\n"
     "optimizer: {lr: 5.0e-3, min_lr: 2.0e-4, lr_warmup_iters: 5, weight_decay: 0.0, adam_beta2: 0.95}\n"
     "tokenizer: {tokenizer_type: byte}\n"
-    "checkpoint: {save_interval: 5, keep_last: 0}\n"
+    "checkpoint: {save_interval: 20, keep_last: 0}\n"
     "logging: {log_interval: 100}\n";
 
 struct fixture {
@@ -201,7 +201,7 @@ static void restarts_after_the_end(struct fixture *fixture)
     text_free(&generated);
 }
 
-/* After a few steps the model has not learned the poem: output equal to the poem would not come from the
+/* After the first steps the model has not learned the poem: output equal to the poem would not come from the
  * checkpoint. */
 static void early_checkpoint_differs(struct fixture *fixture)
 {
