@@ -220,6 +220,11 @@ def test_bad_input():
                "use a larger tmpfs, or fewer copies")
     killed("first", "dp=2", nodes="a,b", lost=[])
     expect(refused("second", "dp=2"), f"checkpoint.memory_dir: {MEMORY}/a", "another run", "use another directory")
+    os.remove(f"{MEMORY}/a/step-00000002/rank-00001.safetensors")
+    done = subprocess.run([CUBOID, "checkpoint", "reshard", f"{MEMORY}/a", "-o", "out"], capture_output=True, text=True,
+                          check=False, timeout=60)
+    assert done.returncode == 2 and "rank-00001.safetensors: missing: a checkpoint in memory" in done.stderr, done
+    assert not [name for name in os.listdir() if name.startswith("out")], os.listdir()
     forget("bad", "first", "second")
 
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { OPEN_FILES = 32, WORD_BITS = 32 };
 
@@ -96,6 +97,11 @@ static enum status open_file(struct checkpoint_source *s, int index)
     text_add(&path, "%s/%s", s->folder, entry->name);
     enum status status = checkpoint_file_open(path.chars, s->manifest.version, &file);
     s->opened += status == OK;
+    if (status == IO_ERROR && s->manifest.in_memory && access(path.chars, F_OK) != 0)
+        status = fail(BAD_CHECKPOINT,
+                      "%s: missing: a checkpoint in memory is spread over the nodes; copy their files to one "
+                      "folder",
+                      path.chars);
     if (status == OK)
         status = check_header(&s->manifest, entry, file, path.chars);
     text_free(&path);
