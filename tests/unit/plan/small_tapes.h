@@ -145,11 +145,12 @@ static inline void wait_for(struct set *set, int rank, int lane, int other)
 struct rates {
     double flops, link, latency_s, slowdown;
     int cores, per_node;
-    double waiting; // cores that a process takes while it waits; 0: ranks are threads
+    double waiting;    // cores that a process takes while it waits; 0: ranks are threads
+    double measured_s; // of a message of one byte between two busy ranks; 0: messages are not measured
 };
 
 /* The rate of a matmul of x FLOPs, 2·m·n·k with m = x, is 2 FLOP/s. */
-static const struct rates ONE = {2.0, 1.0, 0.0, 0.0, 0, 0, 0.0};
+static const struct rates ONE = {2.0, 1.0, 0.0, 0.0, 0, 0, 0.0, 0.0};
 
 /* GPUs: nodes of `per_node` ranks, each with a NIC of the bandwidth of a link for every rank. */
 static inline struct prediction *predict_on(const struct set *set, struct rates rates, int per_node)
@@ -165,6 +166,10 @@ static inline struct prediction *predict_on(const struct set *set, struct rates 
     p->node.link_latency_s = rates.latency_s;
     p->model.overlap_slowdown = rates.slowdown;
     p->node.waiting_process = rates.waiting;
+    if (rates.measured_s > 0.0)
+        profile_add_sample(p, MEASURED_P2P,
+                           &(struct profile_sample){
+                               .shape = {2, 1, 1}, .node_ranks = rates.per_node, .value = rates.measured_s});
     p->device.is_cpu = rates.cores > 0;
     for (int i = 0; i < PROFILE_DTYPES && rates.cores > 0; i++) {
         p->device.cores = rates.cores;

@@ -79,7 +79,7 @@ Test(contention, is_of_one_medium)
     struct prediction *step = predict_on(&set, ONE, 2);
     expect_near(step->step_s, 60.0);
     prediction_destroy(step);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 3, 3, 0.0}), 100.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 3, 3, 0.0, 0.0}), 100.0);
     free(set.storage);
 }
 

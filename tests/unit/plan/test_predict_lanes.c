@@ -13,7 +13,7 @@ static double overlapped(int seconds, double slowdown)
     struct set set = set_create(2);
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, seconds);
-    const double got = step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0, 0.0});
+    const double got = step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0, 0.0, 0.0});
     free(set.storage);
     return got;
 }
@@ -34,7 +34,7 @@ Test(overlap, is_a_class_of_its_own)
     struct set set = set_create(2);
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, 40);
-    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.25, 0, 0, 0.0});
+    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.25, 0, 0, 0.0, 0.0});
     expect_near(step->ranks[0].run_s[COST_MATMUL], 100.0);
     expect_near(step->ranks[0].run_s[COST_OVERLAP], 8.0);
     expect_near(step->path.run_s[COST_MATMUL], 100.0);
@@ -51,7 +51,8 @@ Test(overlap, is_counted_once)
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, 40);
     p2p(&set, 2, 0, 1, 2, 60);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0}), 60.0 + (100.0 - 60.0 / 1.5));
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0, 0.0}),
+                60.0 + (100.0 - 60.0 / 1.5));
     free(set.storage);
 }
 
@@ -62,7 +63,7 @@ Test(overlap, begins_with_the_transfer)
     run_op(&set, 0, 0, 100);
     run_op(&set, 1, 1, 50);
     p2p(&set, 0, 1, 1, 1, 30);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0}),
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0, 0.0}),
                 50.0 + 30.0 + (50.0 - 30.0 / 1.5));
     free(set.storage);
 }
@@ -76,7 +77,7 @@ Test(overlap, is_of_the_rank_and_its_compute_lane)
     run_op(&set, 0, 2, 90);
     p2p(&set, 1, 2, 1, 1, 80);
     run_op(&set, 1, 2, 100);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0}), 100.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0, 0.0}), 100.0);
     free(set.storage);
 }
 
@@ -94,7 +95,7 @@ Test(overlap, can_make_a_step_with_a_faster_op_longer)
         run_op(&set, 1, 0, 8);
         run_op(&set, 2, 0, faster ? 20 : 30);
         p2p(&set, 2, 0, 0, 1, 10);
-        seconds[faster] = step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0});
+        seconds[faster] = step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.5, 0, 0, 0.0, 0.0});
         free(set.storage);
     }
     expect_near(seconds[0], 40.0);
@@ -103,8 +104,8 @@ Test(overlap, can_make_a_step_with_a_faster_op_longer)
 
 /* ---- shared cores ---- */
 
-static const struct rates ONE_CORE = {2.0, 1.0, 0.0, 0.0, 1, 2, 0.0},
-                          TWO_CORES = {2.0, 1.0, 0.0, 0.0, 2, 3, 0.0};
+static const struct rates ONE_CORE = {2.0, 1.0, 0.0, 0.0, 1, 2, 0.0, 0.0},
+                          TWO_CORES = {2.0, 1.0, 0.0, 0.0, 2, 3, 0.0, 0.0};
 
 /* Both run at half the speed until the shorter one ends. */
 Test(shared_cores, slow_down_ops_of_all_ranks)
@@ -120,7 +121,7 @@ Test(shared_cores, slow_down_ops_of_all_ranks)
     expect_near(step->ranks[1].bubble_s, 50.0);
     expect_near(step->path.run_s[COST_MATMUL], 100.0);
     expect_near(step->path.run_s[COST_SHARED_CORES], 50.0);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 2, 0.0}), 100.0); // a core each
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 2, 0.0, 0.0}), 100.0); // a core each
     prediction_destroy(step);
     free(set.storage);
 }
@@ -170,8 +171,8 @@ Test(shared_cores, count_the_ranks_of_a_tape)
     run_op(&set, 0, 0, 10);
     p2p(&set, 0, 1, 0, 0, 1);
     run_op(&set, 1, 0, 10);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 4, 0.0}), 21.0);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4, 0.0}), 41.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 2, 4, 0.0, 0.0}), 21.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4, 0.0, 0.0}), 41.0);
     free(set.storage);
 }
 
@@ -181,8 +182,8 @@ Test(shared_cores, are_those_of_a_node)
     struct set set = set_create(4);
     for (int r = 0; r < 4; r++)
         run_op(&set, r, 0, 10);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 2, 0.0}), 20.0);
-    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4, 0.0}), 40.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 2, 0.0, 0.0}), 20.0);
+    expect_near(step_s(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 1, 4, 0.0, 0.0}), 40.0);
     free(set.storage);
 }
 
@@ -216,7 +217,7 @@ Test(cpu_messages, pause_the_ops_of_their_ranks)
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, 40);
     run_op(&set, 2, 0, 100);
-    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.25, 3, 3, 0.0});
+    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.25, 3, 3, 0.0, 0.0});
     expect_near(step->ranks[0].end_s, 140.0);
     expect_near(step->ranks[0].run_s[COST_MATMUL], 100.0);
     expect_near(step->ranks[0].exposed_s[GROUP_PP], 40.0);
@@ -234,7 +235,7 @@ Test(cpu_messages, share_the_thread)
     run_op(&set, 0, 0, 100);
     p2p(&set, 0, 1, 1, 1, 40);
     p2p(&set, 0, 2, 2, 1, 60);
-    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 3, 3, 0.0});
+    struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.0, 3, 3, 0.0, 0.0});
     expect_near(step->ranks[1].end_s, 80.0);
     expect_near(step->ranks[2].end_s, 100.0);
     expect_near(step->step_s, 200.0);
@@ -318,6 +319,25 @@ static double checked_step_s(const struct set *set, struct rates rates)
     check_parts(step);
     prediction_destroy(step);
     return seconds;
+}
+
+/* Messages were measured with four busy ranks on two cores, in 40 s: between two of them, 20 s while the
+ * others wait, and 30 s while one of them computes. */
+Test(cpu_messages, are_faster_while_ranks_wait)
+{
+    const struct rates rates = {.flops = 2.0, .link = 1.0, .cores = 2, .per_node = 4, .measured_s = 40.0};
+    for (int busy = 0; busy <= 2; busy++) {
+        struct set set = set_create(4);
+        for (int r = 2; r < 2 + busy; r++)
+            run_op(&set, r, 0, 500);
+        run_op(&set, 0, 1, 5); // the others have begun
+        p2p(&set, 0, 1, 1, 1, 1);
+        struct prediction *step = predict(&set, rates);
+        expect_near(step->ranks[0].end_s, 5.0 + 20.0 + 10.0 * busy);
+        expect_near(step->ranks[1].end_s, 5.0 + 20.0 + 10.0 * busy);
+        prediction_destroy(step);
+        free(set.storage);
+    }
 }
 
 /* ---- a simulation without contention, slowdown and shared cores ---- */
@@ -408,10 +428,10 @@ static double simple_step_s(const struct set *set)
 /* A faster device, a faster link, a shorter latency and one op that is faster never make a step longer. */
 static void check_faster(struct set *set, struct random *random)
 {
-    const struct rates base = {2.0, 1.0, 3.0, 0.0, 0, 0, 0.0},
-                       faster[] = {{2.0 + 1.0 * draw(random, 5), 1.0, 3.0, 0.0, 0, 0, 0.0},
-                                   {2.0, 1.0 + 0.5 * draw(random, 5), 3.0, 0.0, 0, 0, 0.0},
-                                   {2.0, 1.0, 0.1 * draw(random, 31), 0.0, 0, 0, 0.0}};
+    const struct rates base = {2.0, 1.0, 3.0, 0.0, 0, 0, 0.0, 0.0},
+                       faster[] = {{2.0 + 1.0 * draw(random, 5), 1.0, 3.0, 0.0, 0, 0, 0.0, 0.0},
+                                   {2.0, 1.0 + 0.5 * draw(random, 5), 3.0, 0.0, 0, 0, 0.0, 0.0},
+                                   {2.0, 1.0, 0.1 * draw(random, 31), 0.0, 0, 0, 0.0, 0.0}};
     const double limit_s = step_s(set, base) * (1.0 + 1e-12);
     for (size_t i = 0; i < sizeof faster / sizeof *faster; i++)
         cr_expect(step_s(set, faster[i]) <= limit_s, "%zu", i);
@@ -442,7 +462,7 @@ Test(random_tapes, are_slowed_down_by_at_most_the_slowdown)
         const double slowdown = 0.1 * draw(&random, 20);
         const double alone_s = checked_step_s(&set, ONE);
         expect_near(alone_s, simple_step_s(&set));
-        const double got_s = checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0, 0.0});
+        const double got_s = checked_step_s(&set, (struct rates){2.0, 1.0, 0.0, slowdown, 0, 0, 0.0, 0.0});
         cr_expect(got_s >= alone_s * (1.0 - 1e-12) && got_s <= alone_s * (1.0 + slowdown) * (1.0 + 1e-12),
                   "%g s, alone %g s", got_s, alone_s);
         free(set.storage);
@@ -472,7 +492,8 @@ Test(random_tapes, share_cores)
         struct set set = random_set(&random, COMPUTE_LANE);
         const int cores = 1 + draw(&random, set.count);
         const double alone_s = simple_step_s(&set);
-        struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.3, cores, set.count, 0.0});
+        struct prediction *step =
+            predict(&set, (struct rates){2.0, 1.0, 0.0, 0.3, cores, set.count, 0.0, 0.0});
         double busy_s = 0.0;
         check_parts(step);
         for (int r = 0; r < set.count; r++)
@@ -492,7 +513,8 @@ Test(random_tapes, use_a_thread_for_one_thing_at_a_time)
     for (int i = 0; i < RANDOM_SETS; i++) {
         struct set set = random_set(&random, MESSAGES);
         const int cores = 1 + draw(&random, set.count);
-        struct prediction *step = predict(&set, (struct rates){2.0, 1.0, 0.0, 0.3, cores, set.count, 0.0});
+        struct prediction *step =
+            predict(&set, (struct rates){2.0, 1.0, 0.0, 0.3, cores, set.count, 0.0, 0.0});
         check_parts(step);
         for (int r = 0; r < set.count; r++) {
             double busy_s = step->ranks[r].run_s[COST_MATMUL];

@@ -195,6 +195,30 @@ static void report(const struct cluster_profile *profile, size_t before, int ran
     fflush(stdout);
 }
 
+/* ---- the least time of a message ---- */
+
+/* Bytes that a rank receives. */
+static double received_bytes(enum profile_kind kind, double ranks, double bytes)
+{
+    return kind == MEASURED_P2P          ? bytes
+           : kind == MEASURED_ALL_REDUCE ? 2.0 * (ranks - 1.0) / ranks * bytes
+                                         : (ranks - 1.0) / ranks * bytes;
+}
+
+void doctor_raise_messages(struct cluster_profile *profile)
+{
+    const struct profile_node *node = &profile->node;
+    for (size_t t = 0; t < TRANSFERS && node->link_bandwidth > 0.0; t++)
+        for (size_t i = 0; i < profile->measured[transfers[t].kind].count; i++) {
+            struct profile_sample *sample = &profile->measured[transfers[t].kind].list[i];
+            const double ranks = (double)sample->shape[0],
+                         busy = sample->node_ranks > 0 ? sample->node_ranks : ranks;
+            const double moved = received_bytes(transfers[t].kind, ranks, (double)sample->shape[2]);
+            const double least_s = node->link_latency_s + moved / node->link_bandwidth;
+            sample->value = fmax(sample->value, least_s * fmax(1.0, busy / profile->device.cores));
+        }
+}
+
 /* ---- processes ---- */
 
 /* Measures the CPU time per second that rank 0 uses while it waits for the last rank. */
@@ -350,5 +374,7 @@ enum status doctor_messages(const char *device, const char *transport, int most_
     }
     if (!is_gpu && has_mpi())
         measure_processes(most_ranks, profile);
+    if (!is_gpu)
+        doctor_raise_messages(profile);
     return OK;
 }

@@ -11,6 +11,11 @@
 MUST_USE enum status doctor_messages(const char *device, const char *transport, int most_ranks,
                                      struct cluster_profile *profile);
 
+/* Raises the times of messages between ranks of a CPU to those of the copies that they make, at the latency
+ * and bandwidth of the link, while as many ranks share a core as in the measurement. What a message adds to
+ * an op is a difference of two times, which may vary by more than a short message takes. */
+void doctor_raise_messages(struct cluster_profile *profile);
+
 /* Measures messages between the processes that a launcher started; rank 0 prints them, for
  * doctor_messages(). */
 MUST_USE enum status doctor_messages_of_processes(void);

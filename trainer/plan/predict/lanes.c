@@ -397,15 +397,34 @@ static bool is_ready(struct lane *lane, int count, double *ready_s, int *cause)
     return true;
 }
 
+/* Cores that the rank takes in addition once one of its messages is in flight. */
+static double taken_by_message(const struct rank *rank)
+{
+    return rank->represents - rank->taken;
+}
+
+/* Factor on a time that was measured while all ranks of the node were busy, if some of them wait now. */
+static double message_crowding(const struct predictor *p, const struct rank *rank, int peer)
+{
+    const struct node_cores *cores = rank->cores;
+    if (cores == NULL || !(cores->measured_crowding > 1.0))
+        return 1.0;
+    double busy = cores->busy + taken_by_message(rank);
+    if (peer != NO_PEER && p->ranks[peer].cores == cores)
+        busy += taken_by_message(&p->ranks[peer]);
+    return fmin(1.0, fmax(1.0, busy / cores->cores) / cores->measured_crowding);
+}
+
 /* The messages of an exchange run concurrently. Returns the duration of the longest. */
-static double account_exchange(struct lane *lane, int count)
+static double account_exchange(const struct predictor *p, struct lane *lane, int count)
 {
     struct rank *rank = lane->rank;
     double longest_s = 0.0;
     for (int i = 0; i < count; i++) {
         const int index = lane->items->items[lane->at + i].index;
-        const double seconds = rank->messages[index].seconds;
-        lane->group = rank->messages[index].group;
+        const struct lane_message *message = &rank->messages[index];
+        const double seconds = message->seconds * message_crowding(p, rank, message->peer);
+        lane->group = message->group;
         rank->out->transfer_s[lane->group] += seconds;
         rank->out->bytes[lane->group] += rank->tape->messages[index].bytes;
         rank->out->calls[lane->group]++;
@@ -427,7 +446,7 @@ static enum outcome transfer(struct predictor *p, struct lane *lane)
     if (!is_ready(lane, count, &ready_s, &cause))
         return TRANSFER_WAITS;
     lane->posted = false;
-    const double longest_s = account_exchange(lane, count);
+    const double longest_s = account_exchange(p, lane, count);
     account_gap(lane, ready_s + longest_s - lane->now_s, longest_s, lane->group);
     lane->now_s = ready_s;
     lane->cause = cause;

@@ -78,7 +78,8 @@ struct node_cores {
     int node;
     int ranks; // ranks of the node that have a tape
     double cores;
-    double busy; // cores in use by these ranks
+    double busy;              // cores in use by these ranks
+    double measured_crowding; // ranks for each core while message times were measured; 0: they were not
 };
 
 struct rank {

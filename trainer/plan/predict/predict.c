@@ -194,6 +194,7 @@ static enum status share_cores(struct predictor *p, const struct cost_options *o
 {
     const struct profile_device *device = &options->profile->device;
     const int per_node = options->ranks_per_node > 0 ? options->ranks_per_node : 1;
+    const bool measured = options->profile->measured[MEASURED_P2P].count > 0;
     if (!device->is_cpu)
         return OK;
     p->nodes = calloc((size_t)p->count, sizeof *p->nodes);
@@ -205,7 +206,10 @@ static enum status share_cores(struct predictor *p, const struct cost_options *o
         while (p->nodes[at].ranks > 0 && p->nodes[at].node != node)
             at++;
         p->nodes[at] =
-            (struct node_cores){.node = node, .ranks = p->nodes[at].ranks + 1, .cores = device->cores};
+            (struct node_cores){.node = node,
+                                .ranks = p->nodes[at].ranks + 1,
+                                .cores = device->cores,
+                                .measured_crowding = measured ? (double)per_node / device->cores : 0.0};
         p->ranks[r].cores = &p->nodes[at];
     }
     for (int r = 0; r < p->count; r++) {

@@ -8,8 +8,9 @@
  *     rank 2  compute               ┊ 1F0 ████ 1B0 ████████
  *
  * Ranks share the cores of their node's CPU. While the threads that run ops or move messages outnumber the
- * cores, each op of the node runs slower by that factor (message times were measured under this condition).
- * Ranks that wait for messages leave their cores to the others, except for the polling of processes
+ * cores, each op of the node runs slower by that factor. Message times of a profile were measured while all
+ * ranks of a node were busy: while some wait, a message is faster in proportion, at most as with a core for
+ * each. Ranks that wait for messages leave their cores to the others, except for polling processes
  * (node.waiting_process):
  *
  *     1 core   rank 0  ████▒▒▒▒████           ▒ both run, at half the speed
