@@ -31,11 +31,11 @@ def words(name, *keys):
     return [CUBOID, "train", "recipe.yaml", f"logging.run_dir={name}", *keys]
 
 
-def train(name, *keys, status=0):
+def train(name, *keys, status=0, preexec_fn=None):
     # (What a program that refuses to run has allocated is no leak.)
     sanitizer = os.environ.get("ASAN_OPTIONS", "") + (":detect_leaks=0" if status != 0 else "")
     done = subprocess.run(words(name, *keys), capture_output=True, text=True, check=False, timeout=100,
-                          env={**os.environ, "ASAN_OPTIONS": sanitizer})
+                          env={**os.environ, "ASAN_OPTIONS": sanitizer}, preexec_fn=preexec_fn)
     assert done.returncode == status, f"{name} {keys}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done
 
@@ -119,6 +119,17 @@ def test_signals():
     child.send_signal(signal.SIGTERM)
     assert child.wait(60) == 75, child.stderr.read()
     assert len(steps("signals")) == 3
+    # While a long recipe is read, it is not known yet that the signal only requests a save.
+    with open("recipe.yaml", "a", encoding="utf-8") as file:
+        file.write("# a comment\n" * 80000)
+
+    def pending():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        os.kill(os.getpid(), signal.SIGUSR1)
+    train("early", "checkpoint.save_interval=0", "resilience.save_signal=SIGUSR1", preexec_fn=pending)
+    assert steps("early")[-1] == 6, steps("early")
+    done = train("ended", "resilience.exit_signal=SIGUSR1", status=1, preexec_fn=pending)
+    assert "SIGUSR1 before the first step" in done.stderr, done.stderr
     done = train("doubled", "resilience.save_signal=SIGTERM", status=2)
     assert "SIGTERM is in resilience.save_signal and in resilience.exit_signal" in done.stderr, done.stderr
     done = train("timed", "checkpoint.save_interval=0", "train.train_iters=1000000",

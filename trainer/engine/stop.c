@@ -152,6 +152,10 @@ enum status stop_create(const struct recipe_names *signals, const struct recipe_
         if (sigismember(&also, known[i].number) == 1)
             sigaddset(&set, known[i].number);
     block_only(&set);
+    if (signals == NULL) { // these remain pending until the recipe tells what they mean
+        sigdelset(&set, SIGUSR1);
+        sigdelset(&set, SIGUSR2);
+    }
     struct stop *stop = calloc(1, sizeof *stop);
     if (stop == NULL)
         return fail(NO_MEMORY, "no memory for the exit signals");

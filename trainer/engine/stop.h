@@ -19,7 +19,8 @@
 struct stop;
 
 /* Handles the recipe's exit signals and save signals (NULL: none), and unblocks the other signals that a
- * recipe can name. signals NULL: the recipe is not read yet, and each of them exits the process.
+ * recipe can name. signals NULL: the recipe is not read yet; SIGTERM and SIGINT exit the process, and
+ * SIGUSR1 and SIGUSR2 remain pending.
  * is_rank_zero: this process prints for the job. Call it before starting other threads; the signals stay
  * blocked afterwards. */
 MUST_USE enum status stop_create(const struct recipe_names *signals, const struct recipe_names *save,
