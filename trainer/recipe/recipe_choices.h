@@ -122,6 +122,7 @@ static const struct choice assumed_attentions[] = {
     NAMED("flash", ASSUME_ATTENTION_FLASH),
     NAMED("flash2", ASSUME_ATTENTION_FLASH2),
     NAMED("flash2_deterministic", ASSUME_ATTENTION_FLASH2_DETERMINISTIC),
+    NAMED("flash2_sm80_deterministic", ASSUME_ATTENTION_FLASH2_SM80_DETERMINISTIC),
     NAMED("flash3", ASSUME_ATTENTION_FLASH3),
     {0}};
 static const struct choice assumed_norms[] = {

@@ -500,7 +500,8 @@ const struct recipe_row recipe_rows[] = {
         "Attention kernels. `unfused` stores scores and softmax, like Megatron-LM with its fused softmax; "
         "`eager` scales, masks and casts them in kernels of their own; `flash`, `flash2` and `flash3` are "
         "versions of FlashAttention, whose version 2 the shipped profiles stand for; with "
-        "`flash2_deterministic` its backward pass is deterministic.",
+        "`flash2_deterministic` its backward pass is deterministic, and with `flash2_sm80_deterministic` a "
+        "Blackwell GPU runs it with the instructions of an A100.",
         .choices = assumed_attentions),
     ROW("assume.norm", CHOICE, assume.norm, "fused",
         "Norms: `fused` with the residual before; `separate`: one kernel each for the norm, dropout with the "

@@ -245,6 +245,10 @@ Test(assume, costs_follow)
     const struct op_record backward = attention(OP_ATTENTION_BACKWARD, 1e9);
     cr_expect_float_eq(cost_of_op(&assumed, &backward).run_s,
                        cost_of_op(&options, &backward).run_s / (1.0 - 0.379), 1e-12);
+    assume.attention = ASSUME_ATTENTION_FLASH2_SM80_DETERMINISTIC;
+    cr_expect_float_eq(cost_of_op(&assumed, &forward).run_s, 1418.0 / 361.0 * own_s, 1e-12);
+    cr_expect_float_eq(cost_of_op(&assumed, &backward).run_s,
+                       1209.0 / 330.0 / (1.0 - 0.379) * cost_of_op(&options, &backward).run_s, 1e-12);
     assume = (struct assumptions){.attention = ASSUME_ATTENTION_FLASH3, .norm = ASSUME_UNFUSED};
     cr_expect_lt(cost_of_op(&assumed, &forward).run_s, own_s);
     cr_expect_float_eq(cost_of_op(&assumed, &norm).run_s, 9.0 * fused_s, 1e-12 * fused_s);

@@ -22,7 +22,8 @@ enum assumed_attention {
     ASSUME_ATTENTION_UNFUSED, // scores, softmax and dropout are stored
     ASSUME_ATTENTION_FLASH,   // FlashAttention 1
     ASSUME_ATTENTION_FLASH2,
-    ASSUME_ATTENTION_FLASH2_DETERMINISTIC, // sums over blocks of keys in a fixed order
+    ASSUME_ATTENTION_FLASH2_DETERMINISTIC,      // sums over blocks of keys in a fixed order
+    ASSUME_ATTENTION_FLASH2_SM80_DETERMINISTIC, // so, with the instructions of an A100 on Blackwell
     ASSUME_ATTENTION_FLASH3,
 };
 enum assumed_fusion {
