@@ -5,6 +5,7 @@
     test_restarts.py CUBOID [MPIRUN ...]"""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -146,6 +147,21 @@ def test_failures_that_repeat():
            done.stderr and [row["status"] for row in lines("various.run/restarts.jsonl")] == [137] * 3, done)
 
 
+def test_in_memory():
+    """The step from which the run resumes is that of a checkpoint in memory."""
+    memory = f"/dev/shm/cuboid-restarts-{os.getpid()}"
+    script("once", '#!/bin/bash\n[ ! -e once.turn ] || exec "$@"\ntouch once.turn\n"$@" &\n'
+           "while kill -0 $! && { [ ! -e $1 ] || [ $(wc -l <$1) -lt 25 ]; }; do\n"
+           "sleep 0.002\ndone 2>/dev/null\nkill -KILL $!\nwait $!\n".replace("$1", "once.run/metrics.jsonl"))
+    done = train("once.run", f"checkpoint.memory_dir={memory}", "checkpoint.memory_copies=1",
+                 "checkpoint.non_persistent_save_interval=3", "checkpoint.save_interval=0", "--no-check", "--restarts",
+                 "1", "--launch", "./once")
+    resumed = re.search(rf"resumes from {memory}/\S*, step (\d+)\n", done.stdout)
+    logged = lines("once.run/restarts.jsonl")[0]
+    expect("in memory", done.returncode == 0 and resumed and logged["saved"] == int(resumed[1]) and
+           f"resuming from step {resumed[1]}: " in done.stderr, (logged, done))
+
+
 def test_failure_while_starting():
     """Steps are lost once: an attempt that completes none loses none. Its folder may not exist yet."""
     script("late", LATE)
@@ -283,7 +299,7 @@ with tempfile.TemporaryDirectory() as folder:
     write_dataset("text", [i % 50 for i in range(4000)])
     script("flaky", FLAKY)
     for case in (test_killed, test_without_failure, test_failures_that_repeat, test_failure_while_starting,
-                 test_remains, test_nodes, test_stopped, test_refusals):
+                 test_in_memory, test_remains, test_nodes, test_stopped, test_refusals):
         case()
 print("\n".join(failures) if failures else "ok")
 sys.exit(1 if failures else 0)

@@ -2,8 +2,11 @@
 #include "tools/cli/restart/restart.h"
 
 #include "trainer/checkpoint/checkpoint_folder.h"
+#include "trainer/checkpoint/checkpoint_record.h"
+#include "trainer/checkpoint/format/checkpoint_manifest.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -97,15 +100,45 @@ struct metrics_state metrics_state_of(const struct recipe *recipe)
     return state;
 }
 
+/* The newest checkpoint of the run in a folder; 0: none. run NULL: of any run. */
+static int64_t newest_in(const char *folder, const char *run)
+{
+    int64_t step = -1;
+    struct text skipped = {0};
+    struct manifest manifest = {0};
+    const bool found = folder_newest_manifest(folder, INT64_MAX, &step, &manifest, &skipped) == OK &&
+                       step >= 0 && (run == NULL || strcmp(run, manifest.identity.run) == 0);
+    manifest_free(&manifest);
+    text_free(&skipped);
+    return found ? step : 0;
+}
+
+/* On the disk, and in the memory of the node of this process. */
+static int64_t newest_saved(const struct recipe_checkpoint *recipe)
+{
+    int64_t newest = newest_in(recipe->save, NULL);
+    struct run_record record;
+    struct dirent *entry;
+    DIR *nodes = recipe->memory_dir != NULL && run_record_read(recipe->save, &record) == OK
+                     ? opendir(recipe->memory_dir)
+                     : NULL;
+    while (nodes != NULL && (entry = readdir(nodes)) != NULL) {
+        struct text folder = {0};
+        text_add(&folder, "%s/%s", recipe->memory_dir, entry->d_name);
+        const int64_t step = entry->d_name[0] != '.' ? newest_in(folder.chars, record.run) : 0;
+        newest = step > newest ? step : newest;
+        text_free(&folder);
+    }
+    if (nodes != NULL)
+        closedir(nodes);
+    return newest;
+}
+
 void failure_find(const struct recipe *recipe, const struct attempt *attempt,
                   const struct metrics_state *before, struct failure *out)
 {
     const struct metrics_state now = metrics_state_of(recipe);
-    struct text skipped = {0};
-    *out = (struct failure){0};
-    if (folder_newest(recipe->checkpoint.save, INT64_MAX, &out->saved, &skipped) != OK || out->saved < 0)
-        out->saved = 0;
-    text_free(&skipped);
+    *out = (struct failure){.saved = newest_saved(&recipe->checkpoint)};
     (void)productive_s(recipe->logging.run_dir, 0, &out->step);
     const bool stepped =
         now.file != before->file || now.bytes != before->bytes || now.changed_ns != before->changed_ns;
