@@ -413,7 +413,6 @@ class Network:
         self.model = model
         self.weights = weights
         self.kept = {}
-        self.grads = {name: np.zeros_like(w) for name, w in weights.items()}
 
     # The three kinds of layer that own weights: each reads them, and adds to their gradients, by name.
 
@@ -545,6 +544,7 @@ class Network:
     def backward(self, batch):
         """After forward: fills `grads`. A tied embedding has two contributions, as the head and as the embedding."""
         m, head = self.model, "embedding.weight" if self.model.tie_word_embeddings else "head.weight"
+        self.grads = {name: np.zeros_like(w) for name, w in self.weights.items()}
         dx, dhead, _ = linear_backward(self.dlogits, self.kept["head"], self.weights[head])
         self.grads[head] += dhead
         dx = self.norm_backward("norm", dx)
