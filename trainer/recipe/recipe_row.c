@@ -164,7 +164,7 @@ const char *recipe_model_key(int index)
 int recipe_row_index(const char *key)
 {
     for (int i = 0; i < recipe_row_count; i++)
-        if (strcmp(recipe_rows[i].key, key) == 0)
+        if (recipe_rows[i].key[0] == key[0] && strcmp(recipe_rows[i].key, key) == 0) // most begin otherwise
             return i;
     int row = recipe_row_find_dotted(key);
     CHECK(row >= 0);
