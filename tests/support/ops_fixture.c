@@ -11,6 +11,9 @@ enum { GUARD = 80 }; // floats on either side; more than a vector, and a multipl
 
 #ifdef FIXTURE_EMULATED // the cuda device, on the emulated GPU
 #include "kernels/cuda/runtime/device_cuda.h"
+const bool fixture_is_emulated = true;
+#else
+const bool fixture_is_emulated = false;
 #endif
 
 static struct device_options options_of(const char *name, int threads)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* The fixture of the op tests: a device whose memory is the host's (the cpu; the device in the environment
- * variable CUBOID_TEST_DEVICE, behind a mirror; or, in a test compiled with FIXTURE_EMULATED, the kernels of
- * the cuda device under tests/emulator), guarded arrays, random values, and two ways to compare.
+ * variable CUBOID_TEST_DEVICE, behind a mirror; or, compiled with FIXTURE_EMULATED, the kernels of the
+ * cuda device under tests/emulator), guarded arrays, random values, and two ways to compare.
  *
  * CUBOID_TEST_ATTENTION selects the attention kernels: own (the default), mma, cudnn, cudnn-nondeterministic
  * or auto. CUBOID_TEST_BLOCKS is device_options.max_blocks.
@@ -18,16 +18,13 @@
 /* Half a unit in the last place of 1, in fp32: the largest relative error of one rounding. */
 #define UNIT 0x1p-24
 
-#ifdef FIXTURE_EMULATED
-enum { FIXTURE_IS_EMULATED = 1 }; // some hundred times slower: use fewer large shapes
-#else
-enum { FIXTURE_IS_EMULATED = 0 };
-#endif
+/* The emulator is some hundred times slower: use fewer large shapes. */
+extern const bool fixture_is_emulated;
 
 /* Whether tests run a sample of their cases: under a sanitizer, and on the emulator in tools/test. */
 static inline bool fixture_runs_few(void)
 {
-    return UNDER_SANITIZER || (FIXTURE_IS_EMULATED && !long_tests());
+    return UNDER_SANITIZER || (fixture_is_emulated && !long_tests());
 }
 
 enum { FIXTURE_ARRAYS = 96 };

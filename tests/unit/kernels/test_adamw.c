@@ -161,8 +161,8 @@ Test(adamw, does_not_drift)
     const struct {
         double beta2;
         int64_t steps;
-    } cases[] = {{0.999, FIXTURE_IS_EMULATED ? 1000 : 4000}, {1.0 - 0x1p-10, 4000}};
-    for (int c = 0; c < 2 - FIXTURE_IS_EMULATED; c++) {
+    } cases[] = {{0.999, fixture_is_emulated ? 1000 : 4000}, {1.0 - 0x1p-10, 4000}};
+    for (int c = 0; c < 2 - fixture_is_emulated; c++) {
         const struct recipe_optimizer recipe = recipe_of((double[]){0.9, cases[c].beta2});
         struct fixture fixture = fixture_open(1);
         double mean = drift(&fixture, &recipe, cases[c].steps);

@@ -318,7 +318,7 @@ static void compare(struct shape s, enum dtype dtype)
 static const char *const kinds[] = {"own", "mma"};
 static int kind_count(void)
 {
-    return FIXTURE_IS_EMULATED || getenv("CUBOID_TEST_DEVICE") != NULL ? 2 : 1; // 1: the cpu
+    return fixture_is_emulated || getenv("CUBOID_TEST_DEVICE") != NULL ? 2 : 1; // 1: the cpu
 }
 
 static bool is_selected(int kind)
@@ -383,16 +383,16 @@ Test(attention_narrow, blocks_loop_over_hundreds_of_work_tiles)
         {{25, 5, 16, 16, 128, 0, 0.0F, {0}}, F16, "1", "7", 2, 8, 8},
         {{67, 11, 12, 6, 128, 4, 0.25F, {0}}, BF16, "0", "7", 3, 6, 3},
     };
-    const bool limited = !FIXTURE_IS_EMULATED || getenv("EMULATOR_PROCESSORS") == NULL;
+    const bool limited = !fixture_is_emulated || getenv("EMULATOR_PROCESSORS") == NULL;
     // (The cpu has no such blocks.)
     const int count = UNDER_SANITIZER || kind_count() == 1 ? 0 : limited ? sizeof runs / sizeof *runs : 1;
     for (int i = 0; i < count && is_selected(0); i++) {
         struct shape shape = runs[i].shape;
-        if (FIXTURE_IS_EMULATED && limited) {
+        if (fixture_is_emulated && limited) {
             shape.batch = runs[i].batch;
             shape.heads = runs[i].heads;
             shape.groups = runs[i].groups;
-        } else if (FIXTURE_IS_EMULATED && !long_tests()) {
+        } else if (fixture_is_emulated && !long_tests()) {
             setenv("EMULATOR_PROCESSORS", "33", 1);
             shape.batch = 7;
         }
@@ -471,7 +471,7 @@ static void compute(struct results *to, int64_t more, const char *kind)
 Test(attention_narrow, uses_sm_90_kernels_on_sm_90)
 {
     struct results got, mma;
-    if (!FIXTURE_IS_EMULATED)
+    if (!fixture_is_emulated)
         return;
     compute(&got, 0, "own");
     compute(&mma, 0, "mma");
@@ -492,7 +492,7 @@ Test(attention_narrow, uses_sm_90_kernels_on_sm_90)
 /* Compute capability 8.6 and 8.9 have 99 KiB of shared memory per block. */
 Test(attention_narrow, fits_in_little_shared_memory)
 {
-    if (!FIXTURE_IS_EMULATED)
+    if (!fixture_is_emulated)
         return;
     setenv("EMULATOR_CAPABILITY", "8.9", 1);
     setenv("CUBOID_TEST_ATTENTION", "own", 1);
@@ -555,7 +555,7 @@ Test(attention_narrow, bounds_detect_injected_faults)
  * own kernels, so none of these have documents or dropout. */
 static bool cudnn_requested(const char *how)
 {
-    if (!FIXTURE_IS_EMULATED && getenv("CUBOID_TEST_CUDNN") == NULL)
+    if (!fixture_is_emulated && getenv("CUBOID_TEST_CUDNN") == NULL)
         return false;
     setenv("CUBOID_TEST_ATTENTION", how, 1);
     return true;
@@ -593,7 +593,7 @@ Test(attention_narrow, cudnn_is_deterministic_if_required)
         run_backward(&c);
         if (way == 0)
             cr_expect_eq(memcmp(first, c.op.dq.data, bytes), 0);
-        else if (FIXTURE_IS_EMULATED)
+        else if (fixture_is_emulated)
             cr_expect_neq(memcmp(first, c.op.dq.data, bytes), 0);
         fixture_close(&c.fixture);
     }

@@ -278,7 +278,7 @@ Test(gemm_epilogue, where_the_epilogue_runs)
         strided.extra = 3;
         cr_expect(is_as_two_ops(w, EPILOGUES_APART), "form %d", form);
         cr_expect(is_as_two_ops(w, EPILOGUES_AUTO), "form %d: auto without timing", form);
-        if (!FIXTURE_IS_EMULATED)
+        if (!fixture_is_emulated)
             continue; // the shapes that a real library supports are not specified
         cr_expect_not(is_as_two_ops(w, EPILOGUES_FUSED), "form %d", form);
         cr_expect(is_as_two_ops(odd, EPILOGUES_FUSED), "form %d: an unsupported shape", form);
