@@ -37,7 +37,8 @@ if FULL:
     RUNS |= {"zero": ["dp=2", "parallel.zero_stage=1"],
              "async-zero": ["dp=2", "parallel.zero_stage=2", "checkpoint.async_save=true"],
              "memory-zero": ["dp=4", "parallel.zero_stage=1", *IN_MEMORY]}
-POINTS = int(os.environ.get("POINTS", "3"))  # of each kind and run, without --full
+# Of each kind and run, without --full.
+POINTS = int(os.environ.get("POINTS", "3" if "CUBOID_LONG_TESTS" in os.environ else "2"))
 
 
 def is_in_memory(keys):

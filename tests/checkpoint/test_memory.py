@@ -23,6 +23,7 @@ from fixtures import write_dataset  # noqa: E402
 
 CUBOID, LIBRARY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 MPIRUN = sys.argv[3:4]
+LONG = "CUBOID_LONG_TESTS" in os.environ
 RECIPE = """
 model: {num_layers: 2, hidden_size: 24, num_attention_heads: 2, seq_length: 8, vocab_size: 257}
 train: {global_batch_size: 12, micro_batch_size: 1, train_iters: 6}
@@ -124,8 +125,11 @@ def test_sixteen():
     nodes = "abcdefghijklmnop"
     keys = ["dp=16", "train.global_batch_size=16", "train.train_iters=4"]
     train("disk", *keys)
+    killed("start", *keys, nodes=",".join(nodes), lost=[])
+    shutil.move(MEMORY, "copy")
     for lost, survives in [("a", True), ("p", True), ("bc", True), ("aj", True), ("ef", False)]:
-        killed("memory", *keys, nodes=",".join(nodes), lost=lost)
+        shutil.copytree("start", "memory")
+        shutil.copytree("copy", MEMORY, ignore=lambda folder, _: lost if folder == "copy" else [])
         left = [node for node in nodes if node not in lost]
         output = train("memory", *KEYS, *keys, nodes=",".join(left + [node.upper() for node in lost]))
         if survives:
@@ -134,7 +138,7 @@ def test_sixteen():
             expect(output, "skipped: the checkpoint of step 2 in memory: 2 of its 16 files are on no node")
         same("disk", "memory")
         forget("memory")
-    forget("disk")
+    forget("disk", "start", "copy")
 
 
 def test_newest():
@@ -179,7 +183,9 @@ def test_damage():
         "truncated": lambda path: os.truncate(path, os.path.getsize(path) - 1),
         "missing": os.remove,
     }
-    faults = [[(node, name, kind)] for node in "ab" for name in ranks for kind in kinds]
+    # (Of each kind one of the two nodes, whose own file it is or the copy; on the other node with CUBOID_LONG_TESTS.)
+    faults = [[("ab"[node], name, kind)] for node in (0, 1) for name in ranks for i, kind in enumerate(kinds)
+              if LONG or i % 2 == node]
     faults += [[(node, name, kind)] for node in "ab" for name in texts for kind in ("data", "missing")]
     faults += [[("a", ranks[0], "data"), ("b", ranks[1], "header"), ("b", texts[0], "data")]]
     for fault in faults:
