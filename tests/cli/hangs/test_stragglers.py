@@ -76,7 +76,7 @@ def main():
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--undisturbed", type=int, default=30)
+    parser.add_argument("--undisturbed", type=int, default=22)
     options = parser.parse_args()
     options.cuboid = os.path.abspath(options.cuboid)
     options.mpirun = os.path.abspath(options.mpirun) if os.sep in options.mpirun else options.mpirun
