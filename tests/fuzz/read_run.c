@@ -21,6 +21,8 @@ static void read_hang(const struct fuzz_input *input)
         hang_report(&hang, &finding, &found);
         hang_dump_text(&hang, text_chars(&report), &dump);
         fuzz_require(finding.culprit < hang.count, "the culprit is a rank");
+        hang_finding_free(&finding);
+        hang_free(&hang); // the command reads it again: one reading at a time is within the bound on memory
         fuzz_require(cmd_hang(4, (char *[]){"hang", path.chars, "--messages", "3", NULL}) == 0,
                      "the command reads it, too");
     }
