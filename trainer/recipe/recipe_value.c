@@ -38,6 +38,8 @@ static void add_range(const struct recipe_row *row, const char *noun, struct tex
         text_add(out, row->below ? "%s from %s to below %s" : "%s from %s to %s", noun, low, high);
     else
         text_add(out, row->above ? "%s above %s" : "%s, %s or more", noun, low);
+    if (row->derived != NULL)
+        text_add(out, ", or auto");
 }
 
 void recipe_value_expected(const struct recipe_row *row, struct text *out)
@@ -48,10 +50,8 @@ void recipe_value_expected(const struct recipe_row *row, struct text *out)
         break;
     case ROW_INT:
     case ROW_COUNT:
-        add_range(row, "an integer", out);
-        break;
     case ROW_REAL:
-        add_range(row, "a number", out);
+        add_range(row, row->type == ROW_REAL ? "a number" : "an integer", out);
         break;
     case ROW_BASE:
     case ROW_TEXT:
@@ -129,8 +129,8 @@ static bool refuse_range(const struct recipe_row *row, const struct node *node, 
     if (!open) {
         text_add(why, "; use ");
         text_add_real(why, too_low ? row->low : row->high);
-    } else if (row->example != NULL)
-        text_add(why, "; use %s", row->example);
+    } else if (row->example != NULL || row->derived != NULL)
+        text_add(why, "; use %s", row->example != NULL ? row->example : "auto");
     return false;
 }
 
@@ -418,6 +418,7 @@ static bool parse_shares(const struct recipe_row *row, const struct node *list, 
 {
     struct recipe_row entry = *row;
     entry.type = ROW_REAL;
+    entry.derived = NULL; // that of the whole list
     double split[3] = {0};
     struct text inner = {0};
     if (list->count < 1 || list->count > 3) {

@@ -246,6 +246,25 @@ Test(recipe, numbers_out_of_range)
                  "0.0001 to 1000000; use 1000000\n");
 }
 
+/* Numbers with a derived default also take auto; entries of a list do not. */
+Test(recipe, numbers_that_may_be_auto)
+{
+#define TIMEOUT "command line: resilience.heartbeat_timeout_seconds "
+    FOR_OVERRIDE("resilience.heartbeat_timeout_seconds=soon",
+                 TIMEOUT "\"soon\" is not a number, 0 or more, or auto\n");
+    FOR_OVERRIDE("resilience.heartbeat_timeout_seconds=",
+                 TIMEOUT "is empty; expected a number, 0 or more, or auto\n");
+    FOR_OVERRIDE("resilience.heartbeat_timeout_seconds=-1",
+                 TIMEOUT "-1 is out of range; expected a number, 0 or more, or auto; use 0\n");
+    FOR_OVERRIDE("resilience.heartbeat_timeout_seconds=1e300",
+                 TIMEOUT "1e300 is out of range when rounded to fp32; expected a number, 0 or more, or auto; "
+                         "use auto\n");
+    FOR_OVERRIDE("resilience.heartbeat_timeout_seconds=auto", "");
+    FOR_OVERRIDE("model.num_query_groups=x",
+                 "command line: model.num_query_groups \"x\" is not an integer from 1 to 100000, or auto\n");
+#undef TIMEOUT
+}
+
 /* A range applies to the fp32 value used in computation. Values below 1 stay below 1, and values above 0
  * above 0. */
 Test(recipe, numbers_out_of_range_in_fp32)
