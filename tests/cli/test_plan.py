@@ -277,16 +277,16 @@ node: {{devices: 1}}
 
 
 def test_advice_on_cpu(folder):
-    """A change of a CPU run that promises less than 2 %, as much as its steps vary, is not advised."""
+    """A change of a CPU run that promises less than 5 %, which its prediction can be off by, is not advised."""
     with open(f"{folder}/cpu.yaml", "w") as out:
-        out.write(CPU.format("16e9").replace("devices: 1", "devices: 1, link_latency_s: 1e-6, link_bandwidth: 1e9"))
+        out.write(CPU.format("16e9").replace("devices: 1", "devices: 1, link_latency_s: 1e-6, link_bandwidth: 5e8"))
     keys = [f"{ROOT}/recipes/quickstart.yaml", f"cluster.profile={folder}/cpu.yaml", "tp=1",
             "parallel.sequence_parallel=false", "train.micro_batch_size=2", "parallel.zero_stage=2", "--json"]
     before, after = (json.loads(plan(*keys, *degrees).stdout) for degrees in (["pp=1", "dp=4"], ["pp=2", "dp=2"]))
     gain = 1 - after["step_time_s"] / before["step_time_s"]
-    expect("another layout is 0.5 to 2 % faster", 0.005 < gain < 0.02, gain)
-    expect("it is not advised", all(advice["step_time_s"] < 0.98 * before["step_time_s"]
-                                    for advice in before["advice"]), before["advice"])
+    expect("another layout is 2 to 5 % faster", 0.02 < gain < 0.05, gain)
+    gains = [1 - advice["step_time_s"] / before["step_time_s"] for advice in before["advice"]]
+    expect("it is not advised, others are", gains and min(gains) > 0.05, before["advice"])
 
 
 def test_long():
